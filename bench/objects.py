@@ -73,11 +73,11 @@ def main():
         idle, _ = cpu([sys.executable, "-c", "\n".join(l for l in QUICK.splitlines() if "import" in l)])
         rows = []
         for i in range(a.rounds):
-            mine, said = cpu(ours)
+            mine, output = cpu(ours)
             theirs, count = cpu(rival)
             theirs -= idle
             rows.append((mine, theirs))
-            print(f"round {i + 1}: ours {mine:.2f} s ({said.split()[0]} objects)  scikit-image {theirs:.2f} s ({count.strip()} "
+            print(f"round {i + 1}: ours {mine:.2f} s ({output.split()[0]} objects)  scikit-image {theirs:.2f} s ({count.strip()} "
                   f"objects, imports not counted)  ratio {theirs / mine:.1f}")
         print(f"median ratio {statistics.median(t / m for m, t in rows):.1f}; peak memory ours {peak_mib(ours):.0f} MiB, "
               f"scikit-image {peak_mib(rival):.0f} MiB")

@@ -27,6 +27,6 @@ fn scrolling_through_eight_gigabytes_uses_little_memory() {
         fixture.settle();
     }
     assert_eq!(fixture.window.state().document().unwrap().cursor[0], 512 + 60);
-    let grown = cytoscope_profile::resident_bytes().unwrap_or(0).saturating_sub(before);
-    assert!(grown < 1 << 30, "scrolling took {grown} bytes");
+    let growth = cytoscope_profile::resident_bytes().unwrap_or(0).saturating_sub(before);
+    assert!(growth < 1 << 30, "scrolling took {growth} bytes");
 }

@@ -9,9 +9,8 @@ mod agreement;
 
 use cytoscope_engine::{CompileOptions, Engine, EngineError};
 use cytoscope_engine_cpu::CpuEngine;
-use cytoscope_graph::{
-    Activation, BinaryOp, ElementType, Graph, GraphLimits, Op, Tensor, UnaryOp, analysis, infer_shapes, reference,
-};
+use cytoscope_graph::{Activation, BinaryOp, ElementType, Graph, GraphLimits, Op, Tensor, UnaryOp};
+use cytoscope_passes::{analysis, infer_shapes};
 use libfuzzer_sys::fuzz_target;
 
 /// Maximum work and bytes of one run, so that fuzzing stays fast.
@@ -74,7 +73,7 @@ fn inputs(graph: &Graph, amplitude: f32) -> Option<Vec<Tensor>> {
 fuzz_target!(|data: &[u8]| {
     let limits =
         GraphLimits { tensor_elements: 1 << 20, folded_elements: 1 << 16, nodes: 400, ..GraphLimits::default() };
-    let Ok(graph) = Graph::from_bytes(data, None, &limits) else { return };
+    let Ok(graph) = cytoscope_onnx::from_bytes(data, None, &limits) else { return };
     let mut shaped = graph.clone();
     let shapes: Vec<Vec<usize>> = graph
         .inputs
@@ -93,8 +92,8 @@ fuzz_target!(|data: &[u8]| {
     let named = |given: &[Tensor]| -> Vec<(String, Tensor)> {
         graph.inputs.iter().map(|id| graph.value(*id).name.clone()).zip(given.iter().cloned()).collect()
     };
-    let want = reference::run(&graph, &named(&given));
-    let nearby = reference::run(&graph, &named(&near));
+    let want = cytoscope_reference::run(&graph, &named(&given));
+    let nearby = cytoscope_reference::run(&graph, &named(&near));
     let options = CompileOptions { threads: 1, memory_budget_bytes: Some(512 << 20), ..CompileOptions::default() };
     let run = CpuEngine::new().compile(&graph, &shapes, &options).and_then(|mut session| session.run(&given));
     match (run, want, nearby) {
@@ -110,7 +109,7 @@ fuzz_target!(|data: &[u8]| {
                     continue;
                 }
                 if let Err(how) = agreement::agrees(got, want, nearby, agreement::FLOAT) {
-                    panic!("{how}\n{}", cytoscope_graph::builders::describe(&shaped));
+                    panic!("{how}\n{}", cytoscope_builders::describe(&shaped));
                 }
             }
         }

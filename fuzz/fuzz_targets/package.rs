@@ -1,6 +1,6 @@
 //! Package descriptions, and whole packages as zips. No panic, bounded memory and time.
 #![no_main]
-use cytoscope_graph::package::Package;
+use cytoscope_model_package::Package;
 use libfuzzer_sys::fuzz_target;
 use std::path::PathBuf;
 use std::sync::OnceLock;

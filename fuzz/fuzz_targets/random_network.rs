@@ -7,7 +7,7 @@
 mod agreement;
 
 use agreement::{Form, disagreement, graph};
-use cytoscope_graph::builders::random_network;
+use cytoscope_builders::random_network;
 use cytoscope_kernels::{Isa, IsaName};
 use libfuzzer_sys::fuzz_target;
 

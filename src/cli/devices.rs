@@ -3,7 +3,8 @@
 use super::failure::Outcome;
 use super::{print, print_json};
 use clap::Args;
-use cytoscope_pipeline::devices::Devices;
+use cytoscope_engine::{DeviceId, DeviceRequest};
+use cytoscope_pipeline::devices::{Devices, GpuKind};
 use cytoscope_profile::bytes_text;
 
 /// Options of `devices`.
@@ -18,7 +19,7 @@ pub(crate) struct DevicesCommand {
 #[derive(Args)]
 pub(crate) struct ProbeDevice {
     /// Kind of device to probe: `cuda` or `wgpu`.
-    kind: String,
+    kind: GpuKind,
 }
 
 /// Returns every device of this machine. GPUs are probed in child processes, because a faulty driver may crash.
@@ -50,17 +51,17 @@ impl DevicesCommand {
 
 impl ProbeDevice {
     pub(crate) fn run(self) -> Outcome {
-        print(&cytoscope_pipeline::devices::probe_child(&self.kind));
+        print(&cytoscope_pipeline::devices::probe_child(self.kind));
         Ok(())
     }
 }
 
 /// Returns the devices to choose from for `--device`; GPUs are not probed if the CPU is asked for by name.
-pub(crate) fn for_request(device: &str) -> Devices {
-    if device == "cpu" { Devices::cpu_only() } else { discover() }
+pub(crate) fn for_request(request: DeviceRequest) -> Devices {
+    if request == DeviceRequest::Device(DeviceId::Cpu) { Devices::cpu_only() } else { discover() }
 }
 
 /// Returns the devices to choose from for training. `auto` means the CPU there, so GPUs are not probed.
-pub(crate) fn for_training(device: &str) -> Devices {
-    if device == "auto" { Devices::cpu_only() } else { for_request(device) }
+pub(crate) fn for_training(request: DeviceRequest) -> Devices {
+    if request == DeviceRequest::Auto { Devices::cpu_only() } else { for_request(request) }
 }

@@ -3,6 +3,7 @@
 use super::failure::Outcome;
 use super::{devices, parse_threads, print, print_json, progress};
 use clap::Args;
+use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::predict::expand_inputs;
 use cytoscope_pipeline::{DiameterJob, DiameterRequest, PredictJob};
 use cytoscope_profile::Recorder;
@@ -21,7 +22,7 @@ pub(crate) struct Diameter {
     model: String,
     /// Device: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
-    device: String,
+    device: DeviceRequest,
     /// Channel to use as the model's input, counted from 0.
     #[arg(long)]
     channel: Option<usize>,
@@ -48,14 +49,14 @@ pub(crate) struct Diameter {
 impl Diameter {
     pub(crate) fn run(self) -> Outcome {
         let context = progress::context(false, self.json, Recorder::totals_only());
-        let available = devices::for_request(&self.device);
+        let available = devices::for_request(self.device);
         let mut estimates = Vec::new();
         for input in expand_inputs(&self.inputs)? {
             let prediction = PredictJob {
                 inputs: vec![input.clone()],
                 model: self.model.clone(),
                 out: PathBuf::new(),
-                device: self.device.clone(),
+                device: self.device,
                 precision: None,
                 tiles: Default::default(),
                 outputs: Default::default(),

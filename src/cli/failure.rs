@@ -3,7 +3,7 @@
 use cytoscope_engine::EngineError;
 use cytoscope_formats::FormatError;
 use cytoscope_graph::GraphError;
-use cytoscope_graph::package::PackageError;
+use cytoscope_model_package::PackageError;
 use cytoscope_pipeline::{JobError, JobErrorKind, model_error_message};
 use cytoscope_simulate::SimulateError;
 use cytoscope_storage::StorageError;

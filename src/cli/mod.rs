@@ -7,6 +7,7 @@ mod diameter;
 mod evaluate;
 mod failure;
 mod info;
+mod log;
 mod models;
 mod predict;
 mod progress;
@@ -19,11 +20,13 @@ mod train;
 mod window;
 mod worker;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
+use cytoscope_engine::Precision;
 use cytoscope_pipeline::{JobErrorKind, MAX_THREADS};
 use cytoscope_storage::{io_advice, is_exhausted};
 use cytoscope_volume::printable;
 use failure::{Failure, Outcome};
+use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,6 +44,9 @@ struct Arguments {
     /// The window was started by the installed desktop shell, which talks to it on standard input.
     #[arg(long, hide = true)]
     shell: bool,
+    /// Print the log in detail on standard error.
+    #[arg(long, global = true)]
+    verbose: bool,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -58,7 +64,7 @@ enum Command {
     /// Estimate the median diameter of the objects in stacks
     Diameter(diameter::Diameter),
     /// Run an ONNX model on arrays and measure its speed
-    Run(run::Run),
+    Run(run::RunCommand),
     /// Turn a probability map into labels
     Segment(segment::Segment),
     /// Score predictions against ground truth: F1, AP, PQ; Pearson, PSNR, SSIM
@@ -82,13 +88,19 @@ enum Command {
 
 /// Parses the arguments, runs the command, and reports a failure as a message on stderr and an exit code.
 pub fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let (words, leads_with_verbose) = take_leading_verbose(std::env::args_os().collect());
+    let arguments = match Arguments::try_parse_from(words) {
         Ok(arguments) => arguments,
         Err(error) => {
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
+    // A probe lives for a moment, and its driver may crash it.
+    let is_probe = matches!(arguments.command, Some(Command::ProbeDevice(_)));
+    let _log = (!is_probe).then(|| log::start(arguments.verbose || leads_with_verbose)).flatten();
+    let (version, given) = (env!("CARGO_PKG_VERSION"), std::env::args_os().skip(1).collect::<Vec<_>>());
+    tracing::info!(version, pid = std::process::id(), ?given, "started");
     let outcome = refuse_other_encodings().and_then(|()| match arguments.command {
         None => window::open(arguments.files, arguments.shell),
         Some(command) => command.run(),
@@ -96,10 +108,22 @@ pub fn main() -> ExitCode {
     match outcome.and_then(|()| check_stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
+            tracing::error!("{failure}");
             eprint_line(&format!("error: {failure}"));
             ExitCode::from(failure.exit_code())
         }
     }
+}
+
+/// Removes every `--verbose` before the first other argument and returns whether there was one: clap takes a command
+/// that follows an option for a file.
+fn take_leading_verbose(mut arguments: Vec<OsString>) -> (Vec<OsString>, bool) {
+    let is_verbose = |argument: &&OsString| argument.as_os_str() == "--verbose";
+    let leading = arguments.iter().skip(1).take_while(is_verbose).count();
+    if leading > 0 {
+        arguments.drain(1..=leading);
+    }
+    (arguments, leading > 0)
 }
 
 impl Command {
@@ -196,6 +220,31 @@ fn refuse_other_encodings() -> Outcome {
     }
 }
 
+/// A precision on the command line.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PrecisionName {
+    Auto,
+    F32,
+    Tf32,
+    F16,
+    Bf16,
+    Int8,
+}
+
+impl PrecisionName {
+    /// Returns the precision; `None` selects the best one.
+    fn precision(self) -> Option<Precision> {
+        match self {
+            Self::Auto => None,
+            Self::F32 => Some(Precision::F32),
+            Self::Tf32 => Some(Precision::Tf32),
+            Self::F16 => Some(Precision::F16),
+            Self::Bf16 => Some(Precision::Bf16),
+            Self::Int8 => Some(Precision::Int8),
+        }
+    }
+}
+
 /// Parses a memory size such as `2G`, `512MiB` or a number of bytes; units are powers of 1024.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let invalid = || format!("invalid size \"{text}\": expected a number with an optional unit, such as 2G or 512M");
@@ -253,6 +302,14 @@ mod tests {
         assert!(parse_bytes("2 apples").is_err());
         assert_eq!(parse_zyx("1, 2,3"), Ok([1, 2, 3]));
         assert!(parse_zyx("1,0,3").is_err());
+    }
+
+    #[test]
+    fn precisions_have_the_same_names_as_in_files() {
+        for value in PrecisionName::value_variants() {
+            let name = value.to_possible_value().unwrap();
+            assert_eq!(name.get_name(), value.precision().map_or("auto", Precision::name));
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::failure::{Failure, Outcome};
 use super::{devices, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_graph::TensorData;
-use cytoscope_graph::package::{Package, check_destination};
+use cytoscope_model_package::{Package, check_destination};
 use cytoscope_pipeline::{find_model, packages};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
@@ -99,7 +99,7 @@ impl Export {
         check_parent(&self.out)?;
         let package = Package::open(&path)?;
         match self.format {
-            Format::Onnx => package.graph.save(&self.out)?,
+            Format::Onnx => cytoscope_onnx::save(&package.graph, &self.out)?,
             Format::Bioimageio => {
                 if let Replaced::MovedTo(aside) = packages::save(&package, &self.out, overwrite)? {
                     print(&format!("moved the previous package to {}", aside.display()));

@@ -1,9 +1,9 @@
 //! `cytoscope predict`: segments stacks or predicts a stain.
 
 use super::failure::{Failure, Outcome};
-use super::{devices, eprint_line, parse_bytes, parse_threads, parse_zyx, print, print_json, progress};
+use super::{PrecisionName, devices, eprint_line, parse_bytes, parse_threads, parse_zyx, print, print_json, progress};
 use clap::Args;
-use cytoscope_engine::Precision;
+use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::predict::{Blend, TileRequest, expand_inputs};
 use cytoscope_pipeline::{
     Context, DiameterRequest, InputReport, JobErrorKind, Output, PredictJob, PredictOutcome, find_model, provenance,
@@ -29,10 +29,10 @@ pub(crate) struct Predict {
     out: Option<PathBuf>,
     /// Device: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
-    device: String,
+    device: DeviceRequest,
     /// Arithmetic of the network: auto, f32, tf32, f16, bf16 or int8.
-    #[arg(long, default_value = "auto")]
-    precision: String,
+    #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
+    precision: PrecisionName,
     /// Tile size Z,Y,X in voxels; by default the size that fits the memory budget with the least wasted work.
     #[arg(long, value_parser = parse_zyx)]
     tile: Option<[usize; 3]>,
@@ -102,7 +102,7 @@ impl Predict {
             let inputs: Vec<&Path> = files.iter().chain([&model]).map(PathBuf::as_path).collect();
             check_file(path, &inputs, Overwrite::from_force(self.force))?;
         }
-        let result = job.run(&context, &devices::for_request(&job.device));
+        let result = job.run(&context, &devices::for_request(job.device));
         if let Some(path) = &self.trace {
             write_trace(&context, path)?;
         }
@@ -128,16 +128,12 @@ impl Predict {
             job.overwrite = Overwrite::from_force(self.force);
             return Ok((job, differences));
         }
-        let precision = match self.precision.as_str() {
-            "auto" => None,
-            text => Some(text.parse::<Precision>()?),
-        };
         let job = PredictJob {
             inputs: self.inputs.clone(),
             model: self.model.clone(),
             out: self.out.clone().unwrap_or_default(),
-            device: self.device.clone(),
-            precision,
+            device: self.device,
+            precision: self.precision.precision(),
             tiles: TileRequest { tile: self.tile, overlap: self.overlap, blend: self.blend },
             outputs: self.outputs.iter().copied().collect(),
             channel: self.channel,
@@ -166,7 +162,14 @@ fn report(outcome: &PredictOutcome) -> serde_json::Value {
         .iter()
         .map(|f| json!({"input": f.input, "error": f.sentence, "exit_code": f.kind.exit_code()}))
         .collect();
-    json!({"inputs": outcome.done, "failed": failed})
+    json!({"inputs": outcome.done.iter().map(input_report).collect::<Vec<_>>(), "failed": failed})
+}
+
+/// Returns the report of an input as JSON, in which `outputs` are the paths of the files.
+fn input_report(report: &InputReport) -> serde_json::Value {
+    let mut value = json!(report);
+    value["outputs"] = report.outputs.iter().map(|artifact| json!(artifact.path)).collect();
+    value
 }
 
 fn print_report(report: &InputReport) {
@@ -184,7 +187,7 @@ fn print_report(report: &InputReport) {
     let peak = report.actual_peak_bytes.map_or_else(String::new, |b| format!(", used {}", bytes_text(b)));
     print(&format!("  memory: planned {}{peak}", bytes_text(report.plan.stated_peak_bytes)));
     report.notes.iter().for_each(|note| print(&format!("  note: {note}")));
-    report.outputs.iter().for_each(|o| print(&format!("  wrote {}", o.display())));
+    report.outputs.iter().for_each(|o| print(&format!("  wrote {}", o.path.display())));
 }
 
 /// Fails if any input failed, with the exit code of running out of memory or disk if one did, else of the first

@@ -58,7 +58,12 @@ fn print_event(event: &Event) {
                 "step {step} of {steps}: loss {loss:.4}, learning rate {rate:.1e}, {step_secs:.2} s/step"
             ));
         }
-        Event::Device { .. } | Event::Finished { .. } | Event::ValidationPreview { .. } | Event::Progress { .. } => {}
+        // A plan is also reported as a note.
+        Event::Planned(_)
+        | Event::Device { .. }
+        | Event::Finished { .. }
+        | Event::ValidationPreview { .. }
+        | Event::Progress { .. } => {}
     }
 }
 

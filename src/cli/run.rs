@@ -20,7 +20,7 @@ use std::time::Instant;
 
 /// Options of `run`.
 #[derive(Args)]
-pub(crate) struct Run {
+pub(crate) struct RunCommand {
     /// ONNX model to run.
     model: PathBuf,
     /// Input array: [NAME=]FILE.npy; without names, in the model's order.
@@ -63,12 +63,12 @@ enum EngineName {
 /// Upper limit of `--repeat`.
 const MAX_REPEAT: usize = 1_000_000;
 
-impl Run {
+impl RunCommand {
     pub(crate) fn run(self) -> Outcome {
         if self.repeat == 0 || self.repeat > MAX_REPEAT {
             return Err(Failure::wrong_use(format!("--repeat must be between 1 and {MAX_REPEAT}")));
         }
-        let graph = Graph::load(&self.model, &GraphLimits::default()).map_err(|e| {
+        let graph = cytoscope_onnx::load(&self.model, &GraphLimits::default()).map_err(|e| {
             let sentence = with_name(&self.model.display().to_string(), &e.to_string());
             match &e {
                 GraphError::Io { source, .. } if source.kind() != ErrorKind::NotFound && refusal(source).is_none() => {

@@ -27,8 +27,8 @@ pub(crate) struct Segment {
     #[arg(long, value_enum, default_value = "distance")]
     height: HeightName,
     /// Foreground threshold: a number, or otsu.
-    #[arg(long, default_value = "otsu")]
-    threshold: String,
+    #[arg(long, default_value = "otsu", value_parser = parse_threshold)]
+    threshold: Threshold,
     /// Sigma in µm of the Gaussian that smooths the map.
     #[arg(long, default_value_t = 0.0)]
     smooth_um: f64,
@@ -86,12 +86,6 @@ impl Segment {
                 self.out.display()
             )));
         }
-        let threshold = match self.threshold.as_str() {
-            "otsu" => Threshold::Otsu,
-            text => Threshold::Fixed(text.parse().map_err(|_| {
-                Failure::wrong_use(format!("invalid --threshold \"{text}\": expected otsu or a number"))
-            })?),
-        };
         let height = match self.height {
             HeightName::Distance => Height::Distance,
             HeightName::Map => Height::Map,
@@ -109,7 +103,7 @@ impl Segment {
             intensities: self.intensities,
             options: SegmentOptions {
                 smooth_um: self.smooth_um,
-                threshold,
+                threshold: self.threshold,
                 height: (self.method == Method::Watershed).then_some(height),
                 seed_height: self.seed_height.unwrap_or(defaults.seed_height),
                 min_volume_um3: self.min_volume_um3.unwrap_or(defaults.min_volume_um3),
@@ -127,4 +121,13 @@ impl Segment {
         print(&format!("{} objects in {}", report.objects, report.labels.display()));
         Ok(())
     }
+}
+
+/// Parses `otsu` or a number.
+fn parse_threshold(text: &str) -> Result<Threshold, String> {
+    if text == "otsu" {
+        return Ok(Threshold::Otsu);
+    }
+    let number = text.parse::<f64>().map_err(|_| format!("invalid threshold \"{text}\": expected otsu or a number"))?;
+    Ok(Threshold::Fixed(number))
 }

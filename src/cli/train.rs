@@ -1,11 +1,12 @@
 //! `cytoscope train`: trains a network and writes a model package.
 
 use super::failure::{Failure, Outcome};
-use super::{devices, parse_threads, parse_zyx, print, print_json, progress};
+use super::{PrecisionName, devices, parse_threads, parse_zyx, print, print_json, progress};
 use clap::{Args, ValueEnum};
+use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_pipeline::DiameterRequest;
 use cytoscope_profile::{Recorder, bytes_text};
-use cytoscope_samples::Task;
+use cytoscope_samples::TrainingTask;
 use cytoscope_storage::Overwrite;
 use cytoscope_train::{ChosenNetwork, TrainConfig, TrainJob, TrainReport};
 use std::path::PathBuf;
@@ -53,10 +54,10 @@ pub(crate) struct Train {
     batch: Option<usize>,
     /// Device to train on: auto (the CPU), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
-    device: String,
+    device: DeviceRequest,
     /// Precision to train in: auto or f32.
-    #[arg(long, default_value = "auto")]
-    precision: String,
+    #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
+    precision: PrecisionName,
     /// Continue an unfinished training run from its checkpoint.
     #[arg(long)]
     resume: bool,
@@ -93,10 +94,9 @@ enum TaskName {
 
 impl Train {
     pub(crate) fn run(self) -> Outcome {
-        if !matches!(self.precision.as_str(), "auto" | "f32") {
+        if let Some(precision) = self.precision.precision().filter(|precision| *precision != Precision::F32) {
             return Err(Failure::wrong_use(format!(
-                "training in precision \"{}\" is not supported: give --precision f32, or leave the option out",
-                self.precision
+                "training in precision \"{precision}\" is not supported: give --precision f32, or leave the option out"
             )));
         }
         let mut config = match &self.config {
@@ -117,8 +117,8 @@ impl Train {
         let context = progress::context(self.json_progress, false, Recorder::totals_only());
         let job = TrainJob {
             task: match self.task {
-                TaskName::Segmentation => Task::Segmentation,
-                TaskName::Labelfree => Task::LabelFree,
+                TaskName::Segmentation => TrainingTask::Segmentation,
+                TaskName::Labelfree => TrainingTask::LabelFree,
             },
             data: self.data,
             from: self.from,
@@ -132,7 +132,7 @@ impl Train {
             device: self.device,
             overwrite: Overwrite::from_force(self.force),
         };
-        let report = job.run(&context, &devices::for_training(&job.device))?;
+        let report = job.run(&context, &devices::for_training(job.device))?;
         if self.json {
             return print_json(&report);
         }

@@ -2,7 +2,7 @@
 
 use super::failure::{Failure, Outcome};
 use super::worker::own_stdout;
-use cytoscope_pipeline::user_folder;
+use cytoscope_pipeline::{log_folder, user_folder};
 use cytoscope_ui::{ShellPipes, WorkbenchOptions};
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -28,6 +28,7 @@ pub(crate) fn open(files: Vec<PathBuf>, shell: bool) -> Outcome {
         program: std::env::current_exe().ok(),
         settings_path: user_folder().map(|f| f.join("settings.json")),
         sample: sample(),
+        log_folder: log_folder(),
         ..WorkbenchOptions::default()
     };
     let pipes = if shell { Some(pipes()?) } else { None };

@@ -50,15 +50,15 @@ fn run_external_job(kind: &str, job: Value, context: &Context) -> Result<Value, 
     match kind {
         TrainJob::KIND => {
             let job = read::<TrainJob>(kind, job)?;
-            written(&job.run(context, &devices::for_training(&job.device))?)
+            written(&job.run(context, &devices::for_training(job.device))?)
         }
         EstimateJob::KIND => {
             let job = read::<EstimateJob>(kind, job)?;
-            written(&job.run(context, &devices::for_training(&job.device))?)
+            written(&job.run(context, &devices::for_training(job.device))?)
         }
         DiameterJob::KIND => {
             let job = read::<DiameterJob>(kind, job)?;
-            written(&job.run(context, &devices::for_request(&job.prediction.device))?)
+            written(&job.run(context, &devices::for_request(job.prediction.device))?)
         }
         CheckJob::KIND => written(&read::<CheckJob>(kind, job)?.run(context)?),
         _ => refuse_external_job(kind, job, context),

@@ -2,7 +2,7 @@
 
 use crate::common::{Fixture, npy_f32, python, shared_data, uniform};
 use crate::train;
-use cytoscope_graph::builders::{UNet3d, Weights, unet3d};
+use cytoscope_builders::{UNet3d, Weights, unet3d};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ for path in sys.argv[1:]:
 print(json.dumps(found))
 "#;
 
-/// Asserts that packages pass `bioimageio test`; prints a note and returns `false` if bioimageio.core is missing.
+/// Asserts that packages pass `bioimageio test`; reports a skip and returns `false` if bioimageio.core is missing.
 fn assert_pass(packages: &[PathBuf]) -> bool {
     let paths: Vec<&Path> = packages.iter().map(PathBuf::as_path).collect();
     let Some(printed) = python(MODULES, TEST, &paths) else { return false };
@@ -68,7 +68,7 @@ fn foreign_package(fixture: &Fixture, name: &str) -> PathBuf {
         convs_per_block: 1,
         ..UNet3d::default()
     };
-    unet3d(&config, &Weights::Random { seed: 7 }).unwrap().save(&folder.join("net.onnx")).unwrap();
+    cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 7 }).unwrap(), &folder.join("net.onnx")).unwrap();
     std::fs::write(folder.join("card.md"), "# A foreign package\n\n## Validation\n\nNone.\n").unwrap();
     std::fs::write(folder.join("notes.txt"), "an attached file").unwrap();
     let voxels = 4 * 8 * 12;
@@ -270,7 +270,7 @@ fn foreign_packages_pass_after_import_and_export() {
 fn a_bare_network_becomes_a_package_that_passes() {
     let fixture = Fixture::new();
     let config = UNet3d { filters: vec![4, 8], strides: vec![[2; 3]], convs_per_block: 1, ..UNet3d::default() };
-    unet3d(&config, &Weights::Random { seed: 5 }).unwrap().save(&fixture.path("net.onnx")).unwrap();
+    cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 5 }).unwrap(), &fixture.path("net.onnx")).unwrap();
     fixture.run(&["import", "net.onnx", "--out", "made"]).ok();
     assert_pass(&[fixture.path("made")]);
 }

@@ -1,6 +1,7 @@
 //! The test fixture: a temporary folder, the built program, and the results of its commands.
 
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, container_for_path, open, write_array};
+use cytoscope_testkit::skip;
 use cytoscope_volume::{Array, Samples};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -41,6 +42,12 @@ impl Fixture {
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+
+    /// The user's folder of the program, on Linux.
+    #[cfg(target_os = "linux")]
+    pub fn user_folder(&self) -> PathBuf {
+        self.home.path().join("cytoscope")
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
@@ -224,15 +231,12 @@ pub fn uniform(seed: u64, n: usize) -> Vec<f32> {
     (0..n).map(|_| next()).collect()
 }
 
-/// Runs a Python script that needs these modules; prints a note and returns `None` if they are missing.
+/// Runs a Python script that needs these modules; reports a skip and returns `None` if they are missing.
 pub fn python(modules: &str, script: &str, arguments: &[&Path]) -> Option<String> {
     let python = std::env::var("CYTOSCOPE_PYTHON").unwrap_or_else(|_| "python3".into());
     let probe = Command::new(&python).args(["-c", &format!("import {modules}")]).output();
     if !probe.is_ok_and(|o| o.status.success()) {
-        {
-            use std::io::Write;
-            let _ = writeln!(std::io::stderr(), "SKIPPED: {python} has not all of {modules} (set CYTOSCOPE_PYTHON)");
-        }
+        skip(format!("{python} does not have all of {modules} (set CYTOSCOPE_PYTHON)"));
         return None;
     }
     let out = Command::new(&python).args(["-c", script]).args(arguments).output().unwrap();
@@ -240,7 +244,7 @@ pub fn python(modules: &str, script: &str, arguments: &[&Path]) -> Option<String
     Some(String::from_utf8(out.stdout).unwrap())
 }
 
-/// The folder of shared test data, which is not part of the repository; prints a note and returns `None` if it is
+/// The folder of shared test data, which is not part of the repository; reports a skip and returns `None` if it is
 /// missing.
 pub fn shared_data() -> Option<PathBuf> {
     let path = std::env::var_os("CYTOSCOPE_SHARED_DATA")
@@ -248,20 +252,11 @@ pub fn shared_data() -> Option<PathBuf> {
     if path.is_dir() {
         return Some(path);
     }
-    {
-        use std::io::Write;
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {} is not there (set CYTOSCOPE_SHARED_DATA)", path.display());
-    }
+    skip(format!("{} does not exist (set CYTOSCOPE_SHARED_DATA)", path.display()));
     None
 }
 
 /// The keys that a JSON object lacks.
 pub fn missing<'a>(value: &Value, keys: &[&'a str]) -> Vec<&'a str> {
     keys.iter().copied().filter(|k| value.get(k).is_none()).collect()
-}
-
-/// Prints directly to stderr that something was not tested; the test runner hides the captured output of passing tests.
-pub fn report_skipped(what: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
 }

@@ -1,6 +1,7 @@
 //! Every exit code with its error message, and no partial files afterwards.
 
 use crate::common::{Fixture, npy_f32};
+use cytoscope_testkit::skip;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -144,16 +145,14 @@ fn too_little_memory_is_code_4_and_states_the_required_amount() {
 pub(crate) struct SmallDisk(PathBuf);
 
 impl SmallDisk {
+    /// Mounts it; reports a skip and returns `None` if that is not permitted.
     pub(crate) fn mount(at: &Path, size: &str) -> Option<Self> {
         std::fs::create_dir(at).unwrap();
         let out = Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(at).output();
         match out {
             Ok(out) if out.status.success() => Some(Self(at.to_owned())),
             _ => {
-                {
-                    use std::io::Write;
-                    let _ = writeln!(std::io::stderr(), "SKIPPED: a small disk cannot be mounted here");
-                }
+                skip("a small disk cannot be mounted here");
                 None
             }
         }

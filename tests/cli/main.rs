@@ -9,6 +9,7 @@ mod failures;
 mod help;
 mod hostile;
 mod images;
+mod log;
 mod memory;
 mod models;
 mod odd_inputs;

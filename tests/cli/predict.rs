@@ -1,7 +1,8 @@
 //! `predict` and `segment`: results, reports, resuming and rerunning.
 
-use crate::common::{Fixture, missing, report_skipped};
+use crate::common::{Fixture, missing};
 use cytoscope_formats::{OpenOptions, open};
+use cytoscope_testkit::skip;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -452,7 +453,7 @@ fn a_gpu_gives_the_same_objects_and_auto_compares_it() {
     let usable: Vec<&str> =
         devices.as_array().unwrap().iter().filter(|d| d["usable"] == true).map(|d| d["id"].as_str().unwrap()).collect();
     let Some(gpu) = usable.iter().find(|id| **id != "cpu") else {
-        return report_skipped(&format!("no GPU, not even in software (install mesa-vulkan-drivers): {devices}"));
+        return skip(format!("no GPU, not even in software (install mesa-vulkan-drivers): {devices}"));
     };
     let predict = |device: &str, out: &str| {
         let model = ["--model", "nuclei-dog", "--voxel-size", VOXEL];

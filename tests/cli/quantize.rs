@@ -1,14 +1,14 @@
 //! `quantize`, and the use of quantized packages.
 
 use crate::common::{Fixture, floats, missing, npy_f32, parse_npy, python, uniform};
-use cytoscope_graph::builders::{UNet3d, Weights, unet3d};
+use cytoscope_builders::{UNet3d, Weights, unet3d};
 use serde_json::Value;
 use std::path::Path;
 
 /// Writes a small network with static normalization as `net.onnx`.
 fn network(fixture: &Fixture) {
     let config = UNet3d { filters: vec![8, 16], strides: vec![[2; 3]], convs_per_block: 1, ..UNet3d::default() };
-    unet3d(&config, &Weights::Random { seed: 3 }).unwrap().save(&fixture.path("net.onnx")).unwrap();
+    cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap(), &fixture.path("net.onnx")).unwrap();
 }
 
 /// Simulates two stacks in `sim/`.
@@ -373,7 +373,7 @@ fn bad_calibration_data_is_refused_by_name() {
     refuse("text.tif", &["text.tif"]);
     // A network with two channels, and stacks with one.
     let config = UNet3d { in_channels: 2, filters: vec![4, 4], strides: vec![[2; 3]], ..UNet3d::default() };
-    unet3d(&config, &Weights::Random { seed: 1 }).unwrap().save(&fixture.path("two.onnx")).unwrap();
+    cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 1 }).unwrap(), &fixture.path("two.onnx")).unwrap();
     let words = ["nuclei_1_raw.tif", "2 channel(s)"];
     fixture.fails(3, &["quantize", "two.onnx", "--mode", "static", "--calibrate", "sim", "--out", "q"], &words);
     // No data at all.

@@ -1,7 +1,8 @@
 //! `train`: results, and refused inputs.
 
-use crate::common::{CommandResult, Fixture, missing, python, report_skipped};
-use cytoscope_graph::package::Package;
+use crate::common::{CommandResult, Fixture, missing, python};
+use cytoscope_model_package::Package;
+use cytoscope_testkit::skip;
 use cytoscope_train::TrainConfig;
 use image::RgbImage;
 use serde_json::Value;
@@ -350,7 +351,7 @@ fn gpu_takes_the_same_steps_as_the_cpu() {
     let list = devices.as_array().unwrap();
     let gpu = list.iter().find(|d| d["usable"] == true && d["id"] != "cpu").map(|d| (&d["id"], &d["name"]));
     let Some((gpu, name)) = gpu.and_then(|(id, name)| Some((id.as_str()?, name))) else {
-        return report_skipped(&format!("no GPU, not even in software (install mesa-vulkan-drivers): {devices}"));
+        return skip(format!("no GPU, not even in software (install mesa-vulkan-drivers): {devices}"));
     };
     let losses = |device: &str, out: &str, config: &str| -> Vec<f64> {
         let arguments =

@@ -2,6 +2,7 @@
 
 use crate::fixture::{Fixture, sees, window};
 use cytoscope_formats::{Container, WriteSpec, write_array};
+use cytoscope_testkit::skip;
 use cytoscope_volume::Array;
 use egui_kittest::kittest::Queryable;
 use std::path::{Path, PathBuf};
@@ -82,9 +83,7 @@ fn file_names_in_any_script_are_readable_if_a_font_is_installed() {
     let mut fixture = Fixture::with(|folder| vec![stack(&folder.join("細胞 клетка.tif"), "ZYX", &[4, 20, 30])]);
     let fonts = ["/usr/share/fonts/truetype/droid/DroidSansFallbackFull.ttf", "/usr/share/fonts/opentype/noto"];
     if !fonts.iter().any(|f| Path::new(f).exists()) {
-        use std::io::Write;
-        let _ = writeln!(std::io::stderr(), "SKIPPED: no font with Chinese letters is installed here");
-        return;
+        return skip("no font with Chinese letters is installed here");
     }
     fixture.settle();
     fixture.until("letters", |w| cytoscope_ui::letters::known(&w.ctx, "細胞 клетка.tif"));

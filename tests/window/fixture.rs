@@ -112,6 +112,7 @@ pub fn window_with(home: &Path, files: Vec<PathBuf>, train_config: TrainConfig) 
         program: Some(PathBuf::from(env!("CARGO_BIN_EXE_cytoscope"))),
         settings_path: Some(home.join("settings/settings.json")),
         sample: Some(sample),
+        log_folder: None,
         train_config,
     };
     Harness::builder()

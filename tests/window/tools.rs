@@ -223,7 +223,7 @@ fn grow_and_shrink_use_physical_distance() {
     let own: Vec<[f64; 3]> = voxels_of(&before, 2).iter().map(|p| p.map(|v| v as f64)).collect();
     fixture.click("Grow label");
     fixture.settle();
-    let grown = save(&mut fixture);
+    let expanded = save(&mut fixture);
     let near = |place: [usize; 3]| {
         own.iter().map(|p| distance_um(size, *p, place.map(|v| v as f64))).fold(f64::INFINITY, f64::min)
     };
@@ -233,17 +233,17 @@ fn grow_and_shrink_use_physical_distance() {
         let boxed = (0..3).all(|a| (low[a]..high[a]).contains(&place[a]));
         let old = label_at(&before, place);
         let expected = if old == 0 && boxed && near(place) <= by_um * 1.0001 { 2 } else { old };
-        assert_eq!(label_at(&grown, place), expected, "{place:?}");
+        assert_eq!(label_at(&expanded, place), expected, "{place:?}");
     }
-    assert!(grown != before);
+    assert!(expanded != before);
     press(&mut fixture, Key::J);
     let shrunk = save(&mut fixture);
-    for place in voxels_of(&grown, 2) {
+    for place in voxels_of(&expanded, 2) {
         let step = |a: usize, by: i64| {
             let mut next = place.map(|v| v as i64);
             next[a] += by;
             let inside = (0..3).all(|a| (0..SHAPE[a] as i64).contains(&next[a]));
-            inside.then(|| label_at(&grown, next.map(|v| v as usize)))
+            inside.then(|| label_at(&expanded, next.map(|v| v as usize)))
         };
         // The margin is one pixel: only neighbours in the slice are that close.
         assert!((size[1] - by_um).abs() < 1e-9 && size[0] > by_um * 1.01, "{size:?} {by_um}");

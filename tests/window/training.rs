@@ -5,7 +5,7 @@ use crate::{accessibility, gestures};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_simulate::{Kind, Settings, Simulation, simulate};
 use cytoscope_train::{NetworkConfig, TrainConfig};
-use cytoscope_ui::training::plan::Step;
+use cytoscope_ui::training::plan::WizardStep;
 use cytoscope_ui::training::run::RunState;
 use cytoscope_ui::{Workbench, WorkbenchOptions};
 use cytoscope_volume::Array;
@@ -138,7 +138,7 @@ fn pictures_of_every_step() {
     save_screenshots(&mut fixture, &to, "4_paused");
     fixture.click("Cancel");
     fixture.click("Continue training");
-    fixture.until("the results", |w| w.state().wizard().plan.step == Step::Results);
+    fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
     save_screenshots(&mut fixture, &to, "5_results");
     fixture.click("Next");
     save_screenshots(&mut fixture, &to, "6_use");
@@ -205,7 +205,7 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
     assert_eq!(fixture.window.state().wizard().plan.name, "embryos");
     fixture.click("Start training");
     fixture.until("what was measured", |w| sees(w, "4 steps are planned"));
-    fixture.until("the results", |w| w.state().wizard().plan.step == Step::Results);
+    fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
     accessibility::check(&fixture, "results");
     let report = fixture.window.state().wizard().report.clone().unwrap();
     assert_eq!((report.steps, report.train_pairs, report.validation_pairs), (4, 2, 1));
@@ -220,7 +220,7 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
     fixture.click("Save to my models");
     fixture.until("the model", |w| sees(w, "Saved to your models."));
     let saved = fixture.path("settings/models/embryos");
-    let package = cytoscope_graph::package::Package::open(&saved).unwrap();
+    let package = cytoscope_model_package::Package::open(&saved).unwrap();
     assert_eq!(package.name, "embryos");
     // Exported as the dialog does.
     let (zip, onnx) = (fixture.path("away.zip"), fixture.path("away.onnx"));
@@ -231,7 +231,7 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         fixture.until("the export", |w| sees(w, &format!("Saved {name}")));
     }
-    assert!(cytoscope_graph::package::Package::open(&zip).is_ok() && onnx.is_file());
+    assert!(cytoscope_model_package::Package::open(&zip).is_ok() && onnx.is_file());
     // The saved model predicts.
     fixture
         .until("its place in the list", |w| !w.get_by_label("Predict with this model").accesskit_node().is_disabled());
@@ -246,7 +246,7 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
     // The next training starts at the first step.
     fixture.window.key_press_modifiers(Modifiers::COMMAND | Modifiers::SHIFT, Key::T);
     fixture.click("Train another model");
-    assert_eq!(fixture.window.state().wizard().plan.step, Step::Task);
+    assert_eq!(fixture.window.state().wizard().plan.step, WizardStep::Task);
 }
 
 /// The predicted labels of the sample; `zip` is an exported package in the same folder.
@@ -276,7 +276,7 @@ fn wizard_trains_stain_prediction_from_image_pairs() {
     accessibility::check(&fixture, "pairs of a stain");
     fixture.click("Next");
     fixture.click("Start training");
-    fixture.until("the results", |w| w.state().wizard().plan.step == Step::Results);
+    fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
     let report = fixture.window.state().wizard().report.clone().unwrap();
     assert!(report.after.contains_key("pearson") && !report.after.contains_key("f1@0.5"), "{:?}", report.after);
     assert!(fixture.sees("Pearson correlation"), "{}", fixture.on_screen());
@@ -285,7 +285,7 @@ fn wizard_trains_stain_prediction_from_image_pairs() {
     fixture.click("Next");
     fixture.click("Save to my models");
     fixture.until("the model", |w| sees(w, "Saved to your models."));
-    let saved = cytoscope_graph::package::Package::open(&fixture.path("settings/models/dishes")).unwrap();
+    let saved = cytoscope_model_package::Package::open(&fixture.path("settings/models/dishes")).unwrap();
     assert_eq!(saved.config()["task"], "labelfree");
 }
 
@@ -331,7 +331,7 @@ fn wizard_trains_foreground_from_masks() {
     fixture.click("Next");
     fixture.click("New network");
     fixture.click("Start training");
-    fixture.until("the results", |w| w.state().wizard().plan.step == Step::Results);
+    fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
     let report = fixture.window.state().wizard().report.clone().unwrap();
     assert_eq!((report.metric.as_str(), report.train_pairs), ("Dice", 2));
 }
@@ -341,14 +341,14 @@ fn unsaved_trained_model_is_saved_automatically() {
     let (mut fixture, data) = fixture(4);
     go_to_start_step(&mut fixture, &data);
     fixture.click("Start training");
-    fixture.until("the results", |w| w.state().wizard().plan.step == Step::Results);
+    fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
     let first = fixture.window.state().wizard().report.clone().unwrap().out;
     // The next training replaces it.
     fixture.click("Step 3: Settings");
     fixture.click("Start training");
     fixture.until("the first one", |w| sees(w, "embryos was added to your models"));
     assert!(!first.exists(), "it lies among the models");
-    fixture.until("the next results", |w| w.state().wizard().plan.step == Step::Results);
+    fixture.until("the next results", |w| w.state().wizard().plan.step == WizardStep::Results);
     assert_eq!(fixture.window.state().wizard().plan.saved, None, "that was the first one");
     let second = fixture.window.state().wizard().report.clone().unwrap().out;
     fixture.click("Next");
@@ -356,11 +356,11 @@ fn unsaved_trained_model_is_saved_automatically() {
     fixture.click("Train another model");
     fixture.until("the second one", |w| sees(w, "embryos 2 was added to your models"));
     let wizard = fixture.window.state().wizard();
-    assert!(wizard.report.is_none() && wizard.plan.saved.is_none() && wizard.plan.step == Step::Task);
+    assert!(wizard.report.is_none() && wizard.plan.saved.is_none() && wizard.plan.step == WizardStep::Task);
     assert!(!second.exists(), "it lies among the models");
     for name in ["embryos", "embryos 2"] {
         let saved = fixture.path("settings/models").join(name);
-        assert_eq!(cytoscope_graph::package::Package::open(&saved).unwrap().name, name);
+        assert_eq!(cytoscope_model_package::Package::open(&saved).unwrap().name, name);
     }
 }
 
@@ -375,9 +375,9 @@ fn model_for_another_task_is_refused_as_start_model() {
     assert!(fixture.sees("labelfree-nuclei cannot be the start model"), "{}", fixture.on_screen());
     assert_eq!(from(&fixture), "scratch");
     // Its bare network states no task.
-    let package = cytoscope_graph::package::Package::open(&stain).unwrap();
+    let package = cytoscope_model_package::Package::open(&stain).unwrap();
     let own = fixture.path("own.onnx");
-    package.float_graph.unwrap_or(package.graph).save(&own).unwrap();
+    cytoscope_onnx::save(&package.float_graph.unwrap_or(package.graph), &own).unwrap();
     fixture.window.state_mut().start_from_file(own.clone());
     let own = own.display().to_string();
     fixture.until("the file", |w| w.state().wizard().plan.from == own);
@@ -421,7 +421,7 @@ fn wizard_trains_from_own_corrections() {
     fixture.click("Next");
     fixture.click("New network");
     fixture.click("Start training");
-    fixture.until("the results", |w| w.state().wizard().plan.step == Step::Results);
+    fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
     assert_eq!(fixture.window.state().wizard().report.as_ref().unwrap().train_pairs, 1);
 }
 
@@ -499,7 +499,7 @@ fn paused_or_killed_training_continues() {
     fixture.click("Discard training run");
     fixture.until("the end", |w| w.state().wizard().run.state == RunState::Idle);
     fixture.until("an empty place", |_| !folder.exists());
-    assert_eq!(fixture.window.state().wizard().plan.step, Step::Start);
+    assert_eq!(fixture.window.state().wizard().plan.step, WizardStep::Start);
 }
 
 #[test]
@@ -545,11 +545,11 @@ fn finish_now_keeps_the_best_network() {
         assert!(matches!(fixture.window.state().wizard().run.state, RunState::Finishing(_)));
         assert!(fixture.sees("Finishing") && !fixture.sees("Pause training"), "{}", fixture.on_screen());
         accessibility::check(&fixture, "finishing");
-        fixture.until("the results", |w| w.state().wizard().plan.step == Step::Results);
+        fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
         let report = fixture.window.state().wizard().report.clone().unwrap();
         assert!(report.steps >= 3 && report.steps < 40_000, "{}", report.steps);
         assert!(report.history.notes.iter().any(|n| n.starts_with("Finished early")), "{:?}", report.history.notes);
-        assert!(cytoscope_graph::package::Package::open(&report.out).is_ok());
+        assert!(cytoscope_model_package::Package::open(&report.out).is_ok());
         fixture.until("the page", |w| sees(w, "Finished early"));
         assert!(fixture.window.state().wizard().plan.job.is_none());
     }
@@ -584,7 +584,7 @@ fn closing_during_training_loses_nothing() {
     next_window(&mut fixture, STEPS);
     fixture.until("the offer", |w| sees(w, "The training of embryos was not finished."));
     fixture.click("Continue the training");
-    fixture.until("the results", |w| w.state().wizard().plan.step == Step::Results);
+    fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
     let report = fixture.window.state().wizard().report.clone().unwrap();
     let steps: Vec<u64> = report.history.steps.iter().map(|p| p.step).collect();
     assert_eq!((steps[0], report.steps), (10, STEPS as u64), "one curve from its beginning");

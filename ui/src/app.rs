@@ -11,7 +11,7 @@ use crate::letters::FontFallback;
 use crate::notifications::Notifications;
 use crate::opener::{FileRequest, Opener, expand};
 use crate::overwrite::OverwriteQuestion;
-use crate::panels::{Panels, Task};
+use crate::panels::{PanelTask, Panels};
 use crate::queue::Queue;
 use crate::quit::QuitState;
 use crate::ruler::RulerState;
@@ -45,6 +45,8 @@ pub struct WorkbenchOptions {
     pub settings_path: Option<PathBuf>,
     /// Bundled sample stack.
     pub sample: Option<PathBuf>,
+    /// Folder of the log files. Without it the log cannot be shown.
+    pub log_folder: Option<PathBuf>,
     /// Default training configuration.
     pub train_config: TrainConfig,
 }
@@ -231,6 +233,7 @@ impl Workbench {
         let has = |role| document.is_some_and(|d| d.of_role(role).is_some());
         match command {
             Command::OpenSample => self.options.sample.is_some(),
+            Command::ShowLog => self.options.log_folder.is_some(),
             Command::OpenLabels
             | Command::OpenTruth
             | Command::Close
@@ -250,7 +253,7 @@ impl Workbench {
             Command::ToggleSwipe => document.is_some_and(|d| !d.overlays.is_empty()),
             Command::SaveTable => document.is_some_and(|d| d.results.is_some()),
             Command::Measure => self.can_measure(),
-            Command::Tool(_) => self.correction().is_some() && self.panels.task == Task::Correct,
+            Command::Tool(_) => self.correction().is_some() && self.panels.task == PanelTask::Correct,
             Command::Correct(action) => self.can_run_action(action),
             _ => true,
         }
@@ -295,7 +298,7 @@ impl Workbench {
     /// Opens dropped files, or uses a single one as training data while the wizard is open.
     fn open_dropped(&mut self, dropped: &[PathBuf]) {
         match dropped {
-            [one] if self.panels.task == Task::Train => self.train_on(one.clone()),
+            [one] if self.panels.task == PanelTask::Train => self.train_on(one.clone()),
             _ => self.open_paths(dropped),
         }
     }
@@ -468,6 +471,11 @@ impl Workbench {
             Command::Palette => self.panels.palette.open(),
             Command::Train => self.open_training(),
             Command::Shortcuts => self.panels.dialogs.shortcuts = true,
+            Command::ShowLog => {
+                if let Some(folder) = self.options.log_folder.clone() {
+                    self.opener.show_folder(folder);
+                }
+            }
             Command::About => self.panels.dialogs.about = true,
             Command::Tool(tool) => self.select_tool(tool),
             Command::Correct(action) => self.run_action(action),
@@ -515,7 +523,7 @@ impl eframe::App for Workbench {
         if self.settings.show_profiler {
             self.profiler_panel(ui);
         }
-        let training = self.panels.task == Task::Train;
+        let training = self.panels.task == PanelTask::Train;
         if self.settings.show_library && !self.documents.is_empty() && !training {
             self.library_panel(ui);
         }

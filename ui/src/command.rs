@@ -75,6 +75,8 @@ pub enum Command {
     Palette,
     /// Show the keyboard shortcuts.
     Shortcuts,
+    /// Show the folder of the log files in the file manager.
+    ShowLog,
     /// Show version and licence.
     About,
     /// Quit the application.
@@ -99,7 +101,7 @@ const fn command_shift(key: Key) -> Option<KeyboardShortcut> {
 
 impl Command {
     /// All commands, in the order of the shortcuts dialog.
-    pub const ALL: [Command; 58] = [
+    pub const ALL: [Command; 59] = [
         Command::Open,
         Command::OpenSample,
         Command::OpenLabels,
@@ -134,6 +136,7 @@ impl Command {
         Command::NextTheme,
         Command::Palette,
         Command::Shortcuts,
+        Command::ShowLog,
         Command::About,
         Command::Quit,
         Command::Tool(Tool::Navigate),
@@ -197,6 +200,7 @@ impl Command {
             Command::NextTheme => "Switch theme",
             Command::Palette => "Command palette…",
             Command::Shortcuts => "Keyboard shortcuts",
+            Command::ShowLog => "Show log",
             Command::About => "About Cytoscope",
             Command::Quit => "Quit",
             Command::Tool(tool) => tool.title(),
@@ -241,6 +245,7 @@ impl Command {
             Command::NextTheme => icon::SUN_DIM,
             Command::Palette => icon::COMMAND,
             Command::Shortcuts => icon::KEYBOARD,
+            Command::ShowLog => icon::FILE_TEXT,
             Command::About => icon::INFO,
             Command::Quit => icon::SIGN_OUT,
             Command::Tool(tool) => tool.icon(),
@@ -285,7 +290,7 @@ impl Command {
             Command::Quit => command(Key::Q),
             Command::Tool(tool) => plain(tool.key()),
             Command::Correct(action) => action.shortcut(),
-            Command::Measure | Command::ResetLayout | Command::NextTheme | Command::About => None,
+            Command::Measure | Command::ResetLayout | Command::NextTheme | Command::ShowLog | Command::About => None,
         }
     }
 

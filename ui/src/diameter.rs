@@ -1,7 +1,7 @@
 //! Object diameter of a document: estimated or set by the user, and drawn as a ring on the image.
 
 use crate::app::Workbench;
-use crate::panels::{Task as PanelTask, heading, weak};
+use crate::panels::{PanelTask, heading, weak};
 use crate::work::{JobView, Purpose};
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::worker::JobId;

@@ -1,6 +1,7 @@
 //! Handles opened files and finished jobs, and starts predictions and segmentations.
 
 use crate::app::Workbench;
+use crate::correct::places::CorrectionFiles;
 use crate::data::composite::LabelDisplay;
 use crate::data::live::{LiveSource, PreviewSource};
 use crate::document::{Document, Overlay, Role, file_name, fresh_id};
@@ -9,9 +10,9 @@ use crate::opener::{FileRequest, OpenerResult, ProfileFormat};
 use crate::work::Outcome;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::predict::{TileRequest, map_files, map_stem};
+use cytoscope_pipeline::predict::TileRequest;
 use cytoscope_pipeline::worker::{LabelArray, LiveArray};
-use cytoscope_pipeline::{PredictJob, PredictOutcome, SegmentJob, SegmentReport, user_folder};
+use cytoscope_pipeline::{Artifact, ArtifactKind, PredictJob, PredictOutcome, SegmentJob, SegmentReport, user_folder};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -81,6 +82,7 @@ impl Workbench {
                 }
                 self.notifications.error(format!("{what} failed"), reason);
             }
+            OpenerResult::FolderShown => {}
             OpenerResult::Saved(path) => {
                 self.notifications.success(format!("Saved {}", file_name(&path)), path.display().to_string());
             }
@@ -137,26 +139,27 @@ impl Workbench {
         let Some(document) = self.document() else { return };
         let folder = self.results_folder(document);
         let Some(stem) = document.path.file_stem().map(|s| s.to_string_lossy().into_owned()) else { return };
-        let existing = |name: String| Some(folder.join(name)).filter(|p| p.is_file());
+        let existing = Artifact::existing(&folder, &stem);
         // If several versions wrote maps, the newest is used.
-        let map = map_files(&stem).into_iter().find_map(existing);
-        let others =
-            ["labels.tif", "labels.ome.tif", "objects.csv"].iter().filter_map(|end| existing(format!("{stem}_{end}")));
-        let files: Vec<PathBuf> = map.into_iter().chain(others).collect();
-        let provenance = folder.join(format!("{stem}_provenance.json"));
+        let map = existing.iter().find(|a| a.kind.is_maps());
+        let others = existing.iter().filter(|a| matches!(a.kind, ArtifactKind::Labels | ArtifactKind::Table));
+        let files: Vec<Artifact> = map.into_iter().chain(others).cloned().collect();
+        let provenance = folder.join(ArtifactKind::Provenance.file_name(&stem));
         let of_this = provenance.is_file()
             && cytoscope_pipeline::provenance::read(&provenance).is_ok_and(|p| p.input.path == document.path);
         // Corrected labels take precedence over predicted ones.
-        let corrected = folder.join(format!("{stem}_corrected_labels.tif"));
+        let corrected = CorrectionFiles::of(&folder, &stem, None).labels;
         let beside = document.path.parent().is_some_and(|p| p.join(RESULTS_FOLDER) == folder);
         if corrected.is_file() && (of_this || beside) {
             // Their own table takes precedence over that of the prediction.
             let table = corrected.with_file_name(table_name(&corrected));
             let measured = table.is_file();
-            let is_labels = |p: &PathBuf| file_name(p).contains("_labels.");
-            let is_table = |p: &PathBuf| file_name(p).ends_with("_objects.csv");
-            let others = files.into_iter().filter(|p| of_this && !is_labels(p) && !(measured && is_table(p)));
-            let files: Vec<PathBuf> = others.chain(measured.then_some(table)).chain([corrected]).collect();
+            let is_replaced =
+                |kind: ArtifactKind| kind == ArtifactKind::Labels || (measured && kind == ArtifactKind::Table);
+            let others = files.into_iter().filter(|a| of_this && !is_replaced(a.kind));
+            let table = measured.then(|| Artifact::new(ArtifactKind::Table, table));
+            let corrected = Artifact::new(ArtifactKind::Labels, corrected);
+            let files: Vec<Artifact> = others.chain(table).chain([corrected]).collect();
             self.show_results(document.id, &files);
             return;
         }
@@ -165,16 +168,16 @@ impl Workbench {
         }
     }
 
-    fn show_results(&mut self, id: u64, outputs: &[PathBuf]) {
+    fn show_results(&mut self, id: u64, outputs: &[Artifact]) {
         let Some(document) = self.documents.iter().find(|d| d.id == id) else { return };
-        for path in outputs {
-            let name = file_name(path);
-            if map_stem(&name).is_some() {
-                self.opener.overlay(document, Role::Map, path.clone());
-            } else if name.ends_with("_labels.tif") || name.ends_with("_labels.ome.tif") {
-                self.opener.overlay(document, Role::Labels, path.clone());
-            } else if name.ends_with("_objects.csv") {
-                self.opener.table(id, path.clone());
+        for Artifact { kind, path } in outputs {
+            match kind {
+                ArtifactKind::Probability | ArtifactKind::Prediction => {
+                    self.opener.overlay(document, Role::Map, path.clone());
+                }
+                ArtifactKind::Labels => self.opener.overlay(document, Role::Labels, path.clone()),
+                ArtifactKind::Table => self.opener.table(id, path.clone()),
+                ArtifactKind::Preview | ArtifactKind::Provenance => {}
             }
         }
     }
@@ -226,8 +229,8 @@ impl Workbench {
             inputs: vec![document.path.clone()],
             model: self.model()?.name.clone(),
             out: self.results_folder(document),
-            device: self.settings.device.clone(),
-            precision: self.settings.precision.parse().ok(),
+            device: self.settings.device,
+            precision: self.settings.precision,
             tiles: TileRequest { tile: None, overlap: None, blend: None },
             outputs: Default::default(),
             channel: (document.extents.channels > 1).then_some(channel),
@@ -248,13 +251,16 @@ impl Workbench {
         let Some(card) = self.model().cloned() else { return };
         let Some(document) = self.documents.iter().find(|d| d.id == id) else { return };
         let Some(map) = document.of_role(Role::Map).map(|o| o.path.clone()) else { return };
-        let stem = file_name(&map);
-        let stem = map_stem(&stem).unwrap_or(&stem).to_owned();
+        let name = file_name(&map);
+        let stem = match ArtifactKind::of_name(&name) {
+            Some((kind, stem)) if kind.is_maps() => stem,
+            _ => name.as_str(),
+        };
         let folder = map.parent().map(Path::to_owned).unwrap_or_default();
         let job = SegmentJob {
             map,
-            labels: keep.then(|| folder.join(format!("{stem}_labels.tif"))),
-            table: keep.then(|| folder.join(format!("{stem}_objects.csv"))),
+            labels: keep.then(|| folder.join(ArtifactKind::Labels.file_name(stem))),
+            table: keep.then(|| folder.join(ArtifactKind::Table.file_name(stem))),
             channel: card.segment_channel,
             seed_channel: Some(card.seed_channel),
             time: document.time,
@@ -404,8 +410,7 @@ impl Workbench {
         if kept {
             self.notifications
                 .success(format!("{} objects saved", report.objects), report.labels.display().to_string());
-            let outputs: Vec<PathBuf> = std::iter::once(report.labels.clone()).chain(report.table.clone()).collect();
-            self.show_results(id, &outputs);
+            self.show_results(id, &report.artifacts());
             return;
         }
         // The file is missing if a newer preview has replaced it.
@@ -445,7 +450,7 @@ fn may_write(folder: &Path) -> bool {
 mod tests {
     use super::*;
     use crate::WorkbenchOptions;
-    use crate::data::loader::LoadState;
+    use crate::data::loader::{LoadState, Slot, SlotLayer};
     use crate::data::plane::{Orientation, Plane, PlaneAt, Values};
     use crate::data::source::{Cancel, PlaneSource, SourceError};
     use cytoscope_formats::{Container, WriteSpec, write_array};
@@ -491,7 +496,8 @@ mod tests {
         let now = |w: &mut Workbench| w.find(id).unwrap().of_role(Role::Live).unwrap().source_id;
         let at =
             PlaneAt { orientation: Orientation::Xz, index: 1, channel: 0, time: 0, rows: 0..2, columns: 0..4, step: 1 };
-        assert!(matches!(workbench.loader.get(1, first, &source, &at), LoadState::Waiting));
+        let slot = Slot { document: id, orientation: Orientation::Xz, layer: SlotLayer::Overlay(0) };
+        assert!(matches!(workbench.loader.get(slot, first, &source, &at), LoadState::Waiting));
         // Updates while the slice is being read do not restart the reading.
         for _ in 0..20 {
             workbench.show_live(id, &path, 1, [2, 3, 4]);
@@ -504,7 +510,7 @@ mod tests {
             assert!(Instant::now() < end, "the cut did not come");
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(matches!(workbench.loader.get(1, first, &source, &at), LoadState::Ready(_)));
+        assert!(matches!(workbench.loader.get(slot, first, &source, &at), LoadState::Ready(_)));
         // Afterwards one reload brings everything up to date.
         workbench.refresh_live();
         let second = now(&mut workbench);

@@ -5,19 +5,13 @@ use crate::command::Command;
 use crate::correct::tools::EditAction;
 use crate::document::{Document, Role, file_name};
 use crate::flow::{PREVIEW_NAME, RESULTS_FOLDER};
-use crate::panels::{Task, weak};
+use crate::panels::{PanelTask, weak};
 use crate::theme;
-use cytoscope_pipeline::MeasureJob;
+use cytoscope_pipeline::{ArtifactKind, MeasureJob};
 use cytoscope_storage::Overwrite;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::path::{Path, PathBuf};
-
-/// Suffix of object tables.
-const TABLE_SUFFIX: &str = "_objects.csv";
-
-/// Suffixes of label images, longest first.
-const LABEL_SUFFIXES: [&str; 2] = ["_labels.ome.tif", "_labels.tif"];
 
 /// State of the object table relative to the shown labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,17 +29,19 @@ pub enum TableState {
 /// File name of the table of a label image.
 pub(crate) fn table_name(labels: &Path) -> String {
     let name = file_name(labels);
-    let stem = LABEL_SUFFIXES.iter().find_map(|end| name.strip_suffix(end));
-    let stem = stem.or_else(|| name.rsplit_once('.').map(|(stem, _)| stem)).unwrap_or(&name);
-    format!("{stem}{TABLE_SUFFIX}")
+    let stem = match ArtifactKind::of_name(&name) {
+        Some((ArtifactKind::Labels, stem)) => stem,
+        _ => name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem),
+    };
+    ArtifactKind::Table.file_name(stem)
 }
 
 /// Whether the labels of a table were written after the table.
 pub(crate) fn is_old(table: &Path) -> bool {
     let name = file_name(table);
-    let Some(stem) = name.strip_suffix(TABLE_SUFFIX) else { return false };
+    let Some((ArtifactKind::Table, stem)) = ArtifactKind::of_name(&name) else { return false };
     let written = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
-    let labels = LABEL_SUFFIXES.iter().filter_map(|end| written(&table.with_file_name(format!("{stem}{end}")))).max();
+    let labels = ArtifactKind::Labels.file_names(stem).filter_map(|name| written(&table.with_file_name(name))).max();
     labels.zip(written(table)).is_some_and(|(labels, table)| table < labels)
 }
 
@@ -144,7 +140,7 @@ impl Workbench {
                 });
                 return;
             }
-            TableState::Missing if self.panels.task != Task::Objects => return,
+            TableState::Missing if self.panels.task != PanelTask::Objects => return,
             TableState::Missing => "These labels are not measured yet.",
             TableState::Old => "Labels have changed since the objects were measured.",
         };

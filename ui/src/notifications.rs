@@ -45,6 +45,10 @@ pub struct Notifications {
 
 impl Notifications {
     fn push(&mut self, level: Level, title: String, details: String) {
+        match level {
+            Level::Error => tracing::error!("{title}: {details}"),
+            Level::Success | Level::Info => tracing::info!("{title}: {details}"),
+        }
         self.count += 1;
         self.shown.push(Notification { level, title, details, at: Instant::now(), number: self.count });
         if self.shown.len() > MAX_SHOWN {

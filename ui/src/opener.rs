@@ -44,6 +44,8 @@ pub enum OpenerResult {
     },
     /// A file was saved.
     Saved(PathBuf),
+    /// A folder was handed to the file manager.
+    FolderShown,
 }
 
 /// What a file dialog asks for.
@@ -125,7 +127,10 @@ impl Opener {
     /// Opens a stack.
     pub fn open(&mut self, path: PathBuf, axes: Option<Axes>) {
         self.spawn(move || match Document::open(&path, axes) {
-            Ok(document) => OpenerResult::Document(Box::new(document)),
+            Ok(document) => {
+                tracing::info!(?path, "stack opened");
+                OpenerResult::Document(Box::new(document))
+            }
             Err(error) => OpenerResult::Failed {
                 what: format!("Opening {}", file_name(&path)),
                 reason: error.to_string(),
@@ -138,7 +143,10 @@ impl Opener {
     pub fn overlay(&mut self, document: &Document, role: Role, path: PathBuf) {
         let (id, zyx, axes) = (document.id, document.extents.zyx, document.axes.clone());
         self.spawn(move || match Document::overlay(&path, role, zyx, axes) {
-            Ok(overlay) => OpenerResult::Overlay { document: id, overlay: Box::new(overlay) },
+            Ok(overlay) => {
+                tracing::info!(?path, ?role, "overlay opened");
+                OpenerResult::Overlay { document: id, overlay: Box::new(overlay) }
+            }
             Err(error) => OpenerResult::Failed {
                 what: format!("Opening {}", file_name(&path)),
                 reason: error.to_string(),
@@ -170,6 +178,18 @@ impl Opener {
                     OpenerResult::Failed { what: format!("Saving {}", file_name(&path)), reason, axes_of: None }
                 }
             }
+        });
+    }
+
+    /// Shows a folder in the system's file manager.
+    pub fn show_folder(&mut self, folder: PathBuf) {
+        self.spawn(move || match open::that_detached(&folder) {
+            Ok(()) => OpenerResult::FolderShown,
+            Err(error) => OpenerResult::Failed {
+                what: format!("Showing {}", file_name(&folder)),
+                reason: format!("no file manager could be started ({error}); the folder is {}", folder.display()),
+                axes_of: None,
+            },
         });
     }
 

@@ -1,7 +1,8 @@
 //! Settings that persist between sessions.
 
 use crate::theme::ThemeChoice;
-use serde::{Deserialize, Serialize};
+use cytoscope_engine::{DeviceRequest, Precision};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -26,10 +27,12 @@ pub struct Settings {
     pub axes_of_folder: BTreeMap<PathBuf, String>,
     /// Name of the selected model.
     pub model: String,
-    /// Selected device, or `auto`.
-    pub device: String,
-    /// Selected precision, or `auto`.
-    pub precision: String,
+    /// Selected device.
+    #[serde(deserialize_with = "device_or_auto")]
+    pub device: DeviceRequest,
+    /// Selected precision; `None`, stored as `auto`, is the best one of the device.
+    #[serde(with = "precision_or_auto")]
+    pub precision: Option<Precision>,
     /// Whether the list of stacks is shown.
     pub show_library: bool,
     /// Whether the panel of tasks is shown.
@@ -53,8 +56,8 @@ impl Default for Settings {
             recent: Vec::new(),
             axes_of_folder: BTreeMap::new(),
             model: "nuclei".to_owned(),
-            device: "auto".to_owned(),
-            precision: "auto".to_owned(),
+            device: DeviceRequest::Auto,
+            precision: None,
             show_library: true,
             show_tasks: true,
             show_profiler: false,
@@ -63,6 +66,25 @@ impl Default for Settings {
             show_scale_bar: true,
             dataset_folder: None,
         }
+    }
+}
+
+/// Deserializes a device. An unknown one becomes `auto`, so that the other settings are kept.
+fn device_or_auto<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DeviceRequest, D::Error> {
+    Ok(String::deserialize(deserializer)?.parse().unwrap_or_default())
+}
+
+/// The form of a precision in the file: its name, or `auto` for none. An unknown one is read as `auto`.
+mod precision_or_auto {
+    use cytoscope_engine::Precision;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(precision: &Option<Precision>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(precision.map_or("auto", Precision::name))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Precision>, D::Error> {
+        Ok(String::deserialize(deserializer)?.parse().ok())
     }
 }
 
@@ -141,5 +163,21 @@ mod tests {
         assert_eq!(Settings::load(&path), Settings::default());
         std::fs::write(&path, r#"{"theme": "dark", "of a later version": 3}"#).unwrap();
         assert_eq!(Settings::load(&path).theme, ThemeChoice::Dark);
+    }
+
+    #[test]
+    fn device_and_precision_are_stored_as_text_and_unknown_ones_become_auto() {
+        let stored = |device: &str, precision: &str| {
+            let text = serde_json::json!({"theme": "dark", "device": device, "precision": precision});
+            serde_json::from_value::<Settings>(text).unwrap()
+        };
+        let chosen = stored("cpu", "int8");
+        assert_eq!((chosen.device.to_string().as_str(), chosen.precision), ("cpu", Some(Precision::Int8)));
+        let json = serde_json::to_value(&chosen).unwrap();
+        assert_eq!((&json["device"], &json["precision"]), (&"cpu".into(), &"int8".into()));
+        let unknown = stored("abacus", "f17");
+        assert_eq!(unknown, Settings { theme: ThemeChoice::Dark, ..Settings::default() });
+        let json = serde_json::to_value(&unknown).unwrap();
+        assert_eq!((&json["device"], &json["precision"]), (&"auto".into(), &"auto".into()));
     }
 }

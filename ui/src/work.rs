@@ -527,7 +527,10 @@ impl Work {
             Reply::Progress { id, event } => {
                 let job = self.job(id)?;
                 match event {
-                    Event::TrainingSteps { .. } | Event::Validated { .. } | Event::ValidationPreview { .. } => {
+                    Event::Planned(_)
+                    | Event::TrainingSteps { .. }
+                    | Event::Validated { .. }
+                    | Event::ValidationPreview { .. } => {
                         return Some(Outcome::TrainingEvent { id, event });
                     }
                     Event::Progress { stage, done, total, unit, rate, eta_secs } => {

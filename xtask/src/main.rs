@@ -2,6 +2,8 @@
 //! Ubuntu, both install the system packages they need; elsewhere, they print what to install.
 #![forbid(unsafe_code)]
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -40,6 +42,11 @@ fn main() -> ExitCode {
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().map_or_else(|| here.to_owned(), Path::to_owned)
+}
+
+/// Cargo's target folder; a relative one is below the root, where Cargo runs.
+fn target_folder() -> PathBuf {
+    root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
 fn run(command: &mut Command) -> Outcome {
@@ -104,8 +111,7 @@ fn installed(package: &str) -> bool {
 /// Predicts the bundled sample, scores the result, and opens the window if there is a display.
 fn demo() -> Outcome {
     cargo(&["build", "--release"])?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    let program = target.join("release").join(if cfg!(windows) { "cytoscope.exe" } else { "cytoscope" });
+    let program = target_folder().join("release").join(if cfg!(windows) { "cytoscope.exe" } else { "cytoscope" });
     let sample = root().join("sample_data");
     let out = root().join("target").join("demo");
     run(Command::new(&program).arg("info").arg(sample.join("nuclei_raw.tif")))?;
@@ -137,21 +143,67 @@ fn lint() -> Outcome {
     cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"])
 }
 
-/// Runs everything that continuous integration checks, ending with the test runner's summary.
+/// Runs everything that continuous integration checks, and lists the skipped tests before the test runner's last
+/// summary.
 fn test() -> Outcome {
     lint()?;
-    // Without a GPU, its engine is tested with a software driver.
-    let arguments = ["test", "--release", "--workspace", "--no-fail-fast"];
-    let mut tests = cargo_command(&arguments);
-    tests.env("CYTOSCOPE_SOFTWARE_GPU", "1");
-    if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
-        // Vulkan drivers print a warning on every start without it.
-        tests.env("XDG_RUNTIME_DIR", std::env::temp_dir());
+    // Tests append to it what they skip (crates/testkit).
+    let list = target_folder().join("skipped-tests.txt");
+    let empty = std::fs::create_dir_all(target_folder()).and_then(|()| std::fs::write(&list, ""));
+    empty.map_err(|e| format!("{}: {e}", list.display()))?;
+    let tests = |what: &str| {
+        let mut command = cargo_command(&["test", "--release", "--workspace", "--no-fail-fast", what]);
+        // Without a GPU, its engine is tested with a software driver.
+        command.env("CYTOSCOPE_SOFTWARE_GPU", "1").env("CYTOSCOPE_SKIPPED", &list);
+        if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+            // Vulkan drivers print a warning on every start without it.
+            command.env("XDG_RUNTIME_DIR", std::env::temp_dir());
+        }
+        run(&mut command)
+    };
+    let programs = tests("--tests");
+    let skipped = std::fs::read_to_string(&list).map_err(|e| format!("{}: {e}", list.display()));
+    // Doc tests skip nothing; they run last, so that the output ends with the test runner's summary.
+    if let Ok(skipped) = &skipped {
+        println!("{}", skipped_summary(skipped));
     }
-    run(&mut tests)
+    let examples = tests("--doc");
+    programs.and(examples).and(skipped.map(|_| ()))
+}
+
+/// What tests skipped, by reason, from lines `program::test: reason`.
+fn skipped_summary(lines: &str) -> String {
+    let reports: BTreeSet<(&str, &str)> = lines.lines().filter_map(|line| line.split_once(": ")).collect();
+    let tests: BTreeSet<&str> = reports.iter().map(|(test, _)| *test).collect();
+    let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (test, reason) in reports {
+        by_reason.entry(reason).or_default().push(test);
+    }
+    let mut text = format!("\nskipped, entirely or in part: {} tests\n", tests.len());
+    for (reason, tests) in by_reason {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {reason}");
+        for test in tests {
+            let _ = writeln!(text, "    {test}");
+        }
+    }
+    text
 }
 
 /// Rebuilds the bundled model nuclei-dog from its recipe.
 fn models() -> Outcome {
     cargo(&["run", "--release", "-p", "cytoscope-pipeline", "--example", "nuclei_dog", "models/nuclei-dog"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skipped_tests_are_counted_once_and_listed_by_reason() {
+        let lines = "cli::a: no GPU\ncli::a: no python\nui::b: no GPU\ncli::a: no GPU\n";
+        let expected =
+            "\nskipped, entirely or in part: 2 tests\n  no GPU\n    cli::a\n    ui::b\n  no python\n    cli::a\n";
+        assert_eq!(skipped_summary(lines), expected);
+    }
 }

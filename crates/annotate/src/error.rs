@@ -22,17 +22,17 @@ pub enum AnnotateError {
     #[error(transparent)]
     Objects(#[from] ObjectsError),
     /// An image is not a label image: a value is negative, fractional or too large, or its axes are not Z, Y, X.
-    #[error("{}: {met}; {next}", .file.display())]
+    #[error("{}: {problem}; {next_step}", .file.display())]
     NotLabels {
         /// The file.
         file: PathBuf,
         /// What is wrong.
-        met: String,
+        problem: String,
         /// What was expected.
-        next: &'static str,
+        next_step: &'static str,
     },
     /// A limit is exceeded.
-    #[error("{what} is {got}, more than the limit {limit_name} = {limit}; {next}")]
+    #[error("{what} is {got}, more than the limit {limit_name} = {limit}; {next_step}")]
     TooLarge {
         /// The quantity that is too large.
         what: &'static str,
@@ -43,7 +43,7 @@ pub enum AnnotateError {
         /// The limit.
         limit: u64,
         /// What to do next.
-        next: &'static str,
+        next_step: &'static str,
     },
     /// A position is outside the volume.
     #[error("{what} {at:?} is outside the volume of Z, Y, X = {shape_zyx:?}; choose a position inside")]
@@ -74,14 +74,14 @@ pub enum AnnotateError {
         expected: &'static str,
     },
     /// An edit is not possible on this label.
-    #[error("label {label}: {met}; {next}")]
+    #[error("label {label}: {problem}; {next_step}")]
     NotPossible {
         /// The label.
         label: u32,
         /// The reason.
-        met: String,
+        problem: String,
         /// What to do next.
-        next: &'static str,
+        next_step: &'static str,
     },
     /// All 32-bit labels are in use.
     #[error("all labels up to {} are in use; delete or merge some", u32::MAX)]
@@ -98,23 +98,23 @@ pub enum AnnotateError {
         source: io::Error,
     },
     /// A file is not a journal, or is damaged so that nothing can be read. The file is not changed.
-    #[error("{}: {met}; the file was not changed: move it away or choose another journal", .journal.display())]
+    #[error("{}: {problem}; the file was not changed: move it away or choose another journal", .journal.display())]
     BadJournal {
         /// The journal.
         journal: PathBuf,
         /// What is wrong.
-        met: String,
+        problem: String,
     },
     /// A journal belongs to another label image. The journal is not changed.
     #[error(
-    "{}: {met}; the journal was not changed: open the labels it belongs to, or choose another journal",
+    "{}: {problem}; the journal was not changed: open the labels it belongs to, or choose another journal",
     .journal.display()
     )]
     OtherBase {
         /// The journal.
         journal: PathBuf,
         /// The difference between the labels.
-        met: String,
+        problem: String,
     },
     /// A journal is open in another window or program.
     #[error("{}: these annotations are open in another window or program; close them there first", .journal.display())]
@@ -123,14 +123,14 @@ pub enum AnnotateError {
         journal: PathBuf,
     },
     /// A pair cannot be added to a training dataset.
-    #[error("{}: {met}; {next}", .file.display())]
+    #[error("{}: {problem}; {next_step}", .file.display())]
     Dataset {
         /// The file or folder.
         file: PathBuf,
         /// What is wrong.
-        met: String,
+        problem: String,
         /// What to do next.
-        next: &'static str,
+        next_step: &'static str,
     },
     /// The caller cancelled a save or a load.
     #[error("cancelled")]

@@ -89,18 +89,23 @@ pub fn export_part(
     if stack.shape_zyx != labels.shape_zyx() {
         return Err(AnnotateError::Dataset {
             file: raw.path.to_owned(),
-            met: format!("its shape Z, Y, X is {:?}, but the labels have {:?}", stack.shape_zyx, labels.shape_zyx()),
-            next: "choose the image that these labels were drawn on",
+            problem: format!(
+                "its shape Z, Y, X is {:?}, but the labels have {:?}",
+                stack.shape_zyx,
+                labels.shape_zyx()
+            ),
+            next_step: "choose the image that these labels were drawn on",
         });
     }
-    let refuse = |met: String, next| Err(AnnotateError::Dataset { file: raw.path.to_owned(), met, next });
+    let refuse =
+        |problem: String, next_step| Err(AnnotateError::Dataset { file: raw.path.to_owned(), problem, next_step });
     if let Some(base) = base.filter(|b| b.shape_zyx() != labels.shape_zyx()) {
-        let met = format!(
+        let problem = format!(
             "the labels before correction have the shape {:?}, the corrected ones {:?}",
             base.shape_zyx(),
             labels.shape_zyx()
         );
-        return refuse(met, "add the pair with all its labels");
+        return refuse(problem, "add the pair with all its labels");
     }
     let is_part = extent != Extent::Everything;
     let known = KnownLabels::new(labels, base, extent)?;
@@ -108,8 +113,8 @@ pub fn export_part(
         return refuse("no label was corrected".to_owned(), "correct some labels, or add the pair with all its labels");
     }
     if is_part && labels.max_label() >= UNKNOWN_LABEL {
-        let met = format!("the largest label is {}, but {UNKNOWN_LABEL} is the ignore label", labels.max_label());
-        return refuse(met, "add the pair with all its labels");
+        let problem = format!("the largest label is {}, but {UNKNOWN_LABEL} is the ignore label", labels.max_label());
+        return refuse(problem, "add the pair with all its labels");
     }
     std::fs::create_dir_all(dataset_dir).map_err(AnnotateError::io(dataset_dir, "creating the folder"))?;
     let table = dataset_dir.join(TABLE);
@@ -140,8 +145,8 @@ fn check_name(folder: &Path, name: &str) -> Result<(), AnnotateError> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.starts_with('.') || name.contains(odd) {
         return Err(AnnotateError::Dataset {
             file: folder.to_owned(),
-            met: format!("'{name}' is not a valid file name on every system"),
-            next: "give a name of 1 to 120 letters that has no / \\ < > : \" | ? * and does not begin with a dot",
+            problem: format!("'{name}' is not a valid file name on every system"),
+            next_step: "give a name of 1 to 120 letters that has no / \\ < > : \" | ? * and does not begin with a dot",
         });
     }
     Ok(())
@@ -189,8 +194,8 @@ fn reserve(folder: &Path, name: &str, table: &Table) -> Result<(String, Reserved
     }
     Err(AnnotateError::Dataset {
         file: folder.to_owned(),
-        met: format!("all numbered variants of the name '{name}' are taken"),
-        next: "give another name",
+        problem: format!("all numbered variants of the name '{name}' are taken"),
+        next_step: "give another name",
     })
 }
 
@@ -202,8 +207,8 @@ fn write_raw(image: &Image, stack: &Stack, path: &Path) -> Result<(), AnnotateEr
         dtype @ (DType::U64 | DType::I64) => {
             return Err(AnnotateError::Dataset {
                 file: meta.path.clone(),
-                met: format!("its sample type {dtype} is not supported by most TIFF readers"),
-                next: "convert it to uint16 or float32 first",
+                problem: format!("its sample type {dtype} is not supported by most TIFF readers"),
+                next_step: "convert it to uint16 or float32 first",
             });
         }
         dtype => (Container::ImageJ, dtype),
@@ -256,7 +261,8 @@ struct Table {
 
 impl Table {
     fn read(path: &Path) -> Result<Self, AnnotateError> {
-        let refuse = |met: String, next| Err(AnnotateError::Dataset { file: path.to_owned(), met, next });
+        let refuse =
+            |problem: String, next_step| Err(AnnotateError::Dataset { file: path.to_owned(), problem, next_step });
         let mut text = Vec::new();
         match open_regular(path) {
             Ok(file) => {
@@ -296,9 +302,9 @@ impl Table {
         };
         let place = |name: &str| header.iter().position(|c| c.trim() == name);
         let (Some(raw), Some(seg)) = (place("raw"), place("seg")) else {
-            let met = format!("its columns are {:?}", header.iter().collect::<Vec<_>>());
+            let problem = format!("its columns are {:?}", header.iter().collect::<Vec<_>>());
             return refuse(
-                met,
+                problem,
                 "expected the columns raw and seg: choose a dataset for segmentation, or another folder",
             );
         };

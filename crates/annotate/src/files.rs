@@ -50,8 +50,8 @@ impl LabelVolume {
         let stack = Stack::of(&image, options.channel, options.time)?;
         let grid = Grid::new(stack.shape_zyx)?;
         let voxels = element_count(&stack.shape_zyx).map_or(u64::MAX, |n| n as u64);
-        let next = "crop the image, or split it";
-        limits::check("the number of voxels", voxels, "max_voxels", options.limits.max_voxels, next)?;
+        let next_step = "crop the image, or split it";
+        limits::check("the number of voxels", voxels, "max_voxels", options.limits.max_voxels, next_step)?;
         let mut labels = LabelSnapshot::empty(grid, image.meta().voxel_size_um);
         let [nz, ny, nx] = stack.shape_zyx;
         // A part consists of whole rows of chunks, as many along Y as fit.
@@ -77,10 +77,19 @@ impl LabelVolume {
                         values.get(at + own.start[2]..at + own.end[2]).unwrap_or_default()
                     };
                     let own_values: Vec<u32> = own.rows().flat_map(row).copied().collect();
+                    let expected = grid.chunk_voxels(chunk);
+                    if own_values.len() != expected {
+                        let problem = format!("{} of {expected} voxels were read at {start:?}", own_values.len());
+                        return Err(AnnotateError::NotLabels {
+                            file: path.to_owned(),
+                            problem,
+                            next_step: "read it again",
+                        });
+                    }
                     let new_chunk = Chunk::from_values(&own_values);
                     stored += new_chunk.stored_bytes();
                     let limit = options.limits.max_stored_bytes;
-                    limits::check("the size of the labels in bytes", stored, "max_stored_bytes", limit, next)?;
+                    limits::check("the size of the labels in bytes", stored, "max_stored_bytes", limit, next_step)?;
                     if let Some(slot) = labels.chunks.get_mut(chunk) {
                         *slot = new_chunk;
                     }
@@ -145,8 +154,8 @@ pub(crate) fn plane(path: &Path, ny: usize, nx: usize, samples: Samples) -> Resu
     Array::new(yx, vec![ny, nx], samples).map_err(|e| {
         FormatError::Misused {
             file: path.to_owned(),
-            met: e.to_string(),
-            next: "give slices of the same size and type".to_owned(),
+            problem: e.to_string(),
+            next_step: "give slices of the same size and type".to_owned(),
         }
         .into()
     })
@@ -167,16 +176,17 @@ impl Stack {
         let meta = image.meta();
         let full: [usize; 6] = meta.shape_full.as_slice().try_into().unwrap_or([0; 6]);
         let [times, nz, channels, ny, nx, samples] = full;
-        let refuse = |met: String, next| AnnotateError::NotLabels { file: meta.path.clone(), met, next };
+        let refuse =
+            |problem: String, next_step| AnnotateError::NotLabels { file: meta.path.clone(), problem, next_step };
         if samples != 1 {
-            let met = format!("it has {samples} samples per pixel (colours)");
-            return Err(refuse(met, "expected one value per voxel: save it without colours"));
+            let problem = format!("it has {samples} samples per pixel (colours)");
+            return Err(refuse(problem, "expected one value per voxel: save it without colours"));
         }
-        let choose = |what: &str, asked: Option<usize>, count: usize, next: &'static str| match asked {
+        let choose = |what: &str, asked: Option<usize>, count: usize, next_step: &'static str| match asked {
             Some(i) if i < count => Ok(i),
-            Some(i) => Err(refuse(format!("there is no {what} {i}: it has {count}"), next)),
+            Some(i) => Err(refuse(format!("there is no {what} {i}: it has {count}"), next_step)),
             None if count == 1 => Ok(0),
-            None => Err(refuse(format!("it has {count} {what}s"), next)),
+            None => Err(refuse(format!("it has {count} {what}s"), next_step)),
         };
         let channel = choose("channel", channel, channels, "choose one of its channels, counted from 0")?;
         let time = choose("time point", time, times, "choose one of its time points, counted from 0")?;
@@ -222,8 +232,8 @@ fn to_labels(path: &Path, samples: Samples, start: [usize; 3], size: [usize; 3])
         let at = [start[0] + i / (ny * nx), start[1] + i / nx % ny, start[2] + i % nx];
         AnnotateError::NotLabels {
             file: path.to_owned(),
-            met: format!("the value {value} at Z, Y, X = {at:?} is not a label"),
-            next: "expected whole numbers from 0 to 4294967295; check that this is the label image",
+            problem: format!("the value {value} at Z, Y, X = {at:?} is not a label"),
+            next_step: "expected whole numbers from 0 to 4294967295; check that this is the label image",
         }
     })
 }

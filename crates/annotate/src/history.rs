@@ -4,18 +4,18 @@ use crate::patch::Patch;
 use std::collections::VecDeque;
 
 /// Memory of a step in bytes, without its differences and name.
-const STEP_BYTES: u64 = size_of::<Step>() as u64 + 64;
+const STEP_BYTES: u64 = size_of::<UndoStep>() as u64 + 64;
 
 /// One edit that can be undone and redone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct UndoStep {
     /// Number of the state after the step; numbers increase and are never reused.
     pub id: u64,
     pub name: String,
     pub patch: Patch,
 }
 
-impl Step {
+impl UndoStep {
     fn bytes(&self) -> u64 {
         STEP_BYTES + (self.name.len() + self.patch.bytes().len()) as u64
     }
@@ -24,8 +24,8 @@ impl Step {
 /// Steps that can be undone, newest last, and undone steps, next to redo last.
 #[derive(Debug, Clone)]
 pub(crate) struct History {
-    done: VecDeque<Step>,
-    undone: Vec<Step>,
+    done: VecDeque<UndoStep>,
+    undone: Vec<UndoStep>,
     bytes: u64,
     budget_bytes: u64,
     /// Number of the state before the oldest step that can be undone.
@@ -59,17 +59,17 @@ impl History {
     }
 
     /// Steps that can be undone, newest last.
-    pub fn done(&self) -> &VecDeque<Step> {
+    pub fn done(&self) -> &VecDeque<UndoStep> {
         &self.done
     }
 
     /// Steps that can be redone, next to redo last.
-    pub fn undone(&self) -> &[Step] {
+    pub fn undone(&self) -> &[UndoStep] {
         &self.undone
     }
 
     /// Adds a step and removes all undone steps. Returns how many of the oldest steps were dropped.
-    pub fn push(&mut self, step: Step) -> usize {
+    pub fn push(&mut self, step: UndoStep) -> usize {
         self.bytes -= self.undone.drain(..).map(|s| s.bytes()).sum::<u64>();
         self.next_id = self.next_id.max(step.id.saturating_add(1));
         self.bytes += step.bytes();
@@ -96,12 +96,12 @@ impl History {
     }
 
     /// The step that an undo reverts.
-    pub fn to_undo(&self) -> Option<&Step> {
+    pub fn to_undo(&self) -> Option<&UndoStep> {
         self.done.back()
     }
 
     /// The step that a redo repeats.
-    pub fn to_redo(&self) -> Option<&Step> {
+    pub fn to_redo(&self) -> Option<&UndoStep> {
         self.undone.last()
     }
 
@@ -120,12 +120,12 @@ impl History {
 mod tests {
     use super::*;
     use crate::chunks::Grid;
-    use crate::patch::{Run, Runs};
+    use crate::patch::{LabelRun, Runs};
 
-    fn step(id: u64) -> Step {
+    fn step(id: u64) -> UndoStep {
         let mut runs = Runs::default();
-        runs.push(0, Run { start: id as u32, len: 1, old: 0, new: 1 });
-        Step { id, name: format!("Paint {id}"), patch: runs.pack(&Grid::new([9, 9, 9]).unwrap()).unwrap() }
+        runs.push(0, LabelRun { start: id as u32, len: 1, old: 0, new: 1 });
+        UndoStep { id, name: format!("Paint {id}"), patch: runs.pack(&Grid::new([9, 9, 9]).unwrap()).unwrap() }
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(crate) fn check(
     got: u64,
     limit_name: &'static str,
     limit: u64,
-    next: &'static str,
+    next_step: &'static str,
 ) -> Result<(), AnnotateError> {
-    if got <= limit { Ok(()) } else { Err(AnnotateError::TooLarge { what, got, limit_name, limit, next }) }
+    if got <= limit { Ok(()) } else { Err(AnnotateError::TooLarge { what, got, limit_name, limit, next_step }) }
 }

@@ -43,7 +43,7 @@ pub(crate) fn take_u32(bytes: &mut &[u8]) -> Result<u32, &'static str> {
 
 /// A change of `len` voxels of a chunk, from index `start` on, from one label to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct LabelRun {
     pub start: u32,
     pub len: u32,
     pub old: u32,
@@ -53,7 +53,7 @@ pub(crate) struct Run {
 /// The runs of an edit in progress. No voxel may be in two runs.
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
-    lists: Vec<(u32, Vec<Run>)>,
+    lists: Vec<(u32, Vec<LabelRun>)>,
     place: HashMap<u32, usize>,
     current: usize,
     /// Changes of the number of voxels per label and chunk since the last update of the index.
@@ -65,7 +65,7 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
-    pub fn push(&mut self, chunk: u32, run: Run) {
+    pub fn push(&mut self, chunk: u32, run: LabelRun) {
         if self.lists.get(self.current).is_none_or(|l| l.0 != chunk) {
             self.current = *self.place.entry(chunk).or_insert(self.lists.len());
             if self.current == self.lists.len() {
@@ -146,13 +146,13 @@ impl Patch {
     }
 
     /// Calls `f` for each run, chunk by chunk in ascending order.
-    pub fn each(&self, grid: &Grid, f: &mut dyn FnMut(u32, Run)) {
+    pub fn each(&self, grid: &Grid, f: &mut dyn FnMut(u32, LabelRun)) {
         // The bytes were checked when this value was created.
         let _ = decode(&self.bytes, grid, f);
     }
 }
 
-fn decode(mut bytes: &[u8], grid: &Grid, f: &mut dyn FnMut(u32, Run)) -> Result<(), &'static str> {
+fn decode(mut bytes: &[u8], grid: &Grid, f: &mut dyn FnMut(u32, LabelRun)) -> Result<(), &'static str> {
     let rest = &mut bytes;
     let mut chunk: Option<u64> = None;
     let mut pairs = Vec::new();
@@ -191,7 +191,7 @@ fn decode(mut bytes: &[u8], grid: &Grid, f: &mut dyn FnMut(u32, Run)) -> Result<
             let which = if count > 1 { take(rest)? } else { 0 };
             end = start.checked_add(run).filter(|e| *e <= len && run > 0).ok_or("a run extends beyond its chunk")?;
             let pair = usize::try_from(which).ok().and_then(|w| pairs.get(w)).ok_or("a run has no pair of labels")?;
-            f(number, Run { start: start as u32, len: run as u32, old: pair.0, new: pair.1 });
+            f(number, LabelRun { start: start as u32, len: run as u32, old: pair.0, new: pair.1 });
         }
     }
     Ok(())
@@ -232,9 +232,9 @@ mod tests {
         let grid = Grid::new([40, 70, 9]).unwrap();
         let mut runs = Runs::default();
         let given = [
-            (3, Run { start: 4, len: 2, old: 0, new: 70_000 }),
-            (0, Run { start: 600, len: 9, old: 1, new: 70_000 }),
-            (0, Run { start: 10, len: 1, old: 0, new: 70_000 }),
+            (3, LabelRun { start: 4, len: 2, old: 0, new: 70_000 }),
+            (0, LabelRun { start: 600, len: 9, old: 1, new: 70_000 }),
+            (0, LabelRun { start: 10, len: 1, old: 0, new: 70_000 }),
         ];
         given.iter().for_each(|(c, r)| runs.push(*c, *r));
         let patch = runs.pack(&grid).unwrap();

@@ -1,7 +1,7 @@
 //! Replays a journal on the labels it belongs to, which restores the state of the last session.
 
 use crate::chunks::LabelSnapshot;
-use crate::history::{History, Step};
+use crate::history::{History, UndoStep};
 use crate::journal::{Header, HeaderError, JournalFile, Reader, Record, Resume, Tail};
 use crate::session::SessionOptions;
 use crate::volume::Direction;
@@ -108,15 +108,15 @@ impl Replayer<'_> {
         AnnotateError::io(path, doing)
     }
 
-    fn bad(&self, met: impl Into<String>) -> AnnotateError {
-        AnnotateError::BadJournal { journal: self.path.to_owned(), met: met.into() }
+    fn bad(&self, problem: impl Into<String>) -> AnnotateError {
+        AnnotateError::BadJournal { journal: self.path.to_owned(), problem: problem.into() }
     }
 
     fn reader(&self) -> Result<Reader<BufReader<&File>>, AnnotateError> {
         (&self.file).seek(SeekFrom::Start(0)).map_err(self.io("reading the journal"))?;
         Reader::begin(BufReader::with_capacity(1 << 16, &self.file), self.len).map_err(|e| match e {
             HeaderError::Io(e) => self.io("reading the journal")(e),
-            HeaderError::NotAJournal(met) => self.bad(met),
+            HeaderError::NotAJournal(problem) => self.bad(problem),
         })
     }
 
@@ -124,7 +124,7 @@ impl Replayer<'_> {
     fn find_base(&self, base: &LabelVolume) -> Result<Option<u64>, AnnotateError> {
         let mut reader = self.reader()?;
         let header = reader.header.clone();
-        let other = |met| AnnotateError::OtherBase { journal: self.path.to_owned(), met };
+        let other = |problem| AnnotateError::OtherBase { journal: self.path.to_owned(), problem };
         if header.shape_zyx != base.shape_zyx() {
             return Err(other(format!(
                 "it belongs to labels with Z, Y, X = {:?}, but these labels have {:?}",
@@ -154,7 +154,7 @@ impl Replayer<'_> {
         let base_state = self.find_base(&base)?;
         let mut reader = self.reader()?;
         let header = reader.header.clone();
-        let mut state = State {
+        let mut state = ReplayState {
             // The history is trimmed to the budget at the end, because the journal may have been written with a larger
             // one.
             history: History::new(u64::MAX, header.floor, header.next_id),
@@ -183,8 +183,8 @@ impl Replayer<'_> {
                         *next = end;
                         let (stored, limit) = (labels.stored_bytes(), self.options.limits.max_stored_bytes);
                         let what = "the size of the labels in bytes";
-                        let next = "if you trust the journal, raise the limit";
-                        crate::limits::check(what, stored, "max_stored_bytes", limit, next)?;
+                        let next_step = "if you trust the journal, raise the limit";
+                        crate::limits::check(what, stored, "max_stored_bytes", limit, next_step)?;
                         Ok(())
                     }
                     Err(why) => Err(why),
@@ -260,7 +260,7 @@ impl Replayer<'_> {
 }
 
 /// Labels and history during replay.
-struct State {
+struct ReplayState {
     volume: LabelVolume,
     history: History,
     /// Number of the state of the given labels.
@@ -271,7 +271,7 @@ struct State {
     applying: bool,
 }
 
-impl State {
+impl ReplayState {
     fn step(&mut self, record: Record) -> Result<(), &'static str> {
         match record {
             Record::Edit { id, name, patch } => {
@@ -282,7 +282,7 @@ impl State {
                     self.volume.patch(&patch, Direction::Forward)?;
                 }
                 self.last_id = id;
-                self.history.push(Step { id, name, patch });
+                self.history.push(UndoStep { id, name, patch });
             }
             Record::Undo => {
                 let step = self.history.to_undo().ok_or("there is nothing to undo")?;

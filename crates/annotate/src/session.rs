@@ -3,7 +3,7 @@
 use crate::chunks::LabelSnapshot;
 use crate::edit::{self, Brush, Change, Edit, brush};
 use crate::files::{LoadOptions, Progress};
-use crate::history::{History, Step};
+use crate::history::{History, UndoStep};
 use crate::journal::{Header, JournalFile, Record, put_edit, snapshot_parts};
 use crate::limits::{self, Limits, MAX_RECORD_BYTES};
 use crate::patch::{Patch, Runs};
@@ -291,7 +291,7 @@ impl Session {
             patch_snapshot(&mut labels, &step.patch, Direction::Backward, |_, _| {}).map_err(|why| {
                 AnnotateError::BadJournal {
                     journal: journal.path().to_owned(),
-                    met: format!("a step cannot be undone: {why}"),
+                    problem: format!("a step cannot be undone: {why}"),
                 }
             })?;
         }
@@ -355,7 +355,7 @@ impl Session {
         }
         let mut change = change_of_patch(&name, &patch);
         change.new_labels = new_labels;
-        change.dropped_steps = self.history.push(Step { id, name, patch });
+        change.dropped_steps = self.history.push(UndoStep { id, name, patch });
         change.undoable = self.history.to_undo().is_some();
         Ok(change)
     }

@@ -4,7 +4,7 @@ use crate::chunks::{Chunk, Grid, LabelSnapshot};
 use crate::geometry::{Bounds, Scope, join};
 use crate::index::LabelIndex;
 use crate::limits::{self, Limits, MAX_BOX_VOXELS};
-use crate::patch::{Patch, Run, Runs};
+use crate::patch::{LabelRun, Patch, Runs};
 use crate::{AnnotateError, Fingerprint, SliceAxis};
 use cytoscope_volume::VoxelSize;
 use rayon::prelude::*;
@@ -293,14 +293,14 @@ pub(crate) fn patch_snapshot(
     labels: &mut LabelSnapshot,
     patch: &Patch,
     direction: Direction,
-    mut each: impl FnMut(u32, Run),
+    mut each: impl FnMut(u32, LabelRun),
 ) -> Result<(), &'static str> {
-    let oriented = |run: Run| match direction {
+    let oriented = |run: LabelRun| match direction {
         Direction::Forward => run,
-        Direction::Backward => Run { old: run.new, new: run.old, ..run },
+        Direction::Backward => LabelRun { old: run.new, new: run.old, ..run },
     };
     let grid = labels.grid;
-    let range = |run: Run| run.start as usize..(run.start + run.len) as usize;
+    let range = |run: LabelRun| run.start as usize..(run.start + run.len) as usize;
     let mut fits = true;
     patch.each(&grid, &mut |chunk, run| {
         let run = oriented(run);
@@ -359,7 +359,7 @@ impl<'a> LabelWriter<'a> {
             self.volume.labels.chunks[chunk].write(len, range, new, &allow, |start, len, old| {
                 let from = x + start - local;
                 join(&mut runs.unreported_bounds, Bounds { start: [z, y, from], end: [z + 1, y + 1, from + len] });
-                runs.push(chunk as u32, Run { start: start as u32, len: len as u32, old, new });
+                runs.push(chunk as u32, LabelRun { start: start as u32, len: len as u32, old, new });
             });
             x = end;
         }

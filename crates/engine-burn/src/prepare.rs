@@ -1,7 +1,8 @@
 //! Prepares a graph for planning: shape inference, constant folding and fusion.
 
 use cytoscope_engine::{EngineError, shapes_by_input};
-use cytoscope_graph::{Graph, infer_shapes, passes};
+use cytoscope_graph::Graph;
+use cytoscope_passes::infer_shapes;
 
 /// Returns a copy of `graph` with concrete shapes, folded constants and batch norms, and fused activations and
 /// residuals.
@@ -9,7 +10,7 @@ pub(crate) fn prepare(graph: &Graph, input_shapes: &[Vec<usize>]) -> Result<Grap
     let mut graph = graph.clone();
     let shapes = shapes_by_input(&graph, input_shapes)?;
     infer_shapes(&mut graph, &shapes)?;
-    passes::optimize(&mut graph)?;
+    cytoscope_passes::optimize(&mut graph)?;
     infer_shapes(&mut graph, &shapes)?;
     Ok(graph)
 }

@@ -3,6 +3,7 @@
 use cubecl_runtime::config::autotune::{AutotuneConfig, AutotuneLogLevel};
 use cubecl_runtime::config::cache::CacheConfig;
 use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
+use directories::BaseDirs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -10,17 +11,8 @@ use std::sync::OnceLock;
 /// `cytoscope` in the user's cache folder. The first run of a shape on a device measures; later processes read the
 /// timings. The folder may be deleted at any time.
 pub fn tuning_folder() -> PathBuf {
-    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let cache = || {
-        if cfg!(windows) {
-            set("LOCALAPPDATA")
-        } else if cfg!(target_os = "macos") {
-            set("HOME").map(|home| home.join("Library/Caches"))
-        } else {
-            set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))
-        }
-    };
-    let base = set("CYTOSCOPE_CACHE").or_else(|| cache().map(|c| c.join("cytoscope")));
+    let named = std::env::var_os("CYTOSCOPE_CACHE").filter(|v| !v.is_empty()).map(PathBuf::from);
+    let base = named.or_else(|| Some(BaseDirs::new()?.cache_dir().join("cytoscope")));
     base.unwrap_or_else(|| std::env::temp_dir().join("cytoscope")).join("gpu-tuning")
 }
 

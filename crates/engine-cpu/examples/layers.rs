@@ -3,7 +3,7 @@
 
 use cytoscope_engine::{CompileOptions, Engine, Precision};
 use cytoscope_engine_cpu::CpuEngine;
-use cytoscope_graph::{Graph, GraphLimits, Tensor};
+use cytoscope_graph::{GraphLimits, Tensor};
 use cytoscope_kernels::{Isa, peak};
 use cytoscope_profile::Recorder;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ type Failure = Box<dyn std::error::Error>;
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let get = |i: usize, default: &str| arguments.get(i).cloned().unwrap_or_else(|| default.to_owned());
-    let graph = Graph::load(get(0, "model.onnx").as_ref(), &GraphLimits::default())?;
+    let graph = cytoscope_onnx::load(get(0, "model.onnx").as_ref(), &GraphLimits::default())?;
     let shape: Vec<usize> = get(1, "1,1,64,64,64").split(',').map(str::parse).collect::<Result<_, _>>()?;
     let precision: Precision = get(2, "f32").parse()?;
     let (threads, runs): (usize, usize) = (get(3, "1").parse()?, get(4, "9").parse()?);

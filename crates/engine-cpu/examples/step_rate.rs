@@ -6,11 +6,11 @@
 //! selects Cytoscope's U-Net with batch norm. `mib=N` recomputes activations until the stored ones fit into N MiB.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "an example")]
 
+use cytoscope_autodiff::{StepOptions, gradient_graph, prepare, update_graph};
+use cytoscope_builders::{DynUNet, UNet3d, Weights, dynunet, unet3d};
 use cytoscope_engine::{CompileOptions, Engine, Session};
 use cytoscope_engine_cpu::CpuEngine;
-use cytoscope_graph::Tensor;
-use cytoscope_graph::builders::{DynUNet, UNet3d, Weights, dynunet, unet3d};
-use cytoscope_graph::training::{Hyper, Loss, LossKind, Optimizer, StepOptions, gradient_graph, prepare, update_graph};
+use cytoscope_graph::{Hyper, Loss, LossKind, Optimizer, Tensor};
 use cytoscope_profile::Recorder;
 use std::collections::BTreeMap;
 use std::time::Instant;

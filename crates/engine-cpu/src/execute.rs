@@ -5,7 +5,7 @@ use crate::session::internal;
 use crate::split::Split;
 use crate::step::{Affine, Elem, Epilogue, Kind, PlaneScale, Slot, Step, Term};
 use cytoscope_engine::{DeviceId, EngineError};
-use cytoscope_graph::{GraphError, Tensor, ValueId, reference};
+use cytoscope_graph::{GraphError, Tensor, ValueId};
 use cytoscope_kernels::apply::{self, Source};
 use cytoscope_kernels::conv::{self, Finish, Quantizer, Target};
 use cytoscope_kernels::norm::Moments;
@@ -438,7 +438,8 @@ pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Me
                     .collect();
                 let held = dense.values().fold(0u64, |t, d| t.saturating_add(d.size_bytes()));
                 let remaining = dense_bytes.saturating_sub(held);
-                reference::eval_within(&node.op, &inputs, node.outputs.len(), remaining).map_err(out_of_memory)?
+                cytoscope_reference::eval_within(&node.op, &inputs, node.outputs.len(), remaining)
+                    .map_err(out_of_memory)?
             };
             for (id, tensor) in node.outputs.iter().zip(results) {
                 if let Some(id) = id {
@@ -453,7 +454,7 @@ pub(crate) fn run_step(program: &Program, isa: Isa, step: &Step, memory: &mut Me
 /// Turns the reference executor's memory limit error into this engine's out-of-memory error.
 fn out_of_memory(error: GraphError) -> EngineError {
     match error {
-        GraphError::OverLimit { limit: reference::MEMORY, asked, allowed, .. } => EngineError::OutOfMemory {
+        GraphError::OverLimit { limit: cytoscope_reference::MEMORY, asked, allowed, .. } => EngineError::OutOfMemory {
             device: DeviceId::Cpu,
             needed_bytes: u64::try_from(asked).unwrap_or(u64::MAX),
             available_bytes: u64::try_from(allowed).unwrap_or(u64::MAX),

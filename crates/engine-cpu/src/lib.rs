@@ -9,8 +9,7 @@
 //! bytes, convolutions between them accumulate exactly in 32-bit integers, and their outputs are stored as 16-bit
 //! floats where a normalisation follows. In `f32`, the same graph is computed in floats.
 //!
-//! Graphs of a training step ([`cytoscope_graph::training`]) are lowered separately ([`mod@train`]), because their
-//! weights change at every run.
+//! Graphs of a training step are lowered separately ([`mod@train`]), because their weights change at every run.
 //!
 //! Failures are reported as [`cytoscope_engine::EngineError`], at compile time wherever possible.
 //!
@@ -73,7 +72,7 @@ impl CpuEngine {
         let sets = sets.join(", ");
         let device = Device {
             id: DeviceId::Cpu,
-            name: processor_name(),
+            name: cytoscope_profile::cpu_name().unwrap_or(std::env::consts::ARCH).to_owned(),
             memory_bytes: cytoscope_profile::available_bytes(),
             usable: true,
             reason: format!("always available: {cores} cores, {isa} kernels (this CPU supports {sets})"),
@@ -82,12 +81,6 @@ impl CpuEngine {
         };
         Self { device, isa }
     }
-}
-
-fn processor_name() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
 }
 
 impl Engine for CpuEngine {

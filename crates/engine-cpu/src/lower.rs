@@ -9,9 +9,10 @@ use crate::placement::Placement;
 use crate::prepare::Prepared;
 use crate::step::{Affine, Kind, PlaneScale, Slot, Step, Term};
 use cytoscope_engine::{CompileReport, EngineError, OpFallback};
-use cytoscope_graph::{ElementType, Graph, Interrupt, ValueId, analysis, op_name};
+use cytoscope_graph::{ElementType, Graph, Interrupt, ValueId, op_name};
 use cytoscope_kernels::conv::Activation;
 use cytoscope_kernels::{CHANNEL_BLOCK, Isa};
+use cytoscope_passes::analysis;
 use plan::{Dequantized, DynamicDequantized, Plan, PlanKind, Plans};
 use std::collections::{BTreeMap, BTreeSet};
 

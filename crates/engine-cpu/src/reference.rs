@@ -1,7 +1,7 @@
 //! The naive reference executor as an engine, so that tests can compare every engine with it.
 
 use cytoscope_engine::{CompileOptions, CompileReport, Device, DeviceId, Engine, EngineError, Precision, Session};
-use cytoscope_graph::{Graph, Tensor, reference};
+use cytoscope_graph::{Graph, Tensor};
 
 /// Runs graphs with the reference executor: slow and simple, the standard that other engines are tested against.
 pub struct ReferenceEngine {
@@ -71,7 +71,7 @@ struct ReferenceSession {
 impl Session for ReferenceSession {
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
         let named = self.graph.inputs.iter().map(|id| self.graph.value(*id).name.clone()).zip(inputs.iter().cloned());
-        Ok(reference::run(&self.graph, &named.collect::<Vec<_>>())?)
+        Ok(cytoscope_reference::run(&self.graph, &named.collect::<Vec<_>>())?)
     }
 
     fn report(&self) -> &CompileReport {

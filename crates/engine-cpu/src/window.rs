@@ -1,6 +1,6 @@
 //! Geometry of convolutions, pooling, resizing and padding along the three spatial axes of the kernels.
 
-use cytoscope_graph::{ConvAttrs, NearestMode, PadMode, PoolAttrs, ResizeAttrs, ResizeMode, Tensor, reference};
+use cytoscope_graph::{ConvAttrs, NearestMode, PadMode, PoolAttrs, ResizeAttrs, ResizeMode, Tensor};
 use cytoscope_kernels::conv::ConvShape;
 use cytoscope_kernels::resize::Tap;
 
@@ -58,7 +58,7 @@ pub(crate) fn resize_tables(
     if from.len() != to.len() || from.get(..2) != to.get(..2) || attrs.axes.is_some() {
         return None;
     }
-    let factors = reference::resize_factors(attrs, from, scales, sizes).ok()?;
+    let factors = cytoscope_reference::resize_factors(attrs, from, scales, sizes).ok()?;
     if factors.iter().take(2).any(|f| *f != 1.0) {
         return None;
     }
@@ -84,7 +84,7 @@ fn resize_table(attrs: &ResizeAttrs, input: usize, output: usize, factor: f64) -
     let last = (input - 1) as f64;
     (0..output)
         .map(|o| {
-            let at = reference::resize_coordinate(attrs, o, input, output, factor)?;
+            let at = cytoscope_reference::resize_coordinate(attrs, o, input, output, factor)?;
             Some(match attrs.mode {
                 ResizeMode::Nearest => {
                     let rounded = match attrs.nearest {

@@ -2,25 +2,18 @@
 //! computes the same graph in floats.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
+#[path = "common/isas.rs"]
+mod isas;
+
 use cytoscope_engine::{CompileOptions, Engine, EngineError, Precision};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{
     Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, Dim, ElementType, Graph, Op, Padding, PoolAttrs, ResizeAttrs,
-    Tensor, ValueId, reference,
+    Tensor, ValueId,
 };
-use cytoscope_kernels::{Isa, IsaName};
-use std::io::Write;
-
-fn isas() -> Vec<Isa> {
-    let available = |name: IsaName| {
-        let isa = Isa::available(name);
-        if isa.is_none() {
-            let _ = writeln!(std::io::stderr(), "SKIPPED: this machine does not support {}", name.as_str());
-        }
-        isa
-    };
-    IsaName::ALL.into_iter().filter_map(available).collect()
-}
+use cytoscope_kernels::Isa;
+use cytoscope_testkit::skip;
+use isas::isas;
 
 /// Returns reproducible, roughly normal numbers.
 fn noise(seed: u64, n: usize) -> Vec<f32> {
@@ -128,7 +121,7 @@ fn input(shape: &[usize]) -> Tensor {
 
 /// Returns the relative L2 distance between the first outputs of engine and reference executor.
 fn distance(graph: &Graph, x: &Tensor, isa: Isa, precision: Precision) -> f64 {
-    let want = reference::run(graph, &[("x".to_owned(), x.clone())]).unwrap();
+    let want = cytoscope_reference::run(graph, &[("x".to_owned(), x.clone())]).unwrap();
     let options = CompileOptions { precision, threads: 2, ..CompileOptions::default() };
     let mut session = CpuEngine::with_isa(isa).compile(graph, &[x.shape().to_vec()], &options).unwrap();
     assert!(session.report().fallbacks.is_empty(), "{isa}: {:?}", session.report().fallbacks);
@@ -351,10 +344,9 @@ fn a_model_quantized_by_onnx_runtime_matches_the_reference() {
     );
     let path = folder.join("M1t_qdq.onnx");
     if !path.is_file() {
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {} does not exist (set CYTOSCOPE_BENCH_MODELS)", path.display());
-        return;
+        return skip(format!("{} does not exist (set CYTOSCOPE_BENCH_MODELS)", path.display()));
     }
-    let graph = Graph::load(&path, &cytoscope_graph::GraphLimits::default()).unwrap();
+    let graph = cytoscope_onnx::load(&path, &cytoscope_graph::GraphLimits::default()).unwrap();
     let x = input(&[1, 1, 16, 16, 32]);
     for isa in isas() {
         // Rounding errors of half a step in many layers, amplified by norms over small volumes.

@@ -6,7 +6,7 @@ use cytoscope_engine::{CompileOptions, Engine, EngineError};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{
     Activation, BinaryOp, ConvAttrs, Dim, ElementType, Graph, GraphError, GraphLimits, Interrupt, Node, Op, Tensor,
-    Value, ValueId, reference,
+    Value, ValueId,
 };
 
 const NODES: usize = 20_000;
@@ -42,9 +42,10 @@ impl Large {
 }
 
 fn check(name: &str, graph: &Graph) {
-    let read = Graph::from_bytes(&graph.to_bytes().unwrap(), None, &GraphLimits::default()).unwrap();
+    let read =
+        cytoscope_onnx::from_bytes(&cytoscope_onnx::to_bytes(graph).unwrap(), None, &GraphLimits::default()).unwrap();
     let x = Tensor::new(SHAPE, vec![0.5f32, -0.5, 0.25, 1.0, -1.0, 0.0]).unwrap();
-    let want = reference::run(&read, &[("x".to_owned(), x.clone())]).unwrap();
+    let want = cytoscope_reference::run(&read, &[("x".to_owned(), x.clone())]).unwrap();
     let options = CompileOptions { threads: 1, ..CompileOptions::default() };
     let mut session = CpuEngine::new().compile(&read, &[SHAPE.to_vec()], &options).unwrap();
     let got = session.run(&[x]).unwrap();

@@ -3,10 +3,13 @@
 
 #[path = "common/agreement.rs"]
 mod agreement;
+#[path = "common/isas.rs"]
+mod isas;
 
 use agreement::{Form, disagreement, graph};
-use cytoscope_graph::builders::{RandomNetwork, random_bytes, random_network};
-use cytoscope_kernels::{Isa, IsaName};
+use cytoscope_builders::{RandomNetwork, random_bytes, random_network};
+use cytoscope_kernels::Isa;
+use isas::isas;
 
 /// Number of random networks.
 const NETWORKS: u64 = 2_000;
@@ -17,7 +20,7 @@ fn network(seed: u64) -> RandomNetwork {
 
 /// Returns the instruction set for a seed; they alternate such that each runs every kind of network.
 fn isa(seed: u64) -> Isa {
-    let all: Vec<Isa> = IsaName::ALL.into_iter().filter_map(Isa::available).collect();
+    let all = isas();
     all[usize::try_from(seed).unwrap() / 3 % all.len()]
 }
 

@@ -6,7 +6,7 @@ use cytoscope_engine::{CompileOptions, Engine, Precision};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{
     Activation, AspectPolicy, BinaryOp, ConvAttrs, CoordinateMode, Dim, ElementType, Graph, NearestMode, Node, Op,
-    Padding, PoolAttrs, ResizeAttrs, ResizeMode, Tensor, UnaryOp, ValueId, reference,
+    Padding, PoolAttrs, ResizeAttrs, ResizeMode, Tensor, UnaryOp, ValueId,
 };
 
 /// Returns reproducible numbers between −1.5 and 1.5.
@@ -73,7 +73,7 @@ fn check(name: &str, mut graph: Graph, outputs: &[ValueId], precision: Precision
     graph.validate().unwrap();
     let shape = graph.value(graph.inputs[0]).fixed_shape().unwrap();
     let x = tensor(9, &shape);
-    let want = reference::run(&graph, &[("x".to_owned(), x.clone())]).unwrap();
+    let want = cytoscope_reference::run(&graph, &[("x".to_owned(), x.clone())]).unwrap();
     let options = CompileOptions { precision, threads: 1, ..CompileOptions::default() };
     let mut session = CpuEngine::new().compile(&graph, &[shape], &options).unwrap();
     for _ in 0..2 {
@@ -333,7 +333,7 @@ fn the_average_of_an_empty_window_is_zero() {
         let y = graph.push("pool", Op::AveragePool(pool), &[Some(a)]);
         graph.outputs = vec![y];
         let input = [("x".to_owned(), tensor(9, &[1, channels, 3, 1]))];
-        assert!(reference::run(&graph, &input).unwrap()[0].to_f64_vec().iter().all(|v| *v == 0.0));
+        assert!(cytoscope_reference::run(&graph, &input).unwrap()[0].to_f64_vec().iter().all(|v| *v == 0.0));
         check_float("dilated average", graph, &[y]);
     }
 }

@@ -1,14 +1,16 @@
 //! Training steps on the CPU kernels, compared with the reference executor.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
+#[path = "common/isas.rs"]
+mod isas;
+
+use cytoscope_autodiff::{GradientGraph, StepOptions, gradient_graph, prepare, update_graph};
+use cytoscope_builders::{DynUNet, UNet3d, Upsampling, Weights, dynunet, unet3d};
 use cytoscope_engine::{CompileOptions, Engine};
 use cytoscope_engine_cpu::CpuEngine;
-use cytoscope_graph::builders::{DynUNet, UNet3d, Upsampling, Weights, dynunet, unet3d};
-use cytoscope_graph::training::{
-    GradientGraph, Hyper, Loss, LossKind, Optimizer, StepOptions, gradient_graph, prepare, update_graph,
-};
-use cytoscope_graph::{Activation, Graph, Tensor, reference};
-use cytoscope_kernels::{Isa, IsaName};
+use cytoscope_graph::{Activation, Graph, Hyper, Loss, LossKind, Optimizer, Tensor};
+use cytoscope_kernels::Isa;
+use isas::isas;
 
 fn noise(seed: u64, n: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
@@ -165,8 +167,8 @@ fn gradients_match_the_reference_on_every_instruction_set() {
             .map(|id| gradient_step.graph.value(*id).name.clone())
             .zip(inputs.iter().cloned())
             .collect();
-        let want = reference::run(&gradient_step.graph, &named).unwrap();
-        for isa in IsaName::ALL.into_iter().filter_map(Isa::available) {
+        let want = cytoscope_reference::run(&gradient_step.graph, &named).unwrap();
+        for isa in isas() {
             let got = run(isa, 2, &gradient_step, &inputs);
             assert_eq!(got.len(), want.len());
             for (i, (got, want)) in got.iter().zip(&want).enumerate() {
@@ -233,7 +235,7 @@ fn optimizers_match_the_reference() {
         }
         let names = update.graph.inputs.iter().map(|id| update.graph.value(*id).name.clone());
         let named: Vec<(String, Tensor)> = names.zip(inputs.iter().cloned()).collect();
-        let want = reference::run(&update.graph, &named).unwrap();
+        let want = cytoscope_reference::run(&update.graph, &named).unwrap();
         let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
         let mut session = CpuEngine::new().compile(&update.graph, &shapes, &CompileOptions::default()).unwrap();
         assert!(session.report().fallbacks.is_empty(), "{:?}", session.report().fallbacks);
@@ -282,8 +284,8 @@ fn fake_quantized_networks_match_the_reference() {
         .map(|id| gradient_step.graph.value(*id).name.clone())
         .zip(inputs.iter().cloned())
         .collect();
-    let want = reference::run(&gradient_step.graph, &named).unwrap();
-    for isa in IsaName::ALL.into_iter().filter_map(Isa::available) {
+    let want = cytoscope_reference::run(&gradient_step.graph, &named).unwrap();
+    for isa in isas() {
         for (i, (got, want)) in run(isa, 2, &gradient_step, &inputs).iter().zip(&want).enumerate() {
             let (got, want) = (got.to_f64_vec(), want.to_f64_vec());
             let norm = want.iter().map(|v| v * v).sum::<f64>().sqrt();
@@ -324,8 +326,8 @@ fn per_channel_prelu_slopes_are_trainable() {
     assert!(fallbacks.iter().all(|f| known.contains(&f.op.as_str())), "{fallbacks:?}");
     let names = gradient_step.graph.inputs.iter().map(|id| gradient_step.graph.value(*id).name.clone());
     let named: Vec<(String, Tensor)> = names.zip(inputs.iter().cloned()).collect();
-    let want = reference::run(&gradient_step.graph, &named).unwrap();
-    for isa in IsaName::ALL.into_iter().filter_map(Isa::available) {
+    let want = cytoscope_reference::run(&gradient_step.graph, &named).unwrap();
+    for isa in isas() {
         for (i, (got, want)) in run(isa, 2, &gradient_step, &inputs).iter().zip(&want).enumerate() {
             assert_eq!(got.shape(), want.shape());
             let (got, want) = (got.to_f64_vec(), want.to_f64_vec());

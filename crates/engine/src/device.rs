@@ -58,8 +58,9 @@ impl From<DeviceId> for String {
     }
 }
 
-/// A requested device, or the request to choose one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// A requested device, or the request to choose one. As text, `auto` or the name of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum DeviceRequest {
     /// The device on which a short run of the model is fastest.
     #[default]
@@ -82,6 +83,20 @@ impl fmt::Display for DeviceRequest {
             Self::Auto => f.write_str("auto"),
             Self::Device(id) => id.fmt(f),
         }
+    }
+}
+
+impl TryFrom<String> for DeviceRequest {
+    type Error = EngineError;
+
+    fn try_from(text: String) -> Result<Self, EngineError> {
+        text.parse()
+    }
+}
+
+impl From<DeviceRequest> for String {
+    fn from(request: DeviceRequest) -> String {
+        request.to_string()
     }
 }
 
@@ -149,4 +164,28 @@ pub struct Device {
     /// Driver and version, or the CPU's instruction set; part of the key of cached measurements.
     #[serde(default)]
     pub driver: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requested_devices_are_text_in_json_as_on_the_command_line() {
+        for (text, request) in [
+            ("auto", DeviceRequest::Auto),
+            ("cpu", DeviceRequest::Device(DeviceId::Cpu)),
+            ("cuda:0", DeviceRequest::Device(DeviceId::Cuda(0))),
+            ("wgpu:2", DeviceRequest::Device(DeviceId::Wgpu(2))),
+        ] {
+            assert_eq!(text.parse::<DeviceRequest>().unwrap(), request);
+            assert_eq!(serde_json::to_value(request).unwrap(), text);
+            assert_eq!(serde_json::from_value::<DeviceRequest>(text.into()).unwrap(), request);
+        }
+        assert_eq!("cuda".parse::<DeviceRequest>().unwrap(), DeviceRequest::Device(DeviceId::Cuda(0)));
+        for wrong in ["", "Auto", "gpu", "cpu:0", "cuda:x"] {
+            let error = serde_json::from_value::<DeviceRequest>(wrong.into()).unwrap_err().to_string();
+            assert_eq!(error, format!("unknown device \"{wrong}\": expected auto, cpu, cuda[:i] or wgpu[:i]"));
+        }
+    }
 }

@@ -91,7 +91,7 @@ pub trait Session: Send {
     fn report(&self) -> &CompileReport;
 }
 
-/// Pairs each graph input with its shape, for [`cytoscope_graph::infer_shapes`].
+/// Pairs each graph input with its shape, as shape inference takes them.
 ///
 /// # Errors
 /// [`EngineError::Input`] if there is not exactly one shape per input.

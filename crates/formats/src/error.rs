@@ -34,44 +34,44 @@ pub enum FormatErrorKind {
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     /// The file violates its format.
-    #[error("{}: {}; {}", path_text(.file), printable(.met), printable(.next))]
+    #[error("{}: {}; {}", path_text(.file), printable(.problem), printable(.next_step))]
     Malformed {
         /// The file.
         file: PathBuf,
         /// What is wrong.
-        met: String,
+        problem: String,
         /// What was expected, or what to do next.
-        next: String,
+        next_step: String,
     },
     /// The file is valid, but uses a feature that is not supported.
-    #[error("{}: {}; {}", path_text(.file), printable(.met), printable(.next))]
+    #[error("{}: {}; {}", path_text(.file), printable(.problem), printable(.next_step))]
     Unsupported {
         /// The file.
         file: PathBuf,
         /// What is wrong.
-        met: String,
+        problem: String,
         /// What was expected, or what to do next.
-        next: String,
+        next_step: String,
     },
     /// The file exceeds a limit.
-    #[error("{}: {}; {}", path_text(.file), printable(.met), printable(.next))]
+    #[error("{}: {}; {}", path_text(.file), printable(.problem), printable(.next_step))]
     OverLimit {
         /// The file.
         file: PathBuf,
         /// What is wrong.
-        met: String,
+        problem: String,
         /// What was expected, or what to do next.
-        next: String,
+        next_step: String,
     },
     /// The call does not match the file.
-    #[error("{}: {}; {}", path_text(.file), printable(.met), printable(.next))]
+    #[error("{}: {}; {}", path_text(.file), printable(.problem), printable(.next_step))]
     Misused {
         /// The file.
         file: PathBuf,
         /// What was requested.
-        met: String,
+        problem: String,
         /// What was expected, or what to do next.
-        next: String,
+        next_step: String,
     },
     /// The operating system reported an error.
     #[error("{}: {doing} failed: {source}; {}", path_text(.file), io_advice(.source))]
@@ -114,12 +114,12 @@ impl FormatError {
         FormatError::Io { file: file.to_owned(), doing, source }
     }
 
-    pub(crate) fn misused(file: &Path, met: impl Into<String>, next: impl Into<String>) -> Self {
-        FormatError::Misused { file: file.to_owned(), met: met.into(), next: next.into() }
+    pub(crate) fn misused(file: &Path, problem: impl Into<String>, next_step: impl Into<String>) -> Self {
+        FormatError::Misused { file: file.to_owned(), problem: problem.into(), next_step: next_step.into() }
     }
 
-    pub(crate) fn unsupported(file: &Path, met: impl Into<String>, next: impl Into<String>) -> Self {
-        FormatError::Unsupported { file: file.to_owned(), met: met.into(), next: next.into() }
+    pub(crate) fn unsupported(file: &Path, problem: impl Into<String>, next_step: impl Into<String>) -> Self {
+        FormatError::Unsupported { file: file.to_owned(), problem: problem.into(), next_step: next_step.into() }
     }
 }
 
@@ -153,12 +153,12 @@ pub(crate) const RESAVE: &str =
 
 impl Fault {
     /// A malformed file; the advice is to export or copy the file again.
-    pub fn malformed(met: impl Into<Cow<'static, str>>) -> Self {
-        Fault::Malformed(met.into(), DAMAGED.into())
+    pub fn malformed(problem: impl Into<Cow<'static, str>>) -> Self {
+        Fault::Malformed(problem.into(), DAMAGED.into())
     }
 
-    pub fn unsupported(met: impl Into<Cow<'static, str>>, next: impl Into<Cow<'static, str>>) -> Self {
-        Fault::Unsupported(met.into(), next.into())
+    pub fn unsupported(problem: impl Into<Cow<'static, str>>, next_step: impl Into<Cow<'static, str>>) -> Self {
+        Fault::Unsupported(problem.into(), next_step.into())
     }
 
     /// A file that exceeds a limit; `limit_name` is the field of [`crate::Limits`].
@@ -173,16 +173,18 @@ impl Fault {
     pub fn at(self, file: &Path) -> FormatError {
         let file = file.to_owned();
         match self {
-            Fault::Malformed(met, next) => {
-                FormatError::Malformed { file, met: met.into_owned(), next: next.into_owned() }
+            Fault::Malformed(problem, next_step) => {
+                FormatError::Malformed { file, problem: problem.into_owned(), next_step: next_step.into_owned() }
             }
-            Fault::Unsupported(met, next) => {
-                FormatError::Unsupported { file, met: met.into_owned(), next: next.into_owned() }
+            Fault::Unsupported(problem, next_step) => {
+                FormatError::Unsupported { file, problem: problem.into_owned(), next_step: next_step.into_owned() }
             }
-            Fault::OverLimit(met, next) => {
-                FormatError::OverLimit { file, met: met.into_owned(), next: next.into_owned() }
+            Fault::OverLimit(problem, next_step) => {
+                FormatError::OverLimit { file, problem: problem.into_owned(), next_step: next_step.into_owned() }
             }
-            Fault::Misused(met, next) => FormatError::Misused { file, met: met.into_owned(), next: next.into_owned() },
+            Fault::Misused(problem, next_step) => {
+                FormatError::Misused { file, problem: problem.into_owned(), next_step: next_step.into_owned() }
+            }
             Fault::Io(doing, source) => FormatError::Io { file, doing, source },
         }
     }

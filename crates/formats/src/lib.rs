@@ -26,8 +26,7 @@
 //! assert_eq!(image.read_all()?, stack);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-// The only unsafe code is the `madvise` call in `huge`.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod codec;
 mod error;

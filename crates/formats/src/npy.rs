@@ -1,8 +1,8 @@
 //! NumPy's `.npy` format: reading of regions, and the header for writing.
 
 use crate::{codec, error::Fault, huge, limits::Limits, meta::ByteOrder, source::Source};
-use cytoscope_storage::npy::{self, HeaderError};
-use cytoscope_volume::{Axes, Axis, DType, Region, Samples, element_count};
+use cytoscope_storage::npy::{self, HeaderError, SampleType};
+use cytoscope_volume::{Axes, Axis, DType, Region, Samples};
 
 /// First bytes of every `.npy` file.
 pub(crate) const MAGIC: &[u8] = npy::MAGIC;
@@ -23,31 +23,20 @@ pub(crate) struct Npy {
 impl Npy {
     /// Reads the header; `axes` are the array's axes. Without them, the axes are chosen by the array's rank.
     pub fn open(source: Source, limits: &Limits, axes: Option<&Axes>) -> Result<Self, Fault> {
-        let mut head = [0u8; npy::PREFIX_BYTES];
-        let have = source.len().min(head.len() as u64) as usize;
-        let head = head.get_mut(..have).unwrap_or_default();
-        source.read_at(0, head)?;
-        let prefix = npy::prefix(head).map_err(header_fault)?;
-        let (at, len) = (prefix.header_at as u64, prefix.header_bytes as u64);
-        if len > limits.max_metadata_bytes {
-            return Err(Fault::over("the .npy header", len, "max_metadata_bytes", limits.max_metadata_bytes));
-        }
-        let text = source.read_vec(at, prefix.header_bytes)?;
-        let header = npy::parse(prefix.version, &text).map_err(header_fault)?;
-        let dtype = sample_type(&header.code)?;
+        let npy::ArrayLayout { header, sample, data_at, .. } =
+            npy::read_layout(source.len(), |at, into: &mut [u8]| {
+                let (len, max) = (into.len() as u64, limits.max_metadata_bytes);
+                if len > max {
+                    return Err(Fault::over("the .npy header", len, "max_metadata_bytes", max));
+                }
+                source.read_at(at, into)
+            })?;
+        let dtype = dtype_of(sample);
         let order = if header.big_endian { ByteOrder::Big } else { ByteOrder::Little };
         let shape = header.shape;
         // With at most one axis longer than 1, C and Fortran order are the same.
         if header.fortran_order && shape.iter().filter(|n| **n > 1).count() > 1 {
             return Err(Fault::unsupported("the array is in Fortran order", "save it with numpy.ascontiguousarray"));
-        }
-        let data_at = at + len;
-        let bytes = element_count(&shape).ok().and_then(|n| n.checked_mul(dtype.size_bytes()));
-        if !bytes.is_some_and(|n| source.holds(data_at, n as u64)) {
-            return Err(Fault::malformed(format!(
-                "an array of shape {shape:?} does not fit into the file's {} bytes of data",
-                source.len().saturating_sub(data_at)
-            )));
         }
         let axes = axes_of_array(&shape, axes)?;
         let mut strides = [0; 6];
@@ -125,64 +114,48 @@ fn axes_of_array(shape: &[usize], axes: Option<&Axes>) -> Result<Vec<Axis>, Faul
     }
 }
 
-fn header_fault(error: HeaderError) -> Fault {
-    match error {
-        HeaderError::Version(..) => Fault::unsupported(error.to_string(), "save it in version 1, 2 or 3 of the format"),
-        HeaderError::Records => Fault::unsupported(error.to_string(), "save a plain array of numbers"),
-        _ => Fault::malformed(error.to_string()),
+impl From<HeaderError> for Fault {
+    fn from(error: HeaderError) -> Self {
+        let next = match error {
+            HeaderError::Version(..) => "save it in version 1, 2 or 3 of the format",
+            HeaderError::Records => "save a plain array of numbers",
+            HeaderError::SampleType(..) => "save it as integers of 8 to 64 bits or floats of 16 to 64 bits",
+            _ => return Fault::malformed(error.to_string()),
+        };
+        Fault::unsupported(error.to_string(), next)
     }
 }
 
-fn sample_type(code: &str) -> Result<DType, Fault> {
-    Ok(match code {
-        "b1" | "u1" => DType::U8,
-        "u2" => DType::U16,
-        "u4" => DType::U32,
-        "u8" => DType::U64,
-        "i1" => DType::I8,
-        "i2" => DType::I16,
-        "i4" => DType::I32,
-        "i8" => DType::I64,
-        "f2" => DType::F16,
-        "f4" => DType::F32,
-        "f8" => DType::F64,
-        _ => {
-            return Err(Fault::unsupported(
-                format!("its sample type {code:?} is not supported"),
-                "save it as integers of 8 to 64 bits or floats of 16 to 64 bits",
-            ));
-        }
-    })
+fn dtype_of(sample: SampleType) -> DType {
+    match sample {
+        SampleType::Bool | SampleType::U8 => DType::U8,
+        SampleType::U16 => DType::U16,
+        SampleType::U32 => DType::U32,
+        SampleType::U64 => DType::U64,
+        SampleType::I8 => DType::I8,
+        SampleType::I16 => DType::I16,
+        SampleType::I32 => DType::I32,
+        SampleType::I64 => DType::I64,
+        SampleType::F16 => DType::F16,
+        SampleType::F32 => DType::F32,
+        SampleType::F64 => DType::F64,
+    }
 }
 
 /// The header of a little-endian, C-order array, padded in the same way as by NumPy.
 pub(crate) fn header(dtype: DType, shape: &[usize]) -> Vec<u8> {
-    let code = match dtype {
-        DType::U8 => "|u1",
-        DType::I8 => "|i1",
-        DType::U16 => "<u2",
-        DType::U32 => "<u4",
-        DType::U64 => "<u8",
-        DType::I16 => "<i2",
-        DType::I32 => "<i4",
-        DType::I64 => "<i8",
-        DType::F16 => "<f2",
-        DType::F32 => "<f4",
-        DType::F64 => "<f8",
+    let sample = match dtype {
+        DType::U8 => SampleType::U8,
+        DType::I8 => SampleType::I8,
+        DType::U16 => SampleType::U16,
+        DType::U32 => SampleType::U32,
+        DType::U64 => SampleType::U64,
+        DType::I16 => SampleType::I16,
+        DType::I32 => SampleType::I32,
+        DType::I64 => SampleType::I64,
+        DType::F16 => SampleType::F16,
+        DType::F32 => SampleType::F32,
+        DType::F64 => SampleType::F64,
     };
-    let mut extents: String = shape.iter().map(|n| format!("{n}, ")).collect();
-    if shape.len() > 1 {
-        extents.truncate(extents.len() - 2);
-    } else {
-        extents.truncate(extents.trim_end().len());
-    }
-    let mut text = format!("{{'descr': '{code}', 'fortran_order': False, 'shape': ({extents}), }}");
-    let padding = 64 - (MAGIC.len() + 4 + text.len() + 1) % 64;
-    text.extend(std::iter::repeat_n(' ', padding % 64));
-    text.push('\n');
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend([1, 0]);
-    bytes.extend((text.len() as u16).to_le_bytes());
-    bytes.extend(text.as_bytes());
-    bytes
+    npy::header_bytes(sample, shape)
 }

@@ -6,6 +6,7 @@ mod common;
 use cytoscope_formats::{
     Compression, Container, FormatErrorKind, Limits, OpenOptions, StackWriter, WriteSpec, open, open_bytes, write_array,
 };
+use cytoscope_testkit::skip;
 use cytoscope_volume::{Array, DType, Region};
 use proptest::prelude::*;
 use std::{io::Write, path::Path};
@@ -162,15 +163,11 @@ fn imagej_stacks_above_4_gb_have_one_directory() {
 
 #[test]
 fn imagej_stacks_above_4_gb_are_written_with_one_directory() {
-    // Streams 4.2 GB of zeros; skipped if the disk has too little free space.
+    // Streams 4.2 GB of zeros.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("large.tif");
     if std::env::var_os("CYTOSCOPE_LARGE_FILES").is_none() {
-        {
-            use std::io::Write;
-            let _ = writeln!(std::io::stderr(), "SKIPPED: writing 4.2 GB (set CYTOSCOPE_LARGE_FILES=1 to do it)");
-        }
-        return;
+        return skip("it writes 4.2 GB (set CYTOSCOPE_LARGE_FILES=1 to run it)");
     }
     let spec = WriteSpec::new(Container::ImageJ, "ZYX".parse().unwrap(), vec![1010, 2048, 1024], DType::U16);
     let mut writer = StackWriter::create(&path, &spec).unwrap();
@@ -194,11 +191,7 @@ fn ome_tiffs_above_4_gb_are_bigtiffs() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("large.ome.tif");
     if std::env::var_os("CYTOSCOPE_LARGE_FILES").is_none() {
-        {
-            use std::io::Write;
-            let _ = writeln!(std::io::stderr(), "SKIPPED: writing 4.2 GB (set CYTOSCOPE_LARGE_FILES=1 to do it)");
-        }
-        return;
+        return skip("it writes 4.2 GB (set CYTOSCOPE_LARGE_FILES=1 to run it)");
     }
     let spec = WriteSpec::new(Container::OmeTiff, "CZYX".parse().unwrap(), vec![2, 505, 2048, 1024], DType::U16);
     let mut writer = StackWriter::create(&path, &spec).unwrap();

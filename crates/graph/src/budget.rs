@@ -65,7 +65,7 @@ impl Budget {
     }
 
     /// Returns the budget of a graph whose constants take `constants` bytes.
-    pub(crate) fn of_bytes(constants: u64, interrupt: Interrupt) -> Self {
+    pub fn of_bytes(constants: u64, interrupt: Interrupt) -> Self {
         let bytes = FOLDED_BYTES.saturating_add(constants.saturating_mul(FOLDED_TIMES));
         Self { bytes: Cell::new(bytes), work: Cell::new(FOLDED_WORK), interrupt }
     }
@@ -90,8 +90,8 @@ impl Budget {
 
     /// Deducts the cost of computing these outputs. Returns false and deducts nothing if the cost exceeds the budget or
     /// is unknown.
-    pub(crate) fn try_spend(&self, op: &Op, inputs: &[Option<&Info>], outputs: &[Info]) -> bool {
-        let Some((bytes, work)) = cost(op, inputs, outputs) else { return false };
+    pub fn try_spend(&self, op: &Op, inputs: &[Option<&Info>], outputs: &[Info]) -> bool {
+        let Some((bytes, work)) = operator_cost(op, inputs, outputs) else { return false };
         let left = (u128::from(self.bytes.get()).checked_sub(bytes), u128::from(self.work.get()).checked_sub(work));
         let (Some(bytes), Some(work)) = left else { return false };
         self.bytes.set(u64::try_from(bytes).unwrap_or(0));
@@ -102,7 +102,7 @@ impl Budget {
 
 /// Peak bytes that an operator holds while it computes (outputs included, inputs not) and its approximate number of
 /// elementary operations. `None` if a shape is not fixed.
-pub(crate) fn cost(op: &Op, inputs: &[Option<&Info>], outputs: &[Info]) -> Option<(u128, u128)> {
+pub fn operator_cost(op: &Op, inputs: &[Option<&Info>], outputs: &[Info]) -> Option<(u128, u128)> {
     let elements = |info: &Info| {
         let shape = info.fixed_shape()?;
         Some(shape.iter().fold(1u128, |t, n| t.saturating_mul(*n as u128)))
@@ -124,8 +124,7 @@ pub(crate) fn cost(op: &Op, inputs: &[Option<&Info>], outputs: &[Info]) -> Optio
     let last = |i: usize| shape(i).and_then(|s| s.last().copied()).unwrap_or(1) as u128;
     let window = |kernel: &[usize]| kernel.iter().fold(1u128, |t, n| t.saturating_mul(*n as u128));
     // Element-wise functions are computed in f64; operators that only move elements are not.
-    let mut held =
-        if crate::reference::moves_only(op) { 0 } else { read.saturating_add(output_elements).saturating_mul(8) };
+    let mut held = if op.moves_only() { 0 } else { read.saturating_add(output_elements).saturating_mul(8) };
     let work = match op {
         Op::Conv(_) | Op::FusedConv { .. } | Op::ConvInteger(_) => output_elements.saturating_mul(after_first(1)),
         Op::QLinearConv(_) => output_elements.saturating_mul(after_first(3)),
@@ -137,7 +136,7 @@ pub(crate) fn cost(op: &Op, inputs: &[Option<&Info>], outputs: &[Info]) -> Optio
         Op::MaxPool(a) | Op::AveragePool(a) => output_elements.saturating_mul(window(&a.kernel)),
         Op::Einsum { equation } => {
             let shapes: Vec<Vec<usize>> = (0..inputs.len()).filter_map(shape).collect();
-            crate::reference::einsum_products(equation, &shapes)
+            crate::einsum::einsum_products(equation, &shapes)
         }
         Op::Resize(a) => {
             // Axes are resized one after the other, so an intermediate may be larger than input and output.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 pub enum GraphErrorKind {
     /// The file or graph violates its own rules or the ONNX format.
     Malformed,
-    /// The graph is valid but uses something that this crate does not support.
+    /// The graph is valid but uses something that is not supported.
     Unsupported,
     /// The graph exceeds a limit of [`crate::GraphLimits`].
     OverLimit,
@@ -114,20 +114,23 @@ impl GraphError {
         }
     }
 
-    pub(crate) fn malformed(what: impl Into<String>) -> Self {
+    /// Returns [`GraphError::Malformed`].
+    pub fn malformed(what: impl Into<String>) -> Self {
         Self::Malformed { what: what.into() }
     }
 
-    pub(crate) fn misused(what: impl Into<String>, got: impl Into<String>, expected: impl Into<String>) -> Self {
+    /// Returns [`GraphError::Misused`].
+    pub fn misused(what: impl Into<String>, got: impl Into<String>, expected: impl Into<String>) -> Self {
         Self::Misused { what: what.into(), got: got.into(), expected: expected.into() }
     }
 
-    pub(crate) fn unsupported(what: impl Into<String>) -> Self {
+    /// Returns [`GraphError::Unsupported`].
+    pub fn unsupported(what: impl Into<String>) -> Self {
         Self::Unsupported { what: what.into() }
     }
 
     /// Adds the node to an error; an error that already names a node is unchanged.
-    pub(crate) fn at(self, node: &str, op: &str) -> Self {
+    pub fn at(self, node: &str, op: &str) -> Self {
         match self {
             Self::Node { .. } | Self::UnsupportedOp { .. } | Self::Interrupted => self,
             other => Self::Node { node: node.to_owned(), op: op.to_owned(), source: Box::new(other) },

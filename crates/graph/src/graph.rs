@@ -88,15 +88,17 @@ impl Node {
 
 /// The set of value names of a graph, for passes that add many values: [`Graph::add_value`] scans all values on every
 /// call.
-pub(crate) struct Names(HashSet<String>);
+#[derive(Debug)]
+pub struct ValueNames(HashSet<String>);
 
-impl Names {
-    pub(crate) fn of(graph: &Graph) -> Self {
+impl ValueNames {
+    /// Returns the names of a graph's values.
+    pub fn of(graph: &Graph) -> Self {
         Self(graph.values.iter().map(|v| v.name.clone()).collect())
     }
 
     /// Like [`Graph::add_initializer`], without the scan.
-    pub(crate) fn add_initializer(&mut self, graph: &mut Graph, wanted: &str, tensor: Tensor) -> ValueId {
+    pub fn add_initializer(&mut self, graph: &mut Graph, wanted: &str, tensor: Tensor) -> ValueId {
         let mut name = wanted.to_owned();
         let mut number = graph.values.len();
         while name.is_empty() || !self.0.insert(name.clone()) {
@@ -170,8 +172,8 @@ impl Graph {
         self.push_value(Value { name, dtype, shape })
     }
 
-    /// Adds a value whose name is known to be unique.
-    pub(crate) fn push_value(&mut self, value: Value) -> ValueId {
+    /// Adds a value whose name is known to be unique; [`Graph::validate`] refuses the graph otherwise.
+    pub fn push_value(&mut self, value: Value) -> ValueId {
         let id = ValueId(self.values.len() as u32);
         self.values.push(value);
         id
@@ -204,6 +206,11 @@ impl Graph {
     /// Returns the constant `id`, if it is one.
     pub fn constant(&self, id: ValueId) -> Option<&Arc<Tensor>> {
         self.initializers.get(&id)
+    }
+
+    /// Returns the graph's constants by name.
+    pub fn named_initializers(&self) -> BTreeMap<String, Arc<Tensor>> {
+        self.initializers.iter().map(|(&id, t)| (self.value(id).name.clone(), Arc::clone(t))).collect()
     }
 
     /// Maps each value to the node that produces it.

@@ -1,65 +1,42 @@
-//! Neural network models: a graph of typed operators with weights, and everything computed from it before an engine
-//! runs it.
+//! Neural network models: a graph of typed operators with weights.
 //!
-//! The crate owns the in-memory [`Graph`] and its operators ([`Op`], in one form for all opsets), reading and writing
-//! ONNX files ([`Graph::load`], [`Graph::save`]), shape inference ([`infer_shapes`]), rewrites ([`passes`]), analysis
-//! ([`analysis`]), networks built from a description ([`builders`]), and the naive executor that every engine is tested
-//! against ([`mod@reference`]). It knows neither devices nor image files.
+//! The crate owns the in-memory [`Graph`], its operators ([`Op`], in one form for all opsets, training operators with
+//! their [`Loss`] and [`Optimizer`] included) and [`Tensor`]s; the rule of each operator that determines type and shape
+//! of its outputs ([`infer`]); the cost of running it ([`operator_cost`]) and the [`Budget`] for doing so while a graph
+//! is prepared; and tensors as NPY files ([`npy`]). It computes nothing and knows no file format of networks.
 //!
-//! Errors are [`GraphError`]s, whose [`GraphError::kind`] is malformed, unsupported (with operator, node and opset),
-//! over a limit ([`GraphLimits`], checked before memory is allocated), misused, I/O, or interrupted. No file content
-//! makes it panic.
-//! ```
-//! use cytoscope_graph::builders::{UNet3d, Weights, unet3d};
-//! use cytoscope_graph::{Graph, GraphLimits, Tensor, analysis, passes, reference};
-//!
-//! let net = unet3d(&UNet3d { filters: vec![4, 8], strides: vec![[1, 2, 2]], ..UNet3d::default() }, &Weights::Random { seed: 1 })?;
-//! let mut again = Graph::from_bytes(&net.to_bytes()?, None, &GraphLimits::default())?;
-//! passes::optimize(&mut again)?;
-//! let stack = Tensor::new([1, 1, 4, 8, 8], vec![0.5f32; 256])?;
-//! let prediction = reference::run(&again, &[("x".into(), stack)])?;
-//! assert_eq!(prediction[0].shape(), [1, 1, 4, 8, 8]);
-//! assert!(!analysis::depends_on_tile_statistics(&again));
-//! # Ok::<(), cytoscope_graph::GraphError>(())
-//! ```
+//! Errors are [`GraphError`]s, which the crates that read, run and rewrite graphs share. Their [`GraphError::kind`] is
+//! malformed, unsupported (with operator, node and opset), over a limit ([`GraphLimits`], checked before memory is
+//! allocated), misused, I/O, or interrupted.
 #![forbid(unsafe_code)]
 
-pub mod analysis;
 mod budget;
-pub mod builders;
+pub mod einsum;
 mod error;
-mod export;
 mod geometry;
 mod graph;
-mod import;
-mod infer;
+pub mod infer;
 mod limits;
+mod loss;
 pub mod npy;
 mod op;
 mod opname;
-pub mod package;
-pub mod passes;
-mod proto;
-pub mod reference;
-mod table;
+mod optimizer;
 mod tensor;
-pub mod training;
 
-pub use budget::{Budget, Interrupt};
+pub use budget::{Budget, Interrupt, operator_cost};
 pub use error::{GraphError, GraphErrorKind, Result};
 pub use geometry::{ConvAttrs, ConvTransposeAttrs, Padding, PoolAttrs, TransposedGeometry};
-pub use graph::{Dim, Graph, Node, Value, ValueId};
-pub use import::NEWEST_OPSET;
-pub use infer::{InputKey, infer_shapes, infer_shapes_within};
-pub use limits::GraphLimits;
+pub use graph::{Dim, Graph, Node, Value, ValueId, ValueNames};
+pub use limits::{GraphLimits, check_limit, checked_elements};
+pub use loss::{Loss, LossKind, LossTerm};
 pub use op::{
     Activation, AspectPolicy, BinaryOp, CoordinateMode, DepthOrder, NearestMode, Op, PadMode, ReduceOp, ResizeAttrs,
     ResizeMode, UnaryOp,
 };
 pub use opname::{activation_name, op_name};
-pub use proto::parse_tensor;
-pub use table::{SUPPORTED, SupportedOperator, operators_markdown};
+pub use optimizer::{Hyper, Optimizer};
 pub use tensor::{ElementType, Scalar, Tensor, TensorData};
 
-/// Default-domain opset of exported files.
+/// Default-domain opset of new graphs, and of exported files.
 pub const EXPORT_OPSET: i64 = 21;

@@ -2,7 +2,7 @@
 
 use crate::error::{GraphError, Result};
 
-/// Limits on what a model file may make this crate allocate or visit. All are checked before the allocation.
+/// Limits on what a model file may make its reader allocate or visit. All are checked before the allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GraphLimits {
     /// Bytes of the model file, and of each external data file. Default 4 GiB.
@@ -24,13 +24,20 @@ impl Default for GraphLimits {
     }
 }
 
-pub(crate) fn check(limit: &'static str, what: impl Into<String>, asked: u128, allowed: u128) -> Result<()> {
+/// Checks that `what` asks for no more than `allowed` of the limit with this name.
+///
+/// # Errors
+/// [`GraphError::OverLimit`].
+pub fn check_limit(limit: &'static str, what: impl Into<String>, asked: u128, allowed: u128) -> Result<()> {
     if asked <= allowed { Ok(()) } else { Err(GraphError::OverLimit { limit, what: what.into(), asked, allowed }) }
 }
 
-/// Returns the product of the lengths, or an error if it overflows or exceeds `allowed`.
-pub(crate) fn checked_elements(shape: &[usize], limit: &'static str, what: &str, allowed: usize) -> Result<usize> {
+/// Returns the product of the lengths.
+///
+/// # Errors
+/// [`GraphError::OverLimit`] if it overflows or exceeds `allowed`.
+pub fn checked_elements(shape: &[usize], limit: &'static str, what: &str, allowed: usize) -> Result<usize> {
     let product = shape.iter().try_fold(1u128, |total, &n| total.checked_mul(n as u128)).unwrap_or(u128::MAX);
-    check(limit, what, product, allowed as u128)?;
+    check_limit(limit, what, product, allowed as u128)?;
     Ok(product as usize)
 }

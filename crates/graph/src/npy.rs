@@ -3,7 +3,7 @@
 
 use crate::error::{GraphError, Result};
 use crate::{ElementType, Tensor, TensorData};
-use cytoscope_storage::npy;
+use cytoscope_storage::npy::{self, SampleType};
 
 /// Maximum number of axes of an array.
 const MAX_RANK: usize = 32;
@@ -18,30 +18,17 @@ fn bad(what: impl Into<String>) -> GraphError {
 /// [`GraphError`] if the bytes are not a valid array, its element type is unsupported, or the data is shorter than its
 /// shape requires.
 pub fn read(bytes: &[u8]) -> Result<Tensor> {
-    let prefix = npy::prefix(bytes).map_err(|e| bad(e.to_string()))?;
-    let start = prefix.header_at;
-    let length = prefix.header_bytes;
-    let header = bytes.get(start..start + length).ok_or_else(|| bad("the header is truncated"))?;
-    let npy::Header { code, big_endian: big, fortran_order: fortran, shape } =
-        npy::parse(prefix.version, header).map_err(|e| bad(e.to_string()))?;
+    let (layout, body) = npy::parse_array(bytes).map_err(|e| bad(e.to_string()))?;
+    let npy::Header { big_endian: big, fortran_order: fortran, shape, .. } = layout.header;
     if shape.len() > MAX_RANK {
         return Err(bad(format!("{} axes, more than the limit of {MAX_RANK}", shape.len())));
     }
-    let dtype = element(&code)?;
-    let count = shape
-        .iter()
-        .try_fold(1usize, |n, d| n.checked_mul(*d))
-        .ok_or_else(|| bad("the shape is too large for memory"))?;
-    let size = count.checked_mul(dtype.size_bytes()).ok_or_else(|| bad("the shape is too large for memory"))?;
-    let body = bytes.get(start + length..).unwrap_or_default();
-    let body = body
-        .get(..size)
-        .ok_or_else(|| bad(format!("{} bytes of data, but shape {shape:?} needs {size}", body.len())))?;
+    let dtype = element(layout.sample);
     if !fortran || shape.len() < 2 {
         return Tensor::from_data(shape, decode(dtype, big, body));
     }
     let width = dtype.size_bytes();
-    let mut ordered = vec![0u8; size];
+    let mut ordered = vec![0u8; body.len()];
     let mut index = vec![0usize; shape.len()];
     for target in ordered.chunks_exact_mut(width) {
         let mut from = 0;
@@ -60,22 +47,21 @@ pub fn read(bytes: &[u8]) -> Result<Tensor> {
     Tensor::from_data(shape, decode(dtype, big, &ordered))
 }
 
-fn element(code: &str) -> Result<ElementType> {
-    Ok(match code {
-        "f2" => ElementType::F16,
-        "f4" => ElementType::F32,
-        "f8" => ElementType::F64,
-        "i1" => ElementType::I8,
-        "i2" => ElementType::I16,
-        "i4" => ElementType::I32,
-        "i8" => ElementType::I64,
-        "u1" => ElementType::U8,
-        "u2" => ElementType::U16,
-        "u4" => ElementType::U32,
-        "u8" => ElementType::U64,
-        "b1" => ElementType::Bool,
-        _ => return Err(bad(format!("unsupported element type {code:?}: expected numbers or bool"))),
-    })
+fn element(sample: SampleType) -> ElementType {
+    match sample {
+        SampleType::F16 => ElementType::F16,
+        SampleType::F32 => ElementType::F32,
+        SampleType::F64 => ElementType::F64,
+        SampleType::I8 => ElementType::I8,
+        SampleType::I16 => ElementType::I16,
+        SampleType::I32 => ElementType::I32,
+        SampleType::I64 => ElementType::I64,
+        SampleType::U8 => ElementType::U8,
+        SampleType::U16 => ElementType::U16,
+        SampleType::U32 => ElementType::U32,
+        SampleType::U64 => ElementType::U64,
+        SampleType::Bool => ElementType::Bool,
+    }
 }
 
 fn decode(dtype: ElementType, big: bool, bytes: &[u8]) -> TensorData {
@@ -114,31 +100,22 @@ pub fn write(tensor: &Tensor) -> Vec<u8> {
             $v.iter().flat_map(|x| x.to_le_bytes()).collect()
         };
     }
-    let (descr, body): (&str, Vec<u8>) = match tensor.data() {
-        TensorData::F16(v) => ("<f2", bytes!(v)),
-        TensorData::BF16(v) => ("<f4", v.iter().flat_map(|x| x.to_f32().to_le_bytes()).collect()),
-        TensorData::F32(v) => ("<f4", bytes!(v)),
-        TensorData::F64(v) => ("<f8", bytes!(v)),
-        TensorData::I8(v) => ("|i1", bytes!(v)),
-        TensorData::I16(v) => ("<i2", bytes!(v)),
-        TensorData::I32(v) => ("<i4", bytes!(v)),
-        TensorData::I64(v) => ("<i8", bytes!(v)),
-        TensorData::U8(v) => ("|u1", v.clone()),
-        TensorData::U16(v) => ("<u2", bytes!(v)),
-        TensorData::U32(v) => ("<u4", bytes!(v)),
-        TensorData::U64(v) => ("<u8", bytes!(v)),
-        TensorData::Bool(v) => ("|b1", v.iter().map(|b| u8::from(*b)).collect()),
+    let (sample, body): (SampleType, Vec<u8>) = match tensor.data() {
+        TensorData::F16(v) => (SampleType::F16, bytes!(v)),
+        TensorData::BF16(v) => (SampleType::F32, v.iter().flat_map(|x| x.to_f32().to_le_bytes()).collect()),
+        TensorData::F32(v) => (SampleType::F32, bytes!(v)),
+        TensorData::F64(v) => (SampleType::F64, bytes!(v)),
+        TensorData::I8(v) => (SampleType::I8, bytes!(v)),
+        TensorData::I16(v) => (SampleType::I16, bytes!(v)),
+        TensorData::I32(v) => (SampleType::I32, bytes!(v)),
+        TensorData::I64(v) => (SampleType::I64, bytes!(v)),
+        TensorData::U8(v) => (SampleType::U8, v.clone()),
+        TensorData::U16(v) => (SampleType::U16, bytes!(v)),
+        TensorData::U32(v) => (SampleType::U32, bytes!(v)),
+        TensorData::U64(v) => (SampleType::U64, bytes!(v)),
+        TensorData::Bool(v) => (SampleType::Bool, v.iter().map(|b| u8::from(*b)).collect()),
     };
-    let lengths: Vec<String> = tensor.shape().iter().map(usize::to_string).collect();
-    let comma = if lengths.len() == 1 { "," } else { "" };
-    let mut header =
-        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({}{comma}), }}", lengths.join(", "));
-    let padded = (10 + header.len() + 1).next_multiple_of(64) - 10;
-    header.push_str(&" ".repeat(padded - header.len() - 1));
-    header.push('\n');
-    let mut out = b"\x93NUMPY\x01\x00".to_vec();
-    out.extend((header.len() as u16).to_le_bytes());
-    out.extend(header.as_bytes());
+    let mut out = npy::header_bytes(sample, tensor.shape());
     out.extend(body);
     out
 }

@@ -6,8 +6,9 @@
 //! [`crate::Node::inputs`] altogether.
 
 use crate::geometry::{ConvAttrs, ConvTransposeAttrs, PoolAttrs};
+use crate::loss::Loss;
+use crate::optimizer::Optimizer;
 use crate::tensor::{ElementType, Tensor};
-use crate::training::{Loss, Optimizer};
 
 /// An element-wise activation function with its parameters, standalone or fused into a convolution.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -254,8 +255,7 @@ pub enum Op {
     Conv(ConvAttrs),
     /// `[x, w, b?]`: w `[c, m / group, kernel…]`.
     ConvTranspose(ConvTransposeAttrs),
-    /// Created by [`crate::passes::fuse_activations`], never in a file: `[x, w, b?, residual?]`; activation(conv(x, w,
-    /// b) + residual). With `residual` there are always four inputs.
+    /// Created by passes, never in a file: `[x, w, b?, residual?]`; activation(conv(x, w, b) + residual). With `residual` there are always four inputs.
     FusedConv {
         /// The convolution.
         conv: ConvAttrs,
@@ -494,9 +494,9 @@ pub enum Op {
     ConvInteger(ConvAttrs),
     /// `[a, b, a_zero?, b_zero?]` -> i32
     MatMulInteger,
-    /// Created by [`crate::passes::differentiate`], never in a file. Vector-Jacobian product of an operator with one
-    /// output: `[its inputs…, dy]` -> `[gradients of its inputs…]`. For monotonic activations such as (leaky) ReLU, y
-    /// may be given in place of x.
+    /// Created by differentiation, never in a file. Vector-Jacobian product of an operator with one output: `[its
+    /// inputs…, dy]` -> `[gradients of its inputs…]`. For monotonic activations such as (leaky) ReLU, y may be given in
+    /// place of x.
     Vjp(Box<Op>),
     /// Training only, never in a file: `[x, scale, bias]` -> `[y, mean?, variance?]`, normalised with the statistics of
     /// the batch per channel (variance divided by N).
@@ -550,6 +550,36 @@ impl Op {
                 | Self::Loss(_)
                 | Self::GlobalNorm
                 | Self::Update(_)
+        )
+    }
+
+    /// Whether the operator only moves elements, so that it works for any element type.
+    pub fn moves_only(&self) -> bool {
+        matches!(
+            self,
+            Self::Identity
+                | Self::Reshape { .. }
+                | Self::Transpose { .. }
+                | Self::Squeeze
+                | Self::Unsqueeze
+                | Self::Flatten { .. }
+                | Self::Expand
+                | Self::Tile
+                | Self::Concat { .. }
+                | Self::Split { .. }
+                | Self::Slice
+                | Self::Pad { .. }
+                | Self::Gather { .. }
+                | Self::GatherElements { .. }
+                | Self::GatherNd { .. }
+                | Self::ScatterNd
+                | Self::Shape { .. }
+                | Self::Size
+                | Self::Where
+                | Self::Cast { .. }
+                | Self::ConstantOfShape { .. }
+                | Self::DepthToSpace { .. }
+                | Self::SpaceToDepth { .. }
         )
     }
 }

@@ -1,7 +1,6 @@
 //! The memory for a network's activations.
 
 use std::collections::TryReserveError;
-use std::mem::MaybeUninit;
 
 /// Size of a cache line, to which the arena is aligned.
 const LINE_BYTES: usize = 64;
@@ -36,8 +35,8 @@ impl Arena {
     }
 }
 
-/// Requests huge pages before the memory is first touched. This is only a hint, so errors are ignored.
-fn request_huge_pages(memory: &mut [MaybeUninit<f32>]) {
+/// Requests huge pages for memory that has not been touched yet, on Linux. This is only a hint, so errors are ignored.
+pub fn request_huge_pages<T>(memory: &mut [T]) {
     #[cfg(target_os = "linux")]
     {
         const PAGE_BYTES: usize = 1 << 12;

@@ -38,7 +38,7 @@ pub mod reorder;
 pub mod resize;
 pub mod train;
 
-pub use arena::Arena;
+pub use arena::{Arena, request_huge_pages};
 pub use isa::{Isa, IsaName};
 pub use layout::{Blocked, CHANNEL_BLOCK};
 

@@ -4,9 +4,9 @@
 //! The model is a difference of Gaussians without training; its sizes suit nuclei of mouse embryos at a voxel size of
 //! 1.75 × 0.8 × 0.8 µm.
 
+use cytoscope_builders::{DifferenceOfGaussians, difference_of_gaussians};
 use cytoscope_graph::Tensor;
-use cytoscope_graph::builders::{DifferenceOfGaussians, difference_of_gaussians};
-use cytoscope_graph::package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, StatisticsAxes, TensorSpec};
+use cytoscope_model_package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, StatisticsAxes, TensorSpec};
 use cytoscope_objects::components::Connectivity;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::packages;
@@ -96,7 +96,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }];
     let outputs = vec![TensorSpec {
         id: "maps".to_owned(),
-        description: "Foreground probability, and brightness that tells touching nuclei apart".to_owned(),
+        description: "Foreground probability, and brightness that separates touching nuclei".to_owned(),
         dtype: "float32".to_owned(),
         axes: axes(false, &["probability", "brightness"]),
         processing: Vec::new(),

@@ -1,8 +1,8 @@
 //! Descriptions of the installed models for choosing among them: purpose, expected input, and whether they can be used.
 
 use crate::model::read_alias;
-use crate::{Model, Task, model_folders};
-use cytoscope_graph::package::{AxisKind, Package};
+use crate::{Model, ModelTask, model_folders};
+use cytoscope_model_package::{AxisKind, Package};
 use cytoscope_objects::SegmentOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -32,7 +32,7 @@ pub struct ModelCard {
     /// Why the model cannot be used; most other fields are empty then.
     pub problem: Option<String>,
     /// Kind of output.
-    pub task: Option<Task>,
+    pub task: Option<ModelTask>,
     /// One-sentence description.
     pub description: String,
     /// Documentation in Markdown; empty if there is none.
@@ -180,7 +180,7 @@ fn describe(card: &mut ModelCard, package: Package) {
         let end = (0..=MAX_DOCUMENTATION_BYTES).rev().find(|at| card.documentation.is_char_boundary(*at)).unwrap_or(0);
         card.documentation.truncate(end);
     }
-    let channels = |specs: &[cytoscope_graph::package::TensorSpec]| {
+    let channels = |specs: &[cytoscope_model_package::TensorSpec]| {
         specs.first().and_then(|s| s.axis(AxisKind::Channel)).map(|a| a.channel_names.clone()).unwrap_or_default()
     };
     card.input_channel_names = channels(&package.inputs);
@@ -199,7 +199,7 @@ fn describe(card: &mut ModelCard, package: Package) {
             card.object_diameter_um = model.object_diameter_um;
             card.input_channels = model.input_channels;
             card.output_channels = model.output_channels;
-            card.segment = (model.task == Task::Segmentation).then_some(model.segment);
+            card.segment = (model.task == ModelTask::Segmentation).then_some(model.segment);
             card.segment_channel = model.segment_channel;
             card.seed_channel = model.seed_channel;
         }

@@ -1,6 +1,6 @@
 //! What a package takes over from the one it is derived from: authors, citations, licence, attachments, covers.
 
-use cytoscope_graph::package::{InheritedContent, Package, is_reserved};
+use cytoscope_model_package::{InheritedContent, Package, is_reserved};
 use serde_json::{Map, Value, json};
 
 /// Maximum number of cover images taken over.

@@ -5,6 +5,7 @@ use crate::verify::{Verification, verify, wrong_result};
 use crate::{Context, Event, JobError, JobErrorKind, Model, user_folder};
 use cytoscope_engine::select::{self, Cache, Measurement, Probe};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, DeviceRequest, Engine, EngineError};
+pub use cytoscope_engine_burn::probe::Kind as GpuKind;
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::Tensor;
 use cytoscope_profile::Recorder;
@@ -243,6 +244,6 @@ fn unverified_note(device: DeviceId, error: &JobError) -> String {
 }
 
 /// Returns what the child process of a probe prints: a JSON array of devices.
-pub fn probe_child(kind: &str) -> String {
-    cytoscope_engine_burn::probe::child_main(kind)
+pub fn probe_child(kind: GpuKind) -> String {
+    cytoscope_engine_burn::probe::child_main(kind.name())
 }

@@ -3,7 +3,7 @@
 use cytoscope_engine::EngineError;
 use cytoscope_formats::{FormatError, FormatErrorKind, io_advice};
 use cytoscope_graph::GraphError;
-use cytoscope_graph::package::PackageError;
+use cytoscope_model_package::PackageError;
 use cytoscope_objects::ObjectsError;
 use cytoscope_storage::read::refusal;
 use cytoscope_storage::{StorageError, is_exhausted};

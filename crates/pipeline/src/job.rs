@@ -109,6 +109,8 @@ pub enum Event {
         /// The text, a sentence.
         message: String,
     },
+    /// A training run was planned, at its start or after a change of its budget.
+    Planned(TrainingPlan),
     /// Training steps were completed.
     #[serde(rename = "learned")]
     TrainingSteps {
@@ -162,6 +164,53 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Writes the event to the log; progress and training steps are too many for it.
+    fn log(&self) {
+        match self {
+            Event::Started { input, index, count } => tracing::info!(?input, index, count, "input started"),
+            Event::Device { id, name, why } => tracing::info!(device = %id, ?name, ?why, "device chosen"),
+            Event::Note { message } => tracing::info!("note: {message}"),
+            Event::Validated { step, score, best, .. } => tracing::info!(step, score, best, "validated"),
+            Event::Finished { input, outputs } => tracing::info!(?input, ?outputs, "input finished"),
+            Event::Failed { input, reason } => tracing::error!(?input, "input failed: {reason}"),
+            Event::Progress { .. } | Event::TrainingSteps { .. } | Event::ValidationPreview { .. } => {}
+            Event::Planned(plan) => tracing::info!(?plan, "training planned"),
+        }
+    }
+}
+
+/// The plan of a training run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TrainingPlan {
+    /// Number of trainable parameters.
+    pub parameters: usize,
+    /// Measured duration of a step in seconds.
+    pub step_secs: f64,
+    /// Measured duration of a validation in seconds; 0 without a validation set.
+    pub validation_secs: f64,
+    /// Planned number of steps.
+    pub steps: u64,
+    /// Planned number of epochs.
+    pub epochs: f64,
+    /// Estimated duration of the steps and validations in minutes.
+    pub minutes: f64,
+    /// Memory of a step's activations in bytes.
+    pub activation_bytes: u64,
+}
+
+impl TrainingPlan {
+    /// Returns the plan as text for the user.
+    pub fn sentence(&self) -> String {
+        let Self { parameters, step_secs, validation_secs, steps, epochs, minutes, activation_bytes } = self;
+        format!(
+            "{parameters} trainable parameters; a step takes {step_secs:.2} s, a validation {validation_secs:.1} s; \
+             {steps} steps are planned ({epochs:.1} epochs, about {minutes:.0} minutes); {:.0} MiB for activations.",
+            *activation_bytes as f64 / f64::from(1 << 20),
+        )
+    }
+}
+
 /// The environment that a job runs in: cancellation, events and time measurement.
 #[derive(Clone)]
 pub struct Context {
@@ -180,8 +229,9 @@ impl Default for Context {
 }
 
 impl Context {
-    /// Sends an event to the sink.
+    /// Logs an event and sends it to the sink.
     pub fn emit(&self, event: &Event) {
+        event.log();
         (self.sink)(event);
     }
 
@@ -271,6 +321,27 @@ impl Meter<'_> {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn a_plan_keeps_its_figures_in_json_and_states_them() {
+        let plan = TrainingPlan {
+            parameters: 336_850,
+            step_secs: 0.5,
+            validation_secs: 12.5,
+            steps: 800,
+            epochs: 4.0,
+            minutes: 7.5,
+            activation_bytes: 256 << 20,
+        };
+        let json = serde_json::to_value(Event::Planned(plan)).unwrap();
+        assert_eq!((&json["event"], &json["steps"]), (&"planned".into(), &800.into()));
+        assert_eq!(serde_json::from_value::<Event>(json).unwrap(), Event::Planned(plan));
+        assert_eq!(
+            plan.sentence(),
+            "336850 trainable parameters; a step takes 0.50 s, a validation 12.5 s; 800 steps are planned \
+             (4.0 epochs, about 8 minutes); 256 MiB for activations."
+        );
+    }
 
     #[test]
     fn a_deadline_affects_one_token_and_cancel_affects_all() {

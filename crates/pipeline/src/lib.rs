@@ -10,6 +10,7 @@
 //! command line. A failed or cancelled job leaves no partly written result.
 #![forbid(unsafe_code)]
 
+mod artifact;
 pub mod cards;
 mod carried;
 mod convert;
@@ -35,13 +36,14 @@ mod verify;
 mod wire;
 pub mod worker;
 
+pub use artifact::{Artifact, ArtifactKind};
 pub use convert::ConvertJob;
 pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};
 pub use error::{JobError, JobErrorKind, model_error_message, with_name};
 pub use evaluate::{EvaluateJob, EvaluateReport, Ignored, PairReport};
-pub use job::{CancelToken, Context, Event, MAX_THREADS, Meter, check_threads};
+pub use job::{CancelToken, Context, Event, MAX_THREADS, Meter, TrainingPlan, check_threads};
 pub use measure::{MeasureJob, MeasureReport};
-pub use model::{Model, Task, find_model, model_folders, user_folder};
+pub use model::{Model, ModelTask, find_model, log_folder, model_folders, user_folder};
 pub use predict::{InputFailure, InputReport, Output, PredictJob, PredictOutcome};
 pub use segment::{LabelFormat, SegmentJob, SegmentReport};
 pub use stack::Extents;

@@ -117,7 +117,8 @@ impl MeasureJob {
             for (n, slice) in numbers.chunks(plane).enumerate() {
                 let _span = context.recorder.span(Stage::Objects, "measure").voxels(slice.len());
                 let at = n * plane..(n + 1) * plane;
-                let planes: Vec<&[f32]> = channels.iter().map(|c| c.get(at.clone()).unwrap_or_default()).collect();
+                let planes = channels.iter().map(|c| c.get(at.clone())).collect::<Option<Vec<&[f32]>>>();
+                let planes = planes.ok_or_else(|| JobError::Panicked(format!("measure: slice {n} is incomplete")))?;
                 measurer.add_slice(slice, &planes);
                 meter.add(1)?;
             }

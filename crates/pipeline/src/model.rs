@@ -3,11 +3,13 @@
 use crate::JobError;
 use crate::provenance::InputRecord;
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, EngineError, Precision, Session, select};
-use cytoscope_graph::package::{AxisKind, AxisSize, Package, Processing};
-use cytoscope_graph::passes::quantize::is_quantized;
-use cytoscope_graph::{Graph, analysis, passes};
+use cytoscope_graph::Graph;
+use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_passes::analysis;
+use cytoscope_passes::quantize::is_quantized;
 use cytoscope_storage::read::open_regular;
+use directories::BaseDirs;
 use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -15,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// The kind of output that a model predicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Task {
+pub enum ModelTask {
     /// A foreground probability map that is turned into labels.
     Segmentation,
     /// The intensities of a stain.
@@ -68,7 +70,7 @@ pub struct Model {
     /// Postprocessing steps.
     pub postprocessing: Vec<Processing>,
     /// Kind of output.
-    pub task: Task,
+    pub task: ModelTask,
     /// Segmentation settings.
     pub segment: SegmentOptions,
     /// Output channel with the foreground probability.
@@ -99,17 +101,17 @@ pub fn model_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// Returns the user's folder for models and settings.
+/// Returns the user's folder for models, settings and logs: `cytoscope` in `$XDG_DATA_HOME` or `~/.local/share` on
+/// Linux, `Cytoscope` in `~/Library/Application Support` on macOS and in the roaming application data on Windows.
+/// `None` if the user has no home folder.
 pub fn user_folder() -> Option<PathBuf> {
-    let home = || std::env::var_os("HOME").or_else(|| std::env::var_os("USERPROFILE")).map(PathBuf::from);
-    if cfg!(target_os = "macos") {
-        return home().map(|h| h.join("Library/Application Support/Cytoscope"));
-    }
-    if cfg!(windows) {
-        return std::env::var_os("APPDATA").map(PathBuf::from).map(|f| f.join("Cytoscope"));
-    }
-    let data = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|p| p.is_absolute());
-    data.or_else(|| home().map(|h| h.join(".local/share"))).map(|f| f.join("cytoscope"))
+    let name = if cfg!(any(windows, target_os = "macos")) { "Cytoscope" } else { "cytoscope" };
+    Some(BaseDirs::new()?.data_dir().join(name))
+}
+
+/// Returns the folder of the log files, one for each of the last seven days: `logs` in the user's folder.
+pub fn log_folder() -> Option<PathBuf> {
+    user_folder().map(|folder| folder.join("logs"))
 }
 
 /// Maximum size in bytes of a file `NAME.alias` or `NAME.teach`, which contains the name of a model.
@@ -172,7 +174,9 @@ impl Model {
     pub fn load(text: &str) -> Result<Self, JobError> {
         let path = find_model(text)?;
         let package = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;
-        Self::from_package(package)
+        let model = Self::from_package(package)?;
+        tracing::info!(name = ?model.name, ?path, "model loaded");
+        Ok(model)
     }
 
     /// Creates a model from an opened package.
@@ -200,7 +204,7 @@ impl Model {
         if output.axes.iter().map(|a| a.kind).ne(order) {
             return Err(bad("the axes of its output differ from those of its input".to_owned()));
         }
-        let channels = |spec: &cytoscope_graph::package::TensorSpec| match spec.axis(Channel).map(|a| &a.size) {
+        let channels = |spec: &cytoscope_model_package::TensorSpec| match spec.axis(Channel).map(|a| &a.size) {
             Some(AxisSize::Fixed(n)) => Some(*n),
             _ => None,
         };
@@ -239,9 +243,9 @@ impl Model {
         };
         segment.validate().map_err(|e| bad(format!("config.cytoscope.segment: {e}")))?;
         let task = if config.get("task").and_then(|t| t.as_str()) == Some("labelfree") {
-            Task::LabelFree
+            ModelTask::LabelFree
         } else {
-            Task::Segmentation
+            ModelTask::Segmentation
         };
         let number = |key: &str, otherwise: usize| match config.get(key) {
             None | Some(serde_json::Value::Null) => Ok(otherwise),
@@ -365,8 +369,8 @@ pub(crate) fn compile(
         return engine.compile(graph, shapes, options);
     }
     let mut floats = graph.clone();
-    passes::fold_dequantized(&mut floats)?;
-    passes::eliminate_dead(&mut floats);
+    cytoscope_passes::fold_dequantized(&mut floats)?;
+    cytoscope_passes::eliminate_dead(&mut floats);
     engine.compile(&floats, shapes, options)
 }
 

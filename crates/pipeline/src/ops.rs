@@ -1,6 +1,6 @@
 //! Pre- and postprocessing steps of bioimage.io, run on streams of slices.
 
-use cytoscope_graph::package::{Processing, StatisticsAxes};
+use cytoscope_model_package::{Processing, StatisticsAxes};
 use cytoscope_volume::Samples;
 use cytoscope_volume::statistics::{Moments, Quantiles};
 use std::ops::Range;

@@ -1,11 +1,10 @@
 //! A package's self-test, as bioimage.io defines it: the test inputs, run through preprocessing, network and
 //! postprocessing, must give the test outputs.
 
-use crate::JobError;
 use crate::tensors::{postprocess, preprocess, run_reference};
-use crate::verify;
-use cytoscope_graph::package::{AxisKind, AxisSize, Package, TensorSpec, compare};
+use crate::{JobError, verify};
 use cytoscope_graph::{Dim, ElementType, Graph, GraphError, Tensor, ValueId};
+use cytoscope_model_package::{AxisKind, AxisSize, Package, TensorSpec, compare};
 use std::fmt;
 
 /// Maximum number of values of a synthetic test input (256 MiB).

@@ -1,9 +1,9 @@
 //! Provenance records: how a result was made, written beside it so that it can be reproduced.
 
 use crate::diameter::ObjectDiameter;
-use crate::predict::{InputReport, PredictJob, map_stem};
+use crate::predict::{InputReport, PredictJob};
 use crate::results::FileRecord;
-use crate::{JobError, Model};
+use crate::{Artifact, ArtifactKind, JobError, Model};
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::resolved;
 use cytoscope_storage::{Overwrite, StorageError};
@@ -117,9 +117,13 @@ impl InputRecord {
 
 /// Returns the fingerprint of everything that determines an input's result: the job, the model, and the sizes and times
 /// of the input's files.
-pub(crate) fn fingerprint(job: &PredictJob, model: &str, files: &[InputRecord]) -> String {
-    let text = serde_json::to_string(&(job, model, files)).unwrap_or_default();
-    Sha256::digest(text).iter().take(16).map(|b| format!("{b:02x}")).collect()
+///
+/// # Errors
+/// [`JobError::WrongUse`] if a path is not Unicode.
+pub(crate) fn fingerprint(job: &PredictJob, model: &str, files: &[InputRecord]) -> Result<String, JobError> {
+    let text = serde_json::to_string(&(job, model, files))
+        .map_err(|e| JobError::WrongUse(format!("the job cannot be recorded ({e}): rename the file or folder")))?;
+    Ok(Sha256::digest(text).iter().take(16).map(|b| format!("{b:02x}")).collect())
 }
 
 impl Provenance {
@@ -176,6 +180,7 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
     let Parts { job, model, input, fingerprint, report, outputs } = parts;
     // Absolute, so that the record can be run again from any folder.
     let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned());
+    let unwritable = |e: serde_json::Error| JobError::Panicked(format!("provenance: {e}"));
     let by_path = Path::new(&job.model).exists();
     let record = Provenance {
         program: program(),
@@ -201,9 +206,9 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
         replaced: replaced(path, &outputs),
         derived: read(path).map(|r| r.derived).unwrap_or_default(),
         outputs,
-        device: serde_json::to_value(&report.device).unwrap_or_default(),
+        device: serde_json::to_value(&report.device).map_err(unwritable)?,
         diameter: report.diameter,
-        plan: serde_json::to_value(&report.plan).unwrap_or_default(),
+        plan: serde_json::to_value(&report.plan).map_err(unwritable)?,
         objects: report.objects.clone(),
         finished_unix_secs: std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
@@ -278,14 +283,16 @@ pub(crate) fn refuse_foreign_record(path: &Path, input: &Path, overwrite: Overwr
     }
 }
 
-/// Name endings of a prediction's files other than its maps.
-const ENDINGS: [&str; 5] = ["_labels.tif", "_labels.ome.tif", "_corrected_objects.csv", "_objects.csv", "_preview.png"];
-
 /// Returns the path that the record of a prediction's file has; `None` if the name is not that of a prediction's file.
 pub(crate) fn record_of(file: &Path) -> Option<PathBuf> {
     let name = file.file_name()?.to_str()?;
-    let stem = map_stem(name).or_else(|| ENDINGS.iter().find_map(|ending| name.strip_suffix(ending)))?;
-    Some(file.with_file_name(format!("{stem}_provenance.json")))
+    let stem = match ArtifactKind::of_name(name)? {
+        (ArtifactKind::Provenance, _) => return None,
+        // The table of corrected labels is listed in the record of the prediction that was corrected.
+        (ArtifactKind::Table, stem) => stem.strip_suffix("_corrected").unwrap_or(stem),
+        (_, stem) => stem,
+    };
+    Some(file.with_file_name(ArtifactKind::Provenance.file_name(stem)))
 }
 
 /// Returns whether the record beside a file lists its name, whether or not the file was changed. If the record cannot
@@ -329,9 +336,10 @@ pub(crate) fn update(files: &[FileRecord]) -> Result<(), JobError> {
     Ok(())
 }
 
-/// Returns the outputs of an earlier run with this fingerprint, if all of them exist unchanged.
-pub(crate) fn finished(path: &Path, fingerprint: &str) -> Option<Vec<PathBuf>> {
+/// Returns the outputs of an earlier run with this fingerprint and its record, if all of them exist unchanged.
+pub(crate) fn finished(path: &Path, fingerprint: &str) -> Option<Vec<Artifact>> {
     let record = read(path).ok().filter(|r| r.fingerprint == fingerprint)?;
-    let whole = record.outputs.iter().all(|o| o.matches(&beside(path, &o.path)));
-    whole.then(|| record.outputs.iter().map(|o| beside(path, &o.path)).chain([path.to_owned()]).collect())
+    let unchanged = |o: &FileRecord| Artifact::of_file(beside(path, &o.path)).filter(|file| o.matches(&file.path));
+    let of_record = Artifact::new(ArtifactKind::Provenance, path);
+    record.outputs.iter().map(unchanged).chain([Some(of_record)]).collect()
 }

@@ -55,11 +55,6 @@ impl Publication {
         self.files.push(file);
     }
 
-    /// Returns the final paths, in the order in which the files were added.
-    pub(crate) fn targets(&self) -> Vec<PathBuf> {
-        self.files.iter().map(|f| f.target().to_owned()).collect()
-    }
-
     /// Returns the records of all files.
     pub(crate) fn records(&self) -> Result<Vec<FileRecord>, JobError> {
         self.files.iter().map(FileRecord::of).collect()

@@ -5,7 +5,7 @@ use crate::predict::label::{self, MapSource};
 use crate::predict::one::{channel_name, check_voxel_size};
 use crate::results::Publication;
 use crate::stack::{Extents, Stack};
-use crate::{Context, JobError, provenance, results};
+use crate::{Artifact, ArtifactKind, Context, JobError, provenance, results};
 use cytoscope_formats::{ImageMeta, OpenOptions, StackWriter};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_storage::write::write_unpublished;
@@ -79,6 +79,14 @@ pub struct SegmentReport {
     pub table: Option<PathBuf>,
     /// Wall time in seconds.
     pub seconds: f64,
+}
+
+impl SegmentReport {
+    /// Returns the files written.
+    pub fn artifacts(&self) -> Vec<Artifact> {
+        let table = self.table.as_ref().map(|path| Artifact::new(ArtifactKind::Table, path));
+        std::iter::once(Artifact::new(ArtifactKind::Labels, &self.labels)).chain(table).collect()
+    }
 }
 
 struct FileMap(Stack);

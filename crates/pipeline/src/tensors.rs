@@ -3,8 +3,8 @@
 use crate::JobError;
 use crate::ops::{self, Reference, Statistics, Volume};
 use crate::predict::one::softmax_channels;
-use cytoscope_graph::package::{AxisKind, Processing, TensorSpec};
-use cytoscope_graph::{ElementType, Graph, GraphError, Tensor, reference};
+use cytoscope_graph::{ElementType, Graph, GraphError, Tensor};
+use cytoscope_model_package::{AxisKind, Processing, TensorSpec};
 use cytoscope_volume::Samples;
 use std::convert::Infallible;
 use std::ops::Range;
@@ -194,14 +194,14 @@ pub(crate) fn postprocess(
 pub(crate) fn run_reference(graph: &Graph, inputs: Vec<Tensor>) -> Result<Vec<Tensor>, GraphError> {
     let named: Vec<(String, Tensor)> =
         graph.inputs.iter().zip(inputs).map(|(id, t)| (graph.value(*id).name.clone(), t)).collect();
-    reference::run(graph, &named)
+    cytoscope_reference::run(graph, &named)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
-    use cytoscope_graph::package::{AxisSize, AxisSpec, StatisticsAxes};
+    use cytoscope_model_package::{AxisSize, AxisSpec, StatisticsAxes};
 
     fn spec(dtype: &str, processing: Vec<Processing>) -> TensorSpec {
         let axis = |kind, size| AxisSpec { kind, size, voxel_um: None, halo: 0, channel_names: Vec::new() };

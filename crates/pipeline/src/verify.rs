@@ -8,7 +8,8 @@
 use crate::model::compile;
 use crate::{Context, JobError, Model, user_folder};
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, EngineError, Precision, select};
-use cytoscope_graph::{Graph, Interrupt, Tensor, analysis, reference};
+use cytoscope_graph::{Graph, Interrupt, Tensor};
+use cytoscope_passes::analysis;
 use cytoscope_profile::Recorder;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write;
@@ -168,7 +169,7 @@ fn run(
             "checking that {device} computes this network correctly; this takes a moment and happens once"
         ));
     }
-    let expected = reference::run(graph, &[(name, input.clone())])?;
+    let expected = cytoscope_reference::run(graph, &[(name, input.clone())])?;
     Ok(Some(compare_with_reference(graph, &[input], &expected, engine, precision, threads, context.interrupt())?))
 }
 

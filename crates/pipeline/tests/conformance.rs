@@ -5,14 +5,16 @@
 mod common;
 
 use common::{noise_tensor, relative_distance};
-use cytoscope_engine::{CompileOptions, DeviceId, Engine, EngineError, Precision};
-use cytoscope_engine_cpu::CpuEngine;
-use cytoscope_graph::builders::{
+use cytoscope_builders::{
     DifferenceOfGaussians, DynUNet, UNet3d, Upsampling, Weights, difference_of_gaussians, dynunet, unet3d,
 };
-use cytoscope_graph::{Activation, ElementType, Graph, GraphLimits, Tensor, parse_tensor, passes, reference};
+use cytoscope_engine::{CompileOptions, DeviceId, Engine, EngineError, Precision};
+use cytoscope_engine_cpu::CpuEngine;
+use cytoscope_graph::{Activation, ElementType, Graph, GraphLimits, Tensor};
 use cytoscope_kernels::{Isa, IsaName};
+use cytoscope_onnx::parse_tensor;
 use cytoscope_pipeline::devices::Devices;
+use cytoscope_testkit::skip;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -22,42 +24,30 @@ fn program() -> PathBuf {
     let beside =
         test.parent().and_then(Path::parent).unwrap().join(format!("cytoscope{}", std::env::consts::EXE_SUFFIX));
     if !beside.is_file() {
-        {
-            use std::io::Write;
-            let _ = writeln!(std::io::stderr(), "SKIPPED: {} is not built, so GPUs are not probed", beside.display());
-        }
+        skip(format!("{} is not built, so GPUs are not probed", beside.display()));
     }
     beside
 }
 
-/// Returns every engine of this machine by name, and prints those that are skipped with the reason.
+/// Returns every engine of this machine by name, and reports those that are skipped with the reason.
 fn engines() -> Vec<(String, Box<dyn Engine>)> {
     let mut engines: Vec<(String, Box<dyn Engine>)> = Vec::new();
     for name in IsaName::ALL {
         match Isa::available(name) {
             Some(isa) => engines.push((format!("cpu/{isa}"), Box::new(CpuEngine::with_isa(isa)))),
-            None => {
-                use std::io::Write;
-                let _ = writeln!(std::io::stderr(), "SKIPPED engine cpu/{}: not supported by this CPU", name.as_str());
-            }
+            None => skip(format!("engine cpu/{}: not supported by this CPU", name.as_str())),
         }
     }
     let devices = Devices::discover(&program());
     for device in devices.list().iter().filter(|d| d.id != DeviceId::Cpu) {
         if !device.usable {
-            {
-                use std::io::Write;
-                let _ = writeln!(std::io::stderr(), "SKIPPED engine {}: {}", device.id, device.reason);
-            }
+            skip(format!("engine {}: {}", device.id, device.reason));
             continue;
         }
         engines.push((device.id.to_string(), devices.engine(device.id).unwrap()));
     }
     if devices.list().iter().all(|d| d.id == DeviceId::Cpu) {
-        {
-            use std::io::Write;
-            let _ = writeln!(std::io::stderr(), "SKIPPED engines cuda and wgpu: no such device was found");
-        }
+        skip("engines cuda and wgpu: no such device was found");
     }
     engines
 }
@@ -101,7 +91,7 @@ enum Outcome {
 
 fn run_model(engine: &dyn Engine, folder: &Path) -> Outcome {
     let result = || -> Result<Option<String>, EngineError> {
-        let graph = Graph::load(&folder.join("model.onnx"), &GraphLimits::default())?;
+        let graph = cytoscope_onnx::load(&folder.join("model.onnx"), &GraphLimits::default())?;
         let mut sets: Vec<PathBuf> =
             std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_dir()).collect();
         sets.sort();
@@ -187,7 +177,7 @@ fn cases() -> Vec<Case> {
         };
         let plain = unet3d(&config, &Weights::Random { seed: 3 }).unwrap();
         let mut fused = plain.clone();
-        passes::optimize(&mut fused).unwrap();
+        cytoscope_passes::optimize(&mut fused).unwrap();
         let shapes: &[&[usize]] = &[&[1, 1, 2, 4, 4], &[1, 1, 6, 20, 12], &[2, 1, 4, 8, 28]];
         add(&format!("unet3d {upsampling:?}"), &plain, shapes);
         add(&format!("unet3d {upsampling:?} optimized"), &fused, &[&[1, 1, 6, 20, 12]]);
@@ -235,9 +225,9 @@ fn networks_agree_with_the_reference_executor() {
     let engines = engines();
     for (i, case) in cases.iter().enumerate() {
         let x = noise_tensor(i as u64 + 1, &case.shape);
-        let expected = reference::run(&case.graph, &[("x".into(), x.clone())]).unwrap();
+        let expected = cytoscope_reference::run(&case.graph, &[("x".into(), x.clone())]).unwrap();
         let second = noise_tensor(i as u64 + 100, &case.shape);
-        let expected_second = reference::run(&case.graph, &[("x".into(), second.clone())]).unwrap();
+        let expected_second = cytoscope_reference::run(&case.graph, &[("x".into(), second.clone())]).unwrap();
         for (name, engine) in &engines {
             let options = CompileOptions { threads: 2, ..CompileOptions::default() };
             let mut session = match engine.compile(&case.graph, std::slice::from_ref(&case.shape), &options) {
@@ -390,7 +380,7 @@ fn the_field_model_agrees_with_onnx_runtime() {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let theirs = std::fs::read(to).unwrap();
     let theirs: Vec<f32> = theirs.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
-    let graph = Graph::load(&model, &GraphLimits::default()).unwrap();
+    let graph = cytoscope_onnx::load(&model, &GraphLimits::default()).unwrap();
     for (name, engine) in engines() {
         let mut session = engine.compile(&graph, &[x.shape().to_vec()], &CompileOptions::default()).unwrap();
         let ours = session.run(std::slice::from_ref(&x)).unwrap().remove(0);

@@ -4,9 +4,10 @@
 mod common;
 
 use common::{noise, relative_distance, save_package};
+use cytoscope_builders::{DifferenceOfGaussians, UNet3d, Upsampling, Weights, difference_of_gaussians, unet3d};
+use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
-use cytoscope_graph::builders::{DifferenceOfGaussians, UNet3d, Upsampling, Weights, difference_of_gaussians, unet3d};
-use cytoscope_graph::{Graph, Tensor, reference};
+use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{Blend, TilePlan, TileRequest};
 use cytoscope_pipeline::{Context, Output, PredictJob};
@@ -46,7 +47,7 @@ impl Fixture {
             inputs: vec![self.input()],
             model: model.to_string_lossy().into_owned(),
             out: self.path(out),
-            device: "cpu".to_owned(),
+            device: DeviceRequest::Device(DeviceId::Cpu),
             precision: None,
             tiles,
             outputs: [Output::Maps].into(),
@@ -125,7 +126,7 @@ fn the_untiled_prediction_equals_the_reference_executor() {
         save_package(&graph, &model);
         let (got, _) = fixture.predict(&model, TileRequest::default(), "out");
         let x = Tensor::new([&[1, 1][..], &shape].concat(), fixture.values.clone()).unwrap();
-        let wanted = reference::run(&graph, &[("x".into(), x)]).unwrap().remove(0);
+        let wanted = cytoscope_reference::run(&graph, &[("x".into(), x)]).unwrap().remove(0);
         let d = relative_distance(&got, wanted.as_f32().unwrap());
         assert!(d < 1e-5, "network {kind}: {d:.2e}");
     }
@@ -175,7 +176,7 @@ fn monai_sliding_window(graph: &Graph, values: &[f32], shape: [usize; 3], roi: [
                 }
                 let window: Vec<f32> = places.iter().map(|p| values[*p]).collect();
                 let x = Tensor::new([&[1, 1][..], &roi].concat(), window).unwrap();
-                let y = reference::run(graph, &[("x".into(), x)]).unwrap().remove(0);
+                let y = cytoscope_reference::run(graph, &[("x".into(), x)]).unwrap().remove(0);
                 for ((place, v), w) in places.iter().zip(y.as_f32().unwrap()).zip(&map) {
                     sums[*place] += f64::from(*v) * w;
                     weights[*place] += w;

@@ -16,10 +16,12 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod machine;
 mod memory;
 mod trace;
 
-pub use memory::{MemoryMark, available_bytes, bytes_text, peak_resident_bytes, resident_bytes};
+pub use machine::{available_bytes, cpu_name};
+pub use memory::{MemoryMark, bytes_text, peak_resident_bytes, resident_bytes};
 pub use trace::chrome_trace;
 
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Memory use of this process, and available memory of the machine.
+//! Memory use of this process.
 
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -22,17 +22,6 @@ pub fn resident_bytes() -> Option<u64> {
 /// Returns the peak resident bytes of this process, if the system reports them.
 pub fn peak_resident_bytes() -> Option<u64> {
     status_kib("/proc/self/status", "VmHWM:").map(|k| k * 1024)
-}
-
-/// Returns the available bytes of this machine, or of this process' control group if it allows fewer, if the system
-/// reports them.
-pub fn available_bytes() -> Option<u64> {
-    let machine = status_kib("/proc/meminfo", "MemAvailable:").map(|k| k * 1024)?;
-    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    let group = number("/sys/fs/cgroup/memory.max")
-        .zip(number("/sys/fs/cgroup/memory.current"))
-        .map(|(limit, used)| limit.saturating_sub(used));
-    Some(group.map_or(machine, |g| g.min(machine)))
 }
 
 fn status_kib(path: &str, key: &str) -> Option<u64> {

@@ -7,7 +7,7 @@
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_samples::{
     AugmentOptions, GapWeight, Loader, LoaderOptions, Sampler, SamplerOptions, SourceOptions, Sources, TargetKind,
-    Task, find_pairs,
+    TrainingTask, find_pairs,
 };
 use cytoscope_volume::{Array, Samples, VoxelSize};
 use std::error::Error;
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let count: u64 = arguments.next().map_or(Ok(100), |n| n.parse())?;
     let cache_bytes = arguments.next().map_or(Ok(2 << 10), |n| n.parse::<u64>())? << 20;
-    let dataset = find_pairs(&folder, Task::Segmentation)?;
+    let dataset = find_pairs(&folder, TrainingTask::Segmentation)?;
     let started = Instant::now();
     let sources = Arc::new(Sources::open(&dataset.pairs, &SourceOptions { cache_bytes })?);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build()?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Task of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Task {
+pub enum TrainingTask {
     /// Segmentation: the target is a label image.
     Segmentation,
     /// Label-free prediction of a stain: the target is an intensity image.
@@ -66,7 +66,7 @@ impl Part {
 
 /// A box in a stack: first voxel and size along Z, Y, X.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Window {
+pub struct StackWindow {
     /// First voxel.
     pub start_zyx: [usize; 3],
     /// Size in voxels.
@@ -90,7 +90,7 @@ pub struct Pair {
     pub voxel_um: Option<[f64; 3]>,
     /// Box of the stack to use; the whole stack if `None`.
     #[serde(default)]
-    pub window: Option<Window>,
+    pub window: Option<StackWindow>,
     /// Relative sampling frequency.
     #[serde(default = "one")]
     pub weight: f64,
@@ -142,16 +142,21 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn new(severity: Severity, file: &Path, sentence: impl Into<String>, next: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), pair: None, severity, sentence: sentence.into(), next_step: next.into() }
+    pub(crate) fn new(
+        severity: Severity,
+        file: &Path,
+        sentence: impl Into<String>,
+        next_step: impl Into<String>,
+    ) -> Self {
+        Self { file: file.to_owned(), pair: None, severity, sentence: sentence.into(), next_step: next_step.into() }
     }
 
-    pub(crate) fn warning(file: &Path, sentence: impl Into<String>, next: impl Into<String>) -> Self {
-        Self::new(Severity::Warning, file, sentence, next)
+    pub(crate) fn warning(file: &Path, sentence: impl Into<String>, next_step: impl Into<String>) -> Self {
+        Self::new(Severity::Warning, file, sentence, next_step)
     }
 
-    pub(crate) fn error(file: &Path, sentence: impl Into<String>, next: impl Into<String>) -> Self {
-        Self::new(Severity::Error, file, sentence, next)
+    pub(crate) fn error(file: &Path, sentence: impl Into<String>, next_step: impl Into<String>) -> Self {
+        Self::new(Severity::Error, file, sentence, next_step)
     }
 
     pub(crate) fn of_pair(mut self, name: &str) -> Self {
@@ -181,7 +186,7 @@ pub enum Convention {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Dataset {
     /// The task.
-    pub task: Task,
+    pub task: TrainingTask,
     /// The folder or table that was searched.
     pub root: PathBuf,
     /// Layouts that were found; several if folders differ.

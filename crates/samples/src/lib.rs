@@ -11,7 +11,7 @@
 //!
 //! ```
 //! use cytoscope_formats::{Container, WriteSpec, write_array};
-//! use cytoscope_samples::{Sampler, SamplerOptions, SourceOptions, Sources, Task, find_pairs};
+//! use cytoscope_samples::{Sampler, SamplerOptions, SourceOptions, Sources, TrainingTask, find_pairs};
 //! use cytoscope_volume::{Array, Samples};
 //! use std::sync::Arc;
 //!
@@ -22,7 +22,7 @@
 //!     let stack = Array::new("ZYX".parse()?, vec![8, 16, 16], Samples::U16(samples))?;
 //!     write_array(&folder.path().join(name), &stack, &WriteSpec::of(&stack, Container::ImageJ))?;
 //! }
-//! let dataset = find_pairs(folder.path(), Task::Segmentation)?;
+//! let dataset = find_pairs(folder.path(), TrainingTask::Segmentation)?;
 //! let sources = Arc::new(Sources::open(&dataset.pairs, &SourceOptions::default())?);
 //! let options = SamplerOptions { patch_zyx: [4, 8, 8], ..SamplerOptions::default() };
 //! let patch = Sampler::new(sources, options)?.sample(0)?;
@@ -51,7 +51,7 @@ mod targets;
 
 pub use augment::AugmentOptions;
 pub use check::{CheckOptions, Intensities, PairSummary, Report, check, check_with};
-pub use dataset::{Convention, Dataset, ImageRef, Pair, Part, Problem, Severity, Task, Window};
+pub use dataset::{Convention, Dataset, ImageRef, Pair, Part, Problem, Severity, StackWindow, TrainingTask};
 pub use error::SamplesError;
 pub use find::{ChannelPair, FindOptions, SpacingOrder, find_pairs, find_pairs_with};
 pub use loader::{Batch, Loader, LoaderOptions};

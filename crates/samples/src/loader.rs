@@ -50,7 +50,7 @@ pub struct Batch {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LoaderState {
     /// Index of the next patch to prepare.
     next: u64,
     /// Index of the next patch to deliver.
@@ -61,16 +61,16 @@ struct State {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct LoaderShared {
+    state: Mutex<LoaderState>,
     /// Signals that a patch is ready.
     made: Condvar,
     /// Signals that a patch was taken.
     taken: Condvar,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl LoaderShared {
+    fn lock(&self) -> MutexGuard<'_, LoaderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -78,7 +78,7 @@ impl Shared {
 /// Worker threads that prefetch patches; they stop when the loader is dropped.
 #[derive(Debug)]
 pub struct Loader {
-    shared: Arc<Shared>,
+    shared: Arc<LoaderShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -109,7 +109,7 @@ impl Loader {
                 return Err(SamplesError::Parameter { what, got: got.to_string(), expected });
             }
         }
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<LoaderShared>::default();
         {
             let mut state = shared.lock();
             (state.next, state.taken) = (options.start, options.start);
@@ -207,7 +207,7 @@ impl Drop for Loader {
     }
 }
 
-fn work(shared: &Shared, make: &(impl Fn(u64) -> Result<Patch, SamplesError> + ?Sized), prefetch: u64) {
+fn work(shared: &LoaderShared, make: &(impl Fn(u64) -> Result<Patch, SamplesError> + ?Sized), prefetch: u64) {
     loop {
         let index = {
             let mut state = shared.lock();

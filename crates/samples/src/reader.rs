@@ -321,7 +321,7 @@ fn axis_map(start: i64, size: usize, window: Range<usize>, mirror: bool) -> Vec<
 
 /// Consecutive voxels of a row that are copied from `from` to `to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Run {
+struct VoxelRun {
     to: usize,
     from: usize,
     len: usize,
@@ -330,8 +330,8 @@ struct Run {
 }
 
 /// Groups pairs of target and source index into runs.
-fn runs(places: &[(usize, usize)]) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
+fn runs(places: &[(usize, usize)]) -> Vec<VoxelRun> {
+    let mut runs: Vec<VoxelRun> = Vec::new();
     for (to, from) in places.iter().copied() {
         if let Some(run) = runs.last_mut().filter(|r| r.to + r.len == to) {
             if (!run.back || run.len == 1) && run.from + run.len == from {
@@ -344,7 +344,7 @@ fn runs(places: &[(usize, usize)]) -> Vec<Run> {
                 continue;
             }
         }
-        runs.push(Run { to, from, len: 1, back: false });
+        runs.push(VoxelRun { to, from, len: 1, back: false });
     }
     runs
 }
@@ -360,7 +360,7 @@ pub(crate) trait Convert<O> {
 fn copy_row<O: Copy>(
     samples: &Samples,
     row: Range<usize>,
-    runs: &[Run],
+    runs: &[VoxelRun],
     out: &mut [O],
     to: usize,
     convert: &(impl Convert<O> + ?Sized),
@@ -368,7 +368,7 @@ fn copy_row<O: Copy>(
     fn typed<E: Element, O: Copy>(
         values: &[E],
         row: Range<usize>,
-        runs: &[Run],
+        runs: &[VoxelRun],
         out: &mut [O],
         to: usize,
         convert: &(impl Convert<O> + ?Sized),
@@ -406,6 +406,6 @@ mod tests {
         let places: Vec<(usize, usize)> = [2, 1, 0, 0, 1, 2, 2, 1].into_iter().enumerate().collect();
         let got = runs(&places);
         let want = [(0, 0, 3, true), (3, 0, 3, false), (6, 1, 2, true)];
-        assert_eq!(got, want.map(|(to, from, len, back)| Run { to, from, len, back }));
+        assert_eq!(got, want.map(|(to, from, len, back)| VoxelRun { to, from, len, back }));
     }
 }

@@ -1,6 +1,6 @@
 //! Split into training, validation and test set.
 
-use crate::dataset::{Pair, Part, Window};
+use crate::dataset::{Pair, Part, StackWindow};
 use crate::error::{SamplesError, check_range};
 use crate::stack::{Role, Stack, open_image};
 use serde::{Deserialize, Serialize};
@@ -275,7 +275,7 @@ fn split_stack(pair: &Pair) -> Result<(Pair, Pair, String), SamplesError> {
         Some(window) => window,
         None => {
             let stack = Stack::of(&pair.image, Role::Image, &open_image(&pair.image)?)?;
-            Window { start_zyx: [0; 3], size_zyx: stack.zyx }
+            StackWindow { start_zyx: [0; 3], size_zyx: stack.zyx }
         }
     };
     let axis = if whole.size_zyx[1] >= whole.size_zyx[2] { 1 } else { 2 };

@@ -7,7 +7,7 @@ use common::{tiny, tiny_pair, write, write_with};
 use cytoscope_formats::Compression;
 use cytoscope_samples::{
     ChannelPair, CheckOptions, Dataset, FindOptions, IgnoreLabel, Pair, Problem, Report, Severity, SourceOptions,
-    Sources, SplitOptions, Task, check, check_with, find_pairs, find_pairs_with, split,
+    Sources, SplitOptions, TrainingTask, check, check_with, find_pairs, find_pairs_with, split,
 };
 use cytoscope_volume::{Samples, VoxelSize};
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ fn good_pairs(count: usize) -> TempDir {
 }
 
 fn find_and_check(folder: &Path) -> (Dataset, Report) {
-    let dataset = find_pairs(folder, Task::Segmentation).unwrap();
+    let dataset = find_pairs(folder, TrainingTask::Segmentation).unwrap();
     let report = check(&dataset, &CheckOptions::default());
     (dataset, report)
 }
@@ -278,7 +278,7 @@ fn ambiguous_channels_and_time_points_name_the_setting() {
     join("CZYX", "c_raw.ome.tif", [labels.clone(), image.clone()]);
     join("CZYX", "c_labels.ome.tif", [image.clone(), labels.clone()]);
     let next_steps = |options: &FindOptions| {
-        let dataset = find_pairs_with(folder.path(), Task::Segmentation, options).unwrap();
+        let dataset = find_pairs_with(folder.path(), TrainingTask::Segmentation, options).unwrap();
         let report = check(&dataset, &CheckOptions::default());
         let steps: Vec<String> = report.of(Severity::Error).map(|p| p.next_step.clone()).collect();
         (report.pairs.iter().all(|p| p.usable), steps.join("; "))
@@ -339,7 +339,7 @@ fn several_time_points_require_a_choice() {
 #[test]
 fn a_check_can_be_stopped() {
     let folder = good_pairs(6);
-    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
     let report = check_with(&dataset, &CheckOptions::default(), &|_, total| {
         assert_eq!(total, 6);
         ControlFlow::Break(())

@@ -5,7 +5,7 @@ mod common;
 
 use common::{tiny, tiny_pair, write};
 use cytoscope_samples::{
-    ChannelPair, Convention, Dataset, FindOptions, Part, Severity, SpacingOrder, Task, check, find_pairs,
+    ChannelPair, Convention, Dataset, FindOptions, Part, Severity, SpacingOrder, TrainingTask, check, find_pairs,
     find_pairs_with,
 };
 use proptest::prelude::*;
@@ -37,7 +37,7 @@ fn pairs_are_found_by_suffixes_and_prefixes() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         tiny_pair(&folder.path().join(image), &folder.path().join(target), 1);
-        let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+        let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
         let expected = if image == "img3d.tif" { one("img3d", image, target) } else { one(name, image, target) };
         assert_eq!(names(&dataset), expected);
         assert_eq!(dataset.problems, []);
@@ -57,7 +57,7 @@ fn the_preferred_target_is_used_and_the_other_reported() {
     write(&at("c_masks.tif"), tiny(3).0, tiny(3).2);
     fs::write(at("notes.txt"), "hello").unwrap();
     fs::write(at("d.czi"), "hello").unwrap();
-    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
     assert_eq!(names(&dataset), one("a", "a_raw.tif", "a_labels_clean.tif"));
     let about: Vec<String> =
         dataset.problems.iter().map(|p| p.file.file_name().unwrap().to_string_lossy().into_owned()).collect();
@@ -72,11 +72,11 @@ fn a_pickled_cellpose_file_says_what_to_export() {
     let mut pickle = b"\x93NUMPY\x01\x00\x76\x00{'descr': '|O', 'fortran_order': False, 'shape': (), }".to_vec();
     pickle.resize(128, b' ');
     fs::write(folder.path().join("x_seg.npy"), &pickle).unwrap();
-    let error = find_pairs(folder.path(), Task::Segmentation).unwrap_err().to_string();
+    let error = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap_err().to_string();
     assert!(error.contains("x_seg.npy") && error.contains("export masks as TIFF"), "{error}");
     // With exported masks it is ignored.
     write(&folder.path().join("x_masks.tif"), tiny(1).0, tiny(1).2);
-    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
     assert_eq!(names(&dataset), one("x", "x.tif", "x_masks.tif"));
     assert_eq!(dataset.problems, []);
 }
@@ -92,7 +92,7 @@ fn folders_of_images_and_targets_are_paired() {
         tiny_pair(&at(images, "b_raw.tif"), &at(targets, "b_labels.tif"), 2);
         write(&at(images, "c.tif"), tiny(3).0, tiny(3).1);
         write(&at(targets, "d.tif"), tiny(3).0, tiny(3).2);
-        let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+        let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
         let mut expected = one("a", "a.tif", "a.tif");
         expected.extend(one("b", "b_raw.tif", "b_labels.tif"));
         assert_eq!(names(&dataset), expected, "{images}");
@@ -108,7 +108,7 @@ fn folder_names_define_the_parts() {
         let at = |f: &str| folder.path().join(part).join(f).join(format!("{name}.tif"));
         tiny_pair(&at("images"), &at("masks"), 1);
     }
-    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
     let parts: Vec<_> = dataset.pairs.iter().map(|p| (p.name.as_str(), p.part.unwrap())).collect();
     let expected =
         [("b", Part::Train), ("c", Part::Validation), ("test/images/a", Part::Test), ("train/images/a", Part::Train)];
@@ -128,7 +128,7 @@ fn nnunet_datasets_are_found() {
     let about = r#"{"channel_names": {"0": "DAPI", "1": "GFP"}, "labels": {"background": 0, "cell": 1, "ignore": 4},
                     "numTraining": 2, "file_ending": ".tif"}"#;
     fs::write(at("dataset.json"), about).unwrap();
-    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
     let mut expected = one("c1", "c1_0000.tif", "c1.tif");
     expected.extend(one("c2", "c2_0000.tif", "c2.tif"));
     assert_eq!(names(&dataset), expected);
@@ -138,19 +138,19 @@ fn nnunet_datasets_are_found() {
     assert!(dataset.problems.iter().any(|p| p.sentence.contains("no labels") && p.file.ends_with("c3_0000.tif")));
     let options =
         FindOptions { spacing_order: Some(SpacingOrder::Xyz), image_channel: Some(1), ..FindOptions::default() };
-    let reversed = find_pairs_with(&at("dataset.json"), Task::Segmentation, &options).unwrap();
+    let reversed = find_pairs_with(&at("dataset.json"), TrainingTask::Segmentation, &options).unwrap();
     assert_eq!(reversed.pairs[0].voxel_um, Some([0.2, 0.25, 1.5]));
     assert_eq!(names(&reversed)[0].1, "c1_0001.tif");
     assert_eq!(check(&reversed, &Default::default()).of(Severity::Error).count(), 0);
     for (wrong, says) in [("[2e-6, 6.5e-7, 6.5e-7]", "in metres"), ("[0, 1, 1]", "along Z is 0"), ("[1, 1]", "three")] {
         fs::write(at("imagesTr/c1.json"), format!("{{\"spacing\": {wrong}}}")).unwrap();
-        let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+        let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
         assert_eq!(dataset.pairs[0].voxel_um, None);
         assert!(dataset.problems.iter().any(|p| p.sentence.contains(says)), "{says}: {:?}", dataset.problems);
     }
     // An unsupported file format is an error.
     fs::write(at("dataset.json"), r#"{"file_ending": ".nii.gz"}"#).unwrap();
-    let error = find_pairs(&at("dataset.json"), Task::Segmentation).unwrap_err().to_string();
+    let error = find_pairs(&at("dataset.json"), TrainingTask::Segmentation).unwrap_err().to_string();
     assert!(error.contains(".nii.gz") && error.contains("convert"), "{error}");
 }
 
@@ -164,7 +164,7 @@ fn tables_are_read() {
     fs::write(at("train.csv"), "raw,seg\nd/a.tif,e/a.tif\nd/b.tif,e/b.tif\nd/x.tif,e/x.tif\n").unwrap();
     fs::write(at("valid.csv"), "\u{feff}seg,other,raw\ne/c.tif,7,d/c.tif\n").unwrap();
     fs::write(at("cells.csv"), "label,volume\n1,2\n").unwrap();
-    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
     let parts: Vec<_> = dataset.pairs.iter().map(|p| (p.name.as_str(), p.part)).collect();
     assert_eq!(parts, [("a", Some(Part::Train)), ("b", Some(Part::Train)), ("c", Some(Part::Validation))]);
     assert_eq!(dataset.problems.len(), 1);
@@ -172,27 +172,27 @@ fn tables_are_read() {
     // A table with a column for the part.
     fs::write(at("all.csv"), "raw,seg,fold\nd/a.tif,e/a.tif,test\nd/b.tif,e/b.tif,val\nd/c.tif,e/c.tif,odd\n").unwrap();
     let options = FindOptions { split_column: Some("fold".into()), ..FindOptions::default() };
-    let all = find_pairs_with(&at("all.csv"), Task::Segmentation, &options).unwrap();
+    let all = find_pairs_with(&at("all.csv"), TrainingTask::Segmentation, &options).unwrap();
     let parts: Vec<_> = all.pairs.iter().map(|p| p.part).collect();
     assert_eq!(parts, [Some(Part::Test), Some(Part::Validation), None]);
     assert!(all.problems[0].sentence.contains("\"odd\""));
     // Weights: a number, an empty cell, and an invalid word.
     fs::write(at("w.csv"), "raw,seg,weight\nd/a.tif,e/a.tif,8\nd/b.tif,e/b.tif,\nd/c.tif,e/c.tif,often\n").unwrap();
-    let weighted = find_pairs(&at("w.csv"), Task::Segmentation).unwrap();
+    let weighted = find_pairs(&at("w.csv"), TrainingTask::Segmentation).unwrap();
     assert_eq!(weighted.pairs.iter().map(|p| p.weight).collect::<Vec<_>>(), [8.0, 1.0, 1.0]);
     assert!(weighted.problems[0].sentence.contains("often"), "{:?}", weighted.problems);
     // The ignore label is the same for all rows.
     fs::write(at("i.csv"), "raw,seg,ignore\nd/a.tif,e/a.tif,65535\nd/b.tif,e/b.tif,\n").unwrap();
-    assert_eq!(find_pairs(&at("i.csv"), Task::Segmentation).unwrap().ignore_label, Some(65535));
+    assert_eq!(find_pairs(&at("i.csv"), TrainingTask::Segmentation).unwrap().ignore_label, Some(65535));
     fs::write(at("i.csv"), "raw,seg,ignore\nd/a.tif,e/a.tif,65535\nd/b.tif,e/b.tif,255\n").unwrap();
-    let error = find_pairs(&at("i.csv"), Task::Segmentation).unwrap_err().to_string();
+    let error = find_pairs(&at("i.csv"), TrainingTask::Segmentation).unwrap_err().to_string();
     assert!(error.contains("255") && error.contains("65535"), "{error}");
     // Wrong columns.
-    let error = find_pairs(&at("cells.csv"), Task::Segmentation).unwrap_err().to_string();
+    let error = find_pairs(&at("cells.csv"), TrainingTask::Segmentation).unwrap_err().to_string();
     assert!(error.contains("raw and seg"), "{error}");
     // Label-free.
     fs::write(at("lf.csv"), "brightfield,signal\nd/a.tif,d/b.tif\n").unwrap();
-    assert_eq!(find_pairs(&at("lf.csv"), Task::LabelFree).unwrap().pairs.len(), 1);
+    assert_eq!(find_pairs(&at("lf.csv"), TrainingTask::LabelFree).unwrap().pairs.len(), 1);
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_folder_of_corrections_is_found_by_its_table() {
     tiny_pair(&at("cell_raw.tif"), &at("cell_labels.tif"), 1);
     tiny_pair(&at("cell-2_raw.tif"), &at("cell-2_labels.tif"), 2);
     fs::write(at("dataset.csv"), "raw,seg\ncell_raw.tif,cell_labels.tif\ncell-2_raw.tif,cell-2_labels.tif\n").unwrap();
-    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
     assert_eq!(dataset.conventions, [Convention::Table]);
     assert_eq!(dataset.pairs.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["cell", "cell-2"]);
     assert_eq!(dataset.problems, []);
@@ -221,7 +221,7 @@ fn label_free_layouts_are_found() {
         let (shape, raw, labels) = tiny(1);
         write(&folder.path().join(image), shape, raw);
         write(&folder.path().join(target), shape, labels);
-        let dataset = find_pairs(folder.path(), Task::LabelFree).unwrap();
+        let dataset = find_pairs(folder.path(), TrainingTask::LabelFree).unwrap();
         assert_eq!(dataset.pairs.len(), 1, "{image}");
         assert!(dataset.pairs[0].image.path.ends_with(image), "{image}");
         assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
@@ -241,10 +241,10 @@ fn channels_of_one_file_are_paired() {
     .unwrap();
     let spec = cytoscope_formats::WriteSpec::of(&array, cytoscope_formats::Container::OmeTiff);
     cytoscope_formats::write_array(&path, &array, &spec).unwrap();
-    assert!(find_pairs(&path, Task::LabelFree).unwrap_err().to_string().contains("two channels"));
+    assert!(find_pairs(&path, TrainingTask::LabelFree).unwrap_err().to_string().contains("two channels"));
     let options = FindOptions { channels: Some(ChannelPair { input: 0, target: 1 }), ..FindOptions::default() };
     for from in [folder.path(), path.as_path()] {
-        let dataset = find_pairs_with(from, Task::LabelFree, &options).unwrap();
+        let dataset = find_pairs_with(from, TrainingTask::LabelFree, &options).unwrap();
         assert_eq!(dataset.conventions, [Convention::Channels]);
         assert_eq!((dataset.pairs[0].image.channel, dataset.pairs[0].target.channel), (Some(0), Some(1)));
         let report = check(&dataset, &Default::default());
@@ -257,17 +257,17 @@ fn channels_of_one_file_are_paired() {
 #[test]
 fn errors_of_empty_and_missing_folders_have_a_next_step() {
     let folder = tempfile::tempdir().unwrap();
-    let error = find_pairs(folder.path(), Task::Segmentation).unwrap_err().to_string();
+    let error = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap_err().to_string();
     assert!(error.contains("no pair") && error.contains("NAME_masks.tif"), "{error}");
-    let error = find_pairs(folder.path(), Task::LabelFree).unwrap_err().to_string();
+    let error = find_pairs(folder.path(), TrainingTask::LabelFree).unwrap_err().to_string();
     assert!(error.contains("NAME_bf.tif"), "{error}");
-    let error = find_pairs(&folder.path().join("none"), Task::Segmentation).unwrap_err().to_string();
+    let error = find_pairs(&folder.path().join("none"), TrainingTask::Segmentation).unwrap_err().to_string();
     assert!(error.contains("check that the path exists"), "{error}");
     // A loop of links does not hang.
     #[cfg(unix)]
     {
         std::os::unix::fs::symlink(folder.path(), folder.path().join("again")).unwrap();
-        assert!(find_pairs(folder.path(), Task::Segmentation).is_err());
+        assert!(find_pairs(folder.path(), TrainingTask::Segmentation).is_err());
     }
 }
 
@@ -277,7 +277,7 @@ fn a_table_that_is_too_long_is_refused_before_it_is_read() {
     let path = folder.path().join("huge.csv");
     let file = fs::File::create(&path).unwrap();
     file.set_len(cytoscope_samples::limits::MAX_TABLE_BYTES + 1).unwrap();
-    let error = find_pairs(&path, Task::Segmentation).unwrap_err().to_string();
+    let error = find_pairs(&path, TrainingTask::Segmentation).unwrap_err().to_string();
     assert!(error.contains("MAX_TABLE_BYTES"), "{error}");
 }
 
@@ -288,7 +288,7 @@ fn parts_can_be_subfolders_of_images_and_targets() {
         let at = |f: &str| folder.path().join(f).join(part).join(format!("c{n}.tif"));
         tiny_pair(&at("images"), &at("masks"), n);
     }
-    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
     let parts: Vec<_> = dataset.pairs.iter().map(|p| p.part.unwrap()).collect();
     assert_eq!(parts, [Part::Train, Part::Validation]);
 }
@@ -299,7 +299,7 @@ fn too_many_rows_are_refused() {
     let path = folder.path().join("rows.csv");
     let rows = "a,b\n".repeat(cytoscope_samples::limits::MAX_PAIRS as usize + 1);
     fs::write(&path, format!("raw,seg\n{rows}")).unwrap();
-    let error = find_pairs(&path, Task::Segmentation).unwrap_err().to_string();
+    let error = find_pairs(&path, TrainingTask::Segmentation).unwrap_err().to_string();
     assert!(error.contains("MAX_PAIRS"), "{error}");
 }
 
@@ -309,8 +309,8 @@ fn folders_too_deep_are_not_searched() {
     let mut deep = folder.path().to_owned();
     (0..=cytoscope_samples::limits::MAX_DEPTH).for_each(|i| deep.push(format!("f{i}")));
     tiny_pair(&deep.join("a.tif"), &deep.join("a_masks.tif"), 1);
-    assert!(find_pairs(folder.path(), Task::Segmentation).is_err());
-    assert!(find_pairs(deep.parent().unwrap(), Task::Segmentation).is_ok());
+    assert!(find_pairs(folder.path(), TrainingTask::Segmentation).is_err());
+    assert!(find_pairs(deep.parent().unwrap(), TrainingTask::Segmentation).is_ok());
 }
 
 proptest! {
@@ -321,7 +321,7 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         let text = if head { [b"raw,seg\n".to_vec(), bytes.clone()].concat() } else { bytes.clone() };
         fs::write(folder.path().join("train.csv"), text).unwrap();
-        let _ = find_pairs(folder.path(), Task::Segmentation);
+        let _ = find_pairs(folder.path(), TrainingTask::Segmentation);
         let nn = folder.path().join("nn");
         fs::create_dir_all(nn.join("imagesTr")).unwrap();
         fs::create_dir_all(nn.join("labelsTr")).unwrap();
@@ -329,13 +329,13 @@ proptest! {
         fs::write(nn.join("imagesTr/a_0000.tif"), b"").unwrap();
         fs::write(nn.join("labelsTr/a.tif"), b"").unwrap();
         fs::write(nn.join("imagesTr/a.json"), &bytes).unwrap();
-        if let Ok(dataset) = find_pairs(&nn, Task::Segmentation) {
+        if let Ok(dataset) = find_pairs(&nn, TrainingTask::Segmentation) {
             prop_assert!(check(&dataset, &Default::default()).usable(&dataset).is_empty());
         }
         fs::write(nn.join("dataset.json"), b"{}").unwrap();
-        prop_assert_eq!(find_pairs(&nn, Task::Segmentation).unwrap().pairs.len(), 1);
+        prop_assert_eq!(find_pairs(&nn, TrainingTask::Segmentation).unwrap().pairs.len(), 1);
         fs::write(folder.path().join("x.npy"), [b"\x93NUMPY".to_vec(), bytes].concat()).unwrap();
-        let _ = find_pairs(folder.path(), Task::LabelFree);
+        let _ = find_pairs(folder.path(), TrainingTask::LabelFree);
     }
 }
 
@@ -350,12 +350,12 @@ fn pipes_and_devices_are_reported_and_not_opened() {
     pipe("b.tif");
     pipe("b_masks.tif");
     std::os::unix::fs::symlink("/dev/zero", at("c.npy")).unwrap();
-    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
     assert_eq!(names(&dataset), one("a", "a.tif", "a_masks.tif"));
     let problem: Vec<_> = dataset.problems.iter().map(|p| p.sentence.as_str()).collect();
     assert_eq!(problem, ["this is a pipe, a socket or a device"; 3]);
     pipe("table.csv");
-    let error = find_pairs(&at("table.csv"), Task::Segmentation).unwrap_err().to_string();
+    let error = find_pairs(&at("table.csv"), TrainingTask::Segmentation).unwrap_err().to_string();
     assert!(error.contains("named pipe"), "{error}");
 }
 
@@ -376,6 +376,6 @@ fn files_of_python_objects_are_ignored_in_any_formatting() {
         bytes.extend(header.as_bytes());
         fs::write(folder.path().join(format!("a{i}_seg.npy")), bytes).unwrap();
     }
-    let dataset = find_pairs(folder.path(), Task::Segmentation).unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
     assert_eq!(names(&dataset), one("a", "a.tif", "a_masks.tif"));
 }

@@ -6,7 +6,7 @@ mod common;
 use common::shared;
 use cytoscope_samples::{
     AugmentOptions, CheckOptions, FindOptions, Sampler, SamplerOptions, Severity, SourceOptions, Sources, SplitOptions,
-    TargetKind, Task, check, find_pairs, find_pairs_with, split,
+    TargetKind, TrainingTask, check, find_pairs, find_pairs_with, split,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 fn mouse_embryos_are_checked_split_and_sampled() {
     let Some(folder) = shared("nuclei_and_cells/bbbc050") else { return };
     let options = FindOptions { voxel_um: Some([1.75, 0.8, 0.8]), ..FindOptions::default() };
-    let dataset = find_pairs_with(&folder, Task::Segmentation, &options).unwrap();
+    let dataset = find_pairs_with(&folder, TrainingTask::Segmentation, &options).unwrap();
     assert_eq!(dataset.pairs.len(), 26);
     assert_eq!(dataset.problems, []);
     let report = check(&dataset, &CheckOptions::default());
@@ -71,14 +71,14 @@ fn other_segmentation_folders_are_found_and_checked() {
         [("nuclei_and_cells/orzzet_gland", 4), ("nuclei_and_cells/stardist", 1), ("nuclei_and_cells/wolny_patch", 1)]
     {
         let Some(folder) = shared(name) else { continue };
-        let dataset = find_pairs(&folder, Task::Segmentation).unwrap();
+        let dataset = find_pairs(&folder, TrainingTask::Segmentation).unwrap();
         assert_eq!(dataset.pairs.len(), count, "{name}: {:?}", dataset.problems);
         let report = check(&dataset, &CheckOptions::default());
         assert_eq!(report.of(Severity::Error).count(), 0, "{name}: {:#?}", report.problems);
         assert!(report.pairs.iter().all(|p| p.objects.unwrap() > 5), "{name}");
     }
     if let Some(folder) = shared("nuclei_and_cells/cellseg3d") {
-        let error = find_pairs(&folder, Task::Segmentation).unwrap_err().to_string();
+        let error = find_pairs(&folder, TrainingTask::Segmentation).unwrap_err().to_string();
         assert!(error.contains("no pair") && error.contains("no target"), "{error}");
     }
 }
@@ -86,7 +86,7 @@ fn other_segmentation_folders_are_found_and_checked() {
 #[test]
 fn a_label_free_pair_is_split_and_sampled() {
     let Some(folder) = shared("label_free/acm_beads") else { return };
-    let dataset = find_pairs(&folder, Task::LabelFree).unwrap();
+    let dataset = find_pairs(&folder, TrainingTask::LabelFree).unwrap();
     assert_eq!(dataset.pairs.len(), 1);
     let report = check(&dataset, &CheckOptions::default());
     assert_eq!(report.of(Severity::Error).count(), 0, "{:#?}", report.problems);

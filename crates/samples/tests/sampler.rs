@@ -9,7 +9,7 @@ use cytoscope_formats::Compression;
 use cytoscope_samples::augment::{Elastic, Flip, Rotate, Scale};
 use cytoscope_samples::{
     AugmentOptions, GapWeight, IgnoreLabel, Normalise, Outside, Pair, Patch, Sampler, SamplerOptions, SourceOptions,
-    Sources, SplitOptions, TargetKind, Window, split,
+    Sources, SplitOptions, StackWindow, TargetKind, split,
 };
 use cytoscope_volume::VoxelSize;
 use proptest::prelude::*;
@@ -379,7 +379,7 @@ fn patches_are_resampled_to_the_voxel_size_of_the_network() {
 fn tiles_cover_every_voxel_once() {
     let shape = [7, 33, 50];
     let (_folder, pair, _) = scene(shape, [1.0; 3]);
-    let second = Pair { window: Some(Window { start_zyx: [1, 3, 10], size_zyx: [5, 20, 16] }), ..pair.clone() };
+    let second = Pair { window: Some(StackWindow { start_zyx: [1, 3, 10], size_zyx: [5, 20, 16] }), ..pair.clone() };
     let sampler = sampler(&[pair, second], plain([4, 16, 16], TargetKind::Semantic));
     assert_eq!(sampler.tile_count(), 2 * 3 * 4 + 2 * 2);
     let mut seen = [std::collections::BTreeMap::new(), std::collections::BTreeMap::new()];
@@ -510,7 +510,7 @@ fn invalid_options_and_pairs_are_refused() {
     let open = |pair: Pair| Sources::open(&[pair], &SourceOptions::default()).unwrap_err().to_string();
     assert!(open(Pair::new("x", &pair.image.path, &other)).contains("[8, 20, 21]"));
     assert!(open(Pair::new("x", Path::new("none.tif"), &other)).contains("none.tif"));
-    let outside = Window { start_zyx: [0, 0, 15], size_zyx: [8, 20, usize::MAX] };
+    let outside = StackWindow { start_zyx: [0, 0, 15], size_zyx: [8, 20, usize::MAX] };
     assert!(open(Pair { window: Some(outside), ..pair.clone() }).contains("exceeds its shape"));
     assert!(Sources::open(&[], &SourceOptions::default()).is_err());
 }

@@ -330,8 +330,8 @@ fn varied_settings_are_reproducible_and_in_range() {
         assert_ne!(drawn[7].objects, drawn[8].objects);
         for settings in drawn {
             // Checks the ranges and cancels before the computation.
-            let told = simulate(&settings, |fraction| fraction > 0.0);
-            assert_eq!(told, Err(SimulateError::Cancelled), "{settings:?}");
+            let result = simulate(&settings, |fraction| fraction > 0.0);
+            assert_eq!(result, Err(SimulateError::Cancelled), "{settings:?}");
         }
     }
     for kind in Kind::ALL {

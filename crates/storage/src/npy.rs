@@ -1,8 +1,12 @@
-//! The header of NumPy's `.npy` format, versions 1.0 to 3.0: a Python dictionary with exactly the keys `descr`,
-//! `fortran_order` and `shape`.
+//! NumPy's `.npy` format, versions 1.0 to 3.0: its header, a Python dictionary with exactly the keys `descr`,
+//! `fortran_order` and `shape`, and the position of its samples.
 //!
 //! Format: <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>. The readers of images and of
 //! tensors both use this module, so that they interpret a file in the same way.
+
+mod array;
+
+pub use array::{ArrayLayout, SampleType, header_bytes, parse_array, read_layout};
 
 /// First bytes of every `.npy` file.
 pub const MAGIC: &[u8] = b"\x93NUMPY";
@@ -56,6 +60,17 @@ pub enum HeaderError {
     /// The samples are records or objects.
     #[error("its samples are records, not numbers")]
     Records,
+    /// The samples are of a type that is not supported: NumPy's code.
+    #[error("its sample type {0:?} is not supported")]
+    SampleType(String),
+    /// The file has fewer samples than the shape requires.
+    #[error("an array of shape {shape:?} does not fit into the file's {bytes} bytes of data")]
+    DoesNotFit {
+        /// Number of samples along each axis.
+        shape: Vec<usize>,
+        /// Number of bytes after the header.
+        bytes: u64,
+    },
 }
 
 /// A parsed header.

@@ -32,7 +32,7 @@ pub(crate) struct Progress {
 
 /// Plan of the rest of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub(crate) struct StepPlan {
     /// Total number of steps.
     pub steps: u64,
     /// Step after which the next validation follows.
@@ -146,7 +146,7 @@ impl Budget<'_> {
 
     /// Returns the plan of the rest of the run. The total is never less than the steps done, and equal to them if no
     /// time is left.
-    pub(crate) fn plan(&self, costs: Costs, now: Progress) -> Plan {
+    pub(crate) fn plan(&self, costs: Costs, now: Progress) -> StepPlan {
         let requested = self.requested_steps();
         let (by_time, left) = match self.total_secs() {
             None => (None, self.validations.max(1)),
@@ -163,7 +163,7 @@ impl Budget<'_> {
         let steps = by_time.into_iter().chain(requested).min().unwrap_or(1).max(now.step).max(1);
         let last = now.last_validation.min(now.step);
         let next = last + (steps - last).div_ceil(left.max(1) as u64);
-        Plan { steps, next_validation: next.clamp(now.step + 1, steps.max(now.step + 1)) }
+        StepPlan { steps, next_validation: next.clamp(now.step + 1, steps.max(now.step + 1)) }
     }
 
     /// Returns whether the rest of the time budget is needed for validation and finalizing, so that no further step is

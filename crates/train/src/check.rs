@@ -5,7 +5,7 @@ use crate::data::{check_pairs, find, split_pairs, typical_voxel_um};
 use crate::error::data_error;
 use crate::problems;
 use cytoscope_pipeline::{Context, JobError};
-use cytoscope_samples::{Dataset, Report, SamplesError, Split, Task};
+use cytoscope_samples::{Dataset, Report, SamplesError, Split, TrainingTask};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CheckJob {
     /// The task: segmentation or label-free prediction.
-    pub task: Task,
+    pub task: TrainingTask,
     /// Folder or table (`.csv`) of the training pairs.
     pub data: PathBuf,
     /// Training settings.

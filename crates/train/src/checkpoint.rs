@@ -13,13 +13,12 @@ use crate::history::History;
 use crate::job::TrainJob;
 use crate::step::ModelState;
 use cytoscope_graph::Tensor;
-use cytoscope_graph::package::PACKAGE_KIND;
+use cytoscope_model_package::PACKAGE_KIND;
 use cytoscope_pipeline::JobError;
-use cytoscope_storage::folder;
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write;
-use cytoscope_storage::{StorageError, target};
+use cytoscope_storage::{StorageError, folder, target};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
@@ -141,11 +140,7 @@ impl TrainState {
 
     /// Checks counters and factors: the file may be damaged or edited by hand.
     fn check(&self, path: &Path) -> Result<(), JobError> {
-        let bad = |problem: String| JobError::Mismatch {
-            path: path.to_owned(),
-            problem,
-            next_step: "use --restart instead of --resume to start over".to_owned(),
-        };
+        let bad = |problem: String| bad(path, problem);
         self.config.check().map_err(|e| bad(format!("its settings are invalid: {e}")))?;
         let counts = [
             ("step", self.step, MAX_COUNT),
@@ -198,6 +193,14 @@ impl CheckpointSummary {
 /// [`JobError`] with the file at fault and what is wrong with it.
 pub fn check_checkpoint(folder: &Path) -> Result<(), JobError> {
     RunFolder { path: folder.to_owned() }.load().map(drop)
+}
+
+/// Checks that `bytes` are a tensor file of a checkpoint: safetensors of 32-bit floats. `path` is named in errors.
+///
+/// # Errors
+/// [`JobError`] with what is wrong with the file.
+pub fn check_checkpoint_tensors(path: &Path, bytes: &[u8]) -> Result<(), JobError> {
+    parse_tensors(path, bytes).map(drop)
 }
 
 /// The checkpoint folder of a training run.
@@ -308,27 +311,7 @@ impl RunFolder {
         state.optimizer_steps = model.optimizer_steps;
         (state.loss_scale, state.steady_steps) = (model.loss_scale, model.steady_steps);
         state.version = VERSION;
-        let mut tensors: Vec<(String, &Tensor)> = Vec::new();
-        for (i, name) in names.iter().enumerate() {
-            for (part, list) in [
-                ("value", &model.values),
-                ("first", &model.first_moment),
-                ("second", &model.second_moment),
-                ("average", &model.average),
-            ] {
-                tensors.extend(list.get(i).map(|t| (format!("{part}/{name}"), t)));
-            }
-        }
-        tensors.extend(model.running_stats.iter().map(|(name, t)| (format!("running/{name}"), t)));
-        // safetensors stores little-endian bytes, which all supported machines use.
-        let views: Vec<(String, TensorView<'_>)> = tensors
-            .into_iter()
-            .filter_map(|(name, tensor)| {
-                let bytes = bytes_of(tensor.as_f32()?);
-                Some((name, TensorView::new(Dtype::F32, tensor.shape().to_vec(), bytes).ok()?))
-            })
-            .collect();
-        let bytes = safetensors::serialize(views, None).map_err(|e| JobError::Panicked(e.to_string()))?;
+        let bytes = tensor_file(names, model)?;
         atomic_write(&self.path.join(&state.tensors), &bytes)?;
         let json = serde_json::to_vec_pretty(state).map_err(|e| JobError::Panicked(e.to_string()))?;
         atomic_write(&self.json(), &json)?;
@@ -343,11 +326,6 @@ impl RunFolder {
 
     /// Reads the state of the run and the tensors by name.
     pub(crate) fn load(&self) -> Result<(TrainState, BTreeMap<String, Tensor>), JobError> {
-        let bad = |path: &Path, problem: String| JobError::Mismatch {
-            path: path.to_owned(),
-            problem,
-            next_step: "use --restart instead of --resume to start over".to_owned(),
-        };
         let path = self.json();
         let bytes = read(&path, MAX_JSON_BYTES)?;
         let state: TrainState =
@@ -361,20 +339,67 @@ impl RunFolder {
             return Err(bad(&path, "it does not name a tensors file".to_owned()));
         }
         let path = self.path.join(&state.tensors);
-        let bytes = read(&path, MAX_TENSOR_BYTES)?;
-        let file = SafeTensors::deserialize(&bytes).map_err(|e| bad(&path, e.to_string()))?;
-        let mut tensors = BTreeMap::new();
-        for (name, view) in file.tensors() {
-            if view.dtype() != Dtype::F32 {
-                return Err(bad(&path, format!("\"{name}\" is {:?}, expected F32", view.dtype())));
-            }
-            let values: Vec<f32> =
-                view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-            let tensor = Tensor::new(view.shape(), values).map_err(|e| bad(&path, e.to_string()))?;
-            tensors.insert(name, tensor);
-        }
+        let tensors = parse_tensors(&path, &read(&path, MAX_TENSOR_BYTES)?)?;
         Ok((state, tensors))
     }
+}
+
+/// An error of a checkpoint file that cannot be used.
+fn bad(path: &Path, problem: String) -> JobError {
+    JobError::Mismatch {
+        path: path.to_owned(),
+        problem,
+        next_step: "use --restart instead of --resume to start over".to_owned(),
+    }
+}
+
+/// The content of a tensor file: parameters, optimizer state, EMA and batch norm statistics by name.
+fn tensor_file(names: &[String], model: &ModelState) -> Result<Vec<u8>, JobError> {
+    let mut tensors: Vec<(String, &Tensor)> = Vec::new();
+    for (part, list) in [
+        ("value", &model.values),
+        ("first", &model.first_moment),
+        ("second", &model.second_moment),
+        ("average", &model.average),
+    ] {
+        // Some optimizers have no second moments, and the EMA is optional; any other length would drop tensors.
+        let is_absent = list.is_empty() && matches!(part, "second" | "average");
+        if !is_absent && list.len() != names.len() {
+            let problem = format!("checkpoint: {} tensors \"{part}\" for {} parameters", list.len(), names.len());
+            return Err(JobError::Panicked(problem));
+        }
+        tensors.extend(names.iter().zip(list).map(|(name, t)| (format!("{part}/{name}"), t)));
+    }
+    tensors.extend(model.running_stats.iter().map(|(name, t)| (format!("running/{name}"), t)));
+    // safetensors stores little-endian bytes, which all supported machines use.
+    let views = tensors
+        .into_iter()
+        .map(|(name, tensor)| {
+            let values = tensor.as_f32().ok_or_else(|| {
+                JobError::Panicked(format!("checkpoint: \"{name}\" is {:?}, expected F32", tensor.dtype()))
+            })?;
+            let view = TensorView::new(Dtype::F32, tensor.shape().to_vec(), bytes_of(values))
+                .map_err(|e| JobError::Panicked(format!("checkpoint: \"{name}\": {e}")))?;
+            Ok::<_, JobError>((name, view))
+        })
+        .collect::<Result<Vec<_>, JobError>>()?;
+    safetensors::serialize(views, None).map_err(|e| JobError::Panicked(e.to_string()))
+}
+
+/// Reads the tensors by name.
+fn parse_tensors(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, JobError> {
+    let file = SafeTensors::deserialize(bytes).map_err(|e| bad(path, e.to_string()))?;
+    let mut tensors = BTreeMap::new();
+    for (name, view) in file.tensors() {
+        if view.dtype() != Dtype::F32 {
+            return Err(bad(path, format!("\"{name}\" is {:?}, expected F32", view.dtype())));
+        }
+        let values: Vec<f32> =
+            view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        let tensor = Tensor::new(view.shape(), values).map_err(|e| bad(path, e.to_string()))?;
+        tensors.insert(name, tensor);
+    }
+    Ok(tensors)
 }
 
 /// Copies the saved tensors and counters into a network state with the same parameter names and shapes.
@@ -387,11 +412,8 @@ pub(crate) fn restore(
 ) -> Result<(), JobError> {
     let take = |key: String, to: &mut Tensor| -> Result<(), JobError> {
         let found = tensors.get(&key).filter(|t| t.shape() == to.shape());
-        *to = found.cloned().ok_or_else(|| JobError::Mismatch {
-            path: path.to_owned(),
-            problem: format!("it has no tensor \"{key}\" of shape {:?}", to.shape()),
-            next_step: "use --restart instead of --resume to start over".to_owned(),
-        })?;
+        *to =
+            found.cloned().ok_or_else(|| bad(path, format!("it has no tensor \"{key}\" of shape {:?}", to.shape())))?;
         Ok(())
     };
     for (i, name) in names.iter().enumerate() {
@@ -418,11 +440,7 @@ fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, JobError> {
     let file = open_regular(path).map_err(io_error(path))?;
     let size = file.metadata().map_err(io_error(path))?.len();
     if size > max_bytes {
-        return Err(JobError::Mismatch {
-            path: path.to_owned(),
-            problem: format!("it has {size} bytes, expected at most {max_bytes}"),
-            next_step: "use --restart instead of --resume to start over".to_owned(),
-        });
+        return Err(bad(path, format!("it has {size} bytes, expected at most {max_bytes}")));
     }
     let mut bytes = Vec::new();
     file.take(max_bytes).read_to_end(&mut bytes).map_err(io_error(path))?;
@@ -431,4 +449,38 @@ fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, JobError> {
 
 fn bytes_of(values: &[f32]) -> &[u8] {
     bytemuck::cast_slice(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(values: Vec<Tensor>) -> ModelState {
+        ModelState {
+            first_moment: values.clone(),
+            second_moment: Vec::new(),
+            average: Vec::new(),
+            running_stats: BTreeMap::new(),
+            optimizer_steps: 0,
+            loss_scale: 1.0,
+            steady_steps: 0,
+            values,
+        }
+    }
+
+    #[test]
+    fn saved_tensors_are_read_back_and_none_is_dropped() {
+        let names = ["a".to_owned(), "b".to_owned()];
+        let floats = |v: f32| Tensor::vector(vec![v, -v]);
+        let bytes = tensor_file(&names, &model(vec![floats(1.0), floats(2.0)])).unwrap();
+        let tensors = parse_tensors(Path::new("t"), &bytes).unwrap();
+        assert_eq!(tensors.keys().collect::<Vec<_>>(), ["first/a", "first/b", "value/a", "value/b"]);
+        assert_eq!(tensors["value/b"], floats(2.0));
+
+        let missing = tensor_file(&names, &model(vec![floats(1.0)])).unwrap_err().to_string();
+        assert!(missing.contains("1 tensors \"value\" for 2 parameters"), "{missing}");
+        let integers = Tensor::vector(vec![1i64, 2]);
+        let wrong = tensor_file(&names, &model(vec![floats(1.0), integers])).unwrap_err().to_string();
+        assert!(wrong.contains("\"value/b\""), "{wrong}");
+    }
 }

@@ -1,8 +1,8 @@
 //! All training settings with their defaults. The `--config` option of the command line reads them from a TOML file.
 
 use crate::error::wrong_use;
-use cytoscope_graph::ElementType;
-use cytoscope_graph::training::{Decay, Loss, LossKind, LossTerm, Optimizer, Schedule};
+use cytoscope_autodiff::{Decay, Schedule};
+use cytoscope_graph::{ElementType, Loss, LossKind, LossTerm, Optimizer};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{DiameterRequest, JobError, MAX_THREADS};
 use cytoscope_samples::{AugmentOptions, ChannelPair, FindOptions, Normalise, SpacingOrder, TargetKind};

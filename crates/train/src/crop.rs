@@ -1,7 +1,7 @@
 //! Crops of stacks that are too large to be validated completely.
 
 use crate::validator::Stack;
-use cytoscope_samples::Window;
+use cytoscope_samples::StackWindow;
 
 /// Bisection steps in the search for the edge length of a box: enough for single-voxel precision on any stack.
 const HALVINGS: usize = 60;
@@ -38,7 +38,12 @@ fn centre((values, shape): &Stack, ignored: Option<f32>) -> [f64; 3] {
 
 /// Returns a window with at most `voxels` voxels around the centroid of the foreground, or `None` if the whole stack is
 /// no larger.
-pub(crate) fn crop_window(truth: &Stack, voxel_um: [f64; 3], ignored: Option<f32>, voxels: usize) -> Option<Window> {
+pub(crate) fn crop_window(
+    truth: &Stack,
+    voxel_um: [f64; 3],
+    ignored: Option<f32>,
+    voxels: usize,
+) -> Option<StackWindow> {
     let shape = truth.1;
     if volume(shape) <= voxels {
         return None;
@@ -49,11 +54,11 @@ pub(crate) fn crop_window(truth: &Stack, voxel_um: [f64; 3], ignored: Option<f32
         let start = (centre[a] - size_zyx[a] as f64 / 2.0).max(0.0) as usize;
         start.min(shape[a].saturating_sub(size_zyx[a]))
     });
-    Some(Window { start_zyx, size_zyx })
+    Some(StackWindow { start_zyx, size_zyx })
 }
 
 /// Returns the values inside a window of a stack.
-pub(crate) fn crop((values, shape): &Stack, window: &Window) -> Stack {
+pub(crate) fn crop((values, shape): &Stack, window: &StackWindow) -> Stack {
     let ([z0, y0, x0], [nz, ny, nx]) = (window.start_zyx, window.size_zyx);
     let rows = (z0..z0 + nz).flat_map(|z| (y0..y0 + ny).map(move |y| (z * shape[1] + y) * shape[2] + x0));
     let values = rows.flat_map(|row| values.get(row..row + nx).unwrap_or_default().iter().copied()).collect();

@@ -6,7 +6,7 @@ use crate::planning::budget_too_small;
 use crate::problems;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_samples::{
-    CheckOptions, Dataset, Pair, Report, SamplesError, Split, SplitOptions, TargetKind, Task, check_with,
+    CheckOptions, Dataset, Pair, Report, SamplesError, Split, SplitOptions, TargetKind, TrainingTask, check_with,
     find_pairs_with, split,
 };
 use std::ops::ControlFlow;
@@ -39,7 +39,7 @@ pub(crate) struct Data {
 pub(crate) fn load(
     context: &Context,
     path: &Path,
-    task: Task,
+    task: TrainingTask,
     config: &TrainConfig,
     seed: u64,
     keep: Option<&[String]>,
@@ -78,7 +78,11 @@ pub(crate) fn load(
 }
 
 /// Finds the pairs according to the data settings. The outer error is that of invalid settings.
-pub(crate) fn find(path: &Path, task: Task, config: &TrainConfig) -> Result<Result<Dataset, SamplesError>, JobError> {
+pub(crate) fn find(
+    path: &Path,
+    task: TrainingTask,
+    config: &TrainConfig,
+) -> Result<Result<Dataset, SamplesError>, JobError> {
     config.data.check()?;
     let found = find_pairs_with(path, task, &config.data.find_options());
     Ok(found.map(|mut dataset| {
@@ -244,10 +248,10 @@ mod tests {
         write_time_series(folder.path(), 0..5);
         let context = Context::default();
         let plain = TrainConfig::default();
-        assert!(load(&context, folder.path(), Task::Segmentation, &plain, 1, None, None).is_err());
+        assert!(load(&context, folder.path(), TrainingTask::Segmentation, &plain, 1, None, None).is_err());
         let text = "[data]\nsame_file = true\nimage_channel = 0\ntarget_channel = 1\ntime = 1\n";
         let config: TrainConfig = toml::from_str(text).unwrap();
-        let task = Task::Segmentation;
+        let task = TrainingTask::Segmentation;
         let load = |keep: Option<&[String]>| load(&context, folder.path(), task, &config, 1, keep, None).unwrap();
         let first = load(None);
         assert!(first.report.pairs.iter().all(|p| p.usable && p.objects == Some(4)), "{:#?}", first.report.problems);

@@ -2,15 +2,15 @@
 
 use crate::config::TrainConfig;
 use crate::error::model_error;
-use crate::job::auto;
 use crate::network;
 use crate::setup::{engine, stepper_options};
 use crate::step::Stepper;
+use cytoscope_engine::DeviceRequest;
 use cytoscope_graph::Tensor;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_profile::Recorder;
-use cytoscope_samples::Task;
+use cytoscope_samples::TrainingTask;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ const STEPS_SHARE: f64 = 0.75;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EstimateJob {
     /// The task: segmentation or label-free prediction.
-    pub task: Task,
+    pub task: TrainingTask,
     /// Start model: a package by path or name, or `scratch`.
     pub from: String,
     /// Training settings.
@@ -36,8 +36,8 @@ pub struct EstimateJob {
     #[serde(default)]
     pub threads: usize,
     /// Device that computes training steps, or `auto` for the CPU.
-    #[serde(default = "auto")]
-    pub device: String,
+    #[serde(default)]
+    pub device: DeviceRequest,
 }
 
 /// Estimated cost of a training run.
@@ -77,7 +77,7 @@ impl EstimateJob {
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<Estimate, JobError> {
         self.config.check()?;
         let start = network::load_start_model(&self.from, self.task, &self.config, self.voxel_um, 0)?;
-        let engine = engine(&self.device, devices)?;
+        let engine = engine(self.device, devices)?;
         let recorder = Recorder::totals_only();
         let options = stepper_options(&self.config, &start, engine.device().id, self.threads, &recorder)?;
         let shape = options.shape.clone();

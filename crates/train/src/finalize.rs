@@ -8,17 +8,17 @@ use crate::job::{ChosenNetwork, Quantized, TrainReport};
 use crate::package::{self, Description, Example};
 use crate::previews::{self, Thumbnail};
 use crate::qat::QatTrainer;
+use crate::record::{RunFacts, training_record};
 use crate::train::{LoopOutcome, Training};
 use crate::tuning::{self, TuneEffort};
 use crate::validator::{Scores, calibration_file};
 use cytoscope_engine::Precision;
-use cytoscope_graph::package::Package;
+use cytoscope_model_package::Package;
 use cytoscope_pipeline::quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_samples::TargetKind;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::Replaced;
-use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -141,23 +141,25 @@ impl Training<'_> {
     }
 
     fn record(&self, state: &TrainState, before: Option<&Scores>, parameters: usize) -> serde_json::Value {
-        json!({
-            "program": format!("cytoscope {}", env!("CARGO_PKG_VERSION")),
-            "from": self.start.name,
-            "seed": self.job.seed,
-            "steps": state.step,
-            "epoch_steps": self.epoch_steps,
-            "batch": self.batch * self.config.accumulate,
-            "patch_zyx": self.patch,
-            "parameters": parameters,
-            "train": self.train_pairs.iter().map(|p| &p.name).collect::<Vec<_>>(),
-            "validation": self.validator.cases.iter().map(|c| &c.name).collect::<Vec<_>>(),
-            "before": before.map(|s| &s.scores),
-            "best": state.best.map(|(score, step)| json!({"score": score, "step": step})),
-            "rescues": state.rollbacks,
-            "seconds": self.seconds(state),
-            "settings": self.config,
-            "history": state.history,
+        training_record(&RunFacts {
+            start: &self.start.name,
+            seed: self.job.seed,
+            steps: state.step,
+            epoch_steps: self.epoch_steps,
+            batch: self.batch * self.config.accumulate,
+            patch_zyx: self.patch,
+            parameters,
+            data: &self.job.data,
+            train: &self.train_pairs,
+            validation: &self.validator.pairs,
+            scored: self.validator.cases.len(),
+            before: before.map(|s| &s.scores),
+            best: state.best,
+            rollbacks: state.rollbacks,
+            seconds: self.seconds(state),
+            validation_secs: state.validating_secs,
+            config: &self.config,
+            history: &state.history,
         })
     }
 
@@ -250,7 +252,7 @@ impl Training<'_> {
                 break;
             }
             let started = Instant::now();
-            let teacher = QatTrainer {
+            let trainer = QatTrainer {
                 minutes: left().map(|m| m - overhead_mins),
                 threads: self.job.threads,
                 ..QatTrainer::default()
@@ -265,7 +267,7 @@ impl Training<'_> {
                 without_float: false,
                 overwrite: Overwrite::Refuse,
             };
-            let scored = job.run_with(&quiet, Some(&teacher)).and_then(|report| {
+            let scored = job.run_with(&quiet, Some(&trainer)).and_then(|report| {
                 let quantized = Quantized {
                     float_bytes: report.float_bytes,
                     int8_bytes: report.int8_bytes,

@@ -5,10 +5,11 @@ use crate::config::TrainConfig;
 use crate::history::History;
 use crate::train;
 use crate::validator::PairScore;
+use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::quantize::TileTime;
 use cytoscope_pipeline::{Context, JobError};
-use cytoscope_samples::Task;
+use cytoscope_samples::TrainingTask;
 use cytoscope_storage::Overwrite;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainJob {
     /// The task: segmentation or label-free prediction.
-    pub task: Task,
+    pub task: TrainingTask,
     /// Folder or table (`.csv`) of the training pairs.
     pub data: PathBuf,
     /// Start model: a package by path or name, or `scratch`.
@@ -45,15 +46,11 @@ pub struct TrainJob {
     #[serde(default)]
     pub without_int8: bool,
     /// Device that computes training steps, or `auto` for the CPU. Everything else runs on the CPU.
-    #[serde(default = "auto")]
-    pub device: String,
+    #[serde(default)]
+    pub device: DeviceRequest,
     /// What to do with a file or folder at `out` that is not a Cytoscope package.
     #[serde(default)]
     pub overwrite: Overwrite,
-}
-
-pub(crate) fn auto() -> String {
-    "auto".to_owned()
 }
 
 /// Which network the package contains.

@@ -4,7 +4,7 @@
 //! This crate owns the training job ([`TrainJob`]) and its settings ([`TrainConfig`]), the training loop with its
 //! budget, checkpoints and rollbacks, validation through the prediction pipeline (tiles, objects, scores), and the
 //! package that is written. Pairs, patches and targets come from [`cytoscope_samples`]; gradients are graphs
-//! ([`cytoscope_graph::training`]) that an engine runs.
+//! ([`cytoscope_autodiff`]) that an engine runs.
 //!
 //! While a training run is in progress, its state is in a folder beside the package. A run can be stopped or killed at
 //! any time; resumed, it continues with the same loss curve. Failures are [`cytoscope_pipeline::JobError`]; the last
@@ -29,6 +29,7 @@ mod planning;
 mod previews;
 mod problems;
 mod qat;
+mod record;
 mod scoring;
 mod setup;
 mod step;
@@ -37,7 +38,7 @@ mod tuning;
 mod validator;
 
 pub use check::{CheckJob, CheckReport};
-pub use checkpoint::{CheckpointSummary, check_checkpoint};
+pub use checkpoint::{CheckpointSummary, check_checkpoint, check_checkpoint_tensors};
 pub use config::{
     BudgetConfig, DataConfig, LossConfig, NetworkConfig, OptimizerConfig, ScheduleConfig, TrainConfig, TrainPrecision,
     ValidationConfig,

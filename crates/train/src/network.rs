@@ -2,13 +2,14 @@
 
 use crate::config::TrainConfig;
 use crate::error::{model_error, wrong_use};
-use cytoscope_graph::builders::{UNet3d, Upsampling, Weights, unet3d};
-use cytoscope_graph::package::{Package, Processing, StatisticsAxes};
-use cytoscope_graph::training::prepare;
-use cytoscope_graph::{Activation, BinaryOp, Graph, Node, Op, Tensor, ValueId, infer_shapes, passes};
+use cytoscope_autodiff::prepare;
+use cytoscope_builders::{UNet3d, Upsampling, Weights, unet3d};
+use cytoscope_graph::{Activation, BinaryOp, Graph, Node, Op, Tensor, ValueId};
+use cytoscope_model_package::{Package, Processing, StatisticsAxes};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_passes::infer_shapes;
 use cytoscope_pipeline::{JobError, Model, find_model, model_folders};
-use cytoscope_samples::{Normalise, TargetKind, Task};
+use cytoscope_samples::{Normalise, TargetKind, TrainingTask};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -56,7 +57,7 @@ fn resolve_trainable(name: &str) -> String {
 /// in µm, from which the strides of a new network are derived.
 pub(crate) fn load_start_model(
     from: &str,
-    task: Task,
+    task: TrainingTask,
     config: &TrainConfig,
     voxel_um: Option<[f64; 3]>,
     seed: u64,
@@ -67,8 +68,15 @@ pub(crate) fn load_start_model(
     let path = find_model(&resolve_trainable(from))?;
     let shown = path.display().to_string();
     let package = Package::open(&path).map_err(|e| JobError::model(&*shown, e))?;
-    let declared: Option<TargetKind> =
-        package.config().get("target").and_then(|t| serde_json::from_value(t.clone()).ok());
+    let declared: Option<TargetKind> = match package.config().get("target").filter(|t| !t.is_null()) {
+        None => None,
+        Some(target) => Some(serde_json::from_value(target.clone()).map_err(|e| {
+            JobError::model(
+                &*shown,
+                format!("config.cytoscope.target is {target}, expected a target of training ({e})"),
+            )
+        })?),
+    };
     let has_segment = package.config().get("segment").is_some();
     let source = match (package.is_int8(), &package.float_graph) {
         (true, Some(float)) => float.clone(),
@@ -83,8 +91,8 @@ pub(crate) fn load_start_model(
     }
     let mut graph = prepare(&source).map_err(model_error(&shown))?;
     graph.outputs.truncate(1);
-    passes::fold_batch_norm(&mut graph).map_err(model_error(&shown))?;
-    passes::eliminate_dead(&mut graph);
+    cytoscope_passes::fold_batch_norm(&mut graph).map_err(model_error(&shown))?;
+    cytoscope_passes::eliminate_dead(&mut graph);
     let target = target(task, config, declared, known.output_channels);
     let comparable = target.channels() == known.output_channels && declared.is_none_or(|d| d == target);
     if target.channels() != known.output_channels {
@@ -126,9 +134,9 @@ pub(crate) fn load_start_model(
     })
 }
 
-fn target(task: Task, config: &TrainConfig, declared: Option<TargetKind>, channels: usize) -> TargetKind {
+fn target(task: TrainingTask, config: &TrainConfig, declared: Option<TargetKind>, channels: usize) -> TargetKind {
     match (task, config.target, declared) {
-        (Task::LabelFree, ..) => TargetKind::Regression,
+        (TrainingTask::LabelFree, ..) => TargetKind::Regression,
         (_, Some(requested), _) => requested,
         (_, None, Some(declared)) if declared.of_labels() => declared,
         _ if channels == 1 => TargetKind::Semantic,
@@ -136,7 +144,12 @@ fn target(task: Task, config: &TrainConfig, declared: Option<TargetKind>, channe
     }
 }
 
-fn scratch(task: Task, config: &TrainConfig, voxel_um: Option<[f64; 3]>, seed: u64) -> Result<StartModel, JobError> {
+fn scratch(
+    task: TrainingTask,
+    config: &TrainConfig,
+    voxel_um: Option<[f64; 3]>,
+    seed: u64,
+) -> Result<StartModel, JobError> {
     let target = target(task, config, None, 2);
     if target == TargetKind::Flow {
         return Err(wrong_use("the target flow cannot be segmented yet: use instances, boundary or distance"));
@@ -289,7 +302,7 @@ fn new_head(graph: &mut Graph, channels: usize, seed: u64) -> Option<()> {
             value.shape = None;
         }
     }
-    passes::eliminate_dead(graph);
+    cytoscope_passes::eliminate_dead(graph);
     Some(())
 }
 

@@ -3,8 +3,8 @@
 use crate::error::model_error;
 use crate::history::History;
 use crate::network::StartModel;
-use cytoscope_graph::package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec};
 use cytoscope_graph::{Graph, Tensor};
+use cytoscope_model_package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{JobError, packages};
 use cytoscope_samples::{Normalise, TargetKind};
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn a_card_shows_its_images() {
         let example =
-            Example { file: "example_0.png".to_owned(), png: Vec::new(), caption: "The best, a_1".to_owned() };
+            Example { file: "example_0.png".to_owned(), png: Vec::new(), caption: "Best score: a_1".to_owned() };
         let history = History {
             validations: vec![crate::ValidationPoint {
                 step: 1,
@@ -262,7 +262,7 @@ mod tests {
             ..History::default()
         };
         let text = card("m", &[], &history, "Dice", "Left: truth.", &[example]);
-        assert!(text.contains("![The best, a\\_1](example_0.png)") && text.contains("](curves.svg)"), "{text}");
+        assert!(text.contains("![Best score: a\\_1](example_0.png)") && text.contains("](curves.svg)"), "{text}");
         // Without images there are no links.
         assert!(!card("m", &[], &History::default(), "Dice", "", &[]).contains("]("));
     }

@@ -9,7 +9,7 @@ use crate::scoring::ScoredNetwork;
 use crate::step::Stepper;
 use crate::train::Training;
 use cytoscope_graph::{ElementType, Graph};
-use cytoscope_pipeline::{CancelToken, JobError};
+use cytoscope_pipeline::{CancelToken, Event, JobError, TrainingPlan};
 use std::time::{Duration, Instant};
 
 /// Number of steps that are timed before the first plan.
@@ -135,20 +135,26 @@ impl Training<'_> {
         Ok(extent)
     }
 
-    fn note_plan(&self, state: &TrainState, stepper: &Stepper) {
-        let context = self.context;
+    /// Returns the current plan with its costs.
+    fn summary(&self, state: &TrainState, stepper: &Stepper) -> TrainingPlan {
         let (costs, steps) = (self.costs(state), state.steps);
         let validations = self.budget().validations_planned(costs, self.progress(state));
-        context.note(format!(
-            "{} trainable parameters; a step takes {:.2} s, a validation {:.1} s; {steps} steps are planned \
-             ({:.1} epochs, about {:.0} minutes); {:.0} MiB for activations.",
-            stepper.parameter_count(),
-            costs.step,
-            costs.validation,
-            steps as f64 / self.epoch_steps.max(1) as f64,
-            (steps as f64 * costs.step + validations as f64 * costs.validation) / 60.0,
-            stepper.arena_bytes() as f64 / f64::from(1 << 20),
-        ));
+        TrainingPlan {
+            parameters: stepper.parameter_count(),
+            step_secs: costs.step,
+            validation_secs: costs.validation,
+            steps,
+            epochs: steps as f64 / self.epoch_steps.max(1) as f64,
+            minutes: (steps as f64 * costs.step + validations as f64 * costs.validation) / 60.0,
+            activation_bytes: stepper.arena_bytes(),
+        }
+    }
+
+    fn note_plan(&self, state: &TrainState, stepper: &Stepper) {
+        let context = self.context;
+        let plan = self.summary(state, stepper);
+        context.emit(&Event::Planned(plan));
+        context.note(plan.sentence());
         if let (Some(mixed_precision), Some(half)) = (stepper.mixed_precision(), self.config.precision.half()) {
             context.note(format!(
                 "Mixed precision: {} operators compute in {half}; parameters, norms and the loss use {}.",
@@ -205,7 +211,7 @@ impl Training<'_> {
     }
 
     /// Applies what has changed since the checkpoint: the budget and the training data.
-    pub(crate) fn apply_changes(&self, state: &mut TrainState) -> Result<(), JobError> {
+    pub(crate) fn apply_changes(&self, state: &mut TrainState, stepper: &Stepper) -> Result<(), JobError> {
         if state.config.budget != self.config.budget {
             state.config = self.config.clone();
             state.ended = false;
@@ -215,6 +221,7 @@ impl Training<'_> {
             state.next_validation = plan.next_validation;
             state.validation_due |= state.step == state.steps && !self.validator.is_empty() && !is_scored(state);
             let sentence = format!("The training budget was changed: {} steps are planned now.", state.steps);
+            self.context.emit(&Event::Planned(self.summary(state, stepper)));
             self.context.note(sentence);
         }
         if state.data_fingerprint != self.fingerprint {

@@ -5,7 +5,7 @@
 //! the stacks.
 
 use crate::validator::{PairScore, Validator, read_zyx};
-use cytoscope_samples::{ImageRef, TargetKind, Window};
+use cytoscope_samples::{ImageRef, StackWindow, TargetKind};
 use image::ImageEncoder;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 
@@ -117,7 +117,7 @@ impl Previews {
             let (truth, shape) = validator.truth(i)?;
             let z = fullest_slice(truth, shape, labels);
             let [_, ny, nx] = shape;
-            let window = Window { start_zyx: [z, 0, 0], size_zyx: [1, ny, nx] };
+            let window = StackWindow { start_zyx: [z, 0, 0], size_zyx: [1, ny, nx] };
             let (image, read) = read_zyx(&ImageRef::of(&case.image), Some(window)).ok()?;
             let image = Thumbnail::of(&image, read[1], read[2], false)?;
             let truth = Thumbnail::of(slice(truth, shape, z)?, ny, nx, labels)?;

@@ -2,9 +2,9 @@
 
 use crate::error::{engine_error, model_error};
 use crate::step::{StepOutput, Stepper, StepperOptions};
+use cytoscope_autodiff::{Decay, FakeQuantized, Schedule, fake_quantized};
 use cytoscope_engine::{CompileOptions, DeviceId, Engine};
-use cytoscope_graph::training::{Decay, FakeQuantized, Loss, LossKind, LossTerm, Optimizer, Schedule, fake_quantized};
-use cytoscope_graph::{Graph, Tensor};
+use cytoscope_graph::{Graph, Loss, LossKind, LossTerm, Optimizer, Tensor};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::quantize::{QatOutcome, QatTask, QuantizationAwareTraining};
 use cytoscope_pipeline::{Context, JobError};
@@ -86,28 +86,29 @@ impl QatTrainer {
 }
 
 impl QuantizationAwareTraining for QatTrainer {
-    fn train(&self, context: &Context, lesson: &QatTask<'_>) -> Result<QatOutcome, JobError> {
+    fn train(&self, context: &Context, task: &QatTask<'_>) -> Result<QatOutcome, JobError> {
         let started = Instant::now();
         let bad = model_error("the quantized network");
-        let fake = fake_quantized(lesson.quantized, lesson.float).map_err(&bad)?;
+        let fake = fake_quantized(task.quantized, task.float).map_err(&bad)?;
         let engine = Devices::cpu_only().engine(DeviceId::Cpu).map_err(engine_error)?;
         let on = engine.as_ref();
-        let first = lesson.tiles.first().ok_or_else(|| crate::error::wrong_use("there are no tiles to train on"))?;
+        let first = task.tiles.first().ok_or_else(|| crate::error::wrong_use("there are no tiles to train on"))?;
         let shape = first.shape().to_vec();
         // All steps use one compiled graph, hence one tile shape; few tiles differ from it.
-        let tiles: Vec<&Tensor> = lesson.tiles.iter().filter(|t| t.shape() == shape).collect();
+        let tiles: Vec<&Tensor> = task.tiles.iter().filter(|t| t.shape() == shape).collect();
         let options =
             CompileOptions { threads: self.threads, recorder: Recorder::totals_only(), ..CompileOptions::default() };
-        let mut float_session =
-            on.compile(lesson.float, std::slice::from_ref(&shape), &options).map_err(engine_error)?;
+        let mut float_session = on.compile(task.float, std::slice::from_ref(&shape), &options).map_err(engine_error)?;
         let mut output = |tile: &Tensor| -> Result<Tensor, JobError> {
             let made = float_session.run(std::slice::from_ref(tile)).map_err(engine_error)?.into_iter().next();
             made.ok_or_else(|| crate::error::wrong_use("the float network has no outputs"))
         };
         let expected: Vec<Tensor> = tiles.iter().map(|t| output(t)).collect::<Result<_, _>>()?;
         drop(float_session);
-        let squares: f64 =
-            expected.iter().filter_map(Tensor::as_f32).flatten().map(|v| f64::from(*v) * f64::from(*v)).sum();
+        let floats = expected.iter().map(Tensor::as_f32).collect::<Option<Vec<&[f32]>>>();
+        let floats =
+            floats.ok_or_else(|| crate::error::wrong_use("the float network's outputs are not 32-bit floats"))?;
+        let squares: f64 = floats.into_iter().flatten().map(|v| f64::from(*v) * f64::from(*v)).sum();
         let count: usize = expected.iter().map(Tensor::len).sum();
         let channels = expected.first().and_then(|t| t.shape().get(1)).copied().unwrap_or(1);
         let loss = loss(channels, squares / count.max(1) as f64);
@@ -119,7 +120,7 @@ impl QuantizationAwareTraining for QatTrainer {
         let weight = Tensor::new(one.clone(), vec![1.0f32; one.iter().product()]).map_err(&bad)?;
         let schedule = Schedule { peak: self.rate, warm_up: 0.05, decay: Decay::Cosine { end: 0.02 } };
         let limit = self.minutes.map(|m| Duration::from_secs_f64((m * 60.0).max(1.0)));
-        let mut best = QatOutcome { graph: lesson.quantized.clone(), error: lesson.before, steps: 0 };
+        let mut best = QatOutcome { graph: task.quantized.clone(), error: task.before, steps: 0 };
         let mut meter = context.meter("qat", self.steps, "steps");
         let mut taken = 0;
         while taken < self.steps {
@@ -141,8 +142,8 @@ impl QuantizationAwareTraining for QatTrainer {
             meter.add(1)?;
             let done = elapsed >= 1.0 || taken == self.steps;
             if done || taken * EVALUATIONS / self.steps > (taken - 1) * EVALUATIONS / self.steps {
-                let graph = self.quantized_graph(&fake, &stepper, lesson.quantized)?;
-                let error = (lesson.error)(&graph)?;
+                let graph = self.quantized_graph(&fake, &stepper, task.quantized)?;
+                let error = (task.error)(&graph)?;
                 if error < best.error {
                     best = QatOutcome { graph, error, steps: taken };
                 }

@@ -10,8 +10,8 @@ use crate::train::Training;
 use crate::tuning::{self, TuneEffort};
 use crate::validator::{Scores, Validator};
 use cytoscope_engine::Precision;
-use cytoscope_graph::package::{PACKAGE_KIND, Package};
-use cytoscope_graph::{Graph, passes};
+use cytoscope_graph::Graph;
+use cytoscope_model_package::{PACKAGE_KIND, Package};
 use cytoscope_pipeline::{Event, JobError};
 use cytoscope_samples::TargetKind;
 use serde_json::json;
@@ -58,7 +58,7 @@ impl Training<'_> {
         // Outputs for deep supervision are only needed in training.
         let mut first = graph.clone();
         first.outputs.truncate(1);
-        passes::eliminate_dead(&mut first);
+        cytoscope_passes::eliminate_dead(&mut first);
         package::write(&description, &first, to)
     }
 

@@ -91,8 +91,8 @@ pub(crate) fn stepper_options(
 }
 
 /// Returns the engine of the requested device, by default the CPU.
-pub(crate) fn engine(device: &str, devices: &Devices) -> Result<Box<dyn Engine>, JobError> {
-    let id = match device.parse().map_err(engine_error)? {
+pub(crate) fn engine(device: DeviceRequest, devices: &Devices) -> Result<Box<dyn Engine>, JobError> {
+    let id = match device {
         DeviceRequest::Device(id) => id,
         DeviceRequest::Auto => DeviceId::Cpu,
     };
@@ -143,7 +143,7 @@ pub(crate) fn prepare<'a>(
             start.name
         )));
     }
-    let engine = engine(&job.device, devices)?;
+    let engine = engine(job.device, devices)?;
     if engine.device().id != DeviceId::Cpu {
         let device = engine.device();
         context.emit(&Event::Device { id: device.id, name: device.name.clone(), why: "requested".to_owned() });

@@ -1,12 +1,10 @@
 //! Training steps on an engine: forward and backward pass, optimizer step, EMA and batch norm statistics.
 
 use crate::error::{engine_error, model_error};
+use cytoscope_autodiff::{GradientGraph, StepOptions, gradient_graph, set_constant, update_graph};
 use cytoscope_engine::{CompileOptions, Engine, Session};
-use cytoscope_graph::passes::{MixedPrecisionStats, RecomputeStats};
-use cytoscope_graph::training::{
-    GradientGraph, Hyper, Loss, Optimizer, StepOptions, gradient_graph, set_constant, update_graph,
-};
-use cytoscope_graph::{ElementType, Graph, Tensor, passes};
+use cytoscope_graph::{ElementType, Graph, Hyper, Loss, Optimizer, Tensor};
+use cytoscope_passes::{MixedPrecisionStats, RecomputeStats};
 use cytoscope_pipeline::JobError;
 use cytoscope_profile::Recorder;
 use std::collections::BTreeMap;
@@ -93,17 +91,20 @@ fn activation_budget(requested: Option<u64>) -> u64 {
     requested.or_else(|| cytoscope_profile::available_bytes().map(|b| b / 2)).unwrap_or(u64::MAX)
 }
 
-fn zeros(like: &[Tensor]) -> Vec<Tensor> {
-    like.iter().map(|t| Tensor::new(t.shape(), vec![0.0f32; t.len()])).filter_map(Result::ok).collect()
+fn zeros(like: &[Tensor]) -> Result<Vec<Tensor>, JobError> {
+    let made: Result<Vec<Tensor>, _> = like.iter().map(|t| Tensor::new(t.shape(), vec![0.0f32; t.len()])).collect();
+    made.map_err(model_error("the network"))
 }
 
-/// Computes `to = keep · to + share · from`.
-fn blend(to: &mut Tensor, from: &Tensor, keep: f32, share: f32) {
-    let (Some(a), Some(b)) = (to.as_f32(), from.as_f32()) else { return };
+/// Computes `to = keep · to + share · from` for 32-bit floats of the same number.
+fn blend(to: &mut Tensor, from: &Tensor, keep: f32, share: f32) -> Result<(), JobError> {
+    let (Some(a), Some(b)) = (to.as_f32(), from.as_f32().filter(|b| b.len() == to.len())) else {
+        let (to, from) = ((to.dtype(), to.shape()), (from.dtype(), from.shape()));
+        return Err(JobError::Panicked(format!("training step: {from:?} does not update {to:?}")));
+    };
     let values: Vec<f32> = a.iter().zip(b).map(|(a, b)| keep * a + share * b).collect();
-    if let Ok(made) = Tensor::new(to.shape(), values) {
-        *to = made;
-    }
+    *to = Tensor::new(to.shape(), values).map_err(model_error("the network"))?;
+    Ok(())
 }
 
 impl Stepper {
@@ -126,11 +127,16 @@ impl Stepper {
             recorder: options.recorder.clone(),
             ..CompileOptions::default()
         };
-        let shapes = |of: &Graph| -> Vec<Vec<usize>> {
-            of.inputs.iter().map(|id| of.value(*id).fixed_shape().unwrap_or_default()).collect()
+        let shapes = |of: &Graph| -> Result<Vec<Vec<usize>>, JobError> {
+            let shape = |id| {
+                let value = of.value(id);
+                let missing = || JobError::Panicked(format!("training step: \"{}\" has no fixed shape", value.name));
+                value.fixed_shape().ok_or_else(missing)
+            };
+            of.inputs.iter().map(|id| shape(*id)).collect()
         };
-        let gradients = engine_.compile(&graph.graph, &shapes(&graph.graph), &compile).map_err(engine_error)?;
-        let updates = engine_.compile(&update.graph, &shapes(&update.graph), &compile).map_err(engine_error)?;
+        let gradients = engine_.compile(&graph.graph, &shapes(&graph.graph)?, &compile).map_err(engine_error)?;
+        let updates = engine_.compile(&update.graph, &shapes(&update.graph)?, &compile).map_err(engine_error)?;
         let mut running = BTreeMap::new();
         for norm in &graph.norms {
             for name in [&norm.mean, &norm.variance] {
@@ -139,10 +145,10 @@ impl Stepper {
                 }
             }
         }
-        let second = if update.has_second { zeros(&values) } else { Vec::new() };
+        let second = if update.has_second { zeros(&values)? } else { Vec::new() };
         let average = if options.ema > 0.0 { values.clone() } else { Vec::new() };
         let state = ModelState {
-            first_moment: zeros(&values),
+            first_moment: zeros(&values)?,
             second_moment: second,
             average,
             running_stats: running,
@@ -196,7 +202,7 @@ impl Stepper {
         self.statistics = made.collect();
         match &mut self.grad_sum {
             None => self.grad_sum = Some(found),
-            Some(sum) => sum.iter_mut().zip(&found).for_each(|(s, g)| blend(s, g, 1.0, 1.0)),
+            Some(sum) => sum.iter_mut().zip(&found).try_for_each(|(s, g)| blend(s, g, 1.0, 1.0))?,
         }
         Ok(StepOutput::Loss(loss))
     }
@@ -228,7 +234,7 @@ impl Stepper {
         // The EMA starts with a smaller decay, so that the initial parameters are forgotten faster.
         let steps = f64::from(state.optimizer_steps);
         let keep = self.ema.min((1.0 + steps) / (10.0 + steps)) as f32;
-        state.average.iter_mut().zip(&state.values).for_each(|(a, v)| blend(a, v, keep, 1.0 - keep));
+        state.average.iter_mut().zip(&state.values).try_for_each(|(a, v)| blend(a, v, keep, 1.0 - keep))?;
         let statistics = std::mem::take(&mut self.statistics);
         for (norm, found) in self.graph.norms.iter().zip(statistics.chunks(2)) {
             let n = norm.count as f32;
@@ -236,7 +242,7 @@ impl Stepper {
                 [(&norm.mean, found.first(), 1.0), (&norm.variance, found.get(1), n / (n - 1.0).max(1.0))]
             {
                 if let (Some(running), Some(t)) = (state.running_stats.get_mut(name), t) {
-                    blend(running, t, 1.0 - NORM_MOMENTUM, NORM_MOMENTUM * factor);
+                    blend(running, t, 1.0 - NORM_MOMENTUM, NORM_MOMENTUM * factor)?;
                 }
             }
         }
@@ -263,8 +269,8 @@ impl Stepper {
     /// Returns the network with batch norms folded into the convolutions.
     pub(crate) fn folded(&self) -> Result<Graph, JobError> {
         let mut graph = self.network()?;
-        passes::fold_batch_norm(&mut graph).map_err(model_error("the network"))?;
-        passes::eliminate_dead(&mut graph);
+        cytoscope_passes::fold_batch_norm(&mut graph).map_err(model_error("the network"))?;
+        cytoscope_passes::eliminate_dead(&mut graph);
         Ok(graph)
     }
 

@@ -14,8 +14,8 @@ use crate::setup::{check_same_run, fingerprint, prepare};
 use crate::step::{ModelState, StepOutput, Stepper, StepperOptions};
 use crate::validator::Validator;
 use cytoscope_engine::Engine;
-use cytoscope_graph::package::check_destination;
 use cytoscope_graph::{Graph, Tensor};
+use cytoscope_model_package::check_destination;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, Event, JobError, JobErrorKind, check_threads, find_model};
@@ -244,7 +244,7 @@ impl Training<'_> {
                 if let Some(extent) = state.extent {
                     self.limit_validation(extent)?;
                 }
-                self.apply_changes(&mut state)?;
+                self.apply_changes(&mut state, &stepper)?;
                 (state, stepper, None)
             }
             None => {

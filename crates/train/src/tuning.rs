@@ -92,10 +92,13 @@ pub(crate) fn predict_maps(
         let voxels: usize = shape_zyx.iter().product();
         let channels =
             if shape.len() == 4 { shape.first().copied().unwrap_or(1) } else { values.len() / voxels.max(1) };
-        let channel = |c: usize| values.get(c * voxels..(c + 1) * voxels).map(<[f32]>::to_vec).unwrap_or_default();
-        let seeds = channel(seed_channel.min(channels.saturating_sub(1)));
+        let channel = |c: usize| {
+            let missing = || JobError::Panicked(format!("tuning: maps of shape {shape:?} have no channel {c}"));
+            values.get(c * voxels..(c + 1) * voxels).map(<[f32]>::to_vec).ok_or_else(missing)
+        };
+        let seeds = channel(seed_channel.min(channels.saturating_sub(1)))?;
         let (voxel_um, scale) = (validator.voxel_um(case), validator.scale(case));
-        maps.push(Maps { foreground: channel(0), seeds, shape: shape_zyx, voxel_um, scale, case });
+        maps.push(Maps { foreground: channel(0)?, seeds, shape: shape_zyx, voxel_um, scale, case });
     }
     Ok(maps)
 }

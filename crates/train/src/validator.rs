@@ -4,13 +4,13 @@
 use crate::budget::Extent;
 use crate::crop::{crop, crop_window};
 use crate::error::io_error;
-use cytoscope_engine::Precision;
+use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
 use cytoscope_objects::diameter;
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::regression;
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{CancelToken, Context, DiameterRequest, JobError, Output, PredictJob};
+use cytoscope_pipeline::{ArtifactKind, CancelToken, Context, DiameterRequest, JobError, Output, PredictJob};
 use cytoscope_profile::Recorder;
 use cytoscope_samples::{ImageRef, Pair, TargetKind};
 use cytoscope_storage::{Overwrite, folder};
@@ -72,7 +72,7 @@ fn replace_non_finite(values: &mut [f32]) {
 pub(crate) struct Validator {
     pub cases: Vec<Case>,
     /// All validation pairs; `cases` are some of them.
-    pairs: Vec<Pair>,
+    pub pairs: Vec<Pair>,
     target: TargetKind,
     folder: PathBuf,
     /// Voxel size along Z, Y, X in µm of files that state none.
@@ -119,7 +119,7 @@ const MAX_CASE_SLICES: usize = 64;
 pub(crate) type Stack = (Vec<f32>, [usize; 3]);
 
 /// Reads one image of a file, cropped to a window.
-pub(crate) fn read_zyx(image: &ImageRef, window: Option<cytoscope_samples::Window>) -> Result<Stack, JobError> {
+pub(crate) fn read_zyx(image: &ImageRef, window: Option<cytoscope_samples::StackWindow>) -> Result<Stack, JobError> {
     let options = OpenOptions { series: image.series, axes: image.axes.clone(), ..OpenOptions::default() };
     let file = open(&image.path, &options)?;
     let meta = file.meta();
@@ -146,7 +146,7 @@ pub(crate) fn read_zyx(image: &ImageRef, window: Option<cytoscope_samples::Windo
 }
 
 /// Returns the window in the middle of a stack that is too large to be compared as a whole; `None` for smaller stacks.
-fn middle_window(image: &ImageRef) -> Result<Option<cytoscope_samples::Window>, JobError> {
+fn middle_window(image: &ImageRef) -> Result<Option<cytoscope_samples::StackWindow>, JobError> {
     let options = OpenOptions { series: image.series, axes: image.axes.clone(), ..OpenOptions::default() };
     let file = open(&image.path, &options)?;
     let meta = file.meta();
@@ -162,7 +162,7 @@ fn middle_window(image: &ImageRef) -> Result<Option<cytoscope_samples::Window>, 
         size_zyx[longer] = size_zyx[longer].div_ceil(2);
     }
     let start_zyx = std::array::from_fn(|a| (shape[a] - size_zyx[a]) / 2);
-    Ok(Some(cytoscope_samples::Window { start_zyx, size_zyx }))
+    Ok(Some(cytoscope_samples::StackWindow { start_zyx, size_zyx }))
 }
 
 fn write_f32(path: &Path, (values, shape): Stack, voxel_um: Option<[f64; 3]>) -> Result<(), JobError> {
@@ -193,7 +193,7 @@ fn is_whole_file(image: &ImageRef) -> bool {
 /// Returns a file that contains only the image of a pair: its own file, or one that is written to `to`.
 fn single_image_file(
     pair: &Pair,
-    window: Option<cytoscope_samples::Window>,
+    window: Option<cytoscope_samples::StackWindow>,
     voxel_um: Option<[f64; 3]>,
     to: PathBuf,
 ) -> Result<PathBuf, JobError> {
@@ -263,7 +263,7 @@ impl Validator {
             truth = crop(&truth, &inside);
             let origin = window.map_or([0; 3], |w| w.start_zyx);
             let start_zyx = std::array::from_fn(|a| origin[a] + inside.start_zyx[a]);
-            window = Some(cytoscope_samples::Window { start_zyx, ..inside });
+            window = Some(cytoscope_samples::StackWindow { start_zyx, ..inside });
         }
         let image = single_image_file(pair, window, voxel_um, self.folder.join(format!("case{number}.tif")))?;
         Ok(Case { name: pair.name.clone(), image, truth: Truth(Arc::new(truth)), voxel_um, diameter })
@@ -326,7 +326,7 @@ impl Validator {
             inputs: vec![case.image.clone()],
             model: model.display().to_string(),
             out: out.clone(),
-            device: "cpu".to_owned(),
+            device: DeviceRequest::Device(DeviceId::Cpu),
             precision,
             tiles: Default::default(),
             outputs: BTreeSet::from([output]),
@@ -352,9 +352,12 @@ impl Validator {
                 next_step: "correct the pair, or remove it from the data".to_owned(),
             });
         }
-        let file = outcome.done.iter().flat_map(|r| &r.outputs).find(|p| p.extension().is_some_and(|e| e == "tif"));
-        let file =
-            file.ok_or_else(|| crate::error::wrong_use("the prediction of a validation pair wrote no file"))?.clone();
+        let is_wanted = |kind: ArtifactKind| match output {
+            Output::Labels => kind == ArtifactKind::Labels,
+            _ => kind.is_maps(),
+        };
+        let file = outcome.done.into_iter().flat_map(|r| r.outputs).find(|a| is_wanted(a.kind)).map(|a| a.path);
+        let file = file.ok_or_else(|| crate::error::wrong_use("the prediction of a validation pair wrote no file"))?;
         let array = open(&file, &OpenOptions::default())?.read_all()?;
         let axes: Vec<Axis> = array.axes().iter().collect();
         let shape = array.shape().to_vec();
@@ -369,7 +372,8 @@ impl Validator {
                 for c in 0..*nc {
                     for z in 0..*nz {
                         let at = (z * nc + c) * plane;
-                        reordered.extend_from_slice(values.get(at..at + plane).unwrap_or_default());
+                        let missing = || JobError::Panicked(format!("{}: too few values", file.display()));
+                        reordered.extend_from_slice(values.get(at..at + plane).ok_or_else(missing)?);
                     }
                 }
                 Ok((reordered, vec![*nc, *nz, *ny, *nx]))

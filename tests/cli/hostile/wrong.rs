@@ -11,7 +11,7 @@ fn grey_to_rgb(fixture: &Fixture) {
     let input = graph.add_input("x", ElementType::F32, shape);
     let all = graph.push("y", Op::Concat { axis: 1 }, &[Some(input); 3]);
     graph.outputs.push(all);
-    graph.save(&fixture.path("rgb.onnx")).unwrap();
+    cytoscope_onnx::save(&graph, &fixture.path("rgb.onnx")).unwrap();
 }
 
 #[test]

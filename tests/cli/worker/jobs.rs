@@ -1,12 +1,13 @@
 //! Results of jobs in the worker, and their order.
 
 use super::{Engine, command, convert, is_alive, job, long_job};
-use crate::common::{Fixture, report_skipped};
+use crate::common::Fixture;
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::worker::{JobId, JobResult, LabelArray, LiveArray, LiveRegion, Reply, Request, WorkerEvent};
-use cytoscope_pipeline::{Event, JobErrorKind, LabelFormat, MeasureJob, SegmentJob};
+use cytoscope_pipeline::{ArtifactKind, Event, JobErrorKind, LabelFormat, MeasureJob, SegmentJob};
 use cytoscope_profile::Stage;
+use cytoscope_testkit::skip;
 use cytoscope_volume::{Array, Axes, Axis};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -56,7 +57,15 @@ fn worker_and_command_line_predict_the_same_bytes() {
     let JobResult::Predict(outcome) = engine.done(1) else { panic!() };
     assert!(outcome.failed.is_empty());
     assert_eq!(fixture.names("o").len(), 5, "{:?}", fixture.names("o"));
-    assert_eq!(outcome.done[0].outputs.len(), 5);
+    let kinds: Vec<ArtifactKind> = outcome.done[0].outputs.iter().map(|artifact| artifact.kind).collect();
+    let written = [
+        ArtifactKind::Probability,
+        ArtifactKind::Labels,
+        ArtifactKind::Table,
+        ArtifactKind::Preview,
+        ArtifactKind::Provenance,
+    ];
+    assert_eq!(kinds, written);
     assert_same_files(&fixture, "by_command", "o");
     assert!(engine.wake_count.load(Ordering::Relaxed) > 0);
     // The data for the window's panels arrived meanwhile.
@@ -99,7 +108,7 @@ fn worker_and_command_line_predict_the_same_bytes_on_a_gpu() {
     let devices: Value = serde_json::from_slice(&devices.stdout).unwrap();
     let usable = devices.as_array().unwrap().iter().filter(|d| d["usable"] == true).filter_map(|d| d["id"].as_str());
     let Some(gpu) = usable.filter(|id| *id != "cpu").map(str::to_owned).next() else {
-        return report_skipped("no GPU, not even in software (install mesa-vulkan-drivers)");
+        return skip("no GPU, not even in software (install mesa-vulkan-drivers)");
     };
     let (raw, out) = (fixture.path(&raw), fixture.path("o"));
     let (raw_text, out_text) = (raw.to_str().unwrap(), out.to_str().unwrap());

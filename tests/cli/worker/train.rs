@@ -72,6 +72,12 @@ fn training_reports_its_curves_and_resumes_after_cancelling() {
         Reply::Failed { sentence, .. } => panic!("{sentence}"),
         _ => None,
     };
+    let planned = |reply: &Reply| match reply {
+        Reply::Progress { event: Event::Planned(plan), .. } => Some(plan.steps),
+        Reply::Failed { sentence, .. } => panic!("{sentence}"),
+        _ => None,
+    };
+    assert_eq!(engine.reply("the plan", planned), 300);
     assert_eq!(engine.reply("a step", learned), (1, 300));
     engine.worker.send(Request::Cancel { id: JobId(1) });
     assert_eq!(engine.end(1), Reply::Cancelled { id: JobId(1) });
@@ -91,7 +97,7 @@ fn training_reports_its_curves_and_resumes_after_cancelling() {
     assert!((100..30_000).contains(&finished.steps), "{}", finished.steps);
     assert_eq!(finished.history.validations.last().unwrap().step, finished.steps);
     assert!(!fixture.path("model.training").exists());
-    let package = cytoscope_graph::package::Package::open(&fixture.path("model")).unwrap();
+    let package = cytoscope_model_package::Package::open(&fixture.path("model")).unwrap();
     assert_eq!(package.config()["training"]["steps"], json!(finished.steps));
     let validated = |e: &cytoscope_pipeline::worker::WorkerEvent| {
         matches!(

@@ -7,7 +7,7 @@ use super::tools::{BRUSH_STEP, EditAction, Tool};
 use crate::app::Workbench;
 use crate::command::Command;
 use crate::opener::FileRequest;
-use crate::panels::Task;
+use crate::panels::PanelTask;
 use cytoscope_annotate::{Edit, Over, Scope};
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ impl Workbench {
         let Some(state) = &correction.state else { return false };
         let tools = &self.corrections.tools;
         let points = self.document().map_or(0, |d| d.marks.points.len());
-        let here = self.panels.task == Task::Correct;
+        let here = self.panels.task == PanelTask::Correct;
         match action {
             EditAction::Undo => state.undo_count > 0,
             EditAction::Redo => !state.redo.is_empty(),

@@ -17,7 +17,7 @@ use crate::document::{Document, Overlay, Role, file_name, fresh_id};
 use cytoscope_annotate::{Change, Replay};
 use cytoscope_volume::VoxelSize;
 use places::CorrectionFiles;
-use session::{Base, Corrector, Event, Request, Start, State};
+use session::{Base, CorrectionState, Corrector, Event, Request, Start};
 use source::SnapshotSource;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub struct Correction {
     /// State of the corrections.
     pub phase: Phase,
     /// Labels and undo steps as last reported by the session.
-    pub state: Option<State>,
+    pub state: Option<CorrectionState>,
     /// Whether the latest state is not displayed yet.
     fresh: bool,
     /// The current label; 0 if there is none yet.

@@ -5,7 +5,7 @@ use super::source::axis;
 use super::tools::Tool;
 use crate::app::Workbench;
 use crate::document::Document;
-use crate::panels::Task;
+use crate::panels::PanelTask;
 use crate::theme;
 use crate::views::pen::{Pen, PointerEvent, PointerPhase};
 use cytoscope_annotate::{Edit, Plane, Scope};
@@ -46,7 +46,7 @@ impl Workbench {
     /// The brush or tool to draw at the pointer, while labels can be corrected.
     pub(crate) fn pen(&self) -> Option<Pen> {
         let tools = &self.corrections.tools;
-        let correction = self.correction().filter(|_| self.panels.task == Task::Correct)?;
+        let correction = self.correction().filter(|_| self.panels.task == PanelTask::Correct)?;
         if tools.tool == Tool::Navigate {
             return None;
         }

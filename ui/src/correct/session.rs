@@ -95,7 +95,7 @@ pub enum Request {
 
 /// Labels and undo steps at one moment.
 #[derive(Debug, Clone)]
-pub struct State {
+pub struct CorrectionState {
     /// The labels.
     pub labels: LabelSnapshot,
     /// Names of the next steps to undo, next first, at most `MAX_STEP_NAMES`.
@@ -124,7 +124,7 @@ pub enum Event {
     /// The session cannot be opened.
     OpenFailed(String),
     /// The labels or undo steps changed.
-    State(Box<State>),
+    State(Box<CorrectionState>),
     /// An edit was applied.
     Edited(Change),
     /// A request failed: what was tried, and why.
@@ -363,8 +363,8 @@ impl Worker {
     }
 }
 
-fn state(session: &Session) -> State {
-    State {
+fn state(session: &Session) -> CorrectionState {
+    CorrectionState {
         labels: session.volume().snapshot(),
         undo: session.undo_names().take(MAX_STEP_NAMES).map(str::to_owned).collect(),
         undo_count: session.undo_names().count(),

@@ -2,7 +2,7 @@
 //! prefetched; planes are cached within a byte budget.
 
 use super::cache::Cache;
-use super::plane::{Plane, PlaneAt};
+use super::plane::{Orientation, Plane, PlaneAt};
 use super::source::{Cancel, PlaneSource, SourceError};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,26 @@ use std::thread::JoinHandle;
 pub type SourceId = u64;
 
 /// A position on screen that shows one plane at a time.
-pub type Slot = u64;
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Slot {
+    /// ID of the document.
+    pub document: u64,
+    /// The slice view.
+    pub orientation: Orientation,
+    /// The layer in the view.
+    pub layer: SlotLayer,
+}
+
+/// A layer of a slice view, from the bottom up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SlotLayer {
+    /// The empty image below the overlays if no channel is visible.
+    Base,
+    /// A channel of the stack.
+    Channel(usize),
+    /// An overlay of the document.
+    Overlay(usize),
+}
 
 /// Size of the plane cache in bytes.
 pub const CACHE_BYTES: usize = 384 << 20;
@@ -25,17 +44,17 @@ const MAX_PREFETCH: usize = 16;
 
 type Key = (SourceId, PlaneAt);
 
-struct Task {
+struct PlaneTask {
     source: Arc<dyn PlaneSource>,
     key: Key,
     cancel: Arc<Cancel>,
 }
 
 #[derive(Default)]
-struct State {
+struct PlaneLoaderState {
     /// At most one request per slot, ordered by slot.
-    wanted: BTreeMap<Slot, Task>,
-    prefetch: VecDeque<Task>,
+    wanted: BTreeMap<Slot, PlaneTask>,
+    prefetch: VecDeque<PlaneTask>,
     /// Planes being read: the requesting slot (`None` for prefetching), the key and the cancel flag.
     running: Vec<(Option<Slot>, Key, Arc<Cancel>)>,
     cache: Cache<Key, Plane>,
@@ -43,21 +62,21 @@ struct State {
     stop: bool,
 }
 
-impl State {
+impl PlaneLoaderState {
     fn is_running(&self, key: &Key) -> bool {
         self.running.iter().any(|(_, k, _)| k == key)
     }
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct PlaneLoaderShared {
+    state: Mutex<PlaneLoaderState>,
     work: Condvar,
     budget: usize,
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl PlaneLoaderShared {
+    fn state(&self) -> MutexGuard<'_, PlaneLoaderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -75,14 +94,14 @@ pub enum LoadState {
 
 /// Loads and caches planes.
 pub struct Loader {
-    shared: Arc<Shared>,
+    shared: Arc<PlaneLoaderShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Loader {
     /// A loader that calls `wake` whenever a plane is loaded.
     pub fn new(budget_bytes: usize, wake: impl Fn() + Send + Sync + 'static) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PlaneLoaderShared {
             state: Mutex::default(),
             work: Condvar::new(),
             budget: budget_bytes,
@@ -114,7 +133,7 @@ impl Loader {
             }
         }
         if !state.is_running(&key) && state.wanted.get(&slot).is_none_or(|t| t.key != key) {
-            let task = Task { source: Arc::clone(source), key, cancel: Arc::default() };
+            let task = PlaneTask { source: Arc::clone(source), key, cancel: Arc::default() };
             state.wanted.insert(slot, task);
             self.shared.work.notify_one();
         }
@@ -130,7 +149,7 @@ impl Loader {
                 continue;
             }
             state.prefetch.retain(|t| t.key != key);
-            state.prefetch.push_back(Task { source: Arc::clone(source), key, cancel: Arc::default() });
+            state.prefetch.push_back(PlaneTask { source: Arc::clone(source), key, cancel: Arc::default() });
             while state.prefetch.len() > MAX_PREFETCH {
                 state.prefetch.pop_front();
             }
@@ -174,7 +193,7 @@ impl Drop for Loader {
     }
 }
 
-fn read(shared: &Shared) {
+fn read(shared: &PlaneLoaderShared) {
     loop {
         let (slot, task) = {
             let mut state = shared.state();
@@ -218,7 +237,7 @@ fn read(shared: &Shared) {
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 mod tests {
     use super::*;
-    use crate::data::plane::{Orientation, Values};
+    use crate::data::plane::Values;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
 
@@ -250,6 +269,10 @@ mod tests {
         PlaneAt { orientation: Orientation::Xy, index, channel: 0, time: 0, columns: rows.clone(), rows, step: 1 }
     }
 
+    fn slot(channel: usize) -> Slot {
+        Slot { document: 1, orientation: Orientation::Xy, layer: SlotLayer::Channel(channel) }
+    }
+
     fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
         let end = Instant::now() + Duration::from_secs(20);
         while !is() {
@@ -263,15 +286,34 @@ mod tests {
         let numbered = Arc::new(NumberedPlanes::default());
         let source: Arc<dyn PlaneSource> = numbered.clone();
         let loader = Loader::new(1 << 20, || {});
-        assert!(matches!(loader.get(1, 7, &source, &at(0)), LoadState::Waiting));
+        assert!(matches!(loader.get(slot(0), 7, &source, &at(0)), LoadState::Waiting));
         wait_until("the first read", || numbered.reads.load(Ordering::SeqCst) == 1);
         for i in 1..50 {
-            assert!(matches!(loader.get(1, 7, &source, &at(i)), LoadState::Waiting));
+            assert!(matches!(loader.get(slot(0), 7, &source, &at(i)), LoadState::Waiting));
         }
         wait_until("the old one's end", || numbered.cancelled.load(Ordering::SeqCst) >= 1);
         numbered.open.store(true, Ordering::SeqCst);
-        wait_until("the last plane", || matches!(loader.get(1, 7, &source, &at(49)), LoadState::Ready(_)));
+        wait_until("the last plane", || matches!(loader.get(slot(0), 7, &source, &at(49)), LoadState::Ready(_)));
         assert!(numbered.reads.load(Ordering::SeqCst) < 20, "planes nobody waits for are not read");
+    }
+
+    #[test]
+    fn channels_and_overlays_never_cancel_each_other() {
+        let numbered = Arc::new(NumberedPlanes::default());
+        let source: Arc<dyn PlaneSource> = numbered.clone();
+        let loader = Loader::new(16 << 20, || {});
+        // More channels and overlays than fit in four bits of a number.
+        let overlay = |i| Slot { layer: SlotLayer::Overlay(i), ..slot(0) };
+        let slots: Vec<Slot> = (0..20).map(slot).chain((0..20).map(overlay)).collect();
+        for (i, slot) in slots.iter().enumerate() {
+            assert!(matches!(loader.get(*slot, 7, &source, &at(i)), LoadState::Waiting));
+        }
+        wait_until("the first read", || numbered.reads.load(Ordering::SeqCst) >= 1);
+        numbered.open.store(true, Ordering::SeqCst);
+        // Every plane is read without being requested again.
+        wait_until("all planes", || !loader.is_busy());
+        assert_eq!(numbered.reads.load(Ordering::SeqCst), slots.len());
+        assert_eq!(numbered.cancelled.load(Ordering::SeqCst), 0);
     }
 
     #[test]
@@ -282,13 +324,13 @@ mod tests {
         let plane_bytes = 100 * 100 * 4;
         let loader = Loader::new(3 * plane_bytes, || {});
         for i in 0..10 {
-            wait_until("a plane", || matches!(loader.get(1, 7, &source, &at(i)), LoadState::Ready(_)));
+            wait_until("a plane", || matches!(loader.get(slot(0), 7, &source, &at(i)), LoadState::Ready(_)));
             assert!(loader.cached_bytes() <= 3 * plane_bytes);
         }
         let reads = numbered.reads.load(Ordering::SeqCst);
-        assert!(matches!(loader.get(1, 7, &source, &at(8)), LoadState::Ready(_)), "a late one is still there");
+        assert!(matches!(loader.get(slot(0), 7, &source, &at(8)), LoadState::Ready(_)), "a late one is still there");
         assert_eq!(numbered.reads.load(Ordering::SeqCst), reads);
-        assert!(matches!(loader.get(1, 7, &source, &at(0)), LoadState::Waiting), "the first is not");
+        assert!(matches!(loader.get(slot(0), 7, &source, &at(0)), LoadState::Waiting), "the first is not");
         loader.forget(7);
         wait_until("an end", || !loader.is_busy());
     }

@@ -82,7 +82,7 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
             Some(Command::Correct(EditAction::Export)),
         ],
     ),
-    ("Help", &[Some(Command::Palette), Some(Command::Shortcuts), Some(Command::About)]),
+    ("Help", &[Some(Command::Palette), Some(Command::Shortcuts), Some(Command::ShowLog), Some(Command::About)]),
 ];
 
 /// A slider from 1 to `last` with a number field beside it.

@@ -86,7 +86,7 @@ impl Workbench {
         let painter = ctx.layer_painter(egui::LayerId::new(egui::Order::Foreground, egui::Id::new("drop hint")));
         painter.rect_filled(rect, 0.0, Color32::from_black_alpha(170));
         painter.rect_stroke(rect.shrink(14.0), 14.0, Stroke::new(3.0, theme::ACCENT), StrokeKind::Inside);
-        let is_training_data = self.panels.task == crate::panels::Task::Train && n == 1;
+        let is_training_data = self.panels.task == crate::panels::PanelTask::Train && n == 1;
         let text = if is_training_data {
             "Drop to use as training data".to_owned()
         } else if n == 1 {

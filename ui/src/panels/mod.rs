@@ -30,12 +30,12 @@ pub struct Panels {
     /// Profiler panel.
     pub profiler: profiler::ProfilerState,
     /// The task that is shown.
-    pub task: Task,
+    pub task: PanelTask,
 }
 
 /// Tasks of the right panel, in workflow order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Task {
+pub enum PanelTask {
     /// Predict and refine the segmentation.
     #[default]
     Predict,
@@ -106,10 +106,10 @@ impl Workbench {
         egui::Panel::right("tasks").frame(frame).default_size(310.0).size_range(270.0..=520.0).show(ui, |ui| {
             ui.horizontal(|ui| {
                 let tasks = [
-                    (Task::Predict, "Predict"),
-                    (Task::Correct, "Correct"),
-                    (Task::Objects, "Objects"),
-                    (Task::Train, "Train"),
+                    (PanelTask::Predict, "Predict"),
+                    (PanelTask::Correct, "Correct"),
+                    (PanelTask::Objects, "Objects"),
+                    (PanelTask::Train, "Train"),
                 ];
                 for (task, name) in tasks {
                     if ui.selectable_label(self.panels.task == task, RichText::new(name).size(15.0)).clicked() {
@@ -119,14 +119,14 @@ impl Workbench {
             });
             ui.separator();
             match self.panels.task {
-                Task::Predict => {
+                PanelTask::Predict => {
                     egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| self.predict_panel(ui));
                 }
-                Task::Correct => {
+                PanelTask::Correct => {
                     egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| self.correct_panel(ui));
                 }
-                Task::Objects => self.objects_panel(ui),
-                Task::Train => {
+                PanelTask::Objects => self.objects_panel(ui),
+                PanelTask::Train => {
                     egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| self.training_panel(ui));
                 }
             }

@@ -7,9 +7,9 @@ use crate::command::Command;
 use crate::document::Role;
 use crate::opener::FileRequest;
 use crate::work::{JobState, JobView};
-use cytoscope_engine::Device;
+use cytoscope_engine::{Device, DeviceRequest, Precision};
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
-use cytoscope_pipeline::Task as ModelTask;
+use cytoscope_pipeline::ModelTask;
 use cytoscope_pipeline::cards::ModelCard;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
@@ -146,18 +146,22 @@ impl Workbench {
             self.diameter_control(ui, id, &card);
         }
         heading(ui, "Computation");
-        let mut device = self.settings.device.clone();
-        let shown = if device == "auto" { "Auto (fastest)".to_owned() } else { device.clone() };
+        let mut device = self.settings.device;
+        let fastest = "Auto (fastest)";
+        let shown = match device {
+            DeviceRequest::Auto => fastest.to_owned(),
+            DeviceRequest::Device(id) => id.to_string(),
+        };
         let response = egui::ComboBox::from_id_salt("device")
             .selected_text(shown)
             .show_ui(ui, |ui| {
-                ui.selectable_value(&mut device, "auto".to_owned(), "Auto (fastest)");
+                ui.selectable_value(&mut device, DeviceRequest::Auto, fastest);
                 for d in &self.work.devices {
-                    let name = d.id.to_string();
-                    let button = egui::Button::selectable(device == name, format!("{name}  {}", d.name));
+                    let choice = DeviceRequest::Device(d.id);
+                    let button = egui::Button::selectable(device == choice, format!("{}  {}", d.id, d.name));
                     let response = ui.add_enabled(d.usable, button);
                     if response.on_hover_text(&d.reason).on_disabled_hover_text(&d.reason).clicked() {
-                        device = name;
+                        device = choice;
                     }
                 }
             })
@@ -182,27 +186,23 @@ impl Workbench {
 
     /// Choice of the precision among those the device supports.
     fn precision(&mut self, ui: &mut Ui) {
-        let chosen = self.settings.device.as_str();
-        let may = |d: &&Device| d.usable && (chosen == "auto" || d.id.to_string() == chosen);
-        let mut all: Vec<String> = Vec::new();
+        let chosen = self.settings.device;
+        let may = |d: &&Device| d.usable && (chosen == DeviceRequest::Auto || chosen == DeviceRequest::Device(d.id));
+        let mut all: Vec<Precision> = Vec::new();
         for precision in self.work.devices.iter().filter(may).flat_map(|d| &d.precisions) {
-            let name = precision.to_string();
-            if !all.contains(&name) {
-                all.push(name);
+            if !all.contains(precision) {
+                all.push(*precision);
             }
         }
-        let mut precision = self.settings.precision.clone();
-        if !all.is_empty() && !all.contains(&precision) {
-            precision = "auto".to_owned();
-        }
+        let mut precision = self.settings.precision.filter(|chosen| all.is_empty() || all.contains(chosen));
         let best = "Auto (best)";
-        let shown = if precision == "auto" { best.to_owned() } else { precision.clone() };
+        let shown = precision.map_or(best, Precision::name);
         let response = egui::ComboBox::from_id_salt("precision")
             .selected_text(shown)
             .show_ui(ui, |ui| {
-                ui.selectable_value(&mut precision, "auto".to_owned(), best);
-                for name in all {
-                    ui.selectable_value(&mut precision, name.clone(), name);
+                ui.selectable_value(&mut precision, None, best);
+                for one in all {
+                    ui.selectable_value(&mut precision, Some(one), one.name());
                 }
             })
             .response;

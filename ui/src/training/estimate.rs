@@ -1,10 +1,11 @@
 //! Estimate of the training cost on this machine, measured while the user chooses settings.
 
-use super::plan::Step;
+use super::plan::WizardStep;
 use super::{Check, Wizard};
 use crate::app::Workbench;
-use crate::panels::Task as PanelTask;
+use crate::panels::PanelTask;
 use crate::work::{JobState, Purpose};
+use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::worker::JobId;
 use cytoscope_profile::bytes_text;
 use cytoscope_train::{Estimate, EstimateJob};
@@ -40,7 +41,7 @@ impl Wizard {
             config: self.chosen_config(),
             voxel_um: report.voxel_um(),
             threads: 0,
-            device: "auto".to_owned(),
+            device: DeviceRequest::Auto,
         })
     }
 
@@ -66,7 +67,7 @@ impl Workbench {
     /// Starts an estimate if the Settings page is open and the choices have changed.
     pub(super) fn poll_cost(&mut self) {
         let wizard = &self.wizard;
-        let chosen = self.panels.task == PanelTask::Train && wizard.plan.step == Step::Start;
+        let chosen = self.panels.task == PanelTask::Train && wizard.plan.step == WizardStep::Start;
         if chosen && wizard.plan.job.is_none() {
             let wanted = wizard.to_be_measured();
             if wanted.is_some() && wanted != wizard.costing.of {

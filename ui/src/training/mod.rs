@@ -1,7 +1,7 @@
 //! Training models from the window: the choices, the job in the engine process, and the results.
 //!
-//! The wizard's choices are a [`plan::Plan`], saved in a file. Training runs as a job of the engine process. A run that
-//! is cancelled, or whose process or window has ended, is resumed from its checkpoint. The pages are drawn in
+//! The wizard's choices are a [`plan::WizardPlan`], saved in a file. Training runs as a job of the engine process. A run
+//! that is cancelled, or whose process or window has ended, is resumed from its checkpoint. The pages are drawn in
 //! [`crate::panels::train`].
 
 pub(crate) mod estimate;
@@ -15,18 +15,19 @@ pub mod thumbs;
 
 use crate::app::Workbench;
 use crate::opener::FileRequest;
-use crate::panels::Task as PanelTask;
+use crate::panels::PanelTask;
 use crate::work::{JobState, JobView, Purpose};
+use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::user_folder;
 use cytoscope_pipeline::worker::JobId;
 use cytoscope_pipeline::{Event, JobError};
-use cytoscope_samples::{TargetKind, Task};
+use cytoscope_samples::{TargetKind, TrainingTask};
 use cytoscope_train::{CheckJob, CheckReport, TrainConfig, TrainJob, TrainReport};
 use eframe::egui;
 use models::Saving;
-use plan::{Plan, PlanStore, SCRATCH, Step};
-use run::{Run, RunState};
+use plan::{PlanStore, SCRATCH, WizardPlan, WizardStep};
+use run::{RunState, TrainingRun};
 use shown::ValidationPicture;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,7 +63,7 @@ pub enum Check {
 /// State of the training wizard.
 pub struct Wizard {
     /// The user's choices.
-    pub plan: Plan,
+    pub plan: WizardPlan,
     /// Report of the last training run.
     pub report: Option<Box<TrainReport>>,
     /// State of the data check.
@@ -72,7 +73,7 @@ pub struct Wizard {
     /// Number of listed problems and pairs.
     pub listed: [usize; 2],
     /// The current training run.
-    pub run: Run,
+    pub run: TrainingRun,
     /// Example outputs of the trained model on validation images.
     pub examples: Vec<ValidationPicture>,
     /// Whether the loss axis is logarithmic.
@@ -88,7 +89,7 @@ pub struct Wizard {
     config: TrainConfig,
     folder: PathBuf,
     store: Option<PlanStore>,
-    saved_plan: Plan,
+    saved_plan: WizardPlan,
     saved_at: Instant,
     result_sender: Sender<ThreadResult>,
     results: Receiver<ThreadResult>,
@@ -106,7 +107,7 @@ impl Wizard {
         let folder = parent.or_else(user_folder).unwrap_or_else(std::env::temp_dir);
         let (store, mut plan, mut report) = match opened {
             Some((store, plan, report)) => (Some(store), plan, report),
-            None => (None, Plan::default(), None),
+            None => (None, WizardPlan::default(), None),
         };
         if report.as_ref().is_some_and(|r| !r.out.exists()) {
             // The model no longer exists.
@@ -118,9 +119,9 @@ impl Wizard {
             plan.from = SCRATCH.to_owned();
         }
         plan.step = match (in_progress, report.is_some(), plan.step) {
-            (true, ..) => Step::Train,
+            (true, ..) => WizardStep::Train,
             (false, true, step) => step,
-            (false, false, step) => step.min(Step::Start),
+            (false, false, step) => step.min(WizardStep::Start),
         };
         let (result_sender, results) = channel();
         let mut wizard = Self {
@@ -130,7 +131,10 @@ impl Wizard {
             report,
             check: Check::None,
             listed: [0; 2],
-            run: Run { state: if in_progress { RunState::Paused } else { RunState::Idle }, ..Run::default() },
+            run: TrainingRun {
+                state: if in_progress { RunState::Paused } else { RunState::Idle },
+                ..TrainingRun::default()
+            },
             examples: Vec::new(),
             log_loss: false,
             thumbs: Thumbs::new(Arc::clone(wake)),
@@ -158,15 +162,15 @@ impl Wizard {
     }
 
     /// Whether the user can go to a step.
-    pub fn can_open(&self, step: Step) -> bool {
+    pub fn can_open(&self, step: WizardStep) -> bool {
         if self.plan.job.is_some() || self.run.state != RunState::Idle {
-            return step == Step::Train;
+            return step == WizardStep::Train;
         }
         match step {
-            Step::Task | Step::Data => true,
-            Step::Start => self.plan.data.is_some() && self.is_usable(),
-            Step::Train => false,
-            Step::Results | Step::Use => self.report.is_some(),
+            WizardStep::Task | WizardStep::Data => true,
+            WizardStep::Start => self.plan.data.is_some() && self.is_usable(),
+            WizardStep::Train => false,
+            WizardStep::Results | WizardStep::Use => self.report.is_some(),
         }
     }
 
@@ -178,7 +182,7 @@ impl Wizard {
     /// The training configuration with the user's choices.
     fn chosen_config(&self) -> TrainConfig {
         let mut config = self.config.clone();
-        if self.plan.foreground_only && self.plan.task == Task::Segmentation {
+        if self.plan.foreground_only && self.plan.task == TrainingTask::Segmentation {
             config.target = Some(TargetKind::Semantic);
         }
         config
@@ -200,7 +204,7 @@ impl Wizard {
             seed: 0,
             threads: 0,
             without_int8: false,
-            device: "auto".to_owned(),
+            device: DeviceRequest::Auto,
         })
     }
 
@@ -259,7 +263,7 @@ impl Workbench {
         }
         wizard.typed = data.display().to_string();
         wizard.plan.data = Some(data);
-        wizard.plan.step = Step::Data;
+        wizard.plan.step = WizardStep::Data;
         wizard.plan.name = wizard.plan.suggested_name();
         self.check_data();
     }
@@ -284,7 +288,7 @@ impl Workbench {
     }
 
     /// Goes to a step.
-    pub(crate) fn go_to_step(&mut self, step: Step) {
+    pub(crate) fn go_to_step(&mut self, step: WizardStep) {
         if self.wizard.can_open(step) {
             self.wizard.plan.step = step;
         }
@@ -300,7 +304,7 @@ impl Workbench {
         let name = if name.is_empty() { wizard.plan.suggested_name() } else { name };
         let Some(job) = wizard.job(wizard.free_path(&name)) else { return };
         wizard.plan.name = name;
-        wizard.run = Run::default();
+        wizard.run = TrainingRun::default();
         // The name may already be that of the next model, so the previous model keeps its own.
         self.retire_model(None);
         self.send_training(job);
@@ -334,7 +338,7 @@ impl Workbench {
                 run.notes_taken = 0;
                 run.confirm_discard = false;
                 self.wizard.plan.job = Some(job);
-                self.wizard.plan.step = Step::Train;
+                self.wizard.plan.step = WizardStep::Train;
                 self.wizard.save_plan(true);
             }
             Err(error) => self.notifications.error("Training cannot start", format!("A path cannot be used: {error}.")),
@@ -395,8 +399,8 @@ impl Workbench {
             }
         }
         self.wizard.offer = false;
-        self.wizard.run = Run::default();
-        self.wizard.plan.step = Step::Start;
+        self.wizard.run = TrainingRun::default();
+        self.wizard.plan.step = WizardStep::Start;
         self.wizard.save_plan(true);
     }
 
@@ -408,10 +412,10 @@ impl Workbench {
         let name = plan::clean_name(&self.wizard.plan.name);
         self.retire_model(Some(name).filter(|name| !name.is_empty()));
         let wizard = &mut self.wizard;
-        wizard.plan = Plan { task: wizard.plan.task, minutes: wizard.plan.minutes, ..Plan::default() };
+        wizard.plan = WizardPlan { task: wizard.plan.task, minutes: wizard.plan.minutes, ..WizardPlan::default() };
         wizard.typed.clear();
         wizard.check = Check::None;
-        wizard.run = Run::default();
+        wizard.run = TrainingRun::default();
         wizard.thumbs.clear();
         wizard.save_plan(true);
     }
@@ -455,7 +459,7 @@ impl Workbench {
                         self.notifications.success(title, crate::panels::train::summary_sentence(&report));
                     }
                     self.wizard.plan.job = None;
-                    self.wizard.plan.step = Step::Results;
+                    self.wizard.plan.step = WizardStep::Results;
                     self.wizard.report = Some(report);
                     self.wizard.load_examples();
                     RunState::Idle
@@ -479,7 +483,7 @@ impl Workbench {
     pub(crate) fn poll_training(&mut self, ctx: &egui::Context) {
         self.wizard.thumbs.poll(ctx);
         let shown = self.panels.task == PanelTask::Train;
-        let wants = shown && self.wizard.plan.job.is_none() && self.wizard.plan.step <= Step::Start;
+        let wants = shown && self.wizard.plan.job.is_none() && self.wizard.plan.step <= WizardStep::Start;
         if wants && matches!(self.wizard.check, Check::None) && self.wizard.plan.data.is_some() {
             self.check_data();
         }
@@ -525,7 +529,7 @@ impl Workbench {
     }
 
     /// Sets the task and resets choices that do not fit it.
-    pub(crate) fn choose_task(&mut self, task: Task) {
+    pub(crate) fn choose_task(&mut self, task: TrainingTask) {
         if self.wizard.plan.task != task {
             self.wizard.plan.task = task;
             self.wizard.plan.foreground_only = false;

@@ -4,8 +4,8 @@ use super::thread_results::ThreadResult;
 use super::{file_name, plan, sentence};
 use crate::app::Workbench;
 use crate::opener::FileRequest;
-use crate::panels::Task as PanelTask;
-use cytoscope_graph::package::{PACKAGE_KIND, Package, check_destination};
+use crate::panels::PanelTask;
+use cytoscope_model_package::{PACKAGE_KIND, Package, check_destination};
 use cytoscope_pipeline::{JobError, packages};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::remove_finished;
@@ -82,7 +82,8 @@ fn export(from: &Path, name: &str, to: &Path, format: Format) -> Result<PathBuf,
         Format::Onnx => {
             check_file(to, &[from], Overwrite::Replace).map_err(|e| e.to_string())?;
             let package = open_package(from)?;
-            package.graph.save(to).map_err(|e| sentence(&JobError::model(to.display().to_string(), e)))?;
+            cytoscope_onnx::save(&package.graph, to)
+                .map_err(|e| sentence(&JobError::model(to.display().to_string(), e)))?;
             Ok(to.to_owned())
         }
     }

@@ -1,6 +1,6 @@
 //! The choices of the training wizard, saved in a file so that they outlive the window.
 
-use cytoscope_samples::Task;
+use cytoscope_samples::TrainingTask;
 use cytoscope_train::{TrainJob, TrainReport};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
@@ -23,7 +23,7 @@ pub const MINUTES: [(&str, f64); 3] = [("Quick", 5.0), ("Standard", 20.0), ("Tho
 /// The steps of the wizard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Step {
+pub enum WizardStep {
     /// Choosing the task.
     #[default]
     Task,
@@ -40,34 +40,41 @@ pub enum Step {
     Use,
 }
 
-impl Step {
+impl WizardStep {
     /// All steps in order.
-    pub const ALL: [Step; 6] = [Step::Task, Step::Data, Step::Start, Step::Train, Step::Results, Step::Use];
+    pub const ALL: [WizardStep; 6] = [
+        WizardStep::Task,
+        WizardStep::Data,
+        WizardStep::Start,
+        WizardStep::Train,
+        WizardStep::Results,
+        WizardStep::Use,
+    ];
 
     /// Title of the step.
     pub fn title(self) -> &'static str {
         match self {
-            Step::Task => "Task",
-            Step::Data => "Data",
-            Step::Start => "Settings",
-            Step::Train => "Training",
-            Step::Results => "Results",
-            Step::Use => "Save and use",
+            WizardStep::Task => "Task",
+            WizardStep::Data => "Data",
+            WizardStep::Start => "Settings",
+            WizardStep::Train => "Training",
+            WizardStep::Results => "Results",
+            WizardStep::Use => "Save and use",
         }
     }
 
-    fn shifted(self, by: isize) -> Option<Step> {
+    fn shifted(self, by: isize) -> Option<WizardStep> {
         let at = Self::ALL.iter().position(|s| *s == self)?.checked_add_signed(by)?;
         Self::ALL.get(at).copied()
     }
 
     /// The next step.
-    pub fn next(self) -> Option<Step> {
+    pub fn next(self) -> Option<WizardStep> {
         self.shifted(1)
     }
 
     /// The previous step.
-    pub fn back(self) -> Option<Step> {
+    pub fn back(self) -> Option<WizardStep> {
         self.shifted(-1)
     }
 }
@@ -75,11 +82,11 @@ impl Step {
 /// The user's choices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Plan {
+pub struct WizardPlan {
     /// The current step.
-    pub step: Step,
+    pub step: WizardStep,
     /// Choosing the task.
-    pub task: Task,
+    pub task: TrainingTask,
     /// Folder or table of the training data.
     pub data: Option<PathBuf>,
     /// Whether only the foreground is trained, without separating objects.
@@ -96,11 +103,11 @@ pub struct Plan {
     pub saved: Option<PathBuf>,
 }
 
-impl Default for Plan {
+impl Default for WizardPlan {
     fn default() -> Self {
         Self {
-            step: Step::Task,
-            task: Task::Segmentation,
+            step: WizardStep::Task,
+            task: TrainingTask::Segmentation,
             data: None,
             foreground_only: false,
             from: SCRATCH.to_owned(),
@@ -112,7 +119,7 @@ impl Default for Plan {
     }
 }
 
-impl Plan {
+impl WizardPlan {
     /// A name for the model, derived from its data folder.
     pub fn suggested_name(&self) -> String {
         let stem = |p: &Path| p.file_stem().map(|s| s.to_string_lossy().into_owned());
@@ -135,13 +142,13 @@ pub fn clean_name(text: &str) -> String {
 /// Content of the plan file, for writing.
 #[derive(Serialize)]
 struct PlanFileRef<'a> {
-    plan: &'a Plan,
+    plan: &'a WizardPlan,
     report: Option<&'a TrainReport>,
 }
 
 #[derive(Deserialize)]
 struct PlanFile {
-    plan: Plan,
+    plan: WizardPlan,
     report: Option<Box<TrainReport>>,
 }
 
@@ -153,7 +160,7 @@ pub struct PlanStore {
 
 impl PlanStore {
     /// Opens the plan file of a folder. Returns `None` if another window owns it or the folder cannot be created.
-    pub fn open(folder: &Path) -> Option<(Self, Plan, Option<Box<TrainReport>>)> {
+    pub fn open(folder: &Path) -> Option<(Self, WizardPlan, Option<Box<TrainReport>>)> {
         std::fs::create_dir_all(folder).ok()?;
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(folder.join(LOCK)).ok()?;
         lock.try_lock().ok()?;
@@ -179,7 +186,7 @@ impl PlanStore {
     }
 
     /// Saves the plan in the background.
-    pub fn save(&self, plan: &Plan, report: Option<&TrainReport>) {
+    pub fn save(&self, plan: &WizardPlan, report: Option<&TrainReport>) {
         // Paths that are not UTF-8 cannot be saved.
         let Ok(bytes) = serde_json::to_vec(&PlanFileRef { plan, report }) else { return };
         if let Some((sender, _)) = &self.writer {
@@ -209,23 +216,23 @@ mod tests {
     fn a_plan_is_restored_and_belongs_to_one_window() {
         let folder = tempfile::tempdir().unwrap();
         let (store, plan, _) = PlanStore::open(folder.path()).unwrap();
-        assert_eq!(plan, Plan::default());
+        assert_eq!(plan, WizardPlan::default());
         assert!(PlanStore::open(folder.path()).is_none(), "another window keeps it");
-        let plan = Plan { step: Step::Start, minutes: 7.5, foreground_only: true, ..plan };
-        let plan = Plan { data: Some("/data/pairs".into()), ..plan };
-        store.save(&Plan::default(), None);
+        let plan = WizardPlan { step: WizardStep::Start, minutes: 7.5, foreground_only: true, ..plan };
+        let plan = WizardPlan { data: Some("/data/pairs".into()), ..plan };
+        store.save(&WizardPlan::default(), None);
         store.save(&plan, None);
         drop(store);
         assert_eq!(PlanStore::open(folder.path()).unwrap().1, plan);
         std::fs::write(folder.path().join(FILE), "{ half").unwrap();
-        assert_eq!(PlanStore::open(folder.path()).unwrap().1, Plan::default());
+        assert_eq!(PlanStore::open(folder.path()).unwrap().1, WizardPlan::default());
         std::fs::write(folder.path().join(FILE), r#"{"plan": {"minutes": 5.0, "of later": 1}}"#).unwrap();
         assert_eq!(PlanStore::open(folder.path()).unwrap().1.minutes, 5.0);
     }
 
     #[test]
     fn models_are_named_after_their_data() {
-        let name = |path: &str| Plan { data: Some(path.into()), ..Plan::default() }.suggested_name();
+        let name = |path: &str| WizardPlan { data: Some(path.into()), ..WizardPlan::default() }.suggested_name();
         assert_eq!(name("/data/embryo pairs"), "embryo pairs");
         assert_eq!(name("/data/corrections/train.csv"), "corrections");
         assert_eq!(name("/data/細胞/"), "my-model");

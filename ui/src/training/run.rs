@@ -1,8 +1,8 @@
 //! A training run: its state and curves.
 
 use super::shown::ValidationPicture;
-use cytoscope_pipeline::Event;
 use cytoscope_pipeline::worker::JobId;
+use cytoscope_pipeline::{Event, TrainingPlan};
 use cytoscope_train::{CheckpointSummary, History, StepPoint, ValidationPoint};
 
 /// State of a training run.
@@ -27,13 +27,15 @@ pub enum RunState {
 
 /// A training run with its curves and log.
 #[derive(Debug, Default)]
-pub struct Run {
+pub struct TrainingRun {
     /// State of the run.
     pub state: RunState,
     /// Loss and validation curves.
     pub history: History,
     /// Planned number of steps; 0 until it is known.
     pub steps: u64,
+    /// The latest plan that the run reported.
+    pub plan: Option<TrainingPlan>,
     /// Output on a validation image.
     pub shown: Option<ValidationPicture>,
     /// Log lines.
@@ -44,7 +46,7 @@ pub struct Run {
     pub confirm_discard: bool,
 }
 
-impl Run {
+impl TrainingRun {
     /// The job of an active run.
     pub fn job(&self) -> Option<JobId> {
         match self.state {
@@ -69,6 +71,7 @@ impl Run {
 
     pub(super) fn handle_event(&mut self, event: Event) {
         match event {
+            Event::Planned(plan) => self.plan = Some(plan),
             Event::TrainingSteps { step, steps, loss, rate, step_secs, stalled_secs } => {
                 self.steps = steps;
                 // After a rollback to an earlier step the curve continues from there.
@@ -106,7 +109,7 @@ mod tests {
 
     #[test]
     fn curves_continue_from_the_checkpoint() {
-        let mut run = Run::default();
+        let mut run = TrainingRun::default();
         let point = |step| StepPoint { step, loss: 1.0, rate: 0.1, step_secs: 1.0, stalled_secs: 0.0 };
         let tried = |step| ValidationPoint { step, score: 0.5, scores: BTreeMap::new(), best: true };
         run.handle_event(trained(21));

@@ -3,13 +3,13 @@
 use super::file_name;
 use super::thread_results::ThreadResult;
 use crate::app::Workbench;
-use cytoscope_pipeline::Task as ModelTask;
+use cytoscope_pipeline::ModelTask;
 use cytoscope_pipeline::cards::{ModelCard, card};
-use cytoscope_samples::Task;
+use cytoscope_samples::TrainingTask;
 use std::path::PathBuf;
 
 /// Why a model cannot be the start model for a task; `None` if it can.
-pub(crate) fn incompatibility(model: &ModelCard, task: Task) -> Option<String> {
+pub(crate) fn incompatibility(model: &ModelCard, task: TrainingTask) -> Option<String> {
     // A bare ONNX network does not state its task and may be for either.
     let is_bare = model.path.extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx"));
     let own_task = model.task.filter(|_| !is_bare);
@@ -26,10 +26,10 @@ pub(crate) fn incompatibility(model: &ModelCard, task: Task) -> Option<String> {
         ));
     }
     match (task, own_task) {
-        (Task::Segmentation, Some(ModelTask::LabelFree)) => {
+        (TrainingTask::Segmentation, Some(ModelTask::LabelFree)) => {
             Some("It predicts a stain, but the task is to segment objects.".to_owned())
         }
-        (Task::LabelFree, Some(ModelTask::Segmentation)) => {
+        (TrainingTask::LabelFree, Some(ModelTask::Segmentation)) => {
             Some("It segments objects, but the task is to predict a stain.".to_owned())
         }
         _ => None,
@@ -68,18 +68,21 @@ mod tests {
     fn models_fit_only_their_task() {
         // There is no such file; the other fields are filled in below.
         let read = card("model", Path::new("/nothere/model.zip"));
-        assert!(incompatibility(&read, Task::Segmentation).is_some(), "it cannot be read");
+        assert!(incompatibility(&read, TrainingTask::Segmentation).is_some(), "it cannot be read");
         let stain = ModelCard { problem: None, input_channels: 1, task: Some(ModelTask::LabelFree), ..read };
-        assert_eq!(incompatibility(&stain, Task::LabelFree), None);
-        assert!(incompatibility(&stain, Task::Segmentation).unwrap().contains("predicts a stain"));
+        assert_eq!(incompatibility(&stain, TrainingTask::LabelFree), None);
+        assert!(incompatibility(&stain, TrainingTask::Segmentation).unwrap().contains("predicts a stain"));
         let objects = ModelCard { task: Some(ModelTask::Segmentation), ..stain };
-        assert_eq!(incompatibility(&objects, Task::Segmentation), None);
-        assert!(incompatibility(&objects, Task::LabelFree).unwrap().contains("segments objects"));
+        assert_eq!(incompatibility(&objects, TrainingTask::Segmentation), None);
+        assert!(incompatibility(&objects, TrainingTask::LabelFree).unwrap().contains("segments objects"));
         let bare = ModelCard { path: PathBuf::from("/models/own.ONNX"), ..objects.clone() };
-        assert_eq!([Task::Segmentation, Task::LabelFree].map(|t| incompatibility(&bare, t)), [None, None]);
+        assert_eq!(
+            [TrainingTask::Segmentation, TrainingTask::LabelFree].map(|t| incompatibility(&bare, t)),
+            [None, None]
+        );
         let colours = ModelCard { input_channels: 3, ..bare };
-        assert!(incompatibility(&colours, Task::Segmentation).unwrap().contains("3 channels"));
+        assert!(incompatibility(&colours, TrainingTask::Segmentation).unwrap().contains("3 channels"));
         let by_hand = ModelCard { start_model: Some("other".to_owned()), ..objects };
-        assert!(incompatibility(&by_hand, Task::Segmentation).unwrap().contains("start from other"));
+        assert!(incompatibility(&by_hand, TrainingTask::Segmentation).unwrap().contains("start from other"));
     }
 }

@@ -1,7 +1,7 @@
 //! Thumbnails of training pairs: the middle slices of image and target, read on a worker thread.
 
 use cytoscope_formats::{OpenOptions, label_color, open};
-use cytoscope_samples::{ImageRef, Task};
+use cytoscope_samples::{ImageRef, TrainingTask};
 use cytoscope_volume::{Axis, Region};
 use eframe::egui::{ColorImage, Context, TextureHandle, TextureOptions};
 use std::collections::HashMap;
@@ -31,10 +31,10 @@ pub enum ThumbStyle {
 
 impl ThumbStyle {
     /// The style for the target of a task.
-    pub fn of_target(task: Task) -> Self {
+    pub fn of_target(task: TrainingTask) -> Self {
         match task {
-            Task::Segmentation => ThumbStyle::Labels,
-            Task::LabelFree => ThumbStyle::Stain,
+            TrainingTask::Segmentation => ThumbStyle::Labels,
+            TrainingTask::LabelFree => ThumbStyle::Stain,
         }
     }
 }

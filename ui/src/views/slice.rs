@@ -5,7 +5,7 @@ use super::pen::{self, Pen, PointerEvent};
 use super::scale_bar;
 use crate::data::composite::{DisplayedPlane, Intensity};
 use crate::data::histogram::Histogram;
-use crate::data::loader::{LoadState, Loader};
+use crate::data::loader::{LoadState, Loader, Slot, SlotLayer};
 use crate::data::plane::{Orientation, Plane, PlaneAt};
 use crate::document::{Camera, Document, Overlay, Role};
 use crate::theme;
@@ -357,13 +357,14 @@ impl SliceView {
     ) {
         let points_per_pixel = f64::from(ui.ctx().pixels_per_point());
         let at = plane_to_load(orientation, document, corners, points_per_pixel, ui.max_rect().size());
-        let slot = document.id * 64 + Orientation::ALL.iter().position(|o| *o == orientation).unwrap_or(0) as u64 * 16;
+        let document_id = document.id;
+        let slot = |layer| Slot { document: document_id, orientation, layer };
         let source_id = document.id;
         let mut all: Vec<DisplayedPlane> = Vec::new();
         let (mut complete, mut failed) = (true, false);
         for c in (0..document.channels.len()).filter(|c| document.channels[*c].visible).collect::<Vec<_>>() {
             let at = PlaneAt { channel: c, ..at.clone() };
-            match loader.get(slot + (c as u64 % 8), source_id, &document.source, &at) {
+            match loader.get(slot(SlotLayer::Channel(c)), source_id, &document.source, &at) {
                 LoadState::Ready(plane) => {
                     update_contrast(document, c, &plane, orientation);
                     if let Some(channel) = document.channels.get(c) {
@@ -376,7 +377,7 @@ impl SliceView {
         if all.is_empty() && complete {
             // No channel is visible: a black base image for the overlays.
             let at = PlaneAt { channel: 0, ..at.clone() };
-            match loader.get(slot, source_id, &document.source, &at) {
+            match loader.get(slot(SlotLayer::Base), source_id, &document.source, &at) {
                 LoadState::Ready(plane) => {
                     let black = Intensity { opacity: 0.0, ..Overlay::map_display() };
                     all.push(DisplayedPlane::Intensity(plane, black));
@@ -388,7 +389,7 @@ impl SliceView {
         for (i, overlay) in document.overlays.iter().enumerate().filter(|(_, o)| o.visible) {
             let time = if overlay.times > 1 { document.time } else { 0 };
             let at = PlaneAt { channel: 0, time: time.min(overlay.times.saturating_sub(1)), ..at.clone() };
-            match loader.get(slot + 8 + (i as u64 % 8), overlay.source_id, &overlay.source, &at) {
+            match loader.get(slot(SlotLayer::Overlay(i)), overlay.source_id, &overlay.source, &at) {
                 LoadState::Ready(plane) => all.push(match overlay.is_labels() {
                     true => DisplayedPlane::Labels(plane, overlay.labels.clone()),
                     false => DisplayedPlane::Intensity(plane, overlay.display.clone()),

@@ -42,9 +42,9 @@ pub(super) fn by_line(
     };
     let crossed: Vec<bool> = (0..mask.len()).map(crossed).collect();
     let (parts, count) = divide(&mask, &crossed, size).map_err(|e| match e {
-        DivideError::Uncut(met) => {
-            let next = "draw the line from outside the label through it to the outside";
-            AnnotateError::NotPossible { label, met: met.to_owned(), next }
+        DivideError::Uncut(problem) => {
+            let next_step = "draw the line from outside the label through it to the outside";
+            AnnotateError::NotPossible { label, problem: problem.to_owned(), next_step }
         }
         DivideError::Objects(e) => e.into(),
     })?;

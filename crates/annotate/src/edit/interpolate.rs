@@ -28,11 +28,11 @@ pub(super) fn interpolate(
     if gaps.is_empty() {
         return Err(AnnotateError::NotPossible {
             label,
-            met: match at {
+            problem: match at {
                 Some(at) => format!("slice {at} is not an empty slice between two slices with it"),
                 None => "there is no empty slice between slices with it".to_owned(),
             },
-            next: "draw the label in two slices with empty slices between them",
+            next_step: "draw the label in two slices with empty slices between them",
         });
     }
     for (below, above) in gaps {

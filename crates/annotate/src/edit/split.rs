@@ -23,8 +23,8 @@ pub(super) fn by_seeds(
         if volume.get(*seed) != Some(label) || !scope.bounds(volume.shape_zyx())?.contains(*seed) {
             return Err(AnnotateError::NotPossible {
                 label,
-                met: format!("the seed at Z, Y, X = {seed:?} is not in it"),
-                next: "place every seed inside the label",
+                problem: format!("the seed at Z, Y, X = {seed:?} is not in it"),
+                next_step: "place every seed inside the label",
             });
         }
         if !distinct_seeds.contains(seed) {
@@ -34,8 +34,8 @@ pub(super) fn by_seeds(
     if distinct_seeds.len() < 2 {
         return Err(AnnotateError::NotPossible {
             label,
-            met: format!("{} seeds were given", distinct_seeds.len()),
-            next: "place two or more seeds at different voxels",
+            problem: format!("{} seeds were given", distinct_seeds.len()),
+            next_step: "place two or more seeds at different voxels",
         });
     }
     let bounds = volume.box_of(label, scope)?.padded([1; 3], &scope.bounds(volume.shape_zyx())?);

@@ -46,7 +46,7 @@ pub(crate) struct Reader<R> {
 impl<R: Read> Reader<R> {
     /// Reads the header of a journal of `len` bytes.
     pub fn begin(mut from: R, len: u64) -> Result<Self, HeaderError> {
-        let no = |met: &str| HeaderError::NotAJournal(met.to_owned());
+        let no = |problem: &str| HeaderError::NotAJournal(problem.to_owned());
         let mut fixed = [0u8; 20];
         if len < fixed.len() as u64 {
             return Err(no("it is not a journal of annotations: it is too short"));
@@ -57,8 +57,8 @@ impl<R: Read> Reader<R> {
             return Err(no("it is not a journal of annotations"));
         }
         if number(8) != VERSION {
-            let met = format!("it is a journal of version {}, but only version {VERSION} is supported", number(8));
-            return Err(HeaderError::NotAJournal(met));
+            let problem = format!("it is a journal of version {}, but only version {VERSION} is supported", number(8));
+            return Err(HeaderError::NotAJournal(problem));
         }
         let count = u64::from(number(12));
         if count > MAX_HEADER_BYTES || count > len - fixed.len() as u64 {

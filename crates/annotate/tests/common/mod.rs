@@ -61,7 +61,7 @@ pub fn names(session: &Session) -> (Vec<String>, Vec<String>) {
     (session.undo_names().map(str::to_owned).collect(), session.redo_names().map(str::to_owned).collect())
 }
 
-/// A Python with tifffile, or `None` with a message if there is none.
+/// A Python with tifffile, or `None` with a report of the skip if there is none.
 pub fn python() -> Option<PathBuf> {
     let python = std::env::var_os("CYTOSCOPE_PYTHON").map_or_else(|| PathBuf::from("python3"), PathBuf::from);
     let works = std::process::Command::new(&python)
@@ -71,13 +71,7 @@ pub fn python() -> Option<PathBuf> {
     if works {
         return Some(python);
     }
-    {
-        use std::io::Write;
-        let _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: no python with tifffile and imagecodecs found (set CYTOSCOPE_PYTHON)"
-        );
-    }
+    cytoscope_testkit::skip("no python with tifffile and imagecodecs found (set CYTOSCOPE_PYTHON)");
     None
 }
 

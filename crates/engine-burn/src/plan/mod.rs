@@ -9,9 +9,9 @@ mod window;
 use crate::form::{Form, count, form, place};
 use cytoscope_engine::{CompileReport, EngineError};
 use cytoscope_graph::{
-    Activation, BinaryOp, ElementType, Graph, GraphError, Node, Op, ReduceOp, Tensor, UnaryOp, ValueId, analysis,
-    op_name,
+    Activation, BinaryOp, ElementType, Graph, GraphError, Node, Op, ReduceOp, Tensor, UnaryOp, ValueId, op_name,
 };
+use cytoscope_passes::analysis;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

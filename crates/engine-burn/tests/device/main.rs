@@ -20,10 +20,10 @@ mod listing;
 
 use cytoscope_engine::{CompileOptions, Device, Engine, EngineError};
 use cytoscope_engine_burn::{BurnEngine, probe};
-use cytoscope_graph::{Dim, ElementType, Graph, Op, Tensor, reference};
+use cytoscope_graph::{Dim, ElementType, Graph, Op, Tensor};
 use std::sync::OnceLock;
 
-/// Returns the engine that tests run on, or `None` with a message if there is no device.
+/// Returns the engine that tests run on, or `None` with a report of the skip if there is no device.
 pub fn engine() -> Option<&'static BurnEngine> {
     static ENGINE: OnceLock<Option<BurnEngine>> = OnceLock::new();
     let engine = ENGINE.get_or_init(|| {
@@ -33,10 +33,7 @@ pub fn engine() -> Option<&'static BurnEngine> {
         found.map(|device| BurnEngine::open(device).unwrap())
     });
     if engine.is_none() {
-        {
-            use std::io::Write;
-            let _ = writeln!(std::io::stderr(), "SKIPPED: no Vulkan device");
-        }
+        cytoscope_testkit::skip("no Vulkan or Metal device");
     }
     engine.as_ref()
 }
@@ -86,7 +83,7 @@ pub fn difference(graph: &Graph, inputs: &[Tensor]) -> Option<f32> {
     let engine = engine()?;
     let names = graph.inputs.iter().map(|i| graph.value(*i).name.clone());
     let named: Vec<_> = names.zip(inputs.iter().cloned()).collect();
-    let expected = reference::run(graph, &named).unwrap();
+    let expected = cytoscope_reference::run(graph, &named).unwrap();
     let shapes: Vec<_> = inputs.iter().map(|t| t.shape().to_vec()).collect();
     let mut session = engine.compile(graph, &shapes, &CompileOptions::default()).unwrap();
     let got = session.run(inputs).unwrap();

@@ -8,10 +8,11 @@ use crate::session::internal;
 use crate::step::{Elem, Slot};
 use crate::window::border;
 use cytoscope_engine::{EngineError, OpFallback};
-use cytoscope_graph::{Graph, ValueId, analysis, op_name};
+use cytoscope_graph::{Graph, ValueId, op_name};
 use cytoscope_kernels::Isa;
 use cytoscope_kernels::pointwise::Binary;
 use cytoscope_kernels::train::InputGradient;
+use cytoscope_passes::analysis;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One step of a run.

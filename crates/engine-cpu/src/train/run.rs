@@ -7,7 +7,7 @@ use crate::session::internal;
 use crate::split::Split;
 use crate::step::Slot;
 use cytoscope_engine::EngineError;
-use cytoscope_graph::{Tensor, ValueId, reference};
+use cytoscope_graph::{Tensor, ValueId};
 use cytoscope_kernels::apply::{self, Source};
 use cytoscope_kernels::conv::{self, Activation, ConvShape, Finish, PackedConv, Target, Transposed, WeightShape};
 use cytoscope_kernels::norm::Moments;
@@ -146,7 +146,7 @@ impl Runner<'_, '_> {
                 node.inputs.iter().map(|id| id.map(|id| self.tensor(id)).transpose()).collect::<RunResult<_>>()?;
             match update::run(self.isa, &node.op, &inputs) {
                 Some(made) => made?,
-                None => reference::eval(&node.op, &inputs, node.outputs.len())?,
+                None => cytoscope_reference::eval(&node.op, &inputs, node.outputs.len())?,
             }
         };
         for (id, tensor) in node.outputs.iter().zip(results) {

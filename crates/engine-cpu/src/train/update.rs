@@ -2,8 +2,7 @@
 
 use crate::session::internal;
 use cytoscope_engine::EngineError;
-use cytoscope_graph::training::{Hyper, Optimizer};
-use cytoscope_graph::{Op, Tensor};
+use cytoscope_graph::{Hyper, Op, Optimizer, Tensor};
 use cytoscope_kernels::Isa;
 use cytoscope_kernels::train::optimizer::{self, Adam, Sgd};
 

@@ -1,10 +1,10 @@
 //! Compares the engine with the reference executor on a random network. The fuzz targets use this file, too.
 #![allow(dead_code, reason = "each test uses only a part")]
 
+use cytoscope_builders::{RandomNetwork, describe, quantized};
 use cytoscope_engine::{CompileOptions, Engine, EngineError, Precision};
 use cytoscope_engine_cpu::CpuEngine;
-use cytoscope_graph::builders::{RandomNetwork, describe, quantized};
-use cytoscope_graph::{Graph, Tensor, reference};
+use cytoscope_graph::{Graph, Tensor};
 use cytoscope_kernels::Isa;
 
 /// How a network is run.
@@ -80,10 +80,11 @@ pub fn disagreement(graph: &Graph, input: &Tensor, form: Form, isa: Isa) -> Opti
     let named = |x: &Tensor| [("x".to_owned(), x.clone())];
     let nearby = input.as_f32().unwrap_or_default().iter().enumerate().map(|(i, v)| v * (1.0 + [1e-6, -1e-6][i % 2]));
     let nearby = Tensor::new(input.shape(), nearby.collect::<Vec<f32>>()).unwrap_or_else(|e| panic!("{e}"));
-    let (want, nearby) = match (reference::run(graph, &named(input)), reference::run(graph, &named(&nearby))) {
-        (Ok(want), Ok(nearby)) => (want, nearby),
-        (Err(e), _) | (_, Err(e)) => return describe_failure(format!("the reference executor failed: {e}")),
-    };
+    let (want, nearby) =
+        match (cytoscope_reference::run(graph, &named(input)), cytoscope_reference::run(graph, &named(&nearby))) {
+            (Ok(want), Ok(nearby)) => (want, nearby),
+            (Err(e), _) | (_, Err(e)) => return describe_failure(format!("the reference executor failed: {e}")),
+        };
     let precisions: &[Precision] =
         if form == Form::Float { &[Precision::F32] } else { &[Precision::Int8, Precision::F32] };
     let tolerance = if form == Form::Float { FLOAT } else { INT8 };

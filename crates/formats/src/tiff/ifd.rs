@@ -140,7 +140,8 @@ impl Container {
         let body_len = count as usize * entry_len;
         let with_link = self.source.holds(body_at, (body_len + link) as u64);
         let body = self.source.read_vec(body_at, if with_link { body_len + link } else { body_len })?;
-        let (rows, tail) = body.split_at_checked(body_len).unwrap_or_default();
+        let incomplete = || Fault::malformed(format!("the page directory at offset {offset} is incomplete"));
+        let (rows, tail) = body.split_at_checked(body_len).ok_or_else(incomplete)?;
         let entries = rows.chunks_exact(entry_len).map(|row| self.entry(row)).collect();
         let next = match *tail {
             [a, b, c, d] => u64::from(self.order.u32([a, b, c, d])),
@@ -190,7 +191,8 @@ impl Container {
         let inline = if self.big { 8 } else { 4 };
         let skip = start.saturating_mul(size);
         if entry.count.saturating_mul(size) <= inline {
-            let from = entry.data.get(skip as usize..).and_then(|d| d.get(..bytes as usize)).unwrap_or_default();
+            let from = entry.data.get(skip as usize..).and_then(|d| d.get(..bytes as usize));
+            let from = from.ok_or_else(|| Fault::malformed(format!("tag {} is incomplete", entry.tag)))?;
             return Ok((from.to_vec(), size as usize));
         }
         let offset = if self.big {

@@ -85,16 +85,16 @@ fn sibling(path: &Path, name: &str) -> Result<PathBuf, FormatError> {
     if !inside {
         return Err(FormatError::Malformed {
             file: path.to_owned(),
-            met: format!("its OME-XML refers to the file '{name}', which is not in the same folder"),
-            next: "put the files of the set into one folder and export the metadata again".into(),
+            problem: format!("its OME-XML refers to the file '{name}', which is not in the same folder"),
+            next_step: "put the files of the set into one folder and export the metadata again".into(),
         });
     }
     let full = path.parent().unwrap_or(Path::new("")).join(relative);
     if !full.is_file() {
         return Err(FormatError::Malformed {
             file: path.to_owned(),
-            met: format!("its OME-XML refers to the file '{name}', which is missing"),
-            next: "put all files of the set into one folder, with their original names".into(),
+            problem: format!("its OME-XML refers to the file '{name}', which is missing"),
+            next_step: "put all files of the set into one folder, with their original names".into(),
         });
     }
     Ok(full)
@@ -167,11 +167,11 @@ fn build(
     if (page.layout.width, page.layout.height) != (image.size_x, image.size_y) || image.size_c % samples != 0 {
         return Err(FormatError::Malformed {
             file: path.to_owned(),
-            met: format!(
+            problem: format!(
                 "its OME-XML declares planes of {}x{} with {} channels, but its pages are {}x{} with {samples} samples",
                 image.size_x, image.size_y, image.size_c, page.layout.width, page.layout.height
             ),
-            next: DAMAGED.into(),
+            next_step: DAMAGED.into(),
         });
     }
     let sizes = Sizes::new(image, samples, files.limits()).map_err(|f| f.at(path))?;
@@ -196,11 +196,11 @@ fn build(
         };
         assigned = assigned.saturating_add(how_many.clamp(1, sizes.total.saturating_sub(start).max(1)));
         if assigned > sizes.total.saturating_mul(MAX_ASSIGNMENTS) {
-            let met = format!(
+            let problem = format!(
                 "its TiffData elements assign pages to planes {assigned} times, but the image has only {} planes",
                 sizes.total
             );
-            return Err(Fault::malformed(met).at(path));
+            return Err(Fault::malformed(problem).at(path));
         }
         fill(&mut planes, &sizes, start, index, data.ifd.unwrap_or(0), how_many);
     }
@@ -229,8 +229,8 @@ fn page_of(file: &TiffFile, ifd: usize) -> Result<&super::page::Page, FormatErro
             Err(Fault::unsupported("a plane has a format that is not supported", crate::error::RESAVE).at(&file.path))
         }
         None => {
-            let met = format!("its OME-XML refers to page {ifd}, but the file has {} pages", file.chain_len);
-            Err(Fault::malformed(met).at(&file.path))
+            let problem = format!("its OME-XML refers to page {ifd}, but the file has {} pages", file.chain_len);
+            Err(Fault::malformed(problem).at(&file.path))
         }
     }
 }

@@ -147,7 +147,7 @@ impl WriteSpec {
 
     /// Refuses stacks that cannot be written as specified.
     pub(crate) fn check(&self, path: &Path) -> Result<(), FormatError> {
-        let misused = |met: String, next: &str| Err(FormatError::misused(path, met, next));
+        let misused = |problem: String, next_step: &str| Err(FormatError::misused(path, problem, next_step));
         if self.axes.len() != self.shape.len() {
             return misused(
                 format!("the axes {} and the shape {:?} differ in length", self.axes, self.shape),

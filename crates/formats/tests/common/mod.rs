@@ -1,14 +1,15 @@
-//! Helpers of the integration tests: where the real files are, and a message if they are missing.
+//! Helpers of the integration tests: where the real files are, and a report of the skip if they are missing.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use cytoscope_testkit::skip;
 use std::path::{Path, PathBuf};
 
-/// The folder of real TIFF files, or `None` with a message if it is missing.
+/// The folder of real TIFF files, or `None` with a report of the skip if it is missing.
 pub fn tiff_folder() -> Option<PathBuf> {
     shared("tiff/manifest.json").and_then(|p| p.parent().map(Path::to_owned))
 }
 
-/// A file of the shared data, or `None` with a message if it is missing.
+/// A file of the shared data, or `None` with a report of the skip if it is missing.
 pub fn shared(name: &str) -> Option<PathBuf> {
     let root = match std::env::var_os("CYTOSCOPE_SHARED_DATA") {
         Some(root) => PathBuf::from(root),
@@ -18,14 +19,11 @@ pub fn shared(name: &str) -> Option<PathBuf> {
     if path.exists() {
         return Some(path);
     }
-    {
-        use std::io::Write;
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {} not found (set CYTOSCOPE_SHARED_DATA)", path.display());
-    }
+    skip(format!("{} not found (set CYTOSCOPE_SHARED_DATA)", path.display()));
     None
 }
 
-/// A Python with tifffile, or `None` with a message if there is none.
+/// A Python with tifffile, or `None` with a report of the skip if there is none.
 pub fn python() -> Option<PathBuf> {
     let python = std::env::var_os("CYTOSCOPE_PYTHON").map_or_else(|| PathBuf::from("python3"), PathBuf::from);
     let works = std::process::Command::new(&python)
@@ -35,13 +33,7 @@ pub fn python() -> Option<PathBuf> {
     if works {
         return Some(python);
     }
-    {
-        use std::io::Write;
-        let _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: no python with tifffile and imagecodecs found (set CYTOSCOPE_PYTHON)"
-        );
-    }
+    skip("no python with tifffile and imagecodecs found (set CYTOSCOPE_PYTHON)");
     None
 }
 

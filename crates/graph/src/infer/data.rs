@@ -105,7 +105,7 @@ pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
             let shapes: Option<Vec<Vec<usize>>> =
                 (0..args.inputs.len()).map(|i| args.get(i).and_then(Info::fixed_shape)).collect();
             let shape = match shapes {
-                Some(shapes) => Some(fixed(&crate::reference::einsum_plan(equation, &shapes)?.output_lengths())),
+                Some(shapes) => Some(fixed(&crate::einsum::einsum_plan(equation, &shapes)?.output_lengths())),
                 None => None,
             };
             vec![Info::new(dtype, shape)]
@@ -170,7 +170,10 @@ fn without(shape: &[Dim], axes: &[usize], keep: bool) -> Vec<Dim> {
 }
 
 /// Returns the axes that a reduction covers.
-pub(crate) fn reduced_axes(rank: usize, axes: Option<&[i64]>, noop: bool) -> Result<Vec<usize>> {
+///
+/// # Errors
+/// [`GraphError::Misused`] if an axis does not exist.
+pub fn reduced_axes(rank: usize, axes: Option<&[i64]>, noop: bool) -> Result<Vec<usize>> {
     match axes {
         Some(axes) if !axes.is_empty() => axes.iter().map(|&a| resolve_axis(a, rank)).collect(),
         _ if noop => Ok(Vec::new()),

@@ -7,7 +7,10 @@ use crate::op::{BinaryOp, Op, UnaryOp};
 use crate::tensor::ElementType;
 
 /// Returns the broadcast shape of two shapes (numpy's rule: aligned at the end, length 1 is repeated).
-pub(crate) fn broadcast(a: &[usize], b: &[usize]) -> Result<Vec<usize>> {
+///
+/// # Errors
+/// [`GraphError::Misused`] if two lengths differ and neither is 1.
+pub fn broadcast(a: &[usize], b: &[usize]) -> Result<Vec<usize>> {
     let rank = a.len().max(b.len());
     let at = |s: &[usize], i: usize| (i + s.len()).checked_sub(rank).and_then(|i| s.get(i)).copied().unwrap_or(1);
     (0..rank)

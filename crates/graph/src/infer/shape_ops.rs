@@ -45,7 +45,7 @@ pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
 }
 
 /// Returns the first axis of a `Shape` operator and the one after its last.
-pub(crate) fn shape_range(rank: usize, start: i64, end: Option<i64>) -> (usize, usize) {
+pub fn shape_range(rank: usize, start: i64, end: Option<i64>) -> (usize, usize) {
     let clamp = |v: i64| (if v < 0 { v.saturating_add(rank as i64) } else { v }).clamp(0, rank as i64) as usize;
     let a = clamp(start);
     (a, end.map_or(rank, clamp).max(a))
@@ -138,14 +138,20 @@ fn split(axis: i64, args: &OpInputs<'_>) -> Result<Vec<Info>> {
 
 /// The part of one axis that a slice takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct AxisSlice {
+pub struct AxisSlice {
+    /// Index of the first element.
     pub start: isize,
+    /// Distance between elements; negative if the slice runs backwards.
     pub step: isize,
+    /// Number of elements.
     pub length: usize,
 }
 
 /// Returns start, step and length of a slice of an axis of length `n` (ONNX `Slice`: numpy's rules).
-pub(crate) fn cut(n: usize, start: i64, end: i64, step: i64) -> Result<AxisSlice> {
+///
+/// # Errors
+/// [`GraphError::Misused`] if `step` is 0.
+pub fn cut(n: usize, start: i64, end: i64, step: i64) -> Result<AxisSlice> {
     if step == 0 {
         return Err(GraphError::misused("step of a slice", "0", "a step other than 0"));
     }
@@ -163,7 +169,10 @@ pub(crate) fn cut(n: usize, start: i64, end: i64, step: i64) -> Result<AxisSlice
 
 /// Returns, for each axis of a tensor of `rank` axes, the part that the slice takes; `None` for axes that it does not
 /// slice.
-pub(crate) fn slice_plan(
+///
+/// # Errors
+/// [`GraphError::Misused`] if the lists differ in length, or an axis does not exist.
+pub fn slice_plan(
     rank: usize,
     starts: &[i64],
     ends: &[i64],
@@ -206,7 +215,10 @@ fn slice(args: &OpInputs<'_>) -> Result<Info> {
 }
 
 /// Returns the numbers of elements added before and after each of `rank` axes.
-pub(crate) fn pad_plan(rank: usize, pads: &[i64], axes: Option<&[i64]>) -> Result<Vec<(i64, i64)>> {
+///
+/// # Errors
+/// [`GraphError::Misused`] if `pads` does not have two entries per axis, or an axis does not exist.
+pub fn pad_plan(rank: usize, pads: &[i64], axes: Option<&[i64]>) -> Result<Vec<(i64, i64)>> {
     let all: Vec<i64> = (0..rank as i64).collect();
     let axes = axes.unwrap_or(&all);
     if pads.len() != 2 * axes.len() {
@@ -304,7 +316,10 @@ fn reshape(allow_zero: bool, args: &OpInputs<'_>) -> Result<Info> {
 }
 
 /// Validates a permutation; an empty one means reversed axes.
-pub(crate) fn permutation(perm: &[usize], rank: usize) -> Result<Vec<usize>> {
+///
+/// # Errors
+/// [`GraphError::Misused`] if it is not a permutation of `rank` axes.
+pub fn permutation(perm: &[usize], rank: usize) -> Result<Vec<usize>> {
     let full: Vec<usize> = if perm.is_empty() { (0..rank).rev().collect() } else { perm.to_vec() };
     let mut sorted = full.clone();
     sorted.sort_unstable();
@@ -347,7 +362,7 @@ fn unsqueeze(args: &OpInputs<'_>) -> Result<Info> {
     let x = args.need(0)?;
     let (Some(shape), Some(axes)) = (&x.shape, args.need(1)?.ints()) else { return Ok(Info::new(x.dtype, None)) };
     let rank = shape.len() + axes.len();
-    crate::limits::check("rank", "Unsqueeze", rank as u128, args.limits.rank as u128)?;
+    crate::limits::check_limit("rank", "Unsqueeze", rank as u128, args.limits.rank as u128)?;
     let axes: Vec<usize> = axes.iter().map(|&a| resolve_axis(a, rank)).collect::<Result<_>>()?;
     let mut old = shape.iter();
     let mut dims = Vec::with_capacity(rank);
@@ -398,7 +413,10 @@ fn tile(args: &OpInputs<'_>) -> Result<Info> {
 }
 
 /// Returns the number of elements of a range: max(0, ⌈(limit − start) / delta⌉).
-pub(crate) fn range_length(start: f64, limit: f64, delta: f64) -> Result<usize> {
+///
+/// # Errors
+/// [`GraphError::Misused`] if the number is not finite.
+pub fn range_length(start: f64, limit: f64, delta: f64) -> Result<usize> {
     let n = ((limit - start) / delta).ceil().max(0.0);
     if n.is_finite() && n < 1e15 {
         Ok(n as usize)

@@ -279,7 +279,10 @@ fn layer_norm(axis: i64, args: &OpInputs<'_>) -> Result<Vec<Info>> {
 }
 
 /// Returns the scale of every axis and its output length for a fixed input shape.
-pub(crate) fn resize_geometry(
+///
+/// # Errors
+/// [`GraphError::Misused`] if scales or sizes are missing, of the wrong number, or out of range.
+pub fn resize_geometry(
     a: &ResizeAttrs,
     input: &[usize],
     scales: Option<&[f64]>,

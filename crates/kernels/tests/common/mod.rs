@@ -4,17 +4,14 @@
 use cytoscope_kernels::conv::{ConvShape, WeightShape};
 use cytoscope_kernels::{Blocked, Isa, IsaName, reorder};
 
-/// Returns all instruction sets of this machine, and prints those that are skipped.
+/// Returns all instruction sets of this machine, and reports those that are skipped.
 pub fn isas() -> Vec<Isa> {
     IsaName::ALL
         .into_iter()
         .filter_map(|name| {
             let isa = Isa::available(name);
             if isa.is_none() {
-                {
-                    use std::io::Write;
-                    let _ = writeln!(std::io::stderr(), "SKIPPED: this machine does not support {}", name.as_str());
-                }
+                cytoscope_testkit::skip(format!("this machine does not support {}", name.as_str()));
             }
             isa
         })

@@ -12,7 +12,7 @@ use crate::stack::{Stack, StackChannels};
 use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Engine, Session};
 use cytoscope_graph::Tensor;
-use cytoscope_graph::package::Processing;
+use cytoscope_model_package::Processing;
 use cytoscope_objects::blobs::{BlobSize, blob_size};
 use cytoscope_objects::diameter::{of_sphere, whole};
 use cytoscope_objects::segment_in_place;
@@ -271,11 +271,17 @@ impl Estimator<'_> {
         }
         let seeds = (model.seed_channel != model.segment_channel).then(|| maps.get(model.seed_channel).cloned());
         let seeds = seeds.flatten();
-        let mut foreground = maps.into_iter().nth(model.segment_channel).unwrap_or_default();
+        let channel = model.segment_channel;
+        let mut foreground = maps.into_iter().nth(channel).ok_or_else(|| no_channel(channel))?;
         let options = model.segment.scaled(scale);
         let (labels, count) = segment_in_place(&mut foreground, seeds.as_deref(), shape, work, &options)?;
         Ok(measured(&labels, count, shape, work, diameter))
     }
+}
+
+/// The error of a channel that the maps do not have.
+fn no_channel(channel: usize) -> JobError {
+    JobError::Panicked(format!("diameter: the maps have no channel {channel}"))
 }
 
 /// Maps in memory, for statistics.
@@ -289,7 +295,7 @@ impl ops::Volume for Maps<'_> {
     }
 
     fn each(&mut self, channel: usize, f: &mut dyn FnMut(Samples)) -> Result<(), JobError> {
-        f(Samples::F32(self.0.get(channel).cloned().unwrap_or_default()));
+        f(Samples::F32(self.0.get(channel).cloned().ok_or_else(|| no_channel(channel))?));
         Ok(())
     }
 }

@@ -4,7 +4,6 @@ use super::ObjectDiameter;
 use crate::devices::Devices;
 use crate::predict::PredictJob;
 use crate::{Context, JobError, Model};
-use cytoscope_engine::DeviceRequest;
 use serde::{Deserialize, Serialize};
 
 /// Returns the object diameter that a prediction would use for its first input: the given one, or an estimate.
@@ -31,8 +30,7 @@ impl DiameterJob {
         };
         let model = Model::load(&job.model)?;
         super::check(job.diameter, &model)?;
-        let request: DeviceRequest = job.device.parse()?;
-        let engine = devices.for_model(context, &model, request, job)?;
+        let engine = devices.for_model(context, &model, job.device, job)?;
         crate::predict::one::object_diameter(job, context, &model, &engine, input)
     }
 }

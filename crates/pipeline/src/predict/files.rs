@@ -1,9 +1,10 @@
 //! The result files of one input: their names, whether they may be overwritten, and how each is written.
 
+use super::Output;
 use super::prediction::Prediction;
-use super::{Output, map_ending};
-use crate::model::Task;
-use crate::{Context, JobError, Model, provenance, results};
+use crate::artifact::wide_labels_name;
+use crate::model::ModelTask;
+use crate::{ArtifactKind, Context, JobError, Model, provenance, results};
 use cytoscope_formats::{Channel, Compression, Container, ImageMeta, StackWriter, WriteSpec};
 use cytoscope_objects::measure::{ObjectRow, to_csv};
 use cytoscope_profile::Stage;
@@ -27,14 +28,15 @@ impl Paths {
         [self.maps, self.labels, self.labels_wide, self.table, self.preview, self.provenance]
     }
 
-    pub(super) fn new(out: &Path, stem: &str, task: Task) -> Self {
+    pub(super) fn new(out: &Path, stem: &str, task: ModelTask) -> Self {
+        let path = |kind: ArtifactKind| out.join(kind.file_name(stem));
         Self {
-            maps: out.join(format!("{stem}{}", map_ending(task))),
-            labels: out.join(format!("{stem}_labels.tif")),
-            labels_wide: out.join(format!("{stem}_labels.ome.tif")),
-            table: out.join(format!("{stem}_objects.csv")),
-            preview: out.join(format!("{stem}_preview.png")),
-            provenance: out.join(format!("{stem}_provenance.json")),
+            maps: path(ArtifactKind::of_maps(task)),
+            labels: path(ArtifactKind::Labels),
+            labels_wide: out.join(wide_labels_name(stem)),
+            table: path(ArtifactKind::Table),
+            preview: path(ArtifactKind::Preview),
+            provenance: path(ArtifactKind::Provenance),
         }
     }
 
@@ -95,7 +97,7 @@ pub(super) fn map_writer(
     spec.time_interval_secs = meta.time_interval_secs;
     spec.channels =
         (0..model.output_channels).map(|c| Channel { name: format!("{} {c}", model.name), color_rgb: None }).collect();
-    if model.task == Task::Segmentation {
+    if model.task == ModelTask::Segmentation {
         spec.display_range = Some((0.0, 1.0));
     }
     Ok(StackWriter::create(path, &spec)?)

@@ -116,7 +116,7 @@ impl Weights<'_> {
 const EMITTED_SLICES: usize = 4;
 
 /// A run of a compiled network over one volume.
-pub(crate) struct Run<'a> {
+pub(crate) struct InferenceRun<'a> {
     pub context: &'a Context,
     pub model: &'a Model,
     pub plan: &'a TilePlan,
@@ -127,7 +127,7 @@ pub(crate) struct Run<'a> {
     pub live: Option<Live<'a>>,
 }
 
-impl Run<'_> {
+impl InferenceRun<'_> {
     /// Runs the whole volume.
     pub(crate) fn run(&mut self, view: &mut ModelView<'_>, sink: &mut Sink<'_>) -> Result<(), JobError> {
         match self.plan.blend {

@@ -1,7 +1,7 @@
 //! Live view of a prediction: finished tiles are passed on while the job runs.
 
 use crate::ops::{Elementwise, Statistics, Volume, apply, resolve};
-use cytoscope_graph::package::Processing;
+use cytoscope_model_package::Processing;
 use cytoscope_volume::Samples;
 use std::convert::Infallible;
 use std::path::Path;

@@ -19,7 +19,7 @@ use crate::error::with_name;
 use crate::evaluate::{looks_like_labels, pair_key};
 use crate::job::check_threads;
 use crate::wire;
-use crate::{Context, Event, JobError, JobErrorKind, Model, Task, provenance};
+use crate::{Artifact, ArtifactKind, Context, Event, JobError, JobErrorKind, Model, ModelTask, provenance};
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::OpenOptions;
 use cytoscope_objects::SegmentOptions;
@@ -71,9 +71,9 @@ pub struct PredictJob {
     pub model: String,
     /// Folder for the results.
     pub out: PathBuf,
-    /// `auto` or a device id.
-    #[serde(default = "auto")]
-    pub device: String,
+    /// The device to run on.
+    #[serde(default)]
+    pub device: DeviceRequest,
     /// Precision; `None` selects the best one of the device for this model.
     #[serde(default)]
     pub precision: Option<Precision>,
@@ -115,17 +115,13 @@ pub struct PredictJob {
     pub overwrite: Overwrite,
 }
 
-fn auto() -> String {
-    "auto".to_owned()
-}
-
 /// Report of one input.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InputReport {
     /// The input.
     pub input: PathBuf,
     /// Files written.
-    pub outputs: Vec<PathBuf>,
+    pub outputs: Vec<Artifact>,
     /// Whether the input was skipped because its results exist.
     pub resumed: bool,
     /// Shape Z, Y, X in voxels.
@@ -187,27 +183,6 @@ const MAX_TILE_EDGE: usize = 1 << 20;
 /// Extensions of files that are read from folders.
 const STACK_ENDINGS: [&str; 6] = ["tif", "tiff", "btf", "tf8", "tf2", "npy"];
 
-/// Name endings of the maps of a prediction; the last is that of earlier versions.
-const MAP_ENDINGS: [&str; 3] = ["_probability.tif", "_prediction.tif", "_raw.tif"];
-
-/// Returns the name ending of the maps of a task.
-pub(crate) fn map_ending(task: Task) -> &'static str {
-    match task {
-        Task::Segmentation => MAP_ENDINGS[0],
-        Task::LabelFree => MAP_ENDINGS[1],
-    }
-}
-
-/// Returns the stem of a file name that is one of a prediction's map; `None` for any other name.
-pub fn map_stem(name: &str) -> Option<&str> {
-    MAP_ENDINGS.iter().find_map(|ending| name.strip_suffix(ending))
-}
-
-/// Returns the file names that the maps of a prediction with this stem may have, current names first.
-pub fn map_files(stem: &str) -> [String; 3] {
-    MAP_ENDINGS.map(|ending| format!("{stem}{ending}"))
-}
-
 /// Returns the input files, with folders expanded to the stacks in them, sorted by name.
 ///
 /// # Errors
@@ -251,9 +226,13 @@ pub fn expand_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
 pub(crate) fn only_stacks(inputs: &[PathBuf], files: Vec<PathBuf>) -> Vec<PathBuf> {
     let is_result = |file: &Path| {
         let name = file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        let of_labels = ["_labels.tif", "_labels.ome.tif"].iter().filter_map(|ending| name.strip_suffix(ending));
-        of_labels.into_iter().any(|stem| file.with_file_name(format!("{stem}_provenance.json")).is_file())
-            || (map_stem(&name).is_some() && provenance::is_of_prediction(file))
+        match ArtifactKind::of_name(&name) {
+            Some((ArtifactKind::Labels, stem)) => {
+                file.with_file_name(ArtifactKind::Provenance.file_name(stem)).is_file()
+            }
+            Some((kind, _)) => kind.is_maps() && provenance::is_of_prediction(file),
+            None => false,
+        }
     };
     let of_stacks: BTreeSet<(Option<PathBuf>, String)> = files
         .iter()
@@ -322,7 +301,6 @@ impl PredictJob {
         live: Option<&dyn LiveSink>,
     ) -> Result<PredictOutcome, JobError> {
         self.check()?;
-        let request: DeviceRequest = self.device.parse()?;
         let found = expand_inputs(&self.inputs)?;
         let files = only_stacks(&self.inputs, found.clone());
         if files.len() < found.len() {
@@ -348,7 +326,7 @@ impl PredictJob {
         }
         std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
         let mut outcome = PredictOutcome::default();
-        let mut engine = devices.for_model(context, &model, request, self)?;
+        let mut engine = devices.for_model(context, &model, self.device, self)?;
         engine.report(context);
         let count = files.len();
         for (index, (input, stem)) in files.iter().zip(stems).enumerate() {
@@ -358,7 +336,8 @@ impl PredictJob {
                     .unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))));
             match report {
                 Ok(report) => {
-                    context.emit(&Event::Finished { input: input.clone(), outputs: report.outputs.clone() });
+                    let outputs = report.outputs.iter().map(|artifact| artifact.path.clone()).collect();
+                    context.emit(&Event::Finished { input: input.clone(), outputs });
                     outcome.done.push(report);
                 }
                 Err(JobError::Cancelled) => return Err(JobError::Cancelled),
@@ -397,7 +376,7 @@ impl PredictJob {
     }
 
     /// Refuses a job whose results would overwrite its inputs.
-    fn refuse_inputs(&self, files: &[PathBuf], stems: &[String], task: Task) -> Result<(), JobError> {
+    fn refuse_inputs(&self, files: &[PathBuf], stems: &[String], task: ModelTask) -> Result<(), JobError> {
         let Ok(out) = self.out.canonicalize() else { return Ok(()) };
         let inputs: BTreeSet<PathBuf> = files.iter().filter_map(|f| f.canonicalize().ok()).collect();
         // Compare canonical paths, because the file system may be case-insensitive.
@@ -441,7 +420,15 @@ impl PredictJob {
     }
 
     /// Returns the fingerprint of everything that determines an input's result, for `--resume` and provenance.
-    pub(crate) fn fingerprint(&self, model: &Model, input: &Path, files: &[provenance::InputRecord]) -> String {
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] if a path is not Unicode.
+    pub(crate) fn fingerprint(
+        &self,
+        model: &Model,
+        input: &Path,
+        files: &[provenance::InputRecord],
+    ) -> Result<String, JobError> {
         let job = PredictJob {
             resume: false,
             memory_budget_bytes: None,
@@ -476,16 +463,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn maps_of_earlier_versions_are_recognized() {
+    fn outputs_of_earlier_versions_are_recognized() {
         let read: BTreeSet<Output> = serde_json::from_str(r#"["raw", "labels", "maps"]"#).unwrap();
         assert_eq!(read, [Output::Maps, Output::Labels].into());
         assert_eq!(serde_json::to_string(&read).unwrap(), r#"["maps","labels"]"#);
         assert_eq!("raw".parse(), Ok(Output::Maps));
         assert_eq!("maps".parse(), Ok(Output::Maps));
-        for name in ["x_probability.tif", "x_prediction.tif", "x_raw.tif"] {
-            assert_eq!(map_stem(name), Some("x"));
-        }
-        assert_eq!(map_stem("x_labels.tif"), None);
     }
 
     #[test]

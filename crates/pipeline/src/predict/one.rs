@@ -2,7 +2,7 @@
 
 use super::files::{Paths, Writers, label_axes, label_writer, map_writer, table_text, write_maps};
 use super::grid::{ModelView, model_shape};
-use super::infer::{Run, Seams};
+use super::infer::{InferenceRun, Seams};
 use super::label::{self, Labels};
 use super::live::{Live, LiveSink, LiveVolume};
 use super::plan::{Budget, Volume, plan};
@@ -10,20 +10,20 @@ use super::prediction::{Prediction, Unprocessed};
 use super::{InputReport, Output, PredictJob, preview};
 use crate::devices::{DeviceChoice, SelectedEngine};
 use crate::diameter::{DiameterRequest, DiameterUnit, Estimator, ObjectDiameter, SizeEstimate};
-use crate::model::Task;
+use crate::model::ModelTask;
 use crate::ops::{self, Reference, Statistics};
 use crate::provenance::{InputRecord, Parts};
 use crate::results::{Publication, moved_aside_note};
 use crate::spool::Spool;
 use crate::stack::{Extents, Stack, StackChannels};
-use crate::{Context, JobError, Model, provenance};
+use crate::{Artifact, ArtifactKind, Context, JobError, Model, provenance};
 use cytoscope_engine::{CompileOptions, Precision};
 use cytoscope_formats::ImageMeta;
-use cytoscope_graph::package::Processing;
+use cytoscope_model_package::Processing;
 use cytoscope_objects::measure::ObjectRow;
 use cytoscope_profile::Stage;
 use cytoscope_storage::lock::ResultsLock;
-use cytoscope_storage::write::write_unpublished;
+use cytoscope_storage::write::{FinishedFile, write_unpublished};
 use cytoscope_volume::{Array, DType, Samples, VoxelSize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -73,20 +73,20 @@ pub(super) fn predict(
     };
     let wanted: BTreeSet<Output> = match (job.outputs.is_empty(), model.task) {
         (false, _) => job.outputs.clone(),
-        (true, Task::Segmentation) => [Output::Maps, Output::Labels, Output::Table].into(),
-        (true, Task::LabelFree) => [Output::Maps].into(),
+        (true, ModelTask::Segmentation) => [Output::Maps, Output::Labels, Output::Table].into(),
+        (true, ModelTask::LabelFree) => [Output::Maps].into(),
     };
     let paths = Paths::new(&job.out, stem, model.task);
     let files: Vec<PathBuf> = std::iter::once(input.to_owned()).chain(image.files()).take(MAX_WATCHED_FILES).collect();
     let watched = |files: &[PathBuf]| files.iter().map(|file| InputRecord::of(file)).collect::<Vec<_>>();
     let read_from = watched(&files);
-    let fingerprint = job.fingerprint(model, input, &read_from);
+    let fingerprint = job.fingerprint(model, input, &read_from)?;
     if job.resume
-        && let Some(report) = provenance::finished(&paths.provenance, &fingerprint)
+        && let Some(outputs) = provenance::finished(&paths.provenance, &fingerprint)
     {
         context.note(format!("{}: skipped, because its results already exist", input.display()));
         let precision = model.precision_on(engine.choice.id, job.precision);
-        return Ok(report_of_resumed(&report, input, &engine.choice, model, precision));
+        return Ok(report_of_resumed(outputs, input, &engine.choice, model, precision));
     }
     let inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
     paths.refuse_foreign(&wanted, &inputs, job.overwrite)?;
@@ -144,7 +144,7 @@ pub(super) fn predict(
     let preview = wanted.contains(&Output::Preview);
     let objects = wanted.contains(&Output::Labels)
         || wanted.contains(&Output::Table)
-        || (preview && model.task == Task::Segmentation);
+        || (preview && model.task == ModelTask::Segmentation);
     let volume = Volume {
         shape: grid,
         read_slice_bytes: (first.slice_len() * meta.dtype.size_bytes()) as u64,
@@ -188,7 +188,7 @@ pub(super) fn predict(
             Live::begin(sink, &volume, softmax, later)
         });
         let meter = context.meter("predict", grid.iter().product::<usize>() as u64, "voxels");
-        let mut run = Run { context, model, plan: &tile_plan, session: session.as_mut(), meter, seams, live };
+        let mut run = InferenceRun { context, model, plan: &tile_plan, session: session.as_mut(), meter, seams, live };
         run.run(&mut view, &mut |z, values| {
             if softmax {
                 let mut values = values.to_vec();
@@ -260,15 +260,20 @@ pub(super) fn predict(
     }
     let span = context.recorder.span(Stage::Write, "finish");
     let mut publication = Publication::default();
+    let mut outputs = Vec::new();
+    let mut add = |kind, file: FinishedFile| {
+        outputs.push(Artifact::new(kind, file.target()));
+        publication.add(file);
+    };
     if let Some(writer) = writers.maps.take() {
-        publication.add(writer.finish_unpublished()?);
+        add(ArtifactKind::of_maps(model.task), writer.finish_unpublished()?);
     }
     if let Some(writer) = writers.labels.take() {
-        publication.add(writer.finish_unpublished()?);
+        add(ArtifactKind::Labels, writer.finish_unpublished()?);
     }
     if wanted.contains(&Output::Table) {
         let text = table_text(&rows, &names, extents.times > 1);
-        publication.add(write_unpublished(&paths.table, text.as_bytes())?);
+        add(ArtifactKind::Table, write_unpublished(&paths.table, text.as_bytes())?);
     }
     if preview {
         let plane = [extents.zyx[1], extents.zyx[2]];
@@ -281,7 +286,7 @@ pub(super) fn predict(
             (None, None) => None,
         };
         if let Some(png) = png {
-            publication.add(write_unpublished(&paths.preview, &png)?);
+            add(ArtifactKind::Preview, write_unpublished(&paths.preview, &png)?);
         }
     }
     if let Some((file, change)) =
@@ -304,7 +309,7 @@ pub(super) fn predict(
     context.recorder.mark_memory("end");
     let mut report = InputReport {
         input: input.to_owned(),
-        outputs: publication.targets(),
+        outputs,
         resumed: false,
         shape_zyx: extents.zyx,
         times: times.len(),
@@ -328,7 +333,7 @@ pub(super) fn predict(
     for aside in publication.publish(job.overwrite)? {
         report.notes.push(moved_aside_note(&aside));
     }
-    report.outputs.push(paths.provenance.clone());
+    report.outputs.push(Artifact::new(ArtifactKind::Provenance, paths.provenance));
     Ok(report)
 }
 
@@ -547,7 +552,7 @@ fn postprocess(
 }
 
 fn report_of_resumed(
-    outputs: &[PathBuf],
+    outputs: Vec<Artifact>,
     input: &Path,
     engine: &DeviceChoice,
     model: &Model,
@@ -555,7 +560,7 @@ fn report_of_resumed(
 ) -> InputReport {
     InputReport {
         input: input.to_owned(),
-        outputs: outputs.to_vec(),
+        outputs,
         resumed: true,
         shape_zyx: [0; 3],
         times: 0,

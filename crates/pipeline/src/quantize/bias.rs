@@ -1,10 +1,10 @@
 //! Bias correction: quantizing weights and inputs shifts the mean of a layer's output, and an adjusted bias compensates
 //! for it (Nagel et al. 2019).
 
-use super::observe::{Runner, Tile};
+use super::observe::{Runner, Tile, floats};
 use crate::JobError;
-use cytoscope_graph::passes::quantize::{Layer, shift_bias};
 use cytoscope_graph::{Graph, Op, Tensor, ValueId};
+use cytoscope_passes::quantize::{Layer, shift_bias};
 use std::collections::BTreeSet;
 
 /// Number of tiles that means are computed from.
@@ -50,7 +50,7 @@ fn means(runner: &Runner<'_>, graph: &Graph, id: ValueId, tiles: &[Tile]) -> Res
         let channels = tensor.shape().get(1).copied().unwrap_or(1).max(1);
         let plane = tensor.shape().iter().skip(2).product::<usize>().max(1);
         sums.resize(channels, 0.0);
-        for (i, voxels) in tensor.as_f32().unwrap_or_default().chunks(plane).enumerate() {
+        for (i, voxels) in floats(graph, id, tensor)?.chunks(plane).enumerate() {
             if let Some(sum) = sums.get_mut(i % channels) {
                 *sum += voxels.iter().map(|v| f64::from(*v)).sum::<f64>();
             }

@@ -1,6 +1,6 @@
 //! Difference between the outputs of a quantized network and its float network.
 
-use crate::Task;
+use crate::ModelTask;
 use cytoscope_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -49,16 +49,16 @@ impl Comparison {
         }
     }
 
-    pub(crate) fn finish(&self, task: Task) -> OutputError {
+    pub(crate) fn finish(&self, task: ModelTask) -> OutputError {
         let relative_l2 = match (self.squared, self.reference) {
             (0.0, _) => 0.0,
             (s, r) => (s / r.max(f64::MIN_POSITIVE)).sqrt(),
         };
         let relative_l2 = if relative_l2.is_nan() { f64::INFINITY } else { relative_l2 };
         let agreement = match task {
-            Task::Segmentation if self.either == 0 => 1.0,
-            Task::Segmentation => 2.0 * self.both as f64 / self.either as f64,
-            Task::LabelFree => {
+            ModelTask::Segmentation if self.either == 0 => 1.0,
+            ModelTask::Segmentation => 2.0 * self.both as f64 / self.either as f64,
+            ModelTask::LabelFree => {
                 let [a, b, aa, bb, ab] = self.sums.map(|s| s / self.n.max(1.0));
                 let spread = ((aa - a * a) * (bb - b * b)).sqrt();
                 if spread > 0.0 { (ab - a * b) / spread } else { f64::from(u8::from(self.squared == 0.0)) }

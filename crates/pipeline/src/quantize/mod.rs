@@ -18,12 +18,12 @@ pub use speed::TileTime;
 use crate::package_test::{test_inputs, test_outputs};
 use crate::packages::{self, Quantized};
 use crate::tensors::preprocess;
-use crate::{Context, JobError, Model, Task, find_model};
+use crate::{Context, JobError, Model, ModelTask, find_model};
 use cytoscope_engine::{Engine, Precision};
 use cytoscope_engine_cpu::CpuEngine;
-use cytoscope_graph::package::{Package, Processing, Tolerance, check_destination};
-use cytoscope_graph::passes::quantize;
 use cytoscope_graph::{Graph, Tensor};
+use cytoscope_model_package::{Package, Processing, Tolerance, check_destination};
+use cytoscope_passes::quantize;
 use cytoscope_storage::Overwrite;
 use observe::{Runner, Tile};
 use search::{Search, SearchResult};
@@ -242,8 +242,9 @@ impl QuantizeJob {
                     .to_owned(),
             );
         }
-        let bytes =
-            |graph: &Graph| graph.to_bytes().map(|b| b.len() as u64).map_err(|e| JobError::model(&*path_text, e));
+        let bytes = |graph: &Graph| {
+            cytoscope_onnx::to_bytes(graph).map(|b| b.len() as u64).map_err(|e| JobError::model(&*path_text, e))
+        };
         let mut report = self.report(&package, &search, &found, notes);
         report.float_bytes = bytes(&source)?;
         report.int8_bytes = bytes(&found.graph)?;
@@ -348,8 +349,8 @@ impl QuantizeJob {
             tile_shape: Vec::new(),
             outputs: names.zip(&found.errors).map(|(name, error)| OutputReport { name, error: *error }).collect(),
             agreement_metric: match search.task {
-                Task::Segmentation => "dice".to_owned(),
-                Task::LabelFree => "pearson".to_owned(),
+                ModelTask::Segmentation => "dice".to_owned(),
+                ModelTask::LabelFree => "pearson".to_owned(),
             },
             calibration_tiles: if self.mode == QuantizeMode::Dynamic { 0 } else { search.calibration.len() },
             held_out_tiles: search.held_out.len(),

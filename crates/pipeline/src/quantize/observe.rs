@@ -3,7 +3,8 @@
 use super::histogram::Histogram;
 use crate::{Context, JobError};
 use cytoscope_engine::{CompileOptions, Engine, Session};
-use cytoscope_graph::{Graph, Tensor, ValueId, infer_shapes, passes};
+use cytoscope_graph::{Graph, Tensor, ValueId};
+use cytoscope_passes::infer_shapes;
 use cytoscope_profile::Recorder;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,8 +31,8 @@ impl Runner<'_> {
     /// weights.
     pub(crate) fn compile(&self, graph: &Graph, shape: &[usize]) -> Result<Box<dyn Session>, JobError> {
         let mut graph = graph.clone();
-        passes::fold_dequantized(&mut graph)?;
-        passes::eliminate_dead(&mut graph);
+        cytoscope_passes::fold_dequantized(&mut graph)?;
+        cytoscope_passes::eliminate_dead(&mut graph);
         let options =
             CompileOptions { threads: self.threads, recorder: Recorder::totals_only(), ..CompileOptions::default() };
         Ok(self.engine.compile(&graph, &[shape.to_vec()], &options)?)
@@ -88,7 +89,7 @@ impl Runner<'_> {
         for some in self.portions(graph, &inside, first.values.shape())? {
             let mut part = graph.clone();
             part.outputs.clone_from(&some);
-            passes::eliminate_dead(&mut part);
+            cytoscope_passes::eliminate_dead(&mut part);
             self.each(&part, tiles, |index, outputs| {
                 let Some(tile) = tiles.get(index) else { return Ok(()) };
                 some.iter().zip(&outputs).try_for_each(|(id, tensor)| visit(*id, tile, tensor))
@@ -128,6 +129,17 @@ pub(crate) struct Observed {
     pub largest: BTreeMap<ValueId, Vec<f32>>,
 }
 
+/// Returns the values of an observed tensor.
+///
+/// # Errors
+/// [`JobError::Panicked`] if they are not 32-bit floats.
+pub(super) fn floats<'a>(graph: &Graph, id: ValueId, tensor: &'a Tensor) -> Result<&'a [f32], JobError> {
+    tensor.as_f32().ok_or_else(|| {
+        let (name, dtype) = (&graph.value(id).name, tensor.dtype());
+        JobError::Panicked(format!("quantize: the tensor \"{name}\" is {dtype:?}, expected F32"))
+    })
+}
+
 /// Runs the graph on the tiles and returns the statistics of the given tensors.
 pub(crate) fn observe(
     runner: &Runner<'_>,
@@ -137,7 +149,7 @@ pub(crate) fn observe(
 ) -> Result<Observed, JobError> {
     let mut observed = Observed::default();
     runner.visit(graph, wanted, tiles, |id, tile, tensor| {
-        let values = tensor.as_f32().unwrap_or_default();
+        let values = floats(graph, id, tensor)?;
         if !observed.histograms.entry(id).or_default().add(values) {
             return Err(JobError::Mismatch {
                 path: (&tile.from).into(),

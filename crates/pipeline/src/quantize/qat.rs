@@ -36,7 +36,7 @@ pub trait QuantizationAwareTraining {
     ///
     /// # Errors
     /// [`JobError`] if the network cannot be trained, or the job is cancelled.
-    fn train(&self, context: &Context, lesson: &QatTask<'_>) -> Result<QatOutcome, JobError>;
+    fn train(&self, context: &Context, task: &QatTask<'_>) -> Result<QatOutcome, JobError>;
 }
 
 /// Report of quantization-aware training.

@@ -5,9 +5,10 @@ use super::measure::{Comparison, OutputError};
 use super::observe::{Observed, Runner, Tile, observe};
 use super::qat::{QatReport, QatTask, QuantizationAwareTraining};
 use super::{QuantizeMode, bias};
-use crate::{JobError, Meter, Task};
-use cytoscope_graph::passes::quantize::{self, Activations, Domain, Group, Layer, QuantRange};
-use cytoscope_graph::{Graph, Tensor, ValueId, analysis, infer_shapes};
+use crate::{JobError, Meter, ModelTask};
+use cytoscope_graph::{Graph, Tensor, ValueId};
+use cytoscope_passes::quantize::{self, Activations, Domain, Group, Layer, QuantRange};
+use cytoscope_passes::{analysis, infer_shapes};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,7 +72,7 @@ pub(crate) struct Search<'a> {
     pub held_out: Vec<Tile>,
     /// Outputs of the float network for the held-out tiles.
     pub expected: Vec<Vec<Tensor>>,
-    pub task: Task,
+    pub task: ModelTask,
     /// Output values above this are foreground.
     pub threshold: f32,
     pub budget: f64,
@@ -141,7 +142,10 @@ impl Search<'_> {
         let tiles = self.held_out.get(..tiles.min(self.held_out.len())).unwrap_or_default();
         let mut sums: Vec<Comparison> = vec![Comparison::default(); graph.outputs.len()];
         self.runner.each(graph, tiles, |index, outputs| {
-            let expected = self.expected.get(index).map(Vec::as_slice).unwrap_or_default();
+            let expected = self.expected.get(index).filter(|expected| expected.len() == outputs.len());
+            let expected = expected.ok_or_else(|| {
+                JobError::Panicked(format!("quantize: tile {index} has no float outputs to compare with"))
+            })?;
             for ((sum, e), g) in sums.iter_mut().zip(expected).zip(&outputs) {
                 sum.add(e, g, self.threshold);
             }
@@ -186,7 +190,9 @@ impl Search<'_> {
     /// Returns each layer's share of the multiply-accumulates.
     fn work(&self) -> Result<BTreeMap<String, f64>, JobError> {
         let mut shaped = self.graph.clone();
-        let shape = self.held_out.first().map(|t| t.values.shape().to_vec()).unwrap_or_default();
+        let first = self.held_out.first();
+        let first = first.ok_or_else(|| JobError::Panicked("quantize: there are no held-out tiles".to_owned()))?;
+        let shape = first.values.shape().to_vec();
         let inputs: Vec<(ValueId, Vec<usize>)> = shaped.inputs.iter().map(|id| (*id, shape.clone())).collect();
         infer_shapes(&mut shaped, &inputs)?;
         let mut work = BTreeMap::new();

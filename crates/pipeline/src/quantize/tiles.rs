@@ -8,7 +8,7 @@ use crate::predict::one::{channels, voxel_size};
 use crate::predict::{PredictJob, expand_inputs, only_stacks};
 use crate::stack::Stack;
 use crate::{Context, JobError, Model};
-use cytoscope_engine::{CompileOptions, DeviceId, Precision};
+use cytoscope_engine::{CompileOptions, DeviceId, DeviceRequest, Precision};
 use cytoscope_graph::Tensor;
 use std::path::{Path, PathBuf};
 
@@ -61,7 +61,7 @@ fn of_stack(context: &Context, model: &Model, file: &Path, max_tiles: usize) -> 
         inputs: vec![file.to_owned()],
         model: model.name.clone(),
         out: PathBuf::new(),
-        device: "cpu".to_owned(),
+        device: DeviceRequest::Device(DeviceId::Cpu),
         precision: None,
         tiles: Default::default(),
         outputs: Default::default(),

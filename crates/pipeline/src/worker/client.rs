@@ -70,19 +70,19 @@ pub enum WorkerState {
 
 /// Client of a worker process. Dropping it asks the process to end, waits briefly, then kills it.
 pub struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<ClientShared>,
     supervisor: Option<JoinHandle<()>>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct ClientShared {
+    state: Mutex<ClientState>,
     changed: Condvar,
     wake: Arc<dyn Fn() + Send + Sync>,
     /// Time that a process may take until [`Reply::Ready`].
     ready_timeout: Duration,
 }
 
-struct State {
+struct ClientState {
     phase: WorkerState,
     inbox: Inbox,
     /// Jobs and queries without a final reply, in order.
@@ -138,8 +138,8 @@ impl Worker {
         wake: Arc<dyn Fn() + Send + Sync>,
         ready_timeout: Duration,
     ) -> Self {
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State {
+        let shared = Arc::new(ClientShared {
+            state: Mutex::new(ClientState {
                 phase: WorkerState::Starting,
                 inbox: Inbox::default(),
                 open: VecDeque::new(),
@@ -214,7 +214,7 @@ impl Drop for Worker {
     }
 }
 
-impl State {
+impl ClientState {
     /// Sends a request; returns whether there are new events to poll.
     fn send(&mut self, request: Request) -> bool {
         match &request {
@@ -321,8 +321,8 @@ struct Ending {
     is_final: bool,
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl ClientShared {
+    fn state(&self) -> MutexGuard<'_, ClientState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -335,6 +335,7 @@ impl Shared {
             started_before = true;
             let mut state = self.state();
             if state.dropped {
+                tracing::info!("worker stopped");
                 break;
             }
             let running = state.take_running();
@@ -343,17 +344,21 @@ impl Shared {
                 deaths.pop_front();
             }
             if state.ending {
+                tracing::info!("worker stopped");
                 // The end was requested, so the remaining jobs are cancelled.
                 let left: Vec<JobId> = running.into_iter().chain(state.open.drain(..).map(|o| o.id)).collect();
                 left.into_iter().for_each(|id| state.push(Reply::Cancelled { id }));
                 state.phase = WorkerState::Dead;
                 deaths.clear();
             } else if ending.is_final {
+                tracing::error!(lost = ?running, "worker cannot run: {}", ending.reason);
                 state.give_up(ending.reason, running);
             } else {
+                tracing::error!(lost = ?running, "worker crashed: {}", ending.reason);
                 state.inbox.push(WorkerEvent::Died { reason: ending.reason.clone(), lost: running });
                 state.phase = WorkerState::Starting;
                 if deaths.len() >= MAX_DEATHS {
+                    tracing::error!("worker crashed {MAX_DEATHS} times within a minute and is not restarted");
                     state.give_up(ending.reason, Vec::new());
                 }
             }
@@ -379,7 +384,7 @@ impl Shared {
 
     /// Waits until the process is ready or has ended, and kills it after the timeout. Returns whether it was killed.
     fn await_ready(&self, over: &AtomicBool) -> bool {
-        let is_starting = |s: &mut State| s.phase == WorkerState::Starting && !over.load(Ordering::Relaxed);
+        let is_starting = |s: &mut ClientState| s.phase == WorkerState::Starting && !over.load(Ordering::Relaxed);
         let waited = self.changed.wait_timeout_while(self.state(), self.ready_timeout, is_starting);
         let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         let late = waited.timed_out() && is_starting(&mut state);
@@ -415,6 +420,7 @@ impl Shared {
             Err(reason) => return Ending { reason, is_final: true },
         };
         let pid = process.pid();
+        tracing::info!(pid, "worker started");
         let line = process.line();
         {
             let mut state = self.state();

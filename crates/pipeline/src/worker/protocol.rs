@@ -16,7 +16,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// Version of the protocol. It changes when a message of one version would be misinterpreted by another.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 /// Maximum length of a request line in bytes; longer lines are skipped and reported as [`Reply::Fault`].
 pub const MAX_REQUEST_BYTES: usize = 16 << 20;
 /// Maximum length of a reply line in bytes; longer lines are skipped by the client and reported as [`Reply::Fault`].
@@ -372,6 +372,7 @@ pub enum JobResult {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 mod tests {
     use super::*;
+    use cytoscope_engine::DeviceRequest;
     use serde::de::DeserializeOwned;
     use std::collections::BTreeSet;
 
@@ -430,7 +431,7 @@ mod tests {
     fn optional_fields_of_jobs_may_be_missing() {
         let predict = r#"{"request":"predict","id":1,"job":{"inputs":["a.tif"],"model":"nuclei","out":"o"}}"#;
         let Request::Predict { job, live, .. } = serde_json::from_str(predict).unwrap() else { panic!() };
-        assert_eq!((job.device.as_str(), live, job.outputs.len()), ("auto", false, 0));
+        assert_eq!((job.device, live, job.outputs.len()), (DeviceRequest::Auto, false, 0));
         let segment = r#"{"request":"segment","id":1,"job":{"map":"a.tif"}}"#;
         assert!(matches!(serde_json::from_str(segment), Ok(Request::Segment { replaces: None, .. })));
     }

@@ -57,10 +57,10 @@ pub(super) struct ProgressReporter {
     id: JobId,
     recorder: Recorder,
     folder: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<ReporterState>,
 }
 
-struct State {
+struct ReporterState {
     /// The stage that was reported last.
     stage: String,
     progress_at: Instant,
@@ -92,7 +92,7 @@ struct Cursor {
 impl ProgressReporter {
     pub(super) fn new(line: Arc<ReplyWriter>, id: JobId, recorder: Recorder, folder: PathBuf) -> Self {
         let now = Instant::now();
-        let state = State {
+        let state = ReporterState {
             stage: String::new(),
             progress_at: now,
             progress: None,
@@ -110,7 +110,7 @@ impl ProgressReporter {
         Self { line, id, recorder, folder, state: Mutex::new(state) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ReporterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -142,14 +142,14 @@ impl ProgressReporter {
         }
     }
 
-    fn send_progress(&self, state: &mut State) {
+    fn send_progress(&self, state: &mut ReporterState) {
         if let Some(event) = state.progress.take() {
             state.progress_at = Instant::now();
             self.line.send(&Reply::Progress { id: self.id, event });
         }
     }
 
-    fn send_regions(&self, state: &mut State) {
+    fn send_regions(&self, state: &mut ReporterState) {
         let regions = std::mem::take(&mut state.regions);
         let Some(live) = state.live.as_ref().filter(|_| !regions.is_empty()) else { return };
         self.line.send(&Reply::Live {
@@ -192,7 +192,7 @@ impl ProgressReporter {
         state.live.take()
     }
 
-    fn send_memory(&self, state: &State) {
+    fn send_memory(&self, state: &ReporterState) {
         self.line.send(&Reply::Memory {
             resident_bytes: cytoscope_profile::resident_bytes().unwrap_or(0),
             peak_resident_bytes: cytoscope_profile::peak_resident_bytes().unwrap_or(0),
@@ -200,7 +200,7 @@ impl ProgressReporter {
         });
     }
 
-    fn send_stages(&self, state: &mut State) {
+    fn send_stages(&self, state: &mut ReporterState) {
         let limit = MAX_SPANS_PER_SECOND as f64;
         state.spans.allowed = (state.spans.allowed + limit * state.stages_at.elapsed().as_secs_f64()).min(limit);
         state.stages_at = Instant::now();

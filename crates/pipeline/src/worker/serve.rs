@@ -8,7 +8,7 @@ use super::{JobId, JobResult, MAX_QUEUED_JOBS, MAX_REQUEST_BYTES, PROTOCOL_VERSI
 use crate::devices::Devices;
 use crate::predict::{LiveSink, panic_text};
 use crate::{CancelToken, Context, Event, JobError, JobErrorKind, cards};
-use cytoscope_engine::DeviceId;
+use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_profile::Recorder;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ pub fn refuse_external_job(kind: &str, _job: Value, _context: &Context) -> Resul
 }
 
 /// State that the threads of a worker share.
-struct Shared {
+struct ServeShared {
     line: Arc<ReplyWriter>,
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -95,7 +95,7 @@ impl RetainedFiles {
 pub fn serve(mut input: impl BufRead, output: impl Write + Send + 'static, setup: Setup) -> io::Result<()> {
     let folder = PrivateFolder::create(&setup.temporary)?;
     folder::sweep(&setup.temporary, folder.path());
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(ServeShared {
         line: Arc::new(ReplyWriter::new(output)),
         queue: Mutex::default(),
         changed: Condvar::new(),
@@ -177,7 +177,7 @@ pub(super) fn read_line(input: &mut impl BufRead, limit: usize) -> Incoming {
     }
 }
 
-impl Shared {
+impl ServeShared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -253,6 +253,7 @@ impl Shared {
         let waited = self.changed.wait_timeout_while(self.queue(), GRACE, |queue| queue.is_running());
         let stuck = waited.unwrap_or_else(PoisonError::into_inner).1.timed_out();
         if stuck {
+            tracing::warn!("the running job did not stop within {} s and was abandoned", GRACE.as_secs());
             eprintln!("note: the running job did not stop within {} s and was abandoned", GRACE.as_secs());
             self.folder.remove_unfinished();
         }
@@ -286,9 +287,13 @@ impl Shared {
 
     /// Runs one job and returns the reply that ends it.
     fn run_job(&self, id: JobId, job: Request, cancel: CancelToken) -> Reply {
+        tracing::info!(%id, "job started");
+        tracing::debug!(%id, "request: {job:?}");
         let outcome = catch_panics(|| {
             let devices = match &job {
-                Request::Predict { job, .. } if job.device == "cpu" => Some(Devices::cpu_only()),
+                Request::Predict { job, .. } if job.device == DeviceRequest::Device(DeviceId::Cpu) => {
+                    Some(Devices::cpu_only())
+                }
                 Request::Predict { .. } => Some(self.devices()),
                 _ => None,
             };
@@ -310,9 +315,18 @@ impl Shared {
             result
         });
         match outcome {
-            Ok(result) => Reply::Done { id, result },
-            Err(JobError::Cancelled) => Reply::Cancelled { id },
-            Err(error) => Reply::Failed { id, kind: error.kind(), sentence: error.to_string() },
+            Ok(result) => {
+                tracing::info!(%id, "job finished");
+                Reply::Done { id, result }
+            }
+            Err(JobError::Cancelled) => {
+                tracing::info!(%id, "job cancelled");
+                Reply::Cancelled { id }
+            }
+            Err(error) => {
+                tracing::error!(%id, "job failed: {error}");
+                Reply::Failed { id, kind: error.kind(), sentence: error.to_string() }
+            }
         }
     }
 
@@ -519,12 +533,12 @@ mod tests {
         let temporary = tempfile::tempdir().unwrap();
         let (ended, wait) = channel();
         let external_jobs = move |kind: &str, job: Value, context: &Context| {
-            if kind != "learn" {
+            if kind != "train" {
                 let _ = ended.send(());
                 return refuse_external_job(kind, job, context);
             }
             let steps = job.get("steps").and_then(Value::as_u64).unwrap_or(0);
-            let mut meter = context.meter("learn", steps, "steps");
+            let mut meter = context.meter("train", steps, "steps");
             for step in 1..=steps {
                 let (loss, rate, step_secs, stalled_secs) = (1.0 / step as f64, 1e-3, 0.5, 0.25);
                 context.emit(&Event::TrainingSteps { step, steps, loss, rate, step_secs, stalled_secs });
@@ -532,7 +546,7 @@ mod tests {
             }
             let scores = BTreeMap::from([("f1".to_owned(), 0.5)]);
             context.emit(&Event::Validated { step: steps, score: 0.5, scores, best: true });
-            Ok(serde_json::json!({"learnt": steps}))
+            Ok(serde_json::json!({"steps_done": steps}))
         };
         let run = |id: u64, kind: &str| Request::Run {
             id: JobId(id),
@@ -540,7 +554,7 @@ mod tests {
             job: serde_json::json!({"steps": 300}),
             writes: Vec::new(),
         };
-        let requests = [Request::Hello { version: PROTOCOL_VERSION }, run(1, "learn"), run(2, "paint")];
+        let requests = [Request::Hello { version: PROTOCOL_VERSION }, run(1, "train"), run(2, "paint")];
         let lines = requests.map(|r| format!("{}\n", serde_json::to_string(&r).unwrap())).concat();
         let setup = Setup {
             discover: Box::new(Devices::cpu_only),
@@ -556,7 +570,7 @@ mod tests {
         };
         assert_eq!(count_events(|e| matches!(e, Event::TrainingSteps { .. })), 300, "no event is left out");
         assert_eq!(count_events(|e| matches!(e, Event::Validated { .. })), 1);
-        let result = JobResult::Run { kind: "learn".to_owned(), report: serde_json::json!({"learnt": 300}) };
+        let result = JobResult::Run { kind: "train".to_owned(), report: serde_json::json!({"steps_done": 300}) };
         assert!(replies.contains(&Reply::Done { id: JobId(1), result }), "{text}");
         let refused = |r: &Reply| matches!(r, Reply::Failed { id: JobId(2), kind: JobErrorKind::WrongUse, .. });
         assert!(replies.iter().any(refused), "{text}");

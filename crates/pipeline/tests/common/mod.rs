@@ -2,8 +2,9 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
-use cytoscope_graph::package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec};
 use cytoscope_graph::{Graph, Tensor};
+use cytoscope_model_package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec};
+use cytoscope_testkit::skip;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,16 +14,13 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Returns a folder outside the repository; prints a note if it does not exist.
+/// Returns a folder outside the repository; reports a skip if it does not exist.
 fn external_folder(variable: &str, beside: &str) -> Option<PathBuf> {
     let path = std::env::var_os(variable).map_or_else(|| root().join(beside), PathBuf::from);
     if path.is_dir() {
         return Some(path);
     }
-    {
-        use std::io::Write;
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {} does not exist (set {variable})", path.display());
-    }
+    skip(format!("{} does not exist (set {variable})", path.display()));
     None
 }
 
@@ -34,17 +32,14 @@ pub fn bench_models() -> Option<PathBuf> {
     external_folder("CYTOSCOPE_BENCH_MODELS", "../shared/bench/models")
 }
 
-/// Returns a Python interpreter with these modules; prints a note if there is none.
+/// Returns a Python interpreter with these modules; reports a skip if there is none.
 pub fn python(modules: &str) -> Option<String> {
     let python = std::env::var("CYTOSCOPE_PYTHON").unwrap_or_else(|_| "python3".into());
     let probe = Command::new(&python).args(["-c", &format!("import {modules}")]).output();
     if probe.is_ok_and(|o| o.status.success()) {
         return Some(python);
     }
-    {
-        use std::io::Write;
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {python} does not have all of {modules} (set CYTOSCOPE_PYTHON)");
-    }
+    skip(format!("{python} does not have all of {modules} (set CYTOSCOPE_PYTHON)"));
     None
 }
 

@@ -2,7 +2,7 @@
 
 use super::CheckOptions;
 use super::inspect_pair::PairInspection;
-use crate::dataset::{Dataset, Part, Problem, Task};
+use crate::dataset::{Dataset, Part, Problem, TrainingTask};
 use std::collections::BTreeMap;
 
 /// Relative difference up to which the voxel sizes of image and target are equal, since files round them.
@@ -19,7 +19,7 @@ pub(crate) fn compare(
 ) {
     check_voxel_sizes(dataset, inspections, problems);
     find_copies(inspections);
-    if dataset.task == Task::Segmentation {
+    if dataset.task == TrainingTask::Segmentation {
         if dataset.labels_are_classes {
             let problem = "dataset.json declares the labels as classes, so objects of the same class are not separated";
             let next_step = "choose a foreground target, or give each object its own label";

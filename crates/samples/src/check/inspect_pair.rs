@@ -1,7 +1,7 @@
 //! Check of a single pair.
 
 use super::{CheckOptions, Intensities, PairSummary, problem_from_error};
-use crate::dataset::{ImageRef, Pair, Problem, Task};
+use crate::dataset::{ImageRef, Pair, Problem, TrainingTask};
 use crate::error::SamplesError;
 use crate::objects::{Indexer, LabelCode, MAX_LABEL, ObjectIndex};
 use crate::stack::{Role, Stack, open_image};
@@ -67,7 +67,7 @@ impl PairInspection {
 }
 
 /// Checks a pair: opens both files, compares their metadata and reads every voxel once.
-pub(crate) fn inspect(pair: &Pair, task: Task, options: &CheckOptions) -> PairInspection {
+pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -> PairInspection {
     let mut inspection = PairInspection::none(pair);
     let open = |reference: &ImageRef, role: Role| -> Result<(Stack, Image), SamplesError> {
         let image = open_image(reference)?;
@@ -104,7 +104,7 @@ pub(crate) fn inspect(pair: &Pair, task: Task, options: &CheckOptions) -> PairIn
         Err(e) => return with_error(inspection, e, &image),
     }
     match task {
-        Task::LabelFree => match measure_intensities(&target, &target_file) {
+        TrainingTask::LabelFree => match measure_intensities(&target, &target_file) {
             Ok((about, hash, non_finite)) => {
                 inspection.target_hash = Some(hash);
                 inspection.summary.target_intensities = Some(about);
@@ -112,7 +112,7 @@ pub(crate) fn inspect(pair: &Pair, task: Task, options: &CheckOptions) -> PairIn
             }
             Err(e) => return with_error(inspection, e, &target),
         },
-        Task::Segmentation => match measure_labels(&target, &target_file, options) {
+        TrainingTask::Segmentation => match measure_labels(&target, &target_file, options) {
             Ok(seen) => {
                 inspection.target_hash = Some(seen.hash);
                 add_label_problems(&mut inspection, &target, &seen, options);

@@ -3,7 +3,7 @@
 mod compare_pairs;
 mod inspect_pair;
 
-use crate::dataset::{Dataset, Pair, Part, Problem, Severity, Task};
+use crate::dataset::{Dataset, Pair, Part, Problem, Severity, TrainingTask};
 use crate::error::SamplesError;
 use crate::objects::IgnoreLabel;
 use cytoscope_formats::FormatError;
@@ -86,7 +86,7 @@ pub struct PairSummary {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The task.
-    pub task: Task,
+    pub task: TrainingTask,
     /// Summary of every pair.
     pub pairs: Vec<PairSummary>,
     /// All problems, errors first, including those of finding the pairs.
@@ -176,10 +176,10 @@ fn problem_from_error(error: &SamplesError, file: &Path) -> Problem {
     match error {
         SamplesError::Data { file, problem, next_step } => Problem::error(file, problem, next_step),
         SamplesError::Format(
-            FormatError::Malformed { file, met: problem, next: next_step }
-            | FormatError::Unsupported { file, met: problem, next: next_step }
-            | FormatError::OverLimit { file, met: problem, next: next_step }
-            | FormatError::Misused { file, met: problem, next: next_step },
+            FormatError::Malformed { file, problem, next_step }
+            | FormatError::Unsupported { file, problem, next_step }
+            | FormatError::OverLimit { file, problem, next_step }
+            | FormatError::Misused { file, problem, next_step },
         ) => Problem::error(file, problem, next_step),
         SamplesError::OverLimit { file, what, got, limit_name, limit, next_step } => {
             Problem::error(file, format!("{what} is {got}, more than the limit {limit_name} = {limit}"), *next_step)

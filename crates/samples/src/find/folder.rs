@@ -2,7 +2,7 @@
 
 use super::names::{converter, file_name, is_image, stem};
 use super::{FindOptions, Listing, SearchResults, nnunet, suffixes, table};
-use crate::dataset::{Convention, Part, Problem, Task};
+use crate::dataset::{Convention, Part, Problem, TrainingTask};
 use crate::error::SamplesError;
 use crate::limits::MAX_DEPTH;
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ const LABEL_FREE: [(&str, &str); 9] = [
 /// Searches a folder, or its subfolders if it contains no data itself.
 pub(crate) fn search(
     folder: &Path,
-    task: Task,
+    task: TrainingTask,
     options: &FindOptions,
     found: &mut SearchResults,
 ) -> Result<(), SamplesError> {
@@ -51,7 +51,7 @@ pub(crate) fn search(
 
 fn search_below(
     folder: &Path,
-    task: Task,
+    task: TrainingTask,
     options: &FindOptions,
     part: Option<Part>,
     depth: usize,
@@ -102,13 +102,13 @@ fn search_below(
 /// Adds the pairs of a folder of images and a folder of targets. Returns whether there are such folders.
 fn two_folders(
     listing: &Listing,
-    task: Task,
+    task: TrainingTask,
     part: Option<Part>,
     found: &mut SearchResults,
 ) -> Result<bool, SamplesError> {
     let names: &[(&str, &str)] = match task {
-        Task::Segmentation => &SEGMENTATION,
-        Task::LabelFree => &LABEL_FREE,
+        TrainingTask::Segmentation => &SEGMENTATION,
+        TrainingTask::LabelFree => &LABEL_FREE,
     };
     let both = names.iter().find_map(|(a, b)| Some((listing.folder(a)?, listing.folder(b)?)));
     let Some((images, targets)) = both else { return Ok(false) };
@@ -131,7 +131,7 @@ fn pair_lists(
     images: &[PathBuf],
     targets: &[PathBuf],
     (image_folder, target_folder): (&Path, &Path),
-    task: Task,
+    task: TrainingTask,
     part: Option<Part>,
     found: &mut SearchResults,
 ) {

@@ -6,7 +6,7 @@ mod nnunet;
 mod suffixes;
 mod table;
 
-use crate::dataset::{Convention, Dataset, ImageRef, Pair, Part, Problem, Task};
+use crate::dataset::{Convention, Dataset, ImageRef, Pair, Part, Problem, TrainingTask};
 use crate::error::{NO_PAIR, SamplesError, check_limit, check_range, most_common_problem};
 use crate::limits::{MAX_FILES, MAX_PAIRS};
 use crate::summary;
@@ -67,7 +67,7 @@ pub struct FindOptions {
 ///
 /// # Errors
 /// [`SamplesError`] if the path cannot be read, a limit is exceeded, or there is no pair.
-pub fn find_pairs(path: &Path, task: Task) -> Result<Dataset, SamplesError> {
+pub fn find_pairs(path: &Path, task: TrainingTask) -> Result<Dataset, SamplesError> {
     find_pairs_with(path, task, &FindOptions::default())
 }
 
@@ -75,7 +75,7 @@ pub fn find_pairs(path: &Path, task: Task) -> Result<Dataset, SamplesError> {
 ///
 /// # Errors
 /// As [`find_pairs`].
-pub fn find_pairs_with(path: &Path, task: Task, options: &FindOptions) -> Result<Dataset, SamplesError> {
+pub fn find_pairs_with(path: &Path, task: TrainingTask, options: &FindOptions) -> Result<Dataset, SamplesError> {
     let about = std::fs::metadata(path).map_err(SamplesError::io(path, "opening the training data"))?;
     let mut found = SearchResults::default();
     if about.is_dir() {
@@ -141,17 +141,17 @@ impl SearchResults {
         check_limit(folder, "the number of files searched", self.seen, ("MAX_FILES", MAX_FILES), next_step)
     }
 
-    fn finish(mut self, root: &Path, task: Task, options: &FindOptions) -> Result<Dataset, SamplesError> {
+    fn finish(mut self, root: &Path, task: TrainingTask, options: &FindOptions) -> Result<Dataset, SamplesError> {
         let next_step = "use a part of the data";
         check_limit(root, "the number of pairs", self.pairs.len() as u64, ("MAX_PAIRS", MAX_PAIRS), next_step)?;
         if self.pairs.is_empty() {
             let advice = match task {
-                Task::Segmentation => {
+                TrainingTask::Segmentation => {
                     "put images and label images side by side as NAME.tif and NAME_masks.tif, NAME_raw.tif and \
                      NAME_labels.tif, or into the folders images and masks"
                         .to_owned()
                 }
-                Task::LabelFree => {
+                TrainingTask::LabelFree => {
                     "put both stacks side by side as NAME_bf.tif and NAME_fluo.tif, into the folders brightfield and \
                      signal; for two channels of one file, set data.same_file = true, data.image_channel and \
                      data.target_channel in the settings"
@@ -187,7 +187,7 @@ impl SearchResults {
         Ok(self.dataset(root, task))
     }
 
-    fn dataset(self, root: &Path, task: Task) -> Dataset {
+    fn dataset(self, root: &Path, task: TrainingTask) -> Dataset {
         Dataset {
             task,
             root: root.to_owned(),

@@ -2,7 +2,7 @@
 
 use super::names::{file_name, is_image, read_text, stem};
 use super::{FindOptions, Listing, SearchResults, SpacingOrder};
-use crate::dataset::{Convention, Pair, Part, Problem, Task};
+use crate::dataset::{Convention, Pair, Part, Problem, TrainingTask};
 use crate::error::SamplesError;
 use cytoscope_volume::VoxelSize;
 use serde_json::Value;
@@ -24,7 +24,7 @@ fn json(path: &Path) -> Result<Value, SamplesError> {
 /// Reads a dataset folder; the test set only if it has labels.
 pub(crate) fn read(
     folder: &Path,
-    task: Task,
+    task: TrainingTask,
     options: &FindOptions,
     found: &mut SearchResults,
 ) -> Result<(), SamplesError> {
@@ -109,7 +109,7 @@ pub(crate) fn read(
                     if they are reversed";
         found.problems.push(Problem::warning(folder, problem, next_step));
     }
-    if task == Task::LabelFree {
+    if task == TrainingTask::LabelFree {
         let problem = "nnU-Net's layout contains label images, which are used as intensities here";
         found.problems.push(Problem::warning(folder, problem, "choose segmentation, or another folder"));
     }

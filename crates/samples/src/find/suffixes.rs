@@ -3,7 +3,7 @@
 
 use super::names::{file_name, holds_objects, is_image, stem, strip_prefix_ignoring_case, strip_suffix_ignoring_case};
 use super::{Listing, SearchResults};
-use crate::dataset::{Convention, Part, Problem, Task};
+use crate::dataset::{Convention, Part, Problem, TrainingTask};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -70,10 +70,10 @@ const LABEL_FREE: NamePatterns = NamePatterns {
 /// Suffixes of files that programs write beside images, and that are not for training.
 const DERIVED_FILES: [&str; 6] = ["_flows", "_cp_outlines", "_outlines", "_cp_output", "_probability", "_prediction"];
 
-fn name_patterns(task: Task) -> &'static NamePatterns {
+fn name_patterns(task: TrainingTask) -> &'static NamePatterns {
     match task {
-        Task::Segmentation => &SEGMENTATION,
-        Task::LabelFree => &LABEL_FREE,
+        TrainingTask::Segmentation => &SEGMENTATION,
+        TrainingTask::LabelFree => &LABEL_FREE,
     }
 }
 
@@ -86,14 +86,14 @@ fn strip_suffix<'a>(stem: &'a str, suffixes: &[&str]) -> Option<(usize, &'a str)
 }
 
 /// Returns the stem without any image or target suffix, which an image and its target have in common.
-pub(crate) fn common_stem(stem: &str, task: Task) -> &str {
+pub(crate) fn common_stem(stem: &str, task: TrainingTask) -> &str {
     let patterns = name_patterns(task);
     let target = strip_suffix(stem, patterns.target).map(|(_, rest)| rest);
     target.or_else(|| strip_suffix(stem, patterns.image).map(|(_, rest)| rest)).unwrap_or(stem)
 }
 
 /// Adds the pairs of one folder, and a problem for each file without a counterpart. Returns the number of pairs.
-pub(crate) fn search(listing: &Listing, task: Task, part: Option<Part>, found: &mut SearchResults) -> usize {
+pub(crate) fn search(listing: &Listing, task: TrainingTask, part: Option<Part>, found: &mut SearchResults) -> usize {
     let patterns = name_patterns(task);
     let mut targets: BTreeMap<String, Vec<(usize, PathBuf)>> = BTreeMap::new();
     let mut images: Vec<PathBuf> = Vec::new();
@@ -158,16 +158,18 @@ pub(crate) fn search(listing: &Listing, task: Task, part: Option<Part>, found: &
     }
     for file in pickles {
         let next_step = match task {
-            Task::Segmentation => "export masks as TIFF (in Cellpose: File > Save masks as PNG/tif, or --save_tif)",
-            Task::LabelFree => "save it as a numeric array, or as TIFF",
+            TrainingTask::Segmentation => {
+                "export masks as TIFF (in Cellpose: File > Save masks as PNG/tif, or --save_tif)"
+            }
+            TrainingTask::LabelFree => "save it as a numeric array, or as TIFF",
         };
         let problem = "this .npy file contains Python objects, which are not loaded because they can execute code";
         unpaired_images.retain(|f| common_stem(&stem(f), task) != common_stem(&stem(&file), task));
         found.problems.push(Problem::warning(&file, problem, next_step));
     }
     let (image_word, target_word) = match task {
-        Task::Segmentation => ("_raw (or nothing)", "_masks or _labels"),
-        Task::LabelFree => ("_bf", "_fluo"),
+        TrainingTask::Segmentation => ("_raw (or nothing)", "_masks or _labels"),
+        TrainingTask::LabelFree => ("_bf", "_fluo"),
     };
     for file in unpaired_images {
         let next_step = format!("add its target, named with {target_word}, or remove the image");

@@ -2,17 +2,21 @@
 
 use super::names::{extension, file_name, read_text, stem};
 use super::{FindOptions, Listing, SearchResults};
-use crate::dataset::{Convention, Part, Problem, Task};
+use crate::dataset::{Convention, Part, Problem, TrainingTask};
 use crate::error::SamplesError;
 use crate::find::suffixes::common_stem;
 use crate::limits::MAX_PAIRS;
 use std::path::{Path, PathBuf};
 
 /// Returns the names of image and target columns, in order of preference.
-fn columns(task: Task) -> (&'static [&'static str], &'static [&'static str]) {
+fn columns(task: TrainingTask) -> (&'static [&'static str], &'static [&'static str]) {
     match task {
-        Task::Segmentation => (&["raw", "image", "img"], &["seg", "label", "labels", "mask", "masks", "gt", "seg1"]),
-        Task::LabelFree => (&["brightfield", "bf", "input", "phase"], &["signal", "fluo", "fluorescence", "target"]),
+        TrainingTask::Segmentation => {
+            (&["raw", "image", "img"], &["seg", "label", "labels", "mask", "masks", "gt", "seg1"])
+        }
+        TrainingTask::LabelFree => {
+            (&["brightfield", "bf", "input", "phase"], &["signal", "fluo", "fluorescence", "target"])
+        }
     }
 }
 
@@ -46,7 +50,7 @@ struct Header {
 }
 
 /// Finds the columns in the header; `None` if image or target column are missing.
-fn header(record: &csv::StringRecord, task: Task, options: &FindOptions) -> Option<Header> {
+fn header(record: &csv::StringRecord, task: TrainingTask, options: &FindOptions) -> Option<Header> {
     let place =
         |names: &[&str]| names.iter().find_map(|n| record.iter().position(|c| c.trim().eq_ignore_ascii_case(n)));
     let (images, targets) = columns(task);
@@ -64,7 +68,7 @@ fn header(record: &csv::StringRecord, task: Task, options: &FindOptions) -> Opti
 /// ignored.
 pub(crate) fn search(
     listing: &Listing,
-    task: Task,
+    task: TrainingTask,
     options: &FindOptions,
     found: &mut SearchResults,
 ) -> Result<bool, SamplesError> {
@@ -85,7 +89,7 @@ pub(crate) fn search(
         let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(text.as_slice());
         // There may be other tables beside the images, such as measurements.
         let fits = reader.headers().is_ok_and(|h| header(h, task, options).is_some());
-        if fits || (named && task == Task::Segmentation) {
+        if fits || (named && task == TrainingTask::Segmentation) {
             read(path, task, options, None, found)?;
             any = true;
         }
@@ -96,7 +100,7 @@ pub(crate) fn search(
 /// Reads the pairs of a table. Rows with missing files become problems.
 pub(crate) fn read(
     path: &Path,
-    task: Task,
+    task: TrainingTask,
     options: &FindOptions,
     part: Option<Part>,
     found: &mut SearchResults,
@@ -113,8 +117,8 @@ pub(crate) fn read(
     let Some(at) = header(&first, task, options) else {
         let shown: Vec<&str> = first.iter().take(12).collect();
         let next_step = match task {
-            Task::Segmentation => "name two columns raw and seg, with the image and its labels",
-            Task::LabelFree => "name two columns brightfield and signal, with the image and its stain",
+            TrainingTask::Segmentation => "name two columns raw and seg, with the image and its labels",
+            TrainingTask::LabelFree => "name two columns brightfield and signal, with the image and its stain",
         };
         return Err(SamplesError::data(path, format!("its columns are {shown:?}"), next_step));
     };

@@ -62,7 +62,7 @@ pub fn balls([nz, ny, nx]: [usize; 3], voxel_um: [f64; 3], step_um: f64, radius_
     labels
 }
 
-/// Returns the path of a file of the shared data, or `None` with a message if it does not exist.
+/// Returns the path of a file of the shared data, or `None` with a report of the skip if it does not exist.
 pub fn shared(name: &str) -> Option<PathBuf> {
     let root = match std::env::var_os("CYTOSCOPE_SHARED_DATA") {
         Some(root) => PathBuf::from(root),
@@ -72,9 +72,6 @@ pub fn shared(name: &str) -> Option<PathBuf> {
     if path.exists() {
         return Some(path);
     }
-    {
-        use std::io::Write;
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {} not found (set CYTOSCOPE_SHARED_DATA)", path.display());
-    }
+    cytoscope_testkit::skip(format!("{} not found (set CYTOSCOPE_SHARED_DATA)", path.display()));
     None
 }

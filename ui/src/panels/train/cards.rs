@@ -2,7 +2,7 @@
 
 use crate::theme;
 use cytoscope_formats::label_color;
-use cytoscope_samples::Task;
+use cytoscope_samples::TrainingTask;
 use eframe::egui::{
     self, Align2, Color32, FontId, Painter, Pos2, Rect, Response, Sense, Stroke, StrokeKind, Ui, Vec2, pos2, vec2,
 };
@@ -50,7 +50,14 @@ fn radio_info(response: &Response, enabled: bool, selected: bool, name: &str) {
 }
 
 /// A card with a picture of a task, its name and a description.
-pub(super) fn task_card(ui: &mut Ui, width: f32, selected: bool, task: Task, name: &str, sentence: &str) -> Response {
+pub(super) fn task_card(
+    ui: &mut Ui,
+    width: f32,
+    selected: bool,
+    task: TrainingTask,
+    name: &str,
+    sentence: &str,
+) -> Response {
     let text = ui.painter().layout(
         sentence.to_owned(),
         FontId::proportional(13.0),
@@ -76,13 +83,13 @@ pub(super) fn task_card(ui: &mut Ui, width: f32, selected: bool, task: Task, nam
     response
 }
 
-fn draw_task(painter: &Painter, rect: Rect, task: Task) {
+fn draw_task(painter: &Painter, rect: Rect, task: TrainingTask) {
     let painter = painter.with_clip_rect(rect);
     let gap = 34.0;
     let half = vec2((rect.width() - gap) / 2.0, rect.height());
     let left = Rect::from_min_size(rect.min, half);
     let right = Rect::from_min_size(pos2(rect.right() - half.x, rect.top()), half);
-    let bright_field = task == Task::LabelFree;
+    let bright_field = task == TrainingTask::LabelFree;
     let ground = if bright_field { theme::BRIGHT_FIELD } else { theme::IMAGE_BACKGROUND };
     painter.rect_filled(left, 6.0, ground);
     painter.rect_filled(right, 6.0, theme::IMAGE_BACKGROUND);

@@ -10,7 +10,7 @@ use crate::training::Check;
 use crate::training::thumbs::{Thumb, ThumbStyle, Thumbs};
 use crate::work::{JobState, JobView};
 use cytoscope_samples::summary::ProblemKind;
-use cytoscope_samples::{Pair, PairSummary, Part, Problem, Severity, Task};
+use cytoscope_samples::{Pair, PairSummary, Part, Problem, Severity, TrainingTask};
 use cytoscope_train::CheckReport;
 use eframe::egui::{self, RichText, Sense, Ui, vec2};
 use egui_phosphor::regular as icon;
@@ -28,11 +28,11 @@ const FOREGROUND_ONLY: &str = "Foreground only";
 impl Workbench {
     pub(super) fn data_page(&mut self, ui: &mut Ui) {
         let sentence = match self.wizard.plan.task {
-            Task::Segmentation => {
+            TrainingTask::Segmentation => {
                 "A folder of images and label images, such as cell1.tif and cell1_masks.tif, or the folders images \
                  and masks; or a table (CSV) with the columns raw and seg."
             }
-            Task::LabelFree => {
+            TrainingTask::LabelFree => {
                 "A folder of pairs such as plate1_brightfield.tif and plate1_signal.tif; or a table (CSV) with the \
                  columns brightfield and signal."
             }
@@ -96,11 +96,13 @@ impl Workbench {
                 self.ask_training(FileRequest::TrainingTable, String::new());
             }
             let folder = self.settings.dataset_folder.clone();
-            let may = folder.is_some() && self.wizard.plan.task == Task::Segmentation;
+            let may = folder.is_some() && self.wizard.plan.task == TrainingTask::Segmentation;
             let button = icon_text_button(ui, may, icon::PENCIL_LINE, "Use my corrections");
             let why = match self.wizard.plan.task {
-                Task::Segmentation => "First correct the labels of a stack and choose Use as training data there",
-                Task::LabelFree => "Corrected labels can only train segmentation",
+                TrainingTask::Segmentation => {
+                    "First correct the labels of a stack and choose Use as training data there"
+                }
+                TrainingTask::LabelFree => "Corrected labels can only train segmentation",
             };
             let button = match &folder {
                 Some(folder) => button.on_hover_text(folder.display().to_string()).on_disabled_hover_text(why),
@@ -110,7 +112,7 @@ impl Workbench {
                 chosen = folder;
             }
         });
-        if self.wizard.plan.task == Task::Segmentation {
+        if self.wizard.plan.task == TrainingTask::Segmentation {
             let mut only = self.wizard.plan.foreground_only;
             let about = "Trains foreground against background, without separating objects. Masks are enough for this; \
                          touching objects are not separated";

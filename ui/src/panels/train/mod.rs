@@ -13,9 +13,9 @@ use crate::document::file_name;
 use crate::theme;
 use crate::training::Check;
 use crate::training::models::Saving;
-use crate::training::plan::{SCRATCH, Step};
+use crate::training::plan::{SCRATCH, WizardStep};
 use crate::training::run::RunState;
-use cytoscope_samples::Task;
+use cytoscope_samples::TrainingTask;
 use cytoscope_train::{ChosenNetwork, TrainReport};
 use eframe::egui::{self, Margin, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
@@ -115,16 +115,16 @@ impl Workbench {
     }
 
     /// Summary of the choices of a step.
-    fn step_summary(&self, step: Step) -> String {
+    fn step_summary(&self, step: WizardStep) -> String {
         let wizard = &self.wizard;
         let plan = &wizard.plan;
         match step {
-            Step::Task => match plan.task {
-                Task::Segmentation if plan.foreground_only => "Segment foreground".to_owned(),
-                Task::Segmentation => "Segment objects".to_owned(),
-                Task::LabelFree => "Predict a stain".to_owned(),
+            WizardStep::Task => match plan.task {
+                TrainingTask::Segmentation if plan.foreground_only => "Segment foreground".to_owned(),
+                TrainingTask::Segmentation => "Segment objects".to_owned(),
+                TrainingTask::LabelFree => "Predict a stain".to_owned(),
             },
-            Step::Data => match (&plan.data, &wizard.check) {
+            WizardStep::Data => match (&plan.data, &wizard.check) {
                 (None, _) => "Not chosen".to_owned(),
                 (Some(path), Check::Done(report)) => {
                     let usable = report.report.pairs.iter().filter(|p| p.usable).count();
@@ -132,12 +132,12 @@ impl Workbench {
                 }
                 (Some(path), _) => file_name(path),
             },
-            Step::Start if plan.step < Step::Start => String::new(),
-            Step::Start => {
+            WizardStep::Start if plan.step < WizardStep::Start => String::new(),
+            WizardStep::Start => {
                 let from = if plan.from == SCRATCH { "From scratch".to_owned() } else { self.start_name() };
                 format!("{from} · {} min", plan.minutes)
             }
-            Step::Train => match &wizard.run.state {
+            WizardStep::Train => match &wizard.run.state {
                 RunState::Idle if wizard.report.is_some() => "Done".to_owned(),
                 RunState::Idle => String::new(),
                 RunState::Running(_) if wizard.run.steps > 0 => {
@@ -150,15 +150,15 @@ impl Workbench {
                 RunState::Paused => "Paused".to_owned(),
                 RunState::Failed(_) => "Failed".to_owned(),
             },
-            Step::Results => wizard.report.as_ref().map_or_else(String::new, |r| results::short(r)),
-            Step::Use => plan.saved.as_deref().map_or_else(String::new, |p| format!("Saved as {}", file_name(p))),
+            WizardStep::Results => wizard.report.as_ref().map_or_else(String::new, |r| results::short(r)),
+            WizardStep::Use => plan.saved.as_deref().map_or_else(String::new, |p| format!("Saved as {}", file_name(p))),
         }
     }
 
     /// Draws the list of steps on the right.
     pub(crate) fn training_panel(&mut self, ui: &mut Ui) {
         let open = self.wizard.plan.step;
-        for (i, step) in Step::ALL.into_iter().enumerate() {
+        for (i, step) in WizardStep::ALL.into_iter().enumerate() {
             let (may, is_open) = (self.wizard.can_open(step), step == open);
             let done = step < open;
             let summary = self.step_summary(step);
@@ -169,14 +169,14 @@ impl Workbench {
         }
         ui.add_space(theme::GROUP_GAP);
         let hint = match open {
-            Step::Task | Step::Data => "Everything runs on this machine. Images are only read.",
-            Step::Start => "Fine-tuning a model for similar images needs fewer pairs and less time.",
-            Step::Train => {
+            WizardStep::Task | WizardStep::Data => "Everything runs on this machine. Images are only read.",
+            WizardStep::Start => "Fine-tuning a model for similar images needs fewer pairs and less time.",
+            WizardStep::Train => {
                 "Predictions wait during training: pause the training to predict, and continue it later. Closing the \
                  window also pauses it."
             }
-            Step::Results => "Scores are measured on the validation set.",
-            Step::Use => "Saved models are listed in Predict.",
+            WizardStep::Results => "Scores are measured on the validation set.",
+            WizardStep::Use => "Saved models are listed in Predict.",
         };
         weak(ui, hint);
     }
@@ -193,19 +193,19 @@ impl Workbench {
             egui::Frame::new().inner_margin(Margin::symmetric(24, 20)).show(ui, |ui| {
                 ui.set_max_width(PAGE_WIDTH.min(ui.available_width()));
                 match step {
-                    Step::Task => self.task_page(ui),
-                    Step::Data => self.data_page(ui),
-                    Step::Start => self.start_page(ui),
-                    Step::Train => self.training_progress_page(ui),
-                    Step::Results => self.results_page(ui),
-                    Step::Use => self.use_page(ui),
+                    WizardStep::Task => self.task_page(ui),
+                    WizardStep::Data => self.data_page(ui),
+                    WizardStep::Start => self.start_page(ui),
+                    WizardStep::Train => self.training_progress_page(ui),
+                    WizardStep::Results => self.results_page(ui),
+                    WizardStep::Use => self.use_page(ui),
                 }
             });
         });
     }
 
-    fn back_and_next(&mut self, ui: &mut Ui, step: Step) {
-        let back = step.back().filter(|b| self.wizard.can_open(*b) && step != Step::Results);
+    fn back_and_next(&mut self, ui: &mut Ui, step: WizardStep) {
+        let back = step.back().filter(|b| self.wizard.can_open(*b) && step != WizardStep::Results);
         let button =
             egui::Button::new(format!("{}  Back", icon::ARROW_LEFT)).min_size(vec2(80.0, theme::MAIN_BUTTON_HEIGHT));
         let response = ui.add_enabled(back.is_some(), button);
@@ -215,14 +215,14 @@ impl Workbench {
             self.go_to_step(back);
         }
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| match step {
-            Step::Start => {
+            WizardStep::Start => {
                 let idle = self.wizard.saving == Saving::No;
                 let may = idle && self.wizard.is_usable() && self.options.program.is_some();
                 if primary_button(ui, may, icon::GRADUATION_CAP, "Start training").clicked() {
                     self.start_training();
                 }
             }
-            Step::Use => {
+            WizardStep::Use => {
                 let may = self.wizard.saving == Saving::No;
                 if icon_text_button(ui, may, icon::PLUS, "Train another model").clicked() {
                     self.train_another();
@@ -239,12 +239,12 @@ impl Workbench {
         });
     }
 
-    fn next_disabled_reason(&self, ui: &mut Ui, step: Step) {
+    fn next_disabled_reason(&self, ui: &mut Ui, step: WizardStep) {
         let text = match (step, &self.wizard.check) {
-            (Step::Data, Check::None) => "Choose data first",
-            (Step::Data, Check::Running(_)) => "Checking the data…",
-            (Step::Data, Check::Failed(_)) => "No usable data there",
-            (Step::Data, Check::Done(_)) if !self.wizard.is_usable() => "No usable pair yet",
+            (WizardStep::Data, Check::None) => "Choose data first",
+            (WizardStep::Data, Check::Running(_)) => "Checking the data…",
+            (WizardStep::Data, Check::Failed(_)) => "No usable data there",
+            (WizardStep::Data, Check::Done(_)) if !self.wizard.is_usable() => "No usable pair yet",
             _ => return,
         };
         ui.label(RichText::new(text).weak().size(12.0));
@@ -254,13 +254,13 @@ impl Workbench {
         page_header(ui, "Choose a task", "The model is trained on your pairs: images, each with its target.");
         let tasks = [
             (
-                Task::Segmentation,
+                TrainingTask::Segmentation,
                 "Segment objects",
                 "Finds nuclei or cells in an image. Pairs are images with label images, in which every object has its \
                  own number.",
             ),
             (
-                Task::LabelFree,
+                TrainingTask::LabelFree,
                 "Predict a stain",
                 "Predicts a fluorescent stain from an image without it. Pairs are two images of the same field of \
                  view.",

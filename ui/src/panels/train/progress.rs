@@ -4,10 +4,10 @@ use super::{colored, icon_text_button, page_header};
 use crate::app::Workbench;
 use crate::panels::{seconds, weak};
 use crate::theme;
-use crate::training::run::{Run, RunState};
+use crate::training::run::{RunState, TrainingRun};
 use crate::training::shown::ValidationPicture;
 use crate::work::{JobState, JobView};
-use cytoscope_samples::Task;
+use cytoscope_samples::TrainingTask;
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
 use egui_plot::{GridInput, GridMark, Legend, Line, Plot, PlotPoints, Points};
@@ -24,7 +24,7 @@ const SHOWN_NOTES: usize = 60;
 const RECENT: usize = 20;
 
 /// Means over the newest points: loss, seconds per step, and the share of that time spent waiting for data.
-fn recent(run: &Run) -> Option<(f64, f64, f64)> {
+fn recent(run: &TrainingRun) -> Option<(f64, f64, f64)> {
     let points: Vec<_> = run.history.steps.iter().rev().take(RECENT).collect();
     let n = points.len() as f64;
     let mean = |f: fn(&cytoscope_train::StepPoint) -> f64| points.iter().map(|p| f(p)).sum::<f64>() / n;
@@ -33,7 +33,7 @@ fn recent(run: &Run) -> Option<(f64, f64, f64)> {
 }
 
 /// Current phase as text, and progress from 0 to 1.
-fn phase(run: &Run, job: Option<&JobView>) -> (String, f32) {
+fn phase(run: &TrainingRun, job: Option<&JobView>) -> (String, f32) {
     let progress = run.step() as f32 / run.steps.max(1) as f32;
     match (&run.state, job) {
         (RunState::Paused, _) => ("Paused".to_owned(), progress),
@@ -74,8 +74,8 @@ impl Workbench {
             };
             weak(ui, text);
         }
-        if let Some(note) = self.wizard.run.notes.iter().find(|n| n.contains("steps are planned")) {
-            weak(ui, note);
+        if let Some(plan) = &self.wizard.run.plan {
+            weak(ui, plan.sentence());
         } else if let Some(note) = self.wizard.run.notes.last() {
             weak(ui, note);
         }
@@ -240,7 +240,7 @@ impl Workbench {
 }
 
 /// Draws a validation image with ground truth and prediction.
-fn validation_picture(ui: &mut Ui, shown: &ValidationPicture, texture: &egui::TextureHandle, task: Task) {
+fn validation_picture(ui: &mut Ui, shown: &ValidationPicture, texture: &egui::TextureHandle, task: TrainingTask) {
     ui.horizontal(|ui| {
         ui.set_min_height(26.0);
         ui.label(RichText::new("Validation image").strong());
@@ -259,11 +259,13 @@ fn validation_picture(ui: &mut Ui, shown: &ValidationPicture, texture: &egui::Te
             ui.add_space(4.0);
         };
         match task {
-            Task::Segmentation => {
+            TrainingTask::Segmentation => {
                 key(theme::TRUE_OUTLINE, "true");
                 key(theme::FOUND_OUTLINE, "predicted");
             }
-            Task::LabelFree => _ = ui.label(RichText::new("Left: true stain, right: predicted stain").size(12.0)),
+            TrainingTask::LabelFree => {
+                _ = ui.label(RichText::new("Left: true stain, right: predicted stain").size(12.0))
+            }
         }
     });
     let step = shown.step.map(|step| format!("after step {step}"));
@@ -293,7 +295,7 @@ fn plot<'a>(name: &str, end: u64) -> Plot<'a> {
         .x_axis_label("Step")
 }
 
-fn loss_plot(ui: &mut Ui, run: &Run, log: bool) {
+fn loss_plot(ui: &mut Ui, run: &TrainingRun, log: bool) {
     let value = |v: f64| if log { v.max(1e-12).log10() } else { v };
     let points: Vec<[f64; 2]> = run.history.steps.iter().map(|p| [p.step as f64, value(p.loss)]).collect();
     let shown = move |v: f64| if log { power(v) } else { number(v) };
@@ -310,7 +312,7 @@ fn loss_plot(ui: &mut Ui, run: &Run, log: bool) {
     name_plot(&response.response, format!("Loss curve{last}"));
 }
 
-fn score_plot(ui: &mut Ui, run: &Run) {
+fn score_plot(ui: &mut Ui, run: &TrainingRun) {
     let validations = &run.history.validations;
     let mut names: Vec<&String> = validations.iter().flat_map(|v| v.scores.keys()).collect();
     names.sort();

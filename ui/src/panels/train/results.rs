@@ -4,7 +4,7 @@ use super::{page_header, summary_sentence, title};
 use crate::app::Workbench;
 use crate::panels::{seconds, weak};
 use crate::theme;
-use cytoscope_samples::Task;
+use cytoscope_samples::TrainingTask;
 use cytoscope_train::{ChosenNetwork, TrainReport};
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
@@ -111,10 +111,12 @@ impl Workbench {
         weak(
             ui,
             match (wizard.plan.task, new) {
-                (Task::Segmentation, true) => "True objects in yellow, predicted objects in blue.",
-                (Task::Segmentation, false) => "True objects in yellow; predictions before and after training in blue.",
-                (Task::LabelFree, true) => "Image, true stain, predicted stain.",
-                (Task::LabelFree, false) => "Image, true stain, predictions before and after training.",
+                (TrainingTask::Segmentation, true) => "True objects in yellow, predicted objects in blue.",
+                (TrainingTask::Segmentation, false) => {
+                    "True objects in yellow; predictions before and after training in blue."
+                }
+                (TrainingTask::LabelFree, true) => "Image, true stain, predicted stain.",
+                (TrainingTask::LabelFree, false) => "Image, true stain, predictions before and after training.",
             },
         );
         for shown in &mut wizard.examples {

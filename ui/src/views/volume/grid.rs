@@ -1,4 +1,4 @@
-//! Downsampling of a stack to a volume of limited size for the graphics card.
+//! Downsampling of a stack to a volume of limited size for the GPU.
 
 use crate::data::plane::{Orientation, PlaneAt};
 

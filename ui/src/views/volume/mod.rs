@@ -1,7 +1,7 @@
 //! The 3-D view: projected intensities or label surfaces, rotated with the mouse, with the shared crosshair.
 //!
 //! The volume is a downsampled copy of the stack ([`grid`]), read on a worker thread ([`reader`]), converted for the
-//! graphics card ([`content`]) and drawn by it ([`render`]) only when the picture has changed. If the graphics card or
+//! GPU ([`content`]) and drawn by it ([`render`]) only when the picture has changed. If the GPU or
 //! driver fails, the pane shows a message and the other views keep working.
 
 pub mod camera;

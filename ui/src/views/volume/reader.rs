@@ -57,7 +57,7 @@ struct Running {
 }
 
 #[derive(Default)]
-struct State {
+struct VolumeReaderState {
     wanted: Vec<Key>,
     waiting: VecDeque<Request>,
     running: Option<Running>,
@@ -66,29 +66,29 @@ struct State {
     stop: bool,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct VolumeReaderShared {
+    state: Mutex<VolumeReaderState>,
     work: Condvar,
     budget: usize,
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl VolumeReaderShared {
+    fn state(&self) -> MutexGuard<'_, VolumeReaderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Loads and caches volumes.
 pub struct Reader {
-    shared: Arc<Shared>,
+    shared: Arc<VolumeReaderShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Reader {
     /// A reader that calls `wake` on progress and when a volume is loaded.
     pub fn new(budget_bytes: usize, wake: impl Fn() + Send + Sync + 'static) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(VolumeReaderShared {
             state: Mutex::default(),
             work: Condvar::new(),
             budget: budget_bytes,
@@ -178,7 +178,7 @@ impl Drop for Reader {
     }
 }
 
-fn run(shared: &Shared) {
+fn run(shared: &VolumeReaderShared) {
     loop {
         let (request, cancel, slices_done) = {
             let mut state = shared.state();
@@ -205,7 +205,7 @@ fn run(shared: &Shared) {
         // The request may have been cancelled after the last slice.
         match cancel.check().and(result) {
             Ok(volume) => {
-                let (bytes, State { cache, wanted, .. }) = (volume.bytes(), &mut *state);
+                let (bytes, VolumeReaderState { cache, wanted, .. }) = (volume.bytes(), &mut *state);
                 cache.put(request.key, volume, bytes, shared.budget, |k| wanted.contains(k));
             }
             Err(SourceError::Cancelled) => {

@@ -1,4 +1,4 @@
-//! Rendering of volumes on the graphics card: volumes are uploaded once, the picture is redrawn when something changes,
+//! Rendering of volumes on the GPU: volumes are uploaded once, the picture is redrawn when something changes,
 //! and shown every frame.
 //!
 //! After a driver error nothing is drawn, and [`VolumeRenderer::problem`] returns the message.
@@ -131,7 +131,7 @@ fn with_error_scopes<T>(device: &wgpu::Device, act: impl FnOnce() -> T) -> Resul
     let refused = [poll_ready(validation.pop()), poll_ready(memory.pop())].into_iter().flatten().flatten().next();
     match refused {
         None => Ok(done),
-        Some(wgpu::Error::OutOfMemory { .. }) => Err("The graphics card is out of memory.".to_owned()),
+        Some(wgpu::Error::OutOfMemory { .. }) => Err("The GPU is out of memory.".to_owned()),
         Some(error) => {
             let text = error.to_string();
             let last = text.lines().map(str::trim).rfind(|l| !l.is_empty()).unwrap_or("no reason given").to_owned();
@@ -149,7 +149,7 @@ fn poll_ready<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// A volume uploaded to the graphics card.
+/// A volume uploaded to the GPU.
 struct Layer {
     volume: Arc<Volume>,
     texels: wgpu::TextureView,
@@ -309,7 +309,7 @@ impl Gpu {
         let side = sides.max().unwrap_or(1);
         if side > limits.max_texture_dimension_3d as usize {
             return Err(format!(
-                "This volume has {side} voxels along one side; the graphics card supports up to {}.",
+                "This volume has {side} voxels along one side; the GPU supports up to {}.",
                 limits.max_texture_dimension_3d
             ));
         }

@@ -11,7 +11,6 @@ use eframe::egui_wgpu::WgpuSetup;
 use eframe::wgpu;
 use egui_kittest::Harness;
 use image::RgbaImage;
-use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -35,7 +34,7 @@ impl PlaneSource for Counting {
     }
 }
 
-struct State {
+struct TestState {
     view: VolumeView,
     document: Document,
     counting: Arc<Counting>,
@@ -57,7 +56,7 @@ fn write(path: &std::path::Path, samples: Samples) {
 }
 
 /// A stack with a bright ball on a dim background.
-fn state() -> State {
+fn state() -> TestState {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ball.ome.tif");
     let voxels = SHAPE.iter().product::<usize>();
@@ -75,15 +74,15 @@ fn state() -> State {
         opacity: 1.0,
         blending: Blending::Additive,
     };
-    State { view: VolumeView::default(), document, counting, rect: Rect::NOTHING, picked: None, _folder: folder }
+    TestState { view: VolumeView::default(), document, counting, rect: Rect::NOTHING, picked: None, _folder: folder }
 }
 
 fn setup() -> WgpuSetup {
     egui_kittest::wgpu::default_wgpu_setup()
 }
 
-/// Whether there is a graphics driver. If not, prints that the test is skipped.
-fn has_driver(test: &str) -> bool {
+/// Whether there is a graphics driver. If not, reports that the test is skipped.
+fn has_driver() -> bool {
     let mut instance = wgpu::InstanceDescriptor::new_without_display_handle();
     instance.backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
     let instance = wgpu::Instance::new(instance);
@@ -91,14 +90,14 @@ fn has_driver(test: &str) -> bool {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let found = matches!(adapters.poll(&mut context), std::task::Poll::Ready(a) if !a.is_empty());
     if !found {
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: no graphics driver, not even one in software");
+        cytoscope_testkit::skip("no graphics driver, not even one in software");
     }
     found
 }
 
-fn harness(state: State, setup: WgpuSetup) -> Harness<'static, State> {
+fn harness(state: TestState, setup: WgpuSetup) -> Harness<'static, TestState> {
     Harness::builder().with_size(PANE).with_step_dt(1.0 / 60.0).wgpu_setup(setup).build_ui_state(
-        |ui, state: &mut State| {
+        |ui, state: &mut TestState| {
             state.rect = ui.available_rect_before_wrap();
             let options = ViewOptions {
                 crosshair: false,
@@ -117,11 +116,11 @@ fn harness(state: State, setup: WgpuSetup) -> Harness<'static, State> {
 }
 
 /// Runs frames until everything is loaded and drawn, and returns the image.
-fn settled(harness: &mut Harness<'_, State>) -> RgbaImage {
+fn settled(harness: &mut Harness<'_, TestState>) -> RgbaImage {
     let end = Instant::now() + Duration::from_secs(60);
     harness.run_steps(2);
     while !harness.state().view.is_settled() {
-        assert!(Instant::now() < end, "the picture did not come");
+        assert!(Instant::now() < end, "the picture was not ready in time");
         std::thread::sleep(Duration::from_millis(2));
         harness.step();
     }
@@ -134,7 +133,7 @@ fn settled(harness: &mut Harness<'_, State>) -> RgbaImage {
     image
 }
 
-fn projection(state: &State) -> Projection {
+fn projection(state: &TestState) -> Projection {
     let camera = state.view.cameras[&state.document.id];
     let um = [2, 1, 0].map(|a| SHAPE[a] as f64 * VOXEL_UM[a]);
     Projection::new(&camera, um, state.rect)
@@ -156,8 +155,8 @@ fn white(image: &RgbaImage) -> (egui::Pos2, Vec2) {
 }
 
 #[test]
-fn the_ball_is_seen_where_it_is_projected_from_any_side() {
-    if !has_driver("the_ball_is_seen_where_it_is_projected_from_any_side") {
+fn the_ball_appears_at_its_projection_from_every_side() {
+    if !has_driver() {
         return;
     }
     let mut harness = harness(state(), setup());
@@ -185,8 +184,8 @@ fn the_ball_is_seen_where_it_is_projected_from_any_side() {
 }
 
 #[test]
-fn another_contrast_is_another_picture_of_the_same_reading_and_nothing_new_is_drawn_for_nothing() {
-    if !has_driver("another_contrast_is_another_picture_of_the_same_reading") {
+fn changing_contrast_redraws_without_reading_and_idle_frames_draw_nothing() {
+    if !has_driver() {
         return;
     }
     let mut harness = harness(state(), setup());
@@ -212,7 +211,7 @@ fn another_contrast_is_another_picture_of_the_same_reading_and_nothing_new_is_dr
 
 #[test]
 fn labels_are_surfaces_in_their_own_colours_and_a_click_selects() {
-    if !has_driver("labels_are_surfaces_in_their_own_colours_and_a_click_selects") {
+    if !has_driver() {
         return;
     }
     let mut state = state();
@@ -255,7 +254,7 @@ fn labels_are_surfaces_in_their_own_colours_and_a_click_selects() {
     let after = settled(&mut harness);
     let at = projection(harness.state()).to_screen(BALL_UM).0;
     let [then, now] = [&before, &after].map(|i| i.get_pixel(at.x as u32, at.y as u32).0.map(u32::from));
-    assert!(now[..3].iter().sum::<u32>() > then[..3].iter().sum::<u32>(), "the selected one stands out");
+    assert!(now[..3].iter().sum::<u32>() > then[..3].iter().sum::<u32>(), "the selected label is brighter");
     let empty = projection(harness.state()).to_screen([34.0, 22.0, 34.0]).0;
     harness.drag_at(empty);
     harness.step();
@@ -266,7 +265,7 @@ fn labels_are_surfaces_in_their_own_colours_and_a_click_selects() {
 
 #[test]
 fn dragging_turns_and_a_double_click_resets() {
-    if !has_driver("dragging_turns_and_a_double_click_resets") {
+    if !has_driver() {
         return;
     }
     let mut harness = harness(state(), setup());
@@ -276,7 +275,7 @@ fn dragging_turns_and_a_double_click_resets() {
     harness.step();
     harness.hover_at(middle + vec2(60.0, 35.0));
     harness.step();
-    assert!(!harness.state().view.is_settled(), "a smaller picture while something moves");
+    assert!(!harness.state().view.is_settled(), "the picture is smaller while the view moves");
     harness.render().unwrap();
     harness.drop_at(middle + vec2(60.0, 35.0));
     let (turned, _) = white(&settled(&mut harness));
@@ -295,8 +294,8 @@ fn dragging_turns_and_a_double_click_resets() {
 }
 
 #[test]
-fn a_card_that_takes_no_such_volume_is_told_in_a_sentence() {
-    if !has_driver("a_card_that_takes_no_such_volume_is_told_in_a_sentence") {
+fn a_volume_above_the_texture_limit_is_a_problem_with_both_sizes() {
+    if !has_driver() {
         return;
     }
     let WgpuSetup::CreateNew(mut new) = setup() else { panic!("another setup") };
@@ -315,10 +314,10 @@ fn a_card_that_takes_no_such_volume_is_told_in_a_sentence() {
 }
 
 #[test]
-fn the_pane_and_its_buttons_have_names() {
+fn the_view_and_its_buttons_have_names() {
     use egui_kittest::kittest::Queryable;
     let mut harness = Harness::builder().with_size(PANE).build_ui_state(
-        |ui, state: &mut State| {
+        |ui, state: &mut TestState| {
             let options = ViewOptions {
                 crosshair: true,
                 scale_bar: true,
@@ -344,13 +343,13 @@ fn the_pane_and_its_buttons_have_names() {
     harness.get_by_label("Labels as surfaces");
 }
 
-fn projection_is_perspective(state: &State) -> bool {
+fn projection_is_perspective(state: &TestState) -> bool {
     state.view.cameras[&state.document.id].perspective
 }
 
 #[test]
-fn hidden_it_lets_go_of_the_card_and_shown_again_it_reads_nothing_again() {
-    if !has_driver("hidden_it_lets_go_of_the_card_and_shown_again_it_reads_nothing_again") {
+fn a_hidden_view_frees_gpu_memory_and_is_redrawn_without_reading() {
+    if !has_driver() {
         return;
     }
     let mut harness = harness(state(), setup());

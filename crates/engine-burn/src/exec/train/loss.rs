@@ -6,7 +6,7 @@ use super::super::moves;
 use super::norm::channel_sums;
 use burn_tensor::Tensor;
 use burn_tensor::backend::Backend;
-use cytoscope_graph::training::{Loss, LossKind, LossTerm};
+use cytoscope_graph::{Loss, LossKind, LossTerm};
 
 /// Lower bound of probabilities; keeps logarithms and quotients finite.
 const MIN_PROBABILITY: f32 = 1e-12;

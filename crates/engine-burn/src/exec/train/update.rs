@@ -4,7 +4,7 @@ use super::super::Image;
 use super::super::elementwise::{Fold, folded};
 use burn_tensor::Tensor;
 use burn_tensor::backend::Backend;
-use cytoscope_graph::training::Optimizer;
+use cytoscope_graph::Optimizer;
 
 /// Returns the global L2 norm of all gradients.
 pub(super) fn global_norm<B: Backend>(gradients: impl Iterator<Item = Image<B>>) -> Option<Image<B>> {

@@ -7,8 +7,7 @@ pub(crate) use conv::TAPS_AT_ONCE;
 
 use super::{Kind, PlanResult, Planner, PoolAxis, Source, Unsupported, unsupported};
 use crate::form::{Form, count};
-use cytoscope_graph::training::{Loss, Optimizer};
-use cytoscope_graph::{Activation, Node, Op, ReduceOp, ValueId, op_name};
+use cytoscope_graph::{Activation, Loss, Node, Op, Optimizer, ReduceOp, ValueId, op_name};
 
 /// Which elements are normalised together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

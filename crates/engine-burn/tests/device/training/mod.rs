@@ -3,12 +3,12 @@
 mod networks;
 mod operators;
 
-use cytoscope_graph::{Graph, Tensor, reference};
+use cytoscope_graph::{Graph, Tensor};
 
 /// Returns the outputs of the reference executor.
 fn expected(graph: &Graph, inputs: &[Tensor]) -> Vec<Tensor> {
     let names = graph.inputs.iter().map(|i| graph.value(*i).name.clone());
-    reference::run(graph, &names.zip(inputs.iter().cloned()).collect::<Vec<_>>()).unwrap()
+    cytoscope_reference::run(graph, &names.zip(inputs.iter().cloned()).collect::<Vec<_>>()).unwrap()
 }
 
 /// Returns the L2 norms of the difference and of the expected tensor.

@@ -2,15 +2,13 @@
 
 use super::{expected, lengths};
 use crate::{engine, numbers};
+use cytoscope_autodiff::{GradientGraph, StepOptions, gradient_graph, prepare, update_graph};
+use cytoscope_builders::{DynUNet, UNet3d, Upsampling, Weights, dynunet, unet3d};
 use cytoscope_engine::{CompileOptions, Engine};
 use cytoscope_engine_cpu::CpuEngine;
-use cytoscope_graph::builders::{DynUNet, UNet3d, Upsampling, Weights, dynunet, unet3d};
-use cytoscope_graph::training::{
-    GradientGraph, Hyper, Loss, LossKind, Optimizer, StepOptions, gradient_graph, prepare, update_graph,
-};
 use cytoscope_graph::{
-    Activation, ConvAttrs, CoordinateMode, Dim, ElementType, Graph, Op, Padding, PoolAttrs, ResizeAttrs, ResizeMode,
-    Tensor, ValueId,
+    Activation, ConvAttrs, CoordinateMode, Dim, ElementType, Graph, Hyper, Loss, LossKind, Op, Optimizer, Padding,
+    PoolAttrs, ResizeAttrs, ResizeMode, Tensor, ValueId,
 };
 
 /// Loss scale in mixed precision.

@@ -2,10 +2,9 @@
 
 use super::expected;
 use crate::{numbers, refusal, same_on, tensor};
-use cytoscope_graph::training::{Loss, LossKind, LossTerm};
 use cytoscope_graph::{
-    Activation, ConvAttrs, CoordinateMode, DepthOrder, Dim, ElementType, Graph, Node, Op, PadMode, Padding, PoolAttrs,
-    ResizeAttrs, ResizeMode, Tensor, ValueId,
+    Activation, ConvAttrs, CoordinateMode, DepthOrder, Dim, ElementType, Graph, Loss, LossKind, LossTerm, Node, Op,
+    PadMode, Padding, PoolAttrs, ResizeAttrs, ResizeMode, Tensor, ValueId,
 };
 
 const SHAPE: [usize; 5] = [2, 4, 4, 6, 8];

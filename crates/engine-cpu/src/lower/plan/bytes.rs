@@ -5,9 +5,7 @@ use super::{Dequantized, DynamicDequantized, KernelPlan, PlanKind, Planner};
 use crate::prepare::StoredWeight;
 use crate::step::{Affine, DynamicScale, Epilogue, Term};
 use crate::window::{border, conv_shape, pool_shape, to_3d};
-use cytoscope_graph::{
-    Activation as Act, ConvAttrs, ElementType, Node, Op, PadMode, Tensor, ValueId, op_name, reference,
-};
+use cytoscope_graph::{Activation as Act, ConvAttrs, ElementType, Node, Op, PadMode, Tensor, ValueId, op_name};
 use cytoscope_kernels::conv::{Activation, PackedConvInt8, Quantizer, Transposed};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::{CHANNEL_BLOCK, KernelError};
@@ -167,7 +165,7 @@ impl Planner<'_> {
 
     /// Returns an element-wise function as a table from byte to byte.
     fn lookup_table(&self, node: &Node, from: Dequantized, to: Quantizer) -> Option<Box<[u8; 256]>> {
-        byte_table(from, to, |values| reference::eval(&node.op, &[Some(values)], 1).ok()?.into_iter().next())
+        byte_table(from, to, |values| cytoscope_reference::eval(&node.op, &[Some(values)], 1).ok()?.into_iter().next())
     }
 
     /// Returns the operands of an int8 convolution: the input's bytes, its run-time quantization if any, the weights as

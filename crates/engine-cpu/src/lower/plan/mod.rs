@@ -12,11 +12,12 @@ use crate::placement::Placement;
 use crate::prepare::{Prepared, StoredWeight};
 use crate::step::Term;
 use cytoscope_engine::EngineError;
-use cytoscope_graph::{Activation as Act, Graph, Interrupt, Node, Op, Tensor, UnaryOp, ValueId, analysis, op_name};
+use cytoscope_graph::{Activation as Act, Graph, Interrupt, Node, Op, Tensor, UnaryOp, ValueId, op_name};
 use cytoscope_kernels::conv::Activation;
 use cytoscope_kernels::pointwise::Unary;
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::{Blocked, Isa, KernelError};
+use cytoscope_passes::analysis;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A float value that is stored as bytes with a constant scale.

@@ -1,0 +1,214 @@
+//! Quantized networks in the form used for quantization-aware training (QAT).
+//!
+//! Every pair of `QuantizeLinear` and `DequantizeLinear` becomes one [`Op::FakeQuantize`], and stored int8 weights
+//! become floats that are rounded in the forward pass. Gradients pass through the rounding (straight-through
+//! estimator), and trained weights are written back to the network as int8, with unchanged scales. The floats are in
+//! units of quantization steps, not of weights: equalized channels have weights of very different magnitude, and an
+//! optimizer such as Adam would change all of them by the same amount.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::step::set_constant;
+use cytoscope_graph::{BinaryOp, ElementType, Graph, GraphError, Node, Op, Result, Tensor, ValueId, op_name};
+use cytoscope_passes::infer_shapes;
+
+/// A weight stored as int8.
+#[derive(Debug, Clone)]
+struct StoredWeight {
+    /// Name of the int8 constant.
+    bytes: String,
+    /// Name of the trainable floats, in quantization steps.
+    steps: String,
+    zero: f64,
+    low: f64,
+    high: f64,
+}
+
+/// A quantized network in trainable form.
+#[derive(Debug, Clone)]
+pub struct FakeQuantized {
+    /// The network; it computes the same as the quantized one.
+    pub graph: Graph,
+    stored: Vec<StoredWeight>,
+}
+
+/// Scales, axis, zero point, and smallest and largest level relative to the zero point of a quantize or dequantize
+/// node.
+struct Parameters {
+    scales: Vec<f32>,
+    axis: usize,
+    zero: f64,
+    low: f64,
+    high: f64,
+}
+
+fn parameters(graph: &Graph, node: &Node, rank: usize, bytes: ElementType) -> Result<Parameters> {
+    let unsupported = |what: &str| GraphError::unsupported(format!("training of \"{}\", {what}", node.name));
+    let (axis, block) = match node.op {
+        Op::QuantizeLinear { axis, block_size, .. } | Op::DequantizeLinear { axis, block_size } => (axis, block_size),
+        _ => return Err(unsupported("which is not a quantize or dequantize node")),
+    };
+    let scales = node.input(1).and_then(|id| graph.constant(id)).and_then(|t| t.as_f32());
+    let scales = scales.filter(|s| !s.is_empty() && s.iter().all(|v| v.is_normal() && *v > 0.0));
+    let scales = scales.ok_or_else(|| unsupported("whose scale is not a positive constant"))?.to_vec();
+    if block > 0 {
+        return Err(unsupported("which has one scale per block"));
+    }
+    let zeros = match node.input(2) {
+        None => vec![0.0],
+        Some(id) => graph.constant(id).ok_or_else(|| unsupported("whose zero point is not constant"))?.to_f64_vec(),
+    };
+    let zero = zeros.first().copied().unwrap_or(0.0);
+    if zeros.iter().any(|z| *z != zero) {
+        return Err(unsupported("whose channels have different zero points"));
+    }
+    let (min, max) = match bytes {
+        ElementType::U8 => (0.0, 255.0),
+        // Symmetric weights use −127 to 127, as the quantizer writes them.
+        ElementType::I8 if zero == 0.0 => (-127.0, 127.0),
+        ElementType::I8 => (-128.0, 127.0),
+        _ => return Err(unsupported("which does not quantize to 8 bits")),
+    };
+    let axis = usize::try_from(if axis < 0 { axis + rank as i64 } else { axis }).unwrap_or(0);
+    Ok(Parameters { scales, axis, zero, low: min - zero, high: max - zero })
+}
+
+/// Returns the initial value of a weight, in steps: the float from which it was quantized if that is known, otherwise
+/// the int8 value.
+fn initial_steps(bytes: &Tensor, name: &str, p: &Parameters, floats: &Graph) -> Vec<f32> {
+    let own = name.strip_suffix("_quantized").and_then(|n| floats.find(n)).and_then(|id| floats.constant(id));
+    let own = own.filter(|t| t.shape() == bytes.shape()).map(|t| t.to_f64_vec()).unwrap_or_default();
+    let inner = bytes.shape().iter().skip(p.axis + 1).product::<usize>().max(1);
+    let step = |(at, byte): (usize, f64)| {
+        let stored = byte - p.zero;
+        let scale = p.scales.get(at / inner % p.scales.len().max(1)).copied().unwrap_or(1.0);
+        // If the float does not match the int8 value (shifted, or from another network with the same names), the int8
+        // value is used.
+        let before = own.get(at).map(|v| v / f64::from(scale)).filter(|v| (v - stored).abs() <= 0.5001);
+        before.unwrap_or(stored) as f32
+    };
+    bytes.to_f64_vec().into_iter().enumerate().map(step).collect()
+}
+
+/// Converts a quantized network to trainable form. `floats` is the float network it was made from, which provides the
+/// weights before rounding.
+///
+/// # Errors
+/// [`GraphError::UnsupportedOp`] if ranges are determined at run time, scales are per block, or 8-bit values are used
+/// other than by dequantizing them.
+pub fn fake_quantized(model: &Graph, floats: &Graph) -> Result<FakeQuantized> {
+    let mut graph = model.clone();
+    infer_shapes::<ValueId>(&mut graph, &[])?;
+    let producers = graph.producers();
+    let mut stored: BTreeMap<ValueId, StoredWeight> = BTreeMap::new();
+    let nodes = std::mem::take(&mut graph.nodes);
+    let mut rewritten = Vec::with_capacity(nodes.len());
+    for node in &nodes {
+        let Op::DequantizeLinear { .. } = node.op else {
+            rewritten.push(node.clone());
+            continue;
+        };
+        let (Some(q), Some(y)) = (node.input(0), node.output(0)) else { continue };
+        let rank = graph.value(q).shape.as_ref().map_or(0, Vec::len);
+        let fake = |p: &Parameters, x: ValueId| Node {
+            name: node.name.clone(),
+            op: Op::FakeQuantize { scales: p.scales.clone(), axis: p.axis, low: p.low as f32, high: p.high as f32 },
+            inputs: vec![Some(x)],
+            outputs: vec![Some(y)],
+        };
+        if let Some(bytes) = graph.constant(q).map(Arc::clone) {
+            let p = parameters(&graph, node, rank, bytes.dtype())?;
+            let name = graph.value(q).name.clone();
+            let from = match stored.get(&q).and_then(|known| graph.find(&known.steps)) {
+                Some(from) => from,
+                None => {
+                    let steps = format!("{name}.steps");
+                    let values = initial_steps(&bytes, &name, &p, floats);
+                    let id = graph.add_initializer(steps.clone(), Tensor::new(bytes.shape(), values)?);
+                    let (zero, low, high) = (p.zero, p.low, p.high);
+                    stored.insert(q, StoredWeight { bytes: name.clone(), steps, zero, low, high });
+                    id
+                }
+            };
+            let rounded = graph.add_value(format!("{name}.rounded"), Some(ElementType::F32), None);
+            let whole = Parameters { scales: vec![1.0], axis: 0, zero: p.zero, low: p.low, high: p.high };
+            rewritten.push(Node { outputs: vec![Some(rounded)], ..fake(&whole, from) });
+            let mut shape = vec![1; rank];
+            if let Some(n) = shape.get_mut(p.axis).filter(|_| p.scales.len() > 1) {
+                *n = p.scales.len();
+            }
+            let scale = graph.add_initializer(format!("{name}.step"), Tensor::new(shape, p.scales)?);
+            rewritten.push(Node {
+                name: format!("{name}.scaled"),
+                op: Op::Binary(BinaryOp::Mul),
+                inputs: vec![Some(rounded), Some(scale)],
+                outputs: vec![Some(y)],
+            });
+            continue;
+        }
+        let producer = producers.get(&q).and_then(|i| nodes.get(*i));
+        let Some(Node { op: Op::QuantizeLinear { to, .. }, .. }) = producer else {
+            let what = format!("\"{}\", which dequantizes a value not quantized with a fixed scale", node.name);
+            return Err(GraphError::unsupported(format!("training of {what}")));
+        };
+        let (Some(producer), to) = (producer, *to) else { continue };
+        let (before, after) = (parameters(&graph, producer, rank, to)?, parameters(&graph, node, rank, to)?);
+        if before.scales != after.scales || before.zero != after.zero {
+            return Err(GraphError::unsupported(format!(
+                "training of \"{}\", whose scale differs from that of its quantize node",
+                node.name
+            )));
+        }
+        let Some(x) = producer.input(0) else { continue };
+        rewritten.push(fake(&before, x));
+    }
+    graph.nodes = rewritten;
+    cytoscope_passes::eliminate_dead(&mut graph);
+    if let Some(left) = graph.nodes.iter().find(|n| n.op.is_quantized_op()) {
+        let what = format!("\"{}\" ({}), which computes with bytes", left.name, op_name(&left.op));
+        return Err(GraphError::unsupported(format!("training of {what}")));
+    }
+    infer_shapes::<ValueId>(&mut graph, &[])?;
+    graph.validate()?;
+    Ok(FakeQuantized { graph, stored: stored.into_values().collect() })
+}
+
+impl FakeQuantized {
+    /// Returns the names of the rounded weights, in quantization steps.
+    pub fn steps(&self) -> Vec<String> {
+        self.stored.iter().map(|s| s.steps.clone()).collect()
+    }
+
+    /// Writes trained weights back to the quantized network: int8 weights, and float parameters by name.
+    ///
+    /// # Errors
+    /// [`GraphError::Misused`] if `trained` or `model` is a different network.
+    pub fn write_back(&self, trained: &Graph, model: &mut Graph) -> Result<()> {
+        for weight in &self.stored {
+            let values = trained.find(&weight.steps).and_then(|id| trained.constant(id));
+            let missing = || GraphError::misused("weights", "none", format!("\"{}\"", weight.steps));
+            let values = values.ok_or_else(missing)?;
+            let steps = values.to_f64_vec().into_iter();
+            let steps = steps.map(|v| v.round_ties_even().clamp(weight.low, weight.high) + weight.zero);
+            let steps: Vec<f64> = steps.collect();
+            let dtype = model.find(&weight.bytes).and_then(|id| model.constant(id)).map(|t| t.dtype());
+            let bytes = Tensor::new(values.shape(), steps)?.cast(dtype.ok_or_else(missing)?);
+            set_constant(model, &weight.bytes, bytes)?;
+        }
+        let floats: Vec<(String, Tensor)> = trained
+            .initializers
+            .iter()
+            .filter(|(_, t)| t.dtype() == ElementType::F32)
+            .map(|(id, t)| (trained.value(*id).name.clone(), t.as_ref().clone()))
+            .filter(|(name, t)| {
+                let known = model.find(name).and_then(|id| model.constant(id));
+                known.is_some_and(|k| k.shape() == t.shape() && k.dtype() == t.dtype())
+            })
+            .collect();
+        for (name, value) in floats {
+            set_constant(model, &name, value)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! Quantized networks in the form used for quantization-aware training.
+
+use std::collections::BTreeSet;
+
+use cytoscope_autodiff::{fake_quantized, set_constant};
+use cytoscope_graph::{Graph, GraphErrorKind, Tensor};
+use cytoscope_passes::quantize::{Activations, is_quantized, prepare, quantizable_layers, quantize};
+
+use crate::common;
+use crate::quantized_nets::{SHAPE, nets, on, relative_l2, run};
+
+#[test]
+fn a_fake_quantized_network_computes_the_same_and_writes_trained_weights_back() {
+    for (name, net) in nets() {
+        let float = prepare(&net).unwrap();
+        let x = common::noise_tensor(1, &SHAPE);
+        let quantized = on(&float, &x, &BTreeSet::new());
+        let fake = fake_quantized(&quantized, &float).unwrap();
+        assert!(!is_quantized(&fake.graph), "{name}");
+        assert!(relative_l2(&run(&fake.graph, &x), &run(&quantized, &x)) < 1e-6, "{name}");
+        let mut same = quantized.clone();
+        fake.write_back(&fake.graph, &mut same).unwrap();
+        assert_eq!(cytoscope_onnx::to_bytes(&same).unwrap(), cytoscope_onnx::to_bytes(&quantized).unwrap(), "{name}");
+        // A weight that moves by more than half a step changes its int8 value, others do not.
+        let layer = quantizable_layers(&float).layers.into_iter().next().unwrap();
+        let weight = float.value(layer.weight).name.clone();
+        let held = |graph: &Graph, ending: &str| {
+            let id = graph.find(&format!("{weight}_{ending}")).unwrap();
+            graph.constant(id).unwrap().to_f64_vec()
+        };
+        let bytes = held(&quantized, "quantized");
+        let at = bytes.iter().position(|b| b.abs() < 100.0).unwrap();
+        let mut trained = fake.graph.clone();
+        // Trainable weights start at their values before rounding.
+        let scale = held(&quantized, "scale")[0];
+        let before = float.constant(layer.weight).unwrap().to_f64_vec()[at] / scale;
+        let floats = format!("{weight}_quantized.steps");
+        let tensor = trained.constant(trained.find(&floats).unwrap()).unwrap().as_ref().clone();
+        let mut values = tensor.as_f32().unwrap().to_vec();
+        assert!((f64::from(values[at]) - before).abs() < 1e-4, "{name}");
+        values[at] = bytes[at] as f32 + 0.7;
+        values[at + 1] = bytes[at + 1] as f32 + 0.3;
+        set_constant(&mut trained, &floats, Tensor::new(tensor.shape(), values).unwrap()).unwrap();
+        fake.write_back(&trained, &mut same).unwrap();
+        let mut want = bytes.clone();
+        want[at] += 1.0;
+        assert_eq!(held(&same, "quantized"), want, "{name}");
+        assert!(relative_l2(&run(&trained, &x), &run(&same, &x)) < 1e-6, "{name}");
+    }
+}
+
+#[test]
+fn networks_that_cannot_be_fake_quantized_are_refused_with_the_reason() {
+    let float = prepare(&nets()[0].1).unwrap();
+    let dynamic = quantize(&float, &Activations::Dynamic, &BTreeSet::new()).unwrap();
+    let error = fake_quantized(&dynamic, &float).unwrap_err();
+    assert_eq!(error.kind(), GraphErrorKind::Unsupported);
+    assert!(error.to_string().contains("not quantized with a fixed scale"), "{error}");
+}

@@ -1,0 +1,120 @@
+//! A classical filter as a graph: it runs on every engine and needs no training.
+
+use super::weights::{NetworkBuilder, Weights};
+use cytoscope_graph::{
+    Activation, BinaryOp, ConvAttrs, Graph, GraphError, Op, PadMode, Padding, Result, Tensor, ValueId,
+};
+
+/// Description of a blob detector: σ(gain·(G_small − share·G_large) ∗ x + offset), and optionally a second channel with
+/// the brightness on a scale from 0 to 1.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DifferenceOfGaussians {
+    /// Standard deviation of the narrow Gaussian in voxels, z, y, x; 0 means no smoothing along an axis.
+    pub sigma_small: [f64; 3],
+    /// Standard deviation of the wide Gaussian in voxels, z, y, x.
+    pub sigma_large: [f64; 3],
+    /// Weight of the wide Gaussian that is subtracted.
+    pub large_share: f32,
+    /// The second channel, r / (r + half) with r = relu(G ∗ x): standard deviation of the Gaussian in voxels, and
+    /// `half`.
+    pub brightness: Option<([f64; 3], f32)>,
+    /// Factor before the sigmoid.
+    pub gain: f32,
+    /// Added before the sigmoid.
+    pub offset: f32,
+    /// Kernels are truncated at this many standard deviations.
+    pub truncate: f64,
+}
+
+impl Default for DifferenceOfGaussians {
+    fn default() -> Self {
+        Self {
+            sigma_small: [1.0; 3],
+            sigma_large: [4.0; 3],
+            large_share: 1.0,
+            brightness: None,
+            gain: 8.0,
+            offset: -2.0,
+            truncate: 3.0,
+        }
+    }
+}
+
+/// Builds a [`DifferenceOfGaussians`]: input `x` `[n, 1, d, h, w]`, output `y` of the same lengths with one or two
+/// channels, in 0..1.
+///
+/// Each Gaussian is three convolutions, one per axis, whose kernels sum to one: a constant stack gives σ(offset)
+/// everywhere. Borders are padded by repeating the outermost voxels.
+///
+/// # Errors
+/// If a parameter is negative or not finite, or a kernel would be longer than 2001 voxels.
+pub fn difference_of_gaussians(config: &DifferenceOfGaussians) -> Result<Graph> {
+    let bright = config.brightness.map_or([0.0; 3], |(sigma, _)| sigma);
+    let numbers = config.sigma_small.iter().chain(&config.sigma_large).chain(&bright).chain([&config.truncate]);
+    let widest = config.sigma_small.iter().chain(&config.sigma_large).fold(0.0f64, |m, &s| m.max(s)) * config.truncate;
+    let halves = [config.large_share, config.brightness.map_or(1.0, |(_, half)| half)];
+    let sound = halves.iter().all(|v| v.is_finite() && *v > 0.0)
+        && numbers.into_iter().all(|v| v.is_finite() && *v >= 0.0)
+        && widest <= 1000.0;
+    if !sound || !config.gain.is_finite() || !config.offset.is_finite() {
+        return Err(GraphError::misused(
+            "difference of Gaussians",
+            format!("{config:?}"),
+            "finite, non-negative, small values",
+        ));
+    }
+    let weights = Weights::Random { seed: 0 };
+    let (mut builder, x) = NetworkBuilder::new("difference_of_gaussians", &weights, 1, 3, 0.0);
+    let small = smooth(&mut builder.graph, "small", x, &config.sigma_small, config.truncate)?;
+    let large = smooth(&mut builder.graph, "large", x, &config.sigma_large, config.truncate)?;
+    let graph = &mut builder.graph;
+    let share = graph.add_initializer("large_share", Tensor::scalar(config.large_share));
+    let large = graph.push("background", Op::Binary(BinaryOp::Mul), &[Some(large), Some(share)]);
+    let difference = graph.push("difference", Op::Binary(BinaryOp::Sub), &[Some(small), Some(large)]);
+    let gain = graph.add_initializer("gain", Tensor::scalar(config.gain));
+    let offset = graph.add_initializer("offset", Tensor::scalar(config.offset));
+    let scaled = graph.push("scaled", Op::Binary(BinaryOp::Mul), &[Some(difference), Some(gain)]);
+    let shifted = graph.push("shifted", Op::Binary(BinaryOp::Add), &[Some(scaled), Some(offset)]);
+    let y = graph.push("probability", Op::Activation(Activation::Sigmoid), &[Some(shifted)]);
+    let Some((sigma, half)) = config.brightness else { return builder.finish(y) };
+    let bright = smooth(graph, "bright", x, &sigma, config.truncate)?;
+    let bright = graph.push("bright.positive", Op::Activation(Activation::Relu), &[Some(bright)]);
+    let half = graph.add_initializer("half", Tensor::scalar(half));
+    let sum = graph.push("bright.sum", Op::Binary(BinaryOp::Add), &[Some(bright), Some(half)]);
+    let ratio = graph.push("brightness", Op::Binary(BinaryOp::Div), &[Some(bright), Some(sum)]);
+    let both = graph.push("both", Op::Concat { axis: 1 }, &[Some(y), Some(ratio)]);
+    builder.finish(both)
+}
+
+fn smooth(graph: &mut Graph, name: &str, x: ValueId, sigma: &[f64; 3], truncate: f64) -> Result<ValueId> {
+    let mut now = x;
+    for (axis, &s) in sigma.iter().enumerate() {
+        let radius = (s * truncate).ceil() as usize;
+        if radius == 0 {
+            continue;
+        }
+        let letter = ["z", "y", "x"].get(axis).copied().unwrap_or("a");
+        let centred = (0..=2 * radius).map(|i| i as f64 - radius as f64);
+        let weights: Vec<f64> = centred.map(|d| libm::exp(-0.5 * (d / s).powi(2))).collect();
+        let sum: f64 = weights.iter().sum();
+        let kernel: Vec<f32> = weights.iter().map(|w| (w / sum) as f32).collect();
+        let mut lengths = [1usize; 3];
+        let mut pads = [0i64; 10];
+        if let Some(l) = lengths.get_mut(axis) {
+            *l = kernel.len();
+        }
+        for end in [axis + 2, axis + 7] {
+            if let Some(p) = pads.get_mut(end) {
+                *p = radius as i64;
+            }
+        }
+        let pads = graph.add_initializer(format!("{name}.{letter}.pads"), Tensor::vector(pads.to_vec()));
+        let wide =
+            graph.push(format!("{name}.{letter}.padded"), Op::Pad { mode: PadMode::Edge }, &[Some(now), Some(pads)]);
+        let shape = [&[1, 1][..], &lengths].concat();
+        let w = graph.add_initializer(format!("{name}.{letter}.kernel"), Tensor::new(shape, kernel)?);
+        let attrs = ConvAttrs::same(&lengths).with_padding(Padding::none(3));
+        now = graph.push(format!("{name}.{letter}.out"), Op::Conv(attrs), &[Some(wide), Some(w)]);
+    }
+    Ok(now)
+}

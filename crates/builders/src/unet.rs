@@ -1,0 +1,152 @@
+//! A 3-D U-Net with static normalization, so that cropped tiles equal the untiled result.
+
+use super::weights::{NetworkBuilder, Weights};
+use cytoscope_graph::{Activation, ConvAttrs, Graph, GraphError, Op, ResizeAttrs, Result, Tensor, ValueId};
+
+/// Upsampling in the decoder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Upsampling {
+    /// Transposed convolution with stride = kernel.
+    Transposed,
+    /// Nearest neighbour, then a 1×1×1 convolution.
+    Nearest,
+}
+
+/// Description of a 3-D U-Net with batch normalization.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UNet3d {
+    /// Number of input channels.
+    pub in_channels: usize,
+    /// Number of output channels.
+    pub out_channels: usize,
+    /// Channels of each level.
+    pub filters: Vec<usize>,
+    /// Stride into each level after the first, in z, y, x: one entry less than filters.
+    pub strides: Vec<[usize; 3]>,
+    /// Odd kernel lengths in z, y, x.
+    pub kernel: [usize; 3],
+    /// Convolutions in each block, at least 1.
+    pub convs_per_block: usize,
+    /// Upsampling in the decoder.
+    pub upsampling: Upsampling,
+    /// Negative slope of LeakyReLU.
+    pub slope: f32,
+    /// ε of the batch norms.
+    pub epsilon: f32,
+    /// Activation of the output.
+    pub head: Option<Activation>,
+    /// Number of levels below the finest whose decoder has a head and an output of its own, for deep supervision;
+    /// limited by the number of decoders below the finest.
+    pub deep_heads: usize,
+}
+
+impl Default for UNet3d {
+    fn default() -> Self {
+        Self {
+            in_channels: 1,
+            out_channels: 1,
+            filters: vec![16, 32, 64],
+            strides: vec![[2; 3]; 2],
+            kernel: [3; 3],
+            convs_per_block: 2,
+            upsampling: Upsampling::Transposed,
+            slope: 0.01,
+            epsilon: 1e-5,
+            head: None,
+            deep_heads: 0,
+        }
+    }
+}
+
+/// Builds a [`UNet3d`]: input `x` `[n, in, d, h, w]`, output `y` of the same lengths.
+///
+/// Blocks are `encoder.L` and `decoder.L` (L the level, 0 the finest). Parameters: `block.convI.weight`, and
+/// `block.normI.weight`, `.bias`, `.running_mean`, `.running_var`; `decoder.L.up.weight`; `head.weight`, `head.bias`,
+/// and with deep heads `head.L.weight`, `head.L.bias`: the additional outputs are those of levels 1, 2, …, with the
+/// lengths of their level.
+///
+/// # Errors
+/// If the description is inconsistent, or a named weight is missing or has a different shape.
+pub fn unet3d(config: &UNet3d, weights: &Weights<'_>) -> Result<Graph> {
+    let positive = config.strides.iter().flatten().chain(&config.filters).all(|&n| n > 0);
+    let odd = config.kernel.iter().all(|k| k % 2 == 1);
+    if config.filters.len() != config.strides.len() + 1 || !positive || !odd || config.convs_per_block == 0 {
+        return Err(GraphError::misused("U-Net", format!("{config:?}"), "one stride fewer than filters, odd kernels"));
+    }
+    let (mut builder, x) = NetworkBuilder::new("unet3d", weights, config.in_channels, 3, config.slope);
+    let mut now = (x, config.in_channels);
+    let mut levels: Vec<(ValueId, usize)> = Vec::new();
+    for (level, &filters) in config.filters.iter().enumerate() {
+        let stride = level.checked_sub(1).and_then(|l| config.strides.get(l)).copied().unwrap_or([1; 3]);
+        let y = block(&mut builder, config, &format!("encoder.{level}"), now, filters, stride)?;
+        now = (y, filters);
+        levels.push(now);
+    }
+    levels.pop();
+    if config.deep_heads > levels.len().saturating_sub(1) {
+        let most = format!("at most {}", levels.len().saturating_sub(1));
+        return Err(GraphError::misused("deep heads", config.deep_heads.to_string(), most));
+    }
+    let mut deep = Vec::new();
+    for (level, (skip, filters)) in levels.into_iter().enumerate().rev() {
+        let stride = config.strides.get(level).copied().unwrap_or([1; 3]);
+        let name = format!("decoder.{level}");
+        let up = match config.upsampling {
+            Upsampling::Transposed => builder.upsample(&format!("{name}.up"), now.0, (now.1, filters), &stride)?,
+            Upsampling::Nearest => {
+                let thin = ConvAttrs::same(&[1, 1, 1]);
+                let y = builder.conv(&format!("{name}.up"), now.0, (now.1, filters), thin, false)?;
+                let scales: Vec<f32> = [1, 1].into_iter().chain(stride).map(|s| s as f32).collect();
+                let scales = builder.graph.add_initializer(format!("{name}.scales"), Tensor::vector(scales));
+                let op = Op::Resize(ResizeAttrs::nearest());
+                builder.graph.push(format!("{name}.resized"), op, &[Some(y), None, Some(scales)])
+            }
+        };
+        let both = builder.graph.push(format!("{name}.concat"), Op::Concat { axis: 1 }, &[Some(up), Some(skip)]);
+        now = (block(&mut builder, config, &name, (both, 2 * filters), filters, [1; 3])?, filters);
+        if (1..=config.deep_heads).contains(&level) {
+            deep.push(head(&mut builder, config, &format!("head.{level}"), now)?);
+        }
+    }
+    let y = head(&mut builder, config, "head", now)?;
+    let mut graph = builder.finish(y)?;
+    graph.outputs.extend(deep.into_iter().rev());
+    Ok(graph)
+}
+
+fn head(
+    builder: &mut NetworkBuilder<'_>,
+    config: &UNet3d,
+    name: &str,
+    (x, channels): (ValueId, usize),
+) -> Result<ValueId> {
+    let y = builder.conv(name, x, (channels, config.out_channels), ConvAttrs::same(&[1, 1, 1]), true)?;
+    Ok(match config.head {
+        Some(activation) => builder.graph.push(format!("{name}.activation"), Op::Activation(activation), &[Some(y)]),
+        None => y,
+    })
+}
+
+fn block(
+    builder: &mut NetworkBuilder<'_>,
+    config: &UNet3d,
+    name: &str,
+    (mut x, mut channels): (ValueId, usize),
+    filters: usize,
+    stride: [usize; 3],
+) -> Result<ValueId> {
+    for index in 1..=config.convs_per_block {
+        let stride = if index == 1 { stride } else { [1; 3] };
+        let attrs = ConvAttrs::same(&config.kernel).with_strides(&stride);
+        let y = builder.conv(&format!("{name}.conv{index}"), x, (channels, filters), attrs, false)?;
+        let mut inputs = vec![Some(y)];
+        for (part, start) in [("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)] {
+            inputs.push(Some(builder.constant(&format!("{name}.norm{index}.{part}"), &[filters], start)?));
+        }
+        let op = Op::BatchNormalization { epsilon: config.epsilon };
+        let y = builder.graph.push(format!("{name}.norm{index}.out"), op, &inputs);
+        x = builder.leaky(&format!("{name}.act{index}"), y);
+        channels = filters;
+    }
+    Ok(x)
+}

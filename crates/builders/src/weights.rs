@@ -1,0 +1,152 @@
+//! Parameter initialisation of the builders.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cytoscope_graph::{
+    Activation, ConvAttrs, ConvTransposeAttrs, Dim, ElementType, Graph, GraphError, Op, Result, Tensor, ValueId,
+};
+
+/// The parameters of a network to be built.
+#[derive(Debug, Clone)]
+pub enum Weights<'a> {
+    /// By name, as documented by the builder; a missing name or a wrong shape is an error.
+    Named(&'a BTreeMap<String, Arc<Tensor>>),
+    /// Random: convolutions normal with variance 2 / ((1 + slope²)·fan-in) (He et al. 2015), scales 1, biases 0.
+    Random {
+        /// The same seed gives the same network, on every machine.
+        seed: u64,
+    },
+}
+
+/// A graph under construction.
+pub(super) struct NetworkBuilder<'a> {
+    pub graph: Graph,
+    weights: &'a Weights<'a>,
+    state: u64,
+    slope: f32,
+}
+
+impl<'a> NetworkBuilder<'a> {
+    /// Starts a graph with one input `x` `[n, channels, d, h, w]` (with the given number of spatial axes), all lengths
+    /// but the channels free.
+    pub(super) fn new(
+        name: &str,
+        weights: &'a Weights<'a>,
+        channels: usize,
+        axes: usize,
+        slope: f32,
+    ) -> (Self, ValueId) {
+        let mut graph = Graph::new(name);
+        let spatial = ["d", "h", "w"];
+        let free = |n: &str| Dim::Free(n.to_owned());
+        let mut shape = vec![free("n"), Dim::Fixed(channels)];
+        shape.extend(spatial.iter().skip(3usize.saturating_sub(axes)).map(|n| free(n)));
+        let x = graph.add_input("x", ElementType::F32, shape);
+        let state = if let Weights::Random { seed } = weights { *seed } else { 0 };
+        (Self { graph, weights, state, slope }, x)
+    }
+
+    /// SplitMix64 (Steele, Lea & Flood 2014).
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Draws normal numbers with mean 0 (Box & Muller 1958).
+    fn normal(&mut self, n: usize, deviation: f64) -> Vec<f32> {
+        let unit = |bits: u64| ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+        (0..n)
+            .map(|_| {
+                let (u, v) = (unit(self.next()), unit(self.next()));
+                ((-2.0 * libm::log(u)).sqrt() * libm::cos(std::f64::consts::TAU * v) * deviation) as f32
+            })
+            .collect()
+    }
+
+    /// Adds the parameter `name` of `shape`; `fill` initialises it unless weights are given by name.
+    fn parameter(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        fill: impl FnOnce(&mut Self, usize) -> Vec<f32>,
+    ) -> Result<ValueId> {
+        let tensor = match self.weights {
+            Weights::Named(map) => {
+                let found =
+                    map.get(name).ok_or_else(|| GraphError::misused("weights", "none", format!("\"{name}\"")))?;
+                if found.shape() != shape || found.dtype() != ElementType::F32 {
+                    let got = format!("{:?} {}", found.shape(), found.dtype());
+                    return Err(GraphError::misused(format!("weight \"{name}\""), got, format!("{shape:?} float32")));
+                }
+                Arc::clone(found)
+            }
+            Weights::Random { .. } => {
+                let n = shape.iter().product();
+                Arc::new(Tensor::new(shape, fill(self, n))?)
+            }
+        };
+        Ok(self.graph.add_initializer(name, tensor))
+    }
+
+    pub(super) fn constant(&mut self, name: &str, shape: &[usize], value: f32) -> Result<ValueId> {
+        self.parameter(name, shape, |_, n| vec![value; n])
+    }
+
+    fn kernel(&mut self, name: &str, shape: &[usize], fan_in: usize) -> Result<ValueId> {
+        let gain = 2.0 / (1.0 + f64::from(self.slope).powi(2));
+        self.parameter(name, shape, |m, n| m.normal(n, (gain / fan_in.max(1) as f64).sqrt()))
+    }
+
+    /// Adds a convolution with weight `prefix.weight` and, if it has one, bias `prefix.bias`.
+    pub(super) fn conv(
+        &mut self,
+        prefix: &str,
+        x: ValueId,
+        (inputs, outputs): (usize, usize),
+        attrs: ConvAttrs,
+        bias: bool,
+    ) -> Result<ValueId> {
+        let taps: usize = attrs.kernel.iter().product();
+        let shape = [&[outputs, inputs][..], &attrs.kernel].concat();
+        let w = self.kernel(&format!("{prefix}.weight"), &shape, inputs * taps)?;
+        let mut arguments = vec![Some(x), Some(w)];
+        if bias {
+            arguments.push(Some(self.constant(&format!("{prefix}.bias"), &[outputs], 0.0)?));
+        }
+        Ok(self.graph.push(format!("{prefix}.out"), Op::Conv(attrs), &arguments))
+    }
+
+    /// Adds a transposed convolution that multiplies lengths by `factors`, without bias.
+    pub(super) fn upsample(
+        &mut self,
+        prefix: &str,
+        x: ValueId,
+        (inputs, outputs): (usize, usize),
+        factors: &[usize],
+    ) -> Result<ValueId> {
+        let shape = [&[inputs, outputs][..], factors].concat();
+        let w = self.kernel(&format!("{prefix}.weight"), &shape, inputs)?;
+        let op = Op::ConvTranspose(ConvTransposeAttrs::upsample(factors));
+        Ok(self.graph.push(format!("{prefix}.out"), op, &[Some(x), Some(w)]))
+    }
+
+    pub(super) fn leaky(&mut self, name: &str, x: ValueId) -> ValueId {
+        let op = Op::Activation(Activation::LeakyRelu { alpha: self.slope });
+        self.graph.push(name, op, &[Some(x)])
+    }
+
+    /// Names the output and returns the graph with inferred shapes.
+    pub(super) fn finish(mut self, y: ValueId) -> Result<Graph> {
+        if let Some(value) = self.graph.values.get_mut(y.index()) {
+            value.name = "y".into();
+        }
+        self.graph.outputs.push(y);
+        cytoscope_passes::infer_shapes::<ValueId>(&mut self.graph, &[])?;
+        self.graph.validate()?;
+        Ok(self.graph)
+    }
+}

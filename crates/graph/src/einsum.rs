@@ -1,0 +1,85 @@
+//! Equations of Einstein sums: parsed and checked against the shapes of the operands.
+
+use crate::error::{GraphError, Result};
+use crate::limits::{GraphLimits, checked_elements};
+
+/// An Einstein sum: label lengths, and for each operand the stride of each label.
+#[derive(Debug)]
+pub struct EinsumPlan {
+    /// Lengths of the labels, output labels first.
+    pub lengths: Vec<usize>,
+    /// Number of output labels.
+    pub output: usize,
+    /// For each operand, the distance in elements between neighbours along each label; 0 for labels that it lacks.
+    pub strides: Vec<Vec<usize>>,
+}
+
+/// Returns the number of products that an Einsum sums; the maximum if the equation does not fit its inputs.
+pub fn einsum_products(equation: &str, shapes: &[Vec<usize>]) -> u128 {
+    let plan = einsum_plan(equation, shapes);
+    plan.map_or(u128::MAX, |p| p.lengths.iter().fold(1u128, |t, n| t.saturating_mul(*n as u128)))
+}
+
+/// Parses an equation such as `bhid,bhjd->bhij` (letters only, no ellipsis) into labels, lengths and strides.
+///
+/// # Errors
+/// [`GraphError::Misused`] if the equation is invalid or does not fit the shapes; over a limit if it has too many
+/// products.
+pub fn einsum_plan(equation: &str, shapes: &[Vec<usize>]) -> Result<EinsumPlan> {
+    let bad = |why: &str| GraphError::misused("einsum", format!("\"{equation}\" on {shapes:?}"), why);
+    let (left, right) = match equation.split_once("->") {
+        Some((l, r)) => (l, Some(r)),
+        None => (equation, None),
+    };
+    let operands: Vec<Vec<char>> = left.split(',').map(|o| o.chars().collect()).collect();
+    if operands.len() != shapes.len() || !left.chars().all(|c| c.is_ascii_alphabetic() || c == ',') {
+        return Err(bad("letters, one group per input"));
+    }
+    let mut output: Vec<char> = match right {
+        Some(r) => r.chars().collect(),
+        None => {
+            let mut once: Vec<char> =
+                left.chars().filter(|c| *c != ',' && left.chars().filter(|d| d == c).count() == 1).collect();
+            once.sort_unstable();
+            once
+        }
+    };
+    let count = output.len();
+    for c in operands.iter().flatten() {
+        if !output.contains(c) {
+            output.push(*c);
+        }
+    }
+    let mut lengths = vec![0usize; output.len()];
+    let mut strides = Vec::new();
+    for (labels, shape) in operands.iter().zip(shapes) {
+        if labels.len() != shape.len() {
+            return Err(bad("one letter per axis"));
+        }
+        let mut step = vec![0; output.len()];
+        for (axis, (label, &n)) in labels.iter().zip(shape).enumerate() {
+            let at = output.iter().position(|c| c == label).unwrap_or(0);
+            match lengths.get_mut(at) {
+                Some(l) if *l == 0 || *l == n => *l = n,
+                _ => return Err(bad("equal lengths for each letter")),
+            }
+            if let Some(slot) = step.get_mut(at) {
+                *slot += shape.iter().skip(axis + 1).product::<usize>();
+            }
+        }
+        strides.push(step);
+    }
+    if output.iter().take(count).any(|c| !left.contains(*c)) {
+        return Err(bad("output letters that occur in the inputs"));
+    }
+    let allowed = GraphLimits::default().tensor_elements;
+    checked_elements(&lengths, "tensor_elements", "the products of an Einsum", allowed)?;
+    Ok(EinsumPlan { lengths, output: count, strides })
+}
+
+impl EinsumPlan {
+    /// Returns the shape of the result.
+    pub fn output_lengths(&self) -> Vec<usize> {
+        self.lengths.iter().take(self.output).copied().collect()
+    }
+}

@@ -1,0 +1,105 @@
+//! Errors of reading and writing packages.
+
+use cytoscope_graph::GraphError;
+use cytoscope_storage::StorageError;
+use cytoscope_volume::printable;
+use std::path::{Path, PathBuf};
+
+/// Formats a path for messages.
+fn shown(path: &Path) -> String {
+    printable(&path.display().to_string()).into_owned()
+}
+
+/// Error of reading or writing a package.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PackageError {
+    /// Not a folder with a description, a zip or an ONNX file.
+    #[error("{} is not a model package: expected a bioimage.io folder or zip with rdf.yaml, or an .onnx file", shown(.path))]
+    NotAPackage {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A file that the description names is missing.
+    #[error("{} lacks the file \"{}\": download the package again", shown(.path), printable(.name))]
+    Missing {
+        /// The package.
+        path: PathBuf,
+        /// The file.
+        name: String,
+    },
+    /// A part of the package violates the specification.
+    #[error("{}: \"{}\" {}", shown(.path), printable(.part), printable(.problem))]
+    Bad {
+        /// The package.
+        path: PathBuf,
+        /// Part of the description.
+        part: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The package has no ONNX weights.
+    #[error(
+        "{} has only {} weights, but Cytoscope needs ONNX weights: export the model with torch.onnx.export and add the file to the package",
+        shown(.path), printable(.has)
+    )]
+    NoOnnxWeights {
+        /// The package.
+        path: PathBuf,
+        /// Weight formats that the package has.
+        has: String,
+    },
+    /// The content of a file differs from its checksum.
+    #[error("{}: \"{}\" has checksum {got}, expected {}: download the package again", shown(.path), printable(.name), printable(.expected))]
+    Checksum {
+        /// The package.
+        path: PathBuf,
+        /// The file.
+        name: String,
+        /// SHA-256 in the description.
+        expected: String,
+        /// SHA-256 of the file.
+        got: String,
+    },
+    /// A file exceeds a size limit.
+    #[error("{}: \"{}\" has {bytes} bytes, more than the limit of {limit}", shown(.path), printable(.name))]
+    TooLarge {
+        /// The package.
+        path: PathBuf,
+        /// The file.
+        name: String,
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A network or tensor is invalid.
+    #[error("{}: {}", shown(.path), printable(&error.to_string()))]
+    Graph {
+        /// The package or file.
+        path: PathBuf,
+        /// What is wrong.
+        error: GraphError,
+    },
+    /// The destination may not be overwritten, or writing failed.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// A file could not be read or written.
+    #[error("{}: {}", shown(.path), printable(&error.to_string()))]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        error: std::io::Error,
+    },
+}
+
+impl PackageError {
+    pub(crate) fn bad(path: &Path, part: &str, problem: impl Into<String>) -> Self {
+        Self::Bad { path: path.to_owned(), part: part.to_owned(), problem: problem.into() }
+    }
+
+    pub(crate) fn io(path: &Path, error: std::io::Error) -> Self {
+        Self::Io { path: path.to_owned(), error }
+    }
+}

@@ -1,0 +1,274 @@
+//! bioimage.io model packages: a folder, a zip, or a bare `.onnx` file.
+//!
+//! Specifications 0.4 and 0.5 (`rdf.yaml` or `bioimageio.yaml`) are supported. Only ONNX weights run; packages without
+//! them are refused with the names of the weights they have. Files are looked up by name inside the package; nothing is
+//! downloaded. Sizes are checked before anything is read.
+//!
+//! The crate owns reading ([`Package::open`]) and writing ([`PackageBuilder`]) of packages, their description of axes
+//! and processing steps ([`TensorSpec`], [`Processing`]), and their test tensors. It fails with a [`PackageError`] that
+//! names the package and the part of it that is wrong.
+#![forbid(unsafe_code)]
+
+mod error;
+mod files;
+mod parse;
+mod parse_steps;
+mod spec;
+mod test_run;
+mod write;
+mod write_tensor;
+mod yaml;
+
+pub use error::PackageError;
+pub use files::Files;
+pub use spec::{AxisKind, AxisSize, AxisSpec, FileRef, Processing, StatisticsAxes, TensorSpec};
+pub use test_run::{Tolerance, compare};
+pub use write::{InheritedContent, NamedBytes, PACKAGE_KIND, PackageBuilder, check_destination, is_reserved};
+
+use cytoscope_graph::{Graph, GraphLimits, Tensor, ValueId, npy};
+use cytoscope_passes::analysis::receptive_field;
+use cytoscope_passes::quantize::is_quantized;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// Maximum size of a package's description in bytes.
+pub const MAX_RDF_BYTES: u64 = 4 << 20;
+/// Maximum size of one file in a package in bytes.
+pub const MAX_FILE_BYTES: u64 = 4 << 30;
+/// Maximum number of files in a zip.
+pub const MAX_FILES: usize = 4096;
+
+/// File name of a package's int8 network, beside the float network.
+pub const QUANTIZED_WEIGHTS: &str = "model_int8.onnx";
+/// Entry of `config.cytoscope` that names the file of the int8 network.
+const QUANTIZED_KEY: &str = "quantized_weights";
+/// Entry of `config.cytoscope` that named the file of the float network, in older packages that declare int8 weights.
+const OLD_FLOAT_KEY: &str = "float_weights";
+/// Entry of `config.cytoscope` with the layout version.
+const LAYOUT_KEY: &str = "layout";
+/// Current layout version: the declared weights are floats, and test outputs were made with pre- and postprocessing.
+const LAYOUT: u64 = 2;
+
+/// A second network beside the declared weights, referenced by an entry of `config.cytoscope`.
+struct SecondNetwork {
+    graph: Graph,
+    bytes: Vec<u8>,
+}
+
+fn read_graph(files: &Files, source: &str, bytes: &[u8]) -> Result<Graph, PackageError> {
+    let folder = files.folder().map(|f| f.join(source)).and_then(|p| p.parent().map(Path::to_owned));
+    cytoscope_onnx::from_bytes(bytes, folder.as_deref(), &GraphLimits::default())
+        .map_err(|error| PackageError::Graph { path: files.path().to_owned(), error })
+}
+
+fn read_second_network(files: &Files, rdf: &Value, key: &str) -> Result<Option<SecondNetwork>, PackageError> {
+    let entry = rdf.pointer("/config/cytoscope").and_then(|c| c.get(key)).filter(|v| !v.is_null());
+    let Some(entry) = entry else { return Ok(None) };
+    let text = |key: &str| entry.get(key).and_then(Value::as_str).map(str::to_owned);
+    let part = format!("config.cytoscope.{key}");
+    let source = text("source").ok_or_else(|| PackageError::bad(files.path(), &part, "names no source file"))?;
+    let file = FileRef { source, sha256: text("sha256") };
+    let bytes = files.read(&file.source)?;
+    files.verify(&file, &bytes)?;
+    Ok(Some(SecondNetwork { graph: read_graph(files, &file.source, &bytes)?, bytes }))
+}
+
+/// A model: a network with the metadata needed to run it on images.
+#[derive(Debug)]
+pub struct Package {
+    /// Path of the folder, zip or `.onnx` file.
+    pub path: PathBuf,
+    /// Name of the model.
+    pub name: String,
+    /// One-sentence description.
+    pub description: String,
+    /// Version of the specification, or `onnx` for a bare ONNX file.
+    pub format_version: String,
+    /// Inputs.
+    pub inputs: Vec<TensorSpec>,
+    /// Outputs.
+    pub outputs: Vec<TensorSpec>,
+    /// The network; in an int8 package, the one with quantize and dequantize nodes.
+    pub graph: Graph,
+    /// The float version of an int8 network, if the package has one.
+    pub float_graph: Option<Graph>,
+    /// Whether the declared weights, which other programs run, are the float network of a package with both networks.
+    declares_float: bool,
+    /// Bytes of the file of [`Package::graph`].
+    pub model_bytes: Vec<u8>,
+    /// The whole description (`rdf.yaml`) as read.
+    pub rdf: Value,
+    files: Files,
+}
+
+impl Package {
+    /// Opens a package.
+    ///
+    /// # Errors
+    /// [`PackageError`]: not a package, a description that violates the specification, no ONNX weights, a wrong
+    /// checksum, a file over a limit, or an invalid graph.
+    pub fn open(path: &Path) -> Result<Self, PackageError> {
+        let is_onnx = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx"));
+        if is_onnx && path.is_file() {
+            return Self::open_onnx(path);
+        }
+        let files = Files::open(path)?;
+        let (rdf_name, bytes) = files.description()?;
+        let text = String::from_utf8(bytes).map_err(|_| PackageError::bad(path, &rdf_name, "is not UTF-8 text"))?;
+        let rdf = yaml::parse(&text).map_err(|problem| PackageError::bad(path, &rdf_name, problem))?;
+        let parsed = parse::parse(path, &rdf)?;
+        let model_bytes = files.read(&parsed.weights.source)?;
+        files.verify(&parsed.weights, &model_bytes)?;
+        let declared = read_graph(&files, &parsed.weights.source, &model_bytes)?;
+        let quantized = read_second_network(&files, &rdf, QUANTIZED_KEY)?;
+        let float = read_second_network(&files, &rdf, OLD_FLOAT_KEY)?;
+        let declares_float = quantized.is_some();
+        let (graph, model_bytes, float_graph) = match (quantized, float) {
+            (Some(_), Some(_)) => {
+                let problem = format!("has {QUANTIZED_KEY} and {OLD_FLOAT_KEY}: expected one of them");
+                return Err(PackageError::bad(path, "config.cytoscope", problem));
+            }
+            (Some(quantized), None) if !is_quantized(&quantized.graph) => {
+                let part = format!("config.cytoscope.{QUANTIZED_KEY}");
+                return Err(PackageError::bad(path, &part, "names a network that is not quantized"));
+            }
+            (Some(quantized), None) => (quantized.graph, quantized.bytes, Some(declared)),
+            (None, float) => (declared, model_bytes, float.map(|f| f.graph)),
+        };
+        let package = Self {
+            path: path.to_owned(),
+            name: parsed.name,
+            description: parsed.description,
+            format_version: parsed.format_version,
+            inputs: parsed.inputs,
+            outputs: parsed.outputs,
+            graph,
+            float_graph,
+            declares_float,
+            model_bytes,
+            rdf,
+            files,
+        };
+        package.check_arity()?;
+        Ok(package)
+    }
+
+    /// Opens a bare ONNX file: axes are assigned by rank (batch, channel, then space) with the lengths that the network
+    /// accepts, and the input is normalised to zero mean and unit variance over the stack, as in CytoDL's training.
+    fn open_onnx(path: &Path) -> Result<Self, PackageError> {
+        let files = Files::single(path);
+        let model_bytes = files.read(&path.file_name().unwrap_or_default().to_string_lossy())?;
+        let graph = cytoscope_onnx::from_bytes(&model_bytes, path.parent(), &GraphLimits::default())
+            .map_err(|error| PackageError::Graph { path: path.to_owned(), error })?;
+        let name = path.file_stem().map_or_else(|| "model".to_owned(), |s| s.to_string_lossy().into_owned());
+        let spec = |ids: &[ValueId], steps: &[Processing]| -> Result<Vec<TensorSpec>, PackageError> {
+            ids.iter().map(|id| TensorSpec::of_value(graph.value(*id), steps).ok_or_else(|| {
+                let v = graph.value(*id);
+                PackageError::bad(path, &v.name, "has no shape of rank 4 (batch, channel, y, x) or 5 (with z): wrap it in a bioimage.io package")
+            })).collect()
+        };
+        let mut inputs =
+            spec(&graph.inputs, &[Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: StatisticsAxes::default() }])?;
+        let outputs = spec(&graph.outputs, &[])?;
+        if let Ok(field) = receptive_field(&graph) {
+            for spec in &mut inputs {
+                let free = spec.axes.iter_mut().filter(|axis| axis.kind.is_space());
+                for (axis, reach) in free.zip(&field.axes).filter(|(axis, _)| !matches!(axis.size, AxisSize::Fixed(_)))
+                {
+                    let step = reach.multiple_of.max(1);
+                    axis.size = AxisSize::Step { min: step, step };
+                }
+            }
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            description: "a bare ONNX file".to_owned(),
+            format_version: "onnx".to_owned(),
+            files,
+            rdf: Value::Null,
+            name,
+            inputs,
+            outputs,
+            graph,
+            float_graph: None,
+            declares_float: false,
+            model_bytes,
+        })
+    }
+
+    fn check_arity(&self) -> Result<(), PackageError> {
+        let spec = (self.inputs.len(), self.outputs.len());
+        for (graph, which) in
+            std::iter::once((&self.graph, "network")).chain(self.float_graph.iter().map(|g| (g, "float network")))
+        {
+            let has = (graph.inputs.len(), graph.outputs.len());
+            if has != spec {
+                return Err(PackageError::bad(
+                    &self.path,
+                    "inputs and outputs",
+                    format!("are {} and {} in the description, {} and {} in the {which}", spec.0, spec.1, has.0, has.1),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the network computes with quantized values.
+    pub fn is_int8(&self) -> bool {
+        is_quantized(&self.graph)
+    }
+
+    /// Returns the network of the declared weights, which other programs run and which the package's test tensors
+    /// belong to.
+    pub fn declared_graph(&self) -> &Graph {
+        match &self.float_graph {
+            Some(float) if self.declares_float => float,
+            _ => &self.graph,
+        }
+    }
+
+    /// Whether the package has both networks and declares the int8 one, as earlier versions wrote it.
+    pub fn declares_quantized(&self) -> bool {
+        self.float_graph.is_some() && !self.declares_float
+    }
+
+    /// Whether the test outputs were made with pre- and postprocessing.
+    pub fn has_processed_tests(&self) -> bool {
+        self.config().get(LAYOUT_KEY).and_then(Value::as_u64).is_some_and(|layout| layout >= LAYOUT)
+    }
+
+    /// Returns the declared tolerance for reproducing an output.
+    pub fn tolerance_of(&self, output_id: &str) -> Tolerance {
+        Tolerance::declared(&self.rdf, output_id)
+    }
+
+    /// Returns the package's `config.cytoscope` section, or null.
+    pub fn config(&self) -> &Value {
+        self.rdf.pointer("/config/cytoscope").unwrap_or(&Value::Null)
+    }
+
+    /// Returns the files of the package.
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// Returns the test tensors of inputs and outputs; `None` if the package has none.
+    ///
+    /// # Errors
+    /// [`PackageError`] if a file is missing, fails its checksum or is not a valid array.
+    #[allow(clippy::type_complexity)]
+    pub fn test_tensors(&self) -> Result<Option<(Vec<Tensor>, Vec<Tensor>)>, PackageError> {
+        let load = |specs: &[TensorSpec]| -> Result<Option<Vec<Tensor>>, PackageError> {
+            let Some(files) = specs.iter().map(|s| s.test_tensor.as_ref()).collect::<Option<Vec<_>>>() else {
+                return Ok(None);
+            };
+            let tensors = files.into_iter().map(|file| {
+                let bytes = self.files.read(&file.source)?;
+                self.files.verify(file, &bytes)?;
+                npy::read(&bytes).map_err(|error| PackageError::Graph { path: self.path.join(&file.source), error })
+            });
+            tensors.collect::<Result<Vec<_>, _>>().map(Some)
+        };
+        Ok(load(&self.inputs)?.zip(load(&self.outputs)?))
+    }
+}

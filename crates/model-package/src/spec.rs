@@ -1,0 +1,284 @@
+//! Tensor descriptions: axes, sizes, pre- and postprocessing.
+
+use cytoscope_graph::Value;
+use serde::{Deserialize, Serialize};
+
+/// A file of the package.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileRef {
+    /// File name inside the package.
+    pub source: String,
+    /// SHA-256 in hexadecimal, if the description has one.
+    pub sha256: Option<String>,
+}
+
+/// Kind of an axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AxisKind {
+    /// Samples of a batch.
+    Batch,
+    /// Channels.
+    Channel,
+    /// Time.
+    Time,
+    /// Index of an instance.
+    Index,
+    /// Depth.
+    Z,
+    /// Rows.
+    Y,
+    /// Columns.
+    X,
+}
+
+impl AxisKind {
+    /// Returns the default axis id of this kind, also used in descriptions written by this crate.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Batch => "batch",
+            Self::Channel => "channel",
+            Self::Time => "time",
+            Self::Index => "index",
+            Self::Z => "z",
+            Self::Y => "y",
+            Self::X => "x",
+        }
+    }
+
+    /// Whether it is a spatial axis.
+    pub fn is_space(self) -> bool {
+        matches!(self, Self::Z | Self::Y | Self::X)
+    }
+}
+
+/// Permitted lengths of an axis.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AxisSize {
+    /// A fixed length.
+    Fixed(usize),
+    /// `min + n · step`.
+    Step {
+        /// Smallest length.
+        min: usize,
+        /// Step; 0 if only the smallest length is allowed.
+        step: usize,
+    },
+    /// The length of another tensor's axis, scaled, plus an offset.
+    Reference {
+        /// Id of the other tensor.
+        tensor: String,
+        /// Id of its axis, see [`AxisKind::id`].
+        axis: String,
+        /// Scale factor.
+        scale: f64,
+        /// Offset added after scaling.
+        offset: f64,
+    },
+    /// Known only after inference.
+    Free,
+}
+
+/// One axis of a tensor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AxisSpec {
+    /// Kind of the axis.
+    pub kind: AxisKind,
+    /// Permitted lengths.
+    pub size: AxisSize,
+    /// Voxel size along the axis in µm, for spatial axes with a metric unit.
+    pub voxel_um: Option<f64>,
+    /// Voxels cropped from each end of an output.
+    pub halo: usize,
+    /// Channel names, for a channel axis.
+    pub channel_names: Vec<String>,
+}
+
+/// Axes over which a processing step pools its statistics, in addition to space and time, which are always included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatisticsAxes {
+    /// Pool over the batch; otherwise each sample has its own statistics.
+    pub batch: bool,
+    /// Pool over the channels; otherwise each channel has its own statistics.
+    pub channel: bool,
+}
+
+impl Default for StatisticsAxes {
+    /// Statistics per sample, pooled over its channels.
+    fn default() -> Self {
+        Self { batch: false, channel: true }
+    }
+}
+
+/// A pre- or postprocessing step. Per-channel parameters have one entry per channel or a single entry.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "id", content = "kwargs", rename_all = "snake_case")]
+pub enum Processing {
+    /// 1 above the threshold, else 0.
+    Binarize {
+        /// Threshold, single or per channel.
+        threshold: Vec<f64>,
+    },
+    /// Clips to fixed limits.
+    Clip {
+        /// Lower limit.
+        min: Option<f64>,
+        /// Upper limit.
+        max: Option<f64>,
+    },
+    /// Clips at percentiles (0 to 100).
+    ClipPercentiles {
+        /// Percentile of the lower limit.
+        min_percentile: Option<f64>,
+        /// Percentile of the upper limit.
+        max_percentile: Option<f64>,
+        /// Axes of the statistics.
+        axes: StatisticsAxes,
+    },
+    /// Casts to another type. Engines keep 32-bit floats: for integer types, values are truncated and clamped to the
+    /// type's range.
+    EnsureDtype {
+        /// NumPy name of the type.
+        dtype: String,
+    },
+    /// `x · gain + offset`.
+    ScaleLinear {
+        /// Factor.
+        gain: Vec<f64>,
+        /// Offset added after scaling.
+        offset: Vec<f64>,
+    },
+    /// `(x − low) / (high − low + eps)` of two percentiles (0 to 100).
+    ScaleRange {
+        /// Percentile that becomes 0.
+        min_percentile: f64,
+        /// Percentile that becomes 1.
+        max_percentile: f64,
+        /// Avoids division by zero.
+        eps: f64,
+        /// Axes of the statistics.
+        axes: StatisticsAxes,
+        /// Input tensor whose percentiles are used, before its preprocessing; the tensor itself if `None`.
+        reference_tensor: Option<String>,
+    },
+    /// `(x − mean) / (std + eps)` with the tensor's own mean and standard deviation.
+    ZeroMeanUnitVariance {
+        /// Avoids division by zero.
+        eps: f64,
+        /// Axes of the statistics.
+        axes: StatisticsAxes,
+    },
+    /// `(x − mean) / std` with given values.
+    FixedZeroMeanUnitVariance {
+        /// Mean, single or per channel.
+        mean: Vec<f64>,
+        /// Standard deviation, single or per channel.
+        std: Vec<f64>,
+    },
+    /// Matches mean and variance to those of an input tensor before its preprocessing:
+    /// `(x − mean) / (std + eps) · (reference std + eps) + reference mean`.
+    ScaleMeanVariance {
+        /// Avoids division by zero.
+        eps: f64,
+        /// Axes of the statistics.
+        axes: StatisticsAxes,
+        /// Id of the input tensor.
+        reference_tensor: String,
+    },
+    /// `1 / (1 + e^-x)`.
+    Sigmoid,
+    /// Softmax over the channels.
+    Softmax,
+}
+
+impl Processing {
+    /// Whether the step depends on statistics of a tensor.
+    pub fn needs_statistics(&self) -> bool {
+        self.statistics_axes().is_some()
+    }
+
+    /// Returns the axes over which the step pools its statistics; `None` if it needs none.
+    pub fn statistics_axes(&self) -> Option<StatisticsAxes> {
+        match self {
+            Self::ClipPercentiles { axes, .. }
+            | Self::ScaleRange { axes, .. }
+            | Self::ZeroMeanUnitVariance { axes, .. }
+            | Self::ScaleMeanVariance { axes, .. } => Some(*axes),
+            _ => None,
+        }
+    }
+
+    /// Returns the id of the input tensor that the step refers to.
+    pub fn reference_tensor(&self) -> Option<&str> {
+        match self {
+            Self::ScaleMeanVariance { reference_tensor, .. } => Some(reference_tensor),
+            Self::ScaleRange { reference_tensor, .. } => reference_tensor.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+/// Description of one input or output tensor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TensorSpec {
+    /// Name of the tensor.
+    pub id: String,
+    /// One-sentence description.
+    pub description: String,
+    /// NumPy name of its type.
+    pub dtype: String,
+    /// Its axes.
+    pub axes: Vec<AxisSpec>,
+    /// Preprocessing of an input, postprocessing of an output.
+    pub processing: Vec<Processing>,
+    /// File of its test tensor.
+    pub test_tensor: Option<FileRef>,
+}
+
+impl TensorSpec {
+    /// Returns the postprocessing with its implied final cast: a tensor described with an integer type is cast to it
+    /// unless the last step is a cast or a threshold.
+    pub fn postprocessing(&self) -> Vec<Processing> {
+        let mut steps = self.processing.clone();
+        let ends = matches!(steps.last(), Some(Processing::EnsureDtype { .. } | Processing::Binarize { .. }));
+        if !ends && !self.dtype.starts_with("float") {
+            steps.push(Processing::EnsureDtype { dtype: self.dtype.clone() });
+        }
+        steps
+    }
+
+    /// Returns the axis of the given kind.
+    pub fn axis(&self, kind: AxisKind) -> Option<&AxisSpec> {
+        self.axes.iter().find(|a| a.kind == kind)
+    }
+
+    /// Returns the voxel size Z, Y, X in µm if all spatial axes have one; an absent Z counts as 1.
+    pub fn voxel_um(&self) -> Option<[f64; 3]> {
+        let of = |kind| self.axis(kind).map(|a| a.voxel_um);
+        Some([of(AxisKind::Z).unwrap_or(Some(1.0))?, of(AxisKind::Y)??, of(AxisKind::X)??])
+    }
+
+    /// Describes a value without metadata as batch, channel and two or three spatial axes; `None` for other ranks.
+    pub(crate) fn of_value(value: &Value, processing: &[Processing]) -> Option<Self> {
+        let shape = value.shape.as_ref()?;
+        let kinds: &[AxisKind] = match shape.len() {
+            4 => &[AxisKind::Batch, AxisKind::Channel, AxisKind::Y, AxisKind::X],
+            5 => &[AxisKind::Batch, AxisKind::Channel, AxisKind::Z, AxisKind::Y, AxisKind::X],
+            _ => return None,
+        };
+        let axes = kinds.iter().zip(shape).map(|(kind, dim)| AxisSpec {
+            kind: *kind,
+            size: dim.fixed().map_or(AxisSize::Step { min: 1, step: 1 }, AxisSize::Fixed),
+            voxel_um: None,
+            halo: 0,
+            channel_names: Vec::new(),
+        });
+        Some(Self {
+            id: value.name.clone(),
+            description: String::new(),
+            dtype: "float32".to_owned(),
+            axes: axes.collect(),
+            processing: processing.to_vec(),
+            test_tensor: None,
+        })
+    }
+}

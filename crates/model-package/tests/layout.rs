@@ -1,0 +1,292 @@
+//! Layout of packages: the declared network, defaults of omitted fields, and written descriptions.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+use cytoscope_builders::{DynUNet, Weights, dynunet};
+use cytoscope_graph::{Graph, Tensor};
+use cytoscope_model_package::{
+    AxisKind, AxisSize, AxisSpec, Package, PackageBuilder, PackageError, Processing, StatisticsAxes, TensorSpec,
+    Tolerance,
+};
+use cytoscope_passes::quantize::{Activations, is_quantized, prepare, quantize};
+use cytoscope_storage::Overwrite;
+use serde_json::{Value, json};
+use std::path::Path;
+
+fn network() -> Graph {
+    let config = DynUNet { filters: vec![1, 2], strides: vec![1, 2], ..DynUNet::default() };
+    prepare(&dynunet(&config, &Weights::Random { seed: 0 }).unwrap()).unwrap()
+}
+
+fn quantized(graph: &Graph) -> Graph {
+    let made = quantize(graph, &Activations::Dynamic, &Default::default()).unwrap();
+    assert!(is_quantized(&made) && !is_quantized(graph));
+    made
+}
+
+fn spec(id: &str, size: &dyn Fn(&str) -> AxisSize, processing: Vec<Processing>) -> TensorSpec {
+    let axis = |kind, size| AxisSpec { kind, size, voxel_um: None, halo: 0, channel_names: Vec::new() };
+    TensorSpec {
+        id: id.to_owned(),
+        description: String::new(),
+        dtype: "float32".to_owned(),
+        axes: vec![
+            axis(AxisKind::Batch, AxisSize::Step { min: 1, step: 1 }),
+            axis(AxisKind::Channel, AxisSize::Fixed(1)),
+            axis(AxisKind::Z, size("z")),
+            axis(AxisKind::Y, size("y")),
+            axis(AxisKind::X, size("x")),
+        ],
+        processing,
+        test_tensor: None,
+    }
+}
+
+fn builder(graph: Graph, float_graph: Option<Graph>) -> PackageBuilder {
+    let reference = |axis: &str| AxisSize::Reference {
+        tensor: "Input.1".to_owned(),
+        axis: axis.to_owned(),
+        scale: 1.0,
+        offset: 0.0,
+    };
+    let tensor = |v: f32| Tensor::new(vec![1, 1, 4, 4, 4], vec![v; 64]).unwrap();
+    PackageBuilder {
+        name: "a package".to_owned(),
+        description: String::new(),
+        documentation: "# A package\n".to_owned(),
+        authors: vec!["A test".to_owned()],
+        cite: vec![("linked".to_owned(), Some("10.1/x".to_owned())), ("no link".to_owned(), None)],
+        license: "MIT".to_owned(),
+        tags: Vec::new(),
+        inputs: vec![spec("Input.1", &|_| AxisSize::Step { min: 4, step: 2 }, Vec::new())],
+        outputs: vec![spec("95", &reference, Vec::new())],
+        graph,
+        test_inputs: vec![tensor(0.5)],
+        test_outputs: vec![tensor(0.25)],
+        config: json!({"task": "segmentation"}),
+        covers: Vec::new(),
+        float_graph,
+        tolerance: None,
+    }
+}
+
+fn rdf(package: &Path) -> Value {
+    let text = std::fs::read_to_string(package.join("rdf.yaml")).unwrap();
+    serde_yaml_ng::from_str(&text).unwrap()
+}
+
+fn rewrite(package: &Path, rdf: &Value) {
+    std::fs::write(package.join("rdf.yaml"), serde_json::to_string(rdf).unwrap()).unwrap();
+}
+
+#[test]
+fn the_float_network_is_declared_and_the_quantized_one_attached() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("both");
+    let float = network();
+    builder(quantized(&float), Some(float.clone())).save(&path, Overwrite::Refuse).unwrap();
+    let description = rdf(&path);
+    let named = &description["config"]["cytoscope"]["quantized_weights"];
+    assert_eq!(named["source"], "model_int8.onnx");
+    assert_eq!(description["attachments"], json!([named]));
+    assert_eq!(std::fs::read(path.join("model.onnx")).unwrap(), cytoscope_onnx::to_bytes(&float).unwrap());
+    let package = Package::open(&path).unwrap();
+    assert!(is_quantized(&package.graph) && package.is_int8() && !package.declares_quantized());
+    assert!(!is_quantized(package.float_graph.as_ref().unwrap()) && !is_quantized(package.declared_graph()));
+    assert_eq!(package.model_bytes, std::fs::read(path.join("model_int8.onnx")).unwrap());
+    assert_eq!(package.tolerance_of("maps"), Tolerance::default());
+    assert!(package.has_processed_tests());
+
+    // Without a float network, the quantized one is declared and nothing is attached.
+    let small = folder.path().join("small");
+    builder(quantized(&float), None).save(&small, Overwrite::Refuse).unwrap();
+    assert!(rdf(&small).get("attachments").is_none() && !small.join("model_int8.onnx").exists());
+    let package = Package::open(&small).unwrap();
+    assert!(is_quantized(package.declared_graph()) && package.float_graph.is_none());
+}
+
+#[test]
+fn packages_that_declare_the_quantized_network_keep_their_meaning() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("old");
+    let float = network();
+    builder(quantized(&float), None).save(&path, Overwrite::Refuse).unwrap();
+    std::fs::write(path.join("model_f32.onnx"), cytoscope_onnx::to_bytes(&float).unwrap()).unwrap();
+    let mut description = rdf(&path);
+    description["config"]["cytoscope"] = json!({"float_weights": {"source": "model_f32.onnx"}});
+    rewrite(&path, &description);
+    let package = Package::open(&path).unwrap();
+    assert!(is_quantized(&package.graph) && is_quantized(package.declared_graph()));
+    assert!(!is_quantized(package.float_graph.as_ref().unwrap()));
+    assert!(package.declares_quantized() && !package.has_processed_tests());
+    // Written again, the package declares the float network and drops the old entry.
+    let again = folder.path().join("again");
+    let config = package.config().clone();
+    let made = PackageBuilder { config, ..builder(package.graph.clone(), package.float_graph.clone()) };
+    made.save(&again, Overwrite::Refuse).unwrap();
+    let section = &rdf(&again)["config"]["cytoscope"];
+    assert!(section.get("float_weights").is_none() && section.get("quantized_weights").is_some(), "{section}");
+    assert!(!Package::open(&again).unwrap().declares_quantized());
+}
+
+#[test]
+fn errors_of_the_attached_network_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("both");
+    let float = network();
+    builder(quantized(&float), Some(float.clone())).save(&path, Overwrite::Refuse).unwrap();
+    let whole = rdf(&path);
+    let refused = |description: &Value, says: &[&str]| {
+        rewrite(&path, description);
+        let text = Package::open(&path).unwrap_err().to_string();
+        assert!(says.iter().all(|part| text.contains(part)), "{text}");
+    };
+    let with = |entry: Value| {
+        let mut description = whole.clone();
+        description["config"]["cytoscope"]["quantized_weights"] = entry;
+        description
+    };
+    refused(&with(json!({"sha256": "00"})), &["quantized_weights", "names no source"]);
+    refused(&with(json!({"source": "nothing.onnx"})), &["nothing.onnx", "lacks"]);
+    refused(&with(json!({"source": "../both/model_int8.onnx"})), &["outside"]);
+    refused(&with(json!({"source": "model_int8.onnx", "sha256": "00"})), &["model_int8.onnx", "checksum"]);
+    refused(&with(json!({"source": "model.onnx"})), &["quantized_weights", "not quantized"]);
+    let mut both = whole.clone();
+    both["config"]["cytoscope"]["float_weights"] = json!({"source": "model.onnx"});
+    refused(&both, &["quantized_weights", "float_weights"]);
+    rewrite(&path, &whole);
+    Package::open(&path).unwrap();
+}
+
+#[test]
+fn omitted_fields_have_the_defaults_of_the_specification() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("short");
+    builder(network(), None).save(&path, Overwrite::Refuse).unwrap();
+    let mut description = rdf(&path);
+    for (key, size) in
+        [("inputs", json!({"min": 4, "step": 2})), ("outputs", json!({"tensor_id": "input", "axis_id": "x"}))]
+    {
+        let tensor = &mut description[key][0];
+        tensor.as_object_mut().unwrap().remove("id");
+        tensor.as_object_mut().unwrap().remove("data");
+        let axes = tensor["axes"].as_array_mut().unwrap();
+        for (axis, id) in axes.iter_mut().skip(2).zip(["z", "y"]) {
+            *axis = json!({"type": "space", "id": id, "size": size.clone()});
+            if key == "outputs" {
+                axis["size"]["axis_id"] = json!(id);
+            }
+        }
+        axes[4] = json!({"type": "space", "size": size});
+    }
+    description["inputs"][0]["preprocessing"] = json!([{"id": "zero_mean_unit_variance"}]);
+    description["outputs"][0]["data"] = json!({"values": ["background", "nucleus"]});
+    rewrite(&path, &description);
+    let package = Package::open(&path).unwrap();
+    let (input, output) = (&package.inputs[0], &package.outputs[0]);
+    assert_eq!((input.id.as_str(), output.id.as_str()), ("input", "output"));
+    assert_eq!(input.axes.iter().map(|a| a.kind).collect::<Vec<_>>()[2..], [AxisKind::Z, AxisKind::Y, AxisKind::X]);
+    assert_eq!((input.dtype.as_str(), output.dtype.as_str()), ("float32", "uint8"));
+    let all = StatisticsAxes { batch: true, channel: true };
+    assert_eq!(input.processing, [Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: all }]);
+    // Tensors described as integers end in a cast to integers.
+    assert_eq!(output.postprocessing(), [Processing::EnsureDtype { dtype: "uint8".to_owned() }]);
+}
+
+#[test]
+fn statistics_use_the_axes_of_the_step_or_the_step_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("steps");
+    builder(network(), None).save(&path, Overwrite::Refuse).unwrap();
+    let whole = rdf(&path);
+    let open = |step: Value| -> Result<Package, Box<PackageError>> {
+        let mut description = whole.clone();
+        description["outputs"][0]["postprocessing"] = json!([step]);
+        rewrite(&path, &description);
+        Package::open(&path).map_err(Box::new)
+    };
+    let z = |axes: Value| json!({"id": "zero_mean_unit_variance", "kwargs": {"axes": axes}});
+    for (axes, batch, channel) in [
+        (json!(["channel", "z", "y", "x"]), false, true),
+        (json!(["z", "y", "x"]), false, false),
+        (json!(["batch", "z", "x", "y"]), true, false),
+        (Value::Null, true, true),
+    ] {
+        let expected = Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: StatisticsAxes { batch, channel } };
+        assert_eq!(open(z(axes)).unwrap().outputs[0].processing, [expected]);
+    }
+    let clip = json!({"id": "clip", "kwargs": {"min": 0.0, "max_percentile": 99.0, "axes": ["z", "y", "x"]}});
+    let axes = StatisticsAxes { batch: false, channel: false };
+    assert_eq!(
+        open(clip).unwrap().outputs[0].processing,
+        [
+            Processing::Clip { min: Some(0.0), max: None },
+            Processing::ClipPercentiles { min_percentile: None, max_percentile: Some(99.0), axes },
+        ]
+    );
+    for (step, says) in [
+        (z(json!(["y", "x"])), &["zero_mean_unit_variance", "each position along axis z"][..]),
+        (z(json!(["w"])), &["axis \"w\"", "batch, channel, z, y, x"]),
+        (json!({"id": "softmax", "kwargs": {"axis": "z"}}), &["softmax", "along axis z"]),
+        (json!({"id": "binarize", "kwargs": {"threshold": [0.1, 0.2]}}), &["2 values in threshold", "1 channels"]),
+        (json!({"id": "scale_linear", "kwargs": {"gain": [2.0], "axis": "y"}}), &["scale_linear", "along axis y"]),
+        (json!({"id": "ensure_dtype", "kwargs": {"dtype": "complex64"}}), &["ensure_dtype", "complex64", "uint8"]),
+        (json!({"id": "clip", "kwargs": {"min": 0.0, "min_percentile": 1.0}}), &["clip", "value and as a percentile"]),
+        (
+            json!({"id": "scale_range", "kwargs": {"reference_tensor": "other"}}),
+            &["reference_tensor \"other\"", "input"],
+        ),
+        (json!({"id": "stardist_postprocessing"}), &["stardist_postprocessing", "unknown processing step"]),
+        (json!({"id": "cellpose_flow_dynamics"}), &["cellpose_flow_dynamics", "unknown processing step"]),
+        (json!({"id": "custom", "source": "x.py"}), &["custom", "unknown processing step"]),
+    ] {
+        let text = open(step).unwrap_err().to_string();
+        assert!(says.iter().all(|part| text.contains(part)), "{text}");
+    }
+}
+
+#[test]
+fn the_first_matching_tolerance_is_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tolerant");
+    builder(network(), None).save(&path, Overwrite::Refuse).unwrap();
+    let mut description = rdf(&path);
+    description["config"]["bioimageio"] = json!({"reproducibility_tolerance": [
+        {"absolute_tolerance": 0.5, "weights_formats": ["torchscript"]},
+        {"absolute_tolerance": 0.1, "output_ids": ["other"]},
+        {"absolute_tolerance": 0.2, "weights_formats": ["onnx"], "output_ids": ["t95"]},
+        {"absolute_tolerance": 0.3},
+    ]});
+    rewrite(&path, &description);
+    let package = Package::open(&path).unwrap();
+    let of = |id: &str| package.tolerance_of(id).absolute;
+    assert_eq!((of("t95"), of("other"), of("third")), (0.2, 0.1, 0.3));
+}
+
+#[test]
+fn written_descriptions_meet_the_specification() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("written");
+    let axes = StatisticsAxes { batch: false, channel: false };
+    let mut made = builder(network(), None);
+    made.inputs[0].processing = vec![
+        Processing::ZeroMeanUnitVariance { eps: 1e-6, axes },
+        Processing::ScaleLinear { gain: vec![1.0], offset: vec![0.0] },
+    ];
+    made.outputs[0].processing =
+        vec![Processing::ScaleMeanVariance { eps: 1e-6, axes, reference_tensor: "Input.1".to_owned() }];
+    made.description = "long ".repeat(1000);
+    made.save(&path, Overwrite::Refuse).unwrap();
+    let description = rdf(&path);
+    assert_eq!(description["description"].as_str().unwrap().chars().count(), 1024);
+    // Ids are lower-case identifiers, and references to them are updated.
+    assert_eq!((&description["inputs"][0]["id"], &description["outputs"][0]["id"]), (&json!("input_1"), &json!("t95")));
+    assert_eq!(description["outputs"][0]["axes"][4]["size"]["tensor_id"], "input_1");
+    // The specification does not allow steps without effect; the axes are those of the tensor.
+    let steps = description["inputs"][0]["preprocessing"].as_array().unwrap();
+    assert_eq!((steps.len(), &steps[0]["kwargs"]["axes"]), (1, &json!(["z", "y", "x"])));
+    assert_eq!(description["outputs"][0]["postprocessing"][0]["kwargs"]["reference_tensor"], "input_1");
+    // A citation needs a DOI or URL.
+    assert_eq!(description["cite"], json!([{"text": "linked", "doi": "10.1/x"}]));
+    let read = Package::open(&path).unwrap();
+    assert_eq!(read.inputs[0].processing, made.inputs[0].processing[..1]);
+}

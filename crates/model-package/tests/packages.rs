@@ -1,0 +1,241 @@
+//! Packages that are hostile or state impossible numbers are refused, and nothing outside the package is read.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+use cytoscope_builders::{DynUNet, Weights, dynunet};
+use cytoscope_graph::Tensor;
+use cytoscope_model_package::{AxisKind, AxisSize, Files, Package, PackageError, Tolerance, compare};
+use std::io::Write;
+use std::path::Path;
+
+fn model() -> Vec<u8> {
+    let config = DynUNet { filters: vec![1, 2], strides: vec![1, 2], ..DynUNet::default() };
+    cytoscope_onnx::to_bytes(&dynunet(&config, &Weights::Random { seed: 0 }).unwrap()).unwrap()
+}
+
+/// Returns a description of specification 0.5; `z_axis` and `step` replace parts of the Z axis and of the single
+/// processing step.
+fn rdf_05(z_axis: &str, step: &str) -> String {
+    format!(
+        "format_version: 0.5.3\ntype: model\nname: small\nweights: {{onnx: {{source: model.onnx}}}}\n\
+         inputs:\n- id: raw\n  axes:\n  - {{type: batch}}\n  - {{type: channel, channel_names: [raw]}}\n\
+         {z}\n  - {{type: space, id: y, size: {{min: 4, step: 2}}}}\n  - {{type: space, id: x, size: {{min: 4, step: 2}}}}\n\
+         \x20 preprocessing:\n  - {step}\n\
+         outputs:\n- id: map\n  axes:\n  - {{type: batch}}\n  - {{type: channel, channel_names: [map]}}\n\
+         \x20 - {{type: space, id: z, size: {{tensor_id: raw, axis_id: z}}}}\n\
+         \x20 - {{type: space, id: y, size: {{tensor_id: raw, axis_id: y}}}}\n\
+         \x20 - {{type: space, id: x, size: {{tensor_id: raw, axis_id: x}}}}\n",
+        z = format_args!("  - {{type: space, id: z, {z_axis}}}"),
+    )
+}
+
+const Z: &str = "unit: micrometer, scale: 0.5, halo: 2, size: {min: 4, step: 2}";
+const STEP: &str = "{id: zero_mean_unit_variance, kwargs: {eps: 1.0e-6}}";
+
+fn rdf_04(shape: &str, halo: &str) -> String {
+    format!(
+        "format_version: 0.4.10\ntype: model\nname: small\nweights: {{onnx: {{source: model.onnx}}}}\n\
+         inputs:\n- {{name: raw, axes: bczyx, data_type: float32, shape: {shape}}}\n\
+         outputs:\n- name: map\n  axes: bczyx\n  data_type: float32\n  halo: {halo}\n\
+         \x20 shape: {{reference_tensor: raw, scale: [1.0, 0.0, 1.0, 1.0, 1.0], offset: [0.0, 0.5, 0.0, 0.0, 0.0]}}\n"
+    )
+}
+
+fn folder_with(rdf: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("rdf.yaml"), rdf).unwrap();
+    std::fs::write(folder.path().join("model.onnx"), model()).unwrap();
+    folder
+}
+
+fn refused(rdf: &str, says: &[&str]) {
+    let folder = folder_with(rdf);
+    let error = Package::open(folder.path()).unwrap_err();
+    assert!(matches!(error, PackageError::Bad { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.len() < 600, "{text}");
+    for part in says {
+        assert!(text.contains(part), "\"{text}\" does not say \"{part}\"");
+    }
+}
+
+#[test]
+fn ordinary_descriptions_open() {
+    let new = Package::open(folder_with(&rdf_05(Z, STEP)).path()).unwrap();
+    let z = new.inputs[0].axis(AxisKind::Z).unwrap();
+    assert_eq!((z.voxel_um, z.halo, &z.size), (Some(0.5), 2, &AxisSize::Step { min: 4, step: 2 }));
+    let shape = "{min: [1, 1, 4.0, 4, 4], step: [0, 0, 2, 2, 2]}";
+    let old = Package::open(folder_with(&rdf_04(shape, "[0, 0, 2, 2, 2]")).path()).unwrap();
+    assert_eq!(old.inputs[0].axes[2].size, AxisSize::Step { min: 4, step: 2 });
+    assert_eq!(old.outputs[0].axes[2].halo, 2);
+}
+
+#[test]
+fn numbers_of_axes_have_ranges() {
+    for (z, says) in [
+        ("unit: micrometer, scale: 1.0e+300, size: 4", "scale"),
+        ("unit: micrometer, scale: .inf, size: 4", "scale \".inf\""),
+        ("unit: micrometer, scale: .nan, size: 4", "scale \".nan\""),
+        ("unit: micrometer, scale: -1, size: 4", "scale -1"),
+        ("unit: micrometer, scale: \"1\", size: 4", "scale \"1\""),
+        ("unit: meter, scale: 1.0e-9, size: 0", "size 0"),
+        ("unit: micrometer, scale: 6.5e-7, size: 4", "voxels of 0.00000065 µm"),
+        ("size: 18446744073709551615", "size 18446744073709551615"),
+        ("size: -4", "size -4"),
+        ("size: 4.5", "size 4.5"),
+        ("size: [4]", "size of a list of 1"),
+        ("size: {min: 0, step: 2}", "min 0"),
+        ("size: {min: 4, step: 1.0e+9}", "step 1000000000"),
+        ("size: {min: 4, step: .inf}", "step"),
+        ("size: {tensor_id: x, offset: 1.0e+30}", "offset"),
+        ("size: 4, halo: 100000000000", "halo 100000000000"),
+        ("size: 4, halo: -1", "halo -1"),
+        ("size: 1000000, unit: nanometer, scale: 500", "\"raw\" has more than the limit of 268435456 elements"),
+    ] {
+        let rdf = rdf_05(z, STEP)
+            .replace("min: 4, step: 2}}\n  - {type: space, id: x", "min: 400, step: 2}}\n  - {type: space, id: x");
+        refused(&rdf, &[says]);
+    }
+}
+
+#[test]
+fn numbers_of_processing_have_ranges() {
+    for (step, says) in [
+        ("{id: zero_mean_unit_variance, kwargs: {eps: 0}}", "eps 0"),
+        ("{id: zero_mean_unit_variance, kwargs: {eps: .nan}}", "eps \".nan\""),
+        ("{id: zero_mean_unit_variance, kwargs: {eps: small}}", "eps \"small\""),
+        ("{id: scale_range, kwargs: {min_percentile: .inf}}", "min_percentile"),
+        ("{id: scale_range, kwargs: {min_percentile: -1}}", "min_percentile -1"),
+        ("{id: scale_range, kwargs: {max_percentile: 101}}", "max_percentile 101"),
+        ("{id: scale_range, kwargs: {min_percentile: 50, max_percentile: 50}}", "percentiles 50 and 50"),
+        ("{id: scale_linear, kwargs: {gain: 1.0e+300}}", "gain"),
+        ("{id: scale_linear, kwargs: {gain: [1, x]}}", "gain \"x\""),
+        ("{id: scale_linear, kwargs: {gain: []}}", "no numbers in gain"),
+        ("{id: clip, kwargs: {min: .inf}}", "min"),
+        ("{id: clip, kwargs: {min: 2, max: 1}}", "min 2 above max 1"),
+        ("{id: binarize, kwargs: {}}", "needs threshold"),
+        ("{id: binarize, kwargs: {threshold: [0.5, .nan]}}", "threshold"),
+        ("{id: fixed_zero_mean_unit_variance, kwargs: {mean: 0, std: 0}}", "std 0"),
+        ("{id: fixed_zero_mean_unit_variance, kwargs: {mean: 0, std: -1}}", "std -1"),
+    ] {
+        refused(&rdf_05(Z, step), &[says]);
+    }
+}
+
+#[test]
+fn numbers_of_old_descriptions_have_ranges() {
+    let good = "[1, 1, 4, 4, 4]";
+    for (shape, halo, says) in [
+        ("[1, 1, 0, 4, 4]", "[]", "shape 0"),
+        ("[1, 1, -4, 4, 4]", "[]", "shape -4"),
+        ("[1, 1, 1000000, 1000000, 4]", "[]", "elements"),
+        ("{min: [1, 1, 1.0e+18, 4, 4], step: [0, 0, 1, 1, 1]}", "[]", "min 1e+18"),
+        ("{min: [1, 1, 4, 4, 4], step: [0, 0, .inf, 1, 1]}", "[]", "step"),
+        (good, "[0, 0, 1.0e+300, 0, 0]", "halo"),
+        (good, "[0, 0, -3, 0, 0]", "halo -3"),
+    ] {
+        refused(&rdf_04(shape, halo), &[says]);
+    }
+}
+
+#[test]
+fn a_large_absolute_tolerance_does_not_accept_any_output() {
+    let expected = Tensor::vector(vec![0.0f32, 1.0, 0.5, 0.25]);
+    let wrong = Tensor::vector(vec![0.5f32, 0.5, 1.0, 0.75]);
+    let endless = Tolerance { absolute: f64::INFINITY, ..Tolerance::default() };
+    assert!(compare("map", &expected, &wrong, endless).is_err());
+    compare("map", &expected, &expected, endless).unwrap();
+    let near = Tensor::vector(vec![0.2f32, 0.8, 0.4, 0.3]);
+    compare("map", &expected, &near, endless).unwrap();
+}
+
+#[test]
+fn hostile_yaml_is_refused() {
+    let body = rdf_05(Z, STEP);
+    let aliases = format!("{body}config: {{a: &a {}, b: [{}]}}\n", "x".repeat(1_000_000), "*a, ".repeat(90_000));
+    refused(&aliases, &["rdf.yaml", "bytes of text"]);
+    refused(&format!("{body}config: {}", "[".repeat(100_000)), &["opening brackets", "10000"]);
+    refused(&format!("{body}config: {}", "{a: ".repeat(100_000)), &["opening brackets"]);
+    let large = format!("{body}# {}\n", "x".repeat(5 << 20));
+    let error = Package::open(folder_with(&large).path()).unwrap_err();
+    assert!(matches!(error, PackageError::TooLarge { .. }), "{error}");
+}
+
+#[test]
+fn terminal_control_characters_in_messages_are_escaped() {
+    let axis = "size: 4}\n  - {type: \"\\e[2J\\a\", id: z";
+    let folder = folder_with(&rdf_05(axis, STEP));
+    let text = Package::open(folder.path()).unwrap_err().to_string();
+    assert!(text.contains("\\u{1b}[2J\\u{7}") && !text.contains('\u{1b}'), "{text}");
+}
+
+#[cfg(unix)]
+#[test]
+fn links_and_pipes_of_a_package_are_not_followed_out_of_it() {
+    use std::os::unix::fs::symlink;
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::write(outside.path().join("secret"), "secret").unwrap();
+    let folder = folder_with(&rdf_05(Z, STEP));
+    let at = |name: &str| folder.path().join(name);
+    symlink(outside.path().join("secret"), at("README.md")).unwrap();
+    symlink(outside.path(), at("up")).unwrap();
+    symlink("model.onnx", at("same.onnx")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+    symlink("/dev/zero", at("zero")).unwrap();
+    let package = Package::open(folder.path()).unwrap();
+    let files = package.files();
+    for (name, says) in [("README.md", "link"), ("up/secret", "link"), ("pipe", "named pipe"), ("zero", "link")] {
+        let error = files.read(name).unwrap_err();
+        assert!(matches!(&error, PackageError::Bad { .. }) && error.to_string().contains(says), "{name}: {error}");
+        assert_eq!(files.path_of(name), None, "{name}");
+    }
+    assert_eq!(files.names().unwrap(), ["model.onnx", "rdf.yaml", "same.onnx"]);
+    assert_eq!(files.read("same.onnx").unwrap(), files.read("model.onnx").unwrap());
+    assert!(matches!(files.read("none"), Err(PackageError::Missing { .. })));
+    // The description and the model themselves.
+    for name in ["rdf.yaml", "model.onnx"] {
+        let folder = folder_with(&rdf_05(Z, STEP));
+        std::fs::remove_file(folder.path().join(name)).unwrap();
+        let pipe = std::process::Command::new("mkfifo").arg(folder.path().join(name)).status().unwrap();
+        assert!(pipe.success());
+        let text = Package::open(folder.path()).unwrap_err().to_string();
+        assert!(text.contains("named pipe"), "{text}");
+    }
+    // A package that is itself a pipe.
+    for name in ["pipe", "pipe.onnx", "pipe.zip"] {
+        let path = outside.path().join(name);
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let text = Package::open(&path).unwrap_err().to_string();
+        assert!(text.contains("named pipe"), "{text}");
+    }
+}
+
+fn zip(path: &Path, files: &[(&str, &[u8])]) {
+    let mut writer = zip::ZipWriter::new(std::fs::File::create(path).unwrap());
+    for (name, bytes) in files {
+        let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated);
+        writer.start_file(*name, options).unwrap();
+        writer.write_all(bytes).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+#[test]
+fn zips_expand_within_limits() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.zip");
+    let rdf = rdf_05(Z, STEP);
+    let bomb = vec![0u8; (256 << 20) + 1];
+    zip(&path, &[("a/rdf.yaml", rdf.as_bytes()), ("a/model.onnx", &model()), ("a/README.md", &bomb)]);
+    let package = Package::open(&path).unwrap();
+    let error = package.files().read("README.md").unwrap_err();
+    assert!(matches!(error, PackageError::TooLarge { limit, .. } if limit == 256 << 20), "{error}");
+    let Files::Zip { prefix, .. } = package.files() else { panic!("no zip") };
+    assert_eq!(prefix, "a/");
+    // A zip directory that is too large to be listed.
+    let long = "n".repeat(60_000);
+    let names: Vec<String> = (0..300).map(|i| format!("{long}{i}")).collect();
+    let many: Vec<(&str, &[u8])> = names.iter().map(|n| (n.as_str(), &b""[..])).collect();
+    zip(&path, &many);
+    let text = Package::open(&path).unwrap_err().to_string();
+    assert!(text.contains("directory of more than"), "{text}");
+}

@@ -1,0 +1,493 @@
+//! Export of a [`Graph`] to an ONNX file of opset [`cytoscope_graph::EXPORT_OPSET`].
+//!
+//! Internal operators are written as the operators they consist of: a fused convolution as `Conv`, `Add` and an
+//! activation, SiLU as `Sigmoid` and `Mul`. Weights are stored in the file.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use crate::proto::{Writer, write_tensor};
+use cytoscope_graph::{
+    Activation, AspectPolicy, BinaryOp, Budget, ConvAttrs, CoordinateMode, DepthOrder, Dim, EXPORT_OPSET, ElementType,
+    Graph, GraphError, GraphLimits, Interrupt, NearestMode, Node, Op, PadMode, Padding, PoolAttrs, ResizeAttrs,
+    ResizeMode, Result, Tensor, Value, ValueId, activation_name, op_name,
+};
+use cytoscope_passes::all_infos;
+use cytoscope_storage::StorageError;
+use cytoscope_storage::write::atomic_write;
+
+/// Version of the file format, the one introduced with opset 21.
+const IR_VERSION: i64 = 10;
+
+/// Protobuf's limit on the size of a message.
+const MAX_FILE_BYTES: usize = i32::MAX as usize;
+
+/// Returns the graph as the bytes of an ONNX file.
+///
+/// # Errors
+/// If the graph is invalid, or larger than protobuf's limit of 2 GiB.
+pub fn to_bytes(graph: &Graph) -> Result<Vec<u8>> {
+    if let Some(node) = graph.nodes.iter().find(|n| n.op.is_training_only()) {
+        return Err(GraphError::unsupported(format!("writing the training operator {} to a file", op_name(&node.op))));
+    }
+    graph.validate()?;
+    let infos = all_infos(graph, &GraphLimits::default(), &Budget::new(graph, Interrupt::default()))?;
+    let mut writer = Writer::default();
+    writer.int(1, IR_VERSION);
+    writer.text(2, "cytoscope");
+    writer.text(3, env!("CARGO_PKG_VERSION"));
+    let mut export = Export { graph, names: graph.values.iter().map(|v| v.name.clone()).collect() };
+    let mut nodes = Vec::with_capacity(graph.nodes.len());
+    for node in &graph.nodes {
+        let dtype = node.input(0).and_then(|id| infos.get(&id)).and_then(|i| i.dtype);
+        nodes.extend(export.node(node, dtype.unwrap_or(ElementType::F32)));
+    }
+    // Other executors require unique node names.
+    let mut taken = HashSet::new();
+    for (index, node) in nodes.iter_mut().enumerate() {
+        if !taken.insert(node.name.clone()) {
+            node.name = format!("{}_{}_{index}", node.name, node.op_type);
+            taken.insert(node.name.clone());
+        }
+    }
+    writer.message(7, |body| {
+        for node in &nodes {
+            body.message(1, |w| node.write(w));
+        }
+        body.text(2, if graph.name.is_empty() { "graph" } else { &graph.name });
+        for (&id, tensor) in &graph.initializers {
+            body.message(5, |w| write_tensor(w, &graph.value(id).name, tensor));
+        }
+        for (field, ids) in [(11, &graph.inputs), (12, &graph.outputs)] {
+            for &id in ids {
+                let value = graph.value(id);
+                let info = infos.get(&id);
+                let dtype = value.dtype.or(info.and_then(|i| i.dtype)).unwrap_or(ElementType::F32);
+                let shape = value.shape.as_ref().or(info.and_then(|i| i.shape.as_ref()));
+                body.message(field, |w| value_info(w, value, dtype, shape.map(Vec::as_slice)));
+            }
+        }
+    });
+    writer.message(8, |opset| {
+        opset.text(1, "");
+        opset.int(2, EXPORT_OPSET);
+    });
+    for (key, value) in &graph.metadata {
+        writer.message(14, |w| {
+            w.text(1, key);
+            w.text(2, value);
+        });
+    }
+    let bytes = writer.finish();
+    if bytes.len() > MAX_FILE_BYTES {
+        return Err(GraphError::unsupported(format!(
+            "a model of {} bytes in one file; the format's limit is 2 GiB",
+            bytes.len()
+        )));
+    }
+    Ok(bytes)
+}
+
+/// Writes the graph as an ONNX file atomically: to a temporary file beside it, flushed to disk, then renamed.
+///
+/// # Errors
+/// As [`to_bytes`], or if the file cannot be written.
+pub fn save(graph: &Graph, path: &Path) -> Result<()> {
+    atomic_write(path, &to_bytes(graph)?).map_err(|error| match error {
+        StorageError::Io { path, source, .. } => GraphError::Io { path, source },
+        other => GraphError::Io { path: path.to_owned(), source: std::io::Error::other(other) },
+    })
+}
+
+fn value_info(writer: &mut Writer, value: &Value, dtype: ElementType, shape: Option<&[Dim]>) {
+    writer.text(1, &value.name);
+    writer.message(2, |kind| {
+        kind.message(1, |tensor| {
+            tensor.int(1, dtype.onnx_code().into());
+            if let Some(shape) = shape {
+                tensor.message(2, |w| {
+                    for dim in shape {
+                        w.message(1, |w| match dim {
+                            Dim::Fixed(n) => w.int(1, *n as i64),
+                            Dim::Free(name) => w.text(2, name),
+                        });
+                    }
+                });
+            }
+        });
+    });
+}
+
+/// Value of an attribute.
+enum Setting {
+    Int(i64),
+    Float(f32),
+    Text(String),
+    Ints(Vec<i64>),
+    Tensor(Tensor),
+}
+
+/// A node in the file.
+struct NodeRecord {
+    op_type: String,
+    name: String,
+    inputs: Vec<String>,
+    outputs: Vec<String>,
+    attributes: Vec<(&'static str, Setting)>,
+}
+
+impl NodeRecord {
+    fn write(&self, w: &mut Writer) {
+        for input in &self.inputs {
+            w.text(1, input);
+        }
+        for output in &self.outputs {
+            w.text(2, output);
+        }
+        w.text(3, &self.name);
+        w.text(4, &self.op_type);
+        for (name, setting) in &self.attributes {
+            w.message(5, |w| {
+                w.text(1, name);
+                let kind = match setting {
+                    Setting::Float(v) => {
+                        w.float(2, *v);
+                        1
+                    }
+                    Setting::Int(v) => {
+                        w.int(3, *v);
+                        2
+                    }
+                    Setting::Text(v) => {
+                        w.text(4, v);
+                        3
+                    }
+                    Setting::Tensor(t) => {
+                        w.message(5, |w| write_tensor(w, "", t));
+                        4
+                    }
+                    Setting::Ints(v) => {
+                        for &v in v {
+                            w.int(8, v);
+                        }
+                        7
+                    }
+                };
+                w.int(20, kind);
+            });
+        }
+    }
+}
+
+struct Export<'g> {
+    graph: &'g Graph,
+    names: HashSet<String>,
+}
+
+impl Export<'_> {
+    fn unique_name(&mut self, base: &str) -> String {
+        let mut number = 0;
+        loop {
+            let name = if number == 0 { base.to_owned() } else { format!("{base}_{number}") };
+            if self.names.insert(name.clone()) {
+                return name;
+            }
+            number += 1;
+        }
+    }
+
+    fn node(&mut self, node: &Node, dtype: ElementType) -> Vec<NodeRecord> {
+        let text = |id: &Option<ValueId>| id.map_or_else(String::new, |id| self.graph.value(id).name.clone());
+        let mut inputs: Vec<String> = node.inputs.iter().map(text).collect();
+        let outputs: Vec<String> = node.outputs.iter().map(text).collect();
+        let simple = |op_type: &str, inputs: Vec<String>, outputs: Vec<String>, attributes| NodeRecord {
+            op_type: op_type.to_owned(),
+            name: node.name.clone(),
+            inputs,
+            outputs,
+            attributes,
+        };
+        match &node.op {
+            Op::FusedConv { conv, activation, residual } => {
+                let extra = if *residual { inputs.get(3).cloned() } else { None };
+                inputs.truncate(3);
+                while inputs.last().is_some_and(String::is_empty) {
+                    inputs.pop();
+                }
+                let output = outputs.first().cloned().unwrap_or_default();
+                let steps = 1 + usize::from(extra.is_some()) + usize::from(activation.is_some());
+                let mut records = Vec::new();
+                let target = |export: &mut Self, step: usize| {
+                    if step == steps { output.clone() } else { export.unique_name(&format!("{output}_step{step}")) }
+                };
+                let mut step = 1;
+                let mut now = target(self, step);
+                records.push(simple("Conv", inputs, vec![now.clone()], conv_settings(conv)));
+                if let Some(extra) = extra {
+                    step += 1;
+                    let next = target(self, step);
+                    records.push(simple("Add", vec![now, extra], vec![next.clone()], Vec::new()));
+                    now = next;
+                }
+                if let Some(a) = activation {
+                    records.extend(self.activation(a, &node.name, now, output, dtype));
+                }
+                records
+            }
+            Op::Activation(a) => {
+                let (x, y) =
+                    (inputs.first().cloned().unwrap_or_default(), outputs.first().cloned().unwrap_or_default());
+                self.activation(a, &node.name, x, y, dtype)
+            }
+            op => {
+                let mut attributes = settings(op);
+                if matches!(op, Op::Split { .. }) && node.input(1).is_none() {
+                    attributes.push(("num_outputs", Setting::Int(node.outputs.len() as i64)));
+                }
+                vec![simple(op_name(op), inputs, outputs, attributes)]
+            }
+        }
+    }
+
+    fn activation(&mut self, a: &Activation, name: &str, x: String, y: String, dtype: ElementType) -> Vec<NodeRecord> {
+        let one = |op_type: &str, inputs, output, attributes| NodeRecord {
+            op_type: op_type.to_owned(),
+            name: name.to_owned(),
+            inputs,
+            outputs: vec![output],
+            attributes,
+        };
+        let float = Setting::Float;
+        match *a {
+            Activation::Silu => {
+                let gate = self.unique_name(&format!("{y}_gate"));
+                vec![
+                    one("Sigmoid", vec![x.clone()], gate.clone(), Vec::new()),
+                    one("Mul", vec![x, gate], y, Vec::new()),
+                ]
+            }
+            Activation::Clip { min, max } => {
+                let mut nodes = Vec::new();
+                let mut inputs = vec![x];
+                for (part, v) in [("min", min), ("max", max)] {
+                    let bound = self.unique_name(&format!("{y}_{part}"));
+                    let value = Setting::Tensor(Tensor::scalar(v).cast(dtype));
+                    nodes.push(one("Constant", Vec::new(), bound.clone(), vec![("value", value)]));
+                    inputs.push(bound);
+                }
+                nodes.push(one("Clip", inputs, y, Vec::new()));
+                nodes
+            }
+            Activation::LeakyRelu { alpha }
+            | Activation::Elu { alpha }
+            | Activation::Celu { alpha }
+            | Activation::ThresholdedRelu { alpha } => {
+                vec![one(activation_name(a), vec![x], y, vec![("alpha", float(alpha))])]
+            }
+            Activation::Selu { alpha, gamma } => {
+                vec![one("Selu", vec![x], y, vec![("alpha", float(alpha)), ("gamma", float(gamma))])]
+            }
+            Activation::HardSigmoid { alpha, beta } => {
+                vec![one("HardSigmoid", vec![x], y, vec![("alpha", float(alpha)), ("beta", float(beta))])]
+            }
+            Activation::Gelu { tanh } => {
+                let form = Setting::Text(if tanh { "tanh" } else { "none" }.into());
+                vec![one("Gelu", vec![x], y, vec![("approximate", form)])]
+            }
+            Activation::Relu
+            | Activation::Sigmoid
+            | Activation::HardSwish
+            | Activation::Mish
+            | Activation::Tanh
+            | Activation::Softplus
+            | Activation::Softsign => vec![one(activation_name(a), vec![x], y, Vec::new())],
+        }
+    }
+}
+
+type Settings = Vec<(&'static str, Setting)>;
+
+fn ints(values: &[usize]) -> Setting {
+    Setting::Ints(values.iter().map(|&v| v as i64).collect())
+}
+
+fn flag(value: bool) -> Setting {
+    Setting::Int(value.into())
+}
+
+fn padding_setting(padding: &Padding) -> (&'static str, Setting) {
+    match padding {
+        Padding::Explicit { before, after } => ("pads", ints(&[before.as_slice(), after].concat())),
+        Padding::SameUpper => ("auto_pad", Setting::Text("SAME_UPPER".into())),
+        Padding::SameLower => ("auto_pad", Setting::Text("SAME_LOWER".into())),
+    }
+}
+
+fn conv_settings(a: &ConvAttrs) -> Settings {
+    vec![
+        ("kernel_shape", ints(&a.kernel)),
+        ("strides", ints(&a.strides)),
+        ("dilations", ints(&a.dilations)),
+        ("group", Setting::Int(a.group as i64)),
+        padding_setting(&a.padding),
+    ]
+}
+
+fn pool_settings(a: &PoolAttrs, max: bool) -> Settings {
+    vec![
+        ("kernel_shape", ints(&a.kernel)),
+        ("strides", ints(&a.strides)),
+        ("dilations", ints(&a.dilations)),
+        ("ceil_mode", flag(a.ceil_mode)),
+        padding_setting(&a.padding),
+        if max {
+            ("storage_order", flag(a.column_major_indices))
+        } else {
+            ("count_include_pad", flag(a.count_include_pad))
+        },
+    ]
+}
+
+fn resize_settings(a: &ResizeAttrs) -> Settings {
+    let text = |t: &str| Setting::Text(t.to_owned());
+    let mut settings = vec![
+        (
+            "mode",
+            text(match a.mode {
+                ResizeMode::Nearest => "nearest",
+                ResizeMode::Linear => "linear",
+                ResizeMode::Cubic => "cubic",
+            }),
+        ),
+        (
+            "coordinate_transformation_mode",
+            text(match a.coordinates {
+                CoordinateMode::HalfPixel => "half_pixel",
+                CoordinateMode::HalfPixelSymmetric => "half_pixel_symmetric",
+                CoordinateMode::PytorchHalfPixel => "pytorch_half_pixel",
+                CoordinateMode::AlignCorners => "align_corners",
+                CoordinateMode::Asymmetric => "asymmetric",
+                CoordinateMode::TfHalfPixelForNn => "tf_half_pixel_for_nn",
+                CoordinateMode::TfCropAndResize => "tf_crop_and_resize",
+            }),
+        ),
+        (
+            "nearest_mode",
+            text(match a.nearest {
+                NearestMode::RoundPreferFloor => "round_prefer_floor",
+                NearestMode::RoundPreferCeil => "round_prefer_ceil",
+                NearestMode::Floor => "floor",
+                NearestMode::Ceil => "ceil",
+            }),
+        ),
+        (
+            "keep_aspect_ratio_policy",
+            text(match a.policy {
+                AspectPolicy::Stretch => "stretch",
+                AspectPolicy::NotLarger => "not_larger",
+                AspectPolicy::NotSmaller => "not_smaller",
+            }),
+        ),
+        ("cubic_coeff_a", Setting::Float(a.cubic_coeff_a)),
+        ("exclude_outside", flag(a.exclude_outside)),
+        ("extrapolation_value", Setting::Float(a.extrapolation_value)),
+        ("antialias", flag(a.antialias)),
+    ];
+    if let Some(axes) = &a.axes {
+        settings.push(("axes", Setting::Ints(axes.clone())));
+    }
+    settings
+}
+
+/// Returns the attributes of an operator that is written as itself.
+fn settings(op: &Op) -> Settings {
+    let int = Setting::Int;
+    let float = Setting::Float;
+    match op {
+        Op::Conv(a) | Op::ConvInteger(a) | Op::QLinearConv(a) => conv_settings(a),
+        Op::ConvTranspose(a) => {
+            let mut s = vec![
+                ("kernel_shape", ints(&a.kernel)),
+                ("strides", ints(&a.strides)),
+                ("dilations", ints(&a.dilations)),
+                ("group", int(a.group as i64)),
+                ("output_padding", ints(&a.output_padding)),
+                padding_setting(&a.padding),
+            ];
+            if let Some(shape) = &a.output_shape {
+                s.push(("output_shape", ints(shape)));
+            }
+            s
+        }
+        Op::MaxPool(a) => pool_settings(a, true),
+        Op::AveragePool(a) => pool_settings(a, false),
+        Op::BatchNormalization { epsilon } | Op::InstanceNormalization { epsilon } => {
+            vec![("epsilon", float(*epsilon))]
+        }
+        Op::GroupNormalization { groups, epsilon } => {
+            vec![("num_groups", int(*groups as i64)), ("epsilon", float(*epsilon))]
+        }
+        Op::LayerNormalization { axis, epsilon } => vec![("axis", int(*axis)), ("epsilon", float(*epsilon))],
+        Op::LpNormalization { axis, p } => vec![("axis", int(*axis)), ("p", int(*p))],
+        Op::Softmax { axis }
+        | Op::LogSoftmax { axis }
+        | Op::Concat { axis }
+        | Op::Split { axis }
+        | Op::Flatten { axis }
+        | Op::Gather { axis }
+        | Op::GatherElements { axis } => vec![("axis", int(*axis))],
+        Op::Resize(a) => resize_settings(a),
+        Op::Pad { mode } => {
+            let mode = match mode {
+                PadMode::Constant => "constant",
+                PadMode::Reflect => "reflect",
+                PadMode::Edge => "edge",
+                PadMode::Wrap => "wrap",
+            };
+            vec![("mode", Setting::Text(mode.into()))]
+        }
+        Op::Binary(BinaryOp::Mod { fmod }) => vec![("fmod", flag(*fmod))],
+        Op::Gemm { alpha, beta, trans_a, trans_b } => vec![
+            ("alpha", float(*alpha)),
+            ("beta", float(*beta)),
+            ("transA", flag(*trans_a)),
+            ("transB", flag(*trans_b)),
+        ],
+        Op::Reduce { keep_dims, noop_with_empty_axes, .. } => {
+            vec![("keepdims", flag(*keep_dims)), ("noop_with_empty_axes", flag(*noop_with_empty_axes))]
+        }
+        Op::ArgReduce { axis, keep_dims, last, .. } => {
+            vec![("axis", int(*axis)), ("keepdims", flag(*keep_dims)), ("select_last_index", flag(*last))]
+        }
+        Op::TopK { axis, largest } => vec![("axis", int(*axis)), ("largest", flag(*largest))],
+        Op::Reshape { allow_zero } => vec![("allowzero", flag(*allow_zero))],
+        Op::Transpose { perm } if !perm.is_empty() => vec![("perm", ints(perm))],
+        Op::GatherNd { batch_dims } => vec![("batch_dims", int(*batch_dims as i64))],
+        Op::Shape { start, end } => {
+            let mut s = vec![("start", int(*start))];
+            s.extend(end.map(|e| ("end", int(e))));
+            s
+        }
+        Op::Cast { to } => vec![("to", int(to.onnx_code().into()))],
+        Op::ConstantOfShape { value } => {
+            vec![("value", Setting::Tensor(value.clone().reshaped([1]).unwrap_or_else(|_| value.clone())))]
+        }
+        Op::DepthToSpace { block, order } => {
+            let mode = if *order == DepthOrder::Dcr { "DCR" } else { "CRD" };
+            vec![("blocksize", int(*block as i64)), ("mode", Setting::Text(mode.into()))]
+        }
+        Op::SpaceToDepth { block } => vec![("blocksize", int(*block as i64))],
+        Op::Trilu { upper } => vec![("upper", flag(*upper))],
+        Op::CumSum { exclusive, reverse } => vec![("exclusive", flag(*exclusive)), ("reverse", flag(*reverse))],
+        Op::Einsum { equation } => vec![("equation", Setting::Text(equation.clone()))],
+        Op::QuantizeLinear { axis, block_size, to } => vec![
+            ("axis", int(*axis)),
+            ("block_size", int(*block_size as i64)),
+            ("output_dtype", int(to.onnx_code().into())),
+        ],
+        Op::DequantizeLinear { axis, block_size } => {
+            vec![("axis", int(*axis)), ("block_size", int(*block_size as i64))]
+        }
+        _ => Vec::new(),
+    }
+}

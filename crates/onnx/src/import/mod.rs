@@ -1,0 +1,376 @@
+//! Import of ONNX files into a [`Graph`]: names are resolved, nodes sorted topologically and operators normalised to
+//! one form.
+
+mod attributes;
+mod layers;
+mod operators;
+
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::proto::{ExternalData, GraphProto, ModelProto, NodeProto, ValueInfo, tensor_from_proto};
+use cytoscope_graph::infer::Info;
+use cytoscope_graph::{
+    Budget, Dim, ElementType, Graph, GraphError, GraphErrorKind, GraphLimits, Interrupt, Node, Op, Result, Tensor,
+    Value, ValueId, check_limit, checked_elements,
+};
+use cytoscope_passes::{infer_node, merged_shape};
+use cytoscope_storage::read::open_regular;
+
+use attributes::Attributes;
+
+/// Newest default-domain opset that this importer was checked against.
+pub const NEWEST_OPSET: i64 = 25;
+
+/// Reads an ONNX file. External data is read from the same folder.
+///
+/// # Errors
+/// If the file cannot be read, is malformed, exceeds a limit, or uses an unsupported feature.
+pub fn load(path: &Path, limits: &GraphLimits) -> Result<Graph> {
+    let io = |source| GraphError::Io { path: path.to_owned(), source };
+    let file = open_regular(path).map_err(io)?;
+    let size = file.metadata().map_err(io)?.len();
+    check_limit("model_bytes", format!("\"{}\"", path.display()), size.into(), limits.model_bytes.into())?;
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
+    // A file that grows during reading is rejected as too large below.
+    file.take(limits.model_bytes.saturating_add(1)).read_to_end(&mut bytes).map_err(io)?;
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    from_bytes(&bytes, Some(folder), limits)
+}
+
+/// Reads an ONNX model from bytes. `folder` is the folder of its external data; without it, models with external
+/// data are refused.
+///
+/// # Errors
+/// If the bytes are malformed, exceed a limit, or use an unsupported feature.
+pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> Result<Graph> {
+    check_limit("model_bytes", "the model", bytes.len() as u128, limits.model_bytes.into())?;
+    let model = ModelProto::decode(bytes, limits)?;
+    if model.has_functions {
+        return Err(GraphError::unsupported("the model defines model-local functions"));
+    }
+    let proto = model.graph.ok_or_else(|| GraphError::malformed("the file contains no graph"))?;
+    check_limit("nodes", "the graph", proto.nodes.len() as u128, limits.nodes as u128)?;
+    let opset = model.opsets.iter().find(|(d, _)| is_default(d)).map_or(1, |(_, v)| *v);
+    if !(1..=NEWEST_OPSET).contains(&opset) {
+        return Err(GraphError::unsupported(format!("opset {opset}; opsets 1 to {NEWEST_OPSET} are supported")));
+    }
+    let mut importer = Importer {
+        graph: Graph { name: proto.name.to_owned(), opset, ..Graph::default() },
+        names: HashMap::new(),
+        infos: BTreeMap::new(),
+        declared: HashMap::new(),
+        domains: model.opsets.iter().map(|(d, v)| ((*d).to_owned(), *v)).collect(),
+        limits,
+        budget: Budget::of_bytes(bytes.len() as u64, Interrupt::default()),
+    };
+    importer.graph.metadata = model.metadata.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    importer.read(proto, &ExternalData { base: folder })?;
+    importer.graph.validate()?;
+    Ok(importer.graph)
+}
+
+fn is_default(domain: &str) -> bool {
+    matches!(domain, "" | "ai.onnx")
+}
+
+/// A node during import. Its conversion may still change its inputs.
+pub(crate) struct Pending<'a> {
+    pub name: String,
+    pub op_type: &'a str,
+    pub opset: i64,
+    pub attributes: Attributes<'a>,
+    pub inputs: Vec<Option<ValueId>>,
+    pub outputs: Vec<Option<ValueId>>,
+}
+
+impl Pending<'_> {
+    pub(crate) fn input(&self, index: usize) -> Option<ValueId> {
+        self.inputs.get(index).copied().flatten()
+    }
+
+    /// Sets input `index`, adding absent inputs before it as needed.
+    pub(crate) fn set_input(&mut self, index: usize, id: Option<ValueId>) {
+        if self.inputs.len() <= index {
+            self.inputs.resize(index + 1, None);
+        }
+        if let Some(slot) = self.inputs.get_mut(index) {
+            *slot = id;
+        }
+    }
+
+    pub(crate) fn unsupported(&self, why: impl Into<String>) -> GraphError {
+        GraphError::UnsupportedOp {
+            op: self.op_type.to_owned(),
+            node: self.name.clone(),
+            opset: self.opset,
+            why: why.into(),
+        }
+    }
+}
+
+/// The graph being built, and what is known about its values so far.
+pub(crate) struct Importer<'l> {
+    graph: Graph,
+    names: HashMap<String, ValueId>,
+    infos: BTreeMap<ValueId, Info>,
+    declared: HashMap<String, (Option<ElementType>, Option<Vec<Dim>>)>,
+    domains: BTreeMap<String, i64>,
+    limits: &'l GraphLimits,
+    /// Budget for computing values that shapes depend on.
+    budget: Budget,
+}
+
+impl Importer<'_> {
+    fn read(&mut self, proto: GraphProto<'_>, external: &ExternalData<'_>) -> Result<()> {
+        if proto.has_sparse {
+            return Err(GraphError::unsupported("sparse initializers"));
+        }
+        for info in proto.value_infos.iter().chain(&proto.outputs) {
+            let dtype = ElementType::from_onnx_code(info.element);
+            self.declared.insert(info.name.to_owned(), (dtype, info.shape.clone()));
+        }
+        for tensor in proto.initializers {
+            let name = tensor.name.to_owned();
+            let tensor = Arc::new(tensor_from_proto(tensor, external, self.limits)?);
+            self.define(&name, Info::of(&tensor))?;
+            self.constant(&name, tensor);
+        }
+        for info in &proto.inputs {
+            // Old files also list the initializers as inputs.
+            if self.names.get(info.name).is_some_and(|id| self.graph.initializers.contains_key(id)) {
+                continue;
+            }
+            let dtype = element_type(info)?;
+            if let Some(shape) = &info.shape {
+                check_limit("rank", format!("input \"{}\"", info.name), shape.len() as u128, self.limits.rank as u128)?;
+            }
+            let given = Info::new(dtype, info.shape.clone());
+            self.check_size(&given, info.name)?;
+            let id = self.define(info.name, given)?;
+            self.graph.inputs.push(id);
+        }
+        for index in topological_order(&proto.nodes, &self.names)? {
+            if let Some(node) = proto.nodes.get(index) {
+                self.node(node)?;
+                check_limit("nodes", "the graph", self.graph.nodes.len() as u128, self.limits.nodes as u128)?;
+            }
+        }
+        for info in &proto.outputs {
+            let id = self.names.get(info.name).copied();
+            let id = id.ok_or_else(|| GraphError::malformed(format!("output \"{}\" is never produced", info.name)))?;
+            self.graph.outputs.push(id);
+        }
+        for (&id, info) in &self.infos {
+            if let Some(value) = self.graph.values.get_mut(id.index()) {
+                value.dtype = info.dtype;
+                value.shape = info.shape.clone();
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a value with this name.
+    fn define(&mut self, name: &str, info: Info) -> Result<ValueId> {
+        if name.is_empty() {
+            return Err(GraphError::malformed("a value has no name"));
+        }
+        let value = Value { name: name.to_owned(), dtype: info.dtype, shape: info.shape.clone() };
+        let id = self.graph.push_value(value);
+        if self.names.insert(name.to_owned(), id).is_some() {
+            return Err(GraphError::malformed(format!("two values are named \"{name}\"")));
+        }
+        self.infos.insert(id, info);
+        Ok(id)
+    }
+
+    fn constant(&mut self, name: &str, tensor: Arc<Tensor>) {
+        if let Some(&id) = self.names.get(name) {
+            self.graph.initializers.insert(id, tensor);
+        }
+    }
+
+    /// Returns a name that no value has yet.
+    fn unique_name(&self, base: &str) -> String {
+        let mut name = base.to_owned();
+        let mut number = self.graph.values.len();
+        while self.names.contains_key(&name) || self.declared.contains_key(&name) {
+            name = format!("{base}_{number}");
+            number += 1;
+        }
+        name
+    }
+
+    /// Adds a constant.
+    pub(crate) fn add_constant(&mut self, base: &str, tensor: Tensor) -> Result<ValueId> {
+        let name = self.unique_name(base);
+        let tensor = Arc::new(tensor);
+        let id = self.define(&name, Info::of(&tensor))?;
+        self.constant(&name, tensor);
+        Ok(id)
+    }
+
+    /// Adds a constant vector of integers.
+    pub(crate) fn add_ints(&mut self, base: &str, values: &[i64]) -> Result<ValueId> {
+        self.add_constant(base, Tensor::vector(values.to_vec()))
+    }
+
+    /// Adds a node that the file does not have, with one output.
+    pub(crate) fn emit(&mut self, base: &str, op: Op, inputs: &[Option<ValueId>]) -> Result<ValueId> {
+        let name = self.unique_name(base);
+        let id = self.define(&name, Info::default())?;
+        self.finish(Node { name, op, inputs: inputs.to_vec(), outputs: vec![Some(id)] })?;
+        Ok(id)
+    }
+
+    /// Returns what is known about a value.
+    pub(crate) fn info(&self, id: Option<ValueId>) -> Option<&Info> {
+        self.infos.get(&id?)
+    }
+
+    pub(crate) fn rank(&self, id: Option<ValueId>) -> Option<usize> {
+        self.info(id)?.rank()
+    }
+
+    /// Checks the size of a value whose shape the file declares.
+    fn check_size(&self, info: &Info, name: &str) -> Result<()> {
+        let Some(shape) = info.fixed_shape() else { return Ok(()) };
+        checked_elements(&shape, "tensor_elements", &format!("\"{name}\""), self.limits.tensor_elements).map(|_| ())
+    }
+
+    /// Adds a node whose outputs are defined, and infers their types and shapes.
+    fn finish(&mut self, node: Node) -> Result<()> {
+        let found = infer_node(&node, &self.infos, self.limits, &self.budget).map_err(|e| match e.kind() {
+            GraphErrorKind::Misused => GraphError::malformed(e.to_string()),
+            _ => e,
+        })?;
+        for (id, mut info) in node.outputs.iter().zip(found) {
+            let Some(id) = id else { continue };
+            if let Some((dtype, shape)) = self.declared.get(&self.graph.value(*id).name) {
+                info.dtype = info.dtype.or(*dtype);
+                info.shape = merged_shape(info.shape, shape.as_deref());
+                self.check_size(&info, &node.name)?;
+            }
+            self.infos.insert(*id, info);
+        }
+        self.graph.nodes.push(node);
+        Ok(())
+    }
+
+    fn node(&mut self, proto: &NodeProto<'_>) -> Result<()> {
+        let first_output = proto.outputs.iter().find(|o| !o.is_empty()).copied().unwrap_or_default();
+        let name = if proto.name.is_empty() { first_output } else { proto.name };
+        if !is_default(proto.domain) {
+            return Err(GraphError::UnsupportedOp {
+                op: format!("{}.{}", proto.domain, proto.op_type),
+                node: name.to_owned(),
+                opset: self.domains.get(proto.domain).copied().unwrap_or(1),
+                why: format!("operators of domain \"{}\" are not supported", proto.domain),
+            });
+        }
+        let mut inputs = Vec::with_capacity(proto.inputs.len());
+        for input in &proto.inputs {
+            inputs.push(match *input {
+                "" => None,
+                read => Some(*self.names.get(read).ok_or_else(|| {
+                    GraphError::malformed(format!("node \"{name}\" reads \"{read}\", which no node produces"))
+                })?),
+            });
+        }
+        while inputs.last() == Some(&None) {
+            inputs.pop();
+        }
+        let mut pending = Pending {
+            name: name.to_owned(),
+            op_type: proto.op_type,
+            opset: self.graph.opset,
+            attributes: Attributes::new(&proto.attributes)?,
+            inputs,
+            outputs: Vec::new(),
+        };
+        if proto.op_type == "Constant" {
+            let tensor = operators::constant(&mut pending, self.limits)?;
+            let tensor = Arc::new(tensor);
+            self.define(first_output, Info::of(&tensor))?;
+            self.constant(first_output, tensor);
+            return pending.attributes.refuse_unread(&pending);
+        }
+        // Outputs are defined after the nodes that the conversion emits, so that those cannot read them.
+        let wanted: Vec<&str> = proto.outputs.clone();
+        pending.outputs = vec![None; wanted.len()];
+        let op = match layers::convert(self, &mut pending, &wanted)? {
+            Some(op) => op,
+            None => operators::convert(self, &mut pending, &wanted)?,
+        };
+        pending.attributes.refuse_unread(&pending)?;
+        for (slot, wanted) in pending.outputs.iter_mut().zip(&wanted) {
+            if !wanted.is_empty() {
+                *slot = Some(self.define(wanted, Info::default())?);
+            }
+        }
+        if !matches!(op, Op::Split { .. }) {
+            while pending.outputs.last() == Some(&None) {
+                pending.outputs.pop();
+            }
+        }
+        self.finish(Node { name: pending.name, op, inputs: pending.inputs, outputs: pending.outputs })
+    }
+}
+
+fn element_type(info: &ValueInfo<'_>) -> Result<Option<ElementType>> {
+    if info.not_tensor {
+        return Err(GraphError::unsupported(format!("input \"{}\" is not a tensor", info.name)));
+    }
+    let dtype = ElementType::from_onnx_code(info.element);
+    if dtype.is_none() && info.element != 0 {
+        return Err(GraphError::unsupported(format!("input \"{}\" has ONNX type {}", info.name, info.element)));
+    }
+    Ok(dtype)
+}
+
+/// Returns the node indices in topological order, keeping the file's order where possible.
+fn topological_order(nodes: &[NodeProto<'_>], given: &HashMap<String, ValueId>) -> Result<Vec<usize>> {
+    let mut makers: HashMap<&str, usize> = HashMap::new();
+    for (index, node) in nodes.iter().enumerate() {
+        for &output in node.outputs.iter().filter(|o| !o.is_empty()) {
+            if given.contains_key(output) || makers.insert(output, index).is_some() {
+                return Err(GraphError::malformed(format!("\"{output}\" is produced twice")));
+            }
+        }
+    }
+    let mut waiting: Vec<usize> = vec![0; nodes.len()];
+    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+    for (index, node) in nodes.iter().enumerate() {
+        let sources: BTreeSet<usize> = node.inputs.iter().filter_map(|i| makers.get(i).copied()).collect();
+        if let Some(w) = waiting.get_mut(index) {
+            *w = sources.len();
+        }
+        for source in sources {
+            if let Some(r) = readers.get_mut(source) {
+                r.push(index);
+            }
+        }
+    }
+    let mut ready: BinaryHeap<std::cmp::Reverse<usize>> =
+        waiting.iter().enumerate().filter(|(_, w)| **w == 0).map(|(i, _)| std::cmp::Reverse(i)).collect();
+    let mut sorted = Vec::with_capacity(nodes.len());
+    while let Some(std::cmp::Reverse(index)) = ready.pop() {
+        sorted.push(index);
+        for &reader in readers.get(index).into_iter().flatten() {
+            if let Some(w) = waiting.get_mut(reader) {
+                *w -= 1;
+                if *w == 0 {
+                    ready.push(std::cmp::Reverse(reader));
+                }
+            }
+        }
+    }
+    if sorted.len() == nodes.len() {
+        return Ok(sorted);
+    }
+    let stuck = waiting.iter().position(|&w| w > 0).and_then(|i| nodes.get(i));
+    let name = stuck.map_or("", |n| if n.name.is_empty() { n.outputs.first().copied().unwrap_or("") } else { n.name });
+    Err(GraphError::malformed(format!("the graph has a cycle through node \"{name}\"")))
+}

@@ -1,0 +1,319 @@
+//! Messages of `onnx.proto`, borrowed from the bytes of the file.
+
+use super::wire::Reader;
+use cytoscope_graph::{Dim, GraphError, GraphLimits, Result, check_limit};
+
+/// Maximum number of values (initializers, inputs, outputs, declared shapes) per permitted node: a convolution has a
+/// weight, a bias and a declared output, a quantized one has six more.
+const VALUES_PER_NODE: usize = 16;
+/// Maximum number of attributes of one node; no ONNX operator has more than 20.
+const MAX_ATTRIBUTES: usize = 64;
+/// Maximum number of axes of one value in a file; [`GraphLimits::rank`] allows fewer.
+const MAX_AXES: usize = 1024;
+
+/// `ModelProto`
+#[derive(Debug, Default)]
+pub(crate) struct ModelProto<'a> {
+    pub opsets: Vec<(&'a str, i64)>,
+    pub metadata: Vec<(&'a str, &'a str)>,
+    pub graph: Option<GraphProto<'a>>,
+    pub has_functions: bool,
+}
+
+/// `GraphProto`
+#[derive(Debug, Default)]
+pub(crate) struct GraphProto<'a> {
+    pub name: &'a str,
+    pub nodes: Vec<NodeProto<'a>>,
+    pub initializers: Vec<TensorProto<'a>>,
+    pub inputs: Vec<ValueInfo<'a>>,
+    pub outputs: Vec<ValueInfo<'a>>,
+    pub value_infos: Vec<ValueInfo<'a>>,
+    pub has_sparse: bool,
+}
+
+/// `NodeProto`
+#[derive(Debug, Default)]
+pub(crate) struct NodeProto<'a> {
+    pub name: &'a str,
+    pub op_type: &'a str,
+    pub domain: &'a str,
+    pub inputs: Vec<&'a str>,
+    pub outputs: Vec<&'a str>,
+    pub attributes: Vec<Attribute<'a>>,
+}
+
+/// `AttributeProto`
+#[derive(Debug)]
+pub(crate) struct Attribute<'a> {
+    pub name: &'a str,
+    pub value: AttributeValue<'a>,
+}
+
+/// The value of an attribute.
+#[derive(Debug)]
+pub(crate) enum AttributeValue<'a> {
+    Float(f32),
+    Int(i64),
+    Text(&'a [u8]),
+    Tensor(Box<TensorProto<'a>>),
+    Floats(Vec<f32>),
+    Ints(Vec<i64>),
+    /// A subgraph, a type, or anything else that no supported operator uses.
+    Other,
+}
+
+/// `TensorProto`
+#[derive(Debug, Default)]
+pub(crate) struct TensorProto<'a> {
+    pub name: &'a str,
+    pub dims: Vec<i64>,
+    pub data_type: i32,
+    pub raw: Option<&'a [u8]>,
+    pub floats: Vec<f32>,
+    pub ints: Vec<i64>,
+    pub doubles: Vec<f64>,
+    pub uints: Vec<i64>,
+    pub external: Vec<(&'a str, &'a str)>,
+    pub is_external: bool,
+    pub has_strings: bool,
+}
+
+/// `ValueInfoProto`
+#[derive(Debug, Default)]
+pub(crate) struct ValueInfo<'a> {
+    pub name: &'a str,
+    /// `TensorProto.DataType`, 0 if absent.
+    pub element: i32,
+    pub shape: Option<Vec<Dim>>,
+    /// A sequence, map, optional or sparse tensor.
+    pub not_tensor: bool,
+}
+
+/// Returns `key` and `value` of a `StringStringEntryProto` (fields 1 and 2).
+fn pair(bytes: &[u8]) -> Result<(&str, &str)> {
+    let mut reader = Reader::new(bytes, "StringStringEntryProto");
+    let (mut key, mut value) = ("", "");
+    while let Some((field, raw)) = reader.next()? {
+        match field {
+            1 => key = reader.text(field, raw)?,
+            2 => value = reader.text(field, raw)?,
+            _ => {}
+        }
+    }
+    Ok((key, value))
+}
+
+impl<'a> ModelProto<'a> {
+    /// Counts of messages are checked during reading: a message of two bytes takes a hundred bytes in memory.
+    pub(crate) fn decode(bytes: &'a [u8], limits: &GraphLimits) -> Result<Self> {
+        let mut reader = Reader::new(bytes, "ModelProto");
+        let mut model = Self::default();
+        while let Some((field, raw)) = reader.next()? {
+            match field {
+                7 => model.graph = Some(GraphProto::decode(reader.bytes(field, raw)?, limits)?),
+                8 => {
+                    let mut inner = Reader::new(reader.bytes(field, raw)?, "OperatorSetIdProto");
+                    let (mut domain, mut version) = ("", 0);
+                    while let Some((field, raw)) = inner.next()? {
+                        match field {
+                            1 => domain = inner.text(field, raw)?,
+                            2 => version = inner.int(field, raw)?,
+                            _ => {}
+                        }
+                    }
+                    model.opsets.push((domain, version));
+                }
+                14 if model.metadata.len() < limits.nodes => model.metadata.push(pair(reader.bytes(field, raw)?)?),
+                25 => model.has_functions = true,
+                _ => {}
+            }
+        }
+        Ok(model)
+    }
+}
+
+impl<'a> GraphProto<'a> {
+    fn decode(bytes: &'a [u8], limits: &GraphLimits) -> Result<Self> {
+        let mut reader = Reader::new(bytes, "GraphProto");
+        let mut graph = Self::default();
+        while let Some((field, raw)) = reader.next()? {
+            match field {
+                1 => graph.nodes.push(NodeProto::decode(reader.bytes(field, raw)?)?),
+                2 => graph.name = reader.text(field, raw)?,
+                5 => graph.initializers.push(TensorProto::decode(reader.bytes(field, raw)?)?),
+                11 => graph.inputs.push(ValueInfo::decode(reader.bytes(field, raw)?)?),
+                12 => graph.outputs.push(ValueInfo::decode(reader.bytes(field, raw)?)?),
+                13 => graph.value_infos.push(ValueInfo::decode(reader.bytes(field, raw)?)?),
+                15 => graph.has_sparse = true,
+                _ => {}
+            }
+            check_limit("nodes", "the graph", graph.nodes.len() as u128, limits.nodes as u128)?;
+            let values = graph.initializers.len() + graph.inputs.len() + graph.outputs.len() + graph.value_infos.len();
+            let most = limits.nodes.saturating_mul(VALUES_PER_NODE);
+            check_limit("nodes", "the number of values in the graph", values as u128, most as u128)?;
+        }
+        Ok(graph)
+    }
+}
+
+impl<'a> NodeProto<'a> {
+    fn decode(bytes: &'a [u8]) -> Result<Self> {
+        let mut reader = Reader::new(bytes, "NodeProto");
+        let mut node = Self::default();
+        while let Some((field, raw)) = reader.next()? {
+            match field {
+                1 => node.inputs.push(reader.text(field, raw)?),
+                2 => node.outputs.push(reader.text(field, raw)?),
+                3 => node.name = reader.text(field, raw)?,
+                4 => node.op_type = reader.text(field, raw)?,
+                5 if node.attributes.len() >= MAX_ATTRIBUTES => {
+                    return Err(GraphError::malformed(format!("a node has more than {MAX_ATTRIBUTES} attributes")));
+                }
+                5 => node.attributes.push(Attribute::decode(reader.bytes(field, raw)?)?),
+                7 => node.domain = reader.text(field, raw)?,
+                _ => {}
+            }
+        }
+        Ok(node)
+    }
+}
+
+impl<'a> Attribute<'a> {
+    fn decode(bytes: &'a [u8]) -> Result<Self> {
+        let mut reader = Reader::new(bytes, "AttributeProto");
+        let mut name = "";
+        let (mut float, mut int, mut text, mut tensor, mut other) = (None, None, None, None, false);
+        let (mut floats, mut ints) = (Vec::new(), Vec::new());
+        let mut kind = 0;
+        while let Some((field, raw)) = reader.next()? {
+            match field {
+                1 => name = reader.text(field, raw)?,
+                2 => float = Some(reader.float(field, raw)?),
+                3 => int = Some(reader.int(field, raw)?),
+                4 => text = Some(reader.bytes(field, raw)?),
+                5 => tensor = Some(TensorProto::decode(reader.bytes(field, raw)?)?),
+                7 => reader.floats(field, raw, &mut floats)?,
+                8 => reader.ints(field, raw, &mut ints)?,
+                6 | 9 | 10 | 11 | 14 | 15 | 21 | 22 | 23 => other = true,
+                20 => kind = reader.int(field, raw)?,
+                _ => {}
+            }
+        }
+        // Writers omit zeros and empty lists; then only the declared type tells which value was meant.
+        let value = match kind {
+            1 => AttributeValue::Float(float.unwrap_or(0.0)),
+            2 => AttributeValue::Int(int.unwrap_or(0)),
+            3 => AttributeValue::Text(text.unwrap_or_default()),
+            6 => AttributeValue::Floats(floats),
+            7 => AttributeValue::Ints(ints),
+            _ => match (tensor, float, int, text) {
+                (Some(t), ..) => AttributeValue::Tensor(Box::new(t)),
+                _ if other || kind != 0 => AttributeValue::Other,
+                (_, Some(f), ..) => AttributeValue::Float(f),
+                (_, _, Some(i), _) => AttributeValue::Int(i),
+                (_, _, _, Some(s)) => AttributeValue::Text(s),
+                _ if !floats.is_empty() => AttributeValue::Floats(floats),
+                _ => AttributeValue::Ints(ints),
+            },
+        };
+        Ok(Self { name, value })
+    }
+}
+
+impl<'a> TensorProto<'a> {
+    pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self> {
+        let mut reader = Reader::new(bytes, "TensorProto");
+        let mut tensor = Self::default();
+        while let Some((field, raw)) = reader.next()? {
+            match field {
+                1 => reader.ints(field, raw, &mut tensor.dims)?,
+                2 => tensor.data_type = reader.int(field, raw)? as i32,
+                4 => reader.floats(field, raw, &mut tensor.floats)?,
+                5 | 7 => reader.ints(field, raw, &mut tensor.ints)?,
+                6 => tensor.has_strings = true,
+                8 => tensor.name = reader.text(field, raw)?,
+                9 => tensor.raw = Some(reader.bytes(field, raw)?),
+                10 => reader.doubles(field, raw, &mut tensor.doubles)?,
+                11 => reader.ints(field, raw, &mut tensor.uints)?,
+                13 => tensor.external.push(pair(reader.bytes(field, raw)?)?),
+                14 => tensor.is_external = reader.int(field, raw)? == 1,
+                _ => {}
+            }
+        }
+        Ok(tensor)
+    }
+}
+
+impl<'a> ValueInfo<'a> {
+    fn decode(bytes: &'a [u8]) -> Result<Self> {
+        let mut reader = Reader::new(bytes, "ValueInfoProto");
+        let mut info = Self::default();
+        while let Some((field, raw)) = reader.next()? {
+            match field {
+                1 => info.name = reader.text(field, raw)?,
+                2 => {
+                    let mut kind = Reader::new(reader.bytes(field, raw)?, "TypeProto");
+                    while let Some((field, raw)) = kind.next()? {
+                        match field {
+                            1 => info.tensor_type(kind.bytes(field, raw)?)?,
+                            4 | 5 | 7 | 8 | 9 => info.not_tensor = true,
+                            _ => {}
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let Some(shape) = &mut info.shape {
+            for (axis, dim) in shape.iter_mut().enumerate() {
+                if *dim == Dim::Free(String::new()) {
+                    *dim = Dim::Free(format!("{}_{axis}", info.name));
+                }
+            }
+        }
+        Ok(info)
+    }
+
+    fn tensor_type(&mut self, bytes: &'a [u8]) -> Result<()> {
+        let mut reader = Reader::new(bytes, "TypeProto.Tensor");
+        while let Some((field, raw)) = reader.next()? {
+            match field {
+                1 => self.element = reader.int(field, raw)? as i32,
+                2 => {
+                    let mut shape = Vec::new();
+                    let mut inner = Reader::new(reader.bytes(field, raw)?, "TensorShapeProto");
+                    while let Some((field, raw)) = inner.next()? {
+                        if field == 1 && shape.len() >= MAX_AXES {
+                            return Err(GraphError::malformed(format!("a value has more than {MAX_AXES} axes")));
+                        }
+                        if field == 1 {
+                            shape.push(dim(inner.bytes(field, raw)?)?);
+                        }
+                    }
+                    self.shape = Some(shape);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns a dimension: a length, a name, or (with an empty name) an unknown length. Negative lengths count as unknown.
+fn dim(bytes: &[u8]) -> Result<Dim> {
+    let mut reader = Reader::new(bytes, "Dimension");
+    let mut result = Dim::Free(String::new());
+    while let Some((field, raw)) = reader.next()? {
+        match field {
+            1 => {
+                if let Ok(n) = usize::try_from(reader.int(field, raw)?) {
+                    result = Dim::Fixed(n);
+                }
+            }
+            2 => result = Dim::Free(reader.text(field, raw)?.to_owned()),
+            _ => {}
+        }
+    }
+    Ok(result)
+}

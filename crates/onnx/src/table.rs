@@ -1,0 +1,179 @@
+//! The table of supported operators, as shown in the documentation.
+
+use cytoscope_graph::EXPORT_OPSET;
+
+/// An ONNX operator that the importer accepts, with its restrictions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SupportedOperator {
+    /// ONNX operator type, default domain.
+    pub name: &'static str,
+    /// Group in the table.
+    pub group: &'static str,
+    /// Restrictions and how it is imported; empty if there are none.
+    pub note: &'static str,
+}
+
+const CONV: &str = "Convolution and pooling";
+const NORM: &str = "Normalization";
+const ACT: &str = "Activation";
+const MATH: &str = "Arithmetic";
+const LOGIC: &str = "Comparison and logic";
+const PRODUCT: &str = "Products";
+const REDUCE: &str = "Reduction and search";
+const SHAPE: &str = "Shape and movement";
+const QUANT: &str = "Quantization";
+
+/// Every operator that the importer accepts.
+pub const SUPPORTED: &[SupportedOperator] = &{
+    const fn op(group: &'static str, name: &'static str, note: &'static str) -> SupportedOperator {
+        SupportedOperator { name, group, note }
+    }
+    const SPATIAL: &str = "1 to 3 spatial axes";
+    [
+        op(CONV, "Conv", SPATIAL),
+        op(CONV, "ConvTranspose", SPATIAL),
+        op(CONV, "MaxPool", "1 to 3 spatial axes; indices output supported"),
+        op(CONV, "AveragePool", SPATIAL),
+        op(CONV, "GlobalAveragePool", ""),
+        op(CONV, "GlobalMaxPool", ""),
+        op(CONV, "Resize", "nearest, linear, cubic; every coordinate mode; antialias"),
+        op(CONV, "Upsample", "from opset 7; becomes Resize"),
+        op(NORM, "BatchNormalization", "inference only; folded into the convolution before it"),
+        op(NORM, "InstanceNormalization", ""),
+        op(NORM, "GroupNormalization", "opset 18 parameters are expanded to channels"),
+        op(NORM, "LayerNormalization", "mean and inverse standard deviation outputs supported"),
+        op(NORM, "LpNormalization", ""),
+        op(NORM, "Softmax", "before opset 13 over flattened axes"),
+        op(NORM, "LogSoftmax", "before opset 13 over flattened axes"),
+        op(ACT, "Relu", "fused into convolutions, as all activations"),
+        op(ACT, "LeakyRelu", ""),
+        op(ACT, "PRelu", "one constant slope becomes LeakyRelu"),
+        op(ACT, "Elu", ""),
+        op(ACT, "Celu", ""),
+        op(ACT, "Selu", ""),
+        op(ACT, "Gelu", "exact and tanh"),
+        op(ACT, "Swish", "alpha 1; Sigmoid followed by Mul is recognised as Swish"),
+        op(ACT, "Sigmoid", ""),
+        op(ACT, "HardSigmoid", ""),
+        op(ACT, "HardSwish", ""),
+        op(ACT, "Mish", ""),
+        op(ACT, "Tanh", ""),
+        op(ACT, "Softplus", ""),
+        op(ACT, "Softsign", ""),
+        op(ACT, "ThresholdedRelu", ""),
+        op(ACT, "Clip", ""),
+        op(MATH, "Add", ""),
+        op(MATH, "Sub", ""),
+        op(MATH, "Mul", ""),
+        op(MATH, "Div", ""),
+        op(MATH, "Pow", ""),
+        op(MATH, "Mod", ""),
+        op(MATH, "Min", "any number of inputs"),
+        op(MATH, "Max", "any number of inputs"),
+        op(MATH, "Sum", "any number of inputs"),
+        op(MATH, "Mean", "any number of inputs"),
+        op(MATH, "Abs", ""),
+        op(MATH, "Neg", ""),
+        op(MATH, "Reciprocal", ""),
+        op(MATH, "Sqrt", ""),
+        op(MATH, "Exp", ""),
+        op(MATH, "Log", ""),
+        op(MATH, "Erf", ""),
+        op(MATH, "Floor", ""),
+        op(MATH, "Ceil", ""),
+        op(MATH, "Round", ""),
+        op(MATH, "Sign", ""),
+        op(MATH, "Sin", ""),
+        op(MATH, "Cos", ""),
+        op(MATH, "Tan", ""),
+        op(MATH, "Asin", ""),
+        op(MATH, "Acos", ""),
+        op(MATH, "Atan", ""),
+        op(MATH, "Sinh", ""),
+        op(MATH, "Cosh", ""),
+        op(LOGIC, "Equal", ""),
+        op(LOGIC, "Greater", ""),
+        op(LOGIC, "GreaterOrEqual", ""),
+        op(LOGIC, "Less", ""),
+        op(LOGIC, "LessOrEqual", ""),
+        op(LOGIC, "And", ""),
+        op(LOGIC, "Or", ""),
+        op(LOGIC, "Xor", ""),
+        op(LOGIC, "Not", ""),
+        op(LOGIC, "IsNaN", ""),
+        op(LOGIC, "Where", ""),
+        op(PRODUCT, "MatMul", ""),
+        op(PRODUCT, "Gemm", ""),
+        op(PRODUCT, "Einsum", "letters only, no ellipsis"),
+        op(REDUCE, "ReduceSum", ""),
+        op(REDUCE, "ReduceMean", ""),
+        op(REDUCE, "ReduceMax", ""),
+        op(REDUCE, "ReduceMin", ""),
+        op(REDUCE, "ReduceProd", ""),
+        op(REDUCE, "ReduceL1", ""),
+        op(REDUCE, "ReduceL2", ""),
+        op(REDUCE, "ReduceLogSum", ""),
+        op(REDUCE, "ReduceLogSumExp", ""),
+        op(REDUCE, "ReduceSumSquare", ""),
+        op(REDUCE, "ArgMax", ""),
+        op(REDUCE, "ArgMin", ""),
+        op(REDUCE, "TopK", "always sorted"),
+        op(REDUCE, "CumSum", ""),
+        op(SHAPE, "Concat", ""),
+        op(SHAPE, "Split", ""),
+        op(SHAPE, "Slice", ""),
+        op(SHAPE, "Pad", "constant, edge, reflect, wrap"),
+        op(SHAPE, "Reshape", ""),
+        op(SHAPE, "Transpose", ""),
+        op(SHAPE, "Squeeze", ""),
+        op(SHAPE, "Unsqueeze", ""),
+        op(SHAPE, "Flatten", ""),
+        op(SHAPE, "Expand", ""),
+        op(SHAPE, "Tile", ""),
+        op(SHAPE, "Gather", ""),
+        op(SHAPE, "GatherElements", ""),
+        op(SHAPE, "GatherND", ""),
+        op(SHAPE, "ScatterND", "without reduction"),
+        op(SHAPE, "Shape", "folded where the shape is known"),
+        op(SHAPE, "Size", "folded where the shape is known"),
+        op(SHAPE, "Cast", "not to strings, 4-bit integers or 8-bit floats"),
+        op(SHAPE, "Constant", "becomes an initializer"),
+        op(SHAPE, "ConstantOfShape", ""),
+        op(SHAPE, "Range", ""),
+        op(SHAPE, "Identity", ""),
+        op(SHAPE, "Dropout", "becomes Identity; no mask output"),
+        op(SHAPE, "DepthToSpace", "two spatial axes"),
+        op(SHAPE, "SpaceToDepth", "two spatial axes"),
+        op(SHAPE, "Trilu", ""),
+        op(QUANT, "QuantizeLinear", "per tensor, per channel, blocked; 8 and 16 bit"),
+        op(QUANT, "DequantizeLinear", "per tensor, per channel, blocked"),
+        op(QUANT, "DynamicQuantizeLinear", ""),
+        op(QUANT, "QLinearConv", SPATIAL),
+        op(QUANT, "QLinearMatMul", ""),
+        op(QUANT, "ConvInteger", SPATIAL),
+        op(QUANT, "MatMulInteger", ""),
+    ]
+};
+
+/// Returns the table as Markdown: the content of `docs/operators.md`.
+pub fn operators_markdown() -> String {
+    let mut text = format!(
+        "# Supported operators\n\n\
+         Written by `cargo run -p cytoscope-onnx --example operators_table`; a test checks that it is up to date.\n\n\
+         {} operators of ONNX's default domain, opsets 1 to {}. Files are written in opset {}. Differences between\n\
+         opsets are removed when a file is read. Any other operator is refused with its name, node and opset; so are\n\
+         operators with subgraphs (`If`, `Loop`, `Scan`), model-local functions and sparse or string tensors.\n",
+        SUPPORTED.len(),
+        crate::NEWEST_OPSET,
+        EXPORT_OPSET
+    );
+    let mut group = "";
+    for row in SUPPORTED {
+        if row.group != group {
+            group = row.group;
+            text.push_str(&format!("\n## {group}\n\n| operator | notes |\n|---|---|\n"));
+        }
+        text.push_str(&format!("| {} | {} |\n", row.name, row.note));
+    }
+    text
+}

@@ -1,0 +1,269 @@
+//! Broken, hostile and unsupported files are refused with the right kind of error and never crash.
+
+use cytoscope_builders::{DynUNet, Weights, dynunet};
+use cytoscope_graph::{GraphErrorKind, GraphLimits, Tensor};
+
+/// Encodes a length-delimited protobuf field by hand.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut out = vec![number << 3 | 2];
+    let mut n = bytes.len();
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+    out.extend(bytes);
+    out
+}
+
+fn int(number: u8, mut value: u64) -> Vec<u8> {
+    let mut out = if number < 16 { vec![number << 3] } else { vec![number << 3 | 0x80, number >> 4] };
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+    out
+}
+
+fn node(op: &str, inputs: &[&str], outputs: &[&str], extra: &[u8]) -> Vec<u8> {
+    let mut n: Vec<u8> = inputs.iter().flat_map(|i| field(1, i.as_bytes())).collect();
+    n.extend(outputs.iter().flat_map(|o| field(2, o.as_bytes())));
+    n.extend(field(3, format!("the_{op}").as_bytes()));
+    n.extend(field(4, op.as_bytes()));
+    n.extend(extra);
+    field(1, &n)
+}
+
+fn value(number: u8, name: &str) -> Vec<u8> {
+    let kind = field(2, &field(1, &int(1, 1)));
+    field(number, &[field(1, name.as_bytes()), kind].concat())
+}
+
+fn model(graph: &[Vec<u8>]) -> Vec<u8> {
+    [field(7, &graph.concat()), field(8, &int(2, 17))].concat()
+}
+
+fn refused(bytes: &[u8], kind: GraphErrorKind, says: &str) {
+    let error = cytoscope_onnx::from_bytes(bytes, None, &GraphLimits::default()).unwrap_err();
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.to_string().contains(says), "\"{error}\" does not say \"{says}\"");
+}
+
+#[test]
+fn broken_graphs_are_malformed() {
+    use GraphErrorKind::Malformed;
+    let (x, y) = (value(11, "x"), value(12, "y"));
+    refused(b"", Malformed, "no graph");
+    refused(b"\x89PNG\r\n\x1a\n", Malformed, "protobuf");
+    refused(&[0x3a, 0xff, 0xff, 0xff, 0xff, 0x0f], Malformed, "exceeds its message");
+    let cycle = [x.clone(), y.clone(), node("Add", &["x", "b"], &["a"], &[]), node("Relu", &["a"], &["b"], &[])];
+    refused(&model(&cycle), Malformed, "cycle");
+    refused(&model(&[x.clone(), y.clone(), node("Relu", &["gone"], &["y"], &[])]), Malformed, "\"gone\"");
+    let twice = [x.clone(), y.clone(), node("Relu", &["x"], &["y"], &[]), node("Relu", &["x"], &["y"], &[])];
+    refused(&model(&twice), Malformed, "twice");
+    refused(&model(&[x.clone(), x.clone(), y.clone(), node("Relu", &["x"], &["y"], &[])]), Malformed, "\"x\"");
+    refused(&model(&[x, y]), Malformed, "\"y\" is never produced");
+}
+
+#[test]
+fn unsupported_features_are_named() {
+    use GraphErrorKind::Unsupported;
+    let (x, y) = (value(11, "x"), value(12, "y"));
+    for op in ["If", "Loop", "Scan", "NonMaxSuppression"] {
+        let bytes = model(&[x.clone(), y.clone(), node(op, &["x"], &["y"], &[])]);
+        refused(&bytes, Unsupported, op);
+        refused(&bytes, Unsupported, &format!("the_{op}"));
+        refused(&bytes, Unsupported, "opset 17");
+    }
+    let foreign = node("Gelu", &["x"], &["y"], &field(7, b"com.example"));
+    refused(&model(&[x.clone(), y.clone(), foreign]), Unsupported, "com.example.Gelu");
+    let attribute = field(5, &[field(1, b"surprise"), int(3, 1), int(20, 2)].concat());
+    refused(&model(&[x, y, node("Relu", &["x"], &["y"], &attribute)]), Unsupported, "surprise");
+}
+
+#[test]
+fn declared_sizes_are_checked_before_memory_is_taken() {
+    let y = value(12, "y");
+    let tensor = |dims: &[u64], raw: &[u8]| {
+        let mut t: Vec<u8> = dims.iter().flat_map(|&d| int(1, d)).collect();
+        t.extend([int(2, 1), field(8, b"w"), field(9, raw)].concat());
+        field(5, &t)
+    };
+    let with = |t: Vec<u8>| model(&[t, y.clone(), node("Relu", &["w"], &["y"], &[])]);
+    refused(&with(tensor(&[1 << 40, 1 << 40], &[0; 4])), GraphErrorKind::OverLimit, "tensor_elements");
+    refused(&with(tensor(&[u64::MAX >> 1; 9], &[0; 4])), GraphErrorKind::OverLimit, "tensor_elements");
+    refused(&with(tensor(&[1 << 30], &[0; 4])), GraphErrorKind::Malformed, "has 4 bytes");
+    refused(&with(tensor(&[u64::MAX], &[0; 4])), GraphErrorKind::Malformed, "negative");
+    refused(&with(tensor(&[1; 40], &[0; 4])), GraphErrorKind::OverLimit, "rank");
+    let good = with(tensor(&[2], &[0; 8]));
+    cytoscope_onnx::from_bytes(&good, None, &GraphLimits::default()).unwrap();
+    for (limits, name) in [
+        (GraphLimits { model_bytes: 8, ..GraphLimits::default() }, "model_bytes"),
+        (GraphLimits { nodes: 0, ..GraphLimits::default() }, "nodes"),
+        (GraphLimits { tensor_elements: 1, ..GraphLimits::default() }, "tensor_elements"),
+    ] {
+        let error = cytoscope_onnx::from_bytes(&good, None, &limits).unwrap_err();
+        assert!(error.kind() == GraphErrorKind::OverLimit && error.to_string().contains(name), "{error}");
+    }
+}
+
+#[test]
+fn external_data_stays_in_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let inside = folder.path().join("model");
+    std::fs::create_dir(&inside).unwrap();
+    let bytes: Vec<u8> = [1.5f32, -2.5].iter().flat_map(|v| v.to_le_bytes()).collect();
+    std::fs::write(folder.path().join("secret.bin"), &bytes).unwrap();
+    std::fs::write(inside.join("w.bin"), [&[0; 4], bytes.as_slice()].concat()).unwrap();
+    let external = |location: &str, offset: &str| {
+        let pair = |k: &str, v: &str| field(13, &[field(1, k.as_bytes()), field(2, v.as_bytes())].concat());
+        let parts =
+            [int(1, 2), int(2, 1), field(8, b"w"), int(14, 1), pair("location", location), pair("offset", offset)];
+        model(&[field(5, &parts.concat()), value(12, "y"), node("Relu", &["w"], &["y"], &[])])
+    };
+    let load = |location: &str, offset: &str| {
+        let path = inside.join("m.onnx");
+        std::fs::write(&path, external(location, offset)).unwrap();
+        cytoscope_onnx::load(&path, &GraphLimits::default())
+    };
+    let graph = load("w.bin", "4").unwrap();
+    assert_eq!(cytoscope_reference::run(&graph, &[]).unwrap(), [Tensor::vector(vec![1.5f32, 0.0])]);
+    let secret = folder.path().join("secret.bin");
+    for location in ["../secret.bin", "./../secret.bin", secret.to_str().unwrap(), ""] {
+        assert_eq!(load(location, "0").unwrap_err().kind(), GraphErrorKind::Malformed, "{location}");
+    }
+    assert_eq!(load("w.bin", "8").unwrap_err().kind(), GraphErrorKind::Malformed);
+    assert_eq!(load("none.bin", "0").unwrap_err().kind(), GraphErrorKind::Io);
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(&secret, inside.join("link.bin")).unwrap();
+        assert_eq!(load("link.bin", "0").unwrap_err().kind(), GraphErrorKind::Malformed);
+    }
+    let without = cytoscope_onnx::from_bytes(&external("w.bin", "4"), None, &GraphLimits::default());
+    assert_eq!(without.unwrap_err().kind(), GraphErrorKind::Misused);
+}
+
+/// Every truncation and many single-byte changes of a real file give a graph or an error, never a panic.
+#[test]
+fn damaged_files_do_not_crash() {
+    let config = DynUNet { filters: vec![1, 2], strides: vec![1, 2], ..DynUNet::default() };
+    let bytes = cytoscope_onnx::to_bytes(&dynunet(&config, &Weights::Random { seed: 0 }).unwrap()).unwrap();
+    let limits = GraphLimits::default();
+    for length in (0..bytes.len()).step_by(7) {
+        assert!(cytoscope_onnx::from_bytes(&bytes[..length], None, &limits).is_err());
+    }
+    for index in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[index] ^= 1 << (index % 8);
+        let Ok(mut graph) = cytoscope_onnx::from_bytes(&damaged, None, &limits) else { continue };
+        let _ = cytoscope_passes::analysis::analyse(&graph);
+        let _ = cytoscope_passes::optimize(&mut graph);
+        let x = graph.inputs.first().map(|&id| graph.value(id).name.clone()).unwrap_or_default();
+        let _ = cytoscope_reference::run(&graph, &[(x, Tensor::new([1, 1, 4, 4, 4], vec![0.5f32; 64]).unwrap())]);
+    }
+}
+
+#[test]
+fn hostile_arguments_are_refused_or_harmless() {
+    use cytoscope_graph::{Op, PadMode, Padding, PoolAttrs};
+    let x = Tensor::new([1, 1, 4], vec![1.0f32, 2.0, 3.0, 4.0]).unwrap();
+    let ints = |v: &[i64]| Tensor::vector(v.to_vec());
+    let eval = |op: &Op, rest: &[Tensor]| {
+        let inputs: Vec<_> = [&x].into_iter().chain(rest).map(Some).collect();
+        cytoscope_reference::eval(op, &inputs, 1)
+    };
+    let (min, max) = (i64::MIN, i64::MAX);
+    for step in [min, max, 1, -1] {
+        let arguments = [ints(&[min]), ints(&[max]), ints(&[2]), ints(&[step])];
+        let _ = eval(&Op::Slice, &arguments).unwrap();
+    }
+    assert!(eval(&Op::Slice, &[ints(&[0]), ints(&[4]), ints(&[2]), ints(&[0])]).is_err());
+    for mode in [PadMode::Constant, PadMode::Edge, PadMode::Reflect, PadMode::Wrap] {
+        assert!(eval(&Op::Pad { mode }, &[ints(&[0, 0, max, 0, 0, 0])]).is_err());
+        assert!(eval(&Op::Pad { mode }, &[ints(&[0, 0, min, 0, 0, max])]).is_ok_and(|y| y[0].shape() == [1, 1, 3]));
+    }
+    let pool = PoolAttrs {
+        kernel: vec![1 << 31],
+        strides: vec![1 << 31],
+        dilations: vec![1],
+        padding: Padding::symmetric(vec![1 << 31]),
+        ceil_mode: false,
+        count_include_pad: true,
+        column_major_indices: false,
+    };
+    assert_eq!(eval(&Op::AveragePool(pool), &[]).unwrap_err().kind(), GraphErrorKind::OverLimit);
+    let einsum = Op::Einsum { equation: "abc,def->".into() };
+    assert_eq!(eval(&einsum, std::slice::from_ref(&x)).unwrap()[0].to_f64_vec(), [100.0]);
+    assert!(eval(&Op::Einsum { equation: "abc,abd->x".into() }, std::slice::from_ref(&x)).is_err());
+    for target in [vec![-1, -1], vec![0, 0, 0, 0], vec![-2], vec![max, max], vec![3]] {
+        assert!(eval(&Op::Reshape { allow_zero: false }, &[ints(&target)]).is_err(), "{target:?}");
+    }
+}
+
+#[test]
+fn counts_are_checked_while_a_file_is_read() {
+    // Two bytes of a file take more than a hundred in memory.
+    let empty_nodes = field(7, &[10u8, 0].repeat(200_000));
+    refused(&empty_nodes, GraphErrorKind::OverLimit, "nodes");
+    let empty_values = field(7, &[106u8, 0].repeat(1_700_000));
+    refused(&empty_values, GraphErrorKind::OverLimit, "nodes");
+    let (x, y) = (value(11, "x"), value(12, "y"));
+    let attributes = [42u8, 0].repeat(70);
+    let bytes = model(&[x.clone(), y.clone(), node("Relu", &["x"], &["y"], &attributes)]);
+    refused(&bytes, GraphErrorKind::Malformed, "attributes");
+    // An input of 2^62 × 2^62 elements, and one whose product wraps to 0.
+    for dims in [[1u64 << 62; 2].as_slice(), &[1 << 32, 1 << 32, 1 << 3]] {
+        let lengths: Vec<u8> = dims.iter().flat_map(|n| field(1, &int(1, *n))).collect();
+        let kind = field(2, &field(1, &[int(1, 1), field(2, &lengths)].concat()));
+        let huge = field(11, &[field(1, b"x"), kind].concat());
+        refused(
+            &model(&[huge, y.clone(), node("Flatten", &["x"], &["y"], &[])]),
+            GraphErrorKind::OverLimit,
+            "tensor_elements",
+        );
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn models_consist_of_regular_files_in_their_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let pipe = |name: &str| {
+        let made = std::process::Command::new("mkfifo").arg(at(name)).status().unwrap();
+        assert!(made.success());
+    };
+    // The model itself: opening a pipe without a writer must not block.
+    pipe("pipe.onnx");
+    for path in [at("pipe.onnx"), folder.path().to_owned(), "/dev/zero".into()] {
+        let error = cytoscope_onnx::load(&path, &GraphLimits::default()).unwrap_err();
+        assert_eq!(error.kind(), GraphErrorKind::Io, "{}: {error}", path.display());
+        assert!(error.to_string().contains("regular file"), "{error}");
+    }
+    let external = |location: &str| {
+        let entry = [field(1, b"location"), field(2, location.as_bytes())].concat();
+        let t = [int(1, 2), int(2, 1), field(8, b"w"), field(13, &entry), int(14, 1)].concat();
+        model(&[field(5, &t), value(12, "y"), node("Relu", &["w"], &["y"], &[])])
+    };
+    let load =
+        |location: &str| cytoscope_onnx::from_bytes(&external(location), Some(folder.path()), &GraphLimits::default());
+    std::fs::write(at("good.bin"), [0u8; 8]).unwrap();
+    load("good.bin").unwrap();
+    pipe("pipe.bin");
+    std::fs::create_dir(at("folder.bin")).unwrap();
+    for name in ["pipe.bin", "folder.bin"] {
+        let error = load(name).unwrap_err();
+        assert!(error.to_string().contains("regular file"), "{name}: {error}");
+    }
+    std::fs::write(outside.path().join("secret.bin"), [0u8; 8]).unwrap();
+    std::os::unix::fs::symlink(outside.path().join("secret.bin"), at("link.bin")).unwrap();
+    std::os::unix::fs::symlink(outside.path(), at("folder")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", at("zero.bin")).unwrap();
+    for name in ["link.bin", "folder/secret.bin", "zero.bin", "../secret.bin", "/etc/passwd"] {
+        let error = load(name).unwrap_err();
+        assert_eq!(error.kind(), GraphErrorKind::Malformed, "{name}: {error}");
+        assert!(error.to_string().contains("outside the model's folder"), "{name}: {error}");
+    }
+}

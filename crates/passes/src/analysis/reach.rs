@@ -1,0 +1,488 @@
+//! Receptive field analysis: a forward walk over the graph with one interval per axis.
+//!
+//! For each value and each spatial axis of the first input, the walk tracks which axis of the value follows it, and
+//! that position `o` on that axis reads input positions `scale·o + lo ..= scale·o + hi`. Each operator transforms these
+//! numbers; an operator that mixes all positions makes the axis unbounded. The bounds are conservative: never too
+//! small, at most a few voxels too large.
+
+use std::collections::BTreeMap;
+
+use super::{Analysis, probe};
+use crate::all_infos;
+use cytoscope_graph::infer::rules::{pad_plan, permutation, reduced_axes, slice_plan};
+use cytoscope_graph::infer::{Info, resolve_axis};
+use cytoscope_graph::{
+    Budget, ConvAttrs, CoordinateMode, Graph, GraphError, GraphLimits, Interrupt, NearestMode, Node, Op, PadMode,
+    Padding, PoolAttrs, ResizeAttrs, ResizeMode, Result, ValueId,
+};
+
+/// Receptive field of an output voxel along one axis, in input voxels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AxisReach {
+    /// Input voxels before the output voxel's own position; `None`: all.
+    pub before: Option<usize>,
+    /// Input voxels after the output voxel's own position; `None`: all.
+    pub after: Option<usize>,
+    /// Tile lengths and tile origins should be multiples of this (the product of the strides).
+    pub multiple_of: usize,
+}
+
+/// Receptive field of an output voxel along all axes (z, y, x as the input has them).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceptiveField {
+    /// One entry per spatial axis of the first input.
+    pub axes: Vec<AxisReach>,
+}
+
+impl ReceptiveField {
+    /// Whether every axis is bounded, so that cropped tiles equal the untiled result.
+    pub fn is_bounded(&self) -> bool {
+        self.axes.iter().all(|a| a.before.is_some() && a.after.is_some())
+    }
+
+    /// Returns the voxels to add on both sides of a tile on each axis so that its interior is exact: the larger reach,
+    /// rounded up to a multiple of the strides. `None` if an axis is unbounded.
+    pub fn halo(&self) -> Option<Vec<usize>> {
+        self.axes.iter().map(|a| Some(a.before?.max(a.after?).next_multiple_of(a.multiple_of.max(1)))).collect()
+    }
+}
+
+/// Geometry of one output relative to the first input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputGeometry {
+    /// Name of the output.
+    pub name: String,
+    /// Length of its channel axis, if that is fixed.
+    pub channels: Option<usize>,
+    /// Output length divided by input length of each spatial axis, as a reduced fraction; `None` if the output has no
+    /// such axis.
+    pub scale: Vec<Option<(usize, usize)>>,
+}
+
+/// How a value depends on one input axis.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Seen {
+    /// It does not depend on the axis.
+    Nothing,
+    /// Position by position, along this axis of the value.
+    Along(Track),
+    /// On all positions of the axis.
+    Everything,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Track {
+    axis: usize,
+    /// Input voxels per step, as a reduced fraction.
+    scale: (usize, usize),
+    lo: f64,
+    hi: f64,
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+impl Track {
+    fn step(&self) -> f64 {
+        self.scale.0 as f64 / self.scale.1 as f64
+    }
+
+    fn unbounded(self) -> Self {
+        Self { lo: f64::NEG_INFINITY, hi: f64::INFINITY, ..self }
+    }
+
+    /// Composes with an operator: position `o` now reads what positions `o·num/den + lo ..= o·num/den + hi` read.
+    fn through(mut self, (num, den): (usize, usize), lo: f64, hi: f64) -> Self {
+        let step = self.step();
+        self.lo += step * lo;
+        self.hi += step * hi;
+        let (n, d) = (self.scale.0.saturating_mul(num), self.scale.1.saturating_mul(den));
+        let g = gcd(n, d).max(1);
+        self.scale = (n / g, d / g);
+        self
+    }
+}
+
+/// Analyses the receptive field of a graph; see the module documentation.
+///
+/// Free axes are tried with a length divisible by all common strides; fixed ones keep theirs.
+///
+/// # Errors
+/// If there is no input, or the shapes are invalid for the trial lengths.
+pub fn analyse(graph: &Graph) -> Result<Analysis> {
+    const LENGTH: usize = 960;
+    let limits = GraphLimits { tensor_elements: usize::MAX, ..GraphLimits::default() };
+    let first = *graph.inputs.first().ok_or_else(|| GraphError::misused("graph", "no inputs", "at least one"))?;
+    let mut shaped = graph.clone();
+    for value in &mut shaped.values {
+        let is_input = graph.inputs.iter().any(|&id| graph.value(id).name == value.name);
+        value.shape = value.shape.as_ref().filter(|_| is_input).map(|s| probe(s, LENGTH));
+    }
+    let infos = all_infos(&shaped, &limits, &Budget::new(&shaped, Interrupt::default()))?;
+    let rank = infos.get(&first).and_then(Info::rank).unwrap_or(0);
+    let axes = rank.saturating_sub(2);
+    let mut walk = Walk { infos: &infos, axes, seen: BTreeMap::new(), multiples: vec![1; axes], normalises: false };
+    for &id in &graph.inputs {
+        let own = infos.get(&id).and_then(Info::rank) == Some(rank);
+        let track = |a: usize| Seen::Along(Track { axis: a + 2, scale: (1, 1), lo: 0.0, hi: 0.0 });
+        let state = (0..axes).map(|a| if own { track(a) } else { Seen::Everything }).collect();
+        walk.seen.insert(id, state);
+    }
+    for node in &graph.nodes {
+        walk.node(node)?;
+    }
+    let mut field = ReceptiveField { axes: Vec::new() };
+    for axis in 0..axes {
+        let (mut before, mut after) = (Some(0usize), Some(0usize));
+        for &id in &graph.outputs {
+            match walk.state(id, axis) {
+                Seen::Nothing => {}
+                Seen::Everything => (before, after) = (None, None),
+                Seen::Along(t) => {
+                    // A small tolerance for fractions such as thirds; integers are unaffected.
+                    let up = |v: f64| v.is_finite().then(|| (v - 1e-6).ceil().max(0.0) as usize);
+                    before = before.zip(up(-t.lo)).map(|(b, v)| b.max(v));
+                    after = after.zip(up(t.hi)).map(|(a, v)| a.max(v));
+                }
+            }
+        }
+        let multiple_of = walk.multiples.get(axis).copied().unwrap_or(1);
+        field.axes.push(AxisReach { before, after, multiple_of });
+    }
+    let outputs = graph
+        .outputs
+        .iter()
+        .map(|&id| OutputGeometry {
+            name: graph.value(id).name.clone(),
+            channels: infos.get(&id).and_then(|i| i.shape.as_ref()?.get(1)?.fixed()),
+            scale: (0..axes)
+                .map(|a| if let Seen::Along(t) = walk.state(id, a) { Some((t.scale.1, t.scale.0)) } else { None })
+                .collect(),
+        })
+        .collect();
+    let normalises = walk.normalises;
+    Ok(Analysis { field, normalises, outputs })
+}
+
+struct Walk<'g> {
+    infos: &'g BTreeMap<ValueId, Info>,
+    axes: usize,
+    seen: BTreeMap<ValueId, Vec<Seen>>,
+    multiples: Vec<usize>,
+    normalises: bool,
+}
+
+/// Returns the window geometry along one axis: step, first and last position read.
+fn window(axis: usize, input: &[usize], a: &ConvAttrs) -> Option<(usize, f64, f64)> {
+    let s = axis.checked_sub(2)?;
+    let (before, _) = a.padding.resolve(input.get(2..)?, &a.kernel, &a.strides, &a.dilations);
+    let before = *before.get(s)? as f64;
+    let reach = (a.kernel.get(s)?.saturating_sub(1) * a.dilations.get(s)?) as f64;
+    Some((*a.strides.get(s)?, -before, reach - before))
+}
+
+fn pool_as_conv(a: &PoolAttrs) -> ConvAttrs {
+    ConvAttrs {
+        kernel: a.kernel.clone(),
+        strides: a.strides.clone(),
+        dilations: a.dilations.clone(),
+        padding: a.padding.clone(),
+        group: 1,
+    }
+}
+
+impl Walk<'_> {
+    fn state(&self, id: ValueId, axis: usize) -> Seen {
+        self.seen.get(&id).and_then(|s| s.get(axis)).copied().unwrap_or(Seen::Nothing)
+    }
+
+    fn shape(&self, id: Option<ValueId>) -> Vec<usize> {
+        id.and_then(|id| self.infos.get(&id)).and_then(Info::fixed_shape).unwrap_or_default()
+    }
+
+    fn ints(&self, id: Option<ValueId>) -> Option<Vec<i64>> {
+        self.infos.get(&id?)?.ints()
+    }
+
+    fn node(&mut self, node: &Node) -> Result<()> {
+        for axis in 0..self.axes {
+            let result = self.one_axis(node, axis)?;
+            if let (Seen::Along(t), Some(m)) = (result, self.multiples.get_mut(axis)) {
+                *m = *m / gcd(*m, t.scale.0).max(1) * t.scale.0;
+            }
+            for id in node.outputs.iter().flatten() {
+                self.seen.entry(*id).or_insert_with(|| vec![Seen::Nothing; self.axes]);
+                if let Some(slot) = self.seen.get_mut(id).and_then(|s| s.get_mut(axis)) {
+                    *slot = result;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Merges all inputs, aligned at their last axes as in broadcasting.
+    fn merged(&self, node: &Node, axis: usize, inputs: impl IntoIterator<Item = usize>) -> Seen {
+        let rank = self.shape(node.output(0)).len();
+        let mut total = Seen::Nothing;
+        for index in inputs {
+            let Some(id) = node.input(index) else { continue };
+            let mut seen = self.state(id, axis);
+            if let Seen::Along(t) = &mut seen {
+                t.axis += rank.saturating_sub(self.shape(Some(id)).len());
+            }
+            total = union(total, seen);
+        }
+        total
+    }
+
+    fn one_axis(&mut self, node: &Node, axis: usize) -> Result<Seen> {
+        let x = node.input(0).map_or(Seen::Nothing, |id| self.state(id, axis));
+        let any = self.merged(node, axis, 0..node.inputs.len());
+        let shape = self.shape(node.input(0));
+        let Seen::Along(t) = x else {
+            return Ok(match &node.op {
+                Op::Shape { .. } | Op::Size | Op::ConstantOfShape { .. } => Seen::Nothing,
+                // The first input does not have the axis; another input may, if the operator aligns them.
+                Op::Binary(_) | Op::Where | Op::PRelu | Op::Concat { .. } | Op::FusedConv { .. } => any,
+                Op::MatMul | Op::MatMulInteger | Op::QLinearMatMul if x == Seen::Nothing => {
+                    self.matmul_right(node, axis)
+                }
+                _ if any == Seen::Nothing => Seen::Nothing,
+                _ => Seen::Everything,
+            });
+        };
+        let everything = Seen::Everything;
+        let along = |t: Track| Seen::Along(t);
+        let moved = |t: Track, axis: usize| Seen::Along(Track { axis, ..t });
+        Ok(match &node.op {
+            Op::Conv(a) | Op::ConvInteger(a) | Op::QLinearConv(a) => self.windowed(t, a, &shape),
+            Op::FusedConv { conv, .. } => union(self.windowed(t, conv, &shape), self.merged(node, axis, [3])),
+            Op::MaxPool(a) | Op::AveragePool(a) => self.windowed(t, &pool_as_conv(a), &shape),
+            Op::ConvTranspose(a) => {
+                let Some(s) = t.axis.checked_sub(2) else { return Ok(if t.axis == 0 { x } else { everything }) };
+                let geometry = a.geometry(shape.get(2..).unwrap_or_default())?;
+                let get = |v: &[usize]| v.get(s).copied().unwrap_or(1).max(1);
+                let stride = get(&a.strides);
+                let before = geometry.before.get(s).copied().unwrap_or(0) as f64;
+                let reach = ((get(&a.kernel) - 1) * get(&a.dilations)) as f64;
+                if a.output_shape.is_some()
+                    && !matches!(a.padding, Padding::Explicit { .. })
+                    && get(&a.kernel) != stride
+                {
+                    return Ok(everything);
+                }
+                along(t.through((1, stride), (before - reach) / stride as f64, before / stride as f64))
+            }
+            Op::GlobalAveragePool | Op::GlobalMaxPool => self.statistic(),
+            Op::InstanceNormalization { .. } if t.axis < 2 => x,
+            Op::InstanceNormalization { .. } => self.normalised(t),
+            Op::GroupNormalization { .. } if t.axis == 0 => x,
+            Op::GroupNormalization { .. } => self.normalised(t),
+            Op::LayerNormalization { axis: from, .. } if t.axis < resolve_axis(*from, shape.len())? => x,
+            Op::LayerNormalization { .. } => self.normalised(t),
+            Op::Softmax { axis: a } | Op::LogSoftmax { axis: a } | Op::LpNormalization { axis: a, .. }
+                if t.axis != resolve_axis(*a, shape.len())? =>
+            {
+                x
+            }
+            Op::Softmax { .. } | Op::LogSoftmax { .. } | Op::LpNormalization { .. } => self.normalised(t),
+            Op::DynamicQuantizeLinear => self.normalised(t),
+            Op::Reduce { keep_dims, noop_with_empty_axes, .. } => {
+                let axes = self.ints(node.input(1));
+                if node.input(1).is_some() && axes.is_none() {
+                    return Ok(self.statistic());
+                }
+                let gone = reduced_axes(shape.len(), axes.as_deref(), *noop_with_empty_axes)?;
+                if gone.contains(&t.axis) {
+                    self.statistic()
+                } else if *keep_dims {
+                    x
+                } else {
+                    moved(t, t.axis - gone.iter().filter(|g| **g < t.axis).count())
+                }
+            }
+            Op::ArgReduce { axis: a, keep_dims, .. } => {
+                let gone = resolve_axis(*a, shape.len())?;
+                if gone == t.axis {
+                    self.statistic()
+                } else {
+                    moved(t, t.axis - usize::from(!*keep_dims && gone < t.axis))
+                }
+            }
+            Op::BatchNormalization { .. }
+            | Op::Activation(_)
+            | Op::Unary(_)
+            | Op::Clip
+            | Op::Cast { .. }
+            | Op::Identity
+            | Op::QuantizeLinear { .. }
+            | Op::DequantizeLinear { .. } => any,
+            Op::Binary(_) | Op::Where | Op::PRelu => any,
+            Op::Expand => self.merged(node, axis, [0]),
+            Op::Shape { .. } | Op::Size => Seen::Nothing,
+            Op::Concat { axis: a } => {
+                if resolve_axis(*a, shape.len())? == t.axis {
+                    everything
+                } else {
+                    any
+                }
+            }
+            Op::Split { axis: a } => {
+                if resolve_axis(*a, shape.len())? == t.axis {
+                    everything
+                } else {
+                    x
+                }
+            }
+            Op::Transpose { perm } => {
+                let perm = permutation(perm, shape.len())?;
+                perm.iter().position(|&p| p == t.axis).map_or(everything, |a| moved(t, a))
+            }
+            Op::Reshape { .. } | Op::Flatten { .. } | Op::Squeeze | Op::Unsqueeze => {
+                let target = self.shape(node.output(0));
+                let before: usize = shape.iter().take(t.axis).product();
+                let length = shape.get(t.axis).copied();
+                let same = |a: &usize| {
+                    target.get(*a).copied() == length && target.iter().take(*a).product::<usize>() == before
+                };
+                (0..target.len()).find(same).map_or(everything, |a| moved(t, a))
+            }
+            Op::Slice => self.slice(node, t, &shape)?,
+            Op::Pad { mode } => match self.ints(node.input(1)) {
+                Some(pads) => {
+                    let plan = pad_plan(shape.len(), &pads, self.ints(node.input(3)).as_deref())?;
+                    let (before, after) = plan.get(t.axis).copied().unwrap_or((0, 0));
+                    match mode {
+                        PadMode::Wrap if before != 0 || after != 0 => everything,
+                        _ => along(t.through((1, 1), -(before as f64), -(before as f64))),
+                    }
+                }
+                None => everything,
+            },
+            Op::Tile => {
+                let kept = self.shape(node.output(0)).get(t.axis) == shape.get(t.axis);
+                if kept { x } else { everything }
+            }
+            Op::Gather { axis: a } => {
+                let a = resolve_axis(*a, shape.len())?;
+                let depth = self.shape(node.input(1)).len();
+                match t.axis {
+                    at if at == a => everything,
+                    at if at > a => moved(t, at + depth - 1),
+                    _ => x,
+                }
+            }
+            Op::DepthToSpace { block, .. } if t.axis >= 2 => {
+                along(t.through((1, *block), -((*block - 1) as f64) / *block as f64, 0.0))
+            }
+            Op::SpaceToDepth { block } if t.axis >= 2 => along(t.through((*block, 1), 0.0, (*block - 1) as f64)),
+            Op::Resize(a) => self.resize(node, a, t, &shape)?,
+            Op::MatMul | Op::MatMulInteger | Op::QLinearMatMul => {
+                let rank = self.shape(node.output(0)).len();
+                if t.axis + 1 >= shape.len() {
+                    everything
+                } else {
+                    let left = moved(t, t.axis + rank.saturating_sub(shape.len()));
+                    union(left, self.matmul_right(node, axis))
+                }
+            }
+            _ => everything,
+        })
+    }
+
+    fn statistic(&mut self) -> Seen {
+        self.normalises = true;
+        Seen::Everything
+    }
+
+    /// The axis stays, but every position depends on all of it.
+    fn normalised(&mut self, t: Track) -> Seen {
+        self.normalises = true;
+        Seen::Along(t.unbounded())
+    }
+
+    fn windowed(&self, t: Track, a: &ConvAttrs, shape: &[usize]) -> Seen {
+        match window(t.axis, shape, a) {
+            Some((stride, lo, hi)) => Seen::Along(t.through((stride, 1), lo, hi)),
+            None if t.axis == 0 => Seen::Along(t),
+            None => Seen::Everything,
+        }
+    }
+
+    /// The second operand of a matrix product: its inner axis is summed, its last axis stays last.
+    fn matmul_right(&self, node: &Node, axis: usize) -> Seen {
+        let index = if node.op == Op::QLinearMatMul { 3 } else { 1 };
+        let Some(id) = node.input(index) else { return Seen::Nothing };
+        let rank = self.shape(node.output(0)).len();
+        let own = self.shape(Some(id)).len();
+        match self.state(id, axis) {
+            Seen::Along(t) if t.axis + 2 == own || own < 2 => Seen::Everything,
+            Seen::Along(t) => Seen::Along(Track { axis: t.axis + rank.saturating_sub(own), ..t }),
+            other => other,
+        }
+    }
+
+    fn slice(&self, node: &Node, t: Track, shape: &[usize]) -> Result<Seen> {
+        let (Some(starts), Some(ends)) = (self.ints(node.input(1)), self.ints(node.input(2))) else {
+            return Ok(Seen::Everything);
+        };
+        let (axes, steps) = (self.ints(node.input(3)), self.ints(node.input(4)));
+        let plan = slice_plan(shape.len(), &starts, &ends, axes.as_deref(), steps.as_deref())?;
+        Ok(match plan.get(t.axis).copied().flatten() {
+            None => Seen::Along(t),
+            // A start counted from the end depends on the tile's length.
+            Some((start, _, step)) if start >= 0 && step > 0 => {
+                Seen::Along(t.through((step as usize, 1), start as f64, start as f64))
+            }
+            Some(_) => Seen::Everything,
+        })
+    }
+
+    fn resize(&self, node: &Node, a: &ResizeAttrs, t: Track, shape: &[usize]) -> Result<Seen> {
+        let (Some(&n), Some(&m)) = (shape.get(t.axis), self.shape(node.output(0)).get(t.axis)) else {
+            return Ok(Seen::Everything);
+        };
+        if n == m && a.coordinates != CoordinateMode::TfCropAndResize {
+            return Ok(Seen::Along(t));
+        }
+        let size_dependent = matches!(a.coordinates, CoordinateMode::AlignCorners | CoordinateMode::TfCropAndResize);
+        if size_dependent || n == 0 || m == 0 {
+            return Ok(Seen::Everything);
+        }
+        let g = gcd(n, m).max(1);
+        let (num, den) = (n / g, m / g);
+        let ratio = num as f64 / den as f64;
+        let exact = a.mode == ResizeMode::Nearest
+            && num == 1
+            && a.coordinates == CoordinateMode::Asymmetric
+            && a.nearest == NearestMode::Floor;
+        if exact {
+            return Ok(Seen::Along(t.through((1, den), -((den - 1) as f64) / den as f64, 0.0)));
+        }
+        // Output o lies at o·ratio + shift; the kernel extends this far around it.
+        let shift = match a.coordinates {
+            CoordinateMode::Asymmetric => 0.0,
+            CoordinateMode::TfHalfPixelForNn => 0.5 * ratio,
+            _ => 0.5 * ratio - 0.5,
+        };
+        let widened = if a.antialias { ratio.max(1.0) } else { 1.0 };
+        let reach = match a.mode {
+            ResizeMode::Nearest => 1.0,
+            ResizeMode::Linear => widened,
+            ResizeMode::Cubic => 2.0 * widened,
+        };
+        Ok(Seen::Along(t.through((num, den), shift - reach, shift + reach)))
+    }
+}
+
+fn union(a: Seen, b: Seen) -> Seen {
+    match (a, b) {
+        (Seen::Nothing, other) | (other, Seen::Nothing) => other,
+        (Seen::Along(x), Seen::Along(y)) if x.axis == y.axis && x.scale == y.scale => {
+            Seen::Along(Track { lo: x.lo.min(y.lo), hi: x.hi.max(y.hi), ..x })
+        }
+        (Seen::Along(t), Seen::Everything) | (Seen::Everything, Seen::Along(t)) => Seen::Along(t.unbounded()),
+        _ => Seen::Everything,
+    }
+}

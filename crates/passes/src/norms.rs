@@ -1,0 +1,142 @@
+//! Recognition of norms that exporters decompose into several nodes.
+
+use cytoscope_graph::{BinaryOp, Graph, Node, Op, Tensor, ValueId, ValueNames};
+
+use super::Readers;
+
+/// Recognises a group norm as PyTorch exports it: the channels of a group are reshaped into one, instance-normalised,
+/// reshaped back, and scaled and shifted per channel. Shapes must have been inferred. Returns the number found.
+pub fn recognise_group_norms(graph: &mut Graph) -> usize {
+    let readers = Readers::of(graph);
+    let mut names = ValueNames::of(graph);
+    let mut gone = vec![false; graph.nodes.len()];
+    let mut found = 0;
+    for index in 0..graph.nodes.len() {
+        let Some(parts) = recognise(graph, &readers, &mut names, index) else { continue };
+        parts.into_iter().for_each(|part| gone[part] = true);
+        found += 1;
+    }
+    super::remove_marked(graph, &gone);
+    found
+}
+
+/// Replaces the group norm whose instance norm is node `index`. Returns the nodes for the caller to remove.
+fn recognise(graph: &mut Graph, readers: &Readers, names: &mut ValueNames, index: usize) -> Option<Vec<usize>> {
+    let node = graph.nodes.get(index)?;
+    let Op::InstanceNormalization { epsilon } = node.op else { return None };
+    let (folded, scale, bias) = (node.input(0)?, node.input(1)?, node.input(2)?);
+    let before = readers.producer(folded)?;
+    let first = graph.nodes.get(before)?;
+    let after = readers.sole_reader(node.output(0)?)?;
+    let last = graph.nodes.get(after)?;
+    let reshapes = matches!(first.op, Op::Reshape { .. }) && matches!(last.op, Op::Reshape { .. });
+    let x = first.input(0)?;
+    let (shape, inner) = (graph.value(x).fixed_shape()?, graph.value(folded).fixed_shape()?);
+    let [batch, channels, ..] = shape[..] else { return None };
+    let groups = *inner.get(1)?;
+    let back = last.output(0)?;
+    let fits = reshapes
+        && readers.sole_reader(folded) == Some(index)
+        && inner.first() == Some(&batch)
+        && groups > 0
+        && channels.is_multiple_of(groups)
+        && graph.value(back).fixed_shape().as_ref() == Some(&shape);
+    if !fits {
+        return None;
+    }
+    let constant = |id: ValueId| graph.constant(id).and_then(|t| t.as_f32());
+    let spread = |values: &[f32]| -> Option<Vec<f32>> {
+        (values.len() == groups).then(|| (0..channels).map(|c| values[c / (channels / groups)]).collect())
+    };
+    let (mut gain, mut shift) = (spread(constant(scale)?)?, spread(constant(bias)?)?);
+    let (mut output, mut gone) = (back, vec![before, index]);
+    let mut place = after;
+    for op in [BinaryOp::Mul, BinaryOp::Add] {
+        let Some(next) = readers.sole_reader(output) else { break };
+        let Some(step) = graph.nodes.get(next).filter(|n| n.op == Op::Binary(op)) else { continue };
+        let other = step.inputs.iter().flatten().find(|v| **v != output).copied();
+        let Some(values) = other.and_then(|v| by_channel(graph, v, shape.len(), channels)) else { break };
+        match op {
+            BinaryOp::Mul => gain.iter_mut().zip(&mut shift).zip(&values).for_each(|((g, s), v)| {
+                *g *= v;
+                *s *= v;
+            }),
+            _ => shift.iter_mut().zip(&values).for_each(|(s, v)| *s += v),
+        }
+        gone.push(place);
+        place = next;
+        output = step.output(0)?;
+    }
+    let name = graph.nodes.get(index).map(|n| n.name.clone()).unwrap_or_default();
+    let gain = names.add_initializer(graph, &format!("{name}_group_scale"), Tensor::vector(gain));
+    let shift = names.add_initializer(graph, &format!("{name}_group_bias"), Tensor::vector(shift));
+    *graph.nodes.get_mut(place)? = Node {
+        name,
+        op: Op::GroupNormalization { groups, epsilon },
+        inputs: vec![Some(x), Some(gain), Some(shift)],
+        outputs: vec![Some(output)],
+    };
+    Some(gone)
+}
+
+/// Returns a constant as one number per channel, if it is a scalar or has length 1 along all axes but the channels.
+fn by_channel(graph: &Graph, id: ValueId, rank: usize, channels: usize) -> Option<Vec<f32>> {
+    let tensor = graph.constant(id)?;
+    let values = tensor.as_f32()?;
+    if let [one] = values {
+        return Some(vec![*one; channels]);
+    }
+    let axis = (tensor.shape().len() + 1).checked_sub(rank)?;
+    let fits = tensor.shape().iter().enumerate().all(|(i, n)| *n == if i == axis { channels } else { 1 });
+    (fits && values.len() == channels).then(|| values.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::infer_shapes;
+    use cytoscope_graph::{Dim, ElementType};
+
+    /// The export of `torch.nn.GroupNorm(2, 6)`.
+    fn exported(affine: bool) -> Graph {
+        let mut graph = Graph::new("norm");
+        let shape = [2, 6, 3, 4, 5].map(Dim::Fixed).to_vec();
+        let x = graph.add_input("x", ElementType::F32, shape);
+        let constant = |graph: &mut Graph, name: &str, t: Tensor| Some(graph.add_initializer(name, t));
+        let folded = constant(&mut graph, "folded", Tensor::vector(vec![0i64, 2, -1]));
+        let plain = constant(&mut graph, "plain", Tensor::vector(vec![2i64, 6, 3, 4, 5]));
+        let ones = constant(&mut graph, "ones", Tensor::vector(vec![1.0f32, 2.0]));
+        let zeros = constant(&mut graph, "zeros", Tensor::vector(vec![0.0f32, 0.5]));
+        let reshape = Op::Reshape { allow_zero: false };
+        let a = graph.push("a", reshape.clone(), &[Some(x), folded]);
+        let b = graph.push("b", Op::InstanceNormalization { epsilon: 1e-5 }, &[Some(a), ones, zeros]);
+        let mut y = graph.push("c", reshape, &[Some(b), plain]);
+        if affine {
+            let gain = (0..6).map(|i| 1.0 + 0.1 * i as f32).collect();
+            let gain = constant(&mut graph, "gain", Tensor::new([6, 1, 1, 1], gain).unwrap());
+            let shift = constant(&mut graph, "shift", Tensor::new([6, 1, 1, 1], vec![0.25f32; 6]).unwrap());
+            y = graph.push("d", Op::Binary(BinaryOp::Mul), &[Some(y), gain]);
+            y = graph.push("e", Op::Binary(BinaryOp::Add), &[Some(y), shift]);
+        }
+        graph.outputs.push(y);
+        graph
+    }
+
+    #[test]
+    fn an_exported_group_norm_becomes_one_equivalent_node() {
+        let values: Vec<f32> = (0..720).map(|i| ((i * 37 % 101) as f32).sin() * 3.0 + 1.0).collect();
+        let x = [("x".to_owned(), Tensor::new([2, 6, 3, 4, 5], values).unwrap())];
+        for affine in [false, true] {
+            let mut graph = exported(affine);
+            let want = cytoscope_reference::run(&graph, &x).unwrap();
+            infer_shapes::<cytoscope_graph::ValueId>(&mut graph, &[]).unwrap();
+            assert_eq!(recognise_group_norms(&mut graph), 1);
+            graph.validate().unwrap();
+            assert_eq!(graph.nodes.len(), 1, "{:?}", graph.nodes);
+            let got = cytoscope_reference::run(&graph, &x).unwrap();
+            let far =
+                got[0].to_f64_vec().iter().zip(want[0].to_f64_vec()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(far < 1e-5, "{far}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Shared test helpers: location of external data, and comparison of tensors.
+#![allow(dead_code, reason = "every test file uses its own part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
+
+use std::path::{Path, PathBuf};
+
+use cytoscope_graph::{Scalar, Tensor};
+
+/// Returns the workspace folder.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Returns a folder that is not part of the repository; reports a skip and returns `None` if it does not exist.
+pub fn outside(variable: &str, beside: &str) -> Option<PathBuf> {
+    let path = std::env::var_os(variable).map_or_else(|| root().join(beside), PathBuf::from);
+    if path.is_dir() {
+        return Some(path);
+    }
+    cytoscope_testkit::skip(format!("{} does not exist (set {variable})", path.display()));
+    None
+}
+
+pub fn shared_data() -> Option<PathBuf> {
+    outside("CYTOSCOPE_SHARED_DATA", "../shared/data")
+}
+
+pub fn bench_models() -> Option<PathBuf> {
+    outside("CYTOSCOPE_BENCH_MODELS", "../shared/bench/models")
+}
+
+/// Returns the largest |a − b|; NaN equals NaN, and infinities equal themselves.
+pub fn distance(a: &Tensor, b: &Tensor) -> f64 {
+    assert_eq!(a.shape(), b.shape(), "shapes");
+    let pairs = a.to_f64_vec().into_iter().zip(b.to_f64_vec());
+    pairs
+        .map(|(x, y)| if x == y || (x.is_nan() && y.is_nan()) { 0.0 } else { (x - y).abs() })
+        .fold(0.0, |m, d| if d.is_nan() { f64::INFINITY } else { m.max(d) })
+}
+
+/// Returns reproducible pseudorandom numbers, roughly normal.
+pub fn noise(seed: u64, n: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
+    };
+    (0..n).map(|_| next() + next() + next()).collect()
+}
+
+pub fn noise_tensor(seed: u64, shape: &[usize]) -> Tensor {
+    Tensor::new(shape, noise(seed, shape.iter().product())).unwrap()
+}
+
+pub fn first<T: Scalar>(t: &Tensor) -> T {
+    t.as_slice::<T>().unwrap()[0]
+}

@@ -1,0 +1,11 @@
+//! Shape inference, passes, analyses, quantization and limits.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+mod analysis;
+mod budget;
+mod common;
+#[path = "../../../onnx/tests/suite/onnxruntime.rs"]
+mod onnxruntime;
+mod passes;
+mod quantize;
+mod quantized_nets;

@@ -1,0 +1,160 @@
+//! The files that jobs write: their kinds and their names.
+//!
+//! Reports state the kind of each file. Names are read only where files are found on disk without a report.
+
+use crate::ModelTask;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// What a file that a job wrote contains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArtifactKind {
+    /// Maps of a segmentation network: `NAME_probability.tif`. `NAME_raw.tif`, as which earlier versions wrote the maps
+    /// of any network, also counts as this kind.
+    Probability,
+    /// Maps of a label-free network: `NAME_prediction.tif`.
+    Prediction,
+    /// A label image: `NAME_labels.tif`, or `NAME_labels.ome.tif` with more objects than 16 bits can number.
+    Labels,
+    /// The measurements of the objects: `NAME_objects.csv`.
+    Table,
+    /// A PNG of the middle slice: `NAME_preview.png`.
+    Preview,
+    /// The record from which the results can be reproduced: `NAME_provenance.json`.
+    Provenance,
+}
+
+/// Name ending of label images with more objects than 16 bits can number.
+const WIDE_LABELS_ENDING: &str = "_labels.ome.tif";
+
+/// Name endings other than [`ArtifactKind::ending`].
+const OTHER_ENDINGS: [(ArtifactKind, &str); 2] =
+    [(ArtifactKind::Probability, "_raw.tif"), (ArtifactKind::Labels, WIDE_LABELS_ENDING)];
+
+impl ArtifactKind {
+    /// All kinds.
+    pub const ALL: [Self; 6] =
+        [Self::Probability, Self::Prediction, Self::Labels, Self::Table, Self::Preview, Self::Provenance];
+
+    /// Returns the kind of a task's maps.
+    pub fn of_maps(task: ModelTask) -> Self {
+        match task {
+            ModelTask::Segmentation => Self::Probability,
+            ModelTask::LabelFree => Self::Prediction,
+        }
+    }
+
+    /// Returns the kind of a file name and the stem before its ending; `None` if no job gives files such a name.
+    pub fn of_name(name: &str) -> Option<(Self, &str)> {
+        Self::endings().find_map(|(kind, ending)| Some((kind, name.strip_suffix(ending)?)))
+    }
+
+    /// Returns whether the file holds maps.
+    pub fn is_maps(self) -> bool {
+        matches!(self, Self::Probability | Self::Prediction)
+    }
+
+    /// Returns the usual file name for a stem.
+    pub fn file_name(self, stem: &str) -> String {
+        format!("{stem}{}", self.ending())
+    }
+
+    /// Returns all file names that this kind may have for a stem, the usual one first.
+    pub fn file_names(self, stem: &str) -> impl Iterator<Item = String> {
+        Self::endings().filter(move |(kind, _)| *kind == self).map(move |(_, ending)| format!("{stem}{ending}"))
+    }
+
+    fn ending(self) -> &'static str {
+        match self {
+            Self::Probability => "_probability.tif",
+            Self::Prediction => "_prediction.tif",
+            Self::Labels => "_labels.tif",
+            Self::Table => "_objects.csv",
+            Self::Preview => "_preview.png",
+            Self::Provenance => "_provenance.json",
+        }
+    }
+
+    /// All kinds with their name endings, usual endings first.
+    fn endings() -> impl Iterator<Item = (Self, &'static str)> {
+        Self::ALL.into_iter().map(|kind| (kind, kind.ending())).chain(OTHER_ENDINGS)
+    }
+}
+
+/// Returns the file name of label images with more objects than 16 bits can number.
+pub(crate) fn wide_labels_name(stem: &str) -> String {
+    format!("{stem}{WIDE_LABELS_ENDING}")
+}
+
+/// A file that a job wrote.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Artifact {
+    /// What the file contains.
+    pub kind: ArtifactKind,
+    /// Path of the file.
+    pub path: PathBuf,
+}
+
+impl Artifact {
+    /// Returns a file of a known kind.
+    pub fn new(kind: ArtifactKind, path: impl Into<PathBuf>) -> Self {
+        Self { kind, path: path.into() }
+    }
+
+    /// Returns a file on disk with the kind that its name states; `None` if no job gives files such a name.
+    pub fn of_file(path: PathBuf) -> Option<Self> {
+        let (kind, _) = ArtifactKind::of_name(path.file_name()?.to_str()?)?;
+        Some(Self { kind, path })
+    }
+
+    /// Returns the files in a folder that have the names of results of the stack with this stem. Files with usual names
+    /// come before those with other names of the same kind.
+    pub fn existing(folder: &Path, stem: &str) -> Vec<Self> {
+        let named = |(kind, ending): (ArtifactKind, &str)| Self { kind, path: folder.join(format!("{stem}{ending}")) };
+        ArtifactKind::endings().map(named).filter(|artifact| artifact.path.is_file()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn kinds_have_snake_case_names_in_json() {
+        let names = ["probability", "prediction", "labels", "table", "preview", "provenance"];
+        for (kind, name) in ArtifactKind::ALL.into_iter().zip(names) {
+            let artifact = Artifact::new(kind, "/o/x");
+            let json = serde_json::to_value(&artifact).unwrap();
+            assert_eq!(json, serde_json::json!({"kind": name, "path": "/o/x"}));
+            assert_eq!(serde_json::from_value::<Artifact>(json).unwrap(), artifact);
+        }
+        assert!(serde_json::from_str::<Artifact>(r#"{"kind": "song", "path": "x"}"#).is_err());
+    }
+
+    #[test]
+    fn names_state_kind_and_stem() {
+        for kind in ArtifactKind::ALL {
+            assert_eq!(ArtifactKind::of_name(&kind.file_name("a_b")), Some((kind, "a_b")));
+            assert_eq!(kind.file_names("a_b").next(), Some(kind.file_name("a_b")));
+        }
+        assert_eq!(ArtifactKind::of_name("x_raw.tif"), Some((ArtifactKind::Probability, "x")));
+        assert_eq!(ArtifactKind::of_name(&wide_labels_name("x")), Some((ArtifactKind::Labels, "x")));
+        assert_eq!(ArtifactKind::of_name("x_corrected_labels.tif"), Some((ArtifactKind::Labels, "x_corrected")));
+        for other in ["x.tif", "labels.tif", "x_labels.png", ""] {
+            assert_eq!(ArtifactKind::of_name(other), None, "{other}");
+        }
+        assert!(ArtifactKind::of_maps(ModelTask::LabelFree).is_maps() && !ArtifactKind::Labels.is_maps());
+    }
+
+    #[test]
+    fn existing_results_are_listed_with_usual_names_first() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["x_raw.tif", "x_prediction.tif", "x_labels.ome.tif", "y_labels.tif", "x.tif"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let kinds: Vec<ArtifactKind> = Artifact::existing(folder.path(), "x").iter().map(|a| a.kind).collect();
+        assert_eq!(kinds, [ArtifactKind::Prediction, ArtifactKind::Probability, ArtifactKind::Labels]);
+    }
+}

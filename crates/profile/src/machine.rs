@@ -1,0 +1,54 @@
+//! Available memory and CPU name of the machine.
+
+use std::sync::OnceLock;
+use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
+
+/// Returns the available bytes of this machine, or of this process' control group if it allows fewer, if the system
+/// reports them.
+pub fn available_bytes() -> Option<u64> {
+    let memory = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
+    let system = System::new_with_specifics(memory);
+    // `cgroup_limits` panics if the memory of the machine is unknown.
+    let total = Some(system.total_memory()).filter(|bytes| *bytes > 0)?;
+    let machine = if cfg!(target_os = "macos") {
+        // There, memory that other programs are using counts as available.
+        system.available_memory().min(total.saturating_sub(system.used_memory()))
+    } else {
+        system.available_memory()
+    };
+    // A group without a limit counts the files it has cached, so only a limit is compared.
+    let group = system.cgroup_limits().filter(|group| group.total_memory < total);
+    Some(group.map_or(machine, |group| group.free_memory.min(machine)))
+}
+
+/// Returns the name of the CPU as its maker writes it, if the system reports it.
+pub fn cpu_name() -> Option<&'static str> {
+    static NAME: OnceLock<String> = OnceLock::new();
+    let name = NAME.get_or_init(|| {
+        let system = System::new_with_specifics(RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing()));
+        system.cpus().first().map(|cpu| cpu.brand().trim().to_owned()).unwrap_or_default()
+    });
+    (!name.is_empty()).then_some(name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_supported_system_reports_its_memory() {
+        if sysinfo::IS_SUPPORTED_SYSTEM {
+            let bytes = available_bytes().expect("the system reports its memory");
+            assert!((1 << 20..1 << 50).contains(&bytes), "{bytes}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn no_more_is_available_than_the_machine_and_the_control_group_have() {
+        let total = System::new_with_specifics(RefreshKind::nothing().with_memory(MemoryRefreshKind::everything()));
+        let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+        let limit = number("/sys/fs/cgroup/memory.max").unwrap_or(u64::MAX).min(total.total_memory());
+        assert!(available_bytes().is_some_and(|bytes| bytes <= limit));
+    }
+}

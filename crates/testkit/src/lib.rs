@@ -1,0 +1,81 @@
+//! For tests only: reports which tests were skipped on this machine, and why.
+//!
+//! Rust's test runner counts a test that returns early as passed. A test that needs data, a program or a device that is
+//! absent therefore calls [`skip`] before it returns, or before it continues without that part. `cargo xtask test`
+//! lists all reports in its summary. A test that never runs by default is marked `#[ignore = "reason"]` instead.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// The environment variable that names the file that [`skip`] appends to.
+pub const SKIPPED_VARIABLE: &str = "CYTOSCOPE_SKIPPED";
+
+/// The lines that this process has reported.
+static REPORTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Reports that the calling test is skipped, entirely or in part.
+///
+/// The report is the line `program::test: reason`. It is printed to the standard error, past the capture of the test
+/// runner, and appended to the file that [`SKIPPED_VARIABLE`] names, if it is set. Repeated reports are ignored.
+///
+/// # Panics
+///
+/// If the file cannot be written, so that no skip is lost.
+#[allow(clippy::panic, reason = "a test fails by panicking")]
+pub fn skip(reason: impl Display) {
+    let line = line(&program(), std::thread::current().name(), &reason.to_string());
+    if !REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert(line.clone()) {
+        return;
+    }
+    // Printing may fail; the file counts.
+    let _ = writeln!(std::io::stderr(), "SKIPPED {line}");
+    if let Some(file) = std::env::var_os(SKIPPED_VARIABLE).filter(|v| !v.is_empty()) {
+        let file = Path::new(&file);
+        append(file, &line).unwrap_or_else(|e| panic!("{} ({SKIPPED_VARIABLE}): {e}", file.display()));
+    }
+}
+
+/// The name of this test program without the hash that Cargo appends.
+fn program() -> String {
+    let path = std::env::current_exe().unwrap_or_default();
+    let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+    stem.rsplit_once('-').map_or_else(|| stem.clone(), |(name, _)| name.to_owned())
+}
+
+/// One report. The test runner names the thread of a test after it, except with `--test-threads=1`.
+fn line(program: &str, thread: Option<&str>, reason: &str) -> String {
+    let test = thread.filter(|name| *name != "main").unwrap_or("(unnamed test)");
+    let reason: String = reason.split_whitespace().collect::<Vec<_>>().join(" ");
+    format!("{program}::{test}: {reason}")
+}
+
+/// Appends a line in one write, so that lines of tests that run at the same time do not mix.
+fn append(file: &Path, line: &str) -> std::io::Result<()> {
+    OpenOptions::new().append(true).create(true).open(file)?.write_all(format!("{line}\n").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn report_names_program_test_and_reason_on_one_line() {
+        assert_eq!(line("cli", Some("train::resume"), "no GPU:\n none"), "cli::train::resume: no GPU: none");
+        assert_eq!(line("cli", Some("main"), "no GPU"), "cli::(unnamed test): no GPU");
+        assert_eq!(program(), "cytoscope_testkit");
+    }
+
+    #[test]
+    fn reports_are_appended() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("skipped.txt");
+        append(&file, "a::b: c").unwrap();
+        append(&file, "d::e: f").unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "a::b: c\nd::e: f\n");
+    }
+}

@@ -1,0 +1,45 @@
+//! The log: a file for each day in the user's folder, and standard error with `--verbose`.
+
+use cytoscope_pipeline::log_folder;
+use std::panic::catch_unwind;
+use tracing::level_filters::LevelFilter;
+use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
+use tracing_appender::rolling::{RollingFileAppender, Rotation};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt};
+
+/// Number of daily log files that are kept.
+const MAX_LOG_FILES: usize = 7;
+
+/// Starts the log, which never fails: without a writable folder, nothing is written to a file. Dropping the guard
+/// completes the file.
+pub(super) fn start(verbose: bool) -> Option<WorkerGuard> {
+    let level = if verbose { LevelFilter::DEBUG } else { LevelFilter::INFO };
+    // Of other libraries, only warnings and errors.
+    let filter = Targets::new().with_default(LevelFilter::WARN).with_target("cytoscope", level);
+    let (file, guard) = open_file().unzip();
+    let file = file.map(|writer| {
+        fmt::layer().with_ansi(false).log_internal_errors(false).with_writer(writer).with_filter(filter.clone())
+    });
+    let stderr = verbose.then(|| {
+        fmt::layer().with_ansi(false).log_internal_errors(false).with_writer(std::io::stderr).with_filter(filter)
+    });
+    // This fails only if a log was started before.
+    let _ = tracing_subscriber::registry().with(file).with(stderr).try_init();
+    guard
+}
+
+/// Opens today's log file and starts the thread that writes to it, so that a slow disk never delays the program.
+fn open_file() -> Option<(NonBlocking, WorkerGuard)> {
+    let folder = log_folder()?;
+    std::fs::create_dir_all(&folder).ok()?;
+    let builder = RollingFileAppender::builder()
+        .rotation(Rotation::DAILY)
+        .filename_prefix("cytoscope")
+        .filename_suffix("log")
+        .max_log_files(MAX_LOG_FILES);
+    // The library panics if it cannot start its thread or print a message.
+    catch_unwind(move || Some(tracing_appender::non_blocking(builder.build(&folder).ok()?))).ok().flatten()
+}
