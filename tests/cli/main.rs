@@ -1,6 +1,7 @@
 //! Tests of the built program, command by command, as users run it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+mod accuracy;
 mod bioimageio;
 mod common;
 mod diameter;

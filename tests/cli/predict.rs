@@ -250,7 +250,7 @@ fn chosen_outputs_channels_and_times_are_written() {
     let base = ["--out", "c", "--voxel-size", VOXEL, "--diameter", "15", "--json"];
     let report = fixture.run(&[&["predict", "channels.tif", "--channel", "1"], &base[..]].concat()).json();
     assert_eq!(labels(&fixture, "c/channels_labels.tif"), expected);
-    assert_eq!(report["inputs"][0]["notes"], serde_json::json!([]));
+    assert!(!report["inputs"][0]["notes"].to_string().contains("--channel"), "a given channel needs no note");
     let report = fixture.run(&[&["predict", "channels.tif"], &base[..]].concat()).json();
     assert!(report["inputs"][0]["notes"].to_string().contains("--channel"), "the choice of a channel must be noted");
     assert!(labels(&fixture, "c/channels_labels.tif").iter().all(|l| *l == 0));

@@ -273,10 +273,10 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
         time: 0,
         voxel_um: None,
         intensities: Some(fixture.path(&raw)),
-        options: card.segment.clone().unwrap(),
+        options: card.segment.clone().unwrap().scaled(15.0 / 12.0),
         overwrite: Default::default(),
     };
-    // With the model's settings, segmenting the map gives the prediction's own objects and table.
+    // With the model's settings for this diameter (its own is 12), segmenting the map gives the prediction's own objects and table.
     let (labels, table) = (fixture.path("l.tif"), fixture.path("t.csv"));
     let same = segment(Some(labels), Some(table));
     engine.worker.send(Request::Segment { id: JobId(3), job: same, replaces: None });

@@ -25,11 +25,15 @@ use std::ops::Range;
 const MAX_WINDOW_ZYX: [usize; 3] = [96, 1024, 1024];
 /// Maximum number of voxels for blob detection; larger stacks are downsampled.
 const MAX_BLOB_VOXELS: usize = 500_000;
-/// Factor by which the grid of a short prediction is coarser than that of a full one, to save time.
-const COARSENING: f64 = 1.6;
+/// Factor by which the grid of a short prediction is coarser than that of a full one, to save time. At 1.6 touching
+/// objects merge, and the estimate of stacks of few objects can run away.
+const COARSENING: f64 = 1.3;
 /// Factor by which objects appear larger on that grid: between the values of simulated stacks (1.08) and BBBC050
-/// (0.99).
-const COARSE_GROWTH: f64 = 1.03;
+/// (1.02).
+const COARSE_GROWTH: f64 = 1.06;
+/// Factor of the model's seed height in short predictions: objects that merge on the coarse grid make the estimate run
+/// away, split ones change the median little.
+const SEED_HEIGHT_FACTOR: f64 = 0.6;
 /// Tile size Z, Y, X of a short prediction.
 const TILE: [usize; 3] = [40, 96, 96];
 /// Maximum number of short predictions.
@@ -42,6 +46,8 @@ const MAX_CORRECTION: f64 = 2.5;
 const PLAUSIBLE_ELONGATION: std::ops::RangeInclusive<f64> = 0.7..=1.9;
 /// Most likely ratio.
 const LIKELY_ELONGATION: f64 = 1.2;
+/// Smallest diameter in voxels along X that is believed: smaller "objects" are texture, as in images of membranes.
+const MIN_VOXELS: f64 = 3.5;
 /// Diameter in voxels to start with if no blobs are found.
 const DEFAULT_VOXELS: f64 = 20.0;
 
@@ -131,6 +137,11 @@ impl Estimator<'_> {
                 break;
             }
             let found = found.clamp(diameter / MAX_CORRECTION, diameter * MAX_CORRECTION);
+            if found < MIN_VOXELS * voxel[2] {
+                voxel = self.voxel_um.unwrap_or_else(|| self.default_voxel());
+                last = None;
+                break;
+            }
             let change = (found / diameter).ln().abs();
             last = Some((measured, change));
             diameter = found;
@@ -273,7 +284,8 @@ impl Estimator<'_> {
         let seeds = seeds.flatten();
         let channel = model.segment_channel;
         let mut foreground = maps.into_iter().nth(channel).ok_or_else(|| no_channel(channel))?;
-        let options = model.segment.scaled(scale);
+        let mut options = model.segment.scaled(scale);
+        options.seed_height *= SEED_HEIGHT_FACTOR;
         let (labels, count) = segment_in_place(&mut foreground, seeds.as_deref(), shape, work, &options)?;
         Ok(measured(&labels, count, shape, work, diameter))
     }

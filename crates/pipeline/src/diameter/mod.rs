@@ -156,6 +156,10 @@ pub struct DiameterEstimate {
     pub certainty: Certainty,
 }
 
+/// Largest factor by which the pixels of a stack are refined. On nuclei of five pixels, factors of 3 and 4.2 find the
+/// same nuclei (F1 of one against the other 0.96), and 3 takes a third of the time.
+const MAX_REFINEMENT: f64 = 3.0;
+
 /// The object diameter that a prediction used.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ObjectDiameter {
@@ -177,6 +181,13 @@ impl ObjectDiameter {
     /// its segmentation settings are multiplied.
     pub fn scale(&self) -> f64 {
         self.diameter / self.nominal_um
+    }
+
+    /// Returns the factor of the model's voxel size `model_um` (Z, Y, X in µm) that gives the grid of the prediction:
+    /// [`Self::scale`], or more if that refined the stack's pixels more than [`MAX_REFINEMENT`] times. Objects of fewer
+    /// than seven pixels then appear smaller to the model than its nominal diameter.
+    pub fn grid_scale(&self, model_um: [f64; 3]) -> f64 {
+        self.scale().max(self.voxel[2] / (model_um[2] * MAX_REFINEMENT))
     }
 
     /// Returns a description for the report.

@@ -130,7 +130,7 @@ pub(super) fn predict(
     };
     let scale = diameter.map_or(1.0, |d| d.scale());
     let segment = model.segment.scaled(scale);
-    let model_um = model.voxel_um.map(|v| v.map(|um| um * scale));
+    let model_um = model.voxel_um.map(|v| v.map(|um| um * diameter.map_or(1.0, |d| d.grid_scale(v))));
     let voxel_um = diameter.map_or(voxel_um, |d| d.voxel);
     let grid = model_shape(extents.zyx, voxel.known.or(diameter.map(|_| voxel_um)), model_um);
     if grid != extents.zyx {

@@ -59,11 +59,13 @@ pub struct TileRequest {
     pub blend: Option<Blend>,
 }
 
-/// Tile edges tried, largest first.
+/// Tile edges tried along Y and X, largest first.
 const EDGES: [usize; 10] = [512, 384, 320, 256, 192, 160, 128, 96, 64, 32];
+/// Tile edges tried along Z, largest first.
+const Z_EDGES: [usize; 7] = [256, 192, 128, 96, 64, 48, 32];
 /// Maximum edge of Gaussian tiles: larger ones improve the result little and use the CPU caches less well.
 const GAUSSIAN_EDGE: usize = 192;
-/// Maximum bytes of a session if no memory budget is given.
+/// Bytes of a session up to which only the work counts if no memory budget is given: see [`memory_cost`].
 const SESSION_BYTES: u64 = 192 << 20;
 /// Bytes that the process holds before any volume is read.
 const BASE_BYTES: u64 = 48 << 20;
@@ -125,7 +127,7 @@ pub(crate) fn plan(
         Ok(model.compile(engine, &model.tensor_shape(channels, tile), options)?)
     };
     let Budget { bytes: budget_bytes, is_given } = budget;
-    let cap = if is_given { budget_bytes / 2 } else { (budget_bytes / 2).min(SESSION_BYTES) };
+    let cap = budget_bytes / 2;
     let peak = |tile: [usize; 3], session_bytes: u64| -> u64 {
         let plane = (volume.shape[1] * volume.shape[2]) as u64;
         let slab = tile[0] as u64 * plane * 4;
@@ -172,7 +174,7 @@ pub(crate) fn plan(
     let mut candidates: Vec<[usize; 3]> = Vec::new();
     let widest = if blend == Blend::Gaussian { GAUSSIAN_EDGE } else { EDGES[0] };
     for xy in EDGES.into_iter().filter(|e| *e <= widest) {
-        for z in [64, 48, 32].into_iter().filter(|e| *e <= widest) {
+        for z in Z_EDGES.into_iter().filter(|e| *e <= widest) {
             let tile = std::array::from_fn(|a| match a {
                 0 if single => 1,
                 0 => fit(z.max(2 * halo[0] + step[0]), 0),
@@ -206,19 +208,24 @@ pub(crate) fn plan(
         Blend::Gaussian => work(a).total_cmp(&work(b)).then(voxels(b).cmp(&voxels(a))),
     });
     candidates.dedup();
-    for tile in candidates {
-        let estimate = (per_voxel * tile.iter().product::<usize>() as f64) as u64 + weights;
-        if estimate > cap || peak(tile, estimate) > budget_bytes {
-            continue;
-        }
-        if tile != small {
-            drop(session);
-            (best, session, _) = accept(tile)?;
-        }
-        break;
+    let estimate = |tile: &[usize; 3]| (per_voxel * tile.iter().product::<usize>() as f64) as u64 + weights;
+    candidates.retain(|tile| estimate(tile) <= cap && peak(*tile, estimate(tile)) <= budget_bytes);
+    let cost = |tile: &[usize; 3]| if is_given { work(tile) } else { work(tile) * memory_cost(estimate(tile)) };
+    if let Some(tile) = candidates.into_iter().min_by(|a, b| cost(a).total_cmp(&cost(b)))
+        && tile != small
+    {
+        drop(session);
+        (best, session, _) = accept(tile)?;
     }
     check(&best, volume, budget_bytes)?;
     Ok((best, session))
+}
+
+/// The factor by which the memory of a session makes a plan less attractive, if no memory budget is given: 1 up to
+/// [`SESSION_BYTES`], and above it the fourth root of the ratio, so that a session twice as large has to save 16 % of
+/// the work. Networks with a wide receptive field compute most voxels of a small tile several times.
+fn memory_cost(session_bytes: u64) -> f64 {
+    (session_bytes as f64 / SESSION_BYTES as f64).max(1.0).powf(0.25)
 }
 
 fn check(plan: &TilePlan, volume: &Volume, budget_bytes: u64) -> Result<(), JobError> {

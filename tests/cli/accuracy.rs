@@ -1,0 +1,81 @@
+//! How accurate the bundled models are on real stacks that took no part in their training.
+
+use crate::common::{Fixture, shared_data};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// True objects under this many voxels are left out: most of those in BBBC050 are centre marks outside any nucleus.
+const IGNORE_BELOW: &str = "150";
+
+/// F1 at IoU 0.5 and 0.7 that `nuclei` keeps on embryos 10 and 11.
+const MIN_F1: [f64; 2] = [0.90, 0.79];
+
+/// A stack and its true labels.
+struct Pair {
+    name: String,
+    raw: PathBuf,
+    labels: PathBuf,
+}
+
+/// Embryos 10 and 11 of BBBC050 at 11 time points each; the other nine are in the training set of `nuclei`.
+fn embryos(data: &Path) -> Vec<Pair> {
+    let folder = data.join("nuclei_and_cells/bbbc050_all");
+    let stems = (10..=11).flat_map(|e| (0..11).map(move |t| format!("Emb{e}_t{:03}", 50 * t + 1)));
+    stems
+        .map(|name| Pair {
+            raw: folder.join(format!("{name}_raw.tif")),
+            labels: folder.join(format!("{name}_labels.tif")),
+            name,
+        })
+        .collect()
+}
+
+/// The stack of nuclei that StarDist ships, without a voxel size.
+fn stardist(data: &Path) -> Vec<Pair> {
+    let folder = data.join("nuclei_and_cells/stardist");
+    vec![Pair { name: "img3d".to_owned(), raw: folder.join("img3d.tif"), labels: folder.join("mask3d.tif") }]
+}
+
+/// F1 at IoU 0.5 and 0.7 over the objects of all pairs, of predictions with no option but the model.
+fn f1(pairs: &[Pair], model: &str, precision: Option<&str>) -> [f64; 2] {
+    let fixture = Fixture::new();
+    std::fs::create_dir(fixture.path("truth")).unwrap();
+    for pair in pairs {
+        std::fs::copy(&pair.labels, fixture.path("truth").join(format!("{}_labels.tif", pair.name))).unwrap();
+    }
+    let mut arguments: Vec<&str> = vec!["predict", "--model", model, "--outputs", "labels", "--out", "found"];
+    arguments.extend(pairs.iter().map(|pair| pair.raw.to_str().unwrap()));
+    arguments.extend(["--device", "cpu"]);
+    arguments.extend(precision.iter().flat_map(|p| ["--precision", p]));
+    fixture.run(&arguments).ok();
+    let evaluate = ["evaluate", "--pred", "found", "--truth", "truth", "--ignore-below", IGNORE_BELOW, "--json"];
+    let report = fixture.run(&evaluate).json();
+    assert_eq!(report["pairs"].as_array().unwrap().len(), pairs.len());
+    let at = |threshold: f64| -> &Value {
+        let scores = report["instances"].as_array().unwrap();
+        scores.iter().find(|s| s["threshold"].as_f64() == Some(threshold)).unwrap()
+    };
+    [0.5, 0.7].map(|threshold| at(threshold)["f1"].as_f64().unwrap())
+}
+
+#[test]
+fn nuclei_keeps_its_scores_on_embryos_it_was_not_trained_on() {
+    let Some(data) = shared_data() else { return };
+    let pairs = embryos(&data);
+    let int8 = f1(&pairs, "nuclei", None);
+    assert!(int8[0] >= MIN_F1[0] && int8[1] >= MIN_F1[1], "{int8:?}");
+    // The float network takes six times as long: one embryo.
+    let one = &pairs[..pairs.len() / 2];
+    for (float, int8) in f1(one, "nuclei", Some("f32")).into_iter().zip(f1(one, "nuclei", None)) {
+        assert!(int8 >= float - 0.005, "int8 {int8}, float {float}");
+    }
+}
+
+#[test]
+fn nuclei_is_more_accurate_than_the_filter_on_every_real_set() {
+    let Some(data) = shared_data() else { return };
+    for pairs in [embryos(&data), stardist(&data)] {
+        let (network, filter) = (f1(&pairs, "nuclei", None), f1(&pairs, "nuclei-dog", None));
+        assert!(network[0] > filter[0] && network[1] > filter[1], "{network:?}, the filter has {filter:?}");
+    }
+}
