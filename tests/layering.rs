@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Each crate and the crates that it may depend on, lower crates first; the application is the empty name.
-const CRATES: [(&str, &[&str]); 25] = [
+const CRATES: [(&str, &[&str]); 26] = [
     // The installed shell uses the window only as a program.
     ("src-tauri", &[]),
     // Only a dev-dependency.
@@ -65,6 +65,7 @@ const CRATES: [(&str, &[&str]); 25] = [
             "volume",
         ],
     ),
+    ("worker", &["engine", "pipeline", "profile", "storage", "train", "volume"]),
     (
         "ui",
         &[
@@ -80,6 +81,7 @@ const CRATES: [(&str, &[&str]); 25] = [
             "storage",
             "train",
             "volume",
+            "worker",
         ],
     ),
     (
@@ -101,6 +103,7 @@ const CRATES: [(&str, &[&str]); 25] = [
             "pipeline",
             "samples",
             "train",
+            "worker",
             "ui",
         ],
     ),
@@ -236,18 +239,13 @@ const DESTRUCTIVE: [(&str, &str, usize, &str); 11] = [
         "a file in the worker's private folder, newly created by itself",
     ),
     (
-        "crates/pipeline/src/worker/folder.rs",
+        "crates/worker/src/folder.rs",
         "remove_dir_all",
         2,
         "private folders: its own, and those of dead workers, recognized by marker and lock",
     ),
-    (
-        "crates/pipeline/src/worker/live.rs",
-        "remove_file",
-        1,
-        "a file in the worker's private folder, newly created by itself",
-    ),
-    ("crates/pipeline/src/worker/serve.rs", "remove_file", 1, "a file in the worker's private folder"),
+    ("crates/worker/src/live.rs", "remove_file", 1, "a file in the worker's private folder, newly created by itself"),
+    ("crates/worker/src/serve.rs", "remove_file", 1, "a file in the worker's private folder"),
     (
         "crates/train/src/checkpoint.rs",
         "remove_file",

@@ -4,9 +4,11 @@ use super::failure::{Failure, Outcome};
 use super::{PrecisionName, devices, eprint_line, parse_bytes, parse_threads, parse_zyx, print, print_json, progress};
 use clap::Args;
 use cytoscope_engine::DeviceRequest;
+use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{Blend, TileRequest, expand_inputs};
 use cytoscope_pipeline::{
-    Context, DiameterRequest, InputReport, JobErrorKind, Output, PredictJob, PredictOutcome, find_model, provenance,
+    Context, DiameterRequest, InputReport, JobErrorKind, Output, PredictJob, PredictOutcome, Rerun, find_model,
+    provenance,
 };
 use cytoscope_profile::{Recorder, bytes_text};
 use cytoscope_storage::Overwrite;
@@ -91,9 +93,18 @@ pub(crate) struct Predict {
     json_progress: bool,
 }
 
+/// A job that is ready to run.
+struct Prepared {
+    job: PredictJob,
+    /// The devices to run it with, if they are already known.
+    devices: Option<Devices>,
+    /// For `--rerun`, what differs from the recorded run, one sentence each.
+    differences: Vec<String>,
+}
+
 impl Predict {
     pub(crate) fn run(self) -> Outcome {
-        let (job, differences) = self.job()?;
+        let Prepared { job, devices, differences } = self.prepare()?;
         let recorder = if self.trace.is_some() { Recorder::new() } else { Recorder::totals_only() };
         let context = progress::context(self.json_progress, false, recorder);
         if let Some(path) = &self.trace {
@@ -102,7 +113,8 @@ impl Predict {
             let inputs: Vec<&Path> = files.iter().chain([&model]).map(PathBuf::as_path).collect();
             check_file(path, &inputs, Overwrite::from_force(self.force))?;
         }
-        let result = job.run(&context, &devices::for_request(job.device));
+        let devices = devices.unwrap_or_else(|| devices::for_request(job.device));
+        let result = job.run(&context, &devices);
         if let Some(path) = &self.trace {
             write_trace(&context, path)?;
         }
@@ -116,17 +128,15 @@ impl Predict {
         finish(&outcome)
     }
 
-    /// Returns the job; for `--rerun` also what differs from the recorded run, one sentence each.
-    fn job(&self) -> Result<(PredictJob, Vec<String>), Failure> {
+    /// Returns the job of the options, or the recorded one for `--rerun`.
+    fn prepare(&self) -> Result<Prepared, Failure> {
         if let Some(path) = &self.rerun {
-            let record = provenance::read(path)?;
-            let differences = record.differences()?;
-            let mut job = record.job;
+            let Rerun { mut job, devices, notes } = provenance::read(path)?.rerun(devices::for_request)?;
             if let Some(out) = &self.out {
                 job.out.clone_from(out);
             }
             job.overwrite = Overwrite::from_force(self.force);
-            return Ok((job, differences));
+            return Ok(Prepared { job, devices: Some(devices), differences: notes });
         }
         let job = PredictJob {
             inputs: self.inputs.clone(),
@@ -134,7 +144,7 @@ impl Predict {
             out: self.out.clone().unwrap_or_default(),
             device: self.device,
             precision: self.precision.precision(),
-            tiles: TileRequest { tile: self.tile, overlap: self.overlap, blend: self.blend },
+            tiles: TileRequest { tile: self.tile, overlap: self.overlap, blend: self.blend, ..TileRequest::default() },
             outputs: self.outputs.iter().copied().collect(),
             channel: self.channel,
             time: self.time,
@@ -147,7 +157,7 @@ impl Predict {
             threads: self.threads,
             overwrite: Overwrite::from_force(self.force),
         };
-        Ok((job, Vec::new()))
+        Ok(Prepared { job, devices: None, differences: Vec::new() })
     }
 }
 

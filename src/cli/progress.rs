@@ -1,14 +1,71 @@
 //! Shows a job's events on a terminal, or as JSON lines on stderr.
 
 use super::{eprint_json, eprint_line, signals};
-use cytoscope_pipeline::{CancelToken, Context, Event, with_name};
+use cytoscope_pipeline::{CancelToken, Context, Event, StageProgress, with_name};
 use cytoscope_profile::Recorder;
+use cytoscope_train::{TrainEvent, ValidationPoint};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// Where a job's events go.
+pub(crate) enum Display {
+    /// JSON lines on stderr.
+    Json,
+    /// Nowhere.
+    Quiet,
+    /// A terminal, with the progress bar of the current stage.
+    Terminal(Mutex<Option<StageBar>>),
+    /// Lines on stderr.
+    Lines,
+}
+
+/// Name of a stage and its progress bar.
+type StageBar = (String, ProgressBar);
+
+impl Display {
+    fn new(json_lines: bool, quiet: bool) -> Self {
+        if json_lines {
+            Self::Json
+        } else if quiet {
+            Self::Quiet
+        } else if std::io::stderr().is_terminal() {
+            Self::Terminal(Mutex::new(None))
+        } else {
+            Self::Lines
+        }
+    }
+
+    fn event(&self, event: &Event) {
+        match self {
+            Self::Json => eprint_json(event),
+            Self::Quiet => {}
+            Self::Terminal(bar) => show(event, &mut bar.lock().unwrap_or_else(PoisonError::into_inner)),
+            Self::Lines => print_event(event),
+        }
+    }
+
+    /// Shows an event of a training run.
+    pub(crate) fn training_event(&self, event: &TrainEvent) {
+        match self {
+            Self::Json => eprint_json(event),
+            Self::Quiet => {}
+            Self::Terminal(bar) => {
+                clear(&mut bar.lock().unwrap_or_else(PoisonError::into_inner));
+                print_training_event(event);
+            }
+            Self::Lines => print_training_event(event),
+        }
+    }
+}
+
 /// Returns a context whose events are shown, and which Ctrl-C, SIGTERM and SIGHUP cancel.
 pub(crate) fn context(json_lines: bool, quiet: bool, recorder: Recorder) -> Context {
+    training_context(json_lines, quiet, recorder).0
+}
+
+/// Like [`context`], and returns where to show the events of a training run.
+pub(crate) fn training_context(json_lines: bool, quiet: bool, recorder: Recorder) -> (Context, Arc<Display>) {
     let cancel = CancelToken::default();
     let token = cancel.clone();
     let handler = signals::handle(move |request| {
@@ -27,17 +84,10 @@ pub(crate) fn context(json_lines: bool, quiet: bool, recorder: Recorder) -> Cont
     if let Err(error) = handler {
         eprint_line(&format!("note: Ctrl-C will stop the program without removing unfinished files ({error})"));
     }
-    let sink: Arc<dyn Fn(&Event) + Send + Sync> = if json_lines {
-        Arc::new(eprint_json)
-    } else if quiet {
-        Arc::new(|_| {})
-    } else if std::io::stderr().is_terminal() {
-        let bar: Mutex<Option<(String, ProgressBar)>> = Mutex::new(None);
-        Arc::new(move |event| show(event, &mut bar.lock().unwrap_or_else(PoisonError::into_inner)))
-    } else {
-        Arc::new(print_event)
-    };
-    Context { cancel, sink, recorder }
+    let display = Arc::new(Display::new(json_lines, quiet));
+    let of_sink = Arc::clone(&display);
+    let sink: Arc<dyn Fn(&Event) + Send + Sync> = Arc::new(move |event| of_sink.event(event));
+    (Context { cancel, sink, recorder }, display)
 }
 
 /// Prints the events that are worth a line on stderr; progress needs a terminal.
@@ -48,36 +98,42 @@ fn print_event(event: &Event) {
         Event::Failed { input, reason } => {
             eprint_line(&format!("failed: {}", with_name(&input.display().to_string(), reason)))
         }
-        Event::Validated { step, score, scores, best } => {
+        Event::Device(_) | Event::Finished { .. } | Event::Progress(_) => {}
+    }
+}
+
+/// Prints the training events that are worth a line on stderr.
+fn print_training_event(event: &TrainEvent) {
+    match event {
+        TrainEvent::Validated(ValidationPoint { step, score, scores, best }) => {
             let all: Vec<String> = scores.iter().map(|(name, value)| format!("{name} {value:.3}")).collect();
             let mark = if *best { ", best so far" } else { "" };
             eprint_line(&format!("step {step}: validation score {score:.4} ({}){mark}", all.join(", ")));
         }
-        Event::TrainingSteps { step, steps, loss, rate, step_secs, .. } => {
+        TrainEvent::TrainingSteps { step, steps, loss, rate, step_secs, .. } => {
             eprint_line(&format!(
                 "step {step} of {steps}: loss {loss:.4}, learning rate {rate:.1e}, {step_secs:.2} s/step"
             ));
         }
         // A plan is also reported as a note.
-        Event::Planned(_)
-        | Event::Device { .. }
-        | Event::Finished { .. }
-        | Event::ValidationPreview { .. }
-        | Event::Progress { .. } => {}
+        TrainEvent::Planned(_) | TrainEvent::ValidationPreview { .. } => {}
     }
 }
 
-fn show(event: &Event, bar: &mut Option<(String, ProgressBar)>) {
-    let Event::Progress { stage, done, total, unit, .. } = event else {
-        if let Some((_, bar)) = bar.take() {
-            bar.finish_and_clear();
-        }
+/// Removes the progress bar from the terminal.
+fn clear(bar: &mut Option<StageBar>) {
+    if let Some((_, bar)) = bar.take() {
+        bar.finish_and_clear();
+    }
+}
+
+fn show(event: &Event, bar: &mut Option<StageBar>) {
+    let Event::Progress(StageProgress { stage, done, total, unit, .. }) = event else {
+        clear(bar);
         return print_event(event);
     };
     if bar.as_ref().is_none_or(|(current, _)| current != stage) {
-        if let Some((_, old)) = bar.take() {
-            old.finish_and_clear();
-        }
+        clear(bar);
         let fresh = ProgressBar::new(*total);
         let template = if *unit == "voxels" {
             "{msg:9} {bar:32} {percent:>3} %  {per_sec}  {eta} left"

@@ -8,7 +8,7 @@ use cytoscope_pipeline::DiameterRequest;
 use cytoscope_profile::{Recorder, bytes_text};
 use cytoscope_samples::TrainingTask;
 use cytoscope_storage::Overwrite;
-use cytoscope_train::{ChosenNetwork, TrainConfig, TrainJob, TrainReport};
+use cytoscope_train::{ChosenNetwork, TrainConfig, TrainEvent, TrainJob, TrainReport};
 use std::path::PathBuf;
 
 /// Options of `train`.
@@ -114,7 +114,7 @@ impl Train {
         if config.budget.minutes.is_some_and(|m| !m.is_finite() || m <= 0.0) {
             return Err(Failure::wrong_use("--minutes must be a number above 0"));
         }
-        let context = progress::context(self.json_progress, false, Recorder::totals_only());
+        let (context, display) = progress::training_context(self.json_progress, false, Recorder::totals_only());
         let job = TrainJob {
             task: match self.task {
                 TaskName::Segmentation => TrainingTask::Segmentation,
@@ -132,7 +132,8 @@ impl Train {
             device: self.device,
             overwrite: Overwrite::from_force(self.force),
         };
-        let report = job.run(&context, &devices::for_training(job.device))?;
+        let on_event = |event: &TrainEvent| display.training_event(event);
+        let report = job.run(&context, &devices::for_training(job.device), &on_event)?;
         if self.json {
             return print_json(&report);
         }

@@ -163,6 +163,12 @@ fn rerun_of_a_provenance_record_gives_the_same_bytes() {
         let same = fixture.bytes(&format!("o/{name}")) == fixture.bytes(&format!("elsewhere/again/{name}"));
         assert!(same, "{name} differs after the rerun");
     }
+    // The rerun requests the device, precision and tiles of the recorded run.
+    let again: Value = serde_json::from_slice(&fixture.bytes("elsewhere/again/nuclei_2_raw_provenance.json")).unwrap();
+    assert_eq!(again["job"]["device"], record["device"]["id"]);
+    assert_eq!(again["job"]["precision"], record["precision"]);
+    assert_eq!(again["plan"]["tile"], record["plan"]["tile"]);
+    assert_eq!(again["job"]["tiles"]["blend"], record["plan"]["blend"]);
     fixture.fails(3, &["predict", "--rerun", &raw, "--out", "x"], &[&raw, "_provenance.json"]);
     fixture.fails(3, &["predict", "--rerun", "nothere.json", "--out", "x"], &["nothere.json"]);
 }

@@ -217,7 +217,7 @@ impl Workbench {
     /// Process id of the engine process while it accepts jobs.
     pub fn engine_pid(&self) -> Option<u32> {
         match self.work.state() {
-            Some(cytoscope_pipeline::worker::WorkerState::Ready { pid, .. }) => Some(pid),
+            Some(cytoscope_worker::WorkerState::Ready { pid, .. }) => Some(pid),
             _ => None,
         }
     }

@@ -4,8 +4,8 @@ use crate::app::Workbench;
 use crate::panels::{PanelTask, heading, weak};
 use crate::work::{JobView, Purpose};
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::worker::JobId;
 use cytoscope_pipeline::{DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};
+use cytoscope_worker::Job;
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
 
@@ -97,30 +97,18 @@ impl Workbench {
         let Some(mut prediction) = self.prediction_job(id) else { return };
         prediction.diameter = DiameterRequest::Auto;
         let name = self.document().map(|d| d.name.clone()).unwrap_or_default();
-        match serde_json::to_value(DiameterJob { prediction }) {
-            Ok(job) => {
-                let title = format!("{name} · object diameter");
-                self.work.run(DiameterJob::KIND, title, Purpose::Diameter { document: id }, job, Vec::new());
-            }
-            Err(error) => self.notifications.error("The diameter cannot be estimated", error.to_string()),
-        }
+        let title = format!("{name} · object diameter");
+        let job = Job::ObjectDiameter(DiameterJob { prediction });
+        self.work.run(title, Purpose::Diameter { document: id }, job);
     }
 
-    /// Handles the report of an estimate; returns the report if it belongs to another job.
-    pub(crate) fn handle_estimate(&mut self, id: JobId, report: serde_json::Value) -> Option<serde_json::Value> {
-        let job = self.work.jobs.iter().find(|j| j.id == id);
-        let Some(Purpose::Diameter { document }) = job.map(|j| j.purpose.clone()) else { return Some(report) };
-        match serde_json::from_value::<ObjectDiameter>(report) {
-            Ok(found) => {
-                if let Some(document) = self.documents.iter_mut().find(|d| d.id == document) {
-                    document.object_size.found = Some(found);
-                    if let DiameterRequest::Given(_) = document.object_size.request {
-                        document.object_size.request = DiameterRequest::Given(found.diameter);
-                    }
-                }
+    /// Stores the estimated diameter of a document's objects.
+    pub(crate) fn handle_diameter(&mut self, document: u64, found: ObjectDiameter) {
+        if let Some(document) = self.documents.iter_mut().find(|d| d.id == document) {
+            document.object_size.found = Some(found);
+            if let DiameterRequest::Given(_) = document.object_size.request {
+                document.object_size.request = DiameterRequest::Given(found.diameter);
             }
-            Err(error) => self.notifications.error("The diameter could not be estimated", error.to_string()),
         }
-        None
     }
 }

@@ -11,8 +11,8 @@ use crate::work::Outcome;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::predict::TileRequest;
-use cytoscope_pipeline::worker::{LabelArray, LiveArray};
 use cytoscope_pipeline::{Artifact, ArtifactKind, PredictJob, PredictOutcome, SegmentJob, SegmentReport, user_folder};
+use cytoscope_worker::{LabelArray, LiveArray};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -231,7 +231,7 @@ impl Workbench {
             out: self.results_folder(document),
             device: self.settings.device,
             precision: self.settings.precision,
-            tiles: TileRequest { tile: None, overlap: None, blend: None },
+            tiles: TileRequest::default(),
             outputs: Default::default(),
             channel: (document.extents.channels > 1).then_some(channel),
             time: None,
@@ -288,7 +288,10 @@ impl Workbench {
                 self.opener.table(document, report.table);
             }
             Outcome::TrainingEvent { id, event } => self.handle_training_event(id, event),
-            Outcome::Report { id, report } => self.handle_report(id, report),
+            Outcome::Trained { id, report } => self.handle_training_report(id, report),
+            Outcome::TrainChecked { id, report } => self.handle_check(id, report),
+            Outcome::TrainEstimated { id, estimate } => self.handle_cost(id, estimate),
+            Outcome::DiameterEstimated { document, found } => self.handle_diameter(document, found),
             Outcome::Failed { title, reason } => {
                 self.remove_idle_live();
                 self.notifications.error(format!("{title} failed"), reason);

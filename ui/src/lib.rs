@@ -1,7 +1,7 @@
 //! The graphical workbench: viewing, predicting, correcting and training.
 //!
 //! The crate owns what is on screen and nothing else: files are read by `formats`, jobs run in the engine process
-//! behind `pipeline`'s worker client, and slow work runs on other threads whose results come back as values
+//! behind the client of `worker`, and slow work runs on other threads whose results come back as values
 //! ([`data::loader`], [`opener`], [`work`]). Views read the state and send [`command::Command`]s; only [`app`] changes
 //! the state.
 //!

@@ -7,7 +7,7 @@ use crate::document::file_name;
 use crate::theme;
 use crate::work::{JobView, Purpose};
 use cytoscope_pipeline::PredictJob;
-use cytoscope_pipeline::worker::JobId;
+use cytoscope_worker::JobId;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use serde::{Deserialize, Serialize};

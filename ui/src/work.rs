@@ -2,14 +2,13 @@
 
 use cytoscope_engine::Device;
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::worker::{
-    DeviceInUse, JobId, JobResult, LiveRegion, Reply, Request, Worker, WorkerEvent, WorkerState,
-};
 use cytoscope_pipeline::{
-    Event, JobErrorKind, MeasureJob, MeasureReport, PredictJob, PredictOutcome, SegmentJob, SegmentReport,
+    DeviceInUse, Event, JobErrorKind, MeasureJob, MeasureReport, ObjectDiameter, PredictJob, PredictOutcome,
+    SegmentJob, SegmentReport, StageProgress,
 };
 use cytoscope_profile::{MemoryMark, SpanRecord, StageTotal};
-use serde_json::Value;
+use cytoscope_train::{CheckReport, Estimate, TrainEvent, TrainReport};
+use cytoscope_worker::{Job, JobId, JobResult, LiveRegion, Reply, Request, Worker, WorkerEvent, WorkerState};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -95,30 +94,6 @@ impl JobState {
     }
 }
 
-/// Progress of a job.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Progress {
-    /// Current stage.
-    pub stage: String,
-    /// Units done.
-    pub done: u64,
-    /// Total units.
-    pub total: u64,
-    /// Name of the unit.
-    pub unit: String,
-    /// Units per second.
-    pub rate: f64,
-    /// Remaining seconds of the stage.
-    pub eta_secs: f64,
-}
-
-impl Progress {
-    /// Progress from 0 to 1.
-    pub fn share(&self) -> f32 {
-        if self.total == 0 { 0.0 } else { (self.done as f64 / self.total as f64) as f32 }
-    }
-}
-
 /// A job with its progress, profile and notes.
 #[derive(Debug, Clone)]
 pub struct JobView {
@@ -130,8 +105,8 @@ pub struct JobView {
     pub purpose: Purpose,
     /// State.
     pub state: JobState,
-    /// Progress.
-    pub progress: Progress,
+    /// Progress of the current stage.
+    pub progress: StageProgress,
     /// Start time.
     pub started: Option<Instant>,
     /// Duration in seconds.
@@ -220,14 +195,35 @@ pub enum Outcome {
         /// Id of the job.
         id: JobId,
         /// The event.
-        event: Event,
+        event: TrainEvent,
     },
-    /// A job of the training wizard is done.
-    Report {
+    /// A training run is done.
+    Trained {
         /// Id of the job.
         id: JobId,
         /// The report.
-        report: Value,
+        report: Box<TrainReport>,
+    },
+    /// A training set is checked.
+    TrainChecked {
+        /// Id of the job.
+        id: JobId,
+        /// The report.
+        report: Box<CheckReport>,
+    },
+    /// The cost of a training step is measured.
+    TrainEstimated {
+        /// Id of the job.
+        id: JobId,
+        /// The estimate.
+        estimate: Estimate,
+    },
+    /// The diameter of a document's objects is estimated.
+    DiameterEstimated {
+        /// The document.
+        document: u64,
+        /// The diameter.
+        found: ObjectDiameter,
     },
     /// A job failed.
     Failed {
@@ -343,7 +339,7 @@ impl Work {
             title,
             purpose,
             state: JobState::Queued,
-            progress: Progress::default(),
+            progress: StageProgress::default(),
             started: None,
             seconds: 0.0,
             totals: Vec::new(),
@@ -366,7 +362,7 @@ impl Work {
         let id = self.next_id();
         self.add_job(id, title, Purpose::Predict { document });
         self.repeatable.insert(id, RepeatableJob::Predict { document, job: job.clone() });
-        self.send(Request::Predict { id, job, live: true, operators: false });
+        self.send(Request::run(id, Job::Predict { prediction: job, live: true, operators: false }));
         id
     }
 
@@ -382,7 +378,7 @@ impl Work {
         if keep {
             self.repeatable.insert(id, RepeatableJob::Segment { document, job: job.clone() });
         }
-        self.send(Request::Segment { id, job, replaces: before.filter(|_| !keep) });
+        self.send(Request::run(id, Job::Segment { segmentation: job, replaces: before.filter(|_| !keep) }));
         id
     }
 
@@ -394,18 +390,18 @@ impl Work {
         let id = self.next_id();
         self.add_job(id, title, Purpose::Measure { document });
         self.repeatable.insert(id, RepeatableJob::Measure { document, job: job.clone() });
-        self.send(Request::Measure { id, job });
+        self.send(Request::run(id, Job::Measure(job)));
         id
     }
 
-    /// Runs a job of the training wizard; `writes` lists the folders it writes to.
-    pub fn run(&mut self, kind: &str, title: String, purpose: Purpose, job: Value, writes: Vec<PathBuf>) -> JobId {
+    /// Runs a job of the training wizard, or an estimate of the object diameter.
+    pub fn run(&mut self, title: String, purpose: Purpose, job: Job) -> JobId {
         let id = self.next_id();
         self.add_job(id, title, purpose);
         if self.worker.is_none() {
             self.end(id, JobState::Failed("the engine is not running".to_owned()));
         }
-        self.send(Request::Run { id, kind: kind.to_owned(), job, writes });
+        self.send(Request::run(id, job));
         id
     }
 
@@ -527,21 +523,16 @@ impl Work {
             Reply::Progress { id, event } => {
                 let job = self.job(id)?;
                 match event {
-                    Event::Planned(_)
-                    | Event::TrainingSteps { .. }
-                    | Event::Validated { .. }
-                    | Event::ValidationPreview { .. } => {
-                        return Some(Outcome::TrainingEvent { id, event });
-                    }
-                    Event::Progress { stage, done, total, unit, rate, eta_secs } => {
-                        let (stage, unit) = (stage.into_owned(), unit.into_owned());
-                        job.progress = Progress { stage, done, total, unit, rate, eta_secs };
-                    }
+                    Event::Progress(progress) => job.progress = progress,
                     Event::Note { message } => job.notes.push(message),
-                    Event::Device { id, name, why } => job.device = Some(DeviceInUse { id, name, why }),
-                    _ => {}
+                    Event::Device(device) => job.device = Some(device),
+                    Event::Started { .. } | Event::Finished { .. } | Event::Failed { .. } => {}
                 }
                 None
+            }
+            Reply::Training { id, event } => {
+                self.job(id)?;
+                Some(Outcome::TrainingEvent { id, event })
             }
             Reply::Live { id, path, channels, shape_zyx, regions, .. } => {
                 let document = self.job(id)?.purpose.document()?;
@@ -571,12 +562,9 @@ impl Work {
             }
             Reply::Done { id, result } => {
                 let (title, purpose) = self.end(id, JobState::Done)?;
-                if let JobResult::Run { report, .. } = result {
-                    return Some(Outcome::Report { id, report });
-                }
-                let document = purpose.document()?;
                 match result {
                     JobResult::Predict(outcome) => {
+                        let document = purpose.document()?;
                         if let (Some(failed), true) = (outcome.failed.first(), outcome.done.is_empty()) {
                             let reason = failed.sentence.clone();
                             self.end(id, JobState::Failed(reason.clone()));
@@ -586,15 +574,24 @@ impl Work {
                         Some(Outcome::Predicted { document, outcome })
                     }
                     JobResult::Segment(report) => {
+                        let document = purpose.document()?;
                         let kept = matches!(purpose, Purpose::Keep { .. });
                         self.repeatable.remove(&id);
                         Some(Outcome::Segmented { document, kept, report })
                     }
-                    JobResult::Measure(report) if self.repeatable.remove(&id).is_some() => {
+                    JobResult::Measure(report) => {
+                        let document = purpose.document()?;
+                        self.repeatable.remove(&id);
                         Some(Outcome::Measured { document, report })
                     }
-                    JobResult::Measure(report) => Some(Outcome::Measured { document, report }),
-                    JobResult::Convert { .. } | JobResult::Evaluate(_) | JobResult::Run { .. } => None,
+                    JobResult::ObjectDiameter(found) => match purpose {
+                        Purpose::Diameter { document } => Some(Outcome::DiameterEstimated { document, found }),
+                        _ => None,
+                    },
+                    JobResult::Train(report) => Some(Outcome::Trained { id, report }),
+                    JobResult::TrainCheck(report) => Some(Outcome::TrainChecked { id, report }),
+                    JobResult::TrainEstimate(estimate) => Some(Outcome::TrainEstimated { id, estimate }),
+                    JobResult::Convert { .. } | JobResult::Evaluate(_) => None,
                 }
             }
             Reply::Failed { id, kind, sentence } => {

@@ -14,7 +14,7 @@ use crate::{
         series::{self, OpenedSeries},
     },
 };
-use cytoscope_volume::{Array, Axes, Region, VoxelSize};
+use cytoscope_volume::{Array, Axes, Axis, Region, VolumeError, VoxelSize};
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
@@ -51,6 +51,8 @@ struct Inner {
 enum Data {
     Tiff(Stack),
     Npy(Npy),
+    /// Samples along T, Z, C, Y, X, S.
+    Memory(Array),
 }
 
 /// Opens an image. The format is recognised from the content, not from the extension.
@@ -77,6 +79,47 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
 pub fn open_bytes(bytes: Vec<u8>, options: &OpenOptions) -> Result<Image, FormatError> {
     let head: Vec<u8> = bytes.iter().take(512).copied().collect();
     open_source(Path::new("<memory>"), Source::memory(bytes), &head, options, Arc::default())
+}
+
+/// Returns an image of samples in memory, with any of the axes T, Z, C, Y, X, S; `name` stands for its path in messages.
+/// It belongs to no file.
+///
+/// # Errors
+/// [`FormatError`] if the array has other axes.
+pub fn image_in_memory(name: &Path, array: Array, voxel_size_um: VoxelSize) -> Result<Image, FormatError> {
+    let bad = |e: VolumeError| FormatError::misused(name, e.to_string(), "give axes from T, Z, C, Y, X, S");
+    let own = array.axes();
+    let order = Axes::new(Axes::canonical().iter().filter(|a| own.contains(*a)).collect()).map_err(bad)?;
+    let ordered = if order == *own { array } else { array.transpose(&order).map_err(bad)? };
+    let size = |axis| order.position(axis).and_then(|i| ordered.shape().get(i)).copied().unwrap_or(1);
+    let shape_full: Vec<usize> = Axes::canonical().iter().map(size).collect();
+    let channels = vec![Channel::default(); size(Axis::C)];
+    let data = Array::new(Axes::canonical(), shape_full.clone(), ordered.into_samples()).map_err(bad)?;
+    let (axes, shape) = squeezed(&shape_full);
+    let dtype = data.dtype();
+    let meta = ImageMeta {
+        path: name.to_owned(),
+        format: "memory".into(),
+        axes,
+        shape,
+        axes_full: Axes::canonical(),
+        levels: vec![Level { name: "0".into(), shape_full: shape_full.clone() }],
+        channels,
+        shape_full,
+        dtype,
+        voxel_size_um,
+        time_interval_secs: None,
+        compression: "none".into(),
+        byte_order: ByteOrder::NATIVE,
+        series: 0,
+        series_count: 1,
+        bits_per_sample: dtype.size_bytes() as u32 * 8,
+        display_range: None,
+        missing_planes: 0,
+        unread_pages: 0,
+    };
+    let (data, limits) = (Data::Memory(data), Limits::default());
+    Ok(Image { inner: Arc::new(Inner { meta, data, limits, counters: Arc::default() }) })
 }
 
 fn open_source(
@@ -207,6 +250,7 @@ impl Image {
         match &self.inner.data {
             Data::Tiff(stack) => stack.files.paths().map(Path::to_owned).collect(),
             Data::Npy(_) => vec![self.inner.meta.path.clone()],
+            Data::Memory(_) => Vec::new(),
         }
     }
 
@@ -245,6 +289,10 @@ impl Image {
         let samples = match &self.inner.data {
             Data::Tiff(stack) => stack.read(&meta.path, level, region)?,
             Data::Npy(npy) => npy.read(region).map_err(|f| f.at(&meta.path))?,
+            Data::Memory(array) => array
+                .crop(region)
+                .map_err(|e| FormatError::misused(&meta.path, e.to_string(), "choose a region inside the image"))?
+                .into_samples(),
         };
         Array::new(Axes::canonical(), region.size.clone(), samples)
             .map_err(|e| FormatError::misused(&meta.path, e.to_string(), "read a smaller region"))

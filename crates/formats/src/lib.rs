@@ -42,7 +42,7 @@ mod write;
 
 pub use cytoscope_storage::io_advice;
 pub use error::{FormatError, FormatErrorKind};
-pub use image::{Image, OpenOptions, open, open_bytes};
+pub use image::{Image, OpenOptions, image_in_memory, open, open_bytes};
 pub use limits::Limits;
 pub use meta::{ByteOrder, Channel, ImageMeta, Level};
 pub use preview::{label_color, preview_png};

@@ -61,7 +61,7 @@ pub(crate) trait Lanes: Copy {
             // SAFETY: the caller guarantees a CPU that supports `Self`.
             *o = unsafe { v.sum() };
         }
-        // SAFETY: `out` holds 16 values, and the load is unaligned.
+        // SAFETY: the caller guarantees a CPU that supports `Self`; `out` holds 16 values, and the load is unaligned.
         unsafe { Self::load(out.as_ptr()) }
     }
 }
@@ -287,7 +287,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn mul_then_add(self, a: Self, b: Self) -> Self {
-            // SAFETY: `fma` has the same contract as this function.
+            // SAFETY: `fma` needs AVX2, FMA and F16C, which the caller guarantees.
             unsafe { self.fma(a, b) }
         }
         #[inline(always)]
@@ -343,7 +343,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn sum(self) -> f32 {
-            // SAFETY: `to_array` has the same contract as this function.
+            // SAFETY: `to_array` needs AVX2, FMA and F16C, which the caller guarantees.
             unsafe { self.to_array() }.iter().sum()
         }
         #[inline(always)]
@@ -461,12 +461,12 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn mul_then_add(self, a: Self, b: Self) -> Self {
-            // SAFETY: `fma` has the same contract as this function.
+            // SAFETY: `fma` needs AVX-512 F, which the caller guarantees.
             unsafe { self.fma(a, b) }
         }
         #[inline(always)]
         unsafe fn fma_three(vectors: [Self; 3], x: *const f32, sums: [Self; 3]) -> [Self; 3] {
-            // SAFETY: the caller guarantees AVX-512 F and a readable value at `x`, as the function requires.
+            // SAFETY: the caller guarantees AVX-512 F and a readable value at `x`.
             unsafe { fma_three(vectors, x, sums) }
         }
         #[inline(always)]

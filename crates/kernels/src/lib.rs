@@ -65,6 +65,15 @@ pub enum KernelError {
         /// The actual value.
         got: String,
     },
+    /// Packed weights were run by another instruction set than the one they were packed for, which reads them in
+    /// another order.
+    #[error("weights packed for {packed} cannot be run by {running}: pack them for {running}")]
+    PackedForOtherIsa {
+        /// Instruction set that the weights were packed for.
+        packed: Isa,
+        /// Instruction set that was asked to run them.
+        running: Isa,
+    },
 }
 
 pub(crate) fn check_len(what: &'static str, got: usize, expected: usize) -> Result<(), KernelError> {
@@ -78,6 +87,11 @@ pub(crate) fn check_that(
     got: impl ToString,
 ) -> Result<(), KernelError> {
     if ok { Ok(()) } else { Err(KernelError::Mismatch { what, expected: expected.to_string(), got: got.to_string() }) }
+}
+
+/// Checks that weights are run by the instruction set that they were packed for.
+pub(crate) fn check_isa(packed: Isa, running: Isa) -> Result<(), KernelError> {
+    if packed == running { Ok(()) } else { Err(KernelError::PackedForOtherIsa { packed, running }) }
 }
 
 /// Checks that two layouts are for images of the same shape; borders may differ.

@@ -41,9 +41,15 @@ impl<'a, T> Shared<'a, T> {
     }
 }
 
+/// Returns the number of threads that tasks run on. Under Miri, which rejects the integer-to-pointer casts and detached
+/// threads of rayon's pool, it is 1 and the pool is never started.
+pub(crate) fn thread_count() -> usize {
+    if cfg!(miri) { 1 } else { rayon::current_num_threads() }
+}
+
 /// Runs `task(i)` for `i` in `0..count`, on the current rayon pool if it has more than one thread.
 pub(crate) fn for_each(count: usize, task: impl Fn(usize) + Sync + Send) {
-    if rayon::current_num_threads() <= 1 || count <= 1 {
+    if thread_count() <= 1 || count <= 1 {
         (0..count).for_each(task);
     } else {
         (0..count).into_par_iter().for_each(task);

@@ -1,8 +1,9 @@
-//! The files of a package: in a folder, in a zip, or a single file.
+//! The files of a package: in a folder, in a zip, a single file, or in memory.
 
 use super::{FileRef, MAX_FILE_BYTES, MAX_FILES, MAX_RDF_BYTES, PackageError};
 use cytoscope_storage::read::{open_inside, open_regular, refusal};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
@@ -31,6 +32,13 @@ pub enum Files {
     },
     /// A single file.
     Single(PathBuf),
+    /// Files in memory.
+    Memory {
+        /// Name of the package in messages; there is no file at this path.
+        path: PathBuf,
+        /// Contents by file name.
+        contents: Arc<BTreeMap<String, Vec<u8>>>,
+    },
 }
 
 /// File names that a description may have.
@@ -69,7 +77,7 @@ impl Files {
     /// Returns the path that messages show.
     pub fn path(&self) -> &Path {
         match self {
-            Self::Folder(path) | Self::Single(path) | Self::Zip { path, .. } => path,
+            Self::Folder(path) | Self::Single(path) | Self::Zip { path, .. } | Self::Memory { path, .. } => path,
         }
     }
 
@@ -102,6 +110,7 @@ impl Files {
         let mut names = Vec::new();
         match self {
             Self::Single(path) => names.extend(path.file_name().map(|n| n.to_string_lossy().into_owned())),
+            Self::Memory { contents, .. } => names.extend(contents.keys().cloned()),
             Self::Folder(folder) => {
                 for entry in std::fs::read_dir(folder).map_err(|e| PackageError::io(folder, e))? {
                     let entry = entry.map_err(|e| PackageError::io(folder, e))?;
@@ -158,6 +167,13 @@ impl Files {
                 read_bounded(open_regular(path), limit, &mut bytes)
                     .map_err(|e| PackageError::io(path, e))?
                     .map_or(Ok(()), |size| Err(too_large(size)))?;
+            }
+            Self::Memory { contents, .. } => {
+                let content = contents.get(local).ok_or_else(missing)?;
+                if content.len() as u64 > limit {
+                    return Err(too_large(content.len() as u64));
+                }
+                bytes.extend_from_slice(content);
             }
             Self::Folder(folder) => {
                 let not_read = |error: std::io::Error| match (refusal(&error), error.kind()) {

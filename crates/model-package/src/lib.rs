@@ -112,7 +112,11 @@ impl Package {
         if is_onnx && path.is_file() {
             return Self::open_onnx(path);
         }
-        let files = Files::open(path)?;
+        Self::of_files(path, Files::open(path)?)
+    }
+
+    /// Reads a package from its files; `path` is the path that it was opened by.
+    fn of_files(path: &Path, files: Files) -> Result<Self, PackageError> {
         let (rdf_name, bytes) = files.description()?;
         let text = String::from_utf8(bytes).map_err(|_| PackageError::bad(path, &rdf_name, "is not UTF-8 text"))?;
         let rdf = yaml::parse(&text).map_err(|problem| PackageError::bad(path, &rdf_name, problem))?;

@@ -1,10 +1,10 @@
 //! Writing a bioimage.io 0.5 package.
 
-use super::files::sha256;
+use super::files::{Files, sha256};
 use super::write_tensor::{Entry, Tensors};
 use super::{
-    LAYOUT, LAYOUT_KEY, MAX_RDF_BYTES, OLD_FLOAT_KEY, PackageError, QUANTIZED_KEY, QUANTIZED_WEIGHTS, TensorSpec,
-    Tolerance,
+    LAYOUT, LAYOUT_KEY, MAX_RDF_BYTES, OLD_FLOAT_KEY, Package, PackageError, QUANTIZED_KEY, QUANTIZED_WEIGHTS,
+    TensorSpec, Tolerance,
 };
 use cytoscope_graph::{EXPORT_OPSET, Graph, Tensor, npy};
 use cytoscope_storage::folder::{self, Replaced};
@@ -14,6 +14,7 @@ use cytoscope_storage::{MARKER, Manifest, ManifestFile, Overwrite, StorageError,
 use serde_json::{Map, Value, json};
 use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 /// The kind of a package folder in its marker file.
 pub const PACKAGE_KIND: &str = "package";
@@ -119,6 +120,16 @@ impl PackageBuilder {
         let existed = std::fs::symlink_metadata(path).is_ok();
         atomic_write(path, &bytes)?;
         Ok(if existed { Replaced::Ours } else { Replaced::Nothing })
+    }
+
+    /// Returns the package that [`PackageBuilder::save`] followed by [`Package::open`] gives, without writing it to
+    /// disk. `name` stands for its path in messages.
+    ///
+    /// # Errors
+    /// [`PackageError`] if the graph has no ONNX form, or the description violates the specification.
+    pub fn in_memory(&self, name: &Path) -> Result<Package, PackageError> {
+        let contents = self.files(&InheritedContent::default(), name)?.into_iter().collect();
+        Package::of_files(name, Files::Memory { path: name.to_owned(), contents: Arc::new(contents) })
     }
 
     /// Returns names and contents of all files, in a fixed order.

@@ -1,8 +1,8 @@
 //! The compute devices of this machine, and the choice among them for a model.
 
-use crate::predict::PredictJob;
+use crate::predict::PredictOptions;
 use crate::verify::{Verification, verify, wrong_result};
-use crate::{Context, Event, JobError, JobErrorKind, Model, user_folder};
+use crate::{Context, DeviceInUse, Event, JobError, JobErrorKind, Model, user_folder};
 use cytoscope_engine::select::{self, Cache, Measurement, Probe};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, DeviceRequest, Engine, EngineError};
 pub use cytoscope_engine_burn::probe::Kind as GpuKind;
@@ -65,7 +65,7 @@ impl SelectedEngine {
     /// Emits [`Event::Device`].
     pub(crate) fn report(&self, context: &Context) {
         let DeviceChoice { id, name, why, .. } = &self.choice;
-        context.emit(&Event::Device { id: *id, name: name.clone(), why: why.clone() });
+        context.emit(&Event::Device(DeviceInUse { id: *id, name: name.clone(), why: why.clone() }));
     }
 }
 
@@ -134,12 +134,12 @@ impl Devices {
         context: &Context,
         model: &Model,
         request: DeviceRequest,
-        job: &PredictJob,
+        options: &PredictOptions,
     ) -> Result<SelectedEngine, JobError> {
         if let DeviceRequest::Device(id) = request {
             let engine = self.engine(id)?;
-            let precision = model.precision_on(id, job.precision);
-            return match verify(context, model, engine.as_ref(), precision, job.threads) {
+            let precision = model.precision_on(id, options.precision);
+            return match verify(context, model, engine.as_ref(), precision, options.threads) {
                 Ok(Verification::Differs { how }) => Err(wrong_result(model, engine.as_ref(), &how)),
                 Err(error) if error.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled),
                 // If the network does not run at all, predicting the stack reports that, and another device may take
@@ -162,7 +162,7 @@ impl Devices {
                 None => unusable.push(device.clone()),
             }
         }
-        let precision = |device| model.precision_on(device, job.precision);
+        let precision = |device| model.precision_on(device, options.precision);
         let edge: [usize; 3] = std::array::from_fn(|a| {
             if a == 0 && model.spatial_axes == 2 {
                 1
@@ -176,19 +176,19 @@ impl Devices {
             context.note(format!("comparing {} devices on a tile of {edge:?} voxels", engines.len()));
         }
         let compile = |engine: &dyn Engine| {
-            let options = CompileOptions {
+            let compile = CompileOptions {
                 precision: precision(engine.device().id),
-                threads: job.threads,
+                threads: options.threads,
                 memory_budget_bytes: None,
                 recorder: Recorder::totals_only(),
                 interrupt: context.interrupt(),
             };
-            model.compile(engine, &shape, &options)
+            model.compile(engine, &shape, &compile)
         };
         let probe = Probe {
             fingerprint: &model.fingerprint,
             inputs: &inputs,
-            threads: job.threads,
+            threads: options.threads,
             precision: &precision,
             compile: &compile,
         };
@@ -198,7 +198,7 @@ impl Devices {
             let place = engines.iter().position(|e| e.device().id == choice.device);
             let place = place.ok_or_else(|| EngineError::BadDevice { text: choice.device.to_string() })?;
             let engine = engines.swap_remove(place);
-            let reason = match verify(context, model, engine.as_ref(), precision(choice.device), job.threads) {
+            let reason = match verify(context, model, engine.as_ref(), precision(choice.device), options.threads) {
                 Err(error) if error.kind() == JobErrorKind::Cancelled => return Err(JobError::Cancelled),
                 Ok(Verification::Differs { how }) if engines.is_empty() => {
                     return Err(wrong_result(model, engine.as_ref(), &how));
@@ -221,13 +221,13 @@ impl Devices {
         &self,
         context: &Context,
         model: &Model,
-        job: &PredictJob,
+        options: &PredictOptions,
         failed: &SelectedEngine,
         error: &EngineError,
     ) -> Result<SelectedEngine, JobError> {
         let engine = self.engine(DeviceId::Cpu)?;
-        let precision = model.precision_on(DeviceId::Cpu, job.precision);
-        if let Ok(Verification::Differs { how }) = verify(context, model, engine.as_ref(), precision, job.threads) {
+        let precision = model.precision_on(DeviceId::Cpu, options.precision);
+        if let Ok(Verification::Differs { how }) = verify(context, model, engine.as_ref(), precision, options.threads) {
             return Err(wrong_result(model, engine.as_ref(), &how));
         }
         Ok(SelectedEngine::new(

@@ -6,7 +6,6 @@ use cytoscope_graph::Interrupt;
 use cytoscope_profile::Recorder;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -67,7 +66,7 @@ impl CancelToken {
     }
 }
 
-/// What a job reports while it runs.
+/// What every job reports while it runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -81,72 +80,13 @@ pub enum Event {
         count: usize,
     },
     /// Progress of a stage.
-    Progress {
-        /// Name of the stage.
-        stage: Cow<'static, str>,
-        /// Number of units done.
-        done: u64,
-        /// Total number of units.
-        total: u64,
-        /// What the units are, such as `voxels`.
-        unit: Cow<'static, str>,
-        /// Units per second so far.
-        rate: f64,
-        /// Remaining seconds at that rate.
-        eta_secs: f64,
-    },
+    Progress(StageProgress),
     /// The device that the job runs on; reported again if the job moves to another device.
-    Device {
-        /// The device.
-        id: DeviceId,
-        /// The device's name.
-        name: String,
-        /// Why it was chosen.
-        why: String,
-    },
+    Device(DeviceInUse),
     /// A note to the user.
     Note {
         /// The text, a sentence.
         message: String,
-    },
-    /// A training run was planned, at its start or after a change of its budget.
-    Planned(TrainingPlan),
-    /// Training steps were completed.
-    #[serde(rename = "learned")]
-    TrainingSteps {
-        /// Number of completed steps.
-        step: u64,
-        /// Planned number of steps.
-        steps: u64,
-        /// Mean loss since the previous event.
-        loss: f64,
-        /// Learning rate.
-        rate: f64,
-        /// Mean seconds per step.
-        step_secs: f64,
-        /// Seconds of that spent waiting for training data.
-        stalled_secs: f64,
-    },
-    /// The network in training was scored on the validation set.
-    Validated {
-        /// Number of completed steps.
-        step: u64,
-        /// The validation score that selects the best checkpoint; larger is better.
-        score: f64,
-        /// All scores by name.
-        scores: BTreeMap<String, f64>,
-        /// Whether it is the best score so far.
-        best: bool,
-    },
-    /// A preview of the network in training on a validation image, with ground truth and prediction.
-    #[serde(rename = "pictured")]
-    ValidationPreview {
-        /// Number of completed steps.
-        step: u64,
-        /// Path of the PNG. Later previews overwrite it, and it is deleted when training ends.
-        path: PathBuf,
-        /// Caption of the preview.
-        caption: String,
     },
     /// Work on an input is finished.
     Finished {
@@ -165,50 +105,52 @@ pub enum Event {
 }
 
 impl Event {
-    /// Writes the event to the log; progress and training steps are too many for it.
+    /// Writes the event to the log; progress is too frequent for it.
     fn log(&self) {
         match self {
             Event::Started { input, index, count } => tracing::info!(?input, index, count, "input started"),
-            Event::Device { id, name, why } => tracing::info!(device = %id, ?name, ?why, "device chosen"),
+            Event::Device(DeviceInUse { id, name, why }) => tracing::info!(device = %id, ?name, ?why, "device chosen"),
             Event::Note { message } => tracing::info!("note: {message}"),
-            Event::Validated { step, score, best, .. } => tracing::info!(step, score, best, "validated"),
             Event::Finished { input, outputs } => tracing::info!(?input, ?outputs, "input finished"),
             Event::Failed { input, reason } => tracing::error!(?input, "input failed: {reason}"),
-            Event::Progress { .. } | Event::TrainingSteps { .. } | Event::ValidationPreview { .. } => {}
-            Event::Planned(plan) => tracing::info!(?plan, "training planned"),
+            Event::Progress(_) => {}
         }
     }
 }
 
-/// The plan of a training run.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct TrainingPlan {
-    /// Number of trainable parameters.
-    pub parameters: usize,
-    /// Measured duration of a step in seconds.
-    pub step_secs: f64,
-    /// Measured duration of a validation in seconds; 0 without a validation set.
-    pub validation_secs: f64,
-    /// Planned number of steps.
-    pub steps: u64,
-    /// Planned number of epochs.
-    pub epochs: f64,
-    /// Estimated duration of the steps and validations in minutes.
-    pub minutes: f64,
-    /// Memory of a step's activations in bytes.
-    pub activation_bytes: u64,
+/// Progress of a stage of a job.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct StageProgress {
+    /// Name of the stage.
+    pub stage: Cow<'static, str>,
+    /// Number of units done.
+    pub done: u64,
+    /// Total number of units.
+    pub total: u64,
+    /// What the units are, such as `voxels`.
+    pub unit: Cow<'static, str>,
+    /// Units per second so far.
+    pub rate: f64,
+    /// Remaining seconds at that rate.
+    pub eta_secs: f64,
 }
 
-impl TrainingPlan {
-    /// Returns the plan as text for the user.
-    pub fn sentence(&self) -> String {
-        let Self { parameters, step_secs, validation_secs, steps, epochs, minutes, activation_bytes } = self;
-        format!(
-            "{parameters} trainable parameters; a step takes {step_secs:.2} s, a validation {validation_secs:.1} s; \
-             {steps} steps are planned ({epochs:.1} epochs, about {minutes:.0} minutes); {:.0} MiB for activations.",
-            *activation_bytes as f64 / f64::from(1 << 20),
-        )
+impl StageProgress {
+    /// Returns the part of the stage that is done, from 0 to 1.
+    pub fn share(&self) -> f32 {
+        if self.total == 0 { 0.0 } else { (self.done as f64 / self.total as f64) as f32 }
     }
+}
+
+/// The device that a job computes on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeviceInUse {
+    /// The device.
+    pub id: DeviceId,
+    /// The device's name.
+    pub name: String,
+    /// Why it was chosen.
+    pub why: String,
 }
 
 /// The environment that a job runs in: cancellation, events and time measurement.
@@ -306,14 +248,14 @@ impl Meter<'_> {
     fn report(&self) {
         let rate = self.done.saturating_sub(self.earlier) as f64 / self.start.elapsed().as_secs_f64().max(1e-9);
         let left = (self.total - self.done) as f64;
-        self.context.emit(&Event::Progress {
+        self.context.emit(&Event::Progress(StageProgress {
             stage: Cow::Borrowed(self.stage),
             done: self.done,
             total: self.total,
             unit: Cow::Borrowed(self.unit),
             rate,
             eta_secs: if rate > 0.0 { left / rate } else { 0.0 },
-        });
+        }));
     }
 }
 
@@ -321,27 +263,6 @@ impl Meter<'_> {
 mod tests {
     use super::*;
     use std::time::Duration;
-
-    #[test]
-    fn a_plan_keeps_its_figures_in_json_and_states_them() {
-        let plan = TrainingPlan {
-            parameters: 336_850,
-            step_secs: 0.5,
-            validation_secs: 12.5,
-            steps: 800,
-            epochs: 4.0,
-            minutes: 7.5,
-            activation_bytes: 256 << 20,
-        };
-        let json = serde_json::to_value(Event::Planned(plan)).unwrap();
-        assert_eq!((&json["event"], &json["steps"]), (&"planned".into(), &800.into()));
-        assert_eq!(serde_json::from_value::<Event>(json).unwrap(), Event::Planned(plan));
-        assert_eq!(
-            plan.sentence(),
-            "336850 trainable parameters; a step takes 0.50 s, a validation 12.5 s; 800 steps are planned \
-             (4.0 epochs, about 8 minutes); 256 MiB for activations."
-        );
-    }
 
     #[test]
     fn a_deadline_affects_one_token_and_cancel_affects_all() {

@@ -1,9 +1,9 @@
 //! Jobs: predict, segment, measure, convert, evaluate and quantize, from input files to output files.
 //!
-//! The crate owns [`PredictJob`] (stacks to labels, maps and tables), [`Model`] (a package that is ready to run),
-//! [`devices`] (the compute devices of this machine and the choice among them), and what all long jobs share:
-//! [`Context`] with progress, cancellation and spans. A job is a value that can be serialized, sent to the worker and
-//! run again; a provenance record contains one.
+//! The crate owns [`PredictJob`] (stacks to labels, maps and tables), [`predict_volume`] (the same in memory), [`Model`]
+//! (a package that is ready to run), [`devices`] (the compute devices of this machine and the choice among them), and
+//! what all long jobs share: [`Context`] with progress, cancellation and spans. A job is a value that can be serialized,
+//! sent to the worker and run again; a provenance record contains one ([`provenance::Provenance::rerun`]).
 //!
 //! Stacks are read, predicted and written in slabs, with temporary files in between, so that memory use does not grow
 //! with the number of slices. Jobs fail with [`JobError`]; its [`JobError::kind`] determines the exit code of the
@@ -27,6 +27,7 @@ pub mod packages;
 pub mod predict;
 pub mod provenance;
 pub mod quantize;
+mod rerun;
 pub mod results;
 mod segment;
 mod spool;
@@ -34,17 +35,20 @@ mod stack;
 mod tensors;
 mod verify;
 mod wire;
-pub mod worker;
 
 pub use artifact::{Artifact, ArtifactKind};
 pub use convert::ConvertJob;
 pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};
 pub use error::{JobError, JobErrorKind, model_error_message, with_name};
 pub use evaluate::{EvaluateJob, EvaluateReport, Ignored, PairReport};
-pub use job::{CancelToken, Context, Event, MAX_THREADS, Meter, TrainingPlan, check_threads};
+pub use job::{CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, StageProgress, check_threads};
 pub use measure::{MeasureJob, MeasureReport};
 pub use model::{Model, ModelTask, find_model, log_folder, model_folders, user_folder};
-pub use predict::{InputFailure, InputReport, Output, PredictJob, PredictOutcome};
+pub use predict::{
+    InputFailure, InputReport, Output, PredictJob, PredictOptions, PredictOutcome, PredictedVolume, VolumeOutputs,
+    predict_volume,
+};
+pub use rerun::Rerun;
 pub use segment::{LabelFormat, SegmentJob, SegmentReport};
 pub use stack::Extents;
 pub use verify::Verification;

@@ -1,7 +1,7 @@
 //! Measurement of existing labels, such as manually corrected ones.
 
 use crate::predict::files::table_text;
-use crate::predict::one::{channel_name, check_voxel_size};
+use crate::predict::resolve::{channel_name, check_voxel_size};
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, provenance, results};

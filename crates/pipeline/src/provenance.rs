@@ -4,6 +4,7 @@ use crate::diameter::ObjectDiameter;
 use crate::predict::{InputReport, PredictJob};
 use crate::results::FileRecord;
 use crate::{Artifact, ArtifactKind, JobError, Model};
+use cytoscope_engine::Precision;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::resolved;
 use cytoscope_storage::{Overwrite, StorageError};
@@ -37,6 +38,9 @@ pub struct Provenance {
     pub derived: Vec<FileRecord>,
     /// The device it ran on and why it was chosen.
     pub device: serde_json::Value,
+    /// Precision of the network; earlier versions do not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
     /// The object diameter used, for models that declare one.
     #[serde(default)]
     pub diameter: Option<ObjectDiameter>,
@@ -126,38 +130,8 @@ pub(crate) fn fingerprint(job: &PredictJob, model: &str, files: &[InputRecord]) 
     Ok(Sha256::digest(text).iter().take(16).map(|b| format!("{b:02x}")).collect())
 }
 
-impl Provenance {
-    /// Returns what differs from when the recorded result was made (program, model or input), one sentence each.
-    ///
-    /// # Errors
-    /// [`JobError`] if the model is missing or cannot be read.
-    pub fn differences(&self) -> Result<Vec<String>, JobError> {
-        let mut found = Vec::new();
-        let program = program();
-        if self.program != program {
-            found.push(format!("the recorded result was made by {}, this is {program}", self.program));
-        }
-        let model = Model::load(&self.job.model)?;
-        if model.fingerprint != self.model.fingerprint {
-            found.push(format!(
-                "the model {} ({}) is not the one that made the recorded result (fingerprint {}, recorded {})",
-                model.name,
-                model.path.display(),
-                model.fingerprint,
-                self.model.fingerprint
-            ));
-        }
-        // The job's paths are absolute.
-        for input in &self.job.inputs {
-            if let Some(change) = self.input.change(&InputRecord::of(input)) {
-                found.push(format!("the input {} {change}", input.display()));
-            }
-        }
-        Ok(found)
-    }
-}
-
-fn program() -> String {
+/// Returns the name and version of this program, as in a record.
+pub(crate) fn program() -> String {
     format!("cytoscope {}", env!("CARGO_PKG_VERSION"))
 }
 
@@ -168,6 +142,7 @@ pub(crate) struct Parts<'a> {
     /// The input as it was before it was read.
     pub input: InputRecord,
     pub fingerprint: &'a str,
+    pub precision: Precision,
     pub report: &'a InputReport,
     pub outputs: Vec<FileRecord>,
 }
@@ -177,7 +152,7 @@ pub(crate) struct Parts<'a> {
 /// # Errors
 /// [`JobError::Storage`] if it cannot be written.
 pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
-    let Parts { job, model, input, fingerprint, report, outputs } = parts;
+    let Parts { job, model, input, fingerprint, precision, report, outputs } = parts;
     // Absolute, so that the record can be run again from any folder.
     let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned());
     let unwritable = |e: serde_json::Error| JobError::Panicked(format!("provenance: {e}"));
@@ -207,6 +182,7 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
         derived: read(path).map(|r| r.derived).unwrap_or_default(),
         outputs,
         device: serde_json::to_value(&report.device).map_err(unwritable)?,
+        precision: Some(precision),
         diameter: report.diameter,
         plan: serde_json::to_value(&report.plan).map_err(unwritable)?,
         objects: report.objects.clone(),

@@ -2,8 +2,9 @@
 
 use crate::predict::files::{label_writer, table_text};
 use crate::predict::label::{self, MapSource};
-use crate::predict::one::{channel_name, check_voxel_size};
+use crate::predict::resolve::{channel_name, check_voxel_size};
 use crate::results::Publication;
+use crate::spool::Scratch;
 use crate::stack::{Extents, Stack};
 use crate::{Artifact, ArtifactKind, Context, JobError, provenance, results};
 use cytoscope_formats::{ImageMeta, OpenOptions, StackWriter};
@@ -58,7 +59,7 @@ pub struct SegmentJob {
 pub enum LabelFormat {
     /// 16-bit ImageJ TIFF, or 32-bit OME-TIFF if there are more objects than 16 bits can number.
     Tiff,
-    /// Raw 32-bit little-endian numbers, axes Z, Y, X, without a header; read by [`crate::worker::LabelArray`].
+    /// Raw 32-bit little-endian numbers, axes Z, Y, X, without a header.
     RawU32,
 }
 
@@ -205,8 +206,9 @@ impl SegmentJob {
         let voxel_um = meta.voxel_size_um.zyx_or_unit();
         let zyx = extents.zyx;
         let maps = [self.channel, seed_channel];
+        let scratch = Scratch::Folder(&folder);
         let mut labels =
-            label::label(context, &mut FileMap(stack), maps, voxel_um, &self.options, label::OVERLAP_UM, &folder)?;
+            label::label(context, &mut FileMap(stack), maps, voxel_um, &self.options, label::OVERLAP_UM, scratch)?;
         let min_voxels = (self.options.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
         labels.filter_objects(context, min_voxels, self.options.drop_border)?;
         let objects = labels.count;

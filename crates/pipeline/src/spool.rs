@@ -1,48 +1,118 @@
-//! Volumes in temporary files, written and read slice by slice, so that memory use does not grow with their size.
+//! Volumes written and read slice by slice: in temporary files, so that memory use does not grow with their size, or in
+//! memory.
 
 use crate::JobError;
 use bytemuck::Pod;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::marker::PhantomData;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Slices of `slice_len` values in an unnamed temporary file, which the system removes even if the process is killed.
+/// Where a spool stores its slices.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Scratch<'a> {
+    /// In a temporary file in this folder. For a job, it is the output folder: if it has no space for the spool, the
+    /// outputs would not fit either.
+    Folder(&'a Path),
+    /// In memory.
+    Memory,
+}
+
+/// Slices of `slice_len` values.
 pub(crate) struct Spool<T> {
-    file: File,
-    folder: PathBuf,
+    store: Store<T>,
     slice_len: usize,
-    of: PhantomData<T>,
+}
+
+enum Store<T> {
+    /// An unnamed temporary file, which the system removes even if the process is killed.
+    File {
+        file: File,
+        folder: PathBuf,
+    },
+    Memory(Vec<T>),
 }
 
 impl<T: Pod> Spool<T> {
-    /// Creates a spool in `folder`. This is the output folder: if it has no space for the spool, the outputs would not
-    /// fit either.
-    pub(crate) fn new(folder: &Path, slice_len: usize) -> Result<Self, JobError> {
-        let file = tempfile::tempfile_in(folder).map_err(|error| JobError::Io { path: folder.to_owned(), error })?;
-        Ok(Self { file, folder: folder.to_owned(), slice_len, of: PhantomData })
-    }
-
-    fn io(&self, error: std::io::Error) -> JobError {
-        JobError::Io { path: self.folder.clone(), error }
-    }
-
-    fn seek(&mut self, slice: usize) -> Result<(), JobError> {
-        let at = (slice as u64).saturating_mul((self.slice_len * size_of::<T>()) as u64);
-        self.file.seek(SeekFrom::Start(at)).map(|_| ()).map_err(|e| self.io(e))
+    /// Creates an empty spool.
+    ///
+    /// # Errors
+    /// [`JobError::Io`] if the temporary file cannot be created.
+    pub(crate) fn new(scratch: Scratch<'_>, slice_len: usize) -> Result<Self, JobError> {
+        let store = match scratch {
+            Scratch::Memory => Store::Memory(Vec::new()),
+            Scratch::Folder(folder) => {
+                let io = |error| JobError::Io { path: folder.to_owned(), error };
+                Store::File { file: tempfile::tempfile_in(folder).map_err(io)?, folder: folder.to_owned() }
+            }
+        };
+        Ok(Self { store, slice_len })
     }
 
     /// Writes whole slices, starting with number `slice`.
     pub(crate) fn write(&mut self, slice: usize, values: &[T]) -> Result<(), JobError> {
-        self.seek(slice)?;
-        self.file.write_all(bytemuck::cast_slice(values)).map_err(|e| self.io(e))
+        let first = slice.saturating_mul(self.slice_len);
+        match &mut self.store {
+            Store::File { file, folder } => seek::<T>(file, first)
+                .and_then(|()| file.write_all(bytemuck::cast_slice(values)))
+                .map_err(|error| JobError::Io { path: folder.clone(), error }),
+            Store::Memory(held) => {
+                let end = first.saturating_add(values.len());
+                if held.len() < end {
+                    held.resize(end, T::zeroed());
+                }
+                held.get_mut(first..end).ok_or_else(|| incomplete(slice))?.copy_from_slice(values);
+                Ok(())
+            }
+        }
     }
 
     /// Reads slices into `values`, which is resized to fit.
     pub(crate) fn read(&mut self, slices: Range<usize>, values: &mut Vec<T>) -> Result<(), JobError> {
-        self.seek(slices.start)?;
+        let first = slices.start.saturating_mul(self.slice_len);
         values.resize(slices.len() * self.slice_len, T::zeroed());
-        self.file.read_exact(bytemuck::cast_slice_mut(values)).map_err(|e| self.io(e))
+        match &mut self.store {
+            Store::File { file, folder } => seek::<T>(file, first)
+                .and_then(|()| file.read_exact(bytemuck::cast_slice_mut(values)))
+                .map_err(|error| JobError::Io { path: folder.clone(), error }),
+            Store::Memory(held) => {
+                let end = first.saturating_add(values.len());
+                values.copy_from_slice(held.get(first..end).ok_or_else(|| incomplete(slices.start))?);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Moves to the value with this number.
+fn seek<T>(file: &mut File, value: usize) -> std::io::Result<()> {
+    let at = (value as u64).saturating_mul(size_of::<T>() as u64);
+    file.seek(SeekFrom::Start(at)).map(|_| ())
+}
+
+/// The error of a slice that was never written.
+fn incomplete(slice: usize) -> JobError {
+    JobError::Panicked(format!("spool: slice {slice} was not written"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn slices_are_read_as_written_from_a_file_and_from_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        for scratch in [Scratch::Folder(folder.path()), Scratch::Memory] {
+            let mut spool = Spool::<f32>::new(scratch, 2).unwrap();
+            spool.write(1, &[3.0, 4.0, 5.0, 6.0]).unwrap();
+            spool.write(0, &[1.0, 2.0]).unwrap();
+            let mut values = Vec::new();
+            spool.read(0..3, &mut values).unwrap();
+            assert_eq!(values, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+            spool.read(2..3, &mut values).unwrap();
+            assert_eq!(values, [5.0, 6.0]);
+            assert!(spool.read(3..4, &mut values).is_err());
+        }
     }
 }

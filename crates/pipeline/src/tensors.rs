@@ -2,7 +2,7 @@
 
 use crate::JobError;
 use crate::ops::{self, Reference, Statistics, Volume};
-use crate::predict::one::softmax_channels;
+use crate::predict::postprocess::softmax_channels;
 use cytoscope_graph::{ElementType, Graph, GraphError, Tensor};
 use cytoscope_model_package::{AxisKind, Processing, TensorSpec};
 use cytoscope_volume::Samples;

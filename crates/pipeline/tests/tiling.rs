@@ -104,7 +104,7 @@ proptest! {
         let fixture = Fixture::new(shape, seed);
         let model = fixture.path("model");
         save_package(&static_network(kind), &model);
-        let crop = |tile| TileRequest { tile: Some(tile), overlap: None, blend: Some(Blend::Crop) };
+        let crop = |tile| TileRequest { tile: Some(tile), overlap: None, blend: Some(Blend::Crop), ..TileRequest::default() };
         let (whole, plan) = fixture.predict(&model, crop([80; 3]), "whole");
         prop_assert!((0..3).all(|a| plan.tile[a] >= shape[a]), "{:?} is not untiled for {:?}", plan.tile, shape);
         let (halo, step) = (plan.halo, plan.step);
@@ -207,7 +207,12 @@ fn gaussian_tiles_are_monais_sliding_window() {
         let fixture = Fixture::new(shape, 300 + i as u64);
         let model = fixture.path("model");
         save_package(&graph, &model);
-        let request = TileRequest { tile: Some(roi), overlap: Some(overlap), blend: Some(Blend::Gaussian) };
+        let request = TileRequest {
+            tile: Some(roi),
+            overlap: Some(overlap),
+            blend: Some(Blend::Gaussian),
+            ..TileRequest::default()
+        };
         let (got, plan) = fixture.predict(&model, request, "out");
         assert_eq!(plan.tile, roi, "the requested tile is used");
         let wanted = monai_sliding_window(&graph, &fixture.values, shape, roi, overlap);
@@ -227,7 +232,12 @@ fn a_constant_stays_constant_for_any_windows() {
     save_package(&graph, &model);
     let expected = (1.0 / (1.0 + 2f64.exp())) as f32;
     for overlap in [0.0, 0.3, 0.75] {
-        let request = TileRequest { tile: Some([5, 9, 11]), overlap: Some(overlap), blend: Some(Blend::Gaussian) };
+        let request = TileRequest {
+            tile: Some([5, 9, 11]),
+            overlap: Some(overlap),
+            blend: Some(Blend::Gaussian),
+            ..TileRequest::default()
+        };
         let (got, _) = fixture.predict(&model, request, "out");
         let worst = got.iter().map(|v| (v - expected).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-6, "overlap {overlap}: {worst}");

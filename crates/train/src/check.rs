@@ -52,9 +52,6 @@ impl CheckReport {
 }
 
 impl CheckJob {
-    /// Name of the job in the worker protocol.
-    pub const KIND: &'static str = "train-check";
-
     /// Runs the job. Unusable pairs, or files that form no pair, are not errors: the report lists them as problems.
     ///
     /// # Errors

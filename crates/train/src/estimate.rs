@@ -66,9 +66,6 @@ impl Estimate {
 }
 
 impl EstimateJob {
-    /// Name of the job in the worker protocol.
-    pub const KIND: &'static str = "train-estimate";
-
     /// Runs the job.
     ///
     /// # Errors

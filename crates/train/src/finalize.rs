@@ -1,5 +1,6 @@
 //! The end of a training run: tuning of segmentation settings, the package, quantization, and scores of both networks.
 
+use crate::candidate::Candidate;
 use crate::checkpoint::TrainState;
 use crate::curves;
 use crate::error::io_error;
@@ -73,7 +74,8 @@ impl Training<'_> {
         if self.tunes_segmentation() {
             context.note("Tuning the segmentation settings.");
             let channel = package::seed_channel(self.start.target);
-            let maps = tuning::predict_maps(&context.cancel, self.devices, &self.validator, &chosen, channel, None)?;
+            let candidate = Candidate::load(&context.cancel, self.devices, &chosen, None, self.job.threads)?;
+            let maps = tuning::predict_maps(&context.cancel, &self.validator, &candidate, channel, None)?;
             let until = end.map(|end| deadline_for_share(end, TUNING_SHARE));
             let found =
                 tuning::tune(&context.cancel, &self.validator, &maps, &self.segment, TuneEffort::Thorough, until)?;
@@ -94,14 +96,8 @@ impl Training<'_> {
         if !self.validator.is_empty() {
             let mut on_case = |case: usize, made: &[f32]| thumbnails.push(self.previews.thumbnail(case, made));
             let precision = Some(Precision::F32);
-            after = Some(self.validator.score_with(
-                &context.cancel,
-                self.devices,
-                &float,
-                precision,
-                None,
-                &mut on_case,
-            )?);
+            let candidate = Candidate::load(&context.cancel, self.devices, &float, precision, self.job.threads)?;
+            after = Some(self.validator.score_with(&context.cancel, &candidate, None, &mut on_case)?);
         }
         let record = self.record(&state, before.as_ref(), parameters);
         let examples = self.examples(before.as_ref(), &thumbnails_before, after.as_ref(), &thumbnails);
@@ -275,7 +271,9 @@ impl Training<'_> {
                     tile_times: report.tile_times,
                 };
                 let Some(after) = after else { return Ok((true, None, quantized)) };
-                let int8 = self.validator.score(&cancel, self.devices, &out, Some(Precision::Int8))?;
+                let precision = Some(Precision::Int8);
+                let candidate = Candidate::load(&cancel, self.devices, &out, precision, self.job.threads)?;
+                let int8 = self.validator.score(&cancel, &candidate)?;
                 let accurate = int8.score + INT8_LOSS >= after.score && floor.is_none_or(|floor| int8.score >= floor);
                 if !accurate {
                     self.context.note(format!(

@@ -2,6 +2,7 @@
 
 use crate::checkpoint::{CheckpointSummary, RunFolder};
 use crate::config::TrainConfig;
+use crate::event::TrainSink;
 use crate::history::History;
 use crate::train;
 use crate::validator::PairScore;
@@ -136,9 +137,6 @@ impl TrainReport {
 }
 
 impl TrainJob {
-    /// Name of the job in the worker protocol.
-    pub const KIND: &'static str = "train";
-
     /// Returns the folder that holds the checkpoint during training, and after it was cancelled.
     pub fn folder(&self) -> PathBuf {
         RunFolder::for_package(&self.out).path
@@ -173,13 +171,13 @@ impl TrainJob {
     }
 
     /// Runs the job. If it is cancelled, the checkpoint is kept for [`TrainJob::resume`]; if it is asked to finish, it
-    /// stops training and writes the package.
+    /// stops training and writes the package. `on_event` receives its training events.
     ///
     /// # Errors
     /// [`JobError`] if the data or the model cannot be used, memory or disk is full, or the job was cancelled. The
     /// package is written completely or not at all.
-    pub fn run(&self, context: &Context, devices: &Devices) -> Result<TrainReport, JobError> {
-        train::run(self, context, devices)
+    pub fn run(&self, context: &Context, devices: &Devices, on_event: &TrainSink<'_>) -> Result<TrainReport, JobError> {
+        train::run(self, context, devices, on_event)
     }
 }
 

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod budget;
+mod candidate;
 mod check;
 mod checkpoint;
 mod config;
@@ -20,6 +21,7 @@ mod curves;
 mod data;
 mod error;
 mod estimate;
+mod event;
 mod finalize;
 mod history;
 mod job;
@@ -44,6 +46,7 @@ pub use config::{
     ValidationConfig,
 };
 pub use estimate::{Estimate, EstimateJob};
+pub use event::{TrainEvent, TrainSink, TrainingPlan};
 pub use history::{History, StepPoint, ValidationPoint};
 pub use job::{ChosenNetwork, Quantized, TrainJob, TrainReport};
 pub use qat::QatTrainer;

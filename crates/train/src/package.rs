@@ -6,7 +6,7 @@ use crate::network::StartModel;
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::{JobError, packages};
+use cytoscope_pipeline::{JobError, Model, packages};
 use cytoscope_samples::{Normalise, TargetKind};
 use cytoscope_storage::Overwrite;
 use serde_json::{Value, json};
@@ -90,8 +90,6 @@ fn test_stack(zyx: [usize; 3], normalise: Normalise) -> Vec<f32> {
 
 /// Writes the package of a network.
 pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(), JobError> {
-    let bad = model_error("the network");
-    let spatial = d.start.spatial_axes;
     let (values, zyx) = match &d.test {
         Some(test) => test.clone(),
         None => {
@@ -100,8 +98,22 @@ pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(),
         }
     };
     let mut shape = vec![1, 1];
-    shape.extend(zyx.iter().skip(3 - spatial));
-    let test_inputs = vec![Tensor::new(shape, values).map_err(&bad)?];
+    shape.extend(zyx.iter().skip(3 - d.start.spatial_axes));
+    let test_inputs = vec![Tensor::new(shape, values).map_err(model_error("the network"))?];
+    let untested = builder(d, graph)?;
+    let test_outputs = packages::test_outputs(&d.name, &untested.inputs, &untested.outputs, graph, &test_inputs)?;
+    packages::write(PackageBuilder { test_inputs, test_outputs, ..untested }, to, Overwrite::Refuse).map(|_| ())
+}
+
+/// Returns the model that [`write`] followed by [`Model::load`] gives, without writing it. Test tensors are left out:
+/// computing them takes longer than all the rest, and predictions do not depend on them.
+pub(crate) fn in_memory(d: &Description<'_>, graph: &Graph) -> Result<Model, JobError> {
+    let package = builder(d, graph)?.in_memory(Path::new(&d.name)).map_err(|e| JobError::model(&*d.name, e))?;
+    Model::from_package(package)
+}
+
+/// Returns the contents of the package of a network, without test tensors.
+fn builder(d: &Description<'_>, graph: &Graph) -> Result<PackageBuilder, JobError> {
     let labels = d.start.target.of_labels();
     let processing = match d.intensity {
         Some((mean, std)) if !labels => vec![Processing::ScaleLinear { gain: vec![std], offset: vec![mean] }],
@@ -134,9 +146,8 @@ pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(),
         processing,
         test_tensor: None,
     }];
-    let test_outputs = packages::test_outputs(&d.name, &inputs, &outputs, graph, &test_inputs)?;
     let what = if labels { "Objects" } else { "Label-free prediction of a stain" };
-    let builder = PackageBuilder {
+    Ok(PackageBuilder {
         name: d.name.clone(),
         description: format!("{what} in 3-D stacks, trained with Cytoscope."),
         documentation: d.card.clone(),
@@ -149,14 +160,13 @@ pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(),
         inputs,
         outputs,
         graph: graph.clone(),
-        test_inputs,
-        test_outputs,
+        test_inputs: Vec::new(),
+        test_outputs: Vec::new(),
         config,
         covers: d.covers.clone(),
         float_graph: None,
         tolerance: None,
-    };
-    packages::write(builder, to, Overwrite::Refuse).map(|_| ())
+    })
 }
 
 /// Returns a valid package name derived from the output path.

@@ -4,12 +4,13 @@
 use crate::budget::{Budget, Costs, Extent, OVERTIME_SHARE, Progress};
 use crate::checkpoint::TrainState;
 use crate::error::wrong_use;
+use crate::event::{TrainEvent, TrainingPlan};
 use crate::history::History;
 use crate::scoring::ScoredNetwork;
 use crate::step::Stepper;
 use crate::train::Training;
 use cytoscope_graph::{ElementType, Graph};
-use cytoscope_pipeline::{CancelToken, Event, JobError, TrainingPlan};
+use cytoscope_pipeline::{CancelToken, JobError};
 use std::time::{Duration, Instant};
 
 /// Number of steps that are timed before the first plan.
@@ -153,7 +154,7 @@ impl Training<'_> {
     fn note_plan(&self, state: &TrainState, stepper: &Stepper) {
         let context = self.context;
         let plan = self.summary(state, stepper);
-        context.emit(&Event::Planned(plan));
+        self.emit(&TrainEvent::Planned(plan));
         context.note(plan.sentence());
         if let (Some(mixed_precision), Some(half)) = (stepper.mixed_precision(), self.config.precision.half()) {
             context.note(format!(
@@ -221,7 +222,7 @@ impl Training<'_> {
             state.next_validation = plan.next_validation;
             state.validation_due |= state.step == state.steps && !self.validator.is_empty() && !is_scored(state);
             let sentence = format!("The training budget was changed: {} steps are planned now.", state.steps);
-            self.context.emit(&Event::Planned(self.summary(state, stepper)));
+            self.emit(&TrainEvent::Planned(self.summary(state, stepper)));
             self.context.note(sentence);
         }
         if state.data_fingerprint != self.fingerprint {

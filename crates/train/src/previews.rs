@@ -4,8 +4,8 @@
 //! One slice of each pair is chosen once and stored reduced in size ([`Thumbnail`]), so that memory does not grow with
 //! the stacks.
 
-use crate::validator::{PairScore, Validator, read_zyx};
-use cytoscope_samples::{ImageRef, StackWindow, TargetKind};
+use crate::validator::{PairScore, Validator};
+use cytoscope_samples::{StackWindow, TargetKind};
 use image::ImageEncoder;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 
@@ -118,7 +118,7 @@ impl Previews {
             let z = fullest_slice(truth, shape, labels);
             let [_, ny, nx] = shape;
             let window = StackWindow { start_zyx: [z, 0, 0], size_zyx: [1, ny, nx] };
-            let (image, read) = read_zyx(&ImageRef::of(&case.image), Some(window)).ok()?;
+            let (image, read) = case.read(window).ok()?;
             let image = Thumbnail::of(&image, read[1], read[2], false)?;
             let truth = Thumbnail::of(slice(truth, shape, z)?, ny, nx, labels)?;
             let fits = (image.height, image.width) == (truth.height, truth.width);

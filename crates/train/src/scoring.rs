@@ -1,9 +1,11 @@
 //! Validation of the network during training: scores, previews and the best checkpoint.
 
 use crate::budget::Extent;
+use crate::candidate::Candidate;
 use crate::checkpoint::TrainState;
+use crate::event::TrainEvent;
 use crate::history::ValidationPoint;
-use crate::package;
+use crate::package::{self, Description};
 use crate::previews::{Previews, Thumbnail};
 use crate::step::Stepper;
 use crate::train::Training;
@@ -11,10 +13,11 @@ use crate::tuning::{self, TuneEffort};
 use crate::validator::{Scores, Validator};
 use cytoscope_engine::Precision;
 use cytoscope_graph::Graph;
-use cytoscope_model_package::{PACKAGE_KIND, Package};
-use cytoscope_pipeline::{Event, JobError};
+use cytoscope_model_package::Package;
+use cytoscope_pipeline::JobError;
 use cytoscope_samples::TargetKind;
 use serde_json::json;
+use std::borrow::Cow;
 use std::path::Path;
 use std::time::Instant;
 
@@ -48,18 +51,31 @@ pub(crate) enum ValidationOutcome {
     TimedOut,
 }
 
+/// Returns a network without the outputs for deep supervision, which are only needed in training.
+fn deployed(graph: &Graph) -> Cow<'_, Graph> {
+    if graph.outputs.len() == 1 {
+        return Cow::Borrowed(graph);
+    }
+    let mut first = graph.clone();
+    first.outputs.truncate(1);
+    cytoscope_passes::eliminate_dead(&mut first);
+    Cow::Owned(first)
+}
+
 impl Training<'_> {
-    /// Writes a temporary package of a network that is validated.
+    /// Writes the package of a network in training.
     pub(crate) fn write_candidate(&self, graph: &Graph, to: &Path) -> Result<(), JobError> {
-        let description = self.describe(json!({}), String::from("# In training\n"), "in training".to_owned());
-        if graph.outputs.len() == 1 {
-            return package::write(&description, graph, to);
-        }
-        // Outputs for deep supervision are only needed in training.
-        let mut first = graph.clone();
-        first.outputs.truncate(1);
-        cytoscope_passes::eliminate_dead(&mut first);
-        package::write(&description, &first, to)
+        package::write(&self.description(), &deployed(graph), to)
+    }
+
+    /// Prepares a network in training to be scored, as its package would be.
+    fn candidate(&self, graph: &Graph, precision: Option<Precision>) -> Result<Candidate, JobError> {
+        let model = package::in_memory(&self.description(), &deployed(graph))?;
+        Candidate::new(&self.context.cancel, self.devices, model, precision, self.job.threads)
+    }
+
+    fn description(&self) -> Description<'_> {
+        self.describe(json!({}), String::from("# In training\n"), "in training".to_owned())
     }
 
     /// Returns whether segmentation settings are tuned on the validation pairs.
@@ -73,25 +89,21 @@ impl Training<'_> {
     /// more than its part of the time budget.
     pub(crate) fn score(&self, graph: &Graph, show: bool) -> Result<ScoredNetwork, JobError> {
         let started = Instant::now();
-        let path = self.folder.path.join("candidate");
-        self.write_candidate(graph, &path)?;
         let scored = if self.tunes_segmentation() {
-            self.score_tuned(&path, started, show)
+            self.score_tuned(&self.candidate(graph, None)?, started, show)
         } else {
-            self.score_untuned(&path, started)
+            self.score_untuned(&self.candidate(graph, Some(Precision::F32))?, started)
         };
-        // If it cannot be removed, the next candidate replaces it.
-        let _ = cytoscope_storage::folder::remove_finished(&path, PACKAGE_KIND);
         scored.map(|scored| ScoredNetwork { secs: started.elapsed().as_secs_f64(), ..scored })
     }
 
     /// Scores with segmentation settings tuned for this network.
-    fn score_tuned(&self, model: &Path, started: Instant, show: bool) -> Result<ScoredNetwork, JobError> {
+    fn score_tuned(&self, candidate: &Candidate, started: Instant, show: bool) -> Result<ScoredNetwork, JobError> {
         let cancel = &self.context.cancel;
         let limit = self.budget().validation_timeout();
         let channel = package::seed_channel(self.start.target);
         let until = limit.map(|limit| started + limit / 2);
-        let maps = tuning::predict_maps(cancel, self.devices, &self.validator, model, channel, until)?;
+        let maps = tuning::predict_maps(cancel, &self.validator, candidate, channel, until)?;
         let until = limit.map(|limit| started + limit);
         let found = tuning::tune(cancel, &self.validator, &maps, &self.segment, TuneEffort::Quick, until)?;
         let mut thumbnails = vec![None; if show { self.validator.cases.len() } else { 0 }];
@@ -108,12 +120,11 @@ impl Training<'_> {
     }
 
     /// Scores with the current segmentation settings, or without segmentation.
-    fn score_untuned(&self, model: &Path, started: Instant) -> Result<ScoredNetwork, JobError> {
+    fn score_untuned(&self, candidate: &Candidate, started: Instant) -> Result<ScoredNetwork, JobError> {
         let mut thumbnails = Vec::new();
         let mut on_case = |case: usize, made: &[f32]| thumbnails.push(self.previews.thumbnail(case, made));
         let until = self.budget().validation_timeout().map(|limit| started + limit);
-        let (cancel, precision) = (&self.context.cancel, Some(Precision::F32));
-        let scores = self.validator.score_with(cancel, self.devices, model, precision, until, &mut on_case)?;
+        let scores = self.validator.score_with(&self.context.cancel, candidate, until, &mut on_case)?;
         let live = self.previews.live_case().and_then(|case| thumbnails.get(case)?.clone());
         let share = scores.pairs.len() as f64 / self.validator.cases.len().max(1) as f64;
         Ok(ScoredNetwork { untuned: scores.clone(), tuned: scores, thumbnails, live, share, secs: 0.0 })
@@ -122,13 +133,8 @@ impl Training<'_> {
     /// Adds a validation to the history and reports it as an event.
     pub(crate) fn record_validation(&self, state: &mut TrainState, scores: &Scores, best: bool) {
         let point = ValidationPoint { step: state.step, score: scores.score, scores: scores.scores.clone(), best };
+        self.emit(&TrainEvent::Validated(point.clone()));
         state.history.validations.push(point);
-        self.context.emit(&Event::Validated {
-            step: state.step,
-            score: scores.score,
-            scores: scores.scores.clone(),
-            best,
-        });
     }
 
     /// Writes the preview of a prediction and reports it. Training continues if the file cannot be written.
@@ -137,7 +143,7 @@ impl Training<'_> {
         let Some((png, caption)) = self.previews.live_png(case, live).zip(self.previews.caption(case)) else { return };
         let path = self.folder.preview();
         if cytoscope_storage::write::atomic_write(&path, &png).is_ok() {
-            self.context.emit(&Event::ValidationPreview { step, path, caption });
+            self.emit(&TrainEvent::ValidationPreview { step, path, caption });
         }
     }
 

@@ -5,6 +5,7 @@ use crate::checkpoint::{RunFolder, TrainState};
 use crate::config::{self, TrainConfig, TrainPrecision};
 use crate::data::Data;
 use crate::error::{data_error, engine_error, wrong_use};
+use crate::event::TrainSink;
 use crate::job::TrainJob;
 use crate::network::{self, StartModel};
 use crate::previews::Previews;
@@ -15,7 +16,7 @@ use crate::validator::{Diameters, Validator, ValidatorOptions};
 use cytoscope_engine::{DeviceId, DeviceRequest, Engine};
 use cytoscope_graph::ElementType;
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{Context, DiameterRequest, Event, JobError};
+use cytoscope_pipeline::{Context, DeviceInUse, DiameterRequest, Event, JobError};
 use cytoscope_profile::Recorder;
 use cytoscope_samples::{IgnoreLabel, ObjectScale, Pair, Sampler, SamplerOptions, SourceOptions, Sources, TargetKind};
 use std::path::Path;
@@ -120,6 +121,7 @@ pub(crate) fn prepare<'a>(
     job: &'a TrainJob,
     context: &'a Context,
     devices: &'a Devices,
+    on_event: &'a TrainSink<'a>,
     folder: RunFolder,
     config: TrainConfig,
     data: &Data,
@@ -146,7 +148,8 @@ pub(crate) fn prepare<'a>(
     let engine = engine(job.device, devices)?;
     if engine.device().id != DeviceId::Cpu {
         let device = engine.device();
-        context.emit(&Event::Device { id: device.id, name: device.name.clone(), why: "requested".to_owned() });
+        let (id, name) = (device.id, device.name.clone());
+        context.emit(&Event::Device(DeviceInUse { id, name, why: "requested".to_owned() }));
     }
     let voxel_um = start.voxel_um;
     let (patch, batch) = patch_and_batch(&config, &start);
@@ -171,13 +174,10 @@ pub(crate) fn prepare<'a>(
     let intensity = (!labels).then(|| intensity.unwrap_or((moments.mean, moments.variance().sqrt().max(1e-12))));
     let stepping = stepper_options(&config, &start, engine.device().id, job.threads, &context.recorder)?;
     let validation: &[Pair] = &data.split.validation;
-    let cases = folder.path.join("validation");
     let options = ValidatorOptions {
         max_cases: config.validation.max_files,
         target: start.target,
-        folder: cases,
         model_um: voxel_um,
-        threads: job.threads,
         ignored: data.dataset.ignore_label,
         diameters: Diameters { nominal_um: start.object_diameter_um, given_um: given },
     };
@@ -210,6 +210,7 @@ pub(crate) fn prepare<'a>(
     Ok(Training {
         job,
         context,
+        on_event,
         devices,
         engine,
         folder,

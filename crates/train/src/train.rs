@@ -4,6 +4,7 @@ use crate::checkpoint::{CheckpointSummary, RunFolder, TrainState, restore};
 use crate::config::TrainConfig;
 use crate::data::{self, Data};
 use crate::error::data_error;
+use crate::event::{TrainEvent, TrainSink};
 use crate::history::StepPoint;
 use crate::job::{TrainJob, TrainReport};
 use crate::network::StartModel;
@@ -18,7 +19,7 @@ use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::check_destination;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{Context, Event, JobError, JobErrorKind, check_threads, find_model};
+use cytoscope_pipeline::{Context, JobError, JobErrorKind, check_threads, find_model};
 use cytoscope_samples::{Loader, LoaderOptions, Pair, Sampler};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,7 @@ const MAX_ROLLBACKS: u32 = 5;
 pub(crate) struct Training<'a> {
     pub(crate) job: &'a TrainJob,
     pub(crate) context: &'a Context,
+    pub(crate) on_event: &'a TrainSink<'a>,
     pub(crate) devices: &'a Devices,
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) folder: RunFolder,
@@ -56,7 +58,12 @@ pub(crate) struct Training<'a> {
     pub(crate) started: Instant,
 }
 
-pub(crate) fn run(job: &TrainJob, context: &Context, devices: &Devices) -> Result<TrainReport, JobError> {
+pub(crate) fn run(
+    job: &TrainJob,
+    context: &Context,
+    devices: &Devices,
+    on_event: &TrainSink<'_>,
+) -> Result<TrainReport, JobError> {
     let started = Instant::now();
     job.config.check()?;
     check_threads(job.threads)?;
@@ -102,7 +109,7 @@ pub(crate) fn run(job: &TrainJob, context: &Context, devices: &Devices) -> Resul
     if checkpoint.is_none() {
         folder.clear()?;
     }
-    let outcome = run_locked(job, context, devices, &folder, config, &data, checkpoint, started);
+    let outcome = run_locked(job, context, devices, on_event, &folder, config, &data, checkpoint, started);
     drop(lock);
     if outcome.is_ok() || !folder.has_checkpoint() {
         folder.clean_up();
@@ -126,6 +133,7 @@ fn run_locked(
     job: &TrainJob,
     context: &Context,
     devices: &Devices,
+    on_event: &TrainSink<'_>,
     folder: &RunFolder,
     config: TrainConfig,
     data: &Data,
@@ -134,7 +142,8 @@ fn run_locked(
 ) -> Result<TrainReport, JobError> {
     let fingerprint = fingerprint(data);
     let intensity = checkpoint.as_ref().and_then(|(state, _)| state.intensity);
-    let mut training = prepare(job, context, devices, folder.clone(), config, data, fingerprint, intensity, started)?;
+    let mut training =
+        prepare(job, context, devices, on_event, folder.clone(), config, data, fingerprint, intensity, started)?;
     let outcome = training.run_loop(checkpoint)?;
     training.finalize(outcome)
 }
@@ -392,7 +401,7 @@ impl Training<'_> {
                     stalled_secs: curve_window.stalled / n,
                 };
                 state.history.push(point);
-                context.emit(&Event::TrainingSteps {
+                self.emit(&TrainEvent::TrainingSteps {
                     step: point.step,
                     steps: state.steps,
                     loss: point.loss,

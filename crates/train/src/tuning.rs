@@ -1,12 +1,11 @@
 //! Segmentation settings: defaults, and tuning by the score on the validation pairs.
 
+use crate::candidate::Candidate;
 use crate::validator::{Scores, Validator};
 use cytoscope_objects::components::Connectivity;
 use cytoscope_objects::{Height, SegmentOptions, Threshold, segment_in_place};
-use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{CancelToken, JobError, Output};
+use cytoscope_pipeline::{CancelToken, JobError, VolumeOutputs};
 use cytoscope_samples::TargetKind;
-use std::path::Path;
 use std::time::Instant;
 
 /// Returns the initial segmentation settings for a target; `small_object_um3` is the minimum object volume in µm³.
@@ -76,31 +75,30 @@ pub(crate) enum TuneEffort {
 /// that separates touching objects.
 pub(crate) fn predict_maps(
     cancel: &CancelToken,
-    devices: &Devices,
     validator: &Validator,
-    model: &Path,
+    candidate: &Candidate,
     seed_channel: usize,
     until: Option<Instant>,
 ) -> Result<Vec<Maps>, JobError> {
-    let mut maps = Vec::new();
+    let mut all = Vec::new();
     for case in 0..validator.cases.len() {
-        if !maps.is_empty() && until.is_some_and(|at| Instant::now() >= at) {
+        if !all.is_empty() && until.is_some_and(|at| Instant::now() >= at) {
             break;
         }
-        let (values, shape) = validator.predict(cancel, devices, model, case, Output::Maps, None)?;
-        let Some((_, shape_zyx)) = validator.truth(case) else { continue };
-        let voxels: usize = shape_zyx.iter().product();
-        let channels =
-            if shape.len() == 4 { shape.first().copied().unwrap_or(1) } else { values.len() / voxels.max(1) };
+        let predicted = validator.predict(cancel, candidate, case, VolumeOutputs::Maps)?;
+        let values = predicted.maps.unwrap_or_default();
+        let Some((_, shape)) = validator.truth(case) else { continue };
+        let voxels: usize = shape.iter().product();
+        let channels = values.len() / voxels.max(1);
         let channel = |c: usize| {
-            let missing = || JobError::Panicked(format!("tuning: maps of shape {shape:?} have no channel {c}"));
+            let missing = || JobError::Panicked(format!("tuning: maps of {} values have no channel {c}", values.len()));
             values.get(c * voxels..(c + 1) * voxels).map(<[f32]>::to_vec).ok_or_else(missing)
         };
         let seeds = channel(seed_channel.min(channels.saturating_sub(1)))?;
         let (voxel_um, scale) = (validator.voxel_um(case), validator.scale(case));
-        maps.push(Maps { foreground: channel(0)?, seeds, shape: shape_zyx, voxel_um, scale, case });
+        all.push(Maps { foreground: channel(0)?, seeds, shape, voxel_um, scale, case });
     }
-    Ok(maps)
+    Ok(all)
 }
 
 /// Result of tuning.

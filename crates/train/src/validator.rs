@@ -2,27 +2,22 @@
 //! ground truth.
 
 use crate::budget::Extent;
+use crate::candidate::Candidate;
 use crate::crop::{crop, crop_window};
-use crate::error::io_error;
-use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
-use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
+use cytoscope_formats::{Container, Image, OpenOptions, WriteSpec, image_in_memory, open, write_array};
 use cytoscope_objects::diameter;
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::regression;
-use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{ArtifactKind, CancelToken, Context, DiameterRequest, JobError, Output, PredictJob};
-use cytoscope_profile::Recorder;
-use cytoscope_samples::{ImageRef, Pair, TargetKind};
-use cytoscope_storage::{Overwrite, folder};
-use cytoscope_volume::{Array, Axes, Axis, Region, Samples};
+use cytoscope_pipeline::{
+    CancelToken, DiameterRequest, JobError, JobErrorKind, PredictOptions, PredictedVolume, VolumeOutputs, with_name,
+};
+use cytoscope_samples::{ImageRef, Pair, StackWindow, TargetKind};
+use cytoscope_volume::{Array, Axes, Axis, Region, Samples, VoxelSize};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Kind of the folder that validation predicts into, as stored in its marker file.
-const SCRATCH_KIND: &str = "scratch";
 
 /// Scores of one pair.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -47,15 +42,46 @@ pub struct Scores {
     pub pairs: Vec<PairScore>,
 }
 
-/// A validation pair, with its image as a file that contains nothing else.
+/// A validation pair, or a crop of one.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub name: String,
-    pub image: PathBuf,
+    image: ImageRef,
+    /// The part of the image that is predicted; `None` for all of it.
+    window: Option<StackWindow>,
     truth: Truth,
     voxel_um: Option<[f64; 3]>,
     /// Median object diameter in µm (in voxels if the voxel size is unknown), for models with a nominal diameter.
     diameter: Option<f64>,
+}
+
+impl Case {
+    /// Reads a part of the case's image.
+    pub(crate) fn read(&self, part: StackWindow) -> Result<Stack, JobError> {
+        let origin = self.window.map_or([0; 3], |w| w.start_zyx);
+        let start_zyx = std::array::from_fn(|a| origin[a] + part.start_zyx[a]);
+        read_zyx(&self.image, Some(StackWindow { start_zyx, ..part }))
+    }
+
+    /// Returns an image that contains only the case's image: its file, or the part of it in memory.
+    fn open(&self) -> Result<Image, JobError> {
+        let path = &self.image.path;
+        if self.window.is_none() && is_whole_file(&self.image) {
+            return Ok(open(path, &OpenOptions::default())?);
+        }
+        let (values, shape) = read_zyx(&self.image, self.window)?;
+        let array = Array::new(Axes::zyx(), shape.to_vec(), Samples::F32(values))?;
+        Ok(image_in_memory(path, array, VoxelSize::default())?)
+    }
+
+    /// Returns the options that its prediction needs.
+    fn options(&self) -> PredictOptions {
+        PredictOptions {
+            voxel_um: self.voxel_um,
+            diameter: self.diameter.map_or(DiameterRequest::Auto, DiameterRequest::Given),
+            ..PredictOptions::default()
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -74,10 +100,8 @@ pub(crate) struct Validator {
     /// All validation pairs; `cases` are some of them.
     pub pairs: Vec<Pair>,
     target: TargetKind,
-    folder: PathBuf,
     /// Voxel size along Z, Y, X in µm of files that state none.
     assumed_um: [f64; 3],
-    threads: usize,
     /// Ignore label, whose voxels are not compared.
     ignored: Option<f32>,
     diameters: Diameters,
@@ -89,12 +113,8 @@ pub(crate) struct ValidatorOptions {
     /// Maximum number of pairs that are predicted; they are spread evenly over all pairs.
     pub max_cases: usize,
     pub target: TargetKind,
-    /// Folder for cropped images and predictions.
-    pub folder: PathBuf,
     /// Voxel size of the model along Z, Y, X in µm.
     pub model_um: Option<[f64; 3]>,
-    /// Threads of the engine; 0 uses all cores.
-    pub threads: usize,
     /// Ignore label, whose voxels are not compared.
     pub ignored: Option<i64>,
     pub diameters: Diameters,
@@ -119,7 +139,7 @@ const MAX_CASE_SLICES: usize = 64;
 pub(crate) type Stack = (Vec<f32>, [usize; 3]);
 
 /// Reads one image of a file, cropped to a window.
-pub(crate) fn read_zyx(image: &ImageRef, window: Option<cytoscope_samples::StackWindow>) -> Result<Stack, JobError> {
+fn read_zyx(image: &ImageRef, window: Option<StackWindow>) -> Result<Stack, JobError> {
     let options = OpenOptions { series: image.series, axes: image.axes.clone(), ..OpenOptions::default() };
     let file = open(&image.path, &options)?;
     let meta = file.meta();
@@ -146,7 +166,7 @@ pub(crate) fn read_zyx(image: &ImageRef, window: Option<cytoscope_samples::Stack
 }
 
 /// Returns the window in the middle of a stack that is too large to be compared as a whole; `None` for smaller stacks.
-fn middle_window(image: &ImageRef) -> Result<Option<cytoscope_samples::StackWindow>, JobError> {
+fn middle_window(image: &ImageRef) -> Result<Option<StackWindow>, JobError> {
     let options = OpenOptions { series: image.series, axes: image.axes.clone(), ..OpenOptions::default() };
     let file = open(&image.path, &options)?;
     let meta = file.meta();
@@ -162,7 +182,7 @@ fn middle_window(image: &ImageRef) -> Result<Option<cytoscope_samples::StackWind
         size_zyx[longer] = size_zyx[longer].div_ceil(2);
     }
     let start_zyx = std::array::from_fn(|a| (shape[a] - size_zyx[a]) / 2);
-    Ok(Some(cytoscope_samples::StackWindow { start_zyx, size_zyx }))
+    Ok(Some(StackWindow { start_zyx, size_zyx }))
 }
 
 fn write_f32(path: &Path, (values, shape): Stack, voxel_um: Option<[f64; 3]>) -> Result<(), JobError> {
@@ -170,7 +190,7 @@ fn write_f32(path: &Path, (values, shape): Stack, voxel_um: Option<[f64; 3]>) ->
     let array = Array::new(axes, shape.to_vec(), Samples::F32(values))?;
     let mut spec = WriteSpec::of(&array, Container::ImageJ);
     if let Some([z, y, x]) = voxel_um {
-        spec.voxel_size_um = cytoscope_volume::VoxelSize::new_um(z, y, x);
+        spec.voxel_size_um = VoxelSize::new_um(z, y, x);
     }
     write_array(path, &array, &spec)?;
     Ok(())
@@ -190,41 +210,27 @@ fn is_whole_file(image: &ImageRef) -> bool {
     image.channel.is_none() && image.time.is_none() && image.series == 0 && image.axes.is_none()
 }
 
-/// Returns a file that contains only the image of a pair: its own file, or one that is written to `to`.
-fn single_image_file(
-    pair: &Pair,
-    window: Option<cytoscope_samples::StackWindow>,
-    voxel_um: Option<[f64; 3]>,
-    to: PathBuf,
-) -> Result<PathBuf, JobError> {
-    if window.is_none() && is_whole_file(&pair.image) {
-        return Ok(pair.image.path.clone());
-    }
-    write_f32(&to, read_zyx(&pair.image, window)?, voxel_um)?;
-    Ok(to)
-}
-
-/// Returns a file for calibration as [`single_image_file`] does, with the middle of very large stacks.
+/// Returns a file for calibration that contains only the image of a pair: its own file, or one that is written to `to`,
+/// with the middle of very large stacks.
 pub(crate) fn calibration_file(pair: &Pair, to: PathBuf) -> Result<PathBuf, JobError> {
     if pair.window.is_none() && is_whole_file(&pair.image) {
         return Ok(pair.image.path.clone());
     }
-    single_image_file(pair, pair.window.or(middle_window(&pair.image)?), voxel_um(pair)?, to)
+    let window = pair.window.or(middle_window(&pair.image)?);
+    write_f32(&to, read_zyx(&pair.image, window)?, voxel_um(pair)?)?;
+    Ok(to)
 }
 
 impl Validator {
     /// Opens the pairs, and crops large ones.
     pub(crate) fn new(pairs: &[Pair], options: ValidatorOptions) -> Result<Self, JobError> {
-        let ValidatorOptions { max_cases, target, folder, model_um, threads, ignored, diameters } = options;
-        std::fs::create_dir_all(&folder).map_err(io_error(&folder))?;
+        let ValidatorOptions { max_cases, target, model_um, ignored, diameters } = options;
         let empty = Self {
             cases: Vec::new(),
             pairs: pairs.to_vec(),
             target,
-            folder,
             // With a nominal diameter, the diameters of files without a voxel size are in voxels.
             assumed_um: model_um.filter(|_| diameters.nominal_um.is_none()).unwrap_or([1.0; 3]),
-            threads,
             ignored: ignored.filter(|_| target.of_labels()).map(|label| label as f32),
             diameters,
         };
@@ -237,23 +243,21 @@ impl Validator {
         let step = self.pairs.len().div_ceil(extent.cases.max(1)).max(1);
         let first = if extent.voxels == usize::MAX { 0 } else { (step - 1) / 2 };
         let mut cases = Vec::new();
-        for (i, pair) in self.pairs.iter().skip(first).step_by(step).enumerate() {
-            cases.push(self.case(pair, i, extent.voxels)?);
+        for pair in self.pairs.iter().skip(first).step_by(step) {
+            cases.push(self.case(pair, extent.voxels)?);
         }
         Ok(Self {
             cases,
             pairs: self.pairs.clone(),
             target: self.target,
-            folder: self.folder.clone(),
             assumed_um: self.assumed_um,
-            threads: self.threads,
             ignored: self.ignored,
             diameters: self.diameters,
         })
     }
 
     /// Prepares a pair, cropped to at most `max_voxels` voxels.
-    fn case(&self, pair: &Pair, number: usize, max_voxels: usize) -> Result<Case, JobError> {
+    fn case(&self, pair: &Pair, max_voxels: usize) -> Result<Case, JobError> {
         let mut window = pair.window.or(middle_window(&pair.image)?);
         let voxel_um = voxel_um(pair)?;
         let mut truth = read_zyx(&pair.target, window)?;
@@ -263,10 +267,10 @@ impl Validator {
             truth = crop(&truth, &inside);
             let origin = window.map_or([0; 3], |w| w.start_zyx);
             let start_zyx = std::array::from_fn(|a| origin[a] + inside.start_zyx[a]);
-            window = Some(cytoscope_samples::StackWindow { start_zyx, ..inside });
+            window = Some(StackWindow { start_zyx, ..inside });
         }
-        let image = single_image_file(pair, window, voxel_um, self.folder.join(format!("case{number}.tif")))?;
-        Ok(Case { name: pair.name.clone(), image, truth: Truth(Arc::new(truth)), voxel_um, diameter })
+        let (name, image) = (pair.name.clone(), pair.image.clone());
+        Ok(Case { name, image, window, truth: Truth(Arc::new(truth)), voxel_um, diameter })
     }
 
     /// Returns the object diameter of a case: the given one, or else the median of its true labels; `None` without a
@@ -308,89 +312,42 @@ impl Validator {
         self.cases.is_empty()
     }
 
-    /// Predicts a case. Returns the values and the shape of the labels, the stain or the maps (C, Z, Y, X if several
-    /// channels).
+    /// Predicts a case.
+    ///
+    /// # Errors
+    /// [`JobError::Mismatch`] with the image's path if it cannot be predicted; [`JobError::Cancelled`].
     pub(crate) fn predict(
         &self,
         cancel: &CancelToken,
-        devices: &Devices,
-        model: &Path,
+        candidate: &Candidate,
         case: usize,
-        output: Output,
-        precision: Option<Precision>,
-    ) -> Result<(Vec<f32>, Vec<usize>), JobError> {
+        outputs: VolumeOutputs,
+    ) -> Result<PredictedVolume, JobError> {
         let case = self.cases.get(case).ok_or_else(|| crate::error::wrong_use("no such validation pair"))?;
-        let out = self.folder.join("prediction");
-        let quiet = Context { cancel: cancel.clone(), recorder: Recorder::totals_only(), ..Context::default() };
-        let job = PredictJob {
-            inputs: vec![case.image.clone()],
-            model: model.display().to_string(),
-            out: out.clone(),
-            device: DeviceRequest::Device(DeviceId::Cpu),
-            precision,
-            tiles: Default::default(),
-            outputs: BTreeSet::from([output]),
-            channel: None,
-            time: None,
-            series: 0,
-            axes: None,
-            voxel_um: case.voxel_um,
-            diameter: case.diameter.map_or(DiameterRequest::Auto, DiameterRequest::Given),
-            memory_budget_bytes: None,
-            resume: false,
-            threads: self.threads,
-            overwrite: Overwrite::Refuse,
-        };
-        // If the folder of an earlier prediction cannot be removed, its files are overwritten.
-        let _ = folder::remove_working(&out, SCRATCH_KIND);
-        folder::create_working(&out, SCRATCH_KIND)?;
-        let outcome = job.run(&quiet, devices)?;
-        if let Some(failure) = outcome.failed.first() {
-            return Err(JobError::Mismatch {
-                path: failure.input.clone(),
-                problem: failure.sentence.clone(),
+        let predicted = case.open().and_then(|image| candidate.predict(cancel, &image, case.options(), outputs));
+        predicted.map_err(|error| match error.kind() {
+            JobErrorKind::Cancelled => JobError::Cancelled,
+            _ => JobError::Mismatch {
+                path: case.image.path.clone(),
+                problem: with_name(&case.image.path.display().to_string(), &error.to_string()),
                 next_step: "correct the pair, or remove it from the data".to_owned(),
-            });
-        }
-        let is_wanted = |kind: ArtifactKind| match output {
-            Output::Labels => kind == ArtifactKind::Labels,
-            _ => kind.is_maps(),
-        };
-        let file = outcome.done.into_iter().flat_map(|r| r.outputs).find(|a| is_wanted(a.kind)).map(|a| a.path);
-        let file = file.ok_or_else(|| crate::error::wrong_use("the prediction of a validation pair wrote no file"))?;
-        let array = open(&file, &OpenOptions::default())?.read_all()?;
-        let axes: Vec<Axis> = array.axes().iter().collect();
-        let shape = array.shape().to_vec();
-        let values = array.into_samples().to_f32();
-        // If this fails, the folder is removed before the next prediction.
-        let _ = folder::remove_working(&out, SCRATCH_KIND);
-        // Maps of several channels are written Z, C, Y, X.
-        match (axes.as_slice(), shape.as_slice()) {
-            ([Axis::Z, Axis::C, Axis::Y, Axis::X], [nz, nc, ny, nx]) => {
-                let plane = ny * nx;
-                let mut reordered = Vec::with_capacity(values.len());
-                for c in 0..*nc {
-                    for z in 0..*nz {
-                        let at = (z * nc + c) * plane;
-                        let missing = || JobError::Panicked(format!("{}: too few values", file.display()));
-                        reordered.extend_from_slice(values.get(at..at + plane).ok_or_else(missing)?);
-                    }
-                }
-                Ok((reordered, vec![*nc, *nz, *ny, *nx]))
-            }
-            _ => Ok((values, shape)),
-        }
+            },
+        })
+    }
+
+    /// Predicts the labels or the stain of a case, axes Z, Y, X.
+    fn predict_target(&self, cancel: &CancelToken, candidate: &Candidate, case: usize) -> Result<Vec<f32>, JobError> {
+        let of_labels = self.target.of_labels();
+        let outputs = if of_labels { VolumeOutputs::Labels } else { VolumeOutputs::Maps };
+        let PredictedVolume { maps, labels, .. } = self.predict(cancel, candidate, case, outputs)?;
+        let labels = labels.map(|labels| labels.into_iter().map(|label| label as f32).collect());
+        let made = if of_labels { labels } else { maps };
+        made.ok_or_else(|| JobError::Panicked("validation: the prediction has no result".to_owned()))
     }
 
     /// Scores a model on all cases.
-    pub(crate) fn score(
-        &self,
-        cancel: &CancelToken,
-        devices: &Devices,
-        model: &Path,
-        precision: Option<Precision>,
-    ) -> Result<Scores, JobError> {
-        self.score_with(cancel, devices, model, precision, None, &mut |_, _| {})
+    pub(crate) fn score(&self, cancel: &CancelToken, candidate: &Candidate) -> Result<Scores, JobError> {
+        self.score_with(cancel, candidate, None, &mut |_, _| {})
     }
 
     /// Scores a model as [`Validator::score`] does, but starts no further case after `until`. `on_case` is called with
@@ -398,19 +355,16 @@ impl Validator {
     pub(crate) fn score_with(
         &self,
         cancel: &CancelToken,
-        devices: &Devices,
-        model: &Path,
-        precision: Option<Precision>,
+        candidate: &Candidate,
         until: Option<Instant>,
         on_case: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Scores, JobError> {
-        let output = if self.target.of_labels() { Output::Labels } else { Output::Maps };
         let in_time = |i: &usize| *i == 0 || until.is_none_or(|at| Instant::now() < at);
         self.score_labels((0..self.cases.len()).take_while(in_time).map(|i| {
             if cancel.is_cancelled() {
                 return Err(JobError::Cancelled);
             }
-            let made = self.predict(cancel, devices, model, i, output, precision)?.0;
+            let made = self.predict_target(cancel, candidate, i)?;
             on_case(i, &made);
             Ok((i, made))
         }))
@@ -553,7 +507,8 @@ mod tests {
         let truth = vec![1.0, 1.0, 0.0, 2.0, 2.0, 0.0, 255.0, 255.0];
         let case = Case {
             name: "row".to_owned(),
-            image: PathBuf::new(),
+            image: ImageRef::of(PathBuf::new()),
+            window: None,
             truth: Truth(Arc::new((truth, [1, 1, 8]))),
             voxel_um: None,
             diameter: None,
@@ -562,9 +517,7 @@ mod tests {
             cases: vec![case.clone()],
             pairs: Vec::new(),
             target,
-            folder: PathBuf::new(),
             assumed_um: [1.0; 3],
-            threads: 1,
             ignored,
             diameters: Diameters::default(),
         };
@@ -575,14 +528,11 @@ mod tests {
             assert_eq!(score(&validator(target, Some(255.0))), 1.0);
             assert!(score(&validator(target, Some(2.0))) < 0.95, "another label");
         }
-        let folder = tempfile::tempdir().unwrap();
         let ignoring = |target| {
             let options = ValidatorOptions {
                 max_cases: 1,
                 target,
-                folder: folder.path().join("v"),
                 model_um: None,
-                threads: 1,
                 ignored: Some(255),
                 diameters: Diameters::default(),
             };

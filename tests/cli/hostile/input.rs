@@ -31,7 +31,7 @@ fn assert_refused(fixture: &Fixture, name: &str) {
         .spawn()
         .unwrap();
     use std::io::{BufRead, BufReader, Write};
-    let version = cytoscope_pipeline::worker::PROTOCOL_VERSION;
+    let version = cytoscope_worker::PROTOCOL_VERSION;
     let requests = format!("{{\"request\":\"hello\",\"version\":{version}}}\n{{\"request\":\"models\",\"id\":1}}\n");
     worker.stdin.as_mut().unwrap().write_all(requests.as_bytes()).unwrap();
     let lines = BufReader::new(worker.stdout.take().unwrap()).lines().map(Result::unwrap);

@@ -4,11 +4,11 @@ use super::{Engine, command, convert, is_alive, job, long_job};
 use crate::common::Fixture;
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::worker::{JobId, JobResult, LabelArray, LiveArray, LiveRegion, Reply, Request, WorkerEvent};
 use cytoscope_pipeline::{ArtifactKind, Event, JobErrorKind, LabelFormat, MeasureJob, SegmentJob};
 use cytoscope_profile::Stage;
 use cytoscope_testkit::skip;
 use cytoscope_volume::{Array, Axes, Axis};
+use cytoscope_worker::{Job, JobId, JobResult, LabelArray, LiveArray, LiveRegion, Reply, Request, WorkerEvent};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ fn worker_and_command_line_predict_the_same_bytes() {
         "inputs": [sample], "model": "nuclei-dog", "out": out, "device": "cpu", "tiles": {"tile": [27, 64, 64]},
         "outputs": outputs.split(',').collect::<Vec<_>>(),
     }));
-    engine.worker.send(Request::Predict { id: JobId(1), job, live: true, operators: false });
+    engine.worker.send(Request::run(JobId(1), Job::Predict { prediction: job, live: true, operators: false }));
     let JobResult::Predict(outcome) = engine.done(1) else { panic!() };
     assert!(outcome.failed.is_empty());
     assert_eq!(fixture.names("o").len(), 5, "{:?}", fixture.names("o"));
@@ -84,8 +84,8 @@ fn worker_and_command_line_predict_the_same_bytes() {
     assert_eq!((device.id.to_string().as_str(), device.why.as_str()), ("cpu", "requested"));
     let by_stage: BTreeSet<&str> = replies()
         .filter_map(|r| match r {
-            Reply::Progress { event: Event::Progress { stage, done, total, .. }, .. } if done == total => {
-                Some(&**stage)
+            Reply::Progress { event: Event::Progress(progress), .. } if progress.done == progress.total => {
+                Some(&*progress.stage)
             }
             _ => None,
         })
@@ -135,7 +135,7 @@ fn worker_and_command_line_predict_the_same_bytes_on_a_gpu() {
             "inputs": [raw], "model": "nuclei-dog", "out": out, "device": gpu, "tiles": {"tile": [20, 48, 64]},
             "diameter": 19.0,
         }));
-        engine.worker.send(Request::Predict { id: JobId(id), job, live: true, operators });
+        engine.worker.send(Request::run(JobId(id), Job::Predict { prediction: job, live: true, operators }));
         let from = engine.seen.len();
         engine.done(id);
         assert_same_files(&fixture, "by_command", "o");
@@ -159,7 +159,7 @@ fn live_regions_equal_the_final_result() {
             "inputs": [fixture.path(&raw)], "model": "nuclei-dog", "out": fixture.path(blend), "device": "cpu", "outputs": ["maps"],
             "voxel_um": VOXEL_UM, "diameter": 19.0, "tiles": {"tile": [20, 48, 64], "blend": blend},
         }));
-        engine.worker.send(Request::Predict { id: JobId(id), job, live: true, operators: false });
+        engine.worker.send(Request::run(JobId(id), Job::Predict { prediction: job, live: true, operators: false }));
         let from = engine.seen.len();
         engine.done(id);
         let mut seen = vec![false; 20 * 90 * 100];
@@ -205,9 +205,12 @@ fn jobs_run_in_order_and_can_be_cancelled_queued_or_running() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,32,32", 1);
     let mut engine = Engine::start(&fixture);
-    engine.worker.send(Request::Predict { id: JobId(1), job: long_job(&fixture, "o"), live: false, operators: false });
+    engine.worker.send(Request::run(
+        JobId(1),
+        Job::Predict { prediction: long_job(&fixture, "o"), live: false, operators: false },
+    ));
     for (id, output) in [(2, "a.npy"), (3, "b.npy"), (4, "c.npy")] {
-        engine.worker.send(Request::Convert { id: JobId(id), job: convert(&fixture, &raw, output) });
+        engine.worker.send(Request::run(JobId(id), Job::Convert(convert(&fixture, &raw, output))));
     }
     engine.wait_for_tiles(1);
     let waiting: Vec<(u64, usize)> = engine
@@ -221,7 +224,7 @@ fn jobs_run_in_order_and_can_be_cancelled_queued_or_running() {
     engine.worker.send(Request::Cancel { id: JobId(3) });
     assert_eq!(engine.end(3), Reply::Cancelled { id: JobId(3) }, "removed while the first one runs");
     // Reusing a job number is a fault without other effects.
-    engine.worker.send(Request::Convert { id: JobId(4), job: convert(&fixture, &raw, "d.npy") });
+    engine.worker.send(Request::run(JobId(4), Job::Convert(convert(&fixture, &raw, "d.npy"))));
     engine.reply("a fault", |r| matches!(r, Reply::Fault { sentence } if sentence.contains("job 4")).then_some(()));
     assert!(!fixture.leftovers().is_empty(), "partial files exist while it runs");
     engine.worker.send(Request::Cancel { id: JobId(1) });
@@ -235,12 +238,15 @@ fn jobs_run_in_order_and_can_be_cancelled_queued_or_running() {
     assert_eq!([2, 3, 4].map(|i| fixture.path(["a.npy", "b.npy", "c.npy"][i - 2]).exists()), [true, false, true]);
     assert!(fixture.leftovers().is_empty(), "{:?}", fixture.leftovers());
     // A failure gives its reason, and the worker continues.
-    engine.worker.send(Request::Convert { id: JobId(9), job: convert(&fixture, "nothere.tif", "e.npy") });
+    engine.worker.send(Request::run(JobId(9), Job::Convert(convert(&fixture, "nothere.tif", "e.npy"))));
     let Reply::Failed { kind, sentence, .. } = engine.end(9) else { panic!() };
     assert_eq!(kind, JobErrorKind::BadInput);
     assert!(sentence.contains("nothere.tif"), "{sentence}");
     // Dropping the client during a job ends the process and removes its folder.
-    engine.worker.send(Request::Predict { id: JobId(10), job: long_job(&fixture, "o"), live: true, operators: false });
+    engine.worker.send(Request::run(
+        JobId(10),
+        Job::Predict { prediction: long_job(&fixture, "o"), live: true, operators: false },
+    ));
     engine.wait_for_tiles(10);
     let (pid, folder) = engine.ready();
     assert!(folder.is_dir());
@@ -263,7 +269,7 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
         "inputs": [fixture.path(&raw)], "model": "nuclei", "out": fixture.path("o"), "device": "cpu", "voxel_um": VOXEL_UM,
         "diameter": 15.0,
     }));
-    engine.worker.send(Request::Predict { id: JobId(2), job: predict, live: false, operators: false });
+    engine.worker.send(Request::run(JobId(2), Job::Predict { prediction: predict, live: false, operators: false }));
     let segment = |labels: Option<PathBuf>, table: Option<PathBuf>| SegmentJob {
         map: fixture.path("o/nuclei_1_raw_probability.tif"),
         labels,
@@ -279,7 +285,7 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
     // With the model's settings for this diameter (its own is 12), segmenting the map gives the prediction's own objects and table.
     let (labels, table) = (fixture.path("l.tif"), fixture.path("t.csv"));
     let same = segment(Some(labels), Some(table));
-    engine.worker.send(Request::Segment { id: JobId(3), job: same, replaces: None });
+    engine.worker.send(Request::run(JobId(3), Job::Segment { segmentation: same, replaces: None }));
     let report = engine.segment_report(3);
     assert_eq!((report.format, report.shape_zyx), (LabelFormat::Tiff, [14, 80, 96]));
     assert!(report.objects > 3);
@@ -295,7 +301,7 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
         time: 0,
         voxel_um: Some(VOXEL_UM),
     };
-    engine.worker.send(Request::Measure { id: JobId(4), job: measure("l.tif", "again.csv") });
+    engine.worker.send(Request::run(JobId(4), Job::Measure(measure("l.tif", "again.csv"))));
     let JobResult::Measure(measured) = engine.done(4) else { panic!() };
     assert_eq!(measured.objects, u64::from(report.objects));
     assert_eq!(fixture.table("again.csv"), fixture.table("t.csv"));
@@ -304,7 +310,7 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
     {
         let small = Array::new(Axes::zyx(), vec![2, 3, 4], vec![1u16; 24]).unwrap();
         write_array(&fixture.path("small.tif"), &small, &WriteSpec::of(&small, Container::ImageJ)).unwrap();
-        engine.worker.send(Request::Measure { id: JobId(id), job: measure(labels, "none.csv") });
+        engine.worker.send(Request::run(JobId(id), Job::Measure(measure(labels, "none.csv"))));
         let Reply::Failed { sentence, .. } = engine.end(id) else { panic!() };
         assert!(sentence.contains(reason), "{sentence}");
         assert!(!fixture.path("none.csv").exists());
@@ -320,7 +326,7 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
     let last = 40;
     for id in 10..=last {
         let replaces = (id > 10).then(|| JobId(id - 1));
-        engine.worker.send(Request::Segment { id: JobId(id), job: segment(None, None), replaces });
+        engine.worker.send(Request::run(JobId(id), Job::Segment { segmentation: segment(None, None), replaces }));
     }
     let report = engine.segment_report(last);
     assert_eq!(report.format, LabelFormat::RawU32);
@@ -341,12 +347,12 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
     let across_x: Vec<u32> = expected.chunks_exact(96).map(|row| row[37]).collect();
     assert_eq!(array.slice(Axis::X, 37).unwrap(), across_x);
     engine.worker.send(Request::Release { id: JobId(last) });
-    engine.worker.send(Request::Convert { id: JobId(99), job: convert(&fixture, &raw, "a.npy") });
+    engine.worker.send(Request::run(JobId(99), Job::Convert(convert(&fixture, &raw, "a.npy"))));
     engine.done(99);
     assert_eq!(files(), 0);
     // A missing channel is refused with the number of channels.
     let beyond = SegmentJob { seed_channel: Some(2), ..segment(None, None) };
-    engine.worker.send(Request::Segment { id: JobId(100), job: beyond, replaces: None });
+    engine.worker.send(Request::run(JobId(100), Job::Segment { segmentation: beyond, replaces: None }));
     let Reply::Failed { sentence, .. } = engine.end(100) else { panic!() };
     assert!(sentence.contains("channel 2") && sentence.contains("has 2"), "{sentence}");
 }

@@ -2,8 +2,8 @@
 
 use super::{Engine, TIMEOUT, command, convert, is_alive, long_job};
 use crate::common::Fixture;
-use cytoscope_pipeline::PredictJob;
-use cytoscope_pipeline::worker::{JobId, PROTOCOL_VERSION, Reply, Request, Worker, WorkerEvent, WorkerState};
+use cytoscope_pipeline::{JobErrorKind, PredictJob};
+use cytoscope_worker::{Job, JobId, PROTOCOL_VERSION, Reply, Request, Worker, WorkerEvent, WorkerState};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -79,7 +79,7 @@ fn worker_checks_the_version_and_survives_malformed_lines() {
         b"{}",
         b"[1,2]",
         b"{\"request\":\"dance\",\"id\":1}",
-        b"{\"request\":\"predict\",\"id\":1}",
+        b"{\"request\":\"run\",\"job\":{\"predict\":{}}}",
         b"{\"request\":\"cancel\",\"id\":-4}",
         b"{\"request\":\"hello\",\"version\":1",
         b"\xff\xfe{}",
@@ -89,6 +89,14 @@ fn worker_checks_the_version_and_survives_malformed_lines() {
         let sentence = worker.fault();
         assert!(sentence.len() > 20, "{sentence}");
     }
+    // An invalid job fails, so that nobody waits for it.
+    for (id, job) in [(8, "{\"paint\":{}}"), (9, "{\"train_check\":{\"task\":\"nothing\"}}")] {
+        worker.send_line(format!("{{\"request\":\"run\",\"id\":{id},\"job\":{job}}}").as_bytes());
+        match worker.read_reply() {
+            Reply::Failed { id: of, kind: JobErrorKind::WrongUse, .. } => assert_eq!(of, JobId(id)),
+            other => panic!("{other:?}"),
+        }
+    }
     // A line longer than the limit.
     worker.send_line(&vec![b'a'; (16 << 20) + 1]);
     assert!(worker.fault().contains("16777216 bytes"));
@@ -97,7 +105,8 @@ fn worker_checks_the_version_and_survives_malformed_lines() {
     worker.send_line(b"{\"request\":\"release\",\"id\":12345}");
     // It still runs jobs; relative paths refer to its working directory.
     fixture.write("a.tif", "ZYX", &[2, 8, 8], vec![1u16; 128]);
-    worker.send_line(b"{\"request\":\"convert\",\"id\":7,\"job\":{\"input\":\"a.tif\",\"output\":\"a.npy\"}}");
+    worker
+        .send_line(b"{\"request\":\"run\",\"id\":7,\"job\":{\"convert\":{\"input\":\"a.tif\",\"output\":\"a.npy\"}}}");
     let replies: Vec<Reply> =
         std::iter::repeat_with(|| worker.read_reply()).take_while(|r| r.ends().is_none()).collect();
     assert!(replies.contains(&Reply::Started { id: JobId(7) }), "{replies:?}");
@@ -115,9 +124,12 @@ fn killed_worker_loses_only_the_running_job_and_leaves_nothing() {
     let raw = fixture.nuclei("6,32,32", 1);
     let mut engine = Engine::start(&fixture);
     let (first, folder) = engine.ready();
-    engine.worker.send(Request::Predict { id: JobId(1), job: long_job(&fixture, "o"), live: true, operators: false });
-    engine.worker.send(Request::Convert { id: JobId(2), job: convert(&fixture, &raw, "a.npy") });
-    engine.worker.send(Request::Convert { id: JobId(3), job: convert(&fixture, &raw, "b.npy") });
+    engine.worker.send(Request::run(
+        JobId(1),
+        Job::Predict { prediction: long_job(&fixture, "o"), live: true, operators: false },
+    ));
+    engine.worker.send(Request::run(JobId(2), Job::Convert(convert(&fixture, &raw, "a.npy"))));
+    engine.worker.send(Request::run(JobId(3), Job::Convert(convert(&fixture, &raw, "b.npy"))));
     engine.wait_for_tiles(1);
     assert!(!fixture.leftovers().is_empty() && folder.is_dir(), "partial files exist while it runs");
     kill(first);
@@ -137,7 +149,7 @@ fn killed_worker_loses_only_the_running_job_and_leaves_nothing() {
     assert_ne!(first, second);
     // The lost job can be sent again.
     let again = PredictJob { outputs: ["labels".parse().unwrap()].into(), ..long_job(&fixture, "o") };
-    engine.worker.send(Request::Predict { id: JobId(4), job: again, live: false, operators: false });
+    engine.worker.send(Request::run(JobId(4), Job::Predict { prediction: again, live: false, operators: false }));
     engine.done(4);
     assert_eq!(fixture.names("o"), ["large_labels.tif", "large_provenance.json"]);
     drop(engine);
@@ -149,7 +161,7 @@ fn start_prediction(fixture: &Fixture) -> (RawWorker, PathBuf) {
     let job = long_job(fixture, "o");
     let mut worker = RawWorker::start(fixture);
     let folder = worker.handshake();
-    let request = Request::Predict { id: JobId(1), job, live: true, operators: false };
+    let request = Request::run(JobId(1), Job::Predict { prediction: job, live: true, operators: false });
     worker.send_line(&serde_json::to_vec(&request).unwrap());
     while !matches!(worker.read_reply(), Reply::Live { .. }) {}
     assert!(!fixture.leftovers().is_empty() && folder.is_dir(), "partial files exist while it runs");
@@ -202,7 +214,7 @@ fn client_gives_up_on_a_silent_program() {
         command
     };
     let worker = Worker::start_with_timeout(silent, Arc::new(|| {}), Duration::from_millis(300));
-    worker.send(Request::Convert { id: JobId(1), job: convert(&fixture, &raw, "a.npy") });
+    worker.send(Request::run(JobId(1), Job::Convert(convert(&fixture, &raw, "a.npy"))));
     let end = Instant::now() + Duration::from_secs(60);
     let mut seen = Vec::new();
     while !seen.iter().any(|e| matches!(e, WorkerEvent::GaveUp { .. })) {
@@ -230,14 +242,14 @@ fn client_gives_up_after_repeated_deaths() {
     let mut shell = Command::new("sh");
     shell.args(["-c", "echo the driver is upset >&2; exit 3"]);
     let mut engine = Engine::start_command(&shell);
-    engine.worker.send(Request::Convert { id: JobId(1), job: convert(&fixture, &raw, "a.npy") });
+    engine.worker.send(Request::run(JobId(1), Job::Convert(convert(&fixture, &raw, "a.npy"))));
     let (reason, lost) = engine.wait("giving up", gave_up);
     assert!(reason.contains("exit code 3") && reason.contains("the driver is upset"), "{reason}");
     assert_eq!(lost, [JobId(1)]);
     let deaths = engine.seen.iter().filter(|e| matches!(e, WorkerEvent::Died { .. })).count();
     assert_eq!((deaths, engine.worker.state()), (3, WorkerState::Dead));
     engine.worker.send(Request::Cancel { id: JobId(1) });
-    engine.worker.send(Request::Convert { id: JobId(2), job: convert(&fixture, &raw, "a.npy") });
+    engine.worker.send(Request::run(JobId(2), Job::Convert(convert(&fixture, &raw, "a.npy"))));
     assert!(matches!(engine.end(2), Reply::Failed { .. }), "jobs fail instead of waiting forever");
     engine.worker.restart();
     engine.wait("giving up again", gave_up);
@@ -267,7 +279,7 @@ fn shutdown_is_not_a_crash_and_restart_works() {
     assert!(!is_alive(pid));
     engine.worker.restart();
     engine.ready();
-    engine.worker.send(Request::Convert { id: JobId(1), job: convert(&fixture, &raw, "a.npy") });
+    engine.worker.send(Request::run(JobId(1), Job::Convert(convert(&fixture, &raw, "a.npy"))));
     engine.done(1);
     assert!(!engine.seen.iter().any(|e| matches!(e, WorkerEvent::Died { .. } | WorkerEvent::GaveUp { .. })));
 }

@@ -5,8 +5,8 @@ mod life;
 mod train;
 
 use crate::common::Fixture;
-use cytoscope_pipeline::worker::{JobId, JobResult, Reply, Worker, WorkerEvent, WorkerState};
 use cytoscope_pipeline::{ConvertJob, Event, PredictJob, SegmentReport};
+use cytoscope_worker::{JobId, JobResult, Reply, Worker, WorkerEvent, WorkerState};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -108,8 +108,8 @@ impl Engine {
     /// Waits until the first tiles of a job are computed.
     fn wait_for_tiles(&mut self, id: u64) {
         self.reply("a tile", |reply| match reply {
-            Reply::Progress { id: of, event: Event::Progress { stage, done, .. } } => {
-                (of.0 == id && stage == "predict" && *done > 0).then_some(())
+            Reply::Progress { id: of, event: Event::Progress(progress) } => {
+                (of.0 == id && progress.stage == "predict" && progress.done > 0).then_some(())
             }
             Reply::Failed { sentence, .. } => panic!("{sentence}"),
             _ => None,

@@ -2,9 +2,8 @@
 
 use super::Engine;
 use crate::common::Fixture;
-use cytoscope_pipeline::worker::{JobId, JobResult, Reply, Request};
-use cytoscope_pipeline::{Event, JobErrorKind};
-use cytoscope_train::{CheckReport, TrainReport};
+use cytoscope_train::{TrainEvent, TrainReport};
+use cytoscope_worker::{Job, JobId, JobResult, Reply, Request, WorkerEvent};
 use serde_json::{Value, json};
 
 /// Simulates three pairs in `sim/`.
@@ -12,8 +11,13 @@ fn simulate_pairs(fixture: &Fixture) {
     (0..3).for_each(|seed| _ = fixture.nuclei("8,48,48", seed));
 }
 
-fn run(id: u64, kind: &str, job: Value, fixture: &Fixture) -> Request {
-    Request::Run { id: JobId(id), kind: kind.to_owned(), job, writes: vec![fixture.path(".")] }
+fn check(id: u64, data: &str, fixture: &Fixture) -> Request {
+    let job = json!({"task": "segmentation", "data": fixture.path(data)});
+    Request::run(JobId(id), Job::TrainCheck(serde_json::from_value(job).unwrap()))
+}
+
+fn train(id: u64, job: Value) -> Request {
+    Request::run(JobId(id), Job::Train(serde_json::from_value(job).unwrap()))
 }
 
 fn training(fixture: &Fixture, steps: usize, resume: bool) -> Value {
@@ -27,10 +31,11 @@ fn training(fixture: &Fixture, steps: usize, resume: bool) -> Value {
     })
 }
 
-fn report<T: serde::de::DeserializeOwned>(result: JobResult, of: &str) -> T {
-    let JobResult::Run { kind, report } = result else { panic!("{result:?}") };
-    assert_eq!(kind, of);
-    serde_json::from_value(report).unwrap()
+fn train_report(engine: &mut Engine, id: u64) -> TrainReport {
+    match engine.done(id) {
+        JobResult::Train(report) => *report,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -38,27 +43,16 @@ fn train_check_reports_the_pairs_of_a_folder() {
     let fixture = Fixture::new();
     simulate_pairs(&fixture);
     let mut engine = Engine::start(&fixture);
-    engine.worker.send(run(1, "train-check", json!({"task": "segmentation", "data": fixture.path("sim")}), &fixture));
-    let found: CheckReport = report(engine.done(1), "train-check");
+    engine.worker.send(check(1, "sim", &fixture));
+    let JobResult::TrainCheck(found) = engine.done(1) else { panic!() };
     assert_eq!(found.report.pairs.len(), 3);
     assert!(found.report.pairs.iter().all(|p| p.usable && p.shape_zyx == [8, 48, 48]));
     let split = found.split.unwrap();
     assert_eq!((split.train.len(), split.validation.len()), (2, 1));
-    // An invalid job, an unknown kind, and a missing folder.
-    engine.worker.send(run(2, "train-check", json!({"task": "nothing"}), &fixture));
-    engine.worker.send(run(3, "paint", json!({}), &fixture));
-    engine.worker.send(run(
-        4,
-        "train-check",
-        json!({"task": "segmentation", "data": fixture.path("nothere")}),
-        &fixture,
-    ));
-    for (id, kind) in [(2, Some(JobErrorKind::WrongUse)), (3, Some(JobErrorKind::WrongUse)), (4, None)] {
-        match engine.end(id) {
-            Reply::Failed { kind: got, .. } => assert!(kind.is_none_or(|k| k == got), "{got:?}"),
-            other => panic!("{other:?}"),
-        }
-    }
+    // A missing folder.
+    engine.worker.send(check(2, "nothere", &fixture));
+    let reply = engine.end(2);
+    assert!(matches!(reply, Reply::Failed { .. }), "{reply:?}");
 }
 
 #[test]
@@ -66,14 +60,14 @@ fn training_reports_its_curves_and_resumes_after_cancelling() {
     let fixture = Fixture::new();
     simulate_pairs(&fixture);
     let mut engine = Engine::start(&fixture);
-    engine.worker.send(run(1, "train", training(&fixture, 300, false), &fixture));
+    engine.worker.send(train(1, training(&fixture, 300, false)));
     let learned = |reply: &Reply| match reply {
-        Reply::Progress { event: Event::TrainingSteps { step, steps, .. }, .. } => Some((*step, *steps)),
+        Reply::Training { event: TrainEvent::TrainingSteps { step, steps, .. }, .. } => Some((*step, *steps)),
         Reply::Failed { sentence, .. } => panic!("{sentence}"),
         _ => None,
     };
     let planned = |reply: &Reply| match reply {
-        Reply::Progress { event: Event::Planned(plan), .. } => Some(plan.steps),
+        Reply::Training { event: TrainEvent::Planned(plan), .. } => Some(plan.steps),
         Reply::Failed { sentence, .. } => panic!("{sentence}"),
         _ => None,
     };
@@ -82,33 +76,28 @@ fn training_reports_its_curves_and_resumes_after_cancelling() {
     engine.worker.send(Request::Cancel { id: JobId(1) });
     assert_eq!(engine.end(1), Reply::Cancelled { id: JobId(1) });
     assert!(fixture.path("model.training/training.json").is_file() && !fixture.path("model").exists());
-    engine.worker.send(run(2, "train", training(&fixture, 300, true), &fixture));
+    engine.worker.send(train(2, training(&fixture, 300, true)));
     let (next, _) = engine.reply("a further step", learned);
     assert!(next > 1, "it resumed and did not restart");
-    let done: TrainReport = report(engine.done(2), "train");
+    let done = train_report(&mut engine, 2);
     assert_eq!((done.steps, done.history.steps.len()), (300, 300));
     assert!(fixture.path("model/rdf.yaml").is_file() && !fixture.path("model.training").exists());
     // A finished run ends like one that has done all its steps; unknown jobs are ignored.
     engine.worker.send(Request::Finish { id: JobId(77) });
-    engine.worker.send(run(3, "train", training(&fixture, 40_000, false), &fixture));
+    engine.worker.send(train(3, training(&fixture, 40_000, false)));
     engine.reply("many steps", |reply| learned(reply).filter(|(_, of)| *of == 40_000));
     engine.worker.send(Request::Finish { id: JobId(3) });
-    let finished: TrainReport = report(engine.done(3), "train");
+    let finished = train_report(&mut engine, 3);
     assert!((100..30_000).contains(&finished.steps), "{}", finished.steps);
     assert_eq!(finished.history.validations.last().unwrap().step, finished.steps);
     assert!(!fixture.path("model.training").exists());
     let package = cytoscope_model_package::Package::open(&fixture.path("model")).unwrap();
     assert_eq!(package.config()["training"]["steps"], json!(finished.steps));
-    let validated = |e: &cytoscope_pipeline::worker::WorkerEvent| {
-        matches!(
-            e,
-            cytoscope_pipeline::worker::WorkerEvent::Reply(Reply::Progress { event: Event::Validated { .. }, .. })
-        )
-    };
-    let pictured = |e: &cytoscope_pipeline::worker::WorkerEvent| match e {
-        cytoscope_pipeline::worker::WorkerEvent::Reply(Reply::Progress {
-            event: Event::ValidationPreview { step, path, caption },
-            ..
+    let validated =
+        |e: &WorkerEvent| matches!(e, WorkerEvent::Reply(Reply::Training { event: TrainEvent::Validated(_), .. }));
+    let pictured = |e: &WorkerEvent| match e {
+        WorkerEvent::Reply(Reply::Training {
+            event: TrainEvent::ValidationPreview { step, path, caption }, ..
         }) => {
             assert!(
                 *path == fixture.path("model.training/shown.png") && caption.contains("of 8"),

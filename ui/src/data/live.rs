@@ -3,8 +3,8 @@
 use super::plane::{Orientation, Plane, PlaneAt, Values};
 use super::source::{Cancel, PlaneSource, SourceError};
 use cytoscope_pipeline::JobError;
-use cytoscope_pipeline::worker::{LabelArray, LiveArray};
 use cytoscope_volume::Axis;
+use cytoscope_worker::{LabelArray, LiveArray};
 
 fn perpendicular_axis(orientation: Orientation) -> Axis {
     [Axis::Z, Axis::Y, Axis::X][orientation.axes()[0]]

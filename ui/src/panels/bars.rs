@@ -7,8 +7,8 @@ use crate::correct::tools::{EditAction, Tool};
 use crate::document::{Role, file_name};
 use crate::theme;
 use crate::views::slice::ViewOptions;
-use cytoscope_pipeline::worker::WorkerState;
 use cytoscope_profile::bytes_text;
+use cytoscope_worker::WorkerState;
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
 use egui_phosphor::regular as icon;
 

@@ -233,7 +233,7 @@ impl Workbench {
         let (title, share) = match job.state {
             JobState::Queued => ("Waiting".to_owned(), 0.0),
             _ if job.progress.stage.is_empty() => ("Starting".to_owned(), 0.0),
-            _ => (job.progress.stage.clone(), job.progress.share()),
+            _ => (job.progress.stage.to_string(), job.progress.share()),
         };
         let first = title.chars().next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
         let title = first + title.get(1..).unwrap_or_default();

@@ -6,9 +6,9 @@ use crate::app::Workbench;
 use crate::panels::PanelTask;
 use crate::work::{JobState, Purpose};
 use cytoscope_engine::DeviceRequest;
-use cytoscope_pipeline::worker::JobId;
 use cytoscope_profile::bytes_text;
 use cytoscope_train::{Estimate, EstimateJob};
+use cytoscope_worker::{Job, JobId};
 
 /// State of the estimate.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -70,17 +70,11 @@ impl Workbench {
         let chosen = self.panels.task == PanelTask::Train && wizard.plan.step == WizardStep::Start;
         if chosen && wizard.plan.job.is_none() {
             let wanted = wizard.to_be_measured();
-            if wanted.is_some() && wanted != wizard.costing.of {
+            if let Some(job) = wanted.clone().filter(|_| wanted != wizard.costing.of) {
                 self.forget_cost();
-                self.wizard.costing.cost = match wanted.as_ref().map(serde_json::to_value) {
-                    Some(Ok(job)) => {
-                        let title = "Timing training steps".to_owned();
-                        Cost::Measuring(self.work.run(EstimateJob::KIND, title, Purpose::Check, job, Vec::new()))
-                    }
-                    Some(Err(error)) => Cost::Failed(format!("the path cannot be used: {error}")),
-                    None => Cost::Unknown,
-                };
-                self.wizard.costing.of = wanted;
+                let title = "Timing training steps".to_owned();
+                let id = self.work.run(title, Purpose::Check, Job::TrainEstimate(job));
+                self.wizard.costing = Costing { of: wanted, cost: Cost::Measuring(id) };
             }
         }
         if let Cost::Measuring(id) = self.wizard.costing.cost {
@@ -102,15 +96,10 @@ impl Workbench {
         self.wizard.costing = Costing::default();
     }
 
-    /// Handles the report of an estimate; returns the report if it belongs to another job.
-    pub(super) fn handle_cost(&mut self, id: JobId, report: serde_json::Value) -> Option<serde_json::Value> {
-        if self.wizard.costing.cost != Cost::Measuring(id) {
-            return Some(report);
+    /// Stores the estimate, unless it belongs to earlier choices.
+    pub(crate) fn handle_cost(&mut self, id: JobId, estimate: Estimate) {
+        if self.wizard.costing.cost == Cost::Measuring(id) {
+            self.wizard.costing.cost = Cost::Known(estimate);
         }
-        self.wizard.costing.cost = match serde_json::from_value(report) {
-            Ok(cost) => Cost::Known(cost),
-            Err(error) => Cost::Failed(format!("the reply cannot be read: {error}")),
-        };
-        None
     }
 }

@@ -19,11 +19,10 @@ use crate::panels::PanelTask;
 use crate::work::{JobState, JobView, Purpose};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::user_folder;
-use cytoscope_pipeline::worker::JobId;
-use cytoscope_pipeline::{Event, JobError};
+use cytoscope_pipeline::{JobError, user_folder};
 use cytoscope_samples::{TargetKind, TrainingTask};
-use cytoscope_train::{CheckJob, CheckReport, TrainConfig, TrainJob, TrainReport};
+use cytoscope_train::{CheckJob, CheckReport, TrainConfig, TrainEvent, TrainJob, TrainReport};
+use cytoscope_worker::{Job, JobId};
 use eframe::egui;
 use models::Saving;
 use plan::{PlanStore, SCRATCH, WizardPlan, WizardStep};
@@ -281,10 +280,7 @@ impl Workbench {
         let config = self.wizard.chosen_config();
         let details = Some(self.wizard.folder.join(DETAILS));
         let job = CheckJob { task: self.wizard.plan.task, data, config, seed: 0, details };
-        self.wizard.check = match serde_json::to_value(&job) {
-            Ok(job) => Check::Running(self.work.run(CheckJob::KIND, title, Purpose::Check, job, Vec::new())),
-            Err(error) => Check::Failed(format!("the path cannot be used: {error}")),
-        };
+        self.wizard.check = Check::Running(self.work.run(title, Purpose::Check, Job::TrainCheck(job)));
     }
 
     /// Goes to a step.
@@ -328,21 +324,15 @@ impl Workbench {
             let details = format!("{}: {error}. Check the disk.", folder.display());
             return self.notifications.error("The training folder cannot be created", details);
         }
-        let writes = vec![folder, job.folder()];
         let title = format!("Training {}", self.wizard.plan.name);
-        match serde_json::to_value(&job) {
-            Ok(value) => {
-                let id = self.work.run(TrainJob::KIND, title, Purpose::Training, value, writes);
-                let run = &mut self.wizard.run;
-                run.state = RunState::Running(id);
-                run.notes_taken = 0;
-                run.confirm_discard = false;
-                self.wizard.plan.job = Some(job);
-                self.wizard.plan.step = WizardStep::Train;
-                self.wizard.save_plan(true);
-            }
-            Err(error) => self.notifications.error("Training cannot start", format!("A path cannot be used: {error}.")),
-        }
+        let id = self.work.run(title, Purpose::Training, Job::Train(job.clone()));
+        let run = &mut self.wizard.run;
+        run.state = RunState::Running(id);
+        run.notes_taken = 0;
+        run.confirm_discard = false;
+        self.wizard.plan.job = Some(job);
+        self.wizard.plan.step = WizardStep::Train;
+        self.wizard.save_plan(true);
     }
 
     /// Pauses training: it saves a checkpoint and stops.
@@ -426,48 +416,44 @@ impl Workbench {
     }
 
     /// Handles an event of the training job.
-    pub(crate) fn handle_training_event(&mut self, id: JobId, event: Event) {
+    pub(crate) fn handle_training_event(&mut self, id: JobId, event: TrainEvent) {
         if self.wizard.run.job() != Some(id) {
             return;
         }
         match event {
-            Event::ValidationPreview { step, path, caption } => {
+            TrainEvent::ValidationPreview { step, path, caption } => {
                 self.wizard.spawn(move || ThreadResult::Picture(ValidationPicture::read(&path, Some(step), caption)));
             }
             event => self.wizard.run.handle_event(event),
         }
     }
 
-    /// Handles the report of a training run or data check.
-    pub(crate) fn handle_report(&mut self, id: JobId, report: serde_json::Value) {
-        let Some(report) = self.handle_estimate(id, report) else { return };
-        let Some(report) = self.handle_cost(id, report) else { return };
+    /// Shows the report of a data check, unless it belongs to earlier data.
+    pub(crate) fn handle_check(&mut self, id: JobId, report: Box<CheckReport>) {
         if matches!(self.wizard.check, Check::Running(of) if of == id) {
-            self.wizard.check = match serde_json::from_value(report) {
-                Ok(report) => Check::Done(report),
-                Err(error) => Check::Failed(format!("the reply cannot be read: {error}")),
-            };
+            self.wizard.check = Check::Done(report);
             self.wizard.listed = [crate::panels::train::LISTED; 2];
-        } else if self.wizard.run.job() == Some(id) {
-            self.collect_notes(id);
-            self.wizard.run.state = match serde_json::from_value::<Box<TrainReport>>(report) {
-                Ok(report) => {
-                    self.wizard.run.history = report.history.clone();
-                    // No notification while the wizard shows the results.
-                    if self.panels.task != PanelTask::Train {
-                        let title = format!("{} is trained", self.wizard.plan.name);
-                        self.notifications.success(title, crate::panels::train::summary_sentence(&report));
-                    }
-                    self.wizard.plan.job = None;
-                    self.wizard.plan.step = WizardStep::Results;
-                    self.wizard.report = Some(report);
-                    self.wizard.load_examples();
-                    RunState::Idle
-                }
-                Err(error) => RunState::Failed(format!("the report cannot be read: {error}")),
-            };
-            self.wizard.save_plan(true);
         }
+    }
+
+    /// Shows the report of the training run.
+    pub(crate) fn handle_training_report(&mut self, id: JobId, report: Box<TrainReport>) {
+        if self.wizard.run.job() != Some(id) {
+            return;
+        }
+        self.collect_notes(id);
+        self.wizard.run.history = report.history.clone();
+        // No notification while the wizard shows the results.
+        if self.panels.task != PanelTask::Train {
+            let title = format!("{} is trained", self.wizard.plan.name);
+            self.notifications.success(title, crate::panels::train::summary_sentence(&report));
+        }
+        self.wizard.plan.job = None;
+        self.wizard.plan.step = WizardStep::Results;
+        self.wizard.report = Some(report);
+        self.wizard.load_examples();
+        self.wizard.run.state = RunState::Idle;
+        self.wizard.save_plan(true);
     }
 
     fn collect_notes(&mut self, id: JobId) {

@@ -1,9 +1,8 @@
 //! A training run: its state and curves.
 
 use super::shown::ValidationPicture;
-use cytoscope_pipeline::worker::JobId;
-use cytoscope_pipeline::{Event, TrainingPlan};
-use cytoscope_train::{CheckpointSummary, History, StepPoint, ValidationPoint};
+use cytoscope_train::{CheckpointSummary, History, StepPoint, TrainEvent, TrainingPlan};
+use cytoscope_worker::JobId;
 
 /// State of a training run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -69,20 +68,20 @@ impl TrainingRun {
         }
     }
 
-    pub(super) fn handle_event(&mut self, event: Event) {
+    pub(super) fn handle_event(&mut self, event: TrainEvent) {
         match event {
-            Event::Planned(plan) => self.plan = Some(plan),
-            Event::TrainingSteps { step, steps, loss, rate, step_secs, stalled_secs } => {
+            TrainEvent::Planned(plan) => self.plan = Some(plan),
+            TrainEvent::TrainingSteps { step, steps, loss, rate, step_secs, stalled_secs } => {
                 self.steps = steps;
                 // After a rollback to an earlier step the curve continues from there.
                 self.history.steps.retain(|p| p.step < step);
                 self.history.steps.push(StepPoint { step, loss, rate, step_secs, stalled_secs });
             }
-            Event::Validated { step, score, scores, best } => {
-                self.history.validations.retain(|p| p.step < step);
-                self.history.validations.push(ValidationPoint { step, score, scores, best });
+            TrainEvent::Validated(point) => {
+                self.history.validations.retain(|p| p.step < point.step);
+                self.history.validations.push(point);
             }
-            _ => {}
+            TrainEvent::ValidationPreview { .. } => {}
         }
     }
 
@@ -101,10 +100,18 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
     use super::*;
+    use cytoscope_train::ValidationPoint;
     use std::collections::BTreeMap;
 
-    fn trained(step: u64) -> Event {
-        Event::TrainingSteps { step, steps: 50, loss: 1.0 / step as f64, rate: 0.1, step_secs: 1.0, stalled_secs: 0.0 }
+    fn trained(step: u64) -> TrainEvent {
+        TrainEvent::TrainingSteps {
+            step,
+            steps: 50,
+            loss: 1.0 / step as f64,
+            rate: 0.1,
+            step_secs: 1.0,
+            stalled_secs: 0.0,
+        }
     }
 
     #[test]
@@ -113,7 +120,7 @@ mod tests {
         let point = |step| StepPoint { step, loss: 1.0, rate: 0.1, step_secs: 1.0, stalled_secs: 0.0 };
         let tried = |step| ValidationPoint { step, score: 0.5, scores: BTreeMap::new(), best: true };
         run.handle_event(trained(21));
-        run.handle_event(Event::Validated { step: 25, score: 0.6, scores: BTreeMap::new(), best: true });
+        run.handle_event(TrainEvent::Validated(ValidationPoint { score: 0.6, ..tried(25) }));
         let history =
             History { steps: vec![point(10), point(20)], validations: vec![tried(0), tried(20)], notes: Vec::new() };
         run.prepend(CheckpointSummary { step: 20, steps: 60, history });

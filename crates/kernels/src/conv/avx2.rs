@@ -12,8 +12,7 @@ pub(crate) unsafe fn micro(len: usize, m: &Micro<'_, f32, f32, f32>) {
     macro_rules! pick {
         ($($p:literal)*) => {
             match len {
-                // SAFETY: `kernel` has the same contract as this function: AVX2 and FMA, and pointers that reach `len`
-                // voxels.
+                // SAFETY: the caller guarantees AVX2, FMA and pointers that reach `len` voxels, which is `$p`.
                 $($p => unsafe { kernel::<$p>(m) },)*
                 _ => unreachable!("run of {len} voxels"),
             }

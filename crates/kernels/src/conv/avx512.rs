@@ -13,8 +13,7 @@ pub(crate) unsafe fn micro(blocks: usize, len: usize, m: &Micro<'_, f32, f32, f3
     macro_rules! pick {
         ($ob:literal, $step:literal, $($p:literal)*) => {
             match len {
-                // SAFETY: `kernel` has the same contract as this function: AVX-512 F, and pointers that reach `len`
-                // voxels.
+                // SAFETY: the caller guarantees AVX-512 F and pointers that reach `len` voxels, which is `$p`.
                 $($p => unsafe { kernel::<$ob, $p, $step>(m) },)*
                 _ => unreachable!("run of {len} voxels"),
             }
@@ -24,7 +23,8 @@ pub(crate) unsafe fn micro(blocks: usize, len: usize, m: &Micro<'_, f32, f32, f3
         macro_rules! pick_three {
             ($ob:literal, $step:literal, $($p:literal)*) => {
                 match len {
-                    // SAFETY: `three` has the same contract, and `three_in_a_row` shows that the taps come in threes.
+                    // SAFETY: the caller guarantees AVX-512 F and pointers that reach `len` voxels; `three_in_a_row`
+                    // shows that the taps come in threes, and the match picks the input's step.
                     $($p => unsafe { three::<$ob, $p, $step>(m) },)*
                     _ => unreachable!("run of {len} voxels"),
                 }

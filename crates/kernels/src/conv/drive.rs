@@ -1,10 +1,11 @@
 //! The loops around the micro-kernels: tasks, runs of voxels, bounds checks and the epilogue.
 
+use super::bounds::assert_in_bounds;
 use super::finish::{LaneStats, Out, Run, finish};
 use super::pack::{Group, by_block};
 use super::{Finish, PackedConv, PackedConvInt8, Target, WeightShape, portable};
 use crate::isa::Simd;
-use crate::parallel::{Shared, for_each};
+use crate::parallel::{Shared, for_each, thread_count};
 use crate::{Blocked, CHANNEL_BLOCK, Isa};
 
 /// Arguments of a micro-kernel, which computes a run of output voxels along W for the blocks of one group. `X`, `W` and
@@ -54,13 +55,15 @@ pub(crate) trait Core: Sync {
     /// Type of the sums, 32 bits wide.
     type Sum;
     const INTEGER: bool;
+    /// Returns the instruction set that the weights were packed for.
+    fn isa(&self) -> Isa;
     fn groups(&self) -> &[Group];
     fn shape(&self) -> WeightShape;
     fn in_block(&self) -> usize;
     fn depthwise(&self) -> bool;
-    fn weights(&self, at: usize) -> *const Self::Weight;
-    fn weight_bytes(&self) -> usize;
-    fn start(&self, channel: usize) -> *const Self::Sum;
+    fn weights(&self) -> &[Self::Weight];
+    /// Returns the initial sum of each output channel, padded to whole blocks.
+    fn start(&self) -> &[Self::Sum];
     /// Returns the longest run of voxels for a number of output blocks; `three` is [`Micro::three_in_a_row`].
     fn widest(&self, isa: Isa, blocks: usize, three: bool) -> usize;
     /// Called before the runs of a task, as `release` is called after them.
@@ -80,6 +83,9 @@ impl Core for PackedConv {
     type Sum = f32;
     const INTEGER: bool = false;
 
+    fn isa(&self) -> Isa {
+        self.isa
+    }
     fn groups(&self) -> &[Group] {
         &self.groups
     }
@@ -92,14 +98,11 @@ impl Core for PackedConv {
     fn depthwise(&self) -> bool {
         self.depthwise
     }
-    fn weights(&self, at: usize) -> *const f32 {
-        self.values[at..].as_ptr()
+    fn weights(&self) -> &[f32] {
+        &self.values
     }
-    fn weight_bytes(&self) -> usize {
-        size_of_val(self.values.as_slice())
-    }
-    fn start(&self, channel: usize) -> *const f32 {
-        self.bias[channel..].as_ptr()
+    fn start(&self) -> &[f32] {
+        &self.bias
     }
     fn widest(&self, isa: Isa, blocks: usize, three: bool) -> usize {
         match (isa.simd(), blocks) {
@@ -138,6 +141,9 @@ impl Core for PackedConvInt8 {
     type Sum = i32;
     const INTEGER: bool = true;
 
+    fn isa(&self) -> Isa {
+        self.isa
+    }
     fn groups(&self) -> &[Group] {
         &self.groups
     }
@@ -150,14 +156,11 @@ impl Core for PackedConvInt8 {
     fn depthwise(&self) -> bool {
         self.depthwise
     }
-    fn weights(&self, at: usize) -> *const i8 {
-        self.values[at..].as_ptr()
+    fn weights(&self) -> &[i8] {
+        &self.values
     }
-    fn weight_bytes(&self) -> usize {
-        self.values.len()
-    }
-    fn start(&self, channel: usize) -> *const i32 {
-        self.start[channel..].as_ptr()
+    fn start(&self) -> &[i32] {
+        &self.start
     }
     fn widest(&self, isa: Isa, blocks: usize, three: bool) -> usize {
         crate::int8::widest(isa, blocks, three)
@@ -245,6 +248,9 @@ const NEAR_BYTES: usize = 40 << 10;
 const RESIDENT_WEIGHT_BYTES: usize = 1 << 20;
 
 /// Runs a plan over one image. Returns the statistics of each task and output block, if `end` asks for them.
+///
+/// # Panics
+/// If the plan, the weights and the buffers do not fit, see [`assert_in_bounds`]; callers have checked this.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn drive<C: Core>(
     isa: Isa,
@@ -261,13 +267,15 @@ pub(crate) fn drive<C: Core>(
     if depth * height * width == 0 {
         return Vec::new();
     }
+    assert_in_bounds(isa, core, plan, input.len(), in_layout, target, out_layout);
+    assert!(!end.moments || plan.fold.is_none(), "a transposed convolution has no moments");
     let rows = TASK_ROWS.min(height);
     let chunks = height.div_ceil(rows);
     let groups = core.groups();
     // Either a task processes all groups, or groups are separate tasks, in order.
-    let apart = if core.weight_bytes() > RESIDENT_WEIGHT_BYTES { groups.len() } else { 1 };
+    let apart = if size_of_val(core.weights()) > RESIDENT_WEIGHT_BYTES { groups.len() } else { 1 };
     // Slices of one task share inputs. Their number does not change the results.
-    let wanted = TASKS_A_THREAD * rayon::current_num_threads();
+    let wanted = TASKS_A_THREAD * thread_count();
     let slices = (depth * chunks * apart / wanted.max(1)).clamp(1, TASK_SLICES);
     let thick = depth.div_ceil(slices);
     let out_blocks = out_layout.channels.div_ceil(CHANNEL_BLOCK);
@@ -356,7 +364,6 @@ impl<C: Core> Row<'_, C> {
         stats: &mut [LaneStats; 2],
     ) {
         let geometry = &self.plan.geometry;
-        let width = geometry.counts[2];
         let in_blocks = self.in_layout.blocks();
         let (od, oh) =
             (geometry.out_offset[0] + d * geometry.out_stride[0], geometry.out_offset[1] + h * geometry.out_stride[1]);
@@ -364,11 +371,6 @@ impl<C: Core> Row<'_, C> {
             + group.in_first * self.in_layout.block_stride()
             + d * geometry.in_step[0]
             + h * geometry.in_step[1];
-        let room = (group.in_blocks - 1) * self.in_layout.block_stride()
-            + self.plan.taps.iter().max().copied().unwrap_or(0)
-            + (width - 1) * geometry.in_step[2]
-            + self.in_layout.block;
-        assert!(in_at + room <= self.input.len(), "convolution reads outside its input");
         let last_block = in_blocks - 1;
         let last_in_per_block = if group.in_first + group.in_blocks == in_blocks {
             self.in_layout.channels - last_block * self.in_layout.block
@@ -388,9 +390,9 @@ impl<C: Core> Row<'_, C> {
                 last_in_per_block,
                 taps: &self.plan.taps,
                 adjacent: self.plan.adjacent,
-                weights: self.core.weights(group.at),
+                weights: self.core.weights()[group.at..].as_ptr(),
                 depthwise: self.core.depthwise(),
-                start: self.core.start(group.first_block * CHANNEL_BLOCK),
+                start: self.core.start()[group.first_block * CHANNEL_BLOCK..].as_ptr(),
                 sums: scratch.0.as_mut_ptr().cast::<C::Sum>(),
                 block_room,
             };
@@ -400,8 +402,9 @@ impl<C: Core> Row<'_, C> {
                     self.fetch(self.out_layout.row_start(group.first_block + b, od, oh) + w * CHANNEL_BLOCK, len);
                 }
             }
-            // SAFETY: all reads lie in `input`, as the assertion on `room` shows. Weights and start were packed for
-            // this group, the scratch holds a run of the widest kernel, and `prepare` was called on this thread.
+            // SAFETY: `assert_in_bounds` has shown that all reads of the pass lie in the input, the weights and the
+            // initial sums, which were packed for this instruction set. The scratch holds the run, as the assertion
+            // above shows, and whole tiles of 16 voxels. `prepare` was called on this thread.
             unsafe { C::sums(self.isa, group.blocks, len, &micro) };
             for b in 0..group.blocks {
                 let sums = scratch.0[b * block_room..].as_ptr();
@@ -413,7 +416,7 @@ impl<C: Core> Row<'_, C> {
 
     /// Prefetches the cache lines to which a run will be written, while it is computed.
     fn fetch(&self, at: usize, len: usize) {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let span = len * CHANNEL_BLOCK;
@@ -427,7 +430,7 @@ impl<C: Core> Row<'_, C> {
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(from.add(line).cast_const()) };
             }
         }
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         let _ = (at, len);
     }
 
@@ -477,8 +480,9 @@ impl<C: Core> Row<'_, C> {
             out_step,
             stats: self.end.moments.then_some(stats),
         };
-        // SAFETY: `sums` holds `len` voxels, scale and bias hold a block, the residual was checked above, and `pointer`
-        // checked the output. Every task writes its own rows of its own blocks.
+        // SAFETY: `sums` holds `len` voxels, scale and bias hold a block, as `assert_in_bounds` has shown that there are
+        // enough output channels, the residual was checked above, and `pointer` checked the output. Every task writes
+        // its own rows of its own blocks, and `assert_in_bounds` has shown that these are different values.
         unsafe { finish(self.isa, &mut run) };
         if let Some(held) = held {
             self.spread([block, d, h, w], len, step, &held);

@@ -9,6 +9,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod bounds;
 mod depthwise;
 mod drive;
 mod few;
@@ -22,7 +23,7 @@ pub(crate) use drive::{Geometry, Micro, Plan, drive};
 pub(crate) use finish::LaneStats;
 
 use crate::norm::{Moments, combine};
-use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that};
+use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_isa, check_len, check_that};
 use drive::Core;
 
 /// Activation after bias and residual.
@@ -129,7 +130,8 @@ pub struct Finish<'a> {
 /// Float convolution of one image. Returns mean and variance of each channel, if `finish` asks for them.
 ///
 /// # Errors
-/// [`KernelError`] if the buffers, layouts and weights do not fit, or the input's border is narrower than the padding.
+/// [`KernelError`] if the buffers, layouts and weights do not fit, the weights were packed for another instruction set,
+/// or the input's border is narrower than the padding.
 #[allow(clippy::too_many_arguments)]
 pub fn conv(
     isa: Isa,
@@ -141,6 +143,7 @@ pub fn conv(
     mut target: Target<'_>,
     out_layout: &Blocked,
 ) -> Result<Option<Moments>, KernelError> {
+    check_isa(weights.isa, isa)?;
     check_window(in_layout, out_layout, shape, weights.shape.taps)?;
     if let Target::F32(output) = &mut target
         && out_layout.block == 1
@@ -176,6 +179,7 @@ pub fn conv_int8(
     target: Target<'_>,
     out_layout: &Blocked,
 ) -> Result<Option<Moments>, KernelError> {
+    check_isa(weights.isa, isa)?;
     check_window(in_layout, out_layout, shape, weights.shape.taps)?;
     windows(isa, input, in_layout, weights, shape, finish, target, out_layout)
 }
@@ -256,7 +260,8 @@ pub(crate) fn window_plan(in_layout: &Blocked, out_layout: &Blocked, shape: &Con
 /// outputs of input voxels do not overlap.
 ///
 /// # Errors
-/// [`KernelError`] if the buffers, layouts and weights do not fit, or `finish` asks for moments or a residual.
+/// [`KernelError`] if the buffers, layouts and weights do not fit, the weights were packed for another instruction set,
+/// or `finish` asks for moments or a residual.
 pub fn conv_transpose(
     isa: Isa,
     input: &[f32],
@@ -303,6 +308,7 @@ fn spread<C: Core>(
     }
     let of = WeightShape::dense(weights.out_channels, in_layout.channels, 1);
     for (at, row) in weights.rows.iter().enumerate() {
+        check_isa(row.isa(), isa)?;
         check_that(
             row.shape().in_channels == of.in_channels,
             "input channels",

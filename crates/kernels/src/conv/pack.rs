@@ -93,9 +93,11 @@ fn group_blocks(shape: &WeightShape, together: usize, block: usize) -> impl Iter
     })
 }
 
-/// Packed float weights of a convolution.
+/// Packed float weights of a convolution, in the order of one instruction set; others refuse to run them.
 #[derive(Debug, Clone)]
 pub struct PackedConv {
+    /// Instruction set that the weights were packed for.
+    pub(super) isa: Isa,
     pub(super) values: Vec<f32>,
     /// The original `[O][I][taps]`, for the kernel for few channels.
     pub(super) plain: Vec<f32>,
@@ -155,7 +157,7 @@ impl PackedConv {
             }
         }
         let bias = by_block(bias.unwrap_or(&[]), shape.out_channels);
-        Ok(Self { values, plain: Vec::new(), bias, groups, shape, in_block, depthwise })
+        Ok(Self { isa, values, plain: Vec::new(), bias, groups, shape, in_block, depthwise })
     }
 
     /// Packs strided weights: the weight from input channel `i` to output channel `o` at `tap` is
@@ -202,7 +204,7 @@ impl PackedConv {
             }
         });
         let bias = by_block(bias.unwrap_or(&[]), shape.out_channels);
-        Ok(Self { values, plain: Vec::new(), bias, groups, shape, in_block, depthwise: false })
+        Ok(Self { isa, values, plain: Vec::new(), bias, groups, shape, in_block, depthwise: false })
     }
 
     /// Returns the number of output channels.
@@ -266,12 +268,15 @@ pub(super) fn by_block<T: Copy + Default>(values: &[T], channels: usize) -> Vec<
     padded
 }
 
-/// Packed signed 8-bit weights of a convolution of unsigned 8-bit inputs.
+/// Packed signed 8-bit weights of a convolution of unsigned 8-bit inputs, in the order of one instruction set; others
+/// refuse to run them.
 ///
 /// Order, outermost first: groups of output blocks, input blocks, taps, quads of input channels, output channels, the
 /// four bytes of a quad.
 #[derive(Debug, Clone)]
 pub struct PackedConvInt8 {
+    /// Instruction set that the weights were packed for.
+    pub(super) isa: Isa,
     pub(super) values: Vec<i8>,
     /// Initial sum of each output channel: −(zero point of the input) · Σ weights.
     pub(super) start: Vec<i32>,
@@ -335,6 +340,7 @@ impl PackedConvInt8 {
         let farthest = i64::from(zero_point.max(255 - zero_point));
         let max_abs_sums = sums.iter().map(|(_, a)| (a * farthest) as i32).collect();
         Ok(Self {
+            isa,
             values,
             start: by_block(&start, shape.out_channels),
             max_abs_sums,

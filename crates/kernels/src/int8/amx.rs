@@ -2,8 +2,12 @@
 //!
 //! A tile of inputs has 16 rows, one per output voxel, with the bytes of adjacent taps: for 16 channels per block and a
 //! kernel of width 3, 48 bytes that overlap the next row's. A tile of weights has the packed quads of those taps, 64
-//! bytes (16 output channels) per row. The instructions have no stable intrinsics, so inline assembly is used; nothing
-//! else uses tiles.
+//! bytes (16 output channels) per row. The instructions have no stable intrinsics, so inline assembly is used.
+//!
+//! Every block of assembly declares the tiles that it writes as clobbered; values of tiles cannot be declared as inputs
+//! or outputs in Rust, although they are kept from one block to the next. This is sound because the compiler allocates
+//! no tile: it does so only for intrinsics in functions compiled for AMX, of which the program has none. Flags and,
+//! unless an option says otherwise, memory are clobbered by default. Blocks without the option `pure` stay in order.
 #![cfg(target_arch = "x86_64")]
 
 use super::Bytes;
@@ -57,7 +61,11 @@ pub(crate) fn fits_row(depth: usize) -> bool {
 
 /// Configures this thread's tiles: 0 to 3 are results, 4 and 5 inputs with `depth` bytes per row, 6 and 7 weights with
 /// `depth / 4` rows.
-pub(crate) fn configure(depth: usize) {
+///
+/// # Safety
+/// The CPU must support AMX-INT8 and [`is_available`] must have returned true, which an AMX token proves.
+pub(crate) unsafe fn configure(depth: usize) {
+    assert!(fits_row(depth), "rows of {depth} bytes do not fit into a tile");
     #[repr(align(64))]
     struct Config([u8; 64]);
     let mut config = Config([0; 64]);
@@ -71,15 +79,28 @@ pub(crate) fn configure(depth: usize) {
         config.0[16 + 2 * tile] = row_bytes as u8;
         config.0[48 + tile] = rows as u8;
     }
-    // SAFETY: only called with an AMX token, which proves that the CPU has AMX. The configuration is 64 bytes of
-    // palette 1 within its limits.
-    unsafe { asm!("ldtilecfg [{}]", in(reg) config.0.as_ptr(), options(nostack)) };
+    // SAFETY: the caller guarantees AMX. The configuration is 64 bytes of palette 1 within its limits, as the assertion
+    // shows. The instruction clears all tiles, which are declared.
+    unsafe {
+        asm!("ldtilecfg [{}]", in(reg) config.0.as_ptr(),
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack, readonly));
+    }
 }
 
 /// Releases this thread's tiles.
-pub(crate) fn release() {
-    // SAFETY: only called with an AMX token, which proves that the CPU has AMX. The instruction touches no memory.
-    unsafe { asm!("tilerelease", options(nostack, nomem)) };
+///
+/// # Safety
+/// The CPU must support AMX-INT8 and [`is_available`] must have returned true, which an AMX token proves.
+pub(crate) unsafe fn release() {
+    // SAFETY: the caller guarantees AMX. The instruction touches no memory and clears all tiles, which are declared.
+    unsafe {
+        asm!("tilerelease",
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack, nomem));
+    }
 }
 
 /// Returns whether whole tiles of a run of `len` voxels are within the input.
@@ -91,19 +112,21 @@ pub(super) fn tiles_in_bounds(len: usize, m: &Bytes<'_>) -> bool {
     farthest <= m.input_left
 }
 
+// Tiles are `tt`, because the name of a clobbered register must be a plain literal.
 macro_rules! load {
-    ($tile:literal, $from:expr, $stride:expr) => {
-        asm!(concat!("tileloadd tmm", $tile, ", [{}+{}*1]"), in(reg) $from, in(reg) $stride, options(nostack, readonly))
+    ($tile:tt, $from:expr, $stride:expr) => {
+        asm!(concat!("tileloadd ", $tile, ", [{}+{}*1]"), in(reg) $from, in(reg) $stride, out($tile) _,
+            options(nostack, readonly))
     };
 }
 macro_rules! store {
-    ($tile:literal, $to:expr) => {
-        asm!(concat!("tilestored [{}+{}*1], tmm", $tile), in(reg) $to, in(reg) 64usize, options(nostack))
+    ($tile:tt, $to:expr) => {
+        asm!(concat!("tilestored [{}+{}*1], ", $tile), in(reg) $to, in(reg) 64usize, options(nostack))
     };
 }
 macro_rules! dot {
-    ($sum:literal, $input:literal, $weights:literal) => {
-        asm!(concat!("tdpbusd tmm", $sum, ", tmm", $input, ", tmm", $weights), options(nostack, nomem))
+    ($sum:tt, $input:tt, $weights:tt) => {
+        asm!(concat!("tdpbusd ", $sum, ", ", $input, ", ", $weights), out($sum) _, options(nostack, nomem))
     };
 }
 
@@ -114,8 +137,8 @@ macro_rules! dot {
 /// The CPU must support AMX-INT8, [`configure`] must have been called on this thread, [`tiles_in_bounds`] must hold,
 /// the sums must have room for whole tiles, and every other pointer of `m` must reach what its fields say.
 pub(super) unsafe fn micro(blocks: usize, len: usize, m: &Bytes<'_>) {
-    // SAFETY: `one_block` and `two_blocks` have the same contract as this function, for the number of tiles that covers
-    // `len`.
+    // SAFETY: the caller guarantees AMX, configured tiles, and pointers that reach the whole tiles that cover `len`: as
+    // many as the match gives to `one_block` and `two_blocks`.
     unsafe {
         match (blocks, len.div_ceil(16)) {
             (2, 1) => two_blocks::<1>(m),
@@ -134,48 +157,48 @@ unsafe fn one_block<const T: usize>(m: &Bytes<'_>) {
     // SAFETY: the caller guarantees AMX, configured tiles, and pointers of `m` that reach `T` whole tiles.
     unsafe {
         // A row distance of 0 initializes all rows of a result with the same 16 values.
-        load!("0", m.start, 0usize);
+        load!("tmm0", m.start, 0usize);
         if T > 1 {
-            load!("1", m.start, 0usize);
+            load!("tmm1", m.start, 0usize);
         }
         if T > 2 {
-            load!("2", m.start, 0usize);
+            load!("tmm2", m.start, 0usize);
         }
         if T > 3 {
-            load!("3", m.start, 0usize);
+            load!("tmm3", m.start, 0usize);
         }
         let mut weights = m.weights;
         for block in 0..m.in_blocks {
             let plane = m.input.add(block * m.in_block_stride);
             for tap in m.taps.iter().step_by(m.adjacent) {
                 let from = plane.add(*tap);
-                load!("6", weights, 64usize);
-                load!("4", from, m.in_step);
-                dot!("0", "4", "6");
+                load!("tmm6", weights, 64usize);
+                load!("tmm4", from, m.in_step);
+                dot!("tmm0", "tmm4", "tmm6");
                 if T > 1 {
-                    load!("5", from.add(tile_step), m.in_step);
-                    dot!("1", "5", "6");
+                    load!("tmm5", from.add(tile_step), m.in_step);
+                    dot!("tmm1", "tmm5", "tmm6");
                 }
                 if T > 2 {
-                    load!("4", from.add(2 * tile_step), m.in_step);
-                    dot!("2", "4", "6");
+                    load!("tmm4", from.add(2 * tile_step), m.in_step);
+                    dot!("tmm2", "tmm4", "tmm6");
                 }
                 if T > 3 {
-                    load!("5", from.add(3 * tile_step), m.in_step);
-                    dot!("3", "5", "6");
+                    load!("tmm5", from.add(3 * tile_step), m.in_step);
+                    dot!("tmm3", "tmm5", "tmm6");
                 }
                 weights = weights.add(tap_bytes);
             }
         }
-        store!("0", m.sums);
+        store!("tmm0", m.sums);
         if T > 1 {
-            store!("1", m.sums.add(256));
+            store!("tmm1", m.sums.add(256));
         }
         if T > 2 {
-            store!("2", m.sums.add(512));
+            store!("tmm2", m.sums.add(512));
         }
         if T > 3 {
-            store!("3", m.sums.add(768));
+            store!("tmm3", m.sums.add(768));
         }
     }
 }
@@ -186,35 +209,35 @@ unsafe fn two_blocks<const T: usize>(m: &Bytes<'_>) {
     // SAFETY: the caller guarantees AMX, configured tiles, and pointers of `m` that reach `T` whole tiles for two
     // blocks.
     unsafe {
-        load!("0", m.start, 0usize);
-        load!("1", m.start.add(16), 0usize);
+        load!("tmm0", m.start, 0usize);
+        load!("tmm1", m.start.add(16), 0usize);
         if T > 1 {
-            load!("2", m.start, 0usize);
-            load!("3", m.start.add(16), 0usize);
+            load!("tmm2", m.start, 0usize);
+            load!("tmm3", m.start.add(16), 0usize);
         }
         let mut weights = m.weights;
         for block in 0..m.in_blocks {
             let plane = m.input.add(block * m.in_block_stride);
             for tap in m.taps.iter().step_by(m.adjacent) {
                 let from = plane.add(*tap);
-                load!("6", weights, 128usize);
-                load!("4", from, m.in_step);
-                dot!("0", "4", "6");
-                load!("7", weights.add(64), 128usize);
-                dot!("1", "4", "7");
+                load!("tmm6", weights, 128usize);
+                load!("tmm4", from, m.in_step);
+                dot!("tmm0", "tmm4", "tmm6");
+                load!("tmm7", weights.add(64), 128usize);
+                dot!("tmm1", "tmm4", "tmm7");
                 if T > 1 {
-                    load!("5", from.add(tile_step), m.in_step);
-                    dot!("2", "5", "6");
-                    dot!("3", "5", "7");
+                    load!("tmm5", from.add(tile_step), m.in_step);
+                    dot!("tmm2", "tmm5", "tmm6");
+                    dot!("tmm3", "tmm5", "tmm7");
                 }
                 weights = weights.add(tap_bytes);
             }
         }
-        store!("0", m.sums);
-        store!("1", m.sums.add(m.block_room));
+        store!("tmm0", m.sums);
+        store!("tmm1", m.sums.add(m.block_room));
         if T > 1 {
-            store!("2", m.sums.add(256));
-            store!("3", m.sums.add(m.block_room + 256));
+            store!("tmm2", m.sums.add(256));
+            store!("tmm3", m.sums.add(m.block_room + 256));
         }
     }
 }
@@ -222,11 +245,12 @@ unsafe fn two_blocks<const T: usize>(m: &Bytes<'_>) {
 /// Computes `rounds` times four products of whole tiles, to measure the peak rate.
 ///
 /// # Safety
-/// The CPU must support AMX-INT8.
+/// The CPU must support AMX-INT8 and [`is_available`] must have returned true, which an AMX token proves.
 pub(crate) unsafe fn run_products(rounds: usize) {
-    configure(ROW_BYTES);
-    // SAFETY: `configure` was called above and the caller guarantees AMX. The instructions use registers only.
+    // SAFETY: the caller guarantees AMX, and `configure` is called first. The instructions use registers only; those
+    // that they write are declared.
     unsafe {
+        configure(ROW_BYTES);
         asm!(
             "tilezero tmm0",
             "tilezero tmm1",
@@ -234,14 +258,20 @@ pub(crate) unsafe fn run_products(rounds: usize) {
             "tilezero tmm3",
             "tilezero tmm4",
             "tilezero tmm6",
+            out("tmm0") _,
+            out("tmm1") _,
+            out("tmm2") _,
+            out("tmm3") _,
+            out("tmm4") _,
+            out("tmm6") _,
             options(nostack, nomem)
         );
         for _ in 0..rounds {
-            dot!("0", "4", "6");
-            dot!("1", "4", "6");
-            dot!("2", "4", "6");
-            dot!("3", "4", "6");
+            dot!("tmm0", "tmm4", "tmm6");
+            dot!("tmm1", "tmm4", "tmm6");
+            dot!("tmm2", "tmm4", "tmm6");
+            dot!("tmm3", "tmm4", "tmm6");
         }
+        release();
     }
-    release();
 }

@@ -9,7 +9,8 @@ use std::arch::x86_64::*;
 /// # Safety
 /// The CPU must support AVX2 and AVX-VNNI, and every pointer of `m` must reach what its fields say for `len` voxels.
 pub(super) unsafe fn micro(len: usize, m: &Bytes<'_>) {
-    // SAFETY: `kernel` has the same contract as this function: AVX2 and AVX-VNNI, and pointers that reach `len` voxels.
+    // SAFETY: the caller guarantees AVX2, AVX-VNNI and pointers that reach `len` voxels, as many as the match gives to
+    // `kernel`.
     unsafe {
         match len {
             1 => kernel::<1>(m),

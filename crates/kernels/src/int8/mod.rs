@@ -46,7 +46,8 @@ fn widest_vnni(blocks: usize, three: bool) -> usize {
 pub(crate) fn prepare(isa: Isa, depth: usize) {
     #[cfg(target_arch = "x86_64")]
     if isa.name() == IsaName::Amx && amx::fits_row(depth) {
-        amx::configure(depth);
+        // SAFETY: an AMX token exists only if `amx::is_available` returned true.
+        unsafe { amx::configure(depth) };
     }
     let _ = (isa, depth);
 }
@@ -55,7 +56,8 @@ pub(crate) fn prepare(isa: Isa, depth: usize) {
 pub(crate) fn release(isa: Isa, depth: usize) {
     #[cfg(target_arch = "x86_64")]
     if isa.name() == IsaName::Amx && amx::fits_row(depth) {
-        amx::release();
+        // SAFETY: an AMX token exists only if `amx::is_available` returned true.
+        unsafe { amx::release() };
     }
     let _ = (isa, depth);
 }
@@ -90,7 +92,7 @@ pub(crate) unsafe fn sums(isa: Isa, blocks: usize, len: usize, m: &Bytes<'_>) {
 /// Computes a run in parts of at most `widest` voxels.
 ///
 /// # Safety
-/// As [`sums`].
+/// Input and sums of `m` must reach `len` voxels.
 #[cfg(target_arch = "x86_64")]
 unsafe fn in_runs(len: usize, m: &Bytes<'_>, widest: usize, f: impl Fn(usize, &Bytes<'_>)) {
     let mut at = 0;

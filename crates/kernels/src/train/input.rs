@@ -5,11 +5,14 @@
 
 use crate::conv::{ConvShape, Finish, Geometry, PackedConv, Plan, Target, drive};
 use crate::parallel::{Shared, for_each};
-use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that};
+use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_isa, check_len, check_that};
 
-/// A convolution's weights, packed for [`conv_input_gradient`].
+/// A convolution's weights, packed for [`conv_input_gradient`] in the order of one instruction set; others refuse to run
+/// them.
 #[derive(Debug, Clone)]
 pub struct InputGradient {
+    /// Instruction set that the weights were packed for.
+    isa: Isa,
     phases: Vec<Phase>,
     stride: [usize; 3],
     out_channels: usize,
@@ -85,7 +88,15 @@ impl InputGradient {
                 weights: PackedConv::strided(isa, weights, None, &lanes, ins, &own, out_block)?,
             });
         }
-        Ok(Self { gaps: phases.len() < remainders, phases, stride: shape.stride, out_channels, in_channels, out_block })
+        Ok(Self {
+            isa,
+            gaps: phases.len() < remainders,
+            phases,
+            stride: shape.stride,
+            out_channels,
+            in_channels,
+            out_block,
+        })
     }
 
     /// Returns the border of zeros that the output's gradient needs for these input and output sizes.
@@ -113,7 +124,8 @@ fn count(extent: usize, remainder: usize, stride: usize) -> usize {
 /// be in blocks of 16 channels or in planes.
 ///
 /// # Errors
-/// [`KernelError`] if the buffers, layouts and weights do not fit.
+/// [`KernelError`] if the buffers, layouts and weights do not fit, or the weights were packed for another instruction
+/// set.
 pub fn conv_input_gradient(
     isa: Isa,
     out_gradient: &[f32],
@@ -123,6 +135,7 @@ pub fn conv_input_gradient(
     in_gradient: &mut [f32],
     in_layout: &Blocked,
 ) -> Result<(), KernelError> {
+    check_isa(weights.isa, isa)?;
     check_len("gradient of the output", out_gradient.len(), out_layout.len())?;
     check_len("gradient of the input", in_gradient.len(), in_layout.len())?;
     check_that(

@@ -202,6 +202,9 @@ struct Targets<'a> {
 }
 
 /// Loads up to 16 values; those past `room` are 0.
+///
+/// # Safety
+/// The CPU must support `L`, and `from` must reach `room` values, or 16 if there are more.
 #[inline(always)]
 pub(super) unsafe fn load<L: Lanes>(from: *const f32, room: usize) -> L {
     // SAFETY: the caller guarantees `room` readable values at `from` and a CPU that supports `L`; at most 16 values are
@@ -217,6 +220,9 @@ pub(super) unsafe fn load<L: Lanes>(from: *const f32, room: usize) -> L {
 }
 
 /// Stores up to 16 values, or adds them to those at `to` if `accumulate`.
+///
+/// # Safety
+/// The CPU must support `L`, and `to` must reach `room` values, or 16 if there are more.
 #[inline(always)]
 pub(super) unsafe fn store<L: Lanes>(values: L, to: *mut f32, room: usize, accumulate: bool) {
     // SAFETY: the caller guarantees `room` values at `to` and a CPU that supports `L`; fewer than 16 values are copied.

@@ -35,8 +35,8 @@ with_lanes! {
         macro_rules! pick {
             ($(($v:literal, $b:literal, $j:literal))*) => {
                 match (o.vectors.len(), o.values.len(), o.adjacent) {
-                    // SAFETY: `outer_of` has the same contract as this function, and the match gives it the right
-                    // numbers of vectors and values.
+                    // SAFETY: the caller guarantees the operands and the sums; the match shows that there are `$v`
+                    // vectors and `$b` groups of `$j` values. `with_lanes` checked the CPU.
                     $(($v, $b, $j) => unsafe { outer_of::<L, $v, $b, $j>(o) },)*
                     (v, b, j) => unreachable!("{v} vectors with {b} groups of {j} values"),
                 }
@@ -122,8 +122,8 @@ with_lanes! {
         macro_rules! pick {
             ($step:literal, $($j:literal)*) => {
                 match s.values.len() {
-                    // SAFETY: `slide_of` has the same contract as this function, and the match gives it the right
-                    // number of values.
+                    // SAFETY: the caller guarantees the operands, `$step` values from voxel to voxel, and the sums; the
+                    // match shows that there are `$j` values. `with_lanes` checked the CPU.
                     $($j => unsafe { slide_of::<L, $j, $step>(s) },)*
                     j => unreachable!("{j} values"),
                 }

@@ -288,8 +288,9 @@ impl Pass<'_> {
                             tap_room: TAP_ROOM,
                             sums,
                         };
-                        // SAFETY: the strip lies in both images, all its windows lie in the padded input
-                        // (`check_window`), and `sums` holds all taps of the tile.
+                        // SAFETY: `vector` is a block of the output's strip. The values are eight channels of one
+                        // input block, at the first of three adjacent taps, whose windows lie in the padded input
+                        // (`check_window`). `tile` asserts room for the sums of 16 channels at every tap.
                         unsafe { slide(self.isa, &job) };
                     }
                 }
@@ -308,7 +309,10 @@ impl Pass<'_> {
                     .clone()
                     .map(|t| (self.input[input + taps[t] + channel..].as_ptr(), t * TAP_ROOM + channel * CHANNEL_BLOCK))
                     .collect();
-                self.outer(counts, &vectors, vector_steps, &values, value_steps, adjacent, sums);
+                // SAFETY: the vectors are blocks of the output's strip. `adjacent` divides 16, so the values of a group
+                // are in one input block; their windows lie in the padded input (`check_window`). `tile` asserts room
+                // for the sums of 16 channels at every tap.
+                unsafe { self.outer(counts, &vectors, vector_steps, &values, value_steps, adjacent, sums) };
             }
         }
     }
@@ -330,14 +334,18 @@ impl Pass<'_> {
         for own in even_parts(values.len(), max_values) {
             let values = &values[own];
             if !self.slides {
-                self.outer(counts, &vectors, vector_steps, values, value_steps, 1, sums);
+                // SAFETY: the vectors are blocks of the output's strip. Each value is in a plane of the input, and its
+                // windows lie in the padded plane (`check_window`). A tile has at most 16 planes, and `tile` asserts
+                // room for the sums of 16 at every tap.
+                unsafe { self.outer(counts, &vectors, vector_steps, values, value_steps, 1, sums) };
                 continue;
             }
             for &(vector, at) in &vectors {
                 let sums = sums[at..].as_mut_ptr();
                 let job = Slide { counts, vector, vector_steps, values, value_steps, tap_room: CHANNEL_BLOCK, sums };
-                // SAFETY: the strip lies in both images, all its windows lie in the padded input (`check_window`), and
-                // `sums` holds all taps of the tile.
+                // SAFETY: `vector` is a block of the output's strip. The values are at the first of three adjacent taps
+                // of a plane, whose windows lie in the padded plane (`check_window`). A tile has at most 16 planes, and
+                // `tile` asserts room for the sums of 16 at every tap.
                 unsafe { slide(self.isa, &job) };
             }
         }
@@ -356,13 +364,21 @@ impl Pass<'_> {
         for own in even_parts(taps.len(), 3) {
             let vectors: Vec<_> = own.map(|t| (self.input[input + taps[t]..].as_ptr(), t * CHANNEL_BLOCK)).collect();
             for some in even_parts(values.len(), if has_wide_registers(self.isa) { 4 } else { 2 }) {
-                self.outer(counts, &vectors, self.in_steps(), &values[some], self.out_steps(), 1, sums);
+                // SAFETY: the vectors are blocks of the input at some taps, whose windows lie in the padded input
+                // (`check_window`). The values are planes of the output's strip; a tile has at most 16, and `tile`
+                // asserts room for the sums of 16 at every tap.
+                unsafe { self.outer(counts, &vectors, self.in_steps(), &values[some], self.out_steps(), 1, sums) };
             }
         }
     }
 
+    /// Adds the products of vectors and groups of adjacent values in a box of voxels to `sums`.
+    ///
+    /// # Safety
+    /// Every pointer must reach a box of `counts` voxels with its steps: 16 values per voxel of a vector, `adjacent` per
+    /// voxel of a value. `sums` must hold 16 · `adjacent` values at the sum of the offsets of each vector and each value.
     #[allow(clippy::too_many_arguments)]
-    fn outer(
+    unsafe fn outer(
         &self,
         counts: [usize; 3],
         vectors: &[(*const f32, usize)],
@@ -374,8 +390,7 @@ impl Pass<'_> {
     ) {
         let sums = sums.as_mut_ptr();
         let job = Outer { counts, vectors, vector_steps, values, value_steps, adjacent, sums };
-        // SAFETY: the strip lies in both images, all its windows lie in the padded input (`check_window`), and `sums`
-        // holds all taps of the tile.
+        // SAFETY: the caller guarantees that the pointers of `job` reach their boxes and that `sums` holds all offsets.
         unsafe { outer(self.isa, &job) };
     }
 
@@ -396,7 +411,8 @@ impl Pass<'_> {
                     second: self.input[self.input_at(i, first) + self.plan.taps[tap]..].as_ptr(),
                     second_steps: self.in_steps(),
                 };
-                // SAFETY: the strip lies in both images, and its windows lie in the padded input (`check_window`).
+                // SAFETY: `first` is a plane of the output's strip; `second` is a plane of the input at one tap, whose
+                // windows lie in the padded plane (`check_window`).
                 sum += f64::from(unsafe { dot(self.isa, &job) });
             }
             // SAFETY: each task has its own weight; `Shared::slice` checks the bounds.

@@ -4,10 +4,10 @@
 //! half or twice its nominal diameter, so the objects of one short prediction give a better value. If the two values
 //! differ much, the prediction is repeated at the better one.
 
-use super::{Certainty, DiameterEstimate};
+use super::{Certainty, DiameterEstimate, DiameterRequest, DiameterUnit, ObjectDiameter};
 use crate::ops::{self, Elementwise, Reference, Statistics};
 use crate::predict::grid::{ModelView, model_shape};
-use crate::predict::one::softmax_channels;
+use crate::predict::postprocess::softmax_channels;
 use crate::stack::{Stack, StackChannels};
 use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Engine, Session};
@@ -91,6 +91,24 @@ impl Measured {
 }
 
 impl Estimator<'_> {
+    /// Returns the requested diameter, or an estimate, for a model with a nominal diameter.
+    pub(crate) fn resolve(&self, request: DiameterRequest, nominal_um: f64) -> Result<ObjectDiameter, JobError> {
+        let unit = if self.voxel_um.is_some() { DiameterUnit::Um } else { DiameterUnit::Voxels };
+        match (request, self.voxel_um) {
+            (DiameterRequest::Given(diameter), Some(voxel)) => {
+                Ok(ObjectDiameter { diameter, unit, voxel, nominal_um, estimate: None })
+            }
+            (DiameterRequest::Given(diameter), None) => {
+                let SizeEstimate { voxel, .. } = self.estimate(nominal_um, Some(diameter))?;
+                Ok(ObjectDiameter { diameter, unit, voxel, nominal_um, estimate: None })
+            }
+            (DiameterRequest::Auto, _) => {
+                let SizeEstimate { estimate, voxel } = self.estimate(nominal_um, None)?;
+                Ok(ObjectDiameter { diameter: estimate.diameter, unit, voxel, nominal_um, estimate: Some(estimate) })
+            }
+        }
+    }
+
     /// Estimates the diameter for a model with a nominal diameter. The certainty is [`Certainty::None`] if no objects
     /// are found. A `given` diameter is kept, but the slice distance is still estimated if the voxel size is unknown.
     pub(crate) fn estimate(&self, nominal_um: f64, given: Option<f64>) -> Result<SizeEstimate, JobError> {

@@ -1,10 +1,14 @@
 //! Estimation of the object diameter without a prediction.
 
-use super::ObjectDiameter;
-use crate::devices::Devices;
+use super::{Estimator, ObjectDiameter};
+use crate::devices::{Devices, SelectedEngine};
 use crate::predict::PredictJob;
+use crate::predict::resolve::{channels, voxel_size};
+use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model};
+use cytoscope_engine::CompileOptions;
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 
 /// Returns the object diameter that a prediction would use for its first input: the given one, or an estimate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -14,9 +18,6 @@ pub struct DiameterJob {
 }
 
 impl DiameterJob {
-    /// Name of the kind of job in the worker's protocol.
-    pub const KIND: &'static str = "object-diameter";
-
     /// Runs the job.
     ///
     /// # Errors
@@ -30,7 +31,53 @@ impl DiameterJob {
         };
         let model = Model::load(&job.model)?;
         super::check(job.diameter, &model)?;
-        let engine = devices.for_model(context, &model, job.device, job)?;
-        crate::predict::one::object_diameter(job, context, &model, &engine, input)
+        let engine = devices.for_model(context, &model, job.device, &job.options())?;
+        object_diameter(job, context, &model, &engine, input)
     }
+}
+
+/// Returns the object diameter that a prediction of a stack would use.
+///
+/// # Errors
+/// [`JobError::WrongUse`] if the model declares no object diameter; otherwise as for a prediction.
+fn object_diameter(
+    job: &PredictJob,
+    context: &Context,
+    model: &Model,
+    engine: &SelectedEngine,
+    input: &Path,
+) -> Result<ObjectDiameter, JobError> {
+    let Some(nominal_um) = model.object_diameter_um else {
+        return Err(JobError::WrongUse(format!(
+            "the model {} declares no object diameter, so none can be estimated; use another model",
+            model.name
+        )));
+    };
+    let image = cytoscope_formats::open(input, &job.open_options())?;
+    let mut meta = image.meta().clone();
+    let time = job.time.unwrap_or(0).min(Extents::of(&meta).times.saturating_sub(1));
+    let stack = Stack::new(&image, time);
+    let mut notes = Vec::new();
+    let channels = channels(job.channel, model, &meta, &stack, input, &mut notes)?;
+    stack.check_ends()?;
+    let voxel = voxel_size(job.voxel_um, input, &mut meta, model, &mut notes)?;
+    notes.into_iter().for_each(|note| context.note(note));
+    let options = CompileOptions {
+        precision: model.precision_on(engine.choice.id, job.precision),
+        threads: job.threads,
+        memory_budget_bytes: None,
+        recorder: context.recorder.clone(),
+        interrupt: context.interrupt(),
+    };
+    let estimator = Estimator {
+        context,
+        model,
+        engine: engine.engine(),
+        options: &options,
+        stack: &stack,
+        channels: &channels,
+        chains: &stack.preprocessing(context, model, &channels)?,
+        voxel_um: voxel.known,
+    };
+    estimator.resolve(job.diameter, nominal_um)
 }

@@ -9,7 +9,7 @@
 mod estimate;
 mod job;
 
-pub(crate) use estimate::{Estimator, SizeEstimate};
+pub(crate) use estimate::Estimator;
 pub use job::DiameterJob;
 
 use crate::{JobError, Model};

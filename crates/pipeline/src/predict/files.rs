@@ -1,11 +1,12 @@
 //! The result files of one input: their names, whether they may be overwritten, and how each is written.
 
-use super::Output;
 use super::prediction::Prediction;
+use super::{Output, PredictJob};
 use crate::artifact::wide_labels_name;
 use crate::model::ModelTask;
+use crate::provenance::InputRecord;
 use crate::{ArtifactKind, Context, JobError, Model, provenance, results};
-use cytoscope_formats::{Channel, Compression, Container, ImageMeta, StackWriter, WriteSpec};
+use cytoscope_formats::{Channel, Compression, Container, Image, ImageMeta, StackWriter, WriteSpec};
 use cytoscope_objects::measure::{ObjectRow, to_csv};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
@@ -42,7 +43,7 @@ impl Paths {
 
     /// Refuses to overwrite files that differ from what an earlier prediction of this input wrote, unless `overwrite`
     /// allows it.
-    pub(super) fn refuse_foreign(
+    fn refuse_foreign(
         &self,
         wanted: &BTreeSet<Output>,
         inputs: &[&Path],
@@ -64,11 +65,68 @@ impl Paths {
     }
 }
 
-/// Writers of the files that are written slice by slice.
-#[derive(Default)]
-pub(super) struct Writers {
-    pub maps: Option<StackWriter>,
-    pub labels: Option<StackWriter>,
+/// Maximum number of files of an image that are checked for changes.
+const MAX_WATCHED_FILES: usize = 4096;
+
+/// The files that a prediction of one input reads and writes.
+pub(super) struct ResultFiles {
+    pub paths: Paths,
+    /// The input and the other files of its image.
+    sources: Vec<PathBuf>,
+    /// The same files as they were before they were read.
+    read_from: Vec<InputRecord>,
+    /// Fingerprint of everything that determines the result.
+    pub fingerprint: String,
+}
+
+fn records(files: &[PathBuf]) -> Vec<InputRecord> {
+    files.iter().map(|file| InputRecord::of(file)).collect()
+}
+
+impl ResultFiles {
+    /// Names the results of an input, and records its files as they are now.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] if a path is not Unicode.
+    pub(super) fn new(
+        job: &PredictJob,
+        model: &Model,
+        input: &Path,
+        stem: &str,
+        image: &Image,
+    ) -> Result<Self, JobError> {
+        let paths = Paths::new(&job.out, stem, model.task);
+        let sources: Vec<PathBuf> =
+            std::iter::once(input.to_owned()).chain(image.files()).take(MAX_WATCHED_FILES).collect();
+        let read_from = records(&sources);
+        let fingerprint = job.fingerprint(model, input, &read_from)?;
+        Ok(Self { paths, sources, read_from, fingerprint })
+    }
+
+    /// As [`Paths::refuse_foreign`].
+    pub(super) fn refuse_foreign(&self, wanted: &BTreeSet<Output>, overwrite: Overwrite) -> Result<(), JobError> {
+        let inputs: Vec<&Path> = self.sources.iter().map(PathBuf::as_path).collect();
+        self.paths.refuse_foreign(wanted, &inputs, overwrite)
+    }
+
+    /// Refuses a result whose input changed while it was read.
+    pub(super) fn refuse_changed(&self) -> Result<(), JobError> {
+        let now = records(&self.sources);
+        let changed = self.read_from.iter().zip(&now).find_map(|(then, now)| Some((&then.path, then.change(now)?)));
+        let Some((file, change)) = changed else { return Ok(()) };
+        Err(JobError::Mismatch {
+            path: file.clone(),
+            problem: format!(
+                "the file {change}: it changed while it was read, so the prediction would match neither version"
+            ),
+            next_step: "wait until the file is complete, then predict again".to_owned(),
+        })
+    }
+
+    /// Returns the record of the input as it was before it was read.
+    pub(super) fn input_record(&self, input: &Path) -> InputRecord {
+        self.read_from.first().cloned().unwrap_or_else(|| InputRecord::of(input))
+    }
 }
 
 fn map_axes(times: usize) -> Axes {

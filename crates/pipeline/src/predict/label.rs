@@ -1,6 +1,8 @@
 //! Segmentation and measurement of a predicted volume of any number of slices in bounded memory.
 
-use crate::spool::Spool;
+use super::prediction::Prediction;
+use super::resolve::Resolved;
+use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
 use crate::{Context, JobError};
 use cytoscope_objects::measure::{Measurer, ObjectRow};
@@ -9,7 +11,6 @@ use cytoscope_objects::threshold::Histogram;
 use cytoscope_objects::{Height, SegmentOptions, Threshold, segment_in_place};
 use cytoscope_profile::Stage;
 use std::ops::Range;
-use std::path::Path;
 
 /// Maximum number of voxels segmented at once; larger stacks are divided into overlapping slabs.
 pub(crate) const SLAB_VOXELS: usize = 16 << 20;
@@ -31,7 +32,7 @@ pub(crate) trait MapSource {
     fn read(&mut self, context: &Context, channel: usize, z: Range<usize>) -> Result<Vec<f32>, JobError>;
 }
 
-/// Labels in a temporary file; [`Labels::renumbering`] maps them to `1..=count`.
+/// Labels in a spool; [`Labels::renumbering`] maps them to `1..=count`.
 pub(crate) struct Labels {
     spool: Spool<u32>,
     shape: [usize; 3],
@@ -40,7 +41,7 @@ pub(crate) struct Labels {
     pub count: u32,
 }
 
-/// Segments a map, slab by slab.
+/// Segments a map, slab by slab, with its labels stored in `scratch`.
 pub(crate) fn label(
     context: &Context,
     map: &mut dyn MapSource,
@@ -48,11 +49,11 @@ pub(crate) fn label(
     voxel_um: [f64; 3],
     options: &SegmentOptions,
     overlap_um: f64,
-    folder: &Path,
+    scratch: Scratch<'_>,
 ) -> Result<Labels, JobError> {
     let shape = map.shape();
     let plane = shape[1] * shape[2];
-    let mut spool = Spool::new(folder, plane)?;
+    let mut spool = Spool::new(scratch, plane)?;
     let slab = (SLAB_VOXELS / plane.max(1)).max(1);
     let whole = shape[0] <= slab;
     let overlap = if whole {
@@ -144,6 +145,18 @@ impl Labels {
         Ok(())
     }
 
+    /// Returns all slices, axes Z, Y, X, with final label numbers.
+    pub(super) fn all_slices(&mut self, context: &Context) -> Result<Vec<u32>, JobError> {
+        let mut all = Vec::with_capacity(self.shape.iter().product());
+        let mut slice = Vec::new();
+        for z in 0..self.shape[0] {
+            context.check()?;
+            self.slice(z, &mut slice)?;
+            all.extend_from_slice(&slice);
+        }
+        Ok(all)
+    }
+
     /// Drops objects below `min_voxels` and, if `drop_border`, those that touch the border of the stack, and numbers
     /// the remaining ones consecutively.
     pub(crate) fn filter_objects(
@@ -222,4 +235,24 @@ impl Labels {
         }
         Ok(measurer.finish())
     }
+}
+
+/// Segments a prediction with the settings of its model, and drops small objects and, if the settings say so, those at
+/// the border.
+///
+/// # Errors
+/// [`JobError`] if the maps cannot be read, the labels cannot be stored, or the job is cancelled.
+pub(super) fn label_prediction(
+    context: &Context,
+    resolved: &Resolved<'_>,
+    prediction: &mut Prediction,
+    scratch: Scratch<'_>,
+) -> Result<Labels, JobError> {
+    let Resolved { model, segment, voxel_um, .. } = resolved;
+    let channels = [model.segment_channel, model.seed_channel];
+    let overlap_um = OVERLAP_UM * resolved.scale();
+    let mut labels = label(context, prediction, channels, *voxel_um, segment, overlap_um, scratch)?;
+    let min_voxels = (segment.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
+    labels.filter_objects(context, min_voxels, segment.drop_border)?;
+    Ok(labels)
 }

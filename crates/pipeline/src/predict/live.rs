@@ -89,7 +89,7 @@ impl<'a> Live<'a> {
             return;
         }
         if self.softmax {
-            super::one::softmax_channels(&mut values, self.chains.len());
+            super::postprocess::softmax_channels(&mut values, self.chains.len());
         }
         for (chain, channel) in self.chains.iter().zip(values.chunks_exact_mut(voxels)) {
             apply(chain, channel);

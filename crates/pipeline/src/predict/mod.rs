@@ -5,19 +5,26 @@ pub(crate) mod grid;
 mod infer;
 pub(crate) mod label;
 mod live;
-pub(crate) mod one;
+mod maps;
+mod memory;
+mod one;
+mod options;
+mod outputs;
 mod plan;
+pub(crate) mod postprocess;
 mod prediction;
 mod preview;
+pub(crate) mod resolve;
 
 pub use live::{LiveSink, LiveVolume};
+pub use memory::{PredictedVolume, VolumeOutputs, predict_volume};
+pub use options::PredictOptions;
 pub use plan::{Blend, TilePlan, TileRequest};
 
 use crate::devices::{DeviceChoice, Devices, SelectedEngine};
 use crate::diameter::{self, DiameterRequest, ObjectDiameter};
 use crate::error::with_name;
 use crate::evaluate::{looks_like_labels, pair_key};
-use crate::job::check_threads;
 use crate::wire;
 use crate::{Artifact, ArtifactKind, Context, Event, JobError, JobErrorKind, Model, ModelTask, provenance};
 use cytoscope_engine::{DeviceRequest, Precision};
@@ -177,9 +184,6 @@ pub struct PredictOutcome {
     pub failed: Vec<InputFailure>,
 }
 
-/// Maximum edge of a tile in voxels.
-const MAX_TILE_EDGE: usize = 1 << 20;
-
 /// Extensions of files that are read from folders.
 const STACK_ENDINGS: [&str; 6] = ["tif", "tiff", "btf", "tf8", "tf2", "npy"];
 
@@ -300,7 +304,7 @@ impl PredictJob {
         devices: &Devices,
         live: Option<&dyn LiveSink>,
     ) -> Result<PredictOutcome, JobError> {
-        self.check()?;
+        self.options().check()?;
         let found = expand_inputs(&self.inputs)?;
         let files = only_stacks(&self.inputs, found.clone());
         if files.len() < found.len() {
@@ -326,7 +330,7 @@ impl PredictJob {
         }
         std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
         let mut outcome = PredictOutcome::default();
-        let mut engine = devices.for_model(context, &model, self.device, self)?;
+        let mut engine = devices.for_model(context, &model, self.device, &self.options())?;
         engine.report(context);
         let count = files.len();
         for (index, (input, stem)) in files.iter().zip(stems).enumerate() {
@@ -354,25 +358,6 @@ impl PredictJob {
             }
         }
         Ok(outcome)
-    }
-
-    /// Checks values that the command line has already checked, because jobs also come from files.
-    fn check(&self) -> Result<(), JobError> {
-        let wrong = |what: String| Err(JobError::WrongUse(what));
-        check_threads(self.threads)?;
-        if let Some(tile) = self.tiles.tile.filter(|t| t.iter().any(|n| *n == 0 || *n > MAX_TILE_EDGE)) {
-            return wrong(format!("invalid --tile {tile:?}: expected lengths from 1 to {MAX_TILE_EDGE} voxels"));
-        }
-        if let Some(overlap) = self.tiles.overlap.filter(|v| !(0.0..1.0).contains(v)) {
-            return wrong(format!("invalid --overlap {overlap}: expected a number from 0 to below 1"));
-        }
-        if self.memory_budget_bytes == Some(0) {
-            return wrong("invalid --memory-budget 0: expected a size such as 2G".to_owned());
-        }
-        match self.voxel_um.filter(|v| v.iter().any(|um| !um.is_finite() || *um <= 0.0)) {
-            Some(um) => wrong(format!("invalid --voxel-size {um:?}: expected three sizes above 0 in µm")),
-            None => Ok(()),
-        }
     }
 
     /// Refuses a job whose results would overwrite its inputs.
@@ -411,7 +396,7 @@ impl PredictJob {
             // If a device fails, the CPU takes over.
             Err(JobError::Engine(e)) if engine.has_fallback() => {
                 context.note(format!("{e}; continuing on the CPU"));
-                *engine = devices.fall_back_to_cpu(context, model, self, engine, &e)?;
+                *engine = devices.fall_back_to_cpu(context, model, &self.options(), engine, &e)?;
                 engine.report(context);
                 one::predict(self, context, model, engine, input, stem, live)
             }
@@ -449,7 +434,8 @@ fn is_full_disk(error: &JobError) -> bool {
     }
 }
 
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+/// Returns the message of a panic.
+pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     panic
         .downcast_ref::<&str>()
         .map(|s| (*s).to_owned())

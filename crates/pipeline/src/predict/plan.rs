@@ -1,8 +1,9 @@
 //! Choice of tile size, halo and blending for a model, a volume and a memory budget.
 
-use crate::model::Model;
-use crate::{Context, JobError};
-use cytoscope_engine::{CompileOptions, Engine, Session};
+use super::label;
+use super::resolve::Resolved;
+use crate::{Context, JobError, Model};
+use cytoscope_engine::{OpFallback, Session};
 use cytoscope_profile::Stage;
 use cytoscope_volume::tile::window_starts;
 use serde::{Deserialize, Serialize};
@@ -53,6 +54,9 @@ pub struct TilePlan {
 pub struct TileRequest {
     /// Tile size Z, Y, X; by default the one with the least work that fits the memory budget.
     pub tile: Option<[usize; 3]>,
+    /// Tile size Z, Y, X of a run that is repeated: used if `tile` is none and this one suits the stack and the budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<[usize; 3]>,
     /// Overlap for Gaussian blending, as a fraction of the tile (0.25 by default).
     pub overlap: Option<f64>,
     /// Blending; by default crop if the network allows it.
@@ -72,68 +76,142 @@ const BASE_BYTES: u64 = 48 << 20;
 
 /// Memory budget of a job.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Budget {
+pub(super) struct Budget {
     /// Maximum number of bytes.
-    pub bytes: u64,
+    bytes: u64,
     /// Whether the user gave the budget; then all of it may be used.
-    pub is_given: bool,
+    is_given: bool,
+}
+
+impl Budget {
+    /// Returns the given budget, or three quarters of the free memory.
+    pub(super) fn new(given_bytes: Option<u64>) -> Self {
+        let available = || cytoscope_profile::available_bytes().map_or(4 << 30, |b| b / 4 * 3);
+        Self { bytes: given_bytes.unwrap_or_else(available), is_given: given_bytes.is_some() }
+    }
 }
 
 /// The volume to be tiled.
-pub(crate) struct Volume {
+struct Volume {
     /// Shape Z, Y, X on the model's grid.
-    pub shape: [usize; 3],
+    shape: [usize; 3],
     /// Bytes of a slice as stored in the file.
-    pub read_slice_bytes: u64,
+    read_slice_bytes: u64,
     /// Bytes that the stages after prediction hold.
-    pub later_bytes: u64,
+    later_bytes: u64,
+    /// Bytes that are held throughout.
+    held_bytes: u64,
 }
 
-/// Chooses a tile plan, compiles the network for it, and computes the peak memory.
-pub(crate) fn plan(
-    context: &Context,
-    model: &Model,
-    engine: &dyn Engine,
-    options: &CompileOptions,
-    request: &TileRequest,
-    volume: &Volume,
-    budget: Budget,
-) -> Result<(TilePlan, Box<dyn Session>), JobError> {
-    let reach = model.reach;
-    let blend = request.blend.unwrap_or(if reach.is_some() { Blend::Crop } else { Blend::Gaussian });
-    let overlap = request.overlap.unwrap_or(0.25);
-    if !(0.0..1.0).contains(&overlap) {
-        return Err(JobError::WrongUse(format!("invalid --overlap {overlap}: expected a number from 0 to below 1")));
+/// The tiles of a volume, and the network compiled for them.
+pub(super) struct PlannedTiles {
+    pub plan: TilePlan,
+    pub session: Box<dyn Session>,
+    /// Why the recorded tiles are not used; `None` if they are, or if there are none.
+    pub replanned: Option<String>,
+}
+
+impl PlannedTiles {
+    /// Returns the operators that the reference executor runs.
+    pub(super) fn fallbacks(&self) -> Vec<OpFallback> {
+        self.session.report().fallbacks.clone()
     }
-    let halo = match (blend, reach) {
-        (Blend::Gaussian, _) => [0; 3],
-        (Blend::Crop, Some(halo)) => halo,
-        (Blend::Crop, None) => {
+
+    /// Returns a note about operators that the reference executor runs; `None` without any.
+    pub(super) fn fallback_note(&self) -> Option<String> {
+        let names: Vec<String> =
+            self.session.report().fallbacks.iter().map(|f| format!("{} ({})", f.op, f.count)).collect();
+        let note = || format!("operators run by the reference executor, which is slow: {}", names.join(", "));
+        (!names.is_empty()).then(note)
+    }
+}
+
+/// Chooses the tiles of a prediction, compiles the network for them, and computes the peak memory. `held_bytes` are
+/// held throughout, in addition to what the stages of a prediction need.
+///
+/// # Errors
+/// [`JobError::WrongUse`] for options that the model does not allow, [`JobError::Budget`] if the memory budget is too
+/// small, or the engine's error.
+pub(super) fn plan(context: &Context, resolved: &Resolved<'_>, held_bytes: u64) -> Result<PlannedTiles, JobError> {
+    let zyx = resolved.extents.zyx;
+    let volume = Volume {
+        shape: resolved.grid,
+        read_slice_bytes: (zyx[1] * zyx[2] * resolved.meta.dtype.size_bytes()) as u64,
+        later_bytes: if resolved.has_objects() { label::peak_bytes(zyx) } else { 0 },
+        held_bytes,
+    };
+    let planner = Planner::new(context, resolved, volume)?;
+    match (resolved.tiles.tile, resolved.tiles.recorded) {
+        (Some(requested), _) => planner.requested(requested),
+        (None, Some(recorded)) => planner.recorded(recorded),
+        (None, None) => planner.best(),
+    }
+}
+
+/// What the choice of tiles depends on.
+struct Planner<'a> {
+    context: &'a Context,
+    resolved: &'a Resolved<'a>,
+    model: &'a Model,
+    volume: Volume,
+    blend: Blend,
+    overlap: f64,
+    /// Voxels cropped from each side of a tile, Z, Y, X.
+    halo: [usize; 3],
+}
+
+impl<'a> Planner<'a> {
+    fn new(context: &'a Context, resolved: &'a Resolved<'a>, volume: Volume) -> Result<Self, JobError> {
+        let (model, request) = (resolved.model, &resolved.tiles);
+        let reach = model.reach;
+        let blend = request.blend.unwrap_or(if reach.is_some() { Blend::Crop } else { Blend::Gaussian });
+        let overlap = request.overlap.unwrap_or(0.25);
+        if !(0.0..1.0).contains(&overlap) {
             return Err(JobError::WrongUse(format!(
-                "the model {} normalises over the whole tile, so cropped tiles would differ from the untiled result: \
-                 use --blend gaussian",
-                model.name
+                "invalid --overlap {overlap}: expected a number from 0 to below 1"
             )));
         }
-    };
-    let step = model.step;
-    let fit = |edge: usize, a: usize| {
-        edge.min(volume.shape[a].next_multiple_of(step[a])).max(model.min_size[a]).next_multiple_of(step[a])
-    };
-    let single = model.spatial_axes == 2;
-    let compile = |tile: [usize; 3]| -> Result<Box<dyn Session>, JobError> {
-        let _span = context.recorder.span(Stage::Compile, format!("tile {tile:?}"));
-        let channels = model.input_channels;
-        Ok(model.compile(engine, &model.tensor_shape(channels, tile), options)?)
-    };
-    let Budget { bytes: budget_bytes, is_given } = budget;
-    let cap = budget_bytes / 2;
-    let peak = |tile: [usize; 3], session_bytes: u64| -> u64 {
+        let halo = match (blend, reach) {
+            (Blend::Gaussian, _) => [0; 3],
+            (Blend::Crop, Some(halo)) => halo,
+            (Blend::Crop, None) => {
+                return Err(JobError::WrongUse(format!(
+                    "the model {} normalises over the whole tile, so cropped tiles would differ from the untiled result: \
+                     use --blend gaussian",
+                    model.name
+                )));
+            }
+        };
+        Ok(Self { context, resolved, model, volume, blend, overlap, halo })
+    }
+
+    /// Returns the length of a tile along an axis that is closest to `edge` and fits the network and the volume.
+    fn fit(&self, edge: usize, a: usize) -> usize {
+        let step = self.model.step[a];
+        edge.min(self.volume.shape[a].next_multiple_of(step)).max(self.model.min_size[a]).next_multiple_of(step)
+    }
+
+    /// Returns the tile whose edges along Z, Y, X are those of `edge`, fitted; networks for single slices have tiles of
+    /// one slice.
+    fn fit_all(&self, edge: impl Fn(usize) -> usize) -> [usize; 3] {
+        let single = self.model.spatial_axes == 2;
+        std::array::from_fn(|a| if single && a == 0 { 1 } else { self.fit(edge(a), a) })
+    }
+
+    /// Returns whether a tile keeps voxels after cropping, or covers the volume, along each axis.
+    fn is_large_enough(&self, tile: &[usize; 3]) -> bool {
+        let (shape, halo, step) = (self.volume.shape, self.halo, self.model.step);
+        (0..3).all(|a| tile[a] >= shape[a] || tile[a] >= 2 * halo[a] + step[a])
+    }
+
+    /// Returns the peak memory in bytes with a session of `session_bytes`.
+    fn peak(&self, tile: [usize; 3], session_bytes: u64) -> u64 {
+        let volume = &self.volume;
         let plane = (volume.shape[1] * volume.shape[2]) as u64;
         let slab = tile[0] as u64 * plane * 4;
-        let channels_in = model.input_channels as u64;
-        let channels_out = model.output_channels as u64;
-        let sums = match blend {
+        let channels_in = self.model.input_channels as u64;
+        let channels_out = self.model.output_channels as u64;
+        let sums = match self.blend {
             Blend::Crop => slab * channels_out,
             // Sums, and the few slices being passed on.
             Blend::Gaussian => slab * channels_out + 8 * plane * 4 * channels_out,
@@ -141,84 +219,137 @@ pub(crate) fn plan(
         let tile_bytes = tile.iter().product::<usize>() as u64 * 4 * (channels_in + channels_out) * 2;
         let during =
             slab * channels_in * 2 + sums + tile_bytes + session_bytes + tile[0] as u64 * volume.read_slice_bytes;
-        BASE_BYTES + during.max(volume.later_bytes)
-    };
-    let accept = |tile: [usize; 3]| -> Result<(TilePlan, Box<dyn Session>, u64), JobError> {
-        let session = compile(tile)?;
-        let held = session.report().arena_bytes + session.report().weight_bytes;
-        let stated_peak_bytes = peak(tile, held);
-        Ok((TilePlan { tile, halo, step, blend, overlap, stated_peak_bytes }, session, held))
-    };
-    if let Some(requested) = request.tile {
-        let tile: [usize; 3] = std::array::from_fn(|a| if single && a == 0 { 1 } else { fit(requested[a], a) });
-        let axes = (0..3).filter(|a| tile[*a] < volume.shape[*a] && tile[*a] < 2 * halo[*a] + step[*a]);
-        if axes.count() > 0 {
-            let min_tile: [usize; 3] = std::array::from_fn(|a| (2 * halo[a] + step[a]).next_multiple_of(step[a]));
-            return Err(JobError::WrongUse(format!(
-                "--tile {requested:?} is too small: the receptive field of {} extends {halo:?} voxels to each side; use at least \
-                 {min_tile:?}, or the size of the stack along an axis",
-                model.name
-            )));
-        }
-        let (plan, session, _) = accept(tile)?;
-        check(&plan, volume, budget_bytes)?;
-        return Ok((plan, session));
+        BASE_BYTES + volume.held_bytes + during.max(volume.later_bytes)
     }
-    // A session for a small tile shows how many bytes each voxel takes.
-    let small: [usize; 3] = std::array::from_fn(|a| {
-        if single && a == 0 { 1 } else { fit(model.min_size[a].max(2 * halo[a] + 2 * step[a]).max(32), a) }
-    });
-    let (mut best, mut session, held) = accept(small)?;
-    let weights = session.report().weight_bytes;
-    let per_voxel = (held - weights) as f64 / small.iter().product::<usize>() as f64;
-    let mut candidates: Vec<[usize; 3]> = Vec::new();
-    let widest = if blend == Blend::Gaussian { GAUSSIAN_EDGE } else { EDGES[0] };
-    for xy in EDGES.into_iter().filter(|e| *e <= widest) {
-        for z in Z_EDGES.into_iter().filter(|e| *e <= widest) {
-            let tile = std::array::from_fn(|a| match a {
-                0 if single => 1,
-                0 => fit(z.max(2 * halo[0] + step[0]), 0),
-                _ => fit(xy, a),
-            });
-            if (0..3).all(|a| tile[a] >= volume.shape[a] || tile[a] >= 2 * halo[a] + step[a]) {
-                candidates.push(tile);
+
+    /// Compiles the network for a tile.
+    fn accept(&self, tile: [usize; 3]) -> Result<PlannedTiles, JobError> {
+        let model = self.model;
+        let session = {
+            let _span = self.context.recorder.span(Stage::Compile, format!("tile {tile:?}"));
+            let shape = model.tensor_shape(model.input_channels, tile);
+            model.compile(self.resolved.engine.engine(), &shape, &self.resolved.compile)?
+        };
+        let stated_peak_bytes = self.peak(tile, session.report().arena_bytes + session.report().weight_bytes);
+        let (halo, blend, overlap) = (self.halo, self.blend, self.overlap);
+        let plan = TilePlan { tile, halo, step: model.step, blend, overlap, stated_peak_bytes };
+        Ok(PlannedTiles { plan, session, replanned: None })
+    }
+
+    /// Plans tiles of a requested size.
+    fn requested(&self, requested: [usize; 3]) -> Result<PlannedTiles, JobError> {
+        let tile = self.fit_all(|a| requested[a]);
+        if self.is_large_enough(&tile) {
+            let planned = self.accept(tile)?;
+            self.check(&planned.plan)?;
+            return Ok(planned);
+        }
+        let (halo, step) = (self.halo, self.model.step);
+        let min_tile: [usize; 3] = std::array::from_fn(|a| (2 * halo[a] + step[a]).next_multiple_of(step[a]));
+        Err(JobError::WrongUse(format!(
+            "--tile {requested:?} is too small: the receptive field of {} extends {halo:?} voxels to each side; use at least \
+             {min_tile:?}, or the size of the stack along an axis",
+            self.model.name
+        )))
+    }
+
+    /// Plans the tiles of a recorded run, or others if those do not suit the stack or the memory budget of this one.
+    fn recorded(&self, recorded: [usize; 3]) -> Result<PlannedTiles, JobError> {
+        match self.requested(recorded) {
+            Err(JobError::WrongUse(_) | JobError::Budget { .. }) => {
+                let planned = self.best()?;
+                let (tile, grid) = (planned.plan.tile, self.volume.shape);
+                let note = format!(
+                    "the recorded tiles of {recorded:?} voxels do not suit this run, on a grid of {grid:?} voxels: \
+                     tiles of {tile:?} voxels are used"
+                );
+                Ok(PlannedTiles { replanned: Some(note), ..planned })
+            }
+            result => result,
+        }
+    }
+
+    /// Plans the tiles with the least work that fit the memory budget, or else the smallest ones if they fit.
+    fn best(&self) -> Result<PlannedTiles, JobError> {
+        let Budget { bytes: budget_bytes, is_given } = self.resolved.budget;
+        // A session for a small tile shows how many bytes each voxel takes.
+        let (min_size, halo, step) = (self.model.min_size, self.halo, self.model.step);
+        let small = self.fit_all(|a| min_size[a].max(2 * halo[a] + 2 * step[a]).max(32));
+        let smallest = self.accept(small)?;
+        let (arena, weights) = (smallest.session.report().arena_bytes, smallest.session.report().weight_bytes);
+        let per_voxel = arena as f64 / small.iter().product::<usize>() as f64;
+        let estimate = |tile: &[usize; 3]| (per_voxel * tile.iter().product::<usize>() as f64) as u64 + weights;
+        let fits = |tile: &[usize; 3]| {
+            let session_bytes = estimate(tile);
+            session_bytes <= budget_bytes / 2 && self.peak(*tile, session_bytes) <= budget_bytes
+        };
+        let cost = |tile: &[usize; 3]| self.work(tile) * if is_given { 1.0 } else { memory_cost(estimate(tile)) };
+        let planned = match self.candidates().into_iter().filter(fits).min_by(|a, b| cost(a).total_cmp(&cost(b))) {
+            Some(tile) if tile != small => {
+                // Two sessions are not held at once.
+                drop(smallest);
+                self.accept(tile)?
+            }
+            _ => smallest,
+        };
+        self.check(&planned.plan)?;
+        Ok(planned)
+    }
+
+    /// Returns the tiles to try, those with the least work first.
+    fn candidates(&self) -> Vec<[usize; 3]> {
+        let (halo, step) = (self.halo, self.model.step);
+        let mut candidates: Vec<[usize; 3]> = Vec::new();
+        let widest = if self.blend == Blend::Gaussian { GAUSSIAN_EDGE } else { EDGES[0] };
+        for xy in EDGES.into_iter().filter(|e| *e <= widest) {
+            for z in Z_EDGES.into_iter().filter(|e| *e <= widest) {
+                let tile = self.fit_all(|a| if a == 0 { z.max(2 * halo[0] + step[0]) } else { xy });
+                if self.is_large_enough(&tile) {
+                    candidates.push(tile);
+                }
             }
         }
+        let voxels = |tile: &[usize; 3]| tile.iter().product::<usize>();
+        let by_work = |a: &[usize; 3], b: &[usize; 3]| self.work(a).total_cmp(&self.work(b));
+        candidates.sort_by(|a, b| match self.blend {
+            Blend::Crop => by_work(a, b).then(voxels(a).cmp(&voxels(b))),
+            // Of equals, the larger tile: its statistics are closer to those of the whole volume.
+            Blend::Gaussian => by_work(a, b).then(voxels(b).cmp(&voxels(a))),
+        });
+        candidates.dedup();
+        candidates
     }
-    // Ratio of computed voxels to voxels of the volume: candidates with the least work come first.
-    let work = |tile: &[usize; 3]| -> f64 {
-        (0..3)
-            .map(|a| {
-                let (n, extent) = (tile[a], volume.shape[a].max(1));
-                let count = if n >= extent {
-                    1
-                } else if blend == Blend::Crop {
-                    extent.div_ceil(n.saturating_sub(2 * halo[a]).max(1))
-                } else {
-                    window_starts(extent, n, overlap).map_or(extent, |starts| starts.len())
-                };
-                (count * n) as f64 / extent as f64
-            })
-            .product()
-    };
-    let voxels = |tile: &[usize; 3]| tile.iter().product::<usize>();
-    candidates.sort_by(|a, b| match blend {
-        Blend::Crop => work(a).total_cmp(&work(b)).then(voxels(a).cmp(&voxels(b))),
-        // Of equals, the larger tile: its statistics are closer to those of the whole volume.
-        Blend::Gaussian => work(a).total_cmp(&work(b)).then(voxels(b).cmp(&voxels(a))),
-    });
-    candidates.dedup();
-    let estimate = |tile: &[usize; 3]| (per_voxel * tile.iter().product::<usize>() as f64) as u64 + weights;
-    candidates.retain(|tile| estimate(tile) <= cap && peak(*tile, estimate(tile)) <= budget_bytes);
-    let cost = |tile: &[usize; 3]| if is_given { work(tile) } else { work(tile) * memory_cost(estimate(tile)) };
-    if let Some(tile) = candidates.into_iter().min_by(|a, b| cost(a).total_cmp(&cost(b)))
-        && tile != small
-    {
-        drop(session);
-        (best, session, _) = accept(tile)?;
+
+    /// Returns the ratio of computed voxels to voxels of the volume.
+    fn work(&self, tile: &[usize; 3]) -> f64 {
+        let of_axis = |a: usize| {
+            let (n, extent) = (tile[a], self.volume.shape[a].max(1));
+            let count = if n >= extent {
+                1
+            } else if self.blend == Blend::Crop {
+                extent.div_ceil(n.saturating_sub(2 * self.halo[a]).max(1))
+            } else {
+                window_starts(extent, n, self.overlap).map_or(extent, |starts| starts.len())
+            };
+            (count * n) as f64 / extent as f64
+        };
+        (0..3).map(of_axis).product()
     }
-    check(&best, volume, budget_bytes)?;
-    Ok((best, session))
+
+    /// Refuses a plan that needs more memory than the budget.
+    fn check(&self, plan: &TilePlan) -> Result<(), JobError> {
+        let budget_bytes = self.resolved.budget.bytes;
+        if plan.stated_peak_bytes <= budget_bytes {
+            return Ok(());
+        }
+        let other_bytes = self.volume.later_bytes + self.volume.held_bytes + BASE_BYTES;
+        let next_step = if plan.stated_peak_bytes > other_bytes {
+            "give a larger --memory-budget or a smaller --tile, or close other programs"
+        } else {
+            "give a larger --memory-budget, or close other programs"
+        };
+        Err(JobError::Budget { needed_bytes: plan.stated_peak_bytes, budget_bytes, next_step: next_step.to_owned() })
+    }
 }
 
 /// The factor by which the memory of a session makes a plan less attractive, if no memory budget is given: 1 up to
@@ -226,16 +357,4 @@ pub(crate) fn plan(
 /// the work. Networks with a wide receptive field compute most voxels of a small tile several times.
 fn memory_cost(session_bytes: u64) -> f64 {
     (session_bytes as f64 / SESSION_BYTES as f64).max(1.0).powf(0.25)
-}
-
-fn check(plan: &TilePlan, volume: &Volume, budget_bytes: u64) -> Result<(), JobError> {
-    if plan.stated_peak_bytes <= budget_bytes {
-        return Ok(());
-    }
-    let next_step = if plan.stated_peak_bytes > volume.later_bytes + BASE_BYTES {
-        "give a larger --memory-budget or a smaller --tile, or close other programs"
-    } else {
-        "give a larger --memory-budget, or close other programs"
-    };
-    Err(JobError::Budget { needed_bytes: plan.stated_peak_bytes, budget_bytes, next_step: next_step.to_owned() })
 }

@@ -1,4 +1,4 @@
-//! The network's output, stored in a temporary file on the model's grid and read on the input's grid.
+//! The network's output, stored in a spool on the model's grid and read on the input's grid.
 
 use super::label::MapSource;
 use crate::ops::{Elementwise, Volume, apply};

@@ -4,7 +4,7 @@ use super::observe::Tile;
 use crate::devices::Devices;
 use crate::diameter::Estimator;
 use crate::predict::grid::{ModelView, model_shape};
-use crate::predict::one::{channels, voxel_size};
+use crate::predict::resolve::{channels, voxel_size};
 use crate::predict::{PredictJob, expand_inputs, only_stacks};
 use crate::stack::Stack;
 use crate::{Context, JobError, Model};
@@ -92,8 +92,8 @@ fn of_stack(context: &Context, model: &Model, file: &Path, max_tiles: usize) -> 
     }
     stack.check_ends()?;
     let mut notes = Vec::new();
-    let channels = channels(&job, model, &meta, &stack, file, &mut notes)?;
-    let voxel = voxel_size(&job, file, &mut meta, model, &mut Vec::new())?;
+    let channels = channels(job.channel, model, &meta, &stack, file, &mut notes)?;
+    let voxel = voxel_size(job.voxel_um, file, &mut meta, model, &mut Vec::new())?;
     notes.iter().for_each(|note| context.note(format!("{}: {note}", file.display())));
     let chains = stack.preprocessing(context, model, &channels)?;
     let (scale, known) = match model.object_diameter_um {

@@ -97,8 +97,13 @@ fn spec(id: &str, channels: usize, of: Option<&str>) -> TensorSpec {
     }
 }
 
-/// Writes a 3-D network of one channel in and out as a package without pre- or postprocessing.
+/// Writes the package that [`package`] returns.
 pub fn save_package(graph: &Graph, path: &Path) {
+    package(graph).save(path, cytoscope_storage::Overwrite::Refuse).unwrap();
+}
+
+/// Returns a package of a 3-D network of one channel in and out, without pre- or postprocessing.
+pub fn package(graph: &Graph) -> PackageBuilder {
     PackageBuilder {
         name: "test package".to_owned(),
         description: "made by a test".to_owned(),
@@ -117,6 +122,4 @@ pub fn save_package(graph: &Graph, path: &Path) {
         float_graph: None,
         tolerance: None,
     }
-    .save(path, cytoscope_storage::Overwrite::Refuse)
-    .unwrap();
 }

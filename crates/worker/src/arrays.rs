@@ -1,8 +1,8 @@
 //! Arrays in files of the private folder, read slice by slice while they may still be written.
 
 use super::LiveRegion;
-use crate::JobError;
 use bytemuck::Pod;
+use cytoscope_pipeline::JobError;
 use cytoscope_volume::{Axis, element_count};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const READ_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub struct LiveArray(RawArray);
 
-/// Labels in the private folder ([`crate::LabelFormat::RawU32`]): 32-bit numbers, axes Z, Y, X.
+/// Labels in the private folder ([`cytoscope_pipeline::LabelFormat::RawU32`]): 32-bit numbers, axes Z, Y, X.
 #[derive(Debug)]
 pub struct LabelArray(RawArray);
 

@@ -1,13 +1,13 @@
 //! The queue of jobs: those that wait and the one that runs.
 
-use super::{JobId, MAX_QUEUED_JOBS, Request};
-use crate::CancelToken;
+use super::{Job, JobId, MAX_QUEUED_JOBS};
+use cytoscope_pipeline::CancelToken;
 use std::collections::VecDeque;
 
 /// Jobs in the order in which they will run.
 #[derive(Default)]
 pub(super) struct Queue {
-    waiting: VecDeque<(JobId, Request)>,
+    waiting: VecDeque<(JobId, Job)>,
     running: Option<(JobId, CancelToken)>,
     ending: bool,
 }
@@ -30,12 +30,12 @@ pub(super) enum Added {
 
 impl Queue {
     /// Adds a job at the end, or in place of the one that it replaces.
-    pub(super) fn add(&mut self, id: JobId, job: Request) -> Added {
-        let is_running = |id: JobId| self.running.as_ref().is_some_and(|(r, _)| *r == id);
-        if is_running(id) || self.waiting.iter().any(|(w, _)| *w == id) {
+    pub(super) fn add(&mut self, id: JobId, job: Job) -> Added {
+        if self.contains(id) {
             return Added::DuplicateId;
         }
-        let old = if let Request::Segment { replaces, .. } = &job { *replaces } else { None };
+        let is_running = |id: JobId| self.running.as_ref().is_some_and(|(r, _)| *r == id);
+        let old = if let Job::Segment { replaces, .. } = &job { *replaces } else { None };
         let place = old.and_then(|old| self.waiting.iter().position(|(w, _)| *w == old));
         let mut replaced = None;
         let at = match (place, old) {
@@ -54,6 +54,12 @@ impl Queue {
         }
         self.waiting.insert(at, (id, job));
         Added::Queued { ahead: at + usize::from(self.running.is_some()), replaced }
+    }
+
+    /// Returns whether a job waits or runs.
+    pub(super) fn contains(&self, id: JobId) -> bool {
+        let is_running = self.running.as_ref().is_some_and(|(running, _)| *running == id);
+        is_running || self.waiting.iter().any(|(waiting, _)| *waiting == id)
     }
 
     /// Cancels a job. Returns `true` if it was waiting and was removed; a running one only receives the request.
@@ -76,7 +82,7 @@ impl Queue {
     }
 
     /// Removes the next job from the queue and marks it as running.
-    pub(super) fn start_next(&mut self) -> Option<(JobId, Request, CancelToken)> {
+    pub(super) fn start_next(&mut self) -> Option<(JobId, Job, CancelToken)> {
         let (id, job) = self.waiting.pop_front()?;
         let token = CancelToken::default();
         self.running = Some((id, token.clone()));
@@ -110,11 +116,11 @@ impl Queue {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 mod tests {
     use super::*;
-    use crate::SegmentJob;
+    use cytoscope_pipeline::SegmentJob;
 
-    fn segment(id: u64, replaces: Option<u64>) -> (JobId, Request) {
-        let job: SegmentJob = serde_json::from_str("{\"map\": \"m.tif\"}").unwrap();
-        (JobId(id), Request::Segment { id: JobId(id), job, replaces: replaces.map(JobId) })
+    fn segment(id: u64, replaces: Option<u64>) -> (JobId, Job) {
+        let segmentation: SegmentJob = serde_json::from_str("{\"map\": \"m.tif\"}").unwrap();
+        (JobId(id), Job::Segment { segmentation, replaces: replaces.map(JobId) })
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The engine process behind the window (the worker), and the client by which the window uses it.
+//! The worker: the process behind the window that runs its jobs, and the client by which the window uses it.
 //!
 //! GPU drivers and their compilers may crash a process. Jobs therefore run in a process of their own,
 //! `cytoscope worker`, which stays alive between jobs: if it crashes, the job fails with a reason and the window stays
@@ -10,15 +10,23 @@
 //! The process ends when its standard input closes, even during a job, and leaves neither its folder nor partly written
 //! results. The client removes what a killed process left; if the client was killed, too, the next worker does.
 //!
-//! Errors are reported as messages, not returned: an invalid line as [`Reply::Fault`], a failed job as
-//! [`Reply::Failed`], a dead process as [`WorkerEvent::Died`]. Only reading arrays returns [`crate::JobError`], and
-//! [`serve`] returns the system's error if the private folder cannot be created.
+//! The crate owns the messages and how they are passed on. The jobs ([`Job`]), their results ([`JobResult`]) and their
+//! events are those of [`cytoscope_pipeline`] and [`cytoscope_train`].
+//!
+//! Errors are reported as messages, not returned: an invalid line ([`ProtocolError`]) as [`Reply::Fault`], or as
+//! [`Reply::Failed`] if it would have started a job; a failed job as [`Reply::Failed`], a dead process as
+//! [`WorkerEvent::Died`]. Only reading arrays returns [`cytoscope_pipeline::JobError`], and [`serve`] returns the
+//! system's error if the private folder cannot be created.
+#![forbid(unsafe_code)]
 
 mod arrays;
 mod child;
 mod client;
+mod error;
 mod folder;
 mod inbox;
+mod job;
+mod lines;
 mod live;
 mod protocol;
 mod queue;
@@ -27,8 +35,10 @@ mod serve;
 
 pub use arrays::{LabelArray, LiveArray};
 pub use client::{Worker, WorkerEvent, WorkerState};
+pub use error::{ProtocolError, parse_request};
+pub use job::{Job, JobResult};
 pub use protocol::{
-    DeviceInUse, JobId, JobResult, LiveRegion, MAX_LIVE_REGIONS, MAX_QUEUED_JOBS, MAX_REPLY_BYTES, MAX_REQUEST_BYTES,
-    MAX_SPANS_PER_JOB, MAX_SPANS_PER_SECOND, PROTOCOL_VERSION, Reply, Request,
+    JobId, LiveRegion, MAX_LIVE_REGIONS, MAX_QUEUED_JOBS, MAX_REPLY_BYTES, MAX_REQUEST_BYTES, MAX_SPANS_PER_JOB,
+    MAX_SPANS_PER_SECOND, PROTOCOL_VERSION, Reply, Request,
 };
-pub use serve::{ExternalJobs, Setup, refuse_external_job, serve};
+pub use serve::{Setup, serve};

@@ -1,7 +1,7 @@
 //! Events that the window has not read yet, merged so that they do not accumulate.
 
 use super::{JobId, Reply, WorkerEvent};
-use crate::Event;
+use cytoscope_pipeline::{Event, StageProgress};
 use std::collections::BTreeMap;
 
 /// Maximum number of unread spans; older ones are dropped and counted.
@@ -64,8 +64,8 @@ fn merge(old: &mut Reply, new: &Reply) -> Option<Merge> {
         (Reply::Stages { id, .. }, Reply::Stages { id: of, .. }) if id == of => *old = new.clone(),
         (Reply::Memory { .. }, Reply::Memory { .. }) => *old = new.clone(),
         (
-            Reply::Progress { id, event: Event::Progress { stage, .. } },
-            Reply::Progress { id: of, event: Event::Progress { stage: new_stage, .. } },
+            Reply::Progress { id, event: Event::Progress(StageProgress { stage, .. }) },
+            Reply::Progress { id: of, event: Event::Progress(StageProgress { stage: new_stage, .. }) },
         ) if id == of => {
             if stage != new_stage {
                 return Some(Merge::Barrier);
@@ -73,7 +73,9 @@ fn merge(old: &mut Reply, new: &Reply) -> Option<Merge> {
             *old = new.clone();
         }
         // Other events between two progress events keep their place.
-        (Reply::Progress { id, .. }, Reply::Progress { id: of, .. }) if id == of => return Some(Merge::Barrier),
+        (Reply::Progress { id, .. } | Reply::Training { id, .. }, Reply::Progress { id: of, .. }) if id == of => {
+            return Some(Merge::Barrier);
+        }
         (Reply::Live { id, path, regions, .. }, Reply::Live { id: of, path: new_path, regions: more, .. })
             if id == of && path == new_path =>
         {
@@ -104,18 +106,19 @@ fn merge(old: &mut Reply, new: &Reply) -> Option<Merge> {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 mod tests {
     use super::*;
-    use crate::worker::{JobId, LiveRegion};
+    use crate::{JobId, LiveRegion};
     use cytoscope_profile::{SpanRecord, Stage};
+    use cytoscope_train::TrainEvent;
 
     fn progress(stage: &'static str, done: u64) -> Reply {
-        let event = Event::Progress {
+        let event = Event::Progress(StageProgress {
             stage: stage.into(),
             done,
             total: 1 << 40,
             unit: "voxels".into(),
             rate: 1.0,
             eta_secs: 1.0,
-        };
+        });
         Reply::Progress { id: JobId(1), event }
     }
 
@@ -171,7 +174,17 @@ mod tests {
     fn notes_and_stages_keep_their_order() {
         let mut inbox = Inbox::default();
         let note = Reply::Progress { id: JobId(1), event: Event::Note { message: "so".into() } };
-        let all = [progress("read", 1), progress("predict", 1), note.clone(), progress("predict", 2), note];
+        let event = TrainEvent::ValidationPreview { step: 1, path: "shown.png".into(), caption: String::new() };
+        let training = Reply::Training { id: JobId(1), event };
+        let all = [
+            progress("read", 1),
+            progress("predict", 1),
+            note.clone(),
+            progress("predict", 2),
+            training,
+            progress("predict", 3),
+            note,
+        ];
         all.iter().for_each(|r| inbox.push(WorkerEvent::Reply(r.clone())));
         assert_eq!(inbox.take(), all.map(WorkerEvent::Reply));
     }

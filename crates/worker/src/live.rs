@@ -1,7 +1,7 @@
 //! The file that a prediction in progress is written to.
 
 use super::LiveRegion;
-use crate::predict::LiveVolume;
+use cytoscope_pipeline::predict::LiveVolume;
 use cytoscope_volume::element_count;
 use std::fs::File;
 use std::io;

@@ -2,9 +2,9 @@
 
 use super::child::{self, Process};
 use super::inbox::Inbox;
-use super::serve::{Incoming, read_line};
+use super::lines::{Incoming, read_line};
 use super::{JobId, MAX_REPLY_BYTES, PROTOCOL_VERSION, Reply, Request, folder};
-use crate::JobErrorKind;
+use cytoscope_pipeline::JobErrorKind;
 use std::collections::VecDeque;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! The worker process, as its client manages it.
 
 use super::{JobId, Reply};
-use crate::JobErrorKind;
+use cytoscope_pipeline::JobErrorKind;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};

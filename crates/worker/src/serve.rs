@@ -1,28 +1,30 @@
 //! The worker process: reads requests, writes replies, runs one job at a time.
 
+use super::error::parse_request;
 use super::folder::{self, PrivateFolder};
+use super::lines::{Incoming, read_line};
 use super::live::LiveFile;
 use super::queue::{Added, Queue};
 use super::reporter::{ProgressReporter, ReplyWriter, TICK};
-use super::{JobId, JobResult, MAX_QUEUED_JOBS, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Reply, Request};
-use crate::devices::Devices;
-use crate::predict::{LiveSink, panic_text};
-use crate::{CancelToken, Context, Event, JobError, JobErrorKind, cards};
+use super::{
+    Job, JobId, JobResult, MAX_QUEUED_JOBS, MAX_REQUEST_BYTES, PROTOCOL_VERSION, ProtocolError, Reply, Request,
+};
 use cytoscope_engine::{DeviceId, DeviceRequest};
+use cytoscope_pipeline::devices::Devices;
+use cytoscope_pipeline::predict::{LiveSink, panic_text};
+use cytoscope_pipeline::{CancelToken, Context, Event, JobError, JobErrorKind, cards};
 use cytoscope_profile::Recorder;
-use serde_json::Value;
+use cytoscope_train::TrainEvent;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Time that a cancelled job may take to stop when the worker ends; after that, its partly written results are removed.
 const GRACE: Duration = Duration::from_secs(5);
-/// Number of characters of an invalid line that are quoted in the reply.
-const QUOTED_CHARS: usize = 80;
 
 /// Configuration of a worker.
 pub struct Setup {
@@ -30,22 +32,6 @@ pub struct Setup {
     pub discover: Box<dyn Fn() -> Devices + Send + Sync>,
     /// Folder in which the private folder is created; usually [`std::env::temp_dir`].
     pub temporary: PathBuf,
-    /// Runs the jobs of higher crates ([`Request::Run`]).
-    pub external_jobs: Box<ExternalJobs>,
-}
-
-/// Runs a job of a kind that this crate does not know: takes the kind, the job and its context, and returns the report.
-/// [`refuse_external_job`] refuses every kind.
-pub type ExternalJobs = dyn Fn(&str, Value, &Context) -> Result<Value, JobError> + Send + Sync;
-
-/// Refuses every kind of job.
-///
-/// # Errors
-/// [`JobError::WrongUse`], always.
-pub fn refuse_external_job(kind: &str, _job: Value, _context: &Context) -> Result<Value, JobError> {
-    Err(JobError::WrongUse(format!(
-        "unknown kind of job \"{kind}\"; use the window and the worker of the same version of the program"
-    )))
 }
 
 /// State that the threads of a worker share.
@@ -57,6 +43,13 @@ struct ServeShared {
     setup: Setup,
     devices: Mutex<Option<Devices>>,
     retained: Mutex<RetainedFiles>,
+}
+
+/// What is answered while jobs run.
+#[derive(Debug, Clone, Copy)]
+enum Query {
+    Devices,
+    Models,
 }
 
 /// Files in the private folder that outlive their jobs.
@@ -110,21 +103,18 @@ pub fn serve(mut input: impl BufRead, output: impl Write + Send + 'static, setup
     std::thread::spawn(move || for_queries.answer(&queries));
     let mut greeted = false;
     loop {
-        match read_line(&mut input, MAX_REQUEST_BYTES) {
+        let request = match read_line(&mut input, MAX_REQUEST_BYTES) {
             Incoming::End => break,
-            Incoming::Line(text) if text.trim().is_empty() => {}
-            Incoming::Line(text) => match serde_json::from_str::<Request>(&text) {
-                Ok(Request::Shutdown) => break,
-                Ok(request) => shared.handle(request, &mut greeted, &query_sender),
-                Err(error) => shared.line.fault(format!(
-                    "invalid request for protocol version {PROTOCOL_VERSION} ({error}): {}",
-                    text.chars().take(QUOTED_CHARS).collect::<String>()
-                )),
-            },
-            Incoming::TooLong => shared
-                .line
-                .fault(format!("a line longer than {MAX_REQUEST_BYTES} bytes was skipped: send several smaller jobs")),
-            Incoming::NotText => shared.line.fault("a line that is not UTF-8 text was skipped: send JSON"),
+            Incoming::Line(text) if text.trim().is_empty() => continue,
+            Incoming::Line(text) => parse_request(&text),
+            Incoming::TooLong => Err(ProtocolError::TooLong),
+            Incoming::NotText => Err(ProtocolError::NotText),
+        };
+        if request == Ok(Request::Shutdown) {
+            break;
+        }
+        if let Err(error) = request.and_then(|request| shared.handle(request, &mut greeted, &query_sender)) {
+            shared.refuse(&error, greeted);
         }
     }
     shared.end();
@@ -134,47 +124,6 @@ pub fn serve(mut input: impl BufRead, output: impl Write + Send + 'static, setup
     // The folder is removed even if threads still refer to it.
     shared.folder.remove_now();
     Ok(())
-}
-
-/// One read of a line.
-pub(super) enum Incoming {
-    Line(String),
-    TooLong,
-    NotText,
-    End,
-}
-
-/// Reads a line of at most `limit` bytes. A longer line is skipped without holding it in memory.
-pub(super) fn read_line(input: &mut impl BufRead, limit: usize) -> Incoming {
-    let mut line = Vec::new();
-    let mut too_long = false;
-    loop {
-        let part = match input.fill_buf() {
-            Ok(part) => part,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(_) => return Incoming::End,
-        };
-        if part.is_empty() {
-            // An incomplete last line is ignored.
-            return Incoming::End;
-        }
-        let end = part.iter().position(|b| *b == b'\n');
-        let taken = end.unwrap_or(part.len());
-        too_long |= line.len() + taken > limit;
-        if too_long {
-            line = Vec::new();
-        } else {
-            line.extend_from_slice(&part[..taken]);
-        }
-        input.consume(end.map_or(taken, |at| at + 1));
-        if end.is_some() {
-            return match (too_long, String::from_utf8(line)) {
-                (true, _) => Incoming::TooLong,
-                (false, Ok(text)) => Incoming::Line(text),
-                (false, Err(_)) => Incoming::NotText,
-            };
-        }
-    }
 }
 
 impl ServeShared {
@@ -187,26 +136,35 @@ impl ServeShared {
     }
 
     /// Handles a request: answers it at once, queues it, or passes it to the thread that answers queries.
-    fn handle(&self, request: Request, greeted: &mut bool, queries: &Sender<Request>) {
+    ///
+    /// # Errors
+    /// [`ProtocolError`] if the request is not valid now.
+    fn handle(
+        &self,
+        request: Request,
+        greeted: &mut bool,
+        queries: &Sender<(JobId, Query)>,
+    ) -> Result<(), ProtocolError> {
         if let Request::Hello { version } = request {
             if version != PROTOCOL_VERSION {
-                return self.line.fault(format!(
-                    "protocol version {version} was requested, but this worker uses {PROTOCOL_VERSION}: use the window and the \
-                     worker of the same version of the program"
-                ));
+                return Err(ProtocolError::OtherVersion { requested: version });
             }
             *greeted = true;
-            return self.line.send(&Reply::Ready {
+            self.line.send(&Reply::Ready {
                 version: PROTOCOL_VERSION,
                 program: env!("CARGO_PKG_VERSION").to_owned(),
                 pid: std::process::id(),
                 folder: self.folder.path().to_owned(),
             });
+            return Ok(());
         }
         if !*greeted {
-            return self.line.fault("the first request must be hello, with the protocol version");
+            return Err(ProtocolError::NoHello);
         }
         match request {
+            Request::Run { id, job } => return self.enqueue(id, *job),
+            Request::Devices { id } => _ = queries.send((id, Query::Devices)),
+            Request::Models { id } => _ = queries.send((id, Query::Models)),
             Request::Cancel { id } => {
                 if self.queue().cancel(id) {
                     self.line.send(&Reply::Cancelled { id });
@@ -214,15 +172,31 @@ impl ServeShared {
             }
             Request::Finish { id } => self.queue().finish(id),
             Request::Release { id } => self.retained().release(id),
-            query if query.is_query() => _ = queries.send(query),
-            job => self.enqueue(job),
+            // The loop in `serve` ends at Shutdown.
+            Request::Hello { .. } | Request::Shutdown => {}
+        }
+        Ok(())
+    }
+
+    /// Tells the client that a line was refused.
+    fn refuse(&self, error: &ProtocolError, greeted: bool) {
+        // The failure of a job that was never accepted must not end the accepted job of that number.
+        let is_accepted = error.id().is_some_and(|id| self.queue().contains(id));
+        if greeted && !is_accepted {
+            self.line.send(&error.reply());
+        } else {
+            self.line.fault(error.to_string());
         }
     }
 
-    fn enqueue(&self, job: Request) {
-        let Some(id) = job.id() else { return };
-        if let Request::Segment { replaces: Some(old), .. } = &job {
-            self.retained().replaces.insert(id, *old);
+    /// Adds a job to the queue, or fails it if the queue is full.
+    ///
+    /// # Errors
+    /// [`ProtocolError::DuplicateId`] if the number of the job is in use.
+    fn enqueue(&self, id: JobId, job: Job) -> Result<(), ProtocolError> {
+        let replaces = if let Job::Segment { replaces, .. } = &job { *replaces } else { None };
+        if let Some(old) = replaces {
+            self.retained().replaces.insert(id, old);
         }
         let mut queue = self.queue();
         // Sent under the lock, so that it precedes the job's start.
@@ -235,7 +209,7 @@ impl ServeShared {
                     self.line.send(&Reply::Queued { id, ahead });
                 }
             }
-            Added::DuplicateId => self.line.fault(format!("job {id} already exists: give each job its own number")),
+            Added::DuplicateId => return Err(ProtocolError::DuplicateId(id)),
             Added::Full => self.line.send(&Reply::Failed {
                 id,
                 kind: JobErrorKind::OutOfResources,
@@ -244,6 +218,7 @@ impl ServeShared {
         }
         drop(queue);
         self.changed.notify_all();
+        Ok(())
     }
 
     /// Cancels the running job and waits for it briefly.
@@ -275,7 +250,7 @@ impl ServeShared {
                     queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 }
             };
-            let end = self.run_job(id, job, cancel);
+            let end = self.run_job(id, &job, cancel);
             // Sent under the lock, so that the queue is free exactly when the end is reported.
             let mut queue = self.queue();
             self.line.send(&end);
@@ -286,28 +261,25 @@ impl ServeShared {
     }
 
     /// Runs one job and returns the reply that ends it.
-    fn run_job(&self, id: JobId, job: Request, cancel: CancelToken) -> Reply {
+    fn run_job(&self, id: JobId, job: &Job, cancel: CancelToken) -> Reply {
         tracing::info!(%id, "job started");
-        tracing::debug!(%id, "request: {job:?}");
+        tracing::debug!(%id, "job: {job:?}");
         let outcome = catch_panics(|| {
-            let devices = match &job {
-                Request::Predict { job, .. } if job.device == DeviceRequest::Device(DeviceId::Cpu) => {
-                    Some(Devices::cpu_only())
-                }
-                Request::Predict { .. } => Some(self.devices()),
-                _ => None,
+            let devices = self.devices_for(job.device());
+            let gpu = devices.list().iter().any(|d| d.usable && d.id != DeviceId::Cpu);
+            let operators = match job {
+                Job::Predict { operators, .. } => *operators || !gpu,
+                Job::Segment { .. } | Job::Measure(_) | Job::Convert(_) | Job::Evaluate(_) => true,
+                // Spans of operators are not useful for jobs that run for hours.
+                Job::ObjectDiameter(_) | Job::Train(_) | Job::TrainCheck(_) | Job::TrainEstimate(_) => false,
             };
-            let gpu = devices.iter().flat_map(Devices::list).any(|d| d.usable && d.id != DeviceId::Cpu);
-            // Spans of operators are not useful for jobs that run for hours.
-            let long = matches!(job, Request::Run { .. });
-            let operators = !long && (!gpu || matches!(job, Request::Predict { operators: true, .. }));
             let recorder = if operators { Recorder::new() } else { Recorder::without_operators() };
             let folder = self.folder.path().to_owned();
             let reporter = Arc::new(ProgressReporter::new(Arc::clone(&self.line), id, recorder.clone(), folder));
             let event_reporter = Arc::clone(&reporter);
             let sink: Arc<dyn Fn(&Event) + Send + Sync> = Arc::new(move |event| event_reporter.event(event));
             let context = Context { cancel, sink, recorder };
-            let result = with_ticks(&reporter, || catch_panics(|| self.result(id, &job, &context, devices, &reporter)));
+            let result = with_ticks(&reporter, || catch_panics(|| self.result(id, job, &context, &devices, &reporter)));
             let live = reporter.finish();
             if let Some(live) = live.filter(|_| result.is_ok()) {
                 self.retained().live.insert(id, live);
@@ -333,55 +305,51 @@ impl ServeShared {
     fn result(
         &self,
         id: JobId,
-        job: &Request,
+        job: &Job,
         context: &Context,
-        devices: Option<Devices>,
-        reporter: &Arc<ProgressReporter>,
+        devices: &Devices,
+        reporter: &ProgressReporter,
     ) -> Result<JobResult, JobError> {
-        let record_folder_of = |path: &Path| {
-            let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            self.folder.record_output_folder(folder);
-        };
+        job.output_folders().iter().for_each(|folder| self.folder.record_output_folder(folder));
         match job {
-            Request::Predict { job, live, .. } => {
-                self.folder.record_output_folder(&job.out);
+            Job::Predict { prediction, live, .. } => {
                 if *live {
                     self.retained().live.clear();
                 }
-                let sink = live.then_some(reporter.as_ref() as &dyn LiveSink);
-                let devices = devices.unwrap_or_else(Devices::cpu_only);
-                Ok(JobResult::Predict(job.run_live(context, &devices, sink)?))
+                let sink = live.then_some(reporter as &dyn LiveSink);
+                Ok(JobResult::Predict(prediction.run_live(context, devices, sink)?))
             }
-            Request::Segment { job, .. } => {
-                job.labels.iter().chain(&job.table).for_each(|p| record_folder_of(p));
-                let report = if job.labels.is_some() {
-                    job.run(context)?
+            Job::Segment { segmentation, .. } => {
+                let report = if segmentation.labels.is_some() {
+                    segmentation.run(context)?
                 } else {
                     let path = self.folder.path().join(format!("labels-{id}.u32"));
-                    let report = job.run_raw(context, &path)?;
+                    let report = segmentation.run_raw(context, &path)?;
                     self.retained().labels.insert(id, path);
                     report
                 };
                 self.retained().release_replaced(id);
                 Ok(JobResult::Segment(report))
             }
-            Request::Measure { job, .. } => {
-                record_folder_of(&job.table);
-                Ok(JobResult::Measure(job.run(context)?))
-            }
-            Request::Convert { job, .. } => {
-                record_folder_of(&job.output);
+            Job::Measure(job) => Ok(JobResult::Measure(job.run(context)?)),
+            Job::Convert(job) => {
                 job.run(context)?;
                 Ok(JobResult::Convert { output: job.output.clone() })
             }
-            Request::Evaluate { job, .. } => Ok(JobResult::Evaluate(job.run(context)?)),
-            Request::Run { kind, job, writes, .. } => {
-                writes.iter().for_each(|folder| self.folder.record_output_folder(folder));
-                let report = (self.setup.external_jobs)(kind, job.clone(), context)?;
-                Ok(JobResult::Run { kind: kind.clone(), report })
+            Job::Evaluate(job) => Ok(JobResult::Evaluate(job.run(context)?)),
+            Job::ObjectDiameter(job) => Ok(JobResult::ObjectDiameter(job.run(context, devices)?)),
+            Job::Train(job) => {
+                let on_event = |event: &TrainEvent| reporter.training_event(event);
+                Ok(JobResult::Train(Box::new(job.run(context, devices, &on_event)?)))
             }
-            other => Err(JobError::WrongUse(format!("{other:?} is not a job"))),
+            Job::TrainCheck(job) => Ok(JobResult::TrainCheck(Box::new(job.run(context)?))),
+            Job::TrainEstimate(job) => Ok(JobResult::TrainEstimate(job.run(context, devices)?)),
         }
+    }
+
+    /// Returns the devices to choose from; GPUs are not probed for a job that asks for the CPU.
+    fn devices_for(&self, request: DeviceRequest) -> Devices {
+        if request == DeviceRequest::Device(DeviceId::Cpu) { Devices::cpu_only() } else { self.devices() }
     }
 
     /// Returns the devices, which are discovered once.
@@ -391,13 +359,13 @@ impl ServeShared {
     }
 
     /// Answers queries while jobs run.
-    fn answer(&self, queries: &Receiver<Request>) {
-        for query in queries {
-            let Some(id) = query.id() else { continue };
-            let answer = catch_panics(|| match query {
-                Request::Devices { id } => Ok(Reply::Devices { id, devices: self.devices().list().to_vec() }),
-                Request::Models { id } => Ok(Reply::Models { id, models: cards::installed() }),
-                other => Err(JobError::WrongUse(format!("{other:?} is not a query"))),
+    fn answer(&self, queries: &Receiver<(JobId, Query)>) {
+        for (id, query) in queries {
+            let answer = catch_panics(|| {
+                Ok(match query {
+                    Query::Devices => Reply::Devices { id, devices: self.devices().list().to_vec() },
+                    Query::Models => Reply::Models { id, models: cards::installed() },
+                })
             });
             self.line.send(&answer.unwrap_or_else(|error| Reply::Failed {
                 id,
@@ -458,23 +426,6 @@ mod tests {
         assert!(retained.replaces.is_empty());
     }
 
-    #[test]
-    fn lines_are_read_one_by_one_and_long_ones_are_skipped() {
-        let text: &[u8] = b"one\n\n12345678\n123456789\n\xff\n3\ncut off";
-        // A small buffer, so that lines cross its end.
-        let mut input = io::BufReader::with_capacity(3, Cursor::new(text));
-        let mut lines = Vec::new();
-        loop {
-            lines.push(match read_line(&mut input, 8) {
-                Incoming::Line(text) => text,
-                Incoming::TooLong => "too long".to_owned(),
-                Incoming::NotText => "no text".to_owned(),
-                Incoming::End => break,
-            });
-        }
-        assert_eq!(lines, ["one", "", "12345678", "too long", "no text", "3"]);
-    }
-
     /// Returns lines, then blocks until a job has started, then ends.
     struct Lines(Cursor<Vec<u8>>, Receiver<()>);
 
@@ -499,14 +450,11 @@ mod tests {
             Devices::cpu_only()
         };
         let hello = Request::Hello { version: PROTOCOL_VERSION };
-        let job = serde_json::from_str("{\"inputs\": [\"a.tif\"], \"model\": \"nuclei\", \"out\": \"o\"}").unwrap();
-        let predict = Request::Predict { id: JobId(1), job, live: false, operators: false };
+        let prediction =
+            serde_json::from_str("{\"inputs\": [\"a.tif\"], \"model\": \"nuclei\", \"out\": \"o\"}").unwrap();
+        let predict = Request::run(JobId(1), Job::Predict { prediction, live: false, operators: false });
         let lines = [hello, predict].map(|r| format!("{}\n", serde_json::to_string(&r).unwrap())).concat();
-        let setup = Setup {
-            discover: Box::new(discover),
-            temporary: temporary.path().to_owned(),
-            external_jobs: Box::new(refuse_external_job),
-        };
+        let setup = Setup { discover: Box::new(discover), temporary: temporary.path().to_owned() };
         let start = Instant::now();
         serve(io::BufReader::new(Lines(Cursor::new(lines.into_bytes()), wait)), io::sink(), setup).unwrap();
         assert!(start.elapsed() < GRACE * 10);
@@ -529,50 +477,36 @@ mod tests {
     }
 
     #[test]
-    fn jobs_of_higher_crates_run_and_all_their_events_are_sent() {
+    fn an_invalid_job_fails_and_does_not_end_an_accepted_one() {
         let temporary = tempfile::tempdir().unwrap();
-        let (ended, wait) = channel();
-        let external_jobs = move |kind: &str, job: Value, context: &Context| {
-            if kind != "train" {
-                let _ = ended.send(());
-                return refuse_external_job(kind, job, context);
-            }
-            let steps = job.get("steps").and_then(Value::as_u64).unwrap_or(0);
-            let mut meter = context.meter("train", steps, "steps");
-            for step in 1..=steps {
-                let (loss, rate, step_secs, stalled_secs) = (1.0 / step as f64, 1e-3, 0.5, 0.25);
-                context.emit(&Event::TrainingSteps { step, steps, loss, rate, step_secs, stalled_secs });
-                meter.add(1)?;
-            }
-            let scores = BTreeMap::from([("f1".to_owned(), 0.5)]);
-            context.emit(&Event::Validated { step: steps, score: 0.5, scores, best: true });
-            Ok(serde_json::json!({"steps_done": steps}))
+        let (started, wait) = channel();
+        let discover = move || {
+            let _ = started.send(());
+            // The job runs until all lines are read.
+            std::thread::sleep(Duration::from_secs(1));
+            Devices::cpu_only()
         };
-        let run = |id: u64, kind: &str| Request::Run {
-            id: JobId(id),
-            kind: kind.to_owned(),
-            job: serde_json::json!({"steps": 300}),
-            writes: Vec::new(),
-        };
-        let requests = [Request::Hello { version: PROTOCOL_VERSION }, run(1, "train"), run(2, "paint")];
-        let lines = requests.map(|r| format!("{}\n", serde_json::to_string(&r).unwrap())).concat();
-        let setup = Setup {
-            discover: Box::new(Devices::cpu_only),
-            temporary: temporary.path().to_owned(),
-            external_jobs: Box::new(external_jobs),
-        };
+        let hello = format!("{{\"request\":\"hello\",\"version\":{PROTOCOL_VERSION}}}");
+        let prediction = "{\"prediction\":{\"inputs\":[\"a.tif\"],\"model\":\"nuclei\",\"out\":\"o\"}}";
+        let lines = [
+            "{\"request\":\"run\",\"id\":1,\"job\":{\"paint\":{}}}".to_owned(),
+            hello,
+            format!("{{\"request\":\"run\",\"id\":1,\"job\":{{\"predict\":{prediction}}}}}"),
+            "{\"request\":\"run\",\"id\":1,\"job\":{\"paint\":{}}}".to_owned(),
+            "{\"request\":\"run\",\"id\":2,\"job\":{\"paint\":{}}}\n".to_owned(),
+        ];
         let output = Output::default();
-        serve(io::BufReader::new(Lines(Cursor::new(lines.into_bytes()), wait)), output.clone(), setup).unwrap();
+        let setup = Setup { discover: Box::new(discover), temporary: temporary.path().to_owned() };
+        let input = Lines(Cursor::new(lines.join("\n").into_bytes()), wait);
+        serve(io::BufReader::new(input), output.clone(), setup).unwrap();
         let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         let replies: Vec<Reply> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-        let count_events = |is: fn(&Event) -> bool| {
-            replies.iter().filter(|r| matches!(r, Reply::Progress { event, .. } if is(event))).count()
+        let faults = replies.iter().filter(|r| matches!(r, Reply::Fault { .. })).count();
+        let is_refused = |id: u64| {
+            let is_of = |r: &&Reply| r.ends() == Some(JobId(id));
+            let mut ends = replies.iter().filter(is_of);
+            ends.any(|r| matches!(r, Reply::Failed { kind: JobErrorKind::WrongUse, .. }))
         };
-        assert_eq!(count_events(|e| matches!(e, Event::TrainingSteps { .. })), 300, "no event is left out");
-        assert_eq!(count_events(|e| matches!(e, Event::Validated { .. })), 1);
-        let result = JobResult::Run { kind: "train".to_owned(), report: serde_json::json!({"steps_done": 300}) };
-        assert!(replies.contains(&Reply::Done { id: JobId(1), result }), "{text}");
-        let refused = |r: &Reply| matches!(r, Reply::Failed { id: JobId(2), kind: JobErrorKind::WrongUse, .. });
-        assert!(replies.iter().any(refused), "{text}");
+        assert_eq!((faults, is_refused(1), is_refused(2)), (2, false, true), "{text}");
     }
 }

@@ -1,10 +1,11 @@
 //! Reports the progress of a running job, at a rate that a window can draw.
 
 use super::live::LiveFile;
-use super::{DeviceInUse, JobId, LiveRegion, MAX_LIVE_REGIONS, MAX_SPANS_PER_JOB, MAX_SPANS_PER_SECOND, Reply};
-use crate::predict::{LiveSink, LiveVolume};
-use crate::{Event, JobErrorKind};
+use super::{JobId, LiveRegion, MAX_LIVE_REGIONS, MAX_SPANS_PER_JOB, MAX_SPANS_PER_SECOND, Reply};
+use cytoscope_pipeline::predict::{LiveSink, LiveVolume};
+use cytoscope_pipeline::{DeviceInUse, Event, JobErrorKind, StageProgress};
 use cytoscope_profile::{Recorder, SpanRecord, Stage, StageTotal};
+use cytoscope_train::TrainEvent;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -118,7 +119,7 @@ impl ProgressReporter {
     pub(super) fn event(&self, event: &Event) {
         let mut state = self.state();
         match event {
-            Event::Progress { stage, done, total, .. } => {
+            Event::Progress(StageProgress { stage, done, total, .. }) => {
                 let same = state.stage == *stage;
                 if same && done < total && state.progress_at.elapsed() < TICK {
                     state.progress = Some(event.clone());
@@ -133,13 +134,19 @@ impl ProgressReporter {
                 self.send_progress(&mut state);
             }
             other => {
-                if let Event::Device { id, name, why } = other {
-                    state.device = Some(DeviceInUse { id: *id, name: name.clone(), why: why.clone() });
+                if let Event::Device(device) = other {
+                    state.device = Some(device.clone());
                 }
                 self.send_progress(&mut state);
                 self.line.send(&Reply::Progress { id: self.id, event: other.clone() });
             }
         }
+    }
+
+    /// Handles an event of a training job; all are sent.
+    pub(super) fn training_event(&self, event: &TrainEvent) {
+        self.send_progress(&mut self.state());
+        self.line.send(&Reply::Training { id: self.id, event: event.clone() });
     }
 
     fn send_progress(&self, state: &mut ReporterState) {
@@ -289,5 +296,60 @@ impl ProgressReporter {
     fn report_live_error(&self, why: &std::io::Error) {
         let message = format!("the live view of the prediction is not available: {why}; the results are not affected");
         self.line.send(&Reply::Progress { id: self.id, event: Event::Note { message } });
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+mod tests {
+    use super::*;
+
+    /// Collects the replies.
+    #[derive(Clone, Default)]
+    struct Output(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Output {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn all_training_events_are_sent_in_order_with_progress() {
+        let output = Output::default();
+        let line = Arc::new(ReplyWriter::new(output.clone()));
+        let reporter = ProgressReporter::new(line, JobId(1), Recorder::totals_only(), PathBuf::from("."));
+        let steps = 300;
+        for step in 1..=steps {
+            let (loss, rate, step_secs, stalled_secs) = (1.0 / step as f64, 1e-3, 0.5, 0.25);
+            reporter.training_event(&TrainEvent::TrainingSteps { step, steps, loss, rate, step_secs, stalled_secs });
+            reporter.event(&Event::Progress(StageProgress {
+                stage: "train".into(),
+                done: step,
+                total: steps,
+                unit: "steps".into(),
+                rate: 1.0,
+                eta_secs: 1.0,
+            }));
+        }
+        reporter.finish();
+        let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
+        let mut seen = 0;
+        for reply in text.lines().map(|l| serde_json::from_str::<Reply>(l).unwrap()) {
+            match reply {
+                Reply::Training { event: TrainEvent::TrainingSteps { step, .. }, .. } => {
+                    assert_eq!(step, seen + 1, "no event is left out");
+                    seen = step;
+                }
+                Reply::Progress { event: Event::Progress(progress), .. } => assert_eq!(progress.done, seen),
+                _ => {}
+            }
+        }
+        assert_eq!(seen, steps);
     }
 }

@@ -1,0 +1,169 @@
+//! Prediction of a volume in memory, without result files.
+
+use super::maps::Inference;
+use super::plan::plan;
+use super::prediction::Prediction;
+use super::resolve::{Resolved, Selection};
+use super::{Output, PredictOptions, TilePlan, label, panic_text};
+use crate::devices::SelectedEngine;
+use crate::diameter::{self, ObjectDiameter};
+use crate::spool::Scratch;
+use crate::{Context, JobError, Model};
+use cytoscope_engine::{OpFallback, Precision};
+use cytoscope_formats::Image;
+use cytoscope_objects::SegmentOptions;
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The wanted results of [`predict_volume`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VolumeOutputs {
+    /// The maps.
+    Maps,
+    /// The labels that segmentation of the maps gives.
+    Labels,
+    /// Both.
+    MapsAndLabels,
+}
+
+impl VolumeOutputs {
+    fn has_maps(self) -> bool {
+        self != Self::Labels
+    }
+
+    fn has_labels(self) -> bool {
+        self != Self::Maps
+    }
+
+    fn result_set(self) -> BTreeSet<Output> {
+        let all = [(Output::Maps, self.has_maps()), (Output::Labels, self.has_labels())];
+        all.into_iter().filter(|(_, wanted)| *wanted).map(|(output, _)| output).collect()
+    }
+}
+
+/// Result of [`predict_volume`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct PredictedVolume {
+    /// Shape Z, Y, X in voxels: that of the image.
+    pub shape_zyx: [usize; 3],
+    /// The maps after postprocessing, axes C, Z, Y, X; `None` if they are not wanted. There are
+    /// [`Model::output_channels`] channels.
+    pub maps: Option<Vec<f32>>,
+    /// The labels, axes Z, Y, X: 0 is background, objects have the numbers from 1; `None` if they are not wanted.
+    pub labels: Option<Vec<u32>>,
+    /// Number of objects; 0 if labels are not wanted.
+    pub objects: u32,
+    /// Voxel size Z, Y, X that was used: in µm, or in voxels along X if it is unknown and the model declares a nominal
+    /// object diameter.
+    pub voxel_size: [f64; 3],
+    /// Precision of the network.
+    pub precision: Precision,
+    /// The object diameter used; `None` for models that declare none.
+    pub diameter: Option<ObjectDiameter>,
+    /// Segmentation settings, with lengths in the unit of [`PredictedVolume::voxel_size`].
+    pub segment: SegmentOptions,
+    /// Tile size, halo, blending, planned peak memory.
+    pub plan: TilePlan,
+    /// Operators that the reference executor ran.
+    pub fallbacks: Vec<OpFallback>,
+    /// Visibility of tile seams along X, 0 for none; `None` if there is a single tile.
+    pub seam_energy: Option<f64>,
+    /// Notes for the user.
+    pub notes: Vec<String>,
+}
+
+/// Predicts one time point of an image, such as one from [`cytoscope_formats::image_in_memory`], and returns the results
+/// in memory. They equal those that a [`super::PredictJob`] with the same model, device and options writes to files.
+///
+/// `engine` is the device for this model, as [`crate::devices::Devices::for_model`] returns it. A device that fails is
+/// not replaced by another one.
+///
+/// # Errors
+/// [`JobError::WrongUse`] for invalid options, or without [`PredictOptions::time`] for an image with several time
+/// points; [`JobError::Mismatch`] if the image lacks the channels or the time point, or has an implausible voxel size;
+/// [`JobError::Budget`] if the results and the prediction do not fit the memory budget; [`JobError::Format`] if the image
+/// cannot be read; [`JobError::Engine`] or [`JobError::Model`] if the network does not run; [`JobError::Cancelled`].
+pub fn predict_volume(
+    context: &Context,
+    engine: &SelectedEngine,
+    model: &Model,
+    image: &Image,
+    options: &PredictOptions,
+    outputs: VolumeOutputs,
+) -> Result<PredictedVolume, JobError> {
+    let predicted = catch_unwind(AssertUnwindSafe(|| predict(context, engine, model, image, options, outputs)));
+    predicted.unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))))
+}
+
+fn predict(
+    context: &Context,
+    engine: &SelectedEngine,
+    model: &Model,
+    image: &Image,
+    options: &PredictOptions,
+    outputs: VolumeOutputs,
+) -> Result<PredictedVolume, JobError> {
+    options.check()?;
+    diameter::check(options.diameter, model)?;
+    let selection = Selection::new(image, &image.meta().path, model, options)?;
+    let &[time] = selection.times() else {
+        let count = selection.times().len();
+        return Err(JobError::WrongUse(format!("the image has {count} time points: give the one to predict")));
+    };
+    let resolved = Resolved::new(context, model, engine, selection, options, outputs.result_set())?;
+    let tiles = plan(context, &resolved, held_bytes(&resolved, outputs))?;
+    let mut notes = resolved.notes.clone();
+    notes.extend(tiles.fallback_note());
+    let (plan, fallbacks) = (tiles.plan.clone(), tiles.fallbacks());
+    let mut inference = Inference::new(context, &resolved, tiles, Scratch::Memory, None);
+    let (_, mut prediction) = inference.predict(time)?;
+    notes.extend(inference.note());
+    let seam_energy = inference.finish().energy();
+    let maps = if outputs.has_maps() { Some(all_maps(context, &mut prediction)?) } else { None };
+    let mut labels = None;
+    let mut objects = 0;
+    if outputs.has_labels() {
+        let mut found = label::label_prediction(context, &resolved, &mut prediction, Scratch::Memory)?;
+        drop(prediction);
+        objects = found.count;
+        labels = Some(found.all_slices(context)?);
+    }
+    Ok(PredictedVolume {
+        shape_zyx: resolved.extents.zyx,
+        maps,
+        labels,
+        objects,
+        voxel_size: resolved.voxel_um,
+        precision: resolved.precision(),
+        diameter: resolved.diameter,
+        segment: resolved.segment,
+        plan,
+        fallbacks,
+        seam_energy,
+        notes,
+    })
+}
+
+/// Returns the bytes of the maps and labels that are held in memory.
+fn held_bytes(resolved: &Resolved<'_>, outputs: VolumeOutputs) -> u64 {
+    let voxels = |shape: [usize; 3]| shape.iter().fold(4u64, |n, v| n.saturating_mul(*v as u64));
+    let channels = resolved.model.output_channels as u64;
+    let returned = voxels(resolved.extents.zyx);
+    let maps = if outputs.has_maps() { returned.saturating_mul(channels) } else { 0 };
+    // The labels as stored, and the returned ones.
+    let labels = if outputs.has_labels() { returned.saturating_mul(2) } else { 0 };
+    voxels(resolved.grid).saturating_mul(channels).saturating_add(maps).saturating_add(labels)
+}
+
+/// Reads all maps of a prediction, axes C, Z, Y, X.
+fn all_maps(context: &Context, prediction: &mut Prediction) -> Result<Vec<f32>, JobError> {
+    let [depth, ny, nx] = prediction.shape;
+    let mut values = Vec::with_capacity(prediction.channels * depth * ny * nx);
+    for channel in 0..prediction.channels {
+        for z in 0..depth {
+            context.check()?;
+            values.extend(prediction.read(context, channel, z..z + 1)?);
+        }
+    }
+    Ok(values)
+}

@@ -1,0 +1,71 @@
+//! Options of a prediction, for files and for volumes in memory.
+
+use super::{PredictJob, TileRequest};
+use crate::JobError;
+use crate::diameter::DiameterRequest;
+use crate::job::check_threads;
+use cytoscope_engine::Precision;
+
+/// Maximum edge of a tile in voxels.
+const MAX_TILE_EDGE: usize = 1 << 20;
+
+/// Options of a prediction that do not depend on where its input comes from and where its results go.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PredictOptions {
+    /// Precision; `None` selects the best one of the device for this model.
+    pub precision: Option<Precision>,
+    /// Tile size, overlap and blending.
+    pub tiles: TileRequest,
+    /// First channel to use as the model's input, from 0.
+    pub channel: Option<usize>,
+    /// Time point, from 0; `None` predicts all.
+    pub time: Option<usize>,
+    /// Voxel size Z, Y, X in µm, to use instead of the image's own.
+    pub voxel_um: Option<[f64; 3]>,
+    /// Median diameter of the objects, for models with a nominal diameter, to which the stacks are rescaled.
+    pub diameter: DiameterRequest,
+    /// Memory budget in bytes; `None` uses three quarters of the free memory.
+    pub memory_budget_bytes: Option<u64>,
+    /// Number of threads; 0 uses all cores.
+    pub threads: usize,
+}
+
+impl PredictOptions {
+    /// Checks values that the command line has already checked, because jobs also come from files.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] with the option and the values that were expected.
+    pub(crate) fn check(&self) -> Result<(), JobError> {
+        let wrong = |what: String| Err(JobError::WrongUse(what));
+        check_threads(self.threads)?;
+        if let Some(tile) = self.tiles.tile.filter(|t| t.iter().any(|n| *n == 0 || *n > MAX_TILE_EDGE)) {
+            return wrong(format!("invalid --tile {tile:?}: expected lengths from 1 to {MAX_TILE_EDGE} voxels"));
+        }
+        if let Some(overlap) = self.tiles.overlap.filter(|v| !(0.0..1.0).contains(v)) {
+            return wrong(format!("invalid --overlap {overlap}: expected a number from 0 to below 1"));
+        }
+        if self.memory_budget_bytes == Some(0) {
+            return wrong("invalid --memory-budget 0: expected a size such as 2G".to_owned());
+        }
+        match self.voxel_um.filter(|v| v.iter().any(|um| !um.is_finite() || *um <= 0.0)) {
+            Some(um) => wrong(format!("invalid --voxel-size {um:?}: expected three sizes above 0 in µm")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl PredictJob {
+    /// Returns the job's options without its files.
+    pub fn options(&self) -> PredictOptions {
+        PredictOptions {
+            precision: self.precision,
+            tiles: self.tiles.clone(),
+            channel: self.channel,
+            time: self.time,
+            voxel_um: self.voxel_um,
+            diameter: self.diameter,
+            memory_budget_bytes: self.memory_budget_bytes,
+            threads: self.threads,
+        }
+    }
+}

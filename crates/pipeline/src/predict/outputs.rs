@@ -1,0 +1,199 @@
+//! The results of one input: maps, labels, table and preview, written while the time points are predicted and published
+//! together.
+
+use super::files::{ResultFiles, label_axes, label_writer, map_writer, table_text, write_maps};
+use super::label::{self, Labels};
+use super::prediction::Prediction;
+use super::resolve::{Resolved, channel_name};
+use super::{Output, preview};
+use crate::results::Publication;
+use crate::spool::Scratch;
+use crate::stack::Stack;
+use crate::{Artifact, ArtifactKind, Context, JobError};
+use cytoscope_formats::StackWriter;
+use cytoscope_objects::measure::ObjectRow;
+use cytoscope_storage::write::{FinishedFile, write_unpublished};
+use cytoscope_volume::{Array, DType, Samples};
+
+/// Maximum number of objects in a 16-bit label image.
+const MAX_U16_LABELS: u32 = u16::MAX as u32;
+
+/// The slice of the first time point that the preview shows.
+struct PreviewSlice {
+    z: usize,
+    labels: Option<Vec<u32>>,
+    /// The prediction, if there are no labels.
+    predicted: Option<Vec<f32>>,
+}
+
+/// The results of one input.
+pub(super) struct Outputs<'a> {
+    resolved: &'a Resolved<'a>,
+    files: &'a ResultFiles,
+    /// Where labels are stored until the number of objects of all time points is known.
+    scratch: Scratch<'a>,
+    maps: Option<StackWriter>,
+    labels: Option<StackWriter>,
+    labelled: Vec<(Stack, Labels)>,
+    /// Number of objects at each time point.
+    counts: Vec<u32>,
+    /// Rows of the table of each time point.
+    rows: Vec<(usize, Vec<ObjectRow>)>,
+    preview: PreviewSlice,
+}
+
+/// Written results that are not yet renamed to their final names.
+pub(super) struct Written {
+    pub publication: Publication,
+    pub artifacts: Vec<Artifact>,
+    /// Number of objects at each time point; empty without segmentation.
+    pub counts: Vec<u32>,
+}
+
+impl Written {
+    fn add(&mut self, kind: ArtifactKind, file: FinishedFile) {
+        self.artifacts.push(Artifact::new(kind, file.target()));
+        self.publication.add(file);
+    }
+}
+
+impl<'a> Outputs<'a> {
+    /// Creates the files that are written during prediction.
+    pub(super) fn new(
+        resolved: &'a Resolved<'a>,
+        files: &'a ResultFiles,
+        scratch: Scratch<'a>,
+    ) -> Result<Self, JobError> {
+        let Resolved { model, meta, extents, times, .. } = resolved;
+        let mut maps = None;
+        if resolved.wants(Output::Maps) {
+            maps = Some(map_writer(&files.paths.maps, model, meta, &extents.zyx, times.len())?);
+        }
+        let preview = PreviewSlice { z: preview::middle(extents.zyx[0]), labels: None, predicted: None };
+        Ok(Self {
+            resolved,
+            files,
+            scratch,
+            maps,
+            labels: None,
+            labelled: Vec::new(),
+            counts: Vec::new(),
+            rows: Vec::new(),
+            preview,
+        })
+    }
+
+    /// Writes the maps of a time point, and segments them if objects are wanted.
+    pub(super) fn add(&mut self, context: &Context, stack: Stack, mut prediction: Prediction) -> Result<(), JobError> {
+        let resolved = self.resolved;
+        if let Some(writer) = &mut self.maps {
+            write_maps(context, writer, &mut prediction, resolved.times.len() > 1)?;
+        }
+        if resolved.has_objects() {
+            let labels = label::label_prediction(context, resolved, &mut prediction, self.scratch)?;
+            self.counts.push(labels.count);
+            self.labelled.push((stack, labels));
+        } else if resolved.wants(Output::Preview) && self.preview.predicted.is_none() {
+            self.preview.predicted = Some(prediction.read(context, 0, self.preview.z..self.preview.z + 1)?);
+        }
+        Ok(())
+    }
+
+    /// Writes the labels of all time points, and measures their objects if the table is wanted. This needs the number
+    /// of objects of all of them, which determines the sample type.
+    pub(super) fn write_labels(&mut self, context: &Context) -> Result<(), JobError> {
+        let resolved = self.resolved;
+        let Resolved { meta, extents, times, .. } = resolved;
+        if !resolved.has_objects() {
+            return Ok(());
+        }
+        let max_label = self.counts.iter().copied().max().unwrap_or(0);
+        let dtype = if max_label > MAX_U16_LABELS { DType::U32 } else { DType::U16 };
+        if resolved.wants(Output::Labels) {
+            let paths = &self.files.paths;
+            let path = if dtype == DType::U16 { &paths.labels } else { &paths.labels_wide };
+            self.labels = Some(label_writer(path, meta, &extents.zyx, times.len(), dtype, max_label)?);
+        }
+        for ((stack, labels), time) in std::mem::take(&mut self.labelled).into_iter().zip(times) {
+            let rows = self.write_time_point(context, &stack, labels, dtype)?;
+            self.rows.push((*time, rows));
+        }
+        Ok(())
+    }
+
+    /// Writes the labels of a time point; returns the rows of the table.
+    fn write_time_point(
+        &mut self,
+        context: &Context,
+        stack: &Stack,
+        labels: Labels,
+        dtype: DType,
+    ) -> Result<Vec<ObjectRow>, JobError> {
+        let resolved = self.resolved;
+        let Resolved { extents, times, voxel_um, .. } = resolved;
+        let [_, ny, nx] = extents.zyx;
+        let channels: Vec<usize> = (0..extents.channels).collect();
+        let measure = resolved.wants(Output::Table);
+        let shows = resolved.wants(Output::Preview);
+        let (writer, preview) = (&mut self.labels, &mut self.preview);
+        let mut z = 0;
+        labels.finish(context, stack, &channels, channel_names(resolved), *voxel_um, measure, |slice| {
+            if shows && z == preview.z && preview.labels.is_none() {
+                preview.labels = Some(slice.to_vec());
+            }
+            z += 1;
+            let Some(writer) = writer else { return Ok(()) };
+            let samples = match dtype {
+                DType::U16 => Samples::U16(slice.iter().map(|v| *v as u16).collect()),
+                _ => Samples::U32(slice.to_vec()),
+            };
+            let shape = if times.len() > 1 { vec![1, 1, ny, nx] } else { vec![1, ny, nx] };
+            Ok(writer.write(&Array::new(label_axes(times.len()), shape, samples)?)?)
+        })
+    }
+
+    /// Completes all files under hidden names.
+    pub(super) fn finish(mut self, context: &Context) -> Result<Written, JobError> {
+        let resolved = self.resolved;
+        let paths = &self.files.paths;
+        let counts = std::mem::take(&mut self.counts);
+        let mut written = Written { publication: Publication::default(), artifacts: Vec::new(), counts };
+        if let Some(writer) = self.maps.take() {
+            written.add(ArtifactKind::of_maps(resolved.model.task), writer.finish_unpublished()?);
+        }
+        if let Some(writer) = self.labels.take() {
+            written.add(ArtifactKind::Labels, writer.finish_unpublished()?);
+        }
+        if resolved.wants(Output::Table) {
+            let text = table_text(&self.rows, &channel_names(resolved), resolved.extents.times > 1);
+            written.add(ArtifactKind::Table, write_unpublished(&paths.table, text.as_bytes())?);
+        }
+        if resolved.wants(Output::Preview)
+            && let Some(png) = self.preview_png(context)?
+        {
+            written.add(ArtifactKind::Preview, write_unpublished(&paths.preview, &png)?);
+        }
+        Ok(written)
+    }
+
+    /// Returns the preview as PNG; `None` without labels and prediction.
+    fn preview_png(&self, context: &Context) -> Result<Option<Vec<u8>>, JobError> {
+        let Resolved { image, extents, times, channels, .. } = self.resolved;
+        let path = &self.files.paths.preview;
+        let plane = [extents.zyx[1], extents.zyx[2]];
+        let time = times.first().copied().unwrap_or(0);
+        let channel = channels.first().copied().unwrap_or(0);
+        let PreviewSlice { z, labels, predicted } = &self.preview;
+        let raw = Stack::new(image, time).read(context, channel, *z..*z + 1)?.to_f32();
+        Ok(match (labels, predicted) {
+            (Some(labels), _) => Some(preview::outlined(path, plane, &raw, labels)?),
+            (None, Some(predicted)) => Some(preview::beside(path, plane, &raw, predicted)?),
+            (None, None) => None,
+        })
+    }
+}
+
+/// Returns the names of all channels of the image.
+fn channel_names(resolved: &Resolved<'_>) -> Vec<String> {
+    (0..resolved.extents.channels).map(|c| channel_name(&resolved.meta, c)).collect()
+}

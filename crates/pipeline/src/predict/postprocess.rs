@@ -1,0 +1,51 @@
+//! Postprocessing of a predicted volume: softmax as the network's output is stored, the other steps as it is read.
+
+use super::prediction::{Prediction, Unprocessed};
+use crate::ops::{self, Reference, Statistics};
+use crate::stack::{Stack, StackChannels};
+use crate::{Context, JobError, Model};
+use cytoscope_model_package::Processing;
+
+/// Returns whether a model's postprocessing begins with a softmax, and the steps after it.
+pub(super) fn split_softmax(model: &Model) -> (bool, &[Processing]) {
+    match model.postprocessing.as_slice() {
+        [Processing::Softmax, rest @ ..] => (true, rest),
+        all => (false, all),
+    }
+}
+
+/// Applies softmax over the channels of values `[C][voxels]`.
+pub(crate) fn softmax_channels(values: &mut [f32], channels: usize) {
+    let voxels = values.len() / channels.max(1);
+    for v in 0..voxels {
+        let at = |c: usize| c * voxels + v;
+        let max = (0..channels).map(|c| values[at(c)]).fold(f32::NEG_INFINITY, f32::max);
+        let sum: f32 = (0..channels).map(|c| (values[at(c)] - max).exp()).sum();
+        (0..channels).for_each(|c| values[at(c)] = (values[at(c)] - max).exp() / sum);
+    }
+}
+
+/// Resolves the steps after softmax for a complete prediction; they are applied when it is read. `channels` are those
+/// of the stack that are the model's input.
+///
+/// # Errors
+/// [`JobError`] if the prediction or the stack cannot be read, or a step is not supported.
+pub(super) fn resolve(
+    context: &Context,
+    model: &Model,
+    channels: &[usize],
+    stack: &Stack,
+    prediction: &mut Prediction,
+) -> Result<(), JobError> {
+    let (_, steps) = split_softmax(model);
+    let mut input = StackChannels { stack, context, channels };
+    let mut references = [Reference { id: &model.input_id, volume: &mut input }];
+    let chains = ops::resolve(steps, &mut Unprocessed(prediction), Statistics::Current, &mut references)?;
+    prediction.chains = chains.map_err(|step| {
+        JobError::model(
+            model.name.clone(),
+            format!("postprocessing step {step} is not supported (softmax is supported only as the first step)"),
+        )
+    })?;
+    Ok(())
+}

@@ -1,0 +1,323 @@
+//! What a prediction does, decided and checked before it starts: from the options, the model and the image's metadata.
+
+use super::grid::model_shape;
+use super::plan::Budget;
+use super::{Output, PredictOptions, TileRequest};
+use crate::devices::SelectedEngine;
+use crate::diameter::{DiameterUnit, Estimator, ObjectDiameter};
+use crate::model::ModelTask;
+use crate::ops::Elementwise;
+use crate::stack::{Extents, Stack};
+use crate::{Context, JobError, Model};
+use cytoscope_engine::{CompileOptions, Precision};
+use cytoscope_formats::{Image, ImageMeta};
+use cytoscope_objects::SegmentOptions;
+use cytoscope_volume::VoxelSize;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// The channels and time points of an image that are predicted.
+pub(super) struct Selection<'a> {
+    image: &'a Image,
+    /// Path of the image, for messages.
+    input: &'a Path,
+    meta: ImageMeta,
+    extents: Extents,
+    channels: Vec<usize>,
+    times: Vec<usize>,
+    notes: Vec<String>,
+}
+
+impl<'a> Selection<'a> {
+    /// Selects channels and time points; only the image's metadata are used.
+    ///
+    /// # Errors
+    /// [`JobError::Mismatch`] if the image lacks them.
+    pub(super) fn new(
+        image: &'a Image,
+        input: &'a Path,
+        model: &Model,
+        options: &PredictOptions,
+    ) -> Result<Self, JobError> {
+        let meta = image.meta().clone();
+        let mut notes = Vec::new();
+        let first = Stack::new(image, 0);
+        let extents = first.extents;
+        let channels = channels(options.channel, model, &meta, &first, input, &mut notes)?;
+        let times = match options.time {
+            Some(t) if t >= extents.times => {
+                return Err(JobError::Mismatch {
+                    path: input.to_owned(),
+                    problem: format!("time point {t} does not exist, the file has {}", extents.times),
+                    next_step: format!("give --time 0 to {}", extents.times.saturating_sub(1)),
+                });
+            }
+            Some(t) => vec![t],
+            None => (0..extents.times).collect(),
+        };
+        Ok(Self { image, input, meta, extents, channels, times, notes })
+    }
+
+    /// Returns the time points.
+    pub(super) fn times(&self) -> &[usize] {
+        &self.times
+    }
+}
+
+/// A prediction that is ready to be planned. All later steps trust it.
+pub(super) struct Resolved<'a> {
+    pub model: &'a Model,
+    pub engine: &'a SelectedEngine,
+    pub image: &'a Image,
+    /// Path of the image, for messages.
+    pub input: &'a Path,
+    /// The image's metadata, with the voxel size that is used.
+    pub meta: ImageMeta,
+    pub extents: Extents,
+    /// Channels of the image that are the model's input.
+    pub channels: Vec<usize>,
+    /// Time points, from 0; at least one.
+    pub times: Vec<usize>,
+    /// The wanted results.
+    pub outputs: BTreeSet<Output>,
+    /// Precision, threads and limits of the engine.
+    pub compile: CompileOptions,
+    pub tiles: TileRequest,
+    pub budget: Budget,
+    /// Voxel size Z, Y, X in µm, or in voxels along X if it is unknown and the model has a nominal object diameter.
+    pub voxel_um: [f64; 3],
+    /// Object diameter; `None` for models that declare none.
+    pub diameter: Option<ObjectDiameter>,
+    /// Segmentation settings, with lengths in µm of the image.
+    pub segment: SegmentOptions,
+    /// Shape Z, Y, X on the model's grid.
+    pub grid: [usize; 3],
+    /// Preprocessing chain of each channel at the first time point, if estimating the diameter required it.
+    pub first_chains: Option<Vec<Vec<Elementwise>>>,
+    /// Notes for the user.
+    pub notes: Vec<String>,
+}
+
+impl<'a> Resolved<'a> {
+    /// Resolves the prediction of a selection; reads the first and last rows of each stack, and the stack itself if the
+    /// object diameter is estimated.
+    ///
+    /// # Errors
+    /// [`JobError`] if the image cannot be read or does not match the model, or the network does not run.
+    pub(super) fn new(
+        context: &Context,
+        model: &'a Model,
+        engine: &'a SelectedEngine,
+        selection: Selection<'a>,
+        options: &PredictOptions,
+        outputs: BTreeSet<Output>,
+    ) -> Result<Self, JobError> {
+        let Selection { image, input, mut meta, extents, channels, times, mut notes } = selection;
+        for &time in &times {
+            Stack::new(image, time).check_ends()?;
+        }
+        let voxel = voxel_size(options.voxel_um, input, &mut meta, model, &mut notes)?;
+        let compile = CompileOptions {
+            precision: model.precision_on(engine.choice.id, options.precision),
+            threads: options.threads,
+            memory_budget_bytes: None,
+            recorder: context.recorder.clone(),
+            interrupt: context.interrupt(),
+        };
+        let mut first_chains = None;
+        let diameter = match model.object_diameter_um {
+            None => None,
+            Some(nominal_um) => {
+                let stack = Stack::new(image, times.first().copied().unwrap_or(0));
+                let estimator = Estimator {
+                    context,
+                    model,
+                    engine: engine.engine(),
+                    options: &compile,
+                    stack: &stack,
+                    channels: &channels,
+                    chains: first_chains.insert(stack.preprocessing(context, model, &channels)?),
+                    voxel_um: voxel.known,
+                };
+                Some(estimator.resolve(options.diameter, nominal_um)?)
+            }
+        };
+        notes.extend(diameter.filter(|d| d.estimate.is_some() || d.unit == DiameterUnit::Voxels).map(|d| d.sentence()));
+        let voxel_um = diameter.map_or(voxel.assumed, |d| d.voxel);
+        let model_um = model.voxel_um.map(|v| v.map(|um| um * diameter.map_or(1.0, |d| d.grid_scale(v))));
+        let grid = model_shape(extents.zyx, voxel.known.or(diameter.map(|_| voxel_um)), model_um);
+        if grid != extents.zyx {
+            notes.push(format!("resampled to the model's voxel size: from {:?} to {grid:?} voxels", extents.zyx));
+        }
+        Ok(Self {
+            segment: model.segment.scaled(diameter.map_or(1.0, |d| d.scale())),
+            tiles: options.tiles.clone(),
+            budget: Budget::new(options.memory_budget_bytes),
+            model,
+            engine,
+            image,
+            input,
+            meta,
+            extents,
+            channels,
+            times,
+            outputs,
+            compile,
+            voxel_um,
+            diameter,
+            grid,
+            first_chains,
+            notes,
+        })
+    }
+
+    /// Returns the precision of the network.
+    pub(super) fn precision(&self) -> Precision {
+        self.compile.precision
+    }
+
+    /// Returns the ratio of the object diameter to the model's nominal one; 1 for models that declare none.
+    pub(super) fn scale(&self) -> f64 {
+        self.diameter.map_or(1.0, |d| d.scale())
+    }
+
+    /// Returns whether a result is wanted.
+    pub(super) fn wants(&self, output: Output) -> bool {
+        self.outputs.contains(&output)
+    }
+
+    /// Returns whether the maps are segmented.
+    pub(super) fn has_objects(&self) -> bool {
+        let in_preview = self.wants(Output::Preview) && self.model.task == ModelTask::Segmentation;
+        self.wants(Output::Labels) || self.wants(Output::Table) || in_preview
+    }
+}
+
+/// Returns the results to make: the requested ones, or else the default ones of the model's task.
+pub(super) fn outputs_or_default(requested: &BTreeSet<Output>, task: ModelTask) -> BTreeSet<Output> {
+    match (requested.is_empty(), task) {
+        (false, _) => requested.clone(),
+        (true, ModelTask::Segmentation) => [Output::Maps, Output::Labels, Output::Table].into(),
+        (true, ModelTask::LabelFree) => [Output::Maps].into(),
+    }
+}
+
+/// Voxel size of a stack.
+pub(crate) struct Voxel {
+    /// Voxel size Z, Y, X in µm; `None` if a relevant one is unknown.
+    pub known: Option<[f64; 3]>,
+    /// The known sizes, with the model's own (or 1 µm) in place of unknown ones. If any is unknown and the model has a
+    /// nominal object diameter, 1 for all axes.
+    assumed: [f64; 3],
+}
+
+/// Refuses an implausible voxel size, with which grids and volumes would be meaningless.
+///
+/// # Errors
+/// [`JobError::Mismatch`] with the unit that was probably meant.
+pub(crate) fn check_voxel_size(path: &Path, size: VoxelSize) -> Result<(), JobError> {
+    let valid = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
+    let known = VoxelSize { z: valid(size.z), y: valid(size.y), x: valid(size.x) };
+    known.check().map_err(|error| JobError::Mismatch {
+        path: path.to_owned(),
+        problem: error.to_string(),
+        next_step: "use --voxel-size Z,Y,X, or correct the file".to_owned(),
+    })
+}
+
+/// Returns the voxel size to use: the given one, the file's, the model's, or 1 µm, in that order.
+///
+/// # Errors
+/// [`JobError::Mismatch`] for an implausible size.
+pub(crate) fn voxel_size(
+    given_um: Option<[f64; 3]>,
+    input: &Path,
+    meta: &mut ImageMeta,
+    model: &Model,
+    notes: &mut Vec<String>,
+) -> Result<Voxel, JobError> {
+    if let Some([z, y, x]) = given_um {
+        meta.voxel_size_um = VoxelSize::new_um(z, y, x);
+    }
+    check_voxel_size(input, meta.voxel_size_um)?;
+    let valid = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
+    let size = meta.voxel_size_um;
+    let stated = [valid(size.z), valid(size.y), valid(size.x)];
+    let flat = Extents::of(meta).zyx[0] == 1;
+    let known = stated[1].is_some() && stated[2].is_some() && (flat || stated[0].is_some());
+    if !known && model.object_diameter_um.is_some() {
+        notes.push(
+            "the voxel size in the file is missing or incomplete: lengths are measured in voxels along X (set it with \
+             --voxel-size)"
+                .to_owned(),
+        );
+        return Ok(Voxel { known: None, assumed: [1.0; 3] });
+    }
+    let assumed: [f64; 3] = std::array::from_fn(|a| stated[a].or_else(|| model.voxel_um.map(|m| m[a])).unwrap_or(1.0));
+    if !known {
+        let from = if model.voxel_um.is_some() { "the model's" } else { "1 µm" };
+        let [z, y, x] = assumed;
+        notes.push(format!(
+            "the voxel size in the file is missing or incomplete: {from} is used in its place, giving {z} × {y} × {x} µm \
+             (set it with --voxel-size)"
+        ));
+    }
+    Ok(Voxel { known: known.then_some(assumed), assumed })
+}
+
+/// Returns the name of a channel, or one made of its number if the image states none.
+pub(crate) fn channel_name(meta: &ImageMeta, channel: usize) -> String {
+    match meta.channels.get(channel).map(|c| c.name.trim()) {
+        Some(name) if !name.is_empty() => name.to_owned(),
+        _ => format!("channel{channel}"),
+    }
+}
+
+/// If a single-slice image has more channels than this, they are probably slices that a program saved as channels.
+const MAX_LIKELY_CHANNELS: usize = 4;
+
+/// Returns the channels to use as the model's input, from `requested` on.
+///
+/// # Errors
+/// [`JobError::Mismatch`] if the stack does not have them.
+pub(crate) fn channels(
+    requested: Option<usize>,
+    model: &Model,
+    meta: &ImageMeta,
+    stack: &Stack,
+    input: &Path,
+    notes: &mut Vec<String>,
+) -> Result<Vec<usize>, JobError> {
+    let available = stack.extents.channels;
+    let needed = model.input_channels;
+    let mismatch =
+        |problem: String, next_step: String| JobError::Mismatch { path: input.to_owned(), problem, next_step };
+    let first = match requested {
+        Some(c) => c,
+        None if stack.extents.is_rgb() && needed == 1 => {
+            return Err(mismatch(
+                "this is an RGB image, but the model requires one channel".to_owned(),
+                "choose one with --channel 0 (red), 1 (green) or 2 (blue)".to_owned(),
+            ));
+        }
+        None => {
+            if available > needed {
+                notes.push(format!(
+                    "the file has {available} channels; {} is used (choose another with --channel)",
+                    channel_name(meta, 0)
+                ));
+                if stack.extents.zyx[0] == 1 && available > MAX_LIKELY_CHANNELS {
+                    notes.push("if these channels are the slices of a stack, use --axes ZYX".to_owned());
+                }
+            }
+            0
+        }
+    };
+    if first.checked_add(needed).is_none_or(|end| end > available) {
+        return Err(mismatch(
+            format!("the model requires {needed} channel(s) starting at channel {first}, but the file has {available}"),
+            format!("give --channel 0 to {}", available.saturating_sub(needed)),
+        ));
+    }
+    Ok((first..first + needed).collect())
+}

@@ -1,0 +1,155 @@
+//! Running a recorded prediction again, as closely to the recorded run as this machine allows.
+
+use crate::devices::{DeviceChoice, Devices};
+use crate::predict::{PredictJob, TilePlan, TileRequest};
+use crate::provenance::{InputRecord, Provenance, program};
+use crate::{JobError, Model};
+use cytoscope_engine::{DeviceRequest, Precision};
+use std::path::PathBuf;
+
+/// A recorded prediction that is ready to be run again.
+#[derive(Debug)]
+pub struct Rerun {
+    /// The recorded job, with the device, precision and tiles of the recorded run as far as they can be used.
+    pub job: PredictJob,
+    /// The devices to run it with.
+    pub devices: Devices,
+    /// What differs from the recorded run, one sentence each.
+    pub notes: Vec<String>,
+}
+
+impl Provenance {
+    /// Prepares the recorded prediction to be run again. With the recorded model, it runs on the recorded device in the
+    /// recorded precision, and if the input has not changed either, with the recorded tiles. If that device, precision
+    /// or tile size cannot be used, the job is run with one that can. With another model, the job is run as it was requested.
+    ///
+    /// `devices_for` returns the devices to choose from for a request.
+    ///
+    /// # Errors
+    /// [`JobError`] if the recorded options are invalid, or the model is missing or cannot be read.
+    pub fn rerun(self, devices_for: impl FnOnce(DeviceRequest) -> Devices) -> Result<Rerun, JobError> {
+        self.job.options().check()?;
+        let mut notes = Vec::new();
+        let program = program();
+        if self.program != program {
+            notes.push(format!("the recorded result was made by {}, this is {program}", self.program));
+        }
+        let model = Model::load(&self.job.model)?;
+        let is_same_model = model.fingerprint == self.model.fingerprint;
+        if !is_same_model {
+            notes.push(format!(
+                "the model {} ({}) is not the one that made the recorded result (fingerprint {}, recorded {})",
+                model.name,
+                model.path.display(),
+                model.fingerprint,
+                self.model.fingerprint
+            ));
+        }
+        let changes = self.input_changes();
+        let is_same_input = changes.is_empty();
+        notes.extend(changes);
+        let mut job = self.job;
+        // Records of other versions may describe the device and the tiles in another way.
+        let recorded = serde_json::from_value::<DeviceChoice>(self.device).ok().filter(|_| is_same_model);
+        let devices = devices_for(recorded.as_ref().map_or(job.device, |device| DeviceRequest::Device(device.id)));
+        if let Some(recorded) = recorded {
+            let precision = self.precision.unwrap_or_else(|| model.precision_on(recorded.id, job.precision));
+            notes.extend(replay_device(&mut job, &recorded, precision, &devices));
+        }
+        let plan = serde_json::from_value::<TilePlan>(self.plan).ok().filter(|_| is_same_model && is_same_input);
+        if let Some(TilePlan { tile, overlap, blend, .. }) = plan {
+            job.tiles = TileRequest { tile: None, recorded: Some(tile), overlap: Some(overlap), blend: Some(blend) };
+        }
+        Ok(Rerun { job, devices, notes })
+    }
+
+    /// Returns how the inputs have changed since the recorded run, one sentence each.
+    fn input_changes(&self) -> Vec<String> {
+        // The job's paths are absolute.
+        let change = |input: &PathBuf| Some((input.display().to_string(), self.input.change(&InputRecord::of(input))?));
+        let changes = self.job.inputs.iter().filter_map(change);
+        changes.map(|(input, change)| format!("the input {input} {change}")).collect()
+    }
+}
+
+/// Requests the recorded device and precision, or what is available in their place. Returns what differs, one sentence
+/// each.
+fn replay_device(
+    job: &mut PredictJob,
+    recorded: &DeviceChoice,
+    precision: Precision,
+    devices: &Devices,
+) -> Vec<String> {
+    let DeviceChoice { id, name, .. } = recorded;
+    let mut notes = Vec::new();
+    let found = devices.list().iter().find(|device| device.id == *id);
+    job.precision = Some(precision);
+    let computes = match found.filter(|device| device.usable) {
+        Some(device) => {
+            job.device = DeviceRequest::Device(*id);
+            if device.name != *name {
+                notes.push(format!("the recorded result was made on {id} ({name}), which is {} now", device.name));
+            }
+            device.precisions.contains(&precision)
+        }
+        None => {
+            job.device = DeviceRequest::Auto;
+            let reason = found.map_or("there is no such device", |device| device.reason.as_str());
+            notes.push(format!("the recorded device {id} ({name}) is not available ({reason}): another one is used"));
+            devices.list().iter().any(|device| device.usable && device.precisions.contains(&precision))
+        }
+    };
+    if !computes {
+        job.precision = None;
+        notes.push(format!("the recorded precision {precision} is not available: another one is used"));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use cytoscope_engine::{Device, DeviceId};
+
+    fn job() -> PredictJob {
+        serde_json::from_str(r#"{"inputs": ["x.tif"], "model": "m", "out": "o"}"#).unwrap()
+    }
+
+    fn gpu(usable: bool) -> Device {
+        Device {
+            id: DeviceId::Cuda(0),
+            name: "A GPU".to_owned(),
+            memory_bytes: None,
+            usable,
+            reason: "its driver is too old".to_owned(),
+            precisions: vec![Precision::F32, Precision::F16],
+            driver: String::new(),
+        }
+    }
+
+    fn replayed(devices: &Devices, precision: Precision) -> (PredictJob, String) {
+        let (id, name) = (DeviceId::Cuda(0), "A GPU".to_owned());
+        let recorded = DeviceChoice { id, name, why: String::new(), measurements: Vec::new() };
+        let mut job = job();
+        let notes = replay_device(&mut job, &recorded, precision, devices);
+        (job, notes.join("; "))
+    }
+
+    #[test]
+    fn a_rerun_requests_the_recorded_device_and_precision() {
+        let (job, notes) = replayed(&Devices::with_gpus(vec![gpu(true)]), Precision::F16);
+        assert_eq!(job.device, DeviceRequest::Device(DeviceId::Cuda(0)));
+        assert_eq!((job.precision, notes.as_str()), (Some(Precision::F16), ""));
+    }
+
+    #[test]
+    fn a_rerun_without_the_recorded_device_says_so_and_uses_another_one() {
+        let (job, notes) = replayed(&Devices::with_gpus(vec![gpu(false)]), Precision::F32);
+        assert_eq!((job.device, job.precision), (DeviceRequest::Auto, Some(Precision::F32)));
+        assert!(notes.contains("cuda:0") && notes.contains("its driver is too old"), "{notes}");
+        let (job, notes) = replayed(&Devices::cpu_only(), Precision::F16);
+        assert_eq!((job.device, job.precision), (DeviceRequest::Auto, None));
+        assert!(notes.contains("there is no such device") && notes.contains("f16"), "{notes}");
+    }
+}

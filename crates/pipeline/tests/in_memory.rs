@@ -1,0 +1,103 @@
+//! Prediction in memory gives the same results as a job that reads and writes files.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+mod common;
+
+use common::{noise, package, save_package};
+use cytoscope_builders::{DifferenceOfGaussians, difference_of_gaussians};
+use cytoscope_engine::{DeviceId, DeviceRequest};
+use cytoscope_formats::{Container, Image, OpenOptions, WriteSpec, image_in_memory, open, write_array};
+use cytoscope_graph::Graph;
+use cytoscope_pipeline::devices::Devices;
+use cytoscope_pipeline::predict::TileRequest;
+use cytoscope_pipeline::{
+    Context, JobError, JobErrorKind, Model, Output, PredictJob, PredictOptions, PredictedVolume, VolumeOutputs,
+    predict_volume,
+};
+use cytoscope_volume::{Array, Axes, VoxelSize};
+use std::path::Path;
+
+const CPU: DeviceRequest = DeviceRequest::Device(DeviceId::Cpu);
+
+fn network() -> Graph {
+    let settings = DifferenceOfGaussians {
+        sigma_small: [0.5, 0.8, 0.8],
+        sigma_large: [1.0, 1.6, 2.0],
+        truncate: 2.5,
+        ..DifferenceOfGaussians::default()
+    };
+    difference_of_gaussians(&settings).unwrap()
+}
+
+fn options() -> PredictOptions {
+    let tiles = TileRequest { tile: Some([12, 40, 40]), overlap: None, blend: None, ..TileRequest::default() };
+    PredictOptions { tiles, threads: 2, ..PredictOptions::default() }
+}
+
+/// Predicts an image in memory, with a package that was never written.
+fn in_memory(image: &Image, options: &PredictOptions, outputs: VolumeOutputs) -> Result<PredictedVolume, JobError> {
+    let context = Context::default();
+    let model = Model::from_package(package(&network()).in_memory(Path::new("a test")).unwrap()).unwrap();
+    let engine = Devices::cpu_only().for_model(&context, &model, CPU, options).unwrap();
+    predict_volume(&context, &engine, &model, image, options, outputs)
+}
+
+#[test]
+fn a_volume_in_memory_gives_the_same_maps_and_labels_as_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let shape = [14, 50, 60];
+    let array = Array::new(Axes::zyx(), shape.to_vec(), noise(3, shape.iter().product())).unwrap();
+    let (input, model) = (folder.path().join("stack.tif"), folder.path().join("model"));
+    write_array(&input, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+    save_package(&network(), &model);
+    let job = PredictJob {
+        inputs: vec![input],
+        model: model.to_string_lossy().into_owned(),
+        out: folder.path().join("out"),
+        device: CPU,
+        precision: None,
+        tiles: options().tiles,
+        outputs: [Output::Maps, Output::Labels].into(),
+        channel: None,
+        time: None,
+        series: 0,
+        axes: None,
+        voxel_um: None,
+        diameter: Default::default(),
+        memory_budget_bytes: None,
+        resume: false,
+        threads: options().threads,
+        overwrite: Default::default(),
+    };
+    let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
+    assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].sentence);
+    let written = |name: &str| {
+        let image = open(&job.out.join(name), &OpenOptions::default()).unwrap();
+        image.read_all().unwrap().samples().to_f32()
+    };
+    let image = image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
+    let made = in_memory(&image, &options(), VolumeOutputs::MapsAndLabels).unwrap();
+    assert_eq!(made.shape_zyx, shape);
+    assert!(made.maps.unwrap() == written("stack_prediction.tif"), "the maps differ");
+    let labels: Vec<f32> = made.labels.unwrap().into_iter().map(|label| label as f32).collect();
+    assert!(labels == written("stack_labels.tif"), "the labels differ");
+    assert!(made.objects > 0);
+    assert_eq!(vec![made.objects], outcome.done[0].objects);
+    assert_eq!(made.notes, outcome.done[0].notes);
+    let only_maps = in_memory(&image, &options(), VolumeOutputs::Maps).unwrap();
+    assert!(only_maps.maps.is_some() && only_maps.labels.is_none() && only_maps.objects == 0);
+}
+
+#[test]
+fn a_time_point_must_be_given_if_there_are_several() {
+    let shape = vec![2, 5, 40, 40];
+    let array = Array::new("TZYX".parse().unwrap(), shape.clone(), noise(4, shape.iter().product())).unwrap();
+    let image = image_in_memory(Path::new("a film"), array, VoxelSize::default()).unwrap();
+    let refused = in_memory(&image, &options(), VolumeOutputs::Maps).unwrap_err();
+    assert_eq!(refused.kind(), JobErrorKind::WrongUse);
+    let second = PredictOptions { time: Some(1), ..options() };
+    assert_eq!(in_memory(&image, &second, VolumeOutputs::Maps).unwrap().shape_zyx, [5, 40, 40]);
+    let third = PredictOptions { time: Some(2), ..options() };
+    let refused = in_memory(&image, &third, VolumeOutputs::Maps).unwrap_err();
+    assert!(refused.to_string().contains("a film"), "{refused}");
+}

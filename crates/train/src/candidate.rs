@@ -1,0 +1,71 @@
+//! A network that is scored on the validation pairs.
+
+use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
+use cytoscope_formats::Image;
+use cytoscope_pipeline::devices::{Devices, SelectedEngine};
+use cytoscope_pipeline::{
+    CancelToken, Context, JobError, Model, PredictOptions, PredictedVolume, VolumeOutputs, predict_volume,
+};
+use std::path::Path;
+
+/// A model with the engine that predicts the validation pairs: the CPU.
+pub(crate) struct Candidate {
+    model: Model,
+    engine: SelectedEngine,
+    /// Options for all pairs.
+    options: PredictOptions,
+}
+
+impl Candidate {
+    /// Prepares a model; without a precision, the best one for the CPU is used. `threads` is 0 for all cores.
+    ///
+    /// # Errors
+    /// [`JobError`] if the CPU does not compute the network correctly, or the job is cancelled.
+    pub(crate) fn new(
+        cancel: &CancelToken,
+        devices: &Devices,
+        model: Model,
+        precision: Option<Precision>,
+        threads: usize,
+    ) -> Result<Self, JobError> {
+        let options = PredictOptions { precision, threads, ..PredictOptions::default() };
+        let engine = devices.for_model(&quiet(cancel), &model, DeviceRequest::Device(DeviceId::Cpu), &options)?;
+        Ok(Self { model, engine, options })
+    }
+
+    /// As [`Candidate::new`], for the package at `path`.
+    ///
+    /// # Errors
+    /// As [`Candidate::new`], or if the package cannot be read.
+    pub(crate) fn load(
+        cancel: &CancelToken,
+        devices: &Devices,
+        path: &Path,
+        precision: Option<Precision>,
+        threads: usize,
+    ) -> Result<Self, JobError> {
+        Self::new(cancel, devices, Model::load(&path.display().to_string())?, precision, threads)
+    }
+
+    /// Predicts an image in the same way as a prediction job does; `options` are those of the image, without precision
+    /// and threads.
+    ///
+    /// # Errors
+    /// As [`predict_volume`].
+    pub(crate) fn predict(
+        &self,
+        cancel: &CancelToken,
+        image: &Image,
+        options: PredictOptions,
+        outputs: VolumeOutputs,
+    ) -> Result<PredictedVolume, JobError> {
+        let PredictOptions { precision, threads, .. } = self.options;
+        let options = PredictOptions { precision, threads, ..options };
+        predict_volume(&quiet(cancel), &self.engine, &self.model, image, &options, outputs)
+    }
+}
+
+/// Returns a context without events.
+fn quiet(cancel: &CancelToken) -> Context {
+    Context { cancel: cancel.clone(), ..Context::default() }
+}
