@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Each crate and the crates that it may depend on, lower crates first; the application is the empty name.
-const CRATES: [(&str, &[&str]); 26] = [
+const CRATES: [(&str, &[&str]); 27] = [
     // The installed shell uses the window only as a program.
     ("src-tauri", &[]),
     // Only a dev-dependency.
@@ -39,13 +39,16 @@ const CRATES: [(&str, &[&str]); 26] = [
             "graph",
             "model-package",
             "objects",
-            "onnx",
             "passes",
             "profile",
             "reference",
             "storage",
             "volume",
         ],
+    ),
+    (
+        "quantize",
+        &["engine", "engine-cpu", "graph", "model-package", "onnx", "passes", "pipeline", "profile", "storage"],
     ),
     (
         "train",
@@ -60,6 +63,7 @@ const CRATES: [(&str, &[&str]); 26] = [
             "passes",
             "pipeline",
             "profile",
+            "quantize",
             "samples",
             "storage",
             "volume",
@@ -101,6 +105,7 @@ const CRATES: [(&str, &[&str]); 26] = [
             "engine-cpu",
             "engine-burn",
             "pipeline",
+            "quantize",
             "samples",
             "train",
             "worker",

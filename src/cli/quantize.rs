@@ -3,8 +3,8 @@
 use super::failure::{Failure, Outcome};
 use super::{print, print_json, progress};
 use clap::{Args, ValueEnum};
-use cytoscope_pipeline::quantize::{ACCURACY_BUDGET, Candidate, QuantizeJob, QuantizeMode, QuantizeReport};
 use cytoscope_profile::{Recorder, bytes_text};
+use cytoscope_quantize::{ACCURACY_BUDGET, Candidate, QuantizeJob, QuantizeMode, QuantizeReport};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_parent;
 use cytoscope_train::QatTrainer;

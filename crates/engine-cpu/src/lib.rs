@@ -9,7 +9,8 @@
 //! bytes, convolutions between them accumulate exactly in 32-bit integers, and their outputs are stored as 16-bit
 //! floats where a normalisation follows. In `f32`, the same graph is computed in floats.
 //!
-//! Graphs of a training step are lowered separately ([`mod@train`]), because their weights change at every run.
+//! Graphs of a training step are planned separately ([`mod@train`]), because their weights change at every run; their
+//! steps, arena and session are the same, and gradients are steps like any other ([`mod@steps`]).
 //!
 //! Failures are reported as [`cytoscope_engine::EngineError`], at compile time wherever possible.
 //!
@@ -29,14 +30,17 @@
 #![forbid(unsafe_code)]
 
 mod arena;
-mod execute;
+mod context;
+mod emit;
 mod lower;
+mod optimizer;
 mod placement;
 mod prepare;
 mod reference;
 mod session;
 mod split;
 mod step;
+mod steps;
 mod train;
 mod window;
 
@@ -113,7 +117,8 @@ impl Engine for CpuEngine {
             if integers {
                 return Err(EngineError::NotQuantized { engine: "cpu" });
             }
-            return Ok(Box::new(train::TrainSession::new(graph, input_shapes, self.isa, options)?));
+            let program = train::compile(graph, input_shapes, self.isa)?;
+            return Ok(Box::new(session::CpuSession::new(program, self.isa, options)?));
         }
         let prepared = prepare::prepare(graph, input_shapes, &options.interrupt)?;
         let program = lower::lower(prepared, self.isa, integers, &options.interrupt)?;

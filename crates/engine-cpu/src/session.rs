@@ -1,12 +1,11 @@
 //! A session that runs a lowered program: its arena, the dense tensors and the thread pool.
 
-use crate::execute::{Memory, run_step};
-use crate::lower::Program;
+use crate::context::Context;
+use crate::emit::Program;
 use cytoscope_engine::{CompileOptions, CompileReport, DeviceId, EngineError, Precision, Session};
-use cytoscope_graph::{ElementType, Graph, Tensor, ValueId};
+use cytoscope_graph::{ElementType, Graph, Tensor};
 use cytoscope_kernels::{Arena, Isa};
 use cytoscope_profile::{Recorder, Stage};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Memory size assumed where the operating system does not report one.
@@ -19,14 +18,14 @@ pub(crate) struct CpuSession {
     pool: Arc<rayon::ThreadPool>,
     integers: bool,
     recorder: Recorder,
-    /// Bytes left for dense values and the reference executor.
-    dense_bytes: u64,
+    /// Bytes left for dense values and the reference executor; training steps have the latter's own limit.
+    dense_bytes: Option<u64>,
 }
 
 impl CpuSession {
     pub(crate) fn new(program: Program, isa: Isa, options: &CompileOptions) -> Result<Self, EngineError> {
         let integers = options.precision == Precision::Int8;
-        let needed_bytes = program.report.arena_bytes + program.report.weight_bytes;
+        let needed_bytes = program.needed_bytes;
         let available_bytes = options
             .memory_budget_bytes
             .unwrap_or(u64::MAX)
@@ -37,7 +36,8 @@ impl CpuSession {
         }
         let arena = Arena::new(program.arena_len).map_err(|_| out_of_memory())?;
         let pool = pool(options)?;
-        let dense_bytes = available_bytes.min(ASSUMED_MEMORY_BYTES).saturating_sub(needed_bytes);
+        let left = available_bytes.min(ASSUMED_MEMORY_BYTES).saturating_sub(needed_bytes);
+        let dense_bytes = (!program.graph.nodes.iter().any(|n| n.op.is_training_only())).then_some(left);
         Ok(Self { program, isa, arena, pool, integers, recorder: options.recorder.clone(), dense_bytes })
     }
 
@@ -60,7 +60,7 @@ impl CpuSession {
 }
 
 /// Checks that the inputs have the types and shapes that the graph was compiled for.
-pub(crate) fn check_inputs(graph: &Graph, inputs: &[Tensor]) -> Result<(), EngineError> {
+fn check_inputs(graph: &Graph, inputs: &[Tensor]) -> Result<(), EngineError> {
     if inputs.len() != graph.inputs.len() {
         return Err(EngineError::Input {
             name: "inputs".to_owned(),
@@ -85,7 +85,7 @@ pub(crate) fn check_inputs(graph: &Graph, inputs: &[Tensor]) -> Result<(), Engin
 }
 
 /// Creates the thread pool of a session.
-pub(crate) fn pool(options: &CompileOptions) -> Result<Arc<rayon::ThreadPool>, EngineError> {
+fn pool(options: &CompileOptions) -> Result<Arc<rayon::ThreadPool>, EngineError> {
     let all = || std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if options.threads == 0 { all() } else { options.threads };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| EngineError::Device {
@@ -99,30 +99,31 @@ impl Session for CpuSession {
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
         self.check_values(inputs)?;
         let graph = &self.program.graph;
-        let mut dense: BTreeMap<ValueId, Tensor> = graph.inputs.iter().copied().zip(inputs.iter().cloned()).collect();
-        let arena = self.arena.words();
-        let mut memory = Memory {
-            arena,
-            dense: &mut dense,
+        let mut context = Context {
+            isa: self.isa,
+            graph,
+            slots: &self.program.slots,
+            arena: self.arena.words(),
+            dense: graph.inputs.iter().copied().zip(inputs.iter().cloned()).collect(),
             moments: vec![Vec::new(); self.program.moments],
             ranges: vec![None; self.program.ranges],
             dense_bytes: self.dense_bytes,
         };
-        let pool = Arc::clone(&self.pool);
-        pool.install(|| -> Result<(), EngineError> {
+        self.pool.install(|| -> Result<(), EngineError> {
             for (step, dead) in self.program.steps.iter().zip(&self.program.dead_after) {
                 let span = self
                     .recorder
                     .times_operators()
                     .then(|| self.recorder.span(Stage::Op, step.name.clone()).macs(step.macs));
-                run_step(&self.program, self.isa, step, &mut memory)?;
+                step.op.run(&mut context).map_err(|e| e.at(&step.name))?;
                 drop(span);
                 for value in dead {
-                    memory.dense.remove(value);
+                    context.dense.remove(value);
                 }
             }
             Ok(())
         })?;
+        let dense = context.dense;
         graph
             .outputs
             .iter()
@@ -142,6 +143,6 @@ impl Session for CpuSession {
     }
 }
 
-pub(crate) fn internal(place: &str, reason: String) -> EngineError {
+fn internal(place: &str, reason: String) -> EngineError {
     EngineError::Internal { place: place.to_owned(), reason }
 }

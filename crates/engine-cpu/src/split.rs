@@ -1,5 +1,7 @@
 //! Borrows one range of the arena mutably and the rest for reading.
 
+use crate::context::StepError;
+use crate::step::Slot;
 use std::ops::Range;
 
 /// The readable parts of the arena before and after a range that is being written.
@@ -29,5 +31,13 @@ impl<'a> Split<'a> {
             let shift = self.written.end;
             self.after.get(range.start.checked_sub(shift)?..range.end - shift)
         }
+    }
+
+    /// Returns one image of a slot.
+    ///
+    /// # Errors
+    /// [`StepError::Overlap`] if it overlaps the written range or is out of bounds.
+    pub(crate) fn image(&self, slot: &Slot, image: usize) -> Result<&'a [f32], StepError> {
+        self.read(slot.range(image)).ok_or(StepError::Overlap)
     }
 }

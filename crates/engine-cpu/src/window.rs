@@ -45,6 +45,24 @@ pub(crate) fn border(shape: &ConvShape, dims: [usize; 3], out: [usize; 3]) -> [u
     })
 }
 
+/// Returns the border of zeros that the output's gradient needs so that the gradient of a convolution's input of size
+/// `dims` can be gathered from that of its output of size `out`.
+pub(crate) fn input_gradient_border(shape: &ConvShape, dims: [usize; 3], out: [usize; 3]) -> [usize; 3] {
+    std::array::from_fn(|a| {
+        let (stride, pad) = (shape.stride[a].max(1), shape.pad_before[a] as isize);
+        // Input voxels with the same remainder read the same positions of the output, relative to their own.
+        let of_remainder = |remainder: usize| {
+            let count = dims[a].saturating_sub(remainder).div_ceil(stride) as isize;
+            let at = |k: usize| remainder as isize + pad - (k * shape.dilation[a]) as isize;
+            let reads = (0..shape.kernel[a]).map(at).filter(|at| at.rem_euclid(stride as isize) == 0);
+            let reads: Vec<isize> = reads.map(|at| at.div_euclid(stride as isize)).collect();
+            let (Some(first), Some(last)) = (reads.iter().min(), reads.iter().max()) else { return 0 };
+            if count == 0 { 0 } else { (-first).max(count - 1 + last - (out[a] as isize - 1)).max(0) }
+        };
+        (0..stride).map(of_remainder).max().unwrap_or(0) as usize
+    })
+}
+
 /// Returns the interpolation tables (Z, Y, X) of a resize from shape `from` to shape `to` (N, C, space), or `None` if
 /// the kernel does not support it. Positions come from the reference executor, because other arithmetic could round a
 /// position half-way between two voxels to the other side.
@@ -130,4 +148,30 @@ pub(crate) fn pad_table(mode: PadMode, input: usize, before: i64, after: i64) ->
             Some(Tap { low: i, high: i, weight: 0.0 })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cytoscope_kernels::Isa;
+    use cytoscope_kernels::train::InputGradient;
+
+    #[test]
+    fn input_gradient_border_equals_that_of_packed_weights() -> Result<(), cytoscope_kernels::KernelError> {
+        for (kernel, stride, dilation, pad) in
+            (1..5).flat_map(|k| (1..4).flat_map(move |s| (1..3).flat_map(move |d| (0..4).map(move |p| (k, s, d, p)))))
+        {
+            let shape = ConvShape {
+                kernel: [kernel, 1, 3],
+                stride: [stride, 1, 2],
+                dilation: [dilation, 1, 1],
+                pad_before: [pad, 0, 1],
+            };
+            let weights = vec![0.0; kernel * 3];
+            let packed = InputGradient::new(Isa::detect(), &weights, [1, 1], &shape, 1)?;
+            let (dims, out) = ([9, 4, 7], [(9 + 2 * pad) / stride, 4, 4]);
+            assert_eq!(input_gradient_border(&shape, dims, out), packed.border(dims, out), "{shape:?}");
+        }
+        Ok(())
+    }
 }

@@ -1,4 +1,4 @@
-//! Jobs: predict, segment, measure, convert, evaluate and quantize, from input files to output files.
+//! Jobs: predict, segment, measure, convert and evaluate, from input files to output files.
 //!
 //! The crate owns [`PredictJob`] (stacks to labels, maps and tables), [`predict_volume`] (the same in memory), [`Model`]
 //! (a package that is ready to run), [`devices`] (the compute devices of this machine and the choice among them), and
@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod artifact;
+mod calibration;
 pub mod cards;
 mod carried;
 mod convert;
@@ -26,7 +27,6 @@ mod package_test;
 pub mod packages;
 pub mod predict;
 pub mod provenance;
-pub mod quantize;
 mod rerun;
 pub mod results;
 mod segment;
@@ -37,6 +37,7 @@ mod verify;
 mod wire;
 
 pub use artifact::{Artifact, ArtifactKind};
+pub use calibration::{CalibrationTile, calibration_tiles};
 pub use convert::ConvertJob;
 pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};
 pub use error::{JobError, JobErrorKind, model_error_message, with_name};

@@ -71,6 +71,15 @@ pub fn network_test(package: &Package) -> Result<(Vec<Tensor>, Vec<Tensor>), Job
     run(package).map(|run| (run.network_inputs, run.network_outputs))
 }
 
+/// Returns the inputs of a package's declared network for the package's test inputs: preprocessed and cast to the types
+/// that the network takes.
+///
+/// # Errors
+/// [`JobError::Model`] if a tensor does not have the declared axes, or a step is not supported.
+pub fn network_inputs(package: &Package, test_inputs: &[Tensor]) -> Result<Vec<Tensor>, JobError> {
+    preprocess(&package.path.display().to_string(), &package.inputs, package.declared_graph(), test_inputs)
+}
+
 /// Computes the test outputs of a package that is about to be written: test inputs through preprocessing, network and
 /// postprocessing.
 ///
@@ -142,7 +151,7 @@ fn is_of_network_alone(package: &Package, inputs: &[Tensor], expected: &[Tensor]
 ///
 /// # Errors
 /// [`JobError::Model`] if a test tensor is malformed or the network's inputs would be too large.
-pub(crate) fn test_inputs(package: &Package) -> Result<Vec<Tensor>, JobError> {
+pub fn test_inputs(package: &Package) -> Result<Vec<Tensor>, JobError> {
     match package.test_tensors().map_err(|e| model(package, &e))? {
         Some((inputs, _)) => Ok(inputs),
         None => synthetic_inputs(package),

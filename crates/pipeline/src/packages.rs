@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-pub use crate::package_test::{TestResult, network_test, test, test_outputs};
+pub use crate::package_test::{TestResult, network_inputs, network_test, test, test_inputs, test_outputs};
 
 /// Result of an import.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -129,9 +129,13 @@ fn check_engines(
 }
 
 /// The parts in which the quantized form of a package differs from the package.
-pub(crate) struct Quantized {
+#[derive(Debug, Clone)]
+pub struct Quantized {
+    /// The int8 network.
     pub graph: Graph,
+    /// The float network; `None` leaves it out of the package, and the int8 network is the declared one.
     pub float_graph: Option<Graph>,
+    /// Tolerance for the test outputs in other programs; `None` for the default.
     pub tolerance: Option<Tolerance>,
     /// Outputs for the package's test inputs.
     pub test_outputs: Vec<Tensor>,
@@ -158,11 +162,12 @@ pub fn save(package: &Package, to: &Path, overwrite: Overwrite) -> Result<Replac
     write_with(&builder(package, inputs, outputs), &carried(package).carried, to, overwrite)
 }
 
-/// Writes the quantized form of a package.
+/// Writes the quantized form of a package, as a folder or a zip; `test_inputs` are the package's test inputs
+/// ([`test_inputs`]).
 ///
 /// # Errors
-/// As [`save`].
-pub(crate) fn save_quantized(
+/// As [`write()`].
+pub fn save_quantized(
     package: &Package,
     test_inputs: Vec<Tensor>,
     quantized: Quantized,

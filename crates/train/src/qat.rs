@@ -6,9 +6,9 @@ use cytoscope_autodiff::{Decay, FakeQuantized, Schedule, fake_quantized};
 use cytoscope_engine::{CompileOptions, DeviceId, Engine};
 use cytoscope_graph::{Graph, Loss, LossKind, LossTerm, Optimizer, Tensor};
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::quantize::{QatOutcome, QatTask, QuantizationAwareTraining};
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_profile::Recorder;
+use cytoscope_quantize::{QatOutcome, QatTask, QuantizationAwareTraining};
 use std::time::{Duration, Instant};
 
 /// Quantization-aware training towards the float network's outputs on tiles, so that no labels are needed. Only int8

@@ -1,5 +1,12 @@
 //! Plans of nodes, with the values they read and compute.
 
+use crate::step::Run;
+use crate::steps::{
+    Affine, Apply, BinaryStep, ChannelSums, ConvOfTensors, Epilogue, InputGradientStep, MergeMoments, MomentsOf, Norm,
+    NormGradient, PoolGradient, PoolStep, ResizeGradient, ResizeStep, TransposedOfTensors, UnaryGradient, UnaryStep,
+    WeightGradient,
+};
+use cytoscope_engine::EngineError;
 use cytoscope_graph::ValueId;
 use cytoscope_kernels::conv::{Activation, ConvShape};
 use cytoscope_kernels::pointwise::{Binary, Unary};
@@ -12,18 +19,6 @@ use cytoscope_kernels::train::Derivative;
 pub(crate) struct Term {
     pub x: ValueId,
     pub norm: Option<Norm>,
-}
-
-/// Parameters and statistics of a normalisation.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Norm {
-    /// Index of the moments.
-    pub moments: usize,
-    pub scale: ValueId,
-    pub bias: ValueId,
-    pub epsilon: f32,
-    /// Whether the statistics are of the whole batch; otherwise of each image.
-    pub batch: bool,
 }
 
 /// A plan for one node and the nodes fused into it.
@@ -174,19 +169,6 @@ impl Plan {
         }
     }
 
-    /// Returns the dense tensors that the plan computes.
-    pub(crate) fn dense_outputs(&self) -> Vec<ValueId> {
-        match self {
-            Plan::ConvGradient { dw, db, .. } => dw.iter().chain(db).copied().collect(),
-            Plan::NormGradient { d_scale, d_bias, .. } => d_scale.iter().chain(d_bias).copied().collect(),
-            Plan::ChannelSums { output, .. } => vec![*output],
-            Plan::Apply { statistics, .. } => {
-                statistics.iter().flat_map(|(_, mean, variance)| [*mean, *variance]).flatten().collect()
-            }
-            _ => Vec::new(),
-        }
-    }
-
     /// Returns the blocked values that the plan reads; the one that the output may overwrite comes first.
     pub(crate) fn inputs(&self) -> Vec<ValueId> {
         match self {
@@ -204,5 +186,104 @@ impl Plan {
             Plan::ResizeGradient { dy, .. } => vec![*dy],
             Plan::Concat { inputs, .. } => inputs.clone(),
         }
+    }
+}
+
+/// The steps of one plan, in order.
+type Steps = Vec<Box<dyn Run>>;
+
+impl Plan {
+    /// Returns the steps of a plan for which `slot` returns the slot of a value. Concatenations and slices are emitted
+    /// elsewhere: they have steps only if their buffers are not shared. `channels` is the output's number of channels.
+    pub(crate) fn into_steps(
+        self,
+        channels: usize,
+        slot: &mut dyn FnMut(ValueId) -> Result<usize, EngineError>,
+    ) -> Result<Steps, EngineError> {
+        let one: Box<dyn Run> = match self {
+            Plan::Absorbed | Plan::Reference | Plan::Concat { .. } | Plan::Slice { .. } => return Ok(Vec::new()),
+            Plan::ConvGradient { .. } => return self.into_convolution_gradients(slot),
+            Plan::Apply { terms, new_moments, activation, statistics, output } => {
+                let mut steps: Steps = Vec::new();
+                for (x, moments) in new_moments {
+                    steps.push(Box::new(MomentsOf { input: slot(x)?, moments }));
+                }
+                for (moments, mean, variance) in statistics {
+                    steps.push(Box::new(MergeMoments { moments, mean, variance }));
+                }
+                let terms = terms.into_iter().map(|t| t.with_slot(channels, slot)).collect::<Result<_, _>>()?;
+                steps.push(Box::new(Apply { terms, activation, quantizer: None, output: slot(output)? }));
+                return Ok(steps);
+            }
+            Plan::Conv { x, weight, bias, shape, activation, moments, output } => {
+                let epilogue = Epilogue { activation, moments, ..Epilogue::default() };
+                Box::new(ConvOfTensors { input: slot(x)?, weight, bias, shape, epilogue, output: slot(output)? })
+            }
+            Plan::Transposed { x, weight, bias, kernel, output } => {
+                Box::new(TransposedOfTensors { input: slot(x)?, weight, bias, kernel, output: slot(output)? })
+            }
+            Plan::ChannelSums { x, output } => Box::new(ChannelSums { x: slot(x)?, output }),
+            Plan::NormGradient { x, dy, norm, activation, dx, d_scale, d_bias } => {
+                let dx = dx.map(&mut *slot).transpose()?;
+                Box::new(NormGradient { x: slot(x)?, dy: slot(dy)?, norm, activation, dx, d_scale, d_bias })
+            }
+            Plan::UnaryGradient { y, dy, of, output } => {
+                Box::new(UnaryGradient { y: slot(y)?, dy: slot(dy)?, of, output: slot(output)? })
+            }
+            Plan::Unary { f, x, output } => Box::new(UnaryStep { f, input: slot(x)?, output: slot(output)? }),
+            Plan::Binary { f, a, b, output } => {
+                Box::new(BinaryStep { f, a: slot(a)?, b: slot(b)?, output: slot(output)? })
+            }
+            Plan::Pool { pool, shape, x, output } => {
+                Box::new(PoolStep { kind: pool, shape, input: slot(x)?, output: slot(output)? })
+            }
+            Plan::PoolGradient { pool, shape, x, dy, output } => {
+                Box::new(PoolGradient { pool, shape, x: slot(x)?, dy: slot(dy)?, output: slot(output)? })
+            }
+            Plan::Resize { tables, x, output } => {
+                Box::new(ResizeStep { tables, input: slot(x)?, output: slot(output)? })
+            }
+            Plan::ResizeGradient { tables, dy, output } => {
+                Box::new(ResizeGradient { tables, dy: slot(dy)?, output: slot(output)? })
+            }
+        };
+        Ok(vec![one])
+    }
+
+    fn into_convolution_gradients(
+        self,
+        slot: &mut dyn FnMut(ValueId) -> Result<usize, EngineError>,
+    ) -> Result<Steps, EngineError> {
+        let Plan::ConvGradient { x, weight, dy, shape, dx, dw, db, accumulate_into } = self else {
+            return Ok(Vec::new());
+        };
+        let (x, dy) = (slot(x)?, slot(dy)?);
+        let mut steps: Steps = Vec::new();
+        if let Some(output) = dw {
+            steps.push(Box::new(WeightGradient { x, dy, shape, output }));
+        }
+        if let Some(output) = db {
+            steps.push(Box::new(ChannelSums { x: dy, output }));
+        }
+        if let Some(dx) = dx {
+            let accumulate_into = accumulate_into.map(&mut *slot).transpose()?;
+            steps.push(Box::new(InputGradientStep { weight, dy, shape, accumulate_into, output: slot(dx)? }));
+        }
+        Ok(steps)
+    }
+}
+
+impl Term {
+    /// Returns the operand of a step with this number of channels.
+    fn with_slot(
+        self,
+        channels: usize,
+        slot: &mut dyn FnMut(ValueId) -> Result<usize, EngineError>,
+    ) -> Result<crate::steps::Term, EngineError> {
+        let affine = match self.norm {
+            Some(norm) => Affine::OfTensors(norm),
+            None => Affine::Fixed { scale: vec![1.0; channels], shift: vec![0.0; channels] },
+        };
+        Ok(crate::steps::Term { slot: slot(self.x)?, plane: false, affine })
     }
 }

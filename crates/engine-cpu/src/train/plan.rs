@@ -1,7 +1,8 @@
 //! Plans each node of a training graph.
 
-use super::kind::{Norm, Plan, Term};
+use super::kind::{Plan, Term};
 use crate::placement::Placement;
+use crate::steps::Norm;
 use crate::window::{conv_shape, pool_shape, resize_tables, to_3d};
 use cytoscope_graph::{Activation as Act, BinaryOp, ConvAttrs, Graph, Node, Op, ReduceOp, ValueId};
 use cytoscope_kernels::conv::Activation;

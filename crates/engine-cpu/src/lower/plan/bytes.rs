@@ -3,7 +3,7 @@
 use super::float::{exact_transpose, weight_shape};
 use super::{Dequantized, DynamicDequantized, KernelPlan, PlanKind, Planner};
 use crate::prepare::StoredWeight;
-use crate::step::{Affine, DynamicScale, Epilogue, Term};
+use crate::steps::{Affine, DynamicScale, Epilogue, Term};
 use crate::window::{border, conv_shape, pool_shape, to_3d};
 use cytoscope_graph::{Activation as Act, ConvAttrs, ElementType, Node, Op, PadMode, Tensor, ValueId, op_name};
 use cytoscope_kernels::conv::{Activation, PackedConvInt8, Quantizer, Transposed};

@@ -3,7 +3,7 @@
 
 use super::kind::PlanHead;
 use super::{KernelPlan, PendingTerm, Plan, PlanKind, Planner};
-use crate::step::{Affine, Term};
+use crate::steps::{Affine, Term};
 use cytoscope_graph::{BinaryOp, Node, Op, Padding, ValueId, op_name};
 use cytoscope_kernels::CHANNEL_BLOCK;
 use cytoscope_kernels::conv::{Activation, Quantizer};

@@ -1,7 +1,7 @@
 //! Plans single nodes on float kernels.
 
 use super::{KernelPlan, PlanKind, PlanResult, Planner, leaky, unary};
-use crate::step::Epilogue;
+use crate::steps::Epilogue;
 use crate::window::{border, conv_shape, pad_table, resize_tables, to_3d};
 use cytoscope_graph::{
     Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Op, PadMode, Padding, ResizeAttrs, Tensor,

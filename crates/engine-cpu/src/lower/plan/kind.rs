@@ -1,7 +1,11 @@
 //! Parameters of a kernel step before slots are assigned: where a step has a slot, a plan has an index into
 //! [`KernelPlan::inputs`].
 
-use crate::step::{Epilogue, Kind, Term};
+use crate::step::Run;
+use crate::steps::{
+    AffinePass, Apply, BinaryStep, Conv, ConvInt8, ConvTranspose, ConvTransposeInt8, DynamicQuantize, Epilogue, Head,
+    MomentsOf, PlanarNorm, PoolStep, QuantizePlanes, ResizeStep, Term, Translate, UnaryStep,
+};
 use cytoscope_graph::ValueId;
 use cytoscope_kernels::conv::{Activation, ConvShape, PackedConv, PackedConvInt8, Quantizer, Transposed};
 use cytoscope_kernels::pointwise::{Binary, Unary};
@@ -123,7 +127,7 @@ impl PlanKind {
     }
 
     /// Returns the steps, given the slots of the inputs and the output.
-    pub(crate) fn into_steps(self, inputs: &[usize], output: usize) -> Vec<Kind> {
+    pub(crate) fn into_steps(self, inputs: &[usize], output: usize) -> Vec<Box<dyn Run>> {
         let Some(&input) = inputs.first() else { return Vec::new() };
         let second = inputs.get(1).copied();
         let with_slots = |epilogue: Epilogue| Epilogue {
@@ -138,64 +142,69 @@ impl PlanKind {
                     let epilogue = with_slots(epilogue);
                     let plain = Epilogue { residual: None, activation: Activation::None, ..epilogue.clone() };
                     vec![
-                        Kind::Conv { input, weights, shape, epilogue: plain, output },
-                        Kind::Affine {
+                        step(Conv { input, weights, shape, epilogue: plain, output }),
+                        step(AffinePass {
                             input: output,
                             scale: vec![1.0; channels],
                             shift: vec![0.0; channels],
                             residual: epilogue.residual,
                             activation: epilogue.activation,
                             output,
-                        },
+                        }),
                     ]
                 } else {
-                    vec![Kind::Conv { input, weights, shape, epilogue: with_slots(epilogue), output }]
+                    vec![step(Conv { input, weights, shape, epilogue: with_slots(epilogue), output })]
                 };
-                steps.extend(post.map(|f| Kind::Unary { f, input: output, output }));
+                steps.extend(post.map(|f| step(UnaryStep { f, input: output, output })));
                 steps
             }
             Self::ConvInt8 { weights, shape, epilogue, post } => {
-                let mut steps = vec![Kind::ConvInt8 { input, weights, shape, epilogue: with_slots(epilogue), output }];
-                steps.extend(post.map(|f| Kind::Unary { f, input: output, output }));
+                let mut steps = vec![step(ConvInt8 { input, weights, shape, epilogue: with_slots(epilogue), output })];
+                steps.extend(post.map(|f| step(UnaryStep { f, input: output, output })));
                 steps
             }
             Self::ConvTranspose { weights, epilogue } => {
-                vec![Kind::ConvTranspose { input, weights, epilogue: with_slots(epilogue), output }]
+                vec![step(ConvTranspose { input, weights, epilogue: with_slots(epilogue), output })]
             }
             Self::ConvTransposeInt8 { weights, epilogue } => {
-                vec![Kind::ConvTransposeInt8 { input, weights, epilogue: with_slots(epilogue), output }]
+                vec![step(ConvTransposeInt8 { input, weights, epilogue: with_slots(epilogue), output })]
             }
             Self::Chain { moments, terms, activation, quantizer, head } => {
                 let slot = |position: usize| inputs.get(position).copied().unwrap_or(input);
                 let terms = terms.into_iter().map(|t| Term { slot: slot(t.slot), ..t }).collect();
-                let mut steps: Vec<Kind> = moments
+                let mut steps: Vec<Box<dyn Run>> = moments
                     .into_iter()
-                    .map(|(position, moments)| Kind::Moments { input: slot(position), moments })
+                    .map(|(position, moments)| step(MomentsOf { input: slot(position), moments }))
                     .collect();
                 steps.push(match head {
-                    None => Kind::Apply { terms, activation, quantizer, output },
+                    None => step(Apply { terms, activation, quantizer, output }),
                     Some(PlanHead { channels, weights, bias }) => {
-                        Kind::Head { terms, channels, activation, weights, bias, quantizer, output }
+                        step(Head { terms, channels, activation, weights, bias, quantizer, output })
                     }
                 });
                 steps
             }
             Self::PlanarNorm { scale, bias, epsilon, activation } => {
-                vec![Kind::PlanarNorm { input, scale, bias, epsilon, activation, output }]
+                vec![step(PlanarNorm { input, scale, bias, epsilon, activation, output })]
             }
             Self::Affine { scale, shift } => {
-                vec![Kind::Affine { input, scale, shift, residual: None, activation: Activation::None, output }]
+                vec![step(AffinePass { input, scale, shift, residual: None, activation: Activation::None, output })]
             }
-            Self::Unary(f) => vec![Kind::Unary { f, input, output }],
-            Self::Binary(f) => second.map(|b| Kind::Binary { f, a: input, b, output }).into_iter().collect(),
-            Self::Pool(kind, shape) => vec![Kind::Pool { kind, shape, input, output }],
-            Self::Resize(tables) => vec![Kind::Resize { tables, input, output }],
-            Self::QuantizePlanes(quantizer) => vec![Kind::QuantizePlanes { input, quantizer, output }],
-            Self::DynamicQuantize(ranges) => vec![Kind::DynamicQuantize { input, ranges, output }],
-            Self::Translate(table) => vec![Kind::Translate { input, table, output }],
+            Self::Unary(f) => vec![step(UnaryStep { f, input, output })],
+            Self::Binary(f) => second.map(|b| step(BinaryStep { f, a: input, b, output })).into_iter().collect(),
+            Self::Pool(kind, shape) => vec![step(PoolStep { kind, shape, input, output })],
+            Self::Resize(tables) => vec![step(ResizeStep { tables, input, output })],
+            Self::QuantizePlanes(quantizer) => vec![step(QuantizePlanes { input, quantizer, output })],
+            Self::DynamicQuantize(ranges) => vec![step(DynamicQuantize { input, ranges, output })],
+            Self::Translate(table) => vec![step(Translate { input, table, output })],
             Self::Concat { .. } => Vec::new(),
         }
     }
+}
+
+/// Boxes a step of any kind.
+fn step(op: impl Run + 'static) -> Box<dyn Run> {
+    Box::new(op)
 }
 
 impl KernelPlan {

@@ -10,7 +10,7 @@ pub(crate) use kind::{KernelPlan, Plan, PlanKind};
 
 use crate::placement::Placement;
 use crate::prepare::{Prepared, StoredWeight};
-use crate::step::Term;
+use crate::steps::Term;
 use cytoscope_engine::EngineError;
 use cytoscope_graph::{Activation as Act, Graph, Interrupt, Node, Op, Tensor, UnaryOp, ValueId, op_name};
 use cytoscope_kernels::conv::Activation;

@@ -1,6 +1,5 @@
 //! Calibration tiles, cut from stacks in the same way as for a prediction.
 
-use super::observe::Tile;
 use crate::devices::Devices;
 use crate::diameter::Estimator;
 use crate::predict::grid::{ModelView, model_shape};
@@ -19,13 +18,27 @@ const FLAT_EDGE: usize = 256;
 /// Maximum number of stacks that are opened.
 const MAX_STACKS: usize = 64;
 
-/// Cuts at most `max_tiles` tiles, distributed evenly over the stacks and inside each; stacks are read slab by slab.
-pub(super) fn cut(
+/// An input tile of a network, and the stack it was cut from.
+#[derive(Debug, Clone)]
+pub struct CalibrationTile {
+    /// Preprocessed values in the network's axis order: batch, channel, (Z,) Y, X.
+    pub values: Tensor,
+    /// Name of the source for messages.
+    pub from: String,
+}
+
+/// Cuts at most `max_tiles` tiles out of stacks, or of the stacks in folders, as a prediction with the model would read
+/// them. Tiles are distributed evenly over the stacks and inside each; stacks are read slab by slab.
+///
+/// # Errors
+/// [`JobError::Mismatch`] if there are no stacks, or one is empty, does not fit the model or contains values that are
+/// not finite; the errors of reading a stack; [`JobError::Cancelled`].
+pub fn calibration_tiles(
     context: &Context,
     model: &Model,
     inputs: &[PathBuf],
     max_tiles: usize,
-) -> Result<Vec<Tile>, JobError> {
+) -> Result<Vec<CalibrationTile>, JobError> {
     let files = only_stacks(inputs, expand_inputs(inputs)?);
     let Some(first) = files.first() else {
         return Err(JobError::Mismatch {
@@ -35,11 +48,11 @@ pub(super) fn cut(
         });
     };
     // Of many stacks, evenly spaced ones are used.
-    let step = files.len().div_ceil(max_tiles.min(MAX_STACKS)).max(1);
+    let step = files.len().div_ceil(max_tiles.clamp(1, MAX_STACKS)).max(1);
     let chosen: Vec<&PathBuf> = files.iter().step_by(step).collect();
     let each = max_tiles.div_ceil(chosen.len().max(1));
     let mut meter = context.meter("read", chosen.len() as u64, "stacks");
-    let mut tiles: Vec<Tile> = Vec::new();
+    let mut tiles: Vec<CalibrationTile> = Vec::new();
     for file in chosen {
         tiles.extend(of_stack(context, model, file, each)?);
         meter.add(1)?;
@@ -55,7 +68,7 @@ fn bad(path: &Path, problem: impl Into<String>, next_step: &str) -> JobError {
     JobError::Mismatch { path: path.to_owned(), problem: problem.into(), next_step: next_step.to_owned() }
 }
 
-fn of_stack(context: &Context, model: &Model, file: &Path, max_tiles: usize) -> Result<Vec<Tile>, JobError> {
+fn of_stack(context: &Context, model: &Model, file: &Path, max_tiles: usize) -> Result<Vec<CalibrationTile>, JobError> {
     // Channels, voxel size and preprocessing are those of a prediction of this stack.
     let job = PredictJob {
         inputs: vec![file.to_owned()],
@@ -146,7 +159,7 @@ fn of_stack(context: &Context, model: &Model, file: &Path, max_tiles: usize) -> 
             ));
         }
         let values = Tensor::new(model.tensor_shape(channels.len(), size), values)?;
-        tiles.push(Tile { values, from: file.display().to_string() });
+        tiles.push(CalibrationTile { values, from: file.display().to_string() });
     }
     Ok(tiles)
 }

@@ -1,7 +1,7 @@
 //! Interface for quantization-aware training; the caller provides the trainer, which lives in a higher crate.
 
-use crate::{Context, JobError};
 use cytoscope_graph::{Graph, Tensor};
+use cytoscope_pipeline::{Context, JobError};
 use serde::{Deserialize, Serialize};
 
 /// Input of quantization-aware training.

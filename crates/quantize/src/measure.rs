@@ -1,7 +1,7 @@
 //! Difference between the outputs of a quantized network and its float network.
 
-use crate::ModelTask;
 use cytoscope_graph::Tensor;
+use cytoscope_pipeline::ModelTask;
 use serde::{Deserialize, Serialize};
 
 /// Difference of an output, quantized against float, over all held-out tiles.

@@ -1,10 +1,10 @@
 //! Bias correction: quantizing weights and inputs shifts the mean of a layer's output, and an adjusted bias compensates
 //! for it (Nagel et al. 2019).
 
-use super::observe::{Runner, Tile, floats};
-use crate::JobError;
+use crate::observe::{Runner, floats};
 use cytoscope_graph::{Graph, Op, Tensor, ValueId};
 use cytoscope_passes::quantize::{Layer, shift_bias};
+use cytoscope_pipeline::{CalibrationTile, JobError};
 use std::collections::BTreeSet;
 
 /// Number of tiles that means are computed from.
@@ -25,7 +25,7 @@ pub(super) fn corrected(
     float: &Graph,
     quantized: &Graph,
     layers: &[Layer],
-    tiles: &[Tile],
+    tiles: &[CalibrationTile],
 ) -> Result<Option<(Graph, Vec<String>)>, JobError> {
     let tiles = tiles.get(..TILES.min(tiles.len())).unwrap_or_default();
     let mut graph = quantized.clone();
@@ -43,7 +43,7 @@ pub(super) fn corrected(
 }
 
 /// Returns the mean of each channel of a tensor over the tiles.
-fn means(runner: &Runner<'_>, graph: &Graph, id: ValueId, tiles: &[Tile]) -> Result<Vec<f64>, JobError> {
+fn means(runner: &Runner<'_>, graph: &Graph, id: ValueId, tiles: &[CalibrationTile]) -> Result<Vec<f64>, JobError> {
     let mut sums: Vec<f64> = Vec::new();
     let mut count = 0usize;
     runner.visit(graph, &BTreeSet::from([id]), tiles, |_, _, tensor: &Tensor| {

@@ -1,18 +1,17 @@
 //! Optimizer updates and the global gradient norm, on dense parameters.
 
-use crate::session::internal;
-use cytoscope_engine::EngineError;
+use crate::context::{StepError, StepResult};
 use cytoscope_graph::{Hyper, Op, Optimizer, Tensor};
 use cytoscope_kernels::Isa;
 use cytoscope_kernels::train::optimizer::{self, Adam, Sgd};
 
 /// Runs an optimizer operator and returns its outputs, or `None` for other operators.
-pub(crate) fn run(isa: Isa, op: &Op, inputs: &[Option<&Tensor>]) -> Option<Result<Vec<Tensor>, EngineError>> {
+pub(crate) fn run(isa: Isa, op: &Op, inputs: &[Option<&Tensor>]) -> Option<StepResult<Vec<Tensor>>> {
     match op {
         Op::GlobalNorm => {
             let all: Option<Vec<&[f32]>> = inputs.iter().flatten().map(|t| t.as_f32()).collect();
             let squares: f64 = all?.iter().map(|v| optimizer::sum_of_squares(isa, v)).sum();
-            Some(Tensor::new(Vec::new(), vec![squares.sqrt() as f32]).map(|t| vec![t]).map_err(EngineError::from))
+            Some(Tensor::new(Vec::new(), vec![squares.sqrt() as f32]).map(|t| vec![t]).map_err(StepError::from))
         }
         Op::Update(rule) => {
             let floats = |i: usize| inputs.get(i).copied().flatten().and_then(|t| t.as_f32());
@@ -24,7 +23,7 @@ pub(crate) fn run(isa: Isa, op: &Op, inputs: &[Option<&Tensor>]) -> Option<Resul
             let done = step(isa, *rule, hyper, norm, gradient, &mut values, &mut first, second.as_deref_mut());
             Some(done.and_then(|()| {
                 let all = [Some(values), Some(first), second].into_iter().flatten();
-                all.map(|v| Tensor::new(shape.clone(), v).map_err(EngineError::from)).collect()
+                all.map(|v| Tensor::new(shape.clone(), v).map_err(StepError::from)).collect()
             }))
         }
         _ => None,
@@ -41,7 +40,7 @@ fn step(
     values: &mut [f32],
     first: &mut [f32],
     second: Option<&mut [f32]>,
-) -> Result<(), EngineError> {
+) -> StepResult<()> {
     let (rate, scale) = (hyper.rate, hyper.factor(norm));
     let done = match (rule, second) {
         (Optimizer::AdamW { beta1, beta2, epsilon, weight_decay }, Some(second))
@@ -54,7 +53,7 @@ fn step(
             let sgd = Sgd { rate, momentum, nesterov, weight_decay };
             optimizer::sgd(isa, &sgd, scale, gradient, values, first)
         }
-        _ => return Err(internal("optimizer", "missing second moment".to_owned())),
+        _ => return Err(StepError::MissingState),
     };
-    done.map_err(|e| internal("optimizer", e.to_string()))
+    done.map_err(StepError::from)
 }

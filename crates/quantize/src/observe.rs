@@ -1,20 +1,12 @@
 //! Runs graphs on calibration tiles and records the values of their tensors.
 
-use super::histogram::Histogram;
-use crate::{Context, JobError};
+use crate::histogram::Histogram;
 use cytoscope_engine::{CompileOptions, Engine, Session};
 use cytoscope_graph::{Graph, Tensor, ValueId};
 use cytoscope_passes::infer_shapes;
+use cytoscope_pipeline::{CalibrationTile, Context, JobError};
 use cytoscope_profile::Recorder;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// An input tile of the network, and the stack it was cut from.
-#[derive(Debug, Clone)]
-pub(crate) struct Tile {
-    pub values: Tensor,
-    /// Name of the source for messages.
-    pub from: String,
-}
 
 /// Maximum bytes of tensors that are recorded in one run of the network.
 const MAX_RECORDED_BYTES: usize = 256 << 20;
@@ -42,7 +34,7 @@ impl Runner<'_> {
     pub(crate) fn each(
         &self,
         graph: &Graph,
-        tiles: &[Tile],
+        tiles: &[CalibrationTile],
         mut then: impl FnMut(usize, Vec<Tensor>) -> Result<(), JobError>,
     ) -> Result<(), JobError> {
         let mut session: Option<(Vec<usize>, Box<dyn Session>)> = None;
@@ -61,7 +53,7 @@ impl Runner<'_> {
     }
 
     /// Returns the outputs of every tile.
-    pub(crate) fn outputs(&self, graph: &Graph, tiles: &[Tile]) -> Result<Vec<Vec<Tensor>>, JobError> {
+    pub(crate) fn outputs(&self, graph: &Graph, tiles: &[CalibrationTile]) -> Result<Vec<Vec<Tensor>>, JobError> {
         let mut all = Vec::with_capacity(tiles.len());
         self.each(graph, tiles, |_, outputs| {
             all.push(outputs);
@@ -76,8 +68,8 @@ impl Runner<'_> {
         &self,
         graph: &Graph,
         wanted: &BTreeSet<ValueId>,
-        tiles: &[Tile],
-        mut visit: impl FnMut(ValueId, &Tile, &Tensor) -> Result<(), JobError>,
+        tiles: &[CalibrationTile],
+        mut visit: impl FnMut(ValueId, &CalibrationTile, &Tensor) -> Result<(), JobError>,
     ) -> Result<(), JobError> {
         let Some(first) = tiles.first() else { return Ok(()) };
         let inside: Vec<ValueId> = wanted.iter().copied().filter(|id| !graph.inputs.contains(id)).collect();
@@ -145,7 +137,7 @@ pub(crate) fn observe(
     runner: &Runner<'_>,
     graph: &Graph,
     wanted: &BTreeSet<ValueId>,
-    tiles: &[Tile],
+    tiles: &[CalibrationTile],
 ) -> Result<Observed, JobError> {
     let mut observed = Observed::default();
     runner.visit(graph, wanted, tiles, |id, tile, tensor| {

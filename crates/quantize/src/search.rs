@@ -1,14 +1,14 @@
 //! Search for the quantization settings with the smallest error on held-out tiles.
 
-use super::histogram::{Histogram, Method};
-use super::measure::{Comparison, OutputError};
-use super::observe::{Observed, Runner, Tile, observe};
-use super::qat::{QatReport, QatTask, QuantizationAwareTraining};
-use super::{QuantizeMode, bias};
-use crate::{JobError, Meter, ModelTask};
+use crate::histogram::{Histogram, Method};
+use crate::measure::{Comparison, OutputError};
+use crate::observe::{Observed, Runner, observe};
+use crate::qat::{QatReport, QatTask, QuantizationAwareTraining};
+use crate::{QuantizeMode, QuantizeStage, bias};
 use cytoscope_graph::{Graph, Tensor, ValueId};
 use cytoscope_passes::quantize::{self, Activations, Domain, Group, Layer, QuantRange};
 use cytoscope_passes::{analysis, infer_shapes};
+use cytoscope_pipeline::{CalibrationTile, JobError, Meter, ModelTask};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,8 +68,8 @@ pub(crate) struct Search<'a> {
     pub runner: Runner<'a>,
     /// The float network, prepared.
     pub graph: Graph,
-    pub calibration: Vec<Tile>,
-    pub held_out: Vec<Tile>,
+    pub calibration: Vec<CalibrationTile>,
+    pub held_out: Vec<CalibrationTile>,
     /// Outputs of the float network for the held-out tiles.
     pub expected: Vec<Vec<Tensor>>,
     pub task: ModelTask,
@@ -422,7 +422,7 @@ impl Search<'_> {
     ) -> Result<Vec<FloatLayer>, JobError> {
         let names: Vec<String> =
             self.layers().into_iter().map(|l| l.name).filter(|n| !self.keep_float.contains(n)).collect();
-        let mut meter = self.runner.context.meter("layers", 2 * names.len() as u64, "runs");
+        let mut meter = QuantizeStage::Layers.meter(self.runner.context, 2 * names.len() as u64);
         let mut alone: Vec<(String, f64)> = Vec::new();
         for name in &names {
             let others: BTreeSet<String> =
@@ -469,7 +469,8 @@ impl Search<'_> {
     }
 }
 
-fn no_data() -> JobError {
+/// Returns the error for a job without calibration data.
+pub(crate) fn no_data() -> JobError {
     JobError::WrongUse("there is no calibration data: give stacks with --calibrate".to_owned())
 }
 

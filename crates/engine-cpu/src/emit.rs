@@ -1,0 +1,370 @@
+//! Emits steps: their order, and the place and lifetime of each value.
+
+use crate::arena::{self, Request};
+use crate::lower::{Dequantized, DynamicDequantized};
+use crate::placement::Placement;
+use crate::step::{Run, Slot, Step};
+use crate::steps::{
+    Affine, Apply, ClearBorder, Copy, DequantizePlanes, Pack, PlaneScale, Reference, Term, Translate, Unpack,
+};
+use cytoscope_engine::{CompileReport, EngineError, OpFallback};
+use cytoscope_graph::{ElementType, Graph, Op, ValueId, op_name};
+use cytoscope_kernels::CHANNEL_BLOCK;
+use cytoscope_kernels::conv::Activation;
+use cytoscope_passes::analysis;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A lowered graph, ready to run.
+pub(crate) struct Program {
+    /// The prepared graph; holds the constants and the nodes that the reference executor runs.
+    pub graph: Graph,
+    /// Steps in execution order.
+    pub steps: Vec<Step>,
+    /// Placement of blocked values in the arena.
+    pub slots: Vec<Slot>,
+    /// Length of the arena in 32-bit words.
+    pub arena_len: usize,
+    /// Number of moments that a run stores.
+    pub moments: usize,
+    /// Number of run-time quantizations.
+    pub ranges: usize,
+    /// For each step, the dense values that are not read afterwards.
+    pub dead_after: Vec<Vec<ValueId>>,
+    /// Bytes that must be available before the arena is allocated.
+    pub needed_bytes: u64,
+    /// The report for the caller.
+    pub report: CompileReport,
+}
+
+/// Returns the size of an arena of this many words.
+pub(crate) fn arena_bytes(words: usize) -> u64 {
+    (words as u64).saturating_mul(size_of::<f32>() as u64)
+}
+
+/// All steps and the arena that they run on.
+pub(crate) struct Emitted {
+    pub steps: Vec<Step>,
+    pub slots: Vec<Slot>,
+    /// Length of the arena in 32-bit words.
+    pub arena_len: usize,
+    /// For each step, the dense values that are not read afterwards.
+    pub dead_after: Vec<Vec<ValueId>>,
+    pub fallbacks: Vec<OpFallback>,
+}
+
+/// A part of a concatenation.
+pub(crate) struct Part {
+    pub value: ValueId,
+    /// First channel block in the output.
+    pub block: usize,
+    /// Conversion of bytes with other quantization parameters.
+    pub table: Option<Box<[u8; 256]>>,
+}
+
+/// Emits steps and tracks which values exist in blocked and in dense form.
+pub(crate) struct Emitter<'a> {
+    graph: &'a Graph,
+    placement: &'a Placement<'a>,
+    dequantized: &'a BTreeMap<ValueId, Dequantized>,
+    dyn_dequantized: &'a BTreeMap<ValueId, DynamicDequantized>,
+    steps: Vec<Step>,
+    slots: Vec<Slot>,
+    slot_roots: Vec<ValueId>,
+    slot_of: BTreeMap<ValueId, usize>,
+    blocked: BTreeSet<ValueId>,
+    dense: BTreeSet<ValueId>,
+    lifetimes: BTreeMap<ValueId, (usize, Request)>,
+    fallbacks: BTreeMap<String, usize>,
+}
+
+impl<'a> Emitter<'a> {
+    pub(crate) fn new(
+        graph: &'a Graph,
+        placement: &'a Placement<'a>,
+        dequantized: &'a BTreeMap<ValueId, Dequantized>,
+        dyn_dequantized: &'a BTreeMap<ValueId, DynamicDequantized>,
+    ) -> Self {
+        let dense = graph.inputs.iter().chain(graph.initializers.keys()).copied().collect();
+        Self {
+            graph,
+            placement,
+            dequantized,
+            dyn_dequantized,
+            steps: Vec::new(),
+            slots: Vec::new(),
+            slot_roots: Vec::new(),
+            slot_of: BTreeMap::new(),
+            blocked: BTreeSet::new(),
+            dense,
+            lifetimes: BTreeMap::new(),
+            fallbacks: BTreeMap::new(),
+        }
+    }
+
+    fn internal(&self, place: &str, value: ValueId) -> EngineError {
+        EngineError::Internal { place: place.to_owned(), reason: format!("value \"{}\"", self.graph.value(value).name) }
+    }
+
+    /// Returns the slot of a value, creating it if needed. Its start is relative to its buffer until the buffers are
+    /// placed.
+    pub(crate) fn slot(&mut self, value: ValueId) -> Result<usize, EngineError> {
+        if let Some(slot) = self.slot_of.get(&value) {
+            return Ok(*slot);
+        }
+        let (root, block) = self.placement.root(value);
+        let (layout, images) = self.placement.layout(value).ok_or_else(|| self.internal("layout", value))?;
+        let (root_layout, _) = self.placement.layout(root).ok_or_else(|| self.internal("layout", root))?;
+        let elem = self.placement.elem(value);
+        let start = elem.words(block * layout.block_stride());
+        self.slots.push(Slot { layout, elem, images, start, image_stride: elem.words(root_layout.len()) });
+        self.slot_roots.push(root);
+        self.slot_of.insert(value, self.slots.len() - 1);
+        Ok(self.slots.len() - 1)
+    }
+
+    fn push(&mut self, op: Box<dyn Run>, name: &str, macs: u64) {
+        self.steps.push(Step { op, name: name.to_owned(), macs });
+    }
+
+    /// Extends the lifetime of a value's buffer to the next step; at the first use, its border is cleared.
+    fn touch(&mut self, value: ValueId) -> Result<(), EngineError> {
+        let root = self.placement.root(value).0;
+        if !self.lifetimes.contains_key(&root) {
+            let slot = self.slot(root)?;
+            let Slot { layout, elem, images, .. } = self.slots[slot];
+            let len = elem.words(layout.len()).saturating_mul(images);
+            let at = self.steps.len();
+            self.lifetimes.insert(root, (slot, Request { len, first: at, last: at }));
+            if layout.halo != [0; 3] {
+                self.push(Box::new(ClearBorder { slot }), "border", 0);
+            }
+        }
+        let at = self.steps.len();
+        if let Some((_, request)) = self.lifetimes.get_mut(&root) {
+            request.last = at;
+        }
+        Ok(())
+    }
+
+    /// Ensures that a value exists in blocked form and returns its slot.
+    fn require_blocked(&mut self, value: ValueId) -> Result<usize, EngineError> {
+        let slot = self.slot(value)?;
+        if !self.blocked.contains(&value) {
+            if !self.dense.contains(&value) {
+                if let Some(from) = self.dequantized.get(&value) {
+                    return self.dequantize(value, *from);
+                }
+                if let Some(from) = self.dyn_dequantized.get(&value) {
+                    return self.dequantize_dynamic(value, *from);
+                }
+            }
+            if !self.dense.contains(&value) {
+                return Err(self.internal("order of steps", value));
+            }
+            self.touch(value)?;
+            self.push(Box::new(Pack { from: value, to: slot }), "pack", 0);
+            self.blocked.insert(value);
+        }
+        Ok(slot)
+    }
+
+    /// Emits the dequantization of bytes with a constant scale.
+    fn dequantize(&mut self, value: ValueId, from: Dequantized) -> Result<usize, EngineError> {
+        let bytes = self.require_blocked(from.bytes)?;
+        let output = self.slot(value)?;
+        self.touch(value)?;
+        self.touch(from.bytes)?;
+        let layout = self.slots[output].layout;
+        let op: Box<dyn Run> = if layout.block == CHANNEL_BLOCK {
+            let shift = vec![-from.scale * f32::from(from.zero_point); layout.channels];
+            let affine = Affine::Fixed { scale: vec![from.scale; layout.channels], shift };
+            let terms = vec![Term { slot: bytes, plane: false, affine }];
+            Box::new(Apply { terms, activation: Activation::None, quantizer: None, output })
+        } else {
+            Box::new(DequantizePlanes { input: bytes, scale: PlaneScale::Known(from.scale), output })
+        };
+        self.push(op, "DequantizeLinear", 0);
+        self.blocked.insert(value);
+        Ok(output)
+    }
+
+    /// Emits the dequantization of bytes with a run-time scale.
+    fn dequantize_dynamic(&mut self, value: ValueId, from: DynamicDequantized) -> Result<usize, EngineError> {
+        let bytes = self.require_blocked(from.bytes)?;
+        let output = self.slot(value)?;
+        self.touch(value)?;
+        self.touch(from.bytes)?;
+        let layout = self.slots[output].layout;
+        let op: Box<dyn Run> = if layout.block == CHANNEL_BLOCK {
+            let affine = Affine::Dynamic { ranges: from.ranges, channels: layout.channels };
+            let terms = vec![Term { slot: bytes, plane: false, affine }];
+            Box::new(Apply { terms, activation: Activation::None, quantizer: None, output })
+        } else {
+            Box::new(DequantizePlanes { input: bytes, scale: PlaneScale::AtRunTime(from.ranges), output })
+        };
+        self.push(op, "DequantizeLinear", 0);
+        self.blocked.insert(value);
+        Ok(output)
+    }
+
+    /// Ensures that a value exists as a dense tensor.
+    pub(crate) fn require_dense(&mut self, value: ValueId) -> Result<(), EngineError> {
+        if self.dense.contains(&value) {
+            return Ok(());
+        }
+        if self.dequantized.contains_key(&value) || self.dyn_dequantized.contains_key(&value) {
+            self.require_blocked(value)?;
+        }
+        if !self.blocked.contains(&value) {
+            return Err(self.internal("order of steps", value));
+        }
+        let shape = self.graph.value(value).fixed_shape().ok_or_else(|| self.internal("shape", value))?;
+        let from = self.slot(value)?;
+        self.touch(value)?;
+        let signed = self.graph.value(value).dtype == Some(ElementType::I8);
+        self.push(Box::new(Unpack { from, to: value, shape, signed }), "unpack", 0);
+        self.dense.insert(value);
+        Ok(())
+    }
+
+    pub(crate) fn reference(&mut self, index: usize) -> Result<(), EngineError> {
+        let graph = self.graph;
+        let node = &graph.nodes[index];
+        for input in node.inputs.iter().flatten() {
+            self.require_dense(*input)?;
+        }
+        let op = op_name(&node.op);
+        // Losses and optimizers run on dense tensors by design, so they are not reported as fallbacks.
+        let by_design = match &node.op {
+            Op::Loss(_) | Op::GlobalNorm | Op::Update(_) => true,
+            Op::Vjp(of) => matches!(**of, Op::Loss(_)),
+            _ => false,
+        };
+        if !by_design {
+            *self.fallbacks.entry(op.to_owned()).or_default() += 1;
+        }
+        let macs = analysis::node_macs(graph, node).unwrap_or(0);
+        self.push(Box::new(Reference { node: index }), &format!("{op} {} (reference)", node.name), macs);
+        self.dense.extend(node.outputs.iter().flatten());
+        Ok(())
+    }
+
+    /// Ensures that the values exist that a group of steps reads, and returns the slots of inputs and outputs.
+    pub(crate) fn open(
+        &mut self,
+        inputs: &[ValueId],
+        dense_inputs: &[ValueId],
+        outputs: &[ValueId],
+    ) -> Result<(Vec<usize>, Vec<usize>), EngineError> {
+        let of_inputs = inputs.iter().map(|id| self.require_blocked(*id)).collect::<Result<_, _>>()?;
+        for id in dense_inputs {
+            self.require_dense(*id)?;
+        }
+        let of_outputs = outputs.iter().map(|id| self.slot(*id)).collect::<Result<_, _>>()?;
+        for id in outputs.iter().chain(inputs) {
+            self.touch(*id)?;
+        }
+        Ok((of_inputs, of_outputs))
+    }
+
+    /// Emits steps that together read `inputs` and compute `outputs`.
+    pub(crate) fn group(
+        &mut self,
+        ops: Vec<Box<dyn Run>>,
+        inputs: &[ValueId],
+        outputs: &[ValueId],
+        name: &str,
+        macs: u64,
+    ) -> Result<(), EngineError> {
+        for op in ops {
+            for id in outputs.iter().chain(inputs) {
+                self.touch(*id)?;
+            }
+            self.dense.extend(op.dense_outputs(self.graph));
+            self.push(op, name, macs);
+        }
+        self.blocked.extend(outputs);
+        Ok(())
+    }
+
+    /// Emits the copies of those parts of a concatenation that are not written in place.
+    pub(crate) fn concat(&mut self, parts: Vec<Part>, output: ValueId, name: &str) -> Result<(), EngineError> {
+        let inputs = parts.iter().map(|p| self.require_blocked(p.value)).collect::<Result<Vec<_>, _>>()?;
+        let (root, first) = self.placement.root(output);
+        for (Part { value, block, table }, input) in parts.into_iter().zip(inputs) {
+            // A value that occurs several times was placed in at most one of its positions.
+            if self.placement.root(value) == (root, first + block) {
+                continue;
+            }
+            let part = self.part(output, value, block)?;
+            self.touch(output)?;
+            self.touch(value)?;
+            let op: Box<dyn Run> = match table {
+                None => Box::new(Copy { input, output: part }),
+                Some(table) => Box::new(Translate { input, table, output: part }),
+            };
+            self.push(op, name, 0);
+        }
+        self.touch(output)?;
+        self.blocked.insert(output);
+        Ok(())
+    }
+
+    /// Emits the copy of consecutive channel blocks of `x`, starting at `block`, unless `output` shares its buffer.
+    pub(crate) fn slice(&mut self, x: ValueId, block: usize, output: ValueId, name: &str) -> Result<(), EngineError> {
+        let (_, of_outputs) = self.open(&[x], &[], &[output])?;
+        let (root, first) = self.placement.root(x);
+        let mut ops: Vec<Box<dyn Run>> = Vec::new();
+        if self.placement.root(output) != (root, first + block) {
+            let input = self.part(x, output, block)?;
+            ops.extend(of_outputs.into_iter().map(|output| -> Box<dyn Run> { Box::new(Copy { input, output }) }));
+        }
+        self.group(ops, &[x], &[output], name, 0)
+    }
+
+    /// Creates a slot for the channel blocks of `whole` that start at `block` and have the shape of `part`.
+    fn part(&mut self, whole: ValueId, part: ValueId, block: usize) -> Result<usize, EngineError> {
+        let root = self.placement.root(whole).0;
+        let whole = self.slot(whole)?;
+        let whole = self.slots[whole];
+        let (part, _) = Placement::plain_layout(self.graph, part).ok_or_else(|| self.internal("layout", part))?;
+        let layout = cytoscope_kernels::Blocked { halo: whole.layout.halo, ..part };
+        let start = whole.start + whole.elem.words(block * whole.layout.block_stride());
+        self.slots.push(Slot { layout, start, ..whole });
+        self.slot_roots.push(root);
+        Ok(self.slots.len() - 1)
+    }
+
+    /// Places all buffers in the arena.
+    pub(crate) fn finish(self) -> Emitted {
+        let Emitter { graph, steps, slots, lifetimes, fallbacks, slot_roots, .. } = self;
+        let roots: Vec<ValueId> = lifetimes.keys().copied().collect();
+        let requests: Vec<Request> = lifetimes.values().map(|(_, r)| r.clone()).collect();
+        let (starts, arena_len) = arena::place(&requests);
+        let start_of: BTreeMap<ValueId, usize> = roots.into_iter().zip(starts).collect();
+        let slots = slots
+            .into_iter()
+            .zip(slot_roots)
+            .map(|(slot, root)| Slot { start: slot.start + start_of.get(&root).copied().unwrap_or(0), ..slot })
+            .collect();
+        let dead_after = last_uses(graph, &steps);
+        let fallbacks = fallbacks.into_iter().map(|(op, count)| OpFallback { op, count }).collect();
+        Emitted { steps, slots, arena_len, dead_after, fallbacks }
+    }
+}
+
+/// Returns for each step the dense values that it reads or computes last, graph outputs and constants excluded.
+fn last_uses(graph: &Graph, steps: &[Step]) -> Vec<Vec<ValueId>> {
+    let mut last: BTreeMap<ValueId, usize> = BTreeMap::new();
+    for (i, step) in steps.iter().enumerate() {
+        last.extend(step.op.dense_inputs(graph).into_iter().chain(step.op.dense_outputs(graph)).map(|id| (id, i)));
+    }
+    let outputs: BTreeSet<ValueId> = graph.outputs.iter().copied().collect();
+    let mut dead = vec![Vec::new(); steps.len()];
+    for (value, step) in last {
+        if !outputs.contains(&value) && graph.constant(value).is_none() {
+            dead[step].push(value);
+        }
+    }
+    dead
+}

@@ -1,0 +1,171 @@
+//! Convolutions whose weights are packed at compile time.
+
+use crate::context::{Context, StepError, StepResult, bytes, for_each_image, target};
+use crate::step::{Run, Slot};
+use cytoscope_kernels::Blocked;
+use cytoscope_kernels::KernelError;
+use cytoscope_kernels::conv::{
+    self, Activation, ConvShape, Finish, PackedConv, PackedConvInt8, Quantizer, Target, Transposed,
+};
+use cytoscope_kernels::norm::Moments;
+
+/// Operations on a convolution's sums before they are stored: scale, bias, residual and activation, in this order.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Epilogue {
+    /// Factor of each output channel.
+    pub scale: Option<Vec<f32>>,
+    /// Bias of each output channel, added after scaling.
+    pub bias: Option<Vec<f32>>,
+    /// A slot that is added.
+    pub residual: Option<usize>,
+    /// Applied last.
+    pub activation: Activation,
+    /// Index under which mean and variance of the results are stored, if wanted.
+    pub moments: Option<usize>,
+    /// How results are quantized, if they are stored as bytes.
+    pub quantizer: Option<Quantizer>,
+    /// Set if the input's scale and zero point are computed at run time; `scale` then holds the weights' scales only.
+    pub dynamic: Option<DynamicScale>,
+}
+
+/// Parameters of a convolution whose input is quantized at run time.
+#[derive(Debug, Clone)]
+pub(crate) struct DynamicScale {
+    /// Index of the run-time quantization.
+    pub ranges: usize,
+    /// Sum of the weights of each output channel.
+    pub weight_sums: Vec<f32>,
+}
+
+impl Epilogue {
+    /// Returns the epilogue with the run-time scale and zero point of the convolution's input, or `None` if those are
+    /// constant.
+    fn resolve(&self, context: &Context<'_>) -> StepResult<Option<Epilogue>> {
+        let Some(dynamic) = &self.dynamic else { return Ok(None) };
+        let (input_scale, zero) = context.range(dynamic.ranges)?;
+        let scale: Vec<f32> = self.scale.iter().flatten().map(|s| s * input_scale).collect();
+        // The sums use raw bytes: the zero point's share of them is subtracted with the bias.
+        let extra = scale.iter().zip(&dynamic.weight_sums).map(|(s, sum)| -f32::from(zero) * sum * s);
+        let bias = match &self.bias {
+            Some(bias) => extra.zip(bias).map(|(e, b)| e + b).collect(),
+            None => extra.collect(),
+        };
+        Ok(Some(Epilogue { scale: Some(scale), bias: Some(bias), dynamic: None, ..self.clone() }))
+    }
+
+    /// Returns the epilogue as the kernels take it.
+    fn finish<'a>(&'a self, residual: Option<(&'a [f32], &'a Blocked)>) -> Finish<'a> {
+        Finish {
+            scale: self.scale.as_deref(),
+            bias: self.bias.as_deref(),
+            residual,
+            activation: self.activation,
+            moments: self.moments.is_some(),
+        }
+    }
+}
+
+/// Runs a convolution kernel, given its input, the epilogue and the target, for each image, and stores the moments.
+pub(super) fn convolve(
+    context: &mut Context<'_>,
+    from: &Slot,
+    to: &Slot,
+    epilogue: &Epilogue,
+    mut kernel: impl FnMut(&[f32], &Finish<'_>, Target<'_>) -> Result<Option<Moments>, KernelError>,
+) -> StepResult<()> {
+    let extra = epilogue.residual.map(|r| context.slot(r)).transpose()?;
+    let resolved = epilogue.resolve(context)?;
+    let epilogue = resolved.as_ref().unwrap_or(epilogue);
+    let mut of_images = Vec::new();
+    for_each_image(context.arena, to, |image, words, split| {
+        let x = split.image(from, image)?;
+        let residual = extra.as_ref().map(|r| split.image(r, image).map(|words| (words, &r.layout))).transpose()?;
+        let moments = kernel(x, &epilogue.finish(residual), target(words, to, epilogue.quantizer)?)?;
+        of_images.extend(moments);
+        Ok(())
+    })?;
+    epilogue.moments.map_or(Ok(()), |at| context.store_moments(at, of_images))
+}
+
+/// Convolution.
+#[derive(Debug)]
+pub(crate) struct Conv {
+    pub input: usize,
+    pub weights: PackedConv,
+    pub shape: ConvShape,
+    pub epilogue: Epilogue,
+    pub output: usize,
+}
+
+impl Run for Conv {
+    fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
+        let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
+        convolve(context, &from, &to, &self.epilogue, |x, finish, target| {
+            conv::conv(isa, x, &from.layout, &self.weights, &self.shape, finish, target, &to.layout)
+        })
+    }
+}
+
+/// Convolution of bytes with 32-bit integer accumulation.
+#[derive(Debug)]
+pub(crate) struct ConvInt8 {
+    pub input: usize,
+    pub weights: PackedConvInt8,
+    pub shape: ConvShape,
+    pub epilogue: Epilogue,
+    pub output: usize,
+}
+
+impl Run for ConvInt8 {
+    fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
+        let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
+        convolve(context, &from, &to, &self.epilogue, |x, finish, target| {
+            let x = bytes(x, from.layout.len());
+            conv::conv_int8(isa, x, &from.layout, &self.weights, &self.shape, finish, target, &to.layout)
+        })
+    }
+}
+
+/// Transposed convolution whose kernel size equals its stride.
+#[derive(Debug)]
+pub(crate) struct ConvTranspose {
+    pub input: usize,
+    pub weights: Transposed<PackedConv>,
+    pub epilogue: Epilogue,
+    pub output: usize,
+}
+
+impl Run for ConvTranspose {
+    fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
+        let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
+        for_each_image(context.arena, &to, |image, words, split| {
+            let x = split.image(&from, image)?;
+            let destination = target(words, &to, self.epilogue.quantizer)?;
+            let finish = self.epilogue.finish(None);
+            conv::conv_transpose(isa, x, &from.layout, &self.weights, &finish, destination, &to.layout)?;
+            Ok(())
+        })
+    }
+}
+
+/// Transposed convolution of bytes whose kernel size equals its stride.
+#[derive(Debug)]
+pub(crate) struct ConvTransposeInt8 {
+    pub input: usize,
+    pub weights: Transposed<PackedConvInt8>,
+    pub epilogue: Epilogue,
+    pub output: usize,
+}
+
+impl Run for ConvTransposeInt8 {
+    fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
+        let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
+        for_each_image(context.arena, &to, |image, words, split| {
+            let x = bytes(split.image(&from, image)?, from.layout.len());
+            let destination = target(words, &to, self.epilogue.quantizer)?;
+            let finish = self.epilogue.finish(None);
+            conv::conv_transpose_int8(isa, x, &from.layout, &self.weights, &finish, destination, &to.layout)?;
+            Ok(())
+        })
+    }
+}

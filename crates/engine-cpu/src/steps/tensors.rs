@@ -1,0 +1,63 @@
+//! Convolutions whose weights are tensors of the run, packed at every run.
+
+use super::conv::{Epilogue, convolve};
+use crate::context::{Context, StepError, for_each_image};
+use crate::step::Run;
+use cytoscope_graph::{Graph, ValueId};
+use cytoscope_kernels::conv::{self, ConvShape, Finish, PackedConv, Target, Transposed, WeightShape};
+
+/// Convolution.
+#[derive(Debug)]
+pub(crate) struct ConvOfTensors {
+    pub input: usize,
+    pub weight: ValueId,
+    pub bias: Option<ValueId>,
+    pub shape: ConvShape,
+    pub epilogue: Epilogue,
+    pub output: usize,
+}
+
+impl Run for ConvOfTensors {
+    fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
+        let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
+        let bias = self.bias.map(|b| context.floats(b)).transpose()?;
+        let channels = context.tensor(self.weight)?.shape().first().copied().unwrap_or(0);
+        let of = WeightShape::dense(channels, from.layout.channels, self.shape.kernel.iter().product());
+        let packed = PackedConv::new(isa, context.floats(self.weight)?, bias, of, from.layout.block)?;
+        convolve(context, &from, &to, &self.epilogue, |x, finish, target| {
+            conv::conv(isa, x, &from.layout, &packed, &self.shape, finish, target, &to.layout)
+        })
+    }
+
+    fn dense_inputs(&self, _graph: &Graph) -> Vec<ValueId> {
+        [Some(self.weight), self.bias].into_iter().flatten().collect()
+    }
+}
+
+/// Transposed convolution whose kernel size equals its stride.
+#[derive(Debug)]
+pub(crate) struct TransposedOfTensors {
+    pub input: usize,
+    pub weight: ValueId,
+    pub bias: Option<ValueId>,
+    pub kernel: [usize; 3],
+    pub output: usize,
+}
+
+impl Run for TransposedOfTensors {
+    fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
+        let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
+        let (values, bias) = (context.floats(self.weight)?, self.bias.map(|b| context.floats(b)).transpose()?);
+        let channels = [from.layout.channels, to.layout.channels];
+        let packed = Transposed::<PackedConv>::new(isa, values, bias, channels, self.kernel, from.layout.block)?;
+        for_each_image(context.arena, &to, |image, target, split| {
+            let (x, end) = (split.image(&from, image)?, Finish::default());
+            conv::conv_transpose(isa, x, &from.layout, &packed, &end, Target::F32(target), &to.layout)?;
+            Ok(())
+        })
+    }
+
+    fn dense_inputs(&self, _graph: &Graph) -> Vec<ValueId> {
+        [Some(self.weight), self.bias].into_iter().flatten().collect()
+    }
+}

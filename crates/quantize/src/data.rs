@@ -1,0 +1,113 @@
+//! The data that ranges and errors are measured on: tiles of stacks, or the package's test tensors.
+
+use crate::{QuantizeJob, QuantizeMode};
+use cytoscope_graph::Tensor;
+use cytoscope_model_package::Package;
+use cytoscope_pipeline::packages::{network_inputs, test_inputs};
+use cytoscope_pipeline::{CalibrationTile, Context, JobError, Model, calibration_tiles};
+
+/// Maximum number of tiles for calibration and measurement.
+pub const MAX_TILES: usize = 16;
+/// Maximum number of tiles for quantization-aware training.
+pub const MAX_QAT_TILES: usize = 48;
+
+/// The tiles of a job.
+pub(crate) struct CalibrationData {
+    /// Tiles that ranges and bias corrections are computed from.
+    pub calibration: Vec<CalibrationTile>,
+    /// Tiles that errors are measured on.
+    pub held_out: Vec<CalibrationTile>,
+    /// Input tensors for quantization-aware training; empty in the other modes.
+    pub training: Vec<Tensor>,
+}
+
+impl QuantizeJob {
+    /// Reads the tiles of the job and splits them.
+    pub(crate) fn calibration_data(
+        &self,
+        context: &Context,
+        package: &Package,
+        float: &Model,
+        notes: &mut Vec<String>,
+    ) -> Result<CalibrationData, JobError> {
+        let tiles = self.read_tiles(context, package, float, notes)?;
+        let (calibration, held_out) = split(tiles, notes);
+        let is_qat = self.mode == QuantizeMode::Qat;
+        let training: Vec<Tensor> = calibration.iter().filter(|_| is_qat).map(|t| t.values.clone()).collect();
+        // Calibration and bias correction use as many tiles as without training.
+        let count = if calibration.len() > MAX_TILES { MAX_TILES * 3 / 4 } else { calibration.len() };
+        Ok(CalibrationData { calibration: subsample(calibration, count), held_out, training })
+    }
+
+    /// Returns the tiles of the calibration data, or of the package's test tensors.
+    fn read_tiles(
+        &self,
+        context: &Context,
+        package: &Package,
+        float: &Model,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<CalibrationTile>, JobError> {
+        if !self.calibrate.is_empty() {
+            let max_tiles = if self.mode == QuantizeMode::Qat { MAX_QAT_TILES } else { MAX_TILES };
+            return calibration_tiles(context, float, &self.calibrate, max_tiles);
+        }
+        let path = &package.path;
+        let own = package.test_tensors().map_err(|e| JobError::model(path.display().to_string(), e))?;
+        let (raw, from) = match (own, self.mode) {
+            (Some((inputs, _)), _) => {
+                notes.push(
+                    "calibrated on the package's test tensor alone: give stacks like those the model will be used on \
+                     with --calibrate"
+                        .to_owned(),
+                );
+                (inputs, "its test tensor")
+            }
+            (None, QuantizeMode::Dynamic) => {
+                notes.push(
+                    "errors and times were measured on a synthetic tile: give stacks with --calibrate".to_owned(),
+                );
+                (test_inputs(package)?, "a synthetic tile")
+            }
+            (None, QuantizeMode::Static | QuantizeMode::Qat) => {
+                return Err(JobError::Mismatch {
+                    path: path.clone(),
+                    problem: "it has no test tensors to calibrate with".to_owned(),
+                    next_step: "give stacks like those the model will be used on with --calibrate DIR".to_owned(),
+                });
+            }
+        };
+        let from = format!("{}: {from}", path.display());
+        let tile = |values: Tensor| {
+            if values.as_f32().is_none_or(|v| v.is_empty() || v.iter().any(|x| !x.is_finite())) {
+                return Err(JobError::Mismatch {
+                    path: path.clone(),
+                    problem: "its test tensor contains values that are not finite 32-bit floats".to_owned(),
+                    next_step: "give stacks with --calibrate DIR".to_owned(),
+                });
+            }
+            Ok(CalibrationTile { values, from: from.clone() })
+        };
+        network_inputs(package, &raw)?.into_iter().take(1).map(tile).collect()
+    }
+}
+
+/// Returns `wanted` of the tiles, evenly spaced.
+fn subsample(tiles: Vec<CalibrationTile>, wanted: usize) -> Vec<CalibrationTile> {
+    let count = tiles.len();
+    let taken = |i: usize| i * wanted / count.max(1) != (i + 1) * wanted / count.max(1);
+    tiles.into_iter().enumerate().filter(|(i, _)| taken(*i)).map(|(_, t)| t).collect()
+}
+
+/// Splits tiles into calibration and held-out tiles: every fourth is held out. A single tile is used for both.
+fn split(tiles: Vec<CalibrationTile>, notes: &mut Vec<String>) -> (Vec<CalibrationTile>, Vec<CalibrationTile>) {
+    if tiles.len() < 2 {
+        notes.push("errors were measured on the calibration tile, because there is only one tile".to_owned());
+        return (tiles.clone(), tiles);
+    }
+    let every = tiles.len().min(4);
+    let (mut calibration, mut held_out) = (Vec::new(), Vec::new());
+    for (i, tile) in tiles.into_iter().enumerate() {
+        if i % every == every - 1 { held_out.push(tile) } else { calibration.push(tile) }
+    }
+    (calibration, held_out)
+}

@@ -1,0 +1,237 @@
+//! The quantization job: calibration, search for the best settings, and writing the package.
+
+use crate::data::CalibrationData;
+use crate::observe::Runner;
+use crate::search::{Search, SearchResult, no_data};
+use crate::{QuantizationAwareTraining, QuantizeReport, QuantizeStage, speed};
+use cytoscope_engine::{Engine, Precision};
+use cytoscope_engine_cpu::CpuEngine;
+use cytoscope_graph::{Graph, Tensor};
+use cytoscope_model_package::{Package, Processing, check_destination};
+use cytoscope_passes::quantize;
+use cytoscope_pipeline::{Context, JobError, Model, find_model};
+use cytoscope_storage::Overwrite;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// How ranges of activations are determined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QuantizeMode {
+    /// At run time, for each tile: needs no calibration data, but costs time in every run.
+    Dynamic,
+    /// Once, from calibration data.
+    Static,
+    /// Once, from calibration data; if that exceeds the accuracy budget, quantization-aware training adapts the
+    /// weights.
+    Qat,
+}
+
+/// Default of the maximum relative L2 error of an output.
+pub const ACCURACY_BUDGET: f64 = 0.02;
+
+/// Quantizes a model to 8-bit integers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct QuantizeJob {
+    /// Package by path or name.
+    pub model: String,
+    /// The package to write.
+    pub out: PathBuf,
+    /// How ranges of activations are determined.
+    pub mode: QuantizeMode,
+    /// Stacks, or folders of stacks, for calibration; if empty, the package's test tensors are used.
+    #[serde(default)]
+    pub calibrate: Vec<PathBuf>,
+    /// Maximum relative L2 error of an output against the float network.
+    pub accuracy_budget: f64,
+    /// Names of layers to keep in floats.
+    #[serde(default)]
+    pub keep_float: BTreeSet<String>,
+    /// Leave the float network out of the package.
+    #[serde(default)]
+    pub without_float: bool,
+    /// Whether to replace something other than a package of this program at the output path.
+    #[serde(default)]
+    pub overwrite: Overwrite,
+}
+
+/// The model that is quantized.
+struct Source {
+    package: Package,
+    /// The model with the float network alone.
+    float: Model,
+    /// The float network, prepared for quantization.
+    prepared: Graph,
+}
+
+impl QuantizeJob {
+    /// Runs the job without quantization-aware training.
+    ///
+    /// # Errors
+    /// As [`QuantizeJob::run_with`].
+    pub fn run(&self, context: &Context) -> Result<QuantizeReport, JobError> {
+        self.run_with(context, None)
+    }
+
+    /// Runs the job; [`QuantizeMode::Qat`] requires a trainer.
+    ///
+    /// # Errors
+    /// [`JobError`] if the model cannot be quantized, calibration data is missing or invalid, the package cannot be
+    /// written, or the job is cancelled. No partly written files are left.
+    pub fn run_with(
+        &self,
+        context: &Context,
+        trainer: Option<&dyn QuantizationAwareTraining>,
+    ) -> Result<QuantizeReport, JobError> {
+        let start = Instant::now();
+        self.check_options(trainer.is_some())?;
+        let path = find_model(&self.model)?;
+        let inputs: Vec<&Path> = self.calibrate.iter().chain([&path]).map(PathBuf::as_path).collect();
+        check_destination(&self.out, &inputs, self.overwrite)?;
+        let mut notes = Vec::new();
+        let Source { package, float, prepared } = self.open(&path, &mut notes)?;
+        let mut data = self.calibration_data(context, &package, &float, &mut notes)?;
+        let training = std::mem::take(&mut data.training);
+        let engine = CpuEngine::new();
+        let search = self.search(Runner { context, engine: &engine, threads: 0 }, &float, prepared, data)?;
+        let found = self.find(&search, trainer, &training)?;
+        if self.mode == QuantizeMode::Qat && found.qat.is_none() {
+            notes.push(
+                "quantization-aware training was not needed: calibration alone meets the accuracy budget".to_owned(),
+            );
+        }
+        let timed = search.held_out.first().map(|t| t.values.clone()).ok_or_else(no_data)?;
+        let mut int8 = float.clone();
+        (int8.graph, int8.has_int8) = (found.graph.clone(), true);
+        let tile_times = speed::time(context, &float, &int8, &engine, &timed)?;
+        if !engine.device().precisions.contains(&Precision::Int8) {
+            notes.push(
+                "the engine of this CPU has no int8 kernels yet: the int8 time was measured with the same values in \
+                 floats"
+                    .to_owned(),
+            );
+        }
+        let bytes = |graph: &Graph| {
+            let written = cytoscope_onnx::to_bytes(graph).map_err(|e| JobError::model(path.display().to_string(), e));
+            written.map(|b| b.len() as u64)
+        };
+        let mut report = self.report(&package, &search, &found, notes);
+        report.float_bytes = bytes(&float.graph)?;
+        report.int8_bytes = bytes(&found.graph)?;
+        if report.int8_bytes >= report.float_bytes {
+            report
+                .notes
+                .push("the int8 network is not smaller than the float network, because it has few weights".to_owned());
+        }
+        report.tile_times = tile_times;
+        report.tile_shape = timed.shape().to_vec();
+        context.check()?;
+        self.write(context, &package, float.graph, found.graph, &report)?;
+        report.seconds = start.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    fn check_options(&self, has_trainer: bool) -> Result<(), JobError> {
+        if self.mode == QuantizeMode::Qat && !has_trainer {
+            return Err(JobError::WrongUse(
+                "quantization-aware training is not available here: use mode static or dynamic".to_owned(),
+            ));
+        }
+        if !(self.accuracy_budget.is_finite() && self.accuracy_budget > 0.0) {
+            return Err(JobError::WrongUse(format!(
+                "invalid accuracy budget {}: give a relative error above 0, such as {ACCURACY_BUDGET}",
+                self.accuracy_budget
+            )));
+        }
+        Ok(())
+    }
+
+    /// Opens the package and prepares its float network.
+    fn open(&self, path: &Path, notes: &mut Vec<String>) -> Result<Source, JobError> {
+        let path_text = path.display().to_string();
+        let open = || Package::open(path).map_err(|e| JobError::model(&*path_text, e));
+        let package = open()?;
+        let graph = match (package.is_int8(), &package.float_graph) {
+            (true, Some(float)) => {
+                notes.push("the package is already quantized: its float network was quantized again".to_owned());
+                float.clone()
+            }
+            _ => package.graph.clone(),
+        };
+        let prepared = quantize::prepare(&graph).map_err(|e| JobError::model(&*path_text, e))?;
+        self.check_names(&prepared)?;
+        let mut float = Model::from_package(open()?)?;
+        (float.graph, float.float_graph, float.has_int8) = (graph, None, false);
+        Ok(Source { package, float, prepared })
+    }
+
+    fn check_names(&self, graph: &Graph) -> Result<(), JobError> {
+        let layers = quantize::quantizable_layers(graph).layers;
+        match self.keep_float.iter().find(|k| layers.iter().all(|l| l.name != **k)) {
+            None => Ok(()),
+            Some(unknown) => {
+                let names: Vec<&str> = layers.iter().map(|l| l.name.as_str()).collect();
+                Err(JobError::WrongUse(format!(
+                    "the model has no layer \"{unknown}\" to keep in floats: its layers are {}",
+                    names.join(", ")
+                )))
+            }
+        }
+    }
+
+    /// Runs the float network on the held-out tiles, with which the search compares.
+    fn search<'a>(
+        &self,
+        runner: Runner<'a>,
+        float: &Model,
+        prepared: Graph,
+        data: CalibrationData,
+    ) -> Result<Search<'a>, JobError> {
+        let CalibrationData { calibration, held_out, .. } = data;
+        let expected = runner.outputs(&prepared, &held_out)?;
+        if expected.iter().flatten().any(|t| t.as_f32().is_none_or(|v| v.iter().any(|x| !x.is_finite()))) {
+            let from = held_out.first().map(|t| t.from.clone()).unwrap_or_default();
+            return Err(JobError::Mismatch {
+                path: from.into(),
+                problem: "the float network's output for it is not finite (NaN or infinite)".to_owned(),
+                next_step: "check the stack, or leave it out of the calibration".to_owned(),
+            });
+        }
+        Ok(Search {
+            threshold: threshold(float, &expected),
+            runner,
+            calibration,
+            held_out,
+            expected,
+            task: float.task,
+            budget: self.accuracy_budget,
+            keep_float: self.keep_float.clone(),
+            graph: prepared,
+        })
+    }
+
+    fn find(
+        &self,
+        search: &Search<'_>,
+        trainer: Option<&dyn QuantizationAwareTraining>,
+        training: &[Tensor],
+    ) -> Result<SearchResult, JobError> {
+        let mut meter = QuantizeStage::Calibrate.meter(search.runner.context, search.steps(self.mode));
+        match self.mode {
+            QuantizeMode::Static => search.static_ranges(&mut meter),
+            QuantizeMode::Dynamic => search.dynamic_ranges(&mut meter),
+            QuantizeMode::Qat => search.quantization_aware(&mut meter, trainer, training),
+        }
+    }
+}
+
+/// Returns the value of the network's output that corresponds to a probability of 0.5.
+fn threshold(model: &Model, expected: &[Vec<Tensor>]) -> f32 {
+    if model.postprocessing.contains(&Processing::Sigmoid) {
+        return 0.0;
+    }
+    let in_unit = |t: &Tensor| t.as_f32().is_some_and(|v| v.iter().all(|x| (0.0..=1.0).contains(x)));
+    if expected.iter().flatten().all(in_unit) { 0.5 } else { 0.0 }
+}

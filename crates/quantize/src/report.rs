@@ -1,0 +1,116 @@
+//! The report of a quantization.
+
+use crate::search::{Search, SearchResult};
+use crate::{Candidate, FloatLayer, Method, OutputError, QatReport, QuantizeJob, QuantizeMode, TileTime};
+use cytoscope_model_package::Package;
+use cytoscope_passes::quantize;
+use cytoscope_pipeline::ModelTask;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// Error of one output of the network, quantized against float.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OutputReport {
+    /// Name of the output.
+    pub name: String,
+    /// The error.
+    #[serde(flatten)]
+    pub error: OutputError,
+}
+
+/// Result of a [`QuantizeJob`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct QuantizeReport {
+    /// The package written.
+    pub out: PathBuf,
+    /// Name of the package.
+    pub name: String,
+    /// How ranges of activations are determined.
+    pub mode: QuantizeMode,
+    /// Size of the float network's file in bytes.
+    pub float_bytes: u64,
+    /// Size of the quantized network's file in bytes.
+    pub int8_bytes: u64,
+    /// Times for one tile on this machine.
+    pub tile_times: Vec<TileTime>,
+    /// Shape of the timed tile, in the network's axis order.
+    pub tile_shape: Vec<usize>,
+    /// Error of each output on the held-out tiles.
+    pub outputs: Vec<OutputReport>,
+    /// Metric of the outputs' `agreement` with the float network: `dice` (of the thresholded maps) or `pearson`.
+    pub agreement_metric: String,
+    /// Number of tiles used for calibration.
+    pub calibration_tiles: usize,
+    /// Number of tiles on which errors were measured.
+    pub held_out_tiles: usize,
+    /// The chosen calibration method; absent for dynamic ranges.
+    pub method: Option<Method>,
+    /// Strength of the chosen channel equalization; absent if channels were not equalized.
+    pub equalized: Option<f64>,
+    /// All settings that were tried.
+    pub candidates: Vec<Candidate>,
+    /// Layers whose bias was corrected.
+    pub bias_corrected: Vec<String>,
+    /// Result of quantization-aware training; absent if it was not requested or not needed.
+    #[serde(default, rename = "taught")]
+    pub qat: Option<QatReport>,
+    /// Number of layers in int8.
+    pub quantized_layers: usize,
+    /// Layers kept in floats, with the reason.
+    pub left_float: Vec<FloatLayer>,
+    /// Share of the multiply-accumulates in floats.
+    pub float_share_of_work: f64,
+    /// Maximum allowed relative L2 error.
+    pub accuracy_budget: f64,
+    /// Whether the accuracy budget was met.
+    pub budget_met: bool,
+    /// Notes for the user.
+    pub notes: Vec<String>,
+    /// Wall time in seconds.
+    pub seconds: f64,
+}
+
+impl QuantizeJob {
+    /// Returns the report of a search; sizes and times are filled in later.
+    pub(crate) fn report(
+        &self,
+        package: &Package,
+        search: &Search<'_>,
+        found: &SearchResult,
+        notes: Vec<String>,
+    ) -> QuantizeReport {
+        let names = search.graph.outputs.iter().map(|id| search.graph.value(*id).name.clone());
+        let worst = found.errors.iter().map(|e| e.relative_l2).fold(0.0, f64::max);
+        let left: BTreeSet<&str> = found.left_float.iter().map(|l| l.name.as_str()).collect();
+        let all = quantize::quantizable_layers(&search.graph).layers;
+        QuantizeReport {
+            out: self.out.clone(),
+            name: package.name.clone(),
+            mode: self.mode,
+            float_bytes: 0,
+            int8_bytes: 0,
+            tile_times: Vec::new(),
+            tile_shape: Vec::new(),
+            outputs: names.zip(&found.errors).map(|(name, error)| OutputReport { name, error: *error }).collect(),
+            agreement_metric: match search.task {
+                ModelTask::Segmentation => "dice".to_owned(),
+                ModelTask::LabelFree => "pearson".to_owned(),
+            },
+            calibration_tiles: if self.mode == QuantizeMode::Dynamic { 0 } else { search.calibration.len() },
+            held_out_tiles: search.held_out.len(),
+            method: found.method,
+            equalized: found.equalized,
+            candidates: found.candidates.clone(),
+            bias_corrected: found.bias_corrected.clone(),
+            qat: found.qat.clone(),
+            quantized_layers: all.iter().filter(|l| !left.contains(l.name.as_str())).count(),
+            float_share_of_work: found.left_float.iter().fold(0.0, |sum, l| sum + l.share_of_work),
+            left_float: found.left_float.clone(),
+            accuracy_budget: self.accuracy_budget,
+            budget_met: worst <= self.accuracy_budget,
+            notes,
+            seconds: 0.0,
+        }
+    }
+}
