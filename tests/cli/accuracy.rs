@@ -10,6 +10,9 @@ const IGNORE_BELOW: &str = "150";
 /// F1 at IoU 0.5 and 0.7 that `nuclei` keeps on embryos 10 and 11.
 const MIN_F1: [f64; 2] = [0.90, 0.79];
 
+/// F1 at IoU 0.5 and 0.7 that `cells` keeps on four stacks of a gland.
+const MIN_CELLS_F1: [f64; 2] = [0.92, 0.79];
+
 /// A stack and its true labels.
 struct Pair {
     name: String,
@@ -34,6 +37,18 @@ fn embryos(data: &Path) -> Vec<Pair> {
 fn stardist(data: &Path) -> Vec<Pair> {
     let folder = data.join("nuclei_and_cells/stardist");
     vec![Pair { name: "img3d".to_owned(), raw: folder.join("img3d.tif"), labels: folder.join("mask3d.tif") }]
+}
+
+/// Four stacks of membrane-stained cells of a gland; no real image is in the training set of `cells`.
+fn gland(data: &Path) -> Vec<Pair> {
+    let folder = data.join("nuclei_and_cells/orzzet_gland");
+    let stems = ["2017-12-04_1a", "2017-12-04_3a", "2017-12-04_4a", "2019-01-15_2a"];
+    let pair = |stem: &str| Pair {
+        name: stem.to_owned(),
+        raw: folder.join(format!("{stem}_raw.tif")),
+        labels: folder.join(format!("{stem}_labels_clean.tif")),
+    };
+    stems.into_iter().map(pair).collect()
 }
 
 /// F1 at IoU 0.5 and 0.7 over the objects of all pairs, of predictions with no option but the model.
@@ -77,5 +92,17 @@ fn nuclei_is_more_accurate_than_the_filter_on_every_real_set() {
     for pairs in [embryos(&data), stardist(&data)] {
         let (network, filter) = (f1(&pairs, "nuclei", None), f1(&pairs, "nuclei-dog", None));
         assert!(network[0] > filter[0] && network[1] > filter[1], "{network:?}, the filter has {filter:?}");
+    }
+}
+
+#[test]
+fn cells_keeps_its_scores_on_real_tissue() {
+    let Some(data) = shared_data() else { return };
+    let pairs = gland(&data);
+    let int8 = f1(&pairs, "cells", None);
+    assert!(int8[0] >= MIN_CELLS_F1[0] && int8[1] >= MIN_CELLS_F1[1], "{int8:?}");
+    // One of the 284 cells is 0.004 of F1, and rounding turns some either way.
+    for (float, int8) in f1(&pairs, "cells", Some("f32")).into_iter().zip(int8) {
+        assert!(int8 >= float - 0.015, "int8 {int8}, float {float}");
     }
 }

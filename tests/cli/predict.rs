@@ -17,7 +17,7 @@ fn labels(fixture: &Fixture, name: &str) -> Vec<u32> {
 fn bundled_networks_run_without_fallbacks() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("14,80,96", 1);
-    for model in ["nuclei-dog", "nuclei", "labelfree-nuclei"] {
+    for model in ["nuclei-dog", "nuclei", "cells", "labelfree-nuclei"] {
         for precision in ["f32", "int8"] {
             if (model, precision) == ("nuclei-dog", "int8") {
                 continue;
