@@ -69,7 +69,7 @@ const CRATES: [(&str, &[&str]); 27] = [
             "volume",
         ],
     ),
-    ("worker", &["engine", "pipeline", "profile", "storage", "train", "volume"]),
+    ("worker", &["engine", "pipeline", "profile", "quantize", "storage", "train", "volume"]),
     (
         "ui",
         &[

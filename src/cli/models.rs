@@ -5,6 +5,7 @@ use super::{devices, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_graph::TensorData;
 use cytoscope_model_package::{Package, check_destination};
+use cytoscope_pipeline::packages::ImportJob;
 use cytoscope_pipeline::{find_model, packages};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
@@ -58,14 +59,13 @@ enum Format {
 
 impl Import {
     pub(crate) fn run(self) -> Outcome {
-        check_parent(&self.out)?;
         let context = progress::context(false, self.json, Recorder::totals_only());
-        let overwrite = Overwrite::from_force(self.force);
-        let report = packages::import(&context, &devices::discover(), &self.file, &self.out, overwrite)?;
+        let job = ImportJob { file: self.file, out: self.out, overwrite: Overwrite::from_force(self.force) };
+        let report = job.run(&context, &devices::discover())?;
         if self.json {
             return print_json(&report);
         }
-        print(&format!("wrote {}: {}", self.out.display(), report.name));
+        print(&format!("wrote {}: {}", job.out.display(), report.name));
         print(&format!("  self-test: {}", report.test));
         for e in &report.engines {
             let how = if e.agrees {

@@ -6,8 +6,7 @@ use clap::{Args, ValueEnum};
 use cytoscope_profile::{Recorder, bytes_text};
 use cytoscope_quantize::{ACCURACY_BUDGET, Candidate, QuantizeJob, QuantizeMode, QuantizeReport};
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::check_parent;
-use cytoscope_train::QatTrainer;
+use cytoscope_train::{QatLimitError, QatTrainer};
 use std::path::PathBuf;
 
 /// Options of `quantize`.
@@ -68,17 +67,14 @@ impl Quantize {
             Mode::Static => QuantizeMode::Static,
             Mode::Qat => QuantizeMode::Qat,
         };
-        if self.minutes.is_some_and(|m| !m.is_finite() || m <= 0.0) {
-            return Err(Failure::wrong_use("--minutes must be a number above 0"));
-        }
-        if (self.minutes.is_some() || self.steps.is_some()) && mode != QuantizeMode::Qat {
-            return Err(Failure::wrong_use(
-                "--minutes and --steps apply to --mode qat only: the other modes do not train",
-            ));
-        }
-        let mut trainer = QatTrainer { minutes: self.minutes, ..QatTrainer::default() };
-        trainer.steps = self.steps.unwrap_or(trainer.steps).max(1);
-        check_parent(&self.out)?;
+        let trainer = QatTrainer::limited(mode, self.minutes, self.steps).map_err(|error| {
+            Failure::wrong_use(match error {
+                QatLimitError::InvalidMinutes => "--minutes must be a number above 0",
+                QatLimitError::NoTraining => {
+                    "--minutes and --steps apply to --mode qat only: the other modes do not train"
+                }
+            })
+        })?;
         let context = progress::context(self.json_progress, false, Recorder::totals_only());
         let job = QuantizeJob {
             model: self.package,

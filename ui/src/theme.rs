@@ -169,6 +169,8 @@ fn style(visuals: Visuals) -> Style {
     style.spacing.item_spacing = egui::vec2(8.0, GAP);
     style.spacing.button_padding = egui::vec2(10.0, 5.0);
     style.spacing.interact_size.y = 24.0;
+    // Scroll bars do not cover what is at the right edge of a panel.
+    style.spacing.scroll.floating_allocated_width = 8.0;
     style.spacing.slider_width = 128.0;
     style.spacing.window_margin = Margin::same(14);
     style.spacing.menu_margin = Margin::same(8);

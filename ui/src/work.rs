@@ -591,7 +591,10 @@ impl Work {
                     JobResult::Train(report) => Some(Outcome::Trained { id, report }),
                     JobResult::TrainCheck(report) => Some(Outcome::TrainChecked { id, report }),
                     JobResult::TrainEstimate(estimate) => Some(Outcome::TrainEstimated { id, estimate }),
-                    JobResult::Convert { .. } | JobResult::Evaluate(_) => None,
+                    JobResult::Convert { .. }
+                    | JobResult::Evaluate(_)
+                    | JobResult::Quantize(_)
+                    | JobResult::Import(_) => None,
                 }
             }
             Reply::Failed { id, kind, sentence } => {

@@ -11,14 +11,27 @@ use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::{InheritedContent, Package, PackageBuilder, PackageError, Tolerance, check_destination};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::Replaced;
-use serde::Serialize;
+use cytoscope_storage::target::check_parent;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 pub use crate::package_test::{TestResult, network_inputs, network_test, test, test_inputs, test_outputs};
 
-/// Result of an import.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// Imports a model: writes it as a package of this program, after testing it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ImportJob {
+    /// Model to import: a bioimage.io folder or zip with ONNX weights, or an ONNX file.
+    pub file: PathBuf,
+    /// Package to write: a folder or a zip.
+    pub out: PathBuf,
+    /// Whether to replace something other than a package of this program at the output path.
+    #[serde(default)]
+    pub overwrite: Overwrite,
+}
+
+/// Result of an [`ImportJob`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ImportReport {
     /// Name of the package.
     pub name: String,
@@ -31,15 +44,15 @@ pub struct ImportReport {
     /// Size of the weights in bytes.
     pub weight_bytes: usize,
     /// Files of the package that were not taken over, with the reason.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
     /// Where an existing folder was moved to.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<PathBuf>,
 }
 
 /// Check of an engine with an imported network.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EngineCheck {
     /// The device.
     pub device: DeviceId,
@@ -51,47 +64,47 @@ pub struct EngineCheck {
     pub detail: String,
 }
 
-/// Reads a package or an ONNX file, runs its self-test, checks that the engines of this machine compute its network
-/// correctly, and writes it as a package.
-///
-/// # Errors
-/// [`JobError::Model`] if the model is malformed, has no ONNX weights, does not run, or no engine computes it
-/// correctly; [`JobError::Storage`] if `to` may not be written to.
-pub fn import(
-    context: &Context,
-    devices: &Devices,
-    from: &Path,
-    to: &Path,
-    overwrite: Overwrite,
-) -> Result<ImportReport, JobError> {
-    check_destination(to, &[from], overwrite)?;
-    let from_text = from.display().to_string();
-    let package = Package::open(from).map_err(|e| JobError::model(&*from_text, e))?;
-    context.check()?;
-    let run = package_test::run(&package)?;
-    let engines = check_engines(context, devices, &package, &run)?;
-    if let Some(first) = engines.first().filter(|_| engines.iter().all(|e| !e.agrees)) {
-        let problem = format!(
-            "no engine of this machine computes its network like the reference executor ({}: {}), so its results would be \
-             wrong; please report the model",
-            first.device, first.detail
-        );
-        return Err(JobError::model(&*from_text, problem));
+impl ImportJob {
+    /// Reads a package or an ONNX file, runs its self-test, checks that the engines of this machine compute its network
+    /// correctly, and writes it as a package.
+    ///
+    /// # Errors
+    /// [`JobError::Model`] if the model is malformed, has no ONNX weights, does not run, or no engine computes it
+    /// correctly; [`JobError::Storage`] if `out` may not be written to; [`JobError::Cancelled`]. No partly written files
+    /// are left.
+    pub fn run(&self, context: &Context, devices: &Devices) -> Result<ImportReport, JobError> {
+        let Self { file, out, overwrite } = self;
+        check_parent(out)?;
+        check_destination(out, &[file], *overwrite)?;
+        let file_text = file.display().to_string();
+        let package = Package::open(file).map_err(|e| JobError::model(&*file_text, e))?;
+        context.check()?;
+        let run = package_test::run(&package)?;
+        let engines = check_engines(context, devices, &package, &run)?;
+        if let Some(first) = engines.first().filter(|_| engines.iter().all(|e| !e.agrees)) {
+            let problem = format!(
+                "no engine of this machine computes its network like the reference executor ({}: {}), so its results \
+                 would be wrong; please report the model",
+                first.device, first.detail
+            );
+            return Err(JobError::model(&*file_text, problem));
+        }
+        context.check()?;
+        let carried_over = carried(&package);
+        let replaced = write_with(&builder(&package, run.inputs, run.outputs), &carried_over.carried, out, *overwrite)?;
+        Ok(ImportReport {
+            name: package.name.clone(),
+            test: run.result.to_string(),
+            engines,
+            nodes: package.graph.nodes.len(),
+            weight_bytes: package.graph.initializer_bytes(),
+            left_out: carried_over.left_out,
+            moved_to: match replaced {
+                Replaced::MovedTo(path) => Some(path),
+                _ => None,
+            },
+        })
     }
-    let carried_over = carried(&package);
-    let replaced = write_with(&builder(&package, run.inputs, run.outputs), &carried_over.carried, to, overwrite)?;
-    Ok(ImportReport {
-        name: package.name.clone(),
-        test: run.result.to_string(),
-        engines,
-        nodes: package.graph.nodes.len(),
-        weight_bytes: package.graph.initializer_bytes(),
-        left_out: carried_over.left_out,
-        moved_to: match replaced {
-            Replaced::MovedTo(path) => Some(path),
-            _ => None,
-        },
-    })
 }
 
 /// Runs a network on every engine that `--device auto` may choose.

@@ -11,6 +11,7 @@ use cytoscope_model_package::{Package, Processing, check_destination};
 use cytoscope_passes::quantize;
 use cytoscope_pipeline::{Context, JobError, Model, find_model};
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::target::check_parent;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -86,6 +87,7 @@ impl QuantizeJob {
         trainer: Option<&dyn QuantizationAwareTraining>,
     ) -> Result<QuantizeReport, JobError> {
         let start = Instant::now();
+        check_parent(&self.out)?;
         self.check_options(trainer.is_some())?;
         let path = find_model(&self.model)?;
         let inputs: Vec<&Path> = self.calibrate.iter().chain([&path]).map(PathBuf::as_path).collect();

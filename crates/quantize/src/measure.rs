@@ -2,18 +2,25 @@
 
 use cytoscope_graph::Tensor;
 use cytoscope_pipeline::ModelTask;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Difference of an output, quantized against float, over all held-out tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OutputError {
-    /// ‖quantized − float‖₂ / ‖float‖₂
+    /// ‖quantized − float‖₂ / ‖float‖₂; infinite if the quantized output is not finite.
+    #[serde(deserialize_with = "error_value")]
     pub relative_l2: f64,
-    /// Largest |quantized − float|.
+    /// Largest |quantized − float|; infinite if the quantized output is not finite.
+    #[serde(deserialize_with = "error_value")]
     pub max_abs: f64,
     /// Agreement in the metric of the task: Dice of the thresholded maps for segmentation, Pearson correlation for a
     /// stain.
     pub agreement: f64,
+}
+
+/// Reads an error. An infinite one is `null` in JSON.
+pub(crate) fn error_value<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
 
 /// Accumulates the sums for [`OutputError`], tile by tile.
@@ -65,5 +72,19 @@ impl Comparison {
             }
         };
         OutputError { relative_l2, max_abs: self.max_abs, agreement }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn infinite_errors_survive_serialization() {
+        let error = OutputError { relative_l2: f64::INFINITY, max_abs: f64::INFINITY, agreement: 0.5 };
+        let text = serde_json::to_string(&error).unwrap();
+        assert_eq!(serde_json::from_str::<OutputError>(&text).unwrap(), error, "{text}");
+        assert!(serde_json::from_str::<OutputError>(r#"{"max_abs": 0.5, "agreement": 0.5}"#).is_err());
     }
 }

@@ -1,5 +1,6 @@
 //! Interface for quantization-aware training; the caller provides the trainer, which lives in a higher crate.
 
+use crate::measure::error_value;
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::{Context, JobError};
 use serde::{Deserialize, Serialize};
@@ -45,8 +46,10 @@ pub struct QatReport {
     /// Number of training steps.
     pub steps: u64,
     /// Relative L2 error of the worst output before training, with every layer in int8.
+    #[serde(deserialize_with = "error_value")]
     pub before: f64,
     /// The same after training.
+    #[serde(deserialize_with = "error_value")]
     pub after: f64,
     /// Wall time in seconds.
     pub seconds: f64,

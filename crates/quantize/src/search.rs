@@ -1,7 +1,7 @@
 //! Search for the quantization settings with the smallest error on held-out tiles.
 
 use crate::histogram::{Histogram, Method};
-use crate::measure::{Comparison, OutputError};
+use crate::measure::{Comparison, OutputError, error_value};
 use crate::observe::{Observed, Runner, observe};
 use crate::qat::{QatReport, QatTask, QuantizationAwareTraining};
 use crate::{QuantizeMode, QuantizeStage, bias};
@@ -23,6 +23,7 @@ pub struct Candidate {
     /// equalization.
     pub equalized: Option<f64>,
     /// Relative L2 error of the worst output.
+    #[serde(deserialize_with = "error_value")]
     pub relative_l2: f64,
 }
 

@@ -49,5 +49,5 @@ pub use estimate::{Estimate, EstimateJob};
 pub use event::{TrainEvent, TrainSink, TrainingPlan};
 pub use history::{History, StepPoint, ValidationPoint};
 pub use job::{ChosenNetwork, Quantized, TrainJob, TrainReport};
-pub use qat::QatTrainer;
+pub use qat::{QatLimitError, QatTrainer};
 pub use validator::{PairScore, Scores};

@@ -8,8 +8,9 @@ use cytoscope_graph::{Graph, Loss, LossKind, LossTerm, Optimizer, Tensor};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_profile::Recorder;
-use cytoscope_quantize::{QatOutcome, QatTask, QuantizationAwareTraining};
+use cytoscope_quantize::{QatOutcome, QatTask, QuantizationAwareTraining, QuantizeMode};
 use std::time::{Duration, Instant};
+use thiserror::Error;
 
 /// Quantization-aware training towards the float network's outputs on tiles, so that no labels are needed. Only int8
 /// weights are trained, in units of quantization steps and with a straight-through estimator for rounding; scales and
@@ -29,6 +30,23 @@ pub struct QatTrainer {
 impl Default for QatTrainer {
     fn default() -> Self {
         Self { steps: 240, minutes: None, rate: 0.004, threads: 0 }
+    }
+}
+
+/// Limits of quantization-aware training that cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum QatLimitError {
+    /// The minutes are not a number above 0.
+    #[error("minutes must be a number above 0")]
+    InvalidMinutes,
+    /// Limits were given for a mode that does not train.
+    #[error("minutes and steps apply to mode qat only: the other modes do not train")]
+    NoTraining,
+}
+
+impl From<QatLimitError> for JobError {
+    fn from(error: QatLimitError) -> Self {
+        Self::WrongUse(error.to_string())
     }
 }
 
@@ -54,6 +72,22 @@ fn loss(channels: usize, mean_square: f64) -> Loss {
 }
 
 impl QatTrainer {
+    /// Returns a trainer for a quantization of this mode, with at most so many minutes and steps (at least one); by
+    /// default, the steps of [`QatTrainer::default`] and no limit in minutes.
+    ///
+    /// # Errors
+    /// [`QatLimitError`] if a limit is invalid, or is given for a mode that does not train.
+    pub fn limited(mode: QuantizeMode, minutes: Option<f64>, steps: Option<u64>) -> Result<Self, QatLimitError> {
+        if minutes.is_some_and(|m| !m.is_finite() || m <= 0.0) {
+            return Err(QatLimitError::InvalidMinutes);
+        }
+        if (minutes.is_some() || steps.is_some()) && mode != QuantizeMode::Qat {
+            return Err(QatLimitError::NoTraining);
+        }
+        let default = Self::default();
+        Ok(Self { steps: steps.unwrap_or(default.steps).max(1), minutes, ..default })
+    }
+
     fn stepper(
         &self,
         graph: Graph,
@@ -119,7 +153,8 @@ impl QuantizationAwareTraining for QatTrainer {
         }
         let weight = Tensor::new(one.clone(), vec![1.0f32; one.iter().product()]).map_err(&bad)?;
         let schedule = Schedule { peak: self.rate, warm_up: 0.05, decay: Decay::Cosine { end: 0.02 } };
-        let limit = self.minutes.map(|m| Duration::from_secs_f64((m * 60.0).max(1.0)));
+        // More minutes than a duration can express are no limit.
+        let limit = self.minutes.and_then(|m| Duration::try_from_secs_f64((m * 60.0).max(1.0)).ok());
         let mut best = QatOutcome { graph: task.quantized.clone(), error: task.before, steps: 0 };
         let mut meter = context.meter("qat", self.steps, "steps");
         let mut taken = 0;
@@ -167,4 +202,25 @@ fn stride(count: u64) -> u64 {
         a
     };
     (count * 5 / 8..count).find(|s| *s > 0 && gcd(*s, count) == 1).unwrap_or(1)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_apply_to_quantization_aware_training_only() {
+        let trainer = QatTrainer::limited(QuantizeMode::Qat, Some(2.0), Some(0)).unwrap();
+        assert_eq!((trainer.minutes, trainer.steps), (Some(2.0), 1));
+        assert_eq!(QatTrainer::limited(QuantizeMode::Static, None, None), Ok(QatTrainer::default()));
+        for minutes in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let refused = QatTrainer::limited(QuantizeMode::Qat, Some(minutes), None);
+            assert_eq!(refused, Err(QatLimitError::InvalidMinutes));
+        }
+        for (minutes, steps) in [(Some(1.0), None), (None, Some(9))] {
+            let refused = QatTrainer::limited(QuantizeMode::Static, minutes, steps);
+            assert_eq!(refused, Err(QatLimitError::NoTraining));
+        }
+    }
 }

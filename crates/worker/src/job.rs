@@ -2,10 +2,12 @@
 
 use super::JobId;
 use cytoscope_engine::{DeviceId, DeviceRequest};
+use cytoscope_pipeline::packages::{ImportJob, ImportReport};
 use cytoscope_pipeline::{
     ConvertJob, DiameterJob, EvaluateJob, EvaluateReport, MeasureJob, MeasureReport, ObjectDiameter, PredictJob,
     PredictOutcome, SegmentJob, SegmentReport,
 };
+use cytoscope_quantize::{QuantizeJob, QuantizeReport};
 use cytoscope_train::{CheckJob, CheckReport, Estimate, EstimateJob, TrainJob, TrainReport};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -50,6 +52,19 @@ pub enum Job {
     TrainCheck(CheckJob),
     /// Measures time and memory of a few training steps ([`JobResult::TrainEstimate`]).
     TrainEstimate(EstimateJob),
+    /// Quantizes a model to 8-bit integers ([`JobResult::Quantize`]).
+    Quantize {
+        /// The job.
+        quantization: QuantizeJob,
+        /// Maximum minutes of quantization-aware training.
+        #[serde(default)]
+        minutes: Option<f64>,
+        /// Maximum steps of quantization-aware training, one tile per step.
+        #[serde(default)]
+        steps: Option<u64>,
+    },
+    /// Imports a model as a package ([`JobResult::Import`]).
+    Import(ImportJob),
 }
 
 impl Job {
@@ -63,6 +78,8 @@ impl Job {
             Self::Measure(job) => vec![folder_of(&job.table)],
             Self::Convert(job) => vec![folder_of(&job.output)],
             Self::Train(job) => vec![folder_of(&job.out), job.folder()],
+            Self::Quantize { quantization, .. } => vec![folder_of(&quantization.out)],
+            Self::Import(job) => vec![folder_of(&job.out)],
             Self::Evaluate(_) | Self::ObjectDiameter(_) | Self::TrainCheck(_) | Self::TrainEstimate(_) => Vec::new(),
         }
     }
@@ -78,7 +95,14 @@ impl Job {
                 DeviceRequest::Auto => CPU,
                 DeviceRequest::Device(_) => *device,
             },
-            Self::Segment { .. } | Self::Measure(_) | Self::Convert(_) | Self::Evaluate(_) | Self::TrainCheck(_) => CPU,
+            // The network is checked on every device.
+            Self::Import(_) => DeviceRequest::Auto,
+            Self::Segment { .. }
+            | Self::Measure(_)
+            | Self::Convert(_)
+            | Self::Evaluate(_)
+            | Self::TrainCheck(_)
+            | Self::Quantize { .. } => CPU,
         }
     }
 }
@@ -113,6 +137,10 @@ pub enum JobResult {
     TrainCheck(Box<CheckReport>),
     /// Result of [`Job::TrainEstimate`].
     TrainEstimate(Estimate),
+    /// Result of [`Job::Quantize`].
+    Quantize(Box<QuantizeReport>),
+    /// Result of [`Job::Import`].
+    Import(ImportReport),
 }
 
 #[cfg(test)]
@@ -133,6 +161,10 @@ mod tests {
         assert_eq!(read(convert).output_folders(), [PathBuf::from(".")]);
         let segment = json!({"segment": {"segmentation": {"map": "m.tif", "labels": "/l/l.tif", "table": "/t/t.csv"}}});
         assert_eq!(read(segment).output_folders(), ["/l", "/t"].map(PathBuf::from));
+        let quantization = json!({"model": "m", "out": "/q/m.zip", "mode": "dynamic", "accuracy_budget": 0.02});
+        assert_eq!(read(json!({"quantize": {"quantization": quantization}})).output_folders(), [PathBuf::from("/q")]);
+        let import = json!({"import": {"file": "m.onnx", "out": "/models/m"}});
+        assert_eq!(read(import).output_folders(), [PathBuf::from("/models")]);
         let check = json!({"train_check": {"task": "segmentation", "data": "d"}});
         assert!(read(check).output_folders().is_empty());
     }
@@ -148,5 +180,6 @@ mod tests {
         train["device"] = "cuda:0".into();
         assert!(![cpu, DeviceRequest::Auto].contains(&read(json!({"train": train})).device()));
         assert_eq!(read(json!({"convert": {"input": "a.tif", "output": "a.npy"}})).device(), cpu);
+        assert_eq!(read(json!({"import": {"file": "m.onnx", "out": "m"}})).device(), DeviceRequest::Auto);
     }
 }

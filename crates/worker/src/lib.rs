@@ -11,7 +11,7 @@
 //! results. The client removes what a killed process left; if the client was killed, too, the next worker does.
 //!
 //! The crate owns the messages and how they are passed on. The jobs ([`Job`]), their results ([`JobResult`]) and their
-//! events are those of [`cytoscope_pipeline`] and [`cytoscope_train`].
+//! events are those of [`cytoscope_pipeline`], [`cytoscope_quantize`] and [`cytoscope_train`].
 //!
 //! Errors are reported as messages, not returned: an invalid line ([`ProtocolError`]) as [`Reply::Fault`], or as
 //! [`Reply::Failed`] if it would have started a job; a failed job as [`Reply::Failed`], a dead process as

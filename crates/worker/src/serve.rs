@@ -14,7 +14,7 @@ use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{LiveSink, panic_text};
 use cytoscope_pipeline::{CancelToken, Context, Event, JobError, JobErrorKind, cards};
 use cytoscope_profile::Recorder;
-use cytoscope_train::TrainEvent;
+use cytoscope_train::{QatTrainer, TrainEvent};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -269,9 +269,13 @@ impl ServeShared {
             let gpu = devices.list().iter().any(|d| d.usable && d.id != DeviceId::Cpu);
             let operators = match job {
                 Job::Predict { operators, .. } => *operators || !gpu,
-                Job::Segment { .. } | Job::Measure(_) | Job::Convert(_) | Job::Evaluate(_) => true,
+                Job::Segment { .. } | Job::Measure(_) | Job::Convert(_) | Job::Evaluate(_) | Job::Import(_) => true,
                 // Spans of operators are not useful for jobs that run for hours.
-                Job::ObjectDiameter(_) | Job::Train(_) | Job::TrainCheck(_) | Job::TrainEstimate(_) => false,
+                Job::ObjectDiameter(_)
+                | Job::Train(_)
+                | Job::TrainCheck(_)
+                | Job::TrainEstimate(_)
+                | Job::Quantize { .. } => false,
             };
             let recorder = if operators { Recorder::new() } else { Recorder::without_operators() };
             let folder = self.folder.path().to_owned();
@@ -344,6 +348,11 @@ impl ServeShared {
             }
             Job::TrainCheck(job) => Ok(JobResult::TrainCheck(Box::new(job.run(context)?))),
             Job::TrainEstimate(job) => Ok(JobResult::TrainEstimate(job.run(context, devices)?)),
+            Job::Quantize { quantization, minutes, steps } => {
+                let trainer = QatTrainer::limited(quantization.mode, *minutes, *steps)?;
+                Ok(JobResult::Quantize(Box::new(quantization.run_with(context, Some(&trainer))?)))
+            }
+            Job::Import(job) => Ok(JobResult::Import(job.run(context, devices)?)),
         }
     }
 

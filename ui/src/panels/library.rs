@@ -143,7 +143,11 @@ pub(crate) fn named_slider(
     name: &str,
     logarithmic: bool,
 ) -> bool {
-    ui.add(egui::Slider::new(value, range).logarithmic(logarithmic).text(name)).changed()
+    // `max_decimals` would round the value itself, and with it settings that a model has chosen.
+    let shown = |value: f64, decimals: std::ops::RangeInclusive<usize>| {
+        egui::emath::format_with_decimals_in_range(value, (*decimals.start()).min(2)..=(*decimals.end()).min(2))
+    };
+    ui.add(egui::Slider::new(value, range).logarithmic(logarithmic).custom_formatter(shown).text(name)).changed()
 }
 
 fn color_menu(ui: &mut Ui, display: &mut Intensity) {

@@ -71,6 +71,8 @@ const Z_EDGES: [usize; 7] = [256, 192, 128, 96, 64, 48, 32];
 const GAUSSIAN_EDGE: usize = 192;
 /// Bytes of a session up to which only the work counts if no memory budget is given: see [`memory_cost`].
 const SESSION_BYTES: u64 = 192 << 20;
+/// Maximum bytes of a session if no memory budget is given.
+const MAX_SESSION_BYTES: u64 = 1 << 30;
 /// Bytes that the process holds before any volume is read.
 const BASE_BYTES: u64 = 48 << 20;
 
@@ -279,9 +281,10 @@ impl<'a> Planner<'a> {
         let (arena, weights) = (smallest.session.report().arena_bytes, smallest.session.report().weight_bytes);
         let per_voxel = arena as f64 / small.iter().product::<usize>() as f64;
         let estimate = |tile: &[usize; 3]| (per_voxel * tile.iter().product::<usize>() as f64) as u64 + weights;
+        let cap = if is_given { budget_bytes / 2 } else { (budget_bytes / 2).min(MAX_SESSION_BYTES) };
         let fits = |tile: &[usize; 3]| {
             let session_bytes = estimate(tile);
-            session_bytes <= budget_bytes / 2 && self.peak(*tile, session_bytes) <= budget_bytes
+            session_bytes <= cap && self.peak(*tile, session_bytes) <= budget_bytes
         };
         let cost = |tile: &[usize; 3]| self.work(tile) * if is_given { 1.0 } else { memory_cost(estimate(tile)) };
         let planned = match self.candidates().into_iter().filter(fits).min_by(|a, b| cost(a).total_cmp(&cost(b))) {
@@ -353,8 +356,8 @@ impl<'a> Planner<'a> {
 }
 
 /// The factor by which the memory of a session makes a plan less attractive, if no memory budget is given: 1 up to
-/// [`SESSION_BYTES`], and above it the fourth root of the ratio, so that a session twice as large has to save 16 % of
-/// the work. Networks with a wide receptive field compute most voxels of a small tile several times.
+/// [`SESSION_BYTES`], and above it the square root of the ratio, so that a session four times as large has to halve the
+/// work. Networks with a wide receptive field compute most voxels of a small tile several times.
 fn memory_cost(session_bytes: u64) -> f64 {
-    (session_bytes as f64 / SESSION_BYTES as f64).max(1.0).powf(0.25)
+    (session_bytes as f64 / SESSION_BYTES as f64).max(1.0).sqrt()
 }
