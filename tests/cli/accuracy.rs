@@ -106,3 +106,50 @@ fn cells_keeps_its_scores_on_real_tissue() {
         assert!(int8 >= float - 0.015, "int8 {int8}, float {float}");
     }
 }
+
+/// Pearson correlation of predicted and simulated stains, over all voxels of a stack; mean of the stacks in a folder.
+fn mean_pearson(fixture: &Fixture, folder: &str, precision: &str) -> f64 {
+    let ending = "_raw.tif";
+    let stems: Vec<String> =
+        fixture.names(folder).iter().filter_map(|name| name.strip_suffix(ending).map(str::to_owned)).collect();
+    let out = format!("{folder}-{precision}");
+    let files: Vec<String> = stems.iter().map(|stem| format!("{folder}/{stem}{ending}")).collect();
+    let mut arguments = vec!["predict", "--model", "labelfree-nuclei", "--device", "cpu", "--outputs", "maps"];
+    arguments.extend(["--precision", precision, "--out", &out]);
+    arguments.extend(files.iter().map(String::as_str));
+    fixture.run(&arguments).ok();
+    let correlations = stems.iter().map(|stem| {
+        let names = [format!("{out}/{stem}_raw_prediction.tif"), format!("{folder}/{stem}_target.tif")];
+        let [a, b] = names.map(|name| fixture.image(&name).samples().to_f32());
+        pearson(&a, &b)
+    });
+    correlations.sum::<f64>() / stems.len() as f64
+}
+
+fn pearson(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let mean = |v: &[f32]| v.iter().map(|&x| f64::from(x)).sum::<f64>() / v.len() as f64;
+    let (mean_a, mean_b) = (mean(a), mean(b));
+    let mut sums = [0.0; 3];
+    for (&x, &y) in a.iter().zip(b) {
+        let (x, y) = (f64::from(x) - mean_a, f64::from(y) - mean_b);
+        for (sum, product) in sums.iter_mut().zip([x * y, x * x, y * y]) {
+            *sum += product;
+        }
+    }
+    sums[0] / (sums[1] * sums[2]).sqrt()
+}
+
+#[test]
+fn predicted_stains_of_unseen_simulated_stacks_correlate_with_the_simulated_ones() {
+    let fixture = Fixture::new();
+    for seed in ["901", "902"] {
+        fixture.run(&["simulate", "--kind", "labelfree", "--seed", seed, "--out", "default"]).ok();
+    }
+    let varied = ["simulate", "--kind", "labelfree", "--varied", "--count", "4", "--shape", "48,128,128"];
+    fixture.run(&[&varied[..], &["--seed", "7700", "--out", "varied"]].concat()).ok();
+    for (folder, minimum) in [("default", 0.95), ("varied", 0.92)] {
+        let [int8, float] = ["int8", "f32"].map(|precision| mean_pearson(&fixture, folder, precision));
+        assert!(int8 >= minimum && int8 >= float - 0.005, "{folder}: int8 {int8}, float {float}");
+    }
+}
