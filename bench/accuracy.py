@@ -62,8 +62,8 @@ def diameter(labels, size):
     return float(np.median((6 / np.pi * voxels[objects] * size.prod()) ** (1 / 3)))
 
 
-def predict(model, files, out, extra):
-    command = [str(PROGRAM), "predict", *map(str, files), "--model", model, "--out", str(out), "--outputs", "labels", "--json"]
+def predict(binary, model, files, out, extra):
+    command = [str(binary), "predict", *map(str, files), "--model", model, "--out", str(out), "--outputs", "labels", "--json"]
     done = subprocess.run(command + extra, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
@@ -82,6 +82,7 @@ def main():
     parser.add_argument("--diameter", default="auto")
     parser.add_argument("--match", default="")
     parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--binary", type=Path, default=PROGRAM)
     parser.add_argument("--ignore-below", type=int, default=150)
     parser.add_argument("--each", action="store_true", help="print every stack")
     options = parser.parse_args()
@@ -95,9 +96,9 @@ def main():
                     reports = []
                     for f in files:
                         true = diameter(tifffile.imread(str(f).replace("_raw", "_labels")), voxel(f))
-                        reports += predict(model, [f], out, ["--diameter", f"{true:.3f}"])
+                        reports += predict(options.binary, model, [f], out, ["--diameter", f"{true:.3f}"])
                 else:
-                    reports = predict(model, files, out, ["--diameter", options.diameter] if options.diameter != "auto" else [])
+                    reports = predict(options.binary, model, files, out, ["--diameter", options.diameter] if options.diameter != "auto" else [])
                 sums = np.zeros((4, 3))
                 for f, report in zip(files, reports):
                     truth = tifffile.imread(str(f).replace("_raw.tif", "_labels.tif"))

@@ -1,7 +1,6 @@
 //! Checkpoints of training runs: a JSON file and tensors, as `train --resume` reads them. No panic, bounded memory.
 //!
-//! The first half of the input (up to a zero byte) is `training.json`, the rest the tensors file that it names. Real
-//! checkpoints make good seeds (`fuzz/corpus/checkpoint`).
+//! The first half of the input (up to a zero byte) is `training.json`, the rest the tensors file that it names.
 #![no_main]
 use cytoscope_train::check_checkpoint;
 use libfuzzer_sys::fuzz_target;

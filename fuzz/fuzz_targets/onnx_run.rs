@@ -1,7 +1,7 @@
 //! Reads bytes as an ONNX file, compiles and runs the network for small inputs, and compares it with the reference
 //! executor if it is smooth, so that rounding errors stay small.
 //!
-//! `cargo fuzz run onnx_run -- -rss_limit_mb=2048 -timeout=20`; small models make good seeds (`fuzz/corpus/onnx_run`).
+//! `cargo fuzz run onnx_run -- -rss_limit_mb=2048 -timeout=20`
 #![no_main]
 
 #[path = "../../crates/engine-cpu/tests/common/agreement.rs"]

@@ -3,7 +3,7 @@
 //!
 //! The input is the files of the package, each as its length (16 bits) and its bytes, with the names below.
 #![no_main]
-use cytoscope_graph::package::Package;
+use cytoscope_model_package::Package;
 use libfuzzer_sys::fuzz_target;
 use std::path::PathBuf;
 use std::sync::OnceLock;

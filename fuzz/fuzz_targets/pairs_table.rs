@@ -1,7 +1,7 @@
 //! Tables of training pairs (CSV), for both tasks, beside two files that exist. No panic, bounded memory, and every pair
 //! that is found exists.
 #![no_main]
-use cytoscope_samples::{Task, find_pairs};
+use cytoscope_samples::{TrainingTask, find_pairs};
 use libfuzzer_sys::fuzz_target;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -22,7 +22,7 @@ fn folder() -> &'static PathBuf {
 fuzz_target!(|data: &[u8]| {
     let table = folder().join("pairs.csv");
     std::fs::write(&table, data).expect("writing the table");
-    for task in [Task::Segmentation, Task::LabelFree] {
+    for task in [TrainingTask::Segmentation, TrainingTask::LabelFree] {
         match find_pairs(&table, task) {
             Ok(dataset) => {
                 for pair in &dataset.pairs {

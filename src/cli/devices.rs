@@ -26,7 +26,10 @@ pub(crate) struct ProbeDevice {
 pub(crate) fn discover() -> Devices {
     match std::env::current_exe() {
         Ok(program) => Devices::discover(&program),
-        Err(_) => Devices::cpu_only(),
+        Err(error) => {
+            tracing::warn!("GPUs are not looked for, because the path of this program is unknown: {error}");
+            Devices::cpu_only()
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::failure::{Failure, Outcome};
 use super::{devices, print, print_json, progress};
 use clap::{Args, ValueEnum};
-use cytoscope_graph::TensorData;
+use cytoscope_graph::{Graph, TensorData};
 use cytoscope_model_package::{Package, check_destination};
 use cytoscope_pipeline::packages::ImportJob;
 use cytoscope_pipeline::{find_model, packages};
@@ -109,26 +109,44 @@ impl Export {
                 // For a quantized package, the float network's weights; the int8 weights and scales if it has no float
                 // network.
                 let graph = package.float_graph.as_ref().unwrap_or(&package.graph);
-                let named = graph.initializers.iter().filter_map(|(id, tensor)| {
-                    let (dtype, bytes): (_, Vec<u8>) = match tensor.data() {
-                        TensorData::F32(values) => (Dtype::F32, values.iter().flat_map(|v| v.to_le_bytes()).collect()),
-                        TensorData::I8(values) => (Dtype::I8, values.iter().flat_map(|v| v.to_le_bytes()).collect()),
-                        TensorData::U8(values) => (Dtype::U8, values.clone()),
-                        _ => return None,
-                    };
-                    Some((graph.value(*id).name.clone(), dtype, tensor.shape().to_vec(), bytes))
-                });
-                let owned: Vec<_> = named.collect();
-                let views = owned.iter().map(|(name, dtype, shape, bytes)| {
-                    let view = safetensors::tensor::TensorView::new(*dtype, shape.clone(), bytes);
-                    view.map(|v| (name.clone(), v)).map_err(|e| Failure::other(format!("{name}: {e}")))
-                });
-                let views = views.collect::<Result<Vec<_>, _>>()?;
-                let bytes = safetensors::serialize(views, None).map_err(|e| Failure::other(e.to_string()))?;
+                let bytes = safetensors_of(graph)?;
                 cytoscope_storage::write::atomic_write(&self.out, &bytes)?;
             }
         }
         print(&format!("wrote {}", self.out.display()));
         Ok(())
     }
+}
+
+/// Returns the weights of a network as a safetensors file. Constants of 64-bit integers and of bools are arguments of
+/// operators, such as axes and shapes, and are left out.
+fn safetensors_of(graph: &Graph) -> Result<Vec<u8>, Failure> {
+    macro_rules! stored {
+        ($dtype:ident, $values:expr) => {
+            (Dtype::$dtype, $values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
+        };
+    }
+    let mut weights = Vec::new();
+    for (id, tensor) in &graph.initializers {
+        let (dtype, bytes) = match tensor.data() {
+            TensorData::F32(values) => stored!(F32, values),
+            TensorData::F64(values) => stored!(F64, values),
+            TensorData::F16(values) => stored!(F16, values),
+            TensorData::BF16(values) => stored!(BF16, values),
+            TensorData::I8(values) => stored!(I8, values),
+            TensorData::U8(values) => stored!(U8, values),
+            TensorData::I16(values) => stored!(I16, values),
+            TensorData::U16(values) => stored!(U16, values),
+            TensorData::I32(values) => stored!(I32, values),
+            TensorData::U32(values) => stored!(U32, values),
+            TensorData::I64(_) | TensorData::U64(_) | TensorData::Bool(_) => continue,
+        };
+        weights.push((graph.value(*id).name.clone(), dtype, tensor.shape().to_vec(), bytes));
+    }
+    let views = weights.iter().map(|(name, dtype, shape, bytes)| {
+        let view = safetensors::tensor::TensorView::new(*dtype, shape.clone(), bytes);
+        view.map(|v| (name.clone(), v)).map_err(|e| Failure::other(format!("{name}: {e}")))
+    });
+    let views = views.collect::<Result<Vec<_>, _>>()?;
+    safetensors::serialize(views, None).map_err(|e| Failure::other(e.to_string()))
 }

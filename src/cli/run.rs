@@ -4,10 +4,10 @@ use super::failure::{Failure, Outcome};
 use super::{devices, parse_threads, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cpu_time::ProcessTime;
-use cytoscope_engine::{CompileOptions, DeviceId, Engine, Precision};
+use cytoscope_engine::{CompileOptions, CompileReport, DeviceId, Engine, Precision, Session};
 use cytoscope_engine_cpu::{CpuEngine, ReferenceEngine};
 use cytoscope_graph::{Graph, GraphError, GraphLimits, Tensor, ValueId, npy};
-use cytoscope_pipeline::with_name;
+use cytoscope_pipeline::{Context, with_name};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::refusal;
@@ -68,30 +68,8 @@ impl RunCommand {
         if self.repeat == 0 || self.repeat > MAX_REPEAT {
             return Err(Failure::wrong_use(format!("--repeat must be between 1 and {MAX_REPEAT}")));
         }
-        let graph = cytoscope_onnx::load(&self.model, &GraphLimits::default()).map_err(|e| {
-            let sentence = with_name(&self.model.display().to_string(), &e.to_string());
-            match &e {
-                GraphError::Io { source, .. } if source.kind() != ErrorKind::NotFound && refusal(source).is_none() => {
-                    Failure::other(sentence)
-                }
-                _ => Failure::bad_input(sentence),
-            }
-        })?;
-        let outputs_to = assign(&graph, &graph.outputs, &self.outputs, "output")?;
-        let overwrite = Overwrite::from_force(self.force);
-        let given = assign(&graph, &graph.inputs, &self.inputs, "input")?;
-        let read: Vec<PathBuf> = given.into_iter().flatten().chain([self.model.clone()]).collect();
-        let read: Vec<&Path> = read.iter().map(PathBuf::as_path).collect();
-        let mut written = BTreeSet::new();
-        for path in outputs_to.iter().flatten().chain(&self.trace) {
-            check_file(path, &read, overwrite)?;
-            if !written.insert(resolved(path)) {
-                return Err(Failure::wrong_use(format!(
-                    "{}: two outputs have the same file; give each its own",
-                    path.display()
-                )));
-            }
-        }
+        let graph = self.load()?;
+        let outputs_to = self.output_files(&graph)?;
         let inputs = self.read_inputs(&graph)?;
         let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
         let engine: Box<dyn Engine> = match self.engine {
@@ -112,17 +90,7 @@ impl RunCommand {
         let compile_start = Instant::now();
         let mut session = engine.compile(&graph, &shapes, &options)?;
         let compile_ms = compile_start.elapsed().as_secs_f64() * 1e3;
-        let first = Instant::now();
-        let mut outputs = session.run(&inputs)?;
-        let first_run_ms = first.elapsed().as_secs_f64() * 1e3;
-        let (mut wall, mut cpu) = (Vec::with_capacity(self.repeat), Vec::with_capacity(self.repeat));
-        for _ in 0..self.repeat {
-            context.check()?;
-            let (start, cpu_start) = (Instant::now(), ProcessTime::now());
-            outputs = session.run(&inputs)?;
-            wall.push(start.elapsed().as_secs_f64() * 1e3);
-            cpu.push(cpu_start.elapsed().as_secs_f64() * 1e3);
-        }
+        let (outputs, times) = self.time_runs(&context, session.as_mut(), &inputs, compile_ms)?;
         for (tensor, path) in outputs.iter().zip(outputs_to) {
             context.check()?;
             if let Some(path) = path {
@@ -133,18 +101,83 @@ impl RunCommand {
             let text = serde_json::to_vec(&recorder.chrome_trace()).map_err(|e| Failure::other(e.to_string()))?;
             cytoscope_storage::write::atomic_write(path, &text)?;
         }
+        self.print_report(&graph, engine.as_ref(), session.report(), &outputs, times)
+    }
+
+    /// Loads the model; a model that cannot be read or is invalid is bad input.
+    fn load(&self) -> Result<Graph, Failure> {
+        cytoscope_onnx::load(&self.model, &GraphLimits::default()).map_err(|e| {
+            let sentence = with_name(&self.model.display().to_string(), &e.to_string());
+            match &e {
+                GraphError::Io { source, .. } if source.kind() != ErrorKind::NotFound && refusal(source).is_none() => {
+                    Failure::other(sentence)
+                }
+                _ => Failure::bad_input(sentence),
+            }
+        })
+    }
+
+    /// Returns the file of each output, after checking that all files may be written.
+    fn output_files(&self, graph: &Graph) -> Result<Vec<Option<PathBuf>>, Failure> {
+        let outputs_to = assign(graph, &graph.outputs, &self.outputs, "output")?;
+        let overwrite = Overwrite::from_force(self.force);
+        let given = assign(graph, &graph.inputs, &self.inputs, "input")?;
+        let read: Vec<PathBuf> = given.into_iter().flatten().chain([self.model.clone()]).collect();
+        let read: Vec<&Path> = read.iter().map(PathBuf::as_path).collect();
+        let mut written = BTreeSet::new();
+        for path in outputs_to.iter().flatten().chain(&self.trace) {
+            check_file(path, &read, overwrite)?;
+            if !written.insert(resolved(path)) {
+                return Err(Failure::wrong_use(format!(
+                    "{}: two outputs have the same file; give each its own",
+                    path.display()
+                )));
+            }
+        }
+        Ok(outputs_to)
+    }
+
+    /// Runs the session once to warm up, then as often as requested. Returns the last outputs.
+    fn time_runs(
+        &self,
+        context: &Context,
+        session: &mut dyn Session,
+        inputs: &[Tensor],
+        compile_ms: f64,
+    ) -> Result<(Vec<Tensor>, Times), Failure> {
+        let first = Instant::now();
+        let mut outputs = session.run(inputs)?;
+        let first_run_ms = first.elapsed().as_secs_f64() * 1e3;
+        let (mut wall, mut cpu) = (Vec::with_capacity(self.repeat), Vec::with_capacity(self.repeat));
+        for _ in 0..self.repeat {
+            context.check()?;
+            let (start, cpu_start) = (Instant::now(), ProcessTime::now());
+            outputs = session.run(inputs)?;
+            wall.push(start.elapsed().as_secs_f64() * 1e3);
+            cpu.push(cpu_start.elapsed().as_secs_f64() * 1e3);
+        }
+        Ok((outputs, Times { compile_ms, first_run_ms, wall: spread(wall), cpu: spread(cpu) }))
+    }
+
+    fn print_report(
+        &self,
+        graph: &Graph,
+        engine: &dyn Engine,
+        report: &CompileReport,
+        outputs: &[Tensor],
+        times: Times,
+    ) -> Outcome {
         let threads = match (self.engine, self.threads) {
             (_, 0) => std::thread::available_parallelism().map_or(1, usize::from),
             (_, n) => n,
         };
-        let report = session.report();
         let described: Vec<_> = graph
             .outputs
             .iter()
-            .zip(&outputs)
+            .zip(outputs)
             .map(|(id, t)| json!({"name": graph.value(*id).name, "shape": t.shape(), "dtype": t.dtype().name()}))
             .collect();
-        let (wall, cpu) = (spread(wall), spread(cpu));
+        let Times { compile_ms, first_run_ms, wall, cpu } = times;
         if self.json {
             return print_json(&json!({
                 "engine": engine.name(),
@@ -175,7 +208,7 @@ impl RunCommand {
         for f in &report.fallbacks {
             print(&format!("  {} × {} run by the reference executor", f.count, f.op));
         }
-        for (id, t) in graph.outputs.iter().zip(&outputs) {
+        for (id, t) in graph.outputs.iter().zip(outputs) {
             print(&format!("  {} {:?} {}", graph.value(*id).name, t.shape(), t.dtype().name()));
         }
         Ok(())
@@ -230,6 +263,16 @@ fn assign(graph: &Graph, ids: &[ValueId], given: &[String], what: &str) -> Resul
         }
     }
     Ok(files)
+}
+
+/// Measured times of compiling and running.
+struct Times {
+    compile_ms: f64,
+    first_run_ms: f64,
+    /// Wall time of a run in ms.
+    wall: Spread,
+    /// CPU time of a run in ms.
+    cpu: Spread,
 }
 
 struct Spread {

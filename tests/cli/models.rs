@@ -118,6 +118,17 @@ fn a_package_survives_export_and_import() {
     for word in ["format_version: 0.5", "type: model", "license: MIT", "cite:", "scale_range", "voxel", "onnx:"] {
         assert!(rdf.contains(word) || word == "voxel", "no {word} in {rdf}");
     }
+    // Documentation that the description names but the package lacks is reported.
+    std::fs::rename(fixture.path("pkg/README.md"), fixture.path("README.md")).unwrap();
+    let report = fixture.run(&["import", "pkg", "--out", "undocumented", "--json"]).json();
+    let left_out = report["left_out"][0].as_str().unwrap();
+    assert!(left_out.starts_with("README.md: ") && left_out.contains("lacks the file"), "{report}");
+    std::fs::rename(fixture.path("README.md"), fixture.path("pkg/README.md")).unwrap();
+    // A task of another program is not taken for segmentation.
+    let other = rdf.replace("task: segmentation", "task: tracking");
+    std::fs::write(fixture.path("pkg/rdf.yaml"), &other).unwrap();
+    fixture.fails(3, &["predict", &raw, "--model", "pkg", "--out", "x"], &["config.cytoscope.task", "\"tracking\""]);
+    std::fs::write(fixture.path("pkg/rdf.yaml"), &rdf).unwrap();
     // A network that does not match its checksum is not run.
     let mut model = fixture.bytes("pkg/model.onnx");
     let at = model.len() / 2;

@@ -164,6 +164,7 @@ impl Workbench {
                 self.active = Some(open.id);
                 continue;
             }
+            // The settings hold axes that were valid when they were set; if edited by hand, the file's may be used.
             let axes = self.settings.axes_of(&absolute).and_then(|a| a.parse().ok());
             self.opener.open(absolute, axes);
         }

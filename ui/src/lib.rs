@@ -31,6 +31,7 @@ pub mod ruler;
 pub mod settings;
 pub mod shell;
 pub mod shots;
+mod stored;
 pub mod theme;
 pub mod training;
 pub mod views;

@@ -42,14 +42,14 @@ enum Entry {
     },
 }
 
-/// The unfinished predictions of a file, in order. Unreadable lines, as after a torn write, are skipped.
+/// The unfinished predictions of a file, in order. Unreadable lines, as after a torn write, are logged and skipped.
 fn unfinished(text: &str) -> Vec<PredictJob> {
     let mut asked: Vec<(u64, PredictJob)> = Vec::new();
     for line in text.lines() {
         match serde_json::from_str(line) {
             Ok(Entry::Requested { number, job }) => asked.push((number, *job)),
             Ok(Entry::Ended { number }) => asked.retain(|(n, _)| *n != number),
-            Err(_) => {}
+            Err(error) => tracing::warn!("a line of an earlier queue is skipped: {error}"),
         }
     }
     asked.into_iter().map(|(_, job)| job).collect()
@@ -154,6 +154,7 @@ impl Queue {
         }
         let (sender, messages) = channel();
         let spawned = std::thread::Builder::new().name("queue".to_owned()).spawn(move || write(&folder, &messages));
+        let spawned = spawned.inspect_err(|e| tracing::warn!("the queue of predictions cannot be kept: {e}"));
         queue.writer = spawned.ok().map(|thread| (sender, thread));
         if queue.abandoned.is_empty() {
             queue.discard_abandoned();
@@ -231,7 +232,9 @@ impl Drop for Queue {
     fn drop(&mut self) {
         if let Some((sender, thread)) = self.writer.take() {
             drop(sender);
-            let _ = thread.join();
+            if let Ok(Err(error)) = thread.join() {
+                tracing::warn!("the queue of predictions could not be kept: {error}");
+            }
         }
     }
 }

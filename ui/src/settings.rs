@@ -1,7 +1,9 @@
 //! Settings that persist between sessions.
 
+use crate::stored::read_json;
 use crate::theme::ThemeChoice;
 use cytoscope_engine::{DeviceRequest, Precision};
+use cytoscope_storage::StorageError;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -89,26 +91,28 @@ mod precision_or_auto {
 }
 
 impl Settings {
-    /// Reads settings from a file; a missing or unreadable file gives the defaults.
+    /// Reads settings from a file; a missing file gives the defaults, and so does a damaged one, which is logged.
     pub fn load(path: &Path) -> Self {
-        std::fs::metadata(path)
-            .ok()
-            .filter(|m| m.len() <= MAX_BYTES)
-            .and_then(|_| std::fs::read(path).ok())
-            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-            .unwrap_or_default()
+        read_json(path, MAX_BYTES).unwrap_or_default()
     }
 
-    /// Writes the settings to a file.
+    /// Writes the settings to a file. Paths that are not Unicode are left out, because JSON cannot hold them.
     ///
     /// # Errors
-    /// [`cytoscope_storage::StorageError`] if the folder cannot be created or the file cannot be written.
-    pub fn save(&self, path: &Path) -> Result<(), cytoscope_storage::StorageError> {
+    /// [`StorageError`] if the folder cannot be created or the file cannot be written.
+    pub fn save(&self, path: &Path) -> Result<(), StorageError> {
         if let Some(folder) = path.parent() {
             // A failure shows up when the file is written.
             let _ = std::fs::create_dir_all(folder);
         }
-        cytoscope_storage::write::atomic_write(path, &serde_json::to_vec_pretty(self).unwrap_or_default())
+        let is_unicode = |path: &PathBuf| path.to_str().is_some();
+        let mut stored = self.clone();
+        stored.recent.retain(is_unicode);
+        stored.axes_of_folder.retain(|folder, _| is_unicode(folder));
+        stored.dataset_folder = stored.dataset_folder.filter(is_unicode);
+        let text =
+            serde_json::to_vec_pretty(&stored).map_err(|e| StorageError::io(path, "writing the file")(e.into()))?;
+        cytoscope_storage::write::atomic_write(path, &text)
     }
 
     /// Moves a file to the top of the recent files.
@@ -163,6 +167,23 @@ mod tests {
         assert_eq!(Settings::load(&path), Settings::default());
         std::fs::write(&path, r#"{"theme": "dark", "of a later version": 3}"#).unwrap();
         assert_eq!(Settings::load(&path).theme, ThemeChoice::Dark);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn paths_that_are_not_unicode_do_not_lose_the_other_settings() {
+        use std::os::unix::ffi::OsStrExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("settings.json");
+        let odd = Path::new(std::ffi::OsStr::from_bytes(b"/data/\xff.tif"));
+        let mut settings = Settings { theme: ThemeChoice::Light, ..Settings::default() };
+        settings.opened(Path::new("/data/a.tif"));
+        settings.opened(odd);
+        settings.dataset_folder = Some(odd.to_owned());
+        settings.save(&path).unwrap();
+        let loaded = Settings::load(&path);
+        assert_eq!((loaded.theme, loaded.recent), (ThemeChoice::Light, vec![PathBuf::from("/data/a.tif")]));
+        assert_eq!(loaded.dataset_folder, None);
     }
 
     #[test]

@@ -183,7 +183,7 @@ pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &Step
     }
     infer_shapes(&mut graph, &shapes)?;
     cytoscope_passes::recognise_group_norms(&mut graph);
-    let norms = if options.batch_statistics { use_batch_statistics(&mut graph) } else { Vec::new() };
+    let norms = if options.batch_statistics { use_batch_statistics(&mut graph)? } else { Vec::new() };
     infer_shapes(&mut graph, &shapes)?;
     let chosen: Vec<(ValueId, bool)> = trainable(&graph)
         .into_iter()
@@ -231,7 +231,10 @@ pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &Step
 }
 
 /// Switches batch norms to batch statistics; returns the values of their mean and variance.
-fn use_batch_statistics(graph: &mut Graph) -> Vec<(ValueId, ValueId, RunningNorm)> {
+///
+/// # Errors
+/// [`GraphError::Misused`] if the shape of a batch norm's input is not known: the variance depends on its size.
+fn use_batch_statistics(graph: &mut Graph) -> Result<Vec<(ValueId, ValueId, RunningNorm)>> {
     let mut found = Vec::new();
     for index in 0..graph.nodes.len() {
         let Some(node) = graph.nodes.get(index).cloned() else { break };
@@ -240,7 +243,9 @@ fn use_batch_statistics(graph: &mut Graph) -> Vec<(ValueId, ValueId, RunningNorm
         else {
             continue;
         };
-        let shape = graph.value(x).fixed_shape().unwrap_or_default();
+        let shape = graph.value(x).fixed_shape().ok_or_else(|| {
+            GraphError::misused(format!("shape of \"{}\"", graph.value(x).name), "unknown", "known lengths")
+        })?;
         let channels = shape.get(1).copied().unwrap_or(1).max(1);
         let count = shape.iter().product::<usize>() / channels;
         let norm =
@@ -257,7 +262,7 @@ fn use_batch_statistics(graph: &mut Graph) -> Vec<(ValueId, ValueId, RunningNorm
         }
         found.push((batch_mean, batch_variance, norm));
     }
-    found
+    Ok(found)
 }
 
 /// Adds inputs for target and weight and the losses of all outputs with a weight above 0; returns their sum.

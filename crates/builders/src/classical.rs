@@ -82,7 +82,7 @@ pub fn difference_of_gaussians(config: &DifferenceOfGaussians) -> Result<Graph> 
     let half = graph.add_initializer("half", Tensor::scalar(half));
     let sum = graph.push("bright.sum", Op::Binary(BinaryOp::Add), &[Some(bright), Some(half)]);
     let ratio = graph.push("brightness", Op::Binary(BinaryOp::Div), &[Some(bright), Some(sum)]);
-    let both = graph.push("both", Op::Concat { axis: 1 }, &[Some(y), Some(ratio)]);
+    let both = graph.push("both", Op::concat(1), &[Some(y), Some(ratio)]);
     builder.finish(both)
 }
 

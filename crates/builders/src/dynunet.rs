@@ -87,7 +87,7 @@ pub fn dynunet(config: &DynUNet, weights: &Weights<'_>) -> Result<Graph> {
         let name = format!("upsamples.{index}");
         let factors = vec![stride; config.spatial_axes];
         let up = net.builder.upsample(&format!("{name}.transp_conv.conv"), now.0, (now.1, filters), &factors)?;
-        let both = net.builder.graph.push(format!("{name}.concat"), Op::Concat { axis: 1 }, &[Some(up), Some(skip)]);
+        let both = net.builder.graph.push(format!("{name}.concat"), Op::concat(1), &[Some(up), Some(skip)]);
         let y = net.block(&format!("{name}.conv_block"), both, (2 * filters, filters), 1, false)?;
         now = (y, filters);
     }

@@ -374,7 +374,7 @@ impl NetworkBuilder<'_> {
             parts.reverse();
         }
         let axis = if self.decisions.one_in(2) { axis as i64 } else { axis as i64 - shape.len() as i64 };
-        self.one(Op::Concat { axis }, &parts);
+        self.one(Op::concat(axis), &parts);
     }
 
     fn resize(&mut self, x: ValueId) {
@@ -412,7 +412,7 @@ impl NetworkBuilder<'_> {
                 shape.iter().enumerate().map(|(i, _)| if i < 2 { 1.0 } else { decisions.pick(&factors) }).collect();
             (self.constant(Tensor::vector::<f32>(scales)), None)
         };
-        self.one(Op::Resize(attrs), &[Some(x), None, scales, sizes]);
+        self.one(Op::resize(attrs), &[Some(x), None, scales, sizes]);
     }
 
     fn pool(&mut self, x: ValueId) {

@@ -98,11 +98,11 @@ pub fn unet3d(config: &UNet3d, weights: &Weights<'_>) -> Result<Graph> {
                 let y = builder.conv(&format!("{name}.up"), now.0, (now.1, filters), thin, false)?;
                 let scales: Vec<f32> = [1, 1].into_iter().chain(stride).map(|s| s as f32).collect();
                 let scales = builder.graph.add_initializer(format!("{name}.scales"), Tensor::vector(scales));
-                let op = Op::Resize(ResizeAttrs::nearest());
+                let op = Op::resize(ResizeAttrs::nearest());
                 builder.graph.push(format!("{name}.resized"), op, &[Some(y), None, Some(scales)])
             }
         };
-        let both = builder.graph.push(format!("{name}.concat"), Op::Concat { axis: 1 }, &[Some(up), Some(skip)]);
+        let both = builder.graph.push(format!("{name}.concat"), Op::concat(1), &[Some(up), Some(skip)]);
         now = (block(&mut builder, config, &name, (both, 2 * filters), filters, [1; 3])?, filters);
         if (1..=config.deep_heads).contains(&level) {
             deep.push(head(&mut builder, config, &format!("head.{level}"), now)?);

@@ -96,6 +96,7 @@ impl<B: Backend> DeviceSession<B> {
         let mut values: BTreeMap<ValueId, Image<B>> = BTreeMap::new();
         let span = self.recorder.span(Stage::Upload, "inputs").bytes(bytes(inputs));
         for (input, tensor) in self.program.inputs.iter().zip(inputs) {
+            // `check` has refused inputs of other types.
             let host = tensor.as_f32().unwrap_or_default().to_vec();
             values.insert(input.value, Tensor::from_data(TensorData::new(host, input.form), &self.device));
         }

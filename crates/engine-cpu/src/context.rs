@@ -7,6 +7,7 @@ use cytoscope_graph::{Graph, GraphError, Tensor, ValueId};
 use cytoscope_kernels::conv::{Quantizer, Target};
 use cytoscope_kernels::norm::Moments;
 use cytoscope_kernels::{Isa, KernelError};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Why a step failed. All but a lack of memory and an operator's own error are bugs in the lowering.
@@ -85,8 +86,8 @@ pub(crate) struct Context<'a> {
     pub slots: &'a [Slot],
     /// Blocked values, in 32-bit words.
     pub arena: &'a mut [f32],
-    /// Dense values.
-    pub dense: BTreeMap<ValueId, Tensor>,
+    /// Dense values; those of the graph's inputs belong to the caller.
+    pub dense: BTreeMap<ValueId, Cow<'a, Tensor>>,
     /// Moments by index, for each image or once for the whole batch.
     pub moments: Vec<Vec<Moments>>,
     /// Scale and zero point of each run-time quantization, once computed.
@@ -118,7 +119,7 @@ impl Context<'_> {
     /// Stores a dense result in the shape of a value.
     pub(crate) fn store(&mut self, id: ValueId, values: Vec<f32>) -> StepResult<()> {
         let shape = self.graph.value(id).fixed_shape().ok_or(StepError::UnknownShape(id))?;
-        self.dense.insert(id, Tensor::new(shape, values)?);
+        self.dense.insert(id, Cow::Owned(Tensor::new(shape, values)?));
         Ok(())
     }
 
@@ -136,11 +137,11 @@ impl Context<'_> {
 /// Returns a dense value or a constant. Unlike [`Context::tensor`], leaves the arena free to be written.
 pub(crate) fn find_tensor<'a>(
     graph: &'a Graph,
-    dense: &'a BTreeMap<ValueId, Tensor>,
+    dense: &'a BTreeMap<ValueId, Cow<'_, Tensor>>,
     id: ValueId,
 ) -> StepResult<&'a Tensor> {
     let constant = || graph.constant(id).map(|t| t.as_ref());
-    dense.get(&id).or_else(constant).ok_or(StepError::MissingTensor(id))
+    dense.get(&id).map(|t| &**t).or_else(constant).ok_or(StepError::MissingTensor(id))
 }
 
 /// Runs `f(image, target, split)` for each image of a slot that is written: `target` is the image's words, `split` the

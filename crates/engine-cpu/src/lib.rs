@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+mod concat;
 mod context;
 mod emit;
 mod lower;
@@ -37,6 +38,7 @@ mod optimizer;
 mod placement;
 mod prepare;
 mod reference;
+mod resize;
 mod session;
 mod split;
 mod step;

@@ -123,9 +123,9 @@ fn share_buffers(
         }
     }
     // In reverse order, so that it is already known whether a concatenation's buffer is overwritten later.
-    let concatenations: Vec<_> = kernels().filter(|p| matches!(p.kind, PlanKind::Concat { .. })).collect();
+    let concatenations: Vec<_> = kernels().filter(|p| matches!(p.kind, PlanKind::Joined { .. })).collect();
     for planned in concatenations.into_iter().rev() {
-        let PlanKind::Concat { blocks, tables } = &planned.kind else { continue };
+        let PlanKind::Joined { blocks, tables } = &planned.kind else { continue };
         let overwritten = placement.is_overwritten(planned.output);
         for ((input, block), table) in planned.inputs.iter().zip(blocks).zip(tables) {
             // A part that is read again, even as another operand of this node, must not be overwritten.
@@ -141,7 +141,7 @@ fn share_buffers(
 fn kernel(emitter: &mut Emitter<'_>, node: &str, planned: plan::KernelPlan) -> Result<(), EngineError> {
     let name = format!("{} {node}", planned.label);
     let (inputs, output) = (&planned.inputs, planned.output);
-    if let PlanKind::Concat { blocks, tables } = planned.kind {
+    if let PlanKind::Joined { blocks, tables } = planned.kind {
         let parts =
             inputs.iter().copied().zip(blocks).zip(tables).map(|((value, block), table)| Part { value, block, table });
         return emitter.concat(parts.collect(), output, &name);

@@ -6,6 +6,7 @@ use cytoscope_engine::{CompileOptions, CompileReport, DeviceId, EngineError, Pre
 use cytoscope_graph::{ElementType, Graph, Tensor};
 use cytoscope_kernels::{Arena, Isa};
 use cytoscope_profile::{Recorder, Stage};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Memory size assumed where the operating system does not report one.
@@ -45,6 +46,7 @@ impl CpuSession {
         let graph = &self.program.graph;
         // NaN and infinity have no 8-bit representation.
         for (id, tensor) in graph.inputs.iter().zip(inputs).filter(|_| self.integers) {
+            // Inputs of other types are refused below if the network takes floats.
             let values = tensor.as_f32().unwrap_or_default();
             if let Some((at, got)) = values.iter().enumerate().find(|(_, v)| !v.is_finite()) {
                 return Err(EngineError::Input {
@@ -104,7 +106,7 @@ impl Session for CpuSession {
             graph,
             slots: &self.program.slots,
             arena: self.arena.words(),
-            dense: graph.inputs.iter().copied().zip(inputs.iter().cloned()).collect(),
+            dense: graph.inputs.iter().copied().zip(inputs.iter().map(Cow::Borrowed)).collect(),
             moments: vec![Vec::new(); self.program.moments],
             ranges: vec![None; self.program.ranges],
             dense_bytes: self.dense_bytes,
@@ -131,7 +133,7 @@ impl Session for CpuSession {
                 // A graph output can be listed twice, and can be a constant.
                 dense
                     .get(id)
-                    .cloned()
+                    .map(|t| (**t).clone())
                     .or_else(|| graph.constant(*id).map(|t| t.as_ref().clone()))
                     .ok_or_else(|| internal("outputs", format!("\"{}\" was not computed", graph.value(*id).name)))
             })

@@ -1,6 +1,6 @@
-//! Geometry of convolutions, pooling, resizing and padding along the three spatial axes of the kernels.
+//! Geometry of convolutions, pooling and padding along the three spatial axes of the kernels.
 
-use cytoscope_graph::{ConvAttrs, NearestMode, PadMode, PoolAttrs, ResizeAttrs, ResizeMode, Tensor};
+use cytoscope_graph::{ConvAttrs, PadMode, PoolAttrs};
 use cytoscope_kernels::conv::ConvShape;
 use cytoscope_kernels::resize::Tap;
 
@@ -61,68 +61,6 @@ pub(crate) fn input_gradient_border(shape: &ConvShape, dims: [usize; 3], out: [u
         };
         (0..stride).map(of_remainder).max().unwrap_or(0) as usize
     })
-}
-
-/// Returns the interpolation tables (Z, Y, X) of a resize from shape `from` to shape `to` (N, C, space), or `None` if
-/// the kernel does not support it. Positions come from the reference executor, because other arithmetic could round a
-/// position half-way between two voxels to the other side.
-pub(crate) fn resize_tables(
-    attrs: &ResizeAttrs,
-    from: &[usize],
-    to: &[usize],
-    scales: Option<&Tensor>,
-    sizes: Option<&Tensor>,
-) -> Option<Box<[Vec<Tap>; 3]>> {
-    if from.len() != to.len() || from.get(..2) != to.get(..2) || attrs.axes.is_some() {
-        return None;
-    }
-    let factors = cytoscope_reference::resize_factors(attrs, from, scales, sizes).ok()?;
-    if factors.iter().take(2).any(|f| *f != 1.0) {
-        return None;
-    }
-    let mut tables: [Vec<Tap>; 3] = std::array::from_fn(|_| vec![Tap { low: 0, high: 0, weight: 0.0 }]);
-    for axis in 2..from.len() {
-        tables[3 + axis - from.len()] = resize_table(attrs, from[axis], to[axis], *factors.get(axis)?)?;
-    }
-    Some(Box::new(tables))
-}
-
-/// Returns the interpolation table of one axis, from `input` to `output` voxels.
-fn resize_table(attrs: &ResizeAttrs, input: usize, output: usize, factor: f64) -> Option<Vec<Tap>> {
-    if input == 0
-        || attrs.antialias
-        || attrs.mode == ResizeMode::Cubic
-        || (attrs.mode == ResizeMode::Linear && attrs.exclude_outside)
-    {
-        return None;
-    }
-    if input == output && factor == 1.0 {
-        return Some((0..output).map(|i| Tap { low: i, high: i, weight: 0.0 }).collect());
-    }
-    let last = (input - 1) as f64;
-    (0..output)
-        .map(|o| {
-            let at = cytoscope_reference::resize_coordinate(attrs, o, input, output, factor)?;
-            Some(match attrs.mode {
-                ResizeMode::Nearest => {
-                    let rounded = match attrs.nearest {
-                        NearestMode::RoundPreferFloor => (at - 0.5).ceil(),
-                        NearestMode::RoundPreferCeil => (at + 0.5).floor(),
-                        NearestMode::Floor => at.floor(),
-                        NearestMode::Ceil => at.ceil(),
-                    };
-                    let i = rounded.clamp(0.0, last) as usize;
-                    Tap { low: i, high: i, weight: 0.0 }
-                }
-                _ => {
-                    let at = at.clamp(0.0, last);
-                    let low = at.floor();
-                    let high = (low + 1.0).min(last);
-                    Tap { low: low as usize, high: high as usize, weight: (at - low) as f32 }
-                }
-            })
-        })
-        .collect()
 }
 
 /// Returns the table of one axis of padding with existing voxels, or `None` for constant padding.

@@ -1,7 +1,8 @@
 //! The interface that every engine implements, for any device.
 //!
-//! The crate owns the [`Engine`] and [`Session`] traits, [`Device`] and [`Precision`], and [`select`], which chooses a
-//! device by timing the real model and caches the times per model, device and driver. It contains no kernels.
+//! The crate owns the [`Engine`] and [`Session`] traits, [`Buffers`] that stay in the engine between runs, [`Device`] and
+//! [`Precision`], and [`select`], which chooses a device by timing the real model and caches the times per model, device
+//! and driver. It contains no kernels.
 //!
 //! Failures are reported as [`EngineError`]. An unsupported operator is named together with its node, so that the
 //! caller can fall back to another engine; running out of memory is distinguished from a device failure.
@@ -15,11 +16,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod buffers;
 mod device;
 mod error;
 pub mod select;
 mod session;
 
+pub use buffers::{BoundSession, Buffers};
 pub use device::{Device, DeviceId, DeviceRequest, Precision};
 pub use error::EngineError;
 pub use session::{CompileOptions, CompileReport, Engine, OpFallback, Session, shapes_by_input};

@@ -140,3 +140,11 @@ pub(crate) fn seconds_per(unit: &str) -> Option<f64> {
 pub(crate) fn positive(value: f64) -> Option<f64> {
     (value.is_finite() && value > 0.0).then_some(value)
 }
+
+/// Logs an entry of a file's metadata that cannot be used, and counts it as absent: the pixels can be read without it.
+pub(crate) fn ignored<T>(key: &str, text: &str, expected: &str) -> Option<T> {
+    const SHOWN_CHARS: usize = 60;
+    let shown: String = text.chars().take(SHOWN_CHARS).collect();
+    tracing::warn!("the metadata entry {key} is {shown:?}, expected {expected}: it is ignored");
+    None
+}

@@ -79,18 +79,15 @@ const READS: &[Reads] = &[
     Reads("Predictor 2 (horizontal)", "read", &["imagetiff/tests_images_seq_seq-1c-8b-lzw-hpredict-20f3db0c.tiff"]),
     Reads("Predictor 3 (floating point)", "read", &["imagetiff/tests_images_predictor-3-rgb-f32.tif"]),
     Reads("Reversed bits (FillOrder 2)", "read", &["pillow/Tests_images_16bit.r.tif"]),
-    Reads(
-        "Fax (CCITT groups 3 and 4)",
-        "refused",
-        &["imagetiff/tests_images_fax4.tiff", "imagetiff/tests_libtiffpic_fax2d.tif"],
-    ),
+    Reads("Fax (CCITT group 4)", "read; white is 0", &["imagetiff/tests_images_fax4.tiff"]),
+    Reads("Fax (CCITT group 3)", "refused", &["imagetiff/tests_libtiffpic_fax2d.tif"]),
     Reads("Old-style JPEG", "refused", &["imagetiff/tests_libtiffpic_zackthecat.tif"]),
     Reads(
         "JPEG 2000, JPEG XL, JPEG XR, LERC, LZMA",
         "refused",
         &["made: 259=34712", "made: 259=50002", "made: 259=22610", "made: 259=34887", "made: 259=34925"],
     ),
-    Reads("WebP", "refused", &["pillow/Tests_images_hopper_webp.tif"]),
+    Reads("WebP", "read", &["pillow/Tests_images_hopper_webp.tif"]),
     Reads(
         "SGI LogLuv, ThunderScan",
         "refused",

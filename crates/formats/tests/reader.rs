@@ -217,7 +217,7 @@ fn unsupported_pages_are_counted() {
     let at = t.data(&[7; 12]);
     t.page(&gray(4, 3, at, 12));
     let mut fax = gray(4, 3, at, 12);
-    fax[3].2 = vec![4];
+    fax[3].2 = vec![3];
     t.page(&fax);
     t.page(&gray(4, 3, at, 12));
     let image = open_bytes(t.bytes, &OpenOptions::default()).unwrap();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::error::{GraphError, Result};
 use crate::graph::Graph;
 use crate::infer::Info;
-use crate::op::{Op, ResizeMode};
+use crate::op::Op;
 
 /// Bytes of constants that constant folding and shape inference may create in total, on top of the allowance for the
 /// graph's own constants. Shape arithmetic needs kilobytes; the position table of a large transformer needs a few
@@ -138,22 +138,19 @@ pub fn operator_cost(op: &Op, inputs: &[Option<&Info>], outputs: &[Info]) -> Opt
             let shapes: Vec<Vec<usize>> = (0..inputs.len()).filter_map(shape).collect();
             crate::einsum::einsum_products(equation, &shapes)
         }
-        Op::Resize(a) => {
-            // Axes are resized one after the other, so an intermediate may be larger than input and output.
-            let (from, to) = (shape(0)?, outputs.first()?.fixed_shape()?);
-            let between = from.iter().zip(&to).fold(1u128, |t, (a, b)| t.saturating_mul(*a.max(b) as u128));
-            held = held.max(between.saturating_mul(24));
-            let longest = from.iter().chain(&to).copied().max().unwrap_or(1) as u128;
-            let taps = match (a.antialias, a.mode) {
-                (true, _) => longest.saturating_mul(16).saturating_add(32),
-                (false, ResizeMode::Cubic) => 8,
-                _ => 4,
-            };
-            between.saturating_mul(taps).saturating_mul(from.len() as u128)
-        }
         Op::TopK { .. } => read.saturating_mul(64),
         op if op.is_training_only() => output_elements.saturating_add(read).saturating_mul(64),
-        _ => 0,
+        other => {
+            let to = outputs.first().and_then(Info::fixed_shape);
+            match other.own(|o| o.cost(shape(0).as_deref(), to.as_deref())) {
+                Some(cost) => {
+                    let (at_least, work) = cost?;
+                    held = held.max(at_least);
+                    work
+                }
+                None => 0,
+            }
+        }
     };
     let moved = read.saturating_add(output_elements).saturating_mul(4);
     Some((bytes.saturating_add(held), work.saturating_add(moved)))

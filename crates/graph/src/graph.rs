@@ -1,11 +1,14 @@
 //! The computation graph: values, nodes, constants, and their invariants.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use crate::error::{GraphError, Result};
 use crate::op::Op;
 use crate::tensor::{ElementType, Tensor};
+
+/// Name of what [`Graph::value`] returns for an id of another graph.
+const FOREIGN_NAME: &str = "a value that is not in this graph";
 
 /// Index of a value in [`Graph::values`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -144,10 +147,13 @@ impl Graph {
         self.values.get(id.index())
     }
 
-    /// Returns the value `id`, or an empty value if `id` does not belong to this graph.
+    /// Returns the value `id`. If it does not belong to this graph, returns a value of unknown type and shape whose
+    /// name says so: it cannot be computed with, and an error that names it says what is wrong. [`Graph::validate`]
+    /// refuses a graph that refers to such a value.
     pub fn value(&self, id: ValueId) -> &Value {
-        static NONE: Value = Value { name: String::new(), dtype: None, shape: None };
-        self.values.get(id.index()).unwrap_or(&NONE)
+        static FOREIGN: LazyLock<Value> =
+            LazyLock::new(|| Value { name: FOREIGN_NAME.to_owned(), dtype: None, shape: None });
+        self.get(id).unwrap_or(&FOREIGN)
     }
 
     /// Returns the id of the value with this name.
@@ -305,5 +311,24 @@ impl Graph {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_of_another_graph_is_named_as_such() {
+        let mut graph = Graph::new("g");
+        let x = graph.add_input("x", ElementType::F32, vec![Dim::Fixed(2)]);
+        assert_eq!(graph.value(x).name, "x");
+        let foreign = ValueId(7);
+        assert_eq!(graph.get(foreign), None);
+        assert_eq!(graph.value(foreign).name, "a value that is not in this graph");
+        assert_eq!(graph.value(foreign).fixed_shape(), None);
+        graph.outputs.push(foreign);
+        let refused = graph.validate().map_err(|e| e.to_string());
+        assert!(refused.is_err_and(|e| e.contains("an output refers to a value that does not exist")));
     }
 }

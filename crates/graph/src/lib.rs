@@ -21,7 +21,9 @@ mod loss;
 pub mod npy;
 mod op;
 mod opname;
+mod ops;
 mod optimizer;
+mod properties;
 mod tensor;
 
 pub use budget::{Budget, Interrupt, operator_cost};
@@ -30,11 +32,9 @@ pub use geometry::{ConvAttrs, ConvTransposeAttrs, Padding, PoolAttrs, Transposed
 pub use graph::{Dim, Graph, Node, Value, ValueId, ValueNames};
 pub use limits::{GraphLimits, check_limit, checked_elements};
 pub use loss::{Loss, LossKind, LossTerm};
-pub use op::{
-    Activation, AspectPolicy, BinaryOp, CoordinateMode, DepthOrder, NearestMode, Op, PadMode, ReduceOp, ResizeAttrs,
-    ResizeMode, UnaryOp,
-};
-pub use opname::{activation_name, op_name};
+pub use op::{Activation, BinaryOp, DepthOrder, Op, PadMode, ReduceOp, UnaryOp, op_name};
+pub use opname::activation_name;
+pub use ops::{AspectPolicy, AxisEffect, AxisLengths, CoordinateMode, NearestMode, ResizeAttrs, ResizeMode};
 pub use optimizer::{Hyper, Optimizer};
 pub use tensor::{ElementType, Scalar, Tensor, TensorData};
 

@@ -7,6 +7,8 @@
 
 use crate::geometry::{ConvAttrs, ConvTransposeAttrs, PoolAttrs};
 use crate::loss::Loss;
+use crate::opname::{activation_name, binary_name, gradient_name, reduce_name, unary_name};
+use crate::ops::{Concat, Operator, ResizeAttrs};
 use crate::optimizer::Optimizer;
 use crate::tensor::{ElementType, Tensor};
 
@@ -155,87 +157,6 @@ pub enum PadMode {
     Edge,
     /// Wraps around to the opposite end.
     Wrap,
-}
-
-/// Interpolation of [`Op::Resize`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "ONNX's own names")]
-pub enum ResizeMode {
-    Nearest,
-    Linear,
-    Cubic,
-}
-
-/// How [`Op::Resize`] maps output positions to input positions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "ONNX's own names")]
-pub enum CoordinateMode {
-    HalfPixel,
-    HalfPixelSymmetric,
-    PytorchHalfPixel,
-    AlignCorners,
-    Asymmetric,
-    TfHalfPixelForNn,
-    TfCropAndResize,
-}
-
-/// Rounding of input positions in nearest-neighbour resizing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "ONNX's own names")]
-pub enum NearestMode {
-    RoundPreferFloor,
-    RoundPreferCeil,
-    Floor,
-    Ceil,
-}
-
-/// How [`Op::Resize`] interprets its `sizes`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "ONNX's own names")]
-pub enum AspectPolicy {
-    Stretch,
-    NotLarger,
-    NotSmaller,
-}
-
-/// Attributes of [`Op::Resize`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct ResizeAttrs {
-    /// Interpolation.
-    pub mode: ResizeMode,
-    /// Coordinate transformation.
-    pub coordinates: CoordinateMode,
-    /// Rounding in nearest mode.
-    pub nearest: NearestMode,
-    /// Coefficient of the cubic kernel.
-    pub cubic_coeff_a: f32,
-    /// Cubic and linear: weights outside the input count as zero and the others are renormalised.
-    pub exclude_outside: bool,
-    /// Value outside the input, with [`CoordinateMode::TfCropAndResize`].
-    pub extrapolation_value: f32,
-    /// Widen the kernel when shrinking.
-    pub antialias: bool,
-    /// Axes that scales and sizes refer to; `None`: all.
-    pub axes: Option<Vec<i64>>,
-    /// How sizes are interpreted.
-    pub policy: AspectPolicy,
-}
-
-impl ResizeAttrs {
-    /// Nearest neighbour by integer factors: output `o` takes input `o / factor`.
-    pub fn nearest() -> Self {
-        Self {
-            mode: ResizeMode::Nearest,
-            coordinates: CoordinateMode::Asymmetric,
-            nearest: NearestMode::Floor,
-            cubic_coeff_a: -0.75,
-            exclude_outside: false,
-            extrapolation_value: 0.0,
-            antialias: false,
-            axes: None,
-            policy: AspectPolicy::Stretch,
-        }
-    }
 }
 
 /// Order of the block elements in [`Op::DepthToSpace`].
@@ -526,60 +447,85 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether the operator produces, reads or computes with quantized values.
-    pub fn is_quantized_op(&self) -> bool {
-        matches!(
-            self,
-            Self::QuantizeLinear { .. }
-                | Self::DequantizeLinear { .. }
-                | Self::DynamicQuantizeLinear
-                | Self::QLinearConv(_)
-                | Self::QLinearMatMul
-                | Self::ConvInteger(_)
-                | Self::MatMulInteger
-        )
+    /// Asks an operator that has a file of its own in [`crate::ops`]; `None` for any other operator.
+    pub(crate) fn own<R>(&self, ask: impl FnOnce(&dyn Operator) -> R) -> Option<R> {
+        match self {
+            Self::Concat { axis } => Some(ask(&Concat { axis: *axis })),
+            Self::Resize(attrs) => Some(ask(attrs)),
+            _ => None,
+        }
     }
+}
 
-    /// Whether the operator exists only during training.
-    pub fn is_training_only(&self) -> bool {
-        matches!(
-            self,
-            Self::Vjp(_)
-                | Self::BatchNormalizationTraining { .. }
-                | Self::FakeQuantize { .. }
-                | Self::Loss(_)
-                | Self::GlobalNorm
-                | Self::Update(_)
-        )
-    }
-
-    /// Whether the operator only moves elements, so that it works for any element type.
-    pub fn moves_only(&self) -> bool {
-        matches!(
-            self,
-            Self::Identity
-                | Self::Reshape { .. }
-                | Self::Transpose { .. }
-                | Self::Squeeze
-                | Self::Unsqueeze
-                | Self::Flatten { .. }
-                | Self::Expand
-                | Self::Tile
-                | Self::Concat { .. }
-                | Self::Split { .. }
-                | Self::Slice
-                | Self::Pad { .. }
-                | Self::Gather { .. }
-                | Self::GatherElements { .. }
-                | Self::GatherNd { .. }
-                | Self::ScatterNd
-                | Self::Shape { .. }
-                | Self::Size
-                | Self::Where
-                | Self::Cast { .. }
-                | Self::ConstantOfShape { .. }
-                | Self::DepthToSpace { .. }
-                | Self::SpaceToDepth { .. }
-        )
+/// Returns the ONNX operator type of `op`; operators that exist only here, such as `FusedConv`, have names of their
+/// own.
+pub fn op_name(op: &Op) -> &'static str {
+    match op {
+        Op::Conv(_) => "Conv",
+        Op::ConvTranspose(_) => "ConvTranspose",
+        Op::FusedConv { .. } => "FusedConv",
+        Op::BatchNormalization { .. } => "BatchNormalization",
+        Op::InstanceNormalization { .. } => "InstanceNormalization",
+        Op::GroupNormalization { .. } => "GroupNormalization",
+        Op::LayerNormalization { .. } => "LayerNormalization",
+        Op::LpNormalization { .. } => "LpNormalization",
+        Op::Activation(a) => activation_name(a),
+        Op::PRelu => "PRelu",
+        Op::Clip => "Clip",
+        Op::Softmax { .. } => "Softmax",
+        Op::LogSoftmax { .. } => "LogSoftmax",
+        Op::MaxPool(_) => "MaxPool",
+        Op::AveragePool(_) => "AveragePool",
+        Op::GlobalAveragePool => "GlobalAveragePool",
+        Op::GlobalMaxPool => "GlobalMaxPool",
+        Op::Resize(_) => "Resize",
+        Op::Concat { .. } => "Concat",
+        Op::Split { .. } => "Split",
+        Op::Slice => "Slice",
+        Op::Pad { .. } => "Pad",
+        Op::Unary(kind) => unary_name(*kind),
+        Op::Binary(kind) => binary_name(*kind),
+        Op::Where => "Where",
+        Op::MatMul => "MatMul",
+        Op::Gemm { .. } => "Gemm",
+        Op::Reduce { kind, .. } => reduce_name(*kind),
+        Op::ArgReduce { max: true, .. } => "ArgMax",
+        Op::ArgReduce { max: false, .. } => "ArgMin",
+        Op::TopK { .. } => "TopK",
+        Op::Reshape { .. } => "Reshape",
+        Op::Transpose { .. } => "Transpose",
+        Op::Squeeze => "Squeeze",
+        Op::Unsqueeze => "Unsqueeze",
+        Op::Flatten { .. } => "Flatten",
+        Op::Expand => "Expand",
+        Op::Tile => "Tile",
+        Op::Gather { .. } => "Gather",
+        Op::GatherElements { .. } => "GatherElements",
+        Op::GatherNd { .. } => "GatherND",
+        Op::ScatterNd => "ScatterND",
+        Op::Shape { .. } => "Shape",
+        Op::Size => "Size",
+        Op::Cast { .. } => "Cast",
+        Op::ConstantOfShape { .. } => "ConstantOfShape",
+        Op::Range => "Range",
+        Op::Identity => "Identity",
+        Op::DepthToSpace { .. } => "DepthToSpace",
+        Op::SpaceToDepth { .. } => "SpaceToDepth",
+        Op::Trilu { .. } => "Trilu",
+        Op::CumSum { .. } => "CumSum",
+        Op::Einsum { .. } => "Einsum",
+        Op::QuantizeLinear { .. } => "QuantizeLinear",
+        Op::DequantizeLinear { .. } => "DequantizeLinear",
+        Op::DynamicQuantizeLinear => "DynamicQuantizeLinear",
+        Op::QLinearConv(_) => "QLinearConv",
+        Op::QLinearMatMul => "QLinearMatMul",
+        Op::ConvInteger(_) => "ConvInteger",
+        Op::MatMulInteger => "MatMulInteger",
+        Op::Vjp(of) => gradient_name(of),
+        Op::BatchNormalizationTraining { .. } => "BatchNormalizationTraining",
+        Op::FakeQuantize { .. } => "FakeQuantize",
+        Op::Loss(_) => "Loss",
+        Op::GlobalNorm => "GlobalNorm",
+        Op::Update(_) => "Update",
     }
 }

@@ -1,4 +1,4 @@
-//! ONNX names of all operators, for messages, export and the table of supported operators.
+//! ONNX names of functions, and names of gradients.
 
 use crate::op::{Activation, BinaryOp, Op, ReduceOp, UnaryOp};
 
@@ -25,7 +25,7 @@ pub fn activation_name(activation: &Activation) -> &'static str {
     }
 }
 
-fn gradient_name(of: &Op) -> &'static str {
+pub(crate) fn gradient_name(of: &Op) -> &'static str {
     match of {
         Op::Conv(_) => "ConvGradient",
         Op::Activation(_) => "ActivationGradient",
@@ -33,87 +33,13 @@ fn gradient_name(of: &Op) -> &'static str {
         Op::BatchNormalizationTraining { .. } => "BatchNormalizationGradient",
         Op::MaxPool(_) => "MaxPoolGradient",
         Op::AveragePool(_) => "AveragePoolGradient",
-        Op::Resize(_) => "ResizeGradient",
         Op::FakeQuantize { .. } => "FakeQuantizeGradient",
         Op::Loss(_) => "LossGradient",
-        _ => "Gradient",
+        other => other.own(|o| o.gradient_name()).unwrap_or("Gradient"),
     }
 }
 
-/// Returns the ONNX operator type of `op`; operators that exist only here, such as `FusedConv`, have names of their
-/// own.
-pub fn op_name(op: &Op) -> &'static str {
-    match op {
-        Op::Conv(_) => "Conv",
-        Op::ConvTranspose(_) => "ConvTranspose",
-        Op::FusedConv { .. } => "FusedConv",
-        Op::BatchNormalization { .. } => "BatchNormalization",
-        Op::InstanceNormalization { .. } => "InstanceNormalization",
-        Op::GroupNormalization { .. } => "GroupNormalization",
-        Op::LayerNormalization { .. } => "LayerNormalization",
-        Op::LpNormalization { .. } => "LpNormalization",
-        Op::Activation(a) => activation_name(a),
-        Op::PRelu => "PRelu",
-        Op::Clip => "Clip",
-        Op::Softmax { .. } => "Softmax",
-        Op::LogSoftmax { .. } => "LogSoftmax",
-        Op::MaxPool(_) => "MaxPool",
-        Op::AveragePool(_) => "AveragePool",
-        Op::GlobalAveragePool => "GlobalAveragePool",
-        Op::GlobalMaxPool => "GlobalMaxPool",
-        Op::Resize(_) => "Resize",
-        Op::Concat { .. } => "Concat",
-        Op::Split { .. } => "Split",
-        Op::Slice => "Slice",
-        Op::Pad { .. } => "Pad",
-        Op::Unary(kind) => unary_name(*kind),
-        Op::Binary(kind) => binary_name(*kind),
-        Op::Where => "Where",
-        Op::MatMul => "MatMul",
-        Op::Gemm { .. } => "Gemm",
-        Op::Reduce { kind, .. } => reduce_name(*kind),
-        Op::ArgReduce { max: true, .. } => "ArgMax",
-        Op::ArgReduce { max: false, .. } => "ArgMin",
-        Op::TopK { .. } => "TopK",
-        Op::Reshape { .. } => "Reshape",
-        Op::Transpose { .. } => "Transpose",
-        Op::Squeeze => "Squeeze",
-        Op::Unsqueeze => "Unsqueeze",
-        Op::Flatten { .. } => "Flatten",
-        Op::Expand => "Expand",
-        Op::Tile => "Tile",
-        Op::Gather { .. } => "Gather",
-        Op::GatherElements { .. } => "GatherElements",
-        Op::GatherNd { .. } => "GatherND",
-        Op::ScatterNd => "ScatterND",
-        Op::Shape { .. } => "Shape",
-        Op::Size => "Size",
-        Op::Cast { .. } => "Cast",
-        Op::ConstantOfShape { .. } => "ConstantOfShape",
-        Op::Range => "Range",
-        Op::Identity => "Identity",
-        Op::DepthToSpace { .. } => "DepthToSpace",
-        Op::SpaceToDepth { .. } => "SpaceToDepth",
-        Op::Trilu { .. } => "Trilu",
-        Op::CumSum { .. } => "CumSum",
-        Op::Einsum { .. } => "Einsum",
-        Op::QuantizeLinear { .. } => "QuantizeLinear",
-        Op::DequantizeLinear { .. } => "DequantizeLinear",
-        Op::DynamicQuantizeLinear => "DynamicQuantizeLinear",
-        Op::QLinearConv(_) => "QLinearConv",
-        Op::QLinearMatMul => "QLinearMatMul",
-        Op::ConvInteger(_) => "ConvInteger",
-        Op::MatMulInteger => "MatMulInteger",
-        Op::Vjp(of) => gradient_name(of),
-        Op::BatchNormalizationTraining { .. } => "BatchNormalizationTraining",
-        Op::FakeQuantize { .. } => "FakeQuantize",
-        Op::Loss(_) => "Loss",
-        Op::GlobalNorm => "GlobalNorm",
-        Op::Update(_) => "Update",
-    }
-}
-
-fn unary_name(kind: UnaryOp) -> &'static str {
+pub(crate) fn unary_name(kind: UnaryOp) -> &'static str {
     match kind {
         UnaryOp::Abs => "Abs",
         UnaryOp::Neg => "Neg",
@@ -139,7 +65,7 @@ fn unary_name(kind: UnaryOp) -> &'static str {
     }
 }
 
-fn binary_name(kind: BinaryOp) -> &'static str {
+pub(crate) fn binary_name(kind: BinaryOp) -> &'static str {
     match kind {
         BinaryOp::Add => "Add",
         BinaryOp::Sub => "Sub",
@@ -160,7 +86,7 @@ fn binary_name(kind: BinaryOp) -> &'static str {
     }
 }
 
-fn reduce_name(kind: ReduceOp) -> &'static str {
+pub(crate) fn reduce_name(kind: ReduceOp) -> &'static str {
     match kind {
         ReduceOp::Sum => "ReduceSum",
         ReduceOp::Mean => "ReduceMean",

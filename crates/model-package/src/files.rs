@@ -4,11 +4,13 @@ use super::{FileRef, MAX_FILE_BYTES, MAX_FILES, MAX_RDF_BYTES, PackageError};
 use cytoscope_storage::read::{open_inside, open_regular, refusal};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use zip::result::ZipError;
 
 /// Maximum number of bytes read to list a zip: 4096 entries with long names take two million.
 const MAX_DIRECTORY_BYTES: u64 = 16 << 20;
@@ -60,6 +62,7 @@ impl Files {
             return path.parent().map(|p| Self::Folder(p.to_owned())).ok_or_else(not_a_package);
         }
         let archive = open_archive(path)?.ok_or_else(not_a_package)?;
+        // A name that is not text cannot be the description's, nor can the description name it.
         let prefix = archive
             .file_names()
             .filter_map(|name| name.ok().map(|n| n.into_owned()))
@@ -188,8 +191,20 @@ impl Files {
             Self::Zip { path, prefix } => {
                 let mut archive = self.archive(path)?;
                 let local = local.trim_start_matches("./");
-                let entry = archive.by_name(&format!("{prefix}{local}")).map_err(|_| missing())?;
-                let stored = entry.compressed_size().min(std::fs::metadata(path).map_or(0, |m| m.len()));
+                let damaged = |problem: &dyn Display| {
+                    PackageError::bad(path, local, format!("cannot be read from the zip: {problem}"))
+                };
+                let not_read = |error: std::io::Error| match error.kind() {
+                    ErrorKind::InvalidData | ErrorKind::UnexpectedEof | ErrorKind::Unsupported => damaged(&error),
+                    _ => PackageError::io(path, error),
+                };
+                let entry = archive.by_name(&format!("{prefix}{local}")).map_err(|error| match error {
+                    ZipError::FileNotFound => missing(),
+                    ZipError::Io(error) => not_read(error),
+                    other => damaged(&other),
+                })?;
+                let zip_bytes = std::fs::metadata(path).map_err(|e| PackageError::io(path, e))?.len();
+                let stored = entry.compressed_size().min(zip_bytes);
                 let limit = limit.min(stored.saturating_mul(MAX_EXPANSION).max(FREE_EXPANSION_BYTES));
                 let too_large = |bytes| PackageError::TooLarge {
                     path: self.path().to_owned(),
@@ -201,7 +216,7 @@ impl Files {
                     return Err(too_large(entry.size()));
                 }
                 // The sizes in a zip may be wrong, so reading is bounded as well.
-                entry.take(limit + 1).read_to_end(&mut bytes).map_err(|e| PackageError::io(path, e))?;
+                entry.take(limit + 1).read_to_end(&mut bytes).map_err(not_read)?;
                 if bytes.len() as u64 > limit {
                     return Err(too_large(bytes.len() as u64));
                 }
@@ -250,6 +265,10 @@ fn open_archive(path: &Path) -> Result<Option<Archive>, PackageError> {
         Err(_) if left.load(Ordering::Relaxed) == 0 => {
             let problem = format!("has a directory of more than the limit of {MAX_DIRECTORY_BYTES} bytes");
             return Err(PackageError::bad(path, "zip", problem));
+        }
+        // The directory is sought from the end of the file: in other files, positions that do not exist are read.
+        Err(ZipError::Io(error)) if !matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidInput) => {
+            return Err(PackageError::io(path, error));
         }
         Err(_) => return Ok(None),
     };

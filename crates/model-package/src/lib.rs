@@ -64,10 +64,14 @@ fn read_graph(files: &Files, source: &str, bytes: &[u8]) -> Result<Graph, Packag
 fn read_second_network(files: &Files, rdf: &Value, key: &str) -> Result<Option<SecondNetwork>, PackageError> {
     let entry = rdf.pointer("/config/cytoscope").and_then(|c| c.get(key)).filter(|v| !v.is_null());
     let Some(entry) = entry else { return Ok(None) };
-    let text = |key: &str| entry.get(key).and_then(Value::as_str).map(str::to_owned);
     let part = format!("config.cytoscope.{key}");
-    let source = text("source").ok_or_else(|| PackageError::bad(files.path(), &part, "names no source file"))?;
-    let file = FileRef { source, sha256: text("sha256") };
+    let text = |key: &str| match entry.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(PackageError::bad(files.path(), &part, format!("has a {key} that is not a text"))),
+    };
+    let source = text("source")?.ok_or_else(|| PackageError::bad(files.path(), &part, "names no source file"))?;
+    let file = FileRef { source, sha256: text("sha256")? };
     let bytes = files.read(&file.source)?;
     files.verify(&file, &bytes)?;
     Ok(Some(SecondNetwork { graph: read_graph(files, &file.source, &bytes)?, bytes }))
@@ -174,6 +178,7 @@ impl Package {
         let mut inputs =
             spec(&graph.inputs, &[Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: StatisticsAxes::default() }])?;
         let outputs = spec(&graph.outputs, &[])?;
+        // A network without a known receptive field keeps axes of any length.
         if let Ok(field) = receptive_field(&graph) {
             for spec in &mut inputs {
                 let free = spec.axes.iter_mut().filter(|axis| axis.kind.is_space());

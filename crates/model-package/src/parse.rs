@@ -40,13 +40,13 @@ pub(crate) fn parse(path: &Path, rdf: &Value) -> Result<Parsed, PackageError> {
     if !is_04 && !format_version.starts_with("0.5") {
         return Err(PackageError::bad(path, "format_version", format!("is {format_version}: expected 0.4 or 0.5")));
     }
-    if rdf.get("type").and_then(Value::as_str).is_some_and(|t| t != "model") {
+    if reader.optional_text("type", rdf, "type")?.is_some_and(|t| t != "model") {
         return Err(PackageError::bad(path, "type", "is not \"model\""));
     }
     let weights = reader.weights(rdf)?;
     let tensors = |key: &str, tests: &str| -> Result<Vec<ParsedTensor>, PackageError> {
         let list = reader.list(rdf, key)?;
-        let tests = rdf.get(tests).and_then(Value::as_array);
+        let tests = (tests, reader.optional_list(tests, rdf, tests)?);
         // Tensors without a name get the specification's default.
         let default_id = key.trim_end_matches('s');
         list.iter()
@@ -56,8 +56,9 @@ pub(crate) fn parse(path: &Path, rdf: &Value) -> Result<Parsed, PackageError> {
                     return reader.tensor_05(t, default_id);
                 }
                 let mut tensor = reader.tensor_04(t, default_id)?;
-                let source = tests.and_then(|t| t.get(i)).and_then(Value::as_str);
-                tensor.spec.test_tensor = source.map(|s| FileRef { source: s.to_owned(), sha256: None });
+                let (key_of_tests, files) = tests;
+                let file = files.get(i).filter(|file| !file.is_null());
+                tensor.spec.test_tensor = file.map(|file| reader.file(file, key_of_tests)).transpose()?;
                 if key == "inputs" && tensor.spec.dtype != "float32" {
                     // Networks of 0.4 take 32-bit floats whatever type their input is described with.
                     tensor.spec.processing.push(Processing::EnsureDtype { dtype: "float32".to_owned() });
@@ -77,7 +78,7 @@ pub(crate) fn parse(path: &Path, rdf: &Value) -> Result<Parsed, PackageError> {
     }
     Ok(Parsed {
         name: reader.text(rdf, "name")?,
-        description: rdf.get("description").and_then(Value::as_str).unwrap_or_default().to_owned(),
+        description: reader.optional_text("description", rdf, "description")?.unwrap_or_default(),
         format_version,
         inputs: inputs.into_iter().map(|t| t.spec).collect(),
         outputs: outputs.into_iter().map(|t| t.spec).collect(),
@@ -126,7 +127,35 @@ impl Reader<'_> {
         match value.get(key) {
             Some(Value::String(s)) => Ok(s.clone()),
             Some(Value::Number(n)) => Ok(n.to_string()),
-            _ => Err(self.bad(key, "is missing")),
+            None | Some(Value::Null) => Err(self.bad(key, "is missing")),
+            Some(other) => Err(self.bad(key, format!("is {}: expected a text", shown(other)))),
+        }
+    }
+
+    /// Returns an optional text, or a number as text (YAML reads an unquoted name such as 488 as a number); any other
+    /// type is an error.
+    pub(super) fn optional_text(&self, part: &str, from: &Value, key: &str) -> Result<Option<String>, PackageError> {
+        match from.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => self.word(part, key, value).map(Some),
+        }
+    }
+
+    /// Returns a text, or a number as text.
+    pub(super) fn word(&self, part: &str, key: &str, value: &Value) -> Result<String, PackageError> {
+        match value {
+            Value::String(text) => Ok(text.clone()),
+            Value::Number(number) => Ok(number.to_string()),
+            other => Err(self.bad(part, format!("has {key} {}: expected a text", shown(other)))),
+        }
+    }
+
+    /// Returns an optional list, empty if it is absent; any other type is an error.
+    fn optional_list<'v>(&self, part: &str, from: &'v Value, key: &str) -> Result<&'v [Value], PackageError> {
+        match from.get(key) {
+            None | Some(Value::Null) => Ok(&[]),
+            Some(Value::Array(list)) => Ok(list),
+            Some(other) => Err(self.bad(part, format!("has {key} {}: expected a list", shown(other)))),
         }
     }
 
@@ -228,7 +257,7 @@ impl Reader<'_> {
             Value::String(s) => s.clone(),
             other => self.text(other, "source").map_err(|_| self.bad(part, "names no source file"))?,
         };
-        let sha256 = value.get("sha256").and_then(Value::as_str).map(str::to_owned);
+        let sha256 = self.optional_text(part, value, "sha256")?;
         Ok(FileRef { source, sha256 })
     }
 
@@ -245,7 +274,7 @@ impl Reader<'_> {
     }
 
     fn tensor_05(&self, tensor: &Value, default_id: &str) -> Result<ParsedTensor, PackageError> {
-        let id = tensor.get("id").and_then(Value::as_str).unwrap_or(default_id).to_owned();
+        let id = self.optional_text(default_id, tensor, "id")?.unwrap_or_else(|| default_id.to_owned());
         let (mut axes, mut axis_ids, mut axis_scales) = (Vec::new(), Vec::new(), Vec::new());
         for entry in self.list(tensor, "axes")? {
             let (axis, axis_id, scale) = self.axis_05(&id, entry)?;
@@ -258,17 +287,17 @@ impl Reader<'_> {
         let data = data.and_then(Value::as_array).and_then(|d| d.first()).or(data);
         // Data described by its values is uint8 unless a type is given.
         let default = if data.is_some_and(|d| d.get("values").is_some()) { "uint8" } else { "float32" };
-        let dtype = data.and_then(|d| d.get("type")).and_then(Value::as_str).unwrap_or(default).to_owned();
+        let dtype = data.map(|data| self.optional_text(&id, data, "type")).transpose()?.flatten();
         let steps = tensor.get("preprocessing").or_else(|| tensor.get("postprocessing"));
         let test_tensor = match tensor.get("test_tensor") {
             Some(v) if !v.is_null() => Some(self.file(v, "test_tensor")?),
             _ => None,
         };
         let spec = TensorSpec {
-            description: tensor.get("description").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            description: self.optional_text(&id, tensor, "description")?.unwrap_or_default(),
             processing: self.processing(&StepsOf { tensor: &id, axes: &axes, ids: &axis_ids, key: "id" }, steps)?,
             test_tensor,
-            dtype,
+            dtype: dtype.unwrap_or_else(|| default.to_owned()),
             axes,
             id,
         };
@@ -279,7 +308,8 @@ impl Reader<'_> {
     fn axis_05(&self, tensor: &str, axis: &Value) -> Result<(AxisSpec, String, f64), PackageError> {
         let kind_name = self.text(axis, "type")?;
         let default = if kind_name == "space" { AxisKind::X.id() } else { &kind_name };
-        let id = canonical_axis_id(axis.get("id").and_then(Value::as_str).unwrap_or(default));
+        let stated_id = self.optional_text(tensor, axis, "id")?;
+        let id = canonical_axis_id(stated_id.as_deref().unwrap_or(default));
         let part = format!("{tensor}.{id}");
         let kind = match (kind_name.as_str(), id) {
             ("batch", _) => AxisKind::Batch,
@@ -296,11 +326,9 @@ impl Reader<'_> {
                 ),
             )),
         };
-        let channel_names: Vec<String> = axis
-            .get("channel_names")
-            .and_then(Value::as_array)
-            .map(|l| l.iter().take(MAX_ITEMS).filter_map(Value::as_str).map(str::to_owned).collect())
-            .unwrap_or_default();
+        let names = self.optional_list(&part, axis, "channel_names")?;
+        let channel_names: Vec<String> =
+            names.iter().map(|name| self.word(&part, "channel_names", name)).collect::<Result<_, _>>()?;
         let size = match (kind, axis.get("size")) {
             (AxisKind::Channel, None) => AxisSize::Fixed(channel_names.len().max(1)),
             (AxisKind::Batch, None | Some(Value::Null)) => AxisSize::Step { min: 1, step: 1 },
@@ -308,7 +336,8 @@ impl Reader<'_> {
             (_, None) => AxisSize::Free,
         };
         let scale = self.number(&part, axis, "scale", &DIVISORS)?.unwrap_or(1.0);
-        let voxel_um = axis.get("unit").and_then(Value::as_str).and_then(micrometres).map(|unit| unit * scale);
+        let unit = self.optional_text(&part, axis, "unit")?;
+        let voxel_um = unit.as_deref().and_then(micrometres).map(|unit| unit * scale);
         if let Some(um) = voxel_um.filter(|um| !(MIN_PLAUSIBLE_UM..=MAX_PLAUSIBLE_UM).contains(um)) {
             let range = format!("expected {MIN_PLAUSIBLE_UM} to {MAX_PLAUSIBLE_UM} µm");
             return Err(self.bad(&part, format!("has scale {scale}, which makes voxels of {um} µm: {range}")));
@@ -327,23 +356,23 @@ impl Reader<'_> {
                 None => AxisSize::Free,
             });
         }
-        if let Some(tensor) = size.get("tensor_id").and_then(Value::as_str) {
-            return Ok(AxisSize::Reference {
-                tensor: tensor.to_owned(),
-                axis: canonical_axis_id(size.get("axis_id").and_then(Value::as_str).unwrap_or_default()).to_owned(),
-                scale: 1.0,
-                offset: self.number(part, size, "offset", &OFFSETS)?.unwrap_or(0.0),
-            });
+        let unknown = || {
+            let expected = "expected a number, min and step, or tensor_id and axis_id";
+            self.bad(part, format!("has a size of {}: {expected}", shown(size)))
+        };
+        if let Some(tensor) = self.optional_text(part, size, "tensor_id")? {
+            let offset = self.number(part, size, "offset", &OFFSETS)?.unwrap_or(0.0);
+            let axis = self.optional_text(part, size, "axis_id")?.ok_or_else(unknown)?;
+            return Ok(AxisSize::Reference { tensor, axis: canonical_axis_id(&axis).to_owned(), scale: 1.0, offset });
         }
         if size.get("max").is_some() {
             return Ok(AxisSize::Free);
         }
-        let expected = "expected a number, min and step, or tensor_id and axis_id";
-        Err(self.bad(part, format!("has a size of {}: {expected}", shown(size))))
+        Err(unknown())
     }
 
     fn tensor_04(&self, tensor: &Value, default_id: &str) -> Result<ParsedTensor, PackageError> {
-        let id = tensor.get("name").and_then(Value::as_str).unwrap_or(default_id).to_owned();
+        let id = self.optional_text(default_id, tensor, "name")?.unwrap_or_else(|| default_id.to_owned());
         let letters = self.text(tensor, "axes")?;
         if letters.len() > 8 {
             return Err(self.bad(&id, format!("has axes {letters}: expected at most 8 letters")));
@@ -364,6 +393,8 @@ impl Reader<'_> {
             })
             .collect::<Result<_, _>>()?;
         let shape = tensor.get("shape").unwrap_or(&Value::Null);
+        self.check_lists_04(&id, tensor, shape)?;
+        let reference = self.optional_text(&id, shape, "reference_tensor")?;
         // Returns entry `i` of the list at a key; `None` if it is null or past the end.
         let entry =
             |from: &Value, key: &str, i: usize| from.get(key).and_then(|l| l.get(i)).filter(|v| !v.is_null()).cloned();
@@ -378,7 +409,7 @@ impl Reader<'_> {
                 AxisSize::Fixed(n)
             } else if let Some(min) = count(shape, "min", i, &LENGTHS)? {
                 AxisSize::Step { min, step: count(shape, "step", i, &STEPS)?.unwrap_or(0) }
-            } else if let Some(reference) = shape.get("reference_tensor").and_then(Value::as_str) {
+            } else if let Some(reference) = reference.as_deref() {
                 // Either a tensor, meaning its axis with the same letter, or `tensor.axis`.
                 let (of, axis) = reference.split_once('.').unwrap_or((reference, kind.id()));
                 AxisSize::Reference {
@@ -399,8 +430,8 @@ impl Reader<'_> {
         let steps = tensor.get("preprocessing").or_else(|| tensor.get("postprocessing"));
         let axis_ids: Vec<String> = axes.iter().map(|a| a.kind.id().to_owned()).collect();
         let spec = TensorSpec {
-            description: tensor.get("description").and_then(Value::as_str).unwrap_or_default().to_owned(),
-            dtype: tensor.get("data_type").and_then(Value::as_str).unwrap_or("float32").to_owned(),
+            description: self.optional_text(&id, tensor, "description")?.unwrap_or_default(),
+            dtype: self.optional_text(&id, tensor, "data_type")?.unwrap_or_else(|| "float32".to_owned()),
             processing: self.processing(&StepsOf { tensor: &id, axes: &axes, ids: &axis_ids, key: "name" }, steps)?,
             test_tensor: None,
             axes,
@@ -408,6 +439,22 @@ impl Reader<'_> {
         };
         let axis_scales = vec![1.0; axis_ids.len()];
         Ok(ParsedTensor { spec, axis_ids, axis_scales })
+    }
+
+    /// Refuses a 0.4 tensor whose lengths and halo are not lists with an entry for each axis. (Entries may be missing
+    /// at the end.)
+    fn check_lists_04(&self, id: &str, tensor: &Value, shape: &Value) -> Result<(), PackageError> {
+        for (from, key) in [(tensor, "halo"), (shape, "min"), (shape, "step"), (shape, "scale"), (shape, "offset")] {
+            self.optional_list(id, from, key)?;
+        }
+        match shape {
+            Value::Null | Value::Array(_) => Ok(()),
+            shape if shape.get("min").is_some() || shape.get("reference_tensor").is_some() => Ok(()),
+            other => {
+                let expected = "expected a list, min and step, or reference_tensor";
+                Err(self.bad(id, format!("has a shape of {}: {expected}", shown(other))))
+            }
+        }
     }
 }
 
@@ -434,7 +481,7 @@ pub(super) fn shown(value: &Value) -> String {
     if text.chars().count() > MAX_CHARS + 2 { text.chars().take(MAX_CHARS).chain(['…']).collect() } else { text }
 }
 
-/// Returns a length unit in µm.
+/// Returns a length unit in µm. Axes with other units, such as seconds and pixels, have no voxel size.
 fn micrometres(unit: &str) -> Option<f64> {
     Some(match unit {
         "micrometer" | "micron" | "um" | "µm" => 1.0,

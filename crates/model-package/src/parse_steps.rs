@@ -65,8 +65,13 @@ impl Parameters<'_> {
         self.optional(name, range)?.or(default).ok_or_else(|| self.bad(format!("needs {name}")))
     }
 
-    fn text(&self, name: &str) -> Option<&str> {
-        self.kwargs.get(name).and_then(Value::as_str)
+    fn text(&self, name: &str) -> Result<Option<String>, PackageError> {
+        self.reader.optional_text(&self.part, self.kwargs, name)
+    }
+
+    /// Returns the id of the axis that a step names, as in specification 0.5.
+    fn axis(&self) -> Result<Option<String>, PackageError> {
+        Ok(self.text("axis")?.map(|axis| canonical_axis_id(&axis).to_owned()))
     }
 
     /// Returns a parameter that is a single number or one number per channel.
@@ -82,8 +87,7 @@ impl Parameters<'_> {
         if list.is_empty() {
             return Err(self.bad(format!("has no numbers in {name}")));
         }
-        let axis = self.text("axis").map(canonical_axis_id);
-        if let Some(axis) = axis.filter(|axis| self.of.kind(axis) != Some(AxisKind::Channel)) {
+        if let Some(axis) = self.axis()?.filter(|axis| self.of.kind(axis) != Some(AxisKind::Channel)) {
             return Err(self.bad(format!("has values along axis {axis}: only one value per channel is supported")));
         }
         let values: Vec<f64> =
@@ -102,7 +106,9 @@ impl Parameters<'_> {
             None | Some(Value::Null) => return Ok(StatisticsAxes { batch: true, channel: true }),
             // 0.4 writes a string of letters.
             Some(Value::String(letters)) => letters.chars().map(|c| c.to_string()).collect(),
-            Some(Value::Array(ids)) => ids.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            Some(Value::Array(ids)) => {
+                ids.iter().map(|id| self.reader.word(&self.part, "axes", id)).collect::<Result<_, _>>()?
+            }
             Some(other) => return Err(self.bad(format!("has axes {}: expected a list of axis ids", shown(other)))),
         };
         let mut kinds = Vec::new();
@@ -177,7 +183,13 @@ impl Parameters<'_> {
 impl Reader<'_> {
     /// Returns the processing steps of a tensor.
     pub(super) fn processing(&self, of: &StepsOf<'_>, steps: Option<&Value>) -> Result<Vec<Processing>, PackageError> {
-        let Some(list) = steps.and_then(Value::as_array) else { return Ok(Vec::new()) };
+        let list = match steps {
+            None | Some(Value::Null) => return Ok(Vec::new()),
+            Some(Value::Array(list)) => list,
+            Some(other) => {
+                return Err(self.bad(of.tensor, format!("has processing {}: expected a list of steps", shown(other))));
+            }
+        };
         if list.len() > MAX_ITEMS {
             return Err(self.bad(of.tensor, "has too many processing steps"));
         }
@@ -189,10 +201,21 @@ impl Reader<'_> {
         let id = self.text(step, of.key)?;
         let kwargs = step.get("kwargs").unwrap_or(&Value::Null);
         let p = Parameters { reader: self, of, kwargs, part: format!("{}.{id}", of.tensor) };
-        let mode = p.text("mode");
-        if mode == Some("per_dataset") {
-            return Err(p.bad("uses statistics over a data set: only statistics of one stack are supported"));
+        if !kwargs.is_null() && !kwargs.is_object() {
+            return Err(p.bad(format!("has kwargs {}: expected a mapping", shown(kwargs))));
         }
+        let mode = p.text("mode")?;
+        let is_fixed = match mode.as_deref() {
+            None | Some("per_sample") => false,
+            Some("fixed") => true,
+            Some("per_dataset") => {
+                return Err(p.bad("uses statistics over a data set: only statistics of one stack are supported"));
+            }
+            Some(other) => {
+                let shown = shown(&other.into());
+                return Err(p.bad(format!("has mode {shown}: expected per_sample, fixed or per_dataset")));
+            }
+        };
         let eps = || p.number("eps", Some(1e-6), &EPSILONS);
         Ok(vec![match id.as_str() {
             "binarize" => Processing::Binarize { threshold: p.per_channel("threshold", None, &VALUES)? },
@@ -204,27 +227,26 @@ impl Reader<'_> {
             },
             "scale_range" => {
                 let (min_percentile, max_percentile) = p.percentiles()?;
-                let reference_tensor = p.text("reference_tensor").map(str::to_owned);
+                let reference_tensor = p.text("reference_tensor")?;
                 let axes = p.statistics_axes()?;
                 Processing::ScaleRange { min_percentile, max_percentile, eps: eps()?, axes, reference_tensor }
             }
             "fixed_zero_mean_unit_variance" => p.fixed()?,
-            "zero_mean_unit_variance" if mode == Some("fixed") => p.fixed()?,
+            "zero_mean_unit_variance" if is_fixed => p.fixed()?,
             "zero_mean_unit_variance" => Processing::ZeroMeanUnitVariance { eps: eps()?, axes: p.statistics_axes()? },
             "scale_mean_variance" => Processing::ScaleMeanVariance {
                 eps: eps()?,
                 axes: p.statistics_axes()?,
-                reference_tensor: p.text("reference_tensor").map(str::to_owned).unwrap_or_default(),
+                // Without one, the first input.
+                reference_tensor: p.text("reference_tensor")?.unwrap_or_default(),
             },
             "sigmoid" => Processing::Sigmoid,
-            "softmax" => {
-                match p.text("axis").map(canonical_axis_id).filter(|a| of.kind(a) != Some(AxisKind::Channel)) {
-                    None => Processing::Softmax,
-                    Some(axis) => {
-                        return Err(p.bad(format!("runs along axis {axis}: only the channel axis is supported")));
-                    }
+            "softmax" => match p.axis()?.filter(|axis| of.kind(axis) != Some(AxisKind::Channel)) {
+                None => Processing::Softmax,
+                Some(axis) => {
+                    return Err(p.bad(format!("runs along axis {axis}: only the channel axis is supported")));
                 }
-            }
+            },
             _ => {
                 return Err(p.bad(
                     "is an unknown processing step: expected one of binarize, clip, ensure_dtype, scale_linear, \

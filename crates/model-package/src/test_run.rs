@@ -36,6 +36,7 @@ impl Tolerance {
         let fits = |entry: &&Value| is_for(entry, "weights_formats", "onnx") && is_for(entry, "output_ids", output_id);
         let usual = Self::default();
         entries.into_iter().flatten().find(fits).map_or(usual, |entry| {
+            // A tolerance that is not a number of 0 or more counts as none, so that the default applies.
             let number = |key: &str, default: f64, max: f64| {
                 entry.get(key).and_then(Value::as_f64).filter(|v| *v >= 0.0).map_or(default, |v| v.min(max))
             };

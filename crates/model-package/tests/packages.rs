@@ -138,6 +138,57 @@ fn numbers_of_old_descriptions_have_ranges() {
 }
 
 #[test]
+fn values_of_the_wrong_type_are_refused() {
+    for (z, says) in [
+        ("size: 4, unit: [micrometer]", "unit a list of 1: expected a text"),
+        ("size: {tensor_id: [x], axis_id: z}", "tensor_id a list of 1"),
+        ("size: {tensor_id: raw}", "expected a number, min and step, or tensor_id and axis_id"),
+    ] {
+        refused(&rdf_05(z, STEP), &[says]);
+    }
+    for (step, says) in [
+        ("{id: zero_mean_unit_variance, kwargs: [1]}", "kwargs a list of 1: expected a mapping"),
+        ("{id: zero_mean_unit_variance, kwargs: {axes: [z, y, [x]]}}", "axes a list of 1: expected a text"),
+        ("{id: zero_mean_unit_variance, kwargs: {mode: per_image}}", "mode \"per_image\": expected per_sample"),
+        ("{id: scale_range, kwargs: {reference_tensor: {id: raw}}}", "reference_tensor a mapping of 1"),
+    ] {
+        refused(&rdf_05(Z, step), &[says]);
+    }
+    let rdf = rdf_05(Z, STEP);
+    for (from, to, says) in [
+        (
+            "  preprocessing:\n  - {id",
+            "  preprocessing:\n    {id",
+            "\"raw\" has processing a mapping of 2: expected a list",
+        ),
+        ("channel_names: [raw]", "channel_names: raw", "channel_names \"raw\": expected a list"),
+        ("channel_names: [raw]", "channel_names: [{name: raw}]", "channel_names a mapping of 1: expected a text"),
+        ("{source: model.onnx}", "{source: model.onnx, sha256: [0]}", "sha256 a list of 1: expected a text"),
+        ("type: model", "type: [model]", "type a list of 1: expected a text"),
+    ] {
+        assert!(rdf.contains(from), "{from}");
+        refused(&rdf.replacen(from, to, 1), &[says]);
+    }
+    // A name that YAML reads as a number is a name.
+    let numbered = rdf.replacen("channel_names: [raw]", "channel_names: [488]", 1);
+    let package = Package::open(folder_with(&numbered).path()).unwrap();
+    assert_eq!(package.inputs[0].axis(AxisKind::Channel).unwrap().channel_names, ["488"]);
+}
+
+#[test]
+fn old_descriptions_with_lists_of_the_wrong_type_are_refused() {
+    let good = "[1, 1, 4, 4, 4]";
+    for (shape, halo, says) in [
+        (good, "2", "halo 2: expected a list"),
+        ("\"1, 1, 4, 4, 4\"", "[]", "has a shape of \"1, 1, 4, 4, 4\": expected a list"),
+        ("{step: [0, 0, 1, 1, 1]}", "[]", "has a shape of a mapping of 1: expected a list"),
+        ("{min: 4, step: [0, 0, 1, 1, 1]}", "[]", "min 4: expected a list"),
+    ] {
+        refused(&rdf_04(shape, halo), &[says]);
+    }
+}
+
+#[test]
 fn a_large_absolute_tolerance_does_not_accept_any_output() {
     let expected = Tensor::vector(vec![0.0f32, 1.0, 0.5, 0.25]);
     let wrong = Tensor::vector(vec![0.5f32, 0.5, 1.0, 0.75]);
@@ -217,6 +268,30 @@ fn zip(path: &Path, files: &[(&str, &[u8])]) {
         writer.write_all(bytes).unwrap();
     }
     writer.finish().unwrap();
+}
+
+#[test]
+fn a_file_that_is_in_the_zip_but_cannot_be_read_is_not_called_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.zip");
+    zip(&path, &[("rdf.yaml", rdf_05(Z, STEP).as_bytes()), ("model.onnx", &model())]);
+    // A compression method that no program knows in the local header and the directory entry of the network.
+    let mut bytes = std::fs::read(&path).unwrap();
+    let starts: Vec<usize> = (0..bytes.len() - 60)
+        .filter(|at| match &bytes[*at..*at + 4] {
+            b"PK\x03\x04" => bytes[at + 30..].starts_with(b"model.onnx"),
+            b"PK\x01\x02" => bytes[at + 46..].starts_with(b"model.onnx"),
+            _ => false,
+        })
+        .collect();
+    assert_eq!(starts.len(), 2);
+    for at in starts {
+        let method = if bytes[at + 2] == 3 { at + 8 } else { at + 10 };
+        bytes[method..method + 2].copy_from_slice(&0x7777u16.to_le_bytes());
+    }
+    std::fs::write(&path, bytes).unwrap();
+    let text = Package::open(&path).unwrap_err().to_string();
+    assert!(text.contains("\"model.onnx\" cannot be read from the zip"), "{text}");
 }
 
 #[test]

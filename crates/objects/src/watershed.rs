@@ -29,13 +29,7 @@ pub fn flood(
     if height.len() >= u32::MAX as usize {
         return Err(ObjectsError::TooManyObjects { limit: u32::MAX });
     }
-    let mut order: Vec<u64> = Vec::new();
-    for (i, (value, inside)) in height.iter().zip(mask).enumerate() {
-        if *inside {
-            order.push(u64::from(!order_key(*value)) << 32 | i as u64);
-        }
-    }
-    order.sort_unstable();
+    let order = descending(height, mask);
     let [nz, ny, nx] = shape_zyx;
     let steps = neighbours(connectivity);
     let mut labels = vec![0u32; height.len()];
@@ -94,7 +88,26 @@ pub fn flood(
         }
         labels[i] = steepest;
     }
-    let mut names = vec![0u32; peaks.len()];
+    let count = number_in_order(&mut labels, &mut sets, peaks.len());
+    Ok((labels, count))
+}
+
+/// Returns the voxels of the mask from the highest to the lowest: the index in the lower half of each number.
+fn descending(height: &[f32], mask: &[bool]) -> Vec<u64> {
+    let mut order: Vec<u64> = Vec::new();
+    for (i, (value, inside)) in height.iter().zip(mask).enumerate() {
+        if *inside {
+            order.push(u64::from(!order_key(*value)) << 32 | i as u64);
+        }
+    }
+    order.sort_unstable();
+    order
+}
+
+/// Replaces each label by a number from 1 on for its set, in the order of the volume. Returns the number of sets;
+/// `label_count` is the number of labels, 0 included.
+fn number_in_order(labels: &mut [u32], sets: &mut UnionFind, label_count: usize) -> u32 {
+    let mut names = vec![0u32; label_count];
     let mut count = 0;
     for label in labels.iter_mut().filter(|l| **l != 0) {
         let root = sets.find(*label) as usize;
@@ -104,7 +117,7 @@ pub fn flood(
         }
         *label = names[root];
     }
-    Ok((labels, count))
+    count
 }
 
 fn neighbours(connectivity: Connectivity) -> &'static [[isize; 3]] {

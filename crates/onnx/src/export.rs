@@ -8,9 +8,9 @@ use std::path::Path;
 
 use crate::proto::{Writer, write_tensor};
 use cytoscope_graph::{
-    Activation, AspectPolicy, BinaryOp, Budget, ConvAttrs, CoordinateMode, DepthOrder, Dim, EXPORT_OPSET, ElementType,
-    Graph, GraphError, GraphLimits, Interrupt, NearestMode, Node, Op, PadMode, Padding, PoolAttrs, ResizeAttrs,
-    ResizeMode, Result, Tensor, Value, ValueId, activation_name, op_name,
+    Activation, BinaryOp, Budget, ConvAttrs, DepthOrder, Dim, EXPORT_OPSET, ElementType, Graph, GraphError,
+    GraphLimits, Interrupt, Node, Op, PadMode, Padding, PoolAttrs, Result, Tensor, Value, ValueId, activation_name,
+    op_name,
 };
 use cytoscope_passes::all_infos;
 use cytoscope_storage::StorageError;
@@ -25,7 +25,7 @@ const MAX_FILE_BYTES: usize = i32::MAX as usize;
 /// Returns the graph as the bytes of an ONNX file.
 ///
 /// # Errors
-/// If the graph is invalid, or larger than protobuf's limit of 2 GiB.
+/// If the graph is invalid, an input or output has no known type, or the file is larger than protobuf's limit of 2 GiB.
 pub fn to_bytes(graph: &Graph) -> Result<Vec<u8>> {
     if let Some(node) = graph.nodes.iter().find(|n| n.op.is_training_only()) {
         return Err(GraphError::unsupported(format!("writing the training operator {} to a file", op_name(&node.op))));
@@ -50,6 +50,14 @@ pub fn to_bytes(graph: &Graph) -> Result<Vec<u8>> {
             taken.insert(node.name.clone());
         }
     }
+    let dtype_of = |id: ValueId| {
+        let value = graph.value(id);
+        let dtype = value.dtype.or(infos.get(&id).and_then(|i| i.dtype));
+        dtype.ok_or_else(|| GraphError::misused(format!("type of \"{}\"", value.name), "unknown", "an element type"))
+    };
+    let typed =
+        |ids: &[ValueId]| ids.iter().map(|id| dtype_of(*id).map(|dtype| (*id, dtype))).collect::<Result<Vec<_>>>();
+    let ends = [(11, typed(&graph.inputs)?), (12, typed(&graph.outputs)?)];
     writer.message(7, |body| {
         for node in &nodes {
             body.message(1, |w| node.write(w));
@@ -58,13 +66,11 @@ pub fn to_bytes(graph: &Graph) -> Result<Vec<u8>> {
         for (&id, tensor) in &graph.initializers {
             body.message(5, |w| write_tensor(w, &graph.value(id).name, tensor));
         }
-        for (field, ids) in [(11, &graph.inputs), (12, &graph.outputs)] {
-            for &id in ids {
+        for (field, ids) in &ends {
+            for &(id, dtype) in ids {
                 let value = graph.value(id);
-                let info = infos.get(&id);
-                let dtype = value.dtype.or(info.and_then(|i| i.dtype)).unwrap_or(ElementType::F32);
-                let shape = value.shape.as_ref().or(info.and_then(|i| i.shape.as_ref()));
-                body.message(field, |w| value_info(w, value, dtype, shape.map(Vec::as_slice)));
+                let shape = value.shape.as_ref().or(infos.get(&id).and_then(|i| i.shape.as_ref()));
+                body.message(*field, |w| value_info(w, value, dtype, shape.map(Vec::as_slice)));
             }
         }
     });
@@ -119,7 +125,7 @@ fn value_info(writer: &mut Writer, value: &Value, dtype: ElementType, shape: Opt
 }
 
 /// Value of an attribute.
-enum Setting {
+pub(crate) enum Setting {
     Int(i64),
     Float(f32),
     Text(String),
@@ -305,13 +311,14 @@ impl Export<'_> {
     }
 }
 
-type Settings = Vec<(&'static str, Setting)>;
+/// Names and values of attributes.
+pub(crate) type Settings = Vec<(&'static str, Setting)>;
 
 fn ints(values: &[usize]) -> Setting {
     Setting::Ints(values.iter().map(|&v| v as i64).collect())
 }
 
-fn flag(value: bool) -> Setting {
+pub(crate) fn flag(value: bool) -> Setting {
     Setting::Int(value.into())
 }
 
@@ -348,57 +355,6 @@ fn pool_settings(a: &PoolAttrs, max: bool) -> Settings {
     ]
 }
 
-fn resize_settings(a: &ResizeAttrs) -> Settings {
-    let text = |t: &str| Setting::Text(t.to_owned());
-    let mut settings = vec![
-        (
-            "mode",
-            text(match a.mode {
-                ResizeMode::Nearest => "nearest",
-                ResizeMode::Linear => "linear",
-                ResizeMode::Cubic => "cubic",
-            }),
-        ),
-        (
-            "coordinate_transformation_mode",
-            text(match a.coordinates {
-                CoordinateMode::HalfPixel => "half_pixel",
-                CoordinateMode::HalfPixelSymmetric => "half_pixel_symmetric",
-                CoordinateMode::PytorchHalfPixel => "pytorch_half_pixel",
-                CoordinateMode::AlignCorners => "align_corners",
-                CoordinateMode::Asymmetric => "asymmetric",
-                CoordinateMode::TfHalfPixelForNn => "tf_half_pixel_for_nn",
-                CoordinateMode::TfCropAndResize => "tf_crop_and_resize",
-            }),
-        ),
-        (
-            "nearest_mode",
-            text(match a.nearest {
-                NearestMode::RoundPreferFloor => "round_prefer_floor",
-                NearestMode::RoundPreferCeil => "round_prefer_ceil",
-                NearestMode::Floor => "floor",
-                NearestMode::Ceil => "ceil",
-            }),
-        ),
-        (
-            "keep_aspect_ratio_policy",
-            text(match a.policy {
-                AspectPolicy::Stretch => "stretch",
-                AspectPolicy::NotLarger => "not_larger",
-                AspectPolicy::NotSmaller => "not_smaller",
-            }),
-        ),
-        ("cubic_coeff_a", Setting::Float(a.cubic_coeff_a)),
-        ("exclude_outside", flag(a.exclude_outside)),
-        ("extrapolation_value", Setting::Float(a.extrapolation_value)),
-        ("antialias", flag(a.antialias)),
-    ];
-    if let Some(axes) = &a.axes {
-        settings.push(("axes", Setting::Ints(axes.clone())));
-    }
-    settings
-}
-
 /// Returns the attributes of an operator that is written as itself.
 fn settings(op: &Op) -> Settings {
     let int = Setting::Int;
@@ -431,12 +387,10 @@ fn settings(op: &Op) -> Settings {
         Op::LpNormalization { axis, p } => vec![("axis", int(*axis)), ("p", int(*p))],
         Op::Softmax { axis }
         | Op::LogSoftmax { axis }
-        | Op::Concat { axis }
         | Op::Split { axis }
         | Op::Flatten { axis }
         | Op::Gather { axis }
         | Op::GatherElements { axis } => vec![("axis", int(*axis))],
-        Op::Resize(a) => resize_settings(a),
         Op::Pad { mode } => {
             let mode = match mode {
                 PadMode::Constant => "constant",
@@ -488,6 +442,6 @@ fn settings(op: &Op) -> Settings {
         Op::DequantizeLinear { axis, block_size } => {
             vec![("axis", int(*axis)), ("block_size", int(*block_size as i64))]
         }
-        _ => Vec::new(),
+        other => crate::ops::settings(other).unwrap_or_default(),
     }
 }

@@ -25,6 +25,7 @@
 
 mod export;
 mod import;
+mod ops;
 mod proto;
 mod table;
 

@@ -13,14 +13,14 @@ pub struct SupportedOperator {
     pub note: &'static str,
 }
 
-const CONV: &str = "Convolution and pooling";
+pub(crate) const CONV: &str = "Convolution and pooling";
 const NORM: &str = "Normalization";
 const ACT: &str = "Activation";
 const MATH: &str = "Arithmetic";
 const LOGIC: &str = "Comparison and logic";
 const PRODUCT: &str = "Products";
 const REDUCE: &str = "Reduction and search";
-const SHAPE: &str = "Shape and movement";
+pub(crate) const SHAPE: &str = "Shape and movement";
 const QUANT: &str = "Quantization";
 
 /// Every operator that the importer accepts.
@@ -36,8 +36,8 @@ pub const SUPPORTED: &[SupportedOperator] = &{
         op(CONV, "AveragePool", SPATIAL),
         op(CONV, "GlobalAveragePool", ""),
         op(CONV, "GlobalMaxPool", ""),
-        op(CONV, "Resize", "nearest, linear, cubic; every coordinate mode; antialias"),
-        op(CONV, "Upsample", "from opset 7; becomes Resize"),
+        crate::ops::RESIZE[0],
+        crate::ops::RESIZE[1],
         op(NORM, "BatchNormalization", "inference only; folded into the convolution before it"),
         op(NORM, "InstanceNormalization", ""),
         op(NORM, "GroupNormalization", "opset 18 parameters are expanded to channels"),
@@ -119,7 +119,7 @@ pub const SUPPORTED: &[SupportedOperator] = &{
         op(REDUCE, "ArgMin", ""),
         op(REDUCE, "TopK", "always sorted"),
         op(REDUCE, "CumSum", ""),
-        op(SHAPE, "Concat", ""),
+        crate::ops::CONCAT,
         op(SHAPE, "Split", ""),
         op(SHAPE, "Slice", ""),
         op(SHAPE, "Pad", "constant, edge, reflect, wrap"),

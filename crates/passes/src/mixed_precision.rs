@@ -35,13 +35,13 @@ fn rule(op: &Op) -> Rule {
         Op::Conv(_) | Op::ConvTranspose(_) | Op::MatMul | Op::Gemm { .. } => Rule::Narrow,
         Op::Activation(Activation::Relu | Activation::LeakyRelu { .. })
         | Op::Binary(BinaryOp::Add)
-        | Op::Concat { .. }
         | Op::Slice
         | Op::Split { .. }
         | Op::Identity
         | Op::DepthToSpace { .. }
         | Op::SpaceToDepth { .. } => Rule::Follow,
         Op::Vjp(of) => rule(of),
+        op if op.joined_axis().is_some() => Rule::Follow,
         _ => Rule::Wide,
     }
 }

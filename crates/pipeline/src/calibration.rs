@@ -2,6 +2,7 @@
 
 use crate::devices::Devices;
 use crate::diameter::Estimator;
+use crate::ops::Elementwise;
 use crate::predict::grid::{ModelView, model_shape};
 use crate::predict::resolve::{channels, voxel_size};
 use crate::predict::{PredictJob, expand_inputs, only_stacks};
@@ -70,39 +71,11 @@ fn bad(path: &Path, problem: impl Into<String>, next_step: &str) -> JobError {
 
 fn of_stack(context: &Context, model: &Model, file: &Path, max_tiles: usize) -> Result<Vec<CalibrationTile>, JobError> {
     // Channels, voxel size and preprocessing are those of a prediction of this stack.
-    let job = PredictJob {
-        inputs: vec![file.to_owned()],
-        model: model.name.clone(),
-        out: PathBuf::new(),
-        device: DeviceRequest::Device(DeviceId::Cpu),
-        precision: None,
-        tiles: Default::default(),
-        outputs: Default::default(),
-        channel: None,
-        time: None,
-        series: 0,
-        axes: None,
-        voxel_um: None,
-        diameter: Default::default(),
-        memory_budget_bytes: None,
-        resume: false,
-        threads: 0,
-        overwrite: Default::default(),
-    };
+    let job = prediction_of(model, file);
     let image = cytoscope_formats::open(file, &job.open_options())?;
     let mut meta = image.meta().clone();
     let stack = Stack::new(&image, 0);
-    let zyx = stack.extents.zyx;
-    if zyx.contains(&0) {
-        return Err(bad(file, "it contains no voxels", "leave it out of the calibration"));
-    }
-    if model.spatial_axes == 3 && zyx[0] == 1 {
-        return Err(bad(
-            file,
-            "it is a single image, but the model requires stacks",
-            "calibrate with stacks (axes ZYX)",
-        ));
-    }
+    check_shape(model, file, stack.extents.zyx)?;
     stack.check_ends()?;
     let mut notes = Vec::new();
     let channels = channels(job.channel, model, &meta, &stack, file, &mut notes)?;
@@ -111,40 +84,10 @@ fn of_stack(context: &Context, model: &Model, file: &Path, max_tiles: usize) -> 
     let chains = stack.preprocessing(context, model, &channels)?;
     let (scale, known) = match model.object_diameter_um {
         None => (1.0, voxel.known),
-        Some(nominal_um) => {
-            let engine = Devices::cpu_only().engine(DeviceId::Cpu)?;
-            let options = CompileOptions {
-                precision: Precision::F32,
-                threads: 0,
-                memory_budget_bytes: None,
-                recorder: context.recorder.clone(),
-                interrupt: context.interrupt(),
-            };
-            let estimator = Estimator {
-                context,
-                model,
-                engine: engine.as_ref(),
-                options: &options,
-                stack: &stack,
-                channels: &channels,
-                chains: &chains,
-                voxel_um: voxel.known,
-            };
-            let found = estimator.estimate(nominal_um, None)?;
-            (found.estimate.diameter / nominal_um, Some(found.voxel))
-        }
+        Some(nominal_um) => estimate_scale(context, model, &stack, (&channels, &chains), voxel.known, nominal_um)?,
     };
-    let grid = model_shape(zyx, known, model.voxel_um.map(|v| v.map(|um| um * scale)));
-    let edge = if model.spatial_axes == 2 { FLAT_EDGE } else { EDGE };
-    let size: [usize; 3] = std::array::from_fn(|a| {
-        if a == 0 && model.spatial_axes == 2 {
-            return 1;
-        }
-        let step = model.step[a].max(1);
-        // Whole steps inside the stack if it is long enough, otherwise a tile that extends past its end.
-        let inside = edge.min(grid[a]) / step * step;
-        inside.max(model.min_size[a]).next_multiple_of(step)
-    });
+    let grid = model_shape(stack.extents.zyx, known, model.voxel_um.map(|v| v.map(|um| um * scale)));
+    let size = tile_size(model, grid);
     let mut view = ModelView::new(&stack, &channels, chains, grid);
     let mut tiles = Vec::new();
     for start in places(grid, size, max_tiles) {
@@ -162,6 +105,81 @@ fn of_stack(context: &Context, model: &Model, file: &Path, max_tiles: usize) -> 
         tiles.push(CalibrationTile { values, from: file.display().to_string() });
     }
     Ok(tiles)
+}
+
+/// Returns a prediction of the stack, whose channels, voxel size and preprocessing are used.
+fn prediction_of(model: &Model, file: &Path) -> PredictJob {
+    PredictJob {
+        inputs: vec![file.to_owned()],
+        model: model.name.clone(),
+        out: PathBuf::new(),
+        device: DeviceRequest::Device(DeviceId::Cpu),
+        precision: None,
+        tiles: Default::default(),
+        outputs: Default::default(),
+        channel: None,
+        time: None,
+        series: 0,
+        axes: None,
+        voxel_um: None,
+        diameter: Default::default(),
+        memory_budget_bytes: None,
+        resume: false,
+        threads: 0,
+        overwrite: Default::default(),
+    }
+}
+
+/// Refuses stacks without voxels, and single images if the network requires stacks.
+fn check_shape(model: &Model, file: &Path, zyx: [usize; 3]) -> Result<(), JobError> {
+    if zyx.contains(&0) {
+        return Err(bad(file, "it contains no voxels", "leave it out of the calibration"));
+    }
+    if model.spatial_axes == 3 && zyx[0] == 1 {
+        return Err(bad(
+            file,
+            "it is a single image, but the model requires stacks",
+            "calibrate with stacks (axes ZYX)",
+        ));
+    }
+    Ok(())
+}
+
+/// Estimates the object diameter. Returns its ratio to the nominal one, and the voxel size in µm.
+fn estimate_scale(
+    context: &Context,
+    model: &Model,
+    stack: &Stack,
+    (channels, chains): (&[usize], &[Vec<Elementwise>]),
+    voxel_um: Option<[f64; 3]>,
+    nominal_um: f64,
+) -> Result<(f64, Option<[f64; 3]>), JobError> {
+    let engine = Devices::cpu_only().engine(DeviceId::Cpu)?;
+    let options = CompileOptions {
+        precision: Precision::F32,
+        threads: 0,
+        memory_budget_bytes: None,
+        recorder: context.recorder.clone(),
+        interrupt: context.interrupt(),
+    };
+    let estimator =
+        Estimator { context, model, engine: engine.as_ref(), options: &options, stack, channels, chains, voxel_um };
+    let found = estimator.estimate(nominal_um, None)?;
+    Ok((found.estimate.diameter / nominal_um, Some(found.voxel)))
+}
+
+/// Returns the size of a tile along Z, Y, X.
+fn tile_size(model: &Model, grid: [usize; 3]) -> [usize; 3] {
+    let edge = if model.spatial_axes == 2 { FLAT_EDGE } else { EDGE };
+    std::array::from_fn(|a| {
+        if a == 0 && model.spatial_axes == 2 {
+            return 1;
+        }
+        let step = model.step[a].max(1);
+        // Whole steps inside the stack if it is long enough, otherwise a tile that extends past its end.
+        let inside = edge.min(grid[a]) / step * step;
+        inside.max(model.min_size[a]).next_multiple_of(step)
+    })
 }
 
 /// Returns the first voxels of at most `max_tiles` tiles, distributed over the stack, sorted by Z, without duplicates.

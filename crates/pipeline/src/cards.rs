@@ -1,6 +1,6 @@
 //! Descriptions of the installed models for choosing among them: purpose, expected input, and whether they can be used.
 
-use crate::model::read_alias;
+use crate::model::{entries, read_alias};
 use crate::{Model, ModelTask, model_folders};
 use cytoscope_model_package::{AxisKind, Package};
 use cytoscope_objects::SegmentOptions;
@@ -91,16 +91,16 @@ pub fn installed() -> Vec<ModelCard> {
     let (mut aliases, mut instead): (BTreeMap<String, String>, BTreeMap<String, String>) = Default::default();
     let mut packages: BTreeMap<String, PathBuf> = BTreeMap::new();
     for folder in model_folders() {
-        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
-            let path = entry.path();
+        for path in entries(&folder) {
             let Some(name) = path.file_stem().map(|s| s.to_string_lossy().into_owned()) else { continue };
             match path.extension().and_then(|e| e.to_str()) {
-                Some(kind @ ("alias" | "teach")) => {
-                    if let Ok(of) = read_alias(&path) {
+                Some(kind @ ("alias" | "teach")) => match read_alias(&path) {
+                    Ok(of) => {
                         let names = if kind == "alias" { &mut aliases } else { &mut instead };
                         names.entry(name).or_insert_with(|| of.trim().to_owned());
                     }
-                }
+                    Err(error) => tracing::warn!("{} cannot be read: {error}", path.display()),
+                },
                 // Packages that were moved aside or are being written.
                 Some(kind) if kind.starts_with("before-") || name.starts_with('.') => {}
                 Some("zip" | "onnx") => _ = packages.entry(name).or_insert(path),

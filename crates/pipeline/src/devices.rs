@@ -137,39 +137,11 @@ impl Devices {
         options: &PredictOptions,
     ) -> Result<SelectedEngine, JobError> {
         if let DeviceRequest::Device(id) = request {
-            let engine = self.engine(id)?;
-            let precision = model.precision_on(id, options.precision);
-            return match verify(context, model, engine.as_ref(), precision, options.threads) {
-                Ok(Verification::Differs { how }) => Err(wrong_result(model, engine.as_ref(), &how)),
-                Err(error) if error.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled),
-                // If the network does not run at all, predicting the stack reports that, and another device may take
-                // over.
-                Err(error) => {
-                    context.note(unverified_note(id, &error));
-                    Ok(SelectedEngine::new(engine, "requested".to_owned(), Vec::new()))
-                }
-                Ok(Verification::Agrees) => Ok(SelectedEngine::new(engine, "requested".to_owned(), Vec::new())),
-            };
+            return self.requested(context, model, id, options);
         }
-        let mut engines = Vec::new();
-        let mut unusable = Vec::new();
-        for device in &self.all {
-            match device.usable.then(|| Self::open(device)) {
-                Some(Ok(engine)) => engines.push(engine),
-                Some(Err(error)) => {
-                    unusable.push(Device { usable: false, reason: error.to_string(), ..device.clone() })
-                }
-                None => unusable.push(device.clone()),
-            }
-        }
+        let (mut engines, mut unusable) = self.open_all();
         let precision = |device| model.precision_on(device, options.precision);
-        let edge: [usize; 3] = std::array::from_fn(|a| {
-            if a == 0 && model.spatial_axes == 2 {
-                1
-            } else {
-                PROBE_EDGE.max(model.min_size[a]).next_multiple_of(model.step[a])
-            }
-        });
+        let edge = probe_edge(model);
         let shape = model.tensor_shape(model.input_channels, edge);
         let inputs = [Tensor::new(shape.clone(), vec![0.5f32; shape.iter().product()])?];
         if engines.len() > 1 {
@@ -216,6 +188,45 @@ impl Devices {
         }
     }
 
+    /// Selects the requested device, if it computes the network correctly.
+    fn requested(
+        &self,
+        context: &Context,
+        model: &Model,
+        id: DeviceId,
+        options: &PredictOptions,
+    ) -> Result<SelectedEngine, JobError> {
+        let engine = self.engine(id)?;
+        let precision = model.precision_on(id, options.precision);
+        match verify(context, model, engine.as_ref(), precision, options.threads) {
+            Ok(Verification::Differs { how }) => Err(wrong_result(model, engine.as_ref(), &how)),
+            Err(error) if error.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled),
+            // If the network does not run at all, predicting the stack reports that, and another device may take
+            // over.
+            Err(error) => {
+                context.note(unverified_note(id, &error));
+                Ok(SelectedEngine::new(engine, "requested".to_owned(), Vec::new()))
+            }
+            Ok(Verification::Agrees) => Ok(SelectedEngine::new(engine, "requested".to_owned(), Vec::new())),
+        }
+    }
+
+    /// Opens the engines of all usable devices; returns them and the devices that cannot be used.
+    fn open_all(&self) -> (Vec<Box<dyn Engine>>, Vec<Device>) {
+        let mut engines = Vec::new();
+        let mut unusable = Vec::new();
+        for device in &self.all {
+            match device.usable.then(|| Self::open(device)) {
+                Some(Ok(engine)) => engines.push(engine),
+                Some(Err(error)) => {
+                    unusable.push(Device { usable: false, reason: error.to_string(), ..device.clone() })
+                }
+                None => unusable.push(device.clone()),
+            }
+        }
+        (engines, unusable)
+    }
+
     /// Selects the CPU after another device failed.
     pub(crate) fn fall_back_to_cpu(
         &self,
@@ -227,8 +238,12 @@ impl Devices {
     ) -> Result<SelectedEngine, JobError> {
         let engine = self.engine(DeviceId::Cpu)?;
         let precision = model.precision_on(DeviceId::Cpu, options.precision);
-        if let Ok(Verification::Differs { how }) = verify(context, model, engine.as_ref(), precision, options.threads) {
-            return Err(wrong_result(model, engine.as_ref(), &how));
+        match verify(context, model, engine.as_ref(), precision, options.threads) {
+            Ok(Verification::Agrees) => {}
+            Ok(Verification::Differs { how }) => return Err(wrong_result(model, engine.as_ref(), &how)),
+            Err(error) if error.kind() == JobErrorKind::Cancelled => return Err(error),
+            // If the network does not run at all, predicting the stack reports that.
+            Err(error) => context.note(unverified_note(DeviceId::Cpu, &error)),
         }
         Ok(SelectedEngine::new(
             engine,
@@ -236,6 +251,17 @@ impl Devices {
             failed.choice.measurements.clone(),
         ))
     }
+}
+
+/// Returns the size Z, Y, X of the tile that devices are measured on.
+fn probe_edge(model: &Model) -> [usize; 3] {
+    std::array::from_fn(|a| {
+        if a == 0 && model.spatial_axes == 2 {
+            1
+        } else {
+            PROBE_EDGE.max(model.min_size[a]).next_multiple_of(model.step[a])
+        }
+    })
 }
 
 /// Returns the note about a network that could not be run on the small input of the check.

@@ -4,14 +4,15 @@ use crate::JobError;
 use crate::provenance::InputRecord;
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, EngineError, Precision, Session, select};
 use cytoscope_graph::Graph;
-use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing};
+use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_passes::analysis;
 use cytoscope_passes::quantize::is_quantized;
 use cytoscope_storage::read::open_regular;
 use directories::BaseDirs;
 use serde::{Deserialize, Serialize};
-use std::io::Read;
+use serde_json::Value;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// The kind of output that a model predicts.
@@ -124,11 +125,39 @@ pub(crate) fn read_alias(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
+/// Returns what `NAME.alias` in a model folder contains; `None` if there is no such file.
+fn alias_of(folder: &Path, name: &str) -> Result<Option<String>, JobError> {
+    let path = folder.join(format!("{name}.alias"));
+    if !path.is_file() {
+        return Ok(None);
+    }
+    read_alias(&path).map(Some).map_err(|error| JobError::Io { path, error })
+}
+
+/// Returns the paths in a model folder. What cannot be listed is logged and left out.
+pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
+    let log = |error: &std::io::Error| tracing::warn!("models in {} cannot be listed: {error}", folder.display());
+    let mut paths = Vec::new();
+    match std::fs::read_dir(folder) {
+        Err(error) => log(&error),
+        Ok(entries) => {
+            for entry in entries {
+                match entry {
+                    Ok(entry) => paths.push(entry.path()),
+                    Err(error) => log(&error),
+                }
+            }
+        }
+    }
+    paths
+}
+
 /// Returns the path of a package that is given by path or by name. A file `NAME.alias` beside the packages contains the
 /// name of the model that NAME stands for.
 ///
 /// # Errors
-/// [`JobError::WrongUse`] if there is no such model; it lists the known names.
+/// [`JobError::WrongUse`] if there is no such model; it lists the known names. [`JobError::Io`] if the alias file cannot
+/// be read.
 pub fn find_model(text: &str) -> Result<PathBuf, JobError> {
     let path = Path::new(text);
     // If a replacement was interrupted, the package may still have a hidden name.
@@ -138,7 +167,7 @@ pub fn find_model(text: &str) -> Result<PathBuf, JobError> {
     }
     let mut known = Vec::new();
     for folder in model_folders() {
-        let alias = read_alias(&folder.join(format!("{text}.alias"))).ok();
+        let alias = alias_of(&folder, text)?;
         let name = alias.as_deref().map_or(text, str::trim);
         if Path::new(name).components().count() == 1 {
             cytoscope_storage::folder::recover(&folder.join(name));
@@ -148,8 +177,7 @@ pub fn find_model(text: &str) -> Result<PathBuf, JobError> {
                 return Ok(candidate);
             }
         }
-        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
-            let path = entry.path();
+        for path in entries(&folder) {
             let is_model = path.join("rdf.yaml").exists()
                 || path.extension().is_some_and(|e| e == "alias" || e == "zip" || e == "onnx");
             if is_model {
@@ -164,6 +192,69 @@ pub fn find_model(text: &str) -> Result<PathBuf, JobError> {
     Err(JobError::WrongUse(format!(
         "no model \"{text}\" was found: give the path of a package or the name of an installed model ({known})"
     )))
+}
+
+/// Returns the number of spatial axes of input and output, or why stacks cannot be run through the network.
+fn spatial_axes(input: &TensorSpec, output: &TensorSpec) -> Result<usize, String> {
+    use AxisKind::{Batch, Channel, X, Y, Z};
+    let order: Vec<AxisKind> = input.axes.iter().map(|a| a.kind).collect();
+    let spatial_axes = match order.as_slice() {
+        [Batch, Channel, Z, Y, X] => 3,
+        [Batch, Channel, Y, X] => 2,
+        _ => return Err(format!("its input has axes {order:?}; supported are batch, channel, (z,) y, x")),
+    };
+    if output.axes.iter().map(|a| a.kind).ne(order) {
+        return Err("the axes of its output differ from those of its input".to_owned());
+    }
+    Ok(spatial_axes)
+}
+
+/// Returns the step and the minimum of the tile sizes along Z, Y, X, given the multiples that the network requires.
+fn tile_sizes(input: &TensorSpec, multiples: [usize; 3]) -> ([usize; 3], [usize; 3]) {
+    let (mut step, mut min_size) = (multiples, multiples);
+    for (a, kind) in [AxisKind::Z, AxisKind::Y, AxisKind::X].into_iter().enumerate() {
+        match input.axis(kind).map(|axis| &axis.size) {
+            Some(AxisSize::Fixed(n)) => (step[a], min_size[a]) = (*n, *n),
+            Some(AxisSize::Step { min, step: s }) => {
+                let s = (*s).max(1);
+                step[a] = lcm(step[a], if min % s == 0 { s } else { 1 });
+                min_size[a] = (*min).max(step[a]).next_multiple_of(step[a]);
+            }
+            _ => {}
+        }
+    }
+    (step, min_size)
+}
+
+/// Returns the segmentation settings of a package, or why they are invalid.
+fn segment_options(config: &Value) -> Result<SegmentOptions, String> {
+    let segment: SegmentOptions = match config.get("segment") {
+        None => SegmentOptions::default(),
+        Some(value) => serde_json::from_value(value.clone()).map_err(|e| format!("config.cytoscope.segment: {e}"))?,
+    };
+    segment.validate().map_err(|e| format!("config.cytoscope.segment: {e}"))?;
+    Ok(segment)
+}
+
+/// Returns the object diameter that a package states, in µm, or why it is invalid.
+fn object_diameter_um(config: &Value) -> Result<Option<f64>, String> {
+    match config.get("object_diameter_um") {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => value.as_f64().filter(|d| (1e-3..=1e6).contains(d)).map(Some).ok_or_else(|| {
+            format!("config.cytoscope.object_diameter_um is {value}, expected a diameter in µm above 0")
+        }),
+    }
+}
+
+/// Returns the channel index that a package states under `key`, or why it is invalid.
+fn channel_index(config: &Value, key: &str, otherwise: usize) -> Result<usize, String> {
+    match config.get(key) {
+        None | Some(Value::Null) => Ok(otherwise),
+        Some(value) => value
+            .as_u64()
+            .and_then(|v| usize::try_from(v).ok())
+            .ok_or_else(|| format!("config.cytoscope.{key} is {value}, expected a channel index")),
+    }
 }
 
 impl Model {
@@ -192,19 +283,8 @@ impl Model {
             )));
         };
         let output = package.outputs.first().ok_or_else(|| bad("it has no output".to_owned()))?;
-        let order: Vec<AxisKind> = input.axes.iter().map(|a| a.kind).collect();
-        use AxisKind::{Batch, Channel, X, Y, Z};
-        let spatial_axes = match order.as_slice() {
-            [Batch, Channel, Z, Y, X] => 3,
-            [Batch, Channel, Y, X] => 2,
-            _ => {
-                return Err(bad(format!("its input has axes {order:?}; supported are batch, channel, (z,) y, x")));
-            }
-        };
-        if output.axes.iter().map(|a| a.kind).ne(order) {
-            return Err(bad("the axes of its output differ from those of its input".to_owned()));
-        }
-        let channels = |spec: &cytoscope_model_package::TensorSpec| match spec.axis(Channel).map(|a| &a.size) {
+        let spatial_axes = spatial_axes(input, output).map_err(&bad)?;
+        let channels = |spec: &TensorSpec| match spec.axis(AxisKind::Channel).map(|a| &a.size) {
             Some(AxisSize::Fixed(n)) => Some(*n),
             _ => None,
         };
@@ -214,54 +294,22 @@ impl Model {
             graph_channels(package.graph.inputs.first()).or_else(|| channels(input)).unwrap_or(1).max(1);
         let field = analysis::receptive_field(&package.graph).map_err(|e| bad(e.to_string()))?;
         let static_norm = !analysis::depends_on_tile_statistics(&package.graph);
-        let pick = |values: &[usize], a: usize, missing: usize| {
+        // The value of axis Z, Y or X, of which a network on slices has no Z.
+        let of_axis = |values: &[usize], a: usize, missing: usize| {
             let skip = 3 - spatial_axes;
             if a < skip { missing } else { values.get(a - skip).copied().unwrap_or(missing) }
         };
         let multiples: Vec<usize> = field.axes.iter().map(|axis| axis.multiple_of).collect();
-        let mut step: [usize; 3] = std::array::from_fn(|a| pick(&multiples, a, 1).max(1));
-        let mut min_size = step;
-        for (a, kind) in [Z, Y, X].into_iter().enumerate() {
-            match input.axis(kind).map(|axis| &axis.size) {
-                Some(AxisSize::Fixed(n)) => (step[a], min_size[a]) = (*n, *n),
-                Some(AxisSize::Step { min, step: s }) => {
-                    let s = (*s).max(1);
-                    step[a] = lcm(step[a], if min % s == 0 { s } else { 1 });
-                    min_size[a] = (*min).max(step[a]).next_multiple_of(step[a]);
-                }
-                _ => {}
-            }
-        }
+        let multiples = std::array::from_fn(|a| of_axis(&multiples, a, 1).max(1));
+        let (step, min_size) = tile_sizes(input, multiples);
         let halo = field.halo().filter(|_| static_norm);
-        let reach: Option<[usize; 3]> = halo.map(|halo| std::array::from_fn(|a| pick(&halo, a, 0)));
+        let reach: Option<[usize; 3]> = halo.map(|halo| std::array::from_fn(|a| of_axis(&halo, a, 0)));
         let config = package.config();
-        let segment: SegmentOptions = match config.get("segment") {
-            None => SegmentOptions::default(),
-            Some(value) => {
-                serde_json::from_value(value.clone()).map_err(|e| bad(format!("config.cytoscope.segment: {e}")))?
-            }
-        };
-        segment.validate().map_err(|e| bad(format!("config.cytoscope.segment: {e}")))?;
-        let task = if config.get("task").and_then(|t| t.as_str()) == Some("labelfree") {
-            ModelTask::LabelFree
-        } else {
-            ModelTask::Segmentation
-        };
-        let number = |key: &str, otherwise: usize| match config.get(key) {
-            None | Some(serde_json::Value::Null) => Ok(otherwise),
-            Some(value) => value
-                .as_u64()
-                .and_then(|v| usize::try_from(v).ok())
-                .ok_or_else(|| bad(format!("config.cytoscope.{key} is {value}, expected a channel index"))),
-        };
-        let object_diameter_um = match config.get("object_diameter_um") {
-            None | Some(serde_json::Value::Null) => None,
-            Some(value) => Some(value.as_f64().filter(|d| (1e-3..=1e6).contains(d)).ok_or_else(|| {
-                bad(format!("config.cytoscope.object_diameter_um is {value}, expected a diameter in µm above 0"))
-            })?),
-        };
-        let segment_channel = number("segment_channel", 0)?;
-        let seed_channel = number("seed_channel", segment_channel)?;
+        let segment = segment_options(config).map_err(&bad)?;
+        let task = task_of(config.get("task")).map_err(&bad)?;
+        let object_diameter_um = object_diameter_um(config).map_err(&bad)?;
+        let segment_channel = channel_index(config, "segment_channel", 0).map_err(&bad)?;
+        let seed_channel = channel_index(config, "seed_channel", segment_channel).map_err(&bad)?;
         let output_channels = match channels(output) {
             Some(n) => n,
             None => graph_channels(package.graph.outputs.first()).unwrap_or(1),
@@ -275,9 +323,10 @@ impl Model {
         }
         Ok(Self {
             fingerprint: fingerprint(&package),
-            on_disk: on_disk(&package.path),
+            on_disk: on_disk(&package.path).map_err(|error| JobError::Io { path: package.path.clone(), error })?,
             voxel_um: input.voxel_um(),
             input_id: input.id.clone(),
+            // A diameter in µm determines nothing without the voxel size of the model's grid.
             object_diameter_um: object_diameter_um.filter(|_| input.voxel_um().is_some()),
             preprocessing: input.processing.clone(),
             postprocessing: output.postprocessing(),
@@ -322,7 +371,10 @@ impl Model {
     /// Returns how the package's files have changed since it was loaded, as the predicate of a sentence; `None` if they
     /// have not.
     pub fn change_on_disk(&self) -> Option<String> {
-        let now = on_disk(&self.path);
+        let now = match on_disk(&self.path) {
+            Ok(now) => now,
+            Err(error) => return Some(format!("can no longer be read ({error})")),
+        };
         if now.len() != self.on_disk.len() {
             return Some("was replaced while it was in use".to_owned());
         }
@@ -374,20 +426,35 @@ pub(crate) fn compile(
     engine.compile(&floats, shapes, options)
 }
 
+/// Returns the task that `config.cytoscope.task` names; packages without it are for segmentation.
+fn task_of(stated: Option<&Value>) -> Result<ModelTask, String> {
+    match stated {
+        None | Some(Value::Null) => Ok(ModelTask::Segmentation),
+        Some(task) if task == "segmentation" => Ok(ModelTask::Segmentation),
+        Some(task) if task == "labelfree" => Ok(ModelTask::LabelFree),
+        Some(other) => Err(format!("config.cytoscope.task is {other}, expected segmentation or labelfree")),
+    }
+}
+
 /// Returns the fingerprint of everything in a package that determines a result: the network and the description.
 fn fingerprint(package: &Package) -> String {
     let network = select::fingerprint(&package.model_bytes);
     select::fingerprint(format!("{network} {}", package.rdf).as_bytes())
 }
 
-/// Returns the sizes and modification times of a package's files.
-fn on_disk(path: &Path) -> Vec<InputRecord> {
-    if !path.is_dir() {
-        return vec![InputRecord::of(path)];
+/// Returns the sizes and modification times of a package's files; none if the package is not on disk, but in memory.
+fn on_disk(path: &Path) -> std::io::Result<Vec<InputRecord>> {
+    let is_folder = match std::fs::metadata(path) {
+        Ok(about) => about.is_dir(),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    if !is_folder {
+        return Ok(vec![InputRecord::of(path)?]);
     }
-    let entries = std::fs::read_dir(path).into_iter().flatten().flatten().map(|e| e.path());
     let is_hidden = |path: &PathBuf| path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
-    let mut files: Vec<PathBuf> = entries.filter(|p| p.is_file() && !is_hidden(p)).collect();
+    let listed = std::fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
+    let mut files: Vec<PathBuf> = listed.into_iter().filter(|p| p.is_file() && !is_hidden(p)).collect();
     files.sort();
     files.iter().map(|file| InputRecord::of(file)).collect()
 }
@@ -398,4 +465,31 @@ fn lcm(a: usize, b: usize) -> usize {
         (x, y) = (y, x % y);
     }
     (a / x.max(1)).saturating_mul(b)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_package_with_an_unknown_task_is_refused() {
+        assert_eq!(task_of(None), Ok(ModelTask::Segmentation));
+        assert_eq!(task_of(Some(&json!("labelfree"))), Ok(ModelTask::LabelFree));
+        let refused = task_of(Some(&json!("denoising"))).unwrap_err();
+        assert_eq!(refused, "config.cytoscope.task is \"denoising\", expected segmentation or labelfree");
+        assert!(task_of(Some(&json!(1))).is_err());
+    }
+
+    #[test]
+    fn an_alias_that_is_not_text_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("good.alias"), "nuclei\n").unwrap();
+        std::fs::write(folder.path().join("bad.alias"), [0xff, 0xfe]).unwrap();
+        assert_eq!(alias_of(folder.path(), "good").unwrap().as_deref(), Some("nuclei\n"));
+        assert!(alias_of(folder.path(), "none").unwrap().is_none());
+        let refused = alias_of(folder.path(), "bad").unwrap_err().to_string();
+        assert!(refused.contains("bad.alias"), "{refused}");
+    }
 }

@@ -119,7 +119,10 @@ pub(crate) fn resolve<E>(
             Processing::ScaleMeanVariance { eps, axes, reference_tensor } => {
                 scale_mean_variance(volume, &seen, *eps, *axes, reference_tensor, references)?
             }
-            fixed => Ok((0..channels).map(|channel| without_statistics(fixed, channel)).collect()),
+            fixed => match uneven_values(fixed, channels) {
+                Some(count) => Err(format!("with {count} values for {channels} channels")),
+                None => Ok((0..channels).map(|channel| without_statistics(fixed, channel)).collect()),
+            },
         };
         match added {
             Ok(added) => chains.iter_mut().zip(added).for_each(|(chain, step)| chain.extend(step)),
@@ -188,6 +191,18 @@ fn scale_mean_variance<E>(
         affine(gain, own.mean, wanted.mean)
     };
     Ok(Ok(own.into_iter().zip(wanted).map(scale).collect()))
+}
+
+/// Returns the number of values of a step that are neither one for all channels nor one for each. (A description may
+/// not state the number of channels, so that it is not known when it is read.)
+fn uneven_values(step: &Processing, channels: usize) -> Option<usize> {
+    let counts = match step {
+        Processing::Binarize { threshold } => vec![threshold.len()],
+        Processing::ScaleLinear { gain, offset } => vec![gain.len(), offset.len()],
+        Processing::FixedZeroMeanUnitVariance { mean, std } => vec![mean.len(), std.len()],
+        _ => Vec::new(),
+    };
+    counts.into_iter().find(|count| *count != 1 && *count != channels)
 }
 
 /// Returns a step that needs no statistics as a function of one value; `None` for the identity.
@@ -310,6 +325,7 @@ fn percentiles<E>(
             }
         }
         let at = |p| if interpolate { quantiles.percentile(p) } else { quantiles.percentile_sample(p) };
+        // Without a finite sample there are no percentiles, and no sample that they could change.
         Ok([at(wanted[0]).unwrap_or(0.0), at(wanted[1]).unwrap_or(1.0)])
     })
 }
@@ -323,7 +339,7 @@ fn through(chain: &[Elementwise], samples: Samples) -> Samples {
     Samples::F32(values)
 }
 
-/// Returns the entry of a channel, or the first one if there is none for it.
+/// Returns the entry of a channel, or the single one for all channels.
 fn pick(values: &[f64], channel: usize) -> f64 {
     values.get(channel).or_else(|| values.first()).copied().unwrap_or(0.0)
 }
@@ -384,6 +400,14 @@ mod tests {
         assert!(values[0].abs() < 1e-6 && (values[1] - 1.0).abs() < 1e-6);
         let softmax = resolve(&[Processing::Softmax], &mut volume, Statistics::Current, &mut []).unwrap();
         assert_eq!(softmax, Err("softmax".to_owned()));
+    }
+
+    #[test]
+    fn values_for_another_number_of_channels_are_refused() {
+        let mut volume = Parts(vec![vec![vec![1]], vec![vec![2]], vec![vec![3]]]);
+        let steps = [Processing::ScaleLinear { gain: vec![1.0], offset: vec![0.0, 5.0] }];
+        let refused = resolve(&steps, &mut volume, Statistics::Current, &mut []).unwrap();
+        assert_eq!(refused, Err("with 2 values for 3 channels".to_owned()));
     }
 
     #[test]

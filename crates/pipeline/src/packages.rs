@@ -1,6 +1,6 @@
 //! Importing models and writing packages.
 
-use crate::carried::{carried, covers, file_name};
+use crate::carried::{CarriedOver, carried, covers, file_name};
 use crate::devices::Devices;
 use crate::package_test::{self, TestRun};
 use crate::tensors::run_reference;
@@ -90,15 +90,16 @@ impl ImportJob {
             return Err(JobError::model(&*file_text, problem));
         }
         context.check()?;
-        let carried_over = carried(&package);
-        let replaced = write_with(&builder(&package, run.inputs, run.outputs), &carried_over.carried, out, *overwrite)?;
+        let CarriedOver { carried, mut left_out } = carried(&package);
+        let builder = builder(&package, run.inputs, run.outputs, &mut left_out);
+        let replaced = write_with(&builder, &carried, out, *overwrite)?;
         Ok(ImportReport {
             name: package.name.clone(),
             test: run.result.to_string(),
             engines,
             nodes: package.graph.nodes.len(),
             weight_bytes: package.graph.initializer_bytes(),
-            left_out: carried_over.left_out,
+            left_out,
             moved_to: match replaced {
                 Replaced::MovedTo(path) => Some(path),
                 _ => None,
@@ -172,7 +173,10 @@ pub fn save(package: &Package, to: &Path, overwrite: Overwrite) -> Result<Replac
             (run.inputs, run.outputs)
         }
     };
-    write_with(&builder(package, inputs, outputs), &carried(package).carried, to, overwrite)
+    let CarriedOver { carried, mut left_out } = carried(package);
+    let new_builder = builder(package, inputs, outputs, &mut left_out);
+    log_left_out(to, &left_out);
+    write_with(&new_builder, &carried, to, overwrite)
 }
 
 /// Writes the quantized form of a package, as a folder or a zip; `test_inputs` are the package's test inputs
@@ -187,7 +191,9 @@ pub fn save_quantized(
     to: &Path,
     overwrite: Overwrite,
 ) -> Result<Replaced, JobError> {
-    let mut new_builder = builder(package, test_inputs, quantized.test_outputs);
+    let CarriedOver { carried, mut left_out } = carried(package);
+    let mut new_builder = builder(package, test_inputs, quantized.test_outputs, &mut left_out);
+    log_left_out(to, &left_out);
     new_builder.graph = quantized.graph;
     new_builder.float_graph = quantized.float_graph;
     new_builder.tolerance = quantized.tolerance;
@@ -197,15 +203,35 @@ pub fn save_quantized(
         }
         None => new_builder.config = serde_json::json!({"quantization": quantized.record}),
     }
-    write_with(&new_builder, &carried(package).carried, to, overwrite)
+    write_with(&new_builder, &carried, to, overwrite)
 }
 
-fn builder(package: &Package, test_inputs: Vec<Tensor>, test_outputs: Vec<Tensor>) -> PackageBuilder {
+fn log_left_out(to: &Path, files: &[String]) {
+    files.iter().for_each(|file| tracing::warn!("left out of the package {}: {file}", to.display()));
+}
+
+/// Returns the documentation of a package, or a page with its name and description if it has none. A file that cannot
+/// be used is added to `left_out` with the reason.
+fn documentation(package: &Package, left_out: &mut Vec<String>) -> String {
+    let mut text = format!("# {}\n\n{}\n", package.name, package.description);
+    if let Some(file) = file_name(package.rdf.get("documentation")) {
+        let bytes = package.files().read(file).map_err(|e| e.to_string());
+        match bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_owned())) {
+            Ok(page) => text = page,
+            Err(reason) => left_out.push(format!("{file}: {reason}")),
+        }
+    }
+    text
+}
+
+fn builder(
+    package: &Package,
+    test_inputs: Vec<Tensor>,
+    test_outputs: Vec<Tensor>,
+    left_out: &mut Vec<String>,
+) -> PackageBuilder {
     let list = |key: &str| package.rdf.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
-    let documentation = file_name(package.rdf.get("documentation"))
-        .and_then(|file| package.files().read(file).ok())
-        .and_then(|bytes| String::from_utf8(bytes).ok())
-        .unwrap_or_else(|| format!("# {}\n\n{}\n", package.name, package.description));
+    let documentation = documentation(package, left_out);
     let tags = list("tags").iter().filter_map(Value::as_str).map(str::to_owned).collect();
     let mut name: String = package
         .name

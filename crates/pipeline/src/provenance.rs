@@ -86,7 +86,7 @@ pub struct InputRecord {
     pub path: PathBuf,
     /// Size in bytes.
     pub bytes: u64,
-    /// Time of the last modification in seconds since 1970.
+    /// Time of the last modification in seconds since 1970; 0 if the file system does not tell it.
     pub modified_unix_secs: u64,
     /// Nanoseconds of that time beyond the full second.
     #[serde(default)]
@@ -95,15 +95,25 @@ pub struct InputRecord {
 
 impl InputRecord {
     /// Returns the record of a file as it is now.
-    pub(crate) fn of(path: &Path) -> Self {
-        let meta = std::fs::metadata(path).ok();
-        let modified =
-            meta.as_ref().and_then(|m| m.modified().ok()).and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok());
-        Self {
+    ///
+    /// # Errors
+    /// The system's error if there is no such file, or it cannot be asked for its size.
+    pub(crate) fn of(path: &Path) -> std::io::Result<Self> {
+        let meta = std::fs::metadata(path)?;
+        let modified = meta.modified().ok().and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok());
+        Ok(Self {
             path: path.to_owned(),
-            bytes: meta.map_or(0, |m| m.len()),
+            bytes: meta.len(),
             modified_unix_secs: modified.map_or(0, |d| d.as_secs()),
             modified_nanos: modified.map_or(0, |d| d.subsec_nanos()),
+        })
+    }
+
+    /// Returns how a file differs from the record, as the predicate of a sentence; `None` if it does not.
+    pub(crate) fn change_on_disk(&self, file: &Path) -> Option<String> {
+        match Self::of(file) {
+            Ok(now) => self.change(&now),
+            Err(error) => Some(format!("can no longer be read ({error})")),
         }
     }
 
@@ -157,6 +167,7 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
     let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned());
     let unwritable = |e: serde_json::Error| JobError::Panicked(format!("provenance: {e}"));
     let by_path = Path::new(&job.model).exists();
+    let earlier = earlier(path);
     let record = Provenance {
         program: program(),
         fingerprint: fingerprint.to_owned(),
@@ -178,8 +189,8 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
             fingerprint: model.fingerprint.clone(),
         },
         input,
-        replaced: replaced(path, &outputs),
-        derived: read(path).map(|r| r.derived).unwrap_or_default(),
+        replaced: earlier.as_ref().map_or_else(Vec::new, |earlier| replaced(path, earlier, &outputs)),
+        derived: earlier.map_or_else(Vec::new, |earlier| earlier.derived),
         outputs,
         device: serde_json::to_value(&report.device).map_err(unwritable)?,
         precision: Some(precision),
@@ -199,11 +210,23 @@ fn store(path: &Path, record: &Provenance) -> Result<(), JobError> {
     Ok(cytoscope_storage::write::atomic_write(path, text.as_bytes())?)
 }
 
-/// Returns the files of an earlier record that still exist unchanged and are not among the new outputs.
-fn replaced(path: &Path, outputs: &[FileRecord]) -> Vec<FileRecord> {
-    let Ok(earlier) = read(path) else { return Vec::new() };
-    let known = earlier.outputs.into_iter().chain(earlier.replaced);
-    known.filter(|k| !outputs.contains(k) && k.matches(&beside(path, &k.path))).collect()
+/// Returns the record that an earlier run left at a path. A damaged one counts as none, which is logged: the files that
+/// it lists are no longer known as results.
+fn earlier(path: &Path) -> Option<Provenance> {
+    std::fs::symlink_metadata(path).ok()?;
+    match read(path) {
+        Ok(record) => Some(record),
+        Err(error) => {
+            tracing::warn!("an earlier record cannot be used, so the files that it lists are not known: {error}");
+            None
+        }
+    }
+}
+
+/// Returns the files of the earlier record at `path` that still exist unchanged and are not among the new outputs.
+fn replaced(path: &Path, earlier: &Provenance, outputs: &[FileRecord]) -> Vec<FileRecord> {
+    let known = earlier.outputs.iter().chain(&earlier.replaced);
+    known.filter(|k| !outputs.contains(k) && k.matches(&beside(path, &k.path))).cloned().collect()
 }
 
 /// Returns a recorded file's path in the folder of its record, because folders of results may be moved.
@@ -247,8 +270,7 @@ pub(crate) fn refuse_foreign_record(path: &Path, input: &Path, overwrite: Overwr
     let of_input = |record: &Provenance| match record.job.inputs.as_slice() {
         // In a folder that was moved together with its results, the same file has another path.
         [recorded] => {
-            let is_same =
-                recorded.file_name() == input.file_name() && record.input.change(&InputRecord::of(input)).is_none();
+            let is_same = recorded.file_name() == input.file_name() && record.input.change_on_disk(input).is_none();
             is_same || resolved(recorded) == resolved(input)
         }
         _ => false,
@@ -287,15 +309,16 @@ pub(crate) fn lists(file: &Path) -> bool {
 }
 
 /// Adds new files to the prediction records beside them, in place of the files they replace. Files without a record are
-/// skipped. Call this before the files are renamed to their final names.
+/// skipped; so are those with a damaged one, which is logged. Call this before the files are renamed to their final
+/// names.
 ///
 /// # Errors
 /// [`JobError::Storage`] if the record cannot be written.
 pub(crate) fn update(files: &[FileRecord]) -> Result<(), JobError> {
     for file in files {
         let Some(path) = record_of(&file.path) else { continue };
-        let Ok(mut record) = read(&path) else { continue };
-        let mut replaced = replaced(&path, std::slice::from_ref(file));
+        let Some(mut record) = earlier(&path) else { continue };
+        let mut replaced = replaced(&path, &record, std::slice::from_ref(file));
         let is_output = record.outputs.iter().any(|o| o.is_named(&file.path));
         let list = if is_output { &mut record.outputs } else { &mut record.derived };
         // The old file stays listed until the new one has its final name.
@@ -318,4 +341,22 @@ pub(crate) fn finished(path: &Path, fingerprint: &str) -> Option<Vec<Artifact>> 
     let unchanged = |o: &FileRecord| Artifact::of_file(beside(path, &o.path)).filter(|file| o.matches(&file.path));
     let of_record = Artifact::new(ArtifactKind::Provenance, path);
     record.outputs.iter().map(unchanged).chain([Some(of_record)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn a_recorded_file_that_is_gone_is_not_called_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.tif");
+        std::fs::write(&file, "abc").unwrap();
+        let record = InputRecord::of(&file).unwrap();
+        assert_eq!(record.change_on_disk(&file), None);
+        std::fs::remove_file(&file).unwrap();
+        let change = record.change_on_disk(&file).unwrap();
+        assert!(change.starts_with("can no longer be read ("), "{change}");
+    }
 }

@@ -2,9 +2,10 @@
 
 use crate::devices::{DeviceChoice, Devices};
 use crate::predict::{PredictJob, TilePlan, TileRequest};
-use crate::provenance::{InputRecord, Provenance, program};
+use crate::provenance::{Provenance, program};
 use crate::{JobError, Model};
 use cytoscope_engine::{DeviceRequest, Precision};
+use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 
 /// A recorded prediction that is ready to be run again.
@@ -49,14 +50,15 @@ impl Provenance {
         let is_same_input = changes.is_empty();
         notes.extend(changes);
         let mut job = self.job;
-        // Records of other versions may describe the device and the tiles in another way.
-        let recorded = serde_json::from_value::<DeviceChoice>(self.device).ok().filter(|_| is_same_model);
+        let recorded: Option<DeviceChoice> =
+            if is_same_model { recorded_part(self.device, "device", &mut notes) } else { None };
         let devices = devices_for(recorded.as_ref().map_or(job.device, |device| DeviceRequest::Device(device.id)));
         if let Some(recorded) = recorded {
             let precision = self.precision.unwrap_or_else(|| model.precision_on(recorded.id, job.precision));
             notes.extend(replay_device(&mut job, &recorded, precision, &devices));
         }
-        let plan = serde_json::from_value::<TilePlan>(self.plan).ok().filter(|_| is_same_model && is_same_input);
+        let plan: Option<TilePlan> =
+            if is_same_model && is_same_input { recorded_part(self.plan, "tiles", &mut notes) } else { None };
         if let Some(TilePlan { tile, overlap, blend, .. }) = plan {
             job.tiles = TileRequest { tile: None, recorded: Some(tile), overlap: Some(overlap), blend: Some(blend) };
         }
@@ -66,9 +68,21 @@ impl Provenance {
     /// Returns how the inputs have changed since the recorded run, one sentence each.
     fn input_changes(&self) -> Vec<String> {
         // The job's paths are absolute.
-        let change = |input: &PathBuf| Some((input.display().to_string(), self.input.change(&InputRecord::of(input))?));
+        let change = |input: &PathBuf| Some((input.display().to_string(), self.input.change_on_disk(input)?));
         let changes = self.job.inputs.iter().filter_map(change);
         changes.map(|(input, change)| format!("the input {input} {change}")).collect()
+    }
+}
+
+/// Returns a part of a record. Records of other versions may describe it in another way: then there is none, and a note
+/// says so.
+fn recorded_part<T: DeserializeOwned>(value: serde_json::Value, what: &str, notes: &mut Vec<String>) -> Option<T> {
+    match serde_json::from_value(value) {
+        Ok(part) => Some(part),
+        Err(error) => {
+            notes.push(format!("the recorded {what} cannot be read ({error}): chosen again"));
+            None
+        }
     }
 }
 
@@ -141,6 +155,18 @@ mod tests {
         let (job, notes) = replayed(&Devices::with_gpus(vec![gpu(true)]), Precision::F16);
         assert_eq!(job.device, DeviceRequest::Device(DeviceId::Cuda(0)));
         assert_eq!((job.precision, notes.as_str()), (Some(Precision::F16), ""));
+    }
+
+    #[test]
+    fn a_rerun_says_which_part_of_the_record_cannot_be_used() {
+        let mut notes = Vec::new();
+        let value = serde_json::json!({"id": "a device of another version"});
+        assert_eq!(recorded_part::<DeviceChoice>(value, "device", &mut notes), None);
+        let notes = notes.join("; ");
+        assert!(
+            notes.starts_with("the recorded device cannot be read (") && notes.ends_with("): chosen again"),
+            "{notes}"
+        );
     }
 
     #[test]

@@ -165,7 +165,6 @@ fn eval_typed(
         | Op::Softmax { .. }
         | Op::LogSoftmax { .. } => norm::eval(op, &call),
         Op::MaxPool(_) | Op::AveragePool(_) | Op::GlobalAveragePool | Op::GlobalMaxPool => pool::eval(op, &call),
-        Op::Resize(a) => Ok(vec![resize::eval(a, &call)?]),
         Op::Activation(_) | Op::PRelu | Op::Clip | Op::Unary(_) | Op::Binary(_) | Op::Where => {
             Ok(vec![elementwise::eval(op, &call)?])
         }
@@ -183,7 +182,10 @@ fn eval_typed(
         | Op::Loss(_)
         | Op::GlobalNorm
         | Op::Update(_) => training::eval(op, &call),
-        _ => shape_ops::eval(op, &call),
+        _ => match resize::eval(op, &call) {
+            Some(y) => Ok(vec![y?]),
+            None => shape_ops::eval(op, &call),
+        },
     }
 }
 

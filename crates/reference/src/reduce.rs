@@ -126,57 +126,68 @@ fn reduce(kind: ReduceOp, x: &Tensor, axes: &[usize], output: &[usize]) -> Resul
         let max = kind == ReduceOp::Max;
         return with_tensor_data!(x.data(), v => extreme(v, max, &inner, &starts, output));
     }
-    let n = inner.len();
     match x.dtype() {
         ElementType::Bool => Err(wrong_type(ElementType::Bool)),
         t if t.is_float() => {
-            fn floats<T: Scalar>(
-                v: &[T],
-                f: impl Fn(&mut dyn Iterator<Item = f64>) -> f64 + Sync,
-                inner: &[usize],
-                starts: &[usize],
-            ) -> Vec<f64> {
-                starts.par_iter().map(|s| f(&mut inner.iter().map(|o| v[s + o].to_f64()))).collect()
-            }
-            let f = |values: &mut dyn Iterator<Item = f64>| match kind {
-                ReduceOp::Sum => values.sum(),
-                ReduceOp::Mean => values.sum::<f64>() / n as f64,
-                ReduceOp::Prod => values.product(),
-                ReduceOp::L1 => values.map(f64::abs).sum(),
-                ReduceOp::L2 => values.map(|v| v * v).sum::<f64>().sqrt(),
-                ReduceOp::LogSum => values.sum::<f64>().ln(),
-                ReduceOp::LogSumExp => {
-                    let all: Vec<f64> = values.collect();
-                    let max = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                    if max.is_finite() { max + all.iter().map(|v| (v - max).exp()).sum::<f64>().ln() } else { max }
-                }
-                ReduceOp::SumSquare => values.map(|v| v * v).sum(),
-                ReduceOp::Max => values.fold(f64::NEG_INFINITY, f64::max),
-                ReduceOp::Min => values.fold(f64::INFINITY, f64::min),
-            };
-            let results = with_tensor_data!(x.data(), v => floats(v, f, &inner, &starts));
+            let results = reduce_floats(kind, x, &inner, &starts);
             Ok(Tensor::new(output, results)?.cast(t))
         }
         t => {
             let values = x.to_i64_vec().ok_or_else(|| wrong_type(t))?;
-            let results: Vec<i64> = starts
-                .par_iter()
-                .map(|s| {
-                    let line = inner.iter().map(|o| values[s + o]);
-                    let sum = |it: &mut dyn Iterator<Item = i64>| it.fold(0i64, i64::wrapping_add);
-                    match kind {
-                        ReduceOp::Prod => line.fold(1, i64::wrapping_mul),
-                        ReduceOp::Mean => sum(&mut line.into_iter()).checked_div(n as i64).unwrap_or(0),
-                        ReduceOp::L1 => sum(&mut line.map(i64::wrapping_abs)),
-                        ReduceOp::SumSquare => sum(&mut line.map(|v| v.wrapping_mul(v))),
-                        ReduceOp::L2 => (sum(&mut line.map(|v| v.wrapping_mul(v))) as f64).sqrt() as i64,
-                        ReduceOp::LogSum => (sum(&mut line.into_iter()) as f64).ln() as i64,
-                        ReduceOp::LogSumExp => line.map(|v| (v as f64).exp()).sum::<f64>().ln() as i64,
-                        _ => sum(&mut line.into_iter()),
-                    }
-                })
-                .collect();
+            let results = reduce_integers(kind, &values, &inner, &starts);
             Ok(Tensor::new(output, results)?.cast(t))
         }
     }
+}
+
+/// Reduces floats; `starts` are the first elements of the reduced sets, `inner` the offsets of their elements.
+fn reduce_floats(kind: ReduceOp, x: &Tensor, inner: &[usize], starts: &[usize]) -> Vec<f64> {
+    fn floats<T: Scalar>(
+        v: &[T],
+        f: impl Fn(&mut dyn Iterator<Item = f64>) -> f64 + Sync,
+        inner: &[usize],
+        starts: &[usize],
+    ) -> Vec<f64> {
+        starts.par_iter().map(|s| f(&mut inner.iter().map(|o| v[s + o].to_f64()))).collect()
+    }
+    let n = inner.len();
+    let f = |values: &mut dyn Iterator<Item = f64>| match kind {
+        ReduceOp::Sum => values.sum(),
+        ReduceOp::Mean => values.sum::<f64>() / n as f64,
+        ReduceOp::Prod => values.product(),
+        ReduceOp::L1 => values.map(f64::abs).sum(),
+        ReduceOp::L2 => values.map(|v| v * v).sum::<f64>().sqrt(),
+        ReduceOp::LogSum => values.sum::<f64>().ln(),
+        ReduceOp::LogSumExp => {
+            let all: Vec<f64> = values.collect();
+            let max = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            if max.is_finite() { max + all.iter().map(|v| (v - max).exp()).sum::<f64>().ln() } else { max }
+        }
+        ReduceOp::SumSquare => values.map(|v| v * v).sum(),
+        ReduceOp::Max => values.fold(f64::NEG_INFINITY, f64::max),
+        ReduceOp::Min => values.fold(f64::INFINITY, f64::min),
+    };
+    with_tensor_data!(x.data(), v => floats(v, f, inner, starts))
+}
+
+/// Reduces integers, wrapping on overflow; see [`reduce_floats`].
+fn reduce_integers(kind: ReduceOp, values: &[i64], inner: &[usize], starts: &[usize]) -> Vec<i64> {
+    let n = inner.len();
+    starts
+        .par_iter()
+        .map(|s| {
+            let line = inner.iter().map(|o| values[s + o]);
+            let sum = |it: &mut dyn Iterator<Item = i64>| it.fold(0i64, i64::wrapping_add);
+            match kind {
+                ReduceOp::Prod => line.fold(1, i64::wrapping_mul),
+                ReduceOp::Mean => sum(&mut line.into_iter()).checked_div(n as i64).unwrap_or(0),
+                ReduceOp::L1 => sum(&mut line.map(i64::wrapping_abs)),
+                ReduceOp::SumSquare => sum(&mut line.map(|v| v.wrapping_mul(v))),
+                ReduceOp::L2 => (sum(&mut line.map(|v| v.wrapping_mul(v))) as f64).sqrt() as i64,
+                ReduceOp::LogSum => (sum(&mut line.into_iter()) as f64).ln() as i64,
+                ReduceOp::LogSumExp => line.map(|v| (v as f64).exp()).sum::<f64>().ln() as i64,
+                _ => sum(&mut line.into_iter()),
+            }
+        })
+        .collect()
 }

@@ -5,12 +5,22 @@ use rayon::prelude::*;
 use super::Call;
 use cytoscope_graph::infer::resolve_axis;
 use cytoscope_graph::infer::rules::resize_geometry;
-use cytoscope_graph::{CoordinateMode, ElementType, NearestMode, ResizeAttrs, ResizeMode, Result, Tensor};
+use cytoscope_graph::{CoordinateMode, ElementType, NearestMode, Op, ResizeAttrs, ResizeMode, Result, Tensor};
 
 /// Input positions and weights of one output position along one axis; `None` outside the region of interest.
 type Taps = Option<Vec<(usize, f64)>>;
 
-pub(super) fn eval(a: &ResizeAttrs, call: &Call<'_>) -> Result<Tensor> {
+/// Runs a resize; `None` for other operators.
+pub(super) fn eval(op: &Op, call: &Call<'_>) -> Option<Result<Tensor>> {
+    if let Op::Resize(a) = op { Some(resize(a, call)) } else { None }
+}
+
+/// Returns the gradient of x of a resize, given that of its output; `None` for other operators.
+pub(super) fn gradient(op: &Op, x: &Tensor, arguments: &[Option<&Tensor>], dy: &[f64]) -> Option<Result<Vec<f64>>> {
+    matches!(op, Op::Resize(_)).then(|| transposed(op, x, arguments, dy))
+}
+
+fn resize(a: &ResizeAttrs, call: &Call<'_>) -> Result<Tensor> {
     let x = call.need(0)?;
     let shape = call.shape(0)?;
     let present = |i: usize| call.get(i).filter(|t| !t.is_empty());
@@ -68,8 +78,42 @@ pub(super) fn eval(a: &ResizeAttrs, call: &Call<'_>) -> Result<Tensor> {
     Ok(Tensor::new(shape, values)?.cast(x.dtype()))
 }
 
-/// Returns the factor of every axis of a [`cytoscope_graph::Op::Resize`] of a tensor of shape `input`, from its scales
-/// or its sizes (an empty tensor counts as absent).
+/// Transposes a resize, which is linear in x and works per channel, from its response to each position.
+fn transposed(of: &Op, x: &Tensor, arguments: &[Option<&Tensor>], dy: &[f64]) -> Result<Vec<f64>> {
+    let outer: usize = x.shape().iter().take(2).product();
+    let (per_in, per_out) = (x.len() / outer.max(1), dy.len() / outer.max(1));
+    let mut shape = x.shape().to_vec();
+    shape.iter_mut().take(2).for_each(|n| *n = 1);
+    let mut dx = vec![0.0; x.len()];
+    // Sizes list every axis; those of batch and channels must be one here.
+    let mut changed: Vec<Option<Tensor>> = arguments.iter().map(|t| t.cloned()).collect();
+    if let Some(Some(sizes)) = changed.get_mut(3)
+        && sizes.len() == x.rank()
+        && let Some(mut values) = sizes.to_i64_vec()
+    {
+        values.iter_mut().take(2).for_each(|n| *n = 1);
+        *sizes = Tensor::vector(values);
+    }
+    for at in 0..per_in {
+        let mut unit = vec![0.0; per_in];
+        unit[at] = 1.0;
+        let unit = Tensor::new(shape.clone(), unit)?;
+        let mut inputs: Vec<Option<&Tensor>> = changed.iter().map(Option::as_ref).collect();
+        if let Some(first) = inputs.first_mut() {
+            *first = Some(&unit);
+        }
+        let response = super::eval(of, &inputs, 1)?.pop().map(|t| t.to_f64_vec()).unwrap_or_default();
+        for (out, weight) in response.iter().enumerate().filter(|(_, w)| **w != 0.0) {
+            for o in 0..outer {
+                dx[o * per_in + at] += weight * dy[o * per_out + out];
+            }
+        }
+    }
+    Ok(dx)
+}
+
+/// Returns the factor of every axis of an [`Op::Resize`] of a tensor of shape `input`, from its scales or its sizes (an
+/// empty tensor counts as absent).
 ///
 /// # Errors
 /// If both are absent or they do not fit the shape.

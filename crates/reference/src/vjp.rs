@@ -2,7 +2,7 @@
 
 use super::conv::Geometry;
 use super::pool::{Windows, flat};
-use super::{Call, eval as run, loss, training, typed};
+use super::{Call, eval as run, loss, resize, training, typed};
 use cytoscope_graph::infer::resolve_axis;
 use cytoscope_graph::{Activation, GraphError, Op, Result, Tensor, op_name};
 
@@ -40,16 +40,16 @@ pub(super) fn eval(of: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
         | Op::GroupNormalization { .. }
         | Op::LayerNormalization { .. } => norm(of, x, need(1)?, &g)?,
         Op::MaxPool(_) | Op::AveragePool(_) => vec![pool(of, x, dy.shape(), &g)],
-        Op::Resize(_) => vec![linear(of, x, arguments, &g)?],
         Op::Loss(loss) => {
             let inputs = training::LossInputs::of(x, need(1)?, arguments.get(2).copied().flatten())?;
             let scale = g.first().copied().unwrap_or(0.0);
             vec![loss::gradient(loss, &inputs.loss_data(), scale)]
         }
         _ if of.moves_only() => vec![moved(of, x, arguments, &g)?],
-        other => {
-            return Err(GraphError::unsupported(format!("the derivative of {}", op_name(other))));
-        }
+        other => match resize::gradient(other, x, arguments, &g) {
+            Some(dx) => vec![dx?],
+            None => return Err(GraphError::unsupported(format!("the derivative of {}", op_name(other)))),
+        },
     };
     let mut found = found.into_iter();
     arguments
@@ -263,40 +263,6 @@ fn pool(of: &Op, x: &Tensor, output: &[usize], dy: &[f64]) -> Vec<f64> {
         }
     }
     dx
-}
-
-/// Returns the transpose of an operator that is linear in x and works per channel, from its response to each position.
-fn linear(of: &Op, x: &Tensor, arguments: &[Option<&Tensor>], dy: &[f64]) -> Result<Vec<f64>> {
-    let outer: usize = x.shape().iter().take(2).product();
-    let (per_in, per_out) = (x.len() / outer.max(1), dy.len() / outer.max(1));
-    let mut shape = x.shape().to_vec();
-    shape.iter_mut().take(2).for_each(|n| *n = 1);
-    let mut dx = vec![0.0; x.len()];
-    // Sizes list every axis; those of batch and channels must be one here.
-    let mut changed: Vec<Option<Tensor>> = arguments.iter().map(|t| t.cloned()).collect();
-    if let Some(Some(sizes)) = changed.get_mut(3)
-        && sizes.len() == x.rank()
-        && let Some(mut values) = sizes.to_i64_vec()
-    {
-        values.iter_mut().take(2).for_each(|n| *n = 1);
-        *sizes = Tensor::vector(values);
-    }
-    for at in 0..per_in {
-        let mut unit = vec![0.0; per_in];
-        unit[at] = 1.0;
-        let unit = Tensor::new(shape.clone(), unit)?;
-        let mut inputs: Vec<Option<&Tensor>> = changed.iter().map(Option::as_ref).collect();
-        if let Some(first) = inputs.first_mut() {
-            *first = Some(&unit);
-        }
-        let response = run(of, &inputs, 1)?.pop().map(|t| t.to_f64_vec()).unwrap_or_default();
-        for (out, weight) in response.iter().enumerate().filter(|(_, w)| **w != 0.0) {
-            for o in 0..outer {
-                dx[o * per_in + at] += weight * dy[o * per_out + out];
-            }
-        }
-    }
-    Ok(dx)
 }
 
 /// Returns the gradient of an operator that only moves elements, by running it on their positions (starting at 1,

@@ -83,6 +83,7 @@ impl Convert<f32> for Scaling {
 
 /// Computes the normalization and the moments of a stack in one pass, or in two for percentiles.
 pub(crate) fn scaling(reader: &Reader, stack: usize, how: Normalise) -> Result<(Scaling, Moments), SamplesError> {
+    let file = || reader.stack(stack).map(|s| s.image.path.clone()).unwrap_or_default();
     let mut moments = Moments::default();
     let mut quantiles = matches!(how, Normalise::ScaleRange { .. }).then(Quantiles::new);
     reader.each_slab(stack, &mut |_, _, samples| {
@@ -106,8 +107,10 @@ pub(crate) fn scaling(reader: &Reader, stack: usize, how: Normalise) -> Result<(
                 q.add(samples);
                 Ok(())
             })?;
-            let low = q.percentile(min_percentile).unwrap_or(0.0);
-            let high = q.percentile(max_percentile).unwrap_or(1.0);
+            let (Some(low), Some(high)) = (q.percentile(min_percentile), q.percentile(max_percentile)) else {
+                let next_step = "remove this pair, or export the image again";
+                return Err(SamplesError::data(&file(), "none of its voxels has a finite intensity", next_step));
+            };
             let gain = 1.0 / (high - low + eps);
             (gain, -low * gain)
         }
@@ -116,9 +119,8 @@ pub(crate) fn scaling(reader: &Reader, stack: usize, how: Normalise) -> Result<(
     let dark = (moments.min * gain + offset) as f32;
     let scaling = Scaling { gain, offset, std, dark };
     if ![scaling.gain, scaling.offset].iter().all(|v| v.is_finite()) {
-        let file = reader.stack(stack).map(|s| s.image.path.clone()).unwrap_or_default();
         let problem = format!("its intensities cannot be normalized: factor {gain}, offset {offset}");
-        return Err(SamplesError::data(&file, problem, "set std or eps above 0 in normalise"));
+        return Err(SamplesError::data(&file(), problem, "set std or eps above 0 in normalise"));
     }
     Ok((scaling, moments))
 }

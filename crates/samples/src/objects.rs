@@ -185,12 +185,7 @@ impl Indexer {
             let Some(values) = values.get(first_x..end_x) else { continue };
             self.voxels += values.len() as u64;
             if let Some(last) = values.len().checked_sub(1) {
-                let (low, high) = ([z, y, start[2] + first_x], [z, y, start[2] + first_x + last]);
-                let seen = self.seen.get_or_insert([low, high]);
-                for a in 0..3 {
-                    seen[0][a] = seen[0][a].min(low[a]);
-                    seen[1][a] = seen[1][a].max(high[a]);
-                }
+                self.add_seen([z, y, start[2] + first_x], [z, y, start[2] + first_x + last]);
             }
             let mut rest =
                 values.iter().enumerate().map(|(i, v)| (start[2] + first_x + i, code.convert(*v))).peekable();
@@ -207,46 +202,52 @@ impl Indexer {
                     continue;
                 }
                 self.foreground += len;
-                let place = if last.0 == label {
-                    last.1
-                } else {
-                    match self.place.get(&label) {
-                        Some(place) => *place,
-                        None => {
-                            let next_step = "check that these are labels, not intensities";
-                            let limit = ("MAX_OBJECTS", MAX_OBJECTS);
-                            check_limit(
-                                file,
-                                "the number of its labels",
-                                self.objects.len() as u64 + 1,
-                                limit,
-                                next_step,
-                            )?;
-                            self.place.insert(label, self.objects.len());
-                            self.objects.push(Object::new(label));
-                            self.objects.len() - 1
-                        }
-                    }
-                };
+                let place = if last.0 == label { last.1 } else { self.place_of(file, label)? };
                 last = (label, place);
-                let Some(object) = self.objects.get_mut(place) else { continue };
-                object.voxels += len;
-                let (z, y, x) = (z as u32, y as u32, x as u32);
-                let end = x + (len - 1) as u32;
-                object.low = [object.low[0].min(z), object.low[1].min(y), object.low[2].min(x)];
-                object.high = [object.high[0].max(z), object.high[1].max(y), object.high[2].max(end)];
-                let draw = mix(u64::from(z) << 42 ^ u64::from(y) << 21 ^ u64::from(x)) & !1;
-                let at = [z, y, x + (draw % len) as u32];
-                object.offer_seed(draw, at);
-                if self.spread.len() < SPREAD {
-                    self.spread.push((draw, at));
-                } else if self.spread.peek().is_some_and(|worst| draw < worst.0) {
-                    self.spread.pop();
-                    self.spread.push((draw, at));
-                }
+                self.add_run(place, [z as u32, y as u32, x as u32], len);
             }
         }
         Ok(())
+    }
+
+    /// Extends the box of visited voxels to a run from `low` to `high`.
+    fn add_seen(&mut self, low: [usize; 3], high: [usize; 3]) {
+        let seen = self.seen.get_or_insert([low, high]);
+        for a in 0..3 {
+            seen[0][a] = seen[0][a].min(low[a]);
+            seen[1][a] = seen[1][a].max(high[a]);
+        }
+    }
+
+    /// Returns the position of a label's object, which is added if it is new.
+    fn place_of(&mut self, file: &std::path::Path, label: u32) -> Result<usize, SamplesError> {
+        if let Some(place) = self.place.get(&label) {
+            return Ok(*place);
+        }
+        let next_step = "check that these are labels, not intensities";
+        let count = self.objects.len() as u64 + 1;
+        check_limit(file, "the number of its labels", count, ("MAX_OBJECTS", MAX_OBJECTS), next_step)?;
+        self.place.insert(label, self.objects.len());
+        self.objects.push(Object::new(label));
+        Ok(self.objects.len() - 1)
+    }
+
+    /// Adds `len` voxels of an object along X, from Z, Y, X on.
+    fn add_run(&mut self, place: usize, [z, y, x]: [u32; 3], len: u64) {
+        let Some(object) = self.objects.get_mut(place) else { return };
+        object.voxels += len;
+        let end = x + (len - 1) as u32;
+        object.low = [object.low[0].min(z), object.low[1].min(y), object.low[2].min(x)];
+        object.high = [object.high[0].max(z), object.high[1].max(y), object.high[2].max(end)];
+        let draw = mix(u64::from(z) << 42 ^ u64::from(y) << 21 ^ u64::from(x)) & !1;
+        let at = [z, y, x + (draw % len) as u32];
+        object.offer_seed(draw, at);
+        if self.spread.len() < SPREAD {
+            self.spread.push((draw, at));
+        } else if self.spread.peek().is_some_and(|worst| draw < worst.0) {
+            self.spread.pop();
+            self.spread.push((draw, at));
+        }
     }
 
     pub fn finish(mut self) -> ObjectIndex {

@@ -152,7 +152,8 @@ impl Reader {
         Ok(image)
     }
 
-    fn known(&self, number: usize) -> Result<&Stack, SamplesError> {
+    /// Returns stack `number`, or the error for one that was not opened.
+    pub fn known(&self, number: usize) -> Result<&Stack, SamplesError> {
         let got = || SamplesError::Parameter {
             what: "the index of a stack",
             got: number.to_string(),

@@ -530,7 +530,7 @@ fn zero_seen_weights(weight: &mut [f32], [_, ny, nx]: [usize; 3], seen: [usize; 
 impl PreparedPair {
     fn of(sources: &Sources, entry: &Source, options: &SamplerOptions) -> Result<Self, SamplesError> {
         let (scaling, _) = scaling(&sources.reader, entry.image, options.normalise)?;
-        let dtype = sources.reader.stack(entry.target).map(|s| s.dtype).unwrap_or(cytoscope_volume::DType::F32);
+        let dtype = sources.reader.known(entry.target)?.dtype;
         let code = LabelCode::new(options.ignore_label, dtype);
         let mut target_moments = Moments::default();
         let index = if options.target.of_labels() {
@@ -626,6 +626,7 @@ impl Sampler {
     /// same.
     pub fn fingerprint(&self) -> u64 {
         let mut sum = 0u64;
+        // Options are numbers, texts and lists of them, which JSON can represent.
         let text = serde_json::to_string(&self.options).unwrap_or_default();
         let pairs = self.sources.pairs().map(|p| format!("{}|{:?}|{}", p.name, p.window, p.weight));
         for part in std::iter::once(text).chain(pairs) {

@@ -148,6 +148,16 @@ fn nnunet_datasets_are_found() {
         assert_eq!(dataset.pairs[0].voxel_um, None);
         assert!(dataset.problems.iter().any(|p| p.sentence.contains(says)), "{says}: {:?}", dataset.problems);
     }
+    // So are declarations of the wrong type: without the ignore label, ignored voxels would count.
+    for (wrong, says) in [
+        (r#"{"labels": {"background": 0, "cell": 1, "ignore": "4"}}"#, "its label \"ignore\" is \"4\""),
+        (r#"{"labels": ["background", "cell"]}"#, "its labels is"),
+        (r#"{"file_ending": 3}"#, "its file_ending is 3"),
+    ] {
+        fs::write(at("dataset.json"), wrong).unwrap();
+        let error = find_pairs(&at("dataset.json"), TrainingTask::Segmentation).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
     // An unsupported file format is an error.
     fs::write(at("dataset.json"), r#"{"file_ending": ".nii.gz"}"#).unwrap();
     let error = find_pairs(&at("dataset.json"), TrainingTask::Segmentation).unwrap_err().to_string();

@@ -2,6 +2,7 @@
 
 use crate::StorageError;
 use serde::{Deserialize, Serialize};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// What to do if an output path exists and was not created by this program.
@@ -31,7 +32,11 @@ impl Overwrite {
 pub fn check_file(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
     refuse_input(path, inputs)?;
     check_parent(path)?;
-    let Ok(meta) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    let meta = match std::fs::symlink_metadata(path) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(StorageError::io(path, "creating the file")(error)),
+    };
     if meta.is_dir() {
         let problem = "is a folder, but the output is a file".to_owned();
         return Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: false });
@@ -50,7 +55,7 @@ pub fn check_parent(path: &Path) -> Result<(), StorageError> {
     let folder = crate::write::parent_of(path);
     match std::fs::metadata(folder) {
         Ok(meta) if meta.is_dir() => Ok(()),
-        Ok(_) => Err(StorageError::io(path, "creating the file")(std::io::ErrorKind::NotADirectory.into())),
+        Ok(_) => Err(StorageError::io(path, "creating the file")(ErrorKind::NotADirectory.into())),
         Err(error) => Err(StorageError::io(path, "creating the file")(error)),
     }
 }

@@ -60,8 +60,8 @@ pub struct TrainConfig {
     pub ema: f64,
     /// Maximum gradient norm (gradient clipping); 0 disables it.
     pub clip_norm: f32,
-    /// Fraction of the training run in which batch norms collect statistics; then they are folded into the
-    /// convolutions.
+    /// Fraction of the training run after which batch norms are folded into the convolutions; those of a start model
+    /// are folded at once. With 1, they stay, in the package, too.
     pub norm_share: f64,
     /// Train only parameters whose names contain one of these strings; if empty, all.
     pub only: Vec<String>,

@@ -231,15 +231,10 @@ impl Training<'_> {
         }
         let end = self.deadline(state);
         let left = || end.map(|end| end.saturating_duration_since(Instant::now()).as_secs_f64() / 60.0);
-        let cancel = self.overtime_cancel(state);
         self.context.note("Quantizing the network.");
         let out = self.folder.path.join("int8");
-        let quiet = Context { cancel: cancel.clone(), ..Context::default() };
-        let mut calibrate: Vec<PathBuf> = Vec::new();
-        let step = self.train_pairs.len().div_ceil(8).max(1);
-        for (i, pair) in self.train_pairs.iter().step_by(step).enumerate() {
-            calibrate.push(calibration_file(pair, self.folder.path.join(format!("calibration{i}.tif")))?);
-        }
+        let quiet = Context { cancel: self.overtime_cancel(state), ..Context::default() };
+        let calibrate = self.calibration_files()?;
         // Minutes that an attempt takes apart from training, as measured in the first attempt.
         let mut overhead_mins = 0.0;
         for (attempt, (mode, budget)) in ATTEMPTS.into_iter().enumerate() {
@@ -263,28 +258,7 @@ impl Training<'_> {
                 without_float: false,
                 overwrite: Overwrite::Refuse,
             };
-            let scored = job.run_with(&quiet, Some(&trainer)).and_then(|report| {
-                let quantized = Quantized {
-                    float_bytes: report.float_bytes,
-                    int8_bytes: report.int8_bytes,
-                    tile_shape: report.tile_shape,
-                    tile_times: report.tile_times,
-                };
-                let Some(after) = after else { return Ok((true, None, quantized)) };
-                let precision = Some(Precision::Int8);
-                let candidate = Candidate::load(&cancel, self.devices, &out, precision, self.job.threads)?;
-                let int8 = self.validator.score(&cancel, &candidate)?;
-                let accurate = int8.score + INT8_LOSS >= after.score && floor.is_none_or(|floor| int8.score >= floor);
-                if !accurate {
-                    self.context.note(format!(
-                        "The int8 network {}with an accuracy budget of {budget} lowers the score from {:.4} to {:.4}.",
-                        if mode == QuantizeMode::Qat { "after quantization-aware training " } else { "" },
-                        after.score,
-                        int8.score
-                    ));
-                }
-                Ok((accurate, Some(int8), quantized))
-            });
+            let scored = self.quantize_once(&job, &trainer, &quiet, after, floor);
             if attempt == 0 {
                 overhead_mins = started.elapsed().as_secs_f64() / 60.0;
             }
@@ -306,6 +280,50 @@ impl Training<'_> {
         }
         self.context.note("The package has only the float network.");
         Ok(FinalPackage::float_only(float))
+    }
+
+    /// Returns files of up to eight training images, evenly spaced, that the network is calibrated with.
+    fn calibration_files(&self) -> Result<Vec<PathBuf>, JobError> {
+        let mut calibrate: Vec<PathBuf> = Vec::new();
+        let step = self.train_pairs.len().div_ceil(8).max(1);
+        for (i, pair) in self.train_pairs.iter().step_by(step).enumerate() {
+            calibrate.push(calibration_file(pair, self.folder.path.join(format!("calibration{i}.tif")))?);
+        }
+        Ok(calibrate)
+    }
+
+    /// Quantizes the network and scores the result. Returns whether that costs no accuracy, and the scores if there is
+    /// a validation set.
+    fn quantize_once(
+        &self,
+        job: &QuantizeJob,
+        trainer: &QatTrainer,
+        quiet: &Context,
+        after: Option<&Scores>,
+        floor: Option<f64>,
+    ) -> Result<(bool, Option<Scores>, Quantized), JobError> {
+        let report = job.run_with(quiet, Some(trainer))?;
+        let quantized = Quantized {
+            float_bytes: report.float_bytes,
+            int8_bytes: report.int8_bytes,
+            tile_shape: report.tile_shape,
+            tile_times: report.tile_times,
+        };
+        let Some(after) = after else { return Ok((true, None, quantized)) };
+        let precision = Some(Precision::Int8);
+        let candidate = Candidate::load(&quiet.cancel, self.devices, &job.out, precision, self.job.threads)?;
+        let int8 = self.validator.score(&quiet.cancel, &candidate)?;
+        let accurate = int8.score + INT8_LOSS >= after.score && floor.is_none_or(|floor| int8.score >= floor);
+        if !accurate {
+            self.context.note(format!(
+                "The int8 network {}with an accuracy budget of {} lowers the score from {:.4} to {:.4}.",
+                if job.mode == QuantizeMode::Qat { "after quantization-aware training " } else { "" },
+                job.accuracy_budget,
+                after.score,
+                int8.score
+            ));
+        }
+        Ok((accurate, Some(int8), quantized))
     }
 
     /// Saves the package at the output path.

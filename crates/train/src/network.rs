@@ -1,7 +1,7 @@
 //! The start model: the network of a package, or a new U-Net for training from scratch.
 
 use crate::config::TrainConfig;
-use crate::error::{model_error, wrong_use};
+use crate::error::{io_error, model_error, wrong_use};
 use cytoscope_autodiff::prepare;
 use cytoscope_builders::{UNet3d, Upsampling, Weights, unet3d};
 use cytoscope_graph::{Activation, BinaryOp, Graph, Node, Op, Tensor, ValueId};
@@ -43,14 +43,25 @@ pub(crate) struct StartModel {
 
 /// Returns the name of the package that training starts from if the user chose the model `name`: for models with
 /// hand-made filters, a file `NAME.teach` beside the packages names a trainable one.
-fn resolve_trainable(name: &str) -> String {
-    let is_name = Path::new(name).components().count() == 1;
-    let other = model_folders().into_iter().filter(|_| is_name && !Path::new(name).exists()).find_map(|folder| {
-        let text = std::fs::read_to_string(folder.join(format!("{name}.teach"))).ok()?;
-        let other = text.trim().to_owned();
-        (Path::new(&other).components().count() == 1).then_some(other)
-    });
-    other.unwrap_or_else(|| name.to_owned())
+///
+/// # Errors
+/// [`JobError`] if that file cannot be read or does not contain the name of a model.
+fn resolve_trainable(name: &str) -> Result<String, JobError> {
+    let is_name = |text: &str| Path::new(text).components().count() == 1;
+    if !is_name(name) || Path::new(name).exists() {
+        return Ok(name.to_owned());
+    }
+    let mut files = model_folders().into_iter().map(|folder| folder.join(format!("{name}.teach")));
+    let Some(path) = files.find(|path| path.is_file()) else { return Ok(name.to_owned()) };
+    let text = std::fs::read_to_string(&path).map_err(io_error(&path))?;
+    let other = text.trim();
+    if is_name(other) {
+        return Ok(other.to_owned());
+    }
+    let problem =
+        format!("it contains \"{}\", which is not the name of a model", other.chars().take(60).collect::<String>());
+    let next_step = "write the name of a model that can be trained, or remove the file".to_owned();
+    Err(JobError::Mismatch { path, problem, next_step })
 }
 
 /// Loads the start model `from`, or builds a new network if it is `scratch`. `voxel_um` is the voxel size of the data
@@ -65,7 +76,7 @@ pub(crate) fn load_start_model(
     if from == "scratch" {
         return scratch(task, config, voxel_um, seed);
     }
-    let path = find_model(&resolve_trainable(from))?;
+    let path = find_model(&resolve_trainable(from)?)?;
     let shown = path.display().to_string();
     let package = Package::open(&path).map_err(|e| JobError::model(&*shown, e))?;
     let declared: Option<TargetKind> = match package.config().get("target").filter(|t| !t.is_null()) {
@@ -91,8 +102,11 @@ pub(crate) fn load_start_model(
     }
     let mut graph = prepare(&source).map_err(model_error(&shown))?;
     graph.outputs.truncate(1);
-    cytoscope_passes::fold_batch_norm(&mut graph).map_err(model_error(&shown))?;
-    cytoscope_passes::eliminate_dead(&mut graph);
+    // Batch norms would also update the statistics of layers that are to stay as they are.
+    if config.norm_share < 1.0 || !config.only.is_empty() {
+        cytoscope_passes::fold_batch_norm(&mut graph).map_err(model_error(&shown))?;
+        cytoscope_passes::eliminate_dead(&mut graph);
+    }
     let target = target(task, config, declared, known.output_channels);
     let comparable = target.channels() == known.output_channels && declared.is_none_or(|d| d == target);
     if target.channels() != known.output_channels {

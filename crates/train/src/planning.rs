@@ -62,9 +62,9 @@ impl Training<'_> {
     /// Starts a new run: times a few steps, scores the start model and makes the plan.
     pub(crate) fn start_run(&mut self, graph: Graph) -> Result<(TrainState, Stepper, Option<ScoredNetwork>), JobError> {
         let mut stepper = self.stepper(graph, true)?;
-        let initial = stepper.state.clone();
+        let initial = stepper.state()?;
         let step = self.time_steps(&mut stepper)?;
-        stepper.state = initial;
+        stepper.set_state(initial);
         let extent = self.fit_validation(step)?;
         let mut state = TrainState { extent, ..self.new_state(step) };
         let mut before = None;

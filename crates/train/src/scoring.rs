@@ -175,7 +175,7 @@ impl Training<'_> {
         let near = state.peak.is_none_or(|peak| scores.score > peak - SCORE_NOISE);
         let best = better || (near && state.start_score.is_none_or(|start| scores.score > start));
         if best {
-            self.write_candidate(&graph, &self.folder.best(state.step))?;
+            self.write_candidate(&stepper.network()?, &self.folder.best(state.step))?;
             state.best = Some((scores.score, state.step));
         }
         self.record_validation(state, &scores, best);

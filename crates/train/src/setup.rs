@@ -4,7 +4,7 @@ use crate::budget;
 use crate::checkpoint::{RunFolder, TrainState};
 use crate::config::{self, TrainConfig, TrainPrecision};
 use crate::data::Data;
-use crate::error::{data_error, engine_error, wrong_use};
+use crate::error::{data_error, engine_error, io_error, wrong_use};
 use crate::event::TrainSink;
 use crate::job::TrainJob;
 use crate::network::{self, StartModel};
@@ -15,6 +15,7 @@ use crate::tuning;
 use crate::validator::{Diameters, Validator, ValidatorOptions};
 use cytoscope_engine::{DeviceId, DeviceRequest, Engine};
 use cytoscope_graph::ElementType;
+use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, DeviceInUse, DiameterRequest, Event, JobError};
 use cytoscope_profile::Recorder;
@@ -29,17 +30,21 @@ const PATCH: [usize; 3] = [24, 64, 64];
 const BATCH: usize = 2;
 
 /// Returns a hash of the names, sizes and modification times of all files, by which a resumed run detects changed data.
-pub(crate) fn fingerprint(data: &Data) -> String {
+///
+/// # Errors
+/// [`JobError::Io`] if a file is no longer there.
+pub(crate) fn fingerprint(data: &Data) -> Result<String, JobError> {
+    let state = |path: &Path| -> Result<String, JobError> {
+        let meta = std::fs::metadata(path).map_err(io_error(path))?;
+        // On file systems without times, only the size tells a change.
+        let changed = meta.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+        Ok(format!("{} {}", meta.len(), changed.as_nanos()))
+    };
     let mut text = String::new();
     for pair in &data.dataset.pairs {
-        let state = |path: &Path| {
-            let meta = std::fs::metadata(path).ok();
-            let changed = meta.as_ref().and_then(|m| m.modified().ok()).and_then(|t| t.duration_since(UNIX_EPOCH).ok());
-            format!("{} {}", meta.map_or(0, |m| m.len()), changed.unwrap_or_default().as_nanos())
-        };
-        text.push_str(&format!("{} {} {};", pair.name, state(&pair.image.path), state(&pair.target.path)));
+        text.push_str(&format!("{} {} {};", pair.name, state(&pair.image.path)?, state(&pair.target.path)?));
     }
-    cytoscope_engine::select::fingerprint(text.as_bytes())
+    Ok(cytoscope_engine::select::fingerprint(text.as_bytes()))
 }
 
 /// Checks that the checkpoint in `folder` has the task, start model and seed of this job.
@@ -114,6 +119,73 @@ fn half(precision: TrainPrecision, device: DeviceId) -> Result<Option<ElementTyp
     }
 }
 
+/// Reports the device of a training run unless it is the CPU.
+fn report_device(context: &Context, engine: &dyn Engine) {
+    let device = engine.device();
+    if device.id != DeviceId::Cpu {
+        let (id, name) = (device.id, device.name.clone());
+        context.emit(&Event::Device(DeviceInUse { id, name, why: "requested".to_owned() }));
+    }
+}
+
+/// Sets the object diameter of a new network to that of the data; `given` is the requested diameter, in µm.
+fn set_object_diameter(
+    start: &mut StartModel,
+    config: &TrainConfig,
+    given: Option<f64>,
+    data: &Data,
+) -> Result<(), JobError> {
+    if start.from_scratch && start.target.of_labels() && start.target != TargetKind::Semantic {
+        // Without a voxel size, lengths are in voxels, as if the voxel size were 1 µm.
+        let voxel_um = start.voxel_um.get_or_insert([1.0; 3]);
+        start.object_diameter_um = config.object_diameter_um.or(given).or_else(|| data.median_diameter(*voxel_um));
+    }
+    if given.is_some() && start.object_diameter_um.is_none() {
+        return Err(wrong_use(format!(
+            "{} declares no nominal object diameter: remove the diameter setting",
+            start.name
+        )));
+    }
+    Ok(())
+}
+
+/// Opens the training images and scans them for their statistics and objects.
+fn open_sampler(
+    context: &Context,
+    data: &Data,
+    cache_bytes: u64,
+    options: SamplerOptions,
+) -> Result<Arc<Sampler>, JobError> {
+    let sources = Sources::open(&data.split.train, &SourceOptions { cache_bytes }).map_err(data_error)?;
+    context.note("Computing intensity statistics and locating objects in the training images.");
+    Ok(Arc::new(Sampler::new(Arc::new(sources), options).map_err(data_error)?))
+}
+
+/// Returns the segmentation settings of validation: the requested ones, or those of the start model, fitted to the
+/// objects of the data.
+fn segmentation(context: &Context, config: &TrainConfig, start: &StartModel, data: &Data) -> SegmentOptions {
+    // A tenth of the volume of a typical object, in µm³.
+    let small = match start.object_diameter_um {
+        Some(diameter) => Some(0.1 * std::f64::consts::PI / 6.0 * diameter.powi(3)),
+        None => data.small_object_um3(start.voxel_um),
+    };
+    match (&config.segment, &start.segment) {
+        (Some(requested), _) => requested.clone(),
+        (None, Some(own)) => {
+            let fitted = tuning::fit_to_objects(own, small);
+            if fitted != *own {
+                context.note(format!(
+                    "The minimum object volume was lowered to {:.0} µm³: that of the model ({:.0} µm³) is too large \
+                     for these data.",
+                    fitted.min_volume_um3, own.min_volume_um3
+                ));
+            }
+            fitted
+        }
+        (None, None) => tuning::defaults(start.target, small),
+    }
+}
+
 /// Prepares a training run. `intensity` is the mean and standard deviation of the stain from the checkpoint of a
 /// resumed run.
 #[allow(clippy::too_many_arguments)]
@@ -134,27 +206,11 @@ pub(crate) fn prepare<'a>(
         DiameterRequest::Auto => None,
         DiameterRequest::Given(diameter) => Some(diameter),
     };
-    if start.from_scratch && start.target.of_labels() && start.target != TargetKind::Semantic {
-        // Without a voxel size, lengths are in voxels, as if the voxel size were 1 µm.
-        let voxel_um = start.voxel_um.get_or_insert([1.0; 3]);
-        start.object_diameter_um = config.object_diameter_um.or(given).or_else(|| data.median_diameter(*voxel_um));
-    }
-    if given.is_some() && start.object_diameter_um.is_none() {
-        return Err(wrong_use(format!(
-            "{} declares no nominal object diameter: remove the diameter setting",
-            start.name
-        )));
-    }
+    set_object_diameter(&mut start, &config, given, data)?;
     let engine = engine(job.device, devices)?;
-    if engine.device().id != DeviceId::Cpu {
-        let device = engine.device();
-        let (id, name) = (device.id, device.name.clone());
-        context.emit(&Event::Device(DeviceInUse { id, name, why: "requested".to_owned() }));
-    }
+    report_device(context, engine.as_ref());
     let voxel_um = start.voxel_um;
     let (patch, batch) = patch_and_batch(&config, &start);
-    let sources = SourceOptions { cache_bytes: config.cache_bytes };
-    let sources = Arc::new(Sources::open(&data.split.train, &sources).map_err(data_error)?);
     let options = SamplerOptions {
         patch_zyx: patch,
         voxel_um,
@@ -167,8 +223,7 @@ pub(crate) fn prepare<'a>(
         ignore_label: data.dataset.ignore_label.map(IgnoreLabel::Value),
         ..SamplerOptions::default()
     };
-    context.note("Computing intensity statistics and locating objects in the training images.");
-    let sampler = Arc::new(Sampler::new(sources, options).map_err(data_error)?);
+    let sampler = open_sampler(context, data, config.cache_bytes, options)?;
     let labels = start.target.of_labels();
     let moments = sampler.target_moments();
     let intensity = (!labels).then(|| intensity.unwrap_or((moments.mean, moments.variance().sqrt().max(1e-12))));
@@ -186,26 +241,7 @@ pub(crate) fn prepare<'a>(
         context.note("There is no validation set: the final network is used without a score.");
     }
     let previews = Previews::of(&validator, start.target);
-    // A tenth of the volume of a typical object, in µm³.
-    let small = match start.object_diameter_um {
-        Some(diameter) => Some(0.1 * std::f64::consts::PI / 6.0 * diameter.powi(3)),
-        None => data.small_object_um3(voxel_um),
-    };
-    let segment = match (&config.segment, &start.segment) {
-        (Some(requested), _) => requested.clone(),
-        (None, Some(own)) => {
-            let fitted = tuning::fit_to_objects(own, small);
-            if fitted != *own {
-                context.note(format!(
-                    "The minimum object volume was lowered to {:.0} µm³: that of the model ({:.0} µm³) is too large \
-                     for these data.",
-                    fitted.min_volume_um3, own.min_volume_um3
-                ));
-            }
-            fitted
-        }
-        (None, None) => tuning::defaults(start.target, small),
-    };
+    let segment = segmentation(context, &config, &start, data);
     let epoch_steps = budget::epoch_steps(sampler.tile_count(), batch * config.accumulate);
     Ok(Training {
         job,

@@ -1,15 +1,17 @@
 //! Training steps on an engine: forward and backward pass, optimizer step, EMA and batch norm statistics.
 
 use crate::error::{engine_error, model_error};
-use cytoscope_autodiff::{GradientGraph, StepOptions, gradient_graph, set_constant, update_graph};
-use cytoscope_engine::{CompileOptions, Engine, Session};
+use cytoscope_autodiff::{
+    GradientGraph, Parameter, StepOptions, UpdateGraph, gradient_graph, set_constant, update_graph,
+};
+use cytoscope_engine::{BoundSession, Buffers, CompileOptions, Engine, Session};
 use cytoscope_graph::{ElementType, Graph, Hyper, Loss, Optimizer, Tensor};
 use cytoscope_passes::{MixedPrecisionStats, RecomputeStats};
 use cytoscope_pipeline::JobError;
 use cytoscope_profile::Recorder;
 use std::collections::BTreeMap;
 
-/// Everything that a training step changes.
+/// Everything that a training step changes, as checkpoints store it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ModelState {
     /// Trainable parameters, in the order of the gradient graph.
@@ -28,6 +30,39 @@ pub(crate) struct ModelState {
     pub loss_scale: f32,
     /// Steps since the loss scale changed.
     pub steady_steps: u32,
+}
+
+/// The part of [`ModelState`] that is computed outside the engine.
+struct HostState {
+    average: Vec<Tensor>,
+    running_stats: BTreeMap<String, Tensor>,
+    optimizer_steps: u32,
+    loss_scale: f32,
+    steady_steps: u32,
+}
+
+/// The buffers of the parameters: their values and the moments of the optimizer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Value,
+    FirstMoment,
+    SecondMoment,
+}
+
+impl Part {
+    /// Returns the name of a parameter's buffer.
+    fn buffer(self, parameter: &str) -> String {
+        match self {
+            Part::Value => format!("value/{parameter}"),
+            Part::FirstMoment => format!("first/{parameter}"),
+            Part::SecondMoment => format!("second/{parameter}"),
+        }
+    }
+
+    /// Returns the names of the buffers of all parameters.
+    fn buffers(self, of: &[Parameter]) -> impl Iterator<Item = Option<String>> {
+        of.iter().map(move |p| Some(self.buffer(&p.name)))
+    }
 }
 
 /// Result of the forward and backward pass of a batch.
@@ -67,10 +102,14 @@ pub(crate) struct Stepper {
     /// The network with its initial parameters.
     model: Graph,
     graph: GradientGraph,
-    gradients: Box<dyn Session>,
-    update: Box<dyn Session>,
+    gradients: BoundSession,
+    update: BoundSession,
+    /// Parameters and optimizer state, which stay in the engine.
+    buffers: Buffers,
+    /// Whether the optimizer has second moments.
+    has_second: bool,
     ema: f64,
-    pub state: ModelState,
+    host: HostState,
     grad_sum: Option<Vec<Tensor>>,
     statistics: Vec<Tensor>,
     half: Option<ElementType>,
@@ -86,7 +125,8 @@ const STEADY_STEPS: u32 = 200;
 /// Momentum of the running statistics: the weight of the current batch.
 const NORM_MOMENTUM: f32 = 0.1;
 
-/// Returns the memory limit for activations in bytes: the requested one, or half of the free memory.
+/// Returns the memory limit for activations in bytes: the requested one, or half of the free memory. There is no limit
+/// if the system does not tell how much is free.
 fn activation_budget(requested: Option<u64>) -> u64 {
     requested.or_else(|| cytoscope_profile::available_bytes().map(|b| b / 2)).unwrap_or(u64::MAX)
 }
@@ -105,6 +145,60 @@ fn blend(to: &mut Tensor, from: &Tensor, keep: f32, share: f32) -> Result<(), Jo
     let values: Vec<f32> = a.iter().zip(b).map(|(a, b)| keep * a + share * b).collect();
     *to = Tensor::new(to.shape(), values).map_err(model_error("the network"))?;
     Ok(())
+}
+
+/// Returns the running statistics of the batch norms that a model holds, by name.
+fn running_stats(graph: &GradientGraph, model: &Graph) -> BTreeMap<String, Tensor> {
+    let mut running = BTreeMap::new();
+    for norm in &graph.norms {
+        for name in [&norm.mean, &norm.variance] {
+            if let Some(t) = model.find(name).and_then(|id| model.constant(id)) {
+                running.insert(name.clone(), t.as_ref().clone());
+            }
+        }
+    }
+    running
+}
+
+/// Binds the parameters, which are the last inputs of a gradient graph.
+fn bind_gradients(graph: &GradientGraph, session: Box<dyn Session>) -> BoundSession {
+    let given = graph.graph.inputs.len().saturating_sub(graph.parameters.len());
+    let inputs = std::iter::repeat_n(None, given).chain(Part::Value.buffers(&graph.parameters)).collect();
+    BoundSession::new(session, inputs, vec![None; graph.graph.outputs.len()])
+}
+
+/// Binds parameters and moments; hyper-parameters and gradients are passed, and the norm of the gradients is returned.
+fn bind_update(parameters: &[Parameter], graph: &UpdateGraph, session: Box<dyn Session>) -> BoundSession {
+    let second = if graph.has_second { parameters } else { &[] };
+    let mut inputs: Vec<Option<String>> = vec![None];
+    let mut outputs: Vec<Option<String>> = vec![None];
+    inputs.extend(Part::Value.buffers(parameters));
+    inputs.extend(parameters.iter().map(|_| None));
+    inputs.extend(Part::FirstMoment.buffers(parameters));
+    inputs.extend(Part::SecondMoment.buffers(second));
+    outputs.extend(Part::Value.buffers(parameters));
+    outputs.extend(Part::FirstMoment.buffers(parameters));
+    outputs.extend(Part::SecondMoment.buffers(second));
+    BoundSession::new(session, inputs, outputs)
+}
+
+/// Puts the parameters and moments of a state into buffers; returns the rest.
+fn split_state(parameters: &[Parameter], state: ModelState, buffers: &mut Buffers) -> HostState {
+    let parts = [
+        (Part::Value, state.values),
+        (Part::FirstMoment, state.first_moment),
+        (Part::SecondMoment, state.second_moment),
+    ];
+    for (part, tensors) in parts {
+        parameters.iter().zip(tensors).for_each(|(p, tensor)| buffers.bind(part.buffer(&p.name), tensor));
+    }
+    HostState {
+        average: state.average,
+        running_stats: state.running_stats,
+        optimizer_steps: state.optimizer_steps,
+        loss_scale: state.loss_scale,
+        steady_steps: state.steady_steps,
+    }
 }
 
 impl Stepper {
@@ -137,37 +231,59 @@ impl Stepper {
         };
         let gradients = engine_.compile(&graph.graph, &shapes(&graph.graph)?, &compile).map_err(engine_error)?;
         let updates = engine_.compile(&update.graph, &shapes(&update.graph)?, &compile).map_err(engine_error)?;
-        let mut running = BTreeMap::new();
-        for norm in &graph.norms {
-            for name in [&norm.mean, &norm.variance] {
-                if let Some(t) = model_graph.find(name).and_then(|id| model_graph.constant(id)) {
-                    running.insert(name.clone(), t.as_ref().clone());
-                }
-            }
-        }
-        let second = if update.has_second { zeros(&values)? } else { Vec::new() };
-        let average = if options.ema > 0.0 { values.clone() } else { Vec::new() };
         let state = ModelState {
             first_moment: zeros(&values)?,
-            second_moment: second,
-            average,
-            running_stats: running,
+            second_moment: if update.has_second { zeros(&values)? } else { Vec::new() },
+            average: if options.ema > 0.0 { values.clone() } else { Vec::new() },
+            running_stats: running_stats(&graph, &model_graph),
             optimizer_steps: 0,
             loss_scale: if options.half == Some(ElementType::F16) { INITIAL_LOSS_SCALE } else { 1.0 },
             steady_steps: 0,
             values,
         };
+        let (gradients, update) = (bind_gradients(&graph, gradients), bind_update(&graph.parameters, &update, updates));
+        let has_second = !state.second_moment.is_empty();
+        let mut buffers = Buffers::default();
+        let host = split_state(&graph.parameters, state, &mut buffers);
         Ok(Self {
             model: model_graph,
             graph,
             gradients,
-            update: updates,
+            update,
+            buffers,
+            has_second,
             ema: options.ema,
-            state,
+            host,
             grad_sum: None,
             statistics: Vec::new(),
             half: options.half,
         })
+    }
+
+    /// Returns a copy of everything that a training step changes.
+    pub(crate) fn state(&self) -> Result<ModelState, JobError> {
+        let second_moment = if self.has_second { self.read(Part::SecondMoment)? } else { Vec::new() };
+        Ok(ModelState {
+            values: self.read(Part::Value)?,
+            first_moment: self.read(Part::FirstMoment)?,
+            second_moment,
+            average: self.host.average.clone(),
+            running_stats: self.host.running_stats.clone(),
+            optimizer_steps: self.host.optimizer_steps,
+            loss_scale: self.host.loss_scale,
+            steady_steps: self.host.steady_steps,
+        })
+    }
+
+    /// Continues from another state of the same network.
+    pub(crate) fn set_state(&mut self, state: ModelState) {
+        self.host = split_state(&self.graph.parameters, state, &mut self.buffers);
+    }
+
+    /// Returns copies of the buffers of all parameters.
+    fn read(&self, part: Part) -> Result<Vec<Tensor>, JobError> {
+        let of = |p: &Parameter| self.buffers.read(&part.buffer(&p.name)).cloned().map_err(engine_error);
+        self.graph.parameters.iter().map(of).collect()
     }
 
     /// Computes the loss and gradients of a batch and accumulates the gradients since the last
@@ -178,24 +294,23 @@ impl Stepper {
         target: Tensor,
         weight: Tensor,
     ) -> Result<StepOutput, JobError> {
-        let mut inputs = vec![image, target, weight];
+        let mut given = vec![image, target, weight];
         if self.half.is_some() {
-            inputs.push(Tensor::new(Vec::new(), vec![self.state.loss_scale]).map_err(model_error("the loss"))?);
+            given.push(Tensor::new(Vec::new(), vec![self.host.loss_scale]).map_err(model_error("the loss"))?);
         }
-        inputs.extend(self.state.values.iter().cloned());
-        let mut made = self.gradients.run(&inputs).map_err(engine_error)?.into_iter();
+        let mut made = self.buffers.step(&mut self.gradients, given).map_err(engine_error)?.into_iter();
         let loss = made.next().and_then(|t| t.to_f64_vec().first().copied()).unwrap_or(f64::NAN);
-        let found: Vec<Tensor> = made.by_ref().take(self.state.values.len()).collect();
+        let found: Vec<Tensor> = made.by_ref().take(self.graph.parameters.len()).collect();
         let finite = |t: &Tensor| t.as_f32().is_some_and(|v| v.iter().all(|x| x.is_finite()));
         if !loss.is_finite() {
             return Ok(StepOutput::NotFinite);
         }
         if !found.iter().all(finite) {
-            if self.state.loss_scale <= 1.0 {
+            if self.host.loss_scale <= 1.0 {
                 return Ok(StepOutput::NotFinite);
             }
-            self.state.loss_scale = (self.state.loss_scale / 2.0).max(1.0);
-            self.state.steady_steps = 0;
+            self.host.loss_scale = (self.host.loss_scale / 2.0).max(1.0);
+            self.host.steady_steps = 0;
             self.zero_grad();
             return Ok(StepOutput::Overflow);
         }
@@ -211,21 +326,13 @@ impl Stepper {
     /// the gradient norm clipped to `limit`.
     pub(crate) fn optimizer_step(&mut self, rate: f64, limit: f32, batches: usize) -> Result<(), JobError> {
         let Some(sum) = self.grad_sum.take() else { return Ok(()) };
-        self.state.optimizer_steps += 1;
-        let state = &mut self.state;
+        let state = &mut self.host;
+        state.optimizer_steps += 1;
         let scale = 1.0 / (batches.max(1) as f32 * state.loss_scale);
         let hyper = Hyper { rate: rate as f32, step: state.optimizer_steps, scale, limit };
-        let mut inputs = vec![Tensor::vector(hyper.to_vec())];
-        for part in [&state.values, &sum, &state.first_moment, &state.second_moment] {
-            inputs.extend(part.iter().cloned());
-        }
-        let count = state.values.len();
-        let mut made = self.update.run(&inputs).map_err(engine_error)?.into_iter().skip(1);
-        state.values = made.by_ref().take(count).collect();
-        state.first_moment = made.by_ref().take(count).collect();
-        if !state.second_moment.is_empty() {
-            state.second_moment = made.collect();
-        }
+        let mut given = vec![Tensor::vector(hyper.to_vec())];
+        given.extend(sum);
+        self.buffers.step(&mut self.update, given).map_err(engine_error)?;
         state.steady_steps += 1;
         if self.half == Some(ElementType::F16) && state.steady_steps >= STEADY_STEPS {
             state.loss_scale = (state.loss_scale * 2.0).min(MAX_LOSS_SCALE);
@@ -234,7 +341,10 @@ impl Stepper {
         // The EMA starts with a smaller decay, so that the initial parameters are forgotten faster.
         let steps = f64::from(state.optimizer_steps);
         let keep = self.ema.min((1.0 + steps) / (10.0 + steps)) as f32;
-        state.average.iter_mut().zip(&state.values).try_for_each(|(a, v)| blend(a, v, keep, 1.0 - keep))?;
+        for (average, parameter) in state.average.iter_mut().zip(&self.graph.parameters) {
+            let value = self.buffers.read(&Part::Value.buffer(&parameter.name)).map_err(engine_error)?;
+            blend(average, value, keep, 1.0 - keep)?;
+        }
         let statistics = std::mem::take(&mut self.statistics);
         for (norm, found) in self.graph.norms.iter().zip(statistics.chunks(2)) {
             let n = norm.count as f32;
@@ -256,11 +366,14 @@ impl Stepper {
 
     /// Returns the network that is validated and saved: with the EMA of the parameters, if enabled.
     pub(crate) fn network(&self) -> Result<Graph, JobError> {
-        let values = if self.state.average.is_empty() { &self.state.values } else { &self.state.average };
         let mut graph = self.model.clone();
         let bad = model_error("the network");
-        self.graph.set_parameters(&mut graph, values).map_err(&bad)?;
-        for (name, tensor) in &self.state.running_stats {
+        if self.host.average.is_empty() {
+            self.graph.set_parameters(&mut graph, &self.read(Part::Value)?).map_err(&bad)?;
+        } else {
+            self.graph.set_parameters(&mut graph, &self.host.average).map_err(&bad)?;
+        }
+        for (name, tensor) in &self.host.running_stats {
             set_constant(&mut graph, name, tensor.clone()).map_err(&bad)?;
         }
         Ok(graph)
@@ -286,7 +399,7 @@ impl Stepper {
 
     /// Returns the number of trainable parameters.
     pub(crate) fn parameter_count(&self) -> usize {
-        self.state.values.iter().map(Tensor::len).sum()
+        self.graph.parameters.iter().map(|p| p.shape.iter().product::<usize>()).sum()
     }
 
     /// Returns the memory of a step's activations in bytes.

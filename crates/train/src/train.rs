@@ -140,7 +140,7 @@ fn run_locked(
     checkpoint: Option<(TrainState, BTreeMap<String, Tensor>)>,
     started: Instant,
 ) -> Result<TrainReport, JobError> {
-    let fingerprint = fingerprint(data);
+    let fingerprint = fingerprint(data)?;
     let intensity = checkpoint.as_ref().and_then(|(state, _)| state.intensity);
     let mut training =
         prepare(job, context, devices, on_event, folder.clone(), config, data, fingerprint, intensity, started)?;
@@ -164,6 +164,27 @@ struct LossWindow {
     timed: u64,
     started: Option<Instant>,
     stalled: f64,
+}
+
+/// What the training loop changes.
+struct Run {
+    state: TrainState,
+    stepper: Stepper,
+    /// The scored start model, if it can be compared.
+    before: Option<ScoredNetwork>,
+    loader: Loader,
+    window: LossWindow,
+    /// The state to return to if a loss is not finite, with its step and its next patch.
+    last_good: (ModelState, u64, u64),
+    last_save: Instant,
+    last_plan: Instant,
+}
+
+impl Run {
+    /// Returns the current state, as [`Run::last_good`] holds it.
+    fn good_state(&self) -> Result<(ModelState, u64, u64), JobError> {
+        Ok((self.stepper.state()?, self.state.step, self.state.next_patch))
+    }
 }
 
 impl Training<'_> {
@@ -237,31 +258,83 @@ impl Training<'_> {
     ) -> Result<LoopOutcome, JobError> {
         let context = self.context;
         let schedule = self.config.schedule.schedule(self.start.from_scratch);
+        let mut run = self.begin(checkpoint)?;
+        let parameters = run.stepper.parameter_count();
+        let mut meter = context.meter("train", run.state.steps, "steps");
+        meter.skip_completed(run.state.step);
+        self.replan(&mut run.state);
+        while !run.state.ended && (run.state.step < run.state.steps || run.state.validation_due) {
+            if context.cancel.is_cancelled() {
+                self.save_cancelled(&mut run)?;
+                return Err(JobError::Cancelled);
+            }
+            if run.state.validation_due {
+                self.run_validation(&mut run)?;
+                continue;
+            }
+            if self.is_finishing() {
+                if self.finish_on_request(&mut run.state) {
+                    break;
+                }
+                continue;
+            }
+            if run.last_plan.elapsed().as_secs_f64() > self.seconds_between_plans() {
+                self.replan(&mut run.state);
+                run.last_plan = Instant::now();
+            }
+            if self.is_over(&run.state) {
+                self.stop_here(&mut run.state);
+                continue;
+            }
+            let progress = run.state.step as f64 / run.state.steps.max(1) as f64;
+            let is_fold_due = self.config.norm_share < 1.0 && progress >= self.config.norm_share;
+            if is_fold_due && !run.state.folded && run.stepper.has_norms() {
+                self.fold_norms(&mut run)?;
+            }
+            run.window.started.get_or_insert_with(Instant::now);
+            let loss = match self.accumulate(&mut run)? {
+                StepOutput::Loss(loss) => loss,
+                // The loss scale was reduced; the next batch is used instead.
+                StepOutput::Overflow => continue,
+                StepOutput::NotFinite => {
+                    self.roll_back(&mut run.state, &mut run.stepper, &run.last_good)?;
+                    run.window = LossWindow::default();
+                    continue;
+                }
+            };
+            let rate = schedule.rate(progress) * run.state.rate_factor;
+            run.stepper.optimizer_step(rate, self.config.clip_norm, self.config.accumulate)?;
+            run.state.step += 1;
+            self.record_step(&mut run, loss, rate);
+            // Cancellation is handled at the start of the loop, where the checkpoint is saved.
+            let _ = meter.set_progress(run.state.step, run.state.steps);
+            run.state.validation_due = !self.validator.is_empty() && self.is_validation_due(&run.state);
+            if !run.state.validation_due && run.last_save.elapsed() > Duration::from_secs(CHECKPOINT_SECS) {
+                run.last_good = run.good_state()?;
+                run.state.since_point = (run.window.loss, run.window.steps);
+                self.save_checkpoint(&mut run.state, &run.stepper)?;
+                run.last_save = Instant::now();
+            }
+        }
+        let Run { state, stepper, before, .. } = run;
+        if self.validator.is_empty() {
+            self.write_candidate(&stepper.network()?, &self.folder.best(state.step))?;
+        }
+        Ok(LoopOutcome { state, before, parameters })
+    }
+
+    /// Starts a new run or resumes that of a checkpoint.
+    fn begin(&mut self, checkpoint: Option<(TrainState, BTreeMap<String, Tensor>)>) -> Result<Run, JobError> {
         let graph = self.start.graph.clone();
         let resumed = checkpoint.is_some();
-        let (mut state, mut stepper, before) = match checkpoint {
+        let (mut state, stepper, before) = match checkpoint {
             Some((state, tensors)) => {
-                let mut stepper = self.stepper(graph, true)?;
-                if state.folded && stepper.has_norms() {
-                    stepper = self.stepper(stepper.folded()?, false)?;
-                }
-                let names = stepper.names();
-                restore(&mut stepper.state, &names, &state, &tensors, &self.folder.path)?;
-                context.note(format!("Resuming after step {} of {}.", state.step, state.steps));
-                let mut state = state;
-                state.job.out.clone_from(&self.job.out);
-                if let Some(extent) = state.extent {
-                    self.limit_validation(extent)?;
-                }
-                self.apply_changes(&mut state, &stepper)?;
+                let (state, stepper) = self.resume(graph, state, &tensors)?;
                 (state, stepper, None)
             }
-            None => {
-                let (state, stepper, before) = self.start_run(graph)?;
-                (state, stepper, before)
-            }
+            None => self.start_run(graph)?,
         };
-        let mut before = match (before, resumed, self.start.comparable && !self.validator.is_empty()) {
+        let before = match (before, resumed, self.start.comparable && !self.validator.is_empty()) {
             (None, true, true) => {
                 let scored = self.score(&self.start.graph, true)?;
                 state.validating_secs += scored.secs;
@@ -269,162 +342,174 @@ impl Training<'_> {
             }
             (before, ..) => before,
         };
+        self.note_slow_operators(&stepper);
+        let loader = self.loader(state.next_patch)?;
+        let (loss, steps) = state.since_point;
+        let last_good = (stepper.state()?, state.step, state.next_patch);
+        Ok(Run {
+            state,
+            stepper,
+            before,
+            loader,
+            window: LossWindow { loss, steps, ..LossWindow::default() },
+            last_good,
+            last_save: Instant::now(),
+            last_plan: Instant::now(),
+        })
+    }
+
+    /// Returns state and network of a checkpoint, with the changes that were made since it was saved.
+    fn resume(
+        &mut self,
+        graph: Graph,
+        mut state: TrainState,
+        tensors: &BTreeMap<String, Tensor>,
+    ) -> Result<(TrainState, Stepper), JobError> {
+        let mut stepper = self.stepper(graph, true)?;
+        if state.folded && stepper.has_norms() {
+            stepper = self.stepper(stepper.folded()?, false)?;
+        }
+        let names = stepper.names();
+        let mut model = stepper.state()?;
+        restore(&mut model, &names, &state, tensors, &self.folder.path)?;
+        stepper.set_state(model);
+        self.context.note(format!("Resuming after step {} of {}.", state.step, state.steps));
+        state.job.out.clone_from(&self.job.out);
+        if let Some(extent) = state.extent {
+            self.limit_validation(extent)?;
+        }
+        self.apply_changes(&mut state, &stepper)?;
+        Ok((state, stepper))
+    }
+
+    fn note_slow_operators(&self, stepper: &Stepper) {
         // Operators that only process the input are cheap on any device.
         let slow: Vec<String> =
             stepper.fallbacks().into_iter().filter(|op| !matches!(op.as_str(), "Mul" | "Softsign")).collect();
         if !slow.is_empty() {
-            context.note(format!(
+            self.context.note(format!(
                 "These operators have no optimized kernel on this device and are slow: {}.",
                 slow.join(", ")
             ));
         }
-        let mut loader = self.loader(state.next_patch)?;
-        let parameters = stepper.parameter_count();
-        let mut meter = context.meter("train", state.steps, "steps");
-        meter.skip_completed(state.step);
-        let (loss, steps) = state.since_point;
-        let mut curve_window = LossWindow { loss, steps, ..LossWindow::default() };
-        let mut last_good: (ModelState, u64, u64) = (stepper.state.clone(), state.step, state.next_patch);
-        let (mut last_save, mut last_plan) = (Instant::now(), Instant::now());
-        self.replan(&mut state);
-        while !state.ended && (state.step < state.steps || state.validation_due) {
-            if context.cancel.is_cancelled() {
-                stepper.zero_grad();
-                state.since_point = (curve_window.loss, curve_window.steps);
-                self.save_checkpoint(&mut state, &stepper)?;
-                context.note(format!(
-                    "Stopped after step {} of {}. Resume to continue from the checkpoint in {}.",
-                    state.step,
-                    state.steps,
-                    self.folder.path.display()
-                ));
-                return Err(JobError::Cancelled);
+    }
+
+    /// Saves a cancelled run, so that it can be resumed.
+    fn save_cancelled(&self, run: &mut Run) -> Result<(), JobError> {
+        run.stepper.zero_grad();
+        run.state.since_point = (run.window.loss, run.window.steps);
+        self.save_checkpoint(&mut run.state, &run.stepper)?;
+        self.context.note(format!(
+            "Stopped after step {} of {}. Resume to continue from the checkpoint in {}.",
+            run.state.step,
+            run.state.steps,
+            self.folder.path.display()
+        ));
+        Ok(())
+    }
+
+    /// Validates the network, plans again and saves a checkpoint. A validation that is cut short stays due.
+    fn run_validation(&mut self, run: &mut Run) -> Result<(), JobError> {
+        match self.validate(&mut run.state, &run.stepper, &mut run.before) {
+            Ok(ValidationOutcome::Done) => {}
+            Ok(ValidationOutcome::Cancelled | ValidationOutcome::TimedOut) => return Ok(()),
+            Err(error) if error.kind() == JobErrorKind::OutOfResources && run.state.step < run.state.steps => {
+                // A full disk does not end training: there may be space again for the next validation.
+                self.context.note(format!("Validation failed ({error}). Training continues."));
             }
-            if state.validation_due {
-                match self.validate(&mut state, &stepper, &mut before) {
-                    Ok(ValidationOutcome::Done) => {}
-                    Ok(ValidationOutcome::Cancelled | ValidationOutcome::TimedOut) => continue,
-                    Err(error) if error.kind() == JobErrorKind::OutOfResources && state.step < state.steps => {
-                        // A full disk does not end training: there may be space again for the next validation.
-                        context.note(format!("Validation failed ({error}). Training continues."));
-                    }
-                    Err(error) => return Err(error),
+            Err(error) => return Err(error),
+        }
+        run.state.validation_due = false;
+        run.window = LossWindow::default();
+        run.state.since_point = (0.0, 0);
+        self.replan(&mut run.state);
+        run.last_plan = Instant::now();
+        run.last_good = run.good_state()?;
+        let patience = self.config.budget.patience;
+        if patience > 0 && run.state.validations_since_best >= patience {
+            self.context.note(format!("Early stopping: no better score in {patience} validations."));
+            run.state.history.notes.push(format!("Ended early at step {}.", run.state.step));
+            run.state.ended = true;
+        }
+        self.save_checkpoint(&mut run.state, &run.stepper)?;
+        run.last_save = Instant::now();
+        Ok(())
+    }
+
+    /// Ends the run on request. Returns false if the network has changed since the last validation, so that it is
+    /// validated first.
+    fn finish_on_request(&self, state: &mut TrainState) -> bool {
+        let scored = state.history.validations.last().is_some_and(|v| v.step == state.step);
+        if !scored && !self.validator.is_empty() {
+            state.validation_due = true;
+            return false;
+        }
+        let sentence = format!("Finished early on request, at step {} of {}.", state.step, state.steps);
+        self.context.note(sentence.clone());
+        state.history.notes.push(sentence);
+        true
+    }
+
+    /// Folds the batch norms into the convolutions, and continues with that network.
+    fn fold_norms(&self, run: &mut Run) -> Result<(), JobError> {
+        run.stepper = self.stepper(run.stepper.folded()?, false)?;
+        run.state.folded = true;
+        run.last_good = run.good_state()?;
+        let note = format!("Batch norms were folded into the convolutions at step {}.", run.state.step);
+        run.state.history.notes.push(note);
+        Ok(())
+    }
+
+    /// Computes and accumulates the gradients of the batches of one step. Returns the mean loss.
+    fn accumulate(&self, run: &mut Run) -> Result<StepOutput, JobError> {
+        let mut output = StepOutput::Loss(0.0);
+        for _ in 0..self.config.accumulate {
+            let before = run.loader.stalled_secs();
+            let [image, target, weight] = self.batch(&mut run.loader)?;
+            run.window.stalled += run.loader.stalled_secs() - before;
+            run.state.next_patch += self.batch as u64;
+            output = match (output, run.stepper.forward_backward(image, target, weight)?) {
+                (StepOutput::Loss(sum), StepOutput::Loss(loss)) => {
+                    StepOutput::Loss(sum + loss / self.config.accumulate as f64)
                 }
-                state.validation_due = false;
-                curve_window = LossWindow::default();
-                state.since_point = (0.0, 0);
-                self.replan(&mut state);
-                last_plan = Instant::now();
-                last_good = (stepper.state.clone(), state.step, state.next_patch);
-                let patience = self.config.budget.patience;
-                if patience > 0 && state.validations_since_best >= patience {
-                    context.note(format!("Early stopping: no better score in {patience} validations."));
-                    state.history.notes.push(format!("Ended early at step {}.", state.step));
-                    state.ended = true;
-                }
-                self.save_checkpoint(&mut state, &stepper)?;
-                last_save = Instant::now();
-                continue;
-            }
-            if self.is_finishing() {
-                // The network has changed since the last validation, so it is validated once more.
-                let scored = state.history.validations.last().is_some_and(|v| v.step == state.step);
-                if !scored && !self.validator.is_empty() {
-                    state.validation_due = true;
-                    continue;
-                }
-                let sentence = format!("Finished early on request, at step {} of {}.", state.step, state.steps);
-                context.note(sentence.clone());
-                state.history.notes.push(sentence);
+                (_, other) => other,
+            };
+            if !matches!(output, StepOutput::Loss(_)) {
                 break;
             }
-            if last_plan.elapsed().as_secs_f64() > self.seconds_between_plans() {
-                self.replan(&mut state);
-                last_plan = Instant::now();
-            }
-            if self.is_over(&state) {
-                self.stop_here(&mut state);
-                continue;
-            }
-            let progress = state.step as f64 / state.steps.max(1) as f64;
-            if !state.folded && stepper.has_norms() && progress >= self.config.norm_share {
-                stepper = self.stepper(stepper.folded()?, false)?;
-                state.folded = true;
-                last_good = (stepper.state.clone(), state.step, state.next_patch);
-                state
-                    .history
-                    .notes
-                    .push(format!("Batch norms were folded into the convolutions at step {}.", state.step));
-            }
-            curve_window.started.get_or_insert_with(Instant::now);
-            let mut output = StepOutput::Loss(0.0);
-            for _ in 0..self.config.accumulate {
-                let before = loader.stalled_secs();
-                let [image, target, weight] = self.batch(&mut loader)?;
-                curve_window.stalled += loader.stalled_secs() - before;
-                state.next_patch += self.batch as u64;
-                output = match (output, stepper.forward_backward(image, target, weight)?) {
-                    (StepOutput::Loss(sum), StepOutput::Loss(loss)) => {
-                        StepOutput::Loss(sum + loss / self.config.accumulate as f64)
-                    }
-                    (_, other) => other,
-                };
-                if !matches!(output, StepOutput::Loss(_)) {
-                    break;
-                }
-            }
-            let loss = match output {
-                StepOutput::Loss(loss) => loss,
-                // The loss scale was reduced; the next batch is used instead.
-                StepOutput::Overflow => continue,
-                StepOutput::NotFinite => {
-                    self.roll_back(&mut state, &mut stepper, &last_good)?;
-                    curve_window = LossWindow::default();
-                    continue;
-                }
-            };
-            let rate = schedule.rate(progress) * state.rate_factor;
-            stepper.optimizer_step(rate, self.config.clip_norm, self.config.accumulate)?;
-            state.step += 1;
-            curve_window.loss += loss;
-            curve_window.steps += 1;
-            curve_window.timed += 1;
-            let every = (state.steps / 400).max(1);
-            if curve_window.steps >= every {
-                let secs = curve_window.started.map_or(0.0, |b| b.elapsed().as_secs_f64());
-                let n = curve_window.timed as f64;
-                let point = StepPoint {
-                    step: state.step,
-                    loss: curve_window.loss / curve_window.steps as f64,
-                    rate,
-                    step_secs: secs / n,
-                    stalled_secs: curve_window.stalled / n,
-                };
-                state.history.push(point);
-                self.emit(&TrainEvent::TrainingSteps {
-                    step: point.step,
-                    steps: state.steps,
-                    loss: point.loss,
-                    rate,
-                    step_secs: point.step_secs,
-                    stalled_secs: point.stalled_secs,
-                });
-                curve_window = LossWindow::default();
-            }
-            // Cancellation is handled at the start of the loop, where the checkpoint is saved.
-            let _ = meter.set_progress(state.step, state.steps);
-            state.validation_due = !self.validator.is_empty() && self.is_validation_due(&state);
-            if !state.validation_due && last_save.elapsed() > Duration::from_secs(CHECKPOINT_SECS) {
-                last_good = (stepper.state.clone(), state.step, state.next_patch);
-                state.since_point = (curve_window.loss, curve_window.steps);
-                self.save_checkpoint(&mut state, &stepper)?;
-                last_save = Instant::now();
-            }
         }
-        if self.validator.is_empty() {
-            self.write_candidate(&stepper.folded()?, &self.folder.best(state.step))?;
+        Ok(output)
+    }
+
+    /// Adds a step to the loss curve, and reports it when the curve gets a point.
+    fn record_step(&self, run: &mut Run, loss: f64, rate: f64) {
+        let (state, window) = (&mut run.state, &mut run.window);
+        window.loss += loss;
+        window.steps += 1;
+        window.timed += 1;
+        let every = (state.steps / 400).max(1);
+        if window.steps < every {
+            return;
         }
-        Ok(LoopOutcome { state, before, parameters })
+        let secs = window.started.map_or(0.0, |b| b.elapsed().as_secs_f64());
+        let n = window.timed as f64;
+        let point = StepPoint {
+            step: state.step,
+            loss: window.loss / window.steps as f64,
+            rate,
+            step_secs: secs / n,
+            stalled_secs: window.stalled / n,
+        };
+        state.history.push(point);
+        self.emit(&TrainEvent::TrainingSteps {
+            step: point.step,
+            steps: state.steps,
+            loss: point.loss,
+            rate,
+            step_secs: point.step_secs,
+            stalled_secs: point.stalled_secs,
+        });
+        run.window = LossWindow::default();
     }
 
     /// Returns to the last good state and halves the learning rate.
@@ -443,7 +528,7 @@ impl Training<'_> {
             });
         }
         stepper.zero_grad();
-        stepper.state = last_good.0.clone();
+        stepper.set_state(last_good.0.clone());
         state.rate_factor /= 2.0;
         let sentence = format!(
             "The loss was not finite at step {}: rolled back to step {}, with the learning rate multiplied by {}.",
@@ -459,7 +544,7 @@ impl Training<'_> {
     fn save_checkpoint(&self, state: &mut TrainState, stepper: &Stepper) -> Result<(), JobError> {
         let now = self.seconds(state);
         let seconds = std::mem::replace(&mut state.seconds, now);
-        let done = self.folder.save(state, &stepper.names(), &stepper.state);
+        let done = stepper.state().and_then(|model| self.folder.save(state, &stepper.names(), &model));
         state.seconds = seconds;
         match done {
             Err(error) if state.step < state.steps && !self.context.cancel.is_cancelled() => {

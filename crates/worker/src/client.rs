@@ -6,7 +6,7 @@ use super::lines::{Incoming, read_line};
 use super::{JobId, MAX_REPLY_BYTES, PROTOCOL_VERSION, Reply, Request, folder};
 use cytoscope_pipeline::JobErrorKind;
 use std::collections::VecDeque;
-use std::io::BufReader;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -413,6 +413,21 @@ impl ClientShared {
         })
     }
 
+    /// Passes the waiting requests to a process that is ready.
+    fn set_ready(&self, state: &mut ClientState, pid: u32, folder: &Path, line: &Sender<String>, again: bool) {
+        state.phase = WorkerState::Ready { pid, folder: folder.to_owned() };
+        self.changed.notify_all();
+        if !state.ending && !state.dropped {
+            state.line = Some(line.clone());
+        }
+        if again {
+            state.inbox.push(WorkerEvent::Restarted);
+        }
+        let waiting: Vec<Request> = state.open.iter().map(|o| o.request.clone()).collect();
+        let unsent: Vec<JobId> = waiting.iter().filter(|r| state.write_request(r)).filter_map(Request::id).collect();
+        state.open.retain(|o| !unsent.contains(&o.id));
+    }
+
     /// Starts one process, handles its replies until it ends, then removes the files it left.
     fn run_process(&self, command: &dyn Fn() -> Command, again: bool) -> Ending {
         let (process, output) = match Process::start(command()) {
@@ -434,35 +449,12 @@ impl ClientShared {
         let mut output = BufReader::with_capacity(1 << 16, output);
         let mut refused = None;
         let mut parent = std::env::temp_dir();
-        loop {
-            let reply = match read_line(&mut output, MAX_REPLY_BYTES) {
-                Incoming::End => break,
-                Incoming::Line(text) => child::parse_reply(&text),
-                Incoming::TooLong => Reply::Fault {
-                    sentence: format!(
-                        "a reply of the engine process was longer than {MAX_REPLY_BYTES} bytes and was skipped"
-                    ),
-                },
-                Incoming::NotText => Reply::Fault {
-                    sentence: "a reply of the engine process was not UTF-8 text and was skipped".to_owned(),
-                },
-            };
+        while let Some(reply) = next_reply(&mut output) {
             let mut state = self.state();
             match &reply {
                 Reply::Ready { pid, folder, .. } => {
                     parent = folder.parent().map_or(parent, Path::to_owned);
-                    state.phase = WorkerState::Ready { pid: *pid, folder: folder.clone() };
-                    self.changed.notify_all();
-                    if !state.ending && !state.dropped {
-                        state.line = Some(line.clone());
-                    }
-                    if again {
-                        state.inbox.push(WorkerEvent::Restarted);
-                    }
-                    let waiting: Vec<Request> = state.open.iter().map(|o| o.request.clone()).collect();
-                    let unsent: Vec<JobId> =
-                        waiting.iter().filter(|r| state.write_request(r)).filter_map(Request::id).collect();
-                    state.open.retain(|o| !unsent.contains(&o.id));
+                    self.set_ready(&mut state, *pid, folder, &line, again);
                 }
                 Reply::Fault { sentence } if state.phase == WorkerState::Starting => {
                     // A program that does not speak this protocol version will not do so after a restart.
@@ -497,4 +489,18 @@ impl ClientShared {
             None => Ending { reason: ended, is_final: false },
         }
     }
+}
+
+/// Reads the next reply of the process; `None` at the end of its output.
+fn next_reply(output: &mut impl BufRead) -> Option<Reply> {
+    Some(match read_line(output, MAX_REPLY_BYTES) {
+        Incoming::End => return None,
+        Incoming::Line(text) => child::parse_reply(&text),
+        Incoming::TooLong => Reply::Fault {
+            sentence: format!("a reply of the engine process was longer than {MAX_REPLY_BYTES} bytes and was skipped"),
+        },
+        Incoming::NotText => {
+            Reply::Fault { sentence: "a reply of the engine process was not UTF-8 text and was skipped".to_owned() }
+        }
+    })
 }

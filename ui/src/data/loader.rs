@@ -39,6 +39,9 @@ pub const CACHE_BYTES: usize = 384 << 20;
 /// Number of reader threads.
 const THREADS: usize = 2;
 
+/// Why nothing is read if the system starts no threads.
+pub const NO_THREAD: &str = "it cannot be read, because no thread could be started: close other programs and try again";
+
 /// Maximum number of queued prefetch requests.
 const MAX_PREFETCH: usize = 16;
 
@@ -110,7 +113,9 @@ impl Loader {
         let threads = (0..THREADS)
             .filter_map(|i| {
                 let shared = Arc::clone(&shared);
-                std::thread::Builder::new().name(format!("plane reader {i}")).spawn(move || read(&shared)).ok()
+                let spawned =
+                    std::thread::Builder::new().name(format!("plane reader {i}")).spawn(move || read(&shared));
+                spawned.inspect_err(|error| tracing::error!("a reader of planes cannot be started: {error}")).ok()
             })
             .collect();
         Self { shared, threads }
@@ -118,6 +123,9 @@ impl Loader {
 
     /// Returns the plane, or requests it in place of the slot's previous request.
     pub fn get(&self, slot: Slot, id: SourceId, source: &Arc<dyn PlaneSource>, at: &PlaneAt) -> LoadState {
+        if self.threads.is_empty() {
+            return LoadState::Failed(NO_THREAD.to_owned());
+        }
         let key = (id, at.clone());
         let mut state = self.shared.state();
         if let Some(plane) = state.cache.get(&key) {

@@ -1,5 +1,6 @@
 //! The choices of the training wizard, saved in a file so that they outlive the window.
 
+use crate::stored::read_json;
 use cytoscope_samples::TrainingTask;
 use cytoscope_train::{TrainJob, TrainReport};
 use serde::{Deserialize, Serialize};
@@ -165,11 +166,7 @@ impl PlanStore {
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(folder.join(LOCK)).ok()?;
         lock.try_lock().ok()?;
         let path = folder.join(FILE);
-        let read: Option<PlanFile> = std::fs::metadata(&path)
-            .ok()
-            .filter(|m| m.len() <= MAX_BYTES)
-            .and_then(|_| std::fs::read(&path).ok())
-            .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let read: Option<PlanFile> = read_json(&path, MAX_BYTES);
         let (plan, report) = read.map_or_else(Default::default, |r| (r.plan, r.report));
         let (sender, receiver) = channel::<Vec<u8>>();
         let spawned = std::thread::Builder::new().name("training plan".to_owned()).spawn(move || {
@@ -178,19 +175,23 @@ impl PlanStore {
                 while let Ok(newer) = receiver.try_recv() {
                     bytes = newer;
                 }
-                // On a full disk the training job reports the error.
-                let _ = cytoscope_storage::write::atomic_write(&path, &bytes);
+                // On a full disk the training job reports the error, too.
+                if let Err(error) = cytoscope_storage::write::atomic_write(&path, &bytes) {
+                    tracing::warn!("the training plan cannot be saved: {error}");
+                }
             }
         });
+        let spawned = spawned.inspect_err(|error| tracing::warn!("the training plan cannot be saved: {error}"));
         Some((Self { lock, writer: spawned.ok().map(|thread| (sender, thread)) }, plan, report))
     }
 
     /// Saves the plan in the background.
     pub fn save(&self, plan: &WizardPlan, report: Option<&TrainReport>) {
-        // Paths that are not UTF-8 cannot be saved.
-        let Ok(bytes) = serde_json::to_vec(&PlanFileRef { plan, report }) else { return };
-        if let Some((sender, _)) = &self.writer {
-            let _ = sender.send(bytes);
+        match (serde_json::to_vec(&PlanFileRef { plan, report }), &self.writer) {
+            (Ok(bytes), Some((sender, _))) => _ = sender.send(bytes),
+            (Ok(_), None) => {}
+            // JSON cannot hold paths that are not Unicode.
+            (Err(error), _) => tracing::warn!("the training plan cannot be saved: {error}"),
         }
     }
 }

@@ -36,7 +36,7 @@ impl Wizard {
             let _ = sender.send(work());
             wake();
         });
-        spawned.ok()
+        spawned.inspect_err(|error| tracing::warn!("work of the training wizard is skipped: {error}")).ok()
     }
 
     /// Reads curves and picture of the run to be continued.

@@ -157,6 +157,7 @@ impl Record {
             }
             Record::Saving { state, fingerprint } => {
                 bytes.push(5);
+                // Serializing numbers and texts does not fail.
                 let text = SavingText { state: *state, fingerprint: *fingerprint };
                 bytes.extend(serde_json::to_vec(&text).unwrap_or_default());
             }

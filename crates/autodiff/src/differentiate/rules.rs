@@ -13,7 +13,6 @@ pub(super) type Gradients = Vec<Option<ValueId>>;
 impl Backward<'_> {
     /// Returns the gradients of the inputs of `node`, at least of those marked in `wanted`.
     pub(super) fn rule(&mut self, node: &Node, dy: &[Option<ValueId>], wanted: &[bool]) -> Result<Gradients> {
-        let need = |i: usize| node.input(i).ok_or_else(|| GraphError::misused("inputs", format!("none at {i}"), "one"));
         let name = node.output(0).map(|id| self.graph.value(id).name.clone()).unwrap_or_default();
         if let Op::Split { axis } = node.op {
             return self.split(node, axis, dy, &name);
@@ -22,46 +21,19 @@ impl Backward<'_> {
             return Err(GraphError::unsupported(format!("the derivative by a second output of {}", op_name(&node.op))));
         }
         let Some(g) = dy.first().copied().flatten() else { return Ok(vec![None; node.inputs.len()]) };
-        let x = need(0)?;
+        let x = need(node, 0)?;
+        if let Some(axis) = node.op.joined_axis() {
+            return self.concat(node, axis, g, wanted, &name);
+        }
         Ok(match &node.op {
-            Op::ConvTranspose(a) => {
-                // The adjoint of a transposed convolution is the corresponding convolution.
-                let lengths = self.shape(x)?;
-                let geometry = a.geometry(lengths.get(2..).unwrap_or_default())?;
-                let before: Vec<usize> = geometry
-                    .before
-                    .iter()
-                    .map(|b| usize::try_from(*b))
-                    .collect::<std::result::Result<_, _>>()
-                    .map_err(|_| {
-                        GraphError::unsupported("the derivative of ConvTranspose with zeros inserted in front")
-                    })?;
-                let after = conv_after(a, lengths.get(2..).unwrap_or_default(), &geometry.output, &before)?;
-                let conv = ConvAttrs {
-                    kernel: a.kernel.clone(),
-                    strides: a.strides.clone(),
-                    dilations: a.dilations.clone(),
-                    padding: Padding::Explicit { before, after },
-                    group: a.group,
-                };
-                let w = need(1)?;
-                let dx = self.want(wanted, 0, &name, Op::Conv(conv.clone()), &[Some(g), Some(w)]);
-                let dw = if wanted.get(1) == Some(&true) {
-                    let found = self.vjp(&name, Op::Conv(conv), &[Some(g), Some(w)], x, &[false, true]);
-                    found.get(1).copied().flatten()
-                } else {
-                    None
-                };
-                let db = self.channel_sums(wanted, 2, &name, g)?;
-                vec![dx, dw, db]
-            }
+            Op::ConvTranspose(a) => self.conv_transpose_rule(node, a, g, wanted, &name)?,
             Op::Activation(a @ (Activation::Relu | Activation::LeakyRelu { .. })) => {
                 // y has the same sign as x unless the slope is negative, and y is kept in memory anyway.
                 let falls = matches!(a, Activation::LeakyRelu { alpha } if *alpha < 0.0);
                 let seen = node.output(0).filter(|_| !falls).unwrap_or(x);
                 self.vjp(&name, node.op.clone(), &[Some(seen)], g, wanted)
             }
-            Op::PRelu => self.prelu_rule(x, need(1)?, g, wanted, &name)?,
+            Op::PRelu => self.prelu_rule(x, need(node, 1)?, g, wanted, &name)?,
             Op::Activation(Activation::Sigmoid) => {
                 let y = node.output(0).unwrap_or(x);
                 let one = self.scalar(1.0, y)?;
@@ -69,40 +41,11 @@ impl Backward<'_> {
                 let slope = self.binary(&name, BinaryOp::Mul, y, rest);
                 vec![Some(self.binary(&name, BinaryOp::Mul, g, slope))]
             }
-            Op::Conv(_)
-            | Op::Activation(_)
-            | Op::InstanceNormalization { .. }
-            | Op::GroupNormalization { .. }
-            | Op::LayerNormalization { .. }
-            | Op::BatchNormalizationTraining { .. }
-            | Op::AveragePool(_)
-            | Op::MaxPool(_)
-            | Op::Resize(_)
-            | Op::FakeQuantize { .. }
-            | Op::Loss(_) => self.vjp(&name, node.op.clone(), &node.inputs, g, wanted),
+            op if op.has_vjp() => self.vjp(&name, node.op.clone(), &node.inputs, g, wanted),
             Op::BatchNormalization { epsilon } => self.frozen_batch_norm(node, *epsilon, g, wanted, &name)?,
-            Op::GlobalAveragePool => {
-                let shape = self.shape(x)?;
-                let count: usize = shape.iter().skip(2).product();
-                let scale = self.scalar(1.0 / count.max(1) as f64, g)?;
-                let part = self.binary(&name, BinaryOp::Mul, g, scale);
-                vec![Some(self.expand(&name, part, &shape)?)]
-            }
-            Op::Softmax { axis } => {
-                let y = node.output(0).unwrap_or(x);
-                let product = self.binary(&name, BinaryOp::Mul, g, y);
-                let sum = self.reduce(&name, ReduceOp::Sum, product, &[*axis])?;
-                let rest = self.binary(&name, BinaryOp::Sub, g, sum);
-                vec![Some(self.binary(&name, BinaryOp::Mul, y, rest))]
-            }
-            Op::LogSoftmax { axis } => {
-                let y = node.output(0).unwrap_or(x);
-                let p = self.unary(&name, UnaryOp::Exp, y);
-                let sum = self.reduce(&name, ReduceOp::Sum, g, &[*axis])?;
-                let part = self.binary(&name, BinaryOp::Mul, p, sum);
-                vec![Some(self.binary(&name, BinaryOp::Sub, g, part))]
-            }
-            Op::Concat { axis } => self.concat(node, *axis, g, wanted, &name)?,
+            Op::GlobalAveragePool => self.global_average_rule(x, g, &name)?,
+            Op::Softmax { axis } => self.softmax_rule(node.output(0).unwrap_or(x), *axis, g, &name)?,
+            Op::LogSoftmax { axis } => self.log_softmax_rule(node.output(0).unwrap_or(x), *axis, g, &name)?,
             Op::Identity => vec![Some(g)],
             Op::Cast { to } => {
                 let from = self.graph.value(x).dtype;
@@ -117,17 +60,7 @@ impl Backward<'_> {
                 let shape = self.shape(x)?;
                 vec![Some(self.reshape(&name, g, &shape)?)]
             }
-            Op::Transpose { perm } => {
-                let rank = self.shape(x)?.len();
-                let perm = if perm.is_empty() { (0..rank).rev().collect() } else { perm.clone() };
-                let mut inverse = vec![0; rank];
-                for (to, from) in perm.iter().enumerate() {
-                    if let Some(slot) = inverse.get_mut(*from) {
-                        *slot = to;
-                    }
-                }
-                vec![Some(self.graph.push(grad(&name), Op::Transpose { perm: inverse }, &[Some(g)]))]
-            }
+            Op::Transpose { perm } => self.transpose_rule(perm, x, g, &name)?,
             Op::Expand => {
                 let shape = self.shape(x)?;
                 vec![Some(self.sum_to(&name, g, &shape)?)]
@@ -136,51 +69,11 @@ impl Backward<'_> {
                 self.vjp(&name, node.op.clone(), &node.inputs, g, wanted)
             }
             Op::Unary(kind) => vec![self.unary_rule(*kind, x, node.output(0), g, &name)?],
-            Op::Binary(kind) => self.binary_rule(*kind, x, need(1)?, node.output(0), g, wanted, &name)?,
-            Op::Where => {
-                let (a, b) = (need(1)?, need(2)?);
-                let zero = self.scalar(0.0, g)?;
-                let part = |me: &mut Self, i: usize, at: ValueId, inputs: [Option<ValueId>; 3]| -> Result<_> {
-                    if wanted.get(i) != Some(&true) {
-                        return Ok(None);
-                    }
-                    let chosen = me.graph.push(grad(&name), Op::Where, &inputs);
-                    let shape = me.shape(at)?;
-                    let full = me.shape(g)?;
-                    me.set_shape(chosen, &full, g);
-                    Ok(Some(me.sum_to(&name, chosen, &shape)?))
-                };
-                let da = part(self, 1, a, [Some(x), Some(g), Some(zero)])?;
-                let db = part(self, 2, b, [Some(x), Some(zero), Some(g)])?;
-                vec![None, da, db]
-            }
+            Op::Binary(kind) => self.binary_rule(*kind, x, need(node, 1)?, node.output(0), g, wanted, &name)?,
+            Op::Where => self.where_rule(node, g, wanted, &name)?,
             Op::Reduce { kind, .. } => vec![self.reduce_rule(node, *kind, g, &name)?],
-            Op::MatMul => self.mat_mul(x, need(1)?, g, &name)?,
-            Op::Gemm { alpha, beta, trans_a, trans_b } => {
-                let (a, b) = (x, need(1)?);
-                let gemm = |alpha: f32, trans_a: bool, trans_b: bool| Op::Gemm { alpha, beta: 0.0, trans_a, trans_b };
-                // y = αA′B′: dA′ = α·g·B′ᵀ, transposed if A is passed transposed.
-                let da = if *trans_a {
-                    self.graph.push(grad(&name), gemm(*alpha, *trans_b, true), &[Some(b), Some(g)])
-                } else {
-                    self.graph.push(grad(&name), gemm(*alpha, false, !*trans_b), &[Some(g), Some(b)])
-                };
-                let db = if *trans_b {
-                    self.graph.push(grad(&name), gemm(*alpha, true, *trans_a), &[Some(g), Some(a)])
-                } else {
-                    self.graph.push(grad(&name), gemm(*alpha, !*trans_a, false), &[Some(a), Some(g)])
-                };
-                let dc = match node.input(2) {
-                    Some(c) if wanted.get(2) == Some(&true) => {
-                        let shape = self.shape(c)?;
-                        let sum = self.sum_to(&name, g, &shape)?;
-                        let beta = self.scalar(f64::from(*beta), g)?;
-                        Some(self.binary(&name, BinaryOp::Mul, sum, beta))
-                    }
-                    _ => None,
-                };
-                vec![Some(da), Some(db), dc]
-            }
+            Op::MatMul => self.mat_mul(x, need(node, 1)?, g, &name)?,
+            Op::Gemm { .. } => self.gemm_rule(node, g, wanted, &name)?,
             Op::DepthToSpace { .. } | Op::SpaceToDepth { .. } => {
                 self.vjp(&name, node.op.clone(), &node.inputs, g, wanted)
             }
@@ -190,6 +83,125 @@ impl Backward<'_> {
                 return Err(GraphError::unsupported(format!("the derivative of {}", op_name(other))));
             }
         })
+    }
+
+    /// The adjoint of a transposed convolution is the corresponding convolution.
+    fn conv_transpose_rule(
+        &mut self,
+        node: &Node,
+        a: &ConvTransposeAttrs,
+        g: ValueId,
+        wanted: &[bool],
+        name: &str,
+    ) -> Result<Gradients> {
+        let x = need(node, 0)?;
+        let lengths = self.shape(x)?;
+        let geometry = a.geometry(lengths.get(2..).unwrap_or_default())?;
+        let before: Vec<usize> = geometry
+            .before
+            .iter()
+            .map(|b| usize::try_from(*b))
+            .collect::<std::result::Result<_, _>>()
+            .map_err(|_| GraphError::unsupported("the derivative of ConvTranspose with zeros inserted in front"))?;
+        let after = conv_after(a, lengths.get(2..).unwrap_or_default(), &geometry.output, &before)?;
+        let conv = ConvAttrs {
+            kernel: a.kernel.clone(),
+            strides: a.strides.clone(),
+            dilations: a.dilations.clone(),
+            padding: Padding::Explicit { before, after },
+            group: a.group,
+        };
+        let w = need(node, 1)?;
+        let dx = self.want(wanted, 0, name, Op::Conv(conv.clone()), &[Some(g), Some(w)]);
+        let dw = if wanted.get(1) == Some(&true) {
+            let found = self.vjp(name, Op::Conv(conv), &[Some(g), Some(w)], x, &[false, true]);
+            found.get(1).copied().flatten()
+        } else {
+            None
+        };
+        let db = self.channel_sums(wanted, 2, name, g)?;
+        Ok(vec![dx, dw, db])
+    }
+
+    fn global_average_rule(&mut self, x: ValueId, g: ValueId, name: &str) -> Result<Gradients> {
+        let shape = self.shape(x)?;
+        let count: usize = shape.iter().skip(2).product();
+        let scale = self.scalar(1.0 / count.max(1) as f64, g)?;
+        let part = self.binary(name, BinaryOp::Mul, g, scale);
+        Ok(vec![Some(self.expand(name, part, &shape)?)])
+    }
+
+    /// Softmax with the result `y`.
+    fn softmax_rule(&mut self, y: ValueId, axis: i64, g: ValueId, name: &str) -> Result<Gradients> {
+        let product = self.binary(name, BinaryOp::Mul, g, y);
+        let sum = self.reduce(name, ReduceOp::Sum, product, &[axis])?;
+        let rest = self.binary(name, BinaryOp::Sub, g, sum);
+        Ok(vec![Some(self.binary(name, BinaryOp::Mul, y, rest))])
+    }
+
+    /// Log-softmax with the result `y`.
+    fn log_softmax_rule(&mut self, y: ValueId, axis: i64, g: ValueId, name: &str) -> Result<Gradients> {
+        let p = self.unary(name, UnaryOp::Exp, y);
+        let sum = self.reduce(name, ReduceOp::Sum, g, &[axis])?;
+        let part = self.binary(name, BinaryOp::Mul, p, sum);
+        Ok(vec![Some(self.binary(name, BinaryOp::Sub, g, part))])
+    }
+
+    fn transpose_rule(&mut self, perm: &[usize], x: ValueId, g: ValueId, name: &str) -> Result<Gradients> {
+        let rank = self.shape(x)?.len();
+        let perm = if perm.is_empty() { (0..rank).rev().collect() } else { perm.to_vec() };
+        let mut inverse = vec![0; rank];
+        for (to, from) in perm.iter().enumerate() {
+            if let Some(slot) = inverse.get_mut(*from) {
+                *slot = to;
+            }
+        }
+        Ok(vec![Some(self.graph.push(grad(name), Op::Transpose { perm: inverse }, &[Some(g)]))])
+    }
+
+    fn where_rule(&mut self, node: &Node, g: ValueId, wanted: &[bool], name: &str) -> Result<Gradients> {
+        let (x, a, b) = (need(node, 0)?, need(node, 1)?, need(node, 2)?);
+        let zero = self.scalar(0.0, g)?;
+        let part = |me: &mut Self, i: usize, at: ValueId, inputs: [Option<ValueId>; 3]| -> Result<_> {
+            if wanted.get(i) != Some(&true) {
+                return Ok(None);
+            }
+            let chosen = me.graph.push(grad(name), Op::Where, &inputs);
+            let shape = me.shape(at)?;
+            let full = me.shape(g)?;
+            me.set_shape(chosen, &full, g);
+            Ok(Some(me.sum_to(name, chosen, &shape)?))
+        };
+        let da = part(self, 1, a, [Some(x), Some(g), Some(zero)])?;
+        let db = part(self, 2, b, [Some(x), Some(zero), Some(g)])?;
+        Ok(vec![None, da, db])
+    }
+
+    fn gemm_rule(&mut self, node: &Node, g: ValueId, wanted: &[bool], name: &str) -> Result<Gradients> {
+        let Op::Gemm { alpha, beta, trans_a, trans_b } = node.op else { return Ok(vec![None; node.inputs.len()]) };
+        let (a, b) = (need(node, 0)?, need(node, 1)?);
+        let gemm = |alpha: f32, trans_a: bool, trans_b: bool| Op::Gemm { alpha, beta: 0.0, trans_a, trans_b };
+        // y = αA′B′: dA′ = α·g·B′ᵀ, transposed if A is passed transposed.
+        let da = if trans_a {
+            self.graph.push(grad(name), gemm(alpha, trans_b, true), &[Some(b), Some(g)])
+        } else {
+            self.graph.push(grad(name), gemm(alpha, false, !trans_b), &[Some(g), Some(b)])
+        };
+        let db = if trans_b {
+            self.graph.push(grad(name), gemm(alpha, true, trans_a), &[Some(g), Some(a)])
+        } else {
+            self.graph.push(grad(name), gemm(alpha, !trans_a, false), &[Some(a), Some(g)])
+        };
+        let dc = match node.input(2) {
+            Some(c) if wanted.get(2) == Some(&true) => {
+                let shape = self.shape(c)?;
+                let sum = self.sum_to(name, g, &shape)?;
+                let beta = self.scalar(f64::from(beta), g)?;
+                Some(self.binary(name, BinaryOp::Mul, sum, beta))
+            }
+            _ => None,
+        };
+        Ok(vec![Some(da), Some(db), dc])
     }
 
     /// Adds a node for the vector-Jacobian product of `op`, with outputs only where they are wanted.
@@ -338,7 +350,7 @@ impl Backward<'_> {
                 (None, None) => return Err(GraphError::unsupported("the derivative of a Split with unused outputs")),
             }));
         }
-        let whole = self.graph.push(grad(name), Op::Concat { axis }, &parts);
+        let whole = self.graph.push(grad(name), Op::concat(axis), &parts);
         if let Some(x) = node.input(0) {
             let shape = self.shape(x)?;
             self.set_shape(whole, &shape, x);
@@ -411,6 +423,11 @@ impl Backward<'_> {
         let d_bias = self.channel_sums(wanted, 2, name, g)?;
         Ok(vec![dx, d_scale, d_bias, None, None])
     }
+}
+
+/// Returns input `index` of a node, which must be present.
+fn need(node: &Node, index: usize) -> Result<ValueId> {
+    node.input(index).ok_or_else(|| GraphError::misused("inputs", format!("none at {index}"), "one"))
 }
 
 /// Returns the name of a gradient node.

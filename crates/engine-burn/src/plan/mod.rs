@@ -264,7 +264,7 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str) -> Result<Program, Engin
         let name = graph.value(value).name.clone();
         let form = planner.form(value).map_err(|r| to_engine_error(r, "an input", &name))?;
         planner.floats(value).map_err(|r| to_engine_error(r, "an input", &name))?;
-        let shape = graph.value(value).fixed_shape().unwrap_or_default();
+        let shape = planner.shape(value).map_err(|r| to_engine_error(r, "an input", &name))?;
         inputs.push(Input { value, name, shape, form });
     }
     for node in &graph.nodes {
@@ -276,15 +276,18 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str) -> Result<Program, Engin
             step.macs = analysis::node_macs(graph, node).unwrap_or(0);
         }
     }
-    for &value in graph.outputs.iter().filter(|v| graph.constant(**v).is_none()) {
-        planner.floats(value).map_err(|r| to_engine_error(r, "an output", &graph.value(value).name))?;
+    let mut outputs = Vec::with_capacity(graph.outputs.len());
+    for &value in &graph.outputs {
+        outputs.push(match graph.constant(value) {
+            Some(tensor) => Output::Constant(Arc::clone(tensor)),
+            None => {
+                let refuse = |refusal| to_engine_error(refusal, "an output", &graph.value(value).name);
+                planner.floats(value).map_err(refuse)?;
+                Output::Value { value, shape: planner.shape(value).map_err(refuse)? }
+            }
+        });
     }
     let Planner { constants, tables, mut steps, .. } = planner;
-    let outputs = graph.outputs.iter().map(|&value| match graph.constant(value) {
-        Some(tensor) => Output::Constant(Arc::clone(tensor)),
-        None => Output::Value { value, shape: graph.value(value).fixed_shape().unwrap_or_default() },
-    });
-    let outputs = outputs.collect();
     let arena = assign_last_uses(graph, &inputs, &mut steps);
     let bytes = |elements: usize| (elements * size_of::<f32>()) as u64;
     let report = CompileReport {
@@ -430,7 +433,8 @@ impl Planner<'_> {
 
     /// Returns the integers of a constant input, or `None` if it is absent or empty.
     fn integers(&self, node: &Node, index: usize, what: &str) -> PlanResult<Option<Vec<i64>>> {
-        Ok(self.known(node, index, what)?.filter(|t| !t.is_empty()).and_then(Tensor::to_i64_vec))
+        let Some(tensor) = self.known(node, index, what)?.filter(|t| !t.is_empty()) else { return Ok(None) };
+        tensor.to_i64_vec().map_or_else(|| unsupported(format!("with {what} that are not integers")), |v| Ok(Some(v)))
     }
 
     /// Resolves an axis of a tensor with `rank` axes: its index, and its position in the form.

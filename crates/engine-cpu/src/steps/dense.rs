@@ -5,6 +5,7 @@ use crate::optimizer;
 use crate::step::{Elem, Run};
 use cytoscope_graph::{Graph, GraphError, Tensor, ValueId};
 use cytoscope_kernels::reorder;
+use std::borrow::Cow;
 
 /// Copies a dense tensor into a slot.
 #[derive(Debug)]
@@ -72,7 +73,7 @@ impl Run for Unpack {
             }
             Tensor::new(self.shape.clone(), values)?
         };
-        context.dense.insert(self.to, tensor);
+        context.dense.insert(self.to, Cow::Owned(tensor));
         Ok(())
     }
 
@@ -128,7 +129,7 @@ impl Run for Reference {
         };
         for (id, tensor) in node.outputs.iter().zip(results) {
             if let Some(id) = id {
-                context.dense.insert(*id, tensor);
+                context.dense.insert(*id, Cow::Owned(tensor));
             }
         }
         Ok(())

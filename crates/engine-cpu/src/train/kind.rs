@@ -111,18 +111,19 @@ pub(crate) enum Plan {
         dy: ValueId,
         output: ValueId,
     },
-    Resize {
+    /// Weighted sums of neighbouring voxels, by a table for each axis (Z, Y, X).
+    Resample {
         tables: Box<[Vec<Tap>; 3]>,
         x: ValueId,
         output: ValueId,
     },
-    ResizeGradient {
+    ResampleGradient {
         tables: Box<[Vec<Tap>; 3]>,
         dy: ValueId,
         output: ValueId,
     },
-    /// Concatenation along channels, with the first channel block of each input.
-    Concat {
+    /// Inputs side by side along the channels, with the first channel block of each.
+    Joined {
         inputs: Vec<ValueId>,
         blocks: Vec<usize>,
         output: ValueId,
@@ -149,9 +150,9 @@ impl Plan {
             | Plan::Binary { output, .. }
             | Plan::Pool { output, .. }
             | Plan::PoolGradient { output, .. }
-            | Plan::Resize { output, .. }
-            | Plan::ResizeGradient { output, .. }
-            | Plan::Concat { output, .. }
+            | Plan::Resample { output, .. }
+            | Plan::ResampleGradient { output, .. }
+            | Plan::Joined { output, .. }
             | Plan::Slice { output, .. } => vec![*output],
         }
     }
@@ -180,11 +181,11 @@ impl Plan {
             Plan::Apply { terms, .. } => terms.iter().map(|t| t.x).collect(),
             Plan::NormGradient { x, dy, .. } => vec![*dy, *x],
             Plan::UnaryGradient { y, dy, .. } => vec![*dy, *y],
-            Plan::Unary { x, .. } | Plan::Pool { x, .. } | Plan::Resize { x, .. } | Plan::Slice { x, .. } => vec![*x],
+            Plan::Unary { x, .. } | Plan::Pool { x, .. } | Plan::Resample { x, .. } | Plan::Slice { x, .. } => vec![*x],
             Plan::Binary { a, b, .. } => vec![*a, *b],
             Plan::PoolGradient { x, dy, .. } => vec![*x, *dy],
-            Plan::ResizeGradient { dy, .. } => vec![*dy],
-            Plan::Concat { inputs, .. } => inputs.clone(),
+            Plan::ResampleGradient { dy, .. } => vec![*dy],
+            Plan::Joined { inputs, .. } => inputs.clone(),
         }
     }
 }
@@ -201,7 +202,7 @@ impl Plan {
         slot: &mut dyn FnMut(ValueId) -> Result<usize, EngineError>,
     ) -> Result<Steps, EngineError> {
         let one: Box<dyn Run> = match self {
-            Plan::Absorbed | Plan::Reference | Plan::Concat { .. } | Plan::Slice { .. } => return Ok(Vec::new()),
+            Plan::Absorbed | Plan::Reference | Plan::Joined { .. } | Plan::Slice { .. } => return Ok(Vec::new()),
             Plan::ConvGradient { .. } => return self.into_convolution_gradients(slot),
             Plan::Apply { terms, new_moments, activation, statistics, output } => {
                 let mut steps: Steps = Vec::new();
@@ -240,10 +241,10 @@ impl Plan {
             Plan::PoolGradient { pool, shape, x, dy, output } => {
                 Box::new(PoolGradient { pool, shape, x: slot(x)?, dy: slot(dy)?, output: slot(output)? })
             }
-            Plan::Resize { tables, x, output } => {
+            Plan::Resample { tables, x, output } => {
                 Box::new(ResizeStep { tables, input: slot(x)?, output: slot(output)? })
             }
-            Plan::ResizeGradient { tables, dy, output } => {
+            Plan::ResampleGradient { tables, dy, output } => {
                 Box::new(ResizeGradient { tables, dy: slot(dy)?, output: slot(output)? })
             }
         };

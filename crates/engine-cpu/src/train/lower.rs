@@ -49,7 +49,7 @@ pub(crate) fn lower(graph: Graph, isa: Isa) -> Result<Program, EngineError> {
 /// Emits the steps of a node that runs on kernels.
 fn kernel(emitter: &mut Emitter<'_>, graph: &Graph, name: &str, plan: Plan) -> Result<(), EngineError> {
     match plan {
-        Plan::Concat { inputs, blocks, output } => {
+        Plan::Joined { inputs, blocks, output } => {
             let parts = inputs.into_iter().zip(blocks).map(|(value, block)| Part { value, block, table: None });
             emitter.concat(parts.collect(), output, name)
         }
@@ -91,7 +91,7 @@ fn share_buffers(graph: &Graph, plans: &[Plan], placement: &mut Placement<'_>) {
     // Values whose buffers hold other values, too.
     let mut viewed: BTreeSet<ValueId> = BTreeSet::new();
     for plan in plans {
-        if let Plan::Concat { inputs, blocks, output } = plan {
+        if let Plan::Joined { inputs, blocks, output } = plan {
             // If a value occurs several times, its first position is written in place and the others are copied.
             for (input, block) in inputs.iter().zip(blocks).filter(|(i, _)| made.contains(i)) {
                 placement.alias_into(*input, *output, *block);

@@ -1,9 +1,10 @@
 //! Plans each node of a training graph.
 
 use super::kind::{Plan, Term};
+use crate::concat::{channel_parts, first_blocks};
 use crate::placement::Placement;
 use crate::steps::Norm;
-use crate::window::{conv_shape, pool_shape, resize_tables, to_3d};
+use crate::window::{conv_shape, pool_shape, to_3d};
 use cytoscope_graph::{Activation as Act, BinaryOp, ConvAttrs, Graph, Node, Op, ReduceOp, ValueId};
 use cytoscope_kernels::conv::Activation;
 use cytoscope_kernels::pointwise::{Binary, Unary};
@@ -213,27 +214,14 @@ impl Planner<'_> {
                 let pool = if a.count_include_pad { Pool::AverageWithPadding } else { Pool::Average };
                 here(Plan::Pool { pool, shape: pool_shape(a, &self.lengths(x)?), x, output })
             }
-            Op::Resize(_) if self.blocked.contains(&x) => {
-                let to = graph_shape(self.graph, output)?;
-                here(Plan::Resize { tables: self.tables(node, &node.op, x, &to)?, x, output })
-            }
-            Op::Concat { axis } => {
-                let rank = graph_shape(self.graph, output)?.len() as i64;
-                let (whole, images) = self.full_block_layout(output)?;
-                let inputs: Vec<ValueId> = node.inputs.iter().copied().collect::<Option<_>>()?;
-                if (*axis != 1 && axis + rank != 1) || !inputs.iter().any(|i| self.blocked.contains(i)) {
+            op if op.joined_axis().is_some() => {
+                let whole = self.full_block_layout(output)?;
+                let inputs = channel_parts(self.graph, node)?;
+                if !inputs.iter().any(|i| self.blocked.contains(i)) {
                     return None;
                 }
-                let (mut blocks, mut channels) = (Vec::new(), 0);
-                for input in &inputs {
-                    let (part, n) = self.full_block_layout(*input)?;
-                    if channels % CHANNEL_BLOCK != 0 || part.dims != whole.dims || n != images {
-                        return None;
-                    }
-                    blocks.push(channels / CHANNEL_BLOCK);
-                    channels += part.channels;
-                }
-                here(Plan::Concat { inputs, blocks, output })
+                let blocks = first_blocks(whole, inputs.iter().map(|i| self.full_block_layout(*i)))?;
+                here(Plan::Joined { inputs, blocks, output })
             }
             Op::Slice if self.blocked.contains(&x) => {
                 let one = |i: usize| node.input(i).and_then(|id| self.graph.constant(id)?.to_i64_vec());
@@ -260,6 +248,10 @@ impl Planner<'_> {
                     && matches!(end.op, Op::Reshape { .. })
                     && graph_shape(self.graph, end.output(0)?)?.len() == 1;
                 fits.then_some((Plan::ChannelSums { x, output: end.output(0)? }, next))
+            }
+            op if self.blocked.contains(&x) => {
+                let to = graph_shape(self.graph, output)?;
+                here(Plan::Resample { tables: self.tables(node, op, x, &to)?, x, output })
             }
             _ => None,
         }
@@ -421,19 +413,12 @@ impl Planner<'_> {
         (fits && is_blocked && !constant).then_some((Plan::Binary { f, a, b, output }, index))
     }
 
-    /// Returns the interpolation tables of a resize (Z, Y, X).
+    /// Returns the interpolation tables of a resize (Z, Y, X); `None` for any other operator.
     fn tables(&self, node: &Node, of: &Op, from: ValueId, to: &[usize]) -> Option<Box<[Vec<Tap>; 3]>> {
-        let Op::Resize(a) = of else { return None };
         let from = graph_shape(self.graph, from)?;
         // The last input of a gradient node is the output's gradient, not an argument of the resize.
         let count = node.inputs.len() - usize::from(matches!(node.op, Op::Vjp(_)));
-        let argument = |i: usize| node.input(i).filter(|_| i < count);
-        let constant = |i: usize| argument(i).and_then(|id| self.graph.constant(id)).map(|t| t.as_ref());
-        let known = |i: usize| argument(i).is_none() || constant(i).is_some();
-        if !known(2) || !known(3) {
-            return None;
-        }
-        resize_tables(a, &from, to, constant(2), constant(3))
+        crate::resize::tables(self.graph, of, node.inputs.get(..count)?, &from, to)
     }
 
     fn gradient(&mut self, node: &Node, of: &Op) -> Option<Plan> {
@@ -486,12 +471,11 @@ impl Planner<'_> {
                 let (output, shape) = (node.output(0)?, pool_shape(a, &self.lengths(x)?));
                 Some(Plan::PoolGradient { pool, shape, x, dy, output })
             }
-            Op::Resize(_) => {
+            _ => {
                 self.layout(x)?;
                 let to = graph_shape(self.graph, dy)?;
-                Some(Plan::ResizeGradient { tables: self.tables(node, of, x, &to)?, dy, output: node.output(0)? })
+                Some(Plan::ResampleGradient { tables: self.tables(node, of, x, &to)?, dy, output: node.output(0)? })
             }
-            _ => None,
         }
     }
 }

@@ -2,10 +2,12 @@
 
 mod bits;
 mod deflate;
+mod fax;
 mod jpeg;
 mod lzw;
 mod packbits;
 mod predict;
+mod webp;
 pub(crate) use deflate::compress as deflate_compress;
 pub(crate) use predict::{horizontal_differences, to_native};
 pub(crate) use zstandard::compress as zstd_compress;
@@ -26,6 +28,10 @@ pub(crate) enum Codec {
     Deflate,
     PackBits,
     Zstd,
+    /// CCITT group 4, decoded by the `tiff` crate.
+    Fax4,
+    /// WebP, 8-bit colours.
+    WebP,
 }
 
 impl Codec {
@@ -38,9 +44,10 @@ impl Codec {
             8 | 32946 => return Ok(Codec::Deflate),
             32773 => return Ok(Codec::PackBits),
             34926 | 50000 => return Ok(Codec::Zstd),
+            4 => return Ok(Codec::Fax4),
+            34933 | 50001 => return Ok(Codec::WebP),
             2 => "CCITT modified Huffman (fax)",
             3 => "CCITT group 3 (fax)",
-            4 => "CCITT group 4 (fax)",
             6 => "old-style JPEG",
             9 | 10 => "JBIG",
             32766 => "NeXT",
@@ -51,7 +58,6 @@ impl Codec {
             34887 => "LERC",
             34892 => "lossy JPEG (DNG)",
             34925 => "LZMA",
-            34933 | 50001 => "WebP",
             34934 | 22610 => "JPEG XR",
             50002 | 52546 => "JPEG XL",
             other => return Err(Fault::unsupported(format!("unknown compression {other}"), RESAVE)),
@@ -68,6 +74,8 @@ impl Codec {
             Codec::Deflate => "deflate",
             Codec::PackBits => "packbits",
             Codec::Zstd => "zstd",
+            Codec::Fax4 => "ccitt group 4",
+            Codec::WebP => "webp",
         }
     }
 
@@ -83,7 +91,8 @@ impl Codec {
             Codec::Raw => 1,
             Codec::PackBits => 64,
             Codec::Lzw | Codec::Deflate | Codec::Jpeg => 4096,
-            Codec::Zstd => 1 << 17,
+            // A blank row of a fax takes one bit, a blank image in WebP a few bytes.
+            Codec::Zstd | Codec::Fax4 | Codec::WebP => 1 << 17,
         }
     }
 }
@@ -113,11 +122,11 @@ pub(crate) fn decode_chunk(
         if out.len() != packed_len {
             return Err(Fault::malformed("a strip or tile does not match its page"));
         }
-        decompress(layout.codec, encoded, out, padded_len)?;
+        decompress(layout, encoded, rows, out, padded_len)?;
         predict::undo(layout, order, out);
     } else {
         let mut packed = vec![0u8; packed_len];
-        decompress(layout.codec, encoded, &mut packed, padded_len)?;
+        decompress(layout, encoded, rows, &mut packed, padded_len)?;
         bits::unpack(layout, &packed, out);
         if layout.predictor == Predictor::Horizontal {
             bits::undo_horizontal(layout, out);
@@ -126,7 +135,8 @@ pub(crate) fn decode_chunk(
     Ok(())
 }
 
-fn decompress(codec: Codec, encoded: &[u8], out: &mut [u8], padded_len: usize) -> Result<(), Fault> {
+fn decompress(layout: &Layout, encoded: &[u8], rows: usize, out: &mut [u8], padded_len: usize) -> Result<(), Fault> {
+    let codec = layout.codec;
     match codec {
         Codec::Raw => {
             let from = encoded.get(..out.len()).ok_or_else(|| too_short(codec, encoded.len(), out.len()))?;
@@ -137,6 +147,8 @@ fn decompress(codec: Codec, encoded: &[u8], out: &mut [u8], padded_len: usize) -
         Codec::Deflate => deflate::decode(encoded, out, padded_len),
         Codec::PackBits => packbits::decode(encoded, out),
         Codec::Zstd => zstandard::decode(encoded, out, padded_len),
+        Codec::Fax4 => fax::decode(layout, encoded, rows, out),
+        Codec::WebP => webp::decode(layout, encoded, rows, out),
         Codec::Jpeg => Err(Fault::malformed("unexpected JPEG data")),
     }
 }

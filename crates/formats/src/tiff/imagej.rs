@@ -1,7 +1,7 @@
 //! ImageJ's metadata: the `key=value` description and the private tags 50838 and 50839.
 
 use super::ifd::{Container, Ifd, tag};
-use crate::meta::{ByteOrder, micrometres_per, positive, seconds_per};
+use crate::meta::{ByteOrder, ignored, micrometres_per, positive, seconds_per};
 use cytoscope_volume::VoxelSize;
 use std::collections::HashMap;
 
@@ -26,8 +26,16 @@ pub(crate) fn is_imagej(description: &str) -> bool {
 pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
     let pairs: HashMap<&str, &str> =
         description.lines().filter_map(|l| l.split_once('=')).map(|(k, v)| (k.trim(), v.trim())).collect();
-    let count = |key: &str| pairs.get(key).and_then(|v| v.parse::<usize>().ok()).filter(|n| *n > 0);
-    let number = |key: &str| pairs.get(key).and_then(|v| v.parse::<f64>().ok()).filter(|n| n.is_finite());
+    let count = |key: &str| {
+        let text = pairs.get(key)?;
+        let count = text.parse::<usize>().ok().filter(|n| *n > 0);
+        count.or_else(|| ignored(key, text, "a whole number above 0"))
+    };
+    let number = |key: &str| {
+        let text = pairs.get(key)?;
+        let number = text.parse::<f64>().ok().filter(|n| n.is_finite());
+        number.or_else(|| ignored(key, text, "a number"))
+    };
     // Some scripts write Python tuples such as ('cm',).
     let unit = |key: &str| {
         let text = pairs.get(key)?;

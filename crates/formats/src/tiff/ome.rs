@@ -119,45 +119,10 @@ fn build(
         ));
     };
     let own = file.map(|f| files.add_open(f));
-    // Paths of the set, and the names that the document uses for them, so that each name is looked up on disk once.
-    let mut paths: HashMap<PathBuf, u32> = own.map(|own| (path.to_owned(), own)).into_iter().collect();
-    let mut names: HashMap<String, u32> = HashMap::new();
-    let first_name = image.tiff_data.first().and_then(|d| d.file_name.as_ref());
-    let one_name = image.tiff_data.iter().all(|d| d.file_name.as_ref() == first_name);
-    let mut resolve = |files: &mut FileSet, data: &ome_xml::TiffData| -> Result<u32, FormatError> {
-        let by_uuid = data.uuid.is_some() && data.uuid == document.uuid;
-        let (name, own) = match (&data.file_name, own) {
-            (None, Some(own)) => return Ok(own),
-            (Some(_), Some(own)) if by_uuid => return Ok(own),
-            (Some(name), own) => (name, own),
-            (None, None) => return Err(Fault::malformed("its planes refer to no file").at(path)),
-        };
-        if let Some(index) = names.get(name.as_str()) {
-            return Ok(*index);
-        }
-        let full = match (sibling(path, name), own) {
-            // A set of a single file that was renamed: only this file can be meant.
-            (Err(_), Some(own)) if one_name => {
-                names.insert(name.clone(), own);
-                return Ok(own);
-            }
-            (full, _) => full?,
-        };
-        let index = match paths.get(&full) {
-            Some(index) => *index,
-            None if paths.len() as u64 >= files.limits().max_set_files => {
-                let (count, limit) = (paths.len() as u64 + 1, files.limits().max_set_files);
-                return Err(Fault::over("the number of files of the set", count, "max_set_files", limit).at(path));
-            }
-            None => files.add(full.clone()),
-        };
-        paths.insert(full, index);
-        names.insert(name.clone(), index);
-        Ok(index)
-    };
+    let mut set = SetFiles::new(path, own, &document, image);
     // SizeC counts the samples of a pixel as channels; the first file determines how many samples a page has.
     let first_file = match image.tiff_data.first() {
-        Some(data) => resolve(&mut files, data)?,
+        Some(data) => set.resolve(&mut files, data)?,
         None => own.ok_or_else(|| Fault::malformed("its planes refer to no file").at(path))?,
     };
     let first = files.get(first_file)?;
@@ -175,14 +140,103 @@ fn build(
         });
     }
     let sizes = Sizes::new(image, samples, files.limits()).map_err(|f| f.at(path))?;
+    let planes = assign_planes(image, &sizes, samples, &mut set, &mut files, first_file)?;
+    check_sharing(&planes).map_err(|f| f.at(path))?;
+    let mut channels: Vec<_> = image.channels.clone();
+    channels.truncate(sizes.c);
+    let mut series = Series {
+        format: "ome-tiff",
+        dims: sizes.dims.to_vec(),
+        planes,
+        voxel_size_um: image.voxel_size_um,
+        time_interval_secs: image.time_interval_secs,
+        channels,
+        display_range: series::stored_range(&first),
+    };
+    if let Some(axes) = &options.axes {
+        series::apply_axes(path, &mut series, axes, &first)?;
+    }
+    Ok(OpenedSeries { series, files, count })
+}
+
+/// The files that the planes of a set are in, by path and by the names that the document uses for them, so that each
+/// name is looked up on disk once.
+struct SetFiles<'a> {
+    path: &'a Path,
+    /// The file that was opened, if it is one of the set.
+    own: Option<u32>,
+    uuid: Option<&'a str>,
+    /// Whether all planes are in files of one name.
+    one_name: bool,
+    paths: HashMap<PathBuf, u32>,
+    names: HashMap<String, u32>,
+}
+
+impl<'a> SetFiles<'a> {
+    fn new(path: &'a Path, own: Option<u32>, document: &'a Document, image: &OmeImage) -> Self {
+        let first_name = image.tiff_data.first().and_then(|d| d.file_name.as_ref());
+        Self {
+            path,
+            own,
+            uuid: document.uuid.as_deref(),
+            one_name: image.tiff_data.iter().all(|d| d.file_name.as_ref() == first_name),
+            paths: own.map(|own| (path.to_owned(), own)).into_iter().collect(),
+            names: HashMap::new(),
+        }
+    }
+
+    /// Returns the index of the file that some planes are in.
+    fn resolve(&mut self, files: &mut FileSet, data: &ome_xml::TiffData) -> Result<u32, FormatError> {
+        let by_uuid = data.uuid.is_some() && data.uuid.as_deref() == self.uuid;
+        let (name, own) = match (&data.file_name, self.own) {
+            (None, Some(own)) => return Ok(own),
+            (Some(_), Some(own)) if by_uuid => return Ok(own),
+            (Some(name), own) => (name, own),
+            (None, None) => return Err(Fault::malformed("its planes refer to no file").at(self.path)),
+        };
+        if let Some(index) = self.names.get(name.as_str()) {
+            return Ok(*index);
+        }
+        let full = match (sibling(self.path, name), own) {
+            // A set of a single file that was renamed: only this file can be meant.
+            (Err(_), Some(own)) if self.one_name => {
+                self.names.insert(name.clone(), own);
+                return Ok(own);
+            }
+            (full, _) => full?,
+        };
+        let index = match self.paths.get(&full) {
+            Some(index) => *index,
+            None if self.paths.len() as u64 >= files.limits().max_set_files => {
+                let (count, limit) = (self.paths.len() as u64 + 1, files.limits().max_set_files);
+                return Err(Fault::over("the number of files of the set", count, "max_set_files", limit).at(self.path));
+            }
+            None => files.add(full.clone()),
+        };
+        self.paths.insert(full, index);
+        self.names.insert(name.clone(), index);
+        Ok(index)
+    }
+}
+
+/// Returns the page of each plane, as the `TiffData` elements assign them; without any, in the order of the pages.
+fn assign_planes(
+    image: &OmeImage,
+    sizes: &Sizes,
+    samples: usize,
+    set: &mut SetFiles<'_>,
+    files: &mut FileSet,
+    first_file: u32,
+) -> Result<Vec<Option<PlaneRef>>, FormatError> {
+    let path = set.path;
     let mut planes = vec![None; sizes.total];
     if image.tiff_data.is_empty() {
-        fill(&mut planes, &sizes, 0, first_file, 0, first.chain_len);
+        fill(&mut planes, sizes, 0, first_file, 0, files.get(first_file)?.chain_len);
     }
     let mut lengths: HashMap<u32, usize> = HashMap::new();
     let mut assigned = 0usize;
     for data in &image.tiff_data {
-        let index = resolve(&mut files, data)?;
+        let index = set.resolve(files, data)?;
         let start = sizes
             .index(data.first_t, data.first_z, data.first_c / samples)
             .ok_or_else(|| Fault::malformed("its OME-XML has a plane outside the image").at(path))?;
@@ -202,24 +256,9 @@ fn build(
             );
             return Err(Fault::malformed(problem).at(path));
         }
-        fill(&mut planes, &sizes, start, index, data.ifd.unwrap_or(0), how_many);
+        fill(&mut planes, sizes, start, index, data.ifd.unwrap_or(0), how_many);
     }
-    check_sharing(&planes).map_err(|f| f.at(path))?;
-    let mut channels: Vec<_> = image.channels.clone();
-    channels.truncate(sizes.c);
-    let mut series = Series {
-        format: "ome-tiff",
-        dims: sizes.dims.to_vec(),
-        planes,
-        voxel_size_um: image.voxel_size_um,
-        time_interval_secs: image.time_interval_secs,
-        channels,
-        display_range: series::stored_range(&first),
-    };
-    if let Some(axes) = &options.axes {
-        series::apply_axes(path, &mut series, axes, &first)?;
-    }
-    Ok(OpenedSeries { series, files, count })
+    Ok(planes)
 }
 
 fn page_of(file: &TiffFile, ifd: usize) -> Result<&super::page::Page, FormatError> {

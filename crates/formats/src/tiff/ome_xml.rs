@@ -2,7 +2,7 @@
 
 use crate::{
     error::Fault,
-    meta::{Channel, micrometres_per, positive, seconds_per},
+    meta::{Channel, ignored, micrometres_per, positive, seconds_per},
 };
 use cytoscope_volume::{Axis, VoxelSize};
 use quick_xml::{
@@ -63,6 +63,7 @@ fn attributes(element: &BytesStart<'_>) -> Result<Attributes, Fault> {
         let attribute = attribute.map_err(|e| invalid_xml(&e))?;
         let key = attribute.key.local_name().as_ref().to_owned();
         let raw = attribute.value.into_owned();
+        // Some programs do not escape an "&" in a name.
         let value = quick_xml::escape::unescape(&raw).map(|v| v.into_owned()).unwrap_or(raw);
         if let Some(before) = all.insert(key, value) {
             return Err(invalid_xml(&format!("an element has an attribute twice, once as \"{before}\"")));
@@ -170,17 +171,31 @@ fn pixels(image: &mut OmeImage, a: &Attributes) -> Result<(), Fault> {
     }
     image.order = leading;
     let length = |axis: &str| {
-        let unit = a.get(&format!("PhysicalSize{axis}Unit")).map_or("µm", String::as_str);
-        let value: f64 = a.get(&format!("PhysicalSize{axis}"))?.trim().parse().ok()?;
-        positive(value * micrometres_per(unit)?)
+        let key = format!("PhysicalSize{axis}");
+        quantity(a, &key, "µm", micrometres_per).or_else(|| unused(a, &key, "a length above 0 in a known unit"))
     };
     image.voxel_size_um = VoxelSize { z: length("Z"), y: length("Y"), x: length("X") };
-    image.time_interval_secs = (|| {
-        let unit = a.get("TimeIncrementUnit").map_or("s", String::as_str);
-        let value: f64 = a.get("TimeIncrement")?.trim().parse().ok()?;
-        positive(value * seconds_per(unit)?)
-    })();
+    let key = "TimeIncrement";
+    image.time_interval_secs =
+        quantity(a, key, "s", seconds_per).or_else(|| unused(a, key, "a time above 0 in a known unit"));
     Ok(())
+}
+
+/// Returns the value of an attribute times its unit, which the attribute `KEYUnit` states.
+fn quantity(a: &Attributes, key: &str, default_unit: &str, factor: impl Fn(&str) -> Option<f64>) -> Option<f64> {
+    let unit = a.get(&format!("{key}Unit")).map_or(default_unit, String::as_str);
+    let value: f64 = a.get(key)?.trim().parse().ok()?;
+    positive(value * factor(unit)?)
+}
+
+/// Logs an attribute that is present but cannot be used. A size in pixels is none, which is no error.
+fn unused<T>(a: &Attributes, key: &str, expected: &str) -> Option<T> {
+    let value = a.get(key)?;
+    let unit = a.get(&format!("{key}Unit")).map_or("", String::as_str);
+    if matches!(unit, "pixel" | "reference frame") {
+        return None;
+    }
+    ignored(key, format!("{value} {unit}").trim(), expected)
 }
 
 fn channel(a: &Attributes) -> Channel {

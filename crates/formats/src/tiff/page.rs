@@ -128,17 +128,12 @@ impl Page {
     }
 }
 
+/// Largest edge of a CCITT group 4 strip or tile in pixels.
+const MAX_FAX_EDGE: usize = 65_535;
+
 fn layout(file: &Container, ifd: &Ifd) -> Result<Layout, Fault> {
-    let extent = |tag: u16, name: &str| -> Result<usize, Fault> {
-        let entry = ifd.get(tag).ok_or_else(|| Fault::malformed(format!("a page has no {name} (tag {tag})")))?;
-        let n = file.integer(entry)?;
-        if n == 0 || n > i32::MAX as u64 {
-            return Err(Fault::malformed(format!("a page has an invalid {name}: {n}")));
-        }
-        Ok(n as usize)
-    };
-    let width = extent(tag::WIDTH, "width")?;
-    let height = extent(tag::HEIGHT, "height")?;
+    let width = extent(file, ifd, tag::WIDTH, "width")?;
+    let height = extent(file, ifd, tag::HEIGHT, "height")?;
     let samples = file.integer_or(ifd, tag::SAMPLES, 1)?;
     if samples == 0 || samples > u64::from(u16::MAX) {
         return Err(Fault::malformed(format!("a page has {samples} samples per pixel")));
@@ -160,52 +155,26 @@ fn layout(file: &Container, ifd: &Ifd) -> Result<Layout, Fault> {
     let dtype = dtype(format, bits)?;
     let photometric = file.integer_or(ifd, tag::PHOTOMETRIC, 1)?;
     let codec = Codec::from_tag(file.integer_or(ifd, tag::COMPRESSION, 1)?)?;
-    let predictor = match file.integer_or(ifd, tag::PREDICTOR, 1)? {
-        _ if !codec.takes_predictor() => Predictor::None,
-        1 => Predictor::None,
-        2 => Predictor::Horizontal,
-        3 if dtype.is_float() => Predictor::Float,
-        other => {
-            return Err(Fault::unsupported(
-                format!(
-                    "predictor {other} on {dtype} samples is not supported: expected none (1), horizontal (2) or, for floats, \
-                    floating point (3)"
-                ),
-                RESAVE,
-            ));
-        }
-    };
+    let predictor = predictor(file, ifd, codec, dtype)?;
     let planar = match file.integer_or(ifd, tag::PLANAR, 1)? {
         2 => samples > 1,
         0 | 1 => false,
         other => return Err(Fault::malformed(format!("planar configuration {other} is not 1 or 2"))),
     };
     let ycbcr = photometric == 6;
-    if ycbcr && codec != Codec::Jpeg {
-        let entry = ifd.get(tag::YCBCR_SUBSAMPLING);
-        let sub = entry.map_or(Ok(vec![2, 2]), |e| file.integers(e, 0, 2))?;
-        if sub != [1, 1] {
-            return Err(Fault::unsupported("the colours are subsampled YCbCr without JPEG", "save the image as RGB"));
-        }
-    }
-    if codec == Codec::Jpeg && (bits != 8 || dtype != DType::U8) {
-        return Err(Fault::unsupported(
-            format!("JPEG compression of {bits}-bit {dtype} samples is not supported"),
-            RESAVE,
-        ));
-    }
+    check_codec(file, ifd, codec, ycbcr, (samples, bits, dtype))?;
     let reduced = file.integer_or(ifd, tag::NEW_SUBFILE_TYPE, 0)? & 1 == 1;
     let bits_reversed = file.integer_or(ifd, tag::FILL_ORDER, 1)? == 2;
     let tiled = ifd.get(tag::TILE_WIDTH).is_some() && ifd.get(tag::TILE_HEIGHT).is_some();
-    let (chunk_width, chunk_height) = if tiled {
-        (extent(tag::TILE_WIDTH, "tile width")?, extent(tag::TILE_HEIGHT, "tile height")?)
-    } else {
-        let rows = file.integer_or(ifd, tag::ROWS_PER_STRIP, u64::from(u32::MAX))?;
-        if rows == 0 {
-            return Err(Fault::malformed("a page has strips of 0 rows"));
-        }
-        (width, rows.min(height as u64) as usize)
-    };
+    let (chunk_width, chunk_height) = chunk_size(file, ifd, tiled, (width, height))?;
+    if codec == Codec::Fax4 && chunk_width.max(chunk_height) > MAX_FAX_EDGE {
+        return Err(Fault::unsupported(
+            format!(
+                "CCITT group 4 compression of strips or tiles of {chunk_width}x{chunk_height} pixels is not supported"
+            ),
+            RESAVE,
+        ));
+    }
     Ok(Layout {
         width,
         height,
@@ -221,6 +190,88 @@ fn layout(file: &Container, ifd: &Ifd) -> Result<Layout, Fault> {
         chunk_width,
         chunk_height,
         reduced,
+    })
+}
+
+/// Reads a length that must be positive.
+fn extent(file: &Container, ifd: &Ifd, tag: u16, name: &str) -> Result<usize, Fault> {
+    let entry = ifd.get(tag).ok_or_else(|| Fault::malformed(format!("a page has no {name} (tag {tag})")))?;
+    let n = file.integer(entry)?;
+    if n == 0 || n > i32::MAX as u64 {
+        return Err(Fault::malformed(format!("a page has an invalid {name}: {n}")));
+    }
+    Ok(n as usize)
+}
+
+fn predictor(file: &Container, ifd: &Ifd, codec: Codec, dtype: DType) -> Result<Predictor, Fault> {
+    Ok(match file.integer_or(ifd, tag::PREDICTOR, 1)? {
+        _ if !codec.takes_predictor() => Predictor::None,
+        1 => Predictor::None,
+        2 => Predictor::Horizontal,
+        3 if dtype.is_float() => Predictor::Float,
+        other => {
+            return Err(Fault::unsupported(
+                format!(
+                    "predictor {other} on {dtype} samples is not supported: expected none (1), horizontal (2) or, for floats, \
+                    floating point (3)"
+                ),
+                RESAVE,
+            ));
+        }
+    })
+}
+
+/// Refuses subsampled colours and samples that the compression cannot hold.
+fn check_codec(
+    file: &Container,
+    ifd: &Ifd,
+    codec: Codec,
+    ycbcr: bool,
+    (samples, bits, dtype): (u64, u64, DType),
+) -> Result<(), Fault> {
+    if ycbcr && codec != Codec::Jpeg {
+        let entry = ifd.get(tag::YCBCR_SUBSAMPLING);
+        let sub = entry.map_or(Ok(vec![2, 2]), |e| file.integers(e, 0, 2))?;
+        if sub != [1, 1] {
+            return Err(Fault::unsupported("the colours are subsampled YCbCr without JPEG", "save the image as RGB"));
+        }
+    }
+    if codec == Codec::Jpeg && (bits != 8 || dtype != DType::U8) {
+        return Err(Fault::unsupported(
+            format!("JPEG compression of {bits}-bit {dtype} samples is not supported"),
+            RESAVE,
+        ));
+    }
+    if codec == Codec::WebP && (dtype != DType::U8 || bits != 8 || !matches!(samples, 3 | 4)) {
+        return Err(Fault::unsupported(
+            format!("WebP compression of {samples} samples of {bits}-bit {dtype} is not supported"),
+            RESAVE,
+        ));
+    }
+    if codec == Codec::Fax4 && (bits != 1 || samples != 1) {
+        return Err(Fault::unsupported(
+            format!("CCITT group 4 compression of {samples} samples of {bits} bits is not supported"),
+            RESAVE,
+        ));
+    }
+    Ok(())
+}
+
+/// Returns width and height of a tile or strip.
+fn chunk_size(
+    file: &Container,
+    ifd: &Ifd,
+    tiled: bool,
+    (width, height): (usize, usize),
+) -> Result<(usize, usize), Fault> {
+    Ok(if tiled {
+        (extent(file, ifd, tag::TILE_WIDTH, "tile width")?, extent(file, ifd, tag::TILE_HEIGHT, "tile height")?)
+    } else {
+        let rows = file.integer_or(ifd, tag::ROWS_PER_STRIP, u64::from(u32::MAX))?;
+        if rows == 0 {
+            return Err(Fault::malformed("a page has strips of 0 rows"));
+        }
+        (width, rows.min(height as u64) as usize)
     })
 }
 

@@ -189,6 +189,13 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
     let dims = if declared == Some(total) {
         vec![(Axis::T, ij.frames), (Axis::Z, ij.slices), (Axis::C, ij.channels)]
     } else {
+        if declared != Some(1) {
+            let (frames, slices, channels) = (ij.frames, ij.slices, ij.channels);
+            tracing::warn!(
+                "ImageJ's description declares {frames} frames, {slices} slices and {channels} channels, but the file \
+                 has {total} pages: they are read as slices"
+            );
+        }
         vec![(Axis::Z, total)]
     };
     let channel_count = dims.iter().find(|d| d.0 == Axis::C).map_or(1, |d| d.1);

@@ -30,47 +30,10 @@ pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
         }
         Op::Gemm { trans_a, trans_b, .. } => vec![gemm(*trans_a, *trans_b, args)?],
         Op::Reduce { keep_dims, noop_with_empty_axes, .. } => vec![reduce(*keep_dims, *noop_with_empty_axes, args)?],
-        Op::ArgReduce { axis, keep_dims, .. } => {
-            let x = args.need(0)?;
-            let shape = x.shape.as_ref().map(|s| {
-                let axis = resolve_axis(*axis, s.len())?;
-                if s.get(axis) == Some(&Dim::Fixed(0)) {
-                    return Err(GraphError::misused("length of the searched axis", "0", "at least 1"));
-                }
-                Ok(without(s, &[axis], *keep_dims))
-            });
-            vec![Info::new(Some(ElementType::I64), shape.transpose()?)]
-        }
+        Op::ArgReduce { axis, keep_dims, .. } => vec![arg_reduce(*axis, *keep_dims, args)?],
         Op::TopK { axis, .. } => top_k(*axis, args)?,
-        Op::Gather { axis } => {
-            args.types(1, &INDICES)?;
-            let (x, indices) = (args.need(0)?, args.need(1)?);
-            let shape = match (&x.shape, &indices.shape) {
-                (Some(s), Some(i)) => {
-                    let axis = resolve_axis(*axis, s.len())?;
-                    let (head, tail) = s.split_at(axis);
-                    Some([head, i, tail.get(1..).unwrap_or_default()].concat())
-                }
-                _ => None,
-            };
-            vec![Info::new(x.dtype, shape)]
-        }
-        Op::GatherElements { axis } => {
-            args.types(1, &INDICES)?;
-            let (x, indices) = (args.need(0)?, args.need(1)?);
-            if let (Some(a), Some(b)) = (&x.shape, &indices.shape) {
-                let axis = resolve_axis(*axis, a.len())?;
-                let fits = a.len() == b.len()
-                    && a.iter().zip(b).enumerate().all(|(i, (x, y))| match (x.fixed(), y.fixed()) {
-                        (Some(x), Some(y)) => i == axis || y <= x,
-                        _ => true,
-                    });
-                if !fits {
-                    return Err(GraphError::misused("indices", format!("{b:?}"), format!("within {a:?}")));
-                }
-            }
-            vec![Info::new(x.dtype, indices.shape.clone())]
-        }
+        Op::Gather { axis } => vec![gather(*axis, args)?],
+        Op::GatherElements { axis } => vec![gather_elements(*axis, args)?],
         Op::GatherNd { batch_dims } => vec![gather_nd(*batch_dims, args)?],
         Op::ScatterNd => vec![scatter_nd(args)?],
         Op::Cast { to } => vec![Info::new(Some(*to), args.need(0)?.shape.clone())],
@@ -100,16 +63,7 @@ pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
                 Info::new(Some(ElementType::U8), Some(Vec::new())),
             ]
         }
-        Op::Einsum { equation } => {
-            let dtype = args.same_type(0..args.inputs.len())?;
-            let shapes: Option<Vec<Vec<usize>>> =
-                (0..args.inputs.len()).map(|i| args.get(i).and_then(Info::fixed_shape)).collect();
-            let shape = match shapes {
-                Some(shapes) => Some(fixed(&crate::einsum::einsum_plan(equation, &shapes)?.output_lengths())),
-                None => None,
-            };
-            vec![Info::new(dtype, shape)]
-        }
+        Op::Einsum { equation } => vec![einsum(equation, args)?],
         _ => return Ok(None),
     }))
 }
@@ -155,6 +109,60 @@ fn gemm(trans_a: bool, trans_b: bool, args: &OpInputs<'_>) -> Result<Info> {
         super::elementwise::broadcast_onto(&c, &[m.fixed(), n.fixed()])?;
     }
     Ok(Info::new(dtype, Some(vec![m.clone(), n.clone()])))
+}
+
+fn arg_reduce(axis: i64, keep_dims: bool, args: &OpInputs<'_>) -> Result<Info> {
+    let x = args.need(0)?;
+    let shape = x.shape.as_ref().map(|s| {
+        let axis = resolve_axis(axis, s.len())?;
+        if s.get(axis) == Some(&Dim::Fixed(0)) {
+            return Err(GraphError::misused("length of the searched axis", "0", "at least 1"));
+        }
+        Ok(without(s, &[axis], keep_dims))
+    });
+    Ok(Info::new(Some(ElementType::I64), shape.transpose()?))
+}
+
+fn gather(axis: i64, args: &OpInputs<'_>) -> Result<Info> {
+    args.types(1, &INDICES)?;
+    let (x, indices) = (args.need(0)?, args.need(1)?);
+    let shape = match (&x.shape, &indices.shape) {
+        (Some(s), Some(i)) => {
+            let axis = resolve_axis(axis, s.len())?;
+            let (head, tail) = s.split_at(axis);
+            Some([head, i, tail.get(1..).unwrap_or_default()].concat())
+        }
+        _ => None,
+    };
+    Ok(Info::new(x.dtype, shape))
+}
+
+fn gather_elements(axis: i64, args: &OpInputs<'_>) -> Result<Info> {
+    args.types(1, &INDICES)?;
+    let (x, indices) = (args.need(0)?, args.need(1)?);
+    if let (Some(a), Some(b)) = (&x.shape, &indices.shape) {
+        let axis = resolve_axis(axis, a.len())?;
+        let fits = a.len() == b.len()
+            && a.iter().zip(b).enumerate().all(|(i, (x, y))| match (x.fixed(), y.fixed()) {
+                (Some(x), Some(y)) => i == axis || y <= x,
+                _ => true,
+            });
+        if !fits {
+            return Err(GraphError::misused("indices", format!("{b:?}"), format!("within {a:?}")));
+        }
+    }
+    Ok(Info::new(x.dtype, indices.shape.clone()))
+}
+
+fn einsum(equation: &str, args: &OpInputs<'_>) -> Result<Info> {
+    let dtype = args.same_type(0..args.inputs.len())?;
+    let shapes: Option<Vec<Vec<usize>>> =
+        (0..args.inputs.len()).map(|i| args.get(i).and_then(Info::fixed_shape)).collect();
+    let shape = match shapes {
+        Some(shapes) => Some(fixed(&crate::einsum::einsum_plan(equation, &shapes)?.output_lengths())),
+        None => None,
+    };
+    Ok(Info::new(dtype, shape))
 }
 
 fn without(shape: &[Dim], axes: &[usize], keep: bool) -> Vec<Dim> {

@@ -71,19 +71,7 @@ pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Vec<Info>> {
     let keep = |dtype| Info::new(dtype, x.shape.clone());
     Ok(vec![match op {
         Op::Activation(_) | Op::Identity | Op::Trilu { .. } | Op::CumSum { .. } | Op::LpNormalization { .. } => {
-            if let Op::Activation(a) = op {
-                let relu = matches!(a, crate::op::Activation::Relu);
-                if !relu || x.dtype == Some(ElementType::Bool) {
-                    args.types(0, &FLOATS)?;
-                }
-            }
-            if let (Op::LpNormalization { axis, .. }, Some(rank)) = (op, x.rank()) {
-                args.types(0, &FLOATS)?;
-                super::resolve_axis(*axis, rank)?;
-            }
-            if let (Op::Trilu { .. }, Some(0 | 1)) = (op, x.rank()) {
-                return Err(GraphError::misused("axes", format!("{:?}", x.rank()), "at least 2"));
-            }
+            check_shape_keeping(op, x, args)?;
             keep(x.dtype)
         }
         Op::Softmax { axis } | Op::LogSoftmax { axis } => {
@@ -128,33 +116,53 @@ pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Vec<Info>> {
             }
             keep(x.dtype)
         }
-        Op::Binary(kind) => {
-            match kind {
-                BinaryOp::Pow => {}
-                BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => {
-                    args.types(0, &[ElementType::Bool])?;
-                    args.types(1, &[ElementType::Bool])?;
-                }
-                _ => {
-                    args.same_type([0, 1])?;
-                }
-            }
-            let arithmetic = !kind.is_comparison();
-            if arithmetic && x.dtype == Some(ElementType::Bool) {
-                return Err(GraphError::misused("element type", "bool", "a number"));
-            }
-            let dtype = match kind {
-                BinaryOp::Pow => x.dtype,
-                k if k.is_comparison() => Some(ElementType::Bool),
-                _ => args.same_type([0, 1])?,
-            };
-            Info::new(dtype, all_broadcast(args, 2)?)
-        }
+        Op::Binary(kind) => binary(*kind, x, args)?,
         Op::Where => {
             args.types(0, &[ElementType::Bool])?;
             let dtype = args.same_type([1, 2])?;
             Info::new(dtype, all_broadcast(args, 3)?)
         }
-        other => return Err(GraphError::unsupported(format!("no shape rule for {}", crate::opname::op_name(other)))),
+        other => return Err(GraphError::unsupported(format!("no shape rule for {}", crate::op::op_name(other)))),
     }])
+}
+
+/// Checks the input of an operator that keeps type and shape.
+fn check_shape_keeping(op: &Op, x: &Info, args: &OpInputs<'_>) -> Result<()> {
+    if let Op::Activation(a) = op {
+        let relu = matches!(a, crate::op::Activation::Relu);
+        if !relu || x.dtype == Some(ElementType::Bool) {
+            args.types(0, &FLOATS)?;
+        }
+    }
+    if let (Op::LpNormalization { axis, .. }, Some(rank)) = (op, x.rank()) {
+        args.types(0, &FLOATS)?;
+        super::resolve_axis(*axis, rank)?;
+    }
+    if let (Op::Trilu { .. }, Some(0 | 1)) = (op, x.rank()) {
+        return Err(GraphError::misused("axes", format!("{:?}", x.rank()), "at least 2"));
+    }
+    Ok(())
+}
+
+fn binary(kind: BinaryOp, x: &Info, args: &OpInputs<'_>) -> Result<Info> {
+    match kind {
+        BinaryOp::Pow => {}
+        BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => {
+            args.types(0, &[ElementType::Bool])?;
+            args.types(1, &[ElementType::Bool])?;
+        }
+        _ => {
+            args.same_type([0, 1])?;
+        }
+    }
+    let arithmetic = !kind.is_comparison();
+    if arithmetic && x.dtype == Some(ElementType::Bool) {
+        return Err(GraphError::misused("element type", "bool", "a number"));
+    }
+    let dtype = match kind {
+        BinaryOp::Pow => x.dtype,
+        k if k.is_comparison() => Some(ElementType::Bool),
+        _ => args.same_type([0, 1])?,
+    };
+    Ok(Info::new(dtype, all_broadcast(args, 2)?))
 }

@@ -14,7 +14,7 @@ pub mod rules {
     pub use super::data::reduced_axes;
     pub use super::elementwise::broadcast;
     pub use super::shape_ops::{AxisSlice, cut, pad_plan, permutation, range_length, shape_range, slice_plan};
-    pub use super::window::resize_geometry;
+    pub use crate::ops::resize_geometry;
 }
 
 use std::sync::Arc;
@@ -203,19 +203,7 @@ fn rescaled(name: &str, factor: usize, symbol: char, inverse: char) -> String {
 /// If the inputs do not fit the operator.
 pub fn node_infos(op: &Op, inputs: &[Option<&Info>], outputs: usize, limits: &GraphLimits) -> Result<Vec<Info>> {
     let args = OpInputs { inputs, outputs, limits };
-    let mut infos = match window::infer(op, &args)? {
-        Some(infos) => infos,
-        None => match shape_ops::infer(op, &args)? {
-            Some(infos) => infos,
-            None => match data::infer(op, &args)? {
-                Some(infos) => infos,
-                None => match training::infer(op, &args)? {
-                    Some(infos) => infos,
-                    None => elementwise::infer(op, &args)?,
-                },
-            },
-        },
-    };
+    let mut infos = outputs_of(op, &args)?;
     for info in &infos {
         if let Some(shape) = info.fixed_shape() {
             checked_elements(&shape, "tensor_elements", "an output", limits.tensor_elements)?;
@@ -223,6 +211,19 @@ pub fn node_infos(op: &Op, inputs: &[Option<&Info>], outputs: usize, limits: &Gr
     }
     infos.resize(outputs, Info::default());
     Ok(infos)
+}
+
+/// Applies the rule of an operator.
+fn outputs_of(op: &Op, args: &OpInputs<'_>) -> Result<Vec<Info>> {
+    if let Some(infos) = op.own(|o| o.infer(args)) {
+        return infos;
+    }
+    for rule in [window::infer, shape_ops::infer, data::infer, training::infer] {
+        if let Some(infos) = rule(op, args)? {
+            return Ok(infos);
+        }
+    }
+    elementwise::infer(op, args)
 }
 
 /// Checks that `shape` fits the declared shape of the input `id`.

@@ -9,7 +9,6 @@ use crate::tensor::ElementType;
 
 pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
     Ok(Some(match op {
-        Op::Concat { axis } => vec![concat(*axis, args)?],
         Op::Split { axis } => split(*axis, args)?,
         Op::Slice => vec![slice(args)?],
         Op::Pad { .. } => vec![pad(args)?],
@@ -63,38 +62,6 @@ fn check_expanded(shape: Option<&[usize]>, what: &str, args: &OpInputs<'_>) -> R
     let Some(shape) = shape else { return Ok(()) };
     checked_elements(shape, "tensor_elements", what, args.limits.tensor_elements)?;
     Ok(())
-}
-
-fn concat(axis: i64, args: &OpInputs<'_>) -> Result<Info> {
-    let dtype = args.same_type(0..args.inputs.len())?;
-    let first = args.need(0)?;
-    let Some(rank) = (0..args.inputs.len()).find_map(|i| args.get(i).and_then(Info::rank)) else {
-        return Ok(Info::new(dtype, None));
-    };
-    let axis = resolve_axis(axis, rank)?;
-    let mut shape = first.shape.clone();
-    for index in 1..args.inputs.len() {
-        let other = args.need(index)?;
-        shape = match (shape, &other.shape) {
-            (Some(a), Some(b)) if a.len() == b.len() => {
-                let joined = a.iter().zip(b).enumerate().map(|(i, pair)| match pair {
-                    (Dim::Fixed(x), Dim::Fixed(y)) if i == axis => Ok(Dim::Fixed(x.saturating_add(*y))),
-                    (x, y) if i == axis => Ok(super::free(format!("{x}+{y}"))),
-                    (Dim::Fixed(x), Dim::Fixed(y)) if x != y => {
-                        Err(GraphError::misused(format!("shape of input {index}"), format!("{b:?}"), format!("{a:?}")))
-                    }
-                    (Dim::Free(_), y @ Dim::Fixed(_)) => Ok(y.clone()),
-                    (x, _) => Ok(x.clone()),
-                });
-                Some(joined.collect::<Result<_>>()?)
-            }
-            (Some(a), Some(b)) => {
-                return Err(GraphError::misused("axes of the inputs", b.len().to_string(), a.len().to_string()));
-            }
-            _ => None,
-        };
-    }
-    Ok(Info::new(dtype, shape))
 }
 
 /// Returns the lengths of the parts when an axis of `length` is split into `parts` (the last one may be shorter).

@@ -2,43 +2,14 @@
 
 use super::{FLOATS, Info, OpInputs, node_infos};
 use crate::error::{GraphError, Result};
+use crate::loss::Loss;
 use crate::op::Op;
+use crate::optimizer::Optimizer;
 
 pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
     Ok(Some(match op {
-        Op::Vjp(of) => {
-            let Some((dy, arguments)) = args.inputs.split_last() else {
-                return Err(GraphError::misused("inputs", "none", "the operator's inputs and a gradient"));
-            };
-            let made = node_infos(of, arguments, 1, args.limits)?;
-            let (dy, y) = (dy.and_then(Info::fixed_shape), made.first().and_then(Info::fixed_shape));
-            if let (Some(dy), Some(y)) = (dy, y)
-                && dy != y
-            {
-                return Err(GraphError::misused("shape of the gradient", format!("{dy:?}"), format!("{y:?}")));
-            }
-            let like = |i: &Option<&Info>| i.map(|i| Info::new(i.dtype, i.shape.clone())).unwrap_or_default();
-            arguments.iter().map(like).collect()
-        }
-        Op::BatchNormalizationTraining { .. } => {
-            args.types(0, &FLOATS)?;
-            let x = args.need(0)?;
-            let channels = x.shape.as_ref().and_then(|s| s.get(1)).cloned();
-            for index in [1, 2] {
-                let parameter = args.need(index)?;
-                let fits = match (parameter.shape.as_deref(), &channels) {
-                    (Some([one]), Some(c)) => one.fixed().is_none() || c.fixed().is_none() || one == c,
-                    (Some(_), _) => false,
-                    (None, _) => true,
-                };
-                if !fits {
-                    let (got, want) = (format!("{:?}", parameter.shape), format!("[{channels:?}]"));
-                    return Err(GraphError::misused("scale or bias", got, want));
-                }
-            }
-            let by_channel = Info::new(x.dtype, channels.map(|c| vec![c]));
-            vec![Info::new(x.dtype, x.shape.clone()), by_channel.clone(), by_channel]
-        }
+        Op::Vjp(of) => vjp(of, args)?,
+        Op::BatchNormalizationTraining { .. } => batch_norm(args)?,
         Op::FakeQuantize { scales, axis, .. } => {
             args.types(0, &FLOATS)?;
             let x = args.need(0)?;
@@ -48,52 +19,88 @@ pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
             }
             vec![Info::new(x.dtype, x.shape.clone())]
         }
-        Op::Loss(loss) => {
-            args.types(0, &FLOATS)?;
-            let dtype = args.same_type([0, 1, 2])?;
-            let (x, t) = (args.need(0)?.fixed_shape(), args.need(1)?.fixed_shape());
-            if let (Some(x), Some(t)) = (&x, &t)
-                && x != t
-            {
-                return Err(GraphError::misused("shape of the target", format!("{t:?}"), format!("{x:?}")));
-            }
-            if let Some(x) = &x {
-                loss.check(x.get(1).copied().unwrap_or(0))?;
-                if let Some(w) = args.get(2).and_then(Info::fixed_shape) {
-                    let mut want = x.clone();
-                    if let Some(c) = want.get_mut(1) {
-                        *c = 1;
-                    }
-                    if w != want {
-                        return Err(GraphError::misused("shape of the weight", format!("{w:?}"), format!("{want:?}")));
-                    }
-                }
-            }
-            vec![Info::new(dtype, Some(Vec::new()))]
-        }
+        Op::Loss(of) => vec![loss(of, args)?],
         Op::GlobalNorm => {
             args.types(0, &FLOATS)?;
             vec![Info::new(args.same_type(0..args.inputs.len())?, Some(Vec::new()))]
         }
-        Op::Update(optimizer) => {
-            let count = if optimizer.has_second() { 6 } else { 5 };
-            if args.need(0)?.fixed_shape().is_some_and(|s| s != [4]) {
-                return Err(GraphError::misused("hyper-parameters", "a different number", "4"));
-            }
-            let p = args.need(2)?;
-            for index in 3..count {
-                if let (Some(a), Some(b)) = (args.need(index)?.fixed_shape(), p.fixed_shape())
-                    && a != b
-                {
-                    return Err(GraphError::misused(
-                        "shape of an optimizer's input",
-                        format!("{a:?}"),
-                        format!("{b:?}"),
-                    ));
-                }
-            }
-            vec![Info::new(p.dtype, p.shape.clone()); count - 3]
-        }
+        Op::Update(optimizer) => update(*optimizer, args)?,
         _ => return Ok(None),
     }))
+}
+
+/// Each gradient has the type and shape of its input.
+fn vjp(of: &Op, args: &OpInputs<'_>) -> Result<Vec<Info>> {
+    let Some((dy, arguments)) = args.inputs.split_last() else {
+        return Err(GraphError::misused("inputs", "none", "the operator's inputs and a gradient"));
+    };
+    let made = node_infos(of, arguments, 1, args.limits)?;
+    let (dy, y) = (dy.and_then(Info::fixed_shape), made.first().and_then(Info::fixed_shape));
+    if let (Some(dy), Some(y)) = (dy, y)
+        && dy != y
+    {
+        return Err(GraphError::misused("shape of the gradient", format!("{dy:?}"), format!("{y:?}")));
+    }
+    let like = |i: &Option<&Info>| i.map(|i| Info::new(i.dtype, i.shape.clone())).unwrap_or_default();
+    Ok(arguments.iter().map(like).collect())
+}
+
+fn batch_norm(args: &OpInputs<'_>) -> Result<Vec<Info>> {
+    args.types(0, &FLOATS)?;
+    let x = args.need(0)?;
+    let channels = x.shape.as_ref().and_then(|s| s.get(1)).cloned();
+    for index in [1, 2] {
+        let parameter = args.need(index)?;
+        let fits = match (parameter.shape.as_deref(), &channels) {
+            (Some([one]), Some(c)) => one.fixed().is_none() || c.fixed().is_none() || one == c,
+            (Some(_), _) => false,
+            (None, _) => true,
+        };
+        if !fits {
+            let (got, want) = (format!("{:?}", parameter.shape), format!("[{channels:?}]"));
+            return Err(GraphError::misused("scale or bias", got, want));
+        }
+    }
+    let by_channel = Info::new(x.dtype, channels.map(|c| vec![c]));
+    Ok(vec![Info::new(x.dtype, x.shape.clone()), by_channel.clone(), by_channel])
+}
+
+fn loss(loss: &Loss, args: &OpInputs<'_>) -> Result<Info> {
+    args.types(0, &FLOATS)?;
+    let dtype = args.same_type([0, 1, 2])?;
+    let (x, t) = (args.need(0)?.fixed_shape(), args.need(1)?.fixed_shape());
+    if let (Some(x), Some(t)) = (&x, &t)
+        && x != t
+    {
+        return Err(GraphError::misused("shape of the target", format!("{t:?}"), format!("{x:?}")));
+    }
+    if let Some(x) = &x {
+        loss.check(x.get(1).copied().unwrap_or(0))?;
+        if let Some(w) = args.get(2).and_then(Info::fixed_shape) {
+            let mut want = x.clone();
+            if let Some(c) = want.get_mut(1) {
+                *c = 1;
+            }
+            if w != want {
+                return Err(GraphError::misused("shape of the weight", format!("{w:?}"), format!("{want:?}")));
+            }
+        }
+    }
+    Ok(Info::new(dtype, Some(Vec::new())))
+}
+
+fn update(optimizer: Optimizer, args: &OpInputs<'_>) -> Result<Vec<Info>> {
+    let count = if optimizer.has_second() { 6 } else { 5 };
+    if args.need(0)?.fixed_shape().is_some_and(|s| s != [4]) {
+        return Err(GraphError::misused("hyper-parameters", "a different number", "4"));
+    }
+    let p = args.need(2)?;
+    for index in 3..count {
+        if let (Some(a), Some(b)) = (args.need(index)?.fixed_shape(), p.fixed_shape())
+            && a != b
+        {
+            return Err(GraphError::misused("shape of an optimizer's input", format!("{a:?}"), format!("{b:?}")));
+        }
+    }
+    Ok(vec![Info::new(p.dtype, p.shape.clone()); count - 3])
 }

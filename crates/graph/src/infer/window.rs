@@ -1,10 +1,10 @@
-//! Shape inference of convolutions, pools, normalizations and resizing.
+//! Shape inference of convolutions, pools and normalizations.
 
 use super::{FLOATS, Info, OpInputs, map_dim, resolve_axis};
 use crate::error::{GraphError, Result};
 use crate::geometry::{ConvAttrs, ConvTransposeAttrs, Padding, PoolAttrs};
 use crate::graph::Dim;
-use crate::op::{AspectPolicy, Op, ResizeAttrs};
+use crate::op::Op;
 use crate::tensor::ElementType;
 
 const BYTES: [ElementType; 2] = [ElementType::I8, ElementType::U8];
@@ -66,7 +66,6 @@ pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
             vec![per_channel(args, 2)?]
         }
         Op::LayerNormalization { axis, .. } => layer_norm(*axis, args)?,
-        Op::Resize(a) => vec![resize(a, args)?],
         _ => return Ok(None),
     }))
 }
@@ -276,120 +275,4 @@ fn layer_norm(axis: i64, args: &OpInputs<'_>) -> Result<Vec<Info>> {
     };
     let extra = Info::new(Some(statistics), Some(reduced));
     Ok(vec![Info::new(x.dtype, Some(shape.clone())), extra.clone(), extra])
-}
-
-/// Returns the scale of every axis and its output length for a fixed input shape.
-///
-/// # Errors
-/// [`GraphError::Misused`] if scales or sizes are missing, of the wrong number, or out of range.
-pub fn resize_geometry(
-    a: &ResizeAttrs,
-    input: &[usize],
-    scales: Option<&[f64]>,
-    sizes: Option<&[i64]>,
-) -> Result<(Vec<usize>, Vec<f64>)> {
-    let axes: Vec<usize> = match &a.axes {
-        Some(axes) => axes.iter().map(|&x| resolve_axis(x, input.len())).collect::<Result<_>>()?,
-        None => (0..input.len()).collect(),
-    };
-    let mut output = input.to_vec();
-    let mut factors = vec![1.0; input.len()];
-    let count = |n: usize, what: &str| {
-        if n == axes.len() { Ok(()) } else { Err(GraphError::misused(what, n.to_string(), axes.len().to_string())) }
-    };
-    let at = |axis: usize| input.get(axis).copied().unwrap_or(0) as f64;
-    let mut put = |axis: usize, length: f64, factor: f64| -> Result<()> {
-        if !(factor.is_finite() && factor > 0.0 && (0.0..=1e15).contains(&length)) {
-            return Err(GraphError::misused("resize factor", factor.to_string(), "a positive number"));
-        }
-        if let (Some(o), Some(f)) = (output.get_mut(axis), factors.get_mut(axis)) {
-            *o = length as usize;
-            *f = factor;
-        }
-        Ok(())
-    };
-    match (scales, sizes) {
-        (_, Some(sizes)) => {
-            count(sizes.len(), "sizes")?;
-            let ratios: Vec<f64> = axes.iter().zip(sizes).map(|(&axis, &s)| s as f64 / at(axis)).collect();
-            let common = match a.policy {
-                AspectPolicy::Stretch => None,
-                AspectPolicy::NotLarger => ratios.iter().copied().reduce(f64::min),
-                AspectPolicy::NotSmaller => ratios.iter().copied().reduce(f64::max),
-            };
-            for ((&axis, &size), &ratio) in axes.iter().zip(sizes).zip(&ratios) {
-                match common {
-                    // ONNX: the common factor times the length, rounded half up.
-                    Some(f) => put(axis, (f * at(axis) + 0.5).floor(), f)?,
-                    None => put(axis, size as f64, ratio)?,
-                }
-            }
-        }
-        (Some(scales), None) => {
-            count(scales.len(), "scales")?;
-            for (&axis, &s) in axes.iter().zip(scales) {
-                // Scales are f32 in the file: a third times three must give one.
-                put(axis, (at(axis) as f32 * s as f32).floor().into(), s)?;
-            }
-        }
-        (None, None) => return Err(GraphError::misused("resize", "neither scales nor sizes", "one of them")),
-    }
-    Ok((output, factors))
-}
-
-fn resize(a: &ResizeAttrs, args: &OpInputs<'_>) -> Result<Info> {
-    let x = args.need(0)?;
-    let present = |i: usize| args.get(i).filter(|t| t.fixed_shape().is_none_or(|s| !s.contains(&0)));
-    let (scales, sizes) = (present(2), present(3));
-    if scales.is_none() && sizes.is_none() {
-        return Err(GraphError::misused("resize", "neither scales nor sizes", "one of them"));
-    }
-    let Some(x_shape) = &x.shape else { return Ok(Info::new(x.dtype, None)) };
-    let values = scales.and_then(|s| s.value.as_ref()).map(|t| t.to_f64_vec());
-    let lengths = sizes.and_then(Info::ints);
-    if let Some(input) = x.fixed_shape() {
-        let roi = if a.coordinates == crate::op::CoordinateMode::TfCropAndResize { args.get(1) } else { None };
-        if roi.is_some_and(|r| r.value.is_none()) || (values.is_none() && lengths.is_none()) {
-            let unknown = (0..input.len()).map(|i| super::free(format!("resized_{i}"))).collect();
-            return Ok(Info::new(x.dtype, Some(unknown)));
-        }
-        let roi = roi.and_then(|r| r.value.as_ref()).map(|t| t.to_f64_vec());
-        let (mut output, factors) = resize_geometry(a, &input, values.as_deref(), lengths.as_deref())?;
-        if let (Some(roi), None) = (roi, &lengths) {
-            crop_lengths(a, &input, &factors, &roi, &mut output)?;
-        }
-        args.check_output_size(&output, "Resize")?;
-        return Ok(Info::new(x.dtype, Some(super::fixed(&output))));
-    }
-    let mut shape = x_shape.clone();
-    let axes: Vec<usize> = match &a.axes {
-        Some(axes) => axes.iter().map(|&i| resolve_axis(i, shape.len())).collect::<Result<_>>()?,
-        None => (0..shape.len()).collect(),
-    };
-    for (index, axis) in axes.into_iter().enumerate() {
-        let Some(d) = shape.get_mut(axis) else { continue };
-        *d = match (values.as_ref().and_then(|v| v.get(index)), lengths.as_ref().and_then(|v| v.get(index))) {
-            (_, Some(&n)) => Dim::Fixed(usize::try_from(n).unwrap_or(0)),
-            (Some(&s), None) => map_dim(d, |n| Ok((n as f64 * s).floor() as usize))?,
-            (None, None) => super::free(format!("resized_{axis}")),
-        };
-    }
-    Ok(Info::new(x.dtype, Some(shape)))
-}
-
-/// With `tf_crop_and_resize`, the output length of a scale covers only the region of interest.
-fn crop_lengths(a: &ResizeAttrs, input: &[usize], factors: &[f64], roi: &[f64], output: &mut [usize]) -> Result<()> {
-    let axes: Vec<usize> = match &a.axes {
-        Some(axes) => axes.iter().map(|&x| resolve_axis(x, input.len())).collect::<Result<_>>()?,
-        None => (0..input.len()).collect(),
-    };
-    for (index, &axis) in axes.iter().enumerate() {
-        let (Some(start), Some(end)) = (roi.get(index), roi.get(index + axes.len())) else {
-            return Err(GraphError::misused("roi", roi.len().to_string(), (2 * axes.len()).to_string()));
-        };
-        if let (Some(o), Some(&n), Some(f)) = (output.get_mut(axis), input.get(axis), factors.get(axis)) {
-            *o = (n as f64 * (end - start) * f).floor().clamp(0.0, 1e12) as usize;
-        }
-    }
-    Ok(())
 }

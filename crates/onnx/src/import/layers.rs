@@ -1,14 +1,13 @@
-//! Import of layers: convolutions, pools, normalizations, activations, resizing, quantization.
+//! Import of layers: convolutions, pools, normalizations, activations, quantization.
 
+use super::operators::onnx_type;
 use super::{Importer, Pending};
 use cytoscope_graph::{
-    Activation, AspectPolicy, ConvAttrs, ConvTransposeAttrs, CoordinateMode, Dim, ElementType, GraphError, NearestMode,
-    Op, Padding, PoolAttrs, ResizeAttrs, ResizeMode, Result, Tensor,
+    Activation, ConvAttrs, ConvTransposeAttrs, Dim, ElementType, GraphError, Op, Padding, PoolAttrs, Result, Tensor,
 };
 
 /// Returns the operator of `node`, or `None` if it is not handled here.
 pub(super) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>, wanted: &[&str]) -> Result<Option<Op>> {
-    let v = node.opset;
     let f = |name: &str, default: f32| node.attributes.float(name, default);
     Ok(Some(match node.op_type {
         "Conv" => Op::Conv(conv(im, node, 1)?),
@@ -19,18 +18,7 @@ pub(super) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>, wanted: &[&
         "AveragePool" => Op::AveragePool(pool(im, node)?),
         "GlobalAveragePool" => Op::GlobalAveragePool,
         "GlobalMaxPool" => Op::GlobalMaxPool,
-        "BatchNormalization" => {
-            node.attributes.int("is_test", 1)?;
-            let training = node.attributes.flag("training_mode", false)?;
-            let extra = wanted.iter().skip(1).any(|o| !o.is_empty());
-            if training || extra {
-                return Err(node.unsupported("training mode"));
-            }
-            if !node.attributes.flag("spatial", true)? {
-                return Err(node.unsupported("statistics per element (spatial = 0)"));
-            }
-            Op::BatchNormalization { epsilon: f("epsilon", 1e-5)? }
-        }
+        "BatchNormalization" => batch_norm(node, wanted)?,
         "InstanceNormalization" => Op::InstanceNormalization { epsilon: f("epsilon", 1e-5)? },
         "GroupNormalization" => group_norm(im, node)?,
         "LayerNormalization" => {
@@ -43,12 +31,29 @@ pub(super) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>, wanted: &[&
             }
             Op::LpNormalization { axis: node.attributes.int("axis", -1)?, p }
         }
+        "PRelu" => {
+            prelu_slope(im, node)?;
+            Op::PRelu
+        }
+        "Clip" => clip(im, node)?,
+        "Softmax" | "LogSoftmax" => softmax(im, node)?,
+        "QuantizeLinear" => quantize(im, node)?,
+        "DequantizeLinear" => dequantize(im, node)?,
+        "DynamicQuantizeLinear" => Op::DynamicQuantizeLinear,
+        _ => return activation(node),
+    }))
+}
+
+/// Returns an activation function, or `None` for any other operator.
+fn activation(node: &Pending<'_>) -> Result<Option<Op>> {
+    let f = |name: &str, default: f32| node.attributes.float(name, default);
+    Ok(Some(match node.op_type {
         "Relu" => Op::Activation(Activation::Relu),
         "LeakyRelu" => Op::Activation(Activation::LeakyRelu { alpha: f("alpha", 0.01)? }),
         "Elu" => Op::Activation(Activation::Elu { alpha: f("alpha", 1.0)? }),
         "Celu" => Op::Activation(Activation::Celu { alpha: f("alpha", 1.0)? }),
         "Selu" => {
-            let (alpha, gamma) = if v < 6 { (1.6732, 1.0507) } else { (1.673_263_2, 1.050_701) };
+            let (alpha, gamma) = if node.opset < 6 { (1.6732, 1.0507) } else { (1.673_263_2, 1.050_701) };
             Op::Activation(Activation::Selu { alpha: f("alpha", alpha)?, gamma: f("gamma", gamma)? })
         }
         "Gelu" => match node.attributes.text("approximate", "none")?.as_str() {
@@ -70,53 +75,64 @@ pub(super) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>, wanted: &[&
         "Softplus" => Op::Activation(Activation::Softplus),
         "Softsign" => Op::Activation(Activation::Softsign),
         "ThresholdedRelu" => Op::Activation(Activation::ThresholdedRelu { alpha: f("alpha", 1.0)? }),
-        "PRelu" => {
-            prelu_slope(im, node)?;
-            Op::PRelu
-        }
-        "Clip" => {
-            if v < 11 {
-                let dtype = im.info(node.input(0)).and_then(|i| i.dtype).unwrap_or(ElementType::F32);
-                for (index, name) in [(1, "min"), (2, "max")] {
-                    if node.attributes.has(name) {
-                        let bound = Tensor::scalar(node.attributes.float(name, 0.0)?).cast(dtype);
-                        let id = im.add_constant(&format!("{}_{name}", node.name), bound)?;
-                        node.set_input(index, Some(id));
-                    }
-                }
-            }
-            Op::Clip
-        }
-        "Softmax" | "LogSoftmax" => softmax(im, node)?,
-        "Resize" | "Upsample" => Op::Resize(resize(im, node)?),
-        "QuantizeLinear" => {
-            let asked = node.attributes.int("output_dtype", 0)? as i32;
-            node.attributes.int("precision", 0)?;
-            let zero = im.info(node.input(2)).and_then(|i| i.dtype);
-            let to = zero.or(ElementType::from_onnx_code(asked)).unwrap_or(ElementType::U8);
-            if asked != 0 && ElementType::from_onnx_code(asked).is_none() {
-                return Err(node.unsupported(format!("output of ONNX type {asked}")));
-            }
-            Op::QuantizeLinear {
-                axis: node.attributes.int("axis", 1)?,
-                block_size: node.attributes.size("block_size", 0)?,
-                to,
-            }
-        }
-        "DequantizeLinear" => {
-            let asked = node.attributes.int("output_dtype", 0)? as i32;
-            let scale = im.info(node.input(1)).and_then(|i| i.dtype);
-            if asked != 0 && ElementType::from_onnx_code(asked) != scale {
-                return Err(node.unsupported("an output type other than the scale's"));
-            }
-            Op::DequantizeLinear {
-                axis: node.attributes.int("axis", 1)?,
-                block_size: node.attributes.size("block_size", 0)?,
-            }
-        }
-        "DynamicQuantizeLinear" => Op::DynamicQuantizeLinear,
         _ => return Ok(None),
     }))
+}
+
+fn batch_norm(node: &Pending<'_>, wanted: &[&str]) -> Result<Op> {
+    node.attributes.int("is_test", 1)?;
+    let training = node.attributes.flag("training_mode", false)?;
+    let extra = wanted.iter().skip(1).any(|o| !o.is_empty());
+    if training || extra {
+        return Err(node.unsupported("training mode"));
+    }
+    if !node.attributes.flag("spatial", true)? {
+        return Err(node.unsupported("statistics per element (spatial = 0)"));
+    }
+    Ok(Op::BatchNormalization { epsilon: node.attributes.float("epsilon", 1e-5)? })
+}
+
+/// Before opset 11, the bounds were attributes.
+fn clip(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
+    if node.opset < 11 {
+        let dtype = im.info(node.input(0)).and_then(|i| i.dtype).unwrap_or(ElementType::F32);
+        for (index, name) in [(1, "min"), (2, "max")] {
+            if node.attributes.has(name) {
+                let bound = Tensor::scalar(node.attributes.float(name, 0.0)?).cast(dtype);
+                let id = im.add_constant(&format!("{}_{name}", node.name), bound)?;
+                node.set_input(index, Some(id));
+            }
+        }
+    }
+    Ok(Op::Clip)
+}
+
+fn quantize(im: &Importer<'_>, node: &Pending<'_>) -> Result<Op> {
+    let asked = node.attributes.int("output_dtype", 0)?;
+    node.attributes.int("precision", 0)?;
+    let zero = im.info(node.input(2)).and_then(|i| i.dtype);
+    // ONNX's default is uint8.
+    let to = zero.or(onnx_type(asked)).unwrap_or(ElementType::U8);
+    if asked != 0 && onnx_type(asked).is_none() {
+        return Err(node.unsupported(format!("output of ONNX type {asked}")));
+    }
+    Ok(Op::QuantizeLinear {
+        axis: node.attributes.int("axis", 1)?,
+        block_size: node.attributes.size("block_size", 0)?,
+        to,
+    })
+}
+
+fn dequantize(im: &Importer<'_>, node: &Pending<'_>) -> Result<Op> {
+    let asked = node.attributes.int("output_dtype", 0)?;
+    let scale = im.info(node.input(1)).and_then(|i| i.dtype);
+    if asked != 0 && onnx_type(asked) != scale {
+        return Err(node.unsupported("an output type other than the scale's"));
+    }
+    Ok(Op::DequantizeLinear {
+        axis: node.attributes.int("axis", 1)?,
+        block_size: node.attributes.size("block_size", 0)?,
+    })
 }
 
 /// Returns the number of spatial axes, from the first source that determines it.
@@ -267,72 +283,4 @@ fn softmax(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
     let soft = im.emit(&format!("{}_soft", node.name), make(-1), &[Some(flat)])?;
     node.inputs = vec![Some(soft), Some(shape)];
     Ok(Op::Reshape { allow_zero: false })
-}
-
-fn resize(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<ResizeAttrs> {
-    let mode = match node.attributes.text("mode", "nearest")?.as_str() {
-        "nearest" => ResizeMode::Nearest,
-        "linear" | "bilinear" | "trilinear" => ResizeMode::Linear,
-        "cubic" => ResizeMode::Cubic,
-        other => return Err(node.unsupported(format!("mode \"{other}\""))),
-    };
-    if node.op_type == "Upsample" || node.opset < 11 {
-        // The first versions: scales only, positions divided by the scale and rounded down.
-        if node.op_type == "Upsample" && node.opset < 9 {
-            let scales = match node.attributes.get("scales") {
-                Some(crate::proto::AttributeValue::Floats(v)) => v.clone(),
-                _ => return Err(node.unsupported("no list of scales")),
-            };
-            let id = im.add_constant(&format!("{}_scales", node.name), Tensor::vector(scales))?;
-            node.inputs.truncate(1);
-            node.set_input(2, Some(id));
-        } else {
-            let scales = node.input(1);
-            node.inputs.truncate(1);
-            node.set_input(2, scales);
-        }
-        return Ok(ResizeAttrs { mode, ..ResizeAttrs::nearest() });
-    }
-    let coordinates = match node.attributes.text("coordinate_transformation_mode", "half_pixel")?.as_str() {
-        "half_pixel" => CoordinateMode::HalfPixel,
-        "half_pixel_symmetric" => CoordinateMode::HalfPixelSymmetric,
-        "pytorch_half_pixel" => CoordinateMode::PytorchHalfPixel,
-        "align_corners" => CoordinateMode::AlignCorners,
-        "asymmetric" => CoordinateMode::Asymmetric,
-        "tf_half_pixel_for_nn" => CoordinateMode::TfHalfPixelForNn,
-        "tf_crop_and_resize" => CoordinateMode::TfCropAndResize,
-        other => return Err(node.unsupported(format!("coordinate transformation \"{other}\""))),
-    };
-    let nearest = match node.attributes.text("nearest_mode", "round_prefer_floor")?.as_str() {
-        "round_prefer_floor" => NearestMode::RoundPreferFloor,
-        "round_prefer_ceil" => NearestMode::RoundPreferCeil,
-        "floor" => NearestMode::Floor,
-        "ceil" => NearestMode::Ceil,
-        other => return Err(node.unsupported(format!("nearest mode \"{other}\""))),
-    };
-    let policy = match node.attributes.text("keep_aspect_ratio_policy", "stretch")?.as_str() {
-        "stretch" => AspectPolicy::Stretch,
-        "not_larger" => AspectPolicy::NotLarger,
-        "not_smaller" => AspectPolicy::NotSmaller,
-        other => return Err(node.unsupported(format!("aspect policy \"{other}\""))),
-    };
-    if coordinates != CoordinateMode::TfCropAndResize && node.inputs.len() > 1 {
-        node.set_input(1, None);
-    }
-    // Older exporters omit the scales by passing an empty list.
-    let empty = |id| im.info(id).and_then(|i| i.fixed_shape()).is_some_and(|s| s.contains(&0));
-    if node.input(2).is_some() && empty(node.input(2)) {
-        node.set_input(2, None);
-    }
-    Ok(ResizeAttrs {
-        mode,
-        coordinates,
-        nearest,
-        cubic_coeff_a: node.attributes.float("cubic_coeff_a", -0.75)?,
-        exclude_outside: node.attributes.flag("exclude_outside", false)?,
-        extrapolation_value: node.attributes.float("extrapolation_value", 0.0)?,
-        antialias: node.attributes.flag("antialias", false)?,
-        axes: node.attributes.ints("axes")?,
-        policy,
-    })
 }

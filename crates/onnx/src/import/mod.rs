@@ -24,6 +24,9 @@ use attributes::Attributes;
 /// Newest default-domain opset that this importer was checked against.
 pub const NEWEST_OPSET: i64 = 25;
 
+/// First version of the file format in which a file must state its opsets.
+const FIRST_IR_WITH_OPSETS: i64 = 3;
+
 /// Reads an ONNX file. External data is read from the same folder.
 ///
 /// # Errors
@@ -53,7 +56,16 @@ pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> 
     }
     let proto = model.graph.ok_or_else(|| GraphError::malformed("the file contains no graph"))?;
     check_limit("nodes", "the graph", proto.nodes.len() as u128, limits.nodes as u128)?;
-    let opset = model.opsets.iter().find(|(d, _)| is_default(d)).map_or(1, |(_, v)| *v);
+    let opset = match model.opsets.iter().find(|(d, _)| is_default(d)) {
+        Some((_, version)) => *version,
+        // Files of the format's versions 1 and 2 have no opsets and mean the first one.
+        None if model.ir_version < FIRST_IR_WITH_OPSETS => 1,
+        None => {
+            return Err(GraphError::malformed(
+                "the file does not state the opset of its operators: expected an opset import of the default domain",
+            ));
+        }
+    };
     if !(1..=NEWEST_OPSET).contains(&opset) {
         return Err(GraphError::unsupported(format!("opset {opset}; opsets 1 to {NEWEST_OPSET} are supported")));
     }
@@ -300,10 +312,7 @@ impl Importer<'_> {
         // Outputs are defined after the nodes that the conversion emits, so that those cannot read them.
         let wanted: Vec<&str> = proto.outputs.clone();
         pending.outputs = vec![None; wanted.len()];
-        let op = match layers::convert(self, &mut pending, &wanted)? {
-            Some(op) => op,
-            None => operators::convert(self, &mut pending, &wanted)?,
-        };
+        let op = convert(self, &mut pending, &wanted)?;
         pending.attributes.refuse_unread(&pending)?;
         for (slot, wanted) in pending.outputs.iter_mut().zip(&wanted) {
             if !wanted.is_empty() {
@@ -317,6 +326,18 @@ impl Importer<'_> {
         }
         self.finish(Node { name: pending.name, op, inputs: pending.inputs, outputs: pending.outputs })
     }
+}
+
+/// Returns the operator of `node`; the conversion may emit further nodes. `wanted` are the names of the outputs, empty
+/// where one is not used.
+fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>, wanted: &[&str]) -> Result<Op> {
+    if let Some(op) = crate::ops::convert(im, node)? {
+        return Ok(op);
+    }
+    if let Some(op) = layers::convert(im, node, wanted)? {
+        return Ok(op);
+    }
+    operators::convert(im, node, wanted)
 }
 
 fn element_type(info: &ValueInfo<'_>) -> Result<Option<ElementType>> {

@@ -14,6 +14,8 @@ const MAX_AXES: usize = 1024;
 /// `ModelProto`
 #[derive(Debug, Default)]
 pub(crate) struct ModelProto<'a> {
+    /// Version of the file format, 0 if absent.
+    pub ir_version: i64,
     pub opsets: Vec<(&'a str, i64)>,
     pub metadata: Vec<(&'a str, &'a str)>,
     pub graph: Option<GraphProto<'a>>,
@@ -111,6 +113,7 @@ impl<'a> ModelProto<'a> {
         let mut model = Self::default();
         while let Some((field, raw)) = reader.next()? {
             match field {
+                1 => model.ir_version = reader.int(field, raw)?,
                 7 => model.graph = Some(GraphProto::decode(reader.bytes(field, raw)?, limits)?),
                 8 => {
                     let mut inner = Reader::new(reader.bytes(field, raw)?, "OperatorSetIdProto");

@@ -88,27 +88,37 @@ fn raw_data(dtype: ElementType, bytes: &[u8]) -> TensorData {
     }
 }
 
-/// Returns the values of a typed field; `ints` holds both 32- and 64-bit fields.
-fn typed_data(dtype: ElementType, proto: TensorProto<'_>) -> TensorData {
+/// Returns the values of a typed field; `ints` holds both 32- and 64-bit fields. `None` if a value is out of the range
+/// of the type.
+fn typed_data(dtype: ElementType, proto: TensorProto<'_>) -> Option<TensorData> {
     let TensorProto { floats, ints, doubles, uints, .. } = proto;
     fn map<T: Scalar>(v: &[i64], f: impl Fn(i64) -> T) -> TensorData {
         T::wrap(v.iter().map(|&x| f(x)).collect())
     }
-    match dtype {
+    /// Protobuf reads a 32-bit field from the low 32 bits.
+    fn narrow<T: Scalar + TryFrom<i32>>(v: &[i64]) -> Option<TensorData> {
+        Some(T::wrap(v.iter().map(|&x| T::try_from(x as i32).ok()).collect::<Option<Vec<T>>>()?))
+    }
+    fn bits(v: &[i64]) -> Option<Vec<u16>> {
+        v.iter().map(|&x| u16::try_from(x as i32).ok()).collect()
+    }
+    Some(match dtype {
         ElementType::F32 => TensorData::F32(floats),
         ElementType::F64 => TensorData::F64(doubles),
-        ElementType::F16 => map(&ints, |x| f16::from_bits(x as u16)),
-        ElementType::BF16 => map(&ints, |x| bf16::from_bits(x as u16)),
-        ElementType::I8 => map(&ints, |x| x as i8),
-        ElementType::U8 => map(&ints, |x| x as u8),
-        ElementType::I16 => map(&ints, |x| x as i16),
-        ElementType::U16 => map(&ints, |x| x as u16),
+        ElementType::F16 => TensorData::F16(bits(&ints)?.into_iter().map(f16::from_bits).collect()),
+        ElementType::BF16 => TensorData::BF16(bits(&ints)?.into_iter().map(bf16::from_bits).collect()),
+        ElementType::I8 => narrow::<i8>(&ints)?,
+        ElementType::U8 => narrow::<u8>(&ints)?,
+        ElementType::I16 => narrow::<i16>(&ints)?,
+        ElementType::U16 => narrow::<u16>(&ints)?,
         ElementType::I32 => map(&ints, |x| x as i32),
-        ElementType::U32 => map(&uints, |x| x as u32),
+        ElementType::U32 => {
+            TensorData::U32(uints.into_iter().map(|x| u32::try_from(x).ok()).collect::<Option<Vec<u32>>>()?)
+        }
         ElementType::I64 => TensorData::I64(ints),
         ElementType::U64 => map(&uints, |x| x as u64),
         ElementType::Bool => map(&ints, |x| x != 0),
-    }
+    })
 }
 
 /// Reads a stored tensor; nothing is allocated before its declared size has been compared with the available data.
@@ -144,7 +154,12 @@ pub(crate) fn tensor_from_proto(
         }
         raw_data(dtype, raw)
     } else {
-        typed_data(dtype, proto)
+        typed_data(dtype, proto).ok_or_else(|| {
+            GraphError::malformed(format!(
+                "tensor \"{name}\" has a value out of the range of its type {}",
+                dtype.name()
+            ))
+        })?
     };
     if data.len() != elements {
         return Err(wrong(data.len(), "elements"));

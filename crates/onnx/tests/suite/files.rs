@@ -83,6 +83,43 @@ fn unsupported_features_are_named() {
 }
 
 #[test]
+fn values_that_do_not_fit_their_type_are_refused() {
+    let (x, y) = (value(11, "x"), value(12, "y"));
+    // 300 as an int8, in a field of 32-bit integers.
+    let stored = |byte: u64| {
+        let t = [int(1, 1), int(2, 3), field(8, b"w"), int(5, byte)].concat();
+        model(&[field(5, &t), y.clone(), node("Identity", &["w"], &["y"], &[])])
+    };
+    refused(&stored(300), GraphErrorKind::Malformed, "tensor \"w\" has a value out of the range of its type int8");
+    let minus_five =
+        cytoscope_onnx::from_bytes(&stored((-5i64).cast_unsigned()), None, &GraphLimits::default()).unwrap();
+    assert_eq!(cytoscope_reference::run(&minus_five, &[]).unwrap(), [Tensor::vector(vec![-5i8])]);
+    // A cast to a type whose number would be that of float in 32 bits.
+    let to = field(5, &[field(1, b"to"), int(3, (1 << 32) + 1), int(20, 2)].concat());
+    let cast = model(&[x, y, node("Cast", &["x"], &["y"], &to)]);
+    refused(&cast, GraphErrorKind::Unsupported, "a cast to ONNX type 4294967297");
+}
+
+#[test]
+fn a_file_of_a_current_version_must_state_its_opset() {
+    let graph = [value(11, "x"), value(12, "y"), node("Relu", &["x"], &["y"], &[])].concat();
+    let file = |version: u64| [int(1, version), field(7, &graph)].concat();
+    refused(&file(10), GraphErrorKind::Malformed, "does not state the opset");
+    let first = cytoscope_onnx::from_bytes(&file(2), None, &GraphLimits::default()).unwrap();
+    assert_eq!(first.opset, 1);
+}
+
+#[test]
+fn a_graph_with_an_input_of_unknown_type_is_not_written() {
+    let mut graph = cytoscope_graph::Graph::new("g");
+    let x = graph.add_value("x", None, None);
+    graph.inputs.push(x);
+    graph.outputs.push(x);
+    let error = cytoscope_onnx::to_bytes(&graph).unwrap_err();
+    assert!(error.to_string().contains("type of \"x\""), "{error}");
+}
+
+#[test]
 fn declared_sizes_are_checked_before_memory_is_taken() {
     let y = value(12, "y");
     let tensor = |dims: &[u64], raw: &[u8]| {

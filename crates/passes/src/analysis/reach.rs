@@ -12,8 +12,8 @@ use crate::all_infos;
 use cytoscope_graph::infer::rules::{pad_plan, permutation, reduced_axes, slice_plan};
 use cytoscope_graph::infer::{Info, resolve_axis};
 use cytoscope_graph::{
-    Budget, ConvAttrs, CoordinateMode, Graph, GraphError, GraphLimits, Interrupt, NearestMode, Node, Op, PadMode,
-    Padding, PoolAttrs, ResizeAttrs, ResizeMode, Result, ValueId,
+    AxisEffect, AxisLengths, Budget, ConvAttrs, ConvTransposeAttrs, Graph, GraphError, GraphLimits, Interrupt, Node,
+    Op, PadMode, Padding, PoolAttrs, Result, ValueId,
 };
 
 /// Receptive field of an output voxel along one axis, in input voxels.
@@ -90,6 +90,11 @@ impl Track {
 
     fn unbounded(self) -> Self {
         Self { lo: f64::NEG_INFINITY, hi: f64::INFINITY, ..self }
+    }
+
+    /// The same positions along another axis.
+    fn moved_to(self, axis: usize) -> Seen {
+        Seen::Along(Self { axis, ..self })
     }
 
     /// Composes with an operator: position `o` now reads what positions `o·num/den + lo ..= o·num/den + hi` read.
@@ -241,39 +246,15 @@ impl Walk<'_> {
         let any = self.merged(node, axis, 0..node.inputs.len());
         let shape = self.shape(node.input(0));
         let Seen::Along(t) = x else {
-            return Ok(match &node.op {
-                Op::Shape { .. } | Op::Size | Op::ConstantOfShape { .. } => Seen::Nothing,
-                // The first input does not have the axis; another input may, if the operator aligns them.
-                Op::Binary(_) | Op::Where | Op::PRelu | Op::Concat { .. } | Op::FusedConv { .. } => any,
-                Op::MatMul | Op::MatMulInteger | Op::QLinearMatMul if x == Seen::Nothing => {
-                    self.matmul_right(node, axis)
-                }
-                _ if any == Seen::Nothing => Seen::Nothing,
-                _ => Seen::Everything,
-            });
+            return Ok(self.by_other_inputs(node, axis, x, any));
         };
         let everything = Seen::Everything;
         let along = |t: Track| Seen::Along(t);
-        let moved = |t: Track, axis: usize| Seen::Along(Track { axis, ..t });
         Ok(match &node.op {
             Op::Conv(a) | Op::ConvInteger(a) | Op::QLinearConv(a) => self.windowed(t, a, &shape),
             Op::FusedConv { conv, .. } => union(self.windowed(t, conv, &shape), self.merged(node, axis, [3])),
             Op::MaxPool(a) | Op::AveragePool(a) => self.windowed(t, &pool_as_conv(a), &shape),
-            Op::ConvTranspose(a) => {
-                let Some(s) = t.axis.checked_sub(2) else { return Ok(if t.axis == 0 { x } else { everything }) };
-                let geometry = a.geometry(shape.get(2..).unwrap_or_default())?;
-                let get = |v: &[usize]| v.get(s).copied().unwrap_or(1).max(1);
-                let stride = get(&a.strides);
-                let before = geometry.before.get(s).copied().unwrap_or(0) as f64;
-                let reach = ((get(&a.kernel) - 1) * get(&a.dilations)) as f64;
-                if a.output_shape.is_some()
-                    && !matches!(a.padding, Padding::Explicit { .. })
-                    && get(&a.kernel) != stride
-                {
-                    return Ok(everything);
-                }
-                along(t.through((1, stride), (before - reach) / stride as f64, before / stride as f64))
-            }
+            Op::ConvTranspose(a) => transposed(t, a, &shape)?,
             Op::GlobalAveragePool | Op::GlobalMaxPool => self.statistic(),
             Op::InstanceNormalization { .. } if t.axis < 2 => x,
             Op::InstanceNormalization { .. } => self.normalised(t),
@@ -289,25 +270,14 @@ impl Walk<'_> {
             Op::Softmax { .. } | Op::LogSoftmax { .. } | Op::LpNormalization { .. } => self.normalised(t),
             Op::DynamicQuantizeLinear => self.normalised(t),
             Op::Reduce { keep_dims, noop_with_empty_axes, .. } => {
-                let axes = self.ints(node.input(1));
-                if node.input(1).is_some() && axes.is_none() {
-                    return Ok(self.statistic());
-                }
-                let gone = reduced_axes(shape.len(), axes.as_deref(), *noop_with_empty_axes)?;
-                if gone.contains(&t.axis) {
-                    self.statistic()
-                } else if *keep_dims {
-                    x
-                } else {
-                    moved(t, t.axis - gone.iter().filter(|g| **g < t.axis).count())
-                }
+                self.reduced(node, t, shape.len(), *keep_dims, *noop_with_empty_axes)?
             }
             Op::ArgReduce { axis: a, keep_dims, .. } => {
                 let gone = resolve_axis(*a, shape.len())?;
                 if gone == t.axis {
                     self.statistic()
                 } else {
-                    moved(t, t.axis - usize::from(!*keep_dims && gone < t.axis))
+                    t.moved_to(t.axis - usize::from(!*keep_dims && gone < t.axis))
                 }
             }
             Op::BatchNormalization { .. }
@@ -321,13 +291,6 @@ impl Walk<'_> {
             Op::Binary(_) | Op::Where | Op::PRelu => any,
             Op::Expand => self.merged(node, axis, [0]),
             Op::Shape { .. } | Op::Size => Seen::Nothing,
-            Op::Concat { axis: a } => {
-                if resolve_axis(*a, shape.len())? == t.axis {
-                    everything
-                } else {
-                    any
-                }
-            }
             Op::Split { axis: a } => {
                 if resolve_axis(*a, shape.len())? == t.axis {
                     everything
@@ -337,58 +300,100 @@ impl Walk<'_> {
             }
             Op::Transpose { perm } => {
                 let perm = permutation(perm, shape.len())?;
-                perm.iter().position(|&p| p == t.axis).map_or(everything, |a| moved(t, a))
+                perm.iter().position(|&p| p == t.axis).map_or(everything, |a| t.moved_to(a))
             }
-            Op::Reshape { .. } | Op::Flatten { .. } | Op::Squeeze | Op::Unsqueeze => {
-                let target = self.shape(node.output(0));
-                let before: usize = shape.iter().take(t.axis).product();
-                let length = shape.get(t.axis).copied();
-                let same = |a: &usize| {
-                    target.get(*a).copied() == length && target.iter().take(*a).product::<usize>() == before
-                };
-                (0..target.len()).find(same).map_or(everything, |a| moved(t, a))
-            }
+            Op::Reshape { .. } | Op::Flatten { .. } | Op::Squeeze | Op::Unsqueeze => self.reshaped(node, t, &shape),
             Op::Slice => self.slice(node, t, &shape)?,
-            Op::Pad { mode } => match self.ints(node.input(1)) {
-                Some(pads) => {
-                    let plan = pad_plan(shape.len(), &pads, self.ints(node.input(3)).as_deref())?;
-                    let (before, after) = plan.get(t.axis).copied().unwrap_or((0, 0));
-                    match mode {
-                        PadMode::Wrap if before != 0 || after != 0 => everything,
-                        _ => along(t.through((1, 1), -(before as f64), -(before as f64))),
-                    }
-                }
-                None => everything,
-            },
+            Op::Pad { mode } => self.padded(node, *mode, t, shape.len())?,
             Op::Tile => {
                 let kept = self.shape(node.output(0)).get(t.axis) == shape.get(t.axis);
                 if kept { x } else { everything }
             }
-            Op::Gather { axis: a } => {
-                let a = resolve_axis(*a, shape.len())?;
-                let depth = self.shape(node.input(1)).len();
-                match t.axis {
-                    at if at == a => everything,
-                    at if at > a => moved(t, at + depth - 1),
-                    _ => x,
-                }
-            }
+            Op::Gather { axis: a } => self.gathered(node, resolve_axis(*a, shape.len())?, t),
             Op::DepthToSpace { block, .. } if t.axis >= 2 => {
                 along(t.through((1, *block), -((*block - 1) as f64) / *block as f64, 0.0))
             }
             Op::SpaceToDepth { block } if t.axis >= 2 => along(t.through((*block, 1), 0.0, (*block - 1) as f64)),
-            Op::Resize(a) => self.resize(node, a, t, &shape)?,
-            Op::MatMul | Op::MatMulInteger | Op::QLinearMatMul => {
-                let rank = self.shape(node.output(0)).len();
-                if t.axis + 1 >= shape.len() {
-                    everything
-                } else {
-                    let left = moved(t, t.axis + rank.saturating_sub(shape.len()));
-                    union(left, self.matmul_right(node, axis))
-                }
-            }
-            _ => everything,
+            Op::MatMul | Op::MatMulInteger | Op::QLinearMatMul => self.matmul(node, axis, t, shape.len()),
+            _ => self.by_effect(node, t, any, &shape)?,
         })
+    }
+
+    /// The result if the first input does not have the axis, or all of it is seen.
+    fn by_other_inputs(&self, node: &Node, axis: usize, x: Seen, any: Seen) -> Seen {
+        match &node.op {
+            Op::Shape { .. } | Op::Size | Op::ConstantOfShape { .. } => Seen::Nothing,
+            // The first input does not have the axis; another input may, if the operator aligns them.
+            Op::Binary(_) | Op::Where | Op::PRelu | Op::FusedConv { .. } => any,
+            op if op.joined_axis().is_some() => any,
+            Op::MatMul | Op::MatMulInteger | Op::QLinearMatMul if x == Seen::Nothing => self.matmul_right(node, axis),
+            _ if any == Seen::Nothing => Seen::Nothing,
+            _ => Seen::Everything,
+        }
+    }
+
+    /// The result of an operator that tells its effect along an axis; everything for other operators.
+    fn by_effect(&self, node: &Node, t: Track, any: Seen, shape: &[usize]) -> Result<Seen> {
+        let (input, output) = (shape.get(t.axis).copied(), self.shape(node.output(0)).get(t.axis).copied());
+        let lengths = AxisLengths { axis: t.axis, rank: shape.len(), input, output };
+        Ok(match node.op.axis_effect(&lengths)? {
+            Some(AxisEffect::Same) => Seen::Along(t),
+            Some(AxisEffect::SameOfAll) => any,
+            Some(AxisEffect::Window { step, first, last }) => Seen::Along(t.through(step, first, last)),
+            Some(AxisEffect::All) | None => Seen::Everything,
+        })
+    }
+
+    fn reduced(&mut self, node: &Node, t: Track, rank: usize, keep: bool, noop: bool) -> Result<Seen> {
+        let axes = self.ints(node.input(1));
+        if node.input(1).is_some() && axes.is_none() {
+            return Ok(self.statistic());
+        }
+        let gone = reduced_axes(rank, axes.as_deref(), noop)?;
+        Ok(if gone.contains(&t.axis) {
+            self.statistic()
+        } else if keep {
+            Seen::Along(t)
+        } else {
+            t.moved_to(t.axis - gone.iter().filter(|g| **g < t.axis).count())
+        })
+    }
+
+    /// An axis survives a reshape if its length and the number of elements before it stay.
+    fn reshaped(&self, node: &Node, t: Track, shape: &[usize]) -> Seen {
+        let target = self.shape(node.output(0));
+        let before: usize = shape.iter().take(t.axis).product();
+        let length = shape.get(t.axis).copied();
+        let same = |a: &usize| target.get(*a).copied() == length && target.iter().take(*a).product::<usize>() == before;
+        (0..target.len()).find(same).map_or(Seen::Everything, |a| t.moved_to(a))
+    }
+
+    fn padded(&self, node: &Node, mode: PadMode, t: Track, rank: usize) -> Result<Seen> {
+        let Some(pads) = self.ints(node.input(1)) else { return Ok(Seen::Everything) };
+        let plan = pad_plan(rank, &pads, self.ints(node.input(3)).as_deref())?;
+        let (before, after) = plan.get(t.axis).copied().unwrap_or((0, 0));
+        Ok(match mode {
+            PadMode::Wrap if before != 0 || after != 0 => Seen::Everything,
+            _ => Seen::Along(t.through((1, 1), -(before as f64), -(before as f64))),
+        })
+    }
+
+    /// The indexed axis is replaced by the axes of the indices.
+    fn gathered(&self, node: &Node, indexed: usize, t: Track) -> Seen {
+        let depth = self.shape(node.input(1)).len();
+        match t.axis {
+            at if at == indexed => Seen::Everything,
+            at if at > indexed => t.moved_to(at + depth - 1),
+            _ => Seen::Along(t),
+        }
+    }
+
+    fn matmul(&self, node: &Node, axis: usize, t: Track, rank: usize) -> Seen {
+        if t.axis + 1 >= rank {
+            return Seen::Everything;
+        }
+        let left = t.moved_to(t.axis + self.shape(node.output(0)).len().saturating_sub(rank));
+        union(left, self.matmul_right(node, axis))
     }
 
     fn statistic(&mut self) -> Seen {
@@ -438,42 +443,21 @@ impl Walk<'_> {
             Some(_) => Seen::Everything,
         })
     }
+}
 
-    fn resize(&self, node: &Node, a: &ResizeAttrs, t: Track, shape: &[usize]) -> Result<Seen> {
-        let (Some(&n), Some(&m)) = (shape.get(t.axis), self.shape(node.output(0)).get(t.axis)) else {
-            return Ok(Seen::Everything);
-        };
-        if n == m && a.coordinates != CoordinateMode::TfCropAndResize {
-            return Ok(Seen::Along(t));
-        }
-        let size_dependent = matches!(a.coordinates, CoordinateMode::AlignCorners | CoordinateMode::TfCropAndResize);
-        if size_dependent || n == 0 || m == 0 {
-            return Ok(Seen::Everything);
-        }
-        let g = gcd(n, m).max(1);
-        let (num, den) = (n / g, m / g);
-        let ratio = num as f64 / den as f64;
-        let exact = a.mode == ResizeMode::Nearest
-            && num == 1
-            && a.coordinates == CoordinateMode::Asymmetric
-            && a.nearest == NearestMode::Floor;
-        if exact {
-            return Ok(Seen::Along(t.through((1, den), -((den - 1) as f64) / den as f64, 0.0)));
-        }
-        // Output o lies at o·ratio + shift; the kernel extends this far around it.
-        let shift = match a.coordinates {
-            CoordinateMode::Asymmetric => 0.0,
-            CoordinateMode::TfHalfPixelForNn => 0.5 * ratio,
-            _ => 0.5 * ratio - 0.5,
-        };
-        let widened = if a.antialias { ratio.max(1.0) } else { 1.0 };
-        let reach = match a.mode {
-            ResizeMode::Nearest => 1.0,
-            ResizeMode::Linear => widened,
-            ResizeMode::Cubic => 2.0 * widened,
-        };
-        Ok(Seen::Along(t.through((num, den), shift - reach, shift + reach)))
+fn transposed(t: Track, a: &ConvTransposeAttrs, shape: &[usize]) -> Result<Seen> {
+    let Some(s) = t.axis.checked_sub(2) else {
+        return Ok(if t.axis == 0 { Seen::Along(t) } else { Seen::Everything });
+    };
+    let geometry = a.geometry(shape.get(2..).unwrap_or_default())?;
+    let get = |v: &[usize]| v.get(s).copied().unwrap_or(1).max(1);
+    let stride = get(&a.strides);
+    let before = geometry.before.get(s).copied().unwrap_or(0) as f64;
+    let reach = ((get(&a.kernel) - 1) * get(&a.dilations)) as f64;
+    if a.output_shape.is_some() && !matches!(a.padding, Padding::Explicit { .. }) && get(&a.kernel) != stride {
+        return Ok(Seen::Everything);
     }
+    Ok(Seen::Along(t.through((1, stride), (before - reach) / stride as f64, before / stride as f64)))
 }
 
 fn union(a: Seen, b: Seen) -> Seen {

@@ -9,9 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::layers::quantizable_layers;
-use cytoscope_graph::{
-    Activation, BinaryOp, CoordinateMode, Dim, Graph, GraphError, Node, Op, Result, Tensor, ValueId,
-};
+use cytoscope_graph::{Activation, BinaryOp, Dim, Graph, GraphError, Node, Op, Result, Tensor, ValueId};
 
 /// Values whose channel c can be multiplied by a common factor without changing what the graph computes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,9 +82,7 @@ fn scale_preserving_inputs(search: &Search<'_>, node: &Node) -> Option<Vec<Value
         | Op::GlobalMaxPool
         | Op::AveragePool(_) => Some(vec![x]),
         Op::MaxPool(_) if node.output(1).is_none() => Some(vec![x]),
-        Op::Resize(a) if a.coordinates != CoordinateMode::TfCropAndResize => {
-            (search.channels(x) == search.channels(node.output(0)?)).then(|| vec![x])
-        }
+        op if op.resamples_linearly() => (search.channels(x) == search.channels(node.output(0)?)).then(|| vec![x]),
         Op::Binary(BinaryOp::Add | BinaryOp::Sub) => {
             let other = node.input(1)?;
             same_shape(x, other).then(|| vec![x, other])
@@ -149,7 +145,7 @@ pub fn domains(graph: &Graph) -> Vec<Domain> {
 
 /// Returns the inputs of a concatenation along the channels, each with its first channel.
 fn concatenated_channels(search: &Search<'_>, node: &Node) -> Option<Vec<(ValueId, usize)>> {
-    super::groups::moved_inputs(search.graph, node).filter(|_| matches!(node.op, Op::Concat { .. }))?;
+    super::groups::moved_inputs(search.graph, node).filter(|_| node.op.joined_axis().is_some())?;
     let mut at = 0;
     let mut parts = Vec::new();
     for id in node.inputs.iter().flatten() {

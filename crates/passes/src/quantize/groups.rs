@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::layers::Layer;
-use cytoscope_graph::{Graph, Node, Op, ResizeMode, ValueId};
+use cytoscope_graph::{Graph, Node, Op, ValueId};
 
 /// Tensors that are quantized with a common scale and zero point.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,18 +25,11 @@ impl Group {
 /// node.
 pub(super) fn moved_inputs(graph: &Graph, node: &Node) -> Option<Vec<ValueId>> {
     let inputs = match &node.op {
-        Op::Concat { axis } => {
-            let rank = node.output(0).and_then(|id| graph.value(id).shape.as_ref()).map(Vec::len)?;
-            if cytoscope_graph::infer::resolve_axis(*axis, rank).ok()? != 1 {
-                return None;
-            }
-            node.inputs.iter().copied().collect::<Option<Vec<_>>>()?
-        }
         Op::MaxPool(_) if node.output(1).is_none() => vec![node.input(0)?],
-        Op::Resize(a) if a.mode == ResizeMode::Nearest && a.axes.is_none() && node.input(1).is_none() => {
-            vec![node.input(0)?]
+        _ => {
+            let rank = node.output(0).and_then(|id| graph.value(id).shape.as_ref()).map(Vec::len);
+            node.moved_inputs(rank)?
         }
-        _ => return None,
     };
     inputs.iter().all(|id| graph.constant(*id).is_none()).then_some(inputs)
 }

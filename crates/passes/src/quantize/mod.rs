@@ -2,8 +2,8 @@
 //!
 //! Weights of convolutions become int8, symmetric, with one scale per output channel; their inputs become uint8 with
 //! one scale and zero point per tensor. Everything else (normalizations, activations, residual sums, biases) stays in
-//! floats. A tensor is quantized once for all its readers. Operators that only move values (`Concat` of channels,
-//! `MaxPool`, nearest `Resize`) before a quantized convolution share the scale of their inputs ([`Group`]), so that an
+//! floats. A tensor is quantized once for all its readers. Operators that only move values (concatenation of channels,
+//! max pooling, nearest resizing) before a quantized convolution share the scale of their inputs ([`Group`]), so that an
 //! engine moves bytes there. The caller provides the calibrated ranges; [`equalize`] can balance the channels
 //! beforehand.
 

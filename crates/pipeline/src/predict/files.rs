@@ -71,23 +71,23 @@ const MAX_WATCHED_FILES: usize = 4096;
 /// The files that a prediction of one input reads and writes.
 pub(super) struct ResultFiles {
     pub paths: Paths,
-    /// The input and the other files of its image.
-    sources: Vec<PathBuf>,
-    /// The same files as they were before they were read.
+    /// The input as it was before it was read.
+    pub input: InputRecord,
+    /// The input and the other files of its image, as they were before they were read.
     read_from: Vec<InputRecord>,
     /// Fingerprint of everything that determines the result.
     pub fingerprint: String,
 }
 
-fn records(files: &[PathBuf]) -> Vec<InputRecord> {
-    files.iter().map(|file| InputRecord::of(file)).collect()
+fn record(file: &Path) -> Result<InputRecord, JobError> {
+    InputRecord::of(file).map_err(|error| JobError::unreadable(file, error))
 }
 
 impl ResultFiles {
     /// Names the results of an input, and records its files as they are now.
     ///
     /// # Errors
-    /// [`JobError::WrongUse`] if a path is not Unicode.
+    /// [`JobError::WrongUse`] if a path is not Unicode; [`JobError`] if one of the image's files cannot be read.
     pub(super) fn new(
         job: &PredictJob,
         model: &Model,
@@ -96,23 +96,21 @@ impl ResultFiles {
         image: &Image,
     ) -> Result<Self, JobError> {
         let paths = Paths::new(&job.out, stem, model.task);
-        let sources: Vec<PathBuf> =
-            std::iter::once(input.to_owned()).chain(image.files()).take(MAX_WATCHED_FILES).collect();
-        let read_from = records(&sources);
+        let sources = std::iter::once(input.to_owned()).chain(image.files()).take(MAX_WATCHED_FILES);
+        let read_from = sources.map(|file| record(&file)).collect::<Result<Vec<_>, _>>()?;
         let fingerprint = job.fingerprint(model, input, &read_from)?;
-        Ok(Self { paths, sources, read_from, fingerprint })
+        Ok(Self { paths, input: record(input)?, read_from, fingerprint })
     }
 
     /// As [`Paths::refuse_foreign`].
     pub(super) fn refuse_foreign(&self, wanted: &BTreeSet<Output>, overwrite: Overwrite) -> Result<(), JobError> {
-        let inputs: Vec<&Path> = self.sources.iter().map(PathBuf::as_path).collect();
+        let inputs: Vec<&Path> = self.read_from.iter().map(|file| file.path.as_path()).collect();
         self.paths.refuse_foreign(wanted, &inputs, overwrite)
     }
 
     /// Refuses a result whose input changed while it was read.
     pub(super) fn refuse_changed(&self) -> Result<(), JobError> {
-        let now = records(&self.sources);
-        let changed = self.read_from.iter().zip(&now).find_map(|(then, now)| Some((&then.path, then.change(now)?)));
+        let changed = self.read_from.iter().find_map(|then| Some((&then.path, then.change_on_disk(&then.path)?)));
         let Some((file, change)) = changed else { return Ok(()) };
         Err(JobError::Mismatch {
             path: file.clone(),
@@ -122,13 +120,9 @@ impl ResultFiles {
             next_step: "wait until the file is complete, then predict again".to_owned(),
         })
     }
-
-    /// Returns the record of the input as it was before it was read.
-    pub(super) fn input_record(&self, input: &Path) -> InputRecord {
-        self.read_from.first().cloned().unwrap_or_else(|| InputRecord::of(input))
-    }
 }
 
+/// The texts of these two functions are axes, so that parsing them does not fail.
 fn map_axes(times: usize) -> Axes {
     let text = if times > 1 { "TZCYX" } else { "ZCYX" };
     text.parse().unwrap_or_default()

@@ -72,6 +72,7 @@ impl<'a> Live<'a> {
         let steps = postprocessing.get(..fixed).unwrap_or_default();
         let chains = match resolve(steps, &mut NeverRead(volume.channels), Statistics::Current, &mut []) {
             Ok(Ok(chains)) => chains,
+            // An unsupported step is refused by the prediction itself.
             Ok(Err(_)) => vec![Vec::new(); volume.channels],
         };
         sink.begin(volume);

@@ -31,7 +31,7 @@ use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::OpenOptions;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_profile::StageTotal;
-use cytoscope_storage::{Overwrite, StorageError};
+use cytoscope_storage::{Overwrite, StorageError, target};
 use cytoscope_volume::Axes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -199,16 +199,16 @@ pub fn expand_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
             files.push(input.clone());
             continue;
         }
-        let entries = std::fs::read_dir(input).map_err(|error| JobError::Io { path: input.clone(), error })?;
-        let mut found: Vec<PathBuf> = entries
-            .flatten()
-            .map(|e| e.path())
-            .filter(|p| {
-                let name = p.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
-                let stack = STACK_ENDINGS.iter().any(|e| name.ends_with(&format!(".{e}")));
-                stack && !name.starts_with('.') && p.is_file()
-            })
-            .collect();
+        let is_stack = |p: &PathBuf| {
+            let name = p.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
+            let stack = STACK_ENDINGS.iter().any(|e| name.ends_with(&format!(".{e}")));
+            stack && !name.starts_with('.') && p.is_file()
+        };
+        let listed = std::fs::read_dir(input).and_then(|entries| {
+            entries.map(|entry| entry.map(|e| e.path())).collect::<std::io::Result<Vec<PathBuf>>>()
+        });
+        let mut found = listed.map_err(|error| JobError::Io { path: input.clone(), error })?;
+        found.retain(is_stack);
         if found.is_empty() {
             return Err(JobError::Mismatch {
                 path: input.clone(),
@@ -362,9 +362,10 @@ impl PredictJob {
 
     /// Refuses a job whose results would overwrite its inputs.
     fn refuse_inputs(&self, files: &[PathBuf], stems: &[String], task: ModelTask) -> Result<(), JobError> {
+        // A folder that does not exist holds no inputs.
         let Ok(out) = self.out.canonicalize() else { return Ok(()) };
-        let inputs: BTreeSet<PathBuf> = files.iter().filter_map(|f| f.canonicalize().ok()).collect();
-        // Compare canonical paths, because the file system may be case-insensitive.
+        // Canonical paths are compared, because the file system may be case-insensitive.
+        let inputs: BTreeSet<PathBuf> = files.iter().map(|f| target::resolved(f)).collect();
         let is_input = |path: &PathBuf| path.canonicalize().is_ok_and(|path| inputs.contains(&path));
         match stems.iter().flat_map(|stem| files::Paths::new(&out, stem, task).all()).find(is_input) {
             None => Ok(()),

@@ -122,7 +122,7 @@ fn publish(
     let parts = Parts {
         job,
         model: resolved.model,
-        input: files.input_record(resolved.input),
+        input: files.input.clone(),
         fingerprint: &files.fingerprint,
         precision: resolved.precision(),
         report: &report,

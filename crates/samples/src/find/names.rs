@@ -5,7 +5,7 @@ use crate::error::SamplesError;
 use crate::limits::MAX_TABLE_BYTES;
 use cytoscope_storage::npy;
 use cytoscope_storage::read::open_regular;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Extensions of supported image files, longest first.
@@ -104,9 +104,14 @@ impl Listing {
                         next_step,
                     ));
                 }
-                Err(_) => {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
                     let next_step = "restore the file it points to, or remove it";
                     found.problems.push(crate::Problem::warning(&path, "this link is broken", next_step));
+                }
+                Err(error) => {
+                    let next_step = "make it readable, or remove it";
+                    let problem = format!("this entry cannot be read: {error}");
+                    found.problems.push(crate::Problem::warning(&path, problem, next_step));
                 }
             }
         }

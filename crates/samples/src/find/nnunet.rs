@@ -21,6 +21,36 @@ fn json(path: &Path) -> Result<Value, SamplesError> {
         .map_err(|e| SamplesError::data(path, format!("it is not valid JSON: {e}"), "correct or remove the file"))
 }
 
+/// What `dataset.json` declares.
+struct Declaration {
+    /// Extension of the images, with its dot.
+    file_ending: Option<String>,
+    ignore_label: Option<i64>,
+    labels_are_classes: bool,
+}
+
+impl Declaration {
+    fn read(path: &Path) -> Result<Self, SamplesError> {
+        let about = json(path)?;
+        let wrong = |what: &str, value: &Value, expected: &str| {
+            SamplesError::data(path, format!("its {what} is {value}"), format!("write {expected}"))
+        };
+        let stated = |from: &Value, key: &str| from.get(key).filter(|v| !v.is_null()).cloned();
+        let file_ending = match stated(&about, "file_ending") {
+            None => None,
+            Some(Value::String(ending)) => Some(ending),
+            Some(other) => return Err(wrong("file_ending", &other, "the extension of the images, such as \".tif\"")),
+        };
+        let labels = stated(&about, "labels");
+        if let Some(other) = labels.as_ref().filter(|labels| !labels.is_object()) {
+            return Err(wrong("labels", other, "a mapping of names to numbers"));
+        }
+        let ignore = labels.as_ref().and_then(|labels| stated(labels, "ignore"));
+        let ignore_label = ignore.map(|v| v.as_i64().ok_or_else(|| wrong("label \"ignore\"", &v, "an integer")));
+        Ok(Self { file_ending, ignore_label: ignore_label.transpose()?, labels_are_classes: labels.is_some() })
+    }
+}
+
 /// Reads a dataset folder; the test set only if it has labels.
 pub(crate) fn read(
     folder: &Path,
@@ -29,20 +59,7 @@ pub(crate) fn read(
     found: &mut SearchResults,
 ) -> Result<(), SamplesError> {
     let listing = Listing::of(folder, found)?;
-    let mut extension = None;
-    match listing.file("dataset.json") {
-        Some(path) => {
-            let about = json(path)?;
-            extension = about.get("file_ending").and_then(Value::as_str).map(str::to_owned);
-            let labels = about.get("labels").and_then(Value::as_object);
-            found.ignore_label = labels.and_then(|l| l.get("ignore")).and_then(Value::as_i64);
-            found.labels_are_classes = labels.is_some();
-        }
-        None => {
-            let problem = "there is no dataset.json, which declares the labels";
-            found.problems.push(Problem::warning(folder, problem, "add it if there is an ignore label"));
-        }
-    }
+    let extension = declaration(folder, &listing, found)?;
     found.add_convention(Convention::NnUnet);
     let mut spacing_seen = false;
     for (images, labels, part) in [("imagesTr", "labelsTr", None), ("imagesTs", "labelsTs", Some(Part::Test))] {
@@ -61,47 +78,8 @@ pub(crate) fn read(
             let problem = format!("its files have the extension {extension}, which is not supported");
             return Err(SamplesError::data(folder, problem, next_step));
         }
-        let mut targets: BTreeMap<String, PathBuf> =
-            label_files.files.iter().filter(|f| is_image(f)).map(|f| (stem(f), f.clone())).collect();
-        let mut cases: BTreeMap<String, BTreeMap<usize, PathBuf>> = BTreeMap::new();
-        for file in image_files.files.iter().filter(|f| is_image(f)) {
-            let stem = stem(file);
-            let (case, channel) = case_and_channel(&stem).unwrap_or((&stem, 0));
-            cases.entry(case.to_owned()).or_default().insert(channel, file.clone());
-        }
-        for (case, channels) in cases {
-            let channel = options.image_channel.unwrap_or(0);
-            let Some(image) = channels.get(&channel) else {
-                let file = channels.values().next().cloned().unwrap_or_else(|| image_folder.join(&case));
-                let problem = format!("case {case} has no channel {channel} (no file {case}_{channel:04})");
-                let next_step = "set data.image_channel in the settings to a channel that every case has";
-                found.problems.push(Problem::warning(&file, problem, next_step));
-                continue;
-            };
-            let Some(target) = targets.remove(&case) else {
-                let next_step = format!("add the labels of {case} to {}", label_folder.display());
-                found.problems.push(Problem::warning(image, "this image has no labels", next_step));
-                continue;
-            };
-            if channels.len() > 1 && options.image_channel.is_none() {
-                let problem = format!("case {case} has {} channels; the first one is used", channels.len());
-                let next_step = "set data.image_channel in the settings to the channel of the images";
-                found.problems.push(Problem::warning(image, problem, next_step));
-            }
-            let mut pair = Pair { part, ..Pair::new(case.clone(), image, target) };
-            // The channel is the number in the file name; the file itself has a single channel.
-            pair.image.channel = options.image_channel.map(|_| 0);
-            let beside = [format!("{case}.json"), file_name(image).replace(&extension_of(image), ".json")];
-            if let Some(path) = beside.iter().find_map(|n| image_files.file(n)) {
-                pair.voxel_um = spacing(path, options, found);
-                spacing_seen |= pair.voxel_um.is_some();
-            }
-            found.pairs.push(pair);
-        }
-        for file in targets.into_values() {
-            let next_step = format!("add its image to {}, with _0000 after its name", image_folder.display());
-            found.problems.push(Problem::warning(&file, "these labels have no image", next_step));
-        }
+        let set = Subset { image_folder, label_folder, images: &image_files, part };
+        spacing_seen |= set.add(&label_files, options, found);
     }
     if spacing_seen && options.spacing_order.is_none() {
         let problem = "the spacing beside the images is interpreted as Z, Y, X; some programs write X, Y, Z";
@@ -114,6 +92,91 @@ pub(crate) fn read(
         found.problems.push(Problem::warning(folder, problem, "choose segmentation, or another folder"));
     }
     Ok(())
+}
+
+/// Reads `dataset.json`: the labels, and the extension of the files, which is returned.
+fn declaration(folder: &Path, listing: &Listing, found: &mut SearchResults) -> Result<Option<String>, SamplesError> {
+    let Some(path) = listing.file("dataset.json") else {
+        let problem = "there is no dataset.json, which declares the labels";
+        found.problems.push(Problem::warning(folder, problem, "add it if there is an ignore label"));
+        return Ok(None);
+    };
+    let about = Declaration::read(path)?;
+    found.ignore_label = about.ignore_label;
+    found.labels_are_classes = about.labels_are_classes;
+    Ok(about.file_ending)
+}
+
+/// The images and labels for one part of the data.
+struct Subset<'a> {
+    image_folder: &'a Path,
+    label_folder: &'a Path,
+    /// Files of the image folder.
+    images: &'a Listing,
+    part: Option<Part>,
+}
+
+impl Subset<'_> {
+    /// Adds the pairs, and a problem for each file without a counterpart. Returns whether a pair has a spacing.
+    fn add(&self, label_files: &Listing, options: &FindOptions, found: &mut SearchResults) -> bool {
+        let mut spacing_seen = false;
+        let mut targets: BTreeMap<String, PathBuf> =
+            label_files.files.iter().filter(|f| is_image(f)).map(|f| (stem(f), f.clone())).collect();
+        let mut cases: BTreeMap<String, BTreeMap<usize, PathBuf>> = BTreeMap::new();
+        for file in self.images.files.iter().filter(|f| is_image(f)) {
+            let stem = stem(file);
+            let (case, channel) = case_and_channel(&stem).unwrap_or((&stem, 0));
+            cases.entry(case.to_owned()).or_default().insert(channel, file.clone());
+        }
+        for (case, channels) in cases {
+            if let Some(pair) = self.pair(&case, &channels, &mut targets, options, found) {
+                spacing_seen |= pair.voxel_um.is_some();
+                found.pairs.push(pair);
+            }
+        }
+        for file in targets.into_values() {
+            let next_step = format!("add its image to {}, with _0000 after its name", self.image_folder.display());
+            found.problems.push(Problem::warning(&file, "these labels have no image", next_step));
+        }
+        spacing_seen
+    }
+
+    /// Returns the pair of a case; a case without the channel or without labels becomes a problem.
+    fn pair(
+        &self,
+        case: &str,
+        channels: &BTreeMap<usize, PathBuf>,
+        targets: &mut BTreeMap<String, PathBuf>,
+        options: &FindOptions,
+        found: &mut SearchResults,
+    ) -> Option<Pair> {
+        let channel = options.image_channel.unwrap_or(0);
+        let Some(image) = channels.get(&channel) else {
+            let file = channels.values().next().cloned().unwrap_or_else(|| self.image_folder.join(case));
+            let problem = format!("case {case} has no channel {channel} (no file {case}_{channel:04})");
+            let next_step = "set data.image_channel in the settings to a channel that every case has";
+            found.problems.push(Problem::warning(&file, problem, next_step));
+            return None;
+        };
+        let Some(target) = targets.remove(case) else {
+            let next_step = format!("add the labels of {case} to {}", self.label_folder.display());
+            found.problems.push(Problem::warning(image, "this image has no labels", next_step));
+            return None;
+        };
+        if channels.len() > 1 && options.image_channel.is_none() {
+            let problem = format!("case {case} has {} channels; the first one is used", channels.len());
+            let next_step = "set data.image_channel in the settings to the channel of the images";
+            found.problems.push(Problem::warning(image, problem, next_step));
+        }
+        let mut pair = Pair { part: self.part, ..Pair::new(case.to_owned(), image, target) };
+        // The channel is the number in the file name; the file itself has a single channel.
+        pair.image.channel = options.image_channel.map(|_| 0);
+        let beside = [format!("{case}.json"), file_name(image).replace(&extension_of(image), ".json")];
+        if let Some(path) = beside.iter().find_map(|n| self.images.file(n)) {
+            pair.voxel_um = spacing(path, options, found);
+        }
+        Some(pair)
+    }
 }
 
 fn extension_of(path: &Path) -> String {

@@ -111,39 +111,10 @@ pub(crate) fn search(listing: &Listing, task: TrainingTask, part: Option<Part>, 
             images.push(file.clone());
         }
     }
-    // Images with a suffix take precedence over those without: x_raw.tif before x.tif.
-    let mut image_keys: Vec<(usize, String, PathBuf)> = Vec::new();
-    for file in images {
-        let stem = stem(&file);
-        match strip_suffix(&stem, patterns.image) {
-            Some((rank, rest)) => {
-                image_keys.push((rank, rest.to_lowercase(), file.clone()));
-                image_keys.push((patterns.image.len() + 1, stem.to_lowercase(), file));
-            }
-            None => image_keys.push((patterns.image.len(), stem.to_lowercase(), file)),
-        }
-    }
-    image_keys.sort();
-    let mut paired: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
-    let mut unpaired_images: Vec<PathBuf> = Vec::new();
-    for (_, key, file) in &image_keys {
-        if paired.contains_key(file) {
-            continue;
-        }
-        let Some(mut candidates) = targets.remove(key) else { continue };
-        candidates.sort();
-        let mut candidates = candidates.into_iter();
-        if let Some((_, best)) = candidates.next() {
-            for (_, other) in candidates {
-                let problem =
-                    format!("{} also has the target {}, which is used instead", file_name(file), file_name(&best));
-                let next_step = "keep only one of them";
-                found.problems.push(Problem::warning(&other, problem, next_step));
-            }
-            paired.insert(file.clone(), best);
-        }
-    }
-    unpaired_images.extend(image_keys.iter().map(|w| w.2.clone()).filter(|f| !paired.contains_key(f)));
+    let image_keys = image_keys(images, patterns);
+    let mut paired = pair_by_suffixes(&image_keys, &mut targets, found);
+    let mut unpaired_images: Vec<PathBuf> =
+        image_keys.iter().map(|w| w.2.clone()).filter(|f| !paired.contains_key(f)).collect();
     unpaired_images.sort();
     unpaired_images.dedup();
     let mut unpaired_targets: Vec<PathBuf> = targets.into_values().flatten().map(|(_, f)| f).collect();
@@ -167,19 +138,70 @@ pub(crate) fn search(listing: &Listing, task: TrainingTask, part: Option<Part>, 
         unpaired_images.retain(|f| common_stem(&stem(f), task) != common_stem(&stem(&file), task));
         found.problems.push(Problem::warning(&file, problem, next_step));
     }
+    note_unpaired(task, &unpaired_images, &unpaired_targets, found);
+    count
+}
+
+/// Returns the stems by which images are paired, lower-case and in the order of preference, each with its rank and its
+/// file.
+fn image_keys(images: Vec<PathBuf>, patterns: &NamePatterns) -> Vec<(usize, String, PathBuf)> {
+    // Images with a suffix take precedence over those without: x_raw.tif before x.tif.
+    let mut keys: Vec<(usize, String, PathBuf)> = Vec::new();
+    for file in images {
+        let stem = stem(&file);
+        match strip_suffix(&stem, patterns.image) {
+            Some((rank, rest)) => {
+                keys.push((rank, rest.to_lowercase(), file.clone()));
+                keys.push((patterns.image.len() + 1, stem.to_lowercase(), file));
+            }
+            None => keys.push((patterns.image.len(), stem.to_lowercase(), file)),
+        }
+    }
+    keys.sort();
+    keys
+}
+
+/// Pairs images and targets with the same stem; `targets` keeps those without an image.
+fn pair_by_suffixes(
+    image_keys: &[(usize, String, PathBuf)],
+    targets: &mut BTreeMap<String, Vec<(usize, PathBuf)>>,
+    found: &mut SearchResults,
+) -> BTreeMap<PathBuf, PathBuf> {
+    let mut paired: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
+    for (_, key, file) in image_keys {
+        if paired.contains_key(file) {
+            continue;
+        }
+        let Some(mut candidates) = targets.remove(key) else { continue };
+        candidates.sort();
+        let mut candidates = candidates.into_iter();
+        if let Some((_, best)) = candidates.next() {
+            for (_, other) in candidates {
+                let problem =
+                    format!("{} also has the target {}, which is used instead", file_name(file), file_name(&best));
+                let next_step = "keep only one of them";
+                found.problems.push(Problem::warning(&other, problem, next_step));
+            }
+            paired.insert(file.clone(), best);
+        }
+    }
+    paired
+}
+
+/// Adds a problem for each file without a counterpart.
+fn note_unpaired(task: TrainingTask, images: &[PathBuf], targets: &[PathBuf], found: &mut SearchResults) {
     let (image_word, target_word) = match task {
         TrainingTask::Segmentation => ("_raw (or nothing)", "_masks or _labels"),
         TrainingTask::LabelFree => ("_bf", "_fluo"),
     };
-    for file in unpaired_images {
+    for file in images {
         let next_step = format!("add its target, named with {target_word}, or remove the image");
-        found.problems.push(Problem::warning(&file, "this image has no target", next_step));
+        found.problems.push(Problem::warning(file, "this image has no target", next_step));
     }
-    for file in unpaired_targets {
+    for file in targets {
         let next_step = format!("add its image, named with {image_word}, or remove the target");
-        found.problems.push(Problem::warning(&file, "this target has no image", next_step));
+        found.problems.push(Problem::warning(file, "this target has no image", next_step));
     }
-    count
 }
 
 /// Pairs the remaining files by prefix: `img3d` and `mask3d`.

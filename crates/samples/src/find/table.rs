@@ -107,26 +107,7 @@ pub(crate) fn read(
 ) -> Result<(), SamplesError> {
     let text = read_text(path)?;
     let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(text.as_slice());
-    let first = match reader.headers() {
-        Ok(first) => first.clone(),
-        Err(e) => {
-            let problem = format!("its first line cannot be read: {e}");
-            return Err(SamplesError::data(path, problem, "save it as comma-separated text in UTF-8"));
-        }
-    };
-    let Some(at) = header(&first, task, options) else {
-        let shown: Vec<&str> = first.iter().take(12).collect();
-        let next_step = match task {
-            TrainingTask::Segmentation => "name two columns raw and seg, with the image and its labels",
-            TrainingTask::LabelFree => "name two columns brightfield and signal, with the image and its stain",
-        };
-        return Err(SamplesError::data(path, format!("its columns are {shown:?}"), next_step));
-    };
-    if let (Some(name), None) = (&options.split_column, at.part) {
-        let problem = format!("it has no column {name}, which assigns rows to training, validation and test");
-        let next_step = "set data.split_column in the settings to one of its columns, or remove the setting";
-        return Err(SamplesError::data(path, problem, next_step));
-    }
+    let at = columns_of(path, &mut reader, task, options)?;
     if at.first_of_several {
         let problem = "it has several segmentations per row; only seg1 is used, without merge and exclude masks";
         found.problems.push(Problem::warning(path, problem, "merge them first, and list the results in a column seg"));
@@ -147,15 +128,73 @@ pub(crate) fn read(
         rows += 1;
         let next_step = "use a part of the data";
         crate::error::check_limit(path, "the number of its rows", rows, ("MAX_PAIRS", MAX_PAIRS), next_step)?;
-        let cell = |i: usize| record.get(i).map(str::trim).unwrap_or_default();
-        let (image, target) = (cell(at.image), cell(at.target));
+        let row = Row { path, line, at: &at, record: &record };
+        row.add(folder, task, part, found)?;
+    }
+    Ok(())
+}
+
+/// Finds the columns of a table.
+fn columns_of(
+    path: &Path,
+    reader: &mut csv::Reader<&[u8]>,
+    task: TrainingTask,
+    options: &FindOptions,
+) -> Result<Header, SamplesError> {
+    let first = match reader.headers() {
+        Ok(first) => first.clone(),
+        Err(e) => {
+            let problem = format!("its first line cannot be read: {e}");
+            return Err(SamplesError::data(path, problem, "save it as comma-separated text in UTF-8"));
+        }
+    };
+    let Some(at) = header(&first, task, options) else {
+        let shown: Vec<&str> = first.iter().take(12).collect();
+        let next_step = match task {
+            TrainingTask::Segmentation => "name two columns raw and seg, with the image and its labels",
+            TrainingTask::LabelFree => "name two columns brightfield and signal, with the image and its stain",
+        };
+        return Err(SamplesError::data(path, format!("its columns are {shown:?}"), next_step));
+    };
+    if let (Some(name), None) = (&options.split_column, at.part) {
+        let problem = format!("it has no column {name}, which assigns rows to training, validation and test");
+        let next_step = "set data.split_column in the settings to one of its columns, or remove the setting";
+        return Err(SamplesError::data(path, problem, next_step));
+    }
+    Ok(at)
+}
+
+/// A row of a table.
+struct Row<'a> {
+    path: &'a Path,
+    /// Number of its line in the file.
+    line: usize,
+    at: &'a Header,
+    record: &'a csv::StringRecord,
+}
+
+impl Row<'_> {
+    fn cell(&self, column: usize) -> &str {
+        self.record.get(column).map(str::trim).unwrap_or_default()
+    }
+
+    /// Adds the pair of the row; a row without one, or with missing files, becomes a problem.
+    fn add(
+        &self,
+        folder: &Path,
+        task: TrainingTask,
+        part: Option<Part>,
+        found: &mut SearchResults,
+    ) -> Result<(), SamplesError> {
+        let (path, line) = (self.path, self.line);
+        let (image, target) = (self.cell(self.at.image), self.cell(self.at.target));
         if image.is_empty() && target.is_empty() {
-            continue;
+            return Ok(());
         }
         if image.is_empty() || target.is_empty() {
             let problem = format!("line {line} has no {}", if image.is_empty() { "image" } else { "target" });
             found.problems.push(Problem::warning(path, problem, "fill in the file name, or remove the line"));
-            continue;
+            return Ok(());
         }
         let (image, target) = (folder.join(image), folder.join(target));
         let missing = [&image, &target].into_iter().find(|f| !f.is_file());
@@ -163,38 +202,40 @@ pub(crate) fn read(
             let problem = format!("line {line} of {} names this file, which does not exist", file_name(path));
             let next_step = format!("correct the path (relative to {}), or add the file", folder.display());
             found.problems.push(Problem::warning(file, problem, next_step));
-            continue;
+            return Ok(());
         }
-        let of_row = match at.part.map(cell) {
-            Some(word) if !word.is_empty() => {
-                let of_row = Part::from_word(word);
-                if of_row.is_none() {
-                    let problem = format!("line {line} has the unknown part \"{word}\"");
-                    found.problems.push(Problem::warning(path, problem, "write train, valid or test"));
-                }
-                of_row
-            }
-            _ => None,
-        };
-        let weight = match at.weight.map(cell) {
-            None | Some("") => 1.0,
-            Some(word) => match word.parse::<f64>().ok().filter(|w| WEIGHTS.contains(w)) {
-                Some(weight) => weight,
-                None => {
-                    let problem = format!("line {line} has the invalid weight \"{word}\"");
-                    let next_step = "write a number from 0 (never sampled) to 1000; now 1 is used";
-                    found.problems.push(Problem::warning(path, problem, next_step));
-                    1.0
-                }
-            },
-        };
-        if let Some(word) = at.ignore.map(cell).filter(|word| !word.is_empty()) {
+        let of_row = self.part(found);
+        let weight = self.weight(found);
+        if let Some(word) = self.at.ignore.map(|i| self.cell(i)).filter(|word| !word.is_empty()) {
             set_ignore_label(path, line, word, found)?;
         }
         let stem = stem(&image);
         found.add(common_stem(&stem, task), &image, &target, of_row.or(part), weight);
+        Ok(())
     }
-    Ok(())
+
+    /// Returns the part of the data that the row belongs to, if it names one.
+    fn part(&self, found: &mut SearchResults) -> Option<Part> {
+        let word = self.at.part.map(|i| self.cell(i)).filter(|word| !word.is_empty())?;
+        let part = Part::from_word(word);
+        if part.is_none() {
+            let problem = format!("line {} has the unknown part \"{word}\"", self.line);
+            found.problems.push(Problem::warning(self.path, problem, "write train, valid or test"));
+        }
+        part
+    }
+
+    /// Returns the relative sampling frequency of the pair, by default 1.
+    fn weight(&self, found: &mut SearchResults) -> f64 {
+        let Some(word) = self.at.weight.map(|i| self.cell(i)).filter(|word| !word.is_empty()) else { return 1.0 };
+        if let Some(weight) = word.parse::<f64>().ok().filter(|w| WEIGHTS.contains(w)) {
+            return weight;
+        }
+        let problem = format!("line {} has the invalid weight \"{word}\"", self.line);
+        let next_step = "write a number from 0 (never sampled) to 1000; now 1 is used";
+        found.problems.push(Problem::warning(self.path, problem, next_step));
+        1.0
+    }
 }
 
 /// Sets the ignore label of the dataset, which must be the same in all rows.

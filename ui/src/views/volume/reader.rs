@@ -4,7 +4,7 @@
 use super::content::{Builder, Volume};
 use super::grid::Grid;
 use crate::data::cache::Cache;
-use crate::data::loader::SourceId;
+use crate::data::loader::{NO_THREAD, SourceId};
 use crate::data::source::{Cancel, PlaneSource, SourceError};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -95,8 +95,9 @@ impl Reader {
             wake: Box::new(wake),
         });
         let for_thread = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("volume reader".to_owned()).spawn(move || run(&for_thread)).ok();
-        Self { shared, thread }
+        let spawned = std::thread::Builder::new().name("volume reader".to_owned()).spawn(move || run(&for_thread));
+        let spawned = spawned.inspect_err(|error| tracing::error!("a reader of volumes cannot be started: {error}"));
+        Self { shared, thread: spawned.ok() }
     }
 
     /// Sets the requested volumes, most important first. Reading of others is cancelled.
@@ -122,6 +123,9 @@ impl Reader {
 
     /// State of a volume.
     pub fn get(&self, key: &Key) -> LoadState {
+        if self.thread.is_none() {
+            return LoadState::Failed(NO_THREAD.to_owned());
+        }
         let mut state = self.shared.state();
         if let Some(volume) = state.cache.get(key) {
             return LoadState::Ready(volume);

@@ -2,6 +2,7 @@
 
 use super::float::{exact_transpose, weight_shape};
 use super::{Dequantized, DynamicDequantized, KernelPlan, PlanKind, Planner};
+use crate::concat::{channel_parts, first_blocks};
 use crate::prepare::StoredWeight;
 use crate::steps::{Affine, DynamicScale, Epilogue, Term};
 use crate::window::{border, conv_shape, pool_shape, to_3d};
@@ -110,7 +111,7 @@ impl Planner<'_> {
             Op::Conv(attrs) => return self.conv_int8(node, attrs, None, false),
             Op::FusedConv { conv, activation, residual } => return self.conv_int8(node, conv, *activation, *residual),
             Op::ConvTranspose(_) => return self.conv_transpose_int8(node),
-            Op::Concat { axis } => return Ok(self.concat_bytes(node, *axis)),
+            op if op.joined_axis().is_some() => return Ok(self.concat_bytes(node)),
             _ => {}
         }
         // Operators that select or map single values stay in bytes if input and output are bytes.
@@ -122,8 +123,8 @@ impl Planner<'_> {
             Op::MaxPool(attrs) if same => {
                 self.spatial_lengths(input).map(|s| PlanKind::Pool(Pool::Max, pool_shape(attrs, &s)))
             }
-            Op::Resize(attrs) if same => self.resize(node, attrs, input, output).filter(is_nearest),
             Op::Pad { mode } if same && *mode != PadMode::Constant => self.pad(node, *mode, input),
+            _ if same => self.resize(node, input, output).filter(is_nearest),
             _ => None,
         };
         Ok(kind.map(|kind| {
@@ -280,36 +281,26 @@ impl Planner<'_> {
 
     /// Plans a concatenation of bytes along channels: parts with the output's quantization parameters are written in
     /// place, others are converted by a table.
-    fn concat_bytes(&mut self, node: &Node, axis: i64) -> Option<(KernelPlan, Vec<usize>)> {
-        let output = node.output(0)?;
-        let rank = self.graph.value(output).shape.as_ref()?.len() as i64;
-        if axis != 1 && axis + rank != 1 {
-            return None;
-        }
-        let (next, quantizer, result) = self.next_quantize(output)?;
-        let (whole, images) = self.layout(result)?;
-        let (mut channels, mut blocks, mut tables, mut inputs) = (0usize, Vec::new(), Vec::new(), Vec::new());
-        for value in &node.inputs {
-            let from = self.dequantized.get(&(*value)?).copied()?;
-            let (part, n) = self.layout(from.bytes)?;
-            let fits = channels.is_multiple_of(whole.block) && part.block == whole.block && part.dims == whole.dims;
-            if !fits || n != images {
-                return None;
-            }
+    fn concat_bytes(&mut self, node: &Node) -> Option<(KernelPlan, Vec<usize>)> {
+        let parts = channel_parts(self.graph, node)?;
+        let (next, quantizer, result) = self.next_quantize(node.output(0)?)?;
+        let whole = self.layout(result)?;
+        let parts = parts.iter().map(|value| self.dequantized.get(value).copied()).collect::<Option<Vec<_>>>()?;
+        let blocks = first_blocks(whole, parts.iter().map(|from| self.layout(from.bytes)))?;
+        let mut tables = Vec::with_capacity(parts.len());
+        for from in &parts {
             let same = Quantizer::new(from.scale, from.zero_point) == quantizer;
-            tables.push(if same { None } else { Some(byte_table(from, quantizer, |t| Some(t.clone()))?) });
-            blocks.push(channels / whole.block);
-            inputs.push(from.bytes);
-            channels += part.channels;
+            tables.push(if same { None } else { Some(byte_table(*from, quantizer, |t| Some(t.clone()))?) });
         }
+        let inputs = parts.iter().map(|from| from.bytes).collect();
         self.zero_points.insert(result, quantizer.zero_point);
-        Some((self.on_bytes(node, PlanKind::Concat { blocks, tables }, inputs, result), vec![next]))
+        Some((self.on_bytes(node, PlanKind::Joined { blocks, tables }, inputs, result), vec![next]))
     }
 }
 
 /// Returns whether a resize only selects voxels, without interpolation.
 fn is_nearest(kind: &PlanKind) -> bool {
-    matches!(kind, PlanKind::Resize(tables) if tables.iter().flatten().all(|t| t.weight == 0.0))
+    matches!(kind, PlanKind::Resample(tables) if tables.iter().flatten().all(|t| t.weight == 0.0))
 }
 
 /// Returns the scale of an integer convolution's sums, by output channel.

@@ -1,11 +1,11 @@
 //! Plans single nodes on float kernels.
 
 use super::{KernelPlan, PlanKind, PlanResult, Planner, leaky, unary};
+use crate::concat::{channel_parts, first_blocks};
 use crate::steps::Epilogue;
-use crate::window::{border, conv_shape, pad_table, resize_tables, to_3d};
+use crate::window::{border, conv_shape, pad_table, to_3d};
 use cytoscope_graph::{
-    Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Op, PadMode, Padding, ResizeAttrs, Tensor,
-    ValueId,
+    Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Op, PadMode, Padding, Tensor, ValueId,
 };
 use cytoscope_kernels::CHANNEL_BLOCK;
 use cytoscope_kernels::conv::{Activation, PackedConv, Transposed, WeightShape};
@@ -139,15 +139,10 @@ impl Planner<'_> {
         }
     }
 
-    pub(super) fn resize(&self, node: &Node, attrs: &ResizeAttrs, input: ValueId, output: ValueId) -> Option<PlanKind> {
+    /// Plans a resize that the kernel supports; `None` for any other operator.
+    pub(super) fn resize(&self, node: &Node, input: ValueId, output: ValueId) -> Option<PlanKind> {
         let (from, to) = (self.graph.value(input).fixed_shape()?, self.graph.value(output).fixed_shape()?);
-        // The reference executor handles scales that are computed at run time.
-        let known = |i: usize| node.input(i).is_none_or(|id| self.graph.constant(id).is_some());
-        if !known(2) || !known(3) {
-            return None;
-        }
-        let tables = resize_tables(attrs, &from, &to, self.constant(node, 2), self.constant(node, 3))?;
-        Some(PlanKind::Resize(tables))
+        crate::resize::tables(self.graph, &node.op, &node.inputs, &from, &to).map(PlanKind::Resample)
     }
 
     pub(super) fn pad(&self, node: &Node, mode: PadMode, input: ValueId) -> Option<PlanKind> {
@@ -164,38 +159,24 @@ impl Planner<'_> {
         for axis in 2..rank {
             tables[3 + axis - rank] = pad_table(mode, shape[axis], pads[axis], pads[rank + axis])?;
         }
-        Some(PlanKind::Resize(Box::new(tables)))
+        Some(PlanKind::Resample(Box::new(tables)))
     }
 
     /// Plans a concatenation along channels if every part starts at a block boundary and at least one part is blocked.
-    pub(super) fn concat(&self, node: &Node, axis: i64) -> Option<(PlanKind, Vec<ValueId>)> {
-        let output = node.output(0)?;
-        let rank = self.graph.value(output).shape.as_ref()?.len() as i64;
-        let (whole, images) = self.layout(output)?;
-        if axis != 1 && axis + rank != 1 {
-            return None;
-        }
-        let inputs: Vec<ValueId> = node.inputs.iter().copied().collect::<Option<_>>()?;
+    pub(super) fn concat(&self, node: &Node) -> Option<(PlanKind, Vec<ValueId>)> {
+        let (whole, images) = self.layout(node.output(0)?)?;
+        let inputs = channel_parts(self.graph, node)?;
         if !inputs.iter().any(|v| self.is_cheap_in_blocks(*v))
             || inputs.iter().any(|v| self.graph.constant(*v).is_some())
         {
             return None;
         }
-        let mut channels = 0;
-        let mut blocks = Vec::with_capacity(inputs.len());
-        for value in &inputs {
-            let (part, n) = self.layout(*value)?;
-            if channels % whole.block != 0 || part.block != whole.block || part.dims != whole.dims || n != images {
-                return None;
-            }
-            blocks.push(channels / whole.block);
-            channels += part.channels;
-        }
+        let blocks = first_blocks((whole, images), inputs.iter().map(|value| self.layout(*value)))?;
         let aligned = inputs.iter().rev().skip(1).all(|v| {
             self.layout(*v).is_some_and(|(p, _)| p.channels % if whole.block == 1 { 1 } else { CHANNEL_BLOCK } == 0)
         });
         let tables = blocks.iter().map(|_| None).collect();
-        aligned.then_some((PlanKind::Concat { blocks, tables }, inputs))
+        aligned.then_some((PlanKind::Joined { blocks, tables }, inputs))
     }
 }
 

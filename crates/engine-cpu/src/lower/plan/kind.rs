@@ -85,12 +85,14 @@ pub(crate) enum PlanKind {
     Unary(Unary),
     Binary(Binary),
     Pool(Pool, ConvShape),
-    Resize(Box<[Vec<Tap>; 3]>),
+    /// Weighted sums of neighbouring voxels, by a table for each axis (Z, Y, X).
+    Resample(Box<[Vec<Tap>; 3]>),
     QuantizePlanes(Quantizer),
     DynamicQuantize(usize),
     Translate(Box<[u8; 256]>),
-    /// First channel block of each part; parts with other quantization parameters have a conversion table.
-    Concat {
+    /// Parts side by side along the channels: the first channel block of each part; parts with other quantization
+    /// parameters have a conversion table.
+    Joined {
         blocks: Vec<usize>,
         tables: Vec<Option<Box<[u8; 256]>>>,
     },
@@ -193,11 +195,11 @@ impl PlanKind {
             Self::Unary(f) => vec![step(UnaryStep { f, input, output })],
             Self::Binary(f) => second.map(|b| step(BinaryStep { f, a: input, b, output })).into_iter().collect(),
             Self::Pool(kind, shape) => vec![step(PoolStep { kind, shape, input, output })],
-            Self::Resize(tables) => vec![step(ResizeStep { tables, input, output })],
+            Self::Resample(tables) => vec![step(ResizeStep { tables, input, output })],
             Self::QuantizePlanes(quantizer) => vec![step(QuantizePlanes { input, quantizer, output })],
             Self::DynamicQuantize(ranges) => vec![step(DynamicQuantize { input, ranges, output })],
             Self::Translate(table) => vec![step(Translate { input, table, output })],
-            Self::Concat { .. } => Vec::new(),
+            Self::Joined { .. } => Vec::new(),
         }
     }
 }

@@ -306,10 +306,11 @@ impl<'a> Planner<'a> {
                 let plain = !attrs.ceil_mode || !attrs.count_include_pad;
                 plain.then(|| whole(PlanKind::Pool(kind, crate::window::pool_shape(attrs, &s))))
             }),
-            Op::Resize(attrs) => self.resize(node, attrs, input, output).map(whole),
             Op::Pad { mode } => self.pad(node, *mode, input).map(whole),
-            Op::Concat { axis } => self.concat(node, *axis).map(|(kind, inputs)| KernelPlan { inputs, ..whole(kind) }),
-            _ => None,
+            op if op.joined_axis().is_some() => {
+                self.concat(node).map(|(kind, inputs)| KernelPlan { inputs, ..whole(kind) })
+            }
+            _ => self.resize(node, input, output).map(whole),
         })
     }
 

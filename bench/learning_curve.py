@@ -1,0 +1,104 @@
+"""How much fine-tuning on few labels helps: F1 on embryos 10 and 11 of BBBC050 after training on 1, 2, 4 or 9 others.
+
+    python bench/learning_curve.py BBBC050_FOLDER WORK --from MODEL [--embryos 1,2,4,9] [--minutes 5,20]
+    python bench/learning_curve.py BBBC050_FOLDER WORK --from MODEL --partial
+
+The start model is scored first. The int8 network of each package is scored by bench/accuracy.py without further options.
+With --partial, training uses one stack of which only every fourth slice is labelled; all other voxels have the label that
+training ignores. Results are kept in WORK, and a second run only adds what is missing. Start from a network that has not seen
+the embryos in training, such as the first stage of `models/make nuclei`. Needs numpy, tifffile and `cargo build --release`.
+"""
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import tifffile
+
+ROOT = Path(__file__).resolve().parent.parent
+IGNORED = 65535
+
+
+def score(options, model):
+    command = [sys.executable, ROOT / "bench" / "accuracy.py", options.data, "--model", model, "--match", "Emb1[01]"]
+    command += ["--binary", options.binary]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True).stdout.strip()
+
+
+def train(options, name, folder, minutes, config):
+    out = options.work / name
+    result = options.work / f"{name}.txt"
+    if result.exists():
+        return result.read_text()
+    if not (out / "rdf.yaml").exists():
+        command = [options.binary, "train", "--task", "segmentation", "--data", folder, "--from", options.start, "--minutes", minutes]
+        command += ["--seed", 1, "--restart", "--out", out] + (["--config", config] if config else [])
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+        (options.work / f"{name}.log").write_text(done.stdout + done.stderr)
+        if done.returncode:
+            raise SystemExit(done.stderr[-2000:])
+    result.write_text(score(options, out) + "\n")
+    return result.read_text()
+
+
+def links(folder, files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        if not (folder / file.name).exists():
+            os.symlink(file.resolve(), folder / file.name)
+    return folder
+
+
+def partial(options):
+    """A folder with one stack, of which every fourth slice is labelled."""
+    folder = options.work / "partial-data"
+    folder.mkdir(parents=True, exist_ok=True)
+    links(folder, [options.data / "Emb05_t301_raw.tif"])
+    with tifffile.TiffFile(options.data / "Emb05_t301_labels.tif") as file:
+        labels, description = file.asarray().astype(np.uint16), file.pages[0].description
+        tags = {name: file.pages[0].tags[name].value for name in ("XResolution", "YResolution") if name in file.pages[0].tags}
+        metadata = file.imagej_metadata or {}
+    kept = np.zeros(len(labels), bool)
+    kept[2::4] = True
+    labels[~kept] = IGNORED
+    if description.startswith("<?xml"):
+        tifffile.imwrite(folder / "Emb05_t301_labels.tif", labels, description=description, metadata=None)
+    else:
+        resolution = tuple(n / d for n, d in tags.values()) if tags else None
+        spacing = {"axes": "ZYX", "spacing": metadata.get("spacing", 1.0), "unit": metadata.get("unit", "um")}
+        tifffile.imwrite(folder / "Emb05_t301_labels.tif", labels, imagej=True, resolution=resolution, metadata=spacing)
+    config = options.work / "partial.toml"
+    config.write_text(f"[data]\nignore_label = {IGNORED}\n")
+    return folder, config
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--from", dest="start", required=True)
+    parser.add_argument("--embryos", default="9,1,2,4")
+    parser.add_argument("--minutes", default="5,20")
+    parser.add_argument("--partial", action="store_true")
+    parser.add_argument("--binary", type=Path, default=ROOT / "target/release/cytoscope")
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    start = options.work / "start.txt"
+    if not start.exists():
+        start.write_text(score(options, options.start) + "\n")
+    print("start:", start.read_text(), end="", flush=True)
+    if options.partial:
+        folder, config = partial(options)
+        print("every fourth slice of one stack, 5 minutes:", train(options, "partial-5", folder, 5, config), end="")
+        return
+    for minutes in options.minutes.split(","):
+        for embryos in map(int, options.embryos.split(",")):
+            files = [f for e in range(1, embryos + 1) for f in sorted(options.data.glob(f"Emb{e:02}_t*.tif"))]
+            folder = links(options.work / f"data-{embryos}", files)
+            print(f"{embryos} embryos, {minutes} minutes:", train(options, f"embryos{embryos}-{minutes}", folder, minutes, None), end="", flush=True)
+
+
+if __name__ == "__main__":
+    main()

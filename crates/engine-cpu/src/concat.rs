@@ -1,0 +1,33 @@
+//! Concatenations along the channels, whose parts lie side by side in one buffer.
+
+use cytoscope_graph::{Graph, Node, ValueId};
+use cytoscope_kernels::Blocked;
+
+/// Returns the inputs of a concatenation along the channels; `None` for any other node.
+pub(crate) fn channel_parts(graph: &Graph, node: &Node) -> Option<Vec<ValueId>> {
+    let axis = node.op.joined_axis()?;
+    let rank = graph.value(node.output(0)?).shape.as_ref()?.len() as i64;
+    if axis != 1 && axis + rank != 1 {
+        return None;
+    }
+    node.inputs.iter().copied().collect()
+}
+
+/// Returns the first channel block of each part in a buffer of layout `whole` for `images` images. `None` if a part has
+/// no layout, or does not fit or not start at a block boundary.
+pub(crate) fn first_blocks(
+    (whole, images): (Blocked, usize),
+    parts: impl Iterator<Item = Option<(Blocked, usize)>>,
+) -> Option<Vec<usize>> {
+    let (mut channels, mut blocks) = (0usize, Vec::new());
+    for part in parts {
+        let (part, n) = part?;
+        let fits = channels.is_multiple_of(whole.block) && part.block == whole.block && part.dims == whole.dims;
+        if !fits || n != images {
+            return None;
+        }
+        blocks.push(channels / whole.block);
+        channels += part.channels;
+    }
+    Some(blocks)
+}

@@ -1,0 +1,289 @@
+//! `Resize`: resampling by interpolation.
+
+use super::{AxisEffect, AxisLengths, Operator};
+use crate::error::{GraphError, Result};
+use crate::graph::{Dim, Node, ValueId};
+use crate::infer::{Info, OpInputs, fixed, free, map_dim, resolve_axis};
+use crate::op::Op;
+
+impl Op {
+    /// Resampling with these attributes.
+    pub fn resize(attrs: ResizeAttrs) -> Self {
+        Self::Resize(attrs)
+    }
+}
+
+/// Interpolation of [`Op::Resize`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "ONNX's own names")]
+pub enum ResizeMode {
+    Nearest,
+    Linear,
+    Cubic,
+}
+
+/// How [`Op::Resize`] maps output positions to input positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "ONNX's own names")]
+pub enum CoordinateMode {
+    HalfPixel,
+    HalfPixelSymmetric,
+    PytorchHalfPixel,
+    AlignCorners,
+    Asymmetric,
+    TfHalfPixelForNn,
+    TfCropAndResize,
+}
+
+/// Rounding of input positions in nearest-neighbour resizing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "ONNX's own names")]
+pub enum NearestMode {
+    RoundPreferFloor,
+    RoundPreferCeil,
+    Floor,
+    Ceil,
+}
+
+/// How [`Op::Resize`] interprets its `sizes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "ONNX's own names")]
+pub enum AspectPolicy {
+    Stretch,
+    NotLarger,
+    NotSmaller,
+}
+
+/// Attributes of [`Op::Resize`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResizeAttrs {
+    /// Interpolation.
+    pub mode: ResizeMode,
+    /// Coordinate transformation.
+    pub coordinates: CoordinateMode,
+    /// Rounding in nearest mode.
+    pub nearest: NearestMode,
+    /// Coefficient of the cubic kernel.
+    pub cubic_coeff_a: f32,
+    /// Cubic and linear: weights outside the input count as zero and the others are renormalised.
+    pub exclude_outside: bool,
+    /// Value outside the input, with [`CoordinateMode::TfCropAndResize`].
+    pub extrapolation_value: f32,
+    /// Widen the kernel when shrinking.
+    pub antialias: bool,
+    /// Axes that scales and sizes refer to; `None`: all.
+    pub axes: Option<Vec<i64>>,
+    /// How sizes are interpreted.
+    pub policy: AspectPolicy,
+}
+
+impl ResizeAttrs {
+    /// Nearest neighbour by integer factors: output `o` takes input `o / factor`.
+    pub fn nearest() -> Self {
+        Self {
+            mode: ResizeMode::Nearest,
+            coordinates: CoordinateMode::Asymmetric,
+            nearest: NearestMode::Floor,
+            cubic_coeff_a: -0.75,
+            exclude_outside: false,
+            extrapolation_value: 0.0,
+            antialias: false,
+            axes: None,
+            policy: AspectPolicy::Stretch,
+        }
+    }
+}
+
+impl Operator for ResizeAttrs {
+    fn infer(&self, args: &OpInputs<'_>) -> Result<Vec<Info>> {
+        Ok(vec![output(self, args)?])
+    }
+
+    fn axis_effect(&self, of: &AxisLengths) -> Result<AxisEffect> {
+        let (Some(n), Some(m)) = (of.input, of.output) else { return Ok(AxisEffect::All) };
+        if n == m && self.coordinates != CoordinateMode::TfCropAndResize {
+            return Ok(AxisEffect::Same);
+        }
+        let size_dependent = matches!(self.coordinates, CoordinateMode::AlignCorners | CoordinateMode::TfCropAndResize);
+        if size_dependent || n == 0 || m == 0 {
+            return Ok(AxisEffect::All);
+        }
+        let g = gcd(n, m).max(1);
+        let (num, den) = (n / g, m / g);
+        let ratio = num as f64 / den as f64;
+        let exact = self.mode == ResizeMode::Nearest
+            && num == 1
+            && self.coordinates == CoordinateMode::Asymmetric
+            && self.nearest == NearestMode::Floor;
+        if exact {
+            return Ok(AxisEffect::Window { step: (1, den), first: -((den - 1) as f64) / den as f64, last: 0.0 });
+        }
+        // Output o lies at o·ratio + shift; the kernel extends this far around it.
+        let shift = match self.coordinates {
+            CoordinateMode::Asymmetric => 0.0,
+            CoordinateMode::TfHalfPixelForNn => 0.5 * ratio,
+            _ => 0.5 * ratio - 0.5,
+        };
+        let widened = if self.antialias { ratio.max(1.0) } else { 1.0 };
+        let reach = match self.mode {
+            ResizeMode::Nearest => 1.0,
+            ResizeMode::Linear => widened,
+            ResizeMode::Cubic => 2.0 * widened,
+        };
+        Ok(AxisEffect::Window { step: (num, den), first: shift - reach, last: shift + reach })
+    }
+
+    fn cost(&self, from: Option<&[usize]>, to: Option<&[usize]>) -> Option<(u128, u128)> {
+        // Axes are resized one after the other, so an intermediate may be larger than input and output.
+        let (from, to) = (from?, to?);
+        let between = from.iter().zip(to).fold(1u128, |t, (a, b)| t.saturating_mul(*a.max(b) as u128));
+        let longest = from.iter().chain(to).copied().max().unwrap_or(1) as u128;
+        let taps = match (self.antialias, self.mode) {
+            (true, _) => longest.saturating_mul(16).saturating_add(32),
+            (false, ResizeMode::Cubic) => 8,
+            _ => 4,
+        };
+        Some((between.saturating_mul(24), between.saturating_mul(taps).saturating_mul(from.len() as u128)))
+    }
+
+    fn gradient_name(&self) -> &'static str {
+        "ResizeGradient"
+    }
+
+    fn has_vjp(&self) -> bool {
+        true
+    }
+
+    fn resamples_linearly(&self) -> bool {
+        self.coordinates != CoordinateMode::TfCropAndResize
+    }
+
+    fn moved_inputs(&self, node: &Node, _output_rank: Option<usize>) -> Option<Vec<ValueId>> {
+        if self.mode != ResizeMode::Nearest || self.axes.is_some() || node.input(1).is_some() {
+            return None;
+        }
+        Some(vec![node.input(0)?])
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Returns the scale of every axis and its output length for a fixed input shape.
+///
+/// # Errors
+/// [`GraphError::Misused`] if scales or sizes are missing, of the wrong number, or out of range.
+pub fn resize_geometry(
+    a: &ResizeAttrs,
+    input: &[usize],
+    scales: Option<&[f64]>,
+    sizes: Option<&[i64]>,
+) -> Result<(Vec<usize>, Vec<f64>)> {
+    let axes: Vec<usize> = match &a.axes {
+        Some(axes) => axes.iter().map(|&x| resolve_axis(x, input.len())).collect::<Result<_>>()?,
+        None => (0..input.len()).collect(),
+    };
+    let mut output = input.to_vec();
+    let mut factors = vec![1.0; input.len()];
+    let count = |n: usize, what: &str| {
+        if n == axes.len() { Ok(()) } else { Err(GraphError::misused(what, n.to_string(), axes.len().to_string())) }
+    };
+    let at = |axis: usize| input.get(axis).copied().unwrap_or(0) as f64;
+    let mut put = |axis: usize, length: f64, factor: f64| -> Result<()> {
+        if !(factor.is_finite() && factor > 0.0 && (0.0..=1e15).contains(&length)) {
+            return Err(GraphError::misused("resize factor", factor.to_string(), "a positive number"));
+        }
+        if let (Some(o), Some(f)) = (output.get_mut(axis), factors.get_mut(axis)) {
+            *o = length as usize;
+            *f = factor;
+        }
+        Ok(())
+    };
+    match (scales, sizes) {
+        (_, Some(sizes)) => {
+            count(sizes.len(), "sizes")?;
+            let ratios: Vec<f64> = axes.iter().zip(sizes).map(|(&axis, &s)| s as f64 / at(axis)).collect();
+            let common = match a.policy {
+                AspectPolicy::Stretch => None,
+                AspectPolicy::NotLarger => ratios.iter().copied().reduce(f64::min),
+                AspectPolicy::NotSmaller => ratios.iter().copied().reduce(f64::max),
+            };
+            for ((&axis, &size), &ratio) in axes.iter().zip(sizes).zip(&ratios) {
+                match common {
+                    // ONNX: the common factor times the length, rounded half up.
+                    Some(f) => put(axis, (f * at(axis) + 0.5).floor(), f)?,
+                    None => put(axis, size as f64, ratio)?,
+                }
+            }
+        }
+        (Some(scales), None) => {
+            count(scales.len(), "scales")?;
+            for (&axis, &s) in axes.iter().zip(scales) {
+                // Scales are f32 in the file: a third times three must give one.
+                put(axis, (at(axis) as f32 * s as f32).floor().into(), s)?;
+            }
+        }
+        (None, None) => return Err(GraphError::misused("resize", "neither scales nor sizes", "one of them")),
+    }
+    Ok((output, factors))
+}
+
+fn output(a: &ResizeAttrs, args: &OpInputs<'_>) -> Result<Info> {
+    let x = args.need(0)?;
+    let present = |i: usize| args.get(i).filter(|t| t.fixed_shape().is_none_or(|s| !s.contains(&0)));
+    let (scales, sizes) = (present(2), present(3));
+    if scales.is_none() && sizes.is_none() {
+        return Err(GraphError::misused("resize", "neither scales nor sizes", "one of them"));
+    }
+    let Some(x_shape) = &x.shape else { return Ok(Info::new(x.dtype, None)) };
+    let values = scales.and_then(|s| s.value.as_ref()).map(|t| t.to_f64_vec());
+    let lengths = sizes.and_then(Info::ints);
+    if let Some(input) = x.fixed_shape() {
+        let roi = if a.coordinates == CoordinateMode::TfCropAndResize { args.get(1) } else { None };
+        if roi.is_some_and(|r| r.value.is_none()) || (values.is_none() && lengths.is_none()) {
+            let unknown = (0..input.len()).map(|i| free(format!("resized_{i}"))).collect();
+            return Ok(Info::new(x.dtype, Some(unknown)));
+        }
+        let roi = roi.and_then(|r| r.value.as_ref()).map(|t| t.to_f64_vec());
+        let (mut output, factors) = resize_geometry(a, &input, values.as_deref(), lengths.as_deref())?;
+        if let (Some(roi), None) = (roi, &lengths) {
+            crop_lengths(a, &input, &factors, &roi, &mut output)?;
+        }
+        args.check_output_size(&output, "Resize")?;
+        return Ok(Info::new(x.dtype, Some(fixed(&output))));
+    }
+    let mut shape = x_shape.clone();
+    let axes: Vec<usize> = match &a.axes {
+        Some(axes) => axes.iter().map(|&i| resolve_axis(i, shape.len())).collect::<Result<_>>()?,
+        None => (0..shape.len()).collect(),
+    };
+    for (index, axis) in axes.into_iter().enumerate() {
+        let Some(d) = shape.get_mut(axis) else { continue };
+        *d = match (values.as_ref().and_then(|v| v.get(index)), lengths.as_ref().and_then(|v| v.get(index))) {
+            (_, Some(&n)) => Dim::Fixed(
+                usize::try_from(n).map_err(|_| GraphError::misused("resize length", n.to_string(), "0 or more"))?,
+            ),
+            (Some(&s), None) => map_dim(d, |n| Ok((n as f64 * s).floor() as usize))?,
+            (None, None) => free(format!("resized_{axis}")),
+        };
+    }
+    Ok(Info::new(x.dtype, Some(shape)))
+}
+
+/// With `tf_crop_and_resize`, the output length of a scale covers only the region of interest.
+fn crop_lengths(a: &ResizeAttrs, input: &[usize], factors: &[f64], roi: &[f64], output: &mut [usize]) -> Result<()> {
+    let axes: Vec<usize> = match &a.axes {
+        Some(axes) => axes.iter().map(|&x| resolve_axis(x, input.len())).collect::<Result<_>>()?,
+        None => (0..input.len()).collect(),
+    };
+    for (index, &axis) in axes.iter().enumerate() {
+        let (Some(start), Some(end)) = (roi.get(index), roi.get(index + axes.len())) else {
+            return Err(GraphError::misused("roi", roi.len().to_string(), (2 * axes.len()).to_string()));
+        };
+        if let (Some(o), Some(&n), Some(f)) = (output.get_mut(axis), input.get(axis), factors.get(axis)) {
+            *o = (n as f64 * (end - start) * f).floor().clamp(0.0, 1e12) as usize;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,22 @@
+//! `Concat`.
+
+use crate::export::{Setting, Settings};
+use crate::import::Pending;
+use crate::table::{SHAPE, SupportedOperator};
+use cytoscope_graph::{GraphError, Op, Result};
+
+pub(crate) const ROW: SupportedOperator = SupportedOperator { name: "Concat", group: SHAPE, note: "" };
+
+pub(super) fn convert(node: &Pending<'_>) -> Result<Option<Op>> {
+    if node.op_type != "Concat" {
+        return Ok(None);
+    }
+    if !node.attributes.has("axis") && node.opset >= 4 {
+        return Err(GraphError::malformed(format!("node \"{}\": Concat without axis", node.name)));
+    }
+    Ok(Some(Op::Concat { axis: node.attributes.int("axis", 1)? }))
+}
+
+pub(super) fn settings(op: &Op) -> Option<Settings> {
+    if let Op::Concat { axis } = op { Some(vec![("axis", Setting::Int(*axis))]) } else { None }
+}
