@@ -10,7 +10,6 @@ use cytoscope_storage::Overwrite;
 use cytoscope_volume::Axes;
 use std::path::PathBuf;
 
-/// Options of `convert`.
 #[derive(Args)]
 pub(crate) struct Convert {
     /// Image to convert.

@@ -4,10 +4,9 @@ use super::failure::Outcome;
 use super::{print, print_json};
 use clap::Args;
 use cytoscope_engine::{DeviceId, DeviceRequest};
-use cytoscope_pipeline::devices::{Devices, GpuKind};
+use cytoscope_pipeline::devices::{Devices, ProbeRequest};
 use cytoscope_profile::bytes_text;
 
-/// Options of `devices`.
 #[derive(Args)]
 pub(crate) struct DevicesCommand {
     /// Print the devices as a JSON array.
@@ -15,11 +14,10 @@ pub(crate) struct DevicesCommand {
     json: bool,
 }
 
-/// Options of the hidden `probe-device`.
 #[derive(Args)]
 pub(crate) struct ProbeDevice {
-    /// Kind of device to probe: `cuda` or `wgpu`.
-    kind: GpuKind,
+    /// Devices to probe: those of a kind (`cuda` or `wgpu`), their list (`cuda:list`), or one of them (`cuda:1`).
+    request: ProbeRequest,
 }
 
 /// Returns every device of this machine. GPUs are probed in child processes, because a faulty driver may crash.
@@ -27,7 +25,7 @@ pub(crate) fn discover() -> Devices {
     match std::env::current_exe() {
         Ok(program) => Devices::discover(&program),
         Err(error) => {
-            tracing::warn!("GPUs are not looked for, because the path of this program is unknown: {error}");
+            tracing::warn!("GPU probing skipped: cannot determine the executable path: {error}");
             Devices::cpu_only()
         }
     }
@@ -44,7 +42,8 @@ impl DevicesCommand {
             print(&format!("{:8} {}  {}", d.id.to_string(), if d.usable { "usable  " } else { "unusable" }, d.name));
             print(&format!("         {}", d.reason));
             if d.usable {
-                let memory = d.memory_bytes.map_or_else(|| "unknown memory".to_owned(), bytes_text);
+                let free = d.free_bytes.map_or_else(String::new, |bytes| format!(", {} free", bytes_text(bytes)));
+                let memory = d.memory_bytes.map_or_else(|| "unknown memory".to_owned(), bytes_text) + &free;
                 print(&format!("         {memory}; computes in {}", precisions.join(", ")));
             }
         }
@@ -54,7 +53,7 @@ impl DevicesCommand {
 
 impl ProbeDevice {
     pub(crate) fn run(self) -> Outcome {
-        print(&cytoscope_pipeline::devices::probe_child(self.kind));
+        print(&cytoscope_pipeline::devices::probe_child(self.request));
         Ok(())
     }
 }

@@ -11,7 +11,6 @@ use cytoscope_volume::Axes;
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Options of `diameter`.
 #[derive(Args)]
 pub(crate) struct Diameter {
     /// Stacks, or folders of stacks.

@@ -3,12 +3,11 @@
 use super::failure::Outcome;
 use super::{print, print_json, progress};
 use clap::Args;
-use cytoscope_objects::errors::{ErrorSummary, Outcome as Kind, SizeUnit};
+use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome as Kind, SizeUnit};
 use cytoscope_pipeline::EvaluateJob;
 use cytoscope_profile::Recorder;
 use std::path::PathBuf;
 
-/// Options of `evaluate`.
 #[derive(Args)]
 pub(crate) struct Evaluate {
     /// Predictions: a file or a folder.

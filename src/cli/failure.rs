@@ -37,6 +37,10 @@ impl Failure {
         Self::new(JobErrorKind::BadInput, sentence)
     }
 
+    pub(crate) fn kind(&self) -> JobErrorKind {
+        self.kind
+    }
+
     pub(crate) fn exit_code(&self) -> u8 {
         self.kind.exit_code() as u8
     }

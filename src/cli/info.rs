@@ -7,7 +7,6 @@ use cytoscope_formats::{OpenOptions, open};
 use cytoscope_volume::Axes;
 use std::path::PathBuf;
 
-/// Options of `info`.
 #[derive(Args)]
 pub(crate) struct Info {
     /// Image file to describe.

@@ -13,11 +13,11 @@ use tracing_subscriber::{Layer, fmt};
 /// Number of daily log files that are kept.
 const MAX_LOG_FILES: usize = 7;
 
-/// Starts the log, which never fails: without a writable folder, nothing is written to a file. Dropping the guard
-/// completes the file.
+/// Starts the log. Errors are ignored; without a writable folder there is no log file. Dropping the guard flushes the
+/// log.
 pub(super) fn start(verbose: bool) -> Option<WorkerGuard> {
     let level = if verbose { LevelFilter::DEBUG } else { LevelFilter::INFO };
-    // Of other libraries, only warnings and errors.
+    // Dependencies log only warnings and errors.
     let filter = Targets::new().with_default(LevelFilter::WARN).with_target("cytoscope", level);
     let (file, guard) = open_file().unzip();
     let file = file.map(|writer| {

@@ -1,6 +1,7 @@
 //! The command line. Options are parsed here, resolved once into jobs, and run by the library crates. Results are
 //! printed to stdout, everything else to stderr.
 
+mod bench;
 mod convert;
 mod devices;
 mod diameter;
@@ -8,8 +9,10 @@ mod evaluate;
 mod failure;
 mod info;
 mod log;
+mod measured;
 mod models;
 mod predict;
+mod profile;
 mod progress;
 mod quantize;
 mod run;
@@ -41,7 +44,7 @@ use std::sync::{Mutex, PoisonError};
 struct Arguments {
     /// Stacks to open in the window.
     files: Vec<PathBuf>,
-    /// The window was started by the installed desktop shell, which talks to it on standard input.
+    /// The window was started by the supervisor (`src-tauri`), which talks to it over standard input and output.
     #[arg(long, hide = true)]
     shell: bool,
     /// Print the log in detail on standard error.
@@ -57,7 +60,7 @@ enum Command {
     Info(info::Info),
     /// Convert an image to another format without changing its pixel values
     Convert(convert::Convert),
-    /// List the compute devices of this machine, and why any of them cannot be used
+    /// List the compute devices of this machine, and why some are unusable
     Devices(devices::DevicesCommand),
     /// Segment stacks or predict a stain: labels, maps and measurements
     Predict(Box<predict::Predict>),
@@ -77,6 +80,10 @@ enum Command {
     Quantize(quantize::Quantize),
     /// Train a network on your images and labels, and write a model package
     Train(Box<train::Train>),
+    /// Show where the time of a stored run went, and what would make it faster
+    Profile(profile::Profile),
+    /// Run a table of trainings and predictions, and compare their times and memory
+    Bench(bench::Bench),
     /// Simulate stacks with ground truth
     Simulate(simulate::Simulate),
     /// Run the engine process behind the window: jobs in, events out, as JSON lines
@@ -88,7 +95,7 @@ enum Command {
 
 /// Parses the arguments, runs the command, and reports a failure as a message on stderr and an exit code.
 pub fn main() -> ExitCode {
-    let (words, leads_with_verbose) = take_leading_verbose(std::env::args_os().collect());
+    let (words, leading_verbose) = take_leading_verbose(std::env::args_os().collect());
     let arguments = match Arguments::try_parse_from(words) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -96,9 +103,9 @@ pub fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
-    // A probe lives for a moment, and its driver may crash it.
+    // Probe processes do not log: they are short-lived and may crash.
     let is_probe = matches!(arguments.command, Some(Command::ProbeDevice(_)));
-    let _log = (!is_probe).then(|| log::start(arguments.verbose || leads_with_verbose)).flatten();
+    let _log = (!is_probe).then(|| log::start(arguments.verbose || leading_verbose)).flatten();
     let (version, given) = (env!("CARGO_PKG_VERSION"), std::env::args_os().skip(1).collect::<Vec<_>>());
     tracing::info!(version, pid = std::process::id(), ?given, "started");
     let outcome = refuse_other_encodings().and_then(|()| match arguments.command {
@@ -115,8 +122,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Removes every `--verbose` before the first other argument and returns whether there was one: clap takes a command
-/// that follows an option for a file.
+/// Removes every `--verbose` before the first other argument and returns whether there was one: otherwise clap parses a
+/// subcommand after a leading option as a file argument.
 fn take_leading_verbose(mut arguments: Vec<OsString>) -> (Vec<OsString>, bool) {
     let is_verbose = |argument: &&OsString| argument.as_os_str() == "--verbose";
     let leading = arguments.iter().skip(1).take_while(is_verbose).count();
@@ -140,6 +147,8 @@ impl Command {
             Command::Import(c) => c.run(),
             Command::Export(c) => c.run(),
             Command::Quantize(c) => c.run(),
+            Command::Profile(c) => c.run(),
+            Command::Bench(c) => c.run(),
             Command::Simulate(c) => c.run(),
             Command::Train(c) => c.run(),
             Command::Worker(c) => c.run(),

@@ -14,7 +14,6 @@ use cytoscope_storage::target::{check_file, check_parent, resolved};
 use safetensors::Dtype;
 use std::path::PathBuf;
 
-/// Options of `import`.
 #[derive(Args)]
 pub(crate) struct Import {
     /// Model to import: a bioimage.io folder or zip with ONNX weights, or an .onnx file.
@@ -30,7 +29,6 @@ pub(crate) struct Import {
     json: bool,
 }
 
-/// Options of `export`.
 #[derive(Args)]
 pub(crate) struct Export {
     /// Package to export: a path or the name of an installed model.

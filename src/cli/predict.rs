@@ -1,23 +1,22 @@
 //! `cytoscope predict`: segments stacks or predicts a stain.
 
 use super::failure::{Failure, Outcome};
+use super::measured::{MeasuredRun, RunClock, input_facts, recorder};
 use super::{PrecisionName, devices, eprint_line, parse_bytes, parse_threads, parse_zyx, print, print_json, progress};
 use clap::Args;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{Blend, TileRequest, expand_inputs};
 use cytoscope_pipeline::{
-    Context, DiameterRequest, InputReport, JobErrorKind, Output, PredictJob, PredictOutcome, Rerun, find_model,
-    provenance,
+    DiameterRequest, InputReport, JobErrorKind, Output, PredictJob, PredictOutcome, Rerun, find_model, provenance,
 };
-use cytoscope_profile::{Recorder, bytes_text};
+use cytoscope_profile::{RunFacts, bytes_text};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_file;
 use cytoscope_volume::Axes;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// Options of `predict`.
 #[derive(Args)]
 pub(crate) struct Predict {
     /// Stacks, or folders of stacks.
@@ -32,10 +31,11 @@ pub(crate) struct Predict {
     /// Device: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: DeviceRequest,
-    /// Arithmetic of the network: auto, f32, tf32, f16, bf16 or int8.
+    /// Numeric precision of the network: auto, f32, tf32, f16, bf16 or int8.
     #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
     precision: PrecisionName,
-    /// Tile size Z,Y,X in voxels; by default the size that fits the memory budget with the least wasted work.
+    /// Tile size Z,Y,X in voxels; by default one pass over the stack without tiles if the network and the memory budget
+    /// allow it, else the size with the least wasted work.
     #[arg(long, value_parser = parse_zyx)]
     tile: Option<[usize; 3]>,
     /// Fraction of a tile that overlaps its neighbour, for Gaussian blending.
@@ -73,15 +73,18 @@ pub(crate) struct Predict {
     /// Number of threads; 0 uses all cores.
     #[arg(long, default_value_t = 0, value_parser = parse_threads)]
     threads: usize,
-    /// Skip inputs whose results from the same job already exist.
+    /// Skip inputs that already have results from a run with identical options.
     #[arg(long)]
     resume: bool,
     /// Rerun the job recorded in a _provenance.json file (of the other options, only --out and --force apply).
     #[arg(long, value_name = "FILE.json")]
     rerun: Option<PathBuf>,
-    /// Write a Chrome trace of the run, to open in ui.perfetto.dev.
+    /// Write a Chrome trace of the run, for cytoscope profile or ui.perfetto.dev.
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
+    /// Leave the times of single operators out of the trace: a GPU then need not wait after each.
+    #[arg(long, requires = "trace")]
+    stages_only: bool,
     /// Overwrite existing files; an input is never overwritten.
     #[arg(long)]
     force: bool,
@@ -104,9 +107,10 @@ struct Prepared {
 
 impl Predict {
     pub(crate) fn run(self) -> Outcome {
+        let clock = RunClock::start();
         let Prepared { job, devices, differences } = self.prepare()?;
-        let recorder = if self.trace.is_some() { Recorder::new() } else { Recorder::totals_only() };
-        let context = progress::context(self.json_progress, false, recorder);
+        let recorder = recorder(self.trace.as_deref(), self.stages_only);
+        let context = progress::context(self.json_progress, false, recorder.clone());
         if let Some(path) = &self.trace {
             let files = expand_inputs(&job.inputs)?;
             let model = find_model(&job.model)?;
@@ -115,13 +119,13 @@ impl Predict {
         }
         let devices = devices.unwrap_or_else(|| devices::for_request(job.device));
         let result = job.run(&context, &devices);
-        if let Some(path) = &self.trace {
-            write_trace(&context, path)?;
-        }
+        let inputs = result.as_ref().map_or_else(|_| Vec::new(), |outcome| input_facts(&job, &outcome.done));
+        let run = MeasuredRun::new("predict", &recorder, RunFacts { inputs, ..clock.facts(job.threads) });
+        run.write_trace(&recorder, self.trace.as_deref())?;
         let mut outcome = result?;
         outcome.done.iter_mut().for_each(|report| report.notes.splice(..0, differences.iter().cloned()).for_each(drop));
         if self.json {
-            print_json(&report(&outcome))?;
+            print_json(&report(&outcome, &run))?;
         } else {
             outcome.done.iter().for_each(print_report);
         }
@@ -161,18 +165,14 @@ impl Predict {
     }
 }
 
-fn write_trace(context: &Context, path: &Path) -> Outcome {
-    let text = serde_json::to_vec(&context.recorder.chrome_trace()).map_err(|e| Failure::other(e.to_string()))?;
-    Ok(cytoscope_storage::write::atomic_write(path, &text)?)
-}
-
-fn report(outcome: &PredictOutcome) -> serde_json::Value {
+fn report(outcome: &PredictOutcome, run: &MeasuredRun) -> serde_json::Value {
     let failed: Vec<_> = outcome
         .failed
         .iter()
         .map(|f| json!({"input": f.input, "error": f.sentence, "exit_code": f.kind.exit_code()}))
         .collect();
-    json!({"inputs": outcome.done.iter().map(input_report).collect::<Vec<_>>(), "failed": failed})
+    let inputs: Vec<_> = outcome.done.iter().map(input_report).collect();
+    json!({"inputs": inputs, "failed": failed, "run": run.record, "advice": run.advice})
 }
 
 /// Returns the report of an input as JSON, in which `outputs` are the paths of the files.
@@ -200,8 +200,8 @@ fn print_report(report: &InputReport) {
     report.outputs.iter().for_each(|o| print(&format!("  wrote {}", o.path.display())));
 }
 
-/// Fails if any input failed, with the exit code of running out of memory or disk if one did, else of the first
-/// failure. The other inputs are done all the same.
+/// Returns an error if any input failed: [`JobErrorKind::OutOfResources`] takes precedence, otherwise the first
+/// failure's kind.
 fn finish(outcome: &PredictOutcome) -> Outcome {
     let Some(first) = outcome.failed.first() else { return Ok(()) };
     if outcome.failed.len() + outcome.done.len() == 1 {

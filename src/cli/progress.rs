@@ -135,7 +135,10 @@ fn show(event: &Event, bar: &mut Option<StageBar>) {
     if bar.as_ref().is_none_or(|(current, _)| current != stage) {
         clear(bar);
         let fresh = ProgressBar::new(*total);
-        let template = if *unit == "voxels" {
+        let template = if *unit == "s" {
+            // The length of the stage is unknown.
+            "{msg:9} {pos} s"
+        } else if *unit == "voxels" {
             "{msg:9} {bar:32} {percent:>3} %  {per_sec}  {eta} left"
         } else {
             "{msg:9} {bar:32} {pos}/{len}  {eta} left"

@@ -1,20 +1,23 @@
 //! `cytoscope quantize`: converts a model to 8-bit integers.
 
 use super::failure::{Failure, Outcome};
+use super::measured::{MeasuredRun, RunClock, recorder};
 use super::{print, print_json, progress};
 use clap::{Args, ValueEnum};
-use cytoscope_profile::{Recorder, bytes_text};
+use cytoscope_pipeline::find_model;
+use cytoscope_profile::bytes_text;
 use cytoscope_quantize::{ACCURACY_BUDGET, Candidate, QuantizeJob, QuantizeMode, QuantizeReport};
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::target::check_file;
 use cytoscope_train::{QatLimitError, QatTrainer};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// Options of `quantize`.
 #[derive(Args)]
 pub(crate) struct Quantize {
     /// Model package (folder, .zip or .onnx) or name of an installed model.
     package: String,
-    /// How activation ranges are determined: while the model runs, or once from calibration data.
+    /// How activation ranges are determined: while the model runs (dynamic), once from calibration data (static), or
+    /// static and followed by training if that loses too much accuracy (qat).
     #[arg(long, value_enum)]
     mode: Mode,
     /// Calibration data: stacks like those the model will be used on, or folders of them; by default the package's test
@@ -24,7 +27,7 @@ pub(crate) struct Quantize {
     /// Package to write: a folder or a .zip.
     #[arg(long)]
     out: PathBuf,
-    /// Maximum relative L2 error of an output; layers are kept in floats until it is met.
+    /// Maximum relative L2 error of an output; layers are kept in float until it is met.
     #[arg(long, default_value_t = ACCURACY_BUDGET)]
     accuracy_budget: f64,
     /// Maximum minutes of quantization-aware training (--mode qat).
@@ -33,12 +36,15 @@ pub(crate) struct Quantize {
     /// Maximum steps of quantization-aware training, one tile per step (--mode qat).
     #[arg(long)]
     steps: Option<u64>,
-    /// Names of layers to keep in floats.
+    /// Names of layers to keep in float.
     #[arg(long, value_delimiter = ',', value_name = "LAYER")]
     keep_float: Vec<String>,
     /// Leave the float network out of the package: smaller, but it cannot run on GPUs.
     #[arg(long)]
     without_float: bool,
+    /// Write a Chrome trace of the run, for cytoscope profile or ui.perfetto.dev.
+    #[arg(long, value_name = "FILE.json")]
+    trace: Option<PathBuf>,
     /// Replace an existing package: a file is overwritten, a folder is moved aside; an input is never replaced.
     #[arg(long)]
     force: bool,
@@ -56,7 +62,7 @@ enum Mode {
     Dynamic,
     /// Ranges are determined once, from calibration data.
     Static,
-    /// Static; if that exceeds the accuracy budget, quantization-aware training adapts the weights to the rounding.
+    /// Static; if the error exceeds the accuracy budget, quantization-aware training adapts the weights to rounding.
     Qat,
 }
 
@@ -75,7 +81,14 @@ impl Quantize {
                 }
             })
         })?;
-        let context = progress::context(self.json_progress, false, Recorder::totals_only());
+        if let Some(path) = &self.trace {
+            let model = find_model(&self.package)?;
+            let inputs: Vec<&Path> = self.calibrate.iter().chain([&model]).map(PathBuf::as_path).collect();
+            check_file(path, &inputs, Overwrite::from_force(self.force))?;
+        }
+        let clock = RunClock::start();
+        let recorder = recorder(self.trace.as_deref(), true);
+        let context = progress::context(self.json_progress, false, recorder.clone());
         let job = QuantizeJob {
             model: self.package,
             out: self.out,
@@ -86,7 +99,10 @@ impl Quantize {
             without_float: self.without_float,
             overwrite: Overwrite::from_force(self.force),
         };
-        let report = job.run_with(&context, Some(&trainer))?;
+        let result = job.run_with(&context, Some(&trainer));
+        let run = MeasuredRun::new("quantize", &recorder, clock.facts(0));
+        run.write_trace(&recorder, self.trace.as_deref())?;
+        let report = result?;
         if self.json {
             return print_json(&report);
         }
@@ -123,7 +139,7 @@ fn print_report(report: &QuantizeReport) {
         print(&format!("    {method:18} {equalized:22} {:.5}{mark}", c.relative_l2));
     }
     if let Some(t) = &report.qat {
-        let kept = if t.kept { "" } else { "; discarded, layers were kept in floats instead" };
+        let kept = if t.kept { "" } else { "; discarded, layers were kept in float instead" };
         print(&format!(
             "  quantization-aware training, {} steps in {:.0} s: relative L2 error {:.5} before, {:.5} after{kept}",
             t.steps, t.seconds, t.before, t.after
@@ -133,9 +149,9 @@ fn print_report(report: &QuantizeReport) {
         print(&format!("  bias corrected: {}", report.bias_corrected.join(", ")));
     }
     let all = report.quantized_layers;
-    print(&format!("  {all} layers in int8, {:.1} % of the operations in floats", 100.0 * report.float_share_of_work));
+    print(&format!("  {all} layers in int8, {:.1} % of the operations in float", 100.0 * report.float_share_of_work));
     for l in &report.left_float {
-        print(&format!("    {} in floats: {}", l.name, l.why));
+        print(&format!("    {} in float: {}", l.name, l.why));
     }
     let met = if report.budget_met { "met" } else { "NOT met" };
     print(&format!("  accuracy budget {}: {met}", report.accuracy_budget));

@@ -1,6 +1,7 @@
 //! `cytoscope run`: runs an ONNX model on arrays and measures its speed.
 
 use super::failure::{Failure, Outcome};
+use super::measured::{MeasuredRun, RunClock, recorder};
 use super::{devices, parse_threads, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cpu_time::ProcessTime;
@@ -8,7 +9,6 @@ use cytoscope_engine::{CompileOptions, CompileReport, DeviceId, Engine, Precisio
 use cytoscope_engine_cpu::{CpuEngine, ReferenceEngine};
 use cytoscope_graph::{Graph, GraphError, GraphLimits, Tensor, ValueId, npy};
 use cytoscope_pipeline::{Context, with_name};
-use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::refusal;
 use cytoscope_storage::target::{check_file, resolved};
@@ -18,7 +18,6 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Options of `run`.
 #[derive(Args)]
 pub(crate) struct RunCommand {
     /// ONNX model to run.
@@ -32,7 +31,7 @@ pub(crate) struct RunCommand {
     /// Engine to run the model on.
     #[arg(long, value_enum, default_value = "cpu")]
     engine: EngineName,
-    /// Arithmetic of the network: f32, tf32, f16, bf16 or int8.
+    /// Numeric precision of the network: f32, tf32, f16, bf16 or int8.
     #[arg(long, default_value = "f32")]
     precision: Precision,
     /// Number of timed runs, after one warm-up run.
@@ -41,7 +40,7 @@ pub(crate) struct RunCommand {
     /// Number of threads; 0 uses all cores.
     #[arg(long, default_value_t = 0, value_parser = parse_threads)]
     threads: usize,
-    /// Write a Chrome trace with the time of every operator, to open in ui.perfetto.dev.
+    /// Write a Chrome trace with the time of every operator, for cytoscope profile or ui.perfetto.dev.
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
     /// Overwrite existing files; an input is never overwritten.
@@ -78,7 +77,8 @@ impl RunCommand {
             EngineName::Cuda => devices::discover().engine(DeviceId::Cuda(0))?,
             EngineName::Wgpu => devices::discover().engine(DeviceId::Wgpu(0))?,
         };
-        let recorder = if self.trace.is_some() { Recorder::new() } else { Recorder::totals_only() };
+        let clock = RunClock::start();
+        let recorder = recorder(self.trace.as_deref(), false);
         let context = progress::context(false, true, recorder.clone());
         let options = CompileOptions {
             precision: self.precision,
@@ -86,6 +86,7 @@ impl RunCommand {
             memory_budget_bytes: None,
             recorder: recorder.clone(),
             interrupt: context.interrupt(),
+            tuning: context.tuning(),
         };
         let compile_start = Instant::now();
         let mut session = engine.compile(&graph, &shapes, &options)?;
@@ -97,14 +98,12 @@ impl RunCommand {
                 cytoscope_storage::write::atomic_write(&path, &npy::write(tensor))?;
             }
         }
-        if let Some(path) = &self.trace {
-            let text = serde_json::to_vec(&recorder.chrome_trace()).map_err(|e| Failure::other(e.to_string()))?;
-            cytoscope_storage::write::atomic_write(path, &text)?;
-        }
+        let run = MeasuredRun::new("run", &recorder, clock.facts(self.threads));
+        run.write_trace(&recorder, self.trace.as_deref())?;
         self.print_report(&graph, engine.as_ref(), session.report(), &outputs, times)
     }
 
-    /// Loads the model; a model that cannot be read or is invalid is bad input.
+    /// Loads the model. An invalid or missing model is bad input; other I/O errors are not.
     fn load(&self) -> Result<Graph, Failure> {
         cytoscope_onnx::load(&self.model, &GraphLimits::default()).map_err(|e| {
             let sentence = with_name(&self.model.display().to_string(), &e.to_string());

@@ -9,7 +9,6 @@ use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use std::path::PathBuf;
 
-/// Options of `segment`.
 #[derive(Args)]
 pub(crate) struct Segment {
     /// Probability map, or any stack with high values inside objects.

@@ -14,7 +14,6 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Options of `simulate`.
 #[derive(Args)]
 pub(crate) struct Simulate {
     /// Kind of stack: nuclei, cells (with membranes) or labelfree (bright-field with its fluorescence).
@@ -29,7 +28,7 @@ pub(crate) struct Simulate {
     /// Number of stacks, with consecutive seeds.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000), conflicts_with = "settings")]
     count: u64,
-    /// Draw voxel size, objects, optics and camera of each stack from wide ranges, for training networks.
+    /// Randomize voxel size, objects, optics and camera of each stack over wide ranges, for training networks.
     #[arg(long, conflicts_with = "settings")]
     varied: bool,
     /// Output folder; created if it does not exist.

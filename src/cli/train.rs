@@ -1,17 +1,19 @@
 //! `cytoscope train`: trains a network and writes a model package.
 
 use super::failure::{Failure, Outcome};
-use super::{PrecisionName, devices, parse_threads, parse_zyx, print, print_json, progress};
+use super::measured::{MeasuredRun, RunClock, recorder, training_facts};
+use super::{devices, parse_threads, parse_zyx, print, print_json, progress};
 use clap::{Args, ValueEnum};
-use cytoscope_engine::{DeviceRequest, Precision};
+use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::DiameterRequest;
-use cytoscope_profile::{Recorder, bytes_text};
+use cytoscope_profile::{RunFacts, bytes_text};
 use cytoscope_samples::TrainingTask;
 use cytoscope_storage::Overwrite;
-use cytoscope_train::{ChosenNetwork, TrainConfig, TrainEvent, TrainJob, TrainReport};
+use cytoscope_storage::target::check_file;
+use cytoscope_train::{ChosenNetwork, TrainConfig, TrainEvent, TrainJob, TrainPrecision, TrainReport};
+use serde_json::json;
 use std::path::PathBuf;
 
-/// Options of `train`.
 #[derive(Args)]
 #[command(
     after_help = "Ctrl-C saves a checkpoint; --resume continues from it. To end a training run early with the best network so \
@@ -55,9 +57,10 @@ pub(crate) struct Train {
     /// Device to train on: auto (the CPU), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: DeviceRequest,
-    /// Precision to train in: auto or f32.
+    /// Precision of convolutions and their gradients: auto (that of --config, or else tf32 on CUDA and f32 elsewhere),
+    /// f32, tf32, f16 or bf16; tf32 and bf16 need CUDA, f16 needs a GPU.
     #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
-    precision: PrecisionName,
+    precision: TrainPrecisionName,
     /// Continue an unfinished training run from its checkpoint.
     #[arg(long)]
     resume: bool,
@@ -73,6 +76,12 @@ pub(crate) struct Train {
     /// Leave the quantized network out of the package.
     #[arg(long)]
     without_int8: bool,
+    /// Write a Chrome trace of the run, for cytoscope profile or ui.perfetto.dev.
+    #[arg(long, value_name = "FILE.json")]
+    trace: Option<PathBuf>,
+    /// Leave the times of single operators out of the trace: a GPU then need not wait after each.
+    #[arg(long, requires = "trace")]
+    stages_only: bool,
     /// Replace an existing package: a file is overwritten, a folder is moved aside; an input is never replaced.
     #[arg(long)]
     force: bool,
@@ -92,13 +101,31 @@ enum TaskName {
     Labelfree,
 }
 
+/// Values of `--precision`.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TrainPrecisionName {
+    Auto,
+    F32,
+    Tf32,
+    F16,
+    Bf16,
+}
+
+impl TrainPrecisionName {
+    /// Returns the requested precision; `None` leaves it to the settings.
+    fn requested(self) -> Option<TrainPrecision> {
+        match self {
+            Self::Auto => None,
+            Self::F32 => Some(TrainPrecision::F32),
+            Self::Tf32 => Some(TrainPrecision::Tf32),
+            Self::F16 => Some(TrainPrecision::F16),
+            Self::Bf16 => Some(TrainPrecision::Bf16),
+        }
+    }
+}
+
 impl Train {
     pub(crate) fn run(self) -> Outcome {
-        if let Some(precision) = self.precision.precision().filter(|precision| *precision != Precision::F32) {
-            return Err(Failure::wrong_use(format!(
-                "training in precision \"{precision}\" is not supported: give --precision f32, or leave the option out"
-            )));
-        }
         let mut config = match &self.config {
             Some(path) => TrainConfig::read(path)?,
             None => TrainConfig::default(),
@@ -106,6 +133,7 @@ impl Train {
         config.patch_zyx = self.patch.or(config.patch_zyx);
         config.batch = self.batch.or(config.batch);
         config.diameter = self.diameter.unwrap_or(config.diameter);
+        config.precision = self.precision.requested().unwrap_or(config.precision);
         if self.epochs.is_some() || self.minutes.is_some() || self.steps.is_some() {
             config.budget.epochs = self.epochs;
             config.budget.minutes = self.minutes;
@@ -114,7 +142,12 @@ impl Train {
         if config.budget.minutes.is_some_and(|m| !m.is_finite() || m <= 0.0) {
             return Err(Failure::wrong_use("--minutes must be a number above 0"));
         }
-        let (context, display) = progress::training_context(self.json_progress, false, Recorder::totals_only());
+        if let Some(path) = &self.trace {
+            check_file(path, &[self.data.as_path()], Overwrite::from_force(self.force))?;
+        }
+        let clock = RunClock::start();
+        let recorder = recorder(self.trace.as_deref(), self.stages_only);
+        let (context, display) = progress::training_context(self.json_progress, false, recorder.clone());
         let job = TrainJob {
             task: match self.task {
                 TaskName::Segmentation => TrainingTask::Segmentation,
@@ -125,7 +158,7 @@ impl Train {
             out: self.out,
             config,
             resume: self.resume,
-            anew: self.restart,
+            restart: self.restart,
             seed: self.seed,
             threads: self.threads,
             without_int8: self.without_int8,
@@ -133,9 +166,16 @@ impl Train {
             overwrite: Overwrite::from_force(self.force),
         };
         let on_event = |event: &TrainEvent| display.training_event(event);
-        let report = job.run(&context, &devices::for_training(job.device), &on_event)?;
+        let result = job.run(&context, &devices::for_training(job.device), &on_event);
+        let training = result.as_ref().ok().map(|report| training_facts(&job, report));
+        let run = MeasuredRun::new("train", &recorder, RunFacts { training, ..clock.facts(job.threads) });
+        run.write_trace(&recorder, self.trace.as_deref())?;
+        let report = result?;
         if self.json {
-            return print_json(&report);
+            let mut value = json!(report);
+            value["run"] = json!(run.record);
+            value["advice"] = json!(run.advice);
+            return print_json(&value);
         }
         print_report(&report);
         Ok(())

@@ -11,11 +11,11 @@ use std::time::Duration;
 /// File name of the sample stack that the start screen offers.
 const SAMPLE: &str = "nuclei_raw.tif";
 
-/// Time that the window has to close after its shell has ended.
+/// Time that the window has to close after its supervisor has ended.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
-/// Opens the window with these files. Started by the installed shell, it talks to it as docs/shell-protocol.md
-/// describes.
+/// Opens the window with these files. If `shell` is set, the supervisor (`src-tauri`) started it, and they communicate
+/// as docs/shell-protocol.md describes.
 pub(crate) fn open(files: Vec<PathBuf>, shell: bool) -> Outcome {
     if let Some(missing) = files.iter().find(|f| !f.exists()) {
         return Err(Failure::wrong_use(format!(
@@ -39,15 +39,15 @@ pub(crate) fn open(files: Vec<PathBuf>, shell: bool) -> Outcome {
     })
 }
 
-/// Returns standard input and output, reserved for the shell.
+/// Returns standard input and output, reserved for the supervisor.
 fn pipes() -> Result<ShellPipes, Failure> {
     let output =
         own_stdout().map_err(|e| Failure::other(format!("standard output cannot be reserved for the shell: {e}")))?;
     Ok((Box::new(ShellInput(io::stdin())), Box::new(output)))
 }
 
-/// Standard input. If the window is still open some time after its end (a graphics driver may hang), the process exits,
-/// so that none is left behind.
+/// Standard input from the supervisor. If the window is still open [`SHUTDOWN_GRACE`] after EOF (a graphics driver may
+/// hang), the process exits.
 struct ShellInput(io::Stdin);
 
 impl Read for ShellInput {

@@ -3,7 +3,7 @@
 use super::failure::{Failure, Outcome};
 use super::{devices, signals};
 use clap::Args;
-use cytoscope_worker::{Setup, serve};
+use cytoscope_worker::{WorkerOptions, serve};
 use std::fs::File;
 use std::io::{self, BufReader};
 
@@ -24,9 +24,9 @@ impl Worker {
         });
         let output =
             own_stdout().map_err(|e| Failure::other(format!("standard output cannot be reserved for replies: {e}")))?;
-        let setup = Setup { discover: Box::new(devices::discover), temporary: std::env::temp_dir() };
+        let options = WorkerOptions { discover: Box::new(devices::discover), temporary: std::env::temp_dir() };
         let input = BufReader::with_capacity(1 << 16, io::stdin());
-        serve(input, output, setup).map_err(|e| {
+        serve(input, output, options).map_err(|e| {
             let folder = std::env::temp_dir();
             Failure::other(format!(
                 "no private folder can be created in {}: {e}; check the free space and permissions there",

@@ -2,8 +2,10 @@
 
 use crate::common::Fixture;
 
-const COMMANDS: [&str; 11] =
-    ["info", "convert", "devices", "predict", "run", "segment", "evaluate", "import", "export", "simulate", "worker"];
+const COMMANDS: [&str; 13] = [
+    "info", "convert", "devices", "predict", "run", "segment", "evaluate", "import", "export", "profile", "bench",
+    "simulate", "worker",
+];
 
 /// Options and arguments of a help text that have no description.
 fn without_description(help: &str) -> Vec<String> {
@@ -96,6 +98,7 @@ fn wrong_usage_exits_with_code_2() {
     fixture.fails(2, &["segment", "a.tif", "--out", "l.tif", "--threshold", "high"], &["otsu"]);
     fixture.fails(2, &["simulate", "--kind", "worms", "--out", "s"], &["nuclei, cells or labelfree"]);
     fixture.fails(2, &["simulate", "--kind", "nuclei", "--shape", "99999,99999,99999", "--out", "s"], &["too large"]);
+    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--stages-only"], &["--trace"]);
     fixture.fails(2, &["export", "nuclei", "--format", "gif", "--out", "x"], &["safetensors"]);
     // Nothing was started: the output folders are empty.
     for folder in ["o", "s"] {

@@ -296,8 +296,12 @@ fn packages_of_the_earlier_layout_still_predict_and_are_converted() {
 fn bundled_model_can_be_quantized_without_data() {
     let fixture = Fixture::new();
     let arguments = ["quantize", "nuclei-dog", "--mode", "dynamic", "--out", "q", "--accuracy-budget", "0.1", "--json"];
-    let report = fixture.run(&arguments).json();
+    let report = fixture.run(&[&arguments[..], &["--trace", "t.json"]].concat()).json();
     assert_eq!(report["mode"], "dynamic");
+    let profile = fixture.run(&["profile", "t.json", "--json"]).json();
+    let stages: Vec<&str> =
+        profile["run"]["stages"].as_array().unwrap().iter().map(|s| s["stage"].as_str().unwrap()).collect();
+    assert!(["load", "quantize", "write"].iter().all(|stage| stages.contains(stage)), "{stages:?}");
     assert!(report["method"].is_null());
     assert!(report["notes"][0].as_str().unwrap().contains("test tensor"), "{}", report["notes"]);
     assert_eq!(report["budget_met"], true, "{}", report["outputs"]);

@@ -353,24 +353,47 @@ fn gpu_takes_the_same_steps_as_the_cpu() {
     let Some((gpu, name)) = gpu.and_then(|(id, name)| Some((id.as_str()?, name))) else {
         return skip(format!("no GPU, not even in software (install mesa-vulkan-drivers): {devices}"));
     };
-    let losses = |device: &str, out: &str, config: &str| -> Vec<f64> {
+    let losses = |device: &str, out: &str, config: &str, precision: &str| -> Vec<f64> {
         let arguments =
             ["--json", "--steps", "6", "--without-int8", "--config", config, "--device", device, "--out", out];
-        let report = with_gpu(&[&SMALL[..5], &arguments].concat());
+        let report = with_gpu(&[&SMALL[..5], &arguments, &["--precision", precision]].concat());
         assert!(device == "cpu" || &report["device"] == name, "{report:#}");
         report["history"]["steps"].as_array().unwrap().iter().map(|p| p["loss"].as_f64().unwrap()).collect()
     };
-    let want = losses("cpu", "on-cpu", "t.toml");
+    let want = losses("cpu", "on-cpu", "t.toml", "auto");
     // In mixed precision the losses are the same up to 16-bit rounding.
     std::fs::write(fixture.path("half.toml"), format!("precision = \"f16\"\n{text}")).unwrap();
-    for (out, config, tolerance) in [("on-gpu", "t.toml", 5e-3), ("half", "half.toml", 2e-2)] {
-        let got = losses(gpu, out, config);
+    let runs =
+        [("on-gpu", "t.toml", "auto", 5e-3), ("half", "half.toml", "auto", 2e-2), ("option", "t.toml", "f16", 2e-2)];
+    for (out, config, precision, tolerance) in runs {
+        let got = losses(gpu, out, config, precision);
         assert!(!got.is_empty() && got.len() == want.len(), "{got:?}, {want:?}");
         for (got, want) in got.iter().zip(&want) {
             assert!((got - want).abs() < tolerance * want.abs(), "{config}: {got} instead of {want}");
         }
     }
-    fixture.fails(2, &[&SMALL[..5], &["--config", "half.toml", "--out", "m"]].concat(), &["precision", "f32"]);
+}
+
+#[test]
+fn precision_option_takes_precedence_over_the_settings() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 2);
+    for (name, precision) in [("half.toml", "f16"), ("t.toml", "f32")] {
+        write_settings(&fixture, &format!("precision = \"{precision}\""));
+        std::fs::rename(fixture.path("t.toml"), fixture.path(name)).unwrap();
+    }
+    let run = |config, precision: &'static [&'static str]| {
+        let arguments = ["--config", config, "--steps", "1", "--without-int8", "--json", "--out", "m"];
+        [&SMALL[..5], &arguments[..], precision].concat()
+    };
+    // The CPU trains in 32 bits only, whether the option or the settings request 16.
+    let refused = ["precision", "the CPU trains in f32 only"];
+    fixture.fails(2, &run("half.toml", &[]), &refused);
+    fixture.fails(2, &run("t.toml", &["--precision", "f16"]), &refused);
+    fixture.fails(2, &run("t.toml", &["--precision", "bf16"]), &refused);
+    fixture.fails(2, &run("t.toml", &["--precision", "int8"]), &["int8", "bf16"]);
+    assert!(!fixture.path("m").exists());
+    assert_eq!(fixture.run(&run("half.toml", &["--precision", "f32"])).json()["steps"].as_u64(), Some(1));
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn every_control_has_a_name() {
         check(&fixture, view);
     }
     fixture.window.state_mut().send(Command::ToggleProfiler);
-    fixture.window.state_mut().send(Command::ToggleRuler);
+    fixture.window.state_mut().send(Command::ToggleLineProfile);
     fixture.window.run_steps(4);
     check(&fixture, "line profile");
     for (command, what) in [

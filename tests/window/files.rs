@@ -72,6 +72,7 @@ fn corrected_axes_are_remembered_for_the_folder() {
     let other = stack(&fixture.path("more.tif"), "TYX", &[5, 16, 24]);
     std::thread::sleep(std::time::Duration::from_millis(1100));
     fixture.window.run_steps(3);
+    fixture.until("the saved settings", |w| w.state().is_settled());
     let home = fixture.folder.path().to_owned();
     fixture.window = window(&home, vec![other]);
     fixture.settle();
@@ -86,5 +87,5 @@ fn file_names_in_any_script_are_readable_if_a_font_is_installed() {
         return skip("no font with Chinese letters is installed here");
     }
     fixture.settle();
-    fixture.until("letters", |w| cytoscope_ui::letters::known(&w.ctx, "細胞 клетка.tif"));
+    fixture.until("letters", |w| cytoscope_ui::font_fallback::known(&w.ctx, "細胞 клетка.tif"));
 }

@@ -96,6 +96,22 @@ pub fn sees(window: &Harness<'static, Workbench>, text: &str) -> bool {
     window.query_all_by_label_contains(text).next().is_some()
 }
 
+/// The real program. If software GPUs are allowed, a script starts it without them: tuning kernels for one takes minutes,
+/// and these tests are about the window.
+fn program(home: &Path) -> PathBuf {
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_cytoscope"));
+    #[cfg(unix)]
+    if std::env::var_os("CYTOSCOPE_SOFTWARE_GPU").is_some() {
+        use std::os::unix::fs::PermissionsExt;
+        let script = home.join("cytoscope-without-software-gpu");
+        let text = format!("#!/bin/sh\nunset CYTOSCOPE_SOFTWARE_GPU\nexec '{}' \"$@\"\n", program.display());
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        return script;
+    }
+    program
+}
+
 /// Opens a window whose engine process is the real program.
 pub fn window(home: &Path, files: Vec<PathBuf>) -> Harness<'static, Workbench> {
     window_with(home, files, TrainConfig::default())
@@ -109,7 +125,7 @@ pub fn window_with(home: &Path, files: Vec<PathBuf>, train_config: TrainConfig) 
     std::fs::copy(samples.join("nuclei_raw.tif"), &sample).unwrap();
     let options = WorkbenchOptions {
         files,
-        program: Some(PathBuf::from(env!("CARGO_BIN_EXE_cytoscope"))),
+        program: Some(program(home)),
         settings_path: Some(home.join("settings/settings.json")),
         sample: Some(sample),
         log_folder: None,

@@ -4,7 +4,7 @@ use crate::fixture::{Fixture, sees};
 use crate::gestures::draw;
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_ui::data::plane::Orientation;
-use cytoscope_ui::shots::PictureOf;
+use cytoscope_ui::screenshots::ScreenshotSubject;
 use cytoscope_volume::{Array, VoxelSize};
 use eframe::egui::Key;
 use egui_kittest::kittest::Queryable;
@@ -69,18 +69,18 @@ fn saved_picture_has_every_pixel_and_an_optional_scale_bar() {
     fixture.settle();
     let save = |fixture: &mut Fixture, of, name: &str| {
         let path = fixture.path(name);
-        fixture.window.state_mut().take_picture(of, path.clone());
+        fixture.window.state_mut().take_screenshot(of, path.clone());
         fixture.until("the picture", |_| path.is_file());
         image::open(&path).unwrap().to_rgb8()
     };
-    let xy = save(&mut fixture, PictureOf::Cut(Orientation::Xy), "xy.png");
+    let xy = save(&mut fixture, ScreenshotSubject::Slice(Orientation::Xy), "xy.png");
     assert_eq!(xy.dimensions(), (80, 60));
-    assert_eq!(save(&mut fixture, PictureOf::Cut(Orientation::Zy), "yz.png").dimensions(), (6, 60));
+    assert_eq!(save(&mut fixture, ScreenshotSubject::Slice(Orientation::Zy), "yz.png").dimensions(), (6, 60));
     fixture.window.state_mut().send(cytoscope_ui::command::Command::Screenshot);
     fixture.until("the sheet", |w| sees(w, "XZ slice, full resolution"));
     fixture.click("With scale bar");
     fixture.click("Cancel");
-    let bare = save(&mut fixture, PictureOf::Cut(Orientation::Xy), "bare.png");
+    let bare = save(&mut fixture, ScreenshotSubject::Slice(Orientation::Xy), "bare.png");
     let differing: Vec<(u32, u32)> =
         xy.enumerate_pixels().filter(|(x, y, p)| bare.get_pixel(*x, *y) != *p).map(|(x, y, _)| (x, y)).collect();
     // 80 pixels are 20 µm, so the bar is 5 µm or 20 pixels long, plus an outline.
@@ -107,7 +107,7 @@ fn slice_subsampled_on_screen_is_saved_in_full() {
     });
     fixture.settle();
     let path = fixture.path("wide.png");
-    fixture.window.state_mut().take_picture(PictureOf::Cut(Orientation::Xy), path.clone());
+    fixture.window.state_mut().take_screenshot(ScreenshotSubject::Slice(Orientation::Xy), path.clone());
     fixture.until("the picture", |_| path.is_file());
     let picture = image::open(&path).unwrap().to_rgb8();
     assert_eq!(picture.dimensions(), (2300, 2200));

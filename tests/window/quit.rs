@@ -83,7 +83,7 @@ fn quit_dialog_is_operated_by_keys_and_escape_cancels() {
     // Letter keys do not reach the tools behind the dialog.
     fixture.window.key_press(Key::E);
     fixture.window.run_steps(3);
-    assert_eq!(fixture.window.state().corrections().tools.tool, cytoscope_ui::correct::tools::Tool::Paint);
+    assert_eq!(fixture.window.state().corrections().tools().tool, cytoscope_ui::correct::tools::Tool::Paint);
     fixture.window.key_press(Key::Escape);
     fixture.window.run_steps(3);
     assert!(!fixture.sees(TITLE), "{}", fixture.on_screen());

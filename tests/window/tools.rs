@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 const OFF_VOXELS: f64 = 0.2;
 
 fn radius_um(fixture: &Fixture) -> f64 {
-    fixture.window.state().corrections().tools.radius_um
+    fixture.window.state().corrections().tools().radius_um
 }
 
 fn all_zero_but(labels: &[u32], label: u32) -> bool {
@@ -218,7 +218,7 @@ fn grow_and_shrink_use_physical_distance() {
     press(&mut fixture, Key::N);
     stroke(&mut fixture, (75.0, 60.0), (75.0, 80.0));
     let before = save(&mut fixture);
-    let by_um = fixture.window.state().corrections().tools.margin_um;
+    let by_um = fixture.window.state().corrections().tools().margin_um;
     let size = voxel_um(&fixture);
     let own: Vec<[f64; 3]> = voxels_of(&before, 2).iter().map(|p| p.map(|v| v as f64)).collect();
     fixture.click("Grow label");

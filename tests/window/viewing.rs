@@ -72,6 +72,7 @@ fn settings_persist_across_windows() {
     fixture.click("Show profiler");
     std::thread::sleep(std::time::Duration::from_millis(1100));
     fixture.window.run_steps(3);
+    fixture.until("the saved settings", |w| w.state().is_settled());
     let home = fixture.folder.path().to_owned();
     fixture.window = window(&home, Vec::new());
     fixture.window.run_steps(3);

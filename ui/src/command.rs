@@ -52,7 +52,7 @@ pub enum Command {
     /// Compare with and without overlays left and right of a draggable line.
     ToggleSwipe,
     /// Draw a line and plot the values along it.
-    ToggleRuler,
+    ToggleLineProfile,
     /// Save a screenshot.
     Screenshot,
     /// Save the object table.
@@ -124,7 +124,7 @@ impl Command {
         Command::ToggleCrosshair,
         Command::ToggleScaleBar,
         Command::ToggleSwipe,
-        Command::ToggleRuler,
+        Command::ToggleLineProfile,
         Command::Screenshot,
         Command::SaveTable,
         Command::Measure,
@@ -188,7 +188,7 @@ impl Command {
             Command::ToggleCrosshair => "Show crosshair",
             Command::ToggleScaleBar => "Show scale bar",
             Command::ToggleSwipe => "Swipe to compare",
-            Command::ToggleRuler => "Line profile",
+            Command::ToggleLineProfile => "Line profile",
             Command::Screenshot => "Save picture…",
             Command::SaveTable => "Save table…",
             Command::Measure => "Measure objects",
@@ -233,7 +233,7 @@ impl Command {
             Command::ToggleCrosshair => icon::CROSSHAIR,
             Command::ToggleScaleBar => icon::RULER,
             Command::ToggleSwipe => icon::SPLIT_HORIZONTAL,
-            Command::ToggleRuler => icon::CHART_LINE,
+            Command::ToggleLineProfile => icon::CHART_LINE,
             Command::Screenshot => icon::CAMERA,
             Command::SaveTable => icon::TABLE,
             Command::Measure => icon::RULER,
@@ -278,7 +278,7 @@ impl Command {
             Command::ToggleCrosshair => plain(Key::X),
             Command::ToggleScaleBar => plain(Key::B),
             Command::ToggleSwipe => plain(Key::S),
-            Command::ToggleRuler => plain(Key::R),
+            Command::ToggleLineProfile => plain(Key::R),
             Command::Screenshot => command_shift(Key::S),
             Command::SaveTable => command(Key::E),
             Command::ToggleLibrary => command(Key::Num1),

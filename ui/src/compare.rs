@@ -4,8 +4,8 @@ use crate::data::plane::{Orientation, PlaneAt, Values};
 use crate::data::source::{Cancel, PlaneSource};
 use crate::document::{Document, Role};
 use crate::theme;
-use cytoscope_objects::errors::{ErrorSummary, Errors, FOUND_IOU, Grid};
 use cytoscope_objects::matching::{Matching, Overlaps};
+use cytoscope_objects::segmentation_errors::{ErrorSummary, Errors, FOUND_IOU, Grid};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -226,7 +226,7 @@ fn agreement(of: Subject, overlaps: Arc<Overlaps>, grid: Grid) -> Comparison {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use cytoscope_objects::errors::SizeUnit;
+    use cytoscope_objects::segmentation_errors::SizeUnit;
 
     const GRID: Grid = Grid { voxel_um: Some([2.0, 0.5, 0.5]), flat: false };
 

@@ -1,10 +1,11 @@
 //! An open stack with its channels, overlays, cursor and cameras.
 
-use crate::data::composite::{Blending, ColorMap, Intensity, LabelDisplay};
+use crate::data::composite::{Blending, ColorMap, Intensity, LabelDisplay, LabelStyle};
 use crate::data::histogram::Histogram;
 use crate::data::loader::SourceId;
 use crate::data::plane::Orientation;
 use crate::data::source::{FileSource, PlaneSource};
+use crate::diameter::ObjectSize;
 use crate::results::Results;
 use cytoscope_formats::{FormatError, Image, ImageMeta, OpenOptions};
 use cytoscope_objects::SegmentOptions;
@@ -32,6 +33,9 @@ const CHANNEL_MAPS: [ColorMap; 6] = [
 
 /// Number of channels that are visible initially.
 const SHOWN_CHANNELS: usize = 3;
+
+/// Name of the label overlay of a segmentation preview.
+pub(crate) const PREVIEW_NAME: &str = "Preview, not saved yet";
 
 /// A channel with its display settings.
 #[derive(Debug, Clone)]
@@ -143,7 +147,7 @@ pub struct Document {
     /// Segmentation options of the shown labels, in µm of this stack, if a prediction of this window reported them.
     pub segment: Option<SegmentOptions>,
     /// Object diameter settings.
-    pub object_size: crate::diameter::ObjectSize,
+    pub object_size: ObjectSize,
     /// Source of the intensity planes.
     pub source: Arc<dyn PlaneSource>,
     /// Number of channels.
@@ -166,8 +170,54 @@ pub struct Document {
     pub table_old: bool,
     /// Axes set by the user.
     pub axes: Option<Axes>,
-    /// Selected points and lines drawn in the views.
-    pub marks: crate::views::pen::Marks,
+}
+
+/// A change of how a document is shown.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DocumentChange {
+    /// Moves the crosshair to a voxel Z, Y, X.
+    Cursor([usize; 3]),
+    /// Shows another time point.
+    Time(usize),
+    /// Moves a slice view, given by its index in [`Orientation::ALL`]; `None` fits the slice into the view.
+    Camera(usize, Option<Camera>),
+    /// Sets whether a channel is visible, and its display settings.
+    Channel {
+        /// Index of the channel.
+        index: usize,
+        /// Whether it is visible.
+        visible: bool,
+        /// Display settings.
+        display: Intensity,
+    },
+    /// Sets the histogram of the displayed plane of a channel.
+    Contrast {
+        /// Index of the channel.
+        index: usize,
+        /// The histogram.
+        histogram: Histogram,
+        /// The contrast limits, if they are still to be set.
+        limits: Option<(f32, f32)>,
+    },
+    /// Sets whether the overlay of a role is visible, and its display settings.
+    Overlay {
+        /// Kind of the overlay.
+        role: Role,
+        /// Whether it is visible.
+        visible: bool,
+        /// How labels are drawn.
+        style: LabelStyle,
+        /// Opacity of filled labels from 0 to 1.
+        label_opacity: f32,
+        /// Display settings of intensities.
+        display: Intensity,
+    },
+    /// Selects a label in image and table.
+    Select(Option<u32>),
+    /// Sets the object diameter.
+    Diameter(ObjectSize),
+    /// Sorts the object table by a column.
+    SortTable(usize),
 }
 
 fn zyx_text([z, y, x]: [usize; 3]) -> String {
@@ -206,7 +256,6 @@ impl Document {
             saved_labels: None,
             table_old: false,
             axes,
-            marks: Default::default(),
             image,
             extents,
         })
@@ -280,8 +329,13 @@ impl Document {
 
     /// Moves the crosshair along an axis (0 = Z, 1 = Y, 2 = X), clamped to the stack.
     pub fn step(&mut self, axis: usize, by: i64) {
+        self.cursor[axis] = self.stepped(self.cursor[axis], axis, by);
+    }
+
+    /// A position on an axis (0 = Z, 1 = Y, 2 = X), moved and clamped to the stack.
+    pub fn stepped(&self, at: usize, axis: usize, by: i64) -> usize {
         let n = self.extents.zyx[axis] as i64;
-        self.cursor[axis] = (self.cursor[axis] as i64 + by).clamp(0, (n - 1).max(0)) as usize;
+        (at as i64 + by).clamp(0, (n - 1).max(0)) as usize
     }
 
     /// Moves to another time point, clamped to the series.
@@ -301,6 +355,49 @@ impl Document {
         self.selected = label.filter(|l| *l > 0);
         for overlay in self.overlays.iter_mut().filter(|o| o.role == Role::Labels) {
             overlay.labels.selected = self.selected;
+        }
+    }
+
+    /// Changes how the document is shown. Channels and overlays that are gone are left out.
+    pub fn apply(&mut self, change: DocumentChange) {
+        match change {
+            DocumentChange::Cursor(cursor) => self.cursor = cursor,
+            DocumentChange::Time(time) => self.time = time,
+            DocumentChange::Camera(view, camera) => {
+                if let Some(place) = self.cameras.get_mut(view) {
+                    *place = camera;
+                }
+            }
+            DocumentChange::Channel { index, visible, display } => {
+                if let Some(channel) = self.channels.get_mut(index) {
+                    channel.visible = visible;
+                    channel.display = display;
+                }
+            }
+            DocumentChange::Contrast { index, histogram, limits } => {
+                if let Some(channel) = self.channels.get_mut(index) {
+                    channel.histogram = Some(histogram);
+                    if let Some((low, high)) = limits {
+                        (channel.display.low, channel.display.high) = (low, high);
+                        channel.wants_limits = false;
+                    }
+                }
+            }
+            DocumentChange::Overlay { role, visible, style, label_opacity, display } => {
+                if let Some(overlay) = self.of_role_mut(role) {
+                    overlay.visible = visible;
+                    overlay.labels.style = style;
+                    overlay.labels.opacity = label_opacity;
+                    overlay.display = display;
+                }
+            }
+            DocumentChange::Select(label) => self.select(label),
+            DocumentChange::Diameter(size) => self.object_size = size,
+            DocumentChange::SortTable(column) => {
+                if let Some(results) = &mut self.results {
+                    results.sort_by(column);
+                }
+            }
         }
     }
 

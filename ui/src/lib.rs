@@ -2,22 +2,31 @@
 //!
 //! The crate owns what is on screen and nothing else: files are read by `formats`, jobs run in the engine process
 //! behind the client of `worker`, and slow work runs on other threads whose results come back as values
-//! ([`data::loader`], [`opener`], [`work`]). Views read the state and send [`command::Command`]s; only [`app`] changes
-//! the state.
+//! ([`data::loader`], [`opener`], [`work`]).
+//!
+//! [`Workbench`] is put together from five states: open stacks, jobs, training, corrections, and what the window shows.
+//! Each owns its fields and changes only by its actions; what else follows from an action is returned as effects. Panels
+//! and views read the states and send actions and [`command::Command`]s, which are applied at the end of the frame.
 //!
 //! Failures become notifications: a failed job or file shows an explanation and a next step, and the window keeps
 //! running.
 #![forbid(unsafe_code)]
 
+mod action;
 pub mod app;
 pub mod command;
 pub mod compare;
 pub mod correct;
 pub mod data;
 pub mod diameter;
+mod disk;
+mod display;
 pub mod document;
-mod flow;
-pub mod letters;
+mod documents;
+mod effect;
+mod executor;
+pub mod font_fallback;
+mod jobs;
 mod measure;
 pub mod notifications;
 pub mod opener;
@@ -28,12 +37,14 @@ pub mod queue;
 mod quit;
 pub mod results;
 pub mod ruler;
+pub mod screenshots;
 pub mod settings;
 pub mod shell;
-pub mod shots;
+mod state;
 mod stored;
 pub mod theme;
 pub mod training;
+mod update;
 pub mod views;
 pub mod work;
 

@@ -1,21 +1,20 @@
-//! Tracks whether the object table matches the shown labels, and measures them again.
+//! Whether the object table matches the shown labels, and the hint to measure them again.
 
-use crate::app::Workbench;
+use crate::action::Actions;
 use crate::command::Command;
-use crate::correct::tools::EditAction;
-use crate::document::{Document, Role, file_name};
-use crate::flow::{PREVIEW_NAME, RESULTS_FOLDER};
-use crate::panels::{PanelTask, weak};
+use crate::display::PanelTask;
+use crate::document::file_name;
+use crate::panels::weak;
+use crate::state::State;
 use crate::theme;
-use cytoscope_pipeline::{ArtifactKind, MeasureJob};
-use cytoscope_storage::Overwrite;
+use cytoscope_pipeline::ArtifactKind;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// State of the object table relative to the shown labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TableState {
+pub(crate) enum TableState {
     /// There are labels but no table.
     Missing,
     /// The table matches the labels, or there are no labels.
@@ -45,117 +44,33 @@ pub(crate) fn is_old(table: &Path) -> bool {
     labels.zip(written(table)).is_some_and(|(labels, table)| table < labels)
 }
 
-impl Workbench {
-    /// State of the object table of a document.
-    pub fn table_state(&self, document: &Document) -> TableState {
-        if self.work.measuring(document.id).is_some() {
-            return TableState::Measuring;
-        }
-        match (document.labels_path(), &document.results) {
-            (None, _) => TableState::Current,
-            (Some(_), None) => TableState::Missing,
-            (Some(labels), Some(results)) => {
-                let modified = self.corrections.of(document.id).is_some_and(|c| c.is_modified());
-                let is_other_table = file_name(&results.path) != table_name(labels);
-                if modified || is_other_table || document.table_old { TableState::Old } else { TableState::Current }
-            }
-        }
-    }
-
-    /// Whether the shown labels can be measured now.
-    pub(crate) fn can_measure(&self) -> bool {
-        let Some(document) = self.document() else { return false };
-        let labels = document.of_role(Role::Labels).is_some_and(|o| o.name != PREVIEW_NAME);
-        let saving = self.corrections.of(document.id).is_some_and(|c| c.saving);
-        labels && !saving && self.options.program.is_some() && self.work.measuring(document.id).is_none()
-    }
-
-    /// Measures the shown labels. Unsaved corrections are saved instead, which also measures them.
-    pub(crate) fn measure_labels(&mut self) {
-        let Some(id) = self.active else { return };
-        if self.correction().is_some_and(|c| c.is_modified()) {
-            self.run_action(EditAction::Save);
+/// Shows a hint and a button if the table does not match the shown labels.
+pub(crate) fn table_hint(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let Some(table) = state.document().map(|d| state.table_state(d)) else { return };
+    let text = match table {
+        TableState::Current => return,
+        TableState::Measuring => {
+            ui.horizontal(|ui| {
+                ui.spinner();
+                ui.label("Measuring objects…");
+            });
             return;
         }
-        let labels = self.document().and_then(Document::labels_path).map(Path::to_owned);
-        match labels.filter(|p| p.is_file()) {
-            Some(labels) => self.measure(id, labels),
-            // Corrections started from empty labels have no file yet.
-            None => self.run_action(EditAction::Save),
-        }
+        TableState::Missing if state.display.task() != PanelTask::Objects => return,
+        TableState::Missing => "These labels are not measured yet.",
+        TableState::Old => "Labels have changed since the objects were measured.",
+    };
+    ui.add_space(theme::GAP);
+    let warning = format!("{}  {text}", icon::WARNING);
+    ui.add(egui::Label::new(RichText::new(warning).size(12.0)).wrap());
+    let enabled = state.is_enabled(Command::Measure);
+    let button = ui.add_enabled(enabled, egui::Button::new(format!("{}  Measure", icon::RULER)));
+    button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, Command::Measure.title()));
+    if button.on_hover_text("Saves corrected labels first").clicked() {
+        actions.command(Command::Measure);
     }
-
-    /// Measures corrected labels after they were saved.
-    pub(crate) fn labels_saved(&mut self, id: u64, path: PathBuf) {
-        let Some(document) = self.find(id) else { return };
-        document.table_old = true;
-        document.saved_labels = Some(path.clone());
-        // The engine process ends with the window.
-        if self.options.program.is_some() && !self.is_quitting() {
-            self.measure(id, path);
-        }
-    }
-
-    fn measure(&mut self, id: u64, labels: PathBuf) {
-        let Some(document) = self.documents.iter().find(|d| d.id == id) else { return };
-        // The table goes beside labels in a results folder; nothing is written beside labels from elsewhere.
-        let beside =
-            labels.parent().filter(|p| p.ends_with(RESULTS_FOLDER) || self.panels.predict.out.as_deref() == Some(p));
-        let folder = beside.map_or_else(|| self.results_folder(document), Path::to_owned);
-        // Unknown voxel sizes are taken from the model, as in prediction.
-        let size = document.image.meta().voxel_size_um;
-        let of_model = self.model().and_then(|m| m.voxel_um).filter(|_| !document.voxel_known);
-        let stated = [size.z, size.y, size.x].map(|v| v.filter(|v| v.is_finite() && *v > 0.0));
-        let voxel_um = of_model.map(|m| [0, 1, 2].map(|a| stated[a].unwrap_or(m[a])));
-        let of_corrections = self.corrections.of(id).map(|c| c.time);
-        let table = folder.join(table_name(&labels));
-        // A table written by this window and unchanged since is replaced without asking.
-        let is_own = self.tables.get(&table).is_some_and(|record| record.matches(&table));
-        let job = MeasureJob {
-            table,
-            labels,
-            intensities: document.path.clone(),
-            axes: document.axes.clone(),
-            time: of_corrections.unwrap_or(document.time),
-            voxel_um,
-            overwrite: Overwrite::from_force(is_own),
-        };
-        if let Err(error) = std::fs::create_dir_all(&folder) {
-            self.notifications.error("Objects cannot be measured", format!("{}: {error}", folder.display()));
-            return;
-        }
-        let title = format!("{} · measuring", document.name);
-        self.work.measure(id, title, job);
-    }
-
-    /// Shows a hint and a button if the table does not match the shown labels.
-    pub(crate) fn table_hint(&mut self, ui: &mut Ui) {
-        let Some(state) = self.document().map(|d| self.table_state(d)) else { return };
-        let text = match state {
-            TableState::Current => return,
-            TableState::Measuring => {
-                ui.horizontal(|ui| {
-                    ui.spinner();
-                    ui.label("Measuring objects…");
-                });
-                return;
-            }
-            TableState::Missing if self.panels.task != PanelTask::Objects => return,
-            TableState::Missing => "These labels are not measured yet.",
-            TableState::Old => "Labels have changed since the objects were measured.",
-        };
-        ui.add_space(theme::GAP);
-        let warning = format!("{}  {text}", icon::WARNING);
-        ui.add(egui::Label::new(RichText::new(warning).size(12.0)).wrap());
-        let enabled = self.is_enabled(Command::Measure);
-        let button = ui.add_enabled(enabled, egui::Button::new(format!("{}  Measure", icon::RULER)));
-        button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, Command::Measure.title()));
-        if button.on_hover_text("Saves corrected labels first").clicked() {
-            self.commands.push(Command::Measure);
-        }
-        if state == TableState::Old {
-            weak(ui, "Corrected labels are measured when they are saved.");
-        }
+    if table == TableState::Old {
+        weak(ui, "Corrected labels are measured when they are saved.");
     }
 }
 

@@ -1,5 +1,7 @@
 //! Notifications: short messages in the corner with expandable details. Errors stay until they are closed.
 
+use crate::action::Actions;
+use crate::display::DisplayAction;
 use crate::theme;
 use eframe::egui::{self, Align2, Color32, Frame, Margin, Rect, RichText, Stroke, vec2};
 use egui_phosphor::regular as icon;
@@ -44,7 +46,8 @@ pub struct Notifications {
 }
 
 impl Notifications {
-    fn push(&mut self, level: Level, title: String, details: String) {
+    /// Adds a notification.
+    pub fn push(&mut self, level: Level, title: String, details: String) {
         match level {
             Level::Error => tracing::error!("{title}: {details}"),
             Level::Success | Level::Info => tracing::info!("{title}: {details}"),
@@ -57,19 +60,14 @@ impl Notifications {
         }
     }
 
-    /// Success.
-    pub fn success(&mut self, title: impl Into<String>, details: impl Into<String>) {
-        self.push(Level::Success, title.into(), details.into());
+    /// Closes the notification with this number.
+    pub fn close(&mut self, number: u64) {
+        self.shown.retain(|n| n.number != number);
     }
 
-    /// Shows an information.
-    pub fn info(&mut self, title: impl Into<String>, details: impl Into<String>) {
-        self.push(Level::Info, title.into(), details.into());
-    }
-
-    /// Error.
-    pub fn error(&mut self, title: impl Into<String>, details: impl Into<String>) {
-        self.push(Level::Error, title.into(), details.into());
+    /// Removes notifications other than errors that were shown long enough.
+    pub fn expire(&mut self) {
+        self.shown.retain(|n| n.level == Level::Error || n.at.elapsed() < SHOWN_FOR);
     }
 
     /// The notifications on screen, oldest first.
@@ -78,8 +76,7 @@ impl Notifications {
     }
 
     /// Draws the notifications in the lower right corner of `views`, where they cover no controls.
-    pub fn show(&mut self, ctx: &egui::Context, views: Rect) {
-        self.shown.retain(|n| n.level == Level::Error || n.at.elapsed() < SHOWN_FOR);
+    pub(crate) fn show(&self, ctx: &egui::Context, views: Rect, actions: &mut Actions) {
         if let Some(next) = self
             .shown
             .iter()
@@ -89,7 +86,6 @@ impl Notifications {
         {
             ctx.request_repaint_after(next);
         }
-        let mut closed = None;
         let mut corner = views.right_bottom() - vec2(12.0, 12.0);
         for notice in self.shown.iter().rev() {
             let id = egui::Id::new("notice").with(notice.number);
@@ -117,12 +113,9 @@ impl Notifications {
                         .inner
                 });
             if area.inner {
-                closed = Some(notice.number);
+                actions.send(DisplayAction::CloseNotification(notice.number));
             }
             corner.y -= area.response.rect.height() + 8.0;
-        }
-        if let Some(number) = closed {
-            self.shown.retain(|n| n.number != number);
         }
     }
 }

@@ -3,13 +3,18 @@
 use crate::document::{Document, Overlay, Role, file_name};
 use crate::measure;
 use crate::results::Results;
-use crate::shots::PictureOf;
+use crate::screenshots::ScreenshotSubject;
 use crate::training::models::Format;
 use cytoscope_formats::{FormatError, FormatErrorKind};
+use cytoscope_storage::target::refuse_input;
 use cytoscope_volume::Axes;
+use cytoscope_worker::JobId;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Makes the content of a file to be saved; runs on a worker thread.
+pub type Content = Box<dyn FnOnce() -> Result<Vec<u8>, String> + Send>;
 
 /// Result of a request.
 pub enum OpenerResult {
@@ -44,6 +49,8 @@ pub enum OpenerResult {
     },
     /// A file was saved.
     Saved(PathBuf),
+    /// A file was not saved, because it is the file of an open stack.
+    IsOpen(PathBuf),
     /// A folder was handed to the file manager.
     FolderShown,
 }
@@ -70,13 +77,13 @@ pub enum FileRequest {
     /// Destination of an exported model.
     Model(Format),
     /// Destination of a screenshot.
-    Picture(PictureOf),
+    Screenshot(ScreenshotSubject),
     /// Destination of a line profile.
     LineProfile,
     /// Destination of an object table.
     Table,
-    /// Destination of a performance profile.
-    Profile(ProfileFormat),
+    /// Destination of a job's performance profile.
+    Profile(ProfileFormat, JobId),
 }
 
 /// File format of a performance profile.
@@ -100,7 +107,7 @@ pub struct Opener {
     receiver: Receiver<OpenerResult>,
     wake: Arc<dyn Fn() + Send + Sync>,
     /// Number of unanswered requests.
-    pub in_progress: usize,
+    in_progress: usize,
 }
 
 impl Opener {
@@ -167,9 +174,13 @@ impl Opener {
         });
     }
 
-    /// Writes a file with the bytes that `content` returns.
-    pub fn save(&mut self, path: PathBuf, content: impl FnOnce() -> Result<Vec<u8>, String> + Send + 'static) {
+    /// Writes a file with the bytes that `content` returns, unless it is one of the `open` files.
+    pub fn save(&mut self, path: PathBuf, open: Vec<PathBuf>, content: Content) {
         self.spawn(move || {
+            let open: Vec<&Path> = open.iter().map(PathBuf::as_path).collect();
+            if refuse_input(&path, &open).is_err() {
+                return OpenerResult::IsOpen(path);
+            }
             let written = content()
                 .and_then(|bytes| cytoscope_storage::write::atomic_write(&path, &bytes).map_err(|e| e.to_string()));
             match written {
@@ -217,11 +228,13 @@ impl Opener {
                 FileRequest::Model(Format::Onnx) => {
                     one(dialog.set_file_name(suggested).add_filter("ONNX", &["onnx"]).save_file())
                 }
-                FileRequest::Picture(_) => one(dialog.set_file_name(suggested).add_filter("PNG", &["png"]).save_file()),
-                FileRequest::Table | FileRequest::LineProfile | FileRequest::Profile(ProfileFormat::Csv) => {
+                FileRequest::Screenshot(_) => {
+                    one(dialog.set_file_name(suggested).add_filter("PNG", &["png"]).save_file())
+                }
+                FileRequest::Table | FileRequest::LineProfile | FileRequest::Profile(ProfileFormat::Csv, _) => {
                     one(dialog.set_file_name(suggested).add_filter("CSV", &["csv"]).save_file())
                 }
-                FileRequest::Profile(ProfileFormat::Trace) => {
+                FileRequest::Profile(ProfileFormat::Trace, _) => {
                     one(dialog.set_file_name(suggested).add_filter("Chrome trace", &["json"]).save_file())
                 }
             }
@@ -234,6 +247,11 @@ impl Opener {
         } else {
             self.spawn(move || OpenerResult::Chosen(ask, choose()));
         }
+    }
+
+    /// Whether a request is unanswered.
+    pub fn is_busy(&self) -> bool {
+        self.in_progress > 0
     }
 
     /// Results since the last call.

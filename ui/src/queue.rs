@@ -2,14 +2,9 @@
 //!
 //! Each window holds a lock on its own queue file. Unlocked files were left by windows that have ended.
 
-use crate::app::Workbench;
-use crate::document::file_name;
-use crate::theme;
-use crate::work::{JobView, Purpose};
+use crate::work::JobView;
 use cytoscope_pipeline::PredictJob;
 use cytoscope_worker::JobId;
-use eframe::egui::{self, RichText, Ui};
-use egui_phosphor::regular as icon;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -200,7 +195,7 @@ impl Queue {
 
     /// Takes over the predictions of earlier windows: they are written to this window's file before the old files are
     /// removed.
-    fn take_over(&mut self) -> Vec<PathBuf> {
+    pub(crate) fn take_over(&mut self) -> Vec<PathBuf> {
         let jobs = std::mem::take(&mut self.abandoned);
         let paths = jobs.iter().flat_map(|j| j.inputs.clone()).collect();
         for job in jobs {
@@ -221,10 +216,25 @@ impl Queue {
         }
     }
 
-    /// The prediction that waits for a stack to be opened.
-    fn take_waiting(&mut self, path: &Path) -> Option<(u64, PredictJob)> {
+    /// The prediction that waits for a stack to be opened, with its entry number.
+    pub(crate) fn take_waiting(&mut self, path: &Path) -> Option<(u64, PredictJob)> {
         let at = self.to_start.iter().position(|(_, j)| j.inputs.iter().any(|i| i == path))?;
         Some(self.to_start.remove(at))
+    }
+
+    /// Records that a prediction that waited for its stack is running.
+    pub(crate) fn started(&mut self, id: JobId, number: u64) {
+        self.open.push((id, number));
+    }
+
+    /// Records that a prediction that waited for its stack is not needed.
+    pub(crate) fn not_needed(&mut self, number: u64) {
+        self.write_entry(Entry::Ended { number });
+    }
+
+    /// Gives up the predictions whose stacks did not open; they are offered again at the next start.
+    pub(crate) fn give_up_waiting(&mut self) {
+        self.to_start.clear();
     }
 }
 
@@ -236,81 +246,6 @@ impl Drop for Queue {
                 tracing::warn!("the queue of predictions could not be kept: {error}");
             }
         }
-    }
-}
-
-impl Workbench {
-    /// Continues the predictions of earlier windows: opens their stacks and predicts each with its job. Finished parts
-    /// are kept.
-    pub(crate) fn continue_queue(&mut self) {
-        let paths = self.queue.take_over();
-        self.open_paths(&paths);
-        let open: Vec<(u64, PathBuf)> = self.documents.iter().map(|d| (d.id, d.path.clone())).collect();
-        open.into_iter().for_each(|(id, path)| self.continue_prediction(id, &path));
-    }
-
-    /// Starts the prediction that waited for this stack to open.
-    pub(crate) fn continue_prediction(&mut self, document: u64, path: &Path) {
-        let Some((number, job)) = self.queue.take_waiting(path) else { return };
-        if self.work.of_document(document).is_some() {
-            // It was requested again in the meantime.
-            self.queue.write_entry(Entry::Ended { number });
-            return;
-        }
-        let title = format!("{} · {}", file_name(path), job.model);
-        let id = self.work.predict(document, title, PredictJob { resume: true, ..job });
-        self.queue.open.push((id, number));
-    }
-
-    /// Starts a prediction and records it until it has ended.
-    pub(crate) fn predict_queued(&mut self, document: u64, title: String, job: PredictJob) {
-        let kept = job.clone();
-        let id = self.work.predict(document, title, job);
-        self.queue.add(id, &kept);
-    }
-
-    /// Offers to continue the predictions of an earlier window.
-    pub(crate) fn queue_bar(&mut self, ui: &mut Ui) {
-        let names: Vec<String> = self.queue.abandoned().map(file_name).collect();
-        if names.is_empty() {
-            return;
-        }
-        let frame = egui::Frame::new().fill(ui.visuals().faint_bg_color).inner_margin(egui::Margin::symmetric(10, 6));
-        egui::Panel::top("unfinished").frame(frame).show(ui, |ui| {
-            ui.horizontal(|ui| {
-                ui.label(RichText::new(icon::QUEUE).size(16.0).color(theme::ACCENT));
-                let text = match names.as_slice() {
-                    [one] => format!("The prediction of {one} was not finished."),
-                    all => format!("{} predictions were not finished.", all.len()),
-                };
-                ui.label(text).on_hover_text(names.join("\n"));
-                ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-                    if ui.button("Discard").on_hover_text("The stacks and their existing results are kept").clicked() {
-                        self.queue.discard_abandoned();
-                    }
-                    let button =
-                        egui::Button::new(RichText::new("Continue").color(theme::ON_ACCENT)).fill(theme::ACCENT);
-                    if ui.add(button).clicked() {
-                        self.continue_queue();
-                    }
-                });
-            });
-        });
-    }
-
-    /// Records the predictions that have ended.
-    pub(crate) fn poll_queue(&mut self) {
-        self.queue.update(&self.work.jobs);
-        if self.opener.in_progress == 0 {
-            // These stacks did not open; they are offered again at the next start.
-            self.queue.to_start.clear();
-        }
-    }
-
-    /// Number of queued and running predictions.
-    pub fn waiting_predictions(&self) -> usize {
-        let waits = |j: &&JobView| !j.state.is_over() && matches!(j.purpose, Purpose::Predict { .. });
-        self.work.jobs.iter().filter(waits).count()
     }
 }
 

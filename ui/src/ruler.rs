@@ -1,13 +1,16 @@
 //! Line profile: a line in a view, its length, and the intensities along it.
 
-use crate::app::Workbench;
+use crate::action::Actions;
 use crate::command::Command;
 use crate::data::composite::DisplayedPlane;
 use crate::data::plane::{Orientation, Plane};
 use crate::document::Document;
+use crate::documents::DocumentsAction;
 use crate::opener::FileRequest;
 use crate::panels::{frame, icon_button, weak};
+use crate::state::State;
 use crate::theme;
+use crate::views::layout::Layout;
 use crate::views::pen::{Pen, PointerEvent, PointerPhase};
 use eframe::egui::{self, Color32, RichText, Ui, Vec2b};
 use egui_phosphor::regular as icon;
@@ -124,110 +127,104 @@ impl RulerState {
         self.on = !self.on;
     }
 
-    /// The line in a document.
+    /// The line in a document, if it is no mere click.
     pub fn line(&self, document: u64) -> Option<Ruler> {
-        self.line.filter(|(of, _)| *of == document && self.on).map(|(_, line)| line)
-    }
-}
-
-impl Workbench {
-    /// The pointer tool while the line profile is active.
-    pub(crate) fn ruler_pen(&self) -> Option<Pen> {
-        self.ruler.on.then_some(Pen { radius_um: None, ball: false, color: theme::ACCENT, at: None })
+        let line = self.line.filter(|(of, _)| *of == document && self.on).map(|(_, line)| line);
+        line.filter(|line| line.length([1.0; 3]) >= MIN_VOXELS)
     }
 
-    /// Updates the line from pointer events.
-    pub(crate) fn draw_ruler(&mut self, events: &[PointerEvent]) {
-        let Some(id) = self.active else { return };
+    /// Updates the line from pointer events in a document.
+    pub fn draw(&mut self, document: u64, events: &[PointerEvent]) {
         for event in events {
-            match (event.phase, &mut self.ruler.line) {
-                (PointerPhase::Down, line) => *line = Some((id, Ruler { view: event.view, ends: [event.zyx; 2] })),
-                (_, Some((of, line))) if *of == id && line.view == event.view => line.ends[1] = event.zyx,
+            match (event.phase, &mut self.line) {
+                (PointerPhase::Down, line) => {
+                    *line = Some((document, Ruler { view: event.view, ends: [event.zyx; 2] }));
+                }
+                (_, Some((of, line))) if *of == document && line.view == event.view => line.ends[1] = event.zyx,
                 _ => {}
             }
         }
-        let line = self.ruler.line(id).filter(|l| l.length([1.0; 3]) >= MIN_VOXELS);
-        if let Some(document) = self.document_mut() {
-            document.marks.ruler = line;
-        }
     }
+}
 
-    /// The profile of the line in a document.
-    fn profile_along(&self, document: &Document) -> Option<Profile> {
-        let line = document.marks.ruler?;
-        let (voxel, unit) = if document.voxel_known { (document.voxel_um, "um") } else { ([1.0; 3], "px") };
-        let visible = document.channels.iter().filter(|c| c.visible).count();
-        let shown = self.layout.view(line.view).shown();
-        let curves = line.curves(shown.get(..visible.min(shown.len())).unwrap_or_default(), voxel);
-        let named = curves.into_iter().map(|curve| {
-            let name = document.channels.get(curve.channel).map_or_else(String::new, |c| c.name.clone());
-            (name, curve)
-        });
-        Some((named.collect(), line.length(voxel), unit))
+/// The pointer tool while the line profile is active.
+pub(crate) fn ruler_pen(state: State<'_>) -> Option<Pen> {
+    state.display.shows_line_profile().then_some(Pen { radius_um: None, ball: false, color: theme::ACCENT, at: None })
+}
+
+/// The profile of the line in a document, from the planes that `views` show.
+fn profile_along(document: &Document, state: State<'_>, views: &Layout) -> Option<Profile> {
+    let line = state.display.ruler(document.id)?;
+    let (voxel, unit) = if document.voxel_known { (document.voxel_um, "um") } else { ([1.0; 3], "px") };
+    let visible = document.channels.iter().filter(|c| c.visible).count();
+    let shown = views.view(line.view).shown();
+    let curves = line.curves(shown.get(..visible.min(shown.len())).unwrap_or_default(), voxel);
+    let named = curves.into_iter().map(|curve| {
+        let name = document.channels.get(curve.channel).map_or_else(String::new, |c| c.name.clone());
+        (name, curve)
+    });
+    Some((named.collect(), line.length(voxel), unit))
+}
+
+/// The displayed profile as CSV.
+pub(crate) fn line_profile_csv(state: State<'_>, views: &Layout) -> Option<String> {
+    let (curves, _, unit) = profile_along(state.document()?, state, views)?;
+    Some(csv(&curves, unit))
+}
+
+/// Draws the profile panel below the views.
+pub(crate) fn ruler_panel(ui: &mut Ui, state: State<'_>, views: &Layout, actions: &mut Actions) {
+    if !state.display.shows_line_profile() {
+        return;
     }
-
-    /// Draws the profile panel below the views.
-    pub(crate) fn ruler_panel(&mut self, ui: &mut Ui) {
-        if !self.ruler.on {
-            if let Some(document) = self.document_mut() {
-                document.marks.ruler = None;
-            }
-            return;
-        }
-        let Some(document) = self.document() else { return };
-        let profile = self.profile_along(document);
-        let curve_colors: Vec<Color32> = document.channels.iter().map(|c| curve_color(&c.display.map)).collect();
-        let mut close = false;
-        let mut save = false;
-        let panel = egui::Panel::bottom("line profile").frame(frame(ui)).resizable(true);
-        panel.default_size(190.0).size_range(110.0..=420.0).show(ui, |ui| {
-            ui.horizontal(|ui| {
-                ui.label(RichText::new("Line profile").strong());
-                match &profile {
-                    Some((_, length, unit)) => {
-                        let unit = if *unit == "um" { "µm" } else { "pixels" };
-                        ui.label(format!("{length:.2} {unit}"))
-                    }
-                    None => weak(ui, "Drag a line across a slice."),
-                };
-                ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-                    close = icon_button(ui, icon::X, "Close line profile", true, false).clicked();
-                    save = icon_button(ui, icon::TABLE, "Save line profile as CSV", profile.is_some(), false).clicked();
-                });
-            });
-            let Some((curves, _, unit)) = &profile else {
-                ui.allocate_space(ui.available_size());
-                return;
-            };
-            let label = if *unit == "um" { "Distance in µm" } else { "Distance in pixels" };
-            let mut plot = Plot::new("line profile")
-                .allow_scroll(false)
-                .allow_drag(Vec2b::FALSE)
-                .x_axis_label(label)
-                .y_axis_min_width(44.0);
-            if curves.len() > 1 {
-                plot = plot.legend(Legend::default());
-            }
-            plot.show(ui, |plot| {
-                for (name, curve) in curves {
-                    let color = curve_colors.get(curve.channel).copied().unwrap_or(theme::ACCENT);
-                    plot.line(Line::new(name.clone(), PlotPoints::from(curve.points.clone())).color(color));
+    let Some(document) = state.document() else { return };
+    let profile = profile_along(document, state, views);
+    let curve_colors: Vec<Color32> = document.channels.iter().map(|c| curve_color(&c.display.map)).collect();
+    let mut close = false;
+    let mut save = false;
+    let panel = egui::Panel::bottom("line profile").frame(frame(ui)).resizable(true);
+    panel.default_size(190.0).size_range(110.0..=420.0).show(ui, |ui| {
+        ui.horizontal(|ui| {
+            ui.label(RichText::new("Line profile").strong());
+            match &profile {
+                Some((_, length, unit)) => {
+                    let unit = if *unit == "um" { "µm" } else { "pixels" };
+                    ui.label(format!("{length:.2} {unit}"))
                 }
+                None => weak(ui, "Drag a line across a slice."),
+            };
+            ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+                close = icon_button(ui, icon::X, "Close line profile", true, false).clicked();
+                save = icon_button(ui, icon::TABLE, "Save line profile as CSV", profile.is_some(), false).clicked();
             });
         });
-        if close {
-            self.commands.push(Command::ToggleRuler);
+        let Some((curves, _, unit)) = &profile else {
+            ui.allocate_space(ui.available_size());
+            return;
+        };
+        let label = if *unit == "um" { "Distance in µm" } else { "Distance in pixels" };
+        let mut plot = Plot::new("line profile")
+            .allow_scroll(false)
+            .allow_drag(Vec2b::FALSE)
+            .x_axis_label(label)
+            .y_axis_min_width(44.0);
+        if curves.len() > 1 {
+            plot = plot.legend(Legend::default());
         }
-        if save {
-            let folder = self.document().and_then(|d| d.path.parent().map(Into::into));
-            self.opener.ask(FileRequest::LineProfile, folder, "line_profile.csv".to_owned());
-        }
+        plot.show(ui, |plot| {
+            for (name, curve) in curves {
+                let color = curve_colors.get(curve.channel).copied().unwrap_or(theme::ACCENT);
+                plot.line(Line::new(name.clone(), PlotPoints::from(curve.points.clone())).color(color));
+            }
+        });
+    });
+    if close {
+        actions.command(Command::ToggleLineProfile);
     }
-
-    /// The displayed profile as CSV.
-    pub fn line_profile_csv(&self) -> Option<String> {
-        let (curves, _, unit) = self.profile_along(self.document()?)?;
-        Some(csv(&curves, unit))
+    if save {
+        let folder = document.path.parent().map(Into::into);
+        let name = "line_profile.csv".to_owned();
+        actions.send(DocumentsAction::Ask { request: FileRequest::LineProfile, folder, name });
     }
 }
 

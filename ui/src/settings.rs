@@ -116,7 +116,7 @@ impl Settings {
     }
 
     /// Moves a file to the top of the recent files.
-    pub fn opened(&mut self, path: &Path) {
+    pub fn add_recent(&mut self, path: &Path) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         self.recent.retain(|p| *p != path);
         self.recent.insert(0, path);
@@ -153,9 +153,9 @@ mod tests {
         let path = folder.path().join("deep/settings.json");
         let mut settings = Settings { theme: ThemeChoice::Light, ..Settings::default() };
         for i in 0..20 {
-            settings.opened(Path::new(&format!("/data/{i}.tif")));
+            settings.add_recent(Path::new(&format!("/data/{i}.tif")));
         }
-        settings.opened(Path::new("/data/15.tif"));
+        settings.add_recent(Path::new("/data/15.tif"));
         settings.remember_axes(Path::new("/data/15.tif"), Some("TYX"));
         settings.save(&path).unwrap();
         let loaded = Settings::load(&path);
@@ -177,8 +177,8 @@ mod tests {
         let path = folder.path().join("settings.json");
         let odd = Path::new(std::ffi::OsStr::from_bytes(b"/data/\xff.tif"));
         let mut settings = Settings { theme: ThemeChoice::Light, ..Settings::default() };
-        settings.opened(Path::new("/data/a.tif"));
-        settings.opened(odd);
+        settings.add_recent(Path::new("/data/a.tif"));
+        settings.add_recent(odd);
         settings.dataset_folder = Some(odd.to_owned());
         settings.save(&path).unwrap();
         let loaded = Settings::load(&path);

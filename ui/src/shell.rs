@@ -3,9 +3,10 @@
 //! Messages are JSON lines, see docs/shell-protocol.md. The window closes when the shell ends, so that no window is
 //! left behind; corrections are safe in their journals.
 
-use crate::app::Workbench;
+use crate::display::DisplayAction;
 use crate::document::file_name;
-use crate::quit::QuitState;
+use crate::documents::DocumentsAction;
+use crate::effect::Effects;
 use eframe::egui::{self, ViewportCommand};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -124,68 +125,49 @@ impl ShellLink {
     }
 }
 
-impl Workbench {
-    /// Connects the window to the shell that started it.
-    ///
-    /// # Errors
-    /// If no thread can be started.
-    pub fn connect_shell(&mut self, input: Box<dyn Read + Send>, output: Box<dyn Write + Send>) -> std::io::Result<()> {
-        self.shell = Some(ShellLink::new(input, output, Arc::clone(&self.wake))?);
-        Ok(())
+/// Handles a request of the shell.
+pub(crate) fn handle_request(ctx: &egui::Context, request: Request) -> Effects {
+    let mut effects = Effects::default();
+    effects.act(DocumentsAction::Open(request.open));
+    if !request.not_text.is_empty() {
+        let details = format!(
+            "{}: the name is not UTF-8. Drop the file on the window, use File > Open…, or rename it.",
+            request.not_text.join(", ")
+        );
+        effects.error("A file could not be opened", details);
     }
-
-    /// Handles requests of the shell and reports the open files.
-    pub(crate) fn poll_shell(&mut self, ctx: &egui::Context) {
-        let Some(shell) = &mut self.shell else { return };
-        let open: Vec<&Path> = self.documents.iter().map(|d| d.path.as_path()).collect();
-        shell.report_files(&open);
-        let messages = shell.poll();
-        for message in messages {
-            match message {
-                FromShell::Request(request) => self.handle_request(ctx, &request),
-                FromShell::Unreadable(why) => {
-                    let details = format!("The request cannot be read: {why}. Drop the files on the window instead.");
-                    self.notifications.error("Files from the desktop could not be opened", details);
-                }
-                // No question is asked: there may be no user to answer, and all corrections are in their journals.
-                FromShell::Gone => self.quit_state = QuitState::Decided,
-            }
-        }
-    }
-
-    fn handle_request(&mut self, ctx: &egui::Context, request: &Request) {
-        self.open_paths(&request.open);
-        if !request.not_text.is_empty() {
+    match &request.recovered {
+        Some(why) => {
             let details = format!(
-                "{}: the name is not UTF-8. Drop the file on the window, use File > Open…, or rename it.",
-                request.not_text.join(", ")
+                "The previous window ended unexpectedly ({why}). Its stacks are open again and corrections are kept. \
+                 Restart any job that was running."
             );
-            self.notifications.error("A file could not be opened", details);
+            effects.info("Cytoscope has recovered", details);
         }
-        match &request.recovered {
-            Some(why) => {
-                let details = format!(
-                    "The previous window ended unexpectedly ({why}). Its stacks are open again and corrections are \
-                     kept. Restart any job that was running."
-                );
-                self.notifications.info("Cytoscope has recovered", details);
-            }
-            None => {
-                ctx.send_viewport_cmd(ViewportCommand::Minimized(false));
-                ctx.send_viewport_cmd(ViewportCommand::Focus);
-            }
-        }
-        if !request.left_closed.is_empty() {
-            request.left_closed.iter().for_each(|path| self.settings.opened(path));
-            let names: Vec<String> = request.left_closed.iter().map(|p| file_name(p)).collect();
-            let details = format!(
-                "The window ended twice in a row with {} open. Open the files one at a time from the recent files to \
-                 find the cause.",
-                names.join(", ")
-            );
-            self.notifications.error("Files were not reopened", details);
+        None => {
+            ctx.send_viewport_cmd(ViewportCommand::Minimized(false));
+            ctx.send_viewport_cmd(ViewportCommand::Focus);
         }
     }
+    if !request.left_closed.is_empty() {
+        let names: Vec<String> = request.left_closed.iter().map(|p| file_name(p)).collect();
+        let details = format!(
+            "The window ended twice in a row with {} open. Open the files one at a time from the recent files to find \
+             the cause.",
+            names.join(", ")
+        );
+        request.left_closed.into_iter().for_each(|path| effects.act(DisplayAction::AddRecentFile(path)));
+        effects.error("Files were not reopened", details);
+    }
+    effects
+}
+
+/// Reports a request of the shell that cannot be parsed.
+pub(crate) fn unreadable(why: &str) -> Effects {
+    let mut effects = Effects::default();
+    let details = format!("The request cannot be read: {why}. Drop the files on the window instead.");
+    effects.error("Files from the desktop could not be opened", details);
+    effects
 }
 
 fn next_line(input: &mut impl BufRead) -> FromShell {

@@ -1,5 +1,6 @@
 //! Colours, fonts and spacing of the window, for light and dark themes. No other file defines colours.
 
+use cytoscope_profile::Stage;
 use eframe::egui::{
     self, Color32, CornerRadius, FontDefinitions, FontFamily, FontId, Margin, Stroke, Style, TextStyle, Theme, Visuals,
 };
@@ -128,22 +129,34 @@ pub fn bad(visuals: &Visuals) -> Color32 {
 }
 
 /// Colour of a stage of a job, the same in every plot.
-pub fn stage_color(name: &str) -> Color32 {
-    match name {
-        "read" => Color32::from_rgb(86, 156, 214),
-        "decode" => Color32::from_rgb(120, 190, 225),
-        "normalise" => Color32::from_rgb(130, 180, 130),
-        "resample" => Color32::from_rgb(150, 200, 110),
-        "compile" => Color32::from_rgb(170, 150, 210),
-        "upload" => Color32::from_rgb(205, 160, 220),
-        "compute" => Color32::from_rgb(226, 136, 76),
-        "op" => Color32::from_rgb(240, 176, 110),
-        "blend" => Color32::from_rgb(225, 200, 90),
-        "download" => Color32::from_rgb(200, 130, 180),
-        "objects" => Color32::from_rgb(90, 190, 180),
-        "write" => Color32::from_rgb(160, 160, 170),
-        _ => Color32::GRAY,
-    }
+pub fn stage_color(stage: Stage) -> Color32 {
+    let [red, green, blue] = match stage {
+        Stage::Read => [86, 156, 214],
+        Stage::Decode => [120, 190, 225],
+        Stage::Check => [110, 170, 200],
+        Stage::Load => [150, 170, 215],
+        Stage::Normalise => [130, 180, 130],
+        Stage::Resample => [150, 200, 110],
+        Stage::Augment => [170, 210, 140],
+        Stage::Compile => [170, 150, 210],
+        Stage::Estimate => [190, 170, 225],
+        Stage::DataWait => [215, 95, 95],
+        Stage::Upload => [205, 160, 220],
+        Stage::Compute => [226, 136, 76],
+        Stage::Forward => [235, 156, 90],
+        Stage::Backward => [214, 116, 66],
+        Stage::Optimizer => [190, 100, 80],
+        Stage::Op => [240, 176, 110],
+        Stage::Blend => [225, 200, 90],
+        Stage::Download => [200, 130, 180],
+        Stage::Objects => [90, 190, 180],
+        Stage::Validate => [80, 165, 160],
+        Stage::Quantize => [120, 140, 200],
+        Stage::Verify => [140, 160, 190],
+        Stage::Checkpoint => [180, 170, 150],
+        Stage::Write => [160, 160, 170],
+    };
+    Color32::from_rgb(red, green, blue)
 }
 
 /// Installs fonts, colours and spacing in egui.

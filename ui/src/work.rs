@@ -542,16 +542,7 @@ impl Work {
                 self.job(id)?.totals = totals;
                 None
             }
-            Reply::Spans { id, spans, marks, dropped } => {
-                let held: usize = self.jobs.iter().map(|j| j.spans.len()).sum();
-                let job = self.job(id)?;
-                job.dropped = dropped;
-                job.marks.extend(marks);
-                let capacity = MAX_SPANS.saturating_sub(held);
-                job.dropped += spans.len().saturating_sub(capacity) as u64;
-                job.spans.extend(spans.into_iter().take(capacity));
-                None
-            }
+            Reply::Spans { id, spans, marks, dropped } => self.record_spans(id, spans, marks, dropped),
             Reply::Memory { resident_bytes, peak_resident_bytes, device } => {
                 self.memory = Some((resident_bytes, peak_resident_bytes));
                 if let (Some(device), Some(job)) = (device, self.jobs.iter_mut().find(|j| j.state == JobState::Running))
@@ -560,43 +551,7 @@ impl Work {
                 }
                 None
             }
-            Reply::Done { id, result } => {
-                let (title, purpose) = self.end(id, JobState::Done)?;
-                match result {
-                    JobResult::Predict(outcome) => {
-                        let document = purpose.document()?;
-                        if let (Some(failed), true) = (outcome.failed.first(), outcome.done.is_empty()) {
-                            let reason = failed.sentence.clone();
-                            self.end(id, JobState::Failed(reason.clone()));
-                            return Some(self.failed(id, title, failed.kind, reason));
-                        }
-                        self.repeatable.remove(&id);
-                        Some(Outcome::Predicted { document, outcome })
-                    }
-                    JobResult::Segment(report) => {
-                        let document = purpose.document()?;
-                        let kept = matches!(purpose, Purpose::Keep { .. });
-                        self.repeatable.remove(&id);
-                        Some(Outcome::Segmented { document, kept, report })
-                    }
-                    JobResult::Measure(report) => {
-                        let document = purpose.document()?;
-                        self.repeatable.remove(&id);
-                        Some(Outcome::Measured { document, report })
-                    }
-                    JobResult::ObjectDiameter(found) => match purpose {
-                        Purpose::Diameter { document } => Some(Outcome::DiameterEstimated { document, found }),
-                        _ => None,
-                    },
-                    JobResult::Train(report) => Some(Outcome::Trained { id, report }),
-                    JobResult::TrainCheck(report) => Some(Outcome::TrainChecked { id, report }),
-                    JobResult::TrainEstimate(estimate) => Some(Outcome::TrainEstimated { id, estimate }),
-                    JobResult::Convert { .. }
-                    | JobResult::Evaluate(_)
-                    | JobResult::Quantize(_)
-                    | JobResult::Import(_) => None,
-                }
-            }
+            Reply::Done { id, result } => self.handle_result(id, result),
             Reply::Failed { id, kind, sentence } => {
                 let (title, purpose) = self.end(id, JobState::Failed(sentence.clone()))?;
                 // Problems with training data are shown in the wizard.
@@ -607,5 +562,59 @@ impl Work {
                 Some(Outcome::Cancelled { document: purpose.document()? })
             }
         }
+    }
+
+    /// Handles the result of a job.
+    fn handle_result(&mut self, id: JobId, result: JobResult) -> Option<Outcome> {
+        let (title, purpose) = self.end(id, JobState::Done)?;
+        match result {
+            JobResult::Predict(outcome) => {
+                let document = purpose.document()?;
+                if let (Some(failed), true) = (outcome.failed.first(), outcome.done.is_empty()) {
+                    let reason = failed.sentence.clone();
+                    self.end(id, JobState::Failed(reason.clone()));
+                    return Some(self.failed(id, title, failed.kind, reason));
+                }
+                self.repeatable.remove(&id);
+                Some(Outcome::Predicted { document, outcome })
+            }
+            JobResult::Segment(report) => {
+                let document = purpose.document()?;
+                let kept = matches!(purpose, Purpose::Keep { .. });
+                self.repeatable.remove(&id);
+                Some(Outcome::Segmented { document, kept, report })
+            }
+            JobResult::Measure(report) => {
+                let document = purpose.document()?;
+                self.repeatable.remove(&id);
+                Some(Outcome::Measured { document, report })
+            }
+            JobResult::ObjectDiameter(found) => match purpose {
+                Purpose::Diameter { document } => Some(Outcome::DiameterEstimated { document, found }),
+                _ => None,
+            },
+            JobResult::Train(report) => Some(Outcome::Trained { id, report }),
+            JobResult::TrainCheck(report) => Some(Outcome::TrainChecked { id, report }),
+            JobResult::TrainEstimate(estimate) => Some(Outcome::TrainEstimated { id, estimate }),
+            JobResult::Convert { .. } | JobResult::Evaluate(_) | JobResult::Quantize(_) | JobResult::Import(_) => None,
+        }
+    }
+
+    /// Adds spans and marks to a job, up to [`MAX_SPANS`] spans of all jobs; further ones are counted as dropped.
+    fn record_spans(
+        &mut self,
+        id: JobId,
+        spans: Vec<SpanRecord>,
+        marks: Vec<MemoryMark>,
+        dropped: u64,
+    ) -> Option<Outcome> {
+        let held: usize = self.jobs.iter().map(|j| j.spans.len()).sum();
+        let job = self.job(id)?;
+        job.dropped = dropped;
+        job.marks.extend(marks);
+        let capacity = MAX_SPANS.saturating_sub(held);
+        job.dropped += spans.len().saturating_sub(capacity) as u64;
+        job.spans.extend(spans.into_iter().take(capacity));
+        None
     }
 }

@@ -7,8 +7,8 @@
 
 use crate::AnnotateError;
 use crate::chunks::LabelSnapshot;
+use crate::extent::{Extent, KnownLabels, UNKNOWN_LABEL};
 use crate::files::{Stack, plane};
-use crate::known::{Extent, KnownLabels, UNKNOWN_LABEL};
 use crate::limits::MAX_TABLE_BYTES;
 use cytoscope_formats::{Channel, Compression, Container, Image, OpenOptions, StackWriter, WriteSpec, open};
 use cytoscope_storage::read::open_regular;

@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, HashMap};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LabelIndex {
     /// For each label, its chunks in ascending order with the number of voxels.
-    pieces: BTreeMap<u32, Vec<(u32, u32)>>,
+    chunk_counts: BTreeMap<u32, Vec<(u32, u32)>>,
     /// Number of foreground voxels of each chunk.
-    filled: Vec<u32>,
+    foreground_counts: Vec<u32>,
 }
 
 impl LabelIndex {
     pub fn new(chunks: usize) -> Self {
-        Self { pieces: BTreeMap::new(), filled: vec![0; chunks] }
+        Self { chunk_counts: BTreeMap::new(), foreground_counts: vec![0; chunks] }
     }
 
     /// Adds `delta` (which may be negative) to the number of voxels of a label in a chunk.
@@ -22,21 +22,21 @@ impl LabelIndex {
             return;
         }
         let sum = |n: u32| u32::try_from(i64::from(n) + delta).unwrap_or(0);
-        if let Some(n) = self.filled.get_mut(chunk as usize) {
+        if let Some(n) = self.foreground_counts.get_mut(chunk as usize) {
             *n = sum(*n);
         }
-        let pieces = self.pieces.entry(label).or_default();
-        match pieces.binary_search_by_key(&chunk, |p| p.0) {
+        let counts = self.chunk_counts.entry(label).or_default();
+        match counts.binary_search_by_key(&chunk, |p| p.0) {
             Ok(i) => {
-                pieces[i].1 = sum(pieces[i].1);
-                if pieces[i].1 == 0 {
-                    pieces.remove(i);
+                counts[i].1 = sum(counts[i].1);
+                if counts[i].1 == 0 {
+                    counts.remove(i);
                 }
             }
-            Err(i) => pieces.insert(i, (chunk, sum(0))),
+            Err(i) => counts.insert(i, (chunk, sum(0))),
         }
-        if pieces.is_empty() {
-            self.pieces.remove(&label);
+        if counts.is_empty() {
+            self.chunk_counts.remove(&label);
         }
     }
 
@@ -45,32 +45,32 @@ impl LabelIndex {
     }
 
     /// Chunks of a label in ascending order, with the number of its voxels in each.
-    pub fn pieces(&self, label: u32) -> &[(u32, u32)] {
-        self.pieces.get(&label).map_or(&[], Vec::as_slice)
+    pub fn chunk_counts(&self, label: u32) -> &[(u32, u32)] {
+        self.chunk_counts.get(&label).map_or(&[], Vec::as_slice)
     }
 
     pub fn voxels(&self, label: u32) -> u64 {
-        self.pieces(label).iter().map(|p| u64::from(p.1)).sum()
+        self.chunk_counts(label).iter().map(|p| u64::from(p.1)).sum()
     }
 
     pub fn voxels_in(&self, label: u32, chunk: u32) -> u32 {
-        let pieces = self.pieces(label);
-        pieces.binary_search_by_key(&chunk, |p| p.0).map_or(0, |i| pieces[i].1)
+        let counts = self.chunk_counts(label);
+        counts.binary_search_by_key(&chunk, |p| p.0).map_or(0, |i| counts[i].1)
     }
 
-    pub fn filled(&self, chunk: usize) -> u32 {
-        self.filled.get(chunk).copied().unwrap_or(0)
+    pub fn foreground_count(&self, chunk: usize) -> u32 {
+        self.foreground_counts.get(chunk).copied().unwrap_or(0)
     }
 
     pub fn labels(&self) -> impl Iterator<Item = u32> + '_ {
-        self.pieces.keys().copied()
+        self.chunk_counts.keys().copied()
     }
 
     pub fn label_count(&self) -> usize {
-        self.pieces.len()
+        self.chunk_counts.len()
     }
 
     pub fn max_label(&self) -> u32 {
-        self.pieces.last_key_value().map_or(0, |(l, _)| *l)
+        self.chunk_counts.last_key_value().map_or(0, |(l, _)| *l)
     }
 }

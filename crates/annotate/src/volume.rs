@@ -215,7 +215,7 @@ impl LabelVolume {
 
     /// Calls `f(z, y, xs)` for each run of a label along X inside a box; runs end at chunk boundaries.
     pub(crate) fn each_row_of(&self, label: u32, within: &Bounds, mut f: impl FnMut(usize, usize, Range<usize>)) {
-        for (chunk, _) in self.index.pieces(label) {
+        for (chunk, _) in self.index.chunk_counts(label) {
             let chunk = *chunk as usize;
             let own = self.labels.grid.bounds(chunk);
             let Some(part) = own.intersection(within) else { continue };
@@ -279,7 +279,7 @@ impl LabelVolume {
         let at = chunk as usize;
         let candidate = self.labels.chunks[at].get(0);
         let uniform = match candidate {
-            0 => self.index.filled(at) == 0,
+            0 => self.index.foreground_count(at) == 0,
             label => self.index.voxels_in(label, chunk) as usize == self.labels.grid.chunk_voxels(at),
         };
         if uniform {

@@ -14,7 +14,7 @@ use cytoscope_graph::{
 use cytoscope_passes::infer_node;
 use cytoscope_passes::quantize::{self, Activations, Group, QuantRange};
 
-/// Maximum number of elements of one tensor: thousands of networks run in a minute.
+/// Maximum number of elements of one tensor. Small enough to run thousands of networks per minute.
 const MAX_ELEMENTS: usize = 12_000;
 /// Maximum number of multiply-accumulates of one node.
 const MAX_MACS: u64 = 2_000_000;
@@ -57,7 +57,7 @@ pub fn random_network(bytes: &[u8]) -> Result<RandomNetwork> {
     };
     let count = 1 + builder.decisions.below(MAX_NODES);
     for _ in 0..count {
-        builder.node()?;
+        builder.add_random_node()?;
     }
     let mut graph = builder.graph;
     graph.outputs.extend(builder.values.last());
@@ -110,8 +110,8 @@ pub fn quantized(network: &RandomNetwork, dynamic: bool) -> Result<Option<Graph>
     let range = |group: &Group| {
         let mut inside = prepared.clone();
         inside.outputs = group.sources.clone();
-        let held = cytoscope_reference::run(&inside, &[("x".to_owned(), network.input.clone())])?;
-        let values = held.iter().flat_map(Tensor::to_f64_vec).filter(|v| v.is_finite());
+        let outputs = cytoscope_reference::run(&inside, &[("x".to_owned(), network.input.clone())])?;
+        let values = outputs.iter().flat_map(Tensor::to_f64_vec).filter(|v| v.is_finite());
         let (low, high) = values.fold((0.0f64, 0.0f64), |(l, h), v| (l.min(v), h.max(v)));
         QuantRange::of(low as f32, high as f32)
     };
@@ -221,8 +221,9 @@ impl NetworkBuilder<'_> {
         self.constant(Tensor::vector(values))
     }
 
-    /// Adds a node if it fits its inputs and is small enough. Returns its outputs.
-    fn add(&mut self, op: Op, inputs: &[Option<ValueId>], outputs: usize) -> Vec<ValueId> {
+    /// Adds a node if it fits its inputs and is small enough. Returns its outputs, or an empty Vec if the node was
+    /// rejected.
+    fn try_add(&mut self, op: Op, inputs: &[Option<ValueId>], outputs: usize) -> Vec<ValueId> {
         let name = format!("{}{}", op_name(&op).to_lowercase(), self.graph.nodes.len());
         let ids: Vec<ValueId> = (0..outputs).map(|_| self.graph.add_value(name.clone(), None, None)).collect();
         let node = Node { name, op, inputs: inputs.to_vec(), outputs: ids.iter().copied().map(Some).collect() };
@@ -254,9 +255,9 @@ impl NetworkBuilder<'_> {
         ids
     }
 
-    /// Adds a node with one output.
-    fn one(&mut self, op: Op, inputs: &[Option<ValueId>]) -> Option<ValueId> {
-        self.add(op, inputs, 1).first().copied()
+    /// Adds a node with one output. Returns `None` if the node was rejected.
+    fn try_add_one(&mut self, op: Op, inputs: &[Option<ValueId>]) -> Option<ValueId> {
+        self.try_add(op, inputs, 1).first().copied()
     }
 
     /// Picks a value to read, usually the newest.
@@ -266,7 +267,7 @@ impl NetworkBuilder<'_> {
         self.values[at]
     }
 
-    fn node(&mut self) -> Result<()> {
+    fn add_random_node(&mut self) -> Result<()> {
         let x = self.source();
         match self.decisions.below(22) {
             0..=3 => drop(self.conv(x)?),
@@ -284,7 +285,7 @@ impl NetworkBuilder<'_> {
             17 => drop(self.norm(x)),
             18 => self.reduce(x),
             19 | 20 => self.block(x)?,
-            _ => self.other(x),
+            _ => self.misc(x),
         }
         Ok(())
     }
@@ -333,7 +334,7 @@ impl NetworkBuilder<'_> {
         let w = self.noise(&shape, 1.0 / (inputs as f32).sqrt())?;
         let b = if self.decisions.one_in(2) { self.by_channel(outputs, 0.0, 0.3) } else { None };
         let attrs = ConvAttrs { kernel, strides, dilations, padding, group };
-        Ok(self.one(Op::Conv(attrs), &[Some(x), w, b]))
+        Ok(self.try_add_one(Op::Conv(attrs), &[Some(x), w, b]))
     }
 
     fn conv_transpose(&mut self, x: ValueId) -> Result<Option<ValueId>> {
@@ -356,7 +357,7 @@ impl NetworkBuilder<'_> {
         let shape = [&[channels, per_group][..], &attrs.kernel].concat();
         let w = self.noise(&shape, 1.0 / (channels as f32).sqrt())?;
         let b = if self.decisions.one_in(2) { self.by_channel(per_group * attrs.group, 0.0, 0.3) } else { None };
-        Ok(self.one(Op::ConvTranspose(attrs), &[Some(x), w, b]))
+        Ok(self.try_add_one(Op::ConvTranspose(attrs), &[Some(x), w, b]))
     }
 
     fn concat(&mut self, x: ValueId) {
@@ -374,7 +375,7 @@ impl NetworkBuilder<'_> {
             parts.reverse();
         }
         let axis = if self.decisions.one_in(2) { axis as i64 } else { axis as i64 - shape.len() as i64 };
-        self.one(Op::concat(axis), &parts);
+        self.try_add_one(Op::concat(axis), &parts);
     }
 
     fn resize(&mut self, x: ValueId) {
@@ -406,13 +407,13 @@ impl NetworkBuilder<'_> {
             let sizes = sizes.collect();
             (None, self.ints(sizes))
         } else {
-            // Powers of two and halves: products with lengths are exact in any precision.
+            // Multiples of one half, so scaled lengths are exact.
             let factors = [2.0f32, 1.0, 3.0, 0.5, 1.5, 2.5];
             let scales =
                 shape.iter().enumerate().map(|(i, _)| if i < 2 { 1.0 } else { decisions.pick(&factors) }).collect();
             (self.constant(Tensor::vector::<f32>(scales)), None)
         };
-        self.one(Op::resize(attrs), &[Some(x), None, scales, sizes]);
+        self.try_add_one(Op::resize(attrs), &[Some(x), None, scales, sizes]);
     }
 
     fn pool(&mut self, x: ValueId) {
@@ -427,9 +428,9 @@ impl NetworkBuilder<'_> {
             column_major_indices: false,
         };
         if self.decisions.one_in(2) {
-            self.one(Op::MaxPool(PoolAttrs { count_include_pad: false, ..attrs }), &[Some(x)]);
+            self.try_add_one(Op::MaxPool(PoolAttrs { count_include_pad: false, ..attrs }), &[Some(x)]);
         } else {
-            self.one(Op::AveragePool(attrs), &[Some(x)]);
+            self.try_add_one(Op::AveragePool(attrs), &[Some(x)]);
         }
     }
 
@@ -444,7 +445,7 @@ impl NetworkBuilder<'_> {
         }
         let count = parts.len();
         let lengths = self.ints(parts);
-        self.add(Op::Split { axis: axis as i64 }, &[Some(x), lengths], count);
+        self.try_add(Op::Split { axis: axis as i64 }, &[Some(x), lengths], count);
     }
 
     fn slice(&mut self, x: ValueId) {
@@ -464,7 +465,7 @@ impl NetworkBuilder<'_> {
             steps.push((1 + self.decisions.below(2) as i64) * if backwards { -1 } else { 1 });
         }
         let inputs = [self.ints(starts), self.ints(ends), self.ints(axes), self.ints(steps)];
-        self.one(Op::Slice, &[&[Some(x)][..], &inputs].concat());
+        self.try_add_one(Op::Slice, &[&[Some(x)][..], &inputs].concat());
     }
 
     fn transpose(&mut self, x: ValueId) {
@@ -474,7 +475,7 @@ impl NetworkBuilder<'_> {
             let j = first + self.decisions.below(i + 1 - first);
             perm.swap(i, j);
         }
-        self.one(Op::Transpose { perm }, &[Some(x)]);
+        self.try_add_one(Op::Transpose { perm }, &[Some(x)]);
     }
 
     fn pad(&mut self, x: ValueId) {
@@ -489,16 +490,16 @@ impl NetworkBuilder<'_> {
                 pads.push(if self.decisions.below(16) == 7 { -width } else { width });
             }
         }
-        // Reflecting on both sides at once is not defined for such lengths.
-        let mixed = pads.iter().any(|p| *p < 0) && mode != PadMode::Constant;
-        let pads = if mixed { pads.iter().map(|p| p.abs()).collect() } else { pads };
+        // Negative pads (cropping) are generated only in constant mode; other modes use the absolute widths.
+        let crops_unsupported = pads.iter().any(|p| *p < 0) && mode != PadMode::Constant;
+        let pads = if crops_unsupported { pads.iter().map(|p| p.abs()).collect() } else { pads };
         let pads = self.ints(pads);
         let value = if mode == PadMode::Constant && self.decisions.one_in(2) {
             self.constant(Tensor::scalar(0.25f32))
         } else {
             None
         };
-        self.one(Op::Pad { mode }, &[Some(x), pads, value]);
+        self.try_add_one(Op::Pad { mode }, &[Some(x), pads, value]);
     }
 
     fn binary(&mut self, x: ValueId) {
@@ -509,7 +510,7 @@ impl NetworkBuilder<'_> {
             [BinaryOp::Add, BinaryOp::Add, BinaryOp::Add, BinaryOp::Mul, BinaryOp::Sub, BinaryOp::Max, BinaryOp::Min];
         let op = self.decisions.pick(&ops);
         let inputs = if self.decisions.one_in(2) { [Some(other), Some(x)] } else { [Some(x), Some(other)] };
-        self.one(Op::Binary(op), &inputs);
+        self.try_add_one(Op::Binary(op), &inputs);
     }
 
     /// Combines a value with a scalar, a number per channel, or a constant of the same shape.
@@ -524,7 +525,7 @@ impl NetworkBuilder<'_> {
         };
         let other = self.noise(&other, 1.0)?;
         let inputs = if self.decisions.one_in(3) { [other, Some(x)] } else { [Some(x), other] };
-        self.one(Op::Binary(op), &inputs);
+        self.try_add_one(Op::Binary(op), &inputs);
         Ok(())
     }
 
@@ -545,35 +546,35 @@ impl NetworkBuilder<'_> {
             Activation::Softsign,
             Activation::Selu { alpha: 1.673_263_2, gamma: 1.050_701 },
         ]);
-        self.one(Op::Activation(activation), &[Some(x)])
+        self.try_add_one(Op::Activation(activation), &[Some(x)])
     }
 
     fn norm(&mut self, x: ValueId) -> Option<ValueId> {
         let channels = self.shape(x)[1];
         let (scale, bias) = (self.by_channel(channels, 1.0, 0.2), self.by_channel(channels, 0.0, 0.3));
         match self.decisions.below(3) {
-            0 => self.one(Op::InstanceNormalization { epsilon: 1e-3 }, &[Some(x), scale, bias]),
+            0 => self.try_add_one(Op::InstanceNormalization { epsilon: 1e-3 }, &[Some(x), scale, bias]),
             1 => {
                 let groups = [4, 3, 2, 1].into_iter().find(|g| channels.is_multiple_of(*g)).unwrap_or(1);
-                self.one(Op::GroupNormalization { groups, epsilon: 1e-3 }, &[Some(x), scale, bias])
+                self.try_add_one(Op::GroupNormalization { groups, epsilon: 1e-3 }, &[Some(x), scale, bias])
             }
             _ => {
                 let (mean, variance) = (self.by_channel(channels, 0.0, 0.3), self.by_channel(channels, 2.0, 0.3));
-                self.one(Op::BatchNormalization { epsilon: 1e-3 }, &[Some(x), scale, bias, mean, variance])
+                self.try_add_one(Op::BatchNormalization { epsilon: 1e-3 }, &[Some(x), scale, bias, mean, variance])
             }
         }
     }
 
     fn reduce(&mut self, x: ValueId) {
         match self.decisions.below(4) {
-            0 => drop(self.one(Op::GlobalAveragePool, &[Some(x)])),
-            1 => drop(self.one(Op::GlobalMaxPool, &[Some(x)])),
-            2 => drop(self.one(Op::Softmax { axis: 1 }, &[Some(x)])),
+            0 => drop(self.try_add_one(Op::GlobalAveragePool, &[Some(x)])),
+            1 => drop(self.try_add_one(Op::GlobalMaxPool, &[Some(x)])),
+            2 => drop(self.try_add_one(Op::Softmax { axis: 1 }, &[Some(x)])),
             _ => {
                 let axis = self.decisions.below(self.axes + 2) as i64;
                 let axes = self.ints(vec![axis]);
                 let kind = self.decisions.pick(&[ReduceOp::Mean, ReduceOp::Max, ReduceOp::Sum]);
-                self.one(Op::Reduce { kind, keep_dims: true, noop_with_empty_axes: false }, &[Some(x), axes]);
+                self.try_add_one(Op::Reduce { kind, keep_dims: true, noop_with_empty_axes: false }, &[Some(x), axes]);
             }
         }
     }
@@ -588,7 +589,7 @@ impl NetworkBuilder<'_> {
         let alike: Vec<ValueId> = self.values.iter().copied().filter(|v| self.shape(*v) == shape).collect();
         if self.decisions.one_in(2) {
             let other = self.decisions.pick(&alike);
-            y = self.one(Op::Binary(BinaryOp::Add), &[Some(y), Some(other)]).unwrap_or(y);
+            y = self.try_add_one(Op::Binary(BinaryOp::Add), &[Some(y), Some(other)]).unwrap_or(y);
         }
         if self.decisions.one_in(2) {
             self.activation(y);
@@ -596,14 +597,14 @@ impl NetworkBuilder<'_> {
         Ok(())
     }
 
-    fn other(&mut self, x: ValueId) {
+    fn misc(&mut self, x: ValueId) {
         match self.decisions.below(4) {
-            0 => drop(self.one(Op::Identity, &[Some(x)])),
-            1 => drop(self.one(Op::Unary(UnaryOp::Abs), &[Some(x)])),
-            2 => drop(self.one(Op::Unary(UnaryOp::Neg), &[Some(x)])),
+            0 => drop(self.try_add_one(Op::Identity, &[Some(x)])),
+            1 => drop(self.try_add_one(Op::Unary(UnaryOp::Abs), &[Some(x)])),
+            2 => drop(self.try_add_one(Op::Unary(UnaryOp::Neg), &[Some(x)])),
             _ => {
-                let gate = self.one(Op::Activation(Activation::Sigmoid), &[Some(x)]);
-                self.one(Op::Binary(BinaryOp::Mul), &[Some(x), gate]);
+                let gate = self.try_add_one(Op::Activation(Activation::Sigmoid), &[Some(x)]);
+                self.try_add_one(Op::Binary(BinaryOp::Mul), &[Some(x), gate]);
             }
         }
     }

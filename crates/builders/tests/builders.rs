@@ -15,7 +15,7 @@ fn run(graph: &Graph, x: &Tensor) -> Tensor {
 }
 
 #[test]
-fn dynunet_reproduces_the_field_model() {
+fn dynunet_reproduces_m1() {
     let Some(models) = common::bench_models() else { return };
     for name in ["M1.onnx", "M1t.onnx"] {
         let theirs = cytoscope_onnx::load(&models.join(name), &GraphLimits::default()).unwrap();
@@ -29,16 +29,11 @@ fn dynunet_reproduces_the_field_model() {
 }
 
 #[test]
-fn the_field_model_runs_in_seconds_and_counts_its_work() {
+fn m1_multiply_accumulates_are_counted() {
     let Some(models) = common::bench_models() else { return };
     let graph = cytoscope_onnx::load(&models.join("M1.onnx"), &GraphLimits::default()).unwrap();
     let work = analysis::multiply_accumulates(&graph, &[("x", vec![1, 1, 64, 64, 64])]).unwrap();
     assert_eq!(work, 12_352_225_280);
-    let x = common::noise_tensor(3, &[1, 1, 64, 64, 64]);
-    let start = std::time::Instant::now();
-    let y = run(&graph, &x);
-    eprintln!("M1 at 64³: {:.1} s", start.elapsed().as_secs_f64());
-    assert_eq!(y.shape(), [1, 1, 64, 64, 64]);
 }
 
 #[test]

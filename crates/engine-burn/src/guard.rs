@@ -1,5 +1,6 @@
 //! Turns panics of Burn and drivers into errors.
 
+use crate::explain::{explained, rank};
 use cytoscope_engine::{DeviceId, EngineError};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,39 +10,71 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 static DEVICE_PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static HOOK: Once = Once::new();
 
-/// Length to which panic messages are truncated, in characters.
-const MAX_MESSAGE_CHARS: usize = 500;
+/// Length to which panic messages are kept, in characters. Those of Burn's tuning state the cause late.
+const MAX_KEPT_CHARS: usize = 8000;
+/// Length to which reasons are truncated, in characters.
+const MAX_REASON_CHARS: usize = 500;
 
 /// Name prefixes of Burn's device threads. Its collector threads have no name.
 const DEVICE_THREADS: [&str; 2] = ["DSU-", "DSD-"];
 
-/// Runs `work` and turns panics, also of the device's threads, into errors of the device.
+/// The panics of device threads that a user of a device has seen.
 ///
 /// Work is queued to Burn's threads. These catch panics and continue without the result of the failed task, so that
-/// outputs are silently wrong. A panic hook therefore counts panics on those threads. `work` must wait for the device
-/// before it returns.
+/// outputs are silently wrong. A panic hook therefore counts panics on those threads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PanicWatch {
+    seen: usize,
+}
+
+impl PanicWatch {
+    /// Watches for panics from now on.
+    pub(crate) fn start() -> Self {
+        HOOK.call_once(count_device_panics);
+        Self { seen: device_panics().len() }
+    }
+
+    /// Runs `work` and turns its panics, and those of device threads since the watch started or last looked, into errors
+    /// of the device. `work` must wait for the device before it returns.
+    ///
+    /// # Errors
+    /// The error of `work`, or [`EngineError::Device`] or [`EngineError::OutOfMemory`] if a thread panicked.
+    pub(crate) fn guard<T>(
+        &mut self,
+        device: DeviceId,
+        work: impl FnOnce() -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        // Unwind safety: only device memory may be left inconsistent, and a failed session is not used again.
+        let result = match catch_unwind(AssertUnwindSafe(work)) {
+            Ok(result) => result,
+            Err(panic) => Err(device_error(device, &message(panic.as_ref()))),
+        };
+        let all = device_panics();
+        let since = all.get(self.seen..).unwrap_or_default();
+        self.seen = all.len();
+        // Running out of memory explains all others; the first of equals is usually the cause.
+        let full = since.iter().find(|said| is_out_of_memory(said));
+        let cause = full.or_else(|| since.iter().min_by_key(|said| rank(said)));
+        match (result, cause) {
+            // Panics after running out of memory are consequences of it.
+            (Err(error @ EngineError::OutOfMemory { .. }), _) => Err(error),
+            (Err(EngineError::Device { device, reason }), Some(said))
+                if full.is_none() && rank(&reason) < rank(said) =>
+            {
+                Err(EngineError::Device { device, reason })
+            }
+            (_, Some(said)) => Err(device_error(device, said)),
+            (result, None) => result,
+        }
+    }
+}
+
+/// Runs `work` once under a new [`PanicWatch`].
 ///
 /// # Errors
-/// The error of `work`, or [`EngineError::Device`] or [`EngineError::OutOfMemory`] if a thread panicked.
+/// Those of [`PanicWatch::guard`].
 pub(crate) fn guard<T>(device: DeviceId, work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
-    HOOK.call_once(count_device_panics);
-    let before = device_panics().len();
-    // Unwind safety: only device memory may be left inconsistent, and a failed session never frees it.
-    let result = match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(result) => result,
-        Err(panic) => Err(device_error(device, &message(panic.as_ref()))),
-    };
-    let since = device_panics().get(before..).unwrap_or_default().to_vec();
-    // The first panic is usually the cause, but running out of memory explains the others.
-    let cause = since.iter().find(|said| is_out_of_memory(said)).or(since.first());
-    match result {
-        // Panics after running out of memory are consequences of it.
-        Err(error @ EngineError::OutOfMemory { .. }) => Err(error),
-        result => match cause {
-            Some(said) => Err(device_error(device, &format!("device thread failed: {said}"))),
-            None => result,
-        },
-    }
+    PanicWatch::start().guard(device, work)
 }
 
 fn device_panics() -> MutexGuard<'static, Vec<String>> {
@@ -56,7 +89,7 @@ fn count_device_panics() {
         let of_device = thread.name().is_none_or(|name| DEVICE_THREADS.iter().any(|d| name.starts_with(d)));
         if of_device {
             let said = info.payload_as_str().unwrap_or("panic without a message");
-            device_panics().push(said.chars().take(MAX_MESSAGE_CHARS).collect());
+            device_panics().push(said.chars().take(MAX_KEPT_CHARS).collect());
         }
         earlier(info);
     }));
@@ -71,40 +104,65 @@ fn message(panic: &(dyn Any + Send)) -> String {
 /// Turns a driver's message into an error, distinguishing out-of-memory.
 pub(crate) fn device_error(device: DeviceId, said: &str) -> EngineError {
     if is_out_of_memory(said) {
-        return EngineError::OutOfMemory { device, needed_bytes: largest_number(said), available_bytes: 0 };
+        return EngineError::OutOfMemory { device, needed_bytes: requested_bytes(said), available_bytes: 0 };
     }
-    let mut reason: String = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    if let Some((end, _)) = reason.char_indices().nth(500) {
+    let mut reason = explained(said);
+    if let Some((end, _)) = reason.char_indices().nth(MAX_REASON_CHARS) {
         reason.truncate(end);
     }
     EngineError::Device { device, reason }
 }
 
-/// Returns whether a driver's message reports a lack of memory.
+/// Returns whether a driver's message reports a lack of memory, or a buffer that is larger than the device allows. In
+/// both cases, a smaller tile may work.
 fn is_out_of_memory(said: &str) -> bool {
     let lower = said.to_lowercase();
-    let full =
-        ["out of memory", "outofmemory", "out_of_memory", "can't allocate buffer", "too big", "exceeds the max buffer"];
+    let full = [
+        "out of memory",
+        "outofmemory",
+        "out_of_memory",
+        "not enough memory",
+        "can't allocate buffer",
+        "buffertoobig",
+        "too big",
+        "exceeds the max buffer",
+        "greater than the maximum buffer size",
+        "buffer_binding_size` limit",
+    ];
     full.iter().any(|text| lower.contains(text))
 }
 
-/// Returns the largest number in a message, which is usually the number of requested bytes; 0 if there is none.
-fn largest_number(said: &str) -> u64 {
-    said.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).max().unwrap_or(0)
+/// Returns the number of requested bytes: the one after "size", or else the largest number at the start of a message; 0
+/// if there is none. Backtraces, which follow, contain other numbers.
+fn requested_bytes(said: &str) -> u64 {
+    let lower: String = said.to_lowercase().chars().take(300).collect();
+    let numbers =
+        |text: &str| -> Vec<u64> { text.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect() };
+    let after_size = lower.split_once(" size").and_then(|(_, after)| numbers(after).first().copied());
+    after_size.or_else(|| numbers(&lower).into_iter().max()).unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The tests count the panics of the same process.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    /// Panics on a thread of this name, which swallows the panic.
+    fn swallow(name: &'static str, said: &'static str) {
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        let swallowed = thread.spawn(move || drop(catch_unwind(|| panic!("{said}")))).unwrap();
+        swallowed.join().unwrap();
+    }
+
     #[test]
     fn swallowed_panics_of_device_threads_become_errors() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let device = DeviceId::Cuda(0);
         let on = |name: &'static str, said: &'static str| {
             guard(device, move || {
-                let thread = std::thread::Builder::new().name(name.to_owned());
-                let swallowed = thread.spawn(move || drop(catch_unwind(|| panic!("{said}")))).unwrap();
-                swallowed.join().unwrap();
+                swallow(name, said);
                 Ok("a wrong result")
             })
         };
@@ -115,11 +173,45 @@ mod tests {
     }
 
     #[test]
+    fn a_panic_between_two_runs_fails_the_next_run_once() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let device = DeviceId::Cuda(0);
+        let mut watch = PanicWatch::start();
+        assert_eq!(watch.guard(device, || Ok(1)).ok(), Some(1));
+        swallow("DSU-0-0", "can't allocate buffer of size: 8192");
+        let full = watch.guard(device, || Ok(2));
+        assert!(matches!(full, Err(EngineError::OutOfMemory { needed_bytes: 8192, .. })), "{full:?}");
+        assert_eq!(watch.guard(device, || Ok(3)).ok(), Some(3));
+    }
+
+    #[test]
     fn panics_become_errors_and_out_of_memory_is_distinguished() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let device = DeviceId::Wgpu(0);
         let failed: Result<(), _> = guard(device, || panic!("the driver is {}", "gone"));
         assert!(matches!(failed, Err(EngineError::Device { reason, .. }) if reason == "the driver is gone"));
         let full: Result<(), _> = guard(device, || panic!("CUDA_ERROR_OUT_OF_MEMORY: 4096 bytes"));
         assert!(matches!(full, Err(EngineError::OutOfMemory { needed_bytes: 4096, .. })));
+    }
+
+    #[test]
+    fn requested_bytes_are_not_taken_from_a_backtrace() {
+        let said = "`Err` value: can't allocate buffer of size: 33554432\n   0: 0x55d0c6a2f3e1 core 99999999999999\n";
+        assert_eq!(requested_bytes(said), 33_554_432);
+        assert_eq!(requested_bytes("wgpu error: Out of Memory"), 0);
+    }
+
+    #[test]
+    fn real_messages_about_memory_are_recognized() {
+        for said in [
+            "called `Result::unwrap()` on an `Err` value: can't allocate buffer of size: 33554432\n<backtrace>",
+            "wgpu error: Out of Memory\n\nCaused by:\n  In Device::create_buffer\n    Not enough memory left.\n",
+            "wgpu error: Validation Error\n\nCaused by:\n  In Device::create_buffer\n    Buffer size 8589934592 is greater \
+             than the maximum buffer size (268435456)\n",
+            "Buffer binding 0 range 268435456 exceeds `max_*_buffer_binding_size` limit 134217728",
+        ] {
+            let error = device_error(DeviceId::Wgpu(0), said);
+            assert!(matches!(error, EngineError::OutOfMemory { .. }), "{said}: {error}");
+        }
     }
 }

@@ -5,14 +5,17 @@
 //! why one cannot be used. Probing runs in child processes because drivers may crash. Burn's kernel timings are stored
 //! in the user's cache folder ([`tuning_folder`]). Inference never shares a wgpu device with the window.
 //!
-//! Failures are reported as [`cytoscope_engine::EngineError`]: an unsupported operator is named together with its node,
-//! so that the caller can use another engine; panics of Burn and drivers become device or out-of-memory errors.
+//! A device thread that panics fails the session that waits for it: Burn swallows such panics and continues with wrong
+//! results. Failures are reported as [`cytoscope_engine::EngineError`]: an unsupported operator is named together with
+//! its node, so that the caller can use another engine; panics of Burn and drivers become device or out-of-memory
+//! errors, with a sentence that says what to do.
 //!
 //! Training steps (gradients, losses, optimizers) are lowered like inference; the `train` modules hold what only they
 //! need.
 //!
-//! Computation is in f32, and in f16 or bf16 where a graph casts to these types (mixed precision). On NVIDIA GPUs with
-//! tensor cores, Burn's tuning may choose convolution and matrix kernels that round their factors to TF32.
+//! Computation is in f32, and in f16 or bf16 where a graph casts to these types (mixed precision). On CUDA, sessions in
+//! [`Precision::Tf32`] may also use convolution kernels for tensor cores, which round their factors to TF32; Burn's
+//! tuning chooses by time.
 //!
 //! ```
 //! use cytoscope_engine::{Device, DeviceId, EngineError};
@@ -21,6 +24,7 @@
 //!     id: DeviceId::Wgpu(0),
 //!     name: "a GPU".into(),
 //!     memory_bytes: None,
+//!     free_bytes: None,
 //!     usable: false,
 //!     reason: "no Vulkan driver".into(),
 //!     precisions: vec![],
@@ -33,6 +37,7 @@
 
 mod adapters;
 mod exec;
+mod explain;
 mod form;
 mod guard;
 mod plan;
@@ -41,12 +46,14 @@ pub mod probe;
 mod session;
 mod tuning;
 
-pub use tuning::tuning_folder;
+pub use tuning::{set_known_devices, tuning_folder};
 
 use burn_cuda::{Cuda, CudaDevice};
 use burn_wgpu::{Wgpu, WgpuDevice};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_graph::Graph;
+use session::DeviceSession;
+use std::path::Path;
 
 /// Burn backend and device of an engine.
 #[derive(Debug)]
@@ -60,6 +67,8 @@ enum Backend {
 pub struct BurnEngine {
     device: Device,
     backend: Backend,
+    /// Folder of Burn's caches.
+    cache: &'static Path,
 }
 
 impl BurnEngine {
@@ -73,21 +82,29 @@ impl BurnEngine {
         if !device.usable {
             return Err(failed(device.reason.clone()));
         }
-        let backend = match device.id {
+        let (cache, backend) = match device.id {
             DeviceId::Cpu => return Err(EngineError::BadDevice { text: device.id.to_string() }),
             DeviceId::Cuda(index) => {
                 // If CUDA is initialized while a component is missing, it stays unusable for the rest of the process.
                 probe::cuda_parts().map_err(failed)?;
-                tuning::configure();
-                Backend::Cuda(CudaDevice::new(index))
+                (tuning::configure(device), Backend::Cuda(CudaDevice::new(index)))
             }
             DeviceId::Wgpu(index) => {
-                tuning::configure();
+                let cache = tuning::configure(device);
                 let opened = guard::guard(device.id, || Ok(adapters::open(index, device)))?;
-                Backend::Wgpu(opened.map_err(failed)?)
+                (cache, Backend::Wgpu(opened.map_err(failed)?))
             }
         };
-        Ok(Self { device: device.clone(), backend })
+        Ok(Self { device: device.clone(), backend, cache })
+    }
+}
+
+/// Returns the precisions of a device of this engine.
+pub(crate) fn precisions(id: DeviceId) -> &'static [Precision] {
+    match id {
+        DeviceId::Cuda(_) => &[Precision::F32, Precision::Tf32],
+        DeviceId::Wgpu(_) => &[Precision::F32],
+        DeviceId::Cpu => &[],
     }
 }
 
@@ -109,18 +126,20 @@ impl Engine for BurnEngine {
         input_shapes: &[Vec<usize>],
         options: &CompileOptions,
     ) -> Result<Box<dyn Session>, EngineError> {
-        if options.precision != Precision::F32 {
+        let has = precisions(self.device.id);
+        if !has.contains(&options.precision) {
             return Err(EngineError::UnsupportedPrecision {
                 engine: self.name(),
                 precision: options.precision.to_string(),
-                has: Precision::F32.to_string(),
+                has: has.iter().map(|p| p.name()).collect::<Vec<_>>().join(", "),
             });
         }
         let graph = prepare::prepare(graph, input_shapes)?;
         let program = plan::plan(&graph, self.name())?;
+        let (device, cache) = (&self.device, self.cache);
         Ok(match &self.backend {
-            Backend::Cuda(at) => Box::new(session::DeviceSession::<Cuda>::new(program, at, &self.device, options)?),
-            Backend::Wgpu(at) => Box::new(session::DeviceSession::<Wgpu>::new(program, at, &self.device, options)?),
+            Backend::Cuda(at) => Box::new(DeviceSession::<Cuda>::new(program, at, device, cache, options)?),
+            Backend::Wgpu(at) => Box::new(DeviceSession::<Wgpu>::new(program, at, device, cache, options)?),
         })
     }
 }

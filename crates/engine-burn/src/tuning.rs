@@ -1,35 +1,84 @@
-//! Configures where Burn caches its kernel timings.
+//! Configures where Burn caches its kernel timings and compiled kernels, and records which sessions are tuned.
 
 use cubecl_runtime::config::autotune::{AutotuneConfig, AutotuneLogLevel};
 use cubecl_runtime::config::cache::CacheConfig;
+use cubecl_runtime::config::compilation::CompilationConfig;
 use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
+use cytoscope_engine::select::fingerprint;
+use cytoscope_engine::{Device, DeviceId, TuningListener};
 use directories::BaseDirs;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
-/// Returns the folder of Burn's kernel timings, by device: `gpu-tuning` in the folder named by `CYTOSCOPE_CACHE`, or in
-/// `cytoscope` in the user's cache folder. The first run of a shape on a device measures; later processes read the
-/// timings. The folder may be deleted at any time.
+/// Versions of the libraries whose kernels are timed and compiled.
+const KERNELS: &str = concat!("cytoscope ", env!("CARGO_PKG_VERSION"), ", Burn 0.21, CubeCL 0.10");
+
+/// Time between two reports of tuning.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// The GPUs of this machine, usable or not, as far as they are known.
+static KNOWN: Mutex<Vec<Device>> = Mutex::new(Vec::new());
+
+/// Returns the folder of Burn's kernel timings and compiled kernels: `gpu-tuning` in the folder named by
+/// `CYTOSCOPE_CACHE`, or in `cytoscope` in the user's cache folder. It has a folder for each combination of GPUs, drivers
+/// and versions. The first run of a shape measures; later processes read the timings. The folder may be deleted at any
+/// time.
 pub fn tuning_folder() -> PathBuf {
     let named = std::env::var_os("CYTOSCOPE_CACHE").filter(|v| !v.is_empty()).map(PathBuf::from);
     let base = named.or_else(|| Some(BaseDirs::new()?.cache_dir().join("cytoscope")));
     base.unwrap_or_else(|| std::env::temp_dir().join("cytoscope")).join("gpu-tuning")
 }
 
-/// Configures Burn, once per process and before its first use. Its environment variables (`CUBECL_AUTOTUNE_LEVEL`,
-/// `CUBECL_DEBUG_LOG`) still apply; its configuration files are ignored.
-pub(crate) fn configure() {
-    static DONE: OnceLock<()> = OnceLock::new();
-    DONE.get_or_init(|| {
-        let wanted = tuning_folder();
+/// States the GPUs of this machine, usable or not. Burn has one cache for all devices of a process and numbers them, so
+/// the cache is only valid for the same list. Has no effect after the first engine was opened.
+pub fn set_known_devices(gpus: &[Device]) {
+    let gpus = gpus.iter().filter(|d| d.id != DeviceId::Cpu).cloned();
+    *KNOWN.lock().unwrap_or_else(PoisonError::into_inner) = gpus.collect();
+}
+
+/// Returns the key of the cache for a list of GPUs: it changes if any of them is another one, or has another driver,
+/// architecture, compiler or set of headers (see [`Device::driver`]), or if the kernels are of another version.
+pub(crate) fn cache_key(gpus: &[Device], kernels: &str) -> String {
+    let mut all: Vec<String> = gpus.iter().map(|d| format!("{}|{}|{}", d.id, d.name, d.driver)).collect();
+    all.sort();
+    all.dedup();
+    fingerprint(format!("{kernels}\n{}", all.join("\n")).as_bytes())
+}
+
+/// Returns whether compiled kernels may be cached: Burn's cache does not distinguish CUDA devices, so all of them must
+/// have the same architecture. Other devices do not use it.
+pub(crate) fn may_cache_kernels(gpus: &[Device]) -> bool {
+    let mut cuda = gpus.iter().filter(|d| matches!(d.id, DeviceId::Cuda(_))).map(|d| (&d.name, &d.driver));
+    let first = cuda.next();
+    first.is_some() && cuda.all(|d| Some(d) == first)
+}
+
+/// Configures Burn for a device, once per process and before its first use. Burn's environment variables
+/// (`CUBECL_AUTOTUNE_LEVEL`, `CUBECL_DEBUG_LOG`) still apply; its configuration files are ignored. Returns the cache
+/// folder of this process.
+pub(crate) fn configure(device: &Device) -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let mut gpus = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if !gpus.iter().any(|d| d.id == device.id) {
+            gpus.push(device.clone());
+        }
+        let key = cache_key(&gpus, KERNELS);
+        let wanted = tuning_folder().join(&key);
         // Burn panics if it cannot write there; fall back to the temporary folder.
-        let folder = if writable(&wanted) { wanted } else { std::env::temp_dir().join("cytoscope-gpu-tuning") };
-        let mut autotune = AutotuneConfig { cache: CacheConfig::File(folder), ..AutotuneConfig::default() };
+        let folder =
+            if writable(&wanted) { wanted } else { std::env::temp_dir().join("cytoscope-gpu-tuning").join(&key) };
+        let mut autotune = AutotuneConfig { cache: CacheConfig::File(folder.clone()), ..AutotuneConfig::default() };
         autotune.logger.level = AutotuneLogLevel::Disabled;
-        let config = CubeClRuntimeConfig { autotune, ..CubeClRuntimeConfig::default() };
+        let kernels = (may_cache_kernels(&gpus) && writable(&folder)).then(|| CacheConfig::File(folder.clone()));
+        let compilation = CompilationConfig { cache: kernels, ..CompilationConfig::default() };
+        let config = CubeClRuntimeConfig { autotune, compilation, ..CubeClRuntimeConfig::default() };
         // This panics if the configuration was read before; that configuration then applies to the whole process.
         let _ = std::panic::catch_unwind(|| CubeClRuntimeConfig::set(config.override_from_env()));
-    });
+        folder
+    })
 }
 
 fn writable(folder: &Path) -> bool {
@@ -40,4 +89,176 @@ fn writable(folder: &Path) -> bool {
         let _ = std::fs::remove_file(&probe);
     }
     written.is_ok()
+}
+
+/// Whether Burn has timed its kernels for a session: an empty file in the cache folder says so.
+#[derive(Debug, Clone)]
+pub(crate) struct TuningState {
+    /// Folder of the timings.
+    timings: PathBuf,
+    marker: PathBuf,
+    is_tuned: bool,
+}
+
+/// Maximum number of times that a run is repeated because timings were written meanwhile, maybe by another process.
+const MAX_REPEATS: usize = 3;
+
+impl TuningState {
+    /// Looks up the state of a session on a device; `work` describes its steps and shapes.
+    pub(crate) fn of(folder: &Path, device: DeviceId, work: &str) -> Self {
+        let marker = folder.join("tuned").join(fingerprint(format!("{device}\n{work}").as_bytes()));
+        Self { timings: folder.join("autotune"), is_tuned: marker.exists(), marker }
+    }
+
+    /// Runs `work`, which is told whether to record times. If the session is not tuned yet, the listener is told how long
+    /// that has taken so far.
+    ///
+    /// Before Burn times the kernels of a step, it discards the errors of the steps before, whose results are then wrong.
+    /// So a run in which it did so is only a rehearsal: `work` is repeated, and the last result counts.
+    pub(crate) fn run<T, E>(
+        &mut self,
+        listener: &TuningListener,
+        device: DeviceId,
+        mut work: impl FnMut(bool) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let was_tuned = self.is_tuned;
+        let mut bytes = size_of_files(&self.timings);
+        let mut result = if was_tuned { work(true) } else { told(listener, device, || work(false)) };
+        let mut is_recorded = was_tuned;
+        for _ in 0..MAX_REPEATS {
+            let now = size_of_files(&self.timings);
+            if result.is_err() || (self.is_tuned && now == bytes) {
+                break;
+            }
+            (bytes, self.is_tuned) = (now, true);
+            result = work(!is_recorded);
+            is_recorded = true;
+        }
+        if result.is_err() {
+            self.is_tuned = was_tuned;
+        } else if !was_tuned {
+            // Without the file, the next process only reports tuning once more.
+            let folder = self.marker.parent().map_or(Ok(()), std::fs::create_dir_all);
+            let _ = folder.and_then(|()| std::fs::File::create_new(&self.marker).map(drop));
+        }
+        result
+    }
+}
+
+/// Returns the size of all files below a folder; 0 if it cannot be read. Files of timings only grow.
+fn size_of_files(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let size = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(about) if about.is_dir() => size_of_files(&entry.path()),
+        Ok(about) => about.len(),
+        Err(_) => 0,
+    };
+    entries.map(size).sum()
+}
+
+/// Runs `work`, and tells a listener at once and then every second how long it has taken.
+fn told<T>(listener: &TuningListener, device: DeviceId, work: impl FnOnce() -> T) -> T {
+    let (stop, stopped) = channel::<()>();
+    std::thread::scope(|scope| {
+        let ticker = std::thread::Builder::new().name("tuning".to_owned()).spawn_scoped(scope, move || {
+            let (start, mut elapsed) = (Instant::now(), Duration::ZERO);
+            loop {
+                listener.tell(device, elapsed);
+                if !matches!(stopped.recv_timeout(TELL_EVERY), Err(RecvTimeoutError::Timeout)) {
+                    return;
+                }
+                elapsed = start.elapsed();
+            }
+        });
+        let result = work();
+        drop(stop);
+        // Without a thread, nothing is reported.
+        drop(ticker);
+        result
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn gpu(index: usize, name: &str, driver: &str) -> Device {
+        Device {
+            id: DeviceId::Cuda(index),
+            name: name.to_owned(),
+            memory_bytes: None,
+            free_bytes: None,
+            usable: true,
+            reason: String::new(),
+            precisions: Vec::new(),
+            driver: driver.to_owned(),
+        }
+    }
+
+    #[test]
+    fn another_gpu_driver_architecture_or_version_has_another_cache() {
+        let hopper = gpu(0, "H", "NVIDIA 575 CUDA, sm_90, NVRTC 12.9");
+        let key = |gpus: &[Device]| cache_key(gpus, "1");
+        let own = key(std::slice::from_ref(&hopper));
+        assert_eq!(own, key(&[hopper.clone(), hopper.clone()]));
+        let others = [
+            gpu(1, "H", "NVIDIA 575 CUDA, sm_90, NVRTC 12.9"),
+            gpu(0, "T", "NVIDIA 575 CUDA, sm_90, NVRTC 12.9"),
+            gpu(0, "H", "NVIDIA 580 CUDA, sm_90, NVRTC 12.9"),
+            gpu(0, "H", "NVIDIA 575 CUDA, sm_75, NVRTC 12.9"),
+            gpu(0, "H", "NVIDIA 575 CUDA, sm_90, NVRTC 13.0"),
+            gpu(0, "H", "NVIDIA 575 CUDA, sm_90, NVRTC 12.9, no tensor-core headers"),
+        ];
+        for other in others {
+            assert_ne!(own, key(std::slice::from_ref(&other)), "{other:?}");
+            assert_ne!(own, key(&[hopper.clone(), other]), "a second GPU");
+        }
+        assert_ne!(own, cache_key(&[hopper], "2"));
+    }
+
+    #[test]
+    fn kernels_are_cached_only_if_all_cuda_devices_are_alike() {
+        let (hopper, turing) = (gpu(0, "H", "sm_90"), gpu(1, "T", "sm_75"));
+        let vulkan = Device { id: DeviceId::Wgpu(0), ..turing.clone() };
+        assert!(may_cache_kernels(&[hopper.clone(), vulkan.clone()]));
+        assert!(may_cache_kernels(&[hopper.clone(), gpu(1, "H", "sm_90")]));
+        assert!(!may_cache_kernels(&[hopper, turing]));
+        assert!(!may_cache_kernels(&[vulkan]));
+    }
+
+    #[test]
+    fn tuning_is_reported_and_its_run_repeated_until_one_succeeds() {
+        let folder = std::env::temp_dir().join(format!("cytoscope-tuning-{}", std::process::id()));
+        let timings = folder.join("autotune/device-0");
+        std::fs::create_dir_all(&timings).unwrap();
+        let times = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&times);
+        let listener = TuningListener::new(move |device, _| {
+            assert_eq!(device, DeviceId::Cuda(3));
+            *count.lock().unwrap() += 1;
+        });
+        // Whether tuning was reported, and which runs were recorded. `writes` is the number of runs that write timings.
+        let run = |result: Result<(), ()>, writes: usize| {
+            let before = *times.lock().unwrap();
+            let mut state = TuningState::of(&folder, DeviceId::Cuda(3), "a network");
+            let mut runs = Vec::new();
+            let got = state.run(&listener, DeviceId::Cuda(3), |is_recorded| {
+                if runs.len() < writes {
+                    let log = timings.join("conv.json.log");
+                    let text = std::fs::read_to_string(&log).unwrap_or_default();
+                    std::fs::write(&log, text + "timing").unwrap();
+                }
+                runs.push(is_recorded);
+                result
+            });
+            assert_eq!(got, result);
+            (*times.lock().unwrap() > before, runs)
+        };
+        assert_eq!(run(Err(()), 0), (true, vec![false]), "a failed run does not count");
+        assert_eq!(run(Ok(()), 1), (true, vec![false, true]), "errors of the first run may be lost");
+        assert_eq!(run(Ok(()), 0), (false, vec![true]), "the state is stored");
+        assert_eq!(run(Ok(()), 1), (false, vec![true, false]), "timings were deleted or did not suit");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Program {
     pub graph: Graph,
     /// Steps in execution order.
     pub steps: Vec<Step>,
+    /// Index of the first step of the backward pass; `None` for graphs without one.
+    pub backward_from: Option<usize>,
     /// Placement of blocked values in the arena.
     pub slots: Vec<Slot>,
     /// Length of the arena in 32-bit words.
@@ -124,6 +126,11 @@ impl<'a> Emitter<'a> {
 
     fn push(&mut self, op: Box<dyn Run>, name: &str, macs: u64) {
         self.steps.push(Step { op, name: name.to_owned(), macs });
+    }
+
+    /// Returns the number of steps emitted so far.
+    pub(crate) fn step_count(&self) -> usize {
+        self.steps.len()
     }
 
     /// Extends the lifetime of a value's buffer to the next step; at the first use, its border is cleared.

@@ -2,8 +2,8 @@
 //!
 //! Compiling infers all shapes, folds and fuses nodes, and lowers the graph ([`mod@lower`]) to steps on blocked buffers
 //! that share one planned arena ([`mod@arena`]). The parts of a concatenation are written directly into its buffer, and
-//! normalisations and activations work in place. An operator without a kernel is run by the graph crate's reference
-//! executor and listed in [`cytoscope_engine::CompileReport::fallbacks`].
+//! normalisations and activations work in place. An operator without a kernel is run by the reference executor
+//! (`crates/reference`) and listed in [`cytoscope_engine::CompileReport::fallbacks`].
 //!
 //! In `int8`, quantized graphs run on integers: tensors between a QuantizeLinear and a DequantizeLinear node stay
 //! bytes, convolutions between them accumulate exactly in 32-bit integers, and their outputs are stored as 16-bit
@@ -11,6 +11,9 @@
 //!
 //! Graphs of a training step are planned separately ([`mod@train`]), because their weights change at every run; their
 //! steps, arena and session are the same, and gradients are steps like any other ([`mod@steps`]).
+//!
+//! A stack can also pass through a network once, slab by slab along Z, instead of in overlapping tiles
+//! ([`cytoscope_engine::Engine::plan_rolling`], [`mod@rolling`]).
 //!
 //! Failures are reported as [`cytoscope_engine::EngineError`], at compile time wherever possible.
 //!
@@ -39,6 +42,7 @@ mod placement;
 mod prepare;
 mod reference;
 mod resize;
+mod rolling;
 mod session;
 mod split;
 mod step;
@@ -48,7 +52,9 @@ mod window;
 
 pub use reference::ReferenceEngine;
 
-use cytoscope_engine::{CompileOptions, Device, DeviceId, Engine, EngineError, Precision, Session};
+use cytoscope_engine::{
+    CompileOptions, Device, DeviceId, Engine, EngineError, NotRolling, Precision, RollingPlan, Session,
+};
 use cytoscope_graph::Graph;
 use cytoscope_kernels::{Isa, IsaName};
 
@@ -80,6 +86,7 @@ impl CpuEngine {
             id: DeviceId::Cpu,
             name: cytoscope_profile::cpu_name().unwrap_or(std::env::consts::ARCH).to_owned(),
             memory_bytes: cytoscope_profile::available_bytes(),
+            free_bytes: None,
             usable: true,
             reason: format!("always available: {cores} cores, {isa} kernels (this CPU supports {sets})"),
             precisions: vec![Precision::F32, Precision::Int8],
@@ -125,5 +132,13 @@ impl Engine for CpuEngine {
         let prepared = prepare::prepare(graph, input_shapes, &options.interrupt)?;
         let program = lower::lower(prepared, self.isa, integers, &options.interrupt)?;
         Ok(Box::new(session::CpuSession::new(program, self.isa, options)?))
+    }
+    fn plan_rolling(
+        &self,
+        graph: &Graph,
+        shape: &[usize],
+        options: &CompileOptions,
+    ) -> Result<Box<dyn RollingPlan>, NotRolling> {
+        Ok(Box::new(rolling::plan(self.isa, graph, shape, options)?))
     }
 }

@@ -1,6 +1,6 @@
 //! Lowers a prepared graph to steps on slots of one arena.
 
-mod plan;
+pub(crate) mod plan;
 
 pub(crate) use plan::exact_transpose;
 
@@ -43,7 +43,7 @@ pub(crate) fn lower(
     let bytes_of = |value: ValueId| {
         dequantized.get(&value).map(|d| d.bytes).or_else(|| dyn_dequantized.get(&value).map(|r| r.bytes))
     };
-    share_buffers(&graph, &plans, &bytes_of, &mut placement);
+    share_buffers(&graph, &plans, &bytes_of, &mut placement, true);
     let mut emitter = Emitter::new(&graph, &placement, &dequantized, &dyn_dequantized);
     let mut weight_bytes = 0;
     for (index, plan) in plans.into_iter().enumerate() {
@@ -71,7 +71,8 @@ pub(crate) fn lower(
         backend: isa.to_string(),
     };
     let needed_bytes = report.arena_bytes + report.weight_bytes;
-    Ok(Program { steps, slots, arena_len, moments, ranges, dead_after, needed_bytes, report, graph })
+    let backward_from = None;
+    Ok(Program { steps, backward_from, slots, arena_len, moments, ranges, dead_after, needed_bytes, report, graph })
 }
 
 /// Removes constants that were packed into kernels; keeps those that a step or the caller still reads.
@@ -101,12 +102,14 @@ fn reads(graph: &Graph, plans: &[Plan], bytes_of: &impl Fn(ValueId) -> Option<Va
     reads
 }
 
-/// Lets in-place steps and the parts of concatenations share buffers, and sets the borders.
-fn share_buffers(
+/// Lets in-place steps and the parts of concatenations share buffers, and sets the borders. With `with_skips`, also parts
+/// that are read before they are concatenated are in the buffer of the concatenation.
+pub(crate) fn share_buffers(
     graph: &Graph,
     plans: &[Plan],
     bytes_of: &impl Fn(ValueId) -> Option<ValueId>,
     placement: &mut Placement<'_>,
+    with_skips: bool,
 ) {
     let reads = reads(graph, plans, bytes_of);
     let graph_inputs: BTreeSet<ValueId> = graph.inputs.iter().copied().collect();
@@ -129,7 +132,7 @@ fn share_buffers(
         let overwritten = placement.is_overwritten(planned.output);
         for ((input, block), table) in planned.inputs.iter().zip(blocks).zip(tables) {
             // A part that is read again, even as another operand of this node, must not be overwritten.
-            if table.is_none() && is_intermediate(input) && (!overwritten || read_once(input)) {
+            if table.is_none() && is_intermediate(input) && (read_once(input) || (with_skips && !overwritten)) {
                 placement.alias_into(*input, planned.output, *block);
             }
         }

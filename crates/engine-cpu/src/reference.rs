@@ -22,6 +22,7 @@ impl ReferenceEngine {
                 id: DeviceId::Cpu,
                 name: "reference executor".to_owned(),
                 memory_bytes: cytoscope_profile::available_bytes(),
+                free_bytes: None,
                 usable: true,
                 reason: "for checking other engines".to_owned(),
                 precisions: vec![Precision::F32],

@@ -7,6 +7,7 @@ use cytoscope_graph::{ElementType, Graph, Tensor};
 use cytoscope_kernels::{Arena, Isa};
 use cytoscope_profile::{Recorder, Stage};
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Memory size assumed where the operating system does not report one.
@@ -46,19 +47,21 @@ impl CpuSession {
         let graph = &self.program.graph;
         // NaN and infinity have no 8-bit representation.
         for (id, tensor) in graph.inputs.iter().zip(inputs).filter(|_| self.integers) {
-            // Inputs of other types are refused below if the network takes floats.
-            let values = tensor.as_f32().unwrap_or_default();
-            if let Some((at, got)) = values.iter().enumerate().find(|(_, v)| !v.is_finite()) {
-                return Err(EngineError::Input {
-                    name: graph.value(*id).name.clone(),
-                    expected: "finite numbers (int8 cannot represent NaN or infinity): replace them, or choose f32"
-                        .to_owned(),
-                    got: format!("{got} at element {at}"),
-                });
-            }
+            check_finite(&graph.value(*id).name, tensor)?;
         }
         check_inputs(graph, inputs)
     }
+}
+
+/// Checks that floats can be quantized. Tensors of other types are not checked.
+pub(crate) fn check_finite(name: &str, tensor: &Tensor) -> Result<(), EngineError> {
+    let values = tensor.as_f32().unwrap_or_default();
+    let Some((at, got)) = values.iter().enumerate().find(|(_, v)| !v.is_finite()) else { return Ok(()) };
+    Err(EngineError::Input {
+        name: name.to_owned(),
+        expected: "finite numbers (int8 cannot represent NaN or infinity): replace them, or choose f32".to_owned(),
+        got: format!("{got} at element {at}"),
+    })
 }
 
 /// Checks that the inputs have the types and shapes that the graph was compiled for.
@@ -87,7 +90,7 @@ fn check_inputs(graph: &Graph, inputs: &[Tensor]) -> Result<(), EngineError> {
 }
 
 /// Creates the thread pool of a session.
-fn pool(options: &CompileOptions) -> Result<Arc<rayon::ThreadPool>, EngineError> {
+pub(crate) fn pool(options: &CompileOptions) -> Result<Arc<rayon::ThreadPool>, EngineError> {
     let all = || std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if options.threads == 0 { all() } else { options.threads };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| EngineError::Device {
@@ -95,6 +98,25 @@ fn pool(options: &CompileOptions) -> Result<Arc<rayon::ThreadPool>, EngineError>
         reason: format!("cannot start {threads} threads: {e}"),
     })?;
     Ok(Arc::new(pool))
+}
+
+/// Runs a range of a program's steps, and frees the dense values that no later step reads.
+fn run_steps(
+    program: &Program,
+    recorder: &Recorder,
+    range: Range<usize>,
+    context: &mut Context<'_>,
+) -> Result<(), EngineError> {
+    let steps = program.steps.iter().zip(&program.dead_after);
+    for (step, dead) in steps.skip(range.start).take(range.len()) {
+        let span = recorder.times_operators().then(|| recorder.span(Stage::Op, step.name.clone()).macs(step.macs));
+        step.op.run(context).map_err(|e| e.at(&step.name))?;
+        drop(span);
+        for value in dead {
+            context.dense.remove(value);
+        }
+    }
+    Ok(())
 }
 
 impl Session for CpuSession {
@@ -111,19 +133,16 @@ impl Session for CpuSession {
             ranges: vec![None; self.program.ranges],
             dense_bytes: self.dense_bytes,
         };
+        let (program, recorder) = (&self.program, &self.recorder);
         self.pool.install(|| -> Result<(), EngineError> {
-            for (step, dead) in self.program.steps.iter().zip(&self.program.dead_after) {
-                let span = self
-                    .recorder
-                    .times_operators()
-                    .then(|| self.recorder.span(Stage::Op, step.name.clone()).macs(step.macs));
-                step.op.run(&mut context).map_err(|e| e.at(&step.name))?;
-                drop(span);
-                for value in dead {
-                    context.dense.remove(value);
-                }
-            }
-            Ok(())
+            let Some(backward_from) = program.backward_from else {
+                return run_steps(program, recorder, 0..program.steps.len(), &mut context);
+            };
+            let forward = recorder.span(Stage::Forward, "forward");
+            run_steps(program, recorder, 0..backward_from, &mut context)?;
+            forward.finish();
+            let _backward = recorder.span(Stage::Backward, "backward");
+            run_steps(program, recorder, backward_from..program.steps.len(), &mut context)
         })?;
         let dense = context.dense;
         graph

@@ -106,7 +106,7 @@ impl From<DeviceRequest> for String {
 pub enum Precision {
     /// 32-bit float.
     F32,
-    /// 32-bit storage, factors rounded to 10 mantissa bits (NVIDIA tensor cores).
+    /// 32-bit storage; convolutions may round their factors to 10 mantissa bits (NVIDIA tensor cores).
     Tf32,
     /// 16-bit float.
     F16,
@@ -155,15 +155,32 @@ pub struct Device {
     pub name: String,
     /// Total memory, if known.
     pub memory_bytes: Option<u64>,
+    /// Memory that was free when the device was listed, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free_bytes: Option<u64>,
     /// Whether models can run on it.
     pub usable: bool,
     /// Why the device is usable, or why not and how to fix that.
     pub reason: String,
     /// Supported precisions.
     pub precisions: Vec<Precision>,
-    /// Driver and version, or the CPU's instruction set; part of the key of cached measurements.
+    /// What decides which kernels run, such as driver, architecture and compiler, or the CPU's instruction set; part of
+    /// the key of everything that is cached by device.
     #[serde(default)]
     pub driver: String,
+}
+
+impl Device {
+    /// Returns the fastest 32-bit precision of the device: TF32 where it has it, otherwise f32.
+    pub fn fast_precision(&self) -> Precision {
+        if self.precisions.contains(&Precision::Tf32) { Precision::Tf32 } else { Precision::F32 }
+    }
+
+    /// Returns the bytes that a session may hold at most: the free memory, or all of it if that is unknown; `None` if
+    /// both are unknown.
+    pub fn available_bytes(&self) -> Option<u64> {
+        self.free_bytes.or(self.memory_bytes)
+    }
 }
 
 #[cfg(test)]

@@ -50,15 +50,13 @@ pub enum EngineError {
         got: String,
     },
     /// The session needs more memory than is available.
-    #[error(
-        "not enough memory on {device}: {needed_bytes} bytes needed, {available_bytes} available; use smaller tiles"
-    )]
+    #[error("not enough memory on {device}{}; use smaller tiles", amounts(*.needed_bytes, *.available_bytes))]
     OutOfMemory {
         /// The device.
         device: DeviceId,
-        /// Bytes that the session needs.
+        /// Bytes that the session or one of its buffers needs; 0 if the device did not say it.
         needed_bytes: u64,
-        /// Bytes that are free, or that the budget allows.
+        /// Bytes that are free, or that the budget allows; 0 if that is unknown.
         available_bytes: u64,
     },
     /// The device or its driver failed.
@@ -97,4 +95,13 @@ pub enum EngineError {
         /// What was inconsistent.
         reason: String,
     },
+}
+
+/// Returns what is known of the memory that is needed and available, as the end of a sentence.
+fn amounts(needed_bytes: u64, available_bytes: u64) -> String {
+    match (needed_bytes, available_bytes) {
+        (0, _) => String::new(),
+        (needed, 0) => format!(": {needed} bytes needed"),
+        (needed, available) => format!(": {needed} bytes needed, {available} available"),
+    }
 }

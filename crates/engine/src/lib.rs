@@ -19,10 +19,12 @@
 mod buffers;
 mod device;
 mod error;
+mod rolling;
 pub mod select;
 mod session;
 
 pub use buffers::{BoundSession, Buffers};
 pub use device::{Device, DeviceId, DeviceRequest, Precision};
 pub use error::EngineError;
-pub use session::{CompileOptions, CompileReport, Engine, OpFallback, Session, shapes_by_input};
+pub use rolling::{Band, NotRolling, OutputPlanes, RollingPlan, RollingSession};
+pub use session::{CompileOptions, CompileReport, Engine, OpFallback, Session, TuningListener, shapes_by_input};

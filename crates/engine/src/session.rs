@@ -1,9 +1,31 @@
 //! The [`Engine`] and [`Session`] traits, and what compiling takes and returns.
 
-use crate::{Device, EngineError, Precision};
+use crate::{Device, DeviceId, EngineError, NotRolling, Precision, RollingPlan};
 use cytoscope_graph::{Graph, Interrupt, Tensor, ValueId};
 use cytoscope_profile::Recorder;
 use serde::Serialize;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Is told while a device is tuned for a session: on its first run for a shape, an engine may time several kernels for
+/// each step, which takes up to a minute. Clones share the same callback.
+#[derive(Clone, Default)]
+pub struct TuningListener(Option<Arc<dyn Fn(DeviceId, Duration) + Send + Sync>>);
+
+impl TuningListener {
+    /// Calls `told` when tuning starts and about once a second until it ends, with the device and the time since the
+    /// start, which is zero in the first call only. It is called on other threads than the session's.
+    pub fn new(told: impl Fn(DeviceId, Duration) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(told)))
+    }
+
+    /// Reports that `device` has been tuned for this time so far.
+    pub fn tell(&self, device: DeviceId, elapsed: Duration) {
+        if let Some(told) = &self.0 {
+            told(device, elapsed);
+        }
+    }
+}
 
 /// Options for compiling a model.
 #[derive(Clone)]
@@ -18,6 +40,8 @@ pub struct CompileOptions {
     pub recorder: Recorder,
     /// Cancels compiling, which then fails with [`cytoscope_graph::GraphError::Interrupted`].
     pub interrupt: Interrupt,
+    /// Is told while the device is tuned for the session.
+    pub tuning: TuningListener,
 }
 
 impl Default for CompileOptions {
@@ -28,6 +52,7 @@ impl Default for CompileOptions {
             memory_budget_bytes: None,
             recorder: Recorder::totals_only(),
             interrupt: Interrupt::default(),
+            tuning: TuningListener::default(),
         }
     }
 }
@@ -76,6 +101,21 @@ pub trait Engine: Send + Sync {
         input_shapes: &[Vec<usize>],
         options: &CompileOptions,
     ) -> Result<Box<dyn Session>, EngineError>;
+
+    /// Plans one pass of a stack of shape N, C, Z, Y, X through a network, with the fastest slabs and bands within the
+    /// memory budget of `options`. The results are those of a session for the whole stack.
+    ///
+    /// # Errors
+    /// [`NotRolling`], with the reason, if the network cannot be run in one pass or the budget is too small. Engines
+    /// without passes refuse every network.
+    fn plan_rolling(
+        &self,
+        _graph: &Graph,
+        _shape: &[usize],
+        _options: &CompileOptions,
+    ) -> Result<Box<dyn RollingPlan>, NotRolling> {
+        Err(NotRolling::Device { engine: self.name() })
+    }
 }
 
 /// A compiled graph and the memory it runs in.

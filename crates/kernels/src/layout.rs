@@ -17,12 +17,22 @@ pub struct Blocked {
     pub halo: [usize; 3],
     /// Channels per block: 16, 4 or 1.
     pub block: usize,
+    /// Slices between the end of one channel block and the start of the next that are not part of the image: above 0
+    /// for an image that is a range of slices of a deeper buffer.
+    pub gap: usize,
 }
 
 impl Blocked {
     /// Creates a layout; a `block` other than 1 and 4 becomes 16.
     pub fn new(channels: usize, dims: [usize; 3], halo: [usize; 3], block: usize) -> Self {
-        Self { channels, dims, halo, block: if matches!(block, 1 | 4) { block } else { CHANNEL_BLOCK } }
+        Self { channels, dims, halo, block: if matches!(block, 1 | 4) { block } else { CHANNEL_BLOCK }, gap: 0 }
+    }
+
+    /// Returns the layout of `slices` slices of this image, in a buffer that has room for `room` slices, border
+    /// included. `None` if there is less room.
+    pub fn slices(&self, slices: usize, room: usize) -> Option<Self> {
+        let own = Self { dims: [slices, self.dims[1], self.dims[2]], gap: 0, ..*self };
+        Some(Self { gap: room.checked_sub(own.padded()[0])?, ..own })
     }
 
     /// Returns the number of channel blocks.
@@ -47,13 +57,17 @@ impl Blocked {
 
     /// Returns the number of values from one channel block to the next.
     pub fn block_stride(&self) -> usize {
-        self.padded()[0] * self.slice_stride()
+        (self.padded()[0] + self.gap) * self.slice_stride()
     }
 
-    /// Returns the number of values in the whole buffer (saturating, so that no allocation is too small).
+    /// Returns the number of values from the start of the first block to the end of the last (saturating, so that no
+    /// allocation is too small).
     pub fn len(&self) -> usize {
         let p = self.padded();
-        [p[0], p[1], p[2], self.block].iter().fold(self.blocks(), |n, s| n.saturating_mul(*s))
+        let slices = self.blocks().saturating_mul(p[0].saturating_add(self.gap));
+        // There is no gap after the last block.
+        let slices = if slices == usize::MAX { slices } else { slices.saturating_sub(self.gap) };
+        [p[1], p[2], self.block].iter().fold(slices, |n, s| n.saturating_mul(*s))
     }
 
     /// Returns whether the buffer is empty.

@@ -79,9 +79,9 @@ pub fn clear_border<T: Copy + Send + Sync>(layout: &Blocked, zero: T, blocked: &
     let (slice, row) = (layout.slice_stride(), layout.row_stride());
     let shared = Shared::new(blocked);
     for_each(layout.blocks() * padded[0], |task| {
-        let pd = task % padded[0];
+        let (b, pd) = (task / padded[0], task % padded[0]);
         // SAFETY: each task has its own padded slice of its own block; `Shared::slice` checks the bounds.
-        let out = unsafe { shared.slice(task * slice, slice) };
+        let out = unsafe { shared.slice(b * layout.block_stride() + pd * slice, slice) };
         if pd < layout.halo[0] || pd >= layout.halo[0] + depth {
             return out.fill(zero);
         }

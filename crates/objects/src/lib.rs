@@ -3,8 +3,8 @@
 //! The crate owns thresholds ([`threshold`]), smoothing, connected components ([`components`]), the exact Euclidean
 //! distance transform ([`distance`]), the h-maxima watershed ([`watershed`]), the segmentation that combines them
 //! ([`segment`]), stitching of labels across slabs ([`stitch`]), the measurement table ([`measure`]), metrics
-//! ([`matching`], [`errors`], [`regression`]), the object diameter ([`diameter`]) and the size of blobs in an image
-//! ([`blobs`]). Volumes are slices in C order `[Z][Y][X]`; lengths are in µm.
+//! ([`matching`], [`segmentation_errors`], [`regression`]), the object diameter ([`diameter`]) and the size of blobs in
+//! an image ([`blobs`]). Volumes are slices in C order `[Z][Y][X]`; lengths are in µm.
 //!
 //! Errors are [`ObjectsError`]s: sizes that do not match, or parameters out of range.
 //!
@@ -28,12 +28,12 @@ pub mod components;
 pub mod diameter;
 pub mod distance;
 mod error;
-pub mod errors;
 pub mod filter;
 pub mod matching;
 pub mod measure;
 pub mod regression;
 mod segment;
+pub mod segmentation_errors;
 pub mod smooth;
 pub mod stitch;
 pub mod threshold;

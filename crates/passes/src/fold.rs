@@ -29,7 +29,7 @@ pub fn fold_constants_within(graph: &mut Graph, budget: &Budget) -> Result<usize
 }
 
 /// Like [`fold_constants`], but also converts stored integers to floats where they are only dequantized, for engines
-/// that compute in floats.
+/// that compute in float.
 ///
 /// # Errors
 /// As [`fold_constants`].

@@ -161,6 +161,7 @@ fn estimate_scale(
         memory_budget_bytes: None,
         recorder: context.recorder.clone(),
         interrupt: context.interrupt(),
+        tuning: context.tuning(),
     };
     let estimator =
         Estimator { context, model, engine: engine.as_ref(), options: &options, stack, channels, chains, voxel_um };

@@ -23,7 +23,7 @@ pub struct ModelCard {
     /// Other names of the model.
     pub aliases: Vec<String>,
     /// The model to start training from instead of this one, if this model's filters are hand-made.
-    #[serde(default, rename = "taught_instead")]
+    #[serde(default, alias = "taught_instead")]
     pub start_model: Option<String>,
     /// Name given in the package.
     pub title: String,
@@ -94,7 +94,8 @@ pub fn installed() -> Vec<ModelCard> {
         for path in entries(&folder) {
             let Some(name) = path.file_stem().map(|s| s.to_string_lossy().into_owned()) else { continue };
             match path.extension().and_then(|e| e.to_str()) {
-                Some(kind @ ("alias" | "teach")) => match read_alias(&path) {
+                // Earlier versions wrote NAME.teach.
+                Some(kind @ ("alias" | "trainable" | "teach")) => match read_alias(&path) {
                     Ok(of) => {
                         let names = if kind == "alias" { &mut aliases } else { &mut instead };
                         names.entry(name).or_insert_with(|| of.trim().to_owned());

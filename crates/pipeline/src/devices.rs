@@ -5,12 +5,13 @@ use crate::verify::{Verification, verify, wrong_result};
 use crate::{Context, DeviceInUse, Event, JobError, JobErrorKind, Model, user_folder};
 use cytoscope_engine::select::{self, Cache, Measurement, Probe};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, DeviceRequest, Engine, EngineError};
-pub use cytoscope_engine_burn::probe::Kind as GpuKind;
+pub use cytoscope_engine_burn::probe::ProbeRequest;
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::Tensor;
 use cytoscope_profile::Recorder;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The devices of this machine.
 #[derive(Debug, Clone)]
@@ -37,6 +38,42 @@ pub struct SelectedEngine {
     /// The device, and why it was chosen.
     pub choice: DeviceChoice,
     engine: Arc<dyn Engine>,
+    memory: Arc<SessionMemory>,
+}
+
+/// What is known about the memory for sessions on a device, in bytes.
+#[derive(Debug)]
+struct SessionMemory {
+    /// Maximum size of a session.
+    limit: AtomicU64,
+    /// Size of the session that was compiled last; 0 if there was none.
+    last: AtomicU64,
+    /// Size of the smallest session that ran out of memory.
+    failed: AtomicU64,
+}
+
+impl SessionMemory {
+    /// Starts with what the device has available. A part is left for what Burn allocates besides tensors.
+    fn of(device: &Device) -> Self {
+        let available = device.available_bytes().filter(|_| device.id != DeviceId::Cpu);
+        Self {
+            limit: AtomicU64::new(available.map_or(u64::MAX, |bytes| bytes / 8 * 7)),
+            last: AtomicU64::new(0),
+            failed: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Halves the limit after the last session ran out of memory. Returns false if it was not smaller than an earlier one
+    /// that did, so that there is nothing left to try.
+    fn shrink(&self) -> bool {
+        let last = self.last.load(Ordering::Relaxed);
+        if last == 0 || last >= self.failed.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.failed.store(last, Ordering::Relaxed);
+        self.limit.store(last / 2, Ordering::Relaxed);
+        true
+    }
 }
 
 impl std::fmt::Debug for SelectedEngine {
@@ -49,7 +86,29 @@ impl SelectedEngine {
     fn new(engine: Box<dyn Engine>, why: String, measurements: Vec<Measurement>) -> Self {
         let device = engine.device();
         let choice = DeviceChoice { id: device.id, name: device.name.clone(), why, measurements };
-        Self { choice, engine: Arc::from(engine) }
+        let memory = Arc::new(SessionMemory::of(device));
+        Self { choice, engine: Arc::from(engine), memory }
+    }
+
+    /// Returns the bytes that a session on the device may hold.
+    pub(crate) fn session_limit(&self) -> u64 {
+        self.memory.limit.load(Ordering::Relaxed)
+    }
+
+    /// Records the size in bytes of a session that was compiled, or would have been if the device had more memory.
+    pub(crate) fn record_session(&self, bytes: u64) {
+        self.memory.last.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Lowers the limit of sessions after the last one ran out of memory. Returns false if there is no smaller size left
+    /// to try.
+    pub(crate) fn shrink_sessions(&self) -> bool {
+        self.memory.shrink()
+    }
+
+    /// Returns whether a session has run out of memory on the device.
+    pub(crate) fn has_run_out(&self) -> bool {
+        self.memory.failed.load(Ordering::Relaxed) != u64::MAX
     }
 
     /// Returns the engine.
@@ -80,6 +139,7 @@ impl Devices {
 
     /// Returns the CPU and the given GPUs.
     pub fn with_gpus(gpus: Vec<Device>) -> Self {
+        cytoscope_engine_burn::set_known_devices(&gpus);
         let mut all = gpus;
         all.extend(Self::cpu_only().all);
         Self { all }
@@ -154,6 +214,7 @@ impl Devices {
                 memory_budget_bytes: None,
                 recorder: Recorder::totals_only(),
                 interrupt: context.interrupt(),
+                tuning: context.tuning(),
             };
             model.compile(engine, &shape, &compile)
         };
@@ -270,6 +331,29 @@ fn unverified_note(device: DeviceId, error: &JobError) -> String {
 }
 
 /// Returns what the child process of a probe prints: a JSON array of devices.
-pub fn probe_child(kind: GpuKind) -> String {
-    cytoscope_engine_burn::probe::child_main(kind.name())
+pub fn probe_child(request: ProbeRequest) -> String {
+    cytoscope_engine_burn::probe::child_main(&request.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_shrink_until_the_smallest_one_runs_out_of_memory() {
+        let memory = |free_bytes| {
+            SessionMemory::of(&Device { id: DeviceId::Cuda(0), free_bytes, ..CpuEngine::new().device().clone() })
+        };
+        assert_eq!(memory(Some(8000)).limit.into_inner(), 7000);
+        let memory = memory(Some(1 << 30));
+        assert!(!memory.shrink(), "there was no session");
+        memory.last.store(1 << 20, Ordering::Relaxed);
+        assert!(memory.shrink());
+        assert_eq!(memory.limit.load(Ordering::Relaxed), 1 << 19);
+        memory.last.store(1 << 18, Ordering::Relaxed);
+        assert!(memory.shrink());
+        assert!(!memory.shrink(), "the same size was tried already");
+        let cpu = SessionMemory::of(CpuEngine::new().device());
+        assert_eq!(cpu.limit.into_inner(), u64::MAX, "the CPU has the job's budget");
+    }
 }

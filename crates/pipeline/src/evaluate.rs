@@ -2,11 +2,11 @@
 
 use crate::predict::expand_inputs;
 use crate::stack::{Extents, Stack};
-use crate::{Context, JobError, wire};
+use crate::{Context, JobError, deserialize};
 use cytoscope_formats::{Image, ImageMeta, OpenOptions};
-use cytoscope_objects::errors::{ErrorSummary, Errors, Grid};
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::{Regression, regression};
+use cytoscope_objects::segmentation_errors::{ErrorSummary, Errors, Grid};
 use cytoscope_volume::{Element, Samples, with_samples};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -33,10 +33,10 @@ pub struct PairReport {
     /// The ground truth.
     pub truth: PathBuf,
     /// Object scores at each IoU threshold; empty for intensity images.
-    #[serde(deserialize_with = "wire::matchings")]
+    #[serde(deserialize_with = "deserialize::matchings")]
     pub instances: Vec<Matching>,
     /// Intensity scores; absent for label images.
-    #[serde(deserialize_with = "wire::regression")]
+    #[serde(deserialize_with = "deserialize::regression")]
     pub regression: Option<Regression>,
     /// Counts of the kinds of errors, by object size; absent for intensity images.
     #[serde(default)]
@@ -63,10 +63,10 @@ pub struct EvaluateReport {
     /// Scores of each pair.
     pub pairs: Vec<PairReport>,
     /// Object scores pooled over all pairs.
-    #[serde(deserialize_with = "wire::matchings")]
+    #[serde(deserialize_with = "deserialize::matchings")]
     pub instances: Vec<Matching>,
     /// Mean intensity scores over pairs.
-    #[serde(deserialize_with = "wire::regression")]
+    #[serde(deserialize_with = "deserialize::regression")]
     pub regression: Option<Regression>,
     /// Files without a matching file.
     pub unpaired: Vec<PathBuf>,

@@ -1,7 +1,7 @@
 //! What all long jobs share: progress events, cancellation, and time measurement.
 
 use crate::JobError;
-use cytoscope_engine::DeviceId;
+use cytoscope_engine::{DeviceId, TuningListener};
 use cytoscope_graph::Interrupt;
 use cytoscope_profile::Recorder;
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,9 @@ pub fn check_threads(threads: usize) -> Result<(), JobError> {
     }
     Err(JobError::WrongUse(format!("invalid number of threads {threads}: expected 0 (all cores) to {MAX_THREADS}")))
 }
+
+/// Name of the stage in which a device is tuned for a tile shape, before its first run.
+pub const TUNING_STAGE: &str = "tuning";
 
 /// Requests a job to stop, which it does within one tile. Clones share the request.
 #[derive(Debug, Clone, Default)]
@@ -158,7 +161,7 @@ pub struct DeviceInUse {
 pub struct Context {
     /// Cancels the job.
     pub cancel: CancelToken,
-    /// Receives the job's events; called from the job's thread.
+    /// Receives the job's events; called from the job's thread, and from another one while a device is tuned.
     pub sink: Arc<dyn Fn(&Event) + Send + Sync>,
     /// Records the job's spans.
     pub recorder: Recorder,
@@ -194,6 +197,28 @@ impl Context {
     pub fn interrupt(&self) -> Interrupt {
         let cancel = self.cancel.clone();
         Interrupt::new(move || cancel.is_cancelled())
+    }
+
+    /// Returns a listener that reports the tuning of a device as a note and as the stage [`TUNING_STAGE`], whose units are
+    /// the seconds so far; their total is unknown, hence 0.
+    pub fn tuning(&self) -> TuningListener {
+        let sink = Arc::clone(&self.sink);
+        TuningListener::new(move |device, elapsed| {
+            if elapsed.is_zero() {
+                let message = format!("tuning for this device, once: {device} times its kernels for a new tile shape");
+                let note = Event::Note { message };
+                note.log();
+                sink(&note);
+            }
+            sink(&Event::Progress(StageProgress {
+                stage: Cow::Borrowed(TUNING_STAGE),
+                done: elapsed.as_secs(),
+                total: 0,
+                unit: Cow::Borrowed("s"),
+                rate: 1.0,
+                eta_secs: 0.0,
+            }));
+        })
     }
 
     /// Returns a progress meter for a stage of `total` units.
@@ -262,7 +287,29 @@ impl Meter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
     use std::time::Duration;
+
+    #[test]
+    fn tuning_is_announced_and_its_seconds_are_reported() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&seen);
+        let sink = move |event: &Event| kept.lock().unwrap().push(event.clone());
+        let context = Context { sink: Arc::new(sink), ..Context::default() };
+        let listener = context.tuning();
+        listener.tell(DeviceId::Cuda(1), Duration::ZERO);
+        listener.tell(DeviceId::Cuda(1), Duration::from_secs(7));
+        let seen = seen.lock().unwrap();
+        assert!(matches!(&seen[0], Event::Note { message } if message.contains("once: cuda:1")), "{seen:?}");
+        let seconds: Vec<u64> = seen
+            .iter()
+            .filter_map(|event| match event {
+                Event::Progress(progress) if progress.stage == TUNING_STAGE => Some(progress.done),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(seconds, [0, 7]);
+    }
 
     #[test]
     fn a_deadline_affects_one_token_and_cancel_affects_all() {

@@ -13,12 +13,13 @@
 mod artifact;
 mod calibration;
 pub mod cards;
-mod carried;
 mod convert;
+mod deserialize;
 pub mod devices;
 mod diameter;
 mod error;
 mod evaluate;
+mod inherited;
 mod job;
 mod measure;
 mod model;
@@ -34,7 +35,6 @@ mod spool;
 mod stack;
 mod tensors;
 mod verify;
-mod wire;
 
 pub use artifact::{Artifact, ArtifactKind};
 pub use calibration::{CalibrationTile, calibration_tiles};
@@ -42,7 +42,9 @@ pub use convert::ConvertJob;
 pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};
 pub use error::{JobError, JobErrorKind, model_error_message, with_name};
 pub use evaluate::{EvaluateJob, EvaluateReport, Ignored, PairReport};
-pub use job::{CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, StageProgress, check_threads};
+pub use job::{
+    CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, StageProgress, TUNING_STAGE, check_threads,
+};
 pub use measure::{MeasureJob, MeasureReport};
 pub use model::{Model, ModelTask, find_model, log_folder, model_folders, user_folder};
 pub use predict::{

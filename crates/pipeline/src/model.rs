@@ -2,7 +2,9 @@
 
 use crate::JobError;
 use crate::provenance::InputRecord;
-use cytoscope_engine::{CompileOptions, DeviceId, Engine, EngineError, Precision, Session, select};
+use cytoscope_engine::{
+    CompileOptions, DeviceId, Engine, EngineError, NotRolling, Precision, RollingPlan, Session, select,
+};
 use cytoscope_graph::Graph;
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
 use cytoscope_objects::SegmentOptions;
@@ -12,6 +14,7 @@ use cytoscope_storage::read::open_regular;
 use directories::BaseDirs;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
@@ -115,10 +118,10 @@ pub fn log_folder() -> Option<PathBuf> {
     user_folder().map(|folder| folder.join("logs"))
 }
 
-/// Maximum size in bytes of a file `NAME.alias` or `NAME.teach`, which contains the name of a model.
+/// Maximum size in bytes of a file `NAME.alias` or `NAME.trainable`, which contains the name of a model.
 const MAX_ALIAS_BYTES: u64 = 4096;
 
-/// Reads a file `NAME.alias` or `NAME.teach` of a model folder.
+/// Reads a file `NAME.alias` or `NAME.trainable` of a model folder.
 pub(crate) fn read_alias(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     open_regular(path)?.take(MAX_ALIAS_BYTES).read_to_string(&mut text)?;
@@ -359,11 +362,13 @@ impl Model {
     }
 
     /// Returns the precision to run in on a device: the requested one; by default int8 on the CPU for a quantized
-    /// model, otherwise f32.
+    /// model, tf32 on CUDA, otherwise f32. As tf32 only permits rounding, devices without it compute in f32.
     pub fn precision_on(&self, device: DeviceId, requested: Option<Precision>) -> Precision {
         match requested {
+            Some(Precision::Tf32) if !matches!(device, DeviceId::Cuda(_)) => Precision::F32,
             Some(precision) => precision,
             None if self.has_int8 && device == DeviceId::Cpu => Precision::Int8,
+            None if matches!(device, DeviceId::Cuda(_)) => Precision::Tf32,
             None => Precision::F32,
         }
     }
@@ -402,6 +407,23 @@ impl Model {
         compile(self.network(options.precision), engine, &[shape.to_vec()], options)
     }
 
+    /// Plans one pass of a stack of this shape through the network; see [`Engine::plan_rolling`].
+    ///
+    /// # Errors
+    /// [`NotRolling`], with the reason, if the network, the engine or the memory budget does not allow it.
+    pub fn plan_rolling(
+        &self,
+        engine: &dyn Engine,
+        shape: &[usize],
+        options: &CompileOptions,
+    ) -> Result<Box<dyn RollingPlan>, NotRolling> {
+        if options.precision == Precision::Int8 && !self.has_int8 {
+            return Err(EngineError::NotQuantized { engine: engine.name() }.into());
+        }
+        let graph = as_floats(self.network(options.precision), options.precision)?;
+        engine.plan_rolling(&graph, shape, options)
+    }
+
     /// Returns the shape of the network's input for a tile Z, Y, X.
     pub fn tensor_shape(&self, channels: usize, tile: [usize; 3]) -> Vec<usize> {
         let mut shape = vec![1, channels];
@@ -417,13 +439,20 @@ pub(crate) fn compile(
     shapes: &[Vec<usize>],
     options: &CompileOptions,
 ) -> Result<Box<dyn Session>, EngineError> {
-    if options.precision == Precision::Int8 || !is_quantized(graph) {
-        return engine.compile(graph, shapes, options);
+    let graph = as_floats(graph, options.precision)?;
+    engine.compile(&graph, shapes, options)
+}
+
+/// Returns the network as an engine computes it: in a float precision, DequantizeLinear nodes are folded into float
+/// weights.
+fn as_floats(graph: &Graph, precision: Precision) -> Result<Cow<'_, Graph>, EngineError> {
+    if precision == Precision::Int8 || !is_quantized(graph) {
+        return Ok(Cow::Borrowed(graph));
     }
     let mut floats = graph.clone();
     cytoscope_passes::fold_dequantized(&mut floats)?;
     cytoscope_passes::eliminate_dead(&mut floats);
-    engine.compile(&floats, shapes, options)
+    Ok(Cow::Owned(floats))
 }
 
 /// Returns the task that `config.cytoscope.task` names; packages without it are for segmentation.

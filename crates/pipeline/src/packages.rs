@@ -1,7 +1,7 @@
 //! Importing models and writing packages.
 
-use crate::carried::{CarriedOver, carried, covers, file_name};
 use crate::devices::Devices;
+use crate::inherited::{Inherited, covers, file_name, inherit};
 use crate::package_test::{self, TestRun};
 use crate::tensors::run_reference;
 use crate::verify::{self, Verification};
@@ -9,6 +9,7 @@ use crate::{Context, JobError};
 use cytoscope_engine::{DeviceId, EngineError, Precision};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::{InheritedContent, Package, PackageBuilder, PackageError, Tolerance, check_destination};
+use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::Replaced;
 use cytoscope_storage::target::check_parent;
@@ -77,10 +78,16 @@ impl ImportJob {
         check_parent(out)?;
         check_destination(out, &[file], *overwrite)?;
         let file_text = file.display().to_string();
+        let loading = context.recorder.span(Stage::Load, "package");
         let package = Package::open(file).map_err(|e| JobError::model(&*file_text, e))?;
+        loading.finish();
         context.check()?;
+        let testing = context.recorder.span(Stage::Verify, "self-test");
         let run = package_test::run(&package)?;
+        testing.finish();
+        let checking = context.recorder.span(Stage::Verify, "engines");
         let engines = check_engines(context, devices, &package, &run)?;
+        checking.finish();
         if let Some(first) = engines.first().filter(|_| engines.iter().all(|e| !e.agrees)) {
             let problem = format!(
                 "no engine of this machine computes its network like the reference executor ({}: {}), so its results \
@@ -90,9 +97,11 @@ impl ImportJob {
             return Err(JobError::model(&*file_text, problem));
         }
         context.check()?;
-        let CarriedOver { carried, mut left_out } = carried(&package);
+        let Inherited { content, mut left_out } = inherit(&package);
         let builder = builder(&package, run.inputs, run.outputs, &mut left_out);
-        let replaced = write_with(&builder, &carried, out, *overwrite)?;
+        let writing = context.recorder.span(Stage::Write, "package");
+        let replaced = write_with(&builder, &content, out, *overwrite)?;
+        writing.finish();
         Ok(ImportReport {
             name: package.name.clone(),
             test: run.result.to_string(),
@@ -118,9 +127,10 @@ fn check_engines(
     let mut checks = Vec::new();
     for device in devices.list().iter().filter(|d| d.usable) {
         context.check()?;
-        let precision = if package.is_int8() && device.id == DeviceId::Cpu { Precision::Int8 } else { Precision::F32 };
+        let quantized = package.is_int8() && device.id == DeviceId::Cpu;
+        let precision = if quantized { Precision::Int8 } else { device.fast_precision() };
         let engine = devices.engine(device.id)?;
-        let float = package.float_graph.as_ref().filter(|_| precision == Precision::F32);
+        let float = package.float_graph.as_ref().filter(|_| precision != Precision::Int8);
         let graph = float.unwrap_or(&package.graph);
         let inputs = &run.network_inputs;
         // The self-test has already computed the outputs of the declared network.
@@ -130,7 +140,7 @@ fn check_engines(
             run_reference(graph, inputs.clone()).map_err(EngineError::from)
         };
         let verdict = expected.and_then(|expected| {
-            verify::compare_with_reference(graph, inputs, &expected, engine.as_ref(), precision, 0, context.interrupt())
+            verify::compare_with_reference(context, graph, inputs, &expected, engine.as_ref(), precision, 0)
         });
         let (agrees, detail) = match verdict {
             Ok(Verification::Agrees) => (true, String::new()),
@@ -173,10 +183,10 @@ pub fn save(package: &Package, to: &Path, overwrite: Overwrite) -> Result<Replac
             (run.inputs, run.outputs)
         }
     };
-    let CarriedOver { carried, mut left_out } = carried(package);
+    let Inherited { content, mut left_out } = inherit(package);
     let new_builder = builder(package, inputs, outputs, &mut left_out);
     log_left_out(to, &left_out);
-    write_with(&new_builder, &carried, to, overwrite)
+    write_with(&new_builder, &content, to, overwrite)
 }
 
 /// Writes the quantized form of a package, as a folder or a zip; `test_inputs` are the package's test inputs
@@ -191,7 +201,7 @@ pub fn save_quantized(
     to: &Path,
     overwrite: Overwrite,
 ) -> Result<Replaced, JobError> {
-    let CarriedOver { carried, mut left_out } = carried(package);
+    let Inherited { content, mut left_out } = inherit(package);
     let mut new_builder = builder(package, test_inputs, quantized.test_outputs, &mut left_out);
     log_left_out(to, &left_out);
     new_builder.graph = quantized.graph;
@@ -203,7 +213,7 @@ pub fn save_quantized(
         }
         None => new_builder.config = serde_json::json!({"quantization": quantized.record}),
     }
-    write_with(&new_builder, &carried, to, overwrite)
+    write_with(&new_builder, &content, to, overwrite)
 }
 
 fn log_left_out(to: &Path, files: &[String]) {
@@ -246,7 +256,7 @@ fn builder(
         name,
         description: package.description.clone(),
         documentation,
-        // These are taken over unchanged by `carried`.
+        // These are taken over unchanged by `inherit`.
         authors: Vec::new(),
         cite: Vec::new(),
         license: String::new(),
@@ -274,11 +284,11 @@ pub fn write(builder: PackageBuilder, to: &Path, overwrite: Overwrite) -> Result
 
 fn write_with(
     builder: &PackageBuilder,
-    carried: &InheritedContent,
+    content: &InheritedContent,
     to: &Path,
     overwrite: Overwrite,
 ) -> Result<Replaced, JobError> {
-    builder.save_with(carried, to, overwrite).map_err(|e| match e {
+    builder.save_with(content, to, overwrite).map_err(|e| match e {
         PackageError::Io { path, error } => JobError::Io { path, error },
         PackageError::Storage(error) => JobError::Storage(error),
         other => JobError::model(to.display().to_string(), other),

@@ -135,6 +135,7 @@ mod tests {
             id: DeviceId::Cuda(0),
             name: "A GPU".to_owned(),
             memory_bytes: None,
+            free_bytes: None,
             usable,
             reason: "its driver is too old".to_owned(),
             precisions: vec![Precision::F32, Precision::F16],

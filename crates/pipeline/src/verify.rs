@@ -7,8 +7,8 @@
 
 use crate::model::compile;
 use crate::{Context, JobError, Model, user_folder};
-use cytoscope_engine::{CompileOptions, DeviceId, Engine, EngineError, Precision, select};
-use cytoscope_graph::{Graph, Interrupt, Tensor};
+use cytoscope_engine::{CompileOptions, Engine, EngineError, Precision, select};
+use cytoscope_graph::{Graph, Tensor};
 use cytoscope_passes::analysis;
 use cytoscope_profile::Recorder;
 use cytoscope_storage::read::open_regular;
@@ -54,13 +54,12 @@ pub enum Verification {
     },
 }
 
-/// Maximum relative L2 error of a channel for a precision and device. Another order of rounding stays far below it; a
+/// Maximum relative L2 error of a channel for a precision. Another order of rounding stays far below it; a
 /// kernel that skips or mixes up values is far above.
-fn tolerance(device: DeviceId, precision: Precision) -> f64 {
+fn tolerance(precision: Precision) -> f64 {
     match precision {
-        // CUDA kernels are chosen by speed, and some of them round factors to TF32.
-        Precision::F32 if !matches!(device, DeviceId::Cuda(_)) => 1e-3,
-        Precision::F32 | Precision::Tf32 => 1e-2,
+        Precision::F32 => 1e-3,
+        Precision::Tf32 => 1e-2,
         Precision::F16 => 2e-2,
         // An activation may be rounded to a neighbouring step, which the following layers propagate.
         Precision::Bf16 | Precision::Int8 => 0.1,
@@ -170,7 +169,7 @@ fn run(
         ));
     }
     let expected = cytoscope_reference::run(graph, &[(name, input.clone())])?;
-    Ok(Some(compare_with_reference(graph, &[input], &expected, engine, precision, threads, context.interrupt())?))
+    Ok(Some(compare_with_reference(context, graph, &[input], &expected, engine, precision, threads)?))
 }
 
 /// Runs a network on an engine and compares its outputs with those of the reference executor.
@@ -178,25 +177,26 @@ fn run(
 /// # Errors
 /// The engine's error if it cannot run the network at all.
 pub(crate) fn compare_with_reference(
+    context: &Context,
     graph: &Graph,
     inputs: &[Tensor],
     expected: &[Tensor],
     engine: &dyn Engine,
     precision: Precision,
     threads: usize,
-    interrupt: Interrupt,
 ) -> Result<Verification, EngineError> {
     let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
     let options = CompileOptions {
         precision,
         threads,
         recorder: Recorder::totals_only(),
-        interrupt,
+        interrupt: context.interrupt(),
+        tuning: context.tuning(),
         ..CompileOptions::default()
     };
     let got = compile(graph, engine, &shapes, &options)?.run(inputs)?;
     let names: Vec<String> = graph.outputs.iter().map(|id| graph.value(*id).name.clone()).collect();
-    Ok(compare(&names, expected, &got, tolerance(engine.device().id, precision)))
+    Ok(compare(&names, expected, &got, tolerance(precision)))
 }
 
 /// Checks whether an engine computes a model's network correctly, using the cached outcome if there is one. A network
@@ -310,9 +310,8 @@ mod tests {
         let tensor = |values: Vec<f32>| Tensor::new(vec![1, 3, 2, 2], values).unwrap();
         let values: Vec<f32> = (0..12).map(|i| 10.0 + i as f32).collect();
         let names = ["y".to_owned()];
-        let verdict = |got: Vec<f32>, precision| {
-            compare(&names, &[tensor(values.clone())], &[tensor(got)], tolerance(DeviceId::Cpu, precision))
-        };
+        let verdict =
+            |got: Vec<f32>, precision| compare(&names, &[tensor(values.clone())], &[tensor(got)], tolerance(precision));
         assert_eq!(verdict(values.clone(), Precision::F32), Verification::Agrees);
         let rounded: Vec<f32> = values.iter().map(|v| v * (1.0 + 1e-6)).collect();
         assert_eq!(verdict(rounded, Precision::F32), Verification::Agrees);

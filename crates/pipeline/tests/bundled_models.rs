@@ -57,7 +57,7 @@ fn every_bundled_package_passes_its_self_test() {
 fn every_alias_names_an_existing_package() {
     for entry in std::fs::read_dir(models()).unwrap() {
         let path = entry.unwrap().path();
-        if path.extension().is_some_and(|e| e == "alias" || e == "teach") {
+        if path.extension().is_some_and(|e| e == "alias" || e == "trainable") {
             let name = std::fs::read_to_string(&path).unwrap();
             assert!(models().join(name.trim()).join("rdf.yaml").is_file(), "{}", path.display());
         }

@@ -367,7 +367,7 @@ s.run(None, {i.name: x})[0].astype(np.float32).tofile(sys.argv[3])
 ";
 
 #[test]
-fn the_field_model_agrees_with_onnx_runtime() {
+fn m1_agrees_with_onnx_runtime() {
     let Some(models) = common::bench_models() else { return };
     let Some(python) = common::python("numpy, onnxruntime") else { return };
     let folder = tempfile::tempdir().unwrap();

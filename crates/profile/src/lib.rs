@@ -3,7 +3,8 @@
 //! A [`Recorder`] is cheap to clone and shared by all threads of a job. A [`Span`] measures the time from its creation
 //! to its drop, and carries a [`Stage`], bytes, voxels and multiply-accumulates. Memory marks sample the memory of the
 //! process. The table of [`StageTotal`]s and the Chrome trace ([`Recorder::chrome_trace`]), which Perfetto opens, are
-//! computed from the same spans.
+//! computed from the same spans. A [`RunRecord`] adds what the run knows about itself; [`StoredRun`] reads both back, and
+//! [`advise`] derives from them what would make the run faster or its result better.
 //!
 //! Recording never fails: after [`MAX_SPANS`], single spans are no longer stored (the totals still are), and a poisoned
 //! lock is ignored.
@@ -16,12 +17,22 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod advice;
+mod facts;
 mod machine;
 mod memory;
+mod run;
+mod stage;
 mod trace;
 
-pub use machine::{available_bytes, cpu_name};
+pub use advice::{Advice, AdviceRule, advise};
+pub use facts::{
+    DeviceTime, DiameterCertainty, DiameterFacts, InputFacts, Joining, RunFacts, TileFacts, TrainingFacts,
+};
+pub use machine::{available_bytes, cpu_name, total_bytes};
 pub use memory::{MemoryMark, bytes_text, peak_resident_bytes, resident_bytes};
+pub use run::{OperatorTotal, RUN_FORMAT, RunFileError, RunRecord, StoredRun, operator_totals};
+pub use stage::{Stage, StageTotal, since};
 pub use trace::chrome_trace;
 
 use serde::{Deserialize, Serialize};
@@ -31,56 +42,6 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of spans stored by one recorder.
 pub const MAX_SPANS: usize = 1_000_000;
-
-/// Kind of work of a span.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stage {
-    /// Reading from a file.
-    Read,
-    /// Decoding a file's bytes to samples; part of the time of [`Stage::Read`], summed over threads.
-    Decode,
-    /// Preprocessing, and computing the statistics that it needs.
-    Normalise,
-    /// Resampling to another voxel size.
-    Resample,
-    /// Compiling a model.
-    Compile,
-    /// Copying data to a device.
-    Upload,
-    /// Running a network on a tile.
-    Compute,
-    /// One operator inside a network.
-    Op,
-    /// Joining tiles.
-    Blend,
-    /// Copying data from a device.
-    Download,
-    /// Segmenting and measuring objects.
-    Objects,
-    /// Encoding and writing results.
-    Write,
-}
-
-impl Stage {
-    /// Returns the name used in tables and traces.
-    pub fn name(self) -> &'static str {
-        match self {
-            Stage::Read => "read",
-            Stage::Decode => "decode",
-            Stage::Normalise => "normalise",
-            Stage::Resample => "resample",
-            Stage::Compile => "compile",
-            Stage::Upload => "upload",
-            Stage::Compute => "compute",
-            Stage::Op => "op",
-            Stage::Blend => "blend",
-            Stage::Download => "download",
-            Stage::Objects => "objects",
-            Stage::Write => "write",
-        }
-    }
-}
 
 /// One finished span.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -101,39 +62,6 @@ pub struct SpanRecord {
     pub voxels: u64,
     /// Multiply-accumulates performed.
     pub macs: u64,
-}
-
-/// The sum of a stage's spans.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct StageTotal {
-    /// The stage.
-    pub stage: Stage,
-    /// Number of spans.
-    pub count: u64,
-    /// Wall time in seconds, summed over threads.
-    pub seconds: f64,
-    /// Bytes read, written or copied.
-    pub bytes: u64,
-    /// Voxels processed.
-    pub voxels: u64,
-    /// Multiply-accumulates performed.
-    pub macs: u64,
-}
-
-/// Returns the difference between a stage table and an earlier one.
-pub fn since(now: &[StageTotal], earlier: &[StageTotal]) -> Vec<StageTotal> {
-    let rest = now.iter().map(|total| {
-        let mut total = total.clone();
-        if let Some(before) = earlier.iter().find(|e| e.stage == total.stage) {
-            total.count -= before.count.min(total.count);
-            total.seconds = (total.seconds - before.seconds).max(0.0);
-            total.bytes -= before.bytes.min(total.bytes);
-            total.voxels -= before.voxels.min(total.voxels);
-            total.macs -= before.macs.min(total.macs);
-        }
-        total
-    });
-    rest.filter(|total| total.count > 0).collect()
 }
 
 #[derive(Default)]
@@ -256,17 +184,19 @@ impl Recorder {
         trace::chrome_trace(&state.spans, &state.marks, state.dropped)
     }
 
+    /// Writes [`Recorder::chrome_trace`] with the record of the run in `otherData.run`, which [`StoredRun`] reads.
+    ///
+    /// # Errors
+    /// Errors of the writer.
+    pub fn write_trace(&self, run: &RunRecord, out: &mut dyn std::io::Write) -> std::io::Result<()> {
+        let state = self.state();
+        trace::write_trace(out, &state.spans, &state.marks, state.dropped, run)
+    }
+
     fn record(&self, span: &Span<'_>) {
         let duration = span.timed.unwrap_or_else(|| span.start.elapsed()).as_secs_f64();
         let mut state = self.state();
-        let total = state.totals.entry(span.stage).or_insert(StageTotal {
-            stage: span.stage,
-            count: 0,
-            seconds: 0.0,
-            bytes: 0,
-            voxels: 0,
-            macs: 0,
-        });
+        let total = state.totals.entry(span.stage).or_insert(StageTotal::none(span.stage));
         total.count += 1;
         total.seconds += duration;
         total.bytes += span.bytes;

@@ -21,6 +21,12 @@ pub fn available_bytes() -> Option<u64> {
     Some(group.map_or(machine, |group| group.free_memory.min(machine)))
 }
 
+/// Returns the bytes of memory of this machine, if the system reports them.
+pub fn total_bytes() -> Option<u64> {
+    let memory = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
+    Some(System::new_with_specifics(memory).total_memory()).filter(|bytes| *bytes > 0)
+}
+
 /// Returns the name of the CPU as its maker writes it, if the system reports it.
 pub fn cpu_name() -> Option<&'static str> {
     static NAME: OnceLock<String> = OnceLock::new();

@@ -10,6 +10,7 @@ use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::{Package, Processing, check_destination};
 use cytoscope_passes::quantize;
 use cytoscope_pipeline::{Context, JobError, Model, find_model};
+use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_parent;
 use serde::{Deserialize, Serialize};
@@ -47,7 +48,7 @@ pub struct QuantizeJob {
     pub calibrate: Vec<PathBuf>,
     /// Maximum relative L2 error of an output against the float network.
     pub accuracy_budget: f64,
-    /// Names of layers to keep in floats.
+    /// Names of layers to keep in float.
     #[serde(default)]
     pub keep_float: BTreeSet<String>,
     /// Leave the float network out of the package.
@@ -93,12 +94,16 @@ impl QuantizeJob {
         let inputs: Vec<&Path> = self.calibrate.iter().chain([&path]).map(PathBuf::as_path).collect();
         check_destination(&self.out, &inputs, self.overwrite)?;
         let mut notes = Vec::new();
+        let loading = context.recorder.span(Stage::Load, "package");
         let Source { package, float, prepared } = self.open(&path, &mut notes)?;
+        loading.finish();
         let mut data = self.calibration_data(context, &package, &float, &mut notes)?;
         let training = std::mem::take(&mut data.training);
         let engine = CpuEngine::new();
+        let searching = context.recorder.span(Stage::Quantize, "search");
         let search = self.search(Runner { context, engine: &engine, threads: 0 }, &float, prepared, data)?;
         let found = self.find(&search, trainer, &training)?;
+        searching.finish();
         if self.mode == QuantizeMode::Qat && found.qat.is_none() {
             notes.push(
                 "quantization-aware training was not needed: calibration alone meets the accuracy budget".to_owned(),
@@ -107,7 +112,9 @@ impl QuantizeJob {
         let timed = search.held_out.first().map(|t| t.values.clone()).ok_or_else(no_data)?;
         let mut int8 = float.clone();
         (int8.graph, int8.has_int8) = (found.graph.clone(), true);
+        let timing = context.recorder.span(Stage::Quantize, "timing");
         let tile_times = speed::time(context, &float, &int8, &engine, &timed)?;
+        timing.finish();
         if !engine.device().precisions.contains(&Precision::Int8) {
             notes.push(
                 "the engine of this CPU has no int8 kernels yet: the int8 time was measured with the same values in \
@@ -130,7 +137,9 @@ impl QuantizeJob {
         report.tile_times = tile_times;
         report.tile_shape = timed.shape().to_vec();
         context.check()?;
+        let writing = context.recorder.span(Stage::Write, "package");
         self.write(context, &package, float.graph, found.graph, &report)?;
+        writing.finish();
         report.seconds = start.elapsed().as_secs_f64();
         Ok(report)
     }
@@ -176,7 +185,7 @@ impl QuantizeJob {
             Some(unknown) => {
                 let names: Vec<&str> = layers.iter().map(|l| l.name.as_str()).collect();
                 Err(JobError::WrongUse(format!(
-                    "the model has no layer \"{unknown}\" to keep in floats: its layers are {}",
+                    "the model has no layer \"{unknown}\" to keep in float: its layers are {}",
                     names.join(", ")
                 )))
             }

@@ -53,6 +53,6 @@ pub struct QatReport {
     pub after: f64,
     /// Wall time in seconds.
     pub seconds: f64,
-    /// Whether the trained network was used; otherwise, layers were kept in floats instead.
+    /// Whether the trained network was used; otherwise, layers were kept in float instead.
     pub kept: bool,
 }

@@ -57,9 +57,9 @@ pub struct QuantizeReport {
     pub qat: Option<QatReport>,
     /// Number of layers in int8.
     pub quantized_layers: usize,
-    /// Layers kept in floats, with the reason.
+    /// Layers kept in float, with the reason.
     pub left_float: Vec<FloatLayer>,
-    /// Share of the multiply-accumulates in floats.
+    /// Share of the multiply-accumulates in float.
     pub float_share_of_work: f64,
     /// Maximum allowed relative L2 error.
     pub accuracy_budget: f64,

@@ -27,12 +27,12 @@ pub struct Candidate {
     pub relative_l2: f64,
 }
 
-/// A layer that is kept in floats.
+/// A layer that is kept in float.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FloatLayer {
     /// Name of the layer.
     pub name: String,
-    /// Why it is kept in floats.
+    /// Why it is kept in float.
     pub why: String,
     /// Share of the network's multiply-accumulates.
     pub share_of_work: f64,
@@ -112,7 +112,7 @@ impl Variant {
         ranges
     }
 
-    /// Returns the quantized graph, with the layers in `keep` in floats.
+    /// Returns the quantized graph, with the layers in `keep` in float.
     fn quantized(&self, method: Option<Method>, keep: &BTreeSet<String>) -> Result<Graph, JobError> {
         let Some(method) = method else {
             return Ok(quantize::quantize(&self.graph, &Activations::Dynamic, keep)?);
@@ -207,7 +207,7 @@ impl Search<'_> {
         Ok(work)
     }
 
-    /// Returns the number of network runs of a search that keeps no layer in floats, for its progress meter.
+    /// Returns the number of network runs of a search that keeps no layer in float, for its progress meter.
     pub(crate) fn steps(&self, mode: QuantizeMode) -> u64 {
         match mode {
             QuantizeMode::Static | QuantizeMode::Qat => {
@@ -226,7 +226,7 @@ impl Search<'_> {
         self.finish(chosen, corrected, meter)
     }
 
-    /// Like [`Search::static_ranges`], but tries quantization-aware training before it keeps layers in floats.
+    /// Like [`Search::static_ranges`], but tries quantization-aware training before it keeps layers in float.
     pub(crate) fn quantization_aware(
         &self,
         meter: &mut Meter<'_>,
@@ -258,7 +258,7 @@ impl Search<'_> {
             kept: trained.error <= self.budget,
         };
         if !report.kept {
-            // Keep layers in floats instead, unless that misses the budget, too, and has the larger error.
+            // Keep layers in float instead, unless that misses the budget, too, and has the larger error.
             let mut found = self.finish(chosen, corrected, meter)?;
             let error = found.errors.iter().map(|e| e.relative_l2).fold(0.0, f64::max);
             if error <= self.budget || error < trained.error {
@@ -284,7 +284,7 @@ impl Search<'_> {
         })
     }
 
-    /// Returns the layers that are kept in floats in any case: those requested, and those that cannot be quantized.
+    /// Returns the layers that are kept in float in any case: those requested, and those that cannot be quantized.
     fn fixed_float_layers(&self) -> Result<Vec<FloatLayer>, JobError> {
         let work = self.work()?;
         let share = |name: &str| work.get(name).copied().unwrap_or(0.0);
@@ -340,7 +340,7 @@ impl Search<'_> {
         Ok(BestVariant { variant, method: Some(method), error, candidates })
     }
 
-    /// Quantizes with dynamic ranges: tries strengths of equalization, and keeps layers in floats until the budget is
+    /// Quantizes with dynamic ranges: tries strengths of equalization, and keeps layers in float until the budget is
     /// met.
     pub(crate) fn dynamic_ranges(&self, meter: &mut Meter<'_>) -> Result<SearchResult, JobError> {
         let plain = observe(&self.runner, &self.graph, &self.sources(), &self.calibration)?;
@@ -361,7 +361,7 @@ impl Search<'_> {
         self.finish(BestVariant { variant, method: None, error, candidates }, corrected, meter)
     }
 
-    /// Keeps layers in floats until the budget is met; `corrected` is the network with every layer in int8 that can be.
+    /// Keeps layers in float until the budget is met; `corrected` is the network with every layer in int8 that can be.
     fn finish(
         &self,
         chosen: BestVariant,
@@ -412,7 +412,7 @@ impl Search<'_> {
         Ok(Corrected { graph, names: Vec::new(), error })
     }
 
-    /// Keeps layers in floats until the budget is met, starting with those that cost the most accuracy relative to
+    /// Keeps layers in float until the budget is met, starting with those that cost the most accuracy relative to
     /// their share of the work; then quantizes those again that are not needed for it.
     fn leave_float(
         &self,

@@ -46,6 +46,7 @@ pub(super) fn time(
             memory_budget_bytes: None,
             recorder: Recorder::totals_only(),
             interrupt: context.interrupt(),
+            tuning: context.tuning(),
         };
         let mut sessions = [
             float.compile(engine, tile.shape(), &options(Precision::F32))?,

@@ -5,13 +5,13 @@ use cytoscope_pipeline::{Context, Meter};
 /// A stage of a quantization. Before the first one, the pipeline reports how many stacks it has read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuantizeStage {
-    /// Settings are tried, and their errors measured.
+    /// Tries settings and measures their errors.
     Calibrate,
-    /// The layers are sought that must stay in floats.
+    /// Searches for the layers that must stay in float.
     Layers,
-    /// The run times of both networks are measured.
+    /// Measures the run times of both networks.
     Time,
-    /// The test outputs are computed, and the package is written.
+    /// Computes the test outputs and writes the package.
     Write,
 }
 

@@ -24,9 +24,9 @@
 
 mod cells;
 mod debris;
+mod deformation;
 mod error;
 mod exposure;
-mod form;
 mod grid;
 mod labelfree;
 mod noise;
@@ -42,7 +42,7 @@ mod shape;
 mod texture;
 mod truth;
 mod varied;
-mod visible;
+mod visible_truth;
 
 pub use error::SimulateError;
 pub use options::{Background, Debris, Membranes, Placement, Spots, Stretch, Truth, TruthOutline};

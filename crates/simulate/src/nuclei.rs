@@ -1,15 +1,16 @@
 //! Fluorescent nuclei with chromatin texture, nucleoli, a rim, and individual brightness.
 
 use crate::{
-    Objects, Settings, SimulateError, SimulatedVolumes, Truth, debris, exposure,
-    form::Form,
+    Objects, Settings, SimulateError, SimulatedVolumes, Truth, debris,
+    deformation::Deformation,
+    exposure,
     grid::Grid,
     placement,
     progress::{ProgressRange, each_slab},
     random::{self, Purpose},
     shape::{self, Blob},
     texture::Texture,
-    truth, visible,
+    truth, visible_truth,
 };
 use rand::Rng;
 use rayon::prelude::*;
@@ -45,7 +46,7 @@ impl Nucleus {
                 (place, blob.radius_um * rng.random_range(0.17..0.3))
             })
             .collect();
-        match Form::new(settings, index).mitotic_brightness() {
+        match Deformation::new(settings, index).mitotic_brightness() {
             None => {
                 let spots = spots(&blob, index, settings);
                 Self { blob, brightness, chromatin, nucleoli, spots, even: false }
@@ -196,15 +197,15 @@ pub(crate) fn simulate(
     let mut light = scene.light(settings, grid, settings.camera.photons, &progress.part(0.3, 0.42))?;
     let Scene { mut labels, nuclei, relative_radius } = scene;
     drop(relative_radius);
-    let mean_light = visible::mean_light(&labels, &light, nuclei.len(), settings, grid);
+    let mean_light = visible_truth::mean_light(&labels, &light, nuclei.len(), settings, grid);
     debris::glow(&mut light, &labels, settings, grid, &progress.part(0.42, 0.43))?;
     debris::background(&mut light, &labels, settings, grid, &progress.part(0.43, 0.44))?;
     debris::scatter(&mut light, &labels, settings, grid);
-    let peaks = visible::outline(&mut labels, &nuclei, &mean_light, settings, grid, &progress.part(0.44, 0.55))?;
+    let peaks = visible_truth::outline(&mut labels, &nuclei, &mean_light, settings, grid, &progress.part(0.44, 0.55))?;
     let mut object_count = nuclei.len();
     if settings.truth != Truth::default() {
         let brightness: Vec<f64> = mean_light.iter().zip(peaks).map(|(light, peak)| light * f64::from(peak)).collect();
-        let bright_enough = visible::bright_enough(&brightness, settings.truth.least_brightness);
+        let bright_enough = visible_truth::bright_enough(&brightness, settings.truth.least_brightness);
         labels.par_iter_mut().filter(|l| **l > 0 && !bright_enough[**l as usize - 1]).for_each(|l| *l = 0);
         object_count = truth::clean_labels(&mut labels, grid, nuclei.len()).len();
     }

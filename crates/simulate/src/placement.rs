@@ -2,7 +2,7 @@
 
 use crate::{
     Settings, SimulateError,
-    form::Form,
+    deformation::Deformation,
     grid::Grid,
     progress::ProgressRange,
     random::{self, Purpose},
@@ -110,12 +110,12 @@ pub(crate) fn place(
         }
         let diameter = random::log_normal(&mut rng, objects.diameter_um, objects.diameter_spread)
             .clamp(0.5 * objects.diameter_um, 2.0 * objects.diameter_um);
-        let form = Form::new(settings, blobs.len());
+        let deformation = Deformation::new(settings, blobs.len());
         let mut drawn = Blob::random(&mut rng, diameter);
         if objects.bumps != 1.0 {
             drawn = drawn.with_bumps(objects.bumps);
         }
-        let round = form.shaped(drawn);
+        let round = deformation.shaped(drawn);
         for _ in 0..ATTEMPTS {
             let mut blob = round.clone();
             let touches = !blobs.is_empty() && rng.random::<f64>() < objects.touching;
@@ -129,13 +129,13 @@ pub(crate) fn place(
                     [0, 1, 2].map(|a| other.centre_um[a] + distance * direction[a])
                 };
                 blob.centre_um = touching_centre(&blob);
-                if let Some(flat) = form.flattened(&blob, region.outward(blob.centre_um)) {
+                if let Some(flat) = deformation.flattened(&blob, region.outward(blob.centre_um)) {
                     blob = flat;
                     blob.centre_um = touching_centre(&blob);
                 }
             } else {
                 blob.centre_um = region.draw(&mut rng);
-                if let Some(flat) = form.flattened(&blob, region.outward(blob.centre_um)) {
+                if let Some(flat) = deformation.flattened(&blob, region.outward(blob.centre_um)) {
                     blob = flat;
                 }
             }
@@ -145,7 +145,9 @@ pub(crate) fn place(
                 gap_um(&blob, other) >= min_gap
             };
             let horizon = blob.reach_um() + near.reach_um + GAP * diameter + (room - 1.0) * blob.radius_um;
-            if region.holds(blob.centre_um) && near.all_near(blob.centre_um, horizon, |i| spacing(&blobs[i as usize])) {
+            if region.contains(blob.centre_um)
+                && near.all_near(blob.centre_um, horizon, |i| spacing(&blobs[i as usize]))
+            {
                 near.insert(blobs.len() as u32, &blob);
                 blobs.push(blob);
                 break;

@@ -47,19 +47,20 @@ impl Region {
         let at = |a: usize, i: usize| self.origin_um[a] + self.extent_um[a] * (i as f64 + 0.5) / LATTICE as f64;
         let lattice =
             (0..LATTICE.pow(3)).map(|i| [at(0, i / LATTICE.pow(2)), at(1, i / LATTICE % LATTICE), at(2, i % LATTICE)]);
-        whole * lattice.filter(|p| self.holds(*p)).count() as f64 / LATTICE.pow(3) as f64
+        whole * lattice.filter(|p| self.contains(*p)).count() as f64 / LATTICE.pow(3) as f64
     }
 
     /// Whether the region contains a position.
-    pub(crate) fn holds(&self, position_um: [f64; 3]) -> bool {
+    pub(crate) fn contains(&self, position_um: [f64; 3]) -> bool {
         let inside = (0..3).all(|a| (0.0..=self.extent_um[a]).contains(&(position_um[a] - self.origin_um[a])));
         let in_ball = |centre: &[f64; 3]| (self.inner_um..=self.outer_um).contains(&distance(position_um, *centre));
         inside && (self.centres_um.is_empty() || self.centres_um.iter().any(in_ball))
     }
 
-    /// Whether a position is inside a ball or shell extended by `more_um` on both sides; true if there are no balls.
-    pub(crate) fn near(&self, position_um: [f64; 3], more_um: f64) -> bool {
-        let wider = self.inner_um - more_um..=self.outer_um + more_um;
+    /// Whether a position is inside a ball or shell with inner and outer radius widened by `margin_um`; true if there
+    /// are no balls.
+    pub(crate) fn near(&self, position_um: [f64; 3], margin_um: f64) -> bool {
+        let wider = self.inner_um - margin_um..=self.outer_um + margin_um;
         self.centres_um.is_empty() || self.centres_um.iter().any(|c| wider.contains(&distance(position_um, *c)))
     }
 
@@ -69,8 +70,8 @@ impl Region {
             return [0, 1, 2].map(|a| self.origin_um[a] + self.extent_um[a] * rng.random::<f64>());
         }
         let centre = self.centres_um[rng.random_range(0..self.centres_um.len())];
-        let hollow = (self.inner_um / self.outer_um).powi(3);
-        let radius = self.outer_um * (hollow + (1.0 - hollow) * rng.random::<f64>()).cbrt();
+        let empty_fraction = (self.inner_um / self.outer_um).powi(3);
+        let radius = self.outer_um * (empty_fraction + (1.0 - empty_fraction) * rng.random::<f64>()).cbrt();
         let direction = random::unit_vector(rng);
         [0, 1, 2].map(|a| centre[a] + radius * direction[a])
     }
@@ -115,10 +116,10 @@ mod tests {
         let mut rng = random::stream(1, Purpose::Placement, 0);
         for _ in 0..500 {
             let place = region.draw(&mut rng);
-            assert!(region.holds(place));
+            assert!(region.contains(place));
             let outward = region.outward(place).unwrap();
             let further = [0, 1, 2].map(|a| place[a] + 10.1 * outward[a]);
-            assert!(!region.holds(further));
+            assert!(!region.contains(further));
         }
     }
 }

@@ -83,9 +83,13 @@ pub struct TrainConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrainPrecision {
-    /// 32-bit floats.
+    /// TF32 on CUDA, 32-bit floats elsewhere.
     #[default]
+    Auto,
+    /// 32-bit floats.
     F32,
+    /// 32-bit floats; convolutions may round their factors to 10 mantissa bits (CUDA only).
+    Tf32,
     /// 16-bit floats with loss scaling, so that small gradients do not underflow.
     F16,
     /// bfloat16: 16-bit floats with the range of 32-bit floats.
@@ -96,7 +100,7 @@ impl TrainPrecision {
     /// Returns the 16-bit element type, or `None` for 32-bit training.
     pub(crate) fn half(self) -> Option<ElementType> {
         match self {
-            Self::F32 => None,
+            Self::Auto | Self::F32 | Self::Tf32 => None,
             Self::F16 => Some(ElementType::F16),
             Self::Bf16 => Some(ElementType::BF16),
         }

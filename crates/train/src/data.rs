@@ -5,6 +5,7 @@ use crate::error::{data_error, wrong_use};
 use crate::planning::budget_too_small;
 use crate::problems;
 use cytoscope_pipeline::{Context, JobError};
+use cytoscope_profile::Stage;
 use cytoscope_samples::{
     CheckOptions, Dataset, Pair, Report, SamplesError, Split, SplitOptions, TargetKind, TrainingTask, check_with,
     find_pairs_with, split,
@@ -117,6 +118,7 @@ pub(crate) fn check_pairs(
     config: &TrainConfig,
     minutes: Option<(f64, Instant)>,
 ) -> Result<Report, JobError> {
+    let _span = context.recorder.span(Stage::Check, "pairs");
     let options = CheckOptions { semantic: config.target == Some(TargetKind::Semantic), ..CheckOptions::default() };
     let total = dataset.pairs.len() as u64;
     let meter = Mutex::new(context.meter("check", total, "pairs"));

@@ -15,7 +15,9 @@ use crate::tuning::{self, TuneEffort};
 use crate::validator::{Scores, calibration_file};
 use cytoscope_engine::Precision;
 use cytoscope_model_package::Package;
+use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{Context, JobError};
+use cytoscope_profile::Stage;
 use cytoscope_quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
 use cytoscope_samples::TargetKind;
 use cytoscope_storage::Overwrite;
@@ -24,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Attempts to quantize, in order: calibration alone, then quantization-aware training, then tighter accuracy budgets,
-/// which keep more layers in floats.
+/// which keep more layers in float.
 const ATTEMPTS: [(QuantizeMode, f64); 4] = [
     (QuantizeMode::Static, ACCURACY_BUDGET),
     (QuantizeMode::Qat, ACCURACY_BUDGET * 0.6),
@@ -72,17 +74,7 @@ impl Training<'_> {
         }
         let graph = Package::open(&chosen).map_err(|e| JobError::model(chosen.display().to_string(), e))?.graph;
         if self.tunes_segmentation() {
-            context.note("Tuning the segmentation settings.");
-            let channel = package::seed_channel(self.start.target);
-            let candidate = Candidate::load(&context.cancel, self.devices, &chosen, None, self.job.threads)?;
-            let maps = tuning::predict_maps(&context.cancel, &self.validator, &candidate, channel, None)?;
-            let until = end.map(|end| deadline_for_share(end, TUNING_SHARE));
-            let found =
-                tuning::tune(&context.cancel, &self.validator, &maps, &self.segment, TuneEffort::Thorough, until)?;
-            if found.share < 1.0 {
-                context.note("Not all segmentation settings were tried, to stay within the time budget.");
-            }
-            self.segment = found.options;
+            self.segment = self.tune_segmentation(&chosen, end)?;
         }
         let name = package::package_name(&self.job.out);
         let metric = match self.start.target {
@@ -96,6 +88,7 @@ impl Training<'_> {
         if !self.validator.is_empty() {
             let mut on_case = |case: usize, made: &[f32]| thumbnails.push(self.previews.thumbnail(case, made));
             let precision = Some(Precision::F32);
+            let _span = context.recorder.span(Stage::Validate, "final network");
             let candidate = Candidate::load(&context.cancel, self.devices, &float, precision, self.job.threads)?;
             after = Some(self.validator.score_with(&context.cancel, &candidate, None, &mut on_case)?);
         }
@@ -104,10 +97,14 @@ impl Training<'_> {
         let card = self.card(&name, &state, before.as_ref(), parameters, metric, &examples);
         let curves = curves::svg(&state.history, metric).map(|svg| (package::CURVES.to_owned(), svg.into_bytes()));
         let covers = examples.into_iter().map(|e| (e.file, e.png)).chain(curves).collect();
+        let writing = context.recorder.span(Stage::Write, "package");
         package::write(&Description { covers, ..self.describe(record, card, name) }, &graph, &float)?;
+        writing.finish();
         let floor = before.as_ref().map(|b| b.score).filter(|_| verdict == ChosenNetwork::Trained);
         let packed = self.quantize(&float, after.as_ref(), floor, &state)?;
+        let writing = context.recorder.span(Stage::Write, "publish");
         self.save_package(&packed.path)?;
+        writing.finish();
         let last: Vec<&StepPoint> = state.history.steps.iter().rev().take(100).collect();
         let mean = |f: fn(&StepPoint) -> f64| last.iter().map(|p| f(p)).sum::<f64>() / last.len().max(1) as f64;
         Ok(TrainReport {
@@ -134,6 +131,22 @@ impl Training<'_> {
             device: self.engine.device().name.clone(),
             history: state.history,
         })
+    }
+
+    /// Returns the segmentation settings with the best validation score of the network `chosen`.
+    fn tune_segmentation(&self, chosen: &Path, end: Option<Instant>) -> Result<SegmentOptions, JobError> {
+        let context = self.context;
+        context.note("Tuning the segmentation settings.");
+        let _span = context.recorder.span(Stage::Validate, "tuning");
+        let channel = package::seed_channel(self.start.target);
+        let candidate = Candidate::load(&context.cancel, self.devices, chosen, None, self.job.threads)?;
+        let maps = tuning::predict_maps(&context.cancel, &self.validator, &candidate, channel, None)?;
+        let until = end.map(|end| deadline_for_share(end, TUNING_SHARE));
+        let found = tuning::tune(&context.cancel, &self.validator, &maps, &self.segment, TuneEffort::Thorough, until)?;
+        if found.share < 1.0 {
+            context.note("Not all segmentation settings were tried, to stay within the time budget.");
+        }
+        Ok(found.options)
     }
 
     fn record(&self, state: &TrainState, before: Option<&Scores>, parameters: usize) -> serde_json::Value {
@@ -233,7 +246,8 @@ impl Training<'_> {
         let left = || end.map(|end| end.saturating_duration_since(Instant::now()).as_secs_f64() / 60.0);
         self.context.note("Quantizing the network.");
         let out = self.folder.path.join("int8");
-        let quiet = Context { cancel: self.overtime_cancel(state), ..Context::default() };
+        let recorder = self.context.recorder.clone();
+        let quiet = Context { cancel: self.overtime_cancel(state), recorder, ..Context::default() };
         let calibrate = self.calibration_files()?;
         // Minutes that an attempt takes apart from training, as measured in the first attempt.
         let mut overhead_mins = 0.0;
@@ -311,6 +325,7 @@ impl Training<'_> {
         };
         let Some(after) = after else { return Ok((true, None, quantized)) };
         let precision = Some(Precision::Int8);
+        let _span = quiet.recorder.span(Stage::Validate, "int8 network");
         let candidate = Candidate::load(&quiet.cancel, self.devices, &job.out, precision, self.job.threads)?;
         let int8 = self.validator.score(&quiet.cancel, &candidate)?;
         let accurate = int8.score + INT8_LOSS >= after.score && floor.is_none_or(|floor| int8.score >= floor);

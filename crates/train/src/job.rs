@@ -34,9 +34,9 @@ pub struct TrainJob {
     #[serde(default)]
     pub resume: bool,
     /// Discard the checkpoint of an earlier run and start over. An existing checkpoint is an error if neither this nor
-    /// `resume` is set.
-    #[serde(default)]
-    pub anew: bool,
+    /// `resume` is set. Clients of earlier versions call it `anew`.
+    #[serde(default, alias = "anew")]
+    pub restart: bool,
     /// Seed of the random number generators.
     #[serde(default)]
     pub seed: u64,

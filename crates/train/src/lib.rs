@@ -50,4 +50,5 @@ pub use event::{TrainEvent, TrainSink, TrainingPlan};
 pub use history::{History, StepPoint, ValidationPoint};
 pub use job::{ChosenNetwork, Quantized, TrainJob, TrainReport};
 pub use qat::{QatLimitError, QatTrainer};
+pub use train::FIRST_STEP_MARK;
 pub use validator::{PairScore, Scores};

@@ -10,7 +10,7 @@ use cytoscope_objects::SegmentOptions;
 use cytoscope_passes::infer_shapes;
 use cytoscope_pipeline::{JobError, Model, find_model, model_folders};
 use cytoscope_samples::{Normalise, TargetKind, TrainingTask};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The start model.
@@ -41,17 +41,23 @@ pub(crate) struct StartModel {
     pub comparable: bool,
 }
 
+/// Extensions of the file beside a package with hand-made filters that names a trainable model: the present one and
+/// that of earlier versions.
+const TRAINABLE_EXTENSIONS: [&str; 2] = ["trainable", "teach"];
+
 /// Returns the name of the package that training starts from if the user chose the model `name`: for models with
-/// hand-made filters, a file `NAME.teach` beside the packages names a trainable one.
+/// hand-made filters, a file `NAME.trainable` in one of `folders`, beside the packages, names a trainable one.
 ///
 /// # Errors
 /// [`JobError`] if that file cannot be read or does not contain the name of a model.
-fn resolve_trainable(name: &str) -> Result<String, JobError> {
+fn resolve_trainable(name: &str, folders: &[PathBuf]) -> Result<String, JobError> {
     let is_name = |text: &str| Path::new(text).components().count() == 1;
     if !is_name(name) || Path::new(name).exists() {
         return Ok(name.to_owned());
     }
-    let mut files = model_folders().into_iter().map(|folder| folder.join(format!("{name}.teach")));
+    let mut files = folders
+        .iter()
+        .flat_map(|folder| TRAINABLE_EXTENSIONS.map(|extension| folder.join(format!("{name}.{extension}"))));
     let Some(path) = files.find(|path| path.is_file()) else { return Ok(name.to_owned()) };
     let text = std::fs::read_to_string(&path).map_err(io_error(&path))?;
     let other = text.trim();
@@ -76,18 +82,10 @@ pub(crate) fn load_start_model(
     if from == "scratch" {
         return scratch(task, config, voxel_um, seed);
     }
-    let path = find_model(&resolve_trainable(from)?)?;
+    let path = find_model(&resolve_trainable(from, &model_folders())?)?;
     let shown = path.display().to_string();
     let package = Package::open(&path).map_err(|e| JobError::model(&*shown, e))?;
-    let declared: Option<TargetKind> = match package.config().get("target").filter(|t| !t.is_null()) {
-        None => None,
-        Some(target) => Some(serde_json::from_value(target.clone()).map_err(|e| {
-            JobError::model(
-                &*shown,
-                format!("config.cytoscope.target is {target}, expected a target of training ({e})"),
-            )
-        })?),
-    };
+    let declared = declared_target(&package, &shown)?;
     let has_segment = package.config().get("segment").is_some();
     let source = match (package.is_int8(), &package.float_graph) {
         (true, Some(float)) => float.clone(),
@@ -145,6 +143,14 @@ pub(crate) fn load_start_model(
         spatial_axes: known.spatial_axes,
         segment: has_segment.then(|| known.segment.clone()),
         comparable,
+    })
+}
+
+/// The target that a package was trained for; `None` if it does not say. `shown` names the package in errors.
+fn declared_target(package: &Package, shown: &str) -> Result<Option<TargetKind>, JobError> {
+    let Some(target) = package.config().get("target").filter(|t| !t.is_null()) else { return Ok(None) };
+    serde_json::from_value(target.clone()).map(Some).map_err(|e| {
+        JobError::model(shown, format!("config.cytoscope.target is {target}, expected a target of training ({e})"))
     })
 }
 
@@ -331,5 +337,26 @@ fn append_sigmoid(graph: &mut Graph) {
     if let Some(output) = graph.outputs.first().copied() {
         let made = graph.push("probability", Op::Activation(Activation::Sigmoid), &[Some(output)]);
         graph.outputs = vec![made];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+
+    #[test]
+    fn trainable_models_are_found_under_the_present_and_the_earlier_extension() {
+        let folder = tempfile::tempdir().unwrap();
+        let folders = [folder.path().to_owned()];
+        let resolve = |name| resolve_trainable(name, &folders);
+        std::fs::write(folder.path().join("old.teach"), "nuclei\n").unwrap();
+        std::fs::write(folder.path().join("new.trainable"), "cells\n").unwrap();
+        std::fs::write(folder.path().join("outside.trainable"), "../cells\n").unwrap();
+        assert_eq!([resolve("old").unwrap(), resolve("new").unwrap()], ["nuclei", "cells"]);
+        assert_eq!(resolve("other").unwrap(), "other");
+        let error = resolve("outside").unwrap_err().to_string();
+        assert!(error.contains("outside.trainable") && error.contains("../cells"), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::{engine_error, model_error};
 use crate::step::{StepOutput, Stepper, StepperOptions};
 use cytoscope_autodiff::{Decay, FakeQuantized, Schedule, fake_quantized};
-use cytoscope_engine::{CompileOptions, DeviceId, Engine};
+use cytoscope_engine::{CompileOptions, DeviceId, Engine, TuningListener};
 use cytoscope_graph::{Graph, Loss, LossKind, LossTerm, Optimizer, Tensor};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, JobError};
@@ -106,7 +106,9 @@ impl QatTrainer {
             threads: self.threads,
             memory_budget_bytes: None,
             half: None,
+            exact: true,
             recorder: Recorder::totals_only(),
+            tuning: TuningListener::default(),
         };
         Stepper::new(graph, on, &options)
     }

@@ -15,6 +15,7 @@ use cytoscope_engine::Precision;
 use cytoscope_graph::Graph;
 use cytoscope_model_package::Package;
 use cytoscope_pipeline::JobError;
+use cytoscope_profile::Stage;
 use cytoscope_samples::TargetKind;
 use serde_json::json;
 use std::borrow::Cow;
@@ -65,6 +66,7 @@ fn deployed(graph: &Graph) -> Cow<'_, Graph> {
 impl Training<'_> {
     /// Writes the package of a network in training.
     pub(crate) fn write_candidate(&self, graph: &Graph, to: &Path) -> Result<(), JobError> {
+        let _span = self.context.recorder.span(Stage::Checkpoint, "network");
         package::write(&self.description(), &deployed(graph), to)
     }
 
@@ -89,6 +91,7 @@ impl Training<'_> {
     /// more than its part of the time budget.
     pub(crate) fn score(&self, graph: &Graph, show: bool) -> Result<ScoredNetwork, JobError> {
         let started = Instant::now();
+        let _span = self.context.recorder.span(Stage::Validate, "validation");
         let scored = if self.tunes_segmentation() {
             self.score_tuned(&self.candidate(graph, None)?, started, show)
         } else {

@@ -13,12 +13,12 @@ use crate::step::StepperOptions;
 use crate::train::Training;
 use crate::tuning;
 use crate::validator::{Diameters, Validator, ValidatorOptions};
-use cytoscope_engine::{DeviceId, DeviceRequest, Engine};
+use cytoscope_engine::{DeviceId, DeviceRequest, Engine, TuningListener};
 use cytoscope_graph::ElementType;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, DeviceInUse, DiameterRequest, Event, JobError};
-use cytoscope_profile::Recorder;
+use cytoscope_profile::{Recorder, Stage};
 use cytoscope_samples::{IgnoreLabel, ObjectScale, Pair, Sampler, SamplerOptions, SourceOptions, Sources, TargetKind};
 use std::path::Path;
 use std::sync::Arc;
@@ -92,7 +92,9 @@ pub(crate) fn stepper_options(
         threads,
         memory_budget_bytes: config.memory_mib.map(|m| m.saturating_mul(1 << 20)),
         half: half(config.precision, device)?,
+        exact: config.precision == TrainPrecision::F32,
         recorder: recorder.clone(),
+        tuning: TuningListener::default(),
     })
 }
 
@@ -108,12 +110,15 @@ pub(crate) fn engine(device: DeviceRequest, devices: &Devices) -> Result<Box<dyn
 /// Returns the 16-bit element type for mixed precision on a device; `None` for 32-bit training.
 fn half(precision: TrainPrecision, device: DeviceId) -> Result<Option<ElementType>, JobError> {
     match (precision, device) {
-        (TrainPrecision::F32, _) => Ok(None),
-        (_, DeviceId::Cpu) => {
-            Err(wrong_use("precision: the CPU trains in f32 only: remove the setting, or choose a GPU with --device"))
-        }
+        (TrainPrecision::Auto | TrainPrecision::F32, _) | (TrainPrecision::Tf32, DeviceId::Cuda(_)) => Ok(None),
+        (TrainPrecision::Tf32, _) => Err(wrong_use(
+            "precision: only CUDA trains in tf32: set the precision to f32, or choose cuda with --device",
+        )),
+        (_, DeviceId::Cpu) => Err(wrong_use(
+            "precision: the CPU trains in f32 only: set the precision to f32, or choose a GPU with --device",
+        )),
         (TrainPrecision::Bf16, DeviceId::Wgpu(_)) => {
-            Err(wrong_use("precision: wgpu does not support bf16: set precision = \"f16\""))
+            Err(wrong_use("precision: wgpu does not support bf16: set the precision to f16"))
         }
         _ => Ok(precision.half()),
     }
@@ -149,6 +154,16 @@ fn set_object_diameter(
     Ok(())
 }
 
+fn load_start_model(
+    context: &Context,
+    job: &TrainJob,
+    config: &TrainConfig,
+    data: &Data,
+) -> Result<StartModel, JobError> {
+    let _span = context.recorder.span(Stage::Load, "start model");
+    network::load_start_model(&job.from, job.task, config, data.voxel_um(), job.seed)
+}
+
 /// Opens the training images and scans them for their statistics and objects.
 fn open_sampler(
     context: &Context,
@@ -158,6 +173,7 @@ fn open_sampler(
 ) -> Result<Arc<Sampler>, JobError> {
     let sources = Sources::open(&data.split.train, &SourceOptions { cache_bytes }).map_err(data_error)?;
     context.note("Computing intensity statistics and locating objects in the training images.");
+    let _span = context.recorder.span(Stage::Check, "statistics and objects");
     Ok(Arc::new(Sampler::new(Arc::new(sources), options).map_err(data_error)?))
 }
 
@@ -201,7 +217,7 @@ pub(crate) fn prepare<'a>(
     intensity: Option<(f64, f64)>,
     started: Instant,
 ) -> Result<Training<'a>, JobError> {
-    let mut start = network::load_start_model(&job.from, job.task, &config, data.voxel_um(), job.seed)?;
+    let mut start = load_start_model(context, job, &config, data)?;
     let given = match config.diameter {
         DiameterRequest::Auto => None,
         DiameterRequest::Given(diameter) => Some(diameter),
@@ -228,6 +244,7 @@ pub(crate) fn prepare<'a>(
     let moments = sampler.target_moments();
     let intensity = (!labels).then(|| intensity.unwrap_or((moments.mean, moments.variance().sqrt().max(1e-12))));
     let stepping = stepper_options(&config, &start, engine.device().id, job.threads, &context.recorder)?;
+    let stepping = StepperOptions { tuning: context.tuning(), ..stepping };
     let validation: &[Pair] = &data.split.validation;
     let options = ValidatorOptions {
         max_cases: config.validation.max_files,

@@ -4,11 +4,11 @@ use crate::error::{engine_error, model_error};
 use cytoscope_autodiff::{
     GradientGraph, Parameter, StepOptions, UpdateGraph, gradient_graph, set_constant, update_graph,
 };
-use cytoscope_engine::{BoundSession, Buffers, CompileOptions, Engine, Session};
+use cytoscope_engine::{BoundSession, Buffers, CompileOptions, DeviceId, Engine, Precision, Session, TuningListener};
 use cytoscope_graph::{ElementType, Graph, Hyper, Loss, Optimizer, Tensor};
 use cytoscope_passes::{MixedPrecisionStats, RecomputeStats};
 use cytoscope_pipeline::JobError;
-use cytoscope_profile::Recorder;
+use cytoscope_profile::{Recorder, Stage};
 use std::collections::BTreeMap;
 
 /// Everything that a training step changes, as checkpoints store it.
@@ -94,7 +94,11 @@ pub(crate) struct StepperOptions {
     pub memory_budget_bytes: Option<u64>,
     /// 16-bit element type of convolutions and matrix products in mixed precision; `None` for 32-bit training.
     pub half: Option<ElementType>,
+    /// Whether 32-bit convolutions may not round their factors to TF32.
+    pub exact: bool,
     pub recorder: Recorder,
+    /// Is told while the device is tuned for the first step.
+    pub tuning: TuningListener,
 }
 
 /// A network in training.
@@ -113,6 +117,9 @@ pub(crate) struct Stepper {
     grad_sum: Option<Vec<Tensor>>,
     statistics: Vec<Tensor>,
     half: Option<ElementType>,
+    recorder: Recorder,
+    /// Whether the engine records forward and backward pass separately.
+    separates_passes: bool,
 }
 
 /// Initial loss scale for [`ElementType::F16`].
@@ -217,8 +224,10 @@ impl Stepper {
         let values = graph.values(&model_graph).map_err(&bad)?;
         let update = update_graph(&graph.parameters, options.optimizer);
         let compile = CompileOptions {
+            precision: if options.exact { Precision::F32 } else { engine_.device().fast_precision() },
             threads: options.threads,
             recorder: options.recorder.clone(),
+            tuning: options.tuning.clone(),
             ..CompileOptions::default()
         };
         let shapes = |of: &Graph| -> Result<Vec<Vec<usize>>, JobError> {
@@ -229,8 +238,10 @@ impl Stepper {
             };
             of.inputs.iter().map(|id| shape(*id)).collect()
         };
+        let compiling = options.recorder.span(Stage::Compile, "training step");
         let gradients = engine_.compile(&graph.graph, &shapes(&graph.graph)?, &compile).map_err(engine_error)?;
         let updates = engine_.compile(&update.graph, &shapes(&update.graph)?, &compile).map_err(engine_error)?;
+        compiling.finish();
         let state = ModelState {
             first_moment: zeros(&values)?,
             second_moment: if update.has_second { zeros(&values)? } else { Vec::new() },
@@ -257,6 +268,8 @@ impl Stepper {
             grad_sum: None,
             statistics: Vec::new(),
             half: options.half,
+            recorder: options.recorder.clone(),
+            separates_passes: engine_.device().id == DeviceId::Cpu,
         })
     }
 
@@ -298,7 +311,9 @@ impl Stepper {
         if self.half.is_some() {
             given.push(Tensor::new(Vec::new(), vec![self.host.loss_scale]).map_err(model_error("the loss"))?);
         }
+        let step = (!self.separates_passes).then(|| self.recorder.span(Stage::Compute, "forward and backward"));
         let mut made = self.buffers.step(&mut self.gradients, given).map_err(engine_error)?.into_iter();
+        drop(step);
         let loss = made.next().and_then(|t| t.to_f64_vec().first().copied()).unwrap_or(f64::NAN);
         let found: Vec<Tensor> = made.by_ref().take(self.graph.parameters.len()).collect();
         let finite = |t: &Tensor| t.as_f32().is_some_and(|v| v.iter().all(|x| x.is_finite()));
@@ -326,6 +341,7 @@ impl Stepper {
     /// the gradient norm clipped to `limit`.
     pub(crate) fn optimizer_step(&mut self, rate: f64, limit: f32, batches: usize) -> Result<(), JobError> {
         let Some(sum) = self.grad_sum.take() else { return Ok(()) };
+        let _span = self.recorder.span(Stage::Optimizer, "optimizer step");
         let state = &mut self.host;
         state.optimizer_steps += 1;
         let scale = 1.0 / (batches.max(1) as f32 * state.loss_scale);

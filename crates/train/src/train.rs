@@ -20,6 +20,7 @@ use cytoscope_model_package::check_destination;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, JobError, JobErrorKind, check_threads, find_model};
+use cytoscope_profile::Stage;
 use cytoscope_samples::{Loader, LoaderOptions, Pair, Sampler};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum time between checkpoints in seconds.
 const CHECKPOINT_SECS: u64 = 30;
+/// Label of the memory mark before the first step, after which all steps count.
+pub const FIRST_STEP_MARK: &str = "first step";
 /// Maximum number of rollbacks; then training fails.
 const MAX_ROLLBACKS: u32 = 5;
 
@@ -79,7 +82,7 @@ pub(crate) fn run(
             context.note("There is no checkpoint to resume: training starts from the beginning.");
             None
         }
-        (false, true) if !job.anew => return Err(unfinished(&folder)),
+        (false, true) if !job.restart => return Err(unfinished(&folder)),
         (false, _) => None,
     };
     // Only the budget may change when a run is resumed; all other settings are those of the checkpoint.
@@ -142,10 +145,15 @@ fn run_locked(
 ) -> Result<TrainReport, JobError> {
     let fingerprint = fingerprint(data)?;
     let intensity = checkpoint.as_ref().and_then(|(state, _)| state.intensity);
+    context.recorder.mark_memory("data checked");
     let mut training =
         prepare(job, context, devices, on_event, folder.clone(), config, data, fingerprint, intensity, started)?;
+    context.recorder.mark_memory("prepared");
     let outcome = training.run_loop(checkpoint)?;
-    training.finalize(outcome)
+    context.recorder.mark_memory("trained");
+    let report = training.finalize(outcome);
+    context.recorder.mark_memory("end");
+    report
 }
 
 /// Final state of the training loop.
@@ -196,12 +204,19 @@ impl Training<'_> {
     pub(crate) fn loader(&self, start: u64) -> Result<Loader, JobError> {
         let prefetch = (self.batch * 4).max(8);
         let options = LoaderOptions { workers: self.config.workers, prefetch, start };
-        Loader::new(Arc::clone(&self.sampler), options).map_err(data_error)
+        let (sampler, recorder) = (Arc::clone(&self.sampler), self.context.recorder.clone());
+        let make = move |index| {
+            let _span = recorder.span(Stage::Augment, "patch");
+            sampler.sample(index)
+        };
+        Loader::with(make, options).map_err(data_error)
     }
 
     /// Returns the next batch: image, target and weight, each N, C, Z, Y, X (N, C, Y, X for 2-D networks).
     pub(crate) fn batch(&self, loader: &mut Loader) -> Result<[Tensor; 3], JobError> {
+        let waiting = self.context.recorder.span(Stage::DataWait, "batch");
         let batch = loader.next_batch(self.batch).map_err(data_error)?;
+        waiting.finish();
         let spatial = &self.options.shape[2..];
         let shape = |channels: usize| {
             let mut shape = vec![batch.count, channels];
@@ -345,6 +360,8 @@ impl Training<'_> {
         self.note_slow_operators(&stepper);
         let loader = self.loader(state.next_patch)?;
         let (loss, steps) = state.since_point;
+        // Steps before this mark were made to time them.
+        self.context.recorder.mark_memory(FIRST_STEP_MARK);
         let last_good = (stepper.state()?, state.step, state.next_patch);
         Ok(Run {
             state,
@@ -542,6 +559,8 @@ impl Training<'_> {
     }
 
     fn save_checkpoint(&self, state: &mut TrainState, stepper: &Stepper) -> Result<(), JobError> {
+        let _span = self.context.recorder.span(Stage::Checkpoint, "checkpoint");
+        self.context.recorder.mark_memory("checkpoint");
         let now = self.seconds(state);
         let seconds = std::mem::replace(&mut state.seconds, now);
         let done = stepper.state().and_then(|model| self.folder.save(state, &stepper.names(), &model));

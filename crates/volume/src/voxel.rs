@@ -76,7 +76,7 @@ pub enum ImplausibleVoxelSize {
 }
 
 fn unit_hint(likely: &Option<(&'static str, f64)>) -> String {
-    likely.map_or_else(String::new, |(unit, um)| format!("; the number is probably in {unit}, which is {um} µm"))
+    likely.map_or_else(String::new, |(unit, um)| format!("; the number is probably in {unit}, i.e. {um} µm"))
 }
 
 /// The unit that turns a number into a typical voxel size, and that size in µm, rounded to four digits.

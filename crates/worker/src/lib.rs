@@ -41,4 +41,4 @@ pub use protocol::{
     JobId, LiveRegion, MAX_LIVE_REGIONS, MAX_QUEUED_JOBS, MAX_REPLY_BYTES, MAX_REQUEST_BYTES, MAX_SPANS_PER_JOB,
     MAX_SPANS_PER_SECOND, PROTOCOL_VERSION, Reply, Request,
 };
-pub use serve::{Setup, serve};
+pub use serve::{WorkerOptions, serve};

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 pub(super) struct Queue {
     waiting: VecDeque<(JobId, Job)>,
     running: Option<(JobId, CancelToken)>,
-    ending: bool,
+    shutting_down: bool,
 }
 
 /// Result of adding a job to the queue.
@@ -37,6 +37,9 @@ impl Queue {
         let is_running = |id: JobId| self.running.as_ref().is_some_and(|(r, _)| *r == id);
         let old = if let Job::Segment { replaces, .. } = &job { *replaces } else { None };
         let place = old.and_then(|old| self.waiting.iter().position(|(w, _)| *w == old));
+        if place.is_none() && self.waiting.len() >= MAX_QUEUED_JOBS {
+            return Added::Full;
+        }
         let mut replaced = None;
         let at = match (place, old) {
             (Some(at), _) => {
@@ -49,9 +52,6 @@ impl Queue {
             }
             _ => self.waiting.len(),
         };
-        if self.waiting.len() >= MAX_QUEUED_JOBS {
-            return Added::Full;
-        }
         self.waiting.insert(at, (id, job));
         Added::Queued { ahead: at + usize::from(self.running.is_some()), replaced }
     }
@@ -75,7 +75,7 @@ impl Queue {
     }
 
     /// Requests the job to finish early if it is the running one.
-    pub(super) fn finish(&self, id: JobId) {
+    pub(super) fn finish_early(&self, id: JobId) {
         if let Some((_, token)) = self.running.as_ref().filter(|(running, _)| *running == id) {
             token.finish();
         }
@@ -90,21 +90,21 @@ impl Queue {
     }
 
     /// Marks the running job as ended.
-    pub(super) fn finished(&mut self) {
+    pub(super) fn mark_done(&mut self) {
         self.running = None;
     }
 
     /// Cancels the running job and removes the others.
-    pub(super) fn end(&mut self) {
-        self.ending = true;
+    pub(super) fn shut_down(&mut self) {
+        self.shutting_down = true;
         self.waiting.clear();
         if let Some((_, token)) = &self.running {
             token.cancel();
         }
     }
 
-    pub(super) fn is_ending(&self) -> bool {
-        self.ending
+    pub(super) fn is_shutting_down(&self) -> bool {
+        self.shutting_down
     }
 
     pub(super) fn is_running(&self) -> bool {
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(add(&mut queue, 5, Some(99)), Added::Queued { ahead: 3, replaced: None });
         assert_eq!(add(&mut queue, 4, None), Added::DuplicateId);
         assert_eq!(add(&mut queue, 1, None), Added::DuplicateId);
-        queue.finished();
+        queue.mark_done();
         assert!(queue.cancel(JobId(2)) && !queue.cancel(JobId(2)));
         let order: Vec<JobId> = std::iter::from_fn(|| queue.start_next()).map(|(id, ..)| id).collect();
         assert_eq!(order, [JobId(4), JobId(5)]);
@@ -156,11 +156,11 @@ mod tests {
             queue.add(id, job);
         }
         let (_, _, first) = queue.start_next().unwrap();
-        queue.finish(JobId(2));
+        queue.finish_early(JobId(2));
         assert!(!first.is_finishing());
-        queue.finish(JobId(1));
+        queue.finish_early(JobId(1));
         assert!(first.is_finishing() && !first.is_cancelled());
-        queue.finished();
+        queue.mark_done();
         let (_, _, second) = queue.start_next().unwrap();
         assert!(!second.is_finishing());
     }
@@ -174,7 +174,14 @@ mod tests {
         }
         let (id, job) = segment(1 << 40, None);
         assert_eq!(queue.add(id, job), Added::Full);
-        queue.end();
-        assert!(queue.start_next().is_none() && queue.is_ending());
+        // A segmentation that is refused does not cancel the running one that it replaces.
+        let (running, _, token) = queue.start_next().unwrap();
+        let (id, job) = segment(2 << 40, None);
+        assert!(matches!(queue.add(id, job), Added::Queued { .. }));
+        let (id, job) = segment(3 << 40, Some(running.0));
+        assert_eq!(queue.add(id, job), Added::Full);
+        assert!(!token.is_cancelled());
+        queue.shut_down();
+        assert!(queue.start_next().is_none() && queue.is_shutting_down());
     }
 }

@@ -54,7 +54,7 @@ impl ReplyWriter {
 
 /// Reports the progress of one job.
 pub(super) struct ProgressReporter {
-    line: Arc<ReplyWriter>,
+    replies: Arc<ReplyWriter>,
     id: JobId,
     recorder: Recorder,
     folder: PathBuf,
@@ -91,7 +91,7 @@ struct Cursor {
 }
 
 impl ProgressReporter {
-    pub(super) fn new(line: Arc<ReplyWriter>, id: JobId, recorder: Recorder, folder: PathBuf) -> Self {
+    pub(super) fn new(replies: Arc<ReplyWriter>, id: JobId, recorder: Recorder, folder: PathBuf) -> Self {
         let now = Instant::now();
         let state = ReporterState {
             stage: String::new(),
@@ -108,7 +108,7 @@ impl ProgressReporter {
             // A short job sends all its spans at its end.
             spans: Cursor { allowed: MAX_SPANS_PER_SECOND as f64, ..Cursor::default() },
         };
-        Self { line, id, recorder, folder, state: Mutex::new(state) }
+        Self { replies, id, recorder, folder, state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, ReporterState> {
@@ -138,7 +138,7 @@ impl ProgressReporter {
                     state.device = Some(device.clone());
                 }
                 self.send_progress(&mut state);
-                self.line.send(&Reply::Progress { id: self.id, event: other.clone() });
+                self.replies.send(&Reply::Progress { id: self.id, event: other.clone() });
             }
         }
     }
@@ -146,20 +146,20 @@ impl ProgressReporter {
     /// Handles an event of a training job; all are sent.
     pub(super) fn training_event(&self, event: &TrainEvent) {
         self.send_progress(&mut self.state());
-        self.line.send(&Reply::Training { id: self.id, event: event.clone() });
+        self.replies.send(&Reply::Training { id: self.id, event: event.clone() });
     }
 
     fn send_progress(&self, state: &mut ReporterState) {
         if let Some(event) = state.progress.take() {
             state.progress_at = Instant::now();
-            self.line.send(&Reply::Progress { id: self.id, event });
+            self.replies.send(&Reply::Progress { id: self.id, event });
         }
     }
 
     fn send_regions(&self, state: &mut ReporterState) {
         let regions = std::mem::take(&mut state.regions);
         let Some(live) = state.live.as_ref().filter(|_| !regions.is_empty()) else { return };
-        self.line.send(&Reply::Live {
+        self.replies.send(&Reply::Live {
             id: self.id,
             input: live.input.clone(),
             time: live.time,
@@ -200,7 +200,7 @@ impl ProgressReporter {
     }
 
     fn send_memory(&self, state: &ReporterState) {
-        self.line.send(&Reply::Memory {
+        self.replies.send(&Reply::Memory {
             resident_bytes: cytoscope_profile::resident_bytes().unwrap_or(0),
             peak_resident_bytes: cytoscope_profile::peak_resident_bytes().unwrap_or(0),
             device: state.device.clone(),
@@ -217,7 +217,7 @@ impl ProgressReporter {
         }
         let ended: u64 = totals.iter().map(|t| t.count).sum();
         let recorded = usize::try_from(ended.saturating_sub(self.recorder.dropped_spans())).unwrap_or(usize::MAX);
-        self.line.send(&Reply::Stages { id: self.id, totals: totals.clone() });
+        self.replies.send(&Reply::Stages { id: self.id, totals: totals.clone() });
         state.stages = totals;
         let max = state.spans.allowed as usize;
         let (spans, left_out) = state.spans.next(&self.recorder, recorded, max);
@@ -226,7 +226,7 @@ impl ProgressReporter {
         state.spans.marks += marks.len();
         if !spans.is_empty() || !marks.is_empty() {
             let dropped = left_out + self.recorder.dropped_spans();
-            self.line.send(&Reply::Spans { id: self.id, spans, marks, dropped });
+            self.replies.send(&Reply::Spans { id: self.id, spans, marks, dropped });
         }
     }
 }
@@ -295,7 +295,7 @@ impl ProgressReporter {
     /// Reports that the prediction cannot be shown while it runs; the prediction itself continues.
     fn report_live_error(&self, why: &std::io::Error) {
         let message = format!("the live view of the prediction is not available: {why}; the results are not affected");
-        self.line.send(&Reply::Progress { id: self.id, event: Event::Note { message } });
+        self.replies.send(&Reply::Progress { id: self.id, event: Event::Note { message } });
     }
 }
 
@@ -322,8 +322,8 @@ mod tests {
     #[test]
     fn all_training_events_are_sent_in_order_with_progress() {
         let output = Output::default();
-        let line = Arc::new(ReplyWriter::new(output.clone()));
-        let reporter = ProgressReporter::new(line, JobId(1), Recorder::totals_only(), PathBuf::from("."));
+        let replies = Arc::new(ReplyWriter::new(output.clone()));
+        let reporter = ProgressReporter::new(replies, JobId(1), Recorder::totals_only(), PathBuf::from("."));
         let steps = 300;
         for step in 1..=steps {
             let (loss, rate, step_secs, stalled_secs) = (1.0 / step as f64, 1e-3, 0.5, 0.25);

@@ -26,8 +26,8 @@ use std::time::Duration;
 /// Time that a cancelled job may take to stop when the worker ends; after that, its partly written results are removed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Configuration of a worker.
-pub struct Setup {
+/// Options of a worker process.
+pub struct WorkerOptions {
     /// Discovers the devices of this machine; called once, when first needed.
     pub discover: Box<dyn Fn() -> Devices + Send + Sync>,
     /// Folder in which the private folder is created; usually [`std::env::temp_dir`].
@@ -36,11 +36,12 @@ pub struct Setup {
 
 /// State that the threads of a worker share.
 struct ServeShared {
-    line: Arc<ReplyWriter>,
+    /// Writes replies to the client.
+    replies: Arc<ReplyWriter>,
     queue: Mutex<Queue>,
     changed: Condvar,
     folder: PrivateFolder,
-    setup: Setup,
+    options: WorkerOptions,
     devices: Mutex<Option<Devices>>,
     retained: Mutex<RetainedFiles>,
 }
@@ -57,7 +58,7 @@ enum Query {
 struct RetainedFiles {
     live: BTreeMap<JobId, LiveFile>,
     labels: BTreeMap<JobId, PathBuf>,
-    /// The segmentation that each segmentation replaces.
+    /// Maps a segmentation job to the one it supersedes.
     replaces: BTreeMap<JobId, JobId>,
 }
 
@@ -85,18 +86,9 @@ impl RetainedFiles {
 ///
 /// # Errors
 /// The system's error if the private folder cannot be created.
-pub fn serve(mut input: impl BufRead, output: impl Write + Send + 'static, setup: Setup) -> io::Result<()> {
-    let folder = PrivateFolder::create(&setup.temporary)?;
-    folder::sweep(&setup.temporary, folder.path());
-    let shared = Arc::new(ServeShared {
-        line: Arc::new(ReplyWriter::new(output)),
-        queue: Mutex::default(),
-        changed: Condvar::new(),
-        folder,
-        setup,
-        devices: Mutex::default(),
-        retained: Mutex::default(),
-    });
+pub fn serve(mut input: impl BufRead, output: impl Write + Send + 'static, options: WorkerOptions) -> io::Result<()> {
+    let shared = Arc::new(ServeShared::new(output, options)?);
+    folder::sweep(&shared.options.temporary, shared.folder.path());
     let (query_sender, queries) = channel();
     let (for_jobs, for_queries) = (Arc::clone(&shared), Arc::clone(&shared));
     let jobs = std::thread::spawn(move || for_jobs.run_jobs());
@@ -117,7 +109,7 @@ pub fn serve(mut input: impl BufRead, output: impl Write + Send + 'static, setup
             shared.refuse(&error, greeted);
         }
     }
-    shared.end();
+    shared.shut_down();
     if jobs.is_finished() {
         let _ = jobs.join();
     }
@@ -127,6 +119,22 @@ pub fn serve(mut input: impl BufRead, output: impl Write + Send + 'static, setup
 }
 
 impl ServeShared {
+    /// Creates the private folder and an empty queue.
+    ///
+    /// # Errors
+    /// The system's error if the private folder cannot be created.
+    fn new(output: impl Write + Send + 'static, options: WorkerOptions) -> io::Result<Self> {
+        Ok(Self {
+            replies: Arc::new(ReplyWriter::new(output)),
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            folder: PrivateFolder::create(&options.temporary)?,
+            options,
+            devices: Mutex::default(),
+            retained: Mutex::default(),
+        })
+    }
+
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -150,7 +158,7 @@ impl ServeShared {
                 return Err(ProtocolError::OtherVersion { requested: version });
             }
             *greeted = true;
-            self.line.send(&Reply::Ready {
+            self.replies.send(&Reply::Ready {
                 version: PROTOCOL_VERSION,
                 program: env!("CARGO_PKG_VERSION").to_owned(),
                 pid: std::process::id(),
@@ -167,10 +175,10 @@ impl ServeShared {
             Request::Models { id } => _ = queries.send((id, Query::Models)),
             Request::Cancel { id } => {
                 if self.queue().cancel(id) {
-                    self.line.send(&Reply::Cancelled { id });
+                    self.replies.send(&Reply::Cancelled { id });
                 }
             }
-            Request::Finish { id } => self.queue().finish(id),
+            Request::Finish { id } => self.queue().finish_early(id),
             Request::Release { id } => self.retained().release(id),
             // The loop in `serve` ends at Shutdown.
             Request::Hello { .. } | Request::Shutdown => {}
@@ -178,14 +186,14 @@ impl ServeShared {
         Ok(())
     }
 
-    /// Tells the client that a line was refused.
+    /// Replies that a request was refused.
     fn refuse(&self, error: &ProtocolError, greeted: bool) {
-        // The failure of a job that was never accepted must not end the accepted job of that number.
+        // A rejected request may reuse the id of an accepted job; replying `Failed` would end that job on the client.
         let is_accepted = error.id().is_some_and(|id| self.queue().contains(id));
         if greeted && !is_accepted {
-            self.line.send(&error.reply());
+            self.replies.send(&error.reply());
         } else {
-            self.line.fault(error.to_string());
+            self.replies.fault(error.to_string());
         }
     }
 
@@ -195,22 +203,22 @@ impl ServeShared {
     /// [`ProtocolError::DuplicateId`] if the number of the job is in use.
     fn enqueue(&self, id: JobId, job: Job) -> Result<(), ProtocolError> {
         let replaces = if let Job::Segment { replaces, .. } = &job { *replaces } else { None };
-        if let Some(old) = replaces {
-            self.retained().replaces.insert(id, old);
-        }
         let mut queue = self.queue();
-        // Sent under the lock, so that it precedes the job's start.
+        // Recorded and sent under the lock, so that both precede the job's start.
         match queue.add(id, job) {
             Added::Queued { ahead, replaced } => {
+                if let Some(old) = replaces {
+                    self.retained().replaces.insert(id, old);
+                }
                 if let Some(id) = replaced {
-                    self.line.send(&Reply::Cancelled { id });
+                    self.replies.send(&Reply::Cancelled { id });
                 }
                 if ahead > 0 {
-                    self.line.send(&Reply::Queued { id, ahead });
+                    self.replies.send(&Reply::Queued { id, ahead });
                 }
             }
             Added::DuplicateId => return Err(ProtocolError::DuplicateId(id)),
-            Added::Full => self.line.send(&Reply::Failed {
+            Added::Full => self.replies.send(&Reply::Failed {
                 id,
                 kind: JobErrorKind::OutOfResources,
                 sentence: format!("{MAX_QUEUED_JOBS} jobs are already waiting: wait until some of them have finished"),
@@ -222,8 +230,8 @@ impl ServeShared {
     }
 
     /// Cancels the running job and waits for it briefly.
-    fn end(&self) {
-        self.queue().end();
+    fn shut_down(&self) {
+        self.queue().shut_down();
         self.changed.notify_all();
         let waited = self.changed.wait_timeout_while(self.queue(), GRACE, |queue| queue.is_running());
         let stuck = waited.unwrap_or_else(PoisonError::into_inner).1.timed_out();
@@ -240,21 +248,21 @@ impl ServeShared {
             let (id, job, cancel) = {
                 let mut queue = self.queue();
                 loop {
-                    if queue.is_ending() {
+                    if queue.is_shutting_down() {
                         return;
                     }
                     if let Some(next) = queue.start_next() {
-                        self.line.send(&Reply::Started { id: next.0 });
+                        self.replies.send(&Reply::Started { id: next.0 });
                         break next;
                     }
                     queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 }
             };
             let end = self.run_job(id, &job, cancel);
-            // Sent under the lock, so that the queue is free exactly when the end is reported.
+            // Sent under the lock, so that the queue advances and the final reply is sent atomically.
             let mut queue = self.queue();
-            self.line.send(&end);
-            queue.finished();
+            self.replies.send(&end);
+            queue.mark_done();
             drop(queue);
             self.changed.notify_all();
         }
@@ -267,7 +275,7 @@ impl ServeShared {
         let outcome = catch_panics(|| {
             let devices = self.devices_for(job.device());
             let gpu = devices.list().iter().any(|d| d.usable && d.id != DeviceId::Cpu);
-            let operators = match job {
+            let record_operators = match job {
                 Job::Predict { operators, .. } => *operators || !gpu,
                 Job::Segment { .. } | Job::Measure(_) | Job::Convert(_) | Job::Evaluate(_) | Job::Import(_) => true,
                 // Spans of operators are not useful for jobs that run for hours.
@@ -277,13 +285,14 @@ impl ServeShared {
                 | Job::TrainEstimate(_)
                 | Job::Quantize { .. } => false,
             };
-            let recorder = if operators { Recorder::new() } else { Recorder::without_operators() };
+            let recorder = if record_operators { Recorder::new() } else { Recorder::without_operators() };
             let folder = self.folder.path().to_owned();
-            let reporter = Arc::new(ProgressReporter::new(Arc::clone(&self.line), id, recorder.clone(), folder));
+            let reporter = Arc::new(ProgressReporter::new(Arc::clone(&self.replies), id, recorder.clone(), folder));
             let event_reporter = Arc::clone(&reporter);
             let sink: Arc<dyn Fn(&Event) + Send + Sync> = Arc::new(move |event| event_reporter.event(event));
             let context = Context { cancel, sink, recorder };
-            let result = with_ticks(&reporter, || catch_panics(|| self.result(id, job, &context, &devices, &reporter)));
+            let result =
+                with_ticks(&reporter, || catch_panics(|| self.execute(id, job, &context, &devices, &reporter)));
             let live = reporter.finish();
             if let Some(live) = live.filter(|_| result.is_ok()) {
                 self.retained().live.insert(id, live);
@@ -306,7 +315,8 @@ impl ServeShared {
         }
     }
 
-    fn result(
+    /// Runs one job to its result. Files that outlive the job are retained.
+    fn execute(
         &self,
         id: JobId,
         job: &Job,
@@ -364,7 +374,7 @@ impl ServeShared {
     /// Returns the devices, which are discovered once.
     fn devices(&self) -> Devices {
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        devices.get_or_insert_with(|| (self.setup.discover)()).clone()
+        devices.get_or_insert_with(|| (self.options.discover)()).clone()
     }
 
     /// Answers queries while jobs run.
@@ -376,7 +386,7 @@ impl ServeShared {
                     Query::Models => Reply::Models { id, models: cards::installed() },
                 })
             });
-            self.line.send(&answer.unwrap_or_else(|error| Reply::Failed {
+            self.replies.send(&answer.unwrap_or_else(|error| Reply::Failed {
                 id,
                 kind: error.kind(),
                 sentence: error.to_string(),
@@ -435,6 +445,29 @@ mod tests {
         assert!(retained.replaces.is_empty());
     }
 
+    #[test]
+    fn a_refused_segmentation_replaces_nothing() {
+        let temporary = tempfile::tempdir().unwrap();
+        let options = WorkerOptions { discover: Box::new(Devices::cpu_only), temporary: temporary.path().to_owned() };
+        let shared = ServeShared::new(io::sink(), options).unwrap();
+        let segment = |replaces: Option<u64>| Job::Segment {
+            segmentation: serde_json::from_str("{\"map\": \"m.tif\"}").unwrap(),
+            replaces: replaces.map(JobId),
+        };
+        for id in 1..=MAX_QUEUED_JOBS as u64 {
+            shared.enqueue(JobId(id), segment(None)).unwrap();
+        }
+        assert_eq!(shared.enqueue(JobId(2), segment(Some(1))), Err(ProtocolError::DuplicateId(JobId(2))));
+        // The queue is full, and the segmentation to replace is not in it.
+        let is_queued = |id: JobId| shared.queue().contains(id);
+        let new = JobId(1 << 40);
+        shared.enqueue(new, segment(Some(1 << 41))).unwrap();
+        assert!(!is_queued(new) && shared.retained().replaces.is_empty());
+        shared.enqueue(new, segment(Some(1))).unwrap();
+        assert!(is_queued(new) && !is_queued(JobId(1)));
+        assert_eq!(shared.retained().replaces, BTreeMap::from([(new, JobId(1))]));
+    }
+
     /// Returns lines, then blocks until a job has started, then ends.
     struct Lines(Cursor<Vec<u8>>, Receiver<()>);
 
@@ -463,9 +496,9 @@ mod tests {
             serde_json::from_str("{\"inputs\": [\"a.tif\"], \"model\": \"nuclei\", \"out\": \"o\"}").unwrap();
         let predict = Request::run(JobId(1), Job::Predict { prediction, live: false, operators: false });
         let lines = [hello, predict].map(|r| format!("{}\n", serde_json::to_string(&r).unwrap())).concat();
-        let setup = Setup { discover: Box::new(discover), temporary: temporary.path().to_owned() };
+        let options = WorkerOptions { discover: Box::new(discover), temporary: temporary.path().to_owned() };
         let start = Instant::now();
-        serve(io::BufReader::new(Lines(Cursor::new(lines.into_bytes()), wait)), io::sink(), setup).unwrap();
+        serve(io::BufReader::new(Lines(Cursor::new(lines.into_bytes()), wait)), io::sink(), options).unwrap();
         assert!(start.elapsed() < GRACE * 10);
         assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
     }
@@ -505,9 +538,9 @@ mod tests {
             "{\"request\":\"run\",\"id\":2,\"job\":{\"paint\":{}}}\n".to_owned(),
         ];
         let output = Output::default();
-        let setup = Setup { discover: Box::new(discover), temporary: temporary.path().to_owned() };
+        let options = WorkerOptions { discover: Box::new(discover), temporary: temporary.path().to_owned() };
         let input = Lines(Cursor::new(lines.join("\n").into_bytes()), wait);
-        serve(io::BufReader::new(input), output.clone(), setup).unwrap();
+        serve(io::BufReader::new(input), output.clone(), options).unwrap();
         let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         let replies: Vec<Reply> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
         let faults = replies.iter().filter(|r| matches!(r, Reply::Fault { .. })).count();

@@ -1,163 +1,255 @@
-//! Edit actions that apply immediately: undo and redo, merging and splitting the selection, growing, saving.
+//! Edit actions that apply immediately: undo and redo, merging and splitting the selection, growing, saving; and the
+//! settings of the tools.
 
-use super::Phase;
 use super::session::{Pair, Request};
 use super::source::axis;
-use super::tools::{BRUSH_STEP, EditAction, Tool};
-use crate::app::Workbench;
-use crate::command::Command;
+use super::tools::{BRUSH_STEP, EditAction, StrokeMask, Tool, Tools};
+use super::{Correction, Corrections, Phase};
+use crate::display::Display;
+use crate::document::{Document, DocumentChange};
+use crate::documents::{Documents, DocumentsAction};
+use crate::effect::Effects;
+use crate::jobs::Jobs;
 use crate::opener::FileRequest;
-use crate::panels::PanelTask;
-use cytoscope_annotate::{Edit, Over, Scope};
+use crate::views::pen::{Marks, PointerEvent};
+use cytoscope_annotate::{Edit, Extent, Over, Scope};
 use std::path::PathBuf;
 
 /// Minimum number of labels to merge or of seeds to split with.
 const MIN_SELECTED: usize = 2;
 
-impl Workbench {
-    /// Whether an edit action is enabled now.
-    pub(crate) fn can_run_action(&self, action: EditAction) -> bool {
-        let Some(correction) = self.correction() else { return false };
-        let Some(state) = &correction.state else { return false };
-        let tools = &self.corrections.tools;
-        let points = self.document().map_or(0, |d| d.marks.points.len());
-        let here = self.panels.task == PanelTask::Correct;
-        match action {
-            EditAction::Undo => state.undo_count > 0,
-            EditAction::Redo => !state.redo.is_empty(),
-            EditAction::Save => !correction.saving,
-            EditAction::Export => !correction.exporting,
-            EditAction::NewLabel => here && state.free > 0,
-            EditAction::Delete
-            | EditAction::Interpolate
-            | EditAction::Grow
-            | EditAction::Shrink
-            | EditAction::FillHoles => here && correction.label > 0,
-            EditAction::Apply => here && matches!(tools.tool, Tool::Merge | Tool::Split) && points >= MIN_SELECTED,
-            EditAction::ClearSelection => here && (points > 0 || tools.tool != Tool::Navigate),
-            EditAction::EnlargeBrush | EditAction::ShrinkBrush => here && tools.tool.has_brush(),
-            EditAction::ToggleBall => here,
-        }
-    }
-
-    /// Title of a command now; undo and redo name the step they affect.
-    pub(crate) fn current_title(&self, command: Command) -> String {
-        let state = self.correction().and_then(|c| c.state.as_ref());
-        let step = match command {
-            Command::Correct(EditAction::Undo) => state.and_then(|s| s.undo.first()),
-            Command::Correct(EditAction::Redo) => state.and_then(|s| s.redo.first()),
-            _ => None,
-        };
-        step.map_or_else(|| command.title().to_owned(), |step| format!("{}: {step}", command.title()))
-    }
-
-    /// Selects a tool.
-    pub(crate) fn select_tool(&mut self, tool: Tool) {
-        self.corrections.tools.select(tool);
-        if let Some(document) = self.document_mut() {
-            document.marks = Default::default();
-        }
-        // Ends a stroke in progress.
-        if let Some(correction) = self.correction() {
-            correction.ask(Request::End);
-        }
-    }
-
+/// An action on the corrections of labels. Variants without a document id apply to the active document.
+pub(crate) enum CorrectionsAction {
+    /// Opens the corrections of a document, from the labels it shows.
+    Start(u64),
+    /// Continues earlier corrections of a document, whichever labels are shown.
+    ContinueEarlier(u64),
+    /// Sets earlier corrections of a document aside and starts over with the labels shown.
+    StartOver(u64),
+    /// Closes the corrections of a document; the journal keeps them.
+    Close {
+        /// Id of the document.
+        document: u64,
+        /// Title of the notification, if there are unsaved edits.
+        notification_title: &'static str,
+    },
     /// Runs an edit action.
-    pub(crate) fn run_action(&mut self, action: EditAction) {
-        let Some(id) = self.active else { return };
-        let Some(document) = self.documents.iter_mut().find(|d| d.id == id) else { return };
-        let Some(correction) = self.corrections.of.get_mut(&id).filter(|c| c.phase == Phase::Open) else { return };
-        let tools = &mut self.corrections.tools;
-        let label = correction.label;
-        let scope = Scope::Volume;
-        let edit = |edit| Request::Apply(edit);
+    Edit(EditAction),
+    /// Selects a tool.
+    Tool(Tool),
+    /// Sets the current label.
+    Label(u32),
+    /// Applies the selected tool to pointer events.
+    PointerEvents(Vec<PointerEvent>),
+    /// Scales the brush radius.
+    ScaleBrush(f64),
+    /// Sets the brush radius in µm.
+    Radius(f64),
+    /// Sets whether brush and fill work in 3-D.
+    Brush3d(bool),
+    /// Sets which voxels strokes may change.
+    Mask(StrokeMask),
+    /// Sets the distance in µm by which labels grow or shrink.
+    Margin(f64),
+    /// Sets which labels of an exported training pair are used.
+    Extent(Extent),
+    /// A dataset folder was chosen.
+    DatasetChosen(PathBuf),
+    /// Saves the unsaved labels of all documents.
+    SaveAll,
+}
+
+/// Whether an edit action is enabled now; `points` is the number of selected points, and `is_shown` says whether the
+/// tools are on screen.
+pub(crate) fn can_run(
+    action: EditAction,
+    correction: Option<&Correction>,
+    tools: &Tools,
+    points: usize,
+    is_shown: bool,
+) -> bool {
+    let Some((correction, state)) = correction.and_then(|c| Some((c, c.state.as_ref()?))) else { return false };
+    match action {
+        EditAction::Undo => state.undo_count > 0,
+        EditAction::Redo => !state.redo.is_empty(),
+        EditAction::Save => !correction.saving,
+        EditAction::Export => !correction.exporting,
+        EditAction::NewLabel => is_shown && state.free > 0,
+        EditAction::Delete
+        | EditAction::Interpolate
+        | EditAction::Grow
+        | EditAction::Shrink
+        | EditAction::FillHoles => is_shown && correction.label > 0,
+        EditAction::Apply => is_shown && matches!(tools.tool, Tool::Merge | Tool::Split) && points >= MIN_SELECTED,
+        EditAction::ClearSelection => is_shown && (points > 0 || tools.tool != Tool::Navigate),
+        EditAction::EnlargeBrush | EditAction::ShrinkBrush => is_shown && tools.tool.has_brush(),
+        EditAction::ToggleBall => is_shown,
+    }
+}
+
+impl Corrections {
+    /// Applies an action. Returns what other states and the disk have to do for it.
+    pub(crate) fn apply(
+        &mut self,
+        action: CorrectionsAction,
+        documents: &Documents,
+        jobs: &Jobs,
+        display: &Display,
+    ) -> Effects {
+        let mut effects = Effects::default();
         match action {
-            EditAction::Undo => correction.ask(Request::Undo),
-            EditAction::Redo => correction.ask(Request::Redo),
-            EditAction::Save => {
-                correction.saving = true;
-                correction.ask(Request::Save(correction.places.labels.clone()));
+            CorrectionsAction::Start(id) => self.request_start(id, None, documents, jobs, &mut effects),
+            CorrectionsAction::ContinueEarlier(id) => self.continue_earlier(id, documents, jobs, &mut effects),
+            CorrectionsAction::StartOver(id) => self.start_over(id, &mut effects),
+            CorrectionsAction::Close { document, notification_title } => {
+                self.close(document, notification_title, &mut effects);
             }
-            EditAction::Export => match self.settings.dataset_folder.clone() {
-                Some(folder) => self.export_pair(folder),
+            CorrectionsAction::Edit(action) => self.run_action(action, documents, jobs, display, &mut effects),
+            CorrectionsAction::Tool(tool) => self.select_tool(tool, documents),
+            CorrectionsAction::Label(label) => {
+                let correction = documents.active_id().and_then(|id| self.by_document.get_mut(&id));
+                if let Some(correction) = correction.filter(|_| label > 0) {
+                    correction.label = label;
+                }
+            }
+            CorrectionsAction::PointerEvents(events) => {
+                for event in events {
+                    self.apply_pointer_event(event, documents, &mut effects);
+                }
+            }
+            CorrectionsAction::ScaleBrush(factor) => self.tools.scale(factor),
+            CorrectionsAction::Radius(um) => self.tools.radius_um = um,
+            CorrectionsAction::Brush3d(ball) => self.tools.ball = ball,
+            CorrectionsAction::Mask(mask) => self.tools.mask = mask,
+            CorrectionsAction::Margin(um) => self.tools.margin_um = um,
+            CorrectionsAction::Extent(extent) => self.tools.extent = extent,
+            CorrectionsAction::DatasetChosen(folder) => {
+                if std::mem::take(&mut self.export_when_chosen)
+                    && let Some(document) = documents.active()
+                {
+                    self.export_pair(document, folder, jobs);
+                }
+            }
+            CorrectionsAction::SaveAll => {
+                for correction in self.by_document.values_mut().filter(|c| c.is_modified() && !c.saving) {
+                    correction.save();
+                }
+            }
+        }
+        effects
+    }
+
+    fn select_tool(&mut self, tool: Tool, documents: &Documents) {
+        self.tools.select(tool);
+        let Some(id) = documents.active_id() else { return };
+        self.marks.remove(&id);
+        // Ends a stroke in progress.
+        if let Some(correction) = self.open(id) {
+            correction.send(Request::EndStroke);
+        }
+    }
+
+    fn run_action(
+        &mut self,
+        action: EditAction,
+        documents: &Documents,
+        jobs: &Jobs,
+        display: &Display,
+        effects: &mut Effects,
+    ) {
+        let Some(document) = documents.active() else { return };
+        let id = document.id;
+        let Some(correction) = self.by_document.get_mut(&id).filter(|c| c.phase == Phase::Open) else { return };
+        let (tools, label, scope) = (&mut self.tools, correction.label, Scope::Volume);
+        match action {
+            EditAction::Undo => correction.send(Request::Undo),
+            EditAction::Redo => correction.send(Request::Redo),
+            EditAction::Save => correction.save(),
+            EditAction::Export => match display.settings().dataset_folder.clone() {
+                Some(folder) => self.export_pair(document, folder, jobs),
                 None => {
-                    self.corrections.export_when_chosen = true;
-                    self.opener.ask(FileRequest::DatasetFolder, document.path.parent().map(Into::into), String::new());
+                    self.export_when_chosen = true;
+                    let folder = document.path.parent().map(Into::into);
+                    let request = FileRequest::DatasetFolder;
+                    effects.act(DocumentsAction::Ask { request, folder, name: String::new() });
                 }
             },
             EditAction::NewLabel => {
                 correction.label = correction.state.as_ref().map_or(0, |s| s.free);
-                document.select(Some(correction.label));
+                effects.act(select_label_action(id, correction.label));
                 if !matches!(tools.tool, Tool::Paint | Tool::Fill) {
                     tools.select(Tool::Paint);
                 }
             }
-            EditAction::Delete => correction.ask(edit(Edit::Delete { label, scope })),
+            EditAction::Delete => correction.edit(Edit::Delete { label, scope }),
             EditAction::Apply => {
-                let places = document.marks.points.iter().map(|p| p.map(|v| v.round().max(0.0) as usize));
-                // Undo may have removed the selected labels.
-                let on_labels: Vec<([usize; 3], u32)> = places
-                    .filter_map(|at| Some((at, correction.state.as_ref()?.labels.get(at).filter(|l| *l > 0)?)))
-                    .collect();
-                let (Some((_, first)), true) = (on_labels.first(), on_labels.len() >= MIN_SELECTED) else {
-                    document.marks = Default::default();
-                    self.notifications.info("The selected labels no longer exist", "Click the labels again.");
-                    return;
-                };
-                if tools.tool == Tool::Merge {
-                    let rest = on_labels.iter().skip(1).map(|(_, label)| *label).collect();
-                    correction.ask(edit(Edit::Merge { labels: rest, into: *first, scope }));
-                    correction.label = *first;
-                    document.select(Some(*first));
-                } else {
-                    let seeds = on_labels.iter().map(|(at, _)| *at).collect();
-                    correction.ask(edit(Edit::SplitBySeeds { label: *first, seeds, scope }));
-                }
-                document.marks = Default::default();
+                let marks = self.marks.remove(&id).unwrap_or_default();
+                apply_selection(correction, &marks, tools.tool, id, effects);
             }
             EditAction::ClearSelection => {
-                if document.marks.points.is_empty() && document.marks.line.is_empty() {
-                    correction.ask(Request::Cancel);
+                let marks = self.marks.remove(&id).unwrap_or_default();
+                if marks.points.is_empty() && marks.line.is_empty() {
+                    correction.send(Request::CancelStroke);
                 }
-                document.marks = Default::default();
             }
             EditAction::Interpolate => {
                 let axis = axis(tools.view);
-                correction.ask(edit(Edit::Interpolate { label, axis, at: None, over: Over::Background }));
+                correction.edit(Edit::Interpolate { label, axis, at: None, over: Over::Background });
             }
             EditAction::Grow => {
                 let by_um = tools.margin_um;
-                correction.ask(edit(Edit::Grow { label, by_um, scope, over: Over::Background }));
+                correction.edit(Edit::Grow { label, by_um, scope, over: Over::Background });
             }
-            EditAction::Shrink => correction.ask(edit(Edit::Shrink { label, by_um: tools.margin_um, scope })),
-            EditAction::FillHoles => correction.ask(edit(Edit::FillHoles { label, scope, over: Over::Background })),
+            EditAction::Shrink => correction.edit(Edit::Shrink { label, by_um: tools.margin_um, scope }),
+            EditAction::FillHoles => correction.edit(Edit::FillHoles { label, scope, over: Over::Background }),
             EditAction::EnlargeBrush => tools.scale(BRUSH_STEP),
             EditAction::ShrinkBrush => tools.scale(1.0 / BRUSH_STEP),
             EditAction::ToggleBall => tools.ball = !tools.ball,
         }
     }
 
-    /// Adds the active document and its labels to a dataset as a training pair.
-    pub(crate) fn export_pair(&mut self, dataset: PathBuf) {
-        let channel = self.panels.predict.channel;
-        let Some(document) = self.document() else { return };
-        let id = document.id;
-        let several = document.extents.channels > 1;
-        let pair = Pair {
-            raw: document.path.clone(),
-            channel: several.then(|| channel.min(document.extents.channels - 1)),
-            time: (document.extents.times > 1).then_some(document.time),
-            dataset,
-            extent: self.corrections.tools.extent,
-            base: None,
-            name: document.path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default(),
-        };
-        let Some(correction) = self.corrections.of.get_mut(&id).filter(|c| c.phase == Phase::Open) else {
+    /// Adds a document and its labels to a dataset as a training pair.
+    fn export_pair(&mut self, document: &Document, dataset: PathBuf, jobs: &Jobs) {
+        let extent = self.tools.extent;
+        let Some(correction) = self.by_document.get_mut(&document.id).filter(|c| c.phase == Phase::Open) else {
             return;
         };
         correction.exporting = true;
-        let base = Some(correction.places.base.clone()).filter(|base| base.is_file());
-        correction.ask(Request::Export(Pair { time: pair.time.map(|_| correction.time), base, ..pair }));
+        let channels = document.extents.channels;
+        correction.send(Request::Export(Pair {
+            raw: document.path.clone(),
+            channel: (channels > 1).then(|| jobs.channel().min(channels - 1)),
+            time: (document.extents.times > 1).then_some(correction.time),
+            dataset,
+            extent,
+            base: Some(correction.places.base.clone()),
+            name: document.path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default(),
+        }));
     }
+}
+
+/// Merges the selected labels, or splits a label by the selected seeds.
+fn apply_selection(correction: &mut Correction, marks: &Marks, tool: Tool, document: u64, effects: &mut Effects) {
+    let places = marks.points.iter().map(|p| p.map(|v| v.round().max(0.0) as usize));
+    // Undo may have removed the selected labels.
+    let on_labels: Vec<([usize; 3], u32)> =
+        places.filter_map(|at| Some((at, correction.state.as_ref()?.labels.get(at).filter(|l| *l > 0)?))).collect();
+    let (Some((_, first)), true) = (on_labels.first(), on_labels.len() >= MIN_SELECTED) else {
+        return effects.info("The selected labels no longer exist", "Click the labels again.");
+    };
+    let scope = Scope::Volume;
+    if tool == Tool::Merge {
+        let rest = on_labels.iter().skip(1).map(|(_, label)| *label).collect();
+        correction.edit(Edit::Merge { labels: rest, into: *first, scope });
+        correction.label = *first;
+        effects.act(select_label_action(document, *first));
+    } else {
+        let seeds = on_labels.iter().map(|(at, _)| *at).collect();
+        correction.edit(Edit::SplitBySeeds { label: *first, seeds, scope });
+    }
+}
+
+/// Returns the action that selects a label.
+pub(super) fn select_label_action(document: u64, label: u32) -> DocumentsAction {
+    DocumentsAction::Change { document, change: DocumentChange::Select(Some(label)) }
 }

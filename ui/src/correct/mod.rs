@@ -5,21 +5,27 @@
 //! the corrections are opened again. A failed edit shows a notification and leaves the labels unchanged.
 
 mod actions;
+mod events;
 pub mod places;
-mod pointer;
+pub(crate) mod pointer;
 pub mod session;
 pub mod source;
 pub mod tools;
 
-use crate::app::Workbench;
-use crate::data::composite::LabelDisplay;
-use crate::document::{Document, Overlay, Role, file_name, fresh_id};
-use cytoscope_annotate::{Change, Replay};
+pub(crate) use actions::{CorrectionsAction, can_run};
+
+use crate::disk::{CorrectionsPlace, DiskEffect};
+use crate::document::{Document, Role, file_name};
+use crate::documents::Documents;
+use crate::effect::{Effects, Wake};
+use crate::jobs::Jobs;
+use crate::views::pen::Marks;
+use cytoscope_annotate::Edit;
 use cytoscope_volume::VoxelSize;
 use places::CorrectionFiles;
-use session::{Base, CorrectionState, Corrector, Event, Request, Start};
-use source::SnapshotSource;
+use session::{Base, CorrectionState, Corrector, Request, Start};
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tools::Tools;
 
@@ -57,8 +63,17 @@ pub struct Correction {
 
 impl Correction {
     /// Sends a request to the session.
-    pub(crate) fn ask(&self, request: Request) {
-        self.corrector.ask(request);
+    fn send(&self, request: Request) {
+        self.corrector.send(request);
+    }
+
+    fn edit(&self, edit: Edit) {
+        self.send(Request::Apply(edit));
+    }
+
+    fn save(&mut self) {
+        self.saving = true;
+        self.send(Request::Save(self.places.labels.clone()));
     }
 
     /// Whether there are unsaved edits.
@@ -68,79 +83,108 @@ impl Correction {
 }
 
 /// Corrections of all open documents, and the tool settings.
-#[derive(Default)]
 pub struct Corrections {
-    of: HashMap<u64, Correction>,
-    /// Tool settings, shared by all documents.
-    pub tools: Tools,
+    by_document: HashMap<u64, Correction>,
+    /// Selected points and the line being drawn, by document.
+    marks: HashMap<u64, Marks>,
+    tools: Tools,
     /// Whether to export a pair once the user has chosen a dataset folder.
-    pub(crate) export_when_chosen: bool,
+    export_when_chosen: bool,
+    wake: Wake,
 }
 
 impl Corrections {
+    /// No corrections; sessions call `wake` whenever there is an event.
+    pub(crate) fn new(wake: &Wake) -> Self {
+        Self {
+            by_document: HashMap::new(),
+            marks: HashMap::new(),
+            tools: Tools::default(),
+            export_when_chosen: false,
+            wake: Arc::clone(wake),
+        }
+    }
+
     /// The corrections of a document.
     pub fn of(&self, document: u64) -> Option<&Correction> {
-        self.of.get(&document)
+        self.by_document.get(&document)
     }
 
-    /// The corrections of a document.
-    pub fn of_mut(&mut self, document: u64) -> Option<&mut Correction> {
-        self.of.get_mut(&document)
+    /// The corrections of a document, if they can be edited.
+    pub(crate) fn open(&self, document: u64) -> Option<&Correction> {
+        self.of(document).filter(|c| c.phase == Phase::Open)
     }
 
-    /// The corrections of all documents.
-    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Correction> {
-        self.of.values_mut()
+    /// Tool settings, shared by all documents.
+    pub fn tools(&self) -> &Tools {
+        &self.tools
+    }
+
+    /// Selected points and the line being drawn in a document.
+    pub(crate) fn marks(&self, document: u64) -> Marks {
+        self.marks.get(&document).cloned().unwrap_or_default()
+    }
+
+    /// Number of selected points in a document.
+    pub(crate) fn selected_points(&self, document: u64) -> usize {
+        self.marks.get(&document).map_or(0, |marks| marks.points.len())
+    }
+
+    /// Whether a document has unsaved edits, or labels that are being saved.
+    pub(crate) fn is_unsaved(&self, document: u64) -> bool {
+        self.of(document).is_some_and(|c| c.is_modified() || c.saving)
     }
 
     /// Whether any request is unfinished.
     pub(crate) fn is_busy(&self) -> bool {
-        self.of.values().any(|c| c.corrector.is_busy())
+        self.by_document.values().any(|c| c.corrector.is_busy())
     }
 
     /// Whether all requests are done and displayed.
     pub fn is_settled(&self) -> bool {
-        self.of.values().all(|c| !c.corrector.is_busy() && !c.fresh && c.phase != Phase::Opening)
-    }
-}
-
-impl Workbench {
-    /// The corrections of the active document, if they can be edited.
-    pub(crate) fn correction(&self) -> Option<&Correction> {
-        self.corrections.of(self.active?).filter(|c| c.phase == Phase::Open)
+        self.by_document.values().all(|c| !c.corrector.is_busy() && !c.fresh && c.phase != Phase::Opening)
     }
 
-    /// The correction files of a document.
-    fn places(&self, document: &Document) -> CorrectionFiles {
-        let stem = document.path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-        let time = (document.extents.times > 1).then_some(document.time);
-        CorrectionFiles::of(&self.results_folder(document), &stem, time)
+    /// Asks for the folder of the corrections of a document. They start from the labels shown, or from those of
+    /// `earlier` corrections.
+    fn request_start(
+        &self,
+        id: u64,
+        earlier: Option<CorrectionFiles>,
+        documents: &Documents,
+        jobs: &Jobs,
+        effects: &mut Effects,
+    ) {
+        let Some(document) = documents.get(id) else { return };
+        let (place, earlier) = (jobs.place(document), earlier.map(Box::new));
+        effects.disk(DiskEffect::PrepareCorrections { document: id, place, earlier });
     }
 
-    /// Opens the corrections of a document, starting from `bases` or from the labels it shows.
-    pub(crate) fn start_correcting(&mut self, id: u64, bases: Option<Vec<Base>>) {
-        let Some(document) = self.documents.iter().find(|d| d.id == id) else { return };
-        let places = self.places(document);
-        if let Some(folder) = places.journal.parent()
-            && let Err(error) = std::fs::create_dir_all(folder)
-        {
-            let why = format!("{}: {error}. Choose another results folder in Predict.", folder.display());
-            self.notifications.error("Corrections cannot be saved", why);
-            return;
-        }
+    /// Opens the corrections of a document once their folder exists.
+    pub(crate) fn ready(&mut self, id: u64, place: Result<CorrectionsPlace, String>, documents: &Documents) -> Effects {
+        let mut effects = Effects::default();
+        let Some(document) = documents.get(id) else { return effects };
+        let place = match place {
+            Ok(place) => place,
+            Err(reason) => {
+                let details = format!("{reason}. Choose another results folder in Predict.");
+                effects.error("Corrections cannot be saved", details);
+                return effects;
+            }
+        };
+        let files = files_of(document, &place.folder);
         let shown = document.of_role(Role::Labels).map_or(Base::Empty, |o| Base::File(o.path.clone()));
         let [z, y, x] = document.voxel_um;
         let start = Start {
-            bases: bases.unwrap_or_else(|| vec![shown]),
+            bases: place.bases.unwrap_or_else(|| vec![shown]),
             shape_zyx: document.extents.zyx,
             voxel_um: VoxelSize::new_um(z, y, x),
             time: document.of_role(Role::Labels).is_some_and(|o| o.times > 1).then_some(document.time),
-            places: places.clone(),
+            places: files.clone(),
         };
-        let time = document.time;
-        self.corrections.tools.fit(document.voxel_um, document.extents.zyx);
+        self.tools.fit(document.voxel_um, document.extents.zyx);
         // The previous session must release the journal first.
-        self.corrections.of.remove(&id);
+        self.by_document.remove(&id);
         match Corrector::open(start, Arc::clone(&self.wake)) {
             Ok(corrector) => {
                 let correction = Correction {
@@ -149,183 +193,72 @@ impl Workbench {
                     state: None,
                     fresh: false,
                     label: 0,
-                    places,
-                    time,
+                    places: files,
+                    time: document.time,
                     saving: false,
                     exporting: false,
                 };
-                self.corrections.of.insert(id, correction);
+                self.by_document.insert(id, correction);
             }
             Err(error) => {
-                self.notifications
-                    .error("Corrections cannot be opened", format!("{error}. Close other programs and try again."));
+                let details = format!("{error}. Close other programs and try again.");
+                effects.error("Corrections cannot be opened", details);
             }
         }
+        effects
     }
 
     /// Continues earlier corrections, whichever labels are shown.
-    pub(crate) fn continue_earlier(&mut self, id: u64) {
-        let Some(places) = self.corrections.of.get(&id).map(|c| c.places.clone()) else { return };
-        let files = [places.labels, places.base].into_iter().filter(|p| p.is_file()).map(Base::File);
-        self.start_correcting(id, Some(files.chain([Base::Empty]).collect()));
+    fn continue_earlier(&self, id: u64, documents: &Documents, jobs: &Jobs, effects: &mut Effects) {
+        if let Some(files) = self.of(id).map(|c| c.places.clone()) {
+            self.request_start(id, Some(files), documents, jobs, effects);
+        }
     }
 
-    /// Sets earlier corrections aside and starts over with the labels shown.
-    pub(crate) fn start_over(&mut self, id: u64) {
-        let Some(gone) = self.corrections.of.remove(&id) else { return };
-        let places = gone.places.clone();
-        drop(gone);
-        match places.set_aside() {
+    /// Sets earlier corrections aside, to start over with the labels shown.
+    fn start_over(&mut self, id: u64, effects: &mut Effects) {
+        // The session must release the journal first.
+        let Some(files) = self.by_document.remove(&id).map(|gone| gone.places.clone()) else { return };
+        effects.disk(DiskEffect::SetAside { document: id, files: Box::new(files) });
+    }
+
+    /// Starts over once earlier corrections were set aside.
+    pub(crate) fn set_aside(
+        &mut self,
+        id: u64,
+        journal: Result<PathBuf, String>,
+        documents: &Documents,
+        jobs: &Jobs,
+    ) -> Effects {
+        let mut effects = Effects::default();
+        match journal {
             Ok(journal) => {
-                self.notifications.info("Earlier corrections were set aside", journal.display().to_string());
-                self.start_correcting(id, None);
+                effects.info("Earlier corrections were set aside", journal.display().to_string());
+                self.request_start(id, None, documents, jobs, &mut effects);
             }
-            Err(error) => self.notifications.error(
-                "Earlier corrections cannot be set aside",
-                format!("{}: {error}. Rename it by hand and try again.", places.journal.display()),
-            ),
+            Err(reason) => {
+                let details = format!("{reason}. Rename it by hand and try again.");
+                effects.error("Earlier corrections cannot be set aside", details);
+            }
         }
+        effects
     }
 
     /// Closes the corrections of a document; the journal keeps them. If there are unsaved edits, a notification titled
-    /// `why` says so.
-    pub(crate) fn close_corrections(&mut self, id: u64, why: &str) {
-        let Some(gone) = self.corrections.of.remove(&id) else { return };
-        if let Some(document) = self.find(id) {
-            document.marks = Default::default();
-        }
+    /// `title` says so.
+    fn close(&mut self, id: u64, title: &str, effects: &mut Effects) {
+        let Some(gone) = self.by_document.remove(&id) else { return };
+        self.marks.remove(&id);
         if gone.is_modified() {
             let journal = file_name(&gone.places.journal);
-            self.notifications.info(why, format!("Corrections are kept in {journal} and are restored in Correct."));
+            effects.info(title, format!("Corrections are kept in {journal} and are restored in Correct."));
         }
     }
+}
 
-    /// Handles the events of all sessions.
-    pub(crate) fn poll_corrections(&mut self) {
-        let mut events: Vec<(u64, Event)> = Vec::new();
-        for (id, correction) in &self.corrections.of {
-            events.extend(correction.corrector.poll().into_iter().map(|e| (*id, e)));
-        }
-        for (id, event) in events {
-            self.handle_event(id, event);
-        }
-    }
-
-    fn handle_event(&mut self, id: u64, event: Event) {
-        let Some(correction) = self.corrections.of.get_mut(&id) else { return };
-        match event {
-            Event::Opened(replay) => {
-                correction.phase = Phase::Open;
-                self.notify_replay(&replay);
-            }
-            Event::OtherLabels(why) => correction.phase = Phase::OtherLabels(why),
-            Event::OpenFailed(why) => {
-                self.corrections.of.remove(&id);
-                self.notifications.error("Corrections cannot be opened", why);
-            }
-            Event::State(state) => {
-                if correction.label == 0 {
-                    correction.label = state.free;
-                }
-                correction.state = Some(*state);
-                correction.fresh = true;
-            }
-            Event::Edited(change) => self.notify_change(&change),
-            Event::Failed(what, why) => {
-                correction.saving &= what != "Saving";
-                correction.exporting &= what != "Adding the pair";
-                self.notifications.error(format!("{what} failed"), why);
-            }
-            Event::MovedAside(path) => {
-                let details = format!("It held other labels and was renamed to {}.", path.display());
-                self.notifications.success("A file was moved aside", details);
-            }
-            Event::Saved(path) => {
-                correction.saving = false;
-                self.notifications.success(format!("Saved {}", file_name(&path)), path.display().to_string());
-                self.labels_saved(id, path);
-            }
-            Event::Exported(pair) => {
-                correction.exporting = false;
-                let folder = pair.table.parent().map(|p| p.display().to_string()).unwrap_or_default();
-                self.notifications.success(format!("Training pair {} added", pair.name), folder);
-            }
-        }
-    }
-
-    fn notify_replay(&mut self, replay: &Replay) {
-        match replay.entries {
-            0 => {}
-            1 => self.notifications.success("1 earlier correction restored", ""),
-            n => self.notifications.success(format!("{n} earlier corrections restored"), ""),
-        }
-        if let Some(dropped) = &replay.dropped {
-            let kept =
-                dropped.kept_at.as_ref().map(|p| format!(" They were saved to {}.", p.display())).unwrap_or_default();
-            self.notifications.info(
-                "The end of the journal was damaged",
-                format!(
-                    "{} bytes could not be read ({}).{kept} Everything before them was restored.",
-                    dropped.bytes, dropped.why
-                ),
-            );
-        }
-    }
-
-    fn notify_change(&mut self, change: &Change) {
-        if !change.undoable {
-            self.notifications.info(format!("{} cannot be undone", change.name), "It exceeds the undo memory limit.");
-        }
-        match change.new_labels.as_slice() {
-            [] => {}
-            [one] => self.notifications.success(change.name.clone(), format!("The other part is label {one}.")),
-            more => self.notifications.success(change.name.clone(), format!("The other parts are labels {more:?}.")),
-        }
-    }
-
-    /// Displays the newest labels, once the previous ones are on screen.
-    pub(crate) fn show_corrections(&mut self) {
-        for (id, correction) in &mut self.corrections.of {
-            let (true, Some(state)) = (correction.fresh, &correction.state) else { continue };
-            let on_screen = self.active == Some(*id);
-            if on_screen && self.loader.is_busy() {
-                continue;
-            }
-            let Some(document) = self.documents.iter_mut().find(|d| d.id == *id) else { continue };
-            let source = Arc::new(SnapshotSource::new(state.labels.clone(), correction.time));
-            match document.of_role_mut(Role::Labels) {
-                Some(overlay) => {
-                    self.loader.forget(overlay.source_id);
-                    overlay.source_id = fresh_id();
-                    overlay.source = source;
-                    overlay.channels = 1;
-                }
-                None => {
-                    let times = document.extents.times;
-                    document.put(Overlay {
-                        role: Role::Labels,
-                        name: file_name(&correction.places.labels),
-                        path: correction.places.labels.clone(),
-                        visible: true,
-                        source,
-                        source_id: fresh_id(),
-                        labels: LabelDisplay::default(),
-                        display: Overlay::map_display(),
-                        channels: 1,
-                        times,
-                    });
-                    document.select(Some(correction.label));
-                }
-            }
-            correction.fresh = false;
-            if on_screen {
-                (self.wake)();
-            }
-        }
-    }
-
-    /// Corrections of all open documents.
-    pub fn corrections(&self) -> &Corrections {
-        &self.corrections
-    }
+/// The correction files of a document in its results folder.
+fn files_of(document: &Document, folder: &Path) -> CorrectionFiles {
+    let stem = document.path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+    let time = (document.extents.times > 1).then_some(document.time);
+    CorrectionFiles::of(folder, &stem, time)
 }

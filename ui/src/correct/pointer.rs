@@ -1,13 +1,16 @@
 //! Applies the selected tool to pointer events.
 
+use super::actions::select_label_action;
 use super::session::Request;
 use super::source::axis;
 use super::tools::Tool;
-use crate::app::Workbench;
-use crate::document::Document;
-use crate::panels::PanelTask;
+use super::{Correction, Corrections};
+use crate::display::{DisplayAction, PanelTask};
+use crate::documents::{Documents, DocumentsAction};
+use crate::effect::Effects;
+use crate::state::State;
 use crate::theme;
-use crate::views::pen::{Pen, PointerEvent, PointerPhase};
+use crate::views::pen::{Marks, Pen, PointerEvent, PointerPhase};
 use cytoscope_annotate::{Edit, Plane, Scope};
 use eframe::egui::Color32;
 use std::collections::HashMap;
@@ -42,52 +45,38 @@ fn between(a: [f64; 3], b: [f64; 3]) -> impl Iterator<Item = [f64; 3]> {
     })
 }
 
-impl Workbench {
-    /// The brush or tool to draw at the pointer, while labels can be corrected.
-    pub(crate) fn pen(&self) -> Option<Pen> {
-        let tools = &self.corrections.tools;
-        let correction = self.correction().filter(|_| self.panels.task == PanelTask::Correct)?;
-        if tools.tool == Tool::Navigate {
-            return None;
-        }
-        let color = match tools.tool {
-            Tool::Paint => {
-                let [r, g, b] = cytoscope_formats::label_color(u64::from(correction.label));
-                Color32::from_rgb(r, g, b)
-            }
-            _ => theme::ON_IMAGE,
-        };
-        Some(Pen {
-            radius_um: tools.tool.has_brush().then_some(tools.radius_um),
-            ball: tools.ball,
-            color,
-            at: self.layout.hover.map(|h| h.zyx),
-        })
+/// The brush or tool to draw at the pointer, while labels can be corrected; `at` is the voxel under the pointer.
+pub(crate) fn pen(state: State<'_>, at: Option<[usize; 3]>) -> Option<Pen> {
+    let tools = state.corrections.tools();
+    let correction = state.correction().filter(|_| state.display.task() == PanelTask::Correct)?;
+    if tools.tool == Tool::Navigate {
+        return None;
     }
-
-    /// Makes a clicked label the current one.
-    pub(crate) fn set_current_label(&mut self, label: u32) {
-        let Some(id) = self.active else { return };
-        if let Some(correction) = self.corrections.of.get_mut(&id).filter(|_| label > 0) {
-            correction.label = label;
+    let color = match tools.tool {
+        Tool::Paint => {
+            let [r, g, b] = cytoscope_formats::label_color(u64::from(correction.label));
+            Color32::from_rgb(r, g, b)
         }
-    }
+        _ => theme::ON_IMAGE,
+    };
+    Some(Pen { radius_um: tools.tool.has_brush().then_some(tools.radius_um), ball: tools.ball, color, at })
+}
 
-    /// Applies the selected tool to pointer events.
-    pub(crate) fn apply_pointer_events(&mut self, events: &[PointerEvent]) {
-        for event in events {
-            self.apply_pointer_event(*event);
-        }
-    }
+/// The label of a voxel, as last reported by the session; 0 outside the stack.
+fn label_at(correction: &Correction, at: Option<[usize; 3]>) -> u32 {
+    at.and_then(|at| correction.state.as_ref().and_then(|s| s.labels.get(at))).unwrap_or(0)
+}
 
-    fn apply_pointer_event(&mut self, event: PointerEvent) {
-        let Some(id) = self.active else { return };
-        let Some(document) = self.documents.iter_mut().find(|d| d.id == id) else { return };
-        let Some(correction) = self.corrections.of.get_mut(&id) else { return };
-        let tools = &mut self.corrections.tools;
+impl Corrections {
+    /// Applies the selected tool to a pointer event.
+    pub(super) fn apply_pointer_event(&mut self, event: PointerEvent, documents: &Documents, effects: &mut Effects) {
+        let Some(document) = documents.active() else { return };
+        let id = document.id;
+        let Some(correction) = self.by_document.get_mut(&id) else { return };
+        let tools = &mut self.tools;
         if document.time != correction.time {
             if event.phase == PointerPhase::Down {
-                self.notifications.info(
+                effects.info(
                     "Another time point is shown",
                     format!("These corrections belong to time point {}: go back to it.", correction.time + 1),
                 );
@@ -95,83 +84,89 @@ impl Workbench {
             return;
         }
         let at = voxel(event.zyx, document.extents.zyx);
-        let label_at = |at: Option<[usize; 3]>| {
-            at.and_then(|at| correction.state.as_ref().and_then(|s| s.labels.get(at))).unwrap_or(0)
-        };
-        let here = label_at(at);
+        let here = label_at(correction, at);
         tools.view = event.view;
         match (tools.tool, event.phase) {
             (Tool::Paint | Tool::Erase, PointerPhase::Down) => {
                 let brush = tools.brush(event.view, correction.label, here);
-                correction.ask(Request::Begin(brush, event.zyx));
-                show_labels(document);
+                correction.send(Request::BeginStroke(brush, event.zyx));
+                effects.act(DocumentsAction::ShowLabels(id));
             }
-            (Tool::Paint | Tool::Erase, PointerPhase::Move) => correction.ask(Request::Extend(event.zyx)),
-            (Tool::Paint | Tool::Erase, PointerPhase::Up) => correction.ask(Request::End),
+            (Tool::Paint | Tool::Erase, PointerPhase::Move) => correction.send(Request::ExtendStroke(event.zyx)),
+            (Tool::Paint | Tool::Erase, PointerPhase::Up) => correction.send(Request::EndStroke),
             (Tool::Fill, PointerPhase::Down) => {
                 if let Some(seed) = at {
                     let slice = Plane::new(axis(event.view), seed[event.view.axes()[0]]);
                     let scope = if tools.ball { Scope::Volume } else { Scope::Slice(slice) };
-                    correction.ask(Request::Apply(Edit::Fill { seed, value: correction.label, scope }));
-                    show_labels(document);
+                    correction.edit(Edit::Fill { seed, value: correction.label, scope });
+                    effects.act(DocumentsAction::ShowLabels(id));
                 }
             }
             (Tool::Pick, PointerPhase::Down) if here > 0 => {
                 correction.label = here;
-                document.select(Some(here));
-                self.panels.objects.scroll_to_selected = true;
+                effects.act(select_label_action(id, here));
+                effects.act(DisplayAction::RevealObject(true));
                 tools.tool = tools.before;
             }
-            (Tool::Merge, PointerPhase::Down) if here > 0 => toggle_point(document, event.zyx, |p| {
-                label_at(voxel(p, correction.state.as_ref().map_or([0; 3], |s| s.labels.shape_zyx()))) == here
-            }),
-            (Tool::Split, PointerPhase::Down) => {
-                document.marks.line = vec![event.zyx];
-                document.marks.line_view = Some(event.view);
+            (Tool::Merge, PointerPhase::Down) if here > 0 => {
+                let shape = correction.state.as_ref().map_or([0; 3], |s| s.labels.shape_zyx());
+                let is_same = |p: [f64; 3]| label_at(correction, voxel(p, shape)) == here;
+                toggle_point(self.marks.entry(id).or_default(), event.zyx, is_same);
             }
-            (Tool::Split, PointerPhase::Move) => document.marks.line.push(event.zyx),
-            (Tool::Split, PointerPhase::Up) => {
-                let points = std::mem::take(&mut document.marks.line);
-                document.marks.line_view = None;
-                if length(&points) < LINE_VOXELS {
-                    if here > 0 {
-                        document.marks.points.push(event.zyx);
-                    }
-                    return;
-                }
-                let extents = document.extents.zyx;
-                let mut under: HashMap<u32, usize> = HashMap::new();
-                for point in points.windows(2).flat_map(|pair| between(pair[0], pair[1])) {
-                    *under.entry(label_at(voxel(point, extents))).or_default() += 1;
-                }
-                let most_crossed = under.into_iter().filter(|(l, _)| *l > 0).max_by_key(|(l, n)| (*n, *l));
-                match most_crossed {
-                    Some((label, _)) => {
-                        let axis = axis(event.view);
-                        correction.ask(Request::Apply(Edit::SplitByLine { label, axis, points, through: true }));
-                    }
-                    None => {
-                        self.notifications.info("The line crosses no label", "Draw the line across the label to split.")
-                    }
-                }
+            (Tool::Split, phase) => {
+                let marks = self.marks.entry(id).or_default();
+                draw_split(correction, marks, event, phase, document.extents.zyx, effects);
             }
             _ => {}
         }
     }
 }
 
-/// Makes the labels being corrected visible.
-fn show_labels(document: &mut Document) {
-    if let Some(overlay) = document.of_role_mut(crate::document::Role::Labels) {
-        overlay.visible = true;
+/// Draws the line of the split tool; a line that is too short is a seed.
+fn draw_split(
+    correction: &Correction,
+    marks: &mut Marks,
+    event: PointerEvent,
+    phase: PointerPhase,
+    extents: [usize; 3],
+    effects: &mut Effects,
+) {
+    match phase {
+        PointerPhase::Down => {
+            marks.line = vec![event.zyx];
+            marks.line_view = Some(event.view);
+        }
+        PointerPhase::Move => marks.line.push(event.zyx),
+        PointerPhase::Up => {
+            let points = std::mem::take(&mut marks.line);
+            marks.line_view = None;
+            if length(&points) < LINE_VOXELS {
+                if label_at(correction, voxel(event.zyx, extents)) > 0 {
+                    marks.points.push(event.zyx);
+                }
+                return;
+            }
+            let mut under: HashMap<u32, usize> = HashMap::new();
+            for point in points.windows(2).flat_map(|pair| between(pair[0], pair[1])) {
+                *under.entry(label_at(correction, voxel(point, extents))).or_default() += 1;
+            }
+            let most_crossed = under.into_iter().filter(|(l, _)| *l > 0).max_by_key(|(l, n)| (*n, *l));
+            match most_crossed {
+                Some((label, _)) => {
+                    let axis = axis(event.view);
+                    correction.edit(Edit::SplitByLine { label, axis, points, through: true });
+                }
+                None => effects.info("The line crosses no label", "Draw the line across the label to split."),
+            }
+        }
     }
 }
 
 /// Adds a point to the selection, or removes the points on the same label.
-fn toggle_point(document: &mut Document, at: [f64; 3], same: impl Fn([f64; 3]) -> bool) {
-    let before = document.marks.points.len();
-    document.marks.points.retain(|p| !same(*p));
-    if document.marks.points.len() == before {
-        document.marks.points.push(at);
+fn toggle_point(marks: &mut Marks, at: [f64; 3], is_same: impl Fn([f64; 3]) -> bool) {
+    let before = marks.points.len();
+    marks.points.retain(|p| !is_same(*p));
+    if marks.points.len() == before {
+        marks.points.push(at);
     }
 }

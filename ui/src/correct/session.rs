@@ -62,7 +62,7 @@ pub struct Pair {
     pub name: String,
     /// Which labels are used; all other voxels get the ignore label.
     pub extent: Extent,
-    /// The labels that the corrections started from, if any.
+    /// File of the labels that the corrections started from, if any; it need not exist.
     pub base: Option<PathBuf>,
 }
 
@@ -70,13 +70,13 @@ pub struct Pair {
 #[derive(Debug)]
 pub enum Request {
     /// Starts a stroke at a point (voxel coordinates Z, Y, X).
-    Begin(Brush, [f64; 3]),
+    BeginStroke(Brush, [f64; 3]),
     /// Extends the stroke to a point.
-    Extend([f64; 3]),
+    ExtendStroke([f64; 3]),
     /// Ends the stroke.
-    End,
+    EndStroke,
     /// Cancels the stroke.
-    Cancel,
+    CancelStroke,
     /// Applies an edit.
     Apply(Edit),
     /// Undoes the last step.
@@ -167,7 +167,7 @@ impl Corrector {
     }
 
     /// Sends a request.
-    pub fn ask(&self, request: Request) {
+    pub fn send(&self, request: Request) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         // A thread that has ended has sent its reason.
         if self.requests.send(request).is_err() {
@@ -277,15 +277,15 @@ impl Worker {
     fn handle(&mut self, session: &mut Session, request: Request) -> Result<(), (&'static str, AnnotateError)> {
         let stroke = |e| ("The stroke", e);
         match request {
-            Request::Begin(brush, at) => session.begin_stroke(brush, at).map(|_| ()).map_err(stroke),
-            Request::Extend(to) => session.extend_stroke(to).map(|_| ()).map_err(stroke),
-            Request::End => {
+            Request::BeginStroke(brush, at) => session.begin_stroke(brush, at).map(|_| ()).map_err(stroke),
+            Request::ExtendStroke(to) => session.extend_stroke(to).map(|_| ()).map_err(stroke),
+            Request::EndStroke => {
                 if let Some(change) = session.end_stroke().map_err(stroke)? {
                     self.emit(Event::Edited(change));
                 }
                 Ok(())
             }
-            Request::Cancel => {
+            Request::CancelStroke => {
                 session.cancel_stroke();
                 Ok(())
             }
@@ -335,7 +335,7 @@ impl Worker {
         waiting.fetch_add(1, Ordering::SeqCst);
         let spawned = std::thread::Builder::new().name("adding a pair".to_owned()).spawn(move || {
             let raw = RawSource { path: &pair.raw, series: 0, channel: pair.channel, time: pair.time };
-            let base = pair.base.as_ref().filter(|_| pair.extent != Extent::Everything);
+            let base = pair.base.as_ref().filter(|path| pair.extent != Extent::Everything && path.is_file());
             let base = base.map(|path| LabelVolume::load(path, &LoadOptions::default())).transpose();
             let exported = base.and_then(|base| {
                 let base = base.as_ref().map(LabelVolume::labels);

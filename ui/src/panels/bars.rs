@@ -1,12 +1,22 @@
 //! Menu bar, status bar, and the toolbar of the views.
 
 use super::icon_button;
-use crate::app::Workbench;
+use crate::action::Actions;
 use crate::command::Command;
+use crate::correct::CorrectionsAction;
+use crate::correct::pointer::pen;
 use crate::correct::tools::{EditAction, Tool};
-use crate::document::{Role, file_name};
+use crate::display::DisplayAction;
+use crate::document::{Document, DocumentChange, Role, file_name};
+use crate::documents::DocumentsAction;
+use crate::jobs::JobsAction;
+use crate::ruler::{ruler_panel, ruler_pen};
+use crate::state::State;
 use crate::theme;
-use crate::views::slice::ViewOptions;
+use crate::views::layout::Layout;
+use crate::views::pen::Marks;
+use crate::views::slice::{Hover, ViewOptions, ViewResponse};
+use cytoscope_pipeline::TUNING_STAGE;
 use cytoscope_profile::bytes_text;
 use cytoscope_worker::WorkerState;
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
@@ -41,7 +51,7 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
             Some(Command::NextLabelStyle),
             Some(Command::ToggleMap),
             Some(Command::ToggleSwipe),
-            Some(Command::ToggleRuler),
+            Some(Command::ToggleLineProfile),
             Some(Command::ToggleCrosshair),
             Some(Command::ToggleScaleBar),
             None,
@@ -99,221 +109,246 @@ fn slider_and_number(ui: &mut Ui, value: &mut usize, last: usize, name: &str) {
     });
 }
 
-impl Workbench {
-    /// Draws a menu item for a command.
-    pub(crate) fn command_button(&mut self, ui: &mut Ui, command: Command) {
-        let title = self.current_title(command);
-        let mut button = egui::Button::new(format!("{}   {title}", command.icon()));
-        if let Some(shortcut) = command.shortcut() {
-            button = button.shortcut_text(ui.ctx().format_shortcut(&shortcut));
-        }
-        let enabled = self.is_enabled(command);
-        let response = ui.add_enabled(enabled, button);
-        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, &title));
-        if response.clicked() {
-            self.commands.push(command);
-            ui.close();
-        }
+/// Draws a menu item for a command.
+fn command_button(ui: &mut Ui, state: State<'_>, command: Command, actions: &mut Actions) {
+    let title = state.current_title(command);
+    let mut button = egui::Button::new(format!("{}   {title}", command.icon()));
+    if let Some(shortcut) = command.shortcut() {
+        button = button.shortcut_text(ui.ctx().format_shortcut(&shortcut));
     }
+    let enabled = state.is_enabled(command);
+    let response = ui.add_enabled(enabled, button);
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, &title));
+    if response.clicked() {
+        actions.command(command);
+        ui.close();
+    }
+}
 
-    pub(crate) fn top_bar(&mut self, ui: &mut Ui) {
-        let frame = Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(8, 4));
-        egui::Panel::top("menus").frame(frame).show(ui, |ui| {
-            egui::MenuBar::new().ui(ui, |ui| {
-                for (name, commands) in MENUS {
-                    ui.menu_button(name, |ui| {
-                        ui.set_min_width(250.0);
-                        for command in commands {
-                            match command {
-                                Some(command) => self.command_button(ui, *command),
-                                None => _ = ui.separator(),
-                            }
+/// Draws the menu bar.
+pub(super) fn top_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let frame = Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(8, 4));
+    egui::Panel::top("menus").frame(frame).show(ui, |ui| {
+        egui::MenuBar::new().ui(ui, |ui| {
+            for (name, commands) in MENUS {
+                ui.menu_button(name, |ui| {
+                    ui.set_min_width(250.0);
+                    for command in commands {
+                        match command {
+                            Some(command) => command_button(ui, state, *command, actions),
+                            None => _ = ui.separator(),
                         }
-                        if name == "File" && !self.settings.recent.is_empty() {
-                            self.recent_menu(ui);
-                        }
-                    });
-                }
-            });
-        });
-    }
-
-    fn recent_menu(&mut self, ui: &mut Ui) {
-        ui.menu_button(format!("{}   Recent", icon::CLOCK_COUNTER_CLOCKWISE), |ui| {
-            let recent = self.settings.recent.clone();
-            for path in recent {
-                if ui.button(file_name(&path)).on_hover_text(path.display().to_string()).clicked() {
-                    self.open_paths(&[path]);
-                    ui.close();
-                }
-            }
-        });
-    }
-
-    /// Draws the status bar.
-    pub(crate) fn status_bar(&mut self, ui: &mut Ui) {
-        let frame = Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(10, 4));
-        egui::Panel::bottom("status").frame(frame).show(ui, |ui| {
-            ui.horizontal(|ui| {
-                let text = self.under_pointer();
-                ui.label(RichText::new(text).monospace().size(12.0));
-                ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-                    let on = self.settings.show_profiler;
-                    if icon_button(ui, icon::CHART_BAR, Command::ToggleProfiler.title(), true, on).clicked() {
-                        self.commands.push(Command::ToggleProfiler);
                     }
-                    self.engine_state(ui);
-                    self.job_state(ui);
+                    if name == "File" && !state.settings().recent.is_empty() {
+                        recent_menu(ui, state, actions);
+                    }
                 });
+            }
+        });
+    });
+}
+
+fn recent_menu(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    ui.menu_button(format!("{}   Recent", icon::CLOCK_COUNTER_CLOCKWISE), |ui| {
+        for path in &state.settings().recent {
+            if ui.button(file_name(path)).on_hover_text(path.display().to_string()).clicked() {
+                actions.send(DocumentsAction::Open(vec![path.clone()]));
+                ui.close();
+            }
+        }
+    });
+}
+
+/// Draws the status bar; `hover` has the values under the pointer.
+pub(super) fn status_bar(ui: &mut Ui, state: State<'_>, hover: Option<Hover>, actions: &mut Actions) {
+    let frame = Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(10, 4));
+    egui::Panel::bottom("status").frame(frame).show(ui, |ui| {
+        ui.horizontal(|ui| {
+            let text = state.document().zip(hover).map(|(document, hover)| under_pointer(document, hover));
+            ui.label(RichText::new(text.unwrap_or_default()).monospace().size(12.0));
+            ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+                let on = state.settings().show_profiler;
+                if icon_button(ui, icon::CHART_BAR, Command::ToggleProfiler.title(), true, on).clicked() {
+                    actions.command(Command::ToggleProfiler);
+                }
+                engine_state(ui, state, actions);
+                job_state(ui, state, actions);
             });
         });
-    }
+    });
+}
 
-    fn under_pointer(&self) -> String {
-        let (Some(document), Some(hover)) = (self.document(), self.layout.hover) else { return String::new() };
-        let [z, y, x] = hover.zyx;
-        let mut text = format!("x {x}  y {y}  z {z}");
-        if document.voxel_known {
-            let um: Vec<String> =
-                (0..3).rev().map(|a| format!("{:.2}", hover.zyx[a] as f64 * document.voxel_um[a])).collect();
-            text.push_str(&format!("   {} µm", um.join(" ")));
-        }
-        if let Some(value) = hover.value {
-            text.push_str(&format!("   value {value}"));
-        }
-        if let Some(map) = hover.map {
-            text.push_str(&format!("   p {map:.3}"));
-        }
-        if let Some(label) = hover.label.filter(|l| *l > 0) {
-            text.push_str(&format!("   label {label}"));
-            let volume = document.results.as_ref().and_then(|r| {
-                let column = r.column("volume_um3")?;
-                Some(r.value(r.row_of(label)?, column))
-            });
-            if let Some(volume) = volume {
-                text.push_str(&format!(" ({volume:.0} µm³)"));
-            }
-        }
-        if let Some(truth) = hover.truth.filter(|l| *l > 0) {
-            text.push_str(&format!("   truth {truth}"));
-        }
-        text
+fn under_pointer(document: &Document, hover: Hover) -> String {
+    let [z, y, x] = hover.zyx;
+    let mut text = format!("x {x}  y {y}  z {z}");
+    if document.voxel_known {
+        let um: Vec<String> =
+            (0..3).rev().map(|a| format!("{:.2}", hover.zyx[a] as f64 * document.voxel_um[a])).collect();
+        text.push_str(&format!("   {} µm", um.join(" ")));
     }
-
-    fn engine_state(&mut self, ui: &mut Ui) {
-        let (text, color) = match self.work.state() {
-            None => ("no engine".to_owned(), theme::bad(ui.visuals())),
-            Some(WorkerState::Starting) => ("engine starting…".to_owned(), ui.visuals().weak_text_color()),
-            Some(WorkerState::Dead) => ("engine stopped".to_owned(), theme::bad(ui.visuals())),
-            Some(WorkerState::Ready { .. }) => {
-                let device = self.work.running().and_then(|j| j.device.as_ref()).map(|d| d.id.to_string());
-                let memory = self.work.memory.map(|(now, _)| bytes_text(now));
-                let parts: Vec<String> = device.into_iter().chain(memory).collect();
-                let text = if parts.is_empty() { "engine ready".to_owned() } else { parts.join(" · ") };
-                (text, theme::good(ui.visuals()))
-            }
-        };
-        ui.label(RichText::new(text).size(12.0));
-        ui.label(RichText::new(icon::CIRCLE).size(10.0).color(color));
-        if self.work.state() == Some(WorkerState::Dead) && ui.small_button("Restart engine").clicked() {
-            self.work.restart();
-        }
+    if let Some(value) = hover.value {
+        text.push_str(&format!("   value {value}"));
     }
-
-    fn job_state(&mut self, ui: &mut Ui) {
-        let Some(job) = self.work.running().cloned() else { return };
-        if icon_button(ui, icon::STOP_CIRCLE, "Cancel job", true, false).clicked() {
-            self.work.cancel(job.id);
-        }
-        ui.add(egui::ProgressBar::new(job.progress.share()).desired_width(110.0).desired_height(8.0));
-        let waiting = self.work.active().saturating_sub(1);
-        let more = if waiting > 0 { format!(" (+{waiting})") } else { String::new() };
-        ui.label(RichText::new(format!("{}{more}", job.title)).size(12.0));
+    if let Some(map) = hover.map {
+        text.push_str(&format!("   p {map:.3}"));
     }
-
-    /// Draws the centre of the window: toolbar and views.
-    pub(crate) fn center(&mut self, ui: &mut Ui) {
-        let frame = Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(8, 4));
-        egui::Panel::top("controls").frame(frame).show(ui, |ui| {
-            ui.horizontal_wrapped(|ui| self.controls(ui));
+    if let Some(label) = hover.label.filter(|l| *l > 0) {
+        text.push_str(&format!("   label {label}"));
+        let volume = document.results.as_ref().and_then(|r| {
+            let column = r.column("volume_um3")?;
+            Some(r.value(r.row_of(label)?, column))
         });
-        self.ruler_panel(ui);
-        let options = ViewOptions {
-            crosshair: self.settings.show_crosshair,
-            scale_bar: if self.screenshots.is_bare() {
-                self.screenshots.with_bar()
-            } else {
-                self.settings.show_scale_bar
-            },
-            swipe: None,
-            pen: self.ruler_pen().or_else(|| self.pen()),
-            ring: self.ring(),
-            bare: self.screenshots.is_bare(),
-            only_xy: false,
-        };
-        let Some(at) = self.documents.iter().position(|d| Some(d.id) == self.active) else { return };
-        let view_response = self.layout.show(ui, &mut self.documents[at], &self.loader, options);
-        if let Some(label) = view_response.picked {
-            self.documents[at].select(Some(label));
-            self.panels.objects.scroll_to_selected = true;
-            self.set_current_label(label);
-        }
-        if let Some(factor) = view_response.brush_factor {
-            self.corrections.tools.scale(factor);
-        }
-        if self.ruler.is_on() {
-            self.draw_ruler(&view_response.pointer_events);
-        } else {
-            self.apply_pointer_events(&view_response.pointer_events);
+        if let Some(volume) = volume {
+            text.push_str(&format!(" ({volume:.0} µm³)"));
         }
     }
+    if let Some(truth) = hover.truth.filter(|l| *l > 0) {
+        text.push_str(&format!("   truth {truth}"));
+    }
+    text
+}
 
-    fn controls(&mut self, ui: &mut Ui) {
-        let playing = self.is_playing();
-        if let Some(document) = self.document_mut() {
-            let [nz, ..] = document.extents.zyx;
-            if nz > 1 {
-                ui.label("Z");
-                let mut z = document.cursor[0] + 1;
-                slider_and_number(ui, &mut z, nz, "Slice");
-                document.cursor[0] = z - 1;
-            }
-            if document.extents.times > 1 {
-                ui.label("T");
-                let mut t = document.time + 1;
-                slider_and_number(ui, &mut t, document.extents.times, "Time point");
-                document.time = t - 1;
-            }
+fn engine_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let engine = state.jobs.engine();
+    let (text, color) = match &engine {
+        None => ("no engine".to_owned(), theme::bad(ui.visuals())),
+        Some(WorkerState::Starting) => ("engine starting…".to_owned(), ui.visuals().weak_text_color()),
+        Some(WorkerState::Dead) => ("engine stopped".to_owned(), theme::bad(ui.visuals())),
+        Some(WorkerState::Ready { .. }) => {
+            let device = state.jobs.running().and_then(|j| j.device.as_ref()).map(|d| d.id.to_string());
+            let memory = state.jobs.memory().map(|(now, _)| bytes_text(now));
+            let parts: Vec<String> = device.into_iter().chain(memory).collect();
+            let text = if parts.is_empty() { "engine ready".to_owned() } else { parts.join(" · ") };
+            (text, theme::good(ui.visuals()))
         }
-        let labels = self.document().is_some_and(|d| d.overlays.iter().any(|o| o.is_labels() && o.visible));
-        let map = self.document().and_then(|d| d.of_role(Role::Map)).is_some_and(|o| o.visible);
-        let swipe = self.layout.swipe_mut().is_some();
-        let buttons = [
-            (Command::Play, playing),
-            (Command::Fit, false),
-            (Command::AutoContrast, false),
-            (Command::ToggleLabels, labels),
-            (Command::NextLabelStyle, false),
-            (Command::ToggleMap, map),
-            (Command::ToggleSwipe, swipe),
-            (Command::ToggleRuler, self.ruler.is_on()),
-            (Command::Screenshot, false),
-        ];
-        for (command, on) in buttons {
-            let enabled = self.is_enabled(command);
-            let sign = if command == Command::Play && playing { icon::PAUSE } else { command.icon() };
-            let response = icon_button(ui, sign, command.title(), enabled, on);
-            let response = match command.shortcut() {
-                Some(keys) => response.on_hover_text(ui.ctx().format_shortcut(&keys)),
-                None => response,
-            };
-            if response.clicked() {
-                self.commands.push(command);
-            }
+    };
+    ui.label(RichText::new(text).size(12.0));
+    ui.label(RichText::new(icon::CIRCLE).size(10.0).color(color));
+    if engine == Some(WorkerState::Dead) && ui.small_button("Restart engine").clicked() {
+        actions.send(JobsAction::RestartEngine);
+    }
+}
+
+fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let Some(job) = state.jobs.running() else { return };
+    if icon_button(ui, icon::STOP_CIRCLE, "Cancel job", true, false).clicked() {
+        actions.send(JobsAction::Cancel(job.id));
+    }
+    ui.add(egui::ProgressBar::new(job.progress.share()).desired_width(110.0).desired_height(8.0));
+    let waiting = state.jobs.active().saturating_sub(1);
+    let more = if waiting > 0 { format!(" (+{waiting})") } else { String::new() };
+    let tuning = match &job.progress {
+        progress if progress.stage == TUNING_STAGE => format!(": tuning for this device, once ({} s)", progress.done),
+        _ => String::new(),
+    };
+    ui.label(RichText::new(format!("{}{tuning}{more}", job.title)).size(12.0));
+}
+
+/// Draws the centre of the window: toolbar and views.
+pub(super) fn center(ui: &mut Ui, state: State<'_>, views: &mut Layout, actions: &mut Actions) {
+    let frame = Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(8, 4));
+    egui::Panel::top("controls").frame(frame).show(ui, |ui| {
+        ui.horizontal_wrapped(|ui| controls(ui, state, actions));
+    });
+    ruler_panel(ui, state, views, actions);
+    let screenshots = state.display.screenshots();
+    let settings = state.settings();
+    let options = ViewOptions {
+        crosshair: settings.show_crosshair,
+        scale_bar: if screenshots.is_bare() { screenshots.with_bar() } else { settings.show_scale_bar },
+        swipe: state.display.swipe(),
+        pen: ruler_pen(state).or_else(|| pen(state, views.hover().map(|h| h.zyx))),
+        ring: state.ring(),
+        bare: screenshots.is_bare(),
+        only_xy: false,
+    };
+    let Some(document) = state.document() else { return };
+    let marks = Marks { ruler: state.display.ruler(document.id), ..state.corrections.marks(document.id) };
+    let view_response = views.show(ui, document, state.documents.loader(), &marks, options);
+    send_view_response(document.id, view_response, state, actions);
+}
+
+/// Sends what was done in the views.
+fn send_view_response(document: u64, view_response: ViewResponse, state: State<'_>, actions: &mut Actions) {
+    for change in view_response.changes {
+        actions.send(DocumentsAction::Change { document, change });
+    }
+    if let Some(label) = view_response.picked {
+        actions.send(DocumentsAction::Change { document, change: DocumentChange::Select(Some(label)) });
+        actions.send(DisplayAction::RevealObject(true));
+        actions.send(CorrectionsAction::Label(label));
+    }
+    if let Some(factor) = view_response.brush_factor {
+        actions.send(CorrectionsAction::ScaleBrush(factor));
+    }
+    let events = view_response.pointer_events;
+    if events.is_empty() {
+        return;
+    }
+    match state.display.shows_line_profile() {
+        true => actions.send(DisplayAction::DrawLineProfile { document, events }),
+        false => actions.send(CorrectionsAction::PointerEvents(events)),
+    }
+}
+
+/// Draws the toolbar.
+fn controls(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let playing = state.documents.is_playing();
+    if let Some(document) = state.document() {
+        position_sliders(ui, document, actions);
+    }
+    let labels = state.document().is_some_and(|d| d.overlays.iter().any(|o| o.is_labels() && o.visible));
+    let map = state.document().and_then(|d| d.of_role(Role::Map)).is_some_and(|o| o.visible);
+    let buttons = [
+        (Command::Play, playing),
+        (Command::Fit, false),
+        (Command::AutoContrast, false),
+        (Command::ToggleLabels, labels),
+        (Command::NextLabelStyle, false),
+        (Command::ToggleMap, map),
+        (Command::ToggleSwipe, state.display.swipe().is_some()),
+        (Command::ToggleLineProfile, state.display.shows_line_profile()),
+        (Command::Screenshot, false),
+    ];
+    for (command, on) in buttons {
+        let enabled = state.is_enabled(command);
+        let sign = if command == Command::Play && playing { icon::PAUSE } else { command.icon() };
+        let response = icon_button(ui, sign, command.title(), enabled, on);
+        let response = match command.shortcut() {
+            Some(keys) => response.on_hover_text(ui.ctx().format_shortcut(&keys)),
+            None => response,
+        };
+        if response.clicked() {
+            actions.command(command);
         }
-        if let Some(share) = self.layout.swipe_mut() {
-            let slider = ui.add(egui::Slider::new(share, 0.0..=1.0).show_value(false));
-            slider.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Slider, true, "Swipe"));
+    }
+    if let Some(mut share) = state.display.swipe() {
+        let slider = ui.add(egui::Slider::new(&mut share, 0.0..=1.0).show_value(false));
+        slider.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Slider, true, "Swipe"));
+        if slider.changed() {
+            actions.send(DisplayAction::Swipe(share));
+        }
+    }
+}
+
+/// Draws the sliders for slice and time point.
+fn position_sliders(ui: &mut Ui, document: &Document, actions: &mut Actions) {
+    let [z, y, x] = document.cursor;
+    let mut send = |change| actions.send(DocumentsAction::Change { document: document.id, change });
+    if document.is_3d() {
+        ui.label("Z");
+        let mut slice = z + 1;
+        slider_and_number(ui, &mut slice, document.extents.zyx[0], "Slice");
+        if slice != z + 1 {
+            send(DocumentChange::Cursor([slice.saturating_sub(1), y, x]));
+        }
+    }
+    if document.extents.times > 1 {
+        ui.label("T");
+        let mut time = document.time + 1;
+        slider_and_number(ui, &mut time, document.extents.times, "Time point");
+        if time != document.time + 1 {
+            send(DocumentChange::Time(time.saturating_sub(1)));
         }
     }
 }

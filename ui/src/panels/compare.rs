@@ -1,11 +1,13 @@
 //! Comparison of labels with ground truth: scores, kinds of errors and their sizes.
 
 use super::{heading, weak};
-use crate::app::Workbench;
+use crate::action::Actions;
 use crate::compare::Agreement;
 use crate::document::Role;
+use crate::documents::DocumentsAction;
+use crate::state::State;
 use crate::theme;
-use cytoscope_objects::errors::{ErrorSummary, Outcome, SizeUnit};
+use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome, SizeUnit};
 use eframe::egui::{self, Color32, Ui};
 use egui_phosphor::regular as icon;
 use egui_plot::{Bar, BarChart, Plot};
@@ -20,33 +22,37 @@ const STACKED: [(Outcome, &str, [u8; 3]); 6] = [
     (Outcome::False, "false", theme::FALSE_ONE),
 ];
 
-impl Workbench {
-    pub(crate) fn comparison(&mut self, ui: &mut Ui) {
-        let Some(at) = self.documents.iter().position(|d| Some(d.id) == self.active) else { return };
-        let document = &self.documents[at];
-        let both = [Role::Labels, Role::Truth].iter().all(|r| document.of_role(*r).is_some());
-        let compared = self.compare.of(document).map(|c| c.result.clone());
-        if !both {
-            return;
-        }
-        heading(ui, "Comparison");
-        match compared {
-            None => _ = weak(ui, "Comparing…"),
-            Some(Err(why)) => _ = weak(ui, why),
-            Some(Ok(agreement)) => scores(ui, &agreement),
-        }
-        ui.horizontal_wrapped(|ui| {
-            ui.label("Ignore true objects below");
-            let voxels = egui::DragValue::new(&mut self.compare.ignore_below_voxels).speed(1.0);
-            let response = ui.add(voxels).on_hover_text(
-                "Smaller true objects, and predicted objects that mostly overlap them, are not counted.",
-            );
-            response.widget_info(|| {
-                egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, "Ignore true objects below voxels")
-            });
-            ui.label("voxels");
+/// Draws the comparison of the active document's labels with ground truth, if it has both.
+pub(super) fn comparison(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let Some(document) = state.document() else { return };
+    if [Role::Labels, Role::Truth].iter().any(|r| document.of_role(*r).is_none()) {
+        return;
+    }
+    let compare = state.documents.compare();
+    heading(ui, "Comparison");
+    match compare.of(document).map(|c| &c.result) {
+        None => _ = weak(ui, "Comparing…"),
+        Some(Err(why)) => _ = weak(ui, why),
+        Some(Ok(agreement)) => scores(ui, agreement),
+    }
+    ui.horizontal_wrapped(|ui| {
+        ui.label("Ignore true objects below");
+        let mut limit = compare.ignore_below_voxels;
+        let voxels = egui::DragValue::new(&mut limit).speed(1.0);
+        let response = ui
+            .add(voxels)
+            .on_hover_text("Smaller true objects, and predicted objects that mostly overlap them, are not counted.");
+        response.widget_info(|| {
+            egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, "Ignore true objects below voxels")
         });
-        ui.checkbox(&mut self.compare.colored, "Colour by match");
+        if limit != compare.ignore_below_voxels {
+            actions.send(DocumentsAction::IgnoreBelow(limit));
+        }
+        ui.label("voxels");
+    });
+    let mut colored = compare.colored;
+    if ui.checkbox(&mut colored, "Colour by match").changed() {
+        actions.send(DocumentsAction::ColorByMatch(colored));
     }
 }
 

@@ -1,101 +1,114 @@
 //! The left panel: open stacks, and display settings of the active document.
 
+use super::compare::comparison;
 use super::{frame, heading, icon_button, weak};
-use crate::app::Workbench;
+use crate::action::Actions;
 use crate::command::Command;
 use crate::data::composite::{Blending, ColorMap, Intensity, LabelStyle};
 use crate::data::histogram::Histogram;
-use crate::document::{ChannelView, Overlay, Role};
+use crate::display::DisplayAction;
+use crate::document::{ChannelView, Document, DocumentChange, Overlay, Role};
+use crate::documents::DocumentsAction;
+use crate::state::State;
 use crate::theme;
 use eframe::egui::{self, Color32, RichText, Sense, Stroke, Ui, pos2, vec2};
 use egui_phosphor::regular as icon;
 
-impl Workbench {
-    pub(crate) fn library_panel(&mut self, ui: &mut Ui) {
-        let frame = frame(ui);
-        egui::Panel::left("library").frame(frame).default_size(262.0).size_range(220.0..=460.0).show(ui, |ui| {
-            egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| {
-                self.stacks(ui);
-                if let Some(document) = self.document_mut() {
-                    heading(ui, "Channels");
-                    for (i, channel) in document.channels.iter_mut().enumerate() {
-                        channel_controls(ui, i, channel);
-                    }
-                    if !document.overlays.is_empty() {
-                        heading(ui, "Layers");
-                    }
-                    let mut gone = None;
-                    for (i, overlay) in document.overlays.iter_mut().enumerate().rev() {
-                        if overlay_controls(ui, overlay) {
-                            gone = Some(i);
-                        }
-                    }
-                    if let Some(i) = gone {
-                        let overlay = document.overlays.remove(i);
-                        self.loader.forget(overlay.source_id);
+/// Draws the panel.
+pub(super) fn library_panel(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let frame = frame(ui);
+    egui::Panel::left("library").frame(frame).default_size(262.0).size_range(220.0..=460.0).show(ui, |ui| {
+        egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| {
+            stacks(ui, state, actions);
+            if let Some(document) = state.document() {
+                layers(ui, document, actions);
+            }
+            comparison(ui, state, actions);
+            ui.add_space(theme::GROUP_GAP);
+            ui.horizontal_wrapped(|ui| {
+                for command in [Command::OpenLabels, Command::OpenTruth] {
+                    let text = format!("{} {}", command.icon(), command.title());
+                    let response = ui.add_enabled(state.is_enabled(command), egui::Button::new(text));
+                    if response.clicked() {
+                        actions.command(command);
                     }
                 }
-                self.comparison(ui);
-                ui.add_space(theme::GROUP_GAP);
-                ui.horizontal_wrapped(|ui| {
-                    for command in [Command::OpenLabels, Command::OpenTruth] {
-                        let text = format!("{} {}", command.icon(), command.title());
-                        let response = ui.add_enabled(self.is_enabled(command), egui::Button::new(text));
-                        if response.clicked() {
-                            self.commands.push(command);
-                        }
-                    }
-                });
             });
         });
-    }
+    });
+}
 
-    fn stacks(&mut self, ui: &mut Ui) {
-        ui.horizontal(|ui| {
-            ui.label(RichText::new("Stacks").strong());
-            ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-                for command in [Command::Close, Command::Open] {
-                    let sign = if command == Command::Open { icon::PLUS } else { command.icon() };
-                    if icon_button(ui, sign, command.title(), self.is_enabled(command), false).clicked() {
-                        self.commands.push(command);
-                    }
+/// Draws the channels and overlays of a document.
+fn layers(ui: &mut Ui, document: &Document, actions: &mut Actions) {
+    let mut send = |action: DocumentsAction| actions.send(action);
+    let id = document.id;
+    heading(ui, "Channels");
+    for (index, channel) in document.channels.iter().enumerate() {
+        let (mut visible, mut display) = (channel.visible, channel.display.clone());
+        channel_controls(ui, index, channel, &mut visible, &mut display);
+        if (visible, &display) != (channel.visible, &channel.display) {
+            let change = DocumentChange::Channel { index, visible, display };
+            send(DocumentsAction::Change { document: id, change });
+        }
+    }
+    if !document.overlays.is_empty() {
+        heading(ui, "Layers");
+    }
+    for overlay in document.overlays.iter().rev() {
+        let mut shown = OverlayControls::of(overlay);
+        let gone = overlay_controls(ui, overlay, &mut shown);
+        if shown != OverlayControls::of(overlay) {
+            let OverlayControls { visible, style, label_opacity, display } = shown;
+            let change = DocumentChange::Overlay { role: overlay.role, visible, style, label_opacity, display };
+            send(DocumentsAction::Change { document: id, change });
+        }
+        if gone {
+            send(DocumentsAction::RemoveOverlay { document: id, role: overlay.role });
+        }
+    }
+}
+
+fn stacks(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    ui.horizontal(|ui| {
+        ui.label(RichText::new("Stacks").strong());
+        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+            for command in [Command::Close, Command::Open] {
+                let sign = if command == Command::Open { icon::PLUS } else { command.icon() };
+                if icon_button(ui, sign, command.title(), state.is_enabled(command), false).clicked() {
+                    actions.command(command);
+                }
+            }
+        });
+    });
+    for document in state.documents.all() {
+        let active = state.documents.active_id() == Some(document.id);
+        let busy = state.jobs.prediction(document.id).is_some();
+        let done = document.of_role(Role::Labels).is_some();
+        let sign = if busy {
+            icon::HOURGLASS_MEDIUM
+        } else if done {
+            icon::CHECK
+        } else {
+            icon::STACK
+        };
+        let text = RichText::new(format!("{sign}  {}", document.name));
+        let button = egui::Button::selectable(active, text).truncate().min_size(vec2(ui.available_width(), 26.0));
+        let response = ui.add(button);
+        response.widget_info(|| {
+            egui::WidgetInfo::selected(egui::WidgetType::SelectableLabel, true, active, &document.name)
+        });
+        if response.clicked() {
+            actions.send(DocumentsAction::Activate(document.id));
+        }
+        response.on_hover_text(format!("{}\n{}", document.path.display(), document.summary()));
+        if active {
+            ui.horizontal_wrapped(|ui| {
+                weak(ui, document.summary());
+                if ui.link("Axes…").on_hover_text("Set the axes if the file declares them wrong").clicked() {
+                    let text = state.settings().axes_of(&document.path).unwrap_or_default().to_owned();
+                    actions.send(DisplayAction::AskAxes { file: document.path.clone(), text });
                 }
             });
-        });
-        let mut axes = None;
-        for document in &self.documents {
-            let active = self.active == Some(document.id);
-            let busy = self.work.of_document(document.id).is_some();
-            let done = document.of_role(Role::Labels).is_some();
-            let sign = if busy {
-                icon::HOURGLASS_MEDIUM
-            } else if done {
-                icon::CHECK
-            } else {
-                icon::STACK
-            };
-            let text = RichText::new(format!("{sign}  {}", document.name));
-            let button = egui::Button::selectable(active, text).truncate().min_size(vec2(ui.available_width(), 26.0));
-            let response = ui.add(button);
-            response.widget_info(|| {
-                egui::WidgetInfo::selected(egui::WidgetType::SelectableLabel, true, active, &document.name)
-            });
-            if response.clicked() {
-                self.active = Some(document.id);
-            }
-            response.on_hover_text(format!("{}\n{}", document.path.display(), document.summary()));
-            if active {
-                ui.horizontal_wrapped(|ui| {
-                    weak(ui, document.summary());
-                    if ui.link("Axes…").on_hover_text("Set the axes if the file declares them wrong").clicked() {
-                        axes = Some(document.path.clone());
-                    }
-                });
-            }
-        }
-        if let Some(path) = axes {
-            let known = self.settings.axes_of(&path).unwrap_or_default().to_owned();
-            self.panels.dialogs.axes = Some((path, known));
         }
     }
 }
@@ -111,25 +124,25 @@ fn eye(ui: &mut Ui, visible: &mut bool, name: &str) {
     }
 }
 
-fn channel_controls(ui: &mut Ui, i: usize, channel: &mut ChannelView) {
+fn channel_controls(ui: &mut Ui, i: usize, channel: &ChannelView, visible: &mut bool, display: &mut Intensity) {
     ui.push_id(("channel", i), |ui| {
         ui.horizontal(|ui| {
-            eye(ui, &mut channel.visible, &channel.name);
-            color_menu(ui, &mut channel.display);
+            eye(ui, visible, &channel.name);
+            color_menu(ui, display);
             ui.add(egui::Label::new(&channel.name).truncate());
         });
-        if !channel.visible {
+        if !*visible {
             return;
         }
         if let Some(histogram) = &channel.histogram {
-            contrast(ui, histogram, &mut channel.display, &channel.name);
+            contrast(ui, histogram, display, &channel.name);
         }
         egui::CollapsingHeader::new(RichText::new("More").size(12.0)).id_salt("more").show(ui, |ui| {
-            named_slider(ui, &mut channel.display.gamma, 0.2..=5.0, "Gamma", true);
-            named_slider(ui, &mut channel.display.opacity, 0.0..=1.0, "Opacity", false);
-            let mut opaque = channel.display.blending == Blending::Opaque;
+            named_slider(ui, &mut display.gamma, 0.2..=5.0, "Gamma", true);
+            named_slider(ui, &mut display.opacity, 0.0..=1.0, "Opacity", false);
+            let mut opaque = display.blending == Blending::Opaque;
             if ui.checkbox(&mut opaque, "Opaque").changed() {
-                channel.display.blending = if opaque { Blending::Opaque } else { Blending::Additive };
+                display.blending = if opaque { Blending::Opaque } else { Blending::Additive };
             }
         });
     });
@@ -239,8 +252,28 @@ fn contrast(ui: &mut Ui, histogram: &Histogram, display: &mut Intensity, name: &
     });
 }
 
+/// Display settings of an overlay that can be changed here.
+#[derive(Debug, Clone, PartialEq)]
+struct OverlayControls {
+    visible: bool,
+    style: LabelStyle,
+    label_opacity: f32,
+    display: Intensity,
+}
+
+impl OverlayControls {
+    fn of(overlay: &Overlay) -> Self {
+        Self {
+            visible: overlay.visible,
+            style: overlay.labels.style,
+            label_opacity: overlay.labels.opacity,
+            display: overlay.display.clone(),
+        }
+    }
+}
+
 /// Controls of one layer; returns whether to remove it.
-fn overlay_controls(ui: &mut Ui, overlay: &mut Overlay) -> bool {
+fn overlay_controls(ui: &mut Ui, overlay: &Overlay, shown: &mut OverlayControls) -> bool {
     let mut gone = false;
     let title = match overlay.role {
         Role::Labels => "Labels",
@@ -250,7 +283,7 @@ fn overlay_controls(ui: &mut Ui, overlay: &mut Overlay) -> bool {
     };
     ui.push_id(("overlay", title), |ui| {
         ui.horizontal(|ui| {
-            eye(ui, &mut overlay.visible, title);
+            eye(ui, &mut shown.visible, title);
             ui.label(title).on_hover_text(&overlay.name);
             ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
                 if overlay.role != Role::Live {
@@ -262,25 +295,25 @@ fn overlay_controls(ui: &mut Ui, overlay: &mut Overlay) -> bool {
                 }
             });
         });
-        if !overlay.visible {
+        if !shown.visible {
             return;
         }
         if overlay.is_labels() {
             ui.horizontal(|ui| {
                 let styles = [(LabelStyle::Outline, "Outline"), (LabelStyle::Fill, "Fill"), (LabelStyle::Both, "Both")];
                 for (style, name) in styles {
-                    if ui.selectable_label(overlay.labels.style == style, name).clicked() {
-                        overlay.labels.style = style;
+                    if ui.selectable_label(shown.style == style, name).clicked() {
+                        shown.style = style;
                     }
                 }
             });
-            if overlay.labels.style != LabelStyle::Outline {
-                named_slider(ui, &mut overlay.labels.opacity, 0.05..=1.0, "Opacity", false);
+            if shown.style != LabelStyle::Outline {
+                named_slider(ui, &mut shown.label_opacity, 0.05..=1.0, "Opacity", false);
             }
         } else {
             ui.horizontal(|ui| {
-                color_menu(ui, &mut overlay.display);
-                named_slider(ui, &mut overlay.display.opacity, 0.0..=1.0, "Opacity", false);
+                color_menu(ui, &mut shown.display);
+                named_slider(ui, &mut shown.display.opacity, 0.0..=1.0, "Opacity", false);
             });
         }
     });

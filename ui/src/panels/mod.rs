@@ -1,4 +1,6 @@
 //! Panels and dialogs around the views.
+//!
+//! A panel reads the states and sends actions. It changes nothing but what it keeps between frames for itself.
 
 pub mod bars;
 mod compare;
@@ -10,41 +12,45 @@ pub mod objects;
 pub mod palette;
 pub mod predict;
 pub mod profiler;
+mod queue;
 pub mod train;
 
-use crate::app::Workbench;
+use crate::action::Actions;
+use crate::display::{DisplayAction, PanelTask};
+use crate::effect::Wake;
+use crate::state::State;
 use crate::theme;
+use crate::views::layout::Layout;
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
 
-/// State of all panels.
-#[derive(Default)]
-pub struct Panels {
+/// What the panels keep between frames.
+pub(crate) struct Panels {
+    /// The views.
+    pub(crate) views: Layout,
     /// Command palette.
-    pub palette: palette::Palette,
-    /// Dialogs.
-    pub dialogs: dialogs::Dialogs,
+    pub(crate) palette: palette::Palette,
     /// Predict panel.
-    pub predict: predict::PredictState,
+    pub(crate) predict: predict::PredictPanel,
     /// Objects panel.
-    pub objects: objects::ObjectsState,
+    pub(crate) objects: objects::ObjectsPanel,
     /// Profiler panel.
-    pub profiler: profiler::ProfilerState,
-    /// The task that is shown.
-    pub task: PanelTask,
+    pub(crate) profiler: profiler::ProfilerPanel,
+    /// Training wizard.
+    pub(crate) train: train::TrainPanel,
 }
 
-/// Tasks of the right panel, in workflow order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PanelTask {
-    /// Predict and refine the segmentation.
-    #[default]
-    Predict,
-    /// Correct labels by hand.
-    Correct,
-    /// View measured objects.
-    Objects,
-    /// Train a model.
-    Train,
+impl Panels {
+    /// Panels that call `wake` whenever something that they load is ready.
+    pub(crate) fn new(wake: &Wake) -> Self {
+        Self {
+            views: Layout::default(),
+            palette: palette::Palette::default(),
+            predict: predict::PredictPanel::default(),
+            objects: objects::ObjectsPanel::default(),
+            profiler: profiler::ProfilerPanel::default(),
+            train: train::TrainPanel::new(wake),
+        }
+    }
 }
 
 /// Frame of a panel.
@@ -99,37 +105,68 @@ pub(crate) fn seconds(s: f64) -> String {
     }
 }
 
-impl Workbench {
-    /// Draws the task panel on the right.
-    pub(crate) fn tasks_panel(&mut self, ui: &mut Ui) {
-        let frame = frame(ui);
-        egui::Panel::right("tasks").frame(frame).default_size(310.0).size_range(270.0..=520.0).show(ui, |ui| {
-            ui.horizontal(|ui| {
-                let tasks = [
-                    (PanelTask::Predict, "Predict"),
-                    (PanelTask::Correct, "Correct"),
-                    (PanelTask::Objects, "Objects"),
-                    (PanelTask::Train, "Train"),
-                ];
-                for (task, name) in tasks {
-                    if ui.selectable_label(self.panels.task == task, RichText::new(name).size(15.0)).clicked() {
-                        self.panels.task = task;
-                    }
-                }
-            });
-            ui.separator();
-            match self.panels.task {
-                PanelTask::Predict => {
-                    egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| self.predict_panel(ui));
-                }
-                PanelTask::Correct => {
-                    egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| self.correct_panel(ui));
-                }
-                PanelTask::Objects => self.objects_panel(ui),
-                PanelTask::Train => {
-                    egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| self.training_panel(ui));
+/// Draws all panels and, in the centre, the views; returns the area of the centre.
+pub(crate) fn show(ui: &mut Ui, state: State<'_>, panels: &mut Panels, actions: &mut Actions) -> egui::Rect {
+    let settings = state.settings();
+    bars::top_bar(ui, state, actions);
+    queue::queue_bar(ui, state, actions);
+    train::training_bar(ui, state, actions);
+    bars::status_bar(ui, state, panels.views.hover(), actions);
+    if settings.show_profiler {
+        profiler::profiler_panel(ui, state, &mut panels.profiler, actions);
+    }
+    let has_documents = !state.documents.all().is_empty();
+    let training = state.display.task() == PanelTask::Train;
+    if settings.show_library && has_documents && !training {
+        library::library_panel(ui, state, actions);
+    }
+    if training || (settings.show_tasks && has_documents) {
+        tasks_panel(ui, state, panels, actions);
+    }
+    let frame = Frame::new().fill(ui.visuals().panel_fill);
+    let center = egui::CentralPanel::default().frame(frame).show(ui, |ui| {
+        if training {
+            train::training_page(ui, state, &mut panels.train, actions);
+        } else if has_documents {
+            bars::center(ui, state, &mut panels.views, actions);
+        } else {
+            empty::empty(ui, state, actions);
+        }
+    });
+    center.response.rect
+}
+
+/// Draws the task panel on the right.
+fn tasks_panel(ui: &mut Ui, state: State<'_>, panels: &mut Panels, actions: &mut Actions) {
+    let frame = frame(ui);
+    egui::Panel::right("tasks").frame(frame).default_size(310.0).size_range(270.0..=520.0).show(ui, |ui| {
+        let shown = state.display.task();
+        ui.horizontal(|ui| {
+            let tasks = [
+                (PanelTask::Predict, "Predict"),
+                (PanelTask::Correct, "Correct"),
+                (PanelTask::Objects, "Objects"),
+                (PanelTask::Train, "Train"),
+            ];
+            for (task, name) in tasks {
+                if ui.selectable_label(shown == task, RichText::new(name).size(15.0)).clicked() {
+                    actions.send(DisplayAction::Task(task));
                 }
             }
         });
-    }
+        ui.separator();
+        let scroll = egui::ScrollArea::vertical().auto_shrink([false; 2]);
+        match shown {
+            PanelTask::Predict => {
+                scroll.show(ui, |ui| predict::predict_panel(ui, state, &mut panels.predict, actions));
+            }
+            PanelTask::Correct => {
+                scroll.show(ui, |ui| correct::correct_panel(ui, state, actions));
+            }
+            PanelTask::Objects => objects::objects_panel(ui, state, &mut panels.objects, actions),
+            PanelTask::Train => {
+                scroll.show(ui, |ui| train::training_panel(ui, state, actions));
+            }
+        }
+    });
 }

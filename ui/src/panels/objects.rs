@@ -1,10 +1,14 @@
 //! The Objects panel: table and plots of measurements, linked to the image.
 
 use super::weak;
-use crate::app::Workbench;
+use crate::action::Actions;
 use crate::command::Command;
-use crate::document::Document;
+use crate::display::DisplayAction;
+use crate::document::{Document, DocumentChange};
+use crate::documents::DocumentsAction;
+use crate::measure::table_hint;
 use crate::results::Results;
+use crate::state::State;
 use eframe::egui::{self, RichText, Ui};
 use egui_extras::{Column, TableBuilder};
 use egui_phosphor::regular as icon;
@@ -18,7 +22,7 @@ const FIRST: [&str; 4] = ["label", "volume_um3", "equivalent_diameter_um", "sphe
 
 /// Views of the measured objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ObjectsView {
+enum ObjectsView {
     /// Table of all measurements.
     #[default]
     Table,
@@ -28,17 +32,14 @@ pub enum ObjectsView {
     Scatter,
 }
 
-/// State of the panel.
+/// What the panel keeps between frames.
 #[derive(Debug, Default)]
-pub struct ObjectsState {
-    /// Selected view.
-    pub view: ObjectsView,
-    /// Measurement on this plot axis; `None` uses the default.
-    pub x: Option<String>,
-    /// Measurement on this plot axis; `None` uses the default.
-    pub y: Option<String>,
-    /// Whether to scroll to the selected row.
-    pub scroll_to_selected: bool,
+pub(crate) struct ObjectsPanel {
+    view: ObjectsView,
+    /// Measurement on the X axis of plots; `None` uses the default.
+    x: Option<String>,
+    /// Measurement on the Y axis of plots; `None` uses the default.
+    y: Option<String>,
 }
 
 /// Title of a column for display.
@@ -67,75 +68,70 @@ fn shown_columns(results: &Results) -> Vec<usize> {
     columns
 }
 
-impl Workbench {
-    pub(crate) fn objects_panel(&mut self, ui: &mut Ui) {
-        let can_save = self.is_enabled(Command::SaveTable);
-        self.table_hint(ui);
-        let Some(at) = self.documents.iter().position(|d| Some(d.id) == self.active) else { return };
-        let document = &mut self.documents[at];
-        let state = &mut self.panels.objects;
-        let Some(results) = &document.results else {
-            weak(ui, "No measured objects. Predict, or save corrected labels.");
-            return;
-        };
-        let mut save = false;
-        ui.horizontal(|ui| {
-            ui.label(RichText::new(format!("{} objects", results.rows.len())).strong());
-            ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-                save = ui.add_enabled(can_save, egui::Button::new(format!("{}  CSV", icon::DOWNLOAD_SIMPLE))).clicked();
-            });
-        });
-        ui.horizontal(|ui| {
-            for (view, name) in [
-                (ObjectsView::Table, "Table"),
-                (ObjectsView::Histogram, "Histogram"),
-                (ObjectsView::Scatter, "Scatter"),
-            ] {
-                if ui.selectable_label(state.view == view, name).clicked() {
-                    state.view = view;
-                }
+/// Draws the panel.
+pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPanel, actions: &mut Actions) {
+    let can_save = state.is_enabled(Command::SaveTable);
+    table_hint(ui, state, actions);
+    let Some(document) = state.document() else { return };
+    let Some(results) = &document.results else {
+        weak(ui, "No measured objects. Predict, or save corrected labels.");
+        return;
+    };
+    ui.horizontal(|ui| {
+        ui.label(RichText::new(format!("{} objects", results.rows.len())).strong());
+        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+            let button = egui::Button::new(format!("{}  CSV", icon::DOWNLOAD_SIMPLE));
+            if ui.add_enabled(can_save, button).clicked() {
+                actions.command(Command::SaveTable);
             }
         });
-        match state.view {
-            ObjectsView::Table => table(ui, document, state),
-            ObjectsView::Histogram => histogram(ui, results, document.selected, state),
-            ObjectsView::Scatter => scatter(ui, document, state),
+    });
+    ui.horizontal(|ui| {
+        for (view, name) in
+            [(ObjectsView::Table, "Table"), (ObjectsView::Histogram, "Histogram"), (ObjectsView::Scatter, "Scatter")]
+        {
+            if ui.selectable_label(own.view == view, name).clicked() {
+                own.view = view;
+            }
         }
-        if save {
-            self.commands.push(Command::SaveTable);
-        }
+    });
+    match own.view {
+        ObjectsView::Table => table(ui, document, results, state.display.reveals_object(), actions),
+        ObjectsView::Histogram => histogram(ui, results, document.selected, own),
+        ObjectsView::Scatter => scatter(ui, document, results, own, actions),
     }
 }
 
-fn go_to(document: &mut Document, row: usize) {
-    let Some(results) = &document.results else { return };
-    let label = results.label(row);
+/// Moves the crosshair to the object of a row and selects it.
+fn go_to(document: &Document, results: &Results, row: usize, actions: &mut Actions) {
     let names = ["centroid_z_um", "centroid_y_um", "centroid_x_um"];
     let um = names.map(|n| results.column(n).map(|c| results.value(row, c)));
+    let mut cursor = document.cursor;
     for (axis, um) in um.into_iter().enumerate() {
         if let Some(um) = um.filter(|v| v.is_finite()) {
             let at = (um / document.voxel_um[axis]).round().max(0.0) as usize;
-            document.cursor[axis] = at.min(document.extents.zyx[axis].saturating_sub(1));
+            cursor[axis] = at.min(document.extents.zyx[axis].saturating_sub(1));
         }
     }
-    document.select(Some(label));
+    for change in [DocumentChange::Cursor(cursor), DocumentChange::Select(Some(results.label(row)))] {
+        actions.send(DocumentsAction::Change { document: document.id, change });
+    }
 }
 
-fn table(ui: &mut Ui, document: &mut Document, state: &mut ObjectsState) {
-    let Some(results) = &document.results else { return };
+fn table(ui: &mut Ui, document: &Document, results: &Results, reveal: bool, actions: &mut Actions) {
     let columns = shown_columns(results);
     let selected = document.selected.and_then(|l| results.row_of(l));
-    let (mut sort, mut go) = (None, None);
     egui::ScrollArea::horizontal().auto_shrink([false; 2]).show(ui, |ui| {
         let mut table = TableBuilder::new(ui)
             .striped(true)
             .sense(egui::Sense::click())
             .cell_layout(egui::Layout::right_to_left(egui::Align::Center))
             .columns(Column::initial(92.0).at_least(48.0).clip(true).resizable(true), columns.len());
-        if std::mem::take(&mut state.scroll_to_selected)
-            && let Some(at) = selected.and_then(|row| results.order.iter().position(|r| *r == row))
-        {
-            table = table.scroll_to_row(at, Some(egui::Align::Center));
+        if reveal {
+            if let Some(at) = selected.and_then(|row| results.order.iter().position(|r| *r == row)) {
+                table = table.scroll_to_row(at, Some(egui::Align::Center));
+            }
+            actions.send(DisplayAction::RevealObject(false));
         }
         table
             .header(24.0, |mut header| {
@@ -153,7 +149,8 @@ fn table(ui: &mut Ui, document: &mut Document, state: &mut ObjectsState) {
                             egui::WidgetInfo::labeled(egui::WidgetType::Button, true, format!("Sort by {name}"))
                         });
                         if response.on_hover_text(&name).clicked() {
-                            sort = Some(*column);
+                            let change = DocumentChange::SortTable(*column);
+                            actions.send(DocumentsAction::Change { document: document.id, change });
                         }
                     });
                 }
@@ -168,17 +165,11 @@ fn table(ui: &mut Ui, document: &mut Document, state: &mut ObjectsState) {
                         });
                     }
                     if line.response().clicked() {
-                        go = Some(row);
+                        go_to(document, results, row, actions);
                     }
                 });
             });
     });
-    if let (Some(column), Some(results)) = (sort, &mut document.results) {
-        results.sort_by(column);
-    }
-    if let Some(row) = go {
-        go_to(document, row);
-    }
 }
 
 fn pick(ui: &mut Ui, results: &Results, name: &str, chosen: &mut Option<String>, usual: &str) -> Option<usize> {
@@ -200,8 +191,8 @@ fn pick(ui: &mut Ui, results: &Results, name: &str, chosen: &mut Option<String>,
     results.column(&current)
 }
 
-fn histogram(ui: &mut Ui, results: &Results, selected: Option<u32>, state: &mut ObjectsState) {
-    let Some(column) = pick(ui, results, "Measurement", &mut state.x, "volume_um3") else { return };
+fn histogram(ui: &mut Ui, results: &Results, selected: Option<u32>, own: &mut ObjectsPanel) {
+    let Some(column) = pick(ui, results, "Measurement", &mut own.x, "volume_um3") else { return };
     let values: Vec<f64> =
         (0..results.rows.len()).map(|r| results.value(r, column)).filter(|v| v.is_finite()).collect();
     if values.is_empty() {
@@ -235,10 +226,9 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<u32>, state: &mut 
     weak(ui, format!("mean {}, median {}, {} to {}", number(mean), number(median), number(low), number(high)));
 }
 
-fn scatter(ui: &mut Ui, document: &mut Document, state: &mut ObjectsState) {
-    let Some(results) = &document.results else { return };
-    let x = pick(ui, results, "X axis", &mut state.x, "volume_um3");
-    let y = pick(ui, results, "Y axis", &mut state.y, "sphericity");
+fn scatter(ui: &mut Ui, document: &Document, results: &Results, own: &mut ObjectsPanel, actions: &mut Actions) {
+    let x = pick(ui, results, "X axis", &mut own.x, "volume_um3");
+    let y = pick(ui, results, "Y axis", &mut own.y, "sphericity");
     let (Some(x), Some(y)) = (x, y) else { return };
     let points: Vec<[f64; 2]> = (0..results.rows.len()).map(|r| [results.value(r, x), results.value(r, y)]).collect();
     let mine = document.selected.and_then(|l| results.row_of(l));
@@ -270,7 +260,7 @@ fn scatter(ui: &mut Ui, document: &mut Document, state: &mut ObjectsState) {
         if let Some((row, distance)) = nearest
             && distance < 20.0
         {
-            go_to(document, row);
+            go_to(document, results, row, actions);
         }
     }
 }

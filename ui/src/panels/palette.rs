@@ -1,27 +1,16 @@
 //! The command palette: fuzzy search over all commands.
 
-use crate::app::Workbench;
+use crate::action::Actions;
 use crate::command::Command;
+use crate::display::{Dialog, DisplayAction};
+use crate::state::State;
 use eframe::egui::{self, Align2, Key, RichText, vec2};
 
-/// State of the palette.
+/// What the palette keeps between frames.
 #[derive(Debug, Default)]
-pub struct Palette {
-    open: bool,
+pub(crate) struct Palette {
     query: String,
     chosen: usize,
-}
-
-impl Palette {
-    /// Opens the palette with an empty query.
-    pub fn open(&mut self) {
-        *self = Self { open: true, ..Self::default() };
-    }
-
-    /// Whether the palette is open.
-    pub fn is_open(&self) -> bool {
-        self.open
-    }
 }
 
 /// Rank of a title for a query, lower is better: the position of the query, or 100 if only its letters occur in order.
@@ -35,75 +24,74 @@ fn rank(title: &str, query: &str) -> Option<usize> {
     query.chars().filter(|c| !c.is_whitespace()).all(|c| rest.any(|t| t == c)).then_some(100)
 }
 
-impl Workbench {
-    pub(crate) fn palette(&mut self, ctx: &egui::Context) {
-        if !self.panels.palette.open {
-            return;
+/// Draws the palette, if it is open.
+pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, own: &mut Palette, actions: &mut Actions) {
+    if !state.display.is_open(Dialog::Palette) {
+        *own = Palette::default();
+        return;
+    }
+    let query = own.query.clone();
+    let mut found: Vec<(usize, Command)> = Command::ALL
+        .into_iter()
+        .filter(|c| *c != Command::Palette && state.is_enabled(*c))
+        .filter_map(|c| Some((rank(c.title(), &query)?, c)))
+        .collect();
+    found.sort_by_key(|(rank, _)| *rank);
+    let (up, down, enter, escape) = ctx.input_mut(|i| {
+        let mut take = |key| i.consume_key(egui::Modifiers::NONE, key);
+        (take(Key::ArrowUp), take(Key::ArrowDown), take(Key::Enter), take(Key::Escape))
+    });
+    let last = found.len().saturating_sub(1);
+    own.chosen = own.chosen.min(last);
+    if down {
+        own.chosen = (own.chosen + 1).min(last);
+    }
+    if up {
+        own.chosen = own.chosen.saturating_sub(1);
+    }
+    let mut run = enter.then(|| found.get(own.chosen).map(|f| f.1)).flatten();
+    let modal = egui::Modal::new(egui::Id::new("palette"))
+        .area(egui::Modal::default_area(egui::Id::new("palette")).anchor(Align2::CENTER_TOP, vec2(0.0, 80.0)));
+    let response = modal.show(ctx, |ui| {
+        ui.set_width(440.0);
+        let edit = egui::TextEdit::singleline(&mut own.query)
+            .hint_text("Search commands")
+            .desired_width(f32::INFINITY)
+            .font(egui::FontId::proportional(16.0));
+        let response = ui.add(edit);
+        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Command"));
+        response.request_focus();
+        if response.changed() {
+            own.chosen = 0;
         }
-        let query = self.panels.palette.query.clone();
-        let mut found: Vec<(usize, Command)> = Command::ALL
-            .into_iter()
-            .filter(|c| *c != Command::Palette && self.is_enabled(*c))
-            .filter_map(|c| Some((rank(c.title(), &query)?, c)))
-            .collect();
-        found.sort_by_key(|(rank, _)| *rank);
-        let (up, down, enter, escape) = ctx.input_mut(|i| {
-            let mut take = |key| i.consume_key(egui::Modifiers::NONE, key);
-            (take(Key::ArrowUp), take(Key::ArrowDown), take(Key::Enter), take(Key::Escape))
-        });
-        let state = &mut self.panels.palette;
-        let last = found.len().saturating_sub(1);
-        state.chosen = state.chosen.min(last);
-        if down {
-            state.chosen = (state.chosen + 1).min(last);
-        }
-        if up {
-            state.chosen = state.chosen.saturating_sub(1);
-        }
-        let mut run = enter.then(|| found.get(state.chosen).map(|f| f.1)).flatten();
-        let modal = egui::Modal::new(egui::Id::new("palette"))
-            .area(egui::Modal::default_area(egui::Id::new("palette")).anchor(Align2::CENTER_TOP, vec2(0.0, 80.0)));
-        let response = modal.show(ctx, |ui| {
-            ui.set_width(440.0);
-            let edit = egui::TextEdit::singleline(&mut state.query)
-                .hint_text("Search commands")
-                .desired_width(f32::INFINITY)
-                .font(egui::FontId::proportional(16.0));
-            let response = ui.add(edit);
-            response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Command"));
-            response.request_focus();
-            if response.changed() {
-                state.chosen = 0;
+        ui.add_space(6.0);
+        egui::ScrollArea::vertical().max_height(380.0).show(ui, |ui| {
+            for (i, (_, command)) in found.iter().enumerate() {
+                let text = RichText::new(format!("{}   {}", command.icon(), command.title())).size(14.0);
+                let keys = command.shortcut().map(|s| ui.ctx().format_shortcut(&s)).unwrap_or_default();
+                let button = egui::Button::new(text)
+                    .selected(i == own.chosen)
+                    .shortcut_text(keys)
+                    .min_size(vec2(ui.available_width(), 28.0));
+                let response = ui.add(button);
+                response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, command.title()));
+                if i == own.chosen && (up || down) {
+                    response.scroll_to_me(None);
+                }
+                if response.clicked() {
+                    run = Some(*command);
+                }
             }
-            ui.add_space(6.0);
-            egui::ScrollArea::vertical().max_height(380.0).show(ui, |ui| {
-                for (i, (_, command)) in found.iter().enumerate() {
-                    let text = RichText::new(format!("{}   {}", command.icon(), command.title())).size(14.0);
-                    let keys = command.shortcut().map(|s| ui.ctx().format_shortcut(&s)).unwrap_or_default();
-                    let button = egui::Button::new(text)
-                        .selected(i == state.chosen)
-                        .shortcut_text(keys)
-                        .min_size(vec2(ui.available_width(), 28.0));
-                    let response = ui.add(button);
-                    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, command.title()));
-                    if i == state.chosen && (up || down) {
-                        response.scroll_to_me(None);
-                    }
-                    if response.clicked() {
-                        run = Some(*command);
-                    }
-                }
-                if found.is_empty() {
-                    ui.weak("No matching command");
-                }
-            });
+            if found.is_empty() {
+                ui.weak("No matching command");
+            }
         });
-        if let Some(command) = run {
-            self.commands.push(command);
-        }
-        if run.is_some() || escape || response.should_close() {
-            self.panels.palette.open = false;
-        }
+    });
+    if let Some(command) = run {
+        actions.command(command);
+    }
+    if run.is_some() || escape || response.should_close() {
+        actions.send(DisplayAction::Close(Dialog::Palette));
     }
 }
 

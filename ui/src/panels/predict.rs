@@ -2,10 +2,15 @@
 
 use super::library::named_slider;
 use super::{heading, main_button, seconds, weak};
-use crate::app::Workbench;
+use crate::action::Actions;
 use crate::command::Command;
-use crate::document::Role;
+use crate::diameter::diameter_control;
+use crate::display::DisplayAction;
+use crate::document::{Document, Role};
+use crate::documents::DocumentsAction;
+use crate::jobs::JobsAction;
 use crate::opener::FileRequest;
+use crate::state::State;
 use crate::work::{JobState, JobView};
 use cytoscope_engine::{Device, DeviceRequest, Precision};
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
@@ -13,301 +18,281 @@ use cytoscope_pipeline::ModelTask;
 use cytoscope_pipeline::cards::ModelCard;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
-use std::path::PathBuf;
+use std::path::Path;
 
-/// State of the panel.
+/// What the panel keeps between frames.
 #[derive(Default)]
-pub struct PredictState {
-    /// Input channel of the model.
-    pub channel: usize,
-    /// Results folder chosen by the user.
-    pub out: Option<PathBuf>,
-    /// Number of objects in the unsaved preview.
-    pub preview_objects: Option<u32>,
-    /// Document and its segmentation options, once the user has changed them.
-    pub refined: Option<(u64, SegmentOptions)>,
-    /// Cached results folder of a document, because checking the disk in every frame would be slow.
-    folder: Option<(u64, Option<PathBuf>, PathBuf)>,
+pub(crate) struct PredictPanel {
     commonmark: egui_commonmark::CommonMarkCache,
 }
 
-impl Workbench {
-    pub(crate) fn predict_panel(&mut self, ui: &mut Ui) {
-        let Some(id) = self.active else { return };
-        self.model_card(ui);
-        self.input_and_place(ui, id);
-        ui.add_space(crate::theme::GROUP_GAP);
-        match self.work.of_document(id).cloned() {
-            Some(job) => self.job_progress(ui, &job),
-            None => {
-                let enabled = self.is_enabled(Command::Predict);
-                if main_button(ui, enabled, icon::SPARKLE, "Predict").clicked() {
-                    self.commands.push(Command::Predict);
-                }
-                if self.documents.len() > 1 {
-                    let (text, all) =
-                        (format!("Predict all {} stacks", self.documents.len()), self.is_enabled(Command::PredictAll));
-                    let response = ui.add_enabled(all, egui::Button::new(format!("{}  {text}", icon::QUEUE)));
-                    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, all, &text));
-                    if response.clicked() {
-                        self.commands.push(Command::PredictAll);
-                    }
-                }
-                self.why_not(ui);
+/// Draws the panel.
+pub(super) fn predict_panel(ui: &mut Ui, state: State<'_>, own: &mut PredictPanel, actions: &mut Actions) {
+    let Some(document) = state.document() else { return };
+    let id = document.id;
+    model_card(ui, state, document, own, actions);
+    input_and_place(ui, state, document, actions);
+    ui.add_space(crate::theme::GROUP_GAP);
+    match state.jobs.prediction(id) {
+        Some(job) => job_progress(ui, job, actions),
+        None => {
+            let enabled = state.is_enabled(Command::Predict);
+            if main_button(ui, enabled, icon::SPARKLE, "Predict").clicked() {
+                actions.command(Command::Predict);
             }
-        }
-        self.last_failure(ui, id);
-        self.refine(ui, id);
-    }
-
-    fn why_not(&self, ui: &mut Ui) {
-        if self.options.program.is_none() {
-            weak(ui, "The engine is missing: stacks can be viewed but not predicted.");
-        } else if self.work.models.is_empty() {
-            weak(ui, "Loading models…");
-        } else if self.model().is_none() {
-            weak(ui, "No usable model. Import one with: cytoscope import FILE --out PACKAGE");
-        }
-    }
-
-    fn model_card(&mut self, ui: &mut Ui) {
-        ui.label(RichText::new("Model").strong());
-        let Some(card) = self.model().cloned() else { return };
-        let mut chosen = None;
-        let combo = egui::ComboBox::from_id_salt("model")
-            .selected_text(&card.title)
-            .width(ui.available_width() - 8.0)
-            .truncate();
-        let response = combo.show_ui(ui, |ui| {
-            for model in &self.work.models {
-                let usable = model.problem.is_none();
-                let text = if usable { model.title.clone() } else { format!("{} (unusable)", model.name) };
-                let response = ui.add_enabled(usable, egui::Button::selectable(model.name == card.name, text));
-                let response = match &model.problem {
-                    Some(problem) => response.on_disabled_hover_text(problem),
-                    None => response.on_hover_text(&model.description),
-                };
+            let stacks = state.documents.all().len();
+            if stacks > 1 {
+                let (text, all) = (format!("Predict all {stacks} stacks"), state.is_enabled(Command::PredictAll));
+                let response = ui.add_enabled(all, egui::Button::new(format!("{}  {text}", icon::QUEUE)));
+                response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, all, &text));
                 if response.clicked() {
-                    chosen = Some(model.name.clone());
+                    actions.command(Command::PredictAll);
                 }
             }
-        });
-        response.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Model"));
-        if let Some(name) = chosen {
-            self.settings.model = name;
-            self.panels.predict.refined = None;
+            why_not(ui, state);
         }
-        ui.add(egui::Label::new(&card.description).wrap());
-        weak(ui, facts(&card));
-        if !card.documentation.is_empty() {
-            egui::CollapsingHeader::new("About this model").show(ui, |ui| {
-                egui_commonmark::CommonMarkViewer::new().show(
-                    ui,
-                    &mut self.panels.predict.commonmark,
-                    &without_pictures(&card.documentation),
-                );
-            });
-        }
-        self.voxel_warning(ui, &card);
     }
+    last_failure(ui, state, id);
+    refine(ui, state, document, actions);
+}
 
-    fn voxel_warning(&self, ui: &mut Ui, card: &ModelCard) {
-        let Some(document) = self.document() else { return };
-        if !document.voxel_known {
-            let text = if card.object_diameter_um.is_some() {
-                "Voxel size unknown: diameters are in voxels."
-            } else if card.voxel_um.is_some() {
-                "Voxel size unknown: the model's is used."
-            } else {
-                "Voxel size unknown: volumes are in voxels."
+fn why_not(ui: &mut Ui, state: State<'_>) {
+    if !state.jobs.has_engine() {
+        weak(ui, "The engine is missing: stacks can be viewed but not predicted.");
+    } else if state.jobs.models().is_empty() {
+        weak(ui, "Loading models…");
+    } else if state.model().is_none() {
+        weak(ui, "No usable model. Import one with: cytoscope import FILE --out PACKAGE");
+    }
+}
+
+fn model_card(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut PredictPanel, actions: &mut Actions) {
+    ui.label(RichText::new("Model").strong());
+    let Some(card) = state.model() else { return };
+    let combo =
+        egui::ComboBox::from_id_salt("model").selected_text(&card.title).width(ui.available_width() - 8.0).truncate();
+    let response = combo.show_ui(ui, |ui| {
+        for model in state.jobs.models() {
+            let usable = model.problem.is_none();
+            let text = if usable { model.title.clone() } else { format!("{} (unusable)", model.name) };
+            let response = ui.add_enabled(usable, egui::Button::selectable(model.name == card.name, text));
+            let response = match &model.problem {
+                Some(problem) => response.on_disabled_hover_text(problem),
+                None => response.on_hover_text(&model.description),
             };
-            ui.label(RichText::new(format!("{}  {text}", icon::WARNING)).size(12.0));
-        }
-    }
-
-    fn input_and_place(&mut self, ui: &mut Ui, id: u64) {
-        let names: Vec<String> =
-            self.document().map(|d| d.channels.iter().map(|c| c.name.clone()).collect()).unwrap_or_default();
-        if names.len() > 1 {
-            heading(ui, "Channel");
-            let channel = &mut self.panels.predict.channel;
-            *channel = (*channel).min(names.len() - 1);
-            let response = egui::ComboBox::from_id_salt("channel")
-                .selected_text(&names[*channel])
-                .show_ui(ui, |ui| {
-                    for (i, name) in names.iter().enumerate() {
-                        ui.selectable_value(channel, i, name);
-                    }
-                })
-                .response;
-            response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Channel"));
-        }
-        if let Some(card) = self.model().cloned() {
-            self.diameter_control(ui, id, &card);
-        }
-        heading(ui, "Computation");
-        let mut device = self.settings.device;
-        let fastest = "Auto (fastest)";
-        let shown = match device {
-            DeviceRequest::Auto => fastest.to_owned(),
-            DeviceRequest::Device(id) => id.to_string(),
-        };
-        let response = egui::ComboBox::from_id_salt("device")
-            .selected_text(shown)
-            .show_ui(ui, |ui| {
-                ui.selectable_value(&mut device, DeviceRequest::Auto, fastest);
-                for d in &self.work.devices {
-                    let choice = DeviceRequest::Device(d.id);
-                    let button = egui::Button::selectable(device == choice, format!("{}  {}", d.id, d.name));
-                    let response = ui.add_enabled(d.usable, button);
-                    if response.on_hover_text(&d.reason).on_disabled_hover_text(&d.reason).clicked() {
-                        device = choice;
-                    }
-                }
-            })
-            .response;
-        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Device"));
-        self.settings.device = device;
-        self.precision(ui);
-        if let Some(why) = self.why_device(id) {
-            weak(ui, why);
-        }
-        let folder = self.known_folder(id);
-        ui.horizontal(|ui| {
-            let button = ui.button(format!("{}  Results", icon::FOLDER));
-            button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Results folder"));
-            if button.on_hover_text("Choose another folder").clicked() {
-                self.opener.ask(FileRequest::ResultsFolder, folder.parent().map(Into::into), String::new());
-            }
-            let text = RichText::new(folder.display().to_string()).weak().size(12.0);
-            ui.add(egui::Label::new(text).truncate()).on_hover_text(folder.display().to_string());
-        });
-    }
-
-    /// Choice of the precision among those the device supports.
-    fn precision(&mut self, ui: &mut Ui) {
-        let chosen = self.settings.device;
-        let may = |d: &&Device| d.usable && (chosen == DeviceRequest::Auto || chosen == DeviceRequest::Device(d.id));
-        let mut all: Vec<Precision> = Vec::new();
-        for precision in self.work.devices.iter().filter(may).flat_map(|d| &d.precisions) {
-            if !all.contains(precision) {
-                all.push(*precision);
+            if response.clicked() {
+                actions.send(DisplayAction::Model(model.name.clone()));
+                actions.send(JobsAction::ForgetRefined);
             }
         }
-        let mut precision = self.settings.precision.filter(|chosen| all.is_empty() || all.contains(chosen));
-        let best = "Auto (best)";
-        let shown = precision.map_or(best, Precision::name);
-        let response = egui::ComboBox::from_id_salt("precision")
-            .selected_text(shown)
-            .show_ui(ui, |ui| {
-                ui.selectable_value(&mut precision, None, best);
-                for one in all {
-                    ui.selectable_value(&mut precision, Some(one), one.name());
-                }
-            })
-            .response;
-        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Precision"));
-        self.settings.precision = precision;
-    }
-
-    fn known_folder(&mut self, id: u64) -> PathBuf {
-        let out = self.panels.predict.out.clone();
-        if let Some((of, chosen, folder)) = &self.panels.predict.folder
-            && *of == id
-            && *chosen == out
-        {
-            return folder.clone();
-        }
-        let folder = self.document().map(|d| self.results_folder(d)).unwrap_or_default();
-        self.panels.predict.folder = Some((id, out, folder.clone()));
-        folder
-    }
-
-    fn why_device(&self, id: u64) -> Option<String> {
-        let of = |j: &&JobView| j.purpose.document() == Some(id) && j.device.is_some();
-        let device = self.work.jobs.iter().rev().find(of)?.device.as_ref()?;
-        Some(format!("{}: {}", device.name, device.why))
-    }
-
-    fn job_progress(&mut self, ui: &mut Ui, job: &JobView) {
-        let (title, share) = match job.state {
-            JobState::Queued => ("Waiting".to_owned(), 0.0),
-            _ if job.progress.stage.is_empty() => ("Starting".to_owned(), 0.0),
-            _ => (job.progress.stage.to_string(), job.progress.share()),
-        };
-        let first = title.chars().next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
-        let title = first + title.get(1..).unwrap_or_default();
-        let percent = format!("{:.0} %", share * 100.0);
-        ui.horizontal(|ui| {
-            ui.label(RichText::new(title).strong());
-            ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| ui.label(percent));
+    });
+    response.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Model"));
+    ui.add(egui::Label::new(&card.description).wrap());
+    weak(ui, facts(card));
+    if !card.documentation.is_empty() {
+        egui::CollapsingHeader::new("About this model").show(ui, |ui| {
+            let text = without_pictures(&card.documentation);
+            egui_commonmark::CommonMarkViewer::new().show(ui, &mut own.commonmark, &text);
         });
-        ui.add(egui::ProgressBar::new(share).desired_height(10.0));
-        let mut facts = Vec::new();
-        if job.progress.eta_secs.is_finite() && job.progress.eta_secs > 0.5 {
-            facts.push(format!("{} remaining", seconds(job.progress.eta_secs)));
+    }
+    voxel_warning(ui, document, card);
+}
+
+fn voxel_warning(ui: &mut Ui, document: &Document, card: &ModelCard) {
+    if !document.voxel_known {
+        let text = if card.object_diameter_um.is_some() {
+            "Voxel size unknown: diameters are in voxels."
+        } else if card.voxel_um.is_some() {
+            "Voxel size unknown: the model's is used."
+        } else {
+            "Voxel size unknown: volumes are in voxels."
+        };
+        ui.label(RichText::new(format!("{}  {text}", icon::WARNING)).size(12.0));
+    }
+}
+
+fn input_and_place(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Actions) {
+    if document.channels.len() > 1 {
+        channel_choice(ui, state, document, actions);
+    }
+    if let Some(card) = state.model() {
+        diameter_control(ui, state, card, actions);
+    }
+    heading(ui, "Computation");
+    device_choice(ui, state, actions);
+    precision_choice(ui, state, actions);
+    if let Some(why) = why_device(state, document.id) {
+        weak(ui, why);
+    }
+    let folder = state.jobs.folder(document.id).unwrap_or(Path::new(""));
+    ui.horizontal(|ui| {
+        let button = ui.button(format!("{}  Results", icon::FOLDER));
+        button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Results folder"));
+        if button.on_hover_text("Choose another folder").clicked() {
+            let (request, folder) = (FileRequest::ResultsFolder, folder.parent().map(Into::into));
+            actions.send(DocumentsAction::Ask { request, folder, name: String::new() });
         }
-        if job.progress.rate > 0.0 && job.progress.unit == "voxels" {
-            facts.push(format!("{:.1} million voxels/s", job.progress.rate / 1e6));
-        }
-        weak(ui, facts.join(" · "));
-        if ui.button(format!("{}  Cancel", icon::STOP_CIRCLE)).clicked() {
-            self.work.cancel(job.id);
+        let text = RichText::new(folder.display().to_string()).weak().size(12.0);
+        ui.add(egui::Label::new(text).truncate()).on_hover_text(folder.display().to_string());
+    });
+}
+
+/// Choice of the channel to predict from.
+fn channel_choice(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Actions) {
+    heading(ui, "Channel");
+    let names: Vec<&String> = document.channels.iter().map(|c| &c.name).collect();
+    let mut channel = state.jobs.channel().min(names.len().saturating_sub(1));
+    let shown = names.get(channel).map_or("", |name| name.as_str());
+    let response = egui::ComboBox::from_id_salt("channel")
+        .selected_text(shown)
+        .show_ui(ui, |ui| {
+            for (i, name) in names.iter().enumerate() {
+                ui.selectable_value(&mut channel, i, name.as_str());
+            }
+        })
+        .response;
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Channel"));
+    if channel != state.jobs.channel() {
+        actions.send(JobsAction::Channel(channel));
+    }
+}
+
+fn device_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let before = state.settings().device;
+    let mut device = before;
+    let fastest = "Auto (fastest)";
+    let shown = match device {
+        DeviceRequest::Auto => fastest.to_owned(),
+        DeviceRequest::Device(id) => id.to_string(),
+    };
+    let response = egui::ComboBox::from_id_salt("device")
+        .selected_text(shown)
+        .show_ui(ui, |ui| {
+            ui.selectable_value(&mut device, DeviceRequest::Auto, fastest);
+            for d in state.jobs.devices() {
+                let choice = DeviceRequest::Device(d.id);
+                let button = egui::Button::selectable(device == choice, format!("{}  {}", d.id, d.name));
+                let response = ui.add_enabled(d.usable, button);
+                if response.on_hover_text(&d.reason).on_disabled_hover_text(&d.reason).clicked() {
+                    device = choice;
+                }
+            }
+        })
+        .response;
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Device"));
+    if device != before {
+        actions.send(DisplayAction::Device(device));
+    }
+}
+
+/// Choice of the precision among those the device supports.
+fn precision_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let settings = state.settings();
+    let chosen = settings.device;
+    let may = |d: &&Device| d.usable && (chosen == DeviceRequest::Auto || chosen == DeviceRequest::Device(d.id));
+    let mut all: Vec<Precision> = Vec::new();
+    for precision in state.jobs.devices().iter().filter(may).flat_map(|d| &d.precisions) {
+        if !all.contains(precision) {
+            all.push(*precision);
         }
     }
-
-    fn last_failure(&self, ui: &mut Ui, id: u64) {
-        let last = self.work.jobs.iter().rev().find(|j| j.purpose.document() == Some(id));
-        if let Some(JobView { state: JobState::Failed(reason), .. }) = last {
-            ui.add_space(6.0);
-            ui.colored_label(crate::theme::bad(ui.visuals()), format!("{}  Failed", icon::WARNING_CIRCLE));
-            ui.add(egui::Label::new(RichText::new(reason).size(12.0)).wrap().selectable(true));
-        }
+    let mut precision = settings.precision.filter(|chosen| all.is_empty() || all.contains(chosen));
+    let best = "Auto (best)";
+    let shown = precision.map_or(best, Precision::name);
+    let response = egui::ComboBox::from_id_salt("precision")
+        .selected_text(shown)
+        .show_ui(ui, |ui| {
+            ui.selectable_value(&mut precision, None, best);
+            for one in all {
+                ui.selectable_value(&mut precision, Some(one), one.name());
+            }
+        })
+        .response;
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Precision"));
+    if precision != settings.precision {
+        actions.send(DisplayAction::Precision(precision));
     }
+}
 
-    /// Sliders that segment the existing map again.
-    fn refine(&mut self, ui: &mut Ui, id: u64) {
-        let Some(document) = self.document() else { return };
-        let has_map = document.of_role(Role::Map).is_some();
-        let Some(card) = self.model() else { return };
-        if !has_map || card.task != Some(ModelTask::Segmentation) || self.work.of_document(id).is_some() {
-            return;
-        }
-        let usual = document.segment.clone().or_else(|| card.segment.clone()).unwrap_or_default();
-        let rows = document.results.as_ref().map(|r| r.rows.len());
-        let (mut options, changed_before) = match &self.panels.predict.refined {
-            Some((of, options)) if *of == id => (options.clone(), true),
-            _ => (usual.clone(), false),
-        };
-        heading(ui, "Objects");
-        let count = match (self.panels.predict.preview_objects.filter(|_| changed_before), rows) {
-            (Some(n), _) => format!("{n} objects, not saved yet"),
-            (None, Some(n)) => format!("{n} objects"),
-            (None, None) => String::new(),
-        };
-        ui.label(count);
-        let before = options.clone();
-        controls(ui, &mut options, &usual);
-        let changed = options != before;
-        let mut keep = false;
-        let mut reset = false;
-        if changed_before || changed {
-            ui.horizontal(|ui| {
-                keep = ui.button("Save objects").clicked();
-                reset = ui.button("Reset").clicked();
-            });
-        }
-        if reset {
-            self.panels.predict.refined = Some((id, usual.clone()));
-            self.start_segmentation(id, usual, false);
-        } else if keep {
-            self.start_segmentation(id, options, true);
-            self.panels.predict.refined = None;
-            self.panels.predict.preview_objects = None;
-        } else if changed {
-            self.panels.predict.refined = Some((id, options.clone()));
-            self.start_segmentation(id, options, false);
-        }
+fn why_device(state: State<'_>, id: u64) -> Option<String> {
+    let of = |j: &&JobView| j.purpose.document() == Some(id) && j.device.is_some();
+    let device = state.jobs.all().iter().rev().find(of)?.device.as_ref()?;
+    Some(format!("{}: {}", device.name, device.why))
+}
+
+fn job_progress(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
+    let (title, share) = match job.state {
+        JobState::Queued => ("Waiting".to_owned(), 0.0),
+        _ if job.progress.stage.is_empty() => ("Starting".to_owned(), 0.0),
+        _ => (job.progress.stage.to_string(), job.progress.share()),
+    };
+    let first = title.chars().next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
+    let title = first + title.get(1..).unwrap_or_default();
+    let percent = format!("{:.0} %", share * 100.0);
+    ui.horizontal(|ui| {
+        ui.label(RichText::new(title).strong());
+        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| ui.label(percent));
+    });
+    ui.add(egui::ProgressBar::new(share).desired_height(10.0));
+    let mut facts = Vec::new();
+    if job.progress.eta_secs.is_finite() && job.progress.eta_secs > 0.5 {
+        facts.push(format!("{} remaining", seconds(job.progress.eta_secs)));
+    }
+    if job.progress.rate > 0.0 && job.progress.unit == "voxels" {
+        facts.push(format!("{:.1} million voxels/s", job.progress.rate / 1e6));
+    }
+    weak(ui, facts.join(" · "));
+    if ui.button(format!("{}  Cancel", icon::STOP_CIRCLE)).clicked() {
+        actions.send(JobsAction::Cancel(job.id));
+    }
+}
+
+fn last_failure(ui: &mut Ui, state: State<'_>, id: u64) {
+    let last = state.jobs.all().iter().rev().find(|j| j.purpose.document() == Some(id));
+    if let Some(JobView { state: JobState::Failed(reason), .. }) = last {
+        ui.add_space(6.0);
+        ui.colored_label(crate::theme::bad(ui.visuals()), format!("{}  Failed", icon::WARNING_CIRCLE));
+        ui.add(egui::Label::new(RichText::new(reason).size(12.0)).wrap().selectable(true));
+    }
+}
+
+/// Sliders that segment the existing map again.
+fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Actions) {
+    let id = document.id;
+    let has_map = document.of_role(Role::Map).is_some();
+    let Some(card) = state.model() else { return };
+    if !has_map || card.task != Some(ModelTask::Segmentation) || state.jobs.prediction(id).is_some() {
+        return;
+    }
+    let usual = document.segment.clone().or_else(|| card.segment.clone()).unwrap_or_default();
+    let rows = document.results.as_ref().map(|r| r.rows.len());
+    let refined = state.jobs.refined(id);
+    let changed_before = refined.is_some();
+    let mut options = refined.unwrap_or(&usual).clone();
+    heading(ui, "Objects");
+    let count = match (state.jobs.preview_objects().filter(|_| changed_before), rows) {
+        (Some(n), _) => format!("{n} objects, not saved yet"),
+        (None, Some(n)) => format!("{n} objects"),
+        (None, None) => String::new(),
+    };
+    ui.label(count);
+    let before = options.clone();
+    controls(ui, &mut options, &usual);
+    let changed = options != before;
+    let mut keep = false;
+    let mut reset = false;
+    if changed_before || changed {
+        ui.horizontal(|ui| {
+            keep = ui.button("Save objects").clicked();
+            reset = ui.button("Reset").clicked();
+        });
+    }
+    if reset {
+        actions.send(JobsAction::Refine { document: id, options: usual });
+    } else if keep {
+        actions.send(JobsAction::KeepObjects { document: id, options });
+    } else if changed {
+        actions.send(JobsAction::Refine { document: id, options });
     }
 }
 

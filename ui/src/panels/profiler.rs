@@ -1,11 +1,14 @@
 //! The profiler: stages, timeline, operators and memory of each job.
 
 use super::{frame, icon_button, seconds, weak};
-use crate::app::Workbench;
+use crate::action::Actions;
+use crate::documents::DocumentsAction;
+use crate::jobs::Jobs;
 use crate::opener::{FileRequest, ProfileFormat};
-use crate::shots::PictureOf;
+use crate::screenshots::{ScreenshotSubject, choose_screenshot_file};
+use crate::state::State;
 use crate::theme;
-use crate::work::{JobState, JobView, Work};
+use crate::work::{JobState, JobView};
 use cytoscope_profile::{SpanRecord, Stage, StageTotal, bytes_text};
 use cytoscope_worker::JobId;
 use eframe::egui::{self, Align2, FontId, Pos2, Rect, RichText, Sense, Ui, pos2, vec2};
@@ -22,7 +25,7 @@ const MIN_POINTS: f32 = 0.7;
 
 /// Views of a job's profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ProfileView {
+enum ProfileView {
     /// Timeline of spans.
     #[default]
     Flame,
@@ -32,31 +35,35 @@ pub enum ProfileView {
     Memory,
 }
 
-/// State of the panel.
+/// What the panel keeps between frames.
 #[derive(Debug)]
-pub struct ProfilerState {
+pub(crate) struct ProfilerPanel {
     job: Option<JobId>,
     other: Option<JobId>,
     view: ProfileView,
     search: String,
     /// Visible range of the timeline in µs; `None` shows all.
     window: Option<[f64; 2]>,
-    /// Area of the panel on screen.
-    pub rect: Rect,
+    rect: Rect,
 }
 
-impl Default for ProfilerState {
+impl Default for ProfilerPanel {
     fn default() -> Self {
         let (view, search) = (ProfileView::default(), String::new());
         Self { job: None, other: None, view, search, window: None, rect: Rect::NOTHING }
     }
 }
 
-impl ProfilerState {
+impl ProfilerPanel {
     /// The displayed job: the selected one or the newest.
-    pub fn job<'a>(&self, work: &'a Work) -> Option<&'a JobView> {
-        let chosen = self.job.and_then(|id| work.jobs.iter().find(|j| j.id == id));
-        chosen.or_else(|| work.jobs.iter().rev().find(|j| j.state != JobState::Queued))
+    fn job<'a>(&self, jobs: &'a Jobs) -> Option<&'a JobView> {
+        let chosen = self.job.and_then(|id| jobs.get(id));
+        chosen.or_else(|| jobs.all().iter().rev().find(|j| j.state != JobState::Queued))
+    }
+
+    /// Area of the panel on screen.
+    pub(crate) fn rect(&self) -> Rect {
+        self.rect
     }
 }
 
@@ -93,7 +100,7 @@ fn rows(spans: &[SpanRecord]) -> Vec<Row> {
 }
 
 /// The operator table as CSV.
-pub fn csv(job: &JobView) -> String {
+pub(crate) fn csv(job: &JobView) -> String {
     let mut text = "stage,name,count,seconds,bytes,macs\n".to_owned();
     for row in rows(&job.spans) {
         let name = row.name.replace('"', "\"\"");
@@ -107,7 +114,7 @@ pub fn csv(job: &JobView) -> String {
 /// Time and bytes of the stages that are not nested in others, so that their shares add up: operators are part of
 /// `compute`, decoding is part of `read`.
 fn own_stages(totals: &[StageTotal]) -> Vec<(Stage, f64, u64)> {
-    let kept = totals.iter().filter(|t| !matches!(t.stage, Stage::Op | Stage::Decode) && t.seconds > 0.0);
+    let kept = totals.iter().filter(|t| !t.stage.is_nested() && t.seconds > 0.0);
     kept.map(|t| (t.stage, t.seconds, t.bytes)).collect()
 }
 
@@ -118,119 +125,110 @@ fn job_seconds(job: &JobView) -> f64 {
     }
 }
 
-impl Workbench {
-    pub(crate) fn profiler_panel(&mut self, ui: &mut Ui) {
-        let frame = frame(ui);
-        let panel = egui::Panel::bottom("profiler")
-            .frame(frame)
-            .resizable(true)
-            .default_size(270.0)
-            .size_range(150.0..=620.0)
-            .show(ui, |ui| {
-                let Some(job) = self.panels.profiler.job(&self.work).cloned() else {
-                    ui.label(RichText::new("Profiler").strong());
-                    weak(ui, "Time and memory of each job are shown here, while it runs and afterwards.");
-                    ui.allocate_space(ui.available_size());
-                    return;
-                };
-                egui::Panel::left("jobs").resizable(true).default_size(230.0).frame(egui::Frame::NONE).show(ui, |ui| {
-                    self.job_list(ui, job.id);
-                });
-                egui::CentralPanel::default().frame(egui::Frame::NONE.inner_margin(egui::Margin::same(6))).show(
-                    ui,
-                    |ui| {
-                        self.profile(ui, &job);
-                    },
-                );
+/// Draws the panel.
+pub(super) fn profiler_panel(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, actions: &mut Actions) {
+    let frame = frame(ui);
+    let panel = egui::Panel::bottom("profiler")
+        .frame(frame)
+        .resizable(true)
+        .default_size(270.0)
+        .size_range(150.0..=620.0)
+        .show(ui, |ui| {
+            let Some(job) = own.job(state.jobs) else {
+                ui.label(RichText::new("Profiler").strong());
+                weak(ui, "Time and memory of each job are shown here, while it runs and afterwards.");
+                ui.allocate_space(ui.available_size());
+                return;
+            };
+            egui::Panel::left("jobs").resizable(true).default_size(230.0).frame(egui::Frame::NONE).show(ui, |ui| {
+                job_list(ui, state, own, job.id);
             });
-        self.panels.profiler.rect = panel.response.rect;
-    }
-
-    fn job_list(&mut self, ui: &mut Ui, shown: JobId) {
-        ui.label(RichText::new("Jobs").strong());
-        egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| {
-            for job in self.work.jobs.iter().rev() {
-                let (sign, color) = match &job.state {
-                    JobState::Queued => (icon::HOURGLASS, ui.visuals().weak_text_color()),
-                    JobState::Running => (icon::PLAY_CIRCLE, theme::ACCENT),
-                    JobState::Done => (icon::CHECK_CIRCLE, theme::good(ui.visuals())),
-                    JobState::Failed(_) => (icon::WARNING_CIRCLE, theme::bad(ui.visuals())),
-                    JobState::Cancelled => (icon::STOP_CIRCLE, ui.visuals().weak_text_color()),
-                };
-                ui.horizontal(|ui| {
-                    ui.label(RichText::new(sign).color(color));
-                    let text = format!("{}  {}", job.title, seconds(job_seconds(job)));
-                    let response =
-                        ui.add(egui::Button::selectable(job.id == shown, RichText::new(text).size(12.5)).truncate());
-                    let response = match &job.state {
-                        JobState::Failed(why) => response.on_hover_text(why),
-                        _ => response.on_hover_text("Click to show, Shift-click to compare"),
-                    };
-                    if response.clicked() {
-                        if ui.input(|i| i.modifiers.shift) && job.id != shown {
-                            self.panels.profiler.other = Some(job.id);
-                        } else {
-                            self.panels.profiler.job = Some(job.id);
-                            self.panels.profiler.other = None;
-                        }
-                        self.panels.profiler.window = None;
-                    }
-                });
-            }
+            let frame = egui::Frame::NONE.inner_margin(egui::Margin::same(6));
+            egui::CentralPanel::default().frame(frame).show(ui, |ui| profile(ui, state, own, job, actions));
         });
-    }
+    own.rect = panel.response.rect;
+}
 
-    fn profile(&mut self, ui: &mut Ui, job: &JobView) {
-        ui.horizontal(|ui| {
-            for (view, name) in [
-                (ProfileView::Flame, "Timeline"),
-                (ProfileView::Operators, "Operators"),
-                (ProfileView::Memory, "Memory"),
+fn job_list(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, shown: JobId) {
+    ui.label(RichText::new("Jobs").strong());
+    egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| {
+        for job in state.jobs.all().iter().rev() {
+            let (sign, color) = match &job.state {
+                JobState::Queued => (icon::HOURGLASS, ui.visuals().weak_text_color()),
+                JobState::Running => (icon::PLAY_CIRCLE, theme::ACCENT),
+                JobState::Done => (icon::CHECK_CIRCLE, theme::good(ui.visuals())),
+                JobState::Failed(_) => (icon::WARNING_CIRCLE, theme::bad(ui.visuals())),
+                JobState::Cancelled => (icon::STOP_CIRCLE, ui.visuals().weak_text_color()),
+            };
+            ui.horizontal(|ui| {
+                ui.label(RichText::new(sign).color(color));
+                let text = format!("{}  {}", job.title, seconds(job_seconds(job)));
+                let response =
+                    ui.add(egui::Button::selectable(job.id == shown, RichText::new(text).size(12.5)).truncate());
+                let response = match &job.state {
+                    JobState::Failed(why) => response.on_hover_text(why),
+                    _ => response.on_hover_text("Click to show, Shift-click to compare"),
+                };
+                if response.clicked() {
+                    if ui.input(|i| i.modifiers.shift) && job.id != shown {
+                        own.other = Some(job.id);
+                    } else {
+                        own.job = Some(job.id);
+                        own.other = None;
+                    }
+                    own.window = None;
+                }
+            });
+        }
+    });
+}
+
+fn profile(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, job: &JobView, actions: &mut Actions) {
+    ui.horizontal(|ui| {
+        for (view, name) in
+            [(ProfileView::Flame, "Timeline"), (ProfileView::Operators, "Operators"), (ProfileView::Memory, "Memory")]
+        {
+            if ui.selectable_label(own.view == view, name).clicked() {
+                own.view = view;
+            }
+        }
+        if let Some(device) = &job.device {
+            let text = RichText::new(format!("on {}", device.id)).size(12.0).weak();
+            ui.label(text).on_hover_text(format!("{}: {}", device.name, device.why));
+        }
+        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+            if icon_button(ui, icon::CAMERA, "Save profile as picture", true, false).clicked() {
+                choose_screenshot_file(ScreenshotSubject::Profile, state, actions);
+            }
+            for (format, sign, name) in [
+                (ProfileFormat::Csv, icon::TABLE, "Save operators as CSV"),
+                (ProfileFormat::Trace, icon::DOWNLOAD_SIMPLE, "Save as Chrome trace"),
             ] {
-                if ui.selectable_label(self.panels.profiler.view == view, name).clicked() {
-                    self.panels.profiler.view = view;
+                if icon_button(ui, sign, name, !job.spans.is_empty(), false).clicked() {
+                    let name = if format == ProfileFormat::Csv { "operators.csv" } else { "trace.json" }.to_owned();
+                    let request = FileRequest::Profile(format, job.id);
+                    actions.send(DocumentsAction::Ask { request, folder: None, name });
                 }
             }
-            if let Some(device) = &job.device {
-                let text = RichText::new(format!("on {}", device.id)).size(12.0).weak();
-                ui.label(text).on_hover_text(format!("{}: {}", device.name, device.why));
-            }
-            ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-                if icon_button(ui, icon::CAMERA, "Save profile as picture", true, false).clicked() {
-                    self.ask_picture(PictureOf::Profile);
-                }
-                for (format, sign, name) in [
-                    (ProfileFormat::Csv, icon::TABLE, "Save operators as CSV"),
-                    (ProfileFormat::Trace, icon::DOWNLOAD_SIMPLE, "Save as Chrome trace"),
-                ] {
-                    if icon_button(ui, sign, name, !job.spans.is_empty(), false).clicked() {
-                        let suggested = if format == ProfileFormat::Csv { "operators.csv" } else { "trace.json" };
-                        self.opener.ask(FileRequest::Profile(format), None, suggested.to_owned());
-                    }
-                }
-                let search = egui::TextEdit::singleline(&mut self.panels.profiler.search)
-                    .hint_text("Search")
-                    .desired_width(130.0);
-                let response = ui.add(search);
-                response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Search spans"));
-            });
+            let search = egui::TextEdit::singleline(&mut own.search).hint_text("Search").desired_width(130.0);
+            let response = ui.add(search);
+            response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Search spans"));
         });
-        stage_bar(ui, job, None);
-        let other = self.panels.profiler.other.and_then(|id| self.work.jobs.iter().find(|j| j.id == id)).cloned();
-        if let Some(other) = &other {
-            let longest = job_seconds(job).max(job_seconds(other));
-            stage_bar(ui, other, Some(longest));
-            let ratio = job_seconds(other) / job_seconds(job).max(1e-9);
-            weak(ui, format!("below: {}, {:.2} times as long", other.title, ratio));
-        }
-        match self.panels.profiler.view {
-            ProfileView::Flame => flame(ui, job, &mut self.panels.profiler),
-            ProfileView::Operators => operators(ui, job, &self.panels.profiler.search),
-            ProfileView::Memory => memory(ui, job),
-        }
-        if job.state == JobState::Running {
-            ui.ctx().request_repaint_after(std::time::Duration::from_millis(250));
-        }
+    });
+    stage_bar(ui, job, None);
+    if let Some(other) = own.other.and_then(|id| state.jobs.get(id)) {
+        let longest = job_seconds(job).max(job_seconds(other));
+        stage_bar(ui, other, Some(longest));
+        let ratio = job_seconds(other) / job_seconds(job).max(1e-9);
+        weak(ui, format!("below: {}, {:.2} times as long", other.title, ratio));
+    }
+    match own.view {
+        ProfileView::Flame => flame(ui, job, own),
+        ProfileView::Operators => operators(ui, job, &own.search),
+        ProfileView::Memory => memory(ui, job),
+    }
+    if job.state == JobState::Running {
+        ui.ctx().request_repaint_after(std::time::Duration::from_millis(250));
     }
 }
 
@@ -250,7 +248,7 @@ fn stage_bar(ui: &mut Ui, job: &JobView, whole: Option<f64>) {
     for (stage, time, moved) in &stages {
         let width = (time / sum * share) as f32 * rect.width();
         let part = Rect::from_min_size(pos2(left, rect.top()), vec2(width, rect.height()));
-        painter.rect_filled(part.shrink2(vec2(0.5, 0.0)), 3.0, theme::stage_color(stage.name()));
+        painter.rect_filled(part.shrink2(vec2(0.5, 0.0)), 3.0, theme::stage_color(*stage));
         if width > 58.0 {
             let text = format!("{} {:.0} %", stage.name(), time / sum * 100.0);
             painter.text(part.center(), Align2::CENTER_CENTER, text, FontId::proportional(11.5), egui::Color32::BLACK);
@@ -290,14 +288,26 @@ fn lanes(spans: &[SpanRecord]) -> (Vec<(usize, &SpanRecord)>, usize) {
     (placed, first)
 }
 
-fn flame(ui: &mut Ui, job: &JobView, state: &mut ProfilerState) {
+/// Text of a span under the pointer: stage, name, time, bytes and rate.
+fn span_text(span: &SpanRecord) -> String {
+    let mut text = format!("{} · {}\n{}", span.stage.name(), span.name, seconds(span.duration_us / 1e6));
+    if span.bytes > 0 {
+        text.push_str(&format!("\n{}", bytes_text(span.bytes)));
+    }
+    if span.macs > 0 {
+        text.push_str(&format!("\n{:.1} GOP/s", 2.0 * span.macs as f64 / span.duration_us.max(1e-3) / 1e3));
+    }
+    text
+}
+
+fn flame(ui: &mut Ui, job: &JobView, own: &mut ProfilerPanel) {
     if job.spans.is_empty() {
         weak(ui, "No spans yet.");
         return;
     }
     let end = job.spans.iter().map(|s| s.start_us + s.duration_us).fold(1.0, f64::max);
     let (placed, count) = lanes(&job.spans);
-    let [mut from, mut to] = state.window.unwrap_or([0.0, end]);
+    let [mut from, mut to] = own.window.unwrap_or([0.0, end]);
     egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| {
         let size = vec2(ui.available_width(), (count as f32 * LANE + 20.0).max(ui.available_height() - 4.0));
         let (rect, response) = ui.allocate_exact_size(size, Sense::click_and_drag());
@@ -323,7 +333,7 @@ fn flame(ui: &mut Ui, job: &JobView, state: &mut ProfilerState) {
         let span = (to - from).clamp(1.0, end.max(1.0));
         from = from.clamp(0.0, (end - span).max(0.0));
         to = from + span;
-        state.window = (from > 0.0 || to < end).then_some([from, to]);
+        own.window = (from > 0.0 || to < end).then_some([from, to]);
         let per_point = span / width;
         let painter = ui.painter_at(rect);
         painter.rect_filled(rect, 4.0, ui.visuals().extreme_bg_color);
@@ -334,7 +344,7 @@ fn flame(ui: &mut Ui, job: &JobView, state: &mut ProfilerState) {
             let color = ui.visuals().weak_text_color();
             painter.text(pos2(x(us), rect.top() + 1.0), Align2::CENTER_TOP, text, FontId::proportional(10.5), color);
         }
-        let query = state.search.to_lowercase();
+        let query = own.search.to_lowercase();
         let mut under: Option<&SpanRecord> = None;
         // End of the last bar in each lane, so that thousands of tiny spans are not drawn over one another.
         let mut drawn_to = vec![f32::NEG_INFINITY; count];
@@ -348,7 +358,7 @@ fn flame(ui: &mut Ui, job: &JobView, state: &mut ProfilerState) {
             let top = rect.top() + 16.0 + lane as f32 * LANE;
             let bar = Rect::from_min_max(pos2(left, top), pos2(right, top + LANE - 2.0));
             let found = query.is_empty() || s.name.to_lowercase().contains(&query) || s.stage.name().contains(&query);
-            let color = theme::stage_color(s.stage.name()).gamma_multiply(if found { 1.0 } else { 0.25 });
+            let color = theme::stage_color(s.stage).gamma_multiply(if found { 1.0 } else { 0.25 });
             painter.rect_filled(bar, 2.0, color);
             if bar.width() > 44.0 {
                 let clip = bar.intersect(rect).shrink2(vec2(3.0, 0.0));
@@ -361,14 +371,7 @@ fn flame(ui: &mut Ui, job: &JobView, state: &mut ProfilerState) {
             }
         }
         if let Some(s) = under {
-            let mut text = format!("{} · {}\n{}", s.stage.name(), s.name, seconds(s.duration_us / 1e6));
-            if s.bytes > 0 {
-                text.push_str(&format!("\n{}", bytes_text(s.bytes)));
-            }
-            if s.macs > 0 {
-                text.push_str(&format!("\n{:.1} GOP/s", 2.0 * s.macs as f64 / s.duration_us.max(1e-3) / 1e3));
-            }
-            response.on_hover_text_at_pointer(text);
+            response.on_hover_text_at_pointer(span_text(s));
         }
     });
 }
@@ -376,7 +379,7 @@ fn flame(ui: &mut Ui, job: &JobView, state: &mut ProfilerState) {
 fn operators(ui: &mut Ui, job: &JobView, search: &str) {
     let query = search.to_lowercase();
     let mut rows = rows(&job.spans);
-    let whole: f64 = rows.iter().filter(|r| !matches!(r.stage, Stage::Op | Stage::Decode)).map(|r| r.seconds).sum();
+    let whole: f64 = rows.iter().filter(|r| !r.stage.is_nested()).map(|r| r.seconds).sum();
     rows.retain(|r| query.is_empty() || r.name.to_lowercase().contains(&query) || r.stage.name().contains(&query));
     let columns = ["Stage", "Name", "Count", "Time", "Share", "GOP/s", "Bytes"];
     TableBuilder::new(ui)

@@ -1,9 +1,8 @@
 //! Estimate of the training cost on this machine, measured while the user chooses settings.
 
 use super::plan::WizardStep;
-use super::{Check, Wizard};
-use crate::app::Workbench;
-use crate::panels::PanelTask;
+use super::{Check, Training, Wizard};
+use crate::jobs::Jobs;
 use crate::work::{JobState, Purpose};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_profile::bytes_text;
@@ -63,23 +62,23 @@ impl Wizard {
     }
 }
 
-impl Workbench {
-    /// Starts an estimate if the Settings page is open and the choices have changed.
-    pub(super) fn poll_cost(&mut self) {
+impl Training {
+    /// Starts an estimate if the Settings page is open and the choices have changed; `is_shown` says whether the wizard
+    /// is.
+    pub(super) fn poll_cost(&mut self, jobs: &mut Jobs, is_shown: bool) {
         let wizard = &self.wizard;
-        let chosen = self.panels.task == PanelTask::Train && wizard.plan.step == WizardStep::Start;
+        let chosen = is_shown && wizard.plan.step == WizardStep::Start && !self.starting;
         if chosen && wizard.plan.job.is_none() {
             let wanted = wizard.to_be_measured();
             if let Some(job) = wanted.clone().filter(|_| wanted != wizard.costing.of) {
-                self.forget_cost();
+                self.forget_cost(jobs);
                 let title = "Timing training steps".to_owned();
-                let id = self.work.run(title, Purpose::Check, Job::TrainEstimate(job));
+                let id = jobs.run(title, Purpose::Check, Job::TrainEstimate(job));
                 self.wizard.costing = Costing { of: wanted, cost: Cost::Measuring(id) };
             }
         }
         if let Cost::Measuring(id) = self.wizard.costing.cost {
-            let state = self.work.jobs.iter().find(|j| j.id == id).map(|j| &j.state);
-            self.wizard.costing.cost = match state {
+            self.wizard.costing.cost = match jobs.get(id).map(|j| &j.state) {
                 Some(JobState::Failed(reason)) => Cost::Failed(reason.clone()),
                 Some(JobState::Cancelled) => Cost::Unknown,
                 Some(_) => return,
@@ -89,15 +88,15 @@ impl Workbench {
     }
 
     /// Cancels the estimate.
-    pub(super) fn forget_cost(&mut self) {
+    pub(super) fn forget_cost(&mut self, jobs: &Jobs) {
         if let Cost::Measuring(id) = self.wizard.costing.cost {
-            self.work.cancel(id);
+            jobs.cancel(id);
         }
         self.wizard.costing = Costing::default();
     }
 
     /// Stores the estimate, unless it belongs to earlier choices.
-    pub(crate) fn handle_cost(&mut self, id: JobId, estimate: Estimate) {
+    pub(super) fn handle_cost(&mut self, id: JobId, estimate: Estimate) {
         if self.wizard.costing.cost == Cost::Measuring(id) {
             self.wizard.costing.cost = Cost::Known(estimate);
         }

@@ -1,10 +1,11 @@
 //! Saving, exporting and using trained models.
 
 use super::thread_results::ThreadResult;
-use super::{file_name, plan, sentence};
-use crate::app::Workbench;
+use super::{Training, file_name, plan, sentence};
+use crate::display::{Display, DisplayAction, PanelTask};
+use crate::effect::Effects;
+use crate::jobs::{Jobs, JobsAction};
 use crate::opener::FileRequest;
-use crate::panels::PanelTask;
 use cytoscope_model_package::{PACKAGE_KIND, Package, check_destination};
 use cytoscope_pipeline::{JobError, packages};
 use cytoscope_storage::Overwrite;
@@ -89,20 +90,20 @@ fn export(from: &Path, name: &str, to: &Path, format: Format) -> Result<PathBuf,
     }
 }
 
-impl Workbench {
+impl Training {
     /// The folder that the model will be saved to, and whether the name is taken.
-    pub(crate) fn model_destination(&self) -> (PathBuf, bool) {
+    pub(crate) fn model_destination(&self, jobs: &Jobs) -> (PathBuf, bool) {
         let name = plan::clean_name(&self.wizard.plan.name);
         let path = self.wizard.models_folder().join(&name);
-        let taken = self.work.models.iter().any(|m| m.name == name || m.path == path);
+        let taken = jobs.models().iter().any(|m| m.name == name || m.path == path);
         (path, taken)
     }
 
     /// Saves the model to the user's own models.
-    pub(crate) fn save_model(&mut self) {
+    pub(super) fn save_model(&mut self, jobs: &Jobs) {
         let Some(from) = self.wizard.report.as_ref().map(|r| r.out.clone()) else { return };
         let name = plan::clean_name(&self.wizard.plan.name);
-        let (to, _) = self.model_destination();
+        let (to, _) = self.model_destination(jobs);
         if name.is_empty() || self.wizard.saving != Saving::No {
             return;
         }
@@ -120,7 +121,7 @@ impl Workbench {
 
     /// Drops the trained model so that another can be trained. If it was not saved, it is saved first, as `called` or
     /// else under its training name.
-    pub(super) fn retire_model(&mut self, called: Option<String>) {
+    pub(super) fn retire_model(&mut self, called: Option<String>, jobs: &mut Jobs, effects: &mut Effects) {
         let Some(report) = self.wizard.report.take() else { return };
         let from = report.out.clone();
         if self.wizard.plan.saved.take().is_some() {
@@ -134,26 +135,28 @@ impl Workbench {
         let name = called.unwrap_or_else(|| file_name(&from));
         let models = self.wizard.models_folder();
         let known: Vec<String> =
-            self.work.models.iter().flat_map(|m| std::iter::once(&m.name).chain(&m.aliases)).cloned().collect();
+            jobs.models().iter().flat_map(|m| std::iter::once(&m.name).chain(&m.aliases)).cloned().collect();
         let saving = self
             .wizard
             .spawn(move || ThreadResult::RetiredModelSaved(save_retired_model(&from, &name, &models, &known), from));
         match saving {
             Some(thread) => self.wizard.saving_threads.push(thread),
-            None => self
-                .handle_result(ThreadResult::RetiredModelSaved(Err("Saving could not start".to_owned()), report.out)),
+            None => {
+                let failed = ThreadResult::RetiredModelSaved(Err("Saving could not start".to_owned()), report.out);
+                self.handle_result(failed, jobs, effects);
+            }
         }
     }
 
     /// Asks for the file of an export.
-    pub(crate) fn ask_export(&mut self, format: Format) {
+    pub(super) fn ask_export(&self, format: Format, display: &Display, effects: &mut Effects) {
         let name = plan::clean_name(&self.wizard.plan.name);
         let ending = if format == Format::Zip { "zip" } else { "onnx" };
-        self.ask_training(FileRequest::Model(format), format!("{name}.{ending}"));
+        self.ask(FileRequest::Model(format), format!("{name}.{ending}"), display, effects);
     }
 
     /// Exports the model.
-    pub fn export_model(&mut self, format: Format, to: PathBuf) {
+    pub(super) fn export_model(&mut self, format: Format, to: PathBuf) {
         let Some(from) = self.wizard.report.as_ref().map(|r| r.out.clone()) else { return };
         let from = self.wizard.plan.saved.clone().unwrap_or(from);
         let name = plan::clean_name(&self.wizard.plan.name);
@@ -163,11 +166,11 @@ impl Workbench {
     }
 
     /// Selects the saved model and opens the Predict panel.
-    pub(crate) fn use_model(&mut self) {
+    pub(super) fn use_model(&self, effects: &mut Effects) {
         let Some(name) = self.wizard.plan.saved.as_deref().map(file_name) else { return };
-        self.settings.model = name;
-        self.panels.predict.refined = None;
-        self.panels.task = PanelTask::Predict;
+        effects.act(DisplayAction::Model(name));
+        effects.act(JobsAction::ForgetRefined);
+        effects.act(DisplayAction::Task(PanelTask::Predict));
     }
 }
 

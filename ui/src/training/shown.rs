@@ -4,6 +4,7 @@ use eframe::egui::{ColorImage, Context, TextureHandle, TextureOptions};
 use image::{ImageReader, Limits};
 use std::io::{Cursor, Read};
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// Maximum size of a picture file in bytes.
 const MAX_BYTES: u64 = 16 << 20;
@@ -17,7 +18,7 @@ pub struct ValidationPicture {
     /// Which image and slice are shown.
     pub caption: String,
     image: ColorImage,
-    texture: Option<TextureHandle>,
+    texture: OnceLock<TextureHandle>,
 }
 
 impl std::fmt::Debug for ValidationPicture {
@@ -40,7 +41,7 @@ impl ValidationPicture {
         reader.limits(limits);
         let picture = reader.decode().ok()?.to_rgb8();
         let size = [picture.width() as usize, picture.height() as usize];
-        Some(Self { step, caption, image: ColorImage::from_rgb(size, picture.as_raw()), texture: None })
+        Some(Self { step, caption, image: ColorImage::from_rgb(size, picture.as_raw()), texture: OnceLock::new() })
     }
 
     /// Width and height in pixels.
@@ -49,11 +50,9 @@ impl ValidationPicture {
     }
 
     /// The texture of the picture, uploaded on first use.
-    pub fn texture(&mut self, ctx: &Context) -> TextureHandle {
-        let image = &self.image;
-        self.texture
-            .get_or_insert_with(|| ctx.load_texture("validation", image.clone(), TextureOptions::LINEAR))
-            .clone()
+    pub fn texture(&self, ctx: &Context) -> TextureHandle {
+        let load = || ctx.load_texture("validation", self.image.clone(), TextureOptions::LINEAR);
+        self.texture.get_or_init(load).clone()
     }
 }
 

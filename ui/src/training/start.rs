@@ -1,8 +1,9 @@
 //! Choice of the start model.
 
-use super::file_name;
 use super::thread_results::ThreadResult;
-use crate::app::Workbench;
+use super::{Training, file_name};
+use crate::effect::Effects;
+use crate::jobs::Jobs;
 use cytoscope_pipeline::ModelTask;
 use cytoscope_pipeline::cards::{ModelCard, card};
 use cytoscope_samples::TrainingTask;
@@ -36,22 +37,21 @@ pub(crate) fn incompatibility(model: &ModelCard, task: TrainingTask) -> Option<S
     }
 }
 
-impl Workbench {
+impl Training {
     /// Reads a model file chosen as the start model.
-    pub fn start_from_file(&mut self, path: PathBuf) {
+    pub(super) fn read_start_model(&mut self, path: PathBuf) {
         self.wizard.spawn(move || ThreadResult::Start(Box::new(card(file_name(&path), &path))));
     }
 
     /// Sets a model that was read as the start model, if it fits the task.
-    pub(super) fn handle_start_model(&mut self, card: Box<ModelCard>) {
+    pub(super) fn handle_start_model(&mut self, card: Box<ModelCard>, jobs: &Jobs, effects: &mut Effects) {
         // The list of installed models knows more about it.
-        let listed = self.work.models.iter().find(|m| m.path == card.path);
-        let is_listed = listed.is_some();
+        let listed = jobs.models().iter().find(|m| m.path == card.path);
         if let Some(why) = incompatibility(listed.unwrap_or(&card), self.wizard.plan.task) {
-            return self.notifications.error(format!("{} cannot be the start model", card.name), why);
+            return effects.error(format!("{} cannot be the start model", card.name), why);
         }
         self.wizard.plan.from = card.path.display().to_string();
-        if !is_listed {
+        if listed.is_none() {
             self.wizard.start_file = Some(card);
         }
     }

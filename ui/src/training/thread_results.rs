@@ -2,8 +2,9 @@
 
 use super::models::Saving;
 use super::shown::ValidationPicture;
-use super::{Wizard, file_name, shown};
-use crate::app::Workbench;
+use super::{Training, Wizard, file_name, shown};
+use crate::effect::Effects;
+use crate::jobs::Jobs;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_train::CheckpointSummary;
 use std::path::{Path, PathBuf};
@@ -42,9 +43,12 @@ impl Wizard {
     /// Reads curves and picture of the run to be continued.
     pub(super) fn load_checkpoint(&mut self) {
         if let Some(job) = self.plan.job.clone() {
-            if let Some(picture) = job.preview_path() {
-                self.spawn(move || ThreadResult::Picture(ValidationPicture::read(&picture, None, String::new())));
-            }
+            let run = job.clone();
+            self.spawn(move || {
+                let picture = run.preview_path();
+                let read = |path: PathBuf| ValidationPicture::read(&path, None, String::new());
+                ThreadResult::Picture(picture.and_then(read))
+            });
             self.spawn(move || ThreadResult::Kept(job.checkpoint_summary()));
         }
     }
@@ -58,8 +62,8 @@ impl Wizard {
     }
 }
 
-impl Workbench {
-    pub(super) fn handle_result(&mut self, result: ThreadResult) {
+impl Training {
+    pub(super) fn handle_result(&mut self, result: ThreadResult, jobs: &mut Jobs, effects: &mut Effects) {
         match result {
             ThreadResult::Kept(Some(kept)) => self.wizard.run.prepend(kept),
             ThreadResult::Kept(None) => {}
@@ -71,37 +75,36 @@ impl Workbench {
                     self.wizard.examples = examples;
                 }
             }
-            ThreadResult::Start(card) => self.handle_start_model(card),
+            ThreadResult::Start(card) => self.handle_start_model(card, jobs, effects),
             ThreadResult::Saved(Ok(path)) => {
-                self.notify_saved(&path);
+                notify_saved(&path, jobs, effects);
                 self.wizard.plan.saved = Some(path);
                 self.wizard.saving = Saving::No;
             }
             ThreadResult::Saved(Err(reason)) => {
                 self.wizard.saving = Saving::No;
-                self.notifications.error("The model was not saved", reason);
+                effects.error("The model was not saved", reason);
             }
-            ThreadResult::RetiredModelSaved(Ok(path), _) => self.notify_saved(&path),
+            ThreadResult::RetiredModelSaved(Ok(path), _) => notify_saved(&path, jobs, effects),
             ThreadResult::RetiredModelSaved(Err(reason), training_path) => {
                 let title = format!("{} was not saved", file_name(&training_path));
                 let reason = reason.trim_end_matches('.');
-                self.notifications
-                    .error(title, format!("{reason}. The model is still in {}.", training_path.display()));
+                effects.error(title, format!("{reason}. The model is still in {}.", training_path.display()));
             }
             ThreadResult::Exported(Ok(path)) => {
                 self.wizard.saving = Saving::No;
-                self.notifications.success(format!("Saved {}", file_name(&path)), path.display().to_string());
+                effects.success(format!("Saved {}", file_name(&path)), path.display().to_string());
             }
             ThreadResult::Exported(Err(reason)) => {
                 self.wizard.saving = Saving::No;
-                self.notifications.error("The model was not exported", reason);
+                effects.error("The model was not exported", reason);
             }
         }
     }
+}
 
-    /// Shows a notification about a saved model and reloads the list of models.
-    fn notify_saved(&mut self, path: &Path) {
-        self.notifications.success(format!("{} was added to your models", file_name(path)), path.display().to_string());
-        self.work.request_lists();
-    }
+/// Shows a notification about a saved model and reloads the list of models.
+fn notify_saved(path: &Path, jobs: &mut Jobs, effects: &mut Effects) {
+    effects.success(format!("{} was added to your models", file_name(path)), path.display().to_string());
+    jobs.request_lists();
 }

@@ -1,5 +1,6 @@
 //! Layout of the views in the centre of the window.
 
+use super::pen::Marks;
 use super::slice::{Hover, SliceView, ViewOptions, ViewResponse};
 use super::volume::VolumeView;
 use crate::data::loader::{Loader, SourceId};
@@ -36,10 +37,7 @@ pub struct Layout {
     only_xy: bool,
     volume_rect: egui::Rect,
     target: TextureFormat,
-    /// Position of the swipe line as a fraction of the view width; `None` if off.
-    swipe: Option<f32>,
-    /// Voxel under the pointer, in any view.
-    pub hover: Option<Hover>,
+    hover: Option<Hover>,
 }
 
 impl Default for Layout {
@@ -53,7 +51,6 @@ impl Default for Layout {
             only_xy: false,
             volume_rect: egui::Rect::NOTHING,
             target: PLAIN_FORMAT,
-            swipe: None,
             hover: None,
         }
     }
@@ -102,8 +99,9 @@ struct Panes<'a> {
     volume: &'a mut VolumeView,
     volume_rect: &'a mut egui::Rect,
     target: TextureFormat,
-    document: &'a mut Document,
+    document: &'a Document,
     loader: &'a Loader,
+    marks: &'a Marks,
     options: ViewOptions,
     view_response: ViewResponse,
 }
@@ -114,11 +112,12 @@ impl Panes<'_> {
         if self.options.swipe.is_some() {
             view.prepare_swipe(ui);
         }
-        let view_response = view.show(ui, orientation, self.document, self.loader, self.options);
+        let view_response = view.show(ui, orientation, self.document, self.loader, self.marks, self.options);
         self.view_response.hover = self.view_response.hover.take().or(view_response.hover);
         self.view_response.picked = self.view_response.picked.or(view_response.picked);
         self.view_response.pointer_events.extend(view_response.pointer_events);
         self.view_response.brush_factor = self.view_response.brush_factor.or(view_response.brush_factor);
+        self.view_response.changes.extend(view_response.changes);
     }
 }
 
@@ -130,6 +129,7 @@ impl Behavior<Pane> for Panes<'_> {
                 *self.volume_rect = ui.available_rect_before_wrap();
                 let view_response = self.volume.show(ui, self.document, self.target, self.options);
                 self.view_response.picked = self.view_response.picked.or(view_response.picked);
+                self.view_response.changes.extend(view_response.changes);
             }
         }
         UiResponse::None
@@ -152,15 +152,15 @@ impl Behavior<Pane> for Panes<'_> {
 }
 
 impl Layout {
-    /// Draws the views of a document into the available area of `ui`.
+    /// Draws the views of a document, with `marks` on it, into the available area of `ui`.
     pub fn show(
         &mut self,
         ui: &mut Ui,
-        document: &mut Document,
+        document: &Document,
         loader: &Loader,
+        marks: &Marks,
         mut options: ViewOptions,
     ) -> ViewResponse {
-        options.swipe = self.swipe;
         options.only_xy = self.view(Orientation::Xy).awaits_first(document);
         self.only_xy = options.only_xy;
         let flat = !document.is_3d();
@@ -174,6 +174,7 @@ impl Layout {
             target: self.target,
             document,
             loader,
+            marks,
             options,
             view_response: ViewResponse::default(),
         };
@@ -190,6 +191,11 @@ impl Layout {
             ui.ctx().request_repaint();
         }
         view_response
+    }
+
+    /// Values under the pointer in the last frame, in any view.
+    pub fn hover(&self) -> Option<Hover> {
+        self.hover
     }
 
     /// The slice view of an orientation.
@@ -231,15 +237,5 @@ impl Layout {
     /// Whether all pictures are complete.
     pub fn is_settled(&self) -> bool {
         !self.only_xy && self.views.iter().all(SliceView::is_settled) && self.volume.is_settled()
-    }
-
-    /// Shows or hides the swipe line.
-    pub fn toggle_swipe(&mut self) {
-        self.swipe = if self.swipe.is_some() { None } else { Some(0.5) };
-    }
-
-    /// Position of the swipe line.
-    pub fn swipe_mut(&mut self) -> Option<&mut f32> {
-        self.swipe.as_mut()
     }
 }

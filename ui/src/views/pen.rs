@@ -121,12 +121,18 @@ pub(super) fn cursor(
     }
 }
 
-/// Draws the selected points and lines.
-pub(super) fn marks(painter: &Painter, document: &Document, view: Orientation, to_screen: &dyn Fn(f64, f64) -> Pos2) {
+/// Draws the selected points and lines; `crosshair` is its voxel Z, Y, X.
+pub(super) fn marks(
+    painter: &Painter,
+    marks: &Marks,
+    crosshair: [usize; 3],
+    view: Orientation,
+    to_screen: &dyn Fn(f64, f64) -> Pos2,
+) {
     let [normal_axis, rows, columns] = view.axes();
     let place = |p: &[f64; 3]| to_screen(p[rows] + 0.5, p[columns] + 0.5);
-    for (i, point) in document.marks.points.iter().enumerate() {
-        if (point[normal_axis] - document.cursor[normal_axis] as f64).abs() > NEAR_SLICES {
+    for (i, point) in marks.points.iter().enumerate() {
+        if (point[normal_axis] - crosshair[normal_axis] as f64).abs() > NEAR_SLICES {
             continue;
         }
         let at = place(point);
@@ -139,7 +145,7 @@ pub(super) fn marks(painter: &Painter, document: &Document, view: Orientation, t
             theme::ON_IMAGE,
         );
     }
-    if let Some(ruler) = document.marks.ruler.filter(|r| r.view == view) {
+    if let Some(ruler) = marks.ruler.filter(|r| r.view == view) {
         let [a, b] = ruler.ends.map(|p| place(&p));
         painter.line_segment([a, b], Stroke::new(3.5, theme::IMAGE_SHADE));
         painter.line_segment([a, b], Stroke::new(1.5, theme::ON_IMAGE));
@@ -147,8 +153,8 @@ pub(super) fn marks(painter: &Painter, document: &Document, view: Orientation, t
             painter.circle(end, 3.5, theme::ACCENT, Stroke::new(1.5, theme::ON_IMAGE));
         }
     }
-    if document.marks.line_view == Some(view) && document.marks.line.len() > 1 {
-        let line: Vec<Pos2> = document.marks.line.iter().map(place).collect();
+    if marks.line_view == Some(view) && marks.line.len() > 1 {
+        let line: Vec<Pos2> = marks.line.iter().map(place).collect();
         painter.line(line, Stroke::new(2.0, theme::ON_IMAGE));
     }
 }

@@ -1,32 +1,23 @@
 //! A slice view: image, crosshair and scale bar; zoom, pan, scroll and pick.
 
 use super::compositor::Compositor;
-use super::pen::{self, Pen, PointerEvent};
-use super::scale_bar;
+use super::decor::{draw_caption, draw_crosshair, draw_ring, draw_scale_bar};
+use super::pen::{self, Marks, Pen, PointerEvent};
+use super::placement::{Moved, Placement, fit, plane_to_load, zoom_about};
 use crate::data::composite::{DisplayedPlane, Intensity};
 use crate::data::histogram::Histogram;
 use crate::data::loader::{LoadState, Loader, Slot, SlotLayer};
 use crate::data::plane::{Orientation, Plane, PlaneAt};
-use crate::document::{Camera, Document, Overlay, Role};
+use crate::document::{Camera, ChannelView, Document, DocumentChange, Overlay, Role};
 use crate::theme;
 use eframe::egui::{
-    self, Align2, Color32, FontId, Key, Pos2, Rect, Sense, Stroke, StrokeKind, TextureHandle, TextureOptions, Ui, Vec2,
+    self, Align2, Color32, Key, Rect, Response, Sense, Stroke, StrokeKind, TextureHandle, TextureOptions, Ui, Vec2,
     pos2, vec2,
 };
 use std::sync::Arc;
 
-/// Slices up to this many pixels are loaded whole; of larger ones only the visible region is loaded, reduced to screen
-/// resolution.
-const MAX_WHOLE_PIXELS: usize = 4 << 20;
-
-/// Visible regions are aligned to multiples of this, so that small pans need no new image.
-const ALIGN: usize = 256;
-
 /// Slices prefetched on each side.
 const PREFETCH_SLICES: usize = 4;
-
-/// Maximum zoom in points per full-resolution pixel.
-const MAX_POINTS_PER_PIXEL: f64 = 64.0;
 
 /// Change of the logarithm of the brush radius per point of scrolling.
 const BRUSH_PER_POINT: f64 = 0.005;
@@ -49,7 +40,7 @@ pub struct Hover {
     pub map: Option<f64>,
 }
 
-/// Result of drawing a view: hover, clicks and pointer events.
+/// Result of drawing a view: hover, clicks, pointer events and changes of the document.
 #[derive(Debug, Default)]
 pub struct ViewResponse {
     /// Values under the pointer.
@@ -60,6 +51,8 @@ pub struct ViewResponse {
     pub pointer_events: Vec<PointerEvent>,
     /// Factor for the brush radius.
     pub brush_factor: Option<f64>,
+    /// Changes of the crosshair, the cameras and the contrast.
+    pub changes: Vec<DocumentChange>,
 }
 
 /// Settings of all views.
@@ -131,14 +124,14 @@ impl SliceView {
         &mut self,
         ui: &mut Ui,
         orientation: Orientation,
-        document: &mut Document,
+        document: &Document,
         loader: &Loader,
+        marks: &Marks,
         options: ViewOptions,
     ) -> ViewResponse {
         let mut view_response = ViewResponse::default();
         let size = ui.available_size().max(vec2(8.0, 8.0));
         let (rect, response) = ui.allocate_exact_size(size, Sense::click_and_drag());
-        let which = Orientation::ALL.iter().position(|o| *o == orientation).unwrap_or(0);
         let [normal_axis, row_axis, column_axis] = orientation.axes();
         let slices = document.extents.zyx[normal_axis];
         let name = format!("{} view, slice {} of {slices}", orientation.name(), document.cursor[normal_axis] + 1);
@@ -148,59 +141,22 @@ impl SliceView {
         }
         self.id = Some(response.id);
 
-        let fitted = fit(document.slice_size_um(orientation), rect.size());
-        let mut camera = document.cameras[which].unwrap_or(fitted);
-        view_response.brush_factor =
-            self.interact(ui, &response, rect, orientation, document, &mut camera, fitted, options);
-        if response.double_clicked() && options.pen.is_none() {
-            camera = fitted;
-            document.cameras[which] = None;
-        } else if camera != fitted {
-            document.cameras[which] = Some(camera);
-        }
-
+        let moved = self.moved(ui, &response, rect, orientation, document, options, &mut view_response);
         let pixel_um = [document.voxel_um[row_axis], document.voxel_um[column_axis]];
-        let to_screen = |row: f64, column: f64| -> Pos2 {
-            let down = (row * pixel_um[0] - camera.center_um[0]) * camera.points_per_um;
-            let right = (column * pixel_um[1] - camera.center_um[1]) * camera.points_per_um;
-            rect.center() + vec2(right as f32, down as f32)
-        };
-        let from_screen = |at: Pos2| -> [f64; 2] {
-            let off = at - rect.center();
-            [
-                (f64::from(off.y) / camera.points_per_um + camera.center_um[0]) / pixel_um[0],
-                (f64::from(off.x) / camera.points_per_um + camera.center_um[1]) / pixel_um[1],
-            ]
-        };
-
+        let place = Placement { rect, camera: moved.camera, pixel_um };
         if orientation == Orientation::Xy || !options.only_xy {
-            self.refresh(ui, orientation, document, loader, [from_screen(rect.min), from_screen(rect.max)]);
+            let corners = [place.slice_at(rect.min), place.slice_at(rect.max)];
+            let points_per_pixel = f64::from(ui.ctx().pixels_per_point());
+            let extent = ui.max_rect().size();
+            let at = plane_to_load(orientation, document, moved.cursor, corners, points_per_pixel, extent);
+            self.refresh(ui, document, loader, &at, &mut view_response.changes);
         }
         let painter = ui.painter_at(rect);
-        painter.rect_filled(rect, 0.0, theme::IMAGE_BACKGROUND);
-        if let (Some(texture), Some((covers, _))) = (&self.texture, &self.covers) {
-            let on_screen = |covers: &Rect| {
-                Rect::from_min_max(
-                    to_screen(f64::from(covers.min.y), f64::from(covers.min.x)),
-                    to_screen(f64::from(covers.max.y), f64::from(covers.max.x)),
-                )
-            };
-            let whole = Rect::from_min_max(pos2(0.0, 0.0), pos2(1.0, 1.0));
-            painter.image(texture.id(), on_screen(covers), whole, Color32::WHITE);
-            if let (Some(share), Some((plain, covers))) = (options.swipe, &self.plain) {
-                let line = rect.left() + share * rect.width();
-                let right = painter.with_clip_rect(Rect::from_min_max(pos2(line, rect.top()), rect.max));
-                right.image(plain.id(), on_screen(covers), whole, Color32::WHITE);
-                painter.line_segment(
-                    [pos2(line, rect.top()), pos2(line, rect.bottom())],
-                    Stroke::new(1.5, theme::ON_IMAGE),
-                );
-            }
-        }
+        self.draw_image(&painter, place, options.swipe);
         if options.pen.is_some() {
-            let index = document.cursor[normal_axis] as f64;
+            let index = moved.cursor[normal_axis] as f64;
             view_response.pointer_events = pen::pointer_events(ui, &response, &mut self.drawing, orientation, |at| {
-                let [row, column] = from_screen(at);
+                let [row, column] = place.slice_at(at);
                 let mut zyx = [index; 3];
                 (zyx[row_axis], zyx[column_axis]) = (row - 0.5, column - 0.5);
                 zyx
@@ -211,58 +167,123 @@ impl SliceView {
         } else {
             self.drawing = false;
         }
+        let to_screen = |row: f64, column: f64| place.screen_of(row, column);
         if options.crosshair {
-            crosshair(&painter, rect, to_screen, document, orientation);
+            draw_crosshair(&painter, rect, to_screen, moved.cursor, orientation);
         }
         if options.scale_bar && document.voxel_known {
-            draw_scale_bar(&painter, rect, camera.points_per_um);
+            draw_scale_bar(&painter, rect, place.camera.points_per_um);
         }
         if let Some(diameter) = options.ring.filter(|_| !options.bare) {
-            draw_ring(&painter, rect, to_screen, document, orientation, diameter * camera.points_per_um);
+            let points = diameter * place.camera.points_per_um;
+            draw_ring(&painter, rect, to_screen, moved.cursor, orientation, points);
         }
-        pen::marks(&painter, document, orientation, &to_screen);
+        pen::marks(&painter, marks, moved.cursor, orientation, &to_screen);
         if let Some(pen) = &options.pen {
             let pointer = response.hover_pos().filter(|at| rect.contains(*at));
-            pen::cursor(&painter, pen, pointer, document, orientation, (camera.points_per_um, &to_screen));
+            pen::cursor(&painter, pen, pointer, document, orientation, (place.camera.points_per_um, &to_screen));
             if pointer.is_some() {
                 ui.ctx().set_cursor_icon(egui::CursorIcon::Crosshair);
             }
         }
-        let caption = if slices > 1 {
-            format!(
-                "{}   {} {} / {slices}",
-                orientation.name(),
-                orientation.scroll_axis(),
-                document.cursor[normal_axis] + 1
-            )
-        } else {
-            orientation.name().to_owned()
-        };
+        let caption = caption(orientation, moved.cursor[normal_axis], slices);
         draw_caption(&painter, rect.left_top() + vec2(8.0, 7.0), Align2::LEFT_TOP, &caption);
         if response.has_focus() {
             painter.rect_stroke(rect, 0.0, Stroke::new(1.5, theme::ACCENT), StrokeKind::Inside);
         }
-
-        if let Some(at) = response.hover_pos() {
-            let [row, column] = from_screen(at).map(f64::floor);
-            let inside = row >= 0.0
-                && column >= 0.0
-                && (row as usize) < document.extents.zyx[row_axis]
-                && (column as usize) < document.extents.zyx[column_axis];
-            if inside {
-                let mut zyx = document.cursor;
-                zyx[row_axis] = row as usize;
-                zyx[column_axis] = column as usize;
-                let hover = self.hover(document, zyx, row as usize, column as usize);
-                if response.clicked() && options.pen.is_none() {
-                    document.cursor = zyx;
-                    view_response.picked = hover.label;
-                    response.request_focus();
-                }
-                view_response.hover = Some(hover);
-            }
-        }
+        self.point_at(&response, orientation, document, moved.cursor, place, options, &mut view_response);
         view_response
+    }
+
+    /// Applies gestures to crosshair and camera; `view_response` gets the changes of the document.
+    #[allow(clippy::too_many_arguments, reason = "one gesture after the other on the same things")]
+    fn moved(
+        &self,
+        ui: &Ui,
+        response: &Response,
+        rect: Rect,
+        orientation: Orientation,
+        document: &Document,
+        options: ViewOptions,
+        view_response: &mut ViewResponse,
+    ) -> Moved {
+        let which = Orientation::ALL.iter().position(|o| *o == orientation).unwrap_or(0);
+        let stored = document.cameras[which];
+        let fitted = fit(document.slice_size_um(orientation), rect.size());
+        let mut moved = Moved { cursor: document.cursor, camera: stored.unwrap_or(fitted) };
+        view_response.brush_factor =
+            self.interact(ui, response, rect, orientation, document, &mut moved, fitted, options);
+        let camera = if response.double_clicked() && options.pen.is_none() {
+            moved.camera = fitted;
+            None
+        } else if moved.camera != fitted {
+            Some(moved.camera)
+        } else {
+            stored
+        };
+        if camera != stored {
+            view_response.changes.push(DocumentChange::Camera(which, camera));
+        }
+        if moved.cursor != document.cursor {
+            view_response.changes.push(DocumentChange::Cursor(moved.cursor));
+        }
+        moved
+    }
+
+    /// Draws the image, on the right of the swipe line without overlays.
+    fn draw_image(&self, painter: &egui::Painter, place: Placement, swipe: Option<f32>) {
+        let rect = place.rect;
+        painter.rect_filled(rect, 0.0, theme::IMAGE_BACKGROUND);
+        let (Some(texture), Some((covers, _))) = (&self.texture, &self.covers) else { return };
+        let on_screen = |covers: &Rect| {
+            Rect::from_min_max(
+                place.screen_of(f64::from(covers.min.y), f64::from(covers.min.x)),
+                place.screen_of(f64::from(covers.max.y), f64::from(covers.max.x)),
+            )
+        };
+        let whole = Rect::from_min_max(pos2(0.0, 0.0), pos2(1.0, 1.0));
+        painter.image(texture.id(), on_screen(covers), whole, Color32::WHITE);
+        if let (Some(share), Some((plain, covers))) = (swipe, &self.plain) {
+            let line = rect.left() + share * rect.width();
+            let right = painter.with_clip_rect(Rect::from_min_max(pos2(line, rect.top()), rect.max));
+            right.image(plain.id(), on_screen(covers), whole, Color32::WHITE);
+            painter
+                .line_segment([pos2(line, rect.top()), pos2(line, rect.bottom())], Stroke::new(1.5, theme::ON_IMAGE));
+        }
+    }
+
+    /// Reads the values under the pointer; a click moves the crosshair there.
+    #[allow(clippy::too_many_arguments, reason = "the pointer, the slice under it, and what is found there")]
+    fn point_at(
+        &self,
+        response: &Response,
+        orientation: Orientation,
+        document: &Document,
+        cursor: [usize; 3],
+        place: Placement,
+        options: ViewOptions,
+        view_response: &mut ViewResponse,
+    ) {
+        let Some(at) = response.hover_pos() else { return };
+        let [_, row_axis, column_axis] = orientation.axes();
+        let [row, column] = place.slice_at(at).map(f64::floor);
+        let inside = row >= 0.0
+            && column >= 0.0
+            && (row as usize) < document.extents.zyx[row_axis]
+            && (column as usize) < document.extents.zyx[column_axis];
+        if !inside {
+            return;
+        }
+        let mut zyx = cursor;
+        zyx[row_axis] = row as usize;
+        zyx[column_axis] = column as usize;
+        let hover = self.hover(document, zyx, row as usize, column as usize);
+        if response.clicked() && options.pen.is_none() {
+            view_response.changes.push(DocumentChange::Cursor(zyx));
+            view_response.picked = hover.label;
+            response.request_focus();
+        }
+        view_response.hover = Some(hover);
     }
 
     fn hover(&self, document: &Document, zyx: [usize; 3], row: usize, column: usize) -> Hover {
@@ -281,13 +302,13 @@ impl SliceView {
 
     #[allow(clippy::too_many_arguments, reason = "one gesture after the other on the same things")]
     fn interact(
-        &mut self,
+        &self,
         ui: &Ui,
-        response: &egui::Response,
+        response: &Response,
         rect: Rect,
         orientation: Orientation,
-        document: &mut Document,
-        camera: &mut Camera,
+        document: &Document,
+        moved: &mut Moved,
         fitted: Camera,
         options: ViewOptions,
     ) -> Option<f64> {
@@ -298,15 +319,15 @@ impl SliceView {
             None => response.dragged(),
         };
         if moves {
-            let moved = response.drag_delta();
-            camera.center_um[0] -= f64::from(moved.y) / camera.points_per_um;
-            camera.center_um[1] -= f64::from(moved.x) / camera.points_per_um;
+            let by = response.drag_delta();
+            moved.camera.center_um[0] -= f64::from(by.y) / moved.camera.points_per_um;
+            moved.camera.center_um[1] -= f64::from(by.x) / moved.camera.points_per_um;
         }
         if response.hovered() {
             let (zoom, scroll) = ui.input(|i| (f64::from(i.zoom_delta()), i.smooth_scroll_delta()));
             if (zoom - 1.0).abs() > 1e-4 {
                 let at = response.hover_pos().unwrap_or(rect.center()) - rect.center();
-                zoom_about(camera, zoom, at, fitted, document);
+                zoom_about(&mut moved.camera, zoom, at, fitted, document);
             } else if scroll.y != 0.0 && options.pen.is_some() && ui.input(|i| i.modifiers.alt) {
                 brush_factor = Some((f64::from(scroll.y) * BRUSH_PER_POINT).exp());
             } else if scroll.y != 0.0 {
@@ -316,7 +337,7 @@ impl SliceView {
                 let total = before + scroll.y / 24.0;
                 let steps = total.trunc();
                 ui.data_mut(|d| d.insert_temp(id, total - steps));
-                document.step(normal_axis, steps as i64);
+                moved.step(document, normal_axis, steps as i64);
             }
         }
         if response.has_focus() {
@@ -329,7 +350,7 @@ impl SliceView {
             ui.input(|i| {
                 let mut go = |key: Key, axis: usize, by: i64| {
                     if i.key_pressed(key) {
-                        document.step(axis, if i.modifiers.shift { by * 10 } else { by });
+                        moved.step(document, axis, if i.modifiers.shift { by * 10 } else { by });
                     }
                 };
                 go(Key::ArrowUp, row_axis, -1);
@@ -338,7 +359,7 @@ impl SliceView {
                 go(Key::ArrowRight, column_axis, 1);
                 for (key, factor) in [(Key::Plus, 1.25), (Key::Equals, 1.25), (Key::Minus, 0.8)] {
                     if i.key_pressed(key) && !i.modifiers.command {
-                        zoom_about(camera, factor, Vec2::ZERO, fitted, document);
+                        zoom_about(&mut moved.camera, factor, Vec2::ZERO, fitted, document);
                     }
                 }
             });
@@ -346,30 +367,28 @@ impl SliceView {
         brush_factor
     }
 
-    /// Updates the texture to the current slice and display settings.
+    /// Updates the texture to a slice and the display settings; `changes` gets new contrast limits.
     fn refresh(
         &mut self,
         ui: &Ui,
-        orientation: Orientation,
-        document: &mut Document,
+        document: &Document,
         loader: &Loader,
-        corners: [[f64; 2]; 2],
+        at: &PlaneAt,
+        changes: &mut Vec<DocumentChange>,
     ) {
-        let points_per_pixel = f64::from(ui.ctx().pixels_per_point());
-        let at = plane_to_load(orientation, document, corners, points_per_pixel, ui.max_rect().size());
+        let orientation = at.orientation;
         let document_id = document.id;
         let slot = |layer| Slot { document: document_id, orientation, layer };
         let source_id = document.id;
         let mut all: Vec<DisplayedPlane> = Vec::new();
         let (mut complete, mut failed) = (true, false);
-        for c in (0..document.channels.len()).filter(|c| document.channels[*c].visible).collect::<Vec<_>>() {
+        for (c, channel) in document.channels.iter().enumerate().filter(|(_, c)| c.visible) {
             let at = PlaneAt { channel: c, ..at.clone() };
             match loader.get(slot(SlotLayer::Channel(c)), source_id, &document.source, &at) {
                 LoadState::Ready(plane) => {
-                    update_contrast(document, c, &plane, orientation);
-                    if let Some(channel) = document.channels.get(c) {
-                        all.push(DisplayedPlane::Intensity(plane, channel.display.clone()));
-                    }
+                    let (display, change) = contrast(channel, c, &plane);
+                    changes.extend(change);
+                    all.push(DisplayedPlane::Intensity(plane, display));
                 }
                 answer => (complete, failed) = (false, failed || matches!(answer, LoadState::Failed(_))),
             }
@@ -415,7 +434,7 @@ impl SliceView {
             if let Some(image) = self.compositor.request(all, wake.clone()) {
                 self.set_texture(ui, image);
             }
-            self.prefetch_around = (orientation == Orientation::Xy).then_some(at);
+            self.prefetch_around = (orientation == Orientation::Xy).then(|| at.clone());
         } else if let Some(image) = self.compositor.take(wake) {
             self.set_texture(ui, image);
         }
@@ -467,6 +486,14 @@ impl SliceView {
     }
 }
 
+/// Name of a view, with the number of its slice if there are several.
+fn caption(orientation: Orientation, index: usize, slices: usize) -> String {
+    match slices {
+        0 | 1 => orientation.name().to_owned(),
+        _ => format!("{}   {} {} / {slices}", orientation.name(), orientation.scroll_axis(), index + 1),
+    }
+}
+
 fn first_visible(document: &Document) -> usize {
     document.channels.iter().position(|c| c.visible).unwrap_or(0)
 }
@@ -480,135 +507,17 @@ fn same_planes(a: &[DisplayedPlane], b: &[DisplayedPlane]) -> bool {
         })
 }
 
-/// Updates the histogram and, if still needed, the contrast limits from a loaded plane.
-fn update_contrast(document: &mut Document, c: usize, plane: &Arc<Plane>, orientation: Orientation) {
-    let Some(channel) = document.channels.get_mut(c) else { return };
-    if orientation != Orientation::Xy || (!channel.wants_limits && channel.histogram.is_some()) {
-        return;
+/// The display settings of a channel for a loaded plane. The histogram and, if they are still to be set, the contrast
+/// limits are taken from the first XY plane; then the change of the document is returned as well.
+fn contrast(channel: &ChannelView, index: usize, plane: &Plane) -> (Intensity, Option<DocumentChange>) {
+    let mut display = channel.display.clone();
+    if plane.at.orientation != Orientation::Xy || (!channel.wants_limits && channel.histogram.is_some()) {
+        return (display, None);
     }
-    channel.histogram = Histogram::of(plane);
-    if channel.wants_limits
-        && let Some(histogram) = &channel.histogram
-    {
-        (channel.display.low, channel.display.high) = histogram.limits();
-        channel.wants_limits = false;
+    let Some(histogram) = Histogram::of(plane) else { return (display, None) };
+    let limits = channel.wants_limits.then(|| histogram.limits());
+    if let Some((low, high)) = limits {
+        (display.low, display.high) = (low, high);
     }
-}
-
-/// The plane to load: the whole slice if it is small, otherwise the visible region at about screen resolution.
-fn plane_to_load(
-    orientation: Orientation,
-    document: &Document,
-    [from, to]: [[f64; 2]; 2],
-    pixels_per_point: f64,
-    size: Vec2,
-) -> PlaneAt {
-    let [rows, columns] = orientation.slice_shape(document.extents.zyx);
-    let mut at = PlaneAt {
-        orientation,
-        index: document.cursor[orientation.axes()[0]],
-        channel: 0,
-        time: document.time,
-        rows: 0..rows,
-        columns: 0..columns,
-        step: 1,
-    };
-    if rows.saturating_mul(columns) <= MAX_WHOLE_PIXELS {
-        return at;
-    }
-    let seen = |a: f64, b: f64, n: usize| {
-        let start = (a.max(0.0) as usize).min(n.saturating_sub(1));
-        let end = (b.max(0.0).ceil() as usize).clamp(start + 1, n);
-        start..end
-    };
-    let (r, c) = (seen(from[0], to[0], rows), seen(from[1], to[1], columns));
-    let across = f64::from(size.x) * pixels_per_point;
-    let down = f64::from(size.y) * pixels_per_point;
-    let per_pixel = (c.len() as f64 / across.max(1.0)).min(r.len() as f64 / down.max(1.0)).max(1.0);
-    at.step = (per_pixel as usize).next_power_of_two();
-    if at.step as f64 > per_pixel * 1.5 {
-        at.step = (at.step / 2).max(1);
-    }
-    let grid = ALIGN * at.step;
-    at.rows = r.start / grid * grid..r.end.next_multiple_of(grid).min(rows);
-    at.columns = c.start / grid * grid..c.end.next_multiple_of(grid).min(columns);
-    at
-}
-
-fn fit([height_um, width_um]: [f64; 2], size: Vec2) -> Camera {
-    let margin = 12.0;
-    let space = [f64::from((size.y - margin).max(4.0)), f64::from((size.x - margin).max(4.0))];
-    let scale = (space[0] / height_um.max(1e-9)).min(space[1] / width_um.max(1e-9));
-    Camera { center_um: [height_um / 2.0, width_um / 2.0], points_per_um: scale }
-}
-
-fn zoom_about(camera: &mut Camera, factor: f64, at: Vec2, fitted: Camera, document: &Document) {
-    let finest = document.voxel_um.iter().copied().fold(f64::INFINITY, f64::min);
-    let max = (MAX_POINTS_PER_PIXEL / finest).max(fitted.points_per_um);
-    let scale = (camera.points_per_um * factor).clamp(fitted.points_per_um / 4.0, max);
-    let off = [f64::from(at.y), f64::from(at.x)];
-    for (center, off) in camera.center_um.iter_mut().zip(off) {
-        *center += off / camera.points_per_um - off / scale;
-    }
-    camera.points_per_um = scale;
-}
-
-fn crosshair(
-    painter: &egui::Painter,
-    rect: Rect,
-    to_screen: impl Fn(f64, f64) -> Pos2,
-    document: &Document,
-    orientation: Orientation,
-) {
-    let [_, row_axis, column_axis] = orientation.axes();
-    let at = to_screen(document.cursor[row_axis] as f64 + 0.5, document.cursor[column_axis] as f64 + 0.5);
-    let stroke = Stroke::new(1.0, theme::CROSSHAIR);
-    let gap = 9.0;
-    for (a, b) in [
-        (pos2(rect.left(), at.y), pos2(at.x - gap, at.y)),
-        (pos2(at.x + gap, at.y), pos2(rect.right(), at.y)),
-        (pos2(at.x, rect.top()), pos2(at.x, at.y - gap)),
-        (pos2(at.x, at.y + gap), pos2(at.x, rect.bottom())),
-    ] {
-        painter.line_segment([a, b], stroke);
-    }
-}
-
-/// Draws a ring around the crosshair; `diameter` is in points.
-fn draw_ring(
-    painter: &egui::Painter,
-    rect: Rect,
-    to_screen: impl Fn(f64, f64) -> Pos2,
-    document: &Document,
-    orientation: Orientation,
-    diameter: f64,
-) {
-    let [_, row_axis, column_axis] = orientation.axes();
-    let at = to_screen(document.cursor[row_axis] as f64 + 0.5, document.cursor[column_axis] as f64 + 0.5);
-    if !rect.contains(at) || diameter < 2.0 {
-        return;
-    }
-    let radius = (0.5 * diameter) as f32;
-    painter.circle_stroke(at, radius, Stroke::new(3.0, theme::IMAGE_SHADE));
-    painter.circle_stroke(at, radius, Stroke::new(1.5, theme::ACCENT));
-}
-
-pub(super) fn draw_scale_bar(painter: &egui::Painter, rect: Rect, points_per_um: f64) {
-    let Some(um) = scale_bar::length_um(points_per_um, f64::from(rect.width() * 0.25).clamp(30.0, 160.0)) else {
-        return;
-    };
-    let length = (um * points_per_um) as f32;
-    let left = rect.left_bottom() + vec2(12.0, -14.0);
-    let bar = Rect::from_min_size(left - vec2(0.0, 3.0), vec2(length, 3.0));
-    painter.rect_filled(bar.expand(1.0), 1.0, theme::IMAGE_SHADE);
-    painter.rect_filled(bar, 0.0, theme::ON_IMAGE);
-    draw_caption(painter, bar.left_top() - vec2(0.0, 4.0), Align2::LEFT_BOTTOM, &scale_bar::text(um));
-}
-
-pub(super) fn draw_caption(painter: &egui::Painter, at: Pos2, anchor: Align2, text: &str) {
-    let font = FontId::proportional(12.0);
-    let galley = painter.layout_no_wrap(text.to_owned(), font, theme::ON_IMAGE);
-    let rect = anchor.anchor_size(at, galley.size());
-    painter.rect_filled(rect.expand2(vec2(4.0, 2.0)), 3.0, theme::IMAGE_SHADE);
-    painter.galley(rect.min, galley, theme::ON_IMAGE);
+    (display, Some(DocumentChange::Contrast { index, histogram, limits }))
 }

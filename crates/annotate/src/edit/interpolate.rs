@@ -23,23 +23,23 @@ pub(super) fn interpolate(
     }
     let has_label = volume.slices_with(label, axis);
     let annotated: Vec<usize> = (0..has_label.len()).filter(|i| has_label[*i]).collect();
-    let gap = |pair: &[usize]| pair[1] > pair[0] + 1 && at.is_none_or(|at| pair[0] < at && at < pair[1]);
-    let gaps: Vec<(usize, usize)> = annotated.windows(2).filter(|p| gap(p)).map(|p| (p[0], p[1])).collect();
+    let is_gap = |pair: &[usize]| pair[1] > pair[0] + 1 && at.is_none_or(|at| pair[0] < at && at < pair[1]);
+    let gaps: Vec<(usize, usize)> = annotated.windows(2).filter(|p| is_gap(p)).map(|p| (p[0], p[1])).collect();
     if gaps.is_empty() {
         return Err(AnnotateError::NotPossible {
             label,
             problem: match at {
-                Some(at) => format!("slice {at} is not an empty slice between two slices with it"),
-                None => "there is no empty slice between slices with it".to_owned(),
+                Some(at) => format!("slice {at} does not lie in a gap between two slices that contain the label"),
+                None => "there is no gap between slices that contain the label".to_owned(),
             },
             next_step: "draw the label in two slices with empty slices between them",
         });
     }
     for (below, above) in gaps {
-        let between = SliceInterpolator::new(writer.volume(), label, axis, below, above)?;
+        let interpolator = SliceInterpolator::new(writer.volume(), label, axis, below, above)?;
         for index in below + 1..above {
-            let inside = between.shape(index);
-            let mut bounds = between.bounds;
+            let inside = interpolator.mask_at(index);
+            let mut bounds = interpolator.bounds;
             (bounds.start[axis.index()], bounds.end[axis.index()]) = (index, index + 1);
             writer.fill_box(&bounds, |i| inside[i].then_some(label), |old| over.allows(old));
         }
@@ -102,8 +102,8 @@ impl SliceInterpolator {
         Ok(Self { bounds, size, below, above, signed: [signed(&masks[0])?, signed(&masks[1])?], shift })
     }
 
-    /// Mask of the interpolated shape in a slice of the box.
-    fn shape(&self, index: usize) -> Vec<bool> {
+    /// Mask of the interpolated shape in a slice of the box; rows and columns of the box.
+    fn mask_at(&self, index: usize) -> Vec<bool> {
         let t = (index - self.below) as f64 / (self.above - self.below) as f64;
         let moved = |by: f64| self.shift.map(|s| (s * by).round() as isize);
         let (from_below, from_above) = (moved(t), moved(t - 1.0));

@@ -28,17 +28,17 @@ impl Dense {
         Self { shape, um, labels: vec![0; shape.iter().product()] }
     }
 
-    fn flat(&self, [z, y, x]: Zyx) -> usize {
+    fn linear_index(&self, [z, y, x]: Zyx) -> usize {
         (z * self.shape[1] + y) * self.shape[2] + x
     }
 
-    fn place(&self, i: usize) -> Zyx {
+    fn coords(&self, i: usize) -> Zyx {
         [i / (self.shape[1] * self.shape[2]), i / self.shape[2] % self.shape[1], i % self.shape[2]]
     }
 
     fn fill(mut self, start: Zyx, end: Zyx, label: u32) -> Self {
         for i in 0..self.labels.len() {
-            let at = self.place(i);
+            let at = self.coords(i);
             if (0..3).all(|a| (start[a]..end[a]).contains(&at[a])) {
                 self.labels[i] = label;
             }
@@ -48,34 +48,34 @@ impl Dense {
 
     fn ball(mut self, centre: [f64; 3], radius_um: f64, label: u32) -> Self {
         for i in 0..self.labels.len() {
-            if self.far(self.place(i).map(|c| c as f64), centre) <= radius_um {
+            if self.distance_um(self.coords(i).map(|c| c as f64), centre) <= radius_um {
                 self.labels[i] = label;
             }
         }
         self
     }
 
-    fn far(&self, a: [f64; 3], b: [f64; 3]) -> f64 {
+    fn distance_um(&self, a: [f64; 3], b: [f64; 3]) -> f64 {
         (0..3).map(|i| ((a[i] - b[i]) * self.um[i]).powi(2)).sum::<f64>().sqrt()
     }
 
     fn inside(&self, i: usize, scope: Scope) -> bool {
         match scope {
             Scope::Volume => true,
-            Scope::Slice(plane) => self.place(i)[plane.axis.index()] == plane.index,
+            Scope::Slice(plane) => self.coords(i)[plane.axis.index()] == plane.index,
         }
     }
 
     fn neighbours(&self, i: usize, scope: Scope) -> Vec<usize> {
-        let at = self.place(i);
+        let at = self.coords(i);
         let mut found = Vec::new();
         for a in 0..3 {
             for d in [-1isize, 1] {
                 let mut to = at;
                 let Some(c) = at[a].checked_add_signed(d).filter(|c| *c < self.shape[a]) else { continue };
                 to[a] = c;
-                if self.inside(self.flat(to), scope) {
-                    found.push(self.flat(to));
+                if self.inside(self.linear_index(to), scope) {
+                    found.push(self.linear_index(to));
                 }
             }
         }
@@ -97,7 +97,7 @@ impl Dense {
         seen
     }
 
-    fn with(&self, voxels: impl IntoIterator<Item = usize>, label: u32, over: Over) -> Self {
+    fn painted(&self, voxels: impl IntoIterator<Item = usize>, label: u32, over: Over) -> Self {
         let mut next = self.clone();
         for i in voxels {
             if over.allows(self.labels[i]) {
@@ -139,7 +139,7 @@ fn assert_is(session: &Session, want: &Dense, what: &str) {
     assert_eq!(got, counts, "{what}: the counts differ");
     for label in counts.keys() {
         let places: Vec<Zyx> =
-            (0..want.labels.len()).filter(|i| want.labels[*i] == *label).map(|i| want.place(i)).collect();
+            (0..want.labels.len()).filter(|i| want.labels[*i] == *label).map(|i| want.coords(i)).collect();
         assert_eq!(session.volume().bounds_of(*label), bounds_of(&places), "{what}: the box of {label}");
     }
 }
@@ -161,7 +161,7 @@ fn apply_and_check(before: &Dense, edit: &Edit) -> (Dense, Change) {
     let after = Dense { labels: session.volume().labels().to_dense(), ..before.clone() };
     assert_is(&session, &after, "done");
     let changed: Vec<Zyx> =
-        (0..after.labels.len()).filter(|i| after.labels[*i] != before.labels[*i]).map(|i| after.place(i)).collect();
+        (0..after.labels.len()).filter(|i| after.labels[*i] != before.labels[*i]).map(|i| after.coords(i)).collect();
     assert_eq!((change.bounds, change.voxels), (bounds_of(&changed), changed.len() as u64));
     assert!(snapshot.to_dense() == before.labels, "a snapshot does not change");
     let undone = session.undo().unwrap();
@@ -176,7 +176,7 @@ fn apply_and_check(before: &Dense, edit: &Edit) -> (Dense, Change) {
 fn check(before: &Dense, edit: &Edit, want: &Dense) {
     let (after, _) = apply_and_check(before, edit);
     let differ = (0..want.labels.len()).find(|i| want.labels[*i] != after.labels[*i]);
-    let mismatch = differ.map(|i| (want.place(i), want.labels[i], after.labels[i]));
+    let mismatch = differ.map(|i| (want.coords(i), want.labels[i], after.labels[i]));
     assert_eq!(mismatch, None, "{edit:?}: voxel, expected label, actual label");
 }
 
@@ -203,7 +203,7 @@ fn any_scope(shape: Zyx) -> impl Strategy<Value = Scope> {
 }
 
 /// Distance of a voxel from the line segment from `a` to `b`, in µm.
-fn far_from_line(d: &Dense, at: [f64; 3], a: [f64; 3], b: [f64; 3]) -> f64 {
+fn distance_from_line_um(d: &Dense, at: [f64; 3], a: [f64; 3], b: [f64; 3]) -> f64 {
     let um = |p: [f64; 3]| [0, 1, 2].map(|i| p[i] * d.um[i]);
     let (p, a, b) = (um(at), um(a), um(b));
     let along: f64 = (0..3).map(|i| (b[i] - a[i]) * (p[i] - a[i])).sum();
@@ -221,32 +221,32 @@ proptest! {
     fn strokes_paint_all_voxels_within_the_radius_of_the_line(
         before in some_labels(WIDE),
         points in prop::collection::vec([-5.0f64..40.0, -9.0f64..75.0, -9.0f64..75.0], 1..4),
-        whole in any::<bool>(), more in 0.0f64..6.0, shape in 0..4usize, value in prop::sample::select(vec![0u32, 2, 9, 80_000]), over in any_over(),
+        whole in any::<bool>(), extra_radius_um in 0.0f64..6.0, shape in 0..4usize, value in prop::sample::select(vec![0u32, 2, 9, 80_000]), over in any_over(),
     ) {
         let mut points = points;
         if whole {
             points.iter_mut().flatten().for_each(|c| *c = c.round());
         }
-        // Large enough that the voxels on the line are within it.
-        let radius_um = before.um.iter().map(|u| u * u).sum::<f64>().sqrt() / 2.0 + 0.01 + more;
+        // At least half a voxel diagonal; thinner strokes are tested separately.
+        let radius_um = before.um.iter().map(|u| u * u).sum::<f64>().sqrt() / 2.0 + 0.01 + extra_radius_um;
         let shape = SliceAxis::ALL.get(shape).map_or(BrushShape::Ball, |a| BrushShape::Disc(*a));
-        let mut flat = points.clone();
+        let mut projected = points.clone();
         let mut only = None;
         if let BrushShape::Disc(axis) = shape {
             let index = points[0][axis.index()].round();
-            flat.iter_mut().for_each(|p| p[axis.index()] = index);
+            projected.iter_mut().for_each(|p| p[axis.index()] = index);
             only = Some((axis.index(), index));
         }
         let mut voxels = Vec::new();
         for i in 0..before.labels.len() {
-            let at = before.place(i).map(|c| c as f64);
+            let at = before.coords(i).map(|c| c as f64);
             if only.is_some_and(|(a, index)| at[a] != index) { continue; }
-            let far = flat.windows(2).map(|p| far_from_line(&before, at, p[0], p[1])).fold(before.far(at, flat[0]), f64::min);
-            if far <= radius_um * (1.0 + 1e-10) { voxels.push(i); }
+            let distance_um = projected.windows(2).map(|p| distance_from_line_um(&before, at, p[0], p[1])).fold(before.distance_um(at, projected[0]), f64::min);
+            if distance_um <= radius_um * (1.0 + 1e-10) { voxels.push(i); }
         }
         let brush = Brush { shape, radius_um, value, over };
-        check(&before, &Edit::Paint { brush, points: points.clone() }, &before.with(voxels, value, over));
-        // Painting the same stroke point by point gives the same step.
+        check(&before, &Edit::Paint { brush, points: points.clone() }, &before.painted(voxels, value, over));
+        // Painting the same stroke point by point gives the same undo step.
         let mut at_once = before.session();
         at_once.apply(&Edit::Paint { brush, points: points.clone() }).unwrap();
         let mut live = before.session();
@@ -261,24 +261,24 @@ proptest! {
 
     #[test]
     fn thin_strokes_have_no_gaps(
-        a in [0usize..35, 0..67, 0..70], b in [0usize..35, 0..67, 0..70], radius_um in 0.0f64..0.5, flat in 0..4usize,
+        a in [0usize..35, 0..67, 0..70], b in [0usize..35, 0..67, 0..70], radius_um in 0.0f64..0.5, axis_choice in 0..4usize,
     ) {
         let before = Dense::new(WIDE, [2.0, 0.5, 0.5]);
         let mut b = b;
-        let shape = SliceAxis::ALL.get(flat).map_or(BrushShape::Ball, |axis| {
+        let shape = SliceAxis::ALL.get(axis_choice).map_or(BrushShape::Ball, |axis| {
             b[axis.index()] = a[axis.index()];
             BrushShape::Disc(*axis)
         });
         let points = [a, b].map(|p| p.map(|c| c as f64)).to_vec();
         let brush = Brush { shape, radius_um, value: 1, over: Over::Any };
         let (after, _) = apply_and_check(&before, &Edit::Paint { brush, points: points.clone() });
-        prop_assert!(after.labels[after.flat(a)] == 1 && after.labels[after.flat(b)] == 1);
+        prop_assert!(after.labels[after.linear_index(a)] == 1 && after.labels[after.linear_index(b)] == 1);
         // Along the longest axis every index has a voxel, and neighbours touch.
-        let mut places: Vec<Zyx> = (0..after.labels.len()).filter(|i| after.labels[*i] == 1).map(|i| after.place(i)).collect();
+        let mut places: Vec<Zyx> = (0..after.labels.len()).filter(|i| after.labels[*i] == 1).map(|i| after.coords(i)).collect();
         for p in &places {
             let at = p.map(|c| c as f64);
-            let near = far_from_line(&Dense { um: [1.0; 3], ..before.clone() }, at, points[0], points[1]);
-            prop_assert!(near <= 0.9 || far_from_line(&before, at, points[0], points[1]) <= radius_um + 1e-9);
+            let near = distance_from_line_um(&Dense { um: [1.0; 3], ..before.clone() }, at, points[0], points[1]);
+            prop_assert!(near <= 0.9 || distance_from_line_um(&before, at, points[0], points[1]) <= radius_um + 1e-9);
         }
         let mut reached = vec![places.swap_remove(0)];
         let mut at = 0;
@@ -295,11 +295,11 @@ proptest! {
     #[test]
     fn fills_match_a_flood_fill(before in some_labels(WIDE), seed in [0usize..35, 0..67, 0..70], value in 0u32..4, axis in 0..4usize) {
         let scope = SliceAxis::ALL.get(axis).map_or(Scope::Volume, |a| Scope::Slice(Plane::new(*a, seed[a.index()])));
-        let from = before.flat(seed);
+        let from = before.linear_index(seed);
         let old = before.labels[from];
         let seen = before.reach(vec![from], scope, |i| before.labels[i] == old);
         let region: Vec<usize> = (0..seen.len()).filter(|i| seen[*i]).collect();
-        check(&before, &Edit::Fill { seed, value, scope }, &before.with(region, value, Over::Any));
+        check(&before, &Edit::Fill { seed, value, scope }, &before.painted(region, value, Over::Any));
     }
 
     #[test]
@@ -311,12 +311,12 @@ proptest! {
         prop_assume!((0..before.labels.len()).any(|i| before.labels[i] == label && before.inside(i, scope)));
         let thin = match scope { Scope::Slice(p) => Some(p.axis.index()), Scope::Volume => None };
         let border = (0..before.labels.len()).filter(|i| {
-            let at = before.place(*i);
+            let at = before.coords(*i);
             before.inside(*i, scope) && (0..3).any(|a| Some(a) != thin && (at[a] == 0 || at[a] + 1 == before.shape[a]))
         }).collect();
         let open = before.reach(border, scope, |i| before.labels[i] != label);
         let holes = (0..before.labels.len()).filter(|i| before.inside(*i, scope) && before.labels[*i] != label && !open[*i]);
-        check(&before, &Edit::FillHoles { label, scope, over }, &before.with(holes.collect::<Vec<_>>(), label, over));
+        check(&before, &Edit::FillHoles { label, scope, over }, &before.painted(holes.collect::<Vec<_>>(), label, over));
     }
 
     #[test]
@@ -327,11 +327,11 @@ proptest! {
             let is_missing = matches!(refused, Err(AnnotateError::NoSuchLabel { .. }));
             prop_assert!(is_missing);
         } else {
-            check(&before, &Edit::Delete { label, scope }, &before.with(of(&[label]), 0, Over::Any));
+            check(&before, &Edit::Delete { label, scope }, &before.painted(of(&[label]), 0, Over::Any));
         }
         prop_assume!([label, into, 70_000].iter().any(|l| before.labels.contains(l)));
         let merge = Edit::Merge { labels: vec![label, 70_000, label], into, scope };
-        check(&before, &merge, &before.with(of(&[label, 70_000]), into, Over::Any));
+        check(&before, &merge, &before.painted(of(&[label, 70_000]), into, Over::Any));
     }
 
     #[test]
@@ -340,18 +340,18 @@ proptest! {
         um in [0.3f64..3.0, 0.3f64..3.0, 0.3f64..3.0], by_um in 0.2f64..4.0, scope in any_scope([5, 7, 8]), over in any_over(),
     ) {
         let before = Dense { shape: [5, 7, 8], um, labels: noise };
-        let places: Vec<[f64; 3]> = (0..before.labels.len()).map(|i| before.place(i).map(|c| c as f64)).collect();
+        let places: Vec<[f64; 3]> = (0..before.labels.len()).map(|i| before.coords(i).map(|c| c as f64)).collect();
         let here: Vec<usize> = (0..before.labels.len()).filter(|i| before.inside(*i, scope)).collect();
         let (own, other): (Vec<usize>, Vec<usize>) = here.iter().partition(|i| before.labels[**i] == 1);
         prop_assume!(!own.is_empty());
-        let nearest = |i: usize, to: &[usize]| to.iter().map(|j| before.far(places[i], places[*j])).fold(f64::INFINITY, f64::min);
-        let in_doubt = |far: f64| (far - by_um).abs() < 1e-4 * by_um;
+        let nearest = |i: usize, to: &[usize]| to.iter().map(|j| before.distance_um(places[i], places[*j])).fold(f64::INFINITY, f64::min);
+        let is_borderline = |distance_um: f64| (distance_um - by_um).abs() < 1e-4 * by_um;
         let (to_own, to_other): (Vec<f64>, Vec<f64>) =
             (other.iter().map(|i| nearest(*i, &own)).collect(), own.iter().map(|i| nearest(*i, &other)).collect());
-        prop_assume!(!to_own.iter().chain(&to_other).any(|d| in_doubt(*d)));
-        let near = |voxels: &[usize], far: &[f64]| voxels.iter().zip(far).filter(|(_, d)| **d <= by_um).map(|(i, _)| *i).collect::<Vec<_>>();
-        check(&before, &Edit::Grow { label: 1, by_um, scope, over }, &before.with(near(&other, &to_own), 1, over));
-        check(&before, &Edit::Shrink { label: 1, by_um, scope }, &before.with(near(&own, &to_other), 0, Over::Any));
+        prop_assume!(!to_own.iter().chain(&to_other).any(|d| is_borderline(*d)));
+        let near = |voxels: &[usize], distances_um: &[f64]| voxels.iter().zip(distances_um).filter(|(_, d)| **d <= by_um).map(|(i, _)| *i).collect::<Vec<_>>();
+        check(&before, &Edit::Grow { label: 1, by_um, scope, over }, &before.painted(near(&other, &to_own), 1, over));
+        check(&before, &Edit::Shrink { label: 1, by_um, scope }, &before.painted(near(&own, &to_other), 0, Over::Any));
     }
 
     #[test]
@@ -364,7 +364,7 @@ proptest! {
         prop_assume!(own.len() > 1);
         let mut seeds: Vec<Zyx> = Vec::new();
         for p in picks {
-            let seed = before.place(own[p % own.len()]);
+            let seed = before.coords(own[p % own.len()]);
             if !seeds.contains(&seed) { seeds.push(seed); }
         }
         prop_assume!(seeds.len() > 1);
@@ -372,7 +372,7 @@ proptest! {
         prop_assert_eq!(&change.new_labels, &(3..2 + seeds.len() as u32).collect::<Vec<_>>());
         for (i, seed) in seeds.iter().enumerate() {
             let want = if i == 0 { 1 } else { change.new_labels[i - 1] };
-            prop_assert_eq!(after.labels[after.flat(*seed)], want);
+            prop_assert_eq!(after.labels[after.linear_index(*seed)], want);
         }
         for i in 0..360 {
             let (old, new) = (before.labels[i], after.labels[i]);
@@ -389,20 +389,20 @@ proptest! {
         let mut shape = [7; 3];
         shape[axis.index()] = gap + 3;
         let mut before = Dense::new(shape, [1.3, 0.7, 0.9]).fill([2, 2, 2], [4, 4, 4], 2);
-        // Two overlapping shapes, so that they are not moved.
-        let place = |index: usize, i: usize| { let mut at = [0; 3]; at[axis.index()] = index; at[rows] = i / 7; at[columns] = i % 7; at };
+        // Two overlapping shapes, so `interpolate` does not align them.
+        let coords = |index: usize, i: usize| { let mut at = [0; 3]; at[axis.index()] = index; at[rows] = i / 7; at[columns] = i % 7; at };
         let set = |mask: &[bool], i: usize| i == 24 || mask[i];
         for i in 0..49 {
             for (index, mask) in [(1, &below), (1 + gap, &above)] {
-                let at = before.flat(place(index, i));
+                let at = before.linear_index(coords(index, i));
                 if set(mask, i) { before.labels[at] = 1; } else if before.labels[at] == 1 { before.labels[at] = 0; }
             }
         }
         let um = [before.um[rows], before.um[columns]];
         let signed = |mask: &[bool], i: usize| {
-            let far = |j: usize| ((i / 7).abs_diff(j / 7) as f64 * um[0]).hypot((i % 7).abs_diff(j % 7) as f64 * um[1]);
+            let distance_um = |j: usize| ((i / 7).abs_diff(j / 7) as f64 * um[0]).hypot((i % 7).abs_diff(j % 7) as f64 * um[1]);
             let inside = set(mask, i);
-            let d = (0..49).filter(|j| set(mask, *j) != inside).map(far).fold(f64::INFINITY, f64::min);
+            let d = (0..49).filter(|j| set(mask, *j) != inside).map(distance_um).fold(f64::INFINITY, f64::min);
             if inside { d } else { -d }
         };
         let mut want = Vec::new();
@@ -411,12 +411,12 @@ proptest! {
             for i in 0..49 {
                 let mixed = (1.0 - t) * signed(&below, i) + t * signed(&above, i);
                 prop_assume!(mixed.abs() > 1e-5);
-                if mixed > 0.0 { want.push(before.flat(place(index, i))); }
+                if mixed > 0.0 { want.push(before.linear_index(coords(index, i))); }
             }
         }
-        // Label 2 in a slice between does not count: all slices between are empty of label 1.
+        // Label 2 in the gap does not matter: no slice of the gap contains label 1.
         let edit = Edit::Interpolate { label: 1, axis, at: Some(2), over };
-        check(&before, &edit, &before.with(want, 1, over));
+        check(&before, &edit, &before.painted(want, 1, over));
     }
 }
 
@@ -429,9 +429,9 @@ fn two_touching_balls_are_cut_at_their_neck() {
     let (after, change) = apply_and_check(&before, &Edit::SplitBySeeds { label: 5, seeds, scope: Scope::Volume });
     assert_eq!(change.new_labels, [6]);
     for i in (0..after.labels.len()).filter(|i| before.labels[*i] == 5) {
-        let x = after.place(i)[2];
+        let x = after.coords(i)[2];
         if x != 43 {
-            assert_eq!(after.labels[i], if x < 43 { 5 } else { 6 }, "{:?}", after.place(i));
+            assert_eq!(after.labels[i], if x < 43 { 5 } else { 6 }, "{:?}", after.coords(i));
         }
     }
 }
@@ -443,7 +443,7 @@ fn a_part_without_a_neck_is_divided_by_the_nearest_seed() {
     let seeds = vec![[0, 20, 10], [0, 20, 28]];
     let (after, _) = apply_and_check(&before, &Edit::SplitBySeeds { label: 1, seeds, scope: plane });
     for i in (0..after.labels.len()).filter(|i| before.labels[*i] == 1) {
-        let x = after.place(i)[2];
+        let x = after.coords(i)[2];
         assert!(x == 19 || after.labels[i] == if x < 19 { 1 } else { 2 }, "{x}");
     }
 }
@@ -457,7 +457,7 @@ fn a_line_cuts_a_slice_or_the_whole_label() {
         let (after, change) = apply_and_check(&before, &edit);
         assert_eq!(change.new_labels, [10]);
         for i in (0..after.labels.len()).filter(|i| before.labels[*i] == 3) {
-            let [z, y, x] = after.place(i);
+            let [z, y, x] = after.coords(i);
             let line = 30.0 + y as f64 / 39.0 * 4.0;
             let cut = through || z == 4;
             if (x as f64 - line).abs() > 1.0 {
@@ -477,7 +477,7 @@ fn a_line_cuts_a_slice_or_the_whole_label() {
         let other = if axis == SliceAxis::Y { 2 } else { 1 };
         let (after, change) = apply_and_check(&before, &edit);
         for i in (0..after.labels.len()).filter(|i| before.labels[*i] == 3) {
-            let at = after.place(i)[other];
+            let at = after.coords(i)[other];
             let smaller = if axis == SliceAxis::Y { at < 20 } else { at > 20 };
             assert!(at == 20 || (after.labels[i] == change.new_labels[0]) == smaller, "{axis:?} {at}");
         }
@@ -505,7 +505,7 @@ fn oblique_objects_stay_connected() {
     let disc = |d: Dense, z: usize, x: f64| {
         let mut d = d;
         for i in 0..d.labels.len() {
-            let at = d.place(i);
+            let at = d.coords(i);
             if at[0] == z && (at[1] as f64 - 20.0).hypot(at[2] as f64 - x) <= 6.0 {
                 d.labels[i] = 4;
             }
@@ -559,8 +559,8 @@ fn impossible_edits_are_refused_and_change_nothing() {
     }
     // Points far outside the volume are not an error: nothing changes.
     let mut session = before.session();
-    let far = Edit::Paint { brush: brush(2.0), points: vec![[-1e8, 0.0, 0.0], [-9e8, 9e8, 3.0]] };
-    assert_eq!(session.apply(&far).unwrap().bounds, None);
+    let outside = Edit::Paint { brush: brush(2.0), points: vec![[-1e8, 0.0, 0.0], [-9e8, 9e8, 3.0]] };
+    assert_eq!(session.apply(&outside).unwrap().bounds, None);
     assert_eq!(session.undo_names().count(), 0);
 }
 

@@ -1,7 +1,7 @@
 //! Runs convolutions, normalisations and pooling.
 
 use super::elementwise::{Fold, folded};
-use super::{Image, moves};
+use super::{Image, is_half, moves};
 use crate::plan::{PoolAxis, Window};
 use burn_tensor::backend::Backend;
 use burn_tensor::module::{conv_transpose3d, conv3d};
@@ -14,11 +14,47 @@ pub(super) fn by_channel<B: Backend>(values: Image<B>) -> Image<B> {
     moves::reshape(values, [1, channels, 1, 1, 1])
 }
 
+/// Convolves with one of Burn's convolution kernels, the fastest one by Burn's timing. If `exact`, kernels for tensor
+/// cores, which round the factors of 32-bit convolutions to TF32, are left out.
+///
+/// Burn has no option for that, but these kernels refuse grouped convolutions. So the output channels are split into two
+/// groups, each of which reads a copy of the whole input.
+fn convolve<B: Backend>(
+    x: Image<B>,
+    w: Image<B>,
+    bias: Option<Tensor<B, 1>>,
+    options: ConvOptions<3>,
+    exact: bool,
+) -> Image<B> {
+    if !exact || options.groups != 1 || is_half(&x) {
+        return conv3d(x, w, bias, options);
+    }
+    let channels = w.dims()[0];
+    let is_odd = channels % 2 == 1;
+    // One more output channel, which is cropped again, makes their number even.
+    let (w, bias) = if is_odd {
+        let more = bias.map(|b| Tensor::cat(vec![b.clone(), b.slice_dim(0, 0..1usize)], 0));
+        (Tensor::cat(vec![w.clone(), w.slice_dim(0, 0..1usize)], 0), more)
+    } else {
+        (w, bias)
+    };
+    let twice = Tensor::cat(vec![x.clone(), x], 1);
+    let y = conv3d(twice, w, bias, ConvOptions { groups: 2, ..options });
+    if is_odd { y.slice_dim(1, 0..channels) } else { y }
+}
+
 /// Convolves without Burn's matrix product kernels. Burn 0.21 uses those for 1×1×1 convolutions of stride 1, where they
 /// are silently wrong: the double-buffered ones read out of bounds if the number of stages is odd (8 or 24 input
 /// channels, for example), and the one for vectors swaps its operands (tracel-ai/burn#5626, #5122). Padding the longest
-/// axis by one voxel, which is cropped again, makes Burn use its convolution kernels instead.
-pub(super) fn conv<B: Backend>(mut x: Image<B>, w: Image<B>, bias: Option<Image<B>>, window: &Window) -> Image<B> {
+/// axis by one voxel, which is cropped again, makes Burn use its convolution kernels instead. For `exact`, see
+/// [`convolve`].
+pub(super) fn conv<B: Backend>(
+    mut x: Image<B>,
+    w: Image<B>,
+    bias: Option<Image<B>>,
+    window: &Window,
+    exact: bool,
+) -> Image<B> {
     let Window { mut stride, mut padding, dilation, groups } = *window;
     let bias = bias.map(|b| {
         let channels: usize = b.dims().iter().product();
@@ -34,10 +70,10 @@ pub(super) fn conv<B: Backend>(mut x: Image<B>, w: Image<B>, bias: Option<Image<
     if point && (0..3).all(|a| stride[a] == 1 || lengths[a] == 1) {
         let longest = (0..3).max_by_key(|a| lengths[*a]).unwrap_or(2);
         (stride, padding[longest]) = ([1; 3], 1);
-        let y = conv3d(x, w, bias, ConvOptions::new(stride, padding, dilation, groups));
+        let y = convolve(x, w, bias, ConvOptions::new(stride, padding, dilation, groups), exact);
         return y.slice_dim(longest + 2, 1..lengths[longest] + 1);
     }
-    conv3d(x, w, bias, ConvOptions::new(stride, padding, dilation, groups))
+    convolve(x, w, bias, ConvOptions::new(stride, padding, dilation, groups), exact)
 }
 
 pub(super) fn conv_transpose<B: Backend>(x: Image<B>, w: Image<B>, window: &Window) -> Image<B> {
@@ -52,10 +88,11 @@ pub(super) fn upsample<B: Backend>(
     bias: Option<Image<B>>,
     factors: [usize; 3],
     channels: usize,
+    exact: bool,
 ) -> Image<B> {
     let [n, _, d, h, width] = x.dims();
     let point = Window { stride: [1; 3], padding: [0; 3], dilation: [1; 3], groups: 1 };
-    let y = conv(x, w, bias, &point);
+    let y = conv(x, w, bias, &point, exact);
     let [a, b, c] = factors;
     let blocks: Tensor<B, 7> = y.reshape([n * channels, a, b, c, d, h, width]);
     blocks.permute([0, 4, 1, 5, 2, 6, 3]).reshape([n, channels, d * a, h * b, width * c])

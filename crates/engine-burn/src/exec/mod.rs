@@ -17,6 +17,8 @@ pub(crate) struct Uploaded<B: Backend> {
     /// Whether convolutions of 16-bit tensors are computed in 32 bits: Burn 0.21 accumulates them in 16 bits on wgpu,
     /// which is too inaccurate for gradients.
     pub widen_f16: bool,
+    /// Whether convolutions of 32-bit tensors may not use kernels that round their factors to TF32.
+    pub exact: bool,
     /// The program's constants.
     pub constants: Vec<Image<B>>,
     /// The program's tables of input positions.
@@ -79,7 +81,7 @@ fn one<B: Backend>(step: &Step, mut inputs: Vec<Image<B>>, uploaded: &Uploaded<B
     Some(match &step.kind {
         Kind::Conv { window, bias, residual, activation } => {
             let (w, b, r) = (inputs.next()?, inputs.next_if(*bias)?, inputs.next_if(*residual)?);
-            let mut y = layers::conv(x, w, b, window);
+            let mut y = layers::conv(x, w, b, window, uploaded.exact);
             if let Some(r) = r {
                 y = y + r;
             }
@@ -90,7 +92,7 @@ fn one<B: Backend>(step: &Step, mut inputs: Vec<Image<B>>, uploaded: &Uploaded<B
         }
         Kind::Upsample { factors, channels, bias } => {
             let (w, b) = (inputs.next()?, inputs.next_if(*bias)?);
-            layers::upsample(x, w, b, *factors, *channels)
+            layers::upsample(x, w, b, *factors, *channels, uploaded.exact)
         }
         Kind::ConvTranspose { window, cut, before, after, bias } => {
             let (w, b) = (inputs.next()?, inputs.next_if(*bias)?);

@@ -1,7 +1,8 @@
 //! Probes devices in child processes, which may crash, hang or print garbage.
 
-use super::Kind;
-use cytoscope_engine::Device;
+use super::{Kind, ProbePart, ProbeRequest};
+use crate::explain::explained;
+use cytoscope_engine::{Device, DeviceId};
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -13,15 +14,13 @@ pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// Largest number of bytes read from a child process.
 const MAX_OUTPUT_BYTES: u64 = 1 << 20;
 
-/// Probes the devices of all kinds in parallel: for each kind, runs `program args… <kind>`, which must print
-/// [`super::child_main`] of that kind.
+/// Probes the devices of all kinds in parallel: runs `program args… REQUEST`, which must print [`super::child_main`] of
+/// that [`ProbeRequest`]. If the test of a kind's devices fails, each device is tested in a process of its own, so that
+/// one that crashes does not hide the others.
 pub fn discover(program: &Path, args: &[&str]) -> Vec<Device> {
     let mut found = Vec::new();
     std::thread::scope(|scope| {
-        let probes = Kind::ALL.map(|kind| {
-            let args: Vec<&str> = args.iter().copied().chain([kind.name()]).collect();
-            (kind, scope.spawn(move || discover_kind(kind, program, &args, TIMEOUT)))
-        });
+        let probes = Kind::ALL.map(|kind| (kind, scope.spawn(move || discover_all(kind, program, args, TIMEOUT))));
         for (kind, probe) in probes {
             let devices = probe.join();
             found.extend(devices.unwrap_or_else(|_| vec![kind.unusable("the probe thread failed")]));
@@ -30,14 +29,51 @@ pub fn discover(program: &Path, args: &[&str]) -> Vec<Device> {
     found
 }
 
+/// Probes the devices of a kind in one child process; if that fails, in one for each device.
+fn discover_all(kind: Kind, program: &Path, args: &[&str], timeout: Duration) -> Vec<Device> {
+    let ask = |part: ProbePart| {
+        let request = ProbeRequest { kind, part }.to_string();
+        let args: Vec<&str> = args.iter().copied().chain([request.as_str()]).collect();
+        run_probe(program, &args, timeout)
+    };
+    let failed = match ask(ProbePart::All) {
+        Ok(devices) => return or_none_found(kind, devices),
+        Err(reason) => reason,
+    };
+    let listed = match ask(ProbePart::List) {
+        Ok(devices) if devices.len() > 1 => devices,
+        // The only device is the one that failed.
+        Ok(devices) => {
+            let only = devices.into_iter().next().unwrap_or_else(|| kind.unusable(""));
+            return vec![Device { usable: false, reason: failed, ..only }];
+        }
+        Err(_) => return vec![kind.unusable(failed)],
+    };
+    let test = |device: Device| {
+        let index = match device.id {
+            DeviceId::Cuda(index) | DeviceId::Wgpu(index) => index,
+            DeviceId::Cpu => return device,
+        };
+        match ask(ProbePart::Index(index)) {
+            Ok(tested) => tested.into_iter().find(|d| d.id == device.id).unwrap_or(device),
+            Err(reason) => Device { usable: false, reason, ..device },
+        }
+    };
+    listed.into_iter().map(test).collect()
+}
+
 /// Runs `program args…`, which must print [`super::child_main`] of `kind`, for at most `timeout`. If the child fails,
 /// returns one unusable device with the reason.
 pub fn discover_kind(kind: Kind, program: &Path, args: &[&str], timeout: Duration) -> Vec<Device> {
     match run_probe(program, args, timeout) {
-        Ok(devices) if !devices.is_empty() => devices,
-        Ok(_) => vec![kind.unusable("the probe found no devices")],
+        Ok(devices) => or_none_found(kind, devices),
         Err(reason) => vec![kind.unusable(reason)],
     }
+}
+
+/// Returns the devices, or an unusable one if there are none.
+fn or_none_found(kind: Kind, devices: Vec<Device>) -> Vec<Device> {
+    if devices.is_empty() { vec![kind.unusable("the probe found no devices")] } else { devices }
 }
 
 fn run_probe(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<Device>, String> {
@@ -63,6 +99,7 @@ fn run_probe(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<Dev
     if !status.success() {
         let last = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
         let message: String = last.trim().chars().take(200).collect();
+        let message = explained(&message);
         let colon = if message.is_empty() { "" } else { ": " };
         return Err(format!("the driver crashed ({}){colon}{message}", describe_status(status)));
     }

@@ -1,19 +1,51 @@
 //! Probes NVIDIA GPUs. CUDA is initialized only after all its components have been found.
 
-use super::listing::{ListedGpu, cached_names, is_nvrtc, parse_listed};
+use super::listing::{ListedGpu, QUERIES, cached_libraries, parse_listed, parse_proc};
+use super::toolkit::{Headers, Places, nvrtc_advice_on_windows, nvrtc_names};
 use super::{Kind, test_device};
+use crate::tuning;
 use cytoscope_engine::{Device, DeviceId};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-pub(super) fn devices() -> Vec<Device> {
-    if let Err(reason) = parts() {
-        return vec![Kind::Cuda.unusable(reason)];
-    }
+/// The installed components of CUDA.
+pub(super) struct Parts {
+    /// The NVRTC library that is loaded, if its path is known.
+    nvrtc: Option<PathBuf>,
+    headers: Headers,
+}
+
+/// Tests the devices, or only the one of the given index.
+pub(super) fn devices(only: Option<usize>) -> Vec<Device> {
     let listed = listed();
+    let parts = match parts(listed.first().map(|gpu| gpu.driver.as_str())) {
+        Ok(parts) => parts,
+        Err(reason) => return vec![Kind::Cuda.unusable(reason)],
+    };
+    let all = described(&listed, &parts);
+    tuning::set_known_devices(&all);
+    let slow = match &parts.headers {
+        Headers::Partial { reason, .. } => format!("; {reason}"),
+        Headers::Complete | Headers::Missing(_) => String::new(),
+    };
+    let wanted = all.into_iter().filter(|d| only.is_none_or(|index| d.id == DeviceId::Cuda(index)));
+    wanted.map(|d| test_device(d, format!("CUDA works: a test convolution was correct{slow}"))).collect()
+}
+
+/// Returns the devices without testing them.
+pub(super) fn list() -> Vec<Device> {
+    let listed = listed();
+    match parts(listed.first().map(|gpu| gpu.driver.as_str())) {
+        Ok(parts) => described(&listed, &parts),
+        Err(reason) => vec![Kind::Cuda.unusable(reason)],
+    }
+}
+
+/// Describes the devices as far as this is possible without CUDA.
+fn described(listed: &[ListedGpu], parts: &Parts) -> Vec<Device> {
     // CUDA and `nvidia-smi` may number GPUs differently; `nvidia-smi` uses the order of the bus. Its details of a GPU
     // are used only if the order cannot matter.
-    let alike = listed.windows(2).all(|pair| pair[0] == pair[1]);
+    let alike = listed.windows(2).all(|pair| pair[0].is_like(&pair[1]));
     let by_bus = std::env::var("CUDA_DEVICE_ORDER").is_ok_and(|order| order == "PCI_BUS_ID");
     let restricted = std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
     let visible = match std::env::var("CUDA_VISIBLE_DEVICES") {
@@ -21,73 +53,93 @@ pub(super) fn devices() -> Vec<Device> {
         Err(_) => listed.len(),
     };
     let count = if listed.is_empty() { device_nodes().max(1) } else { visible.min(listed.len()) };
+    let least_free = listed.iter().filter_map(|gpu| gpu.free_bytes).min();
     let describe = |index: usize| {
-        let known = if alike { listed.first() } else { listed.get(index).filter(|_| by_bus && !restricted) };
-        let driver = listed.first().map(|l| format!("NVIDIA {} CUDA", l.driver)).unwrap_or_default();
+        let own = listed.get(index).filter(|_| by_bus && !restricted);
+        let known = if alike { listed.first() } else { own };
+        let architectures: Vec<String> = match known {
+            Some(gpu) => vec![gpu.architecture()],
+            None => listed.iter().map(ListedGpu::architecture).collect(),
+        };
         Device {
             id: DeviceId::Cuda(index),
             name: known.map_or_else(|| format!("NVIDIA GPU {index}"), |l| l.name.clone()),
             memory_bytes: known.and_then(|l| l.memory_bytes),
+            free_bytes: own.and_then(|gpu| gpu.free_bytes).or(least_free.filter(|_| alike)),
             usable: false,
             reason: String::new(),
             precisions: Vec::new(),
-            driver,
+            driver: stack(listed.first(), &architectures.join(" or "), parts),
         }
     };
-    (0..count).map(|i| test_device(describe(i), "CUDA works: a test convolution was correct".to_owned())).collect()
+    (0..count).map(describe).collect()
 }
 
-/// Checks driver, device node, NVRTC and headers, in this order; the error says what to install.
-pub(super) fn parts() -> Result<(), String> {
+/// Names everything that decides which kernels run: driver, architecture, compiler, and headers that are missing.
+fn stack(listed: Option<&ListedGpu>, architecture: &str, parts: &Parts) -> String {
+    let driver = listed.map_or_else(|| "NVIDIA CUDA".to_owned(), |gpu| format!("NVIDIA {} CUDA", gpu.driver));
+    let mut text = format!("{driver}, {architecture}, {}", nvrtc_version(parts.nvrtc.as_deref()));
+    if let Headers::Partial { missing, .. } = &parts.headers {
+        if missing.iter().any(|name| name.ends_with("mma.h")) {
+            text.push_str(", no tensor-core headers");
+        }
+        text.extend([", without ", missing.join(" ").as_str()]);
+    }
+    text
+}
+
+/// Returns the version of NVRTC from the name of its file. Names without a full version are supplemented by the size.
+fn nvrtc_version(path: Option<&Path>) -> String {
+    let Some(path) = path else { return "NVRTC".to_owned() };
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let name = real.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    match name.split_once(".so.") {
+        Some((_, version)) if version.contains('.') => format!("NVRTC {version}"),
+        _ => format!("NVRTC {name} of {} bytes", std::fs::metadata(&real).map_or(0, |m| m.len())),
+    }
+}
+
+/// Checks driver, device node, NVRTC and headers, in this order; the error says what to install. `driver` is the version
+/// of the driver, if known.
+pub(super) fn parts(driver: Option<&str>) -> Result<Parts, String> {
     if cfg!(target_os = "macos") {
         return Err("CUDA is not available on macOS".to_owned());
     }
-    let folders = Folders::of_this_system();
-    if cfg!(windows) {
-        if !folders.has(|name| name == "nvcuda.dll") {
-            return Err("NVIDIA driver (nvcuda.dll) not found: install the driver".to_owned());
-        }
-        if !folders.has(|name| name.starts_with("nvrtc64_") && name.ends_with(".dll")) {
-            return Err("NVRTC (nvrtc64_*.dll) not found: install the CUDA toolkit 12 and add it to PATH".to_owned());
-        }
-        return headers();
+    let libraries = Libraries::of_this_system();
+    let drivers: &[&str] = if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so", "libcuda.so.1"] };
+    if libraries.find(drivers).is_none() {
+        let name = drivers.last().copied().unwrap_or_default();
+        return Err(format!("NVIDIA driver ({name}) not found: install the driver"));
     }
-    if !folders.has(|name| name == "libcuda.so" || name == "libcuda.so.1") {
-        return Err("NVIDIA driver (libcuda.so.1) not found: install the driver".to_owned());
-    }
-    if device_nodes() == 0 && !Path::new("/dev/dxg").exists() {
+    if !cfg!(windows) && device_nodes() == 0 && !Path::new("/dev/dxg").exists() {
         return Err("no NVIDIA device (/dev/nvidia0) found: load the driver's kernel module, or pass the GPU to this \
                     container"
             .to_owned());
     }
-    if !folders.has(is_nvrtc) {
-        let unseen =
-            ["/usr/local/cuda/lib64", "/opt/cuda/lib64"].into_iter().find(|f| contains_file(Path::new(f), is_nvrtc));
-        return Err(match unseen {
-            Some(folder) => {
-                format!("NVRTC is in {folder}, which the loader does not search: add it to LD_LIBRARY_PATH")
-            }
-            None => "NVRTC (libnvrtc.so.12) not found: install cuda-nvrtc".to_owned(),
-        });
+    let Some(nvrtc) = libraries.find(nvrtc_names(cfg!(windows))) else {
+        return Err(nvrtc_missing(&libraries, driver));
+    };
+    match Places::of_this_system().headers(driver) {
+        Headers::Missing(reason) => Err(reason),
+        headers => Ok(Parts { nvrtc: Some(nvrtc), headers }),
     }
-    headers()
 }
 
-/// Checks for CUDA's headers, which kernels include when they are compiled at run time.
-fn headers() -> Result<(), String> {
-    let set = std::env::var_os("CUDA_PATH").filter(|v| !v.is_empty()).map(PathBuf::from);
-    let usual = ["/usr/local/cuda", "/opt/cuda", "C:/Program Files/NVIDIA GPU Computing Toolkit/CUDA"];
-    let root = set.or_else(|| usual.iter().map(PathBuf::from).find(|p| p.exists()));
-    let root = root.or_else(|| Path::new("/usr/bin/nvcc").exists().then(|| PathBuf::from("/usr")));
-    match root {
-        Some(root) if root.join("include/cuda_runtime.h").exists() || root.join("include/cuda_fp16.h").exists() => {
-            Ok(())
+/// Says how to get NVRTC, or where it is if the loader does not search there.
+fn nvrtc_missing(libraries: &Libraries, driver: Option<&str>) -> String {
+    if cfg!(windows) {
+        return nvrtc_advice_on_windows(&libraries.similar("nvrtc64_"));
+    }
+    let is_nvrtc = |name: &str| nvrtc_names(false).contains(&name);
+    let places = Places::of_this_system();
+    let environments = places.environments.iter().flat_map(|root| [root.join("lib"), root.join("lib64")]);
+    let usual = ["/usr/local/cuda/lib64", "/opt/cuda/lib64"].into_iter().map(PathBuf::from);
+    match usual.chain(environments).find(|folder| contains_file(folder, is_nvrtc)) {
+        Some(folder) => {
+            let folder = folder.display();
+            format!("NVRTC is in {folder}, which the loader does not search: run export LD_LIBRARY_PATH={folder}")
         }
-        Some(root) => Err(format!(
-            "CUDA headers (cuda_runtime.h) not found in {}: install cuda-cudart-dev",
-            root.join("include").display()
-        )),
-        None => Err("CUDA headers (cuda_runtime.h) not found: install cuda-cudart-dev, or set CUDA_PATH".to_owned()),
+        None => format!("NVRTC (libnvrtc.so.12 or .13) not found: install it with: {}", places.command_for_all(driver)),
     }
 }
 
@@ -102,13 +154,13 @@ fn device_nodes() -> usize {
 }
 
 /// The folders and the cache that the system's loader searches for libraries.
-struct Folders {
+struct Libraries {
     folders: Vec<PathBuf>,
-    /// Library names in the loader's cache.
-    cached: Vec<String>,
+    /// Libraries in the loader's cache, by name and path.
+    cached: Vec<(String, PathBuf)>,
 }
 
-impl Folders {
+impl Libraries {
     fn of_this_system() -> Self {
         let variable = if cfg!(windows) { "PATH" } else { "LD_LIBRARY_PATH" };
         let mut folders: Vec<PathBuf> =
@@ -120,11 +172,21 @@ impl Folders {
         folders.extend(["/lib", "/usr/lib", "/lib64", "/usr/lib64"].map(PathBuf::from));
         let caches = ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"];
         let cached = caches.iter().find_map(|program| output(program, &["-p"])).unwrap_or_default();
-        Self { folders, cached: cached_names(&cached) }
+        Self { folders, cached: cached_libraries(&cached) }
     }
 
-    fn has(&self, wanted: impl Fn(&str) -> bool + Copy) -> bool {
-        self.cached.iter().any(|name| wanted(name)) || self.folders.iter().any(|folder| contains_file(folder, wanted))
+    /// Returns the path of the library that is loaded under the first of these names that exists.
+    fn find(&self, names: &[&str]) -> Option<PathBuf> {
+        names.iter().find_map(|name| {
+            let in_folders = self.folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
+            in_folders.or_else(|| self.cached.iter().find(|(cached, _)| cached == name).map(|(_, path)| path.clone()))
+        })
+    }
+
+    /// Returns the names of libraries that start with `start`.
+    fn similar(&self, start: &str) -> Vec<String> {
+        let entries = self.folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+        entries.filter_map(|e| e.file_name().into_string().ok()).filter(|name| name.starts_with(start)).collect()
     }
 }
 
@@ -139,6 +201,17 @@ fn output(program: &str, arguments: &[&str]) -> Option<String> {
 }
 
 fn listed() -> Vec<ListedGpu> {
-    let query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"];
-    output("nvidia-smi", &query).map(|text| parse_listed(&text)).unwrap_or_default()
+    let ask = |query: &&str| output("nvidia-smi", &[*query, "--format=csv,noheader,nounits"]);
+    let listed = QUERIES.iter().find_map(ask).map(|text| parse_listed(&text)).unwrap_or_default();
+    if !listed.is_empty() {
+        return listed;
+    }
+    let proc = Path::new("/proc/driver/nvidia");
+    let version = std::fs::read_to_string(proc.join("version")).unwrap_or_default();
+    let folders = std::fs::read_dir(proc.join("gpus")).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut folders: Vec<PathBuf> = folders.collect();
+    folders.sort();
+    let gpus: Vec<String> =
+        folders.iter().filter_map(|folder| std::fs::read_to_string(folder.join("information")).ok()).collect();
+    parse_proc(&version, &gpus)
 }

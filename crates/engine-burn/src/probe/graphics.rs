@@ -1,29 +1,41 @@
 //! Probes devices of Vulkan, Metal and DX12.
 
 use super::{SOFTWARE_VARIABLE, test_device};
-use crate::adapters::{api, driver, list};
+use crate::adapters;
 use crate::guard::guard;
 use cytoscope_engine::{Device, DeviceId};
 
-/// Returns all adapters, and tests those that may be used; `software` allows software renderers.
-pub(super) fn devices(software: bool) -> Vec<Device> {
-    let adapters = match guard(DeviceId::Wgpu(0), || Ok(list())) {
-        Ok(adapters) => adapters,
+/// Returns all adapters, or only the one of the given index, and tests those that may be used; `software` allows software
+/// renderers.
+pub(super) fn devices(software: bool, only: Option<usize>) -> Vec<Device> {
+    described(software, |device| only.is_none_or(|index| device.id == DeviceId::Wgpu(index)))
+}
+
+/// Returns all adapters without testing any.
+pub(super) fn list() -> Vec<Device> {
+    described(false, |_| false)
+}
+
+/// Describes the adapters, and tests those that `test` selects.
+fn described(software: bool, test: impl Fn(&Device) -> bool) -> Vec<Device> {
+    let listed = match guard(DeviceId::Wgpu(0), || Ok(adapters::list())) {
+        Ok(listed) => listed,
         Err(error) => return vec![super::Kind::Wgpu.unusable(error.to_string())],
     };
-    let mut devices = Vec::with_capacity(adapters.len());
-    for (index, adapter) in adapters.into_iter().enumerate() {
+    let mut devices = Vec::with_capacity(listed.len());
+    for (index, adapter) in listed.into_iter().enumerate() {
         let device = Device {
             id: DeviceId::Wgpu(index),
             name: adapter.info.name.clone(),
             // wgpu does not report the memory size.
             memory_bytes: None,
+            free_bytes: None,
             usable: false,
             reason: String::new(),
             precisions: Vec::new(),
-            driver: driver(&adapter.info),
+            driver: adapters::driver(&adapter.info),
         };
-        let good = format!("{} works: a test convolution was correct", api(adapter.info.backend));
+        let good = format!("{} works: a test convolution was correct", adapters::api(adapter.info.backend));
         devices.push(if adapter.device.is_none() {
             Device { reason: "adapters of this kind are not supported".to_owned(), ..device }
         } else if adapter.is_software() && !software {
@@ -31,8 +43,10 @@ pub(super) fn devices(software: bool) -> Vec<Device> {
                 "software Vulkan (slower than the CPU engine); set {SOFTWARE_VARIABLE}=1 to allow it for tests"
             );
             Device { reason, ..device }
-        } else {
+        } else if test(&device) {
             test_device(device, good)
+        } else {
+            device
         });
     }
     devices

@@ -7,10 +7,11 @@ mod child;
 mod cuda;
 mod graphics;
 mod listing;
+mod toolkit;
 
 pub use child::{TIMEOUT, discover, discover_kind};
 
-use cytoscope_engine::{Device, DeviceId, Precision};
+use cytoscope_engine::{Device, DeviceId};
 
 /// Environment variable that allows software Vulkan, for tests.
 pub const SOFTWARE_VARIABLE: &str = "CYTOSCOPE_SOFTWARE_GPU";
@@ -46,6 +47,7 @@ impl Kind {
             id,
             name: name.to_owned(),
             memory_bytes: None,
+            free_bytes: None,
             usable: false,
             reason: reason.into(),
             precisions: Vec::new(),
@@ -63,18 +65,80 @@ impl std::str::FromStr for Kind {
     }
 }
 
+/// What a child process is asked for: the devices of a kind, their list without a test, or a single device. As text,
+/// `cuda`, `cuda:list` or `cuda:1`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProbeRequest {
+    /// The kind of devices.
+    pub kind: Kind,
+    /// Which of them.
+    pub part: ProbePart,
+}
+
+/// Which devices of a kind are probed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProbePart {
+    /// All devices are tested.
+    All,
+    /// No device is tested.
+    List,
+    /// The device of this index is tested.
+    Index(usize),
+}
+
+impl std::fmt::Display for ProbeRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = self.kind.name();
+        match self.part {
+            ProbePart::All => f.write_str(kind),
+            ProbePart::List => write!(f, "{kind}:list"),
+            ProbePart::Index(index) => write!(f, "{kind}:{index}"),
+        }
+    }
+}
+
+impl std::str::FromStr for ProbeRequest {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, part) = match text.split_once(':') {
+            None => (text, ProbePart::All),
+            Some((kind, "list")) => (kind, ProbePart::List),
+            Some((kind, index)) => {
+                let invalid = |_| format!("invalid probe \"{text}\": expected cuda, cuda:list or cuda:INDEX");
+                (kind, ProbePart::Index(index.parse().map_err(invalid)?))
+            }
+        };
+        Ok(Self { kind: kind.parse()?, part })
+    }
+}
+
 /// Probes the devices of a kind in this process, which a driver may crash.
 pub fn run_in_this_process(kind: Kind) -> Vec<Device> {
+    run_request(ProbeRequest { kind, part: ProbePart::All })
+}
+
+/// Like [`run_in_this_process`], for a request.
+fn run_request(request: ProbeRequest) -> Vec<Device> {
     let software = std::env::var_os(SOFTWARE_VARIABLE).is_some_and(|v| !v.is_empty() && v != "0");
-    run_with_software(kind, software)
+    run_part(request, software)
 }
 
 /// Like [`run_in_this_process`], but `software` instead of [`SOFTWARE_VARIABLE`] decides whether software Vulkan is
 /// usable.
 pub fn run_with_software(kind: Kind, software: bool) -> Vec<Device> {
-    let found = match kind {
-        Kind::Cuda => cuda::devices(),
-        Kind::Wgpu => graphics::devices(software),
+    run_part(ProbeRequest { kind, part: ProbePart::All }, software)
+}
+
+fn run_part(request: ProbeRequest, software: bool) -> Vec<Device> {
+    let kind = request.kind;
+    let found = match (kind, request.part) {
+        (Kind::Cuda, ProbePart::All) => cuda::devices(None),
+        (Kind::Cuda, ProbePart::List) => cuda::list(),
+        (Kind::Cuda, ProbePart::Index(index)) => cuda::devices(Some(index)),
+        (Kind::Wgpu, ProbePart::All) => graphics::devices(software, None),
+        (Kind::Wgpu, ProbePart::List) => graphics::list(),
+        (Kind::Wgpu, ProbePart::Index(index)) => graphics::devices(software, Some(index)),
     };
     if found.is_empty() {
         return vec![kind.unusable(match kind {
@@ -86,10 +150,11 @@ pub fn run_with_software(kind: Kind, software: bool) -> Vec<Device> {
     found
 }
 
-/// Returns what the child process must print: the devices of the named kind, as one line of JSON.
-pub fn child_main(kind: &str) -> String {
-    let devices = match kind.parse::<Kind>() {
-        Ok(kind) => run_in_this_process(kind),
+/// Returns what the child process must print: the devices of a [`ProbeRequest`] in its form as text, as one line of
+/// JSON.
+pub fn child_main(request: &str) -> String {
+    let devices = match request.parse::<ProbeRequest>() {
+        Ok(request) => run_request(request),
         Err(reason) => vec![Kind::Wgpu.unusable(reason)],
     };
     serde_json::to_string(&devices).unwrap_or_else(|_| "[]".to_owned())
@@ -100,13 +165,13 @@ pub fn child_main(kind: &str) -> String {
 /// # Errors
 /// The first missing component and how to install it.
 pub(crate) fn cuda_parts() -> Result<(), String> {
-    cuda::parts()
+    cuda::parts(None).map(|_| ())
 }
 
 /// Runs a tiny network on a device and sets `usable`, `precisions` and `reason` by the result.
 fn test_device(mut device: Device, good: String) -> Device {
     device.usable = true;
-    device.precisions = vec![Precision::F32];
+    device.precisions = crate::precisions(device.id).to_vec();
     match check(&device) {
         Ok(()) => device.reason = good,
         Err(reason) => {
@@ -128,8 +193,8 @@ fn check(device: &Device) -> Result<(), String> {
         let w = graph.add_initializer("w", Tensor::new([1, 1, 3, 3, 3], vec![1.0f32; 27])?);
         let y = graph.push("y", Op::Conv(ConvAttrs::same(&[3; 3])), &[Some(x), Some(w)]);
         graph.outputs.push(y);
-        let mut session =
-            crate::BurnEngine::open(device)?.compile(&graph, &[vec![1, 1, 3, 3, 3]], &CompileOptions::default())?;
+        let options = CompileOptions { precision: device.fast_precision(), ..CompileOptions::default() };
+        let mut session = crate::BurnEngine::open(device)?.compile(&graph, &[vec![1, 1, 3, 3, 3]], &options)?;
         session.run(&[Tensor::new([1, 1, 3, 3, 3], vec![1.0f32; 27])?])
     };
     let outputs = run().map_err(|e| e.to_string())?;

@@ -44,6 +44,24 @@ fn devices_of_all_kinds_are_discovered() {
     assert_eq!(ids, [(DeviceId::Cuda(0), true), (DeviceId::Wgpu(0), true)]);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_gpu_that_crashes_does_not_hide_the_others() {
+    let script = r#"device() {
+            echo "{\"id\":\"$1\",\"name\":\"G\",\"memory_bytes\":null,\"usable\":$2,\"reason\":\"\",\"precisions\":[]}"
+        }
+        case "$0" in
+            cuda | cuda:0) kill -SEGV $$ ;;
+            cuda:list) echo "[$(device cuda:0 false),$(device cuda:1 false)]" ;;
+            cuda:1) echo "[$(device cuda:1 true)]" ;;
+            *) echo "[$(device wgpu:0 true)]" ;;
+        esac"#;
+    let devices = discover(Path::new("/bin/sh"), &["-c", script]);
+    let found: Vec<_> = devices.iter().map(|d| (d.id, d.usable)).collect();
+    assert_eq!(found, [(DeviceId::Cuda(0), false), (DeviceId::Cuda(1), true), (DeviceId::Wgpu(0), true)]);
+    assert!(devices[0].reason.contains("crashed") && devices[0].reason.contains("signal 11"), "{}", devices[0].reason);
+}
+
 #[test]
 fn missing_cuda_components_are_named_and_software_vulkan_is_off_by_default() {
     let cuda: Vec<Device> = serde_json::from_str(&child_main("cuda")).unwrap();

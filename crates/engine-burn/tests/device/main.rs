@@ -2,12 +2,16 @@
 //! discovery of devices through child processes that fail.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers panic on failure")]
 
+mod cuda;
 mod discovery;
 mod networks;
 mod operators;
 mod training;
 
 // The library's unit tests are built here (see its Cargo.toml).
+#[allow(dead_code)]
+#[path = "../../src/explain.rs"]
+mod explain;
 #[allow(dead_code)]
 #[path = "../../src/form.rs"]
 mod form;
@@ -17,6 +21,12 @@ mod guard;
 #[allow(dead_code)]
 #[path = "../../src/probe/listing.rs"]
 mod listing;
+#[allow(dead_code)]
+#[path = "../../src/probe/toolkit.rs"]
+mod toolkit;
+#[allow(dead_code)]
+#[path = "../../src/tuning.rs"]
+mod tuning;
 
 use cytoscope_engine::{CompileOptions, Device, Engine, EngineError};
 use cytoscope_engine_burn::{BurnEngine, probe};

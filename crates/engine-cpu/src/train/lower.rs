@@ -6,7 +6,7 @@ use crate::emit::{Emitted, Emitter, Part, Program, arena_bytes};
 use crate::placement::Placement;
 use crate::window::{border, input_gradient_border};
 use cytoscope_engine::{CompileReport, EngineError};
-use cytoscope_graph::{Graph, ValueId, op_name};
+use cytoscope_graph::{Graph, Op, ValueId, op_name};
 use cytoscope_kernels::Isa;
 use cytoscope_kernels::pointwise::Binary;
 use cytoscope_passes::analysis;
@@ -22,13 +22,17 @@ pub(crate) fn lower(graph: Graph, isa: Isa) -> Result<Program, EngineError> {
     // Bytes are inputs of no training kernel.
     let (dequantized, dyn_dequantized) = (BTreeMap::new(), BTreeMap::new());
     let mut emitter = Emitter::new(&graph, &placement, &dequantized, &dyn_dequantized);
-    let mut macs = 0u64;
+    let (mut macs, mut backward_from) = (0u64, None);
     for (index, (node, plan)) in graph.nodes.iter().zip(plans).enumerate() {
         macs += analysis::node_macs(&graph, node).unwrap_or(0);
         match plan {
             Plan::Absorbed => {}
             Plan::Reference => emitter.reference(index)?,
             plan => kernel(&mut emitter, &graph, &format!("{} {}", op_name(&node.op), node.name), plan)?,
+        }
+        // Gradients are appended to the graph after all losses.
+        if matches!(node.op, Op::Loss(_)) {
+            backward_from = Some(emitter.step_count());
         }
     }
     for output in &graph.outputs {
@@ -43,7 +47,8 @@ pub(crate) fn lower(graph: Graph, isa: Isa) -> Result<Program, EngineError> {
         backend: isa.to_string(),
     };
     let needed_bytes = report.arena_bytes;
-    Ok(Program { steps, slots, arena_len, moments, ranges: 0, dead_after, needed_bytes, report, graph })
+    let ranges = 0;
+    Ok(Program { steps, backward_from, slots, arena_len, moments, ranges, dead_after, needed_bytes, report, graph })
 }
 
 /// Emits the steps of a node that runs on kernels.

@@ -55,7 +55,7 @@ fn quantizable_layer(graph: &Graph, index: usize, node: &Node) -> Option<Result<
         Op::Conv(a) => (false, a.group),
         Op::ConvTranspose(a) => (true, a.group),
         Op::FusedConv { .. } => return Some(Err("it is fused with the following node".to_owned())),
-        Op::MatMul | Op::Gemm { .. } => return Some(Err("matrix products stay in floats".to_owned())),
+        Op::MatMul | Op::Gemm { .. } => return Some(Err("matrix products stay in float".to_owned())),
         _ => return None,
     };
     let (Some(input), Some(weight), Some(output)) = (node.input(0), node.input(1), node.output(0)) else {

@@ -261,7 +261,7 @@ impl Estimator<'_> {
             *session = Some((tile, model.compile(self.engine, &shape, self.options)?));
         }
         let Some((_, session)) = session else { return Ok(Measured::default()) };
-        let _span = self.context.recorder.span(Stage::Compute, "estimate").voxels(tile.iter().product());
+        let _span = self.context.recorder.span(Stage::Estimate, "tile").voxels(tile.iter().product());
         let outputs = session.run(&[Tensor::new(model.tensor_shape(self.channels.len(), tile), input)?])?;
         let values = outputs.into_iter().nth(model.output_index).and_then(Tensor::into_f32).unwrap_or_default();
         if values.len() != model.output_channels * tile.iter().product::<usize>() {

@@ -68,6 +68,7 @@ fn object_diameter(
         memory_budget_bytes: None,
         recorder: context.recorder.clone(),
         interrupt: context.interrupt(),
+        tuning: context.tuning(),
     };
     let estimator = Estimator {
         context,

@@ -3,7 +3,8 @@
 use super::grid::ModelView;
 use super::infer::{InferenceRun, Seams};
 use super::live::{Live, LiveSink, LiveVolume};
-use super::plan::PlannedTiles;
+use super::pass::Pass;
+use super::plan::{PlannedTiles, Runner};
 use super::postprocess::{self, softmax_channels, split_softmax};
 use super::prediction::Prediction;
 use super::resolve::Resolved;
@@ -11,6 +12,7 @@ use crate::ops::Elementwise;
 use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
 use crate::{Context, JobError};
+use std::ops::Range;
 
 /// Note for stacks with NaN or infinite values.
 const NOT_FINITE: &str = "the stack contains values that are NaN or infinite: they are replaced like voxels outside the \
@@ -63,17 +65,27 @@ impl<'a> Inference<'a> {
             Live::begin(sink, &volume, softmax, later)
         });
         let meter = context.meter("predict", grid.iter().product::<usize>() as u64, "voxels");
-        let PlannedTiles { plan, session, .. } = &mut self.tiles;
-        let mut run = InferenceRun { context, model, plan, session: &mut **session, meter, seams: self.seams, live };
-        run.run(&mut view, &mut |z, values| {
+        let PlannedTiles { plan, runner, .. } = &mut self.tiles;
+        let mut put = |z: Range<usize>, values: &[f32]| {
             if softmax {
                 let mut values = values.to_vec();
                 softmax_channels(&mut values, model.output_channels);
                 return prediction.put(context, z, &values);
             }
             prediction.put(context, z, values)
-        })?;
-        self.seams = run.seams;
+        };
+        match runner {
+            Runner::Tiles(session) => {
+                let (session, seams) = (&mut **session, self.seams);
+                let mut run = InferenceRun { context, model, plan, session, meter, seams, live };
+                run.run(&mut view, &mut put)?;
+                self.seams = run.seams;
+            }
+            Runner::Pass { session, slab_slices, macs } => {
+                let (session, slab_slices, macs) = (&mut **session, *slab_slices, *macs);
+                Pass { context, model, plan, session, slab_slices, macs, meter, live }.run(&mut view, &mut put)?;
+            }
+        }
         self.not_finite |= view.not_finite;
         drop(view);
         context.recorder.mark_memory("predicted");

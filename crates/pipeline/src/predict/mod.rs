@@ -2,35 +2,36 @@
 
 pub(crate) mod files;
 pub(crate) mod grid;
+mod in_memory;
 mod infer;
 pub(crate) mod label;
 mod live;
 mod maps;
-mod memory;
 mod one;
 mod options;
 mod outputs;
+mod pass;
 mod plan;
 pub(crate) mod postprocess;
 mod prediction;
 mod preview;
 pub(crate) mod resolve;
 
+pub use in_memory::{PredictedVolume, VolumeOutputs, predict_volume};
 pub use live::{LiveSink, LiveVolume};
-pub use memory::{PredictedVolume, VolumeOutputs, predict_volume};
 pub use options::PredictOptions;
 pub use plan::{Blend, TilePlan, TileRequest};
 
+use crate::deserialize;
 use crate::devices::{DeviceChoice, Devices, SelectedEngine};
 use crate::diameter::{self, DiameterRequest, ObjectDiameter};
 use crate::error::with_name;
 use crate::evaluate::{looks_like_labels, pair_key};
-use crate::wire;
 use crate::{Artifact, ArtifactKind, Context, Event, JobError, JobErrorKind, Model, ModelTask, provenance};
-use cytoscope_engine::{DeviceRequest, Precision};
+use cytoscope_engine::{DeviceRequest, EngineError, Precision};
 use cytoscope_formats::OpenOptions;
 use cytoscope_objects::SegmentOptions;
-use cytoscope_profile::StageTotal;
+use cytoscope_profile::{Stage, StageTotal};
 use cytoscope_storage::{Overwrite, StorageError, target};
 use cytoscope_volume::Axes;
 use serde::{Deserialize, Serialize};
@@ -150,7 +151,7 @@ pub struct InputReport {
     /// Tile size, halo, blending, planned peak memory.
     pub plan: TilePlan,
     /// Operators that the reference executor ran.
-    #[serde(deserialize_with = "wire::fallbacks")]
+    #[serde(deserialize_with = "deserialize::fallbacks")]
     pub fallbacks: Vec<cytoscope_engine::OpFallback>,
     /// Visibility of tile seams along X, 0 for none; absent if there is a single tile.
     pub seam_energy: Option<f64>,
@@ -319,7 +320,9 @@ impl PredictJob {
             });
         }
         let stems = stems(&files);
+        let loading = context.recorder.span(Stage::Load, "model");
         let model = Model::load(&self.model)?;
+        loading.finish();
         diameter::check(self.diameter, &model)?;
         self.refuse_inputs(&files, &stems, model.task)?;
         for path in [&model.path, &std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone())] {
@@ -330,7 +333,9 @@ impl PredictJob {
         }
         std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
         let mut outcome = PredictOutcome::default();
+        let choosing = context.recorder.span(Stage::Verify, "device");
         let mut engine = devices.for_model(context, &model, self.device, &self.options())?;
+        choosing.finish();
         engine.report(context);
         let count = files.len();
         for (index, (input, stem)) in files.iter().zip(stems).enumerate() {
@@ -391,7 +396,16 @@ impl PredictJob {
                 next_step: "rename the file".to_owned(),
             });
         }
-        let result = one::predict(self, context, model, engine, input, stem, live);
+        let mut result = one::predict(self, context, model, engine, input, stem, live);
+        // If a device runs out of memory, smaller tiles may fit.
+        while let Err(JobError::Engine(e @ EngineError::OutOfMemory { .. })) = &result
+            && engine.has_fallback()
+            && self.tiles.tile.is_none()
+            && engine.shrink_sessions()
+        {
+            context.note(format!("{e}; trying smaller tiles"));
+            result = one::predict(self, context, model, engine, input, stem, live);
+        }
         match result {
             Err(error) if error.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled),
             // If a device fails, the CPU takes over.

@@ -3,7 +3,7 @@
 use super::label;
 use super::resolve::Resolved;
 use crate::{Context, JobError, Model};
-use cytoscope_engine::{OpFallback, Session};
+use cytoscope_engine::{CompileOptions, EngineError, NotRolling, OpFallback, RollingPlan, RollingSession, Session};
 use cytoscope_profile::Stage;
 use cytoscope_volume::tile::window_starts;
 use serde::{Deserialize, Serialize};
@@ -76,6 +76,11 @@ const MAX_SESSION_BYTES: u64 = 1 << 30;
 /// Bytes that the process holds before any volume is read.
 const BASE_BYTES: u64 = 48 << 20;
 
+/// Slices that the reader keeps from slab to slab, and those that it reads at once.
+const READER_SLICES: usize = 32;
+/// How often a smaller pass is planned.
+const PASS_ATTEMPTS: usize = 6;
+
 /// Memory budget of a job.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
@@ -105,24 +110,46 @@ struct Volume {
     held_bytes: u64,
 }
 
+/// A network, compiled for a plan.
+pub(super) enum Runner {
+    /// Runs one tile after the other.
+    Tiles(Box<dyn Session>),
+    /// Passes the volume, which is one tile, slab by slab along Z.
+    Pass {
+        /// The network.
+        session: Box<dyn RollingSession>,
+        /// Slices of a slab.
+        slab_slices: usize,
+        /// Multiply-accumulate operations of the whole pass.
+        macs: u64,
+    },
+}
+
 /// The tiles of a volume, and the network compiled for them.
 pub(super) struct PlannedTiles {
     pub plan: TilePlan,
-    pub session: Box<dyn Session>,
+    pub runner: Runner,
     /// Why the recorded tiles are not used; `None` if they are, or if there are none.
     pub replanned: Option<String>,
 }
 
 impl PlannedTiles {
+    fn new(plan: TilePlan, session: Box<dyn Session>) -> Self {
+        Self { plan, runner: Runner::Tiles(session), replanned: None }
+    }
+
     /// Returns the operators that the reference executor runs.
     pub(super) fn fallbacks(&self) -> Vec<OpFallback> {
-        self.session.report().fallbacks.clone()
+        match &self.runner {
+            Runner::Tiles(session) => session.report().fallbacks.clone(),
+            // A pass has only kernels.
+            Runner::Pass { .. } => Vec::new(),
+        }
     }
 
     /// Returns a note about operators that the reference executor runs; `None` without any.
     pub(super) fn fallback_note(&self) -> Option<String> {
-        let names: Vec<String> =
-            self.session.report().fallbacks.iter().map(|f| format!("{} ({})", f.op, f.count)).collect();
+        let names: Vec<String> = self.fallbacks().iter().map(|f| format!("{} ({})", f.op, f.count)).collect();
         let note = || format!("operators run by the reference executor, which is slow: {}", names.join(", "));
         (!names.is_empty()).then(note)
     }
@@ -148,6 +175,14 @@ pub(super) fn plan(context: &Context, resolved: &Resolved<'_>, held_bytes: u64) 
         (None, Some(recorded)) => planner.recorded(recorded),
         (None, None) => planner.best(),
     }
+}
+
+/// A pass that fits the memory budget.
+struct PlannedPass {
+    /// Z, Y, X of the volume, extended to what the network accepts.
+    tile: [usize; 3],
+    plan: Box<dyn RollingPlan>,
+    peak_bytes: u64,
 }
 
 /// What the choice of tiles depends on.
@@ -224,18 +259,86 @@ impl<'a> Planner<'a> {
         BASE_BYTES + volume.held_bytes + during.max(volume.later_bytes)
     }
 
+    /// Returns the bytes that one pass in slabs of `slab_slices` slices holds besides the session.
+    fn around_pass(&self, tile: [usize; 3], slab_slices: usize) -> u64 {
+        let slice_bytes = (tile[1] * tile[2]) as u64 * 4;
+        let (channels_in, channels_out) = (self.model.input_channels as u64, self.model.output_channels as u64);
+        // Slices that are read, those that are kept by the reader, and those that pass into the network.
+        let read = (2 * slab_slices + READER_SLICES) as u64 * slice_bytes * channels_in;
+        let stored = (slab_slices + READER_SLICES) as u64 * self.volume.read_slice_bytes;
+        // At the end of the stack, the slices in the last receptive field come out together.
+        let passed_on = 3 * (slab_slices + self.halo[0]) as u64 * slice_bytes * channels_out;
+        BASE_BYTES + self.volume.held_bytes + read + stored + passed_on
+    }
+
+    /// Plans one pass over the whole volume, if nothing speaks against it: then no voxel is computed twice.
+    fn pass(&self) -> Option<PlannedPass> {
+        let (model, Budget { bytes: budget_bytes, is_given }) = (self.model, self.resolved.budget);
+        if self.blend != Blend::Crop || model.spatial_axes != 3 {
+            return None;
+        }
+        let tile = self.fit_all(|a| self.volume.shape[a]);
+        let shape = model.tensor_shape(model.input_channels, tile);
+        let room_bytes = budget_bytes.saturating_sub(self.around_pass(tile, 1));
+        let mut cap_bytes = if is_given { room_bytes } else { self.session_cap_bytes() };
+        for _ in 0..PASS_ATTEMPTS {
+            let options = CompileOptions { memory_budget_bytes: Some(cap_bytes), ..self.resolved.compile.clone() };
+            let span = self.context.recorder.span(Stage::Compile, "one pass");
+            let plan = model.plan_rolling(self.resolved.engine.engine(), &shape, &options);
+            drop(span);
+            let plan = match plan {
+                // Slices come out in order only if whole planes are passed.
+                Ok(plan) if plan.bands().len() == 1 => plan,
+                Ok(_) | Err(NotRolling::Device { .. }) => return None,
+                Err(reason) => {
+                    tracing::debug!("no pass along Z: {reason}");
+                    return None;
+                }
+            };
+            let during = self.around_pass(tile, plan.slab_planes()).saturating_add(plan.memory_bytes());
+            let peak_bytes = during.max(BASE_BYTES + self.volume.held_bytes + self.volume.later_bytes);
+            if peak_bytes <= budget_bytes {
+                return Some(PlannedPass { tile, plan, peak_bytes });
+            }
+            // Shorter slabs need less memory around the session, too.
+            cap_bytes = cap_bytes.min(plan.memory_bytes()).saturating_sub(1);
+        }
+        None
+    }
+
+    /// Allocates the memory of a pass.
+    fn accept_pass(&self, pass: PlannedPass) -> Result<PlannedTiles, JobError> {
+        let PlannedPass { tile, plan, peak_bytes } = pass;
+        let (slab_slices, macs) = (plan.slab_planes(), plan.macs());
+        let runner = Runner::Pass { session: plan.start()?, slab_slices, macs };
+        let (halo, step, overlap) = (self.halo, self.model.step, self.overlap);
+        let plan = TilePlan { tile, halo, step, blend: Blend::Crop, overlap, stated_peak_bytes: peak_bytes };
+        Ok(PlannedTiles { plan, runner, replanned: None })
+    }
+
     /// Compiles the network for a tile.
-    fn accept(&self, tile: [usize; 3]) -> Result<PlannedTiles, JobError> {
+    fn compile(&self, tile: [usize; 3]) -> Result<(TilePlan, Box<dyn Session>), JobError> {
         let model = self.model;
         let session = {
             let _span = self.context.recorder.span(Stage::Compile, format!("tile {tile:?}"));
             let shape = model.tensor_shape(model.input_channels, tile);
-            model.compile(self.resolved.engine.engine(), &shape, &self.resolved.compile)?
+            model.compile(self.resolved.engine.engine(), &shape, &self.resolved.compile).inspect_err(|error| {
+                if let EngineError::OutOfMemory { needed_bytes, .. } = error {
+                    self.resolved.engine.record_session((*needed_bytes).max(1));
+                }
+            })?
         };
-        let stated_peak_bytes = self.peak(tile, session.report().arena_bytes + session.report().weight_bytes);
+        let session_bytes = session.report().arena_bytes + session.report().weight_bytes;
+        self.resolved.engine.record_session(session_bytes);
+        let stated_peak_bytes = self.peak(tile, session_bytes);
         let (halo, blend, overlap) = (self.halo, self.blend, self.overlap);
-        let plan = TilePlan { tile, halo, step: model.step, blend, overlap, stated_peak_bytes };
-        Ok(PlannedTiles { plan, session, replanned: None })
+        Ok((TilePlan { tile, halo, step: model.step, blend, overlap, stated_peak_bytes }, session))
+    }
+
+    /// Plans tiles of this size.
+    fn accept(&self, tile: [usize; 3]) -> Result<PlannedTiles, JobError> {
+        let (plan, session) = self.compile(tile)?;
+        Ok(PlannedTiles::new(plan, session))
     }
 
     /// Plans tiles of a requested size.
@@ -255,10 +358,16 @@ impl<'a> Planner<'a> {
         )))
     }
 
-    /// Plans the tiles of a recorded run, or others if those do not suit the stack or the memory budget of this one.
+    /// Plans the tiles of a recorded run, or others if those do not suit the stack or the memory of this one.
     fn recorded(&self, recorded: [usize; 3]) -> Result<PlannedTiles, JobError> {
-        match self.requested(recorded) {
-            Err(JobError::WrongUse(_) | JobError::Budget { .. }) => {
+        // One tile of the size of the stack was one pass, or can be.
+        let is_whole = recorded == self.fit_all(|a| self.volume.shape[a]);
+        if is_whole && let Some(pass) = self.pass() {
+            return self.accept_pass(pass);
+        }
+        let requested = (!self.resolved.engine.has_run_out()).then(|| self.requested(recorded));
+        match requested {
+            None | Some(Err(JobError::WrongUse(_) | JobError::Budget { .. })) => {
                 let planned = self.best()?;
                 let (tile, grid) = (planned.plan.tile, self.volume.shape);
                 let note = format!(
@@ -267,7 +376,7 @@ impl<'a> Planner<'a> {
                 );
                 Ok(PlannedTiles { replanned: Some(note), ..planned })
             }
-            result => result,
+            Some(result) => result,
         }
     }
 
@@ -277,17 +386,28 @@ impl<'a> Planner<'a> {
         // A session for a small tile shows how many bytes each voxel takes.
         let (min_size, halo, step) = (self.model.min_size, self.halo, self.model.step);
         let small = self.fit_all(|a| min_size[a].max(2 * halo[a] + 2 * step[a]).max(32));
-        let smallest = self.accept(small)?;
-        let (arena, weights) = (smallest.session.report().arena_bytes, smallest.session.report().weight_bytes);
+        let (plan, session) = self.compile(small)?;
+        let (arena, weights) = (session.report().arena_bytes, session.report().weight_bytes);
+        let smallest = PlannedTiles::new(plan, session);
         let per_voxel = arena as f64 / small.iter().product::<usize>() as f64;
         let estimate = |tile: &[usize; 3]| (per_voxel * tile.iter().product::<usize>() as f64) as u64 + weights;
-        let cap = if is_given { budget_bytes / 2 } else { (budget_bytes / 2).min(MAX_SESSION_BYTES) };
+        let cap = self.session_cap_bytes();
         let fits = |tile: &[usize; 3]| {
             let session_bytes = estimate(tile);
             session_bytes <= cap && self.peak(*tile, session_bytes) <= budget_bytes
         };
-        let cost = |tile: &[usize; 3]| self.work(tile) * if is_given { 1.0 } else { memory_cost(estimate(tile)) };
-        let planned = match self.candidates().into_iter().filter(fits).min_by(|a, b| cost(a).total_cmp(&cost(b))) {
+        let memory_cost = |session_bytes: u64| if is_given { 1.0 } else { memory_cost(session_bytes) };
+        let cost = |tile: &[usize; 3]| self.work(tile) * memory_cost(estimate(tile));
+        let best = self.candidates().into_iter().filter(fits).min_by(|a, b| cost(a).total_cmp(&cost(b)));
+        // A requested blending asks for tiles.
+        let pass = if self.resolved.tiles.blend.is_none() { self.pass() } else { None };
+        let tiles_cost = best.as_ref().map_or(f64::INFINITY, cost);
+        let pass_cost = |pass: &PlannedPass| self.work(&pass.tile) * memory_cost(pass.plan.memory_bytes());
+        if let Some(pass) = pass.filter(|pass| pass_cost(pass) < tiles_cost) {
+            drop(smallest);
+            return self.accept_pass(pass);
+        }
+        let planned = match best {
             Some(tile) if tile != small => {
                 // Two sessions are not held at once.
                 drop(smallest);
@@ -297,6 +417,13 @@ impl<'a> Planner<'a> {
         };
         self.check(&planned.plan)?;
         Ok(planned)
+    }
+
+    /// Returns the maximum bytes of a session.
+    fn session_cap_bytes(&self) -> u64 {
+        let Budget { bytes, is_given } = self.resolved.budget;
+        let cap_bytes = if is_given { bytes / 2 } else { (bytes / 2).min(MAX_SESSION_BYTES) };
+        cap_bytes.min(self.resolved.engine.session_limit())
     }
 
     /// Returns the tiles to try, those with the least work first.

@@ -123,6 +123,7 @@ impl<'a> Resolved<'a> {
             memory_budget_bytes: None,
             recorder: context.recorder.clone(),
             interrupt: context.interrupt(),
+            tuning: context.tuning(),
         };
         let mut first_chains = None;
         let diameter = match model.object_diameter_um {

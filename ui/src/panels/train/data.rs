@@ -1,13 +1,14 @@
 //! The Data page: a folder or table, its pairs and their problems.
 
-use super::{LISTED, colored, icon_text_button, named, page_header, title};
-use crate::app::Workbench;
+use super::{TrainPanel, colored, icon_text_button, named, page_header, title};
+use crate::action::Actions;
 use crate::document::file_name;
 use crate::opener::FileRequest;
 use crate::panels::weak;
+use crate::state::State;
 use crate::theme;
-use crate::training::Check;
 use crate::training::thumbs::{Thumb, ThumbStyle, Thumbs};
+use crate::training::{Check, TrainingAction, Wizard};
 use crate::work::{JobState, JobView};
 use cytoscope_samples::summary::ProblemKind;
 use cytoscope_samples::{Pair, PairSummary, Part, Problem, Severity, TrainingTask};
@@ -25,184 +26,179 @@ const FILES_LISTED: usize = 200;
 /// Label of the option to train on masks.
 const FOREGROUND_ONLY: &str = "Foreground only";
 
-impl Workbench {
-    pub(super) fn data_page(&mut self, ui: &mut Ui) {
-        let sentence = match self.wizard.plan.task {
-            TrainingTask::Segmentation => {
-                "A folder of images and label images, such as cell1.tif and cell1_masks.tif, or the folders images \
-                 and masks; or a table (CSV) with the columns raw and seg."
-            }
-            TrainingTask::LabelFree => {
-                "A folder of pairs such as plate1_brightfield.tif and plate1_signal.tif; or a table (CSV) with the \
-                 columns brightfield and signal."
-            }
-        };
-        page_header(ui, "Choose training data", sentence);
-        self.choose_data(ui);
-        let check = std::mem::take(&mut self.wizard.check);
-        match &check {
-            Check::None => self.no_data(ui),
-            Check::Running(id) => {
-                let job = self.work.jobs.iter().find(|j| j.id == *id);
-                check_progress(ui, job);
-            }
-            Check::Failed(reason) => {
-                ui.add_space(theme::GROUP_GAP);
-                let color = theme::bad(ui.visuals());
-                colored(ui, color, format!("{}  {reason}", icon::WARNING_CIRCLE));
-                ui.add_space(theme::GAP);
-                if icon_text_button(ui, true, icon::ARROWS_CLOCKWISE, "Check again").clicked() {
-                    self.wizard.check = check;
-                    return self.check_data();
-                }
-            }
-            Check::Done(report) => {
-                let again = self.check_result(ui, report);
-                if again {
-                    self.wizard.check = check;
-                    return self.check_data();
-                }
-            }
-        }
-        // A new choice may have started another check.
-        if matches!(self.wizard.check, Check::None) {
-            self.wizard.check = check;
-        }
+/// Draws the page.
+pub(super) fn data_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel, actions: &mut Actions) {
+    if own.checks != state.training.checks() {
+        own.checks = state.training.checks();
+        own.thumbs.clear();
     }
-
-    fn choose_data(&mut self, ui: &mut Ui) {
-        let mut chosen: Option<PathBuf> = None;
-        ui.horizontal(|ui| {
-            let edit = egui::TextEdit::singleline(&mut self.wizard.typed)
-                .hint_text("Drop a folder or a table on the window, or choose one")
-                .desired_width(f32::INFINITY)
-                .margin(vec2(8.0, 6.0));
-            let edit = ui.add(edit);
-            edit.widget_info(|| {
-                let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Training data");
-                info.current_text_value = Some(self.wizard.typed.clone());
-                info
-            });
-            let entered = edit.lost_focus() && ui.input(|i| i.key_pressed(egui::Key::Enter));
-            if entered && !self.wizard.typed.trim().is_empty() {
-                chosen = Some(PathBuf::from(self.wizard.typed.trim()));
-            }
-        });
-        ui.horizontal_wrapped(|ui| {
-            if icon_text_button(ui, true, icon::FOLDER_OPEN, "Choose folder…").clicked() {
-                self.ask_training(FileRequest::TrainingFolder, String::new());
-            }
-            if icon_text_button(ui, true, icon::TABLE, "Choose table…").clicked() {
-                self.ask_training(FileRequest::TrainingTable, String::new());
-            }
-            let folder = self.settings.dataset_folder.clone();
-            let may = folder.is_some() && self.wizard.plan.task == TrainingTask::Segmentation;
-            let button = icon_text_button(ui, may, icon::PENCIL_LINE, "Use my corrections");
-            let why = match self.wizard.plan.task {
-                TrainingTask::Segmentation => {
-                    "First correct the labels of a stack and choose Use as training data there"
-                }
-                TrainingTask::LabelFree => "Corrected labels can only train segmentation",
-            };
-            let button = match &folder {
-                Some(folder) => button.on_hover_text(folder.display().to_string()).on_disabled_hover_text(why),
-                None => button.on_disabled_hover_text(why),
-            };
-            if button.clicked() {
-                chosen = folder;
-            }
-        });
-        if self.wizard.plan.task == TrainingTask::Segmentation {
-            let mut only = self.wizard.plan.foreground_only;
-            let about = "Trains foreground against background, without separating objects. Masks are enough for this; \
-                         touching objects are not separated";
-            if ui.checkbox(&mut only, FOREGROUND_ONLY).on_hover_text(about).changed() {
-                self.set_foreground_only(only);
-            }
+    own.thumbs.poll(ui.ctx());
+    let wizard = state.wizard();
+    let sentence = match wizard.plan.task {
+        TrainingTask::Segmentation => {
+            "A folder of images and label images, such as cell1.tif and cell1_masks.tif, or the folders images and \
+             masks; or a table (CSV) with the columns raw and seg."
         }
-        if let Some(path) = chosen {
-            self.train_on(path);
+        TrainingTask::LabelFree => {
+            "A folder of pairs such as plate1_brightfield.tif and plate1_signal.tif; or a table (CSV) with the \
+             columns brightfield and signal."
         }
-    }
-
-    fn no_data(&self, ui: &mut Ui) {
-        ui.add_space(theme::GROUP_GAP);
-        let size = vec2(ui.available_width(), 150.0);
-        let (rect, _) = ui.allocate_exact_size(size, Sense::hover());
-        let visuals = ui.visuals();
-        let stroke = egui::Stroke::new(1.5, visuals.widgets.noninteractive.bg_stroke.color);
-        ui.painter().rect(rect, 12.0, visuals.faint_bg_color, stroke, egui::StrokeKind::Inside);
-        let mut inside = ui.new_child(egui::UiBuilder::new().max_rect(rect.shrink(16.0)));
-        inside.vertical_centered(|ui| {
-            ui.add_space(16.0);
-            ui.label(RichText::new(icon::IMAGES).size(38.0).color(theme::ACCENT));
-            ui.label(RichText::new("Drop a folder of pairs here").size(17.0).strong());
-            ui.add_space(2.0);
-            weak(ui, "Use at least five pairs; twenty are better. Some of them become the validation set.");
-        });
-    }
-
-    /// Draws the result of the data check; returns whether to check again.
-    fn check_result(&mut self, ui: &mut Ui, report: &CheckReport) -> bool {
-        let pairs = &report.report.pairs;
-        let usable = pairs.iter().filter(|p| p.usable).count();
-        let errors = report.report.of(Severity::Error).count();
-        let warnings = report.report.of(Severity::Warning).count();
-        let mut again = false;
-        ui.add_space(theme::GROUP_GAP);
-        ui.horizontal_wrapped(|ui| {
-            let good = usable > 0;
-            let (sign, color) = match (good, errors) {
-                (true, 0) => (icon::CHECK_CIRCLE, theme::good(ui.visuals())),
-                (true, _) => (icon::WARNING, theme::warn(ui.visuals())),
-                (false, _) => (icon::WARNING_CIRCLE, theme::bad(ui.visuals())),
-            };
-            ui.label(RichText::new(sign).size(18.0).color(color));
-            ui.label(RichText::new(pair_count(usable, pairs.len())).strong().size(15.0));
-            if icon_text_button(ui, true, icon::ARROWS_CLOCKWISE, "Check again").clicked() {
-                again = true;
-            }
-        });
-        if let Some(split) = &report.split {
-            weak(ui, &split.how);
-        }
-        if let Some(reason) = &report.no_split {
-            let color = theme::bad(ui.visuals());
-            colored(ui, color, reason);
-        }
-        if errors + warnings > 0 {
-            title(ui, &problems_title(errors, warnings));
-            let problems = &report.report.problems;
-            if problems.len() <= ONE_BY_ONE {
-                problems.iter().for_each(|problem| show_problem(ui, problem));
-            } else {
-                let kinds = cytoscope_samples::summary::kinds(problems);
-                let listed = self.wizard.listed[0];
-                for kind in kinds.iter().take(listed) {
-                    show_kind(ui, kind, problems);
-                }
-                more(ui, kinds.len(), &mut self.wizard.listed[0], "kinds of problems");
-                if let Some(path) = &report.details {
-                    weak(ui, format!("All {} are listed in {}.", problems.len(), path.display()));
-                }
-            }
-        }
-        if !pairs.is_empty() {
-            title(ui, "Pairs");
-            let listed = self.wizard.listed[1];
-            let style = ThumbStyle::of_target(report.report.task);
-            for summary in pairs.iter().take(listed) {
-                let pair = report.dataset.pairs.iter().find(|p| p.name == summary.name);
-                show_pair(ui, &mut self.wizard.thumbs, style, summary, pair, part_of(report, &summary.name));
-            }
-            more(ui, pairs.len(), &mut self.wizard.listed[1], "pairs");
-        } else {
+    };
+    page_header(ui, "Choose training data", sentence);
+    choose_data(ui, state, actions);
+    match &wizard.check {
+        Check::None => no_data(ui),
+        Check::Running(id) => check_progress(ui, state.jobs.get(*id)),
+        Check::Failed(reason) => {
             ui.add_space(theme::GROUP_GAP);
-            let text = "No pair of an image and a target was found. Files are paired by name: cell1.tif with \
-                        cell1_masks.tif (or _labels), cell1_raw.tif with cell1_labels.tif.";
-            ui.add(egui::Label::new(text).wrap());
+            let color = theme::bad(ui.visuals());
+            colored(ui, color, format!("{}  {reason}", icon::WARNING_CIRCLE));
+            ui.add_space(theme::GAP);
+            check_again(ui, actions);
         }
-        again
+        Check::Done(report) => check_result(ui, wizard, report, &mut own.thumbs, actions),
+    }
+}
+
+fn check_again(ui: &mut Ui, actions: &mut Actions) {
+    if icon_text_button(ui, true, icon::ARROWS_CLOCKWISE, "Check again").clicked() {
+        actions.send(TrainingAction::Check);
+    }
+}
+
+fn choose_data(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let plan = &state.wizard().plan;
+    ui.horizontal(|ui| type_path(ui, &state.wizard().typed, actions));
+    ui.horizontal_wrapped(|ui| {
+        if icon_text_button(ui, true, icon::FOLDER_OPEN, "Choose folder…").clicked() {
+            actions.send(TrainingAction::Ask(FileRequest::TrainingFolder));
+        }
+        if icon_text_button(ui, true, icon::TABLE, "Choose table…").clicked() {
+            actions.send(TrainingAction::Ask(FileRequest::TrainingTable));
+        }
+        let folder = &state.settings().dataset_folder;
+        let may = folder.is_some() && plan.task == TrainingTask::Segmentation;
+        let button = icon_text_button(ui, may, icon::PENCIL_LINE, "Use my corrections");
+        let why = match plan.task {
+            TrainingTask::Segmentation => "First correct the labels of a stack and choose Use as training data there",
+            TrainingTask::LabelFree => "Corrected labels can only train segmentation",
+        };
+        let button = match folder {
+            Some(folder) => button.on_hover_text(folder.display().to_string()).on_disabled_hover_text(why),
+            None => button.on_disabled_hover_text(why),
+        };
+        if let (true, Some(folder)) = (button.clicked(), folder) {
+            actions.send(TrainingAction::TrainOn(folder.clone()));
+        }
+    });
+    if plan.task == TrainingTask::Segmentation {
+        let mut only = plan.foreground_only;
+        let about = "Trains foreground against background, without separating objects. Masks are enough for this; \
+                     touching objects are not separated";
+        if ui.checkbox(&mut only, FOREGROUND_ONLY).on_hover_text(about).changed() {
+            actions.send(TrainingAction::ForegroundOnly(only));
+        }
+    }
+}
+
+/// A text field for the path of the data; Enter chooses it.
+fn type_path(ui: &mut Ui, typed: &str, actions: &mut Actions) {
+    let mut text = typed.to_owned();
+    let edit = egui::TextEdit::singleline(&mut text)
+        .hint_text("Drop a folder or a table on the window, or choose one")
+        .desired_width(f32::INFINITY)
+        .margin(vec2(8.0, 6.0));
+    let edit = ui.add(edit);
+    edit.widget_info(|| {
+        let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Training data");
+        info.current_text_value = Some(text.clone());
+        info
+    });
+    let entered = edit.lost_focus() && ui.input(|i| i.key_pressed(egui::Key::Enter));
+    if entered && !text.trim().is_empty() {
+        actions.send(TrainingAction::TrainOn(PathBuf::from(text.trim())));
+    } else if text != typed {
+        actions.send(TrainingAction::Type(text));
+    }
+}
+
+fn no_data(ui: &mut Ui) {
+    ui.add_space(theme::GROUP_GAP);
+    let size = vec2(ui.available_width(), 150.0);
+    let (rect, _) = ui.allocate_exact_size(size, Sense::hover());
+    let visuals = ui.visuals();
+    let stroke = egui::Stroke::new(1.5, visuals.widgets.noninteractive.bg_stroke.color);
+    ui.painter().rect(rect, 12.0, visuals.faint_bg_color, stroke, egui::StrokeKind::Inside);
+    let mut inside = ui.new_child(egui::UiBuilder::new().max_rect(rect.shrink(16.0)));
+    inside.vertical_centered(|ui| {
+        ui.add_space(16.0);
+        ui.label(RichText::new(icon::IMAGES).size(38.0).color(theme::ACCENT));
+        ui.label(RichText::new("Drop a folder of pairs here").size(17.0).strong());
+        ui.add_space(2.0);
+        weak(ui, "Use at least five pairs; twenty are better. Some of them become the validation set.");
+    });
+}
+
+/// Draws the result of the data check.
+fn check_result(ui: &mut Ui, wizard: &Wizard, report: &CheckReport, thumbs: &mut Thumbs, actions: &mut Actions) {
+    let pairs = &report.report.pairs;
+    let usable = pairs.iter().filter(|p| p.usable).count();
+    let errors = report.report.of(Severity::Error).count();
+    let warnings = report.report.of(Severity::Warning).count();
+    ui.add_space(theme::GROUP_GAP);
+    ui.horizontal_wrapped(|ui| {
+        let good = usable > 0;
+        let (sign, color) = match (good, errors) {
+            (true, 0) => (icon::CHECK_CIRCLE, theme::good(ui.visuals())),
+            (true, _) => (icon::WARNING, theme::warn(ui.visuals())),
+            (false, _) => (icon::WARNING_CIRCLE, theme::bad(ui.visuals())),
+        };
+        ui.label(RichText::new(sign).size(18.0).color(color));
+        ui.label(RichText::new(pair_count(usable, pairs.len())).strong().size(15.0));
+        check_again(ui, actions);
+    });
+    if let Some(split) = &report.split {
+        weak(ui, &split.how);
+    }
+    if let Some(reason) = &report.no_split {
+        let color = theme::bad(ui.visuals());
+        colored(ui, color, reason);
+    }
+    let [listed_problems, listed_pairs] = wizard.listed;
+    if errors + warnings > 0 {
+        title(ui, &problems_title(errors, warnings));
+        show_problems(ui, report, listed_problems, actions);
+    }
+    if !pairs.is_empty() {
+        title(ui, "Pairs");
+        let style = ThumbStyle::of_target(report.report.task);
+        for summary in pairs.iter().take(listed_pairs) {
+            let pair = report.dataset.pairs.iter().find(|p| p.name == summary.name);
+            show_pair(ui, thumbs, style, summary, pair, part_of(report, &summary.name));
+        }
+        more(ui, pairs.len(), listed_pairs, "pairs", TrainingAction::ListMore(1), actions);
+    } else {
+        ui.add_space(theme::GROUP_GAP);
+        let text = "No pair of an image and a target was found. Files are paired by name: cell1.tif with \
+                    cell1_masks.tif (or _labels), cell1_raw.tif with cell1_labels.tif.";
+        ui.add(egui::Label::new(text).wrap());
+    }
+}
+
+/// Lists the problems of the data; many are grouped by kind.
+fn show_problems(ui: &mut Ui, report: &CheckReport, listed: usize, actions: &mut Actions) {
+    let problems = &report.report.problems;
+    if problems.len() <= ONE_BY_ONE {
+        problems.iter().for_each(|problem| show_problem(ui, problem));
+        return;
+    }
+    let kinds = cytoscope_samples::summary::kinds(problems);
+    for kind in kinds.iter().take(listed) {
+        show_kind(ui, kind, problems);
+    }
+    more(ui, kinds.len(), listed, "kinds of problems", TrainingAction::ListMore(0), actions);
+    if let Some(path) = &report.details {
+        weak(ui, format!("All {} are listed in {}.", problems.len(), path.display()));
     }
 }
 
@@ -311,12 +307,13 @@ fn sentence_of(text: &str) -> String {
     format!("{first}{}{stop}", letters.as_str())
 }
 
-fn more(ui: &mut Ui, all: usize, listed: &mut usize, what: &str) {
-    let left = all.saturating_sub(*listed);
+/// A button that lists more of `all` entries, if some are left.
+fn more(ui: &mut Ui, all: usize, listed: usize, what: &str, list_more: TrainingAction, actions: &mut Actions) {
+    let left = all.saturating_sub(listed);
     if left > 0 {
         let name = format!("Show more {what}");
         if named(ui.button(format!("and {left} more")), true, &name).clicked() {
-            *listed += LISTED * 4;
+            actions.send(list_more);
         }
     }
 }

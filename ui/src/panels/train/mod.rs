@@ -8,41 +8,40 @@ mod start;
 mod usage;
 
 use super::weak;
-use crate::app::Workbench;
+use crate::action::Actions;
 use crate::document::file_name;
+use crate::effect::Wake;
+use crate::state::State;
 use crate::theme;
-use crate::training::Check;
 use crate::training::models::Saving;
 use crate::training::plan::{SCRATCH, WizardStep};
 use crate::training::run::RunState;
+use crate::training::thumbs::Thumbs;
+use crate::training::{Check, TrainingAction, Wizard};
 use cytoscope_samples::TrainingTask;
-use cytoscope_train::{ChosenNetwork, TrainReport};
 use eframe::egui::{self, Margin, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
+use std::sync::Arc;
 
-/// Pairs and problems listed initially.
-pub(crate) const LISTED: usize = 40;
 /// Height of the navigation bar in points.
 pub(crate) const FOOT: f32 = 56.0;
 /// Maximum width of a page in points; longer lines are hard to read.
 const PAGE_WIDTH: f32 = 900.0;
 
-/// Summary of a finished training run in one sentence.
-pub(crate) fn summary_sentence(report: &TrainReport) -> String {
-    match (report.verdict, report.before.is_empty(), report.validation_pairs) {
-        (ChosenNetwork::Start, ..) if report.only_segmentation_improved() => {
-            "No trained network scored better than the start model, so its network is kept. The postprocessing was \
-             adapted to these images."
-                .to_owned()
-        }
-        (ChosenNetwork::Start, ..) => {
-            "No trained network scored better than the start model, so the start model is kept.".to_owned()
-        }
-        (ChosenNetwork::Trained, _, 0) => {
-            "The model was trained; there was no validation set to score it on.".to_owned()
-        }
-        (ChosenNetwork::Trained, true, _) => "The model was trained from scratch.".to_owned(),
-        (ChosenNetwork::Trained, false, _) => "The trained model scores better than the start model.".to_owned(),
+/// What the pages keep between frames.
+pub(crate) struct TrainPanel {
+    /// Thumbnails of the training pairs.
+    thumbs: Thumbs,
+    /// Number of the data check that the thumbnails belong to.
+    checks: u64,
+    /// Whether the loss axis is logarithmic.
+    log_loss: bool,
+}
+
+impl TrainPanel {
+    /// Pages that call `wake` when a thumbnail is ready.
+    pub(super) fn new(wake: &Wake) -> Self {
+        Self { thumbs: Thumbs::new(Arc::clone(wake)), checks: 0, log_loss: false }
     }
 }
 
@@ -67,6 +66,21 @@ fn named(response: egui::Response, enabled: bool, name: &str) -> egui::Response 
     response
 }
 
+/// A text field for the name of the model.
+fn name_field(ui: &mut Ui, name: &str, enabled: bool, margin: egui::Vec2, actions: &mut Actions) {
+    let mut text = name.to_owned();
+    let edit = egui::TextEdit::singleline(&mut text).desired_width(300.0).margin(margin);
+    let edit = ui.add_enabled(enabled, edit);
+    edit.widget_info(|| {
+        let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Name of the model");
+        info.current_text_value = Some(text.clone());
+        info
+    });
+    if text != name {
+        actions.send(TrainingAction::Name(text));
+    }
+}
+
 /// Draws a section title.
 fn title(ui: &mut Ui, text: &str) {
     ui.add_space(theme::GROUP_GAP);
@@ -87,197 +101,200 @@ fn colored(ui: &mut Ui, color: egui::Color32, text: impl Into<String>) -> egui::
     ui.add(egui::Label::new(RichText::new(text).color(color)).wrap())
 }
 
-impl Workbench {
-    /// Offers to continue a training run that an earlier window did not finish.
-    pub(crate) fn training_bar(&mut self, ui: &mut Ui) {
-        if !self.wizard.offer {
-            return;
-        }
-        let name = self.wizard.plan.name.clone();
-        let frame = egui::Frame::new().fill(ui.visuals().faint_bg_color).inner_margin(Margin::symmetric(10, 6));
-        egui::Panel::top("unfinished training").frame(frame).show(ui, |ui| {
-            ui.horizontal(|ui| {
-                ui.label(RichText::new(icon::GRADUATION_CAP).size(16.0).color(theme::ACCENT));
-                ui.label(format!("The training of {name} was not finished."));
-                ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-                    let later = ui.button("Later").on_hover_text("The training run stays under Train");
-                    if named(later, true, "Continue training later").clicked() {
-                        self.wizard.offer = false;
-                    }
-                    let text = RichText::new("Continue").color(theme::ON_ACCENT);
-                    let button = ui.add(egui::Button::new(text).fill(theme::ACCENT));
-                    if named(button, true, "Continue the training").clicked() {
-                        self.continue_training();
-                    }
-                });
-            });
-        });
+/// Offers to continue a training run that an earlier window did not finish.
+pub(super) fn training_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let wizard = state.wizard();
+    if !wizard.offer {
+        return;
     }
-
-    /// Summary of the choices of a step.
-    fn step_summary(&self, step: WizardStep) -> String {
-        let wizard = &self.wizard;
-        let plan = &wizard.plan;
-        match step {
-            WizardStep::Task => match plan.task {
-                TrainingTask::Segmentation if plan.foreground_only => "Segment foreground".to_owned(),
-                TrainingTask::Segmentation => "Segment objects".to_owned(),
-                TrainingTask::LabelFree => "Predict a stain".to_owned(),
-            },
-            WizardStep::Data => match (&plan.data, &wizard.check) {
-                (None, _) => "Not chosen".to_owned(),
-                (Some(path), Check::Done(report)) => {
-                    let usable = report.report.pairs.iter().filter(|p| p.usable).count();
-                    format!("{} · {usable} pairs", file_name(path))
+    let frame = egui::Frame::new().fill(ui.visuals().faint_bg_color).inner_margin(Margin::symmetric(10, 6));
+    egui::Panel::top("unfinished training").frame(frame).show(ui, |ui| {
+        ui.horizontal(|ui| {
+            ui.label(RichText::new(icon::GRADUATION_CAP).size(16.0).color(theme::ACCENT));
+            ui.label(format!("The training of {} was not finished.", wizard.plan.name));
+            ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+                let later = ui.button("Later").on_hover_text("The training run stays under Train");
+                if named(later, true, "Continue training later").clicked() {
+                    actions.send(TrainingAction::Later);
                 }
-                (Some(path), _) => file_name(path),
-            },
-            WizardStep::Start if plan.step < WizardStep::Start => String::new(),
-            WizardStep::Start => {
-                let from = if plan.from == SCRATCH { "From scratch".to_owned() } else { self.start_name() };
-                format!("{from} · {} min", plan.minutes)
-            }
-            WizardStep::Train => match &wizard.run.state {
-                RunState::Idle if wizard.report.is_some() => "Done".to_owned(),
-                RunState::Idle => String::new(),
-                RunState::Running(_) if wizard.run.steps > 0 => {
-                    format!("Step {} of {}", wizard.run.step(), wizard.run.steps)
-                }
-                RunState::Running(_) => "Preparing".to_owned(),
-                RunState::Pausing(_) => "Pausing…".to_owned(),
-                RunState::Finishing(_) => "Finishing…".to_owned(),
-                RunState::Stopping(_) => "Stopping…".to_owned(),
-                RunState::Paused => "Paused".to_owned(),
-                RunState::Failed(_) => "Failed".to_owned(),
-            },
-            WizardStep::Results => wizard.report.as_ref().map_or_else(String::new, |r| results::short(r)),
-            WizardStep::Use => plan.saved.as_deref().map_or_else(String::new, |p| format!("Saved as {}", file_name(p))),
-        }
-    }
-
-    /// Draws the list of steps on the right.
-    pub(crate) fn training_panel(&mut self, ui: &mut Ui) {
-        let open = self.wizard.plan.step;
-        for (i, step) in WizardStep::ALL.into_iter().enumerate() {
-            let (may, is_open) = (self.wizard.can_open(step), step == open);
-            let done = step < open;
-            let summary = self.step_summary(step);
-            let response = step_row(ui, i + 1, step.title(), &summary, may || is_open, is_open, done);
-            if response.clicked() {
-                self.go_to_step(step);
-            }
-        }
-        ui.add_space(theme::GROUP_GAP);
-        let hint = match open {
-            WizardStep::Task | WizardStep::Data => "Everything runs on this machine. Images are only read.",
-            WizardStep::Start => "Fine-tuning a model for similar images needs fewer pairs and less time.",
-            WizardStep::Train => {
-                "Predictions wait during training: pause the training to predict, and continue it later. Closing the \
-                 window also pauses it."
-            }
-            WizardStep::Results => "Scores are measured on the validation set.",
-            WizardStep::Use => "Saved models are listed in Predict.",
-        };
-        weak(ui, hint);
-    }
-
-    /// Draws the page of the current step.
-    pub(crate) fn training_page(&mut self, ui: &mut Ui) {
-        let step = self.wizard.plan.step;
-        let frame = egui::Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(24, 10));
-        egui::Panel::bottom("training steps").frame(frame).show(ui, |ui| {
-            ui.horizontal(|ui| self.back_and_next(ui, step));
-        });
-        let page = egui::ScrollArea::vertical().id_salt(("training page", step)).auto_shrink([false; 2]);
-        page.show(ui, |ui| {
-            egui::Frame::new().inner_margin(Margin::symmetric(24, 20)).show(ui, |ui| {
-                ui.set_max_width(PAGE_WIDTH.min(ui.available_width()));
-                match step {
-                    WizardStep::Task => self.task_page(ui),
-                    WizardStep::Data => self.data_page(ui),
-                    WizardStep::Start => self.start_page(ui),
-                    WizardStep::Train => self.training_progress_page(ui),
-                    WizardStep::Results => self.results_page(ui),
-                    WizardStep::Use => self.use_page(ui),
+                let text = RichText::new("Continue").color(theme::ON_ACCENT);
+                let button = ui.add(egui::Button::new(text).fill(theme::ACCENT));
+                if named(button, true, "Continue the training").clicked() {
+                    actions.send(TrainingAction::Continue);
                 }
             });
         });
-    }
+    });
+}
 
-    fn back_and_next(&mut self, ui: &mut Ui, step: WizardStep) {
-        let back = step.back().filter(|b| self.wizard.can_open(*b) && step != WizardStep::Results);
-        let button =
-            egui::Button::new(format!("{}  Back", icon::ARROW_LEFT)).min_size(vec2(80.0, theme::MAIN_BUTTON_HEIGHT));
-        let response = ui.add_enabled(back.is_some(), button);
-        if named(response, back.is_some(), "Back").clicked()
-            && let Some(back) = back
-        {
-            self.go_to_step(back);
+/// Summary of the choices of a step.
+fn step_summary(state: State<'_>, step: WizardStep) -> String {
+    let wizard = state.wizard();
+    let plan = &wizard.plan;
+    match step {
+        WizardStep::Task => match plan.task {
+            TrainingTask::Segmentation if plan.foreground_only => "Segment foreground".to_owned(),
+            TrainingTask::Segmentation => "Segment objects".to_owned(),
+            TrainingTask::LabelFree => "Predict a stain".to_owned(),
+        },
+        WizardStep::Data => match (&plan.data, &wizard.check) {
+            (None, _) => "Not chosen".to_owned(),
+            (Some(path), Check::Done(report)) => {
+                let usable = report.report.pairs.iter().filter(|p| p.usable).count();
+                format!("{} · {usable} pairs", file_name(path))
+            }
+            (Some(path), _) => file_name(path),
+        },
+        WizardStep::Start if plan.step < WizardStep::Start => String::new(),
+        WizardStep::Start => {
+            let from = if plan.from == SCRATCH { "From scratch".to_owned() } else { start::start_name(state) };
+            format!("{from} · {} min", plan.minutes)
         }
-        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| match step {
-            WizardStep::Start => {
-                let idle = self.wizard.saving == Saving::No;
-                let may = idle && self.wizard.is_usable() && self.options.program.is_some();
-                if primary_button(ui, may, icon::GRADUATION_CAP, "Start training").clicked() {
-                    self.start_training();
-                }
-            }
-            WizardStep::Use => {
-                let may = self.wizard.saving == Saving::No;
-                if icon_text_button(ui, may, icon::PLUS, "Train another model").clicked() {
-                    self.train_another();
-                }
-            }
-            _ => {
-                let next = step.next().filter(|n| self.wizard.can_open(*n));
-                let response = primary_button(ui, next.is_some(), icon::ARROW_RIGHT, "Next");
-                if let (true, Some(next)) = (response.clicked(), next) {
-                    self.go_to_step(next);
-                }
-                self.next_disabled_reason(ui, step);
+        WizardStep::Train => run_summary(wizard),
+        WizardStep::Results => wizard.report.as_ref().map_or_else(String::new, |r| results::short(r)),
+        WizardStep::Use => plan.saved.as_deref().map_or_else(String::new, |p| format!("Saved as {}", file_name(p))),
+    }
+}
+
+fn run_summary(wizard: &Wizard) -> String {
+    match &wizard.run.state {
+        RunState::Idle if wizard.report.is_some() => "Done".to_owned(),
+        RunState::Idle => String::new(),
+        RunState::Running(_) if wizard.run.steps > 0 => {
+            format!("Step {} of {}", wizard.run.step(), wizard.run.steps)
+        }
+        RunState::Running(_) => "Preparing".to_owned(),
+        RunState::Pausing(_) => "Pausing…".to_owned(),
+        RunState::Finishing(_) => "Finishing…".to_owned(),
+        RunState::Stopping(_) => "Stopping…".to_owned(),
+        RunState::Paused => "Paused".to_owned(),
+        RunState::Failed(_) => "Failed".to_owned(),
+    }
+}
+
+/// Draws the list of steps on the right.
+pub(super) fn training_panel(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let wizard = state.wizard();
+    let open = wizard.plan.step;
+    for (i, step) in WizardStep::ALL.into_iter().enumerate() {
+        let (may, is_open) = (wizard.can_open(step), step == open);
+        let done = step < open;
+        let summary = step_summary(state, step);
+        let response = step_row(ui, i + 1, step.title(), &summary, may || is_open, is_open, done);
+        if response.clicked() {
+            actions.send(TrainingAction::Step(step));
+        }
+    }
+    ui.add_space(theme::GROUP_GAP);
+    let hint = match open {
+        WizardStep::Task | WizardStep::Data => "Everything runs on this machine. Images are only read.",
+        WizardStep::Start => "Fine-tuning a model for similar images needs fewer pairs and less time.",
+        WizardStep::Train => {
+            "Predictions wait during training: pause the training to predict, and continue it later. Closing the \
+             window also pauses it."
+        }
+        WizardStep::Results => "Scores are measured on the validation set.",
+        WizardStep::Use => "Saved models are listed in Predict.",
+    };
+    weak(ui, hint);
+}
+
+/// Draws the page of the current step.
+pub(super) fn training_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel, actions: &mut Actions) {
+    let step = state.wizard().plan.step;
+    let frame = egui::Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(24, 10));
+    egui::Panel::bottom("training steps").frame(frame).show(ui, |ui| {
+        ui.horizontal(|ui| back_and_next(ui, state, step, actions));
+    });
+    let page = egui::ScrollArea::vertical().id_salt(("training page", step)).auto_shrink([false; 2]);
+    page.show(ui, |ui| {
+        egui::Frame::new().inner_margin(Margin::symmetric(24, 20)).show(ui, |ui| {
+            ui.set_max_width(PAGE_WIDTH.min(ui.available_width()));
+            match step {
+                WizardStep::Task => task_page(ui, state, actions),
+                WizardStep::Data => data::data_page(ui, state, own, actions),
+                WizardStep::Start => start::start_page(ui, state, actions),
+                WizardStep::Train => progress::progress_page(ui, state, own, actions),
+                WizardStep::Results => results::results_page(ui, state, own),
+                WizardStep::Use => usage::use_page(ui, state, actions),
             }
         });
-    }
+    });
+}
 
-    fn next_disabled_reason(&self, ui: &mut Ui, step: WizardStep) {
-        let text = match (step, &self.wizard.check) {
-            (WizardStep::Data, Check::None) => "Choose data first",
-            (WizardStep::Data, Check::Running(_)) => "Checking the data…",
-            (WizardStep::Data, Check::Failed(_)) => "No usable data there",
-            (WizardStep::Data, Check::Done(_)) if !self.wizard.is_usable() => "No usable pair yet",
-            _ => return,
-        };
-        ui.label(RichText::new(text).weak().size(12.0));
+fn back_and_next(ui: &mut Ui, state: State<'_>, step: WizardStep, actions: &mut Actions) {
+    let wizard = state.wizard();
+    let back = step.back().filter(|b| wizard.can_open(*b) && step != WizardStep::Results);
+    let button =
+        egui::Button::new(format!("{}  Back", icon::ARROW_LEFT)).min_size(vec2(80.0, theme::MAIN_BUTTON_HEIGHT));
+    let response = ui.add_enabled(back.is_some(), button);
+    if named(response, back.is_some(), "Back").clicked()
+        && let Some(back) = back
+    {
+        actions.send(TrainingAction::Step(back));
     }
-
-    fn task_page(&mut self, ui: &mut Ui) {
-        page_header(ui, "Choose a task", "The model is trained on your pairs: images, each with its target.");
-        let tasks = [
-            (
-                TrainingTask::Segmentation,
-                "Segment objects",
-                "Finds nuclei or cells in an image. Pairs are images with label images, in which every object has its \
-                 own number.",
-            ),
-            (
-                TrainingTask::LabelFree,
-                "Predict a stain",
-                "Predicts a fluorescent stain from an image without it. Pairs are two images of the same field of \
-                 view.",
-            ),
-        ];
-        let narrow = ui.available_width() < 560.0;
-        let width = if narrow { ui.available_width() } else { (ui.available_width() - 16.0) / 2.0 };
-        ui.horizontal_wrapped(|ui| {
-            ui.spacing_mut().item_spacing = vec2(16.0, 16.0);
-            for (task, name, sentence) in tasks {
-                let selected = self.wizard.plan.task == task;
-                if cards::task_card(ui, width.min(420.0), selected, task, name, sentence).clicked() {
-                    self.choose_task(task);
-                }
+    ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| match step {
+        WizardStep::Start => {
+            let idle = wizard.saving == Saving::No;
+            let may = idle && wizard.is_usable() && state.jobs.has_engine();
+            if primary_button(ui, may, icon::GRADUATION_CAP, "Start training").clicked() {
+                actions.send(TrainingAction::Start);
             }
-        });
-    }
+        }
+        WizardStep::Use => {
+            let may = wizard.saving == Saving::No;
+            if icon_text_button(ui, may, icon::PLUS, "Train another model").clicked() {
+                actions.send(TrainingAction::Another);
+            }
+        }
+        _ => {
+            let next = step.next().filter(|n| wizard.can_open(*n));
+            let response = primary_button(ui, next.is_some(), icon::ARROW_RIGHT, "Next");
+            if let (true, Some(next)) = (response.clicked(), next) {
+                actions.send(TrainingAction::Step(next));
+            }
+            next_disabled_reason(ui, wizard, step);
+        }
+    });
+}
+
+fn next_disabled_reason(ui: &mut Ui, wizard: &Wizard, step: WizardStep) {
+    let text = match (step, &wizard.check) {
+        (WizardStep::Data, Check::None) => "Choose data first",
+        (WizardStep::Data, Check::Running(_)) => "Checking the data…",
+        (WizardStep::Data, Check::Failed(_)) => "No usable data there",
+        (WizardStep::Data, Check::Done(_)) if !wizard.is_usable() => "No usable pair yet",
+        _ => return,
+    };
+    ui.label(RichText::new(text).weak().size(12.0));
+}
+
+fn task_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    page_header(ui, "Choose a task", "The model is trained on your pairs: images, each with its target.");
+    let tasks = [
+        (
+            TrainingTask::Segmentation,
+            "Segment objects",
+            "Finds nuclei or cells in an image. Pairs are images with label images, in which every object has its \
+             own number.",
+        ),
+        (
+            TrainingTask::LabelFree,
+            "Predict a stain",
+            "Predicts a fluorescent stain from an image without it. Pairs are two images of the same field of view.",
+        ),
+    ];
+    let narrow = ui.available_width() < 560.0;
+    let width = if narrow { ui.available_width() } else { (ui.available_width() - 16.0) / 2.0 };
+    ui.horizontal_wrapped(|ui| {
+        ui.spacing_mut().item_spacing = vec2(16.0, 16.0);
+        for (task, name, sentence) in tasks {
+            let selected = state.wizard().plan.task == task;
+            if cards::task_card(ui, width.min(420.0), selected, task, name, sentence).clicked() {
+                actions.send(TrainingAction::Task(task));
+            }
+        }
+    });
 }
 
 /// Draws one row of the step list.

@@ -1,11 +1,13 @@
 //! The Training page: progress, curves and log.
 
-use super::{colored, icon_text_button, page_header};
-use crate::app::Workbench;
+use super::{TrainPanel, colored, icon_text_button, page_header, primary_button};
+use crate::action::Actions;
 use crate::panels::{seconds, weak};
+use crate::state::State;
 use crate::theme;
 use crate::training::run::{RunState, TrainingRun};
 use crate::training::shown::ValidationPicture;
+use crate::training::{TrainingAction, Wizard};
 use crate::work::{JobState, JobView};
 use cytoscope_samples::TrainingTask;
 use eframe::egui::{self, RichText, Ui, vec2};
@@ -49,194 +51,191 @@ fn phase(run: &TrainingRun, job: Option<&JobView>) -> (String, f32) {
     }
 }
 
-impl Workbench {
-    pub(super) fn training_progress_page(&mut self, ui: &mut Ui) {
-        page_header(ui, &format!("Training {}", self.wizard.plan.name), "");
-        let job = self.training_job().cloned();
-        let (what, share) = phase(&self.wizard.run, job.as_ref());
-        ui.horizontal_wrapped(|ui| {
-            if self.wizard.run.job().is_some() {
-                ui.spinner();
-            }
-            ui.label(RichText::new(what).strong().size(15.0));
-        });
-        ui.add(egui::ProgressBar::new(share).desired_height(10.0));
-        self.figures(ui);
-        ui.add_space(theme::GAP);
-        self.run_buttons(ui);
-        if let RunState::Failed(reason) = &self.wizard.run.state {
-            let color = theme::bad(ui.visuals());
-            colored(ui, color, format!("{}  {reason}", icon::WARNING_CIRCLE));
-            let text = if self.wizard.run.steps > 0 {
-                "The last checkpoint is kept: continue from it, or stop and start over."
-            } else {
-                "No step was completed: change the data or the start model, or try again."
-            };
-            weak(ui, text);
+/// Draws the page.
+pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel, actions: &mut Actions) {
+    let wizard = state.wizard();
+    let run = &wizard.run;
+    page_header(ui, &format!("Training {}", wizard.plan.name), "");
+    let job = run.job().and_then(|id| state.jobs.get(id));
+    let (what, share) = phase(run, job);
+    ui.horizontal_wrapped(|ui| {
+        if run.job().is_some() {
+            ui.spinner();
         }
-        if let Some(plan) = &self.wizard.run.plan {
-            weak(ui, plan.sentence());
-        } else if let Some(note) = self.wizard.run.notes.last() {
+        ui.label(RichText::new(what).strong().size(15.0));
+    });
+    ui.add(egui::ProgressBar::new(share).desired_height(10.0));
+    figures(ui, run);
+    ui.add_space(theme::GAP);
+    run_buttons(ui, run, state.jobs.has_engine(), actions);
+    if let RunState::Failed(reason) = &run.state {
+        let color = theme::bad(ui.visuals());
+        colored(ui, color, format!("{}  {reason}", icon::WARNING_CIRCLE));
+        let text = if run.steps > 0 {
+            "The last checkpoint is kept: continue from it, or stop and start over."
+        } else {
+            "No step was completed: change the data or the start model, or try again."
+        };
+        weak(ui, text);
+    }
+    if let Some(plan) = &run.plan {
+        weak(ui, plan.sentence());
+    } else if let Some(note) = run.notes.last() {
+        weak(ui, note);
+    }
+    curves(ui, wizard, own, true);
+    log(ui, run);
+    if run.job().is_some() {
+        // Keeps the times up to date between events.
+        ui.ctx().request_repaint_after(std::time::Duration::from_millis(500));
+    }
+}
+
+fn figures(ui: &mut Ui, run: &TrainingRun) {
+    if run.steps == 0 {
+        return;
+    }
+    ui.horizontal_wrapped(|ui| {
+        ui.spacing_mut().item_spacing.x = 26.0;
+        let mut figure = |name: &str, value: String| {
+            ui.vertical(|ui| {
+                ui.label(RichText::new(name).weak().size(11.5));
+                ui.label(RichText::new(value).size(16.0));
+            });
+        };
+        figure("Step", format!("{} of {}", run.step(), run.steps));
+        if let Some((loss, step, stalled)) = recent(run) {
+            let left = run.steps.saturating_sub(run.step()) as f64 * step;
+            if matches!(run.state, RunState::Running(_)) && left > 0.0 {
+                figure("Remaining", seconds(left));
+            }
+            figure("Time per step", seconds(step));
+            figure("Waiting for data", format!("{:.0} %", stalled * 100.0));
+            figure("Loss", format!("{loss:.3}"));
+        }
+        let best = run.history.validations.iter().rev().find(|v| v.best);
+        if let Some(best) = best {
+            figure("Best validation score", format!("{:.3} at step {}", best.score, best.step));
+        }
+    });
+}
+
+fn run_buttons(ui: &mut Ui, run: &TrainingRun, has_engine: bool, actions: &mut Actions) {
+    ui.horizontal_wrapped(|ui| match &run.state {
+        RunState::Running(_) => {
+            if icon_text_button(ui, true, icon::PAUSE, "Pause training").clicked() {
+                actions.send(TrainingAction::Pause);
+            }
+            finish_button(ui, run, has_engine, actions);
+            stop_button(ui, run, actions);
+        }
+        RunState::Finishing(_) => stop_button(ui, run, actions),
+        RunState::Failed(_) if run.steps == 0 => {
+            if primary_button(ui, true, icon::ARROW_LEFT, "Change settings").clicked() {
+                actions.send(TrainingAction::Stop);
+            }
+            if icon_text_button(ui, true, icon::ARROWS_CLOCKWISE, "Try again").clicked() {
+                actions.send(TrainingAction::Continue);
+            }
+        }
+        RunState::Paused | RunState::Failed(_) => {
+            if primary_button(ui, has_engine, icon::PLAY, "Continue training").clicked() {
+                actions.send(TrainingAction::Continue);
+            }
+            finish_button(ui, run, has_engine, actions);
+            stop_button(ui, run, actions);
+        }
+        RunState::Pausing(_) | RunState::Stopping(_) | RunState::Idle => {}
+    });
+}
+
+/// Draws the button that ends training with the best network, enabled once a step is done.
+fn finish_button(ui: &mut Ui, run: &TrainingRun, has_engine: bool, actions: &mut Actions) {
+    let may = run.step() > 0 && has_engine;
+    let response = icon_text_button(ui, may, icon::FLAG_CHECKERED, "Finish now")
+        .on_hover_text("Ends training now and writes the best network so far.")
+        .on_disabled_hover_text("No step is completed yet.");
+    if response.clicked() {
+        actions.send(TrainingAction::Finish);
+    }
+}
+
+fn stop_button(ui: &mut Ui, run: &TrainingRun, actions: &mut Actions) {
+    if !run.confirm_discard {
+        if icon_text_button(ui, true, icon::STOP, "Stop…").clicked() {
+            actions.send(TrainingAction::ConfirmDiscard(true));
+        }
+        return;
+    }
+    ui.label("Discard this training run?");
+    if icon_text_button(ui, true, icon::TRASH, "Discard training run").clicked() {
+        actions.send(TrainingAction::Stop);
+    }
+    if icon_text_button(ui, true, icon::ARROW_U_UP_LEFT, "Cancel").clicked() {
+        actions.send(TrainingAction::ConfirmDiscard(false));
+    }
+}
+
+/// Draws loss and validation scores over steps and, if `with_picture`, the output on a validation image.
+pub(super) fn curves(ui: &mut Ui, wizard: &Wizard, own: &mut TrainPanel, with_picture: bool) {
+    let task = wizard.plan.task;
+    let run = &wizard.run;
+    let shown = run.shown.as_ref().filter(|_| with_picture);
+    let picture = shown.map(|shown| (shown, shown.texture(ui.ctx())));
+    if run.history.steps.is_empty() && run.history.validations.is_empty() {
+        return;
+    }
+    ui.add_space(theme::GAP);
+    let wide = ui.available_width() > 620.0;
+    // On narrow pages the picture goes below the plots.
+    let beside = picture.is_some() && ui.available_width() > BESIDE_FROM;
+    let plots_width = ui.available_width() - if beside { PICTURE + 16.0 } else { 0.0 };
+    let width = if wide { (plots_width - 16.0) / 2.0 } else { plots_width };
+    let layout = if wide { egui::Layout::left_to_right(egui::Align::Min) } else { *ui.layout() };
+    let height = PLOT + if beside { 84.0 } else { 30.0 };
+    ui.allocate_ui_with_layout(vec2(ui.available_width(), height), layout, |ui| {
+        ui.spacing_mut().item_spacing = vec2(16.0, 4.0);
+        for loss in [true, false] {
+            ui.allocate_ui(vec2(width, PLOT + 30.0), |ui| {
+                ui.vertical(|ui| {
+                    ui.set_width(width);
+                    ui.horizontal(|ui| {
+                        ui.set_min_height(26.0);
+                        let name = if loss { "Loss" } else { "Validation score" };
+                        ui.label(RichText::new(name).strong());
+                        if loss {
+                            ui.checkbox(&mut own.log_loss, "Logarithmic");
+                        }
+                    });
+                    if loss { loss_plot(ui, run, own.log_loss) } else { score_plot(ui, run) }
+                });
+            });
+        }
+        if let (Some((shown, texture)), true) = (&picture, beside) {
+            ui.allocate_ui(vec2(PICTURE, height), |ui| {
+                ui.vertical(|ui| {
+                    ui.set_width(PICTURE);
+                    validation_picture(ui, shown, texture, task);
+                });
+            });
+        }
+    });
+    if let (Some((shown, texture)), false) = (&picture, beside) {
+        ui.add_space(theme::GAP);
+        validation_picture(ui, shown, texture, task);
+    }
+}
+
+fn log(ui: &mut Ui, run: &TrainingRun) {
+    if run.notes.is_empty() {
+        return;
+    }
+    ui.add_space(theme::GAP);
+    egui::CollapsingHeader::new("Log").show(ui, |ui| {
+        for note in run.notes.iter().rev().take(SHOWN_NOTES) {
             weak(ui, note);
         }
-        self.curves(ui, true);
-        self.log(ui);
-        if self.wizard.run.job().is_some() {
-            // Keeps the times up to date between events.
-            ui.ctx().request_repaint_after(std::time::Duration::from_millis(500));
-        }
-    }
-
-    fn figures(&self, ui: &mut Ui) {
-        let run = &self.wizard.run;
-        if run.steps == 0 {
-            return;
-        }
-        ui.horizontal_wrapped(|ui| {
-            ui.spacing_mut().item_spacing.x = 26.0;
-            let mut figure = |name: &str, value: String| {
-                ui.vertical(|ui| {
-                    ui.label(RichText::new(name).weak().size(11.5));
-                    ui.label(RichText::new(value).size(16.0));
-                });
-            };
-            figure("Step", format!("{} of {}", run.step(), run.steps));
-            if let Some((loss, step, stalled)) = recent(run) {
-                let left = run.steps.saturating_sub(run.step()) as f64 * step;
-                if matches!(run.state, RunState::Running(_)) && left > 0.0 {
-                    figure("Remaining", seconds(left));
-                }
-                figure("Time per step", seconds(step));
-                figure("Waiting for data", format!("{:.0} %", stalled * 100.0));
-                figure("Loss", format!("{loss:.3}"));
-            }
-            let best = run.history.validations.iter().rev().find(|v| v.best);
-            if let Some(best) = best {
-                figure("Best validation score", format!("{:.3} at step {}", best.score, best.step));
-            }
-        });
-    }
-
-    fn run_buttons(&mut self, ui: &mut Ui) {
-        ui.horizontal_wrapped(|ui| match self.wizard.run.state.clone() {
-            RunState::Running(_) => {
-                if icon_text_button(ui, true, icon::PAUSE, "Pause training").clicked() {
-                    self.pause_training();
-                }
-                self.finish_button(ui);
-                self.stop_button(ui);
-            }
-            RunState::Finishing(_) => self.stop_button(ui),
-            RunState::Failed(_) if self.wizard.run.steps == 0 => {
-                if super::primary_button(ui, true, icon::ARROW_LEFT, "Change settings").clicked() {
-                    self.stop_training();
-                }
-                if icon_text_button(ui, true, icon::ARROWS_CLOCKWISE, "Try again").clicked() {
-                    self.continue_training();
-                }
-            }
-            RunState::Paused | RunState::Failed(_) => {
-                if super::primary_button(ui, self.options.program.is_some(), icon::PLAY, "Continue training").clicked()
-                {
-                    self.continue_training();
-                }
-                self.finish_button(ui);
-                self.stop_button(ui);
-            }
-            RunState::Pausing(_) | RunState::Stopping(_) | RunState::Idle => {}
-        });
-    }
-
-    /// Draws the button that ends training with the best network, enabled once a step is done.
-    fn finish_button(&mut self, ui: &mut Ui) {
-        let may = self.wizard.run.step() > 0 && self.options.program.is_some();
-        let response = icon_text_button(ui, may, icon::FLAG_CHECKERED, "Finish now")
-            .on_hover_text("Ends training now and writes the best network so far.")
-            .on_disabled_hover_text("No step is completed yet.");
-        if response.clicked() {
-            self.finish_training();
-        }
-    }
-
-    fn stop_button(&mut self, ui: &mut Ui) {
-        if !self.wizard.run.confirm_discard {
-            if icon_text_button(ui, true, icon::STOP, "Stop…").clicked() {
-                self.wizard.run.confirm_discard = true;
-            }
-            return;
-        }
-        ui.label("Discard this training run?");
-        if icon_text_button(ui, true, icon::TRASH, "Discard training run").clicked() {
-            self.stop_training();
-        }
-        if icon_text_button(ui, true, icon::ARROW_U_UP_LEFT, "Cancel").clicked() {
-            self.wizard.run.confirm_discard = false;
-        }
-    }
-
-    /// Draws loss and validation scores over steps and, if `pictured`, the output on a validation image.
-    pub(super) fn curves(&mut self, ui: &mut Ui, with_picture: bool) {
-        let task = self.wizard.plan.task;
-        let picture = self.wizard.run.shown.as_mut().filter(|_| with_picture).map(|shown| shown.texture(ui.ctx()));
-        let run = &self.wizard.run;
-        if run.history.steps.is_empty() && run.history.validations.is_empty() {
-            return;
-        }
-        ui.add_space(theme::GAP);
-        let wide = ui.available_width() > 620.0;
-        // On narrow pages the picture goes below the plots.
-        let beside = picture.is_some() && ui.available_width() > BESIDE_FROM;
-        let plots_width = ui.available_width() - if beside { PICTURE + 16.0 } else { 0.0 };
-        let width = if wide { (plots_width - 16.0) / 2.0 } else { plots_width };
-        let mut log = self.wizard.log_loss;
-        let layout = if wide { egui::Layout::left_to_right(egui::Align::Min) } else { *ui.layout() };
-        let height = PLOT + if beside { 84.0 } else { 30.0 };
-        ui.allocate_ui_with_layout(vec2(ui.available_width(), height), layout, |ui| {
-            ui.spacing_mut().item_spacing = vec2(16.0, 4.0);
-            for loss in [true, false] {
-                ui.allocate_ui(vec2(width, PLOT + 30.0), |ui| {
-                    ui.vertical(|ui| {
-                        ui.set_width(width);
-                        ui.horizontal(|ui| {
-                            ui.set_min_height(26.0);
-                            let name = if loss { "Loss" } else { "Validation score" };
-                            ui.label(RichText::new(name).strong());
-                            if loss {
-                                ui.checkbox(&mut log, "Logarithmic");
-                            }
-                        });
-                        if loss { loss_plot(ui, run, log) } else { score_plot(ui, run) }
-                    });
-                });
-            }
-            if let (Some(texture), Some(shown), true) = (&picture, &run.shown, beside) {
-                ui.allocate_ui(vec2(PICTURE, height), |ui| {
-                    ui.vertical(|ui| {
-                        ui.set_width(PICTURE);
-                        validation_picture(ui, shown, texture, task);
-                    });
-                });
-            }
-        });
-        if let (Some(texture), Some(shown), false) = (&picture, &run.shown, beside) {
-            ui.add_space(theme::GAP);
-            validation_picture(ui, shown, texture, task);
-        }
-        self.wizard.log_loss = log;
-    }
-
-    fn log(&self, ui: &mut Ui) {
-        let notes = &self.wizard.run.notes;
-        if notes.is_empty() {
-            return;
-        }
-        ui.add_space(theme::GAP);
-        egui::CollapsingHeader::new("Log").show(ui, |ui| {
-            for note in notes.iter().rev().take(SHOWN_NOTES) {
-                weak(ui, note);
-            }
-        });
-    }
+    });
 }
 
 /// Draws a validation image with ground truth and prediction.

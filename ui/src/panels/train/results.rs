@@ -1,9 +1,11 @@
 //! The Results page: scores before and after training, for all pairs and each pair.
 
-use super::{page_header, summary_sentence, title};
-use crate::app::Workbench;
+use super::progress::curves;
+use super::{TrainPanel, page_header, title};
 use crate::panels::{seconds, weak};
+use crate::state::State;
 use crate::theme;
+use crate::training::{Wizard, summary_sentence};
 use cytoscope_samples::TrainingTask;
 use cytoscope_train::{ChosenNetwork, TrainReport};
 use eframe::egui::{self, RichText, Ui, vec2};
@@ -54,84 +56,76 @@ fn rows(report: &TrainReport) -> Vec<Row<'_>> {
     rows
 }
 
-impl Workbench {
-    pub(super) fn results_page(&mut self, ui: &mut Ui) {
-        let Some(report) = self.wizard.report.take() else { return };
-        page_header(ui, &format!("Results of {}", self.wizard.plan.name), "");
-        let trained = report.verdict == ChosenNetwork::Trained;
-        ui.horizontal_wrapped(|ui| {
-            let (sign, color) = if trained {
-                (icon::CHECK_CIRCLE, theme::good(ui.visuals()))
-            } else {
-                (icon::INFO, theme::warn(ui.visuals()))
-            };
-            ui.label(RichText::new(sign).size(20.0).color(color));
-            ui.add(egui::Label::new(RichText::new(summary_sentence(&report)).size(15.0)).wrap());
-        });
-        if !trained && !report.only_segmentation_improved() {
-            weak(ui, "More pairs, more time, or training from scratch may help.");
-        }
-        scores(ui, &report);
-        pairs(ui, &report);
-        self.examples(ui, report.before.is_empty());
-        let [z, y, x] = report.patch_zyx;
-        let facts = format!(
-            "{} steps with batches of {} patches ({z} × {y} × {x} voxels) in {} on {}; {} training pairs, {} \
-             validation pairs; {} trainable parameters.",
-            report.steps,
-            report.batch,
-            seconds(report.seconds),
-            report.device,
-            report.train_pairs,
-            report.validation_pairs,
-            report.parameters
-        );
-        ui.add_space(theme::GAP);
-        weak(ui, facts);
-        for note in &report.history.notes {
-            weak(ui, note);
-        }
-        if self.wizard.run.history.steps.is_empty() {
-            self.wizard.run.history = report.history.clone();
-            self.wizard.run.steps = report.steps;
-        }
-        self.curves(ui, false);
-        self.wizard.report = Some(report);
+/// Draws the page.
+pub(super) fn results_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel) {
+    let wizard = state.wizard();
+    let Some(report) = &wizard.report else { return };
+    page_header(ui, &format!("Results of {}", wizard.plan.name), "");
+    let trained = report.verdict == ChosenNetwork::Trained;
+    ui.horizontal_wrapped(|ui| {
+        let (sign, color) = if trained {
+            (icon::CHECK_CIRCLE, theme::good(ui.visuals()))
+        } else {
+            (icon::INFO, theme::warn(ui.visuals()))
+        };
+        ui.label(RichText::new(sign).size(20.0).color(color));
+        ui.add(egui::Label::new(RichText::new(summary_sentence(report)).size(15.0)).wrap());
+    });
+    if !trained && !report.only_segmentation_improved() {
+        weak(ui, "More pairs, more time, or training from scratch may help.");
     }
+    scores(ui, report);
+    pairs(ui, report);
+    examples(ui, wizard, report.before.is_empty());
+    let [z, y, x] = report.patch_zyx;
+    let facts = format!(
+        "{} steps with batches of {} patches ({z} × {y} × {x} voxels) in {} on {}; {} training pairs, {} validation \
+         pairs; {} trainable parameters.",
+        report.steps,
+        report.batch,
+        seconds(report.seconds),
+        report.device,
+        report.train_pairs,
+        report.validation_pairs,
+        report.parameters
+    );
+    ui.add_space(theme::GAP);
+    weak(ui, facts);
+    for note in &report.history.notes {
+        weak(ui, note);
+    }
+    curves(ui, wizard, own, false);
 }
 
-impl Workbench {
-    /// Draws example outputs on validation images. `new` is set for models trained from scratch.
-    fn examples(&mut self, ui: &mut Ui, new: bool) {
-        let wizard = &mut self.wizard;
-        if wizard.examples.is_empty() {
-            return;
-        }
-        title(ui, "Validation examples");
-        weak(
-            ui,
-            match (wizard.plan.task, new) {
-                (TrainingTask::Segmentation, true) => "True objects in yellow, predicted objects in blue.",
-                (TrainingTask::Segmentation, false) => {
-                    "True objects in yellow; predictions before and after training in blue."
-                }
-                (TrainingTask::LabelFree, true) => "Image, true stain, predicted stain.",
-                (TrainingTask::LabelFree, false) => "Image, true stain, predictions before and after training.",
-            },
-        );
-        for shown in &mut wizard.examples {
-            ui.add_space(theme::GAP);
-            if !shown.caption.is_empty() {
-                ui.label(RichText::new(&shown.caption).weak().size(12.0));
+/// Draws example outputs on validation images. `new` is set for models trained from scratch.
+fn examples(ui: &mut Ui, wizard: &Wizard, new: bool) {
+    if wizard.examples.is_empty() {
+        return;
+    }
+    title(ui, "Validation examples");
+    weak(
+        ui,
+        match (wizard.plan.task, new) {
+            (TrainingTask::Segmentation, true) => "True objects in yellow, predicted objects in blue.",
+            (TrainingTask::Segmentation, false) => {
+                "True objects in yellow; predictions before and after training in blue."
             }
-            let [width, height] = shown.size().map(|n| n as f32);
-            let scale = (ui.available_width() / width).min(1.0);
-            let texture = shown.texture(ui.ctx());
-            let picture = egui::Image::new((texture.id(), vec2(width, height) * scale));
-            let response = ui.add(picture.corner_radius(egui::CornerRadius::same(4)));
-            let name = format!("Model output on a validation image: {}", shown.caption);
-            response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));
+            (TrainingTask::LabelFree, true) => "Image, true stain, predicted stain.",
+            (TrainingTask::LabelFree, false) => "Image, true stain, predictions before and after training.",
+        },
+    );
+    for shown in &wizard.examples {
+        ui.add_space(theme::GAP);
+        if !shown.caption.is_empty() {
+            ui.label(RichText::new(&shown.caption).weak().size(12.0));
         }
+        let [width, height] = shown.size().map(|n| n as f32);
+        let scale = (ui.available_width() / width).min(1.0);
+        let texture = shown.texture(ui.ctx());
+        let picture = egui::Image::new((texture.id(), vec2(width, height) * scale));
+        let response = ui.add(picture.corner_radius(egui::CornerRadius::same(4)));
+        let name = format!("Model output on a validation image: {}", shown.caption);
+        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));
     }
 }
 

@@ -1,89 +1,80 @@
 //! The last page: saving, using and exporting the model.
 
-use super::{icon_text_button, page_header, primary_button, results, title};
-use crate::app::Workbench;
+use super::{icon_text_button, name_field, page_header, primary_button, results, title};
+use crate::action::Actions;
 use crate::panels::weak;
+use crate::state::State;
 use crate::theme;
+use crate::training::TrainingAction;
 use crate::training::models::{Format, Saving};
 use crate::training::plan::clean_name;
 use cytoscope_train::Quantized;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 
-impl Workbench {
-    pub(super) fn use_page(&mut self, ui: &mut Ui) {
-        page_header(ui, "Save and use the model", "");
-        let saved = self.wizard.plan.saved.clone();
-        let (place, taken) = self.model_destination();
-        let idle = self.wizard.saving == Saving::No;
-        ui.label("Model name");
-        ui.horizontal(|ui| {
-            let edit = egui::TextEdit::singleline(&mut self.wizard.plan.name)
-                .desired_width(300.0)
-                .margin(egui::vec2(8.0, 6.0));
-            let edit = ui.add_enabled(saved.is_none(), edit);
-            edit.widget_info(|| {
-                let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Name of the model");
-                info.current_text_value = Some(self.wizard.plan.name.clone());
-                info
-            });
-            let named = !clean_name(&self.wizard.plan.name).is_empty();
-            if saved.is_none() {
-                let may = named && !taken && idle;
-                if primary_button(ui, may, icon::FLOPPY_DISK, "Save to my models").clicked() {
-                    self.save_model();
-                }
-            }
-            if self.wizard.saving != Saving::No {
-                ui.spinner();
-            }
-        });
-        match &saved {
-            Some(path) => {
-                ui.horizontal_wrapped(|ui| {
-                    let color = theme::good(ui.visuals());
-                    ui.label(RichText::new(icon::CHECK_CIRCLE).size(17.0).color(color));
-                    ui.label("Saved to your models.");
-                });
-                weak(ui, path.display().to_string());
-                ui.add_space(theme::GAP);
-                let listed = self.work.models.iter().any(|m| m.path == *path);
-                if primary_button(ui, listed, icon::SPARKLE, "Predict with this model").clicked() {
-                    self.use_model();
-                }
-            }
-            None if taken => {
-                let color = theme::bad(ui.visuals());
-                super::colored(ui, color, "A model with this name already exists: choose another name.");
-            }
-            None => {
-                weak(ui, format!("Will be saved to {}", place.display()));
+/// Draws the page.
+pub(super) fn use_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let wizard = state.wizard();
+    page_header(ui, "Save and use the model", "");
+    let saved = &wizard.plan.saved;
+    let (place, taken) = state.training.model_destination(state.jobs);
+    let idle = wizard.saving == Saving::No;
+    ui.label("Model name");
+    ui.horizontal(|ui| {
+        name_field(ui, &wizard.plan.name, saved.is_none(), egui::vec2(8.0, 6.0), actions);
+        if saved.is_none() {
+            let may = !clean_name(&wizard.plan.name).is_empty() && !taken && idle;
+            if primary_button(ui, may, icon::FLOPPY_DISK, "Save to my models").clicked() {
+                actions.send(TrainingAction::Save);
             }
         }
-        title(ui, "Export");
-        ui.horizontal_wrapped(|ui| {
-            if icon_text_button(ui, idle, icon::PACKAGE, "Export as bioimage.io package…")
-                .on_hover_text("A zip file that other bioimage.io tools can read")
-                .clicked()
-            {
-                self.ask_export(Format::Zip);
+        if wizard.saving != Saving::No {
+            ui.spinner();
+        }
+    });
+    match saved {
+        Some(path) => {
+            ui.horizontal_wrapped(|ui| {
+                let color = theme::good(ui.visuals());
+                ui.label(RichText::new(icon::CHECK_CIRCLE).size(17.0).color(color));
+                ui.label("Saved to your models.");
+            });
+            weak(ui, path.display().to_string());
+            ui.add_space(theme::GAP);
+            let listed = state.jobs.models().iter().any(|m| m.path == *path);
+            if primary_button(ui, listed, icon::SPARKLE, "Predict with this model").clicked() {
+                actions.send(TrainingAction::UseModel);
             }
-            if icon_text_button(ui, idle, icon::GRAPH, "Export as ONNX…").on_hover_text("Only the network").clicked()
-            {
-                self.ask_export(Format::Onnx);
-            }
-        });
-        if let Some(report) = self.wizard.report.take() {
-            results::scores(ui, &report);
-            if report.after_int8.is_empty() {
-                weak(ui, "The package holds the float network only: int8 lost accuracy or was not tried.");
-            } else {
-                weak(ui, "The package holds both networks: CPUs use int8, other devices use float.");
-            }
-            if let Some(quantized) = &report.quantized {
-                costs(ui, quantized);
-            }
-            self.wizard.report = Some(report);
+        }
+        None if taken => {
+            let color = theme::bad(ui.visuals());
+            super::colored(ui, color, "A model with this name already exists: choose another name.");
+        }
+        None => {
+            weak(ui, format!("Will be saved to {}", place.display()));
+        }
+    }
+    title(ui, "Export");
+    ui.horizontal_wrapped(|ui| {
+        if icon_text_button(ui, idle, icon::PACKAGE, "Export as bioimage.io package…")
+            .on_hover_text("A zip file that other bioimage.io tools can read")
+            .clicked()
+        {
+            actions.send(TrainingAction::AskExport(Format::Zip));
+        }
+        if icon_text_button(ui, idle, icon::GRAPH, "Export as ONNX…").on_hover_text("Only the network").clicked() {
+            actions.send(TrainingAction::AskExport(Format::Onnx));
+        }
+    });
+    if let Some(report) = &wizard.report {
+        results::scores(ui, report);
+        if report.after_int8.is_empty() {
+            weak(ui, "The package holds the float network only: int8 lost accuracy or was not tried.");
+        } else {
+            weak(ui, "The package holds both networks: CPUs use int8, other devices use float.");
+        }
+        if let Some(quantized) = &report.quantized {
+            costs(ui, quantized);
         }
     }
 }

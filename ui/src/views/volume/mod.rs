@@ -15,10 +15,11 @@ pub mod render;
 #[cfg(test)]
 mod tests;
 
-use super::slice::{ViewOptions, ViewResponse, draw_caption, draw_scale_bar};
+use super::decor::{draw_caption, draw_scale_bar};
+use super::slice::{ViewOptions, ViewResponse};
 use crate::data::composite::{Intensity, LabelDisplay};
 use crate::data::loader::SourceId;
-use crate::document::{Document, Overlay, Role};
+use crate::document::{Document, DocumentChange, Overlay, Role};
 use crate::theme;
 use camera::{Camera, Projection};
 use content::{TexelRay, Volume};
@@ -153,7 +154,7 @@ impl VolumeView {
     pub fn show(
         &mut self,
         ui: &mut Ui,
-        document: &mut Document,
+        document: &Document,
         target: TextureFormat,
         options: ViewOptions,
     ) -> ViewResponse {
@@ -164,11 +165,7 @@ impl VolumeView {
         let name = format!("3-D view, {}", mode.name());
         response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));
         self.id = Some(response.id);
-        if self.document != document.id {
-            self.document = document.id;
-            self.newest.clear();
-            self.last_seen = None;
-        }
+        self.switch_to(document.id);
         let grid = Grid::of(document.extents.zyx, document.image.meta().levels.len() > 1);
         let size_um = grid.size_um(document.voxel_um);
         let home = Camera { perspective: self.perspective, ..Camera::default() };
@@ -189,12 +186,11 @@ impl VolumeView {
         self.detect_movement(ui, (camera, rect.size(), looks));
         if response.clicked() {
             response.request_focus();
-            let ray = TexelRay::new(&projection.ray(response.interact_pointer_pos().unwrap_or(rect.center())), {
-                grid.texel_um(document.voxel_um)
-            });
-            if let Some(ray) = ray {
-                view_response.picked = pick(document, grid, &layers, &ray);
-            }
+            let at = response.interact_pointer_pos().unwrap_or(rect.center());
+            let ray = TexelRay::new(&projection.ray(at), grid.texel_um(document.voxel_um));
+            let (picked, cursor) = ray.map_or((None, None), |ray| pick(grid, &layers, &ray));
+            view_response.picked = picked;
+            view_response.changes.extend(cursor.map(DocumentChange::Cursor));
         }
 
         let painter = ui.painter_at(rect);
@@ -233,6 +229,14 @@ impl VolumeView {
         }
         self.buttons(ui, rect, document);
         view_response
+    }
+
+    fn switch_to(&mut self, document: SourceId) {
+        if self.document != document {
+            self.document = document;
+            self.newest.clear();
+            self.last_seen = None;
+        }
     }
 
     /// Detects movement of camera, size or display settings. While moving, pictures are smaller; a full-size one
@@ -443,21 +447,19 @@ fn interact(ui: &Ui, response: &egui::Response, rect: Rect, projection: &Project
     }
 }
 
-/// Moves the crosshair to the clicked object: the first label along the ray, or the brightest voxel of the first
-/// channel. Returns the label if labels are shown; 0 is background.
-fn pick(document: &mut Document, grid: Grid, layers: &Layers, ray: &TexelRay) -> Option<u32> {
+/// The clicked label, if labels are shown (0 is background), and the voxel Z, Y, X to move the crosshair to: the first
+/// label along the ray, or the brightest voxel of the first channel.
+fn pick(grid: Grid, layers: &Layers, ray: &TexelRay) -> (Option<u32>, Option<[usize; 3]>) {
     if let Some((volume, _)) = &layers.labels
         && let Volume::Labels(labels) = &**volume
     {
-        let Some((label, at)) = labels.first_label(ray) else { return Some(0) };
-        document.cursor = grid.full_voxel(at);
-        return Some(label);
+        let Some((label, at)) = labels.first_label(ray) else { return (Some(0), None) };
+        return (Some(label), Some(grid.full_voxel(at)));
     }
     if let Some((volume, _)) = layers.intensities.first()
         && let Volume::Intensities(intensities) = &**volume
-        && let Some(at) = intensities.brightest(ray)
     {
-        document.cursor = grid.full_voxel(at);
+        return (None, intensities.brightest(ray).map(|at| grid.full_voxel(at)));
     }
-    None
+    (None, None)
 }

@@ -108,8 +108,9 @@ fn harness(state: TestState, setup: WgpuSetup) -> Harness<'static, TestState> {
                 bare: false,
                 only_xy: false,
             };
-            let view_response = state.view.show(ui, &mut state.document, TextureFormat::Rgba8Unorm, options);
+            let view_response = state.view.show(ui, &state.document, TextureFormat::Rgba8Unorm, options);
             state.picked = view_response.picked.or(state.picked);
+            view_response.changes.into_iter().for_each(|change| state.document.apply(change));
         },
         state,
     )
@@ -327,7 +328,7 @@ fn the_view_and_its_buttons_have_names() {
                 bare: false,
                 only_xy: false,
             };
-            state.view.show(ui, &mut state.document, TextureFormat::Rgba8Unorm, options);
+            state.view.show(ui, &state.document, TextureFormat::Rgba8Unorm, options);
         },
         state(),
     );

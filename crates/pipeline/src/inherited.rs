@@ -36,8 +36,8 @@ const FIELDS: [&str; 11] = [
 const FIELDS_05: [&str; 2] = ["training_data", "parent"];
 
 /// What is taken over from a package, and what is left out.
-pub(crate) struct CarriedOver {
-    pub carried: InheritedContent,
+pub(crate) struct Inherited {
+    pub content: InheritedContent,
     /// Each file that is left out, with the reason: `NAME: REASON`.
     pub left_out: Vec<String>,
 }
@@ -60,7 +60,7 @@ fn free_name(file: &str) -> String {
 }
 
 /// Returns what a package passes on besides its network, tensors, documentation, tags and covers.
-pub(crate) fn carried(package: &Package) -> CarriedOver {
+pub(crate) fn inherit(package: &Package) -> Inherited {
     let rdf = &package.rdf;
     let is_05 = package.format_version.starts_with("0.5");
     let some = |key: &str| rdf.get(key).filter(|v| !v.is_null()).cloned();
@@ -112,8 +112,8 @@ pub(crate) fn carried(package: &Package) -> CarriedOver {
             }
         }
     }
-    let carried = InheritedContent { fields, config, attachments: files.files, samples };
-    CarriedOver { carried, left_out: files.left_out }
+    let content = InheritedContent { fields, config, attachments: files.files, samples };
+    Inherited { content, left_out: files.left_out }
 }
 
 /// Collects the files of a package that become attachments of another one.

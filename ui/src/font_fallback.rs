@@ -105,7 +105,7 @@ impl FontFallback {
         self.requested = true;
         let (sender, receiver) = channel();
         let wake = ctx.clone();
-        let spawned = std::thread::Builder::new().name("letters".to_owned()).spawn(move || {
+        let spawned = std::thread::Builder::new().name("font fallback".to_owned()).spawn(move || {
             // Sending fails only if the window is closed.
             let _ = sender.send(find());
             wake.request_repaint();

@@ -27,9 +27,9 @@ struct Mitosis {
     brightness: f64,
 }
 
-/// The random form of a body. It has its own random stream, so that it does not affect other random numbers.
+/// The random deformation of a body. It has its own random stream, so that it does not affect other random numbers.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Form {
+pub(crate) struct Deformation {
     /// Factors along Z, Y, X.
     stretch: Option<[f64; 3]>,
     /// Ratio of width to thickness, and the direction of the thickness if the position does not determine it.
@@ -37,8 +37,8 @@ pub(crate) struct Form {
     mitosis: Option<Mitosis>,
 }
 
-impl Form {
-    /// Draws the form of the `index`-th placed body.
+impl Deformation {
+    /// Draws the deformation of the `index`-th placed body.
     pub(crate) fn new(settings: &Settings, index: usize) -> Self {
         let (stretch, mitotic) = (settings.objects.stretch, settings.objects.mitotic);
         if stretch == Stretch::NONE && mitotic <= 0.0 {
@@ -62,14 +62,14 @@ impl Form {
         Self { stretch: Some(factors), flat, mitosis: Some(mitosis) }
     }
 
-    /// Applies the parts of the form that do not depend on the position.
+    /// Applies the parts of the deformation that do not depend on the position.
     pub(crate) fn shaped(&self, blob: Blob) -> Blob {
         let blob = self.stretch.map_or(blob.clone(), |factors| blob.stretched(factors));
         self.mitosis.map_or(blob.clone(), |m| blob.scaled(m.size))
     }
 
-    /// Flattens a shaped body, or returns `None` if the form is not flat. `outward` is the direction of the thickness,
-    /// if the position determines it.
+    /// Flattens a shaped body; `None` if it is not to be flattened. `outward` is the direction of the thickness, if the
+    /// position determines it.
     pub(crate) fn flattened(&self, blob: &Blob, outward: Option<[f64; 3]>) -> Option<Blob> {
         let (flatness, direction) = self.flat?;
         // Plates of mitotic nuclei have random directions.
@@ -92,10 +92,10 @@ mod tests {
     fn flat_fraction_and_stretch_match_the_settings() {
         let mut settings = Settings::new(Kind::Nuclei, [8, 32, 32], 3);
         settings.objects.stretch = Stretch { zyx: [1.6, 1.0, 1.0], spread: 0.2, flat: 0.3 };
-        let forms: Vec<Form> = (0..2000).map(|i| Form::new(&settings, i)).collect();
-        let flat = forms.iter().filter(|f| f.flat.is_some()).count();
+        let deformations: Vec<Deformation> = (0..2000).map(|i| Deformation::new(&settings, i)).collect();
+        let flat = deformations.iter().filter(|f| f.flat.is_some()).count();
         assert!((500..700).contains(&flat), "{flat}");
-        let logs: Vec<f64> = forms.iter().filter_map(|f| f.stretch).map(|s| s[0].ln()).collect();
+        let logs: Vec<f64> = deformations.iter().filter_map(|f| f.stretch).map(|s| s[0].ln()).collect();
         let mean = logs.iter().sum::<f64>() / 2000.0;
         let deviation = (logs.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / 2000.0).sqrt();
         assert!((mean - 1.6f64.ln()).abs() < 0.02 && (deviation - 0.2).abs() < 0.02, "{mean} ± {deviation}");

@@ -1,0 +1,148 @@
+//! Turns messages of drivers and compilers into sentences that say what to do.
+
+/// Parts of messages, in lower case, with the sentence for messages that contain one of them. The first row that matches
+/// counts, so causes come before consequences.
+const SENTENCES: &[(&[&str], &str)] = &[
+    (
+        &["unsupported_ptx_version", "unsupported toolchain"],
+        "the NVIDIA driver is older than the installed CUDA compiler (NVRTC): update the driver, or install the NVRTC of \
+         the CUDA version that `nvidia-smi` shows",
+    ),
+    (
+        &["invalid value for --gpu-architecture", "nvrtc_error_invalid_option"],
+        "the installed CUDA compiler (NVRTC) does not know this GPU: install the newest NVRTC that the driver supports, or \
+         CUDA 12 for a GPU older than Turing",
+    ),
+    (
+        &["cannot open source file", "could not open source file"],
+        "CUDA headers are missing: `cytoscope devices` names them and the command that installs them",
+    ),
+    (
+        &["cuda_error_no_binary_for_gpu", "cuda_error_invalid_ptx"],
+        "kernels were compiled for another GPU: delete Cytoscope's folder gpu-tuning in the cache folder and try again",
+    ),
+    (
+        &["unable to dynamically load"],
+        "a CUDA library could not be loaded: install NVRTC, and add its folder to LD_LIBRARY_PATH (Linux) or PATH (Windows)",
+    ),
+    (
+        &["cuda_error_system_driver_mismatch", "driver/library version mismatch"],
+        "the loaded NVIDIA kernel module is of another version than the driver's library: restart the computer",
+    ),
+    (
+        &["cuda_error_no_device", "no cuda-capable device"],
+        "the driver offers no CUDA device: check `nvidia-smi`, and CUDA_VISIBLE_DEVICES if it is set",
+    ),
+    (
+        &["cuda_error_insufficient_driver", "cuda_error_stub_library", "cuda_error_compat_not_supported_on_device"],
+        "the NVIDIA driver is too old or only a stub: install a current driver",
+    ),
+    (
+        &["cuda_error_devices_unavailable", "cuda_error_device_unavailable"],
+        "another program uses the GPU exclusively: close it, or set the compute mode to default with `nvidia-smi -c 0`",
+    ),
+    (
+        &["cuda_error_ecc_uncorrectable", "cuda_error_hardware_stack_error"],
+        "the GPU reports a hardware error: restart the computer; if it happens again, the GPU is faulty",
+    ),
+    (
+        &[
+            "cuda_error_illegal_address",
+            "cuda_error_launch_failed",
+            "cuda_error_launch_timeout",
+            "cuda_error_illegal_instruction",
+            "cuda_error_misaligned_address",
+            "parent device is lost",
+            "device is lost",
+            "device_lost",
+        ],
+        "the GPU stopped a computation and was reset: restart the program; if it happens again, update the driver or use \
+         --device cpu",
+    ),
+    (
+        &["cuda_error_unknown", "cuda_error_not_initialized", "cuda_error_invalid_device"],
+        "the NVIDIA driver does not work: restart the computer, or reinstall the driver",
+    ),
+    (
+        &["recverror", "callerror", "servicecreationerror", "device service"],
+        "the driver failed, and its message was lost: run `cytoscope devices`, update the driver, or use --device cpu",
+    ),
+];
+
+/// Returns how well a message tells the cause of a failure, the best one first: messages with an explanation in the order
+/// of the rows, then unknown messages, then those that only say that a message was lost (the last row).
+pub(crate) fn rank(said: &str) -> usize {
+    let lower = said.to_lowercase();
+    let lost = SENTENCES.len() - 1;
+    match SENTENCES.iter().position(|(parts, _)| parts.iter().any(|part| lower.contains(part))) {
+        Some(row) if row == lost => lost + 1,
+        Some(row) => row,
+        None => lost,
+    }
+}
+
+/// Length to which an explained message is truncated, in characters.
+const MAX_MESSAGE_CHARS: usize = 160;
+
+/// Returns a message with a sentence in front that says what it means and what to do; messages without an explanation
+/// are returned as they are. White space is simplified.
+pub(crate) fn explained(said: &str) -> String {
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lower = said.to_lowercase();
+    match SENTENCES.iter().find(|(parts, _)| parts.iter().any(|part| lower.contains(part))) {
+        Some((_, sentence)) => {
+            let message: String = said.chars().take(MAX_MESSAGE_CHARS).collect();
+            format!("{sentence} (the message was: {message})")
+        }
+        None => said,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn real_messages_of_drivers_say_what_to_do() {
+        let real = [
+            (
+                "Unable to load the PTX: DriverError(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, \"the provided PTX was compiled \
+                 with an unsupported toolchain.\")",
+                "update the driver",
+            ),
+            ("nvrtc: error: invalid value for --gpu-architecture (-arch)", "newest NVRTC"),
+            ("default_program(3): catastrophic error: cannot open source file \"cuda_fp16.h\"", "headers are missing"),
+            (
+                "Unable to dynamically load the \"nvrtc\" shared library - searched for library names: \
+                 [\"libnvrtc.so\"]. Ensure that `LD_LIBRARY_PATH` has the correct path to the installed library.",
+                "install NVRTC",
+            ),
+            ("called `Result::unwrap()` on an `Err` value: RecvError", "update the driver"),
+            ("called `Result::unwrap()` on an `Err` value: CallError", "update the driver"),
+            (
+                "called `Result::unwrap()` on an `Err` value: DriverError(CUDA_ERROR_NO_DEVICE, \"no CUDA-capable device \
+                 is detected\")",
+                "nvidia-smi",
+            ),
+            ("DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"an illegal memory access was encountered\")", "--device cpu"),
+            ("wgpu error: Validation Error Caused by: Parent device is lost", "--device cpu"),
+        ];
+        for (said, advice) in real {
+            let text = explained(said);
+            assert!(text.contains(advice), "{text}");
+            let start: String = said.chars().take(40).collect();
+            assert!(text.contains(&start), "the message itself is kept: {text}");
+        }
+    }
+
+    #[test]
+    fn the_cause_ranks_before_its_consequences() {
+        let said = ["CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "CUDA_ERROR_NO_DEVICE", "a new message", "Err: RecvError"];
+        assert!(said.is_sorted_by_key(|said| rank(said)), "{:?}", said.map(rank));
+    }
+
+    #[test]
+    fn an_unknown_message_stays_as_it_is() {
+        assert_eq!(explained("something  else\n happened"), "something else happened");
+    }
+}

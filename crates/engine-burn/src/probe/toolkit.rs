@@ -1,0 +1,310 @@
+//! Looks for CUDA's headers and compiler, and says which command installs what is missing.
+
+use std::path::{Path, PathBuf};
+
+/// Headers at the top of the folder, without any of which no kernel can be compiled.
+const NEEDED: [&str; 2] = ["cuda_runtime.h", "cuda_fp16.h"];
+
+/// Headers that only some kernels include, with the purpose of these kernels.
+const WANTED: [(&str, &str); 5] = [
+    ("cuda_fp16.h", "16-bit floats"),
+    ("nv/target", "16-bit floats"),
+    ("mma.h", "tensor cores"),
+    ("crt/mma.h", "tensor cores"),
+    ("cuda/barrier", "asynchronous copies"),
+];
+
+/// Where CUDA's headers may be.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Places {
+    /// The root that Burn uses: `CUDA_PATH`, or a usual folder.
+    pub used: Option<PathBuf>,
+    /// Roots in Python and conda environments, which Burn uses only if `CUDA_PATH` names them.
+    pub environments: Vec<PathBuf>,
+    /// The active conda environment.
+    pub conda: Option<PathBuf>,
+}
+
+/// What was found of CUDA's headers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Headers {
+    /// All headers exist.
+    Complete,
+    /// Some kernels cannot be compiled.
+    Partial {
+        /// The headers that are missing.
+        missing: Vec<&'static str>,
+        /// What they are for, what happens without them, and the command that installs them.
+        reason: String,
+    },
+    /// No kernel can be compiled; why, and the command that installs the headers.
+    Missing(String),
+}
+
+impl Places {
+    /// Returns the places on this system.
+    pub(crate) fn of_this_system() -> Self {
+        let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        // Burn uses the variable even if it is empty.
+        let set = std::env::var("CUDA_PATH").ok().map(PathBuf::from);
+        let usual: &[&str] = if cfg!(windows) {
+            &["C:/Program Files/NVIDIA GPU Computing Toolkit/CUDA/"]
+        } else {
+            &["/usr/local/cuda", "/opt/cuda"]
+        };
+        let used = set.or_else(|| usual.iter().map(PathBuf::from).find(|p| p.exists()));
+        let used = used.or_else(|| Path::new("/usr/bin/nvcc").exists().then(|| PathBuf::from("/usr")));
+        let conda = variable("CONDA_PREFIX");
+        let home = variable(if cfg!(windows) { "USERPROFILE" } else { "HOME" });
+        let mut python: Vec<PathBuf> = variable("VIRTUAL_ENV").into_iter().chain(conda.clone()).collect();
+        python.extend(home.iter().map(|home| home.join(".local")));
+        python.extend(std::env::current_dir().into_iter().flat_map(|here| [here.join(".venv"), here.join("venv")]));
+        Self { used, environments: roots_of_environments(&python), conda }
+    }
+
+    /// Returns which headers exist. `driver` is the version of the NVIDIA driver, if known.
+    pub(crate) fn headers(&self, driver: Option<&str>) -> Headers {
+        let Some(root) = self.used.as_deref().filter(|root| is_root(root)) else {
+            return Headers::Missing(self.missing_sentence(driver));
+        };
+        let missing: Vec<_> = WANTED.into_iter().filter(|(name, _)| !has_header(root, name)).collect();
+        if missing.is_empty() {
+            return Headers::Complete;
+        }
+        // Rows of the same purpose are neighbours.
+        let mut purposes: Vec<&str> = missing.iter().map(|(_, purpose)| *purpose).collect();
+        purposes.dedup();
+        let names: Vec<&'static str> = missing.iter().map(|(name, _)| *name).collect();
+        let reason = format!(
+            "slower than it could be: the headers for {} ({}) are missing in {}; install them with: {}",
+            purposes.join(" and "),
+            names.join(", "),
+            root.join("include").display(),
+            self.command(root, driver)
+        );
+        Headers::Partial { missing: names, reason }
+    }
+
+    /// Says what is missing if no kernel can be compiled.
+    fn missing_sentence(&self, driver: Option<&str>) -> String {
+        if let Some(found) = self.environments.iter().find(|root| is_root(root)) {
+            let setting = if cfg!(windows) { "setx CUDA_PATH " } else { "export CUDA_PATH=" };
+            return format!("CUDA headers are in {0}, which is not searched: run {setting}{0}", found.display());
+        }
+        match &self.used {
+            Some(root) => format!(
+                "CUDA headers (cuda_runtime.h) not found in {}: install them with: {}",
+                root.join("include").display(),
+                self.command(root, driver)
+            ),
+            None => format!(
+                "CUDA headers (cuda_runtime.h) not found: install them with: {} (then set CUDA_PATH to their folder)",
+                self.command(Path::new(""), driver)
+            ),
+        }
+    }
+
+    /// Returns the command that installs compiler and headers if neither exists.
+    pub(crate) fn command_for_all(&self, driver: Option<&str>) -> String {
+        self.command(self.used.as_deref().unwrap_or(Path::new("")), driver)
+    }
+
+    /// Returns the one command that installs compiler and headers in the way that the root was installed.
+    fn command(&self, root: &Path, driver: Option<&str>) -> String {
+        let real = root.canonicalize().unwrap_or_else(|_| root.to_owned());
+        let text = real.to_string_lossy().into_owned();
+        let version = cuda_version_of(&text);
+        if self.conda.as_ref().is_some_and(|conda| root.starts_with(conda)) && !text.contains("site-packages") {
+            return "conda install -c conda-forge cuda-nvrtc cuda-cudart-dev cuda-nvcc cuda-cccl".to_owned();
+        }
+        if text == "/usr" {
+            return "sudo apt-get install nvidia-cuda-toolkit".to_owned();
+        }
+        if let Some((major, minor)) = version.filter(|_| cfg!(target_os = "linux")) {
+            let packages = ["cuda-nvrtc", "cuda-cudart-dev", "cuda-nvcc", "cuda-cccl"];
+            let packages: Vec<String> = packages.iter().map(|name| format!("{name}-{major}-{minor}")).collect();
+            return format!("sudo apt-get install {}", packages.join(" "));
+        }
+        if needs_cuda_12(driver) {
+            // NVIDIA's Python packages of CUDA 12 have their headers in several folders, which Burn cannot use.
+            return "conda install -c conda-forge cuda-version=12 cuda-nvrtc cuda-cudart-dev cuda-nvcc cuda-cccl"
+                .to_owned();
+        }
+        "python3 -m pip install nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl".to_owned()
+    }
+}
+
+/// Returns whether a folder is a root of CUDA's headers.
+fn is_root(root: &Path) -> bool {
+    NEEDED.iter().any(|name| has_header(root, name))
+}
+
+/// Returns whether a root has a header, in one of the two folders that Burn passes to the compiler.
+fn has_header(root: &Path, name: &str) -> bool {
+    let include = root.join("include");
+    include.join(name).is_file() || include.join("cccl").join(name).is_file()
+}
+
+/// Returns the major and minor version in the name of a folder such as `/usr/local/cuda-12.4`.
+fn cuda_version_of(path: &str) -> Option<(u32, u32)> {
+    let (_, after) = path.rsplit_once("cuda-")?;
+    let version = after.split(['/', '\\']).next()?;
+    let (major, minor) = version.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// Returns whether a driver is too old for CUDA 13, which requires version 580.
+fn needs_cuda_12(driver: Option<&str>) -> bool {
+    let major = driver.and_then(|d| d.split('.').next()).and_then(|d| d.parse::<u32>().ok());
+    major.is_some_and(|major| major < 580)
+}
+
+/// Returns the roots of CUDA in Python and conda environments: NVIDIA's Python packages of CUDA 13 have one root each,
+/// `nvidia/cu13`; conda has `targets/<platform>`, or `Library` on Windows.
+pub(crate) fn roots_of_environments(environments: &[PathBuf]) -> Vec<PathBuf> {
+    let entries = |folder: PathBuf| -> Vec<PathBuf> {
+        let mut found: Vec<PathBuf> =
+            std::fs::read_dir(folder).map(|all| all.flatten().map(|e| e.path()).collect()).unwrap_or_default();
+        found.sort();
+        found
+    };
+    let mut roots = Vec::new();
+    for environment in environments {
+        let mut packages: Vec<PathBuf> = entries(environment.join("lib"));
+        packages.push(environment.join("Lib"));
+        for folder in packages {
+            roots.extend(entries(folder.join("site-packages").join("nvidia")));
+        }
+        roots.extend(entries(environment.join("targets")));
+        roots.push(environment.join("Library"));
+    }
+    roots.retain(|root| root.join("include").is_dir());
+    roots
+}
+
+/// The names under which Burn's CUDA bindings load NVRTC, in their order. The bindings are built for CUDA 13, unless the
+/// machine that builds this program has another CUDA toolkit.
+pub(crate) fn nvrtc_names(windows: bool) -> &'static [&'static str] {
+    if windows {
+        &[
+            "nvrtc.dll",
+            "nvrtc64.dll",
+            "nvrtc64_13.dll",
+            "nvrtc64_10.dll",
+            "nvrtc64_11.dll",
+            "nvrtc64_12.dll",
+            "nvrtc64_130_0.dll",
+            "nvrtc64_9.dll",
+        ]
+    } else {
+        &["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11"]
+    }
+}
+
+/// Returns what to do if none of the [`nvrtc_names`] was found on Windows; `others` are the names of similar files, which
+/// cannot be loaded.
+pub(crate) fn nvrtc_advice_on_windows(others: &[String]) -> String {
+    let found = match others.first() {
+        Some(other) => format!("; {other} was found, but belongs to a version that cannot be used"),
+        None => String::new(),
+    };
+    format!(
+        "NVRTC of CUDA 13 (nvrtc64_130_0.dll) not found{found}: install the CUDA toolkit 13 with: winget install \
+         Nvidia.CUDA (then add its folder bin\\x64 to PATH)"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder that is removed when the test ends.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("cytoscope-toolkit-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&path);
+            std::fs::create_dir_all(&path).unwrap();
+            Self(path.canonicalize().unwrap())
+        }
+
+        /// Creates empty headers below `root/include`.
+        fn with(&self, root: &str, headers: &[&str]) -> PathBuf {
+            let root = self.0.join(root);
+            for name in headers {
+                let file = root.join("include").join(name);
+                std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+                std::fs::write(file, "").unwrap();
+            }
+            root
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const ALL: [&str; 6] =
+        ["cuda_runtime.h", "cuda_fp16.h", "cccl/nv/target", "mma.h", "crt/mma.h", "cccl/cuda/barrier"];
+
+    #[test]
+    fn headers_are_found_and_missing_ones_are_named() {
+        let folder = Folder::new("named");
+        let places = |root: PathBuf| Places { used: Some(root), ..Places::default() };
+        assert_eq!(places(folder.with("whole", &ALL)).headers(None), Headers::Complete);
+        let some = ["cuda_runtime.h", "cuda_fp16.h", "nv/target", "mma.h", "cuda/barrier"];
+        let Headers::Partial { missing, reason } = places(folder.with("partial", &some)).headers(None) else {
+            panic!()
+        };
+        assert_eq!(missing, ["crt/mma.h"]);
+        assert!(reason.contains("tensor cores (crt/mma.h)") && reason.contains("pip install"), "{reason}");
+        assert!(!reason.contains("16-bit"), "{reason}");
+        let Headers::Missing(reason) = places(folder.with("other", &["other.h"])).headers(None) else { panic!() };
+        assert!(reason.contains("cuda_runtime.h") && reason.contains("install them with"), "{reason}");
+        let Headers::Missing(reason) = Places::default().headers(Some("535.104")) else { panic!() };
+        assert!(reason.contains("cuda-version=12") && reason.contains("CUDA_PATH"), "{reason}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_command_fits_the_way_cuda_was_installed() {
+        let folder = Folder::new("command");
+        let runtime = ["cuda_runtime.h"];
+        let reason = |places: Places| match places.headers(Some("580.1")) {
+            Headers::Partial { reason, .. } | Headers::Missing(reason) => reason,
+            Headers::Complete => String::new(),
+        };
+        let toolkit = folder.with("cuda-12.4", &runtime);
+        let said = reason(Places { used: Some(toolkit), ..Places::default() });
+        assert!(said.contains("sudo apt-get install cuda-nvrtc-12-4") && said.contains("cuda-cccl-12-4"), "{said}");
+        let conda = folder.0.join("conda");
+        let root = folder.with("conda/targets/x86_64-linux", &runtime);
+        let said = reason(Places { used: Some(root), conda: Some(conda), environments: Vec::new() });
+        assert!(said.contains("conda install -c conda-forge"), "{said}");
+        let used = Some(folder.with("elsewhere", &runtime));
+        let said = reason(Places { used, ..Places::default() });
+        assert!(said.contains("pip install nvidia-cuda-nvrtc"), "{said}");
+    }
+
+    #[test]
+    fn headers_in_a_python_environment_are_found() {
+        let folder = Folder::new("python");
+        let root = folder.with("env/lib/python3.11/site-packages/nvidia/cu13", &ALL);
+        folder.with("env/lib/python3.11/site-packages/torch", &["torch.h"]);
+        let environments = roots_of_environments(&[folder.0.join("env"), folder.0.join("none")]);
+        assert_eq!(environments, std::slice::from_ref(&root));
+        let Headers::Missing(reason) = (Places { environments, ..Places::default() }).headers(None) else { panic!() };
+        assert!(reason.contains("CUDA_PATH") && reason.contains(&root.display().to_string()), "{reason}");
+    }
+
+    #[test]
+    fn only_names_that_are_loaded_count_as_nvrtc() {
+        assert!(nvrtc_names(true).contains(&"nvrtc64_130_0.dll") && !nvrtc_names(true).contains(&"nvrtc64_120_0.dll"));
+        assert!(nvrtc_names(false).contains(&"libnvrtc.so.12"));
+        let advice = nvrtc_advice_on_windows(&["nvrtc64_120_0.dll".to_owned()]);
+        assert!(advice.contains("nvrtc64_120_0.dll was found, but") && advice.contains("winget"), "{advice}");
+    }
+}

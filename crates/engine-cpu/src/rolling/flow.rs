@@ -1,0 +1,461 @@
+//! The schedule of a pass over a stack: which planes of each value are computed in each slab, and which are kept.
+//!
+//! The schedule depends on extents along Z only, not on what is computed.
+
+use super::reads::Reads;
+use std::ops::Range;
+
+/// A value whose planes flow through the network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FlowValue {
+    /// Number of planes.
+    pub extent: usize,
+    /// Index of the buffer that holds it.
+    pub buffer: usize,
+    /// Planes of zeros that are read after the last plane.
+    pub zeros_after: usize,
+}
+
+/// An operator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FlowNode {
+    /// Indices of the values that are read, and which planes of them.
+    pub inputs: Vec<(usize, Reads)>,
+    /// Index of the value that is computed.
+    pub output: usize,
+    /// Output planes are computed in multiples of this.
+    pub step: usize,
+}
+
+/// Values and operators in execution order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Flow {
+    pub values: Vec<FlowValue>,
+    pub nodes: Vec<FlowNode>,
+    /// Index of the value that is the input of the network.
+    pub input: usize,
+    /// Indices of the values that are outputs of the network.
+    pub outputs: Vec<usize>,
+    /// Number of buffers.
+    pub buffers: usize,
+}
+
+impl Flow {
+    /// Adds a value of `extent` planes in `buffer` and returns its index.
+    pub(crate) fn value(&mut self, extent: usize, buffer: usize) -> usize {
+        self.buffers = self.buffers.max(buffer + 1);
+        self.values.push(FlowValue { extent, buffer, zeros_after: 0 });
+        self.values.len() - 1
+    }
+
+    /// Adds an operator and returns its index.
+    pub(crate) fn node(&mut self, inputs: Vec<(usize, Reads)>, output: usize) -> usize {
+        for (value, reads) in &inputs {
+            if let Some(value) = self.values.get_mut(*value) {
+                value.zeros_after = value.zeros_after.max(reads.padding().1);
+            }
+        }
+        let step = inputs.iter().map(|(_, reads)| reads.step()).max().unwrap_or(1);
+        self.nodes.push(FlowNode { inputs, output, step });
+        self.nodes.len() - 1
+    }
+
+    /// Returns the number of planes of the network's input.
+    pub(crate) fn depth(&self) -> usize {
+        self.values.get(self.input).map_or(0, |v| v.extent)
+    }
+
+    /// Returns the first plane that must be kept of each buffer, given how many planes of each value exist.
+    fn kept(&self, known: &[usize]) -> Vec<isize> {
+        let mut kept = vec![isize::MAX; self.buffers];
+        let mut keep = |buffer: usize, plane: isize| {
+            if let Some(kept) = kept.get_mut(buffer) {
+                *kept = plane.min(*kept);
+            }
+        };
+        for (value, known) in self.values.iter().zip(known) {
+            keep(value.buffer, *known as isize);
+        }
+        for node in &self.nodes {
+            let computed = known.get(node.output).copied().unwrap_or(0);
+            for (input, reads) in &node.inputs {
+                if let Some(value) = self.values.get(*input) {
+                    keep(value.buffer, reads.first_kept(computed));
+                }
+            }
+        }
+        kept
+    }
+
+    /// Returns the end of the planes that each buffer holds, given how many planes and zeros of each value there are.
+    fn ends(&self, known: &[usize], zeros: &[usize]) -> Vec<isize> {
+        let mut ends = vec![0; self.buffers];
+        for (value, (known, zeros)) in self.values.iter().zip(known.iter().zip(zeros)) {
+            if let Some(end) = ends.get_mut(value.buffer) {
+                *end = (*end).max((*known + zeros) as isize);
+            }
+        }
+        ends
+    }
+}
+
+/// What happens in one slab.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Slab {
+    /// Planes kept in each buffer when the slab starts: they move to the buffer's start if `base` changes.
+    pub kept: Vec<Range<isize>>,
+    /// Plane at the start of each buffer.
+    pub base: Vec<isize>,
+    /// New planes of each value.
+    pub new: Vec<Range<usize>>,
+    /// Planes of zeros that are written after each value.
+    pub zeros: Vec<Range<usize>>,
+    /// Number of planes that each buffer must hold.
+    pub held: Vec<usize>,
+}
+
+/// Progress of a pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Number of known planes of each value.
+    known: Vec<usize>,
+    /// Number of planes of zeros after each value.
+    zeros: Vec<usize>,
+    /// Plane at the start of each buffer.
+    base: Vec<isize>,
+    /// Most new planes of each value in one slab.
+    quota: Vec<usize>,
+    /// Whether the zeros after a value take room only in the slab after its last planes.
+    late_zeros: bool,
+}
+
+impl Progress {
+    /// Starts a pass whose slabs have `slab` input planes.
+    pub(crate) fn new(flow: &Flow, slab: usize) -> Self {
+        let known = vec![0; flow.values.len()];
+        let base = flow.kept(&known);
+        // What remains after the last input plane is computed at the usual pace, so that it needs no more memory.
+        let depth = flow.depth().max(1);
+        let quota = flow.values.iter().map(|v| (slab * v.extent).div_ceil(depth).max(1)).collect();
+        Self { zeros: known.clone(), known, base, quota, late_zeros: slab < depth }
+    }
+
+    /// Returns the plane at the start of each buffer.
+    pub(crate) fn base(&self) -> &[isize] {
+        &self.base
+    }
+
+    /// Returns whether all values are complete.
+    pub(crate) fn is_done(&self, flow: &Flow) -> bool {
+        flow.values.iter().zip(&self.known).all(|(v, known)| *known == v.extent)
+    }
+
+    /// Returns the number of known planes of a value.
+    pub(crate) fn known(&self, value: usize) -> usize {
+        self.known.get(value).copied().unwrap_or(0)
+    }
+
+    /// Takes `planes` more input planes and returns what is computed. Buffers have room for `room` planes; without, they
+    /// move their planes in every slab.
+    pub(crate) fn advance(&mut self, flow: &Flow, planes: usize, room: Option<&[usize]>) -> Slab {
+        let (kept, ends) = (flow.kept(&self.known), flow.ends(&self.known, &self.zeros));
+        let (before, zeros_before) = (self.known.clone(), self.zeros.clone());
+        if let (Some(known), Some(input)) = (self.known.get_mut(flow.input), flow.values.get(flow.input)) {
+            *known = (*known + planes).min(input.extent);
+        }
+        self.end(flow, flow.input, &before);
+        for node in &flow.nodes {
+            let ready = |input: usize| self.known(input) + self.zeros.get(input).copied().unwrap_or(0);
+            let computable =
+                node.inputs.iter().map(|(input, reads)| reads.computable(ready(*input))).min().unwrap_or(0);
+            let quota = self.quota.get(node.output).copied().unwrap_or(1).max(node.step);
+            if let Some(known) = self.known.get_mut(node.output) {
+                let most = (*known + quota) / node.step * node.step;
+                *known = computable.min(most).max(*known);
+            }
+            self.end(flow, node.output, &before);
+        }
+        let new_ends = flow.ends(&self.known, &self.zeros);
+        let mut held = Vec::with_capacity(flow.buffers);
+        for (buffer, base) in self.base.iter_mut().enumerate() {
+            let (keep, end) = (kept[buffer], new_ends[buffer]);
+            let fits = room.is_some_and(|room| end - *base <= room[buffer] as isize);
+            if !fits {
+                *base = keep;
+            }
+            held.push(usize::try_from(end - keep).unwrap_or(0));
+        }
+        let ranges = |from: Vec<usize>, to: &[usize]| from.into_iter().zip(to).map(|(from, to)| from..*to).collect();
+        Slab {
+            kept: kept.into_iter().zip(ends).map(|(keep, end)| keep..end.max(keep)).collect(),
+            base: self.base.clone(),
+            new: ranges(before, &self.known),
+            zeros: ranges(zeros_before, &self.zeros),
+            held,
+        }
+    }
+
+    /// Adds the zeros after a value that is complete.
+    fn end(&mut self, flow: &Flow, value: usize, before: &[usize]) {
+        let Some(of) = flow.values.get(value) else { return };
+        let since = if self.late_zeros { before.get(value).copied().unwrap_or(0) } else { self.known(value) };
+        if let Some(zeros) = self.zeros.get_mut(value).filter(|_| since == of.extent) {
+            *zeros = of.zeros_after;
+        }
+    }
+}
+
+/// Returns the number of planes that each buffer must have room for, and the planes that are moved within each buffer
+/// if it has `slack` more.
+pub(crate) fn rooms(flow: &Flow, slab: usize, slack: impl Fn(usize, usize) -> usize) -> (Vec<usize>, Vec<usize>) {
+    let mut rooms = vec![0usize; flow.buffers];
+    let walk = |visit: &mut dyn FnMut(Slab), room: Option<&[usize]>| {
+        let mut progress = Progress::new(flow, slab);
+        while !progress.is_done(flow) {
+            let before = progress.clone();
+            let left = flow.depth() - progress.known(flow.input);
+            visit(progress.advance(flow, slab.min(left), room));
+            if progress == before {
+                break;
+            }
+        }
+    };
+    walk(
+        &mut |s| {
+            for (room, held) in rooms.iter_mut().zip(&s.held) {
+                *room = (*room).max(*held);
+            }
+        },
+        None,
+    );
+    for (buffer, room) in rooms.iter_mut().enumerate() {
+        *room += slack(buffer, *room);
+    }
+    let mut moved = vec![0usize; flow.buffers];
+    let mut base = Progress::new(flow, slab).base;
+    walk(
+        &mut |s| {
+            for (buffer, moved) in moved.iter_mut().enumerate() {
+                if s.base[buffer] != base[buffer] {
+                    *moved += s.kept[buffer].len();
+                }
+            }
+            base = s.base;
+        },
+        Some(&rooms),
+    );
+    (rooms, moved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cytoscope_kernels::conv::ConvShape;
+    use proptest::prelude::*;
+
+    /// An operator of a random network: which planes the output plane `z` reads of an input, from its definition.
+    #[derive(Debug, Clone, Copy)]
+    enum Kind {
+        /// Kernel, stride, dilation, padding before and after; whether planes outside are read as zeros.
+        Window([usize; 5], bool),
+        Spread(usize),
+        Same,
+    }
+
+    impl Kind {
+        fn outputs(self, extent: usize) -> Option<usize> {
+            match self {
+                Self::Window([kernel, stride, dilation, before, after], _) => {
+                    Some((extent + before + after).checked_sub((kernel - 1) * dilation + 1)? / stride + 1)
+                }
+                Self::Spread(factor) => Some(extent * factor),
+                Self::Same => Some(extent),
+            }
+        }
+
+        fn read(self, z: usize, extent: usize) -> Vec<isize> {
+            match self {
+                Self::Window([kernel, stride, dilation, before, _], padded) => (0..kernel)
+                    .map(|k| (z * stride + k * dilation) as isize - before as isize)
+                    .filter(|z| padded || (0..extent as isize).contains(z))
+                    .collect(),
+                Self::Spread(factor) => vec![(z / factor) as isize],
+                Self::Same => vec![z as isize],
+            }
+        }
+
+        fn reads(self, extent: usize, outputs: usize) -> Reads {
+            match self {
+                Self::Window([kernel, stride, dilation, before, _], padded) => {
+                    let three = |n| [n, 1, 1];
+                    let shape = ConvShape {
+                        kernel: three(kernel),
+                        stride: three(stride),
+                        dilation: three(dilation),
+                        pad_before: three(before),
+                    };
+                    Reads::window(&shape, extent, outputs, padded)
+                }
+                Self::Spread(factor) => Reads::spread(extent, factor),
+                Self::Same => Reads::same(extent),
+            }
+        }
+    }
+
+    /// A random network: for each node its kind, inputs and output.
+    struct Network {
+        flow: Flow,
+        nodes: Vec<(Kind, Vec<usize>, usize)>,
+    }
+
+    fn network(depth: usize, choices: &[[usize; 8]]) -> Network {
+        let mut flow = Flow::default();
+        let mut nodes: Vec<(Kind, Vec<usize>, usize)> = Vec::new();
+        flow.input = flow.value(depth, 0);
+        for [what, from, kernel, stride, dilation, before, after, other] in choices.iter().copied() {
+            // Rarely, an older value is read; mostly the last one.
+            let last = flow.values.len() - 1;
+            let from = if from % 3 == 0 { other % flow.values.len() } else { last };
+            let extent = flow.values[from].extent;
+            let (kernel, dilation) = (1 + kernel % 5, 1 + dilation % 2);
+            let reach = (kernel - 1) * dilation;
+            let padding = [before % (reach + 1), after % (reach + 1)];
+            let kind = match what % 6 {
+                0..3 => Kind::Window([kernel, 1 + stride % 3, dilation, padding[0], padding[1]], true),
+                3 => Kind::Window([kernel, 1 + stride % 3, 1, padding[0].min(kernel / 2), 0], false),
+                4 => Kind::Spread(1 + stride % 3),
+                _ => Kind::Same,
+            };
+            let Some(outputs) = kind.outputs(extent).filter(|n| (1..=60).contains(n)) else { continue };
+            let mut inputs = vec![from];
+            if matches!(kind, Kind::Same) {
+                // A sum or concatenation with any value of the same length.
+                inputs.extend(
+                    (0..flow.values.len()).filter(|v| *v != from && flow.values[*v].extent == extent).nth(other % 3),
+                );
+            }
+            // A value that is read once may be overwritten in place.
+            let unread = |v: usize| v != flow.input && !nodes.iter().any(|(_, inputs, _)| inputs.contains(&v));
+            let in_place = matches!(kind, Kind::Same) && from == last && stride % 2 == 0 && unread(from);
+            let buffer = if in_place { flow.values[from].buffer } else { flow.buffers };
+            let output = flow.value(outputs, buffer);
+            flow.node(inputs.iter().map(|v| (*v, kind.reads(flow.values[*v].extent, outputs))).collect(), output);
+            nodes.push((kind, inputs, output));
+        }
+        Network { flow, nodes }
+    }
+
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Cell {
+        Zero,
+        Plane(usize, usize),
+    }
+
+    /// Runs a schedule on cells that hold the name of a plane, and checks every read. Returns how many planes of each
+    /// value were computed.
+    fn run(network: &Network, slab: usize, rooms: &[usize]) -> Result<Vec<usize>, TestCaseError> {
+        let flow = &network.flow;
+        let mut progress = Progress::new(flow, slab);
+        let mut base = progress.base().to_vec();
+        let mut cells: Vec<Vec<Cell>> = rooms.iter().map(|room| vec![Cell::Zero; *room]).collect();
+        let at = |plane: isize, base: isize| usize::try_from(plane - base).unwrap();
+        while !progress.is_done(flow) {
+            let left = flow.depth() - progress.known(flow.input);
+            let before: Vec<usize> = (0..flow.values.len()).map(|v| progress.known(v)).collect();
+            let now = progress.advance(flow, slab.min(left), Some(rooms));
+            for (buffer, cells) in cells.iter_mut().enumerate() {
+                let kept = &now.kept[buffer];
+                if now.base[buffer] != base[buffer] && !kept.is_empty() {
+                    let (from, to) = (at(kept.start, base[buffer]), at(kept.start, now.base[buffer]));
+                    cells.copy_within(from..from + kept.len(), to);
+                }
+            }
+            base.clone_from(&now.base);
+            let write = |value: usize, cells: &mut Vec<Vec<Cell>>| {
+                let (of, new) = (&flow.values[value], &now.new[value]);
+                for plane in new.clone() {
+                    cells[of.buffer][at(plane as isize, base[of.buffer])] = Cell::Plane(value, plane);
+                }
+                for plane in now.zeros[value].clone() {
+                    cells[of.buffer][at((of.extent + plane) as isize, base[of.buffer])] = Cell::Zero;
+                }
+            };
+            write(flow.input, &mut cells);
+            for (kind, inputs, output) in &network.nodes {
+                let new = &now.new[*output];
+                for z in new.clone() {
+                    for input in inputs {
+                        let of = &flow.values[*input];
+                        for plane in kind.read(z, of.extent) {
+                            let inside = (0..of.extent as isize).contains(&plane);
+                            let expected = if inside { Cell::Plane(*input, plane as usize) } else { Cell::Zero };
+                            let found = cells[of.buffer].get(at(plane, base[of.buffer])).copied();
+                            prop_assert_eq!(found, Some(expected), "plane {} of value {}", plane, input);
+                        }
+                    }
+                }
+                write(*output, &mut cells);
+                // What can be computed is computed, unless it would exceed the pace.
+                let computable = (0..flow.values[*output].extent).take_while(|z| {
+                    inputs.iter().all(|input| {
+                        let known = (now.new[*input].end + now.zeros[*input].end) as isize;
+                        kind.read(*z, flow.values[*input].extent).iter().all(|plane| *plane < known)
+                    })
+                });
+                let step = if let Kind::Spread(factor) = kind { *factor } else { 1 };
+                let quota = (slab * flow.values[*output].extent).div_ceil(flow.depth()).max(step);
+                prop_assert_eq!(new.end, computable.count().min((before[*output] + quota) / step * step));
+                prop_assert_eq!(new.start % step, 0);
+            }
+        }
+        Ok((0..flow.values.len()).map(|v| progress.known(v)).collect())
+    }
+
+    /// A network whose values read in place are read by nothing else.
+    fn is_valid(network: &Network) -> bool {
+        let flow = &network.flow;
+        network.nodes.iter().all(|(_, inputs, output)| {
+            inputs.iter().all(|input| {
+                let shared = flow.values[*input].buffer == flow.values[*output].buffer;
+                let readers = network.nodes.iter().filter(|(_, inputs, _)| inputs.contains(input)).count();
+                !shared || readers == 1
+            })
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn every_plane_that_is_read_is_in_its_buffer(
+            depth in 1usize..24,
+            slab in 1usize..9,
+            choices in prop::collection::vec(prop::array::uniform8(0usize..60), 1..14),
+            slack in 0usize..5,
+        ) {
+            let network = network(depth, &choices);
+            prop_assume!(is_valid(&network));
+            for slack in [0, slack] {
+                let (rooms, _) = rooms(&network.flow, slab, |_, _| slack);
+                let known = run(&network, slab, &rooms)?;
+                let extents: Vec<usize> = network.flow.values.iter().map(|v| v.extent).collect();
+                prop_assert_eq!(known, extents);
+            }
+        }
+    }
+
+    #[test]
+    fn a_chain_of_windows_keeps_the_overlap_of_its_kernels() {
+        let mut flow = Flow::default();
+        let shape = ConvShape { kernel: [3; 3], stride: [1; 3], dilation: [1; 3], pad_before: [1; 3] };
+        let mut last = flow.value(64, 0);
+        flow.input = last;
+        for buffer in 1..6 {
+            let next = flow.value(64, buffer);
+            flow.node(vec![(last, Reads::window(&shape, 64, 64, true))], next);
+            last = next;
+        }
+        // Four new planes and two that the next window also reads; nothing reads the last value.
+        assert_eq!(rooms(&flow, 4, |_, _| 0).0, [6, 6, 6, 6, 6, 4]);
+    }
+}

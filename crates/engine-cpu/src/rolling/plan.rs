@@ -1,0 +1,160 @@
+//! Chooses the slabs and bands of a pass.
+
+use super::CpuRollingPlan;
+use super::bands::bands;
+use super::flow::rooms;
+use super::program::{self, RollingProgram};
+use crate::emit::arena_bytes;
+use crate::prepare;
+use cytoscope_engine::{Band, CompileOptions, EngineError, NotRolling, Precision};
+use cytoscope_graph::{Graph, GraphError};
+use cytoscope_kernels::Isa;
+use cytoscope_passes::analysis;
+
+/// Slabs that are tried, in multiples of the network's stride along Z; besides, its divisors are tried.
+const SLABS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
+/// Additional room of buffers that is tried, relative to the planes that are kept from slab to slab.
+const SLACK: [f64; 3] = [0.0, 0.35, 1.0];
+/// Most bands that are tried.
+const MAX_BANDS: usize = 64;
+/// Multiply-accumulate operations in the time in which one byte is moved.
+const MACS_A_BYTE: f64 = 20.0;
+/// Multiply-accumulate operations in the time in which a step is started.
+const MACS_A_STEP: f64 = 1e6;
+/// A plan that needs less memory is preferred if its cost is at most this factor of the least cost.
+const TOLERATED: f64 = 1.05;
+
+/// Slabs of a pass, with their cost.
+struct Candidate {
+    slab_planes: usize,
+    /// Planes that each buffer has room for.
+    rooms: Vec<usize>,
+    arena_bytes: u64,
+    moved_bytes: u64,
+    /// Work in units of multiply-accumulate operations.
+    cost: f64,
+}
+
+/// Plans a pass of a stack of shape N, C, Z, Y, X; see [`cytoscope_engine::Engine::plan_rolling`].
+pub(crate) fn plan(
+    isa: Isa,
+    graph: &Graph,
+    shape: &[usize],
+    options: &CompileOptions,
+) -> Result<CpuRollingPlan, NotRolling> {
+    let [_, _, depth, rows, _] = shape[..] else {
+        return Err(NotRolling::Interface { found: format!("an input of shape {shape:?}") });
+    };
+    let field = analysis::analyse(graph).map_err(EngineError::from)?.field;
+    let (Some(along_z), Some(along_y)) = (field.axes.first(), field.axes.get(1)) else {
+        return Err(NotRolling::Interface { found: format!("a network of {} spatial axes", field.axes.len()) });
+    };
+    let stride = along_z.multiple_of.max(1);
+    let available_bytes = cytoscope_profile::available_bytes().unwrap_or(u64::MAX);
+    let budget_bytes = options.memory_budget_bytes.unwrap_or(u64::MAX).min(available_bytes);
+    let whole = lower(isa, graph, shape, options)?;
+    let (untiled_macs, weight_bytes) = (whole.macs, whole.weight_bytes);
+    let heights: Vec<usize> = whole.outputs.iter().filter_map(|o| o.shape.get(3).copied()).collect();
+    let all = candidates(&whole, depth, stride);
+    let mut least_bytes = all.iter().map(|c| c.arena_bytes).min().unwrap_or(u64::MAX);
+    let finish = |program: RollingProgram, bands: Vec<Band>, best: Candidate| CpuRollingPlan {
+        program,
+        isa,
+        options: options.clone(),
+        shape: shape.to_vec(),
+        moved_bytes: best.moved_bytes.saturating_mul(bands.len() as u64),
+        bands,
+        slab_planes: best.slab_planes,
+        rooms: best.rooms,
+        arena_bytes: best.arena_bytes,
+        untiled_macs,
+    };
+    if let Some(best) = best(all, budget_bytes.saturating_sub(weight_bytes)) {
+        return Ok(finish(whole, bands(rows, 1, along_y).unwrap_or_default(), best));
+    }
+    drop(whole);
+    let mut tried = rows;
+    for count in 2..=MAX_BANDS {
+        let Some(bands) = bands(rows, count, along_y) else { break };
+        let height = bands.first().map_or(rows, |band: &Band| band.fed.len());
+        // The memory is at least proportional to the rows.
+        let expected_bytes = (least_bytes as f64 * height as f64 / tried as f64) as u64;
+        if height >= tried || expected_bytes.saturating_add(weight_bytes) > budget_bytes {
+            continue;
+        }
+        let banded: Vec<usize> = shape.iter().enumerate().map(|(a, n)| if a == 3 { height } else { *n }).collect();
+        let program = match lower(isa, graph, &banded, options) {
+            Ok(program) => program,
+            // A network with inputs of fixed lengths has no bands.
+            Err(NotRolling::Engine(EngineError::Graph(error))) if !matches!(error, GraphError::Interrupted) => break,
+            Err(error) => return Err(error),
+        };
+        // Rows of the outputs must correspond to rows of the stack, wherever a band starts.
+        let step = along_y.multiple_of.max(1);
+        let mut own = program.outputs.iter().filter_map(|o| o.shape.get(3)).zip(&heights);
+        if !own.all(|(own, all)| own * rows == all * height && (all * step) % rows == 0) {
+            break;
+        }
+        let all = candidates(&program, depth, stride);
+        (tried, least_bytes) = (height, all.iter().map(|c| c.arena_bytes).min().unwrap_or(u64::MAX));
+        if let Some(best) = best(all, budget_bytes.saturating_sub(program.weight_bytes)) {
+            return Ok(finish(program, bands, best));
+        }
+    }
+    Err(NotRolling::Budget { needed_bytes: least_bytes.saturating_add(weight_bytes), budget_bytes })
+}
+
+/// Returns the candidate with the least memory among the fastest that fit the budget.
+fn best(mut all: Vec<Candidate>, budget_bytes: u64) -> Option<Candidate> {
+    all.retain(|c| c.arena_bytes <= budget_bytes);
+    let least = all.iter().map(|c| c.cost).fold(f64::INFINITY, f64::min);
+    all.into_iter().filter(|c| c.cost <= least * TOLERATED).min_by_key(|c| c.arena_bytes)
+}
+
+/// Lowers a network for an input of this shape.
+fn lower(isa: Isa, graph: &Graph, shape: &[usize], options: &CompileOptions) -> Result<RollingProgram, NotRolling> {
+    let integers = match options.precision {
+        Precision::F32 => false,
+        Precision::Int8 => true,
+        other => {
+            return Err(NotRolling::Engine(EngineError::UnsupportedPrecision {
+                engine: "cpu",
+                precision: other.to_string(),
+                has: "f32 and int8".to_owned(),
+            }));
+        }
+    };
+    let prepared = prepare::prepare(graph, &[shape.to_vec()], &options.interrupt)?;
+    program::lower(prepared, isa, integers, &options.interrupt)
+}
+
+/// Returns the slabs to choose from, for a stack of `depth` planes and a network whose strides along Z have the product
+/// `stride`.
+fn candidates(program: &RollingProgram, depth: usize, stride: usize) -> Vec<Candidate> {
+    let divisors = (1..stride).filter(|n| stride.is_multiple_of(*n));
+    let mut slabs: Vec<usize> = divisors.chain(SLABS.iter().map(|n| n * stride)).map(|n| n.min(depth.max(1))).collect();
+    slabs.dedup();
+    let all = slabs.into_iter().flat_map(|slab| SLACK.map(|slack| (slab, slack)));
+    all.map(|(slab, slack)| candidate(program, depth, slab, slack)).collect()
+}
+
+fn candidate(program: &RollingProgram, depth: usize, slab_planes: usize, slack: f64) -> Candidate {
+    let new_planes = |buffer: usize| {
+        let own = program.flow.values.iter().filter(|v| v.buffer == buffer);
+        own.map(|v| (slab_planes * v.extent).div_ceil(depth.max(1))).max().unwrap_or(1).max(1)
+    };
+    // With room for more planes, those that are kept are moved less often.
+    let slack = |buffer: usize, room: usize| {
+        let new = new_planes(buffer);
+        let kept = room.saturating_sub(new);
+        (kept as f64 * slack / new as f64) as usize * new
+    };
+    let (rooms, moved) = rooms(&program.flow, slab_planes, slack);
+    let words = program.buffers.iter().zip(&rooms).map(|(b, room)| b.words(*room).next_multiple_of(super::LINE_WORDS));
+    let arena_bytes = arena_bytes(words.fold(0usize, usize::saturating_add));
+    let moved = program.buffers.iter().zip(&moved).map(|(b, planes)| b.plane_bytes().saturating_mul(*planes as u64));
+    let moved_bytes = moved.fold(0u64, u64::saturating_add);
+    let starts = depth.div_ceil(slab_planes.max(1)) * program.nodes.len();
+    let cost = program.macs as f64 + moved_bytes as f64 * MACS_A_BYTE + starts as f64 * MACS_A_STEP;
+    Candidate { slab_planes, rooms, arena_bytes, moved_bytes, cost }
+}

@@ -1,0 +1,472 @@
+//! A network lowered to steps that compute some planes of each value.
+//!
+//! The steps are those of a session for the whole stack: they are independent of the number of planes, which the slot
+//! table of each slab tells. Only pooling and resampling have parameters along Z, and are built for each slab.
+
+use super::flow::Flow;
+use super::reads::Reads;
+use crate::lower::plan::{self, KernelPlan, Plan, PlanKind, Plans};
+use crate::lower::share_buffers;
+use crate::placement::Placement;
+use crate::prepare::Prepared;
+use crate::step::{Elem, Run, Slot};
+use crate::steps::{Affine, Apply, Copy, DequantizePlanes, PlaneScale, PoolStep, ResizeStep, Term, Translate};
+use cytoscope_engine::{EngineError, NotRolling};
+use cytoscope_graph::{ElementType, Graph, Interrupt, ValueId, op_name};
+use cytoscope_kernels::conv::{Activation, ConvShape};
+use cytoscope_kernels::pool::Pool;
+use cytoscope_kernels::resize::Tap;
+use cytoscope_kernels::{Blocked, CHANNEL_BLOCK, Isa};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A buffer of planes that one or more values share.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Buffer {
+    /// Layout of one plane.
+    pub layout: Blocked,
+    pub elem: Elem,
+    pub images: usize,
+}
+
+impl Buffer {
+    /// Returns the 32-bit words of a buffer with room for `planes` planes.
+    pub(crate) fn words(&self, planes: usize) -> usize {
+        self.block_words(planes).saturating_mul(self.layout.blocks()).saturating_mul(self.images)
+    }
+
+    /// Returns the 32-bit words of one channel block.
+    pub(crate) fn block_words(&self, planes: usize) -> usize {
+        self.elem.words(self.layout.slice_stride().saturating_mul(planes))
+    }
+
+    /// Returns the bytes of one plane of all channels.
+    pub(crate) fn plane_bytes(&self) -> u64 {
+        (self.words(1) * size_of::<f32>()) as u64
+    }
+}
+
+/// Some channel blocks of a buffer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View {
+    /// Index of the buffer.
+    pub buffer: usize,
+    /// First channel block in the buffer.
+    pub block: usize,
+    /// Layout of one plane.
+    pub layout: Blocked,
+}
+
+impl View {
+    /// Returns the slot of a range of planes, in a buffer at `start` with room for `room` planes, the first of which is
+    /// plane `base`. `None` if the planes are not in the buffer.
+    pub(crate) fn slot(
+        &self,
+        of: &Buffer,
+        planes: &Range<isize>,
+        base: isize,
+        start: usize,
+        room: usize,
+    ) -> Option<Slot> {
+        let first = usize::try_from(planes.start - base).ok()?;
+        let count = usize::try_from(planes.end - planes.start).ok()?;
+        if first + count > room {
+            return None;
+        }
+        let own = self.block * of.block_words(room) + of.block_words(first);
+        Some(Slot {
+            layout: self.layout.slices(count, room)?,
+            elem: of.elem,
+            images: of.images,
+            start: start + own,
+            image_stride: of.block_words(room) * of.layout.blocks(),
+        })
+    }
+}
+
+/// How the new planes of a node are computed.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Steps that are the same in every slab.
+    Steps(Vec<Box<dyn Run>>),
+    /// Pooling.
+    Pool(Pool, ConvShape),
+    /// Resampling with tables for the whole stack.
+    Resample(Box<[Vec<Tap>; 3]>),
+}
+
+impl Work {
+    /// Returns the step for a slab whose parameters differ from slab to slab; `outputs` are computed from `inputs`.
+    pub(crate) fn step(
+        &self,
+        slots: [usize; 2],
+        outputs: &Range<usize>,
+        inputs: &Range<isize>,
+    ) -> Option<Box<dyn Run>> {
+        let [input, output] = slots;
+        match self {
+            Self::Steps(_) => None,
+            Self::Pool(kind, shape) => {
+                let start = (outputs.start * shape.stride[0]) as isize - shape.pad_before[0] as isize;
+                let before = usize::try_from(inputs.start - start).ok()?;
+                let pad_before = [before, shape.pad_before[1], shape.pad_before[2]];
+                Some(Box::new(PoolStep { kind: *kind, shape: ConvShape { pad_before, ..*shape }, input, output }))
+            }
+            Self::Resample(tables) => {
+                let first = usize::try_from(inputs.start).ok()?;
+                let moved = |t: &Tap| Tap { low: t.low - first, high: t.high - first, weight: t.weight };
+                let own = tables[0].get(outputs.clone())?.iter().map(moved).collect();
+                Some(Box::new(ResizeStep {
+                    tables: Box::new([own, tables[1].clone(), tables[2].clone()]),
+                    input,
+                    output,
+                }))
+            }
+        }
+    }
+}
+
+/// A node of the flow with its steps.
+#[derive(Debug)]
+pub(crate) struct RollingNode {
+    /// Operator and node name, shown in profiles.
+    pub name: String,
+    pub work: Work,
+    /// Multiply-accumulate operations for the whole stack.
+    pub macs: u64,
+    /// Views that are read, in the order of the flow node's inputs. A view is a slot with the same index.
+    pub inputs: Vec<usize>,
+    /// Views that are written.
+    pub outputs: Vec<usize>,
+}
+
+/// A blocked value at the border of the network.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub name: String,
+    /// The value in the graph.
+    pub id: ValueId,
+    /// Index of the value in the flow.
+    pub value: usize,
+    /// Index of the view.
+    pub view: usize,
+    /// Shape N, C, Z, Y, X.
+    pub shape: Vec<usize>,
+    /// Whether the elements are signed bytes.
+    pub signed: bool,
+}
+
+/// A lowered network.
+#[derive(Debug)]
+pub(crate) struct RollingProgram {
+    /// The graph without constants.
+    pub graph: Graph,
+    pub flow: Flow,
+    pub views: Vec<View>,
+    pub buffers: Vec<Buffer>,
+    /// The nodes of the flow.
+    pub nodes: Vec<RollingNode>,
+    /// For each value of the flow, its view.
+    pub of_values: Vec<View>,
+    pub input: Port,
+    pub outputs: Vec<Port>,
+    /// Bytes of the packed weights.
+    pub weight_bytes: u64,
+    /// Multiply-accumulate operations for the whole stack.
+    pub macs: u64,
+}
+
+/// Lowers a prepared graph; with `integers`, quantized convolutions run on bytes.
+pub(crate) fn lower(
+    prepared: Prepared,
+    isa: Isa,
+    integers: bool,
+    interrupt: &Interrupt,
+) -> Result<RollingProgram, NotRolling> {
+    let plans = plan::plan(&prepared, isa, integers, interrupt)?;
+    if integers && plans.integer_convolutions == 0 {
+        return Err(EngineError::NotQuantized { engine: "cpu" }.into());
+    }
+    let mut graph = prepared.graph;
+    let mut placement = Placement::new(&graph);
+    plans.zero_points.iter().for_each(|(value, zero)| placement.store_as_bytes(*value, *zero));
+    plans.halves.iter().for_each(|value| placement.store_as_f16(*value));
+    let bytes_of = |value: ValueId| {
+        let dynamic = || plans.dyn_dequantized.get(&value).map(|r| r.bytes);
+        plans.dequantized.get(&value).map(|d| d.bytes).or_else(dynamic)
+    };
+    // A skip connection waits for many planes: it is copied when it is needed, instead of waiting in a wider buffer.
+    share_buffers(&graph, &plans.nodes, &bytes_of, &mut placement, false);
+    let Plans { nodes, dequantized, .. } = plans;
+    let mut lowering = Lowering {
+        graph: &graph,
+        placement: &placement,
+        dequantized: &dequantized,
+        flow: Flow::default(),
+        views: Vec::new(),
+        buffers: Vec::new(),
+        of_values: Vec::new(),
+        of_roots: BTreeMap::new(),
+        known: BTreeMap::new(),
+        nodes: Vec::new(),
+    };
+    let input = lowering.input()?;
+    let mut weight_bytes = 0;
+    for (index, plan) in nodes.into_iter().enumerate() {
+        interrupt.check().map_err(EngineError::from)?;
+        match plan {
+            Plan::Absorbed => {}
+            Plan::Reference => {
+                let node = lowering.graph.nodes.get(index);
+                let op = node.map_or("an operator", |n| op_name(&n.op)).to_owned();
+                return Err(NotRolling::Operator { op, node: node.map_or_else(String::new, |n| n.name.clone()) });
+            }
+            Plan::Kernel(planned) => {
+                weight_bytes += planned.weight_bytes();
+                lowering.node(index, *planned)?;
+            }
+        }
+    }
+    let outputs = lowering.outputs()?;
+    let Lowering { flow, views, buffers, of_values, nodes, .. } = lowering;
+    let macs = nodes.iter().map(|n| n.macs).sum();
+    graph.initializers.clear();
+    Ok(RollingProgram { graph, flow, views, buffers, nodes, of_values, input, outputs, weight_bytes, macs })
+}
+
+struct Lowering<'a> {
+    graph: &'a Graph,
+    placement: &'a Placement<'a>,
+    dequantized: &'a BTreeMap<ValueId, plan::Dequantized>,
+    flow: Flow,
+    views: Vec<View>,
+    buffers: Vec<Buffer>,
+    of_values: Vec<View>,
+    of_roots: BTreeMap<ValueId, usize>,
+    /// Values of the flow by their value in the graph.
+    known: BTreeMap<ValueId, usize>,
+    nodes: Vec<RollingNode>,
+}
+
+/// Returns the layout of one plane of an image.
+fn plane(layout: Blocked) -> Blocked {
+    let ([_, height, width], [_, h, w]) = (layout.dims, layout.halo);
+    Blocked { dims: [1, height, width], halo: [0, h, w], ..layout }
+}
+
+impl Lowering<'_> {
+    /// Returns why the network cannot be run in one pass: because of the first of the fused nodes with this label.
+    fn refuse(&self, label: &str, inputs: &[ValueId]) -> NotRolling {
+        let op = label.split(" + ").next().unwrap_or(label);
+        let reads = |inputs_of: &[Option<ValueId>]| inputs.iter().any(|v| inputs_of.contains(&Some(*v)));
+        let node = self.graph.nodes.iter().find(|n| op_name(&n.op) == op && reads(&n.inputs));
+        NotRolling::Operator { op: op.to_owned(), node: node.map_or_else(String::new, |n| n.name.clone()) }
+    }
+
+    fn interface(&self, found: String) -> NotRolling {
+        NotRolling::Interface { found }
+    }
+
+    /// Returns the layout of a value of shape N, C, Z, Y, X.
+    fn layout(&self, id: ValueId) -> Result<(Blocked, usize), NotRolling> {
+        let value = self.graph.value(id);
+        let is_volume = value.shape.as_ref().is_some_and(|s| s.len() == 5) && self.graph.constant(id).is_none();
+        let layout = if is_volume { self.placement.layout(id) } else { None };
+        layout.ok_or_else(|| self.interface(format!("\"{}\" of shape {:?}", value.name, value.shape)))
+    }
+
+    /// Adds a value to the flow.
+    fn add(&mut self, id: ValueId) -> Result<usize, NotRolling> {
+        if let Some(known) = self.known.get(&id) {
+            return Ok(*known);
+        }
+        let (layout, _) = self.layout(id)?;
+        let (root, block) = self.placement.root(id);
+        let buffer = match self.of_roots.get(&root) {
+            Some(buffer) => *buffer,
+            None => {
+                let (whole, images) = self.layout(root)?;
+                self.buffers.push(Buffer { layout: plane(whole), elem: self.placement.elem(root), images });
+                self.of_roots.insert(root, self.buffers.len() - 1);
+                self.buffers.len() - 1
+            }
+        };
+        self.of_values.push(View { buffer, block, layout: plane(layout) });
+        let value = self.flow.value(layout.dims[0], buffer);
+        self.known.insert(id, value);
+        Ok(value)
+    }
+
+    /// Adds a view of a value, which is also a slot, and returns its index.
+    fn view(&mut self, value: usize) -> Result<usize, NotRolling> {
+        let view = self.of_values.get(value).copied().ok_or_else(|| self.interface("no value".to_owned()))?;
+        self.views.push(view);
+        Ok(self.views.len() - 1)
+    }
+
+    fn port(&mut self, id: ValueId, value: usize) -> Result<Port, NotRolling> {
+        let of = self.graph.value(id);
+        Ok(Port {
+            name: of.name.clone(),
+            id,
+            value,
+            view: self.view(value)?,
+            shape: of.fixed_shape().unwrap_or_default(),
+            signed: of.dtype == Some(ElementType::I8),
+        })
+    }
+
+    fn input(&mut self) -> Result<Port, NotRolling> {
+        let [id] = self.graph.inputs[..] else {
+            return Err(self.interface(format!("{} inputs", self.graph.inputs.len())));
+        };
+        let value = self.add(id)?;
+        self.flow.input = value;
+        self.port(id, value)
+    }
+
+    fn outputs(&mut self) -> Result<Vec<Port>, NotRolling> {
+        let ids = self.graph.outputs.clone();
+        let mut ports = Vec::with_capacity(ids.len());
+        for id in ids {
+            let value = self.require(id)?;
+            self.flow.outputs.push(value);
+            ports.push(self.port(id, value)?);
+        }
+        Ok(ports)
+    }
+
+    /// Returns a value that a node reads; bytes are dequantized if needed.
+    fn require(&mut self, id: ValueId) -> Result<usize, NotRolling> {
+        if let Some(known) = self.known.get(&id) {
+            return Ok(*known);
+        }
+        let Some(from) = self.dequantized.get(&id).copied() else {
+            return Err(
+                self.interface(format!("\"{}\", which is not computed plane by plane", self.graph.value(id).name))
+            );
+        };
+        let bytes = self.require(from.bytes)?;
+        let output = self.add(id)?;
+        let (read, written) = (self.view(bytes)?, self.view(output)?);
+        let layout = self.views[written].layout;
+        let op: Box<dyn Run> = if layout.block == CHANNEL_BLOCK {
+            let shift = vec![-from.scale * f32::from(from.zero_point); layout.channels];
+            let affine = Affine::Fixed { scale: vec![from.scale; layout.channels], shift };
+            let terms = vec![Term { slot: read, plane: false, affine }];
+            Box::new(Apply { terms, activation: Activation::None, quantizer: None, output: written })
+        } else {
+            Box::new(DequantizePlanes { input: read, scale: PlaneScale::Known(from.scale), output: written })
+        };
+        let reads = Reads::same(self.extent(output));
+        self.flow.node(vec![(bytes, reads)], output);
+        self.nodes.push(RollingNode {
+            name: "DequantizeLinear".to_owned(),
+            work: Work::Steps(vec![op]),
+            macs: 0,
+            inputs: vec![read],
+            outputs: vec![written],
+        });
+        Ok(output)
+    }
+
+    fn extent(&self, value: usize) -> usize {
+        self.flow.values.get(value).map_or(0, |v| v.extent)
+    }
+
+    /// Adds a node that runs on kernels.
+    fn node(&mut self, index: usize, planned: KernelPlan) -> Result<(), NotRolling> {
+        let name = self.graph.nodes.get(index).map_or("", |n| n.name.as_str());
+        let name = format!("{} {name}", planned.label);
+        let values = planned.inputs.iter().map(|id| self.require(*id)).collect::<Result<Vec<_>, _>>()?;
+        let output = self.add(planned.output)?;
+        let extents: Vec<usize> = values.iter().map(|v| self.extent(*v)).collect();
+        let (mut kind, outputs) = (planned.kind, self.extent(output));
+        let Some(reads) = reads(&kind, &extents, outputs) else {
+            return Err(self.refuse(&planned.label, &planned.inputs));
+        };
+        let inputs = values.iter().map(|v| self.view(*v)).collect::<Result<Vec<_>, _>>()?;
+        let (work, written) = if let PlanKind::Joined { blocks, tables } = kind {
+            self.join(&inputs, &values, output, blocks, tables)?
+        } else {
+            let written = self.view(output)?;
+            let work = match kind {
+                PlanKind::Pool(pool, shape) => Work::Pool(pool, shape),
+                PlanKind::Resample(tables) => Work::Resample(tables),
+                PlanKind::Conv { ref mut shape, .. } | PlanKind::ConvInt8 { ref mut shape, .. } => {
+                    // The planes before the stack are in the buffer, as zeros.
+                    shape.pad_before[0] = 0;
+                    Work::Steps(kind.into_steps(&inputs, written))
+                }
+                other => Work::Steps(other.into_steps(&inputs, written)),
+            };
+            (work, vec![written])
+        };
+        self.flow.node(values.into_iter().zip(reads).collect(), output);
+        self.nodes.push(RollingNode { name, work, macs: planned.macs, inputs, outputs: written });
+        Ok(())
+    }
+
+    /// Returns the copies of those parts of a concatenation that are not written in place, and the views of their
+    /// positions.
+    fn join(
+        &mut self,
+        inputs: &[usize],
+        values: &[usize],
+        output: usize,
+        blocks: Vec<usize>,
+        tables: Vec<Option<Box<[u8; 256]>>>,
+    ) -> Result<(Work, Vec<usize>), NotRolling> {
+        let whole = self.of_values.get(output).copied().ok_or_else(|| self.interface("no value".to_owned()))?;
+        let (mut steps, mut written): (Vec<Box<dyn Run>>, Vec<usize>) = (Vec::new(), Vec::new());
+        for (((input, value), block), table) in inputs.iter().zip(values).zip(blocks).zip(tables) {
+            let Some(part) = self.of_values.get(*value).copied() else { continue };
+            if (part.buffer, part.block) == (whole.buffer, whole.block + block) {
+                continue;
+            }
+            let layout = Blocked { halo: whole.layout.halo, ..part.layout };
+            self.views.push(View { buffer: whole.buffer, block: whole.block + block, layout });
+            let output = self.views.len() - 1;
+            written.push(output);
+            steps.push(match table {
+                None => Box::new(Copy { input: *input, output }),
+                Some(table) => Box::new(Translate { input: *input, table, output }),
+            });
+        }
+        Ok((Work::Steps(steps), written))
+    }
+}
+
+/// Returns the planes that each input is read at, or `None` if the node cannot be computed plane by plane.
+fn reads(kind: &PlanKind, extents: &[usize], outputs: usize) -> Option<Vec<Reads>> {
+    let first = *extents.first()?;
+    let mut all: Vec<Reads> = extents.iter().map(|_| Reads::same(outputs)).collect();
+    match kind {
+        PlanKind::Conv { shape, epilogue, .. } | PlanKind::ConvInt8 { shape, epilogue, .. } => {
+            // Moments of a convolution are for a normalization, which is refused.
+            if epilogue.dynamic.is_some() {
+                return None;
+            }
+            *all.first_mut()? = Reads::window(shape, first, outputs, true);
+        }
+        PlanKind::ConvTranspose { .. } | PlanKind::ConvTransposeInt8 { .. } => {
+            *all.first_mut()? = Reads::spread(first, outputs / first.max(1));
+        }
+        PlanKind::Pool(_, shape) => *all.first_mut()? = Reads::window(shape, first, outputs, false),
+        PlanKind::Resample(tables) => *all.first_mut()? = Reads::taps(first, &tables[0]),
+        PlanKind::Chain { moments, terms, .. } => {
+            if !moments.is_empty() || !terms.iter().all(|t| matches!(t.affine, Affine::Fixed { .. })) {
+                return None;
+            }
+        }
+        PlanKind::Affine { .. }
+        | PlanKind::Unary(_)
+        | PlanKind::Binary(_)
+        | PlanKind::QuantizePlanes(_)
+        | PlanKind::Translate(_)
+        | PlanKind::Joined { .. } => {}
+        PlanKind::PlanarNorm { .. } | PlanKind::DynamicQuantize(_) => return None,
+    }
+    let fits = all.iter().zip(extents).all(|(reads, extent)| reads.outputs() == outputs && reads.fits(*extent));
+    fits.then_some(all)
+}

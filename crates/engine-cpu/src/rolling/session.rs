@@ -1,0 +1,386 @@
+//! Runs a pass: planes go in, and planes of the outputs come out as they become complete.
+
+use super::flow::{Progress, Slab};
+use super::program::{Buffer, Port, RollingProgram, View, Work};
+use super::{CpuRollingPlan, LINE_WORDS};
+use crate::context::{Context, StepError, bytes_mut};
+use crate::session::{check_finite, pool};
+use crate::step::{Elem, Run, Slot};
+use crate::steps::{Pack, Unpack};
+use cytoscope_engine::{Band, DeviceId, EngineError, OutputPlanes, Precision, RollingSession};
+use cytoscope_graph::Tensor;
+use cytoscope_kernels::{Arena, Isa};
+use cytoscope_profile::{Recorder, Stage};
+use rayon::prelude::*;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A network through which a stack is passed once, slab by slab along Z.
+pub(crate) struct CpuRollingSession {
+    program: RollingProgram,
+    isa: Isa,
+    integers: bool,
+    bands: Vec<Band>,
+    /// Index of the current band.
+    band: usize,
+    /// Rows of the whole stack.
+    rows: usize,
+    slab_planes: usize,
+    /// Planes that each buffer has room for.
+    rooms: Vec<usize>,
+    /// First word of each buffer.
+    starts: Vec<usize>,
+    arena: Arena,
+    pool: Arc<rayon::ThreadPool>,
+    recorder: Recorder,
+    progress: Progress,
+    /// Plane at the start of each buffer.
+    base: Vec<isize>,
+}
+
+impl CpuRollingSession {
+    pub(super) fn new(plan: CpuRollingPlan) -> Result<Self, EngineError> {
+        let CpuRollingPlan { program, isa, options, bands, shape, slab_planes, rooms, .. } = plan;
+        let mut starts = Vec::with_capacity(rooms.len());
+        let mut words = 0usize;
+        for (buffer, room) in program.buffers.iter().zip(&rooms) {
+            starts.push(words);
+            words = words.saturating_add(buffer.words(*room).next_multiple_of(LINE_WORDS));
+        }
+        let arena = Arena::new(words).map_err(|_| EngineError::OutOfMemory {
+            device: DeviceId::Cpu,
+            needed_bytes: crate::emit::arena_bytes(words),
+            available_bytes: cytoscope_profile::available_bytes().unwrap_or(0),
+        })?;
+        let progress = Progress::new(&program.flow, slab_planes);
+        let mut session = Self {
+            isa,
+            integers: options.precision == Precision::Int8,
+            bands,
+            band: 0,
+            rows: shape.get(3).copied().unwrap_or(0),
+            slab_planes,
+            rooms,
+            starts,
+            arena,
+            pool: pool(&options)?,
+            recorder: options.recorder.clone(),
+            base: progress.base().to_vec(),
+            progress,
+            program,
+        };
+        session.begin(0)?;
+        Ok(session)
+    }
+
+    fn wrong(&self, expected: String, got: String) -> EngineError {
+        EngineError::Input { name: self.program.input.name.clone(), expected, got }
+    }
+
+    /// Checks the next planes and returns their number.
+    fn check(&self, planes: &Tensor) -> Result<usize, EngineError> {
+        let (port, flow) = (&self.program.input, &self.program.flow);
+        let left = flow.depth() - self.progress.known(port.value);
+        let count = self.slab_planes.min(left);
+        let mut expected = port.shape.clone();
+        if let Some(z) = expected.get_mut(2) {
+            *z = count;
+        }
+        let dtype = self.program.graph.value(port.id).dtype;
+        if count == 0 || planes.shape() != expected || dtype.is_some_and(|d| d != planes.dtype()) {
+            let describe = |d: &str, s: &[usize]| format!("{d} {s:?}");
+            let expected = describe(dtype.map_or("any", |d| d.name()), &expected);
+            return Err(self.wrong(expected, describe(planes.dtype().name(), planes.shape())));
+        }
+        if self.integers {
+            check_finite(&port.name, planes)?;
+        }
+        Ok(count)
+    }
+
+    /// Computes one slab from `count` new planes.
+    fn slab(&mut self, planes: Option<&Tensor>, count: usize) -> Result<Vec<OutputPlanes>, EngineError> {
+        let slab = self.progress.advance(&self.program.flow, count, Some(&self.rooms));
+        let (program, pool) = (&self.program, Arc::clone(&self.pool));
+        let slots = self.slots(&slab)?;
+        let words = self.arena.words();
+        pool.install(|| {
+            for (at, buffer) in program.buffers.iter().enumerate() {
+                let shift =
+                    Shift { from: self.base[at], to: slab.base[at], kept: &slab.kept[at], room: self.rooms[at] };
+                shift.run(buffer, self.starts[at], words);
+            }
+        });
+        self.base.clone_from(&slab.base);
+        let mut context = Context {
+            isa: self.isa,
+            graph: &program.graph,
+            slots: &slots,
+            arena: words,
+            dense: BTreeMap::new(),
+            moments: Vec::new(),
+            ranges: Vec::new(),
+            dense_bytes: None,
+        };
+        let place = Place { program, base: &self.base, starts: &self.starts, rooms: &self.rooms };
+        pool.install(|| -> Result<(), EngineError> {
+            if let Some(planes) = planes {
+                context.dense.insert(program.input.id, Cow::Borrowed(planes));
+                let pack = Pack { from: program.input.id, to: program.input.view };
+                pack.run(&mut context).map_err(|e| e.at("pack"))?;
+                context.dense.clear();
+            }
+            place.end(program.input.value, &slab, context.arena);
+            run_nodes(&place, &slab, &self.recorder, &mut context)
+        })?;
+        let band = self.bands.get(self.band).cloned().unwrap_or(Band { fed: 0..0, kept: 0..0 });
+        pool.install(|| outputs(program, &slab, &band, self.rows, &mut context))
+    }
+
+    /// Returns the slots of a slab: those of nodes without new planes are not used.
+    fn slots(&self, slab: &Slab) -> Result<Vec<Slot>, EngineError> {
+        let program = &self.program;
+        let mut planes: Vec<Range<isize>> = vec![0..0; program.views.len()];
+        let range = |new: &Range<usize>| new.start as isize..new.end as isize;
+        for (node, flow) in program.nodes.iter().zip(&program.flow.nodes) {
+            let new = &slab.new[flow.output];
+            for (view, (_, reads)) in node.inputs.iter().zip(&flow.inputs) {
+                planes[*view] = reads.of(new);
+            }
+            for view in &node.outputs {
+                planes[*view] = range(new);
+            }
+        }
+        for port in program.outputs.iter().chain([&program.input]) {
+            planes[port.view] = range(&slab.new[port.value]);
+        }
+        let place = Place { program, base: &slab.base, starts: &self.starts, rooms: &self.rooms };
+        let slots = program.views.iter().zip(&planes).map(|(view, planes)| {
+            let planes =
+                if planes.is_empty() { slab.base[view.buffer]..slab.base[view.buffer] } else { planes.clone() };
+            place.slot(view, &planes)
+        });
+        slots.collect::<Option<_>>().ok_or_else(|| StepError::Overlap.at("planes of a slab"))
+    }
+}
+
+impl RollingSession for CpuRollingSession {
+    fn begin(&mut self, band: usize) -> Result<(), EngineError> {
+        if band >= self.bands.len() {
+            return Err(EngineError::Input {
+                name: "band".to_owned(),
+                expected: format!("a number below {}", self.bands.len()),
+                got: band.to_string(),
+            });
+        }
+        self.band = band;
+        self.progress = Progress::new(&self.program.flow, self.slab_planes);
+        self.base = self.progress.base().to_vec();
+        // Planes before the stack, borders and unused channels are zeros.
+        let words = self.arena.words();
+        for ((buffer, start), room) in self.program.buffers.iter().zip(&self.starts).zip(&self.rooms) {
+            let own = words.get_mut(*start..start + buffer.words(*room)).unwrap_or_default();
+            self.pool.install(|| own.par_chunks_mut(FILL_WORDS).for_each(|part| fill(part, buffer.elem)));
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, planes: &Tensor) -> Result<Vec<OutputPlanes>, EngineError> {
+        let count = self.check(planes)?;
+        self.slab(Some(planes), count)
+    }
+
+    fn finish(&mut self) -> Result<Vec<OutputPlanes>, EngineError> {
+        let (known, depth) = (self.progress.known(self.program.input.value), self.program.flow.depth());
+        if known < depth {
+            return Err(self.wrong(format!("{depth} planes"), format!("{known}")));
+        }
+        let mut all = Vec::new();
+        while !self.progress.is_done(&self.program.flow) {
+            let before = self.progress.clone();
+            all.extend(self.slab(None, 0)?);
+            if self.progress == before {
+                return Err(StepError::Overlap.at("end of a pass"));
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Words that one task fills.
+const FILL_WORDS: usize = 1 << 18;
+
+/// Fills words with the element that represents 0.
+fn fill(words: &mut [f32], elem: Elem) {
+    match elem {
+        Elem::U8 { zero_point } => bytes_mut(words, usize::MAX).fill(zero_point),
+        Elem::F32 | Elem::F16 => words.fill(0.0),
+    }
+}
+
+/// Moves the planes of a buffer that are kept to their new places.
+struct Shift<'a> {
+    /// Plane at the start of the buffer, before and after.
+    from: isize,
+    to: isize,
+    kept: &'a Range<isize>,
+    room: usize,
+}
+
+impl Shift<'_> {
+    fn run(&self, buffer: &Buffer, start: usize, words: &mut [f32]) {
+        if self.from == self.to || self.kept.is_empty() {
+            return;
+        }
+        let plane = buffer.block_words(1);
+        let at = |base: isize| usize::try_from(self.kept.start - base).unwrap_or(0) * plane;
+        let (from, to, len) = (at(self.from), at(self.to), self.kept.len() * plane);
+        let block = buffer.block_words(self.room).max(1);
+        let own = words.get_mut(start..start + buffer.words(self.room)).unwrap_or_default();
+        own.par_chunks_exact_mut(block).for_each(|block| block.copy_within(from..from + len, to));
+    }
+}
+
+/// Where the planes of a slab are.
+struct Place<'a> {
+    program: &'a RollingProgram,
+    base: &'a [isize],
+    starts: &'a [usize],
+    rooms: &'a [usize],
+}
+
+impl Place<'_> {
+    fn slot(&self, view: &View, planes: &Range<isize>) -> Option<Slot> {
+        let at = view.buffer;
+        let (base, start, room) = (*self.base.get(at)?, *self.starts.get(at)?, *self.rooms.get(at)?);
+        view.slot(self.program.buffers.get(at)?, planes, base, start, room)
+    }
+
+    /// Writes the planes of zeros after a value that is complete.
+    fn end(&self, value: usize, slab: &Slab, words: &mut [f32]) {
+        let (Some(of), Some(zeros)) = (self.program.flow.values.get(value), slab.zeros.get(value)) else { return };
+        if zeros.is_empty() {
+            return;
+        }
+        let planes = (of.extent + zeros.start) as isize..(of.extent + zeros.end) as isize;
+        let Some(view) = self.program.of_values.get(value) else { return };
+        let (Some(slot), Some(buffer)) = (self.slot(view, &planes), self.program.buffers.get(view.buffer)) else {
+            return;
+        };
+        let block = buffer.block_words(self.rooms[view.buffer]);
+        for image in 0..slot.images {
+            for at in 0..slot.layout.blocks() {
+                let first = slot.start + image * slot.image_stride + at * block;
+                let own = words.get_mut(first..first + buffer.block_words(zeros.len())).unwrap_or_default();
+                fill(own, buffer.elem);
+            }
+        }
+    }
+}
+
+/// Computes the new planes of all nodes.
+fn run_nodes(
+    place: &Place<'_>,
+    slab: &Slab,
+    recorder: &Recorder,
+    context: &mut Context<'_>,
+) -> Result<(), EngineError> {
+    let program = place.program;
+    for (node, flow) in program.nodes.iter().zip(&program.flow.nodes) {
+        let new = &slab.new[flow.output];
+        if new.is_empty() {
+            place.end(flow.output, slab, context.arena);
+            continue;
+        }
+        let extent = program.flow.values.get(flow.output).map_or(1, |v| v.extent.max(1));
+        let macs = node.macs / extent as u64 * new.len() as u64;
+        let span = recorder.times_operators().then(|| recorder.span(Stage::Op, node.name.clone()).macs(macs));
+        match &node.work {
+            Work::Steps(steps) => steps.iter().try_for_each(|step| step.run(context)),
+            other => {
+                let slots = node.inputs.first().zip(node.outputs.first());
+                let reads = flow.inputs.first().map(|(_, reads)| reads.of(new)).unwrap_or_default();
+                let step = slots.and_then(|(input, output)| other.step([*input, *output], new, &reads));
+                step.ok_or(StepError::Overlap).and_then(|step| step.run(context))
+            }
+        }
+        .map_err(|e| e.at(&node.name))?;
+        drop(span);
+        place.end(flow.output, slab, context.arena);
+    }
+    Ok(())
+}
+
+/// Returns the new planes of all outputs.
+fn outputs(
+    program: &RollingProgram,
+    slab: &Slab,
+    band: &Band,
+    rows: usize,
+    context: &mut Context<'_>,
+) -> Result<Vec<OutputPlanes>, EngineError> {
+    let mut all = Vec::new();
+    for (output, port) in program.outputs.iter().enumerate() {
+        let new = slab.new.get(port.value).cloned().unwrap_or_default();
+        if new.is_empty() {
+            continue;
+        }
+        let mut shape = port.shape.clone();
+        if let Some(z) = shape.get_mut(2) {
+            *z = new.len();
+        }
+        let unpack = Unpack { from: port.view, to: port.id, shape, signed: port.signed };
+        unpack.run(context).map_err(|e| e.at("unpack"))?;
+        let planes = context.dense.remove(&port.id).map(Cow::into_owned);
+        let planes = planes.ok_or_else(|| StepError::MissingTensor(port.id).at("unpack"))?;
+        let (first_y, planes) = kept_rows(planes, port, &program.input, band, rows)?;
+        all.push(OutputPlanes { output, name: port.name.clone(), first_z: new.start, first_y, planes });
+    }
+    Ok(all)
+}
+
+/// Returns the rows of an output that a band keeps, and the position of the first.
+fn kept_rows(
+    planes: Tensor,
+    port: &Port,
+    input: &Port,
+    band: &Band,
+    rows: usize,
+) -> Result<(usize, Tensor), EngineError> {
+    if band.kept == (0..rows) {
+        return Ok((0, planes));
+    }
+    let (Some(own), Some(fed)) = (port.shape.get(3).copied(), input.shape.get(3).copied()) else {
+        return Ok((0, planes));
+    };
+    // Bands start on multiples of the strides, so that the rows of all outputs are whole numbers.
+    let scaled = |row: usize| row * own / fed.max(1);
+    let first_y = scaled(band.kept.start);
+    let kept = first_y - scaled(band.fed.start)..scaled(band.kept.end) - scaled(band.fed.start);
+    Ok((first_y, crop_rows(&planes, &kept)?))
+}
+
+/// Returns some rows of a tensor N, C, Z, Y, X.
+fn crop_rows(tensor: &Tensor, rows: &Range<usize>) -> Result<Tensor, EngineError> {
+    let mut shape = tensor.shape().to_vec();
+    let [_, _, _, height, width] = shape[..] else {
+        return Err(StepError::Overlap.at("rows of a band"));
+    };
+    if let Some(y) = shape.get_mut(3) {
+        *y = rows.len();
+    }
+    fn pick<T: Copy>(values: &[T], plane: usize, own: Range<usize>) -> Vec<T> {
+        let planes = values.chunks_exact(plane.max(1));
+        planes.flat_map(|plane| plane.get(own.clone()).unwrap_or_default()).copied().collect()
+    }
+    let (plane, own) = (height * width, rows.start * width..rows.end * width);
+    let made = match (tensor.as_f32(), tensor.as_u8(), tensor.as_i8()) {
+        (Some(v), _, _) => Tensor::new(shape, pick(v, plane, own)),
+        (_, Some(v), _) => Tensor::new(shape, pick(v, plane, own)),
+        (_, _, Some(v)) => Tensor::new(shape, pick(v, plane, own)),
+        _ => return Err(StepError::Overlap.at("rows of a band")),
+    };
+    made.map_err(EngineError::from)
+}

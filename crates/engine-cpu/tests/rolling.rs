@@ -1,0 +1,417 @@
+//! One pass over a stack is compared with a session for the whole stack.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+#[path = "common/isas.rs"]
+mod isas;
+
+use cytoscope_builders::{
+    DynUNet, RandomNetwork, UNet3d, Upsampling, Weights, describe, dynunet, quantized, random_bytes, random_network,
+    unet3d,
+};
+use cytoscope_engine::{CompileOptions, Engine, EngineError, NotRolling, Precision, RollingPlan};
+use cytoscope_engine_cpu::CpuEngine;
+use cytoscope_graph::{
+    Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, CoordinateMode, Dim, ElementType, Graph, GraphLimits, Op,
+    Padding, PoolAttrs, ResizeAttrs, ResizeMode, Tensor, ValueId,
+};
+use cytoscope_kernels::Isa;
+use std::path::Path;
+use std::sync::LazyLock;
+
+/// Deterministic numbers (SplitMix64).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, n: usize) -> usize {
+        (u64::from_le_bytes(random_bytes(self.next(), 8).try_into().unwrap()) % n as u64) as usize
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        self.0
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    fn values(&mut self, n: usize, deviation: f32) -> Vec<f32> {
+        let bytes = random_bytes(self.next(), n);
+        bytes.into_iter().map(|b| (f32::from(b) / 127.5 - 1.0) * deviation).collect()
+    }
+}
+
+/// Returns pooling windows with padding before the first voxel.
+fn pool(kernel: &[usize], strides: &[usize], before: [usize; 3]) -> PoolAttrs {
+    PoolAttrs {
+        kernel: kernel.to_vec(),
+        strides: strides.to_vec(),
+        dilations: vec![1; 3],
+        padding: Padding::Explicit { before: before.to_vec(), after: vec![0; 3] },
+        ceil_mode: false,
+        count_include_pad: false,
+        column_major_indices: false,
+    }
+}
+
+/// A U-Net with random geometry.
+struct Builder {
+    numbers: Numbers,
+    graph: Graph,
+}
+
+impl Builder {
+    fn constant(&mut self, shape: &[usize], deviation: f32) -> ValueId {
+        let values = self.numbers.values(shape.iter().product(), deviation);
+        let name = format!("constant.{}", self.numbers.next());
+        self.graph.add_initializer(name, Tensor::new(shape, values).unwrap())
+    }
+
+    fn push(&mut self, op: Op, inputs: &[Option<ValueId>]) -> ValueId {
+        let name = format!("value.{}", self.numbers.next());
+        self.graph.push(name, op, inputs)
+    }
+
+    fn conv(&mut self, x: ValueId, channels: [usize; 2], attrs: ConvAttrs) -> ValueId {
+        let mut shape = vec![channels[1], channels[0]];
+        shape.extend(&attrs.kernel);
+        let fan_in: usize = shape[1..].iter().product();
+        let (w, b) = (self.constant(&shape, 1.7 / (fan_in as f32).sqrt()), self.constant(&[channels[1]], 0.1));
+        self.push(Op::Conv(attrs), &[Some(x), Some(w), Some(b)])
+    }
+
+    /// A convolution that keeps the size, mostly with an activation, sometimes with a residual.
+    fn same(&mut self, x: ValueId, channels: [usize; 2]) -> ValueId {
+        let kernel: Vec<usize> = (0..3).map(|_| [1, 3, 3, 5][self.numbers.below(4)]).collect();
+        let dilation: Vec<usize> = (0..3).map(|_| 1 + usize::from(self.numbers.one_in(4))).collect();
+        let reach: Vec<usize> = (0..3).map(|a| (kernel[a] - 1) * dilation[a]).collect();
+        // Sometimes more padding on one side than on the other.
+        let before: Vec<usize> = (0..3)
+            .map(|a| if self.numbers.one_in(3) { self.numbers.below(reach[a] + 1) } else { reach[a] / 2 })
+            .collect();
+        let after = (0..3).map(|a| reach[a] - before[a]).collect();
+        let attrs = ConvAttrs {
+            kernel,
+            strides: vec![1; 3],
+            dilations: dilation,
+            padding: Padding::Explicit { before, after },
+            group: 1,
+        };
+        let mut y = self.conv(x, channels, attrs);
+        if channels[0] == channels[1] && self.numbers.one_in(2) {
+            y = self.push(Op::Binary(BinaryOp::Add), &[Some(y), Some(x)]);
+        }
+        let act = [Activation::Relu, Activation::LeakyRelu { alpha: 0.1 }, Activation::Sigmoid][self.numbers.below(3)];
+        if self.numbers.one_in(5) { y } else { self.push(Op::Activation(act), &[Some(y)]) }
+    }
+
+    /// Halves the axes whose stride is 2.
+    fn down(&mut self, x: ValueId, channels: [usize; 2], stride: [usize; 3]) -> ValueId {
+        match self.numbers.below(4) {
+            0 => {
+                let attrs = pool(&stride, &stride, [0; 3]);
+                let op = if self.numbers.one_in(3) { Op::AveragePool(attrs) } else { Op::MaxPool(attrs) };
+                let y = self.push(op, &[Some(x)]);
+                self.conv(y, channels, ConvAttrs::same(&[1; 3]))
+            }
+            1 => {
+                let kernel: Vec<usize> = stride.iter().map(|s| if *s == 2 { 3 } else { 1 }).collect();
+                let pad = stride.map(|s| s - 1);
+                let y = self.push(Op::MaxPool(pool(&kernel, &stride, pad)), &[Some(x)]);
+                self.conv(y, channels, ConvAttrs::same(&[1; 3]))
+            }
+            _ => self.conv(x, channels, ConvAttrs::same(&[3; 3]).with_strides(&stride)),
+        }
+    }
+
+    /// Doubles the axes whose stride is 2.
+    fn up(&mut self, x: ValueId, channels: [usize; 2], stride: [usize; 3]) -> ValueId {
+        let mode = self.numbers.below(3);
+        if mode == 0 {
+            let mut shape = vec![channels[0], channels[1]];
+            shape.extend(stride);
+            let w = self.constant(&shape, 1.0 / (channels[0] as f32).sqrt());
+            return self.push(Op::ConvTranspose(ConvTransposeAttrs::upsample(&stride)), &[Some(x), Some(w)]);
+        }
+        let y = self.conv(x, channels, ConvAttrs::same(&[1; 3]));
+        let scales = [1, 1].into_iter().chain(stride).map(|s| s as f32).collect::<Vec<f32>>();
+        let name = format!("scales.{}", self.numbers.next());
+        let scales = self.graph.add_initializer(name, Tensor::vector(scales));
+        let attrs = if mode == 1 {
+            ResizeAttrs::nearest()
+        } else {
+            ResizeAttrs { mode: ResizeMode::Linear, coordinates: CoordinateMode::HalfPixel, ..ResizeAttrs::nearest() }
+        };
+        self.push(Op::resize(attrs), &[Some(y), None, Some(scales)])
+    }
+}
+
+/// Returns a random U-Net and a stack for it.
+fn random_unet(seed: u64) -> RandomNetwork {
+    let mut b = Builder { numbers: Numbers(seed << 32), graph: Graph::new("unet") };
+    let levels = b.numbers.below(4);
+    let strides: Vec<[usize; 3]> =
+        (0..levels).map(|_| std::array::from_fn(|_| 1 + usize::from(!b.numbers.one_in(3)))).collect();
+    let total: [usize; 3] = std::array::from_fn(|a| strides.iter().map(|s| s[a]).product());
+    let mut shape = vec![1 + usize::from(b.numbers.one_in(6)), [1, 1, 2, 5, 16][b.numbers.below(5)]];
+    shape.extend((0..3).map(|a| total[a] * (1 + b.numbers.below([32, 24, 8][a] / total[a].min(4)))));
+    let free = ["z", "y", "x"].map(|axis| Dim::Free(axis.into()));
+    let dims = [Dim::Fixed(shape[0]), Dim::Fixed(shape[1])].into_iter().chain(free).collect();
+    let x = b.graph.add_input("x", ElementType::F32, dims);
+    let filters: Vec<usize> = (0..=levels).map(|_| [2, 16, 16, 16, 32, 32][b.numbers.below(6)]).collect();
+    let (mut now, mut channels) = (x, shape[1]);
+    let mut skips = Vec::new();
+    for level in 0..=levels {
+        if level > 0 {
+            skips.push((now, channels));
+            now = b.down(now, [channels, filters[level]], strides[level - 1]);
+            channels = filters[level];
+        }
+        for _ in 0..1 + b.numbers.below(2) {
+            now = b.same(now, [channels, filters[level]]);
+            channels = filters[level];
+        }
+    }
+    for (level, (skip, width)) in skips.into_iter().enumerate().rev() {
+        if b.numbers.one_in(3) {
+            // An output of a coarser level.
+            let output = b.conv(now, [channels, 2], ConvAttrs::same(&[1; 3]));
+            b.graph.outputs.push(output);
+        }
+        let up = b.up(now, [channels, filters[level]], strides[level]);
+        let both = if b.numbers.one_in(2) { [up, skip] } else { [skip, up] };
+        now = b.push(Op::concat(1), &both.map(Some));
+        channels = width + filters[level];
+        for _ in 0..1 + b.numbers.below(2) {
+            now = b.same(now, [channels, filters[level]]);
+            channels = filters[level];
+        }
+    }
+    let classes = 1 + b.numbers.below(3);
+    let y = b.conv(now, [channels, classes], ConvAttrs::same(&[1; 3]));
+    let y = b.push(Op::Activation(Activation::Sigmoid), &[Some(y)]);
+    b.graph.outputs.insert(0, y);
+    let values = b.numbers.values(shape.iter().product(), 1.0);
+    RandomNetwork { graph: b.graph, input: Tensor::new(shape, values).unwrap() }
+}
+
+/// Returns a box of a tensor N, C, Z, Y, X.
+fn part(x: &Tensor, z: std::ops::Range<usize>, y: std::ops::Range<usize>) -> Tensor {
+    let [n, c, depth, height, width] = x.shape()[..] else { panic!("{:?}", x.shape()) };
+    let values = x.as_f32().unwrap();
+    let mut all = Vec::new();
+    for image in 0..n * c {
+        for z in z.clone() {
+            let at = (image * depth + z) * height;
+            all.extend_from_slice(&values[(at + y.start) * width..(at + y.end) * width]);
+        }
+    }
+    Tensor::new([n, c, z.len(), y.len(), width], all).unwrap()
+}
+
+/// Passes a stack through a network and joins the outputs; `like` has their shapes.
+fn roll(plan: Box<dyn RollingPlan>, x: &Tensor, like: &[Tensor]) -> Vec<Tensor> {
+    let (slab, bands, depth) = (plan.slab_planes(), plan.bands().to_vec(), x.shape()[2]);
+    let mut session = plan.start().unwrap();
+    let mut joined: Vec<Vec<f32>> = like.iter().map(|t| vec![f32::NAN; t.len()]).collect();
+    for (index, band) in bands.iter().enumerate() {
+        session.begin(index).unwrap();
+        let mut made = Vec::new();
+        for z in (0..depth).step_by(slab) {
+            made.extend(session.push(&part(x, z..(z + slab).min(depth), band.fed.clone())).unwrap());
+        }
+        made.extend(session.finish().unwrap());
+        for planes in made {
+            let [_, _, depth, height, width] = like[planes.output].shape()[..] else { panic!() };
+            let [n, c, d, h, w] = planes.planes.shape()[..] else { panic!() };
+            assert_eq!(w, width);
+            let values = planes.planes.as_f32().unwrap();
+            for image in 0..n * c {
+                for z in 0..d {
+                    let to = ((image * depth + planes.first_z + z) * height + planes.first_y) * width;
+                    let from = (image * d + z) * h * w;
+                    let target = &mut joined[planes.output][to..to + h * w];
+                    assert!(target.iter().all(|v| v.is_nan()), "a plane was returned twice");
+                    target.copy_from_slice(&values[from..from + h * w]);
+                }
+            }
+        }
+    }
+    joined.into_iter().zip(like).map(|(v, t)| Tensor::new(t.shape(), v).unwrap()).collect()
+}
+
+fn options(precision: Precision, memory_budget_bytes: Option<u64>) -> CompileOptions {
+    CompileOptions { precision, threads: 2, memory_budget_bytes, ..CompileOptions::default() }
+}
+
+/// Returns the engine for a seed: the instruction sets alternate.
+fn engine(seed: u64) -> CpuEngine {
+    static ALL: LazyLock<Vec<Isa>> = LazyLock::new(isas::isas);
+    CpuEngine::with_isa(ALL[usize::try_from(seed).unwrap() % ALL.len()])
+}
+
+fn untiled(engine: &CpuEngine, graph: &Graph, x: &Tensor, precision: Precision) -> Result<Vec<Tensor>, EngineError> {
+    engine.compile(graph, &[x.shape().to_vec()], &options(precision, None))?.run(std::slice::from_ref(x))
+}
+
+/// Whether a pass gives the same values as a session for the whole stack, and how the pass was planned. `None` if the
+/// network cannot be run in one pass.
+fn compare(
+    engine: &CpuEngine,
+    graph: &Graph,
+    x: &Tensor,
+    precision: Precision,
+    budget: Option<u64>,
+) -> Option<(usize, u64)> {
+    let want = match untiled(engine, graph, x, precision) {
+        Ok(want) => want,
+        Err(EngineError::NotQuantized { .. }) => return None,
+        Err(e) => panic!("{e}\n{}", describe(graph)),
+    };
+    let plan = match engine.plan_rolling(graph, x.shape(), &options(precision, budget)) {
+        Ok(plan) => plan,
+        Err(NotRolling::Engine(e)) => panic!("{e}\n{}", describe(graph)),
+        Err(_) => return None,
+    };
+    let facts = (plan.bands().len(), plan.memory_bytes());
+    let about = format!("{precision}, {} bands of {} planes, budget {budget:?}", facts.0, plan.slab_planes());
+    let got = roll(plan, x, &want);
+    for (index, (got, want)) in got.iter().zip(&want).enumerate() {
+        let same = |a: f32, b: f32| a == b || (a.is_nan() && b.is_nan());
+        let pairs = got.as_f32().unwrap().iter().zip(want.as_f32().unwrap());
+        let differing = pairs.enumerate().find(|(_, (a, b))| !same(**a, **b));
+        assert!(differing.is_none(), "{about}: output {index} {:?}: {differing:?}\n{}", want.shape(), describe(graph));
+    }
+    Some(facts)
+}
+
+#[test]
+fn a_pass_over_a_random_unet_equals_the_untiled_network_bit_by_bit() {
+    let (mut floats, mut integers) = (0, 0);
+    for seed in 0..60 {
+        let (network, engine) = (random_unet(seed), CpuEngine::new());
+        let quantized = quantized(&network, false).unwrap();
+        for (graph, precision) in [(Some(&network.graph), Precision::F32), (quantized.as_ref(), Precision::Int8)] {
+            let Some(graph) = graph else { continue };
+            let Some((_, bytes)) = compare(&engine, graph, &network.input, precision, None) else { continue };
+            *(if precision == Precision::F32 { &mut floats } else { &mut integers }) += 1;
+            // A smaller budget leads to other slabs, and at last to bands.
+            compare(&engine, graph, &network.input, precision, Some(bytes * 60 / 100));
+        }
+    }
+    assert!(floats >= 55 && integers >= 55, "{floats} float and {integers} int8 networks");
+}
+
+#[test]
+fn bands_give_the_same_result_as_whole_planes() {
+    let mut counts = Vec::new();
+    for (seed, strides) in [vec![], vec![[1, 2, 2]], vec![[2, 2, 1], [2, 2, 2]]].into_iter().enumerate() {
+        let (filters, rows) = (vec![16; strides.len() + 1], 48 + 12 * seed);
+        let config = UNet3d { filters, strides, convs_per_block: 1, deep_heads: seed / 2, ..UNet3d::default() };
+        let graph = unet3d(&config, &Weights::Random { seed: seed as u64 }).unwrap();
+        let x = Tensor::new([1, 1, 16, rows, 8], Numbers(9).values(16 * rows * 8, 1.0)).unwrap();
+        let network = RandomNetwork { graph, input: x };
+        let quantized = quantized(&network, false).unwrap().unwrap();
+        for (graph, precision) in [(&network.graph, Precision::F32), (&quantized, Precision::Int8)] {
+            let bytes = |budget| compare(&CpuEngine::new(), graph, &network.input, precision, budget).unwrap_or((0, 0));
+            let (bands, least) = smallest(graph, network.input.shape(), precision, bytes(None).1);
+            counts.push(bands);
+            assert_eq!(bytes(Some(least)).0, bands);
+        }
+    }
+    assert!(counts.iter().all(|n| *n > 1), "{counts:?}");
+}
+
+/// Returns bands and bytes of a plan that needs little memory.
+fn smallest(graph: &Graph, shape: &[usize], precision: Precision, bytes: u64) -> (usize, u64) {
+    let plan = |budget| CpuEngine::new().plan_rolling(graph, shape, &options(precision, Some(budget)));
+    let budgets = (1..20).map(|n| bytes * n / 20);
+    budgets.filter_map(|b| plan(b).ok()).map(|p| (p.bands().len(), p.memory_bytes())).next().unwrap_or((1, bytes))
+}
+
+#[test]
+fn a_pass_over_any_network_equals_the_untiled_one() {
+    let (mut floats, mut integers) = (0, 0);
+    for seed in 0..2000 {
+        let network = random_network(&random_bytes(seed, 512)).unwrap();
+        if network.input.shape().len() != 5 {
+            continue;
+        }
+        let quantized = quantized(&network, false).unwrap();
+        let engine = engine(seed / 3);
+        floats += usize::from(compare_any(&engine, &network.graph, &network.input, Precision::F32));
+        integers += usize::from(quantized.is_some_and(|g| compare_any(&engine, &g, &network.input, Precision::Int8)));
+    }
+    assert!(floats >= 50 && integers >= 40, "{floats} float and {integers} int8 networks");
+}
+
+/// As [`compare`], for networks whose outputs are floats.
+fn compare_any(engine: &CpuEngine, graph: &Graph, x: &Tensor, precision: Precision) -> bool {
+    let floats = graph.outputs.iter().all(|o| graph.value(*o).dtype == Some(ElementType::F32));
+    floats && compare(engine, graph, x, precision, None).is_some()
+}
+
+#[test]
+fn the_builders_unet_runs_in_one_pass_with_the_work_of_the_untiled_one() {
+    for upsampling in [Upsampling::Transposed, Upsampling::Nearest] {
+        let config = UNet3d { upsampling, out_channels: 2, head: Some(Activation::Sigmoid), ..UNet3d::default() };
+        let graph = unet3d(&config, &Weights::Random { seed: 5 }).unwrap();
+        let x = Tensor::new([1, 1, 40, 24, 20], Numbers(1).values(40 * 24 * 20, 1.0)).unwrap();
+        assert!(compare(&CpuEngine::new(), &graph, &x, Precision::F32, None).is_some());
+        let shape = [1, 1, 64, 512, 512];
+        let plan = CpuEngine::new().plan_rolling(&graph, &shape, &options(Precision::F32, None)).unwrap();
+        assert_eq!((plan.bands().len(), plan.macs()), (1, plan.untiled_macs()));
+        assert_eq!(plan.slab_planes() % 4, 0, "whole slabs at every level");
+    }
+}
+
+#[test]
+fn the_bundled_networks_run_in_one_pass() {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
+    for name in ["nuclei", "cells", "labelfree-nuclei"] {
+        for (file, precision) in [("model.onnx", Precision::F32), ("model_int8.onnx", Precision::Int8)] {
+            let graph = cytoscope_onnx::load(&models.join(name).join(file), &GraphLimits::default()).unwrap();
+            let plan = CpuEngine::new().plan_rolling(&graph, &[1, 1, 64, 512, 512], &options(precision, Some(1 << 30)));
+            let plan = plan.unwrap_or_else(|e| panic!("{name} in {precision}: {e}"));
+            assert_eq!((plan.bands().len(), plan.macs()), (1, plan.untiled_macs()), "{name} in {precision}");
+            let x = Tensor::new([1, 1, 24, 16, 24], Numbers(3).values(24 * 16 * 24, 1.0)).unwrap();
+            let (_, bytes) = compare(&CpuEngine::new(), &graph, &x, precision, None).unwrap();
+            compare(&CpuEngine::new(), &graph, &x, precision, Some(bytes * 3 / 4));
+        }
+    }
+}
+
+#[test]
+fn networks_that_need_the_whole_stack_are_refused_with_the_reason() {
+    let graph = dynunet(&DynUNet::default(), &Weights::Random { seed: 1 }).unwrap();
+    let refused = CpuEngine::new().plan_rolling(&graph, &[1, 1, 32, 32, 32], &options(Precision::F32, None)).err();
+    let Some(NotRolling::Operator { op, .. }) = refused else { panic!("{refused:?}") };
+    assert_eq!(op, "InstanceNormalization");
+    let graph = unet3d(&UNet3d::default(), &Weights::Random { seed: 1 }).unwrap();
+    let refused =
+        CpuEngine::new().plan_rolling(&graph, &[1, 1, 32, 64, 64], &options(Precision::F32, Some(1 << 10))).err();
+    let Some(NotRolling::Budget { needed_bytes, budget_bytes }) = refused else { panic!("{refused:?}") };
+    assert!(needed_bytes > budget_bytes);
+}
+
+#[test]
+fn wrong_planes_are_refused_and_the_pass_goes_on() {
+    let graph = unet3d(&UNet3d::default(), &Weights::Random { seed: 1 }).unwrap();
+    let plan =
+        |budget| CpuEngine::new().plan_rolling(&graph, &[1, 1, 40, 8, 8], &options(Precision::F32, budget)).unwrap();
+    let plan = plan(Some(plan(None).memory_bytes() * 3 / 4));
+    let slab = plan.slab_planes();
+    assert!(slab < 40 && plan.bands().len() == 1);
+    let mut session = plan.start().unwrap();
+    let planes = |n: usize, width: usize| Tensor::new([1, 1, n, 8, width], vec![0.5f32; n * 8 * width]).unwrap();
+    assert!(session.push(&planes(slab + 1, 8)).is_err());
+    assert!(session.push(&planes(slab, 7)).is_err());
+    assert!(session.finish().is_err(), "planes are missing");
+    let mut made = 0;
+    for z in (0..40).step_by(slab) {
+        made += session.push(&planes(slab.min(40 - z), 8)).unwrap().iter().map(|o| o.planes.shape()[2]).sum::<usize>();
+    }
+    assert!(session.push(&planes(1, 8)).is_err(), "the stack is complete");
+    made += session.finish().unwrap().iter().map(|o| o.planes.shape()[2]).sum::<usize>();
+    assert_eq!(made, 40);
+}

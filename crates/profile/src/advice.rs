@@ -1,0 +1,437 @@
+//! Advice: what would make a run faster or its result better, derived from what the run measured.
+
+use crate::facts::{DiameterCertainty, InputFacts, Joining, RunFacts, TileFacts};
+use crate::{OperatorTotal, bytes_text};
+use serde::{Deserialize, Serialize};
+
+/// Share of a training step above which waiting for data is worth a change.
+const MAX_DATA_WAIT: f64 = 0.2;
+/// Share of discarded voxels above which larger tiles are worth a change.
+const MAX_DISCARDED: f64 = 0.4;
+/// The same if the user's memory budget limits the tiles.
+const MAX_DISCARDED_IN_BUDGET: f64 = 0.3;
+/// Share of a memory budget above which the budget limits the tiles: half of it is the limit of a session.
+const USED_BUDGET: f64 = 0.35;
+/// Share of the operators' time above which float operators of an int8 network are worth a change.
+const MAX_FLOAT_SHARE: f64 = 0.1;
+/// Ratio of the probes of two devices above which the slower one is worth a change.
+const SLOWER_DEVICE: f64 = 1.25;
+/// Share of the threads' time that should be CPU time.
+const MIN_CPU_SHARE: f64 = 0.7;
+/// Wall time in seconds below which start-up dominates the CPU share.
+const MIN_WALL_SECS: f64 = 2.0;
+
+/// The rule that an advice comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdviceRule {
+    /// Training steps wait for data.
+    DataWait,
+    /// Small tiles compute many voxels that are discarded.
+    SmallTiles,
+    /// The memory budget is the reason for small tiles.
+    MemoryBudget,
+    /// Float operators take a large part of the time of an int8 network.
+    FloatOperators,
+    /// Tiles are blended although cropping would leave no seams.
+    Seams,
+    /// Another device was faster in the probe.
+    SlowerDevice,
+    /// There are more threads than cores.
+    ThreadsAboveCores,
+    /// Threads got too little CPU time.
+    IdleThreads,
+    /// The estimate of the object diameter is uncertain.
+    UncertainDiameter,
+    /// The voxel size is unknown.
+    MissingVoxelSize,
+}
+
+/// A change that would make a run faster or its result better.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Advice {
+    /// The rule.
+    pub rule: AdviceRule,
+    /// What was measured.
+    pub evidence: String,
+    /// What the change is expected to bring.
+    pub expected_gain: String,
+    /// The option or setting that makes the change.
+    pub change: String,
+    /// Number of further inputs that the rule applies to; the evidence is that of the input with the largest gain.
+    pub further_inputs: usize,
+}
+
+impl Advice {
+    fn new(rule: AdviceRule, evidence: String, expected_gain: String, change: String) -> Self {
+        Self { rule, evidence, expected_gain, change, further_inputs: 0 }
+    }
+}
+
+/// Returns the advice for a run. `operators` are those of its trace; without a trace, none.
+pub fn advise(facts: &RunFacts, operators: &[OperatorTotal]) -> Vec<Advice> {
+    let inputs = &facts.inputs;
+    let all = [
+        data_wait(facts),
+        worst(inputs, small_tiles),
+        worst(inputs, limited_by_budget),
+        float_operators(inputs, operators),
+        worst(inputs, seams),
+        worst(inputs, slower_device),
+        threads_above_cores(facts),
+        idle_threads(facts),
+        worst(inputs, uncertain_diameter),
+        worst(inputs, missing_voxel_size),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+/// Returns the advice of the input with the largest gain; a rule returns a number that grows with the gain.
+fn worst(inputs: &[InputFacts], rule: impl Fn(&InputFacts) -> Option<(f64, Advice)>) -> Option<Advice> {
+    let found: Vec<(&InputFacts, (f64, Advice))> = inputs.iter().filter_map(|i| Some((i, rule(i)?))).collect();
+    let further_inputs = found.len().saturating_sub(1);
+    let (input, (_, advice)) = found.into_iter().max_by(|(_, (a, _)), (_, (b, _))| a.total_cmp(b))?;
+    let evidence =
+        if inputs.len() > 1 { format!("{}: {}", input.name, advice.evidence) } else { advice.evidence.clone() };
+    Some(Advice { evidence, further_inputs, ..advice })
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
+}
+
+/// Returns how much faster work becomes at most if this share of its time is saved.
+fn at_most_faster(saved_share: f64) -> String {
+    format!("up to {:.2}×", 1.0 / (1.0 - saved_share.clamp(0.0, 0.99)))
+}
+
+fn data_wait(facts: &RunFacts) -> Option<Advice> {
+    let training = facts.training.as_ref()?;
+    let share = training.stalled_secs / training.step_secs;
+    if !share.is_finite() || share <= MAX_DATA_WAIT {
+        return None;
+    }
+    let workers = training.workers;
+    let more = facts.cores.map_or(workers * 2, |cores| cores.min(workers * 2));
+    let change = if more > workers {
+        format!("workers = {more} in the settings file (--config)")
+    } else {
+        "less augmentation ([augment] in the settings file), or uncompressed stacks: every core has a data worker"
+            .to_owned()
+    };
+    let evidence = format!(
+        "waiting for data takes {} of a training step ({:.3} of {:.3} s) with workers = {workers}",
+        percent(share),
+        training.stalled_secs,
+        training.step_secs
+    );
+    Some(Advice::new(AdviceRule::DataWait, evidence, format!("{} faster steps", at_most_faster(share)), change))
+}
+
+/// Returns the tiles of an input if it is cut into several whose halos are cropped.
+fn cropped(input: &InputFacts) -> Option<&TileFacts> {
+    input.tiles.as_ref().filter(|t| t.joining == Joining::Crop && t.count > 1)
+}
+
+fn shape_text([z, y, x]: [usize; 3]) -> String {
+    format!("{z},{y},{x}")
+}
+
+fn small_tiles(input: &InputFacts) -> Option<(f64, Advice)> {
+    let tiles = cropped(input).filter(|t| t.budget_bytes.is_none())?;
+    let share = tiles.discarded_share();
+    if share <= MAX_DISCARDED {
+        return None;
+    }
+    let [z, y, x] = tiles.tile_zyx;
+    let evidence = format!(
+        "{} of the computed voxels are halo: {} tiles of {} voxels (planned memory {})",
+        percent(share),
+        tiles.count,
+        shape_text(tiles.tile_zyx),
+        bytes_text(tiles.planned_bytes)
+    );
+    let gain = format!("{} faster inference", at_most_faster(share));
+    let change = format!("--tile {}, if there is memory for it", shape_text([z, 2 * y, 2 * x]));
+    Some((share, Advice::new(AdviceRule::SmallTiles, evidence, gain, change)))
+}
+
+fn limited_by_budget(input: &InputFacts) -> Option<(f64, Advice)> {
+    let tiles = cropped(input)?;
+    let budget_bytes = tiles.budget_bytes?;
+    let share = tiles.discarded_share();
+    if share <= MAX_DISCARDED_IN_BUDGET || (tiles.planned_bytes as f64) < USED_BUDGET * budget_bytes as f64 {
+        return None;
+    }
+    let evidence = format!(
+        "the memory budget of {} allows {} tiles of {} voxels, of which {} are halo",
+        bytes_text(budget_bytes),
+        tiles.count,
+        shape_text(tiles.tile_zyx),
+        percent(share)
+    );
+    let gain = format!("{} faster inference", at_most_faster(share));
+    let change = format!("--memory-budget {}M, or no budget", (budget_bytes >> 20).max(1) * 2);
+    Some((share, Advice::new(AdviceRule::MemoryBudget, evidence, gain, change)))
+}
+
+fn float_operators(inputs: &[InputFacts], operators: &[OperatorTotal]) -> Option<Advice> {
+    if !inputs.iter().any(|i| i.precision == "int8") || !operators.iter().any(OperatorTotal::is_int8) {
+        return None;
+    }
+    let all: f64 = operators.iter().map(|o| o.seconds).sum();
+    let mut floats: Vec<&OperatorTotal> = operators.iter().filter(|o| o.macs > 0 && !o.is_int8()).collect();
+    floats.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let share = floats.iter().map(|o| o.seconds).sum::<f64>() / all;
+    if !share.is_finite() || share <= MAX_FLOAT_SHARE {
+        return None;
+    }
+    let names: Vec<&str> = floats.iter().take(3).map(|o| o.name.as_str()).collect();
+    let evidence = format!(
+        "{} float convolutions and matrix products take {} of the operators' time in an int8 network: {}{}",
+        floats.len(),
+        percent(share),
+        names.join(", "),
+        if floats.len() > names.len() { ", …" } else { "" }
+    );
+    let gain = format!("{} faster inference", at_most_faster(share));
+    let change =
+        "quantize again: cytoscope quantize --mode static --calibrate with stacks like these, --mode qat, or a \
+                  larger --accuracy-budget"
+            .to_owned();
+    Some(Advice::new(AdviceRule::FloatOperators, evidence, gain, change))
+}
+
+fn seams(input: &InputFacts) -> Option<(f64, Advice)> {
+    let tiles = input.tiles.as_ref().filter(|t| t.joining == Joining::Gaussian && t.crop_possible && t.count > 1)?;
+    let energy = input.seam_energy.unwrap_or(0.0);
+    let evidence = format!(
+        "{} overlapping tiles are averaged (seam energy {energy:.3}), but the network's normalization does not depend on \
+         the tile",
+        tiles.count
+    );
+    let gain = "the same result as without tiles, hence no seams".to_owned();
+    Some((energy, Advice::new(AdviceRule::Seams, evidence, gain, "--blend crop".to_owned())))
+}
+
+fn slower_device(input: &InputFacts) -> Option<(f64, Advice)> {
+    let own = input.measured.iter().find(|m| m.device == input.device)?;
+    let best = input.measured.iter().min_by(|a, b| a.best_ms.total_cmp(&b.best_ms))?;
+    let ratio = own.best_ms / best.best_ms;
+    if !ratio.is_finite() || ratio < SLOWER_DEVICE {
+        return None;
+    }
+    let evidence = format!(
+        "a small tile took {:.1} ms on {}, and {:.1} ms on {}",
+        own.best_ms, own.device, best.best_ms, best.device
+    );
+    let gain = format!("about {ratio:.1}× faster inference");
+    Some((ratio, Advice::new(AdviceRule::SlowerDevice, evidence, gain, format!("--device {}", best.device))))
+}
+
+fn threads_above_cores(facts: &RunFacts) -> Option<Advice> {
+    let (threads, cores) = facts.threads.zip(facts.cores)?;
+    if threads <= cores {
+        return None;
+    }
+    let evidence = format!("{threads} threads share {cores} cores");
+    let gain = "fewer switches between threads, and less memory".to_owned();
+    Some(Advice::new(AdviceRule::ThreadsAboveCores, evidence, gain, format!("--threads {cores}")))
+}
+
+/// Returns whether all work was done on the CPU.
+fn is_on_cpu(facts: &RunFacts) -> bool {
+    let mut devices = facts.inputs.iter().map(|i| &i.device).chain(facts.training.iter().map(|t| &t.device)).peekable();
+    devices.peek().is_some() && devices.all(|device| device == "cpu")
+}
+
+fn idle_threads(facts: &RunFacts) -> Option<Advice> {
+    let (threads, cores) = facts.threads.zip(facts.cores)?;
+    let cpu_secs = facts.cpu_secs?;
+    let share = cpu_secs / (facts.wall_secs * threads as f64);
+    let is_measurable = facts.wall_secs >= MIN_WALL_SECS && threads <= cores && is_on_cpu(facts);
+    if !is_measurable || share >= MIN_CPU_SHARE {
+        return None;
+    }
+    let evidence = format!(
+        "{cpu_secs:.1} s of CPU time in {:.1} s on {threads} threads: {} of the time of the threads",
+        facts.wall_secs,
+        percent(share)
+    );
+    let used = (cpu_secs / facts.wall_secs).ceil().max(1.0);
+    let change = format!(
+        "end other programs that compute; if several runs share the machine, --threads {used:.0} for each; if stages of \
+         one thread (read, objects, write) dominate, several runs at once"
+    );
+    Some(Advice::new(AdviceRule::IdleThreads, evidence, at_most_faster(1.0 - share), change))
+}
+
+fn uncertain_diameter(input: &InputFacts) -> Option<(f64, Advice)> {
+    let diameter = input.diameter.as_ref()?;
+    let (certainty, objects) = diameter.estimate?;
+    let unit = if diameter.has_voxel_size { "µm" } else { "voxels" };
+    let (severity, evidence) = match certainty {
+        DiameterCertainty::None => (
+            2.0,
+            format!("no objects were found to estimate their diameter: {:.1} {unit} is assumed", diameter.diameter),
+        ),
+        DiameterCertainty::Low => (
+            1.0,
+            format!(
+                "the estimated object diameter of {:.1} {unit} has low certainty ({objects} objects)",
+                diameter.diameter
+            ),
+        ),
+        DiameterCertainty::Medium | DiameterCertainty::High => return None,
+    };
+    let gain = "objects at the size that the model was trained on, and no time for the estimate".to_owned();
+    let change = format!("--diameter with the median diameter of the objects in {unit}");
+    Some((severity, Advice::new(AdviceRule::UncertainDiameter, evidence, gain, change)))
+}
+
+fn missing_voxel_size(input: &InputFacts) -> Option<(f64, Advice)> {
+    if input.diameter.as_ref()?.has_voxel_size {
+        return None;
+    }
+    let evidence = "the file states no voxel size, so the distance of slices is a guess".to_owned();
+    let gain = "objects of the right shape along Z".to_owned();
+    let change = "--voxel-size Z,Y,X in µm".to_owned();
+    Some((1.0, Advice::new(AdviceRule::MissingVoxelSize, evidence, gain, change)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DeviceTime, DiameterFacts, TrainingFacts};
+
+    const NONE: [AdviceRule; 0] = [];
+
+    fn rules(facts: &RunFacts, operators: &[OperatorTotal]) -> Vec<AdviceRule> {
+        advise(facts, operators).into_iter().map(|advice| advice.rule).collect()
+    }
+
+    fn of_input(input: InputFacts) -> RunFacts {
+        RunFacts { inputs: vec![input], ..RunFacts::default() }
+    }
+
+    fn tiles(kept_voxels: u64, budget_bytes: Option<u64>) -> TileFacts {
+        TileFacts {
+            joining: Joining::Crop,
+            crop_possible: true,
+            tile_zyx: [32, 64, 64],
+            count: 8,
+            computed_voxels: 1000,
+            kept_voxels,
+            planned_bytes: 100 << 20,
+            budget_bytes,
+        }
+    }
+
+    fn of_tiles(tiles: TileFacts) -> RunFacts {
+        of_input(InputFacts { tiles: Some(tiles), ..InputFacts::default() })
+    }
+
+    #[test]
+    fn a_run_without_measurements_gets_no_advice() {
+        assert!(advise(&RunFacts::default(), &[]).is_empty());
+        assert!(advise(&of_input(InputFacts::default()), &[]).is_empty());
+    }
+
+    #[test]
+    fn waiting_for_data_asks_for_workers_while_there_are_cores() {
+        let facts = |stalled_secs, workers| RunFacts {
+            cores: Some(4),
+            training: Some(TrainingFacts { step_secs: 1.0, stalled_secs, workers, device: "cpu".to_owned() }),
+            ..RunFacts::default()
+        };
+        assert_eq!(rules(&facts(0.15, 1), &[]), NONE);
+        assert_eq!(rules(&facts(0.5, 1), &[]), [AdviceRule::DataWait]);
+        let change = |workers| advise(&facts(0.5, workers), &[])[0].change.clone();
+        assert!(change(1).contains("workers = 2") && change(3).contains("workers = 4"));
+        assert!(change(4).contains("[augment]"), "{}", change(4));
+        assert!(advise(&facts(0.5, 1), &[])[0].expected_gain.contains("2.00×"));
+    }
+
+    #[test]
+    fn small_tiles_are_named_with_their_cause() {
+        assert_eq!(rules(&of_tiles(tiles(700, None)), &[]), NONE);
+        assert_eq!(rules(&of_tiles(tiles(400, None)), &[]), [AdviceRule::SmallTiles]);
+        assert_eq!(rules(&of_tiles(TileFacts { count: 1, ..tiles(400, None) }), &[]), NONE, "nothing can be larger");
+        let budget = |bytes| of_tiles(tiles(400, Some(bytes)));
+        assert_eq!(rules(&budget(150 << 20), &[]), [AdviceRule::MemoryBudget]);
+        assert_eq!(rules(&budget(4 << 30), &[]), NONE, "the budget is not the cause");
+        assert!(advise(&budget(150 << 20), &[])[0].change.contains("300M"));
+    }
+
+    #[test]
+    fn float_operators_count_in_int8_networks_only() {
+        let operator = |name: &str, seconds, macs| OperatorTotal { name: name.to_owned(), count: 1, seconds, macs };
+        let facts = |precision: &str| of_input(InputFacts { precision: precision.to_owned(), ..InputFacts::default() });
+        let mixed = [operator("Conv int8 a", 1.0, 9), operator("Conv b", 1.0, 9), operator("Resize c", 1.0, 0)];
+        assert_eq!(rules(&facts("int8"), &mixed), [AdviceRule::FloatOperators]);
+        assert_eq!(rules(&facts("f32"), &mixed), NONE);
+        assert_eq!(rules(&facts("int8"), &[mixed[0].clone(), mixed[2].clone()]), NONE);
+    }
+
+    #[test]
+    fn blending_is_replaced_by_cropping_only_where_the_network_allows_it() {
+        let blended = TileFacts { joining: Joining::Gaussian, ..tiles(1000, None) };
+        assert_eq!(rules(&of_tiles(blended.clone()), &[]), [AdviceRule::Seams]);
+        assert_eq!(rules(&of_tiles(TileFacts { crop_possible: false, ..blended }), &[]), NONE);
+    }
+
+    #[test]
+    fn a_faster_device_is_named() {
+        let facts = |device: &str| {
+            let time = |device: &str, best_ms| DeviceTime { device: device.to_owned(), best_ms };
+            let measured = vec![time("cpu", 30.0), time("cuda:0", 3.0)];
+            of_input(InputFacts { device: device.to_owned(), measured, ..InputFacts::default() })
+        };
+        assert_eq!(rules(&facts("cuda:0"), &[]), NONE);
+        let advice = advise(&facts("cpu"), &[]);
+        assert_eq!((advice[0].rule, advice[0].change.as_str()), (AdviceRule::SlowerDevice, "--device cuda:0"));
+    }
+
+    #[test]
+    fn threads_are_compared_with_cores_and_cpu_time() {
+        let facts = |threads, cpu_secs, device: &str| RunFacts {
+            wall_secs: 10.0,
+            cpu_secs: Some(cpu_secs),
+            threads: Some(threads),
+            cores: Some(2),
+            inputs: vec![InputFacts { device: device.to_owned(), ..InputFacts::default() }],
+            ..RunFacts::default()
+        };
+        assert_eq!(rules(&facts(2, 18.0, "cpu"), &[]), NONE);
+        assert_eq!(rules(&facts(2, 9.0, "cpu"), &[]), [AdviceRule::IdleThreads]);
+        assert_eq!(rules(&facts(2, 9.0, "cuda:0"), &[]), NONE, "the GPU computes");
+        assert_eq!(rules(&RunFacts { wall_secs: 1.0, ..facts(2, 0.5, "cpu") }, &[]), NONE, "too short to tell");
+        assert_eq!(rules(&facts(4, 18.0, "cpu"), &[]), [AdviceRule::ThreadsAboveCores]);
+    }
+
+    #[test]
+    fn doubts_about_the_object_size_name_the_option() {
+        let facts = |certainty, has_voxel_size| {
+            let diameter = Some(DiameterFacts { diameter: 9.0, has_voxel_size, estimate: Some((certainty, 2)) });
+            of_input(InputFacts { diameter, ..InputFacts::default() })
+        };
+        assert_eq!(rules(&facts(DiameterCertainty::High, true), &[]), NONE);
+        assert_eq!(rules(&facts(DiameterCertainty::Low, true), &[]), [AdviceRule::UncertainDiameter]);
+        assert_eq!(rules(&facts(DiameterCertainty::High, false), &[]), [AdviceRule::MissingVoxelSize]);
+        let advice = advise(&facts(DiameterCertainty::None, true), &[]);
+        assert!(advice[0].change.contains("--diameter"));
+    }
+
+    #[test]
+    fn an_advice_for_many_inputs_is_given_once() {
+        let input = |name: &str, kept| InputFacts {
+            name: name.to_owned(),
+            tiles: Some(tiles(kept, None)),
+            ..InputFacts::default()
+        };
+        let inputs = vec![input("a", 500), input("b", 200), input("c", 900)];
+        let advice = advise(&RunFacts { inputs, ..RunFacts::default() }, &[]);
+        assert_eq!((advice.len(), advice[0].further_inputs), (1, 1));
+        assert!(advice[0].evidence.starts_with("b: 80 %"), "{}", advice[0].evidence);
+    }
+}

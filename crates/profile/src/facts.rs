@@ -1,0 +1,135 @@
+//! What a run knows about itself besides its spans: the input of [`crate::advise`].
+
+use serde::{Deserialize, Serialize};
+
+/// Facts about a whole run. What was not measured is `None` or empty.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunFacts {
+    /// Wall time in seconds.
+    pub wall_secs: f64,
+    /// CPU time of the process in seconds, summed over threads.
+    pub cpu_secs: Option<f64>,
+    /// Number of threads that the run computed with.
+    pub threads: Option<usize>,
+    /// Number of cores that the process may use.
+    pub cores: Option<usize>,
+    /// Peak resident memory in bytes.
+    pub peak_bytes: Option<u64>,
+    /// The predicted inputs.
+    pub inputs: Vec<InputFacts>,
+    /// The training run.
+    pub training: Option<TrainingFacts>,
+}
+
+/// Facts about the prediction of one input.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InputFacts {
+    /// Name of the input.
+    pub name: String,
+    /// Wall time in seconds.
+    pub seconds: f64,
+    /// Number of predicted voxels.
+    pub voxels: u64,
+    /// The device, such as `cpu`.
+    pub device: String,
+    /// Number format of the network, such as `int8`.
+    pub precision: String,
+    /// Times by which the device was chosen.
+    pub measured: Vec<DeviceTime>,
+    /// How the input was tiled.
+    pub tiles: Option<TileFacts>,
+    /// Visibility of tile seams, 0 for none.
+    pub seam_energy: Option<f64>,
+    /// The object diameter, for models with a nominal one.
+    pub diameter: Option<DiameterFacts>,
+}
+
+/// Time of a model's probe on a device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeviceTime {
+    /// The device.
+    pub device: String,
+    /// Shortest time of a run in ms.
+    pub best_ms: f64,
+}
+
+/// How tiles were joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Joining {
+    /// Halos were cropped.
+    Crop,
+    /// Overlapping tiles were averaged.
+    Gaussian,
+}
+
+/// How an input was tiled.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TileFacts {
+    /// How tiles were joined.
+    pub joining: Joining,
+    /// Whether the network allows cropping: its normalization does not depend on the tile.
+    pub crop_possible: bool,
+    /// Tile size Z, Y, X in voxels.
+    pub tile_zyx: [usize; 3],
+    /// Number of tiles of one time point.
+    pub count: u64,
+    /// Voxels that the network computed, halos included.
+    pub computed_voxels: u64,
+    /// Voxels that were kept.
+    pub kept_voxels: u64,
+    /// Planned peak memory in bytes.
+    pub planned_bytes: u64,
+    /// The memory budget that the user gave, in bytes.
+    pub budget_bytes: Option<u64>,
+}
+
+impl TileFacts {
+    /// Returns the share of the computed voxels that was discarded: halos, and filling up to whole tiles.
+    pub fn discarded_share(&self) -> f64 {
+        if self.computed_voxels == 0 {
+            return 0.0;
+        }
+        (1.0 - self.kept_voxels as f64 / self.computed_voxels as f64).max(0.0)
+    }
+}
+
+/// Certainty of an estimated object diameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiameterCertainty {
+    /// No objects were found.
+    None,
+    /// Few objects, or measurements that differ.
+    Low,
+    /// Some objects, and similar measurements.
+    Medium,
+    /// Many objects, and nearly equal measurements.
+    High,
+}
+
+/// The object diameter of a prediction.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DiameterFacts {
+    /// The diameter in µm, or in voxels if the voxel size is unknown.
+    pub diameter: f64,
+    /// Whether the voxel size is known.
+    pub has_voxel_size: bool,
+    /// Certainty of the estimate, and the number of objects it is based on; `None` if the diameter was given.
+    pub estimate: Option<(DiameterCertainty, u64)>,
+}
+
+/// Facts about a training run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrainingFacts {
+    /// Mean duration of a step in seconds.
+    pub step_secs: f64,
+    /// Part of it that was spent waiting for patches, in seconds.
+    pub stalled_secs: f64,
+    /// Number of data workers.
+    pub workers: usize,
+    /// The device.
+    pub device: String,
+}

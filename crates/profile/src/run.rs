@@ -1,0 +1,295 @@
+//! What a run measured, as traces and reports store it, and reading it back.
+
+use crate::{MemoryMark, Recorder, RunFacts, SpanRecord, Stage, StageTotal};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// Version of [`RunRecord`]; it changes when a record would be misread.
+pub const RUN_FORMAT: u32 = 1;
+
+/// Measurements of a whole run: in a Chrome trace as `otherData.run`, in a report (`--json`) as `run`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// [`RUN_FORMAT`] of the program that wrote the record.
+    pub format: u32,
+    /// Name and version of the program.
+    pub program: String,
+    /// The command, such as `predict`.
+    pub command: String,
+    /// Totals by stage.
+    pub stages: Vec<StageTotal>,
+    /// What else is known about the run.
+    pub facts: RunFacts,
+}
+
+impl RunRecord {
+    /// Returns the record of a run of `command` by `program`, with the totals of its recorder.
+    pub fn new(program: impl Into<String>, command: impl Into<String>, recorder: &Recorder, facts: RunFacts) -> Self {
+        let (program, command) = (program.into(), command.into());
+        Self { format: RUN_FORMAT, program, command, stages: recorder.totals(), facts }
+    }
+}
+
+/// The spans of one operator, summed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OperatorTotal {
+    /// Operator and node.
+    pub name: String,
+    /// Number of spans.
+    pub count: u64,
+    /// Wall time in seconds.
+    pub seconds: f64,
+    /// Multiply-accumulates; 0 if they are not known.
+    pub macs: u64,
+}
+
+impl OperatorTotal {
+    /// Returns whether the operator computes on 8-bit integers; the CPU engine names such operators `OP int8 NODE`.
+    pub fn is_int8(&self) -> bool {
+        self.name.split(' ').nth(1) == Some("int8")
+    }
+}
+
+/// Returns the totals of all operators among the spans, the longest first.
+pub fn operator_totals(spans: &[SpanRecord]) -> Vec<OperatorTotal> {
+    let mut by_name: BTreeMap<&str, OperatorTotal> = BTreeMap::new();
+    for span in spans.iter().filter(|span| span.stage == Stage::Op) {
+        let none = || OperatorTotal { name: span.name.to_string(), count: 0, seconds: 0.0, macs: 0 };
+        let total = by_name.entry(&span.name).or_insert_with(none);
+        total.count += 1;
+        total.seconds += span.duration_us / 1e6;
+        total.macs = total.macs.saturating_add(span.macs);
+    }
+    let mut all: Vec<OperatorTotal> = by_name.into_values().collect();
+    all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    all
+}
+
+/// A stored run: a Chrome trace, or the report of a command.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredRun {
+    /// Stages and facts.
+    pub record: RunRecord,
+    /// Single spans in order of their ends; none in a report.
+    pub spans: Vec<SpanRecord>,
+    /// Memory marks; none in a report.
+    pub marks: Vec<MemoryMark>,
+    /// Number of spans that were left out of the trace.
+    pub spans_not_kept: u64,
+}
+
+/// Why a file holds no run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunFileError {
+    /// The file is not JSON, or a field has another type.
+    Json(String),
+    /// The JSON is neither a Chrome trace with spans of this program nor a report with a run.
+    NoRun,
+    /// The record has this format, which this version does not know.
+    Format(u32),
+}
+
+impl std::fmt::Display for RunFileError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Json(reason) => {
+                write!(f, "the file is not a stored run: {reason}; expected JSON written by --trace or --json")
+            }
+            Self::NoRun => f.write_str(
+                "the JSON contains no run; expected a trace (--trace FILE.json) or a report (--json) of predict or \
+                 train",
+            ),
+            Self::Format(found) => write!(
+                f,
+                "the run is stored in format {found}, but this version reads format {RUN_FORMAT}; use the version that \
+                 wrote it"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for RunFileError {}
+
+/// The parts of a trace or a report that hold a run.
+#[derive(Deserialize)]
+struct RunFile {
+    #[serde(default, rename = "traceEvents")]
+    events: Option<Vec<TraceEvent>>,
+    #[serde(default, rename = "otherData")]
+    other: OtherData,
+    #[serde(default)]
+    run: Option<Value>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct OtherData {
+    spans_not_kept: u64,
+    run: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct TraceEvent {
+    ph: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    cat: String,
+    #[serde(default)]
+    ts: f64,
+    #[serde(default)]
+    dur: f64,
+    #[serde(default)]
+    tid: usize,
+    #[serde(default)]
+    args: TraceArguments,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TraceArguments {
+    bytes: u64,
+    voxels: u64,
+    macs: u64,
+    resident_bytes: Option<u64>,
+}
+
+impl StoredRun {
+    /// Returns the run that a recorder holds.
+    pub fn of(record: RunRecord, recorder: &Recorder) -> Self {
+        let (spans, marks) = (recorder.spans(), recorder.memory_marks());
+        Self { record, spans, marks, spans_not_kept: recorder.dropped_spans() }
+    }
+
+    /// Reads a run from the text of a trace or a report. The stages of a trace without a record are summed from its
+    /// spans.
+    ///
+    /// # Errors
+    /// [`RunFileError`] if the text is not JSON or holds no run.
+    pub fn from_json(text: &[u8]) -> Result<Self, RunFileError> {
+        let json = |e: serde_json::Error| RunFileError::Json(e.to_string());
+        let RunFile { events, other, run } = serde_json::from_slice(text).map_err(json)?;
+        let (mut spans, mut marks) = (Vec::new(), Vec::new());
+        for event in events.unwrap_or_default() {
+            event.add_to(&mut spans, &mut marks);
+        }
+        let record = match other.run.or(run) {
+            Some(value) => {
+                let format = value.get("format").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
+                match format {
+                    Some(RUN_FORMAT) => serde_json::from_value(value).map_err(json)?,
+                    Some(found) => return Err(RunFileError::Format(found)),
+                    None => return Err(RunFileError::NoRun),
+                }
+            }
+            None if spans.is_empty() => return Err(RunFileError::NoRun),
+            None => summed(&spans),
+        };
+        Ok(Self { record, spans, marks, spans_not_kept: other.spans_not_kept })
+    }
+
+    /// Returns the totals of the operators, the longest first.
+    pub fn operators(&self) -> Vec<OperatorTotal> {
+        operator_totals(&self.spans)
+    }
+}
+
+impl TraceEvent {
+    /// Adds the event to the spans or the marks; events of other programs are neither.
+    fn add_to(self, spans: &mut Vec<SpanRecord>, marks: &mut Vec<MemoryMark>) {
+        let Self { ph, name, cat, ts, dur, tid, args } = self;
+        match (ph.as_str(), Stage::from_name(&cat), args.resident_bytes) {
+            ("X", Some(stage), _) => spans.push(SpanRecord {
+                stage,
+                name: Cow::Owned(name),
+                start_us: ts,
+                duration_us: dur,
+                thread: tid.saturating_sub(1),
+                bytes: args.bytes,
+                voxels: args.voxels,
+                macs: args.macs,
+            }),
+            ("i", _, Some(resident_bytes)) => {
+                marks.push(MemoryMark { label: Cow::Owned(name), at_us: ts, resident_bytes });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Returns the record of a trace that holds spans alone.
+fn summed(spans: &[SpanRecord]) -> RunRecord {
+    let mut totals: BTreeMap<Stage, StageTotal> = BTreeMap::new();
+    let mut end_us = 0.0f64;
+    for span in spans {
+        end_us = end_us.max(span.start_us + span.duration_us);
+        totals.entry(span.stage).or_insert_with(|| StageTotal::none(span.stage)).add(span);
+    }
+    RunRecord {
+        format: RUN_FORMAT,
+        program: "cytoscope".to_owned(),
+        command: "unknown command".to_owned(),
+        stages: totals.into_values().collect(),
+        facts: RunFacts { wall_secs: end_us / 1e6, ..RunFacts::default() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recorded() -> Recorder {
+        let recorder = Recorder::new();
+        recorder.span(Stage::Compute, "tile").voxels(1000).finish();
+        recorder.span(Stage::Op, "Conv int8 a").macs(7).finish();
+        recorder.span(Stage::Op, "Conv int8 a").macs(7).finish();
+        recorder.span(Stage::Op, "Conv b").macs(5).finish();
+        recorder.mark_memory("end");
+        recorder
+    }
+
+    #[test]
+    fn a_trace_with_its_record_is_read_back() {
+        let recorder = recorded();
+        let facts = RunFacts { wall_secs: 2.5, threads: Some(3), ..RunFacts::default() };
+        let record = RunRecord::new("cytoscope 1.0", "predict", &recorder, facts);
+        let mut text = Vec::new();
+        recorder.write_trace(&record, &mut text).unwrap();
+        let read = StoredRun::from_json(&text).unwrap();
+        assert_eq!(read.record, record);
+        assert_eq!((read.spans.len(), read.marks.len(), read.spans_not_kept), (4, 1, 0));
+        let operators = read.operators();
+        let by_name = |name: &str| operators.iter().find(|o| o.name == name).unwrap();
+        assert_eq!((by_name("Conv int8 a").count, by_name("Conv int8 a").macs), (2, 14));
+        assert!(by_name("Conv int8 a").is_int8() && !by_name("Conv b").is_int8());
+    }
+
+    #[test]
+    fn a_trace_without_a_record_is_summed() {
+        let text = serde_json::to_vec(&recorded().chrome_trace()).unwrap();
+        let read = StoredRun::from_json(&text).unwrap();
+        let count = |stage| read.record.stages.iter().find(|t| t.stage == stage).map(|t| (t.count, t.voxels));
+        assert_eq!((count(Stage::Compute), count(Stage::Op)), (Some((1, 1000)), Some((3, 0))));
+    }
+
+    #[test]
+    fn a_report_holds_a_run_without_spans() {
+        let record = RunRecord::new("cytoscope 1.0", "train", &recorded(), RunFacts::default());
+        let text = serde_json::to_vec(&serde_json::json!({"out": "m", "run": record})).unwrap();
+        let read = StoredRun::from_json(&text).unwrap();
+        assert_eq!((read.record, read.spans.len()), (record, 0));
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        assert!(matches!(StoredRun::from_json(b"no JSON"), Err(RunFileError::Json(_))));
+        assert!(matches!(StoredRun::from_json(b"{\"traceEvents\": 5}"), Err(RunFileError::Json(_))));
+        assert_eq!(StoredRun::from_json(b"{}"), Err(RunFileError::NoRun));
+        assert_eq!(StoredRun::from_json(b"{\"run\": {}}"), Err(RunFileError::NoRun));
+        assert_eq!(StoredRun::from_json(b"{\"run\": {\"format\": 9}}"), Err(RunFileError::Format(9)));
+        let foreign = br#"{"traceEvents": [{"ph": "X", "cat": "gc", "name": "sweep", "ts": 1, "dur": 2}]}"#;
+        assert_eq!(StoredRun::from_json(foreign), Err(RunFileError::NoRun));
+    }
+}

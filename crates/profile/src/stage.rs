@@ -1,0 +1,192 @@
+//! Kinds of work, and their totals.
+
+use crate::SpanRecord;
+use serde::{Deserialize, Serialize};
+
+/// Kind of work of a span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Reading from a file.
+    Read,
+    /// Decoding a file's bytes to samples; part of the time of [`Stage::Read`], summed over threads.
+    Decode,
+    /// Checking training data.
+    Check,
+    /// Reading a model package.
+    Load,
+    /// Preprocessing, and computing the statistics that it needs.
+    Normalise,
+    /// Resampling to another voxel size.
+    Resample,
+    /// Preparing a training patch: reading, augmentation and targets. Data workers do this beside the training steps.
+    Augment,
+    /// Compiling a model.
+    Compile,
+    /// Running a network to estimate the object diameter.
+    Estimate,
+    /// Time in which a training step waits for patches.
+    DataWait,
+    /// Copying data to a device.
+    Upload,
+    /// Running a network on a tile, or forward and backward pass of a training step on a device that does not separate
+    /// them.
+    Compute,
+    /// Forward pass of a training step, with the loss.
+    Forward,
+    /// Backward pass of a training step, with what it recomputes.
+    Backward,
+    /// Optimizer step, with gradient clipping and moving averages.
+    Optimizer,
+    /// One operator inside a network.
+    Op,
+    /// Joining tiles.
+    Blend,
+    /// Copying data from a device.
+    Download,
+    /// Segmenting and measuring objects.
+    Objects,
+    /// Predicting and scoring the validation set.
+    Validate,
+    /// Reading calibration data, searching for quantization settings and timing the result.
+    Quantize,
+    /// Checking a network against the reference executor.
+    Verify,
+    /// Saving the state of a training run.
+    Checkpoint,
+    /// Encoding and writing results.
+    Write,
+}
+
+impl Stage {
+    /// All stages, in the order of tables.
+    pub const ALL: [Stage; 24] = [
+        Stage::Read,
+        Stage::Decode,
+        Stage::Check,
+        Stage::Load,
+        Stage::Normalise,
+        Stage::Resample,
+        Stage::Augment,
+        Stage::Compile,
+        Stage::Estimate,
+        Stage::DataWait,
+        Stage::Upload,
+        Stage::Compute,
+        Stage::Forward,
+        Stage::Backward,
+        Stage::Optimizer,
+        Stage::Op,
+        Stage::Blend,
+        Stage::Download,
+        Stage::Objects,
+        Stage::Validate,
+        Stage::Quantize,
+        Stage::Verify,
+        Stage::Checkpoint,
+        Stage::Write,
+    ];
+
+    /// Returns the name used in tables and traces.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Read => "read",
+            Stage::Decode => "decode",
+            Stage::Check => "check",
+            Stage::Load => "load",
+            Stage::Normalise => "normalise",
+            Stage::Resample => "resample",
+            Stage::Augment => "augment",
+            Stage::Compile => "compile",
+            Stage::Estimate => "estimate",
+            Stage::DataWait => "data wait",
+            Stage::Upload => "upload",
+            Stage::Compute => "compute",
+            Stage::Forward => "forward",
+            Stage::Backward => "backward",
+            Stage::Optimizer => "optimizer",
+            Stage::Op => "op",
+            Stage::Blend => "blend",
+            Stage::Download => "download",
+            Stage::Objects => "objects",
+            Stage::Validate => "validate",
+            Stage::Quantize => "quantize",
+            Stage::Verify => "verify",
+            Stage::Checkpoint => "checkpoint",
+            Stage::Write => "write",
+        }
+    }
+
+    /// Returns the stage with this name in tables and traces.
+    pub fn from_name(name: &str) -> Option<Stage> {
+        Self::ALL.into_iter().find(|stage| stage.name() == name)
+    }
+
+    /// Returns whether the time of this stage is part of another stage's, or passes in threads beside the job's own. Only
+    /// the times of the other stages add up to shares of the job's duration.
+    pub fn is_nested(self) -> bool {
+        matches!(self, Stage::Decode | Stage::Augment | Stage::Op)
+    }
+}
+
+/// The sum of a stage's spans.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StageTotal {
+    /// The stage.
+    pub stage: Stage,
+    /// Number of spans.
+    pub count: u64,
+    /// Wall time in seconds, summed over threads.
+    pub seconds: f64,
+    /// Bytes read, written or copied.
+    pub bytes: u64,
+    /// Voxels processed.
+    pub voxels: u64,
+    /// Multiply-accumulates performed.
+    pub macs: u64,
+}
+
+impl StageTotal {
+    /// Returns the total of no spans.
+    pub(crate) fn none(stage: Stage) -> Self {
+        Self { stage, count: 0, seconds: 0.0, bytes: 0, voxels: 0, macs: 0 }
+    }
+
+    /// Adds a span.
+    pub(crate) fn add(&mut self, span: &SpanRecord) {
+        self.count += 1;
+        self.seconds += span.duration_us / 1e6;
+        self.bytes = self.bytes.saturating_add(span.bytes);
+        self.voxels = self.voxels.saturating_add(span.voxels);
+        self.macs = self.macs.saturating_add(span.macs);
+    }
+}
+
+/// Returns the difference between a stage table and an earlier one.
+pub fn since(now: &[StageTotal], earlier: &[StageTotal]) -> Vec<StageTotal> {
+    let rest = now.iter().map(|total| {
+        let mut total = total.clone();
+        if let Some(before) = earlier.iter().find(|e| e.stage == total.stage) {
+            total.count -= before.count.min(total.count);
+            total.seconds = (total.seconds - before.seconds).max(0.0);
+            total.bytes -= before.bytes.min(total.bytes);
+            total.voxels -= before.voxels.min(total.voxels);
+            total.macs -= before.macs.min(total.macs);
+        }
+        total
+    });
+    rest.filter(|total| total.count > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stage_is_found_by_its_name() {
+        for stage in Stage::ALL {
+            assert_eq!(Stage::from_name(stage.name()), Some(stage));
+        }
+        assert_eq!(Stage::from_name("lunch"), None);
+    }
+}

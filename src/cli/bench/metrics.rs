@@ -1,0 +1,260 @@
+//! The figures of a task's run, from its trace and its report.
+
+use super::tasks::TaskKind;
+use cytoscope_profile::{SpanRecord, Stage, StoredRun};
+use cytoscope_train::FIRST_STEP_MARK;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// Figures of one run by name; a dot separates the parts of a name. Times end in `_secs`, sizes in `_bytes`.
+pub(super) type Figures = BTreeMap<String, f64>;
+
+/// Spread of a figure over the runs of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Spread {
+    pub min: f64,
+    pub median: f64,
+    pub max: f64,
+}
+
+impl Spread {
+    /// Returns the spread of values; `None` without any.
+    fn of(mut values: Vec<f64>) -> Option<Self> {
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let upper = *values.get(middle)?;
+        let lower = if values.len() % 2 == 1 { upper } else { *values.get(middle.checked_sub(1)?)? };
+        Some(Self { min, median: (lower + upper) / 2.0, max })
+    }
+
+    /// Returns how many times as fast (or small) this is as `reference`: by the medians, at least and at most.
+    pub(super) fn speed_up(&self, reference: &Self) -> Option<Self> {
+        let ratio = |a: f64, b: f64| (b > 0.0).then(|| a / b);
+        Some(Self {
+            min: ratio(reference.min, self.max)?,
+            median: ratio(reference.median, self.median)?,
+            max: ratio(reference.max, self.min)?,
+        })
+    }
+}
+
+/// Returns the spread of each figure that every run has.
+pub(super) fn spreads(runs: &[Figures]) -> BTreeMap<String, Spread> {
+    let names = runs.first().into_iter().flat_map(BTreeMap::keys);
+    names
+        .filter_map(|name| {
+            let values: Option<Vec<f64>> = runs.iter().map(|run| run.get(name).copied()).collect();
+            Some((name.clone(), Spread::of(values?)?))
+        })
+        .collect()
+}
+
+/// Returns spreads as JSON, with the parts of their names as nested objects.
+pub(super) fn nested(spreads: &BTreeMap<String, Spread>) -> Value {
+    let mut all = Map::new();
+    for (name, spread) in spreads {
+        match name.split_once('.') {
+            None => {
+                all.insert(name.clone(), json!(spread));
+            }
+            Some((group, part)) => {
+                let group = all.entry(group).or_insert_with(|| Value::Object(Map::new()));
+                if let Some(group) = group.as_object_mut() {
+                    group.insert(part.to_owned(), json!(spread));
+                }
+            }
+        }
+    }
+    Value::Object(all)
+}
+
+/// Returns the spreads in JSON written by [`nested`]; other values are left out.
+pub(super) fn flat(value: &Value) -> BTreeMap<String, Spread> {
+    let spread = |value: &Value| serde_json::from_value::<Spread>(value.clone()).ok();
+    let mut all = BTreeMap::new();
+    for (name, value) in value.as_object().into_iter().flatten() {
+        match spread(value) {
+            Some(found) => {
+                all.insert(name.clone(), found);
+            }
+            None => {
+                let parts = value.as_object().into_iter().flatten();
+                all.extend(parts.filter_map(|(part, value)| Some((format!("{name}.{part}"), spread(value)?))));
+            }
+        }
+    }
+    all
+}
+
+/// Returns the figures of a run: `run` from its trace, `report` from its standard output. `total_secs` is the duration
+/// of the process.
+pub(super) fn figures(kind: TaskKind, run: &StoredRun, report: &Value, total_secs: f64) -> Figures {
+    let mut figures = Figures::from([("total_secs".to_owned(), total_secs)]);
+    let mut add = |name: &str, value: Option<f64>| {
+        if let Some(value) = value.filter(|v| v.is_finite()) {
+            figures.insert(name.to_owned(), value);
+        }
+    };
+    add("peak_bytes", run.record.facts.peak_bytes.map(|bytes| bytes as f64));
+    match kind {
+        TaskKind::Inference => of_inference(run, &mut add),
+        TaskKind::Training => of_training(run, report, &mut add),
+    }
+    figures
+}
+
+/// Returns the seconds of some stages.
+fn seconds(run: &StoredRun, stages: &[Stage]) -> f64 {
+    run.record.stages.iter().filter(|total| stages.contains(&total.stage)).map(|total| total.seconds).sum()
+}
+
+fn end_us(span: &SpanRecord) -> f64 {
+    span.start_us + span.duration_us
+}
+
+/// Returns the first span of a stage that starts at `from_us` or later.
+fn first<'a>(spans: &'a [SpanRecord], stages: &[Stage], from_us: f64) -> Option<&'a SpanRecord> {
+    let later = spans.iter().filter(|span| stages.contains(&span.stage) && span.start_us >= from_us);
+    later.min_by(|a, b| a.start_us.total_cmp(&b.start_us))
+}
+
+fn of_inference(run: &StoredRun, add: &mut dyn FnMut(&str, Option<f64>)) {
+    add("checkpoint_load_secs", Some(seconds(run, &[Stage::Load])));
+    add("model_init_secs", Some(seconds(run, &[Stage::Compile, Stage::Verify])));
+    let inputs = &run.record.facts.inputs;
+    let full_secs: f64 = inputs.iter().map(|input| input.seconds).sum();
+    let voxels: f64 = inputs.iter().map(|input| input.voxels as f64).sum();
+    add("full_prediction_secs", Some(full_secs).filter(|_| !inputs.is_empty()));
+    add("voxels_per_sec", Some(voxels / full_secs));
+    let tiles = run.record.stages.iter().find(|total| total.stage == Stage::Compute);
+    add("avg_batch_secs", tiles.map(|total| total.seconds / total.count as f64));
+    let Some(forward) = first(&run.spans, &[Stage::Compute], 0.0) else { return };
+    // What the first tile needed: everything after its network was compiled.
+    let compiled = run.spans.iter().filter(|s| s.stage == Stage::Compile && end_us(s) <= forward.start_us);
+    let from_us = compiled.map(end_us).fold(0.0, f64::max);
+    let before = |stages: &[Stage]| -> f64 {
+        let inside =
+            |s: &&SpanRecord| stages.contains(&s.stage) && s.start_us >= from_us && s.start_us < forward.start_us;
+        run.spans.iter().filter(inside).map(|s| s.duration_us / 1e6).sum()
+    };
+    add("first_batch.load_secs", Some(before(&[Stage::Read, Stage::Normalise, Stage::Resample])));
+    add("first_batch.transfer_secs", Some(before(&[Stage::Upload])));
+    add("first_batch.forward_secs", Some(forward.duration_us / 1e6));
+    let joined = first(&run.spans, &[Stage::Blend], end_us(forward));
+    add("first_batch.post_secs", joined.map(|span| span.duration_us / 1e6));
+}
+
+fn of_training(run: &StoredRun, report: &Value, add: &mut dyn FnMut(&str, Option<f64>)) {
+    add("model_init_secs", Some(seconds(run, &[Stage::Load, Stage::Compile])));
+    add("data_setup_secs", Some(seconds(run, &[Stage::Check])));
+    add("full_secs", report["seconds"].as_f64());
+    add("step_secs", report["step_secs"].as_f64());
+    for (name, score) in report["after"].as_object().into_iter().flatten() {
+        add(&format!("final.{}", name.replace('.', "_")), score.as_f64());
+    }
+    let Some(mark) = run.marks.iter().find(|mark| mark.label == FIRST_STEP_MARK) else { return };
+    let secs = |span: &SpanRecord| span.duration_us / 1e6;
+    add("data_loading_first_batch_secs", first(&run.spans, &[Stage::DataWait], mark.at_us).map(secs));
+    add("forward_first_batch_secs", first(&run.spans, &[Stage::Forward, Stage::Compute], mark.at_us).map(secs));
+    let steps = run.spans.iter().filter(|s| s.stage == Stage::Optimizer && s.start_us >= mark.at_us);
+    let mut ends: Vec<f64> = steps.map(end_us).collect();
+    ends.sort_by(f64::total_cmp);
+    let epoch_steps = report["epoch_steps"].as_u64().and_then(|n| usize::try_from(n).ok());
+    let last = epoch_steps.and_then(|steps| ends.get(steps.checked_sub(1)?));
+    add("first_epoch_secs", last.map(|end| (end - mark.at_us) / 1e6));
+}
+
+/// Returns what the report of a training run says about its data.
+pub(super) fn dataset_info(kind: TaskKind, report: &Value) -> Option<Value> {
+    let keys = ["train_pairs", "validation_pairs", "patch_zyx", "batch", "steps", "epoch_steps"];
+    (kind == TaskKind::Training).then(|| keys.into_iter().map(|key| (key, report[key].clone())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cytoscope_profile::{InputFacts, MemoryMark, RUN_FORMAT, RunFacts, RunRecord, StageTotal};
+    use std::borrow::Cow;
+
+    fn span(stage: Stage, start_us: f64, duration_us: f64) -> SpanRecord {
+        SpanRecord { stage, name: Cow::Borrowed("x"), start_us, duration_us, thread: 0, bytes: 0, voxels: 0, macs: 0 }
+    }
+
+    fn stored(spans: Vec<SpanRecord>, marks: Vec<MemoryMark>, inputs: Vec<InputFacts>) -> StoredRun {
+        let total = |s: &SpanRecord| StageTotal {
+            stage: s.stage,
+            count: 1,
+            seconds: s.duration_us / 1e6,
+            bytes: 0,
+            voxels: 0,
+            macs: 0,
+        };
+        let record = RunRecord {
+            format: RUN_FORMAT,
+            program: "p".to_owned(),
+            command: "c".to_owned(),
+            stages: spans.iter().map(total).collect(),
+            facts: RunFacts { inputs, ..RunFacts::default() },
+        };
+        StoredRun { record, spans, marks, spans_not_kept: 0 }
+    }
+
+    #[test]
+    fn the_first_tile_is_counted_from_its_compiled_network_on() {
+        let spans = vec![
+            span(Stage::Read, 0.0, 5e6),
+            span(Stage::Compile, 5e6, 1e6),
+            span(Stage::Read, 6e6, 2e6),
+            span(Stage::Normalise, 8e6, 1e6),
+            span(Stage::Upload, 9e6, 5e5),
+            span(Stage::Compute, 1e7, 4e6),
+            span(Stage::Blend, 1.4e7, 2.5e5),
+        ];
+        let input = InputFacts { seconds: 4.0, voxels: 1000, ..InputFacts::default() };
+        let found = figures(TaskKind::Inference, &stored(spans, Vec::new(), vec![input]), &Value::Null, 20.0);
+        let expected = [
+            ("first_batch.load_secs", 3.0),
+            ("first_batch.transfer_secs", 0.5),
+            ("first_batch.forward_secs", 4.0),
+            ("first_batch.post_secs", 0.25),
+            ("full_prediction_secs", 4.0),
+            ("voxels_per_sec", 250.0),
+            ("total_secs", 20.0),
+        ];
+        for (name, value) in expected {
+            assert_eq!(found.get(name), Some(&value), "{name}");
+        }
+    }
+
+    #[test]
+    fn steps_before_the_first_counted_one_are_not_part_of_the_epoch() {
+        let label = Cow::Borrowed(FIRST_STEP_MARK);
+        let marks = vec![MemoryMark { label, at_us: 1e6, resident_bytes: 0 }];
+        let step = |at: f64| [span(Stage::DataWait, at, 1e5), span(Stage::Optimizer, at + 2e5, 1e5)];
+        let spans: Vec<SpanRecord> = [0.0, 1e6, 2e6, 3e6].into_iter().flat_map(step).collect();
+        let report = json!({"epoch_steps": 2, "seconds": 9.0, "after": {"f1@0.5": 0.5}});
+        let found = figures(TaskKind::Training, &stored(spans, marks, Vec::new()), &report, 10.0);
+        let close = |name: &str, value: f64| (found.get(name).copied().unwrap_or(f64::NAN) - value).abs() < 1e-9;
+        assert!(close("first_epoch_secs", 1.3) && close("data_loading_first_batch_secs", 0.1), "{found:?}");
+        assert!(close("final.f1@0_5", 0.5) && close("full_secs", 9.0), "{found:?}");
+    }
+
+    #[test]
+    fn spreads_survive_their_json() {
+        let run =
+            |a: f64, b: f64| Figures::from([("total_secs".to_owned(), a), ("first_batch.load_secs".to_owned(), b)]);
+        let all = spreads(&[run(3.0, 1.0), run(1.0, 2.0), run(2.0, 4.0)]);
+        assert_eq!(all.get("total_secs"), Some(&Spread { min: 1.0, median: 2.0, max: 3.0 }));
+        assert_eq!(flat(&nested(&all)), all);
+        let even = spreads(&[run(1.0, 0.0), run(4.0, 0.0)]);
+        assert_eq!(even.get("total_secs").map(|s| s.median), Some(2.5));
+    }
+
+    #[test]
+    fn a_speed_up_has_the_spread_of_both_sides() {
+        let (old, new) = (Spread { min: 8.0, median: 10.0, max: 12.0 }, Spread { min: 4.0, median: 5.0, max: 8.0 });
+        assert_eq!(new.speed_up(&old), Some(Spread { min: 1.0, median: 2.0, max: 3.0 }));
+    }
+}

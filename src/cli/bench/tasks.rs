@@ -1,0 +1,351 @@
+//! The table of tasks: one run of `predict` or `train` per row.
+
+use crate::cli::PrecisionName;
+use crate::cli::failure::Failure;
+use crate::cli::predict::Predict;
+use crate::cli::train::Train;
+use clap::{Args, ValueEnum};
+use csv::StringRecord;
+use cytoscope_engine::DeviceRequest;
+use cytoscope_storage::read::open_regular;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io::Read;
+use std::path::Path;
+
+/// Maximum size of a table in bytes.
+const MAX_TABLE_BYTES: u64 = 1 << 20;
+/// Options that the bench sets itself, or that would change what is measured.
+const RESERVED: [&str; 18] = [
+    "out",
+    "json",
+    "json-progress",
+    "trace",
+    "stages-only",
+    "force",
+    "resume",
+    "restart",
+    "anew",
+    "rerun",
+    "verbose",
+    "model",
+    "from",
+    "data",
+    "device",
+    "precision",
+    "batch",
+    "epochs",
+];
+
+/// What a task measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum TaskKind {
+    /// A training run.
+    Training,
+    /// A prediction.
+    Inference,
+}
+
+/// A row of the table.
+#[derive(Debug, PartialEq)]
+pub(super) struct Task {
+    pub name: String,
+    pub kind: TaskKind,
+    model: String,
+    data: String,
+    /// Options from the other columns, as on the command line.
+    options: Vec<String>,
+}
+
+/// Columns of the table; all but the first four may be missing.
+const COLUMNS: [&str; 9] =
+    ["name", "kind", "model", "data", "device", "precision", "batch_size", "epochs", "overrides"];
+/// Number of columns that must be there.
+const REQUIRED: usize = 4;
+
+/// A cell of the table that cannot be used.
+#[derive(Debug, PartialEq)]
+struct CellError {
+    line: u64,
+    column: String,
+    problem: String,
+}
+
+impl fmt::Display for CellError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}: {}", self.line, self.column, self.problem)
+    }
+}
+
+/// Reads the table of tasks.
+///
+/// # Errors
+/// Bad input, with line and column of the first cell that cannot be used.
+pub(super) fn read(path: &Path) -> Result<Vec<Task>, Failure> {
+    let failed = |problem: String| Failure::bad_input(format!("{}: {problem}", path.display()));
+    let mut text = Vec::new();
+    let read = open_regular(path).and_then(|file| file.take(MAX_TABLE_BYTES + 1).read_to_end(&mut text));
+    read.map_err(|error| failed(format!("{error}; check the path")))?;
+    if text.len() as u64 > MAX_TABLE_BYTES {
+        return Err(failed(format!("the table is larger than {MAX_TABLE_BYTES} bytes; expected one row per task")));
+    }
+    parse(&text).map_err(|error| failed(error.to_string()))
+}
+
+fn parse(text: &[u8]) -> Result<Vec<Task>, CellError> {
+    let mut reader =
+        csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).comment(Some(b'#')).from_reader(text);
+    let unreadable = |line: u64, error: &csv::Error| CellError {
+        line,
+        column: "1".to_owned(),
+        problem: format!("{error}; save the table as comma-separated text in UTF-8"),
+    };
+    let headers = reader.headers().map_err(|e| unreadable(1, &e))?.clone();
+    let at = columns(&headers)?;
+    let mut tasks: Vec<Task> = Vec::new();
+    let mut names = BTreeSet::new();
+    for record in reader.records() {
+        let record = record.map_err(|e| unreadable(e.position().map_or(0, csv::Position::line), &e))?;
+        let row = Row { at: &at, line: record.position().map_or(0, csv::Position::line), record: &record };
+        if record.len() > headers.len() {
+            let found = record.len();
+            return Err(row.error(
+                "overrides",
+                format!(
+                    "the row has {found} cells, expected at most {}; quote cells that contain commas",
+                    headers.len()
+                ),
+            ));
+        }
+        let task = row.task()?;
+        if !names.insert(task.name.clone()) {
+            return Err(row.error("name", format!("\"{}\" occurs twice; give each task its own name", task.name)));
+        }
+        tasks.push(task);
+    }
+    if tasks.is_empty() {
+        let problem = "the table has no rows; expected one for each task".to_owned();
+        return Err(CellError { line: 2, column: "name".to_owned(), problem });
+    }
+    Ok(tasks)
+}
+
+/// Returns the position of each of [`COLUMNS`].
+fn columns(headers: &StringRecord) -> Result<[Option<usize>; COLUMNS.len()], CellError> {
+    let error = |column: &str, problem: String| CellError { line: 1, column: column.to_owned(), problem };
+    if let Some(unknown) = headers.iter().find(|header| !COLUMNS.contains(header)) {
+        let expected = COLUMNS.join(", ");
+        return Err(error(unknown, format!("this column is not known; expected {expected}")));
+    }
+    let at = COLUMNS.map(|column| headers.iter().position(|header| header == column));
+    match COLUMNS.iter().zip(&at).take(REQUIRED).find(|(_, at)| at.is_none()) {
+        Some((column, _)) => Err(error(column, "the table lacks this column; add it to the first line".to_owned())),
+        None => Ok(at),
+    }
+}
+
+/// A row with the positions of the columns.
+struct Row<'a> {
+    at: &'a [Option<usize>; COLUMNS.len()],
+    line: u64,
+    record: &'a StringRecord,
+}
+
+impl Row<'_> {
+    fn error(&self, column: &str, problem: String) -> CellError {
+        CellError { line: self.line, column: column.to_owned(), problem }
+    }
+
+    /// Returns a cell; `None` if it is empty or the column is missing.
+    fn cell(&self, column: &str) -> Option<&str> {
+        let at = COLUMNS.iter().position(|c| *c == column).and_then(|i| self.at.get(i).copied().flatten())?;
+        self.record.get(at).filter(|cell| !cell.is_empty())
+    }
+
+    fn required(&self, column: &str) -> Result<&str, CellError> {
+        self.cell(column).ok_or_else(|| self.error(column, "the cell is empty; expected a value".to_owned()))
+    }
+
+    /// Returns a positive number; `None` if the cell is empty.
+    fn number(&self, column: &str) -> Result<Option<usize>, CellError> {
+        let Some(cell) = self.cell(column) else { return Ok(None) };
+        match cell.parse() {
+            Ok(number) if number > 0 => Ok(Some(number)),
+            _ => Err(self.error(column, format!("invalid number \"{cell}\"; expected an integer of at least 1"))),
+        }
+    }
+
+    fn task(&self) -> Result<Task, CellError> {
+        let kind = match self.required("kind")? {
+            "training" => TaskKind::Training,
+            "inference" => TaskKind::Inference,
+            other => return Err(self.error("kind", format!("found \"{other}\"; expected training or inference"))),
+        };
+        let mut options = self.device_and_precision()?;
+        let (batch, epochs) = (self.number("batch_size")?, self.number("epochs")?);
+        match kind {
+            TaskKind::Training => {
+                options.extend(batch.map(|n| format!("--batch={n}")));
+                options.extend(epochs.map(|n| format!("--epochs={n}")));
+            }
+            TaskKind::Inference if batch.is_some_and(|n| n > 1) => {
+                let problem = "inference runs one tile at a time; expected 1 or nothing".to_owned();
+                return Err(self.error("batch_size", problem));
+            }
+            TaskKind::Inference if epochs.is_some() => {
+                return Err(self.error("epochs", "only training has epochs; expected nothing".to_owned()));
+            }
+            TaskKind::Inference => {}
+        }
+        options.extend(self.overrides()?);
+        let (name, model) = (self.required("name")?.to_owned(), self.required("model")?.to_owned());
+        let task = Task { name, kind, model, data: self.required("data")?.to_owned(), options };
+        self.check(&task)?;
+        Ok(task)
+    }
+
+    fn device_and_precision(&self) -> Result<Vec<String>, CellError> {
+        let mut options = Vec::new();
+        if let Some(device) = self.cell("device") {
+            let parsed = device.parse::<DeviceRequest>().map_err(|e| self.error("device", e.to_string()))?;
+            options.push(format!("--device={parsed}"));
+        }
+        if let Some(precision) = self.cell("precision") {
+            let invalid = || format!("found \"{precision}\"; expected auto, f32, tf32, f16, bf16 or int8");
+            PrecisionName::from_str(precision, false).map_err(|_| self.error("precision", invalid()))?;
+            options.push(format!("--precision={precision}"));
+        }
+        Ok(options)
+    }
+
+    /// Returns the options of `key=value;…`; a key without a value is a switch.
+    fn overrides(&self) -> Result<Vec<String>, CellError> {
+        let cell = self.cell("overrides").unwrap_or_default();
+        let mut options = Vec::new();
+        for part in cell.split(';').map(str::trim).filter(|part| !part.is_empty()) {
+            let (key, value) =
+                part.split_once('=').map_or((part, None), |(key, value)| (key.trim(), Some(value.trim())));
+            let key = key.replace('_', "-");
+            if key.is_empty() || key.starts_with('-') {
+                return Err(self.error("overrides", format!("found \"{part}\"; expected key=value, such as threads=2")));
+            }
+            if RESERVED.contains(&key.as_str()) {
+                let problem = format!("\"{key}\" cannot be overridden; use its column, if there is one");
+                return Err(self.error("overrides", problem));
+            }
+            options.push(value.map_or_else(|| format!("--{key}"), |value| format!("--{key}={value}")));
+        }
+        Ok(options)
+    }
+
+    /// Checks the options as the command will.
+    fn check(&self, task: &Task) -> Result<(), CellError> {
+        let words = task.words(Path::new("out"), Path::new("trace.json"));
+        let command = match task.kind {
+            TaskKind::Training => Train::augment_args(clap::Command::new("train")),
+            TaskKind::Inference => Predict::augment_args(clap::Command::new("predict")),
+        };
+        match command.try_get_matches_from(words) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let text = error.to_string();
+                // The message, without the usage that follows.
+                let message: Vec<&str> =
+                    text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
+                let message = message.join(" ");
+                Err(self.error("overrides", message.trim_start_matches("error: ").to_owned()))
+            }
+        }
+    }
+}
+
+impl Task {
+    /// Returns the words of the command line after the program's name.
+    pub(super) fn words(&self, out: &Path, trace: &Path) -> Vec<String> {
+        let (out, trace) = (out.display().to_string(), trace.display().to_string());
+        let mut words: Vec<String> = match self.kind {
+            TaskKind::Training => {
+                vec!["train".to_owned(), format!("--data={}", self.data), format!("--from={}", self.model)]
+            }
+            TaskKind::Inference => vec!["predict".to_owned(), format!("--model={}", self.model)],
+        };
+        words.extend([
+            format!("--out={out}"),
+            format!("--trace={trace}"),
+            "--stages-only".to_owned(),
+            "--json".to_owned(),
+        ]);
+        words.extend(self.options.iter().cloned());
+        if self.kind == TaskKind::Inference {
+            words.extend(["--".to_owned(), self.data.clone()]);
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = "name,kind,model,data,device,precision,batch_size,epochs,overrides\n";
+
+    fn refused(rows: &str) -> CellError {
+        parse(format!("{HEADER}{rows}").as_bytes()).unwrap_err()
+    }
+
+    #[test]
+    fn rows_become_the_words_of_a_command() {
+        let first = "# two tasks\np, inference,nuclei,a.tif,cpu,int8,1,,\"threads=2; tile=8,16,16\"\n";
+        let second = "t,training,scratch,sim,,,2,3,task=segmentation;without_int8\n";
+        let tasks = parse(format!("{HEADER}{first}{second}").as_bytes()).unwrap();
+        let words = |i: usize| tasks[i].words(Path::new("o"), Path::new("t.json")).join(" ");
+        assert_eq!(
+            words(0),
+            "predict --model=nuclei --out=o --trace=t.json --stages-only --json --device=cpu --precision=int8 \
+             --threads=2 --tile=8,16,16 -- a.tif"
+        );
+        assert_eq!(
+            words(1),
+            "train --data=sim --from=scratch --out=o --trace=t.json --stages-only --json --batch=2 --epochs=3 \
+             --task=segmentation --without-int8"
+        );
+    }
+
+    #[test]
+    fn missing_columns_at_the_end_are_empty() {
+        let tasks = parse(b"name,kind,model,data\nA,inference,nuclei,a.tif\n").unwrap();
+        assert_eq!((tasks[0].name.as_str(), tasks[0].options.len()), ("A", 0));
+    }
+
+    #[test]
+    fn cells_that_cannot_be_used_are_named_by_line_and_column() {
+        let cases = [
+            ("p,guess,m,d\n", 2, "kind", "training or inference"),
+            (",inference,m,d\n", 2, "name", "empty"),
+            ("p,inference,m,\n", 2, "data", "empty"),
+            ("p,inference,m,d\np,inference,m,d\n", 3, "name", "twice"),
+            ("p,inference,m,d,gpu\n", 2, "device", "gpu"),
+            ("p,inference,m,d,,f17\n", 2, "precision", "int8"),
+            ("p,inference,m,d,,,4\n", 2, "batch_size", "one tile"),
+            ("p,inference,m,d,,,,2\n", 2, "epochs", "only training"),
+            ("t,training,m,d,,,none\n", 2, "batch_size", "at least 1"),
+            ("t,training,m,d,,,,,steps=2\n", 2, "overrides", "--task"),
+            ("p,inference,m,d,,,,,colour=red\n", 2, "overrides", "colour"),
+            ("p,inference,m,d,,,,,threads=many\n", 2, "overrides", "threads"),
+            ("p,inference,m,d,,,,,out=x\n", 2, "overrides", "cannot be overridden"),
+            ("p,inference,m,d,,,,,=3\n", 2, "overrides", "key=value"),
+            ("p,inference,m,d,,,,,tile=1,2,3\n", 2, "overrides", "quote"),
+            ("", 2, "name", "no rows"),
+        ];
+        for (rows, line, column, word) in cases {
+            let error = refused(rows);
+            assert_eq!((error.line, error.column.as_str()), (line, column), "{rows}: {error}");
+            assert!(error.problem.contains(word), "{rows}: {error}");
+        }
+        let header = |text: &str| parse(text.as_bytes()).unwrap_err();
+        assert_eq!(header("name,kind,model\n").column, "data");
+        assert_eq!(header("name,kind,model,data,speed\n").column, "speed");
+    }
+}

@@ -1,0 +1,287 @@
+//! `cytoscope profile`: where the time of a stored run went, and what would make it faster.
+
+use super::failure::{Failure, Outcome};
+use super::{print, print_json};
+use clap::Args;
+use cytoscope_profile::{Advice, MemoryMark, OperatorTotal, RunRecord, StageTotal, StoredRun, advise, bytes_text};
+use cytoscope_storage::read::open_regular;
+use serde::Serialize;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Maximum size of a stored run in bytes; a trace with the maximum number of spans has about a quarter of it.
+const MAX_RUN_BYTES: u64 = 1 << 30;
+/// Number of operators that are listed by default.
+const OPERATORS: usize = 12;
+/// Characters of an operator's name that are shown.
+const NAME_CHARS: usize = 48;
+
+/// Options of `profile`.
+#[derive(Args)]
+pub(crate) struct Profile {
+    /// Stored run: the trace (--trace FILE.json) or the report (--json) of predict or train.
+    #[arg(value_name = "RUN.json")]
+    run: PathBuf,
+    /// Show a second run beside the first, with ratios.
+    #[arg(long, value_name = "OTHER.json")]
+    compare: Option<PathBuf>,
+    /// Maximum number of operators to list.
+    #[arg(long, default_value_t = OPERATORS)]
+    top: usize,
+    /// Print the profile as one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A stored run as it is shown.
+#[derive(Serialize)]
+struct RunProfile {
+    run: RunRecord,
+    /// The operators with the longest times.
+    operators: Vec<OperatorTotal>,
+    /// Seconds of all operators.
+    operators_secs: f64,
+    memory: Vec<MemoryMark>,
+    spans_not_kept: u64,
+    advice: Vec<Advice>,
+}
+
+/// Times of the same stage or operator in two runs.
+#[derive(Debug, PartialEq, Serialize)]
+struct Compared {
+    name: String,
+    first_secs: f64,
+    second_secs: f64,
+    /// Second time divided by the first; `None` if the first is 0.
+    ratio: Option<f64>,
+}
+
+/// Reads a stored run.
+///
+/// # Errors
+/// Bad input if the file cannot be read, is too large or holds no run.
+pub(crate) fn read_run(path: &Path) -> Result<StoredRun, Failure> {
+    let mut text = Vec::new();
+    let read = open_regular(path).and_then(|file| file.take(MAX_RUN_BYTES + 1).read_to_end(&mut text));
+    read.map_err(|error| Failure::bad_input(format!("{}: {error}; check the path", path.display())))?;
+    if text.len() as u64 > MAX_RUN_BYTES {
+        let limit = bytes_text(MAX_RUN_BYTES);
+        return Err(Failure::bad_input(format!(
+            "{}: the file is larger than {limit}; expected a stored run",
+            path.display()
+        )));
+    }
+    StoredRun::from_json(&text).map_err(|error| Failure::bad_input(format!("{}: {error}", path.display())))
+}
+
+impl RunProfile {
+    fn new(stored: StoredRun, top: usize) -> Self {
+        let mut operators = stored.operators();
+        let advice = advise(&stored.record.facts, &operators);
+        let operators_secs = operators.iter().map(|o| o.seconds).sum();
+        operators.truncate(top);
+        let StoredRun { record, marks, spans_not_kept, .. } = stored;
+        Self { run: record, operators, operators_secs, memory: marks, spans_not_kept, advice }
+    }
+
+    /// Returns the share of the run's wall time; `None` if the stage is part of another or the time is unknown.
+    fn share(&self, total: &StageTotal) -> Option<f64> {
+        let wall = self.run.facts.wall_secs;
+        (!total.stage.is_nested() && wall > 0.0).then(|| total.seconds / wall)
+    }
+
+    fn headline(&self) -> String {
+        let RunRecord { program, command, facts, .. } = &self.run;
+        let cpu = facts.cpu_secs.map_or_else(String::new, |secs| format!(", CPU time {secs:.2} s"));
+        let threads = match facts.threads {
+            Some(1) => " on 1 thread".to_owned(),
+            Some(n) => format!(" on {n} threads"),
+            None => String::new(),
+        };
+        format!("{command} ({program}): {:.2} s{cpu}{threads}", facts.wall_secs)
+    }
+
+    fn stage_lines(&self) -> Vec<String> {
+        let line = |total: &StageTotal| {
+            let share = self.share(total).map_or_else(|| "part".to_owned(), |s| format!("{:.1} %", 100.0 * s));
+            let bytes = if total.bytes > 0 { format!("  {}", bytes_text(total.bytes)) } else { String::new() };
+            let (name, secs, count) = (total.stage.name(), total.seconds, total.count);
+            format!("  {name:12} {secs:>10.3} s {share:>8} {count:>8} spans{bytes}")
+        };
+        let mut stages: Vec<&StageTotal> = self.run.stages.iter().collect();
+        stages.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        stages.into_iter().map(line).collect()
+    }
+
+    fn operator_lines(&self) -> Vec<String> {
+        let line = |o: &OperatorTotal| {
+            let share = 100.0 * o.seconds / self.operators_secs.max(f64::MIN_POSITIVE);
+            let rate = if o.macs > 0 && o.seconds > 0.0 {
+                format!("  {:.1} GMAC/s", o.macs as f64 / o.seconds / 1e9)
+            } else {
+                String::new()
+            };
+            format!("  {:48} {:>10.3} s {share:>6.1} % {:>8} spans{rate}", short(&o.name), o.seconds, o.count)
+        };
+        self.operators.iter().map(line).collect()
+    }
+
+    fn memory_lines(&self) -> Vec<String> {
+        let peak = self.run.facts.peak_bytes.map(|bytes| format!("  {:24} {}", "peak", bytes_text(bytes)));
+        let mark =
+            |m: &MemoryMark| format!("  {:24} {} at {:.2} s", m.label, bytes_text(m.resident_bytes), m.at_us / 1e6);
+        peak.into_iter().chain(self.memory.iter().map(mark)).collect()
+    }
+
+    fn advice_lines(&self) -> Vec<String> {
+        let line = |(number, advice): (usize, &Advice)| {
+            let further = match advice.further_inputs {
+                0 => String::new(),
+                n => format!(" (and {n} further inputs)"),
+            };
+            vec![
+                format!("  {}. {}{further}", number + 1, advice.evidence),
+                format!("     change: {}", advice.change),
+                format!("     gain: {}", advice.expected_gain),
+            ]
+        };
+        if self.advice.is_empty() {
+            vec!["  none".to_owned()]
+        } else {
+            self.advice.iter().enumerate().flat_map(line).collect()
+        }
+    }
+
+    fn print(&self) {
+        print(&self.headline());
+        section("stages, with their share of the time", &self.stage_lines());
+        section("operators, with their share of the time of all operators", &self.operator_lines());
+        if self.spans_not_kept > 0 {
+            print(&format!("  {} spans were not kept; totals by stage include them", self.spans_not_kept));
+        }
+        section("memory", &self.memory_lines());
+        section("advice", &self.advice_lines());
+    }
+}
+
+/// Prints a section unless it is empty.
+fn section(title: &str, lines: &[String]) {
+    if !lines.is_empty() {
+        print(&format!("{title}:"));
+        lines.iter().for_each(|line| print(line));
+    }
+}
+
+/// Returns the beginning of a long name.
+fn short(name: &str) -> String {
+    if name.chars().count() <= NAME_CHARS {
+        return name.to_owned();
+    }
+    name.chars().take(NAME_CHARS - 1).chain(['…']).collect()
+}
+
+/// Returns the times of two runs side by side: in the order of the first, then what only the second has.
+fn compare(first: &[(String, f64)], second: &[(String, f64)]) -> Vec<Compared> {
+    let time = |all: &[(String, f64)], name: &str| all.iter().find(|(n, _)| n == name).map_or(0.0, |(_, secs)| *secs);
+    let only_second = second.iter().filter(|(name, _)| !first.iter().any(|(n, _)| n == name));
+    let names = first.iter().chain(only_second).map(|(name, _)| name.clone());
+    names
+        .map(|name| {
+            let (first_secs, second_secs) = (time(first, &name), time(second, &name));
+            Compared { ratio: ratio(first_secs, second_secs), name, first_secs, second_secs }
+        })
+        .collect()
+}
+
+fn ratio(first_secs: f64, second_secs: f64) -> Option<f64> {
+    (first_secs > 0.0).then(|| second_secs / first_secs)
+}
+
+fn stage_times(run: &RunRecord) -> Vec<(String, f64)> {
+    run.stages.iter().map(|t| (t.stage.name().to_owned(), t.seconds)).collect()
+}
+
+fn operator_times(run: &StoredRun) -> Vec<(String, f64)> {
+    run.operators().into_iter().map(|o| (o.name, o.seconds)).collect()
+}
+
+/// Two runs side by side.
+#[derive(Serialize)]
+struct Comparison {
+    first: RunProfile,
+    second: RunProfile,
+    total: Compared,
+    stages: Vec<Compared>,
+    operators: Vec<Compared>,
+}
+
+impl Comparison {
+    fn new(first: StoredRun, second: StoredRun, top: usize) -> Self {
+        let wall = |run: &StoredRun| run.record.facts.wall_secs;
+        let (first_secs, second_secs) = (wall(&first), wall(&second));
+        let total =
+            Compared { name: "total".to_owned(), first_secs, second_secs, ratio: ratio(first_secs, second_secs) };
+        let stages = compare(&stage_times(&first.record), &stage_times(&second.record));
+        let mut operators = compare(&operator_times(&first), &operator_times(&second));
+        operators.truncate(top);
+        Self { first: RunProfile::new(first, top), second: RunProfile::new(second, top), total, stages, operators }
+    }
+
+    fn print(&self) {
+        print(&format!("first:  {}", self.first.headline()));
+        print(&format!("second: {}", self.second.headline()));
+        let line = |c: &Compared| {
+            let ratio = c.ratio.map_or_else(|| "-".to_owned(), |r| format!("{r:.2}×"));
+            format!("  {:48} {:>10.3} s {:>10.3} s {ratio:>8}", short(&c.name), c.first_secs, c.second_secs)
+        };
+        let lines = |all: &[Compared]| all.iter().map(line).collect::<Vec<_>>();
+        section("stages: first, second, second / first", &lines(&self.stages));
+        print(&line(&self.total));
+        section("operators: first, second, second / first", &lines(&self.operators));
+        let peak = |run: &RunProfile| run.run.facts.peak_bytes;
+        if let Some((a, b)) = peak(&self.first).zip(peak(&self.second)) {
+            print(&format!("peak memory: {}, {}", bytes_text(a), bytes_text(b)));
+        }
+        section("advice for the first", &self.first.advice_lines());
+        section("advice for the second", &self.second.advice_lines());
+    }
+}
+
+impl Profile {
+    pub(crate) fn run(self) -> Outcome {
+        let first = read_run(&self.run)?;
+        let Some(other) = &self.compare else {
+            let profile = RunProfile::new(first, self.top);
+            if self.json {
+                return print_json(&profile);
+            }
+            profile.print();
+            return Ok(());
+        };
+        let comparison = Comparison::new(first, read_run(other)?, self.top);
+        if self.json {
+            return print_json(&comparison);
+        }
+        comparison.print();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_one_run_has_is_compared_with_nothing() {
+        let of = |pairs: &[(&str, f64)]| pairs.iter().map(|(n, s)| ((*n).to_owned(), *s)).collect::<Vec<_>>();
+        let compared = compare(&of(&[("read", 2.0), ("blend", 1.0)]), &of(&[("write", 3.0), ("read", 1.0)]));
+        let rows: Vec<_> = compared.iter().map(|c| (c.name.as_str(), c.ratio)).collect();
+        assert_eq!(rows, [("read", Some(0.5)), ("blend", Some(0.0)), ("write", None)]);
+    }
+
+    #[test]
+    fn long_names_are_cut_to_the_width_of_the_table() {
+        assert_eq!(short("Conv a"), "Conv a");
+        assert_eq!(short(&"ä".repeat(60)).chars().count(), NAME_CHARS);
+    }
+}

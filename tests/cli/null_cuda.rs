@@ -1,0 +1,196 @@
+//! CUDA without a GPU: a stand-in for the driver runs the whole stack above it, but computes nothing. So these tests check
+//! how the program starts, fails and falls back, and never a number that comes out.
+//!
+//! The stand-in is a script that is called as `run TAG COMMAND…`; `CYTOSCOPE_NULL_CUDA` names it. It keeps its logs and
+//! caches in `out/TAG` of the folder that `NULLCUDA_HOME` names (`~/.cache/null-cuda` by default).
+#![cfg(target_os = "linux")]
+
+use super::common::Fixture;
+use cytoscope_testkit::skip;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The stand-in, with a folder of its own for logs and caches, which is removed at the end.
+struct NullCuda {
+    run: PathBuf,
+    home: PathBuf,
+    tag: String,
+}
+
+impl NullCuda {
+    /// Returns the stand-in, or `None` with a report of the skip if it is not installed.
+    fn find(tag: &str) -> Option<Self> {
+        let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let Some(run) = variable("CYTOSCOPE_NULL_CUDA") else {
+            skip("no stand-in for CUDA (CYTOSCOPE_NULL_CUDA names none)");
+            return None;
+        };
+        let home = variable("NULLCUDA_HOME").or_else(|| Some(variable("HOME")?.join(".cache/null-cuda")))?;
+        if !home.join("lib/libcuda.so.1").exists() {
+            skip("the stand-in for CUDA is not set up");
+            return None;
+        }
+        Some(Self { run, home, tag: format!("test-{}-{tag}", std::process::id()) })
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.home.join("out").join(&self.tag)
+    }
+
+    /// Runs the program with these variables.
+    fn output(&self, fixture: &Fixture, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+        let inner = fixture.command(arguments);
+        let mut command = Command::new(&self.run);
+        command.arg(&self.tag).arg(inner.get_program()).args(inner.get_args()).current_dir(fixture.path("."));
+        for (name, value) in inner.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        // Results of a device that computes nothing would be refused.
+        command.env("NULLCUDA_HOME", &self.home).env("CYTOSCOPE_TRUST_DEVICES", "1");
+        command.envs(variables.iter().copied()).output().unwrap()
+    }
+
+    /// The CUDA device as `devices` lists it.
+    fn device(&self, fixture: &Fixture, variables: &[(&str, &str)]) -> Value {
+        let out = self.output(fixture, &["devices", "--json"], variables);
+        let devices: Value = serde_json::from_slice(&out.stdout).unwrap();
+        devices.as_array().unwrap().iter().find(|d| d["id"] == "cuda:0").unwrap().clone()
+    }
+
+    /// Whether a call failed as the test demanded.
+    fn has_failed(&self) -> bool {
+        let logs = std::fs::read_dir(self.folder()).unwrap().map(|entry| entry.unwrap().path());
+        let mut logs = logs.filter(|path| path.is_file());
+        logs.any(|path| std::fs::read_to_string(path).is_ok_and(|text| text.contains("FAIL ")))
+    }
+}
+
+impl Drop for NullCuda {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(self.folder());
+    }
+}
+
+#[test]
+fn a_failed_allocation_never_ends_in_a_result_of_the_gpu() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("9,60,70", 3);
+    let predict = |device: &'static str, out: &'static str| {
+        [
+            "predict",
+            raw.as_str(),
+            "--model",
+            "nuclei-dog",
+            "--device",
+            device,
+            "--precision",
+            "f32",
+            "--out",
+            out,
+            "--json",
+        ]
+        .map(str::to_owned)
+    };
+    let labels = |folder: &str| fixture.bytes(&format!("{folder}/nuclei_3_raw_labels.tif"));
+    let arguments = predict("cpu", "cpu");
+    fixture.run(&arguments.each_ref().map(String::as_str)).ok();
+    for (at, out) in [("2", "a"), ("12", "b"), ("25", "c"), ("40", "d")] {
+        let Some(null) = NullCuda::find(&format!("memory-{at}")) else { return };
+        let failing = format!("cuMemAllocAsync:{at}:2,cuMemAlloc_v2:1:2");
+        let arguments = predict("cuda:0", out);
+        let ran =
+            null.output(&fixture, &arguments.each_ref().map(String::as_str), &[("NULLCUDA_FAIL", failing.as_str())]);
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        if !ran.status.success() {
+            // The probe of the device has failed already.
+            assert!(fixture.names(out).is_empty(), "{at}: {said}");
+            continue;
+        }
+        let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+        if null.has_failed() {
+            assert_eq!(report["inputs"][0]["device"]["id"], "cpu", "{at}: {said}");
+            assert!(said.contains("not enough memory on cuda:0"), "{at}: {said}");
+            assert!(labels(out) == labels("cpu"), "{at}: the labels differ");
+        }
+    }
+}
+
+#[test]
+fn a_driver_that_is_too_old_is_explained() {
+    let Some(null) = NullCuda::find("old") else { return };
+    let device = null.device(&Fixture::new(), &[("NULLCUDA_PTXMAX", "50")]);
+    let reason = device["reason"].as_str().unwrap();
+    assert!(device["usable"] == false && reason.contains("update the driver"), "{device}");
+}
+
+/// Links all entries of a folder into another, except those of the given names.
+fn link_all(from: &Path, to: &Path, except: &[&str]) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        if !except.iter().any(|name| entry.file_name() == **name) {
+            std::os::unix::fs::symlink(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    }
+}
+
+#[test]
+fn missing_tensor_core_headers_are_named_and_change_the_key_of_the_caches() {
+    let Some(null) = NullCuda::find("headers") else { return };
+    let fixture = Fixture::new();
+    let whole = null.device(&fixture, &[]);
+    assert!(whole["usable"] == true && whole["precisions"] == serde_json::json!(["f32", "tf32"]), "{whole}");
+    let (include, copy) = (null.home.join("cuda/include"), fixture.path("cuda/include"));
+    link_all(&include, &copy, &["crt"]);
+    link_all(&include.join("crt"), &copy.join("crt"), &["mma.h"]);
+    let root = fixture.path("cuda");
+    let partial = null.device(&fixture, &[("CUDA_PATH", root.to_str().unwrap())]);
+    let reason = partial["reason"].as_str().unwrap();
+    assert!(partial["usable"] == true && reason.contains("crt/mma.h") && reason.contains("install"), "{partial}");
+    assert!(partial["driver"].as_str().unwrap().contains("no tensor-core headers"), "{partial}");
+    assert_ne!(partial["driver"], whole["driver"]);
+}
+
+#[test]
+fn tuning_is_a_stage_of_the_first_run_only_and_kernels_are_cached() {
+    let Some(null) = NullCuda::find("tuning") else { return };
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,40,40", 3);
+    let tunes = |out: &str| {
+        let arguments = [
+            "predict",
+            &raw,
+            "--model",
+            "nuclei-dog",
+            "--device",
+            "cuda:0",
+            "--precision",
+            "f32",
+            "--outputs",
+            "maps",
+            "--out",
+            out,
+            "--json-progress",
+        ];
+        let ran = null.output(&fixture, &arguments, &[]);
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert!(ran.status.success(), "{said}");
+        said.contains("\"stage\":\"tuning\"")
+    };
+    assert!(tunes("first"));
+    assert!(!tunes("again"));
+    let mut folders = vec![null.folder().join("cache/gpu-tuning")];
+    let mut kernels = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            kernels += usize::from(path.ends_with("ptx/chunk0.cbor") && path.metadata().unwrap().len() > 0);
+            folders.extend(path.is_dir().then_some(path));
+        }
+    }
+    assert!(kernels > 0);
+}

@@ -1,0 +1,195 @@
+//! `profile` and `bench`: stored runs, their comparison, and tables of tasks.
+
+use crate::common::{Fixture, missing};
+use crate::train::{SMALL, simulate_pairs, write_settings};
+use serde_json::{Value, json};
+
+/// A voxel size at which the simulated nuclei have the size that the model was trained on.
+const VOXEL: &str = "1.75,0.8,0.8";
+const HEADER: &str = "name,kind,model,data,device,precision,batch_size,epochs,overrides\n";
+
+/// Predicts a small stack, and returns the report; the trace is `trace.json`.
+fn predict(fixture: &Fixture, more: &[&str]) -> Value {
+    let raw = fixture.nuclei("8,48,48", 1);
+    let base = ["predict", &raw, "--model", "nuclei-dog", "--out", "o", "--voxel-size", VOXEL, "--diameter", "15"];
+    fixture.run(&[&base[..], &["--device", "cpu", "--json", "--trace", "trace.json"], more].concat()).json()
+}
+
+/// The seconds of the stages of a run record, by name.
+fn stage_secs(run: &Value, stage: &str) -> Option<f64> {
+    run["stages"].as_array().unwrap().iter().find(|s| s["stage"] == stage)?["seconds"].as_f64()
+}
+
+#[test]
+fn a_trace_and_a_report_hold_the_same_run() {
+    let fixture = Fixture::new();
+    let report = predict(&fixture, &[]);
+    let facts = &report["run"]["facts"];
+    let known = ["wall_secs", "cpu_secs", "threads", "cores", "peak_bytes", "inputs"];
+    assert_eq!(missing(facts, &known), Vec::<&str>::new());
+    assert!(report["advice"].is_array());
+    let profile = fixture.run(&["profile", "trace.json", "--json"]).json();
+    assert_eq!(profile["run"], report["run"]);
+    assert!(!profile["operators"].as_array().unwrap().is_empty() && !profile["memory"].as_array().unwrap().is_empty());
+    for stage in ["load", "read", "compute", "blend", "write"] {
+        assert!(stage_secs(&profile["run"], stage).is_some_and(|secs| secs > 0.0), "no {stage}: {profile:#}");
+    }
+    std::fs::write(fixture.path("report.json"), report.to_string()).unwrap();
+    let of_report = fixture.run(&["profile", "report.json", "--json"]).json();
+    assert_eq!((&of_report["run"], &of_report["operators"]), (&report["run"], &json!([])));
+    let text = fixture.run(&["profile", "trace.json"]).ok().stdout;
+    for part in ["predict (cytoscope", "stages", "compute", "operators", "memory", "peak", "advice"] {
+        assert!(text.contains(part), "no {part} in {text}");
+    }
+    // A trace without operators still has its stages.
+    std::fs::remove_file(fixture.path("trace.json")).unwrap();
+    predict(&fixture, &["--stages-only"]);
+    let stages = fixture.run(&["profile", "trace.json", "--json"]).json();
+    assert_eq!(stages["operators"], json!([]));
+    let both = fixture.run(&["profile", "trace.json", "--compare", "report.json", "--json"]).json();
+    let compute = both["stages"].as_array().unwrap().iter().find(|s| s["name"] == "compute").unwrap();
+    let ratio = stage_secs(&report["run"], "compute").unwrap() / stage_secs(&stages["run"], "compute").unwrap();
+    assert!((compute["ratio"].as_f64().unwrap() / ratio - 1.0).abs() < 1e-9, "{compute}");
+}
+
+#[test]
+fn blending_is_advised_against_where_cropping_is_possible() {
+    let fixture = Fixture::new();
+    let seams = |report: &Value| report["advice"].as_array().unwrap().iter().find(|a| a["rule"] == "seams").cloned();
+    let cropped = predict(&fixture, &[]);
+    assert_eq!(seams(&cropped), None, "{cropped:#}");
+    std::fs::remove_file(fixture.path("trace.json")).unwrap();
+    let blended = predict(&fixture, &["--blend", "gaussian", "--tile", "8,16,16"]);
+    let advice = seams(&blended).unwrap_or_else(|| panic!("{blended:#}"));
+    assert_eq!(advice["change"], "--blend crop");
+    assert_eq!(missing(&advice, &["evidence", "expected_gain", "further_inputs"]), Vec::<&str>::new());
+}
+
+#[test]
+fn files_without_a_run_are_refused() {
+    let fixture = Fixture::new();
+    std::fs::write(fixture.path("empty.json"), "{}").unwrap();
+    std::fs::write(fixture.path("text.json"), "seconds: 5").unwrap();
+    fixture.fails(3, &["profile", "nosuch.json"], &["nosuch.json"]);
+    fixture.fails(3, &["profile", "empty.json"], &["empty.json", "no run", "--trace"]);
+    fixture.fails(3, &["profile", "text.json"], &["text.json", "not a stored run"]);
+}
+
+#[test]
+fn a_training_trace_separates_the_parts_of_a_step() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 3);
+    write_settings(&fixture, "");
+    let arguments = ["--steps", "4", "--without-int8", "--out", "m", "--trace", "train.json"];
+    let report = fixture.run(&[&SMALL[..], &arguments].concat()).json();
+    let training = &report["run"]["facts"]["training"];
+    assert_eq!((&training["workers"], &training["step_secs"]), (&json!(1), &report["step_secs"]));
+    let trace: Value = serde_json::from_slice(&fixture.bytes("train.json")).unwrap();
+    let spans: Vec<&Value> = trace["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == "X").collect();
+    let count = |kind: &str| spans.iter().filter(|s| s["cat"] == kind).count();
+    for kind in ["check", "augment", "data wait", "validate", "checkpoint", "write"] {
+        assert!(count(kind) > 0, "no {kind} span");
+    }
+    // Three steps are timed before the four of the run.
+    assert_eq!((count("forward"), count("backward"), count("optimizer")), (7, 7, 7));
+    let bounds = |s: &Value| {
+        let start = s["ts"].as_f64().unwrap();
+        (start, start + s["dur"].as_f64().unwrap())
+    };
+    let is_inside = |op: &Value, kinds: &[&str]| {
+        let (start, end) = bounds(op);
+        spans.iter().filter(|s| kinds.iter().any(|kind| s["cat"] == *kind)).any(|s| {
+            let (from, to) = bounds(s);
+            start >= from - 1.0 && end <= to + 1.0
+        })
+    };
+    let operators: Vec<&&Value> = spans.iter().filter(|s| s["cat"] == "op").collect();
+    assert!(operators.iter().all(|op| is_inside(op, &["forward", "backward", "optimizer"])));
+    for kind in ["forward", "backward", "optimizer"] {
+        assert!(operators.iter().any(|op| is_inside(op, &[kind])), "no operators in {kind}");
+    }
+    // The forward pass contains the loss, and only the backward pass derivatives.
+    let names = |kind: &str| {
+        let inside = operators.iter().filter(|op| is_inside(op, &[kind]));
+        inside.map(|op| op["name"].as_str().unwrap()).collect::<Vec<&str>>()
+    };
+    assert!(names("forward").iter().any(|name| name.starts_with("Loss")), "{:?}", names("forward"));
+    assert!(names("forward").iter().all(|name| !name.contains("Gradient")), "{:?}", names("forward"));
+    let text = fixture.run(&["profile", "train.json"]).ok().stdout;
+    assert!(text.contains("backward") && text.contains("data wait"), "{text}");
+}
+
+#[test]
+fn a_bench_measures_every_task_in_its_own_process() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 3);
+    write_settings(&fixture, "");
+    let raw = "sim/nuclei_1_raw.tif";
+    let rows = format!(
+        "{HEADER}whole,inference,nuclei-dog,{raw},cpu,f32,1,,\"diameter=15;voxel_size=1.75,0.8,0.8\"\n\
+         tiles,inference,nuclei-dog,{raw},cpu,f32,,,\"diameter=15;voxel_size=1.75,0.8,0.8;blend=gaussian\"\n\
+         learn,training,scratch,sim,cpu,,2,,task=segmentation;steps=3;config=t.toml;without_int8\n\
+         broken,inference,nuclei-dog,nosuch.tif\n"
+    );
+    std::fs::write(fixture.path("tasks.csv"), rows).unwrap();
+    let base = ["bench", "--config", "tasks.csv", "--output", "r.json"];
+    let ran = fixture.run(&[&base[..], &["--skip-failed", "--repeat", "2", "--compare"]].concat()).ok();
+    // The tasks take turns.
+    let order: Vec<&str> =
+        ran.stderr.lines().filter(|l| l.starts_with("[round")).map(|l| l.rsplit(' ').next().unwrap()).collect();
+    assert_eq!(order, ["whole", "tiles", "learn", "broken", "whole", "tiles", "learn"]);
+    assert!(ran.stdout.contains("tiles, compared with whole"), "{}", ran.stdout);
+    let results: Value = serde_json::from_slice(&fixture.bytes("r.json")).unwrap();
+    let results = results.as_array().unwrap();
+    assert_eq!(results.len(), 4);
+    let promised = ["name", "kind", "timestamp", "success", "git_info", "machine", "metrics"];
+    assert!(results.iter().all(|r| missing(r, &promised).is_empty()), "{results:#?}");
+    let median =
+        |task: usize, path: &str| results[task]["metrics"].pointer(&format!("{path}/median")).and_then(Value::as_f64);
+    for path in
+        ["/total_secs", "/model_init_secs", "/first_batch/forward_secs", "/full_prediction_secs", "/avg_batch_secs"]
+    {
+        assert!(median(0, path).is_some_and(|secs| secs > 0.0), "no {path}: {:#}", results[0]);
+    }
+    for path in
+        ["/total_secs", "/data_setup_secs", "/data_loading_first_batch_secs", "/forward_first_batch_secs", "/full_secs"]
+    {
+        assert!(median(2, path).is_some_and(|secs| secs >= 0.0), "no {path}: {:#}", results[2]);
+    }
+    if cfg!(target_os = "linux") {
+        assert!(median(0, "/peak_bytes").is_some_and(|bytes| bytes > 1e6));
+    }
+    let total = &results[0]["metrics"]["total_secs"];
+    assert!(total["min"].as_f64() <= total["median"].as_f64() && total["median"].as_f64() <= total["max"].as_f64());
+    assert_eq!((&results[0]["runs"], &results[2]["dataset_info"]["steps"]), (&json!(2), &json!(3)));
+    assert_eq!(results[3]["success"], json!(false));
+    assert!(results[3]["error"].as_str().unwrap().contains("nosuch.tif"), "{:#}", results[3]);
+    // The outputs of the tasks are not kept.
+    assert!(!fixture.path("r.json.runs").exists());
+    // Stored results are compared by name.
+    std::fs::write(fixture.path("one.csv"), "name,kind,model,data\nwhole,inference,nuclei-dog,sim/nuclei_1_raw.tif\n")
+        .unwrap();
+    let again = ["bench", "--config", "one.csv", "--output", "s.json", "--compare", "r.json"];
+    let text = fixture.run(&again).ok().stdout;
+    assert!(text.contains("whole, compared with 20") && text.contains("total_secs"), "{text}");
+}
+
+#[test]
+fn a_bench_names_line_and_column_of_what_it_cannot_use() {
+    let fixture = Fixture::new();
+    let table = |rows: &str| std::fs::write(fixture.path("t.csv"), format!("{HEADER}{rows}")).unwrap();
+    let arguments = ["bench", "--config", "t.csv", "--output", "r.json"];
+    table("a,inference,nuclei,a.tif,gpu\n");
+    fixture.fails(3, &arguments, &["t.csv", "line 2", "device", "gpu"]);
+    table("a,inference,nuclei,a.tif\nb,training,scratch,sim\n");
+    fixture.fails(3, &arguments, &["line 3", "overrides", "--task"]);
+    fixture.fails(2, &[&arguments[..], &["--repeat", "0"]].concat(), &["--repeat"]);
+    // Without --skip-failed, the first failure ends the bench; its result is stored.
+    table("a,inference,nuclei-dog,nosuch.tif\nb,inference,nuclei-dog,nosuch.tif\n");
+    let ran = fixture.run(&arguments);
+    assert!(ran.code != Some(0) && ran.stderr.contains("task a failed"), "{}", ran.stderr);
+    let results: Value = serde_json::from_slice(&fixture.bytes("r.json")).unwrap();
+    assert_eq!((results.as_array().unwrap().len(), &results[0]["success"]), (1, &json!(false)));
+    fixture.fails(2, &arguments, &["r.json", "--force"]);
+    fixture.fails(2, &["bench", "--config", "t.csv", "--output", "t.csv", "--force"], &["t.csv", "input"]);
+}

@@ -1,0 +1,89 @@
+//! Actions: what a panel, a thread or another state asks a state to do.
+//!
+//! Panels change nothing themselves. They send actions, which the window applies at the end of the frame, in the order
+//! in which they were sent; commands come last.
+
+use crate::command::Command;
+use crate::correct::CorrectionsAction;
+use crate::display::DisplayAction;
+use crate::documents::{DocumentsAction, ViewAction};
+use crate::jobs::JobsAction;
+use crate::opener::FileRequest;
+use crate::training::TrainingAction;
+use std::path::PathBuf;
+
+/// An action on one of the states.
+pub(crate) enum Action {
+    /// On the open stacks.
+    Documents(DocumentsAction),
+    /// On the jobs of the engine.
+    Jobs(JobsAction),
+    /// On the training wizard.
+    Training(TrainingAction),
+    /// On the corrections of labels.
+    Corrections(CorrectionsAction),
+    /// On what the window shows.
+    Display(DisplayAction),
+    /// Files were chosen in a dialog, for the state that asked.
+    Chosen(FileRequest, Vec<PathBuf>),
+}
+
+impl From<DocumentsAction> for Action {
+    fn from(action: DocumentsAction) -> Self {
+        Self::Documents(action)
+    }
+}
+
+impl From<ViewAction> for Action {
+    fn from(action: ViewAction) -> Self {
+        Self::Documents(DocumentsAction::View(action))
+    }
+}
+
+impl From<JobsAction> for Action {
+    fn from(action: JobsAction) -> Self {
+        Self::Jobs(action)
+    }
+}
+
+impl From<TrainingAction> for Action {
+    fn from(action: TrainingAction) -> Self {
+        Self::Training(action)
+    }
+}
+
+impl From<CorrectionsAction> for Action {
+    fn from(action: CorrectionsAction) -> Self {
+        Self::Corrections(action)
+    }
+}
+
+impl From<DisplayAction> for Action {
+    fn from(action: DisplayAction) -> Self {
+        Self::Display(action)
+    }
+}
+
+/// Actions and commands of one frame.
+#[derive(Default)]
+pub(crate) struct Actions {
+    changes: Vec<Action>,
+    commands: Vec<Command>,
+}
+
+impl Actions {
+    /// Adds an action.
+    pub(crate) fn send(&mut self, action: impl Into<Action>) {
+        self.changes.push(action.into());
+    }
+
+    /// Adds a command, as a menu item or a shortcut does.
+    pub(crate) fn command(&mut self, command: Command) {
+        self.commands.push(command);
+    }
+
+    /// Removes and returns everything that was added.
+    pub(crate) fn take(&mut self) -> (Vec<Action>, Vec<Command>) {
+        (std::mem::take(&mut self.changes), std::mem::take(&mut self.commands))
+    }
+}

@@ -1,0 +1,122 @@
+//! Handles the events of correction sessions, and shows their labels.
+
+use super::session::Event;
+use super::source::SnapshotSource;
+use super::{Corrections, Phase};
+use crate::document::file_name;
+use crate::documents::{CorrectedLabels, Documents, DocumentsAction};
+use crate::effect::Effects;
+use crate::jobs::JobsAction;
+use cytoscope_annotate::{Change, Replay};
+
+impl Corrections {
+    /// Handles the events of all sessions.
+    pub(crate) fn poll(&mut self) -> Effects {
+        let mut effects = Effects::default();
+        let mut events: Vec<(u64, Event)> = Vec::new();
+        for (id, correction) in &self.by_document {
+            events.extend(correction.corrector.poll().into_iter().map(|e| (*id, e)));
+        }
+        for (id, event) in events {
+            self.handle_event(id, event, &mut effects);
+        }
+        effects
+    }
+
+    fn handle_event(&mut self, id: u64, event: Event, effects: &mut Effects) {
+        let Some(correction) = self.by_document.get_mut(&id) else { return };
+        match event {
+            Event::Opened(replay) => {
+                correction.phase = Phase::Open;
+                notify_replay(&replay, effects);
+            }
+            Event::OtherLabels(why) => correction.phase = Phase::OtherLabels(why),
+            Event::OpenFailed(why) => {
+                self.by_document.remove(&id);
+                effects.error("Corrections cannot be opened", why);
+            }
+            Event::State(state) => {
+                if correction.label == 0 {
+                    correction.label = state.free;
+                }
+                correction.state = Some(*state);
+                correction.fresh = true;
+            }
+            Event::Edited(change) => notify_change(&change, effects),
+            Event::Failed(what, why) => {
+                correction.saving &= what != "Saving";
+                correction.exporting &= what != "Adding the pair";
+                effects.error(format!("{what} failed"), why);
+            }
+            Event::MovedAside(path) => {
+                let details = format!("It held other labels and was renamed to {}.", path.display());
+                effects.success("A file was moved aside", details);
+            }
+            Event::Saved(path) => {
+                correction.saving = false;
+                effects.success(format!("Saved {}", file_name(&path)), path.display().to_string());
+                effects.act(DocumentsAction::LabelsSaved { document: id, path: path.clone() });
+                effects.act(JobsAction::MeasureSaved { document: id, labels: path });
+            }
+            Event::Exported(pair) => {
+                correction.exporting = false;
+                let folder = pair.table.parent().map(|p| p.display().to_string()).unwrap_or_default();
+                effects.success(format!("Training pair {} added", pair.name), folder);
+            }
+        }
+    }
+
+    /// Displays the newest labels, once the previous ones are on screen.
+    pub(crate) fn show_labels(&mut self, documents: &Documents) -> Effects {
+        let mut effects = Effects::default();
+        for (id, correction) in &mut self.by_document {
+            let (true, Some(state)) = (correction.fresh, &correction.state) else { continue };
+            let on_screen = documents.active_id() == Some(*id);
+            if (on_screen && documents.loader().is_busy()) || documents.get(*id).is_none() {
+                continue;
+            }
+            let labels = CorrectedLabels {
+                source: SnapshotSource::new(state.labels.clone(), correction.time),
+                path: correction.places.labels.clone(),
+                name: file_name(&correction.places.labels),
+                label: correction.label,
+            };
+            effects.act(DocumentsAction::ShowCorrected { document: *id, labels: Box::new(labels) });
+            correction.fresh = false;
+            if on_screen {
+                (self.wake)();
+            }
+        }
+        effects
+    }
+}
+
+fn notify_replay(replay: &Replay, effects: &mut Effects) {
+    match replay.entries {
+        0 => {}
+        1 => effects.success("1 earlier correction restored", ""),
+        n => effects.success(format!("{n} earlier corrections restored"), ""),
+    }
+    if let Some(dropped) = &replay.dropped {
+        let kept =
+            dropped.kept_at.as_ref().map(|p| format!(" They were saved to {}.", p.display())).unwrap_or_default();
+        effects.info(
+            "The end of the journal was damaged",
+            format!(
+                "{} bytes could not be read ({}).{kept} Everything before them was restored.",
+                dropped.bytes, dropped.why
+            ),
+        );
+    }
+}
+
+fn notify_change(change: &Change, effects: &mut Effects) {
+    if !change.undoable {
+        effects.info(format!("{} cannot be undone", change.name), "It exceeds the undo memory limit.");
+    }
+    match change.new_labels.as_slice() {
+        [] => {}
+        [one] => effects.success(change.name.clone(), format!("The other part is label {one}.")),
+        more => effects.success(change.name.clone(), format!("The other parts are labels {more:?}.")),
+    }
+}

@@ -1,0 +1,389 @@
+//! Work that touches a disk: reading folders and records, and creating folders and files.
+//!
+//! A disk may be slow, full or gone, so states only describe what they need as a [`DiskEffect`]; its result comes back
+//! as a [`DiskEvent`].
+
+use crate::correct::places::CorrectionFiles;
+use crate::correct::session::Base;
+use crate::document::file_name;
+use crate::measure::table_name;
+use crate::opener::expand;
+use crate::settings::Settings;
+use cytoscope_pipeline::results::FileRecord;
+use cytoscope_pipeline::{Artifact, ArtifactKind, SegmentReport, provenance, user_folder};
+use cytoscope_train::TrainJob;
+use cytoscope_worker::{LabelArray, LiveArray};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Name of the results folder beside a stack.
+const RESULTS_FOLDER: &str = "cytoscope";
+
+/// Where the results of a stack go.
+#[derive(Clone)]
+pub(crate) struct ResultsPlace {
+    /// Path of the stack.
+    pub(crate) stack: PathBuf,
+    /// The folder chosen by the user for all stacks, if any.
+    pub(crate) chosen: Option<PathBuf>,
+}
+
+impl ResultsPlace {
+    /// The chosen folder, or else the one beside the stack, or else, if that is not writable, one of the user's.
+    fn folder(&self) -> PathBuf {
+        if let Some(chosen) = &self.chosen {
+            return chosen.clone();
+        }
+        match self.beside() {
+            Some(folder) if may_write(&folder) => folder,
+            _ => user_folder().unwrap_or_else(std::env::temp_dir).join("results"),
+        }
+    }
+
+    /// The results folder beside the stack.
+    fn beside(&self) -> Option<PathBuf> {
+        self.stack.parent().map(|p| p.join(RESULTS_FOLDER))
+    }
+}
+
+/// Work that touches a disk.
+pub(crate) enum DiskEffect {
+    /// Replaces folders by the stacks in them.
+    List {
+        /// Files and folders.
+        paths: Vec<PathBuf>,
+    },
+    /// Finds the results of earlier jobs.
+    FindResults {
+        /// The document.
+        document: u64,
+        /// Where its results are.
+        place: ResultsPlace,
+    },
+    /// Creates the results folder for a prediction.
+    PreparePrediction {
+        /// The document.
+        document: u64,
+        /// Where its results go.
+        place: ResultsPlace,
+    },
+    /// Creates the folder for the table of a label image.
+    PrepareMeasurement {
+        /// The document.
+        document: u64,
+        /// Where its results go.
+        place: ResultsPlace,
+        /// The label image.
+        labels: PathBuf,
+        /// Tables written by jobs of this window, with the record of each file.
+        tables: BTreeMap<PathBuf, FileRecord>,
+        /// Whether the labels may not have been written yet.
+        may_be_missing: bool,
+    },
+    /// Creates the folder for the journal of corrections.
+    PrepareCorrections {
+        /// The document.
+        document: u64,
+        /// Where its results go.
+        place: ResultsPlace,
+        /// Files of earlier corrections to continue, whichever labels are shown.
+        earlier: Option<Box<CorrectionFiles>>,
+    },
+    /// Renames the files of earlier corrections.
+    SetAside {
+        /// The document.
+        document: u64,
+        /// The files.
+        files: Box<CorrectionFiles>,
+    },
+    /// Opens the growing output of a prediction.
+    OpenLive {
+        /// The document.
+        document: u64,
+        /// File of the output.
+        path: PathBuf,
+        /// Number of channels.
+        channels: usize,
+        /// Extents Z, Y, X.
+        shape_zyx: [usize; 3],
+    },
+    /// Opens the labels of a segmentation preview.
+    OpenPreview {
+        /// The document.
+        document: u64,
+        /// Report of the segmentation.
+        report: Box<SegmentReport>,
+    },
+    /// Creates the folder of a training run.
+    PrepareTraining {
+        /// The job.
+        job: Box<TrainJob>,
+        /// For a new run, the wanted name of its package; a free one becomes its path.
+        name: Option<String>,
+    },
+    /// Asks a training run to end with its best network, through its folder.
+    RequestFinish {
+        /// The job.
+        job: Box<TrainJob>,
+        /// Whether the run is paused and has to be continued for that.
+        paused: bool,
+    },
+    /// Removes the folder of a training run.
+    DiscardTraining {
+        /// The job.
+        job: Box<TrainJob>,
+    },
+    /// Saves the settings.
+    SaveSettings {
+        /// Settings to write.
+        settings: Box<Settings>,
+        /// JSON file to replace.
+        path: PathBuf,
+    },
+}
+
+/// Results of earlier jobs on a stack.
+pub(crate) struct FoundResults {
+    /// The results folder of the stack.
+    pub(crate) folder: PathBuf,
+    /// The results to show.
+    pub(crate) outputs: Vec<Artifact>,
+}
+
+/// The table that a measurement writes.
+pub(crate) struct TableTarget {
+    /// Its path.
+    pub(crate) table: PathBuf,
+    /// Whether a job of this window wrote it and it is unchanged since.
+    pub(crate) is_own: bool,
+}
+
+/// What a session of corrections needs.
+pub(crate) struct CorrectionsPlace {
+    /// The results folder of the stack.
+    pub(crate) folder: PathBuf,
+    /// Labels to start from instead of those shown: the first that match the journal.
+    pub(crate) bases: Option<Vec<Base>>,
+}
+
+/// Result of a [`DiskEffect`]; an error is a message that names the file.
+pub(crate) enum DiskEvent {
+    /// The stacks among files and folders.
+    Listed(Result<Vec<PathBuf>, String>),
+    /// Results of earlier jobs.
+    ResultsFound {
+        /// The document.
+        document: u64,
+        /// The results.
+        found: Result<FoundResults, String>,
+    },
+    /// The results folder of a prediction exists.
+    PredictionReady {
+        /// The document.
+        document: u64,
+        /// The folder.
+        folder: Result<PathBuf, String>,
+    },
+    /// The folder for a table exists.
+    MeasurementReady {
+        /// The document.
+        document: u64,
+        /// The label image.
+        labels: PathBuf,
+        /// The table; `None` if there is no label image.
+        target: Result<Option<TableTarget>, String>,
+    },
+    /// The folder for the journal of corrections exists.
+    CorrectionsReady {
+        /// The document.
+        document: u64,
+        /// The folder.
+        place: Result<CorrectionsPlace, String>,
+    },
+    /// Earlier corrections were renamed.
+    SetAside {
+        /// The document.
+        document: u64,
+        /// New path of the journal.
+        journal: Result<PathBuf, String>,
+    },
+    /// The growing output of a prediction was opened.
+    LiveOpened {
+        /// The document.
+        document: u64,
+        /// File of the output.
+        path: PathBuf,
+        /// Number of channels.
+        channels: usize,
+        /// The output.
+        array: Result<LiveArray, String>,
+    },
+    /// The labels of a segmentation preview were opened.
+    PreviewOpened {
+        /// The document.
+        document: u64,
+        /// Report of the segmentation.
+        report: Box<SegmentReport>,
+        /// The labels.
+        array: Result<LabelArray, String>,
+    },
+    /// The folder of a training run exists.
+    TrainingReady(Result<Box<TrainJob>, String>),
+    /// A training run was asked to end.
+    FinishRequested {
+        /// Whether the run is paused and has to be continued for that.
+        paused: bool,
+        /// Whether the request was written.
+        requested: Result<(), String>,
+    },
+    /// The folder of a training run was removed.
+    TrainingDiscarded(Result<(), String>),
+    /// The settings were saved.
+    SettingsSaved(Result<(), String>),
+}
+
+impl DiskEffect {
+    /// Does the work; blocks as long as the disk does.
+    pub(crate) fn run(&self) -> DiskEvent {
+        match self {
+            Self::List { paths } => DiskEvent::Listed(Ok(expand(paths))),
+            Self::FindResults { document, place } => {
+                DiskEvent::ResultsFound { document: *document, found: Ok(find_results(place)) }
+            }
+            Self::PreparePrediction { document, place } => {
+                let folder = place.folder();
+                DiskEvent::PredictionReady { document: *document, folder: create_folder(&folder).map(|()| folder) }
+            }
+            Self::PrepareMeasurement { document, place, labels, tables, may_be_missing } => {
+                let target = match *may_be_missing && !labels.is_file() {
+                    true => Ok(None),
+                    false => prepare_table(place, labels, tables).map(Some),
+                };
+                DiskEvent::MeasurementReady { document: *document, labels: labels.clone(), target }
+            }
+            Self::PrepareCorrections { document, place, earlier } => {
+                let place = prepare_corrections(place, earlier.as_deref());
+                DiskEvent::CorrectionsReady { document: *document, place }
+            }
+            Self::SetAside { document, files } => {
+                let journal = files.set_aside().map_err(|error| format!("{}: {error}", files.journal.display()));
+                DiskEvent::SetAside { document: *document, journal }
+            }
+            Self::OpenLive { document, path, channels, shape_zyx } => {
+                let array = LiveArray::open(path, *channels, *shape_zyx).map_err(|e| e.to_string());
+                DiskEvent::LiveOpened { document: *document, path: path.clone(), channels: *channels, array }
+            }
+            Self::OpenPreview { document, report } => {
+                let array = LabelArray::open(&report.labels, report.shape_zyx).map_err(|e| e.to_string());
+                DiskEvent::PreviewOpened { document: *document, report: report.clone(), array }
+            }
+            Self::PrepareTraining { job, name } => DiskEvent::TrainingReady(prepare_training(job, name.as_deref())),
+            Self::RequestFinish { job, paused } => {
+                DiskEvent::FinishRequested { paused: *paused, requested: request_finish(job, *paused) }
+            }
+            Self::DiscardTraining { job } => DiskEvent::TrainingDiscarded(job.discard().map_err(|e| e.to_string())),
+            Self::SaveSettings { settings, path } => {
+                DiskEvent::SettingsSaved(settings.save(path).map_err(|e| e.to_string()))
+            }
+        }
+    }
+}
+
+/// Finds the results of an earlier prediction of a stack, and its corrected labels.
+fn find_results(place: &ResultsPlace) -> FoundResults {
+    let folder = place.folder();
+    let Some(stem) = place.stack.file_stem().map(|s| s.to_string_lossy().into_owned()) else {
+        return FoundResults { folder, outputs: Vec::new() };
+    };
+    let existing = Artifact::existing(&folder, &stem);
+    // If several versions wrote maps, the newest is used.
+    let map = existing.iter().find(|a| a.kind.is_maps());
+    let others = existing.iter().filter(|a| matches!(a.kind, ArtifactKind::Labels | ArtifactKind::Table));
+    let files: Vec<Artifact> = map.into_iter().chain(others).cloned().collect();
+    let record = folder.join(ArtifactKind::Provenance.file_name(&stem));
+    let of_this = record.is_file() && provenance::read(&record).is_ok_and(|p| p.input.path == place.stack);
+    // Corrected labels take precedence over predicted ones.
+    let corrected = CorrectionFiles::of(&folder, &stem, None).labels;
+    let beside = place.beside().is_some_and(|beside| beside == folder);
+    if corrected.is_file() && (of_this || beside) {
+        // Their own table takes precedence over that of the prediction.
+        let table = corrected.with_file_name(table_name(&corrected));
+        let measured = table.is_file();
+        let is_replaced =
+            |kind: ArtifactKind| kind == ArtifactKind::Labels || (measured && kind == ArtifactKind::Table);
+        let others = files.into_iter().filter(|a| of_this && !is_replaced(a.kind));
+        let table = measured.then(|| Artifact::new(ArtifactKind::Table, table));
+        let corrected = Artifact::new(ArtifactKind::Labels, corrected);
+        let outputs = others.chain(table).chain([corrected]).collect();
+        return FoundResults { folder, outputs };
+    }
+    let outputs = if of_this { files } else { Vec::new() };
+    FoundResults { folder, outputs }
+}
+
+fn prepare_table(
+    place: &ResultsPlace,
+    labels: &Path,
+    tables: &BTreeMap<PathBuf, FileRecord>,
+) -> Result<TableTarget, String> {
+    // The table goes beside labels in a results folder; nothing is written beside labels from elsewhere.
+    let is_results = |folder: &&Path| folder.ends_with(RESULTS_FOLDER) || place.chosen.as_deref() == Some(*folder);
+    let beside = labels.parent().filter(is_results);
+    let folder = beside.map_or_else(|| place.folder(), Path::to_owned);
+    let table = folder.join(table_name(labels));
+    // A table written by this window and unchanged since is replaced without asking.
+    let is_own = tables.get(&table).is_some_and(|record| record.matches(&table));
+    create_folder(&folder)?;
+    Ok(TableTarget { table, is_own })
+}
+
+fn prepare_corrections(place: &ResultsPlace, earlier: Option<&CorrectionFiles>) -> Result<CorrectionsPlace, String> {
+    let folder = place.folder();
+    create_folder(&folder)?;
+    let bases = earlier.map(|files| {
+        let kept = [&files.labels, &files.base].into_iter().filter(|path| path.is_file());
+        kept.map(|path| Base::File(path.clone())).chain([Base::Empty]).collect()
+    });
+    Ok(CorrectionsPlace { folder, bases })
+}
+
+fn prepare_training(job: &TrainJob, name: Option<&str>) -> Result<Box<TrainJob>, String> {
+    let folder = job.out.parent().map(Path::to_owned).unwrap_or_default();
+    create_folder(&folder)?;
+    let mut job = Box::new(job.clone());
+    if let Some(name) = name {
+        job.out = free_path(&folder, name);
+    }
+    Ok(job)
+}
+
+/// A free path for a package of this name.
+fn free_path(folder: &Path, name: &str) -> PathBuf {
+    let place = |n: usize| folder.join(if n == 1 { name.to_owned() } else { format!("{name} {n}") });
+    let free = |p: &PathBuf| !p.exists() && !p.with_file_name(format!("{}.training", file_name(p))).exists();
+    (1..1000).map(place).find(free).unwrap_or_else(|| place(1000))
+}
+
+fn request_finish(job: &TrainJob, paused: bool) -> Result<(), String> {
+    if paused {
+        return job.finish_early().map_err(|e| e.to_string());
+    }
+    // A resumed run that is still queued gets no messages; it checks its folder when it starts.
+    if job.checkpoint_summary().is_some() {
+        let _ = job.finish_early();
+    }
+    Ok(())
+}
+
+fn create_folder(folder: &Path) -> Result<(), String> {
+    std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))
+}
+
+/// Whether a folder exists and is writable, or can be created.
+fn may_write(folder: &Path) -> bool {
+    let is_writable = |p: &Path| {
+        std::fs::metadata(p).is_ok_and(|m| m.is_dir())
+            && tempfile::Builder::new().prefix(".cytoscope-").tempfile_in(p).is_ok()
+    };
+    if folder.exists() { is_writable(folder) } else { folder.parent().is_some_and(is_writable) }
+}

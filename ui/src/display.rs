@@ -1,0 +1,394 @@
+//! What the window shows: settings, panels, dialogs, tools of the views, notifications, and whether it is closing.
+
+use crate::disk::DiskEffect;
+use crate::effect::{Effects, ViewsEffect};
+use crate::font_fallback::FontFallback;
+use crate::notifications::{Level, Notifications};
+use crate::quit::QuitState;
+use crate::ruler::{Ruler, RulerState};
+use crate::screenshots::{ScreenshotSubject, Screenshots};
+use crate::settings::Settings;
+use crate::theme::ThemeChoice;
+use crate::views::pen::PointerEvent;
+use cytoscope_engine::{DeviceRequest, Precision};
+use eframe::egui;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Settings are saved at most this often.
+const SAVE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Tasks of the right panel, in workflow order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum PanelTask {
+    /// Predict and refine the segmentation.
+    #[default]
+    Predict,
+    /// Correct labels by hand.
+    Correct,
+    /// View measured objects.
+    Objects,
+    /// Train a model.
+    Train,
+}
+
+/// A part of the window that can be hidden.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The list of stacks.
+    Library,
+    /// The panel of tasks.
+    Tasks,
+    /// Jobs and profiler.
+    Profiler,
+    /// The 3-D view.
+    Volume,
+    /// The crosshair.
+    Crosshair,
+    /// The scale bar.
+    ScaleBar,
+}
+
+/// A dialog without a state of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Dialog {
+    /// Command palette.
+    Palette,
+    /// Keyboard shortcuts.
+    Shortcuts,
+    /// Version and licence.
+    About,
+}
+
+/// An action on what the window shows.
+pub(crate) enum DisplayAction {
+    /// Shows a task; the panel of tasks may stay hidden.
+    Task(PanelTask),
+    /// Opens the training wizard.
+    ShowTraining,
+    /// Shows or hides a part of the window.
+    Toggle(Part),
+    /// Cycles through the system, light and dark theme.
+    NextTheme,
+    /// Restores the default layout and settings.
+    Reset,
+    /// Selects a model by its name.
+    Model(String),
+    /// Selects a device.
+    Device(DeviceRequest),
+    /// Selects a precision; `None` is the best one of the device.
+    Precision(Option<Precision>),
+    /// Sets the dataset folder for exported training pairs.
+    DatasetFolder(PathBuf),
+    /// Moves a file to the top of the recent files.
+    AddRecentFile(PathBuf),
+    /// Remembers the axes of the files in the folder of `file`; `None` forgets them.
+    RememberAxes {
+        /// A file of the folder.
+        file: PathBuf,
+        /// The axes.
+        axes: Option<String>,
+    },
+    /// Asks for the axes of a file.
+    AskAxes {
+        /// The file.
+        file: PathBuf,
+        /// The text to start with.
+        text: String,
+    },
+    /// The text typed into the axes dialog so far.
+    TypeAxes(String),
+    /// Closes the axes dialog.
+    CloseAxes,
+    /// Opens a dialog.
+    Open(Dialog),
+    /// Closes a dialog.
+    Close(Dialog),
+    /// Closes the notification with this number.
+    CloseNotification(u64),
+    /// Sets whether the object table is to scroll to the selected row.
+    RevealObject(bool),
+    /// Shows or hides the swipe line.
+    ToggleSwipe,
+    /// Moves the swipe line, as a fraction of the view width.
+    Swipe(f32),
+    /// Switches the line profile on or off.
+    ToggleLineProfile,
+    /// Draws the line of the line profile in a document.
+    DrawLineProfile {
+        /// Id of the document.
+        document: u64,
+        /// What the pointer did.
+        events: Vec<PointerEvent>,
+    },
+    /// Opens the dialog for screenshots.
+    OpenScreenshotDialog,
+    /// Stores the choices of the dialog for screenshots.
+    ScreenshotChoices {
+        /// What to show.
+        of: ScreenshotSubject,
+        /// Whether to include a scale bar.
+        with_bar: bool,
+    },
+    /// Closes the dialog for screenshots.
+    CloseScreenshotDialog,
+    /// Takes a screenshot of the window in the next frame.
+    TakeScreenshot {
+        /// What to show.
+        of: ScreenshotSubject,
+        /// File to write (PNG).
+        path: PathBuf,
+    },
+}
+
+/// What the window shows.
+pub(crate) struct Display {
+    settings: Settings,
+    /// The settings as they were last saved.
+    saved: Settings,
+    saved_at: Instant,
+    settings_path: Option<PathBuf>,
+    /// Folder of the log files.
+    log_folder: Option<PathBuf>,
+    task: PanelTask,
+    dialogs: BTreeSet<Dialog>,
+    /// The file of the axes dialog and the text typed so far.
+    axes_dialog: Option<(PathBuf, String)>,
+    notifications: Notifications,
+    reveal_object: bool,
+    /// Position of the swipe line as a fraction of the view width; `None` if off.
+    swipe: Option<f32>,
+    ruler: RulerState,
+    screenshots: Screenshots,
+    quit: QuitState,
+    title: String,
+    fonts: FontFallback,
+    ctx: egui::Context,
+}
+
+impl Display {
+    /// Reads the settings and applies their theme.
+    pub(crate) fn new(ctx: &egui::Context, settings_path: Option<PathBuf>, log_folder: Option<PathBuf>) -> Self {
+        let settings = settings_path.as_deref().map(Settings::load).unwrap_or_default();
+        ctx.set_theme(settings.theme.preference());
+        Self {
+            saved: settings.clone(),
+            settings,
+            saved_at: Instant::now(),
+            settings_path,
+            log_folder,
+            task: PanelTask::default(),
+            dialogs: BTreeSet::new(),
+            axes_dialog: None,
+            notifications: Notifications::default(),
+            reveal_object: false,
+            swipe: None,
+            ruler: RulerState::default(),
+            screenshots: Screenshots::default(),
+            quit: QuitState::No,
+            title: String::new(),
+            fonts: FontFallback::default(),
+            ctx: ctx.clone(),
+        }
+    }
+
+    /// Current settings, including unsaved changes.
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Folder of the log files.
+    pub(crate) fn log_folder(&self) -> Option<&Path> {
+        self.log_folder.as_deref()
+    }
+
+    /// Task of the right panel; it stays selected while the panel is hidden.
+    pub(crate) fn task(&self) -> PanelTask {
+        self.task
+    }
+
+    /// Whether a dialog is open.
+    pub(crate) fn is_open(&self, dialog: Dialog) -> bool {
+        self.dialogs.contains(&dialog)
+    }
+
+    /// The file of the axes dialog and the text typed so far.
+    pub(crate) fn axes_dialog(&self) -> Option<&(PathBuf, String)> {
+        self.axes_dialog.as_ref()
+    }
+
+    /// Notifications that are shown, oldest first.
+    pub(crate) fn notifications(&self) -> &Notifications {
+        &self.notifications
+    }
+
+    /// Whether the object table is to scroll to the selected row.
+    pub(crate) fn reveals_object(&self) -> bool {
+        self.reveal_object
+    }
+
+    /// Position of the swipe line as a fraction of the view width; `None` if off.
+    pub(crate) fn swipe(&self) -> Option<f32> {
+        self.swipe
+    }
+
+    /// Whether the line profile is active.
+    pub(crate) fn shows_line_profile(&self) -> bool {
+        self.ruler.is_on()
+    }
+
+    /// The line of the line profile in a document.
+    pub(crate) fn ruler(&self, document: u64) -> Option<Ruler> {
+        self.ruler.line(document)
+    }
+
+    /// Choices of the dialog for screenshots, and the pending one.
+    pub(crate) fn screenshots(&self) -> &Screenshots {
+        &self.screenshots
+    }
+
+    /// State of quitting.
+    pub(crate) fn quit(&self) -> QuitState {
+        self.quit
+    }
+
+    /// Sets the state of quitting.
+    pub(crate) fn set_quit(&mut self, quit: QuitState) {
+        self.quit = quit;
+    }
+
+    /// Whether quitting is in progress.
+    pub(crate) fn is_quitting(&self) -> bool {
+        self.quit != QuitState::No
+    }
+
+    /// Title of the window.
+    pub(crate) fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// Shows a notification.
+    pub(crate) fn notify(&mut self, level: Level, title: String, details: String) {
+        self.notifications.push(level, title, details);
+    }
+
+    /// Applies an action. Returns what other states and the disk have to do for it.
+    pub(crate) fn apply(&mut self, action: DisplayAction) -> Effects {
+        let mut effects = Effects::default();
+        match action {
+            DisplayAction::Task(task) => self.task = task,
+            DisplayAction::ShowTraining => {
+                self.settings.show_tasks = true;
+                self.task = PanelTask::Train;
+            }
+            DisplayAction::Toggle(part) => self.toggle(part),
+            DisplayAction::NextTheme => {
+                self.settings.theme = match self.settings.theme {
+                    ThemeChoice::System => ThemeChoice::Light,
+                    ThemeChoice::Light => ThemeChoice::Dark,
+                    ThemeChoice::Dark => ThemeChoice::System,
+                };
+                self.ctx.set_theme(self.settings.theme.preference());
+            }
+            DisplayAction::Reset => {
+                let recent = std::mem::take(&mut self.settings.recent);
+                self.settings = Settings { recent, ..Settings::default() };
+                self.swipe = None;
+                self.ctx.set_theme(self.settings.theme.preference());
+                effects.views(ViewsEffect::ResetLayout);
+            }
+            DisplayAction::Model(name) => self.settings.model = name,
+            DisplayAction::Device(device) => self.settings.device = device,
+            DisplayAction::Precision(precision) => self.settings.precision = precision,
+            DisplayAction::DatasetFolder(folder) => self.settings.dataset_folder = Some(folder),
+            DisplayAction::AddRecentFile(path) => self.settings.add_recent(&path),
+            DisplayAction::RememberAxes { file, axes } => self.settings.remember_axes(&file, axes.as_deref()),
+            DisplayAction::AskAxes { file, text } => self.axes_dialog = Some((file, text)),
+            DisplayAction::TypeAxes(text) => {
+                if let Some((_, typed)) = &mut self.axes_dialog {
+                    *typed = text;
+                }
+            }
+            DisplayAction::CloseAxes => self.axes_dialog = None,
+            DisplayAction::Open(dialog) => _ = self.dialogs.insert(dialog),
+            DisplayAction::Close(dialog) => _ = self.dialogs.remove(&dialog),
+            DisplayAction::CloseNotification(number) => self.notifications.close(number),
+            DisplayAction::RevealObject(reveal) => self.reveal_object = reveal,
+            DisplayAction::ToggleSwipe => self.swipe = if self.swipe.is_some() { None } else { Some(0.5) },
+            DisplayAction::Swipe(fraction) => {
+                if let Some(swipe) = &mut self.swipe {
+                    *swipe = fraction;
+                }
+            }
+            DisplayAction::ToggleLineProfile => self.ruler.toggle(),
+            DisplayAction::DrawLineProfile { document, events } => self.ruler.draw(document, &events),
+            DisplayAction::OpenScreenshotDialog => self.screenshots.open(),
+            DisplayAction::ScreenshotChoices { of, with_bar } => self.screenshots.choose(of, with_bar),
+            DisplayAction::CloseScreenshotDialog => self.screenshots.close(),
+            DisplayAction::TakeScreenshot { of, path } => {
+                self.screenshots.take(of, path);
+                self.ctx.request_repaint();
+            }
+        }
+        effects
+    }
+
+    fn toggle(&mut self, part: Part) {
+        let settings = &mut self.settings;
+        let shown = match part {
+            Part::Library => &mut settings.show_library,
+            Part::Tasks => &mut settings.show_tasks,
+            Part::Profiler => &mut settings.show_profiler,
+            Part::Volume => &mut settings.show_3d,
+            Part::Crosshair => &mut settings.show_crosshair,
+            Part::ScaleBar => &mut settings.show_scale_bar,
+        };
+        *shown = !*shown;
+    }
+
+    /// Takes pending screenshots and removes old notifications. The areas are those of the 3-D view and the profiler.
+    pub(crate) fn poll(&mut self, volume: egui::Rect, profiler: egui::Rect) -> Effects {
+        self.notifications.expire();
+        self.screenshots.poll(&self.ctx, volume, profiler)
+    }
+
+    /// Updates window title and fallback fonts: the title names the active document, the fonts have glyphs for the file
+    /// names on screen.
+    pub(crate) fn update_title_and_fonts(&mut self, active: Option<&str>, open: &[&Path]) {
+        let title = active.map_or_else(|| "Cytoscope".to_owned(), |name| format!("{name} – Cytoscope"));
+        if self.title != title {
+            self.ctx.send_viewport_cmd(egui::ViewportCommand::Title(title.clone()));
+            self.title = title;
+        }
+        let recent = self.settings.recent.iter().map(PathBuf::as_path);
+        self.fonts.watch(&self.ctx, open.iter().copied().chain(recent));
+    }
+
+    /// Saves the settings if they have changed, at most once in [`SAVE_INTERVAL`].
+    pub(crate) fn save_settings(&mut self) -> Effects {
+        if self.saved_at.elapsed() > SAVE_INTERVAL { self.save_settings_now() } else { Effects::default() }
+    }
+
+    /// Saves the settings if they have changed.
+    pub(crate) fn save_settings_now(&mut self) -> Effects {
+        let mut effects = Effects::default();
+        if self.settings != self.saved {
+            self.saved_at = Instant::now();
+            if let Some(path) = self.settings_path.clone() {
+                self.saved = self.settings.clone();
+                effects.disk(DiskEffect::SaveSettings { settings: Box::new(self.settings.clone()), path });
+            }
+        }
+        effects
+    }
+
+    /// Notifies the user if saving failed.
+    pub(crate) fn settings_saved(result: Result<(), String>) -> Effects {
+        let mut effects = Effects::default();
+        if let Err(reason) = result {
+            effects.error("Settings could not be saved", reason);
+        }
+        effects
+    }
+}

@@ -1,0 +1,191 @@
+//! Results that are shown while their job runs: growing predictions and segmentation previews.
+
+use super::Documents;
+use crate::data::composite::LabelDisplay;
+use crate::data::live::{LiveSource, PreviewSource};
+use crate::disk::DiskEffect;
+use crate::document::{Overlay, PREVIEW_NAME, Role, fresh_id};
+use crate::effect::Effects;
+use cytoscope_pipeline::SegmentReport;
+use cytoscope_worker::{LabelArray, LiveArray};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The growing output of a prediction.
+pub(crate) struct LiveOutput {
+    /// Its file.
+    pub(crate) path: PathBuf,
+    /// Number of channels.
+    pub(crate) channels: usize,
+    /// Extents Z, Y, X.
+    pub(crate) shape_zyx: [usize; 3],
+}
+
+impl Documents {
+    pub(super) fn show_live(&mut self, id: u64, output: LiveOutput, effects: &mut Effects) {
+        let LiveOutput { path, channels, shape_zyx } = output;
+        let Some(document) = self.get(id) else { return };
+        if document.overlays.iter().any(|o| o.role == Role::Live && o.path == path) {
+            self.updated_live.insert(id);
+        } else if self.opening_live.get(&id) != Some(&path) {
+            self.opening_live.insert(id, path.clone());
+            effects.disk(DiskEffect::OpenLive { document: id, path, channels, shape_zyx });
+        }
+    }
+
+    /// Shows a growing output that was opened, unless its prediction has ended meanwhile.
+    pub(crate) fn live_opened(&mut self, id: u64, path: &Path, channels: usize, array: Result<LiveArray, String>) {
+        if self.opening_live.get(&id).is_none_or(|opening| opening != path) {
+            return;
+        }
+        self.opening_live.remove(&id);
+        let Some(document) = self.get_mut(id) else { return };
+        // The file is missing if the job has just ended.
+        let Ok(array) = array else { return };
+        let zyx = document.extents.zyx;
+        document.overlays.iter_mut().filter(|o| o.role == Role::Map).for_each(|o| o.visible = false);
+        document.put(Overlay {
+            role: Role::Live,
+            name: "Prediction in progress".to_owned(),
+            path: path.to_owned(),
+            visible: true,
+            source: Arc::new(LiveSource::new(array, zyx)),
+            source_id: fresh_id(),
+            labels: LabelDisplay::default(),
+            display: Overlay::map_display(),
+            channels,
+            times: 1,
+        });
+    }
+
+    pub(super) fn remove_live(&mut self, id: u64) {
+        self.opening_live.remove(&id);
+        self.remove_overlay(id, Role::Live);
+    }
+
+    /// Reloads the planes of growing predictions once the previous ones are on screen: updates come more often than
+    /// slow slices can be read.
+    pub(crate) fn refresh_live(&mut self) {
+        if self.updated_live.is_empty() || self.loader.is_busy() {
+            return;
+        }
+        for id in std::mem::take(&mut self.updated_live) {
+            let Some(live) = self.get_mut(id).and_then(|d| d.of_role_mut(Role::Live)) else { continue };
+            let before = std::mem::replace(&mut live.source_id, fresh_id());
+            self.loader.forget(before);
+        }
+    }
+
+    pub(super) fn open_preview(&mut self, id: u64, report: Box<SegmentReport>, effects: &mut Effects) {
+        self.opening_preview.insert(id, report.labels.clone());
+        effects.disk(DiskEffect::OpenPreview { document: id, report });
+    }
+
+    /// Shows the labels of a preview that were opened, unless other labels were requested meanwhile.
+    pub(crate) fn preview_opened(&mut self, id: u64, report: &SegmentReport, array: Result<LabelArray, String>) {
+        if self.opening_preview.get(&id) != Some(&report.labels) {
+            return;
+        }
+        self.opening_preview.remove(&id);
+        let Some(document) = self.get_mut(id) else { return };
+        // The file is missing if a newer preview has replaced it.
+        let Ok(array) = array else { return };
+        if report.shape_zyx != document.extents.zyx {
+            return;
+        }
+        let before = document.of_role(Role::Labels);
+        let (visible, labels) =
+            before.map_or_else(|| (true, LabelDisplay::default()), |o| (o.visible, o.labels.clone()));
+        document.put(Overlay {
+            role: Role::Labels,
+            name: PREVIEW_NAME.to_owned(),
+            path: report.labels.clone(),
+            visible,
+            source: Arc::new(PreviewSource::new(array)),
+            source_id: fresh_id(),
+            labels,
+            display: Overlay::map_display(),
+            channels: 1,
+            times: 1,
+        });
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use crate::data::loader::{LoadState, Slot, SlotLayer};
+    use crate::data::plane::{Orientation, Plane, PlaneAt, Values};
+    use crate::data::source::{Cancel, PlaneSource, SourceError};
+    use crate::document::Document;
+    use crate::effect::Wake;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_volume::Array;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    /// Planes whose reading blocks until `open` is set.
+    #[derive(Default)]
+    struct Slow {
+        open: AtomicBool,
+    }
+
+    impl PlaneSource for Slow {
+        fn plane(&self, at: &PlaneAt, cancel: &Cancel) -> Result<Plane, SourceError> {
+            while !self.open.load(Ordering::SeqCst) {
+                cancel.check()?;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let size = at.size();
+            Ok(Plane { at: at.clone(), size, values: Values::F32(vec![0.5; size[0] * size[1]]) })
+        }
+    }
+
+    #[test]
+    fn reading_a_live_prediction_is_not_restarted_by_updates() {
+        let folder = tempfile::tempdir().unwrap();
+        let stack = folder.path().join("stack.tif");
+        let array = Array::new("ZYX".parse().unwrap(), vec![2, 3, 4], vec![1u16; 24]).unwrap();
+        write_array(&stack, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        let wake: Wake = Arc::new(|| {});
+        let mut documents = Documents::new(&wake, None);
+        let mut document = Document::open(&stack, None).unwrap();
+        let (id, path) = (document.id, folder.path().join("live"));
+        let slow = Arc::new(Slow::default());
+        let source: Arc<dyn PlaneSource> = slow.clone();
+        let mut overlay = Document::overlay(&stack, Role::Live, [2, 3, 4], None).unwrap();
+        overlay.path.clone_from(&path);
+        overlay.source = Arc::clone(&source);
+        let first = overlay.source_id;
+        document.put(overlay);
+        documents.all.push(document);
+        let now = |d: &Documents| d.get(id).unwrap().of_role(Role::Live).unwrap().source_id;
+        let at =
+            PlaneAt { orientation: Orientation::Xz, index: 1, channel: 0, time: 0, rows: 0..2, columns: 0..4, step: 1 };
+        let slot = Slot { document: id, orientation: Orientation::Xz, layer: SlotLayer::Overlay(0) };
+        assert!(matches!(documents.loader.get(slot, first, &source, &at), LoadState::Waiting));
+        // Updates while the slice is being read do not restart the reading.
+        for _ in 0..20 {
+            let output = LiveOutput { path: path.clone(), channels: 1, shape_zyx: [2, 3, 4] };
+            let mut effects = Effects::default();
+            documents.show_live(id, output, &mut effects);
+            assert_eq!(effects.into_iter().count(), 0);
+            documents.refresh_live();
+        }
+        assert_eq!(now(&documents), first);
+        slow.open.store(true, Ordering::SeqCst);
+        let end = Instant::now() + Duration::from_secs(20);
+        while documents.loader.is_busy() {
+            assert!(Instant::now() < end, "the cut did not come");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(matches!(documents.loader.get(slot, first, &source, &at), LoadState::Ready(_)));
+        // Afterwards one reload brings everything up to date.
+        documents.refresh_live();
+        let second = now(&documents);
+        assert_ne!(second, first);
+        documents.refresh_live();
+        assert_eq!(now(&documents), second);
+    }
+}

@@ -1,0 +1,483 @@
+//! Open stacks: which one is active, their files and planes, and how they are shown.
+
+mod live;
+mod opened;
+
+pub(crate) use live::LiveOutput;
+
+use crate::compare::Compare;
+use crate::correct::CorrectionsAction;
+use crate::correct::source::SnapshotSource;
+use crate::data::composite::LabelDisplay;
+use crate::data::loader::{CACHE_BYTES, Loader};
+use crate::disk::DiskEffect;
+use crate::document::{Document, DocumentChange, Overlay, Role, fresh_id};
+use crate::effect::{Effects, ViewsEffect, Wake};
+use crate::jobs::JobsAction;
+use crate::opener::{Content, FileRequest, Opener};
+use cytoscope_objects::SegmentOptions;
+use cytoscope_pipeline::{Artifact, ArtifactKind, DiameterRequest, ObjectDiameter, SegmentReport};
+use cytoscope_volume::Axes;
+use eframe::egui;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Slices per second during playback.
+const PLAY_RATE: f64 = 12.0;
+
+/// A change of the active document's view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ViewAction {
+    /// Moves the crosshair by slices.
+    StepSlice(i64),
+    /// Moves by time points.
+    StepTime(i64),
+    /// Starts or stops playback of the slices.
+    Play,
+    /// Fits the slices into their views.
+    Fit,
+    /// Sets the contrast limits from the current slice.
+    AutoContrast,
+    /// Shows or hides labels.
+    ToggleLabels,
+    /// Cycles through outline, fill and both.
+    NextLabelStyle,
+    /// Shows or hides the predicted map.
+    ToggleMap,
+}
+
+/// Labels of a correction session that are to be shown.
+pub(crate) struct CorrectedLabels {
+    /// The labels.
+    pub(crate) source: SnapshotSource,
+    /// File that they are saved to.
+    pub(crate) path: PathBuf,
+    /// Name of that file, for display.
+    pub(crate) name: String,
+    /// The current label, selected if no labels were shown before.
+    pub(crate) label: u32,
+}
+
+/// A result of a job that is to be shown.
+pub(crate) enum JobOutput {
+    /// Files of results.
+    Files(Vec<Artifact>),
+    /// An object table.
+    Table(PathBuf),
+    /// The growing output of a prediction.
+    Live(LiveOutput),
+    /// A segmentation that is not saved.
+    Preview(Box<SegmentReport>),
+    /// What a prediction used.
+    Predicted {
+        /// The object diameter, if any.
+        diameter: Option<ObjectDiameter>,
+        /// The segmentation settings, if any.
+        segment: Option<SegmentOptions>,
+    },
+    /// An estimated object diameter.
+    Diameter(ObjectDiameter),
+    /// The prediction has ended, so its growing output is gone.
+    NotLive,
+}
+
+/// An action on the open stacks.
+pub(crate) enum DocumentsAction {
+    /// Opens files and the stacks in folders.
+    Open(Vec<PathBuf>),
+    /// Opens a file with these axes, in place of the document that shows it.
+    Reopen {
+        /// The file.
+        path: PathBuf,
+        /// The axes; `None` uses those of the file.
+        axes: Option<Axes>,
+    },
+    /// Makes a document the active one.
+    Activate(u64),
+    /// Closes the active document.
+    Close,
+    /// Changes how a document is shown.
+    Change {
+        /// Id of the document.
+        document: u64,
+        /// The change.
+        change: DocumentChange,
+    },
+    /// Changes the view of the active document.
+    View(ViewAction),
+    /// Opens an overlay of a document.
+    OpenOverlay {
+        /// Id of the document.
+        document: u64,
+        /// Kind of the overlay.
+        role: Role,
+        /// Its file.
+        path: PathBuf,
+    },
+    /// Removes the overlay of a role; its file is kept.
+    RemoveOverlay {
+        /// Id of the document.
+        document: u64,
+        /// Kind of the overlay.
+        role: Role,
+    },
+    /// Ignores true objects with fewer voxels in comparisons.
+    IgnoreBelow(u64),
+    /// Sets whether compared labels are coloured by match.
+    ColorByMatch(bool),
+    /// Shows a file dialog.
+    Ask {
+        /// What to ask for.
+        request: FileRequest,
+        /// The folder to start in.
+        folder: Option<PathBuf>,
+        /// The suggested name of a new file.
+        name: String,
+    },
+    /// Writes a file that was chosen in a dialog, which has already asked about replacing. The file of an open
+    /// document is never replaced.
+    Save {
+        /// The file.
+        path: PathBuf,
+        /// Makes its content.
+        content: Content,
+    },
+    /// Shows a folder in the file manager.
+    ShowFolder(PathBuf),
+    /// Shows a result of a job.
+    Show {
+        /// Id of the document.
+        document: u64,
+        /// The result.
+        output: JobOutput,
+    },
+    /// Removes the growing outputs of predictions of all other documents.
+    KeepLive(BTreeSet<u64>),
+    /// Shows the labels of a correction session.
+    ShowCorrected {
+        /// Id of the document.
+        document: u64,
+        /// The labels.
+        labels: Box<CorrectedLabels>,
+    },
+    /// Makes labels visible.
+    ShowLabels(u64),
+    /// Corrected labels were saved.
+    LabelsSaved {
+        /// Id of the document.
+        document: u64,
+        /// File of the labels.
+        path: PathBuf,
+    },
+}
+
+/// The open stacks.
+pub(crate) struct Documents {
+    all: Vec<Document>,
+    active: Option<u64>,
+    opener: Opener,
+    loader: Loader,
+    compare: Compare,
+    /// Bundled sample stack.
+    sample: Option<PathBuf>,
+    /// Number of unanswered requests to look into folders.
+    listing: usize,
+    /// Documents whose live prediction has new tiles since its planes were read.
+    updated_live: BTreeSet<u64>,
+    /// Growing outputs that are being opened, by document.
+    opening_live: BTreeMap<u64, PathBuf>,
+    /// Labels of segmentation previews that are being opened, by document.
+    opening_preview: BTreeMap<u64, PathBuf>,
+    /// When the slice changed last during playback.
+    playing: Option<Instant>,
+}
+
+impl Documents {
+    /// No stacks; `sample` is the bundled one.
+    pub(crate) fn new(wake: &Wake, sample: Option<PathBuf>) -> Self {
+        let (for_loader, for_compare) = (Arc::clone(wake), Arc::clone(wake));
+        Self {
+            all: Vec::new(),
+            active: None,
+            opener: Opener::new(Arc::clone(wake)),
+            loader: Loader::new(CACHE_BYTES, move || for_loader()),
+            compare: Compare::new(move || for_compare()),
+            sample,
+            listing: 0,
+            updated_live: BTreeSet::new(),
+            opening_live: BTreeMap::new(),
+            opening_preview: BTreeMap::new(),
+            playing: None,
+        }
+    }
+
+    /// All open stacks.
+    pub(crate) fn all(&self) -> &[Document] {
+        &self.all
+    }
+
+    /// Id of the active document.
+    pub(crate) fn active_id(&self) -> Option<u64> {
+        self.active
+    }
+
+    /// The active document.
+    pub(crate) fn active(&self) -> Option<&Document> {
+        self.all.iter().find(|d| Some(d.id) == self.active)
+    }
+
+    /// The active document.
+    pub(crate) fn active_mut(&mut self) -> Option<&mut Document> {
+        self.all.iter_mut().find(|d| Some(d.id) == self.active)
+    }
+
+    /// The document with this id.
+    pub(crate) fn get(&self, id: u64) -> Option<&Document> {
+        self.all.iter().find(|d| d.id == id)
+    }
+
+    fn get_mut(&mut self, id: u64) -> Option<&mut Document> {
+        self.all.iter_mut().find(|d| d.id == id)
+    }
+
+    /// Paths of the open stacks.
+    pub(crate) fn paths(&self) -> Vec<&Path> {
+        self.all.iter().map(|d| d.path.as_path()).collect()
+    }
+
+    /// The bundled sample stack.
+    pub(crate) fn sample(&self) -> Option<&Path> {
+        self.sample.as_deref()
+    }
+
+    /// Reader of planes.
+    pub(crate) fn loader(&self) -> &Loader {
+        &self.loader
+    }
+
+    /// Comparison of labels with ground truth.
+    pub(crate) fn compare(&self) -> &Compare {
+        &self.compare
+    }
+
+    /// Whether files are being opened, chosen or saved.
+    pub(crate) fn is_opening(&self) -> bool {
+        self.listing > 0 || self.opener.is_busy()
+    }
+
+    /// Whether playback is running.
+    pub(crate) fn is_playing(&self) -> bool {
+        self.playing.is_some()
+    }
+
+    /// Applies an action. Returns what other states and the disk have to do for it.
+    pub(crate) fn apply(&mut self, action: DocumentsAction) -> Effects {
+        let mut effects = Effects::default();
+        match action {
+            DocumentsAction::Open(paths) if paths.is_empty() => {}
+            DocumentsAction::Open(paths) => {
+                self.listing += 1;
+                effects.disk(DiskEffect::List { paths });
+            }
+            DocumentsAction::Reopen { path, axes } => self.opener.open(path, axes),
+            DocumentsAction::Activate(id) => self.active = Some(id),
+            DocumentsAction::Close => self.close(&mut effects),
+            DocumentsAction::Change { document, change } => {
+                if let Some(document) = self.get_mut(document) {
+                    document.apply(change);
+                }
+            }
+            DocumentsAction::View(action) => self.change_view(action, &mut effects),
+            DocumentsAction::OpenOverlay { document, role, path } => self.open_overlay(document, role, path),
+            DocumentsAction::RemoveOverlay { document, role } => self.remove_overlay(document, role),
+            DocumentsAction::IgnoreBelow(voxels) => self.compare.ignore_below_voxels = voxels,
+            DocumentsAction::ColorByMatch(colored) => self.compare.colored = colored,
+            DocumentsAction::Ask { request, folder, name } => self.opener.ask(request, folder, name),
+            DocumentsAction::Save { path, content } => {
+                let open = self.all.iter().map(|d| d.path.clone()).collect();
+                self.opener.save(path, open, content);
+            }
+            DocumentsAction::ShowFolder(folder) => self.opener.show_folder(folder),
+            DocumentsAction::Show { document, output } => self.show_output(document, output, &mut effects),
+            DocumentsAction::KeepLive(predicted) => {
+                let ended: Vec<u64> = self.all.iter().map(|d| d.id).filter(|id| !predicted.contains(id)).collect();
+                ended.into_iter().for_each(|id| self.remove_live(id));
+            }
+            DocumentsAction::ShowCorrected { document, labels } => self.show_corrected(document, *labels),
+            DocumentsAction::ShowLabels(document) => {
+                if let Some(labels) = self.get_mut(document).and_then(|d| d.of_role_mut(Role::Labels)) {
+                    labels.visible = true;
+                }
+            }
+            DocumentsAction::LabelsSaved { document, path } => {
+                if let Some(document) = self.get_mut(document) {
+                    document.table_old = true;
+                    document.saved_labels = Some(path);
+                }
+            }
+        }
+        effects
+    }
+
+    fn close(&mut self, effects: &mut Effects) {
+        let Some(at) = self.all.iter().position(|d| Some(d.id) == self.active) else { return };
+        let gone = self.all.remove(at);
+        effects.act(CorrectionsAction::Close { document: gone.id, notification_title: "Corrections are kept" });
+        effects.act(JobsAction::Closed(gone.id));
+        let sources: Vec<u64> = std::iter::once(gone.id).chain(gone.overlays.iter().map(|o| o.source_id)).collect();
+        sources.iter().for_each(|source| self.loader.forget(*source));
+        effects.views(ViewsEffect::Forget(sources));
+        self.opening_live.remove(&gone.id);
+        self.opening_preview.remove(&gone.id);
+        self.active = self.all.get(at.min(self.all.len().saturating_sub(1))).map(|d| d.id);
+        self.playing = None;
+    }
+
+    fn change_view(&mut self, action: ViewAction, effects: &mut Effects) {
+        if action == ViewAction::Play {
+            self.playing = if self.playing.is_some() { None } else { Some(Instant::now()) };
+            return;
+        }
+        let Some(document) = self.active_mut() else { return };
+        match action {
+            ViewAction::StepSlice(by) => document.step(0, by),
+            ViewAction::StepTime(by) => document.step_time(by),
+            ViewAction::Play => {}
+            ViewAction::Fit => {
+                document.cameras = [None; 3];
+                effects.views(ViewsEffect::ResetVolume);
+            }
+            ViewAction::AutoContrast => {
+                for channel in &mut document.channels {
+                    if let Some(histogram) = &channel.histogram {
+                        (channel.display.low, channel.display.high) = histogram.limits();
+                    }
+                }
+            }
+            ViewAction::ToggleLabels => {
+                let shown = document.overlays.iter().any(|o| o.is_labels() && o.visible);
+                document.overlays.iter_mut().filter(|o| o.is_labels()).for_each(|o| o.visible = !shown);
+            }
+            ViewAction::NextLabelStyle => {
+                use crate::data::composite::LabelStyle::{Both, Fill, Outline};
+                for overlay in document.overlays.iter_mut().filter(|o| o.is_labels()) {
+                    overlay.labels.style = match overlay.labels.style {
+                        Outline => Fill,
+                        Fill => Both,
+                        Both => Outline,
+                    };
+                }
+            }
+            ViewAction::ToggleMap => {
+                if let Some(map) = document.of_role_mut(Role::Map) {
+                    map.visible = !map.visible;
+                }
+            }
+        }
+    }
+
+    fn open_overlay(&mut self, id: u64, role: Role, path: PathBuf) {
+        if role == Role::Labels {
+            self.opening_preview.remove(&id);
+        }
+        if let Some(document) = self.all.iter().find(|d| d.id == id) {
+            self.opener.overlay(document, role, path);
+        }
+    }
+
+    fn remove_overlay(&mut self, id: u64, role: Role) {
+        let Some(document) = self.all.iter_mut().find(|d| d.id == id) else { return };
+        if let Some(overlay) = document.of_role(role) {
+            self.loader.forget(overlay.source_id);
+        }
+        document.overlays.retain(|o| o.role != role);
+    }
+
+    fn show_output(&mut self, id: u64, output: JobOutput, effects: &mut Effects) {
+        match output {
+            JobOutput::Files(outputs) => self.show_files(id, outputs),
+            JobOutput::Table(path) => self.opener.table(id, path),
+            JobOutput::Live(output) => self.show_live(id, output, effects),
+            JobOutput::Preview(report) => self.open_preview(id, report, effects),
+            JobOutput::Predicted { diameter, segment } => {
+                if let Some(document) = self.get_mut(id) {
+                    document.object_size.found = diameter.or(document.object_size.found);
+                    document.segment = segment.or(document.segment.take());
+                }
+            }
+            JobOutput::Diameter(found) => {
+                if let Some(document) = self.get_mut(id) {
+                    document.object_size.found = Some(found);
+                    if let DiameterRequest::Given(_) = document.object_size.request {
+                        document.object_size.request = DiameterRequest::Given(found.diameter);
+                    }
+                }
+            }
+            JobOutput::NotLive => self.remove_live(id),
+        }
+    }
+
+    fn show_files(&mut self, id: u64, outputs: Vec<Artifact>) {
+        for Artifact { kind, path } in outputs {
+            match kind {
+                ArtifactKind::Probability | ArtifactKind::Prediction => self.open_overlay(id, Role::Map, path),
+                ArtifactKind::Labels => self.open_overlay(id, Role::Labels, path),
+                ArtifactKind::Table if self.get(id).is_some() => self.opener.table(id, path),
+                ArtifactKind::Table | ArtifactKind::Preview | ArtifactKind::Provenance => {}
+            }
+        }
+    }
+
+    fn show_corrected(&mut self, id: u64, labels: CorrectedLabels) {
+        self.opening_preview.remove(&id);
+        let Some(document) = self.all.iter_mut().find(|d| d.id == id) else { return };
+        let source = Arc::new(labels.source);
+        match document.of_role_mut(Role::Labels) {
+            Some(overlay) => {
+                self.loader.forget(overlay.source_id);
+                overlay.source_id = fresh_id();
+                overlay.source = source;
+                overlay.channels = 1;
+            }
+            None => {
+                let times = document.extents.times;
+                document.put(Overlay {
+                    role: Role::Labels,
+                    name: labels.name,
+                    path: labels.path,
+                    visible: true,
+                    source,
+                    source_id: fresh_id(),
+                    labels: LabelDisplay::default(),
+                    display: Overlay::map_display(),
+                    channels: 1,
+                    times,
+                });
+                document.select(Some(labels.label));
+            }
+        }
+    }
+
+    /// Updates the label colours of the active document, and compares its labels with ground truth if they are new.
+    pub(crate) fn update_comparison(&mut self) {
+        if let Some(document) = self.all.iter_mut().find(|d| Some(d.id) == self.active) {
+            self.compare.update(document);
+        }
+    }
+
+    /// Shows the next slice during playback, once the previous one is on screen.
+    pub(crate) fn play(&mut self, ctx: &egui::Context) {
+        let Some(last) = self.playing else { return };
+        let pause = Duration::from_secs_f64(1.0 / PLAY_RATE);
+        if last.elapsed() >= pause && !self.loader.is_busy() {
+            self.playing = Some(Instant::now());
+            if let Some(document) = self.active_mut() {
+                let n = document.extents.zyx[0].max(1);
+                document.cursor[0] = (document.cursor[0] + 1) % n;
+            }
+        }
+        ctx.request_repaint_after(pause);
+    }
+}

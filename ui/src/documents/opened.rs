@@ -1,0 +1,112 @@
+//! Handles files that were listed, opened, chosen or saved.
+
+use super::Documents;
+use crate::action::Action;
+use crate::correct::CorrectionsAction;
+use crate::display::DisplayAction;
+use crate::document::{Document, Overlay, Role, file_name};
+use crate::effect::Effects;
+use crate::jobs::JobsAction;
+use crate::opener::OpenerResult;
+use crate::settings::Settings;
+use std::path::PathBuf;
+
+/// A file with at least this many channels and a single slice probably declares its slices or time points as channels.
+const MANY_CHANNELS: usize = 8;
+
+impl Documents {
+    /// Opens files; one that is already open becomes the active document.
+    pub(crate) fn listed(&mut self, files: Result<Vec<PathBuf>, String>, settings: &Settings) -> Effects {
+        let mut effects = Effects::default();
+        self.listing = self.listing.saturating_sub(1);
+        let files = match files {
+            Ok(files) => files,
+            Err(reason) => {
+                effects.error("Opening failed", reason);
+                return effects;
+            }
+        };
+        for path in files {
+            let absolute = std::path::absolute(&path).unwrap_or(path);
+            if let Some(open) = self.all.iter().find(|d| d.path == absolute) {
+                self.active = Some(open.id);
+                continue;
+            }
+            let axes = settings.axes_of(&absolute).and_then(|a| a.parse().ok());
+            self.opener.open(absolute, axes);
+        }
+        effects
+    }
+
+    /// Handles the results of the opener since the last call.
+    pub(crate) fn poll(&mut self) -> Effects {
+        let mut effects = Effects::default();
+        for opened in self.opener.poll() {
+            match opened {
+                OpenerResult::Document(document) => self.handle_document(*document, &mut effects),
+                OpenerResult::Overlay { document, overlay } => self.handle_overlay(document, *overlay, &mut effects),
+                OpenerResult::Table { document, results, old } => {
+                    if let Some(document) = self.get_mut(document) {
+                        document.results = Some(*results);
+                        document.table_old = old;
+                    }
+                }
+                OpenerResult::Chosen(request, files) => effects.act(Action::Chosen(request, files)),
+                OpenerResult::Failed { what, reason, axes_of } => {
+                    if let Some(file) = axes_of {
+                        effects.act(DisplayAction::AskAxes { file, text: String::new() });
+                    }
+                    effects.error(format!("{what} failed"), reason);
+                }
+                OpenerResult::FolderShown => {}
+                OpenerResult::Saved(path) => {
+                    effects.success(format!("Saved {}", file_name(&path)), path.display().to_string());
+                }
+                OpenerResult::IsOpen(path) => {
+                    let details = format!("{} is open here. Choose another name.", path.display());
+                    effects.error("The file was not saved", details);
+                }
+            }
+        }
+        effects
+    }
+
+    fn handle_document(&mut self, document: Document, effects: &mut Effects) {
+        effects.act(DisplayAction::AddRecentFile(document.path.clone()));
+        let flat_channels = document.extents.channels >= MANY_CHANNELS && document.extents.zyx[0] == 1;
+        if flat_channels && document.axes.is_none() {
+            effects.info(
+                "Are these channels slices?",
+                format!(
+                    "{} declares {} channels. If they are slices, set its axes in the list of stacks.",
+                    document.name, document.extents.channels
+                ),
+            );
+        }
+        let id = document.id;
+        self.active = Some(id);
+        // A stack reopened with other axes replaces the previous document.
+        match self.all.iter().position(|d| d.path == document.path) {
+            Some(at) => {
+                let old = std::mem::replace(&mut self.all[at], document);
+                self.loader.forget(old.id);
+                effects.act(CorrectionsAction::Close { document: old.id, notification_title: "Corrections are kept" });
+            }
+            None => self.all.push(document),
+        }
+        effects.act(JobsAction::Opened(id));
+    }
+
+    fn handle_overlay(&mut self, id: u64, overlay: Overlay, effects: &mut Effects) {
+        if overlay.role == Role::Labels {
+            effects.act(CorrectionsAction::Close { document: id, notification_title: "Other labels are shown now" });
+        }
+        let Some(document) = self.all.iter_mut().find(|d| d.id == id) else { return };
+        if let Some(old) = document.of_role(overlay.role) {
+            self.loader.forget(old.source_id);
+        }
+        document.put(overlay);
+        let selected = document.selected;
+        document.select(selected);
+    }
+}

@@ -1,0 +1,89 @@
+//! Effects: what follows from an action besides the change of its own state.
+
+use crate::action::Action;
+use crate::data::loader::SourceId;
+use crate::disk::DiskEffect;
+use crate::notifications::Level;
+use std::sync::Arc;
+
+/// Requests a repaint; callable from any thread.
+pub(crate) type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// One thing that a state asks the window for.
+pub(crate) enum Effect {
+    /// An action on another state.
+    Act(Action),
+    /// A notification.
+    Notify {
+        /// Severity.
+        level: Level,
+        /// Title of a few words.
+        title: String,
+        /// Details.
+        details: String,
+    },
+    /// A change of what the views keep between frames.
+    Views(ViewsEffect),
+    /// Work that touches a disk.
+    Disk(DiskEffect),
+}
+
+/// A change of what the views keep between frames.
+pub(crate) enum ViewsEffect {
+    /// Drops sources that were closed.
+    Forget(Vec<SourceId>),
+    /// Resets the cameras of the 3-D view.
+    ResetVolume,
+    /// Restores the default layout.
+    ResetLayout,
+}
+
+/// The effects of an action, in order.
+#[derive(Default)]
+#[must_use = "effects do nothing until the window carries them out"]
+pub(crate) struct Effects(Vec<Effect>);
+
+impl Effects {
+    /// Asks for an action on another state.
+    pub(crate) fn act(&mut self, action: impl Into<Action>) {
+        self.0.push(Effect::Act(action.into()));
+    }
+
+    /// Asks for work that touches a disk.
+    pub(crate) fn disk(&mut self, effect: DiskEffect) {
+        self.0.push(Effect::Disk(effect));
+    }
+
+    /// Asks for a change of the views.
+    pub(crate) fn views(&mut self, effect: ViewsEffect) {
+        self.0.push(Effect::Views(effect));
+    }
+
+    /// Asks for a notification about a success.
+    pub(crate) fn success(&mut self, title: impl Into<String>, details: impl Into<String>) {
+        self.notify(Level::Success, title.into(), details.into());
+    }
+
+    /// Asks for a notification with an information.
+    pub(crate) fn info(&mut self, title: impl Into<String>, details: impl Into<String>) {
+        self.notify(Level::Info, title.into(), details.into());
+    }
+
+    /// Asks for a notification about an error.
+    pub(crate) fn error(&mut self, title: impl Into<String>, details: impl Into<String>) {
+        self.notify(Level::Error, title.into(), details.into());
+    }
+
+    fn notify(&mut self, level: Level, title: String, details: String) {
+        self.0.push(Effect::Notify { level, title, details });
+    }
+}
+
+impl IntoIterator for Effects {
+    type Item = Effect;
+    type IntoIter = std::vec::IntoIter<Effect>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}

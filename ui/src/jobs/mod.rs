@@ -1,0 +1,419 @@
+//! Jobs of the engine: predictions, segmentations and measurements, their queue, their settings and their results.
+
+mod outcomes;
+mod requests;
+
+use crate::correct::tools::EditAction;
+use crate::correct::{Corrections, CorrectionsAction};
+use crate::disk::{DiskEffect, FoundResults, ResultsPlace};
+use crate::display::Display;
+use crate::document::{Document, file_name};
+use crate::documents::{Documents, DocumentsAction, JobOutput};
+use crate::effect::{Effects, Wake};
+use crate::overwrite::OverwriteQuestion;
+use crate::queue::Queue;
+use crate::settings::Settings;
+use crate::work::{JobView, Purpose, RepeatableJob, Work};
+use cytoscope_engine::Device;
+use cytoscope_objects::SegmentOptions;
+use cytoscope_pipeline::cards::ModelCard;
+use cytoscope_pipeline::results::FileRecord;
+use cytoscope_pipeline::{MeasureJob, PredictJob, SegmentJob};
+use cytoscope_storage::Overwrite;
+use cytoscope_worker::{Job, JobId, WorkerState};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// An action on the jobs of the engine.
+pub(crate) enum JobsAction {
+    /// Predicts a document.
+    Predict(u64),
+    /// Predicts all documents.
+    PredictAll,
+    /// Cancels a job.
+    Cancel(JobId),
+    /// Cancels the running job, or else the next one.
+    CancelNext,
+    /// Restarts the engine after automatic restarts were given up.
+    RestartEngine,
+    /// Sets the input channel of models.
+    Channel(usize),
+    /// Sets the results folder of all documents.
+    ResultsFolder(PathBuf),
+    /// Segments the shown map again as a preview.
+    Refine {
+        /// Id of the document.
+        document: u64,
+        /// Options of the segmentation.
+        options: SegmentOptions,
+    },
+    /// Segments the shown map again and saves the result.
+    KeepObjects {
+        /// Id of the document.
+        document: u64,
+        /// Options of the segmentation.
+        options: SegmentOptions,
+    },
+    /// Discards the segmentation options that the user has changed.
+    ForgetRefined,
+    /// Estimates the diameter of a document's objects.
+    EstimateDiameter(u64),
+    /// Measures the shown labels of a document. Unsaved corrections are saved instead, which also measures them.
+    Measure(u64),
+    /// Measures corrected labels after they were saved.
+    MeasureSaved {
+        /// Id of the document.
+        document: u64,
+        /// File of the labels.
+        labels: PathBuf,
+    },
+    /// A document was opened.
+    Opened(u64),
+    /// A document was closed.
+    Closed(u64),
+    /// Continues the predictions of earlier windows.
+    ContinueQueue,
+    /// Discards the predictions of earlier windows.
+    DiscardQueue,
+    /// Answers the oldest question about overwriting files: whether to replace them.
+    AnswerOverwrite(bool),
+}
+
+/// The jobs of the engine.
+pub(crate) struct Jobs {
+    work: Work,
+    queue: Queue,
+    /// Object tables written by jobs of this window, with the record of each file.
+    tables: BTreeMap<PathBuf, FileRecord>,
+    /// Jobs that wait for the user's decision about overwriting files.
+    overwrite: VecDeque<OverwriteQuestion>,
+    /// Summary lines of the finished predictions of a running batch.
+    batch_done: Vec<String>,
+    /// Documents whose results folder is being created for a prediction.
+    preparing: BTreeSet<u64>,
+    /// Input channel of models.
+    channel: usize,
+    /// Results folder chosen by the user.
+    chosen_folder: Option<PathBuf>,
+    /// Results folders of the documents, unless the user has chosen one.
+    folders: BTreeMap<u64, PathBuf>,
+    /// Number of objects in the unsaved preview.
+    preview_objects: Option<u32>,
+    /// Document and its segmentation options, once the user has changed them.
+    refined: Option<(u64, SegmentOptions)>,
+}
+
+impl Jobs {
+    /// Starts the engine, if there is a program. It also looks for models in the folder `models`. The queue lies
+    /// beside the settings file.
+    pub(crate) fn new(
+        program: Option<&Path>,
+        models: Option<PathBuf>,
+        settings_path: Option<&Path>,
+        wake: &Wake,
+    ) -> Self {
+        Self {
+            work: Work::new(program, models, Arc::clone(wake)),
+            queue: Queue::new(settings_path),
+            tables: BTreeMap::new(),
+            overwrite: VecDeque::new(),
+            batch_done: Vec::new(),
+            preparing: BTreeSet::new(),
+            channel: 0,
+            chosen_folder: None,
+            folders: BTreeMap::new(),
+            preview_objects: None,
+            refined: None,
+        }
+    }
+
+    /// Jobs, oldest first.
+    pub(crate) fn all(&self) -> &[JobView] {
+        &self.work.jobs
+    }
+
+    /// The job with this id.
+    pub(crate) fn get(&self, id: JobId) -> Option<&JobView> {
+        self.work.jobs.iter().find(|j| j.id == id)
+    }
+
+    /// The running job.
+    pub(crate) fn running(&self) -> Option<&JobView> {
+        self.work.running()
+    }
+
+    /// Number of running and queued jobs.
+    pub(crate) fn active(&self) -> usize {
+        self.work.active()
+    }
+
+    /// The newest active prediction of a document.
+    pub(crate) fn prediction(&self, document: u64) -> Option<&JobView> {
+        self.work.of_document(document)
+    }
+
+    /// The job that measures a document's labels.
+    pub(crate) fn measuring(&self, document: u64) -> Option<&JobView> {
+        self.work.measuring(document)
+    }
+
+    /// The job that estimates the diameter of a document's objects.
+    pub(crate) fn estimating(&self, document: u64) -> Option<&JobView> {
+        self.work.jobs.iter().find(|j| j.purpose == Purpose::Diameter { document } && !j.state.is_over())
+    }
+
+    /// Number of queued and running predictions.
+    pub(crate) fn waiting_predictions(&self) -> usize {
+        let waits = |j: &&JobView| !j.state.is_over() && matches!(j.purpose, Purpose::Predict { .. });
+        self.work.jobs.iter().filter(waits).count()
+    }
+
+    /// Whether predictions are queued, running or about to be queued.
+    fn awaits_predictions(&self) -> bool {
+        self.waiting_predictions() > 0 || !self.preparing.is_empty()
+    }
+
+    /// State of the engine; `None` without a program.
+    pub(crate) fn engine(&self) -> Option<WorkerState> {
+        self.work.state()
+    }
+
+    /// Whether there is a program that can run jobs.
+    pub(crate) fn has_engine(&self) -> bool {
+        self.work.state().is_some()
+    }
+
+    /// Resident memory of the engine in bytes, current and peak.
+    pub(crate) fn memory(&self) -> Option<(u64, u64)> {
+        self.work.memory
+    }
+
+    /// Devices of this machine.
+    pub(crate) fn devices(&self) -> &[Device] {
+        &self.work.devices
+    }
+
+    /// Installed models.
+    pub(crate) fn models(&self) -> &[ModelCard] {
+        &self.work.models
+    }
+
+    /// The selected model, or the first usable one.
+    pub(crate) fn model(&self, settings: &Settings) -> Option<&ModelCard> {
+        let name = &settings.model;
+        let usable = || self.work.models.iter().filter(|m| m.problem.is_none());
+        usable().find(|m| m.name == *name || m.aliases.contains(name)).or_else(|| usable().next())
+    }
+
+    /// Stacks whose prediction an earlier window did not finish.
+    pub(crate) fn abandoned(&self) -> impl Iterator<Item = &Path> {
+        self.queue.abandoned()
+    }
+
+    /// The oldest question about overwriting files.
+    pub(crate) fn overwrite_question(&self) -> Option<&OverwriteQuestion> {
+        self.overwrite.front()
+    }
+
+    /// Input channel of models.
+    pub(crate) fn channel(&self) -> usize {
+        self.channel
+    }
+
+    /// The results folder of a document, once it is known.
+    pub(crate) fn folder(&self, document: u64) -> Option<&Path> {
+        self.chosen_folder.as_ref().or_else(|| self.folders.get(&document)).map(PathBuf::as_path)
+    }
+
+    /// Where the results of a document go.
+    pub(crate) fn place(&self, document: &Document) -> ResultsPlace {
+        ResultsPlace { stack: document.path.clone(), chosen: self.chosen_folder.clone() }
+    }
+
+    /// Number of objects in the unsaved preview.
+    pub(crate) fn preview_objects(&self) -> Option<u32> {
+        self.preview_objects
+    }
+
+    /// The segmentation options of a document, once the user has changed them.
+    pub(crate) fn refined(&self, document: u64) -> Option<&SegmentOptions> {
+        self.refined.as_ref().filter(|(of, _)| *of == document).map(|(_, options)| options)
+    }
+
+    /// Runs a job that is not a prediction, segmentation or measurement.
+    pub(crate) fn run(&mut self, title: String, purpose: Purpose, job: Job) -> JobId {
+        self.work.run(title, purpose, job)
+    }
+
+    /// Cancels a job.
+    pub(crate) fn cancel(&self, id: JobId) {
+        self.work.cancel(id);
+    }
+
+    /// Asks a running job to end now with the best result so far.
+    pub(crate) fn finish(&self, id: JobId) {
+        self.work.finish(id);
+    }
+
+    /// Requests the lists of devices and models.
+    pub(crate) fn request_lists(&mut self) {
+        self.work.request_lists();
+    }
+
+    /// Applies an action. Returns what other states and the disk have to do for it.
+    pub(crate) fn apply(
+        &mut self,
+        action: JobsAction,
+        documents: &Documents,
+        corrections: &Corrections,
+        display: &Display,
+    ) -> Effects {
+        let mut effects = Effects::default();
+        match action {
+            JobsAction::Predict(id) => self.request_prediction(id, documents, display, &mut effects),
+            JobsAction::PredictAll => {
+                for document in documents.all() {
+                    self.request_prediction(document.id, documents, display, &mut effects);
+                }
+            }
+            JobsAction::Cancel(id) => self.work.cancel(id),
+            JobsAction::CancelNext => {
+                let running = self.work.running().or_else(|| self.work.jobs.iter().find(|j| !j.state.is_over()));
+                if let Some(id) = running.map(|j| j.id) {
+                    self.work.cancel(id);
+                }
+            }
+            JobsAction::RestartEngine => self.work.restart(),
+            JobsAction::Channel(channel) => self.channel = channel,
+            JobsAction::ResultsFolder(folder) => self.chosen_folder = Some(folder),
+            JobsAction::Refine { document, options } => {
+                self.refined = Some((document, options.clone()));
+                self.segment(document, options, false, documents, display);
+            }
+            JobsAction::KeepObjects { document, options } => {
+                self.segment(document, options, true, documents, display);
+                self.refined = None;
+                self.preview_objects = None;
+            }
+            JobsAction::ForgetRefined => self.refined = None,
+            JobsAction::EstimateDiameter(id) => self.estimate_diameter(id, documents, display),
+            JobsAction::Measure(id) => self.request_measurement(id, documents, corrections, &mut effects),
+            JobsAction::MeasureSaved { document, labels } => {
+                // The engine process ends with the window.
+                if self.has_engine() && !display.is_quitting() {
+                    self.prepare_measurement(document, labels, false, documents, &mut effects);
+                }
+            }
+            JobsAction::Opened(id) => {
+                if let Some(document) = documents.get(id) {
+                    effects.disk(DiskEffect::FindResults { document: id, place: self.place(document) });
+                    self.continue_prediction(document);
+                }
+            }
+            JobsAction::Closed(id) => {
+                self.folders.remove(&id);
+                if let Some(job) = self.work.of_document(id) {
+                    self.work.cancel(job.id);
+                }
+            }
+            JobsAction::ContinueQueue => {
+                let paths = self.queue.take_over();
+                effects.act(DocumentsAction::Open(paths));
+                documents.all().iter().for_each(|document| self.continue_prediction(document));
+            }
+            JobsAction::DiscardQueue => self.queue.discard_abandoned(),
+            JobsAction::AnswerOverwrite(replace) => self.answer_overwrite(replace),
+        }
+        effects
+    }
+
+    /// Stores the results folder of a document, and shows the results of earlier jobs.
+    pub(crate) fn results_found(&mut self, document: u64, found: Result<FoundResults, String>) -> Effects {
+        let mut effects = Effects::default();
+        match found {
+            Ok(found) => {
+                self.folders.insert(document, found.folder);
+                let output = JobOutput::Files(found.outputs);
+                effects.act(DocumentsAction::Show { document, output });
+            }
+            Err(reason) => effects.error("Earlier results could not be read", reason),
+        }
+        effects
+    }
+
+    /// Starts the prediction that waited for a stack to open. Finished parts are kept.
+    fn continue_prediction(&mut self, document: &Document) {
+        let Some((number, job)) = self.queue.take_waiting(&document.path) else { return };
+        if self.work.of_document(document.id).is_some() {
+            // It was requested again in the meantime.
+            self.queue.not_needed(number);
+            return;
+        }
+        let title = format!("{} · {}", file_name(&document.path), job.model);
+        let id = self.work.predict(document.id, title, PredictJob { resume: true, ..job });
+        self.queue.started(id, number);
+    }
+
+    /// Starts a prediction and records it until it has ended.
+    fn predict_queued(&mut self, document: u64, title: String, job: PredictJob) {
+        let kept = job.clone();
+        let id = self.work.predict(document, title, job);
+        self.queue.add(id, &kept);
+    }
+
+    /// Records the predictions that have ended.
+    pub(crate) fn update_queue(&mut self, is_opening: bool) {
+        self.queue.update(&self.work.jobs);
+        if !is_opening {
+            self.queue.give_up_waiting();
+        }
+    }
+
+    fn answer_overwrite(&mut self, replace: bool) {
+        let Some(question) = self.overwrite.pop_front().filter(|_| replace) else { return };
+        let overwrite = Overwrite::Replace;
+        match question.job_to_repeat {
+            RepeatableJob::Predict { document, job } => {
+                self.predict_queued(document, question.title, PredictJob { overwrite, ..job });
+            }
+            RepeatableJob::Measure { document, job } => {
+                self.work.measure(document, question.title, MeasureJob { overwrite, ..job });
+            }
+            RepeatableJob::Segment { document, job } => {
+                self.work.segment(document, question.title, SegmentJob { overwrite, ..job }, true);
+            }
+        }
+    }
+
+    fn request_measurement(
+        &mut self,
+        id: u64,
+        documents: &Documents,
+        corrections: &Corrections,
+        effects: &mut Effects,
+    ) {
+        if corrections.open(id).is_some_and(|c| c.is_modified()) {
+            effects.act(CorrectionsAction::Edit(EditAction::Save));
+            return;
+        }
+        match documents.get(id).and_then(Document::labels_path) {
+            Some(labels) => self.prepare_measurement(id, labels.to_owned(), true, documents, effects),
+            // Corrections started from empty labels have no file yet.
+            None => effects.act(CorrectionsAction::Edit(EditAction::Save)),
+        }
+    }
+
+    fn prepare_measurement(
+        &mut self,
+        id: u64,
+        labels: PathBuf,
+        may_be_missing: bool,
+        documents: &Documents,
+        effects: &mut Effects,
+    ) {
+        let Some(document) = documents.get(id) else { return };
+        let (place, tables) = (self.place(document), self.tables.clone());
+        effects.disk(DiskEffect::PrepareMeasurement { document: id, place, labels, tables, may_be_missing });
+    }
+}

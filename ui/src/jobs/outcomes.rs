@@ -1,0 +1,127 @@
+//! Handles what the engine reports: finished, failed and lost jobs.
+
+use super::Jobs;
+use crate::correct::CorrectionsAction;
+use crate::document::file_name;
+use crate::documents::{DocumentsAction, JobOutput, LiveOutput};
+use crate::effect::Effects;
+use crate::overwrite::OverwriteQuestion;
+use crate::training::TrainingAction;
+use crate::work::{Outcome, Purpose};
+use cytoscope_pipeline::{PredictOutcome, SegmentReport};
+use std::collections::BTreeSet;
+
+impl Jobs {
+    /// Handles the events of the engine since the last call.
+    pub(crate) fn poll(&mut self) -> Effects {
+        let mut effects = Effects::default();
+        for outcome in self.work.poll() {
+            self.handle_outcome(outcome, &mut effects);
+        }
+        self.notify_batch(&mut effects);
+        effects
+    }
+
+    fn handle_outcome(&mut self, outcome: Outcome, effects: &mut Effects) {
+        let show = |document, output| DocumentsAction::Show { document, output };
+        match outcome {
+            Outcome::Models => {}
+            Outcome::Live { document, path, channels, shape_zyx, .. } => {
+                effects.act(show(document, JobOutput::Live(LiveOutput { path, channels, shape_zyx })));
+            }
+            Outcome::Predicted { document, outcome } => self.handle_prediction(document, outcome, effects),
+            Outcome::Segmented { document, kept, report } => {
+                self.handle_segmentation(document, kept, report, effects);
+            }
+            Outcome::Measured { document, report } => {
+                if let Some(record) = report.record {
+                    self.tables.insert(report.table.clone(), record);
+                }
+                effects.act(show(document, JobOutput::Table(report.table)));
+            }
+            Outcome::TrainingEvent { id, event } => effects.act(TrainingAction::Event(id, Box::new(event))),
+            Outcome::Trained { id, report } => effects.act(TrainingAction::Trained(id, report)),
+            Outcome::TrainChecked { id, report } => effects.act(TrainingAction::Checked(id, report)),
+            Outcome::TrainEstimated { id, estimate } => effects.act(TrainingAction::Estimated(id, estimate)),
+            Outcome::DiameterEstimated { document, found } => {
+                effects.act(show(document, JobOutput::Diameter(found)));
+            }
+            Outcome::Failed { title, reason } => {
+                effects.act(DocumentsAction::KeepLive(self.predicted()));
+                effects.error(format!("{title} failed"), reason);
+            }
+            Outcome::WouldOverwrite { title, reason, again } => {
+                effects.act(DocumentsAction::KeepLive(self.predicted()));
+                self.overwrite.push_back(OverwriteQuestion { title, reason, job_to_repeat: *again });
+            }
+            Outcome::Cancelled { document } => effects.act(show(document, JobOutput::NotLive)),
+            Outcome::EngineDied { reason, lost, again } => {
+                effects.act(DocumentsAction::KeepLive(BTreeSet::new()));
+                let lost = match lost.as_slice() {
+                    [] => "No job was lost.".to_owned(),
+                    lost => format!("Lost jobs: {}. Nothing else is affected.", lost.join(", ")),
+                };
+                let title = if again { "The engine was restarted" } else { "The engine cannot be started" };
+                effects.error(title, format!("It ended unexpectedly ({reason}). {lost}"));
+            }
+        }
+    }
+
+    /// Documents with a running or queued prediction.
+    fn predicted(&self) -> BTreeSet<u64> {
+        let active = self.work.jobs.iter().filter(|j| !j.state.is_over());
+        active
+            .filter_map(|j| if let Purpose::Predict { document } = j.purpose { Some(document) } else { None })
+            .collect()
+    }
+
+    /// Shows one notification for a batch when its last prediction has ended.
+    fn notify_batch(&mut self, effects: &mut Effects) {
+        if self.batch_done.is_empty() || self.awaits_predictions() {
+            return;
+        }
+        let done = std::mem::take(&mut self.batch_done);
+        let title =
+            if done.len() == 1 { "1 stack predicted".to_owned() } else { format!("{} stacks predicted", done.len()) };
+        effects.success(title, done.join("\n"));
+    }
+
+    fn handle_prediction(&mut self, document: u64, outcome: PredictOutcome, effects: &mut Effects) {
+        effects.act(DocumentsAction::Show { document, output: JobOutput::NotLive });
+        for report in outcome.done {
+            let objects: u32 = report.objects.iter().sum();
+            let what = if report.objects.is_empty() { "Predicted".to_owned() } else { format!("{objects} objects") };
+            let mut details = format!("{} {}", report.device.name, report.device.why);
+            for note in &report.notes {
+                details.push_str(". ");
+                details.push_str(note);
+            }
+            let mut title = format!("{what} in {:.1} s", report.seconds);
+            if self.batch_done.is_empty() && !self.awaits_predictions() {
+                effects.success(title, details);
+            } else {
+                // A batch gets a single notification at its end.
+                title.push_str(&format!(": {}", file_name(&report.input)));
+                self.batch_done.push(title);
+            }
+            let used = JobOutput::Predicted { diameter: report.diameter, segment: report.segment };
+            effects.act(DocumentsAction::Show { document, output: used });
+            effects.act(DocumentsAction::Show { document, output: JobOutput::Files(report.outputs) });
+        }
+        for failed in outcome.failed {
+            effects.error("Prediction failed", failed.sentence);
+        }
+    }
+
+    fn handle_segmentation(&mut self, document: u64, kept: bool, report: SegmentReport, effects: &mut Effects) {
+        self.preview_objects = (!kept).then_some(report.objects);
+        effects.act(CorrectionsAction::Close { document, notification_title: "Other labels are shown now" });
+        let output = if kept {
+            effects.success(format!("{} objects saved", report.objects), report.labels.display().to_string());
+            JobOutput::Files(report.artifacts())
+        } else {
+            JobOutput::Preview(Box::new(report))
+        };
+        effects.act(DocumentsAction::Show { document, output });
+    }
+}

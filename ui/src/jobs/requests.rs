@@ -1,0 +1,176 @@
+//! Makes jobs from a document and the settings.
+
+use super::Jobs;
+use crate::correct::tools::EditAction;
+use crate::correct::{Corrections, CorrectionsAction};
+use crate::disk::{DiskEffect, TableTarget};
+use crate::display::Display;
+use crate::document::{Document, Role, file_name};
+use crate::documents::Documents;
+use crate::effect::Effects;
+use crate::settings::Settings;
+use crate::work::Purpose;
+use cytoscope_objects::SegmentOptions;
+use cytoscope_pipeline::predict::TileRequest;
+use cytoscope_pipeline::{ArtifactKind, DiameterJob, DiameterRequest, MeasureJob, PredictJob, SegmentJob};
+use cytoscope_storage::Overwrite;
+use cytoscope_worker::Job;
+use std::path::{Path, PathBuf};
+
+impl Jobs {
+    /// Asks for the results folder of a document that is to be predicted.
+    pub(super) fn request_prediction(
+        &mut self,
+        id: u64,
+        documents: &Documents,
+        display: &Display,
+        effects: &mut Effects,
+    ) {
+        if self.model(display.settings()).is_none() {
+            effects.error("No model is installed", "Import one: cytoscope import FILE --out PACKAGE");
+            return;
+        }
+        let Some(document) = documents.get(id) else { return };
+        if self.work.of_document(id).is_some() || !self.preparing.insert(id) {
+            return;
+        }
+        effects.disk(DiskEffect::PreparePrediction { document: id, place: self.place(document) });
+    }
+
+    /// Starts a prediction once its results folder exists.
+    pub(crate) fn prediction_ready(
+        &mut self,
+        id: u64,
+        folder: Result<PathBuf, String>,
+        documents: &Documents,
+        display: &Display,
+    ) -> Effects {
+        let mut effects = Effects::default();
+        self.preparing.remove(&id);
+        let out = match folder {
+            Ok(folder) => folder,
+            Err(reason) => {
+                effects.error("Results cannot be written", format!("{reason}. Choose another folder."));
+                return effects;
+            }
+        };
+        let Some(document) = documents.get(id).filter(|_| self.work.of_document(id).is_none()) else { return effects };
+        let Some(model) = self.model(display.settings()).map(|m| m.title.clone()) else { return effects };
+        let Some(job) = self.prediction_job(document, out, display.settings()) else { return effects };
+        self.predict_queued(id, format!("{} · {model}", document.name), job);
+        effects
+    }
+
+    /// The prediction job of a document with the settings of the panel.
+    fn prediction_job(&self, document: &Document, out: PathBuf, settings: &Settings) -> Option<PredictJob> {
+        let channel = self.channel.min(document.extents.channels.saturating_sub(1));
+        Some(PredictJob {
+            inputs: vec![document.path.clone()],
+            model: self.model(settings)?.name.clone(),
+            out,
+            device: settings.device,
+            precision: settings.precision,
+            tiles: TileRequest::default(),
+            outputs: Default::default(),
+            channel: (document.extents.channels > 1).then_some(channel),
+            time: None,
+            series: 0,
+            axes: document.axes.clone(),
+            voxel_um: None,
+            diameter: document.object_size.request,
+            memory_budget_bytes: None,
+            resume: false,
+            threads: 0,
+            overwrite: Default::default(),
+        })
+    }
+
+    pub(super) fn estimate_diameter(&mut self, id: u64, documents: &Documents, display: &Display) {
+        let Some(document) = documents.get(id) else { return };
+        // Nothing is written, so the folder need not exist.
+        let out = self.folder(id).map(Path::to_owned).unwrap_or_default();
+        let Some(mut prediction) = self.prediction_job(document, out, display.settings()) else { return };
+        prediction.diameter = DiameterRequest::Auto;
+        let title = format!("{} · object diameter", document.name);
+        let job = Job::ObjectDiameter(DiameterJob { prediction });
+        self.work.run(title, Purpose::Diameter { document: id }, job);
+    }
+
+    /// Segments the shown map again; `keep` saves the result, otherwise it is a preview.
+    pub(super) fn segment(
+        &mut self,
+        id: u64,
+        options: SegmentOptions,
+        keep: bool,
+        documents: &Documents,
+        display: &Display,
+    ) {
+        let Some(card) = self.model(display.settings()) else { return };
+        let Some(document) = documents.get(id) else { return };
+        let Some(map) = document.of_role(Role::Map).map(|o| o.path.clone()) else { return };
+        let name = file_name(&map);
+        let stem = match ArtifactKind::of_name(&name) {
+            Some((kind, stem)) if kind.is_maps() => stem,
+            _ => name.as_str(),
+        };
+        let folder = map.parent().map(Path::to_owned).unwrap_or_default();
+        let job = SegmentJob {
+            map,
+            labels: keep.then(|| folder.join(ArtifactKind::Labels.file_name(stem))),
+            table: keep.then(|| folder.join(ArtifactKind::Table.file_name(stem))),
+            channel: card.segment_channel,
+            seed_channel: Some(card.seed_channel),
+            time: document.time,
+            voxel_um: None,
+            intensities: keep.then(|| document.path.clone()),
+            options,
+            overwrite: Default::default(),
+        };
+        let title = format!("{} · objects", document.name);
+        self.work.segment(id, title, job, keep);
+    }
+
+    /// Measures labels once the folder of the table exists.
+    pub(crate) fn measurement_ready(
+        &mut self,
+        id: u64,
+        labels: PathBuf,
+        target: Result<Option<TableTarget>, String>,
+        documents: &Documents,
+        corrections: &Corrections,
+        display: &Display,
+    ) -> Effects {
+        let mut effects = Effects::default();
+        let Some(document) = documents.get(id) else { return effects };
+        let target = match target {
+            Ok(Some(target)) => target,
+            Ok(None) => {
+                // Corrections started from empty labels have no file yet.
+                if documents.active_id() == Some(id) {
+                    effects.act(CorrectionsAction::Edit(EditAction::Save));
+                }
+                return effects;
+            }
+            Err(reason) => {
+                effects.error("Objects cannot be measured", reason);
+                return effects;
+            }
+        };
+        // Unknown voxel sizes are taken from the model, as in prediction.
+        let size = document.image.meta().voxel_size_um;
+        let of_model = self.model(display.settings()).and_then(|m| m.voxel_um).filter(|_| !document.voxel_known);
+        let stated = [size.z, size.y, size.x].map(|v| v.filter(|v| v.is_finite() && *v > 0.0));
+        let voxel_um = of_model.map(|m| [0, 1, 2].map(|a| stated[a].unwrap_or(m[a])));
+        let job = MeasureJob {
+            table: target.table,
+            labels,
+            intensities: document.path.clone(),
+            axes: document.axes.clone(),
+            time: corrections.of(id).map_or(document.time, |c| c.time),
+            voxel_um,
+            overwrite: Overwrite::from_force(target.is_own),
+        };
+        self.work.measure(id, format!("{} · measuring", document.name), job);
+        effects
+    }
+}

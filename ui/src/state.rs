@@ -1,0 +1,145 @@
+//! All states together, for what only reads them: panels, and questions that concern several states.
+
+use crate::command::Command;
+use crate::correct::tools::EditAction;
+use crate::correct::{Correction, Corrections, can_run};
+use crate::display::{Display, PanelTask};
+use crate::document::{Document, PREVIEW_NAME, Role, file_name};
+use crate::documents::Documents;
+use crate::jobs::Jobs;
+use crate::measure::{TableState, table_name};
+use crate::settings::Settings;
+use crate::training::{Training, Wizard};
+use cytoscope_pipeline::cards::ModelCard;
+
+/// Shared references to all states.
+#[derive(Clone, Copy)]
+pub(crate) struct State<'a> {
+    /// The open stacks.
+    pub(crate) documents: &'a Documents,
+    /// The jobs of the engine.
+    pub(crate) jobs: &'a Jobs,
+    /// The training wizard.
+    pub(crate) training: &'a Training,
+    /// The corrections of labels.
+    pub(crate) corrections: &'a Corrections,
+    /// What the window shows.
+    pub(crate) display: &'a Display,
+}
+
+impl<'a> State<'a> {
+    /// The active document.
+    pub(crate) fn document(self) -> Option<&'a Document> {
+        self.documents.active()
+    }
+
+    /// Current settings, including unsaved changes.
+    pub(crate) fn settings(self) -> &'a Settings {
+        self.display.settings()
+    }
+
+    /// The training wizard.
+    pub(crate) fn wizard(self) -> &'a Wizard {
+        self.training.wizard()
+    }
+
+    /// The selected model, or the first usable one.
+    pub(crate) fn model(self) -> Option<&'a ModelCard> {
+        self.jobs.model(self.settings())
+    }
+
+    /// The corrections of the active document, if they can be edited.
+    pub(crate) fn correction(self) -> Option<&'a Correction> {
+        self.corrections.open(self.documents.active_id()?)
+    }
+
+    /// Whether a command is enabled now.
+    pub(crate) fn is_enabled(self, command: Command) -> bool {
+        let document = self.document();
+        let has = |role| document.is_some_and(|d| d.of_role(role).is_some());
+        match command {
+            Command::OpenSample => self.documents.sample().is_some(),
+            Command::ShowLog => self.display.log_folder().is_some(),
+            Command::OpenLabels
+            | Command::OpenTruth
+            | Command::Close
+            | Command::Fit
+            | Command::AutoContrast
+            | Command::ToggleCrosshair
+            | Command::ToggleScaleBar
+            | Command::ToggleLineProfile
+            | Command::Screenshot => document.is_some(),
+            Command::Predict => document.is_some_and(|d| self.jobs.prediction(d.id).is_none()) && self.can_predict(),
+            Command::PredictAll => self.documents.all().len() > 1 && self.can_predict(),
+            Command::Cancel => self.jobs.active() > 0,
+            Command::NextSlice | Command::PreviousSlice | Command::Play => document.is_some_and(Document::is_3d),
+            Command::NextTime | Command::PreviousTime => document.is_some_and(|d| d.extents.times > 1),
+            Command::ToggleLabels | Command::NextLabelStyle => has(Role::Labels) || has(Role::Truth),
+            Command::ToggleMap => has(Role::Map),
+            Command::ToggleSwipe => document.is_some_and(|d| !d.overlays.is_empty()),
+            Command::SaveTable => document.is_some_and(|d| d.results.is_some()),
+            Command::Measure => self.can_measure(),
+            Command::Tool(_) => self.correction().is_some() && self.display.task() == PanelTask::Correct,
+            Command::Correct(action) => self.can_edit(action),
+            _ => true,
+        }
+    }
+
+    fn can_predict(self) -> bool {
+        self.jobs.has_engine() && self.jobs.models().iter().any(|m| m.problem.is_none())
+    }
+
+    /// Whether the shown labels can be measured now.
+    fn can_measure(self) -> bool {
+        let Some(document) = self.document() else { return false };
+        let labels = document.of_role(Role::Labels).is_some_and(|o| o.name != PREVIEW_NAME);
+        let saving = self.corrections.of(document.id).is_some_and(|c| c.saving);
+        labels && !saving && self.jobs.has_engine() && self.jobs.measuring(document.id).is_none()
+    }
+
+    fn can_edit(self, action: EditAction) -> bool {
+        let points = self.documents.active_id().map_or(0, |id| self.corrections.selected_points(id));
+        let is_shown = self.display.task() == PanelTask::Correct;
+        can_run(action, self.correction(), self.corrections.tools(), points, is_shown)
+    }
+
+    /// Title of a command now; undo and redo name the step they affect.
+    pub(crate) fn current_title(self, command: Command) -> String {
+        let state = self.correction().and_then(|c| c.state.as_ref());
+        let step = match command {
+            Command::Correct(EditAction::Undo) => state.and_then(|s| s.undo.first()),
+            Command::Correct(EditAction::Redo) => state.and_then(|s| s.redo.first()),
+            _ => None,
+        };
+        step.map_or_else(|| command.title().to_owned(), |step| format!("{}: {step}", command.title()))
+    }
+
+    /// State of the object table of a document.
+    pub(crate) fn table_state(self, document: &Document) -> TableState {
+        if self.jobs.measuring(document.id).is_some() {
+            return TableState::Measuring;
+        }
+        match (document.labels_path(), &document.results) {
+            (None, _) => TableState::Current,
+            (Some(_), None) => TableState::Missing,
+            (Some(labels), Some(results)) => {
+                let modified = self.corrections.of(document.id).is_some_and(|c| c.is_modified());
+                let is_other_table = file_name(&results.path) != table_name(labels);
+                if modified || is_other_table || document.table_old { TableState::Old } else { TableState::Current }
+            }
+        }
+    }
+
+    /// Names of documents with unsaved corrections.
+    pub(crate) fn unsaved(self) -> Vec<String> {
+        let documents = self.documents.all().iter();
+        documents.filter(|d| self.corrections.is_unsaved(d.id)).map(|d| d.name.clone()).collect()
+    }
+
+    /// The diameter of the ring on the image, in units of the document's voxel size, while the Predict panel is open.
+    pub(crate) fn ring(self) -> Option<f64> {
+        let is_set_up = self.display.task() == PanelTask::Predict && self.settings().show_tasks;
+        let has_nominal = self.model().is_some_and(|card| card.object_diameter_um.is_some());
+        self.document().filter(|_| is_set_up && has_nominal)?.object_size.shown()
+    }
+}

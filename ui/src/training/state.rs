@@ -1,0 +1,446 @@
+//! The state of training: the wizard and its run, and what the user can do with them.
+
+use super::models::{Format, Saving};
+use super::plan::{self, SCRATCH, WizardPlan, WizardStep};
+use super::run::{RunState, TrainingRun};
+use super::shown::ValidationPicture;
+use super::thread_results::ThreadResult;
+use super::{Check, DETAILS, LISTED, MAX_NOTES, TRAININGS, Wizard, file_name, summary_sentence};
+use crate::disk::DiskEffect;
+use crate::display::{Display, DisplayAction, PanelTask};
+use crate::documents::DocumentsAction;
+use crate::effect::{Effects, Wake};
+use crate::jobs::Jobs;
+use crate::opener::FileRequest;
+use crate::work::{JobState, Purpose};
+use cytoscope_samples::TrainingTask;
+use cytoscope_train::{CheckJob, CheckReport, Estimate, TrainConfig, TrainEvent, TrainJob, TrainReport};
+use cytoscope_worker::{Job, JobId};
+use std::path::{Path, PathBuf};
+
+/// An action on the training wizard.
+pub(crate) enum TrainingAction {
+    /// Goes to a step.
+    Step(WizardStep),
+    /// Sets the task and resets choices that do not fit it.
+    Task(TrainingTask),
+    /// The data path as typed so far.
+    Type(String),
+    /// Sets a folder or table as training data and checks it.
+    TrainOn(PathBuf),
+    /// Checks the chosen data again.
+    Check,
+    /// Sets whether only the foreground is trained, for which masks are enough.
+    ForegroundOnly(bool),
+    /// Lists more problems (0) or pairs (1).
+    ListMore(usize),
+    /// Sets the start model: `scratch` or a path.
+    StartFrom(String),
+    /// Reads a model file chosen as the start model.
+    StartFromFile(PathBuf),
+    /// Sets the time budget in minutes.
+    Minutes(f64),
+    /// Sets the name of the model.
+    Name(String),
+    /// Starts training.
+    Start,
+    /// Continues a training run that was paused or interrupted.
+    Continue,
+    /// Hides the offer to continue a training run.
+    Later,
+    /// Pauses training: it saves a checkpoint and stops.
+    Pause,
+    /// Ends training now with the best network; a paused run is resumed to finish.
+    Finish,
+    /// Sets whether the user is asked to confirm discarding the run.
+    ConfirmDiscard(bool),
+    /// Stops training and discards the run.
+    Stop,
+    /// Saves the model to the user's own models.
+    Save,
+    /// Asks for the file of an export.
+    AskExport(Format),
+    /// Exports the model.
+    Export(Format, PathBuf),
+    /// Selects the saved model and opens the Predict panel.
+    UseModel,
+    /// Resets the wizard for another model; task and time budget are kept.
+    Another,
+    /// Shows a file dialog.
+    Ask(FileRequest),
+    /// An event of the training job.
+    Event(JobId, Box<TrainEvent>),
+    /// The report of the training job.
+    Trained(JobId, Box<TrainReport>),
+    /// The report of a data check.
+    Checked(JobId, Box<CheckReport>),
+    /// The measured cost of a training step.
+    Estimated(JobId, Estimate),
+}
+
+/// The training wizard and its run.
+pub(crate) struct Training {
+    pub(super) wizard: Wizard,
+    /// Number of data checks so far.
+    checks: u64,
+    /// Whether the folder of the next run is being created.
+    pub(super) starting: bool,
+    /// Whether the run that is being started is to end at once with its best network.
+    finishing: bool,
+}
+
+impl Training {
+    /// Restores the wizard as the last window left it.
+    pub(crate) fn new(settings: Option<&Path>, config: TrainConfig, wake: &Wake) -> Self {
+        Self { wizard: Wizard::new(settings, config, wake), checks: 0, starting: false, finishing: false }
+    }
+
+    /// The wizard.
+    pub(crate) fn wizard(&self) -> &Wizard {
+        &self.wizard
+    }
+
+    /// Number of data checks so far: thumbnails from before the latest one are outdated.
+    pub(crate) fn checks(&self) -> u64 {
+        self.checks
+    }
+
+    /// Whether a training run is active. Closing the window pauses it first.
+    pub(crate) fn is_active(&self) -> bool {
+        self.wizard.run.job().is_some()
+    }
+
+    /// Applies an action; training runs as a job of `jobs`.
+    pub(crate) fn apply(&mut self, action: TrainingAction, jobs: &mut Jobs, display: &Display) -> Effects {
+        let mut effects = Effects::default();
+        let wizard = &mut self.wizard;
+        match action {
+            TrainingAction::Step(step) if wizard.can_open(step) => wizard.plan.step = step,
+            TrainingAction::Step(_) => {}
+            TrainingAction::Task(task) => self.choose_task(task, jobs),
+            TrainingAction::Type(text) => wizard.typed = text,
+            TrainingAction::TrainOn(data) => self.train_on(data, jobs),
+            TrainingAction::Check => self.check_data(jobs),
+            TrainingAction::ForegroundOnly(only) => {
+                if wizard.plan.foreground_only != only {
+                    wizard.plan.foreground_only = only;
+                    self.check_data(jobs);
+                }
+            }
+            TrainingAction::ListMore(list) => {
+                if let Some(listed) = wizard.listed.get_mut(list) {
+                    *listed += LISTED * 4;
+                }
+            }
+            TrainingAction::StartFrom(from) => wizard.plan.from = from,
+            TrainingAction::StartFromFile(path) => self.read_start_model(path),
+            TrainingAction::Minutes(minutes) => wizard.plan.minutes = minutes,
+            TrainingAction::Name(name) => wizard.plan.name = name,
+            TrainingAction::Start => self.start(jobs, &mut effects),
+            TrainingAction::Continue => self.resume(jobs, &mut effects),
+            TrainingAction::Later => wizard.offer = false,
+            TrainingAction::Pause => self.pause(jobs),
+            TrainingAction::Finish => self.finish(jobs, &mut effects),
+            TrainingAction::ConfirmDiscard(confirm) => wizard.run.confirm_discard = confirm,
+            TrainingAction::Stop => self.stop(jobs, &mut effects),
+            TrainingAction::Save => self.save_model(jobs),
+            TrainingAction::AskExport(format) => self.ask_export(format, display, &mut effects),
+            TrainingAction::Export(format, to) => self.export_model(format, to),
+            TrainingAction::UseModel => self.use_model(&mut effects),
+            TrainingAction::Another => self.train_another(jobs, &mut effects),
+            TrainingAction::Ask(request) => self.ask(request, String::new(), display, &mut effects),
+            TrainingAction::Event(id, event) => self.handle_event(id, *event),
+            TrainingAction::Trained(id, report) => self.handle_report(id, report, jobs, display, &mut effects),
+            TrainingAction::Checked(id, report) => self.handle_check(id, report),
+            TrainingAction::Estimated(id, estimate) => self.handle_cost(id, estimate),
+        }
+        effects
+    }
+
+    fn train_on(&mut self, data: PathBuf, jobs: &mut Jobs) {
+        let wizard = &mut self.wizard;
+        if wizard.plan.job.is_some() || wizard.run.state != RunState::Idle {
+            return;
+        }
+        wizard.typed = data.display().to_string();
+        wizard.plan.data = Some(data);
+        wizard.plan.step = WizardStep::Data;
+        wizard.plan.name = wizard.plan.suggested_name();
+        self.check_data(jobs);
+    }
+
+    fn choose_task(&mut self, task: TrainingTask, jobs: &mut Jobs) {
+        if self.wizard.plan.task != task {
+            self.wizard.plan.task = task;
+            self.wizard.plan.foreground_only = false;
+            self.wizard.plan.from = SCRATCH.to_owned();
+            self.check_data(jobs);
+        }
+    }
+
+    fn check_data(&mut self, jobs: &mut Jobs) {
+        if let Check::Running(id) = self.wizard.check {
+            jobs.cancel(id);
+        }
+        self.wizard.check = Check::None;
+        self.wizard.listed = [0; 2];
+        self.checks += 1;
+        let Some(data) = self.wizard.plan.data.clone() else { return };
+        let title = format!("Checking {}", file_name(&data));
+        let config = self.wizard.chosen_config();
+        let details = Some(self.wizard.folder.join(DETAILS));
+        let job = CheckJob { task: self.wizard.plan.task, data, config, seed: 0, details };
+        self.wizard.check = Check::Running(jobs.run(title, Purpose::Check, Job::TrainCheck(job)));
+    }
+
+    fn start(&mut self, jobs: &mut Jobs, effects: &mut Effects) {
+        let wizard = &mut self.wizard;
+        let is_ready = wizard.run.state == RunState::Idle && wizard.is_usable() && wizard.saving == Saving::No;
+        if self.starting || !is_ready {
+            return;
+        }
+        let name = plan::clean_name(&wizard.plan.name);
+        let name = if name.is_empty() { wizard.plan.suggested_name() } else { name };
+        let Some(job) = wizard.job(wizard.folder.join(TRAININGS).join(&name)) else { return };
+        wizard.plan.name.clone_from(&name);
+        wizard.run = TrainingRun::default();
+        // The name may already be that of the next model, so the previous model keeps its own.
+        self.retire_model(None, jobs, effects);
+        self.prepare(job, Some(name), jobs, effects);
+    }
+
+    fn resume(&mut self, jobs: &mut Jobs, effects: &mut Effects) {
+        effects.act(DisplayAction::ShowTraining);
+        self.wizard.offer = false;
+        let Some(job) = self.wizard.plan.job.clone() else { return };
+        if self.wizard.run.job().is_none() && !self.starting {
+            self.wizard.load_checkpoint();
+            self.prepare(TrainJob { resume: true, ..job }, None, jobs, effects);
+        }
+    }
+
+    /// Asks for the folder of a training run; a new one gets a free path of this name.
+    fn prepare(&mut self, job: TrainJob, name: Option<String>, jobs: &mut Jobs, effects: &mut Effects) {
+        self.forget_cost(jobs);
+        self.starting = true;
+        effects.disk(DiskEffect::PrepareTraining { job: Box::new(job), name });
+    }
+
+    /// Starts a run once its folder exists, unless it was discarded meanwhile.
+    pub(crate) fn ready(&mut self, job: Result<Box<TrainJob>, String>, jobs: &mut Jobs) -> Effects {
+        let mut effects = Effects::default();
+        let finishing = std::mem::take(&mut self.finishing);
+        if !std::mem::take(&mut self.starting) {
+            return effects;
+        }
+        let job = match job {
+            Ok(job) => *job,
+            Err(reason) => {
+                effects.error("The training folder cannot be created", format!("{reason}. Check the disk."));
+                return effects;
+            }
+        };
+        let title = format!("Training {}", self.wizard.plan.name);
+        let id = jobs.run(title, Purpose::Training, Job::Train(job.clone()));
+        let run = &mut self.wizard.run;
+        run.state = if finishing { RunState::Finishing(id) } else { RunState::Running(id) };
+        run.notes_taken = 0;
+        run.confirm_discard = false;
+        self.wizard.plan.job = Some(job);
+        self.wizard.plan.step = WizardStep::Train;
+        self.wizard.save_plan(true);
+        effects
+    }
+
+    /// Pauses training: it saves a checkpoint and stops.
+    pub(crate) fn pause(&mut self, jobs: &Jobs) {
+        if let RunState::Running(id) | RunState::Finishing(id) = self.wizard.run.state {
+            jobs.cancel(id);
+            self.wizard.run.state = RunState::Pausing(id);
+        }
+    }
+
+    fn finish(&mut self, jobs: &Jobs, effects: &mut Effects) {
+        self.wizard.run.confirm_discard = false;
+        let Some(job) = self.wizard.plan.job.clone().map(Box::new) else { return };
+        match self.wizard.run.state {
+            RunState::Running(id) => {
+                jobs.finish(id);
+                effects.disk(DiskEffect::RequestFinish { job, paused: false });
+                self.wizard.run.state = RunState::Finishing(id);
+            }
+            RunState::Paused | RunState::Failed(_) => effects.disk(DiskEffect::RequestFinish { job, paused: true }),
+            RunState::Idle | RunState::Pausing(_) | RunState::Finishing(_) | RunState::Stopping(_) => {}
+        }
+    }
+
+    /// Continues a paused run that was asked to end, so that it does.
+    pub(crate) fn finish_requested(&mut self, paused: bool, requested: Result<(), String>, jobs: &mut Jobs) -> Effects {
+        let mut effects = Effects::default();
+        match requested {
+            Ok(()) if paused => {
+                self.resume(jobs, &mut effects);
+                self.finishing = self.starting;
+            }
+            Ok(()) => {}
+            Err(reason) => effects.error("The training cannot be finished", reason),
+        }
+        effects
+    }
+
+    fn stop(&mut self, jobs: &Jobs, effects: &mut Effects) {
+        self.wizard.run.confirm_discard = false;
+        match self.wizard.run.job() {
+            Some(id) => {
+                jobs.cancel(id);
+                self.wizard.run.state = RunState::Stopping(id);
+            }
+            None => self.discard(effects),
+        }
+    }
+
+    fn discard(&mut self, effects: &mut Effects) {
+        (self.starting, self.finishing) = (false, false);
+        if let Some(job) = self.wizard.plan.job.take().map(Box::new) {
+            effects.disk(DiskEffect::DiscardTraining { job });
+        }
+        self.wizard.offer = false;
+        self.wizard.run = TrainingRun::default();
+        self.wizard.plan.step = WizardStep::Start;
+        self.wizard.save_plan(true);
+    }
+
+    /// Reports a training folder that could not be removed.
+    pub(crate) fn discarded(result: Result<(), String>) -> Effects {
+        let mut effects = Effects::default();
+        if let Err(reason) = result {
+            effects.error("The training could not be removed", reason);
+        }
+        effects
+    }
+
+    fn train_another(&mut self, jobs: &mut Jobs, effects: &mut Effects) {
+        if self.wizard.saving != Saving::No {
+            return;
+        }
+        let name = plan::clean_name(&self.wizard.plan.name);
+        self.retire_model(Some(name).filter(|name| !name.is_empty()), jobs, effects);
+        let wizard = &mut self.wizard;
+        wizard.plan = WizardPlan { task: wizard.plan.task, minutes: wizard.plan.minutes, ..WizardPlan::default() };
+        wizard.typed.clear();
+        wizard.check = Check::None;
+        wizard.run = TrainingRun::default();
+        wizard.save_plan(true);
+        self.checks += 1;
+    }
+
+    fn handle_event(&mut self, id: JobId, event: TrainEvent) {
+        if self.wizard.run.job() != Some(id) {
+            return;
+        }
+        match event {
+            TrainEvent::ValidationPreview { step, path, caption } => {
+                self.wizard.spawn(move || ThreadResult::Picture(ValidationPicture::read(&path, Some(step), caption)));
+            }
+            event => self.wizard.run.handle_event(event),
+        }
+    }
+
+    /// Shows the report of a data check, unless it belongs to earlier data.
+    fn handle_check(&mut self, id: JobId, report: Box<CheckReport>) {
+        if matches!(self.wizard.check, Check::Running(of) if of == id) {
+            self.wizard.check = Check::Done(report);
+            self.wizard.listed = [LISTED; 2];
+        }
+    }
+
+    fn handle_report(
+        &mut self,
+        id: JobId,
+        report: Box<TrainReport>,
+        jobs: &Jobs,
+        display: &Display,
+        effects: &mut Effects,
+    ) {
+        if self.wizard.run.job() != Some(id) {
+            return;
+        }
+        self.collect_notes(id, jobs);
+        self.wizard.run.history = report.history.clone();
+        // No notification while the wizard shows the results.
+        if display.task() != PanelTask::Train {
+            effects.success(format!("{} is trained", self.wizard.plan.name), summary_sentence(&report));
+        }
+        self.wizard.plan.job = None;
+        self.wizard.plan.step = WizardStep::Results;
+        self.wizard.report = Some(report);
+        self.wizard.load_examples();
+        self.wizard.run.state = RunState::Idle;
+        self.wizard.save_plan(true);
+    }
+
+    fn collect_notes(&mut self, id: JobId, jobs: &Jobs) {
+        let Some(job) = jobs.get(id) else { return };
+        let run = &mut self.wizard.run;
+        let fresh = job.notes.get(run.notes_taken..).unwrap_or_default();
+        let capacity = MAX_NOTES.saturating_sub(run.notes.len());
+        run.notes.extend(fresh.iter().take(capacity).cloned());
+        run.notes_taken = job.notes.len();
+    }
+
+    /// Updates the wizard from the state of its jobs.
+    pub(crate) fn poll(&mut self, jobs: &mut Jobs, display: &Display) -> Effects {
+        let mut effects = Effects::default();
+        let is_shown = display.task() == PanelTask::Train;
+        let wants = is_shown && self.wizard.plan.job.is_none() && self.wizard.plan.step <= WizardStep::Start;
+        if wants && matches!(self.wizard.check, Check::None) && self.wizard.plan.data.is_some() {
+            self.check_data(jobs);
+        }
+        self.poll_cost(jobs, is_shown);
+        if let Check::Running(id) = self.wizard.check {
+            match jobs.get(id).map(|j| &j.state) {
+                Some(JobState::Failed(reason)) => self.wizard.check = Check::Failed(reason.clone()),
+                Some(JobState::Cancelled) => self.wizard.check = Check::Failed("it was cancelled".to_owned()),
+                Some(_) => {}
+                None => self.wizard.check = Check::Failed("the engine is not running".to_owned()),
+            }
+        }
+        if let Some(id) = self.wizard.run.job() {
+            self.collect_notes(id, jobs);
+            let state = jobs.get(id).map(|j| j.state.clone());
+            let stopping = matches!(self.wizard.run.state, RunState::Stopping(_));
+            match state {
+                Some(JobState::Failed(_) | JobState::Cancelled) if stopping => self.discard(&mut effects),
+                Some(JobState::Failed(reason)) => self.wizard.run.state = RunState::Failed(reason),
+                Some(JobState::Cancelled) => self.wizard.run.state = RunState::Paused,
+                Some(_) => {}
+                None => self.wizard.run.state = RunState::Failed("the engine is not running".to_owned()),
+            }
+        }
+        while let Ok(result) = self.wizard.results.try_recv() {
+            self.handle_result(result, jobs, &mut effects);
+        }
+        self.show_history();
+        self.wizard.save_plan(false);
+        effects
+    }
+
+    /// Shows the curves of a report that an earlier window left.
+    fn show_history(&mut self) {
+        let Wizard { plan, report, run, .. } = &mut self.wizard;
+        if let Some(report) = report
+            && plan.step == WizardStep::Results
+            && run.history.steps.is_empty()
+        {
+            run.history = report.history.clone();
+            run.steps = report.steps;
+        }
+    }
+
+    /// Shows a file dialog for the wizard.
+    pub(super) fn ask(&self, request: FileRequest, name: String, display: &Display, effects: &mut Effects) {
+        let parent = self.wizard.plan.data.as_ref().and_then(|p| p.parent().map(Path::to_owned));
+        let folder = parent.or_else(|| display.settings().dataset_folder.clone());
+        effects.act(DocumentsAction::Ask { request, folder, name });
+    }
+}

@@ -1,0 +1,213 @@
+//! Changes of the window: the only place where actions, commands and effects reach the states.
+
+use crate::action::Action;
+use crate::app::Workbench;
+use crate::command::Command;
+use crate::correct::CorrectionsAction;
+use crate::disk::DiskEvent;
+use crate::display::{Dialog, Display, DisplayAction, Part};
+use crate::document::Role;
+use crate::documents::{DocumentsAction, ViewAction};
+use crate::effect::{Effect, Effects, ViewsEffect};
+use crate::jobs::JobsAction;
+use crate::opener::{Content, FileRequest, ProfileFormat};
+use crate::panels::profiler;
+use crate::ruler::line_profile_csv;
+use crate::screenshots::take_screenshot;
+use crate::training::{Training, TrainingAction};
+use crate::views::layout::Layout;
+use eframe::egui;
+use std::path::{Path, PathBuf};
+
+impl Workbench {
+    /// Applies an action and carries out its effects.
+    pub(crate) fn apply(&mut self, action: impl Into<Action>) {
+        let effects = match action.into() {
+            Action::Documents(action) => self.documents.apply(action),
+            Action::Jobs(action) => self.jobs.apply(action, &self.documents, &self.corrections, &self.display),
+            Action::Training(action) => self.training.apply(action, &mut self.jobs, &self.display),
+            Action::Corrections(action) => self.corrections.apply(action, &self.documents, &self.jobs, &self.display),
+            Action::Display(action) => self.display.apply(action),
+            Action::Chosen(request, files) => self.chosen(request, files),
+        };
+        self.carry_out(effects);
+    }
+
+    /// Carries out effects, each with all that follows from it, in order.
+    pub(crate) fn carry_out(&mut self, effects: Effects) {
+        for effect in effects {
+            match effect {
+                Effect::Act(action) => self.apply(action),
+                Effect::Notify { level, title, details } => self.display.notify(level, title, details),
+                Effect::Views(ViewsEffect::Forget(sources)) => self.panels.views.forget(sources),
+                Effect::Views(ViewsEffect::ResetVolume) => self.panels.views.reset_volume(),
+                Effect::Views(ViewsEffect::ResetLayout) => self.panels.views = Layout::default(),
+                Effect::Disk(effect) => self.disk.queue(effect),
+            }
+        }
+    }
+
+    /// Hands the result of work on a disk to the state that asked for it.
+    pub(crate) fn handle_disk(&mut self, event: DiskEvent) {
+        let effects = match event {
+            DiskEvent::Listed(files) => self.documents.listed(files, self.display.settings()),
+            DiskEvent::ResultsFound { document, found } => self.jobs.results_found(document, found),
+            DiskEvent::PredictionReady { document, folder } => {
+                self.jobs.prediction_ready(document, folder, &self.documents, &self.display)
+            }
+            DiskEvent::MeasurementReady { document, labels, target } => {
+                let (documents, corrections) = (&self.documents, &self.corrections);
+                self.jobs.measurement_ready(document, labels, target, documents, corrections, &self.display)
+            }
+            DiskEvent::CorrectionsReady { document, place } => self.corrections.ready(document, place, &self.documents),
+            DiskEvent::SetAside { document, journal } => {
+                self.corrections.set_aside(document, journal, &self.documents, &self.jobs)
+            }
+            DiskEvent::LiveOpened { document, path, channels, array } => {
+                self.documents.live_opened(document, &path, channels, array);
+                return;
+            }
+            DiskEvent::PreviewOpened { document, report, array } => {
+                self.documents.preview_opened(document, &report, array);
+                return;
+            }
+            DiskEvent::TrainingReady(job) => self.training.ready(job, &mut self.jobs),
+            DiskEvent::FinishRequested { paused, requested } => {
+                self.training.finish_requested(paused, requested, &mut self.jobs)
+            }
+            DiskEvent::TrainingDiscarded(result) => Training::discarded(result),
+            DiskEvent::SettingsSaved(result) => Display::settings_saved(result),
+        };
+        self.carry_out(effects);
+    }
+
+    /// Hands files chosen in a dialog to the state that asked for them.
+    fn chosen(&mut self, request: FileRequest, files: Vec<PathBuf>) -> Effects {
+        let mut effects = Effects::default();
+        let Some(first) = files.first().cloned() else { return effects };
+        match request {
+            FileRequest::Stacks => effects.act(DocumentsAction::Open(files)),
+            FileRequest::Labels(document) => {
+                effects.act(DocumentsAction::OpenOverlay { document, role: Role::Labels, path: first });
+            }
+            FileRequest::Truth(document) => {
+                effects.act(DocumentsAction::OpenOverlay { document, role: Role::Truth, path: first });
+            }
+            FileRequest::DatasetFolder => {
+                effects.act(DisplayAction::DatasetFolder(first.clone()));
+                effects.act(CorrectionsAction::DatasetChosen(first));
+            }
+            FileRequest::TrainingFolder | FileRequest::TrainingTable => effects.act(TrainingAction::TrainOn(first)),
+            FileRequest::StartModel => effects.act(TrainingAction::StartFromFile(first)),
+            FileRequest::Model(format) => effects.act(TrainingAction::Export(format, first)),
+            FileRequest::ResultsFolder => effects.act(JobsAction::ResultsFolder(first)),
+            FileRequest::Screenshot(of) => return take_screenshot(of, first, self.state()),
+            FileRequest::LineProfile => {
+                if let Some(text) = line_profile_csv(self.state(), &self.panels.views) {
+                    effects.act(save(first, move || Ok(text.into_bytes())));
+                }
+            }
+            FileRequest::Table => {
+                if let Some(path) = self.document().and_then(|d| d.results.as_ref()).map(|r| r.path.clone()) {
+                    effects.act(save(first, move || std::fs::read(path).map_err(|e| e.to_string())));
+                }
+            }
+            FileRequest::Profile(format, id) => {
+                if let Some(job) = self.jobs.get(id).cloned() {
+                    effects.act(save(first, move || match format {
+                        ProfileFormat::Trace => {
+                            let trace = cytoscope_profile::chrome_trace(&job.spans, &job.marks, job.dropped);
+                            serde_json::to_vec(&trace).map_err(|e| e.to_string())
+                        }
+                        ProfileFormat::Csv => Ok(profiler::csv(&job).into_bytes()),
+                    }));
+                }
+            }
+        }
+        effects
+    }
+
+    /// Executes a command.
+    pub(crate) fn execute(&mut self, ctx: &egui::Context, command: Command) {
+        match command {
+            Command::Open => self.ask(FileRequest::Stacks, String::new()),
+            Command::OpenSample => {
+                let sample = self.documents.sample().map(Path::to_owned);
+                self.apply(DocumentsAction::Open(sample.into_iter().collect()));
+            }
+            Command::OpenLabels => self.ask_for_active(FileRequest::Labels),
+            Command::OpenTruth => self.ask_for_active(FileRequest::Truth),
+            Command::Close => self.apply(DocumentsAction::Close),
+            Command::Predict => self.apply_to_active(JobsAction::Predict),
+            Command::PredictAll => self.apply(JobsAction::PredictAll),
+            Command::Train => self.apply(DisplayAction::ShowTraining),
+            Command::Cancel => self.apply(JobsAction::CancelNext),
+            Command::NextSlice => self.apply(ViewAction::StepSlice(1)),
+            Command::PreviousSlice => self.apply(ViewAction::StepSlice(-1)),
+            Command::NextTime => self.apply(ViewAction::StepTime(1)),
+            Command::PreviousTime => self.apply(ViewAction::StepTime(-1)),
+            Command::Play => self.apply(ViewAction::Play),
+            Command::Fit => self.apply(ViewAction::Fit),
+            Command::AutoContrast => self.apply(ViewAction::AutoContrast),
+            Command::ToggleLabels => self.apply(ViewAction::ToggleLabels),
+            Command::NextLabelStyle => self.apply(ViewAction::NextLabelStyle),
+            Command::ToggleMap => self.apply(ViewAction::ToggleMap),
+            Command::ToggleCrosshair => self.apply(DisplayAction::Toggle(Part::Crosshair)),
+            Command::ToggleScaleBar => self.apply(DisplayAction::Toggle(Part::ScaleBar)),
+            Command::ToggleSwipe => self.apply(DisplayAction::ToggleSwipe),
+            Command::ToggleLineProfile => self.apply(DisplayAction::ToggleLineProfile),
+            Command::Screenshot => self.apply(DisplayAction::OpenScreenshotDialog),
+            Command::SaveTable => {
+                let name = self.document().map(|d| d.name.clone()).unwrap_or_default();
+                let stem = name.split('.').next().unwrap_or_default();
+                self.ask(FileRequest::Table, format!("{stem}_objects.csv"));
+            }
+            Command::Measure => self.apply_to_active(JobsAction::Measure),
+            Command::ToggleLibrary => self.apply(DisplayAction::Toggle(Part::Library)),
+            Command::ToggleTasks => self.apply(DisplayAction::Toggle(Part::Tasks)),
+            Command::ToggleProfiler => self.apply(DisplayAction::Toggle(Part::Profiler)),
+            Command::Toggle3d => self.apply(DisplayAction::Toggle(Part::Volume)),
+            Command::ResetLayout => self.apply(DisplayAction::Reset),
+            Command::NextTheme => self.apply(DisplayAction::NextTheme),
+            Command::Palette => self.apply(DisplayAction::Open(Dialog::Palette)),
+            Command::Shortcuts => self.apply(DisplayAction::Open(Dialog::Shortcuts)),
+            Command::ShowLog => {
+                if let Some(folder) = self.display.log_folder().map(Path::to_owned) {
+                    self.apply(DocumentsAction::ShowFolder(folder));
+                }
+            }
+            Command::About => self.apply(DisplayAction::Open(Dialog::About)),
+            Command::Tool(tool) => self.apply(CorrectionsAction::Tool(tool)),
+            Command::Correct(action) => self.apply(CorrectionsAction::Edit(action)),
+            Command::Quit => ctx.send_viewport_cmd(egui::ViewportCommand::Close),
+        }
+    }
+
+    /// Applies an action on the active document, if there is one.
+    fn apply_to_active(&mut self, action: impl FnOnce(u64) -> JobsAction) {
+        if let Some(id) = self.documents.active_id() {
+            self.apply(action(id));
+        }
+    }
+
+    /// Shows a file dialog for the active document, if there is one.
+    fn ask_for_active(&mut self, request: impl FnOnce(u64) -> FileRequest) {
+        if let Some(id) = self.documents.active_id() {
+            self.ask(request(id), String::new());
+        }
+    }
+
+    /// Shows a file dialog in the folder of the active document, or else of the most recent one.
+    fn ask(&mut self, request: FileRequest, name: String) {
+        let folder_of = |path: &Path| path.parent().map(Path::to_owned);
+        let folder = self.document().and_then(|d| folder_of(&d.path));
+        let folder = folder.or_else(|| self.settings().recent.first().and_then(|p| folder_of(p)));
+        self.apply(DocumentsAction::Ask { request, folder, name });
+    }
+}
+
+/// The action that saves a file with the bytes of `content`.
+fn save(path: PathBuf, content: impl FnOnce() -> Result<Vec<u8>, String> + Send + 'static) -> DocumentsAction {
+    let content: Content = Box::new(content);
+    DocumentsAction::Save { path, content }
+}
