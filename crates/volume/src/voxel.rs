@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(likely(1e6), None);
         assert_eq!(likely(1e300), None);
         let text = VoxelSize::new_um(1.0, 1.0, 6.5e-7).check().unwrap_err().to_string();
-        assert!(text.contains("along X is 0.00000065 µm") && text.contains("in metres, which is 0.65 µm"), "{text}");
+        assert!(text.contains("along X is 0.00000065 µm") && text.contains("in metres, i.e. 0.65 µm"), "{text}");
     }
 
     #[test]
