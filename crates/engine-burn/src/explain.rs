@@ -69,7 +69,7 @@ const SENTENCES: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Returns how well a message tells the cause of a failure, the best one first: messages with an explanation in the order
+/// Returns how well a message states the cause of a failure, the best one first: messages with an explanation in the order
 /// of the rows, then unknown messages, then those that only say that a message was lost (the last row).
 pub(crate) fn rank(said: &str) -> usize {
     let lower = said.to_lowercase();

@@ -110,7 +110,7 @@ impl TuningState {
         Self { timings: folder.join("autotune"), is_tuned: marker.exists(), marker }
     }
 
-    /// Runs `work`, which is told whether to record times. If the session is not tuned yet, the listener is told how long
+    /// Runs `work`, whose argument says whether to record times. If the session is not tuned yet, the listener receives how long
     /// that has taken so far.
     ///
     /// Before Burn times the kernels of a step, it discards the errors of the steps before, whose results are then wrong.
@@ -123,7 +123,7 @@ impl TuningState {
     ) -> Result<T, E> {
         let was_tuned = self.is_tuned;
         let mut bytes = size_of_files(&self.timings);
-        let mut result = if was_tuned { work(true) } else { told(listener, device, || work(false)) };
+        let mut result = if was_tuned { work(true) } else { run_reporting(listener, device, || work(false)) };
         let mut is_recorded = was_tuned;
         for _ in 0..MAX_REPEATS {
             let now = size_of_files(&self.timings);
@@ -157,7 +157,7 @@ fn size_of_files(folder: &Path) -> u64 {
 }
 
 /// Runs `work`, and tells a listener at once and then every second how long it has taken.
-fn told<T>(listener: &TuningListener, device: DeviceId, work: impl FnOnce() -> T) -> T {
+fn run_reporting<T>(listener: &TuningListener, device: DeviceId, work: impl FnOnce() -> T) -> T {
     let (stop, stopped) = channel::<()>();
     std::thread::scope(|scope| {
         let ticker = std::thread::Builder::new().name("tuning".to_owned()).spawn_scoped(scope, move || {

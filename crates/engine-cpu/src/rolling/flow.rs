@@ -125,7 +125,7 @@ pub(crate) struct Progress {
     base: Vec<isize>,
     /// Most new planes of each value in one slab.
     quota: Vec<usize>,
-    /// Whether the zeros after a value take room only in the slab after its last planes.
+    /// Whether the zeros after a value are added only in the slab after its last planes.
     late_zeros: bool,
 }
 
@@ -155,7 +155,7 @@ impl Progress {
         self.known.get(value).copied().unwrap_or(0)
     }
 
-    /// Takes `planes` more input planes and returns what is computed. Buffers have room for `room` planes; without, they
+    /// Adds `planes` input planes and returns what is computed. Buffers have room for `room` planes; without `room`, they
     /// move their planes in every slab.
     pub(crate) fn advance(&mut self, flow: &Flow, planes: usize, room: Option<&[usize]>) -> Slab {
         let (kept, ends) = (flow.kept(&self.known), flow.ends(&self.known, &self.zeros));

@@ -11,16 +11,16 @@ use cytoscope_graph::{Graph, GraphError};
 use cytoscope_kernels::Isa;
 use cytoscope_passes::analysis;
 
-/// Slabs that are tried, in multiples of the network's stride along Z; besides, its divisors are tried.
+/// Slabs that are tried, in multiples of the network's stride along Z. Divisors of the stride are tried as well.
 const SLABS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
 /// Additional room of buffers that is tried, relative to the planes that are kept from slab to slab.
 const SLACK: [f64; 3] = [0.0, 0.35, 1.0];
 /// Most bands that are tried.
 const MAX_BANDS: usize = 64;
 /// Multiply-accumulate operations in the time in which one byte is moved.
-const MACS_A_BYTE: f64 = 20.0;
+const MACS_PER_BYTE: f64 = 20.0;
 /// Multiply-accumulate operations in the time in which a step is started.
-const MACS_A_STEP: f64 = 1e6;
+const MACS_PER_STEP: f64 = 1e6;
 /// A plan that needs less memory is preferred if its cost is at most this factor of the least cost.
 const TOLERATED: f64 = 1.05;
 
@@ -155,6 +155,6 @@ fn candidate(program: &RollingProgram, depth: usize, slab_planes: usize, slack: 
     let moved = program.buffers.iter().zip(&moved).map(|(b, planes)| b.plane_bytes().saturating_mul(*planes as u64));
     let moved_bytes = moved.fold(0u64, u64::saturating_add);
     let starts = depth.div_ceil(slab_planes.max(1)) * program.nodes.len();
-    let cost = program.macs as f64 + moved_bytes as f64 * MACS_A_BYTE + starts as f64 * MACS_A_STEP;
+    let cost = program.macs as f64 + moved_bytes as f64 * MACS_PER_BYTE + starts as f64 * MACS_PER_STEP;
     Candidate { slab_planes, rooms, arena_bytes, moved_bytes, cost }
 }
