@@ -89,8 +89,9 @@ def train(options, name, changes, seed):
         config = options.work / f"{name}.toml"
         config.write_text(settings(options, changes))
         data = stacks(options, changes)
+        begun = out.with_name(f"{out.name}.training").exists()
         run(options, "train", "--task", "segmentation", "--data", data, "--from", "scratch", "--config", config, "--seed", seed,
-            "--steps", options.steps, "--threads", 1, "--without-int8", "--restart", "--out", out)
+            "--steps", options.steps, "--threads", 1, "--without-int8", "--resume" if begun else "--restart", "--out", out)
     scores = options.work / "models" / f"{name}-{seed}.txt"
     if not scores.exists():
         lines = []

@@ -542,7 +542,9 @@ fn finish_now_keeps_the_best_network() {
             fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
         }
         fixture.click("Finish now");
-        assert!(matches!(fixture.window.state().wizard().run.state, RunState::Finishing(_)));
+        // A paused run is started again for it, once its folder has been prepared.
+        fixture.until("the finishing run", |w| matches!(w.state().wizard().run.state, RunState::Finishing(_)));
+        fixture.window.run_steps(2);
         assert!(fixture.sees("Finishing") && !fixture.sees("Pause training"), "{}", fixture.on_screen());
         accessibility::check(&fixture, "finishing");
         fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
