@@ -27,9 +27,9 @@ def run(options, *arguments):
         raise SystemExit(f"{arguments}: {done.stderr[-2000:]}")
 
 
-def without(card, change):
+def without(values, change):
     """The settings of a varied stack with one change reversed."""
-    objects, truth = card["objects"], card["truth"]
+    objects, truth = values["objects"], values["truth"]
     if change == "outlines":
         truth["outline"]["visible"]["common"] = 0.0
     elif change == "sizes":
@@ -41,8 +41,8 @@ def without(card, change):
         objects.update(bumps=0.0, hollow=0.0, glow=0.0)
         objects["spots"]["count"] = 0.0
         objects["background"]["strength"] = 0.0
-        card["optics"]["bias"] = 0.0
-        card["camera"]["smoothing_voxels"] = 0.0
+        values["optics"]["bias"] = 0.0
+        values["camera"]["smoothing_voxels"] = 0.0
 
 
 def stacks(options, changes):
@@ -57,12 +57,12 @@ def stacks(options, changes):
     for file in sorted(varied.glob("*.json")):
         if (folder / file.name).exists():
             continue
-        card = json.loads(file.read_text())
+        values = json.loads(file.read_text())
         for change in CHANGES[:4]:
             if change not in changes:
-                without(card, change)
+                without(values, change)
         settings = options.work / f"settings-{folder.name}.json"
-        settings.write_text(json.dumps(card))
+        settings.write_text(json.dumps(values))
         run(options, "simulate", "--kind", "nuclei", "--settings", settings, "--out", folder, "--force")
     return folder
 

@@ -1,7 +1,8 @@
-//! How long a stack of 10 GB takes to show its first slice: `cargo run --release --example first_slice [FILE]`.
+//! Time until the first slice of a 10 GB stack is shown: `cargo run --release --example first_slice [FILE]`.
 //!
-//! Without a file it makes a sparse one, which takes no disk and is read as any other (from the page cache after the first time).
-//! Frames are laid out and planes composed as in the window; drawing on the graphics card is left out.
+//! Without FILE, a sparse file is created, which occupies no disk space but is read like any other; the second read comes
+//! from the page cache.
+//! Frames are laid out and planes composed as in the window; drawing on the GPU is left out.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement")]
 
 use cytoscope_ui::data::plane::Orientation;
@@ -49,7 +50,7 @@ fn main() {
         };
         until("opened", &|w| w.document().is_some());
         until("XY slice", &|w| w.shows(Orientation::Xy));
-        until("all three cuts", &|w| Orientation::ALL.iter().all(|o| w.shows(*o)));
+        until("all three views", &|w| Orientation::ALL.iter().all(|o| w.shows(*o)));
         println!();
     }
 }

@@ -1,6 +1,6 @@
-//! What a frame costs the processor while one scrolls through a stack: `cargo run --release --example frame_cost`.
+//! CPU time of a frame while scrolling through a stack: `cargo run --release --example frame_cost`.
 //!
-//! Frames are laid out and planes composed as in the window; drawing on the graphics card is left out.
+//! Frames are laid out and planes composed as in the window; drawing on the GPU is left out.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement")]
 
 use cpu_time::ThreadTime;
@@ -44,8 +44,8 @@ fn main() {
     let mut wall: Vec<f64> = costs.iter().map(|c| c.0).collect();
     cpu.sort_by(f64::total_cmp);
     wall.sort_by(f64::total_cmp);
-    for (name, values) in [("processor time of the window's thread", &cpu), ("wall time", &wall)] {
+    for (name, values) in [("CPU time of the window's thread", &cpu), ("wall time", &wall)] {
         let at = |share: f64| values[((values.len() - 1) as f64 * share) as usize];
-        println!("{name}: median {:.2} ms, 95 % {:.2} ms, most {:.2} ms a frame", at(0.5), at(0.95), at(1.0));
+        println!("{name}: median {:.2} ms, 95 % {:.2} ms, maximum {:.2} ms per frame", at(0.5), at(0.95), at(1.0));
     }
 }

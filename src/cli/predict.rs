@@ -82,7 +82,7 @@ pub(crate) struct Predict {
     /// Write a Chrome trace of the run, for cytoscope profile or ui.perfetto.dev.
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
-    /// Leave the times of single operators out of the trace: a GPU then need not wait after each.
+    /// Leave the times of single operators out of the trace; measuring them makes a GPU wait after each operator.
     #[arg(long, requires = "trace")]
     stages_only: bool,
     /// Overwrite existing files; an input is never overwritten.

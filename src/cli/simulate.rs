@@ -34,7 +34,7 @@ pub(crate) struct Simulate {
     /// Output folder; created if it does not exist.
     #[arg(long)]
     out: PathBuf,
-    /// Settings as a JSON file, such as the .json of an earlier simulation (--kind, --shape and --seed are ignored).
+    /// Settings as a JSON file, such as the .json of an earlier simulation; overrides --kind, --shape and --seed.
     #[arg(long, value_name = "FILE.json")]
     settings: Option<PathBuf>,
     /// Overwrite existing files; an input is never overwritten.
@@ -72,7 +72,7 @@ fn write(
     for name in [".json", "_raw.tif", "_labels.tif", "_labels.ome.tif", "_target.tif"] {
         check_file(&out.join(format!("{}_{}{name}", settings.kind, settings.seed)), &[], overwrite)?;
     }
-    let card = out.join(format!("{}_{}.json", settings.kind, settings.seed));
+    let settings_path = out.join(format!("{}_{}.json", settings.kind, settings.seed));
     let simulation = simulate_stack(settings, context)?;
     let stem = format!("{}_{}", settings.kind, settings.seed);
     let parts: [(&str, Option<&Array>); 3] = [
@@ -94,8 +94,8 @@ fn write(
         written.push(path);
     }
     let text = serde_json::to_string_pretty(&simulation.settings).map_err(|e| Failure::other(e.to_string()))?;
-    cytoscope_storage::write::atomic_write(&card, text.as_bytes())?;
-    written.push(card);
+    cytoscope_storage::write::atomic_write(&settings_path, text.as_bytes())?;
+    written.push(settings_path);
     Ok(simulation.object_count)
 }
 

@@ -112,9 +112,9 @@ fn wrong_diameters_are_refused() {
 #[test]
 fn estimates_are_close_to_the_true_median() {
     let fixture = Fixture::new();
-    let card: Value = {
-        fixture.run(&["simulate", "--kind", "nuclei", "--shape", "8,32,32", "--out", "card"]).ok();
-        serde_json::from_slice(&fixture.bytes("card/nuclei_0.json")).unwrap()
+    let settings_file: Value = {
+        fixture.run(&["simulate", "--kind", "nuclei", "--shape", "8,32,32", "--out", "simulated"]).ok();
+        serde_json::from_slice(&fixture.bytes("simulated/nuclei_0.json")).unwrap()
     };
     let cases: [(f64, f64, f64); 10] = [
         (3.0, 0.1, 3.0),
@@ -133,7 +133,7 @@ fn estimates_are_close_to_the_true_median() {
     for (seed, (diameter_um, xy_um, ratio)) in cases.into_iter().enumerate() {
         let voxel = [xy_um * ratio, xy_um, xy_um];
         let shape = [0, 1, 2].map(|a| ((4.0 * diameter_um / voxel[a]).round() as usize).clamp(12, 200));
-        let mut settings = card.clone();
+        let mut settings = settings_file.clone();
         settings["seed"] = json!(seed + 20);
         settings["shape_zyx"] = json!(shape);
         settings["voxel_size_um"] = json!({"z": voxel[0], "y": voxel[1], "x": voxel[2]});

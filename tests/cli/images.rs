@@ -33,7 +33,7 @@ fn info_reports_all_documented_fields() {
         let written = info["voxel_size_um"][axis].as_f64().unwrap();
         assert!(
             written > 0.0 && settings.to_string().contains(&written.to_string()),
-            "{axis}: {written} is not in the card"
+            "{axis}: {written} is not in the settings"
         );
     }
     let text = fixture.run(&["info", &raw]).ok().stdout;
@@ -125,7 +125,7 @@ fn convert_extracts_one_channel_and_time_point() {
 }
 
 #[test]
-fn varied_simulations_each_have_a_voxel_size_and_a_card() {
+fn varied_simulations_each_have_a_voxel_size_and_a_settings_file() {
     let fixture = Fixture::new();
     let many = ["simulate", "--kind", "nuclei", "--varied", "--count", "3", "--shape", "10,40,44", "--seed", "5"];
     let made = fixture.run(&[&many[..], &["--out", "v", "--json"]].concat()).json();
@@ -134,11 +134,16 @@ fn varied_simulations_each_have_a_voxel_size_and_a_card() {
     for seed in 5..8 {
         let written =
             fixture.run(&["info", &format!("v/nuclei_{seed}_raw.tif"), "--json"]).json()["voxel_size_um"].clone();
-        let card: serde_json::Value = serde_json::from_slice(&fixture.bytes(&format!("v/nuclei_{seed}.json"))).unwrap();
-        assert_eq!(card["seed"], seed);
+        let settings: serde_json::Value =
+            serde_json::from_slice(&fixture.bytes(&format!("v/nuclei_{seed}.json"))).unwrap();
+        assert_eq!(settings["seed"], seed);
         for axis in ["z", "y", "x"] {
-            let (written, expected) = (written[axis].as_f64().unwrap(), card["voxel_size_um"][axis].as_f64().unwrap());
-            assert!((written / expected - 1.0).abs() < 1e-4, "{axis}: {written} in the file, {expected} in the card");
+            let (written, expected) =
+                (written[axis].as_f64().unwrap(), settings["voxel_size_um"][axis].as_f64().unwrap());
+            assert!(
+                (written / expected - 1.0).abs() < 1e-4,
+                "{axis}: {written} in the file, {expected} in the settings"
+            );
         }
         sizes.push(written.to_string());
         fixture
@@ -175,7 +180,7 @@ fn simulations_are_reproducible_and_differ_by_seed() {
                 "{kind} {part}: the seed has no effect"
             );
         }
-        // The card reproduces the stack.
+        // The settings file reproduces the stack.
         fixture.run(&["simulate", "--kind", kind, "--settings", &format!("a/{kind}_1.json"), "--out", "again"]).ok();
         assert_eq!(fixture.bytes(&format!("a/{kind}_1_raw.tif")), fixture.bytes(&format!("again/{kind}_1_raw.tif")));
     }

@@ -59,5 +59,5 @@ fn sample_in_three_slice_views() {
         std::thread::sleep(Duration::from_millis(4));
     }
     window.run_steps(4);
-    compare(&mut window, "sample_in_three_cuts");
+    compare(&mut window, "sample_in_three_views");
 }

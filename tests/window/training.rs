@@ -14,7 +14,7 @@ use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
 
-/// Settings of a training that takes seconds.
+/// Settings of a training run that takes seconds.
 fn tiny_config(steps: usize) -> TrainConfig {
     let mut config = TrainConfig { patch_zyx: Some([4, 16, 16]), batch: Some(1), ..TrainConfig::default() };
     config.network.filters = vec![4, 8];
@@ -46,7 +46,7 @@ fn pairs(folder: &Path, n: u64) -> PathBuf {
     data
 }
 
-/// A window with tiny default trainings, and a folder of training pairs.
+/// A window whose training runs are tiny by default, and a folder of training pairs.
 fn fixture(steps: usize) -> (Fixture, PathBuf) {
     let fixture = Fixture::new();
     let data = pairs(fixture.folder.path(), 3);
@@ -200,17 +200,17 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
     accessibility::check(&fixture, "start");
     fixture.click("Quick");
     fixture.click("New network");
-    // The time of a step is measured meanwhile.
-    fixture.until("what a step takes", |w| sees(w, "On this machine a step takes") && sees(w, "steps in 5 minutes"));
+    // Meanwhile, the time per step is measured.
+    fixture.until("the time per step", |w| sees(w, "On this machine a step takes") && sees(w, "steps in 5 minutes"));
     assert_eq!(fixture.window.state().wizard().plan.name, "embryos");
     fixture.click("Start training");
-    fixture.until("what was measured", |w| sees(w, "4 steps are planned"));
+    fixture.until("the plan", |w| sees(w, "4 steps are planned"));
     fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
     accessibility::check(&fixture, "results");
     let report = fixture.window.state().wizard().report.clone().unwrap();
     assert_eq!((report.steps, report.train_pairs, report.validation_pairs), (4, 2, 1));
     fixture.until("the sentence", |w| sees(w, "The model was trained from scratch."));
-    fixture.until("a picture of an image kept back", |w| sees(w, "Model output on a validation image"));
+    fixture.until("a picture of a validation image", |w| sees(w, "Model output on a validation image"));
     accessibility::check(&fixture, "results with a picture");
     let validation_name = &report.pairs_after[0].name;
     assert!(fixture.sees("F1 at IoU 0.5") && fixture.sees(validation_name), "{}", fixture.on_screen());
@@ -222,7 +222,7 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
     let saved = fixture.path("settings/models/embryos");
     let package = cytoscope_model_package::Package::open(&saved).unwrap();
     assert_eq!(package.name, "embryos");
-    // Exported as the dialog does.
+    // Exports as the dialog would.
     let (zip, onnx) = (fixture.path("away.zip"), fixture.path("away.onnx"));
     for (format, path) in [("Zip", &zip), ("Onnx", &onnx)] {
         use cytoscope_ui::training::models::Format;
@@ -347,7 +347,7 @@ fn unsaved_trained_model_is_saved_automatically() {
     fixture.click("Step 3: Settings");
     fixture.click("Start training");
     fixture.until("the first one", |w| sees(w, "embryos was added to your models"));
-    assert!(!first.exists(), "it lies among the models");
+    assert!(!first.exists(), "it was moved to the models");
     fixture.until("the next results", |w| w.state().wizard().plan.step == WizardStep::Results);
     assert_eq!(fixture.window.state().wizard().plan.saved, None, "that was the first one");
     let second = fixture.window.state().wizard().report.clone().unwrap().out;
@@ -357,7 +357,7 @@ fn unsaved_trained_model_is_saved_automatically() {
     fixture.until("the second one", |w| sees(w, "embryos 2 was added to your models"));
     let wizard = fixture.window.state().wizard();
     assert!(wizard.report.is_none() && wizard.plan.saved.is_none() && wizard.plan.step == WizardStep::Task);
-    assert!(!second.exists(), "it lies among the models");
+    assert!(!second.exists(), "it was moved to the models");
     for name in ["embryos", "embryos 2"] {
         let saved = fixture.path("settings/models").join(name);
         assert_eq!(cytoscope_model_package::Package::open(&saved).unwrap().name, name);
@@ -498,7 +498,7 @@ fn paused_or_killed_training_continues() {
     fixture.click("Stop…");
     fixture.click("Discard training run");
     fixture.until("the end", |w| w.state().wizard().run.state == RunState::Idle);
-    fixture.until("an empty place", |_| !folder.exists());
+    fixture.until("the removed checkpoint", |_| !folder.exists());
     assert_eq!(fixture.window.state().wizard().plan.step, WizardStep::Start);
 }
 

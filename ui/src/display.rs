@@ -44,9 +44,9 @@ pub(crate) enum Part {
     Profiler,
     /// The 3-D view.
     Volume,
-    /// The crosshair.
+    /// The lines through the shared position in slice views.
     Crosshair,
-    /// The scale bar.
+    /// The bar of a round length in µm in each view.
     ScaleBar,
 }
 
@@ -87,12 +87,12 @@ pub(crate) enum DisplayAction {
     RememberAxes {
         /// A file of the folder.
         file: PathBuf,
-        /// The axes.
+        /// Axis letters such as `TZCYX`.
         axes: Option<String>,
     },
     /// Asks for the axes of a file.
     AskAxes {
-        /// The file.
+        /// File that will be reopened with the axes.
         file: PathBuf,
         /// The text to start with.
         text: String,
@@ -101,7 +101,7 @@ pub(crate) enum DisplayAction {
     TypeAxes(String),
     /// Closes the axes dialog.
     CloseAxes,
-    /// Opens a dialog.
+    /// Shows a dialog over the window.
     Open(Dialog),
     /// Closes a dialog.
     Close(Dialog),
@@ -208,7 +208,7 @@ impl Display {
         self.task
     }
 
-    /// Whether a dialog is open.
+    /// Whether this dialog is shown.
     pub(crate) fn is_open(&self, dialog: Dialog) -> bool {
         self.dialogs.contains(&dialog)
     }

@@ -42,7 +42,7 @@ pub(crate) const PREVIEW_NAME: &str = "Preview, not saved yet";
 pub struct ChannelView {
     /// Name from the file, or "Channel" and its index.
     pub name: String,
-    /// Whether it is visible.
+    /// Whether views draw the channel.
     pub visible: bool,
     /// Display settings.
     pub display: Intensity,
@@ -73,11 +73,11 @@ pub struct Overlay {
     pub name: String,
     /// Path of the file.
     pub path: PathBuf,
-    /// Whether it is visible.
+    /// Whether views draw the overlay.
     pub visible: bool,
     /// Source of its planes.
     pub source: Arc<dyn PlaneSource>,
-    /// Id of the source.
+    /// Id of `source` in the caches of planes and volumes.
     pub source_id: SourceId,
     /// Display settings of labels.
     pub labels: LabelDisplay,
@@ -121,9 +121,9 @@ pub enum OpenError {
     Grid {
         /// File name.
         name: String,
-        /// Extents of the file.
+        /// Number of voxels of the file, such as `32 × 256 × 256`.
         got: String,
-        /// Extents of the stack.
+        /// Number of voxels of the stack.
         expected: String,
     },
 }
@@ -138,7 +138,7 @@ pub struct Document {
     pub name: String,
     /// Opened image file.
     pub image: Image,
-    /// Extents of the stack.
+    /// Number of voxels along Z, Y, X, of channels, time points and samples per pixel.
     pub extents: Extents,
     /// Voxel size Z, Y, X in µm; 1 where the file does not state it.
     pub voxel_um: [f64; 3],
@@ -150,7 +150,7 @@ pub struct Document {
     pub object_size: ObjectSize,
     /// Source of the intensity planes.
     pub source: Arc<dyn PlaneSource>,
-    /// Number of channels.
+    /// The channels in the order of the file, with their display settings.
     pub channels: Vec<ChannelView>,
     /// Overlays: maps, ground truth and labels, lowest first.
     pub overlays: Vec<Overlay>,
@@ -185,7 +185,7 @@ pub enum DocumentChange {
     Channel {
         /// Index of the channel.
         index: usize,
-        /// Whether it is visible.
+        /// Whether views draw the channel.
         visible: bool,
         /// Display settings.
         display: Intensity,
@@ -194,7 +194,7 @@ pub enum DocumentChange {
     Contrast {
         /// Index of the channel.
         index: usize,
-        /// The histogram.
+        /// Counts of the displayed plane's intensities.
         histogram: Histogram,
         /// The contrast limits, if they are still to be set.
         limits: Option<(f32, f32)>,
@@ -203,7 +203,7 @@ pub enum DocumentChange {
     Overlay {
         /// Kind of the overlay.
         role: Role,
-        /// Whether it is visible.
+        /// Whether views draw the overlay.
         visible: bool,
         /// How labels are drawn.
         style: LabelStyle,
@@ -261,7 +261,7 @@ impl Document {
         })
     }
 
-    /// Opens a file as an overlay of a stack with extents `zyx`.
+    /// Opens a file as an overlay of a stack of `zyx` voxels.
     ///
     /// # Errors
     /// [`OpenError`] if the file cannot be opened or its grid differs.
@@ -312,12 +312,12 @@ impl Document {
         Some(self.saved_labels.as_ref().unwrap_or(&overlay.path))
     }
 
-    /// The overlay with this role.
+    /// The overlay with this role; `None` if the document has none.
     pub fn of_role(&self, role: Role) -> Option<&Overlay> {
         self.overlays.iter().find(|o| o.role == role)
     }
 
-    /// The overlay with this role.
+    /// The overlay with this role; `None` if the document has none.
     pub fn of_role_mut(&mut self, role: Role) -> Option<&mut Overlay> {
         self.overlays.iter_mut().find(|o| o.role == role)
     }
@@ -401,7 +401,7 @@ impl Document {
         }
     }
 
-    /// Extents, sample type and voxel size in one line.
+    /// Number of voxels, sample type and voxel size in one line.
     pub fn summary(&self) -> String {
         let [z, y, x] = self.voxel_um;
         let voxel =

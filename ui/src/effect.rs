@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Requests a repaint; callable from any thread.
 pub(crate) type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// One thing that a state asks the window for.
+/// A consequence of an action that the window carries out.
 pub(crate) enum Effect {
     /// An action on another state.
     Act(Action),
@@ -19,7 +19,7 @@ pub(crate) enum Effect {
         level: Level,
         /// Title of a few words.
         title: String,
-        /// Details.
+        /// Explanation and next step; may be empty.
         details: String,
     },
     /// A change of what the views keep between frames.

@@ -16,15 +16,15 @@ const MAX_SHOWN: usize = 5;
 /// Severity of a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// Success.
+    /// Something that the user started has succeeded.
     Success,
-    /// Information.
+    /// Something the user should know, but need not act on.
     Info,
-    /// Error.
+    /// Something failed; stays until it is closed.
     Error,
 }
 
-/// A notification.
+/// A message in the corner of the window.
 #[derive(Debug, Clone)]
 pub struct Notification {
     /// Severity.

@@ -18,20 +18,20 @@ pub type Content = Box<dyn FnOnce() -> Result<Vec<u8>, String> + Send>;
 
 /// Result of a request.
 pub enum OpenerResult {
-    /// A stack.
+    /// A stack was opened.
     Document(Box<Document>),
-    /// An overlay.
+    /// An image was opened over a stack.
     Overlay {
-        /// The stack.
+        /// Id of the stack's document.
         document: u64,
-        /// The overlay.
+        /// The image with its role.
         overlay: Box<Overlay>,
     },
-    /// An object table.
+    /// An object table was read.
     Table {
-        /// The stack.
+        /// Id of the stack's document.
         document: u64,
-        /// The table.
+        /// Rows and columns of the table.
         results: Box<Results>,
         /// Whether its labels were saved after it was written.
         old: bool,
@@ -42,7 +42,7 @@ pub enum OpenerResult {
     Failed {
         /// The attempted action.
         what: String,
-        /// The reason.
+        /// What went wrong and what to do, as one message.
         reason: String,
         /// Path of the file, if setting other axes may help.
         axes_of: Option<PathBuf>,
@@ -58,7 +58,7 @@ pub enum OpenerResult {
 /// What a file dialog asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileRequest {
-    /// Stacks.
+    /// One or more stacks to open.
     Stacks,
     /// Labels of a stack.
     Labels(u64),

@@ -13,7 +13,7 @@ pub(crate) struct OverwriteQuestion {
     pub(crate) title: String,
     /// Which files exist.
     pub(crate) reason: String,
-    /// The job.
+    /// What to send again if the user agrees.
     pub(crate) job_to_repeat: RepeatableJob,
 }
 

@@ -90,12 +90,12 @@ impl Results {
         self.rows.get(row).and_then(|r| r.get(column)).copied().unwrap_or(f64::NAN)
     }
 
-    /// The label of a row.
+    /// The label of a row; 0 if there is no such row.
     pub fn label(&self, row: usize) -> u32 {
         self.value(row, self.label_column) as u32
     }
 
-    /// The row of a label.
+    /// Index of the row that measures a label; `None` if the table has none.
     pub fn row_of(&self, label: u32) -> Option<usize> {
         (0..self.rows.len()).find(|r| self.label(*r) == label)
     }

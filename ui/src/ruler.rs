@@ -22,10 +22,10 @@ const MAX_SAMPLES: usize = 4096;
 /// Minimum length of a line in voxels; shorter ones are clicks.
 const MIN_VOXELS: f64 = 0.5;
 
-/// A line in a view.
+/// A line along which distance and intensities are measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ruler {
-    /// The view.
+    /// Slice view that it was drawn in.
     pub view: Orientation,
     /// End points in voxel coordinates Z, Y, X; integers are voxel centres.
     pub ends: [[f64; 3]; 2],

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Version of the protocol.
+/// Version of the messages between shell and window; both ends must agree.
 pub const PROTOCOL_VERSION: u32 = 1;
 
 /// Maximum length of a line from the shell.
@@ -37,7 +37,7 @@ pub struct Request {
 /// A message from the shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FromShell {
-    /// A request.
+    /// Files to open, or news of the previous window.
     Request(Request),
     /// A line that cannot be parsed, and why.
     Unreadable(String),

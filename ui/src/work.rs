@@ -24,32 +24,32 @@ const MAX_SPANS: usize = 400_000;
 /// Environment variable that names a folder of models for the engine process.
 const MODELS_ENV: &str = "CYTOSCOPE_MODELS";
 
-/// Purpose of a job.
+/// Why a job runs, which determines what is done with its result.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Purpose {
     /// Predict a document.
     Predict {
-        /// The document.
+        /// Id of the document.
         document: u64,
     },
     /// Segment a document's map as a preview.
     Preview {
-        /// The document.
+        /// Id of the document.
         document: u64,
     },
     /// Segment a document's map and save the result.
     Keep {
-        /// The document.
+        /// Id of the document.
         document: u64,
     },
     /// Measure a document's labels.
     Measure {
-        /// The document.
+        /// Id of the document.
         document: u64,
     },
     /// Estimate the diameter of a document's objects.
     Diameter {
-        /// The document.
+        /// Id of the document.
         document: u64,
     },
     /// Check training data or estimate the training cost.
@@ -72,23 +72,23 @@ impl Purpose {
     }
 }
 
-/// State of a job.
+/// Where a job is between its request and its end.
 #[derive(Debug, Clone, PartialEq)]
 pub enum JobState {
     /// Waiting for earlier jobs.
     Queued,
-    /// Running.
+    /// Running in the engine process.
     Running,
     /// Finished successfully.
     Done,
     /// Failed; the reason.
     Failed(String),
-    /// Cancelled.
+    /// Ended early, at the request of the user or of the window.
     Cancelled,
 }
 
 impl JobState {
-    /// Whether it has ended.
+    /// Whether the job has ended, successfully or not.
     pub fn is_over(&self) -> bool {
         !matches!(self, JobState::Queued | JobState::Running)
     }
@@ -97,23 +97,23 @@ impl JobState {
 /// A job with its progress, profile and notes.
 #[derive(Debug, Clone)]
 pub struct JobView {
-    /// Id of the job.
+    /// Id of the job in the messages of the worker.
     pub id: JobId,
     /// Title for display.
     pub title: String,
-    /// Purpose.
+    /// Why it runs, and for which document.
     pub purpose: Purpose,
-    /// State.
+    /// Waiting, running, or how it ended.
     pub state: JobState,
     /// Progress of the current stage.
     pub progress: StageProgress,
-    /// Start time.
+    /// Time at which it began to run; `None` while it waits.
     pub started: Option<Instant>,
     /// Duration in seconds.
     pub seconds: f64,
     /// Totals of seconds, bytes and voxels by stage.
     pub totals: Vec<StageTotal>,
-    /// Recorded spans.
+    /// Recorded spans of stages and operators, for the timeline.
     pub spans: Vec<SpanRecord>,
     /// Memory samples over time.
     pub marks: Vec<MemoryMark>,
@@ -130,23 +130,23 @@ pub struct JobView {
 pub enum RepeatableJob {
     /// A prediction.
     Predict {
-        /// The document.
+        /// Id of the document.
         document: u64,
-        /// The job.
+        /// Job to send again.
         job: PredictJob,
     },
     /// A measurement.
     Measure {
-        /// The document.
+        /// Id of the document.
         document: u64,
-        /// The job.
+        /// Job to send again.
         job: MeasureJob,
     },
     /// A saved segmentation.
     Segment {
-        /// The document.
+        /// Id of the document.
         document: u64,
-        /// The job.
+        /// Job to send again.
         job: SegmentJob,
     },
 }
@@ -156,80 +156,80 @@ pub enum RepeatableJob {
 pub enum Outcome {
     /// A running prediction has new tiles.
     Live {
-        /// The document.
+        /// Id of the document.
         document: u64,
         /// File of the live output.
         path: PathBuf,
         /// Number of channels.
         channels: usize,
-        /// Extents Z, Y, X.
+        /// Number of voxels along Z, Y, X.
         shape_zyx: [usize; 3],
         /// Regions that are new.
         regions: Vec<LiveRegion>,
     },
     /// A prediction is done.
     Predicted {
-        /// The document.
+        /// Id of the document.
         document: u64,
-        /// The outcome.
+        /// Reports of the predicted inputs and of those that failed.
         outcome: PredictOutcome,
     },
     /// A segmentation is done.
     Segmented {
-        /// The document.
+        /// Id of the document.
         document: u64,
         /// Whether the result was saved.
         kept: bool,
-        /// The report.
+        /// Report of the segmentation.
         report: SegmentReport,
     },
     /// A measurement is done.
     Measured {
-        /// The document.
+        /// Id of the document.
         document: u64,
-        /// The report.
+        /// Paths and number of objects of the written table.
         report: MeasureReport,
     },
-    /// A training event: steps, a validation, or a picture.
+    /// A training run reported its progress.
     TrainingEvent {
         /// Id of the job.
         id: JobId,
-        /// The event.
+        /// Plan, completed steps, scores, or a preview.
         event: TrainEvent,
     },
     /// A training run is done.
     Trained {
         /// Id of the job.
         id: JobId,
-        /// The report.
+        /// Scores, curves and path of the trained model.
         report: Box<TrainReport>,
     },
     /// A training set is checked.
     TrainChecked {
         /// Id of the job.
         id: JobId,
-        /// The report.
+        /// Usable pairs and problems of the data.
         report: Box<CheckReport>,
     },
     /// The cost of a training step is measured.
     TrainEstimated {
         /// Id of the job.
         id: JobId,
-        /// The estimate.
+        /// Measured seconds and memory of a step.
         estimate: Estimate,
     },
     /// The diameter of a document's objects is estimated.
     DiameterEstimated {
-        /// The document.
+        /// Id of the document.
         document: u64,
-        /// The diameter.
+        /// Estimated diameter with its unit and certainty.
         found: ObjectDiameter,
     },
     /// A job failed.
     Failed {
         /// Title of the job.
         title: String,
-        /// The reason.
+        /// What went wrong and what to do, as one message.
         reason: String,
     },
     /// A job was refused because it would overwrite files that Cytoscope did not write.
@@ -243,7 +243,7 @@ pub enum Outcome {
     },
     /// A job was cancelled.
     Cancelled {
-        /// The document.
+        /// Id of the document.
         document: u64,
     },
     /// The engine process ended unexpectedly.
@@ -410,7 +410,7 @@ impl Work {
         self.jobs.iter().rev().find(|j| !j.state.is_over() && j.purpose == Purpose::Measure { document })
     }
 
-    /// Cancels a job.
+    /// Asks the worker to cancel a job; it ends later, as [`JobState::Cancelled`].
     pub fn cancel(&self, id: JobId) {
         self.send(Request::Cancel { id });
     }
@@ -420,7 +420,7 @@ impl Work {
         self.send(Request::Finish { id });
     }
 
-    /// The running job.
+    /// The job that runs now; `None` if the engine is idle.
     pub fn running(&self) -> Option<&JobView> {
         self.jobs.iter().find(|j| j.state == JobState::Running)
     }

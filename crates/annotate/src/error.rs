@@ -24,7 +24,7 @@ pub enum AnnotateError {
     /// An image is not a label image: a value is negative, fractional or too large, or its axes are not Z, Y, X.
     #[error("{}: {problem}; {next_step}", .file.display())]
     NotLabels {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// What is wrong.
         problem: String,
@@ -40,7 +40,7 @@ pub enum AnnotateError {
         got: u64,
         /// Name of the limit.
         limit_name: &'static str,
-        /// The limit.
+        /// Maximum allowed value.
         limit: u64,
         /// What to do next.
         next_step: &'static str,
@@ -56,7 +56,7 @@ pub enum AnnotateError {
         shape_zyx: [usize; 3],
     },
     /// A label does not exist.
-    #[error("label {label} is not in this {place}; choose a label that is")]
+    #[error("label {label} does not occur in this {place}; choose one that does")]
     NoSuchLabel {
         /// The requested label.
         label: u32,
@@ -76,7 +76,7 @@ pub enum AnnotateError {
     /// An edit is not possible on this label.
     #[error("label {label}: {problem}; {next_step}")]
     NotPossible {
-        /// The label.
+        /// Label that the edit was applied to.
         label: u32,
         /// The reason.
         problem: String,
@@ -89,7 +89,7 @@ pub enum AnnotateError {
     /// The operating system reported an error.
     #[error("{}: {doing} failed: {source}; check the disk or the folder and try again", .file.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// The failed operation, such as "writing the journal".
         doing: &'static str,
@@ -100,7 +100,7 @@ pub enum AnnotateError {
     /// A file is not a journal, or is damaged so that nothing can be read. The file is not changed.
     #[error("{}: {problem}; the file was not changed: move it away or choose another journal", .journal.display())]
     BadJournal {
-        /// The journal.
+        /// Path of the journal.
         journal: PathBuf,
         /// What is wrong.
         problem: String,
@@ -111,7 +111,7 @@ pub enum AnnotateError {
     .journal.display()
     )]
     OtherBase {
-        /// The journal.
+        /// Path of the journal.
         journal: PathBuf,
         /// The difference between the labels.
         problem: String,
@@ -119,13 +119,13 @@ pub enum AnnotateError {
     /// A journal is open in another window or program.
     #[error("{}: these annotations are open in another window or program; close them there first", .journal.display())]
     InUse {
-        /// The journal.
+        /// Path of the journal.
         journal: PathBuf,
     },
     /// A pair cannot be added to a training dataset.
     #[error("{}: {problem}; {next_step}", .file.display())]
     Dataset {
-        /// The file or folder.
+        /// Path of the file or folder.
         file: PathBuf,
         /// What is wrong.
         problem: String,

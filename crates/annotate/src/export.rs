@@ -7,8 +7,8 @@
 
 use crate::AnnotateError;
 use crate::chunks::LabelSnapshot;
-use crate::extent::{Extent, KnownLabels, UNKNOWN_LABEL};
 use crate::files::{Stack, plane};
+use crate::known_voxels::{KnownLabels, KnownVoxels, UNKNOWN_LABEL};
 use crate::limits::MAX_TABLE_BYTES;
 use cytoscope_formats::{Channel, Compression, Container, Image, OpenOptions, StackWriter, WriteSpec, open};
 use cytoscope_storage::read::open_regular;
@@ -29,7 +29,7 @@ const MAX_NUMBER: u32 = 100_000;
 /// The image that the labels belong to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawSource<'a> {
-    /// The file.
+    /// Path of the image file.
     pub path: &'a Path,
     /// Index of the image, if the file holds several.
     pub series: usize,
@@ -44,11 +44,11 @@ pub struct RawSource<'a> {
 pub struct ExportedPair {
     /// The name, with a number if the given name was taken.
     pub name: String,
-    /// The raw stack.
+    /// Path of the raw stack.
     pub raw: PathBuf,
-    /// Its labels.
+    /// Path of the labels.
     pub labels: PathBuf,
-    /// The dataset's table.
+    /// Path of the dataset's table.
     pub table: PathBuf,
 }
 
@@ -66,12 +66,12 @@ pub fn export_pair(
     dataset_dir: &Path,
     name: &str,
 ) -> Result<ExportedPair, AnnotateError> {
-    export_part(raw, labels, None, Extent::Everything, dataset_dir, name)
+    export_part(raw, labels, None, KnownVoxels::All, dataset_dir, name)
 }
 
-/// As [`export_pair`], for labels that are only partly known: all other voxels get the ignore label [`UNKNOWN_LABEL`],
-/// which is written to the table's column `ignore`, so that training ignores them. `base` are the labels before
-/// correction.
+/// As [`export_pair`], for labels that are known only in the voxels that `which` selects. All other voxels get the
+/// ignore label [`UNKNOWN_LABEL`], which the table states in its column `ignore`, so that training ignores them. `base`
+/// contains the labels before correction; without it, they count as empty.
 ///
 /// # Errors
 /// As [`export_pair`]; [`AnnotateError::Dataset`] if nothing was corrected, or a label is [`UNKNOWN_LABEL`] or larger.
@@ -79,7 +79,7 @@ pub fn export_part(
     raw: &RawSource,
     labels: &LabelSnapshot,
     base: Option<&LabelSnapshot>,
-    extent: Extent,
+    which: KnownVoxels,
     dataset_dir: &Path,
     name: &str,
 ) -> Result<ExportedPair, AnnotateError> {
@@ -107,8 +107,8 @@ pub fn export_part(
         );
         return refuse(problem, "add the pair with all its labels");
     }
-    let is_part = extent != Extent::Everything;
-    let known = KnownLabels::new(labels, base, extent)?;
+    let is_part = which != KnownVoxels::All;
+    let known = KnownLabels::new(labels, base, which)?;
     if is_part && !known.is_any()? {
         return refuse("no label was corrected".to_owned(), "correct some labels, or add the pair with all its labels");
     }
@@ -239,7 +239,7 @@ fn write_known(labels: &LabelSnapshot, known: &KnownLabels<'_>, path: &Path) -> 
     spec.compression = Compression::None;
     let mut writer = StackWriter::create(path, &spec)?;
     for z in 0..nz {
-        // It was checked before that the labels fit into 16 bits.
+        // The caller has checked that the labels fit into 16 bits.
         let values = known.slice(z)?.into_iter().map(|v| v as u16).collect();
         writer.write(&plane(path, ny, nx, Samples::U16(values))?)?;
     }
@@ -255,7 +255,7 @@ struct Table {
     seg: usize,
     /// Index of the column with the ignore label.
     ignore: Option<usize>,
-    /// All values of the columns `raw` and `seg`.
+    /// File names in the columns `raw` and `seg`, which new pairs must not use.
     taken: Vec<String>,
 }
 

@@ -53,7 +53,7 @@ impl Plane {
         Self { axis, index }
     }
 
-    /// The slice as a box of a volume.
+    /// The box of the volume's voxels that are in the slice.
     ///
     /// # Errors
     /// [`AnnotateError::OutOfBounds`] if the slice does not exist.
@@ -160,6 +160,6 @@ impl Bounds {
 }
 
 /// Extends `bounds` to include `other`.
-pub(crate) fn join(bounds: &mut Option<Bounds>, other: Bounds) {
+pub(crate) fn extend_bounds(bounds: &mut Option<Bounds>, other: Bounds) {
     *bounds = Some(bounds.map_or(other, |b| b.union(&other)));
 }

@@ -16,11 +16,11 @@ pub const MAX_TABLE_BYTES: u64 = 64 << 20;
 /// Limits on the size of a label image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Number of voxels of the volume.
+    /// Maximum number of voxels of the volume.
     pub max_voxels: u64,
-    /// Memory of the loaded labels in bytes (uniform chunks need none).
+    /// Maximum memory of the loaded labels in bytes; uniform chunks need none.
     pub max_stored_bytes: u64,
-    /// Number of pairs of a label and a chunk that contains it.
+    /// Maximum number of pairs of a label and a chunk that contains it.
     pub max_label_pieces: u64,
 }
 

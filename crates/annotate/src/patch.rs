@@ -6,7 +6,7 @@
 //! undo history and the journal use the same bytes. Parsed bytes are not trusted.
 
 use crate::chunks::Grid;
-use crate::geometry::{Bounds, join};
+use crate::geometry::{Bounds, extend_bounds};
 use std::collections::HashMap;
 
 /// Appends a number in LEB128.
@@ -114,7 +114,7 @@ impl Runs {
                 }
                 end = run.start + run.len;
                 voxels += u64::from(run.len);
-                join(&mut bounds, grid.run_bounds(chunk as usize, run.start as usize, run.len as usize));
+                extend_bounds(&mut bounds, grid.run_bounds(chunk as usize, run.start as usize, run.len as usize));
             }
         }
         Some(Patch { bytes: bytes.into(), voxels, bounds: bounds? })
@@ -135,7 +135,7 @@ impl Patch {
         let (mut voxels, mut bounds) = (0, None);
         decode(bytes, grid, &mut |chunk, run| {
             voxels += u64::from(run.len);
-            join(&mut bounds, grid.run_bounds(chunk as usize, run.start as usize, run.len as usize));
+            extend_bounds(&mut bounds, grid.run_bounds(chunk as usize, run.start as usize, run.len as usize));
         })?;
         let bounds = bounds.ok_or("it changes nothing")?;
         Ok(Self { bytes: bytes.into(), voxels, bounds })

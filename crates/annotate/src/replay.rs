@@ -21,14 +21,14 @@ pub struct Replay {
     pub dropped_steps: usize,
 }
 
-/// The end of a journal that could not be read.
+/// The invalid end of a journal, which was cut off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DroppedTail {
     /// Length in bytes.
     pub bytes: u64,
     /// Why it is invalid.
     pub why: &'static str,
-    /// Path of a copy; `None` if it is only the incomplete last write.
+    /// Path of a copy; `None` if nothing was kept, because only the last write was incomplete.
     pub kept_at: Option<PathBuf>,
 }
 
@@ -147,7 +147,7 @@ impl Replayer<'_> {
         }
         let of =
             header.base_path.map_or_else(|| "labels that were empty at first".to_owned(), |p| p.display().to_string());
-        Err(other(format!("it belongs to other labels than these ({of}), or they were changed by another program")))
+        Err(other(format!("it belongs to other labels ({of}), or another program has changed these")))
     }
 
     fn replay(self, base: LabelVolume) -> Result<ReplayedJournal, AnnotateError> {
@@ -259,7 +259,7 @@ impl Replayer<'_> {
     }
 }
 
-/// Labels and history during replay.
+/// Labels and undo history while records are replayed.
 struct ReplayState {
     volume: LabelVolume,
     history: History,

@@ -1,7 +1,7 @@
 //! An editable label volume: chunks, and an index of the chunks of each label.
 
 use crate::chunks::{Chunk, Grid, LabelSnapshot};
-use crate::geometry::{Bounds, Scope, join};
+use crate::geometry::{Bounds, Scope, extend_bounds};
 use crate::index::LabelIndex;
 use crate::limits::{self, Limits, MAX_BOX_VOXELS};
 use crate::patch::{LabelRun, Patch, Runs};
@@ -195,7 +195,7 @@ impl LabelVolume {
     pub(crate) fn bounds_within(&self, label: u32, within: &Bounds) -> Option<Bounds> {
         let mut found = None;
         self.each_row_of(label, within, |z, y, xs| {
-            join(&mut found, Bounds { start: [z, y, xs.start], end: [z + 1, y + 1, xs.end] });
+            extend_bounds(&mut found, Bounds { start: [z, y, xs.start], end: [z + 1, y + 1, xs.end] });
         });
         found
     }
@@ -358,7 +358,10 @@ impl<'a> LabelWriter<'a> {
             let range = local..local + end - x;
             self.volume.labels.chunks[chunk].write(len, range, new, &allow, |start, len, old| {
                 let from = x + start - local;
-                join(&mut runs.unreported_bounds, Bounds { start: [z, y, from], end: [z + 1, y + 1, from + len] });
+                extend_bounds(
+                    &mut runs.unreported_bounds,
+                    Bounds { start: [z, y, from], end: [z + 1, y + 1, from + len] },
+                );
                 runs.push(chunk as u32, LabelRun { start: start as u32, len: len as u32, old, new });
             });
             x = end;

@@ -5,7 +5,7 @@ mod common;
 
 use common::{python, run_python};
 use cytoscope_annotate::{
-    AnnotateError, Extent, LabelVolume, Limits, LoadOptions, RawSource, SliceAxis, UNKNOWN_LABEL, export_pair,
+    AnnotateError, KnownVoxels, LabelVolume, Limits, LoadOptions, RawSource, SliceAxis, UNKNOWN_LABEL, export_pair,
     export_part,
 };
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
@@ -280,24 +280,25 @@ fn only_corrected_voxels_are_known() {
     after[at(2, 10, 10)] = 0;
     let (old, new) = (volume(&before), volume(&after));
     let source = RawSource { path: &raw, series: 0, channel: None, time: None };
-    let export = |extent, name: &str| {
-        let pair = export_part(&source, new.labels(), Some(old.labels()), extent, folder.path(), name).unwrap();
+    let export = |which, name: &str| {
+        let pair = export_part(&source, new.labels(), Some(old.labels()), which, folder.path(), name).unwrap();
         let image = open(&pair.labels, &OpenOptions::default()).unwrap().read_all().unwrap();
         match image.into_samples() {
             Samples::U16(values) => values.into_iter().map(u32::from).collect::<Vec<_>>(),
             other => panic!("{}", other.dtype()),
         }
     };
-    let slices = export(Extent::CorrectedSlices, "s");
+    let slices = export(KnownVoxels::CorrectedSlices, "s");
     assert!(slices[..144].iter().all(|l| *l == UNKNOWN_LABEL));
     assert_eq!(slices[144..], after[144..]);
-    let objects = export(Extent::CorrectedObjects, "o");
+    let objects = export(KnownVoxels::CorrectedObjects, "o");
     assert_eq!([objects[at(1, 2, 2)], objects[at(1, 2, 3)], objects[at(2, 2, 2)]], [2; 3]);
     assert_eq!(objects[at(2, 10, 10)], 0, "erased voxels are background");
     assert_eq!([objects[at(1, 5, 3)], objects[at(1, 6, 3)]], [0, UNKNOWN_LABEL], "a rim of three voxels is known");
     assert_eq!(objects[at(0, 1, 1)], UNKNOWN_LABEL);
     let table = std::fs::read_to_string(folder.path().join("dataset.csv")).unwrap();
     assert_eq!(table, "raw,seg,ignore\ns_raw.tif,s_labels.tif,65535\no_raw.tif,o_labels.tif,65535\n");
-    let same = export_part(&source, old.labels(), Some(old.labels()), Extent::CorrectedObjects, folder.path(), "n");
+    let same =
+        export_part(&source, old.labels(), Some(old.labels()), KnownVoxels::CorrectedObjects, folder.path(), "n");
     assert!(same.unwrap_err().to_string().contains("no label was corrected"));
 }

@@ -75,7 +75,7 @@ impl StepOptions {
 /// running norm.
 #[derive(Debug, Clone)]
 pub struct GradientGraph {
-    /// The graph, with fixed shapes.
+    /// Forward and backward pass with fixed shapes.
     pub graph: Graph,
     /// Trainable parameters.
     pub parameters: Vec<Parameter>,
@@ -84,7 +84,7 @@ pub struct GradientGraph {
     /// What is recomputed to stay within a memory budget; `None` without a budget or if it was met without
     /// recomputation.
     pub recomputed: Option<cytoscope_passes::RecomputeStats>,
-    /// What computes in 16 bits, if mixed precision was requested.
+    /// How much of the graph computes in 16 bits, if mixed precision was requested.
     pub halved: Option<cytoscope_passes::MixedPrecisionStats>,
 }
 
@@ -94,14 +94,14 @@ pub struct GradientGraph {
 /// (if any). Outputs: the global gradient norm, parameters, first states, second states.
 #[derive(Debug, Clone)]
 pub struct UpdateGraph {
-    /// The graph.
+    /// The optimizer's arithmetic with fixed shapes.
     pub graph: Graph,
     /// Whether the optimizer has second states.
     pub has_second: bool,
 }
 
 /// Returns a copy of a model in the form that is trained and exported: batch norms are not folded, quantized weights
-/// become floats, decomposed activations are recognised. A `PRelu` with a single slope becomes a `LeakyRelu`, whose
+/// become floats, decomposed activations are recognized. A `PRelu` with a single slope becomes a `LeakyRelu`, whose
 /// slope is not trained.
 ///
 /// # Errors

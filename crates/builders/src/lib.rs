@@ -1,6 +1,6 @@
 //! Graphs built from a description: the networks that the application trains and ships.
 //!
-//! The crate owns the architectures ([`unet3d`], [`dynunet`], [`difference_of_gaussians`]), the initialisation of their
+//! The crate owns the architectures ([`unet3d`], [`dynunet`], [`difference_of_gaussians`]), the initialization of their
 //! parameters ([`Weights`]), and random networks for tests ([`random_network`]). A builder fails with a
 //! [`cytoscope_graph::GraphError`] if its description contradicts itself or given weights do not fit.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Parameter initialisation of the builders.
+//! Parameter initialization of the builders.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use cytoscope_graph::{
 pub enum Weights<'a> {
     /// By name, as documented by the builder; a missing name or a wrong shape is an error.
     Named(&'a BTreeMap<String, Arc<Tensor>>),
-    /// Random: convolutions normal with variance 2 / ((1 + slope²)·fan-in) (He et al. 2015), scales 1, biases 0.
+    /// Random: kernels from a normal distribution with variance 2 / ((1 + slope²)·fan-in) (He et al. 2015), scales 1,
+    /// biases 0.
     Random {
         /// The same seed gives the same network, on every machine.
         seed: u64,
@@ -28,8 +29,8 @@ pub(super) struct NetworkBuilder<'a> {
 }
 
 impl<'a> NetworkBuilder<'a> {
-    /// Starts a graph with one input `x` `[n, channels, d, h, w]` (with the given number of spatial axes), all lengths
-    /// but the channels free.
+    /// Starts a graph with the input `x` of shape `[n, channels, d, h, w]`, without the first spatial axes if `axes` is
+    /// less than 3. Only the number of channels is fixed.
     pub(super) fn new(
         name: &str,
         weights: &'a Weights<'a>,
@@ -67,7 +68,7 @@ impl<'a> NetworkBuilder<'a> {
             .collect()
     }
 
-    /// Adds the parameter `name` of `shape`; `fill` initialises it unless weights are given by name.
+    /// Adds the parameter `name` of `shape`; `fill` initializes it unless weights are given by name.
     fn parameter(
         &mut self,
         name: &str,

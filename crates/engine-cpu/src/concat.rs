@@ -14,7 +14,7 @@ pub(crate) fn channel_parts(graph: &Graph, node: &Node) -> Option<Vec<ValueId>> 
 }
 
 /// Returns the first channel block of each part in a buffer of layout `whole` for `images` images. `None` if a part has
-/// no layout, or does not fit or not start at a block boundary.
+/// no layout, does not fit, or does not start at a block boundary.
 pub(crate) fn first_blocks(
     (whole, images): (Blocked, usize),
     parts: impl Iterator<Item = Option<(Blocked, usize)>>,

@@ -92,7 +92,7 @@ pub(crate) struct Context<'a> {
     pub moments: Vec<Vec<Moments>>,
     /// Scale and zero point of each run-time quantization, once computed.
     pub ranges: Vec<Option<(f32, u8)>>,
-    /// Memory limit of dense values and the reference executor in bytes; if absent, the latter's own limit holds.
+    /// Memory limit of dense values and the reference executor in bytes; `None` for the reference executor's own limit.
     pub dense_bytes: Option<u64>,
 }
 
@@ -158,26 +158,26 @@ pub(crate) fn for_each_image(
     Ok(())
 }
 
-/// Views words as their first `len` bytes.
+/// Views 32-bit words as bytes and returns the first `len`.
 pub(crate) fn bytes(words: &[f32], len: usize) -> &[u8] {
     let all: &[u8] = bytemuck::cast_slice(words);
     &all[..len.min(all.len())]
 }
 
-/// Views words as their first `len` bytes.
+/// As [`bytes`], for writing.
 pub(crate) fn bytes_mut(words: &mut [f32], len: usize) -> &mut [u8] {
     let all: &mut [u8] = bytemuck::cast_slice_mut(words);
     let len = len.min(all.len());
     &mut all[..len]
 }
 
-/// Views words as their first `len` 16-bit floats.
+/// Views 32-bit words as 16-bit floats and returns the first `len`.
 pub(crate) fn halves(words: &[f32], len: usize) -> &[u16] {
     let all: &[u16] = bytemuck::cast_slice(words);
     &all[..len.min(all.len())]
 }
 
-/// Views words as the element type of a slot.
+/// Views 32-bit words as the element type of a slot.
 pub(crate) fn target<'a>(words: &'a mut [f32], slot: &Slot, quantizer: Option<Quantizer>) -> StepResult<Target<'a>> {
     let len = slot.layout.len();
     Ok(match slot.elem {

@@ -2,12 +2,12 @@
 //!
 //! Compiling infers all shapes, folds and fuses nodes, and lowers the graph ([`mod@lower`]) to steps on blocked buffers
 //! that share one planned arena ([`mod@arena`]). The parts of a concatenation are written directly into its buffer, and
-//! normalisations and activations work in place. An operator without a kernel is run by the reference executor
+//! normalizations and activations work in place. An operator without a kernel is run by the reference executor
 //! (`crates/reference`) and listed in [`cytoscope_engine::CompileReport::fallbacks`].
 //!
 //! In `int8`, quantized graphs run on integers: tensors between a QuantizeLinear and a DequantizeLinear node stay
 //! bytes, convolutions between them accumulate exactly in 32-bit integers, and their outputs are stored as 16-bit
-//! floats where a normalisation follows. In `f32`, the same graph is computed in floats.
+//! floats where a normalization follows. In `f32`, the same graph is computed in floats.
 //!
 //! Graphs of a training step are planned separately ([`mod@train`]), because their weights change at every run; their
 //! steps, arena and session are the same, and gradients are steps like any other ([`mod@steps`]).

@@ -102,8 +102,8 @@ fn reads(graph: &Graph, plans: &[Plan], bytes_of: &impl Fn(ValueId) -> Option<Va
     reads
 }
 
-/// Lets in-place steps and the parts of concatenations share buffers, and sets the borders. With `with_skips`, also parts
-/// that are read before they are concatenated are in the buffer of the concatenation.
+/// Lets in-place steps and the parts of concatenations share buffers, and sets the borders. With `with_skips`,
+/// parts that other nodes also read (skip connections) share the buffer of the concatenation, too.
 pub(crate) fn share_buffers(
     graph: &Graph,
     plans: &[Plan],

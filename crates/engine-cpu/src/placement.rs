@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// bytes.
 const FEW_CHANNELS: usize = 4;
 
-/// Placement a value in the buffer of another value.
+/// Placement of a value in the buffer of another value.
 #[derive(Debug, Clone, Copy)]
 struct Alias {
     /// The value that owns the buffer.
@@ -89,8 +89,7 @@ impl<'a> Placement<'a> {
         *border = std::array::from_fn(|a| border[a].max(width[a]));
     }
 
-    /// Placement `value` in the buffer of `into`, starting at channel block `block`. Returns false if that is not
-    /// possible.
+    /// Places `value` in the buffer of `into`, starting at channel block `block`. Returns false if that is not possible.
     pub(crate) fn alias_into(&mut self, value: ValueId, into: ValueId, block: usize) -> bool {
         self.put(value, Alias { into, block, overwritten: false })
     }

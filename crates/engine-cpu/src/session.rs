@@ -20,7 +20,7 @@ pub(crate) struct CpuSession {
     pool: Arc<rayon::ThreadPool>,
     integers: bool,
     recorder: Recorder,
-    /// Bytes left for dense values and the reference executor; training steps have the latter's own limit.
+    /// Bytes left for dense values and the reference executor; `None` for that executor's own limit, in training steps.
     dense_bytes: Option<u64>,
 }
 

@@ -52,9 +52,9 @@ pub enum EngineError {
     /// The session needs more memory than is available.
     #[error("not enough memory on {device}{}; use smaller tiles", amounts(*.needed_bytes, *.available_bytes))]
     OutOfMemory {
-        /// The device.
+        /// Device whose memory is exhausted.
         device: DeviceId,
-        /// Bytes that the session or one of its buffers needs; 0 if the device did not say it.
+        /// Bytes that the session or one of its buffers needs; 0 if the device does not report it.
         needed_bytes: u64,
         /// Bytes that are free, or that the budget allows; 0 if that is unknown.
         available_bytes: u64,
@@ -62,7 +62,7 @@ pub enum EngineError {
     /// The device or its driver failed.
     #[error("{device} failed: {reason}")]
     Device {
-        /// The device.
+        /// Device that failed.
         device: DeviceId,
         /// The message of the device or its driver.
         reason: String,

@@ -69,7 +69,7 @@ pub struct LossTerm {
 /// A sum of terms. As an operator: `[prediction (n, c, …), target (n, c, …), weight (n, 1, …)?]` -> `[loss (scalar)]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loss {
-    /// The terms.
+    /// The summands, each with its own channels and factor.
     pub terms: Vec<LossTerm>,
 }
 

@@ -32,7 +32,7 @@ pub enum Activation {
     /// x·Φ(x); with `tanh` the approximation 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))
     #[expect(missing_docs, reason = "the formula above says it")]
     Gelu { tanh: bool },
-    /// x·σ(x), also called Swish. Files store it as `Sigmoid` and `Mul`; the fusion pass recognises it.
+    /// x·σ(x), also called Swish. Files store it as `Sigmoid` and `Mul`; the fusion pass recognizes it.
     Silu,
     /// σ(x) = 1 / (1 + e⁻ˣ)
     Sigmoid,
@@ -204,14 +204,14 @@ pub enum Op {
     },
     /// `[x, scale, bias?]` -> `[y, mean?, inverse standard deviation?]`: over the axes from `axis` on.
     LayerNormalization {
-        /// First normalised axis; negative counts from the end.
+        /// First normalized axis; negative counts from the end.
         axis: i64,
         /// ε
         epsilon: f32,
     },
     /// `[x]`: x / ‖x‖ₚ along `axis`.
     LpNormalization {
-        /// The axis.
+        /// Axis over which norms are computed; negative counts from the end.
         axis: i64,
         /// 1 or 2.
         p: i64,
@@ -419,7 +419,7 @@ pub enum Op {
     /// inputs…, dy]` -> `[gradients of its inputs…]`. For monotonic activations such as (leaky) ReLU, y may be given in
     /// place of x.
     Vjp(Box<Op>),
-    /// Training only, never in a file: `[x, scale, bias]` -> `[y, mean?, variance?]`, normalised with the statistics of
+    /// Training only, never in a file: `[x, scale, bias]` -> `[y, mean?, variance?]`, normalized with the statistics of
     /// the batch per channel (variance divided by N).
     BatchNormalizationTraining {
         /// ε

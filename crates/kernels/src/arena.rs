@@ -28,7 +28,7 @@ impl Arena {
         Ok(Self { words, first })
     }
 
-    /// Returns the words.
+    /// Returns the memory as 32-bit words, aligned to a cache line.
     pub fn words(&mut self) -> &mut [f32] {
         let len = self.words.len() - LINE_BYTES / size_of::<f32>();
         &mut self.words[self.first..self.first + len]

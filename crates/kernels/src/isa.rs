@@ -5,7 +5,7 @@ use std::fmt;
 /// Name of an instruction set, in ascending order of capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IsaName {
-    /// Plain Rust, vectorised for the compiler's baseline target.
+    /// Plain Rust, vectorized for the compiler's baseline target.
     Portable,
     /// AVX2 with FMA and half-precision conversion.
     Avx2,

@@ -1,4 +1,4 @@
-//! Instance normalisation on blocked buffers: a statistics pass, and an affine pass with residual and activation.
+//! Instance normalization on blocked buffers: a statistics pass, and an affine pass with residual and activation.
 
 use crate::apply::Source;
 use crate::conv::{Activation, LaneStats, Residual};

@@ -140,7 +140,7 @@ pub fn quantize_planes(
 
 multiversion! {
     fn quantize_row(plane: &[f32], quantizer: Quantizer, channel: usize, row: &mut [u8]) {
-        // Whole quads are rewritten, so that the compiler can vectorise.
+        // Whole quads are rewritten, so that the compiler can vectorize.
         let keep = !(0xffu32 << (8 * channel));
         for (quad, v) in row.chunks_exact_mut(4).zip(plane) {
             let bits = u32::from_le_bytes([quad[0], quad[1], quad[2], quad[3]]) & keep;

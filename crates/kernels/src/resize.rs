@@ -75,7 +75,7 @@ pub fn resize(
     Ok(())
 }
 
-/// Checks that the tables map the extents of the input to those of the output.
+/// Checks that the tables map the lengths of the input to the lengths of the output.
 pub(crate) fn check_tables(
     tables: &[Vec<Tap>; 3],
     in_layout: &Blocked,

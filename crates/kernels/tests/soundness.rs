@@ -1,5 +1,5 @@
 //! Small layers on all available instruction sets, in buffers without a spare value at their end, and weights packed
-//! for another instruction set. Quick enough for Miri and AddressSanitizer, which find accesses outside of a buffer.
+//! for another instruction set. Small enough for Miri and AddressSanitizer, which find accesses outside of a buffer.
 
 mod common;
 
@@ -59,8 +59,8 @@ fn weights_packed_for_another_instruction_set_are_refused() {
     }
 }
 
-/// Returns input sizes, weights, windows and output sizes that reach partial blocks, planes, odd numbers of blocks,
-/// groups of channels and depthwise kernels, single voxels, strides beyond the kernel, and padding beyond the image.
+/// Returns input sizes, weights, windows and output sizes that cover partial blocks, planes, odd numbers of blocks,
+/// channel groups, depthwise kernels, single voxels, strides larger than the kernel, and padding larger than the image.
 fn layers() -> Vec<([usize; 3], WeightShape, ConvShape, [usize; 3])> {
     let window = |kernel, stride, dilation, pad_before| ConvShape { kernel, stride, dilation, pad_before };
     let windows = [

@@ -23,7 +23,7 @@ pub enum PackageError {
     /// A file that the description names is missing.
     #[error("{} lacks the file \"{}\": download the package again", shown(.path), printable(.name))]
     Missing {
-        /// The package.
+        /// Path of the package.
         path: PathBuf,
         /// The file.
         name: String,
@@ -31,7 +31,7 @@ pub enum PackageError {
     /// A part of the package violates the specification.
     #[error("{}: \"{}\" {}", shown(.path), printable(.part), printable(.problem))]
     Bad {
-        /// The package.
+        /// Path of the package.
         path: PathBuf,
         /// Part of the description.
         part: String,
@@ -44,7 +44,7 @@ pub enum PackageError {
         shown(.path), printable(.has)
     )]
     NoOnnxWeights {
-        /// The package.
+        /// Path of the package.
         path: PathBuf,
         /// Weight formats that the package has.
         has: String,
@@ -52,7 +52,7 @@ pub enum PackageError {
     /// The content of a file differs from its checksum.
     #[error("{}: \"{}\" has checksum {got}, expected {}: download the package again", shown(.path), printable(.name), printable(.expected))]
     Checksum {
-        /// The package.
+        /// Path of the package.
         path: PathBuf,
         /// The file.
         name: String,
@@ -64,7 +64,7 @@ pub enum PackageError {
     /// A file exceeds a size limit.
     #[error("{}: \"{}\" has {bytes} bytes, more than the limit of {limit}", shown(.path), printable(.name))]
     TooLarge {
-        /// The package.
+        /// Path of the package.
         path: PathBuf,
         /// The file.
         name: String,
@@ -76,7 +76,7 @@ pub enum PackageError {
     /// A network or tensor is invalid.
     #[error("{}: {}", shown(.path), printable(&error.to_string()))]
     Graph {
-        /// The package or file.
+        /// Path of the package or file.
         path: PathBuf,
         /// What is wrong.
         error: GraphError,
@@ -87,7 +87,7 @@ pub enum PackageError {
     /// A file could not be read or written.
     #[error("{}: {}", shown(.path), printable(&error.to_string()))]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's error.
         error: std::io::Error,

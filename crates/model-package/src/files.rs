@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zip::result::ZipError;
 
-/// Maximum number of bytes read to list a zip: 4096 entries with long names take two million.
+/// Maximum number of bytes read to list a zip; 4096 entries with long names take about 2 MB.
 const MAX_DIRECTORY_BYTES: u64 = 16 << 20;
-/// Maximum compression ratio of a file larger than [`FREE_EXPANSION_BYTES`] when decompressed. Weights compress to half
-/// at best; Deflate can reach a ratio of a thousand.
+/// Maximum compression ratio of a file that is larger than [`FREE_EXPANSION_BYTES`] when decompressed. Weights compress
+/// by a factor of two at best; Deflate can reach a factor of a thousand.
 const MAX_EXPANSION: u64 = 100;
 /// Decompressed size up to which any ratio is allowed: test tensors of zeros and masks compress well.
 const FREE_EXPANSION_BYTES: u64 = 256 << 20;
@@ -23,7 +23,7 @@ const FREE_EXPANSION_BYTES: u64 = 256 << 20;
 /// Location of a package's files.
 #[derive(Debug, Clone)]
 pub enum Files {
-    /// A folder.
+    /// A folder that contains the description.
     Folder(PathBuf),
     /// A zip whose entries may share a path prefix (many zips contain one folder).
     Zip {
@@ -32,7 +32,7 @@ pub enum Files {
         /// Common prefix of the entries, empty or ending in `/`.
         prefix: String,
     },
-    /// A single file.
+    /// A bare `.onnx` file without a description.
     Single(PathBuf),
     /// Files in memory.
     Memory {
@@ -62,7 +62,7 @@ impl Files {
             return path.parent().map(|p| Self::Folder(p.to_owned())).ok_or_else(not_a_package);
         }
         let archive = open_archive(path)?.ok_or_else(not_a_package)?;
-        // A name that is not text cannot be the description's, nor can the description name it.
+        // Names that are not text are skipped: the description has another name and cannot refer to them.
         let prefix = archive
             .file_names()
             .filter_map(|name| name.ok().map(|n| n.into_owned()))
@@ -266,7 +266,8 @@ fn open_archive(path: &Path) -> Result<Option<Archive>, PackageError> {
             let problem = format!("has a directory of more than the limit of {MAX_DIRECTORY_BYTES} bytes");
             return Err(PackageError::bad(path, "zip", problem));
         }
-        // The directory is sought from the end of the file: in other files, positions that do not exist are read.
+        // A zip's directory is located from the end of the file. In a file that is not a zip, this leads to positions
+        // beyond its end.
         Err(ZipError::Io(error)) if !matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidInput) => {
             return Err(PackageError::io(path, error));
         }

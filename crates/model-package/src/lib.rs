@@ -162,7 +162,7 @@ impl Package {
     }
 
     /// Opens a bare ONNX file: axes are assigned by rank (batch, channel, then space) with the lengths that the network
-    /// accepts, and the input is normalised to zero mean and unit variance over the stack, as in CytoDL's training.
+    /// accepts, and the input is normalized to zero mean and unit variance over the stack, as in CytoDL's training.
     fn open_onnx(path: &Path) -> Result<Self, PackageError> {
         let files = Files::single(path);
         let model_bytes = files.read(&path.file_name().unwrap_or_default().to_string_lossy())?;

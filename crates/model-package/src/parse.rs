@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-/// Content of a description.
+/// Content of a package description, parsed and checked.
 pub(crate) struct Parsed {
     pub name: String,
     pub description: String,
@@ -20,9 +20,9 @@ pub(crate) struct Parsed {
 
 /// Maximum number of axes of a tensor, tensors of a model and steps of a processing chain.
 pub(super) const MAX_ITEMS: usize = 64;
-/// Accepted axis lengths in voxels. Far beyond a network's patch; sums and multiples of two lengths stay small.
+/// Accepted axis lengths in voxels: patches are far smaller, and sums and products of two lengths cannot overflow.
 const LENGTHS: RangeInclusive<usize> = 1..=1 << 20;
-/// Accepted steps between lengths, and voxels cropped from each end of an output: less than a patch.
+/// Accepted steps between lengths, and voxels cropped from each end of an output.
 const STEPS: RangeInclusive<usize> = 0..=1 << 16;
 /// Maximum number of elements of a tensor at its smallest size, 1 GiB of floats: test inputs are created at that size.
 const MAX_ELEMENTS: usize = 1 << 28;
@@ -60,7 +60,7 @@ pub(crate) fn parse(path: &Path, rdf: &Value) -> Result<Parsed, PackageError> {
                 let file = files.get(i).filter(|file| !file.is_null());
                 tensor.spec.test_tensor = file.map(|file| reader.file(file, key_of_tests)).transpose()?;
                 if key == "inputs" && tensor.spec.dtype != "float32" {
-                    // Networks of 0.4 take 32-bit floats whatever type their input is described with.
+                    // In 0.4, networks take 32-bit floats, even if the description states another input type.
                     tensor.spec.processing.push(Processing::EnsureDtype { dtype: "float32".to_owned() });
                 }
                 Ok(tensor)
@@ -86,8 +86,8 @@ pub(crate) fn parse(path: &Path, rdf: &Value) -> Result<Parsed, PackageError> {
     })
 }
 
-/// Sets the scale of each referenced length to the ratio of the two axis scales, and the referenced axis id to that of
-/// its kind.
+/// Completes references to lengths of other tensors: their scale becomes the ratio of the two axis scales, and their
+/// axis id the default one of the axis kind.
 fn resolve_references(inputs: &mut [ParsedTensor], outputs: &mut [ParsedTensor]) {
     let mut known: BTreeMap<(String, String), (AxisKind, f64)> = BTreeMap::new();
     for tensor in inputs.iter().chain(outputs.iter()) {
@@ -285,7 +285,7 @@ impl Reader<'_> {
         self.check_elements(&id, &axes)?;
         let data = tensor.get("data");
         let data = data.and_then(Value::as_array).and_then(|d| d.first()).or(data);
-        // Data described by its values is uint8 unless a type is given.
+        // Nominal data, described by a list of its values, is uint8 unless a type is given.
         let default = if data.is_some_and(|d| d.get("values").is_some()) { "uint8" } else { "float32" };
         let dtype = data.map(|data| self.optional_text(&id, data, "type")).transpose()?.flatten();
         let steps = tensor.get("preprocessing").or_else(|| tensor.get("postprocessing"));
@@ -410,7 +410,7 @@ impl Reader<'_> {
             } else if let Some(min) = count(shape, "min", i, &LENGTHS)? {
                 AxisSize::Step { min, step: count(shape, "step", i, &STEPS)?.unwrap_or(0) }
             } else if let Some(reference) = reference.as_deref() {
-                // Either a tensor, meaning its axis with the same letter, or `tensor.axis`.
+                // Either `tensor.axis`, or a tensor alone, which means its axis with the same letter.
                 let (of, axis) = reference.split_once('.').unwrap_or((reference, kind.id()));
                 AxisSize::Reference {
                     tensor: of.to_owned(),
@@ -441,8 +441,8 @@ impl Reader<'_> {
         Ok(ParsedTensor { spec, axis_ids, axis_scales })
     }
 
-    /// Refuses a 0.4 tensor whose lengths and halo are not lists with an entry for each axis. (Entries may be missing
-    /// at the end.)
+    /// Refuses a 0.4 tensor whose lengths or halo are not lists with one entry per axis; entries may be missing at the
+    /// end.
     fn check_lists_04(&self, id: &str, tensor: &Value, shape: &Value) -> Result<(), PackageError> {
         for (from, key) in [(tensor, "halo"), (shape, "min"), (shape, "step"), (shape, "scale"), (shape, "offset")] {
             self.optional_list(id, from, key)?;

@@ -15,15 +15,15 @@ pub struct FileRef {
 /// Kind of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AxisKind {
-    /// Samples of a batch.
+    /// The samples of a batch, `b` in specification 0.4.
     Batch,
-    /// Channels.
+    /// Channels of an image or of a network's output.
     Channel,
-    /// Time.
+    /// Time points.
     Time,
-    /// Index of an instance.
+    /// Index of an instance, in outputs that list detections.
     Index,
-    /// Depth.
+    /// Slices.
     Z,
     /// Rows.
     Y,
@@ -81,7 +81,7 @@ pub enum AxisSize {
 /// One axis of a tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AxisSpec {
-    /// Kind of the axis.
+    /// What the axis counts: samples, channels, or voxels along Z, Y or X.
     pub kind: AxisKind,
     /// Permitted lengths.
     pub size: AxisSize,
@@ -131,10 +131,10 @@ pub enum Processing {
         min_percentile: Option<f64>,
         /// Percentile of the upper limit.
         max_percentile: Option<f64>,
-        /// Axes of the statistics.
+        /// Axes that share one value of the statistics.
         axes: StatisticsAxes,
     },
-    /// Casts to another type. Engines keep 32-bit floats: for integer types, values are truncated and clamped to the
+    /// Converts to another type. Values stay 32-bit floats; for integer types, they are truncated and clamped to the
     /// type's range.
     EnsureDtype {
         /// NumPy name of the type.
@@ -155,7 +155,7 @@ pub enum Processing {
         max_percentile: f64,
         /// Avoids division by zero.
         eps: f64,
-        /// Axes of the statistics.
+        /// Axes that share one value of the statistics.
         axes: StatisticsAxes,
         /// Input tensor whose percentiles are used, before its preprocessing; the tensor itself if `None`.
         reference_tensor: Option<String>,
@@ -164,7 +164,7 @@ pub enum Processing {
     ZeroMeanUnitVariance {
         /// Avoids division by zero.
         eps: f64,
-        /// Axes of the statistics.
+        /// Axes that share one value of the statistics.
         axes: StatisticsAxes,
     },
     /// `(x − mean) / std` with given values.
@@ -179,7 +179,7 @@ pub enum Processing {
     ScaleMeanVariance {
         /// Avoids division by zero.
         eps: f64,
-        /// Axes of the statistics.
+        /// Axes that share one value of the statistics.
         axes: StatisticsAxes,
         /// Id of the input tensor.
         reference_tensor: String,
@@ -226,17 +226,17 @@ pub struct TensorSpec {
     pub description: String,
     /// NumPy name of its type.
     pub dtype: String,
-    /// Its axes.
+    /// Axes in the order of the tensor's dimensions.
     pub axes: Vec<AxisSpec>,
     /// Preprocessing of an input, postprocessing of an output.
     pub processing: Vec<Processing>,
-    /// File of its test tensor.
+    /// NPY file with a test input, or with the output expected for the test inputs.
     pub test_tensor: Option<FileRef>,
 }
 
 impl TensorSpec {
-    /// Returns the postprocessing with its implied final cast: a tensor described with an integer type is cast to it
-    /// unless the last step is a cast or a threshold.
+    /// Returns the postprocessing, extended by the final cast that an integer type of the tensor implies; nothing is
+    /// added if the last step is a cast or a threshold.
     pub fn postprocessing(&self) -> Vec<Processing> {
         let mut steps = self.processing.clone();
         let ends = matches!(steps.last(), Some(Processing::EnsureDtype { .. } | Processing::Binarize { .. }));

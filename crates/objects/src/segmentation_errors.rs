@@ -252,7 +252,7 @@ impl ErrorSummary {
         }
     }
 
-    /// Summarises several images. Diameters are in voxels if any image's voxel size is unknown.
+    /// Summarizes several images. Diameters are in voxels if any image's voxel size is unknown.
     pub fn pooled(parts: &[(Errors, Grid)]) -> Self {
         let known = parts.iter().all(|(_, grid)| grid.voxel_um.is_some());
         let unit = if known { SizeUnit::Um } else { SizeUnit::Voxel };

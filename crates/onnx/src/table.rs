@@ -52,7 +52,7 @@ pub const SUPPORTED: &[SupportedOperator] = &{
         op(ACT, "Celu", ""),
         op(ACT, "Selu", ""),
         op(ACT, "Gelu", "exact and tanh"),
-        op(ACT, "Swish", "alpha 1; Sigmoid followed by Mul is recognised as Swish"),
+        op(ACT, "Swish", "alpha 1; Sigmoid followed by Mul is recognized as Swish"),
         op(ACT, "Sigmoid", ""),
         op(ACT, "HardSigmoid", ""),
         op(ACT, "HardSwish", ""),

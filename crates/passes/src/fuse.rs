@@ -4,7 +4,7 @@ use super::Readers;
 use super::fold::same_shape;
 use cytoscope_graph::{Activation, BinaryOp, Graph, Node, Op, ValueId};
 
-/// Recognises activations written as several nodes or with constant parameters: x·σ(x) becomes SiLU, `PRelu` with one
+/// Recognizes activations written as several nodes or with constant parameters: x·σ(x) becomes SiLU, `PRelu` with one
 /// constant slope becomes `LeakyRelu`, `Clip` with constant f32 bounds becomes an activation. Returns the number found.
 pub fn simplify_activations(graph: &mut Graph) -> usize {
     let mut found = 0;

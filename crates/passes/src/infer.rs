@@ -108,9 +108,9 @@ pub fn merged_shape(found: Option<Vec<Dim>>, declared: Option<&[Dim]>) -> Option
 /// Identifies a graph input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InputKey {
-    /// By value.
+    /// By the id of its value.
     Id(ValueId),
-    /// By name.
+    /// By the name of its value.
     Name(String),
 }
 

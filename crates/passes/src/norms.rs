@@ -4,7 +4,7 @@ use cytoscope_graph::{BinaryOp, Graph, Node, Op, Tensor, ValueId, ValueNames};
 
 use super::Readers;
 
-/// Recognises a group norm as PyTorch exports it: the channels of a group are reshaped into one, instance-normalised,
+/// Recognizes a group norm as PyTorch exports it: the channels of a group are reshaped into one, instance-normalized,
 /// reshaped back, and scaled and shifted per channel. Shapes must have been inferred. Returns the number found.
 pub fn recognise_group_norms(graph: &mut Graph) -> usize {
     let readers = Readers::of(graph);

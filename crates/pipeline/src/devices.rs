@@ -22,7 +22,7 @@ pub struct Devices {
 /// The device that a job runs on, and why it was chosen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceChoice {
-    /// The device.
+    /// Kind and index of the chosen device.
     pub id: DeviceId,
     /// The device's name.
     pub name: String,
@@ -41,7 +41,7 @@ pub struct SelectedEngine {
     memory: Arc<SessionMemory>,
 }
 
-/// What is known about the memory for sessions on a device, in bytes.
+/// Memory for sessions on a device in bytes, as far as it is known.
 #[derive(Debug)]
 struct SessionMemory {
     /// Maximum size of a session.
@@ -111,7 +111,7 @@ impl SelectedEngine {
         self.memory.failed.load(Ordering::Relaxed) != u64::MAX
     }
 
-    /// Returns the engine.
+    /// Returns the engine that compiles and runs graphs on the device.
     pub fn engine(&self) -> &dyn Engine {
         self.engine.as_ref()
     }

@@ -53,7 +53,7 @@ fn mib(bytes: u64) -> u64 {
     bytes.div_ceil(1 << 20)
 }
 
-/// The error of a job.
+/// Why a job failed: errors of the lower crates, and wrong use of the job itself.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
     /// An image file that cannot be read or written.
@@ -99,7 +99,7 @@ pub enum JobError {
     /// An I/O error of a temporary or small file.
     #[error("{path}: {error}; {}", io_advice(.error))]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The error of the operating system.
         error: std::io::Error,

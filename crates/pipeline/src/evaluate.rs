@@ -28,7 +28,7 @@ pub struct EvaluateJob {
 /// Scores of one pair of files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PairReport {
-    /// The prediction.
+    /// Path of the prediction.
     pub prediction: PathBuf,
     /// The ground truth.
     pub truth: PathBuf,

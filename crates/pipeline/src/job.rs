@@ -75,14 +75,14 @@ impl CancelToken {
 pub enum Event {
     /// Work on an input has started.
     Started {
-        /// Path of the input.
+        /// Path of the input file.
         input: PathBuf,
         /// Index of the input, from 0.
         index: usize,
         /// Number of inputs.
         count: usize,
     },
-    /// Progress of a stage.
+    /// How much of a stage is done.
     Progress(StageProgress),
     /// The device that the job runs on; reported again if the job moves to another device.
     Device(DeviceInUse),
@@ -93,14 +93,14 @@ pub enum Event {
     },
     /// Work on an input is finished.
     Finished {
-        /// Path of the input.
+        /// Path of the input file.
         input: PathBuf,
         /// Files written.
         outputs: Vec<PathBuf>,
     },
     /// An input failed; the remaining inputs are still processed.
     Failed {
-        /// Path of the input.
+        /// Path of the input file.
         input: PathBuf,
         /// The error message.
         reason: String,

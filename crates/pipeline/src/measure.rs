@@ -18,7 +18,7 @@ use std::time::{Instant, SystemTime};
 /// Writes the table of measurements of a label image, in the same form as a prediction does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeasureJob {
-    /// The label image.
+    /// Path of the label image.
     pub labels: PathBuf,
     /// The labelled stack, whose channels are measured.
     pub intensities: PathBuf,
@@ -44,9 +44,9 @@ pub struct MeasureJob {
 pub struct MeasureReport {
     /// Number of measured objects.
     pub objects: u64,
-    /// The label image.
+    /// Path of the label image.
     pub labels: PathBuf,
-    /// The table.
+    /// Path of the table (CSV).
     pub table: PathBuf,
     /// The table's size and hash, by which a later measurement recognizes it as its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,7 +100,7 @@ impl MeasureJob {
         let stated = VoxelSize { z: own.z.or(of_labels.z), y: own.y.or(of_labels.y), x: own.x.or(of_labels.x) };
         let size = self.voxel_um.map_or(stated, |[z, y, x]| VoxelSize::new_um(z, y, x));
         check_voxel_size(&self.intensities, size)?;
-        let voxel_um = size.zyx_or_unit();
+        let voxel_um = size.zyx_um_or_one();
         let names: Vec<String> = (0..extents.channels).map(|c| channel_name(image.meta(), c)).collect();
         let (intensities, labels) = (Stack::new(&image, self.time), Stack::new(&labels, time));
         let [depth, ny, nx] = extents.zyx;

@@ -297,7 +297,7 @@ impl Model {
             graph_channels(package.graph.inputs.first()).or_else(|| channels(input)).unwrap_or(1).max(1);
         let field = analysis::receptive_field(&package.graph).map_err(|e| bad(e.to_string()))?;
         let static_norm = !analysis::depends_on_tile_statistics(&package.graph);
-        // The value of axis Z, Y or X, of which a network on slices has no Z.
+        // The value for axis Z, Y or X; networks on slices have no Z.
         let of_axis = |values: &[usize], a: usize, missing: usize| {
             let skip = 3 - spatial_axes;
             if a < skip { missing } else { values.get(a - skip).copied().unwrap_or(missing) }

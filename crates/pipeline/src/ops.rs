@@ -193,8 +193,8 @@ fn scale_mean_variance<E>(
     Ok(Ok(own.into_iter().zip(wanted).map(scale).collect()))
 }
 
-/// Returns the number of values of a step that are neither one for all channels nor one for each. (A description may
-/// not state the number of channels, so that it is not known when it is read.)
+/// Returns the number of values of a step's parameter if it is neither 1 nor the number of channels. (This cannot be
+/// checked when a description is read, because it may not state the number of channels.)
 fn uneven_values(step: &Processing, channels: usize) -> Option<usize> {
     let counts = match step {
         Processing::Binarize { threshold } => vec![threshold.len()],

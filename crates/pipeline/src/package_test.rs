@@ -139,7 +139,7 @@ fn differs(package: &Package, expected: &[Tensor], got: &[Tensor]) -> Option<Str
     pairs.into_iter().find_map(|((spec, e), g)| compare(&spec.id, e, g, package.tolerance_of(&spec.id)).err())
 }
 
-/// Returns whether the test tensors of a package with pre- or postprocessing are those of the network alone.
+/// Returns whether a package has pre- or postprocessing, but its test tensors were made without them.
 fn is_of_network_alone(package: &Package, inputs: &[Tensor], expected: &[Tensor]) -> bool {
     let processes = package.inputs.iter().chain(&package.outputs).any(|spec| !spec.processing.is_empty());
     processes

@@ -152,7 +152,7 @@ fn check_engines(
     Ok(checks)
 }
 
-/// The parts in which the quantized form of a package differs from the package.
+/// What quantization changes in a package; everything else is kept.
 #[derive(Debug, Clone)]
 pub struct Quantized {
     /// The int8 network.

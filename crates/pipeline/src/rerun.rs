@@ -80,7 +80,7 @@ fn recorded_part<T: DeserializeOwned>(value: serde_json::Value, what: &str, note
     match serde_json::from_value(value) {
         Ok(part) => Some(part),
         Err(error) => {
-            notes.push(format!("the recorded {what} cannot be read ({error}): chosen again"));
+            notes.push(format!("the recorded {what} cannot be read ({error}): it is chosen again"));
             None
         }
     }
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(recorded_part::<DeviceChoice>(value, "device", &mut notes), None);
         let notes = notes.join("; ");
         assert!(
-            notes.starts_with("the recorded device cannot be read (") && notes.ends_with("): chosen again"),
+            notes.starts_with("the recorded device cannot be read (") && notes.ends_with("): it is chosen again"),
             "{notes}"
         );
     }

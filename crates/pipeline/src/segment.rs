@@ -68,7 +68,7 @@ pub enum LabelFormat {
 pub struct SegmentReport {
     /// Number of objects.
     pub objects: u32,
-    /// The label image.
+    /// Path of the label image.
     pub labels: PathBuf,
     /// File format of the label image.
     pub format: LabelFormat,
@@ -203,7 +203,7 @@ impl SegmentJob {
             Some(p) if !p.as_os_str().is_empty() => p.to_owned(),
             _ => PathBuf::from("."),
         };
-        let voxel_um = meta.voxel_size_um.zyx_or_unit();
+        let voxel_um = meta.voxel_size_um.zyx_um_or_one();
         let zyx = extents.zyx;
         let maps = [self.channel, seed_channel];
         let scratch = Scratch::Folder(&folder);

@@ -163,7 +163,7 @@ pub(crate) fn preprocess(
     result.collect::<Result<Vec<_>, _>>().map_err(|problem| JobError::model(of, problem))
 }
 
-/// Returns the outputs of a package for those of its network; `raw` are the inputs before preprocessing.
+/// Applies a package's postprocessing to the outputs of its network; `raw` are the inputs before preprocessing.
 ///
 /// # Errors
 /// As [`preprocess`].

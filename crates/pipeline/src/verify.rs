@@ -21,16 +21,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Minimum voxels along each axis of the synthetic input.
 const EDGE: usize = 16;
-/// Multiply-accumulates above which a check takes seconds and is announced.
+/// Multiply-accumulates above which a check takes several seconds, so that a note announces it.
 const NOTED_MACS: u64 = 4_000_000_000;
 /// Maximum size in bytes of the cache file.
 const MAX_CACHE_BYTES: u64 = 4 << 20;
-/// A channel's error is relative to its own magnitude, but at least to this share of the mean magnitude of all
-/// channels: nearly empty channels contain little but rounding errors.
+/// Errors are relative to the magnitude of their channel, or to this fraction of the mean magnitude of all channels if
+/// that is larger: nearly empty channels contain little but rounding errors.
 const MIN_SHARE: f64 = 0.05;
-/// Magnitude assumed for an empty channel: smaller differences are rounding errors.
+/// Minimum magnitude that errors are relative to, for outputs that are empty in all channels.
 const MIN_SCALE: f64 = 1e-3;
-/// Share of a channel's values that may differ by any amount.
+/// Fraction of a channel's values that may differ by any amount: a few fall on the other side of a rounding boundary.
 const FEW_SHARE: f64 = 1e-3;
 /// Multiply-accumulates above which a network is not checked: it would take minutes and cannot be interrupted.
 const MAX_MACS: u64 = 100_000_000_000;
@@ -54,8 +54,8 @@ pub enum Verification {
     },
 }
 
-/// Maximum relative L2 error of a channel for a precision. Another order of rounding stays far below it; a
-/// kernel that skips or mixes up values is far above.
+/// Maximum relative L2 error of a channel for a precision. Rounding in another order causes far smaller errors; a
+/// kernel that skips or mixes up values causes far larger ones.
 fn tolerance(precision: Precision) -> f64 {
     match precision {
         Precision::F32 => 1e-3,

@@ -36,7 +36,7 @@ pub struct InputFacts {
     pub device: String,
     /// Number format of the network, such as `int8`.
     pub precision: String,
-    /// Times by which the device was chosen.
+    /// Measured times that the choice of the device is based on.
     pub measured: Vec<DeviceTime>,
     /// How the input was tiled.
     pub tiles: Option<TileFacts>,

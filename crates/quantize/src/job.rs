@@ -192,7 +192,7 @@ impl QuantizeJob {
         }
     }
 
-    /// Runs the float network on the held-out tiles, with which the search compares.
+    /// Prepares the search: runs the float network on the held-out tiles, for comparison.
     fn search<'a>(
         &self,
         runner: Runner<'a>,

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 pub struct OutputReport {
     /// Name of the output.
     pub name: String,
-    /// The error.
+    /// Difference from the float network on held-out tiles.
     #[serde(flatten)]
     pub error: OutputError,
 }

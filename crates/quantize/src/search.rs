@@ -59,15 +59,15 @@ pub(crate) struct SearchResult {
 
 /// Strengths of channel equalization that are tried.
 const STRENGTHS: [Option<f64>; 4] = [None, Some(0.5), Some(0.75), Some(1.0)];
-/// Calibration methods by which strengths of equalization are compared.
+/// Calibration methods with which every strength of equalization is tried; the best strength is then tried with all.
 const SCOUTS: [Method; 2] = [Method::Percentile(99.99), Method::Mse];
-/// Equalization factors are clamped between the inverse of this and this.
+/// Maximum equalization factor; the minimum is its inverse.
 const MAX_FACTOR: f32 = 256.0;
 
 /// A search over quantization settings of one network.
 pub(crate) struct Search<'a> {
     pub runner: Runner<'a>,
-    /// The float network, prepared.
+    /// The float network after the rewrites that precede quantization.
     pub graph: Graph,
     pub calibration: Vec<CalibrationTile>,
     pub held_out: Vec<CalibrationTile>,
@@ -101,7 +101,7 @@ struct BestVariant {
 }
 
 impl Variant {
-    /// Returns the range of each group by a method; computed once.
+    /// Returns the range of each group according to a calibration method; each is computed only once.
     fn ranges(&self, method: Method) -> Ranges {
         let mut known = self.ranges.borrow_mut();
         if let Some((_, ranges)) = known.iter().find(|(m, _)| *m == method) {
@@ -219,7 +219,7 @@ impl Search<'_> {
     }
 
     /// Quantizes with static ranges: tries strengths of equalization and calibration methods, and keeps layers in
-    /// floats until the budget is met.
+    /// float until the budget is met.
     pub(crate) fn static_ranges(&self, meter: &mut Meter<'_>) -> Result<SearchResult, JobError> {
         let chosen = self.choose(meter)?;
         let corrected = self.corrected(&chosen.variant, chosen.method, &self.keep_float, meter)?;
@@ -413,7 +413,7 @@ impl Search<'_> {
     }
 
     /// Keeps layers in float until the budget is met, starting with those that cost the most accuracy relative to
-    /// their share of the work; then quantizes those again that are not needed for it.
+    /// their share of the work; then quantizes again the layers without which the budget is met, too.
     fn leave_float(
         &self,
         variant: &Variant,

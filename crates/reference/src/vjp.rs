@@ -171,11 +171,11 @@ pub(crate) fn slope(activation: &Activation, x: f64) -> f64 {
 }
 
 /// Returns the gradients of x, scale and bias of a norm: with r = 1/√(variance + ε), x̂ = (x − mean)·r and g the
-/// gradient times scale, dx = r·(g − mean(g) − x̂·mean(g·x̂)), with means over the elements normalised together.
+/// gradient times scale, dx = r·(g − mean(g) − x̂·mean(g·x̂)), with means over the elements normalized together.
 fn norm(of: &Op, x: &Tensor, scale: &Tensor, dy: &[f64]) -> Result<Vec<Vec<f64>>> {
     let shape = x.shape();
     let layout = Channels::of(shape);
-    // The set of elements that an element is normalised with, and its entry of scale and bias.
+    // The set of elements that an element is normalized with, and its entry of scale and bias.
     let block = match of {
         Op::LayerNormalization { axis, .. } => {
             shape[resolve_axis(*axis, shape.len())?..].iter().product::<usize>().max(1)

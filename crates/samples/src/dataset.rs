@@ -17,7 +17,7 @@ pub enum TrainingTask {
 /// One image of a file: its series, channel and time point.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ImageRef {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
     /// Index of the series, counted from 0.
     #[serde(default)]
@@ -78,7 +78,7 @@ pub struct StackWindow {
 pub struct Pair {
     /// Name, unique in its dataset.
     pub name: String,
-    /// The image.
+    /// Input of the network: a channel and time point of a file.
     pub image: ImageRef,
     /// Its target: labels or a stain.
     pub target: ImageRef,
@@ -128,12 +128,12 @@ pub enum Severity {
 /// A problem of the data and its solution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// The file or folder.
+    /// Path of the file or folder.
     pub file: PathBuf,
     /// Name of the pair.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pair: Option<String>,
-    /// Its severity.
+    /// Whether the data can be used in spite of the problem.
     pub severity: Severity,
     /// The problem, as a sentence.
     pub sentence: String,
@@ -185,7 +185,7 @@ pub enum Convention {
 /// Pairs found on disk, and files without a counterpart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Dataset {
-    /// The task.
+    /// Task that the data were searched for.
     pub task: TrainingTask,
     /// The folder or table that was searched.
     pub root: PathBuf,

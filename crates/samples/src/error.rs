@@ -38,9 +38,9 @@ pub enum SamplesError {
     /// A folder, table or pair of files cannot be used.
     #[error("{}: {}; {}", shown(.file), printable(.problem), printable(.next_step))]
     Data {
-        /// The file or folder.
+        /// Path of the file or folder.
         file: PathBuf,
-        /// The problem.
+        /// What is wrong.
         problem: String,
         /// What was expected, or what to do next.
         next_step: String,
@@ -50,7 +50,7 @@ pub enum SamplesError {
     NoPairs {
         /// The dataset without pairs, with the problem of each file.
         dataset: Box<Dataset>,
-        /// The problem, with the most common problem of the files.
+        /// What is wrong, with the most common problem of the files.
         problem: String,
         /// What to do next.
         next_step: String,
@@ -58,7 +58,7 @@ pub enum SamplesError {
     /// A quantity exceeds a limit of [`crate::limits`].
     #[error("{}: {what} is {got}, more than the limit {limit_name} = {limit}; {next_step}", shown(.file))]
     OverLimit {
-        /// The file or folder.
+        /// Path of the file or folder.
         file: PathBuf,
         /// The quantity.
         what: &'static str,
@@ -66,7 +66,7 @@ pub enum SamplesError {
         got: u64,
         /// The limit's name.
         limit_name: &'static str,
-        /// The limit.
+        /// Maximum allowed value.
         limit: u64,
         /// What to do next.
         next_step: &'static str,
@@ -84,7 +84,7 @@ pub enum SamplesError {
     /// The operating system reported an error.
     #[error("{}: {doing} failed: {source}; {}", shown(.file), io_advice(.source))]
     Io {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// The operation.
         doing: &'static str,

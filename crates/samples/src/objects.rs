@@ -75,7 +75,7 @@ impl Convert<u32> for LabelCode {
 /// One object of a label image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Object {
-    /// Label.
+    /// Value of the object's voxels in the label image.
     pub label: u32,
     /// Number of voxels.
     pub voxels: u64,

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Options of a [`Sampler`].
+/// Size, augmentation, target and weights of the patches of a [`Sampler`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SamplerOptions {
@@ -37,7 +37,7 @@ pub struct SamplerOptions {
     pub object_bias: f64,
     /// Seed of the random number generator.
     pub seed: u64,
-    /// Augmentation.
+    /// Probabilities and strengths of random changes of the patches.
     pub augment: AugmentOptions,
     /// Training target.
     pub target: TargetKind,
@@ -46,7 +46,7 @@ pub struct SamplerOptions {
     /// Margin around a patch in µm in which objects are read, so that targets at its border are correct; by default the
     /// radius of the median object.
     pub margin_um: Option<f64>,
-    /// Ignore label.
+    /// Label of voxels that get weight 0; `None` if every label counts.
     pub ignore_label: Option<IgnoreLabel>,
     /// Higher weights in thin gaps between objects.
     pub gap_weight: Option<GapWeight>,

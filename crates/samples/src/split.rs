@@ -147,7 +147,7 @@ fn names_with_suffix<'a>(pairs: &'a [Pair], suffix: &str, names: &BTreeSet<&str>
     pairs.iter().map(|p| p.name.as_str()).filter(is_named).collect()
 }
 
-/// Returns the names and those of pairs with identical images.
+/// Returns the names, and the names of all pairs with the same images.
 fn with_copies<'a>(names: &BTreeSet<&'a str>, together: &'a [Vec<String>]) -> BTreeSet<&'a str> {
     let are_copies = |copies: &&Vec<String>| copies.iter().any(|name| names.contains(name.as_str()));
     let copies = together.iter().filter(are_copies).flatten().map(String::as_str);

@@ -11,8 +11,8 @@ pub enum SimulateError {
         /// The text given.
         text: String,
     },
-    /// A shape has an extent of zero.
-    #[error("shape {shape_zyx:?} (Z, Y, X) has no voxels: every extent must be at least 1")]
+    /// A shape has a length of zero.
+    #[error("shape {shape_zyx:?} (Z, Y, X) has no voxels: every length must be at least 1")]
     EmptyShape {
         /// The shape given.
         shape_zyx: [usize; 3],

@@ -22,7 +22,7 @@ impl Grid {
         self.shape[1] * self.shape[2]
     }
 
-    /// Extent of the field in µm.
+    /// Size of the field along Z, Y, X in µm.
     pub(crate) fn extent_um(&self) -> [f64; 3] {
         [0, 1, 2].map(|a| self.shape[a] as f64 * self.voxel_um[a])
     }

@@ -209,11 +209,11 @@ pub struct Settings {
     pub voxel_size_um: VoxelSize,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// The objects.
+    /// Number, size, shape and brightness of nuclei or cells.
     pub objects: Objects,
-    /// The optics.
+    /// Blur, haze and illumination.
     pub optics: Optics,
-    /// The camera.
+    /// Photon count, noise, gain and offset.
     pub camera: Camera,
     /// Which nuclei are in the ground truth, and their outlines.
     #[serde(default)]
@@ -303,7 +303,7 @@ impl Settings {
         if !element_count(&shape_zyx).is_ok_and(|n| n <= MAX_VOXELS) {
             return Err(SimulateError::TooManyVoxels { shape_zyx, limit: MAX_VOXELS });
         }
-        let voxel_um = self.voxel_size_um.zyx().ok_or_else(|| SimulateError::BadSetting {
+        let voxel_um = self.voxel_size_um.zyx_um().ok_or_else(|| SimulateError::BadSetting {
             what: "voxel_size_um",
             expected: "three positive sizes in µm".to_owned(),
             got: format!("{:?}", self.voxel_size_um),

@@ -59,8 +59,8 @@ fn rotation(rng: &mut impl Rng) -> [[f64; 3]; 3] {
 }
 
 impl Blob {
-    /// Draws a body with a mean diameter, centred at the origin: semi-axes that differ by about 15 % (with the product
-    /// of those of the sphere), a random rotation, and bumps of about 5 %.
+    /// Draws a body with a mean diameter, centred at the origin: semi-axes that differ by about 15 % (the volume is
+    /// that of the sphere), a random rotation, and bumps of about 5 %.
     pub(crate) fn random(rng: &mut impl Rng, diameter_um: f64) -> Self {
         let radius_um = 0.5 * diameter_um;
         let stretch = [0; 3].map(|_| (0.16 * random::normal(rng)).clamp(-0.35, 0.35));

@@ -89,7 +89,7 @@ fn set_voxel(settings: &mut Settings, [z, y, x]: [f64; 3]) {
 
 /// Volume of the field in µm³.
 fn field_um3(settings: &Settings) -> f64 {
-    let voxel = settings.voxel_size_um.zyx().map_or(1.0, |v| v.iter().product());
+    let voxel = settings.voxel_size_um.zyx_um().map_or(1.0, |v| v.iter().product());
     settings.shape_zyx.iter().map(|n| *n as f64).product::<f64>() * voxel
 }
 

@@ -55,7 +55,7 @@ fn level(share: f64, common: f64, relative: f64) -> f64 {
 
 /// Changes `labels` (1 + index in `nuclei`, whose light is `mean_light`) to the outlines defined by the settings.
 /// Returns for each nucleus the fraction of its light that remains at its brightest position after blur (1 if outlines
-/// are those of the bodies).
+/// follow the bodies).
 pub(crate) fn outline(
     labels: &mut [u32],
     nuclei: &[Nucleus],

@@ -57,17 +57,17 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 #[test]
 fn settings_files_without_the_options_give_the_same_stack() {
     let settings = plain();
-    let mut card = serde_json::to_value(&settings).unwrap();
+    let mut json = serde_json::to_value(&settings).unwrap();
     for (part, names) in [
         ("objects", &["stretch", "placement", "mitotic", "glow", "debris"][..]),
         ("optics", &["tail_share", "tail_sigma_um", "haze_per_um", "haze_sigma_um"][..]),
     ] {
         for name in names {
-            card[part].as_object_mut().unwrap().remove(*name).unwrap();
+            json[part].as_object_mut().unwrap().remove(*name).unwrap();
         }
     }
-    card.as_object_mut().unwrap().remove("truth").unwrap();
-    assert_eq!(serde_json::from_value::<Settings>(card).unwrap(), settings);
+    json.as_object_mut().unwrap().remove("truth").unwrap();
+    assert_eq!(serde_json::from_value::<Settings>(json).unwrap(), settings);
 }
 
 #[test]

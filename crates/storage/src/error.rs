@@ -9,7 +9,7 @@ pub enum StorageError {
     /// The operating system reported an error.
     #[error("{path}: {doing} failed: {source}; {}", io_advice(.source))]
     Io {
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
         /// The failed operation, such as "creating the folder".
         doing: &'static str,
@@ -19,13 +19,13 @@ pub enum StorageError {
     /// The output file exists already and replacing it was not requested.
     #[error("{path} already exists; choose another name, or replace it with --force")]
     Exists {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The output path is an input, or a folder that contains one.
     #[error("{path} is an input of this command; write to another path")]
     IsInput {
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
     },
     /// A folder (or archive) with this name exists that this program did not create, or that was changed afterwards.

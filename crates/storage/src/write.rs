@@ -1,7 +1,7 @@
 //! Atomic file writes: a file is written next to its target, synced and renamed.
 //!
 //! An unfinished file has a random hidden name, is always newly created (so that a planted link or pipe is never
-//! written through), and is locked while its process runs. Leftovers of killed processes are therefore recognised by
+//! written through), and is locked while its process runs. Leftovers of killed processes are therefore recognized by
 //! their name and the missing lock. They are removed when the next file is written to that folder.
 
 use crate::StorageError;
@@ -62,7 +62,7 @@ pub fn sweep(folder: &Path) {
 }
 
 fn remove_if_unlocked(path: &Path) {
-    // On file systems without locks a running process cannot be recognised: the files are kept.
+    // On file systems without locks a running process cannot be recognized: the files are kept.
     let Ok(file) = crate::read::open_regular(path) else { return };
     if file.try_lock().is_ok() {
         // The lock is held during removal: a process that has just created the file finds it removed and creates

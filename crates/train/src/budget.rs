@@ -41,7 +41,7 @@ pub(crate) struct StepPlan {
 
 /// How many pairs and voxels a validation uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Extent {
+pub(crate) struct ValidationSize {
     /// Number of pairs.
     pub cases: usize,
     /// Maximum number of voxels per pair; larger stacks are cropped.
@@ -197,9 +197,9 @@ impl Budget<'_> {
         Some(round_up_minutes((least * ADVICE_MARGIN).max(minutes)))
     }
 
-    /// Returns the extent of a validation that fits into its maximum duration; `None` if no reduction is needed.
+    /// Returns the size of a validation that fits into its maximum duration; `None` if no reduction is needed.
     /// `cases` are the voxels of each pair at the network's voxel size; a voxel takes `voxel_secs` seconds.
-    pub(crate) fn fit_extent(&self, cases: &[usize], voxel_secs: f64) -> Option<Extent> {
+    pub(crate) fn fit_validation_size(&self, cases: &[usize], voxel_secs: f64) -> Option<ValidationSize> {
         let affordable = self.max_validation_secs()? / voxel_secs.max(f64::MIN_POSITIVE);
         let largest = cases.iter().copied().max()?;
         if cases.iter().map(|v| *v as f64).sum::<f64>() <= affordable {
@@ -208,26 +208,26 @@ impl Budget<'_> {
         let mean = cases.iter().map(|v| *v as f64).sum::<f64>() / cases.len() as f64;
         let count = ((affordable / mean.max(1.0)) as usize).clamp(1, cases.len());
         let voxels = if count > 1 || mean <= affordable { largest } else { affordable as usize };
-        Some(Extent { cases: count, voxels: voxels.max(MIN_CASE_VOXELS) })
+        Some(ValidationSize { cases: count, voxels: voxels.max(MIN_CASE_VOXELS) })
     }
 
-    /// Returns a smaller extent for the next validations, after one of `extent` took `secs` for the fraction `share` of
+    /// Returns a smaller size for the next validations, after one of `size` took `secs` for the fraction `share` of
     /// its work; less than 1 if it ran out of time. `None` if no reduction is needed or possible.
-    pub(crate) fn shrink(&self, extent: Extent, secs: f64, share: f64) -> Option<Extent> {
+    pub(crate) fn shrink(&self, size: ValidationSize, secs: f64, share: f64) -> Option<ValidationSize> {
         let allowance = self.max_validation_secs()?;
         let whole = secs / share.clamp(MIN_SHARE_DONE, 1.0);
         if share >= 1.0 && whole <= allowance * VALIDATION_SLACK {
             return None;
         }
         let max_factor = if share < 1.0 { 0.5 } else { 1.0 };
-        let cases = extent.cases as f64 * (allowance / whole.max(1e-9)).min(max_factor);
+        let cases = size.cases as f64 * (allowance / whole.max(1e-9)).min(max_factor);
         let smaller = if cases >= 1.0 {
-            Extent { cases: cases as usize, ..extent }
+            ValidationSize { cases: cases as usize, ..size }
         } else {
-            let voxels = (extent.voxels as f64 * cases) as usize;
-            Extent { cases: 1, voxels: voxels.max(MIN_CASE_VOXELS) }
+            let voxels = (size.voxels as f64 * cases) as usize;
+            ValidationSize { cases: 1, voxels: voxels.max(MIN_CASE_VOXELS) }
         };
-        (smaller != extent && smaller.voxels <= extent.voxels).then_some(smaller)
+        (smaller != size && smaller.voxels <= size.voxels).then_some(smaller)
     }
 
     /// Returns the duration after which a validation is stopped; `None` without a time budget.
@@ -263,18 +263,18 @@ mod tests {
     struct Clock<'a> {
         budget: Budget<'a>,
         now: Progress,
-        extent: Extent,
+        size: ValidationSize,
         costs: CostsAt,
         measured: Costs,
         validations: usize,
         plans: usize,
     }
 
-    const ALL: Extent = Extent { cases: 6, voxels: 4 << 20 };
+    const ALL: ValidationSize = ValidationSize { cases: 6, voxels: 4 << 20 };
 
     impl Clock<'_> {
         fn share(&self) -> f64 {
-            (self.extent.cases * self.extent.voxels) as f64 / (ALL.cases * ALL.voxels) as f64
+            (self.size.cases * self.size.voxels) as f64 / (ALL.cases * ALL.voxels) as f64
         }
 
         /// Makes a validation; `false` if it ran out of time and has to be repeated.
@@ -289,10 +289,10 @@ mod tests {
             self.now.validating += secs;
             self.measured.validation = secs;
             self.validations += 1;
-            let smaller = self.budget.shrink(self.extent, secs, share);
-            if let Some(extent) = smaller {
+            let smaller = self.budget.shrink(self.size, secs, share);
+            if let Some(size) = smaller {
                 let had = self.share();
-                self.extent = extent;
+                self.size = size;
                 self.measured.validation *= self.share() / had;
             }
             smaller.is_none() || share >= 1.0
@@ -305,7 +305,7 @@ mod tests {
         /// Runs the training; returns its total duration in seconds.
         fn run(&mut self) -> f64 {
             let voxel_secs = (self.costs)(0).validation / (ALL.cases * ALL.voxels) as f64;
-            self.extent = self.budget.fit_extent(&[ALL.voxels; ALL.cases], voxel_secs).unwrap_or(ALL);
+            self.size = self.budget.fit_validation_size(&[ALL.voxels; ALL.cases], voxel_secs).unwrap_or(ALL);
             while !self.validate() {}
             let mut plan = self.budget.plan(self.measured, self.now);
             let mut planned = self.now.spent;
@@ -338,7 +338,7 @@ mod tests {
     fn clock(config: &BudgetConfig, spent: f64, costs: CostsAt) -> Clock<'_> {
         let now = Progress { spent, ..Progress::default() };
         let measured = Costs { validation: 0.0, ..costs(0) };
-        Clock { budget: budget(config), now, extent: ALL, costs, measured, validations: 0, plans: 0 }
+        Clock { budget: budget(config), now, size: ALL, costs, measured, validations: 0, plans: 0 }
     }
 
     #[test]
@@ -370,7 +370,7 @@ mod tests {
         let config = config(60.0);
         let mut clock = clock(&config, 30.0, |_| Costs { step: 0.5, validation: 6.0 });
         clock.run();
-        assert_eq!((clock.extent, clock.validations), (ALL, 9));
+        assert_eq!((clock.size, clock.validations), (ALL, 9));
         assert!(clock.now.step > 6000, "{:?}", clock.now);
     }
 
@@ -410,7 +410,11 @@ mod tests {
         assert!(!fixed.is_over(costs, Progress { spent: 1e9, ..start }));
         assert_eq!(fixed.shrink(ALL, 1e9, 0.5), None);
         assert_eq!(
-            (fixed.fit_extent(&[1 << 30; 9], 1.0), fixed.validation_timeout(), fixed.minutes_needed(costs, 1e9)),
+            (
+                fixed.fit_validation_size(&[1 << 30; 9], 1.0),
+                fixed.validation_timeout(),
+                fixed.minutes_needed(costs, 1e9)
+            ),
             (None, None, None)
         );
     }
@@ -433,24 +437,24 @@ mod tests {
     fn validation_uses_fewer_pairs_and_then_crops() {
         // A validation may take 4 s of one minute.
         let one = config(1.0);
-        let of = |cases: &[usize], voxel_secs: f64| budget(&one).fit_extent(cases, voxel_secs);
+        let of = |cases: &[usize], voxel_secs: f64| budget(&one).fit_validation_size(cases, voxel_secs);
         assert_eq!(of(&[800_000; 6], 0.5e-6), None, "2.4 s");
-        assert_eq!(of(&[800_000; 6], 2e-6), Some(Extent { cases: 2, voxels: 800_000 }));
+        assert_eq!(of(&[800_000; 6], 2e-6), Some(ValidationSize { cases: 2, voxels: 800_000 }));
         let part = of(&[800_000; 6], 20e-6).unwrap();
         assert!(part.cases == 1 && part.voxels.abs_diff(200_000) < 2, "{part:?}");
-        assert_eq!(of(&[800_000; 6], 1.0), Some(Extent { cases: 1, voxels: MIN_CASE_VOXELS }));
+        assert_eq!(of(&[800_000; 6], 1.0), Some(ValidationSize { cases: 1, voxels: MIN_CASE_VOXELS }));
         assert_eq!(of(&[], 1.0), None);
-        let smaller = |extent, secs, share| budget(&one).shrink(extent, secs, share);
-        let six = Extent { cases: 6, voxels: 800_000 };
+        let smaller = |size, secs, share| budget(&one).shrink(size, secs, share);
+        let six = ValidationSize { cases: 6, voxels: 800_000 };
         assert_eq!(smaller(six, 5.0, 1.0), None, "within the slack");
-        assert_eq!(smaller(six, 8.0, 1.0), Some(Extent { cases: 3, ..six }));
-        assert_eq!(smaller(six, 4.0, 0.9), Some(Extent { cases: 3, ..six }));
-        assert_eq!(smaller(six, 4.0, 0.25), Some(Extent { cases: 1, ..six }), "16 s for all of it");
-        assert_eq!(smaller(six, 6.0, 0.125), Some(Extent { cases: 1, voxels: 400_000 }), "48 s for all of it");
-        let part = Extent { cases: 1, voxels: 800_000 };
-        assert_eq!(smaller(part, 16.0, 1.0), Some(Extent { cases: 1, voxels: 200_000 }));
-        assert_eq!(smaller(Extent { cases: 1, voxels: MIN_CASE_VOXELS }, 400.0, 0.5), None);
-        assert_eq!(smaller(Extent { cases: 1, voxels: 1000 }, 400.0, 0.5), None, "never enlarged");
+        assert_eq!(smaller(six, 8.0, 1.0), Some(ValidationSize { cases: 3, ..six }));
+        assert_eq!(smaller(six, 4.0, 0.9), Some(ValidationSize { cases: 3, ..six }));
+        assert_eq!(smaller(six, 4.0, 0.25), Some(ValidationSize { cases: 1, ..six }), "16 s for all of it");
+        assert_eq!(smaller(six, 6.0, 0.125), Some(ValidationSize { cases: 1, voxels: 400_000 }), "48 s for all of it");
+        let part = ValidationSize { cases: 1, voxels: 800_000 };
+        assert_eq!(smaller(part, 16.0, 1.0), Some(ValidationSize { cases: 1, voxels: 200_000 }));
+        assert_eq!(smaller(ValidationSize { cases: 1, voxels: MIN_CASE_VOXELS }, 400.0, 0.5), None);
+        assert_eq!(smaller(ValidationSize { cases: 1, voxels: 1000 }, 400.0, 0.5), None, "never enlarged");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! refers to always exists. A file named `finish` asks the run to take no further step and to write the best network so
 //! far.
 
-use crate::budget::Extent;
+use crate::budget::ValidationSize;
 use crate::config::TrainConfig;
 use crate::error::io_error;
 use crate::history::History;
@@ -46,7 +46,7 @@ const BEST: &str = "best-";
 pub(crate) struct TrainState {
     /// Version of the checkpoint format.
     pub version: u32,
-    /// The job.
+    /// Data, start model and output path that the run was started with.
     pub job: TrainJob,
     /// The complete settings.
     pub config: TrainConfig,
@@ -114,8 +114,8 @@ pub(crate) struct TrainState {
     #[serde(default)]
     pub next_validation: u64,
     /// Reduced number of validation pairs and voxels, if the time budget requires it.
-    #[serde(default)]
-    pub extent: Option<Extent>,
+    #[serde(default, rename = "extent")]
+    pub validation_size: Option<ValidationSize>,
     /// Name of the tensor file.
     pub tensors: String,
 }

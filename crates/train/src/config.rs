@@ -334,7 +334,7 @@ pub enum LossConfig {
     L1,
     /// Huber loss.
     Huber {
-        /// Error at which it changes from quadratic to linear.
+        /// The loss is quadratic for smaller errors and linear for larger ones.
         delta: f32,
     },
 }
@@ -378,25 +378,25 @@ pub(crate) fn loss(target: TargetKind, requested: Option<LossConfig>) -> Loss {
 pub enum OptimizerConfig {
     /// Adam with decoupled weight decay.
     Adamw {
-        /// Weight decay.
+        /// Weights shrink by this times the learning rate at every step.
         #[serde(default = "decay")]
         weight_decay: f32,
     },
-    /// Adam.
+    /// Adam; weight decay is part of the gradient.
     Adam {
-        /// Weight decay.
+        /// Factor of the weights that are added to their gradient.
         #[serde(default)]
         weight_decay: f32,
     },
     /// Stochastic gradient descent.
     Sgd {
-        /// Momentum.
+        /// Share of the previous update that is added to the next one, 0 to 1.
         #[serde(default = "momentum")]
         momentum: f32,
         /// Whether to use Nesterov momentum.
         #[serde(default)]
         nesterov: bool,
-        /// Weight decay.
+        /// Factor of the weights that are added to their gradient.
         #[serde(default)]
         weight_decay: f32,
     },

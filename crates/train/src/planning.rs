@@ -1,7 +1,7 @@
 //! The plan of a training run: number of steps and time of the next validation, from measured times of steps and
 //! validations.
 
-use crate::budget::{Budget, Costs, Extent, OVERTIME_SHARE, Progress};
+use crate::budget::{Budget, Costs, OVERTIME_SHARE, Progress, ValidationSize};
 use crate::checkpoint::TrainState;
 use crate::error::wrong_use;
 use crate::event::{TrainEvent, TrainingPlan};
@@ -65,17 +65,17 @@ impl Training<'_> {
         let initial = stepper.state()?;
         let step = self.time_steps(&mut stepper)?;
         stepper.set_state(initial);
-        let extent = self.fit_validation(step)?;
-        let mut state = TrainState { extent, ..self.new_state(step) };
+        let size = self.fit_validation(step)?;
+        let mut state = TrainState { validation_size: size, ..self.new_state(step) };
         let mut before = None;
         if !self.validator.is_empty() {
             self.context.note("Scoring the start model.");
             let scored = self.score(&self.start.graph, self.start.comparable)?;
             state.add_validation_time(scored.secs);
-            let smaller = self.budget().shrink(self.validator.extent(), scored.secs, scored.share);
+            let smaller = self.budget().shrink(self.validator.size(), scored.secs, scored.share);
             before = Some(scored).filter(|_| self.start.comparable);
-            if let Some(extent) = smaller {
-                self.shrink_validation(&mut state, extent, &mut before)?;
+            if let Some(size) = smaller {
+                self.shrink_validation(&mut state, size, &mut before)?;
             }
         }
         let plan = self.budget().plan(self.costs(&state), self.progress(&state));
@@ -115,7 +115,7 @@ impl Training<'_> {
     ///
     /// # Errors
     /// [`JobError::WrongUse`] if the time budget is too small for training.
-    fn fit_validation(&mut self, step_secs: f64) -> Result<Option<Extent>, JobError> {
+    fn fit_validation(&mut self, step_secs: f64) -> Result<Option<ValidationSize>, JobError> {
         let patches = (self.batch * self.config.accumulate).max(1) as f64;
         let trained_voxels: f64 = patches * self.patch.iter().map(|n| *n as f64).product::<f64>();
         let magnification = self.validator.magnification(self.voxel_um);
@@ -128,12 +128,12 @@ impl Training<'_> {
             let checked = format!("checking the data took {spent:.0} s");
             return Err(budget_too_small(minutes, least, &format!("{checked}, and a step takes {step_secs:.2} s")));
         }
-        let extent = self.budget().fit_extent(&cases, voxel_secs);
-        if let Some(extent) = extent {
-            let sentence = self.limit_validation(extent)?;
+        let size = self.budget().fit_validation_size(&cases, voxel_secs);
+        if let Some(size) = size {
+            let sentence = self.limit_validation(size)?;
             self.context.note(format!("{sentence}, to stay within the time budget."));
         }
-        Ok(extent)
+        Ok(size)
     }
 
     /// Returns the current plan with its costs.
@@ -206,7 +206,7 @@ impl Training<'_> {
             validating_secs: 0.0,
             first_step_secs,
             next_validation: 0,
-            extent: None,
+            validation_size: None,
             tensors: String::new(),
         }
     }

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 /// Quantization-aware training towards the float network's outputs on tiles, so that no labels are needed. Only int8
 /// weights are trained, in units of quantization steps and with a straight-through estimator for rounding; scales and
-/// biases are those of the calibration.
+/// biases stay as calibrated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QatTrainer {
     /// Maximum number of steps, with one tile each.

@@ -59,7 +59,7 @@ pub(crate) struct RunFacts<'a> {
     pub history: &'a History,
 }
 
-/// Part of the data: number of pairs, their folders, and a hash by which the list can be recognized.
+/// Part of the data: number of pairs, their folders, and a hash that identifies the list.
 #[derive(Debug, PartialEq, Serialize)]
 struct PairListSummary {
     count: usize,

@@ -1,6 +1,6 @@
 //! Validation of the network during training: scores, previews and the best checkpoint.
 
-use crate::budget::Extent;
+use crate::budget::ValidationSize;
 use crate::candidate::Candidate;
 use crate::checkpoint::TrainState;
 use crate::event::TrainEvent;
@@ -164,9 +164,9 @@ impl Training<'_> {
             other => other?,
         };
         state.add_validation_time(scored.secs);
-        let smaller = self.budget().shrink(self.validator.extent(), scored.secs, scored.share);
-        if let Some(extent) = smaller.filter(|_| scored.share < 1.0) {
-            return match self.shrink_validation(state, extent, before) {
+        let smaller = self.budget().shrink(self.validator.size(), scored.secs, scored.share);
+        if let Some(size) = smaller.filter(|_| scored.share < 1.0) {
+            return match self.shrink_validation(state, size, before) {
                 Ok(()) => Ok(ValidationOutcome::TimedOut),
                 Err(JobError::Cancelled) => Ok(ValidationOutcome::Cancelled),
                 Err(error) => Err(error),
@@ -185,7 +185,7 @@ impl Training<'_> {
         self.write_preview(state.step, scored.live.as_ref());
         state.peak = Some(state.peak.map_or(scores.score, |peak| peak.max(scores.score)));
         state.validations_since_best = if better { 0 } else { state.validations_since_best + 1 };
-        match smaller.map_or(Ok(()), |extent| self.shrink_validation(state, extent, before)) {
+        match smaller.map_or(Ok(()), |size| self.shrink_validation(state, size, before)) {
             Ok(()) => Ok(ValidationOutcome::Done),
             Err(JobError::Cancelled) => Ok(ValidationOutcome::Cancelled),
             Err(error) => Err(error),
@@ -197,15 +197,15 @@ impl Training<'_> {
     pub(crate) fn shrink_validation(
         &mut self,
         state: &mut TrainState,
-        extent: Extent,
+        size: ValidationSize,
         before: &mut Option<ScoredNetwork>,
     ) -> Result<(), JobError> {
         let volume = |validator: &Validator| validator.voxels().iter().map(|v| *v as f64).sum::<f64>();
         let had = volume(&self.validator);
-        let sentence = self.limit_validation(extent)?;
+        let sentence = self.limit_validation(size)?;
         state.validation_secs *= volume(&self.validator) / had.max(1.0);
         self.rescore(state, before)?;
-        state.extent = Some(extent);
+        state.validation_size = Some(size);
         let sentence = format!("{sentence} from step {} on, to stay within the time budget.", state.step);
         self.context.note(sentence.clone());
         state.history.notes.push(sentence);
@@ -213,11 +213,11 @@ impl Training<'_> {
     }
 
     /// Changes the pairs, or crops of them, to validate on; returns the beginning of a sentence that describes it.
-    pub(crate) fn limit_validation(&mut self, extent: Extent) -> Result<String, JobError> {
-        let had = self.validator.extent();
-        self.validator = self.validator.resized(extent)?;
+    pub(crate) fn limit_validation(&mut self, size: ValidationSize) -> Result<String, JobError> {
+        let had = self.validator.size();
+        self.validator = self.validator.resized(size)?;
         self.previews = Previews::of(&self.validator, self.start.target);
-        let now = self.validator.extent();
+        let now = self.validator.size();
         let part = if now.voxels < had.voxels { " and a crop of each" } else { "" };
         Ok(format!("Validation uses {} of {} pairs{part}", now.cases, self.validation.len()))
     }

@@ -392,8 +392,8 @@ impl Training<'_> {
         stepper.set_state(model);
         self.context.note(format!("Resuming after step {} of {}.", state.step, state.steps));
         state.job.out.clone_from(&self.job.out);
-        if let Some(extent) = state.extent {
-            self.limit_validation(extent)?;
+        if let Some(size) = state.validation_size {
+            self.limit_validation(size)?;
         }
         self.apply_changes(&mut state, &stepper)?;
         Ok((state, stepper))

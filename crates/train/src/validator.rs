@@ -1,7 +1,7 @@
 //! Scores of a network through the prediction pipeline: stacks are predicted in tiles, segmented and compared with the
 //! ground truth.
 
-use crate::budget::Extent;
+use crate::budget::ValidationSize;
 use crate::candidate::Candidate;
 use crate::crop::{crop, crop_window};
 use cytoscope_formats::{Container, Image, OpenOptions, WriteSpec, image_in_memory, open, write_array};
@@ -120,7 +120,7 @@ pub(crate) struct ValidatorOptions {
     pub diameters: Diameters,
 }
 
-/// Object diameters, by which images are scaled to the diameter a model was trained at.
+/// Object diameters for scaling images to the diameter that the model was trained at.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Diameters {
     /// Nominal object diameter of the model in µm; `None` for no scaling.
@@ -202,7 +202,7 @@ fn voxel_um(pair: &Pair) -> Result<Option<[f64; 3]>, JobError> {
         return Ok(pair.voxel_um);
     }
     let options = OpenOptions { series: pair.image.series, ..OpenOptions::default() };
-    Ok(open(&pair.image.path, &options)?.meta().voxel_size_um.zyx())
+    Ok(open(&pair.image.path, &options)?.meta().voxel_size_um.zyx_um())
 }
 
 /// Returns whether the file contains only this image.
@@ -234,17 +234,17 @@ impl Validator {
             ignored: ignored.filter(|_| target.of_labels()).map(|label| label as f32),
             diameters,
         };
-        empty.resized(Extent { cases: max_cases, voxels: usize::MAX })
+        empty.resized(ValidationSize { cases: max_cases, voxels: usize::MAX })
     }
 
     /// Returns a validator with another number of pairs, or crops of them.
-    pub(crate) fn resized(&self, extent: Extent) -> Result<Self, JobError> {
+    pub(crate) fn resized(&self, size: ValidationSize) -> Result<Self, JobError> {
         // Spread evenly. A reduced set does not start with the first pair, which often has the fewest objects.
-        let step = self.pairs.len().div_ceil(extent.cases.max(1)).max(1);
-        let first = if extent.voxels == usize::MAX { 0 } else { (step - 1) / 2 };
+        let step = self.pairs.len().div_ceil(size.cases.max(1)).max(1);
+        let first = if size.voxels == usize::MAX { 0 } else { (step - 1) / 2 };
         let mut cases = Vec::new();
         for pair in self.pairs.iter().skip(first).step_by(step) {
-            cases.push(self.case(pair, extent.voxels)?);
+            cases.push(self.case(pair, size.voxels)?);
         }
         Ok(Self {
             cases,
@@ -282,9 +282,9 @@ impl Validator {
     }
 
     /// Returns the number of cases and of voxels.
-    pub(crate) fn extent(&self) -> Extent {
+    pub(crate) fn size(&self) -> ValidationSize {
         let voxels = self.cases.iter().map(|c| c.truth.0.0.len()).max().unwrap_or(0);
-        Extent { cases: self.cases.len(), voxels }
+        ValidationSize { cases: self.cases.len(), voxels }
     }
 
     /// Returns the number of voxels of each case.

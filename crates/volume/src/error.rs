@@ -44,7 +44,7 @@ pub enum VolumeError {
     OutOfBounds {
         /// First index along each axis.
         start: Vec<usize>,
-        /// Extent along each axis.
+        /// Number of samples along each axis.
         size: Vec<usize>,
         /// Shape of the array.
         shape: Vec<usize>,
@@ -52,7 +52,7 @@ pub enum VolumeError {
     /// The number of elements of a shape does not fit `usize`.
     #[error("shape {shape:?} has more elements than can be addressed")]
     TooLarge {
-        /// The shape.
+        /// Number of elements along each axis.
         shape: Vec<usize>,
     },
     /// An operation does not support the sample type.

@@ -3,7 +3,7 @@
 use crate::VolumeError;
 use serde::{Deserialize, Serialize};
 
-/// Number of elements of a shape: the product of its extents.
+/// Number of elements of a shape: the product of its lengths.
 ///
 /// # Errors
 /// [`VolumeError::TooLarge`] if the product does not fit `usize`.
@@ -14,12 +14,12 @@ pub fn element_count(shape: &[usize]) -> Result<usize, VolumeError> {
         .ok_or_else(|| VolumeError::TooLarge { shape: shape.to_vec() })
 }
 
-/// A box inside an array: first index and extent along each axis.
+/// A box inside an array: first index and length along each axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Region {
     /// First index along each axis.
     pub start: Vec<usize>,
-    /// Extent along each axis.
+    /// Number of samples along each axis.
     pub size: Vec<usize>,
 }
 
@@ -64,7 +64,7 @@ impl Region {
         element_count(&self.size)
     }
 
-    /// Whether any extent is zero.
+    /// Whether the region contains no samples.
     pub fn is_empty(&self) -> bool {
         self.size.contains(&0)
     }

@@ -3,7 +3,7 @@
 use crate::VolumeError;
 use std::ops::Range;
 
-/// Extent of one tile along one axis.
+/// What one tile covers along one axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// First voxel read (inside the volume).

@@ -92,19 +92,19 @@ impl VoxelSize {
     }
 
     /// The sizes `[z, y, x]` in µm, with 1 µm along axes where the size is unknown, not finite or not positive.
-    pub fn zyx_or_unit(self) -> [f64; 3] {
+    pub fn zyx_um_or_one(self) -> [f64; 3] {
         [self.z, self.y, self.x].map(|s| s.filter(|v| v.is_finite() && *v > 0.0).unwrap_or(1.0))
     }
 
     /// The sizes `[z, y, x]` in µm if all three are known, finite and positive.
-    pub fn zyx(self) -> Option<[f64; 3]> {
+    pub fn zyx_um(self) -> Option<[f64; 3]> {
         let ok = |s: Option<f64>| s.filter(|v| v.is_finite() && *v > 0.0);
         Some([ok(self.z)?, ok(self.y)?, ok(self.x)?])
     }
 
     /// Volume of one voxel in µm³; unknown sizes count as 1 µm.
     pub fn volume_um3(self) -> f64 {
-        self.zyx_or_unit().iter().product()
+        self.zyx_um_or_one().iter().product()
     }
 
     /// Checks that the known sizes are plausible for a microscope. Call it before a grid is computed from them.

@@ -27,7 +27,7 @@ const READY_WITHIN: Duration = Duration::from_secs(20);
 /// Time that a process may take to end when the client is dropped; then it is killed.
 const DROP_WAIT: Duration = Duration::from_secs(1);
 
-/// An event of the worker.
+/// What the client reports: replies of the process, and its end or restart.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WorkerEvent {
     /// A reply of the process.
@@ -45,7 +45,7 @@ pub enum WorkerEvent {
     /// The process died three times within a minute, or cannot be started. No new process is started until
     /// [`Worker::restart`].
     GaveUp {
-        /// The reason.
+        /// Why the last process ended or could not be started.
         reason: String,
         /// The jobs and queries that were waiting.
         lost: Vec<JobId>,

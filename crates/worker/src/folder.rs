@@ -142,8 +142,8 @@ fn may_live(pid: u32) -> bool {
     cfg!(target_os = "linux") && pid != std::process::id() && Path::new("/proc").join(pid.to_string()).exists()
 }
 
-/// Removes what dead workers left in `parent`: those whose process has ended and whose marker is not locked. `mine` is
-/// a folder of the current user, to recognize the user's folders.
+/// Removes the folders in `parent` that dead workers left: their process has ended and their marker is not locked.
+/// `mine` is a folder of the current user, by whose owner the user's folders are recognized.
 pub(super) fn sweep(parent: &Path, mine: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let folder = entry.path();

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 pub enum Job {
     /// Predicts stacks ([`JobResult::Predict`]).
     Predict {
-        /// The job.
+        /// Inputs, model and options of the prediction.
         prediction: PredictJob,
         /// Whether finished tiles are reported as [`super::Reply::Live`].
         #[serde(default)]
@@ -54,7 +54,7 @@ pub enum Job {
     TrainEstimate(EstimateJob),
     /// Quantizes a model to 8-bit integers ([`JobResult::Quantize`]).
     Quantize {
-        /// The job.
+        /// Model, calibration data and options of the quantization.
         quantization: QuantizeJob,
         /// Maximum minutes of quantization-aware training.
         #[serde(default)]

@@ -1,4 +1,4 @@
-//! The worker: the process behind the window that runs its jobs, and the client by which the window uses it.
+//! The worker: the process behind the window that runs its jobs, and the client through which the window uses it.
 //!
 //! GPU drivers and their compilers may crash a process. Jobs therefore run in a process of their own,
 //! `cytoscope worker`, which stays alive between jobs: if it crashes, the job fails with a reason and the window stays

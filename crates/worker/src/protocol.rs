@@ -68,7 +68,7 @@ pub enum Request {
     Run {
         /// Number of the job.
         id: JobId,
-        /// The job.
+        /// Kind of job with its options.
         job: Box<Job>,
     },
     /// Cancels a running job, which stops within one tile, or removes a queued one. Cancelling a job that has ended is
@@ -132,14 +132,14 @@ pub enum Reply {
     Devices {
         /// Number of the query.
         id: JobId,
-        /// The devices.
+        /// Usable and unusable devices.
         devices: Vec<Device>,
     },
     /// The installed models, including those that cannot be used, with the reason.
     Models {
         /// Number of the query.
         id: JobId,
-        /// The models.
+        /// One card per model.
         models: Vec<ModelCard>,
     },
     /// A job was queued.
@@ -159,14 +159,14 @@ pub enum Reply {
     Progress {
         /// Number of the job.
         id: JobId,
-        /// The event.
+        /// Progress, note, or start and end of an input.
         event: Event,
     },
     /// An event of the running training job.
     Training {
         /// Number of the job.
         id: JobId,
-        /// The event.
+        /// Plan, completed steps, scores, or a preview.
         event: TrainEvent,
     },
     /// Finished parts of a prediction, at most about 20 times per second. They are in a file of 32-bit little-endian
@@ -203,7 +203,7 @@ pub enum Reply {
         id: JobId,
         /// Spans, with times relative to the start of the job.
         spans: Vec<SpanRecord>,
-        /// Memory marks.
+        /// Samples of the process's memory use.
         marks: Vec<MemoryMark>,
         /// Number of spans of this job that were left out so far.
         dropped: u64,
@@ -221,14 +221,14 @@ pub enum Reply {
     Done {
         /// Number of the job.
         id: JobId,
-        /// Its result.
+        /// Report of the job, by kind.
         result: JobResult,
     },
     /// A job failed. No partly written files are left.
     Failed {
         /// Number of the job.
         id: JobId,
-        /// The kind of error.
+        /// Class of the error, as in the command line's exit codes.
         kind: JobErrorKind,
         /// The error message.
         sentence: String,

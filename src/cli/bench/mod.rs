@@ -54,7 +54,7 @@ pub(crate) struct Bench {
     force: bool,
 }
 
-/// What one run of a task gave.
+/// Measurements of one run of a task.
 struct TaskRun {
     figures: Figures,
     dataset_info: Option<Value>,

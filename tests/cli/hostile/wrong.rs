@@ -30,8 +30,7 @@ fn concatenation_of_a_value_with_itself_is_correct() {
     }
     // Importing compares the engines with the reference executor.
     let report = fixture.run(&["import", "rgb.onnx", "--out", "rgb", "--json"]).json();
-    let cpu =
-        report["engines"].as_array().unwrap().iter().find(|e| e["device"] == "cpu").expect("the processor is there");
+    let cpu = report["engines"].as_array().unwrap().iter().find(|e| e["device"] == "cpu").expect("the CPU is listed");
     assert_eq!(cpu["agrees"], true, "{report:#}");
     let script = "import sys, numpy, onnxruntime\n\
                   s = onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])\n\

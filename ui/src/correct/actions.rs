@@ -12,7 +12,7 @@ use crate::effect::Effects;
 use crate::jobs::Jobs;
 use crate::opener::FileRequest;
 use crate::views::pen::{Marks, PointerEvent};
-use cytoscope_annotate::{Edit, Extent, Over, Scope};
+use cytoscope_annotate::{Edit, KnownVoxels, Over, Scope};
 use std::path::PathBuf;
 
 /// Minimum number of labels to merge or of seeds to split with.
@@ -51,8 +51,8 @@ pub(crate) enum CorrectionsAction {
     Mask(StrokeMask),
     /// Sets the distance in µm by which labels grow or shrink.
     Margin(f64),
-    /// Sets which labels of an exported training pair are used.
-    Extent(Extent),
+    /// Sets which voxels of an exported training pair are known.
+    KnownVoxels(KnownVoxels),
     /// A dataset folder was chosen.
     DatasetChosen(PathBuf),
     /// Saves the unsaved labels of all documents.
@@ -122,7 +122,7 @@ impl Corrections {
             CorrectionsAction::Brush3d(ball) => self.tools.ball = ball,
             CorrectionsAction::Mask(mask) => self.tools.mask = mask,
             CorrectionsAction::Margin(um) => self.tools.margin_um = um,
-            CorrectionsAction::Extent(extent) => self.tools.extent = extent,
+            CorrectionsAction::KnownVoxels(which) => self.tools.known_voxels = which,
             CorrectionsAction::DatasetChosen(folder) => {
                 if std::mem::take(&mut self.export_when_chosen)
                     && let Some(document) = documents.active()
@@ -210,7 +210,7 @@ impl Corrections {
 
     /// Adds a document and its labels to a dataset as a training pair.
     fn export_pair(&mut self, document: &Document, dataset: PathBuf, jobs: &Jobs) {
-        let extent = self.tools.extent;
+        let known_voxels = self.tools.known_voxels;
         let Some(correction) = self.by_document.get_mut(&document.id).filter(|c| c.phase == Phase::Open) else {
             return;
         };
@@ -221,8 +221,8 @@ impl Corrections {
             channel: (channels > 1).then(|| jobs.channel().min(channels - 1)),
             time: (document.extents.times > 1).then_some(correction.time),
             dataset,
-            extent,
-            base: Some(correction.places.base.clone()),
+            known_voxels,
+            base: Some(correction.files.base.clone()),
             name: document.path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default(),
         }));
     }

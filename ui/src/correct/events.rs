@@ -49,7 +49,7 @@ impl Corrections {
                 effects.error(format!("{what} failed"), why);
             }
             Event::MovedAside(path) => {
-                let details = format!("It held other labels and was renamed to {}.", path.display());
+                let details = format!("It contained other labels and was renamed to {}.", path.display());
                 effects.success("A file was moved aside", details);
             }
             Event::Saved(path) => {
@@ -77,8 +77,8 @@ impl Corrections {
             }
             let labels = CorrectedLabels {
                 source: SnapshotSource::new(state.labels.clone(), correction.time),
-                path: correction.places.labels.clone(),
-                name: file_name(&correction.places.labels),
+                path: correction.files.labels.clone(),
+                name: file_name(&correction.files.labels),
                 label: correction.label,
             };
             effects.act(DocumentsAction::ShowCorrected { document: *id, labels: Box::new(labels) });

@@ -51,8 +51,8 @@ pub struct Correction {
     fresh: bool,
     /// The current label; 0 if there is none yet.
     pub label: u32,
-    /// Files of the corrections.
-    pub places: CorrectionFiles,
+    /// Labels, journal and starting labels on disk.
+    pub files: CorrectionFiles,
     /// The time point being corrected.
     pub time: usize,
     /// Whether the labels are being saved.
@@ -73,7 +73,7 @@ impl Correction {
 
     fn save(&mut self) {
         self.saving = true;
-        self.send(Request::Save(self.places.labels.clone()));
+        self.send(Request::Save(self.files.labels.clone()));
     }
 
     /// Whether there are unsaved edits.
@@ -105,7 +105,7 @@ impl Corrections {
         }
     }
 
-    /// The corrections of a document.
+    /// The corrections of a document; `None` if it is not being corrected.
     pub fn of(&self, document: u64) -> Option<&Correction> {
         self.by_document.get(&document)
     }
@@ -180,7 +180,7 @@ impl Corrections {
             shape_zyx: document.extents.zyx,
             voxel_um: VoxelSize::new_um(z, y, x),
             time: document.of_role(Role::Labels).is_some_and(|o| o.times > 1).then_some(document.time),
-            places: files.clone(),
+            files: files.clone(),
         };
         self.tools.fit(document.voxel_um, document.extents.zyx);
         // The previous session must release the journal first.
@@ -193,7 +193,7 @@ impl Corrections {
                     state: None,
                     fresh: false,
                     label: 0,
-                    places: files,
+                    files,
                     time: document.time,
                     saving: false,
                     exporting: false,
@@ -210,7 +210,7 @@ impl Corrections {
 
     /// Continues earlier corrections, whichever labels are shown.
     fn continue_earlier(&self, id: u64, documents: &Documents, jobs: &Jobs, effects: &mut Effects) {
-        if let Some(files) = self.of(id).map(|c| c.places.clone()) {
+        if let Some(files) = self.of(id).map(|c| c.files.clone()) {
             self.request_start(id, Some(files), documents, jobs, effects);
         }
     }
@@ -218,7 +218,7 @@ impl Corrections {
     /// Sets earlier corrections aside, to start over with the labels shown.
     fn start_over(&mut self, id: u64, effects: &mut Effects) {
         // The session must release the journal first.
-        let Some(files) = self.by_document.remove(&id).map(|gone| gone.places.clone()) else { return };
+        let Some(files) = self.by_document.remove(&id).map(|gone| gone.files.clone()) else { return };
         effects.disk(DiskEffect::SetAside { document: id, files: Box::new(files) });
     }
 
@@ -250,7 +250,7 @@ impl Corrections {
         let Some(gone) = self.by_document.remove(&id) else { return };
         self.marks.remove(&id);
         if gone.is_modified() {
-            let journal = file_name(&gone.places.journal);
+            let journal = file_name(&gone.files.journal);
             effects.info(title, format!("Corrections are kept in {journal} and are restored in Correct."));
         }
     }

@@ -2,7 +2,7 @@
 
 use super::places::CorrectionFiles;
 use cytoscope_annotate::{
-    AnnotateError, Brush, Change, Edit, ExportedPair, Extent, LabelSnapshot, LabelVolume, LoadOptions, RawSource,
+    AnnotateError, Brush, Change, Edit, ExportedPair, KnownVoxels, LabelSnapshot, LabelVolume, LoadOptions, RawSource,
     Replay, SaveTicket, Saved, Session, SessionOptions, export_part,
 };
 use cytoscope_volume::VoxelSize;
@@ -37,14 +37,14 @@ pub enum Base {
 pub struct Start {
     /// Candidate labels to start from; the first one that matches the journal is used.
     pub bases: Vec<Base>,
-    /// Extents Z, Y, X of the stack in voxels.
+    /// Number of voxels of the stack along Z, Y, X.
     pub shape_zyx: [usize; 3],
     /// Voxel size of the stack in µm.
     pub voxel_um: VoxelSize,
     /// Time point to read, if the label image has several.
     pub time: Option<usize>,
     /// Paths of the correction files.
-    pub places: CorrectionFiles,
+    pub files: CorrectionFiles,
 }
 
 /// A training pair to export to a dataset.
@@ -61,7 +61,7 @@ pub struct Pair {
     /// Name of the pair.
     pub name: String,
     /// Which labels are used; all other voxels get the ignore label.
-    pub extent: Extent,
+    pub known_voxels: KnownVoxels,
     /// File of the labels that the corrections started from, if any; it need not exist.
     pub base: Option<PathBuf>,
 }
@@ -73,9 +73,9 @@ pub enum Request {
     BeginStroke(Brush, [f64; 3]),
     /// Extends the stroke to a point.
     ExtendStroke([f64; 3]),
-    /// Ends the stroke.
+    /// Makes the stroke one undo step.
     EndStroke,
-    /// Cancels the stroke.
+    /// Restores the labels from before the stroke.
     CancelStroke,
     /// Applies an edit.
     Apply(Edit),
@@ -96,7 +96,7 @@ pub enum Request {
 /// Labels and undo steps at one moment.
 #[derive(Debug, Clone)]
 pub struct CorrectionState {
-    /// The labels.
+    /// Copy-on-write snapshot of the label volume.
     pub labels: LabelSnapshot,
     /// Names of the next steps to undo, next first, at most `MAX_STEP_NAMES`.
     pub undo: Vec<String>,
@@ -166,7 +166,7 @@ impl Corrector {
         Ok(Self { requests, events, waiting, thread: Some(thread) })
     }
 
-    /// Sends a request.
+    /// Queues a request for the session's thread; returns at once.
     pub fn send(&self, request: Request) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         // A thread that has ended has sent its reason.
@@ -335,11 +335,11 @@ impl Worker {
         waiting.fetch_add(1, Ordering::SeqCst);
         let spawned = std::thread::Builder::new().name("adding a pair".to_owned()).spawn(move || {
             let raw = RawSource { path: &pair.raw, series: 0, channel: pair.channel, time: pair.time };
-            let base = pair.base.as_ref().filter(|path| pair.extent != Extent::Everything && path.is_file());
+            let base = pair.base.as_ref().filter(|path| pair.known_voxels != KnownVoxels::All && path.is_file());
             let base = base.map(|path| LabelVolume::load(path, &LoadOptions::default())).transpose();
             let exported = base.and_then(|base| {
                 let base = base.as_ref().map(LabelVolume::labels);
-                export_part(&raw, ticket.labels(), base, pair.extent, &pair.dataset, &pair.name)
+                export_part(&raw, ticket.labels(), base, pair.known_voxels, &pair.dataset, &pair.name)
             });
             let _ = events_out.send(match exported {
                 Ok(exported) => Event::Exported(Box::new(exported)),
@@ -379,17 +379,17 @@ fn state(session: &Session) -> CorrectionState {
 /// Opens the session on the first base that matches the journal.
 fn open(start: &Start) -> Result<(Session, Replay), AnnotateError> {
     let mut refused = None;
-    let is_new = std::fs::metadata(&start.places.journal).map_or(true, |m| m.len() == 0);
+    let is_new = std::fs::metadata(&start.files.journal).map_or(true, |m| m.len() == 0);
     for base in &start.bases {
         let (volume, path) = match base {
             Base::Empty => (LabelVolume::new(start.shape_zyx, start.voxel_um)?, None),
             Base::File(path) => (load(start, path)?, Some(path.as_path())),
         };
-        match Session::open(volume, path, &start.places.journal, SessionOptions::default()) {
+        match Session::open(volume, path, &start.files.journal, SessionOptions::default()) {
             Ok(opened) => {
                 if let (Some(path), true) = (path, is_new) {
-                    start.places.copy_base(path).map_err(|source| AnnotateError::Io {
-                        file: start.places.base.clone(),
+                    start.files.copy_base(path).map_err(|source| AnnotateError::Io {
+                        file: start.files.base.clone(),
                         doing: "keeping a copy of the original labels",
                         source,
                     })?;
@@ -408,7 +408,7 @@ fn load(start: &Start, path: &std::path::Path) -> Result<LabelVolume, AnnotateEr
     let options = LoadOptions { time: start.time, ..LoadOptions::default() };
     let volume = LabelVolume::load(path, &options)?;
     let shape = volume.shape_zyx();
-    let same = volume.voxel_size_um().zyx_or_unit() == start.voxel_um.zyx_or_unit();
+    let same = volume.voxel_size_um().zyx_um_or_one() == start.voxel_um.zyx_um_or_one();
     if same || shape.iter().product::<usize>() > MAX_RESIZED_VOXELS {
         return Ok(volume);
     }

@@ -1,7 +1,7 @@
 //! Tools and edit actions for correcting labels: titles, icons and shortcuts.
 
 use crate::data::plane::Orientation;
-use cytoscope_annotate::Extent;
+use cytoscope_annotate::KnownVoxels;
 use cytoscope_annotate::{Brush, BrushShape, Over};
 use eframe::egui::{Key, KeyboardShortcut, Modifiers};
 use egui_phosphor::regular as icon;
@@ -128,7 +128,7 @@ pub enum EditAction {
 }
 
 impl EditAction {
-    /// All edit actions.
+    /// All edit actions, in the order of menus and palette.
     pub const ALL: [EditAction; 15] = [
         EditAction::Undo,
         EditAction::Redo,
@@ -267,8 +267,8 @@ pub struct Tools {
     pub margin_um: f64,
     /// The view that was drawn in last; interpolation runs along its axis.
     pub view: Orientation,
-    /// Which labels of an exported training pair are used.
-    pub extent: Extent,
+    /// Which voxels of an exported training pair are known; the others get the ignore label.
+    pub known_voxels: KnownVoxels,
 }
 
 impl Default for Tools {
@@ -282,13 +282,13 @@ impl Default for Tools {
             mask: StrokeMask::All,
             margin_um: 0.0,
             view: Orientation::Xy,
-            extent: Extent::Everything,
+            known_voxels: KnownVoxels::All,
         }
     }
 }
 
 impl Tools {
-    /// Selects a tool.
+    /// Selects a tool and remembers the previous one, to which [`Tool::Pick`] returns.
     pub fn select(&mut self, tool: Tool) {
         if self.tool != Tool::Pick {
             self.before = self.tool;

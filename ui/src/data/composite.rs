@@ -137,14 +137,14 @@ impl LabelDisplay {
 /// A plane with its display settings.
 #[derive(Debug, Clone)]
 pub enum DisplayedPlane {
-    /// Intensities.
+    /// Values drawn through contrast limits and a colour map.
     Intensity(Arc<Plane>, Intensity),
-    /// Labels.
+    /// Labels drawn as outlines or filled.
     Labels(Arc<Plane>, LabelDisplay),
 }
 
 impl DisplayedPlane {
-    /// The plane.
+    /// The values without their display settings.
     pub fn plane(&self) -> &Arc<Plane> {
         match self {
             DisplayedPlane::Intensity(plane, _) | DisplayedPlane::Labels(plane, _) => plane,
@@ -185,7 +185,7 @@ pub fn composite(planes: &[DisplayedPlane]) -> Option<ColorImage> {
 enum Layer<'a> {
     /// Values, display settings and colour lookup table.
     Intensity(&'a Values, &'a Intensity, Vec<[f32; 3]>),
-    /// Labels.
+    /// Labels and how they are drawn.
     Labels(&'a [u32], &'a LabelDisplay),
     /// Nothing to draw.
     Nothing,

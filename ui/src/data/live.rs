@@ -37,12 +37,12 @@ fn sample_region<T: Copy + Default>(slice: &[T], grid: [usize; 3], zyx: [usize; 
 /// A growing prediction on the model's grid, resampled to the stack's grid by nearest neighbour.
 pub struct LiveSource {
     array: LiveArray,
-    /// Extents Z, Y, X of the stack.
+    /// Number of voxels of the stack along Z, Y, X.
     zyx: [usize; 3],
 }
 
 impl LiveSource {
-    /// A source that shows `array` on a stack of these extents.
+    /// A source that shows `array` on a stack of this shape.
     pub fn new(array: LiveArray, zyx: [usize; 3]) -> Self {
         Self { array, zyx }
     }

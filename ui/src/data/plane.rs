@@ -27,7 +27,7 @@ impl Orientation {
         }
     }
 
-    /// Rows and columns of a full-resolution slice of a stack with extents Z, Y, X.
+    /// Rows and columns of a full-resolution slice of a stack of Z, Y, X voxels.
     pub fn slice_shape(self, zyx: [usize; 3]) -> [usize; 2] {
         let [_, rows, columns] = self.axes();
         [zyx[rows], zyx[columns]]
@@ -61,7 +61,7 @@ impl Orientation {
 /// A slice, or a region of one, with every `step`-th row and column.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PlaneAt {
-    /// Orientation.
+    /// Which two axes are rows and columns.
     pub orientation: Orientation,
     /// Index along the perpendicular axis.
     pub index: usize,
@@ -99,7 +99,7 @@ pub enum Values {
 }
 
 impl Values {
-    /// No values, of the type in which samples of `dtype` are shown.
+    /// Empty values of the type that samples of `dtype` are converted to for display.
     pub fn empty(dtype: DType, labels: bool) -> Self {
         match dtype {
             _ if labels => Values::Labels(Vec::new()),

@@ -17,7 +17,7 @@ pub(crate) struct LiveOutput {
     pub(crate) path: PathBuf,
     /// Number of channels.
     pub(crate) channels: usize,
-    /// Extents Z, Y, X.
+    /// Number of voxels along Z, Y, X.
     pub(crate) shape_zyx: [usize; 3],
 }
 

@@ -50,7 +50,7 @@ pub(crate) enum ViewAction {
 
 /// Labels of a correction session that are to be shown.
 pub(crate) struct CorrectedLabels {
-    /// The labels.
+    /// Copy-on-write snapshot of the labels; views read its planes.
     pub(crate) source: SnapshotSource,
     /// File that they are saved to.
     pub(crate) path: PathBuf,
@@ -102,7 +102,7 @@ pub(crate) enum DocumentsAction {
     Change {
         /// Id of the document.
         document: u64,
-        /// The change.
+        /// What is shown differently.
         change: DocumentChange,
     },
     /// Changes the view of the active document.
@@ -150,7 +150,7 @@ pub(crate) enum DocumentsAction {
     Show {
         /// Id of the document.
         document: u64,
-        /// The result.
+        /// Files, values or live output to show.
         output: JobOutput,
     },
     /// Removes the growing outputs of predictions of all other documents.
@@ -159,7 +159,7 @@ pub(crate) enum DocumentsAction {
     ShowCorrected {
         /// Id of the document.
         document: u64,
-        /// The labels.
+        /// The session's labels, with the file that they belong to.
         labels: Box<CorrectedLabels>,
     },
     /// Makes labels visible.
@@ -223,17 +223,17 @@ impl Documents {
         self.active
     }
 
-    /// The active document.
+    /// The document that views and panels show; `None` if none is open.
     pub(crate) fn active(&self) -> Option<&Document> {
         self.all.iter().find(|d| Some(d.id) == self.active)
     }
 
-    /// The active document.
+    /// As [`Documents::active`], for changes.
     pub(crate) fn active_mut(&mut self) -> Option<&mut Document> {
         self.all.iter_mut().find(|d| Some(d.id) == self.active)
     }
 
-    /// The document with this id.
+    /// The document with this id; `None` if it was closed.
     pub(crate) fn get(&self, id: u64) -> Option<&Document> {
         self.all.iter().find(|d| d.id == id)
     }

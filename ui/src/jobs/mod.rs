@@ -31,7 +31,7 @@ pub(crate) enum JobsAction {
     Predict(u64),
     /// Predicts all documents.
     PredictAll,
-    /// Cancels a job.
+    /// Cancels a waiting or running job.
     Cancel(JobId),
     /// Cancels the running job, or else the next one.
     CancelNext,
@@ -45,14 +45,14 @@ pub(crate) enum JobsAction {
     Refine {
         /// Id of the document.
         document: u64,
-        /// Options of the segmentation.
+        /// Threshold, seeds and filters to segment with.
         options: SegmentOptions,
     },
     /// Segments the shown map again and saves the result.
     KeepObjects {
         /// Id of the document.
         document: u64,
-        /// Options of the segmentation.
+        /// Threshold, seeds and filters to segment with.
         options: SegmentOptions,
     },
     /// Discards the segmentation options that the user has changed.
@@ -105,8 +105,8 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    /// Starts the engine, if there is a program. It also looks for models in the folder `models`. The queue lies
-    /// beside the settings file.
+    /// Starts the engine, if there is a program. It also looks for models in the folder `models`. The queue is
+    /// stored beside the settings file.
     pub(crate) fn new(
         program: Option<&Path>,
         models: Option<PathBuf>,
@@ -133,12 +133,12 @@ impl Jobs {
         &self.work.jobs
     }
 
-    /// The job with this id.
+    /// The job with this id; `None` if the list no longer contains it.
     pub(crate) fn get(&self, id: JobId) -> Option<&JobView> {
         self.work.jobs.iter().find(|j| j.id == id)
     }
 
-    /// The running job.
+    /// The job that runs now; `None` if the engine is idle.
     pub(crate) fn running(&self) -> Option<&JobView> {
         self.work.running()
     }
@@ -226,7 +226,7 @@ impl Jobs {
         self.chosen_folder.as_ref().or_else(|| self.folders.get(&document)).map(PathBuf::as_path)
     }
 
-    /// Where the results of a document go.
+    /// What determines the results folder of a document: its stack, and the folder chosen by the user.
     pub(crate) fn place(&self, document: &Document) -> ResultsPlace {
         ResultsPlace { stack: document.path.clone(), chosen: self.chosen_folder.clone() }
     }
@@ -246,7 +246,7 @@ impl Jobs {
         self.work.run(title, purpose, job)
     }
 
-    /// Cancels a job.
+    /// Asks the worker to cancel a waiting or running job.
     pub(crate) fn cancel(&self, id: JobId) {
         self.work.cancel(id);
     }

@@ -89,7 +89,12 @@ fn error_counts(ui: &mut Ui, errors: &ErrorSummary) {
     let kinds = [
         (errors.merges, "merges", theme::MERGED, "Predicted objects that cover most of two or more true objects"),
         (errors.splits, "splits", theme::SPLIT, "True objects that contain most of two or more predicted objects"),
-        (errors.misses, "misses", theme::MISSED, "True objects that no predicted object covers or mostly lies in"),
+        (
+            errors.misses,
+            "misses",
+            theme::MISSED,
+            "True objects without a predicted object that covers most of them or mostly lies in them",
+        ),
         (
             errors.inexact,
             "wrong outlines",
@@ -100,7 +105,7 @@ fn error_counts(ui: &mut Ui, errors: &ErrorSummary) {
             errors.false_objects,
             "false objects",
             theme::FALSE_ONE,
-            "Predicted objects that match, cover and lie in no true object",
+            "Predicted objects that neither match nor cover a true object, nor mostly lie in one",
         ),
     ];
     ui.horizontal_wrapped(|ui| {

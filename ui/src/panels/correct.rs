@@ -12,7 +12,7 @@ use crate::measure::table_hint;
 use crate::opener::FileRequest;
 use crate::state::State;
 use crate::theme;
-use cytoscope_annotate::Extent;
+use cytoscope_annotate::KnownVoxels;
 use cytoscope_formats::label_color;
 use eframe::egui::{self, Color32, RichText, Sense, Ui, vec2};
 use egui_phosphor::regular as icon;
@@ -57,7 +57,7 @@ fn start_panel(ui: &mut Ui, state: State<'_>, id: u64, actions: &mut Actions) {
             if main_button(ui, true, icon::PENCIL_SIMPLE, "Label").clicked() {
                 actions.send(CorrectionsAction::Start(id));
             }
-            weak(ui, "Starts with empty labels. Or predict first, or add labels with File > Add labels.");
+            weak(ui, "Starts with empty labels. Alternatively, predict first, or add labels with File > Add labels.");
         }
     }
 }
@@ -213,16 +213,16 @@ fn history(ui: &mut Ui, state: State<'_>, correction: &Correction, actions: &mut
 }
 
 /// Choice of the labels that an exported training pair contains.
-fn extent_choice(ui: &mut Ui, chosen: Extent, actions: &mut Actions) {
-    let name = |extent| match extent {
-        Extent::Everything => "All labels",
-        Extent::CorrectedSlices => "Corrected slices",
-        Extent::CorrectedObjects => "Corrected objects",
+fn known_voxels_choice(ui: &mut Ui, chosen: KnownVoxels, actions: &mut Actions) {
+    let name = |which| match which {
+        KnownVoxels::All => "All labels",
+        KnownVoxels::CorrectedSlices => "Corrected slices",
+        KnownVoxels::CorrectedObjects => "Corrected objects",
     };
-    let mut extent = chosen;
-    let choice = egui::ComboBox::from_id_salt("extent").selected_text(name(extent)).show_ui(ui, |ui| {
-        for each in [Extent::Everything, Extent::CorrectedSlices, Extent::CorrectedObjects] {
-            ui.selectable_value(&mut extent, each, name(each));
+    let mut which = chosen;
+    let choice = egui::ComboBox::from_id_salt("known voxels").selected_text(name(which)).show_ui(ui, |ui| {
+        for each in [KnownVoxels::All, KnownVoxels::CorrectedSlices, KnownVoxels::CorrectedObjects] {
+            ui.selectable_value(&mut which, each, name(each));
         }
     });
     let response = choice.response.on_hover_text(
@@ -230,8 +230,8 @@ fn extent_choice(ui: &mut Ui, chosen: Extent, actions: &mut Actions) {
          label and do not count.",
     );
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Labels used for training"));
-    if extent != chosen {
-        actions.send(CorrectionsAction::Extent(extent));
+    if which != chosen {
+        actions.send(CorrectionsAction::KnownVoxels(which));
     }
 }
 
@@ -249,10 +249,10 @@ fn saving_controls(ui: &mut Ui, state: State<'_>, correction: &Correction, actio
         ui.add(egui::Label::new(RichText::new(text).color(theme::bad(ui.visuals()))).wrap());
     }
     action_button(ui, state, EditAction::Save, "Save labels", actions);
-    let labels = &correction.places.labels;
+    let labels = &correction.files.labels;
     weak(ui, file_name(labels)).on_hover_text(labels.display().to_string());
     table_hint(ui, state, actions);
-    extent_choice(ui, state.corrections.tools().extent, actions);
+    known_voxels_choice(ui, state.corrections.tools().known_voxels, actions);
     let export = if correction.exporting { "Adding…" } else { "Use as training data" };
     action_button(ui, state, EditAction::Export, export, actions);
     ui.horizontal(|ui| {

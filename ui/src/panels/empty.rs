@@ -36,7 +36,7 @@ pub(super) fn empty(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         train.widget_info(|| {
             egui::WidgetInfo::labeled(egui::WidgetType::Button, true, Command::Train.title().to_owned())
         });
-        if train.on_hover_text("On pairs of images with label images or a stain").clicked() {
+        if train.on_hover_text("Needs pairs: images with label images or a stain").clicked() {
             actions.command(Command::Train);
         }
         let recent = &state.settings().recent;

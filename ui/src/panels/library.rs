@@ -104,7 +104,7 @@ fn stacks(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         if active {
             ui.horizontal_wrapped(|ui| {
                 weak(ui, document.summary());
-                if ui.link("Axes…").on_hover_text("Set the axes if the file declares them wrong").clicked() {
+                if ui.link("Axes…").on_hover_text("Correct the axes if the file states wrong ones").clicked() {
                     let text = state.settings().axes_of(&document.path).unwrap_or_default().to_owned();
                     actions.send(DisplayAction::AskAxes { file: document.path.clone(), text });
                 }

@@ -25,17 +25,17 @@ use eframe::egui::{self, Frame, Margin, RichText, Ui};
 
 /// What the panels keep between frames.
 pub(crate) struct Panels {
-    /// The views.
+    /// Textures and cameras of the slice views and the 3-D view.
     pub(crate) views: Layout,
-    /// Command palette.
+    /// Query and selected row of the command palette.
     pub(crate) palette: palette::Palette,
-    /// Predict panel.
+    /// Parsed Markdown of the model's card.
     pub(crate) predict: predict::PredictPanel,
-    /// Objects panel.
+    /// View of the objects and measurements on the axes of its plots.
     pub(crate) objects: objects::ObjectsPanel,
     /// Profiler panel.
     pub(crate) profiler: profiler::ProfilerPanel,
-    /// Training wizard.
+    /// Thumbnails of training pairs, and the scale of the loss plot.
     pub(crate) train: train::TrainPanel,
 }
 

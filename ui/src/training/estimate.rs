@@ -17,7 +17,7 @@ pub(crate) enum Cost {
     Unknown,
     /// Steps are being timed.
     Measuring(JobId),
-    /// The estimate is known.
+    /// Measured seconds and memory of a step.
     Known(Estimate),
     /// Measuring failed; the reason.
     Failed(String),

@@ -53,7 +53,7 @@ pub enum Check {
     None,
     /// The check is running.
     Running(JobId),
-    /// The report of the check.
+    /// Usable pairs and problems of the data.
     Done(Box<CheckReport>),
     /// The check failed; the reason.
     Failed(String),

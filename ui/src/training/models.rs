@@ -22,7 +22,7 @@ pub enum Saving {
     No,
     /// The model, to the user's own models.
     Model,
-    /// An export.
+    /// A copy of the model, to a file that the user chose.
     Export,
 }
 
@@ -155,7 +155,7 @@ impl Training {
         self.ask(FileRequest::Model(format), format!("{name}.{ending}"), display, effects);
     }
 
-    /// Exports the model.
+    /// Writes the trained model to `to`, off the window's thread.
     pub(super) fn export_model(&mut self, format: Format, to: PathBuf) {
         let Some(from) = self.wizard.report.as_ref().map(|r| r.out.clone()) else { return };
         let from = self.wizard.plan.saved.clone().unwrap_or(from);

@@ -21,7 +21,7 @@ pub const SCRATCH: &str = "scratch";
 /// Time budgets offered, in minutes, with their names.
 pub const MINUTES: [(&str, f64); 3] = [("Quick", 5.0), ("Standard", 20.0), ("Thorough", 60.0)];
 
-/// The steps of the wizard.
+/// A page of the wizard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WizardStep {
@@ -32,7 +32,7 @@ pub enum WizardStep {
     Data,
     /// Choosing start model and time budget.
     Start,
-    /// Training.
+    /// Running the training, with its curves.
     #[serde(rename = "learn")]
     Train,
     /// Scores of the trained model.
@@ -69,7 +69,7 @@ impl WizardStep {
         Self::ALL.get(at).copied()
     }
 
-    /// The next step.
+    /// The page after this one; `None` after the last.
     pub fn next(self) -> Option<WizardStep> {
         self.shifted(1)
     }

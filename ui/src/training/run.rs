@@ -27,7 +27,7 @@ pub enum RunState {
 /// A training run with its curves and log.
 #[derive(Debug, Default)]
 pub struct TrainingRun {
-    /// State of the run.
+    /// Idle, running, paused, or how it ended.
     pub state: RunState,
     /// Loss and validation curves.
     pub history: History,

@@ -30,7 +30,7 @@ pub(crate) enum TrainingAction {
     TrainOn(PathBuf),
     /// Checks the chosen data again.
     Check,
-    /// Sets whether only the foreground is trained, for which masks are enough.
+    /// Sets whether only the foreground is trained; masks are then sufficient.
     ForegroundOnly(bool),
     /// Lists more problems (0) or pairs (1).
     ListMore(usize),
@@ -68,9 +68,9 @@ pub(crate) enum TrainingAction {
     Another,
     /// Shows a file dialog.
     Ask(FileRequest),
-    /// An event of the training job.
+    /// The training run reported its plan, completed steps, scores or a preview.
     Event(JobId, Box<TrainEvent>),
-    /// The report of the training job.
+    /// The training has ended with this report.
     Trained(JobId, Box<TrainReport>),
     /// The report of a data check.
     Checked(JobId, Box<CheckReport>),
@@ -95,7 +95,7 @@ impl Training {
         Self { wizard: Wizard::new(settings, config, wake), checks: 0, starting: false, finishing: false }
     }
 
-    /// The wizard.
+    /// What the wizard shows: the user's choices, the run and its results.
     pub(crate) fn wizard(&self) -> &Wizard {
         &self.wizard
     }

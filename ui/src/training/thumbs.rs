@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// Length of the longer side in pixels.
 pub const EDGE: usize = 112;
-/// Maximum extent that is read along Y and X; larger slices are cropped to the centre.
+/// Maximum number of pixels that are read along Y and X; larger slices are cropped to the centre.
 const MAX_READ: usize = 2048;
 /// Maximum number of cached thumbnails.
 const MAX_KEPT: usize = 2000;

@@ -23,7 +23,7 @@ pub struct PointerEvent {
     pub phase: PointerPhase,
     /// Position in voxel coordinates Z, Y, X; integers are voxel centres.
     pub zyx: [f64; 3],
-    /// The view.
+    /// Slice view that received the event.
     pub view: Orientation,
 }
 

@@ -62,7 +62,7 @@ pub struct ViewOptions {
     pub crosshair: bool,
     /// Show the scale bar.
     pub scale_bar: bool,
-    /// Fraction of the width right of which overlays are hidden.
+    /// Position of the swipe line as a fraction of the width; overlays are hidden to the right of it.
     pub swipe: Option<f32>,
     /// Active drawing tool; while set, dragging draws instead of panning.
     pub pen: Option<Pen>,
@@ -196,7 +196,7 @@ impl SliceView {
     }
 
     /// Applies gestures to crosshair and camera; `view_response` gets the changes of the document.
-    #[allow(clippy::too_many_arguments, reason = "one gesture after the other on the same things")]
+    #[allow(clippy::too_many_arguments, reason = "gestures share the view, the document and the changes")]
     fn moved(
         &self,
         ui: &Ui,
@@ -300,7 +300,7 @@ impl SliceView {
         Hover { zyx, value, label: label(Role::Labels), truth: label(Role::Truth), map: of(Role::Map) }
     }
 
-    #[allow(clippy::too_many_arguments, reason = "one gesture after the other on the same things")]
+    #[allow(clippy::too_many_arguments, reason = "gestures share the view, the document and the changes")]
     fn interact(
         &self,
         ui: &Ui,

@@ -87,7 +87,7 @@ pub(crate) fn segment(writer: &mut LabelWriter, brush: &Brush, a: [f64; 3], b: [
     let (a, b) = (flatten(brush, a, a), flatten(brush, a, b));
     let within = drawable(writer.volume(), brush, a);
     let Some(within) = within else { return Ok(()) };
-    let capsule = Capsule::new(writer.volume().voxel_size_um().zyx_or_unit(), a, b, brush.radius_um);
+    let capsule = Capsule::new(writer.volume().voxel_size_um().zyx_um_or_one(), a, b, brush.radius_um);
     if let Some(bounds) = capsule.bounds(&within) {
         for (z, y) in bounds.rows() {
             if let Some(xs) = capsule.row(z, y, bounds.start[2]..bounds.end[2]) {

@@ -82,7 +82,7 @@ impl SliceInterpolator {
         };
         let [rows, columns] = axis.rows_columns();
         let size = [bounds.size()[rows], bounds.size()[columns]];
-        let voxel_um = volume.voxel_size_um().zyx_or_unit();
+        let voxel_um = volume.voxel_size_um().zyx_um_or_one();
         let voxel_um = [1.0, voxel_um[rows], voxel_um[columns]];
         let masks = [below, above].map(|index| volume.mask_of(label, &in_slice(index)));
         let signed = |mask: &[bool]| -> Result<Vec<f32>, AnnotateError> {

@@ -60,7 +60,7 @@ pub enum Edit {
     },
     /// Fills the holes of a label: the voxels that it encloses in a slice or in the volume.
     FillHoles {
-        /// The label.
+        /// Label whose holes are filled.
         label: u32,
         /// In one slice or in the volume.
         scope: Scope,
@@ -69,7 +69,7 @@ pub enum Edit {
     },
     /// Deletes a label: its voxels become background.
     Delete {
-        /// The label.
+        /// Label to delete.
         label: u32,
         /// In one slice or in the volume.
         scope: Scope,
@@ -86,7 +86,7 @@ pub enum Edit {
     /// Splits a label by a watershed on its distance transform into one part per seed. The part of the first seed keeps
     /// the label, and so do pieces that no seed reaches.
     SplitBySeeds {
-        /// The label.
+        /// Label to split.
         label: u32,
         /// Two or more voxels of the label.
         seeds: Vec<[usize; 3]>,
@@ -95,7 +95,7 @@ pub enum Edit {
     },
     /// Splits a label along a line in a slice. The largest part keeps the label.
     SplitByLine {
-        /// The label.
+        /// Label to split.
         label: u32,
         /// The axis perpendicular to the slice.
         axis: SliceAxis,
@@ -106,7 +106,7 @@ pub enum Edit {
     },
     /// Interpolates the shape of a label in empty slices between slices that contain it, using signed distances.
     Interpolate {
-        /// The label.
+        /// Label whose shape is interpolated.
         label: u32,
         /// The axis perpendicular to the slices.
         axis: SliceAxis,
@@ -117,7 +117,7 @@ pub enum Edit {
     },
     /// Adds the voxels within a distance of a label.
     Grow {
-        /// The label.
+        /// Label to enlarge.
         label: u32,
         /// The distance in µm.
         by_um: f64,
@@ -126,10 +126,10 @@ pub enum Edit {
         /// Which voxels may change.
         over: Over,
     },
-    /// Removes the voxels of a label within a distance of its outside. Beyond the border of the volume does not count
-    /// as outside.
+    /// Removes the voxels of a label within a distance of voxels that do not belong to it. The border of the volume does
+    /// not count.
     Shrink {
-        /// The label.
+        /// Label to shrink.
         label: u32,
         /// The distance in µm.
         by_um: f64,

@@ -24,7 +24,7 @@ fn within_distance(distance_um: f32, by_um: f64) -> bool {
 /// The bounding box of a label, extended by the distance.
 fn extended_box(writer: &LabelWriter, label: u32, by_um: f64, scope: Scope) -> Result<Bounds, AnnotateError> {
     let bounds = writer.volume().box_of(label, scope)?;
-    let voxel_um = writer.volume().voxel_size_um().zyx_or_unit();
+    let voxel_um = writer.volume().voxel_size_um().zyx_um_or_one();
     let margin = voxel_um.map(|v| (by_um / v).ceil() as usize);
     let bounds = bounds.padded(margin.map(|m| m.max(1)), &scope.bounds(writer.volume().shape_zyx())?);
     check_box(&bounds)?;
@@ -42,7 +42,7 @@ pub(super) fn grow(
     let bounds = extended_box(writer, label, by_um, scope)?;
     let mut outside = writer.volume().mask_of(label, &bounds);
     outside.iter_mut().for_each(|m| *m = !*m);
-    let distance = distance_um(&outside, bounds.size(), writer.volume().voxel_size_um().zyx_or_unit())?;
+    let distance = distance_um(&outside, bounds.size(), writer.volume().voxel_size_um().zyx_um_or_one())?;
     let added = |i: usize| (outside[i] && within_distance(distance[i], by_um)).then_some(label);
     writer.fill_box(&bounds, added, |old| over.allows(old));
     Ok(())
@@ -54,7 +54,7 @@ pub(super) fn shrink(writer: &mut LabelWriter, label: u32, by_um: f64, scope: Sc
     let bounds = writer.volume().box_of(label, scope)?;
     let bounds = bounds.padded([1; 3], &scope.bounds(writer.volume().shape_zyx())?);
     let mask = writer.volume().mask_of(label, &bounds);
-    let distance = distance_um(&mask, bounds.size(), writer.volume().voxel_size_um().zyx_or_unit())?;
+    let distance = distance_um(&mask, bounds.size(), writer.volume().voxel_size_um().zyx_um_or_one())?;
     let removed = |i: usize| (mask[i] && within_distance(distance[i], by_um)).then_some(0);
     writer.fill_box(&bounds, removed, |old| old == label);
     Ok(())

@@ -39,7 +39,7 @@ pub(super) fn by_seeds(
         });
     }
     let bounds = volume.box_of(label, scope)?.padded([1; 3], &scope.bounds(volume.shape_zyx())?);
-    let voxel_um = volume.voxel_size_um().zyx_or_unit();
+    let voxel_um = volume.voxel_size_um().zyx_um_or_one();
     let mask = volume.mask_of(label, &bounds);
     let distance = distance_um(&mask, bounds.size(), voxel_um)?;
     let flat = |p: &[usize; 3]| {

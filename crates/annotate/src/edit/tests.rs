@@ -130,7 +130,7 @@ impl From<LabelVolumeOf<'_>> for crate::LabelVolume {
 }
 
 /// Compares the labels and counts of a session with plain ones.
-fn assert_is(session: &Session, want: &Dense, what: &str) {
+fn assert_labels(session: &Session, want: &Dense, what: &str) {
     assert!(session.volume().labels().to_dense() == want.labels, "{what}: the labels differ");
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
     want.labels.iter().filter(|l| **l > 0).for_each(|l| *counts.entry(*l).or_default() += 1);
@@ -159,16 +159,16 @@ fn apply_and_check(before: &Dense, edit: &Edit) -> (Dense, Change) {
     let snapshot = session.volume().snapshot();
     let change = session.apply(edit).unwrap();
     let after = Dense { labels: session.volume().labels().to_dense(), ..before.clone() };
-    assert_is(&session, &after, "done");
+    assert_labels(&session, &after, "done");
     let changed: Vec<Zyx> =
         (0..after.labels.len()).filter(|i| after.labels[*i] != before.labels[*i]).map(|i| after.coords(i)).collect();
     assert_eq!((change.bounds, change.voxels), (bounds_of(&changed), changed.len() as u64));
     assert!(snapshot.to_dense() == before.labels, "a snapshot does not change");
     let undone = session.undo().unwrap();
     assert_eq!(undone.as_ref().and_then(|c| c.bounds), change.bounds);
-    assert_is(&session, before, "undone");
+    assert_labels(&session, before, "undone");
     session.redo().unwrap();
-    assert_is(&session, &after, "redone");
+    assert_labels(&session, &after, "redone");
     assert_eq!(session.undo_names().next(), (change.voxels > 0).then_some(edit.name().as_str()));
     (after, change)
 }
@@ -256,7 +256,7 @@ proptest! {
         prop_assert_eq!(voxels, change.voxels);
         prop_assert!(live.volume().fingerprint() == at_once.volume().fingerprint());
         live.undo().unwrap();
-        assert_is(&live, &before, "stroke undone");
+        assert_labels(&live, &before, "stroke undone");
     }
 
     #[test]
@@ -554,7 +554,7 @@ fn impossible_edits_are_refused_and_change_nothing() {
         let mut session = before.session();
         let refused = session.apply(&edit).expect_err(&format!("{edit:?}"));
         assert!(refused.to_string().len() > 20, "{refused}");
-        assert_is(&session, &before, "refused");
+        assert_labels(&session, &before, "refused");
         assert_eq!(session.undo_names().count(), 0);
     }
     // Points far outside the volume are not an error: nothing changes.

@@ -18,13 +18,13 @@ pub(crate) struct JournalFile {
     file: File,
     /// Length of the valid part in bytes; the next record is written there.
     len: u64,
-    /// Number of records.
+    /// Number of records, which is the position of the next one.
     position: u64,
     /// Approximate length after a compaction, in bytes.
     compact_len: u64,
     /// Fingerprints that the label image may have when it is opened next; the first one is from the start of editing.
     pub bases: Vec<Fingerprint>,
-    /// Whether the file at `path` is not `file`.
+    /// Whether `path` was replaced by a new file that is not open yet.
     replaced: bool,
     syncer: Syncer,
     every: Duration,
@@ -133,7 +133,7 @@ impl JournalFile {
         self.syncer.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns a function that syncs the file, so that the journal can be written to in the meantime.
+    /// Returns a function that syncs the file; the journal can be written to while it runs.
     pub fn to_sync(&self) -> Result<impl FnOnce() -> Result<(), AnnotateError> + use<>, AnnotateError> {
         let file = self.file.try_clone().map_err(AnnotateError::io(&self.path, "syncing the journal"))?;
         let path = self.path.clone();

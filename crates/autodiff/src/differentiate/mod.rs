@@ -2,7 +2,7 @@
 //! same graph.
 //!
 //! Nodes are visited from last to first. Each operator has one rule ([`rules`]) that expresses the gradients of its
-//! inputs by the gradient of its output. Only nodes between the chosen values and the scalar are differentiated.
+//! inputs in terms of the gradient of its output. Only nodes between the chosen values and the scalar are differentiated.
 
 mod arithmetic;
 mod rules;
@@ -11,43 +11,43 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cytoscope_graph::{BinaryOp, ElementType, Graph, GraphError, Node, Op, Result, Tensor, ValueId, op_name};
 
-/// Appends the gradient of the scalar `of` with respect to each value of `by` and returns the gradients in the order of
-/// `by` (`None` if the scalar does not depend on the value). All shapes must have been inferred and fixed. `seed` is
-/// the gradient of the scalar itself: a value of its shape, or 1.
+/// Appends the gradient of `scalar` with respect to each value of `wrt` and returns the gradients in the order of `wrt`
+/// (`None` if the scalar does not depend on the value). All shapes must have been inferred and fixed. `seed` is the
+/// gradient of the scalar itself, a value of its shape; `None` for 1.
 ///
 /// # Errors
-/// [`GraphError::UnsupportedOp`], naming an operator between `by` and the scalar whose derivative is not implemented;
+/// [`GraphError::UnsupportedOp`], naming an operator between `wrt` and the scalar whose derivative is not implemented;
 /// [`GraphError::Misused`] if a shape between them is unknown.
 pub fn differentiate(
     graph: &mut Graph,
-    of: ValueId,
-    by: &[ValueId],
+    scalar: ValueId,
+    wrt: &[ValueId],
     seed: Option<ValueId>,
 ) -> Result<Vec<Option<ValueId>>> {
-    let mut active: BTreeSet<ValueId> = by.iter().copied().collect();
+    let mut active: BTreeSet<ValueId> = wrt.iter().copied().collect();
     for node in &graph.nodes {
         if node.inputs.iter().flatten().any(|id| active.contains(id)) {
             active.extend(node.outputs.iter().flatten());
         }
     }
-    let mut needed = BTreeSet::from([of]);
+    let mut needed = BTreeSet::from([scalar]);
     for node in graph.nodes.iter().rev() {
         if node.outputs.iter().flatten().any(|id| needed.contains(id)) {
             needed.extend(node.inputs.iter().flatten());
         }
     }
     active.retain(|id| needed.contains(id));
-    let dtype = graph.value(of).dtype.unwrap_or(ElementType::F32);
+    let dtype = graph.value(scalar).dtype.unwrap_or(ElementType::F32);
     let seed = match seed {
         Some(seed) => seed,
         None => graph.add_initializer("loss.gradient", Tensor::new(Vec::new(), vec![1.0f64])?.cast(dtype)),
     };
-    let mut backward = Backward { graph, active, parts: BTreeMap::from([(of, vec![seed])]) };
+    let mut backward = Backward { graph, active, parts: BTreeMap::from([(scalar, vec![seed])]) };
     for index in (0..backward.graph.nodes.len()).rev() {
         let node = backward.graph.nodes[index].clone();
         backward.node(&node)?;
     }
-    Ok(by.iter().map(|id| backward.total(*id)).collect())
+    Ok(wrt.iter().map(|id| backward.total(*id)).collect())
 }
 
 /// State of the backward pass.

@@ -1,4 +1,4 @@
-//! One rule per operator, which expresses the gradients of its inputs by the gradient of its output.
+//! One rule per operator, which expresses the gradients of its inputs in terms of the gradient of its output.
 
 use super::Backward;
 use cytoscope_graph::infer::resolve_axis;
@@ -435,7 +435,8 @@ pub(super) fn grad(name: &str) -> String {
     format!("{name}.gradient")
 }
 
-/// Returns the trailing zero padding with which the convolution that a transposed one inverts returns `lengths`.
+/// Returns the trailing zero padding of the convolution that is the adjoint of a transposed convolution, so that its
+/// output has `lengths`.
 fn conv_after(a: &ConvTransposeAttrs, lengths: &[usize], output: &[usize], before: &[usize]) -> Result<Vec<usize>> {
     let mut after = Vec::with_capacity(lengths.len());
     for axis in 0..lengths.len() {

@@ -258,7 +258,7 @@ fn mixed_precision_keeps_gradients_and_a_scaled_loss_keeps_small_ones() {
 }
 
 #[test]
-fn a_step_takes_three_times_the_work_of_the_network_but_for_its_input() {
+fn a_step_takes_three_times_the_work_of_inference_without_the_gradient_of_its_input() {
     let config = UNet3d { filters: vec![4, 6], strides: vec![[1, 2, 2]], ..UNet3d::default() };
     let net = prepare(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap()).unwrap();
     let shape = vec![1, 1, 4, 8, 8];

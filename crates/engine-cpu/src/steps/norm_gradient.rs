@@ -58,7 +58,7 @@ pub(crate) struct NormGradient {
     pub d_bias: Option<ValueId>,
 }
 
-/// Sums over one image, by channel: of the gradient, and of the gradient times the normalised input.
+/// Sums over one image, by channel: of the gradient, and of the gradient times the normalized input.
 type Sums = Vec<(f64, f64)>;
 
 /// What the gradient of one image needs.

@@ -21,13 +21,13 @@ pub(crate) enum Affine {
         /// Shift of each channel.
         shift: Vec<f32>,
     },
-    /// A normalisation, computed from the moments of the stored values.
+    /// A normalization, computed from the moments of the stored values.
     Norm {
         /// Index of the moments.
         moments: usize,
-        /// Scale of the normalisation, by channel.
+        /// Scale of the normalization, by channel.
         gamma: Vec<f32>,
-        /// Bias of the normalisation, by channel.
+        /// Bias of the normalization, by channel.
         beta: Vec<f32>,
         /// Added to the variance.
         epsilon: f32,
@@ -43,24 +43,24 @@ pub(crate) enum Affine {
         /// Number of channels.
         channels: usize,
     },
-    /// A normalised 1×1×1 convolution of one plane; its moments follow from those of the plane.
+    /// A normalized 1×1×1 convolution of one plane; its moments follow from those of the plane.
     PlaneNorm {
         /// Index of the plane's moments.
         moments: usize,
         /// Weight of each output channel.
         weights: Vec<f32>,
-        /// Scale of the normalisation, by channel.
+        /// Scale of the normalization, by channel.
         gamma: Vec<f32>,
-        /// Bias of the normalisation, by channel.
+        /// Bias of the normalization, by channel.
         beta: Vec<f32>,
         /// Added to the variance.
         epsilon: f32,
     },
-    /// A normalisation whose scale and bias are tensors of the run.
+    /// A normalization whose scale and bias are tensors of the run.
     OfTensors(Norm),
 }
 
-/// A normalisation whose scale and bias are dense tensors.
+/// A normalization whose scale and bias are dense tensors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Norm {
     /// Index of the moments.
@@ -310,7 +310,7 @@ impl Run for AffinePass {
     }
 }
 
-/// Instance normalisation of planes, in place or not.
+/// Instance normalization of planes, in place or not.
 #[derive(Debug)]
 pub(crate) struct PlanarNorm {
     pub input: usize,

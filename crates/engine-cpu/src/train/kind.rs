@@ -14,7 +14,7 @@ use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
 use cytoscope_kernels::train::Derivative;
 
-/// An operand of a pass over voxels: a tensor, or a tensor that is normalised with its moments.
+/// An operand of a pass over voxels: a tensor, or a tensor that is normalized with its moments.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Term {
     pub x: ValueId,

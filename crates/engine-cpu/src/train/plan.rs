@@ -320,7 +320,7 @@ impl Planner<'_> {
                 }))
     }
 
-    /// Returns a normalisation as a term, and the moments to compute for it unless a convolution computes them.
+    /// Returns a normalization as a term, and the moments to compute for it unless a convolution computes them.
     fn norm_term(&mut self, node: &Node) -> Option<(Term, Option<(ValueId, usize)>)> {
         let (epsilon, batch) = match node.op {
             Op::InstanceNormalization { epsilon } => (epsilon, false),

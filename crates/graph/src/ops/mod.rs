@@ -1,4 +1,4 @@
-//! Operators with a file of their own, and what the rest of the program asks an operator.
+//! Operators with a file of their own, and the properties that passes and engines query.
 
 mod concat;
 mod resize;
@@ -13,7 +13,7 @@ pub use resize::{AspectPolicy, CoordinateMode, NearestMode, ResizeAttrs, ResizeM
 /// Lengths of one axis of an operator's first input and output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AxisLengths {
-    /// The axis.
+    /// Index of the axis in the first input.
     pub axis: usize,
     /// Number of axes of the first input.
     pub rank: usize,

@@ -65,7 +65,7 @@ pub struct ResizeAttrs {
     pub nearest: NearestMode,
     /// Coefficient of the cubic kernel.
     pub cubic_coeff_a: f32,
-    /// Cubic and linear: weights outside the input count as zero and the others are renormalised.
+    /// Cubic and linear: weights outside the input count as zero and the others are renormalized.
     pub exclude_outside: bool,
     /// Value outside the input, with [`CoordinateMode::TfCropAndResize`].
     pub extrapolation_value: f32,

@@ -1,4 +1,4 @@
-//! Convolution from planes to planes (few input and output channels), vectorised along W.
+//! Convolution from planes to planes (few input and output channels), vectorized along W.
 
 use super::drive::Plan;
 use super::{Activation, PackedConv};

@@ -52,13 +52,13 @@ impl Activation {
 /// Geometry of a convolution along D, H, W.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConvShape {
-    /// Kernel size.
+    /// Kernel size in taps along D, H, W.
     pub kernel: [usize; 3],
-    /// Stride.
+    /// Distance between the windows of neighbouring outputs, in input voxels.
     pub stride: [usize; 3],
-    /// Dilation.
+    /// Distance between neighbouring taps, in input voxels.
     pub dilation: [usize; 3],
-    /// Padding before the first voxel.
+    /// Voxels of padding before the first input voxel.
     pub pad_before: [usize; 3],
 }
 
@@ -68,7 +68,7 @@ pub type Residual<'a> = Option<(&'a [f32], &'a Blocked)>;
 /// Quantization to bytes: `clamp(round_half_even(x · inverse_scale) + zero_point, 0, 255)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Quantizer {
-    /// 1 / scale.
+    /// Reciprocal of the quantization scale.
     pub inverse_scale: f32,
     /// The byte that represents 0.
     pub zero_point: u8,

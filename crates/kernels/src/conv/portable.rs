@@ -1,4 +1,4 @@
-//! The portable micro-kernel: plain loops over 16 output channels, vectorised by the compiler.
+//! The portable micro-kernel: plain loops over 16 output channels, vectorized by the compiler.
 
 use super::Micro;
 

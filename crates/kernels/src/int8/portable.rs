@@ -1,4 +1,4 @@
-//! Portable kernel: plain loops over 16 output channels, vectorised by the compiler.
+//! Portable kernel: plain loops over 16 output channels, vectorized by the compiler.
 
 use super::Bytes;
 

@@ -1,4 +1,4 @@
-//! Training kernels: gradients of convolutions, normalisations, activations, pooling and resampling, and optimizer
+//! Training kernels: gradients of convolutions, normalizations, activations, pooling and resampling, and optimizer
 //! updates.
 //!
 //! Kernels process one image at a time, in the same [`crate::Blocked`] layouts as the forward kernels; weights and

@@ -1,4 +1,4 @@
-//! Gradients of normalisations (instance norm, training-mode batch norm) fused with the activation that follows: a pass
+//! Gradients of normalizations (instance norm, training-mode batch norm) fused with the activation that follows: a pass
 //! that computes sums, and a pass that applies them.
 
 use crate::conv::Activation;

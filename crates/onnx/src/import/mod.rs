@@ -1,4 +1,4 @@
-//! Import of ONNX files into a [`Graph`]: names are resolved, nodes sorted topologically and operators normalised to
+//! Import of ONNX files into a [`Graph`]: names are resolved, nodes sorted topologically and operators normalized to
 //! one form.
 
 mod attributes;

@@ -14,9 +14,9 @@ use cytoscope_graph::{Activation, BinaryOp, Dim, Graph, GraphError, Node, Op, Re
 /// Values whose channel c can be multiplied by a common factor without changing what the graph computes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Domain {
-    /// The values.
+    /// Tensors that must be scaled together.
     pub values: Vec<ValueId>,
-    /// Their number of channels (axis 1).
+    /// Number of channels (axis 1), the same for all values.
     pub channels: usize,
     /// Nodes that produce them from constants that can be scaled.
     producers: Vec<usize>,

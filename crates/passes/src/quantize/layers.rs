@@ -9,11 +9,11 @@ pub struct Layer {
     pub name: String,
     /// Index of the node.
     pub node: usize,
-    /// Input value.
+    /// Tensor that the layer convolves.
     pub input: ValueId,
     /// Weights: `[out, in / group, …]`, transposed ones `[in, out / group, …]`.
     pub weight: ValueId,
-    /// Output value.
+    /// Tensor that the layer computes.
     pub output: ValueId,
     /// Whether it is a transposed convolution.
     pub transposed: bool,

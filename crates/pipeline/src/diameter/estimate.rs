@@ -218,7 +218,7 @@ impl Estimator<'_> {
         Ok(blob_size(&volume, shape, voxel)?)
     }
 
-    /// Measures the objects of a short prediction, on a grid on which objects of `diameter` have nearly the nominal
+    /// Measures the objects of a short prediction, on a grid that gives objects of `diameter` nearly the nominal
     /// size.
     fn pass(
         &self,

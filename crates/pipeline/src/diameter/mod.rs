@@ -177,8 +177,8 @@ pub struct ObjectDiameter {
 }
 
 impl ObjectDiameter {
-    /// Returns the ratio of the diameter to the model's nominal one, by which the model's voxel size and the lengths of
-    /// its segmentation settings are multiplied.
+    /// Returns the ratio of the diameter to the model's nominal one. The model's voxel size and the lengths in its
+    /// segmentation settings are multiplied by it.
     pub fn scale(&self) -> f64 {
         self.diameter / self.nominal_um
     }

@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Options of a check.
+/// How labels are interpreted by [`check`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckOptions {
@@ -43,14 +43,14 @@ pub struct Intensities {
     pub saturated_share: f64,
 }
 
-/// Summary of a pair.
+/// What was found in one pair: shapes, types, intensities and objects.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PairSummary {
     /// Name of the pair.
     pub name: String,
-    /// The image.
+    /// Path of the image.
     pub image: PathBuf,
-    /// Its target.
+    /// Path of the target.
     pub target: PathBuf,
     /// Part of the data that it belongs to, if the data define it.
     pub part: Option<Part>,
@@ -85,18 +85,18 @@ pub struct PairSummary {
 /// Result of a check: summaries of all pairs, and all problems.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The task.
+    /// Task that the data were checked for.
     pub task: TrainingTask,
     /// Summary of every pair.
     pub pairs: Vec<PairSummary>,
-    /// All problems, errors first, including those of finding the pairs.
+    /// All problems, errors first, including those found while searching for pairs.
     pub problems: Vec<Problem>,
     /// Whether the check was stopped early.
     pub stopped: bool,
 }
 
 impl Report {
-    /// Returns the usable pairs of the dataset.
+    /// Returns the pairs of the dataset that have no error.
     pub fn usable(&self, dataset: &Dataset) -> Vec<Pair> {
         let usable: BTreeSet<&str> = self.pairs.iter().filter(|p| p.usable).map(|p| p.name.as_str()).collect();
         dataset.pairs.iter().filter(|p| usable.contains(p.name.as_str())).cloned().collect()

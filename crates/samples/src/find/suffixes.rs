@@ -142,8 +142,8 @@ pub(crate) fn search(listing: &Listing, task: TrainingTask, part: Option<Part>, 
     count
 }
 
-/// Returns the stems by which images are paired, lower-case and in the order of preference, each with its rank and its
-/// file.
+/// Returns rank, lower-case stem and path of each image, in the order of preference. Images and targets with the same
+/// stem form a pair.
 fn image_keys(images: Vec<PathBuf>, patterns: &NamePatterns) -> Vec<(usize, String, PathBuf)> {
     // Images with a suffix take precedence over those without: x_raw.tif before x.tif.
     let mut keys: Vec<(usize, String, PathBuf)> = Vec::new();

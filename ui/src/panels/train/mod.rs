@@ -45,7 +45,7 @@ impl TrainPanel {
     }
 }
 
-/// A primary button.
+/// The filled button by which a page continues; the icon `sign` follows its text.
 fn primary_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -> egui::Response {
     let label = RichText::new(format!("{name}  {sign}")).size(15.0).strong();
     let mut button = egui::Button::new(if enabled { label.color(theme::ON_ACCENT) } else { label })
@@ -56,7 +56,7 @@ fn primary_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -> egui::R
     named(ui.add_enabled(enabled, button), enabled, name)
 }
 
-/// A button with an icon and a text.
+/// A plain button with the icon `sign` before its text.
 fn icon_text_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -> egui::Response {
     named(ui.add_enabled(enabled, egui::Button::new(format!("{sign}  {name}"))), enabled, name)
 }

@@ -2,7 +2,7 @@
 
 use crate::data::plane::{Orientation, PlaneAt};
 
-/// Maximum extent of a volume along an axis; all graphics drivers support textures of this size.
+/// Maximum number of texels of a volume along an axis; all graphics drivers support textures of this size.
 pub const MAX_SIDE: usize = 256;
 
 /// Maximum size of a label volume, the largest kind, in bytes.
@@ -11,17 +11,17 @@ pub const MAX_VOLUME_BYTES: usize = MAX_SIDE * MAX_SIDE * MAX_SIDE * 4;
 /// Sampling of a stack by its volume, whose voxels are called texels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Grid {
-    /// Extents Z, Y, X of the stack.
+    /// Number of voxels of the stack along Z, Y, X.
     pub full_zyx: [usize; 3],
     /// Voxels of the stack per texel along Z, Y, X.
     pub stride_zyx: [usize; 3],
-    /// Extents Z, Y, X of the volume.
+    /// Number of texels of the volume along Z, Y, X.
     pub size_zyx: [usize; 3],
 }
 
 impl Grid {
-    /// The grid for a stack with these extents. For files with a pyramid the stride along Y and X is a power of two, so
-    /// that a smaller level can be read.
+    /// The grid for a stack of `full_zyx` voxels. For files with a pyramid, the stride along Y and X is a power of two,
+    /// so that a smaller level can be read.
     pub fn of(full_zyx: [usize; 3], pyramid: bool) -> Self {
         let full = full_zyx.map(|n| n.max(1));
         let stride = full[1].max(full[2]).div_ceil(MAX_SIDE);
@@ -30,7 +30,7 @@ impl Grid {
         Self { full_zyx: full, stride_zyx, size_zyx: std::array::from_fn(|a| full[a].div_ceil(stride_zyx[a])) }
     }
 
-    /// Number of texels.
+    /// Total number of texels of the volume.
     pub fn voxels(&self) -> usize {
         self.size_zyx.iter().product()
     }

@@ -20,7 +20,7 @@ const PROGRESS_PERCENT: usize = 4;
 /// Cache key of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// Id of the source.
+    /// Source whose planes the volume consists of.
     pub source: SourceId,
     /// Channel index.
     pub channel: usize,

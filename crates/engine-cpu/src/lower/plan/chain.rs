@@ -1,4 +1,4 @@
-//! Plans normalisations with the nodes that follow: one statistics pass (fused into a preceding convolution), and one
+//! Plans normalizations with the nodes that follow: one statistics pass (fused into a preceding convolution), and one
 //! apply pass with residual, activation, quantization and a final 1×1×1 convolution to few channels.
 
 use super::kind::PlanHead;
@@ -37,7 +37,7 @@ impl Chain {
 }
 
 impl Planner<'_> {
-    /// Plans a blocked instance or group normalisation with the nodes that follow it. Returns false for other nodes.
+    /// Plans a blocked instance or group normalization with the nodes that follow it. Returns false for other nodes.
     pub(super) fn chain(&mut self, index: usize, node: &Node) -> bool {
         let Some(output) = self.norm_output(node) else { return false };
         let Some(pending) = self.norm_term(node) else { return false };
@@ -54,7 +54,7 @@ impl Planner<'_> {
                 self.plans[index] = Some(Plan::Absorbed);
                 return true;
             }
-            // The first term is overwritten in place: prefer a normalised float buffer over a plane or a plain tensor.
+            // The first term is overwritten in place: prefer a normalized float buffer over a plane or a plain tensor.
             let first = match self.pending.remove(&other) {
                 Some(first) => first,
                 None => self.plain_term(other),
@@ -114,7 +114,7 @@ impl Planner<'_> {
         true
     }
 
-    /// Returns the output of an instance or group normalisation with constant parameters, in blocks of full width.
+    /// Returns the output of an instance or group normalization with constant parameters, in blocks of full width.
     fn norm_output(&self, node: &Node) -> Option<ValueId> {
         norm_of(node, 1)?;
         let (input, output) = (node.input(0)?, node.output(0)?);
@@ -126,7 +126,7 @@ impl Planner<'_> {
         fits.then_some(output)
     }
 
-    /// Returns the term of a normalisation: where its input comes from, and how its moments are computed.
+    /// Returns the term of a normalization: where its input comes from, and how its moments are computed.
     fn norm_term(&mut self, node: &Node) -> Option<PendingTerm> {
         let (input, gamma, beta) = (node.input(0)?, self.floats(node, 1)?.to_vec(), self.floats(node, 2)?.to_vec());
         let label = op_name(&node.op).to_owned();
@@ -286,7 +286,7 @@ impl Planner<'_> {
     }
 }
 
-/// Returns ε and the number of groups of an instance or group normalisation of `channels` channels.
+/// Returns ε and the number of groups of an instance or group normalization of `channels` channels.
 fn norm_of(node: &Node, channels: usize) -> Option<(f32, usize)> {
     match node.op {
         Op::InstanceNormalization { epsilon } => Some((epsilon, channels)),

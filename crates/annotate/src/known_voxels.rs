@@ -11,23 +11,23 @@ pub const UNKNOWN_LABEL: u32 = u16::MAX as u32;
 /// Width of the rim around a corrected object in which background is known, in voxels of a slice.
 const RIM_VOXELS: usize = 3;
 
-/// Which voxels of corrected labels are known.
+/// Which voxels of corrected labels are known, and therefore used for training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Extent {
+pub enum KnownVoxels {
     /// All voxels.
     #[default]
-    Everything,
+    All,
     /// Voxels of Z slices in which a label was changed.
     CorrectedSlices,
     /// Voxels of changed objects, erased voxels, and a rim of background around both.
     CorrectedObjects,
 }
 
-/// Labels of which only some voxels are known, slice by slice.
+/// Labels that are known in some voxels only, slice by slice.
 pub(crate) struct KnownLabels<'a> {
     labels: &'a LabelSnapshot,
     base: Option<&'a LabelSnapshot>,
-    extent: Extent,
+    which: KnownVoxels,
     objects: BTreeSet<u32>,
 }
 
@@ -39,10 +39,10 @@ impl<'a> KnownLabels<'a> {
     pub(crate) fn new(
         labels: &'a LabelSnapshot,
         base: Option<&'a LabelSnapshot>,
-        extent: Extent,
+        which: KnownVoxels,
     ) -> Result<Self, AnnotateError> {
-        let mut known = Self { labels, base, extent, objects: BTreeSet::new() };
-        if extent == Extent::CorrectedObjects {
+        let mut known = Self { labels, base, which, objects: BTreeSet::new() };
+        if which == KnownVoxels::CorrectedObjects {
             for z in 0..labels.shape_zyx()[0] {
                 let (now, before) = known.both(z)?;
                 let changed = now.iter().zip(&before).filter(|(n, b)| n != b && **n > 0);
@@ -76,11 +76,11 @@ impl<'a> KnownLabels<'a> {
     /// A slice with [`UNKNOWN_LABEL`] where the label is not known.
     pub(crate) fn slice(&self, z: usize) -> Result<Vec<u32>, AnnotateError> {
         let (mut now, before) = self.both(z)?;
-        match self.extent {
-            Extent::Everything => {}
-            Extent::CorrectedSlices if now == before => now.fill(UNKNOWN_LABEL),
-            Extent::CorrectedSlices => {}
-            Extent::CorrectedObjects => {
+        match self.which {
+            KnownVoxels::All => {}
+            KnownVoxels::CorrectedSlices if now == before => now.fill(UNKNOWN_LABEL),
+            KnownVoxels::CorrectedSlices => {}
+            KnownVoxels::CorrectedObjects => {
                 let [_, ny, nx] = self.labels.shape_zyx();
                 let own: Vec<bool> = now
                     .iter()
