@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Each crate and the crates that it may depend on, lower crates first; the application is the empty name.
-const CRATES: [(&str, &[&str]); 27] = [
+const CRATES: [(&str, &[&str]); 28] = [
     // The installed shell uses the window only as a program.
     ("src-tauri", &[]),
     // Only a dev-dependency.
@@ -23,6 +23,7 @@ const CRATES: [(&str, &[&str]); 27] = [
     ("reference", &["graph"]),
     ("passes", &["graph", "reference"]),
     ("builders", &["graph", "passes", "reference"]),
+    ("checkpoint-import", &["graph", "passes"]),
     ("onnx", &["graph", "passes", "storage"]),
     ("autodiff", &["graph", "passes"]),
     ("model-package", &["graph", "onnx", "passes", "storage", "volume"]),
@@ -32,6 +33,7 @@ const CRATES: [(&str, &[&str]); 27] = [
     (
         "pipeline",
         &[
+            "checkpoint-import",
             "engine",
             "engine-cpu",
             "engine-burn",

@@ -3,10 +3,14 @@
 //!
 //! The input is the files of the package, each as its length (16 bits) and its bytes, with the names below.
 #![no_main]
+#[path = "shared/zip.rs"]
+mod zip;
+
 use cytoscope_model_package::Package;
 use libfuzzer_sys::fuzz_target;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use zip::zip;
 
 /// Names of the files, in the order of the input.
 const NAMES: [&str; 4] = ["rdf.yaml", "model.onnx", "in.npy", "out.npy"];
@@ -15,51 +19,6 @@ const NAMES: [&str; 4] = ["rdf.yaml", "model.onnx", "in.npy", "out.npy"];
 fn path() -> &'static PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| std::env::temp_dir().join(format!("cytoscope-fuzz-package-{}.zip", std::process::id())))
-}
-
-/// The fields that an entry's local header and its entry of the directory share.
-fn common_fields(name: &str, content: &[u8]) -> Vec<u8> {
-    let mut fields = Vec::new();
-    // Version 2.0, no flags, not compressed, 1980-01-01 00:00.
-    for field in [20u16, 0, 0, 0, 0x21] {
-        fields.extend(field.to_le_bytes());
-    }
-    fields.extend(crc32fast::hash(content).to_le_bytes());
-    for size in [content.len(); 2] {
-        fields.extend((size as u32).to_le_bytes());
-    }
-    fields.extend((name.len() as u16).to_le_bytes());
-    fields.extend(0u16.to_le_bytes());
-    fields
-}
-
-/// Returns a zip of uncompressed files.
-fn zip(files: &[(&str, &[u8])]) -> Vec<u8> {
-    let (mut bytes, mut directory) = (Vec::<u8>::new(), Vec::<u8>::new());
-    for (name, content) in files {
-        let at = bytes.len() as u32;
-        let fields = common_fields(name, content);
-        bytes.extend(b"PK\x03\x04");
-        bytes.extend(&fields);
-        bytes.extend(name.as_bytes());
-        bytes.extend(*content);
-        directory.extend(b"PK\x01\x02\x14\x00");
-        directory.extend(&fields);
-        // No comment, first disk, no attributes.
-        directory.extend([0; 10]);
-        directory.extend(at.to_le_bytes());
-        directory.extend(name.as_bytes());
-    }
-    let at = bytes.len() as u32;
-    bytes.extend(&directory);
-    bytes.extend(b"PK\x05\x06\0\0\0\0");
-    for _ in 0..2 {
-        bytes.extend((files.len() as u16).to_le_bytes());
-    }
-    bytes.extend((directory.len() as u32).to_le_bytes());
-    bytes.extend(at.to_le_bytes());
-    bytes.extend([0; 2]);
-    bytes
 }
 
 fuzz_target!(|data: &[u8]| {

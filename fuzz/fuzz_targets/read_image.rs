@@ -15,6 +15,7 @@ fuzz_target!(|data: &[u8]| {
         max_unstored_bytes: 16 << 20,
         max_read_bytes: 64 << 20,
         max_metadata_bytes: 1 << 20,
+        max_expanded_bytes: 64 << 20,
         ..Limits::default()
     };
     let (axes, series) = match data.first() {
@@ -22,7 +23,9 @@ fuzz_target!(|data: &[u8]| {
         Some(b) if b % 16 == 9 => (None, 1),
         _ => (None, 0),
     };
-    let Ok(image) = open_bytes(data.to_vec(), &OpenOptions { series, axes, limits }) else { return };
+    let Ok(image) = open_bytes(data.to_vec(), &OpenOptions { series, axes, limits, ..OpenOptions::default() }) else {
+        return;
+    };
     let meta = image.meta();
     let whole = image.read_all();
     if let Ok(array) = &whole {

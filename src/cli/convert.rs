@@ -14,8 +14,12 @@ use std::path::PathBuf;
 pub(crate) struct Convert {
     /// Image to convert.
     input: PathBuf,
-    /// Output file; its extension selects the format: .npy, .tif (ImageJ) or .ome.tif.
+    /// Output file; its extension selects the format: .npy, .tif (ImageJ), .ome.tif, .zarr (an OME-Zarr folder), _seg.npy
+    /// (Cellpose) or .zip (ImageJ ROI set).
     output: PathBuf,
+    /// Label image of the input, to store in the OME-Zarr folder.
+    #[arg(long, value_name = "FILE")]
+    labels: Option<PathBuf>,
     /// Series to read from a multi-series file, counted from 0.
     #[arg(long, default_value_t = 0)]
     series: usize,
@@ -28,10 +32,13 @@ pub(crate) struct Convert {
     /// Convert one time point only, counted from 0.
     #[arg(long)]
     time: Option<usize>,
+    /// Stack that the regions of an ImageJ ROI set (.zip, .roi) were drawn on: the labels get its extents.
+    #[arg(long, value_name = "STACK")]
+    like: Option<PathBuf>,
     /// Compression of an OME-TIFF output.
     #[arg(long, value_enum, default_value = "none")]
     compression: CompressionName,
-    /// Overwrite existing files; an input is never overwritten.
+    /// Overwrite existing files; an input is never overwritten. An existing OME-Zarr folder is moved aside.
     #[arg(long)]
     force: bool,
     /// Report progress as JSON lines on stderr.
@@ -51,10 +58,12 @@ impl Convert {
         let job = ConvertJob {
             input: self.input,
             output: self.output,
+            labels: self.labels,
             series: self.series,
             axes: self.axes,
             channel: self.channel,
             time: self.time,
+            like: self.like,
             compression: match self.compression {
                 CompressionName::None => Compression::None,
                 CompressionName::Deflate => Compression::Deflate,

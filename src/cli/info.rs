@@ -58,6 +58,11 @@ impl Info {
         if meta.series_count > 1 {
             print(&format!("  series      {} of {} (--series selects another)", meta.series, meta.series_count));
         }
+        let files = image.files();
+        if let ([first, .., last], true) = (files.as_slice(), meta.format.ends_with(" series")) {
+            let name = |p: &PathBuf| p.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+            print(&format!("  files       {}, {} to {}: one slice each", files.len(), name(first), name(last)));
+        }
         if meta.missing_planes > 0 {
             print(&format!("  missing     {} planes are not in the file and read as zeros", meta.missing_planes));
         }

@@ -3,16 +3,11 @@
 use super::failure::Outcome;
 use cpu_time::ProcessTime;
 use cytoscope_engine::{DeviceId, DeviceRequest};
-use cytoscope_pipeline::predict::Blend;
-use cytoscope_pipeline::{Certainty, DiameterUnit, InputReport, Model, ObjectDiameter, PredictJob};
-use cytoscope_profile::{
-    Advice, DeviceTime, DiameterCertainty, DiameterFacts, InputFacts, Joining, Recorder, RunFacts, RunRecord, Stage,
-    StageTotal, TileFacts, TrainingFacts, advise, operator_totals,
-};
+use cytoscope_profile::{Advice, MemorySampler, Recorder, RunFacts, RunRecord, TrainingFacts, advise, operator_totals};
 use cytoscope_storage::write::atomic_write_with;
 use cytoscope_train::{TrainJob, TrainReport};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Name and version of this program, as run records state them.
 pub(crate) const PROGRAM: &str = concat!("cytoscope ", env!("CARGO_PKG_VERSION"));
@@ -25,6 +20,19 @@ pub(crate) fn recorder(trace: Option<&Path>, stages_only: bool) -> Recorder {
         Some(_) if stages_only => Recorder::without_operators(),
         Some(_) => Recorder::new(),
     }
+}
+
+/// Time between two samples of the memory.
+const MEMORY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Samples the memory of a command for its trace, if one is requested, until the result is dropped.
+pub(crate) fn memory_sampler(recorder: &Recorder, trace: Option<&Path>) -> Option<MemorySampler> {
+    trace.map(|_| recorder.sample_memory(MEMORY_INTERVAL, arena_bytes))
+}
+
+/// Returns the bytes of the CPU engine's arenas.
+pub(crate) fn arena_bytes() -> Option<u64> {
+    Some(cytoscope_engine_cpu::arena_bytes())
 }
 
 /// Returns the number of cores that this process may use.
@@ -67,6 +75,10 @@ pub(crate) struct MeasuredRun {
 
 impl MeasuredRun {
     pub(crate) fn new(command: &str, recorder: &Recorder, facts: RunFacts) -> Self {
+        let memory_peak = recorder.memory_peak();
+        // Where the system does not report the peak, the highest sample is close to it.
+        let peak_bytes = facts.peak_bytes.or(memory_peak.as_ref().map(|peak| peak.resident_bytes));
+        let facts = RunFacts { memory_peak, peak_bytes, ..facts };
         let advice = advise(&facts, &operator_totals(&recorder.spans()));
         Self { record: RunRecord::new(PROGRAM, command, recorder, facts), advice }
     }
@@ -78,65 +90,6 @@ impl MeasuredRun {
     }
 }
 
-/// Returns the facts about the predicted inputs of a job, without those that were skipped.
-pub(crate) fn input_facts(job: &PredictJob, reports: &[InputReport]) -> Vec<InputFacts> {
-    // Without a request, tiles are blended only if the network allows nothing else.
-    let is_blended = job.tiles.blend == Some(Blend::Gaussian);
-    let crop_possible = is_blended && Model::load(&job.model).is_ok_and(|model| model.reach.is_some());
-    let done = reports.iter().filter(|report| !report.resumed);
-    done.map(|report| one_input(report, job.memory_budget_bytes, crop_possible)).collect()
-}
-
-fn one_input(report: &InputReport, budget_bytes: Option<u64>, crop_possible: bool) -> InputFacts {
-    let voxels = report.shape_zyx.iter().product::<usize>().saturating_mul(report.times);
-    let times = report.device.measurements.iter();
-    let measured = times.filter_map(|m| Some(DeviceTime { device: m.device.to_string(), best_ms: m.best_ms? }));
-    InputFacts {
-        name: report.input.display().to_string(),
-        seconds: report.seconds,
-        voxels: voxels as u64,
-        device: report.device.id.to_string(),
-        precision: report.precision.clone(),
-        measured: measured.collect(),
-        tiles: tile_facts(report, budget_bytes, crop_possible),
-        seam_energy: report.seam_energy,
-        diameter: report.diameter.as_ref().map(diameter_facts),
-    }
-}
-
-fn tile_facts(report: &InputReport, budget_bytes: Option<u64>, crop_possible: bool) -> Option<TileFacts> {
-    let total = |stage| report.stages.iter().find(|t: &&StageTotal| t.stage == stage);
-    let (computed, joined) = total(Stage::Compute).zip(total(Stage::Blend))?;
-    let plan = &report.plan;
-    let joining = match plan.blend {
-        Blend::Crop => Joining::Crop,
-        Blend::Gaussian => Joining::Gaussian,
-    };
-    Some(TileFacts {
-        joining,
-        crop_possible: joining == Joining::Crop || crop_possible,
-        tile_zyx: plan.tile,
-        count: computed.count / (report.times as u64).max(1),
-        computed_voxels: computed.voxels,
-        kept_voxels: joined.voxels,
-        planned_bytes: plan.stated_peak_bytes,
-        budget_bytes,
-    })
-}
-
-fn diameter_facts(diameter: &ObjectDiameter) -> DiameterFacts {
-    let estimate = diameter.estimate.map(|estimate| {
-        let certainty = match estimate.certainty {
-            Certainty::None => DiameterCertainty::None,
-            Certainty::Low => DiameterCertainty::Low,
-            Certainty::Medium => DiameterCertainty::Medium,
-            Certainty::High => DiameterCertainty::High,
-        };
-        (certainty, estimate.objects as u64)
-    });
-    DiameterFacts { diameter: diameter.diameter, has_voxel_size: diameter.unit == DiameterUnit::Um, estimate }
-}
-
 /// Returns the facts about a training run.
 pub(crate) fn training_facts(job: &TrainJob, report: &TrainReport) -> TrainingFacts {
     let device = match job.device {
@@ -146,7 +99,7 @@ pub(crate) fn training_facts(job: &TrainJob, report: &TrainReport) -> TrainingFa
     TrainingFacts {
         step_secs: report.step_secs,
         stalled_secs: report.stalled_secs,
-        workers: job.config.workers,
+        workers: report.workers,
         device: device.to_string(),
     }
 }

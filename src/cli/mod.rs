@@ -2,15 +2,19 @@
 //! printed to stdout, everything else to stderr.
 
 mod bench;
+mod child;
 mod convert;
 mod devices;
 mod diameter;
 mod evaluate;
 mod failure;
 mod info;
+mod leaks;
 mod log;
+mod maps;
 mod measured;
 mod models;
+mod performance;
 mod predict;
 mod profile;
 mod progress;
@@ -20,18 +24,20 @@ mod segment;
 mod signals;
 mod simulate;
 mod train;
+mod tune;
 mod window;
 mod worker;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use cytoscope_engine::Precision;
 use cytoscope_pipeline::{JobErrorKind, MAX_THREADS};
+use cytoscope_storage::target::check_ending;
 use cytoscope_storage::{io_advice, is_exhausted};
 use cytoscope_volume::printable;
 use failure::{Failure, Outcome};
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
@@ -66,13 +72,13 @@ enum Command {
     Predict(Box<predict::Predict>),
     /// Estimate the median diameter of the objects in stacks
     Diameter(diameter::Diameter),
-    /// Run an ONNX model on arrays and measure its speed
+    /// Run the network of a model on arrays and measure its speed
     Run(run::RunCommand),
     /// Turn a probability map into labels
     Segment(segment::Segment),
     /// Score predictions against ground truth: F1, AP, PQ; Pearson, PSNR, SSIM
     Evaluate(evaluate::Evaluate),
-    /// Import a model as a package: from a bioimage.io folder or zip, or an ONNX file
+    /// Import a model as a package: from a bioimage.io folder or zip, an ONNX file, or a PyTorch checkpoint
     Import(models::Import),
     /// Export a package as ONNX, bioimage.io zip or safetensors
     Export(models::Export),
@@ -84,6 +90,8 @@ enum Command {
     Profile(profile::Profile),
     /// Run a table of trainings and predictions, and compare their times and memory
     Bench(bench::Bench),
+    /// Find the fastest settings for a model on this machine, and save them
+    Tune(Box<tune::Tune>),
     /// Simulate stacks with ground truth
     Simulate(simulate::Simulate),
     /// Run the engine process behind the window: jobs in, events out, as JSON lines
@@ -149,6 +157,7 @@ impl Command {
             Command::Quantize(c) => c.run(),
             Command::Profile(c) => c.run(),
             Command::Bench(c) => c.run(),
+            Command::Tune(c) => c.run(),
             Command::Simulate(c) => c.run(),
             Command::Train(c) => c.run(),
             Command::Worker(c) => c.run(),
@@ -252,6 +261,14 @@ impl PrecisionName {
             Self::Int8 => Some(Precision::Int8),
         }
     }
+}
+
+/// Refuses a folder for results whose name has the ending of a file, unless the folder exists.
+fn check_folder(out: &Path) -> Outcome {
+    if !out.is_dir() {
+        check_ending(out, &[""])?;
+    }
+    Ok(())
 }
 
 /// Parses a memory size such as `2G`, `512MiB` or a number of bytes; units are powers of 1024.

@@ -10,17 +10,22 @@ use cytoscope_pipeline::{find_model, packages};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::Replaced;
-use cytoscope_storage::target::{check_file, check_parent, resolved};
+use cytoscope_storage::target::{check_ending, check_file, check_parent, resolved};
 use safetensors::Dtype;
 use std::path::PathBuf;
 
 #[derive(Args)]
 pub(crate) struct Import {
-    /// Model to import: a bioimage.io folder or zip with ONNX weights, or an .onnx file.
+    /// Model to import: a bioimage.io folder or zip, an .onnx file, or a PyTorch checkpoint (.pt, .pth, .ckpt or
+    /// .safetensors).
     file: PathBuf,
     /// Package to write: a folder or a .zip.
     #[arg(long)]
     out: PathBuf,
+    /// Architecture of a PyTorch checkpoint, if it is not to be recognised from the tensors: monai-unet, basic-unet,
+    /// dynunet, segresnet, torch-em-unet, nnunet or fnet.
+    #[arg(long, value_name = "NAME")]
+    architecture: Option<String>,
     /// Replace an existing package: a file is overwritten, a folder is moved aside; an input is never replaced.
     #[arg(long)]
     force: bool,
@@ -36,7 +41,7 @@ pub(crate) struct Export {
     /// Format to write.
     #[arg(long, value_enum)]
     format: Format,
-    /// Output file or folder.
+    /// Output: .onnx; .zip or a folder; .safetensors or .st.
     #[arg(long)]
     out: PathBuf,
     /// Replace an existing output: a file is overwritten, a folder is moved aside; the package itself is never
@@ -49,21 +54,39 @@ pub(crate) struct Export {
 enum Format {
     /// The network as it is run; an int8 network with QuantizeLinear and DequantizeLinear nodes.
     Onnx,
-    /// The whole package as a zip.
+    /// The whole package, as a zip or a folder.
     Bioimageio,
     /// The weights, by tensor name.
     Safetensors,
 }
 
+impl Format {
+    /// The endings of files in this format, without their dot; the empty one stands for a folder.
+    fn endings(self) -> &'static [&'static str] {
+        match self {
+            Self::Onnx => &["onnx"],
+            Self::Bioimageio => &["zip", ""],
+            Self::Safetensors => &["safetensors", "st"],
+        }
+    }
+}
+
 impl Import {
     pub(crate) fn run(self) -> Outcome {
         let context = progress::context(false, self.json, Recorder::totals_only());
-        let job = ImportJob { file: self.file, out: self.out, overwrite: Overwrite::from_force(self.force) };
+        let job = ImportJob {
+            file: self.file,
+            out: self.out,
+            overwrite: Overwrite::from_force(self.force),
+            architecture: self.architecture,
+        };
         let report = job.run(&context, &devices::discover())?;
         if self.json {
             return print_json(&report);
         }
         print(&format!("wrote {}: {}", job.out.display(), report.name));
+        report.architecture.iter().for_each(|name| print(&format!("  architecture: {name}")));
+        report.assumptions.iter().for_each(|text| print(&format!("  assumed: {text}")));
         print(&format!("  self-test: {}", report.test));
         for e in &report.engines {
             let how = if e.agrees {
@@ -83,6 +106,7 @@ impl Export {
     pub(crate) fn run(self) -> Outcome {
         let path = find_model(&self.package)?;
         let overwrite = Overwrite::from_force(self.force);
+        check_ending(&self.out, self.format.endings())?;
         match self.format {
             Format::Bioimageio => check_destination(&self.out, &[&path], overwrite)?,
             Format::Onnx | Format::Safetensors => check_file(&self.out, &[&path], overwrite)?,

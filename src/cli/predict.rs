@@ -1,14 +1,19 @@
 //! `cytoscope predict`: segments stacks or predicts a stain.
 
 use super::failure::{Failure, Outcome};
-use super::measured::{MeasuredRun, RunClock, input_facts, recorder};
-use super::{PrecisionName, devices, eprint_line, parse_bytes, parse_threads, parse_zyx, print, print_json, progress};
+use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
+use super::{
+    PrecisionName, check_folder, devices, eprint_line, parse_bytes, parse_threads, parse_zyx, performance, print,
+    print_json, progress,
+};
 use clap::Args;
 use cytoscope_engine::DeviceRequest;
+use cytoscope_formats::is_zarr_name;
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::predict::{Blend, TileRequest, expand_inputs};
+use cytoscope_pipeline::predict::{Blend, TileRequest, expand_inputs, input_facts};
 use cytoscope_pipeline::{
-    DiameterRequest, InputReport, JobErrorKind, Output, PredictJob, PredictOutcome, Rerun, find_model, provenance,
+    DiameterRequest, InputReport, JobErrorKind, Output, PerformanceRequest, PredictJob, PredictOutcome, Rerun,
+    find_model, provenance,
 };
 use cytoscope_profile::{RunFacts, bytes_text};
 use cytoscope_storage::Overwrite;
@@ -70,10 +75,16 @@ pub(crate) struct Predict {
     /// Memory budget, such as 2G; by default three quarters of the free memory.
     #[arg(long, value_parser = parse_bytes)]
     memory_budget: Option<u64>,
-    /// Number of threads; 0 uses all cores.
+    /// Number of threads; 0 uses all cores. Unless it is 1, reading and writing of a pass over a stack run in two more
+    /// threads beside the network.
     #[arg(long, default_value_t = 0, value_parser = parse_threads)]
     threads: usize,
-    /// Skip inputs that already have results from a run with identical options.
+    /// Settings from the machine profile (cytoscope tune --save) for options that are not given: auto (the saved preset),
+    /// off, fastest, least-memory or most-accurate.
+    #[arg(long, value_name = "PRESET", default_value = "auto")]
+    performance: PerformanceRequest,
+    /// Skip inputs that already have results from a run with identical options, and continue a pass over a stack that
+    /// was interrupted. A run with this option keeps the finished slices beside the results until it is done.
     #[arg(long)]
     resume: bool,
     /// Rerun the job recorded in a _provenance.json file (of the other options, only --out and --force apply).
@@ -108,8 +119,13 @@ struct Prepared {
 impl Predict {
     pub(crate) fn run(self) -> Outcome {
         let clock = RunClock::start();
-        let Prepared { job, devices, differences } = self.prepare()?;
+        let Prepared { mut job, devices, differences } = self.prepare()?;
+        // OME-Zarr results are refused with another way to get them.
+        if !is_zarr_name(&job.out) {
+            check_folder(&job.out)?;
+        }
         let recorder = recorder(self.trace.as_deref(), self.stages_only);
+        let _sampler = memory_sampler(&recorder, self.trace.as_deref());
         let context = progress::context(self.json_progress, false, recorder.clone());
         if let Some(path) = &self.trace {
             let files = expand_inputs(&job.inputs)?;
@@ -117,8 +133,11 @@ impl Predict {
             let inputs: Vec<&Path> = files.iter().chain([&model]).map(PathBuf::as_path).collect();
             check_file(path, &inputs, Overwrite::from_force(self.force))?;
         }
-        let devices = devices.unwrap_or_else(|| devices::for_request(job.device));
-        let result = job.run(&context, &devices);
+        let (profile, devices) = match devices {
+            Some(devices) => (None, devices),
+            None => performance::for_prediction(&mut job, self.performance, &context),
+        };
+        let result = job.run_profiled(&context, &devices, None, profile.as_ref());
         let inputs = result.as_ref().map_or_else(|_| Vec::new(), |outcome| input_facts(&job, &outcome.done));
         let run = MeasuredRun::new("predict", &recorder, RunFacts { inputs, ..clock.facts(job.threads) });
         run.write_trace(&recorder, self.trace.as_deref())?;
@@ -194,8 +213,21 @@ fn print_report(report: &InputReport) {
     };
     print(&format!("{}: {z}×{y}×{x} voxels{objects}, {:.1} s", report.input.display(), report.seconds));
     print(&format!("  on {} ({}): {}", report.device.id, report.device.name, report.device.why));
+    if let Some(pass) = &report.plan.pass {
+        let slabs = format!("one pass in slabs of {} slices", pass.slab_slices);
+        match pass.bands {
+            1 => print(&format!("  {slabs}")),
+            n => print(&format!("  {slabs} and {n} bands along Y, {:.2}× the untiled work", pass.work)),
+        }
+    }
     let peak = report.actual_peak_bytes.map_or_else(String::new, |b| format!(", used {}", bytes_text(b)));
     print(&format!("  memory: planned {}{peak}", bytes_text(report.plan.stated_peak_bytes)));
+    if let Some(traffic) = &report.traffic {
+        print(&format!("  transfers: {}", traffic.text()));
+    }
+    if let Some(profile) = &report.profile {
+        print(&format!("  {}", profile.sentence()));
+    }
     report.notes.iter().for_each(|note| print(&format!("  note: {note}")));
     report.outputs.iter().for_each(|o| print(&format!("  wrote {}", o.path.display())));
 }

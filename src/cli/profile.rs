@@ -1,9 +1,12 @@
 //! `cytoscope profile`: where the time of a stored run went, and what would make it faster.
 
 use super::failure::{Failure, Outcome};
-use super::{print, print_json};
+use super::{leaks, print, print_json};
 use clap::Args;
-use cytoscope_profile::{Advice, MemoryMark, OperatorTotal, RunRecord, StageTotal, StoredRun, advise, bytes_text};
+use cytoscope_profile::{
+    Advice, ComparedTime, MemoryMark, OperatorTotal, RunRecord, StageTotal, StoredRun, advise, bytes_text,
+    compare_operators, compare_stages,
+};
 use cytoscope_storage::read::open_regular;
 use serde::Serialize;
 use std::io::Read;
@@ -19,9 +22,13 @@ const NAME_CHARS: usize = 48;
 /// Options of `profile`.
 #[derive(Args)]
 pub(crate) struct Profile {
-    /// Stored run: the trace (--trace FILE.json) or the report (--json) of predict or train.
+    /// Stored run: the trace (--trace FILE.json) or the report (--json) of predict or train; with --leaks, a job as in
+    /// docs/worker-protocol.md.
     #[arg(value_name = "RUN.json")]
     run: PathBuf,
+    /// Repeat the job N times in one process, and fail if memory grows with the number of repetitions.
+    #[arg(long, value_name = "N", conflicts_with = "compare")]
+    leaks: Option<usize>,
     /// Show a second run beside the first, with ratios.
     #[arg(long, value_name = "OTHER.json")]
     compare: Option<PathBuf>,
@@ -44,16 +51,6 @@ struct RunProfile {
     memory: Vec<MemoryMark>,
     spans_not_kept: u64,
     advice: Vec<Advice>,
-}
-
-/// Times of the same stage or operator in two runs.
-#[derive(Debug, PartialEq, Serialize)]
-struct Compared {
-    name: String,
-    first_secs: f64,
-    second_secs: f64,
-    /// Second time divided by the first; `None` if the first is 0.
-    ratio: Option<f64>,
 }
 
 /// Reads a stored run.
@@ -127,10 +124,18 @@ impl RunProfile {
     }
 
     fn memory_lines(&self) -> Vec<String> {
-        let peak = self.run.facts.peak_bytes.map(|bytes| format!("  {:24} {}", "peak", bytes_text(bytes)));
+        let facts = &self.run.facts;
+        let peak = facts.peak_bytes.map(|bytes| format!("  {:24} {}", "peak", bytes_text(bytes)));
+        let sampled = facts.memory_peak.as_ref().map(|peak| {
+            let arena = peak.arena_bytes.map_or_else(String::new, |b| format!(", engine arena {}", bytes_text(b)));
+            let span = peak.span.as_ref();
+            let span = span.map_or_else(String::new, |(stage, name)| format!(" in {} ({})", stage.name(), short(name)));
+            let (bytes, at) = (bytes_text(peak.resident_bytes), peak.at_us / 1e6);
+            format!("  {:24} {bytes} at {at:.2} s{span}{arena}", "sampled peak")
+        });
         let mark =
             |m: &MemoryMark| format!("  {:24} {} at {:.2} s", m.label, bytes_text(m.resident_bytes), m.at_us / 1e6);
-        peak.into_iter().chain(self.memory.iter().map(mark)).collect()
+        peak.into_iter().chain(sampled).chain(self.memory.iter().map(mark)).collect()
     }
 
     fn advice_lines(&self) -> Vec<String> {
@@ -180,49 +185,22 @@ fn short(name: &str) -> String {
     name.chars().take(NAME_CHARS - 1).chain(['…']).collect()
 }
 
-/// Returns the times of two runs side by side: in the order of the first, then what only the second has.
-fn compare(first: &[(String, f64)], second: &[(String, f64)]) -> Vec<Compared> {
-    let time = |all: &[(String, f64)], name: &str| all.iter().find(|(n, _)| n == name).map_or(0.0, |(_, secs)| *secs);
-    let only_second = second.iter().filter(|(name, _)| !first.iter().any(|(n, _)| n == name));
-    let names = first.iter().chain(only_second).map(|(name, _)| name.clone());
-    names
-        .map(|name| {
-            let (first_secs, second_secs) = (time(first, &name), time(second, &name));
-            Compared { ratio: ratio(first_secs, second_secs), name, first_secs, second_secs }
-        })
-        .collect()
-}
-
-fn ratio(first_secs: f64, second_secs: f64) -> Option<f64> {
-    (first_secs > 0.0).then(|| second_secs / first_secs)
-}
-
-fn stage_times(run: &RunRecord) -> Vec<(String, f64)> {
-    run.stages.iter().map(|t| (t.stage.name().to_owned(), t.seconds)).collect()
-}
-
-fn operator_times(run: &StoredRun) -> Vec<(String, f64)> {
-    run.operators().into_iter().map(|o| (o.name, o.seconds)).collect()
-}
-
 /// Two runs side by side.
 #[derive(Serialize)]
 struct Comparison {
     first: RunProfile,
     second: RunProfile,
-    total: Compared,
-    stages: Vec<Compared>,
-    operators: Vec<Compared>,
+    total: ComparedTime,
+    stages: Vec<ComparedTime>,
+    operators: Vec<ComparedTime>,
 }
 
 impl Comparison {
     fn new(first: StoredRun, second: StoredRun, top: usize) -> Self {
         let wall = |run: &StoredRun| run.record.facts.wall_secs;
-        let (first_secs, second_secs) = (wall(&first), wall(&second));
-        let total =
-            Compared { name: "total".to_owned(), first_secs, second_secs, ratio: ratio(first_secs, second_secs) };
-        let stages = compare(&stage_times(&first.record), &stage_times(&second.record));
-        let mut operators = compare(&operator_times(&first), &operator_times(&second));
+        let total = ComparedTime::new("total", wall(&first), wall(&second));
+        let stages = compare_stages(&first.record.stages, &second.record.stages);
+        let mut operators = compare_operators(&first.operators(), &second.operators());
         operators.truncate(top);
         Self { first: RunProfile::new(first, top), second: RunProfile::new(second, top), total, stages, operators }
     }
@@ -230,11 +208,11 @@ impl Comparison {
     fn print(&self) {
         print(&format!("first:  {}", self.first.headline()));
         print(&format!("second: {}", self.second.headline()));
-        let line = |c: &Compared| {
+        let line = |c: &ComparedTime| {
             let ratio = c.ratio.map_or_else(|| "-".to_owned(), |r| format!("{r:.2}×"));
             format!("  {:48} {:>10.3} s {:>10.3} s {ratio:>8}", short(&c.name), c.first_secs, c.second_secs)
         };
-        let lines = |all: &[Compared]| all.iter().map(line).collect::<Vec<_>>();
+        let lines = |all: &[ComparedTime]| all.iter().map(line).collect::<Vec<_>>();
         section("stages: first, second, second / first", &lines(&self.stages));
         print(&line(&self.total));
         section("operators: first, second, second / first", &lines(&self.operators));
@@ -249,6 +227,9 @@ impl Comparison {
 
 impl Profile {
     pub(crate) fn run(self) -> Outcome {
+        if let Some(repetitions) = self.leaks {
+            return leaks::run(&self.run, repetitions, self.json);
+        }
         let first = read_run(&self.run)?;
         let Some(other) = &self.compare else {
             let profile = RunProfile::new(first, self.top);
@@ -270,14 +251,6 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_only_one_run_has_is_compared_with_nothing() {
-        let of = |pairs: &[(&str, f64)]| pairs.iter().map(|(n, s)| ((*n).to_owned(), *s)).collect::<Vec<_>>();
-        let compared = compare(&of(&[("read", 2.0), ("blend", 1.0)]), &of(&[("write", 3.0), ("read", 1.0)]));
-        let rows: Vec<_> = compared.iter().map(|c| (c.name.as_str(), c.ratio)).collect();
-        assert_eq!(rows, [("read", Some(0.5)), ("blend", Some(0.0)), ("write", None)]);
-    }
 
     #[test]
     fn long_names_are_cut_to_the_width_of_the_table() {

@@ -3,7 +3,7 @@
 use super::{eprint_json, eprint_line, signals};
 use cytoscope_pipeline::{CancelToken, Context, Event, StageProgress, with_name};
 use cytoscope_profile::Recorder;
-use cytoscope_train::{TrainEvent, ValidationPoint};
+use cytoscope_train::{TrainEvent, TrainStatus, ValidationPoint};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,6 +55,19 @@ impl Display {
                 print_training_event(event);
             }
             Self::Lines => print_training_event(event),
+        }
+    }
+
+    /// Shows the status of a training run.
+    pub(crate) fn training_status(&self, status: &TrainStatus) {
+        match self {
+            Self::Json => eprint_json(status),
+            Self::Quiet => {}
+            Self::Terminal(bar) => {
+                clear(&mut bar.lock().unwrap_or_else(PoisonError::into_inner));
+                eprint_line(&status.line());
+            }
+            Self::Lines => eprint_line(&status.line()),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `cytoscope quantize`: converts a model to 8-bit integers.
 
 use super::failure::{Failure, Outcome};
-use super::measured::{MeasuredRun, RunClock, recorder};
+use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
 use super::{print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_pipeline::find_model;
@@ -24,7 +24,7 @@ pub(crate) struct Quantize {
     /// tensor.
     #[arg(long, num_args = 1.., value_name = "DIR|FILE")]
     calibrate: Vec<PathBuf>,
-    /// Package to write: a folder or a .zip.
+    /// Package to write: a folder or a .zip; a name that ends in .onnx: the int8 network alone.
     #[arg(long)]
     out: PathBuf,
     /// Maximum relative L2 error of an output; layers are kept in float until it is met.
@@ -88,6 +88,7 @@ impl Quantize {
         }
         let clock = RunClock::start();
         let recorder = recorder(self.trace.as_deref(), true);
+        let _sampler = memory_sampler(&recorder, self.trace.as_deref());
         let context = progress::context(self.json_progress, false, recorder.clone());
         let job = QuantizeJob {
             model: self.package,

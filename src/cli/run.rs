@@ -1,17 +1,18 @@
-//! `cytoscope run`: runs an ONNX model on arrays and measures its speed.
+//! `cytoscope run`: runs the network of a model on arrays and measures its speed.
 
 use super::failure::{Failure, Outcome};
-use super::measured::{MeasuredRun, RunClock, recorder};
+use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
 use super::{devices, parse_threads, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cpu_time::ProcessTime;
-use cytoscope_engine::{CompileOptions, CompileReport, DeviceId, Engine, Precision, Session};
+use cytoscope_engine::{CompileOptions, DeviceId, Engine, Precision, Session};
 use cytoscope_engine_cpu::{CpuEngine, ReferenceEngine};
 use cytoscope_graph::{Graph, GraphError, GraphLimits, Tensor, ValueId, npy};
-use cytoscope_pipeline::{Context, with_name};
+use cytoscope_model_package::Package;
+use cytoscope_pipeline::{Context, find_model, with_name};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::refusal;
-use cytoscope_storage::target::{check_file, resolved};
+use cytoscope_storage::target::{check_ending, check_file, ending, resolved};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -20,7 +21,8 @@ use std::time::Instant;
 
 #[derive(Args)]
 pub(crate) struct RunCommand {
-    /// ONNX model to run.
+    /// Network to run: an .onnx file, or that of a package (folder, .zip or name of an installed model) without its pre-
+    /// and postprocessing.
     model: PathBuf,
     /// Input array: [NAME=]FILE.npy; without names, in the model's order.
     #[arg(long = "input", value_name = "[NAME=]FILE.npy", required = true)]
@@ -67,8 +69,8 @@ impl RunCommand {
         if self.repeat == 0 || self.repeat > MAX_REPEAT {
             return Err(Failure::wrong_use(format!("--repeat must be between 1 and {MAX_REPEAT}")));
         }
-        let graph = self.load()?;
-        let outputs_to = self.output_files(&graph)?;
+        let (graph, model) = self.load()?;
+        let outputs_to = self.output_files(&graph, &model)?;
         let inputs = self.read_inputs(&graph)?;
         let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
         let engine: Box<dyn Engine> = match self.engine {
@@ -79,6 +81,7 @@ impl RunCommand {
         };
         let clock = RunClock::start();
         let recorder = recorder(self.trace.as_deref(), false);
+        let _sampler = memory_sampler(&recorder, self.trace.as_deref());
         let context = progress::context(false, true, recorder.clone());
         let options = CompileOptions {
             precision: self.precision,
@@ -100,31 +103,39 @@ impl RunCommand {
         }
         let run = MeasuredRun::new("run", &recorder, clock.facts(self.threads));
         run.write_trace(&recorder, self.trace.as_deref())?;
-        self.print_report(&graph, engine.as_ref(), session.report(), &outputs, times)
+        self.print_report(&graph, engine.as_ref(), session.as_ref(), &outputs, times)
     }
 
-    /// Loads the model. An invalid or missing model is bad input; other I/O errors are not.
-    fn load(&self) -> Result<Graph, Failure> {
-        cytoscope_onnx::load(&self.model, &GraphLimits::default()).map_err(|e| {
-            let sentence = with_name(&self.model.display().to_string(), &e.to_string());
-            match &e {
-                GraphError::Io { source, .. } if source.kind() != ErrorKind::NotFound && refusal(source).is_none() => {
-                    Failure::other(sentence)
-                }
-                _ => Failure::bad_input(sentence),
-            }
-        })
+    /// Loads the network and returns it with the path of its model.
+    fn load(&self) -> Result<(Graph, PathBuf), Failure> {
+        let is_installed = !self.model.exists() && ending(&self.model).is_none();
+        let path = if is_installed { find_model(&self.model.to_string_lossy())? } else { self.model.clone() };
+        if !path.is_dir() && !ending(&path).is_some_and(|e| e == "zip" || e == "yaml" || e == "yml") {
+            return Ok((load_file(&path)?, path));
+        }
+        let package = Package::open(&path)?;
+        let float = package.float_graph.filter(|_| self.precision != Precision::Int8);
+        Ok((float.unwrap_or(package.graph), path))
     }
 
     /// Returns the file of each output, after checking that all files may be written.
-    fn output_files(&self, graph: &Graph) -> Result<Vec<Option<PathBuf>>, Failure> {
+    fn output_files(&self, graph: &Graph, model: &Path) -> Result<Vec<Option<PathBuf>>, Failure> {
         let outputs_to = assign(graph, &graph.outputs, &self.outputs, "output")?;
         let overwrite = Overwrite::from_force(self.force);
         let given = assign(graph, &graph.inputs, &self.inputs, "input")?;
-        let read: Vec<PathBuf> = given.into_iter().flatten().chain([self.model.clone()]).collect();
+        let read: Vec<PathBuf> = given.into_iter().flatten().chain([model.to_owned()]).collect();
         let read: Vec<&Path> = read.iter().map(PathBuf::as_path).collect();
         let mut written = BTreeSet::new();
+        for path in outputs_to.iter().flatten() {
+            check_ending(path, &["npy"])?;
+        }
         for path in outputs_to.iter().flatten().chain(&self.trace) {
+            if model.is_dir() && resolved(path).starts_with(resolved(model)) {
+                return Err(Failure::wrong_use(format!(
+                    "{}: the output is inside the package and would change it; write to another folder",
+                    path.display()
+                )));
+            }
             check_file(path, &read, overwrite)?;
             if !written.insert(resolved(path)) {
                 return Err(Failure::wrong_use(format!(
@@ -162,10 +173,11 @@ impl RunCommand {
         &self,
         graph: &Graph,
         engine: &dyn Engine,
-        report: &CompileReport,
+        session: &dyn Session,
         outputs: &[Tensor],
         times: Times,
     ) -> Outcome {
+        let report = session.report();
         let threads = match (self.engine, self.threads) {
             (_, 0) => std::thread::available_parallelism().map_or(1, usize::from),
             (_, n) => n,
@@ -194,6 +206,7 @@ impl RunCommand {
                 "weight_bytes": report.weight_bytes,
                 "macs": report.macs,
                 "fallbacks": report.fallbacks,
+                "traffic": session.traffic(),
             }));
         }
         print(&format!("{} on {} ({}), {threads} threads", engine.name(), engine.device().name, report.backend));
@@ -203,6 +216,9 @@ impl RunCommand {
         ));
         if report.macs > 0 {
             print(&format!("  {:.1} GFLOP/s", 2.0 * report.macs as f64 / wall.median / 1e6));
+        }
+        if let Some(traffic) = session.traffic() {
+            print(&format!("  transfers: {}", traffic.text()));
         }
         for f in &report.fallbacks {
             print(&format!("  {} × {} run by the reference executor", f.count, f.op));
@@ -232,6 +248,19 @@ impl RunCommand {
             })
             .collect()
     }
+}
+
+/// Loads an ONNX file. An invalid or missing file is bad input; other I/O errors are not.
+fn load_file(path: &Path) -> Result<Graph, Failure> {
+    cytoscope_onnx::load(path, &GraphLimits::default()).map_err(|e| {
+        let sentence = with_name(&path.display().to_string(), &e.to_string());
+        match &e {
+            GraphError::Io { source, .. } if source.kind() != ErrorKind::NotFound && refusal(source).is_none() => {
+                Failure::other(sentence)
+            }
+            _ => Failure::bad_input(sentence),
+        }
+    })
 }
 
 /// Returns the file for each graph value in `ids`: named files by name, the others in order.

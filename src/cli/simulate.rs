@@ -1,7 +1,7 @@
 //! `cytoscope simulate`: writes simulated stacks with ground truth.
 
 use super::failure::{Failure, Outcome};
-use super::{parse_zyx, print, print_json, progress};
+use super::{check_folder, parse_zyx, print, print_json, progress};
 use clap::Args;
 use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
 use cytoscope_pipeline::{Context, JobError};
@@ -112,6 +112,7 @@ impl Simulate {
     }
 
     pub(crate) fn run(self) -> Outcome {
+        check_folder(&self.out)?;
         let stacks = self.settings()?;
         std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
         let context = progress::context(self.json_progress, false, Recorder::totals_only());

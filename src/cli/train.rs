@@ -1,16 +1,20 @@
 //! `cytoscope train`: trains a network and writes a model package.
 
+mod search;
+
 use super::failure::{Failure, Outcome};
-use super::measured::{MeasuredRun, RunClock, recorder, training_facts};
-use super::{devices, parse_threads, parse_zyx, print, print_json, progress};
+use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder, training_facts};
+use super::{parse_threads, parse_zyx, performance, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_engine::DeviceRequest;
-use cytoscope_pipeline::DiameterRequest;
+use cytoscope_pipeline::{DiameterRequest, PerformanceRequest};
 use cytoscope_profile::{RunFacts, bytes_text};
 use cytoscope_samples::TrainingTask;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_file;
-use cytoscope_train::{ChosenNetwork, TrainConfig, TrainEvent, TrainJob, TrainPrecision, TrainReport};
+use cytoscope_train::{
+    ChosenNetwork, SettingAssignment, TrainConfig, TrainEvent, TrainJob, TrainPrecision, TrainReport, TrainStatus,
+};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -35,6 +39,9 @@ pub(crate) struct Train {
     /// Training settings as a TOML file; options on the command line take precedence.
     #[arg(long, value_name = "TOML")]
     config: Option<PathBuf>,
+    /// Set one training setting, such as schedule.rate=0.001; takes precedence over --config. Can be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<SettingAssignment>,
     /// Budget: number of epochs (passes over the training data).
     #[arg(long)]
     epochs: Option<usize>,
@@ -54,7 +61,7 @@ pub(crate) struct Train {
     /// Batch size: patches per step.
     #[arg(long)]
     batch: Option<usize>,
-    /// Device to train on: auto (the CPU), cpu, cuda[:i] or wgpu[:i].
+    /// Device to train on: auto (that of the machine profile, or else the CPU), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: DeviceRequest,
     /// Precision of convolutions and their gradients: auto (that of --config, or else tf32 on CUDA and f32 elsewhere),
@@ -67,12 +74,24 @@ pub(crate) struct Train {
     /// Discard the unfinished training run with the same --out, and start over.
     #[arg(long, alias = "anew", conflicts_with = "resume")]
     restart: bool,
+    /// Search for settings: trials with settings from these ranges; the better half goes on with twice the steps, up to
+    /// one with --steps, which writes the package. The table of all trials is OUT.search.csv; --resume continues it.
+    #[arg(long, value_name = "SPACE.toml", requires_all = ["trials", "steps"],
+          conflicts_with_all = ["trace", "epochs", "minutes", "json_progress"])]
+    search: Option<PathBuf>,
+    /// Number of trials of --search.
+    #[arg(long, value_name = "N", requires = "search")]
+    trials: Option<usize>,
     /// Random seed.
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Number of threads; 0 uses all cores.
     #[arg(long, default_value_t = 0, value_parser = parse_threads)]
     threads: usize,
+    /// Settings from the machine profile (cytoscope tune --save) for options that are not given: auto (the saved preset),
+    /// off, fastest, least-memory or most-accurate.
+    #[arg(long, value_name = "PRESET")]
+    performance: Option<PerformanceRequest>,
     /// Leave the quantized network out of the package.
     #[arg(long)]
     without_int8: bool,
@@ -126,14 +145,15 @@ impl TrainPrecisionName {
 
 impl Train {
     pub(crate) fn run(self) -> Outcome {
-        let mut config = match &self.config {
-            Some(path) => TrainConfig::read(path)?,
-            None => TrainConfig::default(),
-        };
+        if let Some(((space, trials), steps)) = self.search.as_ref().zip(self.trials).zip(self.steps) {
+            return search::run(&self, space, trials, steps);
+        }
+        let mut config = TrainConfig::read_with(self.config.as_deref(), &self.set)?;
         config.patch_zyx = self.patch.or(config.patch_zyx);
         config.batch = self.batch.or(config.batch);
         config.diameter = self.diameter.unwrap_or(config.diameter);
         config.precision = self.precision.requested().unwrap_or(config.precision);
+        config.performance = self.performance.unwrap_or(config.performance);
         if self.epochs.is_some() || self.minutes.is_some() || self.steps.is_some() {
             config.budget.epochs = self.epochs;
             config.budget.minutes = self.minutes;
@@ -147,8 +167,9 @@ impl Train {
         }
         let clock = RunClock::start();
         let recorder = recorder(self.trace.as_deref(), self.stages_only);
+        let _sampler = memory_sampler(&recorder, self.trace.as_deref());
         let (context, display) = progress::training_context(self.json_progress, false, recorder.clone());
-        let job = TrainJob {
+        let mut job = TrainJob {
             task: match self.task {
                 TaskName::Segmentation => TrainingTask::Segmentation,
                 TaskName::Labelfree => TrainingTask::LabelFree,
@@ -166,7 +187,9 @@ impl Train {
             overwrite: Overwrite::from_force(self.force),
         };
         let on_event = |event: &TrainEvent| display.training_event(event);
-        let result = job.run(&context, &devices::for_training(job.device), &on_event);
+        let (profile, devices) = performance::for_training(&mut job, &context);
+        let on_status = |status: &TrainStatus| display.training_status(status);
+        let result = job.run_monitored(&context, &devices, &on_event, &on_status);
         let training = result.as_ref().ok().map(|report| training_facts(&job, report));
         let run = MeasuredRun::new("train", &recorder, RunFacts { training, ..clock.facts(job.threads) });
         run.write_trace(&recorder, self.trace.as_deref())?;
@@ -175,6 +198,7 @@ impl Train {
             let mut value = json!(report);
             value["run"] = json!(run.record);
             value["advice"] = json!(run.advice);
+            value["profile"] = json!(profile);
             return print_json(&value);
         }
         print_report(&report);
@@ -185,7 +209,9 @@ impl Train {
 fn print_report(report: &TrainReport) {
     print(&format!("wrote {}", report.out.display()));
     if report.verdict == ChosenNetwork::Start {
-        print("    no checkpoint scored better than the start model: the package contains the start model's weights");
+        print(
+            "    no checkpoint scored clearly better than the start model: the package contains the start model's weights",
+        );
         if report.only_segmentation_improved() {
             print("    its segmentation settings were adapted to the data and score better");
         }

@@ -111,6 +111,7 @@ fn a_folder_that_cannot_be_written_is_code_1() {
     fixture.fails(1, &["export", "nuclei", "--format", "onnx", "--out", &inside], &[&inside, "another folder"]);
     let inside = format!("{raw}/a.zip");
     fixture.fails(1, &["export", "nuclei", "--format", "bioimageio", "--out", &inside], &[&inside, "another folder"]);
+    let inside = format!("{raw}/a.safetensors");
     fixture.fails(1, &["export", "nuclei", "--format", "safetensors", "--out", &inside], &[&inside, "another folder"]);
     fixture.fails(1, &["segment", &raw, "--out", &format!("{raw}/l.tif")], &[&raw]);
 }

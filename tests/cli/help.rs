@@ -2,9 +2,9 @@
 
 use crate::common::Fixture;
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "info", "convert", "devices", "predict", "run", "segment", "evaluate", "import", "export", "profile", "bench",
-    "simulate", "worker",
+    "tune", "simulate", "worker",
 ];
 
 /// Options and arguments of a help text that have no description.
@@ -99,7 +99,18 @@ fn wrong_usage_exits_with_code_2() {
     fixture.fails(2, &["simulate", "--kind", "worms", "--out", "s"], &["nuclei, cells or labelfree"]);
     fixture.fails(2, &["simulate", "--kind", "nuclei", "--shape", "99999,99999,99999", "--out", "s"], &["too large"]);
     fixture.fails(2, &["predict", "a.tif", "--out", "o", "--stages-only"], &["--trace"]);
+    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--performance", "best"], &["best", "least-memory"]);
+    fixture.fails(2, &["tune", "--model", "scratch"], &["scratch", "--training"]);
+    fixture.fails(2, &["tune", "--model", "nosuch"], &["nosuch"]);
+    fixture.fails(2, &["tune", "--preset", "best", "--save"], &["most-accurate"]);
     fixture.fails(2, &["export", "nuclei", "--format", "gif", "--out", "x"], &["safetensors"]);
+    // Endings mean what they say, and unknown ones are refused with those that are known.
+    fixture.fails(2, &["export", "nuclei", "--format", "onnx", "--out", "x.zip"], &["x.zip", "expected .onnx"]);
+    fixture.fails(2, &["export", "nuclei", "--format", "bioimageio", "--out", "x.onnx"], &["x.onnx", ".zip", "folder"]);
+    fixture.fails(2, &["export", "nuclei", "--format", "safetensors", "--out", "x"], &["no ending", ".safetensors"]);
+    fixture.fails(2, &["import", "nuclei.zip", "--out", "x.pt"], &["x.pt", "ends in .pt", ".zip", "folder"]);
+    fixture.fails(2, &["predict", "a.tif", "--out", "o.tif"], &["o.tif", "folder"]);
+    fixture.fails(2, &["simulate", "--kind", "nuclei", "--out", "s.tif"], &["s.tif", "folder"]);
     // Nothing was started: the output folders are empty.
     for folder in ["o", "s"] {
         assert!(fixture.names(folder).is_empty(), "{folder}: {:?}", fixture.names(folder));

@@ -41,6 +41,45 @@ fn info_reports_all_documented_fields() {
 }
 
 #[test]
+fn labels_go_through_cellpose_files_and_roi_sets() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,33,29", 5);
+    let labels = raw.replace("_raw", "_labels");
+    let expected = fixture.image(&labels);
+    fixture.run(&["convert", &labels, "x_seg.npy"]).ok();
+    fixture.run(&["convert", "x_seg.npy", "a.tif"]).ok();
+    fixture.run(&["convert", &labels, "rois.zip"]).ok();
+    fixture.run(&["convert", "rois.zip", "b.tif", "--like", &raw]).ok();
+    for back in ["a.tif", "b.tif"] {
+        assert_eq!(fixture.image(back), expected, "{back}");
+    }
+    // Regions get the extents of the labels that they are compared with.
+    let report = fixture.run(&["evaluate", "--pred", "rois.zip", "--truth", &labels, "--json"]).json();
+    assert_eq!(report["instances"][0]["f1"], 1.0, "{report}");
+    assert_eq!(fixture.run(&["info", "rois.zip", "--json"]).json()["format"], "imagej roi");
+    assert!(fixture.leftovers().is_empty());
+}
+
+#[test]
+fn a_folder_of_numbered_slices_is_one_stack() {
+    let fixture = Fixture::new();
+    std::fs::create_dir(fixture.path("slices")).unwrap();
+    for z in 0..5u8 {
+        let slice = image::GrayImage::from_fn(24, 20, |x, y| image::Luma([(x as u8 * 3) ^ (y as u8 * 5) ^ z]));
+        slice.save(fixture.path(&format!("slices/z_{z:03}.png"))).unwrap();
+    }
+    let text = fixture.run(&["info", "slices"]).ok().stdout;
+    assert!(text.contains("png series") && text.contains("5, z_000.png to z_004.png"), "{text}");
+    fixture.run(&["convert", "slices/z_002.png", "a.npy"]).ok();
+    let (dtype, shape, data) = parse_npy(&fixture.bytes("a.npy"));
+    assert_eq!((dtype.as_str(), shape.as_slice()), ("|u1", &[5, 20, 24][..]));
+    assert_eq!(data[3 * 480 + 24 + 2], (2 * 3) ^ 5 ^ 3);
+    // A folder is one input, not five.
+    let report = fixture.run(&["predict", "slices", "--out", "o", "--json"]).json();
+    assert_eq!(report["inputs"].as_array().map(Vec::len), Some(1), "{report}");
+}
+
+#[test]
 fn conversions_round_trip_exactly() {
     let fixture = Fixture::new();
     for kind in ["nuclei", "cells", "labelfree"] {
@@ -82,6 +121,44 @@ print('same')
     if let Some(printed) = python("numpy, tifffile", script, &files) {
         assert_eq!(printed.trim(), "same");
     }
+    assert!(fixture.leftovers().is_empty());
+}
+
+#[test]
+fn ome_zarr_folders_take_the_place_of_files() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("20,60,300", 4);
+    let labels = raw.replace("_raw", "_labels");
+    fixture.run(&["convert", &raw, "stack.ome.zarr", "--labels", &labels]).ok();
+    let of_tiff = fixture.run(&["info", &raw, "--json"]).json();
+    let of_zarr = fixture.run(&["info", "stack.ome.zarr", "--json"]).json();
+    assert_eq!((of_zarr["format"].as_str(), of_zarr["series_count"].as_u64()), (Some("ome-zarr"), Some(2)));
+    for key in ["axes", "shape", "dtype", "voxel_size_um"] {
+        assert_eq!(of_zarr[key], of_tiff[key], "{key}");
+    }
+    let levels: Vec<_> = of_zarr["levels"].as_array().unwrap().iter().map(|l| l["shape_full"].clone()).collect();
+    let expected = [[1, 20, 1, 60, 300, 1], [1, 20, 1, 30, 150, 1]];
+    assert_eq!(levels, expected.map(|shape| serde_json::json!(shape)));
+    fixture.run(&["convert", "stack.ome.zarr", "back.tif"]).ok();
+    assert_eq!(fixture.image("back.tif"), fixture.image(&raw));
+    fixture.run(&["convert", "stack.ome.zarr", "back_labels.tif", "--series", "1"]).ok();
+    assert_eq!(fixture.image("back_labels.tif"), fixture.image(&labels));
+    // A prediction does not depend on the format of its input.
+    for (input, out) in [(raw.as_str(), "a"), ("stack.ome.zarr", "b")] {
+        fixture.run(&["predict", input, "--model", "nuclei-dog", "--out", out, "--device", "cpu"]).ok();
+    }
+    assert_eq!(fixture.image("a/nuclei_4_raw_labels.tif"), fixture.image("b/stack_labels.tif"));
+    fixture.run(&["convert", &labels, "labels.zarr"]).ok();
+    let report = fixture.run(&["evaluate", "--pred", "labels.zarr", "--truth", &labels, "--json"]).json();
+    assert_eq!(report["instances"][0]["f1"].as_f64(), Some(1.0));
+    // A folder is never replaced without being asked, and then kept beside.
+    fixture.fails(2, &["convert", &raw, "stack.ome.zarr"], &["stack.ome.zarr", "--force"]);
+    fixture.fails(2, &["convert", &raw, "other.tif", "--labels", &labels], &["--labels", ".zarr"]);
+    fixture.fails(2, &["convert", "stack.ome.zarr", "stack.ome.zarr", "--force"], &["input"]);
+    fixture.fails(2, &["predict", &raw, "--model", "nuclei-dog", "--out", "c.zarr"], &["c.zarr", "--labels"]);
+    fixture.run(&["convert", "--force", &labels, "stack.ome.zarr"]).ok();
+    assert_eq!(fixture.image("stack.ome.zarr"), fixture.image(&labels));
+    assert_eq!(fixture.image("stack.ome.zarr.before-1"), fixture.image(&raw));
     assert!(fixture.leftovers().is_empty());
 }
 

@@ -19,5 +19,7 @@ mod predict;
 mod profile;
 mod quantize;
 mod resume;
+mod search;
 mod train;
+mod tune;
 mod worker;

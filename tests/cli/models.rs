@@ -1,7 +1,12 @@
 //! `run`, `import`, `export` and `devices`.
 
+#[path = "../../crates/checkpoint-import/tests/common/mod.rs"]
+mod weights;
+
 use crate::common::{Fixture, floats, missing, npy_f32, parse_npy, python, shared_data, uniform};
+use cytoscope_builders::{DynUNet, Weights, dynunet};
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 const SHAPE: [usize; 5] = [1, 1, 9, 21, 26];
 
@@ -107,7 +112,7 @@ fn a_package_survives_export_and_import() {
     fixture.run(&["import", "pkg", "--out", "again.zip"]).ok();
     let mut results = Vec::new();
     for model in ["nuclei", "p.zip", "pkg", "again.zip"] {
-        let out = format!("o-{model}");
+        let out = format!("o-{}", model.trim_end_matches(".zip"));
         fixture.run(&["predict", &raw, "--model", model, "--out", &out]).ok();
         results.push(
             ["probability.tif", "labels.tif", "objects.csv"].map(|p| fixture.bytes(&format!("{out}/nuclei_1_raw_{p}"))),
@@ -209,15 +214,127 @@ fn packages_of_format_0_4_are_imported() {
 }
 
 #[test]
-fn packages_without_onnx_weights_are_refused() {
+fn packages_with_a_known_state_dict_are_imported() {
     let Some(data) = shared_data() else { return };
     let fixture = Fixture::new();
-    for name in ["unet2d_fixed_shape", "upsample_test_model"] {
-        let package = data.join("packages").join(name);
-        let package = package.to_str().unwrap();
-        fixture.fails(3, &["import", package, "--out", "p"], &[name, "pytorch_state_dict", "ONNX", "export"]);
-        assert!(!fixture.path("p").exists());
+    let known = data.join("packages/unet2d_fixed_shape");
+    let known = known.to_str().unwrap();
+    let report = fixture.run(&["import", known, "--out", "p", "--json"]).json();
+    // Within 1e-4, which the import demands of such a network.
+    assert_eq!(report["test"], "the test outputs are reproduced");
+    assert_eq!(report["architecture"], "torch-em-unet");
+    let again = fixture.run(&["import", "p", "--out", "again", "--json"]).json();
+    assert_eq!((again["test"].as_str(), again.get("architecture")), (report["test"].as_str(), None));
+    fixture.fails(3, &["run", known, "--input", "x.npy"], &["pytorch_state_dict", "cytoscope import"]);
+    // A network without weights is not known.
+    let other = data.join("packages/upsample_test_model");
+    let other = other.to_str().unwrap();
+    fixture.fails(3, &["import", other, "--out", "q"], &["upsample_test_model", "state_dict", "ONNX", "export"]);
+    assert!(!fixture.path("q").exists());
+}
+
+#[test]
+fn other_weights_are_refused_with_the_way_to_export_them() {
+    let fixture = Fixture::new();
+    std::fs::create_dir(fixture.path("old")).unwrap();
+    let tensor = "axes: bcyx, data_type: float32, shape: [1, 1, 8, 8]}]";
+    for (weights, words) in [
+        ("torchscript", "torch.onnx.export(torch.jit.load("),
+        ("tensorflow_saved_model_bundle", "tf2onnx"),
+        ("keras_hdf5", "tf2onnx"),
+    ] {
+        let rdf = format!(
+            "format_version: 0.4.9\ntype: model\nname: a model\ninputs: [{{name: x, {tensor}\noutputs: [{{name: y, {tensor}\n\
+             weights: {{{weights}: {{source: weights.zip}}}}\n"
+        );
+        std::fs::write(fixture.path("old/rdf.yaml"), rdf).unwrap();
+        fixture.fails(3, &["import", "old", "--out", "p"], &[weights, words]);
     }
+}
+
+/// The tensors of a small 3-D DynUNet, which is also written as `net.onnx`.
+fn dynunet_weights(fixture: &Fixture) -> BTreeMap<String, weights::Values> {
+    let config = DynUNet { filters: vec![4, 6], strides: vec![1, 2], ..DynUNet::default() };
+    let graph = dynunet(&config, &Weights::Random { seed: 2 }).unwrap();
+    cytoscope_onnx::save(&graph, &fixture.path("net.onnx")).unwrap();
+    let all = graph.named_initializers();
+    all.iter().map(|(name, t)| (name.clone(), (t.shape().to_vec(), t.as_f32().unwrap().to_vec()))).collect()
+}
+
+#[test]
+fn checkpoints_become_packages_of_the_same_network() {
+    let fixture = Fixture::new();
+    let tensors = dynunet_weights(&fixture);
+    // As in a checkpoint of Lightning.
+    let wrapped = tensors.iter().map(|(name, values)| (format!("backbone.{name}"), values.clone())).collect();
+    std::fs::write(fixture.path("net.ckpt"), weights::checkpoint(&wrapped, &["state_dict"])).unwrap();
+    let report = fixture.run(&["import", "net.ckpt", "--out", "pkg", "--json"]).json();
+    assert_eq!(report["architecture"], "dynunet");
+    assert!(report["assumptions"].as_array().unwrap().iter().any(|a| a.as_str().unwrap().contains("LeakyReLU")));
+    let shape = [1, 1, 8, 12, 16];
+    std::fs::write(fixture.path("x.npy"), npy_f32(&shape, &uniform(5, shape.iter().product()))).unwrap();
+    let outputs = ["pkg", "net.onnx"].map(|model| {
+        fixture.run(&["run", model, "--input", "x.npy", "--output", "y.npy", "--force"]).ok();
+        floats(&parse_npy(&fixture.bytes("y.npy")).2)
+    });
+    assert!(max_difference(&outputs[0], &outputs[1]) < 1e-6);
+    let rdf = String::from_utf8(fixture.bytes("pkg/rdf.yaml")).unwrap();
+    assert!(rdf.contains("zero_mean_unit_variance") && rdf.contains("Assumed:"), "{rdf}");
+    // What does not fit is named.
+    let mut more = tensors.clone();
+    more.insert("aux.weight".to_owned(), (vec![1], vec![1.0]));
+    std::fs::write(fixture.path("more.pt"), weights::checkpoint(&more, &[])).unwrap();
+    fixture.fails(3, &["import", "more.pt", "--out", "q"], &["more.pt", "aux.weight", "dynunet"]);
+    let asked = ["import", "net.ckpt", "--out", "q", "--architecture"];
+    fixture.fails(3, &[&asked[..], &["segresnet"]].concat(), &["convInit.conv.weight", "is missing"]);
+    fixture.fails(2, &[&asked[..], &["resnet"]].concat(), &["resnet", "expected one of", "segresnet"]);
+    fixture.fails(2, &["import", "net.onnx", "--out", "q", "--architecture", "dynunet"], &["net.onnx", "ONNX weights"]);
+    std::fs::write(fixture.path("no.pt"), b"no checkpoint").unwrap();
+    fixture.fails(3, &["import", "no.pt", "--out", "q"], &["no.pt", "torch.save"]);
+    fixture.fails(3, &["import", "nosuch.pt", "--out", "q"], &["nosuch.pt"]);
+    assert!(!fixture.path("q").exists());
+}
+
+#[test]
+fn plans_of_nnunet_describe_the_images() {
+    let fixture = Fixture::new();
+    let folder = "nnUNetTrainer__nnUNetPlans__2d/fold_0";
+    std::fs::create_dir_all(fixture.path(folder)).unwrap();
+    let mut tensors: BTreeMap<String, weights::Values> = BTreeMap::new();
+    let mut add = |name: String, shape: &[usize]| {
+        let values = uniform(tensors.len() as u64 + 1, shape.iter().product());
+        tensors.insert(name, (shape.to_vec(), values.into_iter().map(|v| v - 0.5).collect()));
+    };
+    for (name, inputs, outputs) in
+        [("encoder.stages.0.0", 1, 4), ("encoder.stages.1.0", 4, 6), ("decoder.stages.0", 8, 4)]
+    {
+        add(format!("{name}.convs.0.conv.weight"), &[outputs, inputs, 3, 3]);
+        for part in ["conv.bias", "norm.weight", "norm.bias"] {
+            add(format!("{name}.convs.0.{part}"), &[outputs]);
+        }
+    }
+    add("decoder.transpconvs.0.weight".to_owned(), &[6, 4, 2, 2]);
+    add("decoder.seg_layers.0.weight".to_owned(), &[3, 4, 1, 1]);
+    add("decoder.seg_layers.0.bias".to_owned(), &[3]);
+    let file = format!("{folder}/checkpoint_final.pth");
+    std::fs::write(fixture.path(&file), weights::checkpoint(&tensors, &["network_weights"])).unwrap();
+    let report = fixture.run(&["import", &file, "--out", "a", "--json"]).json();
+    assert_eq!(report["architecture"], "nnunet");
+    assert!(report["assumptions"].to_string().contains("no plans.json"), "{report}");
+    let plans = fixture.path("nnUNetTrainer__nnUNetPlans__2d/plans.json");
+    let of_scheme = |scheme: &str| {
+        format!(r#"{{"configurations":{{"2d":{{"spacing":[0.5,0.5],"normalization_schemes":["{scheme}"]}}}}}}"#)
+    };
+    std::fs::write(&plans, of_scheme("ZScoreNormalization")).unwrap();
+    let report = fixture.run(&["import", &file, "--out", "b", "--json"]).json();
+    let assumed = report["assumptions"].to_string();
+    assert!(assumed.contains("[0.5, 0.5]") && !assumed.contains("no plans.json"), "{assumed}");
+    let rdf = String::from_utf8(fixture.bytes("b/rdf.yaml")).unwrap();
+    for words in ["zero_mean_unit_variance", "softmax", "segment_channel: 1"] {
+        assert!(rdf.contains(words), "no {words} in {rdf}");
+    }
+    std::fs::write(&plans, of_scheme("CTNormalization")).unwrap();
+    fixture.fails(3, &["import", &file, "--out", "c"], &["CTNormalization", "not supported"]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::common::{Fixture, missing};
 use crate::train::{SMALL, simulate_pairs, write_settings};
+use cytoscope_builders::{UNet3d, Weights, unet3d};
 use serde_json::{Value, json};
 
 /// A voxel size at which the simulated nuclei have the size that the model was trained on.
@@ -18,6 +19,11 @@ fn predict(fixture: &Fixture, more: &[&str]) -> Value {
 /// The seconds of the stages of a run record, by name.
 fn stage_secs(run: &Value, stage: &str) -> Option<f64> {
     run["stages"].as_array().unwrap().iter().find(|s| s["stage"] == stage)?["seconds"].as_f64()
+}
+
+/// The bytes of a counter of a trace.
+fn counted(event: &Value) -> f64 {
+    event["args"]["bytes"].as_f64().unwrap()
 }
 
 #[test]
@@ -38,7 +44,14 @@ fn a_trace_and_a_report_hold_the_same_run() {
     let of_report = fixture.run(&["profile", "report.json", "--json"]).json();
     assert_eq!((&of_report["run"], &of_report["operators"]), (&report["run"], &json!([])));
     let text = fixture.run(&["profile", "trace.json"]).ok().stdout;
-    for part in ["predict (cytoscope", "stages", "compute", "operators", "memory", "peak", "advice"] {
+    // The memory was sampled: its peak is in the record, and all samples are in the trace.
+    let peak = facts["memory_peak"]["resident_bytes"].as_f64().unwrap();
+    let trace: Value = serde_json::from_slice(&fixture.bytes("trace.json")).unwrap();
+    let is_sample = |e: &&Value| e["ph"] == "C" && e["name"] == "resident memory";
+    let samples: Vec<f64> = trace["traceEvents"].as_array().unwrap().iter().filter(is_sample).map(counted).collect();
+    assert!(samples.len() > 2 && samples.contains(&peak), "{peak} {samples:?}");
+    assert!(trace["traceEvents"].as_array().unwrap().iter().any(|e| e["name"] == "engine arena"));
+    for part in ["predict (cytoscope", "stages", "compute", "operators", "memory", "sampled peak", "advice"] {
         assert!(text.contains(part), "no {part} in {text}");
     }
     // A trace without operators still has its stages.
@@ -66,6 +79,28 @@ fn blending_is_advised_against_where_cropping_is_possible() {
 }
 
 #[test]
+fn a_repeated_prediction_does_not_hold_more_memory_each_time() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    let prediction = json!({"inputs": [raw], "model": "nuclei-dog", "out": "o", "device": "cpu",
+                            "voxel_um": [1.75, 0.8, 0.8], "threads": 1});
+    let job = json!({"predict": {"prediction": prediction}});
+    std::fs::write(fixture.path("job.json"), job.to_string()).unwrap();
+    let report = fixture.run(&["profile", "job.json", "--leaks", "8", "--json"]).json();
+    let owners = report["owners"].as_array().unwrap();
+    let names: Vec<&str> = owners.iter().map(|o| o["owner"].as_str().unwrap()).collect();
+    assert_eq!(names, ["process", "engine arena"], "{report:#}");
+    assert!(owners.iter().all(|o| o["bytes"].as_array().unwrap().len() == 8), "{report:#}");
+    assert!(fixture.path("o/nuclei_1_raw_labels.tif").is_file(), "the job was run");
+    // Jobs that fail and files that hold no job are reported.
+    std::fs::remove_file(fixture.path(&raw)).unwrap();
+    fixture.fails(3, &["profile", "job.json", "--leaks", "4"], &[raw.as_str()]);
+    std::fs::write(fixture.path("job.json"), "{\"paint\": {}}").unwrap();
+    fixture.fails(3, &["profile", "job.json", "--leaks", "4"], &["job.json", "paint", "predict"]);
+    fixture.fails(2, &["profile", "job.json", "--leaks", "1"], &["--leaks", "4 to"]);
+}
+
+#[test]
 fn files_without_a_run_are_refused() {
     let fixture = Fixture::new();
     std::fs::write(fixture.path("empty.json"), "{}").unwrap();
@@ -82,8 +117,19 @@ fn a_training_trace_separates_the_parts_of_a_step() {
     write_settings(&fixture, "");
     let arguments = ["--steps", "4", "--without-int8", "--out", "m", "--trace", "train.json"];
     let report = fixture.run(&[&SMALL[..], &arguments].concat()).json();
+    // The status is one line on stderr, or an event.
+    let more = ["--steps", "2", "--without-int8", "--out", "n", "--json-progress"];
+    let ran = fixture.run(&[&SMALL[..], &more].concat()).ok();
+    let mut events = ran.stderr.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let status = events.find(|event| event["event"] == "status").expect("a status");
+    let promised = ["step", "samples_per_sec", "data_wait_share", "resident_bytes", "activation_bytes", "batch_advice"];
+    assert_eq!(missing(&status, &promised), Vec::<&str>::new());
+    assert!(status["samples_per_sec"].as_f64().unwrap() > 0.0 && status["batch"] == 2, "{status}");
+    let ran = fixture.run(&[&SMALL[..], &["--steps", "2", "--without-int8", "--out", "p"]].concat()).ok();
+    assert!(ran.stderr.contains(" samples/s, "), "{}", ran.stderr);
     let training = &report["run"]["facts"]["training"];
-    assert_eq!((&training["workers"], &training["step_secs"]), (&json!(1), &report["step_secs"]));
+    assert_eq!((&training["workers"], &training["step_secs"]), (&report["workers"], &report["step_secs"]));
+    assert!(report["workers"].as_u64() >= Some(1) && report["prefetch"].as_u64() >= Some(8), "{report:#}");
     let trace: Value = serde_json::from_slice(&fixture.bytes("train.json")).unwrap();
     let spans: Vec<&Value> = trace["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == "X").collect();
     let count = |kind: &str| spans.iter().filter(|s| s["cat"] == kind).count();
@@ -172,6 +218,35 @@ fn a_bench_measures_every_task_in_its_own_process() {
     let again = ["bench", "--config", "one.csv", "--output", "s.json", "--compare", "r.json"];
     let text = fixture.run(&again).ok().stdout;
     assert!(text.contains("whole, compared with 20") && text.contains("total_secs"), "{text}");
+}
+
+#[test]
+fn a_bench_compares_a_model_with_its_quantized_versions() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("16,64,64", 1);
+    let config = UNet3d { filters: vec![8, 16], strides: vec![[2; 3]], convs_per_block: 1, ..UNet3d::default() };
+    cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap(), &fixture.path("net.onnx")).unwrap();
+    let arguments = ["bench", "--quantization", "net.onnx", "--data", &raw, "--output", "r.json"];
+    let more = ["--accuracy-budget", "0.5", "--compare"];
+    let ran = fixture.run(&[&arguments[..], &more].concat()).ok();
+    assert!(ran.stdout.contains("static, compared with float"), "{}", ran.stdout);
+    let results: Value = serde_json::from_slice(&fixture.bytes("r.json")).unwrap();
+    let names: Vec<&str> = results.as_array().unwrap().iter().map(|r| r["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["float", "dynamic", "static"]);
+    let median = |task: usize, figure: &str| results[task]["metrics"][figure]["median"].as_f64();
+    assert_eq!(median(0, "relative_l2"), Some(0.0));
+    for quantized in 1..3 {
+        assert!(median(quantized, "network_bytes") < median(0, "network_bytes"), "{results:#}");
+        assert!(median(quantized, "relative_l2").is_some_and(|error| error > 0.0 && error < 1.0), "{results:#}");
+        assert!(median(quantized, "full_prediction_secs").is_some_and(|secs| secs > 0.0), "{results:#}");
+    }
+    assert!(!fixture.path("r.json.runs").exists());
+    fixture.fails(2, &["bench", "--output", "s.json"], &["--config"]);
+    fixture.fails(2, &["bench", "--quantization", "net.onnx", "--output", "s.json"], &["--data"]);
+    std::fs::write(fixture.path("t.csv"), "name,kind,model,data\na,inference,nuclei,a.tif\n").unwrap();
+    let sizes = ["bench", "--config", "t.csv", "--output", "s.json", "--batch-sizes"];
+    fixture.fails(2, &[&sizes[..], &["1,2"]].concat(), &["--batch-sizes", "no training task"]);
+    fixture.fails(2, &[&sizes[..], &["0,2"]].concat(), &["at least 1"]);
 }
 
 #[test]

@@ -385,6 +385,34 @@ fn bad_calibration_data_is_refused_by_name() {
 }
 
 #[test]
+fn an_output_that_ends_in_onnx_is_the_int8_network_alone() {
+    let fixture = Fixture::new();
+    network(&fixture);
+    for out in ["int8.onnx", "q"] {
+        fixture.run(&["quantize", "net.onnx", "--mode", "dynamic", "--accuracy-budget", "1", "--out", out]).ok();
+    }
+    assert!(fixture.path("int8.onnx").is_file());
+    assert_eq!(fixture.bytes("int8.onnx"), fixture.bytes("q/model_int8.onnx"));
+    // `run` takes packages, too: the float network, or the int8 one if its precision is asked for.
+    let shape = [1, 1, 8, 16, 16];
+    std::fs::write(fixture.path("x.npy"), npy_f32(&shape, &uniform(5, shape.iter().product()))).unwrap();
+    for (model, precision, out) in [
+        ("q", "f32", "a.npy"),
+        ("q/model.onnx", "f32", "b.npy"),
+        ("q", "int8", "c.npy"),
+        ("int8.onnx", "int8", "d.npy"),
+    ] {
+        fixture.run(&["run", model, "--precision", precision, "--input", "x.npy", "--output", out]).ok();
+    }
+    assert_eq!(fixture.bytes("a.npy"), fixture.bytes("b.npy"));
+    assert_eq!(fixture.bytes("c.npy"), fixture.bytes("d.npy"));
+    assert_ne!(fixture.bytes("a.npy"), fixture.bytes("c.npy"));
+    fixture.fails(2, &["run", "q", "--input", "x.npy", "--output", "q/y.npy"], &["inside the package"]);
+    fixture.fails(2, &["run", "q", "--input", "x.npy", "--output", "y.tif"], &[".tif", ".npy"]);
+    fixture.fails(2, &["run", "nosuch", "--input", "x.npy"], &["nosuch", "known are"]);
+}
+
+#[test]
 fn wrong_usage_is_reported_before_any_computation() {
     let fixture = Fixture::new();
     network(&fixture);
@@ -396,6 +424,8 @@ fn wrong_usage_is_reported_before_any_computation() {
     fixture.fails(2, &[&dynamic[..], &["--keep-float", "nosuch"]].concat(), &["nosuch", "head.out"]);
     fixture.fails(2, &[&dynamic[..], &["--accuracy-budget", "0"]].concat(), &["budget"]);
     fixture.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--out", "net.onnx"], &["net.onnx", "is an input"]);
+    let unknown = ["quantize", "net.onnx", "--mode", "dynamic", "--out", "net.pth"];
+    fixture.fails(2, &unknown, &["net.pth", "ends in .pth", "a folder", ".zip", ".onnx"]);
     std::fs::create_dir(fixture.path("mine")).unwrap();
     std::fs::write(fixture.path("mine/notes.txt"), b"keep").unwrap();
     fixture.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--out", "mine"], &["mine", "did not make"]);

@@ -147,6 +147,20 @@ fn resume_accepts_changed_data_and_keeps_the_validation_set() {
 }
 
 #[test]
+fn a_resumed_run_reports_the_data_workers_that_it_used() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 2);
+    write_settings(&fixture, "workers = 2");
+    let arguments = [&SMALL[..], &["--steps", "24", "--without-int8", "--out", "m"]].concat();
+    kill_after_scores(&fixture, &arguments, 2);
+    // The settings of the checkpoint count, not those of the command that resumes.
+    write_settings(&fixture, "workers = 3");
+    let report = fixture.run(&[&arguments[..], &["--set", "prefetch=5", "--resume"]].concat()).json();
+    assert_eq!((report["workers"].as_u64(), report["prefetch"].as_u64()), (Some(2), Some(10)));
+    assert_eq!(report["run"]["facts"]["training"]["workers"], report["workers"]);
+}
+
+#[test]
 fn early_stopping_ends_training_when_the_score_stagnates() {
     let fixture = Fixture::new();
     simulate_pairs(&fixture, 2);

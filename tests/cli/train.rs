@@ -318,9 +318,9 @@ fn many_data_problems_are_summarized_and_listed_in_a_file() {
         std::fs::write(fixture.path(&format!("sim/odd{i}_raw.tif")), "x").unwrap();
     }
     for i in 200..300 {
-        std::fs::write(fixture.path(&format!("sim/odd{i}.czi")), "x").unwrap();
+        std::fs::write(fixture.path(&format!("sim/odd{i}.nd2")), "x").unwrap();
     }
-    let names = || (0..200).map(|i| format!("odd{i}_raw.tif")).chain((200..300).map(|i| format!("odd{i}.czi")));
+    let names = || (0..200).map(|i| format!("odd{i}_raw.tif")).chain((200..300).map(|i| format!("odd{i}.nd2")));
     // None of the files is part of a pair.
     let arguments = [&SMALL[..], &["--steps", "2", "--without-int8", "--out", "m"]].concat();
     let ran = fixture.fails(3, &arguments, &["no pair", "200 files, such as", "no target", "100 files, such as"]);

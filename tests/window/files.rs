@@ -40,7 +40,7 @@ fn dropped_files_open_and_a_bad_file_reports_why() {
     fixture.settle();
     assert_eq!(fixture.window.state().document().unwrap().path, good);
     fixture.until("a notice", |w| sees(w, "Opening notes.tif failed"));
-    assert!(fixture.sees("is not a TIFF"), "{}", fixture.on_screen());
+    assert!(fixture.sees("is not an image of a known format"), "{}", fixture.on_screen());
     fixture.click("Close notification");
     assert!(!fixture.sees("Opening notes.tif failed"));
     // A folder opens its stacks; one that is already open is not opened twice.

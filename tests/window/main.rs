@@ -11,6 +11,7 @@ mod kill;
 mod measurements;
 mod predict;
 mod profile;
+mod profiler;
 mod queue;
 mod quit;
 mod shell;

@@ -5,6 +5,7 @@ use crate::{accessibility, gestures};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_simulate::{Kind, Settings, Simulation, simulate};
 use cytoscope_train::{NetworkConfig, TrainConfig};
+use cytoscope_ui::command::Command;
 use cytoscope_ui::training::plan::WizardStep;
 use cytoscope_ui::training::run::RunState;
 use cytoscope_ui::{Workbench, WorkbenchOptions};
@@ -212,6 +213,15 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
     fixture.until("the sentence", |w| sees(w, "The model was trained from scratch."));
     fixture.until("a picture of a validation image", |w| sees(w, "Model output on a validation image"));
     accessibility::check(&fixture, "results with a picture");
+    // The profiler has the figures of the steps: three that were timed, and the four of the run.
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    fixture.click("Training steps");
+    accessibility::check(&fixture, "training steps");
+    for text in ["Samples/s", "Time per step", "Data wait", "Device share", "7 steps: median"] {
+        assert!(fixture.sees(text), "no {text:?}: {}", fixture.on_screen());
+    }
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    fixture.window.run_steps(4);
     let validation_name = &report.pairs_after[0].name;
     assert!(fixture.sees("F1 at IoU 0.5") && fixture.sees(validation_name), "{}", fixture.on_screen());
     fixture.click("Next");
@@ -475,6 +485,7 @@ fn paused_or_killed_training_continues() {
     let (mut fixture, data) = fixture(40_000);
     start_training(&mut fixture, &data);
     fixture.until("some steps", |w| w.state().wizard().run.step() >= 3);
+    fixture.until("the monitor in the status bar", |w| sees(w, " samples/s · data wait "));
     fixture.click("Pause training");
     fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
     let at = step_of(&fixture);

@@ -12,12 +12,13 @@ use crate::document::{Document, Role};
 use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Wake;
 use crate::executor::DiskExecutor;
-use crate::jobs::Jobs;
-use crate::opener::FileRequest;
+use crate::jobs::{Jobs, JobsAction};
+use crate::opener::{FileRequest, ProfileFormat};
 use crate::overwrite::overwrite_dialog;
 use crate::panels::{self, Panels};
 use crate::quit::{QuitState, quit_dialog};
 use crate::ruler::line_profile_csv;
+use crate::runs::RunId;
 use crate::screenshots::{ScreenshotSubject, screenshot_dialog};
 use crate::settings::Settings;
 use crate::shell::{self, FromShell, ShellLink};
@@ -235,6 +236,16 @@ impl Workbench {
     /// Saves a screenshot; images of the window are taken in the next frames.
     pub fn take_screenshot(&mut self, of: ScreenshotSubject, path: PathBuf) {
         self.apply(Action::Chosen(FileRequest::Screenshot(of), vec![path]));
+    }
+
+    /// Opens a stored run in the profiler: a trace or a report.
+    pub fn open_run(&mut self, path: PathBuf) {
+        self.apply(JobsAction::OpenRun(path));
+    }
+
+    /// Saves the performance profile of a run.
+    pub fn save_profile(&mut self, format: ProfileFormat, run: RunId, path: PathBuf) {
+        self.apply(Action::Chosen(FileRequest::Profile(format, run), vec![path]));
     }
 
     /// The displayed line profile as CSV.

@@ -65,6 +65,8 @@ pub enum Command {
     ToggleTasks,
     /// Show or hide the profiler.
     ToggleProfiler,
+    /// Choose a stored run and show it in the profiler.
+    OpenRun,
     /// Show or hide the 3-D view.
     Toggle3d,
     /// Restore the default layout and settings.
@@ -101,7 +103,7 @@ const fn command_shift(key: Key) -> Option<KeyboardShortcut> {
 
 impl Command {
     /// All commands, in the order of the shortcuts dialog.
-    pub const ALL: [Command; 59] = [
+    pub const ALL: [Command; 60] = [
         Command::Open,
         Command::OpenSample,
         Command::OpenLabels,
@@ -131,6 +133,7 @@ impl Command {
         Command::ToggleLibrary,
         Command::ToggleTasks,
         Command::ToggleProfiler,
+        Command::OpenRun,
         Command::Toggle3d,
         Command::ResetLayout,
         Command::NextTheme,
@@ -195,6 +198,7 @@ impl Command {
             Command::ToggleLibrary => "Show stacks",
             Command::ToggleTasks => "Show tasks",
             Command::ToggleProfiler => "Show profiler",
+            Command::OpenRun => "Open run…",
             Command::Toggle3d => "Show 3-D view",
             Command::ResetLayout => "Reset layout and settings",
             Command::NextTheme => "Switch theme",
@@ -240,6 +244,7 @@ impl Command {
             Command::ToggleLibrary => icon::SIDEBAR_SIMPLE,
             Command::ToggleTasks => icon::SLIDERS_HORIZONTAL,
             Command::ToggleProfiler => icon::CHART_BAR,
+            Command::OpenRun => icon::FOLDER_OPEN,
             Command::Toggle3d => icon::CUBE,
             Command::ResetLayout => icon::ARROW_COUNTER_CLOCKWISE,
             Command::NextTheme => icon::SUN_DIM,
@@ -290,7 +295,12 @@ impl Command {
             Command::Quit => command(Key::Q),
             Command::Tool(tool) => plain(tool.key()),
             Command::Correct(action) => action.shortcut(),
-            Command::Measure | Command::ResetLayout | Command::NextTheme | Command::ShowLog | Command::About => None,
+            Command::Measure
+            | Command::OpenRun
+            | Command::ResetLayout
+            | Command::NextTheme
+            | Command::ShowLog
+            | Command::About => None,
         }
     }
 

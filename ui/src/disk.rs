@@ -6,11 +6,14 @@
 use crate::correct::places::CorrectionFiles;
 use crate::correct::session::Base;
 use crate::document::file_name;
+use crate::documents::LiveOutput;
 use crate::measure::table_name;
 use crate::opener::expand;
+use crate::runs::read_run;
 use crate::settings::Settings;
 use cytoscope_pipeline::results::FileRecord;
 use cytoscope_pipeline::{Artifact, ArtifactKind, SegmentReport, provenance, user_folder};
+use cytoscope_profile::StoredRun;
 use cytoscope_train::TrainJob;
 use cytoscope_worker::{LabelArray, LiveArray};
 use std::collections::BTreeMap;
@@ -53,85 +56,36 @@ pub(crate) enum DiskEffect {
         /// Files and folders.
         paths: Vec<PathBuf>,
     },
-    /// Finds the results of earlier jobs.
-    FindResults {
-        /// The document.
+    /// Work for a document.
+    Document {
+        /// Id of the document.
         document: u64,
-        /// Where its results are.
-        place: ResultsPlace,
-    },
-    /// Creates the results folder for a prediction.
-    PreparePrediction {
-        /// The document.
-        document: u64,
-        /// Where its results go.
-        place: ResultsPlace,
-    },
-    /// Creates the folder for the table of a label image.
-    PrepareMeasurement {
-        /// The document.
-        document: u64,
-        /// Where its results go.
-        place: ResultsPlace,
-        /// The label image.
-        labels: PathBuf,
-        /// Tables written by jobs of this window, with the record of each file.
-        tables: BTreeMap<PathBuf, FileRecord>,
-        /// Whether the labels may not have been written yet.
-        may_be_missing: bool,
-    },
-    /// Creates the folder for the journal of corrections.
-    PrepareCorrections {
-        /// The document.
-        document: u64,
-        /// Where its results go.
-        place: ResultsPlace,
-        /// Files of earlier corrections to continue, whichever labels are shown.
-        earlier: Option<Box<CorrectionFiles>>,
-    },
-    /// Renames the files of earlier corrections.
-    SetAside {
-        /// The document.
-        document: u64,
-        /// The files.
-        files: Box<CorrectionFiles>,
-    },
-    /// Opens the growing output of a prediction.
-    OpenLive {
-        /// The document.
-        document: u64,
-        /// File of the output.
-        path: PathBuf,
-        /// Number of channels.
-        channels: usize,
-        /// Extents Z, Y, X.
-        shape_zyx: [usize; 3],
-    },
-    /// Opens the labels of a segmentation preview.
-    OpenPreview {
-        /// The document.
-        document: u64,
-        /// Report of the segmentation.
-        report: Box<SegmentReport>,
+        /// What to read, create or rename.
+        effect: DocumentEffect,
     },
     /// Creates the folder of a training run.
     PrepareTraining {
-        /// The job.
+        /// The run to be started or continued.
         job: Box<TrainJob>,
         /// For a new run, the wanted name of its package; a free one becomes its path.
         name: Option<String>,
     },
     /// Asks a training run to end with its best network, through its folder.
     RequestFinish {
-        /// The job.
+        /// The run to be ended.
         job: Box<TrainJob>,
         /// Whether the run is paused and has to be continued for that.
         paused: bool,
     },
     /// Removes the folder of a training run.
     DiscardTraining {
-        /// The job.
+        /// The run whose folder is removed.
         job: Box<TrainJob>,
+    },
+    /// Reads a stored run.
+    ReadRun {
+        /// Trace or report.
+        path: PathBuf,
     },
     /// Saves the settings.
     SaveSettings {
@@ -140,6 +94,38 @@ pub(crate) enum DiskEffect {
         /// JSON file to replace.
         path: PathBuf,
     },
+}
+
+/// Work for a document that touches a disk.
+pub(crate) enum DocumentEffect {
+    /// Finds the results of earlier jobs.
+    FindResults(ResultsPlace),
+    /// Creates the results folder for a prediction.
+    PreparePrediction(ResultsPlace),
+    /// Creates the folder for the table of a label image.
+    PrepareMeasurement {
+        /// Where its results go.
+        place: ResultsPlace,
+        /// Label image whose objects are measured.
+        labels: PathBuf,
+        /// Tables written by jobs of this window, with the record of each file.
+        tables: BTreeMap<PathBuf, FileRecord>,
+        /// Whether the labels may not have been written yet.
+        may_be_missing: bool,
+    },
+    /// Creates the folder for the journal of corrections.
+    PrepareCorrections {
+        /// Where its results go.
+        place: ResultsPlace,
+        /// Files of earlier corrections to continue, whichever labels are shown.
+        earlier: Option<Box<CorrectionFiles>>,
+    },
+    /// Renames the files of earlier corrections.
+    SetAside(Box<CorrectionFiles>),
+    /// Opens the growing output of a prediction.
+    OpenLive(LiveOutput),
+    /// Opens the labels of a segmentation preview.
+    OpenPreview(Box<SegmentReport>),
 }
 
 /// Results of earlier jobs on a stack.
@@ -152,7 +138,7 @@ pub(crate) struct FoundResults {
 
 /// The table that a measurement writes.
 pub(crate) struct TableTarget {
-    /// Its path.
+    /// CSV file to write.
     pub(crate) table: PathBuf,
     /// Whether a job of this window wrote it and it is unchanged since.
     pub(crate) is_own: bool,
@@ -170,62 +156,12 @@ pub(crate) struct CorrectionsPlace {
 pub(crate) enum DiskEvent {
     /// The stacks among files and folders.
     Listed(Result<Vec<PathBuf>, String>),
-    /// Results of earlier jobs.
-    ResultsFound {
-        /// The document.
+    /// Result of work for a document.
+    Document {
+        /// Id of the document.
         document: u64,
-        /// The results.
-        found: Result<FoundResults, String>,
-    },
-    /// The results folder of a prediction exists.
-    PredictionReady {
-        /// The document.
-        document: u64,
-        /// The folder.
-        folder: Result<PathBuf, String>,
-    },
-    /// The folder for a table exists.
-    MeasurementReady {
-        /// The document.
-        document: u64,
-        /// The label image.
-        labels: PathBuf,
-        /// The table; `None` if there is no label image.
-        target: Result<Option<TableTarget>, String>,
-    },
-    /// The folder for the journal of corrections exists.
-    CorrectionsReady {
-        /// The document.
-        document: u64,
-        /// The folder.
-        place: Result<CorrectionsPlace, String>,
-    },
-    /// Earlier corrections were renamed.
-    SetAside {
-        /// The document.
-        document: u64,
-        /// New path of the journal.
-        journal: Result<PathBuf, String>,
-    },
-    /// The growing output of a prediction was opened.
-    LiveOpened {
-        /// The document.
-        document: u64,
-        /// File of the output.
-        path: PathBuf,
-        /// Number of channels.
-        channels: usize,
-        /// The output.
-        array: Result<LiveArray, String>,
-    },
-    /// The labels of a segmentation preview were opened.
-    PreviewOpened {
-        /// The document.
-        document: u64,
-        /// Report of the segmentation.
-        report: Box<SegmentReport>,
-        /// The labels.
-        array: Result<LabelArray, String>,
+        /// What was read, created or renamed.
+        event: DocumentEvent,
     },
     /// The folder of a training run exists.
     TrainingReady(Result<Box<TrainJob>, String>),
@@ -238,8 +174,48 @@ pub(crate) enum DiskEvent {
     },
     /// The folder of a training run was removed.
     TrainingDiscarded(Result<(), String>),
+    /// A stored run was read.
+    RunRead {
+        /// Trace or report.
+        path: PathBuf,
+        /// What it holds.
+        run: Result<Box<StoredRun>, String>,
+    },
     /// The settings were saved.
     SettingsSaved(Result<(), String>),
+}
+
+/// Result of a [`DocumentEffect`]; an error is a message that names the file.
+pub(crate) enum DocumentEvent {
+    /// Results of earlier jobs.
+    ResultsFound(FoundResults),
+    /// The results folder of a prediction exists.
+    PredictionReady(Result<PathBuf, String>),
+    /// The folder for a table exists.
+    MeasurementReady {
+        /// Label image whose objects are measured.
+        labels: PathBuf,
+        /// The table; `None` if there is no label image.
+        target: Result<Option<TableTarget>, String>,
+    },
+    /// The folder for the journal of corrections exists.
+    CorrectionsReady(Result<CorrectionsPlace, String>),
+    /// Earlier corrections were renamed; the new path of their journal.
+    SetAside(Result<PathBuf, String>),
+    /// The growing output of a prediction was opened.
+    LiveOpened {
+        /// Where it grows.
+        output: LiveOutput,
+        /// Values of each channel, axes C, Z, Y, X.
+        array: Result<LiveArray, String>,
+    },
+    /// The labels of a segmentation preview were opened.
+    PreviewOpened {
+        /// Report of the segmentation.
+        report: Box<SegmentReport>,
+        /// Labels, axes Z, Y, X.
+        array: Result<LabelArray, String>,
+    },
 }
 
 impl DiskEffect {
@@ -247,43 +223,50 @@ impl DiskEffect {
     pub(crate) fn run(&self) -> DiskEvent {
         match self {
             Self::List { paths } => DiskEvent::Listed(Ok(expand(paths))),
-            Self::FindResults { document, place } => {
-                DiskEvent::ResultsFound { document: *document, found: Ok(find_results(place)) }
-            }
-            Self::PreparePrediction { document, place } => {
-                let folder = place.folder();
-                DiskEvent::PredictionReady { document: *document, folder: create_folder(&folder).map(|()| folder) }
-            }
-            Self::PrepareMeasurement { document, place, labels, tables, may_be_missing } => {
-                let target = match *may_be_missing && !labels.is_file() {
-                    true => Ok(None),
-                    false => prepare_table(place, labels, tables).map(Some),
-                };
-                DiskEvent::MeasurementReady { document: *document, labels: labels.clone(), target }
-            }
-            Self::PrepareCorrections { document, place, earlier } => {
-                let place = prepare_corrections(place, earlier.as_deref());
-                DiskEvent::CorrectionsReady { document: *document, place }
-            }
-            Self::SetAside { document, files } => {
-                let journal = files.set_aside().map_err(|error| format!("{}: {error}", files.journal.display()));
-                DiskEvent::SetAside { document: *document, journal }
-            }
-            Self::OpenLive { document, path, channels, shape_zyx } => {
-                let array = LiveArray::open(path, *channels, *shape_zyx).map_err(|e| e.to_string());
-                DiskEvent::LiveOpened { document: *document, path: path.clone(), channels: *channels, array }
-            }
-            Self::OpenPreview { document, report } => {
-                let array = LabelArray::open(&report.labels, report.shape_zyx).map_err(|e| e.to_string());
-                DiskEvent::PreviewOpened { document: *document, report: report.clone(), array }
-            }
+            Self::Document { document, effect } => DiskEvent::Document { document: *document, event: effect.run() },
             Self::PrepareTraining { job, name } => DiskEvent::TrainingReady(prepare_training(job, name.as_deref())),
             Self::RequestFinish { job, paused } => {
                 DiskEvent::FinishRequested { paused: *paused, requested: request_finish(job, *paused) }
             }
             Self::DiscardTraining { job } => DiskEvent::TrainingDiscarded(job.discard().map_err(|e| e.to_string())),
+            Self::ReadRun { path } => DiskEvent::RunRead { path: path.clone(), run: read_run(path).map(Box::new) },
             Self::SaveSettings { settings, path } => {
                 DiskEvent::SettingsSaved(settings.save(path).map_err(|e| e.to_string()))
+            }
+        }
+    }
+}
+
+impl DocumentEffect {
+    fn run(&self) -> DocumentEvent {
+        match self {
+            Self::FindResults(place) => DocumentEvent::ResultsFound(find_results(place)),
+            Self::PreparePrediction(place) => {
+                let folder = place.folder();
+                DocumentEvent::PredictionReady(create_folder(&folder).map(|()| folder))
+            }
+            Self::PrepareMeasurement { place, labels, tables, may_be_missing } => {
+                let target = match *may_be_missing && !labels.is_file() {
+                    true => Ok(None),
+                    false => prepare_table(place, labels, tables).map(Some),
+                };
+                DocumentEvent::MeasurementReady { labels: labels.clone(), target }
+            }
+            Self::PrepareCorrections { place, earlier } => {
+                DocumentEvent::CorrectionsReady(prepare_corrections(place, earlier.as_deref()))
+            }
+            Self::SetAside(files) => {
+                let journal = files.set_aside().map_err(|error| format!("{}: {error}", files.journal.display()));
+                DocumentEvent::SetAside(journal)
+            }
+            Self::OpenLive(output) => {
+                let LiveOutput { path, channels, shape_zyx } = output;
+                let array = LiveArray::open(path, *channels, *shape_zyx).map_err(|e| e.to_string());
+                DocumentEvent::LiveOpened { output: output.clone(), array }
+            }
+            Self::OpenPreview(report) => {
+                let array = LabelArray::open(&report.labels, report.shape_zyx).map_err(|e| e.to_string());
+                DocumentEvent::PreviewOpened { report: report.clone(), array }
             }
         }
     }

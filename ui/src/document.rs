@@ -44,7 +44,7 @@ pub struct ChannelView {
     pub name: String,
     /// Whether views draw the channel.
     pub visible: bool,
-    /// Display settings.
+    /// Colour map and contrast limits.
     pub display: Intensity,
     /// Whether contrast limits are still to be set from the first loaded plane.
     pub wants_limits: bool,
@@ -119,7 +119,7 @@ pub enum OpenError {
     /// The file's grid differs from the stack's.
     #[error("{name} has {got} voxels (Z × Y × X), the stack has {expected}: open it as a separate stack")]
     Grid {
-        /// File name.
+        /// Name of the file, without its folder.
         name: String,
         /// Number of voxels of the file, such as `32 × 256 × 256`.
         got: String,
@@ -266,7 +266,8 @@ impl Document {
     /// # Errors
     /// [`OpenError`] if the file cannot be opened or its grid differs.
     pub fn overlay(path: &Path, role: Role, zyx: [usize; 3], axes: Option<Axes>) -> Result<Overlay, OpenError> {
-        let open = |axes| cytoscope_formats::open(path, &OpenOptions { axes, ..OpenOptions::default() });
+        let open =
+            |axes| cytoscope_formats::open(path, &OpenOptions { axes, shape_zyx: Some(zyx), ..OpenOptions::default() });
         let mut image = open(None)?;
         // The file may declare the same wrong axes as its stack.
         if Extents::of(image.meta()).zyx != zyx

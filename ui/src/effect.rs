@@ -2,7 +2,7 @@
 
 use crate::action::Action;
 use crate::data::loader::SourceId;
-use crate::disk::DiskEffect;
+use crate::disk::{DiskEffect, DocumentEffect};
 use crate::notifications::Level;
 use std::sync::Arc;
 
@@ -52,6 +52,11 @@ impl Effects {
     /// Asks for work that touches a disk.
     pub(crate) fn disk(&mut self, effect: DiskEffect) {
         self.0.push(Effect::Disk(effect));
+    }
+
+    /// Asks for work for a document that touches a disk.
+    pub(crate) fn disk_for(&mut self, document: u64, effect: DocumentEffect) {
+        self.disk(DiskEffect::Document { document, effect });
     }
 
     /// Asks for a change of the views.

@@ -37,6 +37,7 @@ pub mod queue;
 mod quit;
 pub mod results;
 pub mod ruler;
+pub mod runs;
 pub mod screenshots;
 pub mod settings;
 pub mod shell;

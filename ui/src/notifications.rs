@@ -16,18 +16,18 @@ const MAX_SHOWN: usize = 5;
 /// Severity of a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// Something that the user started has succeeded.
+    /// What the user asked for is done.
     Success,
-    /// Something the user should know, but need not act on.
+    /// Something that the user should know.
     Info,
-    /// Something failed; stays until it is closed.
+    /// Something failed; it stays until it is closed.
     Error,
 }
 
 /// A message in the corner of the window.
 #[derive(Debug, Clone)]
 pub struct Notification {
-    /// Severity.
+    /// Sets its colour, and whether it disappears by itself.
     pub level: Level,
     /// Title of a few words.
     pub title: String,

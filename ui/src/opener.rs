@@ -3,12 +3,12 @@
 use crate::document::{Document, Overlay, Role, file_name};
 use crate::measure;
 use crate::results::Results;
+use crate::runs::RunId;
 use crate::screenshots::ScreenshotSubject;
 use crate::training::models::Format;
-use cytoscope_formats::{FormatError, FormatErrorKind};
+use cytoscope_formats::{FormatError, FormatErrorKind, is_zarr_folder, one_of_each_series, zarr_folder_of};
 use cytoscope_storage::target::refuse_input;
 use cytoscope_volume::Axes;
-use cytoscope_worker::JobId;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -22,16 +22,16 @@ pub enum OpenerResult {
     Document(Box<Document>),
     /// An image was opened over a stack.
     Overlay {
-        /// Id of the stack's document.
+        /// Id of the stack that it is drawn over.
         document: u64,
-        /// The image with its role.
+        /// Labels or a map on the grid of that stack.
         overlay: Box<Overlay>,
     },
     /// An object table was read.
     Table {
-        /// Id of the stack's document.
+        /// Id of the stack whose objects were measured.
         document: u64,
-        /// Rows and columns of the table.
+        /// Rows of objects, columns of measurements.
         results: Box<Results>,
         /// Whether its labels were saved after it was written.
         old: bool,
@@ -40,9 +40,9 @@ pub enum OpenerResult {
     Chosen(FileRequest, Vec<PathBuf>),
     /// The request failed.
     Failed {
-        /// The attempted action.
+        /// What was attempted, such as "Opening a.tif".
         what: String,
-        /// What went wrong and what to do, as one message.
+        /// Message of the error.
         reason: String,
         /// Path of the file, if setting other axes may help.
         axes_of: Option<PathBuf>,
@@ -82,8 +82,10 @@ pub enum FileRequest {
     LineProfile,
     /// Destination of an object table.
     Table,
-    /// Destination of a job's performance profile.
-    Profile(ProfileFormat, JobId),
+    /// Destination of a run's performance profile.
+    Profile(ProfileFormat, RunId),
+    /// A stored run.
+    Run,
 }
 
 /// File format of a performance profile.
@@ -91,12 +93,51 @@ pub enum FileRequest {
 pub enum ProfileFormat {
     /// Chrome trace JSON.
     Trace,
-    /// CSV table of operators.
-    Csv,
+    /// A table as CSV.
+    Csv(ProfileTable),
 }
 
-/// File extensions offered in dialogs.
-const EXTENSIONS: [&str; 7] = ["tif", "tiff", "btf", "tf8", "tf2", "npy", "ome"];
+/// A table of a performance profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProfileTable {
+    /// Evidence, gain and change of each advice.
+    Advice,
+    /// Stage, name, thread, start and duration of each span.
+    Spans,
+    /// Totals by operator.
+    Operators,
+    /// Memory over time.
+    Memory,
+    /// Times of the training steps.
+    Steps,
+    /// Times beside those of another run.
+    Comparison(RunId),
+}
+
+impl ProfileTable {
+    /// Suggested file name.
+    pub fn file_name(self) -> &'static str {
+        match self {
+            ProfileTable::Advice => "advice.csv",
+            ProfileTable::Spans => "spans.csv",
+            ProfileTable::Operators => "operators.csv",
+            ProfileTable::Memory => "memory.csv",
+            ProfileTable::Steps => "steps.csv",
+            ProfileTable::Comparison(_) => "comparison.csv",
+        }
+    }
+}
+
+/// File extensions of stacks.
+const EXTENSIONS: [&str; 15] =
+    ["tif", "tiff", "btf", "tf8", "tf2", "npy", "ome", "lsm", "stk", "czi", "nii", "nii.gz", "png", "jpg", "jpeg"];
+/// Extensions of regions of interest, which are labels of a stack.
+const ROI_EXTENSIONS: [&str; 2] = ["zip", "roi"];
+/// Extensions of slices among them; slices of a folder are opened only if it contains no other stacks.
+const SLICE_EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
+
+/// Extension of the `zarr.json` in an OME-Zarr folder: dialogs for files cannot choose the folder itself.
+const ZARR_EXTENSIONS: [&str; 1] = ["json"];
 
 /// Maximum number of files opened from one folder.
 const MAX_FILES_OF_FOLDER: usize = 500;
@@ -213,14 +254,19 @@ impl Opener {
             }
             let one = |path: Option<PathBuf>| path.into_iter().collect();
             match ask {
-                FileRequest::Stacks => dialog.add_filter("Stacks", &EXTENSIONS).pick_files().unwrap_or_default(),
+                FileRequest::Stacks => {
+                    let all = [EXTENSIONS.as_slice(), &ZARR_EXTENSIONS].concat();
+                    dialog.add_filter("Stacks", &all).pick_files().unwrap_or_default()
+                }
                 FileRequest::Labels(_) | FileRequest::Truth(_) => {
-                    one(dialog.add_filter("Label images", &EXTENSIONS).pick_file())
+                    let all = [EXTENSIONS.as_slice(), &ROI_EXTENSIONS, &ZARR_EXTENSIONS].concat();
+                    one(dialog.add_filter("Label images", &all).pick_file())
                 }
                 FileRequest::ResultsFolder | FileRequest::DatasetFolder | FileRequest::TrainingFolder => {
                     one(dialog.pick_folder())
                 }
                 FileRequest::TrainingTable => one(dialog.add_filter("Tables", &["csv"]).pick_file()),
+                FileRequest::Run => one(dialog.add_filter("Traces and reports", &["json"]).pick_file()),
                 FileRequest::StartModel => one(dialog.add_filter("Models", &["zip", "onnx"]).pick_file()),
                 FileRequest::Model(Format::Zip) => {
                     one(dialog.set_file_name(suggested).add_filter("bioimage.io package", &["zip"]).save_file())
@@ -231,7 +277,7 @@ impl Opener {
                 FileRequest::Screenshot(_) => {
                     one(dialog.set_file_name(suggested).add_filter("PNG", &["png"]).save_file())
                 }
-                FileRequest::Table | FileRequest::LineProfile | FileRequest::Profile(ProfileFormat::Csv, _) => {
+                FileRequest::Table | FileRequest::LineProfile | FileRequest::Profile(ProfileFormat::Csv(_), _) => {
                     one(dialog.set_file_name(suggested).add_filter("CSV", &["csv"]).save_file())
                 }
                 FileRequest::Profile(ProfileFormat::Trace, _) => {
@@ -267,10 +313,14 @@ fn may_be_axes(error: &FormatError) -> bool {
     error.kind() == FormatErrorKind::Misused
 }
 
-/// Replaces folders by the stacks in them.
+/// Replaces folders by the stacks in them. An OME-Zarr folder, given by its path or that of its metadata, is a stack.
 pub fn expand(paths: &[PathBuf]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for path in paths {
+        if let Some(folder) = zarr_folder_of(path) {
+            files.push(folder);
+            continue;
+        }
         if !path.is_dir() {
             files.push(path.clone());
             continue;
@@ -280,17 +330,48 @@ pub fn expand(paths: &[PathBuf]) -> Vec<PathBuf> {
             .flatten()
             .flatten()
             .map(|e| e.path())
-            .filter(|p| is_stack(p))
-            .take(MAX_FILES_OF_FOLDER)
+            .filter(|p| ends_in(p, &EXTENSIONS) || is_visible_zarr(p))
             .collect();
         found.sort();
+        if found.iter().any(|p| !ends_in(p, &SLICE_EXTENSIONS)) {
+            found.retain(|p| !ends_in(p, &SLICE_EXTENSIONS));
+        } else {
+            found = one_of_each_series(&found);
+        }
+        found.truncate(MAX_FILES_OF_FOLDER);
         files.extend(found);
     }
     files
 }
 
-fn is_stack(path: &Path) -> bool {
+/// Whether a path is a visible file with one of the extensions.
+fn ends_in(path: &Path, extensions: &[&str]) -> bool {
     let name = path.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
-    let has_extension = EXTENSIONS.iter().any(|e| name.ends_with(&format!(".{e}")));
+    let has_extension = extensions.iter().any(|e| name.ends_with(&format!(".{e}")));
     has_extension && !name.starts_with('.') && path.is_file()
+}
+
+/// Whether a path is an OME-Zarr folder that is not hidden.
+fn is_visible_zarr(path: &Path) -> bool {
+    let is_hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+    !is_hidden && is_zarr_folder(path)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn ome_zarr_folders_are_stacks() {
+        let folder = tempfile::tempdir().unwrap();
+        let zarr = folder.path().join("b.zarr");
+        std::fs::create_dir(&zarr).unwrap();
+        for file in [zarr.join("zarr.json"), folder.path().join("a.tif"), folder.path().join("c.json")] {
+            std::fs::write(file, "{}").unwrap();
+        }
+        assert_eq!(expand(&[folder.path().to_owned()]), [folder.path().join("a.tif"), zarr.clone()]);
+        assert_eq!(expand(std::slice::from_ref(&zarr)), std::slice::from_ref(&zarr));
+        assert_eq!(expand(&[zarr.join("zarr.json")]), [zarr]);
+    }
 }

@@ -13,7 +13,7 @@ pub(crate) struct OverwriteQuestion {
     pub(crate) title: String,
     /// Which files exist.
     pub(crate) reason: String,
-    /// What to send again if the user agrees.
+    /// The refused job, which is sent again if the user allows it.
     pub(crate) job_to_repeat: RepeatableJob,
 }
 

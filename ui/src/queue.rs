@@ -26,7 +26,7 @@ enum Entry {
     Requested {
         /// Number of the entry in this file.
         number: u64,
-        /// The prediction to run.
+        /// The prediction of one stack.
         job: Box<PredictJob>,
     },
     /// A prediction has ended: done, failed or cancelled.

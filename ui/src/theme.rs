@@ -141,6 +141,7 @@ pub fn stage_color(stage: Stage) -> Color32 {
         Stage::Compile => [170, 150, 210],
         Stage::Estimate => [190, 170, 225],
         Stage::DataWait => [215, 95, 95],
+        Stage::Stall => [200, 75, 110],
         Stage::Upload => [205, 160, 220],
         Stage::Compute => [226, 136, 76],
         Stage::Forward => [235, 156, 90],

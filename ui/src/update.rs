@@ -4,15 +4,16 @@ use crate::action::Action;
 use crate::app::Workbench;
 use crate::command::Command;
 use crate::correct::CorrectionsAction;
-use crate::disk::DiskEvent;
+use crate::disk::{DiskEvent, DocumentEvent};
 use crate::display::{Dialog, Display, DisplayAction, Part};
 use crate::document::Role;
 use crate::documents::{DocumentsAction, ViewAction};
 use crate::effect::{Effect, Effects, ViewsEffect};
 use crate::jobs::JobsAction;
-use crate::opener::{Content, FileRequest, ProfileFormat};
+use crate::opener::{Content, FileRequest, ProfileFormat, ProfileTable};
 use crate::panels::profiler;
 use crate::ruler::line_profile_csv;
+use crate::runs::RunId;
 use crate::screenshots::take_screenshot;
 use crate::training::{Training, TrainingAction};
 use crate::views::layout::Layout;
@@ -51,34 +52,42 @@ impl Workbench {
     pub(crate) fn handle_disk(&mut self, event: DiskEvent) {
         let effects = match event {
             DiskEvent::Listed(files) => self.documents.listed(files, self.display.settings()),
-            DiskEvent::ResultsFound { document, found } => self.jobs.results_found(document, found),
-            DiskEvent::PredictionReady { document, folder } => {
-                self.jobs.prediction_ready(document, folder, &self.documents, &self.display)
-            }
-            DiskEvent::MeasurementReady { document, labels, target } => {
-                let (documents, corrections) = (&self.documents, &self.corrections);
-                self.jobs.measurement_ready(document, labels, target, documents, corrections, &self.display)
-            }
-            DiskEvent::CorrectionsReady { document, place } => self.corrections.ready(document, place, &self.documents),
-            DiskEvent::SetAside { document, journal } => {
-                self.corrections.set_aside(document, journal, &self.documents, &self.jobs)
-            }
-            DiskEvent::LiveOpened { document, path, channels, array } => {
-                self.documents.live_opened(document, &path, channels, array);
-                return;
-            }
-            DiskEvent::PreviewOpened { document, report, array } => {
-                self.documents.preview_opened(document, &report, array);
-                return;
-            }
+            DiskEvent::Document { document, event } => self.handle_document_event(document, event),
             DiskEvent::TrainingReady(job) => self.training.ready(job, &mut self.jobs),
             DiskEvent::FinishRequested { paused, requested } => {
                 self.training.finish_requested(paused, requested, &mut self.jobs)
             }
             DiskEvent::TrainingDiscarded(result) => Training::discarded(result),
+            DiskEvent::RunRead { path, run } => self.jobs.run_read(path, run),
             DiskEvent::SettingsSaved(result) => Display::settings_saved(result),
         };
         self.carry_out(effects);
+    }
+
+    /// Hands the result of work for a document to the state that asked for it.
+    fn handle_document_event(&mut self, document: u64, event: DocumentEvent) -> Effects {
+        match event {
+            DocumentEvent::ResultsFound(found) => self.jobs.results_found(document, found),
+            DocumentEvent::PredictionReady(folder) => {
+                self.jobs.prediction_ready(document, folder, &self.documents, &self.display)
+            }
+            DocumentEvent::MeasurementReady { labels, target } => {
+                let (documents, corrections) = (&self.documents, &self.corrections);
+                self.jobs.measurement_ready(document, labels, target, documents, corrections, &self.display)
+            }
+            DocumentEvent::CorrectionsReady(place) => self.corrections.ready(document, place, &self.documents),
+            DocumentEvent::SetAside(journal) => {
+                self.corrections.set_aside(document, journal, &self.documents, &self.jobs)
+            }
+            DocumentEvent::LiveOpened { output, array } => {
+                self.documents.live_opened(document, output, array);
+                Effects::default()
+            }
+            DocumentEvent::PreviewOpened { report, array } => {
+                self.documents.preview_opened(document, &report, array);
+                Effects::default()
+            }
+        }
     }
 
     /// Hands files chosen in a dialog to the state that asked for them.
@@ -112,19 +121,33 @@ impl Workbench {
                     effects.act(save(first, move || std::fs::read(path).map_err(|e| e.to_string())));
                 }
             }
+            FileRequest::Run => effects.act(JobsAction::OpenRun(first)),
             FileRequest::Profile(format, id) => {
-                if let Some(job) = self.jobs.get(id).cloned() {
-                    effects.act(save(first, move || match format {
-                        ProfileFormat::Trace => {
-                            let trace = cytoscope_profile::chrome_trace(&job.spans, &job.marks, job.dropped);
-                            serde_json::to_vec(&trace).map_err(|e| e.to_string())
-                        }
-                        ProfileFormat::Csv => Ok(profiler::csv(&job).into_bytes()),
-                    }));
+                if let Some(content) = self.profile_content(format, id) {
+                    effects.act(DocumentsAction::Save { path: first, content });
                 }
             }
         }
         effects
+    }
+
+    /// What is written for the profile of a run, if the run still exists.
+    fn profile_content(&self, format: ProfileFormat, id: RunId) -> Option<Content> {
+        let run = self.jobs.shown_run(id)?.to_stored();
+        match format {
+            ProfileFormat::Trace => Some(Box::new(move || {
+                let mut text = Vec::new();
+                run.write_trace(&mut text).map_err(|e| e.to_string())?;
+                Ok(text)
+            })),
+            ProfileFormat::Csv(table) => {
+                let other = match table {
+                    ProfileTable::Comparison(other) => Some(self.jobs.shown_run(other)?.to_stored()),
+                    _ => None,
+                };
+                Some(Box::new(move || Ok(profiler::csv(table, &run, other.as_ref()).into_bytes())))
+            }
+        }
     }
 
     /// Executes a command.
@@ -166,6 +189,12 @@ impl Workbench {
             Command::ToggleLibrary => self.apply(DisplayAction::Toggle(Part::Library)),
             Command::ToggleTasks => self.apply(DisplayAction::Toggle(Part::Tasks)),
             Command::ToggleProfiler => self.apply(DisplayAction::Toggle(Part::Profiler)),
+            Command::OpenRun => {
+                if !self.settings().show_profiler {
+                    self.apply(DisplayAction::Toggle(Part::Profiler));
+                }
+                self.ask(FileRequest::Run, String::new());
+            }
             Command::Toggle3d => self.apply(DisplayAction::Toggle(Part::Volume)),
             Command::ResetLayout => self.apply(DisplayAction::Reset),
             Command::NextTheme => self.apply(DisplayAction::NextTheme),

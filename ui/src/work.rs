@@ -1,12 +1,17 @@
 //! Client of the engine process: jobs and their results.
 
+mod view;
+
+pub use view::{JobState, JobView, Purpose, TrainingTimes};
+
 use cytoscope_engine::Device;
 use cytoscope_pipeline::cards::ModelCard;
+use cytoscope_pipeline::predict::input_facts;
 use cytoscope_pipeline::{
-    DeviceInUse, Event, JobErrorKind, MeasureJob, MeasureReport, ObjectDiameter, PredictJob, PredictOutcome,
-    SegmentJob, SegmentReport, StageProgress,
+    Event, JobErrorKind, MeasureJob, MeasureReport, ObjectDiameter, PredictJob, PredictOutcome, SegmentJob,
+    SegmentReport,
 };
-use cytoscope_profile::{MemoryMark, SpanRecord, StageTotal};
+use cytoscope_profile::{MemoryMark, SpanRecord};
 use cytoscope_train::{CheckReport, Estimate, TrainEvent, TrainReport};
 use cytoscope_worker::{Job, JobId, JobResult, LiveRegion, Reply, Request, Worker, WorkerEvent, WorkerState};
 use std::collections::BTreeMap;
@@ -24,129 +29,28 @@ const MAX_SPANS: usize = 400_000;
 /// Environment variable that names a folder of models for the engine process.
 const MODELS_ENV: &str = "CYTOSCOPE_MODELS";
 
-/// Why a job runs, which determines what is done with its result.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Purpose {
-    /// Predict a document.
-    Predict {
-        /// Id of the document.
-        document: u64,
-    },
-    /// Segment a document's map as a preview.
-    Preview {
-        /// Id of the document.
-        document: u64,
-    },
-    /// Segment a document's map and save the result.
-    Keep {
-        /// Id of the document.
-        document: u64,
-    },
-    /// Measure a document's labels.
-    Measure {
-        /// Id of the document.
-        document: u64,
-    },
-    /// Estimate the diameter of a document's objects.
-    Diameter {
-        /// Id of the document.
-        document: u64,
-    },
-    /// Check training data or estimate the training cost.
-    Check,
-    /// Train a model.
-    Training,
-}
-
-impl Purpose {
-    /// The document whose results the job changes, if any.
-    pub fn document(&self) -> Option<u64> {
-        match self {
-            Purpose::Predict { document }
-            | Purpose::Preview { document }
-            | Purpose::Keep { document }
-            | Purpose::Measure { document } => Some(*document),
-            // A failed or cancelled estimate does not change the document.
-            Purpose::Diameter { .. } | Purpose::Check | Purpose::Training => None,
-        }
-    }
-}
-
-/// Where a job is between its request and its end.
-#[derive(Debug, Clone, PartialEq)]
-pub enum JobState {
-    /// Waiting for earlier jobs.
-    Queued,
-    /// Running in the engine process.
-    Running,
-    /// Finished successfully.
-    Done,
-    /// Failed; the reason.
-    Failed(String),
-    /// Ended early, at the request of the user or of the window.
-    Cancelled,
-}
-
-impl JobState {
-    /// Whether the job has ended, successfully or not.
-    pub fn is_over(&self) -> bool {
-        !matches!(self, JobState::Queued | JobState::Running)
-    }
-}
-
-/// A job with its progress, profile and notes.
-#[derive(Debug, Clone)]
-pub struct JobView {
-    /// Id of the job in the messages of the worker.
-    pub id: JobId,
-    /// Title for display.
-    pub title: String,
-    /// Why it runs, and for which document.
-    pub purpose: Purpose,
-    /// Waiting, running, or how it ended.
-    pub state: JobState,
-    /// Progress of the current stage.
-    pub progress: StageProgress,
-    /// Time at which it began to run; `None` while it waits.
-    pub started: Option<Instant>,
-    /// Duration in seconds.
-    pub seconds: f64,
-    /// Totals of seconds, bytes and voxels by stage.
-    pub totals: Vec<StageTotal>,
-    /// Recorded spans of stages and operators, for the timeline.
-    pub spans: Vec<SpanRecord>,
-    /// Memory samples over time.
-    pub marks: Vec<MemoryMark>,
-    /// Number of spans that were not recorded.
-    pub dropped: u64,
-    /// Device and the reason for its choice.
-    pub device: Option<DeviceInUse>,
-    /// Notes reported by the job.
-    pub notes: Vec<String>,
-}
-
 /// A job that can be repeated with permission to overwrite.
 #[derive(Debug, Clone)]
 pub enum RepeatableJob {
     /// A prediction.
     Predict {
-        /// Id of the document.
+        /// Id of the document that the job works on.
         document: u64,
-        /// Job to send again.
+        /// The job as it was sent to the engine.
         job: PredictJob,
     },
     /// A measurement.
     Measure {
-        /// Id of the document.
+        /// Id of the document that the job works on.
         document: u64,
-        /// Job to send again.
+        /// The job as it was sent to the engine.
         job: MeasureJob,
     },
     /// A saved segmentation.
     Segment {
-        /// Id of the document.
+        /// Id of the document that the job works on.
         document: u64,
-        /// Job to send again.
+        /// The job as it was sent to the engine.
         job: SegmentJob,
     },
 }
@@ -156,7 +60,7 @@ pub enum RepeatableJob {
 pub enum Outcome {
     /// A running prediction has new tiles.
     Live {
-        /// Id of the document.
+        /// Id of the document that the job works on.
         document: u64,
         /// File of the live output.
         path: PathBuf,
@@ -169,67 +73,67 @@ pub enum Outcome {
     },
     /// A prediction is done.
     Predicted {
-        /// Id of the document.
+        /// Id of the document that the job works on.
         document: u64,
-        /// Reports of the predicted inputs and of those that failed.
+        /// Reports of the inputs that succeeded, and errors of the others.
         outcome: PredictOutcome,
     },
     /// A segmentation is done.
     Segmented {
-        /// Id of the document.
+        /// Id of the document that the job works on.
         document: u64,
         /// Whether the result was saved.
         kept: bool,
-        /// Report of the segmentation.
+        /// Where the labels are, and how many objects were found.
         report: SegmentReport,
     },
     /// A measurement is done.
     Measured {
-        /// Id of the document.
+        /// Id of the document that the job works on.
         document: u64,
-        /// Paths and number of objects of the written table.
+        /// Where the table is, and its size and hash.
         report: MeasureReport,
     },
     /// A training run reported its progress.
     TrainingEvent {
         /// Id of the job.
         id: JobId,
-        /// Plan, completed steps, scores, or a preview.
+        /// A plan, steps, a validation or a picture.
         event: TrainEvent,
     },
     /// A training run is done.
     Trained {
         /// Id of the job.
         id: JobId,
-        /// Scores, curves and path of the trained model.
+        /// Scores and curves, and where the package is.
         report: Box<TrainReport>,
     },
     /// A training set is checked.
     TrainChecked {
         /// Id of the job.
         id: JobId,
-        /// Usable pairs and problems of the data.
+        /// Problems of each pair, and the split into training and validation set.
         report: Box<CheckReport>,
     },
     /// The cost of a training step is measured.
     TrainEstimated {
         /// Id of the job.
         id: JobId,
-        /// Measured seconds and memory of a step.
+        /// Time and memory of a step.
         estimate: Estimate,
     },
     /// The diameter of a document's objects is estimated.
     DiameterEstimated {
-        /// Id of the document.
+        /// Id of the document that the job works on.
         document: u64,
-        /// Estimated diameter with its unit and certainty.
+        /// In µm, or in voxels if the voxel size is unknown.
         found: ObjectDiameter,
     },
     /// A job failed.
     Failed {
         /// Title of the job.
         title: String,
-        /// What went wrong and what to do, as one message.
+        /// Message of the error.
         reason: String,
     },
     /// A job was refused because it would overwrite files that Cytoscope did not write.
@@ -243,7 +147,7 @@ pub enum Outcome {
     },
     /// A job was cancelled.
     Cancelled {
-        /// Id of the document.
+        /// Id of the document that the job works on.
         document: u64,
     },
     /// The engine process ended unexpectedly.
@@ -267,7 +171,7 @@ pub struct Work {
     pub jobs: Vec<JobView>,
     /// Devices of this machine.
     pub devices: Vec<Device>,
-    /// Installed models.
+    /// Installed models, including those that cannot be used.
     pub models: Vec<ModelCard>,
     /// Resident memory of the engine process in bytes, current and peak.
     pub memory: Option<(u64, u64)>,
@@ -334,21 +238,7 @@ impl Work {
     }
 
     fn add_job(&mut self, id: JobId, title: String, purpose: Purpose) {
-        self.jobs.push(JobView {
-            id,
-            title,
-            purpose,
-            state: JobState::Queued,
-            progress: StageProgress::default(),
-            started: None,
-            seconds: 0.0,
-            totals: Vec::new(),
-            spans: Vec::new(),
-            marks: Vec::new(),
-            dropped: 0,
-            device: None,
-            notes: Vec::new(),
-        });
+        self.jobs.push(JobView::new(id, title, purpose));
         let ended = self.jobs.iter().filter(|j| j.state.is_over()).count();
         if ended > MAX_ENDED_JOBS
             && let Some(oldest) = self.jobs.iter().position(|j| j.state.is_over())
@@ -398,6 +288,9 @@ impl Work {
     pub fn run(&mut self, title: String, purpose: Purpose, job: Job) -> JobId {
         let id = self.next_id();
         self.add_job(id, title, purpose);
+        if let (Job::Train(train), Some(view)) = (&job, self.job(id)) {
+            view.training = Some(TrainingTimes::new(&train.config));
+        }
         if self.worker.is_none() {
             self.end(id, JobState::Failed("the engine is not running".to_owned()));
         }
@@ -531,7 +424,8 @@ impl Work {
                 None
             }
             Reply::Training { id, event } => {
-                self.job(id)?;
+                let job = self.job(id)?;
+                job.add_steps(&event);
                 Some(Outcome::TrainingEvent { id, event })
             }
             Reply::Live { id, path, channels, shape_zyx, regions, .. } => {
@@ -545,9 +439,9 @@ impl Work {
             Reply::Spans { id, spans, marks, dropped } => self.record_spans(id, spans, marks, dropped),
             Reply::Memory { resident_bytes, peak_resident_bytes, device } => {
                 self.memory = Some((resident_bytes, peak_resident_bytes));
-                if let (Some(device), Some(job)) = (device, self.jobs.iter_mut().find(|j| j.state == JobState::Running))
-                {
-                    job.device = Some(device);
+                if let Some(job) = self.jobs.iter_mut().find(|j| j.state == JobState::Running) {
+                    job.sampled_peak_bytes = job.sampled_peak_bytes.max(Some(resident_bytes).filter(|n| *n > 0));
+                    job.device = device.or(job.device.take());
                 }
                 None
             }
@@ -575,7 +469,11 @@ impl Work {
                     self.end(id, JobState::Failed(reason.clone()));
                     return Some(self.failed(id, title, failed.kind, reason));
                 }
-                self.repeatable.remove(&id);
+                if let (Some(RepeatableJob::Predict { job, .. }), Some(view)) =
+                    (self.repeatable.remove(&id), self.job(id))
+                {
+                    view.inputs = input_facts(&job, &outcome.done);
+                }
                 Some(Outcome::Predicted { document, outcome })
             }
             JobResult::Segment(report) => {

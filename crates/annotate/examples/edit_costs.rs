@@ -74,13 +74,50 @@ fn run(size: usize, folder: &std::path::Path) -> Result<(), AnnotateError> {
     measure("snapshot", 9, |_| Ok(volume.snapshot()))?;
     let (mut session, _) = Session::open(volume.clone(), None, &folder.join("journal"), SessionOptions::default())?;
     drop(volume);
-    let middle = size / 2;
-    let place = |n: usize| [middle, 40 + n * 97 % (size - 80), 40 + n * 57 % (size - 80)];
+    reads(&session, size)?;
+    strokes(&mut session, size)?;
+    fills(&mut session, size)?;
+    shapes(&mut session, size)?;
+    splits(&mut session, size)?;
+    history(&mut session)?;
+    let saved = folder.join("saved.tif");
+    let ticket = session.begin_save()?;
+    let saved = ticket.save(&saved, &mut |_, _| ControlFlow::Continue(()))?;
+    session.mark_saved(saved)?;
+    session.close()?;
+    let base = LabelVolume::load(&file, &LoadOptions::default())?;
+    let mut base = Some(base);
+    measure("open the session again (compacted journal)", 1, |_| {
+        let Some(base) = base.take() else { return Ok(()) };
+        Session::open(base, None, &folder.join("journal"), SessionOptions::default()).map(|_| ())
+    })
+}
+
+/// Returns a box of 64³ voxels in the middle.
+fn middle_box(size: usize) -> Bounds {
+    Bounds { start: [size / 2; 3], end: [size / 2 + 64; 3] }
+}
+
+/// Returns the voxel of edit `n` in the middle slice.
+fn place(size: usize, n: usize) -> [usize; 3] {
+    [size / 2, 40 + n * 97 % (size - 80), 40 + n * 57 % (size - 80)]
+}
+
+/// Returns the label of the cell with number `n` in a row near the middle.
+fn label(size: usize, n: usize) -> u32 {
+    ((size / 32 * 3 + 5) * (size / 32) + n) as u32 + 1
+}
+
+fn reads(session: &Session, size: usize) -> Result<(), AnnotateError> {
     for axis in SliceAxis::ALL {
-        measure(&format!("read a slice across {axis:?}"), 9, |n| session.volume().slice(axis, middle + n))?;
+        measure(&format!("read a slice across {axis:?}"), 9, |n| session.volume().slice(axis, size / 2 + n))?;
     }
-    let box64 = Bounds { start: [middle; 3], end: [middle + 64; 3] };
-    measure("read a box of 64³", 9, |_| session.volume().labels().read(&box64))?;
+    let box64 = middle_box(size);
+    measure("read a box of 64³", 9, |_| session.volume().labels().read(&box64))
+}
+
+fn strokes(session: &mut Session, size: usize) -> Result<(), AnnotateError> {
+    let (middle, place) = (size / 2, |n: usize| place(size, n));
     for (what, shape, radius_um) in [
         ("dab, disc of 5 µm in Z (20 voxels)", BrushShape::Disc(SliceAxis::Z), 5.0),
         ("dab, disc of 5 µm in Y", BrushShape::Disc(SliceAxis::Y), 5.0),
@@ -114,6 +151,10 @@ fn run(size: usize, folder: &std::path::Path) -> Result<(), AnnotateError> {
         session.apply(&Edit::Paint { brush, points: vec![[z - 40.0, y, x]] })
     })?;
     drop(snapshot);
+    Ok(())
+}
+
+fn fills(session: &mut Session, size: usize) -> Result<(), AnnotateError> {
     let slice = |n: usize| Scope::Slice(Plane::new(SliceAxis::Z, 16 + 32 * (n % (size / 32))));
     measure("fill a cell in a slice", 20, |n| {
         session.apply(&Edit::Fill { seed: [16 + 32 * (n % (size / 32)), 16, 16], value: 60_002, scope: slice(n) })
@@ -127,8 +168,11 @@ fn run(size: usize, folder: &std::path::Path) -> Result<(), AnnotateError> {
             value: 60_004,
             scope: Scope::Volume,
         })
-    })?;
-    let label = |n: usize| ((size / 32 * 3 + 5) * (size / 32) + n) as u32 + 1;
+    })
+}
+
+fn shapes(session: &mut Session, size: usize) -> Result<(), AnnotateError> {
+    let label = |n: usize| label(size, n);
     measure("fill holes of a cell in 3-D", 9, |n| {
         session.apply(&Edit::FillHoles { label: label(n), scope: Scope::Volume, over: Over::Background })
     })?;
@@ -142,12 +186,15 @@ fn run(size: usize, folder: &std::path::Path) -> Result<(), AnnotateError> {
         session.apply(&Edit::Merge { labels: vec![label(2 * n)], into: label(2 * n + 1), scope: Scope::Volume })
     })?;
     measure("split them by two seeds in 3-D", 9, |n| {
-        let bounds = session.volume().bounds_of(label(2 * n + 1)).unwrap_or(box64);
+        let bounds = session.volume().bounds_of(label(2 * n + 1)).unwrap_or(middle_box(size));
         let middle = |a: usize| (bounds.start[a] + bounds.end[a]) / 2;
         let seeds = vec![[middle(0), middle(1), bounds.start[2] + 8], [middle(0), middle(1), bounds.end[2] - 8]];
         session.apply(&Edit::SplitBySeeds { label: label(2 * n + 1), seeds, scope: Scope::Volume })
-    })?;
-    let other = |n: usize| label(20 + n);
+    })
+}
+
+fn splits(session: &mut Session, size: usize) -> Result<(), AnnotateError> {
+    let (label, other) = (|n: usize| label(size, n), |n: usize| label(size, 20 + n));
     let middles: Vec<usize> =
         (0..9).filter_map(|n| session.volume().bounds_of(other(n))).map(|b| (b.start[0] + b.end[0]) / 2).collect();
     measure("delete 7 slices of a cell", middles.len(), |n| {
@@ -161,13 +208,16 @@ fn run(size: usize, folder: &std::path::Path) -> Result<(), AnnotateError> {
         session.apply(&Edit::Interpolate { label: other(n), axis: SliceAxis::Z, at: None, over: Over::Any })
     })?;
     measure("cut a cell in two by a line, through all slices", middles.len(), |n| {
-        let b = session.volume().bounds_of(other(n)).unwrap_or(box64);
+        let b = session.volume().bounds_of(other(n)).unwrap_or(middle_box(size));
         let x = (b.start[2] + b.end[2]) as f64 / 2.0;
         let points =
             vec![[b.start[0] as f64, b.start[1] as f64 - 2.0, x], [b.start[0] as f64, b.end[1] as f64 + 2.0, x]];
         session.apply(&Edit::SplitByLine { label: other(n), axis: SliceAxis::Z, points, through: true })
     })?;
-    measure("delete a cell", 9, |n| session.apply(&Edit::Delete { label: label(2 * n + 1), scope: Scope::Volume }))?;
+    measure("delete a cell", 9, |n| session.apply(&Edit::Delete { label: label(2 * n + 1), scope: Scope::Volume }))
+}
+
+fn history(session: &mut Session) -> Result<(), AnnotateError> {
     measure("undo", 100, |_| session.undo())?;
     measure("redo", 100, |_| session.redo())?;
     println!(
@@ -176,16 +226,5 @@ fn run(size: usize, folder: &std::path::Path) -> Result<(), AnnotateError> {
         session.undo_bytes() >> 10,
         session.journal_bytes() >> 10
     );
-    measure("compact the journal", 1, |_| session.compact())?;
-    let saved = folder.join("saved.tif");
-    let ticket = session.begin_save()?;
-    let saved = ticket.save(&saved, &mut |_, _| ControlFlow::Continue(()))?;
-    session.mark_saved(saved)?;
-    session.close()?;
-    let base = LabelVolume::load(&file, &LoadOptions::default())?;
-    let mut base = Some(base);
-    measure("open the session again (compacted journal)", 1, |_| {
-        let Some(base) = base.take() else { return Ok(()) };
-        Session::open(base, None, &folder.join("journal"), SessionOptions::default()).map(|_| ())
-    })
+    measure("compact the journal", 1, |_| session.compact())
 }

@@ -69,14 +69,20 @@ const SENTENCES: &[(&[&str], &str)] = &[
     ),
 ];
 
+/// Returns the first row of [`SENTENCES`] that matches a message, with its number.
+fn explanation(said: &str) -> Option<(usize, &'static str)> {
+    let lower = said.to_lowercase();
+    let row = SENTENCES.iter().position(|(parts, _)| parts.iter().any(|part| lower.contains(part)))?;
+    SENTENCES.get(row).map(|(_, sentence)| (row, *sentence))
+}
+
 /// Returns how well a message states the cause of a failure, the best one first: messages with an explanation in the order
 /// of the rows, then unknown messages, then those that only say that a message was lost (the last row).
 pub(crate) fn rank(said: &str) -> usize {
-    let lower = said.to_lowercase();
     let lost = SENTENCES.len() - 1;
-    match SENTENCES.iter().position(|(parts, _)| parts.iter().any(|part| lower.contains(part))) {
-        Some(row) if row == lost => lost + 1,
-        Some(row) => row,
+    match explanation(said) {
+        Some((row, _)) if row == lost => lost + 1,
+        Some((row, _)) => row,
         None => lost,
     }
 }
@@ -88,8 +94,7 @@ const MAX_MESSAGE_CHARS: usize = 160;
 /// are returned as they are. White space is simplified.
 pub(crate) fn explained(said: &str) -> String {
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    let lower = said.to_lowercase();
-    match SENTENCES.iter().find(|(parts, _)| parts.iter().any(|part| lower.contains(part))) {
+    match explanation(&said) {
         Some((_, sentence)) => {
             let message: String = said.chars().take(MAX_MESSAGE_CHARS).collect();
             format!("{sentence} (the message was: {message})")

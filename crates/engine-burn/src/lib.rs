@@ -15,7 +15,8 @@
 //!
 //! Computation is in f32, and in f16 or bf16 where a graph casts to these types (mixed precision). On CUDA, sessions in
 //! [`Precision::Tf32`] may also use convolution kernels for tensor cores, which round their factors to TF32; Burn's
-//! tuning chooses by time.
+//! tuning chooses by time. Sessions in [`Precision::F16`] or [`Precision::Bf16`], which CUDA devices with tensor cores
+//! for these types have, cast the inputs of convolutions; norms and softmax stay in f32.
 //!
 //! ```
 //! use cytoscope_engine::{Device, DeviceId, EngineError};
@@ -44,14 +45,17 @@ mod plan;
 mod prepare;
 pub mod probe;
 mod session;
+mod transfer;
 mod tuning;
 
 pub use tuning::{set_known_devices, tuning_folder};
 
 use burn_cuda::{Cuda, CudaDevice};
+use burn_tensor::DType;
+use burn_tensor::backend::DTypeUsage;
 use burn_wgpu::{Wgpu, WgpuDevice};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, Engine, EngineError, Precision, Session};
-use cytoscope_graph::Graph;
+use cytoscope_graph::{ElementType, Graph};
 use session::DeviceSession;
 use std::path::Path;
 
@@ -99,12 +103,37 @@ impl BurnEngine {
     }
 }
 
-/// Returns the precisions of a device of this engine.
+/// Returns the 32-bit precisions of a device of this engine.
 pub(crate) fn precisions(id: DeviceId) -> &'static [Precision] {
     match id {
         DeviceId::Cuda(_) => &[Precision::F32, Precision::Tf32],
         DeviceId::Wgpu(_) => &[Precision::F32],
         DeviceId::Cpu => &[],
+    }
+}
+
+/// Returns the 16-bit precisions that a CUDA device computes in with tensor cores. Others would not be faster than 32
+/// bits: on wgpu, convolutions of 16-bit floats are computed in 32 bits (see [`exec`]).
+pub(crate) fn half_precisions(id: DeviceId) -> Vec<Precision> {
+    let DeviceId::Cuda(index) = id else { return Vec::new() };
+    let supported = guard::guard(id, || {
+        let device = CudaDevice::new(index);
+        let wanted = DTypeUsage::general() | DTypeUsage::Accelerated;
+        let all = [(Precision::F16, DType::F16), (Precision::Bf16, DType::BF16)].into_iter();
+        let usage = |dtype| <Cuda as burn_tensor::backend::Backend>::dtype_usage(&device, dtype);
+        let supported = all.filter(|(_, dtype)| usage(*dtype).is_superset(wanted));
+        Ok(supported.map(|(precision, _)| precision).collect())
+    });
+    // A device whose properties cannot be read computes in 32 bits.
+    supported.unwrap_or_default()
+}
+
+/// Returns the 16-bit type of a precision, if it has one.
+fn half_type(precision: Precision) -> Option<ElementType> {
+    match precision {
+        Precision::F16 => Some(ElementType::F16),
+        Precision::Bf16 => Some(ElementType::BF16),
+        Precision::F32 | Precision::Tf32 | Precision::Int8 => None,
     }
 }
 
@@ -126,7 +155,8 @@ impl Engine for BurnEngine {
         input_shapes: &[Vec<usize>],
         options: &CompileOptions,
     ) -> Result<Box<dyn Session>, EngineError> {
-        let has = precisions(self.device.id);
+        let mut has = precisions(self.device.id).to_vec();
+        has.extend(self.device.precisions.iter().copied().filter(|p| half_type(*p).is_some()));
         if !has.contains(&options.precision) {
             return Err(EngineError::UnsupportedPrecision {
                 engine: self.name(),
@@ -134,7 +164,7 @@ impl Engine for BurnEngine {
                 has: has.iter().map(|p| p.name()).collect::<Vec<_>>().join(", "),
             });
         }
-        let graph = prepare::prepare(graph, input_shapes)?;
+        let graph = prepare::prepare(graph, input_shapes, half_type(options.precision))?;
         let program = plan::plan(&graph, self.name())?;
         let (device, cache) = (&self.device, self.cache);
         Ok(match &self.backend {

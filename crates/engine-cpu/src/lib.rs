@@ -58,6 +58,11 @@ use cytoscope_engine::{
 use cytoscope_graph::Graph;
 use cytoscope_kernels::{Isa, IsaName};
 
+/// Returns the bytes of the arenas of all sessions in this process: their activations.
+pub fn arena_bytes() -> u64 {
+    cytoscope_kernels::live_arena_bytes()
+}
+
 /// The engine that runs graphs on the CPU.
 pub struct CpuEngine {
     device: Device,

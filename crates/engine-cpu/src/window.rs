@@ -63,7 +63,7 @@ pub(crate) fn input_gradient_border(shape: &ConvShape, dims: [usize; 3], out: [u
     })
 }
 
-/// Returns the table of one axis of padding with existing voxels, or `None` for constant padding.
+/// Returns the table of one axis of cropping or padding with existing voxels, or `None` for padding with a constant.
 pub(crate) fn pad_table(mode: PadMode, input: usize, before: i64, after: i64) -> Option<Vec<Tap>> {
     let n = i64::try_from(input).ok().filter(|n| *n > 0)?;
     let length = n.checked_add(before)?.checked_add(after)?;

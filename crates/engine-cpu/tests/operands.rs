@@ -6,7 +6,7 @@ use cytoscope_engine::{CompileOptions, Engine, Precision};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{
     Activation, AspectPolicy, BinaryOp, ConvAttrs, CoordinateMode, Dim, ElementType, Graph, NearestMode, Node, Op,
-    Padding, PoolAttrs, ResizeAttrs, ResizeMode, Tensor, UnaryOp, ValueId,
+    PadMode, Padding, PoolAttrs, ResizeAttrs, ResizeMode, Tensor, UnaryOp, ValueId,
 };
 
 /// Returns reproducible numbers between −1.5 and 1.5.
@@ -335,5 +335,38 @@ fn the_average_of_an_empty_window_is_zero() {
         let input = [("x".to_owned(), tensor(9, &[1, channels, 3, 1]))];
         assert!(cytoscope_reference::run(&graph, &input).unwrap()[0].to_f64_vec().iter().all(|v| *v == 0.0));
         check_float("dilated average", graph, &[y]);
+    }
+}
+
+/// Adds padding by these amounts: before each axis, then after each axis.
+fn pad(graph: &mut Graph, x: ValueId, amounts: [i64; 8], value: Option<f32>) -> ValueId {
+    let amounts = graph.add_initializer("amounts", Tensor::vector(amounts.to_vec()));
+    let value = value.map(|value| graph.add_initializer("value", Tensor::scalar(value)));
+    graph.push("pad", Op::Pad { mode: PadMode::Constant }, &[Some(x), Some(amounts), value])
+}
+
+#[test]
+fn cropping_and_padding_with_a_constant_run_on_kernels() {
+    let cases = [
+        ([0, 0, -1, -2, 0, 0, -1, 0], None),
+        ([0, 0, 1, 0, 0, 0, 2, 3], Some(0.26)),
+        ([0, 0, -1, 2, 0, 0, 3, -2], None),
+        ([0, 0, 0, 1, 0, 0, 0, 1], Some(0.0)),
+    ];
+    for (amounts, value) in cases {
+        let (mut graph, x) = new_graph(&[1, 3, 9, 11]);
+        let y = conv(&mut graph, x, 3, 17);
+        let y = pad(&mut graph, y, amounts, value);
+        let z = conv(&mut graph, y, 17, 5);
+        graph.outputs = vec![z, y];
+        let session = CpuEngine::new().compile(&graph, &[vec![1, 3, 9, 11]], &CompileOptions::default()).unwrap();
+        assert!(session.report().fallbacks.is_empty(), "{amounts:?}: {:?}", session.report().fallbacks);
+        check_float("padded floats", graph, &[z, y]);
+        let (mut graph, x) = new_graph(&[1, 16, 9, 11]);
+        let a = bytes(&mut graph, x, 0.02, 120);
+        let y = pad(&mut graph, a, amounts, value);
+        let y = bytes(&mut graph, y, 0.02, 120);
+        let z = conv_of_bytes(&mut graph, y, 16, 16);
+        check("padded bytes", graph, &[z, y], Precision::Int8, 1e-5);
     }
 }

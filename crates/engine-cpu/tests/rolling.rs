@@ -12,7 +12,7 @@ use cytoscope_engine::{CompileOptions, Engine, EngineError, NotRolling, Precisio
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{
     Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, CoordinateMode, Dim, ElementType, Graph, GraphLimits, Op,
-    Padding, PoolAttrs, ResizeAttrs, ResizeMode, Tensor, ValueId,
+    PadMode, Padding, PoolAttrs, ResizeAttrs, ResizeMode, Tensor, ValueId,
 };
 use cytoscope_kernels::Isa;
 use std::path::Path;
@@ -414,4 +414,29 @@ fn wrong_planes_are_refused_and_the_pass_goes_on() {
     assert!(session.push(&planes(1, 8)).is_err(), "the stack is complete");
     made += session.finish().unwrap().iter().map(|o| o.planes.shape()[2]).sum::<usize>();
     assert_eq!(made, 40);
+}
+
+#[test]
+fn cropped_and_zero_padded_planes_flow_through_a_pass() {
+    for (amounts, value) in [
+        ([-1, 0, -2, -1, -3, 0], 0.0f32),
+        ([2, 1, 0, 1, 0, 2], 0.0),
+        ([-2, 1, 1, 3, -1, 0], 0.0),
+        ([0, 1, 0, 0, 0, 1], 0.5),
+    ] {
+        let mut b = Builder { numbers: Numbers(77), graph: Graph::new("pad") };
+        let free = ["z", "y", "x"].map(|axis| Dim::Free(axis.into()));
+        let dims = [Dim::Fixed(1), Dim::Fixed(2)].into_iter().chain(free).collect();
+        let x = b.graph.add_input("x", ElementType::F32, dims);
+        let y = b.conv(x, [2, 16], ConvAttrs::same(&[3; 3]));
+        let [z0, y0, x0, z1, y1, x1] = amounts;
+        let pads = b.graph.add_initializer("pads", Tensor::vector(vec![0i64, 0, z0, y0, x0, 0, 0, z1, y1, x1]));
+        let value = b.graph.add_initializer("value", Tensor::scalar(value));
+        let y = b.push(Op::Pad { mode: PadMode::Constant }, &[Some(y), Some(pads), Some(value)]);
+        let y = b.conv(y, [16, 3], ConvAttrs::same(&[3; 3]));
+        b.graph.outputs.push(y);
+        let input = Tensor::new([1, 2, 21, 9, 10], Numbers(5).values(2 * 21 * 90, 1.0)).unwrap();
+        let passed = compare(&CpuEngine::new(), &b.graph, &input, Precision::F32, None);
+        assert!(passed.is_some(), "{amounts:?}: not run in one pass");
+    }
 }

@@ -22,9 +22,11 @@ mod error;
 mod rolling;
 pub mod select;
 mod session;
+mod slab;
 
 pub use buffers::{BoundSession, Buffers};
 pub use device::{Device, DeviceId, DeviceRequest, Precision};
 pub use error::EngineError;
 pub use rolling::{Band, NotRolling, OutputPlanes, RollingPlan, RollingSession};
 pub use session::{CompileOptions, CompileReport, Engine, OpFallback, Session, TuningListener, shapes_by_input};
+pub use slab::{SLAB_COPIES, SlabSession, UNKNOWN_DEVICE_SLAB_BYTES};

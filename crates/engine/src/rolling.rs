@@ -85,6 +85,9 @@ pub trait RollingPlan: Send {
     /// Returns the multiply-accumulate operations of the whole stack as one tensor.
     fn untiled_macs(&self) -> u64;
 
+    /// Returns a lower bound of the bytes that a session for the whole stack as one tensor needs.
+    fn untiled_bytes(&self) -> u64;
+
     /// Allocates the buffers and starts a pass over the first band.
     ///
     /// # Errors
@@ -105,7 +108,9 @@ pub trait RollingSession: Send {
     /// became complete, in order along Z for each output. Every slab but the last has as many planes as the plan says.
     ///
     /// # Errors
-    /// [`EngineError::Input`] if the planes do not fit, or with int8 contain NaN or infinity.
+    /// [`EngineError::Input`] if the planes do not fit, or with int8 contain NaN or infinity;
+    /// [`cytoscope_graph::GraphError::Interrupted`] if the interrupt of the plan's options is set. Then only a new pass
+    /// can be started.
     fn push(&mut self, planes: &Tensor) -> Result<Vec<OutputPlanes>, EngineError>;
 
     /// Returns the planes of outputs that remain after the last planes were passed.

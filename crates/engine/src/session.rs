@@ -1,8 +1,8 @@
 //! The [`Engine`] and [`Session`] traits, and what compiling takes and returns.
 
-use crate::{Device, DeviceId, EngineError, NotRolling, Precision, RollingPlan};
+use crate::{Device, DeviceId, EngineError, NotRolling, Precision, RollingPlan, SlabSession};
 use cytoscope_graph::{Graph, Interrupt, Tensor, ValueId};
-use cytoscope_profile::Recorder;
+use cytoscope_profile::{DeviceTraffic, Recorder};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,6 +129,17 @@ pub trait Session: Send {
 
     /// Returns the compile report.
     fn report(&self) -> &CompileReport;
+
+    /// Returns what has passed between the host and the device since the session was compiled; `None` (the default) for
+    /// engines that compute in the host's memory.
+    fn traffic(&self) -> Option<DeviceTraffic> {
+        None
+    }
+
+    /// Returns the session as one that cuts tiles out of a slab in device memory; `None` (the default) if it cannot.
+    fn slabs(&mut self) -> Option<&mut dyn SlabSession> {
+        None
+    }
 }
 
 /// Pairs each graph input with its shape, as shape inference takes them.

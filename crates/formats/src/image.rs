@@ -1,14 +1,21 @@
 //! Opening image files and reading regions from them.
 
 use crate::{
+    cellpose, czi,
     error::{Fault, FormatError},
     limits::Limits,
     meta::{ByteOrder, Channel, ImageMeta, Level},
+    nifti,
     npy::{self, Npy},
+    ome_zarr::{self, OmeZarr},
+    raster,
+    reader::{Opened, Pixels},
+    roi,
     source::{Counters, Source},
     tiff::{
         file::{FileSet, TiffFile},
         ifd::looks_like_tiff,
+        lsm::ChannelSamples,
         ome,
         read::Stack,
         series::{self, OpenedSeries},
@@ -29,6 +36,11 @@ pub struct OpenOptions {
     /// Axes that replace the axes stated in the file: one of T, Z, C for all planes (such as `TYX`), or one letter for
     /// each leading axis of the series in file order. For `.npy`, one letter for each axis of the array.
     pub axes: Option<Axes>,
+    /// Whether to open a PNG or JPEG file alone, even if it is a slice of a numbered series.
+    pub single_file: bool,
+    /// Extents along Z, Y, X of the stack that regions of interest were drawn on; without it, the labels are as large as
+    /// the regions need.
+    pub shape_zyx: Option<[usize; 3]>,
     /// Limits on what the file may contain.
     pub limits: Limits,
 }
@@ -51,19 +63,34 @@ struct Inner {
 enum Data {
     Tiff(Stack),
     Npy(Npy),
+    OmeZarr(Box<OmeZarr>),
+    /// An image of another format.
+    Other(Box<dyn Pixels>),
     /// Samples along T, Z, C, Y, X, S.
     Memory(Array),
 }
 
 /// Opens an image. The format is recognised from the content, not from the extension.
 ///
-/// Only headers are read. A multi-file OME-TIFF set can be opened from any of its files or from its companion file.
+/// Only headers are read. A multi-file OME-TIFF set can be opened from any of its files or from its companion file, an
+/// OME-Zarr folder by its path or by the path of its metadata (`zarr.json`, `.zattrs`), a numbered series of PNG or JPEG
+/// files from any of its files or from a folder that contains only this series.
 ///
 /// # Errors
 /// [`FormatError`] if the file cannot be read, has an unsupported format, violates its format, exceeds a limit, or does
 /// not have the requested series or axes.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
     let counters = Arc::<Counters>::default();
+    if let Some(root) = ome_zarr::zarr_folder_of(path) {
+        let (meta, data) = ome_zarr::open(&root, options, Arc::clone(&counters))?;
+        let (data, limits) = (Data::OmeZarr(Box::new(data)), options.limits.clone());
+        return Ok(Image { inner: Arc::new(Inner { meta, data, limits, counters }) });
+    }
+    if path.is_dir()
+        && let Some(first) = raster::only_series_of_folder(path)?
+    {
+        return open(&first, options);
+    }
     let source = Source::open(path, Arc::clone(&counters)).map_err(|f| f.at(path))?;
     let mut head = [0u8; 512];
     let have = source.len().min(512) as usize;
@@ -130,7 +157,7 @@ fn open_source(
     counters: Arc<Counters>,
 ) -> Result<Image, FormatError> {
     let files = FileSet::new(options.limits.clone(), Arc::clone(&counters));
-    if head.starts_with(npy::MAGIC) {
+    if head.starts_with(npy::MAGIC) && !cellpose::looks_like_objects(head) {
         return open_npy(path, source, options, counters);
     }
     if looks_like_tiff(head) {
@@ -140,11 +167,74 @@ fn open_source(
     if crate::tiff::ome_xml::is_ome(&String::from_utf8_lossy(head)) {
         return from_tiff(path, ome::open_companion(path, files, options)?, options, counters);
     }
-    Err(FormatError::unsupported(
-        path,
-        "the file is not a TIFF, OME-TIFF or NPY",
-        "save it as TIFF, for example with Fiji (File > Save As > Tiff)",
-    ))
+    if raster::looks_like_raster(head) {
+        let opened = raster::open(path, source, options, &counters)?;
+        return Ok(from_opened(path, opened, options, counters));
+    }
+    match open_other(source, head, options).map_err(|f| f.at(path))? {
+        Some(opened) => Ok(from_opened(path, opened, options, counters)),
+        None => Err(FormatError::unsupported(
+            path,
+            "the file is not an image of a known format",
+            "save it as TIFF, for example with Fiji (File > Save As > Tiff)",
+        )),
+    }
+}
+
+/// First bytes of a Nikon ND2 file.
+const ND2: &[u8] = &[0xDA, 0xCE, 0xBE, 0x0A];
+
+/// Opens a file of a format other than TIFF and NPY; `None` if its first bytes are those of no known format.
+fn open_other(source: Source, head: &[u8], options: &OpenOptions) -> Result<Option<Opened>, Fault> {
+    if head.starts_with(npy::MAGIC) {
+        return cellpose::open(source, head, options).map(Some);
+    }
+    if nifti::looks_like_nifti(head) || head.starts_with(nifti::GZIP) {
+        return nifti::open(source, head, options).map(Some);
+    }
+    if head.starts_with(czi::MAGIC) {
+        return czi::open(source, options).map(Some);
+    }
+    if head.starts_with(ND2) {
+        return Err(Fault::unsupported(
+            "Nikon ND2 files are not supported",
+            "export it as OME-TIFF, with NIS-Elements or Fiji",
+        ));
+    }
+    if head.starts_with(roi::MAGIC) || head.starts_with(roi::ZIP) {
+        return roi::open(source, head, options).map(Some);
+    }
+    Ok(None)
+}
+
+fn from_opened(path: &Path, opened: Opened, options: &OpenOptions, counters: Arc<Counters>) -> Image {
+    let shape_full = opened.shape_full.to_vec();
+    let (axes, shape) = squeezed(&shape_full);
+    let mut channels = opened.channels;
+    channels.resize(opened.shape_full[2], Channel::default());
+    let meta = ImageMeta {
+        path: path.to_owned(),
+        format: opened.format.into(),
+        axes,
+        shape,
+        axes_full: Axes::canonical(),
+        levels: vec![Level { name: "0".into(), shape_full: shape_full.clone() }],
+        channels,
+        shape_full,
+        dtype: opened.dtype,
+        voxel_size_um: opened.voxel_size_um,
+        time_interval_secs: opened.time_interval_secs,
+        compression: opened.compression.into(),
+        byte_order: opened.byte_order,
+        series: options.series,
+        series_count: opened.series_count,
+        bits_per_sample: opened.bits_per_sample,
+        display_range: None,
+        missing_planes: opened.missing_planes,
+        unread_pages: opened.unread_pages,
+    };
+    let (data, limits) = (Data::Other(opened.pixels), options.limits.clone());
+    Image { inner: Arc::new(Inner { meta, data, limits, counters }) }
 }
 
 fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Counters>) -> Result<Image, FormatError> {
@@ -156,7 +246,7 @@ fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Co
             "an .npy file has only series 0",
         ));
     }
-    let shape_full = npy.shape_full.to_vec();
+    let shape_full = npy.layout.shape_full.to_vec();
     let (axes, shape) = squeezed(&shape_full);
     let meta = ImageMeta {
         path: path.to_owned(),
@@ -165,16 +255,16 @@ fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Co
         shape,
         axes_full: Axes::canonical(),
         levels: vec![Level { name: "0".into(), shape_full: shape_full.clone() }],
-        channels: vec![Channel::default(); npy.shape_full[2]],
+        channels: vec![Channel::default(); npy.layout.shape_full[2]],
         shape_full,
-        dtype: npy.dtype,
+        dtype: npy.layout.dtype,
         voxel_size_um: VoxelSize::default(),
         time_interval_secs: None,
         compression: "none".into(),
-        byte_order: npy.order,
+        byte_order: npy.layout.order,
         series: 0,
         series_count: 1,
-        bits_per_sample: npy.dtype.size_bytes() as u32 * 8,
+        bits_per_sample: npy.layout.dtype.size_bytes() as u32 * 8,
         display_range: None,
         missing_planes: 0,
         unread_pages: 0,
@@ -199,14 +289,18 @@ fn from_tiff(
     let mut layouts = vec![Arc::clone(&page.layout)];
     layouts.extend(file.sub_levels(page).map_err(|f| f.at(&file.path))?.into_iter().map(|p| p.layout));
     let tzc = series.tzc();
-    let full = |l: &crate::tiff::page::Layout| vec![tzc[0], tzc[1], tzc[2], l.height, l.width, l.samples];
+    let as_channels = series.samples_are_channels && page.layout.samples > 1;
+    let full = |l: &crate::tiff::page::Layout| match as_channels {
+        true => vec![tzc[0], tzc[1], tzc[2] * l.samples, l.height, l.width, 1],
+        false => vec![tzc[0], tzc[1], tzc[2], l.height, l.width, l.samples],
+    };
     let levels: Vec<Level> =
         layouts.iter().enumerate().map(|(i, l)| Level { name: i.to_string(), shape_full: full(l) }).collect();
     let layout = &page.layout;
     let shape_full = full(layout);
     let (axes, shape) = squeezed(&shape_full);
     let mut channels = series.channels.clone();
-    channels.resize(tzc[2], Channel::default());
+    channels.resize(shape_full.get(2).copied().unwrap_or(1), Channel::default());
     let planes = series.planes_tzc();
     let meta = ImageMeta {
         path: path.to_owned(),
@@ -230,11 +324,12 @@ fn from_tiff(
         unread_pages: file.pages.iter().filter(|p| p.is_none()).count(),
     };
     let stack = Stack { files, planes, levels: layouts, tzc };
-    Ok(Image { inner: Arc::new(Inner { meta, data: Data::Tiff(stack), limits: options.limits.clone(), counters }) })
+    let data = if as_channels { Data::Other(Box::new(ChannelSamples(stack))) } else { Data::Tiff(stack) };
+    Ok(Image { inner: Arc::new(Inner { meta, data, limits: options.limits.clone(), counters }) })
 }
 
 /// The canonical axes of an extent other than 1, with their extents.
-fn squeezed(shape_full: &[usize]) -> (Axes, Vec<usize>) {
+pub(crate) fn squeezed(shape_full: &[usize]) -> (Axes, Vec<usize>) {
     let kept: Vec<_> = Axes::canonical().iter().zip(shape_full.iter().copied()).filter(|(_, n)| *n != 1).collect();
     (Axes::new(kept.iter().map(|k| k.0).collect()).unwrap_or_default(), kept.iter().map(|k| k.1).collect())
 }
@@ -245,11 +340,19 @@ impl Image {
         &self.inner.meta
     }
 
+    /// Whether the file states no extents: regions of interest are as large as they need to be, or as
+    /// [`OpenOptions::shape_zyx`].
+    pub fn is_without_extents(&self) -> bool {
+        self.inner.meta.format == roi::FORMAT
+    }
+
     /// All files of the image: more than one for a multi-file set.
     pub fn files(&self) -> Vec<PathBuf> {
         match &self.inner.data {
             Data::Tiff(stack) => stack.files.paths().map(Path::to_owned).collect(),
             Data::Npy(_) => vec![self.inner.meta.path.clone()],
+            Data::OmeZarr(_) => ome_zarr::files_of(&self.inner.meta.path),
+            Data::Other(pixels) => pixels.files().unwrap_or_else(|| vec![self.inner.meta.path.clone()]),
             Data::Memory(_) => Vec::new(),
         }
     }
@@ -289,6 +392,8 @@ impl Image {
         let samples = match &self.inner.data {
             Data::Tiff(stack) => stack.read(&meta.path, level, region)?,
             Data::Npy(npy) => npy.read(region).map_err(|f| f.at(&meta.path))?,
+            Data::OmeZarr(zarr) => zarr.read(level, region, &self.inner.limits).map_err(|f| f.at(&meta.path))?,
+            Data::Other(pixels) => pixels.read(&meta.path, region)?,
             Data::Memory(array) => array
                 .crop(region)
                 .map_err(|e| FormatError::misused(&meta.path, e.to_string(), "choose a region inside the image"))?

@@ -1,4 +1,5 @@
-//! Reading and writing images: TIFF, ImageJ TIFF, OME-TIFF and NPY.
+//! Reading and writing images: TIFF, ImageJ TIFF, OME-TIFF, OME-Zarr, NPY, Cellpose's `_seg.npy`, ImageJ ROI sets;
+//! reading NIfTI, PNG, JPEG, Zeiss CZI and LSM, and MetaMorph STK.
 //!
 //! This crate owns the formats: metadata (axes, voxel size, channels), the positions of planes in a file, the decoding
 //! of strips and tiles, and writing of stacks so that Fiji, Bio-Formats and Python read the same values back. Values
@@ -28,14 +29,23 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod cellpose;
 mod codec;
+mod czi;
+mod dense;
 mod error;
+mod fields;
 mod huge;
 mod image;
 mod limits;
 mod meta;
+mod nifti;
 mod npy;
+mod ome_zarr;
 mod preview;
+mod raster;
+mod reader;
+mod roi;
 mod source;
 mod tiff;
 mod write;
@@ -45,5 +55,7 @@ pub use error::{FormatError, FormatErrorKind};
 pub use image::{Image, OpenOptions, image_in_memory, open, open_bytes};
 pub use limits::Limits;
 pub use meta::{ByteOrder, Channel, ImageMeta, Level};
+pub use ome_zarr::{ZarrImageSpec, ZarrWriter, is_zarr_folder, is_zarr_name, zarr_folder_of};
 pub use preview::{label_color, preview_png};
+pub use raster::one_of_each_series;
 pub use write::{Compression, Container, StackWriter, WriteSpec, container_for_path, write_array};

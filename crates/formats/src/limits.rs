@@ -15,8 +15,10 @@ pub struct Limits {
     pub max_unstored_bytes: u64,
     /// Size of the array that one read returns, in bytes.
     pub max_read_bytes: u64,
-    /// Number of files of one OME-TIFF set.
+    /// Number of files of one OME-TIFF set or numbered series.
     pub max_set_files: u64,
+    /// Expanded size of a file that cannot be read in parts and is held in memory (`.nii.gz`), in bytes.
+    pub max_expanded_bytes: u64,
 }
 
 impl Default for Limits {
@@ -29,6 +31,7 @@ impl Default for Limits {
             max_unstored_bytes: 256 << 20,
             max_read_bytes: 1 << 40,
             max_set_files: 1 << 16,
+            max_expanded_bytes: 32 << 30,
         }
     }
 }

@@ -55,7 +55,7 @@ pub struct Level {
 pub struct ImageMeta {
     /// Path of the opened file.
     pub path: PathBuf,
-    /// `tiff`, `bigtiff`, `imagej`, `ome-tiff` or `npy`.
+    /// `tiff`, `bigtiff`, `imagej`, `ome-tiff`, `ome-zarr`, `npy`, or another name of the table in `docs/formats.md`.
     pub format: String,
     /// Axes of the array from [`crate::Image::read_all`]: T, Z, C, Y, X, S without those of length 1.
     pub axes: Axes,
@@ -74,7 +74,7 @@ pub struct ImageMeta {
     pub time_interval_secs: Option<f64>,
     /// Channels, one for each index of the C axis.
     pub channels: Vec<Channel>,
-    /// `none`, `lzw`, `deflate`, `zstd`, `packbits` or `jpeg`.
+    /// `none`, `lzw`, `deflate`, `zstd`, `packbits` or `jpeg`; of OME-Zarr `none`, `zstd`, `blosc`, `gzip` or `zlib`.
     pub compression: String,
     /// Byte order of the file.
     pub byte_order: ByteOrder,

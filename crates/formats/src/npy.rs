@@ -1,6 +1,6 @@
 //! NumPy's `.npy` format: reading of regions, and the header for writing.
 
-use crate::{codec, error::Fault, huge, limits::Limits, meta::ByteOrder, source::Source};
+use crate::{dense::Dense, error::Fault, limits::Limits, meta::ByteOrder, source::Source};
 use cytoscope_storage::npy::{self, HeaderError, SampleType};
 use cytoscope_volume::{Axes, Axis, DType, Region, Samples};
 
@@ -11,13 +11,7 @@ pub(crate) const MAGIC: &[u8] = npy::MAGIC;
 #[derive(Debug)]
 pub(crate) struct Npy {
     source: Source,
-    pub order: ByteOrder,
-    pub dtype: DType,
-    data_at: u64,
-    /// Number of samples along T, Z, C, Y, X, S.
-    pub shape_full: [usize; 6],
-    /// Strides in samples along T, Z, C, Y, X, S.
-    strides: [usize; 6],
+    pub layout: Dense,
 }
 
 impl Npy {
@@ -49,47 +43,12 @@ impl Npy {
             }
             step *= n;
         }
-        Ok(Self { source, order, dtype, data_at, shape_full, strides })
+        Ok(Self { source, layout: Dense { order, dtype, data_at, shape_full, strides } })
     }
 
     /// Reads a region, axes T, Z, C, Y, X, S, which has been checked against the shape.
     pub fn read(&self, region: &Region) -> Result<Samples, Fault> {
-        let len = region.len().map_err(|e| Fault::malformed(e.to_string()))?;
-        let mut samples = huge::zeros(self.dtype, len);
-        let (Ok(start), Ok(size)) =
-            (<[usize; 6]>::try_from(region.start.as_slice()), <[usize; 6]>::try_from(region.size.as_slice()))
-        else {
-            return Ok(samples);
-        };
-        let bytes = self.dtype.size_bytes();
-        // The axes from `run` on are contiguous in the file and are read at once.
-        let mut run = 6;
-        let mut piece = 1;
-        while run > 0 {
-            let axis = run - 1;
-            if size[axis] > 1 && self.strides[axis] != piece {
-                break;
-            }
-            run = axis;
-            piece *= size[axis];
-            if size[axis] != self.shape_full[axis] {
-                break;
-            }
-        }
-        let mut index = [0usize; 6];
-        for out in samples.as_bytes_mut().chunks_exact_mut(piece.max(1) * bytes) {
-            let at: usize = (0..6).map(|i| (start[i] + index[i]) * self.strides[i]).sum();
-            self.source.read_at(self.data_at + (at * bytes) as u64, out)?;
-            for i in (0..run).rev() {
-                index[i] += 1;
-                if index[i] < size[i] {
-                    break;
-                }
-                index[i] = 0;
-            }
-        }
-        codec::to_native(self.order, bytes, samples.as_bytes_mut());
-        Ok(samples)
+        self.layout.read(&self.source, region)
     }
 }
 
@@ -126,7 +85,8 @@ impl From<HeaderError> for Fault {
     }
 }
 
-fn dtype_of(sample: SampleType) -> DType {
+/// The sample type for one of NumPy.
+pub(crate) fn dtype_of(sample: SampleType) -> DType {
     match sample {
         SampleType::Bool | SampleType::U8 => DType::U8,
         SampleType::U16 => DType::U16,

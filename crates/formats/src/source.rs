@@ -43,7 +43,20 @@ enum Store {
 impl Source {
     /// Opens a file whose reads are added to `counters`.
     pub fn open(path: &Path, counters: Arc<Counters>) -> Result<Self, Fault> {
-        let file = read::open_regular(path).map_err(open_fault)?;
+        Self::of_file(read::open_regular(path).map_err(open_fault)?, counters)
+    }
+
+    /// Opens a file by its path relative to a folder, as [`Source::open`]; `None` if there is no such file. Links out of
+    /// the folder are refused.
+    pub fn inside(folder: &Path, relative: &Path, counters: Arc<Counters>) -> Result<Option<Self>, Fault> {
+        match read::open_inside(folder, relative) {
+            Ok(file) => Self::of_file(file, counters).map(Some),
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+            Err(e) => Err(open_fault(e)),
+        }
+    }
+
+    fn of_file(file: File, counters: Arc<Counters>) -> Result<Self, Fault> {
         let len = file.metadata().map_err(|e| Fault::Io("opening", e))?.len();
         Ok(Self { store: Store::File(file), len, bytes_read: AtomicU64::new(0), counters })
     }
@@ -115,6 +128,35 @@ impl Source {
         let mut bytes = vec![0; count];
         self.read_at(offset, &mut bytes)?;
         Ok(bytes)
+    }
+}
+
+/// Reads a source from its beginning to its end.
+#[derive(Debug)]
+pub(crate) struct SourceReader<'a> {
+    source: &'a Source,
+    at: u64,
+}
+
+impl Source {
+    /// A reader that begins at the first byte.
+    pub fn reader(&self) -> SourceReader<'_> {
+        SourceReader { source: self, at: 0 }
+    }
+}
+
+impl io::Read for SourceReader<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.source.len.saturating_sub(self.at);
+        let count = into.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let Some(into) = into.get_mut(..count) else { return Ok(0) };
+        match self.source.read_at(self.at, into) {
+            Ok(()) => {}
+            Err(Fault::Io(_, error)) => return Err(error),
+            Err(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+        self.at += count as u64;
+        Ok(count)
     }
 }
 

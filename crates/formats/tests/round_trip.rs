@@ -71,6 +71,8 @@ fn name_for(folder: &Path, i: usize, container: Container) -> PathBuf {
         Container::ImageJ => format!("{i}.tif"),
         Container::OmeTiff => format!("{i}.ome.tif"),
         Container::Npy => format!("{i}.npy"),
+        Container::Cellpose => format!("{i}_seg.npy"),
+        Container::RoiSet => format!("{i}.zip"),
     })
 }
 

@@ -1,6 +1,15 @@
 //! The memory for a network's activations.
 
 use std::collections::TryReserveError;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of all arenas of this process.
+static LIVE_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the bytes of all arenas that exist in this process.
+pub fn live_arena_bytes() -> u64 {
+    LIVE_BYTES.load(Ordering::Relaxed)
+}
 
 /// Size of a cache line, to which the arena is aligned.
 const LINE_BYTES: usize = 64;
@@ -25,6 +34,7 @@ impl Arena {
         request_huge_pages(words.spare_capacity_mut());
         words.resize(len + alignment_words, 0.0);
         let first = words.as_ptr().align_offset(LINE_BYTES).min(alignment_words);
+        LIVE_BYTES.fetch_add(size_of_val(words.as_slice()) as u64, Ordering::Relaxed);
         Ok(Self { words, first })
     }
 
@@ -32,6 +42,12 @@ impl Arena {
     pub fn words(&mut self) -> &mut [f32] {
         let len = self.words.len() - LINE_BYTES / size_of::<f32>();
         &mut self.words[self.first..self.first + len]
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        LIVE_BYTES.fetch_sub(size_of_val(self.words.as_slice()) as u64, Ordering::Relaxed);
     }
 }
 

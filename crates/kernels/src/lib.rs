@@ -30,6 +30,7 @@ mod isa;
 mod lanes;
 mod layout;
 pub mod norm;
+pub mod pad;
 mod parallel;
 pub mod peak;
 pub mod pointwise;
@@ -38,7 +39,7 @@ pub mod reorder;
 pub mod resize;
 pub mod train;
 
-pub use arena::{Arena, request_huge_pages};
+pub use arena::{Arena, live_arena_bytes, request_huge_pages};
 pub use isa::{Isa, IsaName};
 pub use layout::{Blocked, CHANNEL_BLOCK};
 

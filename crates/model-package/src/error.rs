@@ -15,7 +15,7 @@ fn shown(path: &Path) -> String {
 #[non_exhaustive]
 pub enum PackageError {
     /// Not a folder with a description, a zip or an ONNX file.
-    #[error("{} is not a model package: expected a bioimage.io folder or zip with rdf.yaml, or an .onnx file", shown(.path))]
+    #[error("{} is not a model package: expected a bioimage.io folder or zip with rdf.yaml, or an .onnx file; PyTorch checkpoints are converted by cytoscope import", shown(.path))]
     NotAPackage {
         /// The path.
         path: PathBuf,
@@ -38,16 +38,15 @@ pub enum PackageError {
         /// What is wrong with it.
         problem: String,
     },
-    /// The package has no ONNX weights.
-    #[error(
-        "{} has only {} weights, but Cytoscope needs ONNX weights: export the model with torch.onnx.export and add the file to the package",
-        shown(.path), printable(.has)
-    )]
+    /// The package has no weights that can be run.
+    #[error("{} has only {} weights, but Cytoscope needs ONNX weights: {advice}", shown(.path), printable(.has))]
     NoOnnxWeights {
         /// Path of the package.
         path: PathBuf,
         /// Weight formats that the package has.
         has: String,
+        /// How to get ONNX weights.
+        advice: &'static str,
     },
     /// The content of a file differs from its checksum.
     #[error("{}: \"{}\" has checksum {got}, expected {}: download the package again", shown(.path), printable(.name), printable(.expected))]

@@ -1,7 +1,8 @@
 //! bioimage.io model packages: a folder, a zip, or a bare `.onnx` file.
 //!
 //! Specifications 0.4 and 0.5 (`rdf.yaml` or `bioimageio.yaml`) are supported. Only ONNX weights run; packages without
-//! them are refused with the names of the weights they have. Files are looked up by name inside the package; nothing is
+//! them are refused with the names of the weights they have, unless the caller can convert a PyTorch state dict
+//! ([`Package::open_with`]). Files are looked up by name inside the package; nothing is
 //! downloaded. Sizes are checked before anything is read.
 //!
 //! The crate owns reading ([`Package::open`]) and writing ([`PackageBuilder`]) of packages, their description of axes
@@ -24,6 +25,8 @@ pub use files::Files;
 pub use spec::{AxisKind, AxisSize, AxisSpec, FileRef, Processing, StatisticsAxes, TensorSpec};
 pub use test_run::{Tolerance, compare};
 pub use write::{InheritedContent, NamedBytes, PACKAGE_KIND, PackageBuilder, check_destination, is_reserved};
+
+use parse::Weights;
 
 use cytoscope_graph::{Graph, GraphLimits, Tensor, ValueId, npy};
 use cytoscope_passes::analysis::receptive_field;
@@ -61,6 +64,40 @@ fn read_graph(files: &Files, source: &str, bytes: &[u8]) -> Result<Graph, Packag
         .map_err(|error| PackageError::Graph { path: files.path().to_owned(), error })
 }
 
+/// Returns the network as an ONNX file.
+fn onnx_bytes(path: &Path, graph: &Graph) -> Result<Vec<u8>, PackageError> {
+    cytoscope_onnx::to_bytes(graph).map_err(|error| PackageError::Graph { path: path.to_owned(), error })
+}
+
+/// Returns the declared network and its ONNX file.
+fn declared_network(
+    files: &Files,
+    weights: Weights,
+    convert: Option<ConvertStateDict<'_>>,
+) -> Result<(Graph, Vec<u8>), PackageError> {
+    let (file, architecture, kwargs) = match weights {
+        Weights::Onnx(file) => {
+            let bytes = files.read(&file.source)?;
+            files.verify(&file, &bytes)?;
+            return Ok((read_graph(files, &file.source, &bytes)?, bytes));
+        }
+        Weights::StateDict { file, architecture, kwargs } => (file, architecture, kwargs),
+    };
+    let Some(convert) = convert else {
+        return Err(PackageError::NoOnnxWeights {
+            path: files.path().to_owned(),
+            has: "pytorch_state_dict".to_owned(),
+            advice: "convert the package with cytoscope import, or export the model with torch.onnx.export",
+        });
+    };
+    let bytes = files.read(&file.source)?;
+    files.verify(&file, &bytes)?;
+    let graph = convert(&StateDict { bytes, architecture, kwargs })
+        .map_err(|problem| PackageError::bad(files.path(), "weights.pytorch_state_dict", problem))?;
+    let bytes = onnx_bytes(files.path(), &graph)?;
+    Ok((graph, bytes))
+}
+
 fn read_second_network(files: &Files, rdf: &Value, key: &str) -> Result<Option<SecondNetwork>, PackageError> {
     let entry = rdf.pointer("/config/cytoscope").and_then(|c| c.get(key)).filter(|v| !v.is_null());
     let Some(entry) = entry else { return Ok(None) };
@@ -76,6 +113,24 @@ fn read_second_network(files: &Files, rdf: &Value, key: &str) -> Result<Option<S
     files.verify(&file, &bytes)?;
     Ok(Some(SecondNetwork { graph: read_graph(files, &file.source, &bytes)?, bytes }))
 }
+
+/// The weights of a package as a PyTorch state dict.
+#[derive(Debug)]
+pub struct StateDict {
+    /// Content of the file.
+    pub bytes: Vec<u8>,
+    /// Name of the network's class or function, without its module.
+    pub architecture: String,
+    /// Arguments of its constructor, or null.
+    pub kwargs: Value,
+}
+
+/// Builds the network of a state dict, or returns why it cannot, as a predicate.
+pub type ConvertStateDict<'a> = &'a dyn Fn(&StateDict) -> Result<Graph, String>;
+
+/// Tolerance for the test outputs of a package whose network was built from a state dict: only the order of summation
+/// may differ.
+const REBUILT_TOLERANCE: Tolerance = Tolerance { relative: 1e-4, absolute: 1e-4, outside_ppm: 0.0 };
 
 /// A model: a network with the metadata needed to run it on images.
 #[derive(Debug)]
@@ -98,6 +153,8 @@ pub struct Package {
     pub float_graph: Option<Graph>,
     /// Whether the declared weights, which other programs run, are the float network of a package with both networks.
     declares_float: bool,
+    /// Whether the network was built from a state dict.
+    is_rebuilt: bool,
     /// Bytes of the file of [`Package::graph`].
     pub model_bytes: Vec<u8>,
     /// The whole description (`rdf.yaml`) as read.
@@ -116,18 +173,30 @@ impl Package {
         if is_onnx && path.is_file() {
             return Self::open_onnx(path);
         }
-        Self::of_files(path, Files::open(path)?)
+        Self::of_files(path, Files::open(path)?, None)
+    }
+
+    /// Opens a package like [`Package::open`]; if its only usable weights are a PyTorch state dict, `convert` builds the
+    /// network.
+    ///
+    /// # Errors
+    /// As [`Package::open`]; [`PackageError::Bad`] with the reason of `convert`.
+    pub fn open_with(path: &Path, convert: ConvertStateDict<'_>) -> Result<Self, PackageError> {
+        let is_onnx = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx"));
+        if is_onnx && path.is_file() {
+            return Self::open_onnx(path);
+        }
+        Self::of_files(path, Files::open(path)?, Some(convert))
     }
 
     /// Reads a package from its files; `path` is the path that it was opened by.
-    fn of_files(path: &Path, files: Files) -> Result<Self, PackageError> {
+    fn of_files(path: &Path, files: Files, convert: Option<ConvertStateDict<'_>>) -> Result<Self, PackageError> {
         let (rdf_name, bytes) = files.description()?;
         let text = String::from_utf8(bytes).map_err(|_| PackageError::bad(path, &rdf_name, "is not UTF-8 text"))?;
         let rdf = yaml::parse(&text).map_err(|problem| PackageError::bad(path, &rdf_name, problem))?;
         let parsed = parse::parse(path, &rdf)?;
-        let model_bytes = files.read(&parsed.weights.source)?;
-        files.verify(&parsed.weights, &model_bytes)?;
-        let declared = read_graph(&files, &parsed.weights.source, &model_bytes)?;
+        let is_rebuilt = matches!(parsed.weights, Weights::StateDict { .. });
+        let (declared, model_bytes) = declared_network(&files, parsed.weights, convert)?;
         let quantized = read_second_network(&files, &rdf, QUANTIZED_KEY)?;
         let float = read_second_network(&files, &rdf, OLD_FLOAT_KEY)?;
         let declares_float = quantized.is_some();
@@ -153,6 +222,7 @@ impl Package {
             graph,
             float_graph,
             declares_float,
+            is_rebuilt,
             model_bytes,
             rdf,
             files,
@@ -168,6 +238,31 @@ impl Package {
         let model_bytes = files.read(&path.file_name().unwrap_or_default().to_string_lossy())?;
         let graph = cytoscope_onnx::from_bytes(&model_bytes, path.parent(), &GraphLimits::default())
             .map_err(|error| PackageError::Graph { path: path.to_owned(), error })?;
+        let steps = [Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: StatisticsAxes::default() }];
+        Self::undescribed(path, (graph, model_bytes), "a bare ONNX file".to_owned(), (&steps, &[]))
+    }
+
+    /// Returns a model of a network without metadata, as if it were a bare ONNX file at `path`: axes are assigned by
+    /// rank with the lengths that the network accepts. `steps` are the steps before and after it.
+    ///
+    /// # Errors
+    /// [`PackageError`] if an input or output has no shape of rank 4 or 5, or the network has no ONNX form.
+    pub fn of_network(
+        path: &Path,
+        graph: Graph,
+        description: String,
+        steps: (&[Processing], &[Processing]),
+    ) -> Result<Self, PackageError> {
+        let model_bytes = onnx_bytes(path, &graph)?;
+        Self::undescribed(path, (graph, model_bytes), description, steps)
+    }
+
+    fn undescribed(
+        path: &Path,
+        (graph, model_bytes): (Graph, Vec<u8>),
+        description: String,
+        (preprocessing, postprocessing): (&[Processing], &[Processing]),
+    ) -> Result<Self, PackageError> {
         let name = path.file_stem().map_or_else(|| "model".to_owned(), |s| s.to_string_lossy().into_owned());
         let spec = |ids: &[ValueId], steps: &[Processing]| -> Result<Vec<TensorSpec>, PackageError> {
             ids.iter().map(|id| TensorSpec::of_value(graph.value(*id), steps).ok_or_else(|| {
@@ -175,9 +270,8 @@ impl Package {
                 PackageError::bad(path, &v.name, "has no shape of rank 4 (batch, channel, y, x) or 5 (with z): wrap it in a bioimage.io package")
             })).collect()
         };
-        let mut inputs =
-            spec(&graph.inputs, &[Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: StatisticsAxes::default() }])?;
-        let outputs = spec(&graph.outputs, &[])?;
+        let mut inputs = spec(&graph.inputs, preprocessing)?;
+        let outputs = spec(&graph.outputs, postprocessing)?;
         // A network without a known receptive field keeps axes of any length.
         if let Ok(field) = receptive_field(&graph) {
             for spec in &mut inputs {
@@ -191,9 +285,9 @@ impl Package {
         }
         Ok(Self {
             path: path.to_owned(),
-            description: "a bare ONNX file".to_owned(),
+            description,
             format_version: "onnx".to_owned(),
-            files,
+            files: Files::single(path),
             rdf: Value::Null,
             name,
             inputs,
@@ -201,6 +295,7 @@ impl Package {
             graph,
             float_graph: None,
             declares_float: false,
+            is_rebuilt: false,
             model_bytes,
         })
     }
@@ -246,9 +341,15 @@ impl Package {
         self.config().get(LAYOUT_KEY).and_then(Value::as_u64).is_some_and(|layout| layout >= LAYOUT)
     }
 
-    /// Returns the declared tolerance for reproducing an output.
+    /// Whether the network was built from a state dict.
+    pub fn is_rebuilt(&self) -> bool {
+        self.is_rebuilt
+    }
+
+    /// Returns the declared tolerance for reproducing an output; a strict one for a network that was built from a state
+    /// dict, because a mistaken setting may change outputs little.
     pub fn tolerance_of(&self, output_id: &str) -> Tolerance {
-        Tolerance::declared(&self.rdf, output_id)
+        if self.is_rebuilt { REBUILT_TOLERANCE } else { Tolerance::declared(&self.rdf, output_id) }
     }
 
     /// Returns the package's `config.cytoscope` section, or null.

@@ -15,7 +15,22 @@ pub(crate) struct Parsed {
     pub format_version: String,
     pub inputs: Vec<TensorSpec>,
     pub outputs: Vec<TensorSpec>,
-    pub weights: FileRef,
+    pub weights: Weights,
+}
+
+/// The weights that are used.
+pub(crate) enum Weights {
+    /// An ONNX file.
+    Onnx(FileRef),
+    /// A PyTorch state dict, in packages without ONNX weights.
+    StateDict {
+        /// The file.
+        file: FileRef,
+        /// Name of the network's class or function.
+        architecture: String,
+        /// Arguments of its constructor, or null.
+        kwargs: Value,
+    },
 }
 
 /// Maximum number of axes of a tensor, tensors of a model and steps of a processing chain.
@@ -261,16 +276,42 @@ impl Reader<'_> {
         Ok(FileRef { source, sha256 })
     }
 
-    fn weights(&self, rdf: &Value) -> Result<FileRef, PackageError> {
+    fn weights(&self, rdf: &Value) -> Result<Weights, PackageError> {
         let weights = rdf.get("weights").and_then(Value::as_object).ok_or_else(|| self.bad("weights", "is missing"))?;
-        match weights.get("onnx") {
-            Some(onnx) if !onnx.is_null() => self.file(onnx, "weights.onnx"),
-            _ => {
-                let has: Vec<&str> = weights.iter().filter(|(_, v)| !v.is_null()).map(|(k, _)| k.as_str()).collect();
-                let has = if has.is_empty() { "no".to_owned() } else { has.join(", ") };
-                Err(PackageError::NoOnnxWeights { path: self.path.to_owned(), has })
-            }
+        let of = |format: &str| weights.get(format).filter(|entry| !entry.is_null());
+        if let Some(onnx) = of("onnx") {
+            return self.file(onnx, "weights.onnx").map(Weights::Onnx);
         }
+        if let Some(entry) = of("pytorch_state_dict") {
+            return self.state_dict(entry);
+        }
+        let has: Vec<&str> = weights.iter().filter(|(_, v)| !v.is_null()).map(|(k, _)| k.as_str()).collect();
+        let advice = match has.as_slice() {
+            [first, ..] if first.contains("tensorflow") || first.contains("keras") => {
+                "export the model in Python with tf2onnx (python -m tf2onnx.convert --saved-model FOLDER --output \
+                 model.onnx)"
+            }
+            _ => {
+                "export the model in Python with torch.onnx.export(torch.jit.load(FILE), example_input, \"model.onnx\")"
+            }
+        };
+        let has = if has.is_empty() { "no".to_owned() } else { has.join(", ") };
+        Err(PackageError::NoOnnxWeights { path: self.path.to_owned(), has, advice })
+    }
+
+    /// Reads an entry of a PyTorch state dict: in 0.4, the architecture is a text `FILE:CLASS` or a path of modules; in
+    /// 0.5, it is a mapping.
+    fn state_dict(&self, entry: &Value) -> Result<Weights, PackageError> {
+        let part = "weights.pytorch_state_dict";
+        let file = self.file(entry, part)?;
+        let architecture = entry.get("architecture").unwrap_or(&Value::Null);
+        let (name, kwargs) = match architecture {
+            Value::Object(_) => (self.optional_text(part, architecture, "callable")?, architecture.get("kwargs")),
+            _ => (self.optional_text(part, entry, "architecture")?, entry.get("kwargs")),
+        };
+        let name = name.unwrap_or_default();
+        let name = name.rsplit([':', '.']).next().unwrap_or_default().to_owned();
+        Ok(Weights::StateDict { file, architecture: name, kwargs: kwargs.cloned().unwrap_or(Value::Null) })
     }
 
     fn tensor_05(&self, tensor: &Value, default_id: &str) -> Result<ParsedTensor, PackageError> {

@@ -129,7 +129,7 @@ impl PackageBuilder {
     /// [`PackageError`] if the graph has no ONNX form, or the description violates the specification.
     pub fn in_memory(&self, name: &Path) -> Result<Package, PackageError> {
         let contents = self.files(&InheritedContent::default(), name)?.into_iter().collect();
-        Package::of_files(name, Files::Memory { path: name.to_owned(), contents: Arc::new(contents) })
+        Package::of_files(name, Files::Memory { path: name.to_owned(), contents: Arc::new(contents) }, None)
     }
 
     /// Returns names and contents of all files, in a fixed order.
@@ -284,15 +284,17 @@ fn add_file(files: &mut Vec<(String, Vec<u8>)>, path: &Path, name: &str, bytes: 
 }
 
 fn is_zip(path: &Path) -> bool {
-    path.extension().is_some_and(|e| e.eq_ignore_ascii_case("zip"))
+    target::ending(path).as_deref() == Some("zip")
 }
 
 /// Checks, before any work is done, that a package may be written to a path.
 ///
 /// # Errors
-/// [`StorageError`] if the path is one of the inputs, or holds something that this program did not write and that
-/// `overwrite` does not allow to be replaced.
+/// [`StorageError`] if the path has an ending other than `.zip`, is one of the inputs, or holds something that this
+/// program did not write and that `overwrite` does not allow to be replaced.
 pub fn check_destination(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
+    target::refuse_input(path, inputs)?;
+    target::check_ending(path, &["", "zip"])?;
     if !is_zip(path) {
         return folder::check_finished(path, PACKAGE_KIND, inputs, overwrite);
     }

@@ -8,9 +8,9 @@ use std::path::Path;
 
 use crate::proto::{Writer, write_tensor};
 use cytoscope_graph::{
-    Activation, BinaryOp, Budget, ConvAttrs, DepthOrder, Dim, EXPORT_OPSET, ElementType, Graph, GraphError,
-    GraphLimits, Interrupt, Node, Op, PadMode, Padding, PoolAttrs, Result, Tensor, Value, ValueId, activation_name,
-    op_name,
+    Activation, BinaryOp, Budget, ConvAttrs, ConvTransposeAttrs, DepthOrder, Dim, EXPORT_OPSET, ElementType, Graph,
+    GraphError, GraphLimits, Interrupt, Node, Op, PadMode, Padding, PoolAttrs, Result, Tensor, Value, ValueId,
+    activation_name, op_name,
 };
 use cytoscope_passes::all_infos;
 use cytoscope_storage::StorageError;
@@ -355,26 +355,26 @@ fn pool_settings(a: &PoolAttrs, max: bool) -> Settings {
     ]
 }
 
+fn conv_transpose_settings(a: &ConvTransposeAttrs) -> Settings {
+    let mut settings = vec![
+        ("kernel_shape", ints(&a.kernel)),
+        ("strides", ints(&a.strides)),
+        ("dilations", ints(&a.dilations)),
+        ("group", Setting::Int(a.group as i64)),
+        ("output_padding", ints(&a.output_padding)),
+        padding_setting(&a.padding),
+    ];
+    settings.extend(a.output_shape.as_ref().map(|shape| ("output_shape", ints(shape))));
+    settings
+}
+
 /// Returns the attributes of an operator that is written as itself.
 fn settings(op: &Op) -> Settings {
     let int = Setting::Int;
     let float = Setting::Float;
     match op {
         Op::Conv(a) | Op::ConvInteger(a) | Op::QLinearConv(a) => conv_settings(a),
-        Op::ConvTranspose(a) => {
-            let mut s = vec![
-                ("kernel_shape", ints(&a.kernel)),
-                ("strides", ints(&a.strides)),
-                ("dilations", ints(&a.dilations)),
-                ("group", int(a.group as i64)),
-                ("output_padding", ints(&a.output_padding)),
-                padding_setting(&a.padding),
-            ];
-            if let Some(shape) = &a.output_shape {
-                s.push(("output_shape", ints(shape)));
-            }
-            s
-        }
+        Op::ConvTranspose(a) => conv_transpose_settings(a),
         Op::MaxPool(a) => pool_settings(a, true),
         Op::AveragePool(a) => pool_settings(a, false),
         Op::BatchNormalization { epsilon } | Op::InstanceNormalization { epsilon } => {

@@ -1,9 +1,10 @@
 //! Conversion of an image to another file format, slab by slab, with unchanged samples.
 
+use crate::Extents;
 use crate::results::{Publication, moved_aside_note};
-use crate::{Context, JobError};
+use crate::{Context, JobError, convert_zarr};
 use cytoscope_formats::{
-    Compression, Container, ImageMeta, OpenOptions, StackWriter, WriteSpec, container_for_path, open,
+    Compression, Container, ImageMeta, OpenOptions, StackWriter, WriteSpec, container_for_path, is_zarr_name, open,
 };
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
@@ -17,8 +18,11 @@ use std::path::{Path, PathBuf};
 pub struct ConvertJob {
     /// Image to convert.
     pub input: PathBuf,
-    /// Output file; its extension selects the format.
+    /// Output file, or folder whose name ends in `.zarr`; its extension selects the format.
     pub output: PathBuf,
+    /// Label image of the input, to store in an OME-Zarr output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<PathBuf>,
     /// Series to read from a multi-series file, from 0.
     #[serde(default)]
     pub series: usize,
@@ -31,6 +35,9 @@ pub struct ConvertJob {
     /// Convert one time point only, from 0.
     #[serde(default)]
     pub time: Option<usize>,
+    /// Stack that the regions of an ImageJ ROI set were drawn on: the labels get its extents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub like: Option<PathBuf>,
     /// Compression of an OME-TIFF output.
     #[serde(default)]
     pub compression: Compression,
@@ -49,13 +56,26 @@ impl ConvertJob {
     /// [`JobError`] for an unknown file extension, a file that cannot be read or written, a channel or time point that
     /// does not exist, or if the job is cancelled. No partly written file is left.
     pub fn run(&self, context: &Context) -> Result<(), JobError> {
+        if is_zarr_name(&self.output) {
+            if self.compression != Compression::None {
+                return Err(JobError::WrongUse(
+                    "--compression requires a .ome.tif output: OME-Zarr is always compressed with Zstd".to_owned(),
+                ));
+            }
+            return convert_zarr::run(self, context);
+        }
+        if self.labels.is_some() {
+            return Err(JobError::WrongUse("--labels requires an output whose name ends in .zarr".to_owned()));
+        }
         let container = container_for_path(&self.output)?;
         if self.compression != Compression::None && container != Container::OmeTiff {
             return Err(JobError::WrongUse(
                 "--compression requires a .ome.tif output: ImageJ TIFF and .npy are written uncompressed".to_owned(),
             ));
         }
-        let options = OpenOptions { series: self.series, axes: self.axes.clone(), ..OpenOptions::default() };
+        let stack = self.like.as_ref().map(|path| open(path, &OpenOptions::default())).transpose()?;
+        let shape_zyx = stack.map(|stack| Extents::of(stack.meta()).zyx);
+        let options = OpenOptions { series: self.series, axes: self.axes.clone(), shape_zyx, ..OpenOptions::default() };
         let image = open(&self.input, &options)?;
         let files = image.files();
         let inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).chain([self.input.as_path()]).collect();
@@ -87,7 +107,7 @@ impl ConvertJob {
     }
 
     /// Returns the region of the image to convert.
-    fn region(&self, meta: &ImageMeta) -> Result<Region, JobError> {
+    pub(crate) fn region(&self, meta: &ImageMeta) -> Result<Region, JobError> {
         let mut region = Region::whole(&meta.shape_full);
         for (axis, picked, name) in [(Axis::C, self.channel, "channel"), (Axis::T, self.time, "time point")] {
             let (Some(picked), Some(i)) = (picked, meta.axes_full.position(axis)) else { continue };

@@ -2,7 +2,7 @@
 
 use crate::predict::PredictOptions;
 use crate::verify::{Verification, verify, wrong_result};
-use crate::{Context, DeviceInUse, Event, JobError, JobErrorKind, Model, user_folder};
+use crate::{AppliedProfile, Context, DeviceInUse, Event, JobError, JobErrorKind, Model, user_folder};
 use cytoscope_engine::select::{self, Cache, Measurement, Probe};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, DeviceRequest, Engine, EngineError};
 pub use cytoscope_engine_burn::probe::ProbeRequest;
@@ -11,7 +11,7 @@ use cytoscope_graph::Tensor;
 use cytoscope_profile::Recorder;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The devices of this machine.
 #[derive(Debug, Clone)]
@@ -37,8 +37,12 @@ pub struct DeviceChoice {
 pub struct SelectedEngine {
     /// The device, and why it was chosen.
     pub choice: DeviceChoice,
+    /// The settings of the job that a machine profile chose.
+    pub(crate) profile: Option<AppliedProfile>,
     engine: Arc<dyn Engine>,
     memory: Arc<SessionMemory>,
+    /// Whether it took over from a device that failed.
+    is_replacement: bool,
 }
 
 /// Memory for sessions on a device in bytes, as far as it is known.
@@ -48,6 +52,8 @@ struct SessionMemory {
     limit: AtomicU64,
     /// Size of the session that was compiled last; 0 if there was none.
     last: AtomicU64,
+    /// Tiles of a run of that session.
+    last_batch: AtomicUsize,
     /// Size of the smallest session that ran out of memory.
     failed: AtomicU64,
 }
@@ -59,6 +65,7 @@ impl SessionMemory {
         Self {
             limit: AtomicU64::new(available.map_or(u64::MAX, |bytes| bytes / 8 * 7)),
             last: AtomicU64::new(0),
+            last_batch: AtomicUsize::new(1),
             failed: AtomicU64::new(u64::MAX),
         }
     }
@@ -87,7 +94,7 @@ impl SelectedEngine {
         let device = engine.device();
         let choice = DeviceChoice { id: device.id, name: device.name.clone(), why, measurements };
         let memory = Arc::new(SessionMemory::of(device));
-        Self { choice, engine: Arc::from(engine), memory }
+        Self { choice, profile: None, engine: Arc::from(engine), memory, is_replacement: false }
     }
 
     /// Returns the bytes that a session on the device may hold.
@@ -95,9 +102,21 @@ impl SelectedEngine {
         self.memory.limit.load(Ordering::Relaxed)
     }
 
-    /// Records the size in bytes of a session that was compiled, or would have been if the device had more memory.
-    pub(crate) fn record_session(&self, bytes: u64) {
+    /// Records the size in bytes of a session that was compiled for `batch` tiles, or would have been if the device had
+    /// more memory.
+    pub(crate) fn record_session(&self, bytes: u64, batch: usize) {
         self.memory.last.store(bytes, Ordering::Relaxed);
+        self.memory.last_batch.store(batch, Ordering::Relaxed);
+    }
+
+    /// Returns the number of tiles of a run of the session that was compiled last.
+    pub(crate) fn last_batch(&self) -> usize {
+        self.memory.last_batch.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether sessions are in a memory of the device's own whose size is known.
+    pub(crate) fn has_own_memory(&self) -> bool {
+        self.choice.id != DeviceId::Cpu && self.engine.device().available_bytes().is_some()
     }
 
     /// Lowers the limit of sessions after the last one ran out of memory. Returns false if there is no smaller size left
@@ -114,6 +133,11 @@ impl SelectedEngine {
     /// Returns the engine that compiles and runs graphs on the device.
     pub fn engine(&self) -> &dyn Engine {
         self.engine.as_ref()
+    }
+
+    /// Returns whether the device took over from one that failed.
+    pub(crate) fn is_replacement(&self) -> bool {
+        self.is_replacement
     }
 
     /// Returns whether the CPU can take over if this device fails.
@@ -306,11 +330,9 @@ impl Devices {
             // If the network does not run at all, predicting the stack reports that.
             Err(error) => context.note(unverified_note(DeviceId::Cpu, &error)),
         }
-        Ok(SelectedEngine::new(
-            engine,
-            format!("{} failed: {error}", failed.choice.id),
-            failed.choice.measurements.clone(),
-        ))
+        let why = format!("{} failed: {error}", failed.choice.id);
+        let selected = SelectedEngine::new(engine, why, failed.choice.measurements.clone());
+        Ok(SelectedEngine { profile: failed.profile.clone(), is_replacement: true, ..selected })
     }
 }
 

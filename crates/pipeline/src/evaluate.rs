@@ -3,7 +3,7 @@
 use crate::predict::expand_inputs;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, deserialize};
-use cytoscope_formats::{Image, ImageMeta, OpenOptions};
+use cytoscope_formats::{Image, ImageMeta, OpenOptions, is_zarr_folder};
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::{Regression, regression};
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Errors, Grid};
@@ -102,7 +102,8 @@ const ROLES: [&str; 17] = [
 /// Returns the part of a file name that both files of a pair have in common.
 pub(crate) fn pair_key(path: &Path) -> String {
     let name = path.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
-    let mut key = name.split(".ome.").next().unwrap_or(&name).to_owned();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    let mut key = name.split(".ome.").next().unwrap_or(name).to_owned();
     if let Some(at) = key.rfind('.').filter(|at| *at > 0) {
         key.truncate(at);
     }
@@ -141,7 +142,8 @@ impl EvaluateJob {
     /// [`JobError`] if no files match, a file cannot be read, or the shapes of a pair differ.
     pub fn run(&self, context: &Context) -> Result<EvaluateReport, JobError> {
         let mut unpaired = Vec::new();
-        let pairs: Vec<(PathBuf, PathBuf)> = if self.prediction.is_file() && self.truth.is_file() {
+        let is_image = |path: &Path| path.is_file() || is_zarr_folder(path);
+        let pairs: Vec<(PathBuf, PathBuf)> = if is_image(&self.prediction) && is_image(&self.truth) {
             vec![(self.prediction.clone(), self.truth.clone())]
         } else {
             let (predictions, mut truths) = (by_key(&self.prediction)?, by_key(&self.truth)?);
@@ -205,8 +207,13 @@ fn score(
     truth: &Path,
     ignore_below_voxels: u64,
 ) -> Result<(PairReport, Option<(Errors, Grid)>), JobError> {
-    let open = |p: &Path| cytoscope_formats::open(p, &OpenOptions::default());
-    let (a, b) = (open(prediction)?, open(truth)?);
+    let open = |p: &Path, shape_zyx| cytoscope_formats::open(p, &OpenOptions { shape_zyx, ..OpenOptions::default() });
+    // Regions of interest have no extents of their own: they get those of the other image.
+    let mut a = open(prediction, None)?;
+    let b = open(truth, Some(Extents::of(a.meta()).zyx).filter(|_| !a.is_without_extents()))?;
+    if a.is_without_extents() {
+        a = open(prediction, Some(Extents::of(b.meta()).zyx))?;
+    }
     let (ea, eb) = (Extents::of(a.meta()), Extents::of(b.meta()));
     if (ea.zyx, ea.times) != (eb.zyx, eb.times) {
         return Err(JobError::Mismatch {

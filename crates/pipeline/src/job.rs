@@ -161,7 +161,7 @@ pub struct DeviceInUse {
 pub struct Context {
     /// Cancels the job.
     pub cancel: CancelToken,
-    /// Receives the job's events; called from the job's thread, and from another one while a device is tuned.
+    /// Receives the job's events; called from the job's threads, and from another one while a device is tuned.
     pub sink: Arc<dyn Fn(&Event) + Send + Sync>,
     /// Records the job's spans.
     pub recorder: Recorder,

@@ -13,7 +13,9 @@
 mod artifact;
 mod calibration;
 pub mod cards;
+mod checkpoints;
 mod convert;
+mod convert_zarr;
 mod deserialize;
 pub mod devices;
 mod diameter;
@@ -21,6 +23,7 @@ mod error;
 mod evaluate;
 mod inherited;
 mod job;
+mod machine_profile;
 mod measure;
 mod model;
 mod ops;
@@ -44,6 +47,10 @@ pub use error::{JobError, JobErrorKind, model_error_message, with_name};
 pub use evaluate::{EvaluateJob, EvaluateReport, Ignored, PairReport};
 pub use job::{
     CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, StageProgress, TUNING_STAGE, check_threads,
+};
+pub use machine_profile::{
+    AppliedProfile, InferenceSettings, MACHINE_PROFILES_FORMAT, MachineProfile, MachineProfiles, PerformanceRequest,
+    Preset, ProfiledSetting, SCRATCH, TrainingSettings, machine_key,
 };
 pub use measure::{MeasureJob, MeasureReport};
 pub use model::{Model, ModelTask, find_model, log_folder, model_folders, user_folder};

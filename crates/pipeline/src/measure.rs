@@ -69,8 +69,10 @@ impl MeasureJob {
         let version = version(&self.labels);
         let of_stack = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
         let image = cytoscope_formats::open(&self.intensities, &of_stack)?;
-        let mut labels = cytoscope_formats::open(&self.labels, &OpenOptions::default())?;
         let extents = Extents::of(image.meta());
+        // Regions of interest have no extents of their own.
+        let of_labels = OpenOptions { shape_zyx: Some(extents.zyx), ..OpenOptions::default() };
+        let mut labels = cytoscope_formats::open(&self.labels, &of_labels)?;
         // The label image may have the same wrong axes as its stack.
         if Extents::of(labels.meta()).zyx != extents.zyx
             && let Ok(again) = cytoscope_formats::open(&self.labels, &of_stack)

@@ -424,6 +424,20 @@ impl Model {
         engine.plan_rolling(&graph, shape, options)
     }
 
+    /// Whether the network computes tiles Z, Y, X of a batch independently of each other.
+    pub(crate) fn has_independent_samples(&self, precision: Precision, batch: usize, tile: [usize; 3]) -> bool {
+        let shape = self.batch_shape(batch, tile);
+        let graph = as_floats(self.network(precision), precision);
+        graph.is_ok_and(|graph| analysis::samples_are_independent(&graph, &shape))
+    }
+
+    /// Returns the shape of the network's input for a batch of tiles Z, Y, X.
+    pub(crate) fn batch_shape(&self, batch: usize, tile: [usize; 3]) -> Vec<usize> {
+        let mut shape = self.tensor_shape(self.input_channels, tile);
+        shape.iter_mut().take(1).for_each(|samples| *samples = batch);
+        shape
+    }
+
     /// Returns the shape of the network's input for a tile Z, Y, X.
     pub fn tensor_shape(&self, channels: usize, tile: [usize; 3]) -> Vec<usize> {
         let mut shape = vec![1, channels];

@@ -1,5 +1,6 @@
 //! Importing models and writing packages.
 
+use crate::checkpoints::{self, Opened};
 use crate::devices::Devices;
 use crate::inherited::{Inherited, covers, file_name, inherit};
 use crate::package_test::{self, TestRun};
@@ -22,13 +23,17 @@ pub use crate::package_test::{TestResult, network_inputs, network_test, test, te
 /// Imports a model: writes it as a package of this program, after testing it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ImportJob {
-    /// Model to import: a bioimage.io folder or zip with ONNX weights, or an ONNX file.
+    /// Model to import: a bioimage.io folder or zip, an ONNX file, or weights of PyTorch (`.pt`, `.pth`, `.ckpt`,
+    /// `.safetensors`).
     pub file: PathBuf,
     /// Package to write: a folder or a zip.
     pub out: PathBuf,
     /// Whether to replace something other than a package of this program at the output path.
     #[serde(default)]
     pub overwrite: Overwrite,
+    /// Architecture of the network that weights of PyTorch belong to; recognised from their tensors if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<String>,
 }
 
 /// Result of an [`ImportJob`].
@@ -44,6 +49,12 @@ pub struct ImportReport {
     pub nodes: usize,
     /// Size of the weights in bytes.
     pub weight_bytes: usize,
+    /// Architecture that was recognised, for weights of PyTorch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<String>,
+    /// What weights of PyTorch do not tell about their network and was assumed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub assumptions: Vec<String>,
     /// Files of the package that were not taken over, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
@@ -70,21 +81,29 @@ impl ImportJob {
     /// correctly, and writes it as a package.
     ///
     /// # Errors
-    /// [`JobError::Model`] if the model is malformed, has no ONNX weights, does not run, or no engine computes it
-    /// correctly; [`JobError::Storage`] if `out` may not be written to; [`JobError::Cancelled`]. No partly written files
+    /// [`JobError::Model`] if the model is malformed, has no weights that can be run or converted, does not run, or no
+    /// engine computes it correctly, or if weights of PyTorch do not reproduce the package's test outputs;
+    /// [`JobError::Storage`] if `out` may not be written to; [`JobError::Cancelled`]. No partly written files
     /// are left.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<ImportReport, JobError> {
-        let Self { file, out, overwrite } = self;
+        let Self { file, out, overwrite, architecture } = self;
         check_parent(out)?;
         check_destination(out, &[file], *overwrite)?;
         let file_text = file.display().to_string();
         let loading = context.recorder.span(Stage::Load, "package");
-        let package = Package::open(file).map_err(|e| JobError::model(&*file_text, e))?;
+        let Opened { package, architecture, assumptions } = checkpoints::open(file, architecture.as_deref())?;
         loading.finish();
         context.check()?;
         let testing = context.recorder.span(Stage::Verify, "self-test");
         let run = package_test::run(&package)?;
         testing.finish();
+        if let (true, TestResult::Differs(how)) = (package.is_rebuilt(), &run.result) {
+            let problem = format!(
+                "the network built from its weights does not reproduce its test outputs ({how}), so it is not the network \
+                 that was trained; export the model with torch.onnx.export"
+            );
+            return Err(JobError::model(&*file_text, problem));
+        }
         let checking = context.recorder.span(Stage::Verify, "engines");
         let engines = check_engines(context, devices, &package, &run)?;
         checking.finish();
@@ -108,6 +127,8 @@ impl ImportJob {
             engines,
             nodes: package.graph.nodes.len(),
             weight_bytes: package.graph.initializer_bytes(),
+            architecture,
+            assumptions,
             left_out,
             moved_to: match replaced {
                 Replaced::MovedTo(path) => Some(path),

@@ -3,7 +3,7 @@
 use crate::diameter::ObjectDiameter;
 use crate::predict::{InputReport, PredictJob};
 use crate::results::FileRecord;
-use crate::{Artifact, ArtifactKind, JobError, Model};
+use crate::{AppliedProfile, Artifact, ArtifactKind, JobError, Model};
 use cytoscope_engine::Precision;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::resolved;
@@ -41,6 +41,9 @@ pub struct Provenance {
     /// Precision of the network; earlier versions do not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
+    /// Which settings of the job came from a machine profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<AppliedProfile>,
     /// The object diameter used, for models that declare one.
     #[serde(default)]
     pub diameter: Option<ObjectDiameter>,
@@ -194,6 +197,7 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
         outputs,
         device: serde_json::to_value(&report.device).map_err(unwritable)?,
         precision: Some(precision),
+        profile: report.profile.clone(),
         diameter: report.diameter,
         plan: serde_json::to_value(&report.plan).map_err(unwritable)?,
         objects: report.objects.clone(),

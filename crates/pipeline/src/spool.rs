@@ -25,7 +25,8 @@ pub(crate) struct Spool<T> {
 }
 
 enum Store<T> {
-    /// An unnamed temporary file, which the system removes even if the process is killed.
+    /// An unnamed temporary file, which the system removes even if the process is killed; or the file of a pass that can
+    /// be continued.
     File {
         file: File,
         folder: PathBuf,
@@ -49,9 +50,19 @@ impl<T: Pod> Spool<T> {
         Ok(Self { store, slice_len })
     }
 
+    /// Returns a spool in a file in `folder`, which may already hold slices.
+    pub(crate) fn of_file(file: File, folder: &Path, slice_len: usize) -> Self {
+        Self { store: Store::File { file, folder: folder.to_owned() }, slice_len }
+    }
+
     /// Writes whole slices, starting with number `slice`.
     pub(crate) fn write(&mut self, slice: usize, values: &[T]) -> Result<(), JobError> {
-        let first = slice.saturating_mul(self.slice_len);
+        self.write_from(slice, 0, values)
+    }
+
+    /// Writes values of one slice, starting with value `offset`, or of more slices from there on.
+    pub(crate) fn write_from(&mut self, slice: usize, offset: usize, values: &[T]) -> Result<(), JobError> {
+        let first = slice.saturating_mul(self.slice_len).saturating_add(offset);
         match &mut self.store {
             Store::File { file, folder } => seek::<T>(file, first)
                 .and_then(|()| file.write_all(bytemuck::cast_slice(values)))
@@ -110,6 +121,10 @@ mod tests {
             let mut values = Vec::new();
             spool.read(0..3, &mut values).unwrap();
             assert_eq!(values, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+            spool.write_from(0, 1, &[9.0]).unwrap();
+            spool.read(0..1, &mut values).unwrap();
+            assert_eq!(values, [1.0, 9.0]);
+            spool.write(0, &[1.0, 2.0]).unwrap();
             spool.read(2..3, &mut values).unwrap();
             assert_eq!(values, [5.0, 6.0]);
             assert!(spool.read(3..4, &mut values).is_err());

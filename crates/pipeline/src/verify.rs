@@ -7,7 +7,7 @@
 
 use crate::model::compile;
 use crate::{Context, JobError, Model, user_folder};
-use cytoscope_engine::{CompileOptions, Engine, EngineError, Precision, select};
+use cytoscope_engine::{CompileOptions, DeviceId, Engine, EngineError, Precision, select};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_passes::analysis;
 use cytoscope_profile::Recorder;
@@ -150,11 +150,9 @@ fn run(
         (0, 2) => 1,
         _ => EDGE.max(model.min_size[a]).next_multiple_of(model.step[a].max(1)),
     });
-    let shape = model.tensor_shape(model.input_channels, edge);
-    let input = Tensor::new(shape.clone(), synthetic_values(shape.iter().product()))?;
     let graph = model.network(precision);
     let name = graph.inputs.first().map(|id| graph.value(*id).name.clone()).unwrap_or_default();
-    let macs = analysis::multiply_accumulates(graph, &[(name.as_str(), shape)])?;
+    let macs = analysis::multiply_accumulates(graph, &[(name.as_str(), model.batch_shape(1, edge))])?;
     if macs > MAX_MACS {
         context.note(format!(
             "the network is too large to be checked against the reference executor ({macs} multiply-accumulates for its \
@@ -168,6 +166,11 @@ fn run(
             "checking that {device} computes this network correctly; this takes a moment and happens once"
         ));
     }
+    // Predictions on CUDA run batches of tiles.
+    let in_batches = matches!(engine.device().id, DeviceId::Cuda(_)) && macs <= MAX_MACS / 2;
+    let batch = if in_batches && model.has_independent_samples(precision, 2, edge) { 2 } else { 1 };
+    let shape = model.batch_shape(batch, edge);
+    let input = Tensor::new(shape.clone(), synthetic_values(shape.iter().product()))?;
     let expected = cytoscope_reference::run(graph, &[(name, input.clone())])?;
     Ok(Some(compare_with_reference(context, graph, &[input], &expected, engine, precision, threads)?))
 }

@@ -10,10 +10,11 @@ use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{Blend, TilePlan, TileRequest};
-use cytoscope_pipeline::{Context, Output, PredictJob};
+use cytoscope_pipeline::{CancelToken, Context, Event, JobErrorKind, Output, PredictJob};
 use cytoscope_volume::{Array, Axes};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A folder with one stack.
 struct Fixture {
@@ -41,9 +42,9 @@ impl Fixture {
         ["stack.npy", "stack.tif"].map(|n| self.path(n)).into_iter().find(|p| p.is_file()).unwrap()
     }
 
-    /// Predicts with these tiles; returns the values of the maps, and the plan.
-    fn predict(&self, model: &Path, tiles: TileRequest, out: &str) -> (Vec<f32>, TilePlan) {
-        let job = PredictJob {
+    /// The job that predicts with these tiles.
+    fn job(&self, model: &Path, tiles: TileRequest, out: &str) -> PredictJob {
+        PredictJob {
             inputs: vec![self.input()],
             model: model.to_string_lossy().into_owned(),
             out: self.path(out),
@@ -61,11 +62,21 @@ impl Fixture {
             resume: false,
             threads: 2,
             overwrite: Default::default(),
-        };
+        }
+    }
+
+    /// Predicts with these tiles; returns the values of the maps, and the plan.
+    fn predict(&self, model: &Path, tiles: TileRequest, out: &str) -> (Vec<f32>, TilePlan) {
+        let job = self.job(model, tiles, out);
         let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
         assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].sentence);
+        (self.maps(out), outcome.done[0].plan.clone())
+    }
+
+    /// The maps that a prediction wrote.
+    fn maps(&self, out: &str) -> Vec<f32> {
         let image = open(&self.path(out).join("stack_prediction.tif"), &OpenOptions::default()).unwrap();
-        (image.read_all().unwrap().samples().to_f32(), outcome.done[0].plan.clone())
+        image.read_all().unwrap().samples().to_f32()
     }
 }
 
@@ -242,4 +253,35 @@ fn a_constant_stays_constant_for_any_windows() {
         let worst = got.iter().map(|v| (v - expected).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-6, "overlap {overlap}: {worst}");
     }
+}
+
+/// A stack that is longer than any tile, so that it passes through the network once.
+#[test]
+fn a_cancelled_pass_continues_with_the_slices_that_were_not_finished() {
+    let fixture = Fixture::new([96, 12, 530], 4);
+    let model = fixture.path("model");
+    // Skip connections of whole blocks of channels; others are not joined plane by plane.
+    let config = UNet3d { filters: vec![16, 16], strides: vec![[2, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
+    save_package(&unet3d(&config, &Weights::Random { seed: 5 }).unwrap(), &model);
+    let (expected, plan) = fixture.predict(&model, TileRequest::default(), "whole");
+    assert!(plan.pass.as_ref().is_some_and(|pass| pass.slab_slices < 48), "it passes in several slabs: {plan:?}");
+    let job = PredictJob { resume: true, ..fixture.job(&model, TileRequest::default(), "out") };
+    let cancel = CancelToken::default();
+    let of_sink = cancel.clone();
+    let sink = move |event: &Event| match event {
+        Event::Progress(progress) if progress.stage == "predict" && progress.done * 3 > progress.total => {
+            of_sink.cancel();
+        }
+        _ => {}
+    };
+    let context = Context { cancel, sink: Arc::new(sink), ..Context::default() };
+    let stopped = job.run(&context, &Devices::cpu_only()).unwrap_err();
+    assert_eq!(stopped.kind(), JobErrorKind::Cancelled);
+    let hidden = || std::fs::read_dir(fixture.path("out")).unwrap().count();
+    assert_eq!(hidden(), 2, "the finished slices and their record are kept");
+    let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
+    let report = &outcome.done[0];
+    assert!(report.notes.iter().any(|note| note.starts_with("continued after")), "{:?}", report.notes);
+    assert!(fixture.maps("out") == expected, "the maps differ");
+    assert_eq!(hidden(), report.outputs.len(), "nothing is kept after the job is done");
 }

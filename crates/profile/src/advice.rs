@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 const MAX_DATA_WAIT: f64 = 0.2;
 /// Share of discarded voxels above which larger tiles are worth a change.
 const MAX_DISCARDED: f64 = 0.4;
-/// The same if the user's memory budget limits the tiles.
+/// Share of voxels computed more than once above which larger tiles are worth a change, if tiles are averaged: the default
+/// overlap of a quarter makes 58 % of many tiles.
+const MAX_OVERLAPPED: f64 = 0.6;
+/// Share of discarded voxels above which a larger memory budget is worth a change, if it limits the tiles.
 const MAX_DISCARDED_IN_BUDGET: f64 = 0.3;
 /// Share of a memory budget above which the budget limits the tiles: half of it is the limit of a session.
 const USED_BUDGET: f64 = 0.35;
@@ -47,6 +50,26 @@ pub enum AdviceRule {
     MissingVoxelSize,
 }
 
+/// A setting with the value that an advice proposes, for programs that can apply it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdvisedSetting {
+    /// Tile size Z, Y, X in voxels.
+    Tile([usize; 3]),
+    /// Memory budget in bytes.
+    MemoryBudget(u64),
+    /// Cropping the halos of tiles instead of blending them.
+    Crop,
+    /// The device, such as `cuda:0`.
+    Device(String),
+    /// Number of threads.
+    Threads(usize),
+    /// Number of data workers of a training run.
+    Workers(usize),
+    /// An object diameter given by the user. This one was assumed, in µm, or in voxels if the voxel size is unknown.
+    Diameter(f64),
+}
+
 /// A change that would make a run faster or its result better.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
@@ -58,13 +81,21 @@ pub struct Advice {
     pub expected_gain: String,
     /// The option or setting that makes the change.
     pub change: String,
+    /// The setting, if one value of one setting is the change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setting: Option<AdvisedSetting>,
     /// Number of further inputs that the rule applies to; the evidence is that of the input with the largest gain.
     pub further_inputs: usize,
 }
 
 impl Advice {
     fn new(rule: AdviceRule, evidence: String, expected_gain: String, change: String) -> Self {
-        Self { rule, evidence, expected_gain, change, further_inputs: 0 }
+        Self { rule, evidence, expected_gain, change, setting: None, further_inputs: 0 }
+    }
+
+    /// Adds the setting that makes the change.
+    fn with(self, setting: AdvisedSetting) -> Self {
+        Self { setting: Some(setting), ..self }
     }
 }
 
@@ -125,12 +156,23 @@ fn data_wait(facts: &RunFacts) -> Option<Advice> {
         training.stalled_secs,
         training.step_secs
     );
-    Some(Advice::new(AdviceRule::DataWait, evidence, format!("{} faster steps", at_most_faster(share)), change))
+    let gain = format!("{} faster steps", at_most_faster(share));
+    let advice = Advice::new(AdviceRule::DataWait, evidence, gain, change);
+    Some(if more > workers { advice.with(AdvisedSetting::Workers(more)) } else { advice })
 }
 
-/// Returns the tiles of an input if it is cut into several whose halos are cropped.
-fn cropped(input: &InputFacts) -> Option<&TileFacts> {
-    input.tiles.as_ref().filter(|t| t.joining == Joining::Crop && t.count > 1)
+/// Returns the tiles of an input if it is cut into several. Blended tiles that could be cropped are left to [`seams`].
+fn several_tiles(input: &InputFacts) -> Option<&TileFacts> {
+    let is_final = |t: &&TileFacts| t.joining == Joining::Crop || !t.crop_possible;
+    input.tiles.as_ref().filter(|t| t.count > 1).filter(is_final)
+}
+
+/// Returns what the voxels are that tiles compute in vain.
+fn surplus_text(joining: Joining) -> &'static str {
+    match joining {
+        Joining::Crop => "halo",
+        Joining::Gaussian => "overlap of tiles",
+    }
 }
 
 fn shape_text([z, y, x]: [usize; 3]) -> String {
@@ -138,41 +180,55 @@ fn shape_text([z, y, x]: [usize; 3]) -> String {
 }
 
 fn small_tiles(input: &InputFacts) -> Option<(f64, Advice)> {
-    let tiles = cropped(input).filter(|t| t.budget_bytes.is_none())?;
+    let tiles = several_tiles(input).filter(|t| t.budget_bytes.is_none())?;
     let share = tiles.discarded_share();
-    if share <= MAX_DISCARDED {
+    let (limit, alternative) = match tiles.joining {
+        Joining::Crop => (MAX_DISCARDED, ""),
+        Joining::Gaussian => (MAX_OVERLAPPED, ", or a smaller --overlap"),
+    };
+    if share <= limit {
         return None;
     }
     let [z, y, x] = tiles.tile_zyx;
     let evidence = format!(
-        "{} of the computed voxels are halo: {} tiles of {} voxels (planned memory {})",
+        "{} of the computed voxels are {}: {} tiles of {} voxels (planned memory {})",
         percent(share),
+        surplus_text(tiles.joining),
         tiles.count,
         shape_text(tiles.tile_zyx),
         bytes_text(tiles.planned_bytes)
     );
     let gain = format!("{} faster inference", at_most_faster(share));
-    let change = format!("--tile {}, if there is memory for it", shape_text([z, 2 * y, 2 * x]));
-    Some((share, Advice::new(AdviceRule::SmallTiles, evidence, gain, change)))
+    let larger = [z, y.saturating_mul(2), x.saturating_mul(2)];
+    let change = format!("--tile {}, if there is memory for it{alternative}", shape_text(larger));
+    let advice = Advice::new(AdviceRule::SmallTiles, evidence, gain, change);
+    Some((share, advice.with(AdvisedSetting::Tile(larger))))
 }
 
 fn limited_by_budget(input: &InputFacts) -> Option<(f64, Advice)> {
-    let tiles = cropped(input)?;
+    let tiles = several_tiles(input)?;
     let budget_bytes = tiles.budget_bytes?;
     let share = tiles.discarded_share();
-    if share <= MAX_DISCARDED_IN_BUDGET || (tiles.planned_bytes as f64) < USED_BUDGET * budget_bytes as f64 {
+    let limit = match tiles.joining {
+        Joining::Crop => MAX_DISCARDED_IN_BUDGET,
+        Joining::Gaussian => MAX_OVERLAPPED,
+    };
+    if share <= limit || (tiles.planned_bytes as f64) < USED_BUDGET * budget_bytes as f64 {
         return None;
     }
     let evidence = format!(
-        "the memory budget of {} allows {} tiles of {} voxels, of which {} are halo",
+        "the memory budget of {} allows {} tiles of {} voxels, of which {} are {}",
         bytes_text(budget_bytes),
         tiles.count,
         shape_text(tiles.tile_zyx),
-        percent(share)
+        percent(share),
+        surplus_text(tiles.joining)
     );
     let gain = format!("{} faster inference", at_most_faster(share));
-    let change = format!("--memory-budget {}M, or no budget", (budget_bytes >> 20).max(1) * 2);
-    Some((share, Advice::new(AdviceRule::MemoryBudget, evidence, gain, change)))
+    let larger_mib = (budget_bytes >> 20).max(1).saturating_mul(2);
+    let change = format!("--memory-budget {larger_mib}M, or no budget");
+    let advice = Advice::new(AdviceRule::MemoryBudget, evidence, gain, change);
+    Some((share, advice.with(AdvisedSetting::MemoryBudget(larger_mib.saturating_mul(1 << 20)))))
 }
 
 fn float_operators(inputs: &[InputFacts], operators: &[OperatorTotal]) -> Option<Advice> {
@@ -211,7 +267,8 @@ fn seams(input: &InputFacts) -> Option<(f64, Advice)> {
         tiles.count
     );
     let gain = "the same result as without tiles, hence no seams".to_owned();
-    Some((energy, Advice::new(AdviceRule::Seams, evidence, gain, "--blend crop".to_owned())))
+    let advice = Advice::new(AdviceRule::Seams, evidence, gain, "--blend crop".to_owned());
+    Some((energy, advice.with(AdvisedSetting::Crop)))
 }
 
 fn slower_device(input: &InputFacts) -> Option<(f64, Advice)> {
@@ -226,7 +283,8 @@ fn slower_device(input: &InputFacts) -> Option<(f64, Advice)> {
         own.best_ms, own.device, best.best_ms, best.device
     );
     let gain = format!("about {ratio:.1}× faster inference");
-    Some((ratio, Advice::new(AdviceRule::SlowerDevice, evidence, gain, format!("--device {}", best.device))))
+    let advice = Advice::new(AdviceRule::SlowerDevice, evidence, gain, format!("--device {}", best.device));
+    Some((ratio, advice.with(AdvisedSetting::Device(best.device.clone()))))
 }
 
 fn threads_above_cores(facts: &RunFacts) -> Option<Advice> {
@@ -236,7 +294,8 @@ fn threads_above_cores(facts: &RunFacts) -> Option<Advice> {
     }
     let evidence = format!("{threads} threads share {cores} cores");
     let gain = "fewer switches between threads, and less memory".to_owned();
-    Some(Advice::new(AdviceRule::ThreadsAboveCores, evidence, gain, format!("--threads {cores}")))
+    let advice = Advice::new(AdviceRule::ThreadsAboveCores, evidence, gain, format!("--threads {cores}"));
+    Some(advice.with(AdvisedSetting::Threads(cores)))
 }
 
 /// Returns whether all work was done on the CPU.
@@ -286,7 +345,8 @@ fn uncertain_diameter(input: &InputFacts) -> Option<(f64, Advice)> {
     };
     let gain = "objects at the size that the model was trained on, and no time for the estimate".to_owned();
     let change = format!("--diameter with the median diameter of the objects in {unit}");
-    Some((severity, Advice::new(AdviceRule::UncertainDiameter, evidence, gain, change)))
+    let advice = Advice::new(AdviceRule::UncertainDiameter, evidence, gain, change);
+    Some((severity, advice.with(AdvisedSetting::Diameter(diameter.diameter))))
 }
 
 fn missing_voxel_size(input: &InputFacts) -> Option<(f64, Advice)> {
@@ -349,6 +409,8 @@ mod tests {
         let change = |workers| advise(&facts(0.5, workers), &[])[0].change.clone();
         assert!(change(1).contains("workers = 2") && change(3).contains("workers = 4"));
         assert!(change(4).contains("[augment]"), "{}", change(4));
+        let setting = |workers| advise(&facts(0.5, workers), &[])[0].setting.clone();
+        assert_eq!((setting(3), setting(4)), (Some(AdvisedSetting::Workers(4)), None));
         assert!(advise(&facts(0.5, 1), &[])[0].expected_gain.contains("2.00×"));
     }
 
@@ -361,6 +423,24 @@ mod tests {
         assert_eq!(rules(&budget(150 << 20), &[]), [AdviceRule::MemoryBudget]);
         assert_eq!(rules(&budget(4 << 30), &[]), NONE, "the budget is not the cause");
         assert!(advise(&budget(150 << 20), &[])[0].change.contains("300M"));
+        let small = advise(&of_tiles(tiles(400, None)), &[]).remove(0);
+        assert_eq!(small.setting, Some(AdvisedSetting::Tile([32, 128, 128])));
+        assert!(small.change.contains("--tile 32,128,128"), "{}", small.change);
+    }
+
+    #[test]
+    fn overlapping_tiles_count_what_they_compute_more_than_once() {
+        let blended =
+            |kept, budget| TileFacts { joining: Joining::Gaussian, crop_possible: false, ..tiles(kept, budget) };
+        assert_eq!(rules(&of_tiles(blended(420, None)), &[]), NONE, "the default overlap");
+        let advice = advise(&of_tiles(blended(300, None)), &[]);
+        assert_eq!((advice.len(), advice[0].rule), (1, AdviceRule::SmallTiles));
+        assert!(advice[0].evidence.contains("70 % of the computed voxels are overlap"), "{}", advice[0].evidence);
+        assert!(advice[0].change.contains("--overlap"), "{}", advice[0].change);
+        assert_eq!(rules(&of_tiles(blended(300, Some(150 << 20))), &[]), [AdviceRule::MemoryBudget]);
+        // Where cropping is possible, that is the advice.
+        let croppable = TileFacts { crop_possible: true, ..blended(300, None) };
+        assert_eq!(rules(&of_tiles(croppable), &[]), [AdviceRule::Seams]);
     }
 
     #[test]

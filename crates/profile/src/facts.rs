@@ -1,5 +1,7 @@
 //! What a run knows about itself besides its spans: the input of [`crate::advise`].
 
+use crate::MemoryPeak;
+use crate::memory::bytes_text;
 use serde::{Deserialize, Serialize};
 
 /// Facts about a whole run. What was not measured is `None` or empty.
@@ -16,6 +18,8 @@ pub struct RunFacts {
     pub cores: Option<usize>,
     /// Peak resident memory in bytes.
     pub peak_bytes: Option<u64>,
+    /// The sampled peak of the memory, and what ran then; only with a trace.
+    pub memory_peak: Option<MemoryPeak>,
     /// The predicted inputs.
     pub inputs: Vec<InputFacts>,
     /// The training run.
@@ -44,6 +48,46 @@ pub struct InputFacts {
     pub seam_energy: Option<f64>,
     /// The object diameter, for models with a nominal one.
     pub diameter: Option<DiameterFacts>,
+    /// What passed between the host and the device; `None` on the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<DeviceTraffic>,
+}
+
+/// What passes between the host and a device that has memory of its own, and how often both wait for each other. Runs
+/// that only serve to time kernels are not counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceTraffic {
+    /// Runs of the network.
+    pub runs: u64,
+    /// Steps of all runs. A step is one or more kernel launches; the library that launches them does not tell how many.
+    pub steps: u64,
+    /// Tensors copied to the device: weights and inputs.
+    pub uploads: u64,
+    /// Their size in bytes.
+    pub uploaded_bytes: u64,
+    /// Tensors copied from the device.
+    pub downloads: u64,
+    /// Their size in bytes.
+    pub downloaded_bytes: u64,
+    /// How often the host waited for the device, downloads not included.
+    pub synchronizations: u64,
+}
+
+impl DeviceTraffic {
+    /// Returns the numbers and sizes of the transfers in one line.
+    pub fn text(&self) -> String {
+        let count = |n: u64, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        format!(
+            "{} ({}), {} ({}), {} in {}",
+            count(self.uploads, "upload"),
+            bytes_text(self.uploaded_bytes),
+            count(self.downloads, "download"),
+            bytes_text(self.downloaded_bytes),
+            count(self.synchronizations, "synchronization"),
+            count(self.runs, "run")
+        )
+    }
 }
 
 /// Time of a model's probe on a device.
@@ -78,7 +122,7 @@ pub struct TileFacts {
     pub count: u64,
     /// Voxels that the network computed, halos included.
     pub computed_voxels: u64,
-    /// Voxels that were kept.
+    /// Voxels that were kept; of those that several tiles overlap, each is counted once.
     pub kept_voxels: u64,
     /// Planned peak memory in bytes.
     pub planned_bytes: u64,
@@ -87,7 +131,8 @@ pub struct TileFacts {
 }
 
 impl TileFacts {
-    /// Returns the share of the computed voxels that was discarded: halos, and filling up to whole tiles.
+    /// Returns the share of the computed voxels that was discarded or computed again: halos, overlaps, and filling up to
+    /// whole tiles.
     pub fn discarded_share(&self) -> f64 {
         if self.computed_voxels == 0 {
             return 0.0;
@@ -132,4 +177,23 @@ pub struct TrainingFacts {
     pub workers: usize,
     /// The device.
     pub device: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traffic_is_one_line_with_sizes() {
+        let traffic = DeviceTraffic {
+            runs: 1,
+            uploads: 3,
+            uploaded_bytes: 5 << 20,
+            downloads: 1,
+            downloaded_bytes: 2048,
+            synchronizations: 2,
+            ..DeviceTraffic::default()
+        };
+        assert_eq!(traffic.text(), "3 uploads (5 MiB), 1 download (2 KiB), 2 synchronizations in 1 run");
+    }
 }

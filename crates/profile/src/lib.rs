@@ -18,21 +18,27 @@
 #![forbid(unsafe_code)]
 
 mod advice;
+mod compare;
 mod facts;
+pub mod leaks;
 mod machine;
 mod memory;
 mod run;
 mod stage;
+mod timeline;
 mod trace;
 
-pub use advice::{Advice, AdviceRule, advise};
+pub use advice::{Advice, AdviceRule, AdvisedSetting, advise};
+pub use compare::{ComparedTime, compare_operators, compare_stages};
 pub use facts::{
-    DeviceTime, DiameterCertainty, DiameterFacts, InputFacts, Joining, RunFacts, TileFacts, TrainingFacts,
+    DeviceTime, DeviceTraffic, DiameterCertainty, DiameterFacts, InputFacts, Joining, RunFacts, TileFacts,
+    TrainingFacts,
 };
 pub use machine::{available_bytes, cpu_name, total_bytes};
 pub use memory::{MemoryMark, bytes_text, peak_resident_bytes, resident_bytes};
 pub use run::{OperatorTotal, RUN_FORMAT, RunFileError, RunRecord, StoredRun, operator_totals};
 pub use stage::{Stage, StageTotal, since};
+pub use timeline::{MemoryPeak, MemorySample, MemorySampler};
 pub use trace::chrome_trace;
 
 use serde::{Deserialize, Serialize};
@@ -70,6 +76,7 @@ struct State {
     dropped: u64,
     totals: std::collections::BTreeMap<Stage, StageTotal>,
     marks: Vec<MemoryMark>,
+    timeline: Vec<MemorySample>,
     threads: Vec<std::thread::ThreadId>,
 }
 
@@ -181,7 +188,8 @@ impl Recorder {
     /// Returns the spans and memory marks as a Chrome trace (`traceEvents`), which Perfetto opens.
     pub fn chrome_trace(&self) -> serde_json::Value {
         let state = self.state();
-        trace::chrome_trace(&state.spans, &state.marks, state.dropped)
+        let memory = trace::TracedMemory { marks: &state.marks, timeline: &state.timeline };
+        trace::whole_trace(&state.spans, memory, state.dropped)
     }
 
     /// Writes [`Recorder::chrome_trace`] with the record of the run in `otherData.run`, which [`StoredRun`] reads.
@@ -190,7 +198,8 @@ impl Recorder {
     /// Errors of the writer.
     pub fn write_trace(&self, run: &RunRecord, out: &mut dyn std::io::Write) -> std::io::Result<()> {
         let state = self.state();
-        trace::write_trace(out, &state.spans, &state.marks, state.dropped, run)
+        let memory = trace::TracedMemory { marks: &state.marks, timeline: &state.timeline };
+        trace::write_trace(out, &state.spans, memory, state.dropped, run)
     }
 
     fn record(&self, span: &Span<'_>) {

@@ -15,11 +15,23 @@ pub struct MemoryMark {
 }
 
 /// Returns the resident bytes of this process, if the system reports them.
+#[cfg(target_os = "linux")]
 pub fn resident_bytes() -> Option<u64> {
     status_kib("/proc/self/status", "VmRSS:").map(|k| k * 1024)
 }
 
-/// Returns the peak resident bytes of this process, if the system reports them.
+/// Returns the resident bytes of this process, if the system reports them.
+#[cfg(not(target_os = "linux"))]
+pub fn resident_bytes() -> Option<u64> {
+    use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, get_current_pid};
+    let id = get_current_pid().ok()?;
+    let mut system = System::new();
+    let memory = ProcessRefreshKind::nothing().with_memory();
+    system.refresh_processes_specifics(ProcessesToUpdate::Some(&[id]), false, memory);
+    system.process(id).map(sysinfo::Process::memory)
+}
+
+/// Returns the peak resident bytes of this process, if the system reports them: on Linux.
 pub fn peak_resident_bytes() -> Option<u64> {
     status_kib("/proc/self/status", "VmHWM:").map(|k| k * 1024)
 }

@@ -1,10 +1,12 @@
 //! What a run measured, as traces and reports store it, and reading it back.
 
-use crate::{MemoryMark, Recorder, RunFacts, SpanRecord, Stage, StageTotal};
+use crate::trace::{ARENA_COUNTER, RESIDENT_COUNTER, TracedMemory};
+use crate::{MemoryMark, MemorySample, Recorder, RunFacts, SpanRecord, Stage, StageTotal};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 
 /// Version of [`RunRecord`]; it changes when a record would be misread.
 pub const RUN_FORMAT: u32 = 1;
@@ -76,6 +78,8 @@ pub struct StoredRun {
     pub spans: Vec<SpanRecord>,
     /// Memory marks; none in a report.
     pub marks: Vec<MemoryMark>,
+    /// Memory over time, marks included; none in a report.
+    pub timeline: Vec<MemorySample>,
     /// Number of spans that were left out of the trace.
     pub spans_not_kept: u64,
 }
@@ -159,8 +163,8 @@ struct TraceArguments {
 impl StoredRun {
     /// Returns the run that a recorder holds.
     pub fn of(record: RunRecord, recorder: &Recorder) -> Self {
-        let (spans, marks) = (recorder.spans(), recorder.memory_marks());
-        Self { record, spans, marks, spans_not_kept: recorder.dropped_spans() }
+        let (spans, marks, timeline) = (recorder.spans(), recorder.memory_marks(), recorder.memory_timeline());
+        Self { record, spans, marks, timeline, spans_not_kept: recorder.dropped_spans() }
     }
 
     /// Reads a run from the text of a trace or a report. The stages of a trace without a record are summed from its
@@ -171,10 +175,12 @@ impl StoredRun {
     pub fn from_json(text: &[u8]) -> Result<Self, RunFileError> {
         let json = |e: serde_json::Error| RunFileError::Json(e.to_string());
         let RunFile { events, other, run } = serde_json::from_slice(text).map_err(json)?;
-        let (mut spans, mut marks) = (Vec::new(), Vec::new());
+        let (mut spans, mut marks, mut timeline) = (Vec::new(), Vec::new(), Vec::new());
         for event in events.unwrap_or_default() {
+            event.add_counter_to(&mut timeline);
             event.add_to(&mut spans, &mut marks);
         }
+        timeline.sort_by(|a: &MemorySample, b| a.at_us.total_cmp(&b.at_us));
         let record = match other.run.or(run) {
             Some(value) => {
                 let format = value.get("format").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
@@ -187,16 +193,44 @@ impl StoredRun {
             None if spans.is_empty() => return Err(RunFileError::NoRun),
             None => summed(&spans),
         };
-        Ok(Self { record, spans, marks, spans_not_kept: other.spans_not_kept })
+        Ok(Self { record, spans, marks, timeline, spans_not_kept: other.spans_not_kept })
     }
 
     /// Returns the totals of the operators, the longest first.
     pub fn operators(&self) -> Vec<OperatorTotal> {
         operator_totals(&self.spans)
     }
+
+    /// Writes the run as a Chrome trace, which [`StoredRun::from_json`] reads.
+    ///
+    /// # Errors
+    /// Errors of the writer.
+    pub fn write_trace(&self, out: &mut dyn Write) -> io::Result<()> {
+        // A mark is written with a sample of its own.
+        let is_mark = |sample: &MemorySample| self.marks.iter().any(|mark| mark.at_us == sample.at_us);
+        let timeline: Vec<MemorySample> = self.timeline.iter().filter(|sample| !is_mark(sample)).copied().collect();
+        let memory = TracedMemory { marks: &self.marks, timeline: &timeline };
+        crate::trace::write_trace(out, &self.spans, memory, self.spans_not_kept, &self.record)
+    }
 }
 
 impl TraceEvent {
+    /// Adds a counter of the memory to the timeline; that of the arenas follows the one of the process.
+    fn add_counter_to(&self, timeline: &mut Vec<MemorySample>) {
+        let Self { ph, name, ts, args, .. } = self;
+        match (ph.as_str(), name.as_str()) {
+            ("C", RESIDENT_COUNTER) => {
+                timeline.push(MemorySample { at_us: *ts, resident_bytes: args.bytes, arena_bytes: None });
+            }
+            ("C", ARENA_COUNTER) => {
+                if let Some(last) = timeline.last_mut().filter(|last| last.at_us == *ts) {
+                    last.arena_bytes = Some(args.bytes);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Adds the event to the spans or the marks; events of other programs are neither.
     fn add_to(self, spans: &mut Vec<SpanRecord>, marks: &mut Vec<MemoryMark>) {
         let Self { ph, name, cat, ts, dur, tid, args } = self;
@@ -260,10 +294,14 @@ mod tests {
         let read = StoredRun::from_json(&text).unwrap();
         assert_eq!(read.record, record);
         assert_eq!((read.spans.len(), read.marks.len(), read.spans_not_kept), (4, 1, 0));
+        assert_eq!(read.timeline.len(), 1, "the mark is a sample, too");
         let operators = read.operators();
         let by_name = |name: &str| operators.iter().find(|o| o.name == name).unwrap();
         assert_eq!((by_name("Conv int8 a").count, by_name("Conv int8 a").macs), (2, 14));
         assert!(by_name("Conv int8 a").is_int8() && !by_name("Conv b").is_int8());
+        let mut again = Vec::new();
+        read.write_trace(&mut again).unwrap();
+        assert_eq!(StoredRun::from_json(&again).unwrap(), read, "a run that was read is written without a loss");
     }
 
     #[test]

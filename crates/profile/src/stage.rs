@@ -27,6 +27,8 @@ pub enum Stage {
     Estimate,
     /// Time in which a training step waits for patches.
     DataWait,
+    /// Time in which the network of a pass over a stack waits for slices to be read, or for finished ones to be written.
+    Stall,
     /// Copying data to a device.
     Upload,
     /// Running a network on a tile, or forward and backward pass of a training step on a device that does not separate
@@ -60,7 +62,7 @@ pub enum Stage {
 
 impl Stage {
     /// All stages, in the order of tables.
-    pub const ALL: [Stage; 24] = [
+    pub const ALL: [Stage; 25] = [
         Stage::Read,
         Stage::Decode,
         Stage::Check,
@@ -71,6 +73,7 @@ impl Stage {
         Stage::Compile,
         Stage::Estimate,
         Stage::DataWait,
+        Stage::Stall,
         Stage::Upload,
         Stage::Compute,
         Stage::Forward,
@@ -100,6 +103,7 @@ impl Stage {
             Stage::Compile => "compile",
             Stage::Estimate => "estimate",
             Stage::DataWait => "data wait",
+            Stage::Stall => "stall",
             Stage::Upload => "upload",
             Stage::Compute => "compute",
             Stage::Forward => "forward",

@@ -12,7 +12,7 @@ use cytoscope_passes::quantize;
 use cytoscope_pipeline::{Context, JobError, Model, find_model};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::check_parent;
+use cytoscope_storage::target::{self, check_parent};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub const ACCURACY_BUDGET: f64 = 0.02;
 pub struct QuantizeJob {
     /// Package by path or name.
     pub model: String,
-    /// The package to write.
+    /// The package to write: a folder or a zip; or, if it ends in `.onnx`, a file with the int8 network alone.
     pub out: PathBuf,
     /// How ranges of activations are determined.
     pub mode: QuantizeMode,
@@ -92,7 +92,7 @@ impl QuantizeJob {
         self.check_options(trainer.is_some())?;
         let path = find_model(&self.model)?;
         let inputs: Vec<&Path> = self.calibrate.iter().chain([&path]).map(PathBuf::as_path).collect();
-        check_destination(&self.out, &inputs, self.overwrite)?;
+        self.check_out(&inputs)?;
         let mut notes = Vec::new();
         let loading = context.recorder.span(Stage::Load, "package");
         let Source { package, float, prepared } = self.open(&path, &mut notes)?;
@@ -134,6 +134,13 @@ impl QuantizeJob {
                 .notes
                 .push("the int8 network is not smaller than the float network, because it has few weights".to_owned());
         }
+        if self.writes_network() {
+            report.notes.push(
+                "only the int8 network was written, without pre- and postprocessing: for a package, give a folder or a \
+                 .zip"
+                    .to_owned(),
+            );
+        }
         report.tile_times = tile_times;
         report.tile_shape = timed.shape().to_vec();
         context.check()?;
@@ -142,6 +149,21 @@ impl QuantizeJob {
         writing.finish();
         report.seconds = start.elapsed().as_secs_f64();
         Ok(report)
+    }
+
+    /// Whether the output is the int8 network alone, as an ONNX file.
+    pub(crate) fn writes_network(&self) -> bool {
+        target::ending(&self.out).as_deref() == Some("onnx")
+    }
+
+    fn check_out(&self, inputs: &[&Path]) -> Result<(), JobError> {
+        target::check_ending(&self.out, &["", "zip", "onnx"])?;
+        if self.writes_network() {
+            target::check_file(&self.out, inputs, self.overwrite)?;
+        } else {
+            check_destination(&self.out, inputs, self.overwrite)?;
+        }
+        Ok(())
     }
 
     fn check_options(&self, has_trainer: bool) -> Result<(), JobError> {

@@ -22,7 +22,7 @@ pub struct OutputReport {
 /// Result of a [`QuantizeJob`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct QuantizeReport {
-    /// The package written.
+    /// The package or ONNX file written.
     pub out: PathBuf,
     /// Name of the package.
     pub name: String,

@@ -7,7 +7,7 @@ use cytoscope_pipeline::packages::{self, Quantized, test_inputs, test_outputs};
 use cytoscope_pipeline::{Context, JobError};
 
 impl QuantizeJob {
-    /// Writes the package; `source` is the float network and `graph` the int8 network.
+    /// Writes the package, or the ONNX file; `source` is the float network and `graph` the int8 network.
     pub(crate) fn write(
         &self,
         context: &Context,
@@ -16,6 +16,11 @@ impl QuantizeJob {
         graph: Graph,
         report: &QuantizeReport,
     ) -> Result<(), JobError> {
+        if self.writes_network() {
+            let mut meter = QuantizeStage::Write.meter(context, 1);
+            cytoscope_onnx::save(&graph, &self.out).map_err(|e| JobError::model(self.out.display().to_string(), e))?;
+            return meter.add(1);
+        }
         let inputs = test_inputs(package)?;
         let mut meter = QuantizeStage::Write.meter(context, 2);
         // The package's test outputs are those of the declared network.

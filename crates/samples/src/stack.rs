@@ -41,7 +41,8 @@ pub(crate) struct Stack {
 
 /// Opens the file of an image reference.
 pub(crate) fn open_image(image: &ImageRef) -> Result<Image, SamplesError> {
-    let options = OpenOptions { series: image.series, axes: image.axes.clone(), ..OpenOptions::default() };
+    let options =
+        OpenOptions { series: image.series, axes: image.axes.clone(), single_file: true, ..OpenOptions::default() };
     Ok(open(&image.path, &options)?)
 }
 

@@ -56,13 +56,28 @@ fn the_preferred_target_is_used_and_the_other_reported() {
     write(&at("b.tif"), tiny(2).0, tiny(2).1);
     write(&at("c_masks.tif"), tiny(3).0, tiny(3).2);
     fs::write(at("notes.txt"), "hello").unwrap();
-    fs::write(at("d.czi"), "hello").unwrap();
+    fs::write(at("d.nd2"), "hello").unwrap();
     let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
     assert_eq!(names(&dataset), one("a", "a_raw.tif", "a_labels_clean.tif"));
     let about: Vec<String> =
         dataset.problems.iter().map(|p| p.file.file_name().unwrap().to_string_lossy().into_owned()).collect();
-    assert_eq!(about, ["a_labels.tif", "b.tif", "c_masks.tif", "d.czi"]);
+    assert_eq!(about, ["a_labels.tif", "b.tif", "c_masks.tif", "d.nd2"]);
     assert!(dataset.problems.iter().all(|p| !p.next_step.is_empty() && p.severity == Severity::Warning));
+}
+
+#[test]
+fn a_segmentation_of_cellpose_is_used_where_masks_were_not_exported() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    write(&at("x.tif"), tiny(1).0, tiny(1).1);
+    write(&at("x_seg.npy"), tiny(1).0, tiny(1).2);
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("x", "x.tif", "x_seg.npy"));
+    assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
+    write(&at("x_cp_masks.tif"), tiny(1).0, tiny(1).2);
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("x", "x.tif", "x_cp_masks.tif"));
+    assert_eq!(dataset.problems, []);
 }
 
 #[test]
@@ -159,9 +174,9 @@ fn nnunet_datasets_are_found() {
         assert!(error.contains(says), "{error}");
     }
     // An unsupported file format is an error.
-    fs::write(at("dataset.json"), r#"{"file_ending": ".nii.gz"}"#).unwrap();
+    fs::write(at("dataset.json"), r#"{"file_ending": ".nrrd"}"#).unwrap();
     let error = find_pairs(&at("dataset.json"), TrainingTask::Segmentation).unwrap_err().to_string();
-    assert!(error.contains(".nii.gz") && error.contains("convert"), "{error}");
+    assert!(error.contains(".nrrd") && error.contains("convert"), "{error}");
 }
 
 #[test]

@@ -38,6 +38,16 @@ pub enum StorageError {
         /// Whether the user can request that it is moved aside.
         can_force: bool,
     },
+    /// The ending of an output's name is not one of those that can be written.
+    #[error("{path} {found}; expected {expected}: choose another name")]
+    Ending {
+        /// The output path.
+        path: PathBuf,
+        /// Its ending, as the predicate of a sentence.
+        found: String,
+        /// The known endings.
+        expected: String,
+    },
     /// Another process is writing results with the same name.
     #[error("{path}: another run of Cytoscope is writing these results; wait for it, or write to another folder")]
     Busy {

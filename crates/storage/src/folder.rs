@@ -92,7 +92,7 @@ fn not_removed(path: &Path) -> StorageError {
 }
 
 /// Removes a folder that has a marker. The marker is removed last, so that an interrupted removal can be completed.
-fn remove_marked(path: &Path) -> io::Result<()> {
+pub(crate) fn remove_marked(path: &Path) -> io::Result<()> {
     remove_entries(path, &[])?;
     std::fs::remove_file(path.join(MARKER))?;
     std::fs::remove_dir(path)

@@ -5,9 +5,11 @@
 //! - [`write`] writes a file under a random name next to its target, syncs it and renames it.
 //! - [`folder`] creates, replaces and removes folders. Only folders with this program's marker file are ever removed; a
 //!   folder with a manifest is removed only if it holds exactly the files of its manifest.
+//! - [`partial_folder`] writes a folder of many files under a hidden name and renames it.
 //! - [`target`] decides what an output path may replace: never an input, and a file or folder that the program did not
 //!   create only if the user asked for it.
 //! - [`npy`] parses the header of NumPy files, for images and for tensors.
+//! - [`growing`] keeps the file of an unfinished result, with a record of what is valid, for the next process.
 //! - [`lock`] prevents two processes from writing results under the same name.
 //!
 //! This crate depends on no other crate of the project. [`read`] and the handles of [`write`] return
@@ -28,9 +30,11 @@
 
 mod error;
 pub mod folder;
+pub mod growing;
 pub mod lock;
 mod manifest;
 pub mod npy;
+pub mod partial_folder;
 pub mod read;
 pub mod target;
 pub mod write;

@@ -71,14 +71,14 @@ impl Drop for ResultsLock {
 }
 
 #[cfg(unix)]
-fn refuse_links(options: &mut OpenOptions) {
+pub(crate) fn refuse_links(options: &mut OpenOptions) {
     use rustix::fs::OFlags;
     use std::os::unix::fs::OpenOptionsExt;
     options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
 }
 
 #[cfg(not(unix))]
-fn refuse_links(_options: &mut OpenOptions) {}
+pub(crate) fn refuse_links(_options: &mut OpenOptions) {}
 
 #[cfg(unix)]
 fn same_file(file: &File, path: &Path) -> bool {

@@ -4,12 +4,15 @@ use crate::error::wrong_use;
 use cytoscope_autodiff::{Decay, Schedule};
 use cytoscope_graph::{ElementType, Loss, LossKind, LossTerm, Optimizer};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::{DiameterRequest, JobError, MAX_THREADS};
+use cytoscope_pipeline::{DiameterRequest, JobError, PerformanceRequest};
+use cytoscope_samples::limits::{MAX_PREFETCH, MAX_WORKERS};
 use cytoscope_samples::{AugmentOptions, ChannelPair, FindOptions, Normalise, SpacingOrder, TargetKind};
 use cytoscope_volume::Axes;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
+/// Default number of patches per batch.
+const BATCH: usize = 2;
 /// Maximum number of patches per batch; larger batches do not train faster.
 const MAX_BATCH: usize = 4096;
 /// Maximum number of batches for gradient accumulation.
@@ -65,8 +68,12 @@ pub struct TrainConfig {
     pub norm_share: f64,
     /// Train only parameters whose names contain one of these strings; if empty, all.
     pub only: Vec<String>,
-    /// Number of threads that prepare patches.
-    pub workers: usize,
+    /// Number of data workers: threads that prepare patches. By default as many as the cores allow: one for every four
+    /// cores if the CPU computes the steps, all but one on a GPU, at most eight.
+    pub workers: Option<usize>,
+    /// Maximum number of patches that are prepared in advance; by default four batches, at least 8, and two more for
+    /// each data worker after the first.
+    pub prefetch: Option<usize>,
     /// Size of the voxel cache in bytes.
     pub cache_bytes: u64,
     /// Memory limit for activations in MiB: beyond it, some activations are recomputed in the backward pass. By default
@@ -76,6 +83,9 @@ pub struct TrainConfig {
     pub precision: TrainPrecision,
     /// Segmentation settings of the model; by default the ones with the best validation score.
     pub segment: Option<SegmentOptions>,
+    /// Which preset of the machine profile fills the settings that are left open: `auto` (the saved one), `off`,
+    /// `fastest`, `least-memory` or `most-accurate`.
+    pub performance: PerformanceRequest,
 }
 
 /// Data type of convolutions and matrix products during training. Parameters, norms, loss and optimizer use 32-bit
@@ -131,16 +141,28 @@ impl Default for TrainConfig {
             clip_norm: 1.0,
             norm_share: 0.35,
             only: Vec::new(),
-            workers: 1,
+            workers: None,
+            prefetch: None,
             cache_bytes: 2 << 30,
             memory_mib: None,
             precision: TrainPrecision::default(),
             segment: None,
+            performance: PerformanceRequest::Auto,
         }
     }
 }
 
 impl TrainConfig {
+    /// Returns the number of patches per batch.
+    pub(crate) fn batch_size(&self) -> usize {
+        self.batch.unwrap_or(BATCH)
+    }
+
+    /// Returns the number of patches that the gradient of one optimizer step is computed from.
+    pub fn patches_per_step(&self) -> usize {
+        self.batch_size().saturating_mul(self.accumulate)
+    }
+
     /// Reads the settings from a TOML file.
     ///
     /// # Errors
@@ -169,7 +191,8 @@ impl TrainConfig {
         };
         within("accumulate", self.accumulate, MAX_ACCUMULATE)?;
         within("batch", self.batch.unwrap_or(1), MAX_BATCH)?;
-        within("workers", self.workers, MAX_THREADS)?;
+        within("workers", self.workers.unwrap_or(1), MAX_WORKERS)?;
+        within("prefetch", self.prefetch.unwrap_or(1), MAX_PREFETCH)?;
         if self.schedule.rate.is_some_and(|r| !r.is_finite() || r <= 0.0) {
             return Err(wrong_use(format!(
                 "schedule.rate is {:?}: expected a number above 0, such as 0.001",

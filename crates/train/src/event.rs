@@ -61,7 +61,7 @@ impl Training<'_> {
     /// Logs an event and sends it to the sink.
     pub(crate) fn emit(&self, event: &TrainEvent) {
         event.log();
-        (self.on_event)(event);
+        (self.sinks.on_event)(event);
     }
 }
 
@@ -88,9 +88,14 @@ impl TrainingPlan {
     /// Returns the plan as text for the user.
     pub fn sentence(&self) -> String {
         let Self { parameters, step_secs, validation_secs, steps, epochs, minutes, activation_bytes } = self;
+        let duration = match minutes.round() {
+            below if below < 1.0 => "less than a minute".to_owned(),
+            1.0 => "about a minute".to_owned(),
+            many => format!("about {many} minutes"),
+        };
         format!(
             "{parameters} trainable parameters; a step takes {step_secs:.2} s, a validation {validation_secs:.1} s; \
-             {steps} steps are planned ({epochs:.1} epochs, about {minutes:.0} minutes); {:.0} MiB for activations.",
+             {steps} steps are planned ({epochs:.1} epochs, {duration}); {:.0} MiB for activations.",
             *activation_bytes as f64 / f64::from(1 << 20),
         )
     }

@@ -13,6 +13,7 @@ use crate::record::{RunFacts, training_record};
 use crate::train::{LoopOutcome, Training};
 use crate::tuning::{self, TuneEffort};
 use crate::validator::{Scores, calibration_file};
+use crate::workers::DataWorkers;
 use cytoscope_engine::Precision;
 use cytoscope_model_package::Package;
 use cytoscope_objects::SegmentOptions;
@@ -70,7 +71,7 @@ impl Training<'_> {
         let verdict = if best > 0 { ChosenNetwork::Trained } else { ChosenNetwork::Start };
         let chosen = if best > 0 { self.folder.best(best) } else { self.folder.start() };
         if verdict == ChosenNetwork::Start {
-            context.note("No trained network scored better than the start model, which is kept.");
+            context.note("No trained network scored clearly better than the start model, which is kept.");
         }
         let graph = Package::open(&chosen).map_err(|e| JobError::model(chosen.display().to_string(), e))?.graph;
         if self.tunes_segmentation() {
@@ -107,6 +108,7 @@ impl Training<'_> {
         writing.finish();
         let last: Vec<&StepPoint> = state.history.steps.iter().rev().take(100).collect();
         let mean = |f: fn(&StepPoint) -> f64| last.iter().map(|p| f(p)).sum::<f64>() / last.len().max(1) as f64;
+        let DataWorkers { workers, prefetch } = self.data_workers();
         Ok(TrainReport {
             out: self.job.out.clone(),
             verdict,
@@ -124,6 +126,8 @@ impl Training<'_> {
             parameters,
             train_pairs: self.train_pairs.len(),
             validation_pairs: self.validation.len(),
+            workers,
+            prefetch,
             seconds: self.seconds(&state),
             step_secs: mean(|p| p.step_secs),
             stalled_secs: mean(|p| p.stalled_secs),

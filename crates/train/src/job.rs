@@ -4,6 +4,7 @@ use crate::checkpoint::{CheckpointSummary, RunFolder};
 use crate::config::TrainConfig;
 use crate::event::TrainSink;
 use crate::history::History;
+use crate::monitor::{Sinks, StatusSink};
 use crate::train;
 use crate::validator::PairScore;
 use cytoscope_engine::DeviceRequest;
@@ -114,6 +115,12 @@ pub struct TrainReport {
     pub train_pairs: usize,
     /// Number of validation pairs.
     pub validation_pairs: usize,
+    /// Number of data workers.
+    #[serde(default)]
+    pub workers: usize,
+    /// Maximum number of patches that were prepared in advance.
+    #[serde(default)]
+    pub prefetch: usize,
     /// Duration of all runs of this job in seconds, without the time between them.
     pub seconds: f64,
     /// Mean duration of the last steps in seconds.
@@ -177,7 +184,22 @@ impl TrainJob {
     /// [`JobError`] if the data or the model cannot be used, memory or disk is full, or the job was cancelled. The
     /// package is written completely or not at all.
     pub fn run(&self, context: &Context, devices: &Devices, on_event: &TrainSink<'_>) -> Result<TrainReport, JobError> {
-        train::run(self, context, devices, on_event)
+        self.run_monitored(context, devices, on_event, &|_| {})
+    }
+
+    /// Like [`TrainJob::run`], and passes the status of the run to `on_status`: after the first steps, then every ten
+    /// seconds.
+    ///
+    /// # Errors
+    /// As [`TrainJob::run`].
+    pub fn run_monitored(
+        &self,
+        context: &Context,
+        devices: &Devices,
+        on_event: &TrainSink<'_>,
+        on_status: &StatusSink<'_>,
+    ) -> Result<TrainReport, JobError> {
+        train::run(self, context, devices, Sinks { on_event, on_status })
     }
 }
 

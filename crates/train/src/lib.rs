@@ -11,6 +11,7 @@
 //! checkpoint stays in the folder.
 #![forbid(unsafe_code)]
 
+mod assign;
 mod budget;
 mod candidate;
 mod check;
@@ -25,6 +26,8 @@ mod event;
 mod finalize;
 mod history;
 mod job;
+mod machine;
+mod monitor;
 mod network;
 mod package;
 mod planning;
@@ -33,12 +36,15 @@ mod problems;
 mod qat;
 mod record;
 mod scoring;
+mod search;
 mod setup;
 mod step;
 mod train;
 mod tuning;
 mod validator;
+mod workers;
 
+pub use assign::SettingAssignment;
 pub use check::{CheckJob, CheckReport};
 pub use checkpoint::{CheckpointSummary, check_checkpoint, check_checkpoint_tensors};
 pub use config::{
@@ -49,6 +55,8 @@ pub use estimate::{Estimate, EstimateJob};
 pub use event::{TrainEvent, TrainSink, TrainingPlan};
 pub use history::{History, StepPoint, ValidationPoint};
 pub use job::{ChosenNetwork, Quantized, TrainJob, TrainReport};
+pub use monitor::{BatchAdvice, StatusSink, TrainStatus};
 pub use qat::{QatLimitError, QatTrainer};
+pub use search::{MAX_TRIALS, SearchRung, SearchSpace, search_rungs};
 pub use train::FIRST_STEP_MARK;
 pub use validator::{PairScore, Scores};

@@ -176,7 +176,10 @@ impl Training<'_> {
         let better = state.peak.is_none_or(|peak| scores.score > peak);
         // Scores on few files are noisy: of equally good networks, the one trained longer is kept.
         let near = state.peak.is_none_or(|peak| scores.score > peak - SCORE_NOISE);
-        let best = better || (near && state.start_score.is_none_or(|start| scores.score > start));
+        let longer = near && state.start_score.is_none_or(|start| scores.score > start);
+        // A start model is replaced only by a network that is better by more than chance.
+        let is_improvement = before.as_ref().is_none_or(|start| scores.is_clearly_above(&start.tuned));
+        let best = (better || longer) && is_improvement;
         if best {
             self.write_candidate(&stepper.network()?, &self.folder.best(state.step))?;
             state.best = Some((scores.score, state.step));

@@ -5,8 +5,8 @@ use crate::checkpoint::{RunFolder, TrainState};
 use crate::config::{self, TrainConfig, TrainPrecision};
 use crate::data::Data;
 use crate::error::{data_error, engine_error, io_error, wrong_use};
-use crate::event::TrainSink;
 use crate::job::TrainJob;
+use crate::monitor::Sinks;
 use crate::network::{self, StartModel};
 use crate::previews::Previews;
 use crate::step::StepperOptions;
@@ -26,8 +26,6 @@ use std::time::{Instant, UNIX_EPOCH};
 
 /// Default patch shape along Z, Y, X in voxels.
 const PATCH: [usize; 3] = [24, 64, 64];
-/// Default number of patches per batch.
-const BATCH: usize = 2;
 
 /// Returns a hash of the names, sizes and modification times of all files, by which a resumed run detects changed data.
 ///
@@ -68,7 +66,7 @@ fn patch_and_batch(config: &TrainConfig, start: &StartModel) -> ([usize; 3], usi
         patch[0] = 1;
     }
     patch = std::array::from_fn(|a| patch[a].max(start.step[a]).next_multiple_of(start.step[a]));
-    (patch, config.batch.unwrap_or(BATCH))
+    (patch, config.batch_size())
 }
 
 /// Returns the options for training steps on a device.
@@ -209,7 +207,7 @@ pub(crate) fn prepare<'a>(
     job: &'a TrainJob,
     context: &'a Context,
     devices: &'a Devices,
-    on_event: &'a TrainSink<'a>,
+    sinks: Sinks<'a>,
     folder: RunFolder,
     config: TrainConfig,
     data: &Data,
@@ -263,7 +261,7 @@ pub(crate) fn prepare<'a>(
     Ok(Training {
         job,
         context,
-        on_event,
+        sinks,
         devices,
         engine,
         folder,

@@ -4,9 +4,10 @@ use crate::checkpoint::{CheckpointSummary, RunFolder, TrainState, restore};
 use crate::config::TrainConfig;
 use crate::data::{self, Data};
 use crate::error::data_error;
-use crate::event::{TrainEvent, TrainSink};
+use crate::event::TrainEvent;
 use crate::history::StepPoint;
 use crate::job::{TrainJob, TrainReport};
+use crate::monitor::Sinks;
 use crate::network::StartModel;
 use crate::package::Description;
 use crate::previews::Previews;
@@ -14,6 +15,7 @@ use crate::scoring::{ScoredNetwork, ValidationOutcome};
 use crate::setup::{check_same_run, fingerprint, prepare};
 use crate::step::{ModelState, StepOutput, Stepper, StepperOptions};
 use crate::validator::Validator;
+use crate::workers::DataWorkers;
 use cytoscope_engine::Engine;
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::check_destination;
@@ -38,7 +40,7 @@ const MAX_ROLLBACKS: u32 = 5;
 pub(crate) struct Training<'a> {
     pub(crate) job: &'a TrainJob,
     pub(crate) context: &'a Context,
-    pub(crate) on_event: &'a TrainSink<'a>,
+    pub(crate) sinks: Sinks<'a>,
     pub(crate) devices: &'a Devices,
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) folder: RunFolder,
@@ -65,7 +67,7 @@ pub(crate) fn run(
     job: &TrainJob,
     context: &Context,
     devices: &Devices,
-    on_event: &TrainSink<'_>,
+    sinks: Sinks<'_>,
 ) -> Result<TrainReport, JobError> {
     let started = Instant::now();
     job.config.check()?;
@@ -112,7 +114,7 @@ pub(crate) fn run(
     if checkpoint.is_none() {
         folder.clear()?;
     }
-    let outcome = run_locked(job, context, devices, on_event, &folder, config, &data, checkpoint, started);
+    let outcome = run_locked(job, context, devices, sinks, &folder, config, &data, checkpoint, started);
     drop(lock);
     if outcome.is_ok() || !folder.has_checkpoint() {
         folder.clean_up();
@@ -136,7 +138,7 @@ fn run_locked(
     job: &TrainJob,
     context: &Context,
     devices: &Devices,
-    on_event: &TrainSink<'_>,
+    sinks: Sinks<'_>,
     folder: &RunFolder,
     config: TrainConfig,
     data: &Data,
@@ -147,7 +149,7 @@ fn run_locked(
     let intensity = checkpoint.as_ref().and_then(|(state, _)| state.intensity);
     context.recorder.mark_memory("data checked");
     let mut training =
-        prepare(job, context, devices, on_event, folder.clone(), config, data, fingerprint, intensity, started)?;
+        prepare(job, context, devices, sinks, folder.clone(), config, data, fingerprint, intensity, started)?;
     context.recorder.mark_memory("prepared");
     let outcome = training.run_loop(checkpoint)?;
     context.recorder.mark_memory("trained");
@@ -186,6 +188,7 @@ struct Run {
     last_good: (ModelState, u64, u64),
     last_save: Instant,
     last_plan: Instant,
+    last_status: Option<Instant>,
 }
 
 impl Run {
@@ -201,9 +204,14 @@ impl Training<'_> {
         Stepper::new(graph, self.engine.as_ref(), &options)
     }
 
+    /// Returns the data workers of this run.
+    pub(crate) fn data_workers(&self) -> DataWorkers {
+        DataWorkers::of(&self.config, self.engine.device().id, self.job.threads, self.batch)
+    }
+
     pub(crate) fn loader(&self, start: u64) -> Result<Loader, JobError> {
-        let prefetch = (self.batch * 4).max(8);
-        let options = LoaderOptions { workers: self.config.workers, prefetch, start };
+        let DataWorkers { workers, prefetch } = self.data_workers();
+        let options = LoaderOptions { workers, prefetch, start };
         let (sampler, recorder) = (Arc::clone(&self.sampler), self.context.recorder.clone());
         let make = move |index| {
             let _span = recorder.span(Stage::Augment, "patch");
@@ -372,6 +380,7 @@ impl Training<'_> {
             last_good,
             last_save: Instant::now(),
             last_plan: Instant::now(),
+            last_status: None,
         })
     }
 
@@ -526,6 +535,7 @@ impl Training<'_> {
             step_secs: point.step_secs,
             stalled_secs: point.stalled_secs,
         });
+        self.report_status(&mut run.last_status, point.step, point.step_secs, point.stalled_secs, &run.stepper);
         run.window = LossWindow::default();
     }
 

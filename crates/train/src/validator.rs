@@ -30,6 +30,9 @@ pub struct PairScore {
     pub scores: BTreeMap<String, f64>,
 }
 
+/// Minimum number of pairs from which the standard error of their mean is estimated.
+const MIN_PAIRED: usize = 3;
+
 /// Scores of a network on the validation pairs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
@@ -40,6 +43,25 @@ pub struct Scores {
     pub scores: BTreeMap<String, f64>,
     /// Scores of each pair.
     pub pairs: Vec<PairScore>,
+}
+
+impl Scores {
+    /// Returns whether a network with these scores is better than one with `other`, by more than chance may cause: by
+    /// the score over all pairs, and by more than one standard error of the mean difference of the scores of each pair
+    /// (the one-standard-error rule of Breiman et al., 1984). With fewer than [`MIN_PAIRED`] pairs in common, the score
+    /// over all pairs decides.
+    pub(crate) fn is_clearly_above(&self, other: &Scores) -> bool {
+        let gain = self.score - other.score;
+        let same = self.pairs.iter().zip(&other.pairs).filter(|(a, b)| a.name == b.name);
+        let gains: Vec<f64> = same.map(|(a, b)| a.score - b.score).filter(|d| d.is_finite()).collect();
+        let n = gains.len() as f64;
+        if gains.len() < MIN_PAIRED {
+            return gain > 0.0;
+        }
+        let mean = gains.iter().sum::<f64>() / n;
+        let variance = gains.iter().map(|d| (d - mean).powi(2)).sum::<f64>() / (n - 1.0);
+        gain > (variance / n).sqrt()
+    }
 }
 
 /// A validation pair, or a crop of one.
@@ -140,7 +162,8 @@ pub(crate) type Stack = (Vec<f32>, [usize; 3]);
 
 /// Reads one image of a file, cropped to a window.
 fn read_zyx(image: &ImageRef, window: Option<StackWindow>) -> Result<Stack, JobError> {
-    let options = OpenOptions { series: image.series, axes: image.axes.clone(), ..OpenOptions::default() };
+    let options =
+        OpenOptions { series: image.series, axes: image.axes.clone(), single_file: true, ..OpenOptions::default() };
     let file = open(&image.path, &options)?;
     let meta = file.meta();
     let mut region = Region::whole(&meta.shape_full);
@@ -167,7 +190,8 @@ fn read_zyx(image: &ImageRef, window: Option<StackWindow>) -> Result<Stack, JobE
 
 /// Returns the window in the middle of a stack that is too large to be compared as a whole; `None` for smaller stacks.
 fn middle_window(image: &ImageRef) -> Result<Option<StackWindow>, JobError> {
-    let options = OpenOptions { series: image.series, axes: image.axes.clone(), ..OpenOptions::default() };
+    let options =
+        OpenOptions { series: image.series, axes: image.axes.clone(), single_file: true, ..OpenOptions::default() };
     let file = open(&image.path, &options)?;
     let meta = file.meta();
     let shape = [Axis::Z, Axis::Y, Axis::X]
@@ -201,7 +225,7 @@ fn voxel_um(pair: &Pair) -> Result<Option<[f64; 3]>, JobError> {
     if pair.voxel_um.is_some() {
         return Ok(pair.voxel_um);
     }
-    let options = OpenOptions { series: pair.image.series, ..OpenOptions::default() };
+    let options = OpenOptions { series: pair.image.series, single_file: true, ..OpenOptions::default() };
     Ok(open(&pair.image.path, &options)?.meta().voxel_size_um.zyx_um())
 }
 
@@ -500,6 +524,26 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
     use super::*;
+
+    fn scores(score: f64, pairs: &[f64]) -> Scores {
+        let pair =
+            |(i, score): (usize, &f64)| PairScore { name: i.to_string(), score: *score, scores: BTreeMap::new() };
+        Scores { score, scores: BTreeMap::new(), pairs: pairs.iter().enumerate().map(pair).collect() }
+    }
+
+    #[test]
+    fn a_gain_within_one_standard_error_of_the_pairs_is_no_clear_gain() {
+        let start = scores(0.6648, &[1.0, 1.0, 0.8947, 0.8393, 0.4318]);
+        assert!(!start.is_clearly_above(&start));
+        // One pair has gained by chance: differences of 0, 0, 0.1053, 0 and -0.0132, standard error 0.022.
+        assert!(!scores(0.6667, &[1.0, 1.0, 1.0, 0.8393, 0.4186]).is_clearly_above(&start));
+        assert!(scores(0.6948, &[1.0, 1.0, 1.0, 0.8393, 0.4186]).is_clearly_above(&start));
+        // A small gain in every pair is clear.
+        assert!(scores(0.6748, &[1.01, 1.01, 0.9047, 0.8493, 0.4418]).is_clearly_above(&start));
+        assert!(!scores(0.66, &[1.1; 5]).is_clearly_above(&start), "the score over all objects fell");
+        // Two pairs say nothing about chance.
+        assert!(scores(0.7, &[0.9, 0.5]).is_clearly_above(&scores(0.69, &[0.3, 0.9])));
+    }
 
     #[test]
     fn voxels_with_the_ignore_label_do_not_change_the_score() {

@@ -2,13 +2,15 @@
 
 use super::JobId;
 use cytoscope_engine::{DeviceId, DeviceRequest};
+use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::packages::{ImportJob, ImportReport};
+use cytoscope_pipeline::predict::LiveSink;
 use cytoscope_pipeline::{
-    ConvertJob, DiameterJob, EvaluateJob, EvaluateReport, MeasureJob, MeasureReport, ObjectDiameter, PredictJob,
-    PredictOutcome, SegmentJob, SegmentReport,
+    Context, ConvertJob, DiameterJob, EvaluateJob, EvaluateReport, JobError, MeasureJob, MeasureReport, ObjectDiameter,
+    PredictJob, PredictOutcome, SegmentJob, SegmentReport,
 };
 use cytoscope_quantize::{QuantizeJob, QuantizeReport};
-use cytoscope_train::{CheckJob, CheckReport, Estimate, EstimateJob, TrainJob, TrainReport};
+use cytoscope_train::{CheckJob, CheckReport, Estimate, EstimateJob, QatTrainer, TrainJob, TrainReport, TrainSink};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -84,9 +86,41 @@ impl Job {
         }
     }
 
+    /// Runs the job. Finished tiles of a prediction are passed to `live`, the events of a training run to `on_event`.
+    ///
+    /// # Errors
+    /// The error of the job; [`JobError::WrongUse`] for a segmentation without a path for the labels.
+    pub fn run(
+        &self,
+        context: &Context,
+        devices: &Devices,
+        live: Option<&dyn LiveSink>,
+        on_event: &TrainSink<'_>,
+    ) -> Result<JobResult, JobError> {
+        Ok(match self {
+            Self::Predict { prediction, .. } => JobResult::Predict(prediction.run_live(context, devices, live)?),
+            Self::Segment { segmentation, .. } => JobResult::Segment(segmentation.run(context)?),
+            Self::Measure(job) => JobResult::Measure(job.run(context)?),
+            Self::Convert(job) => {
+                job.run(context)?;
+                JobResult::Convert { output: job.output.clone() }
+            }
+            Self::Evaluate(job) => JobResult::Evaluate(job.run(context)?),
+            Self::ObjectDiameter(job) => JobResult::ObjectDiameter(job.run(context, devices)?),
+            Self::Train(job) => JobResult::Train(Box::new(job.run(context, devices, on_event)?)),
+            Self::TrainCheck(job) => JobResult::TrainCheck(Box::new(job.run(context)?)),
+            Self::TrainEstimate(job) => JobResult::TrainEstimate(job.run(context, devices)?),
+            Self::Quantize { quantization, minutes, steps } => {
+                let trainer = QatTrainer::limited(quantization.mode, *minutes, *steps)?;
+                JobResult::Quantize(Box::new(quantization.run_with(context, Some(&trainer))?))
+            }
+            Self::Import(job) => JobResult::Import(job.run(context, devices)?),
+        })
+    }
+
     /// Returns the device that the job asks for; the CPU for jobs that never use another one, so that GPUs are not
     /// probed for them.
-    pub(crate) fn device(&self) -> DeviceRequest {
+    pub fn device(&self) -> DeviceRequest {
         const CPU: DeviceRequest = DeviceRequest::Device(DeviceId::Cpu);
         match self {
             Self::Predict { prediction, .. } | Self::ObjectDiameter(DiameterJob { prediction }) => prediction.device,

@@ -14,7 +14,7 @@ use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{LiveSink, panic_text};
 use cytoscope_pipeline::{CancelToken, Context, Event, JobError, JobErrorKind, cards};
 use cytoscope_profile::Recorder;
-use cytoscope_train::{QatTrainer, TrainEvent};
+use cytoscope_train::TrainEvent;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -325,44 +325,28 @@ impl ServeShared {
         reporter: &ProgressReporter,
     ) -> Result<JobResult, JobError> {
         job.output_folders().iter().for_each(|folder| self.folder.record_output_folder(folder));
+        let on_event = |event: &TrainEvent| reporter.training_event(event);
         match job {
-            Job::Predict { prediction, live, .. } => {
+            Job::Predict { live, .. } => {
                 if *live {
                     self.retained().live.clear();
                 }
                 let sink = live.then_some(reporter as &dyn LiveSink);
-                Ok(JobResult::Predict(prediction.run_live(context, devices, sink)?))
+                job.run(context, devices, sink, &on_event)
             }
             Job::Segment { segmentation, .. } => {
-                let report = if segmentation.labels.is_some() {
-                    segmentation.run(context)?
+                let result = if segmentation.labels.is_some() {
+                    job.run(context, devices, None, &on_event)?
                 } else {
                     let path = self.folder.path().join(format!("labels-{id}.u32"));
                     let report = segmentation.run_raw(context, &path)?;
                     self.retained().labels.insert(id, path);
-                    report
+                    JobResult::Segment(report)
                 };
                 self.retained().release_replaced(id);
-                Ok(JobResult::Segment(report))
+                Ok(result)
             }
-            Job::Measure(job) => Ok(JobResult::Measure(job.run(context)?)),
-            Job::Convert(job) => {
-                job.run(context)?;
-                Ok(JobResult::Convert { output: job.output.clone() })
-            }
-            Job::Evaluate(job) => Ok(JobResult::Evaluate(job.run(context)?)),
-            Job::ObjectDiameter(job) => Ok(JobResult::ObjectDiameter(job.run(context, devices)?)),
-            Job::Train(job) => {
-                let on_event = |event: &TrainEvent| reporter.training_event(event);
-                Ok(JobResult::Train(Box::new(job.run(context, devices, &on_event)?)))
-            }
-            Job::TrainCheck(job) => Ok(JobResult::TrainCheck(Box::new(job.run(context)?))),
-            Job::TrainEstimate(job) => Ok(JobResult::TrainEstimate(job.run(context, devices)?)),
-            Job::Quantize { quantization, minutes, steps } => {
-                let trainer = QatTrainer::limited(quantization.mode, *minutes, *steps)?;
-                Ok(JobResult::Quantize(Box::new(quantization.run_with(context, Some(&trainer))?)))
-            }
-            Job::Import(job) => Ok(JobResult::Import(job.run(context, devices)?)),
+            _ => job.run(context, devices, None, &on_event),
         }
     }
 

@@ -151,6 +151,8 @@ fn of_training(run: &StoredRun, report: &Value, add: &mut dyn FnMut(&str, Option
     add("data_setup_secs", Some(seconds(run, &[Stage::Check])));
     add("full_secs", report["seconds"].as_f64());
     add("step_secs", report["step_secs"].as_f64());
+    let rate = report["batch"].as_f64().zip(report["step_secs"].as_f64());
+    add("samples_per_sec", rate.map(|(batch, step_secs)| batch / step_secs));
     for (name, score) in report["after"].as_object().into_iter().flatten() {
         add(&format!("final.{}", name.replace('.', "_")), score.as_f64());
     }
@@ -198,7 +200,7 @@ mod tests {
             stages: spans.iter().map(total).collect(),
             facts: RunFacts { inputs, ..RunFacts::default() },
         };
-        StoredRun { record, spans, marks, spans_not_kept: 0 }
+        StoredRun { record, spans, marks, timeline: Vec::new(), spans_not_kept: 0 }
     }
 
     #[test]

@@ -1,25 +1,25 @@
 //! `cytoscope bench`: runs a table of trainings and predictions, each in its own process, and compares the results.
 
 mod metrics;
+mod quantization;
 mod results;
 mod tasks;
 
+use super::child::{self, ChildRun, Scratch};
 use super::failure::{Failure, Outcome};
-use super::profile::read_run;
 use super::{eprint_line, print, progress};
 use clap::Args;
-use cytoscope_pipeline::{Context, JobError, JobErrorKind};
+use cytoscope_pipeline::{Context, JobErrorKind};
 use cytoscope_profile::Recorder;
+use cytoscope_quantize::ACCURACY_BUDGET;
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::folder::{clear_working, create_working, remove_working};
 use cytoscope_storage::target::check_file;
 use metrics::{Figures, dataset_info, figures, nested, spreads};
+use quantization::Quantization;
 use results::{GitInfo, Machine, TaskResult, amount};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Instant;
-use tasks::Task;
+use tasks::{Task, TaskKind};
 
 /// Kind of the working folder, as its marker states it.
 const FOLDER_KIND: &str = "bench";
@@ -35,8 +35,21 @@ const MAX_REPEAT: usize = 1000;
 )]
 pub(crate) struct Bench {
     /// Table of the tasks.
-    #[arg(long, value_name = "TASKS.csv")]
-    config: PathBuf,
+    #[arg(long, value_name = "TASKS.csv", required_unless_present = "quantization")]
+    config: Option<PathBuf>,
+    /// Run the training tasks of the table at each of these batch sizes.
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', requires = "config")]
+    batch_sizes: Vec<usize>,
+    /// Instead of a table: predict --data with this model in floats and quantized in the modes dynamic and static, and
+    /// compare the size of the networks, times, and the difference of the maps.
+    #[arg(long, value_name = "MODEL", requires = "data", conflicts_with = "config")]
+    quantization: Option<String>,
+    /// Stack for --quantization, which also calibrates.
+    #[arg(long, value_name = "FILE", requires = "quantization")]
+    data: Option<PathBuf>,
+    /// Maximum relative L2 error of an output for --quantization; layers are kept in float until it is met.
+    #[arg(long, default_value_t = ACCURACY_BUDGET, requires = "quantization")]
+    accuracy_budget: f64,
     /// File for the results.
     #[arg(long, value_name = "RESULTS.json")]
     output: PathBuf,
@@ -67,40 +80,21 @@ struct Progress {
     error: Option<String>,
 }
 
-/// The folder that the tasks write to; removed when dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn create(output: &Path) -> Result<Self, Failure> {
-        let path = PathBuf::from(format!("{}.runs", output.display()));
-        create_working(&path, FOLDER_KIND)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(error) = remove_working(&self.0, FOLDER_KIND) {
-            eprint_line(&format!("note: {error}"));
-        }
-    }
-}
-
 impl Bench {
     pub(crate) fn run(self) -> Outcome {
         if self.repeat == 0 || self.repeat > MAX_REPEAT {
             return Err(Failure::wrong_use(format!("--repeat must be between 1 and {MAX_REPEAT}")));
         }
-        let tasks = tasks::read(&self.config)?;
         let stored_path = self.compare.as_ref().and_then(Option::as_deref);
-        let inputs: Vec<&Path> = std::iter::once(self.config.as_path()).chain(stored_path).collect();
+        let given = [self.config.as_deref(), self.data.as_deref(), stored_path];
+        let inputs: Vec<&Path> = given.into_iter().flatten().collect();
+        let table = self.table()?;
         check_file(&self.output, &inputs, Overwrite::from_force(self.force))?;
         let stored = stored_path.map(results::read).transpose()?;
         let context = progress::context(false, true, Recorder::totals_only());
         let timestamp = results::now();
-        let mut all: Vec<Progress> =
-            tasks.into_iter().map(|task| Progress { task, runs: Vec::new(), error: None }).collect();
-        let outcome = self.run_all(&context, &mut all);
+        let mut all = Vec::new();
+        let outcome = self.run_all(&context, table, &mut all);
         let done = finished(all, &timestamp);
         if !done.is_empty() {
             let text = serde_json::to_vec_pretty(&done).map_err(|e| Failure::other(e.to_string()))?;
@@ -117,16 +111,39 @@ impl Bench {
         Ok(())
     }
 
+    /// Returns the tasks of the table, at all batch sizes; none without a table.
+    fn table(&self) -> Result<Vec<Task>, Failure> {
+        let Some(path) = &self.config else { return Ok(Vec::new()) };
+        if self.batch_sizes.contains(&0) {
+            return Err(Failure::wrong_use("--batch-sizes: expected integers of at least 1, such as 1,2,4"));
+        }
+        let tasks = tasks::read(path)?;
+        if !self.batch_sizes.is_empty() && !tasks.iter().any(|task| task.kind == TaskKind::Training) {
+            return Err(Failure::wrong_use(
+                "--batch-sizes: the table has no training task; inference runs one tile at a time",
+            ));
+        }
+        Ok(tasks.into_iter().flat_map(|task| task.at_batch_sizes(&self.batch_sizes)).collect())
+    }
+
     /// Runs all tasks in turn, as often as requested. A task that failed is not run again.
-    fn run_all(&self, context: &Context, all: &mut [Progress]) -> Outcome {
-        let scratch = Scratch::create(&self.output)?;
+    fn run_all(&self, context: &Context, table: Vec<Task>, all: &mut Vec<Progress>) -> Outcome {
+        let scratch = Scratch::create(PathBuf::from(format!("{}.runs", self.output.display())), FOLDER_KIND)?;
+        let (mut quantization, tasks) = match (&self.quantization, &self.data) {
+            (Some(model), Some(data)) => {
+                let (quantization, tasks) = Quantization::prepare(model, data, self.accuracy_budget, &scratch)?;
+                (Some(quantization), tasks)
+            }
+            _ => (None, table),
+        };
+        all.extend(tasks.into_iter().map(|task| Progress { task, runs: Vec::new(), error: None }));
         for round in 1..=self.repeat {
             for progress in all.iter_mut().filter(|progress| progress.error.is_none()) {
                 context.check()?;
                 let name = &progress.task.name;
                 eprint_line(&format!("[round {round} of {}] {name}", self.repeat));
-                clear_working(&scratch.0, FOLDER_KIND, &[], &[])?;
-                match run_once(&progress.task, &scratch.0) {
+                scratch.clear(&Quantization::PACKAGES)?;
+                match run_once(&progress.task, scratch.path(), quantization.as_mut()) {
                     Ok(run) => progress.runs.push(run),
                     Err(failure) if failure.kind() == JobErrorKind::Cancelled => return Err(failure),
                     Err(failure) => {
@@ -145,41 +162,15 @@ impl Bench {
 }
 
 /// Runs a task once, in a process of its own, so that its peak memory is its own.
-fn run_once(task: &Task, scratch: &Path) -> Result<TaskRun, Failure> {
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::other(format!("the path of this program is unknown: {error}")))?;
+fn run_once(task: &Task, scratch: &Path, quantization: Option<&mut Quantization>) -> Result<TaskRun, Failure> {
     let trace = scratch.join("trace.json");
-    let start = Instant::now();
-    let mut command = Command::new(program);
-    command.args(task.words(&scratch.join("out"), &trace)).stdin(Stdio::null());
-    let out = command.output().map_err(|error| Failure::other(format!("the task cannot be started: {error}")))?;
-    let total_secs = start.elapsed().as_secs_f64();
-    if !out.status.success() {
-        return Err(failure_of(out.status.code(), &String::from_utf8_lossy(&out.stderr)));
+    let done = child::run(&task.words(&scratch.join("out"), &trace), &trace, None)?;
+    let ChildRun { report, run, total_secs } = done.ok_or_else(|| Failure::other("the task was ended"))?;
+    let mut figures = figures(task.kind, &run, &report, total_secs);
+    if let Some(quantization) = quantization {
+        quantization.add_to(&task.name, &report, &mut figures);
     }
-    let report: Value = serde_json::from_slice(&out.stdout)
-        .map_err(|error| Failure::other(format!("the report of the task cannot be read: {error}")))?;
-    let run = read_run(&trace)?;
-    Ok(TaskRun {
-        figures: figures(task.kind, &run, &report, total_secs),
-        dataset_info: dataset_info(task.kind, &report),
-    })
-}
-
-/// Returns the failure of a process by its exit code and the error that it printed last.
-fn failure_of(code: Option<i32>, stderr: &str) -> Failure {
-    let kinds = [JobErrorKind::WrongUse, JobErrorKind::BadInput, JobErrorKind::OutOfResources, JobErrorKind::Cancelled];
-    let kind = kinds.into_iter().find(|kind| code == Some(kind.exit_code()));
-    let printed = stderr.lines().rev().find_map(|line| line.strip_prefix("error: "));
-    let sentence = match (printed, code) {
-        (Some(printed), _) => printed.to_owned(),
-        (None, Some(code)) => format!("the process ended with exit code {code} and no message"),
-        (None, None) => "the process was ended by a signal, possibly for lack of memory".to_owned(),
-    };
-    if kind == Some(JobErrorKind::Cancelled) {
-        return JobError::Cancelled.into();
-    }
-    Failure::new(kind.unwrap_or(JobErrorKind::Other), sentence)
+    Ok(TaskRun { figures, dataset_info: dataset_info(task.kind, &report) })
 }
 
 /// Returns the results of the tasks that were run or failed.
@@ -221,18 +212,5 @@ fn print_result(result: &TaskResult) {
             String::new()
         };
         print(&format!("  {name:30} {}{range}", amount(&name, spread.median)));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn failures_keep_the_exit_code_and_the_last_error() {
-        let failure = failure_of(Some(3), "note: a\nerror: first\nerror: a.tif: not a TIFF\n");
-        assert_eq!((failure.exit_code(), failure.to_string().as_str()), (3, "a.tif: not a TIFF"));
-        assert_eq!(failure_of(Some(9), "").exit_code(), 1);
-        assert!(failure_of(None, "").to_string().contains("signal"));
     }
 }

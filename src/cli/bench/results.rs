@@ -17,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Maximum size of a file of results in bytes.
 const MAX_RESULTS_BYTES: u64 = 64 << 20;
 /// Figures that are compared, by kind: smaller is better.
-const COMPARED: [&str; 7] = [
+const COMPARED: [&str; 8] = [
     "total_secs",
     "full_prediction_secs",
     "avg_batch_secs",
@@ -25,6 +25,7 @@ const COMPARED: [&str; 7] = [
     "first_epoch_secs",
     "step_secs",
     "peak_bytes",
+    "network_bytes",
 ];
 
 /// State of the source tree in the current folder.

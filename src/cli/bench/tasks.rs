@@ -17,7 +17,7 @@ use std::path::Path;
 /// Maximum size of a table in bytes.
 const MAX_TABLE_BYTES: u64 = 1 << 20;
 /// Options that the bench sets itself, or that would change what is measured.
-const RESERVED: [&str; 18] = [
+const RESERVED: [&str; 20] = [
     "out",
     "json",
     "json-progress",
@@ -36,6 +36,8 @@ const RESERVED: [&str; 18] = [
     "precision",
     "batch",
     "epochs",
+    "search",
+    "trials",
 ];
 
 /// What a task measures.
@@ -262,6 +264,27 @@ impl Row<'_> {
 }
 
 impl Task {
+    /// Returns a prediction of the stack at `data`; `options` are those of `predict`.
+    pub(super) fn inference(name: &str, model: &str, data: &str, options: Vec<String>) -> Self {
+        let (name, model, data) = (name.to_owned(), model.to_owned(), data.to_owned());
+        Self { name, kind: TaskKind::Inference, model, data, options }
+    }
+
+    /// Returns a training task once for each batch size, with the size in its name; other tasks as they are.
+    pub(super) fn at_batch_sizes(self, sizes: &[usize]) -> Vec<Self> {
+        if self.kind != TaskKind::Training || sizes.is_empty() {
+            return vec![self];
+        }
+        let others: Vec<String> = self.options.iter().filter(|o| !o.starts_with("--batch=")).cloned().collect();
+        let of_size = |size: &usize| {
+            let mut options = others.clone();
+            options.push(format!("--batch={size}"));
+            let (model, data) = (self.model.clone(), self.data.clone());
+            Self { name: format!("{}, batch {size}", self.name), kind: self.kind, model, data, options }
+        };
+        sizes.iter().map(of_size).collect()
+    }
+
     /// Returns the words of the command line after the program's name.
     pub(super) fn words(&self, out: &Path, trace: &Path) -> Vec<String> {
         let (out, trace) = (out.display().to_string(), trace.display().to_string());
@@ -311,6 +334,18 @@ mod tests {
             "train --data=sim --from=scratch --out=o --trace=t.json --stages-only --json --batch=2 --epochs=3 \
              --task=segmentation --without-int8"
         );
+    }
+
+    #[test]
+    fn training_tasks_are_repeated_at_each_batch_size() {
+        let rows = "p,inference,nuclei,a.tif\nt,training,scratch,sim,,,2,3,task=segmentation\n";
+        let tasks = parse(format!("{HEADER}{rows}").as_bytes()).unwrap();
+        let all: Vec<Task> = tasks.into_iter().flat_map(|task| task.at_batch_sizes(&[1, 4])).collect();
+        let names: Vec<&str> = all.iter().map(|task| task.name.as_str()).collect();
+        assert_eq!(names, ["p", "t, batch 1", "t, batch 4"]);
+        let words = all[2].words(Path::new("o"), Path::new("t.json"));
+        let batches: Vec<&String> = words.iter().filter(|word| word.starts_with("--batch")).collect();
+        assert_eq!((batches, words.contains(&"--epochs=3".to_owned())), (vec![&"--batch=4".to_owned()], true));
     }
 
     #[test]

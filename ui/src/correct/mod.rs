@@ -14,7 +14,7 @@ pub mod tools;
 
 pub(crate) use actions::{CorrectionsAction, can_run};
 
-use crate::disk::{CorrectionsPlace, DiskEffect};
+use crate::disk::{CorrectionsPlace, DocumentEffect};
 use crate::document::{Document, Role, file_name};
 use crate::documents::Documents;
 use crate::effect::{Effects, Wake};
@@ -157,7 +157,7 @@ impl Corrections {
     ) {
         let Some(document) = documents.get(id) else { return };
         let (place, earlier) = (jobs.place(document), earlier.map(Box::new));
-        effects.disk(DiskEffect::PrepareCorrections { document: id, place, earlier });
+        effects.disk_for(id, DocumentEffect::PrepareCorrections { place, earlier });
     }
 
     /// Opens the corrections of a document once their folder exists.
@@ -219,7 +219,7 @@ impl Corrections {
     fn start_over(&mut self, id: u64, effects: &mut Effects) {
         // The session must release the journal first.
         let Some(files) = self.by_document.remove(&id).map(|gone| gone.files.clone()) else { return };
-        effects.disk(DiskEffect::SetAside { document: id, files: Box::new(files) });
+        effects.disk_for(id, DocumentEffect::SetAside(Box::new(files)));
     }
 
     /// Starts over once earlier corrections were set aside.

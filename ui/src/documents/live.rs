@@ -3,15 +3,16 @@
 use super::Documents;
 use crate::data::composite::LabelDisplay;
 use crate::data::live::{LiveSource, PreviewSource};
-use crate::disk::DiskEffect;
+use crate::disk::DocumentEffect;
 use crate::document::{Overlay, PREVIEW_NAME, Role, fresh_id};
 use crate::effect::Effects;
 use cytoscope_pipeline::SegmentReport;
 use cytoscope_worker::{LabelArray, LiveArray};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The growing output of a prediction.
+#[derive(Clone)]
 pub(crate) struct LiveOutput {
     /// Its file.
     pub(crate) path: PathBuf,
@@ -23,19 +24,19 @@ pub(crate) struct LiveOutput {
 
 impl Documents {
     pub(super) fn show_live(&mut self, id: u64, output: LiveOutput, effects: &mut Effects) {
-        let LiveOutput { path, channels, shape_zyx } = output;
         let Some(document) = self.get(id) else { return };
-        if document.overlays.iter().any(|o| o.role == Role::Live && o.path == path) {
+        if document.overlays.iter().any(|o| o.role == Role::Live && o.path == output.path) {
             self.updated_live.insert(id);
-        } else if self.opening_live.get(&id) != Some(&path) {
-            self.opening_live.insert(id, path.clone());
-            effects.disk(DiskEffect::OpenLive { document: id, path, channels, shape_zyx });
+        } else if self.opening_live.get(&id) != Some(&output.path) {
+            self.opening_live.insert(id, output.path.clone());
+            effects.disk_for(id, DocumentEffect::OpenLive(output));
         }
     }
 
     /// Shows a growing output that was opened, unless its prediction has ended meanwhile.
-    pub(crate) fn live_opened(&mut self, id: u64, path: &Path, channels: usize, array: Result<LiveArray, String>) {
-        if self.opening_live.get(&id).is_none_or(|opening| opening != path) {
+    pub(crate) fn live_opened(&mut self, id: u64, output: LiveOutput, array: Result<LiveArray, String>) {
+        let LiveOutput { path, channels, .. } = output;
+        if self.opening_live.get(&id) != Some(&path) {
             return;
         }
         self.opening_live.remove(&id);
@@ -47,7 +48,7 @@ impl Documents {
         document.put(Overlay {
             role: Role::Live,
             name: "Prediction in progress".to_owned(),
-            path: path.to_owned(),
+            path,
             visible: true,
             source: Arc::new(LiveSource::new(array, zyx)),
             source_id: fresh_id(),
@@ -78,7 +79,7 @@ impl Documents {
 
     pub(super) fn open_preview(&mut self, id: u64, report: Box<SegmentReport>, effects: &mut Effects) {
         self.opening_preview.insert(id, report.labels.clone());
-        effects.disk(DiskEffect::OpenPreview { document: id, report });
+        effects.disk_for(id, DocumentEffect::OpenPreview(report));
     }
 
     /// Shows the labels of a preview that were opened, unless other labels were requested meanwhile.

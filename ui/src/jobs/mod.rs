@@ -1,17 +1,19 @@
-//! Jobs of the engine: predictions, segmentations and measurements, their queue, their settings and their results.
+//! Jobs of the engine: predictions, segmentations and measurements, their queue, their settings and their results; and
+//! the runs from files that they are compared with.
 
 mod outcomes;
 mod requests;
 
 use crate::correct::tools::EditAction;
 use crate::correct::{Corrections, CorrectionsAction};
-use crate::disk::{DiskEffect, FoundResults, ResultsPlace};
+use crate::disk::{DiskEffect, DocumentEffect, FoundResults, ResultsPlace};
 use crate::display::Display;
 use crate::document::{Document, file_name};
 use crate::documents::{Documents, DocumentsAction, JobOutput};
 use crate::effect::{Effects, Wake};
 use crate::overwrite::OverwriteQuestion;
 use crate::queue::Queue;
+use crate::runs::{FileRun, Run, RunId};
 use crate::settings::Settings;
 use crate::work::{JobView, Purpose, RepeatableJob, Work};
 use cytoscope_engine::Device;
@@ -19,11 +21,15 @@ use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::results::FileRecord;
 use cytoscope_pipeline::{MeasureJob, PredictJob, SegmentJob};
+use cytoscope_profile::StoredRun;
 use cytoscope_storage::Overwrite;
 use cytoscope_worker::{Job, JobId, WorkerState};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Maximum number of runs from files; the oldest is closed when another one is opened.
+const MAX_FILE_RUNS: usize = 20;
 
 /// An action on the jobs of the engine.
 pub(crate) enum JobsAction {
@@ -39,6 +45,8 @@ pub(crate) enum JobsAction {
     RestartEngine,
     /// Sets the input channel of models.
     Channel(usize),
+    /// Sets the tile size Z, Y, X of further predictions; `None` chooses it by work and memory.
+    Tile(Option<[usize; 3]>),
     /// Sets the results folder of all documents.
     ResultsFolder(PathBuf),
     /// Segments the shown map again as a preview.
@@ -78,6 +86,10 @@ pub(crate) enum JobsAction {
     DiscardQueue,
     /// Answers the oldest question about overwriting files: whether to replace them.
     AnswerOverwrite(bool),
+    /// Reads a run from a trace or a report.
+    OpenRun(PathBuf),
+    /// Closes the run from a file with this number.
+    CloseRun(u64),
 }
 
 /// The jobs of the engine.
@@ -94,6 +106,8 @@ pub(crate) struct Jobs {
     preparing: BTreeSet<u64>,
     /// Input channel of models.
     channel: usize,
+    /// Tile size Z, Y, X of predictions; `None` chooses it by work and memory.
+    tile: Option<[usize; 3]>,
     /// Results folder chosen by the user.
     chosen_folder: Option<PathBuf>,
     /// Results folders of the documents, unless the user has chosen one.
@@ -102,6 +116,10 @@ pub(crate) struct Jobs {
     preview_objects: Option<u32>,
     /// Document and its segmentation options, once the user has changed them.
     refined: Option<(u64, SegmentOptions)>,
+    /// Runs from files, oldest first.
+    file_runs: Vec<FileRun>,
+    /// Number of runs that were read from files so far.
+    runs_read: u64,
 }
 
 impl Jobs {
@@ -121,10 +139,13 @@ impl Jobs {
             batch_done: Vec::new(),
             preparing: BTreeSet::new(),
             channel: 0,
+            tile: None,
             chosen_folder: None,
             folders: BTreeMap::new(),
             preview_objects: None,
             refined: None,
+            file_runs: Vec::new(),
+            runs_read: 0,
         }
     }
 
@@ -136,6 +157,24 @@ impl Jobs {
     /// The job with this id; `None` if the list no longer contains it.
     pub(crate) fn get(&self, id: JobId) -> Option<&JobView> {
         self.work.jobs.iter().find(|j| j.id == id)
+    }
+
+    /// Runs from files, oldest first.
+    pub(crate) fn file_runs(&self) -> &[FileRun] {
+        &self.file_runs
+    }
+
+    /// All runs that can be shown, newest first: those from files, then the jobs.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Run<'_>> {
+        self.file_runs.iter().rev().map(Run::File).chain(self.work.jobs.iter().rev().map(Run::Job))
+    }
+
+    /// The run with this id, unless it was closed.
+    pub(crate) fn shown_run(&self, id: RunId) -> Option<Run<'_>> {
+        match id {
+            RunId::Job(id) => self.get(id).map(Run::Job),
+            RunId::File(number) => self.file_runs.iter().find(|f| f.number == number).map(Run::File),
+        }
     }
 
     /// The job that runs now; `None` if the engine is idle.
@@ -221,6 +260,11 @@ impl Jobs {
         self.channel
     }
 
+    /// Tile size Z, Y, X of predictions; `None` chooses it by work and memory.
+    pub(crate) fn tile(&self) -> Option<[usize; 3]> {
+        self.tile
+    }
+
     /// The results folder of a document, once it is known.
     pub(crate) fn folder(&self, document: u64) -> Option<&Path> {
         self.chosen_folder.as_ref().or_else(|| self.folders.get(&document)).map(PathBuf::as_path)
@@ -286,6 +330,7 @@ impl Jobs {
             }
             JobsAction::RestartEngine => self.work.restart(),
             JobsAction::Channel(channel) => self.channel = channel,
+            JobsAction::Tile(tile) => self.tile = tile,
             JobsAction::ResultsFolder(folder) => self.chosen_folder = Some(folder),
             JobsAction::Refine { document, options } => {
                 self.refined = Some((document, options.clone()));
@@ -307,7 +352,7 @@ impl Jobs {
             }
             JobsAction::Opened(id) => {
                 if let Some(document) = documents.get(id) {
-                    effects.disk(DiskEffect::FindResults { document: id, place: self.place(document) });
+                    effects.disk_for(id, DocumentEffect::FindResults(self.place(document)));
                     self.continue_prediction(document);
                 }
             }
@@ -324,20 +369,33 @@ impl Jobs {
             }
             JobsAction::DiscardQueue => self.queue.discard_abandoned(),
             JobsAction::AnswerOverwrite(replace) => self.answer_overwrite(replace),
+            JobsAction::OpenRun(path) => effects.disk(DiskEffect::ReadRun { path }),
+            JobsAction::CloseRun(number) => self.file_runs.retain(|f| f.number != number),
         }
         effects
     }
 
     /// Stores the results folder of a document, and shows the results of earlier jobs.
-    pub(crate) fn results_found(&mut self, document: u64, found: Result<FoundResults, String>) -> Effects {
+    pub(crate) fn results_found(&mut self, document: u64, found: FoundResults) -> Effects {
         let mut effects = Effects::default();
-        match found {
-            Ok(found) => {
-                self.folders.insert(document, found.folder);
-                let output = JobOutput::Files(found.outputs);
-                effects.act(DocumentsAction::Show { document, output });
+        self.folders.insert(document, found.folder);
+        let output = JobOutput::Files(found.outputs);
+        effects.act(DocumentsAction::Show { document, output });
+        effects
+    }
+
+    /// Adds a run that was read from a file.
+    pub(crate) fn run_read(&mut self, path: PathBuf, run: Result<Box<StoredRun>, String>) -> Effects {
+        let mut effects = Effects::default();
+        match run {
+            Ok(run) => {
+                self.runs_read += 1;
+                self.file_runs.push(FileRun::new(self.runs_read, path, *run));
+                if self.file_runs.len() > MAX_FILE_RUNS {
+                    self.file_runs.remove(0);
+                }
             }
-            Err(reason) => effects.error("Earlier results could not be read", reason),
+            Err(reason) => effects.error("The run cannot be opened", reason),
         }
         effects
     }
@@ -414,6 +472,6 @@ impl Jobs {
     ) {
         let Some(document) = documents.get(id) else { return };
         let (place, tables) = (self.place(document), self.tables.clone());
-        effects.disk(DiskEffect::PrepareMeasurement { document: id, place, labels, tables, may_be_missing });
+        effects.disk_for(id, DocumentEffect::PrepareMeasurement { place, labels, tables, may_be_missing });
     }
 }

@@ -3,7 +3,7 @@
 use super::Jobs;
 use crate::correct::tools::EditAction;
 use crate::correct::{Corrections, CorrectionsAction};
-use crate::disk::{DiskEffect, TableTarget};
+use crate::disk::{DocumentEffect, TableTarget};
 use crate::display::Display;
 use crate::document::{Document, Role, file_name};
 use crate::documents::Documents;
@@ -34,7 +34,7 @@ impl Jobs {
         if self.work.of_document(id).is_some() || !self.preparing.insert(id) {
             return;
         }
-        effects.disk(DiskEffect::PreparePrediction { document: id, place: self.place(document) });
+        effects.disk_for(id, DocumentEffect::PreparePrediction(self.place(document)));
     }
 
     /// Starts a prediction once its results folder exists.
@@ -70,7 +70,7 @@ impl Jobs {
             out,
             device: settings.device,
             precision: settings.precision,
-            tiles: TileRequest::default(),
+            tiles: TileRequest { tile: self.tile, ..TileRequest::default() },
             outputs: Default::default(),
             channel: (document.extents.channels > 1).then_some(channel),
             time: None,

@@ -11,6 +11,7 @@ use crate::document::{Document, DocumentChange, Role, file_name};
 use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
 use crate::ruler::{ruler_panel, ruler_pen};
+use crate::runs::Run;
 use crate::state::State;
 use crate::theme;
 use crate::views::layout::Layout;
@@ -35,6 +36,7 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
             None,
             Some(Command::Screenshot),
             Some(Command::SaveTable),
+            Some(Command::OpenRun),
             None,
             Some(Command::Close),
             Some(Command::Quit),
@@ -241,7 +243,10 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         progress if progress.stage == TUNING_STAGE => format!(": tuning for this device, once ({} s)", progress.done),
         _ => String::new(),
     };
-    ui.label(RichText::new(format!("{}{tuning}{more}", job.title)).size(12.0));
+    let memory = state.jobs.memory().map(|(now, _)| now).filter(|bytes| *bytes > 0);
+    let monitor = Run::Job(job).training().map(|figures| format!(": {}", figures.monitor_line(memory)));
+    let text = format!("{}{tuning}{}{more}", job.title, monitor.unwrap_or_default());
+    ui.add(egui::Label::new(RichText::new(text).size(12.0)).truncate());
 }
 
 /// Draws the centre of the window: toolbar and views.

@@ -72,7 +72,12 @@ fn drop_area(ui: &mut Ui, opening: bool) -> egui::Response {
     };
     put(-46.0, icon::STACK, 52.0, theme::ACCENT);
     put(16.0, if opening { "Opening…" } else { "Drop a stack here" }, 22.0, text);
-    put(48.0, "TIFF, OME-TIFF, ImageJ or NPY; or click to choose", 13.5, visuals.weak_text_color());
+    put(
+        48.0,
+        "TIFF, OME-Zarr, CZI, LSM, NIfTI, PNG, NPY and others; or click to choose",
+        13.5,
+        visuals.weak_text_color(),
+    );
     response
 }
 

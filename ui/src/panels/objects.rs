@@ -196,6 +196,7 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<u32>, own: &mut Ob
     let values: Vec<f64> =
         (0..results.rows.len()).map(|r| results.value(r, column)).filter(|v| v.is_finite()).collect();
     if values.is_empty() {
+        weak(ui, "No object has a value to plot.");
         return;
     }
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);

@@ -121,6 +121,7 @@ fn input_and_place(ui: &mut Ui, state: State<'_>, document: &Document, actions: 
     heading(ui, "Computation");
     device_choice(ui, state, actions);
     precision_choice(ui, state, actions);
+    tile_choice(ui, state, actions);
     if let Some(why) = why_device(state, document.id) {
         weak(ui, why);
     }
@@ -212,6 +213,18 @@ fn precision_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if precision != settings.precision {
         actions.send(DisplayAction::Precision(precision));
     }
+}
+
+/// The tile size, if one was chosen.
+fn tile_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let Some([z, y, x]) = state.jobs.tile() else { return };
+    ui.horizontal(|ui| {
+        ui.label(format!("Tiles of {z} × {y} × {x}"));
+        let response = ui.button("Automatic tiles").on_hover_text("Choose the tile size by work and memory again");
+        if response.clicked() {
+            actions.send(JobsAction::Tile(None));
+        }
+    });
 }
 
 fn why_device(state: State<'_>, id: u64) -> Option<String> {

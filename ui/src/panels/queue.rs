@@ -22,7 +22,6 @@ pub(super) fn queue_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
                 [one] => format!("The prediction of {one} was not finished."),
                 all => format!("{} predictions were not finished.", all.len()),
             };
-            ui.label(text).on_hover_text(names.join("\n"));
             ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
                 if ui.button("Discard").on_hover_text("The stacks and their existing results are kept").clicked() {
                     actions.send(JobsAction::DiscardQueue);
@@ -31,6 +30,10 @@ pub(super) fn queue_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
                 if ui.add(button).clicked() {
                     actions.send(JobsAction::ContinueQueue);
                 }
+                // The buttons keep their place beside a long name.
+                ui.with_layout(egui::Layout::left_to_right(egui::Align::Center), |ui| {
+                    ui.add(egui::Label::new(text).truncate()).on_hover_text(names.join("\n"));
+                });
             });
         });
     });

@@ -172,12 +172,18 @@ impl Wizard {
         matches!(&self.check, Check::Done(report) if report.split.is_some())
     }
 
+    /// Number of threads that prepare patches in the next run; without a choice, as many as the cores allow.
+    pub fn workers(&self) -> usize {
+        self.plan.workers.unwrap_or_else(|| self.config.data_workers())
+    }
+
     /// The training configuration with the user's choices.
     fn chosen_config(&self) -> TrainConfig {
         let mut config = self.config.clone();
         if self.plan.foreground_only && self.plan.task == TrainingTask::Segmentation {
             config.target = Some(TargetKind::Semantic);
         }
+        config.workers = self.plan.workers.or(config.workers);
         config
     }
 
@@ -237,12 +243,12 @@ pub(crate) fn sentence(error: &JobError) -> String {
 pub(crate) fn summary_sentence(report: &TrainReport) -> String {
     match (report.verdict, report.before.is_empty(), report.validation_pairs) {
         (ChosenNetwork::Start, ..) if report.only_segmentation_improved() => {
-            "No trained network scored better than the start model, so its network is kept. The postprocessing was \
+            "No trained network scored clearly better than the start model, so its network is kept. The postprocessing was \
              adapted to these images."
                 .to_owned()
         }
         (ChosenNetwork::Start, ..) => {
-            "No trained network scored better than the start model, so the start model is kept.".to_owned()
+            "No trained network scored clearly better than the start model, so the start model is kept.".to_owned()
         }
         (ChosenNetwork::Trained, _, 0) => {
             "The model was trained; there was no validation set to score it on.".to_owned()

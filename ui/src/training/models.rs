@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 /// What is being saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Saving {
-    /// Nothing.
+    /// Nothing is being saved.
     #[default]
     No,
     /// The model, to the user's own models.
     Model,
-    /// A copy of the model, to a file that the user chose.
+    /// The model, to a file that the user has chosen.
     Export,
 }
 

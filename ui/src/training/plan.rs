@@ -84,9 +84,9 @@ impl WizardStep {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WizardPlan {
-    /// The current step.
+    /// The step whose page is shown.
     pub step: WizardStep,
-    /// Choosing the task.
+    /// What the model predicts: objects or a stain.
     pub task: TrainingTask,
     /// Folder or table of the training data.
     pub data: Option<PathBuf>,
@@ -96,6 +96,8 @@ pub struct WizardPlan {
     pub from: String,
     /// Time budget in minutes.
     pub minutes: f64,
+    /// Number of threads that prepare patches; `None` is as many as the cores allow.
+    pub workers: Option<usize>,
     /// Name of the model.
     pub name: String,
     /// Job of an unfinished training run.
@@ -113,6 +115,7 @@ impl Default for WizardPlan {
             foreground_only: false,
             from: SCRATCH.to_owned(),
             minutes: MINUTES[1].1,
+            workers: None,
             name: String::new(),
             job: None,
             saved: None,

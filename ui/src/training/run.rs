@@ -37,7 +37,7 @@ pub struct TrainingRun {
     pub plan: Option<TrainingPlan>,
     /// Output on a validation image.
     pub shown: Option<ValidationPicture>,
-    /// Log lines.
+    /// Notes of the job, oldest first.
     pub notes: Vec<String>,
     /// Number of the job's notes that were copied to `notes`.
     pub(super) notes_taken: usize,

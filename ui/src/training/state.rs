@@ -40,6 +40,8 @@ pub(crate) enum TrainingAction {
     StartFromFile(PathBuf),
     /// Sets the time budget in minutes.
     Minutes(f64),
+    /// Sets the number of threads that prepare patches in the next run.
+    Workers(usize),
     /// Sets the name of the model.
     Name(String),
     /// Starts training.
@@ -135,6 +137,7 @@ impl Training {
             TrainingAction::StartFrom(from) => wizard.plan.from = from,
             TrainingAction::StartFromFile(path) => self.read_start_model(path),
             TrainingAction::Minutes(minutes) => wizard.plan.minutes = minutes,
+            TrainingAction::Workers(workers) => wizard.plan.workers = Some(workers),
             TrainingAction::Name(name) => wizard.plan.name = name,
             TrainingAction::Start => self.start(jobs, &mut effects),
             TrainingAction::Continue => self.resume(jobs, &mut effects),
@@ -326,7 +329,8 @@ impl Training {
         let name = plan::clean_name(&self.wizard.plan.name);
         self.retire_model(Some(name).filter(|name| !name.is_empty()), jobs, effects);
         let wizard = &mut self.wizard;
-        wizard.plan = WizardPlan { task: wizard.plan.task, minutes: wizard.plan.minutes, ..WizardPlan::default() };
+        let WizardPlan { task, minutes, workers, .. } = wizard.plan;
+        wizard.plan = WizardPlan { task, minutes, workers, ..WizardPlan::default() };
         wizard.typed.clear();
         wizard.check = Check::None;
         wizard.run = TrainingRun::default();

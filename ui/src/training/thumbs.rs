@@ -110,7 +110,8 @@ impl Thumbs {
 
 /// The middle slice as a thumbnail.
 fn picture(image: &ImageRef, style: ThumbStyle) -> Option<ColorImage> {
-    let options = OpenOptions { series: image.series, axes: image.axes.clone(), ..OpenOptions::default() };
+    let options =
+        OpenOptions { series: image.series, axes: image.axes.clone(), single_file: true, ..OpenOptions::default() };
     let file = open(&image.path, &options).ok()?;
     let meta = file.meta();
     let shape = &meta.shape_full;

@@ -23,7 +23,7 @@ pub struct PointerEvent {
     pub phase: PointerPhase,
     /// Position in voxel coordinates Z, Y, X; integers are voxel centres.
     pub zyx: [f64; 3],
-    /// Slice view that received the event.
+    /// Orientation of the slice that the pointer is over.
     pub view: Orientation,
 }
 

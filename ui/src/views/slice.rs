@@ -74,6 +74,17 @@ pub struct ViewOptions {
     pub only_xy: bool,
 }
 
+/// What the pointer and the keys act on in one frame: a slice view and its document.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    response: &'a Response,
+    /// Area of the view.
+    rect: Rect,
+    orientation: Orientation,
+    document: &'a Document,
+    options: ViewOptions,
+}
+
 /// State of a slice view between frames.
 #[derive(Default)]
 pub struct SliceView {
@@ -141,7 +152,8 @@ impl SliceView {
         }
         self.id = Some(response.id);
 
-        let moved = self.moved(ui, &response, rect, orientation, document, options, &mut view_response);
+        let target = Target { response: &response, rect, orientation, document, options };
+        let moved = self.moved(ui, target, &mut view_response);
         let pixel_um = [document.voxel_um[row_axis], document.voxel_um[column_axis]];
         let place = Placement { rect, camera: moved.camera, pixel_um };
         if orientation == Orientation::Xy || !options.only_xy {
@@ -191,28 +203,18 @@ impl SliceView {
         if response.has_focus() {
             painter.rect_stroke(rect, 0.0, Stroke::new(1.5, theme::ACCENT), StrokeKind::Inside);
         }
-        self.point_at(&response, orientation, document, moved.cursor, place, options, &mut view_response);
+        self.point_at(target, moved.cursor, place, &mut view_response);
         view_response
     }
 
     /// Applies gestures to crosshair and camera; `view_response` gets the changes of the document.
-    #[allow(clippy::too_many_arguments, reason = "gestures share the view, the document and the changes")]
-    fn moved(
-        &self,
-        ui: &Ui,
-        response: &Response,
-        rect: Rect,
-        orientation: Orientation,
-        document: &Document,
-        options: ViewOptions,
-        view_response: &mut ViewResponse,
-    ) -> Moved {
+    fn moved(&self, ui: &Ui, target: Target<'_>, view_response: &mut ViewResponse) -> Moved {
+        let Target { response, rect, orientation, document, options } = target;
         let which = Orientation::ALL.iter().position(|o| *o == orientation).unwrap_or(0);
         let stored = document.cameras[which];
         let fitted = fit(document.slice_size_um(orientation), rect.size());
         let mut moved = Moved { cursor: document.cursor, camera: stored.unwrap_or(fitted) };
-        view_response.brush_factor =
-            self.interact(ui, response, rect, orientation, document, &mut moved, fitted, options);
+        view_response.brush_factor = self.interact(ui, target, &mut moved, fitted);
         let camera = if response.double_clicked() && options.pen.is_none() {
             moved.camera = fitted;
             None
@@ -253,17 +255,8 @@ impl SliceView {
     }
 
     /// Reads the values under the pointer; a click moves the crosshair there.
-    #[allow(clippy::too_many_arguments, reason = "the pointer, the slice under it, and what is found there")]
-    fn point_at(
-        &self,
-        response: &Response,
-        orientation: Orientation,
-        document: &Document,
-        cursor: [usize; 3],
-        place: Placement,
-        options: ViewOptions,
-        view_response: &mut ViewResponse,
-    ) {
+    fn point_at(&self, target: Target<'_>, cursor: [usize; 3], place: Placement, view_response: &mut ViewResponse) {
+        let Target { response, orientation, document, options, .. } = target;
         let Some(at) = response.hover_pos() else { return };
         let [_, row_axis, column_axis] = orientation.axes();
         let [row, column] = place.slice_at(at).map(f64::floor);
@@ -300,18 +293,10 @@ impl SliceView {
         Hover { zyx, value, label: label(Role::Labels), truth: label(Role::Truth), map: of(Role::Map) }
     }
 
-    #[allow(clippy::too_many_arguments, reason = "gestures share the view, the document and the changes")]
-    fn interact(
-        &self,
-        ui: &Ui,
-        response: &Response,
-        rect: Rect,
-        orientation: Orientation,
-        document: &Document,
-        moved: &mut Moved,
-        fitted: Camera,
-        options: ViewOptions,
-    ) -> Option<f64> {
+    /// Moves crosshair and camera by the wheel, drags and keys. Returns the factor for the brush radius, if the wheel
+    /// changes it. `fitted` is the camera that fits the slice into the view.
+    fn interact(&self, ui: &Ui, target: Target<'_>, moved: &mut Moved, fitted: Camera) -> Option<f64> {
+        let Target { response, rect, orientation, document, options } = target;
         let mut brush_factor = None;
         let [normal_axis, row_axis, column_axis] = orientation.axes();
         let moves = match options.pen {

@@ -5,6 +5,8 @@ mod layers;
 mod moves;
 mod train;
 
+pub(crate) use moves::{copy_part, gather_tiles};
+
 use crate::plan::{Kind, Step};
 use burn_tensor::{DType, FloatDType, Int, Tensor, backend::Backend};
 use cytoscope_graph::ElementType;
@@ -49,7 +51,7 @@ pub(crate) fn run<B: Backend>(step: &Step, inputs: Vec<Image<B>>, uploaded: &Upl
 }
 
 /// Converts the elements to another float type.
-fn cast<B: Backend>(x: Image<B>, to: ElementType) -> Image<B> {
+pub(crate) fn cast<B: Backend>(x: Image<B>, to: ElementType) -> Image<B> {
     x.cast(match to {
         ElementType::F16 => FloatDType::F16,
         ElementType::BF16 => FloatDType::BF16,

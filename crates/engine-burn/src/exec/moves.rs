@@ -6,6 +6,7 @@ use crate::plan::{Cut, Tap};
 use burn_tensor::backend::Backend;
 use burn_tensor::ops::PadMode;
 use burn_tensor::{Slice, Tensor};
+use std::ops::Range;
 
 pub(super) fn reshape<B: Backend>(x: Image<B>, form: Form) -> Image<B> {
     if x.dims() == form { x } else { x.reshape(form) }
@@ -20,6 +21,37 @@ pub(super) fn slice<B: Backend>(x: Image<B>, cuts: &[Cut; 5]) -> Image<B> {
         let end = cut.start + (cut.len.max(1) - 1) * cut.step + 1;
         Slice::new(cut.start as isize, Some(end as isize), cut.step as isize)
     }))
+}
+
+/// Cuts tiles of a slab with one sample, and stacks them as the samples of a tensor of this form. Tiles start at `starts`,
+/// Z, Y, X. Returns `None` if there are none.
+pub(crate) fn gather_tiles<B: Backend>(slab: &Image<B>, starts: &[[usize; 3]], form: Form) -> Option<Image<B>> {
+    let tile = |start: &[usize; 3]| {
+        let whole = |len: usize| Cut { start: 0, len, step: 1 };
+        let along = |a: usize| Cut { start: start[a], len: form[a + 2], step: 1 };
+        slice(slab.clone(), &[whole(1), whole(form[1]), along(0), along(1), along(2)])
+    };
+    if slab.dims() == form {
+        return (starts.len() == 1).then(|| slab.clone());
+    }
+    // Some slices are views of the slab, whose strides are others than those that kernels were timed for. Even of a
+    // single tensor, `cat` returns a copy.
+    let tiles: Vec<Image<B>> = starts.iter().map(tile).collect();
+    (!tiles.is_empty()).then(|| Tensor::cat(tiles, 0))
+}
+
+/// Copies a part of one sample, all channels and these ranges along Z, Y, X. Returns `None` if it exceeds the tensor.
+pub(crate) fn copy_part<B: Backend>(x: &Image<B>, sample: usize, ranges: &[Range<usize>; 3]) -> Option<Image<B>> {
+    let dims = x.dims();
+    let is_inside = |a: usize| ranges[a].start < ranges[a].end && ranges[a].end <= dims[a + 2];
+    if sample >= dims[0] || !(0..3).all(is_inside) {
+        return None;
+    }
+    let along = |a: usize| Cut { start: ranges[a].start, len: ranges[a].len(), step: 1 };
+    let one = Cut { start: sample, len: 1, step: 1 };
+    let channels = Cut { start: 0, len: dims[1], step: 1 };
+    // A view would keep all of the tensor in memory; `cat` returns a copy.
+    Some(Tensor::cat(vec![slice(x.clone(), &[one, channels, along(0), along(1), along(2)])], 0))
 }
 
 /// Pads with a constant value.

@@ -31,6 +31,8 @@ pub(crate) enum Source {
 pub(crate) struct Constant {
     pub form: Form,
     pub values: Vec<f32>,
+    /// The 16-bit type that the elements have on the device; `None` for f32.
+    pub half: Option<ElementType>,
 }
 
 /// Geometry of a convolution. Asymmetric padding is a separate step.
@@ -409,14 +411,22 @@ impl Planner<'_> {
         if let Some(&index) = self.uploaded.get(&(value, form)) {
             return Ok(Source::Constant(index));
         }
-        let Some(values) = tensor.as_f32() else { return unsupported(format!("on {} elements", tensor.dtype())) };
-        let index = self.constant(form, values.to_vec());
+        let half = Some(tensor.dtype()).filter(|dtype| dtype.is_half());
+        let values = match (tensor.as_f32(), half) {
+            (Some(values), _) => values.to_vec(),
+            (None, Some(_)) => tensor.to_f64_vec().into_iter().map(|v| v as f32).collect(),
+            (None, None) => return unsupported(format!("on {} elements", tensor.dtype())),
+        };
+        let index = self.constant(form, values);
+        if let Some(constant) = self.constants.get_mut(index) {
+            constant.half = half;
+        }
         self.uploaded.insert((value, form), index);
         Ok(Source::Constant(index))
     }
 
     fn constant(&mut self, form: Form, values: Vec<f32>) -> usize {
-        self.constants.push(Constant { form, values });
+        self.constants.push(Constant { form, values, half: None });
         self.constants.len() - 1
     }
 

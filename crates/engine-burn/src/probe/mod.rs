@@ -173,7 +173,10 @@ fn test_device(mut device: Device, good: String) -> Device {
     device.usable = true;
     device.precisions = crate::precisions(device.id).to_vec();
     match check(&device) {
-        Ok(()) => device.reason = good,
+        Ok(()) => {
+            device.precisions.extend(crate::half_precisions(device.id));
+            device.reason = good;
+        }
         Err(reason) => {
             device.usable = false;
             device.precisions = Vec::new();

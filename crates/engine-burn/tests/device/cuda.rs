@@ -30,7 +30,7 @@ fn difference(engine: &BurnEngine, graph: &Graph, x: &Tensor, precision: Precisi
 }
 
 #[test]
-fn f32_sessions_on_cuda_do_not_round_factors() {
+fn f32_sessions_on_cuda_do_not_round_factors_and_others_round_as_much_as_their_type() {
     let Some(engine) = engine() else { return };
     let x = tensor(&[1, 32, 8, 16, 16], 3);
     for (outputs, kernel) in [(32, 3), (5, 3), (32, 1), (7, 1)] {
@@ -42,5 +42,13 @@ fn f32_sessions_on_cuda_do_not_round_factors() {
         eprintln!("{outputs} channels, kernel {kernel}: f32 {exact:.1e}, tf32 {rounded:.1e}");
         assert!(exact < 5e-6, "{outputs} channels, kernel {kernel}: {exact:.1e}");
         assert!(rounded < 1e-2, "{outputs} channels, kernel {kernel}: {rounded:.1e}");
+        // Mantissas of 10 and 7 bits; sums are of 32 bits.
+        for (precision, limit) in [(Precision::F16, 5e-3), (Precision::Bf16, 4e-2)] {
+            if engine.device().precisions.contains(&precision) {
+                let rounded = difference(&engine, &graph, &x, precision);
+                eprintln!("{outputs} channels, kernel {kernel}: {precision} {rounded:.1e}");
+                assert!(rounded < limit, "{outputs} channels, kernel {kernel}, {precision}: {rounded:.1e}");
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Whole networks, unsupported operators, and session reports.
 
-use crate::{difference, engine, one, refusal, same, same_on, tensor};
+use crate::{difference, engine, numbers, one, refusal, same, same_on, tensor};
 use cytoscope_builders::{DynUNet, UNet3d, Upsampling, Weights, dynunet, unet3d};
 use cytoscope_engine::{CompileOptions, Engine, EngineError, Precision};
 use cytoscope_graph::{Activation, BinaryOp, ElementType, Graph, Op, Tensor, UnaryOp};
@@ -22,7 +22,8 @@ fn u_nets_match_the_reference() {
 fn a_dynunet_matches_the_reference() {
     let config = DynUNet { filters: vec![4, 8], strides: vec![1, 2], ..DynUNet::default() };
     let graph = dynunet(&config, &Weights::Random { seed: 5 }).unwrap();
-    same_on("dynunet", &graph, &[tensor(&SHAPE, 5)]);
+    // Statistics of each sample are its own.
+    same_on("dynunet, a batch of two", &graph, &[tensor(&[2, 1, 8, 8, 16], 5)]);
 }
 
 #[test]
@@ -33,25 +34,48 @@ fn a_session_can_move_between_threads_and_reports_its_work() {
     let recorder = Recorder::new();
     let options = CompileOptions { recorder: recorder.clone(), ..CompileOptions::default() };
     let mut session = engine.compile(&graph, &[SHAPE.to_vec()], &options).unwrap();
-    let x = tensor(&SHAPE, 5);
-    let first = session.run(std::slice::from_ref(&x)).unwrap();
-    let (mut session, again) = std::thread::spawn({
-        let x = x.clone();
-        move || {
-            let again = session.run(&[x]).unwrap();
-            (session, again)
-        }
+    // A volume of 12 × 18 × 20 voxels, of which the input is the part that starts at 4, 1, 3.
+    let volume = numbers(12 * 18 * 20, 5);
+    let row = |z: usize, y: usize| ((z + 4) * 18 + y + 1) * 20 + 3;
+    let part = (0..8).flat_map(|z| (0..16).flat_map(move |y| row(z, y)..row(z, y) + 16));
+    let x = Tensor::new(SHAPE, part.map(|at| volume[at]).collect::<Vec<_>>()).unwrap();
+    let first = session.run(&[x]).unwrap();
+    let (mut session, again, kept) = std::thread::spawn(move || {
+        let slabs = session.slabs().unwrap();
+        let planes =
+            |from: usize, to: usize| Tensor::new([1, to - from, 18, 20], volume[from * 360..to * 360].to_vec());
+        slabs.load(0, planes(0, 7).unwrap()).unwrap();
+        slabs.load(5, planes(7, 12).unwrap()).unwrap();
+        // The slab starts at the third plane.
+        let again = slabs.run_tiles(&[[2, 1, 3]]).unwrap();
+        assert!(matches!(slabs.run_tiles(&[[3, 1, 3]]), Err(EngineError::Input { .. })), "outside the slab");
+        slabs.run_kept(&[[2, 1, 3]], 0, &[[1..3, 0..16, 4..9]]).unwrap();
+        let kept = slabs.take_kept(1).unwrap();
+        (session, again, kept)
     })
     .join()
     .unwrap();
     assert_eq!(first, again);
+    let values = first[0].as_f32().unwrap();
+    let part = (1..3).flat_map(|z| (0..16).flat_map(move |y| (z * 16 + y) * 16 + 4..(z * 16 + y) * 16 + 9));
+    let part: Vec<f32> = part.map(|at: usize| values[at]).collect();
+    assert_eq!((kept.shape(), kept.as_f32()), (&[1, 2, 16, 5][..], Some(&part[..])));
     let report = session.report();
     assert!(report.backend.contains("wgpu") && report.macs > 0 && report.weight_bytes > 0 && report.arena_bytes > 0);
     assert!(report.fallbacks.is_empty());
     let totals = recorder.totals();
     let stage = |s: Stage| totals.iter().find(|t| t.stage == s).unwrap();
-    assert_eq!(stage(Stage::Download).bytes, 2 * 8 * 16 * 16 * 4);
-    assert_eq!(stage(Stage::Upload).bytes, report.weight_bytes + 2 * 8 * 16 * 16 * 4);
+    let downloaded_bytes = (2 * 8 * 16 * 16 + 2 * 16 * 5) * 4;
+    assert_eq!(stage(Stage::Download).bytes, downloaded_bytes);
+    // Each voxel of the volume is uploaded once.
+    let uploaded_bytes = report.weight_bytes + (8 * 16 * 16 + 12 * 18 * 20) * 4;
+    assert_eq!(stage(Stage::Upload).bytes, uploaded_bytes);
+    let traffic = session.traffic().unwrap();
+    assert_eq!((traffic.runs, traffic.downloads, traffic.downloaded_bytes), (3, 3, downloaded_bytes));
+    assert_eq!(traffic.uploaded_bytes, uploaded_bytes);
+    // The session waits for the weights and for each part of the slab, and in each run for the input and for the
+    // outputs; after every step only because the recorder times operators.
+    assert_eq!(traffic.synchronizations, 1 + 2 + 3 * 2 + traffic.steps);
     assert!(stage(Stage::Op).count > 10);
     let wrong = session.run(&[tensor(&[1, 1, 8, 16, 8], 5)]);
     assert!(matches!(wrong, Err(EngineError::Input { .. })));

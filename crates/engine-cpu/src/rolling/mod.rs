@@ -41,6 +41,8 @@ pub(crate) struct CpuRollingPlan {
     moved_bytes: u64,
     /// Multiply-accumulate operations of the whole stack as one tensor.
     untiled_macs: u64,
+    /// Bytes that the whole stack as one tensor needs at least.
+    untiled_bytes: u64,
 }
 
 impl RollingPlan for CpuRollingPlan {
@@ -66,6 +68,10 @@ impl RollingPlan for CpuRollingPlan {
 
     fn untiled_macs(&self) -> u64 {
         self.untiled_macs
+    }
+
+    fn untiled_bytes(&self) -> u64 {
+        self.untiled_bytes
     }
 
     fn start(self: Box<Self>) -> Result<Box<dyn RollingSession>, EngineError> {

@@ -2,7 +2,7 @@
 
 use super::CpuRollingPlan;
 use super::bands::bands;
-use super::flow::rooms;
+use super::flow;
 use super::program::{self, RollingProgram};
 use crate::emit::arena_bytes;
 use crate::prepare;
@@ -54,6 +54,7 @@ pub(crate) fn plan(
     let budget_bytes = options.memory_budget_bytes.unwrap_or(u64::MAX).min(available_bytes);
     let whole = lower(isa, graph, shape, options)?;
     let (untiled_macs, weight_bytes) = (whole.macs, whole.weight_bytes);
+    let untiled_bytes = whole.largest_buffer_bytes().saturating_add(weight_bytes);
     let heights: Vec<usize> = whole.outputs.iter().filter_map(|o| o.shape.get(3).copied()).collect();
     let all = candidates(&whole, depth, stride);
     let mut least_bytes = all.iter().map(|c| c.arena_bytes).min().unwrap_or(u64::MAX);
@@ -68,6 +69,7 @@ pub(crate) fn plan(
         rooms: best.rooms,
         arena_bytes: best.arena_bytes,
         untiled_macs,
+        untiled_bytes,
     };
     if let Some(best) = best(all, budget_bytes.saturating_sub(weight_bytes)) {
         return Ok(finish(whole, bands(rows, 1, along_y).unwrap_or_default(), best));
@@ -134,25 +136,41 @@ fn candidates(program: &RollingProgram, depth: usize, stride: usize) -> Vec<Cand
     let divisors = (1..stride).filter(|n| stride.is_multiple_of(*n));
     let mut slabs: Vec<usize> = divisors.chain(SLABS.iter().map(|n| n * stride)).map(|n| n.min(depth.max(1))).collect();
     slabs.dedup();
-    let all = slabs.into_iter().flat_map(|slab| SLACK.map(|slack| (slab, slack)));
-    all.map(|(slab, slack)| candidate(program, depth, slab, slack)).collect()
+    slabs.into_iter().flat_map(|slab| candidates_of_slab(program, depth, slab)).collect()
 }
 
-fn candidate(program: &RollingProgram, depth: usize, slab_planes: usize, slack: f64) -> Candidate {
-    let new_planes = |buffer: usize| {
-        let own = program.flow.values.iter().filter(|v| v.buffer == buffer);
-        own.map(|v| (slab_planes * v.extent).div_ceil(depth.max(1))).max().unwrap_or(1).max(1)
-    };
-    // With room for more planes, those that are kept are moved less often.
-    let slack = |buffer: usize, room: usize| {
-        let new = new_planes(buffer);
-        let kept = room.saturating_sub(new);
-        (kept as f64 * slack / new as f64) as usize * new
-    };
-    let (rooms, moved) = rooms(&program.flow, slab_planes, slack);
+/// Returns the candidates with slabs of `slab_planes` planes: one for each [`SLACK`].
+fn candidates_of_slab(program: &RollingProgram, depth: usize, slab_planes: usize) -> Vec<Candidate> {
+    let mut new_planes = vec![1; program.buffers.len()];
+    for value in &program.flow.values {
+        if let Some(new) = new_planes.get_mut(value.buffer) {
+            *new = (slab_planes * value.extent).div_ceil(depth.max(1)).max(*new);
+        }
+    }
+    let least = flow::rooms(&program.flow, slab_planes);
+    let choices = SLACK.map(|slack| {
+        // With room for more planes, those that are kept are moved less often.
+        let room = |(room, new): (&usize, &usize)| {
+            let kept = room.saturating_sub(*new);
+            room + (kept as f64 * slack / *new as f64) as usize * new
+        };
+        least.iter().zip(&new_planes).map(room).collect::<Vec<usize>>()
+    });
+    let moved = flow::moved(&program.flow, slab_planes, &choices);
+    let choices = choices.into_iter().zip(moved);
+    choices.map(|(rooms, moved)| candidate(program, depth, slab_planes, rooms, &moved)).collect()
+}
+
+fn candidate(
+    program: &RollingProgram,
+    depth: usize,
+    slab_planes: usize,
+    rooms: Vec<usize>,
+    moved: &[usize],
+) -> Candidate {
     let words = program.buffers.iter().zip(&rooms).map(|(b, room)| b.words(*room).next_multiple_of(super::LINE_WORDS));
     let arena_bytes = arena_bytes(words.fold(0usize, usize::saturating_add));
-    let moved = program.buffers.iter().zip(&moved).map(|(b, planes)| b.plane_bytes().saturating_mul(*planes as u64));
+    let moved = program.buffers.iter().zip(moved).map(|(b, planes)| b.plane_bytes().saturating_mul(*planes as u64));
     let moved_bytes = moved.fold(0u64, u64::saturating_add);
     let starts = depth.div_ceil(slab_planes.max(1)) * program.nodes.len();
     let cost = program.macs as f64 + moved_bytes as f64 * MACS_PER_BYTE + starts as f64 * MACS_PER_STEP;

@@ -3,7 +3,7 @@
 //! The steps are those of a session for the whole stack: they are independent of the number of planes, which the slot
 //! table of each slab tells. Only pooling and resampling have parameters along Z, and are built for each slab.
 
-use super::flow::Flow;
+use super::flow::{Flow, FlowValue};
 use super::reads::Reads;
 use crate::lower::plan::{self, KernelPlan, Plan, PlanKind, Plans};
 use crate::lower::share_buffers;
@@ -174,6 +174,17 @@ pub(crate) struct RollingProgram {
     pub weight_bytes: u64,
     /// Multiply-accumulate operations for the whole stack.
     pub macs: u64,
+}
+
+impl RollingProgram {
+    /// Returns the bytes of the largest buffer if it holds all planes.
+    pub(crate) fn largest_buffer_bytes(&self) -> u64 {
+        let of_value = |value: &FlowValue| {
+            let plane_bytes = self.buffers.get(value.buffer).map_or(0, Buffer::plane_bytes);
+            plane_bytes.saturating_mul(value.extent as u64)
+        };
+        self.flow.values.iter().map(of_value).max().unwrap_or(0)
+    }
 }
 
 /// Lowers a prepared graph; with `integers`, quantized convolutions run on bytes.
@@ -398,6 +409,10 @@ impl Lowering<'_> {
                     shape.pad_before[0] = 0;
                     Work::Steps(kind.into_steps(&inputs, written))
                 }
+                PlanKind::Pad { ref mut before, .. } => {
+                    before[0] = 0;
+                    Work::Steps(kind.into_steps(&inputs, written))
+                }
                 other => Work::Steps(other.into_steps(&inputs, written)),
             };
             (work, vec![written])
@@ -465,6 +480,13 @@ fn reads(kind: &PlanKind, extents: &[usize], outputs: usize) -> Option<Vec<Reads
         | PlanKind::QuantizePlanes(_)
         | PlanKind::Translate(_)
         | PlanKind::Joined { .. } => {}
+        PlanKind::Pad { before, value } => {
+            // The planes before and after the stack are zeros, other values are in no buffer.
+            if *value != 0.0 && (before[0] != 0 || first != outputs) {
+                return None;
+            }
+            *all.first_mut()? = Reads::shifted(first, outputs, before[0]);
+        }
         PlanKind::PlanarNorm { .. } | PlanKind::DynamicQuantize(_) => return None,
     }
     let fits = all.iter().zip(extents).all(|(reads, extent)| reads.outputs() == outputs && reads.fits(*extent));

@@ -40,6 +40,12 @@ impl Reads {
         Self::new(planes, (0..planes as isize).map(|z| (z, z)).collect())
     }
 
+    /// Each of `outputs` output planes reads the input plane `before` planes before its own position. Planes outside the
+    /// input are read as zeros.
+    pub(crate) fn shifted(extent: usize, outputs: usize, before: isize) -> Self {
+        Self::new(extent, (0..outputs as isize).map(|z| (z - before, z - before)).collect())
+    }
+
     /// A window moves over `extent` planes to `outputs` positions. With `padded`, planes outside the input are read as
     /// zeros, else they are left out.
     pub(crate) fn window(shape: &ConvShape, extent: usize, outputs: usize, padded: bool) -> Self {

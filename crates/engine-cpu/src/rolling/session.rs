@@ -8,7 +8,7 @@ use crate::session::{check_finite, pool};
 use crate::step::{Elem, Run, Slot};
 use crate::steps::{Pack, Unpack};
 use cytoscope_engine::{Band, DeviceId, EngineError, OutputPlanes, Precision, RollingSession};
-use cytoscope_graph::Tensor;
+use cytoscope_graph::{Interrupt, Tensor};
 use cytoscope_kernels::{Arena, Isa};
 use cytoscope_profile::{Recorder, Stage};
 use rayon::prelude::*;
@@ -35,9 +35,13 @@ pub(crate) struct CpuRollingSession {
     arena: Arena,
     pool: Arc<rayon::ThreadPool>,
     recorder: Recorder,
+    /// Stops a slab between two nodes.
+    interrupt: Interrupt,
     progress: Progress,
     /// Plane at the start of each buffer.
     base: Vec<isize>,
+    /// Whether no plane has been passed since all buffers were cleared.
+    is_clear: bool,
 }
 
 impl CpuRollingSession {
@@ -67,12 +71,25 @@ impl CpuRollingSession {
             arena,
             pool: pool(&options)?,
             recorder: options.recorder.clone(),
+            interrupt: options.interrupt.clone(),
             base: progress.base().to_vec(),
             progress,
             program,
+            is_clear: true,
         };
-        session.begin(0)?;
+        // A new arena is zeroed, which clears all buffers but those whose zeros are another byte.
+        session.clear(|elem| matches!(elem, Elem::U8 { zero_point } if zero_point != 0));
         Ok(session)
+    }
+
+    /// Fills the chosen buffers with the elements that represent 0: planes before the stack, borders and unused channels.
+    fn clear(&mut self, chosen: impl Fn(Elem) -> bool) {
+        let words = self.arena.words();
+        let buffers = self.program.buffers.iter().zip(&self.starts).zip(&self.rooms);
+        for ((buffer, start), room) in buffers.filter(|((buffer, _), _)| chosen(buffer.elem)) {
+            let own = words.get_mut(*start..start + buffer.words(*room)).unwrap_or_default();
+            self.pool.install(|| own.par_chunks_mut(FILL_WORDS).for_each(|part| fill(part, buffer.elem)));
+        }
     }
 
     fn wrong(&self, expected: String, got: String) -> EngineError {
@@ -102,6 +119,7 @@ impl CpuRollingSession {
 
     /// Computes one slab from `count` new planes.
     fn slab(&mut self, planes: Option<&Tensor>, count: usize) -> Result<Vec<OutputPlanes>, EngineError> {
+        self.is_clear = false;
         let slab = self.progress.advance(&self.program.flow, count, Some(&self.rooms));
         let (program, pool) = (&self.program, Arc::clone(&self.pool));
         let slots = self.slots(&slab)?;
@@ -133,7 +151,7 @@ impl CpuRollingSession {
                 context.dense.clear();
             }
             place.end(program.input.value, &slab, context.arena);
-            run_nodes(&place, &slab, &self.recorder, &mut context)
+            run_nodes(&place, &slab, &self.recorder, &self.interrupt, &mut context)
         })?;
         let band = self.bands.get(self.band).cloned().unwrap_or(Band { fed: 0..0, kept: 0..0 });
         pool.install(|| outputs(program, &slab, &band, self.rows, &mut context))
@@ -176,13 +194,11 @@ impl RollingSession for CpuRollingSession {
             });
         }
         self.band = band;
-        self.progress = Progress::new(&self.program.flow, self.slab_planes);
-        self.base = self.progress.base().to_vec();
-        // Planes before the stack, borders and unused channels are zeros.
-        let words = self.arena.words();
-        for ((buffer, start), room) in self.program.buffers.iter().zip(&self.starts).zip(&self.rooms) {
-            let own = words.get_mut(*start..start + buffer.words(*room)).unwrap_or_default();
-            self.pool.install(|| own.par_chunks_mut(FILL_WORDS).for_each(|part| fill(part, buffer.elem)));
+        if !self.is_clear {
+            self.progress = Progress::new(&self.program.flow, self.slab_planes);
+            self.base = self.progress.base().to_vec();
+            self.clear(|_| true);
+            self.is_clear = true;
         }
         Ok(())
     }
@@ -285,6 +301,7 @@ fn run_nodes(
     place: &Place<'_>,
     slab: &Slab,
     recorder: &Recorder,
+    interrupt: &Interrupt,
     context: &mut Context<'_>,
 ) -> Result<(), EngineError> {
     let program = place.program;
@@ -294,6 +311,7 @@ fn run_nodes(
             place.end(flow.output, slab, context.arena);
             continue;
         }
+        interrupt.check().map_err(EngineError::from)?;
         let extent = program.flow.values.get(flow.output).map_or(1, |v| v.extent.max(1));
         let macs = node.macs / extent as u64 * new.len() as u64;
         let span = recorder.times_operators().then(|| recorder.span(Stage::Op, node.name.clone()).macs(macs));
@@ -383,4 +401,35 @@ fn crop_rows(tensor: &Tensor, rows: &Range<usize>) -> Result<Tensor, EngineError
         _ => return Err(StepError::Overlap.at("rows of a band")),
     };
     made.map_err(EngineError::from)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use cytoscope_builders::{UNet3d, Weights, unet3d};
+    use cytoscope_engine::{CompileOptions, RollingPlan};
+
+    #[test]
+    fn the_allocated_buffers_are_the_planned_ones() {
+        let graph = unet3d(&UNet3d::default(), &Weights::Random { seed: 3 }).unwrap();
+        let plan = |memory_budget_bytes| {
+            let options = CompileOptions { threads: 1, memory_budget_bytes, ..CompileOptions::default() };
+            crate::rolling::plan(Isa::detect(), &graph, &[1, 1, 40, 24, 16], &options).unwrap()
+        };
+        let budget_bytes = plan(None).memory_bytes() * 3 / 4;
+        for budget_bytes in [None, Some(budget_bytes)] {
+            let plan = plan(budget_bytes);
+            let planned_bytes = plan.memory_bytes() - plan.program.weight_bytes;
+            assert!(budget_bytes.is_none_or(|budget| plan.memory_bytes() <= budget));
+            let mut session = CpuRollingSession::new(plan).unwrap();
+            assert_eq!(size_of_val(session.arena.words()) as u64, planned_bytes);
+            let mut end = 0;
+            for ((buffer, start), room) in session.program.buffers.iter().zip(&session.starts).zip(&session.rooms) {
+                assert_eq!(*start, usize::next_multiple_of(end, LINE_WORDS), "buffers lie one after the other");
+                end = start + buffer.words(*room);
+            }
+            assert_eq!(usize::next_multiple_of(end, LINE_WORDS), session.arena.words().len());
+        }
+    }
 }

@@ -19,4 +19,4 @@ pub(crate) use gradient::{
 pub(crate) use norm_gradient::{MergeMoments, NormGradient};
 pub(crate) use pass::{Affine, AffinePass, Apply, Head, MomentsOf, Norm, PlanarNorm, Term};
 pub(crate) use tensors::{ConvOfTensors, TransposedOfTensors};
-pub(crate) use voxels::{BinaryStep, Copy, PoolStep, ResizeStep, UnaryStep};
+pub(crate) use voxels::{BinaryStep, Copy, PadStep, PoolStep, ResizeStep, UnaryStep};

@@ -3,6 +3,7 @@
 use crate::context::{Context, StepError, bytes, bytes_mut, for_each_image};
 use crate::step::{Elem, Run};
 use cytoscope_kernels::conv::ConvShape;
+use cytoscope_kernels::pad::{self, Filling};
 use cytoscope_kernels::pointwise::{self, Binary, Unary};
 use cytoscope_kernels::pool::{self, Pool};
 use cytoscope_kernels::resize::{self, Tap};
@@ -99,6 +100,34 @@ impl Run for ResizeStep {
                 resize::pick_bytes(&self.tables, x, &from.layout, y, &to.layout)?;
             } else {
                 resize::resize(isa, &self.tables, x, &from.layout, target, &to.layout)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Padding with a constant, and cropping. Bytes are padded with their zero point.
+#[derive(Debug)]
+pub(crate) struct PadStep {
+    /// Voxels added before the first one along Z, Y, X; negative if voxels are removed.
+    pub before: [isize; 3],
+    pub value: f32,
+    pub input: usize,
+    pub output: usize,
+}
+
+impl Run for PadStep {
+    fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
+        let (from, to) = (context.slot(self.input)?, context.slot(self.output)?);
+        for_each_image(context.arena, &to, |image, target, split| {
+            let x = split.image(&from, image)?;
+            if let Elem::U8 { zero_point } = from.elem {
+                let (x, y) = (bytes(x, from.layout.len()), bytes_mut(target, to.layout.len()));
+                let filling = Filling { value: zero_point, zero: zero_point };
+                pad::pad(self.before, filling, x, &from.layout, y, &to.layout)?;
+            } else {
+                let filling = Filling { value: self.value, zero: 0.0 };
+                pad::pad(self.before, filling, x, &from.layout, target, &to.layout)?;
             }
             Ok(())
         })

@@ -10,7 +10,7 @@ mod predict;
 mod webp;
 pub(crate) use deflate::compress as deflate_compress;
 pub(crate) use predict::{horizontal_differences, to_native};
-pub(crate) use zstandard::compress as zstd_compress;
+pub(crate) use zstandard::{LEVEL as ZSTD_LEVEL, compress as zstd_compress};
 mod zstandard;
 
 use crate::{

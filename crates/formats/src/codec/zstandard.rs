@@ -33,7 +33,7 @@ pub(super) fn decode(encoded: &[u8], out: &mut [u8], padded_len: usize) -> Resul
 }
 
 /// Compression level: the library's default.
-const LEVEL: i32 = 3;
+pub(crate) const LEVEL: i32 = 3;
 
 /// Compresses a strip into one frame whose header contains its size.
 pub(crate) fn compress(samples: &[u8]) -> io::Result<Vec<u8>> {

@@ -205,6 +205,13 @@ impl Container {
         Ok((self.source.read_vec(at, bytes as usize)?, size as usize))
     }
 
+    /// The position in the file of a value of fractions, for tags that have more data there than they declare; `None` for
+    /// other types and in BigTIFF.
+    pub fn rational_at(&self, entry: &Entry) -> Option<u64> {
+        let [a, b, c, d, ..] = entry.data;
+        (entry.kind == 5 && entry.count > 0 && !self.big).then(|| u64::from(self.order.u32([a, b, c, d])))
+    }
+
     /// Elements `start..start + count` of an unsigned integer value.
     pub fn integers(&self, entry: &Entry, start: u64, count: u64) -> Result<Vec<u64>, Fault> {
         if !matches!(entry.kind, 1 | 3 | 4 | 13 | 16 | 18) {

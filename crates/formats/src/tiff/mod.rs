@@ -1,8 +1,9 @@
-//! Reading of TIFF, ImageJ TIFF and OME-TIFF: container, pages, series and pixels.
+//! Reading of TIFF, ImageJ TIFF, OME-TIFF, Zeiss LSM and MetaMorph STK: container, pages, series and pixels.
 
 pub(crate) mod file;
 pub(crate) mod ifd;
 pub(crate) mod imagej;
+pub(crate) mod lsm;
 pub(crate) mod ome;
 pub(crate) mod ome_xml;
 pub(crate) mod page;
@@ -10,3 +11,4 @@ pub(crate) mod plan;
 pub(crate) mod read;
 pub(crate) mod series;
 pub(crate) mod shared;
+pub(crate) mod stk;

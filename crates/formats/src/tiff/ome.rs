@@ -152,6 +152,7 @@ fn build(
         time_interval_secs: image.time_interval_secs,
         channels,
         display_range: series::stored_range(&first),
+        samples_are_channels: false,
     };
     if let Some(axes) = &options.axes {
         series::apply_axes(path, &mut series, axes, &first)?;

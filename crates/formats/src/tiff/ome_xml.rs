@@ -54,9 +54,10 @@ pub(crate) fn is_ome(description: &str) -> bool {
     head.trim_start().starts_with('<') && (head.contains("<OME") || head.contains(":OME"))
 }
 
-type Attributes = HashMap<String, String>;
+pub(crate) type Attributes = HashMap<String, String>;
 
-fn attributes(element: &BytesStart<'_>) -> Result<Attributes, Fault> {
+/// The attributes of an element by their names without prefix.
+pub(crate) fn attributes(element: &BytesStart<'_>) -> Result<Attributes, Fault> {
     let mut all = Attributes::new();
     // The parser's check for duplicates compares each attribute with all others, which takes quadratic time.
     for attribute in element.attributes().with_checks(false) {

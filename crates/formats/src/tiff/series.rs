@@ -3,8 +3,9 @@
 use super::{
     file::{FileSet, TiffFile},
     ifd::tag,
-    imagej, ome, ome_xml,
+    imagej, lsm, ome, ome_xml,
     page::{Layout, Page, StackKey},
+    stk,
 };
 use crate::{
     error::{Fault, FormatError},
@@ -35,6 +36,8 @@ pub(crate) struct Series {
     pub time_interval_secs: Option<f64>,
     pub channels: Vec<Channel>,
     pub display_range: Option<(f64, f64)>,
+    /// Whether the samples of a pixel are channels rather than the parts of a colour.
+    pub samples_are_channels: bool,
 }
 
 /// The opened image, its files, and the number of images in the file.
@@ -59,7 +62,11 @@ pub(crate) fn open(
             Err(_) => {}
         }
     }
-    let all = if imagej::is_imagej(&description) {
+    let all = if lsm::is_lsm(&file) {
+        lsm_series(&file)
+    } else if stk::is_stk(&file) {
+        stk_series(&file)
+    } else if imagej::is_imagej(&description) {
         imagej_series(&file, &description)
     } else {
         plain_series(&file, &description)
@@ -164,6 +171,21 @@ pub(crate) fn stored_range(file: &TiffFile) -> Option<(f64, f64)> {
     (low < high).then_some((low, high))
 }
 
+fn lsm_series(file: &TiffFile) -> Result<Vec<Series>, Fault> {
+    let groups = grouped(file)?;
+    // Thumbnails are pages of their own, marked as reduced.
+    let full = groups.iter().find(|(layout, _)| !layout.reduced);
+    let (_, pages) = full.ok_or_else(|| Fault::malformed("the file has no pages of full size"))?;
+    Ok(vec![lsm::series(file, pages)?])
+}
+
+fn stk_series(file: &TiffFile) -> Result<Vec<Series>, Fault> {
+    let groups = grouped(file)?;
+    let (layout, pages) = groups.first().ok_or_else(|| Fault::malformed("the file has no pages"))?;
+    let page = pages.first().copied().unwrap_or(0);
+    Ok(vec![stk::series(file, layout, page)?])
+}
+
 fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault> {
     let ij = imagej::parse(description, &file.container, &file.first);
     let mut groups = grouped(file)?;
@@ -177,7 +199,7 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
                     ij.images
                 )));
             }
-            let images = one_directory_images(file, layout, &ij)?;
+            let images = contiguous_images(file, layout, ij.images)?;
             let page = pages.first().copied().unwrap_or(0);
             planes.extend((0..images).map(|slice| Some(PlaneRef { file: 0, page, slice })));
         }
@@ -215,25 +237,27 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
         time_interval_secs: ij.time_interval_secs,
         channels,
         display_range: ij.display_range,
+        samples_are_channels: false,
     }];
     all.extend(plain_series(file, "")?.into_iter().skip(1));
     Ok(all)
 }
 
-/// Number of images of an ImageJ stack with a single directory; an error if the file does not contain them all.
-fn one_directory_images(file: &TiffFile, layout: &Layout, ij: &imagej::ImageJ) -> Result<u32, Fault> {
+/// Number of images of a stack with a single directory whose planes follow each other; an error if the file does not
+/// contain them all.
+pub(crate) fn contiguous_images(file: &TiffFile, layout: &Layout, images: usize) -> Result<u32, Fault> {
     let limits = &file.container.limits;
-    if ij.images as u64 > limits.max_pages {
-        return Err(Fault::over("the number of images", ij.images as u64, "max_pages", limits.max_pages));
+    if images as u64 > limits.max_pages {
+        return Err(Fault::over("the number of images", images as u64, "max_pages", limits.max_pages));
     }
     let Some(Some(page)) = file.pages.first() else { return Err(Fault::malformed("the file has no pages")) };
     let first = file.container.integer(&page.offsets)?;
     let plane = layout.plane_bytes().unwrap_or(usize::MAX) as u64;
     let there = file.container.source.len().saturating_sub(first) / plane.max(1);
-    if there < ij.images as u64 {
-        return Err(Fault::malformed(format!("it declares {} images but contains the data of {there}", ij.images)));
+    if there < images as u64 {
+        return Err(Fault::malformed(format!("it declares {images} images but contains the data of {there}")));
     }
-    Ok(ij.images as u32)
+    Ok(images as u32)
 }
 
 /// Replaces the leading axes by those from `--axes`.

@@ -1,10 +1,13 @@
-//! Writing of stacks plane by plane, as ImageJ TIFF, OME-TIFF or NPY.
+//! Writing of stacks plane by plane, as ImageJ TIFF, OME-TIFF, NPY,
+//! Cellpose's `_seg.npy` or ImageJ ROI set.
 
+mod cellpose;
 mod ifd;
 mod imagej;
 mod ome;
 mod output;
 mod range;
+mod rois;
 mod spec;
 mod stack;
 

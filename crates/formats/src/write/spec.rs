@@ -15,6 +15,10 @@ pub enum Container {
     OmeTiff,
     /// NumPy's `.npy`.
     Npy,
+    /// Cellpose's `_seg.npy`: labels and their outlines.
+    Cellpose,
+    /// ImageJ's ROI set (`.zip`): the outlines of labels.
+    RoiSet,
 }
 
 /// Compression of the strips of an OME-TIFF.
@@ -41,19 +45,23 @@ pub fn container_for_path(path: &Path) -> Result<Container, FormatError> {
         Ok(Container::OmeTiff)
     } else if ends(&[".tif", ".tiff"]) {
         Ok(Container::ImageJ)
+    } else if ends(&[super::cellpose::ENDING]) {
+        Ok(Container::Cellpose)
     } else if ends(&[".npy"]) {
         Ok(Container::Npy)
+    } else if ends(&[".zip"]) && !ends(&[".zarr.zip"]) {
+        Ok(Container::RoiSet)
     } else if ends(&[".zarr"]) {
         Err(FormatError::unsupported(
             path,
-            "writing OME-Zarr is not supported yet",
-            "use a name that ends in .ome.tif instead",
+            "this result is not written as OME-Zarr",
+            "use a name that ends in .ome.tif, and convert the file with cytoscope convert",
         ))
     } else {
         Err(FormatError::misused(
             path,
             "its extension is not that of a format that can be written",
-            "use a name that ends in .tif (ImageJ), .ome.tif (OME-TIFF) or .npy",
+            "use a name that ends in .tif (ImageJ), .ome.tif (OME-TIFF), .npy, _seg.npy (Cellpose) or .zip (ROI set)",
         ))
     }
 }
@@ -178,6 +186,14 @@ impl WriteSpec {
             }
         }
         match self.container {
+            Container::Cellpose if self.compression != Compression::None => {
+                misused("a _seg.npy file cannot be compressed".into(), "write it uncompressed, or as .ome.tif")
+            }
+            Container::Cellpose => super::cellpose::check(self, path),
+            Container::RoiSet if self.compression != Compression::None => {
+                misused("the compression of a ROI set cannot be chosen".into(), "leave the compression out")
+            }
+            Container::RoiSet => super::rois::check(self, path),
             Container::ImageJ => super::imagej::check(self, path),
             _ => super::ome::check(self, path),
         }

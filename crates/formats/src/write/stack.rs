@@ -1,10 +1,12 @@
 //! The streaming writer.
 
 use super::{
+    cellpose,
     ifd::{self, Value},
     imagej, ome,
     output::Output,
     range::Ranges,
+    rois,
     spec::{Compression, Container, WriteSpec},
 };
 use crate::{codec, error::FormatError, meta::ByteOrder, npy, tiff::ifd::tag};
@@ -52,8 +54,27 @@ pub struct StackWriter {
 #[derive(Debug)]
 enum Layout {
     Npy,
-    ImageJ { data_at: u64, link_at: u64, range_at: u64, channel_ranges_at: Option<u64>, only_first: bool },
-    Ome { big: bool, rows_per_strip: usize, offsets: Vec<u64>, counts: Vec<u64> },
+    ImageJ {
+        data_at: u64,
+        link_at: u64,
+        range_at: u64,
+        channel_ranges_at: Option<u64>,
+        only_first: bool,
+    },
+    Ome {
+        big: bool,
+        rows_per_strip: usize,
+        offsets: Vec<u64>,
+        counts: Vec<u64>,
+    },
+    /// The outlines of the planes so far, compressed: they follow the masks of all planes.
+    Cellpose {
+        outlines: Vec<Vec<u8>>,
+    },
+    /// The regions of the planes so far.
+    Rois {
+        entries: Vec<rois::Entry>,
+    },
 }
 
 impl StackWriter {
@@ -67,6 +88,11 @@ impl StackWriter {
         let mut out = Output::create(path)?;
         let (order, layout, head) = match spec.container {
             Container::Npy => (ByteOrder::Little, Layout::Npy, npy::header(spec.dtype, &spec.shape)),
+            Container::RoiSet => (ByteOrder::Little, Layout::Rois { entries: Vec::new() }, Vec::new()),
+            Container::Cellpose => {
+                let layout = Layout::Cellpose { outlines: Vec::new() };
+                (ByteOrder::Little, layout, cellpose::before_masks(spec, path))
+            }
             Container::ImageJ => {
                 let (layout, head) = imagej_head(spec);
                 (ByteOrder::Big, layout, head)
@@ -97,8 +123,13 @@ impl StackWriter {
     /// [`FormatError::Io`] if writing fails.
     pub fn write(&mut self, slab: &Array) -> Result<(), FormatError> {
         let planes = self.check_slab(slab)?;
-        if !matches!(self.layout, Layout::Npy) {
+        if !matches!(self.layout, Layout::Npy | Layout::Cellpose { .. } | Layout::Rois { .. }) {
             self.ranges.add(&self.spec, self.planes_done, slab);
+        }
+        if let Layout::Rois { entries } = &mut self.layout {
+            entries.extend(rois::regions(&self.spec, self.planes_done, slab));
+            self.planes_done += planes;
+            return Ok(());
         }
         let bytes = slab.samples().as_bytes();
         if matches!(self.layout, Layout::Ome { .. }) {
@@ -109,6 +140,12 @@ impl StackWriter {
             let bytes = in_file_order(bytes, self.order, self.spec.dtype.size_bytes());
             self.out.append(&bytes)?;
             self.at += bytes.len() as u64;
+            if let Layout::Cellpose { outlines } = &mut self.layout {
+                for plane in bytes.chunks_exact(self.spec.plane_bytes() as usize) {
+                    let packed = codec::zstd_compress(&cellpose::outlines(&self.spec, plane));
+                    outlines.push(packed.map_err(|e| FormatError::io(&self.path, "compressing", e))?);
+                }
+            }
         }
         self.planes_done += planes;
         Ok(())
@@ -197,6 +234,11 @@ impl StackWriter {
         }
         match std::mem::replace(&mut self.layout, Layout::Npy) {
             Layout::Npy => {}
+            Layout::Cellpose { outlines } => self.finish_cellpose(&outlines)?,
+            Layout::Rois { entries } => {
+                let zip = rois::zip(&entries).map_err(|e| FormatError::io(&self.path, "compressing", e))?;
+                self.out.append(&zip)?;
+            }
             Layout::ImageJ { data_at, link_at, range_at, channel_ranges_at, only_first } => {
                 if !only_first {
                     self.finish_imagej_pages(data_at, link_at)?;
@@ -211,6 +253,15 @@ impl StackWriter {
             }
         }
         self.out.finish()
+    }
+
+    fn finish_cellpose(&mut self, outlines: &[Vec<u8>]) -> Result<(), FormatError> {
+        self.out.append(&cellpose::before_outlines(&self.spec))?;
+        for packed in outlines {
+            let plane = zstd::bulk::decompress(packed, self.spec.plane_bytes() as usize);
+            self.out.append(&plane.map_err(|e| FormatError::io(&self.path, "decompressing", e))?)?;
+        }
+        self.out.append(&cellpose::after_outlines())
     }
 
     fn finish_imagej_pages(&mut self, data_at: u64, link_at: u64) -> Result<(), FormatError> {

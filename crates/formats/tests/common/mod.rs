@@ -25,15 +25,20 @@ pub fn shared(name: &str) -> Option<PathBuf> {
 
 /// A Python with tifffile, or `None` with a report of the skip if there is none.
 pub fn python() -> Option<PathBuf> {
+    python_with("tifffile, imagecodecs, numpy")
+}
+
+/// A Python that can import these modules, or `None` with a report of the skip if there is none.
+pub fn python_with(modules: &str) -> Option<PathBuf> {
     let python = std::env::var_os("CYTOSCOPE_PYTHON").map_or_else(|| PathBuf::from("python3"), PathBuf::from);
     let works = std::process::Command::new(&python)
-        .args(["-c", "import tifffile, imagecodecs, numpy"])
+        .args(["-c", &format!("import {modules}")])
         .output()
         .is_ok_and(|o| o.status.success());
     if works {
         return Some(python);
     }
-    skip("no python with tifffile and imagecodecs found (set CYTOSCOPE_PYTHON)");
+    skip(format!("no python with {modules} found (set CYTOSCOPE_PYTHON)"));
     None
 }
 

@@ -1,7 +1,7 @@
 use cytoscope_builders::{
     DifferenceOfGaussians, DynUNet, UNet3d, Upsampling, Weights, difference_of_gaussians, dynunet, unet3d,
 };
-use cytoscope_graph::{Graph, GraphLimits, Tensor};
+use cytoscope_graph::{BinaryOp, Dim, ElementType, Graph, GraphLimits, Op, ReduceOp, Tensor};
 use cytoscope_passes::analysis::{self, ReceptiveField};
 
 use crate::common;
@@ -126,4 +126,44 @@ fn instance_norm_has_an_unbounded_receptive_field() {
         let graph = cytoscope_onnx::load(&models.join("M1t_qdq.onnx"), &GraphLimits::default()).unwrap();
         assert!(analysis::depends_on_tile_statistics(&graph));
     }
+}
+
+#[test]
+fn a_batch_gives_the_results_of_its_samples_where_the_analysis_says_so() {
+    let shape = [2, 1, 4, 8, 8];
+    let x = common::noise_tensor(5, &shape);
+    let values = x.as_f32().unwrap();
+    let norms = dynunet(&DynUNet { filters: vec![2, 3, 4], ..DynUNet::default() }, &Weights::Random { seed: 1 });
+    for graph in [small_net(Upsampling::Transposed), small_net(Upsampling::Nearest), norms.unwrap()] {
+        assert!(analysis::samples_are_independent(&graph, &shape), "{}", graph.name);
+        let both = run(&graph, &x);
+        for (sample, together) in values.chunks(values.len() / 2).zip(both.chunks(both.len() / 2)) {
+            let alone = run(&graph, &Tensor::new([1, 1, 4, 8, 8], sample.to_vec()).unwrap());
+            let worst = alone.iter().zip(together).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(alone.len() == together.len() && worst < 1e-6, "{}: {worst}", graph.name);
+        }
+    }
+}
+
+#[test]
+fn operators_that_mix_samples_and_fixed_batches_are_found() {
+    let minus_mean = |first: Dim, axis: i64| {
+        let mut graph = Graph::new("minus mean");
+        let axes = ["z", "y", "x"].map(|name| Dim::Free(name.to_owned()));
+        let shape = [first, Dim::Fixed(1)].into_iter().chain(axes).collect();
+        let x = graph.add_input("x", ElementType::F32, shape);
+        let over = graph.add_initializer("axes", Tensor::vector(vec![axis]));
+        let mean = Op::Reduce { kind: ReduceOp::Mean, keep_dims: true, noop_with_empty_axes: false };
+        let mean = graph.push("mean", mean, &[Some(x), Some(over)]);
+        let y = graph.push("minus", Op::Binary(BinaryOp::Sub), &[Some(x), Some(mean)]);
+        graph.outputs.push(y);
+        graph
+    };
+    let free = || Dim::Free("n".to_owned());
+    let shape = [2, 1, 4, 4, 4];
+    assert!(analysis::samples_are_independent(&minus_mean(free(), 2), &shape));
+    assert!(!analysis::samples_are_independent(&minus_mean(free(), 0), &shape));
+    assert!(!analysis::samples_are_independent(&minus_mean(free(), -5), &shape));
+    assert!(!analysis::samples_are_independent(&minus_mean(Dim::Fixed(2), 2), &shape));
+    assert!(!analysis::samples_are_independent(&minus_mean(free(), 2), &[1, 1, 4, 4, 4]), "one sample shows nothing");
 }

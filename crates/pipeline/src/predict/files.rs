@@ -10,6 +10,7 @@ use cytoscope_formats::{Channel, Compression, Container, Image, ImageMeta, Stack
 use cytoscope_objects::measure::{ObjectRow, to_csv};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::write::FinishedFile;
 use cytoscope_volume::{Array, Axes, DType};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -133,7 +134,7 @@ pub(super) fn label_axes(times: usize) -> Axes {
     text.parse().unwrap_or_default()
 }
 
-pub(super) fn map_writer(
+fn map_writer(
     path: &Path,
     model: &Model,
     meta: &ImageMeta,
@@ -155,28 +156,71 @@ pub(super) fn map_writer(
     Ok(StackWriter::create(path, &spec)?)
 }
 
-pub(super) fn write_maps(
-    context: &Context,
-    writer: &mut StackWriter,
-    prediction: &mut Prediction,
-    timed: bool,
-) -> Result<(), JobError> {
-    let [depth, ny, nx] = prediction.shape;
-    let mut meter = context.meter("write", depth as u64, "slices");
-    for z in 0..depth {
+/// Writes the maps of the time points, one after the other, slice by slice.
+pub(super) struct MapWriter {
+    writer: StackWriter,
+    is_timed: bool,
+    /// The next slice of the current time point.
+    next_z: usize,
+}
+
+impl MapWriter {
+    /// Creates the file of the maps.
+    ///
+    /// # Errors
+    /// [`JobError`] if the file cannot be created.
+    pub(super) fn new(
+        path: &Path,
+        model: &Model,
+        meta: &ImageMeta,
+        zyx: &[usize; 3],
+        times: usize,
+    ) -> Result<Self, JobError> {
+        Ok(Self { writer: map_writer(path, model, meta, zyx, times)?, is_timed: times > 1, next_z: 0 })
+    }
+
+    /// Writes the slices of an unfinished prediction that can be read and are not written yet.
+    pub(super) fn write_ready(&mut self, context: &Context, prediction: &mut Prediction) -> Result<(), JobError> {
+        while prediction.is_ready(self.next_z) {
+            self.write_slice(context, prediction)?;
+            context.check()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the remaining slices of a complete prediction; the next ones are those of the next time point.
+    pub(super) fn write_rest(&mut self, context: &Context, prediction: &mut Prediction) -> Result<(), JobError> {
+        let depth = prediction.shape[0];
+        let mut meter = context.meter("write", depth as u64, "slices");
+        meter.skip_completed(self.next_z as u64);
+        while self.next_z < depth {
+            self.write_slice(context, prediction)?;
+            meter.add(1)?;
+        }
+        self.next_z = 0;
+        Ok(())
+    }
+
+    fn write_slice(&mut self, context: &Context, prediction: &mut Prediction) -> Result<(), JobError> {
+        let [_, ny, nx] = prediction.shape;
         let mut values = Vec::with_capacity(prediction.channels * ny * nx);
         for c in 0..prediction.channels {
-            values.extend(prediction.read(context, c, z..z + 1)?);
+            values.extend(prediction.read(context, c, self.next_z..self.next_z + 1)?);
         }
         let mut shape = vec![1, prediction.channels, ny, nx];
-        if timed {
+        if self.is_timed {
             shape.insert(0, 1);
         }
         let _span = context.recorder.span(Stage::Write, "maps").bytes(values.len() * 4);
-        writer.write(&Array::new(map_axes(if timed { 2 } else { 1 }), shape, values)?)?;
-        meter.add(1)?;
+        self.writer.write(&Array::new(map_axes(if self.is_timed { 2 } else { 1 }), shape, values)?)?;
+        self.next_z += 1;
+        Ok(())
     }
-    Ok(())
+
+    /// Completes the file under a hidden name.
+    pub(super) fn finish(self) -> Result<FinishedFile, JobError> {
+        Ok(self.writer.finish_unpublished()?)
+    }
 }
 
 pub(crate) fn label_writer(

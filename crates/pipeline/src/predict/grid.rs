@@ -11,7 +11,10 @@ use std::ops::Range;
 const SAME_VOXEL: f64 = 0.02;
 
 /// Slices read at once; these are held twice, as stored and as floats.
-const READ_SLICES: usize = 8;
+pub(super) const READ_SLICES: usize = 8;
+
+/// Slices that are cached between slabs that may overlap.
+pub(super) const CACHED_SLICES: usize = 16;
 
 /// A preprocessed stack, resampled to the model's grid.
 pub(crate) struct ModelView<'a> {
@@ -26,6 +29,8 @@ pub(crate) struct ModelView<'a> {
     maps: Option<[AxisMap; 3]>,
     /// The slices read last, for each channel: range of input slices and their values.
     cache: Vec<(Range<usize>, Vec<f32>)>,
+    /// Number of slices to cache between slabs.
+    overlap: usize,
 }
 
 /// Returns the shape Z, Y, X on the model's grid; along an axis, it is the input's own if a voxel size is unknown or
@@ -52,7 +57,20 @@ impl<'a> ModelView<'a> {
     ) -> Self {
         let maps = maps(stack.extents.zyx, shape);
         let cache = vec![(0..0, Vec::new()); channels.len()];
-        Self { stack, channels, chains, shape, not_finite: false, maps, cache }
+        Self { stack, channels, chains, shape, not_finite: false, maps, cache, overlap: CACHED_SLICES }
+    }
+
+    /// Announces that slabs are read one after the other, without overlap: then nothing is cached, unless neighbouring
+    /// slabs are resampled from the same slices.
+    pub(crate) fn read_in_order(&mut self) {
+        if self.maps.is_none() {
+            self.overlap = 0;
+        }
+    }
+
+    /// Returns whether the model's grid differs from the input's.
+    pub(crate) fn is_resampled(&self) -> bool {
+        self.maps.is_some()
     }
 
     /// Reads slices `z` of the model's grid as `[C][z][Y][X]`; slices past the end repeat the last one.
@@ -97,6 +115,7 @@ impl<'a> ModelView<'a> {
         }
         let mut from = z.start + out.len() / plane;
         while from < z.end {
+            context.check()?;
             let to = (from + READ_SLICES).min(z.end);
             let samples = self.stack.read(context, self.channels[c], from..to)?;
             let _span = context.recorder.span(Stage::Normalise, "slices").voxels(samples.len());
@@ -114,13 +133,8 @@ impl<'a> ModelView<'a> {
             from = to;
         }
         // Only slices that the next slab may need are cached.
-        let tail = (out.len() / plane).min(self.overlap());
+        let tail = (out.len() / plane).min(self.overlap);
         self.cache[c] = (z.end - tail..z.end, out[out.len() - tail * plane..].to_vec());
         Ok(out)
-    }
-
-    /// Returns the number of slices to cache between slabs.
-    fn overlap(&self) -> usize {
-        16
     }
 }

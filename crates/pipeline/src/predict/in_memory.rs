@@ -111,12 +111,12 @@ fn predict(
         return Err(JobError::WrongUse(format!("the image has {count} time points: give the one to predict")));
     };
     let resolved = Resolved::new(context, model, engine, selection, options, outputs.result_set())?;
-    let tiles = plan(context, &resolved, held_bytes(&resolved, outputs))?;
+    let tiles = plan(context, &resolved, held_bytes(&resolved, outputs), 0)?;
     let mut notes = resolved.notes.clone();
     notes.extend(tiles.fallback_note());
     let (plan, fallbacks) = (tiles.plan.clone(), tiles.fallbacks());
-    let mut inference = Inference::new(context, &resolved, tiles, Scratch::Memory, None);
-    let (_, mut prediction) = inference.predict(time)?;
+    let mut inference = Inference::new(context, &resolved, tiles, Scratch::Memory, None, None);
+    let (_, mut prediction) = inference.predict(time, None)?;
     notes.extend(inference.note());
     let seam_energy = inference.finish().energy();
     let maps = if outputs.has_maps() { Some(all_maps(context, &mut prediction)?) } else { None };

@@ -3,10 +3,8 @@
 use super::grid::ModelView;
 use super::live::Live;
 use super::plan::{Blend, TilePlan};
-use crate::model::Model;
+use super::tiles::{Slab, TileRunner};
 use crate::{Context, JobError, Meter};
-use cytoscope_engine::Session;
-use cytoscope_graph::Tensor;
 use cytoscope_profile::Stage;
 use cytoscope_volume::blend::gaussian_map;
 use cytoscope_volume::tile::{Span, crop_spans, window_starts};
@@ -118,13 +116,47 @@ const EMITTED_SLICES: usize = 4;
 /// A run of a compiled network over one volume.
 pub(crate) struct InferenceRun<'a> {
     pub context: &'a Context,
-    pub model: &'a Model,
     pub plan: &'a TilePlan,
-    pub session: &'a mut dyn Session,
+    pub tiles: TileRunner<'a>,
     pub meter: Meter<'a>,
     pub seams: Seams,
     /// Receives finished tiles, if present.
     pub live: Option<Live<'a>>,
+}
+
+/// The windows of a blended volume.
+struct Windows {
+    /// Shape Z, Y, X of the volume.
+    shape: [usize; 3],
+    /// Start positions along each axis.
+    starts: Vec<Vec<usize>>,
+    size: [usize; 3],
+    /// Weights of a window's voxels.
+    map: Vec<f32>,
+}
+
+impl Windows {
+    fn weights(&self) -> Weights<'_> {
+        Weights { starts: &self.starts, size: self.size, map: &self.map, width: self.shape[2] }
+    }
+
+    /// Adds the weighted values of a window at row `y` and column `x` to the sums of the slices that it covers.
+    fn add(&self, result: &[f32], y: usize, x: usize, sums: &mut [f32]) {
+        let (shape, size, map) = (self.shape, self.size, &self.map);
+        let held = size[0] * shape[1] * shape[2];
+        let (ny, nx) = (size[1].min(shape[1] - y), size[2].min(shape[2] - x));
+        for tz in 0..size[0] {
+            for ty in 0..ny {
+                let at = (tz * size[1] + ty) * size[2];
+                let to = (tz * shape[1] + y + ty) * shape[2] + x;
+                let share = &map[at..at + nx];
+                for (values, sums) in result.chunks_exact(map.len()).zip(sums.chunks_exact_mut(held)) {
+                    let sum = &mut sums[to..to + nx];
+                    sum.iter_mut().zip(values[at..at + nx].iter().zip(share)).for_each(|(t, (v, s))| *t += v * s);
+                }
+            }
+        }
+    }
 }
 
 impl InferenceRun<'_> {
@@ -141,33 +173,35 @@ impl InferenceRun<'_> {
         let spans: Vec<Vec<Span>> =
             (0..3).map(|a| crop_spans(shape[a], plan.tile[a], plan.halo[a], plan.step[a])).collect::<Result<_, _>>()?;
         let borders: Vec<usize> = spans[2].iter().skip(1).map(|s| s.keep_start).collect();
-        let channels = self.model.output_channels;
+        let channels = self.tiles.network.output_channels;
+        let tiles: Vec<[&Span; 2]> = spans[1].iter().flat_map(|sy| spans[2].iter().map(move |sx| [sy, sx])).collect();
+        let ends = [1, 2].map(|a| spans[a].iter().map(|s| s.start + s.len).max().unwrap_or(0));
         for sz in &spans[0] {
-            let slab = view.read(self.context, sz.start..sz.start + sz.len)?;
+            let values = view.read(self.context, sz.start..sz.start + sz.len)?;
+            let slab = Slab { values: &values, shape: [sz.len, shape[1], shape[2]] };
+            self.tiles.load(&slab, sz.start, ends)?;
+            let kept_shape = [sz.keep_len, shape[1], shape[2]];
+            if self.live.is_none() && self.tiles.can_keep(kept_shape) {
+                drop(values);
+                let out = self.crop_on_device(sz, &tiles, spans[2].len(), kept_shape)?;
+                self.measure_seams(&out, sz.keep_len, shape, &borders);
+                sink(sz.kept_in_volume(), &out)?;
+                continue;
+            }
             let mut out = vec![0.0f32; channels * sz.keep_len * shape[1] * shape[2]];
-            for sy in &spans[1] {
-                // The first column that was not yet passed to `live`.
-                let mut unsent = 0;
-                for sx in &spans[2] {
-                    let size = [sz.len, sy.len, sx.len];
-                    let result = self.tile(&slab, sz.len, shape, [0, sy.start, sx.start], size)?;
-                    let _span = self
-                        .context
-                        .recorder
-                        .span(Stage::Blend, "crop")
-                        .voxels(sz.keep_len * sy.keep_len * sx.keep_len);
-                    let (kz, ky, kx) = (sz.kept_in_tile(), sy.kept_in_tile(), sx.kept_in_tile());
-                    for c in 0..channels {
-                        for (oz, tz) in kz.clone().enumerate() {
-                            for (oy, ty) in sy.kept_in_volume().zip(ky.clone()) {
-                                let from = ((c * size[0] + tz) * size[1] + ty) * size[2];
-                                let to = ((c * sz.keep_len + oz) * shape[1] + oy) * shape[2];
-                                out[to + sx.keep_start..to + sx.keep_start + sx.keep_len]
-                                    .copy_from_slice(&result[from + kx.start..from + kx.end]);
-                            }
-                        }
-                    }
+            // The first column of the row of tiles that was not yet passed to `live`.
+            let mut unsent = 0;
+            for batch in tiles.chunks(self.tiles.batch) {
+                let starts: Vec<[usize; 3]> = batch.iter().map(|[sy, sx]| [0, sy.start, sx.start]).collect();
+                let size = batch.first().map_or([0; 3], |[sy, sx]| [sz.len, sy.len, sx.len]);
+                let results = self.tiles.run(&slab, &starts, size)?;
+                let each = channels * size.iter().product::<usize>();
+                for (&[sy, sx], result) in batch.iter().zip(results.chunks_exact(each)) {
+                    self.keep(result, [sz, sy, sx], shape, &mut out);
                     let end = sx.kept_in_volume().end;
+                    if sx.keep_start == 0 {
+                        unsent = 0;
+                    }
                     if let Some(live) = self.live.as_ref().filter(|live| end == shape[2] || live.is_due()) {
                         let size = [sz.keep_len, sy.keep_len, end - unsent];
                         let held = [sz.keep_len, shape[1], shape[2]];
@@ -179,11 +213,55 @@ impl InferenceRun<'_> {
                     self.meter.add((sz.keep_len * sy.keep_len * sx.keep_len) as u64)?;
                 }
             }
-            drop(slab);
+            drop(values);
             self.measure_seams(&out, sz.keep_len, shape, &borders);
             sink(sz.kept_in_volume(), &out)?;
         }
         Ok(())
+    }
+
+    /// Runs the tiles of the slab that the device holds, `columns` in each row, and returns their kept voxels, which are
+    /// joined there.
+    fn crop_on_device(
+        &mut self,
+        sz: &Span,
+        tiles: &[[&Span; 2]],
+        columns: usize,
+        kept_shape: [usize; 3],
+    ) -> Result<Vec<f32>, JobError> {
+        for batch in tiles.chunks(self.tiles.batch) {
+            let starts: Vec<[usize; 3]> = batch.iter().map(|[sy, sx]| [0, sy.start, sx.start]).collect();
+            let kept: Vec<[Range<usize>; 3]> =
+                batch.iter().map(|[sy, sx]| [sz.kept_in_tile(), sy.kept_in_tile(), sx.kept_in_tile()]).collect();
+            let size = batch.first().map_or([0; 3], |[sy, sx]| [sz.len, sy.len, sx.len]);
+            self.tiles.run_kept(&starts, &kept, size)?;
+            for [sy, sx] in batch {
+                let voxels = sz.keep_len * sy.keep_len * sx.keep_len;
+                // Tiles are counted by these spans.
+                self.context.recorder.span(Stage::Blend, "crop").voxels(voxels).finish();
+                self.meter.add(voxels as u64)?;
+            }
+        }
+        self.tiles.take_kept(columns, kept_shape)
+    }
+
+    /// Copies the kept voxels of a tile, whose spans along Z, Y, X are given, to the kept slices of a volume of this
+    /// shape.
+    fn keep(&self, result: &[f32], [sz, sy, sx]: [&Span; 3], shape: [usize; 3], out: &mut [f32]) {
+        let _span = self.context.recorder.span(Stage::Blend, "crop").voxels(sz.keep_len * sy.keep_len * sx.keep_len);
+        let (kz, ky, kx) = (sz.kept_in_tile(), sy.kept_in_tile(), sx.kept_in_tile());
+        let kept_channel = (sz.keep_len * shape[1] * shape[2]).max(1);
+        let channels = result.chunks_exact(sz.len * sy.len * sx.len).zip(out.chunks_exact_mut(kept_channel));
+        for (tile, kept) in channels {
+            for (oz, tz) in kz.clone().enumerate() {
+                for (oy, ty) in sy.kept_in_volume().zip(ky.clone()) {
+                    let from = (tz * sy.len + ty) * sx.len;
+                    let to = (oz * shape[1] + oy) * shape[2];
+                    kept[to + sx.keep_start..to + sx.keep_start + sx.keep_len]
+                        .copy_from_slice(&tile[from + kx.start..from + kx.end]);
+                }
+            }
+        }
     }
 
     fn gaussian(&mut self, view: &mut ModelView<'_>, sink: &mut Sink<'_>) -> Result<(), JobError> {
@@ -191,69 +269,89 @@ impl InferenceRun<'_> {
         let size: [usize; 3] = std::array::from_fn(|a| plan.tile[a].next_multiple_of(plan.step[a]));
         let starts: Vec<Vec<usize>> =
             (0..3).map(|a| window_starts(shape[a], size[a], plan.overlap)).collect::<Result<_, _>>()?;
+        let windows = Windows { shape, starts, size, map: gaussian_map(size) };
+        let starts = &windows.starts;
         let borders: Vec<usize> =
             starts[2].iter().skip(1).flat_map(|s| [*s, s + size[2]]).filter(|b| *b < shape[2]).collect();
-        let map = gaussian_map(size);
-        let channels = self.model.output_channels;
+        let channels = self.tiles.network.output_channels;
         let plane = shape[1] * shape[2];
         // Weighted sums of slices base..base + depth; slices below `base` are finished.
         let depth = size[0];
         let mut base = 0;
         let mut sums = vec![0.0f32; channels * depth * plane];
-        let weights = Weights { starts: &starts, size, map: &map, width: shape[2] };
-        let tiles = (starts[1].len() * starts[2].len()) as u64;
+        let weights = windows.weights();
+        // Indices of the windows along Y and X.
+        let tiles: Vec<[usize; 2]> =
+            (0..starts[1].len()).flat_map(|j| (0..starts[2].len()).map(move |k| [j, k])).collect();
         let voxels_in_all = shape.iter().product::<usize>() as u64;
         let rows = starts[0].len() as u64;
+        let ends = [1, 2].map(|a| starts[a].iter().map(|s| s + size[a]).max().unwrap_or(0));
+        // Voxels along an axis that no window before this one covers.
+        let first_covered = |a: usize, at: usize| {
+            let end = |at: usize| (starts[a][at] + size[a]).min(shape[a]);
+            end(at) - at.checked_sub(1).map_or(0, end)
+        };
         for (i, &z) in starts[0].iter().enumerate() {
             if z > base {
                 self.emit(&mut sums, &weights, base, z - base, depth, shape, &borders, sink)?;
                 base = z;
             }
-            let slab = view.read(self.context, z..z + size[0])?;
-            for (j, &y) in starts[1].iter().enumerate() {
-                // The first column of the windows that were not yet passed to `live`.
-                let mut unsent = None;
-                for (k, &x) in starts[2].iter().enumerate() {
-                    let result = self.tile(&slab, size[0], shape, [0, y, x], size)?;
-                    let _span = self.context.recorder.span(Stage::Blend, "gaussian").voxels(size.iter().product());
-                    let (ny, nx) = (size[1].min(shape[1] - y), size[2].min(shape[2] - x));
-                    for tz in 0..size[0] {
-                        for ty in 0..ny {
-                            let at = (tz * size[1] + ty) * size[2];
-                            let to = (tz * shape[1] + y + ty) * shape[2] + x;
-                            let share = &map[at..at + nx];
-                            for c in 0..channels {
-                                let from = &result[c * map.len() + at..][..nx];
-                                let sum = &mut sums[c * depth * plane + to..][..nx];
-                                sum.iter_mut().zip(from.iter().zip(share)).for_each(|(t, (v, s))| *t += v * s);
-                            }
-                        }
-                    }
-                    let last = x + nx == shape[2];
-                    if let Some(live) = self.live.as_ref().filter(|live| last || live.is_due()) {
-                        let from = std::mem::take(&mut unsent).unwrap_or(x);
-                        let held = [depth, shape[1], shape[2]];
-                        let valid = [size[0].min(shape[0] - z), ny, x + nx - from];
-                        let part = Part { shape: held, start: [0, y, from], size: valid };
-                        let means = part.collect(channels, |at, to| {
-                            let (row, column) = (at.start / shape[2], at.start % shape[2]);
-                            let (sz, sy) = (base + row / shape[1] % depth, row % shape[1]);
-                            let done = |[iz, iy, ix]: [usize; 3]| iz < i || iz == i && (iy < j || iy == j && ix <= k);
-                            let weights = weights.row(sz, sy, done);
-                            to.extend(sums[at].iter().zip(&weights[column..]).map(|(s, w)| s / w));
-                        });
-                        live.tile([z, y, from], valid, means);
-                    } else {
-                        unsent = unsent.or(Some(x));
-                    }
-                    // Windows overlap, so progress is counted in shares of the volume.
-                    let done = (i as u64 * voxels_in_all) / rows;
-                    let next = ((i as u64 + 1) * voxels_in_all) / rows;
-                    self.meter.add((next - done) / tiles)?;
+            let values = view.read(self.context, z..z + size[0])?;
+            let slab = Slab { values: &values, shape: [size[0], shape[1], shape[2]] };
+            self.tiles.load(&slab, z, ends)?;
+            // Windows overlap, so progress is counted in shares of the volume.
+            let (done, next) = ((i as u64 * voxels_in_all) / rows, ((i as u64 + 1) * voxels_in_all) / rows);
+            // The first column of the windows that were not yet passed to `live`.
+            let mut unsent = None;
+            for batch in tiles.chunks(self.tiles.batch) {
+                let corners: Vec<[usize; 3]> = batch.iter().map(|[j, k]| [0, starts[1][*j], starts[2][*k]]).collect();
+                let results = self.tiles.run(&slab, &corners, size)?;
+                let each = channels * windows.map.len();
+                for (&[j, k], result) in batch.iter().zip(results.chunks_exact(each)) {
+                    let (y, x) = (starts[1][j], starts[2][k]);
+                    let kept = first_covered(0, i) * first_covered(1, j) * first_covered(2, k);
+                    let span = self.context.recorder.span(Stage::Blend, "gaussian").voxels(kept);
+                    windows.add(result, y, x, &mut sums);
+                    drop(span);
+                    self.send_means(&windows, &sums, base, [i, j, k], &mut unsent);
+                    self.meter.add((next - done) / tiles.len() as u64)?;
                 }
             }
         }
         self.emit(&mut sums, &weights, base, shape[0] - base, depth, shape, &borders, sink)
+    }
+
+    /// Passes the weighted means of a row's windows up to `window` to `live`, if it is due or the row ends. `sums` start
+    /// at slice `base`; `unsent` is the first column that was not passed on yet.
+    fn send_means(
+        &self,
+        windows: &Windows,
+        sums: &[f32],
+        base: usize,
+        [i, j, k]: [usize; 3],
+        unsent: &mut Option<usize>,
+    ) {
+        let Windows { shape, starts, size, .. } = windows;
+        let (z, y, x) = (starts[0][i], starts[1][j], starts[2][k]);
+        let (ny, nx) = (size[1].min(shape[1] - y), size[2].min(shape[2] - x));
+        let last = x + nx == shape[2];
+        let Some(live) = self.live.as_ref().filter(|live| last || live.is_due()) else {
+            *unsent = unsent.or(Some(x));
+            return;
+        };
+        let weights = windows.weights();
+        let from = unsent.take().unwrap_or(x);
+        let held = [size[0], shape[1], shape[2]];
+        let valid = [size[0].min(shape[0] - z), ny, x + nx - from];
+        let part = Part { shape: held, start: [0, y, from], size: valid };
+        let means = part.collect(self.tiles.network.output_channels, |at, to| {
+            let (row, column) = (at.start / shape[2], at.start % shape[2]);
+            let (sz, sy) = (base + row / shape[1] % size[0], row % shape[1]);
+            let done = |[iz, iy, ix]: [usize; 3]| iz < i || iz == i && (iy < j || iy == j && ix <= k);
+            let weights = weights.row(sz, sy, done);
+            to.extend(sums[at].iter().zip(&weights[column..]).map(|(s, w)| s / w));
+        });
+        live.tile([z, y, from], valid, means);
     }
 
     /// Normalises the first `count` slices by their weights, passes them on, and moves the others to the front.
@@ -301,53 +399,6 @@ impl InferenceRun<'_> {
         // Every fourth slice of the first channel is enough.
         for z in (0..slices).step_by(4) {
             self.seams.add_slice(&out[z * plane..(z + 1) * plane], shape[2], borders);
-        }
-    }
-
-    /// Runs one tile of a slab `[C][slab_z][Y][X]`; voxels outside the volume repeat its last ones.
-    fn tile(
-        &mut self,
-        slab: &[f32],
-        slab_z: usize,
-        shape: [usize; 3],
-        start: [usize; 3],
-        size: [usize; 3],
-    ) -> Result<Vec<f32>, JobError> {
-        let channels = self.model.input_channels;
-        let mut values = Vec::with_capacity(channels * size.iter().product::<usize>());
-        {
-            let _span = self.context.recorder.span(Stage::Upload, "tile").bytes(values.capacity() * 4);
-            let inside = size[2].min(shape[2] - start[2]);
-            for c in 0..channels {
-                for z in 0..size[0] {
-                    for y in 0..size[1] {
-                        let (sz, sy) = ((start[0] + z).min(slab_z - 1), (start[1] + y).min(shape[1] - 1));
-                        let row = ((c * slab_z + sz) * shape[1] + sy) * shape[2] + start[2];
-                        values.extend_from_slice(&slab[row..row + inside]);
-                        let last = slab[row + inside - 1];
-                        values.extend(std::iter::repeat_n(last, size[2] - inside));
-                    }
-                }
-            }
-        }
-        let voxels = size.iter().product::<usize>();
-        let input = Tensor::new(self.model.tensor_shape(channels, size), values)?;
-        let macs = self.session.report().macs;
-        let span = self.context.recorder.span(Stage::Compute, "tile").voxels(voxels).macs(macs);
-        let outputs = self.session.run(&[input])?;
-        drop(span);
-        let output = outputs.into_iter().nth(self.model.output_index).and_then(Tensor::into_f32);
-        let expected = self.model.output_channels * voxels;
-        match output {
-            Some(values) if values.len() == expected => Ok(values),
-            other => Err(JobError::model(
-                self.model.name.clone(),
-                format!(
-                    "its output has {} values for a tile of {size:?}, expected {expected}: only models whose output has the \
-                     same shape as their input can be tiled",
-                    other.map_or(0, |v| v.len())
-                ),
-            )),
         }
     }
 }

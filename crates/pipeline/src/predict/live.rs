@@ -19,8 +19,8 @@ pub struct LiveVolume<'a> {
     pub shape_zyx: [usize; 3],
 }
 
-/// Receives the finished tiles of a prediction. Its methods are called from the job's thread and block the job; they
-/// cannot change the result.
+/// Receives the finished tiles of a prediction. Its methods are called from one thread of the job at a time and block the
+/// job; they cannot change the result.
 pub trait LiveSink: Send + Sync {
     /// Called when the prediction of a volume starts, also if it starts again on another device.
     fn begin(&self, volume: &LiveVolume<'_>);

@@ -1,33 +1,84 @@
 //! Fills the maps of an image's time points, one after the other, with one compiled network.
 
+use super::files::MapWriter;
 use super::grid::ModelView;
 use super::infer::{InferenceRun, Seams};
+use super::kept::KeptPass;
 use super::live::{Live, LiveSink, LiveVolume};
-use super::pass::Pass;
-use super::plan::{PlannedTiles, Runner};
+use super::pass::{Emitter, Pass};
+use super::plan::{PlannedTiles, Runner, TilePlan};
 use super::postprocess::{self, softmax_channels, split_softmax};
 use super::prediction::Prediction;
 use super::resolve::Resolved;
+use super::tiles::{TileNetwork, TileRunner};
 use crate::ops::Elementwise;
 use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
 use crate::{Context, JobError};
+use cytoscope_model_package::Processing;
+use cytoscope_profile::DeviceTraffic;
 use std::ops::Range;
 
 /// Note for stacks with NaN or infinite values.
 const NOT_FINITE: &str = "the stack contains values that are NaN or infinite: they are replaced like voxels outside the \
                           stack, and the prediction at these voxels is meaningless";
 
+/// Stores what the network returns, and writes the maps that are ready.
+pub(super) struct Store<'a> {
+    pub context: &'a Context,
+    pub prediction: &'a mut Prediction,
+    /// Whether softmax is applied to what is stored.
+    pub softmax: bool,
+    /// Writes maps while the network runs, if their postprocessing is already known.
+    pub maps: Option<&'a mut MapWriter>,
+    /// Records what is finished, if the job can be continued.
+    pub kept: Option<&'a mut KeptPass>,
+}
+
+impl Store<'_> {
+    /// Stores finished rows `[C][z][rows][X]` as the network returned them.
+    pub(super) fn put(&mut self, z: Range<usize>, rows: Range<usize>, values: &[f32]) -> Result<(), JobError> {
+        if !self.softmax {
+            return self.prediction.put(self.context, z, rows, values);
+        }
+        let mut values = values.to_vec();
+        softmax_channels(&mut values, self.prediction.channels);
+        self.prediction.put(self.context, z, rows, &values)
+    }
+
+    /// Writes the maps that are complete, and records from time to time what is finished.
+    pub(super) fn write_ready(&mut self) -> Result<(), JobError> {
+        if let Some(maps) = &mut self.maps {
+            maps.write_ready(self.context, self.prediction)?;
+        }
+        match &mut self.kept {
+            Some(kept) => kept.keep_if_due(self.prediction.complete()),
+            None => Ok(()),
+        }
+    }
+
+    /// Records what is finished at the end of a pass, also if it failed or was cancelled; returns how it ended.
+    fn end(&mut self, ended: Result<(), JobError>) -> Result<(), JobError> {
+        let Some(kept) = &mut self.kept else { return ended };
+        let kept = kept.keep(self.prediction.complete());
+        ended.and(kept)
+    }
+}
+
 /// The inference of an image.
 pub(super) struct Inference<'a> {
     context: &'a Context,
     resolved: &'a Resolved<'a>,
-    tiles: PlannedTiles,
+    plan: TilePlan,
+    /// The compiled network, until it is released.
+    runner: Option<Runner>,
     /// Where the maps are stored.
     scratch: Scratch<'a>,
     live: Option<&'a dyn LiveSink>,
     /// Preprocessing chain of each channel at the next time point, if already known.
     next_chains: Option<Vec<Vec<Elementwise>>>,
+    /// The slices of a pass that can be continued.
+    kept: Option<KeptPass>,
     seams: Seams,
     not_finite: bool,
 }
@@ -39,16 +90,24 @@ impl<'a> Inference<'a> {
         tiles: PlannedTiles,
         scratch: Scratch<'a>,
         live: Option<&'a dyn LiveSink>,
+        kept: Option<KeptPass>,
     ) -> Self {
         let next_chains = resolved.first_chains.clone();
-        Self { context, resolved, tiles, scratch, live, next_chains, seams: Seams::default(), not_finite: false }
+        let PlannedTiles { plan, runner, .. } = tiles;
+        let (runner, seams) = (Some(runner), Seams::default());
+        Self { context, resolved, plan, runner, scratch, live, next_chains, kept, seams, not_finite: false }
     }
 
-    /// Predicts a time point; the time points must be those of the prediction, in order.
+    /// Predicts a time point; the time points must be those of the prediction, in order. During a pass, `maps` are
+    /// written as they become ready, unless their postprocessing needs statistics of the whole prediction.
     ///
     /// # Errors
     /// [`JobError`] if the stack cannot be read, the network fails, or the job is cancelled.
-    pub(super) fn predict(&mut self, time: usize) -> Result<(Stack, Prediction), JobError> {
+    pub(super) fn predict(
+        &mut self,
+        time: usize,
+        maps: Option<&mut MapWriter>,
+    ) -> Result<(Stack, Prediction), JobError> {
         let (context, resolved) = (self.context, self.resolved);
         let (model, grid, channels) = (resolved.model, resolved.grid, resolved.channels.as_slice());
         let stack = Stack::new(resolved.image, time);
@@ -57,39 +116,54 @@ impl<'a> Inference<'a> {
             None => stack.preprocessing(context, model, channels)?,
         };
         let mut view = ModelView::new(&stack, channels, chains, grid);
-        let spool = Spool::new(self.scratch, grid[1] * grid[2])?;
+        let finished = self.kept.as_ref().map_or(0, KeptPass::finished);
+        let spool = match self.kept.as_mut().and_then(KeptPass::spool) {
+            Some(spool) => spool,
+            None => Spool::new(self.scratch, grid[1] * grid[2])?,
+        };
         let mut prediction = Prediction::new(spool, model.output_channels, grid, resolved.extents.zyx);
+        prediction.continue_after(finished);
         let (softmax, later) = split_softmax(model);
+        let is_known = !later.iter().any(Processing::needs_statistics);
+        if is_known {
+            postprocess::resolve(context, model, channels, &stack, &mut prediction)?;
+        }
         let live = self.live.map(|sink| {
             let volume = LiveVolume { input: resolved.input, time, channels: model.output_channels, shape_zyx: grid };
             Live::begin(sink, &volume, softmax, later)
         });
-        let meter = context.meter("predict", grid.iter().product::<usize>() as u64, "voxels");
-        let PlannedTiles { plan, runner, .. } = &mut self.tiles;
-        let mut put = |z: Range<usize>, values: &[f32]| {
-            if softmax {
-                let mut values = values.to_vec();
-                softmax_channels(&mut values, model.output_channels);
-                return prediction.put(context, z, &values);
-            }
-            prediction.put(context, z, values)
+        let mut meter = context.meter("predict", grid.iter().product::<usize>() as u64, "voxels");
+        if finished > 0 {
+            meter.skip_completed((finished * grid[1] * grid[2]) as u64);
+        }
+        let (plan, Some(runner)) = (&self.plan, &mut self.runner) else {
+            return Err(JobError::Panicked("prediction: the network was released".to_owned()));
         };
+        let (maps, kept) = (maps.filter(|_| is_known), self.kept.as_mut());
+        let mut store = Store { context, prediction: &mut prediction, softmax, maps, kept };
         match runner {
             Runner::Tiles(session) => {
-                let (session, seams) = (&mut **session, self.seams);
-                let mut run = InferenceRun { context, model, plan, session, meter, seams, live };
-                run.run(&mut view, &mut put)?;
+                let (network, session, seams) = (TileNetwork::of(model), &mut **session, self.seams);
+                let tiles = TileRunner::new(&context.recorder, network, session, plan.batch);
+                let mut run = InferenceRun { context, plan, tiles, meter, seams, live };
+                run.run(&mut view, &mut |z, values| store.put(z, 0..grid[1], values))?;
                 self.seams = run.seams;
             }
-            Runner::Pass { session, slab_slices, macs } => {
-                let (session, slab_slices, macs) = (&mut **session, *slab_slices, *macs);
-                Pass { context, model, plan, session, slab_slices, macs, meter, live }.run(&mut view, &mut put)?;
+            Runner::Pass { session, slab_slices, bands, first_z, macs } => {
+                let (session, size, overlaps) = (&mut **session, plan.tile, resolved.compile.threads != 1);
+                let (slab_slices, bands, first_z, macs) = (*slab_slices, bands.as_slice(), *first_z, *macs);
+                let mut pass = Pass { context, model, size, first_z, session, bands, slab_slices, macs, overlaps };
+                let mut emitter = Emitter { model, size, first_z, finished, bands, shape: grid, store, meter, live };
+                let ended = pass.run(&mut view, &mut emitter);
+                emitter.store.end(ended)?;
             }
         }
         self.not_finite |= view.not_finite;
         drop(view);
         context.recorder.mark_memory("predicted");
-        postprocess::resolve(context, model, channels, &stack, &mut prediction)?;
+        if !is_known {
+            postprocess::resolve(context, model, channels, &stack, &mut prediction)?;
+        }
         Ok((stack, prediction))
     }
 
@@ -98,7 +172,16 @@ impl<'a> Inference<'a> {
         self.not_finite.then(|| NOT_FINITE.to_owned())
     }
 
-    /// Ends the inference: releases the network, and returns the sums for the visibility of seams.
+    /// Releases the network after the last time point, so that its memory is free for what follows. Returns what has passed
+    /// between the host and the device; `None` on the CPU.
+    pub(super) fn release(&mut self) -> Option<DeviceTraffic> {
+        match self.runner.take()? {
+            Runner::Tiles(session) => session.traffic(),
+            Runner::Pass { .. } => None,
+        }
+    }
+
+    /// Ends the inference and returns the sums for the visibility of seams.
     pub(super) fn finish(self) -> Seams {
         self.seams
     }

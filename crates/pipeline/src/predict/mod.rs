@@ -1,9 +1,12 @@
 //! Prediction: from stacks to labels, maps and tables.
 
+mod batch;
+mod facts;
 pub(crate) mod files;
 pub(crate) mod grid;
 mod in_memory;
 mod infer;
+mod kept;
 pub(crate) mod label;
 mod live;
 mod maps;
@@ -11,15 +14,19 @@ mod one;
 mod options;
 mod outputs;
 mod pass;
+mod pass_plan;
 mod plan;
 pub(crate) mod postprocess;
 mod prediction;
 mod preview;
 pub(crate) mod resolve;
+mod tiles;
 
+pub use facts::input_facts;
 pub use in_memory::{PredictedVolume, VolumeOutputs, predict_volume};
 pub use live::{LiveSink, LiveVolume};
 pub use options::PredictOptions;
+pub use pass_plan::PassPlan;
 pub use plan::{Blend, TilePlan, TileRequest};
 
 use crate::deserialize;
@@ -27,11 +34,13 @@ use crate::devices::{DeviceChoice, Devices, SelectedEngine};
 use crate::diameter::{self, DiameterRequest, ObjectDiameter};
 use crate::error::with_name;
 use crate::evaluate::{looks_like_labels, pair_key};
-use crate::{Artifact, ArtifactKind, Context, Event, JobError, JobErrorKind, Model, ModelTask, provenance};
+use crate::{
+    AppliedProfile, Artifact, ArtifactKind, Context, Event, JobError, JobErrorKind, Model, ModelTask, provenance,
+};
 use cytoscope_engine::{DeviceRequest, EngineError, Precision};
-use cytoscope_formats::OpenOptions;
+use cytoscope_formats::{OpenOptions, is_zarr_folder, is_zarr_name, one_of_each_series};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_profile::{Stage, StageTotal};
+use cytoscope_profile::{DeviceTraffic, Stage, StageTotal};
 use cytoscope_storage::{Overwrite, StorageError, target};
 use cytoscope_volume::Axes;
 use serde::{Deserialize, Serialize};
@@ -112,7 +121,8 @@ pub struct PredictJob {
     /// Memory budget in bytes; `None` uses three quarters of the free memory.
     #[serde(default)]
     pub memory_budget_bytes: Option<u64>,
-    /// Skip inputs whose results from the same job exist.
+    /// Skip inputs whose results from the same job exist, and continue a pass that was interrupted: a job with this option
+    /// keeps the finished slices beside the results until it is done.
     #[serde(default)]
     pub resume: bool,
     /// Number of threads; 0 uses all cores.
@@ -157,12 +167,18 @@ pub struct InputReport {
     pub seam_energy: Option<f64>,
     /// Time, bytes and voxels by stage.
     pub stages: Vec<StageTotal>,
+    /// What passed between the host and the device during inference; absent on the CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<DeviceTraffic>,
     /// Wall time in seconds.
     pub seconds: f64,
     /// Peak memory of this process in bytes.
     pub actual_peak_bytes: Option<u64>,
     /// Notes for the user.
     pub notes: Vec<String>,
+    /// The settings that came from a machine profile, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<AppliedProfile>,
 }
 
 /// An input that failed.
@@ -186,35 +202,47 @@ pub struct PredictOutcome {
 }
 
 /// Extensions of files that are read from folders.
-const STACK_ENDINGS: [&str; 6] = ["tif", "tiff", "btf", "tf8", "tf2", "npy"];
+const STACK_ENDINGS: [&str; 11] = ["tif", "tiff", "btf", "tf8", "tf2", "npy", "lsm", "stk", "czi", "nii", "nii.gz"];
 
-/// Returns the input files, with folders expanded to the stacks in them, sorted by name.
+/// Extensions of slices, which are read from folders without other stacks.
+const SLICE_ENDINGS: [&str; 3] = ["png", "jpg", "jpeg"];
+
+/// Returns the input files, with folders expanded to the stacks in them, sorted by name. An OME-Zarr folder is a stack.
 ///
 /// # Errors
 /// [`JobError`] for a missing path or a folder without stacks.
 pub fn expand_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
     let mut files = Vec::new();
     for input in inputs {
-        if !input.is_dir() {
+        if !input.is_dir() || is_zarr_folder(input) {
             std::fs::metadata(input).map_err(|error| JobError::unreadable(input, error))?;
             files.push(input.clone());
             continue;
         }
-        let is_stack = |p: &PathBuf| {
+        let ends_in = |p: &PathBuf, endings: &[&str]| {
             let name = p.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
-            let stack = STACK_ENDINGS.iter().any(|e| name.ends_with(&format!(".{e}")));
-            stack && !name.starts_with('.') && p.is_file()
+            let fits = endings.iter().any(|e| name.ends_with(&format!(".{e}")));
+            !name.starts_with('.') && ((fits && p.is_file()) || is_zarr_folder(p))
         };
         let listed = std::fs::read_dir(input).and_then(|entries| {
             entries.map(|entry| entry.map(|e| e.path())).collect::<std::io::Result<Vec<PathBuf>>>()
         });
         let mut found = listed.map_err(|error| JobError::Io { path: input.clone(), error })?;
-        found.retain(is_stack);
+        if found.iter().any(|p| ends_in(p, &STACK_ENDINGS)) {
+            found.retain(|p| ends_in(p, &STACK_ENDINGS));
+        } else {
+            found.retain(|p| ends_in(p, &SLICE_ENDINGS));
+            found.sort();
+            found = one_of_each_series(&found);
+        }
         if found.is_empty() {
             return Err(JobError::Mismatch {
                 path: input.clone(),
                 problem: "the folder contains no stacks".to_owned(),
-                next_step: format!("give a folder with files that end in .{}", STACK_ENDINGS.join(", .")),
+                next_step: format!(
+                    "give a folder with files that end in .{}, or an OME-Zarr folder",
+                    STACK_ENDINGS.join(", .")
+                ),
             });
         }
         found.sort();
@@ -254,7 +282,7 @@ pub(crate) fn only_stacks(inputs: &[PathBuf], files: Vec<PathBuf>) -> Vec<PathBu
         .collect()
 }
 
-/// Returns the stems of the results: the file names without extension (`.ome.tif` counts as one). A number is added if
+/// Returns the stems of the results: the file names without extension (`.ome.tif`, `.ome.zarr` and `.nii.gz` count as one). A number is added if
 /// two inputs have the same name.
 fn stems(files: &[PathBuf]) -> Vec<String> {
     let mut seen: BTreeSet<String> = BTreeSet::new();
@@ -263,7 +291,10 @@ fn stems(files: &[PathBuf]) -> Vec<String> {
         .map(|f| {
             let name = f.file_name().map_or_else(|| "stack".to_owned(), |n| n.to_string_lossy().into_owned());
             let lower = name.to_lowercase();
-            let cut = [".ome.tiff", ".ome.tif"].into_iter().find(|e| lower.ends_with(e)).map(|e| name.len() - e.len());
+            let cut = [".ome.tiff", ".ome.tif", ".ome.zarr", ".nii.gz"]
+                .into_iter()
+                .find(|e| lower.ends_with(e))
+                .map(|e| name.len() - e.len());
             let stem = match cut.or_else(|| name.rfind('.').filter(|i| *i > 0)) {
                 Some(at) => name.get(..at).unwrap_or(&name).to_owned(),
                 None => name,
@@ -305,7 +336,28 @@ impl PredictJob {
         devices: &Devices,
         live: Option<&dyn LiveSink>,
     ) -> Result<PredictOutcome, JobError> {
+        self.run_profiled(context, devices, live, None)
+    }
+
+    /// Like [`PredictJob::run_live`]; reports and records state which settings came from a machine profile.
+    ///
+    /// # Errors
+    /// As [`PredictJob::run`].
+    pub fn run_profiled(
+        &self,
+        context: &Context,
+        devices: &Devices,
+        live: Option<&dyn LiveSink>,
+        profile: Option<&AppliedProfile>,
+    ) -> Result<PredictOutcome, JobError> {
         self.options().check()?;
+        if is_zarr_name(&self.out) {
+            return Err(JobError::WrongUse(format!(
+                "{}: results are written as files into a folder, not as OME-Zarr; give another folder, then combine \
+                stack and labels with cytoscope convert STACK OUT.zarr --labels NAME_labels.tif",
+                self.out.display()
+            )));
+        }
         let found = expand_inputs(&self.inputs)?;
         let files = only_stacks(&self.inputs, found.clone());
         if files.len() < found.len() {
@@ -336,6 +388,7 @@ impl PredictJob {
         let choosing = context.recorder.span(Stage::Verify, "device");
         let mut engine = devices.for_model(context, &model, self.device, &self.options())?;
         choosing.finish();
+        engine.profile = profile.cloned();
         engine.report(context);
         let count = files.len();
         for (index, (input, stem)) in files.iter().zip(stems).enumerate() {
@@ -396,27 +449,47 @@ impl PredictJob {
                 next_step: "rename the file".to_owned(),
             });
         }
+        if engine.is_replacement()
+            && let Some(job) = self.in_32_bits()
+        {
+            return one::predict(&job, context, model, engine, input, stem, live);
+        }
         let mut result = one::predict(self, context, model, engine, input, stem, live);
-        // If a device runs out of memory, smaller tiles may fit.
+        // If a device runs out of memory, fewer tiles at once or smaller ones may fit.
         while let Err(JobError::Engine(e @ EngineError::OutOfMemory { .. })) = &result
             && engine.has_fallback()
-            && self.tiles.tile.is_none()
+            && (self.tiles.tile.is_none() || engine.last_batch() > 1)
             && engine.shrink_sessions()
         {
-            context.note(format!("{e}; trying smaller tiles"));
+            let change = if engine.last_batch() > 1 { "fewer tiles at once" } else { "smaller tiles" };
+            context.note(format!("{e}; trying {change}"));
             result = one::predict(self, context, model, engine, input, stem, live);
         }
         match result {
             Err(error) if error.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled),
+            // The CPU has no 16-bit floats either.
+            Err(JobError::Engine(e @ EngineError::UnsupportedPrecision { .. })) if self.in_32_bits().is_some() => {
+                Err(JobError::Engine(e))
+            }
             // If a device fails, the CPU takes over.
             Err(JobError::Engine(e)) if engine.has_fallback() => {
-                context.note(format!("{e}; continuing on the CPU"));
-                *engine = devices.fall_back_to_cpu(context, model, &self.options(), engine, &e)?;
+                let (job, how) = match self.in_32_bits() {
+                    Some(job) => (job, " in f32"),
+                    None => (self.clone(), ""),
+                };
+                context.note(format!("{e}; continuing on the CPU{how}"));
+                *engine = devices.fall_back_to_cpu(context, model, &job.options(), engine, &e)?;
                 engine.report(context);
-                one::predict(self, context, model, engine, input, stem, live)
+                one::predict(&job, context, model, engine, input, stem, live)
             }
             other => other,
         }
+    }
+
+    /// Returns a job in 16-bit floats as one in 32 bits, for the CPU; `None` for other jobs.
+    fn in_32_bits(&self) -> Option<PredictJob> {
+        let is_half = matches!(self.precision, Some(Precision::F16 | Precision::Bf16));
+        is_half.then(|| PredictJob { precision: Some(Precision::F32), ..self.clone() })
     }
 
     /// Returns the fingerprint of everything that determines an input's result, for `--resume` and provenance.

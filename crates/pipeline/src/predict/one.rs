@@ -1,6 +1,7 @@
 //! Prediction of one input file.
 
 use super::files::ResultFiles;
+use super::kept::KeptPass;
 use super::live::LiveSink;
 use super::maps::Inference;
 use super::outputs::{Outputs, Written};
@@ -52,13 +53,19 @@ pub(super) fn predict(
     files.refuse_foreign(&wanted, job.overwrite)?;
     let _lock = ResultsLock::acquire(&job.out, stem)?;
     let resolved = Resolved::new(context, model, engine, selection, &options, wanted)?;
-    let tiles = plan(context, &resolved, 0)?;
+    let kept = KeptPass::open(job, &resolved, &files.fingerprint, stem)?;
+    let tiles = plan(context, &resolved, 0, kept.as_ref().map_or(0, KeptPass::finished))?;
+    let kept = kept.filter(|_| tiles.is_pass());
     let mut report = report_before(&resolved, &tiles);
+    report.notes.extend(kept.as_ref().and_then(KeptPass::note));
     let scratch = Scratch::Folder(&job.out);
     let mut outputs = Outputs::new(&resolved, &files, scratch)?;
-    let mut inference = Inference::new(context, &resolved, tiles, scratch, live);
-    for &time in &resolved.times {
-        let (stack, prediction) = inference.predict(time)?;
+    let mut inference = Inference::new(context, &resolved, tiles, scratch, live, kept);
+    for (index, &time) in resolved.times.iter().enumerate() {
+        let (stack, prediction) = inference.predict(time, outputs.map_writer())?;
+        if index + 1 == resolved.times.len() {
+            report.traffic = inference.release();
+        }
         outputs.add(context, stack, prediction)?;
     }
     report.notes.extend(inference.note());
@@ -77,7 +84,9 @@ pub(super) fn predict(
     report.stages = cytoscope_profile::since(&context.recorder.totals(), &before);
     report.seconds = start.elapsed().as_secs_f64();
     report.actual_peak_bytes = cytoscope_profile::peak_resident_bytes();
-    publish(job, &resolved, &files, written, records, report)
+    let report = publish(job, &resolved, &files, written, records, report)?;
+    KeptPass::remove(&job.out, stem);
+    Ok(report)
 }
 
 /// Returns the report of an input as far as it is known before inference.
@@ -100,9 +109,11 @@ fn report_before(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> InputReport {
         fallbacks: tiles.fallbacks(),
         seam_energy: None,
         stages: Vec::new(),
+        traffic: None,
         seconds: 0.0,
         actual_peak_bytes: None,
         notes,
+        profile: resolved.engine.profile.clone(),
     }
 }
 
@@ -160,13 +171,17 @@ fn report_of_resumed(
             step: model.step,
             blend: if model.reach.is_some() { super::Blend::Crop } else { super::Blend::Gaussian },
             overlap: 0.0,
+            batch: 1,
             stated_peak_bytes: 0,
+            pass: None,
         },
         fallbacks: Vec::new(),
         seam_energy: None,
         stages: Vec::new(),
+        traffic: None,
         seconds: 0.0,
         actual_peak_bytes: None,
         notes: Vec::new(),
+        profile: None,
     }
 }

@@ -1,7 +1,7 @@
 //! The results of one input: maps, labels, table and preview, written while the time points are predicted and published
 //! together.
 
-use super::files::{ResultFiles, label_axes, label_writer, map_writer, table_text, write_maps};
+use super::files::{MapWriter, ResultFiles, label_axes, label_writer, table_text};
 use super::label::{self, Labels};
 use super::prediction::Prediction;
 use super::resolve::{Resolved, channel_name};
@@ -32,7 +32,7 @@ pub(super) struct Outputs<'a> {
     files: &'a ResultFiles,
     /// Where labels are stored until the number of objects of all time points is known.
     scratch: Scratch<'a>,
-    maps: Option<StackWriter>,
+    maps: Option<MapWriter>,
     labels: Option<StackWriter>,
     labelled: Vec<(Stack, Labels)>,
     /// Number of objects at each time point.
@@ -67,7 +67,7 @@ impl<'a> Outputs<'a> {
         let Resolved { model, meta, extents, times, .. } = resolved;
         let mut maps = None;
         if resolved.wants(Output::Maps) {
-            maps = Some(map_writer(&files.paths.maps, model, meta, &extents.zyx, times.len())?);
+            maps = Some(MapWriter::new(&files.paths.maps, model, meta, &extents.zyx, times.len())?);
         }
         let preview = PreviewSlice { z: preview::middle(extents.zyx[0]), labels: None, predicted: None };
         Ok(Self {
@@ -83,11 +83,16 @@ impl<'a> Outputs<'a> {
         })
     }
 
-    /// Writes the maps of a time point, and segments them if objects are wanted.
+    /// Returns what writes the maps, if they are wanted.
+    pub(super) fn map_writer(&mut self) -> Option<&mut MapWriter> {
+        self.maps.as_mut()
+    }
+
+    /// Writes what is missing of the maps of a time point, and segments them if objects are wanted.
     pub(super) fn add(&mut self, context: &Context, stack: Stack, mut prediction: Prediction) -> Result<(), JobError> {
         let resolved = self.resolved;
         if let Some(writer) = &mut self.maps {
-            write_maps(context, writer, &mut prediction, resolved.times.len() > 1)?;
+            writer.write_rest(context, &mut prediction)?;
         }
         if resolved.has_objects() {
             let labels = label::label_prediction(context, resolved, &mut prediction, self.scratch)?;
@@ -159,7 +164,7 @@ impl<'a> Outputs<'a> {
         let counts = std::mem::take(&mut self.counts);
         let mut written = Written { publication: Publication::default(), artifacts: Vec::new(), counts };
         if let Some(writer) = self.maps.take() {
-            written.add(ArtifactKind::of_maps(resolved.model.task), writer.finish_unpublished()?);
+            written.add(ArtifactKind::of_maps(resolved.model.task), writer.finish()?);
         }
         if let Some(writer) = self.labels.take() {
             written.add(ArtifactKind::Labels, writer.finish_unpublished()?);

@@ -1,82 +1,308 @@
 //! Passes a volume through the network once, slab by slab along Z: slices go in, and finished slices come out.
+//!
+//! Three stages overlap: one thread reads, resamples and normalises the next slab, the job's own thread runs the network,
+//! and one thread stores the finished slices and writes the maps. The queues between them hold [`QUEUED_SLABS`] slabs.
 
 use super::grid::ModelView;
-use super::infer::Sink;
 use super::live::Live;
-use super::plan::TilePlan;
+use super::maps::Store;
 use crate::model::Model;
 use crate::{Context, JobError, Meter};
-use cytoscope_engine::{OutputPlanes, RollingSession};
-use cytoscope_graph::Tensor;
+use cytoscope_engine::{Band, DeviceId, EngineError, OutputPlanes, RollingSession};
+use cytoscope_graph::{GraphError, Tensor};
 use cytoscope_profile::Stage;
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+
+/// Slabs that wait between two stages.
+pub(super) const QUEUED_SLABS: usize = 1;
 
 /// A pass over one volume.
 pub(super) struct Pass<'a> {
     pub context: &'a Context,
     pub model: &'a Model,
-    pub plan: &'a TilePlan,
+    /// Z, Y, X of the volume, extended to what the network accepts.
+    pub size: [usize; 3],
+    /// The first slice that passes.
+    pub first_z: usize,
     pub session: &'a mut dyn RollingSession,
+    /// Bands of rows, each of which is passed from the first slice to the last.
+    pub bands: &'a [Band],
     /// Slices of a slab.
     pub slab_slices: usize,
     /// Multiply-accumulate operations of the whole pass.
     pub macs: u64,
+    /// Whether reading and writing run in threads beside the network.
+    pub overlaps: bool,
+}
+
+/// Takes what the network returns.
+pub(super) struct Emitter<'a> {
+    pub model: &'a Model,
+    /// Z, Y, X of the volume, extended to what the network accepts.
+    pub size: [usize; 3],
+    /// The first slice that passes.
+    pub first_z: usize,
+    /// Slices that are already stored.
+    pub finished: usize,
+    pub bands: &'a [Band],
+    /// Z, Y, X of the volume on the model's grid.
+    pub shape: [usize; 3],
+    pub store: Store<'a>,
     pub meter: Meter<'a>,
     /// Receives finished slices, if present.
     pub live: Option<Live<'a>>,
 }
 
+/// Reads the slabs of a pass. Voxels outside the volume, up to the size that the network accepts, repeat its last ones.
+struct Slabs<'a> {
+    context: &'a Context,
+    model: &'a Model,
+    size: [usize; 3],
+    first_z: usize,
+    bands: &'a [Band],
+    slab_slices: usize,
+}
+
 impl Pass<'_> {
-    /// Runs the whole volume. Voxels outside it, up to the size that the network accepts, repeat its last ones.
-    pub(super) fn run(&mut self, view: &mut ModelView<'_>, sink: &mut Sink<'_>) -> Result<(), JobError> {
-        let (shape, size) = (view.shape, self.plan.tile);
-        self.session.begin(0)?;
-        for z in (0..size[0]).step_by(self.slab_slices.max(1)) {
-            let count = self.slab_slices.min(size[0] - z);
-            // Past the end, the reader repeats the last slice of a range that starts inside the volume.
-            let first = z.min(shape[0].saturating_sub(1));
-            let slices = view.read(self.context, first..first + count)?;
-            let input = self.input(slices, shape, count)?;
-            let macs = (self.macs as f64 * count as f64 / size[0].max(1) as f64) as u64;
-            let span = self.context.recorder.span(Stage::Compute, "slab").voxels(input.len()).macs(macs);
-            let made = self.session.push(&input)?;
-            drop(span);
-            self.pass_on(made, shape, sink)?;
-        }
-        let span = self.context.recorder.span(Stage::Compute, "last slabs");
-        let made = self.session.finish()?;
-        drop(span);
-        self.pass_on(made, shape, sink)
+    /// Runs the whole volume.
+    ///
+    /// # Errors
+    /// [`JobError`] if the volume cannot be read, the network fails, the slices cannot be stored, or the job is
+    /// cancelled.
+    pub(super) fn run(&mut self, view: &mut ModelView<'_>, emitter: &mut Emitter<'_>) -> Result<(), JobError> {
+        let Self { context, model, size, first_z, bands, slab_slices, .. } = *self;
+        let slabs = Slabs { context, model, size, first_z, bands, slab_slices: slab_slices.max(1) };
+        if self.overlaps { self.overlapped(&slabs, view, emitter) } else { self.in_turn(&slabs, view, emitter) }
     }
 
-    /// Returns `count` slices `[C][z][Y][X]` as the network takes them.
-    fn input(&self, slices: Vec<f32>, shape: [usize; 3], count: usize) -> Result<Tensor, JobError> {
-        let (channels, [_, rows, columns]) = (self.model.input_channels, self.plan.tile);
-        let tensor_shape = self.model.tensor_shape(channels, [count, rows, columns]);
-        if [rows, columns] == shape[1..] {
+    /// Runs the stages one after the other, slab by slab.
+    fn in_turn(
+        &mut self,
+        slabs: &Slabs<'_>,
+        view: &mut ModelView<'_>,
+        emitter: &mut Emitter<'_>,
+    ) -> Result<(), JobError> {
+        let mut left = slabs.of_band();
+        let mut band = 0;
+        self.session.begin(band)?;
+        slabs.read(view, &mut |input| {
+            if left == 0 {
+                (band, left) = (band + 1, slabs.of_band());
+                self.session.begin(band)?;
+            }
+            left -= 1;
+            emitter.put(self.push(&input)?)?;
+            if left == 0 {
+                emitter.put(self.finish()?)?;
+            }
+            Ok(true)
+        })
+    }
+
+    /// Runs the stages in threads. If one fails, its queues close, and the others end.
+    fn overlapped(
+        &mut self,
+        slabs: &Slabs<'_>,
+        view: &mut ModelView<'_>,
+        emitter: &mut Emitter<'_>,
+    ) -> Result<(), JobError> {
+        let failed = |e: std::io::Error| {
+            let reason = format!("cannot start a thread: {e}");
+            JobError::Engine(EngineError::Device { device: DeviceId::Cpu, reason })
+        };
+        std::thread::scope(|scope| {
+            let (read, to_network) = sync_channel::<Tensor>(QUEUED_SLABS);
+            let (made, to_writer) = sync_channel::<Vec<OutputPlanes>>(QUEUED_SLABS);
+            let reader = std::thread::Builder::new().name("read".to_owned());
+            let reading =
+                reader.spawn_scoped(scope, move || slabs.read(view, &mut |input| Ok(read.send(input).is_ok())));
+            let reading = reading.map_err(failed)?;
+            let writer = std::thread::Builder::new().name("write".to_owned());
+            let writing =
+                writer.spawn_scoped(scope, move || to_writer.iter().try_for_each(|planes| emitter.put(planes)));
+            let writing = writing.map_err(failed)?;
+            let computed = self.network(slabs, &to_network, &made);
+            // Without these ends, the other stages would wait forever.
+            drop((to_network, made));
+            let [read, written] = [reading, writing].map(|stage| match stage.join() {
+                Ok(ended) => ended,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            read.and(written).and(computed)
+        })
+    }
+
+    /// Passes slabs through the network until there are none left, or no one takes the results.
+    fn network(
+        &mut self,
+        slabs: &Slabs<'_>,
+        input: &Receiver<Tensor>,
+        output: &SyncSender<Vec<OutputPlanes>>,
+    ) -> Result<(), JobError> {
+        for band in 0..self.bands.len() {
+            self.session.begin(band)?;
+            for _ in 0..slabs.of_band() {
+                let Some(slab) = self.receive(input) else { return Ok(()) };
+                let made = self.push(&slab)?;
+                drop(slab);
+                if !self.send(output, made) {
+                    return Ok(());
+                }
+            }
+            let made = self.finish()?;
+            if !self.send(output, made) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the next slab, or `None` if reading failed.
+    fn receive(&self, input: &Receiver<Tensor>) -> Option<Tensor> {
+        match input.try_recv() {
+            Ok(slab) => Some(slab),
+            Err(TryRecvError::Disconnected) => None,
+            Err(TryRecvError::Empty) => {
+                let _span = self.context.recorder.span(Stage::Stall, "for reading");
+                input.recv().ok()
+            }
+        }
+    }
+
+    /// Passes on finished planes; `false` if writing failed.
+    fn send(&self, output: &SyncSender<Vec<OutputPlanes>>, made: Vec<OutputPlanes>) -> bool {
+        match output.try_send(made) {
+            Ok(()) => true,
+            Err(TrySendError::Disconnected(_)) => false,
+            Err(TrySendError::Full(made)) => {
+                let _span = self.context.recorder.span(Stage::Stall, "for writing");
+                output.send(made).is_ok()
+            }
+        }
+    }
+
+    fn push(&mut self, input: &Tensor) -> Result<Vec<OutputPlanes>, JobError> {
+        self.context.check()?;
+        let slices = input.shape().get(2).copied().unwrap_or(0);
+        let all = self.size[0].saturating_sub(self.first_z).max(1) * self.bands.len().max(1);
+        let macs = (self.macs as f64 * slices as f64 / all as f64) as u64;
+        let _span = self.context.recorder.span(Stage::Compute, "slab").voxels(input.len()).macs(macs);
+        self.session.push(input).map_err(cancelled)
+    }
+
+    fn finish(&mut self) -> Result<Vec<OutputPlanes>, JobError> {
+        self.context.check()?;
+        let _span = self.context.recorder.span(Stage::Compute, "last slabs");
+        self.session.finish().map_err(cancelled)
+    }
+}
+
+/// Returns the error of a job whose network was interrupted, or failed.
+fn cancelled(error: EngineError) -> JobError {
+    match error {
+        EngineError::Graph(GraphError::Interrupted) => JobError::Cancelled,
+        other => other.into(),
+    }
+}
+
+impl Slabs<'_> {
+    /// Returns the number of slabs of a band.
+    fn of_band(&self) -> usize {
+        self.size[0].saturating_sub(self.first_z).div_ceil(self.slab_slices)
+    }
+
+    /// Reads the slabs of all bands, one band after the other, until `take` returns `false`.
+    fn read(
+        &self,
+        view: &mut ModelView<'_>,
+        take: &mut dyn FnMut(Tensor) -> Result<bool, JobError>,
+    ) -> Result<(), JobError> {
+        let [depth, rows, columns] = view.shape;
+        for band in self.bands {
+            let first = band.fed.start.min(rows.saturating_sub(1));
+            let inside = first..band.fed.end.min(rows).max(first + 1);
+            let goes_on = if self.bands.len() == 1 || view.is_resampled() {
+                self.read_band(view, 0, &band.fed, take)?
+            } else {
+                // Without resampling, only the rows of the band are read.
+                let stack = view.stack.windowed(&[0..depth, inside.clone(), 0..columns]);
+                let shape = [depth, inside.len(), columns];
+                let mut part = ModelView::new(&stack, view.channels, view.chains.clone(), shape);
+                let goes_on = self.read_band(&mut part, first, &band.fed, take)?;
+                view.not_finite |= part.not_finite;
+                goes_on
+            };
+            if !goes_on {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the slabs of a band from a view whose first row is row `origin` of the volume.
+    fn read_band(
+        &self,
+        view: &mut ModelView<'_>,
+        origin: usize,
+        fed: &Range<usize>,
+        take: &mut dyn FnMut(Tensor) -> Result<bool, JobError>,
+    ) -> Result<bool, JobError> {
+        view.read_in_order();
+        for z in (self.first_z..self.size[0]).step_by(self.slab_slices) {
+            let count = self.slab_slices.min(self.size[0] - z);
+            // Past the end, the reader repeats the last slice of a range that starts inside the volume.
+            let first = z.min(view.shape[0].saturating_sub(1));
+            let slices = view.read(self.context, first..first + count)?;
+            if !take(self.input(slices, view.shape, origin, fed, count)?)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the rows `fed` of `count` slices `[C][z][Y][X]` as the network takes them. The first of the slices' rows
+    /// is row `origin` of the volume.
+    fn input(
+        &self,
+        slices: Vec<f32>,
+        [_, rows, width]: [usize; 3],
+        origin: usize,
+        fed: &Range<usize>,
+        count: usize,
+    ) -> Result<Tensor, JobError> {
+        let (channels, columns) = (self.model.input_channels, self.size[2]);
+        let tensor_shape = self.model.tensor_shape(channels, [count, fed.len(), columns]);
+        if [fed.start, fed.len(), columns] == [origin, rows, width] {
             return Ok(Tensor::new(tensor_shape, slices)?);
         }
         let _span = self.context.recorder.span(Stage::Upload, "slab");
-        let mut values = Vec::with_capacity(channels * count * rows * columns);
-        for slice in slices.chunks_exact((shape[1] * shape[2]).max(1)) {
-            for y in 0..rows {
-                let at = y.min(shape[1].saturating_sub(1)) * shape[2];
-                let row = slice.get(at..at + shape[2]).unwrap_or_default();
+        let mut values = Vec::with_capacity(channels * count * fed.len() * columns);
+        for slice in slices.chunks_exact((rows * width).max(1)) {
+            for y in fed.clone() {
+                let at = y.saturating_sub(origin).min(rows.saturating_sub(1)) * width;
+                let row = slice.get(at..at + width).unwrap_or_default();
                 values.extend_from_slice(row);
-                values.extend(std::iter::repeat_n(row.last().copied().unwrap_or(0.0), columns - shape[2]));
+                values.extend(std::iter::repeat_n(row.last().copied().unwrap_or(0.0), columns - width));
             }
         }
         Ok(Tensor::new(tensor_shape, values)?)
     }
+}
 
-    /// Passes on the finished slices that are in the volume.
-    fn pass_on(&mut self, made: Vec<OutputPlanes>, shape: [usize; 3], sink: &mut Sink<'_>) -> Result<(), JobError> {
-        let [_, rows, columns] = self.plan.tile;
+impl Emitter<'_> {
+    /// Stores the finished slices that are in the volume.
+    fn put(&mut self, made: Vec<OutputPlanes>) -> Result<(), JobError> {
+        let columns = self.size[2];
         let channels = self.model.output_channels;
+        let [depth, height, width] = self.shape;
         for made in made.into_iter().filter(|made| made.output == self.model.output_index) {
-            let (found, first) = (made.planes.shape().to_vec(), made.first_z);
+            let (found, first_y) = (made.planes.shape().to_vec(), made.first_y);
+            let first = made.first_z + self.first_z;
             let planes = found.get(2).copied().unwrap_or(0);
-            let values = made.planes.into_f32().filter(|_| found == [1, channels, planes, rows, columns]);
-            let Some(values) = values else {
+            let rows = self.bands.iter().find(|band| band.kept.start == first_y).map_or(0, |band| band.kept.len());
+            let fits = found == [1, channels, planes, rows, columns];
+            let Some(values) = made.planes.into_f32().filter(|_| fits) else {
                 return Err(JobError::model(
                     self.model.name.clone(),
                     format!(
@@ -86,29 +312,36 @@ impl Pass<'_> {
                     ),
                 ));
             };
-            let count = shape[0].saturating_sub(first).min(planes);
-            if count == 0 {
+            let skipped = self.finished.saturating_sub(first).min(planes);
+            let count = depth.saturating_sub(first).min(planes).saturating_sub(skipped);
+            let first = first + skipped;
+            let kept = height.saturating_sub(first_y).min(rows);
+            if count == 0 || kept == 0 {
                 continue;
             }
-            let values = if [count, rows, columns] == [planes, shape[1], shape[2]] {
+            let values = if [count, kept, columns] == [planes, rows, width] {
                 values
             } else {
-                let mut inside = Vec::with_capacity(channels * count * shape[1] * shape[2]);
+                let mut inside = Vec::with_capacity(channels * count * kept * width);
                 for channel in values.chunks_exact((planes * rows * columns).max(1)) {
-                    for slice in channel.chunks_exact((rows * columns).max(1)).take(count) {
-                        for row in slice.chunks_exact(columns.max(1)).take(shape[1]) {
-                            inside.extend_from_slice(row.get(..shape[2]).unwrap_or_default());
+                    for slice in channel.chunks_exact((rows * columns).max(1)).skip(skipped).take(count) {
+                        for row in slice.chunks_exact(columns.max(1)).take(kept) {
+                            inside.extend_from_slice(row.get(..width).unwrap_or_default());
                         }
                     }
                 }
                 inside
             };
-            sink(first..first + count, &values)?;
+            self.store.put(first..first + count, first_y..first_y + kept, &values)?;
             if let Some(live) = &self.live {
-                live.tile([first, 0, 0], [count, shape[1], shape[2]], values);
+                live.tile([first, first_y, 0], [count, kept, width], values);
             }
-            self.meter.add((count * shape[1] * shape[2]) as u64)?;
+            self.meter.add((count * kept * width) as u64)?;
         }
-        Ok(())
+        self.store.write_ready()
     }
 }
+
+#[cfg(test)]
+#[path = "pass_tests.rs"]
+mod tests;

@@ -1,11 +1,16 @@
 //! Choice of tile size, halo and blending for a model, a volume and a memory budget.
 
+use super::batch::batch_size;
 use super::label;
+use super::pass_plan::{PassPlan, PassSizes, PlannedPass};
 use super::resolve::Resolved;
-use crate::{Context, JobError, Model};
-use cytoscope_engine::{CompileOptions, EngineError, NotRolling, OpFallback, RollingPlan, RollingSession, Session};
+use crate::{Context, JobError, JobErrorKind, Model};
+use cytoscope_engine::{
+    Band, CompileOptions, EngineError, NotRolling, OpFallback, RollingSession, SLAB_COPIES, Session,
+    UNKNOWN_DEVICE_SLAB_BYTES,
+};
 use cytoscope_profile::Stage;
-use cytoscope_volume::tile::window_starts;
+use cytoscope_volume::tile::{crop_spans, window_starts};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
@@ -45,8 +50,23 @@ pub struct TilePlan {
     pub blend: Blend,
     /// Fraction of a tile that overlaps its neighbour, for Gaussian blending.
     pub overlap: f64,
+    /// Tiles that the network computes together; more than 1 on GPUs only.
+    #[serde(default = "one_tile", skip_serializing_if = "is_one_tile")]
+    pub batch: usize,
     /// Planned peak memory of the job in bytes.
     pub stated_peak_bytes: u64,
+    /// The slabs and bands of a pass; `None` if the volume is predicted in tiles. The tile is then the whole volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pass: Option<PassPlan>,
+}
+
+/// The batch of plans that state none.
+fn one_tile() -> usize {
+    1
+}
+
+fn is_one_tile(batch: &usize) -> bool {
+    *batch == 1
 }
 
 /// The caller's requirements for a [`TilePlan`].
@@ -76,8 +96,6 @@ const MAX_SESSION_BYTES: u64 = 1 << 30;
 /// Bytes that the process holds before any volume is read.
 const BASE_BYTES: u64 = 48 << 20;
 
-/// Slices that the reader keeps from slab to slab, and those that it reads at once.
-const READER_SLICES: usize = 32;
 /// How often a smaller pass is planned.
 const PASS_ATTEMPTS: usize = 6;
 
@@ -108,6 +126,8 @@ struct Volume {
     later_bytes: u64,
     /// Bytes that are held throughout.
     held_bytes: u64,
+    /// Slices that an interrupted pass has finished.
+    finished: usize,
 }
 
 /// A network, compiled for a plan.
@@ -120,6 +140,10 @@ pub(super) enum Runner {
         session: Box<dyn RollingSession>,
         /// Slices of a slab.
         slab_slices: usize,
+        /// Bands of rows, each of which is passed from the first slice to the last.
+        bands: Vec<Band>,
+        /// The first slice that passes.
+        first_z: usize,
         /// Multiply-accumulate operations of the whole pass.
         macs: u64,
     },
@@ -136,6 +160,11 @@ pub(super) struct PlannedTiles {
 impl PlannedTiles {
     fn new(plan: TilePlan, session: Box<dyn Session>) -> Self {
         Self { plan, runner: Runner::Tiles(session), replanned: None }
+    }
+
+    /// Returns whether the volume passes through the network once.
+    pub(super) fn is_pass(&self) -> bool {
+        matches!(self.runner, Runner::Pass { .. })
     }
 
     /// Returns the operators that the reference executor runs.
@@ -156,18 +185,25 @@ impl PlannedTiles {
 }
 
 /// Chooses the tiles of a prediction, compiles the network for them, and computes the peak memory. `held_bytes` are
-/// held throughout, in addition to what the stages of a prediction need.
+/// held throughout, in addition to what the stages of a prediction need. A pass continues after the first `finished`
+/// slices.
 ///
 /// # Errors
 /// [`JobError::WrongUse`] for options that the model does not allow, [`JobError::Budget`] if the memory budget is too
 /// small, or the engine's error.
-pub(super) fn plan(context: &Context, resolved: &Resolved<'_>, held_bytes: u64) -> Result<PlannedTiles, JobError> {
+pub(super) fn plan(
+    context: &Context,
+    resolved: &Resolved<'_>,
+    held_bytes: u64,
+    finished: usize,
+) -> Result<PlannedTiles, JobError> {
     let zyx = resolved.extents.zyx;
     let volume = Volume {
         shape: resolved.grid,
         read_slice_bytes: (zyx[1] * zyx[2] * resolved.meta.dtype.size_bytes()) as u64,
         later_bytes: if resolved.has_objects() { label::peak_bytes(zyx) } else { 0 },
         held_bytes,
+        finished,
     };
     let planner = Planner::new(context, resolved, volume)?;
     match (resolved.tiles.tile, resolved.tiles.recorded) {
@@ -175,14 +211,6 @@ pub(super) fn plan(context: &Context, resolved: &Resolved<'_>, held_bytes: u64) 
         (None, Some(recorded)) => planner.recorded(recorded),
         (None, None) => planner.best(),
     }
-}
-
-/// A pass that fits the memory budget.
-struct PlannedPass {
-    /// Z, Y, X of the volume, extended to what the network accepts.
-    tile: [usize; 3],
-    plan: Box<dyn RollingPlan>,
-    peak_bytes: u64,
 }
 
 /// What the choice of tiles depends on.
@@ -241,8 +269,8 @@ impl<'a> Planner<'a> {
         (0..3).all(|a| tile[a] >= shape[a] || tile[a] >= 2 * halo[a] + step[a])
     }
 
-    /// Returns the peak memory in bytes with a session of `session_bytes`.
-    fn peak(&self, tile: [usize; 3], session_bytes: u64) -> u64 {
+    /// Returns the peak memory of the host in bytes with a session of `session_bytes`, run on `batch` tiles at once.
+    fn peak(&self, tile: [usize; 3], batch: usize, session_bytes: u64) -> u64 {
         let volume = &self.volume;
         let plane = (volume.shape[1] * volume.shape[2]) as u64;
         let slab = tile[0] as u64 * plane * 4;
@@ -253,22 +281,41 @@ impl<'a> Planner<'a> {
             // Sums, and the few slices being passed on.
             Blend::Gaussian => slab * channels_out + 8 * plane * 4 * channels_out,
         };
-        let tile_bytes = tile.iter().product::<usize>() as u64 * 4 * (channels_in + channels_out) * 2;
-        let during =
-            slab * channels_in * 2 + sums + tile_bytes + session_bytes + tile[0] as u64 * volume.read_slice_bytes;
-        BASE_BYTES + volume.held_bytes + during.max(volume.later_bytes)
+        let tile_bytes = (batch * tile.iter().product::<usize>()) as u64 * 4 * (channels_in + channels_out) * 2;
+        let stored = tile[0] as u64 * volume.read_slice_bytes;
+        let slabs = slab * channels_in * 2 + self.device_slab_bytes(slab * channels_in);
+        let during = slabs + sums + tile_bytes + session_bytes + stored;
+        BASE_BYTES + volume.held_bytes + during.max(self.later_bytes(session_bytes))
+    }
+
+    /// Returns the bytes that the stages after prediction hold, with the network, which is kept for further time points.
+    fn later_bytes(&self, session_bytes: u64) -> u64 {
+        let kept_bytes = if self.resolved.times.len() > 1 { session_bytes } else { 0 };
+        self.volume.later_bytes + kept_bytes
+    }
+
+    /// Returns the bytes of the host that a slab takes which is copied to a GPU: the copies under way, and those in the
+    /// GPU's memory unless it is known to be its own.
+    fn device_slab_bytes(&self, slab_bytes: u64) -> u64 {
+        let engine = self.resolved.engine;
+        match (engine.has_fallback(), engine.has_own_memory()) {
+            (true, true) => slab_bytes * 2,
+            (true, false) if slab_bytes <= UNKNOWN_DEVICE_SLAB_BYTES => slab_bytes * (2 + SLAB_COPIES),
+            _ => 0,
+        }
     }
 
     /// Returns the bytes that one pass in slabs of `slab_slices` slices holds besides the session.
     fn around_pass(&self, tile: [usize; 3], slab_slices: usize) -> u64 {
-        let slice_bytes = (tile[1] * tile[2]) as u64 * 4;
-        let (channels_in, channels_out) = (self.model.input_channels as u64, self.model.output_channels as u64);
-        // Slices that are read, those that are kept by the reader, and those that pass into the network.
-        let read = (2 * slab_slices + READER_SLICES) as u64 * slice_bytes * channels_in;
-        let stored = (slab_slices + READER_SLICES) as u64 * self.volume.read_slice_bytes;
-        // At the end of the stack, the slices in the last receptive field come out together.
-        let passed_on = 3 * (slab_slices + self.halo[0]) as u64 * slice_bytes * channels_out;
-        BASE_BYTES + self.volume.held_bytes + read + stored + passed_on
+        let sizes = PassSizes {
+            tile,
+            shape: self.volume.shape,
+            zyx: self.resolved.extents.zyx,
+            channels: [self.model.input_channels, self.model.output_channels],
+            reach_z: self.halo[0],
+            read_slice_bytes: self.volume.read_slice_bytes,
+        };
+        BASE_BYTES + self.volume.held_bytes + sizes.bytes(slab_slices)
     }
 
     /// Plans one pass over the whole volume, if nothing speaks against it: then no voxel is computed twice.
@@ -278,7 +325,8 @@ impl<'a> Planner<'a> {
             return None;
         }
         let tile = self.fit_all(|a| self.volume.shape[a]);
-        let shape = model.tensor_shape(model.input_channels, tile);
+        let first_z = self.first_slice(tile);
+        let shape = model.tensor_shape(model.input_channels, [tile[0] - first_z, tile[1], tile[2]]);
         let room_bytes = budget_bytes.saturating_sub(self.around_pass(tile, 1));
         let mut cap_bytes = if is_given { room_bytes } else { self.session_cap_bytes() };
         for _ in 0..PASS_ATTEMPTS {
@@ -287,18 +335,18 @@ impl<'a> Planner<'a> {
             let plan = model.plan_rolling(self.resolved.engine.engine(), &shape, &options);
             drop(span);
             let plan = match plan {
-                // Slices come out in order only if whole planes are passed.
-                Ok(plan) if plan.bands().len() == 1 => plan,
-                Ok(_) | Err(NotRolling::Device { .. }) => return None,
+                Ok(plan) => plan,
+                Err(NotRolling::Device { .. }) => return None,
                 Err(reason) => {
                     tracing::debug!("no pass along Z: {reason}");
                     return None;
                 }
             };
             let during = self.around_pass(tile, plan.slab_planes()).saturating_add(plan.memory_bytes());
-            let peak_bytes = during.max(BASE_BYTES + self.volume.held_bytes + self.volume.later_bytes);
+            let later_bytes = self.later_bytes(plan.memory_bytes());
+            let peak_bytes = during.max(BASE_BYTES + self.volume.held_bytes + later_bytes);
             if peak_bytes <= budget_bytes {
-                return Some(PlannedPass { tile, plan, peak_bytes });
+                return Some(PlannedPass { tile, first_z, plan, peak_bytes });
             }
             // Shorter slabs need less memory around the session, too.
             cap_bytes = cap_bytes.min(plan.memory_bytes()).saturating_sub(1);
@@ -306,39 +354,99 @@ impl<'a> Planner<'a> {
         None
     }
 
+    /// Returns the first slice of a pass. If slices are finished, it is the first one in the receptive field of the next.
+    fn first_slice(&self, tile: [usize; 3]) -> usize {
+        let wanted = self.volume.finished.saturating_sub(self.halo[0]);
+        let last = tile[0].saturating_sub(self.model.min_size[0].max(1));
+        wanted.min(last) / self.model.step[0] * self.model.step[0]
+    }
+
     /// Allocates the memory of a pass.
     fn accept_pass(&self, pass: PlannedPass) -> Result<PlannedTiles, JobError> {
-        let PlannedPass { tile, plan, peak_bytes } = pass;
-        let (slab_slices, macs) = (plan.slab_planes(), plan.macs());
-        let runner = Runner::Pass { session: plan.start()?, slab_slices, macs };
-        let (halo, step, overlap) = (self.halo, self.model.step, self.overlap);
-        let plan = TilePlan { tile, halo, step, blend: Blend::Crop, overlap, stated_peak_bytes: peak_bytes };
+        let work = pass.work();
+        let PlannedPass { tile, first_z, plan, peak_bytes } = pass;
+        let (slab_slices, macs, bands) = (plan.slab_planes(), plan.macs(), plan.bands().to_vec());
+        let described = PassPlan { slab_slices, bands: bands.len(), work };
+        let runner = Runner::Pass { session: plan.start()?, slab_slices, bands, first_z, macs };
+        let plan = TilePlan {
+            tile,
+            halo: self.halo,
+            step: self.model.step,
+            blend: Blend::Crop,
+            overlap: self.overlap,
+            batch: 1,
+            stated_peak_bytes: peak_bytes,
+            pass: Some(described),
+        };
         Ok(PlannedTiles { plan, runner, replanned: None })
     }
 
-    /// Compiles the network for a tile.
-    fn compile(&self, tile: [usize; 3]) -> Result<(TilePlan, Box<dyn Session>), JobError> {
+    /// Compiles the network for a batch of tiles.
+    fn compile(&self, tile: [usize; 3], batch: usize) -> Result<(TilePlan, Box<dyn Session>), JobError> {
         let model = self.model;
         let session = {
             let _span = self.context.recorder.span(Stage::Compile, format!("tile {tile:?}"));
-            let shape = model.tensor_shape(model.input_channels, tile);
+            let shape = model.batch_shape(batch, tile);
             model.compile(self.resolved.engine.engine(), &shape, &self.resolved.compile).inspect_err(|error| {
                 if let EngineError::OutOfMemory { needed_bytes, .. } = error {
-                    self.resolved.engine.record_session((*needed_bytes).max(1));
+                    self.resolved.engine.record_session((*needed_bytes).max(1), batch);
                 }
             })?
         };
-        let session_bytes = session.report().arena_bytes + session.report().weight_bytes;
-        self.resolved.engine.record_session(session_bytes);
-        let stated_peak_bytes = self.peak(tile, session_bytes);
+        let (arena_bytes, weight_bytes) = (session.report().arena_bytes, session.report().weight_bytes);
+        self.resolved.engine.record_session(arena_bytes + weight_bytes, batch);
+        // Batches are in the device's own memory; one tile of them is counted, as a margin.
+        let host_bytes = arena_bytes / batch.max(1) as u64 + weight_bytes;
+        let stated_peak_bytes = self.peak(tile, batch, host_bytes);
         let (halo, blend, overlap) = (self.halo, self.blend, self.overlap);
-        Ok((TilePlan { tile, halo, step: model.step, blend, overlap, stated_peak_bytes }, session))
+        let plan = TilePlan { tile, halo, step: model.step, blend, overlap, batch, stated_peak_bytes, pass: None };
+        Ok((plan, session))
     }
 
     /// Plans tiles of this size.
     fn accept(&self, tile: [usize; 3]) -> Result<PlannedTiles, JobError> {
-        let (plan, session) = self.compile(tile)?;
-        Ok(PlannedTiles::new(plan, session))
+        let (plan, session) = self.compile(tile, 1)?;
+        self.batched(PlannedTiles::new(plan, session))
+    }
+
+    /// Compiles the network for several tiles at once if it is run on a GPU that is known to have the memory for that,
+    /// and computes them independently of each other; otherwise returns the tiles as they are.
+    fn batched(&self, single: PlannedTiles) -> Result<PlannedTiles, JobError> {
+        let engine = self.resolved.engine;
+        let Runner::Tiles(session) = &single.runner else { return Ok(single) };
+        if !engine.has_own_memory() {
+            return Ok(single);
+        }
+        let tile = single.plan.tile;
+        let (arena_bytes, weight_bytes) = (session.report().arena_bytes, session.report().weight_bytes);
+        let fits = |batch: usize| {
+            let session_bytes = arena_bytes.saturating_mul(batch as u64).saturating_add(weight_bytes);
+            session_bytes <= engine.session_limit()
+                && self.peak(tile, batch, arena_bytes + weight_bytes) <= self.resolved.budget.bytes
+        };
+        let batch = batch_size(self.tiles_of_slab(&tile)?, fits);
+        if batch == 1 || !self.model.has_independent_samples(self.resolved.precision(), batch, tile) {
+            return Ok(single);
+        }
+        match self.compile(tile, batch) {
+            Ok((plan, session)) => Ok(PlannedTiles::new(plan, session)),
+            Err(error) if error.kind() == JobErrorKind::Cancelled => Err(error),
+            Err(error) => {
+                tracing::debug!("no batches of {batch} tiles: {error}");
+                engine.record_session(arena_bytes + weight_bytes, 1);
+                Ok(single)
+            }
+        }
+    }
+
+    /// Returns the number of tiles side by side in a slab.
+    fn tiles_of_slab(&self, tile: &[usize; 3]) -> Result<usize, JobError> {
+        let (shape, halo, step) = (self.volume.shape, self.halo, self.model.step);
+        let of_axis = |a: usize| match self.blend {
+            Blend::Crop => crop_spans(shape[a], tile[a], halo[a], step[a]).map(|spans| spans.len()),
+            Blend::Gaussian => window_starts(shape[a], tile[a], self.overlap).map(|starts| starts.len()),
+        };
+        Ok(of_axis(1)? * of_axis(2)?)
     }
 
     /// Plans tiles of a requested size.
@@ -380,43 +488,75 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans the tiles with the least work that fit the memory budget, or else the smallest ones if they fit.
+    /// Plans a pass, or the tiles with the least work that fit the memory budget, whichever costs less.
     fn best(&self) -> Result<PlannedTiles, JobError> {
-        let Budget { bytes: budget_bytes, is_given } = self.resolved.budget;
+        // A requested blending asks for tiles.
+        let pass = if self.resolved.tiles.blend.is_none() { self.pass() } else { None };
+        match pass {
+            Some(pass) if self.volume.finished > 0 || self.is_cheapest(&pass) => self.accept_pass(pass),
+            pass => self.best_tiles(pass),
+        }
+    }
+
+    /// Returns whether a pass costs less than all tiles that may fit the budget. They are judged by a lower bound of
+    /// their memory, so that no session is compiled for the comparison.
+    fn is_cheapest(&self, pass: &PlannedPass) -> bool {
+        let voxels = |tile: &[usize; 3]| tile.iter().product::<usize>().max(1) as f64;
+        let per_voxel = pass.plan.untiled_bytes() as f64 / voxels(&pass.tile);
+        let least_bytes = |tile: &[usize; 3]| (per_voxel * voxels(tile)) as u64;
+        let cost = self.pass_cost(pass);
+        let tiles = self.candidates();
+        tiles.iter().filter(|t| self.fits(t, least_bytes(t))).all(|t| cost < self.cost(t, least_bytes(t)))
+    }
+
+    /// Plans the tiles with the least work that fit the memory budget, or else the smallest ones if they fit; or `pass`,
+    /// if it costs less.
+    fn best_tiles(&self, pass: Option<PlannedPass>) -> Result<PlannedTiles, JobError> {
         // A session for a small tile shows how many bytes each voxel takes.
         let (min_size, halo, step) = (self.model.min_size, self.halo, self.model.step);
         let small = self.fit_all(|a| min_size[a].max(2 * halo[a] + 2 * step[a]).max(32));
-        let (plan, session) = self.compile(small)?;
+        let (plan, session) = self.compile(small, 1)?;
         let (arena, weights) = (session.report().arena_bytes, session.report().weight_bytes);
         let smallest = PlannedTiles::new(plan, session);
         let per_voxel = arena as f64 / small.iter().product::<usize>() as f64;
         let estimate = |tile: &[usize; 3]| (per_voxel * tile.iter().product::<usize>() as f64) as u64 + weights;
-        let cap = self.session_cap_bytes();
-        let fits = |tile: &[usize; 3]| {
-            let session_bytes = estimate(tile);
-            session_bytes <= cap && self.peak(*tile, session_bytes) <= budget_bytes
-        };
-        let memory_cost = |session_bytes: u64| if is_given { 1.0 } else { memory_cost(session_bytes) };
-        let cost = |tile: &[usize; 3]| self.work(tile) * memory_cost(estimate(tile));
-        let best = self.candidates().into_iter().filter(fits).min_by(|a, b| cost(a).total_cmp(&cost(b)));
-        // A requested blending asks for tiles.
-        let pass = if self.resolved.tiles.blend.is_none() { self.pass() } else { None };
+        let cost = |tile: &[usize; 3]| self.cost(tile, estimate(tile));
+        let candidates = self.candidates().into_iter().filter(|tile| self.fits(tile, estimate(tile)));
+        let best = candidates.min_by(|a, b| cost(a).total_cmp(&cost(b)));
         let tiles_cost = best.as_ref().map_or(f64::INFINITY, cost);
-        let pass_cost = |pass: &PlannedPass| self.work(&pass.tile) * memory_cost(pass.plan.memory_bytes());
-        if let Some(pass) = pass.filter(|pass| pass_cost(pass) < tiles_cost) {
+        // Two networks are not held at once.
+        if let Some(pass) = pass
+            && self.pass_cost(&pass) < tiles_cost
+        {
             drop(smallest);
             return self.accept_pass(pass);
         }
         let planned = match best {
             Some(tile) if tile != small => {
-                // Two sessions are not held at once.
                 drop(smallest);
                 self.accept(tile)?
             }
-            _ => smallest,
+            _ => self.batched(smallest)?,
         };
         self.check(&planned.plan)?;
         Ok(planned)
+    }
+
+    /// Returns whether tiles whose session needs `session_bytes` fit the memory budget.
+    fn fits(&self, tile: &[usize; 3], session_bytes: u64) -> bool {
+        let budget_bytes = self.resolved.budget.bytes;
+        session_bytes <= self.session_cap_bytes() && self.peak(*tile, 1, session_bytes) <= budget_bytes
+    }
+
+    /// Returns the cost of a pass, which can be compared with that of tiles.
+    fn pass_cost(&self, pass: &PlannedPass) -> f64 {
+        self.cost(&pass.tile, pass.plan.memory_bytes()) * pass.work()
+    }
+
+    /// Returns the work of a plan, increased for a session of many bytes if no memory budget is given.
+    fn cost(&self, tile: &[usize; 3], session_bytes: u64) -> f64 {
+        let factor = if self.resolved.budget.is_given { 1.0 } else { memory_cost(session_bytes) };
+        self.work(tile) * factor
     }
 
     /// Returns the maximum bytes of a session.

@@ -22,25 +22,55 @@ pub(crate) struct Prediction {
     /// Postprocessing chain of each channel.
     pub chains: Vec<Vec<Elementwise>>,
     buffer: Vec<f32>,
+    /// Number of complete slices on the model's grid, from the first on.
+    complete: usize,
 }
 
 impl Prediction {
     pub(crate) fn new(spool: Spool<f32>, channels: usize, model_shape: [usize; 3], shape: [usize; 3]) -> Self {
         let back = super::grid::maps(model_shape, shape);
-        Self { spool, channels, model_shape, shape, back, chains: vec![Vec::new(); channels], buffer: Vec::new() }
+        let chains = vec![Vec::new(); channels];
+        Self { spool, channels, model_shape, shape, back, chains, buffer: Vec::new(), complete: 0 }
     }
 
-    /// Stores finished slices `[C][z][Y][X]` of the model's grid.
-    pub(crate) fn put(&mut self, context: &Context, z: Range<usize>, values: &[f32]) -> Result<(), JobError> {
-        let plane = self.model_shape[1] * self.model_shape[2];
+    /// Stores finished rows `[C][z][rows][X]` of slices of the model's grid. Slices are complete once their last row is
+    /// stored; they are completed in order.
+    pub(crate) fn put(
+        &mut self,
+        context: &Context,
+        z: Range<usize>,
+        rows: Range<usize>,
+        values: &[f32],
+    ) -> Result<(), JobError> {
+        let width = self.model_shape[2];
+        let part = rows.len() * width;
         let _span = context.recorder.span(Stage::Write, "spool").bytes(values.len() * 4);
         for (i, slice) in z.clone().enumerate() {
             for c in 0..self.channels {
-                let from = (c * z.len() + i) * plane;
-                self.spool.write(slice * self.channels + c, &values[from..from + plane])?;
+                let from = (c * z.len() + i) * part;
+                self.spool.write_from(slice * self.channels + c, rows.start * width, &values[from..from + part])?;
             }
         }
+        if rows.end == self.model_shape[1] && z.start == self.complete {
+            self.complete = z.end;
+        }
         Ok(())
+    }
+
+    /// Continues a prediction whose first `finished` slices are in the spool.
+    pub(crate) fn continue_after(&mut self, finished: usize) {
+        self.complete = finished;
+    }
+
+    /// Returns the number of complete slices on the model's grid, from the first on.
+    pub(crate) fn complete(&self) -> usize {
+        self.complete
+    }
+
+    /// Returns whether all slices are stored that slice `z` of the input's grid is computed from.
+    pub(crate) fn is_ready(&self, z: usize) -> bool {
+        let needed = self.back.as_ref().map_or(z + 1, |maps| maps[0].sources(z..z + 1).end);
+        z < self.shape[0] && needed <= self.complete
     }
 
     /// Reads slices `z` of one channel on the input's grid, postprocessed.
@@ -95,5 +125,37 @@ impl Volume for Unprocessed<'_> {
             f(Samples::F32(p.buffer.clone()));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use crate::spool::Scratch;
+
+    #[test]
+    fn slices_are_ready_once_all_slices_that_they_are_resampled_from_are_complete() {
+        let context = Context::default();
+        for (grid, own) in [([5, 4, 3], [5, 4, 3]), ([5, 4, 3], [12, 6, 3]), ([9, 4, 3], [4, 4, 2])] {
+            let width = grid[2];
+            let spool = Spool::new(Scratch::Memory, grid[1] * width).unwrap();
+            let mut prediction = Prediction::new(spool, 1, grid, own);
+            let mut early = Vec::new();
+            for z in 0..grid[0] {
+                let slice: Vec<f32> = (0..grid[1] * width).map(|v| ((z * 31 + v * 7) % 13) as f32).collect();
+                let (first, last) = slice.split_at(3 * width);
+                prediction.put(&context, z..z + 1, 0..3, first).unwrap();
+                assert!(!prediction.is_ready(early.len()), "slice {z} has rows left");
+                prediction.put(&context, z..z + 1, 3..grid[1], last).unwrap();
+                while prediction.is_ready(early.len()) {
+                    early.push(prediction.read(&context, 0, early.len()..early.len() + 1).unwrap());
+                }
+            }
+            assert_eq!(early.len(), own[0]);
+            for (z, early) in early.iter().enumerate() {
+                assert_eq!(prediction.read(&context, 0, z..z + 1).unwrap(), *early, "slice {z}");
+            }
+        }
     }
 }

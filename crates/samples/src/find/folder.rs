@@ -80,7 +80,7 @@ fn search_below(
             found.problems.truncate(problems);
         }
         for file in &listing.files {
-            if let Some(program) = converter(file).filter(|_| !file_name(file).ends_with("cover.png")) {
+            if let Some(program) = converter(file) {
                 let problem = "this image format is not supported";
                 found.problems.push(Problem::warning(file, problem, format!("convert it to TIFF with {program}")));
             }

@@ -9,20 +9,34 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Extensions of supported image files, longest first.
-const IMAGE_EXTENSIONS: [&str; 10] =
-    [".ome.tiff", ".ome.tif", ".ome.btf", ".ome.tf8", ".ome.tf2", ".tiff", ".tif", ".btf", ".tf8", ".npy"];
+const IMAGE_EXTENSIONS: [&str; 18] = [
+    ".ome.tiff",
+    ".ome.tif",
+    ".ome.btf",
+    ".ome.tf8",
+    ".ome.tf2",
+    ".nii.gz",
+    ".tiff",
+    ".tif",
+    ".btf",
+    ".tf8",
+    ".npy",
+    ".nii",
+    ".czi",
+    ".lsm",
+    ".stk",
+    ".png",
+    ".jpeg",
+    ".jpg",
+];
 
 /// Extensions of unsupported image files, and a program that converts them to TIFF.
-const UNSUPPORTED_EXTENSIONS: [(&str, &str); 9] = [
-    (".nii.gz", "Fiji's NIfTI reader or nibabel"),
-    (".nii", "Fiji's NIfTI reader or nibabel"),
-    (".czi", "Fiji with Bio-Formats"),
+const UNSUPPORTED_EXTENSIONS: [(&str, &str); 5] = [
     (".nd2", "Fiji with Bio-Formats"),
     (".lif", "Fiji with Bio-Formats"),
     (".mha", "Fiji or ITK"),
     (".nrrd", "Fiji"),
     (".h5", "Fiji's HDF5 reader"),
-    (".png", "Fiji (File > Import > Image Sequence)"),
 ];
 
 /// Returns the file name as text.
@@ -41,9 +55,10 @@ fn image_extension_len(name: &str) -> Option<usize> {
     IMAGE_EXTENSIONS.iter().find(|e| lower.len() > e.len() && lower.ends_with(*e)).map(|e| e.len())
 }
 
-/// Returns whether the file has the extension of a supported image.
+/// Returns whether the file has the extension of a supported image and is not the cover picture of a dataset.
 pub(crate) fn is_image(path: &Path) -> bool {
-    image_extension_len(&file_name(path)).is_some()
+    let name = file_name(path);
+    image_extension_len(&name).is_some() && !name.ends_with("cover.png")
 }
 
 /// Returns a program that converts an image of an unsupported format to TIFF; `None` for other files.

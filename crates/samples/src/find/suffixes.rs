@@ -4,6 +4,7 @@
 use super::names::{file_name, holds_objects, is_image, stem, strip_prefix_ignoring_case, strip_suffix_ignoring_case};
 use super::{Listing, SearchResults};
 use crate::dataset::{Convention, Part, Problem, TrainingTask};
+use cytoscope_formats::{OpenOptions, open};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -98,18 +99,28 @@ pub(crate) fn search(listing: &Listing, task: TrainingTask, part: Option<Part>, 
     let mut targets: BTreeMap<String, Vec<(usize, PathBuf)>> = BTreeMap::new();
     let mut images: Vec<PathBuf> = Vec::new();
     let mut pickles: Vec<PathBuf> = Vec::new();
+    // Cellpose writes a _seg.npy beside every image: it is used where masks were not exported.
+    let mut segmentations: Vec<(String, usize, PathBuf)> = Vec::new();
     for file in listing.files.iter().filter(|f| is_image(f)) {
         let stem = stem(file);
         if DERIVED_FILES.iter().any(|e| strip_suffix_ignoring_case(&stem, e).is_some()) {
             continue;
         }
+        let target = strip_suffix(&stem, patterns.target);
         if holds_objects(file) {
-            pickles.push(file.clone());
-        } else if let Some((rank, rest)) = strip_suffix(&stem, patterns.target) {
+            let is_segmentation = task == TrainingTask::Segmentation && open(file, &OpenOptions::default()).is_ok();
+            match target.filter(|_| is_segmentation) {
+                Some((rank, rest)) => segmentations.push((rest.to_lowercase(), rank, file.clone())),
+                None => pickles.push(file.clone()),
+            }
+        } else if let Some((rank, rest)) = target {
             targets.entry(rest.to_lowercase()).or_default().push((rank, file.clone()));
         } else {
             images.push(file.clone());
         }
+    }
+    for (key, rank, file) in segmentations {
+        targets.entry(key).or_insert_with(|| vec![(rank, file)]);
     }
     let image_keys = image_keys(images, patterns);
     let mut paired = pair_by_suffixes(&image_keys, &mut targets, found);

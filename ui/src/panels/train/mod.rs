@@ -111,7 +111,6 @@ pub(super) fn training_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions)
     egui::Panel::top("unfinished training").frame(frame).show(ui, |ui| {
         ui.horizontal(|ui| {
             ui.label(RichText::new(icon::GRADUATION_CAP).size(16.0).color(theme::ACCENT));
-            ui.label(format!("The training of {} was not finished.", wizard.plan.name));
             ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
                 let later = ui.button("Later").on_hover_text("The training run stays under Train");
                 if named(later, true, "Continue training later").clicked() {
@@ -122,6 +121,11 @@ pub(super) fn training_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions)
                 if named(button, true, "Continue the training").clicked() {
                     actions.send(TrainingAction::Continue);
                 }
+                // The buttons keep their place beside a long name.
+                ui.with_layout(egui::Layout::left_to_right(egui::Align::Center), |ui| {
+                    let text = format!("The training of {} was not finished.", wizard.plan.name);
+                    ui.add(egui::Label::new(text).truncate());
+                });
             });
         });
     });

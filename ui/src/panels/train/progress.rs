@@ -3,12 +3,14 @@
 use super::{TrainPanel, colored, icon_text_button, page_header, primary_button};
 use crate::action::Actions;
 use crate::panels::{seconds, weak};
+use crate::runs::{Run, TrainingFigures, rate_text};
 use crate::state::State;
 use crate::theme;
 use crate::training::run::{RunState, TrainingRun};
 use crate::training::shown::ValidationPicture;
 use crate::training::{TrainingAction, Wizard};
 use crate::work::{JobState, JobView};
+use cytoscope_profile::bytes_text;
 use cytoscope_samples::TrainingTask;
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
@@ -65,7 +67,8 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
         ui.label(RichText::new(what).strong().size(15.0));
     });
     ui.add(egui::ProgressBar::new(share).desired_height(10.0));
-    figures(ui, run);
+    let memory = state.jobs.memory().map(|(now, _)| now).filter(|_| run.job().is_some());
+    figures(ui, run, job.and_then(|job| Run::Job(job).training()), memory);
     ui.add_space(theme::GAP);
     run_buttons(ui, run, state.jobs.has_engine(), actions);
     if let RunState::Failed(reason) = &run.state {
@@ -91,16 +94,24 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
     }
 }
 
-fn figures(ui: &mut Ui, run: &TrainingRun) {
+/// Draws the figures of a run; `memory` is the resident memory of the engine in bytes.
+fn figures(ui: &mut Ui, run: &TrainingRun, measured: Option<TrainingFigures>, memory: Option<u64>) {
     if run.steps == 0 {
         return;
     }
     ui.horizontal_wrapped(|ui| {
         ui.spacing_mut().item_spacing.x = 26.0;
         let mut figure = |name: &str, value: String| {
-            ui.vertical(|ui| {
-                ui.label(RichText::new(name).weak().size(11.5));
-                ui.label(RichText::new(value).size(16.0));
+            let galley = |text: RichText| {
+                let text = egui::WidgetText::from(text);
+                text.into_galley(ui, Some(egui::TextWrapMode::Extend), f32::INFINITY, egui::TextStyle::Body)
+            };
+            let lines = [galley(RichText::new(name).weak().size(11.5)), galley(RichText::new(value).size(16.0))];
+            // The size is stated, so that the row wraps where a figure does not fit.
+            let width = lines.iter().map(|line| line.size().x).fold(0.0, f32::max);
+            let height = lines.iter().map(|line| line.size().y).sum::<f32>() + ui.spacing().item_spacing.y;
+            ui.allocate_ui_with_layout(vec2(width, height), egui::Layout::top_down(egui::Align::Min), |ui| {
+                lines.into_iter().for_each(|line| drop(ui.label(line)));
             });
         };
         figure("Step", format!("{} of {}", run.step(), run.steps));
@@ -110,7 +121,16 @@ fn figures(ui: &mut Ui, run: &TrainingRun) {
                 figure("Remaining", seconds(left));
             }
             figure("Time per step", seconds(step));
+            if let Some(rate) = measured.and_then(|m| m.samples_per_sec) {
+                figure("Samples/s", rate_text(rate));
+            }
             figure("Waiting for data", format!("{:.0} %", stalled * 100.0));
+            if let Some(share) = measured.and_then(|m| m.device_share) {
+                figure("Device share", format!("{:.0} %", share * 100.0));
+            }
+            if let Some(bytes) = memory.filter(|bytes| *bytes > 0) {
+                figure("Memory", bytes_text(bytes));
+            }
             figure("Loss", format!("{loss:.3}"));
         }
         let best = run.history.validations.iter().rev().find(|v| v.best);

@@ -11,6 +11,9 @@ use cytoscope_train::{ChosenNetwork, TrainReport};
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
 
+/// Maximum width of the name of an image, in points.
+const NAME_WIDTH: f32 = 360.0;
+
 /// The main score of a report.
 pub(super) fn short(report: &TrainReport) -> String {
     let first = ["f1@0.5", "pearson", "dice"].into_iter().find_map(|n| Some((n, *report.after.get(n)?)));
@@ -173,7 +176,11 @@ fn pairs(ui: &mut Ui, report: &TrainReport) {
     let several = rows.len() > 1;
     egui::Grid::new("pairs").num_columns(4).spacing([28.0, 6.0]).striped(true).show(ui, |ui| {
         for (i, row) in rows.iter().enumerate() {
-            ui.label(row.name);
+            ui.scope(|ui| {
+                // Long names leave room for the scores.
+                ui.set_max_width(NAME_WIDTH);
+                ui.add(egui::Label::new(row.name).truncate());
+            });
             if has_before {
                 let before = row.before;
                 ui.label(format!("{} {} {:.3}", number(before.as_ref()), icon::ARROW_RIGHT, row.after));

@@ -59,6 +59,7 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         weak(ui, format!("{} cannot be the start model. {why}", own.name));
     }
     how_long(ui, wizard, actions);
+    data_workers(ui, wizard, actions);
     title(ui, "Model name");
     name_field(ui, &wizard.plan.name, true, egui::vec2(8.0, 5.0), actions);
 }
@@ -90,4 +91,23 @@ fn how_long(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
         ui.label("in total");
     });
     weak(ui, wizard.cost_sentence());
+}
+
+/// Choice of the number of threads that prepare patches.
+fn data_workers(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
+    ui.horizontal(|ui| {
+        let mut workers = wizard.workers();
+        let most = std::thread::available_parallelism().map_or(1, usize::from).max(workers);
+        ui.label("Data workers");
+        let number = ui
+            .add(egui::DragValue::new(&mut workers).range(1..=most).speed(0.05))
+            .on_hover_text("Threads that prepare patches. More of them help if training steps wait for data.");
+        number.widget_info(|| egui::WidgetInfo {
+            value: Some(workers as f64),
+            ..egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, "Data workers")
+        });
+        if number.changed() {
+            actions.send(TrainingAction::Workers(workers));
+        }
+    });
 }

@@ -41,7 +41,7 @@ impl Texels {
 /// Intensities of one channel and time point.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Intensities {
-    /// Sampling grid.
+    /// Grid on which the stack was sampled.
     pub grid: Grid,
     /// Values with axes Z, Y, X.
     pub texels: Texels,
@@ -56,7 +56,7 @@ pub struct Intensities {
 /// Labels of one time point.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Labels {
-    /// Sampling grid.
+    /// Grid on which the stack was sampled.
     pub grid: Grid,
     /// Indices into `ids`, axes Z, Y, X.
     pub indices: Vec<u32>,

@@ -109,7 +109,7 @@ pub struct PictureParams<'a> {
     pub grid: Grid,
     /// Voxel size Z, Y, X of the stack in µm.
     pub voxel_um: [f64; 3],
-    /// Projection mode.
+    /// What a ray shows of the voxels that it crosses.
     pub mode: Mode,
     /// Step length of rays in texels.
     pub step: f32,
@@ -119,7 +119,7 @@ pub struct PictureParams<'a> {
     pub layers: Vec<(Arc<Volume>, Intensity)>,
     /// Labels and their colours ([`label_colors`]).
     pub labels: Option<(Arc<Volume>, Arc<Vec<u8>>)>,
-    /// The highlighted label.
+    /// Label that is drawn brighter than the others.
     pub selected: Option<u32>,
 }
 

@@ -10,7 +10,7 @@ pub const LAYERS: usize = 4;
 
 /// Render pipelines and their bind group layouts.
 pub struct Pipelines {
-    /// Ray marching.
+    /// Marches rays through a volume, into the picture.
     pub march: wgpu::RenderPipeline,
     /// Bind group layout of ray marching.
     pub march_layout: wgpu::BindGroupLayout,
@@ -18,7 +18,7 @@ pub struct Pipelines {
     pub blit: wgpu::RenderPipeline,
     /// Bind group layout of drawing into the window.
     pub blit_layout: wgpu::BindGroupLayout,
-    /// Linear sampler.
+    /// Interpolates linearly between texels.
     pub sampler: wgpu::Sampler,
 }
 

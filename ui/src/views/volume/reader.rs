@@ -22,11 +22,11 @@ const PROGRESS_PERCENT: usize = 4;
 pub struct Key {
     /// Source whose planes the volume consists of.
     pub source: SourceId,
-    /// Channel index.
+    /// Channel, from 0.
     pub channel: usize,
-    /// Time point.
+    /// Time point, from 0.
     pub time: usize,
-    /// Sampling grid.
+    /// Grid on which the volume is sampled.
     pub grid: Grid,
 }
 

@@ -37,15 +37,7 @@ pub(super) fn gradient<B: Backend>(x: Image<B>, dy: Image<B>, activation: Activa
             let density = square.mul_scalar(-0.5).exp().div_scalar(std::f64::consts::TAU.sqrt());
             dy * (share + x * density)
         }
-        Activation::Gelu { tanh: true } => {
-            let root = (2.0 / std::f64::consts::PI).sqrt();
-            let square = x.clone() * x.clone();
-            let inner = (x.clone() + square.clone() * x.clone().mul_scalar(0.044_715)).mul_scalar(root);
-            let t = tanh(inner);
-            let complement = (t.clone() * t.clone()).neg().add_scalar(1.0);
-            let derivative = square.mul_scalar(3.0 * 0.044_715).add_scalar(1.0).mul_scalar(root);
-            dy * (t.add_scalar(1.0) + x * complement * derivative).mul_scalar(0.5)
-        }
+        Activation::Gelu { tanh: true } => gelu_tanh_gradient(x, dy),
         Activation::Silu => {
             let s = sigmoid(x.clone());
             let complement = s.clone().neg().add_scalar(1.0);
@@ -87,4 +79,15 @@ pub(super) fn gradient<B: Backend>(x: Image<B>, dy: Image<B>, activation: Activa
             if max < f32::MAX { g.mask_fill(x.greater_equal_elem(max), 0.0) } else { g }
         }
     }
+}
+
+/// Returns `dy` times the derivative of the GELU that is approximated with tanh.
+fn gelu_tanh_gradient<B: Backend>(x: Image<B>, dy: Image<B>) -> Image<B> {
+    let root = (2.0 / std::f64::consts::PI).sqrt();
+    let square = x.clone() * x.clone();
+    let inner = (x.clone() + square.clone() * x.clone().mul_scalar(0.044_715)).mul_scalar(root);
+    let t = tanh(inner);
+    let complement = (t.clone() * t.clone()).neg().add_scalar(1.0);
+    let derivative = square.mul_scalar(3.0 * 0.044_715).add_scalar(1.0).mul_scalar(root);
+    dy * (t.add_scalar(1.0) + x * complement * derivative).mul_scalar(0.5)
 }

@@ -6,7 +6,7 @@ use crate::concat::{channel_parts, first_blocks};
 use crate::prepare::StoredWeight;
 use crate::steps::{Affine, DynamicScale, Epilogue, Term};
 use crate::window::{border, conv_shape, pool_shape, to_3d};
-use cytoscope_graph::{Activation as Act, ConvAttrs, ElementType, Node, Op, PadMode, Tensor, ValueId, op_name};
+use cytoscope_graph::{Activation as Act, ConvAttrs, ElementType, Node, Op, Tensor, ValueId, op_name};
 use cytoscope_kernels::conv::{Activation, PackedConvInt8, Quantizer, Transposed};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::{CHANNEL_BLOCK, KernelError};
@@ -123,7 +123,10 @@ impl Planner<'_> {
             Op::MaxPool(attrs) if same => {
                 self.spatial_lengths(input).map(|s| PlanKind::Pool(Pool::Max, pool_shape(attrs, &s)))
             }
-            Op::Pad { mode } if same && *mode != PadMode::Constant => self.pad(node, *mode, input),
+            // Bytes are padded with their zero point.
+            Op::Pad { mode } if same => {
+                self.pad(node, *mode, input).filter(|k| !matches!(k, PlanKind::Pad { value, .. } if *value != 0.0))
+            }
             _ if same => self.resize(node, input, output).filter(is_nearest),
             _ => None,
         };

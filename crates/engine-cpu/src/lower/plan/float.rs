@@ -4,6 +4,7 @@ use super::{KernelPlan, PlanKind, PlanResult, Planner, leaky, unary};
 use crate::concat::{channel_parts, first_blocks};
 use crate::steps::Epilogue;
 use crate::window::{border, conv_shape, pad_table, to_3d};
+use cytoscope_graph::infer::rules::pad_plan;
 use cytoscope_graph::{
     Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Op, PadMode, Padding, Tensor, ValueId,
 };
@@ -145,21 +146,42 @@ impl Planner<'_> {
         crate::resize::tables(self.graph, &node.op, &node.inputs, &from, &to).map(PlanKind::Resample)
     }
 
+    /// Plans padding and cropping along the spatial axes by constant amounts.
     pub(super) fn pad(&self, node: &Node, mode: PadMode, input: ValueId) -> Option<PlanKind> {
-        if mode == PadMode::Constant || node.input(3).is_some() {
-            return None;
-        }
         let shape = self.graph.value(input).fixed_shape()?;
-        let pads = self.constant(node, 1)?.as_i64()?;
         let rank = shape.len();
-        if pads.len() != 2 * rank || [0, 1, rank, rank + 1].iter().any(|i| pads[*i] != 0) {
+        let axes = match node.input(3) {
+            Some(_) => Some(self.constant(node, 3)?.as_i64()?),
+            None => None,
+        };
+        let amounts = pad_plan(rank, self.constant(node, 1)?.as_i64()?, axes).ok()?;
+        let (outer, spatial) = amounts.split_at_checked(2)?;
+        if !(1..=3).contains(&spatial.len()) || outer.iter().any(|amounts| *amounts != (0, 0)) || shape.contains(&0) {
             return None;
         }
         let mut tables: [Vec<Tap>; 3] = std::array::from_fn(|_| vec![Tap { low: 0, high: 0, weight: 0.0 }]);
-        for axis in 2..rank {
-            tables[3 + axis - rank] = pad_table(mode, shape[axis], pads[axis], pads[rank + axis])?;
+        let mut from_input = true;
+        for (axis, (before, after)) in (2..rank).zip(spatial) {
+            match pad_table(mode, shape[axis], *before, *after) {
+                Some(table) => tables[3 + axis - rank] = table,
+                None => from_input = false,
+            }
         }
-        Some(PlanKind::Resample(Box::new(tables)))
+        if from_input {
+            return Some(PlanKind::Resample(Box::new(tables)));
+        }
+        if mode != PadMode::Constant {
+            return None;
+        }
+        let value = match node.input(2) {
+            Some(_) => self.floats(node, 2)?.first().copied().unwrap_or_default(),
+            None => 0.0,
+        };
+        let mut all = [0isize; 3];
+        for (to, (before, _)) in all.iter_mut().rev().zip(spatial.iter().rev()) {
+            *to = isize::try_from(*before).ok()?;
+        }
+        Some(PlanKind::Pad { before: all, value })
     }
 
     /// Plans a concatenation along channels if every part starts at a block boundary and at least one part is blocked.

@@ -4,7 +4,7 @@
 use crate::step::Run;
 use crate::steps::{
     AffinePass, Apply, BinaryStep, Conv, ConvInt8, ConvTranspose, ConvTransposeInt8, DynamicQuantize, Epilogue, Head,
-    MomentsOf, PlanarNorm, PoolStep, QuantizePlanes, ResizeStep, Term, Translate, UnaryStep,
+    MomentsOf, PadStep, PlanarNorm, PoolStep, QuantizePlanes, ResizeStep, Term, Translate, UnaryStep,
 };
 use cytoscope_graph::ValueId;
 use cytoscope_kernels::conv::{Activation, ConvShape, PackedConv, PackedConvInt8, Quantizer, Transposed};
@@ -87,6 +87,11 @@ pub(crate) enum PlanKind {
     Pool(Pool, ConvShape),
     /// Weighted sums of neighbouring voxels, by a table for each axis (Z, Y, X).
     Resample(Box<[Vec<Tap>; 3]>),
+    /// Padding with a constant: voxels added before the first one along Z, Y, X, negative if voxels are removed.
+    Pad {
+        before: [isize; 3],
+        value: f32,
+    },
     QuantizePlanes(Quantizer),
     DynamicQuantize(usize),
     Translate(Box<[u8; 256]>),
@@ -196,6 +201,7 @@ impl PlanKind {
             Self::Binary(f) => second.map(|b| step(BinaryStep { f, a: input, b, output })).into_iter().collect(),
             Self::Pool(kind, shape) => vec![step(PoolStep { kind, shape, input, output })],
             Self::Resample(tables) => vec![step(ResizeStep { tables, input, output })],
+            Self::Pad { before, value } => vec![step(PadStep { before, value, input, output })],
             Self::QuantizePlanes(quantizer) => vec![step(QuantizePlanes { input, quantizer, output })],
             Self::DynamicQuantize(ranges) => vec![step(DynamicQuantize { input, ranges, output })],
             Self::Translate(table) => vec![step(Translate { input, table, output })],

@@ -1,0 +1,185 @@
+//! The known architectures, and how they are recognised.
+
+mod basic_unet;
+mod dynunet;
+mod fnet;
+mod monai_unet;
+mod nnunet;
+mod segresnet;
+mod torch_em;
+
+use crate::error::ImportError;
+use crate::layers::some_of;
+use crate::tensors::StoredTensor;
+use cytoscope_graph::{Activation, Graph};
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+
+pub use nnunet::{Normalization, Plans};
+
+/// Negative slope of LeakyReLU in DynUNet and nnU-Net.
+const LEAKY: Activation = Activation::LeakyRelu { alpha: 0.01 };
+
+/// A network architecture whose weights can be imported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Architecture {
+    /// MONAI's `UNet`, plain or with residual units.
+    MonaiUNet,
+    /// MONAI's `BasicUNet`.
+    BasicUNet,
+    /// MONAI's `DynUNet`, also as the backbone of CytoDL.
+    DynUNet,
+    /// MONAI's `SegResNet`.
+    SegResNet,
+    /// `UNet2d` and `UNet3d` of torch-em, as in bioimage.io's examples.
+    TorchEmUNet,
+    /// nnU-Net, with plain or residual encoder.
+    NnUNet,
+    /// The network of pytorch_fnet.
+    Fnet,
+}
+
+impl Architecture {
+    /// All architectures, in the order in which they are tried.
+    pub const ALL: [Self; 7] =
+        [Self::MonaiUNet, Self::BasicUNet, Self::DynUNet, Self::SegResNet, Self::TorchEmUNet, Self::NnUNet, Self::Fnet];
+
+    /// Returns the name by which it can be asked for.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MonaiUNet => "monai-unet",
+            Self::BasicUNet => "basic-unet",
+            Self::DynUNet => "dynunet",
+            Self::SegResNet => "segresnet",
+            Self::TorchEmUNet => "torch-em-unet",
+            Self::NnUNet => "nnunet",
+            Self::Fnet => "fnet",
+        }
+    }
+
+    /// Returns the names of all architectures as one text.
+    pub fn known() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+
+    /// Names of tensors of which the architecture has exactly one.
+    fn signatures(self) -> &'static [&'static str] {
+        match self {
+            Self::MonaiUNet => &["model.0.conv.unit0.conv.weight", "model.0.conv.weight"],
+            Self::BasicUNet => &["conv_0.conv_0.conv.weight"],
+            Self::DynUNet => &["input_block.conv1.conv.weight"],
+            Self::SegResNet => &["convInit.conv.weight"],
+            Self::TorchEmUNet => &["encoder.blocks.0.block.1.weight", "encoder.blocks.0.block.0.weight"],
+            Self::NnUNet => &[nnunet::PLAIN, nnunet::RESIDUAL],
+            Self::Fnet => &["net_recurse.sub_2conv_more.conv1.weight"],
+        }
+    }
+
+    /// Returns what precedes the names of the architecture's tensors, such as `model.` in a checkpoint of Lightning;
+    /// `None` if it has none of the tensors.
+    fn prefix(self, tensors: &BTreeMap<String, StoredTensor>) -> Option<&str> {
+        let prefixes = tensors.keys().flat_map(|name| self.signatures().iter().map(move |s| name.strip_suffix(*s)));
+        prefixes.flatten().filter(|prefix| prefix.is_empty() || prefix.ends_with('.')).min_by_key(|prefix| prefix.len())
+    }
+
+    fn build(
+        self,
+        tensors: &BTreeMap<String, &StoredTensor>,
+        kwargs: &Kwargs<'_>,
+    ) -> Result<(Graph, Vec<String>), ImportError> {
+        match self {
+            Self::MonaiUNet => monai_unet::build(tensors, kwargs),
+            Self::BasicUNet => basic_unet::build(tensors, kwargs),
+            Self::DynUNet => dynunet::build(tensors, kwargs),
+            Self::SegResNet => segresnet::build(tensors, kwargs),
+            Self::TorchEmUNet => torch_em::build(tensors, kwargs),
+            Self::NnUNet => nnunet::build(tensors),
+            Self::Fnet => fnet::build(tensors),
+        }
+    }
+}
+
+impl std::str::FromStr for Architecture {
+    type Err = ImportError;
+
+    fn from_str(text: &str) -> Result<Self, ImportError> {
+        Self::ALL.into_iter().find(|known| known.name() == text).ok_or_else(|| {
+            ImportError::Setting(format!("unknown architecture \"{text}\": expected one of {}", Self::known()))
+        })
+    }
+}
+
+/// A network built from a checkpoint.
+#[derive(Debug, Clone)]
+pub struct Imported {
+    /// The network, with input `x` and output `y`.
+    pub graph: Graph,
+    /// Its architecture.
+    pub architecture: Architecture,
+    /// What the tensors do not tell and was assumed, one sentence each.
+    pub assumptions: Vec<String>,
+}
+
+/// Builds the network of some tensors. `architecture` is recognised if it is `None`; `kwargs` are the arguments of the
+/// network's constructor as far as they are known, or null.
+///
+/// # Errors
+/// [`ImportError`] if no architecture is recognised, a tensor is missing, unknown or does not fit, or the arguments ask
+/// for what is not supported.
+pub(crate) fn network(
+    tensors: &BTreeMap<String, StoredTensor>,
+    architecture: Option<Architecture>,
+    kwargs: &Json,
+) -> Result<Imported, ImportError> {
+    let candidates = architecture.map_or(Architecture::ALL.to_vec(), |asked| vec![asked]);
+    let found = candidates.into_iter().find_map(|known| known.prefix(tensors).map(|prefix| (known, prefix.to_owned())));
+    let names: Vec<&str> = tensors.keys().map(String::as_str).collect();
+    let Some((architecture, prefix)) = found else {
+        return Err(match architecture {
+            Some(asked) => ImportError::Tensor {
+                tensor: asked.signatures().first().copied().unwrap_or_default().to_owned(),
+                problem: format!("is missing: the tensors are {}", some_of(&names)),
+                architecture: asked.name(),
+            },
+            None => ImportError::Unrecognized { tensors: some_of(&names), known: Architecture::known() },
+        });
+    };
+    let others: Vec<&str> = names.iter().copied().filter(|name| !name.starts_with(&prefix)).collect();
+    if !others.is_empty() {
+        return Err(ImportError::Unused { tensors: some_of(&others), architecture: architecture.name() });
+    }
+    let own = tensors.iter().filter_map(|(name, t)| Some((name.strip_prefix(&prefix)?.to_owned(), t))).collect();
+    let (graph, assumptions) = architecture.build(&own, &Kwargs(kwargs))?;
+    Ok(Imported { graph, architecture, assumptions })
+}
+
+/// Arguments of a network's constructor in a package's description; null if they are unknown.
+struct Kwargs<'a>(&'a Json);
+
+impl Kwargs<'_> {
+    /// Returns an argument that is given and not null.
+    fn get(&self, key: &str) -> Option<&Json> {
+        self.0.get(key).filter(|value| !value.is_null())
+    }
+
+    /// Refuses an argument with a value other than `accepted`, in lower case. MONAI writes arguments as a name or as a
+    /// list of name and settings.
+    fn accept(&self, key: &str, accepted: &[&str]) -> Result<(), ImportError> {
+        let Some(value) = self.get(key) else { return Ok(()) };
+        let name = value.get(0).unwrap_or(value).as_str().unwrap_or_default().to_lowercase();
+        if accepted.contains(&name.as_str()) {
+            return Ok(());
+        }
+        Err(ImportError::Setting(format!(
+            "the network is made with {key} = {value}, which is not supported (supported: {}); export the model with \
+             torch.onnx.export",
+            accepted.join(", ")
+        )))
+    }
+
+    /// Returns the activation after the last layer.
+    fn final_activation(&self) -> Result<Option<Activation>, ImportError> {
+        self.accept("final_activation", &["sigmoid"])?;
+        Ok(self.get("final_activation").map(|_| Activation::Sigmoid))
+    }
+}

@@ -1,0 +1,81 @@
+//! MONAI's `SegResNet`: residual blocks with norms before the convolutions, skips that are added.
+
+use super::Kwargs;
+use crate::error::ImportError;
+use crate::layers::{Features, Layers};
+use crate::tensors::StoredTensor;
+use cytoscope_graph::{Activation, ConvTransposeAttrs, Graph};
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+
+/// MONAI's default of the number of groups of a group norm.
+const GROUPS: usize = 8;
+
+struct SegResNet<'a> {
+    l: Layers<'a>,
+    groups: usize,
+}
+
+pub(super) fn build(
+    tensors: &BTreeMap<String, &StoredTensor>,
+    kwargs: &Kwargs<'_>,
+) -> Result<(Graph, Vec<String>), ImportError> {
+    kwargs.accept("act", &["relu"])?;
+    kwargs.accept("norm", &["group", "batch", "instance"])?;
+    kwargs.accept("upsample_mode", &["nontrainable", "deconv"])?;
+    let (l, x) = Layers::start(tensors, "segresnet", "convInit.conv.weight")?;
+    let given = kwargs.get("norm").and_then(|norm| norm.pointer("/1/num_groups")).or_else(|| kwargs.get("num_groups"));
+    let groups = given.and_then(Json::as_u64).and_then(|n| usize::try_from(n).ok());
+    let mut net = SegResNet { l, groups: groups.unwrap_or(GROUPS) };
+    net.l.assume("strides are 2, and the activation is ReLU, MONAI's default");
+    if groups.is_none() && !net.l.has("conv_final.0.running_mean") {
+        net.l.assume("the norms have 8 groups, MONAI's default");
+    }
+    let ones = vec![1; net.l.axes];
+    let mut x = net.l.conv("convInit.conv", x, &ones)?;
+    let mut skips = Vec::new();
+    for level in 0..net.l.count(|i| format!("down_layers.{i}.")) {
+        let name = format!("down_layers.{level}");
+        if level > 0 {
+            x = net.l.conv(&format!("{name}.0.conv"), x, &vec![2; net.l.axes])?;
+        }
+        // The first entry of the layer is the strided convolution, or nothing.
+        for index in 0..net.l.count(|i| format!("{name}.{}.", i + 1)) {
+            x = net.block(&format!("{name}.{}", index + 1), x)?;
+        }
+        skips.push(x);
+    }
+    skips.pop();
+    for (index, skip) in skips.into_iter().rev().enumerate() {
+        let name = format!("up_samples.{index}");
+        x = net.l.conv(&format!("{name}.0.conv"), x, &ones)?;
+        x = match net.l.has_any(&format!("{name}.1.")) {
+            true => net.l.transposed(&format!("{name}.1.deconv"), x, ConvTransposeAttrs::upsample)?,
+            false => net.l.double(&name, x, false),
+        };
+        x = net.l.add(&format!("{name}.0.conv.weight"), x, skip)?;
+        for block in 0..net.l.count(|i| format!("up_layers.{index}.{i}.")) {
+            x = net.block(&format!("up_layers.{index}.{block}"), x)?;
+        }
+    }
+    x = net.norm_and_activation("conv_final.0", x)?;
+    let y = net.l.conv("conv_final.2.conv", x, &ones)?;
+    net.l.finish(y, |_| false)
+}
+
+impl SegResNet<'_> {
+    fn norm_and_activation(&mut self, name: &str, x: Features) -> Result<Features, ImportError> {
+        let is_grouped = self.l.has(&format!("{name}.weight")) && !self.l.has(&format!("{name}.running_mean"));
+        let y = if is_grouped { self.l.group_norm(name, x, self.groups)? } else { self.l.norm(name, x)? };
+        Ok(self.l.activation(name, y, Activation::Relu))
+    }
+
+    fn block(&mut self, name: &str, x: Features) -> Result<Features, ImportError> {
+        let mut y = x;
+        for index in 1..=2 {
+            y = self.norm_and_activation(&format!("{name}.norm{index}"), y)?;
+            y = self.l.conv(&format!("{name}.conv{index}.conv"), y, &vec![1; self.l.axes])?;
+        }
+        self.l.add(&format!("{name}.conv2.conv.weight"), y, x)
+    }
+}

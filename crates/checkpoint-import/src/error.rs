@@ -1,0 +1,77 @@
+//! Errors of importing weights.
+
+use crate::pickle::PickleError;
+use cytoscope_graph::GraphError;
+
+/// Why a checkpoint does not become a network.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// The file is not a checkpoint, or damaged.
+    #[error("malformed checkpoint: {0}")]
+    Malformed(String),
+    /// The pickle inside the checkpoint is not accepted.
+    #[error(
+        "{0}; in Python, save the weights alone with torch.save: model.state_dict(), or the checkpoint's entry \"state_dict\""
+    )]
+    Pickle(#[from] PickleError),
+    /// A format that is not read.
+    #[error("{found}; {next_step}")]
+    Format {
+        /// What was found, as a sentence.
+        found: String,
+        /// What to do instead.
+        next_step: &'static str,
+    },
+    /// A part of the checkpoint exceeds a limit.
+    #[error("the checkpoint has {what}, more than the limit of {limit}")]
+    OverLimit {
+        /// The part, with its size.
+        what: String,
+        /// The limit.
+        limit: u64,
+    },
+    /// No known architecture has tensors of these names.
+    #[error(
+        "the architecture is not recognised from the tensors ({tensors}): known are {known}; name one of them, or export \
+         the model with torch.onnx.export and import the ONNX file"
+    )]
+    Unrecognized {
+        /// The first names of tensors.
+        tensors: String,
+        /// The known architectures.
+        known: String,
+    },
+    /// A tensor that the architecture needs is missing or does not fit.
+    #[error("tensor \"{tensor}\" {problem}; the tensors do not fit the architecture {architecture}")]
+    Tensor {
+        /// Name of the tensor.
+        tensor: String,
+        /// What is wrong, as a predicate.
+        problem: String,
+        /// The architecture.
+        architecture: &'static str,
+    },
+    /// Tensors that the architecture does not have.
+    #[error(
+        "the architecture {architecture} has no tensors {tensors}: the network differs from it, so that its results would be wrong"
+    )]
+    Unused {
+        /// Their names.
+        tensors: String,
+        /// The architecture.
+        architecture: &'static str,
+    },
+    /// A setting of the network that cannot be expressed.
+    #[error("{0}")]
+    Setting(String),
+    /// The network contradicts itself.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}
+
+impl ImportError {
+    pub(crate) fn malformed(what: impl Into<String>) -> Self {
+        Self::Malformed(what.into())
+    }
+}

@@ -1,0 +1,115 @@
+//! Networks from the weight files of PyTorch.
+//!
+//! A weight file holds named tensors and no network. [`Checkpoint`] reads the tensors: from the zip files of
+//! `torch.save` (`.pt`, `.pth`, `.ckpt`) and from safetensors. The pickle inside a zip is read by [`pickle`], which
+//! builds values and never calls anything.
+//!
+//! [`Checkpoint::network`] builds the network: its architecture is recognised from the names of the tensors, channels and
+//! kernels are taken from their shapes, and what they do not tell is listed as assumptions. Every tensor must be used.
+#![forbid(unsafe_code)]
+
+mod architectures;
+mod archive;
+mod error;
+mod layers;
+pub mod pickle;
+mod state;
+mod tensors;
+
+pub use architectures::{Architecture, Imported, Normalization, Plans};
+pub use error::ImportError;
+pub use tensors::StoredTensor;
+
+use archive::Archive;
+use cytoscope_graph::ElementType;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Maximum size of a weight file in bytes.
+pub const MAX_CHECKPOINT_BYTES: u64 = 4 << 30;
+/// Endings of the names of weight files.
+pub const ENDINGS: [&str; 4] = ["pt", "pth", "ckpt", "safetensors"];
+
+/// The tensors of a weight file.
+#[derive(Debug, Clone)]
+pub struct Checkpoint {
+    tensors: BTreeMap<String, StoredTensor>,
+    arguments: Option<Json>,
+}
+
+impl Checkpoint {
+    /// Reads a weight file. The format is recognised from the content.
+    ///
+    /// # Errors
+    /// [`ImportError`] if the file is of another format, damaged, over a limit, or names Python objects that are not
+    /// accepted.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ImportError> {
+        if bytes.len() as u64 > MAX_CHECKPOINT_BYTES {
+            let what = format!("{} bytes", bytes.len());
+            return Err(ImportError::OverLimit { what, limit: MAX_CHECKPOINT_BYTES });
+        }
+        // A safetensors file starts with the length of its JSON header.
+        if bytes.get(8) == Some(&b'{') {
+            return Ok(Self { tensors: read_safetensors(bytes)?, arguments: None });
+        }
+        let mut archive = Archive::open(bytes)?;
+        let tensors = state::weights(&mut archive)?;
+        Ok(Self { tensors, arguments: state::nnunet_arguments(archive.pickle()) })
+    }
+
+    /// Returns the tensors by name.
+    pub fn tensors(&self) -> &BTreeMap<String, StoredTensor> {
+        &self.tensors
+    }
+
+    /// Builds the network of the tensors. The architecture is recognised if it is `None`; `kwargs` are the arguments of
+    /// the network's constructor as a package states them, or null.
+    ///
+    /// # Errors
+    /// [`ImportError`] if no architecture is recognised, a tensor is missing, unknown or does not fit (it is named), or
+    /// the arguments ask for what is not supported.
+    pub fn network(&self, architecture: Option<Architecture>, kwargs: &Json) -> Result<Imported, ImportError> {
+        architectures::network(&self.tensors, architecture, kwargs)
+    }
+
+    /// Returns the arguments of the trainer that nnU-Net stores, with its plans.
+    pub fn nnunet_arguments(&self) -> Option<&Json> {
+        self.arguments.as_ref()
+    }
+}
+
+fn read_safetensors(bytes: &[u8]) -> Result<BTreeMap<String, StoredTensor>, ImportError> {
+    let file = SafeTensors::deserialize(bytes).map_err(|error| ImportError::malformed(error.to_string()))?;
+    let mut tensors = BTreeMap::new();
+    for (name, view) in file.tensors() {
+        let dtype = element_type(view.dtype()).ok_or_else(|| {
+            ImportError::malformed(format!("tensor \"{name}\" has the type {:?}, which is not supported", view.dtype()))
+        })?;
+        let strides = tensors::contiguous(view.shape());
+        let storage = Arc::new(view.data().to_vec());
+        let tensor = StoredTensor::new(&name, dtype, (view.shape().to_vec(), strides), 0, storage)?;
+        tensors.insert(name, tensor);
+    }
+    Ok(tensors)
+}
+
+fn element_type(dtype: Dtype) -> Option<ElementType> {
+    Some(match dtype {
+        Dtype::F32 => ElementType::F32,
+        Dtype::F64 => ElementType::F64,
+        Dtype::F16 => ElementType::F16,
+        Dtype::BF16 => ElementType::BF16,
+        Dtype::I8 => ElementType::I8,
+        Dtype::U8 => ElementType::U8,
+        Dtype::I16 => ElementType::I16,
+        Dtype::U16 => ElementType::U16,
+        Dtype::I32 => ElementType::I32,
+        Dtype::U32 => ElementType::U32,
+        Dtype::I64 => ElementType::I64,
+        Dtype::U64 => ElementType::U64,
+        Dtype::BOOL => ElementType::Bool,
+        _ => return None,
+    })
+}

@@ -1,0 +1,104 @@
+//! The copies between host and device, and the waiting for the device: all of them go through [`Transfers`], which
+//! counts them.
+
+use crate::exec::Image;
+use crate::form::Form;
+use crate::guard::device_error;
+use burn_tensor::backend::{Backend, ExecutionError};
+use burn_tensor::{Int, Tensor, TensorData};
+use cytoscope_engine::{DeviceId, EngineError};
+use cytoscope_profile::DeviceTraffic;
+use std::cell::Cell;
+
+/// A device of backend `B`, and what a session has copied to and from it.
+pub(crate) struct Transfers<B: Backend> {
+    device: B::Device,
+    id: DeviceId,
+    counted: Cell<DeviceTraffic>,
+}
+
+impl<B: Backend> Transfers<B> {
+    /// Starts with nothing counted.
+    pub(crate) fn new(device: B::Device, id: DeviceId) -> Self {
+        Self { device, id, counted: Cell::default() }
+    }
+
+    /// Returns the device.
+    pub(crate) fn device(&self) -> &B::Device {
+        &self.device
+    }
+
+    /// Returns what was counted.
+    pub(crate) fn counted(&self) -> DeviceTraffic {
+        self.counted.get()
+    }
+
+    /// Replaces what was counted, so that work which is repeated is counted once.
+    pub(crate) fn set_counted(&self, counted: DeviceTraffic) {
+        self.counted.set(counted);
+    }
+
+    /// Counts a run of the network with this number of steps.
+    pub(crate) fn count_run(&self, steps: usize) {
+        self.count(|all| {
+            all.runs += 1;
+            all.steps += steps as u64;
+        });
+    }
+
+    fn count(&self, add: impl FnOnce(&mut DeviceTraffic)) {
+        let mut counted = self.counted.get();
+        add(&mut counted);
+        self.counted.set(counted);
+    }
+
+    fn count_upload(&self, bytes: usize) {
+        self.count(|all| {
+            all.uploads += 1;
+            all.uploaded_bytes += bytes as u64;
+        });
+    }
+
+    /// Queues the copy of a tensor to the device. There are as many values as the form has elements.
+    pub(crate) fn upload(&self, values: Vec<f32>, form: Form) -> Image<B> {
+        self.count_upload(size_of_val(values.as_slice()));
+        Tensor::from_data(TensorData::new(values, form), &self.device)
+    }
+
+    /// Queues the copy of a table of positions to the device.
+    pub(crate) fn upload_table(&self, table: Vec<i32>) -> Tensor<B, 1, Int> {
+        self.count_upload(size_of_val(table.as_slice()));
+        let length = table.len();
+        Tensor::from_data(TensorData::new(table, [length]), &self.device)
+    }
+
+    /// Copies a tensor from the device when it is computed.
+    ///
+    /// # Errors
+    /// [`EngineError::Device`] or [`EngineError::OutOfMemory`] if the device failed; [`EngineError::Internal`] if the
+    /// elements are not f32.
+    pub(crate) fn download(&self, tensor: Image<B>) -> Result<Vec<f32>, EngineError> {
+        let data = tensor.try_into_data().map_err(|e| failed(self.id, &e))?;
+        let values = data
+            .into_vec::<f32>()
+            .map_err(|e| EngineError::Internal { place: "outputs".to_owned(), reason: format!("{e:?}") })?;
+        self.count(|all| {
+            all.downloads += 1;
+            all.downloaded_bytes += size_of_val(values.as_slice()) as u64;
+        });
+        Ok(values)
+    }
+
+    /// Waits until the device has finished all queued work.
+    ///
+    /// # Errors
+    /// [`EngineError::Device`] or [`EngineError::OutOfMemory`] if the device failed.
+    pub(crate) fn synchronize(&self) -> Result<(), EngineError> {
+        self.count(|all| all.synchronizations += 1);
+        B::sync(&self.device).map_err(|e| failed(self.id, &e))
+    }
+}
+
+fn failed(device: DeviceId, error: &ExecutionError) -> EngineError {
+    device_error(device, &error.to_string())
+}

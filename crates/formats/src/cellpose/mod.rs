@@ -1,0 +1,104 @@
+//! Cellpose's `_seg.npy`: a pickled dictionary, of which the masks are read.
+
+mod pickle;
+
+use crate::{
+    dense::Dense,
+    error::{Fault, FormatError},
+    image::OpenOptions,
+    meta::{ByteOrder, Channel},
+    npy,
+    reader::{Opened, Pixels},
+    source::Source,
+};
+use cytoscope_storage::npy as header;
+use cytoscope_volume::{Region, Samples};
+use pickle::{ArrayValue, Pickle, Value};
+use std::path::Path;
+
+/// Whether the first bytes of a file are those of an `.npy` file with Python objects.
+pub(crate) fn looks_like_objects(head: &[u8]) -> bool {
+    let Ok(prefix) = header::prefix(head) else { return false };
+    let text = head.get(prefix.header_at..).and_then(|rest| rest.get(..prefix.header_bytes)).unwrap_or_default();
+    header::parse(prefix.version, text).is_ok_and(|header| header.code == "O")
+}
+
+/// Opens the masks of a `_seg.npy` file. The pickle is interpreted by a reader that knows NumPy arrays only and executes
+/// nothing; other arrays of the file (outlines, flows) are skipped.
+pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result<Opened, Fault> {
+    let prefix = header::prefix(head)?;
+    let pickle = Pickle::read(&source, (prefix.header_at + prefix.header_bytes) as u64)?;
+    let masks = masks(&pickle)?;
+    let layout = layout(&pickle, masks)?;
+    let (shape_full, dtype, order) = (layout.shape_full, layout.dtype, layout.order);
+    let mut opened = Opened::new("cellpose", shape_full, dtype, Box::new(Masks { source, layout }));
+    opened.byte_order = order;
+    opened.channels = vec![Channel { name: "masks".to_owned(), color_rgb: None }];
+    opened.with_options(options)
+}
+
+/// The array `masks` of the dictionary that the file contains.
+fn masks(pickle: &Pickle) -> Result<&ArrayValue, Fault> {
+    let other = || {
+        Fault::unsupported(
+            "its Python objects are not a segmentation of Cellpose (a dictionary with masks)",
+            "save a plain array of numbers",
+        )
+    };
+    let Value::Array(Some(object)) = pickle.result() else { return Err(other()) };
+    let Value::List(objects) = pickle.value(object.data) else { return Err(other()) };
+    let [object] = objects.as_slice() else { return Err(other()) };
+    let Value::Dict(entries) = pickle.value(*object) else { return Err(other()) };
+    let is_masks = |key: usize| matches!(pickle.value(key), Value::Text(text) if text == "masks");
+    // Of a key that is set twice, the last value counts, as in Python.
+    let entry = entries.iter().rev().find(|(key, _)| is_masks(*key)).ok_or_else(other)?;
+    match pickle.value(entry.1) {
+        Value::Array(Some(array)) => Ok(array),
+        _ => Err(other()),
+    }
+}
+
+/// Type and positions of the masks.
+fn layout(pickle: &Pickle, masks: &ArrayValue) -> Result<Dense, Fault> {
+    let dtype = header::SampleType::from_code(&masks.code).map(npy::dtype_of).filter(|d| !d.is_float());
+    let dtype = dtype.ok_or_else(|| {
+        Fault::unsupported(format!("its masks have the sample type {:?}", masks.code), "save them as integers")
+    })?;
+    let (z, y, x) = match *masks.shape.as_slice() {
+        [y, x] => (1, y, x),
+        [z, y, x] => (z, y, x),
+        _ => {
+            return Err(Fault::unsupported(
+                format!("its masks have the shape {:?}", masks.shape),
+                "save masks with the axes YX or ZYX",
+            ));
+        }
+    };
+    if masks.fortran_order && [z, y, x].iter().filter(|n| **n > 1).count() > 1 {
+        return Err(Fault::unsupported("its masks are in Fortran order", "save them with numpy.ascontiguousarray"));
+    }
+    let Value::Bytes(data_at, stored) = pickle.value(masks.data) else {
+        return Err(Fault::malformed("its masks have no samples"));
+    };
+    let plane = y.checked_mul(x).ok_or_else(|| Fault::malformed("its masks are too large"))?;
+    let order = if masks.big_endian { ByteOrder::Big } else { ByteOrder::Little };
+    let layout =
+        Dense { order, dtype, data_at: *data_at, shape_full: [1, z, 1, y, x, 1], strides: [0, plane, 0, x, 1, 1] };
+    if layout.data_bytes() != Some(*stored) {
+        return Err(Fault::malformed(format!("masks of shape {:?} do not fit {stored} bytes", masks.shape)));
+    }
+    Ok(layout)
+}
+
+/// The masks of an open file.
+#[derive(Debug)]
+struct Masks {
+    source: Source,
+    layout: Dense,
+}
+
+impl Pixels for Masks {
+    fn read(&self, path: &Path, region: &Region) -> Result<Samples, FormatError> {
+        self.layout.read(&self.source, region).map_err(|f| f.at(path))
+    }
+}

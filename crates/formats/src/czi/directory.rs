@@ -1,0 +1,200 @@
+//! Segments of a CZI file: the file header, the directory of subblocks, and the headers of subblocks.
+
+use crate::{error::Fault, fields::Fields, limits::Limits, source::Source};
+
+/// First bytes of a CZI file.
+pub(crate) const MAGIC: &[u8] = b"ZISRAWFILE";
+/// Length of the header of every segment in bytes: its name, allocated size and used size.
+const SEGMENT: usize = 32;
+/// Bytes of the directory segment before its entries.
+const BEFORE_ENTRIES: usize = SEGMENT + 128;
+/// Bytes of an entry before its dimensions, and of one dimension.
+const ENTRY: (usize, usize) = (32, 20);
+/// Largest number of dimensions of a subblock.
+const MAX_DIMENSIONS: usize = 64;
+/// Smallest distance from the header of a subblock to its metadata in bytes.
+const BEFORE_METADATA: u64 = 256;
+/// Bytes of the metadata segment before its XML.
+const BEFORE_XML: u64 = 32 + 256;
+
+/// Positions of the directory and of the metadata in the file; 0 if there are none.
+pub(super) struct FileHeader {
+    pub directory_at: u64,
+    pub metadata_at: u64,
+}
+
+impl FileHeader {
+    pub fn read(source: &Source) -> Result<Self, Fault> {
+        let bytes = source.read_vec(0, 104)?;
+        let f = Fields::little(&bytes);
+        if f.i32(80)? != 0 {
+            return Err(Fault::unsupported("this is a later part of a CZI of several files", "open its first file"));
+        }
+        let at = |field: usize| f.i64(field).map(|p| u64::try_from(p).unwrap_or(0));
+        Ok(Self { directory_at: at(84)?, metadata_at: at(92)? })
+    }
+}
+
+/// A subblock: a tile of one plane.
+#[derive(Debug, Clone)]
+pub(super) struct Subblock {
+    pub pixel_type: i32,
+    pub compression: i32,
+    /// Position of its segment in the file.
+    pub at: u64,
+    /// Bytes of its entry, which its segment repeats.
+    entry_bytes: u64,
+    /// Whether it is a lower resolution of other subblocks.
+    pub is_pyramid: bool,
+    /// First index along time, Z, channel and scene.
+    pub t: i32,
+    pub z: i32,
+    pub c: i32,
+    pub scene: i32,
+    /// Left and top edge in pixels of the whole scan.
+    pub x: i64,
+    pub y: i64,
+    pub width: usize,
+    pub height: usize,
+}
+
+/// Reads the directory. A subblock of a kind that is not supported is an error.
+pub(super) fn read(source: &Source, at: u64, limits: &Limits) -> Result<Vec<Subblock>, Fault> {
+    let head = source.read_vec(at, SEGMENT + 4)?;
+    let f = Fields::little(&head);
+    if !f.slice(0, 16)?.starts_with(b"ZISRAWDIRECTORY") {
+        return Err(Fault::malformed("the directory of the CZI is not where its header says"));
+    }
+    let count = u64::try_from(f.i32(SEGMENT)?).unwrap_or(0);
+    if count > limits.max_pages {
+        return Err(Fault::over("the number of subblocks", count, "max_pages", limits.max_pages));
+    }
+    let used = u64::try_from(f.i64(24)?).unwrap_or(0);
+    if used > limits.max_metadata_bytes {
+        return Err(Fault::over("the size of the directory", used, "max_metadata_bytes", limits.max_metadata_bytes));
+    }
+    let start = at.saturating_add(BEFORE_ENTRIES as u64);
+    let left = source.len().saturating_sub(start).min(used);
+    let entries = source.read_vec(start, left as usize)?;
+    let f = Fields::little(&entries);
+    let mut subblocks = Vec::new();
+    let mut next = 0;
+    for _ in 0..count {
+        let (subblock, length) = entry(&f, next)?;
+        subblocks.push(subblock);
+        next += length;
+    }
+    Ok(subblocks)
+}
+
+/// The entry at a position of the directory, and its length.
+fn entry(f: &Fields<'_>, at: usize) -> Result<(Subblock, usize), Fault> {
+    if f.slice(at, 2)? != b"DV" {
+        return Err(Fault::unsupported(
+            "the CZI has subblocks of another version than \"DV\"",
+            "save it again with ZEN, or export it as OME-TIFF",
+        ));
+    }
+    if f.i32(at + 14)? != 0 {
+        return Err(Fault::unsupported(
+            "parts of the CZI are in other files",
+            "save it as one file with ZEN, or export it as OME-TIFF",
+        ));
+    }
+    let dimensions = usize::try_from(f.i32(at + 28)?).ok().filter(|n| *n <= MAX_DIMENSIONS);
+    let dimensions = dimensions.ok_or_else(|| Fault::malformed("a subblock of the CZI has too many dimensions"))?;
+    let length = ENTRY.0 + dimensions * ENTRY.1;
+    let mut found = Subblock {
+        pixel_type: f.i32(at + 2)?,
+        compression: f.i32(at + 18)?,
+        at: u64::try_from(f.i64(at + 6)?).unwrap_or(u64::MAX),
+        entry_bytes: length as u64,
+        is_pyramid: false,
+        t: 0,
+        z: 0,
+        c: 0,
+        scene: 0,
+        x: 0,
+        y: 0,
+        width: 1,
+        height: 1,
+    };
+    for i in 0..dimensions {
+        let at = at + ENTRY.0 + i * ENTRY.1;
+        let (name, start, size, stored) = (f.slice(at, 4)?, f.i32(at + 4)?, f.i32(at + 8)?, f.i32(at + 16)?);
+        let extent = || {
+            let extent = usize::try_from(size).ok().filter(|n| *n > 0);
+            extent.ok_or_else(|| Fault::malformed(format!("a subblock of the CZI is {size} pixels long")))
+        };
+        let one = |index: &mut i32| {
+            *index = start;
+            match size {
+                0 | 1 => Ok(()),
+                _ => Err(Fault::unsupported(
+                    "a subblock of the CZI has several planes",
+                    "export it as OME-TIFF, for example with Fiji",
+                )),
+            }
+        };
+        match name.first() {
+            Some(b'X') => (found.x, found.width) = (i64::from(start), extent()?),
+            Some(b'Y') => (found.y, found.height) = (i64::from(start), extent()?),
+            Some(b'T') => one(&mut found.t)?,
+            Some(b'Z') => one(&mut found.z)?,
+            Some(b'C') => one(&mut found.c)?,
+            Some(b'S') => one(&mut found.scene)?,
+            // The number of a mosaic's tile: its position is in X and Y.
+            Some(b'M') => {}
+            Some(other) if start != 0 => {
+                return Err(Fault::unsupported(
+                    format!("the CZI has several indices along its axis {}", char::from(*other)),
+                    "export the rotation, illumination, phase or view as OME-TIFF, for example with Fiji",
+                ));
+            }
+            _ => {}
+        }
+        if matches!(name.first(), Some(b'X' | b'Y')) && stored != 0 && stored != size {
+            found.is_pyramid = true;
+        }
+    }
+    Ok((found, length))
+}
+
+impl Subblock {
+    /// Position and number of bytes of the stored pixels.
+    pub fn data(&self, source: &Source) -> Result<(u64, u64), Fault> {
+        let head = source.read_vec(self.at, SEGMENT + 16)?;
+        let f = Fields::little(&head);
+        if !f.slice(0, 16)?.starts_with(b"ZISRAWSUBBLOCK") {
+            return Err(Fault::malformed("a subblock of the CZI is not where its directory says"));
+        }
+        let positive =
+            |value: i64| u64::try_from(value).map_err(|_| Fault::malformed("a subblock has a negative size"));
+        let metadata = positive(i64::from(f.i32(SEGMENT)?))?;
+        let count = positive(f.i64(SEGMENT + 8)?)?;
+        let before = BEFORE_METADATA.max(16 + self.entry_bytes);
+        let start = self.at.saturating_add(SEGMENT as u64).saturating_add(before).saturating_add(metadata);
+        if !source.holds(start, count) {
+            return Err(Fault::malformed("the pixels of a subblock are past the end of the file"));
+        }
+        Ok((start, count))
+    }
+}
+
+/// The XML of the metadata segment; empty if there is none.
+pub(super) fn xml(source: &Source, at: u64, limits: &Limits) -> Result<String, Fault> {
+    if at == 0 {
+        return Ok(String::new());
+    }
+    let head = source.read_vec(at, SEGMENT + 4)?;
+    let f = Fields::little(&head);
+    if !f.slice(0, 16)?.starts_with(b"ZISRAWMETADATA") {
+        return Err(Fault::malformed("the metadata of the CZI are not where its header says"));
+    }
+    let size = u64::from(f.u32(SEGMENT)?);
+    if size > limits.max_metadata_bytes {
+        return Err(Fault::over("the size of the metadata", size, "max_metadata_bytes", limits.max_metadata_bytes));
+    }
+    let bytes = source.read_vec(at.saturating_add(BEFORE_XML), size as usize)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

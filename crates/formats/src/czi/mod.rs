@@ -1,0 +1,373 @@
+//! Zeiss CZI: planes and tiles, uncompressed or compressed with Zstandard; scenes are series.
+//!
+//! The format is described in Zeiss' "ZISRAW (CZI) file format" and implemented in libCZI.
+
+mod directory;
+mod metadata;
+
+pub(crate) use directory::MAGIC;
+
+use crate::{
+    codec::to_native,
+    error::{Fault, FormatError},
+    image::OpenOptions,
+    limits::Limits,
+    meta::ByteOrder,
+    reader::{Opened, Pixels},
+    source::Source,
+};
+use cytoscope_volume::{DType, Region, Samples};
+use directory::{FileHeader, Subblock};
+use rayon::prelude::*;
+use std::{
+    collections::{BTreeSet, HashMap},
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+/// Compression of a subblock.
+const UNCOMPRESSED: i32 = 0;
+const ZSTD_0: i32 = 5;
+const ZSTD_1: i32 = 6;
+/// Largest number of bytes that one stored byte can decode to.
+const MAX_RATIO: u64 = 1 << 17;
+/// Additional bytes that may be read twice, for small files.
+const SHARED_SLACK_BYTES: u64 = 1 << 16;
+
+/// Opens one scene of a CZI file.
+pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Fault> {
+    let limits = &options.limits;
+    let header = FileHeader::read(&source)?;
+    let mut subblocks = directory::read(&source, header.directory_at, limits)?;
+    subblocks.retain(|s| !s.is_pyramid);
+    let scenes: BTreeSet<i32> = subblocks.iter().map(|s| s.scene).collect();
+    let Some(scene) = scenes.iter().nth(options.series).copied() else {
+        return Err(if scenes.is_empty() {
+            Fault::malformed("the CZI has no planes")
+        } else {
+            Fault::Misused(
+                format!("there is no series {}: the file has {} scenes", options.series, scenes.len()).into(),
+                format!("choose one of 0 to {}", scenes.len() - 1).into(),
+            )
+        });
+    };
+    subblocks.retain(|s| s.scene == scene);
+    let (dtype, samples) = sample_type(&subblocks)?;
+    check_compression(&subblocks)?;
+    let grid = Grid::of(&subblocks)?;
+    let [t, z, c] = grid.extents;
+    let shape_full = [t, z, c, grid.height, grid.width, samples];
+    crate::reader::check_shape(&shape_full, dtype, limits)?;
+    let compressed = subblocks.iter().any(|s| s.compression != UNCOMPRESSED);
+    let mut by_plane: HashMap<[usize; 3], Vec<usize>> = HashMap::new();
+    for (i, subblock) in subblocks.iter().enumerate() {
+        by_plane.entry(grid.plane_of(subblock)).or_default().push(i);
+    }
+    let missing = (t * z * c).saturating_sub(by_plane.len());
+    let xml = directory::xml(&source, header.metadata_at, limits)?;
+    let metadata = metadata::parse(&xml);
+    let czi = Czi { source, subblocks, by_plane, grid, dtype, samples, limits: limits.clone(), last: Mutex::new(None) };
+    let mut opened = Opened::new("czi", shape_full, dtype, Box::new(czi));
+    opened.voxel_size_um = metadata.voxel_size_um;
+    opened.time_interval_secs = metadata.time_interval_secs.filter(|_| t > 1);
+    opened.channels = metadata.channels;
+    opened.compression = if compressed { "zstd" } else { "none" };
+    opened.series_count = scenes.len();
+    opened.missing_planes = missing;
+    opened.with_options(options)
+}
+
+/// Sample type and samples per pixel, which all subblocks must have in common.
+fn sample_type(subblocks: &[Subblock]) -> Result<(DType, usize), Fault> {
+    let kind = subblocks.first().map_or(-1, |s| s.pixel_type);
+    if let Some(other) = subblocks.iter().find(|s| s.pixel_type != kind) {
+        return Err(Fault::unsupported(
+            format!("its channels have different pixel types ({kind} and {})", other.pixel_type),
+            "export each channel as OME-TIFF, for example with Fiji",
+        ));
+    }
+    Ok(match kind {
+        0 => (DType::U8, 1),
+        1 => (DType::U16, 1),
+        2 => (DType::F32, 1),
+        3 => (DType::U8, 3),
+        4 => (DType::U16, 3),
+        9 => (DType::U8, 4),
+        12 => (DType::U32, 1),
+        other => {
+            return Err(Fault::unsupported(
+                format!("its pixel type {other} is not supported"),
+                "export it as OME-TIFF, for example with Fiji",
+            ));
+        }
+    })
+}
+
+fn check_compression(subblocks: &[Subblock]) -> Result<(), Fault> {
+    let unknown = |s: &&Subblock| !matches!(s.compression, UNCOMPRESSED | ZSTD_0 | ZSTD_1);
+    let Some(subblock) = subblocks.iter().find(unknown) else { return Ok(()) };
+    let name = match subblock.compression {
+        1 => "JPEG",
+        2 => "LZW",
+        4 => "JPEG XR",
+        100.. => "the camera's own",
+        _ => "unknown",
+    };
+    Err(Fault::unsupported(
+        format!("its {name} compression ({}) is not supported", subblock.compression),
+        "save it uncompressed or with Zstandard in ZEN, or export it as OME-TIFF with Fiji",
+    ))
+}
+
+/// First indices and extents of a scene.
+#[derive(Debug)]
+struct Grid {
+    /// First index along T, Z, C.
+    first: [i32; 3],
+    /// Number of planes along T, Z, C.
+    extents: [usize; 3],
+    left: i64,
+    top: i64,
+    width: usize,
+    height: usize,
+}
+
+impl Grid {
+    fn of(subblocks: &[Subblock]) -> Result<Self, Fault> {
+        let too_large = || Fault::malformed("the planes of the CZI are too far apart");
+        let index = |of: fn(&Subblock) -> i32| {
+            let first = subblocks.iter().map(of).min().unwrap_or(0);
+            let last = subblocks.iter().map(of).max().unwrap_or(0);
+            (first, last.abs_diff(first) as usize + 1)
+        };
+        let range = |of: fn(&Subblock) -> (i64, usize)| {
+            let first = subblocks.iter().map(|s| of(s).0).min().unwrap_or(0);
+            let end = subblocks.iter().map(|s| of(s).0.saturating_add_unsigned(of(s).1 as u64)).max().unwrap_or(0);
+            usize::try_from(end.saturating_sub(first)).map(|extent| (first, extent)).map_err(|_| too_large())
+        };
+        let [t, z, c] = [index(|s| s.t), index(|s| s.z), index(|s| s.c)];
+        let ((left, width), (top, height)) = (range(|s| (s.x, s.width))?, range(|s| (s.y, s.height))?);
+        Ok(Self { first: [t.0, z.0, c.0], extents: [t.1, z.1, c.1], left, top, width, height })
+    }
+
+    /// Index of a subblock's plane along T, Z, C.
+    fn plane_of(&self, subblock: &Subblock) -> [usize; 3] {
+        let [t, z, c] = self.first;
+        [subblock.t.abs_diff(t), subblock.z.abs_diff(z), subblock.c.abs_diff(c)].map(|i| i as usize)
+    }
+
+    /// Left and top edge of a subblock in the image.
+    fn corner_of(&self, subblock: &Subblock) -> (usize, usize) {
+        ((subblock.x - self.left) as usize, (subblock.y - self.top) as usize)
+    }
+}
+
+/// An open scene.
+#[derive(Debug)]
+struct Czi {
+    source: Source,
+    subblocks: Vec<Subblock>,
+    /// Subblocks of each plane T, Z, C. Where tiles of a mosaic overlap, the last one is seen.
+    by_plane: HashMap<[usize; 3], Vec<usize>>,
+    grid: Grid,
+    dtype: DType,
+    samples: usize,
+    limits: Limits,
+    /// The compressed subblock that was decoded last.
+    last: Mutex<Option<(usize, Arc<Vec<u8>>)>>,
+}
+
+/// A subblock that a region needs: its index, and position and size of its stored pixels.
+type Piece = (usize, u64, u64);
+
+impl Czi {
+    fn pixel_bytes(&self) -> usize {
+        self.samples * self.dtype.size_bytes()
+    }
+
+    /// The subblocks of a plane that touch a window of rows and columns.
+    fn plan(&self, plane: [usize; 3], window: &Window, budget: &mut Budget) -> Result<Vec<Piece>, Fault> {
+        let mut pieces = Vec::new();
+        for index in self.by_plane.get(&plane).into_iter().flatten() {
+            let Some(subblock) = self.subblocks.get(*index) else { continue };
+            let (left, top) = self.grid.corner_of(subblock);
+            let apart = left >= window.x + window.width
+                || top >= window.y + window.height
+                || left + subblock.width <= window.x
+                || top + subblock.height <= window.y;
+            if apart {
+                continue;
+            }
+            let (at, count) = subblock.data(&self.source)?;
+            let ratio = if subblock.compression == UNCOMPRESSED { 1 } else { MAX_RATIO };
+            let area = (subblock.width as u64).saturating_mul(subblock.height as u64);
+            let expected = area.saturating_mul(self.pixel_bytes() as u64);
+            if expected > count.saturating_mul(ratio) {
+                return Err(Fault::malformed(format!("a subblock has {count} bytes, too few for its {expected}")));
+            }
+            budget.covered = budget.covered.saturating_add(expected);
+            budget.referenced = budget.referenced.saturating_add(count);
+            // In a valid file each byte belongs to one subblock.
+            if budget.referenced > self.source.len().saturating_mul(2).saturating_add(SHARED_SLACK_BYTES) {
+                return Err(Fault::malformed("the subblocks of the CZI overlap in the file"));
+            }
+            pieces.push((*index, at, count));
+        }
+        Ok(pieces)
+    }
+
+    /// Copies the part of a subblock that is in the window to its place.
+    fn draw(&self, piece: Piece, window: &Window, out: &mut [u8]) -> Result<(), Fault> {
+        let (index, at, _) = piece;
+        let Some(subblock) = self.subblocks.get(index) else { return Ok(()) };
+        let pixel = self.pixel_bytes();
+        let row_bytes = subblock.width.checked_mul(pixel);
+        let expected = row_bytes.and_then(|n| n.checked_mul(subblock.height));
+        let (Some(row_bytes), Some(expected)) = (row_bytes, expected) else {
+            return Err(Fault::malformed("a subblock of the CZI has an impossible size"));
+        };
+        let decoded = match subblock.compression {
+            UNCOMPRESSED => None,
+            _ => Some(self.decoded(piece, subblock.compression, expected)?),
+        };
+        let (left, top) = self.grid.corner_of(subblock);
+        let (x0, x1) = (left.max(window.x), (left + subblock.width).min(window.x + window.width));
+        let (y0, y1) = (top.max(window.y), (top + subblock.height).min(window.y + window.height));
+        for y in y0..y1 {
+            let from = (y - top) * row_bytes + (x0 - left) * pixel;
+            let to = ((y - window.y) * window.width + (x0 - window.x)) * pixel;
+            let Some(row) = out.get_mut(to..to + (x1 - x0) * pixel) else { continue };
+            match &decoded {
+                Some(all) => {
+                    if let Some(stored) = all.get(from..from + row.len()) {
+                        row.copy_from_slice(stored);
+                    }
+                }
+                None => self.source.read_at(at + from as u64, row)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The pixels of a compressed subblock.
+    fn decoded(&self, piece: Piece, compression: i32, expected: usize) -> Result<Arc<Vec<u8>>, Fault> {
+        let (index, at, count) = piece;
+        let kept = || self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, pixels)) = kept().as_ref()
+            && *of == index
+        {
+            return Ok(Arc::clone(pixels));
+        }
+        let limit = self.limits.max_chunk_bytes;
+        if expected as u64 > limit || count > limit {
+            let largest = count.max(expected as u64);
+            return Err(Fault::over("the size of a subblock", largest, "max_chunk_bytes", limit));
+        }
+        let stored = self.source.read_vec(at, count as usize)?;
+        let started = Instant::now();
+        let (frame, split) = if compression == ZSTD_1 { zstd_1(&stored)? } else { (stored.as_slice(), false) };
+        let pixels = zstd::bulk::decompress(frame, expected)
+            .map_err(|e| Fault::malformed(format!("a subblock is not valid Zstd data ({e})")))?;
+        if pixels.len() != expected {
+            let got = pixels.len();
+            return Err(Fault::malformed(format!("a subblock decodes to {got} bytes, {expected} were expected")));
+        }
+        if split && self.dtype.size_bytes() != 2 {
+            return Err(Fault::malformed(
+                "a subblock stores low and high bytes apart, but its samples have not 16 bits",
+            ));
+        }
+        let pixels = Arc::new(if split { joined(&pixels) } else { pixels });
+        self.source.count_decoded(started.elapsed(), expected);
+        *kept() = Some((index, Arc::clone(&pixels)));
+        Ok(pixels)
+    }
+}
+
+/// The frame after the header of a Zstd-1 subblock, and whether low and high bytes are stored apart.
+fn zstd_1(stored: &[u8]) -> Result<(&[u8], bool), Fault> {
+    let split = match stored {
+        [1, ..] => false,
+        [3, 1, flags, ..] => flags & 1 == 1,
+        _ => return Err(Fault::malformed("the header of a Zstd subblock is not valid")),
+    };
+    let header = stored.first().map_or(0, |n| usize::from(*n));
+    Ok((stored.get(header..).unwrap_or_default(), split))
+}
+
+/// Joins the low bytes of all samples, which come first, with their high bytes.
+fn joined(apart: &[u8]) -> Vec<u8> {
+    let (low, high) = apart.split_at(apart.len() / 2);
+    low.iter().zip(high).flat_map(|(l, h)| [*l, *h]).collect()
+}
+
+/// Bytes of the subblocks of one read, as stored and as decoded.
+#[derive(Debug, Default)]
+struct Budget {
+    referenced: u64,
+    covered: u64,
+}
+
+/// A window of rows and columns in the image.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    y: usize,
+    x: usize,
+    height: usize,
+    width: usize,
+}
+
+impl Pixels for Czi {
+    fn read(&self, path: &Path, region: &Region) -> Result<Samples, FormatError> {
+        let (Some([t0, z0, c0, y, x, s0]), Some([nt, nz, nc, height, width, ns])) =
+            (region.start.first_chunk::<6>().copied(), region.size.first_chunk::<6>().copied())
+        else {
+            return Err(FormatError::misused(path, "the region does not have six axes", "give T, Z, C, Y, X, S"));
+        };
+        // All samples of a pixel are read, and those of the region picked afterwards.
+        let whole = region.clone().with_range(5, 0, self.samples);
+        let too_large =
+            |e: cytoscope_volume::VolumeError| FormatError::misused(path, e.to_string(), "read less at once");
+        let size = self.dtype.size_bytes();
+        let count = whole.len().map_err(too_large)?;
+        let window = Window { y, x, height, width };
+        let mut budget = Budget::default();
+        let mut plans = Vec::with_capacity(nt * nz * nc);
+        for t in t0..t0 + nt {
+            for z in z0..z0 + nz {
+                for c in c0..c0 + nc {
+                    plans.push(self.plan([t, z, c], &window, &mut budget).map_err(|f| f.at(path))?);
+                }
+            }
+        }
+        let unstored = (count as u64).saturating_mul(size as u64).saturating_sub(budget.covered);
+        let limit = self.limits.max_unstored_bytes;
+        if unstored > limit {
+            let what = "the size of the region that no subblock covers";
+            return Err(Fault::over(what, unstored, "max_unstored_bytes", limit).at(path));
+        }
+        let mut samples = crate::huge::zeros(self.dtype, count);
+        let plane_bytes = (height * width * self.pixel_bytes()).max(1);
+        samples
+            .as_bytes_mut()
+            .par_chunks_exact_mut(plane_bytes)
+            .zip(plans)
+            .try_for_each(|(out, pieces)| pieces.into_iter().try_for_each(|piece| self.draw(piece, &window, out)))
+            .map_err(|f| f.at(path))?;
+        let bytes = samples.as_bytes_mut();
+        to_native(ByteOrder::Little, size, bytes);
+        if self.samples == 1 {
+            return Ok(samples);
+        }
+        // Colours are stored as blue, green, red.
+        for pixel in bytes.chunks_exact_mut(self.samples * size) {
+            for i in 0..size {
+                pixel.swap(i, 2 * size + i);
+            }
+        }
+        let array = cytoscope_volume::Array::new(cytoscope_volume::Axes::canonical(), whole.size, samples);
+        let picked = Region::whole(&[nt, nz, nc, height, width, ns]).with_range(5, s0, ns);
+        Ok(array.and_then(|a| a.crop(&picked)).map_err(too_large)?.into_samples())
+    }
+}

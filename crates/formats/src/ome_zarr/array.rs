@@ -1,0 +1,493 @@
+//! Metadata of a Zarr array, version 2 or 3, checked before any chunk is read.
+
+use super::codecs::{BytesCodec, CHECKSUM_BYTES};
+use super::folder::{Folder, join};
+use crate::{error::Fault, limits::Limits, meta::ByteOrder};
+use cytoscope_volume::{DType, element_count};
+use half::f16;
+use serde_json::{Map, Value};
+
+/// Largest number of axes: T, Z, C, Y, X.
+pub(crate) const MAX_AXES: usize = 5;
+
+/// An array whose metadata have been checked. Extents and strides are along the array's own axes, outermost first.
+#[derive(Debug, Clone)]
+pub(crate) struct ZarrArray {
+    /// Path inside the folder.
+    path: String,
+    /// Number of samples.
+    pub shape: Vec<usize>,
+    pub dtype: DType,
+    pub order: ByteOrder,
+    /// Extents of a file: a chunk or a shard.
+    pub file_shape: Vec<usize>,
+    /// Extents of what is decoded at once: a chunk, or an inner chunk of a shard.
+    pub chunk_shape: Vec<usize>,
+    /// Strides of a decoded chunk in samples.
+    pub chunk_strides: Vec<usize>,
+    /// The sample that fills chunks that are not stored, in native byte order.
+    pub fill: Vec<u8>,
+    pub codecs: Vec<BytesCodec>,
+    pub shards: Option<Shards>,
+    keys: KeyEncoding,
+}
+
+/// How the inner chunks of a shard are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shards {
+    pub index_at_end: bool,
+    pub index_has_checksum: bool,
+}
+
+/// How the name of a chunk's file is made from its position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct KeyEncoding {
+    /// Text before the position.
+    prefix: &'static str,
+    separator: char,
+}
+
+impl ZarrArray {
+    /// Reads and checks the metadata of the array at a path inside the folder.
+    pub fn open(folder: &Folder, path: &str, limits: &Limits) -> Result<Self, Fault> {
+        let array = if let Some(node) = folder.json(&join(path, "zarr.json"))? {
+            parse_v3(&node, path)?
+        } else if let Some(node) = folder.json(&join(path, ".zarray"))? {
+            parse_v2(&node, path)?
+        } else {
+            return Err(Fault::malformed(format!("its array {path:?} is missing (no zarr.json and no .zarray)")));
+        };
+        array.check(limits)?;
+        Ok(array)
+    }
+
+    /// Path inside the folder of the file at a position of the grid of files.
+    pub fn file_key(&self, at: &[usize]) -> String {
+        let numbers: Vec<String> = at.iter().map(usize::to_string).collect();
+        let separator = self.keys.separator;
+        let name = match self.keys.prefix {
+            "" => numbers.join(&separator.to_string()),
+            prefix => format!("{prefix}{separator}{}", numbers.join(&separator.to_string())),
+        };
+        join(&self.path, &name)
+    }
+
+    /// Bytes of a decoded chunk. It has been checked that they fit.
+    pub fn chunk_bytes(&self) -> usize {
+        self.chunk_shape.iter().product::<usize>() * self.dtype.size_bytes()
+    }
+
+    /// Number of chunks along each axis of a shard; 1 if the array is not sharded.
+    pub fn chunks_per_file(&self) -> Vec<usize> {
+        self.file_shape.iter().zip(&self.chunk_shape).map(|(file, chunk)| file / chunk).collect()
+    }
+
+    /// Bytes of the index of a shard as stored, with its checksum.
+    pub fn index_bytes(&self, shards: Shards) -> usize {
+        let entries: usize = self.chunks_per_file().iter().product();
+        entries.saturating_mul(ENTRY_BYTES) + if shards.index_has_checksum { CHECKSUM_BYTES } else { 0 }
+    }
+
+    fn check(&self, limits: &Limits) -> Result<(), Fault> {
+        let rank = self.shape.len();
+        if !(2..=MAX_AXES).contains(&rank) {
+            let next = "choose an array with the axes y, x and any of t, c, z";
+            return Err(Fault::unsupported(format!("the array {:?} has {rank} axes", self.path), next));
+        }
+        if self.file_shape.len() != rank || self.chunk_shape.len() != rank {
+            return Err(Fault::malformed(format!(
+                "the array {:?} has {rank} axes, but its chunks have {} and {}",
+                self.path,
+                self.file_shape.len(),
+                self.chunk_shape.len()
+            )));
+        }
+        let size = self.dtype.size_bytes();
+        let bytes = |shape: &[usize]| element_count(shape).ok().and_then(|n| n.checked_mul(size)).unwrap_or(usize::MAX);
+        if bytes(&self.shape) == usize::MAX || bytes(&self.file_shape) == usize::MAX {
+            let what = format!("an array of shape {:?} in chunks of {:?} cannot exist", self.shape, self.file_shape);
+            return Err(Fault::malformed(what));
+        }
+        let chunk = bytes(&self.chunk_shape) as u64;
+        if chunk > limits.max_chunk_bytes {
+            return Err(Fault::over("the size of a chunk in bytes", chunk, "max_chunk_bytes", limits.max_chunk_bytes));
+        }
+        if self.file_shape.iter().zip(&self.chunk_shape).any(|(file, chunk)| file % chunk != 0) {
+            return Err(Fault::malformed(format!(
+                "shards of {:?} cannot be divided into chunks of {:?}",
+                self.file_shape, self.chunk_shape
+            )));
+        }
+        if let Some(shards) = self.shards {
+            let index = self.index_bytes(shards) as u64;
+            if index > limits.max_metadata_bytes {
+                let what = "the size of a shard's index in bytes";
+                return Err(Fault::over(what, index, "max_metadata_bytes", limits.max_metadata_bytes));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of an entry of a shard's index: offset and length.
+pub(crate) const ENTRY_BYTES: usize = 16;
+
+/// Strides in samples of a chunk stored in C order after `order` was applied: stored axis `i` is axis `order[i]`.
+fn strides_of(shape: &[usize], order: &[usize]) -> Vec<usize> {
+    let mut strides = vec![0; shape.len()];
+    let mut step = 1usize;
+    for axis in order.iter().rev() {
+        if let (Some(stride), Some(n)) = (strides.get_mut(*axis), shape.get(*axis)) {
+            *stride = step;
+            step = step.saturating_mul(*n);
+        }
+    }
+    strides
+}
+
+/// A list of positive extents.
+fn extents(node: &Map<String, Value>, key: &str) -> Result<Vec<usize>, Fault> {
+    let wrong = |found: &Value| {
+        let shown: String = found.to_string().chars().take(80).collect();
+        Fault::malformed(format!("{key} is {shown}, a list of whole numbers above 0 was expected"))
+    };
+    let value = node.get(key).unwrap_or(&Value::Null);
+    let Some(list) = value.as_array() else { return Err(wrong(value)) };
+    let one = |n: &Value| n.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+    list.iter().map(|n| one(n).ok_or_else(|| wrong(value))).collect()
+}
+
+fn text<'a>(node: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
+    node.get(key).and_then(Value::as_str)
+}
+
+fn parse_v2(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
+    let (shape, chunk_shape) = (extents(node, "shape")?, extents(node, "chunks")?);
+    let (dtype, order) = dtype_v2(text(node, "dtype").unwrap_or_default())?;
+    if node.get("filters").and_then(Value::as_array).is_some_and(|filters| !filters.is_empty()) {
+        let next = "write it again without filters, for example with ome-zarr-py";
+        return Err(Fault::unsupported("its chunks are stored with filters (Zarr 2), which are not supported", next));
+    }
+    let codecs = match node.get("compressor") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(compressor) => {
+            let id = compressor.get("id").and_then(Value::as_str);
+            vec![BytesCodec::from_name(id.ok_or_else(|| Fault::malformed("its compressor has no id"))?)?]
+        }
+    };
+    let mut stored: Vec<usize> = (0..shape.len()).collect();
+    match text(node, "order").unwrap_or("C") {
+        "C" => {}
+        "F" => stored.reverse(),
+        other => return Err(Fault::malformed(format!("order is {other:?}, \"C\" or \"F\" was expected"))),
+    }
+    let separator = separator(text(node, "dimension_separator").unwrap_or("."))?;
+    Ok(ZarrArray {
+        path: path.to_owned(),
+        chunk_strides: strides_of(&chunk_shape, &stored),
+        file_shape: chunk_shape.clone(),
+        shape,
+        dtype,
+        order,
+        chunk_shape,
+        fill: fill_value(dtype, node.get("fill_value").unwrap_or(&Value::Null))?,
+        codecs,
+        shards: None,
+        keys: KeyEncoding { prefix: "", separator },
+    })
+}
+
+fn separator(text: &str) -> Result<char, Fault> {
+    match text {
+        "." => Ok('.'),
+        "/" => Ok('/'),
+        other => Err(Fault::malformed(format!("the separator of its chunk names is {other:?}, expected . or /"))),
+    }
+}
+
+fn dtype_v2(name: &str) -> Result<(DType, ByteOrder), Fault> {
+    let order = if name.starts_with('>') { ByteOrder::Big } else { ByteOrder::Little };
+    let dtype = match name.trim_start_matches(['<', '>', '|']) {
+        "b1" | "u1" => DType::U8,
+        "u2" => DType::U16,
+        "u4" => DType::U32,
+        "u8" => DType::U64,
+        "i1" => DType::I8,
+        "i2" => DType::I16,
+        "i4" => DType::I32,
+        "i8" => DType::I64,
+        "f2" => DType::F16,
+        "f4" => DType::F32,
+        "f8" => DType::F64,
+        _ => return Err(unsupported_type(name)),
+    };
+    Ok((dtype, order))
+}
+
+fn unsupported_type(name: &str) -> Fault {
+    Fault::unsupported(
+        format!("its samples have the type {name:?}"),
+        "save it as integers of 8 to 64 bits or floats of 16 to 64 bits",
+    )
+}
+
+/// A node of the codec list of Zarr 3: its name and configuration.
+fn named(value: &Value) -> Result<(&str, Map<String, Value>), Fault> {
+    let name = value.as_str().or_else(|| value.get("name").and_then(Value::as_str));
+    let name = name.ok_or_else(|| Fault::malformed("an entry of zarr.json has no name"))?;
+    let configuration = value.get("configuration").and_then(Value::as_object).cloned().unwrap_or_default();
+    Ok((name, configuration))
+}
+
+fn parse_v3(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
+    if text(node, "node_type") != Some("array") {
+        return Err(Fault::malformed(format!("{path:?} is not an array (node_type in its zarr.json)")));
+    }
+    if node.get("storage_transformers").and_then(Value::as_array).is_some_and(|list| !list.is_empty()) {
+        let next = "write it again without storage transformers";
+        return Err(Fault::unsupported("it uses storage transformers, which are not supported", next));
+    }
+    let shape = extents(node, "shape")?;
+    let (grid, configuration) = named(node.get("chunk_grid").unwrap_or(&Value::Null))?;
+    if grid != "regular" {
+        let next = "write it again with chunks of one size";
+        return Err(Fault::unsupported(format!("its chunk grid {grid:?} is not supported"), next));
+    }
+    let file_shape = extents(&configuration, "chunk_shape")?;
+    let keys = match node.get("chunk_key_encoding") {
+        None => KeyEncoding { prefix: "c", separator: '/' },
+        Some(value) => match named(value)? {
+            ("default", c) => KeyEncoding { prefix: "c", separator: separator(text(&c, "separator").unwrap_or("/"))? },
+            ("v2", c) => KeyEncoding { prefix: "", separator: separator(text(&c, "separator").unwrap_or("."))? },
+            (other, _) => {
+                let next = "write it again with the chunk key encoding \"default\"";
+                return Err(Fault::unsupported(format!("its chunk key encoding {other:?} is not supported"), next));
+            }
+        },
+    };
+    let name = text(node, "data_type").unwrap_or_default();
+    let dtype = match name {
+        "bool" => DType::U8,
+        other => other.parse::<DType>().map_err(|_| unsupported_type(name))?,
+    };
+    let chain = Chain::parse(node.get("codecs"), &file_shape, true)?;
+    Ok(ZarrArray {
+        path: path.to_owned(),
+        shape,
+        dtype,
+        order: chain.order,
+        file_shape,
+        chunk_strides: strides_of(&chain.chunk_shape, &chain.stored),
+        chunk_shape: chain.chunk_shape,
+        fill: fill_value(dtype, node.get("fill_value").unwrap_or(&Value::Null))?,
+        codecs: chain.codecs,
+        shards: chain.shards,
+        keys,
+    })
+}
+
+/// The codecs of an array in Zarr 3.
+struct Chain {
+    /// Axes in the order in which they are stored.
+    stored: Vec<usize>,
+    order: ByteOrder,
+    codecs: Vec<BytesCodec>,
+    chunk_shape: Vec<usize>,
+    shards: Option<Shards>,
+}
+
+impl Chain {
+    /// Reads a list of codecs for chunks of a shape.
+    fn parse(list: Option<&Value>, chunk_shape: &[usize], may_be_sharded: bool) -> Result<Self, Fault> {
+        let Some(list) = list.and_then(Value::as_array) else {
+            return Err(Fault::malformed("its zarr.json has no list of codecs"));
+        };
+        let mut chain = Self {
+            stored: (0..chunk_shape.len()).collect(),
+            order: ByteOrder::Little,
+            codecs: Vec::new(),
+            chunk_shape: chunk_shape.to_vec(),
+            shards: None,
+        };
+        let mut to_bytes = false;
+        for entry in list {
+            match named(entry)? {
+                ("transpose", configuration) if !to_bytes => chain.transpose(&configuration)?,
+                ("bytes" | "endian", configuration) if !to_bytes => {
+                    to_bytes = true;
+                    chain.order = match text(&configuration, "endian") {
+                        None | Some("little") => ByteOrder::Little,
+                        Some("big") => ByteOrder::Big,
+                        Some(other) => return Err(Fault::malformed(format!("unknown byte order {other:?}"))),
+                    };
+                }
+                ("sharding_indexed", configuration) if !to_bytes && may_be_sharded => {
+                    to_bytes = true;
+                    if !chain.stored.is_sorted() {
+                        let next = "write it again without a transpose before the sharding";
+                        return Err(Fault::unsupported("its shards are transposed, which is not supported", next));
+                    }
+                    chain = Self::sharded(&configuration)?;
+                }
+                ("transpose" | "bytes" | "endian" | "sharding_indexed", _) => {
+                    return Err(Fault::unsupported(
+                        "the order of its codecs is not supported",
+                        "write it again with the codecs bytes and zstd",
+                    ));
+                }
+                (_, _) if chain.shards.is_some() && may_be_sharded => {
+                    let next = "write it again with compressed chunks inside the shards";
+                    return Err(Fault::unsupported("its shards are compressed as a whole", next));
+                }
+                (name, _) => chain.codecs.push(BytesCodec::from_name(name)?),
+            }
+        }
+        if !to_bytes {
+            return Err(Fault::malformed("its codecs do not include \"bytes\""));
+        }
+        Ok(chain)
+    }
+
+    fn transpose(&mut self, configuration: &Map<String, Value>) -> Result<(), Fault> {
+        let rank = self.stored.len();
+        let order: Vec<usize> = match configuration.get("order") {
+            Some(Value::Array(list)) => list.iter().filter_map(|n| usize::try_from(n.as_u64()?).ok()).collect(),
+            Some(Value::String(letter)) if letter == "F" => (0..rank).rev().collect(),
+            Some(Value::String(letter)) if letter == "C" => (0..rank).collect(),
+            _ => Vec::new(),
+        };
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        if !sorted.iter().copied().eq(0..rank) {
+            return Err(Fault::malformed("the order of its transpose codec is not a permutation of the axes"));
+        }
+        self.stored = order.iter().filter_map(|axis| self.stored.get(*axis).copied()).collect();
+        Ok(())
+    }
+
+    fn sharded(configuration: &Map<String, Value>) -> Result<Self, Fault> {
+        let chunk_shape = extents(configuration, "chunk_shape")?;
+        let mut chain = Self::parse(configuration.get("codecs"), &chunk_shape, false)?;
+        let mut index_has_checksum = false;
+        for (i, entry) in configuration.get("index_codecs").and_then(Value::as_array).into_iter().flatten().enumerate()
+        {
+            match named(entry)? {
+                ("bytes" | "endian", c) if i == 0 && text(&c, "endian") != Some("big") => {}
+                ("crc32c", _) if i == 1 => index_has_checksum = true,
+                (name, _) => {
+                    let next = "write it again with the index codecs bytes (little) and crc32c";
+                    return Err(Fault::unsupported(format!("the index of its shards uses {name:?}"), next));
+                }
+            }
+        }
+        let index_at_end = match text(configuration, "index_location") {
+            None | Some("end") => true,
+            Some("start") => false,
+            Some(other) => return Err(Fault::malformed(format!("unknown place {other:?} of the index of its shards"))),
+        };
+        chain.shards = Some(Shards { index_at_end, index_has_checksum });
+        Ok(chain)
+    }
+}
+
+/// Floats below this value are exact whole numbers.
+const MAX_WHOLE: f64 = 9_007_199_254_740_992.0;
+
+/// The fill value in native byte order.
+fn fill_value(dtype: DType, value: &Value) -> Result<Vec<u8>, Fault> {
+    let size = dtype.size_bytes();
+    let wrong = || {
+        let shown: String = value.to_string().chars().take(80).collect();
+        Fault::malformed(format!("the fill value {shown} is not a value of the type {dtype}"))
+    };
+    let number = match value {
+        Value::Null | Value::Bool(false) => return Ok(vec![0; size]),
+        Value::Bool(true) => 1.0,
+        Value::Number(number) => number.as_f64().ok_or_else(wrong)?,
+        Value::String(name) => match name.as_str() {
+            "NaN" => f64::NAN,
+            "Infinity" => f64::INFINITY,
+            "-Infinity" => f64::NEG_INFINITY,
+            hex => return hexadecimal(hex, size).ok_or_else(wrong),
+        },
+        _ => return Err(wrong()),
+    };
+    let bytes = match dtype {
+        DType::F64 => number.to_ne_bytes().to_vec(),
+        DType::F32 => (number as f32).to_ne_bytes().to_vec(),
+        DType::F16 => f16::from_f64(number).to_ne_bytes().to_vec(),
+        DType::U64 => value.as_u64().or((number == 1.0).then_some(1)).ok_or_else(wrong)?.to_ne_bytes().to_vec(),
+        _ => {
+            let is_whole = number.fract() == 0.0 && number.abs() < MAX_WHOLE;
+            let whole = value.as_i64().or(is_whole.then_some(number as i64)).ok_or_else(wrong)?;
+            let bits = size as u32 * 8;
+            let (low, high) = match dtype {
+                DType::I8 | DType::I16 | DType::I32 | DType::I64 => (i64::MIN >> (64 - bits), i64::MAX >> (64 - bits)),
+                _ => (0, i64::MAX >> (63 - bits)),
+            };
+            if whole < low || whole > high {
+                return Err(wrong());
+            }
+            let bytes = whole.to_le_bytes();
+            let mut native = bytes.get(..size).unwrap_or_default().to_vec();
+            if cfg!(target_endian = "big") {
+                native.reverse();
+            }
+            native
+        }
+    };
+    Ok(bytes)
+}
+
+/// The bits of a float, most significant digit first, such as `0x7fc00000`.
+fn hexadecimal(text: &str, size: usize) -> Option<Vec<u8>> {
+    let digits = text.strip_prefix("0x").filter(|digits| digits.len() == size * 2 && digits.is_ascii())?;
+    let bits = u64::from_str_radix(digits, 16).ok()?;
+    let mut native = bits.to_le_bytes().get(..size)?.to_vec();
+    if cfg!(target_endian = "big") {
+        native.reverse();
+    }
+    Some(native)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn fill_values_have_the_bytes_of_their_type() {
+        let of = |dtype: DType, value: Value| fill_value(dtype, &value).ok();
+        assert_eq!(of(DType::U16, json!(258)), Some(258u16.to_ne_bytes().to_vec()));
+        assert_eq!(of(DType::I16, json!(-2)), Some((-2i16).to_ne_bytes().to_vec()));
+        assert_eq!(of(DType::U64, json!(u64::MAX)), Some(vec![255; 8]));
+        assert_eq!(of(DType::I64, json!(i64::MIN)), Some(i64::MIN.to_ne_bytes().to_vec()));
+        assert_eq!(of(DType::F32, json!("-Infinity")), Some(f32::NEG_INFINITY.to_ne_bytes().to_vec()));
+        assert_eq!(of(DType::F32, json!("0x3f800000")), Some(1f32.to_ne_bytes().to_vec()));
+        assert_eq!(of(DType::U8, Value::Null), Some(vec![0]));
+        assert_eq!(of(DType::U8, json!(true)), Some(vec![1]));
+        for (dtype, value) in [
+            (DType::U8, json!(256)),
+            (DType::U8, json!(-1)),
+            (DType::U16, json!(1.5)),
+            (DType::U16, json!("NaN")),
+            (DType::U64, json!(-1)),
+            (DType::I64, json!(1e19)),
+            (DType::F32, json!("0x3f80")),
+            (DType::U8, json!([0])),
+        ] {
+            assert_eq!(of(dtype, value.clone()), None, "{dtype} {value}");
+        }
+    }
+
+    #[test]
+    fn transposed_chunks_have_permuted_strides() {
+        let codecs = json!([{"name": "transpose", "configuration": {"order": [2, 0, 1]}}, {"name": "bytes"}]);
+        let chain = Chain::parse(Some(&codecs), &[2, 3, 4], true).unwrap();
+        // Stored with the extents 4, 2, 3.
+        assert_eq!(strides_of(&chain.chunk_shape, &chain.stored), [3, 1, 6]);
+        let wrong = json!([{"name": "transpose", "configuration": {"order": [0, 0, 1]}}, {"name": "bytes"}]);
+        assert!(matches!(Chain::parse(Some(&wrong), &[2, 3, 4], true), Err(Fault::Malformed(..))));
+    }
+}

@@ -1,0 +1,99 @@
+//! Decoded chunks of an open image, the most recently used ones: neighbouring slices lie in the same chunks.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Smallest and largest limit of the cache of an image in bytes.
+pub(crate) const CACHE_BYTES: [usize; 2] = [128 << 20, 512 << 20];
+
+/// What an entry holds: a decoded chunk or the index of a shard, by its level and its position in the level's grid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Key {
+    Chunk { level: usize, at: usize },
+    ShardIndex { level: usize, at: usize },
+}
+
+/// A cache with a limit in bytes.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    entries: Mutex<Entries>,
+    max_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    by_key: HashMap<Key, (Arc<Vec<u8>>, u64)>,
+    /// Keys by the time of their last use.
+    by_use: BTreeMap<u64, Key>,
+    bytes: usize,
+    now: u64,
+}
+
+impl Cache {
+    /// A cache that can hold `wanted_bytes`, within limits.
+    pub fn new(wanted_bytes: usize) -> Self {
+        let [low, high] = CACHE_BYTES;
+        Self { entries: Mutex::default(), max_bytes: wanted_bytes.clamp(low, high) }
+    }
+
+    /// Returns an entry and marks it as used.
+    pub fn get(&self, key: Key) -> Option<Arc<Vec<u8>>> {
+        let mut guard = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = &mut *guard;
+        let (bytes, used) = entries.by_key.get_mut(&key)?;
+        let last_use = *used;
+        entries.now += 1;
+        entries.by_use.remove(&last_use);
+        entries.by_use.insert(entries.now, key);
+        *used = entries.now;
+        Some(Arc::clone(bytes))
+    }
+
+    /// Adds an entry, and removes the entries that were not used for the longest time. Entries larger than half of the
+    /// cache are not kept.
+    pub fn insert(&self, key: Key, bytes: Arc<Vec<u8>>) {
+        if bytes.len() > self.max_bytes / 2 {
+            return;
+        }
+        let mut guard = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = &mut *guard;
+        entries.now += 1;
+        entries.bytes += bytes.len();
+        entries.by_use.insert(entries.now, key);
+        if let Some((old, used)) = entries.by_key.insert(key, (bytes, entries.now)) {
+            entries.bytes = entries.bytes.saturating_sub(old.len());
+            entries.by_use.remove(&used);
+        }
+        while entries.bytes > self.max_bytes {
+            let Some((_, oldest)) = entries.by_use.pop_first() else { break };
+            if let Some((old, _)) = entries.by_key.remove(&oldest) {
+                entries.bytes = entries.bytes.saturating_sub(old.len());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_entries_make_room() {
+        let cache = Cache::new(0);
+        let max_bytes = CACHE_BYTES[0];
+        let key = |at| Key::Chunk { level: 0, at };
+        let quarter = || Arc::new(vec![0u8; max_bytes / 4]);
+        (0..4).for_each(|at| cache.insert(key(at), quarter()));
+        assert!(cache.get(key(0)).is_some());
+        cache.insert(key(4), quarter());
+        let kept: Vec<bool> = (0..5).map(|at| cache.get(key(at)).is_some()).collect();
+        assert_eq!(kept, [true, false, true, true, true]);
+        // An entry that is replaced counts once.
+        (0..9).for_each(|_| cache.insert(key(4), quarter()));
+        assert!(cache.get(key(0)).is_some());
+        assert!(cache.entries.lock().unwrap().bytes <= max_bytes);
+    }
+}

@@ -1,0 +1,147 @@
+//! Codecs of chunks that map bytes to bytes. No decoder returns more bytes than the chunk's metadata allow.
+
+use crate::error::Fault;
+use libdeflater::Decompressor;
+use std::borrow::Cow;
+use zarrs::array::codec::{Crc32cCodec, blosc_decompress_bytes, blosc_validate};
+use zarrs::array::{BytesRepresentation, BytesToBytesCodecTraits, CodecOptions};
+
+/// A codec that maps bytes to bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BytesCodec {
+    Gzip,
+    Zlib,
+    Zstd,
+    /// Blosc 1 with any of its compressors and shuffles; the frame states which.
+    Blosc,
+    /// A checksum of 4 bytes after the data.
+    Crc32c,
+}
+
+/// Bytes of a CRC-32C checksum.
+pub(crate) const CHECKSUM_BYTES: usize = 4;
+
+impl BytesCodec {
+    /// The codec of a name in Zarr 2 or 3.
+    pub fn from_name(name: &str) -> Result<Self, Fault> {
+        Ok(match name {
+            "gzip" => Self::Gzip,
+            "zlib" | "numcodecs.zlib" => Self::Zlib,
+            "zstd" | "numcodecs.zstd" => Self::Zstd,
+            "blosc" | "numcodecs.blosc" => Self::Blosc,
+            "crc32c" => Self::Crc32c,
+            other => {
+                return Err(Fault::unsupported(
+                    format!("its chunks are stored with the codec {other:?}, which is not supported"),
+                    "write it again with the codec zstd, blosc, gzip or zlib",
+                ));
+            }
+        })
+    }
+
+    /// Name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Zlib => "zlib",
+            Self::Zstd => "zstd",
+            Self::Blosc => "blosc",
+            Self::Crc32c => "crc32c",
+        }
+    }
+
+    /// Whether the codec makes data smaller.
+    pub fn compresses(self) -> bool {
+        self != Self::Crc32c
+    }
+}
+
+/// Decodes a chunk that was encoded by `codecs`, in their order, from `len` bytes.
+pub(crate) fn decode(codecs: &[BytesCodec], encoded: Vec<u8>, len: usize) -> Result<Vec<u8>, Fault> {
+    let mut bytes = encoded;
+    for (i, codec) in codecs.iter().enumerate().rev() {
+        // Compressed data that are encoded again may be slightly larger than the decoded chunk.
+        let max_bytes = if i == 0 { len } else { len.saturating_add(len / 8).saturating_add(1 << 16) };
+        bytes = decode_one(*codec, bytes, max_bytes)?;
+    }
+    if bytes.len() != len {
+        return Err(Fault::malformed(format!("a chunk has {} bytes, {len} were expected", bytes.len())));
+    }
+    Ok(bytes)
+}
+
+fn decode_one(codec: BytesCodec, encoded: Vec<u8>, max_bytes: usize) -> Result<Vec<u8>, Fault> {
+    let invalid = |reason: String| Fault::malformed(format!("a chunk is not valid {} data ({reason})", codec.name()));
+    let mut out: Vec<u8>;
+    let len = match codec {
+        BytesCodec::Gzip => {
+            out = vec![0; max_bytes];
+            Decompressor::new().gzip_decompress(&encoded, &mut out).map_err(|e| invalid(e.to_string()))?
+        }
+        BytesCodec::Zlib => {
+            out = vec![0; max_bytes];
+            Decompressor::new().zlib_decompress(&encoded, &mut out).map_err(|e| invalid(e.to_string()))?
+        }
+        BytesCodec::Zstd => {
+            out = vec![0; max_bytes];
+            let mut decoder = zstd::bulk::Decompressor::new().map_err(|e| Fault::Io("starting the Zstd decoder", e))?;
+            decoder.decompress_to_buffer(&encoded, out.as_mut_slice()).map_err(|e| invalid(e.to_string()))?
+        }
+        BytesCodec::Blosc => {
+            let Some(len) = blosc_validate(&encoded) else { return Err(invalid("its header is damaged".to_owned())) };
+            if len > max_bytes {
+                return Err(invalid(format!("it states {len} bytes, {max_bytes} were expected")));
+            }
+            return blosc_decompress_bytes(&encoded, len, 1).map_err(|e| invalid(e.to_string()));
+        }
+        BytesCodec::Crc32c => {
+            let size = BytesRepresentation::UnboundedSize;
+            let decoded = Crc32cCodec::new().decode(Cow::Owned(encoded), &size, &CodecOptions::default());
+            return decoded.map(Cow::into_owned).map_err(|e| invalid(e.to_string()));
+        }
+    };
+    out.truncate(len);
+    Ok(out)
+}
+
+/// Appends the CRC-32C checksum of the bytes.
+pub(crate) fn with_checksum(bytes: Vec<u8>) -> Result<Vec<u8>, Fault> {
+    let encoded = Crc32cCodec::new().encode(Cow::Owned(bytes), &CodecOptions::default());
+    encoded.map(Cow::into_owned).map_err(|e| Fault::malformed(format!("the checksum failed ({e})")))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn chunks_that_decode_to_more_than_declared_are_refused() {
+        let zeros = vec![0u8; 1 << 20];
+        let bomb = zstd::bulk::compress(&zeros, 3).unwrap();
+        assert!(bomb.len() < 1000);
+        assert!(matches!(decode(&[BytesCodec::Zstd], bomb.clone(), 1 << 10), Err(Fault::Malformed(..))));
+        assert_eq!(decode(&[BytesCodec::Zstd], bomb, 1 << 20).unwrap(), zeros);
+    }
+
+    #[test]
+    fn blosc_headers_that_state_a_wrong_size_are_refused() {
+        // Version 2, LZ4, not split, 1 byte per sample, 2 GiB declared in blocks of 64 KiB, 16 bytes stored.
+        let mut header = vec![2, 1, 0x20, 1];
+        for value in [0x7fff_0000u32, 1 << 16, 16] {
+            header.extend(value.to_le_bytes());
+        }
+        assert!(matches!(decode(&[BytesCodec::Blosc], header, 4096), Err(Fault::Malformed(..))));
+        assert!(matches!(decode(&[BytesCodec::Blosc], vec![2, 1], 4096), Err(Fault::Malformed(..))));
+    }
+
+    #[test]
+    fn checksums_are_verified() {
+        // The check value of CRC-32C (RFC 3720, appendix B.4): 32 zeros.
+        let mut sealed = with_checksum(vec![0; 32]).unwrap();
+        assert_eq!(sealed.get(32..), Some(&0x8A91_36AAu32.to_le_bytes()[..]));
+        assert_eq!(decode(&[BytesCodec::Crc32c], sealed.clone(), 32).unwrap(), vec![0; 32]);
+        sealed[3] ^= 1;
+        assert!(matches!(decode(&[BytesCodec::Crc32c], sealed, 32), Err(Fault::Malformed(..))));
+    }
+}

@@ -1,0 +1,87 @@
+//! The files of an OME-Zarr folder. Every read stays inside the folder.
+
+use crate::{
+    error::Fault,
+    source::{Counters, Source},
+};
+use serde_json::{Map, Value};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Largest metadata file in bytes; those of valid images have a few kilobytes.
+pub(crate) const MAX_JSON_BYTES: u64 = 16 << 20;
+
+/// An OME-Zarr folder.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    root: PathBuf,
+    counters: Arc<Counters>,
+}
+
+/// A group of the hierarchy.
+#[derive(Debug, Default)]
+pub(crate) struct Group {
+    pub attributes: Map<String, Value>,
+}
+
+impl Group {
+    /// An attribute of OME-Zarr: inside the key `ome` since version 0.5, directly in the attributes before.
+    pub fn ome(&self, key: &str) -> Option<&Value> {
+        let ome = self.attributes.get("ome").and_then(Value::as_object);
+        ome.and_then(|ome| ome.get(key)).or_else(|| self.attributes.get(key))
+    }
+}
+
+/// The path of `name` inside the group `path`.
+pub(crate) fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
+}
+
+impl Folder {
+    /// A folder whose reads are added to `counters`.
+    pub fn new(root: &Path, counters: Arc<Counters>) -> Self {
+        Self { root: root.to_owned(), counters }
+    }
+
+    /// Opens a file by its path inside the folder; `None` if it does not exist.
+    pub fn open(&self, key: &str) -> Result<Option<Source>, Fault> {
+        Source::inside(&self.root, Path::new(key), Arc::clone(&self.counters))
+    }
+
+    /// Reads a JSON object; `None` if the file does not exist.
+    pub fn json(&self, key: &str) -> Result<Option<Map<String, Value>>, Fault> {
+        let Some(source) = self.open(key)? else { return Ok(None) };
+        if source.len() > MAX_JSON_BYTES {
+            return Err(Fault::over(
+                &format!("the size of {key} in bytes"),
+                source.len(),
+                "MAX_JSON_BYTES",
+                MAX_JSON_BYTES,
+            ));
+        }
+        let bytes = source.read_vec(0, source.len() as usize)?;
+        match serde_json::from_slice(&bytes) {
+            Ok(Value::Object(object)) => Ok(Some(object)),
+            Ok(_) => Err(Fault::malformed(format!("{key} is not a JSON object"))),
+            Err(error) => Err(Fault::malformed(format!("{key} is not valid JSON ({error})"))),
+        }
+    }
+
+    /// Reads the attributes of a group; `None` if there is no group or array at this path.
+    pub fn group(&self, path: &str) -> Result<Option<Group>, Fault> {
+        if let Some(mut node) = self.json(&join(path, "zarr.json"))? {
+            let attributes = match node.remove("attributes") {
+                None => Map::new(),
+                Some(Value::Object(attributes)) => attributes,
+                Some(_) => return Err(Fault::malformed("the attributes in zarr.json are not a JSON object")),
+            };
+            return Ok(Some(Group { attributes }));
+        }
+        if let Some(attributes) = self.json(&join(path, ".zattrs"))? {
+            return Ok(Some(Group { attributes }));
+        }
+        Ok(self.json(&join(path, ".zgroup"))?.map(|_| Group::default()))
+    }
+}

@@ -1,0 +1,178 @@
+//! OME-Zarr: reading of versions 0.1 to 0.5, stored as Zarr 2 or 3, and writing of version 0.5.
+//!
+//! The metadata come from an untrusted folder. They are parsed here, checked against [`crate::Limits`] and fixed limits,
+//! and only then used: to name the files of chunks, to find inner chunks in shards, and to bound what a chunk may
+//! decode to. The crate `zarrs` decodes Blosc frames and checksums. Its own reader of arrays is not used, because it
+//! allocates what the metadata and the compressed frames declare.
+
+mod array;
+mod attributes;
+mod cache;
+mod codecs;
+mod folder;
+mod multiscales;
+mod pyramid;
+mod read;
+mod shard;
+mod write;
+
+use crate::{
+    error::{Fault, FormatError},
+    image::{OpenOptions, squeezed},
+    meta::{Channel, ImageMeta, Level},
+    source::Counters,
+};
+use array::ZarrArray;
+use cache::Cache;
+use cytoscope_volume::{Axes, Axis};
+use folder::Folder;
+pub(crate) use read::OmeZarr;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+pub use write::{ZarrImageSpec, ZarrWriter};
+
+/// Names of the metadata files in a Zarr folder.
+const METADATA_NAMES: [&str; 3] = ["zarr.json", ".zattrs", ".zgroup"];
+
+/// Whether a path is a Zarr folder, that is, a folder with Zarr metadata. Such a folder is opened like a file.
+pub fn is_zarr_folder(path: &Path) -> bool {
+    path.is_dir() && METADATA_NAMES.iter().any(|name| path.join(name).is_file())
+}
+
+/// The Zarr folder that a path stands for: the folder itself, or the folder of a metadata file (`zarr.json`, `.zattrs`,
+/// `.zgroup`), which dialogs for files can choose. `None` for other paths.
+pub fn zarr_folder_of(path: &Path) -> Option<PathBuf> {
+    if is_zarr_folder(path) {
+        return Some(path.to_owned());
+    }
+    let is_metadata = path.file_name().is_some_and(|name| METADATA_NAMES.iter().any(|known| name == *known));
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    (is_metadata && path.is_file()).then(|| parent.to_owned())
+}
+
+/// Whether the name of a path ends in `.zarr`, so that it is written as an OME-Zarr folder.
+pub fn is_zarr_name(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("zarr"))
+}
+
+/// Opens an image of an OME-Zarr folder. Only metadata are read.
+///
+/// # Errors
+/// As [`crate::open`].
+pub(crate) fn open(
+    root: &Path,
+    options: &OpenOptions,
+    counters: Arc<Counters>,
+) -> Result<(ImageMeta, OmeZarr), FormatError> {
+    let folder = Folder::new(root, counters);
+    let at = |fault: Fault| fault.at(root);
+    let group = folder.group("").map_err(at)?.unwrap_or_default();
+    let images = multiscales::images(&folder, &group).map_err(at)?;
+    let Some(image) = images.get(options.series) else {
+        let next = format!("choose one of 0 to {}", images.len().saturating_sub(1));
+        let found = format!("there is no series {}: the folder has {}", options.series, images.len());
+        return Err(FormatError::misused(root, found, next));
+    };
+    let description = multiscales::read(&folder, image, options.axes.as_ref()).map_err(at)?;
+    let levels: Vec<ZarrArray> = description
+        .levels
+        .iter()
+        .map(|path| ZarrArray::open(&folder, path, &options.limits))
+        .collect::<Result<_, Fault>>()
+        .map_err(at)?;
+    let canonical = check_levels(&description.axes, &levels).map_err(at)?;
+    let shapes: Vec<Vec<usize>> = levels.iter().map(|level| full_shape(&canonical, &level.shape)).collect();
+    let (Some(first), Some(shape_full)) = (levels.first(), shapes.first().cloned()) else {
+        return Err(at(Fault::malformed("the image has no levels")));
+    };
+    let planes = shape_full.iter().take(3).product::<usize>() as u64;
+    if planes > options.limits.max_pages {
+        return Err(at(Fault::over("the number of planes", planes, "max_pages", options.limits.max_pages)));
+    }
+    let (axes, shape) = squeezed(&shape_full);
+    let mut channels = description.channels;
+    channels.resize(shape_full.get(2).copied().unwrap_or(1), Channel::default());
+    let codec = first.codecs.iter().find(|codec| codec.compresses());
+    let meta = ImageMeta {
+        path: root.to_owned(),
+        format: "ome-zarr".into(),
+        axes,
+        shape,
+        axes_full: Axes::canonical(),
+        dtype: first.dtype,
+        voxel_size_um: description.voxel_size_um,
+        time_interval_secs: description.time_interval_secs,
+        channels,
+        compression: codec.map_or("none", |codec| codec.name()).into(),
+        byte_order: first.order,
+        levels: shapes
+            .into_iter()
+            .enumerate()
+            .map(|(i, shape_full)| Level { name: i.to_string(), shape_full })
+            .collect(),
+        series: options.series,
+        series_count: images.len(),
+        bits_per_sample: first.dtype.size_bytes() as u32 * 8,
+        display_range: description.display_range,
+        missing_planes: 0,
+        unread_pages: 0,
+        shape_full,
+    };
+    // Slices are often read one after another: the chunks that hold a slice of all channels are kept.
+    let chunks_of_slice: usize = description
+        .axes
+        .iter()
+        .zip(first.shape.iter().zip(&first.chunk_shape))
+        .map(|(axis, (n, chunk))| if matches!(axis, Axis::T | Axis::Z) { 1 } else { n.div_ceil(*chunk) })
+        .product();
+    let slice_bytes = chunks_of_slice.saturating_mul(first.chunk_bytes());
+    let cache = Cache::new(slice_bytes.saturating_add(slice_bytes / 4));
+    Ok((meta, OmeZarr { folder, levels, canonical, cache }))
+}
+
+/// Checks that the levels are levels of one image, and returns the index in T, Z, C, Y, X, S of each of its axes.
+fn check_levels(axes: &[Axis], levels: &[ZarrArray]) -> Result<Vec<usize>, Fault> {
+    let canonical: Vec<usize> =
+        axes.iter().filter_map(|axis| Axis::CANONICAL.iter().position(|known| known == axis)).collect();
+    let Some(first) = levels.first() else { return Ok(canonical) };
+    for level in levels {
+        if level.shape.len() != axes.len() {
+            return Err(Fault::malformed(format!(
+                "an array has the shape {:?}, but the image has {} axes",
+                level.shape,
+                axes.len()
+            )));
+        }
+        let is_level = level.dtype == first.dtype
+            && axes.iter().zip(level.shape.iter().zip(&first.shape)).all(|(axis, (n, full))| match axis {
+                Axis::T | Axis::C => n == full,
+                _ => n <= full,
+            });
+        if !is_level {
+            return Err(Fault::malformed(format!(
+                "an array of {} {:?} cannot be a level of an image of {} {:?}",
+                level.dtype, level.shape, first.dtype, first.shape
+            )));
+        }
+    }
+    Ok(canonical)
+}
+
+/// The extents along T, Z, C, Y, X, S.
+fn full_shape(canonical: &[usize], shape: &[usize]) -> Vec<usize> {
+    let mut full = vec![1; Axis::CANONICAL.len()];
+    for (i, n) in canonical.iter().zip(shape) {
+        if let Some(extent) = full.get_mut(*i) {
+            *extent = *n;
+        }
+    }
+    full
+}
+
+/// The files and folders that identify an image of this folder: the folder and its metadata.
+pub(crate) fn files_of(root: &Path) -> Vec<PathBuf> {
+    let metadata = METADATA_NAMES.iter().map(|name| root.join(name)).filter(|path| path.is_file());
+    std::iter::once(root.to_owned()).chain(metadata).collect()
+}

@@ -1,0 +1,228 @@
+//! The metadata of OME-Zarr: which arrays are the levels of an image, their axes, units and scale, and the channels.
+
+use super::folder::{Folder, Group, join};
+use crate::{
+    error::Fault,
+    meta::{Channel, ignored, micrometres_per, positive, seconds_per},
+};
+use cytoscope_volume::{Axes, Axis, VoxelSize};
+use serde_json::Value;
+
+/// Largest number of images of one folder: multiscales, label images and the images of a series.
+const MAX_IMAGES: usize = 4096;
+/// Largest number of levels of an image.
+const MAX_LEVELS: usize = 64;
+/// Largest number of channels whose names are read.
+const MAX_CHANNELS: usize = 4096;
+
+/// An image of the folder: its group, and the index in the group's list of multiscales.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ImageRef {
+    pub group: String,
+    pub multiscale: usize,
+}
+
+/// The description of an image.
+#[derive(Debug)]
+pub(crate) struct Multiscale {
+    /// Axes of the arrays, outermost first.
+    pub axes: Vec<Axis>,
+    /// Paths of the arrays inside the folder, full resolution first.
+    pub levels: Vec<String>,
+    pub voxel_size_um: VoxelSize,
+    pub time_interval_secs: Option<f64>,
+    pub channels: Vec<Channel>,
+    pub display_range: Option<(f64, f64)>,
+}
+
+/// The entries of a list; none if there is no list.
+fn list(value: Option<&Value>) -> &[Value] {
+    value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+fn check_count(what: &str, count: usize, limit_name: &str, limit: usize) -> Result<(), Fault> {
+    if count > limit {
+        return Err(Fault::over(what, count as u64, limit_name, limit as u64));
+    }
+    Ok(())
+}
+
+/// Lists the images of a folder: its own multiscales first, then its label images.
+pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fault> {
+    if root.ome("plate").is_some() {
+        let well = list(root.ome("plate").and_then(|plate| plate.get("wells"))).first();
+        let path = well.and_then(|well| well.get("path")).and_then(Value::as_str).unwrap_or("A/1");
+        let next = format!("open one of its images, such as the folder {path}/0 inside it");
+        return Err(Fault::unsupported("this OME-Zarr folder is a plate of several wells", next));
+    }
+    let mut images = Vec::new();
+    let multiscales = list(root.ome("multiscales"));
+    check_count("the number of images", multiscales.len(), "MAX_IMAGES", MAX_IMAGES)?;
+    images.extend((0..multiscales.len()).map(|multiscale| ImageRef { group: String::new(), multiscale }));
+    let of_well = list(root.ome("well").and_then(|well| well.get("images")));
+    let mut groups: Vec<String> =
+        of_well.iter().filter_map(|image| Some(image.get("path")?.as_str()?.to_owned())).collect();
+    if root.ome("bioformats2raw.layout").is_some() {
+        let listed = folder.group("OME")?.unwrap_or_default();
+        let names = list(listed.ome("series"));
+        groups.extend(names.iter().filter_map(|name| Some(name.as_str()?.to_owned())));
+        while names.is_empty() && groups.len() <= MAX_IMAGES && folder.group(&groups.len().to_string())?.is_some() {
+            groups.push(groups.len().to_string());
+        }
+    }
+    if let Some(labels) = folder.group("labels")? {
+        let names = list(labels.ome("labels")).iter().filter_map(Value::as_str);
+        groups.extend(names.map(|name| join("labels", name)));
+    }
+    check_count("the number of images", groups.len(), "MAX_IMAGES", MAX_IMAGES)?;
+    images.extend(groups.into_iter().map(|group| ImageRef { group, multiscale: 0 }));
+    if images.is_empty() {
+        return Err(Fault::unsupported(
+            "this Zarr folder is not an OME-Zarr image: it has no multiscales",
+            "choose the folder of an image, whose zarr.json or .zattrs has the key multiscales",
+        ));
+    }
+    Ok(images)
+}
+
+/// Reads the description of an image of the folder; `axes` replace its own.
+pub(crate) fn read(folder: &Folder, image: &ImageRef, axes: Option<&Axes>) -> Result<Multiscale, Fault> {
+    let Some(group) = folder.group(&image.group)? else {
+        return Err(Fault::malformed(format!("its image {:?} is missing", image.group)));
+    };
+    let Some(node) = list(group.ome("multiscales")).get(image.multiscale) else {
+        return Err(Fault::malformed(format!("{:?} has no multiscales", image.group)));
+    };
+    let (own, units) = parse_axes(node.get("axes"))?;
+    let axes: Vec<Axis> = match axes {
+        None => own,
+        Some(axes) if axes.len() == own.len() => axes.iter().collect(),
+        Some(axes) => {
+            return Err(Fault::Misused(
+                format!("there are {} axes in {axes}, but the arrays have {}", axes.len(), own.len()).into(),
+                "give one letter of T, Z, C, Y, X for each axis".into(),
+            ));
+        }
+    };
+    if !axes.contains(&Axis::Y) || !axes.contains(&Axis::X) || axes.contains(&Axis::S) {
+        let text: String = axes.iter().map(|a| a.letter()).collect();
+        let next = "the axes Y and X are needed, with any of T, C, Z";
+        return Err(Fault::unsupported(format!("its axes are {text}"), next));
+    }
+    let datasets = list(node.get("datasets"));
+    check_count("the number of levels", datasets.len(), "MAX_LEVELS", MAX_LEVELS)?;
+    let path = |dataset: &Value| Some(join(&image.group, dataset.get("path")?.as_str()?));
+    let levels: Option<Vec<String>> = datasets.iter().map(path).collect();
+    let Some(levels) = levels.filter(|levels| !levels.is_empty()) else {
+        return Err(Fault::malformed("its multiscales have no datasets with a path"));
+    };
+    let transformations = list(datasets.first().and_then(|d| d.get("coordinateTransformations")));
+    let of_all = list(node.get("coordinateTransformations"));
+    let scale = scale_of(transformations.iter().chain(of_all), axes.len())?;
+    let along = |axis: Axis| {
+        let i = axes.iter().position(|a| *a == axis)?;
+        Some((scale.as_ref()?.get(i).copied()?, units.get(i)?.as_deref()?))
+    };
+    let um = |axis| along(axis).and_then(|(size, unit)| positive(size * um_per(unit)?));
+    let (channels, display_range) = parse_omero(group.ome("omero"));
+    Ok(Multiscale {
+        voxel_size_um: VoxelSize { z: um(Axis::Z), y: um(Axis::Y), x: um(Axis::X) },
+        time_interval_secs: along(Axis::T).and_then(|(size, unit)| positive(size * secs_per(unit)?)),
+        axes,
+        levels,
+        channels,
+        display_range,
+    })
+}
+
+/// Axes with their units; without a list, the five axes of the first versions.
+fn parse_axes(value: Option<&Value>) -> Result<(Vec<Axis>, Vec<Option<String>>), Fault> {
+    let Some(value) = value else {
+        return Ok((vec![Axis::T, Axis::C, Axis::Z, Axis::Y, Axis::X], vec![None; 5]));
+    };
+    let (mut axes, mut units) = (Vec::new(), Vec::new());
+    for entry in list(Some(value)) {
+        let name = entry.as_str().or_else(|| entry.get("name").and_then(Value::as_str)).unwrap_or_default();
+        let mut letters = name.chars();
+        let axis = letters.next().and_then(Axis::from_letter).filter(|_| letters.next().is_none());
+        match axis {
+            Some(axis) if !axes.contains(&axis) => axes.push(axis),
+            _ => {
+                let next = "the axes t, c, z, y, x are supported, each once";
+                return Err(Fault::unsupported(format!("one of its axes is {name:?}"), next));
+            }
+        }
+        units.push(entry.get("unit").and_then(Value::as_str).map(str::to_owned));
+    }
+    Ok((axes, units))
+}
+
+/// The product of all scales; `None` if there is none.
+fn scale_of<'a>(transformations: impl Iterator<Item = &'a Value>, rank: usize) -> Result<Option<Vec<f64>>, Fault> {
+    let mut scale: Option<Vec<f64>> = None;
+    for entry in transformations {
+        let Some(list) = entry.get("scale").filter(|_| entry.get("type").and_then(Value::as_str) == Some("scale"))
+        else {
+            continue;
+        };
+        let factors: Option<Vec<f64>> = list.as_array().map(|l| l.iter().filter_map(Value::as_f64).collect());
+        let Some(factors) = factors.filter(|f| f.len() == rank) else {
+            return Err(Fault::malformed(format!("a scale is not a list of {rank} numbers")));
+        };
+        if factors.iter().any(|f| positive(*f).is_none()) {
+            ignored::<()>("scale", &format!("{factors:?}"), "positive numbers");
+        }
+        scale = Some(match scale {
+            None => factors,
+            Some(before) => before.iter().zip(&factors).map(|(a, b)| a * b).collect(),
+        });
+    }
+    Ok(scale)
+}
+
+/// Micrometres per unit of length of OME-Zarr (names of UDUNITS-2).
+fn um_per(unit: &str) -> Option<f64> {
+    match unit {
+        "picometer" => Some(1e-6),
+        "decimeter" => Some(1e5),
+        "kilometer" => Some(1e9),
+        "foot" => Some(304_800.0),
+        "yard" => Some(914_400.0),
+        other => micrometres_per(other),
+    }
+}
+
+/// Seconds per unit of time of OME-Zarr.
+fn secs_per(unit: &str) -> Option<f64> {
+    match unit {
+        "microsecond" => Some(1e-6),
+        "nanosecond" => Some(1e-9),
+        other => seconds_per(other),
+    }
+}
+
+/// Names and colours of the channels, and the display range of an image of one channel.
+fn parse_omero(value: Option<&Value>) -> (Vec<Channel>, Option<(f64, f64)>) {
+    let entries = list(value.and_then(|omero| omero.get("channels")));
+    let channel = |entry: &Value| Channel {
+        name: entry.get("label").and_then(Value::as_str).unwrap_or_default().to_owned(),
+        color_rgb: entry.get("color").and_then(Value::as_str).and_then(color_of),
+    };
+    let window = |entry: &Value| {
+        let number = |key: &str| entry.get("window")?.get(key)?.as_f64().filter(|v: &f64| v.is_finite());
+        Some((number("start")?, number("end")?)).filter(|(low, high)| high > low)
+    };
+    let range = match entries {
+        [only] => window(only),
+        _ => None,
+    };
+    (entries.iter().take(MAX_CHANNELS).map(channel).collect(), range)
+}
+
+/// A colour of six hexadecimal digits.
+fn color_of(text: &str) -> Option<[u8; 3]> {
+    let digits = text.trim_start_matches('#');
+    let value = u32::from_str_radix(digits.get(..6)?, 16).ok()?;
+    let [_, red, green, blue] = value.to_be_bytes();
+    Some([red, green, blue])
+}

@@ -1,0 +1,164 @@
+//! What every reader apart from TIFF's provides: a description of the image, and its pixels on demand.
+
+use crate::{
+    error::{Fault, FormatError},
+    image::OpenOptions,
+    limits::Limits,
+    meta::{ByteOrder, Channel},
+};
+use cytoscope_volume::{Axes, Axis, DType, Region, Samples, VoxelSize};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+/// Reads regions of an open image. Several threads may read at the same time.
+pub(crate) trait Pixels: fmt::Debug + Send + Sync {
+    /// Reads a region of level 0, axes T, Z, C, Y, X, S, which has been checked against the shape; `path` is the opened
+    /// path, for errors.
+    fn read(&self, path: &Path, region: &Region) -> Result<Samples, FormatError>;
+
+    /// All files of the image, if they are others than the opened path.
+    fn files(&self) -> Option<Vec<PathBuf>> {
+        None
+    }
+}
+
+/// An image that a reader has opened: its description and its pixels.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// Name of the format in reports.
+    pub format: &'static str,
+    /// Number of samples along T, Z, C, Y, X, S.
+    pub shape_full: [usize; 6],
+    pub dtype: DType,
+    pub voxel_size_um: VoxelSize,
+    pub time_interval_secs: Option<f64>,
+    /// Channels; those beyond the end of the list have no name.
+    pub channels: Vec<Channel>,
+    pub compression: &'static str,
+    pub byte_order: ByteOrder,
+    pub bits_per_sample: u32,
+    /// Number of images in the file.
+    pub series_count: usize,
+    /// Planes that the metadata declare but no file contains.
+    pub missing_planes: usize,
+    /// Parts of the file that are not supported and belong to no image.
+    pub unread_pages: usize,
+    pub pixels: Box<dyn Pixels>,
+}
+
+impl Opened {
+    /// An uncompressed image with nothing known but its shape and sample type.
+    pub fn new(format: &'static str, shape_full: [usize; 6], dtype: DType, pixels: Box<dyn Pixels>) -> Self {
+        Self {
+            format,
+            shape_full,
+            dtype,
+            voxel_size_um: VoxelSize::default(),
+            time_interval_secs: None,
+            channels: Vec::new(),
+            compression: "none",
+            byte_order: ByteOrder::Little,
+            bits_per_sample: dtype.size_bytes() as u32 * 8,
+            series_count: 1,
+            missing_planes: 0,
+            unread_pages: 0,
+            pixels,
+        }
+    }
+
+    /// Checks the options against the image and applies its axes.
+    pub fn with_options(self, options: &OpenOptions) -> Result<Self, Fault> {
+        if options.series >= self.series_count {
+            let next = format!("choose one of 0 to {}", self.series_count.saturating_sub(1));
+            let problem = format!("there is no series {}: the file has {}", options.series, self.series_count);
+            return Err(Fault::Misused(problem.into(), next.into()));
+        }
+        check_shape(&self.shape_full, self.dtype, &options.limits)?;
+        match &options.axes {
+            Some(axes) => self.relabelled(axes),
+            None => Ok(self),
+        }
+    }
+
+    /// Replaces the names of the axes T, Z, C that are longer than 1; their order stays that of the file.
+    fn relabelled(mut self, axes: &Axes) -> Result<Self, Fault> {
+        let wanted: Vec<Axis> = axes.iter().filter(|a| leading_index(*a).is_some()).collect();
+        let found: Vec<usize> = (0..3).filter(|i| self.shape_full.get(*i).is_some_and(|n| *n > 1)).collect();
+        let places: Vec<usize> = wanted.iter().filter_map(|a| leading_index(*a)).collect();
+        let trailing: String = axes.iter().skip(wanted.len()).map(|a| a.letter()).collect();
+        let fits = matches!(trailing.as_str(), "" | "YX" | "YXS");
+        if !fits || places.len() != found.len() || !places.is_sorted() {
+            let letters: String =
+                found.iter().filter_map(|i| Axis::CANONICAL.get(*i).copied()).map(|a| a.letter()).collect();
+            return Err(Fault::Misused(
+                format!("the axes {axes} do not match its axes {letters}YX").into(),
+                "give one of T, Z, C for each leading axis that is longer than 1, in this order".into(),
+            ));
+        }
+        let mut from = [0, 1, 2, 3, 4, 5];
+        let mut shape = self.shape_full;
+        // Extents of 1 fill the places that are left.
+        let mut free = (0..3).filter(|i| !found.contains(i));
+        for (to, slot) in from.iter_mut().enumerate().take(3) {
+            *slot = match places.iter().position(|p| *p == to).and_then(|k| found.get(k)) {
+                Some(old) => *old,
+                None => free.next().unwrap_or(to),
+            };
+        }
+        for (to, old) in from.iter().enumerate() {
+            if let (Some(n), Some(slot)) = (self.shape_full.get(*old), shape.get_mut(to)) {
+                *slot = *n;
+            }
+        }
+        if shape[2] != self.shape_full[2] {
+            self.channels.clear();
+        }
+        self.shape_full = shape;
+        self.pixels = Box::new(Relabelled { inner: self.pixels, from });
+        Ok(self)
+    }
+}
+
+fn leading_index(axis: Axis) -> Option<usize> {
+    [Axis::T, Axis::Z, Axis::C].iter().position(|a| *a == axis)
+}
+
+/// Refuses shapes with too many planes, without samples, or of a size that does not fit in memory addresses.
+pub(crate) fn check_shape(shape_full: &[usize; 6], dtype: DType, limits: &Limits) -> Result<(), Fault> {
+    let [t, z, c, ..] = *shape_full;
+    let planes = t.checked_mul(z).and_then(|n| n.checked_mul(c)).unwrap_or(usize::MAX);
+    if planes as u64 > limits.max_pages {
+        return Err(Fault::over("the number of planes", planes as u64, "max_pages", limits.max_pages));
+    }
+    let samples = shape_full.iter().try_fold(1usize, |n, extent| n.checked_mul(*extent));
+    match samples.and_then(|n| n.checked_mul(dtype.size_bytes())) {
+        None | Some(0) => Err(Fault::malformed(format!("an image of shape {shape_full:?} is not possible"))),
+        Some(_) => Ok(()),
+    }
+}
+
+/// Pixels whose axes have other names: axis `i` of this image is axis `from[i]` of the inner one. Axes of more than one
+/// sample keep their order, so samples need not be moved.
+#[derive(Debug)]
+struct Relabelled {
+    inner: Box<dyn Pixels>,
+    from: [usize; 6],
+}
+
+impl Pixels for Relabelled {
+    fn read(&self, path: &Path, region: &Region) -> Result<Samples, FormatError> {
+        let mut inner = Region::whole(&[1; 6]);
+        for (to, old) in self.from.iter().enumerate() {
+            if let (Some(start), Some(size)) = (region.start.get(to), region.size.get(to)) {
+                inner = inner.with_range(*old, *start, *size);
+            }
+        }
+        self.inner.read(path, &inner)
+    }
+
+    fn files(&self) -> Option<Vec<PathBuf>> {
+        self.inner.files()
+    }
+}

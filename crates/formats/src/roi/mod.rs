@@ -1,0 +1,164 @@
+//! ImageJ regions of interest (`.roi`, and sets of them in a `.zip`), read as a label image.
+
+mod fill;
+mod parse;
+mod trace;
+
+pub(crate) use trace::{Position, encode, trace};
+
+use crate::{
+    error::{Fault, FormatError},
+    image::OpenOptions,
+    limits::Limits,
+    meta::{ByteOrder, Channel},
+    reader::{Opened, Pixels},
+    source::Source,
+};
+use cytoscope_volume::{DType, Region, Samples};
+use parse::Roi;
+use std::{io::Read, path::Path};
+
+/// Name of the format in reports.
+pub(crate) const FORMAT: &str = "imagej roi";
+/// First bytes of a `.roi` file.
+pub(crate) const MAGIC: &[u8] = b"Iout";
+/// First bytes of a zip file.
+pub(crate) const ZIP: &[u8] = b"PK\x03\x04";
+/// Largest number of crossings of all outlines with the rows of the image: the work of drawing them once.
+const MAX_CROSSINGS: f64 = 268_435_456.0;
+
+/// Opens one region, or the regions of a zip, as labels. The image is as large as the stack that the options name, or
+/// just contains all regions.
+pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result<Opened, Fault> {
+    let limits = &options.limits;
+    if source.len() > limits.max_metadata_bytes {
+        return Err(Fault::over("the size of the file", source.len(), "max_metadata_bytes", limits.max_metadata_bytes));
+    }
+    let bytes = source.read_vec(0, source.len() as usize)?;
+    let (rois, skipped) = if head.starts_with(ZIP) {
+        read_set(bytes, limits)?
+    } else {
+        let roi = parse::parse(&bytes, "")?;
+        let skipped = usize::from(roi.is_none());
+        (roi.into_iter().collect(), skipped)
+    };
+    if rois.is_empty() {
+        return Err(Fault::unsupported(
+            format!("it contains no areas ({skipped} lines, points or other regions)"),
+            "draw polygons, ovals, rectangles or freehand outlines",
+        ));
+    }
+    let crossings: f64 = rois.iter().map(Roi::crossings).sum();
+    if crossings > MAX_CROSSINGS {
+        return Err(Fault::over("the length of all outlines", crossings as u64, "MAX_CROSSINGS", MAX_CROSSINGS as u64));
+    }
+    let labels = labels(&rois);
+    let dtype = if labels.iter().all(|l| *l <= u32::from(u16::MAX)) { DType::U16 } else { DType::U32 };
+    let last = |of: fn(&Roi) -> usize| rois.iter().map(of).max().unwrap_or(0).max(1);
+    let own = [last(|r| r.z), last(|r| r.extent()[0]), last(|r| r.extent()[1])];
+    let [z, y, x] = options.shape_zyx.unwrap_or(own);
+    let shape_full = [last(|r| r.t), z, 1, y, x, 1];
+    let max_bytes = if options.shape_zyx.is_some() { limits.max_read_bytes } else { limits.max_unstored_bytes };
+    let set = Set { rois, labels, dtype, max_bytes };
+    let mut opened = Opened::new(FORMAT, shape_full, dtype, Box::new(set));
+    opened.byte_order = ByteOrder::Big;
+    opened.channels = vec![Channel { name: "labels".to_owned(), color_rgb: None }];
+    opened.unread_pages = skipped;
+    opened.with_options(options)
+}
+
+/// Reads the areas of a zip; also returns the number of regions that are no areas.
+fn read_set(bytes: Vec<u8>, limits: &Limits) -> Result<(Vec<Roi>, usize), Fault> {
+    let invalid = |e: zip::result::ZipError| Fault::malformed(format!("it is not a valid zip file ({e})"));
+    let mut archive = zip::ZipArchive::new(std::io::Cursor::new(bytes)).map_err(invalid)?;
+    if archive.len() as u64 > limits.max_pages {
+        return Err(Fault::over("the number of files", archive.len() as u64, "max_pages", limits.max_pages));
+    }
+    let (mut rois, mut skipped, mut found) = (Vec::new(), 0, false);
+    let mut left = limits.max_metadata_bytes;
+    for index in 0..archive.len() {
+        let entry = archive.by_index(index).map_err(invalid)?;
+        let name = entry.name().map_err(invalid)?.into_owned();
+        let Some(stem) = name.strip_suffix(".roi") else { continue };
+        found = true;
+        let mut roi = Vec::new();
+        entry
+            .take(left.saturating_add(1))
+            .read_to_end(&mut roi)
+            .map_err(|e| Fault::malformed(format!("\"{name}\" cannot be expanded ({e})")))?;
+        left = left.checked_sub(roi.len() as u64).ok_or_else(|| {
+            let limit = limits.max_metadata_bytes;
+            Fault::over("the expanded size of its regions", limit.saturating_add(1), "max_metadata_bytes", limit)
+        })?;
+        match parse::parse(&roi, stem)? {
+            Some(roi) => rois.push(roi),
+            None => skipped += 1,
+        }
+    }
+    if !found {
+        return Err(Fault::unsupported("the zip contains no ImageJ regions (.roi)", "open an image or a ROI set"));
+    }
+    Ok((rois, skipped))
+}
+
+/// The label of each region: the number N of its name `label-N`, if all have such names, or its number in the set.
+fn labels(rois: &[Roi]) -> Vec<u32> {
+    let named: Option<Vec<u32>> = rois.iter().map(|r| named_label(&r.name)).collect();
+    named.unwrap_or_else(|| (1..=rois.len() as u32).collect())
+}
+
+fn named_label(name: &str) -> Option<u32> {
+    let rest = name.strip_prefix("label-")?;
+    let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+    digits.parse().ok().filter(|label| *label > 0)
+}
+
+/// The regions of a file with their labels. Of overlapping regions, the last one is seen.
+#[derive(Debug)]
+struct Set {
+    rois: Vec<Roi>,
+    labels: Vec<u32>,
+    dtype: DType,
+    /// Largest number of bytes of one read.
+    max_bytes: u64,
+}
+
+impl Set {
+    fn draw(&self, region: &Region) -> Result<Vec<u32>, Fault> {
+        let count = region.len().map_err(|e| Fault::malformed(e.to_string()))?;
+        let bytes = (count as u64).saturating_mul(4);
+        if bytes > self.max_bytes {
+            return Err(Fault::over("the size of the labels", bytes, "max_unstored_bytes", self.max_bytes));
+        }
+        let mut out = vec![0; count];
+        let (Some([t0, z0, _, y0, x0, _]), Some([_, nz, _, ny, nx, _])) =
+            (region.start.first_chunk::<6>(), region.size.first_chunk::<6>())
+        else {
+            return Ok(out);
+        };
+        for (plane, pixels) in out.chunks_exact_mut((ny * nx).max(1)).enumerate() {
+            let (t, z) = (t0 + plane / nz.max(&1), z0 + plane % nz.max(&1));
+            for (roi, label) in self.rois.iter().zip(&self.labels) {
+                if !roi.is_in(t, z) {
+                    continue;
+                }
+                fill::fill(&roi.loops, *y0..y0 + ny, *x0..x0 + nx, |row, columns| {
+                    if let Some(run) = pixels.get_mut(row * nx + columns.start..row * nx + columns.end) {
+                        run.fill(*label);
+                    }
+                });
+            }
+        }
+        Ok(out)
+    }
+}
+
+impl Pixels for Set {
+    fn read(&self, path: &Path, region: &Region) -> Result<Samples, FormatError> {
+        let labels = self.draw(region).map_err(|f| f.at(path))?;
+        Ok(match self.dtype {
+            DType::U16 => Samples::U16(labels.into_iter().map(|l| l as u16).collect()),
+            _ => Samples::U32(labels),
+        })
+    }
+}

@@ -1,0 +1,117 @@
+//! Zeiss LSM: TIFF files with the private tag 34412, whose samples of a pixel are channels.
+//!
+//! The tag is laid out as in Zeiss' description of the format: sizes and counts at fixed positions, in metres.
+
+use super::{
+    file::TiffFile,
+    read::Stack,
+    series::{PlaneRef, Series},
+};
+use crate::{
+    error::{Fault, FormatError},
+    fields::Fields,
+    meta::{Channel, positive},
+    reader::Pixels,
+};
+use cytoscope_volume::{Array, Axes, Axis, Region, Samples, VoxelSize};
+use std::path::{Path, PathBuf};
+
+/// The tag with Zeiss' description of the image.
+const CZ_LSMINFO: u16 = 34412;
+/// First number of the description, in its two versions.
+const MAGIC: [u32; 2] = [0x0030_494C, 0x0040_494C];
+/// Largest block of channel names in bytes.
+const MAX_NAMES_BYTES: u32 = 1 << 16;
+
+/// Whether a file is an LSM file.
+pub(crate) fn is_lsm(file: &TiffFile) -> bool {
+    file.first.get(CZ_LSMINFO).is_some()
+}
+
+/// The image of an LSM file from its pages of full size; thumbnails are left out.
+pub(crate) fn series(file: &TiffFile, pages: &[u32]) -> Result<Series, Fault> {
+    let entry = file.first.get(CZ_LSMINFO).ok_or_else(|| Fault::malformed("the description of the LSM is missing"))?;
+    let bytes = file.container.bytes(entry)?;
+    let f = Fields { bytes: &bytes, order: file.container.order };
+    if !MAGIC.contains(&f.u32(0)?) {
+        return Err(Fault::malformed("the description of the LSM does not begin with its number"));
+    }
+    if file.container.source.len() > u64::from(u32::MAX) {
+        return Err(Fault::unsupported(
+            "LSM files above 4 GB do not state where their planes are",
+            "export it as CZI or OME-TIFF, for example with Fiji",
+        ));
+    }
+    let count = |at: usize| f.i32(at).map(|n| usize::try_from(n).unwrap_or(0).max(1));
+    let (slices, times) = (count(16)?, count(24)?);
+    let scan = f.u16(88)?;
+    // Stacks, time series of planes, and time series of stacks. The others are lines or planes along Z.
+    if !matches!(scan, 0 | 3 | 6) {
+        return Err(Fault::unsupported(
+            format!("the LSM is a line, point or x-z scan (type {scan})"),
+            "export it as OME-TIFF, for example with Fiji",
+        ));
+    }
+    if slices.checked_mul(times) != Some(pages.len()) {
+        return Err(Fault::unsupported(
+            format!("the LSM declares {times} time points of {slices} slices, but it has {} planes", pages.len()),
+            "export each position as OME-TIFF, for example with Fiji",
+        ));
+    }
+    // Sizes in metres.
+    let um = |at: usize| f.f64(at).map(|v| positive(v * 1e6));
+    let interval = f.f64(112).ok().and_then(positive);
+    Ok(Series {
+        format: "lsm",
+        dims: vec![(Axis::T, times), (Axis::Z, slices)],
+        planes: pages.iter().map(|page| Some(PlaneRef { file: 0, page: *page, slice: 0 })).collect(),
+        voxel_size_um: VoxelSize { z: um(56)?, y: um(48)?, x: um(40)? },
+        time_interval_secs: interval.filter(|_| times > 1),
+        channels: f.u32(108).ok().and_then(|at| channels(file, at)).unwrap_or_default(),
+        samples_are_channels: true,
+        ..Series::default()
+    })
+}
+
+/// Names and colours of the channels; `None` if the block is missing or damaged, because the pixels do not depend on it.
+fn channels(file: &TiffFile, at: u32) -> Option<Vec<Channel>> {
+    let (source, order) = (&file.container.source, file.container.order);
+    let head = source.read_vec(u64::from(at), 20).ok().filter(|_| at > 0)?;
+    let size = Fields { bytes: &head, order }.u32(0).ok().filter(|n| *n <= MAX_NAMES_BYTES)?;
+    let block = source.read_vec(u64::from(at), size as usize).ok()?;
+    let f = Fields { bytes: &block, order };
+    let (count, colors_at, names_at) = (f.u32(4).ok()?, f.u32(12).ok()? as usize, f.u32(16).ok()? as usize);
+    let mut channels = Vec::new();
+    let mut name_at = names_at;
+    for i in 0..count.min(MAX_NAMES_BYTES) as usize {
+        let color = f.slice(colors_at.checked_add(4 * i)?, 3).ok()?;
+        let length = f.u32(name_at).ok()? as usize;
+        let name = f.slice(name_at + 4, length).ok()?;
+        let name = name.split(|b| *b == 0).next().unwrap_or_default();
+        let name = name.iter().map(|b| char::from(*b)).collect();
+        channels.push(Channel { name, color_rgb: color.first_chunk::<3>().copied() });
+        name_at = name_at.checked_add(4)?.checked_add(length)?;
+    }
+    Some(channels)
+}
+
+/// A stack whose samples of a pixel are read as channels.
+#[derive(Debug)]
+pub(crate) struct ChannelSamples(pub Stack);
+
+impl Pixels for ChannelSamples {
+    fn read(&self, path: &Path, region: &Region) -> Result<Samples, FormatError> {
+        let bad = |e: cytoscope_volume::VolumeError| FormatError::misused(path, e.to_string(), "read a smaller region");
+        let axis = |values: &[usize], i: usize| values.get(i).copied().unwrap_or(0);
+        // Axes T, Z, C, Y, X, S: the channels of this image are the samples of the pages.
+        let stored = region.clone().with_range(2, 0, 1).with_range(5, axis(&region.start, 2), axis(&region.size, 2));
+        let samples = self.0.read(path, 0, &stored)?;
+        let array = Array::new(Axes::canonical(), stored.size, samples).map_err(bad)?;
+        let order = Axes::new(vec![Axis::T, Axis::Z, Axis::S, Axis::Y, Axis::X, Axis::C]).map_err(bad)?;
+        Ok(array.transpose(&order).map_err(bad)?.into_samples())
+    }
+
+    fn files(&self) -> Option<Vec<PathBuf>> {
+        Some(self.0.files.paths().map(Path::to_owned).collect())
+    }
+}

@@ -1,0 +1,84 @@
+//! Labels as an ImageJ ROI set: one region for each label of each slice.
+
+use super::spec::WriteSpec;
+use crate::{
+    error::FormatError,
+    roi::{Position, encode, trace},
+};
+use cytoscope_volume::{Array, Axis, DType, Samples};
+use std::{
+    io::{self, Write},
+    path::Path,
+};
+
+/// A `.roi` file of a set: its name and its bytes.
+pub(super) type Entry = (String, Vec<u8>);
+
+/// Refuses stacks that are no labels along T, Z, Y, X.
+pub(super) fn check(spec: &WriteSpec, path: &Path) -> Result<(), FormatError> {
+    if spec.size(Axis::C) != 1 || spec.size(Axis::S) != 1 {
+        return Err(FormatError::unsupported(
+            path,
+            "a ROI set has no channels",
+            "convert one channel of the labels (--channel)",
+        ));
+    }
+    if !matches!(spec.dtype, DType::U8 | DType::U16 | DType::U32) {
+        return Err(FormatError::unsupported(
+            path,
+            format!("{} values are not labels", spec.dtype),
+            "write labels of the type uint8, uint16 or uint32",
+        ));
+    }
+    Ok(())
+}
+
+/// The regions of the planes of a slab, the first of which is plane `first` of the stack.
+pub(super) fn regions(spec: &WriteSpec, first: usize, slab: &Array) -> Vec<Entry> {
+    let labels: Vec<u32> = match slab.samples() {
+        Samples::U8(v) => v.iter().map(|l| u32::from(*l)).collect(),
+        Samples::U16(v) => v.iter().map(|l| u32::from(*l)).collect(),
+        Samples::U32(v) => v.clone(),
+        // Refused by `check`.
+        _ => Vec::new(),
+    };
+    let mut entries = Vec::new();
+    for (k, plane) in labels.chunks_exact(spec.plane_len().max(1)).enumerate() {
+        let position = position(spec, first + k);
+        for (label, outlines) in trace(plane, spec.size(Axis::X)) {
+            let mut name = format!("label-{label}");
+            for (axis, at) in [("z", position.z), ("t", position.t)] {
+                if at > 0 {
+                    name += &format!("_{axis}-{at}");
+                }
+            }
+            let bytes = encode(&outlines, &name, position);
+            entries.push((format!("{name}.roi"), bytes));
+        }
+    }
+    entries
+}
+
+/// Slice and time point of a plane.
+fn position(spec: &WriteSpec, plane: usize) -> Position {
+    let at = |axis: Axis| {
+        let leading = spec.leading();
+        let Some(i) = leading.iter().position(|d| d.0 == axis).filter(|_| spec.size(axis) > 1) else { return 0 };
+        let step: usize = leading.iter().skip(i + 1).map(|d| d.1).product();
+        (plane / step.max(1) % spec.size(axis)) as u32 + 1
+    };
+    Position { z: at(Axis::Z), t: at(Axis::T) }
+}
+
+/// The zip file of all regions.
+pub(super) fn zip(entries: &[Entry]) -> io::Result<Vec<u8>> {
+    let mut zip = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
+    let options = zip::write::SimpleFileOptions::default()
+        .compression_method(zip::CompressionMethod::Deflated)
+        .last_modified_time(zip::DateTime::default());
+    for (name, bytes) in entries {
+        zip.start_file(name.as_str(), options)?;
+        zip.write_all(bytes)?;
+    }
+    Ok(zip.finish()?.into_inner())
+}

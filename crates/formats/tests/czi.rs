@@ -1,0 +1,129 @@
+//! Zeiss CZI files that Zeiss' own library (pylibCZIrw) wrote: two slices of 3 × 4 pixels in two channels; pixel `i` of
+//! slice `z` and channel `c` in scene `s` is `i + 1000 s + 100 z + 50 c`.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use cytoscope_formats::{FormatErrorKind, Image, Limits, OpenOptions, open_bytes};
+use cytoscope_volume::{Region, Samples};
+
+macro_rules! seed {
+    ($name:literal) => {
+        include_bytes!(concat!("../../../fuzz/seeds/read_czi/", $name)).to_vec()
+    };
+}
+
+fn opened(bytes: Vec<u8>, series: usize) -> Result<Image, FormatErrorKind> {
+    open_bytes(bytes, &OpenOptions { series, ..OpenOptions::default() }).map_err(|e| e.kind())
+}
+
+/// The values of a scene in the order Z, C, Y, X.
+fn values(scene: u16) -> Samples {
+    let planes = (0..4u16).map(|p| 1000 * scene + 100 * (p / 2) + 50 * (p % 2));
+    Samples::U16(planes.flat_map(|first| (0..12).map(move |i| first + i)).collect())
+}
+
+#[test]
+fn planes_are_read_uncompressed_and_with_both_kinds_of_zstandard() {
+    for (file, compression) in [(seed!("plain"), "none"), (seed!("zstd0"), "zstd"), (seed!("zstd1"), "zstd")] {
+        let image = opened(file, 0).unwrap();
+        let meta = image.meta();
+        assert_eq!((meta.format.as_str(), meta.compression.as_str()), ("czi", compression));
+        assert_eq!(meta.shape_full, [1, 2, 2, 3, 4, 1]);
+        assert_eq!(image.read_all().unwrap().into_samples(), values(0));
+        let part = Region { start: vec![0, 1, 0, 1, 1, 0], size: vec![1, 1, 2, 2, 2, 1] };
+        let expected = Samples::U16(vec![105, 106, 109, 110, 155, 156, 159, 160]);
+        assert_eq!(image.read(0, &part).unwrap().into_samples(), expected);
+    }
+}
+
+#[test]
+fn voxel_size_and_channel_names_are_read() {
+    let image = opened(seed!("plain"), 0).unwrap();
+    let v = image.meta().voxel_size_um;
+    for (got, expected) in [(v.z, 0.5), (v.y, 0.2), (v.x, 0.1)] {
+        assert!((got.unwrap() - expected).abs() < 1e-9, "{got:?}");
+    }
+    let names: Vec<&str> = image.meta().channels.iter().map(|c| c.name.as_str()).collect();
+    assert_eq!(names, ["DAPI", "GFP"]);
+}
+
+#[test]
+fn scenes_are_series() {
+    for scene in 0..2 {
+        let image = opened(seed!("scenes"), scene).unwrap();
+        assert_eq!((image.meta().series, image.meta().series_count), (scene, 2));
+        assert_eq!(image.read_all().unwrap().into_samples(), values(scene as u16));
+    }
+    assert_eq!(opened(seed!("scenes"), 2).unwrap_err(), FormatErrorKind::Misused);
+}
+
+#[test]
+fn tiles_of_a_mosaic_are_put_at_their_positions() {
+    // The second tile is to the right of the first one; its pixels are greater by 12.
+    let image = opened(seed!("mosaic"), 0).unwrap();
+    assert_eq!(image.meta().shape_full, [1, 2, 2, 3, 8, 1]);
+    let row = Region { start: vec![0, 1, 1, 1, 2, 0], size: vec![1, 1, 1, 1, 4, 1] };
+    let expected = Samples::U16(vec![156, 157, 166, 167]);
+    assert_eq!(image.read(0, &row).unwrap().into_samples(), expected);
+}
+
+#[test]
+fn colours_are_red_green_blue() {
+    let image = opened(seed!("bgr"), 0).unwrap();
+    assert_eq!(image.meta().shape_full, [1, 2, 1, 3, 4, 3]);
+    let pixel = Region { start: vec![0, 0, 0, 0, 1, 0], size: vec![1, 1, 1, 1, 1, 3] };
+    // Stored as blue 3, green 4, red 5.
+    assert_eq!(image.read(0, &pixel).unwrap().into_samples(), Samples::U8(vec![5, 4, 3]));
+    let blue = Region { start: vec![0, 0, 0, 0, 0, 2], size: vec![1, 1, 1, 1, 2, 1] };
+    assert_eq!(image.read(0, &blue).unwrap().into_samples(), Samples::U8(vec![0, 3]));
+}
+
+/// The file with a number of every entry of the directory changed.
+fn with_entries(mut file: Vec<u8>, field: usize, value: i32) -> Vec<u8> {
+    let directory = i64::from_le_bytes(file[84..92].try_into().unwrap()) as usize;
+    // Entries of seven dimensions.
+    for entry in 0..4 {
+        let at = directory + 160 + entry * (32 + 7 * 20) + field;
+        file[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+    file
+}
+
+#[test]
+fn what_cannot_be_read_is_refused() {
+    let kind = |file: Vec<u8>| opened(file, 0).and_then(|i| i.read_all().map(|_| ()).map_err(|e| e.kind()));
+    for compression in [1, 2, 4, 99, 1000] {
+        let file = with_entries(seed!("plain"), 18, compression);
+        assert_eq!(kind(file), Err(FormatErrorKind::Unsupported), "{compression}");
+    }
+    // Complex numbers, and a subblock in another file.
+    assert_eq!(kind(with_entries(seed!("plain"), 2, 10)), Err(FormatErrorKind::Unsupported));
+    assert_eq!(kind(with_entries(seed!("plain"), 14, 1)), Err(FormatErrorKind::Unsupported));
+    // Uncompressed data as Zstandard, and twice as wide tiles as there are data for.
+    assert_eq!(kind(with_entries(seed!("plain"), 18, 5)), Err(FormatErrorKind::Malformed));
+    let mut wide = with_entries(seed!("plain"), 32 + 8, 8);
+    wide = with_entries(wide, 32 + 16, 8);
+    assert_eq!(kind(wide), Err(FormatErrorKind::Malformed));
+    for cut in (0..4128).step_by(97) {
+        assert!(kind(seed!("plain")[..cut].to_vec()).is_err(), "{cut}");
+    }
+    let nd2 = [0xDA, 0xCE, 0xBE, 0x0A, 0, 0, 0, 0].to_vec();
+    assert_eq!(kind(nd2), Err(FormatErrorKind::Unsupported));
+}
+
+#[test]
+fn limits_hold() {
+    let read = |file: Vec<u8>, limits: Limits| {
+        let options = OpenOptions { limits, ..OpenOptions::default() };
+        open_bytes(file, &options).and_then(|i| i.read_all()).map(|_| ()).map_err(|e| e.kind())
+    };
+    let d = Limits::default;
+    assert_eq!(read(seed!("zstd0"), d()), Ok(()));
+    for limits in [
+        Limits { max_pages: 3, ..d() },
+        Limits { max_metadata_bytes: 700, ..d() },
+        Limits { max_chunk_bytes: 23, ..d() },
+        Limits { max_read_bytes: 95, ..d() },
+    ] {
+        assert_eq!(read(seed!("zstd0"), limits.clone()), Err(FormatErrorKind::OverLimit), "{limits:?}");
+    }
+}

@@ -1,0 +1,448 @@
+//! OME-Zarr folders: those of other writers, our own, and hostile ones.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use cytoscope_formats::{
+    Channel, Container, FormatErrorKind, Limits, OpenOptions, WriteSpec, ZarrImageSpec, ZarrWriter, is_zarr_folder,
+    open, write_array,
+};
+use cytoscope_storage::Overwrite;
+use cytoscope_volume::{Array, DType, Region, Samples, VoxelSize};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// A folder written by zarr-python; `make.py` beside it says how.
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/ome_zarr").join(name)
+}
+
+/// The value at T, Z, C, Y, X of the fixtures.
+fn value([t, z, c, y, x]: [usize; 5]) -> f64 {
+    (10_000 * t + 2000 * c + 200 * z + 10 * y + x) as f64
+}
+
+/// The samples of a region, computed; `step` is that of rows and columns.
+fn expected(region: &Region, step: usize, dtype: DType) -> Samples {
+    let mut values = Vec::new();
+    let axis = |i: usize| region.start[i]..region.start[i] + region.size[i];
+    for t in axis(0) {
+        for z in axis(1) {
+            for c in axis(2) {
+                for y in axis(3) {
+                    for x in axis(4) {
+                        values.push(value([t, z, c, y * step, x * step]));
+                    }
+                }
+            }
+        }
+    }
+    match dtype {
+        DType::U16 => Samples::U16(values.into_iter().map(|v| v as u16).collect()),
+        DType::I16 => Samples::I16(values.into_iter().map(|v| v as i16).collect()),
+        DType::U32 => Samples::U32(values.into_iter().map(|v| v as u32).collect()),
+        DType::F32 => Samples::F32(values.into_iter().map(|v| v as f32).collect()),
+        other => panic!("no fixture has {other}"),
+    }
+}
+
+#[test]
+fn folders_of_zarr_python_read_as_they_were_written() {
+    for (name, shape_full, dtype, compression) in [
+        ("v04_fortran", [1, 3, 1, 9, 7, 1], DType::I16, "zlib"),
+        ("v05_sharded", [2, 3, 1, 20, 14, 1], DType::F32, "zstd"),
+        ("v05_transposed", [1, 1, 3, 11, 6, 1], DType::U32, "gzip"),
+    ] {
+        assert!(is_zarr_folder(&fixture(name)));
+        let image = open(&fixture(name), &OpenOptions::default()).unwrap();
+        let meta = image.meta();
+        assert_eq!((meta.format.as_str(), meta.dtype, meta.compression.as_str()), ("ome-zarr", dtype, compression));
+        assert_eq!(meta.shape_full, shape_full, "{name}");
+        let whole = Region::whole(&meta.shape_full);
+        assert_eq!(image.read(0, &whole).unwrap().samples(), &expected(&whole, 1, dtype), "{name}");
+        // A region that begins and ends inside chunks.
+        let part = whole.clone().with_range(3, 3, 5).with_range(4, 2, 4);
+        assert_eq!(image.read(0, &part).unwrap().samples(), &expected(&part, 1, dtype), "{name}");
+        // File dialogs choose files.
+        let file = ["zarr.json", ".zattrs"].map(|n| fixture(name).join(n)).into_iter().find(|f| f.is_file()).unwrap();
+        let same = open(&file, &OpenOptions::default()).unwrap();
+        assert_eq!(same.meta().path, fixture(name));
+        assert_eq!(same.read(0, &part).unwrap(), image.read(0, &part).unwrap());
+    }
+    let timed = open(&fixture("v05_sharded"), &OpenOptions::default()).unwrap();
+    assert_eq!(timed.meta().voxel_size_um, VoxelSize::new_um(2.0, 0.5, 0.25));
+    assert_eq!(timed.meta().time_interval_secs, Some(0.5));
+    assert_eq!(timed.meta().axes.to_string(), "TZYX");
+    let unitless = open(&fixture("v05_transposed"), &OpenOptions::default()).unwrap();
+    assert_eq!(unitless.meta().voxel_size_um, VoxelSize::default(), "a scale without unit is not a size");
+}
+
+#[test]
+fn levels_channels_labels_and_missing_chunks_are_read() {
+    let image = open(&fixture("v04_blosc"), &OpenOptions::default()).unwrap();
+    let meta = image.meta();
+    assert_eq!(meta.shape_full, [1, 3, 2, 10, 12, 1]);
+    assert_eq!((meta.levels.len(), meta.levels[1].shape_full.as_slice()), (2, &[1, 3, 2, 5, 6, 1][..]));
+    assert_eq!(meta.voxel_size_um, VoxelSize::new_um(1.5, 0.3, 0.3));
+    assert_eq!(meta.channels[0], Channel { name: "DNA".into(), color_rgb: Some([0, 0, 255]) });
+    assert_eq!(meta.channels[1].name, "Actin");
+    assert_eq!(meta.display_range, None, "two channels have two ranges");
+    assert_eq!((meta.compression.as_str(), meta.series_count), ("blosc", 2));
+    let whole = Region::whole(&meta.shape_full);
+    let Samples::U16(mut wanted) = expected(&whole, 1, DType::U16) else { panic!() };
+    // The last chunk of the second channel is missing and reads as the fill value.
+    for (y, x) in (8..10).flat_map(|y| (8..12).map(move |x| (y, x))) {
+        wanted[((2 * 2 + 1) * 10 + y) * 12 + x] = 7;
+    }
+    assert_eq!(image.read(0, &whole).unwrap().samples(), &Samples::U16(wanted));
+    let half = Region::whole(&meta.levels[1].shape_full);
+    assert_eq!(image.read(1, &half).unwrap().samples(), &expected(&half, 2, DType::U16));
+    // Reading touches only the chunks of the region, and no chunk twice.
+    let before = image.bytes_read();
+    image.read(0, &whole).unwrap();
+    assert_eq!(image.bytes_read(), before);
+    let strict =
+        OpenOptions { limits: Limits { max_unstored_bytes: 8, ..Limits::default() }, ..OpenOptions::default() };
+    let refused = open(&fixture("v04_blosc"), &strict).unwrap().read(0, &whole).unwrap_err();
+    assert_eq!(refused.kind(), FormatErrorKind::OverLimit);
+
+    let labels = open(&fixture("v04_blosc"), &OpenOptions { series: 1, ..OpenOptions::default() }).unwrap();
+    assert_eq!((labels.meta().shape.as_slice(), labels.meta().dtype), (&[3, 10, 12][..], DType::U8));
+    let Samples::U8(values) = labels.read_all().unwrap().into_samples() else { panic!() };
+    let bright = (0..360).map(|i| u8::from(value([0, i / 120, 0, i / 12 % 10, i % 12]) > 200.0));
+    assert_eq!(values, bright.collect::<Vec<_>>());
+    let direct = open(&fixture("v04_blosc/labels/nuclei"), &OpenOptions::default()).unwrap();
+    assert_eq!(direct.read_all().unwrap(), labels.read_all().unwrap());
+    let no_third = open(&fixture("v04_blosc"), &OpenOptions { series: 2, ..OpenOptions::default() }).unwrap_err();
+    assert_eq!(no_third.kind(), FormatErrorKind::Misused);
+}
+
+/// Different samples in the whole range of the type.
+fn pattern(axes: &str, shape: &[usize], dtype: DType) -> Array {
+    let mut samples = Samples::zeros(dtype, shape.iter().product());
+    if let Samples::F32(v) = &mut samples {
+        v.iter_mut().enumerate().for_each(|(i, x)| *x = i as f32 * 0.37 - 5.0);
+    } else {
+        samples.as_bytes_mut().iter_mut().enumerate().for_each(|(i, b)| *b = (i * 37 + i / 251) as u8);
+    }
+    Array::new(axes.parse().unwrap(), shape.to_vec(), samples).unwrap()
+}
+
+/// Writes an array with the axes TZCYX.
+fn write_zarr(path: &Path, array: &Array, change: impl FnOnce(&mut ZarrImageSpec)) {
+    let [t, z, c, y, x] = <[usize; 5]>::try_from(array.shape()).unwrap();
+    let mut spec = ZarrImageSpec::new("stack", [t, c, z, y, x], array.dtype());
+    change(&mut spec);
+    let mut writer = ZarrWriter::create(path, spec).unwrap();
+    let depth = writer.slab_depth(0);
+    for (ti, ci) in (0..t).flat_map(|ti| (0..c).map(move |ci| (ti, ci))) {
+        for zi in (0..z).step_by(depth) {
+            let slab = Region::whole(array.shape()).with_range(0, ti, 1).with_range(2, ci, 1);
+            let slab = array.crop(&slab.with_range(1, zi, depth.min(z - zi))).unwrap();
+            writer.write(0, [ti, ci, zi], slab.samples()).unwrap();
+        }
+    }
+    writer.finish().unwrap().publish(Overwrite::Refuse).unwrap();
+}
+
+#[test]
+fn written_folders_hold_what_the_tiff_reader_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    for (i, (shape, dtype)) in [
+        (&[2, 11, 2, 70, 300][..], DType::U16),
+        (&[1, 33, 1, 40, 50], DType::F32),
+        (&[1, 1, 1, 600, 530], DType::U8),
+        (&[1, 3, 1, 1, 1], DType::I32),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let array = pattern("TZCYX", shape, dtype);
+        let (zarr, tiff) = (folder.path().join(format!("{i}.zarr")), folder.path().join(format!("{i}.ome.tif")));
+        let size = VoxelSize::new_um(0.29, 0.065, 0.065);
+        let channels = vec![
+            Channel { name: "DAPI".into(), color_rgb: Some([0, 0, 255]) },
+            Channel { name: "µ".into(), color_rgb: Some([255, 128, 7]) },
+        ];
+        write_zarr(&zarr, &array, |spec| {
+            spec.voxel_size_um = size;
+            spec.time_interval_secs = Some(12.5);
+            spec.channels = channels.clone();
+        });
+        write_array(&tiff, &array, &WriteSpec::of(&array, Container::OmeTiff)).unwrap();
+        let (a, b) = (open(&zarr, &OpenOptions::default()).unwrap(), open(&tiff, &OpenOptions::default()).unwrap());
+        assert_eq!(a.meta().shape_full, b.meta().shape_full);
+        assert_eq!(a.read_all().unwrap(), b.read_all().unwrap(), "{shape:?} {dtype}");
+        let part = Region::whole(&a.meta().shape_full).with_range(1, shape[1] / 2, 1);
+        assert_eq!(a.read(0, &part).unwrap(), b.read(0, &part).unwrap());
+        let full = a.meta();
+        assert_eq!(full.voxel_size_um.x, Some(0.065));
+        assert_eq!(full.voxel_size_um.z, (shape[1] > 1).then_some(0.29), "an axis that is not written has no size");
+        assert_eq!(full.time_interval_secs, (shape[0] > 1).then_some(12.5));
+        let count = shape[2];
+        assert_eq!(full.channels, channels[..count]);
+    }
+}
+
+#[test]
+fn levels_are_means_of_images_and_samples_of_labels() {
+    let folder = tempfile::tempdir().unwrap();
+    let (height, width) = (301, 600);
+    let samples: Vec<u16> = (0..2 * height * width).map(|i| (i * 7 % 1000) as u16).collect();
+    let array = Array::new("TZCYX".parse().unwrap(), vec![1, 2, 1, height, width], samples.clone()).unwrap();
+    let at = |z: usize, y: usize, x: usize| u32::from(samples[(z * height + y) * width + x]);
+    for labels in [false, true] {
+        let path = folder.path().join(format!("{labels}.zarr"));
+        write_zarr(&path, &array, |spec| spec.labels = labels);
+        let image = open(&path, &OpenOptions::default()).unwrap();
+        let shapes: Vec<Vec<usize>> = image.meta().levels.iter().map(|l| l.shape_full[3..5].to_vec()).collect();
+        assert_eq!(shapes, [[301, 600], [151, 300], [76, 150]]);
+        let level = image.read(1, &Region::whole(&[1, 2, 1, 151, 300, 1])).unwrap();
+        let Samples::U16(values) = level.samples() else { panic!() };
+        for (z, y, x) in [(0, 0, 0), (1, 75, 299), (0, 150, 17), (1, 150, 299)] {
+            let rows: Vec<usize> = [2 * y, 2 * y + 1].into_iter().filter(|y| *y < height).collect();
+            let sum: u32 = rows.iter().map(|y| at(z, *y, 2 * x) + at(z, *y, 2 * x + 1)).sum();
+            let count = 2 * rows.len() as u32;
+            let wanted = if labels { at(z, 2 * y, 2 * x) } else { (2 * sum + count) / (2 * count) };
+            assert_eq!(u32::from(values[(z * 151 + y) * 300 + x]), wanted, "{labels} {z} {y} {x}");
+        }
+        let root: Value = serde_json::from_slice(&std::fs::read(path.join("zarr.json")).unwrap()).unwrap();
+        let ome = &root["attributes"]["ome"];
+        assert_eq!(ome["version"], "0.5");
+        let colors = ome["image-label"]["colors"].as_array().map_or(0, Vec::len);
+        assert_eq!(colors, if labels { 999 } else { 0 }, "one colour for each label");
+        assert_eq!(ome.get("omero").is_some(), !labels);
+    }
+}
+
+#[test]
+fn unfinished_folders_do_not_appear() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.zarr");
+    let spec = || ZarrImageSpec::new("a", [1, 1, 9, 20, 20], DType::U8);
+    let mut writer = ZarrWriter::create(&path, spec()).unwrap();
+    assert_eq!(writer.slab_depth(0), 16, "chunks of 8 slices, as many as there are");
+    let mut spec_of_labels = spec();
+    for wrong in ["", "../x", ".x", "a/b"] {
+        spec_of_labels.name = wrong.to_owned();
+        let refused = writer.add_labels(spec_of_labels.clone()).unwrap_err();
+        assert_eq!(refused.kind(), FormatErrorKind::Misused, "{wrong}");
+    }
+    let wrong = writer.write(0, [0, 0, 1], &Samples::U8(vec![1; 3600])).unwrap_err();
+    assert_eq!(wrong.kind(), FormatErrorKind::Misused);
+    assert_eq!(writer.finish().unwrap_err().kind(), FormatErrorKind::Misused, "slices are missing");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// A folder with the metadata of a small image, version 3, changed by `change` (root, array).
+fn made(folder: &Path, change: impl FnOnce(&mut Value, &mut Value)) -> PathBuf {
+    let axes: Vec<Value> = ["z", "y", "x"].iter().map(|a| json!({"name": a, "type": "space"})).collect();
+    let mut root = json!({"zarr_format": 3, "node_type": "group", "attributes": {"ome": {"version": "0.5",
+        "multiscales": [{"axes": axes, "datasets": [{"path": "0", "coordinateTransformations": [
+            {"type": "scale", "scale": [1.0, 1.0, 1.0]}]}]}]}}});
+    let mut array = json!({"zarr_format": 3, "node_type": "array", "shape": [4, 4, 4], "data_type": "uint16",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4, 4, 4]}},
+        "chunk_key_encoding": {"name": "default"}, "fill_value": 3,
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]});
+    change(&mut root, &mut array);
+    let path = tempfile::Builder::new().tempdir_in(folder).unwrap().keep();
+    std::fs::create_dir(path.join("0")).unwrap();
+    std::fs::write(path.join("zarr.json"), root.to_string()).unwrap();
+    std::fs::write(path.join("0/zarr.json"), array.to_string()).unwrap();
+    path
+}
+
+fn refused(path: &Path) -> FormatErrorKind {
+    open(path, &OpenOptions::default()).map(|image| image.meta().clone()).unwrap_err().kind()
+}
+
+#[test]
+fn hostile_metadata_are_refused_when_the_folder_is_opened() {
+    use FormatErrorKind::{Malformed, OverLimit, Unsupported};
+    let folder = tempfile::tempdir().unwrap();
+    let make = |change: &dyn Fn(&mut Value, &mut Value)| made(folder.path(), change);
+    // Nothing is stored: every sample is the fill value.
+    let plain = open(&make(&|_, _| {}), &OpenOptions::default()).unwrap();
+    assert_eq!(plain.read_all().unwrap().samples(), &Samples::U16(vec![3; 64]));
+    let chunk = |shape: Value| {
+        make(&move |_, array: &mut Value| array["chunk_grid"]["configuration"]["chunk_shape"] = shape.clone())
+    };
+    assert_eq!(refused(&chunk(json!([1 << 12, 1 << 12, 1 << 12]))), OverLimit);
+    assert_eq!(refused(&chunk(json!([u64::MAX, u64::MAX, 2]))), Malformed);
+    for wrong in [json!([0, 4, 4]), json!([-4, 4, 4]), json!([4, 4]), json!([4.5, 4, 4]), json!("4"), Value::Null] {
+        assert_eq!(refused(&chunk(wrong.clone())), Malformed, "{wrong}");
+    }
+    let array = |key: &'static str, value: Value| make(&move |_, array: &mut Value| array[key] = value.clone());
+    for (key, value, kind) in [
+        ("shape", json!([u64::MAX, 4, 4]), Malformed),
+        ("shape", json!([1u64 << 40, 4, 4]), OverLimit),
+        ("shape", json!([-1, 4, 4]), Malformed),
+        ("shape", json!([0, 4, 4]), Malformed),
+        ("shape", json!([4, 4]), Malformed),
+        ("shape", json!([4, 4, 4, 4, 4, 4]), Unsupported),
+        ("data_type", json!("complex64"), Unsupported),
+        ("data_type", json!({"name": "numpy.datetime64"}), Unsupported),
+        ("fill_value", json!(-1), Malformed),
+        ("fill_value", json!("NaN"), Malformed),
+        ("codecs", json!([]), Malformed),
+        ("codecs", json!([{"name": "bytes"}, {"name": "pcodec"}]), Unsupported),
+        ("codecs", json!([{"name": "zstd"}]), Malformed),
+        ("codecs", Value::Null, Malformed),
+        ("chunk_key_encoding", json!({"name": "default", "configuration": {"separator": "/../"}}), Malformed),
+        ("node_type", json!("group"), Malformed),
+        ("storage_transformers", json!([{"name": "x"}]), Unsupported),
+    ] {
+        assert_eq!(refused(&array(key, value.clone())), kind, "{key} {value}");
+    }
+    let sharded = |inner: Value| {
+        array(
+            "codecs",
+            json!([{"name": "sharding_indexed", "configuration": {"chunk_shape": inner,
+            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]}}]),
+        )
+    };
+    assert_eq!(refused(&sharded(json!([3, 4, 4]))), Malformed, "not a divisor");
+    assert_eq!(refused(&sharded(json!([4, 4]))), Malformed);
+    let multiscale = |key: &'static str, value: Value| {
+        make(&move |root: &mut Value, _| root["attributes"]["ome"]["multiscales"][0][key] = value.clone())
+    };
+    for (key, value, kind) in [
+        ("datasets", json!([]), Malformed),
+        ("datasets", json!([{"path": "1"}]), Malformed),
+        ("datasets", json!([{"path": "../other"}]), Unsupported),
+        ("datasets", json!([{"path": "/etc"}]), Unsupported),
+        ("datasets", json!((0..65).map(|_| json!({"path": "0"})).collect::<Vec<_>>()), OverLimit),
+        ("axes", json!([{"name": "z"}, {"name": "y"}, {"name": "y"}]), Unsupported),
+        ("axes", json!([{"name": "z"}, {"name": "c"}, {"name": "x"}]), Unsupported),
+        ("axes", json!([{"name": "y"}, {"name": "x"}]), Malformed),
+        ("coordinateTransformations", json!([{"type": "scale", "scale": [1]}]), Malformed),
+    ] {
+        assert_eq!(refused(&multiscale(key, value.clone())), kind, "{key} {value}");
+    }
+    let plate = make(&|root, _| root["attributes"]["ome"] = json!({"plate": {"wells": [{"path": "B/2"}]}}));
+    let text = open(&plate, &OpenOptions::default()).unwrap_err().to_string();
+    assert!(text.contains("plate") && text.contains("B/2/0"), "{text}");
+    std::fs::write(plate.join("zarr.json"), "[".repeat(100_000)).unwrap();
+    assert_eq!(refused(&plate), Malformed);
+}
+
+#[test]
+fn damaged_chunks_are_refused_when_they_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let read = |change: &dyn Fn(&mut Value, &mut Value), chunk: &[u8]| {
+        let path = made(folder.path(), change);
+        std::fs::create_dir_all(path.join("0/c/0/0")).unwrap();
+        std::fs::write(path.join("0/c/0/0/0"), chunk).unwrap();
+        open(&path, &OpenOptions::default()).unwrap().read_all()
+    };
+    let bytes: Vec<u8> = (0..128).collect();
+    assert_eq!(read(&|_, _| {}, &bytes).unwrap().samples().as_bytes().len(), 128);
+    assert_eq!(read(&|_, _| {}, &bytes[..100]).unwrap_err().kind(), FormatErrorKind::Malformed);
+    let codec = |name: &'static str| {
+        move |_: &mut Value, array: &mut Value| array["codecs"] = json!([{"name": "bytes"}, {"name": name}])
+    };
+    for name in ["zstd", "gzip", "blosc", "crc32c", "zlib"] {
+        assert_eq!(read(&codec(name), &bytes).unwrap_err().kind(), FormatErrorKind::Malformed, "{name}");
+        assert_eq!(read(&codec(name), &[]).unwrap_err().kind(), FormatErrorKind::Malformed, "{name}");
+    }
+    let sharded = |_: &mut Value, array: &mut Value| {
+        array["codecs"] = json!([{"name": "sharding_indexed", "configuration": {"chunk_shape": [4, 4, 4],
+            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]}}]);
+    };
+    let with_index = |offset: u64, length: u64| {
+        let mut shard = bytes.clone();
+        shard.extend(offset.to_le_bytes());
+        shard.extend(length.to_le_bytes());
+        read(&sharded, &shard)
+    };
+    assert_eq!(with_index(0, 128).unwrap().samples().as_bytes(), bytes);
+    assert_eq!(with_index(u64::MAX, u64::MAX).unwrap().samples(), &Samples::U16(vec![3; 64]));
+    for (offset, length) in [(0, 127), (64, 128), (u64::MAX - 10, 128), (0, u64::MAX - 1), (u64::MAX, 128)] {
+        let refused = with_index(offset, length).unwrap_err();
+        assert_eq!(refused.kind(), FormatErrorKind::Malformed, "{offset} {length}");
+    }
+    assert_eq!(read(&sharded, &bytes[..8]).unwrap_err().kind(), FormatErrorKind::Malformed);
+}
+
+#[cfg(unix)]
+#[test]
+fn chunks_outside_the_folder_are_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, vec![1; 128]).unwrap();
+    let path = made(folder.path(), |_, _| {});
+    std::fs::create_dir_all(path.join("0/c/0/0")).unwrap();
+    std::os::unix::fs::symlink(&secret, path.join("0/c/0/0/0")).unwrap();
+    let refused = open(&path, &OpenOptions::default()).unwrap().read_all().unwrap_err();
+    assert_eq!(refused.kind(), FormatErrorKind::Unsupported, "{refused}");
+}
+
+#[test]
+fn python_reads_our_folders_and_we_read_its_codecs() {
+    let Some(python) = common::python_with("zarr, numcodecs, numpy") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let array = pattern("TZCYX", &[2, 19, 2, 300, 40], DType::U16);
+    let path = folder.path().join("ours.zarr");
+    write_zarr(&path, &array, |spec| spec.voxel_size_um = VoxelSize::new_um(2.0, 0.5, 0.25));
+    let npy = folder.path().join("ours.npy");
+    write_array(&npy, &array, &WriteSpec::of(&array, Container::Npy)).unwrap();
+    let script = r#"
+import sys, numpy, numcodecs, zarr
+ours, npy, out = sys.argv[1:]
+group = zarr.open_group(ours, mode="r")
+wanted = numpy.load(npy).transpose(0, 2, 1, 3, 4)
+assert group["0"].dtype == wanted.dtype and (group["0"][...] == wanted).all()
+assert group["1"].shape == (2, 2, 19, 150, 20), group["1"].shape
+pairs = wanted.astype(float).reshape(2, 2, 19, 150, 2, 20, 2).mean(axis=(4, 6))
+assert abs(group["1"][...] - pairs).max() <= 0.5
+scale = group.attrs["ome"]["multiscales"][0]["datasets"][1]["coordinateTransformations"][0]
+assert scale == {"type": "scale", "scale": [1.0, 1.0, 2.0, 1.0, 0.5]}, scale
+try:
+    from ome_zarr.io import parse_url
+    from ome_zarr.reader import Reader
+    nodes = list(Reader(parse_url(ours))())
+    assert nodes and nodes[0].data[0].shape == (2, 2, 19, 300, 40), nodes
+except ImportError:
+    pass
+data = (numpy.indices((5, 33, 47)) * numpy.array([2000, 30, 1])[:, None, None, None]).sum(0).astype("<u2")
+axes = [{"name": a, "type": "space", "unit": "micrometer"} for a in "zyx"]
+sets = [{"path": "0", "coordinateTransformations": [{"type": "scale", "scale": [3, 2, 1]}]}]
+def put(name, version, **options):
+    group = zarr.open_group(f"{out}/{name}.zarr", mode="w", zarr_format=version)
+    group.create_array("0", data=data, **options)
+    meta = {"version": "0.4", "axes": axes, "datasets": sets}
+    group.attrs.update({"multiscales": [meta]} if version == 2 else {"ome": {"version": "0.5", "multiscales": [meta]}})
+for cname in ["blosclz", "lz4", "lz4hc", "zlib", "zstd", "snappy"]:
+    if cname not in numcodecs.blosc.list_compressors():
+        continue
+    for shuffle, name in [(0, "noshuffle"), (1, "shuffle"), (2, "bitshuffle")]:
+        codec = numcodecs.Blosc(cname=cname, clevel=5, shuffle=shuffle)
+        put(f"v2_{cname}_{name}", 2, chunks=(2, 16, 32), compressors=codec)
+        if cname != "snappy":
+            codec = zarr.codecs.BloscCodec(cname=cname, shuffle=name, typesize=2)
+            put(f"v3_{cname}_{name}", 3, chunks=(2, 16, 32), compressors=codec)
+put("v2_zstd", 2, chunks=(5, 33, 47), compressors=numcodecs.Zstd(level=1))
+put("v2_gzip", 2, chunks=(1, 33, 20), compressors=numcodecs.GZip(level=1))
+put("v2_raw", 2, chunks=(3, 10, 10), compressors=None)
+put("v3_raw", 3, chunks=(3, 10, 10), compressors=None)
+put("v3_shards_blosc", 3, chunks=(1, 8, 8), shards=(4, 32, 48), compressors=zarr.codecs.BloscCodec())
+crc = [zarr.codecs.ZstdCodec(checksum=True), zarr.codecs.Crc32cCodec()]
+put("v3_shards_crc", 3, chunks=(2, 11, 16), shards=(2, 33, 48), compressors=crc)
+numpy.save(f"{out}/data.npy", data)
+"#;
+    let out = folder.path().join("python");
+    std::fs::create_dir(&out).unwrap();
+    let args = [&path, &npy, &out].map(|p| p.to_str().unwrap());
+    common::run_python(&python, script, &args);
+    let wanted = open(&out.join("data.npy"), &OpenOptions::default()).unwrap().read_all().unwrap();
+    let mut count = 0;
+    for entry in std::fs::read_dir(&out).unwrap().map(|e| e.unwrap().path()).filter(|p| is_zarr_folder(p)) {
+        let image = open(&entry, &OpenOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(image.meta().voxel_size_um, VoxelSize::new_um(3.0, 2.0, 1.0));
+        assert_eq!(image.read_all().unwrap_or_else(|e| panic!("{e}")), wanted, "{}", entry.display());
+        count += 1;
+    }
+    assert!(count >= 20, "{count} folders");
+}

@@ -1,0 +1,166 @@
+//! ImageJ regions of interest: areas of every kind as labels, and labels as exact outlines.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use cytoscope_formats::{
+    Container, FormatErrorKind, OpenOptions, WriteSpec, container_for_path, open, open_bytes, write_array,
+};
+use cytoscope_volume::{Array, Samples};
+use proptest::prelude::*;
+use std::path::Path;
+
+/// A region in ImageJ's format: type, bounds (top, left, bottom, right), points, floats of a composite region, slice.
+fn roi(kind: u8, bounds: [i16; 4], points: &[[u16; 2]], composite: &[f32], slice: i32) -> Vec<u8> {
+    let mut bytes = vec![0u8; 64];
+    bytes[..4].copy_from_slice(b"Iout");
+    bytes[4..6].copy_from_slice(&227u16.to_be_bytes());
+    bytes[6] = kind;
+    for (i, bound) in bounds.iter().enumerate() {
+        bytes[8 + 2 * i..10 + 2 * i].copy_from_slice(&bound.to_be_bytes());
+    }
+    bytes[16..18].copy_from_slice(&(points.len() as u16).to_be_bytes());
+    bytes[36..40].copy_from_slice(&(composite.len() as i32).to_be_bytes());
+    bytes[56..60].copy_from_slice(&slice.to_be_bytes());
+    for axis in 0..2 {
+        bytes.extend(points.iter().flat_map(|p| p[axis].to_be_bytes()));
+    }
+    bytes.extend(composite.iter().flat_map(|v| v.to_be_bytes()));
+    bytes
+}
+
+fn labels_of(bytes: Vec<u8>, shape_zyx: [usize; 3]) -> Vec<u16> {
+    let options = OpenOptions { shape_zyx: Some(shape_zyx), ..OpenOptions::default() };
+    let image = open_bytes(bytes, &options).unwrap();
+    let [_, z, _, y, x, _] = *image.meta().shape_full.as_slice() else { panic!("six axes") };
+    assert_eq!([z, y, x], shape_zyx);
+    match image.read_all().unwrap().into_samples() {
+        Samples::U16(values) => values,
+        other => panic!("{:?}", other.dtype()),
+    }
+}
+
+/// A picture of a plane: `#` for pixels of a region.
+fn picture(values: &[u16], width: usize) -> Vec<String> {
+    let row = |r: &[u16]| r.iter().map(|v| if *v > 0 { '#' } else { '.' }).collect();
+    values.chunks(width).map(row).collect()
+}
+
+#[test]
+fn areas_of_every_kind_are_drawn() {
+    let rectangle = roi(1, [1, 2, 3, 5], &[], &[], 0);
+    assert_eq!(picture(&labels_of(rectangle, [1, 4, 6]), 6), ["......", "..###.", "..###.", "......"]);
+    let polygon = roi(0, [1, 1, 4, 4], &[[0, 0], [3, 0], [3, 1], [1, 1], [1, 3], [0, 3]], &[], 0);
+    assert_eq!(picture(&labels_of(polygon, [1, 4, 5]), 5), [".....", ".###.", ".#...", ".#..."]);
+    let oval = roi(2, [0, 0, 4, 4], &[], &[], 0);
+    assert_eq!(picture(&labels_of(oval, [1, 4, 4]), 4), [".##.", "####", "####", ".##."]);
+    #[rustfmt::skip]
+    let with_hole = roi(1, [0, 0, 4, 4], &[], &[
+        0.0, 0.0, 0.0, 1.0, 4.0, 0.0, 1.0, 4.0, 4.0, 1.0, 0.0, 4.0, 4.0,
+        0.0, 1.0, 1.0, 1.0, 1.0, 3.0, 1.0, 3.0, 3.0, 1.0, 3.0, 1.0, 4.0,
+    ], 0);
+    assert_eq!(picture(&labels_of(with_hole, [1, 4, 4]), 4), ["####", "#..#", "#..#", "####"]);
+}
+
+#[test]
+fn a_region_is_in_its_slice_or_in_all() {
+    let one = |slice| labels_of(roi(1, [0, 0, 1, 1], &[], &[], slice), [3, 1, 2]);
+    assert_eq!(one(2), [0, 0, 1, 0, 0, 0]);
+    assert_eq!(one(0), [1, 0, 1, 0, 1, 0]);
+    // Without a stack, the image just contains the region.
+    let image = open_bytes(roi(1, [1, 2, 3, 5], &[], &[], 4), &OpenOptions::default()).unwrap();
+    assert_eq!(image.meta().shape_full, [1, 4, 1, 3, 5, 1]);
+    assert!(image.is_without_extents());
+}
+
+#[test]
+fn lines_and_damaged_regions_are_refused() {
+    let kind = |bytes: Vec<u8>| {
+        open_bytes(bytes, &OpenOptions::default()).and_then(|i| i.read_all()).map(|_| ()).map_err(|e| e.kind())
+    };
+    assert_eq!(kind(roi(3, [0, 0, 4, 4], &[], &[], 0)), Err(FormatErrorKind::Unsupported));
+    let good = roi(0, [0, 0, 2, 2], &[[0, 0], [2, 0], [2, 2]], &[], 1);
+    assert_eq!(kind(good.clone()), Ok(()));
+    assert_eq!(kind(good[..good.len() - 1].to_vec()), Err(FormatErrorKind::Malformed));
+    assert_eq!(kind(roi(1, [0, 0, 4, 4], &[], &[0.0, 1e30, 0.0], 0)), Err(FormatErrorKind::Malformed));
+    assert_eq!(kind(roi(1, [0, 0, 4, 4], &[], &[9.0, 0.0, 0.0], 0)), Err(FormatErrorKind::Malformed));
+    assert_eq!(kind(b"PK\x03\x04 not a zip".to_vec()), Err(FormatErrorKind::Malformed));
+}
+
+#[test]
+fn a_set_keeps_the_numbers_of_its_names() {
+    let seed = include_bytes!("../../../fuzz/seeds/read_roi/set");
+    let image = open_bytes(seed.to_vec(), &OpenOptions::default()).unwrap();
+    // One of its two regions is a line.
+    assert_eq!((image.meta().unread_pages, image.meta().shape_full.as_slice()), (1, [1, 2, 1, 5, 7, 1].as_slice()));
+    let Samples::U16(values) = image.read_all().unwrap().into_samples() else { panic!("not 16 bits") };
+    assert_eq!(values.iter().filter(|v| **v == 3).count(), 20);
+    assert_eq!(values.iter().filter(|v| **v != 0).count(), 20);
+}
+
+fn round_trip(array: &Array, zyx: [usize; 3]) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rois.zip");
+    assert_eq!(container_for_path(&path).unwrap(), Container::RoiSet);
+    write_array(&path, array, &WriteSpec::of(array, Container::RoiSet)).unwrap();
+    let image = open(&path, &OpenOptions { shape_zyx: Some(zyx), ..OpenOptions::default() }).unwrap();
+    let read = image.read_all().unwrap();
+    let (got, expected) = (read.samples().to_f32(), array.samples().to_f32());
+    assert_eq!(got, expected);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn labels_of_any_shape_round_trip(values in prop::collection::vec(0u16..4, 2 * 6 * 7)) {
+        // A set without regions is not an image.
+        prop_assume!(values.iter().any(|v| *v > 0));
+        round_trip(&Array::new("ZYX".parse().unwrap(), vec![2, 6, 7], values).unwrap(), [2, 6, 7]);
+    }
+}
+
+#[test]
+fn labels_with_holes_parts_and_times_round_trip() {
+    let mut values = vec![70_000u32; 2 * 3 * 5 * 5];
+    for t in 0..2 {
+        for z in 0..3 {
+            values[(t * 3 + z) * 25 + 12] = 5 + (t * 3 + z) as u32;
+            values[(t * 3 + z) * 25 + z] = 0;
+        }
+    }
+    round_trip(&Array::new("TZYX".parse().unwrap(), vec![2, 3, 5, 5], values).unwrap(), [3, 5, 5]);
+    let floats = Array::new("YX".parse().unwrap(), vec![1, 2], vec![0f32, 1.0]).unwrap();
+    let error = write_array(Path::new("a.zip"), &floats, &WriteSpec::of(&floats, Container::RoiSet)).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::Unsupported);
+}
+
+const CHECK: &str = "
+import json, sys
+import roifile
+rois = roifile.roiread(sys.argv[1])
+print(json.dumps([
+    [r.name, int(r.position), r.roitype.name, [r.top, r.left, r.bottom, r.right], r.coordinates().astype(float).tolist()]
+    for r in rois
+]))
+";
+
+#[test]
+fn roifile_reads_what_is_written() {
+    let Some(python) = common::python() else { return };
+    let has = std::process::Command::new(&python).args(["-c", "import roifile"]).output();
+    if !has.is_ok_and(|o| o.status.success()) {
+        return cytoscope_testkit::skip("Python has no roifile (pip install roifile)");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rois.zip");
+    let mut values = vec![0u16; 2 * 4 * 5];
+    for at in [26, 27, 31, 32] {
+        values[at] = 9;
+    }
+    let array = Array::new("ZYX".parse().unwrap(), vec![2, 4, 5], values).unwrap();
+    write_array(&path, &array, &WriteSpec::of(&array, Container::RoiSet)).unwrap();
+    let text = common::run_python(&python, CHECK, &[path.to_str().unwrap()]);
+    let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let corners = [[1.0, 1.0], [3.0, 1.0], [3.0, 3.0], [1.0, 3.0]];
+    assert_eq!(found, serde_json::json!([["label-9_z-2", 2, "TRACED", [1, 1, 3, 3], corners]]));
+}

@@ -1,0 +1,143 @@
+//! Conversion to an OME-Zarr folder, slab by slab, with lower resolution levels and label images.
+
+use crate::convert::ConvertJob;
+use crate::evaluate::looks_like_labels;
+use crate::job::Meter;
+use crate::{Context, JobError};
+use cytoscope_formats::{Image, ImageMeta, OpenOptions, ZarrImageSpec, ZarrWriter, open};
+use cytoscope_profile::Stage;
+use cytoscope_storage::partial_folder::check_new_folder;
+use cytoscope_volume::Region;
+use std::path::{Path, PathBuf};
+
+/// Index of T in the axes of a region.
+const T: usize = 0;
+/// Index of Z in the axes of a region.
+const Z: usize = 1;
+/// Index of C in the axes of a region.
+const C: usize = 2;
+/// Index of S in the axes of a region.
+const S: usize = 5;
+
+/// Runs a conversion whose output is an OME-Zarr folder.
+///
+/// # Errors
+/// As [`ConvertJob::run`].
+pub(crate) fn run(job: &ConvertJob, context: &Context) -> Result<(), JobError> {
+    let options = OpenOptions { series: job.series, axes: job.axes.clone(), ..OpenOptions::default() };
+    let image = open(&job.input, &options)?;
+    let whole = job.region(image.meta())?;
+    let labels = job.labels.as_deref().map(|path| open_labels(path, &whole, job.time)).transpose()?;
+    let files: Vec<PathBuf> =
+        image.files().into_iter().chain(labels.iter().flat_map(|(labels, _)| labels.files())).collect();
+    let named = [Some(&job.input), job.labels.as_ref()];
+    let inputs: Vec<&Path> = files.iter().chain(named.into_iter().flatten()).map(PathBuf::as_path).collect();
+    check_new_folder(&job.output, &inputs, job.overwrite)?;
+    let mut writer = ZarrWriter::create(&job.output, image_spec(job, image.meta(), &whole))?;
+    let mut parts = vec![(0, image, whole)];
+    if let (Some((labels, whole)), Some(path)) = (labels, &job.labels) {
+        let mut spec = ZarrImageSpec::new(&folder_name(path), shape_tczyx(&whole), labels.meta().dtype);
+        spec.voxel_size_um = labels.meta().voxel_size_um;
+        spec.time_interval_secs = labels.meta().time_interval_secs;
+        parts.push((writer.add_labels(spec)?, labels, whole));
+    }
+    let slices = |whole: &Region| [T, Z, C, S].iter().map(|i| whole.size[*i] as u64).product::<u64>();
+    let total: u64 = parts.iter().map(|(_, _, whole)| slices(whole)).sum();
+    let mut meter = context.meter("convert", total, "planes");
+    for (index, image, whole) in &parts {
+        copy(context, &mut meter, &mut writer, *index, image, whole)?;
+    }
+    if let Some(aside) = writer.finish()?.publish(job.overwrite)? {
+        context.note(format!("{} existed; it was moved to {}", job.output.display(), aside.display()));
+    }
+    Ok(())
+}
+
+/// Copies an image slab by slab. The samples of a pixel (RGB) become channels.
+fn copy(
+    context: &Context,
+    meter: &mut Meter<'_>,
+    writer: &mut ZarrWriter,
+    index: usize,
+    image: &Image,
+    whole: &Region,
+) -> Result<(), JobError> {
+    let depth = writer.slab_depth(index);
+    let samples = whole.size[S];
+    for t in 0..whole.size[T] {
+        for channel in 0..whole.size[C] * samples {
+            for z in (0..whole.size[Z]).step_by(depth) {
+                let slices = depth.min(whole.size[Z] - z);
+                let region = whole
+                    .clone()
+                    .with_range(T, whole.start[T] + t, 1)
+                    .with_range(Z, whole.start[Z] + z, slices)
+                    .with_range(C, whole.start[C] + channel / samples, 1)
+                    .with_range(S, whole.start[S] + channel % samples, 1);
+                let slab = {
+                    let mut span = context.recorder.span(Stage::Read, "slab");
+                    let slab = image.read(0, &region)?;
+                    span.add_bytes(slab.samples().as_bytes().len());
+                    slab
+                };
+                let _span = context.recorder.span(Stage::Write, "slab").bytes(slab.samples().as_bytes().len());
+                writer.write(index, [t, channel, z], slab.samples())?;
+                meter.add(slices as u64)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Opens the label image of a stack, checks that it fits the converted region, and returns its own region: the labels of
+/// the converted time points, of a file with these or with all time points.
+fn open_labels(path: &Path, stack: &Region, time: Option<usize>) -> Result<(Image, Region), JobError> {
+    let labels = open(path, &OpenOptions::default())?;
+    let meta = labels.meta();
+    let mut whole = Region::whole(&meta.shape_full);
+    if let Some(time) = time.filter(|time| whole.size[T] > 1 && *time < whole.size[T]) {
+        whole = whole.with_range(T, time, 1);
+    }
+    let extents = |region: &Region| [T, Z, 3, 4].map(|i| region.size[i]);
+    let samples = whole.size[C] * whole.size[S];
+    let problem = if meta.dtype.is_float() {
+        format!("labels are whole numbers, but the file has {}", meta.dtype)
+    } else if samples != 1 {
+        format!("a label image has one channel, but the file has {samples}")
+    } else if extents(&whole) != extents(stack) {
+        format!("its shape (T, Z, Y, X) is {:?}, but the stack's is {:?}", extents(&whole), extents(stack))
+    } else {
+        return Ok((labels, whole));
+    };
+    let next_step = "give the label image of this stack".to_owned();
+    Err(JobError::Mismatch { path: path.to_owned(), problem, next_step })
+}
+
+fn shape_tczyx(whole: &Region) -> [usize; 5] {
+    let size = &whole.size;
+    [size[T], size[C] * size[S], size[Z], size[3], size[4]]
+}
+
+fn image_spec(job: &ConvertJob, meta: &ImageMeta, whole: &Region) -> ZarrImageSpec {
+    let mut spec = ZarrImageSpec::new(&folder_name(&job.input), shape_tczyx(whole), meta.dtype);
+    let one_channel = whole.size[C] * whole.size[S] == 1;
+    spec.labels = one_channel && !meta.dtype.is_float() && looks_like_labels(&job.input);
+    spec.voxel_size_um = meta.voxel_size_um;
+    spec.time_interval_secs = meta.time_interval_secs;
+    let channels = meta.channels.iter().skip(whole.start[C]).take(whole.size[C]);
+    // Names of channels are not those of red, green and blue.
+    spec.channels = if whole.size[S] == 1 { channels.cloned().collect() } else { Vec::new() };
+    spec.display_range = meta.display_range;
+    spec
+}
+
+/// Returns the name of an image: the file name without extension, with characters that names in OME-Zarr may have.
+fn folder_name(path: &Path) -> String {
+    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let lower = name.to_lowercase();
+    let endings = [".ome.tiff", ".ome.tif", ".ome.zarr", ".zarr", ".tiff", ".tif", ".npy"];
+    let end = endings.iter().find(|e| lower.ends_with(**e)).map_or(name.len(), |e| name.len() - e.len());
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
+    let name: String = name.get(..end).unwrap_or(&name).trim_start_matches('.').chars().map(plain).collect();
+    if name.is_empty() { "image".to_owned() } else { name }
+}

@@ -1,0 +1,507 @@
+//! Machine profiles: the settings that `tune` measured to be best for a model on a machine, which later runs use where
+//! the user gives none. They are stored in one file of the user's folder, which several machines may share.
+
+use crate::predict::PredictJob;
+use crate::{JobError, user_folder};
+use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
+use cytoscope_storage::read::open_regular;
+use cytoscope_storage::write::atomic_write;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Version of the file of machine profiles; it changes when a file would be misread.
+pub const MACHINE_PROFILES_FORMAT: u32 = 1;
+/// Maximum size of the file in bytes.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+/// Maximum number of stored profiles; the oldest ones are dropped.
+const MAX_PROFILES: usize = 500;
+/// Key, in place of a model's fingerprint, of trainings from scratch.
+pub const SCRATCH: &str = "scratch";
+
+/// What a profile's settings were chosen for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preset {
+    /// The shortest time.
+    Fastest,
+    /// The lowest peak memory of the process.
+    LeastMemory,
+    /// The smallest difference to 32-bit floats, then the shortest time.
+    MostAccurate,
+}
+
+impl Preset {
+    /// All presets.
+    pub const ALL: [Preset; 3] = [Preset::Fastest, Preset::LeastMemory, Preset::MostAccurate];
+
+    /// Returns the name used on the command line and in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fastest => "fastest",
+            Self::LeastMemory => "least-memory",
+            Self::MostAccurate => "most-accurate",
+        }
+    }
+}
+
+impl fmt::Display for Preset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Preset {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let invalid = || format!("invalid preset \"{text}\": expected fastest, least-memory or most-accurate");
+        Self::ALL.into_iter().find(|preset| preset.name() == text).ok_or_else(invalid)
+    }
+}
+
+/// Whether a run uses the machine profile, and which of its presets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum PerformanceRequest {
+    /// The preset that was saved as the profile's own.
+    #[default]
+    Auto,
+    /// No machine profile.
+    Off,
+    /// This preset.
+    Preset(Preset),
+}
+
+impl fmt::Display for PerformanceRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Off => f.write_str("off"),
+            Self::Preset(preset) => preset.fmt(f),
+        }
+    }
+}
+
+impl FromStr for PerformanceRequest {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let invalid =
+            |_| format!("invalid performance \"{text}\": expected auto, off, fastest, least-memory or most-accurate");
+        match text {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            preset => preset.parse().map(Self::Preset).map_err(invalid),
+        }
+    }
+}
+
+impl TryFrom<String> for PerformanceRequest {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<PerformanceRequest> for String {
+    fn from(request: PerformanceRequest) -> String {
+        request.to_string()
+    }
+}
+
+/// Settings of a prediction, with what was measured with them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InferenceSettings {
+    /// The device.
+    pub device: DeviceId,
+    /// Precision of the network.
+    pub precision: Precision,
+    /// Tile size Z, Y, X in voxels; `None` for the size that the program chooses, or one pass over the stack.
+    pub tile_zyx: Option<[usize; 3]>,
+    /// Number of threads; 0 uses all cores.
+    pub threads: usize,
+    /// Shortest time of the prediction in seconds.
+    pub secs: f64,
+    /// Peak memory of the process in bytes, if known.
+    pub peak_bytes: Option<u64>,
+    /// Relative L2 difference of the maps to those of 32-bit floats, if known.
+    pub relative_l2: Option<f64>,
+}
+
+/// Settings of a training run, with what was measured with them. What is `None` is chosen by the program.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrainingSettings {
+    /// The device that computes the steps.
+    pub device: DeviceId,
+    /// Precision of convolutions.
+    pub precision: Option<Precision>,
+    /// Patches per batch.
+    pub batch: Option<usize>,
+    /// Number of data workers.
+    pub workers: Option<usize>,
+    /// Maximum number of patches that are prepared in advance.
+    pub prefetch: Option<usize>,
+    /// Number of threads; 0 uses all cores.
+    pub threads: usize,
+    /// Shortest time of a patch in seconds.
+    pub secs_per_patch: f64,
+    /// Peak memory of the process in bytes, if known.
+    pub peak_bytes: Option<u64>,
+}
+
+/// What was tuned for a model on a machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MachineProfile {
+    /// Name of the model.
+    pub model: String,
+    /// Fingerprint of the model, or [`SCRATCH`].
+    pub fingerprint: String,
+    /// The machine, as [`machine_key`] describes it.
+    pub machine: String,
+    /// Name and version of the program that tuned.
+    pub program: String,
+    /// Time of tuning in seconds since 1970.
+    pub tuned_unix_secs: u64,
+    /// The preset that is used without a request.
+    pub preset: Preset,
+    /// Settings of predictions.
+    #[serde(default)]
+    pub inference: BTreeMap<Preset, InferenceSettings>,
+    /// Settings of training runs.
+    #[serde(default)]
+    pub training: BTreeMap<Preset, TrainingSettings>,
+}
+
+/// A setting that was taken from a machine profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProfiledSetting {
+    /// The device.
+    Device,
+    /// The precision.
+    Precision,
+    /// The tile size.
+    Tile,
+    /// The number of threads.
+    Threads,
+    /// The batch size.
+    Batch,
+    /// The number of data workers.
+    Workers,
+    /// The number of patches that are prepared in advance.
+    Prefetch,
+}
+
+/// Which settings of a run came from a machine profile.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AppliedProfile {
+    /// The preset.
+    pub preset: Preset,
+    /// The machine that the profile is of.
+    pub machine: String,
+    /// Time of tuning in seconds since 1970.
+    pub tuned_unix_secs: u64,
+    /// The settings, with their values as on the command line.
+    pub settings: Vec<(ProfiledSetting, String)>,
+}
+
+impl AppliedProfile {
+    /// Returns what was applied as text for the user.
+    pub fn sentence(&self) -> String {
+        let name = |setting| match setting {
+            ProfiledSetting::Device => "device",
+            ProfiledSetting::Precision => "precision",
+            ProfiledSetting::Tile => "tile",
+            ProfiledSetting::Threads => "threads",
+            ProfiledSetting::Batch => "batch",
+            ProfiledSetting::Workers => "workers",
+            ProfiledSetting::Prefetch => "prefetch",
+        };
+        let all: Vec<String> =
+            self.settings.iter().map(|(setting, value)| format!("{} {value}", name(*setting))).collect();
+        format!("from the machine profile ({}): {}", self.preset, all.join(", "))
+    }
+}
+
+/// Returns the description of this machine that is a part of a profile's key: CPU, number of cores, and system.
+pub fn machine_key() -> String {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cpu = cytoscope_profile::cpu_name().unwrap_or("unknown CPU");
+    format!("{cpu}, {cores} cores, {} {}", std::env::consts::OS, std::env::consts::ARCH)
+}
+
+impl MachineProfile {
+    /// Returns the preset to use; `None` if no profile is wanted.
+    pub fn preset_for(&self, request: PerformanceRequest) -> Option<Preset> {
+        match request {
+            PerformanceRequest::Off => None,
+            PerformanceRequest::Auto => Some(self.preset),
+            PerformanceRequest::Preset(preset) => Some(preset),
+        }
+    }
+
+    /// Returns the record of settings that were applied; `None` if there are none.
+    pub fn applied(&self, preset: Preset, settings: Vec<(ProfiledSetting, String)>) -> Option<AppliedProfile> {
+        let (machine, tuned_unix_secs) = (self.machine.clone(), self.tuned_unix_secs);
+        (!settings.is_empty()).then_some(AppliedProfile { preset, machine, tuned_unix_secs, settings })
+    }
+
+    /// Sets the device, precision, tile and threads that the job leaves open. Settings that were measured together stay
+    /// together: with another device or precision than the profile's, nothing that depends on it is set.
+    pub fn apply_to_prediction(&self, job: &mut PredictJob, request: PerformanceRequest) -> Option<AppliedProfile> {
+        let preset = self.preset_for(request)?;
+        let tuned = self.inference.get(&preset)?;
+        let is_same_precision = job.precision.is_none_or(|given| given == tuned.precision);
+        let is_same_device = match job.device {
+            DeviceRequest::Auto => is_same_precision,
+            DeviceRequest::Device(given) => given == tuned.device,
+        };
+        if !is_same_device {
+            return None;
+        }
+        let mut settings = Vec::new();
+        if job.device == DeviceRequest::Auto {
+            job.device = DeviceRequest::Device(tuned.device);
+            settings.push((ProfiledSetting::Device, tuned.device.to_string()));
+        }
+        if job.precision.is_none() {
+            job.precision = Some(tuned.precision);
+            settings.push((ProfiledSetting::Precision, tuned.precision.to_string()));
+        }
+        let tiles = &mut job.tiles;
+        let is_open = tiles.tile.is_none()
+            && tiles.recorded.is_none()
+            && tiles.overlap.is_none()
+            && tiles.blend.is_none()
+            && job.memory_budget_bytes.is_none();
+        if let Some(tile @ [z, y, x]) = tuned.tile_zyx.filter(|_| is_open && is_same_precision) {
+            tiles.recorded = Some(tile);
+            settings.push((ProfiledSetting::Tile, format!("{z},{y},{x}")));
+        }
+        if job.threads == 0 && tuned.threads > 0 {
+            job.threads = tuned.threads;
+            settings.push((ProfiledSetting::Threads, tuned.threads.to_string()));
+        }
+        self.applied(preset, settings)
+    }
+}
+
+/// The stored profiles.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MachineProfiles {
+    /// [`MACHINE_PROFILES_FORMAT`] of the program that wrote the file.
+    format: u32,
+    profiles: Vec<MachineProfile>,
+}
+
+impl Default for MachineProfiles {
+    fn default() -> Self {
+        Self { format: MACHINE_PROFILES_FORMAT, profiles: Vec::new() }
+    }
+}
+
+impl MachineProfiles {
+    /// Returns the file of the user's profiles: `machine-profiles.json` in the user's folder; `None` without one.
+    pub fn user_path() -> Option<PathBuf> {
+        user_folder().map(|folder| folder.join("machine-profiles.json"))
+    }
+
+    /// Reads a file of profiles; a missing one has none.
+    ///
+    /// # Errors
+    /// [`JobError`] if the file cannot be read, is too large, or was written by another version.
+    pub fn read(path: &Path) -> Result<Self, JobError> {
+        let io = |error| JobError::Io { path: path.to_owned(), error };
+        let file = match open_regular(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
+            other => other.map_err(io)?,
+        };
+        let mut text = Vec::new();
+        file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(io)?;
+        let bad = |problem: String| JobError::Mismatch {
+            path: path.to_owned(),
+            problem,
+            next_step: "remove the file, and run cytoscope tune --save again".to_owned(),
+        };
+        if text.len() as u64 > MAX_FILE_BYTES {
+            return Err(bad(format!("the file is larger than {MAX_FILE_BYTES} bytes, expected machine profiles")));
+        }
+        #[derive(Deserialize)]
+        struct Header {
+            format: u32,
+        }
+        let not_profiles = |e: serde_json::Error| bad(format!("the file holds no machine profiles ({e})"));
+        let Header { format } = serde_json::from_slice(&text).map_err(not_profiles)?;
+        if format != MACHINE_PROFILES_FORMAT {
+            return Err(bad(format!(
+                "the machine profiles are stored in format {format}, this version reads format {MACHINE_PROFILES_FORMAT}"
+            )));
+        }
+        serde_json::from_slice(&text).map_err(not_profiles)
+    }
+
+    /// Writes the profiles, and creates the folder.
+    ///
+    /// # Errors
+    /// [`JobError`] if the file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), JobError> {
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(|error| JobError::Io { path: folder.to_owned(), error })?;
+        }
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|error| JobError::Io { path: path.to_owned(), error: error.into() })?;
+        Ok(atomic_write(path, &text)?)
+    }
+
+    /// Adds a profile in place of an earlier one of the same model and machine. Of the earlier one, the kind that was
+    /// not tuned again is kept.
+    pub fn put(&mut self, mut profile: MachineProfile) {
+        let is_same = |p: &MachineProfile| p.fingerprint == profile.fingerprint && p.machine == profile.machine;
+        if let Some(at) = self.profiles.iter().position(is_same) {
+            let earlier = self.profiles.remove(at);
+            if profile.inference.is_empty() {
+                profile.inference = earlier.inference;
+            }
+            if profile.training.is_empty() {
+                profile.training = earlier.training;
+            }
+        }
+        self.profiles.push(profile);
+        let surplus = self.profiles.len().saturating_sub(MAX_PROFILES);
+        self.profiles.drain(..surplus);
+    }
+
+    /// Returns whether there are no profiles.
+    pub fn is_empty(&self) -> bool {
+        self.profiles.is_empty()
+    }
+
+    /// Returns the profile of a model (its fingerprint, or [`SCRATCH`]) on a machine.
+    pub fn find(&self, fingerprint: &str, machine: &str) -> Option<&MachineProfile> {
+        self.profiles.iter().find(|p| p.fingerprint == fingerprint && p.machine == machine)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use serde_json::json;
+
+    fn tuned(device: DeviceId, precision: Precision) -> InferenceSettings {
+        let tile_zyx = Some([16, 64, 64]);
+        InferenceSettings { device, precision, tile_zyx, threads: 2, secs: 1.0, peak_bytes: None, relative_l2: None }
+    }
+
+    fn profile(fingerprint: &str) -> MachineProfile {
+        MachineProfile {
+            model: "m".to_owned(),
+            fingerprint: fingerprint.to_owned(),
+            machine: "here".to_owned(),
+            program: "p".to_owned(),
+            tuned_unix_secs: 7,
+            preset: Preset::Fastest,
+            inference: BTreeMap::from([
+                (Preset::Fastest, tuned(DeviceId::Cuda(0), Precision::F16)),
+                (Preset::MostAccurate, tuned(DeviceId::Cpu, Precision::F32)),
+            ]),
+            training: BTreeMap::new(),
+        }
+    }
+
+    fn job(more: serde_json::Value) -> PredictJob {
+        let mut value = json!({"inputs": ["a.tif"], "model": "m", "out": "o"});
+        for (key, part) in more.as_object().unwrap() {
+            value[key] = part.clone();
+        }
+        serde_json::from_value(value).unwrap()
+    }
+
+    /// Applies the profile, and returns the settings that it changed.
+    fn changed(job: &mut PredictJob, request: &str) -> Vec<ProfiledSetting> {
+        let applied = profile("f").apply_to_prediction(job, request.parse().unwrap());
+        applied.map_or_else(Vec::new, |a| a.settings.into_iter().map(|(setting, _)| setting).collect())
+    }
+
+    #[test]
+    fn a_profile_fills_only_what_the_user_left_open() {
+        use ProfiledSetting::{Device, Precision as OfPrecision, Threads, Tile};
+        let mut open = job(json!({}));
+        assert_eq!(changed(&mut open, "auto"), [Device, OfPrecision, Tile, Threads]);
+        assert_eq!((open.device, open.precision), (DeviceRequest::Device(DeviceId::Cuda(0)), Some(Precision::F16)));
+        assert_eq!((open.tiles.recorded, open.threads), (Some([16, 64, 64]), 2));
+        assert_eq!(changed(&mut job(json!({"threads": 5, "memory_budget_bytes": 1})), "auto"), [Device, OfPrecision]);
+        let mut accurate = job(json!({}));
+        changed(&mut accurate, "most-accurate");
+        assert_eq!(accurate.device, DeviceRequest::Device(DeviceId::Cpu));
+        // The profile's settings of another device or precision are not mixed with the given ones.
+        let given = [json!({"device": "cpu"}), json!({"precision": "int8"})];
+        for unchanged in given.map(job) {
+            let mut one = unchanged.clone();
+            assert_eq!((changed(&mut one, "auto"), one), (Vec::new(), unchanged));
+        }
+        assert_eq!(changed(&mut job(json!({"device": "cuda:0", "precision": "f32"})), "auto"), [Threads]);
+        for request in ["off", "least-memory"] {
+            assert!(changed(&mut job(json!({})), request).is_empty(), "{request}");
+        }
+    }
+
+    #[test]
+    fn stored_profiles_are_read_back_and_replace_earlier_ones_of_the_same_model() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/profiles.json");
+        assert!(MachineProfiles::read(&path).unwrap().is_empty());
+        let mut all = MachineProfiles::default();
+        all.put(profile("a"));
+        all.put(profile("b"));
+        let training = TrainingSettings {
+            device: DeviceId::Cpu,
+            precision: None,
+            batch: None,
+            workers: Some(2),
+            prefetch: None,
+            threads: 0,
+            secs_per_patch: 0.1,
+            peak_bytes: None,
+        };
+        let later = MachineProfile {
+            tuned_unix_secs: 9,
+            inference: BTreeMap::new(),
+            training: BTreeMap::from([(Preset::Fastest, training)]),
+            ..profile("a")
+        };
+        all.put(later);
+        all.write(&path).unwrap();
+        let read = MachineProfiles::read(&path).unwrap();
+        assert_eq!(read, all);
+        let found = read.find("a", "here").unwrap();
+        assert_eq!((found.tuned_unix_secs, found.inference.len(), found.training.len()), (9, 2, 1));
+        assert!(read.find("a", "elsewhere").is_none() && read.find("b", "here").is_some());
+        for number in 0..2 * MAX_PROFILES {
+            all.put(profile(&number.to_string()));
+        }
+        assert_eq!(all.profiles.len(), MAX_PROFILES);
+    }
+
+    #[test]
+    fn damaged_and_later_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("profiles.json");
+        for (text, words) in [
+            ("no JSON", "no machine profiles"),
+            ("{\"format\": 9, \"machines\": []}", "format 9"),
+            ("{\"format\": 1, \"profiles\": [{}]}", "no machine profiles"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let error = MachineProfiles::read(&path).unwrap_err().to_string();
+            assert!(error.contains(words) && error.contains("tune --save"), "{error}");
+        }
+        std::fs::write(&path, vec![b' '; MAX_FILE_BYTES as usize + 1]).unwrap();
+        assert!(MachineProfiles::read(&path).unwrap_err().to_string().contains("larger"));
+    }
+}

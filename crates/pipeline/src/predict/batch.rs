@@ -1,0 +1,31 @@
+//! How many tiles a GPU computes together.
+
+/// Numbers of tiles of a batch, most first. Kernels are timed for each number, so there are few.
+const BATCH_SIZES: [usize; 3] = [8, 4, 2];
+/// Maximum ratio of computed tiles to tiles of a slab, as a fraction: the last batch is filled up with a repeated tile.
+const MAX_FILLED: [usize; 2] = [7, 6];
+
+/// Returns the number of tiles to compute together, of `tiles` in a slab: the largest one for which `fits` is true and
+/// that leaves little to fill up; 1 if there is none.
+pub(super) fn batch_size(tiles: usize, fits: impl Fn(usize) -> bool) -> usize {
+    let [most, of] = MAX_FILLED;
+    let is_filled = |batch: usize| tiles.next_multiple_of(batch).saturating_mul(of) <= tiles.saturating_mul(most);
+    BATCH_SIZES.into_iter().find(|n| *n <= tiles && is_filled(*n) && fits(*n)).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_large_fit_the_memory_and_compute_few_tiles_twice() {
+        let sizes = [1, 2, 3, 4, 7, 8, 9, 15, 16, 64, 100].map(|tiles| batch_size(tiles, |_| true));
+        assert_eq!(sizes, [1, 2, 1, 4, 4, 8, 2, 8, 8, 8, 8]);
+        assert_eq!(batch_size(64, |n| n <= 5), 4);
+        assert_eq!(batch_size(64, |_| false), 1);
+        for tiles in 1..200usize {
+            let batch = batch_size(tiles, |_| true);
+            assert!(tiles.next_multiple_of(batch) as f64 <= 1.17 * tiles as f64, "{tiles} tiles in batches of {batch}");
+        }
+    }
+}

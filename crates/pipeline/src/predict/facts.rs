@@ -1,0 +1,68 @@
+//! What the reports of a prediction say about a run, for its advice.
+
+use super::{Blend, InputReport, PredictJob};
+use crate::{Certainty, DiameterUnit, Model, ObjectDiameter};
+use cytoscope_profile::{
+    DeviceTime, DiameterCertainty, DiameterFacts, InputFacts, Joining, Stage, StageTotal, TileFacts,
+};
+
+/// Returns the facts about the predicted inputs of a job, without those that were skipped.
+pub fn input_facts(job: &PredictJob, reports: &[InputReport]) -> Vec<InputFacts> {
+    // Without a request, tiles are blended only if the network allows nothing else.
+    let is_blended = job.tiles.blend == Some(Blend::Gaussian);
+    let crop_possible = is_blended && Model::load(&job.model).is_ok_and(|model| model.reach.is_some());
+    let done = reports.iter().filter(|report| !report.resumed);
+    done.map(|report| one_input(report, job.memory_budget_bytes, crop_possible)).collect()
+}
+
+fn one_input(report: &InputReport, budget_bytes: Option<u64>, crop_possible: bool) -> InputFacts {
+    let voxels = report.shape_zyx.iter().product::<usize>().saturating_mul(report.times);
+    let times = report.device.measurements.iter();
+    let measured = times.filter_map(|m| Some(DeviceTime { device: m.device.to_string(), best_ms: m.best_ms? }));
+    InputFacts {
+        name: report.input.display().to_string(),
+        seconds: report.seconds,
+        voxels: voxels as u64,
+        device: report.device.id.to_string(),
+        precision: report.precision.clone(),
+        measured: measured.collect(),
+        tiles: tile_facts(report, budget_bytes, crop_possible),
+        seam_energy: report.seam_energy,
+        diameter: report.diameter.as_ref().map(diameter_facts),
+        traffic: report.traffic,
+    }
+}
+
+fn tile_facts(report: &InputReport, budget_bytes: Option<u64>, crop_possible: bool) -> Option<TileFacts> {
+    let total = |stage| report.stages.iter().find(|t: &&StageTotal| t.stage == stage);
+    let (computed, joined) = total(Stage::Compute).zip(total(Stage::Blend))?;
+    let plan = &report.plan;
+    let joining = match plan.blend {
+        Blend::Crop => Joining::Crop,
+        Blend::Gaussian => Joining::Gaussian,
+    };
+    Some(TileFacts {
+        joining,
+        crop_possible: joining == Joining::Crop || crop_possible,
+        tile_zyx: plan.tile,
+        // A run of the network may compute several tiles.
+        count: joined.count / (report.times as u64).max(1),
+        computed_voxels: computed.voxels,
+        kept_voxels: joined.voxels,
+        planned_bytes: plan.stated_peak_bytes,
+        budget_bytes,
+    })
+}
+
+fn diameter_facts(diameter: &ObjectDiameter) -> DiameterFacts {
+    let estimate = diameter.estimate.map(|estimate| {
+        let certainty = match estimate.certainty {
+            Certainty::None => DiameterCertainty::None,
+            Certainty::Low => DiameterCertainty::Low,
+            Certainty::Medium => DiameterCertainty::Medium,
+            Certainty::High => DiameterCertainty::High,
+        };
+        (certainty, estimate.objects as u64)
+    });
+    DiameterFacts { diameter: diameter.diameter, has_voxel_size: diameter.unit == DiameterUnit::Um, estimate }
+}

@@ -1,0 +1,157 @@
+//! Whether memory grows when a job is repeated, and who holds it.
+
+use crate::bytes_text;
+use serde::{Deserialize, Serialize};
+
+/// Minimum number of repetitions from which growth can be told from noise.
+pub const MIN_REPETITIONS: usize = 4;
+/// Maximum number of repetitions.
+pub const MAX_REPETITIONS: usize = 10_000;
+/// Share of the repetitions that fill caches and pools, and are not judged.
+const WARM_UP_SHARE: f64 = 0.25;
+/// Share of the judged repetitions that must hold more than the one before: memory that grew once is no leak.
+const GROWING_SHARE: f64 = 0.6;
+
+/// Someone who holds memory.
+#[derive(Clone, Copy)]
+pub struct MemoryOwner {
+    /// Name, such as `process`.
+    pub name: &'static str,
+    /// Bytes for each repetition up to which the memory counts as constant: the memory of a process varies, because the
+    /// allocator keeps freed memory.
+    pub tolerance_bytes: u64,
+    /// Returns the bytes that it holds now; `None` if they are unknown.
+    pub bytes: fn() -> Option<u64>,
+}
+
+/// Memory of an owner over the repetitions of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OwnerGrowth {
+    /// Name of the owner.
+    pub owner: String,
+    /// Bytes held after each repetition.
+    pub bytes: Vec<u64>,
+    /// Median growth of one repetition in bytes, after the warm-up.
+    pub growth_bytes: f64,
+    /// Whether the memory grows with the number of repetitions.
+    pub grows: bool,
+}
+
+/// Memory over the repetitions of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LeakReport {
+    /// Number of repetitions.
+    pub repetitions: usize,
+    /// Number of first repetitions that are not judged.
+    pub warm_up: usize,
+    /// The owners whose memory is known.
+    pub owners: Vec<OwnerGrowth>,
+}
+
+impl LeakReport {
+    /// Returns whether the memory of any owner grows.
+    pub fn grows(&self) -> bool {
+        self.owners.iter().any(|owner| owner.grows)
+    }
+
+    /// Returns the verdict on each owner as text for the user.
+    pub fn sentences(&self) -> Vec<String> {
+        let text = |owner: &OwnerGrowth| {
+            let (first, last) = (owner.bytes.get(self.warm_up), owner.bytes.last());
+            let size = |bytes: Option<&u64>| bytes.map_or_else(|| "unknown".to_owned(), |b| bytes_text(*b));
+            let verdict = if owner.grows { "GROWS" } else { "constant" };
+            let sign = if owner.growth_bytes < 0.0 { "-" } else { "" };
+            format!(
+                "{}: {verdict}, {sign}{} for each repetition ({} after the warm-up, {} at the end)",
+                owner.owner,
+                bytes_text(owner.growth_bytes.abs() as u64),
+                size(first),
+                size(last)
+            )
+        };
+        self.owners.iter().map(text).collect()
+    }
+}
+
+/// Runs a job `repetitions` times, and judges the memory that each owner holds after each.
+///
+/// # Errors
+/// The first error of the job.
+pub fn repeat<E>(
+    repetitions: usize,
+    owners: &[MemoryOwner],
+    mut job: impl FnMut(usize) -> Result<(), E>,
+) -> Result<LeakReport, E> {
+    let mut held: Vec<Vec<Option<u64>>> = owners.iter().map(|_| Vec::with_capacity(repetitions)).collect();
+    for number in 0..repetitions {
+        job(number)?;
+        for (owner, bytes) in owners.iter().zip(&mut held) {
+            bytes.push((owner.bytes)());
+        }
+    }
+    let warm_up = (WARM_UP_SHARE * repetitions as f64).ceil() as usize;
+    let judged = owners.iter().zip(held).filter_map(|(owner, bytes)| {
+        let bytes: Vec<u64> = bytes.into_iter().collect::<Option<_>>()?;
+        let later = bytes.get(warm_up..).unwrap_or_default();
+        let growth_bytes = median_slope(later);
+        let grows = growth_bytes > owner.tolerance_bytes as f64 && growing_share(later) >= GROWING_SHARE;
+        Some(OwnerGrowth { owner: owner.name.to_owned(), bytes, growth_bytes, grows })
+    });
+    Ok(LeakReport { repetitions, warm_up, owners: judged.collect() })
+}
+
+/// Returns the median of the slopes between all pairs of values (Theil–Sen), which single outliers do not change; 0 for
+/// fewer than two values.
+fn median_slope(values: &[u64]) -> f64 {
+    let mut slopes: Vec<f64> = Vec::new();
+    for (i, earlier) in values.iter().enumerate() {
+        for (j, later) in values.iter().enumerate().skip(i + 1) {
+            slopes.push((*later as f64 - *earlier as f64) / (j - i) as f64);
+        }
+    }
+    slopes.sort_by(f64::total_cmp);
+    slopes.get(slopes.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// Returns the share of the values that are larger than the one before; 0 for fewer than two values.
+fn growing_share(values: &[u64]) -> f64 {
+    let steps = values.len().saturating_sub(1);
+    let rising = values.windows(2).filter(|pair| matches!(pair, [a, b] if b > a)).count();
+    if steps == 0 { 0.0 } else { rising as f64 / steps as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// The verdict on an owner that holds these bytes after the repetitions.
+    fn verdict(values: &[u64], tolerance_bytes: u64) -> bool {
+        static HELD: AtomicU64 = AtomicU64::new(0);
+        let owners = [MemoryOwner { name: "it", tolerance_bytes, bytes: || Some(HELD.load(Ordering::Relaxed)) }];
+        let job = |number: usize| {
+            HELD.store(values[number], Ordering::Relaxed);
+            Ok::<(), ()>(())
+        };
+        repeat(values.len(), &owners, job).unwrap().grows()
+    }
+
+    #[test]
+    fn only_memory_that_keeps_growing_is_a_leak() {
+        assert!(verdict(&[100, 200, 300, 400, 500, 600, 700, 800], 50));
+        assert!(verdict(&[100, 90, 300, 280, 500, 600, 700, 800], 50), "with noise");
+        assert!(!verdict(&[100, 200, 300, 400, 500, 600, 700, 800], 100), "within the tolerance");
+        assert!(!verdict(&[0, 900, 900, 900, 900, 900, 900, 900], 0), "caches are filled once");
+        assert!(!verdict(&[900, 900, 900, 900, 1900, 1900, 1900, 1900], 0), "grown once");
+        assert!(!verdict(&[900, 800, 910, 790, 900, 810, 905, 800], 0), "up and down");
+        assert!(!verdict(&[800, 700, 600, 500, 400, 300, 200, 100], 0), "it shrinks");
+    }
+
+    #[test]
+    fn owners_of_unknown_memory_are_left_out_and_errors_end_the_repetition() {
+        let owners = [MemoryOwner { name: "unknown", tolerance_bytes: 0, bytes: || None }];
+        let report = repeat(4, &owners, |_| Ok::<(), ()>(())).unwrap();
+        assert!(report.owners.is_empty() && !report.grows());
+        assert_eq!(repeat(9, &owners, |number| if number < 2 { Ok(()) } else { Err(number) }), Err(2));
+    }
+}

@@ -1,0 +1,142 @@
+//! Single settings given as text, such as `schedule.rate=0.001`, on top of a settings file.
+
+use crate::config::TrainConfig;
+use crate::error::wrong_use;
+use cytoscope_pipeline::JobError;
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use toml::{Table, Value};
+
+/// A setting and its value. As text, `KEY=VALUE`: the key as in the settings file, with dots between tables and their
+/// keys; the value in TOML, where text needs no quotes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SettingAssignment {
+    /// The parts of the key.
+    key: Vec<String>,
+    value: Value,
+}
+
+impl FromStr for SettingAssignment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let invalid = || {
+            format!(
+                "invalid setting \"{text}\": expected KEY=VALUE as in the settings file, such as schedule.rate=0.001"
+            )
+        };
+        let (key, value) = text.split_once('=').ok_or_else(invalid)?;
+        let key: Vec<String> = key.split('.').map(|part| part.trim().to_owned()).collect();
+        if key.iter().any(String::is_empty) {
+            return Err(invalid());
+        }
+        let value = value.trim();
+        let value = value.parse::<Value>().unwrap_or_else(|_| Value::String(value.to_owned()));
+        Ok(Self { key, value })
+    }
+}
+
+impl fmt::Display for SettingAssignment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.key.join("."), self.value)
+    }
+}
+
+impl SettingAssignment {
+    /// Returns an assignment of a TOML value to a key, whose parts are separated by dots.
+    pub(crate) fn new(key: &str, value: Value) -> Self {
+        Self { key: key.split('.').map(str::to_owned).collect(), value }
+    }
+
+    /// Returns the key, with dots between its parts.
+    pub fn key(&self) -> String {
+        self.key.join(".")
+    }
+
+    /// Returns the value in TOML.
+    pub fn value(&self) -> String {
+        self.value.to_string()
+    }
+
+    /// Sets the value in the settings.
+    fn apply(&self, settings: &mut Table) -> Result<(), JobError> {
+        let Some((last, tables)) = self.key.split_last() else { return Ok(()) };
+        let mut table = settings;
+        for part in tables {
+            let entry = table.entry(part.clone()).or_insert_with(|| Value::Table(Table::new()));
+            table = entry.as_table_mut().ok_or_else(|| {
+                wrong_use(format!("setting {self}: {part} is a value, expected a table; check the key"))
+            })?;
+        }
+        table.insert(last.clone(), self.value.clone());
+        Ok(())
+    }
+}
+
+impl TrainConfig {
+    /// Reads the settings from a TOML file, or starts with the defaults, and sets single ones.
+    ///
+    /// # Errors
+    /// As [`TrainConfig::read`].
+    pub fn read_with(path: Option<&Path>, assignments: &[SettingAssignment]) -> Result<Self, JobError> {
+        if assignments.is_empty() {
+            return path.map_or_else(|| Ok(Self::default()), Self::read);
+        }
+        let mut settings = match path {
+            None => Table::new(),
+            Some(path) => {
+                // Errors in the file itself are reported with their line.
+                Self::read(path)?;
+                let text =
+                    std::fs::read_to_string(path).map_err(|error| JobError::Io { path: path.to_owned(), error })?;
+                text.parse::<Table>().map_err(|e| wrong_use(format!("{}: {e}", path.display())))?
+            }
+        };
+        for assignment in assignments {
+            assignment.apply(&mut settings)?;
+        }
+        let given: Vec<String> = assignments.iter().map(SettingAssignment::to_string).collect();
+        settings
+            .try_into()
+            .map_err(|e: toml::de::Error| wrong_use(format!("settings {}: {}", given.join(", "), e.message())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+    use crate::config::TrainPrecision;
+
+    fn set(texts: &[&str]) -> Result<TrainConfig, String> {
+        let assignments: Vec<SettingAssignment> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        TrainConfig::read_with(None, &assignments).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn single_settings_replace_those_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("t.toml");
+        std::fs::write(&file, "batch = 4\n[network]\nfilters = [8, 16]\nconvs_per_block = 1\n").unwrap();
+        let texts = ["network.filters=[4, 8]", "schedule.rate = 1e-3", "precision=f16", "ema=0.5"];
+        let assignments: Vec<SettingAssignment> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        let config = TrainConfig::read_with(Some(&file), &assignments).unwrap();
+        assert_eq!((config.batch, config.network.filters, config.network.convs_per_block), (Some(4), vec![4, 8], 1));
+        assert_eq!((config.schedule.rate, config.precision, config.ema), (Some(1e-3), TrainPrecision::F16, 0.5));
+        assert_eq!(TrainConfig::read_with(Some(&file), &[]).unwrap(), TrainConfig::read(&file).unwrap());
+    }
+
+    #[test]
+    fn settings_that_do_not_exist_or_do_not_fit_are_named() {
+        for (text, word) in [("colour=red", "colour"), ("batch=many", "batch"), ("batch.size=2", "batch")] {
+            let base = if text.starts_with("batch.") { vec!["batch=2", text] } else { vec![text] };
+            let error = set(&base).unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+        for text in ["batch", "=2", "network.=3"] {
+            assert!(text.parse::<SettingAssignment>().unwrap_err().contains("KEY=VALUE"));
+        }
+    }
+}

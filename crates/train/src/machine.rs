@@ -1,0 +1,150 @@
+//! Settings of a training run from the profile of this machine.
+
+use crate::config::TrainPrecision;
+use crate::job::TrainJob;
+use cytoscope_engine::{DeviceRequest, Precision};
+use cytoscope_pipeline::{AppliedProfile, JobError, MachineProfile, MachineProfiles, Model, ProfiledSetting, SCRATCH};
+
+/// Returns the training precision of a profile; training does not compute in 8-bit integers.
+fn training_precision(precision: Precision) -> Option<TrainPrecision> {
+    match precision {
+        Precision::F32 => Some(TrainPrecision::F32),
+        Precision::Tf32 => Some(TrainPrecision::Tf32),
+        Precision::F16 => Some(TrainPrecision::F16),
+        Precision::Bf16 => Some(TrainPrecision::Bf16),
+        Precision::Int8 => None,
+    }
+}
+
+impl TrainJob {
+    /// Returns the profile of the job's start model on a machine; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`JobError`] if the start model cannot be read.
+    pub fn machine_profile<'a>(
+        &self,
+        profiles: &'a MachineProfiles,
+        machine: &str,
+    ) -> Result<Option<&'a MachineProfile>, JobError> {
+        if profiles.is_empty() {
+            return Ok(None);
+        }
+        if self.from == SCRATCH {
+            return Ok(profiles.find(SCRATCH, machine));
+        }
+        Ok(profiles.find(&Model::load(&self.from)?.fingerprint, machine))
+    }
+
+    /// Sets what the job leaves open from a profile, with the preset that `config.performance` asks for. With another
+    /// device or precision than the profile's, nothing is set.
+    pub fn apply_machine_profile(&mut self, profile: &MachineProfile) -> Option<AppliedProfile> {
+        let preset = profile.preset_for(self.config.performance)?;
+        let tuned = profile.training.get(&preset)?;
+        let precision = tuned.precision.and_then(training_precision);
+        let is_same_precision =
+            self.config.precision == TrainPrecision::Auto || Some(self.config.precision) == precision;
+        let is_same_device = match self.device {
+            DeviceRequest::Auto => true,
+            DeviceRequest::Device(given) => given == tuned.device,
+        };
+        if !is_same_device || !is_same_precision {
+            return None;
+        }
+        let mut settings = Vec::new();
+        if self.device == DeviceRequest::Auto {
+            self.device = DeviceRequest::Device(tuned.device);
+            settings.push((ProfiledSetting::Device, tuned.device.to_string()));
+        }
+        let config = &mut self.config;
+        if let Some(value) = precision.filter(|_| config.precision == TrainPrecision::Auto) {
+            config.precision = value;
+            settings.extend(tuned.precision.map(|p| (ProfiledSetting::Precision, p.to_string())));
+        }
+        for (setting, open, value) in [
+            (ProfiledSetting::Batch, &mut config.batch, tuned.batch),
+            (ProfiledSetting::Workers, &mut config.workers, tuned.workers),
+            (ProfiledSetting::Prefetch, &mut config.prefetch, tuned.prefetch),
+        ] {
+            if let Some(value) = value.filter(|_| open.is_none()) {
+                *open = Some(value);
+                settings.push((setting, value.to_string()));
+            }
+        }
+        if self.threads == 0 && tuned.threads > 0 {
+            self.threads = tuned.threads;
+            settings.push((ProfiledSetting::Threads, tuned.threads.to_string()));
+        }
+        profile.applied(preset, settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+    use cytoscope_engine::DeviceId;
+    use cytoscope_pipeline::{Preset, TrainingSettings};
+    use serde_json::json;
+    use std::collections::BTreeMap;
+
+    fn profile() -> MachineProfile {
+        let tuned = TrainingSettings {
+            device: DeviceId::Cuda(0),
+            precision: Some(Precision::F16),
+            batch: Some(8),
+            workers: Some(5),
+            prefetch: None,
+            threads: 0,
+            secs_per_patch: 0.01,
+            peak_bytes: None,
+        };
+        MachineProfile {
+            model: "scratch".to_owned(),
+            fingerprint: SCRATCH.to_owned(),
+            machine: "here".to_owned(),
+            program: "p".to_owned(),
+            tuned_unix_secs: 1,
+            preset: Preset::Fastest,
+            inference: BTreeMap::new(),
+            training: BTreeMap::from([(Preset::Fastest, tuned)]),
+        }
+    }
+
+    fn job(config: serde_json::Value, device: &str) -> TrainJob {
+        let value = json!({"task": "segmentation", "data": "d", "from": "scratch", "out": "m", "config": config,
+                           "device": device});
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_profile_fills_only_settings_that_are_open() {
+        use ProfiledSetting::{Batch, Device, Precision as OfPrecision, Workers};
+        let changed = |job: &mut TrainJob| -> Vec<ProfiledSetting> {
+            let applied = job.apply_machine_profile(&profile());
+            applied.map_or_else(Vec::new, |a| a.settings.into_iter().map(|(setting, _)| setting).collect())
+        };
+        let mut open = job(json!({}), "auto");
+        assert_eq!(changed(&mut open), [Device, OfPrecision, Batch, Workers]);
+        assert_eq!((open.config.batch, open.config.workers, open.config.prefetch), (Some(8), Some(5), None));
+        assert_eq!(open.config.precision, TrainPrecision::F16);
+        assert_eq!(changed(&mut job(json!({"batch": 2, "precision": "f16"}), "cuda:0")), [Workers]);
+        for (config, device) in
+            [(json!({}), "cpu"), (json!({"precision": "f32"}), "auto"), (json!({"performance": "off"}), "auto")]
+        {
+            let unchanged = job(config, device);
+            let mut one = unchanged.clone();
+            assert!(changed(&mut one).is_empty() && one == unchanged, "{unchanged:?}");
+        }
+    }
+
+    #[test]
+    fn a_run_from_scratch_has_a_profile_of_its_own() {
+        let mut profiles = MachineProfiles::default();
+        let job = job(json!({}), "auto");
+        assert_eq!(job.machine_profile(&profiles, "here").unwrap(), None);
+        profiles.put(profile());
+        assert_eq!(job.machine_profile(&profiles, "here").unwrap(), Some(&profile()));
+        assert_eq!(job.machine_profile(&profiles, "elsewhere").unwrap(), None);
+    }
+}

@@ -1,0 +1,205 @@
+//! The status line of a training run: speed, waiting for data, memory, and whether another batch size suits the device.
+
+use crate::event::TrainSink;
+use crate::step::Stepper;
+use crate::train::Training;
+use cytoscope_engine::DeviceId;
+use cytoscope_profile::{bytes_text, resident_bytes};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+
+/// Minimum time between two statuses.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// Share of a step spent waiting for data from which a larger batch would only wait longer.
+const MAX_DATA_WAIT: f64 = 0.2;
+/// Part of a device's free memory that the activations of a batch of twice the size may take.
+const MEMORY_SHARE: f64 = 0.5;
+
+/// Receives the status of a training run; called from the run's thread.
+pub type StatusSink<'a> = dyn Fn(&TrainStatus) + Send + Sync + 'a;
+
+/// What receives the reports of a training run.
+#[derive(Clone, Copy)]
+pub(crate) struct Sinks<'a> {
+    pub on_event: &'a TrainSink<'a>,
+    pub on_status: &'a StatusSink<'a>,
+}
+
+/// A change of the batch size that suits the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "change", rename_all = "snake_case")]
+pub enum BatchAdvice {
+    /// The GPU has memory for a batch of this size, which uses it better.
+    Larger {
+        /// Patches per batch.
+        batch: usize,
+    },
+    /// Activations are computed twice to save memory; a batch of this size with `accumulate` doubled needs less.
+    Smaller {
+        /// Patches per batch.
+        batch: usize,
+    },
+}
+
+impl BatchAdvice {
+    /// Returns the advice as text for the user.
+    pub fn sentence(self) -> String {
+        match self {
+            Self::Larger { batch } => format!("--batch {batch} fits into the memory of the device"),
+            Self::Smaller { batch } => {
+                format!("--batch {batch} with accumulate doubled would need no recomputation")
+            }
+        }
+    }
+}
+
+/// Status of a training run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename = "status")]
+pub struct TrainStatus {
+    /// Number of completed steps.
+    pub step: u64,
+    /// Patches per second.
+    pub samples_per_sec: f64,
+    /// Share of a step that was spent waiting for data, 0 to 1.
+    pub data_wait_share: f64,
+    /// Resident memory of the process in bytes, if known.
+    pub resident_bytes: Option<u64>,
+    /// Memory of a batch's activations in bytes.
+    pub activation_bytes: u64,
+    /// Patches per batch.
+    pub batch: usize,
+    /// Whether another batch size suits the device.
+    pub batch_advice: Option<BatchAdvice>,
+}
+
+impl TrainStatus {
+    /// Returns the status as one line for the user.
+    pub fn line(&self) -> String {
+        let memory = self.resident_bytes.map_or_else(String::new, |bytes| format!(", memory {}", bytes_text(bytes)));
+        let advice = self.batch_advice.map_or_else(String::new, |advice| format!("; {}", advice.sentence()));
+        format!(
+            "{:.1} samples/s, {:.0} % of the time waiting for data{memory}, activations {}{advice}",
+            self.samples_per_sec,
+            100.0 * self.data_wait_share,
+            bytes_text(self.activation_bytes)
+        )
+    }
+}
+
+/// What the advice on the batch size depends on.
+#[derive(Clone, Copy)]
+struct BatchFacts {
+    device: DeviceId,
+    /// Memory for activations in bytes, if known: the limit of the settings, or what the device has available.
+    limit_bytes: Option<u64>,
+    batch: usize,
+    activation_bytes: u64,
+    recomputes: bool,
+    data_wait_share: f64,
+}
+
+impl BatchFacts {
+    fn advice(self) -> Option<BatchAdvice> {
+        let Self { device, limit_bytes, batch, activation_bytes, recomputes, data_wait_share } = self;
+        if recomputes {
+            return (batch > 1).then_some(BatchAdvice::Smaller { batch: batch / 2 });
+        }
+        // On the CPU, a larger batch makes no patch faster.
+        if device == DeviceId::Cpu || data_wait_share > MAX_DATA_WAIT {
+            return None;
+        }
+        let doubled = 2.0 * activation_bytes as f64;
+        let fits = limit_bytes.is_some_and(|limit| doubled <= MEMORY_SHARE * limit as f64);
+        fits.then_some(BatchAdvice::Larger { batch: batch.saturating_mul(2) })
+    }
+}
+
+impl Training<'_> {
+    /// Reports the status after a step whose mean duration was `step_secs`, unless the last one was reported shortly
+    /// before.
+    pub(crate) fn report_status(
+        &self,
+        last: &mut Option<Instant>,
+        step: u64,
+        step_secs: f64,
+        stalled_secs: f64,
+        stepper: &Stepper,
+    ) {
+        let is_due = last.is_none_or(|at| at.elapsed() >= INTERVAL);
+        if !is_due || !step_secs.is_finite() || step_secs <= 0.0 {
+            return;
+        }
+        *last = Some(Instant::now());
+        let data_wait_share = (stalled_secs / step_secs).clamp(0.0, 1.0);
+        let device = self.engine.device();
+        let facts = BatchFacts {
+            device: device.id,
+            limit_bytes: self.options.memory_budget_bytes.or_else(|| device.available_bytes()),
+            batch: self.batch,
+            activation_bytes: stepper.arena_bytes(),
+            recomputes: stepper.recompute().is_some(),
+            data_wait_share,
+        };
+        (self.sinks.on_status)(&TrainStatus {
+            step,
+            samples_per_sec: (self.batch * self.config.accumulate) as f64 / step_secs,
+            data_wait_share,
+            resident_bytes: resident_bytes(),
+            activation_bytes: facts.activation_bytes,
+            batch: self.batch,
+            batch_advice: facts.advice(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+
+    #[test]
+    fn the_batch_size_follows_the_device_and_its_memory() {
+        let gpu = BatchFacts {
+            device: DeviceId::Cuda(0),
+            limit_bytes: Some(1000),
+            batch: 4,
+            activation_bytes: 250,
+            recomputes: false,
+            data_wait_share: 0.1,
+        };
+        assert_eq!(gpu.advice(), Some(BatchAdvice::Larger { batch: 8 }));
+        let others = [
+            BatchFacts { activation_bytes: 251, ..gpu },
+            BatchFacts { limit_bytes: None, ..gpu },
+            BatchFacts { data_wait_share: 0.5, ..gpu },
+            BatchFacts { device: DeviceId::Cpu, ..gpu },
+            BatchFacts { recomputes: true, batch: 1, ..gpu },
+        ];
+        assert!(others.iter().all(|facts| facts.advice().is_none()));
+        let recomputing = BatchFacts { recomputes: true, device: DeviceId::Cpu, ..gpu };
+        assert_eq!(recomputing.advice(), Some(BatchAdvice::Smaller { batch: 2 }));
+    }
+
+    #[test]
+    fn a_status_is_one_line_and_one_event() {
+        let status = TrainStatus {
+            step: 7,
+            samples_per_sec: 12.34,
+            data_wait_share: 0.051,
+            resident_bytes: Some(300 << 20),
+            activation_bytes: 64 << 20,
+            batch: 4,
+            batch_advice: Some(BatchAdvice::Larger { batch: 8 }),
+        };
+        assert_eq!(
+            status.line(),
+            "12.3 samples/s, 5 % of the time waiting for data, memory 300 MiB, activations 64 MiB; --batch 8 fits into \
+             the memory of the device"
+        );
+        let json = serde_json::to_value(&status).unwrap();
+        assert_eq!((&json["event"], &json["batch_advice"]["batch"]), (&"status".into(), &8.into()));
+        assert_eq!(serde_json::from_value::<TrainStatus>(json).unwrap(), status);
+    }
+}

@@ -1,0 +1,240 @@
+//! Search for training settings: ranges of settings, the settings of a trial, and the rungs of successive halving.
+
+use crate::assign::SettingAssignment;
+use crate::error::wrong_use;
+use cytoscope_pipeline::JobError;
+use cytoscope_storage::read::open_regular;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+use toml::{Table, Value};
+
+/// Maximum size of a file of ranges in bytes.
+const MAX_SPACE_BYTES: u64 = 1 << 20;
+/// Maximum number of trials.
+pub const MAX_TRIALS: usize = 10_000;
+
+/// Range of a setting.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum SettingRange {
+    /// Numbers between two bounds, all equally likely.
+    Uniform([f64; 2]),
+    /// Numbers between two positive bounds, whose logarithms are equally likely.
+    LogUniform([f64; 2]),
+    /// Integers from the first bound to the second.
+    Integers([i64; 2]),
+    /// A list of values, all equally likely.
+    Values(Vec<Value>),
+}
+
+/// Names of the ranges in the file.
+const RANGES: [&str; 4] = ["uniform", "log_uniform", "integers", "values"];
+
+impl SettingRange {
+    fn check(&self, key: &str) -> Result<(), JobError> {
+        let problem = match self {
+            Self::Uniform([low, high]) if !(low.is_finite() && high.is_finite() && low <= high) => {
+                "uniform: expected two numbers, the smaller one first"
+            }
+            Self::LogUniform([low, high]) if !(*low > 0.0 && high.is_finite() && low <= high) => {
+                "log_uniform: expected two numbers above 0, the smaller one first"
+            }
+            Self::Integers([low, high]) if low > high => "integers: expected two integers, the smaller one first",
+            Self::Values(values) if values.is_empty() => "values: expected a list with at least one value",
+            _ => return Ok(()),
+        };
+        Err(wrong_use(format!("{key}: {problem}")))
+    }
+
+    /// Returns the value at a position from 0 to below 1.
+    fn at(&self, position: f64) -> Option<Value> {
+        match self {
+            Self::Uniform([low, high]) => Some(Value::Float(rounded(low + position * (high - low)))),
+            Self::LogUniform([low, high]) => {
+                let value = (low.ln() + position * (high.ln() - low.ln())).exp();
+                Some(Value::Float(rounded(value)))
+            }
+            Self::Integers([low, high]) => {
+                let count = high.abs_diff(*low) as f64 + 1.0;
+                let offset = (position * count).floor() as i64;
+                Some(Value::Integer(low.saturating_add(offset).min(*high)))
+            }
+            Self::Values(values) => values.get((position * values.len() as f64) as usize).cloned(),
+        }
+    }
+}
+
+/// Rounds to six significant digits, so that tables are readable and repeat the trial exactly.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.5e}").parse().unwrap_or(value)
+}
+
+/// The ranges of a search.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SearchSpace {
+    /// Ranges by the key of the setting.
+    ranges: BTreeMap<String, SettingRange>,
+}
+
+impl SearchSpace {
+    /// Reads a TOML file of ranges: each setting, by its key as in a settings file, has `uniform`, `log_uniform`,
+    /// `integers` or `values`.
+    ///
+    /// # Errors
+    /// [`JobError`] if the file cannot be read, or for the first range that is invalid.
+    pub fn read(path: &Path) -> Result<Self, JobError> {
+        let io = |error| JobError::Io { path: path.to_owned(), error };
+        let mut text = String::new();
+        open_regular(path).map_err(io)?.take(MAX_SPACE_BYTES + 1).read_to_string(&mut text).map_err(io)?;
+        if text.len() as u64 > MAX_SPACE_BYTES {
+            return Err(wrong_use(format!("{}: expected at most {MAX_SPACE_BYTES} bytes", path.display())));
+        }
+        Self::parse(&text).map_err(|error| wrong_use(format!("{}: {error}", path.display())))
+    }
+
+    fn parse(text: &str) -> Result<Self, JobError> {
+        let table: Table = text.parse().map_err(|e: toml::de::Error| wrong_use(e.to_string()))?;
+        let mut ranges = BTreeMap::new();
+        collect_ranges("", table, &mut ranges)?;
+        if ranges.is_empty() {
+            return Err(wrong_use(
+                "no ranges: expected at least one, such as schedule.rate = { log_uniform = [1e-4, 1e-2] }",
+            ));
+        }
+        Ok(Self { ranges })
+    }
+
+    /// Returns the keys of the settings, in alphabetical order.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.ranges.keys().map(String::as_str)
+    }
+
+    /// Returns the settings of a trial, in the order of [`SearchSpace::keys`]; they depend on the seed and the number of
+    /// the trial only.
+    pub fn trial(&self, seed: u64, trial: u64) -> Vec<SettingAssignment> {
+        let settings = self.ranges.iter().enumerate().filter_map(|(place, (key, range))| {
+            let mut state = seed;
+            for part in [trial, place as u64] {
+                state = mixed(state ^ mixed(part));
+            }
+            let position = (state >> 11) as f64 / (1u64 << 53) as f64;
+            Some(SettingAssignment::new(key, range.at(position)?))
+        });
+        settings.collect()
+    }
+}
+
+/// Returns a number whose bits all depend on those of `x` (the step of SplitMix64).
+fn mixed(x: u64) -> u64 {
+    let mut z = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// Adds the ranges of a table and of the tables in it.
+fn collect_ranges(prefix: &str, table: Table, ranges: &mut BTreeMap<String, SettingRange>) -> Result<(), JobError> {
+    for (name, value) in table {
+        let key = if prefix.is_empty() { name } else { format!("{prefix}.{name}") };
+        let inner = match value {
+            Value::Table(inner) => inner,
+            other => return Err(wrong_use(format!("{key}: found {other}, expected a range: {}", RANGES.join(", ")))),
+        };
+        if !inner.keys().any(|name| RANGES.contains(&name.as_str())) {
+            collect_ranges(&key, inner, ranges)?;
+            continue;
+        }
+        let range: SettingRange = Value::Table(inner)
+            .try_into()
+            .map_err(|e: toml::de::Error| wrong_use(format!("{key}: {}; expected one range", e.message())))?;
+        range.check(&key)?;
+        ranges.insert(key, range);
+    }
+    Ok(())
+}
+
+/// A rung of successive halving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SearchRung {
+    /// Number of trials.
+    pub trials: usize,
+    /// Steps of each trial.
+    pub steps: usize,
+}
+
+/// Returns the rungs of a search: half as many trials on each with twice as many steps, down to one trial with all
+/// steps.
+pub fn search_rungs(trials: usize, steps: usize) -> Vec<SearchRung> {
+    let mut counts = vec![trials.max(1)];
+    while let Some(count) = counts.last().copied().filter(|count| *count > 1) {
+        counts.push(count.div_ceil(2));
+    }
+    let last = counts.len() - 1;
+    let of_rung = |(rung, &trials): (usize, &usize)| {
+        let shift = u32::try_from(last - rung).unwrap_or(u32::MAX);
+        SearchRung { trials, steps: steps.checked_shr(shift).unwrap_or(0).max(1) }
+    };
+    counts.iter().enumerate().map(of_rung).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+    use crate::config::TrainConfig;
+
+    const SPACE: &str = "ema = { uniform = [0.5, 0.9] }\nschedule.rate = { log_uniform = [1e-4, 1e-2] }\n\
+                         [network]\nconvs_per_block = { integers = [1, 3] }\nfilters = { values = [[4], [4, 8]] }\n";
+
+    #[test]
+    fn trials_are_inside_the_ranges_and_repeat() {
+        let space = SearchSpace::parse(SPACE).unwrap();
+        let keys: Vec<&str> = space.keys().collect();
+        assert_eq!(keys, ["ema", "network.convs_per_block", "network.filters", "schedule.rate"]);
+        let configs: Vec<TrainConfig> =
+            (0..200).map(|trial| TrainConfig::read_with(None, &space.trial(3, trial)).unwrap()).collect();
+        assert!(configs.iter().all(|c| (0.5..=0.9).contains(&c.ema)));
+        let rates: Vec<f64> = configs.iter().map(|c| c.schedule.rate.unwrap()).collect();
+        assert!(rates.iter().all(|rate| (0.99e-4..=1.01e-2).contains(rate)));
+        // As many in each power of ten.
+        let small = rates.iter().filter(|rate| **rate < 1e-3).count();
+        assert!((70..130).contains(&small), "{small}");
+        for convs in 1..=3 {
+            let count = configs.iter().filter(|c| c.network.convs_per_block == convs).count();
+            assert!((40..95).contains(&count), "{convs}: {count}");
+        }
+        assert!([vec![4], vec![4, 8]].iter().all(|f| configs.iter().any(|c| c.network.filters == *f)));
+        assert_eq!(space.trial(3, 5), space.trial(3, 5));
+        assert_ne!(space.trial(3, 5), space.trial(4, 5));
+    }
+
+    #[test]
+    fn invalid_ranges_are_named() {
+        for (text, words) in [
+            ("", "no ranges"),
+            ("ema = 0.5", "ema: found 0.5"),
+            ("ema = { uniform = [0.9, 0.5] }", "ema: uniform"),
+            ("ema = { uniform = [0.5] }", "ema"),
+            ("schedule.rate = { log_uniform = [0.0, 1.0] }", "schedule.rate: log_uniform"),
+            ("batch = { integers = [4, 1] }", "batch: integers"),
+            ("batch = { values = [] }", "batch: values"),
+            ("batch = { values = [1], integers = [1, 2] }", "batch"),
+        ] {
+            let error = SearchSpace::parse(text).unwrap_err().to_string();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn rungs_halve_the_trials_and_double_the_steps() {
+        let rungs = |trials, steps| -> Vec<(usize, usize)> {
+            search_rungs(trials, steps).into_iter().map(|rung| (rung.trials, rung.steps)).collect()
+        };
+        assert_eq!(rungs(8, 800), [(8, 100), (4, 200), (2, 400), (1, 800)]);
+        assert_eq!(rungs(5, 3), [(5, 1), (3, 1), (2, 1), (1, 3)]);
+        assert_eq!(rungs(1, 50), [(1, 50)]);
+    }
+}

@@ -1,0 +1,29 @@
+//! Reading of an image in all ways that users have, with small limits.
+
+use cytoscope_formats::{Limits, OpenOptions, open_bytes};
+use cytoscope_volume::Region;
+
+/// Opens bytes as an image, reads all of it and a region in the middle, and compares them.
+pub fn read_all_and_a_part(data: &[u8]) {
+    let limits = Limits {
+        max_pages: 1 << 12,
+        max_chunk_bytes: 16 << 20,
+        max_unstored_bytes: 16 << 20,
+        max_read_bytes: 64 << 20,
+        max_metadata_bytes: 1 << 20,
+        max_expanded_bytes: 64 << 20,
+        ..Limits::default()
+    };
+    let Ok(image) = open_bytes(data.to_vec(), &OpenOptions { limits, ..OpenOptions::default() }) else { return };
+    let meta = image.meta();
+    let Ok(whole) = image.read_all() else { return };
+    assert_eq!((whole.axes(), whole.shape()), (&meta.axes, meta.shape.as_slice()));
+    let half: Vec<usize> = meta.shape_full.iter().map(|n| n / 2).collect();
+    let size = meta.shape_full.iter().zip(&half).map(|(n, h)| (n - h).min(64)).collect();
+    let part = image.read(0, &Region { start: half.clone(), size }).expect("a part of what was read");
+    let kept: Vec<usize> = (0..6).filter(|i| meta.shape_full[*i] != 1).collect();
+    let start = kept.iter().map(|i| half[*i]).collect();
+    let size = kept.iter().map(|i| part.shape()[*i]).collect();
+    let crop = whole.crop(&Region { start, size }).expect("the region is inside");
+    assert_eq!(crop.samples().as_bytes(), part.samples().as_bytes());
+}

@@ -1,0 +1,10 @@
+//! NIfTI headers and samples, plain and compressed.
+#![no_main]
+
+mod common;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    common::read_all_and_a_part(data);
+});

@@ -1,0 +1,77 @@
+//! `bench --quantization`: a model in floats and quantized in several ways, compared by size, speed and accuracy.
+
+use super::metrics::Figures;
+use super::tasks::Task;
+use crate::cli::child::{self, Scratch};
+use crate::cli::eprint_line;
+use crate::cli::failure::Failure;
+use crate::cli::maps::{maps_of, relative_l2};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Name of the task that is the reference.
+const FLOAT: &str = "float";
+/// Modes of `quantize`, by which their tasks and packages are named.
+const MODES: [&str; 2] = ["dynamic", "static"];
+
+/// What is compared besides the figures of each run.
+pub(super) struct Quantization {
+    /// Sizes of the networks in bytes, by task.
+    network_bytes: BTreeMap<String, f64>,
+    /// The maps of the float network.
+    reference: Option<Vec<f32>>,
+}
+
+impl Quantization {
+    /// Names of the packages in the working folder.
+    pub(super) const PACKAGES: [&'static str; 2] = MODES;
+
+    /// Quantizes a model, calibrated on the stack at `data`, with a maximum relative L2 error of the outputs. Returns the tasks that predict this stack.
+    ///
+    /// # Errors
+    /// The failure of a quantization.
+    pub(super) fn prepare(
+        model: &str,
+        data: &Path,
+        accuracy_budget: f64,
+        scratch: &Scratch,
+    ) -> Result<(Self, Vec<Task>), Failure> {
+        let data = data.display().to_string();
+        let options = |precision: &str| {
+            vec![format!("--precision={precision}"), "--device=cpu".to_owned(), "--outputs=maps".to_owned()]
+        };
+        let mut tasks = vec![Task::inference(FLOAT, model, &data, options("f32"))];
+        let mut network_bytes = BTreeMap::new();
+        for mode in MODES {
+            eprint_line(&format!("quantizing: {mode}"));
+            let package = scratch.path().join(mode).display().to_string();
+            let words = [
+                "quantize".to_owned(),
+                format!("--mode={mode}"),
+                format!("--calibrate={data}"),
+                format!("--out={package}"),
+                format!("--accuracy-budget={accuracy_budget}"),
+                "--json".to_owned(),
+                "--".to_owned(),
+                model.to_owned(),
+            ];
+            let report = child::report(&words)?;
+            network_bytes.extend(report["float_bytes"].as_f64().map(|bytes| (FLOAT.to_owned(), bytes)));
+            network_bytes.extend(report["int8_bytes"].as_f64().map(|bytes| (mode.to_owned(), bytes)));
+            tasks.push(Task::inference(mode, &package, &data, options("int8")));
+        }
+        Ok((Self { network_bytes, reference: None }, tasks))
+    }
+
+    /// Adds the size of the network, and the difference of the maps to those of the float network.
+    pub(super) fn add_to(&mut self, task: &str, report: &Value, figures: &mut Figures) {
+        figures.extend(self.network_bytes.get(task).map(|bytes| ("network_bytes".to_owned(), *bytes)));
+        let maps = maps_of(report);
+        if task == FLOAT && self.reference.is_none() {
+            self.reference.clone_from(&maps);
+        }
+        let difference = self.reference.as_ref().zip(maps).and_then(|(float, maps)| relative_l2(float, &maps));
+        figures.extend(difference.map(|error| ("relative_l2".to_owned(), error)));
+    }
+}

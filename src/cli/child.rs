@@ -1,0 +1,183 @@
+//! Runs of this program in processes of their own, so that each has its own peak memory.
+
+use super::eprint_line;
+use super::failure::Failure;
+use super::profile::read_run;
+use cytoscope_pipeline::{JobError, JobErrorKind};
+use cytoscope_profile::StoredRun;
+use cytoscope_storage::folder::{clear_working, create_working, remove_working};
+use serde_json::Value;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// The folder that runs write to; removed when dropped.
+pub(crate) struct Scratch {
+    path: PathBuf,
+    /// Kind of the folder, as its marker states it.
+    kind: &'static str,
+}
+
+impl Scratch {
+    /// Creates the folder.
+    ///
+    /// # Errors
+    /// The failure to create it, or that another folder exists there.
+    pub(crate) fn create(path: PathBuf, kind: &'static str) -> Result<Self, Failure> {
+        create_working(&path, kind)?;
+        Ok(Self { path, kind })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes what earlier runs left, except the entries named in `keep`.
+    pub(crate) fn clear(&self, keep: &[&str]) -> Result<(), Failure> {
+        Ok(clear_working(&self.path, self.kind, &[], keep)?)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = remove_working(&self.path, self.kind) {
+            eprint_line(&format!("note: {error}"));
+        }
+    }
+}
+
+/// Time between two looks at a process that has a time limit.
+const POLL: Duration = Duration::from_millis(20);
+
+/// What a run of `predict` or `train` in a process of its own measured.
+pub(crate) struct ChildRun {
+    /// The report that the process printed.
+    pub report: Value,
+    /// The trace that it wrote.
+    pub run: StoredRun,
+    /// Duration of the process in seconds.
+    pub total_secs: f64,
+}
+
+/// What a process printed on standard output, and how long it took in seconds.
+struct Finished {
+    stdout: Vec<u8>,
+    total_secs: f64,
+}
+
+impl Finished {
+    fn report(&self) -> Result<Value, Failure> {
+        serde_json::from_slice(&self.stdout)
+            .map_err(|error| Failure::other(format!("the report of the run cannot be read: {error}")))
+    }
+}
+
+/// Runs this program with these arguments, among them `--json` and `--trace` with the path `trace`. A process that takes
+/// longer than `limit` is ended; then there is no run.
+///
+/// # Errors
+/// The failure of the process, with its exit code and its last error message.
+pub(crate) fn run(words: &[String], trace: &Path, limit: Option<Duration>) -> Result<Option<ChildRun>, Failure> {
+    let Some(finished) = finish(words, limit)? else { return Ok(None) };
+    let report = finished.report()?;
+    Ok(Some(ChildRun { report, run: read_run(trace)?, total_secs: finished.total_secs }))
+}
+
+/// Runs this program with these arguments, among them `--json`, and returns its report.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn report(words: &[String]) -> Result<Value, Failure> {
+    finish(words, None)?.ok_or_else(|| Failure::other("the run was ended"))?.report()
+}
+
+/// Runs this program with these arguments until it ends, or until the limit: then `None`.
+fn finish(words: &[String], limit: Option<Duration>) -> Result<Option<Finished>, Failure> {
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::other(format!("the path of this program is unknown: {error}")))?;
+    let start = Instant::now();
+    let mut command = Command::new(program);
+    command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| Failure::other(format!("the run cannot be started: {error}")))?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    // Both pipes are read while the process runs: it would wait for a full one.
+    let (status, stdout, stderr) = std::thread::scope(|scope| {
+        let stdout = scope.spawn(move || read_all(stdout));
+        let stderr = scope.spawn(move || read_all(stderr));
+        let status = wait(&mut child, start, limit);
+        (status, stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default())
+    });
+    let total_secs = start.elapsed().as_secs_f64();
+    let status = status.map_err(|error| Failure::other(format!("the run cannot be observed: {error}")))?;
+    match status {
+        None => Ok(None),
+        Some(status) if status.success() => Ok(Some(Finished { stdout, total_secs })),
+        Some(status) => Err(failure_of(status.code(), &String::from_utf8_lossy(&stderr))),
+    }
+}
+
+fn read_all(pipe: Option<impl Read>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(mut pipe) = pipe {
+        // What was read until an error is enough for a message.
+        let _ = pipe.read_to_end(&mut bytes);
+    }
+    bytes
+}
+
+/// Waits for a process; ends it at the limit and returns `None`.
+fn wait(child: &mut Child, start: Instant, limit: Option<Duration>) -> io::Result<Option<ExitStatus>> {
+    let Some(limit) = limit else { return child.wait().map(Some) };
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if start.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Returns the failure of a process by its exit code and the error that it printed last.
+fn failure_of(code: Option<i32>, stderr: &str) -> Failure {
+    let kinds = [JobErrorKind::WrongUse, JobErrorKind::BadInput, JobErrorKind::OutOfResources, JobErrorKind::Cancelled];
+    let kind = kinds.into_iter().find(|kind| code == Some(kind.exit_code()));
+    let printed = stderr.lines().rev().find_map(|line| line.strip_prefix("error: "));
+    let sentence = match (printed, code) {
+        (Some(printed), _) => printed.to_owned(),
+        (None, Some(code)) => format!("the process ended with exit code {code} and no message"),
+        (None, None) => "the process was ended by a signal, possibly for lack of memory".to_owned(),
+    };
+    if kind == Some(JobErrorKind::Cancelled) {
+        return JobError::Cancelled.into();
+    }
+    Failure::new(kind.unwrap_or(JobErrorKind::Other), sentence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_keep_the_exit_code_and_the_last_error() {
+        let failure = failure_of(Some(3), "note: a\nerror: first\nerror: a.tif: not a TIFF\n");
+        assert_eq!((failure.exit_code(), failure.to_string().as_str()), (3, "a.tif: not a TIFF"));
+        assert_eq!(failure_of(Some(9), "").exit_code(), 1);
+        assert!(failure_of(None, "").to_string().contains("signal"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_process_is_ended_at_its_limit() {
+        let start = Instant::now();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(wait(&mut child, start, Some(Duration::from_millis(50))).unwrap().is_none());
+        assert!(child.try_wait().unwrap().is_some(), "it still runs");
+        let mut quick = Command::new("true").spawn().unwrap();
+        assert!(wait(&mut quick, start, Some(Duration::from_secs(60))).unwrap().is_some_and(|s| s.success()));
+    }
+}

@@ -1,0 +1,110 @@
+//! `cytoscope profile --leaks`: repeats a job in one process, and fails if its memory grows.
+
+use super::failure::{Failure, Outcome};
+use super::measured::arena_bytes;
+use super::{devices, print, print_json, progress};
+use cytoscope_pipeline::{Context, JobErrorKind};
+use cytoscope_profile::leaks::{LeakReport, MAX_REPETITIONS, MIN_REPETITIONS, MemoryOwner, repeat};
+use cytoscope_profile::{Recorder, resident_bytes};
+use cytoscope_storage::read::open_regular;
+use cytoscope_worker::{Job, JobResult};
+use std::io::Read;
+use std::path::Path;
+
+/// Maximum size of a job in bytes.
+const MAX_JOB_BYTES: u64 = 1 << 20;
+/// The owners of memory that are judged. The arenas are counted exactly.
+const OWNERS: [MemoryOwner; 2] = [
+    MemoryOwner { name: "process", tolerance_bytes: 1 << 20, bytes: resident_bytes },
+    MemoryOwner { name: "engine arena", tolerance_bytes: 0, bytes: arena_bytes },
+];
+
+/// Repeats the job in the file at `path`, prints the verdict, and fails if memory grows.
+pub(super) fn run(path: &Path, repetitions: usize, as_json: bool) -> Outcome {
+    if !(MIN_REPETITIONS..=MAX_REPETITIONS).contains(&repetitions) {
+        return Err(Failure::wrong_use(format!(
+            "--leaks is {repetitions}: expected {MIN_REPETITIONS} to {MAX_REPETITIONS} repetitions"
+        )));
+    }
+    let job = read_job(path)?;
+    let available = devices::for_request(job.device());
+    let context = progress::context(false, true, Recorder::totals_only());
+    let report = repeat(repetitions, &OWNERS, |_| {
+        // A recorder of its own for each repetition, because it holds what it recorded.
+        let context = Context { recorder: Recorder::totals_only(), ..context.clone() };
+        failed_inputs(job.run(&context, &available, None, &|_| {})?)
+    })?;
+    if as_json {
+        print_json(&report)?;
+    } else {
+        print(&format!("{repetitions} repetitions, of which {} are warm-up", report.warm_up));
+        report.sentences().iter().for_each(|sentence| print(&format!("  {sentence}")));
+    }
+    verdict(&report)
+}
+
+/// Fails if memory grows.
+fn verdict(report: &LeakReport) -> Outcome {
+    if report.owners.is_empty() {
+        return Err(Failure::other("this system does not report the memory of a process"));
+    }
+    let growing: Vec<&str> = report.owners.iter().filter(|o| o.grows).map(|o| o.owner.as_str()).collect();
+    if growing.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::other(format!(
+        "memory grows with the number of repetitions, held by: {}; expected constant memory after the warm-up",
+        growing.join(", ")
+    )))
+}
+
+/// Fails if the inputs of a prediction failed.
+fn failed_inputs(result: JobResult) -> Outcome {
+    match result {
+        JobResult::Predict(outcome) => match outcome.failed.first() {
+            Some(failed) => Err(Failure::new(failed.kind, failed.sentence.clone())),
+            None => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+fn read_job(path: &Path) -> Result<Job, Failure> {
+    let failed = |problem: String| Failure::bad_input(format!("{}: {problem}", path.display()));
+    let mut text = Vec::new();
+    let read = open_regular(path).and_then(|file| file.take(MAX_JOB_BYTES + 1).read_to_end(&mut text));
+    read.map_err(|error| failed(format!("{error}; check the path")))?;
+    if text.len() as u64 > MAX_JOB_BYTES {
+        return Err(failed(format!("the file is larger than {MAX_JOB_BYTES} bytes; expected a job")));
+    }
+    serde_json::from_slice(&text).map_err(|error| {
+        let kind = JobErrorKind::BadInput;
+        let expected = "expected a job such as {\"predict\": {\"prediction\": {\"inputs\": [\"a.tif\"], \"model\": \
+                        \"nuclei\", \"out\": \"o\"}}}";
+        Failure::new(kind, format!("{}: {error}; {expected}", path.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_verdict_names_who_holds_the_memory() {
+        let owner = |name: &'static str, grows_by: u64| {
+            let held = move |number: u64| 1000 + number * grows_by;
+            cytoscope_profile::leaks::OwnerGrowth {
+                owner: name.to_owned(),
+                bytes: (0..8).map(held).collect(),
+                growth_bytes: grows_by as f64,
+                grows: grows_by > 0,
+            }
+        };
+        let report = |owners| LeakReport { repetitions: 8, warm_up: 2, owners };
+        assert!(verdict(&report(vec![owner("process", 0), owner("engine arena", 0)])).is_ok());
+        let failure = verdict(&report(vec![owner("process", 9), owner("engine arena", 0)])).unwrap_err();
+        assert_eq!(failure.exit_code(), 1);
+        assert!(failure.to_string().contains("held by: process;"), "{failure}");
+        assert!(verdict(&report(Vec::new())).is_err(), "nothing was measured");
+    }
+}

@@ -1,0 +1,38 @@
+//! The maps of a prediction, compared with those of another.
+
+use cytoscope_formats::OpenOptions;
+use serde_json::Value;
+use std::path::Path;
+
+/// Reads the maps that the report of a prediction names; `None` if they cannot be read, for example because they are
+/// too large.
+pub(super) fn maps_of(report: &Value) -> Option<Vec<f32>> {
+    let outputs = report["inputs"][0]["outputs"].as_array()?;
+    let is_map = |path: &&str| path.ends_with("_probability.tif") || path.ends_with("_prediction.tif");
+    let path = outputs.iter().filter_map(Value::as_str).find(is_map)?;
+    let image = cytoscope_formats::open(Path::new(path), &OpenOptions::default()).ok()?;
+    Some(image.read_all().ok()?.samples().to_f32())
+}
+
+/// Returns the L2 norm of the difference divided by that of the reference; `None` if the sizes differ.
+pub(super) fn relative_l2(reference: &[f32], other: &[f32]) -> Option<f64> {
+    if reference.len() != other.len() {
+        return None;
+    }
+    let square = |v: f64| v * v;
+    let difference: f64 = reference.iter().zip(other).map(|(a, b)| square(f64::from(*a) - f64::from(*b))).sum();
+    let norm: f64 = reference.iter().map(|v| square(f64::from(*v))).sum();
+    Some((difference / norm.max(f64::MIN_POSITIVE)).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_difference_is_relative_to_the_reference() {
+        assert_eq!(relative_l2(&[3.0, 4.0], &[3.0, 4.0]), Some(0.0));
+        assert_eq!(relative_l2(&[3.0, 4.0], &[0.0, 0.0]), Some(1.0));
+        assert_eq!(relative_l2(&[1.0], &[1.0, 2.0]), None);
+    }
+}

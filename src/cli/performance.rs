@@ -1,0 +1,85 @@
+//! Options that the user leaves open, from the profile of this machine.
+
+use super::devices;
+use cytoscope_engine::{DeviceId, DeviceRequest};
+use cytoscope_pipeline::devices::Devices;
+use cytoscope_pipeline::{
+    AppliedProfile, Context, MachineProfiles, Model, PerformanceRequest, PredictJob, machine_key,
+};
+use cytoscope_train::TrainJob;
+
+/// Returns the stored profiles. A file that cannot be used is reported, and counts as empty.
+fn stored(context: &Context) -> MachineProfiles {
+    let Some(path) = MachineProfiles::user_path() else { return MachineProfiles::default() };
+    MachineProfiles::read(&path).unwrap_or_else(|error| {
+        context.note(format!("the machine profiles are not used: {error}"));
+        MachineProfiles::default()
+    })
+}
+
+/// Returns whether the requested device can be used; if not, this is reported.
+fn is_usable(request: DeviceRequest, devices: &Devices, context: &Context) -> bool {
+    let DeviceRequest::Device(id) = request else { return true };
+    let usable = id == DeviceId::Cpu || devices.list().iter().any(|device| device.id == id && device.usable);
+    if !usable {
+        context.note(format!("the machine profile is not used: its device {id} cannot be used now"));
+    }
+    usable
+}
+
+/// Completes a prediction job from the machine profile. Returns what came from it, and the devices to choose from.
+pub(super) fn for_prediction(
+    job: &mut PredictJob,
+    request: PerformanceRequest,
+    context: &Context,
+) -> (Option<AppliedProfile>, Devices) {
+    let given = job.clone();
+    let applied = apply_to_prediction(job, request, context);
+    let available = devices::for_request(job.device);
+    if applied.is_some() && !is_usable(job.device, &available, context) {
+        *job = given;
+        return (None, devices::for_request(job.device));
+    }
+    if let Some(applied) = &applied {
+        context.note(applied.sentence());
+    }
+    (applied, available)
+}
+
+fn apply_to_prediction(job: &mut PredictJob, request: PerformanceRequest, context: &Context) -> Option<AppliedProfile> {
+    if request == PerformanceRequest::Off {
+        return None;
+    }
+    let profiles = stored(context);
+    if profiles.is_empty() {
+        return None;
+    }
+    // The job reports a model that cannot be loaded.
+    let model = Model::load(&job.model).ok()?;
+    profiles.find(&model.fingerprint, &machine_key())?.apply_to_prediction(job, request)
+}
+
+/// Completes a training job from the machine profile. Returns what came from it, and the devices to choose from.
+pub(super) fn for_training(job: &mut TrainJob, context: &Context) -> (Option<AppliedProfile>, Devices) {
+    let given = job.clone();
+    let applied = apply_to_training(job, context);
+    let available = devices::for_training(job.device);
+    if applied.is_some() && !is_usable(job.device, &available, context) {
+        *job = given;
+        return (None, devices::for_training(job.device));
+    }
+    if let Some(applied) = &applied {
+        context.note(applied.sentence());
+    }
+    (applied, available)
+}
+
+fn apply_to_training(job: &mut TrainJob, context: &Context) -> Option<AppliedProfile> {
+    if job.config.performance == PerformanceRequest::Off {
+        return None;
+    }
+    let profiles = stored(context);
+    // The job reports a start model that cannot be loaded.
+    let profile = job.machine_profile(&profiles, &machine_key()).ok().flatten()?;
+    job.apply_machine_profile(profile)
+}

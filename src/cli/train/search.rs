@@ -1,0 +1,335 @@
+//! `train --search`: successive halving over training settings, each trial in a process of its own.
+
+use super::{TaskName, Train};
+use crate::cli::child::{self, Scratch};
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::{eprint_line, print, print_json, progress};
+use clap::ValueEnum;
+use cytoscope_model_package::check_destination;
+use cytoscope_pipeline::{JobError, JobErrorKind};
+use cytoscope_profile::Recorder;
+use cytoscope_storage::Overwrite;
+use cytoscope_storage::read::open_regular;
+use cytoscope_storage::target::check_file;
+use cytoscope_storage::write::atomic_write;
+use cytoscope_train::{MAX_TRIALS, SearchSpace, SettingAssignment, TrainConfig, search_rungs};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Kind of the working folder, as its marker states it.
+const FOLDER_KIND: &str = "search";
+/// Columns of the table before those of the settings.
+const COLUMNS: [&str; 6] = ["trial", "rung", "steps", "score", "seconds", "error"];
+/// Maximum size of the table in bytes.
+const MAX_TABLE_BYTES: u64 = 64 << 20;
+
+/// One run of a trial: a row of the table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Row {
+    trial: usize,
+    /// Rung of successive halving, from 1.
+    rung: usize,
+    steps: usize,
+    /// Best validation score; `None` if the run failed.
+    score: Option<f64>,
+    seconds: f64,
+    error: String,
+    /// Values of the settings, in the order of the space's keys.
+    values: Vec<String>,
+}
+
+/// The table of a search, and its file.
+struct ResultsTable {
+    path: PathBuf,
+    keys: Vec<String>,
+    rows: Vec<Row>,
+}
+
+impl ResultsTable {
+    /// Returns what the file holds, or an empty table.
+    fn open(path: PathBuf, keys: Vec<String>, resume: bool) -> Result<Self, Failure> {
+        let rows = if resume && path.is_file() { read_rows(&path, &keys)? } else { Vec::new() };
+        Ok(Self { path, keys, rows })
+    }
+
+    /// Returns the row of an earlier run with the same settings.
+    ///
+    /// # Errors
+    /// Bad input if the row has other settings or steps: it is of another search.
+    fn earlier(&self, trial: usize, rung: usize, steps: usize, values: &[String]) -> Result<Option<&Row>, Failure> {
+        let Some(row) = self.rows.iter().find(|row| (row.trial, row.rung) == (trial, rung)) else { return Ok(None) };
+        if row.steps == steps && row.values == values {
+            return Ok(Some(row));
+        }
+        Err(Failure::bad_input(format!(
+            "{}: trial {trial} on rung {rung} has other settings or steps; use the ranges, trials, steps and seed of the \
+             earlier search, or --restart instead of --resume",
+            self.path.display()
+        )))
+    }
+
+    /// Adds a row and writes the table.
+    fn add(&mut self, row: Row) -> Result<(), Failure> {
+        self.rows.push(row);
+        let failed = |error: String| Failure::other(format!("{}: {error}", self.path.display()));
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let header = COLUMNS.into_iter().chain(self.keys.iter().map(String::as_str));
+        writer.write_record(header).map_err(|e| failed(e.to_string()))?;
+        for row in &self.rows {
+            let score = row.score.map_or_else(String::new, |score| score.to_string());
+            let first = [
+                row.trial.to_string(),
+                row.rung.to_string(),
+                row.steps.to_string(),
+                score,
+                format!("{:.1}", row.seconds),
+                row.error.clone(),
+            ];
+            writer.write_record(first.iter().chain(&row.values)).map_err(|e| failed(e.to_string()))?;
+        }
+        let text = writer.into_inner().map_err(|e| failed(e.to_string()))?;
+        Ok(atomic_write(&self.path, &text)?)
+    }
+}
+
+/// Reads the table of an earlier search.
+fn read_rows(path: &Path, keys: &[String]) -> Result<Vec<Row>, Failure> {
+    let bad = |problem: String| {
+        Failure::bad_input(format!("{}: {problem}; use --restart instead of --resume", path.display()))
+    };
+    let mut text = Vec::new();
+    let read = open_regular(path).and_then(|file| file.take(MAX_TABLE_BYTES + 1).read_to_end(&mut text));
+    read.map_err(|error| bad(error.to_string()))?;
+    if text.len() as u64 > MAX_TABLE_BYTES {
+        return Err(bad(format!("the table is larger than {MAX_TABLE_BYTES} bytes")));
+    }
+    let mut reader = csv::Reader::from_reader(text.as_slice());
+    let header = reader.headers().map_err(|e| bad(e.to_string()))?;
+    if header.iter().ne(COLUMNS.into_iter().chain(keys.iter().map(String::as_str))) {
+        return Err(bad("the columns are not those of this search".to_owned()));
+    }
+    let mut rows = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(|e| bad(e.to_string()))?;
+        let row = row_of(&record).ok_or_else(|| bad(format!("row {} cannot be read", rows.len() + 2)))?;
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+fn row_of(record: &csv::StringRecord) -> Option<Row> {
+    let number = |at: usize| record.get(at)?.parse::<usize>().ok();
+    let score = match record.get(3)? {
+        "" => None,
+        text => Some(text.parse::<f64>().ok()?),
+    };
+    Some(Row {
+        trial: number(0)?,
+        rung: number(1)?,
+        steps: number(2)?,
+        score,
+        seconds: record.get(4)?.parse().ok()?,
+        error: record.get(5)?.to_owned(),
+        values: record.iter().skip(COLUMNS.len()).map(str::to_owned).collect(),
+    })
+}
+
+/// Returns a path beside the package: its name with another ending.
+fn beside(out: &Path, ending: &str) -> PathBuf {
+    let name = out.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy());
+    out.with_file_name(format!("{name}.{ending}"))
+}
+
+/// Opens the table of a search. What would stop the last run is reported here, before the first one.
+fn open_table(options: &Train, space: &Path, ranges: &SearchSpace) -> Result<ResultsTable, Failure> {
+    check_destination(&options.out, &[options.data.as_path()], Overwrite::from_force(options.force))?;
+    let unfinished = beside(&options.out, "training");
+    if unfinished.exists() && !options.resume && !options.restart {
+        return Err(Failure::bad_input(format!(
+            "{}: an unfinished training run already exists here; use --resume to continue the search, or --restart to \
+             discard both",
+            unfinished.display()
+        )));
+    }
+    let path = beside(&options.out, "search.csv");
+    let overwrite = Overwrite::from_force(options.force || options.resume || options.restart);
+    check_file(&path, &[space, options.data.as_path()], overwrite)?;
+    ResultsTable::open(path, ranges.keys().map(str::to_owned).collect(), options.resume)
+}
+
+/// Searches for the settings with the best validation score, and trains the package with them.
+pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) -> Outcome {
+    if trials == 0 || trials > MAX_TRIALS || steps == 0 {
+        return Err(Failure::wrong_use(format!("--trials must be 1 to {MAX_TRIALS}, and --steps at least 1")));
+    }
+    let ranges = SearchSpace::read(space)?;
+    let settings: Vec<Vec<SettingAssignment>> =
+        (0..trials).map(|trial| ranges.trial(options.seed, trial as u64)).collect();
+    for trial in &settings {
+        let all: Vec<SettingAssignment> = options.set.iter().chain(trial).cloned().collect();
+        TrainConfig::read_with(options.config.as_deref(), &all)?.check()?;
+    }
+    let mut table = open_table(options, space, &ranges)?;
+    let _context = progress::context(false, true, Recorder::totals_only());
+    let scratch = Scratch::create(beside(&options.out, "search"), FOLDER_KIND)?;
+    let rungs = search_rungs(trials, steps);
+    let mut active: Vec<usize> = (0..trials).collect();
+    let mut last_report = None;
+    for (place, rung) in rungs.iter().enumerate() {
+        let (number, is_last) = (place + 1, place + 1 == rungs.len());
+        let mut scored: Vec<(usize, f64)> = Vec::new();
+        for trial in active {
+            let Some(assigned) = settings.get(trial) else { continue };
+            let values: Vec<String> = assigned.iter().map(SettingAssignment::value).collect();
+            let earlier = table.earlier(trial, number, rung.steps, &values)?.cloned();
+            let (row, report) = match earlier {
+                Some(row) if !is_last => (row, None),
+                _ => {
+                    scratch.clear(&[])?;
+                    let out = if is_last { options.out.clone() } else { scratch.path().join("out") };
+                    let words = words(options, assigned, rung.steps, &out, is_last);
+                    let (row, report) = run_trial(trial, number, rung.steps, values, &words)?;
+                    table.rows.retain(|earlier| (earlier.trial, earlier.rung) != (trial, number));
+                    table.add(row.clone())?;
+                    (row, report)
+                }
+            };
+            eprint_line(&trial_line(&row, rungs.len()));
+            if is_last && report.is_none() {
+                return Err(Failure::other(format!("the best trial failed with all steps: {}", row.error)));
+            }
+            last_report = report.or(last_report);
+            scored.extend(row.score.map(|score| (trial, score)));
+        }
+        scored.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let kept = rungs.get(place + 1).map_or(0, |next| next.trials);
+        active = scored.iter().take(kept).map(|(trial, _)| *trial).collect();
+        if !is_last && active.is_empty() {
+            let error = table.rows.last().map_or_else(String::new, |row| row.error.clone());
+            return Err(Failure::bad_input(format!("all trials failed; the last error was: {error}")));
+        }
+    }
+    finish(options, &table, last_report.unwrap_or_default())
+}
+
+/// Prints the result of a search.
+fn finish(options: &Train, table: &ResultsTable, report: Value) -> Outcome {
+    let best = table.rows.last();
+    if options.json {
+        return print_json(&json!({
+            "table": table.path, "settings": table.keys, "trials": table.rows, "best": best, "report": report,
+        }));
+    }
+    if let Some(best) = best {
+        let settings: Vec<String> = table.keys.iter().zip(&best.values).map(|(k, v)| format!("{k}={v}")).collect();
+        print(&format!("best: trial {}, score {:.4}", best.trial, best.score.unwrap_or(f64::NAN)));
+        settings.iter().for_each(|setting| print(&format!("  --set {setting}")));
+    }
+    print(&format!("wrote {} and {}", options.out.display(), table.path.display()));
+    Ok(())
+}
+
+fn trial_line(row: &Row, rungs: usize) -> String {
+    let result = match row.score {
+        Some(score) => format!("score {score:.4}"),
+        None => format!("failed: {}", row.error),
+    };
+    format!("[rung {} of {rungs}] trial {}, {} steps: {result}", row.rung, row.trial, row.steps)
+}
+
+/// Runs a trial, and returns its row and, if it succeeded, its report.
+///
+/// # Errors
+/// Cancellation; other failures are a part of the row.
+fn run_trial(
+    trial: usize,
+    rung: usize,
+    steps: usize,
+    values: Vec<String>,
+    words: &[String],
+) -> Result<(Row, Option<Value>), Failure> {
+    let row = |score, seconds, error| Row { trial, rung, steps, score, seconds, error, values };
+    match child::report(words) {
+        Ok(report) => {
+            let validations = report["history"]["validations"].as_array();
+            let scores = validations.into_iter().flatten().filter_map(|v| v["score"].as_f64());
+            let score = scores.max_by(f64::total_cmp);
+            let seconds = report["seconds"].as_f64().unwrap_or(0.0);
+            let error = if score.is_none() { "there is no validation set to score it on" } else { "" };
+            Ok((row(score, seconds, error.to_owned()), Some(report)))
+        }
+        Err(failure) if failure.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled.into()),
+        Err(failure) => Ok((row(None, 0.0, failure.to_string()), None)),
+    }
+}
+
+/// Returns the words of the command line after the program's name.
+fn words(options: &Train, assigned: &[SettingAssignment], steps: usize, out: &Path, is_last: bool) -> Vec<String> {
+    let task = match options.task {
+        TaskName::Segmentation => "segmentation",
+        TaskName::Labelfree => "labelfree",
+    };
+    let precision = options.precision.to_possible_value();
+    let mut words = vec![
+        "train".to_owned(),
+        "--json".to_owned(),
+        format!("--task={task}"),
+        format!("--data={}", options.data.display()),
+        format!("--from={}", options.from),
+        format!("--out={}", out.display()),
+        format!("--steps={steps}"),
+        format!("--device={}", options.device),
+        format!("--seed={}", options.seed),
+        format!("--threads={}", options.threads),
+    ];
+    words.extend(precision.map(|value| format!("--precision={}", value.get_name())));
+    words.extend(options.config.as_ref().map(|path| format!("--config={}", path.display())));
+    words.extend(options.patch.map(|[z, y, x]| format!("--patch={z},{y},{x}")));
+    words.extend(options.diameter.map(|diameter| format!("--diameter={diameter}")));
+    words.extend(options.batch.map(|batch| format!("--batch={batch}")));
+    words.extend(options.performance.map(|request| format!("--performance={request}")));
+    words.extend(options.set.iter().chain(assigned).map(|assignment| format!("--set={assignment}")));
+    let switches = [
+        ("--without-int8", options.without_int8 || !is_last),
+        ("--force", options.force && is_last),
+        ("--resume", options.resume && is_last),
+        ("--restart", options.restart && is_last),
+    ];
+    words.extend(switches.into_iter().filter(|(_, given)| *given).map(|(name, _)| name.to_owned()));
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_table_is_read_back_and_other_searches_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.search.csv");
+        let keys = vec!["ema".to_owned(), "network.filters".to_owned()];
+        let values = vec!["0.5".to_owned(), "[4, 8]".to_owned()];
+        let row = |trial, score: Option<f64>, error: &str| Row {
+            trial,
+            rung: 1,
+            steps: 10,
+            score,
+            seconds: 1.5,
+            error: error.to_owned(),
+            values: values.clone(),
+        };
+        let mut table = ResultsTable::open(path.clone(), keys.clone(), true).unwrap();
+        table.add(row(0, Some(0.123_456_789), "")).unwrap();
+        table.add(row(1, None, "a.tif: not \"a\" TIFF, sorry")).unwrap();
+        let again = ResultsTable::open(path.clone(), keys.clone(), true).unwrap();
+        assert_eq!(again.rows, table.rows);
+        assert_eq!(again.earlier(0, 1, 10, &values).unwrap(), Some(&table.rows[0]));
+        assert_eq!(again.earlier(0, 2, 20, &values).unwrap(), None);
+        let other = again.earlier(0, 1, 10, &["0.6".to_owned(), "[4, 8]".to_owned()]).unwrap_err();
+        assert!(other.to_string().contains("--restart"), "{other}");
+        assert!(ResultsTable::open(path.clone(), vec!["ema".to_owned()], true).is_err());
+        assert!(ResultsTable::open(path, keys, false).unwrap().rows.is_empty());
+    }
+}

@@ -1,0 +1,230 @@
+//! Successive halving: all candidates are run, the slower half is dropped, and so on until one is left.
+
+use crate::cli::eprint_line;
+use crate::cli::failure::Failure;
+use cytoscope_pipeline::JobErrorKind;
+use serde::Serialize;
+use std::time::Duration;
+
+/// A process that takes this many times as long as the fastest one so far is ended.
+const TOO_SLOW: f64 = 4.0;
+/// Seconds that a process may take in any case: its start, loading the model, choosing the device.
+const GRACE_SECS: f64 = 10.0;
+
+/// Factor by which memory may exceed the lowest one and still count as the lowest: the memory of a process varies.
+const MEMORY_TOLERANCE: f64 = 1.05;
+
+/// Settings that are tried.
+pub(super) trait Candidate {
+    /// Returns the settings as text.
+    fn label(&self) -> String;
+}
+
+/// What one run of a candidate measured.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Measured {
+    /// The time that candidates are compared by, in seconds.
+    pub secs: f64,
+    /// Duration of the process in seconds.
+    pub process_secs: f64,
+    /// Peak memory of the process in bytes, if known.
+    pub peak_bytes: Option<u64>,
+    /// Relative L2 difference of the result to that of 32-bit floats, if known.
+    pub relative_l2: Option<f64>,
+}
+
+/// How the search ended for a candidate.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "end", rename_all = "snake_case")]
+pub(super) enum TrialEnd {
+    /// It is the fastest.
+    Fastest,
+    /// It was among the slower half.
+    Slower {
+        /// Round after which it was dropped, from 1.
+        round: usize,
+    },
+    /// Its process was ended, because it took many times as long as the fastest one.
+    TooSlow {
+        /// Round in which it was ended, from 1.
+        round: usize,
+    },
+    /// It failed.
+    Failed {
+        /// The error message.
+        error: String,
+    },
+}
+
+/// A candidate with its runs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Trial<C> {
+    #[serde(flatten)]
+    pub candidate: C,
+    /// Time of each run in seconds.
+    pub secs: Vec<f64>,
+    /// Highest peak memory of the process in bytes, if known.
+    pub peak_bytes: Option<u64>,
+    /// Relative L2 difference of the result to that of 32-bit floats, if known.
+    pub relative_l2: Option<f64>,
+    #[serde(flatten)]
+    pub end: TrialEnd,
+}
+
+impl<C> Trial<C> {
+    fn new(candidate: C) -> Self {
+        Self { candidate, secs: Vec::new(), peak_bytes: None, relative_l2: None, end: TrialEnd::Fastest }
+    }
+
+    /// Returns the shortest time in seconds; `None` without a run. Other programs only make runs slower.
+    pub(super) fn best_secs(&self) -> Option<f64> {
+        self.secs.iter().copied().min_by(f64::total_cmp)
+    }
+
+    fn add(&mut self, measured: Measured) {
+        self.secs.push(measured.secs);
+        self.peak_bytes = self.peak_bytes.max(measured.peak_bytes);
+        self.relative_l2 = self.relative_l2.or(measured.relative_l2);
+    }
+}
+
+/// Finds the fastest candidate. `measure` runs a candidate once within a time limit, and returns `None` if that was
+/// exceeded. A candidate that fails is dropped.
+///
+/// # Errors
+/// Cancellation, or the first failure if all candidates fail.
+pub(super) fn search<C: Candidate>(
+    candidates: Vec<C>,
+    mut measure: impl FnMut(&C, Option<Duration>) -> Result<Option<Measured>, Failure>,
+) -> Result<Vec<Trial<C>>, Failure> {
+    let mut trials: Vec<Trial<C>> = candidates.into_iter().map(Trial::new).collect();
+    let mut active: Vec<usize> = (0..trials.len()).collect();
+    let mut fastest_process_secs: Option<f64> = None;
+    let mut first_failure = None;
+    for round in 1.. {
+        eprint_line(&format!("[round {round}] {} candidates", active.len()));
+        for index in &active {
+            let Some(trial) = trials.get_mut(*index) else { continue };
+            let limit = fastest_process_secs.map(|secs| Duration::from_secs_f64(TOO_SLOW * secs + GRACE_SECS));
+            match measure(&trial.candidate, limit) {
+                Ok(Some(measured)) => {
+                    let secs = measured.process_secs;
+                    fastest_process_secs = Some(fastest_process_secs.map_or(secs, |fastest| fastest.min(secs)));
+                    eprint_line(&format!("  {}: {:.3} s", trial.candidate.label(), measured.secs));
+                    trial.add(measured);
+                }
+                Ok(None) => {
+                    eprint_line(&format!("  {}: ended, too slow", trial.candidate.label()));
+                    trial.end = TrialEnd::TooSlow { round };
+                }
+                Err(failure) if failure.kind() == JobErrorKind::Cancelled => return Err(failure),
+                Err(failure) => {
+                    eprint_line(&format!("  {}: failed: {failure}", trial.candidate.label()));
+                    trial.end = TrialEnd::Failed { error: failure.to_string() };
+                    first_failure.get_or_insert(failure);
+                }
+            }
+        }
+        active.retain(|index| trials.get(*index).is_some_and(|trial| trial.end == TrialEnd::Fastest));
+        let secs = |index: &usize| trials.get(*index).and_then(Trial::best_secs).unwrap_or(f64::INFINITY);
+        active.sort_by(|a, b| secs(a).total_cmp(&secs(b)));
+        let kept = active.len().div_ceil(2);
+        for index in active.split_off(kept) {
+            if let Some(trial) = trials.get_mut(index) {
+                trial.end = TrialEnd::Slower { round };
+            }
+        }
+        if active.len() <= 1 {
+            break;
+        }
+    }
+    match first_failure {
+        Some(failure) if active.is_empty() => Err(failure),
+        _ => Ok(trials),
+    }
+}
+
+/// A candidate that was run, with its shortest time in seconds.
+pub(super) type TimedTrial<'a, C> = (&'a Trial<C>, f64);
+
+/// Returns the candidates that were run.
+pub(super) fn timed<C>(trials: &[Trial<C>]) -> Vec<TimedTrial<'_, C>> {
+    trials.iter().filter_map(|trial| Some((trial, trial.best_secs()?))).collect()
+}
+
+/// Returns the candidate with the shortest time.
+pub(super) fn quickest<'a, C: 'a>(among: impl Iterator<Item = TimedTrial<'a, C>>) -> Option<TimedTrial<'a, C>> {
+    among.min_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// Returns the candidate that won the search.
+pub(super) fn fastest<'a, C>(all: &[TimedTrial<'a, C>]) -> Option<TimedTrial<'a, C>> {
+    all.iter().find(|(trial, _)| trial.end == TrialEnd::Fastest).copied()
+}
+
+/// Returns the fastest of the candidates with the lowest peak memory; `None` if no memory is known.
+pub(super) fn least_memory<'a, C>(all: &[TimedTrial<'a, C>]) -> Option<TimedTrial<'a, C>> {
+    let least_bytes = all.iter().filter_map(|(trial, _)| trial.peak_bytes).min()?;
+    let is_least = |bytes: u64| bytes as f64 <= MEMORY_TOLERANCE * least_bytes as f64;
+    quickest(all.iter().copied().filter(|(trial, _)| trial.peak_bytes.is_some_and(is_least)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A candidate that takes this many seconds.
+    #[derive(Debug, Clone, PartialEq)]
+    struct Takes(f64);
+
+    impl Candidate for Takes {
+        fn label(&self) -> String {
+            self.0.to_string()
+        }
+    }
+
+    fn measured(secs: f64) -> Measured {
+        Measured { secs, process_secs: secs, peak_bytes: Some(secs as u64), relative_l2: None }
+    }
+
+    #[test]
+    fn the_slower_half_is_dropped_after_each_round() {
+        let candidates = [5.0, 1.0, 8.0, 2.0, 3.0, 7.0, 6.0, 4.0].map(Takes).to_vec();
+        let mut runs = 0;
+        let trials = search(candidates, |takes, _| {
+            runs += 1;
+            // The second run of a candidate is disturbed; its shortest time counts.
+            Ok(Some(measured(takes.0 + if runs > 8 { 0.5 } else { 0.0 })))
+        })
+        .unwrap();
+        let of = |secs: f64| trials.iter().find(|t| t.candidate == Takes(secs)).unwrap();
+        assert_eq!(runs, 8 + 4 + 2);
+        assert_eq!((&of(1.0).end, of(1.0).secs.len(), of(1.0).best_secs()), (&TrialEnd::Fastest, 3, Some(1.0)));
+        assert_eq!((&of(2.0).end, of(2.0).secs.len()), (&TrialEnd::Slower { round: 3 }, 3));
+        assert_eq!((&of(4.0).end, &of(5.0).end), (&TrialEnd::Slower { round: 2 }, &TrialEnd::Slower { round: 1 }));
+    }
+
+    #[test]
+    fn failures_and_processes_beyond_the_limit_leave_the_search() {
+        let candidates = [1.0, 100.0, -1.0].map(Takes).to_vec();
+        let trials = search(candidates, |takes, limit| {
+            if takes.0 < 0.0 {
+                return Err(Failure::other("no memory"));
+            }
+            let is_too_slow = limit.is_some_and(|limit| takes.0 > limit.as_secs_f64());
+            Ok((!is_too_slow).then(|| measured(takes.0)))
+        })
+        .unwrap();
+        let ends: Vec<&TrialEnd> = trials.iter().map(|t| &t.end).collect();
+        let failed = TrialEnd::Failed { error: "no memory".to_owned() };
+        assert_eq!(ends, [&TrialEnd::Fastest, &TrialEnd::TooSlow { round: 1 }, &failed]);
+    }
+
+    #[test]
+    fn the_search_fails_if_all_candidates_fail_or_it_is_cancelled() {
+        let all_fail = search(vec![Takes(1.0), Takes(2.0)], |takes, _| Err(Failure::bad_input(takes.label())));
+        assert_eq!(all_fail.unwrap_err().to_string(), "1");
+        let cancelled = search(vec![Takes(1.0)], |_, _| Err(Failure::new(JobErrorKind::Cancelled, "cancelled")));
+        assert_eq!(cancelled.unwrap_err().exit_code(), 5);
+    }
+}

@@ -1,0 +1,220 @@
+//! Candidates of a prediction: device, precision, tile and threads.
+
+use super::halving::{Candidate, Measured, TimedTrial, Trial, fastest, least_memory, quickest, search, timed};
+use crate::cli::child::{self, ChildRun, Scratch};
+use crate::cli::failure::Failure;
+use crate::cli::maps::{maps_of, relative_l2};
+use crate::cli::measured::cores;
+use cytoscope_engine::{Device, DeviceId, Precision};
+use cytoscope_pipeline::{InferenceSettings, Model, Preset};
+use cytoscope_profile::Stage;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Tile sizes Z, Y, X that are tried, in voxels, besides the one that the program chooses.
+const TILES: [[usize; 3]; 4] = [[16, 96, 96], [32, 128, 128], [64, 128, 128], [64, 256, 256]];
+/// Number of cores from which half of them is tried, too.
+const MANY_CORES: usize = 4;
+/// Relative L2 difference up to which maps count as equal to those of 32-bit floats: sums in another order.
+const EXACT: f64 = 1e-5;
+
+/// Settings of a prediction.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct InferenceCandidate {
+    pub device: DeviceId,
+    pub precision: Precision,
+    /// Tile size Z, Y, X in voxels; `None` for the size that the program chooses.
+    pub tile_zyx: Option<[usize; 3]>,
+    /// Number of threads; 0 uses all cores.
+    pub threads: usize,
+}
+
+impl Candidate for InferenceCandidate {
+    fn label(&self) -> String {
+        let tile = self.tile_zyx.map_or_else(|| "auto".to_owned(), |[z, y, x]| format!("{z},{y},{x}"));
+        let threads = if self.threads == 0 { "all".to_owned() } else { self.threads.to_string() };
+        format!("{} {}, tile {tile}, threads {threads}", self.device, self.precision)
+    }
+}
+
+/// The prediction that is repeated.
+pub(super) struct Workload<'a> {
+    pub model: &'a str,
+    /// The stack.
+    pub data: PathBuf,
+    /// Further options of `predict`, such as the voxel size.
+    pub options: Vec<String>,
+}
+
+impl Workload<'_> {
+    /// Returns the words of the command line after the program's name.
+    fn words(&self, candidate: &InferenceCandidate, out: &Path, trace: &Path) -> Vec<String> {
+        let mut words = vec![
+            "predict".to_owned(),
+            format!("--model={}", self.model),
+            format!("--out={}", out.display()),
+            format!("--trace={}", trace.display()),
+            format!("--device={}", candidate.device),
+            format!("--precision={}", candidate.precision),
+            format!("--threads={}", candidate.threads),
+        ];
+        words.extend(["--stages-only", "--json", "--outputs=maps", "--performance=off"].map(str::to_owned));
+        if let Some([z, y, x]) = candidate.tile_zyx {
+            words.push(format!("--tile={z},{y},{x}"));
+        }
+        words.extend(self.options.iter().cloned());
+        words.extend(["--".to_owned(), self.data.display().to_string()]);
+        words
+    }
+}
+
+/// Returns the candidates for a stack of this shape Z, Y, X, those in 32-bit floats first.
+pub(super) fn candidates(model: &Model, devices: &[Device], shape_zyx: [usize; 3]) -> Vec<InferenceCandidate> {
+    let tiles = tile_sizes(model, shape_zyx);
+    let mut all = Vec::new();
+    for device in devices.iter().filter(|device| device.usable) {
+        let can_int8 = model.has_int8 && device.id == DeviceId::Cpu;
+        let precisions = device.precisions.iter().filter(|p| can_int8 || **p != Precision::Int8);
+        let threads = if device.id == DeviceId::Cpu && cores() >= MANY_CORES { vec![0, cores() / 2] } else { vec![0] };
+        for &precision in precisions {
+            for &tile_zyx in &tiles {
+                let of_threads =
+                    |threads: &usize| InferenceCandidate { device: device.id, precision, tile_zyx, threads: *threads };
+                all.extend(threads.iter().map(of_threads));
+            }
+        }
+    }
+    all.sort_by_key(|candidate| candidate.precision != Precision::F32);
+    all
+}
+
+/// Returns the tile sizes to try: multiples of the model's step that are not larger than the stack and keep voxels after
+/// their halo is cropped.
+fn tile_sizes(model: &Model, shape_zyx: [usize; 3]) -> Vec<Option<[usize; 3]>> {
+    let mut tiles = vec![None];
+    for tile in TILES {
+        let fitted: [usize; 3] = std::array::from_fn(|a| {
+            if a == 0 && model.spatial_axes == 2 {
+                return 1;
+            }
+            let step = model.step[a].max(1);
+            tile[a].min(shape_zyx[a]).max(model.min_size[a]).next_multiple_of(step)
+        });
+        let keeps = |a: usize| fitted[a] >= shape_zyx[a] || model.reach.is_none_or(|reach| fitted[a] > 2 * reach[a]);
+        if (0..3).all(keeps) && !tiles.contains(&Some(fitted)) {
+            tiles.push(Some(fitted));
+        }
+    }
+    tiles
+}
+
+/// Runs the candidates in processes of their own.
+///
+/// # Errors
+/// Cancellation, or the failure of all candidates.
+pub(super) fn run(
+    candidates: Vec<InferenceCandidate>,
+    workload: &Workload<'_>,
+    scratch: &Scratch,
+    keep: &[&str],
+) -> Result<Vec<Trial<InferenceCandidate>>, Failure> {
+    let mut reference: Option<Vec<f32>> = None;
+    search(candidates, |candidate, limit| {
+        scratch.clear(keep)?;
+        let done = run_once(candidate, workload, scratch.path(), limit)?;
+        let Some(InferenceRun { mut measured, maps }) = done else { return Ok(None) };
+        if reference.is_none() && candidate.precision == Precision::F32 {
+            reference.clone_from(&maps);
+        }
+        measured.relative_l2 = reference.as_ref().zip(maps).and_then(|(reference, maps)| relative_l2(reference, &maps));
+        Ok(Some(measured))
+    })
+}
+
+/// One run of a candidate.
+struct InferenceRun {
+    measured: Measured,
+    /// The predicted maps, if they can be read.
+    maps: Option<Vec<f32>>,
+}
+
+/// Runs a candidate once.
+fn run_once(
+    candidate: &InferenceCandidate,
+    workload: &Workload<'_>,
+    scratch: &Path,
+    limit: Option<Duration>,
+) -> Result<Option<InferenceRun>, Failure> {
+    let trace = scratch.join("trace.json");
+    let words = workload.words(candidate, &scratch.join("out"), &trace);
+    let Some(ChildRun { report, run, total_secs }) = child::run(&words, &trace, limit)? else { return Ok(None) };
+    let facts = &run.record.facts;
+    let whole: f64 = facts.inputs.iter().map(|input| input.seconds).sum();
+    // The estimate of the object diameter does not depend on the settings that are tried.
+    let estimate: f64 = run.record.stages.iter().filter(|t| t.stage == Stage::Estimate).map(|t| t.seconds).sum();
+    let measured = Measured {
+        secs: (whole - estimate).max(0.0),
+        process_secs: total_secs,
+        peak_bytes: facts.peak_bytes,
+        relative_l2: None,
+    };
+    Ok(Some(InferenceRun { measured, maps: maps_of(&report) }))
+}
+
+/// Returns the settings of each preset, from the candidates that were run. Without known memory or differences, presets
+/// that need them are left out.
+pub(super) fn presets(trials: &[Trial<InferenceCandidate>]) -> BTreeMap<Preset, InferenceSettings> {
+    let all = timed(trials);
+    let least_error = all.iter().filter_map(|(trial, _)| trial.relative_l2).min_by(f64::total_cmp);
+    let most_accurate = least_error.and_then(|least| {
+        let is_exact = |error: f64| error <= least.max(EXACT);
+        quickest(all.iter().copied().filter(|(trial, _)| trial.relative_l2.is_some_and(is_exact)))
+    });
+    let chosen = [
+        (Preset::Fastest, fastest(&all)),
+        (Preset::LeastMemory, least_memory(&all)),
+        (Preset::MostAccurate, most_accurate),
+    ];
+    let settings = |(trial, secs): TimedTrial<'_, InferenceCandidate>| {
+        let InferenceCandidate { device, precision, tile_zyx, threads } = trial.candidate;
+        let (peak_bytes, relative_l2) = (trial.peak_bytes, trial.relative_l2);
+        InferenceSettings { device, precision, tile_zyx, threads, secs, peak_bytes, relative_l2 }
+    };
+    chosen.into_iter().filter_map(|(preset, found)| Some((preset, settings(found?)))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::halving::TrialEnd;
+    use super::*;
+
+    fn trial(
+        precision: Precision,
+        secs: f64,
+        peak_bytes: u64,
+        relative_l2: f64,
+        end: TrialEnd,
+    ) -> Trial<InferenceCandidate> {
+        let candidate = InferenceCandidate { device: DeviceId::Cpu, precision, tile_zyx: None, threads: 0 };
+        Trial { candidate, secs: vec![secs], peak_bytes: Some(peak_bytes), relative_l2: Some(relative_l2), end }
+    }
+
+    #[test]
+    fn each_preset_has_the_settings_that_are_best_for_it() {
+        let slower = || TrialEnd::Slower { round: 1 };
+        let trials = [
+            trial(Precision::F32, 4.0, 800, 0.0, slower()),
+            trial(Precision::Tf32, 3.0, 900, 1e-6, slower()),
+            trial(Precision::F16, 2.0, 102, 1e-3, slower()),
+            trial(Precision::Bf16, 9.0, 100, 1e-2, slower()),
+            trial(Precision::Int8, 1.0, 300, 1e-2, TrialEnd::Fastest),
+        ];
+        let found = presets(&trials);
+        let precision = |preset| found.get(&preset).map(|s| s.precision);
+        assert_eq!(precision(Preset::Fastest), Some(Precision::Int8));
+        assert_eq!(precision(Preset::LeastMemory), Some(Precision::F16), "the faster of two that hold the same");
+        assert_eq!(precision(Preset::MostAccurate), Some(Precision::Tf32), "the faster of two without a difference");
+    }
+}

@@ -1,0 +1,308 @@
+//! `cytoscope tune`: finds the fastest settings for a model on this machine, and saves them as the machine's profile.
+
+mod halving;
+mod inference;
+mod training;
+
+use super::child::Scratch;
+use super::failure::{Failure, Outcome};
+use super::measured::PROGRAM;
+use super::{devices, parse_um, print, print_json, progress};
+use clap::{Args, ValueEnum};
+use cytoscope_engine::{Device, DeviceRequest};
+use cytoscope_formats::{Container, OpenOptions, WriteSpec, write_array};
+use cytoscope_pipeline::{
+    DiameterRequest, InferenceSettings, MachineProfile, MachineProfiles, Model, ModelTask, Preset, SCRATCH,
+    TrainingSettings, machine_key,
+};
+use cytoscope_profile::{Recorder, bytes_text};
+use cytoscope_samples::TrainingTask;
+use cytoscope_train::TrainConfig;
+use cytoscope_volume::{Array, Axes, Axis, VoxelSize};
+use halving::{Candidate, Trial, TrialEnd};
+use inference::InferenceCandidate;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+use training::TrainingCandidate;
+
+/// Kind of the working folder, as its marker states it.
+const FOLDER_KIND: &str = "tune";
+/// Name of the synthetic stack in the working folder.
+const SYNTHETIC: &str = "synthetic.tif";
+/// Shape Z, Y, X of the synthetic stack in voxels.
+const SYNTHETIC_ZYX: [usize; 3] = [48, 192, 192];
+/// Number of steps of which a training candidate's time is the mean.
+const STEPS: usize = 12;
+
+/// Options of `tune`.
+#[derive(Args)]
+pub(crate) struct Tune {
+    /// Model package (folder, .zip or .onnx), name of an installed model, or, with --training, scratch.
+    #[arg(long, default_value = "nuclei")]
+    model: String,
+    /// Stack to predict, of typical size; by default a synthetic one of 48 × 192 × 192 voxels.
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// Voxel size Z,Y,X in µm of the stack, to use instead of its own.
+    #[arg(long, value_name = "Z,Y,X", value_parser = parse_um, requires = "data")]
+    voxel_size: Option<[f64; 3]>,
+    /// Median diameter of the objects in the stack in µm, or auto.
+    #[arg(long, value_name = "UM|auto", requires = "data")]
+    diameter: Option<DiameterRequest>,
+    /// Tune training runs that start from the model, too: a folder of images and labels (or stains), or a CSV table.
+    #[arg(long, value_name = "DIR|CSV")]
+    training: Option<PathBuf>,
+    /// What to train for; by default the model's task.
+    #[arg(long, value_enum, requires = "training")]
+    task: Option<TuneTask>,
+    /// Training settings as a TOML file; settings that it states are not varied.
+    #[arg(long, value_name = "TOML", requires = "training")]
+    config: Option<PathBuf>,
+    /// Number of steps of each training candidate.
+    #[arg(long, default_value_t = STEPS, requires = "training")]
+    steps: usize,
+    /// Devices to try: auto (all of this machine), cpu, cuda[:i] or wgpu[:i].
+    #[arg(long, default_value = "auto")]
+    device: DeviceRequest,
+    /// Save the settings as the profile of this machine, which predict and train use where no option is given.
+    #[arg(long)]
+    save: bool,
+    /// Preset that is used without a request: fastest, least-memory or most-accurate.
+    #[arg(long, default_value = "fastest", requires = "save")]
+    preset: Preset,
+    /// Print the candidates and presets as one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a training run is for.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TuneTask {
+    /// Segmentation of objects.
+    Segmentation,
+    /// Prediction of a stain from images without it.
+    Labelfree,
+}
+
+/// Candidates of one kind of run, and the settings that were chosen from them.
+#[derive(Serialize)]
+struct Tuned<C, S> {
+    candidates: Vec<Trial<C>>,
+    presets: BTreeMap<Preset, S>,
+}
+
+/// What was tuned.
+#[derive(Serialize)]
+struct TuneReport {
+    model: String,
+    fingerprint: String,
+    machine: String,
+    inference: Option<Tuned<InferenceCandidate, InferenceSettings>>,
+    training: Option<Tuned<TrainingCandidate, TrainingSettings>>,
+    /// The file of profiles, if the settings were saved.
+    saved: Option<PathBuf>,
+}
+
+impl Tune {
+    pub(crate) fn run(self) -> Outcome {
+        if self.steps == 0 {
+            return Err(Failure::wrong_use("--steps must be at least 1"));
+        }
+        let model = if self.model == SCRATCH { None } else { Some(Model::load(&self.model)?) };
+        if model.is_none() && self.training.is_none() {
+            return Err(Failure::wrong_use(
+                "--model scratch names no network to predict with: give --training with the training data",
+            ));
+        }
+        // Ctrl-C ends the current run, and the folder is removed.
+        let _context = progress::context(false, true, Recorder::totals_only());
+        let folder = std::env::temp_dir().join(format!("cytoscope-tune-{}", std::process::id()));
+        let scratch = Scratch::create(folder, FOLDER_KIND)?;
+        let available: Vec<Device> = devices::for_request(self.device).list().to_vec();
+        let tried: Vec<Device> = match self.device {
+            DeviceRequest::Auto => available,
+            DeviceRequest::Device(id) => available.into_iter().filter(|device| device.id == id).collect(),
+        };
+        if !tried.iter().any(|device| device.usable) {
+            let reason = tried.first().map_or_else(|| "there is no such device".to_owned(), |d| d.reason.clone());
+            return Err(Failure::wrong_use(format!("{} cannot be used: {reason}", self.device)));
+        }
+        let inference = match &model {
+            Some(model) => Some(self.tune_inference(model, &tried, &scratch)?),
+            None => None,
+        };
+        let training = match &self.training {
+            Some(data) => Some(self.tune_training(data, model.as_ref(), &tried, &scratch)?),
+            None => None,
+        };
+        let mut report = TuneReport {
+            model: model.as_ref().map_or_else(|| SCRATCH.to_owned(), |m| m.name.clone()),
+            fingerprint: model.map_or_else(|| SCRATCH.to_owned(), |m| m.fingerprint),
+            machine: machine_key(),
+            inference,
+            training,
+            saved: None,
+        };
+        if self.save {
+            report.saved = Some(save(&report, self.preset)?);
+        }
+        if self.json {
+            return print_json(&report);
+        }
+        print_report(&report);
+        Ok(())
+    }
+
+    fn tune_inference(
+        &self,
+        model: &Model,
+        devices: &[Device],
+        scratch: &Scratch,
+    ) -> Result<Tuned<InferenceCandidate, InferenceSettings>, Failure> {
+        let mut options = Vec::new();
+        let data = match &self.data {
+            Some(path) => std::path::absolute(path).unwrap_or_else(|_| path.clone()),
+            None => {
+                // On the model's own grid: nothing is resampled or estimated.
+                options.extend(model.object_diameter_um.map(|um| format!("--diameter={um}")));
+                synthetic_stack(model, scratch.path())?
+            }
+        };
+        options.extend(self.voxel_size.map(|[z, y, x]| format!("--voxel-size={z},{y},{x}")));
+        options.extend(self.diameter.map(|diameter| format!("--diameter={diameter}")));
+        let candidates = inference::candidates(model, devices, shape_zyx(&data)?);
+        let workload = inference::Workload { model: &self.model, data, options };
+        let trials = inference::run(candidates, &workload, scratch, &[SYNTHETIC])?;
+        Ok(Tuned { presets: inference::presets(&trials), candidates: trials })
+    }
+
+    fn tune_training(
+        &self,
+        data: &Path,
+        model: Option<&Model>,
+        devices: &[Device],
+        scratch: &Scratch,
+    ) -> Result<Tuned<TrainingCandidate, TrainingSettings>, Failure> {
+        let config = TrainConfig::read_with(self.config.as_deref(), &[])?;
+        let task = match (self.task, model.map(|m| m.task)) {
+            (Some(TuneTask::Labelfree), _) | (None, Some(ModelTask::LabelFree)) => TrainingTask::LabelFree,
+            (Some(TuneTask::Segmentation), _) | (None, _) => TrainingTask::Segmentation,
+        };
+        let candidates = training::candidates(&config, devices);
+        let workload =
+            training::Workload { from: &self.model, task, data, config: self.config.as_deref(), steps: self.steps };
+        let trials = training::run(candidates, &workload, scratch, &[SYNTHETIC])?;
+        Ok(Tuned { presets: training::presets(&trials), candidates: trials })
+    }
+}
+
+/// Returns the lengths of a stack along Z, Y, X in voxels, 1 for a missing axis.
+fn shape_zyx(path: &Path) -> Result<[usize; 3], Failure> {
+    let image = cytoscope_formats::open(path, &OpenOptions::default())?;
+    let meta = image.meta();
+    let length = |axis: Axis| meta.axes.iter().zip(&meta.shape).find(|(a, _)| *a == axis).map_or(1, |(_, n)| *n);
+    Ok([length(Axis::Z), length(Axis::Y), length(Axis::X)])
+}
+
+/// Writes a stack of blobs and noise on the model's grid, and returns its path.
+fn synthetic_stack(model: &Model, folder: &Path) -> Result<PathBuf, Failure> {
+    let [depth, height, width] = SYNTHETIC_ZYX;
+    let channels = model.input_channels.max(1);
+    let wave = |at: usize, period: f64| (at as f64 * std::f64::consts::TAU / period).sin();
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut values: Vec<u16> = Vec::with_capacity(depth * channels * height * width);
+    for z in 0..depth {
+        for _ in 0..channels {
+            for y in 0..height {
+                for x in 0..width {
+                    // Xorshift noise.
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    let blobs = wave(z, 16.0) * wave(y, 32.0) * wave(x, 32.0);
+                    values.push((1000.0 + 800.0 * blobs) as u16 + (state >> 56) as u16);
+                }
+            }
+        }
+    }
+    let (axes, shape) = if channels == 1 {
+        (vec![Axis::Z, Axis::Y, Axis::X], vec![depth, height, width])
+    } else {
+        (vec![Axis::Z, Axis::C, Axis::Y, Axis::X], vec![depth, channels, height, width])
+    };
+    let array = Array::new(Axes::new(axes)?, shape, values)?;
+    let mut spec = WriteSpec::of(&array, Container::ImageJ);
+    if let Some([z, y, x]) = model.voxel_um {
+        spec.voxel_size_um = VoxelSize::new_um(z, y, x);
+    }
+    let path = folder.join(SYNTHETIC);
+    write_array(&path, &array, &spec)?;
+    Ok(path)
+}
+
+/// Adds the settings to the user's profiles, and returns their file.
+fn save(report: &TuneReport, preset: Preset) -> Result<PathBuf, Failure> {
+    let path = MachineProfiles::user_path()
+        .ok_or_else(|| Failure::other("there is no folder for the user's settings: set HOME"))?;
+    let mut profiles = MachineProfiles::read(&path)?;
+    profiles.put(MachineProfile {
+        model: report.model.clone(),
+        fingerprint: report.fingerprint.clone(),
+        machine: report.machine.clone(),
+        program: PROGRAM.to_owned(),
+        tuned_unix_secs: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        preset,
+        inference: report.inference.as_ref().map(|tuned| tuned.presets.clone()).unwrap_or_default(),
+        training: report.training.as_ref().map(|tuned| tuned.presets.clone()).unwrap_or_default(),
+    });
+    profiles.write(&path)?;
+    Ok(path)
+}
+
+fn print_report(report: &TuneReport) {
+    print(&format!("{} on {}", report.model, report.machine));
+    if let Some(tuned) = &report.inference {
+        print("prediction: shortest time, runs, peak memory, difference to 32-bit floats");
+        tuned.candidates.iter().for_each(|trial| print(&trial_line(trial)));
+        let chosen = |s: &InferenceSettings| {
+            let InferenceSettings { device, precision, tile_zyx, threads, .. } = *s;
+            InferenceCandidate { device, precision, tile_zyx, threads }.label()
+        };
+        tuned.presets.iter().for_each(|(preset, s)| print(&format!("  {:14} {}", preset.name(), chosen(s))));
+    }
+    if let Some(tuned) = &report.training {
+        print("training: shortest time of a patch, runs, peak memory");
+        tuned.candidates.iter().for_each(|trial| print(&trial_line(trial)));
+        let of_settings = |trial: &Trial<TrainingCandidate>, s: &TrainingSettings| {
+            let c = &trial.candidate;
+            (c.device, c.batch, Some(c.workers), c.prefetch, c.threads, Some(c.precision))
+                == (s.device, s.batch, s.workers, s.prefetch, s.threads, s.precision)
+        };
+        for (preset, settings) in &tuned.presets {
+            let chosen = tuned.candidates.iter().find(|trial| of_settings(trial, settings));
+            let label = chosen.map_or_else(String::new, |trial| trial.candidate.label());
+            print(&format!("  {:14} {label}", preset.name()));
+        }
+    }
+    match &report.saved {
+        Some(path) => print(&format!("saved to {}", path.display())),
+        None => print("not saved: --save makes these settings the defaults of this machine"),
+    }
+}
+
+/// Returns the row of a candidate.
+fn trial_line<C: Candidate>(trial: &Trial<C>) -> String {
+    let time = trial.best_secs().map_or_else(|| "-".to_owned(), |secs| format!("{secs:.4} s"));
+    let memory = trial.peak_bytes.map_or_else(|| "-".to_owned(), bytes_text);
+    let difference = trial.relative_l2.map_or_else(|| "-".to_owned(), |error| format!("{error:.1e}"));
+    let end = match &trial.end {
+        TrialEnd::Fastest => "fastest".to_owned(),
+        TrialEnd::Slower { round } => format!("dropped after round {round}"),
+        TrialEnd::TooSlow { round } => format!("ended in round {round}"),
+        TrialEnd::Failed { error } => format!("failed: {error}"),
+    };
+    let runs = trial.secs.len();
+    format!("    {:48} {time:>12} {runs:>4} {memory:>10} {difference:>9}  {end}", trial.candidate.label())
+}

@@ -1,0 +1,215 @@
+//! Candidates of a training run: device, precision, batch, data workers, prefetch and threads.
+
+use super::halving::{Candidate, Measured, TimedTrial, Trial, fastest, least_memory, quickest, search, timed};
+use crate::cli::child::{self, ChildRun, Scratch};
+use crate::cli::failure::Failure;
+use crate::cli::measured::cores;
+use cytoscope_engine::{Device, DeviceId, Precision};
+use cytoscope_pipeline::{Preset, TrainingSettings};
+use cytoscope_samples::TrainingTask;
+use cytoscope_train::TrainConfig;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Batch sizes that are tried on a GPU, besides the default. On the CPU, a larger batch makes no patch faster.
+const GPU_BATCHES: [usize; 3] = [4, 8, 16];
+/// Patches prepared in advance that are tried besides the default.
+const LONG_PREFETCH: usize = 32;
+/// Maximum number of data workers that is tried.
+const MAX_WORKERS: usize = 8;
+
+/// Settings of a training run. What is `None` is chosen by the program.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct TrainingCandidate {
+    pub device: DeviceId,
+    pub precision: Precision,
+    pub batch: Option<usize>,
+    pub workers: usize,
+    pub prefetch: Option<usize>,
+    /// Number of threads; 0 uses all cores.
+    pub threads: usize,
+}
+
+impl Candidate for TrainingCandidate {
+    fn label(&self) -> String {
+        let text = |value: Option<usize>| value.map_or_else(|| "auto".to_owned(), |n| n.to_string());
+        let threads = if self.threads == 0 { "all".to_owned() } else { self.threads.to_string() };
+        format!(
+            "{} {}, batch {}, workers {}, prefetch {}, threads {threads}",
+            self.device,
+            self.precision,
+            text(self.batch),
+            self.workers,
+            text(self.prefetch)
+        )
+    }
+}
+
+/// The training run that is repeated.
+pub(super) struct Workload<'a> {
+    /// Start model, or `scratch`.
+    pub from: &'a str,
+    pub task: TrainingTask,
+    pub data: &'a Path,
+    pub config: Option<&'a Path>,
+    pub steps: usize,
+}
+
+impl Workload<'_> {
+    /// Returns the words of the command line after the program's name.
+    fn words(&self, candidate: &TrainingCandidate, out: &Path, trace: &Path) -> Vec<String> {
+        let task = match self.task {
+            TrainingTask::Segmentation => "segmentation",
+            TrainingTask::LabelFree => "labelfree",
+        };
+        let mut words = vec![
+            "train".to_owned(),
+            format!("--task={task}"),
+            format!("--data={}", self.data.display()),
+            format!("--from={}", self.from),
+            format!("--out={}", out.display()),
+            format!("--trace={}", trace.display()),
+            format!("--steps={}", self.steps),
+            format!("--device={}", candidate.device),
+            format!("--precision={}", candidate.precision),
+            format!("--threads={}", candidate.threads),
+            format!("--set=workers={}", candidate.workers),
+        ];
+        let switches = ["--stages-only", "--json", "--without-int8", "--performance=off"];
+        // Only the steps are measured.
+        let short = ["--set=validation.times=1", "--set=validation.max_files=1"];
+        words.extend(switches.into_iter().chain(short).map(str::to_owned));
+        words.extend(self.config.map(|path| format!("--config={}", path.display())));
+        words.extend(candidate.batch.map(|batch| format!("--batch={batch}")));
+        words.extend(candidate.prefetch.map(|prefetch| format!("--set=prefetch={prefetch}")));
+        words
+    }
+}
+
+/// Returns the candidates on these devices. Settings that `config` states are not varied.
+pub(super) fn candidates(config: &TrainConfig, devices: &[Device]) -> Vec<TrainingCandidate> {
+    let powers = std::iter::successors(Some(1usize), |n| n.checked_mul(2));
+    let worker_counts: Vec<usize> = match config.workers {
+        Some(workers) => vec![workers],
+        None => powers.take_while(|n| *n <= cores().min(MAX_WORKERS)).collect(),
+    };
+    let prefetches = match config.prefetch {
+        Some(prefetch) => vec![Some(prefetch)],
+        None => vec![None, Some(LONG_PREFETCH)],
+    };
+    let mut all = Vec::new();
+    for device in devices.iter().filter(|device| device.usable) {
+        let on_cpu = device.id == DeviceId::Cpu;
+        let precisions: Vec<Precision> = match device.id {
+            DeviceId::Cpu => vec![Precision::F32],
+            _ => device.precisions.iter().copied().filter(|p| *p != Precision::Int8).collect(),
+        };
+        let mut batches = vec![None];
+        if !on_cpu && config.batch.is_none() {
+            batches.extend(GPU_BATCHES.map(Some));
+        }
+        for &precision in &precisions {
+            for &batch in &batches {
+                for &workers in &worker_counts {
+                    let of_prefetch = |prefetch: &Option<usize>| TrainingCandidate {
+                        device: device.id,
+                        precision,
+                        batch,
+                        workers,
+                        prefetch: *prefetch,
+                        threads: 0,
+                    };
+                    all.extend(prefetches.iter().map(of_prefetch));
+                    let free = cores().saturating_sub(workers);
+                    if on_cpu && free > 0 && free < cores() {
+                        // The data workers have cores of their own.
+                        let first = prefetches.first().copied().flatten();
+                        all.push(TrainingCandidate { threads: free, ..of_prefetch(&first) });
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Runs the candidates in processes of their own.
+///
+/// # Errors
+/// Cancellation, or the failure of all candidates.
+pub(super) fn run(
+    candidates: Vec<TrainingCandidate>,
+    workload: &Workload<'_>,
+    scratch: &Scratch,
+    keep: &[&str],
+) -> Result<Vec<Trial<TrainingCandidate>>, Failure> {
+    let (trace, out): (PathBuf, PathBuf) = (scratch.path().join("trace.json"), scratch.path().join("out"));
+    search(candidates, |candidate, limit| {
+        scratch.clear(keep)?;
+        let done = child::run(&workload.words(candidate, &out, &trace), &trace, limit)?;
+        let Some(ChildRun { report, run, total_secs }) = done else { return Ok(None) };
+        let number = |key: &str| report[key].as_f64().filter(|value| value.is_finite());
+        let (Some(step_secs), Some(batch)) = (number("step_secs"), number("batch")) else {
+            return Err(Failure::other("the report of the training run states no time of a step"));
+        };
+        Ok(Some(Measured {
+            secs: step_secs / batch.max(1.0),
+            process_secs: total_secs,
+            peak_bytes: run.record.facts.peak_bytes,
+            relative_l2: None,
+        }))
+    })
+}
+
+/// Returns the settings of the presets, from the candidates that were run. The most accurate ones are the fastest in
+/// 32-bit floats.
+pub(super) fn presets(trials: &[Trial<TrainingCandidate>]) -> BTreeMap<Preset, TrainingSettings> {
+    let all = timed(trials);
+    let exact = all.iter().copied().filter(|(trial, _)| trial.candidate.precision == Precision::F32);
+    let chosen = [
+        (Preset::Fastest, fastest(&all)),
+        (Preset::LeastMemory, least_memory(&all)),
+        (Preset::MostAccurate, quickest(exact)),
+    ];
+    let settings = |(trial, secs_per_patch): TimedTrial<'_, TrainingCandidate>| {
+        let TrainingCandidate { device, precision, batch, workers, prefetch, threads } = trial.candidate;
+        let (precision, workers, peak_bytes) = (Some(precision), Some(workers), trial.peak_bytes);
+        TrainingSettings { device, precision, batch, workers, prefetch, threads, secs_per_patch, peak_bytes }
+    };
+    chosen.into_iter().filter_map(|(preset, found)| Some((preset, settings(found?)))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(id: DeviceId, precisions: &[Precision]) -> Device {
+        Device {
+            id,
+            name: "d".to_owned(),
+            memory_bytes: None,
+            free_bytes: None,
+            usable: true,
+            reason: String::new(),
+            precisions: precisions.to_vec(),
+            driver: String::new(),
+        }
+    }
+
+    #[test]
+    fn only_a_gpu_tries_batches_and_stated_settings_are_kept() {
+        let cpu = device(DeviceId::Cpu, &[Precision::F32, Precision::Int8]);
+        let gpu = device(DeviceId::Cuda(0), &[Precision::F32, Precision::F16]);
+        let config = TrainConfig { workers: Some(2), prefetch: Some(9), ..TrainConfig::default() };
+        let on_cpu = candidates(&config, std::slice::from_ref(&cpu));
+        assert!(on_cpu.iter().all(|c| (c.batch, c.workers, c.prefetch) == (None, 2, Some(9))), "{on_cpu:?}");
+        assert!(on_cpu.iter().all(|c| c.precision == Precision::F32));
+        let on_gpu = candidates(&config, std::slice::from_ref(&gpu));
+        assert_eq!(on_gpu.len(), 2 * (1 + GPU_BATCHES.len()));
+        let given = TrainConfig { batch: Some(3), ..config };
+        assert!(candidates(&given, &[gpu]).iter().all(|c| c.batch.is_none()), "the file's batch is used");
+        let unusable = Device { usable: false, ..cpu };
+        assert!(candidates(&given, &[unusable]).is_empty());
+    }
+}

@@ -1,0 +1,90 @@
+//! `train --search`: trials, rungs, the table, resuming; and Optuna as another optimizer.
+
+use crate::common::{Fixture, python};
+use crate::train::{SMALL, simulate_pairs, write_settings};
+use serde_json::Value;
+use std::path::Path;
+
+const SPACE: &str = "schedule.rate = { log_uniform = [1e-4, 1e-2] }\nema = { values = [0.5, 0.9] }\n";
+
+/// A fixture with two pairs, ranges, and settings of a network that is trained in a second.
+fn prepared() -> Fixture {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 2);
+    std::fs::write(
+        fixture.path("t.toml"),
+        "patch_zyx = [8, 32, 32]\nbatch = 1\n[network]\nfilters = [4]\n[validation]\ntimes = 1\n",
+    )
+    .unwrap();
+    std::fs::write(fixture.path("space.toml"), SPACE).unwrap();
+    fixture
+}
+
+#[test]
+fn a_search_trains_the_best_trial_with_all_steps_and_can_be_resumed() {
+    let fixture = prepared();
+    let search = ["--search", "space.toml", "--trials", "2", "--steps", "4", "--without-int8", "--out", "m"];
+    let arguments = [&SMALL[..], &search].concat();
+    let report = fixture.run(&arguments).json();
+    let rows = fixture.table("m.search.csv");
+    assert_eq!(rows[0], ["trial", "rung", "steps", "score", "seconds", "error", "ema", "schedule.rate"]);
+    let runs: Vec<[&str; 3]> = rows[1..].iter().map(|r| [r[0].as_str(), r[1].as_str(), r[2].as_str()]).collect();
+    assert_eq!((runs[0], runs[1], runs.len()), (["0", "1", "2"], ["1", "1", "2"], 3), "{rows:?}");
+    let score = |row: usize| rows[row][3].parse::<f64>().unwrap();
+    let best = if score(2) > score(1) { 2 } else { 1 };
+    assert_eq!((&rows[3][0], rows[3][1].as_str(), rows[3][2].as_str()), (&rows[best][0], "2", "4"), "{rows:?}");
+    assert_eq!(rows[3][6..], rows[best][6..], "the settings of a trial stay the same");
+    // The package was trained with them.
+    assert_eq!((&report["report"]["steps"], &report["best"]["rung"]), (&4.into(), &2.into()));
+    let rdf = String::from_utf8(fixture.bytes("m/rdf.yaml")).unwrap();
+    let rate: f64 = rows[3][7].parse().unwrap();
+    let mut rates = rdf.lines().filter_map(|line| line.trim().strip_prefix("rate: ")?.parse::<f64>().ok());
+    assert!(rates.any(|found| (found / rate - 1.0).abs() < 1e-9), "{rate} in {rdf}");
+    assert!(!fixture.path("m.search").exists());
+
+    // Resumed after the first trial: only the others are run again.
+    let text = String::from_utf8(fixture.bytes("m.search.csv")).unwrap();
+    let first: Vec<&str> = text.lines().take(2).collect();
+    std::fs::write(fixture.path("m.search.csv"), first.join("\n") + "\n").unwrap();
+    fixture.fails(2, &arguments, &["m.search.csv"]);
+    fixture.run(&[&arguments[..], &["--resume"]].concat()).ok();
+    let again = fixture.table("m.search.csv");
+    assert_eq!(again[1], rows[1], "its seconds, too: it was not run again");
+    let without_seconds =
+        |rows: &[Vec<String>]| -> Vec<Vec<String>> { rows.iter().map(|row| [&row[..4], &row[5..]].concat()).collect() };
+    assert_eq!(without_seconds(&again), without_seconds(&rows));
+    fixture.fails(3, &[&arguments[..], &["--resume", "--seed", "5"]].concat(), &["other settings", "--restart"]);
+}
+
+#[test]
+fn a_search_that_cannot_start_is_refused() {
+    let fixture = prepared();
+    let run = |more: &[&str], code: i32, words: &[&str]| {
+        fixture.fails(code, &[&SMALL[..], &["--out", "m", "--search", "space.toml"], more].concat(), words);
+    };
+    run(&["--steps", "4"], 2, &["--trials"]);
+    run(&["--trials", "4"], 2, &["--steps"]);
+    run(&["--trials", "0", "--steps", "4"], 2, &["--trials"]);
+    run(&["--trials", "2", "--steps", "4", "--minutes", "1"], 2, &["--minutes"]);
+    std::fs::write(fixture.path("space.toml"), "colour = { values = [1] }\n").unwrap();
+    run(&["--trials", "2", "--steps", "4"], 2, &["colour"]);
+    std::fs::write(fixture.path("space.toml"), "ema = { uniform = [2.0, 3.0] }\n").unwrap();
+    run(&["--trials", "2", "--steps", "4"], 2, &["ema", "0 to 1"]);
+    assert!(!fixture.path("m.search.csv").exists() && !fixture.path("m.search").exists());
+}
+
+#[test]
+fn optuna_drives_training() {
+    let fixture = prepared();
+    write_settings(&fixture, "");
+    let script = include_str!("../../examples/optuna_search.py");
+    let (data, out, config) = (fixture.path("sim"), fixture.path("trials"), fixture.path("t.toml"));
+    let program = Path::new(env!("CARGO_BIN_EXE_cytoscope"));
+    let options = ["--program", "--data", "--out", "--config", "--steps", "--trials"].map(Path::new);
+    let values = [program, &data, &out, &config, Path::new("3"), Path::new("2")];
+    let arguments: Vec<&Path> = options.iter().zip(values).flat_map(|(option, value)| [*option, value]).collect();
+    let Some(printed) = python("optuna", script, &arguments) else { return };
+    let result: Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
+    assert_eq!(result["trials"], 2);
+    assert!(result["best"]["score"].is_f64() && result["best"]["settings"]["schedule.rate"].is_f64(), "{result}");
+}

@@ -1,0 +1,85 @@
+//! `tune`: candidates, presets, and the machine profile that later runs use.
+
+use crate::common::{Fixture, missing};
+use crate::train::{SMALL, simulate_pairs, write_settings};
+use serde_json::{Value, json};
+
+/// The candidates of a kind of run.
+fn candidates<'a>(report: &'a Value, kind: &str) -> &'a Vec<Value> {
+    report[kind]["candidates"].as_array().unwrap_or_else(|| panic!("no {kind}: {report:#}"))
+}
+
+/// Returns whether a profile sets this value.
+fn sets(profile: &Value, setting: &str, value: &str) -> bool {
+    profile["settings"].as_array().is_some_and(|all| all.contains(&json!([setting, value])))
+}
+
+#[test]
+fn tuned_settings_are_used_by_later_predictions_that_leave_them_open() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    let size = ["--voxel-size", "1.75,0.8,0.8", "--diameter", "19"];
+    let tune = ["tune", "--model", "nuclei-dog", "--data", &raw, "--device", "cpu"];
+    let saving = ["--save", "--preset", "most-accurate", "--json"];
+    let report = fixture.run(&[&tune[..], &size, &saving].concat()).json();
+    let all = candidates(&report, "inference");
+    let ran: Vec<&Value> = all.iter().filter(|c| !c["secs"].as_array().unwrap().is_empty()).collect();
+    assert!(all.len() >= 2 && !ran.is_empty(), "{report:#}");
+    assert_eq!(all.iter().filter(|c| c["end"] == "fastest").count(), 1, "{report:#}");
+    // All candidates are 32-bit floats, so their maps are equal.
+    assert!(ran.iter().all(|c| c["relative_l2"].as_f64().unwrap() < 1e-5), "{report:#}");
+    let presets = &report["inference"]["presets"];
+    assert_eq!(missing(presets, &["fastest", "most-accurate"]), Vec::<&str>::new());
+    assert_eq!((&presets["fastest"]["device"], &presets["fastest"]["precision"]), (&json!("cpu"), &json!("f32")));
+    let stored = report["saved"].as_str().unwrap();
+    let file: Value = serde_json::from_slice(&std::fs::read(stored).unwrap()).unwrap();
+    assert_eq!((&file["format"], &file["profiles"][0]["inference"]), (&json!(1), presets));
+    // The tuned runs leave nothing behind.
+    assert!(fixture.names(".").iter().all(|name| name == "sim"), "{:?}", fixture.names("."));
+
+    let predict = ["predict", &raw, "--model", "nuclei-dog", "--out", "o", "--json"];
+    let run = |more: &[&str]| fixture.run(&[&predict[..], &size, more].concat()).ok();
+    let profile_of = |stdout: &str| serde_json::from_str::<Value>(stdout).unwrap()["inputs"][0]["profile"].clone();
+    let tuned = run(&[]);
+    let profile = profile_of(&tuned.stdout);
+    assert_eq!(profile["preset"], "most-accurate");
+    assert!(sets(&profile, "device", "cpu") && sets(&profile, "precision", "f32"), "{profile:#}");
+    assert!(tuned.stderr.contains("from the machine profile (most-accurate)"), "{}", tuned.stderr);
+    let record: Value = serde_json::from_slice(&fixture.bytes("o/nuclei_1_raw_provenance.json")).unwrap();
+    assert_eq!(record["profile"], profile);
+    let fastest = profile_of(&run(&["--performance", "fastest"]).stdout);
+    assert_eq!(fastest["preset"], "fastest");
+    // What the user gives counts more, and the profile can be left out.
+    let given = ["--device", "cpu", "--precision", "f32", "--threads", "1", "--blend", "crop"];
+    for more in [&given[..], &["--performance", "off"]] {
+        assert_eq!(profile_of(&run(more).stdout), Value::Null, "{more:?}");
+    }
+    // A damaged file is reported, and the prediction goes on.
+    std::fs::write(stored, "{}").unwrap();
+    let ran = run(&[]);
+    assert!(ran.stderr.contains("machine profiles are not used"), "{}", ran.stderr);
+    assert_eq!(profile_of(&ran.stdout), Value::Null);
+}
+
+#[test]
+fn tuned_training_settings_are_used_by_later_training_runs() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 2);
+    write_settings(&fixture, "workers = 1\nprefetch = 9");
+    let tune = ["tune", "--model", "scratch", "--training", "sim", "--config", "t.toml", "--steps", "3"];
+    let report = fixture.run(&[&tune[..], &["--device", "cpu", "--save", "--json"]].concat()).json();
+    assert_eq!(report["inference"], Value::Null);
+    let all = candidates(&report, "training");
+    assert!(all.iter().all(|c| c["workers"] == 1 && c["prefetch"] == 9 && c["batch"] == Value::Null), "{report:#}");
+    let chosen = &report["training"]["presets"]["fastest"];
+    assert!(chosen["secs_per_patch"].as_f64().unwrap() > 0.0, "{report:#}");
+    // Settings that are open come from the profile.
+    write_settings(&fixture, "");
+    let train = [&SMALL[..], &["--steps", "2", "--without-int8", "--out"]].concat();
+    let trained = fixture.run(&[&train[..], &["m"]].concat()).json();
+    assert!(sets(&trained["profile"], "device", "cpu") && sets(&trained["profile"], "prefetch", "9"), "{trained:#}");
+    assert_eq!((&trained["workers"], &trained["prefetch"]), (&json!(1), &json!(9)));
+    write_settings(&fixture, "performance = \"off\"");
+    let without = fixture.run(&[&train[..], &["n"]].concat()).json();
+    assert_eq!(without["profile"], Value::Null);
+}

@@ -1,0 +1,228 @@
+//! The profiler: advice that is applied, stored runs side by side, search and exports.
+
+use crate::accessibility;
+use crate::fixture::{Fixture, sees};
+use cytoscope_engine::DeviceRequest;
+use cytoscope_pipeline::DiameterRequest;
+use cytoscope_profile::{
+    DeviceTime, DiameterCertainty, DiameterFacts, InputFacts, Joining, Recorder, RunFacts, RunRecord, Stage, StoredRun,
+    TileFacts, TrainingFacts,
+};
+use cytoscope_ui::command::Command;
+use cytoscope_ui::opener::{ProfileFormat, ProfileTable};
+use cytoscope_ui::runs::RunId;
+use cytoscope_ui::work::Purpose;
+use egui_kittest::kittest::{NodeT, Queryable};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Opens a stored run in the profiler.
+fn open(fixture: &mut Fixture, path: &Path) {
+    let title = format!("{} · predict", path.file_name().unwrap().to_string_lossy());
+    fixture.window.state_mut().open_run(path.to_owned());
+    fixture.until("the run", |w| sees(w, &title));
+}
+
+/// Writes the trace of a run that reads for half of its time and has these operators, with their milliseconds.
+fn write_trace(path: &Path, read_secs: u64, operators: &[(&'static str, u64)]) {
+    let recorder = Recorder::new();
+    recorder.add(Stage::Read, "stack", Duration::from_secs(read_secs), 1 << 20);
+    for (name, millis) in operators {
+        recorder.add(Stage::Op, *name, Duration::from_millis(*millis), 0);
+    }
+    recorder.mark_memory("end");
+    let facts = RunFacts { wall_secs: 2.0 * read_secs as f64, ..RunFacts::default() };
+    let record = RunRecord::new("cytoscope 0", "predict", &recorder, facts);
+    let mut text = Vec::new();
+    recorder.write_trace(&record, &mut text).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+/// Facts that call for larger tiles, another device and a diameter.
+fn input_to_improve() -> InputFacts {
+    let time = |device: &str, best_ms| DeviceTime { device: device.to_owned(), best_ms };
+    InputFacts {
+        device: "cuda:7".to_owned(),
+        measured: vec![time("cuda:7", 30.0), time("cpu", 3.0)],
+        tiles: Some(TileFacts {
+            joining: Joining::Crop,
+            crop_possible: true,
+            // Too small for the model, so that a prediction with twice this size is refused at once.
+            tile_zyx: [1, 4, 4],
+            count: 8,
+            computed_voxels: 1000,
+            kept_voxels: 300,
+            planned_bytes: 100 << 20,
+            budget_bytes: None,
+        }),
+        diameter: Some(DiameterFacts {
+            diameter: 9.5,
+            has_voxel_size: true,
+            estimate: Some((DiameterCertainty::Low, 3)),
+        }),
+        ..InputFacts::default()
+    }
+}
+
+/// Writes a report with the facts of one input.
+fn write_report(path: &Path, input: InputFacts) {
+    let facts = RunFacts { wall_secs: 1.0, inputs: vec![input], ..RunFacts::default() };
+    let run = RunRecord::new("cytoscope 0", "predict", &Recorder::totals_only(), facts);
+    std::fs::write(path, serde_json::json!({ "run": run }).to_string()).unwrap();
+}
+
+fn is_disabled(fixture: &Fixture, button: &str) -> bool {
+    fixture.window.get_by_label(button).accesskit_node().is_disabled()
+}
+
+#[test]
+fn advice_is_shown_with_its_evidence_and_applied_to_the_next_prediction() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    let report = fixture.path("report.json");
+    write_report(&report, input_to_improve());
+    open(&mut fixture, &report);
+    fixture.click("Advice (3)");
+    accessibility::check(&fixture, "advice");
+    for text in ["70 % of the computed voxels are halo", "Expected gain: up to 3.33×", "Change: --tile 1,8,8"] {
+        assert!(fixture.sees(text), "no {text:?}: {}", fixture.on_screen());
+    }
+    fixture.click("Use cpu");
+    assert_eq!(fixture.window.state().settings().device, "cpu".parse::<DeviceRequest>().unwrap());
+    assert!(is_disabled(&fixture, "Use cpu"), "it is applied");
+    fixture.click("Set object diameter");
+    let size = fixture.window.state().document().unwrap().object_size;
+    assert_eq!(size.request, DiameterRequest::Given(9.5));
+    fixture.click("Use tiles of 1 × 8 × 8");
+    assert!(fixture.sees("Tiles of 1 × 8 × 8"), "{}", fixture.on_screen());
+    fixture.click("Predict this stack");
+    fixture.until("the refusal of the tiles", |w| sees(w, "--tile [1, 8, 8] is too small"));
+    fixture.click("Automatic tiles");
+    assert!(!is_disabled(&fixture, "Use tiles of 1 × 8 × 8") && !fixture.sees("Automatic tiles"));
+    fixture.click("Close report.json · predict");
+    assert!(!fixture.sees("report.json"), "{}", fixture.on_screen());
+}
+
+#[test]
+fn a_training_run_that_waits_for_data_asks_for_workers_which_the_wizard_takes_over() {
+    let mut fixture = Fixture::new();
+    let training = TrainingFacts { step_secs: 0.5, stalled_secs: 0.25, workers: 1, device: "cpu".to_owned() };
+    let facts = RunFacts { wall_secs: 60.0, cores: Some(4), training: Some(training), ..RunFacts::default() };
+    let recorder = Recorder::totals_only();
+    recorder.add(Stage::Forward, "forward", Duration::from_secs(15), 0);
+    let run = RunRecord::new("cytoscope 0", "train", &recorder, facts);
+    let path = fixture.path("training.json");
+    std::fs::write(&path, serde_json::json!({ "run": run }).to_string()).unwrap();
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    fixture.window.state_mut().open_run(path);
+    fixture.click("Training steps");
+    // A quarter of the run is spent in the forward pass.
+    for text in ["500 ms", "50 %", "25 %"] {
+        assert!(fixture.sees(text), "no {text:?}: {}", fixture.on_screen());
+    }
+    fixture.click("Advice (1)");
+    fixture.click("Use 2 data workers");
+    assert_eq!(fixture.window.state().wizard().workers(), 2);
+    assert!(is_disabled(&fixture, "Use 2 data workers"));
+}
+
+#[test]
+fn stored_runs_are_compared_searched_and_exported() {
+    let mut fixture = Fixture::new();
+    let (first, second) = (fixture.path("first.json"), fixture.path("second.json"));
+    write_trace(&first, 4, &[("Conv a", 500), ("Conv b", 250)]);
+    write_trace(&second, 1, &[("Conv a", 1000), ("Resize c", 125)]);
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    open(&mut fixture, &second);
+    open(&mut fixture, &first);
+    // Search leaves out what does not match.
+    fixture.click("Operators");
+    assert!(fixture.sees("Conv a") && fixture.sees("Conv b"), "{}", fixture.on_screen());
+    fixture.window.get_by_label("Search spans").focus();
+    fixture.window.run_steps(2);
+    fixture.window.get_by_label("Search spans").type_text("conv A");
+    fixture.window.run_steps(4);
+    assert!(fixture.sees("Conv a") && !fixture.sees("Conv b"), "{}", fixture.on_screen());
+    fixture.click("Compare with");
+    fixture.click("second.json · predict");
+    accessibility::check(&fixture, "comparison");
+    assert!(fixture.sees("2.00×") && !fixture.sees("Resize c"), "{}", fixture.on_screen());
+    fixture.window.get_by_label("Search spans").focus();
+    fixture.window.run_steps(2);
+    for _ in 0.."conv A".len() {
+        fixture.window.key_press(eframe::egui::Key::Backspace);
+    }
+    fixture.window.run_steps(4);
+    assert!(fixture.sees("0.25×"), "total and reading take a quarter: {}", fixture.on_screen());
+    // The runs in the order in which they were opened.
+    let [newest, other] = [RunId::File(2), RunId::File(1)];
+    let mut save = |format, name: &str| -> PathBuf {
+        let path = fixture.path(name);
+        fixture.window.state_mut().save_profile(format, newest, path.clone());
+        fixture.until(name, |_| path.is_file());
+        path
+    };
+    let csv = std::fs::read_to_string(save(ProfileFormat::Csv(ProfileTable::Comparison(other)), "c.csv")).unwrap();
+    for line in ["total,\"total\",8,2,0.25", "stage,\"read\",4,1,0.25", "operator,\"Conv a\",0.5,1,2"] {
+        assert!(csv.lines().any(|l| l == line), "no {line:?} in {csv}");
+    }
+    assert!(csv.contains("operator,\"Resize c\",0,0.125,\n"), "{csv}");
+    let csv = std::fs::read_to_string(save(ProfileFormat::Csv(ProfileTable::Memory), "m.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 2, "{csv}");
+    let trace = std::fs::read(save(ProfileFormat::Trace, "again.json")).unwrap();
+    let original = StoredRun::from_json(&std::fs::read(&first).unwrap()).unwrap();
+    assert_eq!(StoredRun::from_json(&trace).unwrap(), original);
+}
+
+#[test]
+fn a_job_of_the_window_is_exported_with_its_facts() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Predict this stack");
+    fixture.until("objects", |w| sees(w, " objects in "));
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    fixture.window.run_steps(4);
+    let jobs = fixture.window.state().jobs();
+    let job = jobs.iter().rev().find(|j| matches!(j.purpose, Purpose::Predict { .. })).unwrap();
+    let (id, seconds) = (RunId::Job(job.id), job.seconds);
+    let path = fixture.path("job.json");
+    fixture.window.state_mut().save_profile(ProfileFormat::Trace, id, path.clone());
+    fixture.until("the trace", |_| path.is_file());
+    let run = StoredRun::from_json(&std::fs::read(&path).unwrap()).unwrap();
+    let facts = &run.record.facts;
+    assert_eq!((run.record.command.as_str(), facts.wall_secs), ("predict", seconds));
+    assert_eq!(facts.inputs.iter().map(|i| i.voxels).collect::<Vec<_>>(), [32 * 160 * 160]);
+    assert!(run.spans.iter().any(|s| s.stage == Stage::Read), "the spans of the job");
+    open(&mut fixture, &path);
+}
+
+#[test]
+fn long_names_leave_the_controls_inside_the_window() {
+    let mut fixture = Fixture::new();
+    let path = fixture.path(&format!("{}.json", "a long name ".repeat(12)));
+    write_trace(&path, 1, &[("Conv a", 500)]);
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    open(&mut fixture, &path);
+    let close = format!("Close {} · predict", path.file_name().unwrap().to_string_lossy());
+    let rect = |name: &str| fixture.window.get_by_label(name).rect();
+    for name in [close.as_str(), "Open run…", "Compare with", "Save as Chrome trace", "Save profile as picture"] {
+        let rect = rect(name);
+        assert!(rect.left() >= 0.0 && rect.right() <= 1360.0 && rect.width() < 300.0, "{name}: {rect:?}");
+    }
+    // The list does not reach into the views.
+    assert!(rect(&close).right() <= rect("Operators").left(), "{:?}", rect(&close));
+}
+
+#[test]
+fn a_file_without_a_run_is_refused_with_a_reason() {
+    let mut fixture = Fixture::new();
+    let path = fixture.path("other.json");
+    std::fs::write(&path, "{}").unwrap();
+    fixture.window.state_mut().open_run(path);
+    fixture.until("the reason", |w| sees(w, "The run cannot be opened") && sees(w, "contains no run"));
+}

@@ -1,0 +1,132 @@
+//! The advice for a run, with buttons that apply it.
+
+use crate::action::{Action, Actions};
+use crate::display::{DisplayAction, PanelTask, Part};
+use crate::document::DocumentChange;
+use crate::documents::DocumentsAction;
+use crate::jobs::JobsAction;
+use crate::panels::weak;
+use crate::runs::Run;
+use crate::state::State;
+use crate::theme;
+use crate::training::TrainingAction;
+use cytoscope_engine::DeviceRequest;
+use cytoscope_pipeline::DiameterRequest;
+use cytoscope_profile::{Advice, AdvisedSetting};
+use cytoscope_samples::limits::MAX_WORKERS;
+use eframe::egui::{self, RichText, Ui};
+use egui_phosphor::regular as icon;
+
+/// Diameters that can be set, in µm or voxels.
+const DIAMETERS: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
+
+/// A change of the window's settings that an advice proposes.
+struct Offer {
+    /// Name of the button.
+    name: String,
+    /// What the button does.
+    actions: Vec<Action>,
+    /// Whether the setting already has the proposed value.
+    is_applied: bool,
+}
+
+/// Draws the advice for a run.
+pub(super) fn advice(ui: &mut Ui, state: State<'_>, run: Run<'_>, all: &[Advice], actions: &mut Actions) {
+    if all.is_empty() {
+        let text = match run.is_running() {
+            true => "No advice so far. Most rules need a run that has ended.",
+            false => "No advice: nothing that was measured in this run calls for a change.",
+        };
+        weak(ui, text);
+        return;
+    }
+    egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| {
+        for advice in all {
+            egui::Frame::group(ui.style()).inner_margin(egui::Margin::same(8)).show(ui, |ui| {
+                ui.set_width(ui.available_width());
+                one(ui, state, run, advice, actions);
+            });
+        }
+    });
+}
+
+fn one(ui: &mut Ui, state: State<'_>, run: Run<'_>, advice: &Advice, actions: &mut Actions) {
+    let further = match advice.further_inputs {
+        0 => String::new(),
+        1 => " (and 1 further input)".to_owned(),
+        n => format!(" (and {n} further inputs)"),
+    };
+    let text = format!("{}{further}", capitalized(&advice.evidence));
+    ui.add(egui::Label::new(RichText::new(text).strong()).wrap());
+    weak(ui, format!("Expected gain: {}", advice.expected_gain));
+    weak(ui, format!("Change: {}", advice.change));
+    let Some(offer) = advice.setting.as_ref().and_then(|setting| offer(setting, state, run)) else { return };
+    let sign = if offer.is_applied { icon::CHECK } else { icon::MAGIC_WAND };
+    let enabled = !offer.is_applied;
+    let response = ui.add_enabled(enabled, egui::Button::new(format!("{sign}  {}", offer.name)));
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, &offer.name));
+    let response = response.on_hover_text("For the next runs").on_disabled_hover_text("The next runs use this");
+    if response.clicked() {
+        offer.actions.into_iter().for_each(|action| actions.send(action));
+    }
+    ui.add_space(theme::GAP);
+}
+
+/// The text with a capital at its start.
+fn capitalized(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
+}
+
+/// The change that applies a setting; `None` if the window lacks the setting, or this machine the device.
+fn offer(setting: &AdvisedSetting, state: State<'_>, run: Run<'_>) -> Option<Offer> {
+    match setting {
+        AdvisedSetting::Tile(tile) => {
+            let [z, y, x] = tile;
+            Some(Offer {
+                name: format!("Use tiles of {z} × {y} × {x}"),
+                actions: vec![JobsAction::Tile(Some(*tile)).into()],
+                is_applied: state.jobs.tile() == Some(*tile),
+            })
+        }
+        AdvisedSetting::Device(name) => {
+            let device: DeviceRequest = name.parse().ok()?;
+            let is_there = |d: &&cytoscope_engine::Device| d.usable && DeviceRequest::Device(d.id) == device;
+            state.jobs.devices().iter().find(is_there)?;
+            Some(Offer {
+                name: format!("Use {device}"),
+                actions: vec![DisplayAction::Device(device).into()],
+                is_applied: state.settings().device == device,
+            })
+        }
+        AdvisedSetting::Workers(workers) => {
+            let workers = Some(*workers).filter(|n| (1..=MAX_WORKERS).contains(n))?;
+            Some(Offer {
+                name: format!("Use {workers} data workers"),
+                actions: vec![TrainingAction::Workers(workers).into()],
+                is_applied: state.wizard().workers() == workers,
+            })
+        }
+        AdvisedSetting::Diameter(diameter) => {
+            let diameter = Some(*diameter).filter(|d| DIAMETERS.contains(d))?;
+            let of_run = run.document().and_then(|id| state.documents.get(id));
+            let document = of_run.or_else(|| state.document())?;
+            let mut size = document.object_size;
+            let is_applied = matches!(size.request, DiameterRequest::Given(_));
+            size.request = DiameterRequest::Given(diameter);
+            let change = DocumentChange::Diameter(size);
+            let mut actions: Vec<Action> = vec![
+                DocumentsAction::Activate(document.id).into(),
+                DocumentsAction::Change { document: document.id, change }.into(),
+                // While the Predict panel is open, a ring on the image shows whether the diameter is right.
+                DisplayAction::Task(PanelTask::Predict).into(),
+            ];
+            if !state.settings().show_tasks {
+                actions.push(DisplayAction::Toggle(Part::Tasks).into());
+            }
+            Some(Offer { name: "Set object diameter".to_owned(), actions, is_applied })
+        }
+        // The window always crops where it can, has no memory budget, and uses all cores.
+        AdvisedSetting::Crop | AdvisedSetting::MemoryBudget(_) | AdvisedSetting::Threads(_) => None,
+    }
+}

@@ -1,0 +1,432 @@
+//! The profiler: stages, timeline, operators, memory and advice of each run, and two runs side by side.
+
+mod advice;
+mod comparison;
+mod memory;
+mod operators;
+mod tables;
+mod timeline;
+mod training;
+
+pub(crate) use tables::csv;
+
+use super::{frame, icon_button, seconds, weak};
+use crate::action::Actions;
+use crate::command::Command;
+use crate::documents::DocumentsAction;
+use crate::jobs::{Jobs, JobsAction};
+use crate::opener::{FileRequest, ProfileFormat, ProfileTable};
+use crate::runs::{Histogram, Run, RunId, step_durations_secs};
+use crate::screenshots::{ScreenshotSubject, choose_screenshot_file};
+use crate::state::State;
+use crate::theme;
+use crate::work::{JobState, JobView};
+use comparison::Comparison;
+use cytoscope_profile::{Advice, Stage, StageTotal, advise, bytes_text, operator_totals};
+use eframe::egui::{self, Align2, FontId, Rect, RichText, Sense, Ui, pos2, vec2};
+use egui_phosphor::regular as icon;
+use operators::Row;
+use std::time::{Duration, Instant};
+
+/// Time after which tables and advice of a running job are computed again.
+const DERIVE_EVERY: Duration = Duration::from_secs(1);
+
+/// Width of the list of the runs to compare with, in points.
+const COMPARE_WIDTH: f32 = 190.0;
+
+/// Views of a run's profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum ProfileView {
+    /// Timeline of spans.
+    #[default]
+    Timeline,
+    /// What would make the run faster or its result better.
+    Advice,
+    /// Totals by operator.
+    Operators,
+    /// Figures and step times of a training run.
+    Training,
+    /// Memory over time.
+    Memory,
+    /// Times beside those of another run.
+    Comparison,
+}
+
+/// What the panel keeps between frames.
+#[derive(Debug)]
+pub(crate) struct ProfilerPanel {
+    /// The selected run; `None` is the newest job.
+    shown: Option<RunId>,
+    /// The run that it is compared with.
+    other: Option<RunId>,
+    view: ProfileView,
+    search: String,
+    /// Visible range of the timeline in µs; `None` shows all.
+    window: Option<[f64; 2]>,
+    /// Number of the newest run from a file that was shown.
+    seen_file: u64,
+    /// What was computed from the runs on display.
+    derived: Option<Derived>,
+    rect: Rect,
+}
+
+impl Default for ProfilerPanel {
+    fn default() -> Self {
+        Self {
+            shown: None,
+            other: None,
+            view: ProfileView::default(),
+            search: String::new(),
+            window: None,
+            seen_file: 0,
+            derived: None,
+            rect: Rect::NOTHING,
+        }
+    }
+}
+
+/// A run and its state at the time when something was computed from it.
+type Revision = (RunId, (usize, u64, bool));
+
+/// What is computed from the runs on display; too slow to be computed in every frame.
+#[derive(Debug)]
+struct Derived {
+    of: (Revision, Option<Revision>),
+    at: Instant,
+    advice: Vec<Advice>,
+    rows: Vec<Row>,
+    steps: Option<Histogram>,
+    comparison: Option<Comparison>,
+}
+
+impl Derived {
+    fn new(run: Run<'_>, other: Option<Run<'_>>, of: (Revision, Option<Revision>)) -> Self {
+        Self {
+            of,
+            at: Instant::now(),
+            advice: advise(&run.facts(), &operator_totals(run.spans())),
+            rows: operators::rows(run.spans()),
+            steps: Histogram::new(step_durations_secs(run.spans())),
+            comparison: other.map(|other| Comparison::new(run, other)),
+        }
+    }
+}
+
+impl ProfilerPanel {
+    /// The displayed run: the selected one, or the newest job, or the newest run from a file.
+    fn run<'a>(&self, jobs: &'a Jobs) -> Option<Run<'a>> {
+        let selected = self.shown.and_then(|id| jobs.shown_run(id));
+        let is_started = |run: &Run<'_>| matches!(run, Run::Job(job) if job.state != JobState::Queued);
+        selected.or_else(|| jobs.runs().find(is_started)).or_else(|| jobs.runs().find(|r| matches!(r, Run::File(_))))
+    }
+
+    fn select(&mut self, run: RunId) {
+        self.shown = Some(run);
+        self.other = None;
+        self.window = None;
+        if self.view == ProfileView::Comparison {
+            self.view = ProfileView::default();
+        }
+    }
+
+    fn compare(&mut self, other: Option<RunId>) {
+        self.other = other;
+        self.view = if other.is_some() { ProfileView::Comparison } else { ProfileView::default() };
+    }
+
+    /// Selects a run that was opened since the last frame.
+    fn select_opened(&mut self, jobs: &Jobs) {
+        if let Some(newest) = jobs.file_runs().last().filter(|f| f.number > self.seen_file) {
+            self.seen_file = newest.number;
+            self.select(RunId::File(newest.number));
+        }
+    }
+
+    /// Computes what the views show, if the runs have changed.
+    fn derive(&mut self, run: Run<'_>, other: Option<Run<'_>>) {
+        let revision = |run: Run<'_>| (run.id(), run.revision());
+        let of = (revision(run), other.map(revision));
+        let ids = |of: &(Revision, Option<Revision>)| (of.0.0, of.1.map(|other| other.0));
+        let is_current = |derived: &Derived| {
+            let is_recent = run.is_running() && derived.at.elapsed() < DERIVE_EVERY;
+            derived.of == of || (is_recent && ids(&derived.of) == ids(&of))
+        };
+        if !self.derived.as_ref().is_some_and(is_current) {
+            self.derived = Some(Derived::new(run, other, of));
+        }
+    }
+
+    /// Area of the panel on screen.
+    pub(crate) fn rect(&self) -> Rect {
+        self.rect
+    }
+}
+
+/// Whether spans of this stage and name match a search in lower case.
+fn is_found(stage: Stage, name: &str, query: &str) -> bool {
+    query.is_empty() || name.to_lowercase().contains(query) || stage.name().contains(query)
+}
+
+/// Time and bytes of the stages that are not nested in others, so that their shares add up: operators are part of
+/// `compute`, decoding is part of `read`.
+fn own_stages(totals: &[StageTotal]) -> Vec<(Stage, f64, u64)> {
+    let kept = totals.iter().filter(|t| !t.stage.is_nested() && t.seconds > 0.0);
+    kept.map(|t| (t.stage, t.seconds, t.bytes)).collect()
+}
+
+/// Draws the panel.
+pub(super) fn profiler_panel(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, actions: &mut Actions) {
+    let frame = frame(ui);
+    own.select_opened(state.jobs);
+    let panel = egui::Panel::bottom("profiler")
+        .frame(frame)
+        .resizable(true)
+        .default_size(300.0)
+        .size_range(150.0..=620.0)
+        .show(ui, |ui| {
+            let run = own.run(state.jobs);
+            egui::Panel::left("jobs").resizable(true).default_size(230.0).frame(egui::Frame::NONE).show(ui, |ui| {
+                run_list(ui, state, own, run.map(Run::id), actions);
+            });
+            let frame = egui::Frame::NONE.inner_margin(egui::Margin::same(6));
+            egui::CentralPanel::default().frame(frame).show(ui, |ui| match run {
+                Some(run) => profile(ui, state, own, run, actions),
+                None => {
+                    ui.label(RichText::new("Profiler").strong());
+                    weak(ui, "Time and memory of each job are shown here, while it runs and afterwards.");
+                    ui.allocate_space(ui.available_size());
+                }
+            });
+        });
+    own.rect = panel.response.rect;
+}
+
+/// Draws the list of runs, newest first.
+fn run_list(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, shown: Option<RunId>, actions: &mut Actions) {
+    ui.horizontal(|ui| {
+        ui.label(RichText::new("Runs").strong());
+        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+            let command = Command::OpenRun;
+            let open = icon_button(ui, command.icon(), command.title(), true, false);
+            if open.on_hover_text("A trace (--trace) or a report (--json)").clicked() {
+                actions.command(command);
+            }
+        });
+    });
+    egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| {
+        for run in state.jobs.runs() {
+            run_row(ui, own, run, shown, actions);
+        }
+    });
+}
+
+fn run_row(ui: &mut Ui, own: &mut ProfilerPanel, run: Run<'_>, shown: Option<RunId>, actions: &mut Actions) {
+    let (sign, color) = match run {
+        Run::File(_) => (icon::FILE_TEXT, ui.visuals().weak_text_color()),
+        Run::Job(JobView { state, .. }) => match state {
+            JobState::Queued => (icon::HOURGLASS, ui.visuals().weak_text_color()),
+            JobState::Running => (icon::PLAY_CIRCLE, theme::ACCENT),
+            JobState::Done => (icon::CHECK_CIRCLE, theme::good(ui.visuals())),
+            JobState::Failed(_) => (icon::WARNING_CIRCLE, theme::bad(ui.visuals())),
+            JobState::Cancelled => (icon::STOP_CIRCLE, ui.visuals().weak_text_color()),
+        },
+    };
+    ui.horizontal(|ui| {
+        ui.label(RichText::new(sign).color(color));
+        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+            if let Run::File(file) = run {
+                let close = ui.add(egui::Button::new(RichText::new(icon::X).size(12.0)).frame(false));
+                let name = format!("Close {}", run.title());
+                close.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, &name));
+                if close.on_hover_text("Close").clicked() {
+                    actions.send(JobsAction::CloseRun(file.number));
+                }
+            }
+            ui.with_layout(egui::Layout::left_to_right(egui::Align::Center), |ui| {
+                let text = format!("{}  {}", run.title(), seconds(run.wall_secs()));
+                let is_shown = Some(run.id()) == shown;
+                let response = ui.add(egui::Button::selectable(is_shown, RichText::new(text).size(12.5)).truncate());
+                let response = match run {
+                    Run::Job(JobView { state: JobState::Failed(why), .. }) => response.on_hover_text(why),
+                    _ => response.on_hover_text("Click to show, Shift-click to compare"),
+                };
+                if response.clicked() {
+                    match ui.input(|i| i.modifiers.shift) && !is_shown {
+                        true => own.compare(Some(run.id())),
+                        false => own.select(run.id()),
+                    }
+                }
+            });
+        });
+    });
+}
+
+fn profile(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: Run<'_>, actions: &mut Actions) {
+    let other = own.other.filter(|id| *id != run.id()).and_then(|id| state.jobs.shown_run(id));
+    own.derive(run, other);
+    let views = views(run, own.derived.as_ref());
+    if !views.iter().any(|(view, _)| *view == own.view) {
+        own.view = ProfileView::default();
+    }
+    header(ui, state, own, run, actions);
+    ui.horizontal_wrapped(|ui| {
+        for (view, name) in views {
+            if ui.selectable_label(own.view == view, name).clicked() {
+                own.view = view;
+            }
+        }
+        compare_choice(ui, state, own, run);
+    });
+    stage_bar(ui, run, None);
+    if let Some(other) = other {
+        stage_bar(ui, other, Some(run.wall_secs().max(other.wall_secs())));
+        let ratio = other.wall_secs() / run.wall_secs().max(1e-9);
+        weak(ui, format!("below: {}, {ratio:.2} times as long", other.title()));
+    }
+    if run.spans_not_kept() > 0 && matches!(own.view, ProfileView::Timeline | ProfileView::Operators) {
+        weak(ui, format!("{} spans were left out; the stages include them.", run.spans_not_kept()));
+    }
+    if let Some(derived) = &own.derived {
+        match (own.view, &derived.comparison) {
+            (ProfileView::Advice, _) => advice::advice(ui, state, run, &derived.advice, actions),
+            (ProfileView::Training, _) => training::training(ui, run, derived.steps.as_ref()),
+            (ProfileView::Memory, _) => memory::memory(ui, run),
+            (ProfileView::Comparison, Some(compared)) => {
+                if let Some(other) = other {
+                    comparison::comparison(ui, [run, other], compared, &own.search);
+                }
+            }
+            _ if run.spans().is_empty() => no_spans(ui, run),
+            (ProfileView::Operators, _) => operators::operators(ui, &derived.rows, &own.search),
+            (ProfileView::Timeline | ProfileView::Comparison, _) => {
+                timeline::timeline(ui, run.spans(), &mut own.window, &own.search);
+            }
+        }
+    }
+    if run.is_running() {
+        ui.ctx().request_repaint_after(Duration::from_millis(250));
+    }
+}
+
+fn no_spans(ui: &mut Ui, run: Run<'_>) {
+    let text = match run {
+        Run::Job(_) => "No spans yet.",
+        Run::File(_) => "A report holds totals by stage only. Open a trace to see spans and operators.",
+    };
+    weak(ui, text);
+    ui.allocate_space(ui.available_size());
+}
+
+/// The views of a run, with their names.
+fn views(run: Run<'_>, derived: Option<&Derived>) -> Vec<(ProfileView, String)> {
+    let advice = match derived.map_or(0, |d| d.advice.len()) {
+        0 => "Advice".to_owned(),
+        n => format!("Advice ({n})"),
+    };
+    let trains = run.training().is_some() || derived.is_some_and(|d| d.steps.is_some());
+    let compares = derived.is_some_and(|d| d.comparison.is_some());
+    let all = [
+        (ProfileView::Timeline, "Timeline".to_owned(), true),
+        (ProfileView::Operators, "Operators".to_owned(), true),
+        (ProfileView::Training, "Training steps".to_owned(), trains),
+        (ProfileView::Memory, "Memory".to_owned(), true),
+        (ProfileView::Advice, advice, true),
+        (ProfileView::Comparison, "Comparison".to_owned(), compares),
+    ];
+    all.into_iter().filter(|(.., exists)| *exists).map(|(view, name, _)| (view, name)).collect()
+}
+
+/// Draws title, search and the buttons that save.
+fn header(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: Run<'_>, actions: &mut Actions) {
+    ui.horizontal(|ui| {
+        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+            if icon_button(ui, icon::CAMERA, "Save profile as picture", true, false).clicked() {
+                choose_screenshot_file(ScreenshotSubject::Profile, state, actions);
+            }
+            let table = match own.view {
+                ProfileView::Advice => ProfileTable::Advice,
+                ProfileView::Timeline => ProfileTable::Spans,
+                ProfileView::Operators => ProfileTable::Operators,
+                ProfileView::Training => ProfileTable::Steps,
+                ProfileView::Memory => ProfileTable::Memory,
+                ProfileView::Comparison => own.other.map_or(ProfileTable::Spans, ProfileTable::Comparison),
+            };
+            for (format, sign, name, file) in [
+                (ProfileFormat::Csv(table), icon::TABLE, "Save view as CSV", table.file_name()),
+                (ProfileFormat::Trace, icon::DOWNLOAD_SIMPLE, "Save as Chrome trace", "trace.json"),
+            ] {
+                if icon_button(ui, sign, name, !run.stages().is_empty(), false).clicked() {
+                    let request = FileRequest::Profile(format, run.id());
+                    actions.send(DocumentsAction::Ask { request, folder: None, name: file.to_owned() });
+                }
+            }
+            let search = egui::TextEdit::singleline(&mut own.search).hint_text("Search").desired_width(130.0);
+            let response = ui.add(search);
+            response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Search spans"));
+            ui.with_layout(egui::Layout::left_to_right(egui::Align::Center), |ui| {
+                let device = run.device();
+                let on = device.as_ref().map_or_else(String::new, |(device, _)| format!(" · on {device}"));
+                let title = RichText::new(format!("{}{on}", run.title())).strong();
+                let label = ui.add(egui::Label::new(title).truncate());
+                if let Some((_, why)) = device {
+                    label.on_hover_text(why);
+                }
+            });
+        });
+    });
+}
+
+/// Choice of the run to compare with.
+fn compare_choice(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: Run<'_>) {
+    let before = own.other.filter(|id| state.jobs.shown_run(*id).is_some());
+    let shown = before.and_then(|id| state.jobs.shown_run(id)).map_or("Compare with…", Run::title);
+    let mut other = before;
+    let response = egui::ComboBox::from_id_salt("compare with")
+        .selected_text(shown)
+        .width(COMPARE_WIDTH)
+        .truncate()
+        .show_ui(ui, |ui| {
+            ui.selectable_value(&mut other, None, "No comparison");
+            for offered in state.jobs.runs().filter(|r| r.id() != run.id()) {
+                ui.selectable_value(&mut other, Some(offered.id()), offered.title());
+            }
+        })
+        .response;
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Compare with"));
+    if other != before {
+        own.compare(other);
+    }
+}
+
+/// Draws the stages as shares of a bar; wide ones are labelled. The bar is as long as the run's share of `whole_secs`.
+fn stage_bar(ui: &mut Ui, run: Run<'_>, whole_secs: Option<f64>) {
+    let stages = own_stages(run.stages());
+    let sum: f64 = stages.iter().map(|s| s.1).sum();
+    if sum <= 0.0 {
+        return;
+    }
+    let share = whole_secs.map_or(1.0, |whole| (run.wall_secs() / whole.max(1e-9)).clamp(0.02, 1.0));
+    let (rect, response) = ui.allocate_exact_size(vec2(ui.available_width(), 22.0), Sense::hover());
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Other, true, "Time by stage"));
+    let painter = ui.painter_at(rect);
+    let mut left = rect.left();
+    let mut under = None;
+    for (stage, time, moved) in &stages {
+        let width = (time / sum * share) as f32 * rect.width();
+        let part = Rect::from_min_size(pos2(left, rect.top()), vec2(width, rect.height()));
+        painter.rect_filled(part.shrink2(vec2(0.5, 0.0)), 3.0, theme::stage_color(*stage));
+        if width > 58.0 {
+            let text = format!("{} {:.0} %", stage.name(), time / sum * 100.0);
+            // A long name must not run into the next stage.
+            let within = painter.with_clip_rect(part);
+            within.text(part.center(), Align2::CENTER_CENTER, text, FontId::proportional(11.5), egui::Color32::BLACK);
+        }
+        if response.hover_pos().is_some_and(|p| part.contains(p)) {
+            under = Some(format!("{}: {}, {}", stage.name(), seconds(*time), bytes_text(*moved)));
+        }
+        left += width;
+    }
+    if let Some(text) = under {
+        response.on_hover_text(text);
+    }
+}

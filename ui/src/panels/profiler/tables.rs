@@ -1,0 +1,85 @@
+//! The tables of a profile as CSV.
+
+use super::operators::rows;
+use crate::opener::ProfileTable;
+use crate::runs::step_durations_secs;
+use cytoscope_profile::{ComparedTime, StoredRun, advise, compare_operators, compare_stages};
+
+/// A table of a run as CSV. A comparison is with `other`, and empty without it.
+pub(crate) fn csv(table: ProfileTable, run: &StoredRun, other: Option<&StoredRun>) -> String {
+    match table {
+        ProfileTable::Advice => advice(run),
+        ProfileTable::Spans => spans(run),
+        ProfileTable::Operators => operators(run),
+        ProfileTable::Memory => memory(run),
+        ProfileTable::Steps => steps(run),
+        ProfileTable::Comparison(_) => comparison(run, other),
+    }
+}
+
+/// A header and lines of cells.
+fn table(header: &str, lines: impl Iterator<Item = String>) -> String {
+    let mut text = format!("{header}\n");
+    for line in lines {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "\"\""))
+}
+
+fn advice(run: &StoredRun) -> String {
+    let lines = advise(&run.record.facts, &run.operators()).into_iter().map(|advice| {
+        let cells = [&advice.evidence, &advice.expected_gain, &advice.change];
+        cells.map(|cell| quoted(cell)).join(",")
+    });
+    table("evidence,expected_gain,change", lines)
+}
+
+fn spans(run: &StoredRun) -> String {
+    let lines = run.spans.iter().map(|s| {
+        let (stage, name) = (s.stage.name(), quoted(&s.name));
+        format!("{stage},{name},{},{},{},{},{}", s.thread, s.start_us, s.duration_us, s.bytes, s.macs)
+    });
+    table("stage,name,thread,start_us,duration_us,bytes,macs", lines)
+}
+
+fn operators(run: &StoredRun) -> String {
+    let rows = rows(&run.spans);
+    let lines = rows.iter().map(|row| {
+        let (stage, name) = (row.stage.name(), quoted(&row.name));
+        format!("{stage},{name},{},{},{},{}", row.count, row.seconds, row.bytes, row.macs)
+    });
+    table("stage,name,count,seconds,bytes,macs", lines)
+}
+
+fn memory(run: &StoredRun) -> String {
+    let label = |at_us: f64| run.marks.iter().find(|m| m.at_us == at_us).map_or("", |m| m.label.as_ref());
+    let samples = run.timeline.iter().map(|s| (s.at_us, s.resident_bytes));
+    let marks = run.marks.iter().filter(|_| run.timeline.is_empty()).map(|m| (m.at_us, m.resident_bytes));
+    let lines = samples.chain(marks).map(|(at_us, bytes)| format!("{},{},{bytes}", at_us / 1e6, quoted(label(at_us))));
+    table("seconds,label,resident_bytes", lines)
+}
+
+fn steps(run: &StoredRun) -> String {
+    let durations = step_durations_secs(&run.spans).into_iter().enumerate();
+    table("step,seconds", durations.map(|(i, secs)| format!("{},{secs}", i + 1)))
+}
+
+fn comparison(run: &StoredRun, other: Option<&StoredRun>) -> String {
+    let compared = other.map(|other| {
+        let total = ComparedTime::new("total", run.record.facts.wall_secs, other.record.facts.wall_secs);
+        let stages = compare_stages(&run.record.stages, &other.record.stages);
+        let operators = compare_operators(&run.operators(), &other.operators());
+        let named = |kind: &'static str, times: Vec<ComparedTime>| times.into_iter().map(move |time| (kind, time));
+        named("total", vec![total]).chain(named("stage", stages)).chain(named("operator", operators))
+    });
+    let lines = compared.into_iter().flatten().map(|(kind, time)| {
+        let ratio = time.ratio.map_or_else(String::new, |ratio| ratio.to_string());
+        format!("{kind},{},{},{},{ratio}", quoted(&time.name), time.first_secs, time.second_secs)
+    });
+    table("kind,name,first_secs,second_secs,ratio", lines)
+}

@@ -1,0 +1,61 @@
+//! Figures of a training run, and the times of its steps.
+
+use crate::panels::{seconds, weak};
+use crate::runs::{Histogram, Run, rate_text};
+use crate::theme;
+use eframe::egui::{self, RichText, Ui};
+use egui_plot::{Bar, BarChart, Plot};
+
+/// Draws the figures of a training run and the histogram of its step times.
+pub(super) fn training(ui: &mut Ui, run: Run<'_>, steps: Option<&Histogram>) {
+    match run.training() {
+        None => _ = weak(ui, "No step has ended yet."),
+        Some(figures) => {
+            ui.horizontal_wrapped(|ui| {
+                ui.spacing_mut().item_spacing.x = 26.0;
+                let mut figure = |name: &str, value: String| {
+                    ui.vertical(|ui| {
+                        ui.label(RichText::new(name).weak().size(11.5));
+                        ui.label(RichText::new(value).size(15.0));
+                    });
+                };
+                if let Some(rate) = figures.samples_per_sec {
+                    figure("Samples/s", rate_text(rate));
+                }
+                figure("Time per step", seconds(figures.step_secs));
+                figure("Data wait", format!("{:.0} %", 100.0 * figures.data_wait_share));
+                if let Some(share) = figures.device_share {
+                    figure("Device share", format!("{:.0} %", 100.0 * share));
+                }
+                figure("Data workers", figures.workers.to_string());
+            });
+        }
+    }
+    let Some(histogram) = steps else {
+        weak(ui, "The run has no spans of steps, so there is no histogram of their times.");
+        return;
+    };
+    step_times(ui, histogram);
+}
+
+fn step_times(ui: &mut Ui, histogram: &Histogram) {
+    let count: u64 = histogram.counts.iter().sum();
+    let (median, longest) = (seconds(histogram.median_secs), seconds(histogram.longest_secs));
+    let text = format!("{count} steps: median {median}, longest {longest}");
+    weak(ui, text.clone());
+    let (scale, unit) = if histogram.median_secs < 1.0 { (1e3, "ms") } else { (1.0, "s") };
+    let bars = histogram.counts.iter().enumerate().map(|(i, n)| {
+        let middle = histogram.from_secs + (i as f64 + 0.5) * histogram.width_secs;
+        Bar::new(middle * scale, *n as f64).width(histogram.width_secs * scale * 0.92).fill(theme::ACCENT)
+    });
+    let chart = BarChart::new("steps", bars.collect()).color(theme::ACCENT);
+    let shown = Plot::new("step times")
+        .allow_scroll(false)
+        .allow_drag(false)
+        .allow_zoom(false)
+        .x_axis_label(format!("Time per step in {unit}"))
+        .y_axis_label("Steps")
+        .show(ui, |plot| plot.bar_chart(chart));
+    let name = format!("Histogram of {text}");
+    shown.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));
+}

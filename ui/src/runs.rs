@@ -1,0 +1,372 @@
+//! Runs that the profiler shows: jobs of this window, and runs from files.
+
+use crate::document::file_name;
+use crate::work::{JobState, JobView};
+use cytoscope_profile::{RunFacts, SpanRecord, Stage, StageTotal, StoredRun, TrainingFacts, bytes_text};
+use cytoscope_storage::read::open_regular;
+use cytoscope_worker::JobId;
+use std::io::Read;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+/// Maximum size of a stored run in bytes; a trace with the maximum number of spans has about a quarter of it.
+const MAX_RUN_BYTES: u64 = 1 << 30;
+
+/// Starts and durations in µs that spans can have, up to about four months. Others cannot be drawn.
+const SPAN_TIMES_US: RangeInclusive<f64> = 0.0..=1e13;
+
+/// Number of bars of a histogram of step times.
+const BARS: usize = 30;
+
+/// Share of the steps whose times are within the histogram; longer ones are in its last bar.
+const SHOWN_SHARE: f64 = 0.98;
+
+/// Identifies a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunId {
+    /// A job of this window.
+    Job(JobId),
+    /// A run from a file, by its number in this window.
+    File(u64),
+}
+
+/// A run that was read from a file.
+#[derive(Debug)]
+pub(crate) struct FileRun {
+    /// Number that no other run of this window has.
+    pub(crate) number: u64,
+    /// File name and command.
+    pub(crate) title: String,
+    /// Where it was read from.
+    pub(crate) path: PathBuf,
+    /// What the file holds.
+    pub(crate) run: StoredRun,
+}
+
+impl FileRun {
+    /// A run with this number that was read from `path`.
+    pub(crate) fn new(number: u64, path: PathBuf, run: StoredRun) -> Self {
+        let title = format!("{} · {}", file_name(&path), run.record.command);
+        Self { number, title, path, run }
+    }
+}
+
+/// Reads a run from a trace or a report.
+///
+/// # Errors
+/// A message that names the file if it cannot be read, is too large or holds no run.
+pub(crate) fn read_run(path: &Path) -> Result<StoredRun, String> {
+    let mut text = Vec::new();
+    let read = open_regular(path).and_then(|file| file.take(MAX_RUN_BYTES + 1).read_to_end(&mut text));
+    read.map_err(|error| format!("{}: {error}", path.display()))?;
+    if text.len() as u64 > MAX_RUN_BYTES {
+        let limit = bytes_text(MAX_RUN_BYTES);
+        return Err(format!("{}: the file is larger than {limit}; expected a stored run", path.display()));
+    }
+    let mut run = StoredRun::from_json(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    let in_file = run.spans.len();
+    run.spans.retain(|s| SPAN_TIMES_US.contains(&s.start_us) && SPAN_TIMES_US.contains(&s.duration_us));
+    run.spans_not_kept = run.spans_not_kept.saturating_add((in_file - run.spans.len()) as u64);
+    Ok(run)
+}
+
+/// A run, wherever it comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Run<'a> {
+    /// A job of this window.
+    Job(&'a JobView),
+    /// A run from a file.
+    File(&'a FileRun),
+}
+
+impl<'a> Run<'a> {
+    /// Its identity.
+    pub(crate) fn id(self) -> RunId {
+        match self {
+            Run::Job(job) => RunId::Job(job.id),
+            Run::File(file) => RunId::File(file.number),
+        }
+    }
+
+    /// Title for display.
+    pub(crate) fn title(self) -> &'a str {
+        match self {
+            Run::Job(job) => &job.title,
+            Run::File(file) => &file.title,
+        }
+    }
+
+    /// Wall time in seconds, of a running job so far.
+    pub(crate) fn wall_secs(self) -> f64 {
+        match self {
+            Run::Job(job) => job.elapsed_secs(),
+            Run::File(file) => file.run.record.facts.wall_secs,
+        }
+    }
+
+    /// Whether it is a job that is running.
+    pub(crate) fn is_running(self) -> bool {
+        matches!(self, Run::Job(job) if job.state == JobState::Running)
+    }
+
+    /// Totals by stage.
+    pub(crate) fn stages(self) -> &'a [StageTotal] {
+        match self {
+            Run::Job(job) => &job.totals,
+            Run::File(file) => &file.run.record.stages,
+        }
+    }
+
+    /// Spans in the order of their ends.
+    pub(crate) fn spans(self) -> &'a [SpanRecord] {
+        match self {
+            Run::Job(job) => &job.spans,
+            Run::File(file) => &file.run.spans,
+        }
+    }
+
+    /// Resident memory over time: seconds and bytes.
+    pub(crate) fn memory_samples(self) -> Vec<(f64, u64)> {
+        match self {
+            Run::Job(job) => job.marks.iter().map(|m| (m.at_us / 1e6, m.resident_bytes)).collect(),
+            Run::File(file) => file.run.timeline.iter().map(|s| (s.at_us / 1e6, s.resident_bytes)).collect(),
+        }
+    }
+
+    /// Number of spans that are missing.
+    pub(crate) fn spans_not_kept(self) -> u64 {
+        match self {
+            Run::Job(job) => job.dropped,
+            Run::File(file) => file.run.spans_not_kept,
+        }
+    }
+
+    /// Device, and the reason for its choice if it is known.
+    pub(crate) fn device(self) -> Option<(String, String)> {
+        match self {
+            Run::Job(job) => job.device.as_ref().map(|d| (d.id.to_string(), format!("{}: {}", d.name, d.why))),
+            Run::File(file) => {
+                let facts = &file.run.record.facts;
+                let of_training = facts.training.as_ref().map(|t| &t.device);
+                let device = facts.inputs.first().map(|i| &i.device).or(of_training)?;
+                Some((device.clone(), format!("{} of {}", file.run.record.program, file.path.display())))
+            }
+        }
+    }
+
+    /// What is known about the run besides its spans.
+    pub(crate) fn facts(self) -> RunFacts {
+        match self {
+            Run::Job(job) => job.facts(),
+            Run::File(file) => file.run.record.facts.clone(),
+        }
+    }
+
+    /// The run in the form in which it is stored.
+    pub(crate) fn to_stored(self) -> StoredRun {
+        match self {
+            Run::Job(job) => {
+                let (spans, marks) = (job.spans.clone(), job.marks.clone());
+                StoredRun { record: job.record(), spans, marks, timeline: Vec::new(), spans_not_kept: job.dropped }
+            }
+            Run::File(file) => file.run.clone(),
+        }
+    }
+
+    /// The document that the run works on.
+    pub(crate) fn document(self) -> Option<u64> {
+        match self {
+            Run::Job(job) => job.purpose.document(),
+            Run::File(_) => None,
+        }
+    }
+
+    /// Number that grows whenever what is derived from the run may change.
+    pub(crate) fn revision(self) -> (usize, u64, bool) {
+        match self {
+            Run::Job(job) => {
+                let reports = job.training.as_ref().map_or(0, |t| t.reports);
+                (job.spans.len(), reports, job.state.is_over())
+            }
+            Run::File(file) => (file.run.spans.len(), 0, true),
+        }
+    }
+
+    /// The figures of its training steps; `None` if it trains nothing or no step has ended.
+    pub(crate) fn training(self) -> Option<TrainingFigures> {
+        let facts = self.facts();
+        let patches = match self {
+            Run::Job(job) => job.training.as_ref().map(|t| t.patches_per_step),
+            Run::File(_) => None,
+        };
+        TrainingFigures::new(facts.training.as_ref()?, patches, self.stages(), facts.wall_secs)
+    }
+}
+
+/// Figures of the steps of a training run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct TrainingFigures {
+    /// Patches per second; `None` if the number of patches per step is unknown, as in files.
+    pub(crate) samples_per_sec: Option<f64>,
+    /// Mean duration of the latest steps in seconds.
+    pub(crate) step_secs: f64,
+    /// Share of that time spent waiting for patches, 0 to 1.
+    pub(crate) data_wait_share: f64,
+    /// Share of the whole run in which its device computes, 0 to 1.
+    pub(crate) device_share: Option<f64>,
+    /// Number of threads that prepare patches.
+    pub(crate) workers: usize,
+}
+
+impl TrainingFigures {
+    fn new(facts: &TrainingFacts, patches: Option<usize>, stages: &[StageTotal], wall_secs: f64) -> Option<Self> {
+        let step_secs = Some(facts.step_secs).filter(|secs| secs.is_finite() && *secs > 0.0)?;
+        let is_computing =
+            |t: &&StageTotal| matches!(t.stage, Stage::Forward | Stage::Backward | Stage::Compute | Stage::Optimizer);
+        let computing: f64 = stages.iter().filter(is_computing).map(|t| t.seconds).sum();
+        Some(Self {
+            samples_per_sec: patches.map(|n| n as f64 / step_secs),
+            step_secs,
+            data_wait_share: (facts.stalled_secs / step_secs).clamp(0.0, 1.0),
+            device_share: (wall_secs > 0.0).then(|| (computing / wall_secs).clamp(0.0, 1.0)),
+            workers: facts.workers,
+        })
+    }
+
+    /// The figures in one line, with the resident memory of the engine in bytes.
+    pub(crate) fn monitor_line(&self, resident_bytes: Option<u64>) -> String {
+        let samples = self.samples_per_sec.map(|rate| format!("{} samples/s", rate_text(rate)));
+        let wait = format!("data wait {:.0} %", 100.0 * self.data_wait_share);
+        let device = self.device_share.map(|share| format!("device {:.0} %", 100.0 * share));
+        let memory = resident_bytes.map(bytes_text);
+        let parts: Vec<String> = samples.into_iter().chain([wait]).chain(device).chain(memory).collect();
+        parts.join(" · ")
+    }
+}
+
+/// A rate with about three digits.
+pub(crate) fn rate_text(rate: f64) -> String {
+    let digits = if rate < 10.0 { 2 } else { usize::from(rate < 100.0) };
+    format!("{rate:.digits$}")
+}
+
+/// Durations of training steps in seconds, each the sum of its parts: waiting for data, passes, optimizer step. What
+/// passes between the parts, such as a validation, does not count.
+pub(crate) fn step_durations_secs(spans: &[SpanRecord]) -> Vec<f64> {
+    let is_relevant = |s: &&SpanRecord| {
+        use Stage::{Backward, Compute, DataWait, Forward, Optimizer, Validate};
+        matches!(s.stage, DataWait | Forward | Backward | Compute | Optimizer | Validate)
+    };
+    let mut parts: Vec<&SpanRecord> = spans.iter().filter(is_relevant).collect();
+    parts.sort_by(|a, b| a.start_us.total_cmp(&b.start_us));
+    let (mut steps, mut step_us, mut validating_until_us) = (Vec::new(), 0.0, f64::NEG_INFINITY);
+    for part in parts {
+        match part.stage {
+            Stage::Validate => validating_until_us = part.start_us + part.duration_us,
+            // A validation predicts, which is no part of a step.
+            _ if part.start_us < validating_until_us => {}
+            Stage::Optimizer => {
+                steps.push((step_us + part.duration_us) / 1e6);
+                step_us = 0.0;
+            }
+            _ => step_us += part.duration_us,
+        }
+    }
+    steps
+}
+
+/// A histogram of durations.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Histogram {
+    /// Shortest duration in seconds, where the first bar starts.
+    pub(crate) from_secs: f64,
+    /// Width of a bar in seconds.
+    pub(crate) width_secs: f64,
+    /// Number of durations in each bar; the last bar also holds the longer ones.
+    pub(crate) counts: Vec<u64>,
+    /// Median duration in seconds.
+    pub(crate) median_secs: f64,
+    /// Longest duration in seconds.
+    pub(crate) longest_secs: f64,
+}
+
+impl Histogram {
+    /// The histogram of durations in seconds; `None` without any.
+    pub(crate) fn new(mut durations_secs: Vec<f64>) -> Option<Self> {
+        durations_secs.retain(|secs| secs.is_finite());
+        durations_secs.sort_by(f64::total_cmp);
+        let last = durations_secs.len().checked_sub(1)?;
+        let at = |share: f64| durations_secs.get((last as f64 * share) as usize).copied().unwrap_or(0.0);
+        let (from_secs, to_secs) = (at(0.0), at(SHOWN_SHARE));
+        let width_secs = ((to_secs - from_secs) / BARS as f64).max(1e-6);
+        let mut counts = vec![0; BARS];
+        for secs in &durations_secs {
+            let bar = ((secs - from_secs) / width_secs) as usize;
+            counts[bar.min(BARS - 1)] += 1;
+        }
+        Some(Self { from_secs, width_secs, counts, median_secs: at(0.5), longest_secs: at(1.0) })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+mod tests {
+    use super::*;
+    use std::borrow::Cow;
+
+    fn span(stage: Stage, start_secs: f64, secs: f64) -> SpanRecord {
+        SpanRecord {
+            stage,
+            name: Cow::Borrowed("part"),
+            start_us: 1e6 * start_secs,
+            duration_us: 1e6 * secs,
+            thread: 0,
+            bytes: 0,
+            voxels: 0,
+            macs: 0,
+        }
+    }
+
+    #[test]
+    fn a_step_is_the_sum_of_its_parts_without_validations() {
+        let spans = [
+            span(Stage::DataWait, 0.0, 0.5),
+            span(Stage::Forward, 0.5, 1.0),
+            span(Stage::Backward, 1.5, 2.0),
+            span(Stage::Optimizer, 3.5, 0.25),
+            // Reported at their ends: the validation after the prediction in it.
+            span(Stage::Compute, 4.0, 3.0),
+            span(Stage::Validate, 3.9, 4.0),
+            span(Stage::Augment, 8.0, 9.0),
+            span(Stage::Compute, 8.0, 1.5),
+            span(Stage::Optimizer, 9.5, 0.5),
+            span(Stage::Forward, 10.0, 1.0),
+        ];
+        assert_eq!(step_durations_secs(&spans), [3.75, 2.0], "the last step has not ended");
+        assert!(step_durations_secs(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_histogram_counts_every_step_and_is_not_stretched_by_a_slow_one() {
+        let mut durations: Vec<f64> = (0..200).map(|i| 1.0 + f64::from(i % 10) / 10.0).collect();
+        durations.push(500.0);
+        let histogram = Histogram::new(durations).unwrap();
+        assert_eq!(histogram.counts.iter().sum::<u64>(), 201);
+        let end = histogram.from_secs + histogram.width_secs * histogram.counts.len() as f64;
+        assert!(end < 3.0 && histogram.longest_secs == 500.0, "{histogram:?}");
+        assert_eq!(Histogram::new(vec![2.0; 5]).map(|h| (h.counts[0], h.median_secs)), Some((5, 2.0)));
+        assert_eq!(Histogram::new(vec![f64::NAN]), None);
+    }
+
+    #[test]
+    fn figures_of_a_training_run_are_rates_and_shares() {
+        let facts = TrainingFacts { step_secs: 0.5, stalled_secs: 0.1, workers: 2, device: "cpu".to_owned() };
+        let total = |stage, seconds| StageTotal { stage, count: 1, seconds, bytes: 0, voxels: 0, macs: 0 };
+        let stages = [total(Stage::Forward, 2.0), total(Stage::Optimizer, 1.0), total(Stage::Validate, 4.0)];
+        let figures = TrainingFigures::new(&facts, Some(4), &stages, 12.0).unwrap();
+        assert_eq!((figures.samples_per_sec, figures.device_share), (Some(8.0), Some(0.25)));
+        let line = figures.monitor_line(Some(512 << 20));
+        assert_eq!(line, "8.00 samples/s · data wait 20 % · device 25 % · 512 MiB");
+        assert_eq!(TrainingFigures::new(&TrainingFacts { step_secs: 0.0, ..facts }, None, &[], 1.0), None);
+    }
+}

@@ -1,0 +1,241 @@
+//! A job as the window shows it: its state, its progress and what it measured.
+
+use cytoscope_pipeline::{DeviceInUse, StageProgress};
+use cytoscope_profile::{
+    InputFacts, MemoryMark, RUN_FORMAT, RunFacts, RunRecord, SpanRecord, StageTotal, TrainingFacts,
+};
+use cytoscope_train::{TrainConfig, TrainEvent};
+use cytoscope_worker::JobId;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// Number of reports of training steps that the current step time is averaged over.
+const RECENT: usize = 20;
+
+/// Name and version of this program, as run records state them.
+const PROGRAM: &str = concat!("cytoscope ", env!("CARGO_PKG_VERSION"));
+
+/// Purpose of a job.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Purpose {
+    /// Predict a document.
+    Predict {
+        /// Id of the document.
+        document: u64,
+    },
+    /// Segment a document's map as a preview.
+    Preview {
+        /// Id of the document.
+        document: u64,
+    },
+    /// Segment a document's map and save the result.
+    Keep {
+        /// Id of the document.
+        document: u64,
+    },
+    /// Measure a document's labels.
+    Measure {
+        /// Id of the document.
+        document: u64,
+    },
+    /// Estimate the diameter of a document's objects.
+    Diameter {
+        /// Id of the document.
+        document: u64,
+    },
+    /// Check training data or estimate the training cost.
+    Check,
+    /// Train a model.
+    Training,
+}
+
+impl Purpose {
+    /// The document whose results the job changes, if any.
+    pub fn document(&self) -> Option<u64> {
+        match self {
+            Purpose::Predict { document }
+            | Purpose::Preview { document }
+            | Purpose::Keep { document }
+            | Purpose::Measure { document } => Some(*document),
+            // A failed or cancelled estimate does not change the document.
+            Purpose::Diameter { .. } | Purpose::Check | Purpose::Training => None,
+        }
+    }
+
+    /// The command of the command line that does the same.
+    fn command(&self) -> &'static str {
+        match self {
+            Purpose::Predict { .. } => "predict",
+            Purpose::Preview { .. } | Purpose::Keep { .. } => "segment",
+            Purpose::Measure { .. } => "measure",
+            Purpose::Diameter { .. } => "diameter",
+            Purpose::Check => "check",
+            Purpose::Training => "train",
+        }
+    }
+}
+
+/// State of a job.
+#[derive(Debug, Clone, PartialEq)]
+pub enum JobState {
+    /// Waiting for earlier jobs.
+    Queued,
+    /// Running.
+    Running,
+    /// Finished successfully.
+    Done,
+    /// Failed; the reason.
+    Failed(String),
+    /// Cancelled.
+    Cancelled,
+}
+
+impl JobState {
+    /// Whether it has ended.
+    pub fn is_over(&self) -> bool {
+        !matches!(self, JobState::Queued | JobState::Running)
+    }
+}
+
+/// Times of the latest steps of a training job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainingTimes {
+    /// Number of threads that prepare patches.
+    pub workers: usize,
+    /// Number of patches per step.
+    pub patches_per_step: usize,
+    /// Number of reports so far.
+    pub reports: u64,
+    /// Mean seconds per step, and the part of it spent waiting for patches, of the latest reports.
+    recent: VecDeque<[f64; 2]>,
+}
+
+impl TrainingTimes {
+    /// No steps yet.
+    pub(super) fn new(config: &TrainConfig) -> Self {
+        let (workers, patches_per_step) = (config.data_workers(), config.patches_per_step());
+        Self { workers, patches_per_step, reports: 0, recent: VecDeque::new() }
+    }
+
+    /// Adds a report of the run: mean seconds per step, and the part of it spent waiting for patches.
+    fn add(&mut self, step_secs: f64, stalled_secs: f64) {
+        self.reports += 1;
+        self.recent.push_back([step_secs, stalled_secs]);
+        if self.recent.len() > RECENT {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Means over the latest reports: seconds per step, and the part of it spent waiting for patches.
+    fn means(&self) -> Option<[f64; 2]> {
+        let n = self.recent.len() as f64;
+        let mean = |i: usize| self.recent.iter().map(|times| times[i]).sum::<f64>() / n;
+        (n > 0.0).then(|| [mean(0), mean(1)])
+    }
+}
+
+/// A job with its progress, profile and notes.
+#[derive(Debug, Clone)]
+pub struct JobView {
+    /// Number of the job.
+    pub id: JobId,
+    /// What it works on and with which model, for display.
+    pub title: String,
+    /// What the window wants it for.
+    pub purpose: Purpose,
+    /// Whether it waits, runs or has ended.
+    pub state: JobState,
+    /// Progress of the current stage.
+    pub progress: StageProgress,
+    /// When it left the queue.
+    pub started: Option<Instant>,
+    /// Duration in seconds of a job that has ended.
+    pub seconds: f64,
+    /// Totals of seconds, bytes and voxels by stage.
+    pub totals: Vec<StageTotal>,
+    /// Spans in the order in which they were reported.
+    pub spans: Vec<SpanRecord>,
+    /// Memory samples over time.
+    pub marks: Vec<MemoryMark>,
+    /// Number of spans that were not recorded.
+    pub dropped: u64,
+    /// Device and the reason for its choice.
+    pub device: Option<DeviceInUse>,
+    /// Notes reported by the job.
+    pub notes: Vec<String>,
+    /// What a finished prediction knows about its inputs.
+    pub inputs: Vec<InputFacts>,
+    /// Step times, if it trains a model.
+    pub training: Option<TrainingTimes>,
+    /// Largest resident memory of the engine process in bytes, sampled twice per second while the job ran.
+    pub sampled_peak_bytes: Option<u64>,
+}
+
+impl JobView {
+    /// A job in the queue.
+    pub(super) fn new(id: JobId, title: String, purpose: Purpose) -> Self {
+        Self {
+            id,
+            title,
+            purpose,
+            state: JobState::Queued,
+            progress: StageProgress::default(),
+            started: None,
+            seconds: 0.0,
+            totals: Vec::new(),
+            spans: Vec::new(),
+            marks: Vec::new(),
+            dropped: 0,
+            device: None,
+            notes: Vec::new(),
+            inputs: Vec::new(),
+            training: None,
+            sampled_peak_bytes: None,
+        }
+    }
+
+    /// Adds the times of training steps that an event reports.
+    pub(super) fn add_steps(&mut self, event: &TrainEvent) {
+        if let (TrainEvent::TrainingSteps { step_secs, stalled_secs, .. }, Some(times)) = (event, &mut self.training) {
+            times.add(*step_secs, *stalled_secs);
+        }
+    }
+
+    /// Seconds since it started, or its duration once it has ended.
+    pub fn elapsed_secs(&self) -> f64 {
+        match self.state {
+            JobState::Running => self.started.map_or(0.0, |start| start.elapsed().as_secs_f64()),
+            _ => self.seconds,
+        }
+    }
+
+    /// What is known about the run so far. CPU time is missing: the engine process reports none.
+    pub fn facts(&self) -> RunFacts {
+        RunFacts {
+            wall_secs: self.elapsed_secs(),
+            cores: std::thread::available_parallelism().ok().map(usize::from),
+            peak_bytes: self.sampled_peak_bytes,
+            inputs: self.inputs.clone(),
+            training: self.training_facts(),
+            ..RunFacts::default()
+        }
+    }
+
+    fn training_facts(&self) -> Option<TrainingFacts> {
+        let times = self.training.as_ref()?;
+        let [step_secs, stalled_secs] = times.means()?;
+        let device = self.device.as_ref().map_or_else(|| "cpu".to_owned(), |device| device.id.to_string());
+        Some(TrainingFacts { step_secs, stalled_secs, workers: times.workers, device })
+    }
+
+    /// Stages and facts of the run, without its spans.
+    pub fn record(&self) -> RunRecord {
+        RunRecord {
+            format: RUN_FORMAT,
+            program: PROGRAM.to_owned(),
+            command: self.purpose.command().to_owned(),
+            stages: self.totals.clone(),
+            facts: self.facts(),
+        }
+    }
+}
