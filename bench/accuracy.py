@@ -80,6 +80,7 @@ def main():
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--model", action="append", required=True)
     parser.add_argument("--diameter", default="auto")
+    parser.add_argument("--precision", default="auto", help="of the networks: auto, f32 or int8")
     parser.add_argument("--match", default="")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--binary", type=Path, default=PROGRAM)
@@ -92,13 +93,15 @@ def main():
             with tempfile.TemporaryDirectory() as scratch:
                 out = Path(scratch)
                 ratios, secs = [], 0.0
+                extra = ["--precision", options.precision]
                 if options.diameter == "true":
                     reports = []
                     for f in files:
                         true = diameter(tifffile.imread(str(f).replace("_raw", "_labels")), voxel(f))
-                        reports += predict(options.binary, model, [f], out, ["--diameter", f"{true:.3f}"])
+                        reports += predict(options.binary, model, [f], out, [*extra, "--diameter", f"{true:.3f}"])
                 else:
-                    reports = predict(options.binary, model, files, out, ["--diameter", options.diameter] if options.diameter != "auto" else [])
+                    extra += ["--diameter", options.diameter] if options.diameter != "auto" else []
+                    reports = predict(options.binary, model, files, out, extra)
                 sums = np.zeros((4, 3))
                 for f, report in zip(files, reports):
                     truth = tifffile.imread(str(f).replace("_raw.tif", "_labels.tif"))

@@ -103,7 +103,8 @@ pub(crate) fn predict_maps(
 
 /// Result of tuning.
 pub(crate) struct TuneResult {
-    /// Settings with the best score.
+    /// Settings with the best score if that is better than the score of the initial ones by more than chance, or else the
+    /// initial ones.
     pub options: SegmentOptions,
     /// Scores of the initial settings.
     pub given: Scores,
@@ -114,7 +115,8 @@ pub(crate) struct TuneResult {
 }
 
 /// Tunes the settings on the validation pairs, one setting at a time (coordinate search) starting from `initial`. After
-/// `until`, no further candidates are tried.
+/// `until`, no further candidates are tried. Settings that are better by chance only are not taken
+/// ([`Scores::is_clearly_above`]).
 pub(crate) fn tune(
     cancel: &CancelToken,
     validator: &Validator,
@@ -153,7 +155,13 @@ pub(crate) fn tune(
             break;
         }
     }
-    Ok(TuneResult { options: best, given, best: scores, share: f64::from(tried) / f64::from(tried + left_out) })
+    let share = f64::from(tried) / f64::from(tried + left_out);
+    // The best of many candidates is above the initial settings by chance alone.
+    let (options, best) = match scores.is_clearly_above(&given) {
+        true => (best, scores),
+        false => (initial.clone(), given.clone()),
+    };
+    Ok(TuneResult { options, given, best, share })
 }
 
 /// Returns, for each setting, the settings with its candidate values.
