@@ -155,9 +155,9 @@ impl Progress {
         self.known.get(value).copied().unwrap_or(0)
     }
 
-    /// Adds `planes` input planes and returns what is computed. Buffers have room for `room` planes; without `room`, they
+    /// Adds `planes` input planes and returns what is computed. Buffers have capacity for `capacity` planes; without `capacity`, they
     /// move their planes in every slab.
-    pub(crate) fn advance(&mut self, flow: &Flow, planes: usize, room: Option<&[usize]>) -> Slab {
+    pub(crate) fn advance(&mut self, flow: &Flow, planes: usize, capacity: Option<&[usize]>) -> Slab {
         let (kept, ends) = (flow.kept(&self.known), flow.ends(&self.known, &self.zeros));
         let (before, zeros_before) = (self.known.clone(), self.zeros.clone());
         if let (Some(known), Some(input)) = (self.known.get_mut(flow.input), flow.values.get(flow.input)) {
@@ -179,7 +179,7 @@ impl Progress {
         let mut held = Vec::with_capacity(flow.buffers);
         for (buffer, base) in self.base.iter_mut().enumerate() {
             let (keep, end) = (kept[buffer], new_ends[buffer]);
-            let fits = room.is_some_and(|room| end - *base <= room[buffer] as isize);
+            let fits = capacity.is_some_and(|capacity| end - *base <= capacity[buffer] as isize);
             if !fits {
                 *base = keep;
             }
@@ -219,25 +219,27 @@ fn walk(flow: &Flow, slab: usize, mut visit: impl FnMut(Slab)) {
     }
 }
 
-/// Returns the number of planes that each buffer must have room for if it moves its planes in every slab.
-pub(crate) fn rooms(flow: &Flow, slab: usize) -> Vec<usize> {
-    let mut rooms = vec![0usize; flow.buffers];
-    walk(flow, slab, |s| rooms.iter_mut().zip(&s.held).for_each(|(room, held)| *room = (*room).max(*held)));
-    rooms
+/// Returns the number of planes that each buffer must have capacity for if it moves its planes in every slab.
+pub(crate) fn capacities(flow: &Flow, slab: usize) -> Vec<usize> {
+    let mut capacities = vec![0usize; flow.buffers];
+    walk(flow, slab, |s| {
+        capacities.iter_mut().zip(&s.held).for_each(|(capacity, held)| *capacity = (*capacity).max(*held))
+    });
+    capacities
 }
 
 /// Returns the planes that are moved within each buffer during a pass, for several choices of how many planes the
-/// buffers have room for. The schedule is the same for all of them, so it is run once.
+/// buffers have capacity for. The schedule is the same for all of them, so it is run once.
 pub(crate) fn moved(flow: &Flow, slab: usize, choices: &[Vec<usize>]) -> Vec<Vec<usize>> {
     let start = Progress::new(flow, slab).base;
     let mut bases = vec![start; choices.len()];
     let mut moved = vec![vec![0usize; flow.buffers]; choices.len()];
     walk(flow, slab, |s| {
-        for ((rooms, base), moved) in choices.iter().zip(&mut bases).zip(&mut moved) {
+        for ((capacities, base), moved) in choices.iter().zip(&mut bases).zip(&mut moved) {
             for (buffer, base) in base.iter_mut().enumerate() {
                 let kept = &s.kept[buffer];
                 let end = kept.start + s.held[buffer] as isize;
-                if end - *base > rooms[buffer] as isize && *base != kept.start {
+                if end - *base > capacities[buffer] as isize && *base != kept.start {
                     *base = kept.start;
                     moved[buffer] += kept.len();
                 }
@@ -353,17 +355,17 @@ mod tests {
 
     /// Runs a schedule on cells that hold the name of a plane, and checks every read. Returns how many planes of each
     /// value were computed, and how many were moved within each buffer.
-    fn run(network: &Network, slab: usize, rooms: &[usize]) -> Result<(Vec<usize>, Vec<usize>), TestCaseError> {
+    fn run(network: &Network, slab: usize, capacities: &[usize]) -> Result<(Vec<usize>, Vec<usize>), TestCaseError> {
         let flow = &network.flow;
         let mut progress = Progress::new(flow, slab);
         let mut base = progress.base().to_vec();
-        let mut cells: Vec<Vec<Cell>> = rooms.iter().map(|room| vec![Cell::Zero; *room]).collect();
-        let mut moved = vec![0; rooms.len()];
+        let mut cells: Vec<Vec<Cell>> = capacities.iter().map(|capacity| vec![Cell::Zero; *capacity]).collect();
+        let mut moved = vec![0; capacities.len()];
         let at = |plane: isize, base: isize| usize::try_from(plane - base).unwrap();
         while !progress.is_done(flow) {
             let left = flow.depth() - progress.known(flow.input);
             let before: Vec<usize> = (0..flow.values.len()).map(|v| progress.known(v)).collect();
-            let now = progress.advance(flow, slab.min(left), Some(rooms));
+            let now = progress.advance(flow, slab.min(left), Some(capacities));
             for (buffer, cells) in cells.iter_mut().enumerate() {
                 let kept = &now.kept[buffer];
                 if now.base[buffer] != base[buffer] && !kept.is_empty() {
@@ -438,11 +440,11 @@ mod tests {
             let network = network(depth, &choices);
             prop_assume!(is_valid(&network));
             for slack in [0, slack] {
-                let rooms: Vec<usize> = rooms(&network.flow, slab).iter().map(|room| room + slack).collect();
-                let (known, moved_planes) = run(&network, slab, &rooms)?;
+                let capacities: Vec<usize> = capacities(&network.flow, slab).iter().map(|capacity| capacity + slack).collect();
+                let (known, moved_planes) = run(&network, slab, &capacities)?;
                 let extents: Vec<usize> = network.flow.values.iter().map(|v| v.extent).collect();
                 prop_assert_eq!(known, extents);
-                prop_assert_eq!(moved(&network.flow, slab, &[rooms]), [moved_planes]);
+                prop_assert_eq!(moved(&network.flow, slab, &[capacities]), [moved_planes]);
             }
         }
     }
@@ -459,6 +461,6 @@ mod tests {
             last = next;
         }
         // Four new planes and two that the next window also reads; nothing reads the last value.
-        assert_eq!(rooms(&flow, 4), [6, 6, 6, 6, 6, 4]);
+        assert_eq!(capacities(&flow, 4), [6, 6, 6, 6, 6, 4]);
     }
 }

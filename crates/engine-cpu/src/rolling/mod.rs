@@ -34,8 +34,8 @@ pub(crate) struct CpuRollingPlan {
     shape: Vec<usize>,
     bands: Vec<Band>,
     slab_planes: usize,
-    /// Planes that each buffer has room for.
-    rooms: Vec<usize>,
+    /// Planes that each buffer has capacity for.
+    capacities: Vec<usize>,
     arena_bytes: u64,
     /// Bytes that are moved within buffers, in all bands.
     moved_bytes: u64,

@@ -13,7 +13,7 @@ use cytoscope_passes::analysis;
 
 /// Slabs that are tried, in multiples of the network's stride along Z. Divisors of the stride are tried as well.
 const SLABS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
-/// Additional room of buffers that is tried, relative to the planes that are kept from slab to slab.
+/// Additional capacity of buffers that is tried, relative to the planes that are kept from slab to slab.
 const SLACK: [f64; 3] = [0.0, 0.35, 1.0];
 /// Most bands that are tried.
 const MAX_BANDS: usize = 64;
@@ -27,8 +27,8 @@ const TOLERATED: f64 = 1.05;
 /// Slabs of a pass, with their cost.
 struct Candidate {
     slab_planes: usize,
-    /// Planes that each buffer has room for.
-    rooms: Vec<usize>,
+    /// Planes that each buffer has capacity for.
+    capacities: Vec<usize>,
     arena_bytes: u64,
     moved_bytes: u64,
     /// Work in units of multiply-accumulate operations.
@@ -66,7 +66,7 @@ pub(crate) fn plan(
         moved_bytes: best.moved_bytes.saturating_mul(bands.len() as u64),
         bands,
         slab_planes: best.slab_planes,
-        rooms: best.rooms,
+        capacities: best.capacities,
         arena_bytes: best.arena_bytes,
         untiled_macs,
         untiled_bytes,
@@ -147,32 +147,36 @@ fn candidates_of_slab(program: &RollingProgram, depth: usize, slab_planes: usize
             *new = (slab_planes * value.extent).div_ceil(depth.max(1)).max(*new);
         }
     }
-    let least = flow::rooms(&program.flow, slab_planes);
+    let least = flow::capacities(&program.flow, slab_planes);
     let choices = SLACK.map(|slack| {
-        // With room for more planes, those that are kept are moved less often.
-        let room = |(room, new): (&usize, &usize)| {
-            let kept = room.saturating_sub(*new);
-            room + (kept as f64 * slack / *new as f64) as usize * new
+        // With capacity for more planes, those that are kept are moved less often.
+        let capacity = |(capacity, new): (&usize, &usize)| {
+            let kept = capacity.saturating_sub(*new);
+            capacity + (kept as f64 * slack / *new as f64) as usize * new
         };
-        least.iter().zip(&new_planes).map(room).collect::<Vec<usize>>()
+        least.iter().zip(&new_planes).map(capacity).collect::<Vec<usize>>()
     });
     let moved = flow::moved(&program.flow, slab_planes, &choices);
     let choices = choices.into_iter().zip(moved);
-    choices.map(|(rooms, moved)| candidate(program, depth, slab_planes, rooms, &moved)).collect()
+    choices.map(|(capacities, moved)| candidate(program, depth, slab_planes, capacities, &moved)).collect()
 }
 
 fn candidate(
     program: &RollingProgram,
     depth: usize,
     slab_planes: usize,
-    rooms: Vec<usize>,
+    capacities: Vec<usize>,
     moved: &[usize],
 ) -> Candidate {
-    let words = program.buffers.iter().zip(&rooms).map(|(b, room)| b.words(*room).next_multiple_of(super::LINE_WORDS));
+    let words = program
+        .buffers
+        .iter()
+        .zip(&capacities)
+        .map(|(b, capacity)| b.words(*capacity).next_multiple_of(super::LINE_WORDS));
     let arena_bytes = arena_bytes(words.fold(0usize, usize::saturating_add));
     let moved = program.buffers.iter().zip(moved).map(|(b, planes)| b.plane_bytes().saturating_mul(*planes as u64));
     let moved_bytes = moved.fold(0u64, u64::saturating_add);
     let starts = depth.div_ceil(slab_planes.max(1)) * program.nodes.len();
     let cost = program.macs as f64 + moved_bytes as f64 * MACS_PER_BYTE + starts as f64 * MACS_PER_STEP;
-    Candidate { slab_planes, rooms, arena_bytes, moved_bytes, cost }
+    Candidate { slab_planes, capacities, arena_bytes, moved_bytes, cost }
 }

@@ -30,7 +30,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// Returns the 32-bit words of a buffer with room for `planes` planes.
+    /// Returns the 32-bit words of a buffer with capacity for `planes` planes.
     pub(crate) fn words(&self, planes: usize) -> usize {
         self.block_words(planes).saturating_mul(self.layout.blocks()).saturating_mul(self.images)
     }
@@ -58,7 +58,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Returns the slot of a range of planes, in a buffer at `start` with room for `room` planes, the first of which is
+    /// Returns the slot of a range of planes, in a buffer at `start` with capacity for `capacity` planes, the first of which is
     /// plane `base`. `None` if the planes are not in the buffer.
     pub(crate) fn slot(
         &self,
@@ -66,20 +66,20 @@ impl View {
         planes: &Range<isize>,
         base: isize,
         start: usize,
-        room: usize,
+        capacity: usize,
     ) -> Option<Slot> {
         let first = usize::try_from(planes.start - base).ok()?;
         let count = usize::try_from(planes.end - planes.start).ok()?;
-        if first + count > room {
+        if first + count > capacity {
             return None;
         }
-        let own = self.block * of.block_words(room) + of.block_words(first);
+        let own = self.block * of.block_words(capacity) + of.block_words(first);
         Some(Slot {
-            layout: self.layout.slices(count, room)?,
+            layout: self.layout.slices(count, capacity)?,
             elem: of.elem,
             images: of.images,
             start: start + own,
-            image_stride: of.block_words(room) * of.layout.blocks(),
+            image_stride: of.block_words(capacity) * of.layout.blocks(),
         })
     }
 }

@@ -28,8 +28,8 @@ pub(crate) struct CpuRollingSession {
     /// Rows of the whole stack.
     rows: usize,
     slab_planes: usize,
-    /// Planes that each buffer has room for.
-    rooms: Vec<usize>,
+    /// Planes that each buffer has capacity for.
+    capacities: Vec<usize>,
     /// First word of each buffer.
     starts: Vec<usize>,
     arena: Arena,
@@ -46,12 +46,12 @@ pub(crate) struct CpuRollingSession {
 
 impl CpuRollingSession {
     pub(super) fn new(plan: CpuRollingPlan) -> Result<Self, EngineError> {
-        let CpuRollingPlan { program, isa, options, bands, shape, slab_planes, rooms, .. } = plan;
-        let mut starts = Vec::with_capacity(rooms.len());
+        let CpuRollingPlan { program, isa, options, bands, shape, slab_planes, capacities, .. } = plan;
+        let mut starts = Vec::with_capacity(capacities.len());
         let mut words = 0usize;
-        for (buffer, room) in program.buffers.iter().zip(&rooms) {
+        for (buffer, capacity) in program.buffers.iter().zip(&capacities) {
             starts.push(words);
-            words = words.saturating_add(buffer.words(*room).next_multiple_of(LINE_WORDS));
+            words = words.saturating_add(buffer.words(*capacity).next_multiple_of(LINE_WORDS));
         }
         let arena = Arena::new(words).map_err(|_| EngineError::OutOfMemory {
             device: DeviceId::Cpu,
@@ -66,7 +66,7 @@ impl CpuRollingSession {
             band: 0,
             rows: shape.get(3).copied().unwrap_or(0),
             slab_planes,
-            rooms,
+            capacities,
             starts,
             arena,
             pool: pool(&options)?,
@@ -85,9 +85,9 @@ impl CpuRollingSession {
     /// Fills the chosen buffers with the elements that represent 0: planes before the stack, borders and unused channels.
     fn clear(&mut self, chosen: impl Fn(Elem) -> bool) {
         let words = self.arena.words();
-        let buffers = self.program.buffers.iter().zip(&self.starts).zip(&self.rooms);
-        for ((buffer, start), room) in buffers.filter(|((buffer, _), _)| chosen(buffer.elem)) {
-            let own = words.get_mut(*start..start + buffer.words(*room)).unwrap_or_default();
+        let buffers = self.program.buffers.iter().zip(&self.starts).zip(&self.capacities);
+        for ((buffer, start), capacity) in buffers.filter(|((buffer, _), _)| chosen(buffer.elem)) {
+            let own = words.get_mut(*start..start + buffer.words(*capacity)).unwrap_or_default();
             self.pool.install(|| own.par_chunks_mut(FILL_WORDS).for_each(|part| fill(part, buffer.elem)));
         }
     }
@@ -120,14 +120,18 @@ impl CpuRollingSession {
     /// Computes one slab from `count` new planes.
     fn slab(&mut self, planes: Option<&Tensor>, count: usize) -> Result<Vec<OutputPlanes>, EngineError> {
         self.is_clear = false;
-        let slab = self.progress.advance(&self.program.flow, count, Some(&self.rooms));
+        let slab = self.progress.advance(&self.program.flow, count, Some(&self.capacities));
         let (program, pool) = (&self.program, Arc::clone(&self.pool));
         let slots = self.slots(&slab)?;
         let words = self.arena.words();
         pool.install(|| {
             for (at, buffer) in program.buffers.iter().enumerate() {
-                let shift =
-                    Shift { from: self.base[at], to: slab.base[at], kept: &slab.kept[at], room: self.rooms[at] };
+                let shift = Shift {
+                    from: self.base[at],
+                    to: slab.base[at],
+                    kept: &slab.kept[at],
+                    capacity: self.capacities[at],
+                };
                 shift.run(buffer, self.starts[at], words);
             }
         });
@@ -142,7 +146,7 @@ impl CpuRollingSession {
             ranges: Vec::new(),
             dense_bytes: None,
         };
-        let place = Place { program, base: &self.base, starts: &self.starts, rooms: &self.rooms };
+        let place = Place { program, base: &self.base, starts: &self.starts, capacities: &self.capacities };
         pool.install(|| -> Result<(), EngineError> {
             if let Some(planes) = planes {
                 context.dense.insert(program.input.id, Cow::Borrowed(planes));
@@ -174,7 +178,7 @@ impl CpuRollingSession {
         for port in program.outputs.iter().chain([&program.input]) {
             planes[port.view] = range(&slab.new[port.value]);
         }
-        let place = Place { program, base: &slab.base, starts: &self.starts, rooms: &self.rooms };
+        let place = Place { program, base: &slab.base, starts: &self.starts, capacities: &self.capacities };
         let slots = program.views.iter().zip(&planes).map(|(view, planes)| {
             let planes =
                 if planes.is_empty() { slab.base[view.buffer]..slab.base[view.buffer] } else { planes.clone() };
@@ -242,7 +246,7 @@ struct Shift<'a> {
     from: isize,
     to: isize,
     kept: &'a Range<isize>,
-    room: usize,
+    capacity: usize,
 }
 
 impl Shift<'_> {
@@ -253,8 +257,8 @@ impl Shift<'_> {
         let plane = buffer.block_words(1);
         let at = |base: isize| usize::try_from(self.kept.start - base).unwrap_or(0) * plane;
         let (from, to, len) = (at(self.from), at(self.to), self.kept.len() * plane);
-        let block = buffer.block_words(self.room).max(1);
-        let own = words.get_mut(start..start + buffer.words(self.room)).unwrap_or_default();
+        let block = buffer.block_words(self.capacity).max(1);
+        let own = words.get_mut(start..start + buffer.words(self.capacity)).unwrap_or_default();
         own.par_chunks_exact_mut(block).for_each(|block| block.copy_within(from..from + len, to));
     }
 }
@@ -264,14 +268,14 @@ struct Place<'a> {
     program: &'a RollingProgram,
     base: &'a [isize],
     starts: &'a [usize],
-    rooms: &'a [usize],
+    capacities: &'a [usize],
 }
 
 impl Place<'_> {
     fn slot(&self, view: &View, planes: &Range<isize>) -> Option<Slot> {
         let at = view.buffer;
-        let (base, start, room) = (*self.base.get(at)?, *self.starts.get(at)?, *self.rooms.get(at)?);
-        view.slot(self.program.buffers.get(at)?, planes, base, start, room)
+        let (base, start, capacity) = (*self.base.get(at)?, *self.starts.get(at)?, *self.capacities.get(at)?);
+        view.slot(self.program.buffers.get(at)?, planes, base, start, capacity)
     }
 
     /// Writes the planes of zeros after a value that is complete.
@@ -285,7 +289,7 @@ impl Place<'_> {
         let (Some(slot), Some(buffer)) = (self.slot(view, &planes), self.program.buffers.get(view.buffer)) else {
             return;
         };
-        let block = buffer.block_words(self.rooms[view.buffer]);
+        let block = buffer.block_words(self.capacities[view.buffer]);
         for image in 0..slot.images {
             for at in 0..slot.layout.blocks() {
                 let first = slot.start + image * slot.image_stride + at * block;
@@ -425,9 +429,11 @@ mod tests {
             let mut session = CpuRollingSession::new(plan).unwrap();
             assert_eq!(size_of_val(session.arena.words()) as u64, planned_bytes);
             let mut end = 0;
-            for ((buffer, start), room) in session.program.buffers.iter().zip(&session.starts).zip(&session.rooms) {
+            for ((buffer, start), capacity) in
+                session.program.buffers.iter().zip(&session.starts).zip(&session.capacities)
+            {
                 assert_eq!(*start, usize::next_multiple_of(end, LINE_WORDS), "buffers lie one after the other");
-                end = start + buffer.words(*room);
+                end = start + buffer.words(*capacity);
             }
             assert_eq!(usize::next_multiple_of(end, LINE_WORDS), session.arena.words().len());
         }
