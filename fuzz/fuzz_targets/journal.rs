@@ -4,7 +4,7 @@
 //! The input is the JSON text of the header up to a zero byte (none: the header of a new journal), then records, each
 //! as its length (16 bits) and its body. Lengths and checksums of the file are computed here.
 #![no_main]
-use cytoscope_annotate::{LabelVolume, Limits, Session, SessionOptions};
+use cytoscope_corrections::{LabelVolume, Limits, Session, SessionOptions};
 use cytoscope_volume::VoxelSize;
 use libfuzzer_sys::fuzz_target;
 use std::path::{Path, PathBuf};

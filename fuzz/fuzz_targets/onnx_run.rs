@@ -10,7 +10,7 @@ mod agreement;
 use cytoscope_engine::{CompileOptions, Engine, EngineError};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{Activation, BinaryOp, ElementType, Graph, GraphLimits, Op, Tensor, UnaryOp};
-use cytoscope_passes::{analysis, infer_shapes};
+use cytoscope_graph_passes::{analysis, infer_shapes};
 use libfuzzer_sys::fuzz_target;
 
 /// Maximum work and bytes of one run, so that fuzzing stays fast.

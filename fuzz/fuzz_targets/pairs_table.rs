@@ -1,7 +1,7 @@
 //! Tables of training pairs (CSV), for both tasks, beside two files that exist. No panic, bounded memory, and every pair
 //! that is found exists.
 #![no_main]
-use cytoscope_samples::{TrainingTask, find_pairs};
+use cytoscope_training_data::{TrainingTask, find_pairs};
 use libfuzzer_sys::fuzz_target;
 use std::path::PathBuf;
 use std::sync::OnceLock;

@@ -9,12 +9,12 @@ use clap::{Args, ValueEnum};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::{DiameterRequest, PerformanceRequest};
 use cytoscope_profile::{RunFacts, bytes_text};
-use cytoscope_samples::TrainingTask;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_file;
 use cytoscope_train::{
     ChosenNetwork, SettingAssignment, TrainConfig, TrainEvent, TrainJob, TrainPrecision, TrainReport, TrainStatus,
 };
+use cytoscope_training_data::TrainingTask;
 use serde_json::json;
 use std::path::PathBuf;
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::step::set_constant;
 use cytoscope_graph::{BinaryOp, ElementType, Graph, GraphError, Node, Op, Result, Tensor, ValueId, op_name};
-use cytoscope_passes::infer_shapes;
+use cytoscope_graph_passes::infer_shapes;
 
 /// A weight stored as int8.
 #[derive(Debug, Clone)]
@@ -164,7 +164,7 @@ pub fn fake_quantized(model: &Graph, floats: &Graph) -> Result<FakeQuantized> {
         rewritten.push(fake(&before, x));
     }
     graph.nodes = rewritten;
-    cytoscope_passes::eliminate_dead(&mut graph);
+    cytoscope_graph_passes::eliminate_dead(&mut graph);
     if let Some(left) = graph.nodes.iter().find(|n| n.op.is_quantized_op()) {
         let what = format!("\"{}\" ({}), which computes with bytes", left.name, op_name(&left.op));
         return Err(GraphError::unsupported(format!("training of {what}")));

@@ -8,7 +8,7 @@ use cytoscope_graph::{
     Activation, BinaryOp, Dim, ElementType, Graph, GraphError, Loss, Node, Op, Optimizer, Padding, PoolAttrs, Result,
     Tensor, ValueId,
 };
-use cytoscope_passes::infer_shapes;
+use cytoscope_graph_passes::infer_shapes;
 
 /// A trainable tensor.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,9 +46,9 @@ pub struct StepOptions {
     pub weighted: bool,
     /// Train only parameters whose name contains one of these; all if empty.
     pub only: Vec<String>,
-    /// Maximum bytes of tensors held at once: above it, some are recomputed ([`cytoscope_passes::recompute()`]).
+    /// Maximum bytes of tensors held at once: above it, some are recomputed ([`cytoscope_graph_passes::recompute()`]).
     pub memory_budget_bytes: Option<u64>,
-    /// 16-bit float type of mixed precision ([`cytoscope_passes::to_mixed_precision`]). The graph then also has an
+    /// 16-bit float type of mixed precision ([`cytoscope_graph_passes::to_mixed_precision`]). The graph then also has an
     /// input for the loss scale.
     pub half: Option<ElementType>,
 }
@@ -83,9 +83,9 @@ pub struct GradientGraph {
     pub norms: Vec<RunningNorm>,
     /// What is recomputed to stay within a memory budget; `None` without a budget or if it was met without
     /// recomputation.
-    pub recomputed: Option<cytoscope_passes::RecomputeStats>,
+    pub recomputed: Option<cytoscope_graph_passes::RecomputeStats>,
     /// How much of the graph computes in 16 bits, if mixed precision was requested.
-    pub halved: Option<cytoscope_passes::MixedPrecisionStats>,
+    pub halved: Option<cytoscope_graph_passes::MixedPrecisionStats>,
 }
 
 /// The optimizer step for all parameters.
@@ -108,11 +108,11 @@ pub struct UpdateGraph {
 /// If constants cannot be folded.
 pub fn prepare(model: &Graph) -> Result<Graph> {
     let mut graph = model.clone();
-    cytoscope_passes::fold_constants(&mut graph)?;
-    cytoscope_passes::fold_dequantized(&mut graph)?;
-    cytoscope_passes::simplify_activations(&mut graph);
-    cytoscope_passes::eliminate_identity(&mut graph);
-    cytoscope_passes::eliminate_dead(&mut graph);
+    cytoscope_graph_passes::fold_constants(&mut graph)?;
+    cytoscope_graph_passes::fold_dequantized(&mut graph)?;
+    cytoscope_graph_passes::simplify_activations(&mut graph);
+    cytoscope_graph_passes::eliminate_identity(&mut graph);
+    cytoscope_graph_passes::eliminate_dead(&mut graph);
     infer_shapes::<ValueId>(&mut graph, &[])?;
     Ok(graph)
 }
@@ -182,7 +182,7 @@ pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &Step
         return Err(GraphError::misused("input shapes", got, graph.inputs.len().to_string()));
     }
     infer_shapes(&mut graph, &shapes)?;
-    cytoscope_passes::recognise_group_norms(&mut graph);
+    cytoscope_graph_passes::recognise_group_norms(&mut graph);
     let norms = if options.batch_statistics { use_batch_statistics(&mut graph)? } else { Vec::new() };
     infer_shapes(&mut graph, &shapes)?;
     let chosen: Vec<(ValueId, bool)> = trainable(&graph)
@@ -216,15 +216,15 @@ pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &Step
         graph.outputs.extend([norm.0, norm.1]);
         running.push(norm.2);
     }
-    cytoscope_passes::eliminate_dead(&mut graph);
+    cytoscope_graph_passes::eliminate_dead(&mut graph);
     infer_shapes(&mut graph, &shapes)?;
-    let halved = options.half.map(|half| cytoscope_passes::to_mixed_precision(&mut graph, half));
+    let halved = options.half.map(|half| cytoscope_graph_passes::to_mixed_precision(&mut graph, half));
     if halved.is_some() {
         infer_shapes(&mut graph, &shapes)?;
     }
     graph.validate()?;
     let recomputed = match options.memory_budget_bytes {
-        Some(budget) => Some(cytoscope_passes::recompute(&mut graph, budget)?).filter(|r| r.nodes > 0),
+        Some(budget) => Some(cytoscope_graph_passes::recompute(&mut graph, budget)?).filter(|r| r.nodes > 0),
         None => None,
     };
     Ok(GradientGraph { graph, parameters, norms: running, recomputed, halved })

@@ -11,8 +11,8 @@ use cytoscope_graph::{
     GraphLimits, Interrupt, NearestMode, Node, Op, PadMode, Padding, PoolAttrs, ReduceOp, ResizeAttrs, ResizeMode,
     Result, Tensor, UnaryOp, ValueId, op_name,
 };
-use cytoscope_passes::infer_node;
-use cytoscope_passes::quantize::{self, Activations, Group, QuantRange};
+use cytoscope_graph_passes::infer_node;
+use cytoscope_graph_passes::quantize::{self, Activations, Group, QuantRange};
 
 /// Maximum number of elements of one tensor. Small enough to run thousands of networks per minute.
 const MAX_ELEMENTS: usize = 12_000;
@@ -77,7 +77,7 @@ pub fn random_network(bytes: &[u8]) -> Result<RandomNetwork> {
         }
         seen.push(output);
     }
-    cytoscope_passes::infer_shapes::<ValueId>(&mut graph, &[])?;
+    cytoscope_graph_passes::infer_shapes::<ValueId>(&mut graph, &[])?;
     graph.validate()?;
     Ok(RandomNetwork { graph, input })
 }
@@ -245,7 +245,7 @@ impl NetworkBuilder<'_> {
             // Only the shapes are needed here.
             self.infos.insert(*id, Info { value: None, ..info });
         }
-        if cytoscope_passes::analysis::node_macs(&self.graph, &node).unwrap_or(0) > MAX_MACS {
+        if cytoscope_graph_passes::analysis::node_macs(&self.graph, &node).unwrap_or(0) > MAX_MACS {
             self.graph.values.truncate(self.graph.values.len() - outputs);
             ids.iter().for_each(|id| drop(self.infos.remove(id)));
             return Vec::new();

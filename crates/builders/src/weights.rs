@@ -146,7 +146,7 @@ impl<'a> NetworkBuilder<'a> {
             value.name = "y".into();
         }
         self.graph.outputs.push(y);
-        cytoscope_passes::infer_shapes::<ValueId>(&mut self.graph, &[])?;
+        cytoscope_graph_passes::infer_shapes::<ValueId>(&mut self.graph, &[])?;
         self.graph.validate()?;
         Ok(self.graph)
     }

@@ -1,14 +1,14 @@
 //! Networks built from a description.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
-#[path = "../../passes/tests/suite/common.rs"]
+#[path = "../../graph-passes/tests/suite/common.rs"]
 mod common;
 
 use cytoscope_builders::{
     DifferenceOfGaussians, DynUNet, UNet3d, Upsampling, Weights, difference_of_gaussians, dynunet, unet3d,
 };
 use cytoscope_graph::{Graph, GraphLimits, Tensor};
-use cytoscope_passes::analysis;
+use cytoscope_graph_passes::analysis;
 
 fn run(graph: &Graph, x: &Tensor) -> Tensor {
     cytoscope_reference::run(graph, &[("x".into(), x.clone())]).unwrap().remove(0)

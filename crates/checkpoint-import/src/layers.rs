@@ -293,7 +293,7 @@ impl<'a> Layers<'a> {
             value.name = "y".to_owned();
         }
         self.graph.outputs.push(y.value);
-        cytoscope_passes::infer_shapes::<ValueId>(&mut self.graph, &[])?;
+        cytoscope_graph_passes::infer_shapes::<ValueId>(&mut self.graph, &[])?;
         self.graph.validate()?;
         Ok((self.graph, self.assumptions.into_iter().collect()))
     }

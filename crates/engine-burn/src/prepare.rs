@@ -2,7 +2,7 @@
 
 use cytoscope_engine::{EngineError, shapes_by_input};
 use cytoscope_graph::{ElementType, Graph};
-use cytoscope_passes::infer_shapes;
+use cytoscope_graph_passes::infer_shapes;
 
 /// Returns a copy of `graph` with concrete shapes, folded constants and batch norms, and fused activations and
 /// residuals. With `half`, convolutions and matrix products compute in this 16-bit type, as do the operators between
@@ -17,14 +17,14 @@ pub(crate) fn prepare(
     infer_shapes(&mut graph, &shapes)?;
     if let Some(half) = half {
         // Batch norms are folded into weights of 32 bits.
-        cytoscope_passes::eliminate_identity(&mut graph);
-        cytoscope_passes::fold_constants(&mut graph)?;
-        cytoscope_passes::fold_batch_norm(&mut graph)?;
+        cytoscope_graph_passes::eliminate_identity(&mut graph);
+        cytoscope_graph_passes::fold_constants(&mut graph)?;
+        cytoscope_graph_passes::fold_batch_norm(&mut graph)?;
         infer_shapes(&mut graph, &shapes)?;
-        cytoscope_passes::to_mixed_precision(&mut graph, half);
+        cytoscope_graph_passes::to_mixed_precision(&mut graph, half);
         infer_shapes(&mut graph, &shapes)?;
     }
-    cytoscope_passes::optimize(&mut graph)?;
+    cytoscope_graph_passes::optimize(&mut graph)?;
     infer_shapes(&mut graph, &shapes)?;
     Ok(graph)
 }

@@ -9,9 +9,9 @@ use crate::steps::{
 };
 use cytoscope_engine::{CompileReport, EngineError, OpFallback};
 use cytoscope_graph::{ElementType, Graph, Op, ValueId, op_name};
+use cytoscope_graph_passes::analysis;
 use cytoscope_kernels::CHANNEL_BLOCK;
 use cytoscope_kernels::conv::Activation;
-use cytoscope_passes::analysis;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A lowered graph, ready to run.

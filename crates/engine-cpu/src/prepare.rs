@@ -2,7 +2,7 @@
 
 use cytoscope_engine::{EngineError, shapes_by_input};
 use cytoscope_graph::{Budget, ElementType, Graph, Interrupt, Op, Tensor, ValueId};
-use cytoscope_passes::infer_shapes_within;
+use cytoscope_graph_passes::infer_shapes_within;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -42,16 +42,16 @@ pub(crate) fn prepare(
     let shapes = shapes_by_input(&graph, input_shapes)?;
     let budget = Budget::new(&graph, interrupt.clone());
     infer_shapes_within(&mut graph, &shapes, &budget)?;
-    cytoscope_passes::fold_constants_within(&mut graph, &budget)?;
+    cytoscope_graph_passes::fold_constants_within(&mut graph, &budget)?;
     let stored = stored_weights(&graph);
-    cytoscope_passes::fold_dequantized_within(&mut graph, &budget)?;
-    cytoscope_passes::fold_batch_norm(&mut graph)?;
+    cytoscope_graph_passes::fold_dequantized_within(&mut graph, &budget)?;
+    cytoscope_graph_passes::fold_batch_norm(&mut graph)?;
     budget.check()?;
-    cytoscope_passes::simplify_activations(&mut graph);
-    cytoscope_passes::recognise_group_norms(&mut graph);
-    cytoscope_passes::fuse_activations(&mut graph);
-    cytoscope_passes::eliminate_identity(&mut graph);
-    cytoscope_passes::eliminate_dead(&mut graph);
+    cytoscope_graph_passes::simplify_activations(&mut graph);
+    cytoscope_graph_passes::recognise_group_norms(&mut graph);
+    cytoscope_graph_passes::fuse_activations(&mut graph);
+    cytoscope_graph_passes::eliminate_identity(&mut graph);
+    cytoscope_graph_passes::eliminate_dead(&mut graph);
     infer_shapes_within(&mut graph, &shapes, &budget)?;
     Ok(Prepared { graph, stored })
 }

@@ -29,8 +29,8 @@ pub use write::{InheritedContent, NamedBytes, PACKAGE_KIND, PackageBuilder, chec
 use parse::Weights;
 
 use cytoscope_graph::{Graph, GraphLimits, Tensor, ValueId, npy};
-use cytoscope_passes::analysis::receptive_field;
-use cytoscope_passes::quantize::is_quantized;
+use cytoscope_graph_passes::analysis::receptive_field;
+use cytoscope_graph_passes::quantize::is_quantized;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 

@@ -3,11 +3,11 @@
 
 use cytoscope_builders::{DynUNet, Weights, dynunet};
 use cytoscope_graph::{Graph, Tensor};
+use cytoscope_graph_passes::quantize::{Activations, is_quantized, prepare, quantize};
 use cytoscope_model_package::{
     AxisKind, AxisSize, AxisSpec, Package, PackageBuilder, PackageError, Processing, StatisticsAxes, TensorSpec,
     Tolerance,
 };
-use cytoscope_passes::quantize::{Activations, is_quantized, prepare, quantize};
 use cytoscope_storage::Overwrite;
 use serde_json::{Value, json};
 use std::path::Path;

@@ -12,7 +12,7 @@ use cytoscope_graph::{
     GraphError, GraphLimits, Interrupt, Node, Op, PadMode, Padding, PoolAttrs, Result, Tensor, Value, ValueId,
     activation_name, op_name,
 };
-use cytoscope_passes::all_infos;
+use cytoscope_graph_passes::all_infos;
 use cytoscope_storage::StorageError;
 use cytoscope_storage::write::atomic_write;
 

@@ -10,11 +10,11 @@
 //! ```
 //! use cytoscope_builders::{UNet3d, Weights, unet3d};
 //! use cytoscope_graph::{GraphLimits, Tensor};
-//! use cytoscope_passes::analysis;
+//! use cytoscope_graph_passes::analysis;
 //!
 //! let net = unet3d(&UNet3d { filters: vec![4, 8], strides: vec![[1, 2, 2]], ..UNet3d::default() }, &Weights::Random { seed: 1 })?;
 //! let mut again = cytoscope_onnx::from_bytes(&cytoscope_onnx::to_bytes(&net)?, None, &GraphLimits::default())?;
-//! cytoscope_passes::optimize(&mut again)?;
+//! cytoscope_graph_passes::optimize(&mut again)?;
 //! let stack = Tensor::new([1, 1, 4, 8, 8], vec![0.5f32; 256])?;
 //! let prediction = cytoscope_reference::run(&again, &[("x".into(), stack)])?;
 //! assert_eq!(prediction[0].shape(), [1, 1, 4, 8, 8]);

@@ -1,7 +1,7 @@
 //! Small ONNX models with stored inputs and outputs: the reference executor must reproduce at least 98 % of them.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "../../passes/tests/suite/common.rs"]
+#[path = "../../graph-passes/tests/suite/common.rs"]
 mod common;
 
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ fn reproduces(folder: &Path) -> Result<(), String> {
         }
         let mut shaped = graph.clone();
         let shapes: Vec<(&str, Vec<usize>)> = named.iter().map(|(n, t)| (n.as_str(), t.shape().to_vec())).collect();
-        cytoscope_passes::infer_shapes(&mut shaped, &shapes).map_err(|e| format!("shapes: {e}"))?;
+        cytoscope_graph_passes::infer_shapes(&mut shaped, &shapes).map_err(|e| format!("shapes: {e}"))?;
         for (&id, e) in shaped.outputs.iter().zip(&expected) {
             // A shape may depend on data known only at run time; inferred lengths must be correct.
             if let Some(found) = shaped.value(id).fixed_shape()

@@ -6,10 +6,10 @@ use cytoscope_engine::{
     CompileOptions, DeviceId, Engine, EngineError, NotRolling, Precision, RollingPlan, Session, select,
 };
 use cytoscope_graph::Graph;
+use cytoscope_graph_passes::analysis;
+use cytoscope_graph_passes::quantize::is_quantized;
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_passes::analysis;
-use cytoscope_passes::quantize::is_quantized;
 use cytoscope_storage::read::open_regular;
 use directories::BaseDirs;
 use serde::{Deserialize, Serialize};
@@ -464,8 +464,8 @@ fn as_floats(graph: &Graph, precision: Precision) -> Result<Cow<'_, Graph>, Engi
         return Ok(Cow::Borrowed(graph));
     }
     let mut floats = graph.clone();
-    cytoscope_passes::fold_dequantized(&mut floats)?;
-    cytoscope_passes::eliminate_dead(&mut floats);
+    cytoscope_graph_passes::fold_dequantized(&mut floats)?;
+    cytoscope_graph_passes::eliminate_dead(&mut floats);
     Ok(Cow::Owned(floats))
 }
 

@@ -9,7 +9,7 @@ use crate::model::compile;
 use crate::{Context, JobError, Model, user_folder};
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, EngineError, Precision, select};
 use cytoscope_graph::{Graph, Tensor};
-use cytoscope_passes::analysis;
+use cytoscope_graph_passes::analysis;
 use cytoscope_profile::Recorder;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write;

@@ -4,8 +4,8 @@
 use cytoscope_engine::{CompileOptions, Engine};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::Graph;
+use cytoscope_graph_passes::quantize::is_quantized;
 use cytoscope_model_package::{Package, Tolerance, compare};
-use cytoscope_passes::quantize::is_quantized;
 use cytoscope_pipeline::packages::{TestResult, network_test, test};
 use std::path::{Path, PathBuf};
 

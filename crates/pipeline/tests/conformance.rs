@@ -177,7 +177,7 @@ fn cases() -> Vec<Case> {
         };
         let plain = unet3d(&config, &Weights::Random { seed: 3 }).unwrap();
         let mut fused = plain.clone();
-        cytoscope_passes::optimize(&mut fused).unwrap();
+        cytoscope_graph_passes::optimize(&mut fused).unwrap();
         let shapes: &[&[usize]] = &[&[1, 1, 2, 4, 4], &[1, 1, 6, 20, 12], &[2, 1, 4, 8, 28]];
         add(&format!("unet3d {upsampling:?}"), &plain, shapes);
         add(&format!("unet3d {upsampling:?} optimized"), &fused, &[&[1, 1, 6, 20, 12]]);

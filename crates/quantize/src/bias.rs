@@ -3,7 +3,7 @@
 
 use crate::observe::{Runner, floats};
 use cytoscope_graph::{Graph, Op, Tensor, ValueId};
-use cytoscope_passes::quantize::{Layer, shift_bias};
+use cytoscope_graph_passes::quantize::{Layer, shift_bias};
 use cytoscope_pipeline::{CalibrationTile, JobError};
 use std::collections::BTreeSet;
 

@@ -3,7 +3,7 @@
 use crate::histogram::Histogram;
 use cytoscope_engine::{CompileOptions, Engine, Session};
 use cytoscope_graph::{Graph, Tensor, ValueId};
-use cytoscope_passes::infer_shapes;
+use cytoscope_graph_passes::infer_shapes;
 use cytoscope_pipeline::{CalibrationTile, Context, JobError};
 use cytoscope_profile::Recorder;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,8 +23,8 @@ impl Runner<'_> {
     /// weights.
     pub(crate) fn compile(&self, graph: &Graph, shape: &[usize]) -> Result<Box<dyn Session>, JobError> {
         let mut graph = graph.clone();
-        cytoscope_passes::fold_dequantized(&mut graph)?;
-        cytoscope_passes::eliminate_dead(&mut graph);
+        cytoscope_graph_passes::fold_dequantized(&mut graph)?;
+        cytoscope_graph_passes::eliminate_dead(&mut graph);
         let options =
             CompileOptions { threads: self.threads, recorder: Recorder::totals_only(), ..CompileOptions::default() };
         Ok(self.engine.compile(&graph, &[shape.to_vec()], &options)?)
@@ -81,7 +81,7 @@ impl Runner<'_> {
         for some in self.portions(graph, &inside, first.values.shape())? {
             let mut part = graph.clone();
             part.outputs.clone_from(&some);
-            cytoscope_passes::eliminate_dead(&mut part);
+            cytoscope_graph_passes::eliminate_dead(&mut part);
             self.each(&part, tiles, |index, outputs| {
                 let Some(tile) = tiles.get(index) else { return Ok(()) };
                 some.iter().zip(&outputs).try_for_each(|(id, tensor)| visit(*id, tile, tensor))

@@ -2,8 +2,8 @@
 
 use crate::search::{Search, SearchResult};
 use crate::{Candidate, FloatLayer, Method, OutputError, QatReport, QuantizeJob, QuantizeMode, TileTime};
+use cytoscope_graph_passes::quantize;
 use cytoscope_model_package::Package;
-use cytoscope_passes::quantize;
 use cytoscope_pipeline::ModelTask;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;

@@ -5,7 +5,7 @@ use crate::data::{check_pairs, find, split_pairs, typical_voxel_um};
 use crate::error::data_error;
 use crate::problems;
 use cytoscope_pipeline::{Context, JobError};
-use cytoscope_samples::{Dataset, Report, SamplesError, Split, TrainingTask};
+use cytoscope_training_data::{Dataset, Report, SamplesError, Split, TrainingTask};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 

@@ -6,7 +6,7 @@ use crate::planning::budget_too_small;
 use crate::problems;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_profile::Stage;
-use cytoscope_samples::{
+use cytoscope_training_data::{
     CheckOptions, Dataset, Pair, Report, SamplesError, Split, SplitOptions, TargetKind, TrainingTask, check_with,
     find_pairs_with, split,
 };

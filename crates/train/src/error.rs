@@ -3,7 +3,7 @@
 use cytoscope_engine::EngineError;
 use cytoscope_graph::GraphError;
 use cytoscope_pipeline::JobError;
-use cytoscope_samples::SamplesError;
+use cytoscope_training_data::SamplesError;
 use std::path::Path;
 
 /// Returns the error for settings or arguments that cannot be used.

@@ -10,7 +10,7 @@ use cytoscope_graph::Tensor;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_profile::Recorder;
-use cytoscope_samples::TrainingTask;
+use cytoscope_training_data::TrainingTask;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 

@@ -20,9 +20,9 @@ use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_profile::Stage;
 use cytoscope_quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
-use cytoscope_samples::TargetKind;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::Replaced;
+use cytoscope_training_data::TargetKind;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 

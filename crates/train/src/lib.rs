@@ -3,7 +3,7 @@
 //!
 //! This crate owns the training job ([`TrainJob`]) and its settings ([`TrainConfig`]), the training loop with its
 //! budget, checkpoints and rollbacks, validation through the prediction pipeline (tiles, objects, scores), and the
-//! package that is written. Pairs, patches and targets come from [`cytoscope_samples`]; gradients are graphs
+//! package that is written. Pairs, patches and targets come from [`cytoscope_training_data`]; gradients are graphs
 //! ([`cytoscope_autodiff`]) that an engine runs.
 //!
 //! While a training run is in progress, its state is in a folder beside the package. A run can be stopped or killed at

@@ -5,11 +5,11 @@ use crate::error::{io_error, model_error, wrong_use};
 use cytoscope_autodiff::prepare;
 use cytoscope_builders::{UNet3d, Upsampling, Weights, unet3d};
 use cytoscope_graph::{Activation, BinaryOp, Graph, Node, Op, Tensor, ValueId};
+use cytoscope_graph_passes::infer_shapes;
 use cytoscope_model_package::{Package, Processing, StatisticsAxes};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_passes::infer_shapes;
 use cytoscope_pipeline::{JobError, Model, find_model, model_folders};
-use cytoscope_samples::{Normalise, TargetKind, TrainingTask};
+use cytoscope_training_data::{Normalise, TargetKind, TrainingTask};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -102,8 +102,8 @@ pub(crate) fn load_start_model(
     graph.outputs.truncate(1);
     // Batch norms would also update the statistics of layers that are to stay as they are.
     if config.norm_share < 1.0 || !config.only.is_empty() {
-        cytoscope_passes::fold_batch_norm(&mut graph).map_err(model_error(&shown))?;
-        cytoscope_passes::eliminate_dead(&mut graph);
+        cytoscope_graph_passes::fold_batch_norm(&mut graph).map_err(model_error(&shown))?;
+        cytoscope_graph_passes::eliminate_dead(&mut graph);
     }
     let target = target(task, config, declared, known.output_channels);
     let comparable = target.channels() == known.output_channels && declared.is_none_or(|d| d == target);
@@ -322,7 +322,7 @@ fn new_head(graph: &mut Graph, channels: usize, seed: u64) -> Option<()> {
             value.shape = None;
         }
     }
-    cytoscope_passes::eliminate_dead(graph);
+    cytoscope_graph_passes::eliminate_dead(graph);
     Some(())
 }
 

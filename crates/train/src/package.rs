@@ -7,8 +7,8 @@ use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{JobError, Model, packages};
-use cytoscope_samples::{Normalise, TargetKind};
 use cytoscope_storage::Overwrite;
+use cytoscope_training_data::{Normalise, TargetKind};
 use serde_json::{Value, json};
 use std::path::Path;
 

@@ -5,7 +5,7 @@
 //! the stacks.
 
 use crate::validator::{PairScore, Validator};
-use cytoscope_samples::{StackWindow, TargetKind};
+use cytoscope_training_data::{StackWindow, TargetKind};
 use image::ImageEncoder;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 

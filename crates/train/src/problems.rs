@@ -1,8 +1,8 @@
 //! Report of problems of the training data: a short summary as notes, and the whole list in a file.
 
 use cytoscope_pipeline::{Context, user_folder};
-use cytoscope_samples::{Problem, summary};
 use cytoscope_storage::StorageError;
+use cytoscope_training_data::{Problem, summary};
 use std::path::{Path, PathBuf};
 
 /// Maximum number of lines of the summary; more problems than that are grouped by kind.
@@ -59,7 +59,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
     use super::*;
-    use cytoscope_samples::Severity;
+    use cytoscope_training_data::Severity;
 
     #[test]
     fn many_problems_are_listed_in_a_file_and_few_are_not() {

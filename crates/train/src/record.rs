@@ -3,8 +3,8 @@
 
 use crate::config::TrainConfig;
 use crate::history::{History, StepPoint, ValidationPoint};
-use cytoscope_samples::Pair;
 use cytoscope_storage::sha256_of_bytes;
+use cytoscope_training_data::Pair;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};

@@ -16,7 +16,7 @@ use cytoscope_graph::Graph;
 use cytoscope_model_package::Package;
 use cytoscope_pipeline::JobError;
 use cytoscope_profile::Stage;
-use cytoscope_samples::TargetKind;
+use cytoscope_training_data::TargetKind;
 use serde_json::json;
 use std::borrow::Cow;
 use std::path::Path;
@@ -59,7 +59,7 @@ fn deployed(graph: &Graph) -> Cow<'_, Graph> {
     }
     let mut first = graph.clone();
     first.outputs.truncate(1);
-    cytoscope_passes::eliminate_dead(&mut first);
+    cytoscope_graph_passes::eliminate_dead(&mut first);
     Cow::Owned(first)
 }
 

@@ -19,7 +19,9 @@ use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, DeviceInUse, DiameterRequest, Event, JobError};
 use cytoscope_profile::{Recorder, Stage};
-use cytoscope_samples::{IgnoreLabel, ObjectScale, Pair, Sampler, SamplerOptions, SourceOptions, Sources, TargetKind};
+use cytoscope_training_data::{
+    IgnoreLabel, ObjectScale, Pair, Sampler, SamplerOptions, SourceOptions, Sources, TargetKind,
+};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, UNIX_EPOCH};

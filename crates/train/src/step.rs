@@ -6,7 +6,7 @@ use cytoscope_autodiff::{
 };
 use cytoscope_engine::{BoundSession, Buffers, CompileOptions, DeviceId, Engine, Precision, Session, TuningListener};
 use cytoscope_graph::{ElementType, Graph, Hyper, Loss, Optimizer, Tensor};
-use cytoscope_passes::{MixedPrecisionStats, RecomputeStats};
+use cytoscope_graph_passes::{MixedPrecisionStats, RecomputeStats};
 use cytoscope_pipeline::JobError;
 use cytoscope_profile::{Recorder, Stage};
 use std::collections::BTreeMap;
@@ -398,8 +398,8 @@ impl Stepper {
     /// Returns the network with batch norms folded into the convolutions.
     pub(crate) fn folded(&self) -> Result<Graph, JobError> {
         let mut graph = self.network()?;
-        cytoscope_passes::fold_batch_norm(&mut graph).map_err(model_error("the network"))?;
-        cytoscope_passes::eliminate_dead(&mut graph);
+        cytoscope_graph_passes::fold_batch_norm(&mut graph).map_err(model_error("the network"))?;
+        cytoscope_graph_passes::eliminate_dead(&mut graph);
         Ok(graph)
     }
 

@@ -23,7 +23,7 @@ use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, JobError, JobErrorKind, check_threads, find_model};
 use cytoscope_profile::Stage;
-use cytoscope_samples::{Loader, LoaderOptions, Pair, Sampler};
+use cytoscope_training_data::{Loader, LoaderOptions, Pair, Sampler};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use crate::validator::{Scores, Validator};
 use cytoscope_objects::components::Connectivity;
 use cytoscope_objects::{Height, SegmentOptions, Threshold, segment_in_place};
 use cytoscope_pipeline::{CancelToken, JobError, VolumeOutputs};
-use cytoscope_samples::TargetKind;
+use cytoscope_training_data::TargetKind;
 use std::time::Instant;
 
 /// Returns the initial segmentation settings for a target; `small_object_um3` is the minimum object volume in µm³.

@@ -11,7 +11,7 @@ use cytoscope_objects::regression::regression;
 use cytoscope_pipeline::{
     CancelToken, DiameterRequest, JobError, JobErrorKind, PredictOptions, PredictedVolume, VolumeOutputs, with_name,
 };
-use cytoscope_samples::{ImageRef, Pair, StackWindow, TargetKind};
+use cytoscope_training_data::{ImageRef, Pair, StackWindow, TargetKind};
 use cytoscope_volume::{Array, Axes, Axis, Region, Samples, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

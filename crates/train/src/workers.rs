@@ -2,7 +2,7 @@
 
 use crate::config::TrainConfig;
 use cytoscope_engine::DeviceId;
-use cytoscope_samples::limits::MAX_PREFETCH;
+use cytoscope_training_data::limits::MAX_PREFETCH;
 
 /// Cores for each data worker if the CPU also computes the steps.
 const CORES_PER_WORKER: usize = 4;

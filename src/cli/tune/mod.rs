@@ -16,8 +16,8 @@ use cytoscope_pipeline::{
     TrainingSettings, machine_key,
 };
 use cytoscope_profile::{Recorder, bytes_text};
-use cytoscope_samples::TrainingTask;
 use cytoscope_train::TrainConfig;
+use cytoscope_training_data::TrainingTask;
 use cytoscope_volume::{Array, Axes, Axis, VoxelSize};
 use halving::{Candidate, Trial, TrialEnd};
 use inference::InferenceCandidate;

@@ -12,7 +12,7 @@ use crate::effect::Effects;
 use crate::jobs::Jobs;
 use crate::opener::FileRequest;
 use crate::views::pen::{Marks, PointerEvent};
-use cytoscope_annotate::{Edit, KnownVoxels, Over, Scope};
+use cytoscope_corrections::{Edit, KnownVoxels, Over, Scope};
 use std::path::PathBuf;
 
 /// Minimum number of labels to merge or of seeds to split with.

@@ -7,7 +7,7 @@ use crate::document::file_name;
 use crate::documents::{CorrectedLabels, Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::jobs::JobsAction;
-use cytoscope_annotate::{Change, Replay};
+use cytoscope_corrections::{Change, Replay};
 
 impl Corrections {
     /// Handles the events of all sessions.

@@ -1,4 +1,4 @@
-//! Correction of labels: one `annotate` session per document, run on its own thread and shown as the document's labels.
+//! Correction of labels: one `corrections` session per document, run on its own thread and shown as the document's labels.
 //!
 //! Edits are written immediately to a journal beside the results ([`places`]). Saving writes a separate label image and
 //! never overwrites a prediction. Closing a document or killing the window loses nothing: the journal is replayed when
@@ -20,7 +20,7 @@ use crate::documents::Documents;
 use crate::effect::{Effects, Wake};
 use crate::jobs::Jobs;
 use crate::views::pen::Marks;
-use cytoscope_annotate::Edit;
+use cytoscope_corrections::Edit;
 use cytoscope_volume::VoxelSize;
 use places::CorrectionFiles;
 use session::{Base, CorrectionState, Corrector, Request, Start};

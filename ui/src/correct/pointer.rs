@@ -11,7 +11,7 @@ use crate::effect::Effects;
 use crate::state::State;
 use crate::theme;
 use crate::views::pen::{Marks, Pen, PointerEvent, PointerPhase};
-use cytoscope_annotate::{Edit, Plane, Scope};
+use cytoscope_corrections::{Edit, Plane, Scope};
 use eframe::egui::Color32;
 use std::collections::HashMap;
 

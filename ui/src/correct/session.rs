@@ -1,7 +1,7 @@
 //! Thread that owns an annotation session: requests go in and events come out, so that no edit blocks the window.
 
 use super::places::CorrectionFiles;
-use cytoscope_annotate::{
+use cytoscope_corrections::{
     AnnotateError, Brush, Change, Edit, ExportedPair, KnownVoxels, LabelSnapshot, LabelVolume, LoadOptions, RawSource,
     Replay, SaveTicket, Saved, Session, SessionOptions, export_part,
 };

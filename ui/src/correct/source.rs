@@ -2,7 +2,7 @@
 
 use crate::data::plane::{Orientation, Plane, PlaneAt, Values};
 use crate::data::source::{Cancel, PlaneSource, SourceError};
-use cytoscope_annotate::{LabelSnapshot, SliceAxis};
+use cytoscope_corrections::{LabelSnapshot, SliceAxis};
 
 /// The axis perpendicular to the slices of a view.
 pub(crate) fn axis(orientation: Orientation) -> SliceAxis {
@@ -54,7 +54,7 @@ impl PlaneSource for SnapshotSource {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use cytoscope_annotate::LabelVolume;
+    use cytoscope_corrections::LabelVolume;
     use cytoscope_volume::VoxelSize;
 
     #[test]

@@ -1,8 +1,8 @@
 //! Tools and edit actions for correcting labels: titles, icons and shortcuts.
 
 use crate::data::plane::Orientation;
-use cytoscope_annotate::KnownVoxels;
-use cytoscope_annotate::{Brush, BrushShape, Over};
+use cytoscope_corrections::KnownVoxels;
+use cytoscope_corrections::{Brush, BrushShape, Over};
 use eframe::egui::{Key, KeyboardShortcut, Modifiers};
 use egui_phosphor::regular as icon;
 

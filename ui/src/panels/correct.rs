@@ -12,7 +12,7 @@ use crate::measure::table_hint;
 use crate::opener::FileRequest;
 use crate::state::State;
 use crate::theme;
-use cytoscope_annotate::KnownVoxels;
+use cytoscope_corrections::KnownVoxels;
 use cytoscope_formats::label_color;
 use eframe::egui::{self, Color32, RichText, Sense, Ui, vec2};
 use egui_phosphor::regular as icon;

@@ -1,8 +1,8 @@
 //! The choices of the training wizard, saved in a file so that they outlive the window.
 
 use crate::stored::read_json;
-use cytoscope_samples::TrainingTask;
 use cytoscope_train::{TrainJob, TrainReport};
+use cytoscope_training_data::TrainingTask;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};

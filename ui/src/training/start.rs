@@ -6,7 +6,7 @@ use crate::effect::Effects;
 use crate::jobs::Jobs;
 use cytoscope_pipeline::ModelTask;
 use cytoscope_pipeline::cards::{ModelCard, card};
-use cytoscope_samples::TrainingTask;
+use cytoscope_training_data::TrainingTask;
 use std::path::PathBuf;
 
 /// Why a model cannot be the start model for a task; `None` if it can.

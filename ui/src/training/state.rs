@@ -13,8 +13,8 @@ use crate::effect::{Effects, Wake};
 use crate::jobs::Jobs;
 use crate::opener::FileRequest;
 use crate::work::{JobState, Purpose};
-use cytoscope_samples::TrainingTask;
 use cytoscope_train::{CheckJob, CheckReport, Estimate, TrainConfig, TrainEvent, TrainJob, TrainReport};
+use cytoscope_training_data::TrainingTask;
 use cytoscope_worker::{Job, JobId};
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! Thumbnails of training pairs: the middle slices of image and target, read on a worker thread.
 
 use cytoscope_formats::{OpenOptions, label_color, open};
-use cytoscope_samples::{ImageRef, TrainingTask};
+use cytoscope_training_data::{ImageRef, TrainingTask};
 use cytoscope_volume::{Axis, Region};
 use eframe::egui::{ColorImage, Context, TextureHandle, TextureOptions};
 use std::collections::HashMap;

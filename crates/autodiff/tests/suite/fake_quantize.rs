@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use cytoscope_autodiff::{fake_quantized, set_constant};
 use cytoscope_graph::{Graph, GraphErrorKind, Tensor};
-use cytoscope_passes::quantize::{Activations, is_quantized, prepare, quantizable_layers, quantize};
+use cytoscope_graph_passes::quantize::{Activations, is_quantized, prepare, quantizable_layers, quantize};
 
 use crate::common;
 use crate::quantized_nets::{SHAPE, nets, on, relative_l2, run};

@@ -4,7 +4,7 @@ use cytoscope_graph::{
     Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, CoordinateMode, Dim, ElementType, Graph, NearestMode, Node,
     Op, PadMode, Padding, PoolAttrs, ReduceOp, ResizeAttrs, ResizeMode, Tensor, UnaryOp, ValueId,
 };
-use cytoscope_passes::infer_shapes;
+use cytoscope_graph_passes::infer_shapes;
 
 use crate::common::noise;
 

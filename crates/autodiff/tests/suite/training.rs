@@ -6,7 +6,7 @@ use cytoscope_graph::{
     Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, Dim, ElementType, Graph, Hyper, Loss, LossKind, LossTerm, Op,
     Optimizer, ReduceOp, Tensor,
 };
-use cytoscope_passes::analysis;
+use cytoscope_graph_passes::analysis;
 
 use crate::common::{distance, noise};
 use crate::gradients::{check_graph, doubles, fixed, run};
@@ -145,7 +145,7 @@ fn slopes_per_channel_are_trained_and_scalar_slopes_are_not() {
     let trained: Vec<(&str, bool)> = made.parameters.iter().map(|p| (p.name.as_str(), p.decays)).collect();
     assert_eq!(trained, [("w1", true), ("slopes", false), ("w2", true), ("w3", true)]);
     let mut lean = net.clone();
-    cytoscope_passes::optimize(&mut lean).unwrap();
+    cytoscope_graph_passes::optimize(&mut lean).unwrap();
     let count = |g: &Graph| g.nodes.iter().filter(|n| n.op == Op::PRelu).count();
     assert_eq!((count(&sloped()), count(&net), count(&lean)), (3, 1, 1));
     let x = [("x".to_owned(), doubles(1, &[1, 1, 2, 4, 4], 0.0).cast(ElementType::F32))];

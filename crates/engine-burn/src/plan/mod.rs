@@ -11,7 +11,7 @@ use cytoscope_engine::{CompileReport, EngineError};
 use cytoscope_graph::{
     Activation, BinaryOp, ElementType, Graph, GraphError, Node, Op, ReduceOp, Tensor, UnaryOp, ValueId, op_name,
 };
-use cytoscope_passes::analysis;
+use cytoscope_graph_passes::analysis;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Bands of a stack along Y, for planes that do not fit in memory.
 
 use cytoscope_engine::Band;
-use cytoscope_passes::analysis::AxisReach;
+use cytoscope_graph_passes::analysis::AxisReach;
 
 /// Splits `rows` into at most `count` bands that pass equally many rows. `None` if the receptive field is unbounded, or
 /// if the bands are not smaller than the stack.

@@ -8,8 +8,8 @@ use crate::emit::arena_bytes;
 use crate::prepare;
 use cytoscope_engine::{Band, CompileOptions, EngineError, NotRolling, Precision};
 use cytoscope_graph::{Graph, GraphError};
+use cytoscope_graph_passes::analysis;
 use cytoscope_kernels::Isa;
-use cytoscope_passes::analysis;
 
 /// Slabs that are tried, in multiples of the network's stride along Z. Divisors of the stride are tried as well.
 const SLABS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];

@@ -7,9 +7,9 @@ use crate::placement::Placement;
 use crate::window::{border, input_gradient_border};
 use cytoscope_engine::{CompileReport, EngineError};
 use cytoscope_graph::{Graph, Op, ValueId, op_name};
+use cytoscope_graph_passes::analysis;
 use cytoscope_kernels::Isa;
 use cytoscope_kernels::pointwise::Binary;
-use cytoscope_passes::analysis;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Lowers a training graph with concrete shapes.

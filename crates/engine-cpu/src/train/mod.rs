@@ -11,8 +11,8 @@ mod plan;
 use crate::emit::Program;
 use cytoscope_engine::{EngineError, shapes_by_input};
 use cytoscope_graph::Graph;
+use cytoscope_graph_passes::infer_shapes;
 use cytoscope_kernels::Isa;
-use cytoscope_passes::infer_shapes;
 
 /// Returns whether a graph contains operators of training.
 pub(crate) fn is_step(graph: &Graph) -> bool {
@@ -24,8 +24,8 @@ pub(crate) fn compile(graph: &Graph, input_shapes: &[Vec<usize>], isa: Isa) -> R
     let mut graph = graph.clone();
     let shapes = shapes_by_input(&graph, input_shapes)?;
     infer_shapes(&mut graph, &shapes)?;
-    cytoscope_passes::eliminate_identity(&mut graph);
-    cytoscope_passes::eliminate_dead(&mut graph);
+    cytoscope_graph_passes::eliminate_identity(&mut graph);
+    cytoscope_graph_passes::eliminate_dead(&mut graph);
     infer_shapes(&mut graph, &shapes)?;
     lower::lower(graph, isa)
 }

@@ -16,7 +16,7 @@ use cytoscope_graph::{
     Budget, Dim, ElementType, Graph, GraphError, GraphErrorKind, GraphLimits, Interrupt, Node, Op, Result, Tensor,
     Value, ValueId, check_limit, checked_elements,
 };
-use cytoscope_passes::{infer_node, merged_shape};
+use cytoscope_graph_passes::{infer_node, merged_shape};
 use cytoscope_storage::read::open_regular;
 
 use attributes::Attributes;

@@ -13,7 +13,7 @@ fn nets() -> Vec<(&'static str, Graph)> {
         unet3d(&config, &random).unwrap()
     };
     let mut fused = net(Upsampling::Nearest);
-    cytoscope_passes::optimize(&mut fused).unwrap();
+    cytoscope_graph_passes::optimize(&mut fused).unwrap();
     let mut all = vec![
         ("transposed", net(Upsampling::Transposed)),
         ("nearest", net(Upsampling::Nearest)),

@@ -1,7 +1,7 @@
 //! Files that are read, written and refused, and the table of operators.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
-#[path = "../../../passes/tests/suite/common.rs"]
+#[path = "../../../graph-passes/tests/suite/common.rs"]
 mod common;
 mod documents;
 mod export;

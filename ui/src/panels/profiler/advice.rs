@@ -13,7 +13,7 @@ use crate::training::TrainingAction;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::DiameterRequest;
 use cytoscope_profile::{Advice, AdvisedSetting};
-use cytoscope_samples::limits::MAX_WORKERS;
+use cytoscope_training_data::limits::MAX_WORKERS;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 

@@ -2,7 +2,7 @@
 
 use crate::theme;
 use cytoscope_formats::label_color;
-use cytoscope_samples::TrainingTask;
+use cytoscope_training_data::TrainingTask;
 use eframe::egui::{
     self, Align2, Color32, FontId, Painter, Pos2, Rect, Response, Sense, Stroke, StrokeKind, Ui, Vec2, pos2, vec2,
 };

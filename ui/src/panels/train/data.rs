@@ -10,9 +10,9 @@ use crate::theme;
 use crate::training::thumbs::{Thumb, ThumbStyle, Thumbs};
 use crate::training::{Check, TrainingAction, Wizard};
 use crate::work::{JobState, JobView};
-use cytoscope_samples::summary::ProblemKind;
-use cytoscope_samples::{Pair, PairSummary, Part, Problem, Severity, TrainingTask};
 use cytoscope_train::CheckReport;
+use cytoscope_training_data::summary::ProblemKind;
+use cytoscope_training_data::{Pair, PairSummary, Part, Problem, Severity, TrainingTask};
 use eframe::egui::{self, RichText, Sense, Ui, vec2};
 use egui_phosphor::regular as icon;
 use std::path::PathBuf;
@@ -192,7 +192,7 @@ fn show_problems(ui: &mut Ui, report: &CheckReport, listed: usize, actions: &mut
         problems.iter().for_each(|problem| show_problem(ui, problem));
         return;
     }
-    let kinds = cytoscope_samples::summary::kinds(problems);
+    let kinds = cytoscope_training_data::summary::kinds(problems);
     for kind in kinds.iter().take(listed) {
         show_kind(ui, kind, problems);
     }

@@ -18,7 +18,7 @@ use crate::training::plan::{SCRATCH, WizardStep};
 use crate::training::run::RunState;
 use crate::training::thumbs::Thumbs;
 use crate::training::{Check, TrainingAction, Wizard};
-use cytoscope_samples::TrainingTask;
+use cytoscope_training_data::TrainingTask;
 use eframe::egui::{self, Margin, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
 use std::sync::Arc;

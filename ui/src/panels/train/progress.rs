@@ -11,7 +11,7 @@ use crate::training::shown::ValidationPicture;
 use crate::training::{TrainingAction, Wizard};
 use crate::work::{JobState, JobView};
 use cytoscope_profile::bytes_text;
-use cytoscope_samples::TrainingTask;
+use cytoscope_training_data::TrainingTask;
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
 use egui_plot::{GridInput, GridMark, Legend, Line, Plot, PlotPoints, Points};

@@ -6,8 +6,8 @@ use crate::panels::{seconds, weak};
 use crate::state::State;
 use crate::theme;
 use crate::training::{Wizard, summary_sentence};
-use cytoscope_samples::TrainingTask;
 use cytoscope_train::{ChosenNetwork, TrainReport};
+use cytoscope_training_data::TrainingTask;
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
 

@@ -13,11 +13,11 @@ use crate::prepare::{Prepared, StoredWeight};
 use crate::steps::Term;
 use cytoscope_engine::EngineError;
 use cytoscope_graph::{Activation as Act, Graph, Interrupt, Node, Op, Tensor, UnaryOp, ValueId, op_name};
+use cytoscope_graph_passes::analysis;
 use cytoscope_kernels::conv::Activation;
 use cytoscope_kernels::pointwise::Unary;
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::{Blocked, Isa, KernelError};
-use cytoscope_passes::analysis;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A float value that is stored as bytes with a constant scale.

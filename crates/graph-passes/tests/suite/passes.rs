@@ -1,0 +1,162 @@
+use cytoscope_builders::{DynUNet, UNet3d, Upsampling, Weights, dynunet, unet3d};
+use cytoscope_graph::{
+    Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, Dim, ElementType, Graph, GraphErrorKind, GraphLimits, Op,
+    Tensor,
+};
+use cytoscope_graph_passes::infer_shapes;
+
+use crate::common;
+
+fn run(graph: &Graph, x: &Tensor) -> Tensor {
+    cytoscope_reference::run(graph, &[("x".into(), x.clone())]).unwrap().remove(0)
+}
+
+/// Checks that a pass preserves the result, up to 1e-5 of its range.
+fn same(before: &Graph, after: &Graph, shape: &[usize]) {
+    after.validate().unwrap();
+    let x = common::noise_tensor(9, shape);
+    let (a, b) = (run(before, &x), run(after, &x));
+    let range = a.to_f64_vec().into_iter().fold(1.0, |m: f64, v| m.max(v.abs()));
+    let distance = common::distance(&a, &b);
+    assert!(distance <= 1e-5 * range, "{distance} of {range}");
+}
+
+/// Returns a static network whose norms have individual statistics.
+fn trained(upsampling: Upsampling) -> Graph {
+    let config = UNet3d { filters: vec![4, 6], strides: vec![[2; 3]], upsampling, ..UNet3d::default() };
+    let mut parameters = unet3d(&config, &Weights::Random { seed: 4 }).unwrap().named_initializers();
+    for (index, (name, tensor)) in parameters.iter_mut().enumerate() {
+        if name.contains("norm") {
+            let positive = name.ends_with("var");
+            let values = common::noise(index as u64, tensor.len());
+            let values: Vec<f32> = values.into_iter().map(|v| if positive { v.abs() + 0.3 } else { v + 0.2 }).collect();
+            *tensor = Tensor::new(tensor.shape(), values).unwrap().into();
+        }
+    }
+    unet3d(&config, &Weights::Named(&parameters)).unwrap()
+}
+
+#[test]
+fn all_passes_together_preserve_the_result() {
+    for upsampling in [Upsampling::Transposed, Upsampling::Nearest] {
+        let graph = trained(upsampling);
+        let mut folded = graph.clone();
+        assert_eq!(cytoscope_graph_passes::fold_batch_norm(&mut folded).unwrap(), 6);
+        same(&graph, &folded, &[1, 1, 8, 8, 8]);
+        let mut fused = graph.clone();
+        cytoscope_graph_passes::optimize(&mut fused).unwrap();
+        assert!(!fused.nodes.iter().any(|n| matches!(n.op, Op::BatchNormalization { .. } | Op::Activation(_))));
+        same(&graph, &fused, &[2, 1, 8, 8, 8]);
+        let bytes = cytoscope_onnx::to_bytes(&fused).unwrap();
+        same(&graph, &cytoscope_onnx::from_bytes(&bytes, None, &GraphLimits::default()).unwrap(), &[1, 1, 8, 8, 8]);
+    }
+    let graph = dynunet(
+        &DynUNet { filters: vec![4, 8], strides: vec![1, 2], ..DynUNet::default() },
+        &Weights::Random { seed: 2 },
+    );
+    let graph = graph.unwrap();
+    let mut optimized = graph.clone();
+    cytoscope_graph_passes::optimize(&mut optimized).unwrap();
+    same(&graph, &optimized, &[1, 1, 8, 8, 8]);
+}
+
+#[test]
+fn batch_norm_folds_into_grouped_transposed_convolutions() {
+    let mut graph = Graph::new("g");
+    let x = graph.add_input("x", ElementType::F32, vec![Dim::Free("n".into()), Dim::Fixed(4), Dim::Free("w".into())]);
+    let w = graph.add_initializer("w", common::noise_tensor(1, &[4, 3, 2]));
+    let attrs = ConvTransposeAttrs { group: 2, ..ConvTransposeAttrs::upsample(&[2]) };
+    let y = graph.push("up", Op::ConvTranspose(attrs), &[Some(x), Some(w)]);
+    let mut inputs = vec![Some(y)];
+    for (i, name) in ["s", "b", "m", "v"].into_iter().enumerate() {
+        let values: Vec<f32> = common::noise(i as u64 + 20, 6).into_iter().map(|v| v.abs() + 0.5).collect();
+        inputs.push(Some(graph.add_initializer(name, Tensor::vector(values))));
+    }
+    let z = graph.push("norm", Op::BatchNormalization { epsilon: 1e-3 }, &inputs);
+    graph.outputs.push(z);
+    let mut folded = graph.clone();
+    assert_eq!(cytoscope_graph_passes::fold_batch_norm(&mut folded).unwrap(), 1);
+    assert_eq!(folded.nodes.len(), 1);
+    same(&graph, &folded, &[2, 4, 5]);
+}
+
+/// A convolution with residual and activation; and x·σ(x).
+#[test]
+fn residuals_and_silu_fuse() {
+    let mut graph = Graph::new("r");
+    let free = |n: &str| Dim::Free(n.into());
+    let x = graph.add_input("x", ElementType::F32, vec![free("n"), Dim::Fixed(2), free("h"), free("w")]);
+    let w = graph.add_initializer("w", common::noise_tensor(1, &[2, 2, 3, 3]));
+    let a = graph.push("conv", Op::Conv(ConvAttrs::same(&[3, 3])), &[Some(x), Some(w)]);
+    let sum = graph.push("sum", Op::Binary(BinaryOp::Add), &[Some(x), Some(a)]);
+    let gate = graph.push("gate", Op::Activation(Activation::Sigmoid), &[Some(sum)]);
+    let y = graph.push("y", Op::Binary(BinaryOp::Mul), &[Some(sum), Some(gate)]);
+    let copy = graph.push("copy", Op::Identity, &[Some(y)]);
+    graph.outputs.push(copy);
+    infer_shapes::<&str>(&mut graph, &[]).unwrap();
+    let mut fused = graph.clone();
+    cytoscope_graph_passes::eliminate_identity(&mut fused);
+    assert_eq!(cytoscope_graph_passes::simplify_activations(&mut fused), 1);
+    cytoscope_graph_passes::eliminate_dead(&mut fused);
+    assert_eq!(cytoscope_graph_passes::fuse_activations(&mut fused), 1);
+    let [only] = fused.nodes.as_slice() else { panic!("{} nodes", fused.nodes.len()) };
+    assert!(matches!(only.op, Op::FusedConv { activation: Some(Activation::Silu), residual: true, .. }), "{only:?}");
+    assert_eq!(fused.value(fused.outputs[0]).name, "copy");
+    same(&graph, &fused, &[1, 2, 5, 6]);
+    let again =
+        cytoscope_onnx::from_bytes(&cytoscope_onnx::to_bytes(&fused).unwrap(), None, &GraphLimits::default()).unwrap();
+    same(&graph, &again, &[1, 2, 5, 6]);
+}
+
+#[test]
+fn constants_fold_and_huge_ones_are_refused() {
+    let mut graph = Graph::new("c");
+    let x = graph.add_input("x", ElementType::F32, vec![Dim::Fixed(2), Dim::Fixed(6)]);
+    let shape = graph.push("shape", Op::Shape { start: 0, end: None }, &[Some(x)]);
+    let one = graph.add_initializer("one", Tensor::scalar(1i64));
+    let last = graph.push("last", Op::Gather { axis: 0 }, &[Some(shape), Some(one)]);
+    let axes = graph.add_initializer("axes", Tensor::vector(vec![0i64]));
+    let last = graph.push("list", Op::Unsqueeze, &[Some(last), Some(axes)]);
+    let rest = graph.add_initializer("rest", Tensor::vector(vec![-1i64]));
+    let target = graph.push("target", Op::Concat { axis: 0 }, &[Some(last), Some(rest)]);
+    let y = graph.push("y", Op::Reshape { allow_zero: false }, &[Some(x), Some(target)]);
+    graph.outputs.push(y);
+    infer_shapes::<&str>(&mut graph, &[]).unwrap();
+    assert_eq!(graph.value(y).fixed_shape(), Some(vec![6, 2]));
+    let mut folded = graph.clone();
+    cytoscope_graph_passes::fold_constants(&mut folded).unwrap();
+    assert_eq!(folded.nodes.len(), 1);
+    same(&graph, &folded, &[2, 6]);
+
+    for (op, arguments) in [
+        (Op::ConstantOfShape { value: Tensor::vector(vec![0.0f32]) }, vec![Tensor::vector(vec![1i64 << 20, 1 << 8])]),
+        (Op::Expand, vec![Tensor::scalar(1.0f32), Tensor::vector(vec![1i64 << 28])]),
+        (Op::Tile, vec![Tensor::vector(vec![1.0f32]), Tensor::vector(vec![1i64 << 28])]),
+        (Op::Range, vec![Tensor::scalar(0i64), Tensor::scalar(1i64 << 28), Tensor::scalar(1i64)]),
+    ] {
+        let mut graph = Graph::new("huge");
+        let inputs: Vec<_> = arguments.into_iter().map(|t| Some(graph.add_initializer("a", t))).collect();
+        let y = graph.push("y", op.clone(), &inputs);
+        graph.outputs.push(y);
+        let error = cytoscope_graph_passes::fold_constants(&mut graph).unwrap_err();
+        assert_eq!(error.kind(), GraphErrorKind::OverLimit, "{op:?}: {error}");
+        assert!(error.to_string().contains("folded_elements"), "{error}");
+    }
+    let huge = Tensor::vector(vec![i64::MAX, i64::MAX]);
+    let op = Op::ConstantOfShape { value: Tensor::vector(vec![0.0f32]) };
+    assert_eq!(cytoscope_reference::eval(&op, &[Some(&huge)], 1).unwrap_err().kind(), GraphErrorKind::OverLimit);
+}
+
+#[test]
+fn quantized_weights_are_folded_only_on_request() {
+    let Some(models) = common::bench_models() else { return };
+    let graph = cytoscope_onnx::load(&models.join("M1t_qdq.onnx"), &GraphLimits::default()).unwrap();
+    let count = |g: &Graph| g.nodes.iter().filter(|n| matches!(n.op, Op::DequantizeLinear { .. })).count();
+    let mut kept = graph.clone();
+    cytoscope_graph_passes::optimize(&mut kept).unwrap();
+    assert_eq!(count(&kept), count(&graph));
+    let mut floats = graph.clone();
+    cytoscope_graph_passes::fold_dequantized(&mut floats).unwrap();
+    assert!(count(&floats) < count(&graph));
+    same(&graph, &floats, &[1, 1, 8, 8, 8]);
+}

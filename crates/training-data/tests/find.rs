@@ -1,0 +1,406 @@
+//! Usual layouts of training data are found, and files without a counterpart are reported.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{tiny, tiny_pair, write};
+use cytoscope_training_data::{
+    ChannelPair, Convention, Dataset, FindOptions, Part, Severity, SpacingOrder, TrainingTask, check, find_pairs,
+    find_pairs_with,
+};
+use proptest::prelude::*;
+use std::fs;
+use std::path::Path;
+
+fn names(dataset: &Dataset) -> Vec<(String, String, String)> {
+    let file = |p: &Path| p.file_name().unwrap().to_string_lossy().into_owned();
+    dataset.pairs.iter().map(|p| (p.name.clone(), file(&p.image.path), file(&p.target.path))).collect()
+}
+
+fn one(name: &str, image: &str, target: &str) -> Vec<(String, String, String)> {
+    vec![(name.to_owned(), image.to_owned(), target.to_owned())]
+}
+
+/// Each pair of files in one folder is found as a pair of that name and passes the check.
+#[test]
+fn pairs_are_found_by_suffixes_and_prefixes() {
+    for (name, image, target) in [
+        ("x", "x.tif", "x_masks.tif"),
+        ("x", "x_img.tif", "x_masks.tif"),
+        ("x", "x.ome.tif", "x_cp_masks.tif"),
+        ("2017-12-04_1a", "2017-12-04_1a_raw.tif", "2017-12-04_1a_labels_clean.tif"),
+        ("Emb01_t251", "Emb01_t251_raw.tif", "Emb01_t251_labels.tif"),
+        ("a b", "a b_img.tiff", "a b_label.tif"),
+        ("3d", "img3d.tif", "mask3d.tif"),
+        ("X", "X_RAW.TIF", "x_Labels.tif"),
+        ("n", "n.npy", "n_masks.npy"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        tiny_pair(&folder.path().join(image), &folder.path().join(target), 1);
+        let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+        let expected = if image == "img3d.tif" { one("img3d", image, target) } else { one(name, image, target) };
+        assert_eq!(names(&dataset), expected);
+        assert_eq!(dataset.problems, []);
+        assert_eq!(dataset.conventions, [Convention::Suffixes]);
+        let report = check(&dataset, &Default::default());
+        assert_eq!(report.of(Severity::Error).count(), 0, "{:?}", report.problems);
+    }
+}
+
+#[test]
+fn the_preferred_target_is_used_and_the_other_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    tiny_pair(&at("a_raw.tif"), &at("a_labels.tif"), 1);
+    write(&at("a_labels_clean.tif"), tiny(1).0, tiny(1).2);
+    write(&at("b.tif"), tiny(2).0, tiny(2).1);
+    write(&at("c_masks.tif"), tiny(3).0, tiny(3).2);
+    fs::write(at("notes.txt"), "hello").unwrap();
+    fs::write(at("d.nd2"), "hello").unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("a", "a_raw.tif", "a_labels_clean.tif"));
+    let about: Vec<String> =
+        dataset.problems.iter().map(|p| p.file.file_name().unwrap().to_string_lossy().into_owned()).collect();
+    assert_eq!(about, ["a_labels.tif", "b.tif", "c_masks.tif", "d.nd2"]);
+    assert!(dataset.problems.iter().all(|p| !p.next_step.is_empty() && p.severity == Severity::Warning));
+}
+
+#[test]
+fn a_segmentation_of_cellpose_is_used_where_masks_were_not_exported() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    write(&at("x.tif"), tiny(1).0, tiny(1).1);
+    write(&at("x_seg.npy"), tiny(1).0, tiny(1).2);
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("x", "x.tif", "x_seg.npy"));
+    assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
+    write(&at("x_cp_masks.tif"), tiny(1).0, tiny(1).2);
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("x", "x.tif", "x_cp_masks.tif"));
+    assert_eq!(dataset.problems, []);
+}
+
+#[test]
+fn a_pickled_cellpose_file_says_what_to_export() {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder.path().join("x.tif"), tiny(1).0, tiny(1).1);
+    let mut pickle = b"\x93NUMPY\x01\x00\x76\x00{'descr': '|O', 'fortran_order': False, 'shape': (), }".to_vec();
+    pickle.resize(128, b' ');
+    fs::write(folder.path().join("x_seg.npy"), &pickle).unwrap();
+    let error = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("x_seg.npy") && error.contains("export masks as TIFF"), "{error}");
+    // With exported masks it is ignored.
+    write(&folder.path().join("x_masks.tif"), tiny(1).0, tiny(1).2);
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("x", "x.tif", "x_masks.tif"));
+    assert_eq!(dataset.problems, []);
+}
+
+#[test]
+fn folders_of_images_and_targets_are_paired() {
+    for (images, targets) in
+        [("images", "masks"), ("raw", "gt"), ("raw", "labels"), ("input", "target"), ("Images", "Labels")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |f: &str, n: &str| folder.path().join(f).join(n);
+        tiny_pair(&at(images, "a.tif"), &at(targets, "a.tif"), 1);
+        tiny_pair(&at(images, "b_raw.tif"), &at(targets, "b_labels.tif"), 2);
+        write(&at(images, "c.tif"), tiny(3).0, tiny(3).1);
+        write(&at(targets, "d.tif"), tiny(3).0, tiny(3).2);
+        let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+        let mut expected = one("a", "a.tif", "a.tif");
+        expected.extend(one("b", "b_raw.tif", "b_labels.tif"));
+        assert_eq!(names(&dataset), expected, "{images}");
+        assert_eq!(dataset.problems.len(), 2);
+        assert_eq!(dataset.conventions, [Convention::TwoFolders]);
+    }
+}
+
+#[test]
+fn folder_names_define_the_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    for (part, name) in [("train", "a"), ("train", "b"), ("val", "c"), ("test", "a")] {
+        let at = |f: &str| folder.path().join(part).join(f).join(format!("{name}.tif"));
+        tiny_pair(&at("images"), &at("masks"), 1);
+    }
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    let parts: Vec<_> = dataset.pairs.iter().map(|p| (p.name.as_str(), p.part.unwrap())).collect();
+    let expected =
+        [("b", Part::Train), ("c", Part::Validation), ("test/images/a", Part::Test), ("train/images/a", Part::Train)];
+    assert_eq!(parts, expected);
+}
+
+#[test]
+fn nnunet_datasets_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join("Dataset007_Cells").join(n);
+    for (case, number) in [("c1", 1), ("c2", 2)] {
+        tiny_pair(&at(&format!("imagesTr/{case}_0000.tif")), &at(&format!("labelsTr/{case}.tif")), number);
+        write(&at(&format!("imagesTr/{case}_0001.tif")), tiny(number).0, tiny(number).1);
+        fs::write(at(&format!("imagesTr/{case}.json")), r#"{"spacing": [1.5, 0.25, 0.2]}"#).unwrap();
+    }
+    write(&at("imagesTr/c3_0000.tif"), tiny(3).0, tiny(3).1);
+    let about = r#"{"channel_names": {"0": "DAPI", "1": "GFP"}, "labels": {"background": 0, "cell": 1, "ignore": 4},
+                    "numTraining": 2, "file_ending": ".tif"}"#;
+    fs::write(at("dataset.json"), about).unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    let mut expected = one("c1", "c1_0000.tif", "c1.tif");
+    expected.extend(one("c2", "c2_0000.tif", "c2.tif"));
+    assert_eq!(names(&dataset), expected);
+    assert_eq!((dataset.ignore_label, dataset.labels_are_classes), (Some(4), true));
+    assert_eq!(dataset.pairs[0].voxel_um, Some([1.5, 0.25, 0.2]));
+    assert!(dataset.problems.iter().any(|p| p.sentence.contains("interpreted as Z, Y, X")));
+    assert!(dataset.problems.iter().any(|p| p.sentence.contains("no labels") && p.file.ends_with("c3_0000.tif")));
+    let options =
+        FindOptions { spacing_order: Some(SpacingOrder::Xyz), image_channel: Some(1), ..FindOptions::default() };
+    let reversed = find_pairs_with(&at("dataset.json"), TrainingTask::Segmentation, &options).unwrap();
+    assert_eq!(reversed.pairs[0].voxel_um, Some([0.2, 0.25, 1.5]));
+    assert_eq!(names(&reversed)[0].1, "c1_0001.tif");
+    assert_eq!(check(&reversed, &Default::default()).of(Severity::Error).count(), 0);
+    for (wrong, says) in [("[2e-6, 6.5e-7, 6.5e-7]", "in metres"), ("[0, 1, 1]", "along Z is 0"), ("[1, 1]", "three")] {
+        fs::write(at("imagesTr/c1.json"), format!("{{\"spacing\": {wrong}}}")).unwrap();
+        let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+        assert_eq!(dataset.pairs[0].voxel_um, None);
+        assert!(dataset.problems.iter().any(|p| p.sentence.contains(says)), "{says}: {:?}", dataset.problems);
+    }
+    // So are declarations of the wrong type: without the ignore label, ignored voxels would count.
+    for (wrong, says) in [
+        (r#"{"labels": {"background": 0, "cell": 1, "ignore": "4"}}"#, "its label \"ignore\" is \"4\""),
+        (r#"{"labels": ["background", "cell"]}"#, "its labels is"),
+        (r#"{"file_ending": 3}"#, "its file_ending is 3"),
+    ] {
+        fs::write(at("dataset.json"), wrong).unwrap();
+        let error = find_pairs(&at("dataset.json"), TrainingTask::Segmentation).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    // An unsupported file format is an error.
+    fs::write(at("dataset.json"), r#"{"file_ending": ".nrrd"}"#).unwrap();
+    let error = find_pairs(&at("dataset.json"), TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains(".nrrd") && error.contains("convert"), "{error}");
+}
+
+#[test]
+fn tables_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    for (i, n) in ["a", "b", "c"].into_iter().enumerate() {
+        tiny_pair(&at(&format!("d/{n}.tif")), &at(&format!("e/{n}.tif")), i);
+    }
+    fs::write(at("train.csv"), "raw,seg\nd/a.tif,e/a.tif\nd/b.tif,e/b.tif\nd/x.tif,e/x.tif\n").unwrap();
+    fs::write(at("valid.csv"), "\u{feff}seg,other,raw\ne/c.tif,7,d/c.tif\n").unwrap();
+    fs::write(at("cells.csv"), "label,volume\n1,2\n").unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    let parts: Vec<_> = dataset.pairs.iter().map(|p| (p.name.as_str(), p.part)).collect();
+    assert_eq!(parts, [("a", Some(Part::Train)), ("b", Some(Part::Train)), ("c", Some(Part::Validation))]);
+    assert_eq!(dataset.problems.len(), 1);
+    assert!(dataset.problems[0].sentence.contains("line 4"), "{:?}", dataset.problems);
+    // A table with a column for the part.
+    fs::write(at("all.csv"), "raw,seg,fold\nd/a.tif,e/a.tif,test\nd/b.tif,e/b.tif,val\nd/c.tif,e/c.tif,odd\n").unwrap();
+    let options = FindOptions { split_column: Some("fold".into()), ..FindOptions::default() };
+    let all = find_pairs_with(&at("all.csv"), TrainingTask::Segmentation, &options).unwrap();
+    let parts: Vec<_> = all.pairs.iter().map(|p| p.part).collect();
+    assert_eq!(parts, [Some(Part::Test), Some(Part::Validation), None]);
+    assert!(all.problems[0].sentence.contains("\"odd\""));
+    // Weights: a number, an empty cell, and an invalid word.
+    fs::write(at("w.csv"), "raw,seg,weight\nd/a.tif,e/a.tif,8\nd/b.tif,e/b.tif,\nd/c.tif,e/c.tif,often\n").unwrap();
+    let weighted = find_pairs(&at("w.csv"), TrainingTask::Segmentation).unwrap();
+    assert_eq!(weighted.pairs.iter().map(|p| p.weight).collect::<Vec<_>>(), [8.0, 1.0, 1.0]);
+    assert!(weighted.problems[0].sentence.contains("often"), "{:?}", weighted.problems);
+    // The ignore label is the same for all rows.
+    fs::write(at("i.csv"), "raw,seg,ignore\nd/a.tif,e/a.tif,65535\nd/b.tif,e/b.tif,\n").unwrap();
+    assert_eq!(find_pairs(&at("i.csv"), TrainingTask::Segmentation).unwrap().ignore_label, Some(65535));
+    fs::write(at("i.csv"), "raw,seg,ignore\nd/a.tif,e/a.tif,65535\nd/b.tif,e/b.tif,255\n").unwrap();
+    let error = find_pairs(&at("i.csv"), TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("255") && error.contains("65535"), "{error}");
+    // Wrong columns.
+    let error = find_pairs(&at("cells.csv"), TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("raw and seg"), "{error}");
+    // Label-free.
+    fs::write(at("lf.csv"), "brightfield,signal\nd/a.tif,d/b.tif\n").unwrap();
+    assert_eq!(find_pairs(&at("lf.csv"), TrainingTask::LabelFree).unwrap().pairs.len(), 1);
+}
+
+#[test]
+fn a_folder_of_corrections_is_found_by_its_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    tiny_pair(&at("cell_raw.tif"), &at("cell_labels.tif"), 1);
+    tiny_pair(&at("cell-2_raw.tif"), &at("cell-2_labels.tif"), 2);
+    fs::write(at("dataset.csv"), "raw,seg\ncell_raw.tif,cell_labels.tif\ncell-2_raw.tif,cell-2_labels.tif\n").unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(dataset.conventions, [Convention::Table]);
+    assert_eq!(dataset.pairs.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["cell", "cell-2"]);
+    assert_eq!(dataset.problems, []);
+}
+
+#[test]
+fn label_free_layouts_are_found() {
+    for (image, target) in [
+        ("x_bf.tif", "x_fluo.tif"),
+        ("x_phase.tif", "x_fluor.tif"),
+        ("brightfield/x.tif", "signal/x.tif"),
+        ("brightfield_x.tif", "signal_x.tif"),
+        ("x.tif", "x_signal.tif"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let (shape, raw, labels) = tiny(1);
+        write(&folder.path().join(image), shape, raw);
+        write(&folder.path().join(target), shape, labels);
+        let dataset = find_pairs(folder.path(), TrainingTask::LabelFree).unwrap();
+        assert_eq!(dataset.pairs.len(), 1, "{image}");
+        assert!(dataset.pairs[0].image.path.ends_with(image), "{image}");
+        assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
+    }
+}
+
+#[test]
+fn channels_of_one_file_are_paired() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("both.ome.tif");
+    let (shape, raw, labels) = tiny(1);
+    let array = cytoscope_volume::Array::new(
+        "CZYX".parse().unwrap(),
+        [&[2], &shape[..]].concat(),
+        [raw.clone(), labels].concat(),
+    )
+    .unwrap();
+    let spec = cytoscope_formats::WriteSpec::of(&array, cytoscope_formats::Container::OmeTiff);
+    cytoscope_formats::write_array(&path, &array, &spec).unwrap();
+    assert!(find_pairs(&path, TrainingTask::LabelFree).unwrap_err().to_string().contains("two channels"));
+    let options = FindOptions { channels: Some(ChannelPair { input: 0, target: 1 }), ..FindOptions::default() };
+    for from in [folder.path(), path.as_path()] {
+        let dataset = find_pairs_with(from, TrainingTask::LabelFree, &options).unwrap();
+        assert_eq!(dataset.conventions, [Convention::Channels]);
+        assert_eq!((dataset.pairs[0].image.channel, dataset.pairs[0].target.channel), (Some(0), Some(1)));
+        let report = check(&dataset, &Default::default());
+        assert_eq!(report.of(Severity::Error).count(), 0, "{:?}", report.problems);
+        let mean = raw.iter().map(|v| f64::from(*v)).sum::<f64>() / raw.len() as f64;
+        assert!((report.pairs[0].intensities.unwrap().mean - mean).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn errors_of_empty_and_missing_folders_have_a_next_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("no pair") && error.contains("NAME_masks.tif"), "{error}");
+    let error = find_pairs(folder.path(), TrainingTask::LabelFree).unwrap_err().to_string();
+    assert!(error.contains("NAME_bf.tif"), "{error}");
+    let error = find_pairs(&folder.path().join("none"), TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("check that the path exists"), "{error}");
+    // A loop of links does not hang.
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(folder.path(), folder.path().join("again")).unwrap();
+        assert!(find_pairs(folder.path(), TrainingTask::Segmentation).is_err());
+    }
+}
+
+#[test]
+fn a_table_that_is_too_long_is_refused_before_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("huge.csv");
+    let file = fs::File::create(&path).unwrap();
+    file.set_len(cytoscope_training_data::limits::MAX_TABLE_BYTES + 1).unwrap();
+    let error = find_pairs(&path, TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("MAX_TABLE_BYTES"), "{error}");
+}
+
+#[test]
+fn parts_can_be_subfolders_of_images_and_targets() {
+    let folder = tempfile::tempdir().unwrap();
+    for (part, n) in [("train", 1), ("validation", 2)] {
+        let at = |f: &str| folder.path().join(f).join(part).join(format!("c{n}.tif"));
+        tiny_pair(&at("images"), &at("masks"), n);
+    }
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    let parts: Vec<_> = dataset.pairs.iter().map(|p| p.part.unwrap()).collect();
+    assert_eq!(parts, [Part::Train, Part::Validation]);
+}
+
+#[test]
+fn too_many_rows_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.csv");
+    let rows = "a,b\n".repeat(cytoscope_training_data::limits::MAX_PAIRS as usize + 1);
+    fs::write(&path, format!("raw,seg\n{rows}")).unwrap();
+    let error = find_pairs(&path, TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("MAX_PAIRS"), "{error}");
+}
+
+#[test]
+fn folders_too_deep_are_not_searched() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut deep = folder.path().to_owned();
+    (0..=cytoscope_training_data::limits::MAX_DEPTH).for_each(|i| deep.push(format!("f{i}")));
+    tiny_pair(&deep.join("a.tif"), &deep.join("a_masks.tif"), 1);
+    assert!(find_pairs(folder.path(), TrainingTask::Segmentation).is_err());
+    assert!(find_pairs(deep.parent().unwrap(), TrainingTask::Segmentation).is_ok());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    /// Any content of a table or JSON file gives pairs or an error, never a panic.
+    #[test]
+    fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), head in any::<bool>()) {
+        let folder = tempfile::tempdir().unwrap();
+        let text = if head { [b"raw,seg\n".to_vec(), bytes.clone()].concat() } else { bytes.clone() };
+        fs::write(folder.path().join("train.csv"), text).unwrap();
+        let _ = find_pairs(folder.path(), TrainingTask::Segmentation);
+        let nn = folder.path().join("nn");
+        fs::create_dir_all(nn.join("imagesTr")).unwrap();
+        fs::create_dir_all(nn.join("labelsTr")).unwrap();
+        fs::write(nn.join("dataset.json"), &bytes).unwrap();
+        fs::write(nn.join("imagesTr/a_0000.tif"), b"").unwrap();
+        fs::write(nn.join("labelsTr/a.tif"), b"").unwrap();
+        fs::write(nn.join("imagesTr/a.json"), &bytes).unwrap();
+        if let Ok(dataset) = find_pairs(&nn, TrainingTask::Segmentation) {
+            prop_assert!(check(&dataset, &Default::default()).usable(&dataset).is_empty());
+        }
+        fs::write(nn.join("dataset.json"), b"{}").unwrap();
+        prop_assert_eq!(find_pairs(&nn, TrainingTask::Segmentation).unwrap().pairs.len(), 1);
+        fs::write(folder.path().join("x.npy"), [b"\x93NUMPY".to_vec(), bytes].concat()).unwrap();
+        let _ = find_pairs(folder.path(), TrainingTask::LabelFree);
+    }
+}
+
+/// Pipes and devices in a folder are reported but not opened, since reading them would block.
+#[cfg(unix)]
+#[test]
+fn pipes_and_devices_are_reported_and_not_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    let pipe = |n: &str| assert!(std::process::Command::new("mkfifo").arg(at(n)).status().unwrap().success());
+    tiny_pair(&at("a.tif"), &at("a_masks.tif"), 1);
+    pipe("b.tif");
+    pipe("b_masks.tif");
+    std::os::unix::fs::symlink("/dev/zero", at("c.npy")).unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("a", "a.tif", "a_masks.tif"));
+    let problem: Vec<_> = dataset.problems.iter().map(|p| p.sentence.as_str()).collect();
+    assert_eq!(problem, ["this is a pipe, a socket or a device"; 3]);
+    pipe("table.csv");
+    let error = find_pairs(&at("table.csv"), TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("named pipe"), "{error}");
+}
+
+/// Python objects are distinguished from arrays in any formatting of the header.
+#[test]
+fn files_of_python_objects_are_ignored_in_any_formatting() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny_pair(&folder.path().join("a.tif"), &folder.path().join("a_masks.tif"), 1);
+    for (i, header) in [
+        "{'descr': '|O', 'fortran_order': False, 'shape': (), }",
+        "{\"shape\":(),\"fortran_order\":False,\"descr\":\"|O\"}",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((header.len() as u16).to_le_bytes());
+        bytes.extend(header.as_bytes());
+        fs::write(folder.path().join(format!("a{i}_seg.npy")), bytes).unwrap();
+    }
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("a", "a.tif", "a_masks.tif"));
+}
