@@ -123,12 +123,12 @@ fn qat_brings_the_int8_network_closer_to_the_float_network() {
         fixture.run(&[&arguments[..], &["--accuracy-budget", budget], more].concat()).json()
     };
     let before = run("static", "1", &[]);
-    assert!(before["taught"].is_null());
+    assert!(before["qat"].is_null());
     let error = |report: &Value| report["outputs"][0]["relative_l2"].as_f64().unwrap();
     // A budget that calibration alone misses, and that needs no float layers.
     let budget = error(&before) * 0.98;
     let after = run("qat", &budget.to_string(), &["--steps", "120"]);
-    let qat = &after["taught"];
+    let qat = &after["qat"];
     assert_eq!((qat["kept"].as_bool(), qat["steps"].as_u64()), (Some(true), Some(120)), "{qat}");
     assert_eq!(after["left_float"].as_array().map(Vec::len), Some(0), "every layer in int8");
     assert!(error(&after) <= budget && after["budget_met"] == true, "{after:#}");

@@ -53,7 +53,7 @@ pub struct QuantizeReport {
     /// Layers whose bias was corrected.
     pub bias_corrected: Vec<String>,
     /// Result of quantization-aware training; absent if it was not requested or not needed.
-    #[serde(default, rename = "taught")]
+    #[serde(default, alias = "taught")]
     pub qat: Option<QatReport>,
     /// Number of layers in int8.
     pub quantized_layers: usize,

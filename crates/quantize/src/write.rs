@@ -45,7 +45,7 @@ impl QuantizeJob {
             "budget_met": report.budget_met,
             "left_float": report.left_float,
             "bias_corrected": report.bias_corrected,
-            "taught": report.qat,
+            "qat": report.qat,
             "calibration_tiles": report.calibration_tiles,
             "held_out_tiles": report.held_out_tiles,
         });

@@ -6,6 +6,7 @@ use crate::curves;
 use crate::error::io_error;
 use crate::history::StepPoint;
 use crate::job::{ChosenNetwork, Quantized, TrainReport};
+use crate::network::Int8Network;
 use crate::package::{self, Description, Example};
 use crate::previews::{self, Thumbnail};
 use crate::qat::QatTrainer;
@@ -17,7 +18,7 @@ use crate::workers::DataWorkers;
 use cytoscope_engine::Precision;
 use cytoscope_model_package::Package;
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::{Context, JobError};
+use cytoscope_pipeline::{Context, JobError, packages};
 use cytoscope_profile::Stage;
 use cytoscope_quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
 use cytoscope_storage::Overwrite;
@@ -102,7 +103,7 @@ impl Training<'_> {
         package::write(&Description { covers, ..self.describe(record, card, name) }, &graph, &float)?;
         writing.finish();
         let floor = before.as_ref().map(|b| b.score).filter(|_| verdict == ChosenNetwork::Trained);
-        let packed = self.quantize(&float, after.as_ref(), floor, &state)?;
+        let packed = self.quantize(verdict, &float, after.as_ref(), floor, &state)?;
         let writing = context.recorder.span(Stage::Write, "publish");
         self.save_package(&packed.path)?;
         writing.finish();
@@ -238,6 +239,7 @@ impl Training<'_> {
     /// of the start model. Stops when the time budget is exceeded.
     fn quantize(
         &self,
+        verdict: ChosenNetwork,
         float: &Path,
         after: Option<&Scores>,
         floor: Option<f64>,
@@ -245,6 +247,12 @@ impl Training<'_> {
     ) -> Result<FinalPackage, JobError> {
         if self.job.without_int8 {
             return Ok(FinalPackage::float_only(float));
+        }
+        if verdict == ChosenNetwork::Start
+            && let Some(int8) = &self.start.int8
+            && let Some(kept) = self.keep_int8(int8, float, after)?
+        {
+            return Ok(kept);
         }
         let end = self.deadline(state);
         let left = || end.map(|end| end.saturating_duration_since(Instant::now()).as_secs_f64() / 60.0);
@@ -300,6 +308,41 @@ impl Training<'_> {
         Ok(FinalPackage::float_only(float))
     }
 
+    /// Adds the int8 network of the start model, which is kept, to the package at `float`. Returns `None` if its score is
+    /// too low for these data.
+    fn keep_int8(
+        &self,
+        int8: &Int8Network,
+        float: &Path,
+        after: Option<&Scores>,
+    ) -> Result<Option<FinalPackage>, JobError> {
+        let shown = float.display().to_string();
+        let package = Package::open(float).map_err(|e| JobError::model(&*shown, e))?;
+        let tensors = package.test_tensors().map_err(|e| JobError::model(&*shown, e))?;
+        let Some((inputs, test_outputs)) = tensors else { return Ok(None) };
+        let quantized = packages::Quantized {
+            graph: int8.graph.clone(),
+            float_graph: Some(package.graph.clone()),
+            tolerance: None,
+            test_outputs,
+            record: int8.record.clone(),
+        };
+        let path = self.folder.path.join("kept");
+        packages::save_quantized(&package, inputs, quantized, &path, Overwrite::Refuse)?;
+        let Some(after) = after else {
+            return Ok(Some(FinalPackage { path, int8: None, quantized: None }));
+        };
+        let (context, threads) = (self.context, self.job.threads);
+        let _span = context.recorder.span(Stage::Validate, "int8 network");
+        let candidate = Candidate::load(&context.cancel, self.devices, &path, Some(Precision::Int8), threads)?;
+        let scores = self.validator.score(&context.cancel, &candidate)?;
+        if scores.score + INT8_LOSS < after.score {
+            return Ok(None);
+        }
+        context.note("The int8 network of the start model is kept, too.");
+        Ok(Some(FinalPackage { path, int8: Some(scores), quantized: None }))
+    }
+
     /// Returns files of up to eight training images, evenly spaced, that the network is calibrated with.
     fn calibration_files(&self) -> Result<Vec<PathBuf>, JobError> {
         let mut calibrate: Vec<PathBuf> = Vec::new();
@@ -353,7 +396,7 @@ impl Training<'_> {
         }
         let shown = package.display().to_string();
         let package = Package::open(package).map_err(|e| JobError::model(shown, e))?;
-        match cytoscope_pipeline::packages::save(&package, out, self.job.overwrite)? {
+        match packages::save(&package, out, self.job.overwrite)? {
             Replaced::MovedTo(aside) => {
                 self.context.note(format!(
                     "The previous contents of {} were moved to {}.",

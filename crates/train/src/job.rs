@@ -60,7 +60,7 @@ pub struct TrainJob {
 #[serde(rename_all = "snake_case")]
 pub enum ChosenNetwork {
     /// The trained network.
-    #[serde(rename = "taught")]
+    #[serde(alias = "taught")]
     Trained,
     /// The start model: no trained network scored better.
     Start,
@@ -224,7 +224,7 @@ mod tests {
         let (low, high) = (json!({"f1@0.5": 0.5, "f1@0.7": 0.4}), json!({"f1@0.5": 0.9, "f1@0.7": 0.8}));
         assert!(report("start", low.clone(), high.clone()).only_segmentation_improved());
         assert!(!report("start", high.clone(), high.clone()).only_segmentation_improved());
-        assert!(!report("taught", low, high.clone()).only_segmentation_improved());
+        assert!(!report("trained", low, high.clone()).only_segmentation_improved());
         assert!(!report("start", json!({}), high).only_segmentation_improved(), "the start model has no score");
     }
 }

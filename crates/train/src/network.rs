@@ -10,6 +10,7 @@ use cytoscope_model_package::{Package, Processing, StatisticsAxes};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{JobError, Model, find_model, model_folders};
 use cytoscope_training_data::{Normalise, TargetKind, TrainingTask};
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -39,6 +40,25 @@ pub(crate) struct StartModel {
     pub segment: Option<SegmentOptions>,
     /// Whether its outputs match the training target, so that it can be scored itself.
     pub comparable: bool,
+    /// The package's int8 form of `graph`, if it has one with the same outputs.
+    pub int8: Option<Int8Network>,
+}
+
+/// The int8 network of a package.
+pub(crate) struct Int8Network {
+    /// The network.
+    pub graph: Graph,
+    /// How it was made: `config.cytoscope.quantization` of the package.
+    pub record: Value,
+}
+
+/// Returns the int8 network of a package if it can take the place of its float network unchanged: one output, which ends
+/// in a sigmoid if `sigmoid`.
+fn int8_network(package: &Package, sigmoid: bool) -> Option<Int8Network> {
+    let float = package.float_graph.as_ref().filter(|_| package.is_int8())?;
+    let fits = |graph: &Graph| graph.outputs.len() == 1 && (!sigmoid || ends_in_sigmoid(graph));
+    let record = package.config().get("quantization").cloned().unwrap_or_else(|| json!({}));
+    (fits(float) && fits(&package.graph)).then(|| Int8Network { graph: package.graph.clone(), record })
 }
 
 /// Extensions of the file beside a package with hand-made filters that names a trainable model: the present one and
@@ -91,6 +111,7 @@ pub(crate) fn load_start_model(
         (true, Some(float)) => float.clone(),
         _ => package.graph.clone(),
     };
+    let int8 = [false, true].map(|sigmoid| int8_network(&package, sigmoid));
     let known = Model::from_package(package)?;
     if known.input_channels != 1 {
         return Err(wrong_use(format!(
@@ -121,6 +142,8 @@ pub(crate) fn load_start_model(
         append_sigmoid(&mut graph);
     }
     infer_shapes::<ValueId>(&mut graph, &[]).map_err(model_error(&shown))?;
+    let [int8, int8_with_sigmoid] = int8;
+    let int8 = if target.of_labels() { int8_with_sigmoid } else { int8 };
     let normalise = match (config.normalise, normalise_of(&known.preprocessing)) {
         (Some(requested), _) => requested,
         (None, Some(own)) => own,
@@ -143,6 +166,7 @@ pub(crate) fn load_start_model(
         spatial_axes: known.spatial_axes,
         segment: has_segment.then(|| known.segment.clone()),
         comparable,
+        int8: int8.filter(|_| comparable),
     })
 }
 
@@ -210,6 +234,7 @@ fn scratch(
         spatial_axes: 3,
         segment: None,
         comparable: false,
+        int8: None,
     })
 }
 
@@ -326,12 +351,16 @@ fn new_head(graph: &mut Graph, channels: usize, seed: u64) -> Option<()> {
     Some(())
 }
 
+/// Returns whether the first output is computed by a sigmoid.
+fn ends_in_sigmoid(graph: &Graph) -> bool {
+    output_node(graph)
+        .and_then(|i| graph.nodes.get(i))
+        .is_some_and(|n| matches!(n, Node { op: Op::Activation(Activation::Sigmoid), .. }))
+}
+
 /// Appends a sigmoid to the first output, unless it already ends in one.
 fn append_sigmoid(graph: &mut Graph) {
-    let has_sigmoid = output_node(graph)
-        .and_then(|i| graph.nodes.get(i))
-        .is_some_and(|n| matches!(n, Node { op: Op::Activation(Activation::Sigmoid), .. }));
-    if has_sigmoid {
+    if ends_in_sigmoid(graph) {
         return;
     }
     if let Some(output) = graph.outputs.first().copied() {

@@ -70,7 +70,7 @@ impl Training<'_> {
         let mut before = None;
         if !self.validator.is_empty() {
             self.context.note("Scoring the start model.");
-            let scored = self.score(&self.start.graph, self.start.comparable)?;
+            let scored = self.score_start(self.start.comparable)?;
             state.add_validation_time(scored.secs);
             let smaller = self.budget().shrink(self.validator.size(), scored.secs, scored.share);
             before = Some(scored).filter(|_| self.start.comparable);

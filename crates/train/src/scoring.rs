@@ -11,7 +11,6 @@ use crate::step::Stepper;
 use crate::train::Training;
 use crate::tuning::{self, TuneEffort};
 use crate::validator::{Scores, Validator};
-use cytoscope_engine::Precision;
 use cytoscope_graph::Graph;
 use cytoscope_model_package::Package;
 use cytoscope_pipeline::JobError;
@@ -70,10 +69,10 @@ impl Training<'_> {
         package::write(&self.description(), &deployed(graph), to)
     }
 
-    /// Prepares a network in training to be scored, as its package would be.
-    fn candidate(&self, graph: &Graph, precision: Option<Precision>) -> Result<Candidate, JobError> {
+    /// Prepares a network to be scored, as its package would be: a quantized one in int8, others in f32.
+    fn candidate(&self, graph: &Graph) -> Result<Candidate, JobError> {
         let model = package::in_memory(&self.description(), &deployed(graph))?;
-        Candidate::new(&self.context.cancel, self.devices, model, precision, self.job.threads)
+        Candidate::new(&self.context.cancel, self.devices, model, None, self.job.threads)
     }
 
     fn description(&self) -> Description<'_> {
@@ -93,11 +92,23 @@ impl Training<'_> {
         let started = Instant::now();
         let _span = self.context.recorder.span(Stage::Validate, "validation");
         let scored = if self.tunes_segmentation() {
-            self.score_tuned(&self.candidate(graph, None)?, started, show)
+            self.score_tuned(&self.candidate(graph)?, started, show)
         } else {
-            self.score_untuned(&self.candidate(graph, Some(Precision::F32))?, started)
+            self.score_untuned(&self.candidate(graph)?, started)
         };
         scored.map(|scored| ScoredNetwork { secs: started.elapsed().as_secs_f64(), ..scored })
+    }
+
+    /// Scores the start model: with its float or its int8 network, whichever is better, because predictions on this
+    /// machine may use either. A trained network has to be better than both.
+    pub(crate) fn score_start(&self, show: bool) -> Result<ScoredNetwork, JobError> {
+        let float = self.score(&self.start.graph, show)?;
+        let Some(int8) = &self.start.int8 else { return Ok(float) };
+        let quantized = self.score(&int8.graph, show)?;
+        let secs = float.secs + quantized.secs;
+        let share = float.share.min(quantized.share);
+        let better = if quantized.tuned.score > float.tuned.score { quantized } else { float };
+        Ok(ScoredNetwork { secs, share, ..better })
     }
 
     /// Scores with segmentation settings tuned for this network.
@@ -227,11 +238,7 @@ impl Training<'_> {
 
     /// Scores the start model and the best network again, if they have a score: the validation images have changed.
     pub(crate) fn rescore(&self, state: &mut TrainState, before: &mut Option<ScoredNetwork>) -> Result<(), JobError> {
-        let start = if before.is_some() || state.start_score.is_some() {
-            Some(self.score(&self.start.graph, true)?)
-        } else {
-            None
-        };
+        let start = if before.is_some() || state.start_score.is_some() { Some(self.score_start(true)?) } else { None };
         let score = start.as_ref().map(|scored| scored.tuned.score);
         let best = match state.best.filter(|_| !self.validator.is_empty()) {
             None => None,

@@ -359,7 +359,7 @@ impl Training<'_> {
         };
         let before = match (before, resumed, self.start.comparable && !self.validator.is_empty()) {
             (None, true, true) => {
-                let scored = self.score(&self.start.graph, true)?;
+                let scored = self.score_start(true)?;
                 state.validating_secs += scored.secs;
                 Some(scored)
             }

@@ -464,12 +464,20 @@ fn median_diameter((labels, shape): &Stack, ignored: Option<f32>, voxel: [f64; 3
     diameter::median(sizes.collect(), voxel)
 }
 
-/// Matches labels with true labels. Both are integers stored as floats; values below 1 are background.
+/// Size under which true objects are specks that do not count, as a fraction of the median volume of a pair's true
+/// objects.
+const SPECK: f64 = 0.05;
+
+/// Matches labels with true labels. Both are integers stored as floats; values below 1 are background. Specks of the
+/// ground truth ([`SPECK`]), and predictions mostly on them, are left out.
 fn matchings(truth: &[f32], found: &[f32]) -> Result<Vec<Matching>, JobError> {
     let labels = |v: &[f32]| -> Vec<u32> { v.iter().map(|l| if *l >= 1.0 { *l as u32 } else { 0 }).collect() };
     let mut overlaps = Overlaps::new();
     overlaps.add(&labels(truth), &labels(found))?;
-    Ok(overlaps.matching(&THRESHOLDS))
+    let mut sizes: Vec<u64> = overlaps.truth().values().copied().collect();
+    sizes.sort_unstable();
+    let median = sizes.get(sizes.len() / 2).copied().unwrap_or(0);
+    Ok(overlaps.ignoring_below((median as f64 * SPECK) as u64).matching(&THRESHOLDS))
 }
 
 /// Sums from which the scores are computed.
@@ -529,6 +537,19 @@ mod tests {
         let pair =
             |(i, score): (usize, &f64)| PairScore { name: i.to_string(), score: *score, scores: BTreeMap::new() };
         Scores { score, scores: BTreeMap::new(), pairs: pairs.iter().enumerate().map(pair).collect() }
+    }
+
+    #[test]
+    fn specks_of_the_truth_do_not_count() {
+        // Three objects of 100 voxels, two of which are found, and a speck of 4 voxels that is not.
+        let truth: Vec<f32> = (0..400).map(|i| if i < 300 { (i / 100 + 1) as f32 } else { 0.0 }).collect();
+        let found: Vec<f32> = truth.iter().map(|label| if *label < 3.0 { *label } else { 0.0 }).collect();
+        let with_speck: Vec<f32> = truth.iter().enumerate().map(|(i, l)| if i >= 396 { 4.0 } else { *l }).collect();
+        let counts = |truth: &[f32]| matchings(truth, &found).unwrap().into_iter().map(|m| (m.tp, m.n_true, m.n_pred));
+        assert!(counts(&with_speck).all(|counts| counts == (2, 3, 2)));
+        // An object of 10 voxels counts.
+        let small: Vec<f32> = truth.iter().enumerate().map(|(i, l)| if i >= 390 { 4.0 } else { *l }).collect();
+        assert!(counts(&small).all(|counts| counts == (2, 4, 2)));
     }
 
     #[test]
