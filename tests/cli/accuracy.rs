@@ -3,6 +3,7 @@
 use crate::common::{Fixture, shared_data};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// True objects under this many voxels are left out: most of those in BBBC050 are centre marks outside any nucleus.
 const IGNORE_BELOW: &str = "150";
@@ -73,15 +74,21 @@ fn f1(pairs: &[Pair], model: &str, precision: Option<&str>) -> [f64; 2] {
     [0.5, 0.7].map(|threshold| at(threshold)["f1"].as_f64().unwrap())
 }
 
+/// F1 of `nuclei` in int8 on all stacks of embryos 10 and 11, predicted once for all tests.
+fn nuclei_on_embryos(pairs: &[Pair]) -> [f64; 2] {
+    static SCORES: OnceLock<[f64; 2]> = OnceLock::new();
+    *SCORES.get_or_init(|| f1(pairs, "nuclei", None))
+}
+
 #[test]
 fn nuclei_keeps_its_scores_on_embryos_it_was_not_trained_on() {
     let Some(data) = shared_data() else { return };
-    let pairs = embryos(&data);
-    let int8 = f1(&pairs, "nuclei", None);
+    let mut pairs = embryos(&data);
+    let int8 = nuclei_on_embryos(&pairs);
     assert!(int8[0] >= MIN_F1[0] && int8[1] >= MIN_F1[1], "{int8:?}");
-    // The float network takes six times as long: one embryo.
-    let one = &pairs[..pairs.len() / 2];
-    for (float, int8) in f1(one, "nuclei", Some("f32")).into_iter().zip(f1(one, "nuclei", None)) {
+    // The float network takes six times as long: every second stack of one embryo.
+    let one: Vec<Pair> = pairs.drain(..pairs.len() / 2).step_by(2).collect();
+    for (float, int8) in f1(&one, "nuclei", Some("f32")).into_iter().zip(f1(&one, "nuclei", None)) {
         assert!(int8 >= float - 0.005, "int8 {int8}, float {float}");
     }
 }
@@ -89,8 +96,10 @@ fn nuclei_keeps_its_scores_on_embryos_it_was_not_trained_on() {
 #[test]
 fn nuclei_is_more_accurate_than_the_filter_on_every_real_set() {
     let Some(data) = shared_data() else { return };
-    for pairs in [embryos(&data), stardist(&data)] {
-        let (network, filter) = (f1(&pairs, "nuclei", None), f1(&pairs, "nuclei-dog", None));
+    let (embryos, stardist) = (embryos(&data), stardist(&data));
+    let of_network = [nuclei_on_embryos(&embryos), f1(&stardist, "nuclei", None)];
+    for (network, pairs) in of_network.into_iter().zip([embryos, stardist]) {
+        let filter = f1(&pairs, "nuclei-dog", None);
         assert!(network[0] > filter[0] && network[1] > filter[1], "{network:?}, the filter has {filter:?}");
     }
 }
@@ -101,9 +110,12 @@ fn cells_keeps_its_scores_on_real_tissue() {
     let pairs = gland(&data);
     let int8 = f1(&pairs, "cells", None);
     assert!(int8[0] >= MIN_CELLS_F1[0] && int8[1] >= MIN_CELLS_F1[1], "{int8:?}");
-    // One of the 284 cells is 0.004 of F1, and rounding turns some either way.
-    for (float, int8) in f1(&pairs, "cells", Some("f32")).into_iter().zip(int8) {
-        assert!(int8 >= float - 0.015, "int8 {int8}, float {float}");
+    // The float network takes six times as long: the smallest stack. Rounding turns some cells either way.
+    let size = |pair: &&Pair| std::fs::metadata(&pair.raw).unwrap().len();
+    let smallest = std::slice::from_ref(pairs.iter().min_by_key(size).unwrap());
+    let int8 = f1(smallest, "cells", None);
+    for (float, int8) in f1(smallest, "cells", Some("f32")).into_iter().zip(int8) {
+        assert!(int8 >= float - 0.03, "int8 {int8}, float {float}");
     }
 }
 
