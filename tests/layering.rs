@@ -5,16 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Each crate and the crates that it may depend on, lower crates first; the application is the empty name.
-const CRATES: [(&str, &[&str]); 28] = [
+const CRATES: [(&str, &[&str]); 30] = [
     // The installed shell uses the window only as a program.
     ("src-tauri", &[]),
     // Only a dev-dependency.
     ("testkit", &[]),
+    ("pickle", &[]),
     ("storage", &[]),
     ("volume", &[]),
+    ("preprocess", &["volume"]),
     ("profile", &[]),
     ("kernels", &[]),
-    ("formats", &["kernels", "storage", "volume"]),
+    ("formats", &["kernels", "pickle", "storage", "volume"]),
     ("objects", &["volume"]),
     ("simulate", &["volume"]),
     ("corrections", &["formats", "objects", "storage", "volume"]),
@@ -23,7 +25,7 @@ const CRATES: [(&str, &[&str]); 28] = [
     ("reference", &["graph"]),
     ("graph-passes", &["graph", "reference"]),
     ("builders", &["graph", "graph-passes", "reference"]),
-    ("checkpoint-import", &["graph", "graph-passes"]),
+    ("checkpoint-import", &["graph", "graph-passes", "pickle"]),
     ("onnx", &["graph", "graph-passes", "storage"]),
     ("autodiff", &["graph", "graph-passes"]),
     ("model-package", &["graph", "onnx", "graph-passes", "storage", "volume"]),
@@ -41,7 +43,9 @@ const CRATES: [(&str, &[&str]); 28] = [
             "graph",
             "model-package",
             "objects",
+            "onnx",
             "graph-passes",
+            "preprocess",
             "profile",
             "reference",
             "storage",
@@ -82,7 +86,9 @@ const CRATES: [(&str, &[&str]); 28] = [
             "objects",
             "onnx",
             "pipeline",
+            "preprocess",
             "profile",
+            "quantize",
             "training-data",
             "storage",
             "train",
@@ -95,6 +101,7 @@ const CRATES: [(&str, &[&str]); 28] = [
         &[
             "storage",
             "volume",
+            "preprocess",
             "profile",
             "kernels",
             "formats",

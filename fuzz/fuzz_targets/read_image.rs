@@ -4,20 +4,14 @@
 //! (`fuzz/corpus/read_image`).
 #![no_main]
 
-use cytoscope_formats::{Limits, OpenOptions, open_bytes};
+mod common;
+
+use cytoscope_formats::{OpenOptions, open_bytes};
 use cytoscope_volume::Region;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let limits = Limits {
-        max_pages: 1 << 12,
-        max_chunk_bytes: 16 << 20,
-        max_unstored_bytes: 16 << 20,
-        max_read_bytes: 64 << 20,
-        max_metadata_bytes: 1 << 20,
-        max_expanded_bytes: 64 << 20,
-        ..Limits::default()
-    };
+    let limits = common::small_limits();
     let (axes, series) = match data.first() {
         Some(b) if b % 16 == 7 => ("TYX".parse().ok(), 0),
         Some(b) if b % 16 == 9 => (None, 1),

@@ -1,10 +1,12 @@
-//! `cytoscope convert`: rewrites an image in another file format, slab by slab, with unchanged pixel values.
+//! `cytoscope convert`: rewrites an image in another file format, slab by slab, with unchanged pixel values unless
+//! preprocessing steps are given.
 
 use super::failure::Outcome;
 use super::progress;
 use clap::{Args, ValueEnum};
 use cytoscope_formats::Compression;
 use cytoscope_pipeline::ConvertJob;
+use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_volume::Axes;
@@ -35,6 +37,10 @@ pub(crate) struct Convert {
     /// Stack that the regions of an ImageJ ROI set (.zip, .roi) were drawn on: the labels get its extents.
     #[arg(long, value_name = "STACK")]
     like: Option<PathBuf>,
+    /// Steps that are applied to the image first, as for cytoscope predict; the output has 32-bit floats unless all steps
+    /// are crops.
+    #[arg(long, value_name = "STEP", value_delimiter = ',')]
+    preprocess: Vec<PreprocessStep>,
     /// Compression of an OME-TIFF output.
     #[arg(long, value_enum, default_value = "none")]
     compression: CompressionName,
@@ -64,6 +70,7 @@ impl Convert {
             channel: self.channel,
             time: self.time,
             like: self.like,
+            preprocess: self.preprocess,
             compression: match self.compression {
                 CompressionName::None => Compression::None,
                 CompressionName::Deflate => Compression::Deflate,

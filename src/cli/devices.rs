@@ -62,8 +62,3 @@ impl ProbeDevice {
 pub(crate) fn for_request(request: DeviceRequest) -> Devices {
     if request == DeviceRequest::Device(DeviceId::Cpu) { Devices::cpu_only() } else { discover() }
 }
-
-/// Returns the devices to choose from for training. `auto` means the CPU there, so GPUs are not probed.
-pub(crate) fn for_training(request: DeviceRequest) -> Devices {
-    if request == DeviceRequest::Auto { Devices::cpu_only() } else { for_request(request) }
-}

@@ -4,7 +4,7 @@ use super::failure::Outcome;
 use super::{devices, parse_threads, print, print_json, progress};
 use clap::Args;
 use cytoscope_engine::DeviceRequest;
-use cytoscope_pipeline::predict::expand_inputs;
+use cytoscope_pipeline::predict::{ChannelRef, expand_inputs};
 use cytoscope_pipeline::{DiameterJob, DiameterRequest, PredictJob};
 use cytoscope_profile::Recorder;
 use cytoscope_volume::Axes;
@@ -25,6 +25,9 @@ pub(crate) struct Diameter {
     /// Channel to use as the model's input, counted from 0.
     #[arg(long)]
     channel: Option<usize>,
+    /// Channels to use as the model's inputs, in their order, by name or number, such as membrane,nuclei.
+    #[arg(long, value_delimiter = ',', value_name = "NAME|N", conflicts_with = "channel")]
+    channels: Vec<ChannelRef>,
     /// Time point to use, counted from 0.
     #[arg(long)]
     time: Option<usize>,
@@ -55,16 +58,19 @@ impl Diameter {
                 inputs: vec![input.clone()],
                 model: self.model.clone(),
                 out: PathBuf::new(),
+                format: Default::default(),
                 device: self.device,
                 precision: None,
                 tiles: Default::default(),
                 outputs: Default::default(),
                 channel: self.channel,
+                channels: self.channels.clone(),
                 time: self.time,
                 series: self.series,
                 axes: self.axes.clone(),
                 voxel_um: self.voxel_size,
                 diameter: DiameterRequest::Auto,
+                preprocess: Default::default(),
                 memory_budget_bytes: None,
                 resume: false,
                 threads: self.threads,

@@ -3,7 +3,10 @@
 use super::failure::Outcome;
 use cpu_time::ProcessTime;
 use cytoscope_engine::{DeviceId, DeviceRequest};
-use cytoscope_profile::{Advice, MemorySampler, Recorder, RunFacts, RunRecord, TrainingFacts, advise, operator_totals};
+use cytoscope_profile::{
+    Advice, MachinePeak, MemorySampler, OperatorTotal, Recorder, RunFacts, RunRecord, TrainingFacts, advise,
+    operator_totals,
+};
 use cytoscope_storage::write::atomic_write_with;
 use cytoscope_train::{TrainJob, TrainReport};
 use std::path::Path;
@@ -27,7 +30,12 @@ const MEMORY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Samples the memory of a command for its trace, if one is requested, until the result is dropped.
 pub(crate) fn memory_sampler(recorder: &Recorder, trace: Option<&Path>) -> Option<MemorySampler> {
-    trace.map(|_| recorder.sample_memory(MEMORY_INTERVAL, arena_bytes))
+    trace.map(|_| sampled_memory(recorder))
+}
+
+/// Samples the memory as for a trace, until the result is dropped.
+pub(crate) fn sampled_memory(recorder: &Recorder) -> MemorySampler {
+    recorder.sample_memory(MEMORY_INTERVAL, arena_bytes)
 }
 
 /// Returns the bytes of the CPU engine's arenas.
@@ -65,6 +73,16 @@ impl RunClock {
     }
 }
 
+/// Returns the peak rates of the machine for a run whose operators were timed and that names no other device than the
+/// CPU; they are measured the first time.
+fn machine_peak_of(facts: &RunFacts, operators: &[OperatorTotal]) -> Option<MachinePeak> {
+    let of_inputs = facts.inputs.iter().map(|input| &input.device);
+    let devices: Vec<&String> = of_inputs.chain(facts.training.as_ref().map(|training| &training.device)).collect();
+    let is_on_cpu = !devices.is_empty() && devices.iter().all(|device| **device == DeviceId::Cpu.to_string());
+    let has_work = operators.iter().any(|operator| operator.macs > 0);
+    (is_on_cpu && has_work).then(|| cytoscope_pipeline::machine_peak(facts.threads.unwrap_or(0)))
+}
+
 /// The measurements of a command that has ended.
 pub(crate) struct MeasuredRun {
     /// What the trace and the report contain as `run`.
@@ -75,11 +93,15 @@ pub(crate) struct MeasuredRun {
 
 impl MeasuredRun {
     pub(crate) fn new(command: &str, recorder: &Recorder, facts: RunFacts) -> Self {
+        // Measuring the machine's peak takes memory, too.
+        recorder.end_memory_timeline();
         let memory_peak = recorder.memory_peak();
         // Where the system does not report the peak, the highest sample is close to it.
         let peak_bytes = facts.peak_bytes.or(memory_peak.as_ref().map(|peak| peak.resident_bytes));
-        let facts = RunFacts { memory_peak, peak_bytes, ..facts };
-        let advice = advise(&facts, &operator_totals(&recorder.spans()));
+        let operators = operator_totals(&recorder.spans());
+        let machine_peak = facts.machine_peak.clone().or_else(|| machine_peak_of(&facts, &operators));
+        let facts = RunFacts { memory_peak, peak_bytes, machine_peak, ..facts };
+        let advice = advise(&facts, &operators);
         Self { record: RunRecord::new(PROGRAM, command, recorder, facts), advice }
     }
 

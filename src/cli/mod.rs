@@ -13,6 +13,7 @@ mod leaks;
 mod log;
 mod maps;
 mod measured;
+mod mesh;
 mod models;
 mod performance;
 mod predict;
@@ -64,7 +65,7 @@ struct Arguments {
 enum Command {
     /// Describe an image file: axes, voxel size, channels, compression
     Info(info::Info),
-    /// Convert an image to another format without changing its pixel values
+    /// Convert an image to another format; pixel values change only with --preprocess
     Convert(convert::Convert),
     /// List the compute devices of this machine, and why some are unusable
     Devices(devices::DevicesCommand),
@@ -76,6 +77,8 @@ enum Command {
     Run(run::RunCommand),
     /// Turn a probability map into labels
     Segment(segment::Segment),
+    /// Write the surfaces of labelled objects as a mesh: binary STL or glTF
+    Mesh(mesh::MeshCommand),
     /// Score predictions against ground truth: F1, AP, PQ; Pearson, PSNR, SSIM
     Evaluate(evaluate::Evaluate),
     /// Import a model as a package: from a bioimage.io folder or zip, an ONNX file, or a PyTorch checkpoint
@@ -107,6 +110,7 @@ pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse_from(words) {
         Ok(arguments) => arguments,
         Err(error) => {
+            // Standard error may be closed; the exit code still tells.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
@@ -151,6 +155,7 @@ impl Command {
             Command::Diameter(c) => c.run(),
             Command::Run(c) => c.run(),
             Command::Segment(c) => c.run(),
+            Command::Mesh(c) => c.run(),
             Command::Evaluate(c) => c.run(),
             Command::Import(c) => c.run(),
             Command::Export(c) => c.run(),
@@ -179,6 +184,7 @@ fn escape_controls(text: &str) -> String {
 /// Prints a value on stderr as one line of JSON.
 fn eprint_json(value: &impl serde::Serialize) {
     if let Ok(line) = serde_json::to_string(value) {
+        // Standard error may be closed.
         let _ = writeln!(std::io::stderr(), "{}", ascii_controls(&line));
     }
 }
@@ -335,6 +341,29 @@ mod tests {
         for value in PrecisionName::value_variants() {
             let name = value.to_possible_value().unwrap();
             assert_eq!(name.get_name(), value.precision().map_or("auto", Precision::name));
+        }
+    }
+
+    #[test]
+    fn the_guide_says_where_the_window_has_every_command() {
+        use clap::CommandFactory;
+        use std::collections::BTreeSet;
+        let page = include_str!("../../docs/guide/commands.md");
+        let rows: Vec<(&str, &str)> =
+            page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | ")).collect();
+        let documented: BTreeSet<&str> = rows.iter().map(|(name, _)| *name).collect();
+        let commands = Arguments::command();
+        let known: BTreeSet<&str> =
+            commands.get_subcommands().filter(|c| !c.is_hide_set()).map(clap::Command::get_name).collect();
+        assert_eq!(documented, known);
+        assert_eq!(rows.len(), documented.len(), "a command has two rows");
+        // Items of menus are commands of the window.
+        let titles: BTreeSet<&str> = cytoscope_ui::command::Command::ALL.iter().map(|c| c.title()).collect();
+        for (name, place) in rows {
+            let bold = place.split("**").skip(1).step_by(2);
+            for item in bold.filter_map(|text| Some(text.split_once(" > ")?.1)) {
+                assert!(titles.contains(item), "{name}: the window has no command \"{item}\"");
+            }
         }
     }
 

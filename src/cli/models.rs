@@ -1,17 +1,12 @@
 //! `cytoscope import` and `cytoscope export`.
 
-use super::failure::{Failure, Outcome};
+use super::failure::Outcome;
 use super::{devices, print, print_json, progress};
 use clap::{Args, ValueEnum};
-use cytoscope_graph::{Graph, TensorData};
-use cytoscope_model_package::{Package, check_destination};
 use cytoscope_pipeline::packages::ImportJob;
-use cytoscope_pipeline::{find_model, packages};
+use cytoscope_pipeline::{ExportFormat, ExportJob};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::folder::Replaced;
-use cytoscope_storage::target::{check_ending, check_file, check_parent, resolved};
-use safetensors::Dtype;
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -22,8 +17,8 @@ pub(crate) struct Import {
     /// Package to write: a folder or a .zip.
     #[arg(long)]
     out: PathBuf,
-    /// Architecture of a PyTorch checkpoint, if it is not to be recognised from the tensors: monai-unet, basic-unet,
-    /// dynunet, segresnet, torch-em-unet, nnunet or fnet.
+    /// Architecture of a PyTorch checkpoint: monai-unet, basic-unet, dynunet, segresnet, torch-em-unet, nnunet or fnet; by
+    /// default it is recognized from the tensors.
     #[arg(long, value_name = "NAME")]
     architecture: Option<String>,
     /// Replace an existing package: a file is overwritten, a folder is moved aside; an input is never replaced.
@@ -61,12 +56,11 @@ enum Format {
 }
 
 impl Format {
-    /// The endings of files in this format, without their dot; the empty one stands for a folder.
-    fn endings(self) -> &'static [&'static str] {
+    fn format(self) -> ExportFormat {
         match self {
-            Self::Onnx => &["onnx"],
-            Self::Bioimageio => &["zip", ""],
-            Self::Safetensors => &["safetensors", "st"],
+            Self::Onnx => ExportFormat::Onnx,
+            Self::Bioimageio => ExportFormat::Bioimageio,
+            Self::Safetensors => ExportFormat::Safetensors,
         }
     }
 }
@@ -104,71 +98,16 @@ impl Import {
 
 impl Export {
     pub(crate) fn run(self) -> Outcome {
-        let path = find_model(&self.package)?;
-        let overwrite = Overwrite::from_force(self.force);
-        check_ending(&self.out, self.format.endings())?;
-        match self.format {
-            Format::Bioimageio => check_destination(&self.out, &[&path], overwrite)?,
-            Format::Onnx | Format::Safetensors => check_file(&self.out, &[&path], overwrite)?,
+        let job = ExportJob {
+            model: self.package,
+            format: self.format.format(),
+            out: self.out,
+            overwrite: Overwrite::from_force(self.force),
+        };
+        if let Some(aside) = job.run(&progress::context(false, false, Recorder::totals_only()))? {
+            print(&format!("moved the previous package to {}", aside.display()));
         }
-        let inside = resolved(&self.out).starts_with(resolved(&path)) && path.is_dir();
-        if inside {
-            return Err(Failure::wrong_use(format!(
-                "{}: the output is inside the package and would change it; write to another folder",
-                self.out.display()
-            )));
-        }
-        check_parent(&self.out)?;
-        let package = Package::open(&path)?;
-        match self.format {
-            Format::Onnx => cytoscope_onnx::save(&package.graph, &self.out)?,
-            Format::Bioimageio => {
-                if let Replaced::MovedTo(aside) = packages::save(&package, &self.out, overwrite)? {
-                    print(&format!("moved the previous package to {}", aside.display()));
-                }
-            }
-            Format::Safetensors => {
-                // For a quantized package, the float network's weights; the int8 weights and scales if it has no float
-                // network.
-                let graph = package.float_graph.as_ref().unwrap_or(&package.graph);
-                let bytes = safetensors_of(graph)?;
-                cytoscope_storage::write::atomic_write(&self.out, &bytes)?;
-            }
-        }
-        print(&format!("wrote {}", self.out.display()));
+        print(&format!("wrote {}", job.out.display()));
         Ok(())
     }
-}
-
-/// Returns the weights of a network as a safetensors file. Constants of 64-bit integers and of bools are arguments of
-/// operators, such as axes and shapes, and are left out.
-fn safetensors_of(graph: &Graph) -> Result<Vec<u8>, Failure> {
-    macro_rules! stored {
-        ($dtype:ident, $values:expr) => {
-            (Dtype::$dtype, $values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
-        };
-    }
-    let mut weights = Vec::new();
-    for (id, tensor) in &graph.initializers {
-        let (dtype, bytes) = match tensor.data() {
-            TensorData::F32(values) => stored!(F32, values),
-            TensorData::F64(values) => stored!(F64, values),
-            TensorData::F16(values) => stored!(F16, values),
-            TensorData::BF16(values) => stored!(BF16, values),
-            TensorData::I8(values) => stored!(I8, values),
-            TensorData::U8(values) => stored!(U8, values),
-            TensorData::I16(values) => stored!(I16, values),
-            TensorData::U16(values) => stored!(U16, values),
-            TensorData::I32(values) => stored!(I32, values),
-            TensorData::U32(values) => stored!(U32, values),
-            TensorData::I64(_) | TensorData::U64(_) | TensorData::Bool(_) => continue,
-        };
-        weights.push((graph.value(*id).name.clone(), dtype, tensor.shape().to_vec(), bytes));
-    }
-    let views = weights.iter().map(|(name, dtype, shape, bytes)| {
-        let view = safetensors::tensor::TensorView::new(*dtype, shape.clone(), bytes);
-        view.map(|v| (name.clone(), v)).map_err(|e| Failure::other(format!("{name}: {e}")))
-    });
-    let views = views.collect::<Result<Vec<_>, _>>()?;
-    safetensors::serialize(views, None).map_err(|e| Failure::other(e.to_string()))
 }

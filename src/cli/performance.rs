@@ -63,10 +63,10 @@ fn apply_to_prediction(job: &mut PredictJob, request: PerformanceRequest, contex
 pub(super) fn for_training(job: &mut TrainJob, context: &Context) -> (Option<AppliedProfile>, Devices) {
     let given = job.clone();
     let applied = apply_to_training(job, context);
-    let available = devices::for_training(job.device);
+    let available = devices::for_request(job.device);
     if applied.is_some() && !is_usable(job.device, &available, context) {
         *job = given;
-        return (None, devices::for_training(job.device));
+        return (None, devices::for_request(job.device));
     }
     if let Some(applied) = &applied {
         context.note(applied.sentence());

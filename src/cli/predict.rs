@@ -9,12 +9,13 @@ use super::{
 use clap::Args;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::is_zarr_name;
-use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::predict::{Blend, TileRequest, expand_inputs, input_facts};
+use cytoscope_pipeline::devices::{DeviceChoice, Devices};
+use cytoscope_pipeline::predict::{Blend, ChannelRef, TileRequest, expand_inputs, input_facts};
 use cytoscope_pipeline::{
     DiameterRequest, InputReport, JobErrorKind, Output, PerformanceRequest, PredictJob, PredictOutcome, Rerun,
-    find_model, provenance,
+    ResultFormat, find_model, provenance,
 };
+use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{RunFacts, bytes_text};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_file;
@@ -30,32 +31,45 @@ pub(crate) struct Predict {
     /// Model package (folder, .zip or .onnx) or name of an installed model.
     #[arg(long, default_value = "nuclei")]
     model: String,
-    /// Folder for the results; created if it does not exist.
+    /// Folder for the results; created if it does not exist. A name that ends in .zarr is the OME-Zarr folder of maps and
+    /// labels of one stack; the other results are written beside it.
     #[arg(long, required_unless_present = "rerun")]
     out: Option<PathBuf>,
+    /// File format of maps and labels: auto (OME-Zarr for OME-Zarr inputs, TIFF for others), tiff or ome-zarr.
+    #[arg(long, default_value = "auto")]
+    format: ResultFormat,
     /// Device: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: DeviceRequest,
-    /// Numeric precision of the network: auto, f32, tf32, f16, bf16 or int8.
+    /// Numeric precision of the network: auto (int8 if the model has it for the device, otherwise the fastest one of the
+    /// device whose error on the model's test tensor is small), f32, tf32, f16, bf16 or int8. A device refuses those that
+    /// it lacks; cytoscope devices lists them.
     #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
     precision: PrecisionName,
+    /// Measure the speed and error of devices and precisions again, instead of using those measured for this model
+    /// before.
+    #[arg(long)]
+    remeasure: bool,
     /// Tile size Z,Y,X in voxels; by default one pass over the stack without tiles if the network and the memory budget
     /// allow it, else the size with the least wasted work.
     #[arg(long, value_parser = parse_zyx)]
     tile: Option<[usize; 3]>,
-    /// Fraction of a tile that overlaps its neighbour, for Gaussian blending.
+    /// Fraction of a tile that overlaps its neighbor, for Gaussian blending.
     #[arg(long)]
     overlap: Option<f64>,
     /// How tiles are joined: crop (identical to the untiled result, if the network allows it) or gaussian.
     #[arg(long)]
     blend: Option<Blend>,
-    /// Results to write: maps, labels, table, preview (a PNG of the middle slice); by default all that the model
-    /// provides except the preview.
+    /// Results to write: maps, labels, table, preview (a PNG of the middle slice), preprocessed (the stack after
+    /// --preprocess); by default all that the model provides except the preview and the preprocessed stack.
     #[arg(long, value_delimiter = ',')]
     outputs: Vec<Output>,
-    /// Channel to use as the model's input, counted from 0.
+    /// Channel to use as the model's input, counted from 0; the first one, if the model has several inputs.
     #[arg(long)]
     channel: Option<usize>,
+    /// Channels to use as the model's inputs, in their order, by name or number, such as membrane,nuclei.
+    #[arg(long, value_delimiter = ',', value_name = "NAME|N", conflicts_with = "channel")]
+    channels: Vec<ChannelRef>,
     /// Predict one time point only, counted from 0.
     #[arg(long)]
     time: Option<usize>,
@@ -72,6 +86,12 @@ pub(crate) struct Predict {
     /// stack. Stacks are rescaled so that objects have the size the model was trained on.
     #[arg(long, value_name = "UM|auto", default_value = "auto")]
     diameter: DiameterRequest,
+    /// Steps that are applied to the stacks first, in order, such as gaussian:sigma=1um,tophat:radius=15um; may be given
+    /// several times. Steps: gaussian:sigma, median:radius, tophat:radius, rolling-ball:radius[:height],
+    /// clahe:tiles:clip, stretch:low:high, normalize-slices:low:high, deskew:angle[:step], affine:matrix, crop:z:y:x.
+    /// Lengths are in voxels, or in µm if they end in um.
+    #[arg(long, value_name = "STEP", value_delimiter = ',')]
+    preprocess: Vec<PreprocessStep>,
     /// Memory budget, such as 2G; by default three quarters of the free memory.
     #[arg(long, value_parser = parse_bytes)]
     memory_budget: Option<u64>,
@@ -120,7 +140,6 @@ impl Predict {
     pub(crate) fn run(self) -> Outcome {
         let clock = RunClock::start();
         let Prepared { mut job, devices, differences } = self.prepare()?;
-        // OME-Zarr results are refused with another way to get them.
         if !is_zarr_name(&job.out) {
             check_folder(&job.out)?;
         }
@@ -137,6 +156,7 @@ impl Predict {
             Some(devices) => (None, devices),
             None => performance::for_prediction(&mut job, self.performance, &context),
         };
+        let devices = if self.remeasure { devices.measured_again() } else { devices };
         let result = job.run_profiled(&context, &devices, None, profile.as_ref());
         let inputs = result.as_ref().map_or_else(|_| Vec::new(), |outcome| input_facts(&job, &outcome.done));
         let run = MeasuredRun::new("predict", &recorder, RunFacts { inputs, ..clock.facts(job.threads) });
@@ -165,16 +185,19 @@ impl Predict {
             inputs: self.inputs.clone(),
             model: self.model.clone(),
             out: self.out.clone().unwrap_or_default(),
+            format: self.format,
             device: self.device,
             precision: self.precision.precision(),
             tiles: TileRequest { tile: self.tile, overlap: self.overlap, blend: self.blend, ..TileRequest::default() },
             outputs: self.outputs.iter().copied().collect(),
             channel: self.channel,
+            channels: self.channels.clone(),
             time: self.time,
             series: self.series,
             axes: self.axes.clone(),
             voxel_um: self.voxel_size,
             diameter: self.diameter,
+            preprocess: self.preprocess.clone(),
             memory_budget_bytes: self.memory_budget,
             resume: self.resume,
             threads: self.threads,
@@ -212,7 +235,8 @@ fn print_report(report: &InputReport) {
         many => format!(", {} objects at {} time points", many.iter().sum::<u32>(), many.len()),
     };
     print(&format!("{}: {z}×{y}×{x} voxels{objects}, {:.1} s", report.input.display(), report.seconds));
-    print(&format!("  on {} ({}): {}", report.device.id, report.device.name, report.device.why));
+    let DeviceChoice { id, name, why, .. } = &report.device;
+    print(&format!("  on {id} ({name}) in {}: {why}", report.precision));
     if let Some(pass) = &report.plan.pass {
         let slabs = format!("one pass in slabs of {} slices", pass.slab_slices);
         match pass.bands {

@@ -4,8 +4,8 @@ use super::failure::{Failure, Outcome};
 use super::{leaks, print, print_json};
 use clap::Args;
 use cytoscope_profile::{
-    Advice, ComparedTime, MemoryMark, OperatorTotal, RunRecord, StageTotal, StoredRun, advise, bytes_text,
-    compare_operators, compare_stages,
+    Advice, ComparedTime, MachinePeak, MemoryMark, OperatorTotal, RooflinePoint, RunRecord, StageTotal, StoredRun,
+    advise, bytes_text, compare_operators, compare_stages, roofline, share_of_peak,
 };
 use cytoscope_storage::read::open_regular;
 use serde::Serialize;
@@ -48,6 +48,10 @@ struct RunProfile {
     operators: Vec<OperatorTotal>,
     /// Seconds of all operators.
     operators_secs: f64,
+    /// The operators with the longest times in the roofline model; none if the machine's peak is unknown.
+    roofline: Vec<RooflinePoint>,
+    /// Share of the machine's peak of all operators together.
+    share_of_peak: Option<f64>,
     memory: Vec<MemoryMark>,
     spans_not_kept: u64,
     advice: Vec<Advice>,
@@ -76,9 +80,12 @@ impl RunProfile {
         let mut operators = stored.operators();
         let advice = advise(&stored.record.facts, &operators);
         let operators_secs = operators.iter().map(|o| o.seconds).sum();
+        let peak = stored.record.facts.machine_peak.as_ref();
+        let share_of_peak = peak.and_then(|peak| share_of_peak(&roofline(&operators, peak)));
         operators.truncate(top);
+        let roofline = peak.map(|peak| roofline(&operators, peak)).unwrap_or_default();
         let StoredRun { record, marks, spans_not_kept, .. } = stored;
-        Self { run: record, operators, operators_secs, memory: marks, spans_not_kept, advice }
+        Self { run: record, operators, operators_secs, roofline, share_of_peak, memory: marks, spans_not_kept, advice }
     }
 
     /// Returns the share of the run's wall time; `None` if the stage is part of another or the time is unknown.
@@ -123,6 +130,22 @@ impl RunProfile {
         self.operators.iter().map(line).collect()
     }
 
+    /// Lists the operators by their share of the machine's peak.
+    fn roofline_lines(&self) -> Vec<String> {
+        let Some(peak) = self.run.facts.machine_peak.as_ref().filter(|_| !self.roofline.is_empty()) else {
+            return Vec::new();
+        };
+        let whole = self.share_of_peak.map(|share| format!("  {:48} {:>6.1} % of the peak", "all", 100.0 * share));
+        let line = |point: &RooflinePoint| {
+            let rate = point.macs_per_byte().map_or_else(String::new, |intensity| {
+                format!("  {:.1} GMAC/s at {intensity:.1} MAC/byte", point.macs_per_sec() / 1e9)
+            });
+            let (name, share, bound) = (short(&point.name), 100.0 * point.share, point.bound.name());
+            format!("  {name:48} {share:>6.1} % of the {bound} bound{rate}")
+        };
+        [peak_line(peak)].into_iter().chain(whole).chain(self.roofline.iter().map(line)).collect()
+    }
+
     fn memory_lines(&self) -> Vec<String> {
         let facts = &self.run.facts;
         let peak = facts.peak_bytes.map(|bytes| format!("  {:24} {}", "peak", bytes_text(bytes)));
@@ -164,9 +187,22 @@ impl RunProfile {
         if self.spans_not_kept > 0 {
             print(&format!("  {} spans were not kept; totals by stage include them", self.spans_not_kept));
         }
+        section("share of the machine's measured peak", &self.roofline_lines());
+        if self.roofline.is_empty() && !self.operators.is_empty() {
+            print("  the peak of this machine was not measured: only traces of runs on the CPU hold it");
+        }
         section("memory", &self.memory_lines());
         section("advice", &self.advice_lines());
     }
+}
+
+/// Returns the peak rates of a machine in one line.
+fn peak_line(peak: &MachinePeak) -> String {
+    let MachinePeak { kernels, threads, float_macs_per_sec, int8_macs_per_sec, memory_bytes_per_sec } = peak;
+    let int8 = int8_macs_per_sec.map_or_else(String::new, |rate| format!(", {:.1} GMAC/s int8", rate / 1e9));
+    let threads = if *threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
+    let (float, memory) = (float_macs_per_sec / 1e9, memory_bytes_per_sec / 1e9);
+    format!("  peak ({kernels}, {threads}): {float:.1} GMAC/s f32{int8}, {memory:.1} GB/s memory")
 }
 
 /// Prints a section unless it is empty.

@@ -24,7 +24,7 @@ pub(crate) struct Quantize {
     /// tensor.
     #[arg(long, num_args = 1.., value_name = "DIR|FILE")]
     calibrate: Vec<PathBuf>,
-    /// Package to write: a folder or a .zip; a name that ends in .onnx: the int8 network alone.
+    /// Package to write: a folder or a .zip. If the name ends in .onnx, only the int8 network is written.
     #[arg(long)]
     out: PathBuf,
     /// Maximum relative L2 error of an output; layers are kept in float until it is met.

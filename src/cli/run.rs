@@ -10,6 +10,7 @@ use cytoscope_engine_cpu::{CpuEngine, ReferenceEngine};
 use cytoscope_graph::{Graph, GraphError, GraphLimits, Tensor, ValueId, npy};
 use cytoscope_model_package::Package;
 use cytoscope_pipeline::{Context, find_model, with_name};
+use cytoscope_profile::RunFacts;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::refusal;
 use cytoscope_storage::target::{check_ending, check_file, ending, resolved};
@@ -21,8 +22,8 @@ use std::time::Instant;
 
 #[derive(Args)]
 pub(crate) struct RunCommand {
-    /// Network to run: an .onnx file, or that of a package (folder, .zip or name of an installed model) without its pre-
-    /// and postprocessing.
+    /// Network to run: an .onnx file, a package (folder or .zip) or the name of an installed model. Pre- and postprocessing
+    /// of a package are not applied.
     model: PathBuf,
     /// Input array: [NAME=]FILE.npy; without names, in the model's order.
     #[arg(long = "input", value_name = "[NAME=]FILE.npy", required = true)]
@@ -101,7 +102,11 @@ impl RunCommand {
                 cytoscope_storage::write::atomic_write(&path, &npy::write(tensor))?;
             }
         }
-        let run = MeasuredRun::new("run", &recorder, clock.facts(self.threads));
+        let facts = clock.facts(self.threads);
+        recorder.end_memory_timeline();
+        let is_peak_shown = self.engine == EngineName::Cpu && self.trace.is_some();
+        let machine_peak = is_peak_shown.then(|| cytoscope_pipeline::machine_peak(self.threads));
+        let run = MeasuredRun::new("run", &recorder, RunFacts { machine_peak, ..facts });
         run.write_trace(&recorder, self.trace.as_deref())?;
         self.print_report(&graph, engine.as_ref(), session.as_ref(), &outputs, times)
     }

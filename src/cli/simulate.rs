@@ -34,7 +34,7 @@ pub(crate) struct Simulate {
     /// Output folder; created if it does not exist.
     #[arg(long)]
     out: PathBuf,
-    /// Settings as a JSON file, such as the .json of an earlier simulation; overrides --kind, --shape and --seed.
+    /// JSON file with settings, such as that of an earlier simulation; overrides --kind, --shape and --seed.
     #[arg(long, value_name = "FILE.json")]
     settings: Option<PathBuf>,
     /// Overwrite existing files; an input is never overwritten.

@@ -1,5 +1,6 @@
 //! `cytoscope train`: trains a network and writes a model package.
 
+mod precision;
 mod search;
 
 use super::failure::{Failure, Outcome};
@@ -61,21 +62,26 @@ pub(crate) struct Train {
     /// Batch size: patches per step.
     #[arg(long)]
     batch: Option<usize>,
-    /// Device to train on: auto (that of the machine profile, or else the CPU), cpu, cuda[:i] or wgpu[:i].
+    /// Device to train on: auto (that of the machine profile, or else the one with the fastest measured step), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: DeviceRequest,
     /// Precision of convolutions and their gradients: auto (that of --config, or else tf32 on CUDA and f32 elsewhere),
     /// f32, tf32, f16 or bf16; tf32 and bf16 need CUDA, f16 needs a GPU.
     #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
     precision: TrainPrecisionName,
+    /// After a mixed-precision training (f16 or bf16), train again in f32 with the same seed and steps, and report the
+    /// difference of the scores on the validation set. This takes as long as a training in f32.
+    #[arg(long, conflicts_with_all = ["search", "resume"])]
+    compare_precision: bool,
     /// Continue an unfinished training run from its checkpoint.
     #[arg(long)]
     resume: bool,
     /// Discard the unfinished training run with the same --out, and start over.
     #[arg(long, alias = "anew", conflicts_with = "resume")]
     restart: bool,
-    /// Search for settings: trials with settings from these ranges; the better half goes on with twice the steps, up to
-    /// one with --steps, which writes the package. The table of all trials is OUT.search.csv; --resume continues it.
+    /// Search for settings within the ranges of this file: the better half of the trials continues with twice the steps,
+    /// until one is left, which trains for --steps and writes the package. All trials are listed in OUT.search.csv;
+    /// --resume continues the search.
     #[arg(long, value_name = "SPACE.toml", requires_all = ["trials", "steps"],
           conflicts_with_all = ["trace", "epochs", "minutes", "json_progress"])]
     search: Option<PathBuf>,
@@ -188,20 +194,33 @@ impl Train {
         };
         let on_event = |event: &TrainEvent| display.training_event(event);
         let (profile, devices) = performance::for_training(&mut job, &context);
+        if self.compare_precision {
+            precision::check(&job.config)?;
+        }
         let on_status = |status: &TrainStatus| display.training_status(status);
         let result = job.run_monitored(&context, &devices, &on_event, &on_status);
         let training = result.as_ref().ok().map(|report| training_facts(&job, report));
         let run = MeasuredRun::new("train", &recorder, RunFacts { training, ..clock.facts(job.threads) });
         run.write_trace(&recorder, self.trace.as_deref())?;
         let report = result?;
+        let compared = self
+            .compare_precision
+            .then(|| precision::compare(&job, &report, &context, &devices, &on_event, &on_status))
+            .transpose()?;
         if self.json {
             let mut value = json!(report);
+            if let Some(compared) = &compared {
+                value["full_precision"] = json!(compared);
+            }
             value["run"] = json!(run.record);
             value["advice"] = json!(run.advice);
             value["profile"] = json!(profile);
             return print_json(&value);
         }
         print_report(&report);
+        if let Some(compared) = &compared {
+            compared.print(&report);
+        }
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// True objects under this many voxels are left out: most of those in BBBC050 are centre marks outside any nucleus.
+/// True objects under this many voxels are left out: most of those in BBBC050 are center marks outside any nucleus.
 const IGNORE_BELOW: &str = "150";
 
 /// F1 at IoU 0.5 and 0.7 that `nuclei` keeps on embryos 10 and 11.
@@ -110,12 +110,9 @@ fn cells_keeps_its_scores_on_real_tissue() {
     let pairs = gland(&data);
     let int8 = f1(&pairs, "cells", None);
     assert!(int8[0] >= MIN_CELLS_F1[0] && int8[1] >= MIN_CELLS_F1[1], "{int8:?}");
-    // The float network takes six times as long: the smallest stack. Rounding turns some cells either way.
-    let size = |pair: &&Pair| std::fs::metadata(&pair.raw).unwrap().len();
-    let smallest = std::slice::from_ref(pairs.iter().min_by_key(size).unwrap());
-    let int8 = f1(smallest, "cells", None);
-    for (float, int8) in f1(smallest, "cells", Some("f32")).into_iter().zip(int8) {
-        assert!(int8 >= float - 0.03, "int8 {int8}, float {float}");
+    // One of the 284 cells is 0.004 of F1, and rounding turns some either way.
+    for (float, int8) in f1(&pairs, "cells", Some("f32")).into_iter().zip(int8) {
+        assert!(int8 >= float - 0.015, "int8 {int8}, float {float}");
     }
 }
 

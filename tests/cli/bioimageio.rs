@@ -83,7 +83,7 @@ fn foreign_package(fixture: &Fixture, name: &str) -> PathBuf {
     folder
 }
 
-/// Authors, licence and identifiers of a description. bioimageio.spec looks up GitHub names online unless it knows
+/// Authors, license and identifiers of a description. bioimageio.spec looks up GitHub names online unless it knows
 /// them; it knows this one.
 const METADATA: &str = "authors: [{name: Ada Author, affiliation: An Institute, orcid: 0000-0001-2345-6789}]\n\
     maintainers: [{github_user: constantinpape, name: A Maintainer}]\n\

@@ -2,9 +2,9 @@
 
 use crate::common::Fixture;
 
-const COMMANDS: [&str; 14] = [
-    "info", "convert", "devices", "predict", "run", "segment", "evaluate", "import", "export", "profile", "bench",
-    "tune", "simulate", "worker",
+const COMMANDS: [&str; 15] = [
+    "info", "convert", "devices", "predict", "run", "segment", "mesh", "evaluate", "import", "export", "profile",
+    "bench", "tune", "simulate", "worker",
 ];
 
 /// Options and arguments of a help text that have no description.
@@ -81,7 +81,7 @@ fn wrong_usage_exits_with_code_2() {
     fixture.fails(
         2,
         &["predict", "a.tif", "--out", "o", "--outputs", "maps,gold"],
-        &["gold", "maps, labels, table or preview"],
+        &["gold", "maps, labels, table, preview or preprocessed"],
     );
     fixture.fails(2, &["predict", "a.tif", "--out", "o", "--memory-budget", "lots"], &["2G"]);
     fixture.fails(2, &["predict", "a.tif", "--out", "o", "--device", "gpu"], &["gpu", "auto, cpu, cuda"]);

@@ -61,6 +61,21 @@ impl NullCuda {
         devices.as_array().unwrap().iter().find(|d| d["id"] == "cuda:0").unwrap().clone()
     }
 
+    /// What the driver counted in the process that launched the most kernels: launches, copies to the device, copies from
+    /// it, and waits.
+    fn counts(&self) -> [u64; 4] {
+        let number = |line: &str, name: &str| -> u64 {
+            let mut words = line.split_whitespace().skip_while(|word| *word != name).skip(1);
+            let word = words.next().unwrap_or_default();
+            word.split('/').next().and_then(|n| n.parse().ok()).unwrap_or(0)
+        };
+        let logs = std::fs::read_dir(self.folder()).unwrap().map(|entry| entry.unwrap().path());
+        let texts = logs.filter(|path| path.is_file()).filter_map(|path| std::fs::read_to_string(path).ok());
+        let last = texts.filter_map(|text| text.lines().rfind(|line| line.starts_with("END ")).map(str::to_owned));
+        let counted = last.map(|line| ["launches", "h2d", "d2h", "syncs"].map(|name| number(&line, name)));
+        counted.max().unwrap_or_default()
+    }
+
     /// Whether a call failed as the test demanded.
     fn has_failed(&self) -> bool {
         let logs = std::fs::read_dir(self.folder()).unwrap().map(|entry| entry.unwrap().path());
@@ -208,4 +223,36 @@ fn tuning_is_a_stage_of_the_first_run_only_and_kernels_are_cached() {
         }
     }
     assert!(kernels > 0);
+}
+
+#[test]
+fn a_network_with_own_kernels_launches_copies_and_waits_little() {
+    let Some(null) = NullCuda::find("direct") else { return };
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("9,60,70", 3);
+    let arguments = [
+        "predict",
+        &raw,
+        "--model",
+        "nuclei",
+        "--device",
+        "cuda:0",
+        "--precision",
+        "f32",
+        "--outputs",
+        "maps",
+        "--out",
+        "out",
+        "--json",
+    ];
+    let ran = null.output(&fixture, &arguments, &[]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let runs = report["inputs"][0]["traffic"]["runs"].as_u64().unwrap();
+    let [launches, uploads, downloads, waits] = null.counts();
+    let counts = format!("{runs} runs, {launches} launches, {uploads} uploads, {downloads} downloads, {waits} waits");
+    eprintln!("{counts}");
+    // Fifteen convolutions, three transposed ones and three concatenations, not to mention the tiles.
+    assert!(runs > 0 && launches >= 21 * runs && launches <= 64 * runs, "{counts}");
+    assert!(uploads <= 4 * runs && downloads <= runs && waits <= 2 * runs + 4, "{counts}");
 }

@@ -3,6 +3,7 @@
 use crate::common::{Fixture, missing};
 use crate::train::{SMALL, simulate_pairs, write_settings};
 use cytoscope_builders::{UNet3d, Weights, unet3d};
+use cytoscope_testkit::chrome_trace;
 use serde_json::{Value, json};
 
 /// A voxel size at which the simulated nuclei have the size that the model was trained on.
@@ -47,11 +48,20 @@ fn a_trace_and_a_report_hold_the_same_run() {
     // The memory was sampled: its peak is in the record, and all samples are in the trace.
     let peak = facts["memory_peak"]["resident_bytes"].as_f64().unwrap();
     let trace: Value = serde_json::from_slice(&fixture.bytes("trace.json")).unwrap();
+    assert_eq!(chrome_trace::problems(&trace), Vec::<String>::new());
     let is_sample = |e: &&Value| e["ph"] == "C" && e["name"] == "resident memory";
     let samples: Vec<f64> = trace["traceEvents"].as_array().unwrap().iter().filter(is_sample).map(counted).collect();
     assert!(samples.len() > 2 && samples.contains(&peak), "{peak} {samples:?}");
     assert!(trace["traceEvents"].as_array().unwrap().iter().any(|e| e["name"] == "engine arena"));
-    for part in ["predict (cytoscope", "stages", "compute", "operators", "memory", "sampled peak", "advice"] {
+    // Every operator that multiplies has a share of the machine's peak.
+    let points = profile["roofline"].as_array().unwrap();
+    let has_point = |name: &Value| points.iter().any(|p| p["name"] == *name && p["share"].as_f64().unwrap() > 0.0);
+    let multiplies = profile["operators"].as_array().unwrap().iter().filter(|o| o["macs"].as_u64() > Some(0));
+    let names: Vec<&Value> = multiplies.map(|o| &o["name"]).collect();
+    assert!(!names.is_empty() && names.iter().copied().all(has_point), "{profile:#}");
+    assert!(points.iter().all(|p| p["bytes"].as_u64() > Some(0)), "{points:#?}");
+    assert_eq!(facts["machine_peak"]["threads"], facts["threads"]);
+    for part in ["predict (cytoscope", "stages", "operators", "measured peak", "memory", "sampled peak", "advice"] {
         assert!(text.contains(part), "no {part} in {text}");
     }
     // A trace without operators still has its stages.
@@ -131,6 +141,7 @@ fn a_training_trace_separates_the_parts_of_a_step() {
     assert_eq!((&training["workers"], &training["step_secs"]), (&report["workers"], &report["step_secs"]));
     assert!(report["workers"].as_u64() >= Some(1) && report["prefetch"].as_u64() >= Some(8), "{report:#}");
     let trace: Value = serde_json::from_slice(&fixture.bytes("train.json")).unwrap();
+    assert_eq!(chrome_trace::problems(&trace), Vec::<String>::new());
     let spans: Vec<&Value> = trace["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == "X").collect();
     let count = |kind: &str| spans.iter().filter(|s| s["cat"] == kind).count();
     for kind in ["check", "augment", "data wait", "validate", "checkpoint", "write"] {
@@ -227,15 +238,18 @@ fn a_bench_compares_a_model_with_its_quantized_versions() {
     let config = UNet3d { filters: vec![8, 16], strides: vec![[2; 3]], convs_per_block: 1, ..UNet3d::default() };
     cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap(), &fixture.path("net.onnx")).unwrap();
     let arguments = ["bench", "--quantization", "net.onnx", "--data", &raw, "--output", "r.json"];
-    let more = ["--accuracy-budget", "0.5", "--compare"];
+    let more = ["--accuracy-budget", "0.5", "--qat-steps", "4", "--compare"];
     let ran = fixture.run(&[&arguments[..], &more].concat()).ok();
     assert!(ran.stdout.contains("static, compared with float"), "{}", ran.stdout);
     let results: Value = serde_json::from_slice(&fixture.bytes("r.json")).unwrap();
     let names: Vec<&str> = results.as_array().unwrap().iter().map(|r| r["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["float", "dynamic", "static"]);
+    assert_eq!(names, ["float", "dynamic", "static", "qat"]);
     let median = |task: usize, figure: &str| results[task]["metrics"][figure]["median"].as_f64();
     assert_eq!(median(0, "relative_l2"), Some(0.0));
-    for quantized in 1..3 {
+    // Calibration alone meets such a budget.
+    assert_eq!((median(3, "qat_steps"), median(2, "qat_steps")), (Some(0.0), None), "{results:#}");
+    assert!(ran.stderr.contains("qat did not train"), "{}", ran.stderr);
+    for quantized in 1..4 {
         assert!(median(quantized, "network_bytes") < median(0, "network_bytes"), "{results:#}");
         assert!(median(quantized, "relative_l2").is_some_and(|error| error > 0.0 && error < 1.0), "{results:#}");
         assert!(median(quantized, "full_prediction_secs").is_some_and(|secs| secs > 0.0), "{results:#}");
@@ -247,6 +261,47 @@ fn a_bench_compares_a_model_with_its_quantized_versions() {
     let sizes = ["bench", "--config", "t.csv", "--output", "s.json", "--batch-sizes"];
     fixture.fails(2, &[&sizes[..], &["1,2"]].concat(), &["--batch-sizes", "no training task"]);
     fixture.fails(2, &[&sizes[..], &["0,2"]].concat(), &["at least 1"]);
+}
+
+#[test]
+fn a_bench_compares_the_optimizations_of_the_engine_with_none() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("16,64,64", 1);
+    let config = UNet3d { filters: vec![8, 16], strides: vec![[2; 3]], convs_per_block: 1, ..UNet3d::default() };
+    cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap(), &fixture.path("net.onnx")).unwrap();
+    let arguments = ["bench", "--compare-opts", "net.onnx", "--data", &raw, "--output", "r.json"];
+    let ran = fixture.run(&arguments).ok();
+    assert!(ran.stdout.contains("output unchanged"), "{}", ran.stdout);
+    assert!(ran.stderr.contains("rows in int8 are left out"), "{}", ran.stderr);
+    let results: Value = serde_json::from_slice(&fixture.bytes("r.json")).unwrap();
+    let results = results.as_array().unwrap();
+    let names: Vec<&str> = results.iter().map(|r| r["name"].as_str().unwrap()).collect();
+    assert_eq!((names[0], names.len()), ("baseline", 6));
+    for part in ["layout", "fusion", "optimizer", "all", "portable"] {
+        assert!(names.iter().any(|name| name.contains(part)), "no {part}: {names:?}");
+    }
+    for result in results {
+        let median = |figure: &str| result["metrics"][figure]["median"].as_f64();
+        assert!(median("relative_l2").is_some_and(|error| error < 1e-4), "{result:#}");
+        assert!(median("run_secs") > Some(0.0) && median("speed_up") > Some(0.0), "{result:#}");
+        assert!(result["runs"].as_u64() >= Some(5));
+    }
+    fixture.fails(2, &["bench", "--compare-opts", "net.onnx", "--output", "s.json"], &["--data"]);
+}
+
+#[test]
+fn a_bench_measures_what_recording_costs() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    let arguments = ["bench", "--span-cost", "nuclei-dog", "--data", &raw, "--output", "r.json", "--repeat", "2"];
+    let ran = fixture.run(&arguments).ok();
+    assert!(ran.stdout.contains("totals by stage"), "{}", ran.stdout);
+    let results: Value = serde_json::from_slice(&fixture.bytes("r.json")).unwrap();
+    let median = |row: usize, figure: &str| results[row]["metrics"][figure]["median"].as_f64().unwrap();
+    assert_eq!((median(0, "spans"), median(0, "cost_ratio")), (0.0, 1.0));
+    assert!((1..4).all(|row| median(row, "spans") > 0.0 && median(row, "cost_ratio") > 0.0), "{results:#}");
+    assert!(median(3, "spans") > median(2, "spans"), "operators are recorded, too: {results:#}");
+    assert_eq!(results[3]["runs"], json!(2));
 }
 
 #[test]

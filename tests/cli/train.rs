@@ -378,6 +378,17 @@ fn gpu_takes_the_same_steps_as_the_cpu() {
 }
 
 #[test]
+fn only_mixed_precision_is_compared_with_full_precision() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 2);
+    write_settings(&fixture, "");
+    let arguments = [&SMALL[..], &["--steps", "2", "--out", "m", "--compare-precision"]].concat();
+    fixture.fails(2, &arguments, &["--compare-precision", "--precision f16"]);
+    fixture.fails(2, &[&arguments[..], &["--resume"]].concat(), &["--resume"]);
+    assert!(!fixture.path("m").exists() && !fixture.path("m.f32").exists());
+}
+
+#[test]
 fn precision_option_takes_precedence_over_the_settings() {
     let fixture = Fixture::new();
     simulate_pairs(&fixture, 2);

@@ -3,6 +3,7 @@
 use crate::fixture::{Fixture, sees};
 use cytoscope_ui::correct::Phase;
 use cytoscope_ui::data::plane::Orientation;
+use cytoscope_ui::document::Role;
 use eframe::egui::{Key, Modifiers, Pos2, vec2};
 use egui_kittest::kittest::Queryable;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,6 +18,20 @@ const MARGIN: f64 = 12.0;
 /// The path that the sample's corrected labels are saved to.
 pub fn corrected(fixture: &Fixture) -> PathBuf {
     fixture.path("sample/cytoscope/nuclei_raw_corrected_labels.tif")
+}
+
+/// Opens the sample and predicts its labels with the model that the window suggests.
+pub fn sample_predicted() -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Predict this stack");
+    fixture.until("labels", |w| {
+        w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some() && d.results.is_some())
+    });
+    fixture.settle();
+    fixture
 }
 
 /// Opens the sample and starts correcting from empty labels.

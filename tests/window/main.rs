@@ -9,6 +9,7 @@ mod fixture;
 mod gestures;
 mod kill;
 mod measurements;
+mod models;
 mod predict;
 mod profile;
 mod profiler;

@@ -2,8 +2,8 @@
 
 use crate::fixture::{Fixture, sees, window};
 use crate::gestures::{
-    click_at, corrected, correcting_sample, current_label, current_slice, label_at, press, read_labels, save,
-    session_labels, stroke, voxel_um, voxels_of, wait_for_tools,
+    click_at, corrected, correcting_sample, current_label, current_slice, label_at, press, read_labels,
+    sample_predicted, save, session_labels, stroke, voxel_um, voxels_of, wait_for_tools,
 };
 use cytoscope_ui::document::Role;
 use cytoscope_ui::results::Results;
@@ -81,15 +81,7 @@ fn saved_corrections_are_measured_and_unsaved_edits_mark_the_table_outdated() {
 
 #[test]
 fn predicted_table_is_kept_and_corrected_table_is_reloaded() {
-    let mut fixture = Fixture::new();
-    fixture.click("Open the sample");
-    fixture.settle();
-    fixture.until("the models", |w| sees(w, "made for"));
-    fixture.click("Predict this stack");
-    fixture.until("labels", |w| {
-        w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some() && d.results.is_some())
-    });
-    fixture.settle();
+    let mut fixture = sample_predicted();
     let predicted = fixture.path("sample/cytoscope/nuclei_raw_objects.csv");
     let before = std::fs::read(&predicted).unwrap();
     fixture.click("Correct");

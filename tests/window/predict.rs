@@ -1,24 +1,14 @@
 //! Predicting: the same bytes as the command line, live objects, comparison with truth, and a killed engine.
 
 use crate::fixture::{Fixture, sees};
+use crate::gestures::sample_predicted;
+use cytoscope_pipeline::{MachineProfile, MachineProfiles, PerformanceRequest, Preset, machine_key};
+use cytoscope_testkit::file_names;
 use cytoscope_ui::document::Role;
 use eframe::egui::Key;
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::Path;
 use std::process::{Command, Stdio};
-
-fn sample_predicted() -> Fixture {
-    let mut fixture = Fixture::new();
-    fixture.click("Open the sample");
-    fixture.settle();
-    fixture.until("the models", |w| sees(w, "made for"));
-    fixture.click("Predict this stack");
-    fixture.until("labels", |w| {
-        w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some() && d.results.is_some())
-    });
-    fixture.settle();
-    fixture
-}
 
 #[test]
 fn the_window_and_the_command_line_give_the_same_bytes() {
@@ -35,14 +25,8 @@ fn the_window_and_the_command_line_give_the_same_bytes() {
         .output()
         .unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    let names = |folder: &Path| {
-        let mut names: Vec<String> =
-            std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
-        names.sort();
-        names
-    };
-    assert_eq!(names(&from_window), names(&from_line));
-    for name in names(&from_line).iter().filter(|n| !n.ends_with("provenance.json")) {
+    assert_eq!(file_names(&from_window), file_names(&from_line));
+    for name in file_names(&from_line).iter().filter(|n| !n.ends_with("provenance.json")) {
         let read = |folder: &Path| std::fs::read(folder.join(name)).unwrap();
         assert!(read(&from_window) == read(&from_line), "{name} differs");
     }
@@ -261,4 +245,43 @@ fn foreign_files_are_replaced_only_after_a_prompt() {
         w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some() && d.results.is_some())
     });
     assert_ne!(std::fs::read(&labels).unwrap(), b"drawn by hand");
+}
+
+#[test]
+fn presets_that_were_tuned_on_this_machine_can_be_chosen() {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/nuclei");
+    let title = cytoscope_pipeline::cards::card("nuclei", &package).title;
+    let settings = |secs: f64| {
+        serde_json::json!({"device": "cpu", "precision": "int8", "tile_zyx": [16, 64, 64], "threads": 0, "secs": secs,
+                           "peak_bytes": null, "relative_l2": null})
+    };
+    let profile: MachineProfile = serde_json::from_value(serde_json::json!({
+        "model": title, "fingerprint": "another model of this name", "machine": machine_key(), "program": "p",
+        "tuned_unix_secs": 1, "preset": "fastest",
+        "inference": {"fastest": settings(1.5), "most-accurate": settings(2.5)},
+    }))
+    .unwrap();
+    let mut fixture = Fixture::with(|folder| {
+        let mut profiles = MachineProfiles::default();
+        profiles.put(profile);
+        profiles.write(&folder.join("settings/machine-profiles.json")).unwrap();
+        Vec::new()
+    });
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Performance");
+    assert!(fixture.sees("Most accurate") && !fixture.sees("Least memory"), "{}", fixture.on_screen());
+    fixture.click("Most accurate");
+    let chosen = fixture.window.state().settings().performance;
+    assert_eq!(chosen, PerformanceRequest::Preset(Preset::MostAccurate));
+    fixture.click("Performance");
+    fixture.click("Not tuned");
+    assert_eq!(fixture.window.state().settings().performance, PerformanceRequest::Off);
+    // Without a profile of this machine, there is nothing to choose.
+    let mut without = Fixture::new();
+    without.click("Open the sample");
+    without.settle();
+    without.until("the models", |w| sees(w, "made for"));
+    assert!(!without.sees("Performance"), "{}", without.on_screen());
 }

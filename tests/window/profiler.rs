@@ -5,8 +5,8 @@ use crate::fixture::{Fixture, sees};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::DiameterRequest;
 use cytoscope_profile::{
-    DeviceTime, DiameterCertainty, DiameterFacts, InputFacts, Joining, Recorder, RunFacts, RunRecord, Stage, StoredRun,
-    TileFacts, TrainingFacts,
+    DeviceTime, DiameterCertainty, DiameterFacts, InputFacts, Joining, MachinePeak, Recorder, RunFacts, RunRecord,
+    Stage, StoredRun, TileFacts, TrainingFacts,
 };
 use cytoscope_ui::command::Command;
 use cytoscope_ui::opener::{ProfileFormat, ProfileTable};
@@ -175,6 +175,47 @@ fn stored_runs_are_compared_searched_and_exported() {
     let trace = std::fs::read(save(ProfileFormat::Trace, "again.json")).unwrap();
     let original = StoredRun::from_json(&std::fs::read(&first).unwrap()).unwrap();
     assert_eq!(StoredRun::from_json(&trace).unwrap(), original);
+}
+
+#[test]
+fn operators_are_shown_beside_the_measured_peak_of_their_machine() {
+    let mut fixture = Fixture::new();
+    let recorder = Recorder::new();
+    for (name, macs, bytes) in [("Conv a", 8_000_000, 1_000_000), ("Resize b", 0, 5_000_000)] {
+        recorder.span(Stage::Op, name).macs(macs).bytes(bytes).finish();
+    }
+    let peak = MachinePeak {
+        kernels: "avx2".to_owned(),
+        threads: 2,
+        float_macs_per_sec: 1e11,
+        int8_macs_per_sec: None,
+        memory_bytes_per_sec: 1e10,
+    };
+    let facts = RunFacts { wall_secs: 1.0, machine_peak: Some(peak), ..RunFacts::default() };
+    let record = RunRecord::new("cytoscope 0", "predict", &recorder, facts);
+    let mut text = Vec::new();
+    recorder.write_trace(&record, &mut text).unwrap();
+    let path = fixture.path("peak.json");
+    std::fs::write(&path, text).unwrap();
+    let without = fixture.path("without.json");
+    write_trace(&without, 1, &[("Conv a", 500)]);
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    open(&mut fixture, &without);
+    fixture.click("Roofline");
+    assert!(fixture.sees("The run holds no peak of its machine"), "{}", fixture.on_screen());
+    open(&mut fixture, &path);
+    fixture.click("Roofline");
+    accessibility::check(&fixture, "roofline");
+    for shown in ["Peak with 2 threads, avx2: 100 GMAC/s f32, 10.0 GB/s memory", "Roofline, number of operators: 1"] {
+        assert!(fixture.sees(shown), "no {shown:?}: {}", fixture.on_screen());
+    }
+    let csv = fixture.path("roofline.csv");
+    let format = ProfileFormat::Csv(ProfileTable::Roofline);
+    fixture.window.state_mut().save_profile(format, RunId::File(2), csv.clone());
+    fixture.until("the table", |_| csv.is_file());
+    let csv = std::fs::read_to_string(csv).unwrap();
+    assert!(csv.contains(",8000000,1000000,8,") && csv.contains(",memory,"), "{csv}");
+    assert_eq!(csv.lines().count(), 3, "{csv}");
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Every correction tool and action, by name or key: the resulting labels are checked voxel by voxel.
 
-use crate::fixture::{Fixture, sees};
+use crate::fixture::Fixture;
 use crate::gestures::{
     SHAPE, click_at, command, correcting_sample, current_label, current_slice, digest, distance_um, draw, go_to_slice,
-    label_at, press, read_labels, save, session_labels, stroke, voxel_positions, voxel_um, voxels_of, wait_for_tools,
+    label_at, press, read_labels, sample_predicted, save, session_labels, stroke, voxel_positions, voxel_um, voxels_of,
+    wait_for_tools,
 };
 use cytoscope_ui::data::plane::Orientation;
-use cytoscope_ui::document::Role;
 use eframe::egui::Key;
 use std::collections::BTreeSet;
 
@@ -205,7 +205,7 @@ fn slices_between_drawn_slices_are_interpolated() {
         let of = |l: &[u32]| voxels_of(l, 1).into_iter().filter(|p| p[0] == z).collect::<Vec<_>>();
         assert_eq!(of(&after), of(&before), "what was drawn stays");
     }
-    // The centre of the middle slice is halfway between.
+    // The center of the middle slice is halfway between.
     let middle: Vec<_> = voxels_of(&after, 1).into_iter().filter(|p| p[0] == 10).collect();
     let x = middle.iter().map(|p| p[2] as f64).sum::<f64>() / middle.len() as f64;
     assert!((x - 64.0).abs() < 1.0, "{x}");
@@ -245,7 +245,7 @@ fn grow_and_shrink_use_physical_distance() {
             let inside = (0..3).all(|a| (0..SHAPE[a] as i64).contains(&next[a]));
             inside.then(|| label_at(&expanded, next.map(|v| v as usize)))
         };
-        // The margin is one pixel: only neighbours in the slice are that close.
+        // The margin is one pixel: only neighbors in the slice are that close.
         assert!((size[1] - by_um).abs() < 1e-9 && size[0] > by_um * 1.01, "{size:?} {by_um}");
         let outside = [(1, -1), (1, 1), (2, -1), (2, 1)].into_iter().any(|(a, by)| step(a, by).is_some_and(|l| l != 2));
         assert_eq!(label_at(&shrunk, place), if outside { 0 } else { 2 }, "{place:?}");
@@ -298,15 +298,7 @@ fn strokes_in_xz_and_yz_stay_in_their_plane() {
 
 #[test]
 fn correcting_a_prediction_starts_from_its_labels_and_keeps_its_file() {
-    let mut fixture = Fixture::new();
-    fixture.click("Open the sample");
-    fixture.settle();
-    fixture.until("the models", |w| sees(w, "made for"));
-    fixture.click("Predict this stack");
-    fixture.until("labels", |w| {
-        w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some() && d.results.is_some())
-    });
-    fixture.settle();
+    let mut fixture = sample_predicted();
     let predicted = fixture.path("sample/cytoscope/nuclei_raw_labels.tif");
     let (bytes, before) = (std::fs::read(&predicted).unwrap(), read_labels(&predicted));
     fixture.click("Correct");

@@ -3,27 +3,33 @@
 //! Panels change nothing themselves. They send actions, which the window applies at the end of the frame, in the order
 //! in which they were sent; commands come last.
 
+use crate::batch::BatchAction;
 use crate::command::Command;
 use crate::correct::CorrectionsAction;
 use crate::display::DisplayAction;
 use crate::documents::{DocumentsAction, ViewAction};
 use crate::jobs::JobsAction;
+use crate::models::ModelsAction;
 use crate::opener::FileRequest;
 use crate::training::TrainingAction;
 use std::path::PathBuf;
 
 /// An action on one of the states.
 pub(crate) enum Action {
-    /// On the open stacks.
+    /// An action on the open stacks.
     Documents(DocumentsAction),
     /// On the jobs of the engine.
     Jobs(JobsAction),
-    /// On the training wizard.
+    /// An action on the training wizard.
     Training(TrainingAction),
     /// On the corrections of labels.
     Corrections(CorrectionsAction),
     /// On what the window shows.
     Display(DisplayAction),
+    /// On the Models page.
+    Models(ModelsAction),
+    /// On the page for converting and scoring files.
+    Batch(BatchAction),
     /// Files were chosen in a dialog, for the state that asked.
     Chosen(FileRequest, Vec<PathBuf>),
 }
@@ -61,6 +67,18 @@ impl From<CorrectionsAction> for Action {
 impl From<DisplayAction> for Action {
     fn from(action: DisplayAction) -> Self {
         Self::Display(action)
+    }
+}
+
+impl From<ModelsAction> for Action {
+    fn from(action: ModelsAction) -> Self {
+        Self::Models(action)
+    }
+}
+
+impl From<BatchAction> for Action {
+    fn from(action: BatchAction) -> Self {
+        Self::Batch(action)
     }
 }
 

@@ -1,18 +1,21 @@
 //! The workbench: the window's states put together, the order of a frame, and the interface for programs and tests.
 
 use crate::action::{Action, Actions};
+use crate::batch::Batch;
 use crate::command::Command;
 use crate::correct::Corrections;
 use crate::correct::pointer::pen;
 use crate::correct::tools::EditAction;
 use crate::data::plane::Orientation;
-use crate::disk::DiskEvent;
+use crate::disk::{DiskEffect, DiskEvent};
 use crate::display::{Dialog, Display, PanelTask};
 use crate::document::{Document, Role};
 use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Wake;
 use crate::executor::DiskExecutor;
+use crate::file_browser::browser_dialog;
 use crate::jobs::{Jobs, JobsAction};
+use crate::models::Models;
 use crate::opener::{FileRequest, ProfileFormat};
 use crate::overwrite::overwrite_dialog;
 use crate::panels::{self, Panels};
@@ -37,26 +40,28 @@ use std::sync::Arc;
 /// Start options of the workbench.
 #[derive(Debug, Clone, Default)]
 pub struct WorkbenchOptions {
-    /// Files to open.
+    /// Stacks that are opened when the window starts.
     pub files: Vec<PathBuf>,
     /// Executable that runs the engine process when called with `worker`. Without it nothing can be predicted.
     pub program: Option<PathBuf>,
     /// File of the settings. Without it they are not saved.
     pub settings_path: Option<PathBuf>,
-    /// Bundled sample stack.
+    /// Path of the bundled sample stack; `None` if it is not installed.
     pub sample: Option<PathBuf>,
     /// Folder of the log files. Without it the log cannot be shown.
     pub log_folder: Option<PathBuf>,
-    /// Default training configuration.
+    /// Training settings that the wizard starts from.
     pub train_config: TrainConfig,
 }
 
-/// State of the window.
+/// The window: its documents, jobs, training and display, and what draws them.
 pub struct Workbench {
     pub(crate) documents: Documents,
     pub(crate) jobs: Jobs,
     pub(crate) training: Training,
     pub(crate) corrections: Corrections,
+    pub(crate) models: Models,
+    pub(crate) batch: Batch,
     pub(crate) display: Display,
     /// What the panels keep between frames.
     pub(crate) panels: Panels,
@@ -81,11 +86,14 @@ impl Workbench {
         // The engine process knows the user's own folder. Another one, such as a test's, must be passed to it.
         let home = settings_path.as_deref().and_then(Path::parent);
         let models = home.filter(|h| user_folder().as_deref() != Some(h)).map(|h| h.join("models"));
+        let profiles = home.map(|home| home.join("machine-profiles.json"));
         let mut workbench = Self {
             documents: Documents::new(&wake, sample),
             jobs: Jobs::new(program.as_deref(), models, settings_path.as_deref(), &wake),
             training: Training::new(settings_path.as_deref(), train_config, &wake),
             corrections: Corrections::new(&wake),
+            models: Models::new(settings_path.as_deref()),
+            batch: Batch::default(),
             display: Display::new(ctx, settings_path, log_folder),
             panels: Panels::new(&wake),
             actions: Actions::default(),
@@ -93,6 +101,9 @@ impl Workbench {
             shell: None,
             wake,
         };
+        if let Some(path) = profiles {
+            workbench.disk.queue(DiskEffect::ReadMachineProfiles { path });
+        }
         workbench.open_paths(&files);
         workbench
     }
@@ -104,6 +115,8 @@ impl Workbench {
             jobs: &self.jobs,
             training: &self.training,
             corrections: &self.corrections,
+            models: &self.models,
+            batch: &self.batch,
             display: &self.display,
         }
     }
@@ -115,6 +128,8 @@ impl Workbench {
             jobs: &self.jobs,
             training: &self.training,
             corrections: &self.corrections,
+            models: &self.models,
+            batch: &self.batch,
             display: &self.display,
         };
         (state, &mut self.panels, &mut self.actions)
@@ -129,17 +144,22 @@ impl Workbench {
         Ok(())
     }
 
-    /// The active document.
+    /// Uses the window's own file dialog, whether or not the desktop has one.
+    pub fn use_own_file_dialog(&mut self) {
+        self.documents.use_own_dialogs();
+    }
+
+    /// Returns the document that the views show; `None` if no stack is open.
     pub fn document(&self) -> Option<&Document> {
         self.documents.active()
     }
 
-    /// The active document.
+    /// Returns the document that the views show, for changes.
     pub fn document_mut(&mut self) -> Option<&mut Document> {
         self.documents.active_mut()
     }
 
-    /// Every open stack.
+    /// Returns the open stacks, in the order of the library.
     pub fn documents(&self) -> &[Document] {
         self.documents.all()
     }
@@ -170,7 +190,7 @@ impl Workbench {
         self.document().is_some() && self.panels.views.view(orientation).has_picture()
     }
 
-    /// Jobs, oldest first.
+    /// Returns the jobs of this window, oldest first.
     pub fn jobs(&self) -> &[JobView] {
         self.jobs.all()
     }
@@ -198,7 +218,7 @@ impl Workbench {
         self.display.title()
     }
 
-    /// The saved settings.
+    /// Returns the settings that are kept between sessions.
     pub fn settings(&self) -> &Settings {
         self.display.settings()
     }
@@ -208,7 +228,7 @@ impl Workbench {
         &self.corrections
     }
 
-    /// The training wizard.
+    /// Returns the state of the training wizard.
     pub fn wizard(&self) -> &Wizard {
         self.training.wizard()
     }
@@ -330,7 +350,8 @@ impl Workbench {
 
     fn shortcuts(&mut self, ctx: &egui::Context) {
         let (state, panels, actions) = self.split();
-        if state.display.is_open(Dialog::Palette) || state.display.is_quitting() {
+        let is_covered = state.display.is_open(Dialog::Palette) || state.display.browser().is_some();
+        if is_covered || state.display.is_quitting() {
             return;
         }
         let typing = ctx.text_edit_focused();
@@ -369,6 +390,7 @@ impl Workbench {
         panels::empty::drop_hint(ctx, task);
         panels::palette::palette(ctx, state, &mut panels.palette, actions);
         panels::dialogs::dialogs(ctx, state, actions);
+        browser_dialog(ctx, state.display.browser(), actions);
         screenshot_dialog(ctx, state, actions);
         if let Some(question) = state.jobs.overwrite_question() {
             overwrite_dialog(ctx, question, actions);

@@ -23,15 +23,21 @@ pub enum Command {
     PredictAll,
     /// Open the training wizard.
     Train,
+    /// Show the installed models.
+    Models,
+    /// Show the page for converting files.
+    Convert,
+    /// Show the page for scoring predictions.
+    Evaluate,
     /// Cancel the running job.
     Cancel,
-    /// One slice up.
+    /// Show the next slice of the active view.
     NextSlice,
-    /// One slice down.
+    /// Show the previous slice of the active view.
     PreviousSlice,
-    /// Next time point.
+    /// Show the next time point.
     NextTime,
-    /// Previous time point.
+    /// Show the previous time point.
     PreviousTime,
     /// Start or stop playback of the slices.
     Play,
@@ -55,8 +61,12 @@ pub enum Command {
     ToggleLineProfile,
     /// Save a screenshot.
     Screenshot,
-    /// Save the object table.
+    /// Save the table of measured objects as CSV.
     SaveTable,
+    /// Save the object table in the form that AnnData reads.
+    SaveAnnData,
+    /// Save the surface of the selected object, or of all objects.
+    SaveMesh,
     /// Measure the objects of the current labels.
     Measure,
     /// Show or hide the list of stacks.
@@ -79,7 +89,7 @@ pub enum Command {
     Shortcuts,
     /// Show the folder of the log files in the file manager.
     ShowLog,
-    /// Show version and licence.
+    /// Show the version and the license.
     About,
     /// Quit the application.
     Quit,
@@ -103,7 +113,7 @@ const fn command_shift(key: Key) -> Option<KeyboardShortcut> {
 
 impl Command {
     /// All commands, in the order of the shortcuts dialog.
-    pub const ALL: [Command; 60] = [
+    pub const ALL: [Command; 65] = [
         Command::Open,
         Command::OpenSample,
         Command::OpenLabels,
@@ -112,6 +122,9 @@ impl Command {
         Command::Predict,
         Command::PredictAll,
         Command::Train,
+        Command::Models,
+        Command::Convert,
+        Command::Evaluate,
         Command::Cancel,
         Command::NextSlice,
         Command::PreviousSlice,
@@ -129,6 +142,8 @@ impl Command {
         Command::ToggleLineProfile,
         Command::Screenshot,
         Command::SaveTable,
+        Command::SaveAnnData,
+        Command::SaveMesh,
         Command::Measure,
         Command::ToggleLibrary,
         Command::ToggleTasks,
@@ -177,6 +192,9 @@ impl Command {
             Command::Predict => "Predict",
             Command::PredictAll => "Predict all open stacks",
             Command::Train => "Train a model…",
+            Command::Models => "Models…",
+            Command::Convert => "Convert files…",
+            Command::Evaluate => "Evaluate predictions…",
             Command::Cancel => "Cancel job",
             Command::NextSlice => "Next slice",
             Command::PreviousSlice => "Previous slice",
@@ -194,6 +212,8 @@ impl Command {
             Command::ToggleLineProfile => "Line profile",
             Command::Screenshot => "Save picture…",
             Command::SaveTable => "Save table…",
+            Command::SaveAnnData => "Save table for AnnData…",
+            Command::SaveMesh => "Save meshes…",
             Command::Measure => "Measure objects",
             Command::ToggleLibrary => "Show stacks",
             Command::ToggleTasks => "Show tasks",
@@ -223,6 +243,9 @@ impl Command {
             Command::Predict => icon::SPARKLE,
             Command::PredictAll => icon::QUEUE,
             Command::Train => icon::GRADUATION_CAP,
+            Command::Models => icon::PACKAGE,
+            Command::Convert => icon::SWAP,
+            Command::Evaluate => icon::SCALES,
             Command::Cancel => icon::STOP_CIRCLE,
             Command::NextSlice => icon::CARET_UP,
             Command::PreviousSlice => icon::CARET_DOWN,
@@ -240,6 +263,8 @@ impl Command {
             Command::ToggleLineProfile => icon::CHART_LINE,
             Command::Screenshot => icon::CAMERA,
             Command::SaveTable => icon::TABLE,
+            Command::SaveAnnData => icon::TABLE,
+            Command::SaveMesh => icon::POLYGON,
             Command::Measure => icon::RULER,
             Command::ToggleLibrary => icon::SIDEBAR_SIMPLE,
             Command::ToggleTasks => icon::SLIDERS_HORIZONTAL,
@@ -258,7 +283,7 @@ impl Command {
         }
     }
 
-    /// Keyboard shortcut, if any.
+    /// Returns the keyboard shortcut of the command; `None` if it has none.
     pub fn shortcut(self) -> Option<KeyboardShortcut> {
         match self {
             Command::Open => command(Key::O),
@@ -296,6 +321,11 @@ impl Command {
             Command::Tool(tool) => plain(tool.key()),
             Command::Correct(action) => action.shortcut(),
             Command::Measure
+            | Command::SaveAnnData
+            | Command::SaveMesh
+            | Command::Models
+            | Command::Convert
+            | Command::Evaluate
             | Command::OpenRun
             | Command::ResetLayout
             | Command::NextTheme

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Size limit of the colour table; labels above it are grey.
+/// Size limit of the color table; labels above it are gray.
 const MAX_LABELS: usize = 1 << 22;
 
 /// Number of cached comparisons. Each correction adds another.
@@ -38,7 +38,7 @@ pub struct Agreement {
     pub ignored_predictions: usize,
 }
 
-/// A finished comparison.
+/// Scores and matches of predicted labels against the ground truth.
 #[derive(Debug, Clone)]
 pub struct Comparison {
     of: Subject,
@@ -57,7 +57,7 @@ pub struct Compare {
     /// Cached comparisons, oldest first.
     done: VecDeque<Comparison>,
     in_progress: Option<(Subject, Arc<Cancel>)>,
-    /// Whether labels are coloured as matched, unmatched or ignored.
+    /// Whether labels are colored as matched, unmatched or ignored.
     pub colored: bool,
     /// True objects with fewer voxels are ignored, and predicted objects that mostly overlap them.
     pub ignore_below_voxels: u64,
@@ -101,7 +101,7 @@ impl Compare {
         Some(Subject { images, ignore_below_voxels: self.ignore_below_voxels })
     }
 
-    /// Updates the label colours of a document and starts a comparison if its labels or ground truth are new.
+    /// Updates the label colors of a document and starts a comparison if its labels or ground truth are new.
     pub fn update(&mut self, document: &mut Document) {
         let finished: Vec<Comparison> = self.receiver.try_iter().collect();
         for comparison in finished {

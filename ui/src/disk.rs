@@ -7,13 +7,20 @@ use crate::correct::places::CorrectionFiles;
 use crate::correct::session::Base;
 use crate::document::file_name;
 use crate::documents::LiveOutput;
+use crate::file_browser::{Visited, visit};
 use crate::measure::table_name;
 use crate::opener::expand;
 use crate::runs::read_run;
 use crate::settings::Settings;
+use crate::work::ModelWork;
+use cytoscope_model_package::PACKAGE_KIND;
+use cytoscope_pipeline::packages::is_model;
 use cytoscope_pipeline::results::FileRecord;
-use cytoscope_pipeline::{Artifact, ArtifactKind, SegmentReport, provenance, user_folder};
-use cytoscope_profile::StoredRun;
+use cytoscope_pipeline::{
+    Artifact, ArtifactKind, MachineProfiles, SegmentReport, machine_peak, provenance, user_folder,
+};
+use cytoscope_profile::{MachinePeak, StoredRun};
+use cytoscope_storage::folder::{move_aside, remove_finished};
 use cytoscope_train::TrainJob;
 use cytoscope_worker::{LabelArray, LiveArray};
 use std::collections::BTreeMap;
@@ -82,18 +89,50 @@ pub(crate) enum DiskEffect {
         /// The run whose folder is removed.
         job: Box<TrainJob>,
     },
-    /// Reads a stored run.
+    /// Reads a stored run for the profiler.
     ReadRun {
         /// Trace or report.
         path: PathBuf,
     },
-    /// Saves the settings.
+    /// Looks at a path for the window's own file dialog.
+    Visit {
+        /// File or folder.
+        path: PathBuf,
+    },
+    /// Finds a free path for a package in the user's models.
+    PrepareModel(ModelPlace),
+    /// Removes a model: a package folder that was not changed is deleted, a file is renamed.
+    RemoveModel {
+        /// The package.
+        path: PathBuf,
+    },
+    /// Reads the machine profiles.
+    ReadMachineProfiles {
+        /// JSON file; a missing one has none.
+        path: PathBuf,
+    },
+    /// Reads the peak rates of this machine, or measures them the first time.
+    MeasurePeak,
+    /// Writes the settings to their file.
     SaveSettings {
         /// Settings to write.
         settings: Box<Settings>,
         /// JSON file to replace.
         path: PathBuf,
     },
+}
+
+/// A package that is to be written to the user's models.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelPlace {
+    /// The model that the package is made from.
+    pub(crate) model: PathBuf,
+    /// The job that makes it.
+    pub(crate) work: ModelWork,
+    /// Folder of the user's models.
+    pub(crate) folder: PathBuf,
+    /// Wanted name of the package.
+    pub(crate) name: String,
 }
 
 /// Work for a document that touches a disk.
@@ -154,8 +193,13 @@ pub(crate) struct CorrectionsPlace {
 
 /// Result of a [`DiskEffect`]; an error is a message that names the file.
 pub(crate) enum DiskEvent {
-    /// The stacks among files and folders.
-    Listed(Result<Vec<PathBuf>, String>),
+    /// The stacks and models among files and folders.
+    Listed {
+        /// Stacks, or files that may be ones.
+        stacks: Result<Vec<PathBuf>, String>,
+        /// Models.
+        models: Vec<PathBuf>,
+    },
     /// Result of work for a document.
     Document {
         /// Id of the document.
@@ -181,7 +225,27 @@ pub(crate) enum DiskEvent {
         /// What it holds.
         run: Result<Box<StoredRun>, String>,
     },
-    /// The settings were saved.
+    /// What is at a path.
+    Visited(Visited),
+    /// The path of a package in the user's models.
+    ModelReady {
+        /// What is to be written there.
+        place: ModelPlace,
+        /// The free path.
+        out: Result<PathBuf, String>,
+    },
+    /// A model was removed, or renamed to the path.
+    ModelRemoved {
+        /// The package.
+        path: PathBuf,
+        /// Where a file was moved to.
+        result: Result<Option<PathBuf>, String>,
+    },
+    /// The machine profiles were read.
+    MachineProfilesRead(Result<MachineProfiles, String>),
+    /// The peak rates of this machine were read or measured.
+    PeakMeasured(Box<MachinePeak>),
+    /// The settings were saved, or why not.
     SettingsSaved(Result<(), String>),
 }
 
@@ -222,7 +286,10 @@ impl DiskEffect {
     /// Does the work; blocks as long as the disk does.
     pub(crate) fn run(&self) -> DiskEvent {
         match self {
-            Self::List { paths } => DiskEvent::Listed(Ok(expand(paths))),
+            Self::List { paths } => {
+                let (models, others): (Vec<PathBuf>, Vec<PathBuf>) = paths.iter().cloned().partition(|p| is_model(p));
+                DiskEvent::Listed { stacks: Ok(expand(&others)), models }
+            }
             Self::Document { document, effect } => DiskEvent::Document { document: *document, event: effect.run() },
             Self::PrepareTraining { job, name } => DiskEvent::TrainingReady(prepare_training(job, name.as_deref())),
             Self::RequestFinish { job, paused } => {
@@ -230,6 +297,16 @@ impl DiskEffect {
             }
             Self::DiscardTraining { job } => DiskEvent::TrainingDiscarded(job.discard().map_err(|e| e.to_string())),
             Self::ReadRun { path } => DiskEvent::RunRead { path: path.clone(), run: read_run(path).map(Box::new) },
+            Self::ReadMachineProfiles { path } => {
+                DiskEvent::MachineProfilesRead(MachineProfiles::read(path).map_err(|error| error.to_string()))
+            }
+            Self::MeasurePeak => DiskEvent::PeakMeasured(Box::new(machine_peak(0))),
+            Self::Visit { path } => DiskEvent::Visited(visit(path)),
+            Self::PrepareModel(place) => {
+                let out = create_folder(&place.folder).map(|()| free_path(&place.folder, &place.name));
+                DiskEvent::ModelReady { place: place.clone(), out }
+            }
+            Self::RemoveModel { path } => DiskEvent::ModelRemoved { path: path.clone(), result: remove_model(path) },
             Self::SaveSettings { settings, path } => {
                 DiskEvent::SettingsSaved(settings.save(path).map_err(|e| e.to_string()))
             }
@@ -340,10 +417,20 @@ fn prepare_training(job: &TrainJob, name: Option<&str>) -> Result<Box<TrainJob>,
     Ok(job)
 }
 
+/// Removes a package folder that holds nothing but what was written; renames a single file and returns its new path.
+fn remove_model(path: &Path) -> Result<Option<PathBuf>, String> {
+    if path.is_dir() {
+        return remove_finished(path, PACKAGE_KIND).map(|()| None).map_err(|e| e.to_string());
+    }
+    move_aside(path).map(Some).map_err(|e| e.to_string())
+}
+
 /// A free path for a package of this name.
 fn free_path(folder: &Path, name: &str) -> PathBuf {
     let place = |n: usize| folder.join(if n == 1 { name.to_owned() } else { format!("{name} {n}") });
-    let free = |p: &PathBuf| !p.exists() && !p.with_file_name(format!("{}.training", file_name(p))).exists();
+    let beside = |p: &Path, ending: &str| p.with_file_name(format!("{}{ending}", file_name(p))).exists();
+    let endings = [".training", ".zip", ".onnx", ".alias"];
+    let free = |p: &PathBuf| !p.exists() && !endings.iter().any(|ending| beside(p, ending));
     (1..1000).map(place).find(free).unwrap_or_else(|| place(1000))
 }
 

@@ -2,6 +2,8 @@
 
 use crate::disk::DiskEffect;
 use crate::effect::{Effects, ViewsEffect};
+use crate::file_browser::{BrowserAction, BrowserResult, FileBrowser, Visited};
+use crate::file_dialog::DialogSpec;
 use crate::font_fallback::FontFallback;
 use crate::notifications::{Level, Notifications};
 use crate::quit::QuitState;
@@ -11,6 +13,7 @@ use crate::settings::Settings;
 use crate::theme::ThemeChoice;
 use crate::views::pen::PointerEvent;
 use cytoscope_engine::{DeviceRequest, Precision};
+use cytoscope_pipeline::PerformanceRequest;
 use eframe::egui;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -31,18 +34,29 @@ pub(crate) enum PanelTask {
     Objects,
     /// Train a model.
     Train,
+    /// List, test, measure, quantize, export and remove models.
+    Models,
+    /// Convert and score files.
+    Batch,
+}
+
+impl PanelTask {
+    /// Whether the task has a page in the centre of the window instead of the views.
+    pub(crate) fn is_page(self) -> bool {
+        matches!(self, Self::Train | Self::Models | Self::Batch)
+    }
 }
 
 /// A part of the window that can be hidden.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// The list of stacks.
+    /// The list of open and recent stacks.
     Library,
-    /// The panel of tasks.
+    /// The panel of the current task, such as predicting or correcting.
     Tasks,
-    /// Jobs and profiler.
+    /// The panel of jobs and their profiles.
     Profiler,
-    /// The 3-D view.
+    /// The 3-D view of the active document.
     Volume,
     /// The lines through the shared position in slice views.
     Crosshair,
@@ -57,7 +71,7 @@ pub(crate) enum Dialog {
     Palette,
     /// Keyboard shortcuts.
     Shortcuts,
-    /// Version and licence.
+    /// Version and license.
     About,
 }
 
@@ -75,10 +89,19 @@ pub(crate) enum DisplayAction {
     Reset,
     /// Selects a model by its name.
     Model(String),
+    /// Remembers the channels that a model's inputs are read from.
+    InputChannels {
+        /// Name of the model.
+        model: String,
+        /// Names of the channels, in the order of the model's inputs.
+        channels: Vec<String>,
+    },
     /// Selects a device.
     Device(DeviceRequest),
     /// Selects a precision; `None` is the best one of the device.
     Precision(Option<Precision>),
+    /// Selects a preset of the machine profile for predictions.
+    Performance(PerformanceRequest),
     /// Sets the dataset folder for exported training pairs.
     DatasetFolder(PathBuf),
     /// Moves a file to the top of the recent files.
@@ -105,6 +128,10 @@ pub(crate) enum DisplayAction {
     Open(Dialog),
     /// Closes a dialog.
     Close(Dialog),
+    /// Shows the window's own file dialog.
+    Browse(Box<DialogSpec>),
+    /// An action on the window's own file dialog.
+    Browser(BrowserAction),
     /// Closes the notification with this number.
     CloseNotification(u64),
     /// Sets whether the object table is to scroll to the selected row.
@@ -155,6 +182,8 @@ pub(crate) struct Display {
     dialogs: BTreeSet<Dialog>,
     /// The file of the axes dialog and the text typed so far.
     axes_dialog: Option<(PathBuf, String)>,
+    /// The window's own file dialog, if it is open.
+    browser: Option<FileBrowser>,
     notifications: Notifications,
     reveal_object: bool,
     /// Position of the swipe line as a fraction of the view width; `None` if off.
@@ -181,6 +210,7 @@ impl Display {
             task: PanelTask::default(),
             dialogs: BTreeSet::new(),
             axes_dialog: None,
+            browser: None,
             notifications: Notifications::default(),
             reveal_object: false,
             swipe: None,
@@ -216,6 +246,11 @@ impl Display {
     /// The file of the axes dialog and the text typed so far.
     pub(crate) fn axes_dialog(&self) -> Option<&(PathBuf, String)> {
         self.axes_dialog.as_ref()
+    }
+
+    /// The window's own file dialog, if it is open.
+    pub(crate) fn browser(&self) -> Option<&FileBrowser> {
+        self.browser.as_ref()
     }
 
     /// Notifications that are shown, oldest first.
@@ -299,8 +334,12 @@ impl Display {
                 effects.views(ViewsEffect::ResetLayout);
             }
             DisplayAction::Model(name) => self.settings.model = name,
+            DisplayAction::InputChannels { model, channels } => {
+                self.settings.channels_of_model.insert(model, channels);
+            }
             DisplayAction::Device(device) => self.settings.device = device,
             DisplayAction::Precision(precision) => self.settings.precision = precision,
+            DisplayAction::Performance(request) => self.settings.performance = request,
             DisplayAction::DatasetFolder(folder) => self.settings.dataset_folder = Some(folder),
             DisplayAction::AddRecentFile(path) => self.settings.add_recent(&path),
             DisplayAction::RememberAxes { file, axes } => self.settings.remember_axes(&file, axes.as_deref()),
@@ -313,6 +352,11 @@ impl Display {
             DisplayAction::CloseAxes => self.axes_dialog = None,
             DisplayAction::Open(dialog) => _ = self.dialogs.insert(dialog),
             DisplayAction::Close(dialog) => _ = self.dialogs.remove(&dialog),
+            DisplayAction::Browse(spec) => self.browser = Some(FileBrowser::open(*spec, &mut effects)),
+            DisplayAction::Browser(action) => {
+                let result = self.browser.as_mut().map(|browser| browser.apply(action, &mut effects));
+                self.close_browser(result);
+            }
             DisplayAction::CloseNotification(number) => self.notifications.close(number),
             DisplayAction::RevealObject(reveal) => self.reveal_object = reveal,
             DisplayAction::ToggleSwipe => self.swipe = if self.swipe.is_some() { None } else { Some(0.5) },
@@ -332,6 +376,20 @@ impl Display {
             }
         }
         effects
+    }
+
+    /// Handles what the window's own file dialog asked the disk for.
+    pub(crate) fn visited(&mut self, visited: Visited) -> Effects {
+        let mut effects = Effects::default();
+        let result = self.browser.as_mut().map(|browser| browser.visited(visited, &mut effects));
+        self.close_browser(result);
+        effects
+    }
+
+    fn close_browser(&mut self, result: Option<BrowserResult>) {
+        if matches!(result, Some(BrowserResult::Closed)) {
+            self.browser = None;
+        }
     }
 
     fn toggle(&mut self, part: Part) {

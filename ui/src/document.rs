@@ -6,6 +6,7 @@ use crate::data::loader::SourceId;
 use crate::data::plane::Orientation;
 use crate::data::source::{FileSource, PlaneSource};
 use crate::diameter::ObjectSize;
+use crate::preprocess::{PreprocessPreview, Preprocessing};
 use crate::results::Results;
 use cytoscope_formats::{FormatError, Image, ImageMeta, OpenOptions};
 use cytoscope_objects::SegmentOptions;
@@ -15,13 +16,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A new unique id.
+/// Returns an id that this process has not used before.
 pub fn fresh_id() -> SourceId {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Default colours of the channels of multi-channel stacks.
+/// Default colors of the channels of multi-channel stacks.
 const CHANNEL_MAPS: [ColorMap; 6] = [
     ColorMap::Tint([60, 220, 90]),
     ColorMap::Tint([235, 70, 220]),
@@ -44,7 +45,7 @@ pub struct ChannelView {
     pub name: String,
     /// Whether views draw the channel.
     pub visible: bool,
-    /// Colour map and contrast limits.
+    /// Color map and contrast limits.
     pub display: Intensity,
     /// Whether contrast limits are still to be set from the first loaded plane.
     pub wants_limits: bool,
@@ -52,7 +53,7 @@ pub struct ChannelView {
     pub histogram: Option<Histogram>,
 }
 
-/// Kind of an overlay.
+/// What an overlay of a document shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Predicted or corrected labels.
@@ -67,21 +68,21 @@ pub enum Role {
 
 /// An image shown over the stack, on the same grid.
 pub struct Overlay {
-    /// Kind of the overlay.
+    /// What the overlay shows.
     pub role: Role,
     /// File name for display.
     pub name: String,
-    /// Path of the file.
+    /// Path of the image file.
     pub path: PathBuf,
     /// Whether views draw the overlay.
     pub visible: bool,
-    /// Source of its planes.
+    /// Source that its planes are read from.
     pub source: Arc<dyn PlaneSource>,
     /// Id of `source` in the caches of planes and volumes.
     pub source_id: SourceId,
-    /// Display settings of labels.
+    /// How the labels are drawn.
     pub labels: LabelDisplay,
-    /// Display settings of intensities.
+    /// How the intensities are shown.
     pub display: Intensity,
     /// Number of channels.
     pub channels: usize,
@@ -104,9 +105,9 @@ impl Overlay {
 /// Position and zoom of a slice view.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Camera {
-    /// Slice position (down, right) at the centre of the view, in µm.
+    /// Slice position (down, right) at the center of the view, in µm.
     pub center_um: [f64; 2],
-    /// Screen points per µm.
+    /// Magnification in screen points per µm.
     pub points_per_um: f64,
 }
 
@@ -128,15 +129,15 @@ pub enum OpenError {
     },
 }
 
-/// An open stack.
+/// An open stack with its overlays, views and results.
 pub struct Document {
     /// Id of the document and of its plane source.
     pub id: SourceId,
-    /// Path of the file.
+    /// Path of the image file.
     pub path: PathBuf,
     /// File name for display.
     pub name: String,
-    /// Opened image file.
+    /// The opened image; pixels are read as they are needed.
     pub image: Image,
     /// Number of voxels along Z, Y, X, of channels, time points and samples per pixel.
     pub extents: Extents,
@@ -146,8 +147,16 @@ pub struct Document {
     pub voxel_known: bool,
     /// Segmentation options of the shown labels, in µm of this stack, if a prediction of this window reported them.
     pub segment: Option<SegmentOptions>,
-    /// Object diameter settings.
+    /// Object diameter that predictions of this stack use.
     pub object_size: ObjectSize,
+    /// Preprocessing settings.
+    pub preprocessing: Preprocessing,
+    /// The preprocessed stack that views show in place of the stack.
+    pub preview: Option<PreprocessPreview>,
+    /// Why the preprocessed stack cannot be shown.
+    pub preview_error: Option<String>,
+    /// Contrast limits of the channels to restore after a preview, and whether they were still to be set.
+    limits_before: Option<Vec<(f32, f32, bool)>>,
     /// Source of the intensity planes.
     pub source: Arc<dyn PlaneSource>,
     /// The channels in the order of the file, with their display settings.
@@ -156,13 +165,13 @@ pub struct Document {
     pub overlays: Vec<Overlay>,
     /// Crosshair position (voxel Z, Y, X), shared by all views.
     pub cursor: [usize; 3],
-    /// Current time point.
+    /// Time point that the views show, counted from 0.
     pub time: usize,
     /// Cameras of [`Orientation::ALL`]; `None` fits the slice into the view.
     pub cameras: [Option<Camera>; 3],
     /// The label selected in image or table.
     pub selected: Option<u32>,
-    /// Table of measured objects.
+    /// Table of the measured objects; `None` if there is none.
     pub results: Option<Results>,
     /// File that the shown labels were saved to, if it differs from the one they were loaded from.
     pub saved_labels: Option<PathBuf>,
@@ -216,6 +225,8 @@ pub enum DocumentChange {
     Select(Option<u32>),
     /// Sets the object diameter.
     Diameter(ObjectSize),
+    /// Sets the preprocessing steps, and whether they are previewed.
+    Preprocessing(Preprocessing),
     /// Sorts the object table by a column.
     SortTable(usize),
 }
@@ -245,6 +256,10 @@ impl Document {
             voxel_known,
             segment: None,
             object_size: Default::default(),
+            preprocessing: Default::default(),
+            preview: None,
+            preview_error: None,
+            limits_before: None,
             source: Arc::new(FileSource::new(image.clone(), false)),
             channels,
             overlays: Vec::new(),
@@ -394,12 +409,41 @@ impl Document {
             }
             DocumentChange::Select(label) => self.select(label),
             DocumentChange::Diameter(size) => self.object_size = size,
+            DocumentChange::Preprocessing(settings) => self.set_preprocessing(settings),
             DocumentChange::SortTable(column) => {
                 if let Some(results) = &mut self.results {
                     results.sort_by(column);
                 }
             }
         }
+    }
+
+    /// Sets the preprocessing, and shows the preprocessed stack or the stack itself. The contrast limits of a preview are
+    /// set from its first plane, those of the stack are restored after it.
+    fn set_preprocessing(&mut self, settings: Preprocessing) {
+        let steps = &settings.steps;
+        let wanted = (settings.preview && !steps.is_empty()).then(|| PreprocessPreview::new(&self.image, steps));
+        (self.preview, self.preview_error) = match wanted {
+            None => (None, None),
+            Some(Ok(preview)) => (Some(preview), None),
+            Some(Err(reason)) => (None, Some(reason)),
+        };
+        self.preprocessing = settings;
+        if self.preview.is_some() {
+            let limits = self.channels.iter().map(|c| (c.display.low, c.display.high, c.wants_limits)).collect();
+            self.limits_before.get_or_insert(limits);
+            self.channels.iter_mut().for_each(|c| (c.wants_limits, c.histogram) = (true, None));
+        } else if let Some(limits) = self.limits_before.take() {
+            for (channel, (low, high, wants_limits)) in self.channels.iter_mut().zip(limits) {
+                (channel.display.low, channel.display.high) = (low, high);
+                (channel.wants_limits, channel.histogram) = (wants_limits, None);
+            }
+        }
+    }
+
+    /// The source of the shown intensity planes, the preprocessed ones during a preview, and its id in the caches.
+    pub fn shown_source(&self) -> (&Arc<dyn PlaneSource>, SourceId) {
+        self.preview.as_ref().map_or((&self.source, self.id), |preview| (&preview.source, preview.source_id))
     }
 
     /// Number of voxels, sample type and voxel size in one line.

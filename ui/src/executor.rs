@@ -42,6 +42,7 @@ impl DiskExecutor {
             None => Some(effect),
         };
         if let Some(effect) = refused {
+            // The receiver is in the same struct, so it exists.
             let _ = self.events.0.send(effect.run());
         }
     }

@@ -4,7 +4,8 @@
 //! behind the client of `worker`, and slow work runs on other threads whose results come back as values
 //! ([`data::loader`], [`opener`], [`work`]).
 //!
-//! [`Workbench`] is put together from five states: open stacks, jobs, training, corrections, and what the window shows.
+//! [`Workbench`] is put together from seven states: open stacks, jobs, training, corrections, models, files to convert and
+//! to score, and what the window shows.
 //! Each owns its fields and changes only by its actions; what else follows from an action is returned as effects. Panels
 //! and views read the states and send actions and [`command::Command`]s, which are applied at the end of the frame.
 //!
@@ -14,6 +15,8 @@
 
 mod action;
 pub mod app;
+mod batch;
+mod channels;
 pub mod command;
 pub mod compare;
 pub mod correct;
@@ -25,14 +28,18 @@ pub mod document;
 mod documents;
 mod effect;
 mod executor;
+mod file_browser;
+pub mod file_dialog;
 pub mod font_fallback;
 mod jobs;
 mod measure;
+mod models;
 pub mod notifications;
 pub mod opener;
 mod overwrite;
 pub mod panels;
 mod picture;
+pub mod preprocess;
 pub mod queue;
 mod quit;
 pub mod results;

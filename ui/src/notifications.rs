@@ -27,7 +27,7 @@ pub enum Level {
 /// A message in the corner of the window.
 #[derive(Debug, Clone)]
 pub struct Notification {
-    /// Sets its colour, and whether it disappears by itself.
+    /// Sets its color, and whether it disappears by itself.
     pub level: Level,
     /// Title of a few words.
     pub title: String,
@@ -38,7 +38,7 @@ pub struct Notification {
     number: u64,
 }
 
-/// The notifications on screen.
+/// The notifications on screen, oldest first.
 #[derive(Debug, Default)]
 pub struct Notifications {
     shown: Vec<Notification>,

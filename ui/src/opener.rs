@@ -1,12 +1,14 @@
 //! Opens, chooses and saves files on worker threads.
 
 use crate::document::{Document, Overlay, Role, file_name};
+use crate::file_dialog::{DialogSpec, desktop_has_dialogs};
 use crate::measure;
 use crate::results::Results;
 use crate::runs::RunId;
 use crate::screenshots::ScreenshotSubject;
 use crate::training::models::Format;
 use cytoscope_formats::{FormatError, FormatErrorKind, is_zarr_folder, one_of_each_series, zarr_folder_of};
+use cytoscope_pipeline::ExportFormat;
 use cytoscope_storage::target::refuse_input;
 use cytoscope_volume::Axes;
 use std::path::{Path, PathBuf};
@@ -16,9 +18,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 /// Makes the content of a file to be saved; runs on a worker thread.
 pub type Content = Box<dyn FnOnce() -> Result<Vec<u8>, String> + Send>;
 
-/// Result of a request.
+/// What a request to the opener has led to.
 pub enum OpenerResult {
-    /// A stack was opened.
+    /// A stack was opened as a document.
     Document(Box<Document>),
     /// An image was opened over a stack.
     Overlay {
@@ -38,7 +40,9 @@ pub enum OpenerResult {
     },
     /// Files chosen by the user.
     Chosen(FileRequest, Vec<PathBuf>),
-    /// The request failed.
+    /// The desktop has no file dialog: the window shows its own.
+    Browse(Box<DialogSpec>),
+    /// The request failed; what was attempted, and why it failed.
     Failed {
         /// What was attempted, such as "Opening a.tif".
         what: String,
@@ -60,7 +64,7 @@ pub enum OpenerResult {
 pub enum FileRequest {
     /// One or more stacks to open.
     Stacks,
-    /// Labels of a stack.
+    /// Labels for the stack of this document.
     Labels(u64),
     /// Ground truth of a stack.
     Truth(u64),
@@ -84,8 +88,26 @@ pub enum FileRequest {
     Table,
     /// Destination of a run's performance profile.
     Profile(ProfileFormat, RunId),
-    /// A stored run.
+    /// A stored run for the profiler.
     Run,
+    /// Models to open.
+    ModelFile,
+    /// Destination of an exported model of the Models page.
+    ModelExport(ExportFormat),
+    /// Files to convert.
+    ConvertFiles,
+    /// Folder for converted files.
+    ConvertFolder,
+    /// Folder of predictions to score.
+    Predictions,
+    /// Folder of the ground truth of predictions.
+    Truths,
+    /// Destination of a table of scores.
+    Scores,
+    /// Destination of an object table in the form that AnnData reads.
+    AnnData,
+    /// Destination of the meshes of a stack's objects.
+    Mesh(u64),
 }
 
 /// File format of a performance profile.
@@ -106,6 +128,8 @@ pub enum ProfileTable {
     Spans,
     /// Totals by operator.
     Operators,
+    /// Operators beside the machine's peak.
+    Roofline,
     /// Memory over time.
     Memory,
     /// Times of the training steps.
@@ -115,12 +139,13 @@ pub enum ProfileTable {
 }
 
 impl ProfileTable {
-    /// Suggested file name.
+    /// Returns the file name that the dialog suggests.
     pub fn file_name(self) -> &'static str {
         match self {
             ProfileTable::Advice => "advice.csv",
             ProfileTable::Spans => "spans.csv",
             ProfileTable::Operators => "operators.csv",
+            ProfileTable::Roofline => "roofline.csv",
             ProfileTable::Memory => "memory.csv",
             ProfileTable::Steps => "steps.csv",
             ProfileTable::Comparison(_) => "comparison.csv",
@@ -129,15 +154,17 @@ impl ProfileTable {
 }
 
 /// File extensions of stacks.
-const EXTENSIONS: [&str; 15] =
-    ["tif", "tiff", "btf", "tf8", "tf2", "npy", "ome", "lsm", "stk", "czi", "nii", "nii.gz", "png", "jpg", "jpeg"];
+pub(crate) const EXTENSIONS: [&str; 18] = [
+    "tif", "tiff", "btf", "tf8", "tf2", "npy", "ome", "lsm", "stk", "svs", "czi", "nii", "nii.gz", "png", "jpg",
+    "jpeg", "ozx", "zarr.zip",
+];
 /// Extensions of regions of interest, which are labels of a stack.
-const ROI_EXTENSIONS: [&str; 2] = ["zip", "roi"];
+pub(crate) const ROI_EXTENSIONS: [&str; 2] = ["zip", "roi"];
 /// Extensions of slices among them; slices of a folder are opened only if it contains no other stacks.
 const SLICE_EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
 
 /// Extension of the `zarr.json` in an OME-Zarr folder: dialogs for files cannot choose the folder itself.
-const ZARR_EXTENSIONS: [&str; 1] = ["json"];
+pub(crate) const ZARR_EXTENSIONS: [&str; 1] = ["json"];
 
 /// Maximum number of files opened from one folder.
 const MAX_FILES_OF_FOLDER: usize = 500;
@@ -149,13 +176,15 @@ pub struct Opener {
     wake: Arc<dyn Fn() + Send + Sync>,
     /// Number of unanswered requests.
     in_progress: usize,
+    /// Whether the window's own file dialog is always used.
+    own_dialogs: bool,
 }
 
 impl Opener {
     /// An opener that calls `wake` whenever a result is available.
     pub fn new(wake: Arc<dyn Fn() + Send + Sync>) -> Self {
         let (sender, receiver) = channel();
-        Self { sender, receiver, wake, in_progress: 0 }
+        Self { sender, receiver, wake, in_progress: 0, own_dialogs: false }
     }
 
     fn spawn(&mut self, work: impl FnOnce() -> OpenerResult + Send + 'static) {
@@ -168,11 +197,12 @@ impl Opener {
         });
         if let Err(error) = spawned {
             let reason = error.to_string();
+            // The receiver is in the same struct, so it exists.
             let _ = self.sender.send(OpenerResult::Failed { what: "Opening".to_owned(), reason, axes_of: None });
         }
     }
 
-    /// Opens a stack.
+    /// Opens a stack on a thread; `axes` replace those of the file.
     pub fn open(&mut self, path: PathBuf, axes: Option<Axes>) {
         self.spawn(move || match Document::open(&path, axes) {
             Ok(document) => {
@@ -203,7 +233,7 @@ impl Opener {
         });
     }
 
-    /// Reads an object table.
+    /// Reads the table of measured objects of a document on a thread.
     pub fn table(&mut self, document: u64, path: PathBuf) {
         self.spawn(move || match Results::read(&path) {
             Ok(results) => OpenerResult::Table { document, results: Box::new(results), old: measure::is_old(&path) },
@@ -245,53 +275,27 @@ impl Opener {
         });
     }
 
-    /// Shows a file dialog of the system.
+    /// Uses the window's own file dialog, whether or not the desktop has one.
+    pub fn use_own_dialogs(&mut self) {
+        self.own_dialogs = true;
+    }
+
+    /// Shows a file dialog of the desktop; without one, the window is asked to show its own.
     pub fn ask(&mut self, ask: FileRequest, beside: Option<PathBuf>, suggested: String) {
-        let choose = move || {
-            let mut dialog = rfd::FileDialog::new();
-            if let Some(folder) = beside.filter(|f| f.is_dir()) {
-                dialog = dialog.set_directory(folder);
-            }
-            let one = |path: Option<PathBuf>| path.into_iter().collect();
-            match ask {
-                FileRequest::Stacks => {
-                    let all = [EXTENSIONS.as_slice(), &ZARR_EXTENSIONS].concat();
-                    dialog.add_filter("Stacks", &all).pick_files().unwrap_or_default()
-                }
-                FileRequest::Labels(_) | FileRequest::Truth(_) => {
-                    let all = [EXTENSIONS.as_slice(), &ROI_EXTENSIONS, &ZARR_EXTENSIONS].concat();
-                    one(dialog.add_filter("Label images", &all).pick_file())
-                }
-                FileRequest::ResultsFolder | FileRequest::DatasetFolder | FileRequest::TrainingFolder => {
-                    one(dialog.pick_folder())
-                }
-                FileRequest::TrainingTable => one(dialog.add_filter("Tables", &["csv"]).pick_file()),
-                FileRequest::Run => one(dialog.add_filter("Traces and reports", &["json"]).pick_file()),
-                FileRequest::StartModel => one(dialog.add_filter("Models", &["zip", "onnx"]).pick_file()),
-                FileRequest::Model(Format::Zip) => {
-                    one(dialog.set_file_name(suggested).add_filter("bioimage.io package", &["zip"]).save_file())
-                }
-                FileRequest::Model(Format::Onnx) => {
-                    one(dialog.set_file_name(suggested).add_filter("ONNX", &["onnx"]).save_file())
-                }
-                FileRequest::Screenshot(_) => {
-                    one(dialog.set_file_name(suggested).add_filter("PNG", &["png"]).save_file())
-                }
-                FileRequest::Table | FileRequest::LineProfile | FileRequest::Profile(ProfileFormat::Csv(_), _) => {
-                    one(dialog.set_file_name(suggested).add_filter("CSV", &["csv"]).save_file())
-                }
-                FileRequest::Profile(ProfileFormat::Trace, _) => {
-                    one(dialog.set_file_name(suggested).add_filter("Chrome trace", &["json"]).save_file())
-                }
-            }
+        let spec = DialogSpec::new(ask, beside, suggested);
+        let is_own = self.own_dialogs;
+        let choose = move || match is_own || !desktop_has_dialogs() {
+            true => OpenerResult::Browse(Box::new(spec)),
+            false => OpenerResult::Chosen(ask, spec.ask_desktop()),
         };
         if cfg!(target_os = "macos") {
             // macOS requires dialogs on the main thread.
-            let files = choose();
+            let result = choose();
             self.in_progress += 1;
-            let _ = self.sender.send(OpenerResult::Chosen(ask, files));
+            // The receiver is in the same struct, so it exists.
+            let _ = self.sender.send(result);
         } else {
-            self.spawn(move || OpenerResult::Chosen(ask, choose()));
+            self.spawn(choose);
         }
     }
 

@@ -50,12 +50,15 @@ fn unfinished(text: &str) -> Vec<PredictJob> {
     asked.into_iter().map(|(_, job)| job).collect()
 }
 
-/// Reads and locks a queue file that an ended window left; `None` if another window holds it.
+/// Reads and locks a queue file that an ended window left; `None` if another window holds it, or if it cannot be read,
+/// which is logged.
 fn lock_abandoned(path: &Path) -> Option<(Vec<PredictJob>, File)> {
-    let file = File::open(path).ok()?;
+    let lost = |error: &std::io::Error| tracing::warn!("an earlier queue cannot be read: {}: {error}", path.display());
+    let file = File::open(path).inspect_err(lost).ok()?;
+    // It fails if another window holds the lock.
     file.try_lock().ok()?;
     let mut bytes = Vec::new();
-    (&file).take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
+    (&file).take(MAX_BYTES).read_to_end(&mut bytes).inspect_err(lost).ok()?;
     Some((unfinished(&String::from_utf8_lossy(&bytes)), file))
 }
 
@@ -187,7 +190,7 @@ impl Queue {
         self.next
     }
 
-    /// Records a requested prediction.
+    /// Adds a requested prediction to the queue file.
     pub fn add(&mut self, id: JobId, job: &PredictJob) {
         let number = self.record(job);
         self.open.push((id, number));

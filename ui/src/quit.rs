@@ -18,18 +18,18 @@ const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(20);
 /// State of quitting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum QuitState {
-    /// Not quitting.
+    /// The user has not asked to quit.
     #[default]
     No,
     /// The dialog opens in the next frame.
     Asked,
-    /// The dialog is open.
+    /// The dialog asks what happens to unsaved work.
     Asking,
     /// Labels are being saved; then the window closes.
     Saving,
     /// A training run saves a checkpoint; then the window closes.
     Pausing(Instant),
-    /// The window closes.
+    /// The user has decided, and the window closes.
     Decided,
 }
 

@@ -49,7 +49,7 @@ pub struct Results {
     pub order: Vec<usize>,
     /// Sort column, and whether the order is descending.
     pub sorted: Option<(usize, bool)>,
-    /// Path of the file.
+    /// Path of the CSV file.
     pub path: PathBuf,
 }
 
@@ -100,6 +100,28 @@ impl Results {
         (0..self.rows.len()).find(|r| self.label(*r) == label)
     }
 
+    /// The table as `anndata.io.read_csv` reads it: the first column has the names of the observations, `object_7` for the
+    /// object with label 7 (`t2_object_7` at time point 2), and all others are numbers; missing ones are `nan`.
+    pub fn anndata_csv(&self) -> String {
+        let time_column = self.column("time");
+        let is_named = |column: &usize| *column != self.label_column && Some(*column) != time_column;
+        let columns: Vec<usize> = (0..self.columns.len()).filter(is_named).collect();
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let names = columns.iter().filter_map(|column| self.columns.get(*column)).map(String::as_str);
+        // Writing to memory cannot fail.
+        let _ = writer.write_record(std::iter::once("object").chain(names));
+        for row in 0..self.rows.len() {
+            let time = time_column.map(|column| format!("t{}_", self.value(row, column))).unwrap_or_default();
+            let name = format!("{time}object_{}", self.label(row));
+            let values = columns.iter().map(|column| match self.value(row, *column) {
+                value if value.is_nan() => "nan".to_owned(),
+                value => value.to_string(),
+            });
+            let _ = writer.write_record(std::iter::once(name).chain(values));
+        }
+        String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
+    }
+
     /// Index of a column by its name.
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|c| c == name)
@@ -122,6 +144,14 @@ impl Results {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tables_for_anndata_have_named_rows_and_numbers_only() {
+        let table = Results::parse(Path::new("x.csv"), "label,volume_um3,\"mean_a,b\"\n7,10.5,3\n12,99,\n").unwrap();
+        assert_eq!(table.anndata_csv(), "object,volume_um3,\"mean_a,b\"\nobject_7,10.5,3\nobject_12,99,nan\n");
+        let times = Results::parse(Path::new("x.csv"), "time,label,voxels\n0,7,5\n2,7,6\n").unwrap();
+        assert_eq!(times.anndata_csv(), "object,voxels\nt0_object_7,5\nt2_object_7,6\n");
+    }
 
     #[test]
     fn tables_are_read_sorted_and_searched() {

@@ -27,7 +27,7 @@ const MIN_VOXELS: f64 = 0.5;
 pub struct Ruler {
     /// Slice view that it was drawn in.
     pub view: Orientation,
-    /// End points in voxel coordinates Z, Y, X; integers are voxel centres.
+    /// End points in voxel coordinates Z, Y, X; integers are voxel centers.
     pub ends: [[f64; 3]; 2],
 }
 
@@ -228,7 +228,7 @@ pub(crate) fn ruler_panel(ui: &mut Ui, state: State<'_>, views: &Layout, actions
     }
 }
 
-/// Colour of a channel's curve, visible on light and dark backgrounds.
+/// Color of a channel's curve, visible on light and dark backgrounds.
 fn curve_color(map: &crate::data::composite::ColorMap) -> Color32 {
     use crate::data::composite::ColorMap::Tint;
     match map {

@@ -133,6 +133,17 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// The engine's activations over time: seconds and bytes; none where they were not sampled.
+    pub(crate) fn arena_samples(self) -> Vec<(f64, u64)> {
+        match self {
+            Run::Job(_) => Vec::new(),
+            Run::File(file) => {
+                let samples = file.run.timeline.iter();
+                samples.filter_map(|s| Some((s.at_us / 1e6, s.arena_bytes?))).collect()
+            }
+        }
+    }
+
     /// Number of spans that are missing.
     pub(crate) fn spans_not_kept(self) -> u64 {
         match self {
@@ -312,19 +323,9 @@ impl Histogram {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 mod tests {
     use super::*;
-    use std::borrow::Cow;
 
     fn span(stage: Stage, start_secs: f64, secs: f64) -> SpanRecord {
-        SpanRecord {
-            stage,
-            name: Cow::Borrowed("part"),
-            start_us: 1e6 * start_secs,
-            duration_us: 1e6 * secs,
-            thread: 0,
-            bytes: 0,
-            voxels: 0,
-            macs: 0,
-        }
+        SpanRecord::new(stage, "part", 1e6 * start_secs, 1e6 * secs)
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::stored::read_json;
 use crate::theme::ThemeChoice;
 use cytoscope_engine::{DeviceRequest, Precision};
+use cytoscope_pipeline::PerformanceRequest;
 use cytoscope_storage::StorageError;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
@@ -17,11 +18,11 @@ const MAX_FOLDERS: usize = 200;
 /// Maximum size of a settings file that is read.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Persistent settings.
+/// Settings that are kept between sessions, in one file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
-    /// Colour theme.
+    /// Colors of the window: light, dark, or those of the system.
     pub theme: ThemeChoice,
     /// Recently opened files, newest first.
     pub recent: Vec<PathBuf>,
@@ -29,12 +30,17 @@ pub struct Settings {
     pub axes_of_folder: BTreeMap<PathBuf, String>,
     /// Name of the selected model.
     pub model: String,
-    /// Selected device.
+    /// Names of the channels that each model's inputs are read from, by the model's name.
+    pub channels_of_model: BTreeMap<String, Vec<String>>,
+    /// Device that jobs of this window run on.
     #[serde(deserialize_with = "device_or_auto")]
     pub device: DeviceRequest,
     /// Selected precision; `None`, stored as `auto`, is the best one of the device.
     #[serde(with = "precision_or_auto")]
     pub precision: Option<Precision>,
+    /// Which preset of the machine profile sets what a prediction leaves open.
+    #[serde(deserialize_with = "performance_or_auto")]
+    pub performance: PerformanceRequest,
     /// Whether the list of stacks is shown.
     pub show_library: bool,
     /// Whether the panel of tasks is shown.
@@ -58,8 +64,10 @@ impl Default for Settings {
             recent: Vec::new(),
             axes_of_folder: BTreeMap::new(),
             model: "nuclei".to_owned(),
+            channels_of_model: BTreeMap::new(),
             device: DeviceRequest::Auto,
             precision: None,
+            performance: PerformanceRequest::Auto,
             show_library: true,
             show_tasks: true,
             show_profiler: false,
@@ -73,6 +81,11 @@ impl Default for Settings {
 
 /// Deserializes a device. An unknown one becomes `auto`, so that the other settings are kept.
 fn device_or_auto<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DeviceRequest, D::Error> {
+    Ok(String::deserialize(deserializer)?.parse().unwrap_or_default())
+}
+
+/// Deserializes a request. An unknown one becomes `auto`, so that the other settings are kept.
+fn performance_or_auto<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PerformanceRequest, D::Error> {
     Ok(String::deserialize(deserializer)?.parse().unwrap_or_default())
 }
 

@@ -41,7 +41,7 @@ pub enum FromShell {
     Request(Request),
     /// A line that cannot be parsed, and why.
     Unreadable(String),
-    /// The shell has ended.
+    /// The shell has ended, so the window closes.
     Gone,
 }
 
@@ -55,7 +55,7 @@ struct Files<'a> {
     files: &'a [&'a Path],
 }
 
-/// Connection to the shell.
+/// Connection to the shell that started this window.
 pub struct ShellLink {
     receiver: Receiver<FromShell>,
     lines: Sender<Vec<u8>>,
@@ -187,22 +187,8 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
     use super::*;
+    use cytoscope_testkit::SharedBuffer;
     use std::io::Cursor;
-    use std::sync::Mutex;
-
-    #[derive(Clone, Default)]
-    struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for SharedBuffer {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
 
     #[test]
     fn messages_arrive_in_order_followed_by_the_end() {
@@ -231,9 +217,9 @@ mod tests {
         let whole = "{\"ready\":1}\n{\"files\":[]}\n{\"files\":[\"/a b/ü.tif\"]}\n{\"files\":[\"/a \
                      b/ü.tif\",\"/c.tif\"]}\n{\"files\":[]}\n";
         let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while buffer.0.lock().unwrap().len() < whole.len() && std::time::Instant::now() < end {
+        while buffer.bytes().len() < whole.len() && std::time::Instant::now() < end {
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
-        assert_eq!(String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap(), whole);
+        assert_eq!(String::from_utf8(buffer.bytes()).unwrap(), whole);
     }
 }

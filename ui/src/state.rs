@@ -1,5 +1,6 @@
 //! All states together, for what only reads them: panels, and questions that concern several states.
 
+use crate::batch::Batch;
 use crate::command::Command;
 use crate::correct::tools::EditAction;
 use crate::correct::{Correction, Corrections, can_run};
@@ -8,6 +9,7 @@ use crate::document::{Document, PREVIEW_NAME, Role, file_name};
 use crate::documents::Documents;
 use crate::jobs::Jobs;
 use crate::measure::{TableState, table_name};
+use crate::models::Models;
 use crate::settings::Settings;
 use crate::training::{Training, Wizard};
 use cytoscope_pipeline::cards::ModelCard;
@@ -23,6 +25,10 @@ pub(crate) struct State<'a> {
     pub(crate) training: &'a Training,
     /// The corrections of labels.
     pub(crate) corrections: &'a Corrections,
+    /// The Models page.
+    pub(crate) models: &'a Models,
+    /// The page for converting and scoring files.
+    pub(crate) batch: &'a Batch,
     /// What the window shows.
     pub(crate) display: &'a Display,
 }
@@ -59,6 +65,7 @@ impl<'a> State<'a> {
         let has = |role| document.is_some_and(|d| d.of_role(role).is_some());
         match command {
             Command::OpenSample => self.documents.sample().is_some(),
+            Command::Models | Command::Convert | Command::Evaluate => self.jobs.has_engine(),
             Command::ShowLog => self.display.log_folder().is_some(),
             Command::OpenLabels
             | Command::OpenTruth
@@ -77,7 +84,8 @@ impl<'a> State<'a> {
             Command::ToggleLabels | Command::NextLabelStyle => has(Role::Labels) || has(Role::Truth),
             Command::ToggleMap => has(Role::Map),
             Command::ToggleSwipe => document.is_some_and(|d| !d.overlays.is_empty()),
-            Command::SaveTable => document.is_some_and(|d| d.results.is_some()),
+            Command::SaveTable | Command::SaveAnnData => document.is_some_and(|d| d.results.is_some()),
+            Command::SaveMesh => self.jobs.has_engine() && document.is_some_and(|d| d.labels_path().is_some()),
             Command::Measure => self.can_measure(),
             Command::Tool(_) => self.correction().is_some() && self.display.task() == PanelTask::Correct,
             Command::Correct(action) => self.can_edit(action),

@@ -1,4 +1,4 @@
-//! Colours, fonts and spacing of the window, for light and dark themes. No other file defines colours.
+//! Colors, fonts and spacing of the window, for light and dark themes. No other file defines colors.
 
 use cytoscope_profile::Stage;
 use eframe::egui::{
@@ -6,11 +6,11 @@ use eframe::egui::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Theme setting.
+/// Which colors the window has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ThemeChoice {
-    /// Follow the system.
+    /// Light or dark, as the system is set.
     #[default]
     System,
     /// Dark text on a light background.
@@ -20,10 +20,10 @@ pub enum ThemeChoice {
 }
 
 impl ThemeChoice {
-    /// All variants.
+    /// All choices, in the order of the menu.
     pub const ALL: [ThemeChoice; 3] = [ThemeChoice::System, ThemeChoice::Light, ThemeChoice::Dark];
 
-    /// Name for display.
+    /// Returns the name that the window shows.
     pub fn name(self) -> &'static str {
         match self {
             ThemeChoice::System => "System",
@@ -53,15 +53,15 @@ pub const MAIN_BUTTON_HEIGHT: f32 = 34.0;
 
 /// Fill of main buttons.
 pub const ACCENT: Color32 = Color32::from_rgb(38, 128, 160);
-/// Text on [`ACCENT`].
+/// Color of text on [`ACCENT`].
 pub const ON_ACCENT: Color32 = Color32::WHITE;
 /// Background of images: nearly black in every theme.
 pub const IMAGE_BACKGROUND: Color32 = Color32::from_rgb(8, 9, 11);
-/// Text on images.
+/// Color of text that is drawn on images.
 pub const ON_IMAGE: Color32 = Color32::from_rgb(226, 230, 234);
 /// Shade behind text on images.
 pub const IMAGE_SHADE: Color32 = Color32::from_black_alpha(150);
-/// The crosshair.
+/// Color of the crosshair.
 pub const CROSSHAIR: Color32 = Color32::from_rgba_premultiplied(150, 135, 40, 170);
 /// The box around a volume.
 pub const BOX: Color32 = Color32::from_rgb(92, 98, 106);
@@ -70,11 +70,11 @@ pub const AXIS_COLORS: [Color32; 3] =
     [Color32::from_rgb(214, 104, 98), Color32::from_rgb(112, 186, 112), Color32::from_rgb(104, 150, 226)];
 /// Outlines of the crosshair's slices in a volume.
 pub const CURSOR_SLICE: Color32 = Color32::from_rgba_premultiplied(96, 86, 26, 110);
-/// A matched object.
+/// Color of an object that matches one of the ground truth.
 pub const MATCHED: [u8; 3] = [70, 200, 120];
-/// A missed true object.
+/// Color of a true object that was not found.
 pub const MISSED: [u8; 3] = [255, 190, 60];
-/// A false object.
+/// Color of a predicted object that is not in the ground truth.
 pub const FALSE_ONE: [u8; 3] = [235, 80, 90];
 /// An object ignored in the comparison.
 pub const IGNORED: [u8; 3] = [120, 124, 130];
@@ -101,7 +101,7 @@ pub const STAIN: Color32 = Color32::from_rgb(60, 220, 130);
 /// The best point of a curve.
 pub const BEST: Color32 = Color32::from_rgb(236, 160, 50);
 
-/// Colour of the n-th curve of a plot.
+/// Color of the n-th curve of a plot.
 pub fn series_color(n: usize) -> Color32 {
     const ALL: [Color32; 5] = [
         Color32::from_rgb(226, 136, 76),
@@ -113,22 +113,22 @@ pub fn series_color(n: usize) -> Color32 {
     ALL[n % ALL.len()]
 }
 
-/// Colour of warnings.
+/// Returns the color of warnings, readable on the current background.
 pub fn warn(visuals: &Visuals) -> Color32 {
     if visuals.dark_mode { Color32::from_rgb(236, 190, 90) } else { Color32::from_rgb(150, 95, 0) }
 }
 
-/// Colour of success.
+/// Returns the color of success, readable on the current background.
 pub fn good(visuals: &Visuals) -> Color32 {
     if visuals.dark_mode { Color32::from_rgb(110, 205, 150) } else { Color32::from_rgb(20, 120, 70) }
 }
 
-/// Colour of errors.
+/// Returns the color of errors, readable on the current background.
 pub fn bad(visuals: &Visuals) -> Color32 {
     if visuals.dark_mode { Color32::from_rgb(245, 130, 130) } else { Color32::from_rgb(175, 35, 45) }
 }
 
-/// Colour of a stage of a job, the same in every plot.
+/// Color of a stage of a job, the same in every plot.
 pub fn stage_color(stage: Stage) -> Color32 {
     let [red, green, blue] = match stage {
         Stage::Read => [86, 156, 214],
@@ -160,7 +160,7 @@ pub fn stage_color(stage: Stage) -> Color32 {
     Color32::from_rgb(red, green, blue)
 }
 
-/// Installs fonts, colours and spacing in egui.
+/// Installs fonts, colors and spacing in egui.
 pub fn install(ctx: &egui::Context) {
     let mut fonts = FontDefinitions::default();
     egui_phosphor::add_to_fonts(&mut fonts, egui_phosphor::Variant::Regular);

@@ -2,14 +2,16 @@
 
 use crate::action::Action;
 use crate::app::Workbench;
+use crate::batch::BatchAction;
 use crate::command::Command;
 use crate::correct::CorrectionsAction;
 use crate::disk::{DiskEvent, DocumentEvent};
-use crate::display::{Dialog, Display, DisplayAction, Part};
+use crate::display::{Dialog, Display, DisplayAction, PanelTask, Part};
 use crate::document::Role;
 use crate::documents::{DocumentsAction, ViewAction};
 use crate::effect::{Effect, Effects, ViewsEffect};
 use crate::jobs::JobsAction;
+use crate::models::ModelsAction;
 use crate::opener::{Content, FileRequest, ProfileFormat, ProfileTable};
 use crate::panels::profiler;
 use crate::ruler::line_profile_csv;
@@ -28,6 +30,8 @@ impl Workbench {
             Action::Jobs(action) => self.jobs.apply(action, &self.documents, &self.corrections, &self.display),
             Action::Training(action) => self.training.apply(action, &mut self.jobs, &self.display),
             Action::Corrections(action) => self.corrections.apply(action, &self.documents, &self.jobs, &self.display),
+            Action::Models(action) => self.models.apply(action, &mut self.jobs, &self.documents),
+            Action::Batch(action) => self.batch.apply(action, &mut self.jobs, &self.documents),
             Action::Display(action) => self.display.apply(action),
             Action::Chosen(request, files) => self.chosen(request, files),
         };
@@ -51,7 +55,16 @@ impl Workbench {
     /// Hands the result of work on a disk to the state that asked for it.
     pub(crate) fn handle_disk(&mut self, event: DiskEvent) {
         let effects = match event {
-            DiskEvent::Listed(files) => self.documents.listed(files, self.display.settings()),
+            DiskEvent::Listed { stacks, models } => {
+                let mut effects = self.documents.listed(stacks, self.display.settings());
+                if !models.is_empty() {
+                    effects.act(ModelsAction::Open(models));
+                }
+                effects
+            }
+            DiskEvent::Visited(visited) => self.display.visited(visited),
+            DiskEvent::ModelReady { place, out } => self.models.ready(place, out, &mut self.jobs, &self.documents),
+            DiskEvent::ModelRemoved { path, result } => self.models.removed(&path, result, &mut self.jobs),
             DiskEvent::Document { document, event } => self.handle_document_event(document, event),
             DiskEvent::TrainingReady(job) => self.training.ready(job, &mut self.jobs),
             DiskEvent::FinishRequested { paused, requested } => {
@@ -59,6 +72,8 @@ impl Workbench {
             }
             DiskEvent::TrainingDiscarded(result) => Training::discarded(result),
             DiskEvent::RunRead { path, run } => self.jobs.run_read(path, run),
+            DiskEvent::MachineProfilesRead(profiles) => self.jobs.machine_profiles_read(profiles),
+            DiskEvent::PeakMeasured(peak) => self.jobs.peak_measured(*peak),
             DiskEvent::SettingsSaved(result) => Display::settings_saved(result),
         };
         self.carry_out(effects);
@@ -121,6 +136,19 @@ impl Workbench {
                     effects.act(save(first, move || std::fs::read(path).map_err(|e| e.to_string())));
                 }
             }
+            FileRequest::AnnData => {
+                if let Some(text) = self.document().and_then(|d| d.results.as_ref()).map(|r| r.anndata_csv()) {
+                    effects.act(save(first, move || Ok(text.into_bytes())));
+                }
+            }
+            FileRequest::Mesh(document) => effects.act(JobsAction::SaveMesh { document, out: first }),
+            FileRequest::ModelExport(format) => effects.act(ModelsAction::Export(format, first)),
+            FileRequest::ModelFile => effects.act(ModelsAction::Open(files)),
+            FileRequest::ConvertFiles => effects.act(BatchAction::Add(files)),
+            FileRequest::ConvertFolder => effects.act(BatchAction::Folder(first)),
+            FileRequest::Predictions => effects.act(BatchAction::Prediction(first)),
+            FileRequest::Truths => effects.act(BatchAction::Truth(first)),
+            FileRequest::Scores => effects.act(BatchAction::Save(first)),
             FileRequest::Run => effects.act(JobsAction::OpenRun(first)),
             FileRequest::Profile(format, id) => {
                 if let Some(content) = self.profile_content(format, id) {
@@ -133,7 +161,7 @@ impl Workbench {
 
     /// What is written for the profile of a run, if the run still exists.
     fn profile_content(&self, format: ProfileFormat, id: RunId) -> Option<Content> {
-        let run = self.jobs.shown_run(id)?.to_stored();
+        let run = self.jobs.stored(id)?;
         match format {
             ProfileFormat::Trace => Some(Box::new(move || {
                 let mut text = Vec::new();
@@ -142,7 +170,7 @@ impl Workbench {
             })),
             ProfileFormat::Csv(table) => {
                 let other = match table {
-                    ProfileTable::Comparison(other) => Some(self.jobs.shown_run(other)?.to_stored()),
+                    ProfileTable::Comparison(other) => Some(self.jobs.stored(other)?),
                     _ => None,
                 };
                 Some(Box::new(move || Ok(profiler::csv(table, &run, other.as_ref()).into_bytes())))
@@ -164,6 +192,9 @@ impl Workbench {
             Command::Predict => self.apply_to_active(JobsAction::Predict),
             Command::PredictAll => self.apply(JobsAction::PredictAll),
             Command::Train => self.apply(DisplayAction::ShowTraining),
+            Command::Models => self.apply(DisplayAction::Task(PanelTask::Models)),
+            Command::Convert => self.apply(BatchAction::AddOpen),
+            Command::Evaluate => self.apply(DisplayAction::Task(PanelTask::Batch)),
             Command::Cancel => self.apply(JobsAction::CancelNext),
             Command::NextSlice => self.apply(ViewAction::StepSlice(1)),
             Command::PreviousSlice => self.apply(ViewAction::StepSlice(-1)),
@@ -184,6 +215,17 @@ impl Workbench {
                 let name = self.document().map(|d| d.name.clone()).unwrap_or_default();
                 let stem = name.split('.').next().unwrap_or_default();
                 self.ask(FileRequest::Table, format!("{stem}_objects.csv"));
+            }
+            Command::SaveAnnData => {
+                let name = self.document().map(|d| d.name.clone()).unwrap_or_default();
+                let stem = name.split('.').next().unwrap_or_default();
+                self.ask(FileRequest::AnnData, format!("{stem}_anndata.csv"));
+            }
+            Command::SaveMesh => {
+                if let Some((id, name)) = self.document().map(|d| (d.id, d.name.clone())) {
+                    let stem = name.split('.').next().unwrap_or_default();
+                    self.ask(FileRequest::Mesh(id), format!("{stem}_objects.stl"));
+                }
             }
             Command::Measure => self.apply_to_active(JobsAction::Measure),
             Command::ToggleLibrary => self.apply(DisplayAction::Toggle(Part::Library)),

@@ -2,14 +2,14 @@
 
 mod view;
 
-pub use view::{JobState, JobView, Purpose, TrainingTimes};
+pub use view::{JobState, JobView, ModelWork, Purpose, TrainingTimes};
 
 use cytoscope_engine::Device;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::predict::input_facts;
 use cytoscope_pipeline::{
-    Event, JobErrorKind, MeasureJob, MeasureReport, ObjectDiameter, PredictJob, PredictOutcome, SegmentJob,
-    SegmentReport,
+    Event, JobErrorKind, MeasureJob, MeasureReport, ObjectDiameter, PerformanceRequest, PredictJob, PredictOutcome,
+    SegmentJob, SegmentReport,
 };
 use cytoscope_profile::{MemoryMark, SpanRecord};
 use cytoscope_train::{CheckReport, Estimate, TrainEvent, TrainReport};
@@ -129,6 +129,13 @@ pub enum Outcome {
         /// In µm, or in voxels if the voxel size is unknown.
         found: ObjectDiameter,
     },
+    /// A job of the Models page, a conversion or a scoring is done.
+    Finished {
+        /// Id of the job.
+        id: JobId,
+        /// Its result.
+        result: Box<JobResult>,
+    },
     /// A job failed.
     Failed {
         /// Title of the job.
@@ -167,14 +174,16 @@ pub enum Outcome {
 pub struct Work {
     worker: Option<Worker>,
     next: u64,
-    /// Jobs, oldest first.
+    /// Jobs of this window, oldest first.
     pub jobs: Vec<JobView>,
-    /// Devices of this machine.
+    /// Compute devices of this machine; empty until the worker has listed them.
     pub devices: Vec<Device>,
     /// Installed models, including those that cannot be used.
     pub models: Vec<ModelCard>,
     /// Resident memory of the engine process in bytes, current and peak.
     pub memory: Option<(u64, u64)>,
+    /// Which preset of the machine profile further predictions use.
+    pub performance: PerformanceRequest,
     /// Jobs that may have to be repeated with permission to overwrite.
     repeatable: BTreeMap<JobId, RepeatableJob>,
 }
@@ -202,6 +211,7 @@ impl Work {
             devices: Vec::new(),
             models: Vec::new(),
             memory: None,
+            performance: PerformanceRequest::Auto,
         };
         work.request_lists();
         work
@@ -247,12 +257,15 @@ impl Work {
         }
     }
 
-    /// Predicts a document's stack.
+    /// Queues a prediction of the stack of a document.
     pub fn predict(&mut self, document: u64, title: String, job: PredictJob) -> JobId {
         let id = self.next_id();
         self.add_job(id, title, Purpose::Predict { document });
         self.repeatable.insert(id, RepeatableJob::Predict { document, job: job.clone() });
-        self.send(Request::run(id, Job::Predict { prediction: job, live: true, operators: false }));
+        self.send(Request::run(
+            id,
+            Job::Predict { prediction: job, live: true, operators: false, performance: self.performance },
+        ));
         id
     }
 
@@ -284,7 +297,7 @@ impl Work {
         id
     }
 
-    /// Runs a job of the training wizard, or an estimate of the object diameter.
+    /// Runs a job that is not a prediction, segmentation or measurement.
     pub fn run(&mut self, title: String, purpose: Purpose, job: Job) -> JobId {
         let id = self.next_id();
         self.add_job(id, title, purpose);
@@ -494,7 +507,14 @@ impl Work {
             JobResult::Train(report) => Some(Outcome::Trained { id, report }),
             JobResult::TrainCheck(report) => Some(Outcome::TrainChecked { id, report }),
             JobResult::TrainEstimate(estimate) => Some(Outcome::TrainEstimated { id, estimate }),
-            JobResult::Convert { .. } | JobResult::Evaluate(_) | JobResult::Quantize(_) | JobResult::Import(_) => None,
+            other @ (JobResult::Convert { .. }
+            | JobResult::Evaluate(_)
+            | JobResult::Quantize(_)
+            | JobResult::Import(_)
+            | JobResult::Export { .. }
+            | JobResult::Mesh(_)
+            | JobResult::ModelTest(_)
+            | JobResult::ModelSpeed(_)) => Some(Outcome::Finished { id, result: Box::new(other) }),
         }
     }
 

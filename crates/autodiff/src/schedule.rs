@@ -3,14 +3,14 @@
 /// Decay of the learning rate after the warm-up. Progress runs from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Decay {
-    /// No decay.
+    /// The learning rate stays at its peak after the warm-up.
     Constant,
     /// Exponential decay: the same factor every step.
     Exponential {
         /// Final rate relative to the peak.
         end: f64,
     },
-    /// Cosine decay.
+    /// The learning rate falls along half a cosine period, from its peak to the final rate.
     Cosine {
         /// Final rate relative to the peak.
         end: f64,

@@ -10,12 +10,12 @@ use cytoscope_graph::{
 };
 use cytoscope_graph_passes::infer_shapes;
 
-/// A trainable tensor.
+/// A tensor that a training step updates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parameter {
     /// Name of the constant in the model, and of the input in the step's graphs.
     pub name: String,
-    /// Its shape.
+    /// Lengths of its axes, outermost first.
     pub shape: Vec<usize>,
     /// Whether weight decay applies: true for weights, false for norm scales and biases.
     pub decays: bool,
@@ -32,7 +32,15 @@ pub struct RunningNorm {
     pub count: usize,
 }
 
-/// Options of [`gradient_graph`].
+impl RunningNorm {
+    /// Returns the ratio of the unbiased variance to the batch variance.
+    pub fn unbiased(&self) -> f32 {
+        let n = self.count as f32;
+        n / (n - 1.0).max(1.0)
+    }
+}
+
+/// Shapes and loss of a training step, for [`gradient_graph`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepOptions {
     /// Training loss, applied to every output with a weight above 0.
@@ -77,7 +85,7 @@ impl StepOptions {
 pub struct GradientGraph {
     /// Forward and backward pass with fixed shapes.
     pub graph: Graph,
-    /// Trainable parameters.
+    /// Trainable parameters, in the order of the graph's inputs.
     pub parameters: Vec<Parameter>,
     /// Batch norms with running statistics.
     pub norms: Vec<RunningNorm>,

@@ -18,9 +18,9 @@ pub struct DifferenceOfGaussians {
     /// The second channel, r / (r + half) with r = relu(G ∗ x): standard deviation of the Gaussian in voxels, and
     /// `half`.
     pub brightness: Option<([f64; 3], f32)>,
-    /// Factor before the sigmoid.
+    /// Factor that the filter response is multiplied by before the sigmoid.
     pub gain: f32,
-    /// Added before the sigmoid.
+    /// Offset that is added to the scaled filter response before the sigmoid.
     pub offset: f32,
     /// Kernels are truncated at this many standard deviations.
     pub truncate: f64,

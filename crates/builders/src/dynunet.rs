@@ -8,13 +8,13 @@ use cytoscope_graph::{BinaryOp, ConvAttrs, Graph, GraphError, Op, Padding, Resul
 /// 4.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DynUNet {
-    /// Number of input channels.
+    /// Number of channels of the input image.
     pub in_channels: usize,
-    /// Number of output channels.
+    /// Number of output maps, such as probabilities.
     pub out_channels: usize,
     /// Number of spatial axes, 2 or 3.
     pub spatial_axes: usize,
-    /// Channels of each level.
+    /// Number of channels at each level of the encoder, finest level first.
     pub filters: Vec<usize>,
     /// Stride into each level, equal on all axes; the first one is 1.
     pub strides: Vec<usize>,
@@ -22,9 +22,9 @@ pub struct DynUNet {
     pub kernel: usize,
     /// Whether the encoder uses residual blocks.
     pub residual: bool,
-    /// Negative slope of LeakyReLU.
+    /// Factor of negative values in the LeakyReLU activations, such as 0.01.
     pub slope: f32,
-    /// ε of the instance norms.
+    /// ε that the instance norms add to the variance.
     pub epsilon: f32,
 }
 

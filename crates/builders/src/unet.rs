@@ -3,23 +3,23 @@
 use super::weights::{NetworkBuilder, Weights};
 use cytoscope_graph::{Activation, ConvAttrs, Graph, GraphError, Op, ResizeAttrs, Result, Tensor, ValueId};
 
-/// Upsampling in the decoder.
+/// How the decoder enlarges the maps of one level to the next finer one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Upsampling {
     /// Transposed convolution with stride = kernel.
     Transposed,
-    /// Nearest neighbour, then a 1×1×1 convolution.
+    /// Nearest neighbor, then a 1×1×1 convolution.
     Nearest,
 }
 
 /// Description of a 3-D U-Net with batch normalization.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UNet3d {
-    /// Number of input channels.
+    /// Number of channels of the input image.
     pub in_channels: usize,
-    /// Number of output channels.
+    /// Number of output maps, such as probabilities.
     pub out_channels: usize,
-    /// Channels of each level.
+    /// Number of channels at each level of the encoder, finest level first.
     pub filters: Vec<usize>,
     /// Stride into each level after the first, in z, y, x: one entry less than filters.
     pub strides: Vec<[usize; 3]>,
@@ -27,13 +27,13 @@ pub struct UNet3d {
     pub kernel: [usize; 3],
     /// Convolutions in each block, at least 1.
     pub convs_per_block: usize,
-    /// Upsampling in the decoder.
+    /// How the decoder enlarges the maps of one level to the next finer one.
     pub upsampling: Upsampling,
     /// Negative slope of LeakyReLU.
     pub slope: f32,
-    /// ε of the batch norms.
+    /// ε that the batch norms add to the variance.
     pub epsilon: f32,
-    /// Activation of the output.
+    /// Activation after the last convolution; `None` if the network outputs logits.
     pub head: Option<Activation>,
     /// Number of levels below the finest whose decoder has a head and an output of its own, for deep supervision;
     /// limited by the number of decoders below the finest.

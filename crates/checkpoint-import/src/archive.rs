@@ -2,9 +2,9 @@
 
 use crate::MAX_CHECKPOINT_BYTES;
 use crate::error::ImportError;
-use crate::pickle::{Global, Pickle, Value, ValueId};
 use crate::tensors::StoredTensor;
 use cytoscope_graph::ElementType;
+use cytoscope_pickle::{Global, Pickle, Value, ValueId};
 use std::collections::BTreeMap;
 use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::sync::Arc;
@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Maximum number of bytes read to list a zip.
 const MAX_DIRECTORY_BYTES: u64 = 64 << 20;
+/// Maximum size of the pickle in bytes. That of a checkpoint with a thousand tensors has 0.2 MB.
+const MAX_PICKLE_BYTES: usize = 16 << 20;
 /// Calls that may be nested around a tensor: a parameter is a call around a tensor's.
 const MAX_NESTING: usize = 4;
 
@@ -94,6 +96,10 @@ impl<'a> Archive<'a> {
             });
         }
         let pickled = entries.read("data.pkl")?.ok_or_else(|| ImportError::malformed("there is no data.pkl"))?;
+        if pickled.len() > MAX_PICKLE_BYTES {
+            let what = format!("a pickle of {} bytes", pickled.len());
+            return Err(ImportError::OverLimit { what, limit: MAX_PICKLE_BYTES as u64 });
+        }
         Ok(Self { entries, pickle: Pickle::read(&pickled, &is_accepted)?, storages: BTreeMap::new() })
     }
 
@@ -108,8 +114,7 @@ impl<'a> Archive<'a> {
 
     /// Returns the function that makes a tensor or parameter, and its arguments.
     fn rebuilt(&self, id: ValueId) -> Option<(&str, &[ValueId])> {
-        let Value::Call(call) = self.pickle.value(id) else { return None };
-        let function = self.pickle.global(call.function)?;
+        let (function, call) = self.pickle.call(id)?;
         let is_ours = function.module == "torch._utils" && function.name.starts_with("_rebuild_");
         is_ours.then_some((function.name.as_str(), call.arguments.as_slice()))
     }
@@ -146,19 +151,17 @@ impl<'a> Archive<'a> {
     }
 
     fn counts(&self, id: ValueId) -> Option<Vec<usize>> {
-        let tuple = match self.pickle.value(id) {
-            Value::Call(call) if self.pickle.global(call.function).is_some_and(is_size) => *call.arguments.first()?,
+        let tuple = match self.pickle.call(id) {
+            Some((function, call)) if function.is(&["torch"], "Size") => *call.arguments.first()?,
             _ => id,
         };
-        let Value::Tuple(items) = self.pickle.value(tuple) else { return None };
-        items.iter().map(|item| self.pickle.count(*item)).collect()
+        self.pickle.tuple(tuple)?.iter().map(|item| self.pickle.count(*item)).collect()
     }
 
     /// Returns type, key and number of elements of a storage.
     fn storage(&self, id: ValueId) -> Option<(ElementType, String, usize)> {
         let Value::External(external) = self.pickle.value(id) else { return None };
-        let Value::Tuple(parts) = self.pickle.value(*external) else { return None };
-        let &[kind, class, key, _, elements] = parts.as_slice() else { return None };
+        let &[kind, class, key, _, elements] = self.pickle.tuple(*external)? else { return None };
         let dtype = storage_type(self.pickle.global(class)?)?;
         (self.pickle.text(kind)? == "storage").then_some(())?;
         Some((dtype, self.pickle.text(key)?.to_owned(), self.pickle.count(elements)?))
@@ -174,10 +177,6 @@ impl<'a> Archive<'a> {
         }
         Ok(bytes)
     }
-}
-
-fn is_size(global: &Global) -> bool {
-    global.module == "torch" && global.name == "Size"
 }
 
 /// Returns the element type of a storage class.

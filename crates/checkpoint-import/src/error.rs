@@ -1,7 +1,7 @@
 //! Errors of importing weights.
 
-use crate::pickle::PickleError;
 use cytoscope_graph::GraphError;
+use cytoscope_pickle::PickleError;
 
 /// Why a checkpoint does not become a network.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +33,7 @@ pub enum ImportError {
     },
     /// No known architecture has tensors of these names.
     #[error(
-        "the architecture is not recognised from the tensors ({tensors}): known are {known}; name one of them, or export \
+        "the architecture is not recognized from the tensors ({tensors}); name one of {known}, or export \
          the model with torch.onnx.export and import the ONNX file"
     )]
     Unrecognized {
@@ -65,7 +65,7 @@ pub enum ImportError {
     /// A setting of the network that cannot be expressed.
     #[error("{0}")]
     Setting(String),
-    /// The network contradicts itself.
+    /// The network that the tensors describe is invalid: shapes of consecutive layers do not fit.
     #[error(transparent)]
     Graph(#[from] GraphError),
 }

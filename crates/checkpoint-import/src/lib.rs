@@ -1,10 +1,10 @@
 //! Networks from the weight files of PyTorch.
 //!
 //! A weight file holds named tensors and no network. [`Checkpoint`] reads the tensors: from the zip files of
-//! `torch.save` (`.pt`, `.pth`, `.ckpt`) and from safetensors. The pickle inside a zip is read by [`pickle`], which
-//! builds values and never calls anything.
+//! `torch.save` (`.pt`, `.pth`, `.ckpt`) and from safetensors. The pickle inside a zip is read by
+//! [`cytoscope_pickle`], which builds values and never calls anything.
 //!
-//! [`Checkpoint::network`] builds the network: its architecture is recognised from the names of the tensors, channels and
+//! [`Checkpoint::network`] builds the network: its architecture is recognized from the names of the tensors, channels and
 //! kernels are taken from their shapes, and what they do not tell is listed as assumptions. Every tensor must be used.
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,6 @@ mod architectures;
 mod archive;
 mod error;
 mod layers;
-pub mod pickle;
 mod state;
 mod tensors;
 
@@ -40,7 +39,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Reads a weight file. The format is recognised from the content.
+    /// Reads a weight file. The format is recognized from the content.
     ///
     /// # Errors
     /// [`ImportError`] if the file is of another format, damaged, over a limit, or names Python objects that are not
@@ -64,11 +63,11 @@ impl Checkpoint {
         &self.tensors
     }
 
-    /// Builds the network of the tensors. The architecture is recognised if it is `None`; `kwargs` are the arguments of
+    /// Builds the network of the tensors. The architecture is recognized if it is `None`; `kwargs` are the arguments of
     /// the network's constructor as a package states them, or null.
     ///
     /// # Errors
-    /// [`ImportError`] if no architecture is recognised, a tensor is missing, unknown or does not fit (it is named), or
+    /// [`ImportError`] if no architecture is recognized, a tensor is missing, unknown or does not fit (it is named), or
     /// the arguments ask for what is not supported.
     pub fn network(&self, architecture: Option<Architecture>, kwargs: &Json) -> Result<Imported, ImportError> {
         architectures::network(&self.tensors, architecture, kwargs)

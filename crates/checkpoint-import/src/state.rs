@@ -2,8 +2,8 @@
 
 use crate::archive::Archive;
 use crate::error::ImportError;
-use crate::pickle::{Pickle, Value, ValueId};
 use crate::tensors::StoredTensor;
+use cytoscope_pickle::{Pickle, Value, ValueId};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Networks from tensors: recognised by their names, equal to those that the tensors come from.
+//! Networks from tensors: recognized by their names, equal to those that the tensors come from.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
 mod common;
@@ -222,7 +222,7 @@ fn architectures_are_recognised_and_every_tensor_counts() {
             let (mut shape, _) = other.remove(tensor).unwrap();
             match import(&other) {
                 Err(error) => {
-                    let words = ["is missing", "not recognised", "has no tensors"];
+                    let words = ["is missing", "not recognized", "has no tensors"];
                     assert!(words.iter().any(|word| error.contains(word)), "{name}: {tensor}: {error}");
                 }
                 Ok(without) => assert!(tensor.ends_with("bias") && counts(&without), "{name}: {tensor}"),
@@ -283,6 +283,11 @@ fn what_tensors_do_not_tell_is_asked_for_or_assumed() {
     assert!(y.as_f32().unwrap().iter().all(|v| (0.0..=1.0).contains(v)));
     assert!(read.network(None, &json!({"final_activation": "Softmax"})).is_err());
     assert!(read.network(None, &json!({"postprocessing": "affinities_to_boundaries2d"})).is_err());
+    // A number of groups that is no number is not replaced by the default.
+    let read = Checkpoint::from_bytes(&checkpoint(&segresnet(), &[])).unwrap();
+    let error = read.network(None, &json!({"num_groups": "four"})).unwrap_err().to_string();
+    assert!(error.contains("num_groups is \"four\""), "{error}");
+    let read = Checkpoint::from_bytes(&checkpoint(&torch_em(), &[])).unwrap();
     // An architecture that is asked for is not another one.
     let error = read.network(Some(Architecture::SegResNet), &Value::Null).unwrap_err().to_string();
     assert!(error.contains("convInit.conv.weight") && error.contains("base.block"), "{error}");

@@ -3,10 +3,10 @@
 
 mod common;
 
-use common::{View, archive, checkpoint, dict, int, python, shared_data, text, view};
+use common::{View, archive, checkpoint, dict, int, python, text, view};
 use cytoscope_checkpoint_import::Checkpoint;
-use cytoscope_checkpoint_import::pickle::{MAX_VALUES, Pickle, PickleError, Value};
 use cytoscope_graph::ElementType;
+use cytoscope_testkit::shared_data;
 use std::collections::BTreeMap;
 
 fn names(checkpoint: &Checkpoint) -> Vec<&str> {
@@ -154,32 +154,9 @@ fn safetensors_are_read() {
 }
 
 #[test]
-fn short_pickles_cannot_ask_for_much_memory() {
-    let read = |bytes: &[u8]| Pickle::read(bytes, &|_, _| true);
-    let lists = [vec![b']'; MAX_VALUES + 1], b".".to_vec()].concat();
-    assert_eq!(read(&lists), Err(PickleError::OverLimit { what: "values", limit: MAX_VALUES }));
-    // A tuple of a thousand items that is copied into ten thousand calls.
-    let mut calls = b"cm\nf\nq\x00(".to_vec();
-    calls.extend([b'N'; 1000]);
-    calls.extend(b"tq\x01");
-    (0..10_000).for_each(|_| calls.extend(b"h\x00h\x01R"));
-    calls.push(b'.');
-    assert_eq!(read(&calls), Err(PickleError::OverLimit { what: "copied values", limit: MAX_VALUES }));
-    // A length beyond the end, a list that contains itself, and marks that are not matched.
-    assert!(matches!(read(b"X\xff\xff\xff\x7fabc."), Err(PickleError::Malformed { .. })));
-    let own = read(b"]q\x00h\x00a.").unwrap();
-    assert!(matches!(own.value(own.root()), Value::List(items) if items == &[own.root()]));
-    for bytes in [&b"(0."[..], b"t.", b"N(Nu.", b"1.", b"Na.", b"h\x07.", b"\x85.", b"K", b"", b"\x8a\x09123456789."] {
-        assert!(read(bytes).is_err(), "{bytes:?}");
-    }
-    let signed = read(b"\x8a\x01\xff.").unwrap();
-    assert_eq!(signed.value(signed.root()), &Value::Int(-1));
-}
-
-#[test]
 fn real_checkpoints_are_read_or_refused() {
-    let Some(data) = shared_data() else { return };
-    let folder = data.join("checkpoints/reader_cases");
+    let Some(data) = shared_data("checkpoints") else { return };
+    let folder = data.join("reader_cases");
     let read = |name: &str| {
         Checkpoint::from_bytes(&std::fs::read(folder.join(name)).unwrap()).map_err(|error| error.to_string())
     };
@@ -209,7 +186,7 @@ fn real_checkpoints_are_read_or_refused() {
     assert_eq!(tensor("parameter", "param")[0], f64::from(1.024_911_9f32));
     let nested = read("src_pytorch_tests_reader_test_data_complex_structure.pt").unwrap();
     assert!(names(&nested).contains(&"state.encoder.layer_0.weight"), "{:?}", names(&nested));
-    let legacy = std::fs::read(data.join("checkpoints/tiktorch/CREMI_DUNet_state.nn")).unwrap();
+    let legacy = std::fs::read(data.join("tiktorch/CREMI_DUNet_state.nn")).unwrap();
     assert!(refused(&legacy).contains("before version 1.6"));
 }
 

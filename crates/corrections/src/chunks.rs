@@ -101,9 +101,9 @@ impl Grid {
 pub(crate) enum Chunk {
     /// All voxels have this value.
     Uniform(u32),
-    /// Values below 65 536.
+    /// Labels that are all below 65 536, in 16 bits each.
     Narrow(Arc<[u16]>),
-    /// Any values.
+    /// Labels of any size, in 32 bits each.
     Wide(Arc<[u32]>),
 }
 
@@ -293,7 +293,7 @@ impl LabelSnapshot {
         self.grid.shape
     }
 
-    /// Voxel size in µm.
+    /// Distance between voxel centers along Z, Y, X in µm.
     pub fn voxel_size_um(&self) -> VoxelSize {
         self.voxel_size_um
     }
@@ -407,10 +407,11 @@ impl LabelSnapshot {
 
     /// All labels in C order. For small volumes.
     pub fn to_dense(&self) -> Vec<u32> {
+        // The whole volume is always inside the volume.
         self.read(&Bounds::whole(self.grid.shape)).unwrap_or_default()
     }
 
-    /// The largest label.
+    /// Returns the largest label in use; 0 if there are no objects.
     pub fn max_label(&self) -> u32 {
         let of = |chunk: &Chunk| match chunk {
             Chunk::Uniform(v) => *v,

@@ -1,7 +1,7 @@
 //! Export of corrected labels as training data: a raw stack, its labels, and a row in the dataset's table.
 //!
 //! A dataset is a folder with `NAME_raw.tif`, `NAME_labels.tif` and `dataset.csv`, whose columns `raw` and `seg`
-//! contain the file names relative to the folder. For pairs that are only partly labelled, the column `ignore` contains
+//! contain the file names relative to the folder. For pairs that are only partly labeled, the column `ignore` contains
 //! the ignore label. Existing columns and rows are kept. Nothing is overwritten: if a name is taken, a number is
 //! appended.
 
@@ -46,7 +46,7 @@ pub struct ExportedPair {
     pub name: String,
     /// Path of the raw stack.
     pub raw: PathBuf,
-    /// Path of the labels.
+    /// Path of the written label image.
     pub labels: PathBuf,
     /// Path of the dataset's table.
     pub table: PathBuf,
@@ -162,6 +162,7 @@ struct Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         if !self.keep {
+            // The error that ended the export is reported; these files are new and empty or unfinished.
             let _ = std::fs::remove_file(&self.raw);
             let _ = std::fs::remove_file(&self.labels);
         }
@@ -185,6 +186,7 @@ fn reserve(folder: &Path, name: &str, table: &Table) -> Result<(String, Reserved
         match File::create_new(&labels) {
             Ok(_) => return Ok((name, Reserved { raw, labels, keep: false })),
             Err(e) => {
+                // The file is new and empty; the error of the labels is reported or another name is tried.
                 let _ = std::fs::remove_file(&raw);
                 if e.kind() != io::ErrorKind::AlreadyExists {
                     return Err(AnnotateError::io(&labels, "creating the file")(e));

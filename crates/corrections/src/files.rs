@@ -179,8 +179,8 @@ impl Stack {
         let refuse =
             |problem: String, next_step| AnnotateError::NotLabels { file: meta.path.clone(), problem, next_step };
         if samples != 1 {
-            let problem = format!("it has {samples} samples per pixel (colours)");
-            return Err(refuse(problem, "expected one value per voxel: save it without colours"));
+            let problem = format!("it has {samples} samples per pixel (colors)");
+            return Err(refuse(problem, "expected one value per voxel: save it without colors"));
         }
         let choose = |what: &str, asked: Option<usize>, count: usize, next_step: &'static str| match asked {
             Some(i) if i < count => Ok(i),

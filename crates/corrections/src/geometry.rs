@@ -16,7 +16,7 @@ pub enum SliceAxis {
 }
 
 impl SliceAxis {
-    /// All three axes.
+    /// All axes in the order Z, Y, X.
     pub const ALL: [SliceAxis; 3] = [SliceAxis::Z, SliceAxis::Y, SliceAxis::X];
 
     /// Index of the axis in Z, Y, X.
@@ -43,12 +43,12 @@ impl SliceAxis {
 pub struct Plane {
     /// The axis perpendicular to the slice.
     pub axis: SliceAxis,
-    /// Index along that axis.
+    /// Position of the slice along its axis, counted from 0.
     pub index: usize,
 }
 
 impl Plane {
-    /// Creates a slice.
+    /// Creates the slice at a position along an axis, counted from 0.
     pub fn new(axis: SliceAxis, index: usize) -> Self {
         Self { axis, index }
     }
@@ -72,9 +72,9 @@ impl Plane {
 /// The part of the volume that an edit applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Scope {
-    /// One slice.
+    /// The voxels of one slice only.
     Slice(Plane),
-    /// The whole volume.
+    /// All voxels of the volume.
     Volume,
 }
 

@@ -14,7 +14,7 @@ const RIM_VOXELS: usize = 3;
 /// Which voxels of corrected labels are known, and therefore used for training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KnownVoxels {
-    /// All voxels.
+    /// All voxels count, corrected or not.
     #[default]
     All,
     /// Voxels of Z slices in which a label was changed.

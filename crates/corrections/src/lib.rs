@@ -4,7 +4,7 @@
 //! This crate owns [`LabelVolume`] (labels in chunks, axes Z, Y, X, 0 = background), the edits ([`Edit`], and
 //! interactive strokes), the [`Session`] that makes them undoable and writes each of them to a journal immediately, and
 //! [`export_pair`], which exports corrected labels as training data. Lengths are in µm (an unknown voxel size counts as
-//! 1 µm); points are voxel coordinates Z, Y, X with whole numbers at voxel centres.
+//! 1 µm); points are voxel coordinates Z, Y, X with whole numbers at voxel centers.
 //!
 //! The cost of an edit depends on the voxels it affects, not on the volume: an edit of a slice reads only its chunks,
 //! and an edit of a label only the chunks that contain it. Loading, [`Session::open`], [`Session::compact`], saving and

@@ -24,9 +24,9 @@ pub struct Replay {
 /// The invalid end of a journal, which was cut off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DroppedTail {
-    /// Length in bytes.
+    /// Length of the invalid end of the journal in bytes.
     pub bytes: u64,
-    /// Why it is invalid.
+    /// Why the first invalid record is refused.
     pub why: &'static str,
     /// Path of a copy; `None` if nothing was kept, because only the last write was incomplete.
     pub kept_at: Option<PathBuf>,

@@ -101,7 +101,7 @@ impl Session {
         Ok((session, opened.report))
     }
 
-    /// The current labels.
+    /// Returns the labels with all edits so far.
     pub fn volume(&self) -> &LabelVolume {
         &self.volume
     }
@@ -369,6 +369,7 @@ impl Session {
 impl Drop for Session {
     /// Finishes a stroke in progress, so that no edits are lost. The journal is synced when it is dropped.
     fn drop(&mut self) {
+        // Nobody can receive an error here; edits up to the stroke are in the journal.
         let _ = self.end_stroke();
     }
 }
@@ -434,7 +435,7 @@ impl Saved {
 }
 
 impl SaveTicket {
-    /// The labels to save.
+    /// Returns the labels as they were when the save began.
     pub fn labels(&self) -> &LabelSnapshot {
         &self.labels
     }

@@ -113,7 +113,7 @@ impl LabelVolume {
         self.labels.grid.shape
     }
 
-    /// Voxel size in µm.
+    /// Returns the distance between voxel centers along Z, Y, X in µm.
     pub fn voxel_size_um(&self) -> VoxelSize {
         self.labels.voxel_size_um
     }

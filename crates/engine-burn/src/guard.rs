@@ -16,7 +16,11 @@ const MAX_KEPT_CHARS: usize = 8000;
 const MAX_REASON_CHARS: usize = 500;
 
 /// Name prefixes of Burn's device threads. Its collector threads have no name.
+#[cfg(not(test))]
 const DEVICE_THREADS: [&str; 2] = ["DSU-", "DSD-"];
+/// Names of threads in unit tests, whose panics must not fail the sessions of other tests in the same process.
+#[cfg(test)]
+const DEVICE_THREADS: [&str; 2] = ["test-DSU-", "test-DSD-"];
 
 /// The panics of device threads that a user of a device has seen.
 ///
@@ -35,7 +39,7 @@ impl PanicWatch {
     }
 
     /// Runs `work` and turns its panics, and those of device threads since the watch started or last looked, into errors
-    /// of the device. `work` must wait for the device before it returns.
+    /// of the device. If `work` does not wait for the device before it returns, its panics may fail a later call instead.
     ///
     /// # Errors
     /// The error of `work`, or [`EngineError::Device`] or [`EngineError::OutOfMemory`] if a thread panicked.
@@ -166,8 +170,8 @@ mod tests {
                 Ok("a wrong result")
             })
         };
-        assert!(matches!(on("DSD-0-0", "reserve failed"), Err(EngineError::Device { .. })));
-        let full = on("DSD-0-0", "CUDA_ERROR_OUT_OF_MEMORY: 4096 bytes");
+        assert!(matches!(on("test-DSD-0-0", "reserve failed"), Err(EngineError::Device { .. })));
+        let full = on("test-DSD-0-0", "CUDA_ERROR_OUT_OF_MEMORY: 4096 bytes");
         assert!(matches!(full, Err(EngineError::OutOfMemory { needed_bytes: 4096, .. })), "{full:?}");
         assert_eq!(on("another thread", "something else").ok(), Some("a wrong result"));
     }
@@ -178,7 +182,7 @@ mod tests {
         let device = DeviceId::Cuda(0);
         let mut watch = PanicWatch::start();
         assert_eq!(watch.guard(device, || Ok(1)).ok(), Some(1));
-        swallow("DSU-0-0", "can't allocate buffer of size: 8192");
+        swallow("test-DSU-0-0", "can't allocate buffer of size: 8192");
         let full = watch.guard(device, || Ok(2));
         assert!(matches!(full, Err(EngineError::OutOfMemory { needed_bytes: 8192, .. })), "{full:?}");
         assert_eq!(watch.guard(device, || Ok(3)).ok(), Some(3));

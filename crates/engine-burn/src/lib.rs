@@ -1,7 +1,8 @@
 //! The GPU engine: runs graphs through Burn on CUDA or wgpu, chosen at run time.
 //!
 //! The crate owns the lowering of a graph to steps on rank-5 device tensors (`plan`), their execution generic over
-//! Burn's `Backend` (`exec`), sessions whose weights are uploaded once, and [`probe`], which lists GPUs and the reason
+//! Burn's `Backend` (`exec`), kernels of its own for the networks that consist of operators that have one (`kernels`),
+//! sessions whose weights are uploaded once, and [`probe`], which lists GPUs and the reason
 //! why one cannot be used. Probing runs in child processes because drivers may crash. Burn's kernel timings are stored
 //! in the user's cache folder ([`tuning_folder`]). Inference never shares a wgpu device with the window.
 //!
@@ -16,7 +17,8 @@
 //! Computation is in f32, and in f16 or bf16 where a graph casts to these types (mixed precision). On CUDA, sessions in
 //! [`Precision::Tf32`] may also use convolution kernels for tensor cores, which round their factors to TF32; Burn's
 //! tuning chooses by time. Sessions in [`Precision::F16`] or [`Precision::Bf16`], which CUDA devices with tensor cores
-//! for these types have, cast the inputs of convolutions; norms and softmax stay in f32.
+//! for these types have, cast the inputs of convolutions, or store all values between steps in 16 bits; norms and softmax
+//! are computed in f32.
 //!
 //! ```
 //! use cytoscope_engine::{Device, DeviceId, EngineError};
@@ -41,6 +43,7 @@ mod exec;
 mod explain;
 mod form;
 mod guard;
+mod kernels;
 mod plan;
 mod prepare;
 pub mod probe;
@@ -56,6 +59,7 @@ use burn_tensor::backend::DTypeUsage;
 use burn_wgpu::{Wgpu, WgpuDevice};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_graph::{ElementType, Graph};
+use kernels::{DirectCuda, DirectWgpu};
 use session::DeviceSession;
 use std::path::Path;
 
@@ -100,6 +104,29 @@ impl BurnEngine {
             }
         };
         Ok(Self { device: device.clone(), backend, cache })
+    }
+}
+
+impl BurnEngine {
+    /// Plans a graph for a precision: with the kernels of this crate if they suffice, otherwise on Burn's tensors.
+    fn program(
+        &self,
+        graph: &Graph,
+        input_shapes: &[Vec<usize>],
+        precision: Precision,
+    ) -> Result<plan::Program, EngineError> {
+        let is_cuda = matches!(self.backend, Backend::Cuda(_));
+        let half = half_type(precision);
+        let tensor_cores = is_cuda && precision != Precision::F32;
+        let kernels = plan::Kernels { tensor_cores, half };
+        // The kernels read weights of 32 bits and store the values between them in 16.
+        let wide = prepare::prepare(graph, input_shapes, None)?;
+        let direct = plan::plan(&wide, self.name(), Some(kernels));
+        match direct {
+            Ok(program) if program.is_direct || half.is_none() => Ok(program),
+            Err(error) if half.is_none() => Err(error),
+            _ => plan::plan(&prepare::prepare(graph, input_shapes, half)?, self.name(), None),
+        }
     }
 }
 
@@ -164,10 +191,15 @@ impl Engine for BurnEngine {
                 has: has.iter().map(|p| p.name()).collect::<Vec<_>>().join(", "),
             });
         }
-        let graph = prepare::prepare(graph, input_shapes, half_type(options.precision))?;
-        let program = plan::plan(&graph, self.name())?;
+        let program = self.program(graph, input_shapes, options.precision)?;
         let (device, cache) = (&self.device, self.cache);
         Ok(match &self.backend {
+            Backend::Cuda(at) if program.is_direct => {
+                Box::new(DeviceSession::<DirectCuda>::new(program, at, device, cache, options)?)
+            }
+            Backend::Wgpu(at) if program.is_direct => {
+                Box::new(DeviceSession::<DirectWgpu>::new(program, at, device, cache, options)?)
+            }
             Backend::Cuda(at) => Box::new(DeviceSession::<Cuda>::new(program, at, device, cache, options)?),
             Backend::Wgpu(at) => Box::new(DeviceSession::<Wgpu>::new(program, at, device, cache, options)?),
         })

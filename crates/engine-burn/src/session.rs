@@ -1,27 +1,31 @@
 //! A session on a device: weights are uploaded once, and inputs at every run, unless they are tiles of a slab that was
 //! uploaded before. Outputs are downloaded at every run.
 
+mod resident;
+mod slab;
+
 use crate::exec::{self, Image, Uploaded};
 use crate::form::{Form, count};
 use crate::guard::PanicWatch;
+use crate::kernels::DeviceBackend;
 use crate::plan::{Constant, Kind, Output, Program, Source};
 use crate::transfer::Transfers;
 use crate::tuning::TuningState;
+use burn_tensor::StreamId;
 use burn_tensor::backend::Backend;
-use burn_tensor::{StreamId, Tensor};
 use cytoscope_engine::{
-    CompileOptions, CompileReport, Device, DeviceId, EngineError, Precision, SLAB_COPIES, Session, SlabSession,
-    TuningListener, UNKNOWN_DEVICE_SLAB_BYTES,
+    CompileOptions, CompileReport, Content, Device, DeviceId, EngineError, Precision, ResidentSession, SLAB_COPIES,
+    Session, SlabSession, TuningListener, UNKNOWN_DEVICE_SLAB_BYTES,
 };
 use cytoscope_graph::{ElementType, Tensor as HostTensor, ValueId};
 use cytoscope_profile::{DeviceTraffic, Recorder, Stage};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A compiled program on a device of backend `B`.
-pub(crate) struct DeviceSession<B: Backend> {
+pub(crate) struct DeviceSession<B: DeviceBackend> {
     program: Program,
     memory: DeviceMemory<B>,
     transfers: Transfers<B>,
@@ -34,9 +38,16 @@ pub(crate) struct DeviceSession<B: Backend> {
     listener: TuningListener,
     /// Burn orders work by stream. Its default stream is the calling thread's, but a session may move between threads.
     stream: StreamId,
+    /// Whether the device has failed. Tensors that outlive the session must not be freed then.
+    is_lost: Arc<AtomicBool>,
     recorder: Recorder,
     /// Maximum size of a slab in bytes; 0 if the graph does not take tiles of one.
     slab_limit_bytes: u64,
+    /// Whether the session must wait for the device before it returns: errors are lost when Burn times kernels. Other
+    /// sessions learn about them when they wait the next time.
+    waits: bool,
+    /// Number of runs since the session waited for the device.
+    unwaited_runs: usize,
 }
 
 /// What a session holds in device memory.
@@ -61,10 +72,12 @@ struct Held<B: Backend> {
 /// The inputs of a run.
 #[derive(Clone, Copy)]
 enum Feed<'a> {
-    /// Tensors of the host.
+    /// Tensors in host memory, which are copied to the device.
     Tensors(&'a [HostTensor]),
     /// Tiles of the slab that start at these positions Z, Y, X.
     Tiles(&'a [[usize; 3]]),
+    /// Tensors of the host or the device.
+    Contents(&'a [Content]),
 }
 
 /// Returns the maximum size of a slab in bytes for a program that leaves `free_bytes` of the device, if that is known.
@@ -124,7 +137,7 @@ fn description(program: &Program, exact: bool) -> String {
     steps.chain([format!("exact: {exact}")]).collect()
 }
 
-impl<B: Backend> DeviceSession<B> {
+impl<B: DeviceBackend> DeviceSession<B> {
     /// Prepares a program for a device. Kernel timings are cached in `cache`.
     pub(crate) fn new(
         mut program: Program,
@@ -135,7 +148,7 @@ impl<B: Backend> DeviceSession<B> {
     ) -> Result<Self, EngineError> {
         let id = known.id;
         // Only on CUDA do kernels exist that round the factors of 32-bit convolutions.
-        let exact = matches!(id, DeviceId::Cuda(_)) && options.precision == Precision::F32;
+        let exact = matches!(id, DeviceId::Cuda(_)) && options.precision == Precision::F32 && !program.is_direct;
         if exact {
             program.report.arena_bytes += exact_bytes(&program);
         }
@@ -150,8 +163,10 @@ impl<B: Backend> DeviceSession<B> {
         let slab_limit_bytes = slab_limit(&program, id, free_bytes);
         let mut watch = PanicWatch::start();
         program.report.backend = watch.guard(id, || Ok(B::name(device)))?;
+        let waits = program.times_kernels();
+        let tuning = TuningState::of(cache, id, &description(&program, exact));
         Ok(Self {
-            tuning: TuningState::of(cache, id, &description(&program, exact)),
+            tuning: if waits { tuning } else { tuning.not_needed() },
             program,
             memory: DeviceMemory::Empty,
             transfers: Transfers::new(device.clone(), id),
@@ -160,8 +175,11 @@ impl<B: Backend> DeviceSession<B> {
             watch,
             listener: options.tuning.clone(),
             stream: new_stream(),
+            is_lost: Arc::default(),
             recorder: options.recorder.clone(),
             slab_limit_bytes,
+            waits,
+            unwaited_runs: 0,
         })
     }
 
@@ -175,6 +193,7 @@ impl<B: Backend> DeviceSession<B> {
         let constants = std::mem::take(&mut self.program.constants);
         let tables = std::mem::take(&mut self.program.tables);
         let (id, exact, stream, transfers) = (self.id, self.exact, self.stream, &self.transfers);
+        let parts = &self.program.parts;
         let upload = |constant: Constant| {
             let uploaded = transfers.upload(constant.values, constant.form);
             constant.half.into_iter().fold(uploaded, exec::cast)
@@ -182,10 +201,15 @@ impl<B: Backend> DeviceSession<B> {
         let span = self.recorder.span(Stage::Upload, "weights").bytes(self.program.report.weight_bytes as usize);
         let uploaded = self.watch.guard(id, || {
             stream.executes(|| {
+                let mut constants: Vec<Image<B>> = constants.into_iter().map(upload).collect();
+                if !parts.is_empty() {
+                    let packed = constants.pop().and_then(|packed| B::split(packed, parts));
+                    constants = packed.ok_or_else(|| internal("weights", "parts do not match the plan"))?;
+                }
                 let uploaded = Uploaded {
                     widen_f16: matches!(id, DeviceId::Wgpu(_)),
                     exact,
-                    constants: constants.into_iter().map(upload).collect(),
+                    constants,
                     tables: tables.into_iter().map(|table| transfers.upload_table(table)).collect(),
                 };
                 if wait {
@@ -207,6 +231,11 @@ impl<B: Backend> DeviceSession<B> {
         Ok(())
     }
 
+    /// Returns whether nothing was uploaded yet.
+    fn is_empty(&self) -> bool {
+        matches!(self.memory, DeviceMemory::Empty)
+    }
+
     /// Gives up what the session holds on the device if it failed. Nothing of that can be trusted.
     fn after<T>(&mut self, result: Result<T, EngineError>) -> Result<T, EngineError> {
         match &result {
@@ -214,6 +243,7 @@ impl<B: Backend> DeviceSession<B> {
             Err(EngineError::OutOfMemory { .. }) => self.release(),
             // Freeing memory of a failed device may fail again and abort the process.
             Err(EngineError::Device { .. }) => {
+                self.is_lost.store(true, Ordering::Relaxed);
                 std::mem::forget(std::mem::replace(&mut self.memory, DeviceMemory::Released));
             }
             _ => {}
@@ -283,11 +313,28 @@ impl<B: Backend> DeviceSession<B> {
                 }
                 Some(span)
             }
+            Feed::Contents(contents) => {
+                let mut span = recorder.span(Stage::Upload, "inputs");
+                for (input, content) in self.program.inputs.iter().zip(contents) {
+                    let tensor = match content {
+                        Content::Host(tensor) => {
+                            // `check_contents` has refused inputs of other types.
+                            let host = tensor.as_f32().unwrap_or_default().to_vec();
+                            span.add_bytes(host.len() * size_of::<f32>());
+                            self.transfers.upload(host, input.form)
+                        }
+                        Content::Device(_) => resident::image(content, self.id, input.form)
+                            .ok_or_else(|| internal(&input.name, "the tensor is on another device"))?,
+                    };
+                    values.insert(input.value, tensor);
+                }
+                Some(span)
+            }
             Feed::Tiles(starts) => {
                 let span = each.then(|| recorder.span(Stage::Op, "tiles of the slab"));
                 let slab = held.slab.as_ref().ok_or_else(|| bad_slab("a slab".to_owned(), "none".to_owned()))?;
                 if let Some(input) = self.program.inputs.first() {
-                    let tiles = exec::gather_tiles(slab, starts, input.form);
+                    let tiles = B::gather_tiles(slab, starts, input.form, |table| self.transfers.upload_table(table));
                     let tiles = tiles.ok_or_else(|| bad_slab("tiles".to_owned(), "none".to_owned()))?;
                     values.insert(input.value, tiles);
                 }
@@ -381,14 +428,14 @@ impl<B: Backend> DeviceSession<B> {
     }
 }
 
-impl<B: Backend> DeviceSession<B> {
+impl<B: DeviceBackend> DeviceSession<B> {
     /// Runs the program once and downloads its outputs. The weights were uploaded.
     fn run_on(&mut self, feed: Feed<'_>) -> Result<Vec<HostTensor>, EngineError> {
         self.run_with(feed, |session, values, recorder| session.download(values, recorder))
     }
 
     /// Runs the program once, or more often if kernels are timed, and each time passes the outputs to `finish`, which
-    /// must wait for the device. Returns the last result. The weights were uploaded.
+    /// must wait for the device if kernels can be timed. Returns the last result. The weights were uploaded.
     fn run_with<T>(
         &mut self,
         feed: Feed<'_>,
@@ -419,153 +466,7 @@ impl<B: Backend> DeviceSession<B> {
     }
 }
 
-impl<B: Backend> SlabSession for DeviceSession<B> {
-    fn slab_limit_bytes(&self) -> u64 {
-        self.slab_limit_bytes
-    }
-
-    fn load(&mut self, kept_planes: usize, planes: HostTensor) -> Result<(), EngineError> {
-        let tile = self.tile_form()?;
-        let found = planes.shape().to_vec();
-        let form = match found.as_slice() {
-            &[channels, depth, rows, columns] if channels == tile[1] && depth > 0 => {
-                [1, channels, depth, rows, columns]
-            }
-            _ => {
-                return Err(bad_slab(
-                    format!("planes of shape [{}, planes, rows, columns]", tile[1]),
-                    format!("{found:?}"),
-                ));
-            }
-        };
-        let slab_bytes = count(&form) / form[2] * kept_planes.saturating_add(form[2]) * size_of::<f32>();
-        if slab_bytes as u64 > self.slab_limit_bytes {
-            return Err(bad_slab(format!("at most {} bytes", self.slab_limit_bytes), format!("{slab_bytes} bytes")));
-        }
-        let Some(values) = planes.into_f32() else {
-            return Err(bad_slab(ElementType::F32.to_string(), "another type".to_owned()));
-        };
-        let kept = match &self.memory {
-            DeviceMemory::Held(Held { slab: Some(slab), .. }) => slab.dims(),
-            _ => [0; 5],
-        };
-        if kept_planes > 0 && (kept_planes > kept[2] || [kept[1], kept[3], kept[4]] != [form[1], form[3], form[4]]) {
-            return Err(bad_slab(format!("planes like those of the slab {kept:?}"), format!("{form:?}")));
-        }
-        self.upload_weights(false)?;
-        let DeviceMemory::Held(held) = &mut self.memory else { return Err(unusable(self.id)) };
-        let earlier = held.slab.take();
-        let (id, stream, transfers) = (self.id, self.stream, &self.transfers);
-        let span = self.recorder.span(Stage::Upload, "slab").bytes(values.len() * size_of::<f32>());
-        let slab = self.watch.guard(id, || {
-            stream.executes(|| {
-                let planes = transfers.upload(values, form);
-                let slab = match earlier {
-                    Some(earlier) if kept_planes > 0 => {
-                        let last = earlier.slice_dim(2, kept[2] - kept_planes..kept[2]);
-                        Tensor::cat(vec![last, planes], 2)
-                    }
-                    _ => planes,
-                };
-                // Errors must be seen here: those of earlier work are lost when kernels are timed.
-                transfers.synchronize()?;
-                Ok(slab)
-            })
-        });
-        drop(span);
-        let slab = self.after(slab)?;
-        if let DeviceMemory::Held(held) = &mut self.memory {
-            held.slab = Some(slab);
-        }
-        Ok(())
-    }
-
-    fn run_tiles(&mut self, starts: &[[usize; 3]]) -> Result<Vec<HostTensor>, EngineError> {
-        self.check_tiles(starts)?;
-        self.run_on(Feed::Tiles(starts))
-    }
-
-    fn run_kept(
-        &mut self,
-        starts: &[[usize; 3]],
-        output: usize,
-        kept: &[[Range<usize>; 3]],
-    ) -> Result<(), EngineError> {
-        self.check_tiles(starts)?;
-        let tile = self.tile_form()?;
-        let value = match self.program.outputs.get(output) {
-            Some(Output::Value { value, .. }) if kept.len() <= starts.len() => *value,
-            _ => return Err(bad_slab("a computed output and tiles to keep".to_owned(), format!("output {output}"))),
-        };
-        let parts = self.run_with(Feed::Tiles(starts), |session, values, _| {
-            let tensor = values.get(&value).ok_or_else(|| internal("outputs", "an output was not computed"))?;
-            let found = tensor.dims();
-            if found[0] != tile[0] || found[2..] != tile[2..] {
-                return Err(bad_slab(format!("{} tiles of {:?} voxels", tile[0], &tile[2..]), format!("{found:?}")));
-            }
-            let parts = kept.iter().enumerate().map(|(sample, ranges)| exec::copy_part(tensor, sample, ranges));
-            let parts: Option<Vec<Image<B>>> = parts.collect();
-            session.transfers.synchronize()?;
-            parts.ok_or_else(|| bad_slab(format!("parts of tiles of {:?} voxels", &tile[2..]), format!("{kept:?}")))
-        })?;
-        if let DeviceMemory::Held(held) = &mut self.memory {
-            held.kept.extend(parts);
-        }
-        Ok(())
-    }
-
-    fn take_kept(&mut self, columns: usize) -> Result<HostTensor, EngineError> {
-        let DeviceMemory::Held(held) = &mut self.memory else { return Err(unusable(self.id)) };
-        let parts = std::mem::take(&mut held.kept);
-        if parts.is_empty() || columns == 0 || !parts.len().is_multiple_of(columns) {
-            return Err(bad_slab(format!("rows of {columns} tiles"), format!("{} tiles", parts.len())));
-        }
-        let (id, stream, transfers) = (self.id, self.stream, &self.transfers);
-        let mut span = self.recorder.span(Stage::Download, "slab");
-        let taken = self.watch.guard(id, || {
-            stream.executes(|| {
-                let (mut parts, mut rows) = (parts.into_iter(), Vec::new());
-                loop {
-                    let row: Vec<Image<B>> = parts.by_ref().take(columns).collect();
-                    if row.is_empty() {
-                        break;
-                    }
-                    rows.push(Tensor::cat(row, 4));
-                }
-                let whole: Image<B> = Tensor::cat(rows, 3);
-                let shape = whole.dims()[1..].to_vec();
-                Ok((shape, transfers.download(whole)?))
-            })
-        });
-        span.add_bytes(taken.as_ref().map_or(0, |(_, values)| values.len() * size_of::<f32>()));
-        drop(span);
-        let (shape, values) = self.after(taken)?;
-        Ok(HostTensor::new(shape, values)?)
-    }
-}
-
-impl<B: Backend> DeviceSession<B> {
-    /// Refuses positions that are not one for each sample, or whose tiles exceed the slab.
-    fn check_tiles(&self, starts: &[[usize; 3]]) -> Result<(), EngineError> {
-        let tile = self.tile_form()?;
-        let DeviceMemory::Held(Held { slab: Some(slab), .. }) = &self.memory else {
-            return Err(bad_slab("a slab".to_owned(), "none".to_owned()));
-        };
-        let slab = slab.dims();
-        let is_inside = |start: &[usize; 3]| {
-            (0..3).all(|a| start[a].checked_add(tile[a + 2]).is_some_and(|end| end <= slab[a + 2]))
-        };
-        if starts.len() != tile[0] || !starts.iter().all(is_inside) {
-            return Err(bad_slab(
-                format!("{} tiles of {:?} inside {slab:?}", tile[0], &tile[2..]),
-                format!("{starts:?}"),
-            ));
-        }
-        Ok(())
-    }
-}
-
-impl<B: Backend> Session for DeviceSession<B> {
+impl<B: DeviceBackend> Session for DeviceSession<B> {
     fn run(&mut self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, EngineError> {
         self.check(inputs)?;
         self.upload_weights(true)?;
@@ -580,12 +481,16 @@ impl<B: Backend> Session for DeviceSession<B> {
         Some(self.transfers.counted())
     }
 
+    fn resident(&mut self) -> Option<&mut dyn ResidentSession> {
+        Some(self)
+    }
+
     fn slabs(&mut self) -> Option<&mut dyn SlabSession> {
         if self.slab_limit_bytes > 0 { Some(self) } else { None }
     }
 }
 
-impl<B: Backend> Drop for DeviceSession<B> {
+impl<B: DeviceBackend> Drop for DeviceSession<B> {
     fn drop(&mut self) {
         self.release();
     }

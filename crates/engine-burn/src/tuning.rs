@@ -12,8 +12,9 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Versions of the libraries whose kernels are timed and compiled.
-const KERNELS: &str = concat!("cytoscope ", env!("CARGO_PKG_VERSION"), ", Burn 0.21, CubeCL 0.10");
+/// Versions of the libraries whose kernels are timed and compiled, and of the kernels of this crate. The last number is
+/// to be raised when those change, because compiled ones are kept.
+const KERNELS: &str = concat!("cytoscope ", env!("CARGO_PKG_VERSION"), ", Burn 0.21, CubeCL 0.10, kernels 1");
 
 /// Time between two reports of tuning.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -86,6 +87,7 @@ fn writable(folder: &Path) -> bool {
     // `create_new` does not follow a symbolic link of this name.
     let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::File::create_new(&probe).map(drop));
     if written.is_ok() {
+        // A leftover probe is empty and has a hidden name.
         let _ = std::fs::remove_file(&probe);
     }
     written.is_ok()
@@ -98,6 +100,8 @@ pub(crate) struct TuningState {
     timings: PathBuf,
     marker: PathBuf,
     is_tuned: bool,
+    /// Whether no kernel of the session is timed.
+    is_fixed: bool,
 }
 
 /// Maximum number of times that a run is repeated because timings were written meanwhile, maybe by another process.
@@ -107,7 +111,12 @@ impl TuningState {
     /// Looks up the state of a session on a device; `work` describes its steps and shapes.
     pub(crate) fn of(folder: &Path, device: DeviceId, work: &str) -> Self {
         let marker = folder.join("tuned").join(fingerprint(format!("{device}\n{work}").as_bytes()));
-        Self { timings: folder.join("autotune"), is_tuned: marker.exists(), marker }
+        Self { timings: folder.join("autotune"), is_tuned: marker.exists(), is_fixed: false, marker }
+    }
+
+    /// Returns the state of a session none of whose kernels are timed.
+    pub(crate) fn not_needed(self) -> Self {
+        Self { is_fixed: true, ..self }
     }
 
     /// Runs `work`, whose argument says whether to record times. If the session is not tuned yet, the listener receives how long
@@ -121,6 +130,9 @@ impl TuningState {
         device: DeviceId,
         mut work: impl FnMut(bool) -> Result<T, E>,
     ) -> Result<T, E> {
+        if self.is_fixed {
+            return work(true);
+        }
         let was_tuned = self.is_tuned;
         let mut bytes = size_of_files(&self.timings);
         let mut result = if was_tuned { work(true) } else { run_reporting(listener, device, || work(false)) };

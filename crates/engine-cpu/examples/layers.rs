@@ -53,7 +53,8 @@ fn main() -> Result<(), Failure> {
         }
         let layer = layers.entry(name).or_default();
         layer.0.push(event["dur"].as_f64().unwrap_or(0.0) / 1e3);
-        layer.1 = event["args"]["macs"].as_f64().unwrap_or(0.0);
+        // The work of a node is that of its first step.
+        layer.1 += event["args"]["macs"].as_f64().unwrap_or(0.0);
     }
     println!("{isa}, {threads} threads, {precision}: peak {:.0} G/s, compiled in {compile_ms:.0} ms", peak_rate / 1e9);
     for name in order {
@@ -61,7 +62,7 @@ fn main() -> Result<(), Failure> {
         let count = (times.len() / runs).max(1);
         times.sort_by(f64::total_cmp);
         let ms = times[times.len() / 2] * count as f64;
-        let rate = 2.0 * *macs * count as f64 / ms / 1e6;
+        let rate = 2.0 * *macs / runs as f64 / ms / 1e6;
         let share =
             if *macs > 0.0 { format!("{rate:7.0} G/s {:4.0} %", rate * 1e11 / peak_rate) } else { String::new() };
         println!("{ms:8.3} ms {share:>19}  {count} × {}", name.chars().take(110).collect::<String>());

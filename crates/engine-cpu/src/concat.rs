@@ -1,4 +1,4 @@
-//! Concatenations along the channels, whose parts lie side by side in one buffer.
+//! Concatenations along the channels. Parts that start at block boundaries lie side by side in one buffer.
 
 use cytoscope_graph::{Graph, Node, ValueId};
 use cytoscope_kernels::Blocked;

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Program {
     /// The prepared graph; holds the constants and the nodes that the reference executor runs.
     pub graph: Graph,
-    /// Steps in execution order.
+    /// Steps of the program, in execution order.
     pub steps: Vec<Step>,
     /// Index of the first step of the backward pass; `None` for graphs without one.
     pub backward_from: Option<usize>,
@@ -52,6 +52,15 @@ pub(crate) struct Emitted {
     /// For each step, the dense values that are not read afterwards.
     pub dead_after: Vec<Vec<ValueId>>,
     pub fallbacks: Vec<OpFallback>,
+}
+
+/// Work of the steps of a node.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Work {
+    /// Multiply-accumulate operations.
+    pub macs: u64,
+    /// Bytes of packed weights.
+    pub weight_bytes: u64,
 }
 
 /// A part of a concatenation.
@@ -124,8 +133,24 @@ impl<'a> Emitter<'a> {
         Ok(self.slots.len() - 1)
     }
 
-    fn push(&mut self, op: Box<dyn Run>, name: &str, macs: u64) {
-        self.steps.push(Step { op, name: name.to_owned(), macs });
+    fn push(&mut self, op: Box<dyn Run>, name: &str, macs: u64, bytes: u64) {
+        self.steps.push(Step { op, name: name.to_owned(), macs, bytes });
+    }
+
+    /// Returns the bytes of values in blocked form.
+    fn blocked_bytes<'v>(&self, values: impl IntoIterator<Item = &'v ValueId>) -> u64 {
+        values.into_iter().fold(0, |sum: u64, id| sum.saturating_add(self.placement.value_bytes(*id)))
+    }
+
+    /// Returns the bytes of values as dense tensors.
+    fn dense_bytes<'v>(&self, values: impl IntoIterator<Item = &'v ValueId>) -> u64 {
+        let of = |id: &ValueId| {
+            let value = self.graph.value(*id);
+            let shape = value.fixed_shape();
+            let elements = shape.map_or(0, |s| s.iter().fold(1u64, |n, len| n.saturating_mul(*len as u64)));
+            elements.saturating_mul(value.dtype.map_or(size_of::<f32>(), ElementType::size_bytes) as u64)
+        };
+        values.into_iter().fold(0, |sum: u64, id| sum.saturating_add(of(id)))
     }
 
     /// Returns the number of steps emitted so far.
@@ -143,7 +168,7 @@ impl<'a> Emitter<'a> {
             let at = self.steps.len();
             self.lifetimes.insert(root, (slot, Request { len, first: at, last: at }));
             if layout.halo != [0; 3] {
-                self.push(Box::new(ClearBorder { slot }), "border", 0);
+                self.push(Box::new(ClearBorder { slot }), "border", 0, 0);
             }
         }
         let at = self.steps.len();
@@ -169,7 +194,8 @@ impl<'a> Emitter<'a> {
                 return Err(self.internal("order of steps", value));
             }
             self.touch(value)?;
-            self.push(Box::new(Pack { from: value, to: slot }), "pack", 0);
+            let bytes = self.dense_bytes([&value]).saturating_add(self.blocked_bytes([&value]));
+            self.push(Box::new(Pack { from: value, to: slot }), "pack", 0, bytes);
             self.blocked.insert(value);
         }
         Ok(slot)
@@ -177,39 +203,42 @@ impl<'a> Emitter<'a> {
 
     /// Emits the dequantization of bytes with a constant scale.
     fn dequantize(&mut self, value: ValueId, from: Dequantized) -> Result<usize, EngineError> {
-        let bytes = self.require_blocked(from.bytes)?;
-        let output = self.slot(value)?;
-        self.touch(value)?;
-        self.touch(from.bytes)?;
-        let layout = self.slots[output].layout;
-        let op: Box<dyn Run> = if layout.block == CHANNEL_BLOCK {
-            let shift = vec![-from.scale * f32::from(from.zero_point); layout.channels];
-            let affine = Affine::Fixed { scale: vec![from.scale; layout.channels], shift };
-            let terms = vec![Term { slot: bytes, plane: false, affine }];
-            Box::new(Apply { terms, activation: Activation::None, quantizer: None, output })
-        } else {
-            Box::new(DequantizePlanes { input: bytes, scale: PlaneScale::Known(from.scale), output })
-        };
-        self.push(op, "DequantizeLinear", 0);
-        self.blocked.insert(value);
-        Ok(output)
+        self.dequantize_bytes(value, from.bytes, PlaneScale::Known(from.scale), |channels| Affine::Fixed {
+            scale: vec![from.scale; channels],
+            shift: vec![-from.scale * f32::from(from.zero_point); channels],
+        })
     }
 
     /// Emits the dequantization of bytes with a run-time scale.
     fn dequantize_dynamic(&mut self, value: ValueId, from: DynamicDequantized) -> Result<usize, EngineError> {
-        let bytes = self.require_blocked(from.bytes)?;
+        let ranges = from.ranges;
+        self.dequantize_bytes(value, from.bytes, PlaneScale::AtRunTime(ranges), |channels| Affine::Dynamic {
+            ranges,
+            channels,
+        })
+    }
+
+    /// Emits the dequantization of bytes: with `affine` for a number of channels in blocks, with `scale` in planes.
+    fn dequantize_bytes(
+        &mut self,
+        value: ValueId,
+        bytes: ValueId,
+        scale: PlaneScale,
+        affine: impl FnOnce(usize) -> Affine,
+    ) -> Result<usize, EngineError> {
+        let input = self.require_blocked(bytes)?;
         let output = self.slot(value)?;
         self.touch(value)?;
-        self.touch(from.bytes)?;
+        self.touch(bytes)?;
         let layout = self.slots[output].layout;
         let op: Box<dyn Run> = if layout.block == CHANNEL_BLOCK {
-            let affine = Affine::Dynamic { ranges: from.ranges, channels: layout.channels };
-            let terms = vec![Term { slot: bytes, plane: false, affine }];
+            let terms = vec![Term { slot: input, plane: false, affine: affine(layout.channels) }];
             Box::new(Apply { terms, activation: Activation::None, quantizer: None, output })
         } else {
-            Box::new(DequantizePlanes { input: bytes, scale: PlaneScale::AtRunTime(from.ranges), output })
+            Box::new(DequantizePlanes { input, scale, output })
         };
-        self.push(op, "DequantizeLinear", 0);
+        let moved_bytes = self.blocked_bytes([&value, &bytes]);
+        self.push(op, "DequantizeLinear", 0, moved_bytes);
         self.blocked.insert(value);
         Ok(output)
     }
@@ -229,7 +258,8 @@ impl<'a> Emitter<'a> {
         let from = self.slot(value)?;
         self.touch(value)?;
         let signed = self.graph.value(value).dtype == Some(ElementType::I8);
-        self.push(Box::new(Unpack { from, to: value, shape, signed }), "unpack", 0);
+        let bytes = self.dense_bytes([&value]).saturating_add(self.blocked_bytes([&value]));
+        self.push(Box::new(Unpack { from, to: value, shape, signed }), "unpack", 0, bytes);
         self.dense.insert(value);
         Ok(())
     }
@@ -251,7 +281,8 @@ impl<'a> Emitter<'a> {
             *self.fallbacks.entry(op.to_owned()).or_default() += 1;
         }
         let macs = analysis::node_macs(graph, node).unwrap_or(0);
-        self.push(Box::new(Reference { node: index }), &format!("{op} {} (reference)", node.name), macs);
+        let bytes = self.dense_bytes(node.inputs.iter().chain(&node.outputs).flatten());
+        self.push(Box::new(Reference { node: index }), &format!("{op} {} (reference)", node.name), macs, bytes);
         self.dense.extend(node.outputs.iter().flatten());
         Ok(())
     }
@@ -274,21 +305,29 @@ impl<'a> Emitter<'a> {
         Ok((of_inputs, of_outputs))
     }
 
-    /// Emits steps that together read `inputs` and compute `outputs`.
+    /// Emits steps that together read `inputs` and packed weights, and compute `outputs`. Their work is that of the first
+    /// step, so that it is counted once.
     pub(crate) fn group(
         &mut self,
         ops: Vec<Box<dyn Run>>,
         inputs: &[ValueId],
         outputs: &[ValueId],
         name: &str,
-        macs: u64,
+        work: Work,
     ) -> Result<(), EngineError> {
+        let graph = self.graph;
+        let dense = ops.iter().flat_map(|op| op.dense_inputs(graph).into_iter().chain(op.dense_outputs(graph)));
+        let dense: BTreeSet<ValueId> = dense.collect();
+        let blocked_bytes = self.blocked_bytes(inputs.iter().chain(outputs));
+        let bytes = work.weight_bytes.saturating_add(blocked_bytes).saturating_add(self.dense_bytes(&dense));
+        let mut of_first = (work.macs, bytes);
         for op in ops {
             for id in outputs.iter().chain(inputs) {
                 self.touch(*id)?;
             }
-            self.dense.extend(op.dense_outputs(self.graph));
-            self.push(op, name, macs);
+            self.dense.extend(op.dense_outputs(graph));
+            let (macs, bytes) = std::mem::take(&mut of_first);
+            self.push(op, name, macs, bytes);
         }
         self.blocked.extend(outputs);
         Ok(())
@@ -310,7 +349,8 @@ impl<'a> Emitter<'a> {
                 None => Box::new(Copy { input, output: part }),
                 Some(table) => Box::new(Translate { input, table, output: part }),
             };
-            self.push(op, name, 0);
+            let bytes = self.blocked_bytes([&value]).saturating_mul(2);
+            self.push(op, name, 0, bytes);
         }
         self.touch(output)?;
         self.blocked.insert(output);
@@ -326,7 +366,15 @@ impl<'a> Emitter<'a> {
             let input = self.part(x, output, block)?;
             ops.extend(of_outputs.into_iter().map(|output| -> Box<dyn Run> { Box::new(Copy { input, output }) }));
         }
-        self.group(ops, &[x], &[output], name, 0)
+        // The copy reads as many channels as it writes.
+        let bytes = self.blocked_bytes([&output]).saturating_mul(2);
+        for op in ops {
+            self.touch(output)?;
+            self.touch(x)?;
+            self.push(op, name, 0, bytes);
+        }
+        self.blocked.insert(output);
+        Ok(())
     }
 
     /// Creates a slot for the channel blocks of `whole` that start at `block` and have the shape of `part`.

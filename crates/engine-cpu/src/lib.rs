@@ -35,6 +35,7 @@
 mod arena;
 mod concat;
 mod context;
+mod elementwise;
 mod emit;
 mod lower;
 mod optimizer;
@@ -57,16 +58,74 @@ use cytoscope_engine::{
 };
 use cytoscope_graph::Graph;
 use cytoscope_kernels::{Isa, IsaName};
+use cytoscope_profile::MachinePeak;
 
 /// Returns the bytes of the arenas of all sessions in this process: their activations.
 pub fn arena_bytes() -> u64 {
     cytoscope_kernels::live_arena_bytes()
 }
 
+/// Bytes of the arrays that memory bandwidth is measured with: more than the caches of most processors hold.
+const BANDWIDTH_BYTES: u64 = 384 << 20;
+
+/// Measures the peak rates of this machine with this many threads (0 for all cores): multiply-accumulates of the
+/// instruction set that the engine uses, and memory bandwidth. It takes an eighth of the available
+/// memory at most.
+pub fn measure_peak(threads: usize) -> MachinePeak {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = if threads == 0 { cores } else { threads };
+    let isa = Isa::detect();
+    let available_bytes = cytoscope_profile::available_bytes().unwrap_or(u64::MAX);
+    let total_bytes = usize::try_from(BANDWIDTH_BYTES.min(available_bytes / 8)).unwrap_or(usize::MAX);
+    let peak = cytoscope_kernels::peak::measure_threads(isa, threads);
+    MachinePeak {
+        kernels: isa.to_string(),
+        threads,
+        // A multiply-accumulate is two operations.
+        float_macs_per_sec: peak.float / 2.0,
+        int8_macs_per_sec: (peak.bytes > 0.0).then_some(peak.bytes / 2.0),
+        memory_bytes_per_sec: cytoscope_kernels::peak::memory_bytes_per_sec(threads, total_bytes),
+    }
+}
+
+/// Returns the instruction set that the engine uses on this machine, as [`MachinePeak::kernels`] names it.
+pub fn kernels_name() -> String {
+    Isa::detect().to_string()
+}
+
+/// Optimizations of inference that can be switched off one by one, to measure what each brings. Results differ by rounding
+/// only. One pass over a stack and training steps always use all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Optimizations {
+    /// Rewrites of the graph: batch norms are folded into convolutions, activations and group norms that are written as
+    /// several operators are recognized, identities are removed.
+    pub rewrites: bool,
+    /// Activations and residuals are computed inside the convolution before them. Steps on 8-bit integers are always
+    /// fused.
+    pub fusion: bool,
+    /// Layout of the arena: steps work in place, and the parts of a concatenation are written into its buffer.
+    pub shared_buffers: bool,
+}
+
+impl Optimizations {
+    /// Returns no optimizations.
+    pub fn none() -> Self {
+        Self { rewrites: false, fusion: false, shared_buffers: false }
+    }
+}
+
+impl Default for Optimizations {
+    /// Returns all optimizations.
+    fn default() -> Self {
+        Self { rewrites: true, fusion: true, shared_buffers: true }
+    }
+}
+
 /// The engine that runs graphs on the CPU.
 pub struct CpuEngine {
     device: Device,
     isa: Isa,
+    optimizations: Optimizations,
 }
 
 impl Default for CpuEngine {
@@ -97,7 +156,19 @@ impl CpuEngine {
             precisions: vec![Precision::F32, Precision::Int8],
             driver: isa.to_string(),
         };
-        Self { device, isa }
+        Self { device, isa, optimizations: Optimizations::default() }
+    }
+
+    /// Creates the engine for the instruction set of this name, as in `CYTOSCOPE_ISA`; `None` if the name is unknown or
+    /// this CPU lacks the instruction set.
+    pub fn for_kernels(name: &str) -> Option<Self> {
+        let name = IsaName::ALL.into_iter().find(|isa| isa.as_str() == name)?;
+        Isa::available(name).map(Self::with_isa)
+    }
+
+    /// Returns the engine with these optimizations only.
+    pub fn with_optimizations(self, optimizations: Optimizations) -> Self {
+        Self { optimizations, ..self }
     }
 }
 
@@ -134,7 +205,7 @@ impl Engine for CpuEngine {
             let program = train::compile(graph, input_shapes, self.isa)?;
             return Ok(Box::new(session::CpuSession::new(program, self.isa, options)?));
         }
-        let prepared = prepare::prepare(graph, input_shapes, &options.interrupt)?;
+        let prepared = prepare::prepare(graph, input_shapes, self.optimizations, &options.interrupt)?;
         let program = lower::lower(prepared, self.isa, integers, &options.interrupt)?;
         Ok(Box::new(session::CpuSession::new(program, self.isa, options)?))
     }

@@ -4,7 +4,7 @@ pub(crate) mod plan;
 
 pub(crate) use plan::exact_transpose;
 
-use crate::emit::{Emitted, Emitter, Part, Program, arena_bytes};
+use crate::emit::{Emitted, Emitter, Part, Program, Work, arena_bytes};
 use crate::placement::Placement;
 use crate::prepare::Prepared;
 use crate::step::Step;
@@ -32,7 +32,7 @@ pub(crate) fn lower(
         moments,
         integer_convolutions,
     } = plan::plan(&prepared, isa, integers, interrupt)?;
-    let Prepared { mut graph, .. } = prepared;
+    let Prepared { mut graph, optimizations, .. } = prepared;
     if integers && integer_convolutions == 0 {
         return Err(EngineError::NotQuantized { engine: "cpu" });
     }
@@ -43,7 +43,8 @@ pub(crate) fn lower(
     let bytes_of = |value: ValueId| {
         dequantized.get(&value).map(|d| d.bytes).or_else(|| dyn_dequantized.get(&value).map(|r| r.bytes))
     };
-    share_buffers(&graph, &plans, &bytes_of, &mut placement, true);
+    let sharing = if optimizations.shared_buffers { Sharing::All } else { Sharing::None };
+    share_buffers(&graph, &plans, &bytes_of, &mut placement, sharing);
     let mut emitter = Emitter::new(&graph, &placement, &dequantized, &dyn_dequantized);
     let mut weight_bytes = 0;
     for (index, plan) in plans.into_iter().enumerate() {
@@ -102,15 +103,26 @@ fn reads(graph: &Graph, plans: &[Plan], bytes_of: &impl Fn(ValueId) -> Option<Va
     reads
 }
 
-/// Lets in-place steps and the parts of concatenations share buffers, and sets the borders. With `with_skips`,
-/// parts that other nodes also read (skip connections) share the buffer of the concatenation, too.
+/// Which values share buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// None: every value has a buffer of its own.
+    None,
+    /// Results of in-place steps, and the parts of concatenations that nothing else reads.
+    WithoutSkips,
+    /// Also the parts of concatenations that other nodes read (skip connections).
+    All,
+}
+
+/// Lets in-place steps and the parts of concatenations share buffers, and sets the borders.
 pub(crate) fn share_buffers(
     graph: &Graph,
     plans: &[Plan],
     bytes_of: &impl Fn(ValueId) -> Option<ValueId>,
     placement: &mut Placement<'_>,
-    with_skips: bool,
+    sharing: Sharing,
 ) {
+    let with_skips = sharing == Sharing::All;
     let reads = reads(graph, plans, bytes_of);
     let graph_inputs: BTreeSet<ValueId> = graph.inputs.iter().copied().collect();
     let read_once = |value: &ValueId| reads.get(value) == Some(&1);
@@ -121,12 +133,14 @@ pub(crate) fn share_buffers(
             placement.require_border(input, width);
         }
         let Some(first) = planned.inputs.first() else { continue };
-        if planned.kind.works_in_place() && read_once(first) && is_intermediate(first) {
+        let is_shared = sharing != Sharing::None;
+        if is_shared && planned.kind.works_in_place() && read_once(first) && is_intermediate(first) {
             placement.alias_in_place(*first, planned.output);
         }
     }
     // In reverse order, so that it is already known whether a concatenation's buffer is overwritten later.
-    let concatenations: Vec<_> = kernels().filter(|p| matches!(p.kind, PlanKind::Joined { .. })).collect();
+    let is_shared = |p: &&plan::KernelPlan| sharing != Sharing::None && matches!(p.kind, PlanKind::Joined { .. });
+    let concatenations: Vec<_> = kernels().filter(is_shared).collect();
     for planned in concatenations.into_iter().rev() {
         let PlanKind::Joined { blocks, tables } = &planned.kind else { continue };
         let overwritten = placement.is_overwritten(planned.output);
@@ -143,6 +157,7 @@ pub(crate) fn share_buffers(
 /// Emits the steps of a node that runs on kernels.
 fn kernel(emitter: &mut Emitter<'_>, node: &str, planned: plan::KernelPlan) -> Result<(), EngineError> {
     let name = format!("{} {node}", planned.label);
+    let work = Work { macs: planned.macs, weight_bytes: planned.weight_bytes() };
     let (inputs, output) = (&planned.inputs, planned.output);
     if let PlanKind::Joined { blocks, tables } = planned.kind {
         let parts =
@@ -152,5 +167,5 @@ fn kernel(emitter: &mut Emitter<'_>, node: &str, planned: plan::KernelPlan) -> R
     let (slots, of_outputs) = emitter.open(inputs, &[], &[output])?;
     let Some(of_output) = of_outputs.first() else { return Ok(()) };
     let ops = planned.kind.into_steps(&slots, *of_output);
-    emitter.group(ops, inputs, &[output], &name, planned.macs)
+    emitter.group(ops, inputs, &[output], &name, work)
 }

@@ -83,6 +83,13 @@ impl<'a> Placement<'a> {
         }
     }
 
+    /// Returns the bytes of a value as it is stored, without its border; 0 if its shape is unknown.
+    pub(crate) fn value_bytes(&self, value: ValueId) -> u64 {
+        let shape = self.graph.value(value).fixed_shape();
+        let elements = shape.map_or(0, |s| s.iter().fold(1u64, |n, len| n.saturating_mul(*len as u64)));
+        elements.saturating_mul(self.elem(value).size_bytes() as u64)
+    }
+
     /// Requires a border of at least this width (Z, Y, X) around a value.
     pub(crate) fn require_border(&mut self, value: ValueId, width: [usize; 3]) {
         let border = self.border.entry(value).or_default();

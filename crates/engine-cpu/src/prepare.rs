@@ -1,5 +1,6 @@
 //! Prepares a graph for lowering: shape inference, constant folding and fusion.
 
+use crate::Optimizations;
 use cytoscope_engine::{EngineError, shapes_by_input};
 use cytoscope_graph::{Budget, ElementType, Graph, Interrupt, Op, Tensor, ValueId};
 use cytoscope_graph_passes::infer_shapes_within;
@@ -26,16 +27,19 @@ pub(crate) struct Prepared {
     pub graph: Graph,
     /// The integers that weights are dequantized from, by weight.
     pub stored: BTreeMap<ValueId, StoredWeight>,
+    /// The optimizations that planning and lowering may use.
+    pub optimizations: Optimizations,
 }
 
-/// Returns a copy of `graph` with concrete shapes, folded constants and batch norms, and fused activations and
-/// residuals.
+/// Returns a copy of `graph` with concrete shapes and folded constants; with all optimizations, also with folded batch
+/// norms, and fused activations and residuals.
 ///
 /// # Errors
 /// [`EngineError::Graph`] if the graph is invalid or `interrupt` is set.
 pub(crate) fn prepare(
     graph: &Graph,
     input_shapes: &[Vec<usize>],
+    optimizations: Optimizations,
     interrupt: &Interrupt,
 ) -> Result<Prepared, EngineError> {
     let mut graph = graph.clone();
@@ -45,15 +49,21 @@ pub(crate) fn prepare(
     cytoscope_graph_passes::fold_constants_within(&mut graph, &budget)?;
     let stored = stored_weights(&graph);
     cytoscope_graph_passes::fold_dequantized_within(&mut graph, &budget)?;
-    cytoscope_graph_passes::fold_batch_norm(&mut graph)?;
-    budget.check()?;
-    cytoscope_graph_passes::simplify_activations(&mut graph);
-    cytoscope_graph_passes::recognise_group_norms(&mut graph);
-    cytoscope_graph_passes::fuse_activations(&mut graph);
-    cytoscope_graph_passes::eliminate_identity(&mut graph);
+    if optimizations.rewrites {
+        cytoscope_graph_passes::fold_batch_norm(&mut graph)?;
+        budget.check()?;
+        cytoscope_graph_passes::simplify_activations(&mut graph);
+        cytoscope_graph_passes::recognise_group_norms(&mut graph);
+    }
+    if optimizations.fusion {
+        cytoscope_graph_passes::fuse_activations(&mut graph);
+    }
+    if optimizations.rewrites {
+        cytoscope_graph_passes::eliminate_identity(&mut graph);
+    }
     cytoscope_graph_passes::eliminate_dead(&mut graph);
     infer_shapes_within(&mut graph, &shapes, &budget)?;
-    Ok(Prepared { graph, stored })
+    Ok(Prepared { graph, stored, optimizations })
 }
 
 /// Finds the integers of every dequantized 8-bit constant that has a single zero point.

@@ -15,7 +15,7 @@ impl Default for ReferenceEngine {
 }
 
 impl ReferenceEngine {
-    /// Creates the engine.
+    /// Creates an engine that runs every operator on the reference executor.
     pub fn new() -> Self {
         Self {
             device: Device {

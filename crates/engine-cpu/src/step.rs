@@ -40,7 +40,7 @@ impl Elem {
 pub(crate) struct Slot {
     /// Layout of one image of the batch.
     pub layout: Blocked,
-    /// Element type.
+    /// Type of the stored elements.
     pub elem: Elem,
     /// Number of images in the batch.
     pub images: usize,
@@ -80,10 +80,12 @@ pub(crate) trait Run: Debug + Send + Sync {
 /// A step with its name and amount of work.
 #[derive(Debug)]
 pub(crate) struct Step {
-    /// The operation.
+    /// Kernel or reference operator that the step runs.
     pub op: Box<dyn Run>,
     /// Operator and node name, shown in profiles.
     pub name: String,
     /// Multiply-accumulate operations of one run.
     pub macs: u64,
+    /// Bytes of the inputs, weights and outputs of one run, each counted once.
+    pub bytes: u64,
 }

@@ -1,6 +1,6 @@
 //! Geometry of convolutions, pooling and padding along the three spatial axes of the kernels.
 
-use cytoscope_graph::{ConvAttrs, PadMode, PoolAttrs};
+use cytoscope_graph::{ConvAttrs, PadMode, Padding, PoolAttrs};
 use cytoscope_kernels::conv::ConvShape;
 use cytoscope_kernels::resize::Tap;
 
@@ -17,22 +17,20 @@ pub(crate) fn to_3d(values: &[usize], fill: usize) -> [usize; 3] {
 
 /// Returns a convolution's geometry for an input of spatial lengths `input` (one per axis of the attributes).
 pub(crate) fn conv_shape(attrs: &ConvAttrs, input: &[usize]) -> ConvShape {
-    let (before, _) = attrs.padding.resolve(input, &attrs.kernel, &attrs.strides, &attrs.dilations);
-    ConvShape {
-        kernel: to_3d(&attrs.kernel, 1),
-        stride: to_3d(&attrs.strides, 1),
-        dilation: to_3d(&attrs.dilations, 1),
-        pad_before: to_3d(&before, 0),
-    }
+    window_shape([&attrs.kernel, &attrs.strides, &attrs.dilations], &attrs.padding, input)
 }
 
 /// Returns a pooling window's geometry for an input of spatial lengths `input`.
 pub(crate) fn pool_shape(attrs: &PoolAttrs, input: &[usize]) -> ConvShape {
-    let (before, _) = attrs.padding.resolve(input, &attrs.kernel, &attrs.strides, &attrs.dilations);
+    window_shape([&attrs.kernel, &attrs.strides, &attrs.dilations], &attrs.padding, input)
+}
+
+fn window_shape([kernel, strides, dilations]: [&[usize]; 3], padding: &Padding, input: &[usize]) -> ConvShape {
+    let (before, _) = padding.resolve(input, kernel, strides, dilations);
     ConvShape {
-        kernel: to_3d(&attrs.kernel, 1),
-        stride: to_3d(&attrs.strides, 1),
-        dilation: to_3d(&attrs.dilations, 1),
+        kernel: to_3d(kernel, 1),
+        stride: to_3d(strides, 1),
+        dilation: to_3d(dilations, 1),
         pad_before: to_3d(&before, 0),
     }
 }

@@ -12,20 +12,8 @@ use cytoscope_graph::{
     Tensor, ValueId,
 };
 use cytoscope_kernels::Isa;
-use cytoscope_testkit::skip;
+use cytoscope_testkit::{noise, skip};
 use isas::isas;
-
-/// Returns reproducible, roughly normal numbers.
-fn noise(seed: u64, n: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
-    };
-    (0..n).map(|_| next() + next() + next()).collect()
-}
 
 /// Builds quantized graphs.
 struct GraphBuilder {
@@ -257,7 +245,7 @@ fn int8_group_norms_match_the_reference() {
     check("group norm", &m.finish(y), &[2, 16, 3, 7, 21], 2e-3);
 }
 
-/// Without instance norms: convolution, ReLU, quantization; pooling, nearest-neighbour resize and concatenation on
+/// Without instance norms: convolution, ReLU, quantization; pooling, nearest-neighbor resize and concatenation on
 /// bytes, with parts of different scales.
 #[test]
 fn int8_network_without_norms_matches_the_reference() {

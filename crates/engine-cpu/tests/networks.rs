@@ -6,8 +6,9 @@ mod agreement;
 #[path = "common/isas.rs"]
 mod isas;
 
-use agreement::{Form, disagreement, graph};
+use agreement::{Form, disagreement, disagreement_with, graph};
 use cytoscope_builders::{RandomNetwork, random_bytes, random_network};
+use cytoscope_engine_cpu::Optimizations;
 use cytoscope_kernels::Isa;
 use isas::isas;
 
@@ -33,6 +34,30 @@ fn seeds() -> std::ops::Range<u64> {
         Some((first, end)) => number(first)..number(end),
         None => number(&asked)..number(&asked) + 1,
     }
+}
+
+#[test]
+fn results_do_not_depend_on_the_optimizations() {
+    let none = Optimizations::none();
+    let sets = [
+        none,
+        Optimizations { rewrites: true, ..none },
+        Optimizations { fusion: true, ..none },
+        Optimizations { shared_buffers: true, ..none },
+    ];
+    let mut faults = Vec::new();
+    for seed in 0..240 {
+        let network = network(seed);
+        let optimizations = sets[usize::try_from(seed).unwrap() % sets.len()];
+        for form in [Form::Float, Form::Static, Form::Dynamic] {
+            let Some(graph) = graph(&network, form) else { continue };
+            if let Some(how) = disagreement_with(&graph, &network.input, form, isa(seed), optimizations) {
+                faults.push(format!("seed {seed}, {optimizations:?}, {how}"));
+            }
+        }
+    }
+    let shown: Vec<&str> = faults.iter().take(4).map(String::as_str).collect();
+    assert!(faults.is_empty(), "{} runs differ:\n{}", faults.len(), shown.join("\n"));
 }
 
 #[test]

@@ -8,18 +8,7 @@ use cytoscope_graph::{
     Activation, AspectPolicy, BinaryOp, ConvAttrs, CoordinateMode, Dim, ElementType, Graph, NearestMode, Node, Op,
     PadMode, Padding, PoolAttrs, ResizeAttrs, ResizeMode, Tensor, UnaryOp, ValueId,
 };
-
-/// Returns reproducible numbers between −1.5 and 1.5.
-fn noise(seed: u64, n: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
-    };
-    (0..n).map(|_| next() + next() + next()).collect()
-}
+use cytoscope_testkit::noise;
 
 fn tensor(seed: u64, shape: &[usize]) -> Tensor {
     Tensor::new(shape, noise(seed, shape.iter().product())).unwrap()

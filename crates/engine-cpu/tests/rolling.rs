@@ -146,8 +146,13 @@ impl Builder {
     }
 }
 
-/// Returns a random U-Net and a stack for it.
-fn random_unet(seed: u64) -> RandomNetwork {
+/// Channels of the levels of a random U-Net, mostly whole blocks.
+const FILTERS: [usize; 6] = [2, 16, 16, 16, 32, 32];
+/// Channels that are not whole blocks, so that no part of a concatenation but the first starts at a block boundary.
+const UNALIGNED: [usize; 6] = [1, 3, 6, 12, 18, 40];
+
+/// Returns a random U-Net with levels of these numbers of channels, and a stack for it.
+fn random_unet(seed: u64, filters: &[usize; 6]) -> RandomNetwork {
     let mut b = Builder { numbers: Numbers(seed << 32), graph: Graph::new("unet") };
     let levels = b.numbers.below(4);
     let strides: Vec<[usize; 3]> =
@@ -158,7 +163,7 @@ fn random_unet(seed: u64) -> RandomNetwork {
     let free = ["z", "y", "x"].map(|axis| Dim::Free(axis.into()));
     let dims = [Dim::Fixed(shape[0]), Dim::Fixed(shape[1])].into_iter().chain(free).collect();
     let x = b.graph.add_input("x", ElementType::F32, dims);
-    let filters: Vec<usize> = (0..=levels).map(|_| [2, 16, 16, 16, 32, 32][b.numbers.below(6)]).collect();
+    let filters: Vec<usize> = (0..=levels).map(|_| filters[b.numbers.below(6)]).collect();
     let (mut now, mut channels) = (x, shape[1]);
     let mut skips = Vec::new();
     for level in 0..=levels {
@@ -218,9 +223,11 @@ fn roll(plan: Box<dyn RollingPlan>, x: &Tensor, like: &[Tensor]) -> Vec<Tensor> 
         session.begin(index).unwrap();
         let mut made = Vec::new();
         for z in (0..depth).step_by(slab) {
-            made.extend(session.push(&part(x, z..(z + slab).min(depth), band.fed.clone())).unwrap());
+            made.extend(session.push(part(x, z..(z + slab).min(depth), band.fed.clone())).unwrap());
         }
-        made.extend(session.finish().unwrap());
+        while let Some(last) = session.finish().unwrap() {
+            made.extend(last);
+        }
         for planes in made {
             let [_, _, depth, height, width] = like[planes.output].shape()[..] else { panic!() };
             let [n, c, d, h, w] = planes.planes.shape()[..] else { panic!() };
@@ -289,7 +296,7 @@ fn compare(
 fn a_pass_over_a_random_unet_equals_the_untiled_network_bit_by_bit() {
     let (mut floats, mut integers) = (0, 0);
     for seed in 0..60 {
-        let (network, engine) = (random_unet(seed), CpuEngine::new());
+        let (network, engine) = (random_unet(seed, &FILTERS), CpuEngine::new());
         let quantized = quantized(&network, false).unwrap();
         for (graph, precision) in [(Some(&network.graph), Precision::F32), (quantized.as_ref(), Precision::Int8)] {
             let Some(graph) = graph else { continue };
@@ -300,6 +307,29 @@ fn a_pass_over_a_random_unet_equals_the_untiled_network_bit_by_bit() {
         }
     }
     assert!(floats >= 55 && integers >= 55, "{floats} float and {integers} int8 networks");
+}
+
+#[test]
+fn a_pass_runs_concatenations_of_any_numbers_of_channels() {
+    let (mut floats, mut integers, mut concatenations) = (0, 0, 0);
+    for seed in 100..130 {
+        let (network, engine) = (random_unet(seed, &UNALIGNED), engine(seed));
+        concatenations += network.graph.nodes.iter().filter(|n| n.op.joined_axis().is_some()).count();
+        let x = &network.input;
+        let want = cytoscope_reference::run(&network.graph, &[("x".to_owned(), x.clone())]).unwrap();
+        let got = untiled(&engine, &network.graph, x, Precision::F32).unwrap();
+        for (got, want) in got.iter().zip(&want) {
+            let largest = want.as_f32().unwrap().iter().fold(1.0f32, |m, v| m.max(v.abs()));
+            let pairs = got.as_f32().unwrap().iter().zip(want.as_f32().unwrap());
+            let error = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(error <= 1e-5 * largest, "seed {seed}: {error}\n{}", describe(&network.graph));
+        }
+        let quantized = quantized(&network, false).unwrap();
+        floats += usize::from(compare(&engine, &network.graph, x, Precision::F32, None).is_some());
+        integers += usize::from(quantized.is_some_and(|g| compare(&engine, &g, x, Precision::Int8, None).is_some()));
+    }
+    assert!(concatenations >= 20, "{concatenations} concatenations");
+    assert!(floats >= 28 && integers >= 20, "{floats} float and {integers} int8 networks");
 }
 
 #[test]
@@ -381,6 +411,64 @@ fn the_bundled_networks_run_in_one_pass() {
     }
 }
 
+/// Returns a U-Net as others write it: levels are halved by pooling, enlarged by nearest-neighbour resizing, and padded
+/// or, with `ceil_mode`, cropped to the size of the skip connection before they are joined.
+fn padded_unet(ceil_mode: bool) -> RandomNetwork {
+    let mut b = Builder { numbers: Numbers(91), graph: Graph::new("foreign") };
+    // The amounts of padding are constants for this size.
+    let dims = [1, 1, 21, 18, 13].map(Dim::Fixed).to_vec();
+    let x = b.graph.add_input("x", ElementType::F32, dims);
+    let (mut now, mut channels, mut size) = (x, 1, [21usize, 18, 13]);
+    let input = Tensor::new([1, 1, 21, 18, 13], b.numbers.values(21 * 18 * 13, 1.0)).unwrap();
+    let mut skips = Vec::new();
+    for (level, filters) in [10usize, 24, 40].into_iter().enumerate() {
+        if level > 0 {
+            skips.push((now, channels, size));
+            let attrs = PoolAttrs { ceil_mode, ..pool(&[2; 3], &[2; 3], [0; 3]) };
+            now = b.push(Op::MaxPool(attrs), &[Some(now)]);
+            size = size.map(|n| if ceil_mode { n.div_ceil(2) } else { n / 2 });
+        }
+        now = b.conv(now, [channels, filters], ConvAttrs::same(&[3; 3]));
+        now = b.push(Op::Activation(Activation::Relu), &[Some(now)]);
+        channels = filters;
+    }
+    for (skip, width, wanted) in skips.into_iter().rev() {
+        let name = format!("scales.{}", b.numbers.next());
+        let scales = b.graph.add_initializer(name, Tensor::vector(vec![1.0f32, 1.0, 2.0, 2.0, 2.0]));
+        now = b.push(Op::resize(ResizeAttrs::nearest()), &[Some(now), None, Some(scales)]);
+        let after = [0, 1, 2].map(|a| wanted[a] as i64 - 2 * size[a] as i64);
+        let pads = [&[0i64; 7][..], &after].concat();
+        let name = format!("pads.{}", b.numbers.next());
+        let pads = b.graph.add_initializer(name, Tensor::vector(pads));
+        now = b.push(Op::Pad { mode: PadMode::Constant }, &[Some(now), Some(pads)]);
+        now = b.push(Op::concat(1), &[Some(skip), Some(now)]);
+        now = b.conv(now, [channels + width, width], ConvAttrs::same(&[3; 3]));
+        now = b.push(Op::Activation(Activation::Relu), &[Some(now)]);
+        (channels, size) = (width, wanted);
+    }
+    let y = b.conv(now, [channels, 2], ConvAttrs::same(&[1; 3]));
+    b.graph.outputs.push(y);
+    RandomNetwork { graph: b.graph, input }
+}
+
+#[test]
+fn levels_that_are_resized_padded_and_joined_run_on_kernels_and_in_one_pass() {
+    for ceil_mode in [false, true] {
+        let network = padded_unet(ceil_mode);
+        let (graph, x) = (&network.graph, &network.input);
+        let session = CpuEngine::new().compile(graph, &[x.shape().to_vec()], &options(Precision::F32, None)).unwrap();
+        assert!(session.report().fallbacks.is_empty(), "ceil {ceil_mode}: {:?}", session.report().fallbacks);
+        assert!(compare(&CpuEngine::new(), graph, x, Precision::F32, None).is_some(), "ceil {ceil_mode}");
+        let want = cytoscope_reference::run(graph, &[("x".to_owned(), x.clone())]).unwrap();
+        let got = untiled(&CpuEngine::new(), graph, x, Precision::F32).unwrap();
+        let pairs = got[0].as_f32().unwrap().iter().zip(want[0].as_f32().unwrap());
+        let error = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(error < 1e-4, "ceil {ceil_mode}: {error}");
+        let quantized = quantized(&network, false).unwrap().unwrap();
+        compare(&CpuEngine::new(), &quantized, x, Precision::Int8, None);
+    }
+}
+
 #[test]
 fn networks_that_need_the_whole_stack_are_refused_with_the_reason() {
     let graph = dynunet(&DynUNet::default(), &Weights::Random { seed: 1 }).unwrap();
@@ -404,15 +492,19 @@ fn wrong_planes_are_refused_and_the_pass_goes_on() {
     assert!(slab < 40 && plan.bands().len() == 1);
     let mut session = plan.start().unwrap();
     let planes = |n: usize, width: usize| Tensor::new([1, 1, n, 8, width], vec![0.5f32; n * 8 * width]).unwrap();
-    assert!(session.push(&planes(slab + 1, 8)).is_err());
-    assert!(session.push(&planes(slab, 7)).is_err());
+    assert!(session.push(planes(slab + 1, 8)).is_err());
+    assert!(session.push(planes(slab, 7)).is_err());
     assert!(session.finish().is_err(), "planes are missing");
     let mut made = 0;
     for z in (0..40).step_by(slab) {
-        made += session.push(&planes(slab.min(40 - z), 8)).unwrap().iter().map(|o| o.planes.shape()[2]).sum::<usize>();
+        made += session.push(planes(slab.min(40 - z), 8)).unwrap().iter().map(|o| o.planes.shape()[2]).sum::<usize>();
     }
-    assert!(session.push(&planes(1, 8)).is_err(), "the stack is complete");
-    made += session.finish().unwrap().iter().map(|o| o.planes.shape()[2]).sum::<usize>();
+    assert!(session.push(planes(1, 8)).is_err(), "the stack is complete");
+    while let Some(last) = session.finish().unwrap() {
+        let planes = last.iter().map(|o| o.planes.shape()[2]).sum::<usize>();
+        assert!(planes <= slab, "the last planes come in slabs, too");
+        made += planes;
+    }
     assert_eq!(made, 40);
 }
 

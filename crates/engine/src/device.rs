@@ -12,7 +12,7 @@ pub enum DeviceId {
     Cuda(usize),
     /// A GPU (or software device) of Vulkan, Metal or DX12 by its index.
     Wgpu(usize),
-    /// The CPU.
+    /// The CPU with all its cores.
     Cpu,
 }
 
@@ -65,7 +65,7 @@ pub enum DeviceRequest {
     /// The device on which a short run of the model is fastest.
     #[default]
     Auto,
-    /// A specific device.
+    /// The device with this id, or an error if it is not usable.
     Device(DeviceId),
 }
 
@@ -153,7 +153,7 @@ pub struct Device {
     pub id: DeviceId,
     /// Product name, as the driver reports it.
     pub name: String,
-    /// Total memory, if known.
+    /// Total memory of the device in bytes; `None` if unknown.
     pub memory_bytes: Option<u64>,
     /// Memory that was free when the device was listed, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -162,7 +162,7 @@ pub struct Device {
     pub usable: bool,
     /// Why the device is usable, or why not and how to fix that.
     pub reason: String,
-    /// Supported precisions.
+    /// Precisions that networks can run in on this device.
     pub precisions: Vec<Precision>,
     /// What decides which kernels run, such as driver, architecture and compiler, or the CPU's instruction set; part of
     /// the key of everything that is cached by device.

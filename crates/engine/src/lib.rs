@@ -24,7 +24,7 @@ pub mod select;
 mod session;
 mod slab;
 
-pub use buffers::{BoundSession, Buffers};
+pub use buffers::{BoundSession, Buffers, Content, DeviceTensor, ResidentSession};
 pub use device::{Device, DeviceId, DeviceRequest, Precision};
 pub use error::EngineError;
 pub use rolling::{Band, NotRolling, OutputPlanes, RollingPlan, RollingSession};

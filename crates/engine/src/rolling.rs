@@ -9,7 +9,7 @@ use std::ops::Range;
 pub struct Band {
     /// Rows that are passed: those that are kept, and those in their receptive field.
     pub fed: Range<usize>,
-    /// Rows whose results are kept. Those of all bands are the rows of the stack.
+    /// Rows whose results are kept. The kept rows of all bands together are the rows of the stack.
     pub kept: Range<usize>,
 }
 
@@ -18,7 +18,7 @@ pub struct Band {
 pub struct OutputPlanes {
     /// Index of the output in the graph.
     pub output: usize,
-    /// Name of the output.
+    /// Name of the network output.
     pub name: String,
     /// Position of the first plane along Z.
     pub first_z: usize,
@@ -32,13 +32,13 @@ pub struct OutputPlanes {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotRolling {
-    /// The engine has no passes.
+    /// The engine cannot run a network in one pass.
     #[error("the {engine} engine cannot run a network in one pass along Z: predict in tiles")]
     Device {
         /// Name of the engine.
         engine: &'static str,
     },
-    /// An operator that reads more than some planes along Z, or has no kernel.
+    /// An operator depends on more than a few neighboring planes along Z, or has no kernel.
     #[error("{op} (node \"{node}\") cannot be computed plane by plane along Z: predict in tiles")]
     Operator {
         /// ONNX name of the operator.
@@ -46,13 +46,13 @@ pub enum NotRolling {
         /// Name of the node in the model.
         node: String,
     },
-    /// Inputs, outputs or values that are not volumes.
+    /// The network has several inputs, or a value that is not a volume.
     #[error("one pass along Z needs one input and only values N, C, Z, Y, X, got {found}: predict in tiles")]
     Interface {
         /// What was found.
         found: String,
     },
-    /// The memory budget is too small even for narrow bands of single planes.
+    /// The memory budget is too small even if narrow bands pass plane by plane.
     #[error("one pass along Z needs {needed_bytes} bytes, the budget is {budget_bytes}: predict in tiles")]
     Budget {
         /// Bytes of the smallest plan that was found.
@@ -105,17 +105,20 @@ pub trait RollingSession: Send {
     fn begin(&mut self, band: usize) -> Result<(), EngineError>;
 
     /// Passes the next planes of the band's rows, of shape N, C, planes, rows, X, and returns the planes of outputs that
-    /// became complete, in order along Z for each output. Every slab but the last has as many planes as the plan says.
+    /// became complete, in order along Z for each output. Every slab except the last one must have the number of planes
+    /// in the plan.
     ///
     /// # Errors
     /// [`EngineError::Input`] if the planes do not fit, or with int8 contain NaN or infinity;
     /// [`cytoscope_graph::GraphError::Interrupted`] if the interrupt of the plan's options is set. Then only a new pass
     /// can be started.
-    fn push(&mut self, planes: &Tensor) -> Result<Vec<OutputPlanes>, EngineError>;
+    fn push(&mut self, planes: Tensor) -> Result<Vec<OutputPlanes>, EngineError>;
 
-    /// Returns the planes of outputs that remain after the last planes were passed.
+    /// Returns some of the planes of outputs that remain after the last planes were passed, no more than those of a slab;
+    /// `None` once all have been returned.
     ///
     /// # Errors
-    /// [`EngineError::Input`] if planes are missing.
-    fn finish(&mut self) -> Result<Vec<OutputPlanes>, EngineError>;
+    /// [`EngineError::Input`] if planes are missing; [`cytoscope_graph::GraphError::Interrupted`] as for
+    /// [`RollingSession::push`].
+    fn finish(&mut self) -> Result<Option<Vec<OutputPlanes>>, EngineError>;
 }

@@ -1,4 +1,4 @@
-//! Chooses the fastest device for a model by timing short runs, and caches the times.
+//! Chooses the fastest device and precision for a model by timing short runs, and caches the times.
 
 use crate::{Device, DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_graph::Tensor;
@@ -8,36 +8,72 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Measured time of one model on one device.
+/// Maximum relative L2 error of a network's outputs, against f32 on the same device, with which a precision is chosen
+/// automatically.
+pub const ERROR_BUDGET: f64 = 5e-3;
+
+/// Measured time and error of one model on one device in one precision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// The measured device.
+    /// Device that the network was timed on.
     pub device: DeviceId,
+    /// The measured precision; `None` for devices that cannot be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
     /// Shortest time of one run on the probe's inputs in ms; `None` if the model was not measured or cannot run.
     pub best_ms: Option<f64>,
-    /// Why there is no time; empty otherwise.
+    /// Relative L2 error of the outputs against f32 on the same device; `None` if they were not compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<f64>,
+    /// Why it cannot be chosen; empty otherwise.
     pub reason: String,
     /// Whether the time comes from the cache.
     pub cached: bool,
 }
 
-/// The chosen device and the measurements behind the choice.
+impl Measurement {
+    /// Returns the time in ms if this device and precision can be chosen.
+    pub fn usable_ms(&self) -> Option<f64> {
+        self.best_ms.filter(|_| self.reason.is_empty())
+    }
+
+    fn unmeasured(device: DeviceId, precision: Option<Precision>, reason: String) -> Self {
+        Self { device, precision, best_ms: None, error: None, reason, cached: false }
+    }
+
+    /// Returns the name of the device with the precision.
+    fn label(&self) -> String {
+        self.precision.map_or_else(|| self.device.to_string(), |precision| format!("{} {precision}", self.device))
+    }
+}
+
+/// The chosen device and precision, and the measurements behind the choice.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Choice {
     /// The chosen device.
     pub device: DeviceId,
+    /// The chosen precision.
+    pub precision: Precision,
     /// The reason for the choice, shown to the user.
     pub why: String,
     /// Measurements of all devices, including unusable ones.
     pub measurements: Vec<Measurement>,
 }
 
-/// Measured times by model, device, driver and input shape, in ms. An unreadable cache file counts as empty, and
-/// failing to write it is ignored: the times can always be measured again.
+/// A cached measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Timing {
+    best_ms: f64,
+    #[serde(default)]
+    error: Option<f64>,
+}
+
+/// Measured times and errors by model, device, driver, precision and input shape. An unreadable cache file counts as
+/// empty, and failing to write it is ignored: everything can always be measured again.
 #[derive(Debug, Default)]
 pub struct Cache {
     path: Option<PathBuf>,
-    entries: BTreeMap<String, f64>,
+    entries: BTreeMap<String, Timing>,
 }
 
 impl Cache {
@@ -57,8 +93,19 @@ impl Cache {
         Self::default()
     }
 
-    fn put(&mut self, key: String, ms: f64) {
-        self.entries.insert(key, ms);
+    /// Forgets everything that was measured for the model with this [`fingerprint`], so that it is measured again.
+    pub fn forget(&mut self, fingerprint: &str) {
+        let prefix = format!("{fingerprint}|");
+        self.entries.retain(|key, _| !key.starts_with(&prefix));
+        self.save();
+    }
+
+    fn put(&mut self, key: String, timing: Timing) {
+        self.entries.insert(key, timing);
+        self.save();
+    }
+
+    fn save(&self) {
         if let (Some(path), Ok(text)) = (&self.path, serde_json::to_vec_pretty(&self.entries)) {
             // If the cache cannot be written, the next start measures again.
             let created = path.parent().map_or(Ok(()), std::fs::create_dir_all);
@@ -74,26 +121,31 @@ pub fn fingerprint(model: &[u8]) -> String {
     Sha256::digest(model).iter().take(16).map(|b| format!("{b:02x}")).collect()
 }
 
-/// Compiles a model for an engine.
-pub type CompileFor<'a> = dyn Fn(&dyn Engine) -> Result<Box<dyn Session>, EngineError> + 'a;
+/// Compiles a model for an engine in a precision.
+pub type CompileFor<'a> = dyn Fn(&dyn Engine, Precision) -> Result<Box<dyn Session>, EngineError> + 'a;
 
 /// The model and inputs that [`fastest`] measures.
 pub struct Probe<'a> {
     /// The model's [`fingerprint`], part of the cache key.
     pub fingerprint: &'a str,
-    /// Inputs of one run.
+    /// Input tensors of one run, in the order of the graph's inputs.
     pub inputs: &'a [Tensor],
+    /// What one run computes, such as `tile`, for the sentence about the choice.
+    pub unit: &'a str,
     /// Number of threads to compile for; 0 uses all cores.
     pub threads: usize,
-    /// Returns the precision to use on a device.
-    pub precision: &'a dyn Fn(DeviceId) -> Precision,
-    /// Compiles the model for an engine in that precision.
+    /// Returns the precisions to choose from on a device; at least one. If [`Precision::F32`] is among them, the
+    /// outputs in the other float precisions are compared with those in f32, and have to be within [`ERROR_BUDGET`].
+    pub precisions: &'a dyn Fn(&Device) -> Vec<Precision>,
+    /// Compiles the model.
     pub compile: &'a CompileFor<'a>,
 }
 
-/// Measures the probe on each engine (one warm-up run, then the best of three) and returns the fastest device.
+/// Measures the probe on each engine in each precision (one warm-up run, then the best of three) and returns the fastest
+/// device and precision whose error is within [`ERROR_BUDGET`].
 ///
-/// An engine that cannot run the model is listed with the reason. A single engine is chosen without measuring.
+/// An engine that cannot run the model is listed with the reason. A single engine with a single precision is chosen
+/// without measuring.
 ///
 /// # Errors
 /// The last engine's error if no engine can run the model.
@@ -103,74 +155,307 @@ pub fn fastest(
     probe: &Probe<'_>,
     cache: &mut Cache,
 ) -> Result<Choice, EngineError> {
-    let mut measurements: Vec<Measurement> = unusable
-        .iter()
-        .map(|d| Measurement { device: d.id, best_ms: None, reason: d.reason.clone(), cached: false })
-        .collect();
+    let mut measurements: Vec<Measurement> =
+        unusable.iter().map(|d| Measurement::unmeasured(d.id, None, d.reason.clone())).collect();
     let mut last_error = None;
-    if let [only] = engines {
-        let why = format!("{} is the only usable device", only.device().id);
-        measurements.push(Measurement {
-            device: only.device().id,
-            best_ms: None,
-            reason: "not measured".to_owned(),
-            cached: false,
-        });
-        return Ok(Choice { device: only.device().id, why, measurements });
+    if let [only] = engines
+        && let [precision] = (probe.precisions)(only.device()).as_slice()
+    {
+        let (device, precision) = (only.device().id, *precision);
+        measurements.push(Measurement::unmeasured(device, Some(precision), "not measured".to_owned()));
+        return Ok(Choice { device, precision, why: format!("{device} is the only usable device"), measurements });
     }
     for engine in engines {
-        let device = engine.device();
-        let shapes: Vec<_> = probe.inputs.iter().map(Tensor::shape).collect();
-        let key = format!(
-            "{}|{}|{}|{}|{}|{shapes:?}|{}",
-            probe.fingerprint,
-            device.id,
-            device.name,
-            device.driver,
-            (probe.precision)(device.id),
-            probe.threads
-        );
-        let cached = cache.entries.get(&key).copied();
-        let measured = match cached {
-            Some(ms) => Ok(ms),
-            None => measure(engine.as_ref(), probe).inspect(|ms| cache.put(key, *ms)),
+        measure_engine(engine.as_ref(), probe, cache, &mut measurements, &mut last_error);
+    }
+    let usable = measurements.iter().filter_map(|m| Some((m.usable_ms()?, m.precision?, m)));
+    let Some((_, precision, chosen)) = usable.min_by(|a, b| a.0.total_cmp(&b.0)) else {
+        return Err(last_error.unwrap_or_else(|| EngineError::BadDevice { text: "no usable device".to_owned() }));
+    };
+    Ok(Choice { device: chosen.device, precision, why: sentence(&measurements, chosen, probe.unit), measurements })
+}
+
+/// Measures an engine in all its precisions.
+fn measure_engine(
+    engine: &dyn Engine,
+    probe: &Probe<'_>,
+    cache: &mut Cache,
+    measurements: &mut Vec<Measurement>,
+    last_error: &mut Option<EngineError>,
+) {
+    let device = engine.device();
+    let mut precisions = (probe.precisions)(device);
+    // The outputs in f32 are those that the others are compared with.
+    precisions.sort_by_key(|precision| *precision != Precision::F32);
+    let has_f32 = precisions.first() == Some(&Precision::F32);
+    let mut exact = None;
+    for precision in precisions {
+        let compares = has_f32 && !matches!(precision, Precision::F32 | Precision::Int8);
+        let key = cache_key(probe, device, precision);
+        let cached = cache.entries.get(&key).copied().filter(|timing| !compares || timing.error.is_some());
+        let timing = match cached {
+            Some(timing) => Ok(timing),
+            None => measure(engine, probe, precision, compares, &mut exact).inspect(|timing| cache.put(key, *timing)),
         };
-        measurements.push(match measured {
-            Ok(ms) => {
-                Measurement { device: device.id, best_ms: Some(ms), reason: String::new(), cached: cached.is_some() }
+        measurements.push(match timing {
+            Ok(Timing { best_ms, error }) => {
+                let error = error.filter(|_| compares);
+                let reason = error.filter(|error| *error > ERROR_BUDGET).map_or_else(String::new, |error| {
+                    format!("its results differ by {error:.1e} from f32, which is more than {ERROR_BUDGET:.0e}")
+                });
+                let (best_ms, precision, cached) = (Some(best_ms), Some(precision), cached.is_some());
+                Measurement { device: device.id, precision, best_ms, error, reason, cached }
             }
             Err(error) => {
                 let reason = error.to_string();
-                last_error = Some(error);
-                Measurement { device: device.id, best_ms: None, reason, cached: false }
+                *last_error = Some(error);
+                Measurement::unmeasured(device.id, Some(precision), reason)
             }
         });
     }
-    let mut timed: Vec<(f64, DeviceId)> = measurements.iter().filter_map(|m| Some((m.best_ms?, m.device))).collect();
-    timed.sort_by(|a, b| a.0.total_cmp(&b.0));
-    match timed.as_slice() {
-        [] => Err(last_error.unwrap_or_else(|| EngineError::BadDevice { text: "no usable device".to_owned() })),
-        [(ms, device)] => Ok(Choice {
-            device: *device,
-            why: format!("{device} takes {ms:.1} ms per tile; no other device can run this model"),
-            measurements,
-        }),
-        [(ms, device), (next_ms, next), ..] => Ok(Choice {
-            device: *device,
-            why: format!("{device} takes {ms:.1} ms per tile, {next} {next_ms:.1} ms"),
-            measurements,
-        }),
-    }
 }
 
-fn measure(engine: &dyn Engine, probe: &Probe<'_>) -> Result<f64, EngineError> {
-    let mut session = (probe.compile)(engine)?;
-    session.run(probe.inputs)?;
-    let mut best = f64::INFINITY;
+fn cache_key(probe: &Probe<'_>, device: &Device, precision: Precision) -> String {
+    let shapes: Vec<_> = probe.inputs.iter().map(Tensor::shape).collect();
+    let Device { id, name, driver, .. } = device;
+    format!("{}|{id}|{name}|{driver}|{precision}|{shapes:?}|{}", probe.fingerprint, probe.threads)
+}
+
+/// Measures a precision. `exact` are the outputs in f32, which are computed when they are first needed.
+fn measure(
+    engine: &dyn Engine,
+    probe: &Probe<'_>,
+    precision: Precision,
+    compares: bool,
+    exact: &mut Option<Vec<Tensor>>,
+) -> Result<Timing, EngineError> {
+    let mut error = None;
+    if compares && exact.is_none() {
+        *exact = Some((probe.compile)(engine, Precision::F32)?.run(probe.inputs)?);
+    }
+    let mut session = (probe.compile)(engine, precision)?;
+    let outputs = session.run(probe.inputs)?;
+    if compares {
+        error = exact.as_deref().map(|exact| relative_error(exact, &outputs));
+    }
+    let mut best_ms = f64::INFINITY;
     for _ in 0..3 {
         let start = Instant::now();
         session.run(probe.inputs)?;
-        best = best.min(start.elapsed().as_secs_f64() * 1e3);
+        best_ms = best_ms.min(start.elapsed().as_secs_f64() * 1e3);
     }
-    Ok(best)
+    if precision == Precision::F32 {
+        *exact = Some(outputs);
+    }
+    Ok(Timing { best_ms, error })
+}
+
+/// Returns the largest relative L2 error of an output; [`f64::MAX`], which unlike an infinity can be stored as JSON, if
+/// one is not finite or has another shape.
+fn relative_error(exact: &[Tensor], outputs: &[Tensor]) -> f64 {
+    let of_output = |(exact, output): (&Tensor, &Tensor)| {
+        if exact.shape() != output.shape() {
+            return f64::MAX;
+        }
+        let (exact, output) = (exact.to_f64_vec(), output.to_f64_vec());
+        let squares: f64 = exact.iter().map(|v| v * v).sum();
+        let difference: f64 = exact.iter().zip(&output).map(|(a, b)| (a - b) * (a - b)).sum();
+        let error = if difference == 0.0 { 0.0 } else { (difference / squares).sqrt() };
+        if error.is_finite() { error } else { f64::MAX }
+    };
+    if exact.len() != outputs.len() {
+        return f64::MAX;
+    }
+    exact.iter().zip(outputs).map(of_output).fold(0.0, f64::max)
+}
+
+/// Returns how much faster something is, as text.
+fn ratio_text(ratio: f64) -> String {
+    match ratio {
+        r if r >= 9.95 => format!("{r:.0}×"),
+        r if r >= 0.95 => format!("{r:.1}×"),
+        r => format!("{r:.2}×"),
+    }
+}
+
+/// Explains a choice in one sentence: speeds relative to the CPU's if that was measured, otherwise to f32 on the same
+/// device; each other device with its fastest precision; and faster precisions whose error is too large.
+fn sentence(measurements: &[Measurement], chosen: &Measurement, unit: &str) -> String {
+    let Some(chosen_ms) = chosen.usable_ms() else { return chosen.label() };
+    let mut others: BTreeMap<DeviceId, (f64, &Measurement)> = BTreeMap::new();
+    for (ms, other) in measurements.iter().filter_map(|m| Some((m.usable_ms()?, m))) {
+        let is_best = others.get(&other.device).is_none_or(|(best_ms, _)| ms < *best_ms);
+        if other.device != chosen.device && is_best {
+            others.insert(other.device, (ms, other));
+        }
+    }
+    let own_f32 = measurements.iter().find(|m| m.device == chosen.device && m.precision == Some(Precision::F32));
+    let own_f32 = own_f32.filter(|m| m.precision != chosen.precision).and_then(|m| Some((m.usable_ms()?, m.label())));
+    let baseline = match others.remove(&DeviceId::Cpu) {
+        Some((ms, _)) => Some((ms, "the CPU".to_owned())),
+        None if chosen.device == DeviceId::Cpu => None,
+        None => own_f32,
+    };
+    let mut parts = vec![match &baseline {
+        Some((ms, name)) => format!("{}: {} {name}", chosen.label(), ratio_text(ms / chosen_ms)),
+        None => format!("{}: {chosen_ms:.1} ms per {unit}", chosen.label()),
+    }];
+    let baseline_ms = baseline.as_ref().map_or(chosen_ms, |(ms, _)| *ms);
+    parts.extend(others.values().map(|(ms, other)| format!("{}: {}", other.label(), ratio_text(baseline_ms / ms))));
+    let is_compared = measurements.iter().any(|m| m.device != chosen.device);
+    if parts.len() == 1 && baseline.is_none() && is_compared {
+        parts.push("no other device can run this model".to_owned());
+    }
+    let rejected = measurements.iter().filter(|m| m.device == chosen.device && !m.reason.is_empty());
+    let faster = rejected.filter(|m| m.best_ms.is_some_and(|ms| ms < chosen_ms));
+    parts.extend(faster.map(|m| format!("{} is faster, but {}", m.label(), m.reason)));
+    parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use crate::{CompileOptions, CompileReport};
+    use cytoscope_graph::Graph;
+    use std::time::Duration;
+
+    /// Computes nothing: its sessions are made by the probe.
+    struct Fake(Device);
+
+    impl Engine for Fake {
+        fn name(&self) -> &'static str {
+            "fake"
+        }
+
+        fn device(&self) -> &Device {
+            &self.0
+        }
+
+        fn compile(&self, _: &Graph, _: &[Vec<usize>], _: &CompileOptions) -> Result<Box<dyn Session>, EngineError> {
+            Err(EngineError::BadDevice { text: "fake".to_owned() })
+        }
+    }
+
+    /// Takes some time and returns its output.
+    struct Fixed {
+        time: Duration,
+        output: Vec<f32>,
+        report: CompileReport,
+    }
+
+    impl Session for Fixed {
+        fn run(&mut self, _: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
+            std::thread::sleep(self.time);
+            Ok(vec![Tensor::vector(self.output.clone())])
+        }
+
+        fn report(&self) -> &CompileReport {
+            &self.report
+        }
+    }
+
+    fn fake(id: DeviceId, precisions: &[Precision]) -> Box<dyn Engine> {
+        Box::new(Fake(Device {
+            id,
+            name: "a device".to_owned(),
+            memory_bytes: None,
+            free_bytes: None,
+            usable: true,
+            reason: String::new(),
+            precisions: precisions.to_vec(),
+            driver: "1.0".to_owned(),
+        }))
+    }
+
+    /// Sleeps 40 ms in f32, 2 ms in f16 and 0 ms in bf16, whose outputs differ by 3e-4 and 3e-2.
+    fn session(_: &dyn Engine, precision: Precision) -> Result<Box<dyn Session>, EngineError> {
+        let (millis, error) = match precision {
+            Precision::F16 => (2, 3e-4),
+            Precision::Bf16 => (0, 3e-2),
+            _ => (40, 0.0),
+        };
+        let output = vec![3.0 * (1.0 + error), 4.0 * (1.0 + error)];
+        Ok(Box::new(Fixed { time: Duration::from_millis(millis), output, report: CompileReport::default() }))
+    }
+
+    fn never(_: &dyn Engine, _: Precision) -> Result<Box<dyn Session>, EngineError> {
+        Err(EngineError::BadDevice { text: "measured again".to_owned() })
+    }
+
+    fn of_device(device: &Device) -> Vec<Precision> {
+        device.precisions.clone()
+    }
+
+    const ALL: [Precision; 3] = [Precision::F16, Precision::Bf16, Precision::F32];
+
+    fn chosen(engines: &[Box<dyn Engine>], compile: &CompileFor<'_>, cache: &mut Cache) -> Result<Choice, EngineError> {
+        let probe = Probe { fingerprint: "m", inputs: &[], unit: "tile", threads: 1, precisions: &of_device, compile };
+        fastest(engines, &[], &probe, cache)
+    }
+
+    #[test]
+    fn the_fastest_precision_within_the_error_budget_is_chosen_and_remembered() {
+        let engines = [fake(DeviceId::Cuda(0), &ALL)];
+        let mut cache = Cache::in_memory();
+        let choice = chosen(&engines, &session, &mut cache).unwrap();
+        assert_eq!((choice.device, choice.precision), (DeviceId::Cuda(0), Precision::F16), "{}", choice.why);
+        assert!(choice.why.starts_with("cuda:0 f16: ") && choice.why.contains("× cuda:0 f32"), "{}", choice.why);
+        let rejected = "cuda:0 bf16 is faster, but its results differ by 3.0e-2 from f32, which is more than 5e-3";
+        assert!(choice.why.ends_with(rejected), "{}", choice.why);
+        let error = choice.measurements.iter().find(|m| m.precision == Some(Precision::F16)).unwrap().error.unwrap();
+        assert!((error - 3e-4).abs() < 1e-6, "{error}");
+        let again = chosen(&engines, &never, &mut cache).unwrap();
+        assert_eq!((again.precision, again.why), (choice.precision, choice.why));
+        assert!(again.measurements.iter().all(|m| m.cached));
+        cache.forget("another");
+        assert!(chosen(&engines, &never, &mut cache).is_ok());
+        cache.forget("m");
+        assert!(chosen(&engines, &never, &mut cache).is_err());
+    }
+
+    #[test]
+    fn a_time_without_a_comparison_does_not_make_a_precision_eligible() {
+        let mut cache = Cache::in_memory();
+        // Measured because it was asked for: there was nothing to compare it with.
+        let asked = [fake(DeviceId::Cuda(0), &[Precision::Bf16]), fake(DeviceId::Cpu, &[Precision::F32])];
+        assert_eq!(chosen(&asked, &session, &mut cache).unwrap().precision, Precision::Bf16);
+        let choice = chosen(&[fake(DeviceId::Cuda(0), &ALL)], &session, &mut cache).unwrap();
+        assert_eq!(choice.precision, Precision::F16, "{}", choice.why);
+    }
+
+    #[test]
+    fn speeds_are_stated_relative_to_the_cpu() {
+        let measured = |device, precision, best_ms: f64| Measurement {
+            device,
+            precision: Some(precision),
+            best_ms: Some(best_ms),
+            error: None,
+            reason: String::new(),
+            cached: false,
+        };
+        let all = [
+            measured(DeviceId::Cuda(0), Precision::F32, 6.0),
+            measured(DeviceId::Cuda(0), Precision::Bf16, 2.0),
+            measured(DeviceId::Wgpu(0), Precision::F32, 8.0),
+            measured(DeviceId::Cpu, Precision::F32, 82.0),
+        ];
+        assert_eq!(sentence(&all, &all[1], "tile"), "cuda:0 bf16: 41× the CPU; wgpu:0 f32: 10×");
+        assert_eq!(sentence(&all[2..], &all[3], "tile"), "cpu f32: 82.0 ms per tile; wgpu:0 f32: 10×");
+        let failed = Measurement::unmeasured(DeviceId::Wgpu(0), None, "no driver".to_owned());
+        let alone = [failed, all[3].clone()];
+        assert_eq!(
+            sentence(&alone, &alone[1], "step"),
+            "cpu f32: 82.0 ms per step; no other device can run this model"
+        );
+        assert_eq!(sentence(&alone[1..], &alone[1], "tile"), "cpu f32: 82.0 ms per tile");
+    }
+
+    #[test]
+    fn outputs_that_are_not_finite_are_outside_every_budget() {
+        let tensor = |values: &[f32]| vec![Tensor::vector(values.to_vec())];
+        assert_eq!(relative_error(&tensor(&[1.0, 2.0]), &tensor(&[1.0, f32::NAN])), f64::MAX);
+        assert_eq!(relative_error(&tensor(&[0.0]), &tensor(&[1.0])), f64::MAX);
+        assert_eq!(relative_error(&tensor(&[0.0]), &tensor(&[0.0])), 0.0);
+    }
 }

@@ -1,6 +1,6 @@
 //! The [`Engine`] and [`Session`] traits, and what compiling takes and returns.
 
-use crate::{Device, DeviceId, EngineError, NotRolling, Precision, RollingPlan, SlabSession};
+use crate::{Device, DeviceId, EngineError, NotRolling, Precision, ResidentSession, RollingPlan, SlabSession};
 use cytoscope_graph::{Graph, Interrupt, Tensor, ValueId};
 use cytoscope_profile::{DeviceTraffic, Recorder};
 use serde::Serialize;
@@ -133,6 +133,12 @@ pub trait Session: Send {
     /// Returns what has passed between the host and the device since the session was compiled; `None` (the default) for
     /// engines that compute in the host's memory.
     fn traffic(&self) -> Option<DeviceTraffic> {
+        None
+    }
+
+    /// Returns the session as one whose inputs and outputs may stay in device memory; `None` (the default) for engines
+    /// that compute in the host's memory.
+    fn resident(&mut self) -> Option<&mut dyn ResidentSession> {
         None
     }
 

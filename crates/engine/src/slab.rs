@@ -33,7 +33,7 @@ pub trait SlabSession {
 
     /// Like [`SlabSession::run_tiles`], but of output `output`, the voxels in the ranges `kept` along Z, Y, X of each
     /// tile stay in device memory, until [`SlabSession::take_kept`]. Tiles at the end that have no ranges only fill up the
-    /// batch.
+    /// batch. A failure of the device may be reported later, by [`SlabSession::take_kept`] at the latest.
     ///
     /// # Errors
     /// [`EngineError::Input`] if there are more ranges than tiles, they exceed a tile, or the output does not have the

@@ -10,12 +10,12 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Little-endian fields.
+    /// Reads fields of these bytes as little-endian numbers.
     pub fn little(bytes: &'a [u8]) -> Self {
         Self { bytes, order: ByteOrder::Little }
     }
 
-    /// Big-endian fields.
+    /// Reads fields of these bytes as big-endian numbers.
     pub fn big(bytes: &'a [u8]) -> Self {
         Self { bytes, order: ByteOrder::Big }
     }
@@ -33,7 +33,7 @@ impl<'a> Fields<'a> {
         Ok(taken)
     }
 
-    /// The byte at `at`.
+    /// Returns the byte at offset `at`.
     pub fn u8(&self, at: usize) -> Result<u8, Fault> {
         Ok(self.take::<1>(at)?[0])
     }

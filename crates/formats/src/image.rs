@@ -2,6 +2,7 @@
 
 use crate::{
     cellpose, czi,
+    derived::{Derived, DerivedPixels, DerivedSpec},
     error::{Fault, FormatError},
     limits::Limits,
     meta::{ByteOrder, Channel, ImageMeta, Level},
@@ -9,7 +10,7 @@ use crate::{
     npy::{self, Npy},
     ome_zarr::{self, OmeZarr},
     raster,
-    reader::{Opened, Pixels},
+    reader::{Opened, Pixels, check_shape},
     roi,
     source::{Counters, Source},
     tiff::{
@@ -31,7 +32,8 @@ use std::{
 /// Options for opening a file.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
-    /// Index of the image to open, if the file holds several.
+    /// Index of the image to open, if the file holds several. Of an OME-TIFF set, 0 is the image that the opened file belongs
+    /// to, followed by the others in their order.
     pub series: usize,
     /// Axes that replace the axes stated in the file: one of T, Z, C for all planes (such as `TYX`), or one letter for
     /// each leading axis of the series in file order. For `.npy`, one letter for each axis of the array.
@@ -70,11 +72,11 @@ enum Data {
     Memory(Array),
 }
 
-/// Opens an image. The format is recognised from the content, not from the extension.
+/// Opens an image. The format is recognized from the content, not from the extension.
 ///
 /// Only headers are read. A multi-file OME-TIFF set can be opened from any of its files or from its companion file, an
-/// OME-Zarr folder by its path or by the path of its metadata (`zarr.json`, `.zattrs`), a numbered series of PNG or JPEG
-/// files from any of its files or from a folder that contains only this series.
+/// OME-Zarr folder by its path or by the path of its metadata (`zarr.json`, `.zattrs`) or as one zip file (`.zarr.zip`,
+/// `.ozx`), a numbered series of PNG or JPEG files from any of its files or from a folder that contains only this series.
 ///
 /// # Errors
 /// [`FormatError`] if the file cannot be read, has an unsupported format, violates its format, exceeds a limit, or does
@@ -171,6 +173,12 @@ fn open_source(
         let opened = raster::open(path, source, options, &counters)?;
         return Ok(from_opened(path, opened, options, counters));
     }
+    if head.starts_with(roi::ZIP)
+        && let Some((meta, data)) = ome_zarr::open_zip(path, &source, options)?
+    {
+        let (data, limits) = (Data::OmeZarr(Box::new(data)), options.limits.clone());
+        return Ok(Image { inner: Arc::new(Inner { meta, data, limits, counters }) });
+    }
     match open_other(source, head, options).map_err(|f| f.at(path))? {
         Some(opened) => Ok(from_opened(path, opened, options, counters)),
         None => Err(FormatError::unsupported(
@@ -212,13 +220,16 @@ fn from_opened(path: &Path, opened: Opened, options: &OpenOptions, counters: Arc
     let (axes, shape) = squeezed(&shape_full);
     let mut channels = opened.channels;
     channels.resize(opened.shape_full[2], Channel::default());
+    let shapes = std::iter::once(opened.shape_full).chain(opened.lower_levels);
+    let level = |(i, shape): (usize, [usize; 6])| Level { name: i.to_string(), shape_full: shape.to_vec() };
+    let levels = shapes.enumerate().map(level).collect();
     let meta = ImageMeta {
         path: path.to_owned(),
         format: opened.format.into(),
         axes,
         shape,
         axes_full: Axes::canonical(),
-        levels: vec![Level { name: "0".into(), shape_full: shape_full.clone() }],
+        levels,
         channels,
         shape_full,
         dtype: opened.dtype,
@@ -287,7 +298,12 @@ fn from_tiff(
         return Err(Fault::malformed("the first plane of the image is not in the file").at(&file.path));
     };
     let mut layouts = vec![Arc::clone(&page.layout)];
-    layouts.extend(file.sub_levels(page).map_err(|f| f.at(&file.path))?.into_iter().map(|p| p.layout));
+    if series.level_pages.is_empty() {
+        layouts.extend(file.sub_levels(page).map_err(|f| f.at(&file.path))?.into_iter().map(|p| p.layout));
+    } else {
+        let pages = series.level_pages.iter().filter_map(|index| file.pages.get(*index as usize)?.as_ref());
+        layouts.extend(pages.map(|page| Arc::clone(&page.layout)));
+    }
     let tzc = series.tzc();
     let as_channels = series.samples_are_channels && page.layout.samples > 1;
     let full = |l: &crate::tiff::page::Layout| match as_channels {
@@ -323,7 +339,7 @@ fn from_tiff(
         missing_planes: planes.iter().filter(|p| p.is_none()).count(),
         unread_pages: file.pages.iter().filter(|p| p.is_none()).count(),
     };
-    let stack = Stack { files, planes, levels: layouts, tzc };
+    let stack = Stack { files, planes, levels: layouts, level_pages: series.level_pages.clone(), tzc };
     let data = if as_channels { Data::Other(Box::new(ChannelSamples(stack))) } else { Data::Tiff(stack) };
     Ok(Image { inner: Arc::new(Inner { meta, data, limits: options.limits.clone(), counters }) })
 }
@@ -355,6 +371,33 @@ impl Image {
             Data::Other(pixels) => pixels.files().unwrap_or_else(|| vec![self.inner.meta.path.clone()]),
             Data::Memory(_) => Vec::new(),
         }
+    }
+
+    /// Returns an image whose pixels are computed from those of this one. It has the same path, files and channels, and one
+    /// level.
+    ///
+    /// # Errors
+    /// [`FormatError`] if the shape is impossible or exceeds a limit.
+    pub fn derived(&self, spec: &DerivedSpec, pixels: Box<dyn DerivedPixels>) -> Result<Image, FormatError> {
+        let source = self.meta();
+        let limits = self.inner.limits.clone();
+        check_shape(&spec.shape_full, spec.dtype, &limits).map_err(|f| f.at(&source.path))?;
+        let shape_full = spec.shape_full.to_vec();
+        let (axes, shape) = squeezed(&shape_full);
+        let keeps_values = spec.dtype == source.dtype;
+        let meta = ImageMeta {
+            axes,
+            shape,
+            levels: vec![Level { name: "0".into(), shape_full: shape_full.clone() }],
+            shape_full,
+            dtype: spec.dtype,
+            voxel_size_um: spec.voxel_size_um,
+            bits_per_sample: if keeps_values { source.bits_per_sample } else { spec.dtype.size_bytes() as u32 * 8 },
+            display_range: source.display_range.filter(|_| keeps_values),
+            ..source.clone()
+        };
+        let data = Data::Other(Box::new(Derived { source: self.clone(), pixels }));
+        Ok(Image { inner: Arc::new(Inner { meta, data, limits, counters: Arc::clone(&self.inner.counters) }) })
     }
 
     /// Number of bytes read from the image's files so far, including headers.
@@ -393,7 +436,7 @@ impl Image {
             Data::Tiff(stack) => stack.read(&meta.path, level, region)?,
             Data::Npy(npy) => npy.read(region).map_err(|f| f.at(&meta.path))?,
             Data::OmeZarr(zarr) => zarr.read(level, region, &self.inner.limits).map_err(|f| f.at(&meta.path))?,
-            Data::Other(pixels) => pixels.read(&meta.path, region)?,
+            Data::Other(pixels) => pixels.read_level(&meta.path, level, region)?,
             Data::Memory(array) => array
                 .crop(region)
                 .map_err(|e| FormatError::misused(&meta.path, e.to_string(), "choose a region inside the image"))?

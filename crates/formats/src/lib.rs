@@ -33,6 +33,7 @@ mod cellpose;
 mod codec;
 mod czi;
 mod dense;
+mod derived;
 mod error;
 mod fields;
 mod huge;
@@ -51,6 +52,7 @@ mod tiff;
 mod write;
 
 pub use cytoscope_storage::io_advice;
+pub use derived::{DerivedPixels, DerivedSpec};
 pub use error::{FormatError, FormatErrorKind};
 pub use image::{Image, OpenOptions, image_in_memory, open, open_bytes};
 pub use limits::Limits;

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ByteOrder {
-    /// Least significant byte first.
+    /// Little-endian: the least significant byte comes first.
     Little,
-    /// Most significant byte first.
+    /// Big-endian: the most significant byte comes first.
     Big,
 }
 
@@ -36,7 +36,7 @@ impl ByteOrder {
 pub struct Channel {
     /// Name, such as `DAPI`; empty if the file does not state it.
     pub name: String,
-    /// Display colour as red, green, blue, if the file states one.
+    /// Display color as red, green, blue, if the file states one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub color_rgb: Option<[u8; 3]>,
 }
@@ -67,7 +67,7 @@ pub struct ImageMeta {
     pub shape_full: Vec<usize>,
     /// Sample type of the arrays that are read.
     pub dtype: DType,
-    /// Voxel size in µm.
+    /// Distance between voxel centers along Z, Y, X in µm, as far as the file states it.
     pub voxel_size_um: VoxelSize,
     /// Time between time points in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,7 +101,7 @@ fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
-/// Micrometres per unit of length, for the unit names of OME-XML and ImageJ; `None` for pixels and unknown units.
+/// Micrometers per unit of length, for the unit names of OME-XML and ImageJ; `None` for pixels and unknown units.
 pub(crate) fn micrometres_per(unit: &str) -> Option<f64> {
     let unit = unit.trim();
     // ImageJ escapes the micro sign in its text; OME allows both micro signs of Unicode.

@@ -5,10 +5,10 @@ use cytoscope_volume::{Array, Axis, Element, with_samples};
 use image::{ExtendedColorType, ImageEncoder, codecs::png::PngEncoder};
 use std::path::Path;
 
-/// Encodes a 2-D array (YX), or a colour image (YXS with 3 or 4 samples), as PNG; `path` is used in errors.
+/// Encodes a 2-D array (YX), or a color image (YXS with 3 or 4 samples), as PNG; `path` is used in errors.
 ///
-/// Intensities are scaled from their smallest to their largest value; 8-bit colours are not changed. Each label has its
-/// own colour, the same in every image, and background is black.
+/// Intensities are scaled from their smallest to their largest value; 8-bit colors are not changed. Each label has its
+/// own color, the same in every image, and background is black.
 ///
 /// # Errors
 /// [`FormatError::Misused`] for an array with other axes.
@@ -64,7 +64,7 @@ fn scale_to_u8<E: Element>(values: &[E]) -> Vec<u8> {
     values.iter().map(|v| ((v.to_f64() - low) * scale).round().clamp(0.0, 255.0) as u8).collect()
 }
 
-/// The display colour (RGB) of a label: bright, and the same in every image. Background (0) is black.
+/// The display color (RGB) of a label: bright, and the same in every image. Background (0) is black.
 pub fn label_color(label: u64) -> [u8; 3] {
     if label == 0 {
         return [0, 0, 0];

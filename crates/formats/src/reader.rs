@@ -18,10 +18,20 @@ pub(crate) trait Pixels: fmt::Debug + Send + Sync {
     /// path, for errors.
     fn read(&self, path: &Path, region: &Region) -> Result<Samples, FormatError>;
 
+    /// Reads a region of a level, 0 for the full resolution, as [`Pixels::read`].
+    fn read_level(&self, path: &Path, level: usize, region: &Region) -> Result<Samples, FormatError> {
+        if level == 0 { self.read(path, region) } else { Err(no_level(path, level)) }
+    }
+
     /// All files of the image, if they are others than the opened path.
     fn files(&self) -> Option<Vec<PathBuf>> {
         None
     }
+}
+
+/// The error for a level that a reader does not have.
+pub(crate) fn no_level(path: &Path, level: usize) -> FormatError {
+    FormatError::misused(path, format!("there is no level {level}"), "read level 0")
 }
 
 /// An image that a reader has opened: its description and its pixels.
@@ -31,6 +41,8 @@ pub(crate) struct Opened {
     pub format: &'static str,
     /// Number of samples along T, Z, C, Y, X, S.
     pub shape_full: [usize; 6],
+    /// The same of the lower resolution levels, largest first.
+    pub lower_levels: Vec<[usize; 6]>,
     pub dtype: DType,
     pub voxel_size_um: VoxelSize,
     pub time_interval_secs: Option<f64>,
@@ -54,6 +66,7 @@ impl Opened {
         Self {
             format,
             shape_full,
+            lower_levels: Vec::new(),
             dtype,
             voxel_size_um: VoxelSize::default(),
             time_interval_secs: None,
@@ -98,7 +111,6 @@ impl Opened {
             ));
         }
         let mut from = [0, 1, 2, 3, 4, 5];
-        let mut shape = self.shape_full;
         // Extents of 1 fill the places that are left.
         let mut free = (0..3).filter(|i| !found.contains(i));
         for (to, slot) in from.iter_mut().enumerate().take(3) {
@@ -107,11 +119,9 @@ impl Opened {
                 None => free.next().unwrap_or(to),
             };
         }
-        for (to, old) in from.iter().enumerate() {
-            if let (Some(n), Some(slot)) = (self.shape_full.get(*old), shape.get_mut(to)) {
-                *slot = *n;
-            }
-        }
+        let renamed = |of: &[usize; 6]| from.map(|old| of.get(old).copied().unwrap_or(1));
+        let shape = renamed(&self.shape_full);
+        self.lower_levels = self.lower_levels.iter().map(renamed).collect();
         if shape[2] != self.shape_full[2] {
             self.channels.clear();
         }
@@ -149,13 +159,17 @@ struct Relabelled {
 
 impl Pixels for Relabelled {
     fn read(&self, path: &Path, region: &Region) -> Result<Samples, FormatError> {
+        self.read_level(path, 0, region)
+    }
+
+    fn read_level(&self, path: &Path, level: usize, region: &Region) -> Result<Samples, FormatError> {
         let mut inner = Region::whole(&[1; 6]);
         for (to, old) in self.from.iter().enumerate() {
             if let (Some(start), Some(size)) = (region.start.get(to), region.size.get(to)) {
                 inner = inner.with_range(*old, *start, *size);
             }
         }
-        self.inner.read(path, &inner)
+        self.inner.read_level(path, level, &inner)
     }
 
     fn files(&self) -> Option<Vec<PathBuf>> {

@@ -16,11 +16,11 @@ use std::{
 /// Counters of the reads of an image, shared by all its files.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Bytes read from files.
+    /// Number of bytes read from files; bytes read twice count twice.
     pub bytes_read: AtomicU64,
     /// Time spent decoding in nanoseconds, summed over threads.
     pub decode_nanos: AtomicU64,
-    /// Bytes written by decoders.
+    /// Number of bytes that decoders have written.
     pub decoded_bytes: AtomicU64,
 }
 
@@ -28,16 +28,19 @@ pub struct Counters {
 #[derive(Debug)]
 pub(crate) struct Source {
     store: Store,
+    /// Offset of the first byte in the store.
+    start: u64,
     len: u64,
     /// Bytes read from this source.
     bytes_read: AtomicU64,
     counters: Arc<Counters>,
 }
 
-#[derive(Debug)]
+/// Where the bytes are; parts of a source share it.
+#[derive(Debug, Clone)]
 enum Store {
-    File(File),
-    Memory(Vec<u8>),
+    File(Arc<File>),
+    Memory(Arc<Vec<u8>>),
 }
 
 impl Source {
@@ -58,20 +61,33 @@ impl Source {
 
     fn of_file(file: File, counters: Arc<Counters>) -> Result<Self, Fault> {
         let len = file.metadata().map_err(|e| Fault::Io("opening", e))?.len();
-        Ok(Self { store: Store::File(file), len, bytes_read: AtomicU64::new(0), counters })
+        Ok(Self { store: Store::File(Arc::new(file)), start: 0, len, bytes_read: AtomicU64::new(0), counters })
     }
 
     /// Creates a source from bytes in memory.
     pub fn memory(bytes: Vec<u8>) -> Self {
         Self {
             len: bytes.len() as u64,
-            store: Store::Memory(bytes),
+            start: 0,
+            store: Store::Memory(Arc::new(bytes)),
             bytes_read: AtomicU64::new(0),
             counters: Arc::default(),
         }
     }
 
-    /// Total number of bytes.
+    /// Returns a part of the source as a source of its own, with the same counters.
+    pub fn part(&self, offset: u64, len: u64) -> Result<Self, Fault> {
+        if !self.holds(offset, len) {
+            return Err(Fault::malformed(format!(
+                "{len} bytes at offset {offset} are past the end of the file ({} bytes)",
+                self.len
+            )));
+        }
+        let (store, start, counters) = (self.store.clone(), self.start + offset, Arc::clone(&self.counters));
+        Ok(Self { store, start, len, bytes_read: AtomicU64::new(0), counters })
+    }
+
+    /// Returns the length of the file or memory in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -104,10 +120,11 @@ impl Source {
         }
         self.bytes_read.fetch_add(into.len() as u64, Ordering::Relaxed);
         self.counters.bytes_read.fetch_add(into.len() as u64, Ordering::Relaxed);
+        let at = self.start + offset;
         match &self.store {
-            Store::File(file) => read_exact_at(file, offset, into).map_err(|e| Fault::Io("reading", e)),
+            Store::File(file) => read_exact_at(file, at, into).map_err(|e| Fault::Io("reading", e)),
             Store::Memory(bytes) => {
-                let start = usize::try_from(offset).unwrap_or(usize::MAX);
+                let start = usize::try_from(at).unwrap_or(usize::MAX);
                 match bytes.get(start..).and_then(|b| b.get(..into.len())) {
                     Some(from) => into.copy_from_slice(from),
                     None => return Err(Fault::malformed("a read past the end of the bytes")),

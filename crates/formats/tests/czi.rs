@@ -66,6 +66,49 @@ fn tiles_of_a_mosaic_are_put_at_their_positions() {
     assert_eq!(image.read(0, &row).unwrap().into_samples(), expected);
 }
 
+/// `pyramid` is written by `data/czi/make_pyramid.py`, which reads it with Zeiss' library: pixel (x, y) of slice z in level k
+/// is 20000 k + 2000 z + 50 y + x.
+#[test]
+fn lower_resolutions_are_levels() {
+    let image = opened(seed!("pyramid"), 0).unwrap();
+    let shapes: Vec<&[usize]> = image.meta().levels.iter().map(|level| level.shape_full.as_slice()).collect();
+    assert_eq!(shapes, [[1, 2, 1, 21, 37, 1], [1, 2, 1, 11, 19, 1], [1, 2, 1, 6, 10, 1]]);
+    for (level, shape) in shapes.iter().enumerate() {
+        let (height, width) = (shape[3], shape[4]);
+        let value = |i: usize| level * 20000 + i / (height * width) * 2000 + i / width % height * 50 + i % width;
+        let expected = Samples::U16((0..2 * height * width).map(|i| value(i) as u16).collect());
+        assert_eq!(image.read(level, &Region::whole(shape)).unwrap().into_samples(), expected, "level {level}");
+    }
+    let part = Region { start: vec![0, 1, 0, 4, 7, 0], size: vec![1, 1, 1, 1, 3, 1] };
+    assert_eq!(image.read(2, &part).unwrap().into_samples(), Samples::U16(vec![42207, 42208, 42209]));
+    assert_eq!(image.read(3, &part).unwrap_err().kind(), FormatErrorKind::Misused);
+    // Other names of the axes apply to all levels.
+    let timed = OpenOptions { axes: Some("TYX".parse().unwrap()), ..OpenOptions::default() };
+    let timed = open_bytes(seed!("pyramid"), &timed).unwrap();
+    assert_eq!(timed.meta().levels[2].shape_full, [2, 1, 1, 6, 10, 1]);
+    let part = Region { start: vec![1, 0, 0, 4, 7, 0], size: vec![1, 1, 1, 1, 3, 1] };
+    assert_eq!(timed.read(2, &part).unwrap().into_samples(), Samples::U16(vec![42207, 42208, 42209]));
+}
+
+/// A level that lacks a slice, covers only a part, or has another ratio than the others is not shown.
+#[test]
+fn incomplete_levels_are_left_out() {
+    let file = seed!("pyramid");
+    let directory = i64::from_le_bytes(file[84..92].try_into().unwrap()) as usize;
+    // Entries of five dimensions X, Y, C, Z, S: slice 0 has the entries 0 to 3, slice 1 the entries 4 to 7.
+    let levels = |entry: usize, dimension: usize, field: usize, value: i32| {
+        let mut file = file.clone();
+        let at = directory + 160 + entry * (32 + 5 * 20) + 32 + dimension * 20 + field;
+        file[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        opened(file, 0).unwrap().meta().levels.len()
+    };
+    assert_eq!(levels(7, 3, 4, 1), 3, "unchanged");
+    assert_eq!(levels(7, 3, 4, 0), 2, "slice 1 of the last level is gone");
+    assert_eq!(levels(7, 0, 4, 20), 2, "slice 1 of the last level is elsewhere");
+    assert_eq!(levels(6, 0, 16, 15), 1, "a ratio of 37 to 15");
+    assert_eq!(levels(6, 4, 4, 1), 2, "slice 1 of level 1 belongs to another scene");
+}
+
 #[test]
 fn colours_are_red_green_blue() {
     let image = opened(seed!("bgr"), 0).unwrap();

@@ -1,4 +1,4 @@
-//! PNG and JPEG images: single slices, colours, and numbered series as stacks.
+//! PNG and JPEG images: single slices, colors, and numbered series as stacks.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use cytoscope_formats::{FormatErrorKind, Limits, OpenOptions, one_of_each_series, open, open_bytes};

@@ -468,3 +468,55 @@ proptest! {
         prop_assert_eq!(image.read(0, &region).unwrap(), array.crop(&region).unwrap());
     }
 }
+
+/// Two images of two slices each, in four files; slice i is filled with i.
+#[test]
+fn a_file_of_a_set_opens_the_image_that_it_belongs_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["a0.tif", "a1.tif", "b0.tif", "b1.tif"];
+    let image = |files: &[&str]| {
+        let plane = |(z, name): (usize, &&str)| {
+            format!("<TiffData FirstZ=\"{z}\" IFD=\"0\"><UUID FileName=\"{name}\">urn:uuid:{name}</UUID></TiffData>")
+        };
+        let planes: String = files.iter().enumerate().map(plane).collect();
+        format!(
+            "<Image><Pixels DimensionOrder=\"XYZCT\" SizeX=\"4\" SizeY=\"3\" SizeZ=\"2\" SizeC=\"1\" SizeT=\"1\">{planes}</Pixels></Image>"
+        )
+    };
+    let images = image(&names[..2]) + &image(&names[2..]);
+    let complete = |name: &str| format!("<OME UUID=\"urn:uuid:{name}\">{images}</OME>");
+    let elsewhere = |name: &str, holder: &str| {
+        format!(
+            "<OME UUID=\"urn:uuid:{name}\"><BinaryOnly MetadataFile=\"{holder}\" UUID=\"urn:uuid:{holder}\"/></OME>"
+        )
+    };
+    let write = |name: &str, description: String| {
+        let mut t = Tiff::new();
+        let value = names.iter().position(|n| *n == name).unwrap() as u8;
+        let at = t.data(&[value; 12]);
+        let mut tags = gray(4, 3, at, 12);
+        tags.push((270, 2, description.bytes().map(u32::from).chain([0]).collect()));
+        tags.sort_by_key(|tag| tag.0);
+        t.page(&tags);
+        std::fs::write(folder.path().join(name), &t.bytes).unwrap();
+    };
+    let first_value = |name: &str, series: usize| {
+        let options = OpenOptions { series, ..OpenOptions::default() };
+        let image = open(&folder.path().join(name), &options).unwrap();
+        assert_eq!((image.meta().shape.as_slice(), image.meta().series_count), (&[2, 3, 4][..], 2), "{name}");
+        image.read_all().unwrap().samples().as_bytes()[0]
+    };
+    let companion = "set.companion.ome";
+    std::fs::write(folder.path().join(companion), complete(companion)).unwrap();
+    // The metadata are in every file, in the first one, or in a companion file.
+    for holder in [None, Some("a0.tif"), Some(companion)] {
+        for name in names {
+            let text = holder.filter(|h| *h != name).map_or_else(|| complete(name), |h| elsewhere(name, h));
+            write(name, text);
+        }
+        for (name, expected) in [("a0.tif", [0, 2]), ("a1.tif", [0, 2]), ("b0.tif", [2, 0]), ("b1.tif", [2, 0])] {
+            assert_eq!([first_value(name, 0), first_value(name, 1)], expected, "{name}, metadata in {holder:?}");
+        }
+        assert_eq!([first_value(companion, 0), first_value(companion, 1)], [0, 2]);
+    }
+}

@@ -105,7 +105,7 @@ pub fn merged_shape(found: Option<Vec<Dim>>, declared: Option<&[Dim]>) -> Option
     }
 }
 
-/// Identifies a graph input.
+/// A graph input, by the id or the name of its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InputKey {
     /// By the id of its value.

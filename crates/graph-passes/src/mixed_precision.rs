@@ -15,18 +15,18 @@ use cytoscope_graph::{Activation, BinaryOp, ElementType, Graph, Node, Op, ValueI
 pub struct MixedPrecisionStats {
     /// Number of operators that compute in 16 bits.
     pub nodes: usize,
-    /// Number of inserted casts.
+    /// Number of `Cast` nodes that were inserted.
     pub casts: usize,
 }
 
 /// Precision of an operator in mixed precision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
-    /// 16 bits.
+    /// The operator computes in 16 bits.
     Narrow,
     /// 16 bits if all its inputs are 16-bit, otherwise 32 bits.
     Follow,
-    /// 32 bits.
+    /// The operator computes in 32 bits.
     Wide,
 }
 

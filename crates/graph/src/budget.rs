@@ -70,12 +70,12 @@ impl Budget {
         Self { bytes: Cell::new(bytes), work: Cell::new(FOLDED_WORK), interrupt }
     }
 
-    /// Bytes left.
+    /// Returns the number of bytes that may still be allocated.
     pub fn bytes_left(&self) -> u64 {
         self.bytes.get()
     }
 
-    /// Elementary operations left.
+    /// Returns the number of elementary operations that may still be spent.
     pub fn work_left(&self) -> u64 {
         self.work.get()
     }

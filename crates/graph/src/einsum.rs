@@ -10,7 +10,7 @@ pub struct EinsumPlan {
     pub lengths: Vec<usize>,
     /// Number of output labels.
     pub output: usize,
-    /// For each operand, the distance in elements between neighbours along each label; 0 for labels that it lacks.
+    /// For each operand, the distance in elements between neighbors along each label; 0 for labels that it lacks.
     pub strides: Vec<Vec<usize>>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Kind of a [`GraphError`].
+/// The kind of a [`GraphError`], from which a program derives its exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GraphErrorKind {
     /// The file or graph violates its own rules or the ONNX format.

@@ -63,7 +63,7 @@ impl Padding {
 /// Geometry of a convolution. Every vector has one entry per spatial axis, in the order of the tensor (z, y, x).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConvAttrs {
-    /// Kernel lengths.
+    /// Length of the kernel along each spatial axis.
     pub kernel: Vec<usize>,
     /// Step between outputs, in input elements.
     pub strides: Vec<usize>,
@@ -111,7 +111,7 @@ impl ConvAttrs {
 /// Geometry of a transposed convolution; see [`ConvAttrs`]. The weight is `[in, out / group, kernel…]`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConvTransposeAttrs {
-    /// Kernel lengths.
+    /// Length of the kernel along each spatial axis.
     pub kernel: Vec<usize>,
     /// Step between inputs, in output elements.
     pub strides: Vec<usize>,
@@ -197,9 +197,9 @@ impl ConvTransposeAttrs {
 /// Geometry of a pooling window; see [`ConvAttrs`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PoolAttrs {
-    /// Window lengths.
+    /// Length of the window along each spatial axis.
     pub kernel: Vec<usize>,
-    /// Step between windows.
+    /// Step between windows along each spatial axis, in input elements.
     pub strides: Vec<usize>,
     /// Step between elements of a window.
     pub dilations: Vec<usize>,

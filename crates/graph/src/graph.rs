@@ -21,10 +21,10 @@ impl ValueId {
     }
 }
 
-/// Length of an axis.
+/// Length of a tensor axis, known or free.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Dim {
-    /// Known length.
+    /// A length that is the same in every run.
     Fixed(usize),
     /// Symbolic length with this name, chosen by the caller.
     Free(String),
@@ -51,7 +51,7 @@ impl std::fmt::Display for Dim {
 pub struct Value {
     /// Unique within the graph, never empty.
     pub name: String,
-    /// Element type, if known.
+    /// Type of the elements; `None` until shapes are inferred.
     pub dtype: Option<ElementType>,
     /// Axis lengths, if the rank is known.
     pub shape: Option<Vec<Dim>>,
@@ -64,12 +64,12 @@ impl Value {
     }
 }
 
-/// One operator application.
+/// One application of an operator to values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
     /// Name used in messages. May be empty in files; the importer then generates one.
     pub name: String,
-    /// The operator.
+    /// The operator with its attributes.
     pub op: Op,
     /// Input values; `None` where an optional input is absent.
     pub inputs: Vec<Option<ValueId>>,
@@ -137,7 +137,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Creates an empty graph.
+    /// Creates a graph without inputs, nodes and outputs.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), opset: crate::EXPORT_OPSET, ..Self::default() }
     }
@@ -185,7 +185,7 @@ impl Graph {
         id
     }
 
-    /// Adds a constant.
+    /// Adds a constant tensor and returns the value that holds it.
     pub fn add_initializer(&mut self, name: impl Into<String>, tensor: impl Into<Arc<Tensor>>) -> ValueId {
         let tensor = tensor.into();
         let shape = tensor.shape().iter().map(|&n| Dim::Fixed(n)).collect();

@@ -54,9 +54,9 @@ impl LossKind {
 /// One term of a loss: a loss function on some channels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LossTerm {
-    /// Loss function.
+    /// Function that compares prediction and target.
     pub kind: LossKind,
-    /// Channels that it compares.
+    /// Range of the channels that the loss compares.
     pub channels: Range<usize>,
     /// Weight of the term in the sum.
     pub factor: f32,

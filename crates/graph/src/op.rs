@@ -130,7 +130,7 @@ impl BinaryOp {
     }
 }
 
-/// Kind of reduction.
+/// How the elements along the reduced axes are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "ONNX's own names")]
 pub enum ReduceOp {
@@ -153,7 +153,7 @@ pub enum PadMode {
     Constant,
     /// Mirrors at the border; the border element is not repeated.
     Reflect,
-    /// Repeats the border element.
+    /// Repeats the element at the border.
     Edge,
     /// Wraps around to the opposite end.
     Wrap,

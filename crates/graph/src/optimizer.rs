@@ -63,7 +63,7 @@ impl Optimizer {
 /// Values that change from step to step, in the order of the operator's first input: rate, step, scale, limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hyper {
-    /// Learning rate.
+    /// Learning rate of this step.
     pub rate: f32,
     /// Number of this step, starting at 1.
     pub step: u32,
@@ -79,7 +79,7 @@ impl Hyper {
         vec![self.rate, self.step as f32, self.scale, self.limit]
     }
 
-    /// Parses the operator's input.
+    /// Reads the hyperparameters from the values of the operator's input; `None` if their number is wrong.
     pub fn from_slice(values: &[f64]) -> Option<Self> {
         let [rate, step, scale, limit] = values else { return None };
         Some(Self { rate: *rate as f32, step: *step as u32, scale: *scale as f32, limit: *limit as f32 })

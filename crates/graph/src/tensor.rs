@@ -335,7 +335,7 @@ impl Tensor {
         (self.len() as u64).saturating_mul(self.dtype().size_bytes() as u64)
     }
 
-    /// Returns the elements.
+    /// Returns the elements in C order.
     pub fn data(&self) -> &TensorData {
         &self.data
     }

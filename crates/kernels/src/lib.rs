@@ -27,6 +27,7 @@ mod arena;
 pub mod conv;
 mod int8;
 mod isa;
+pub mod join;
 mod lanes;
 mod layout;
 pub mod norm;

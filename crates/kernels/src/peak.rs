@@ -1,7 +1,8 @@
-//! Measures the peak rate of a core with loops of multiply-add instructions on registers.
+//! Measures the peak rates of the machine: multiply-adds on registers, and bytes to and from memory.
 
 use crate::{Isa, IsaName};
 use std::hint::black_box;
+use std::sync::Barrier;
 use std::time::Instant;
 
 /// Peak operations per second of one core; a multiply-add counts as two.
@@ -14,7 +15,7 @@ pub struct Peak {
 }
 
 /// Measures the multiply-add instructions that the kernels of an instruction set use, as the best of a few short loops.
-/// A rate is 0 if there is no such loop (portable code, bytes without dot products).
+/// The rate of bytes is 0 if there is no such loop (instruction sets without dot products of bytes).
 pub fn measure(isa: Isa) -> Peak {
     let best = |ops: f64, f: &dyn Fn()| {
         let rate = |_| {
@@ -26,8 +27,8 @@ pub fn measure(isa: Isa) -> Peak {
     };
     #[cfg(not(target_arch = "x86_64"))]
     {
-        let _ = (isa, best, black_box(0), IsaName::Portable);
-        Peak { float: 0.0, bytes: 0.0 }
+        let _ = (isa, IsaName::Portable);
+        Peak { float: best(portable_operations(), &portable), bytes: 0.0 }
     }
     #[cfg(target_arch = "x86_64")]
     {
@@ -35,7 +36,7 @@ pub fn measure(isa: Isa) -> Peak {
         // SAFETY: holding `isa` proves that the CPU has the instruction set of the loop that is chosen for it.
         unsafe {
             let float = match isa.name() {
-                IsaName::Portable => 0.0,
+                IsaName::Portable => best(portable_operations(), &portable),
                 IsaName::Avx2 | IsaName::Avx2Vnni => best(chains * 16.0, &|| fma256()),
                 _ => best(chains * 32.0, &|| fma512()),
             };
@@ -50,7 +51,76 @@ pub fn measure(isa: Isa) -> Peak {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+/// Measures all threads at once, and returns the sum of their rates: threads that share a core, or its clock, are
+/// slower than one thread alone.
+pub fn measure_threads(isa: Isa, threads: usize) -> Peak {
+    let barrier = Barrier::new(threads.max(1));
+    let measured = std::thread::scope(|scope| {
+        let start = || {
+            barrier.wait();
+            measure(isa)
+        };
+        let running: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(start)).collect();
+        running.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<Peak>>()
+    });
+    let sum = |of: fn(&Peak) -> f64| measured.iter().map(of).sum::<f64>();
+    Peak { float: sum(|peak| peak.float), bytes: sum(|peak| peak.bytes) }
+}
+
+/// Measures the bytes per second that all threads together read from and write to memory: the best of a few rounds of
+/// `a[i] = b[i] + s · c[i]`, counted as three transfers per element (the triad of the STREAM benchmark). The arrays of
+/// all threads together have about `total_bytes`, which should exceed the caches.
+pub fn memory_bytes_per_sec(threads: usize, total_bytes: usize) -> f64 {
+    const PASSES: usize = 5;
+    let threads = threads.max(1);
+    let len = (total_bytes / threads / (3 * size_of::<f32>())).max(1);
+    let barrier = Barrier::new(threads);
+    let triad = || {
+        let (mut a, b, c) = (vec![0.0f32; len], vec![1.0f32; len], vec![2.0f32; len]);
+        let scale = black_box(0.5f32);
+        let pass = |_| {
+            barrier.wait();
+            let start = Instant::now();
+            for ((a, b), c) in a.iter_mut().zip(&b).zip(&c) {
+                *a = *b + scale * *c;
+            }
+            black_box(&mut a);
+            start.elapsed().as_secs_f64()
+        };
+        (0..PASSES).map(pass).collect::<Vec<f64>>()
+    };
+    let seconds = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(triad)).collect();
+        running.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<Vec<f64>>>()
+    });
+    let bytes = (3 * size_of::<f32>() * len) as f64;
+    // A pass ends with its slowest thread.
+    let slowest = |pass: usize| seconds.iter().filter_map(|all| all.get(pass).copied()).fold(0.0, f64::max);
+    let rate = |pass: usize| seconds.len() as f64 * bytes / slowest(pass).max(f64::MIN_POSITIVE);
+    // In the first pass, the system provides the pages of the memory.
+    (1..PASSES).map(rate).fold(0.0, f64::max)
+}
+
+/// Number of floats that the portable loop updates; they fit into the vector registers of every CPU.
+const PORTABLE_CHAINS: usize = 32;
+
+/// Returns the operations of [`portable`].
+fn portable_operations() -> f64 {
+    2.0 * (ROUNDS * PORTABLE_CHAINS) as f64
+}
+
+/// Multiplies and adds in plain Rust, as the portable kernels do.
+fn portable() {
+    let (a, b) = (black_box(1.000_000_1f32), black_box(1e-9f32));
+    let mut sums = black_box([0.0f32; PORTABLE_CHAINS]);
+    for _ in 0..ROUNDS {
+        for s in &mut sums {
+            *s = *s * a + b;
+        }
+    }
+    black_box(sums);
+}
+
 const ROUNDS: usize = 400_000;
 #[cfg(target_arch = "x86_64")]
 const CHAINS: usize = 12;
@@ -108,4 +178,18 @@ unsafe fn dot256() {
         }
     }
     black_box(sums);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_machine_has_a_peak_of_computing_and_of_memory() {
+        for isa in [Some(Isa::detect()), Isa::available(IsaName::Portable)].into_iter().flatten() {
+            assert!(measure_threads(isa, 2).float > 0.0, "{isa}");
+        }
+        let rate = memory_bytes_per_sec(2, 3 << 20);
+        assert!(rate > 0.0 && rate.is_finite(), "{rate}");
+    }
 }

@@ -34,7 +34,7 @@ pub enum Files {
     },
     /// A bare `.onnx` file without a description.
     Single(PathBuf),
-    /// Files in memory.
+    /// Files held in memory, of a package that was built and not written.
     Memory {
         /// Name of the package in messages; there is no file at this path.
         path: PathBuf,
@@ -44,7 +44,7 @@ pub enum Files {
 }
 
 /// File names that a description may have.
-const DESCRIPTIONS: [&str; 4] = ["rdf.yaml", "bioimageio.yaml", "rdf.yml", "model.yaml"];
+pub(crate) const DESCRIPTIONS: [&str; 4] = ["rdf.yaml", "bioimageio.yaml", "rdf.yml", "model.yaml"];
 
 impl Files {
     pub(crate) fn single(path: &Path) -> Self {

@@ -114,10 +114,18 @@ fn read_second_network(files: &Files, rdf: &Value, key: &str) -> Result<Option<S
     Ok(Some(SecondNetwork { graph: read_graph(files, &file.source, &bytes)?, bytes }))
 }
 
+/// Whether a path looks like a package: a folder or a zip with a description. The description is not read.
+pub fn is_package(path: &Path) -> bool {
+    if path.is_dir() {
+        return files::DESCRIPTIONS.iter().any(|name| path.join(name).is_file());
+    }
+    path.extension().is_some_and(|e| e.eq_ignore_ascii_case("zip")) && Files::open(path).is_ok()
+}
+
 /// The weights of a package as a PyTorch state dict.
 #[derive(Debug)]
 pub struct StateDict {
-    /// Content of the file.
+    /// Content of the file, unchanged.
     pub bytes: Vec<u8>,
     /// Name of the network's class or function, without its module.
     pub architecture: String,
@@ -137,15 +145,15 @@ const REBUILT_TOLERANCE: Tolerance = Tolerance { relative: 1e-4, absolute: 1e-4,
 pub struct Package {
     /// Path of the folder, zip or `.onnx` file.
     pub path: PathBuf,
-    /// Name of the model.
+    /// Name of the model, as lists show it.
     pub name: String,
     /// One-sentence description.
     pub description: String,
     /// Version of the specification, or `onnx` for a bare ONNX file.
     pub format_version: String,
-    /// Inputs.
+    /// Input tensors of the network, in the description's order.
     pub inputs: Vec<TensorSpec>,
-    /// Outputs.
+    /// Output tensors of the network, in the description's order.
     pub outputs: Vec<TensorSpec>,
     /// The network; in an int8 package, the one with quantize and dequantize nodes.
     pub graph: Graph,

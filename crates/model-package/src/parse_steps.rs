@@ -18,9 +18,9 @@ const DTYPES: [&str; 11] =
 
 /// The tensor that a list of steps belongs to.
 pub(super) struct StepsOf<'a> {
-    /// Its id.
+    /// Id of the tensor that the steps belong to.
     pub tensor: &'a str,
-    /// Its axes.
+    /// Axes of that tensor, outermost first.
     pub axes: &'a [AxisSpec],
     /// Ids of its axes, in order.
     pub ids: &'a [String],

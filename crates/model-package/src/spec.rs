@@ -12,7 +12,7 @@ pub struct FileRef {
     pub sha256: Option<String>,
 }
 
-/// Kind of an axis.
+/// What an axis of a tensor means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AxisKind {
     /// The samples of a batch, `b` in specification 0.4.
@@ -54,9 +54,9 @@ impl AxisKind {
 /// Permitted lengths of an axis.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AxisSize {
-    /// A fixed length.
+    /// The only permitted length.
     Fixed(usize),
-    /// `min + n · step`.
+    /// Permitted are the lengths `min + n · step` for n = 0, 1, 2, …
     Step {
         /// Smallest length.
         min: usize,
@@ -74,7 +74,7 @@ pub enum AxisSize {
         /// Offset added after scaling.
         offset: f64,
     },
-    /// Known only after inference.
+    /// Any length; it is known only after inference.
     Free,
 }
 
@@ -83,7 +83,7 @@ pub enum AxisSize {
 pub struct AxisSpec {
     /// What the axis counts: samples, channels, or voxels along Z, Y or X.
     pub kind: AxisKind,
-    /// Permitted lengths.
+    /// Lengths that the network accepts along the axis.
     pub size: AxisSize,
     /// Voxel size along the axis in µm, for spatial axes with a metric unit.
     pub voxel_um: Option<f64>,
@@ -118,7 +118,7 @@ pub enum Processing {
         /// Threshold, single or per channel.
         threshold: Vec<f64>,
     },
-    /// Clips to fixed limits.
+    /// Limits values to a fixed range.
     Clip {
         /// Lower limit.
         min: Option<f64>,
@@ -220,7 +220,7 @@ impl Processing {
 /// Description of one input or output tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TensorSpec {
-    /// Name of the tensor.
+    /// Name of the tensor in the network and the description.
     pub id: String,
     /// One-sentence description.
     pub description: String,

@@ -59,7 +59,7 @@ impl Tolerance {
     }
 }
 
-/// Returns the largest absolute tolerance that is honoured: a quarter of the range of the expected values. A
+/// Returns the largest absolute tolerance that is honored: a quarter of the range of the expected values. A
 /// description may declare a larger one, which would accept any output.
 fn max_absolute(expected: &[f64]) -> f64 {
     let finite = || expected.iter().copied().filter(|v| v.is_finite());

@@ -58,27 +58,27 @@ pub struct PackageBuilder {
     pub name: String,
     /// One-sentence description.
     pub description: String,
-    /// The model card (Markdown).
+    /// The model card: the package's documentation page, in Markdown.
     pub documentation: String,
-    /// Author names.
+    /// Names of the authors, in the order of citation.
     pub authors: Vec<String>,
     /// Citations: text and optional DOI.
     pub cite: Vec<(String, Option<String>)>,
-    /// SPDX license id.
+    /// Identifier of the license in the SPDX list, such as `CC-BY-4.0`.
     pub license: String,
-    /// Tags.
+    /// Keywords for searching collections of models.
     pub tags: Vec<String>,
     /// Inputs in the graph's order.
     pub inputs: Vec<TensorSpec>,
     /// Outputs in the graph's order.
     pub outputs: Vec<TensorSpec>,
-    /// The network.
+    /// The network, which is written as ONNX.
     pub graph: Graph,
     /// Test tensors of the inputs.
     pub test_inputs: Vec<Tensor>,
     /// Test tensors of the outputs.
     pub test_outputs: Vec<Tensor>,
-    /// The `config.cytoscope` section.
+    /// Content of the section `config.cytoscope`; null if there is none.
     pub config: Value,
     /// Cover images, names and contents; the first one represents the model. The card may refer to them by name.
     pub covers: Vec<(String, Vec<u8>)>,

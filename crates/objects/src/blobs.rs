@@ -11,7 +11,7 @@ use crate::smooth::gaussian;
 
 /// Ratio of a ball's diameter to the σ of its strongest response.
 const DIAMETER_PER_SIGMA: f64 = 3.464_101_615_137_754_6;
-/// Ratio of neighbouring scales.
+/// Ratio of neighboring scales.
 const STEP: f64 = 1.2;
 /// Percentiles that are scaled to 0 and 1; values outside are clipped.
 const LOW_HIGH: [f64; 2] = [0.01, 0.998];
@@ -42,11 +42,11 @@ pub struct BlobSize {
     pub diameter_um: f64,
     /// Standard deviation of the logarithm of the blobs' diameters.
     pub log_spread: f64,
-    /// Number of counted blobs.
+    /// Number of blobs that the estimate is based on.
     pub count: usize,
     /// Mean response of the counted blobs, relative to the range of intensities.
     pub response: f64,
-    /// Centre Z, Y, X in µm of the blob with the most other blobs within three diameters.
+    /// Center Z, Y, X in µm of the blob with the most other blobs within three diameters.
     pub centre_um: [f64; 3],
 }
 
@@ -190,7 +190,7 @@ fn without_nested(mut blobs: Vec<Blob>) -> Vec<Blob> {
         let apart = |other: &Blob| {
             let square: f64 = (0..3).map(|a| (other.centre_um[a] - blob.centre_um[a]).powi(2)).sum();
             let (small, large) = (other.diameter_um.min(blob.diameter_um), other.diameter_um.max(blob.diameter_um));
-            // Edges of a large ball respond to small scales at about 0.55 of its diameter from its centre.
+            // Edges of a large ball respond to small scales at about 0.55 of its diameter from its center.
             square.sqrt() >= 0.6 * large + 0.1 * small
         };
         if kept.iter().all(apart) {
@@ -203,7 +203,7 @@ fn without_nested(mut blobs: Vec<Blob>) -> Vec<Blob> {
     kept
 }
 
-/// Returns the centre of the blob with the most other blobs within three diameters.
+/// Returns the center of the blob with the most other blobs within three diameters.
 fn most_crowded_centre(blobs: &[Blob]) -> Option<[f64; 3]> {
     let near = |blob: &Blob| {
         let square = |other: &Blob| (0..3).map(|a| (other.centre_um[a] - blob.centre_um[a]).powi(2)).sum::<f64>();

@@ -3,13 +3,13 @@
 use crate::ObjectsError;
 use crate::error::check_len;
 
-/// Neighbourhood of a voxel.
+/// Voxels that count as neighbors of a voxel (`connectivity` in scikit-image).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum Connectivity {
-    /// Voxels that share a face (6 neighbours).
+    /// Voxels that share a face (6 neighbors).
     #[default]
     Faces,
-    /// Voxels that share a face, an edge or a corner (26 neighbours).
+    /// Voxels that share a face, an edge or a corner (26 neighbors).
     Corners,
 }
 
@@ -50,11 +50,118 @@ impl UnionFind {
     }
 }
 
-#[derive(Clone, Copy)]
+/// Voxels of a row that are in the mask: first and end. Runs are numbered in scan order.
+#[derive(Debug, Clone, Copy)]
 struct Run {
     start: u32,
     end: u32,
-    id: u32,
+}
+
+/// The connected components of a mask whose rows arrive one after the other, in the order of the volume.
+#[derive(Debug)]
+pub struct Components {
+    shape_zyx: [usize; 3],
+    connectivity: Connectivity,
+    /// Sets of runs.
+    sets: UnionFind,
+    runs: Vec<Run>,
+    /// First run of each row, and the number of runs.
+    row_starts: Vec<usize>,
+}
+
+impl Components {
+    /// Starts with no rows.
+    pub fn new(shape_zyx: [usize; 3], connectivity: Connectivity) -> Self {
+        Self { shape_zyx, connectivity, sets: UnionFind::default(), runs: Vec::new(), row_starts: vec![0] }
+    }
+
+    /// Returns the number of runs of voxels so far, which determine the memory: 12 bytes for each.
+    pub fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Adds the next row: the voxels where `mask(value)` is true are in the mask.
+    ///
+    /// # Errors
+    /// [`ObjectsError::TooManyObjects`] if there are more runs than label numbers.
+    pub fn add_row<T: Copy>(&mut self, values: &[T], mask: impl Fn(T) -> bool) -> Result<(), ObjectsError> {
+        let (row, first) = (self.row_starts.len() - 1, self.runs.len());
+        let mut x = 0;
+        while x < values.len() {
+            if !mask(values[x]) {
+                x += 1;
+                continue;
+            }
+            let start = x;
+            while x < values.len() && mask(values[x]) {
+                x += 1;
+            }
+            if self.runs.len() >= u32::MAX as usize {
+                return Err(ObjectsError::TooManyObjects { limit: u32::MAX });
+            }
+            self.runs.push(Run { start: start as u32, end: x as u32 });
+            self.sets.push();
+        }
+        let ny = self.shape_zyx[1].max(1);
+        let (z, y) = (row / ny, row % ny);
+        if y > 0 {
+            self.join(row - 1, first);
+        }
+        if z > 0 {
+            self.join(row - ny, first);
+            if self.connectivity == Connectivity::Corners {
+                if y > 0 {
+                    self.join(row - ny - 1, first);
+                }
+                if y + 1 < ny {
+                    self.join(row - ny + 1, first);
+                }
+            }
+        }
+        self.row_starts.push(self.runs.len());
+        Ok(())
+    }
+
+    /// Joins the runs from number `first` on with those of an earlier row that they touch.
+    fn join(&mut self, other_row: usize, first: usize) {
+        let touch = u32::from(self.connectivity == Connectivity::Corners);
+        let (mut i, mut j) = (self.row_starts[other_row], first);
+        let other_end = self.row_starts[other_row + 1];
+        while i < other_end && j < self.runs.len() {
+            let (a, b) = (self.runs[i], self.runs[j]);
+            if a.start < b.end + touch && b.start < a.end + touch {
+                self.sets.join(i as u32, j as u32);
+            }
+            if a.end < b.end { i += 1 } else { j += 1 }
+        }
+    }
+
+    /// Numbers the components from 1 on in scan order and overwrites `labels`. Returns the number of components.
+    ///
+    /// # Errors
+    /// [`ObjectsError::Length`] if `labels` does not match the shape.
+    pub fn finish(mut self, labels: &mut [u32]) -> Result<u32, ObjectsError> {
+        check_len("labels", labels.len(), self.shape_zyx)?;
+        let mut names = vec![0u32; self.runs.len()];
+        let mut count = 0;
+        for id in 0..self.runs.len() as u32 {
+            let root = self.sets.find(id);
+            if names[root as usize] == 0 {
+                count += 1;
+                names[root as usize] = count;
+            }
+            names[id as usize] = names[root as usize];
+        }
+        labels.fill(0);
+        let rows = labels.chunks_exact_mut(self.shape_zyx[2].max(1)).zip(self.row_starts.windows(2));
+        for (target, own) in rows {
+            for id in own[0]..own[1] {
+                let Run { start, end } = self.runs[id];
+                target[start as usize..end as usize].fill(names[id]);
+            }
+        }
+        Ok(count)
+    }
 }
 
 /// Labels the connected components of voxels where `mask(value)` is true from 1 on in scan order; `labels` is
@@ -71,76 +178,11 @@ pub fn label<T: Copy>(
 ) -> Result<u32, ObjectsError> {
     check_len("volume", volume.len(), shape_zyx)?;
     check_len("labels", labels.len(), shape_zyx)?;
-    let [_, ny, nx] = shape_zyx;
-    if volume.is_empty() {
-        return Ok(0);
+    let mut components = Components::new(shape_zyx, connectivity);
+    for row in volume.chunks_exact(shape_zyx[2].max(1)) {
+        components.add_row(row, &mask)?;
     }
-    let touch = u32::from(connectivity == Connectivity::Corners);
-    let mut sets = UnionFind::default();
-    let mut runs: Vec<Run> = Vec::new();
-    let mut row_starts: Vec<usize> = vec![0];
-    for (row, values) in volume.chunks_exact(nx).enumerate() {
-        let first = runs.len();
-        let mut x = 0;
-        while x < nx {
-            if !mask(values[x]) {
-                x += 1;
-                continue;
-            }
-            let start = x;
-            while x < nx && mask(values[x]) {
-                x += 1;
-            }
-            if sets.parent.len() >= u32::MAX as usize {
-                return Err(ObjectsError::TooManyObjects { limit: u32::MAX });
-            }
-            runs.push(Run { start: start as u32, end: x as u32, id: sets.push() });
-        }
-        let (z, y) = (row / ny, row % ny);
-        let mut join_with = |other_row: usize| {
-            let (mut i, mut j) = (row_starts[other_row], first);
-            let other_end = row_starts[other_row + 1];
-            while i < other_end && j < runs.len() {
-                let (a, b) = (runs[i], runs[j]);
-                if a.start < b.end + touch && b.start < a.end + touch {
-                    sets.join(a.id, b.id);
-                }
-                if a.end < b.end { i += 1 } else { j += 1 }
-            }
-        };
-        if y > 0 {
-            join_with(row - 1);
-        }
-        if z > 0 {
-            join_with(row - ny);
-            if touch == 1 {
-                if y > 0 {
-                    join_with(row - ny - 1);
-                }
-                if y + 1 < ny {
-                    join_with(row - ny + 1);
-                }
-            }
-        }
-        row_starts.push(runs.len());
-    }
-    let mut names = vec![0u32; sets.parent.len()];
-    let mut count = 0;
-    for id in 0..sets.parent.len() as u32 {
-        let root = sets.find(id);
-        if names[root as usize] == 0 {
-            count += 1;
-            names[root as usize] = count;
-        }
-        names[id as usize] = names[root as usize];
-    }
-    for (row, target) in labels.chunks_exact_mut(nx).enumerate() {
-        target.fill(0);
-        for run in &runs[row_starts[row]..row_starts[row + 1]] {
-            target[run.start as usize..run.end as usize].fill(names[run.id as usize]);
-        }
-    }
-    Ok(count)
+    components.finish(labels)
 }
 
 /// Returns the bounding box of each label `1..=count`: smallest and largest index (inclusive) along Z, Y, X; `None` for

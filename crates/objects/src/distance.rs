@@ -6,7 +6,7 @@
 use crate::ObjectsError;
 use crate::error::check_len;
 
-/// Returns the distance in µm of each mask voxel to the centre of the nearest background voxel (0 in the background;
+/// Returns the distance in µm of each mask voxel to the center of the nearest background voxel (0 in the background;
 /// the border of the volume is not background). Infinite in a volume without background.
 ///
 /// # Errors

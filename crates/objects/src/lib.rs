@@ -1,8 +1,9 @@
-//! Segmentation of probability maps into labelled, measured objects, and scoring of label images.
+//! Segmentation of probability maps into labeled, measured objects, and scoring of label images.
 //!
 //! The crate owns thresholds ([`threshold`]), smoothing, connected components ([`components`]), the exact Euclidean
 //! distance transform ([`distance`]), the h-maxima watershed ([`watershed`]), the segmentation that combines them
-//! ([`segment`]), stitching of labels across slabs ([`stitch`]), the measurement table ([`measure`]), metrics
+//! ([`segment`]), stitching of labels across slabs ([`stitch`]), the measurement table ([`measure`]), surfaces ([`mesh`]),
+//! metrics
 //! ([`matching`], [`segmentation_errors`], [`regression`]), the object diameter ([`diameter`]) and the size of blobs in
 //! an image ([`blobs`]). Volumes are slices in C order `[Z][Y][X]`; lengths are in µm.
 //!
@@ -29,8 +30,10 @@ pub mod diameter;
 pub mod distance;
 mod error;
 pub mod filter;
+mod foreground;
 pub mod matching;
 pub mod measure;
+pub mod mesh;
 pub mod regression;
 mod segment;
 pub mod segmentation_errors;
@@ -40,4 +43,5 @@ pub mod threshold;
 pub mod watershed;
 
 pub use error::ObjectsError;
-pub use segment::{Height, SegmentOptions, Threshold, segment, segment_in_place};
+pub use foreground::Foreground;
+pub use segment::{Height, SegmentOptions, Threshold, segment, segment_in_place, segment_with_foreground};

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
-/// Default IoU thresholds.
+/// IoU thresholds at which objects are matched by default.
 pub const THRESHOLDS: [f64; 4] = [0.5, 0.7, 0.75, 0.9];
 
 /// Counts and scores at one IoU threshold, with StarDist's names.
@@ -19,27 +19,27 @@ pub const THRESHOLDS: [f64; 4] = [0.5, 0.7, 0.75, 0.9];
 pub struct Matching {
     /// Minimum IoU of a match.
     pub threshold: f64,
-    /// Number of matched objects.
+    /// True positives: number of matched pairs of objects.
     pub tp: u64,
     /// Number of predicted objects without a match.
     pub fp: u64,
     /// Number of true objects without a match.
     pub r#fn: u64,
-    /// tp / (tp + fp).
+    /// Share of the predicted objects that match: tp / (tp + fp).
     pub precision: f64,
-    /// tp / (tp + fn).
+    /// Share of the true objects that match: tp / (tp + fn).
     pub recall: f64,
     /// tp / (tp + fp + fn): StarDist's accuracy, Cellpose's average precision.
     pub accuracy: f64,
     /// 2 tp / (2 tp + fp + fn).
     pub f1: f64,
-    /// Number of true objects.
+    /// Number of objects in the ground truth.
     pub n_true: u64,
-    /// Number of predicted objects.
+    /// Number of objects in the prediction.
     pub n_pred: u64,
     /// Summed IoU of matches divided by the number of true objects.
     pub mean_true_score: f64,
-    /// Mean IoU of matches.
+    /// Mean IoU of the matched pairs of objects.
     pub mean_matched_score: f64,
     /// Summed IoU of matches / (tp + fp/2 + fn/2).
     pub panoptic_quality: f64,
@@ -85,7 +85,7 @@ pub struct Overlaps {
 }
 
 impl Overlaps {
-    /// Creates an empty table.
+    /// Creates a table without overlaps.
     pub fn new() -> Self {
         Self::default()
     }

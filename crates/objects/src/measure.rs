@@ -4,27 +4,27 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Measurements of one object. Lengths are in µm, positions relative to the centre of the stack's first voxel, axes Z,
+/// Measurements of one object. Lengths are in µm, positions relative to the center of the stack's first voxel, axes Z,
 /// Y, X.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ObjectRow {
-    /// Label of the object.
+    /// Number of the object in the label image.
     pub label: u32,
-    /// Number of voxels.
+    /// Number of voxels of the object.
     pub voxels: u64,
-    /// Volume in µm³.
+    /// Volume in µm³: the number of voxels times the volume of one.
     pub volume_um3: f64,
-    /// Centroid in µm.
+    /// Mean position of the voxel centers along Z, Y, X in µm.
     pub centroid_um: [f64; 3],
     /// First voxel of the bounding box.
     pub bbox_start: [usize; 3],
     /// Voxel after the last one of the bounding box.
     pub bbox_end: [usize; 3],
-    /// Mean intensity per channel.
+    /// Mean intensity of the object in each channel.
     pub mean: Vec<f64>,
-    /// Maximum intensity per channel.
+    /// Highest intensity of the object in each channel.
     pub max: Vec<f64>,
-    /// Summed intensity per channel.
+    /// Sum of the intensities of the object in each channel.
     pub sum: Vec<f64>,
     /// Diameter in µm of a sphere of the same volume.
     pub equivalent_diameter_um: f64,
@@ -150,7 +150,7 @@ impl Measurer {
         self.sums.iter().map(|(label, s)| s.row(*label, self.voxel_um)).collect()
     }
 
-    /// Returns the channel names.
+    /// Returns the names of the channels that are measured, as in the header of the table.
     pub fn channels(&self) -> &[String] {
         &self.channels
     }

@@ -15,7 +15,7 @@ pub struct Regression {
     /// Mean structural similarity relative to the truth's range: 3-D Gaussian windows with sigma 1.5 voxels, K1 = 0.01,
     /// K2 = 0.03 (Wang et al., IEEE TIP 13(4), 2004).
     pub ssim: Option<f64>,
-    /// Mean squared error.
+    /// Mean squared difference of prediction and target.
     pub mse: f64,
 }
 

@@ -1,13 +1,14 @@
 //! Segmentation of a probability map into numbered objects.
 
-use crate::components::{Connectivity, boxes, label};
+use crate::components::{Connectivity, boxes};
 use crate::error::check_len;
-use crate::filter::{fill_holes, filter_and_relabel};
+use crate::filter::filter_and_relabel;
+use crate::foreground::Foreground;
 use crate::{ObjectsError, distance, smooth, threshold, watershed};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Foreground threshold.
+/// How the threshold between background and foreground is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Threshold {
@@ -36,13 +37,13 @@ pub enum Height {
     },
 }
 
-/// Options of the segmentation.
+/// Settings for turning a probability map into labels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SegmentOptions {
     /// Sigma in µm of the Gaussian smoothing of the map before the threshold.
     pub smooth_um: f64,
-    /// Foreground threshold.
+    /// Value of the smoothed map above which a voxel is foreground.
     pub threshold: Threshold,
     /// Whether to fill holes of the foreground in each slice.
     pub fill_holes: bool,
@@ -52,7 +53,7 @@ pub struct SegmentOptions {
     pub height_smooth_um: f64,
     /// Minimum rise of a seed above its surroundings (h-maxima), in the height map's units.
     pub seed_height: f64,
-    /// Neighbourhood of the watershed.
+    /// Voxels that the watershed treats as neighbors.
     pub connectivity: Connectivity,
     /// Minimum volume; smaller objects are removed.
     pub min_volume_um3: f64,
@@ -85,7 +86,7 @@ const MAX_SMOOTH_UM: f64 = 1e3;
 const MAX_LEVEL: f64 = 1e18;
 /// Maximum height in µm of a map value of 1.
 const MAX_WEIGHT_UM: f64 = 1e6;
-/// Maximum of `min_volume_um3` in µm³: a cubic centimetre.
+/// Maximum of `min_volume_um3` in µm³: a cubic centimeter.
 const MAX_VOLUME_UM3: f64 = 1e12;
 
 impl SegmentOptions {
@@ -151,7 +152,7 @@ pub fn segment(
         let mut map = map.to_vec();
         return segment_in_place(&mut map, None, shape_zyx, voxel_um, options);
     }
-    label_map(map, None, shape_zyx, voxel_um, options)
+    label_map(map, None, None, shape_zyx, voxel_um, options)
 }
 
 /// Segments a probability map into objects numbered `1..=n`. The map is smoothed in place if the options say so.
@@ -167,12 +168,28 @@ pub fn segment_in_place(
     voxel_um: [f64; 3],
     options: &SegmentOptions,
 ) -> Result<(Vec<u32>, u32), ObjectsError> {
+    segment_with_foreground(map, seeds, None, shape_zyx, voxel_um, options)
+}
+
+/// As [`segment_in_place`], with the foreground of the same map and options, if it was found while the map was made. One
+/// that lacks slices is not used.
+///
+/// # Errors
+/// As [`segment_in_place`].
+pub fn segment_with_foreground(
+    map: &mut [f32],
+    seeds: Option<&[f32]>,
+    foreground: Option<Foreground>,
+    shape_zyx: [usize; 3],
+    voxel_um: [f64; 3],
+    options: &SegmentOptions,
+) -> Result<(Vec<u32>, u32), ObjectsError> {
     options.validate()?;
     check_voxel(voxel_um)?;
     if options.smooth_um > 0.0 {
         smooth::gaussian(map, shape_zyx, voxel_um.map(|v| options.smooth_um / v))?;
     }
-    label_map(map, seeds, shape_zyx, voxel_um, options)
+    label_map(map, seeds, foreground, shape_zyx, voxel_um, options)
 }
 
 fn check_voxel(voxel_um: [f64; 3]) -> Result<(), ObjectsError> {
@@ -185,6 +202,7 @@ fn check_voxel(voxel_um: [f64; 3]) -> Result<(), ObjectsError> {
 fn label_map(
     map: &[f32],
     seeds: Option<&[f32]>,
+    foreground: Option<Foreground>,
     shape: [usize; 3],
     voxel_um: [f64; 3],
     options: &SegmentOptions,
@@ -193,18 +211,12 @@ fn label_map(
     let seeds = seeds.unwrap_or(map);
     check_len("seed map", seeds.len(), shape)?;
     check_voxel(voxel_um)?;
-    let level = match options.threshold {
-        Threshold::Otsu => threshold::otsu(map),
-        Threshold::Fixed(level) => level,
-    } as f32;
-    let mut labels = vec![0u32; map.len()];
-    let count = if options.fill_holes {
-        let mut mask: Vec<bool> = map.iter().map(|v| *v > level).collect();
-        fill_holes(&mut mask, shape);
-        label(&mask, shape, Connectivity::Faces, |m| m, &mut labels)?
-    } else {
-        label(map, shape, Connectivity::Faces, |v| v > level, &mut labels)?
+    let foreground = match foreground.filter(|found| found.is_complete(shape)) {
+        Some(found) => found,
+        None => foreground_of(map, shape, options)?,
     };
+    let mut labels = vec![0u32; map.len()];
+    let count = foreground.label(&mut labels)?;
     let min_voxels = (options.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
     // Small objects are removed first: each would cost a watershed.
     let count = filter_and_relabel(&mut labels, shape, count, min_voxels, false);
@@ -246,6 +258,16 @@ fn label_map(
         *l -= count;
     }
     Ok(finish(labels, map, shape, next, min_voxels, options))
+}
+
+fn foreground_of(map: &[f32], shape: [usize; 3], options: &SegmentOptions) -> Result<Foreground, ObjectsError> {
+    let level = match options.threshold {
+        Threshold::Otsu => threshold::otsu(map),
+        Threshold::Fixed(level) => level,
+    };
+    let mut found = Foreground::above(shape, level, options);
+    map.chunks_exact((shape[1] * shape[2]).max(1)).try_for_each(|slice| found.add_slice(slice))?;
+    Ok(found)
 }
 
 fn finish(

@@ -34,9 +34,9 @@ pub enum Outcome {
 /// Size and outcome of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectOutcome {
-    /// Number of voxels.
+    /// Number of voxels of the object.
     pub voxels: u64,
-    /// Outcome.
+    /// Whether the object was found, or the kind of error.
     pub outcome: Outcome,
 }
 
@@ -130,10 +130,10 @@ impl Grid {
 /// Unit of the diameters in a histogram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SizeUnit {
-    /// Micrometres.
+    /// Micrometers, if the voxel size is known.
     #[serde(rename = "µm")]
     Um,
-    /// Voxels.
+    /// Voxels, if the voxel size is unknown.
     #[serde(rename = "voxel")]
     Voxel,
 }
@@ -225,7 +225,7 @@ fn edge(bin: i32) -> f64 {
 fn bin_of(diameter: f64) -> i32 {
     let limit = DECADES * R10.len() as i32;
     let near = ((diameter.log10() * R10.len() as f64).floor()).clamp(f64::from(-limit), f64::from(limit)) as i32;
-    // Preferred numbers are rounded, so the bin is this one or a neighbour.
+    // Preferred numbers are rounded, so the bin is this one or a neighbor.
     (near - 1..=near + 1).rev().find(|bin| edge(*bin) <= diameter).unwrap_or(near - 1)
 }
 

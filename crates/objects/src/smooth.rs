@@ -9,7 +9,7 @@ const SUMMED_RADIUS: usize = 4096;
 /// The integral of `exp(-x²/2)` from 0 to 3.
 const HALF_GAUSSIAN_TO_3: f64 = 1.249_930_444_741_547_4;
 
-/// Returns half of a normalized Gaussian kernel (centre first) that extends 3 sigma to each side, for lines of `count`
+/// Returns half of a normalized Gaussian kernel (center first) that extends 3 sigma to each side, for lines of `count`
 /// voxels, at least two.
 ///
 /// At most `count` elements: weights beyond the line's length fall on the repeated borders, so they are added to the

@@ -26,7 +26,7 @@ impl Histogram {
         }
     }
 
-    /// Returns Otsu's threshold: the bin centre that maximises the variance between the classes at or below and above
+    /// Returns Otsu's threshold: the bin center that maximises the variance between the classes at or below and above
     /// it.
     /// N. Otsu, IEEE Trans. Sys. Man. Cyber. 9(1), 1979.
     pub fn otsu(&self) -> f64 {

@@ -1,9 +1,9 @@
 //! Watershed from the h-maxima of a height map, in one pass.
 //!
-//! Voxels are visited from the highest down. A voxel without a visited neighbour starts a basin. A voxel that touches
+//! Voxels are visited from the highest down. A voxel without a visited neighbor starts a basin. A voxel that touches
 //! several basins joins those whose peak rises less than `h` above it (their dynamic is below `h`, so they are not
 //! h-maxima) to the basin with the highest peak. If it still touches two basins, it goes to the basin of its highest
-//! neighbour. This is equivalent to an h-maxima transform followed by a marker-controlled watershed.
+//! neighbor. This is equivalent to an h-maxima transform followed by a marker-controlled watershed.
 
 use crate::ObjectsError;
 use crate::components::{Connectivity, UnionFind};

@@ -7,7 +7,7 @@ use cytoscope_graph::EXPORT_OPSET;
 pub struct SupportedOperator {
     /// ONNX operator type, default domain.
     pub name: &'static str,
-    /// Group in the table.
+    /// Heading under which the table lists the operator.
     pub group: &'static str,
     /// Restrictions and how it is imported; empty if there are none.
     pub note: &'static str,

@@ -23,19 +23,33 @@ pub enum ArtifactKind {
     Preview,
     /// The record from which the results can be reproduced: `NAME_provenance.json`.
     Provenance,
+    /// The stack after the preprocessing steps of the job: `NAME_preprocessed.ome.tif`.
+    Preprocessed,
 }
 
 /// Name ending of label images with more objects than 16 bits can number.
 const WIDE_LABELS_ENDING: &str = "_labels.ome.tif";
 
-/// Name endings other than [`ArtifactKind::ending`].
-const OTHER_ENDINGS: [(ArtifactKind, &str); 2] =
-    [(ArtifactKind::Probability, "_raw.tif"), (ArtifactKind::Labels, WIDE_LABELS_ENDING)];
+/// Name endings other than [`ArtifactKind::ending`]. A folder with maps that ends in `.zarr` may also hold the labels.
+const OTHER_ENDINGS: [(ArtifactKind, &str); 5] = [
+    (ArtifactKind::Probability, "_raw.tif"),
+    (ArtifactKind::Labels, WIDE_LABELS_ENDING),
+    (ArtifactKind::Probability, "_probability.zarr"),
+    (ArtifactKind::Prediction, "_prediction.zarr"),
+    (ArtifactKind::Labels, "_labels.zarr"),
+];
 
 impl ArtifactKind {
-    /// All kinds.
-    pub const ALL: [Self; 6] =
-        [Self::Probability, Self::Prediction, Self::Labels, Self::Table, Self::Preview, Self::Provenance];
+    /// All kinds of artifacts.
+    pub const ALL: [Self; 7] = [
+        Self::Probability,
+        Self::Prediction,
+        Self::Labels,
+        Self::Table,
+        Self::Preview,
+        Self::Provenance,
+        Self::Preprocessed,
+    ];
 
     /// Returns the kind of a task's maps.
     pub fn of_maps(task: ModelTask) -> Self {
@@ -65,6 +79,13 @@ impl ArtifactKind {
         Self::endings().filter(move |(kind, _)| *kind == self).map(move |(_, ending)| format!("{stem}{ending}"))
     }
 
+    /// Returns the name of an OME-Zarr folder for a stem; only maps and labels are written as such.
+    pub(crate) fn zarr_name(self, stem: &str) -> String {
+        let zarr = |(kind, ending): &(Self, &str)| *kind == self && ending.ends_with(".zarr");
+        let ending = Self::endings().find(zarr).map_or(".zarr", |(_, ending)| ending);
+        format!("{stem}{ending}")
+    }
+
     fn ending(self) -> &'static str {
         match self {
             Self::Probability => "_probability.tif",
@@ -73,6 +94,7 @@ impl ArtifactKind {
             Self::Table => "_objects.csv",
             Self::Preview => "_preview.png",
             Self::Provenance => "_provenance.json",
+            Self::Preprocessed => "_preprocessed.ome.tif",
         }
     }
 
@@ -92,7 +114,7 @@ pub(crate) fn wide_labels_name(stem: &str) -> String {
 pub struct Artifact {
     /// What the file contains.
     pub kind: ArtifactKind,
-    /// Path of the file.
+    /// Path of the written file or folder.
     pub path: PathBuf,
 }
 
@@ -123,7 +145,7 @@ mod tests {
 
     #[test]
     fn kinds_have_snake_case_names_in_json() {
-        let names = ["probability", "prediction", "labels", "table", "preview", "provenance"];
+        let names = ["probability", "prediction", "labels", "table", "preview", "provenance", "preprocessed"];
         for (kind, name) in ArtifactKind::ALL.into_iter().zip(names) {
             let artifact = Artifact::new(kind, "/o/x");
             let json = serde_json::to_value(&artifact).unwrap();
@@ -141,6 +163,9 @@ mod tests {
         }
         assert_eq!(ArtifactKind::of_name("x_raw.tif"), Some((ArtifactKind::Probability, "x")));
         assert_eq!(ArtifactKind::of_name(&wide_labels_name("x")), Some((ArtifactKind::Labels, "x")));
+        for kind in [ArtifactKind::Probability, ArtifactKind::Prediction, ArtifactKind::Labels] {
+            assert_eq!(ArtifactKind::of_name(&kind.zarr_name("x")), Some((kind, "x")));
+        }
         assert_eq!(ArtifactKind::of_name("x_corrected_labels.tif"), Some((ArtifactKind::Labels, "x_corrected")));
         for other in ["x.tif", "labels.tif", "x_labels.png", ""] {
             assert_eq!(ArtifactKind::of_name(other), None, "{other}");

@@ -78,7 +78,7 @@ fn of_stack(context: &Context, model: &Model, file: &Path, max_tiles: usize) -> 
     check_shape(model, file, stack.extents.zyx)?;
     stack.check_ends()?;
     let mut notes = Vec::new();
-    let channels = channels(job.channel, model, &meta, &stack, file, &mut notes)?;
+    let channels = channels((job.channel, job.channels.as_slice()), model, &meta, &stack, file, &mut notes)?;
     let voxel = voxel_size(job.voxel_um, file, &mut meta, model, &mut Vec::new())?;
     notes.iter().for_each(|note| context.note(format!("{}: {note}", file.display())));
     let chains = stack.preprocessing(context, model, &channels)?;
@@ -113,16 +113,19 @@ fn prediction_of(model: &Model, file: &Path) -> PredictJob {
         inputs: vec![file.to_owned()],
         model: model.name.clone(),
         out: PathBuf::new(),
+        format: Default::default(),
         device: DeviceRequest::Device(DeviceId::Cpu),
         precision: None,
         tiles: Default::default(),
         outputs: Default::default(),
         channel: None,
+        channels: Vec::new(),
         time: None,
         series: 0,
         axes: None,
         voxel_um: None,
         diameter: Default::default(),
+        preprocess: Default::default(),
         memory_budget_bytes: None,
         resume: false,
         threads: 0,

@@ -27,11 +27,11 @@ pub struct ModelCard {
     pub start_model: Option<String>,
     /// Name given in the package.
     pub title: String,
-    /// Path of the package.
+    /// Path of the package, a folder or a zip.
     pub path: PathBuf,
     /// Why the model cannot be used; most other fields are empty then.
     pub problem: Option<String>,
-    /// Kind of output.
+    /// What the network predicts; `None` if the package does not say.
     pub task: Option<ModelTask>,
     /// One-sentence description.
     pub description: String,
@@ -42,15 +42,15 @@ pub struct ModelCard {
     /// Nominal object diameter in µm at that voxel size; `None` if objects are not rescaled.
     #[serde(default)]
     pub object_diameter_um: Option<f64>,
-    /// Number of input channels.
+    /// Number of channels that the network reads.
     pub input_channels: usize,
-    /// Number of output channels.
+    /// Number of maps that the network outputs.
     pub output_channels: usize,
     /// Names of the input channels, if declared.
     pub input_channel_names: Vec<String>,
     /// Names of the output channels, if declared.
     pub output_channel_names: Vec<String>,
-    /// Default segmentation settings.
+    /// Segmentation settings that the package recommends; `None` if its output is not segmented.
     pub segment: Option<SegmentOptions>,
     /// Output channel with the foreground probability.
     pub segment_channel: usize,
@@ -66,22 +66,22 @@ pub struct ModelCard {
     pub testable: bool,
     /// Names of the authors.
     pub authors: Vec<String>,
-    /// SPDX identifier of the licence.
+    /// SPDX identifier of the license.
     pub licence: Option<String>,
-    /// Works to cite.
+    /// Works to cite when results of the model are published.
     pub citations: Vec<Citation>,
-    /// Tags of the package.
+    /// Keywords of the package.
     pub tags: Vec<String>,
 }
 
-/// A work to cite.
+/// A work that the package asks to be cited.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Citation {
-    /// Text of the citation.
+    /// Text of the citation, as the package states it.
     pub text: String,
-    /// DOI, if given.
+    /// Digital object identifier; `None` if the package states none.
     pub doi: Option<String>,
-    /// URL, if given.
+    /// Address of the work; `None` if the package states none.
     pub url: Option<String>,
 }
 
@@ -125,8 +125,23 @@ pub fn installed() -> Vec<ModelCard> {
 
 /// Returns the card of the package at `path`. If the package cannot be used, [`ModelCard::problem`] says why.
 pub fn card(name: impl Into<String>, path: &Path) -> ModelCard {
-    let mut card = ModelCard {
-        name: name.into(),
+    match Package::open(path) {
+        Ok(package) => card_of(name, path, package),
+        Err(error) => ModelCard { problem: Some(error.to_string()), ..empty_card(name.into(), path) },
+    }
+}
+
+/// Returns the card of a package that was opened from `path`.
+pub(crate) fn card_of(name: impl Into<String>, path: &Path, package: Package) -> ModelCard {
+    let mut card = empty_card(name.into(), path);
+    describe(&mut card, package);
+    card
+}
+
+/// Returns the card of a model about which nothing is known.
+fn empty_card(name: String, path: &Path) -> ModelCard {
+    ModelCard {
+        name,
         aliases: Vec::new(),
         start_model: None,
         title: String::new(),
@@ -152,12 +167,7 @@ pub fn card(name: impl Into<String>, path: &Path) -> ModelCard {
         licence: None,
         citations: Vec::new(),
         tags: Vec::new(),
-    };
-    match Package::open(path) {
-        Ok(package) => describe(&mut card, package),
-        Err(error) => card.problem = Some(error.to_string()),
     }
-    card
 }
 
 fn describe(card: &mut ModelCard, package: Package) {
@@ -173,6 +183,7 @@ fn describe(card: &mut ModelCard, package: Package) {
     card.citations = list("cite")
         .filter_map(|c| Some(Citation { text: of(c, "text")?, doi: of(c, "doi"), url: of(c, "url") }))
         .collect();
+    // A card describes the package in lists: a page that cannot be read is left empty.
     card.documentation = text("documentation")
         .and_then(|file| package.files().read_up_to(&file, MAX_DOCUMENTATION_FILE_BYTES).ok())
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())

@@ -25,7 +25,7 @@ pub(crate) struct Opened {
     pub assumptions: Vec<String>,
 }
 
-/// Opens a model. `asked` is the architecture of weights of PyTorch, if it is not to be recognised.
+/// Opens a model. `asked` is the architecture of weights of PyTorch, if it is not to be recognized.
 ///
 /// # Errors
 /// [`JobError::Model`] if the model is malformed or its weights cannot be converted; [`JobError::WrongUse`] for an

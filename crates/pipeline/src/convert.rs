@@ -1,11 +1,13 @@
-//! Conversion of an image to another file format, slab by slab, with unchanged samples.
+//! Conversion of an image to another file format, slab by slab, with unchanged samples unless there are preprocessing
+//! steps.
 
 use crate::Extents;
 use crate::results::{Publication, moved_aside_note};
-use crate::{Context, JobError, convert_zarr};
+use crate::{Context, JobError, convert_zarr, preprocess};
 use cytoscope_formats::{
     Compression, Container, ImageMeta, OpenOptions, StackWriter, WriteSpec, container_for_path, is_zarr_name, open,
 };
+use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_file;
@@ -16,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// Converts an image to another file format.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ConvertJob {
-    /// Image to convert.
+    /// Path of the image to convert, a file or an OME-Zarr folder.
     pub input: PathBuf,
     /// Output file, or folder whose name ends in `.zarr`; its extension selects the format.
     pub output: PathBuf,
@@ -38,6 +40,9 @@ pub struct ConvertJob {
     /// Stack that the regions of an ImageJ ROI set were drawn on: the labels get its extents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub like: Option<PathBuf>,
+    /// Steps that are applied to the image first, in this order; unless all are crops, 32-bit floats are written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preprocess: Vec<PreprocessStep>,
     /// Compression of an OME-TIFF output.
     #[serde(default)]
     pub compression: Compression,
@@ -76,7 +81,7 @@ impl ConvertJob {
         let stack = self.like.as_ref().map(|path| open(path, &OpenOptions::default())).transpose()?;
         let shape_zyx = stack.map(|stack| Extents::of(stack.meta()).zyx);
         let options = OpenOptions { series: self.series, axes: self.axes.clone(), shape_zyx, ..OpenOptions::default() };
-        let image = open(&self.input, &options)?;
+        let image = preprocess::preprocessed(context, &open(&self.input, &options)?, &self.preprocess)?;
         let files = image.files();
         let inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).chain([self.input.as_path()]).collect();
         check_file(&self.output, &inputs, self.overwrite)?;
@@ -91,7 +96,7 @@ impl ConvertJob {
         for (region, planes) in slabs {
             let slab = {
                 let mut span = context.recorder.span(Stage::Read, "slab");
-                let slab = image.read(0, &region)?;
+                let slab = image.read(0, &region).map_err(|error| context.cancelled_or(error))?;
                 span.add_bytes(slab.samples().as_bytes().len());
                 slab
             };

@@ -3,7 +3,7 @@
 use crate::convert::ConvertJob;
 use crate::evaluate::looks_like_labels;
 use crate::job::Meter;
-use crate::{Context, JobError};
+use crate::{Context, JobError, preprocess};
 use cytoscope_formats::{Image, ImageMeta, OpenOptions, ZarrImageSpec, ZarrWriter, open};
 use cytoscope_profile::Stage;
 use cytoscope_storage::partial_folder::check_new_folder;
@@ -25,7 +25,7 @@ const S: usize = 5;
 /// As [`ConvertJob::run`].
 pub(crate) fn run(job: &ConvertJob, context: &Context) -> Result<(), JobError> {
     let options = OpenOptions { series: job.series, axes: job.axes.clone(), ..OpenOptions::default() };
-    let image = open(&job.input, &options)?;
+    let image = preprocess::preprocessed(context, &open(&job.input, &options)?, &job.preprocess)?;
     let whole = job.region(image.meta())?;
     let labels = job.labels.as_deref().map(|path| open_labels(path, &whole, job.time)).transpose()?;
     let files: Vec<PathBuf> =
@@ -76,7 +76,7 @@ fn copy(
                     .with_range(S, whole.start[S] + channel % samples, 1);
                 let slab = {
                     let mut span = context.recorder.span(Stage::Read, "slab");
-                    let slab = image.read(0, &region)?;
+                    let slab = image.read(0, &region).map_err(|error| context.cancelled_or(error))?;
                     span.add_bytes(slab.samples().as_bytes().len());
                     slab
                 };
@@ -135,7 +135,8 @@ fn image_spec(job: &ConvertJob, meta: &ImageMeta, whole: &Region) -> ZarrImageSp
 fn folder_name(path: &Path) -> String {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let lower = name.to_lowercase();
-    let endings = [".ome.tiff", ".ome.tif", ".ome.zarr", ".zarr", ".tiff", ".tif", ".npy"];
+    let endings =
+        [".ome.tiff", ".ome.tif", ".ome.zarr.zip", ".zarr.zip", ".ome.zarr", ".zarr", ".ozx", ".tiff", ".tif", ".npy"];
     let end = endings.iter().find(|e| lower.ends_with(**e)).map_or(name.len(), |e| name.len() - e.len());
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
     let name: String = name.get(..end).unwrap_or(&name).trim_start_matches('.').chars().map(plain).collect();

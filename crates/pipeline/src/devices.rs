@@ -1,10 +1,11 @@
 //! The compute devices of this machine, and the choice among them for a model.
 
 use crate::predict::PredictOptions;
+use crate::probe_input::{probe_edge, probe_input};
 use crate::verify::{Verification, verify, wrong_result};
 use crate::{AppliedProfile, Context, DeviceInUse, Event, JobError, JobErrorKind, Model, user_folder};
-use cytoscope_engine::select::{self, Cache, Measurement, Probe};
-use cytoscope_engine::{CompileOptions, Device, DeviceId, DeviceRequest, Engine, EngineError};
+use cytoscope_engine::select::{self, Cache, Choice, Measurement, Probe};
+use cytoscope_engine::{CompileOptions, Device, DeviceId, DeviceRequest, Engine, EngineError, Precision};
 pub use cytoscope_engine_burn::probe::ProbeRequest;
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::Tensor;
@@ -17,6 +18,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 #[derive(Debug, Clone)]
 pub struct Devices {
     all: Vec<Device>,
+    /// Whether the next choice measures again what was measured before.
+    measures_again: bool,
 }
 
 /// The device that a job runs on, and why it was chosen.
@@ -24,7 +27,7 @@ pub struct Devices {
 pub struct DeviceChoice {
     /// Kind and index of the chosen device.
     pub id: DeviceId,
-    /// The device's name.
+    /// Name of the device, such as that of the GPU.
     pub name: String,
     /// Why it was chosen, as text for the user.
     pub why: String,
@@ -39,6 +42,8 @@ pub struct SelectedEngine {
     pub choice: DeviceChoice,
     /// The settings of the job that a machine profile chose.
     pub(crate) profile: Option<AppliedProfile>,
+    /// The precision that was chosen for the model with the options of the choice.
+    precision: Precision,
     engine: Arc<dyn Engine>,
     memory: Arc<SessionMemory>,
     /// Whether it took over from a device that failed.
@@ -90,11 +95,20 @@ impl std::fmt::Debug for SelectedEngine {
 }
 
 impl SelectedEngine {
-    fn new(engine: Box<dyn Engine>, why: String, measurements: Vec<Measurement>) -> Self {
+    fn new(engine: Box<dyn Engine>, chosen: Choice) -> Self {
+        let Choice { precision, why, measurements, .. } = chosen;
         let device = engine.device();
         let choice = DeviceChoice { id: device.id, name: device.name.clone(), why, measurements };
         let memory = Arc::new(SessionMemory::of(device));
-        Self { choice, profile: None, engine: Arc::from(engine), memory, is_replacement: false }
+        Self { choice, profile: None, precision, engine: Arc::from(engine), memory, is_replacement: false }
+    }
+
+    /// Returns the precision for the model that the device was chosen for: the requested one, or else the chosen one.
+    pub(crate) fn precision(&self, model: &Model, requested: Option<Precision>) -> Precision {
+        match requested {
+            Some(_) => model.precision_on(self.choice.id, requested),
+            None => self.precision,
+        }
     }
 
     /// Returns the bytes that a session on the device may hold.
@@ -152,13 +166,10 @@ impl SelectedEngine {
     }
 }
 
-/// Voxels along each axis of the tile that is used to compare the speed of devices.
-const PROBE_EDGE: usize = 48;
-
 impl Devices {
-    /// Returns the CPU alone.
+    /// Returns the CPU as the only device, without looking for GPUs.
     pub fn cpu_only() -> Self {
-        Self { all: vec![CpuEngine::new().device().clone()] }
+        Self { all: vec![CpuEngine::new().device().clone()], measures_again: false }
     }
 
     /// Returns the CPU and the given GPUs.
@@ -166,7 +177,13 @@ impl Devices {
         cytoscope_engine_burn::set_known_devices(&gpus);
         let mut all = gpus;
         all.extend(Self::cpu_only().all);
-        Self { all }
+        Self { all, measures_again: false }
+    }
+
+    /// Measures devices and precisions again for the next models, instead of using what was measured before.
+    #[must_use]
+    pub fn measured_again(self) -> Self {
+        Self { measures_again: true, ..self }
     }
 
     /// Returns the CPU and the GPUs of this machine, which are probed in child processes by `program probe-device
@@ -209,7 +226,8 @@ impl Devices {
         }
     }
 
-    /// Selects the device for a model: the requested one, or the fastest in a short measurement.
+    /// Selects the device and precision for a model: the requested ones, or the fastest in a short measurement, with a
+    /// precision whose error on the package's test tensor is within [`select::ERROR_BUDGET`].
     ///
     /// # Errors
     /// [`JobError::Engine`] if the requested device cannot be used, or no device can run the model.
@@ -220,20 +238,29 @@ impl Devices {
         request: DeviceRequest,
         options: &PredictOptions,
     ) -> Result<SelectedEngine, JobError> {
-        if let DeviceRequest::Device(id) = request {
-            return self.requested(context, model, id, options);
-        }
-        let (mut engines, mut unusable) = self.open_all();
-        let precision = |device| model.precision_on(device, options.precision);
+        let (mut engines, mut unusable) = match request {
+            DeviceRequest::Device(id) => (vec![self.engine(id)?], Vec::new()),
+            DeviceRequest::Auto => self.open_all(),
+        };
+        let is_requested = request != DeviceRequest::Auto;
         let edge = probe_edge(model);
-        let shape = model.tensor_shape(model.input_channels, edge);
-        let inputs = [Tensor::new(shape.clone(), vec![0.5f32; shape.iter().product()])?];
-        if engines.len() > 1 {
-            context.note(format!("comparing {} devices on a tile of {edge:?} voxels", engines.len()));
+        let may_compare = options.precision.is_none() && engines.iter().any(|e| has_several_precisions(e.device()));
+        let (input, is_of_package) = if is_requested && !may_compare {
+            // Nothing is measured.
+            (Tensor::vector(Vec::<f32>::new()), false)
+        } else {
+            probe_input(model, edge, may_compare)?
+        };
+        let shape = input.shape().to_vec();
+        // Precisions that were found to compute this model incorrectly.
+        let mut wrong: Vec<(DeviceId, Precision)> = Vec::new();
+        let mut cache = user_folder().map_or_else(Cache::in_memory, |f| Cache::open(&f.join("device-times.json")));
+        if self.measures_again {
+            cache.forget(&model.fingerprint);
         }
-        let compile = |engine: &dyn Engine| {
+        let compile = |engine: &dyn Engine, precision: Precision| {
             let compile = CompileOptions {
-                precision: precision(engine.device().id),
+                precision,
                 threads: options.threads,
                 memory_budget_bytes: None,
                 recorder: Recorder::totals_only(),
@@ -242,57 +269,50 @@ impl Devices {
             };
             model.compile(engine, &shape, &compile)
         };
-        let probe = Probe {
-            fingerprint: &model.fingerprint,
-            inputs: &inputs,
-            threads: options.threads,
-            precision: &precision,
-            compile: &compile,
-        };
-        let mut cache = user_folder().map_or_else(Cache::in_memory, |f| Cache::open(&f.join("device-times.json")));
+        announce(context, &engines, edge, may_compare && is_of_package);
         loop {
-            let choice = select::fastest(&engines, &unusable, &probe, &mut cache)?;
+            let precisions = |device: &Device| {
+                let mut all = candidates(model, device, options.precision, is_of_package);
+                all.retain(|precision| !wrong.contains(&(device.id, *precision)));
+                all
+            };
+            let probe = Probe {
+                fingerprint: &model.fingerprint,
+                inputs: std::slice::from_ref(&input),
+                unit: "tile",
+                threads: options.threads,
+                precisions: &precisions,
+                compile: &compile,
+            };
+            let mut choice = choose(&engines, &unusable, &probe, &mut cache, is_requested)?;
+            if is_requested {
+                choice.why = requested_text(&choice);
+            }
             let place = engines.iter().position(|e| e.device().id == choice.device);
-            let place = place.ok_or_else(|| EngineError::BadDevice { text: choice.device.to_string() })?;
-            let engine = engines.swap_remove(place);
-            let reason = match verify(context, model, engine.as_ref(), precision(choice.device), options.threads) {
+            let engine = place.and_then(|place| engines.get(place));
+            let engine = engine.ok_or_else(|| EngineError::BadDevice { text: choice.device.to_string() })?;
+            let has_others = precisions(engine.device()).len() > 1;
+            let is_last = engines.len() == 1 && !has_others;
+            let reason = match verify(context, model, engine.as_ref(), choice.precision, options.threads) {
                 Err(error) if error.kind() == JobErrorKind::Cancelled => return Err(JobError::Cancelled),
-                Ok(Verification::Differs { how }) if engines.is_empty() => {
-                    return Err(wrong_result(model, engine.as_ref(), &how));
-                }
+                Ok(Verification::Differs { how }) if is_last => return Err(wrong_result(model, engine.as_ref(), &how)),
                 Ok(Verification::Differs { how }) => format!("it does not compute this network correctly: {how}"),
-                Err(error) if !engines.is_empty() => error.to_string(),
+                Err(error) if !is_last => error.to_string(),
+                // If the network does not run at all, predicting the stack reports that, and another device may take
+                // over.
                 Err(error) => {
                     context.note(unverified_note(choice.device, &error));
-                    return Ok(SelectedEngine::new(engine, choice.why, choice.measurements));
+                    return take(engines, choice);
                 }
-                Ok(Verification::Agrees) => return Ok(SelectedEngine::new(engine, choice.why, choice.measurements)),
+                Ok(Verification::Agrees) => return take(engines, choice),
             };
-            context.note(format!("{} is not used: {reason}", choice.device));
-            unusable.push(Device { usable: false, reason, ..engine.device().clone() });
-        }
-    }
-
-    /// Selects the requested device, if it computes the network correctly.
-    fn requested(
-        &self,
-        context: &Context,
-        model: &Model,
-        id: DeviceId,
-        options: &PredictOptions,
-    ) -> Result<SelectedEngine, JobError> {
-        let engine = self.engine(id)?;
-        let precision = model.precision_on(id, options.precision);
-        match verify(context, model, engine.as_ref(), precision, options.threads) {
-            Ok(Verification::Differs { how }) => Err(wrong_result(model, engine.as_ref(), &how)),
-            Err(error) if error.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled),
-            // If the network does not run at all, predicting the stack reports that, and another device may take
-            // over.
-            Err(error) => {
-                context.note(unverified_note(id, &error));
-                Ok(SelectedEngine::new(engine, "requested".to_owned(), Vec::new()))
+            context.note(format!("{} in {} is not used: {reason}", choice.device, choice.precision));
+            if has_others {
+                wrong.push((choice.device, choice.precision));
+            } else {
+                unusable.push(Device { usable: false, reason, ..engine.device().clone() });
+                engines.retain(|engine| engine.device().id != choice.device);
             }
-            Ok(Verification::Agrees) => Ok(SelectedEngine::new(engine, "requested".to_owned(), Vec::new())),
         }
     }
 
@@ -331,20 +351,72 @@ impl Devices {
             Err(error) => context.note(unverified_note(DeviceId::Cpu, &error)),
         }
         let why = format!("{} failed: {error}", failed.choice.id);
-        let selected = SelectedEngine::new(engine, why, failed.choice.measurements.clone());
+        let measurements = failed.choice.measurements.clone();
+        let selected = SelectedEngine::new(engine, Choice { device: DeviceId::Cpu, precision, why, measurements });
         Ok(SelectedEngine { profile: failed.profile.clone(), is_replacement: true, ..selected })
     }
 }
 
-/// Returns the size Z, Y, X of the tile that devices are measured on.
-fn probe_edge(model: &Model) -> [usize; 3] {
-    std::array::from_fn(|a| {
-        if a == 0 && model.spatial_axes == 2 {
-            1
-        } else {
-            PROBE_EDGE.max(model.min_size[a]).next_multiple_of(model.step[a])
+/// Returns the fastest device and precision. If no precision of a requested device can be measured, returns the first one.
+fn choose(
+    engines: &[Box<dyn Engine>],
+    unusable: &[Device],
+    probe: &Probe<'_>,
+    cache: &mut Cache,
+    is_requested: bool,
+) -> Result<Choice, EngineError> {
+    let measured = select::fastest(engines, unusable, probe, cache);
+    match (measured, engines) {
+        // If a requested device fails here, the job reports why, and another device may take over.
+        (Err(error), [only]) if is_requested => {
+            let device = only.device();
+            let precision = (probe.precisions)(device).first().copied();
+            let precision = precision.ok_or(error)?;
+            Ok(Choice { device: device.id, precision, why: String::new(), measurements: Vec::new() })
         }
-    })
+        (measured, _) => measured,
+    }
+}
+
+/// Returns why a requested device runs in the precision of the choice.
+fn requested_text(choice: &Choice) -> String {
+    let is_measured = choice.measurements.iter().any(|m| m.best_ms.is_some());
+    if is_measured { format!("requested; {}", choice.why) } else { "requested".to_owned() }
+}
+
+/// Takes the engine of a choice.
+fn take(engines: Vec<Box<dyn Engine>>, choice: Choice) -> Result<SelectedEngine, JobError> {
+    let device = choice.device;
+    let engine = engines.into_iter().find(|engine| engine.device().id == device);
+    let engine = engine.ok_or_else(|| EngineError::BadDevice { text: device.to_string() })?;
+    Ok(SelectedEngine::new(engine, choice))
+}
+
+/// Tells the user that devices or precisions are compared.
+fn announce(context: &Context, engines: &[Box<dyn Engine>], edge: [usize; 3], compares_precisions: bool) {
+    let what = match (engines.len(), compares_precisions) {
+        (0 | 1, false) => return,
+        (0 | 1, true) => "precisions".to_owned(),
+        (n, false) => format!("{n} devices"),
+        (n, true) => format!("{n} devices and their precisions"),
+    };
+    context.note(format!("comparing {what} on a tile of {edge:?} voxels"));
+}
+
+/// Returns whether a device has float precisions to choose from.
+fn has_several_precisions(device: &Device) -> bool {
+    device.precisions.iter().filter(|precision| **precision != Precision::Int8).count() > 1
+}
+
+/// Returns the precisions to choose from on a device: the requested one; without a request, all float precisions of the
+/// device if their results can be compared, otherwise the default. Int8 networks on the CPU were measured when they were
+/// quantized.
+fn candidates(model: &Model, device: &Device, requested: Option<Precision>, can_compare: bool) -> Vec<Precision> {
+    let default = model.precision_on(device.id, requested);
+    if requested.is_some() || default == Precision::Int8 || !can_compare || !has_several_precisions(device) {
+        return vec![default];
+    }
+    device.precisions.iter().copied().filter(|precision| *precision != Precision::Int8).collect()
 }
 
 /// Returns the note about a network that could not be run on the small input of the check.
@@ -359,7 +431,43 @@ pub fn probe_child(request: ProbeRequest) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+
+    fn nuclei() -> Model {
+        Model::load(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nuclei")).unwrap()
+    }
+
+    #[test]
+    fn precisions_are_only_chosen_automatically_if_they_can_be_compared() {
+        let model = nuclei();
+        let gpu = |precisions: &[Precision]| Device {
+            id: DeviceId::Cuda(0),
+            precisions: precisions.to_vec(),
+            ..CpuEngine::new().device().clone()
+        };
+        let all = [Precision::F32, Precision::Tf32, Precision::F16];
+        assert_eq!(candidates(&model, &gpu(&all), None, true), all);
+        assert_eq!(candidates(&model, &gpu(&all), None, false), [Precision::Tf32]);
+        assert_eq!(candidates(&model, &gpu(&all), Some(Precision::F16), true), [Precision::F16]);
+        assert!(!candidates(&model, &gpu(&all[..2]), None, true).contains(&Precision::F16));
+        let cpu = candidates(&model, CpuEngine::new().device(), None, true);
+        assert_eq!(cpu, [if model.has_int8 { Precision::Int8 } else { Precision::F32 }]);
+    }
+
+    #[test]
+    fn devices_are_compared_on_the_test_tensor_of_the_package() {
+        let model = nuclei();
+        let edge = probe_edge(&model);
+        let (input, is_of_package) = probe_input(&model, edge, true).unwrap();
+        assert!(is_of_package);
+        assert_eq!(input.shape(), model.tensor_shape(model.input_channels, edge));
+        let package = cytoscope_model_package::Package::open(&model.path).unwrap();
+        let (given, _) = package.test_tensors().unwrap().unwrap();
+        let expected = crate::package_test::network_inputs(&package, &given).unwrap();
+        assert_eq!(input.as_f32().unwrap()[..8], expected[0].as_f32().unwrap()[..8]);
+        assert!(!probe_input(&model, edge, false).unwrap().1);
+    }
 
     #[test]
     fn sessions_shrink_until_the_smallest_one_runs_out_of_memory() {

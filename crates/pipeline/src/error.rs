@@ -110,7 +110,7 @@ pub enum JobError {
     /// Invalid options, with a message that explains them.
     #[error("{0}")]
     WrongUse(String),
-    /// Cancelled by the user.
+    /// The user cancelled the job.
     #[error("cancelled; no partly written files were left")]
     Cancelled,
     /// A panic inside the job, with its message.

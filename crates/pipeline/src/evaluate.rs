@@ -1,6 +1,7 @@
 //! Evaluation of predictions against ground truth, per file and overall.
 
 use crate::predict::expand_inputs;
+use crate::predict::zarr::labels_of;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, deserialize};
 use cytoscope_formats::{Image, ImageMeta, OpenOptions, is_zarr_folder};
@@ -28,9 +29,9 @@ pub struct EvaluateJob {
 /// Scores of one pair of files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PairReport {
-    /// Path of the prediction.
+    /// Path of the predicted labels or stain.
     pub prediction: PathBuf,
-    /// The ground truth.
+    /// Path of the ground truth.
     pub truth: PathBuf,
     /// Object scores at each IoU threshold; empty for intensity images.
     #[serde(deserialize_with = "deserialize::matchings")]
@@ -57,10 +58,10 @@ pub struct Ignored {
     pub predictions: u64,
 }
 
-/// Result of an [`EvaluateJob`].
+/// Scores of all pairs and their means, the result of an [`EvaluateJob`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvaluateReport {
-    /// Scores of each pair.
+    /// Scores of each pair, in the order of the job.
     pub pairs: Vec<PairReport>,
     /// Object scores pooled over all pairs.
     #[serde(deserialize_with = "deserialize::matchings")]
@@ -167,6 +168,7 @@ impl EvaluateJob {
         let mut meter = context.meter("evaluate", pairs.len() as u64, "files");
         let (mut reports, mut errors) = (Vec::new(), Vec::new());
         for (prediction, truth) in pairs {
+            let prediction = labels_of(&prediction);
             let (report, found) = score(context, &prediction, &truth, self.ignore_below_voxels)?;
             reports.push(report);
             errors.extend(found);

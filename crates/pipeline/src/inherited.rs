@@ -1,4 +1,4 @@
-//! What a package takes over from the one it is derived from: authors, citations, licence, attachments, covers.
+//! What a package takes over from the one it is derived from: authors, citations, license, attachments, covers.
 
 use cytoscope_model_package::{InheritedContent, Package, is_reserved};
 use serde_json::{Map, Value, json};

@@ -41,7 +41,7 @@ const CANCELLED: u8 = 1;
 const FINISHING: u8 = 2;
 
 impl CancelToken {
-    /// Requests cancellation.
+    /// Asks the job to stop at its next check. Cannot be undone.
     pub fn cancel(&self) {
         self.flags.fetch_or(CANCELLED, Ordering::Relaxed);
     }
@@ -124,11 +124,11 @@ impl Event {
 /// Progress of a stage of a job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageProgress {
-    /// Name of the stage.
+    /// Name of the stage, as progress bars show it.
     pub stage: Cow<'static, str>,
-    /// Number of units done.
+    /// Number of units done so far.
     pub done: u64,
-    /// Total number of units.
+    /// Number of units of the whole stage.
     pub total: u64,
     /// What the units are, such as `voxels`.
     pub unit: Cow<'static, str>,
@@ -148,22 +148,22 @@ impl StageProgress {
 /// The device that a job computes on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceInUse {
-    /// The device.
+    /// Id of the device.
     pub id: DeviceId,
-    /// The device's name.
+    /// Name of the device, such as that of the GPU.
     pub name: String,
-    /// Why it was chosen.
+    /// Reason for the choice, as a clause.
     pub why: String,
 }
 
 /// The environment that a job runs in: cancellation, events and time measurement.
 #[derive(Clone)]
 pub struct Context {
-    /// Cancels the job.
+    /// Token by which the job is cancelled.
     pub cancel: CancelToken,
     /// Receives the job's events; called from the job's threads, and from another one while a device is tuned.
     pub sink: Arc<dyn Fn(&Event) + Send + Sync>,
-    /// Records the job's spans.
+    /// Recorder of the spans and memory of the job.
     pub recorder: Recorder,
 }
 
@@ -191,6 +191,12 @@ impl Context {
     /// [`JobError::Cancelled`] if it was.
     pub fn check(&self) -> Result<(), JobError> {
         if self.cancel.is_cancelled() { Err(JobError::Cancelled) } else { Ok(()) }
+    }
+
+    /// Returns [`JobError::Cancelled`] if the job was cancelled, because images that are computed as they are read fail
+    /// then; otherwise the error itself.
+    pub(crate) fn cancelled_or(&self, error: impl Into<JobError>) -> JobError {
+        if self.cancel.is_cancelled() { JobError::Cancelled } else { error.into() }
     }
 
     /// Returns an interrupt that stops compiling a model once the job is cancelled.

@@ -21,15 +21,21 @@ pub mod devices;
 mod diameter;
 mod error;
 mod evaluate;
+mod export;
 mod inherited;
 mod job;
+mod machine_peak;
 mod machine_profile;
 mod measure;
+mod mesh;
 mod model;
+mod model_check;
 mod ops;
 mod package_test;
 pub mod packages;
 pub mod predict;
+mod preprocess;
+mod probe_input;
 pub mod provenance;
 mod rerun;
 pub mod results;
@@ -45,19 +51,24 @@ pub use convert::ConvertJob;
 pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};
 pub use error::{JobError, JobErrorKind, model_error_message, with_name};
 pub use evaluate::{EvaluateJob, EvaluateReport, Ignored, PairReport};
+pub use export::{ExportFormat, ExportJob};
 pub use job::{
     CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, StageProgress, TUNING_STAGE, check_threads,
 };
+pub use machine_peak::machine_peak;
 pub use machine_profile::{
     AppliedProfile, InferenceSettings, MACHINE_PROFILES_FORMAT, MachineProfile, MachineProfiles, PerformanceRequest,
     Preset, ProfiledSetting, SCRATCH, TrainingSettings, machine_key,
 };
 pub use measure::{MeasureJob, MeasureReport};
+pub use mesh::{MeshJob, MeshReport, MeshedObject};
 pub use model::{Model, ModelTask, find_model, log_folder, model_folders, user_folder};
+pub use model_check::{ModelSpeedJob, ModelSpeedReport, ModelTestJob, ModelTestReport, NetworkSpeed};
 pub use predict::{
-    InputFailure, InputReport, Output, PredictJob, PredictOptions, PredictOutcome, PredictedVolume, VolumeOutputs,
-    predict_volume,
+    InputFailure, InputReport, Output, PredictJob, PredictOptions, PredictOutcome, PredictedVolume, ResultFormat,
+    VolumeOutputs, predict_volume,
 };
+pub use preprocess::{PreprocessRecord, preprocessed};
 pub use rerun::Rerun;
 pub use segment::{LabelFormat, SegmentJob, SegmentReport};
 pub use stack::Extents;

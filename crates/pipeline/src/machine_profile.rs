@@ -26,7 +26,7 @@ pub const SCRATCH: &str = "scratch";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
-    /// The shortest time.
+    /// The shortest time, whatever memory it takes.
     Fastest,
     /// The lowest peak memory of the process.
     LeastMemory,
@@ -35,7 +35,7 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// All presets.
+    /// All presets, fastest first.
     pub const ALL: [Preset; 3] = [Preset::Fastest, Preset::LeastMemory, Preset::MostAccurate];
 
     /// Returns the name used on the command line and in files.
@@ -70,9 +70,9 @@ pub enum PerformanceRequest {
     /// The preset that was saved as the profile's own.
     #[default]
     Auto,
-    /// No machine profile.
+    /// Settings of machine profiles are not used.
     Off,
-    /// This preset.
+    /// The settings of one preset.
     Preset(Preset),
 }
 
@@ -119,7 +119,7 @@ impl From<PerformanceRequest> for String {
 pub struct InferenceSettings {
     /// The device.
     pub device: DeviceId,
-    /// Precision of the network.
+    /// Precision in which the network runs.
     pub precision: Precision,
     /// Tile size Z, Y, X in voxels; `None` for the size that the program chooses, or one pass over the stack.
     pub tile_zyx: Option<[usize; 3]>,
@@ -138,11 +138,11 @@ pub struct InferenceSettings {
 pub struct TrainingSettings {
     /// The device that computes the steps.
     pub device: DeviceId,
-    /// Precision of convolutions.
+    /// Precision of the convolutions of a training step; `None` for the default of the device.
     pub precision: Option<Precision>,
-    /// Patches per batch.
+    /// Patches per batch; `None` for the default.
     pub batch: Option<usize>,
-    /// Number of data workers.
+    /// Number of threads that prepare patches; `None` for the default.
     pub workers: Option<usize>,
     /// Maximum number of patches that are prepared in advance.
     pub prefetch: Option<usize>,
@@ -157,7 +157,7 @@ pub struct TrainingSettings {
 /// What was tuned for a model on a machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MachineProfile {
-    /// Name of the model.
+    /// Name of the model that was measured.
     pub model: String,
     /// Fingerprint of the model, or [`SCRATCH`].
     pub fingerprint: String,
@@ -169,10 +169,10 @@ pub struct MachineProfile {
     pub tuned_unix_secs: u64,
     /// The preset that is used without a request.
     pub preset: Preset,
-    /// Settings of predictions.
+    /// Settings of predictions for each preset that was measured.
     #[serde(default)]
     pub inference: BTreeMap<Preset, InferenceSettings>,
-    /// Settings of training runs.
+    /// Settings of training runs for each preset that was measured.
     #[serde(default)]
     pub training: BTreeMap<Preset, TrainingSettings>,
 }
@@ -200,7 +200,7 @@ pub enum ProfiledSetting {
 /// Which settings of a run came from a machine profile.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AppliedProfile {
-    /// The preset.
+    /// Preset whose settings are used.
     pub preset: Preset,
     /// The machine that the profile is of.
     pub machine: String,
@@ -291,7 +291,7 @@ impl MachineProfile {
     }
 }
 
-/// The stored profiles.
+/// All machine profiles of this user, as the file stores them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MachineProfiles {
     /// [`MACHINE_PROFILES_FORMAT`] of the program that wrote the file.
@@ -379,6 +379,11 @@ impl MachineProfiles {
     /// Returns whether there are no profiles.
     pub fn is_empty(&self) -> bool {
         self.profiles.is_empty()
+    }
+
+    /// Returns the newest profile of a model of this name on a machine, for display: models of one name may differ.
+    pub fn find_by_name(&self, model: &str, machine: &str) -> Option<&MachineProfile> {
+        self.profiles.iter().rev().find(|p| p.model == model && p.machine == machine)
     }
 
     /// Returns the profile of a model (its fingerprint, or [`SCRATCH`]) on a machine.

@@ -5,7 +5,7 @@ use crate::predict::resolve::{channel_name, check_voxel_size};
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, provenance, results};
-use cytoscope_formats::OpenOptions;
+use cytoscope_formats::{Image, OpenOptions};
 use cytoscope_objects::measure::Measurer;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
@@ -20,7 +20,7 @@ use std::time::{Instant, SystemTime};
 pub struct MeasureJob {
     /// Path of the label image.
     pub labels: PathBuf,
-    /// The labelled stack, whose channels are measured.
+    /// The labeled stack, whose channels are measured.
     pub intensities: PathBuf,
     /// Table of measurements to write (CSV).
     pub table: PathBuf,
@@ -39,7 +39,7 @@ pub struct MeasureJob {
     pub overwrite: Overwrite,
 }
 
-/// Result of a [`MeasureJob`].
+/// Written table and number of objects, the result of a [`MeasureJob`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeasureReport {
     /// Number of measured objects.
@@ -70,34 +70,7 @@ impl MeasureJob {
         let of_stack = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
         let image = cytoscope_formats::open(&self.intensities, &of_stack)?;
         let extents = Extents::of(image.meta());
-        // Regions of interest have no extents of their own.
-        let of_labels = OpenOptions { shape_zyx: Some(extents.zyx), ..OpenOptions::default() };
-        let mut labels = cytoscope_formats::open(&self.labels, &of_labels)?;
-        // The label image may have the same wrong axes as its stack.
-        if Extents::of(labels.meta()).zyx != extents.zyx
-            && let Ok(again) = cytoscope_formats::open(&self.labels, &of_stack)
-        {
-            labels = again;
-        }
-        let of_labels = Extents::of(labels.meta());
-        let mismatch = |problem: String, next_step: &str| {
-            Err(JobError::Mismatch { path: self.labels.clone(), problem, next_step: next_step.to_owned() })
-        };
-        if of_labels.zyx != extents.zyx {
-            let problem = format!("its shape is {:?}, but the stack's is {:?}", of_labels.zyx, extents.zyx);
-            return mismatch(problem, "give the stack that these labels were drawn on");
-        }
-        if !matches!(labels.meta().dtype, DType::U8 | DType::U16 | DType::U32) || of_labels.channels > 1 {
-            let problem =
-                format!("its {} channel(s) of type {} are not labels", of_labels.channels, labels.meta().dtype);
-            return mismatch(problem, "give an image with one channel of unsigned 8, 16 or 32-bit integers");
-        }
-        let time = if of_labels.times > 1 { self.time } else { 0 };
-        if self.time >= extents.times || time >= of_labels.times {
-            let have = if time > 0 { extents.times.min(of_labels.times) } else { extents.times };
-            let problem = format!("time point {} does not exist, there are {have}", self.time);
-            return mismatch(problem, "give another time point");
-        }
+        let (labels, time) = self.open_labels(extents, &of_stack)?;
         let (own, of_labels) = (image.meta().voxel_size_um, labels.meta().voxel_size_um);
         let stated = VoxelSize { z: own.z.or(of_labels.z), y: own.y.or(of_labels.y), x: own.x.or(of_labels.x) };
         let size = self.voxel_um.map_or(stated, |[z, y, x]| VoxelSize::new_um(z, y, x));
@@ -127,7 +100,7 @@ impl MeasureJob {
         }
         let rows = measurer.finish();
         if version != self::version(&self.labels) {
-            return mismatch("it was changed while it was measured".to_owned(), "measure it again");
+            return Err(self.mismatch("it was changed while it was measured".to_owned(), "measure it again"));
         }
         let objects = rows.len() as u64;
         let text = table_text(&[(self.time, rows)], &names, extents.times > 1);
@@ -145,6 +118,42 @@ impl MeasureJob {
             seconds: start.elapsed().as_secs_f64(),
         })
     }
+
+    /// Opens the label image, checks that it has labels of the stack, and returns it with the time point to read.
+    fn open_labels(&self, extents: Extents, of_stack: &OpenOptions) -> Result<(Image, usize), JobError> {
+        // Regions of interest have no extents of their own.
+        let of_labels = OpenOptions { shape_zyx: Some(extents.zyx), ..OpenOptions::default() };
+        let mut labels = cytoscope_formats::open(&self.labels, &of_labels)?;
+        // The label image may have the same wrong axes as its stack.
+        if Extents::of(labels.meta()).zyx != extents.zyx
+            && let Ok(again) = cytoscope_formats::open(&self.labels, of_stack)
+        {
+            labels = again;
+        }
+        let of_labels = Extents::of(labels.meta());
+        if of_labels.zyx != extents.zyx {
+            let problem = format!("its shape is {:?}, but the stack's is {:?}", of_labels.zyx, extents.zyx);
+            return Err(self.mismatch(problem, "give the stack that these labels were drawn on"));
+        }
+        let dtype = labels.meta().dtype;
+        if !matches!(dtype, DType::U8 | DType::U16 | DType::U32) || of_labels.channels > 1 {
+            let problem = format!("its {} channel(s) of type {dtype} are not labels", of_labels.channels);
+            let next_step = "give an image with one channel of unsigned 8, 16 or 32-bit integers";
+            return Err(self.mismatch(problem, next_step));
+        }
+        let time = if of_labels.times > 1 { self.time } else { 0 };
+        if self.time >= extents.times || time >= of_labels.times {
+            let have = if time > 0 { extents.times.min(of_labels.times) } else { extents.times };
+            let problem = format!("time point {} does not exist, there are {have}", self.time);
+            return Err(self.mismatch(problem, "give another time point"));
+        }
+        Ok((labels, time))
+    }
+
+    /// Returns the error of a label image that does not fit.
+    fn mismatch(&self, problem: String, next_step: &str) -> JobError {
+        JobError::Mismatch { path: self.labels.clone(), problem, next_step: next_step.to_owned() }
+    }
 }
 
 /// Returns the size and modification time of a file, to detect changes.
@@ -153,7 +162,8 @@ fn version(path: &Path) -> Option<(u64, SystemTime)> {
     Some((meta.len(), meta.modified().ok()?))
 }
 
-fn numbers(samples: Samples) -> Vec<u32> {
+/// Returns label numbers as 32-bit ones; none for types that are not labels.
+pub(crate) fn numbers(samples: Samples) -> Vec<u32> {
     match samples {
         Samples::U32(v) => v,
         Samples::U16(v) => v.into_iter().map(u32::from).collect(),

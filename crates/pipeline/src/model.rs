@@ -31,11 +31,11 @@ pub enum ModelTask {
 /// A model that is ready to be compiled.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// Name of the model.
+    /// Name of the model, from its package.
     pub name: String,
     /// Description from the package.
     pub description: String,
-    /// Path of the package.
+    /// Path of the package, a folder or a zip.
     pub path: PathBuf,
     /// The network; for a quantized model, the one with QuantizeLinear and DequantizeLinear nodes.
     pub graph: Graph,
@@ -47,9 +47,11 @@ pub struct Model {
     pub fingerprint: String,
     /// Sizes and modification times of the package's files when it was loaded.
     pub(crate) on_disk: Vec<InputRecord>,
-    /// Number of input channels.
+    /// Number of channels that the network reads.
     pub input_channels: usize,
-    /// Number of output channels.
+    /// Names of the input channels, if the package declares them.
+    pub input_channel_names: Vec<String>,
+    /// Number of maps that the network outputs.
     pub output_channels: usize,
     /// Index of the output that is used.
     pub output_index: usize,
@@ -69,13 +71,13 @@ pub struct Model {
     /// Nominal object diameter in µm at the model's voxel size: stacks are rescaled so that their median object has
     /// this diameter. `None` for models that do not rescale objects.
     pub object_diameter_um: Option<f64>,
-    /// Preprocessing steps.
+    /// Steps that are applied to the image before inference, in order.
     pub preprocessing: Vec<Processing>,
-    /// Postprocessing steps.
+    /// Steps that are applied to the outputs after inference, in order.
     pub postprocessing: Vec<Processing>,
-    /// Kind of output.
+    /// What the network predicts.
     pub task: ModelTask,
-    /// Segmentation settings.
+    /// Settings with which maps are segmented unless the user gives others.
     pub segment: SegmentOptions,
     /// Output channel with the foreground probability.
     pub segment_channel: usize,
@@ -341,6 +343,10 @@ impl Model {
             graph: package.graph,
             float_graph: package.float_graph,
             input_channels,
+            input_channel_names: input
+                .axis(AxisKind::Channel)
+                .map(|axis| axis.channel_names.clone())
+                .unwrap_or_default(),
             output_channels,
             spatial_axes,
             min_size,
@@ -361,7 +367,7 @@ impl Model {
         }
     }
 
-    /// Returns the precision to run in on a device: the requested one; by default int8 on the CPU for a quantized
+    /// Returns the precision to run in on a device if none is chosen by measurement: the requested one; by default int8 on the CPU for a quantized
     /// model, tf32 on CUDA, otherwise f32. As tf32 only permits rounding, devices without it compute in f32.
     pub fn precision_on(&self, device: DeviceId, requested: Option<Precision>) -> Precision {
         match requested {

@@ -13,12 +13,29 @@ use cytoscope_model_package::{InheritedContent, Package, PackageBuilder, Package
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::Replaced;
-use cytoscope_storage::target::check_parent;
+use cytoscope_storage::target::{check_parent, ending};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 pub use crate::package_test::{TestResult, network_inputs, network_test, test, test_inputs, test_outputs};
+
+/// Names of the architectures that [`ImportJob::architecture`] may be.
+pub fn architectures() -> Vec<&'static str> {
+    cytoscope_checkpoint_import::Architecture::ALL.map(cytoscope_checkpoint_import::Architecture::name).to_vec()
+}
+
+/// Whether a path holds weights of PyTorch, which do not contain their network.
+pub fn is_checkpoint(path: &Path) -> bool {
+    ending(path).is_some_and(|e| cytoscope_checkpoint_import::ENDINGS.contains(&e.as_str()))
+}
+
+/// Whether a path is a model that [`ImportJob`] may import: an ONNX file, weights of PyTorch, or a bioimage.io folder or
+/// zip. Only names, and the list of files in a zip, are read.
+pub fn is_model(path: &Path) -> bool {
+    let is_weights = ending(path).is_some_and(|e| e == "onnx") || is_checkpoint(path);
+    if is_weights { path.is_file() } else { cytoscope_model_package::is_package(path) }
+}
 
 /// Imports a model: writes it as a package of this program, after testing it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,12 +48,12 @@ pub struct ImportJob {
     /// Whether to replace something other than a package of this program at the output path.
     #[serde(default)]
     pub overwrite: Overwrite,
-    /// Architecture of the network that weights of PyTorch belong to; recognised from their tensors if absent.
+    /// Architecture of the network that weights of PyTorch belong to; recognized from their tensors if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
 }
 
-/// Result of an [`ImportJob`].
+/// Imported package and the comparison on every device, the result of an [`ImportJob`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ImportReport {
     /// Name of the package.
@@ -49,7 +66,7 @@ pub struct ImportReport {
     pub nodes: usize,
     /// Size of the weights in bytes.
     pub weight_bytes: usize,
-    /// Architecture that was recognised, for weights of PyTorch.
+    /// Architecture that was recognized, for weights of PyTorch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
     /// What weights of PyTorch do not tell about their network and was assumed.
@@ -68,7 +85,7 @@ pub struct ImportReport {
 pub struct EngineCheck {
     /// The device.
     pub device: DeviceId,
-    /// Precision of the check.
+    /// Precision in which the network was compared.
     pub precision: String,
     /// Whether the outputs agree with the reference executor.
     pub agrees: bool,
@@ -139,7 +156,7 @@ impl ImportJob {
 }
 
 /// Runs a network on every engine that `--device auto` may choose.
-fn check_engines(
+pub(crate) fn check_engines(
     context: &Context,
     devices: &Devices,
     package: &Package,
@@ -176,7 +193,7 @@ fn check_engines(
 /// What quantization changes in a package; everything else is kept.
 #[derive(Debug, Clone)]
 pub struct Quantized {
-    /// The int8 network.
+    /// The quantized network, which is attached to the package.
     pub graph: Graph,
     /// The float network; `None` leaves it out of the package, and the int8 network is the declared one.
     pub float_graph: Option<Graph>,

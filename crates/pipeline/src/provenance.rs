@@ -1,7 +1,8 @@
 //! Provenance records: how a result was made, written beside it so that it can be reproduced.
 
 use crate::diameter::ObjectDiameter;
-use crate::predict::{InputReport, PredictJob};
+use crate::predict::{InputReport, PredictJob, zarr};
+use crate::preprocess::PreprocessRecord;
 use crate::results::FileRecord;
 use crate::{AppliedProfile, Artifact, ArtifactKind, JobError, Model};
 use cytoscope_engine::Precision;
@@ -26,7 +27,7 @@ pub struct Provenance {
     pub model: ModelRecord,
     /// The input file.
     pub input: InputRecord,
-    /// Files written.
+    /// Files that the job wrote, with their hashes.
     #[serde(deserialize_with = "file_records")]
     pub outputs: Vec<FileRecord>,
     /// Files of earlier results that the outputs replace. They still exist if the run was stopped while files were
@@ -49,6 +50,10 @@ pub struct Provenance {
     pub diameter: Option<ObjectDiameter>,
     /// The tile plan: tile size, halo, blending.
     pub plan: serde_json::Value,
+    /// What preprocessing steps did to the stack, whose results have the shape and voxel size after them; absent if the
+    /// job has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preprocessed: Option<PreprocessRecord>,
     /// Number of objects at each time point.
     pub objects: Vec<u32>,
     /// Time of completion in seconds since 1970.
@@ -74,7 +79,7 @@ fn file_records<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec
 /// The model that made a result.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ModelRecord {
-    /// Name of the model.
+    /// Name of the model that was run.
     pub name: String,
     /// Path of the file or package.
     pub path: PathBuf,
@@ -157,6 +162,7 @@ pub(crate) struct Parts<'a> {
     pub fingerprint: &'a str,
     pub precision: Precision,
     pub report: &'a InputReport,
+    pub preprocessed: Option<PreprocessRecord>,
     pub outputs: Vec<FileRecord>,
 }
 
@@ -165,7 +171,7 @@ pub(crate) struct Parts<'a> {
 /// # Errors
 /// [`JobError::Storage`] if it cannot be written.
 pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
-    let Parts { job, model, input, fingerprint, precision, report, outputs } = parts;
+    let Parts { job, model, input, fingerprint, precision, report, preprocessed, outputs } = parts;
     // Absolute, so that the record can be run again from any folder.
     let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned());
     let unwritable = |e: serde_json::Error| JobError::Panicked(format!("provenance: {e}"));
@@ -200,6 +206,7 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
         profile: report.profile.clone(),
         diameter: report.diameter,
         plan: serde_json::to_value(&report.plan).map_err(unwritable)?,
+        preprocessed,
         objects: report.objects.clone(),
         finished_unix_secs: std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
@@ -307,6 +314,7 @@ pub(crate) fn is_of_prediction(file: &Path) -> bool {
 
 /// Returns whether the record beside a file lists it with its current size and content.
 pub(crate) fn lists(file: &Path) -> bool {
+    // A record that cannot be read lists nothing, so the file counts as foreign.
     let record = record_of(file).and_then(|path| read(&path).ok());
     let known = |r: Provenance| [r.outputs, r.replaced, r.derived].concat();
     record.is_some_and(|r| known(r).iter().any(|o| o.is_named(file) && o.matches(file)))
@@ -339,12 +347,30 @@ pub(crate) fn update(files: &[FileRecord]) -> Result<(), JobError> {
     Ok(())
 }
 
-/// Returns the outputs of an earlier run with this fingerprint and its record, if all of them exist unchanged.
-pub(crate) fn finished(path: &Path, fingerprint: &str) -> Option<Vec<Artifact>> {
+/// Returns the outputs of an earlier run with this fingerprint and its record, if all of them exist unchanged. `maps` is the
+/// kind of its maps, if it wrote any, and `has_labels` states whether it wrote labels.
+pub(crate) fn finished(
+    path: &Path,
+    fingerprint: &str,
+    maps: Option<ArtifactKind>,
+    has_labels: bool,
+) -> Option<Vec<Artifact>> {
+    // Without a readable record, the input is predicted again.
     let record = read(path).ok().filter(|r| r.fingerprint == fingerprint)?;
-    let unchanged = |o: &FileRecord| Artifact::of_file(beside(path, &o.path)).filter(|file| o.matches(&file.path));
-    let of_record = Artifact::new(ArtifactKind::Provenance, path);
-    record.outputs.iter().map(unchanged).chain([Some(of_record)]).collect()
+    let mut found = Vec::new();
+    for output in &record.outputs {
+        let file = beside(path, &output.path);
+        if !output.matches(&file) {
+            return None;
+        }
+        if file.is_dir() {
+            found.extend(zarr::artifacts(&file, maps, has_labels));
+        } else {
+            found.push(Artifact::of_file(file)?);
+        }
+    }
+    found.push(Artifact::new(ArtifactKind::Provenance, path));
+    Some(found)
 }
 
 #[cfg(test)]

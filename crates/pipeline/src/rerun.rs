@@ -1,10 +1,11 @@
 //! Running a recorded prediction again, as closely to the recorded run as this machine allows.
 
 use crate::devices::{DeviceChoice, Devices};
-use crate::predict::{PredictJob, TilePlan, TileRequest};
+use crate::predict::{PredictJob, ResultFormat, TilePlan, TileRequest};
 use crate::provenance::{Provenance, program};
 use crate::{JobError, Model};
 use cytoscope_engine::{DeviceRequest, Precision};
+use cytoscope_formats::is_zarr_folder;
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 
@@ -49,7 +50,12 @@ impl Provenance {
         let changes = self.input_changes();
         let is_same_input = changes.is_empty();
         notes.extend(changes);
+        let wrote_tiff = self.outputs.iter().any(|file| file.path.extension().is_some_and(|ending| ending == "tif"));
         let mut job = self.job;
+        // Earlier versions wrote TIFF for every input.
+        if wrote_tiff && job.format.is_auto() && job.inputs.iter().any(|input| is_zarr_folder(input)) {
+            job.format = ResultFormat::Tiff;
+        }
         let recorded: Option<DeviceChoice> =
             if is_same_model { recorded_part(self.device, "device", &mut notes) } else { None };
         let devices = devices_for(recorded.as_ref().map_or(job.device, |device| DeviceRequest::Device(device.id)));

@@ -3,16 +3,20 @@
 //! The record of a prediction (`NAME_provenance.json`) lists its outputs with their sizes and hashes. A file that
 //! matches its record may be overwritten. Any other file, including a result that was edited, is overwritten only if
 //! the user allows it. The record is written before the files are renamed to their final names, so that a process
-//! killed at any moment leaves files that the record lists.
+//! killed at any moment leaves files that the record lists. An OME-Zarr folder has a marker that lists its files; the
+//! folder is replaced only if it holds exactly these, unchanged.
 
+use crate::predict::zarr::FOLDER_KIND;
 use crate::{JobError, provenance};
-use cytoscope_storage::folder::move_aside;
+use cytoscope_storage::folder::{Replaced, check_finished, content_of_finished, move_aside};
+use cytoscope_storage::partial_folder::FinishedFolder;
 use cytoscope_storage::write::FinishedFile;
 use cytoscope_storage::{Overwrite, StorageError, sha256_of_file, target};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Record of a file: path, size and hash.
+/// Record of a file: path, size and hash. An OME-Zarr folder has the size of all its files and the hash of its marker, which
+/// lists the hashes of the files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRecord {
     /// Path that the file was written to.
@@ -31,8 +35,17 @@ impl FileRecord {
         Ok(Self { path: file.target().to_owned(), bytes, sha256: sha256_of_file(file.path()).map_err(io)? })
     }
 
-    /// Returns whether a file has the recorded size and content.
+    /// Returns the record of a folder that is written but not yet renamed to its final name.
+    fn of_folder(folder: &FinishedFolder) -> Self {
+        Self { path: folder.target().to_owned(), bytes: folder.bytes(), sha256: folder.sha256().to_owned() }
+    }
+
+    /// Returns whether a file or folder has the recorded size and content.
     pub fn matches(&self, path: &Path) -> bool {
+        if path.is_dir() {
+            let content = content_of_finished(path, FOLDER_KIND);
+            return content.is_some_and(|(bytes, sha256)| (bytes, &sha256) == (self.bytes, &self.sha256));
+        }
         let of_size = std::fs::symlink_metadata(path).is_ok_and(|m| m.is_file() && m.len() == self.bytes);
         of_size && sha256_of_file(path).is_ok_and(|sha256| sha256 == self.sha256)
     }
@@ -43,10 +56,11 @@ impl FileRecord {
     }
 }
 
-/// Files of one result, already written and synced, that are renamed to their final names together.
+/// Files and folders of one result, already written and synced, that are renamed to their final names together.
 #[derive(Debug, Default)]
 pub(crate) struct Publication {
     files: Vec<FinishedFile>,
+    folders: Vec<FinishedFolder>,
 }
 
 impl Publication {
@@ -55,18 +69,29 @@ impl Publication {
         self.files.push(file);
     }
 
-    /// Returns the records of all files.
+    /// Adds a folder.
+    pub(crate) fn add_folder(&mut self, folder: FinishedFolder) {
+        self.folders.push(folder);
+    }
+
+    /// Returns the records of all files and folders.
     pub(crate) fn records(&self) -> Result<Vec<FileRecord>, JobError> {
-        self.files.iter().map(FileRecord::of).collect()
+        let folders = self.folders.iter().map(|folder| Ok::<_, JobError>(FileRecord::of_folder(folder)));
+        folders.chain(self.files.iter().map(FileRecord::of)).collect()
     }
 
     /// Renames the files to their final names. Existing files that were checked before are overwritten; a file that
-    /// another program created meanwhile is moved aside, unless overwriting is allowed. Call this after a record lists
-    /// the new files.
+    /// another program created meanwhile is moved aside, unless overwriting is allowed. A folder that is not an unchanged
+    /// earlier result is always moved aside. Call this after a record lists the new files.
     ///
-    /// Returns the new paths of files that were moved aside.
+    /// Returns the new paths of files and folders that were moved aside.
     pub(crate) fn publish(self, overwrite: Overwrite) -> Result<Vec<PathBuf>, JobError> {
         let mut aside = Vec::new();
+        for folder in self.folders {
+            if let Replaced::MovedTo(path) = folder.publish()? {
+                aside.push(path);
+            }
+        }
         for file in self.files {
             let path = file.target().to_owned();
             let is_foreign = std::fs::symlink_metadata(&path).is_ok() && !provenance::lists(&path);
@@ -79,9 +104,21 @@ impl Publication {
     }
 }
 
-/// Returns the note about a file that appeared during the job and was moved aside.
+/// Returns the note about a file or folder that was moved aside.
 pub(crate) fn moved_aside_note(path: &Path) -> String {
+    if path.is_dir() {
+        return format!("a folder with the name of a result existed; it was moved to {}", path.display());
+    }
     format!("a file with the name of a result was created during the job; it was moved to {}", path.display())
+}
+
+/// Refuses to replace a folder, unless it is an unchanged OME-Zarr folder of an earlier prediction or `overwrite` allows it:
+/// then it is moved aside.
+///
+/// # Errors
+/// [`JobError::Storage`] for an input, a folder that contains one, or such a folder.
+pub(crate) fn check_folder(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), JobError> {
+    Ok(check_finished(path, FOLDER_KIND, inputs, overwrite)?)
 }
 
 /// Like [`check`], for a file derived from a prediction's map: without the user's permission, only files that are

@@ -45,7 +45,7 @@ pub struct SegmentJob {
     /// Image of the map's shape whose channels are measured for the table; by default the map's channel itself.
     #[serde(default)]
     pub intensities: Option<PathBuf>,
-    /// Segmentation settings.
+    /// Settings with which the map is segmented.
     #[serde(default)]
     pub options: SegmentOptions,
     /// Whether to overwrite output files that were not written by a prediction or were changed since.
@@ -63,10 +63,10 @@ pub enum LabelFormat {
     RawU32,
 }
 
-/// Result of a [`SegmentJob`].
+/// Number of objects and written files, the result of a [`SegmentJob`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SegmentReport {
-    /// Number of objects.
+    /// Number of objects in the labels.
     pub objects: u32,
     /// Path of the label image.
     pub labels: PathBuf,
@@ -134,6 +134,7 @@ impl RawLabels {
     fn finish(mut self) -> Result<(), JobError> {
         let Some(mut out) = self.out.take() else { return Ok(()) };
         out.flush().map_err(|error| {
+            // The first error is reported; the file is in the worker's private folder, which is removed as a whole.
             let _ = std::fs::remove_file(&self.path);
             JobError::Io { path: self.path.clone(), error }
         })
@@ -143,6 +144,7 @@ impl RawLabels {
 impl Drop for RawLabels {
     fn drop(&mut self) {
         if self.out.take().is_some() {
+            // It is in the worker's private folder, which is removed as a whole.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -207,8 +209,16 @@ impl SegmentJob {
         let zyx = extents.zyx;
         let maps = [self.channel, seed_channel];
         let scratch = Scratch::Folder(&folder);
-        let mut labels =
-            label::label(context, &mut FileMap(stack), maps, voxel_um, &self.options, label::OVERLAP_UM, scratch)?;
+        let mut labels = label::label(
+            context,
+            &mut FileMap(stack),
+            maps,
+            voxel_um,
+            &self.options,
+            label::OVERLAP_UM,
+            scratch,
+            None,
+        )?;
         let min_voxels = (self.options.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
         labels.filter_objects(context, min_voxels, self.options.drop_border)?;
         let objects = labels.count;

@@ -10,7 +10,7 @@ use std::ops::Range;
 /// Extents of an image's axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extents {
-    /// Number of time points.
+    /// Number of time points of the stack; 1 if it is no time series.
     pub times: usize,
     /// Number of slices, rows and columns.
     pub zyx: [usize; 3],
@@ -88,7 +88,7 @@ impl Stack {
         }
         let mut span = context.recorder.span(Stage::Read, "slices").voxels(z.len() * self.slice_len());
         let before = self.image.decoded();
-        let array = self.image.read(0, &region)?;
+        let array = self.image.read(0, &region).map_err(|error| context.cancelled_or(error))?;
         let after = self.image.decoded();
         if after.1 > before.1 {
             context.recorder.add(Stage::Decode, "strips", after.0.saturating_sub(before.0), after.1 - before.1);

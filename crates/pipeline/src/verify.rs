@@ -45,9 +45,9 @@ const CACHE: &str = "CYTOSCOPE_CACHE";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verification {
-    /// The results agree.
+    /// The results agree with the reference executor within the tolerance.
     Agrees,
-    /// The results differ.
+    /// The results differ from the reference executor by more than the tolerance.
     Differs {
         /// Which output differs, and by how much.
         how: String,
@@ -61,7 +61,7 @@ fn tolerance(precision: Precision) -> f64 {
         Precision::F32 => 1e-3,
         Precision::Tf32 => 1e-2,
         Precision::F16 => 2e-2,
-        // An activation may be rounded to a neighbouring step, which the following layers propagate.
+        // An activation may be rounded to a neighboring step, which the following layers propagate.
         Precision::Bf16 | Precision::Int8 => 0.1,
     }
 }
@@ -287,6 +287,7 @@ impl Cache {
         let folder = std::env::var_os(CACHE).map(PathBuf::from).or_else(user_folder);
         let path = folder.map(|folder| folder.join("verified-networks.json"));
         let mut bytes = Vec::new();
+        // A cache that cannot be read is empty: networks are compared again.
         let read = path.as_ref().and_then(|path| open_regular(path).ok());
         let read = read.and_then(|file| file.take(MAX_CACHE_BYTES).read_to_end(&mut bytes).ok());
         let entries = read.and_then(|_| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
@@ -298,6 +299,7 @@ impl Cache {
         let Some(path) = &self.path else { return };
         let created = path.parent().map_or(Ok(()), std::fs::create_dir_all);
         if let (Ok(()), Ok(text)) = (created, serde_json::to_vec_pretty(&self.entries)) {
+            // If the cache cannot be written, the next process compares again.
             let _ = atomic_write(path, &text);
         }
     }

@@ -120,6 +120,15 @@ fn run_model(engine: &dyn Engine, folder: &Path) -> Outcome {
 }
 
 #[test]
+fn a_unet_of_a_foreign_package_runs_on_kernels_only() {
+    let Some(data) = common::shared_data() else { return };
+    let file = data.join("packages/tiktorch_unet2d/unet2d_onnx/weights.onnx");
+    let graph = cytoscope_onnx::load(&file, &GraphLimits::default()).unwrap();
+    let session = CpuEngine::new().compile(&graph, &[vec![1, 1, 512, 512]], &CompileOptions::default()).unwrap();
+    assert!(session.report().fallbacks.is_empty(), "{:?}", session.report().fallbacks);
+}
+
+#[test]
 fn stored_results_of_onnx_models_are_reproduced() {
     let Some(data) = common::shared_data() else { return };
     let mut models: Vec<PathBuf> = Vec::new();

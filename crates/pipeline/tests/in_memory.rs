@@ -4,7 +4,7 @@
 mod common;
 
 use common::{noise, package, save_package};
-use cytoscope_builders::{DifferenceOfGaussians, difference_of_gaussians};
+use cytoscope_builders::{DifferenceOfGaussians, UNet3d, Weights, difference_of_gaussians, unet3d};
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_formats::{Container, Image, OpenOptions, WriteSpec, image_in_memory, open, write_array};
 use cytoscope_graph::Graph;
@@ -36,8 +36,17 @@ fn options() -> PredictOptions {
 
 /// Predicts an image in memory, with a package that was never written.
 fn in_memory(image: &Image, options: &PredictOptions, outputs: VolumeOutputs) -> Result<PredictedVolume, JobError> {
+    predict_with(&network(), image, options, outputs)
+}
+
+fn predict_with(
+    graph: &Graph,
+    image: &Image,
+    options: &PredictOptions,
+    outputs: VolumeOutputs,
+) -> Result<PredictedVolume, JobError> {
     let context = Context::default();
-    let model = Model::from_package(package(&network()).in_memory(Path::new("a test")).unwrap()).unwrap();
+    let model = Model::from_package(package(graph).in_memory(Path::new("a test")).unwrap()).unwrap();
     let engine = Devices::cpu_only().for_model(&context, &model, CPU, options).unwrap();
     predict_volume(&context, &engine, &model, image, options, outputs)
 }
@@ -54,16 +63,19 @@ fn a_volume_in_memory_gives_the_same_maps_and_labels_as_its_file() {
         inputs: vec![input],
         model: model.to_string_lossy().into_owned(),
         out: folder.path().join("out"),
+        format: Default::default(),
         device: CPU,
         precision: None,
         tiles: options().tiles,
         outputs: [Output::Maps, Output::Labels].into(),
         channel: None,
+        channels: Vec::new(),
         time: None,
         series: 0,
         axes: None,
         voxel_um: None,
         diameter: Default::default(),
+        preprocess: Default::default(),
         memory_budget_bytes: None,
         resume: false,
         threads: options().threads,
@@ -86,6 +98,28 @@ fn a_volume_in_memory_gives_the_same_maps_and_labels_as_its_file() {
     assert_eq!(made.notes, outcome.done[0].notes);
     let only_maps = in_memory(&image, &options(), VolumeOutputs::Maps).unwrap();
     assert!(only_maps.maps.is_some() && only_maps.labels.is_none() && only_maps.objects == 0);
+}
+
+/// Validation and previews of a training predict in this way.
+#[test]
+fn a_volume_in_memory_that_is_larger_than_a_tile_passes_through_the_network_once() {
+    let config = UNet3d { filters: vec![4], strides: vec![], convs_per_block: 1, ..UNet3d::default() };
+    let graph = unet3d(&config, &Weights::Random { seed: 2 }).unwrap();
+    let shape = vec![8, 9, 600];
+    let array = Array::new(Axes::zyx(), shape.clone(), noise(6, shape.iter().product())).unwrap();
+    let image = image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
+    let predict = |options: &PredictOptions| predict_with(&graph, &image, options, VolumeOutputs::Maps).unwrap();
+    let once = predict(&PredictOptions { threads: 2, ..PredictOptions::default() });
+    assert!(once.plan.pass.as_ref().is_some_and(|pass| pass.work == 1.0), "{:?}", once.plan);
+    let tiles = predict(&PredictOptions {
+        tiles: TileRequest { tile: Some([8, 16, 64]), ..TileRequest::default() },
+        threads: 2,
+        ..PredictOptions::default()
+    });
+    assert!(tiles.plan.pass.is_none());
+    let (once, tiles) = (once.maps.unwrap(), tiles.maps.unwrap());
+    let worst = once.iter().zip(&tiles).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst < 1e-6, "{worst}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{Blend, TilePlan, TileRequest};
-use cytoscope_pipeline::{CancelToken, Context, Event, JobErrorKind, Output, PredictJob};
+use cytoscope_pipeline::{CancelToken, Context, Event, JobErrorKind, Output, PredictJob, ResultFormat};
 use cytoscope_volume::{Array, Axes};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
@@ -48,16 +48,19 @@ impl Fixture {
             inputs: vec![self.input()],
             model: model.to_string_lossy().into_owned(),
             out: self.path(out),
+            format: Default::default(),
             device: DeviceRequest::Device(DeviceId::Cpu),
             precision: None,
             tiles,
             outputs: [Output::Maps].into(),
             channel: None,
+            channels: Vec::new(),
             time: None,
             series: 0,
             axes: Some(Axes::zyx()),
             voxel_um: None,
             diameter: Default::default(),
+            preprocess: Default::default(),
             memory_budget_bytes: None,
             resume: false,
             threads: 2,
@@ -75,7 +78,9 @@ impl Fixture {
 
     /// The maps that a prediction wrote.
     fn maps(&self, out: &str) -> Vec<f32> {
-        let image = open(&self.path(out).join("stack_prediction.tif"), &OpenOptions::default()).unwrap();
+        let names = ["stack_prediction.tif", "stack_prediction.zarr"].map(|name| self.path(out).join(name));
+        let path = names.iter().find(|path| path.exists()).unwrap();
+        let image = open(path, &OpenOptions::default()).unwrap();
         image.read_all().unwrap().samples().to_f32()
     }
 }
@@ -260,28 +265,29 @@ fn a_constant_stays_constant_for_any_windows() {
 fn a_cancelled_pass_continues_with_the_slices_that_were_not_finished() {
     let fixture = Fixture::new([96, 12, 530], 4);
     let model = fixture.path("model");
-    // Skip connections of whole blocks of channels; others are not joined plane by plane.
     let config = UNet3d { filters: vec![16, 16], strides: vec![[2, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
     save_package(&unet3d(&config, &Weights::Random { seed: 5 }).unwrap(), &model);
     let (expected, plan) = fixture.predict(&model, TileRequest::default(), "whole");
     assert!(plan.pass.as_ref().is_some_and(|pass| pass.slab_slices < 48), "it passes in several slabs: {plan:?}");
-    let job = PredictJob { resume: true, ..fixture.job(&model, TileRequest::default(), "out") };
-    let cancel = CancelToken::default();
-    let of_sink = cancel.clone();
-    let sink = move |event: &Event| match event {
-        Event::Progress(progress) if progress.stage == "predict" && progress.done * 3 > progress.total => {
-            of_sink.cancel();
-        }
-        _ => {}
-    };
-    let context = Context { cancel, sink: Arc::new(sink), ..Context::default() };
-    let stopped = job.run(&context, &Devices::cpu_only()).unwrap_err();
-    assert_eq!(stopped.kind(), JobErrorKind::Cancelled);
-    let hidden = || std::fs::read_dir(fixture.path("out")).unwrap().count();
-    assert_eq!(hidden(), 2, "the finished slices and their record are kept");
-    let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
-    let report = &outcome.done[0];
-    assert!(report.notes.iter().any(|note| note.starts_with("continued after")), "{:?}", report.notes);
-    assert!(fixture.maps("out") == expected, "the maps differ");
-    assert_eq!(hidden(), report.outputs.len(), "nothing is kept after the job is done");
+    for (format, out) in [(ResultFormat::Tiff, "out"), (ResultFormat::OmeZarr, "zarr")] {
+        let job = PredictJob { resume: true, format, ..fixture.job(&model, TileRequest::default(), out) };
+        let cancel = CancelToken::default();
+        let of_sink = cancel.clone();
+        let sink = move |event: &Event| match event {
+            Event::Progress(progress) if progress.stage == "predict" && progress.done * 3 > progress.total => {
+                of_sink.cancel();
+            }
+            _ => {}
+        };
+        let context = Context { cancel, sink: Arc::new(sink), ..Context::default() };
+        let stopped = job.run(&context, &Devices::cpu_only()).unwrap_err();
+        assert_eq!(stopped.kind(), JobErrorKind::Cancelled);
+        let hidden = || std::fs::read_dir(fixture.path(out)).unwrap().count();
+        assert_eq!(hidden(), 2, "the finished slices and their record are kept");
+        let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
+        let report = &outcome.done[0];
+        assert!(report.notes.iter().any(|note| note.starts_with("continued after")), "{:?}", report.notes);
+        assert!(fixture.maps(out) == expected, "the maps differ");
+        assert_eq!(hidden(), report.outputs.len(), "nothing is kept after the job is done");
+    }
 }

@@ -73,9 +73,9 @@ pub enum AdvisedSetting {
 /// A change that would make a run faster or its result better.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
-    /// The rule.
+    /// Rule that gave the advice.
     pub rule: AdviceRule,
-    /// What was measured.
+    /// Measurement that the advice is based on, as a sentence.
     pub evidence: String,
     /// What the change is expected to bring.
     pub expected_gain: String,
@@ -445,7 +445,8 @@ mod tests {
 
     #[test]
     fn float_operators_count_in_int8_networks_only() {
-        let operator = |name: &str, seconds, macs| OperatorTotal { name: name.to_owned(), count: 1, seconds, macs };
+        let operator =
+            |name: &str, seconds, macs| OperatorTotal { name: name.to_owned(), count: 1, seconds, macs, bytes: 0 };
         let facts = |precision: &str| of_input(InputFacts { precision: precision.to_owned(), ..InputFacts::default() });
         let mixed = [operator("Conv int8 a", 1.0, 9), operator("Conv b", 1.0, 9), operator("Resize c", 1.0, 0)];
         assert_eq!(rules(&facts("int8"), &mixed), [AdviceRule::FloatOperators]);

@@ -1,14 +1,14 @@
 //! What a run knows about itself besides its spans: the input of [`crate::advise`].
 
-use crate::MemoryPeak;
 use crate::memory::bytes_text;
+use crate::{MachinePeak, MemoryPeak};
 use serde::{Deserialize, Serialize};
 
 /// Facts about a whole run. What was not measured is `None` or empty.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunFacts {
-    /// Wall time in seconds.
+    /// Wall time of the whole run in seconds.
     pub wall_secs: f64,
     /// CPU time of the process in seconds, summed over threads.
     pub cpu_secs: Option<f64>,
@@ -20,9 +20,13 @@ pub struct RunFacts {
     pub peak_bytes: Option<u64>,
     /// The sampled peak of the memory, and what ran then; only with a trace.
     pub memory_peak: Option<MemoryPeak>,
-    /// The predicted inputs.
+    /// Measured peak rates of the machine, with the threads of the run; only of runs on the CPU whose operators were
+    /// timed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine_peak: Option<MachinePeak>,
+    /// Facts of each predicted input; empty for other jobs.
     pub inputs: Vec<InputFacts>,
-    /// The training run.
+    /// Facts of the training run; `None` for other jobs.
     pub training: Option<TrainingFacts>,
 }
 
@@ -58,7 +62,7 @@ pub struct InputFacts {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceTraffic {
-    /// Runs of the network.
+    /// Number of runs of the network.
     pub runs: u64,
     /// Steps of all runs. A step is one or more kernel launches; the library that launches them does not tell how many.
     pub steps: u64,
@@ -99,13 +103,13 @@ pub struct DeviceTime {
     pub best_ms: f64,
 }
 
-/// How tiles were joined.
+/// How neighboring tiles are joined to one map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Joining {
-    /// Halos were cropped.
+    /// Halos are cropped, so that tiles meet without overlap.
     Crop,
-    /// Overlapping tiles were averaged.
+    /// Overlapping tiles are averaged with Gaussian weights, as in MONAI.
     Gaussian,
 }
 
@@ -145,7 +149,7 @@ impl TileFacts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiameterCertainty {
-    /// No objects were found.
+    /// No objects were found, so the diameter is a default.
     None,
     /// Few objects, or measurements that differ.
     Low,

@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 
 /// Minimum number of repetitions from which growth can be told from noise.
 pub const MIN_REPETITIONS: usize = 4;
-/// Maximum number of repetitions.
+/// Maximum number of times that a job is repeated.
 pub const MAX_REPETITIONS: usize = 10_000;
 /// Share of the repetitions that fill caches and pools, and are not judged.
 const WARM_UP_SHARE: f64 = 0.25;
 /// Share of the judged repetitions that must hold more than the one before: memory that grew once is no leak.
 const GROWING_SHARE: f64 = 0.6;
 
-/// Someone who holds memory.
+/// A part of the program whose memory is measured, such as a cache.
 #[derive(Clone, Copy)]
 pub struct MemoryOwner {
     /// Name, such as `process`.
@@ -40,7 +40,7 @@ pub struct OwnerGrowth {
 /// Memory over the repetitions of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LeakReport {
-    /// Number of repetitions.
+    /// Number of times that the job was run.
     pub repetitions: usize,
     /// Number of first repetitions that are not judged.
     pub warm_up: usize,

@@ -23,6 +23,7 @@ mod facts;
 pub mod leaks;
 mod machine;
 mod memory;
+mod roofline;
 mod run;
 mod stage;
 mod timeline;
@@ -36,6 +37,7 @@ pub use facts::{
 };
 pub use machine::{available_bytes, cpu_name, total_bytes};
 pub use memory::{MemoryMark, bytes_text, peak_resident_bytes, resident_bytes};
+pub use roofline::{Bound, MachinePeak, RooflinePoint, roofline, share_of_peak};
 pub use run::{OperatorTotal, RUN_FORMAT, RunFileError, RunRecord, StoredRun, operator_totals};
 pub use stage::{Stage, StageTotal, since};
 pub use timeline::{MemoryPeak, MemorySample, MemorySampler};
@@ -49,7 +51,7 @@ use std::time::{Duration, Instant};
 /// Maximum number of spans stored by one recorder.
 pub const MAX_SPANS: usize = 1_000_000;
 
-/// One finished span.
+/// A finished span: a piece of work with its start and duration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SpanRecord {
     /// Kind of work.
@@ -62,12 +64,19 @@ pub struct SpanRecord {
     pub duration_us: f64,
     /// Index of the thread, from 0.
     pub thread: usize,
-    /// Bytes read, written or copied.
+    /// Bytes read, written or copied; of an operator, the bytes of its inputs, weights and outputs.
     pub bytes: u64,
-    /// Voxels processed.
+    /// Number of voxels processed.
     pub voxels: u64,
-    /// Multiply-accumulates performed.
+    /// Number of multiply-accumulates performed.
     pub macs: u64,
+}
+
+impl SpanRecord {
+    /// Creates the record of a span of thread 0 without bytes, voxels and multiply-accumulates; start and duration in µs.
+    pub fn new(stage: Stage, name: impl Into<Cow<'static, str>>, start_us: f64, duration_us: f64) -> Self {
+        Self { stage, name: name.into(), start_us, duration_us, thread: 0, bytes: 0, voxels: 0, macs: 0 }
+    }
 }
 
 #[derive(Default)]
@@ -77,6 +86,8 @@ struct State {
     totals: std::collections::BTreeMap<Stage, StageTotal>,
     marks: Vec<MemoryMark>,
     timeline: Vec<MemorySample>,
+    /// Whether further samples of the memory are ignored.
+    timeline_ended: bool,
     threads: Vec<std::thread::ThreadId>,
 }
 
@@ -84,6 +95,7 @@ struct State {
 #[derive(Clone)]
 pub struct Recorder {
     start: Instant,
+    records: bool,
     keep_spans: bool,
     operators: bool,
     state: Arc<Mutex<State>>,
@@ -98,7 +110,7 @@ impl Default for Recorder {
 impl Recorder {
     /// Creates a recorder that stores all spans, including those of operators, for a trace.
     pub fn new() -> Self {
-        Self { start: Instant::now(), keep_spans: true, operators: true, state: Arc::default() }
+        Self { start: Instant::now(), records: true, keep_spans: true, operators: true, state: Arc::default() }
     }
 
     /// Creates a recorder that stores spans but requests none of operators, because a GPU would have to be synchronized
@@ -110,6 +122,12 @@ impl Recorder {
     /// Creates a recorder that stores only the totals.
     pub fn totals_only() -> Self {
         Self { keep_spans: false, operators: false, ..Self::new() }
+    }
+
+    /// Creates a recorder that stores nothing: spans read no clock and take no lock. It is the reference for what
+    /// recording costs.
+    pub fn off() -> Self {
+        Self { records: false, keep_spans: false, operators: false, ..Self::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -127,7 +145,7 @@ impl Recorder {
             recorder: self,
             stage,
             name: name.into(),
-            start: Instant::now(),
+            start: if self.records { Instant::now() } else { self.start },
             timed: None,
             bytes: 0,
             voxels: 0,
@@ -144,6 +162,9 @@ impl Recorder {
 
     /// Records the current memory of this process.
     pub fn mark_memory(&self, label: impl Into<Cow<'static, str>>) {
+        if !self.records {
+            return;
+        }
         let mark = MemoryMark {
             label: label.into(),
             at_us: self.start.elapsed().as_secs_f64() * 1e6,
@@ -203,6 +224,9 @@ impl Recorder {
     }
 
     fn record(&self, span: &Span<'_>) {
+        if !self.records {
+            return;
+        }
         let duration = span.timed.unwrap_or_else(|| span.start.elapsed()).as_secs_f64();
         let mut state = self.state();
         let total = state.totals.entry(span.stage).or_insert(StageTotal::none(span.stage));
@@ -253,17 +277,17 @@ pub struct Span<'a> {
 impl Span<'_> {
     /// Adds bytes read, written or copied.
     pub fn bytes(mut self, bytes: usize) -> Self {
-        self.bytes += bytes as u64;
+        self.bytes = self.bytes.saturating_add(bytes as u64);
         self
     }
 
-    /// Adds processed voxels.
+    /// Adds to the number of processed voxels.
     pub fn voxels(mut self, voxels: usize) -> Self {
         self.voxels += voxels as u64;
         self
     }
 
-    /// Adds multiply-accumulates.
+    /// Adds to the number of multiply-accumulates.
     pub fn macs(mut self, macs: u64) -> Self {
         self.macs += macs;
         self
@@ -274,7 +298,7 @@ impl Span<'_> {
         self.bytes += bytes as u64;
     }
 
-    /// Ends the span.
+    /// Ends the span now instead of at the end of its scope.
     pub fn finish(self) {}
 }
 
@@ -313,6 +337,11 @@ mod tests {
 
     #[test]
     fn spans_can_be_stored_without_operators() {
+        let off = Recorder::off();
+        off.span(Stage::Compute, "tile").finish();
+        off.add(Stage::Read, "stack", Duration::from_secs(1), 5);
+        off.mark_memory("end");
+        assert!(off.totals().is_empty() && off.spans().is_empty() && off.memory_marks().is_empty());
         let kinds = [Recorder::new(), Recorder::without_operators(), Recorder::totals_only()];
         for recorder in &kinds {
             recorder.span(Stage::Compute, "tile").finish();

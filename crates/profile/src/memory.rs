@@ -10,7 +10,7 @@ pub struct MemoryMark {
     pub label: Cow<'static, str>,
     /// Time in µs since the recorder was created.
     pub at_us: f64,
-    /// Resident bytes.
+    /// Memory of the process that is in RAM, in bytes.
     pub resident_bytes: u64,
 }
 

@@ -20,7 +20,7 @@ pub struct RunRecord {
     pub program: String,
     /// The command, such as `predict`.
     pub command: String,
-    /// Totals by stage.
+    /// Time, bytes and voxels of each stage.
     pub stages: Vec<StageTotal>,
     /// What else is known about the run.
     pub facts: RunFacts,
@@ -37,7 +37,7 @@ impl RunRecord {
 /// The spans of one operator, summed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OperatorTotal {
-    /// Operator and node.
+    /// Name of the operator and its node.
     pub name: String,
     /// Number of spans.
     pub count: u64,
@@ -45,6 +45,9 @@ pub struct OperatorTotal {
     pub seconds: f64,
     /// Multiply-accumulates; 0 if they are not known.
     pub macs: u64,
+    /// Bytes of inputs, weights and outputs; 0 if they are not known.
+    #[serde(default)]
+    pub bytes: u64,
 }
 
 impl OperatorTotal {
@@ -58,11 +61,12 @@ impl OperatorTotal {
 pub fn operator_totals(spans: &[SpanRecord]) -> Vec<OperatorTotal> {
     let mut by_name: BTreeMap<&str, OperatorTotal> = BTreeMap::new();
     for span in spans.iter().filter(|span| span.stage == Stage::Op) {
-        let none = || OperatorTotal { name: span.name.to_string(), count: 0, seconds: 0.0, macs: 0 };
+        let none = || OperatorTotal { name: span.name.to_string(), count: 0, seconds: 0.0, macs: 0, bytes: 0 };
         let total = by_name.entry(&span.name).or_insert_with(none);
         total.count += 1;
         total.seconds += span.duration_us / 1e6;
         total.macs = total.macs.saturating_add(span.macs);
+        total.bytes = total.bytes.saturating_add(span.bytes);
     }
     let mut all: Vec<OperatorTotal> = by_name.into_values().collect();
     all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
@@ -72,7 +76,7 @@ pub fn operator_totals(spans: &[SpanRecord]) -> Vec<OperatorTotal> {
 /// A stored run: a Chrome trace, or the report of a command.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredRun {
-    /// Stages and facts.
+    /// Stages and facts of the run.
     pub record: RunRecord,
     /// Single spans in order of their ends; none in a report.
     pub spans: Vec<SpanRecord>,
@@ -158,6 +162,8 @@ struct TraceArguments {
     voxels: u64,
     macs: u64,
     resident_bytes: Option<u64>,
+    /// Index of the thread, of spans on a further track of it.
+    thread: Option<usize>,
 }
 
 impl StoredRun {
@@ -240,7 +246,7 @@ impl TraceEvent {
                 name: Cow::Owned(name),
                 start_us: ts,
                 duration_us: dur,
-                thread: tid.saturating_sub(1),
+                thread: args.thread.unwrap_or(tid.saturating_sub(1)),
                 bytes: args.bytes,
                 voxels: args.voxels,
                 macs: args.macs,

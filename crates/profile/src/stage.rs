@@ -136,17 +136,17 @@ impl Stage {
 /// The sum of a stage's spans.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StageTotal {
-    /// The stage.
+    /// Stage whose spans are summed.
     pub stage: Stage,
-    /// Number of spans.
+    /// Number of spans of the stage.
     pub count: u64,
     /// Wall time in seconds, summed over threads.
     pub seconds: f64,
     /// Bytes read, written or copied.
     pub bytes: u64,
-    /// Voxels processed.
+    /// Number of voxels processed.
     pub voxels: u64,
-    /// Multiply-accumulates performed.
+    /// Number of multiply-accumulates performed.
     pub macs: u64,
 }
 

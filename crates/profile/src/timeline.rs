@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Maximum number of samples of one recorder; at ten a second, a day has fewer.
 const MAX_SAMPLES: usize = 1_000_000;
 
-/// Memory at one moment.
+/// Memory of the process and of arenas at one moment of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MemorySample {
     /// Time in µs since the recorder was created.
@@ -85,17 +85,26 @@ impl Recorder {
             }
             recorder.add_memory_sample(arena_bytes());
         };
+        // Without a thread the timeline is empty; the job itself runs.
         let thread = std::thread::Builder::new().name("memory-samples".to_owned()).spawn(sample).ok();
         MemorySampler { stop: Some(stop), thread }
     }
 
     fn add_memory_sample(&self, arena_bytes: Option<u64>) {
+        if !self.records {
+            return;
+        }
         let Some(resident_bytes) = resident_bytes() else { return };
         let at_us = self.start.elapsed().as_secs_f64() * 1e6;
         let mut state = self.state();
-        if state.timeline.len() < MAX_SAMPLES {
+        if state.timeline.len() < MAX_SAMPLES && !state.timeline_ended {
             state.timeline.push(MemorySample { at_us, resident_bytes, arena_bytes });
         }
+    }
+
+    /// Ends the memory over time: later samples are ignored, because what runs then is no part of the run.
+    pub fn end_memory_timeline(&self) {
+        self.state().timeline_ended = true;
     }
 
     /// Returns the memory over time: samples and marks, in order of time.
@@ -122,15 +131,13 @@ impl Recorder {
 mod tests {
     use super::*;
     use crate::{RunFacts, RunRecord, StoredRun};
-    use std::borrow::Cow;
 
     fn sample(at_us: f64, resident_bytes: u64) -> MemorySample {
         MemorySample { at_us, resident_bytes, arena_bytes: Some(7) }
     }
 
     fn span(name: &'static str, start_us: f64, duration_us: f64) -> SpanRecord {
-        let (stage, name) = (Stage::Compute, Cow::Borrowed(name));
-        SpanRecord { stage, name, start_us, duration_us, thread: 0, bytes: 0, voxels: 0, macs: 0 }
+        SpanRecord::new(Stage::Compute, name, start_us, duration_us)
     }
 
     #[test]
@@ -153,6 +160,9 @@ mod tests {
         }
         drop(sampler);
         let timeline = recorder.memory_timeline();
+        recorder.end_memory_timeline();
+        drop(recorder.sample_memory(Duration::from_millis(1), || Some(456)));
+        assert_eq!(recorder.memory_timeline(), timeline, "the run has ended");
         assert!(timeline.is_sorted_by_key(|sample| sample.at_us));
         let peak = recorder.memory_peak().unwrap();
         assert!(timeline.iter().all(|s| s.resident_bytes > 0 && s.resident_bytes <= peak.resident_bytes));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Input of quantization-aware training.
 pub struct QatTask<'a> {
-    /// The float network.
+    /// The float network that the int8 network is compared with.
     pub float: &'a Graph,
     /// The quantized network, with its calibrated ranges.
     pub quantized: &'a Graph,

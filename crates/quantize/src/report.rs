@@ -12,19 +12,19 @@ use std::path::PathBuf;
 /// Error of one output of the network, quantized against float.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutputReport {
-    /// Name of the output.
+    /// Name of the network output.
     pub name: String,
     /// Difference from the float network on held-out tiles.
     #[serde(flatten)]
     pub error: OutputError,
 }
 
-/// Result of a [`QuantizeJob`].
+/// Chosen settings, errors and written package, the result of a [`QuantizeJob`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct QuantizeReport {
     /// The package or ONNX file written.
     pub out: PathBuf,
-    /// Name of the package.
+    /// Name of the written package.
     pub name: String,
     /// How ranges of activations are determined.
     pub mode: QuantizeMode,

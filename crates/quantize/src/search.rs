@@ -30,7 +30,7 @@ pub struct Candidate {
 /// A layer that is kept in float.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FloatLayer {
-    /// Name of the layer.
+    /// Name of the convolution's node.
     pub name: String,
     /// Why it is kept in float.
     pub why: String,

@@ -59,7 +59,7 @@ impl QuantizeJob {
 /// Maximum absolute tolerance that bioimage.io's specification allows, as a share of an output's maximum.
 const MAX_ABSOLUTE_SHARE: f64 = 0.01;
 
-/// Returns the tolerance for another program's results. Another order of summation moves values to neighbouring
+/// Returns the tolerance for another program's results. Another order of summation moves values to neighboring
 /// quantization steps, whose total effect is smaller than the quantization error of the outputs.
 fn tolerance(float: &[Tensor], quantized: &[Tensor]) -> Tolerance {
     let pairs = float.iter().zip(quantized).filter_map(|(a, b)| Some((a.as_f32()?, b.as_f32()?)));

@@ -7,7 +7,7 @@ use cytoscope_graph::{
     DepthOrder, GraphError, Op, PadMode, Result, Scalar, Tensor, TensorData, op_name, with_tensor_data,
 };
 
-/// Returns the distance in elements between neighbours along each axis.
+/// Returns the distance in elements between neighbors along each axis.
 pub(super) fn strides(shape: &[usize]) -> Vec<usize> {
     let mut result = vec![1; shape.len()];
     for axis in (1..shape.len()).rev() {

@@ -28,7 +28,7 @@ const MAX_WEIGHT: f64 = 0.15;
 /// Brightness of a gap in a membrane, relative to the rest of the membrane.
 const GAP_LIGHT: f32 = 0.1;
 
-/// Number of points of a tube's centre line from which distances are computed.
+/// Number of points of a tube's center line from which distances are computed.
 const TUBE_POINTS: usize = 48;
 
 /// Largest distance of a seed beyond the nearest for which its wall is computed, in standard deviations of a membrane's
@@ -129,7 +129,7 @@ impl Tissue {
     }
 
     /// Finds the seeds (indices) that can be nearest to a point within `radius_um` of `centre_um`, or contribute a wall
-    /// there, sorted by their distance from the centre.
+    /// there, sorted by their distance from the center.
     fn candidates(&self, centre_um: [f64; 3], radius_um: f64, wall_um: f64, found: &mut Vec<(f64, u32)>) {
         found.clear();
         let range = |a: usize| -> Range<i64> {
@@ -157,7 +157,7 @@ impl Tissue {
     }
 }
 
-/// Points of a curved line across the field: the centre line of a tube.
+/// Points of a curved line across the field: the center line of a tube.
 fn tube_centre_line(extent_um: [f64; 3], rng: &mut impl Rng) -> Vec<[f64; 3]> {
     let angle = rng.random_range(0.0..std::f64::consts::PI);
     let (bend, phase, tilt) = (rng.random_range(-0.3..0.3), rng.random_range(0.0..3.0), rng.random_range(-0.3..0.3));
@@ -284,7 +284,7 @@ impl<'a> Painter<'a> {
         }
     }
 
-    /// The label (0 outside the tissue) and the photons at a point within `radius_um` of the centre for which the
+    /// The label (0 outside the tissue) and the photons at a point within `radius_um` of the center for which the
     /// candidates were found. `distances` is a buffer that is reused between calls.
     fn voxel(
         &self,

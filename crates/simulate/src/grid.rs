@@ -27,12 +27,12 @@ impl Grid {
         [0, 1, 2].map(|a| self.shape[a] as f64 * self.voxel_um[a])
     }
 
-    /// Centre of the `i`-th voxel along an axis, in µm.
+    /// Center of the `i`-th voxel along an axis, in µm.
     pub(crate) fn position_um(&self, axis: usize, i: usize) -> f64 {
         (i as f64 + 0.5) * self.voxel_um[axis]
     }
 
-    /// Indices along an axis of the voxels whose centres lie between two positions in µm.
+    /// Indices along an axis of the voxels whose centers lie between two positions in µm.
     pub(crate) fn range(&self, axis: usize, from_um: f64, to_um: f64) -> Range<usize> {
         let index = |position: f64| position / self.voxel_um[axis] - 0.5;
         // A cast from float saturates: positions before the field become 0.

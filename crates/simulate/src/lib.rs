@@ -64,9 +64,9 @@ pub struct Simulation {
     /// For [`Kind::LabelFree`], the target for prediction: the fluorescence of the nuclei, blurred by the objective,
     /// without background and noise; float32, axes Z, Y, X, in photons.
     pub target: Option<Array>,
-    /// Voxel size in µm.
+    /// Distance between voxel centers along Z, Y, X in µm.
     pub voxel_size_um: VoxelSize,
-    /// Number of labelled objects.
+    /// Number of objects in the true labels.
     pub object_count: usize,
     /// The settings of this stack, from which it can be reproduced.
     pub settings: Settings,

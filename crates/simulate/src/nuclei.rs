@@ -27,9 +27,9 @@ pub(crate) struct Nucleus {
     chromatin: Texture,
     /// Whether the chromatin is condensed, without grains and rim.
     even: bool,
-    /// Centres and radii of nucleoli in µm.
+    /// Centers and radii of nucleoli in µm.
     nucleoli: Vec<([f64; 3], f64)>,
-    /// Centres and radii of bright spots in µm.
+    /// Centers and radii of bright spots in µm.
     spots: Vec<([f64; 3], f64)>,
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct Scene {
     pub(crate) labels: Vec<u32>,
     /// Relative radius in the nearest nucleus; infinite beyond the limit.
     pub(crate) relative_radius: Vec<f32>,
-    /// The labelled nuclei.
+    /// The labeled nuclei.
     pub(crate) nuclei: Vec<Nucleus>,
 }
 

@@ -64,7 +64,7 @@ pub enum TruthOutline {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Truth {
-    /// Definition of the outlines.
+    /// Which voxels the true labels count as part of an object.
     pub outline: TruthOutline,
     /// Nuclei with a brightness below this fraction (0 to 1) of that of bright nuclei (the 75th percentile of the
     /// stack) are in the image but not in the ground truth. 0 keeps all nuclei. The brightness is the mean light of the
@@ -114,7 +114,7 @@ impl Default for Debris {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Membranes {
-    /// Bending of walls: displacement relative to the distance between neighbours, 0 to 0.3.
+    /// Bending of walls: displacement relative to the distance between neighbors, 0 to 0.3.
     pub bend: f64,
     /// Fraction of the membrane that is only weakly stained, 0 to 0.6, in patches of a fifth of a cell.
     pub gaps: f64,
@@ -202,7 +202,7 @@ impl Default for Background {
     }
 }
 
-/// Where nuclei are placed.
+/// How nuclei are distributed in the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Placement {
@@ -214,7 +214,7 @@ pub enum Placement {
     Clusters {
         /// Number of balls in the field, 1 to 1000. They may overlap.
         count: usize,
-        /// Largest distance of the centre of a nucleus from the centre of the ball in µm, 1 to 2000.
+        /// Largest distance of the center of a nucleus from the center of the ball in µm, 1 to 2000.
         radius_um: f64,
         /// Radius of the cavity relative to `radius_um`: from 0 (a ball) to 0.95 (a thin shell).
         hollow: f64,

@@ -1,4 +1,4 @@
-//! Placement of bodies at random positions without overlap, some of them in contact with a neighbour.
+//! Placement of bodies at random positions without overlap, some of them in contact with a neighbor.
 
 use crate::{
     Settings, SimulateError,
@@ -15,22 +15,22 @@ use rand::Rng;
 /// Number of positions tried for a body before it is omitted.
 const ATTEMPTS: usize = 60;
 
-/// Largest distance of a centre outside the field, relative to the diameter: borders cut bodies, as in real stacks.
+/// Largest distance of a center outside the field, relative to the diameter: borders cut bodies, as in real stacks.
 const MARGIN: f64 = 0.25;
 
 /// Free space around a body that touches no other, relative to its diameter.
 const GAP: f64 = 0.06;
 
-/// Largest overlap of a touching body with its neighbours, relative to the smaller radius.
+/// Largest overlap of a touching body with its neighbors, relative to the smaller radius.
 const OVERLAP: f64 = 0.16;
 
-/// Spatial index: bodies by cubes of space, for finding neighbours.
+/// Spatial index: bodies by cubes of space, for finding neighbors.
 struct Neighbours {
     cube_um: f64,
     origin_um: [f64; 3],
     counts: [usize; 3],
     cubes: Vec<Vec<u32>>,
-    /// Largest distance of a surface from its body's centre, over all bodies, in µm.
+    /// Largest distance of a surface from its body's center, over all bodies, in µm.
     reach_um: f64,
 }
 
@@ -51,7 +51,7 @@ impl Neighbours {
         self.reach_um = self.reach_um.max(blob.reach_um());
     }
 
-    /// Whether `test` is true for every body whose centre may be within `distance_um`.
+    /// Whether `test` is true for every body whose center may be within `distance_um`.
     fn all_near(&self, centre_um: [f64; 3], distance_um: f64, mut test: impl FnMut(u32) -> bool) -> bool {
         let [zs, ys, xs] =
             [0, 1, 2].map(|a| self.cube(a, centre_um[a] - distance_um)..=self.cube(a, centre_um[a] + distance_um));
@@ -69,7 +69,7 @@ impl Neighbours {
     }
 }
 
-/// Distance between the surfaces of two bodies along the line between their centres in µm; negative if they overlap.
+/// Distance between the surfaces of two bodies along the line between their centers in µm; negative if they overlap.
 fn gap_um(a: &Blob, b: &Blob) -> f64 {
     let offset = [0, 1, 2].map(|i| b.centre_um[i] - a.centre_um[i]);
     let distance = offset.iter().map(|o| o * o).sum::<f64>().sqrt();

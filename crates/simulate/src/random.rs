@@ -37,7 +37,7 @@ pub(crate) enum Purpose {
     Background = 14,
     /// Bias field.
     Bias = 15,
-    /// Centre line of a tube of tissue, and the gaps of its membranes.
+    /// Center line of a tube of tissue, and the gaps of its membranes.
     Tissue = 16,
 }
 

@@ -10,11 +10,11 @@ use rand::Rng;
 /// Number of points along each axis of the lattice for measuring a volume.
 const LATTICE: usize = 40;
 
-/// The space for centres of bodies.
+/// The space for centers of bodies.
 pub(crate) struct Region {
     origin_um: [f64; 3],
     extent_um: [f64; 3],
-    /// Centres of the balls; empty for the whole field.
+    /// Centers of the balls; empty for the whole field.
     centres_um: Vec<[f64; 3]>,
     outer_um: f64,
     inner_um: f64,
@@ -76,7 +76,7 @@ impl Region {
         [0, 1, 2].map(|a| centre[a] + radius * direction[a])
     }
 
-    /// Direction away from the centre of the nearest ball; `None` if there are no balls.
+    /// Direction away from the center of the nearest ball; `None` if there are no balls.
     pub(crate) fn outward(&self, position_um: [f64; 3]) -> Option<[f64; 3]> {
         let centre =
             self.centres_um.iter().min_by(|a, b| distance(position_um, **a).total_cmp(&distance(position_um, **b)))?;

@@ -14,7 +14,7 @@ pub const MAX_OBJECTS: usize = 1_000_000;
 /// Largest fraction of the light that becomes haze.
 pub(crate) const MAX_HAZE: f64 = 0.9;
 
-/// Kind of stack.
+/// What a simulated stack shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Kind {
@@ -82,9 +82,9 @@ pub struct Objects {
     /// Fraction of the volume that objects occupy, 0 to 1 (cells: fraction of the seeds that belong to the tissue).
     /// Above 0.5, nuclei are placed until no more fit.
     pub fill: f64,
-    /// Fraction of the nuclei that are placed in contact with a neighbour, 0 to 1.
+    /// Fraction of the nuclei that are placed in contact with a neighbor, 0 to 1.
     pub touching: f64,
-    /// Mean diameter in µm (cells: mean distance between neighbours).
+    /// Mean diameter in µm (cells: mean distance between neighbors).
     pub diameter_um: f64,
     /// Spread of the diameter: standard deviation of its logarithm.
     pub diameter_spread: f64,
@@ -92,7 +92,7 @@ pub struct Objects {
     pub brightness_spread: f64,
     /// Strength of the texture inside objects (chromatin; patches of a membrane), 0 = uniform.
     pub texture: f64,
-    /// Thickness of membranes in µm (full width at half maximum), at most a quarter of the distance between neighbours;
+    /// Thickness of membranes in µm (full width at half maximum), at most a quarter of the distance between neighbors;
     /// cells only.
     pub membrane_um: f64,
     /// Stretching of bodies along the axes, and fraction of flat bodies; not for cells.
@@ -176,7 +176,7 @@ fn default_haze() -> [f64; 3] {
     [5.0, 4.0, 4.0]
 }
 
-/// The detector.
+/// Gain, offset and noise of the detector.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Camera {
@@ -187,12 +187,12 @@ pub struct Camera {
     pub background_photons: f64,
     /// Read noise: standard deviation in photons.
     pub read_noise_photons: f64,
-    /// Camera counts per photon.
+    /// Number of camera counts for each detected photon.
     pub gain_counts_per_photon: f64,
-    /// Camera counts without light.
+    /// Camera counts of a voxel that receives no light.
     pub offset_counts: f64,
     /// Smoothing of the recorded image (denoising, deconvolution, interpolation), which correlates the noise of
-    /// neighbouring voxels: standard deviation in voxels along Y and X, half of it along Z, 0 to 3. Fluorescence only.
+    /// neighboring voxels: standard deviation in voxels along Y and X, half of it along Z, 0 to 3. Fluorescence only.
     #[serde(default)]
     pub smoothing_voxels: f64,
 }
@@ -201,7 +201,7 @@ pub struct Camera {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Kind of stack.
+    /// What the stack shows.
     pub kind: Kind,
     /// Number of slices, rows and columns.
     pub shape_zyx: [usize; 3],
@@ -211,7 +211,7 @@ pub struct Settings {
     pub seed: u64,
     /// Number, size, shape and brightness of nuclei or cells.
     pub objects: Objects,
-    /// Blur, haze and illumination.
+    /// Blur of the objective, haze and illumination of the field.
     pub optics: Optics,
     /// Photon count, noise, gain and offset.
     pub camera: Camera,

@@ -15,16 +15,16 @@ struct Bump {
 }
 
 /// A deformed ellipsoid. In its own coordinates `q` (rotated, and scaled by the semi-axes) its surface is
-/// `|q| = 1 + Σ a_l P_l(q/|q| · n_l)` for l = 2, 3, 4. It is star-shaped about its centre and therefore connected.
+/// `|q| = 1 + Σ a_l P_l(q/|q| · n_l)` for l = 2, 3, 4. It is star-shaped about its center and therefore connected.
 #[derive(Debug, Clone)]
 pub(crate) struct Blob {
-    /// Centre in µm, Z, Y, X.
+    /// Center in µm, Z, Y, X.
     pub(crate) centre_um: [f64; 3],
     /// Mean radius in µm.
     pub(crate) radius_um: f64,
-    /// Matrix from µm relative to the centre to own coordinates.
+    /// Matrix from µm relative to the center to own coordinates.
     to_unit: [[f64; 3]; 3],
-    /// Matrix from own coordinates to µm relative to the centre.
+    /// Matrix from own coordinates to µm relative to the center.
     from_unit: [[f64; 3]; 3],
     bumps: [Bump; 3],
     /// Half extents of the bounding box along Z, Y, X in µm.
@@ -59,7 +59,7 @@ fn rotation(rng: &mut impl Rng) -> [[f64; 3]; 3] {
 }
 
 impl Blob {
-    /// Draws a body with a mean diameter, centred at the origin: semi-axes that differ by about 15 % (the volume is
+    /// Draws a body with a mean diameter, centered at the origin: semi-axes that differ by about 15 % (the volume is
     /// that of the sphere), a random rotation, and bumps of about 5 %.
     pub(crate) fn random(rng: &mut impl Rng, diameter_um: f64) -> Self {
         let radius_um = 0.5 * diameter_um;
@@ -85,7 +85,7 @@ impl Blob {
         Self { bumps, half_um, ..self.clone() }
     }
 
-    /// Returns the body scaled along Z, Y, X about its centre, with its volume preserved.
+    /// Returns the body scaled along Z, Y, X about its center, with its volume preserved.
     pub(crate) fn stretched(&self, factors: [f64; 3]) -> Self {
         let mean = (factors[0] * factors[1] * factors[2]).cbrt();
         let factors = factors.map(|f| f / mean);
@@ -121,7 +121,7 @@ impl Blob {
         Self { from_unit, to_unit, half_um, ..self.clone() }
     }
 
-    /// Distance of the surface from the centre along a unit direction, in own coordinates.
+    /// Distance of the surface from the center along a unit direction, in own coordinates.
     fn surface(&self, direction: [f64; 3]) -> f64 {
         let cosine = self.bumps.map(|b| dot(direction, b.axis));
         let square = cosine.map(|c| c * c);
@@ -133,7 +133,7 @@ impl Blob {
         1.0 + (0..3).map(|l| self.bumps[l].amplitude * legendre[l]).sum::<f64>()
     }
 
-    /// Distance from the centre relative to that of the surface in the same direction: 0 at the centre, 1 on the
+    /// Distance from the center relative to that of the surface in the same direction: 0 at the center, 1 on the
     /// surface.
     pub(crate) fn relative_radius(&self, position_um: [f64; 3]) -> f64 {
         let own = apply(&self.to_unit, [0, 1, 2].map(|a| position_um[a] - self.centre_um[a]));
@@ -141,14 +141,14 @@ impl Blob {
         if length < 1e-9 { 0.0 } else { length / self.surface(own.map(|c| c / length)) }
     }
 
-    /// Distance from the centre to the surface along a unit direction in µm.
+    /// Distance from the center to the surface along a unit direction in µm.
     pub(crate) fn radius_towards_um(&self, direction: [f64; 3]) -> f64 {
         let own = apply(&self.to_unit, direction);
         let length = dot(own, own).sqrt();
         self.surface(own.map(|c| c / length)) / length
     }
 
-    /// Upper bound of the distance of the surface from the centre in µm.
+    /// Upper bound of the distance of the surface from the center in µm.
     pub(crate) fn reach_um(&self) -> f64 {
         self.half_um.iter().map(|h| h * h).sum::<f64>().sqrt()
     }

@@ -113,7 +113,7 @@ fn nuclei(settings: &mut Settings, draw: &mut Draw) {
     nuclear_objects(settings, specimen, diameter_um, least_brightness, draw);
     nuclear_optics(settings, specimen, diameter_um, draw);
     nuclear_camera(settings, specimen, draw);
-    // Nuclei that are not visible against the background are not labelled.
+    // Nuclei that are not visible against the background are not labeled.
     let least_brightness = least_brightness.max(1.2 * settings.objects.background.strength).min(1.0);
     let share = if specimen == Specimen::Embryo { draw.log_uniform(0.08, 0.25) } else { draw.log_uniform(0.12, 0.5) };
     let common = draw.uniform(0.3, 1.0);
@@ -240,7 +240,7 @@ fn nuclear_camera(settings: &mut Settings, specimen: Specimen, draw: &mut Draw) 
     camera.smoothing_voxels = draw.sometimes(0.25, 0.4, 1.2);
 }
 
-/// Cells of 5 to 40 µm: 9 to 36 voxels between neighbours in the plane, with slices 1 to 5 times as thick as voxels are
+/// Cells of 5 to 40 µm: 9 to 36 voxels between neighbors in the plane, with slices 1 to 5 times as thick as voxels are
 /// wide.
 fn cells(settings: &mut Settings, draw: &mut Draw) {
     let diameter_um = draw.log_uniform(5.0, 40.0);

@@ -1,14 +1,15 @@
 //! Folders that this program creates, replaces and removes.
 //!
-//! Every such folder holds a marker file ([`MARKER`]). The marker of a *finished* folder (a model package) lists its
-//! files; the folder is replaced or removed only if it holds exactly these, unchanged. A *working* folder (an
-//! unfinished training run, scratch space) is removed with everything in it. A folder without a marker is never removed
-//! or emptied.
+//! Every such folder holds a marker file ([`MARKER`]). The marker of a *finished* folder (a model package, the OME-Zarr of
+//! a prediction) lists its files; the folder is replaced or removed only if it holds exactly these, unchanged. A
+//! *working* folder (an unfinished training run, scratch space) is removed with everything in it. A folder without a
+//! marker is never removed or emptied.
 
-use crate::manifest::{MARKER, Manifest, SYSTEM_FILES};
+use crate::manifest::{MARKER, Manifest, SYSTEM_FILES, folders_on_the_way};
 use crate::target::{Overwrite, refuse_input};
 use crate::write::{RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, sweep_once, sync_folder};
 use crate::{StorageError, read};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -143,9 +144,8 @@ fn difference(path: &Path, kind: &str) -> Result<Option<String>, StorageError> {
     let io = |error| StorageError::io(path, "reading the folder")(error);
     match Manifest::of_folder(path).filter(|m| m.kind == kind && m.files.is_some()) {
         Some(manifest) => manifest.difference(path).map_err(io),
-        None => Ok(std::fs::read_dir(path).map_err(io)?.next().map(|entry| {
-            let name = entry.map(|e| e.file_name().display().to_string()).unwrap_or_default();
-            format!("is a folder that this program did not make (it holds {name})")
+        None => Ok(std::fs::read_dir(path).map_err(io)?.next().transpose().map_err(io)?.map(|entry| {
+            format!("is a folder that this program did not make (it holds {})", entry.file_name().display())
         })),
     }
 }
@@ -167,23 +167,55 @@ pub fn remove_finished(path: &Path, kind: &str) -> Result<(), StorageError> {
 /// Removes the files listed in a folder's marker, the marker, and then the folder, which fails if other files remain.
 fn remove_listed(path: &Path) -> io::Result<()> {
     let manifest = Manifest::of_folder(path);
+    let mut folders = BTreeSet::new();
     for file in manifest.iter().flat_map(|m| m.files.iter().flatten()) {
-        // The names come from a file: names with a path are skipped.
-        if Path::new(&file.name).file_name() != Some(file.name.as_ref()) {
-            continue;
-        }
+        // The names come from a file: those that leave the folder are skipped.
+        let Some(on_the_way) = folders_on_the_way(path, &file.name) else { continue };
+        folders.extend(on_the_way);
         match std::fs::remove_file(path.join(&file.name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
     }
+    // A folder sorts before those in it.
+    for folder in folders.iter().rev() {
+        remove_system_files(folder);
+        std::fs::remove_dir(folder)?;
+    }
     if manifest.is_some() {
-        for name in SYSTEM_FILES {
-            let _ = std::fs::remove_file(path.join(name));
-        }
+        remove_system_files(path);
         std::fs::remove_file(path.join(MARKER))?;
     }
     std::fs::remove_dir(path)
+}
+
+fn remove_system_files(folder: &Path) {
+    for name in SYSTEM_FILES {
+        // If it stays, removing the folder fails, which is reported.
+        let _ = std::fs::remove_file(folder.join(name));
+    }
+}
+
+/// Whether the path is a finished folder of this kind, changed or not.
+pub fn is_finished(path: &Path, kind: &str) -> bool {
+    let is_folder = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
+    is_folder && Manifest::of_folder(path).is_some_and(|found| found.kind == kind && found.files.is_some())
+}
+
+/// Returns the size of all files of a finished folder in bytes, and the SHA-256 of its marker, which lists their hashes.
+/// `None` if the folder is not one of this kind, or one of its files is missing, changed or new.
+pub fn content_of_finished(path: &Path, kind: &str) -> Option<(u64, String)> {
+    if !is_finished(path, kind) {
+        return None;
+    }
+    let manifest = Manifest::of_folder(path)?;
+    let files = manifest.files.as_ref()?;
+    let is_whole = files.iter().all(|file| path.join(&file.name).is_file());
+    if !is_whole || manifest.difference(path).ok()?.is_some() {
+        return None;
+    }
+    let sha256 = crate::sha256_of_file(&path.join(MARKER)).ok()?;
+    Some((files.iter().map(|file| file.bytes).sum(), sha256))
 }
 
 /// What existed at the path of a new folder, and what happened to it.
@@ -231,11 +263,13 @@ pub fn write_finished(
             move_into_place(&partial, path, kind).map(|replaced| (replaced, marker))
         }
         Err(error) => {
+            // The first error is reported; a leftover folder is hidden and marked, and a later sweep removes it.
             let _ = remove_marked(&partial);
             return Err(StorageError::io(path, "writing the folder")(error));
         }
     };
     let (replaced, _marker) = outcome.inspect_err(|_| {
+        // The first error is reported; a leftover folder is hidden, and a later sweep removes it.
         let _ = remove_listed(&partial);
     })?;
     sync_folder(path);
@@ -246,6 +280,7 @@ pub fn write_finished(
 /// completed after all files are on disk.
 fn write_files(folder: &Path, kind: &str, files: &[(String, Vec<u8>)]) -> io::Result<File> {
     let mut marker = File::create_new(folder.join(MARKER))?;
+    // Some network file systems have no locks; the folder is then protected by its random name only.
     let _ = marker.lock();
     marker.write_all(&Manifest::working(kind).to_bytes())?;
     for (name, bytes) in files {
@@ -262,7 +297,7 @@ fn write_files(folder: &Path, kind: &str, files: &[(String, Vec<u8>)]) -> io::Re
 }
 
 /// Renames a new folder to `path` and returns what happened to the previous content.
-fn move_into_place(new: &Path, path: &Path, kind: &str) -> Result<Replaced, StorageError> {
+pub(crate) fn move_into_place(new: &Path, path: &Path, kind: &str) -> Result<Replaced, StorageError> {
     let io = |error| StorageError::io(path, "replacing the folder")(error);
     let exists = std::fs::symlink_metadata(path).is_ok();
     let is_empty = exists && std::fs::read_dir(path).is_ok_and(|mut e| e.next().is_none());
@@ -276,6 +311,7 @@ fn move_into_place(new: &Path, path: &Path, kind: &str) -> Result<Replaced, Stor
     if difference(path, kind)?.is_some() {
         let aside = move_aside(path)?;
         if let Err(error) = std::fs::rename(new, path) {
+            // The first error is reported. If this one fails, too, the folder is still beside the path, with its content.
             let _ = std::fs::rename(&aside, path);
             return Err(io(error));
         }
@@ -291,9 +327,11 @@ fn move_into_place(new: &Path, path: &Path, kind: &str) -> Result<Replaced, Stor
     let old = PathBuf::from(old);
     std::fs::rename(path, &old).map_err(io)?;
     if let Err(error) = std::fs::rename(new, path) {
+        // The first error is reported; if this one fails, too, a later sweep restores the folder.
         let _ = std::fs::rename(&old, path);
         return Err(io(error));
     }
+    // The result is in place; a leftover old folder is hidden, and a later sweep removes it.
     let _ = remove_listed(&old);
     Ok(Replaced::Ours)
 }

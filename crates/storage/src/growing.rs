@@ -64,6 +64,7 @@ fn open_or_create(path: &Path) -> io::Result<File> {
 /// Reads a record; `None` if there is no readable one.
 fn read_record(path: &Path) -> Option<Record> {
     let mut bytes = Vec::new();
+    // Without a readable record, nothing of the file counts as valid, and the run starts from the beginning.
     open_regular(path).ok()?.take(MAX_RECORD_BYTES).read_to_end(&mut bytes).ok()?;
     serde_json::from_slice(&bytes).ok()
 }
@@ -160,6 +161,7 @@ impl GrowingFile {
 impl Drop for GrowingFile {
     fn drop(&mut self) {
         if self.kept_bytes == 0 {
+            // Nobody can receive an error here; a leftover file has a hidden name and is replaced by the next run.
             let _ = remove_if_present(&self.record_path);
             let _ = remove_if_present(&self.path);
         }

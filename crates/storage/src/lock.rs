@@ -63,9 +63,11 @@ impl ResultsLock {
 impl Drop for ResultsLock {
     fn drop(&mut self) {
         if !self.keep {
+            // A leftover lock file is not locked, so the next process takes it.
             let _ = std::fs::remove_file(&self.path);
             unregister_unfinished(&self.path);
         }
+        // Closing the file releases the lock as well.
         let _ = self.file.unlock();
     }
 }

@@ -5,23 +5,23 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 /// Name of the marker file in every folder that this program creates and may remove.
 pub const MARKER: &str = ".cytoscope.json";
 /// Files that operating systems add to folders when users browse them. They hold no user data.
 pub(crate) const SYSTEM_FILES: [&str; 3] = [".DS_Store", "desktop.ini", "Thumbs.db"];
-/// Largest marker that is read, in bytes: enough for 4,096 files with long names.
-const MAX_MARKER_BYTES: u64 = 4 << 20;
+/// Largest marker that is read, in bytes: enough for about 400,000 files. A folder with a larger one counts as foreign.
+const MAX_MARKER_BYTES: u64 = 64 << 20;
 /// Value of `made_by` in every marker.
 const MADE_BY: &str = "cytoscope";
 
 /// A file listed in a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestFile {
-    /// Name inside the folder.
+    /// Path inside the folder, with `/` after the name of each folder on the way.
     pub name: String,
-    /// Length in bytes.
+    /// Length of the file in bytes.
     pub bytes: u64,
     /// SHA-256 in lower-case hexadecimal.
     pub sha256: String,
@@ -54,7 +54,12 @@ impl Manifest {
         Self { files: Some(files.iter().map(entry).collect()), ..Self::working(kind) }
     }
 
-    /// The marker as JSON.
+    /// The marker of a finished folder that holds exactly these files.
+    pub(crate) fn listing(kind: &str, files: Vec<ManifestFile>) -> Self {
+        Self { files: Some(files), ..Self::working(kind) }
+    }
+
+    /// Returns the content of the marker file: the manifest as JSON.
     pub fn to_bytes(&self) -> Vec<u8> {
         // Serializing strings and numbers cannot fail.
         serde_json::to_vec_pretty(self).unwrap_or_default()
@@ -80,15 +85,13 @@ impl Manifest {
     /// The system's error if the folder cannot be read.
     pub(crate) fn difference(&self, folder: &Path) -> io::Result<Option<String>> {
         let Some(files) = &self.files else { return Ok(None) };
-        let listed: BTreeSet<&str> = files.iter().map(|f| f.name.as_str()).collect();
-        for entry in std::fs::read_dir(folder)? {
-            let name = entry?.file_name();
-            let known = name.to_str().is_some_and(|n| n == MARKER || SYSTEM_FILES.contains(&n) || listed.contains(n));
-            if !known {
-                return Ok(Some(format!("holds a file that is not part of it ({})", name.display())));
-            }
+        if let Some(name) = Listed::of(files).unlisted(folder, "")? {
+            return Ok(Some(format!("holds a file that is not part of it ({name})")));
         }
         for file in files {
+            if folders_on_the_way(folder, &file.name).is_none() {
+                continue;
+            }
             let path = folder.join(&file.name);
             let meta = match std::fs::symlink_metadata(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -100,6 +103,66 @@ impl Manifest {
         }
         Ok(None)
     }
+}
+
+/// The files of a manifest, and the folders that hold them.
+struct Listed<'a> {
+    files: BTreeSet<&'a str>,
+    folders: BTreeSet<&'a str>,
+}
+
+impl<'a> Listed<'a> {
+    fn of(list: &'a [ManifestFile]) -> Self {
+        let (mut files, mut folders) = (BTreeSet::new(), BTreeSet::new());
+        for file in list {
+            let mut name = file.name.as_str();
+            files.insert(name);
+            while let Some((parent, _)) = name.rsplit_once('/') {
+                folders.insert(parent);
+                name = parent;
+            }
+        }
+        Self { files, folders }
+    }
+
+    /// Returns the path of a file or folder in `folder` that is not listed; `inside` is the path of `folder` itself.
+    fn unlisted(&self, folder: &Path, inside: &str) -> io::Result<Option<String>> {
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let Some(text) = name.to_str() else { return Ok(Some(name.display().to_string())) };
+            let path = if inside.is_empty() { text.to_owned() } else { format!("{inside}/{text}") };
+            if self.folders.contains(path.as_str()) && entry.file_type()?.is_dir() {
+                match self.unlisted(&entry.path(), &path)? {
+                    None => continue,
+                    found => return Ok(found),
+                }
+            }
+            if path != MARKER && !SYSTEM_FILES.contains(&text) && !self.files.contains(path.as_str()) {
+                return Ok(Some(path));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Returns the folders between a folder and a file that its marker lists, outermost first; `None` if one of them does not
+/// exist or is a link, or the name leaves the folder.
+pub(crate) fn folders_on_the_way(root: &Path, name: &str) -> Option<Vec<PathBuf>> {
+    let relative = Path::new(name);
+    if !relative.components().all(|part| matches!(part, Component::Normal(_))) {
+        return None;
+    }
+    let mut at = root.to_owned();
+    let mut folders = Vec::new();
+    for part in relative.parent()?.components() {
+        at.push(part);
+        if !std::fs::symlink_metadata(&at).is_ok_and(|meta| meta.is_dir()) {
+            return None;
+        }
+        folders.push(at.clone());
+    }
+    Some(folders)
 }
 
 fn hexadecimal(digest: &[u8]) -> String {

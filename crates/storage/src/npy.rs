@@ -51,7 +51,7 @@ pub enum HeaderError {
     /// A key that occurs twice.
     #[error("the .npy header has the key {0:?} twice")]
     DuplicateKey(String),
-    /// A key that is missing.
+    /// The header lacks this key.
     #[error("the .npy header has no {0:?}")]
     MissingKey(&'static str),
     /// A value of the wrong type: the key, and what was expected.
@@ -73,7 +73,7 @@ pub enum HeaderError {
     },
 }
 
-/// A parsed header.
+/// Type, order and shape of an array, from the header of its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// NumPy's type code of the samples without byte order: `u2`, `f4`, `b1`.

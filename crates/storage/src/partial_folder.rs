@@ -1,13 +1,17 @@
 //! Folders of many files that appear at once: they are written under a hidden name next to their target and renamed.
+//!
+//! A folder created by [`PartialFolder::create_listed`] keeps a marker that lists its files, so that a later run may replace
+//! it as long as nobody has changed it.
 
-use crate::folder::{move_aside, remove_marked};
-use crate::manifest::{MARKER, Manifest};
+use crate::folder::{Replaced, move_aside, move_into_place, remove_marked};
+use crate::manifest::{MARKER, Manifest, ManifestFile, sha256_of_bytes};
 use crate::target::{Overwrite, check_parent, refuse_input};
 use crate::write::{RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, sweep_once, sync_folder};
 use crate::{StorageError, read};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 use std::path::{Component, Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// Kind in the marker of an unfinished folder.
 const KIND: &str = "unfinished";
@@ -46,9 +50,21 @@ pub struct PartialFolder {
     target: PathBuf,
     /// The marker, locked while the folder is written; `None` after it was published.
     marker: Option<File>,
+    /// The files written so far, if the marker of the finished folder lists them.
+    listed: Option<Mutex<Vec<ManifestFile>>>,
 }
 
 impl PartialFolder {
+    /// Creates an empty folder next to `target`, whose files are recorded for [`PartialFolder::finish`].
+    ///
+    /// # Errors
+    /// [`StorageError::Io`].
+    pub fn create_listed(target: &Path) -> Result<Self, StorageError> {
+        let mut folder = Self::create(target)?;
+        folder.listed = Some(Mutex::default());
+        Ok(folder)
+    }
+
     /// Creates an empty folder next to `target`.
     ///
     /// # Errors
@@ -72,8 +88,9 @@ impl PartialFolder {
             marker.write_all(&Manifest::working(KIND).to_bytes()).map(|()| marker)
         });
         match marked {
-            Ok(marker) => Ok(Self { partial, target: target.to_owned(), marker: Some(marker) }),
+            Ok(marker) => Ok(Self { partial, target: target.to_owned(), marker: Some(marker), listed: None }),
             Err(error) => {
+                // The first error is reported; a leftover folder is hidden and marked.
                 let _ = remove_marked(&partial);
                 Err(io(error))
             }
@@ -101,7 +118,31 @@ impl PartialFolder {
             file.write_all(bytes)?;
             file.sync_all()
         });
-        written.map_err(io)
+        written.map_err(io)?;
+        if let (Some(listed), Some(name)) = (&self.listed, slashed(relative)) {
+            let file = ManifestFile { name, bytes: bytes.len() as u64, sha256: sha256_of_bytes(bytes) };
+            listed.lock().unwrap_or_else(PoisonError::into_inner).push(file);
+        }
+        Ok(())
+    }
+
+    /// Completes the marker, which lists the files written. The folder gets its name when the returned handle is published.
+    ///
+    /// # Errors
+    /// [`StorageError::Io`]; the folder is then removed. A folder made by [`PartialFolder::create`] lists no files.
+    pub fn finish(mut self, kind: &'static str) -> Result<FinishedFolder, StorageError> {
+        let listed = self.listed.take().map(|listed| listed.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let mut files = listed.unwrap_or_default();
+        // Several threads may have written them, in any order.
+        files.sort_by(|a, b| a.name.cmp(&b.name));
+        let bytes: u64 = files.iter().map(|file| file.bytes).sum();
+        let text = Manifest::listing(kind, files).to_bytes();
+        if let Some(marker) = &mut self.marker {
+            let written = marker.set_len(0).and_then(|()| marker.rewind()).and_then(|()| marker.write_all(&text));
+            let synced = written.and_then(|()| marker.sync_all());
+            synced.map_err(StorageError::io(&self.target, "finishing the folder"))?;
+        }
+        Ok(FinishedFolder { kind, bytes, sha256: sha256_of_bytes(&text), folder: self })
     }
 
     /// Renames the folder to its target. What exists there is moved aside if `overwrite` allows it; its new path is
@@ -124,6 +165,7 @@ impl PartialFolder {
         }
         if let Err(error) = std::fs::rename(&self.partial, &self.target) {
             if let Some(aside) = &aside {
+                // The first error is reported. If this one fails, too, the old folder is still beside the target.
                 let _ = std::fs::rename(aside, &self.target);
             }
             // Dropping the handle removes the folder even if the marker was closed.
@@ -139,9 +181,63 @@ impl PartialFolder {
     }
 }
 
+/// Returns a relative path with `/` between its parts; `None` if it is not Unicode.
+fn slashed(relative: &Path) -> Option<String> {
+    let parts: Option<Vec<&str>> = relative.components().map(|part| part.as_os_str().to_str()).collect();
+    parts.map(|parts| parts.join("/"))
+}
+
+/// A complete folder with a hidden name and a marker that lists its files; removed when dropped before
+/// [`FinishedFolder::publish`].
+#[derive(Debug)]
+pub struct FinishedFolder {
+    folder: PartialFolder,
+    kind: &'static str,
+    bytes: u64,
+    sha256: String,
+}
+
+impl FinishedFolder {
+    /// The path that the folder will have.
+    pub fn target(&self) -> &Path {
+        &self.folder.target
+    }
+
+    /// Size of all files without the marker, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// SHA-256 of the marker in lower-case hexadecimal; the marker lists the hashes of all files.
+    pub fn sha256(&self) -> &str {
+        &self.sha256
+    }
+
+    /// Renames the folder to its target. An unchanged finished folder of the same kind is replaced, anything else is moved
+    /// aside. Whether that is wanted is checked before, by [`crate::folder::check_finished`].
+    ///
+    /// # Errors
+    /// [`StorageError::Io`]; the target is then unchanged, and the new folder is removed.
+    pub fn publish(mut self) -> Result<Replaced, StorageError> {
+        if cfg!(not(unix)) {
+            // Elsewhere an open file prevents its folder from being renamed.
+            self.folder.marker = None;
+        }
+        let outcome = move_into_place(&self.folder.partial, &self.folder.target, self.kind);
+        if outcome.is_err() {
+            // Dropping the handle removes the folder only if the marker is open.
+            let _ = remove_marked(&self.folder.partial);
+        }
+        self.folder.marker = None;
+        sync_folder(&self.folder.target);
+        outcome
+    }
+}
+
 impl Drop for PartialFolder {
     fn drop(&mut self) {
         if self.marker.take().is_some() {
+            // Nobody can receive an error here; a leftover folder is hidden and marked, and a later sweep removes it.
             let _ = remove_marked(&self.partial);
         }
     }
@@ -151,13 +247,8 @@ impl Drop for PartialFolder {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
-
-    fn names(folder: &Path) -> Vec<String> {
-        let mut names: Vec<String> =
-            std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
-        names.sort();
-        names
-    }
+    use crate::folder::{check_finished, content_of_finished};
+    use cytoscope_testkit::file_names;
 
     #[test]
     fn folders_appear_with_all_their_files_or_not_at_all() {
@@ -169,11 +260,11 @@ mod tests {
         assert!(!target.exists());
         assert_eq!(partial.publish(Overwrite::Refuse).unwrap(), None);
         assert_eq!(std::fs::read(target.join("0/c/0")).unwrap(), b"one");
-        assert_eq!(names(&target), ["0", "zarr.json"], "the marker is gone");
+        assert_eq!(file_names(&target), ["0", "zarr.json"], "the marker is gone");
         let dropped = PartialFolder::create(&folder.path().join("b.zarr")).unwrap();
         dropped.write(Path::new("zarr.json"), b"{}").unwrap();
         drop(dropped);
-        assert_eq!(names(folder.path()), ["a.zarr"]);
+        assert_eq!(file_names(folder.path()), ["a.zarr"]);
     }
 
     #[test]
@@ -188,14 +279,65 @@ mod tests {
             partial.publish(overwrite)
         };
         assert!(matches!(write(Overwrite::Refuse), Err(StorageError::NotReplaceable { can_force: true, .. })));
-        assert_eq!(names(&target), ["mine"]);
+        assert_eq!(file_names(&target), ["mine"]);
         let aside = write(Overwrite::Replace).unwrap().unwrap();
         assert_eq!(std::fs::read(aside.join("mine")).unwrap(), b"data");
-        assert_eq!(names(&target), ["zarr.json"]);
+        assert_eq!(file_names(&target), ["zarr.json"]);
         let inside = target.join("zarr.json");
         let refused = check_new_folder(&target, &[&inside], Overwrite::Replace);
         assert!(matches!(refused, Err(StorageError::IsInput { .. })), "the input lies in the folder");
-        assert_eq!(names(folder.path()).len(), 2, "no unfinished folder is left");
+        assert_eq!(file_names(folder.path()).len(), 2, "no unfinished folder is left");
+    }
+
+    #[test]
+    fn a_listed_folder_is_replaced_only_while_it_is_unchanged() {
+        const KIND: &str = "result";
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("a.zarr");
+        let write = |content: &[u8]| {
+            let partial = PartialFolder::create_listed(&target).unwrap();
+            partial.write(Path::new("0/c/0"), content).unwrap();
+            partial.write(Path::new("zarr.json"), b"{}").unwrap();
+            let finished = partial.finish(KIND).unwrap();
+            let known = (finished.bytes(), finished.sha256().to_owned());
+            (finished.publish().unwrap(), known)
+        };
+        let (replaced, known) = write(b"one");
+        assert_eq!((replaced, known.0), (Replaced::Nothing, 5));
+        assert_eq!(content_of_finished(&target, KIND), Some(known));
+        assert_eq!(content_of_finished(&target, "other"), None);
+        assert_eq!(write(b"two").0, Replaced::Ours);
+        assert_eq!(std::fs::read(target.join("0/c/0")).unwrap(), b"two");
+        assert_eq!(file_names(folder.path()), ["a.zarr"], "the old folder is gone");
+        // A file that the user adds deep inside is not lost.
+        std::fs::write(target.join("0/c/mine"), "data").unwrap();
+        let refused = check_finished(&target, KIND, &[], Overwrite::Refuse).unwrap_err().to_string();
+        assert!(refused.contains("0/c/mine"), "{refused}");
+        assert_eq!(content_of_finished(&target, KIND), None);
+        let (replaced, _) = write(b"three");
+        let Replaced::MovedTo(aside) = replaced else { unreachable!("{replaced:?}") };
+        assert_eq!(std::fs::read(aside.join("0/c/mine")).unwrap(), b"data");
+        std::fs::remove_file(target.join("0/c/0")).unwrap();
+        assert_eq!(content_of_finished(&target, KIND), None, "a file is missing");
+        drop(PartialFolder::create_listed(&target).unwrap().finish(KIND).unwrap());
+        assert_eq!(file_names(folder.path()), ["a.zarr", "a.zarr.before-1"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_inside_a_listed_folder_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (target, other) = (folder.path().join("a.zarr"), folder.path().join("other"));
+        let partial = PartialFolder::create_listed(&target).unwrap();
+        partial.write(Path::new("0/c"), b"one").unwrap();
+        partial.finish("result").unwrap().publish().unwrap();
+        std::fs::create_dir(&other).unwrap();
+        std::fs::write(other.join("c"), "one").unwrap();
+        std::fs::remove_file(target.join("0/c")).unwrap();
+        std::fs::remove_dir(target.join("0")).unwrap();
+        std::os::unix::fs::symlink(&other, target.join("0")).unwrap();
+        assert!(crate::folder::remove_finished(&target, "result").is_err());
+        assert_eq!(std::fs::read(other.join("c")).unwrap(), b"one");
     }
 
     #[test]
@@ -206,6 +348,6 @@ mod tests {
             assert!(partial.write(Path::new(path), b"x").is_err(), "{path}");
         }
         drop(partial);
-        assert!(names(folder.path()).is_empty());
+        assert!(file_names(folder.path()).is_empty());
     }
 }

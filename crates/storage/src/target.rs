@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overwrite {
-    /// Return an error.
+    /// An existing file or folder is an error.
     #[default]
     Refuse,
     /// Replace a file; move a folder aside under a new name.

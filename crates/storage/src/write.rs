@@ -39,6 +39,7 @@ fn unfinished() -> std::sync::MutexGuard<'static, BTreeSet<PathBuf>> {
 /// Removes all unfinished files of this process. For a process that exits without waiting for its jobs.
 pub fn remove_unfinished() {
     for path in std::mem::take(&mut *unfinished()) {
+        // The process is exiting; a leftover file has a hidden name, and a later sweep removes it.
         let _ = std::fs::remove_file(path);
     }
 }
@@ -222,6 +223,7 @@ impl PartialFile {
 }
 
 fn discard(partial: &Path) {
+    // A leftover file has a hidden name, and a later sweep removes it.
     let _ = std::fs::remove_file(partial);
     unfinished().remove(partial);
 }
@@ -282,6 +284,7 @@ pub(crate) fn sync_folder(target: &Path) {
     if cfg!(unix)
         && let Ok(folder) = File::open(parent_of(target))
     {
+        // Some file systems cannot sync folders: there, a power cut could undo the rename, but not damage the file.
         let _ = folder.sync_all();
     }
 }
@@ -318,13 +321,7 @@ pub fn write_unpublished(path: &Path, bytes: &[u8]) -> Result<FinishedFile, Stor
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
-
-    fn names(folder: &Path) -> Vec<String> {
-        let mut names: Vec<String> =
-            std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
-        names.sort();
-        names
-    }
+    use cytoscope_testkit::file_names;
 
     #[test]
     fn files_appear_atomically() {
@@ -342,7 +339,7 @@ mod tests {
         drop(dropped);
         drop(PartialFile::create(&path).unwrap().finish().unwrap());
         assert_eq!(std::fs::read(&path).unwrap(), b"0x234");
-        assert_eq!(names(folder.path()), ["a.bin"]);
+        assert_eq!(file_names(folder.path()), ["a.bin"]);
     }
 
     #[test]
@@ -357,7 +354,7 @@ mod tests {
         let writing = PartialFile::create(&folder.path().join("b.tif")).unwrap();
         assert!(!leftover.exists(), "the first file written to the folder sweeps it");
         sweep(folder.path());
-        assert_eq!(names(folder.path()).len(), 3, "{:?}", names(folder.path()));
+        assert_eq!(file_names(folder.path()).len(), 3, "{:?}", file_names(folder.path()));
         writing.commit().unwrap();
         assert!(foreign.exists() && other_machine.exists() && folder.path().join("b.tif").exists());
     }
@@ -395,7 +392,7 @@ mod tests {
         });
         assert!(matches!(failed, Err(StorageError::Io { source, .. }) if crate::is_exhausted(&source)));
         assert_eq!(std::fs::read(&path).unwrap(), b"one");
-        assert_eq!(names(folder.path()), ["a.json"]);
+        assert_eq!(file_names(folder.path()), ["a.json"]);
     }
 
     #[test]

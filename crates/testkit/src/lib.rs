@@ -1,16 +1,20 @@
-//! For tests only: reports which tests were skipped on this machine, and why.
+//! For tests only: reports which tests were skipped on this machine, and why, and helpers that tests of several crates
+//! share.
 //!
 //! Rust's test runner counts a test that returns early as passed. A test that needs data, a program or a device that is
 //! absent therefore calls [`skip`] before it returns, or before it continues without that part. `cargo xtask test`
 //! lists all reports in its summary. A test that never runs by default is marked `#[ignore = "reason"]` instead.
+//! [`chrome_trace`] checks traces against the format that Chrome and Perfetto read.
 #![forbid(unsafe_code)]
+
+pub mod chrome_trace;
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The environment variable that names the file that [`skip`] appends to.
 pub const SKIPPED_VARIABLE: &str = "CYTOSCOPE_SKIPPED";
@@ -57,6 +61,69 @@ fn line(program: &str, thread: Option<&str>, reason: &str) -> String {
 /// Appends a line in one write, so that lines of tests that run at the same time do not mix.
 fn append(file: &Path, line: &str) -> std::io::Result<()> {
     OpenOptions::new().append(true).create(true).open(file)?.write_all(format!("{line}\n").as_bytes())
+}
+
+/// Returns the names of the files and folders in a folder, sorted.
+///
+/// # Panics
+///
+/// If the folder cannot be read.
+#[allow(clippy::panic, reason = "a test fails by panicking")]
+pub fn file_names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let entries = entries.map(|entry| entry.unwrap_or_else(|e| panic!("{}: {e}", folder.display())));
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Returns the path of a file or folder of the shared test data, which is not part of the repository; `None` with a
+/// report of the skip if it does not exist. The environment variable `CYTOSCOPE_SHARED_DATA` names another place.
+pub fn shared_data(name: &str) -> Option<PathBuf> {
+    let root = match std::env::var_os("CYTOSCOPE_SHARED_DATA") {
+        Some(root) => PathBuf::from(root),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
+    };
+    let path = root.join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    skip(format!("{} not found (set CYTOSCOPE_SHARED_DATA)", path.display()));
+    None
+}
+
+/// Returns `count` reproducible numbers between −1.5 and 1.5, roughly normal: sums of three uniform ones (xorshift64).
+pub fn noise(seed: u64, count: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
+    };
+    (0..count).map(|_| next() + next() + next()).collect()
+}
+
+/// A writer into memory that can be read while another thread writes; clones share their content.
+#[derive(Clone, Default)]
+pub struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
+
+impl SharedBuffer {
+    /// Returns a copy of all bytes written so far.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Write for SharedBuffer {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub(crate) struct Progress {
     pub spent: f64,
     /// Part of it that was spent on validations.
     pub validating: f64,
-    /// Steps done.
+    /// Number of completed optimizer steps.
     pub step: u64,
     /// Validations done, without that of the start model.
     pub validations: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Progress {
 /// Plan of the rest of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StepPlan {
-    /// Total number of steps.
+    /// Number of optimizer steps of the whole run.
     pub steps: u64,
     /// Step after which the next validation follows.
     pub next_validation: u64,
@@ -42,7 +42,7 @@ pub(crate) struct StepPlan {
 /// How many pairs and voxels a validation uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ValidationSize {
-    /// Number of pairs.
+    /// Number of validation pairs.
     pub cases: usize,
     /// Maximum number of voxels per pair; larger stacks are cropped.
     pub voxels: usize,
@@ -88,9 +88,9 @@ pub(crate) fn epoch_steps(tiles: usize, patches_per_step: usize) -> u64 {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget<'a> {
     pub config: &'a BudgetConfig,
-    /// Steps per epoch.
+    /// Number of optimizer steps per epoch.
     pub epoch_steps: u64,
-    /// Requested number of validations.
+    /// Number of validations that the settings ask for.
     pub validations: usize,
     /// Whether an int8 network is made.
     pub int8: bool,

@@ -16,7 +16,7 @@ pub struct CheckJob {
     pub task: TrainingTask,
     /// Folder or table (`.csv`) of the training pairs.
     pub data: PathBuf,
-    /// Training settings.
+    /// Training settings to check together with the data.
     #[serde(default)]
     pub config: TrainConfig,
     /// Seed of the split into training and validation set.

@@ -48,13 +48,13 @@ pub(crate) struct TrainState {
     pub version: u32,
     /// Data, start model and output path that the run was started with.
     pub job: TrainJob,
-    /// The complete settings.
+    /// All settings of the run, with those that were derived from the data.
     pub config: TrainConfig,
     /// Hash of names, sizes and modification times of the data files, to detect changes.
     pub data_fingerprint: String,
-    /// Steps done.
+    /// Number of completed optimizer steps.
     pub step: u64,
-    /// Steps planned.
+    /// Number of optimizer steps of the whole run.
     pub steps: u64,
     /// Number of the next patch.
     pub next_patch: u64,
@@ -69,7 +69,7 @@ pub(crate) struct TrainState {
     pub seconds: f64,
     /// Score and step of the best checkpoint; step 0 is the start model.
     pub best: Option<(f64, u64)>,
-    /// Highest score so far.
+    /// Highest validation score so far; `None` before the first validation.
     pub peak: Option<f64>,
     /// Score of the start model.
     pub start_score: Option<f64>,
@@ -91,7 +91,7 @@ pub(crate) struct TrainState {
     /// Mean and standard deviation of the stain, by which the target is normalized.
     #[serde(default)]
     pub intensity: Option<(f64, f64)>,
-    /// Loss and validation curves.
+    /// Training loss and validation scores so far.
     pub history: History,
     /// Optimizer steps since the optimizer state was initialized.
     pub optimizer_steps: u32,
@@ -173,11 +173,11 @@ impl TrainState {
 /// Progress of an unfinished training run, as read from its checkpoint.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct CheckpointSummary {
-    /// Steps done.
+    /// Number of completed optimizer steps.
     pub step: u64,
-    /// Steps planned.
+    /// Number of optimizer steps of the whole run.
     pub steps: u64,
-    /// The curves.
+    /// Training loss and validation scores so far.
     pub history: History,
 }
 
@@ -295,6 +295,7 @@ impl RunFolder {
             let path = entry.path();
             let is_best = entry.file_name().to_string_lossy().starts_with(BEST);
             if is_best && path != best {
+                // A leftover package only takes disk space; the checkpoint names the current one.
                 let _ = folder::remove_finished(&path, PACKAGE_KIND);
             }
         }
@@ -316,6 +317,7 @@ impl RunFolder {
         let json = serde_json::to_vec_pretty(state).map_err(|e| JobError::Panicked(e.to_string()))?;
         atomic_write(&self.json(), &json)?;
         if old != state.tensors && !old.is_empty() {
+            // A leftover file only takes disk space; the checkpoint names the current one.
             let _ = std::fs::remove_file(self.path.join(old));
         }
         if let Some((_, step)) = state.best {

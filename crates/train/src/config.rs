@@ -43,21 +43,21 @@ pub struct TrainConfig {
     pub object_diameter_um: Option<f64>,
     /// Intensity normalization.
     pub normalise: Option<Normalise>,
-    /// Fraction of patches that are centred on an object, 0 to 1.
+    /// Fraction of patches that are centered on an object, 0 to 1.
     pub object_bias: f64,
-    /// Augmentation of patches.
+    /// Random changes of the training patches.
     pub augment: AugmentOptions,
     /// Architecture of a network trained from scratch.
     pub network: NetworkConfig,
     /// Training loss: its kind and parameters.
     pub loss: Option<LossConfig>,
-    /// Optimizer.
+    /// Optimizer and its hyperparameters.
     pub optimizer: OptimizerConfig,
-    /// Learning rate schedule.
+    /// How the learning rate changes over the run.
     pub schedule: ScheduleConfig,
     /// Duration of the training run.
     pub budget: BudgetConfig,
-    /// Validation during training.
+    /// When and how the validation set is predicted and scored.
     pub validation: ValidationConfig,
     /// Decay of the exponential moving average (EMA) of the parameters, which is validated and saved; 0 disables it.
     pub ema: f64,
@@ -395,7 +395,7 @@ pub(crate) fn loss(target: TargetKind, requested: Option<LossConfig>) -> Loss {
     Loss { terms }
 }
 
-/// Optimizer and its parameters.
+/// An optimizer with its hyperparameters, named as in PyTorch.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum OptimizerConfig {
@@ -463,7 +463,7 @@ pub enum DecayConfig {
     Cosine,
 }
 
-/// Learning rate schedule.
+/// How the learning rate changes over a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScheduleConfig {
@@ -503,7 +503,7 @@ pub struct BudgetConfig {
     pub epochs: Option<usize>,
     /// Wall-clock time in minutes, including checks, validation and quantization.
     pub minutes: Option<f64>,
-    /// Optimizer steps.
+    /// Maximum number of optimizer steps.
     pub steps: Option<usize>,
     /// Early stopping: validations without a better score after which training ends; 0 disables it.
     pub patience: usize,
@@ -516,7 +516,7 @@ impl BudgetConfig {
     }
 }
 
-/// Validation during training.
+/// When and how the validation set is predicted and scored.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ValidationConfig {

@@ -9,7 +9,7 @@ const SIZE: [f64; 2] = [920.0, 330.0];
 const ROWS: [f64; 2] = [52.0, 274.0];
 /// Left and right of the loss diagram and of the score diagram.
 const COLUMNS: [[f64; 2]; 2] = [[66.0, 412.0], [568.0, 900.0]];
-// Colours.
+// Colors.
 const LOSS: &str = "#1f7795";
 const RATE: &str = "#b86e00";
 const SCORE: &str = "#1f7795";

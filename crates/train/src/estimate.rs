@@ -1,12 +1,11 @@
 //! Estimate of time and memory of a training run on this machine, from a few steps on synthetic patches.
 
 use crate::config::TrainConfig;
-use crate::error::model_error;
+use crate::device_choice::{self, synthetic_batch};
 use crate::network;
-use crate::setup::{engine, stepper_options};
+use crate::setup::stepper_options;
 use crate::step::Stepper;
 use cytoscope_engine::DeviceRequest;
-use cytoscope_graph::Tensor;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_profile::Recorder;
@@ -26,7 +25,7 @@ pub struct EstimateJob {
     pub task: TrainingTask,
     /// Start model: a package by path or name, or `scratch`.
     pub from: String,
-    /// Training settings.
+    /// Training settings to estimate.
     #[serde(default)]
     pub config: TrainConfig,
     /// Voxel size of the data in µm, along Z, Y, X.
@@ -35,7 +34,7 @@ pub struct EstimateJob {
     /// Number of threads; 0 uses all cores.
     #[serde(default)]
     pub threads: usize,
-    /// Device that computes training steps, or `auto` for the CPU.
+    /// Device that computes training steps, or `auto` for the one with the fastest step.
     #[serde(default)]
     pub device: DeviceRequest,
 }
@@ -74,26 +73,15 @@ impl EstimateJob {
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<Estimate, JobError> {
         self.config.check()?;
         let start = network::load_start_model(&self.from, self.task, &self.config, self.voxel_um, 0)?;
-        let engine = engine(self.device, devices)?;
+        let engine = device_choice::choose(context, devices, self.device, &start, &self.config, self.threads)?;
         let recorder = Recorder::totals_only();
         let options = stepper_options(&self.config, &start, engine.device().id, self.threads, &recorder)?;
-        let shape = options.shape.clone();
         let ema = options.ema > 0.0;
         let mut stepper = Stepper::new(start.graph.clone(), engine.as_ref(), &options)?;
-        let made = |channels: usize, value: fn(usize) -> f32| {
-            let mut shape = shape.clone();
-            if let Some(c) = shape.get_mut(1) {
-                *c = channels;
-            }
-            let values: Vec<f32> = (0..shape.iter().product()).map(value).collect();
-            Tensor::new(shape, values).map_err(model_error("a batch"))
-        };
+        let [image, target, weight] = synthetic_batch(&options.shape, start.target.channels())?;
         let mut secs = Vec::with_capacity(STEPS);
         for _ in 0..STEPS {
             context.check()?;
-            let image = made(1, |i| ((i * 7919) % 101) as f32 / 101.0)?;
-            let target = made(start.target.channels(), |i| ((i / 37) % 2) as f32)?;
-            let weight = made(1, |_| 1.0)?;
             let started = Instant::now();
             for _ in 0..self.config.accumulate {
                 stepper.forward_backward(image.clone(), target.clone(), weight.clone())?;

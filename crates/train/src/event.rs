@@ -14,7 +14,7 @@ pub type TrainSink<'a> = dyn Fn(&TrainEvent) + Send + Sync + 'a;
 pub enum TrainEvent {
     /// A training run was planned, at its start or after a change of its budget.
     Planned(TrainingPlan),
-    /// Training steps were completed.
+    /// One or more training steps were completed.
     #[serde(rename = "learned")]
     TrainingSteps {
         /// Number of completed steps.
@@ -74,9 +74,9 @@ pub struct TrainingPlan {
     pub step_secs: f64,
     /// Measured duration of a validation in seconds; 0 without a validation set.
     pub validation_secs: f64,
-    /// Planned number of steps.
+    /// Number of optimizer steps of the whole run.
     pub steps: u64,
-    /// Planned number of epochs.
+    /// Number of epochs of the whole run.
     pub epochs: f64,
     /// Estimated duration of the steps and validations in minutes.
     pub minutes: f64,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub struct StepPoint {
     /// Number of the last of these steps.
     pub step: u64,
-    /// Mean loss.
+    /// Mean training loss of these steps.
     pub loss: f64,
     /// Learning rate of the last step.
     pub rate: f64,
@@ -18,14 +18,14 @@ pub struct StepPoint {
     pub stalled_secs: f64,
 }
 
-/// One validation.
+/// Scores of one validation and the step it was made at.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ValidationPoint {
-    /// Steps before this validation.
+    /// Number of steps completed before this validation.
     pub step: u64,
     /// The score that networks are compared by; higher is better.
     pub score: f64,
-    /// All scores, by name.
+    /// All scores by name, such as `f1@0.5`.
     pub scores: BTreeMap<String, f64>,
     /// Whether this network became the best checkpoint: it scored highest so far, or equally well.
     pub best: bool,
@@ -52,7 +52,7 @@ impl History {
         self.validations.retain(|p| p.step <= step);
     }
 
-    /// Adds a point. A curve of more than [`MAX_POINTS`] points is thinned by averaging neighbouring points.
+    /// Adds a point. A curve of more than [`MAX_POINTS`] points is thinned by averaging neighboring points.
     pub(crate) fn push(&mut self, point: StepPoint) {
         self.steps.push(point);
         if self.steps.len() > MAX_POINTS {

@@ -28,7 +28,7 @@ pub struct TrainJob {
     pub from: String,
     /// Path of the package to write: a folder, or a zip file if it ends in `.zip`.
     pub out: PathBuf,
-    /// Training settings.
+    /// Settings of the training run.
     #[serde(default)]
     pub config: TrainConfig,
     /// Resume from the checkpoint that an earlier run of the same job left.
@@ -101,11 +101,11 @@ pub struct TrainReport {
     pub pairs_before: Vec<PairScore>,
     /// Scores of the package on each validation pair.
     pub pairs_after: Vec<PairScore>,
-    /// Optimizer steps.
+    /// Number of completed optimizer steps.
     pub steps: u64,
-    /// Steps per epoch.
+    /// Number of optimizer steps per epoch.
     pub epoch_steps: u64,
-    /// Patches per step.
+    /// Number of patches per optimizer step.
     pub batch: usize,
     /// Shape of a patch along Z, Y, X in voxels.
     pub patch_zyx: [usize; 3],
@@ -129,9 +129,9 @@ pub struct TrainReport {
     pub stalled_secs: f64,
     /// Peak resident memory of the process in bytes, if known.
     pub peak_rss_bytes: Option<u64>,
-    /// Name of the device.
+    /// Name of the device that the network was trained on.
     pub device: String,
-    /// Loss and validation curves.
+    /// Training loss and validation scores of the run.
     pub history: History,
 }
 

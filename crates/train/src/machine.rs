@@ -1,6 +1,7 @@
 //! Settings of a training run from the profile of this machine.
 
-use crate::config::TrainPrecision;
+use crate::config::{TrainConfig, TrainPrecision};
+use crate::estimate::EstimateJob;
 use crate::job::TrainJob;
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_pipeline::{AppliedProfile, JobError, MachineProfile, MachineProfiles, Model, ProfiledSetting, SCRATCH};
@@ -16,6 +17,17 @@ fn training_precision(precision: Precision) -> Option<TrainPrecision> {
     }
 }
 
+/// Returns the profile of a start model on a machine; `None` if there is none.
+fn find<'a>(from: &str, profiles: &'a MachineProfiles, machine: &str) -> Result<Option<&'a MachineProfile>, JobError> {
+    if profiles.is_empty() {
+        return Ok(None);
+    }
+    if from == SCRATCH {
+        return Ok(profiles.find(SCRATCH, machine));
+    }
+    Ok(profiles.find(&Model::load(from)?.fingerprint, machine))
+}
+
 impl TrainJob {
     /// Returns the profile of the job's start model on a machine; `None` if there is none.
     ///
@@ -26,24 +38,53 @@ impl TrainJob {
         profiles: &'a MachineProfiles,
         machine: &str,
     ) -> Result<Option<&'a MachineProfile>, JobError> {
-        if profiles.is_empty() {
-            return Ok(None);
-        }
-        if self.from == SCRATCH {
-            return Ok(profiles.find(SCRATCH, machine));
-        }
-        Ok(profiles.find(&Model::load(&self.from)?.fingerprint, machine))
+        find(&self.from, profiles, machine)
     }
 
     /// Sets what the job leaves open from a profile, with the preset that `config.performance` asks for. With another
     /// device or precision than the profile's, nothing is set.
     pub fn apply_machine_profile(&mut self, profile: &MachineProfile) -> Option<AppliedProfile> {
-        let preset = profile.preset_for(self.config.performance)?;
+        let Self { config, device, threads, .. } = self;
+        OpenSettings { config, device, threads }.apply(profile)
+    }
+}
+
+impl EstimateJob {
+    /// Returns the profile of the job's start model on a machine; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`JobError`] if the start model cannot be read.
+    pub fn machine_profile<'a>(
+        &self,
+        profiles: &'a MachineProfiles,
+        machine: &str,
+    ) -> Result<Option<&'a MachineProfile>, JobError> {
+        find(&self.from, profiles, machine)
+    }
+
+    /// Sets what the job leaves open from a profile, as [`TrainJob::apply_machine_profile`] would for the training whose
+    /// cost is estimated.
+    pub fn apply_machine_profile(&mut self, profile: &MachineProfile) -> Option<AppliedProfile> {
+        let Self { config, device, threads, .. } = self;
+        OpenSettings { config, device, threads }.apply(profile)
+    }
+}
+
+/// The settings that a profile may set.
+struct OpenSettings<'a> {
+    config: &'a mut TrainConfig,
+    device: &'a mut DeviceRequest,
+    threads: &'a mut usize,
+}
+
+impl OpenSettings<'_> {
+    fn apply(self, profile: &MachineProfile) -> Option<AppliedProfile> {
+        let Self { config, device, threads } = self;
+        let preset = profile.preset_for(config.performance)?;
         let tuned = profile.training.get(&preset)?;
         let precision = tuned.precision.and_then(training_precision);
-        let is_same_precision =
-            self.config.precision == TrainPrecision::Auto || Some(self.config.precision) == precision;
-        let is_same_device = match self.device {
+        let is_same_precision = config.precision == TrainPrecision::Auto || Some(config.precision) == precision;
+        let is_same_device = match *device {
             DeviceRequest::Auto => true,
             DeviceRequest::Device(given) => given == tuned.device,
         };
@@ -51,11 +92,10 @@ impl TrainJob {
             return None;
         }
         let mut settings = Vec::new();
-        if self.device == DeviceRequest::Auto {
-            self.device = DeviceRequest::Device(tuned.device);
+        if *device == DeviceRequest::Auto {
+            *device = DeviceRequest::Device(tuned.device);
             settings.push((ProfiledSetting::Device, tuned.device.to_string()));
         }
-        let config = &mut self.config;
         if let Some(value) = precision.filter(|_| config.precision == TrainPrecision::Auto) {
             config.precision = value;
             settings.extend(tuned.precision.map(|p| (ProfiledSetting::Precision, p.to_string())));
@@ -70,8 +110,8 @@ impl TrainJob {
                 settings.push((setting, value.to_string()));
             }
         }
-        if self.threads == 0 && tuned.threads > 0 {
-            self.threads = tuned.threads;
+        if *threads == 0 && tuned.threads > 0 {
+            *threads = tuned.threads;
             settings.push((ProfiledSetting::Threads, tuned.threads.to_string()));
         }
         profile.applied(preset, settings)

@@ -22,7 +22,7 @@ pub(crate) struct StartModel {
     pub from_scratch: bool,
     /// Name of the model, or `scratch`; for the record.
     pub name: String,
-    /// Meaning of its outputs.
+    /// What the outputs of the network are trained to be.
     pub target: TargetKind,
     /// Voxel size along Z, Y, X in µm that it works at, if known.
     pub voxel_um: Option<[f64; 3]>,
@@ -213,7 +213,7 @@ fn scratch(
         ..UNet3d::default()
     };
     let mut graph = unet3d(&description, &Weights::Random { seed }).map_err(model_error("scratch"))?;
-    // Bright-field intensities lie around a medium grey, so they need no compression of bright values.
+    // Bright-field intensities lie around a medium gray, so they need no compression of bright values.
     let default_normalise = if target.of_labels() {
         compress(&mut graph, config.network.compress);
         Normalise::ScaleRange { min_percentile: 1.0, max_percentile: 99.8, eps: 1e-6 }

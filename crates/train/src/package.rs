@@ -59,7 +59,7 @@ fn axes(d: &Description<'_>, input: bool) -> Vec<AxisSpec> {
     all
 }
 
-/// Centres of the two blobs in the test stack, as fractions of its shape Z, Y, X.
+/// Centers of the two blobs in the test stack, as fractions of its shape Z, Y, X.
 const BLOBS: [[f64; 3]; 2] = [[0.5, 0.35, 0.3], [0.55, 0.65, 0.7]];
 /// Radius of a blob, as a fraction of the shape.
 const BLOB_RADIUS: f64 = 0.25;
@@ -188,11 +188,11 @@ pub(crate) const CURVES: &str = "curves.svg";
 
 /// Example image of the card: a validation pair with its prediction.
 pub(crate) struct Example {
-    /// File name.
+    /// Name of the picture file in the package.
     pub file: String,
     /// Contents of the PNG file.
     pub png: Vec<u8>,
-    /// Caption.
+    /// Caption of the picture on the model card.
     pub caption: String,
 }
 

@@ -17,13 +17,13 @@ const GAP: usize = 6;
 const MAX_MAGNIFICATION: usize = 8;
 /// Fraction of pixels that may be clipped at the dark and at the bright end.
 const CLIPPED: f64 = 0.003;
-/// Colour of the outlines of true objects.
+/// Color of the outlines of true objects.
 pub(crate) const TRUE_COLOR: [u8; 3] = [255, 190, 60];
-/// Colour of the outlines of predicted objects.
+/// Color of the outlines of predicted objects.
 pub(crate) const FOUND_COLOR: [u8; 3] = [70, 200, 255];
-/// Colour of a stain at maximum intensity.
+/// Color of a stain at maximum intensity.
 const STAIN_COLOR: [u8; 3] = [60, 220, 130];
-/// Colour between panels, distinguishable from images on bright and on dark pages.
+/// Color between panels, distinguishable from images on bright and on dark pages.
 const BACKGROUND: [u8; 3] = [122, 128, 134];
 
 /// A slice reduced in size, in order Y, X.
@@ -219,7 +219,7 @@ struct Panel {
 }
 
 impl Panel {
-    /// Colours every pixel of a thumbnail with `paint`, and magnifies small ones.
+    /// Colors every pixel of a thumbnail with `paint`, and magnifies small ones.
     fn painted(thumbnail: &Thumbnail, paint: impl Fn(f32) -> [u8; 3]) -> Self {
         let longer = thumbnail.height.max(thumbnail.width).max(1);
         let factor = (PANEL / longer).clamp(1, MAX_MAGNIFICATION);

@@ -25,9 +25,9 @@ pub(crate) struct RunFacts<'a> {
     pub start: &'a str,
     /// Seed of the random number generators.
     pub seed: u64,
-    /// Steps done.
+    /// Number of completed optimizer steps.
     pub steps: u64,
-    /// Steps per epoch.
+    /// Number of optimizer steps per epoch.
     pub epoch_steps: u64,
     /// Patches per optimizer step.
     pub batch: usize,
@@ -37,9 +37,9 @@ pub(crate) struct RunFacts<'a> {
     pub parameters: usize,
     /// Folder or table of the pairs.
     pub data: &'a Path,
-    /// Training pairs.
+    /// Pairs that the network was trained on.
     pub train: &'a [Pair],
-    /// Validation pairs.
+    /// Pairs that the network was scored on.
     pub validation: &'a [Pair],
     /// Number of validation pairs that were predicted in each validation.
     pub scored: usize,
@@ -47,15 +47,15 @@ pub(crate) struct RunFacts<'a> {
     pub before: Option<&'a BTreeMap<String, f64>>,
     /// Score and step of the best checkpoint; step 0 is the start model.
     pub best: Option<(f64, u64)>,
-    /// Number of rollbacks.
+    /// Number of times that training went back to an earlier state.
     pub rollbacks: u32,
     /// Duration of the whole run in seconds.
     pub seconds: f64,
     /// Duration of all validations in seconds.
     pub validation_secs: f64,
-    /// All settings.
+    /// All settings of the run.
     pub config: &'a TrainConfig,
-    /// Loss and validation curves.
+    /// Training loss and validation scores of the run.
     pub history: &'a History,
 }
 

@@ -12,7 +12,7 @@ use toml::{Table, Value};
 
 /// Maximum size of a file of ranges in bytes.
 const MAX_SPACE_BYTES: u64 = 1 << 20;
-/// Maximum number of trials.
+/// Maximum number of trials of one search.
 pub const MAX_TRIALS: usize = 10_000;
 
 /// Range of a setting.
@@ -158,9 +158,9 @@ fn collect_ranges(prefix: &str, table: Table, ranges: &mut BTreeMap<String, Sett
 /// A rung of successive halving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SearchRung {
-    /// Number of trials.
+    /// Number of settings that are tried.
     pub trials: usize,
-    /// Steps of each trial.
+    /// Number of optimizer steps of each trial.
     pub steps: usize,
 }
 

@@ -4,7 +4,8 @@ use crate::budget;
 use crate::checkpoint::{RunFolder, TrainState};
 use crate::config::{self, TrainConfig, TrainPrecision};
 use crate::data::Data;
-use crate::error::{data_error, engine_error, io_error, wrong_use};
+use crate::device_choice;
+use crate::error::{data_error, io_error, wrong_use};
 use crate::job::TrainJob;
 use crate::monitor::Sinks;
 use crate::network::{self, StartModel};
@@ -13,11 +14,11 @@ use crate::step::StepperOptions;
 use crate::train::Training;
 use crate::tuning;
 use crate::validator::{Diameters, Validator, ValidatorOptions};
-use cytoscope_engine::{DeviceId, DeviceRequest, Engine, TuningListener};
+use cytoscope_engine::{DeviceId, TuningListener};
 use cytoscope_graph::ElementType;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{Context, DeviceInUse, DiameterRequest, Event, JobError};
+use cytoscope_pipeline::{Context, DiameterRequest, JobError};
 use cytoscope_profile::{Recorder, Stage};
 use cytoscope_training_data::{
     IgnoreLabel, ObjectScale, Pair, Sampler, SamplerOptions, SourceOptions, Sources, TargetKind,
@@ -71,6 +72,14 @@ fn patch_and_batch(config: &TrainConfig, start: &StartModel) -> ([usize; 3], usi
     (patch, config.batch_size())
 }
 
+/// Returns the shape of the network's input for a batch of patches.
+pub(crate) fn batch_shape(config: &TrainConfig, start: &StartModel) -> Vec<usize> {
+    let (patch, batch) = patch_and_batch(config, start);
+    let mut shape = vec![batch, 1];
+    shape.extend(patch.iter().skip(3 - start.spatial_axes));
+    shape
+}
+
 /// Returns the options for training steps on a device.
 pub(crate) fn stepper_options(
     config: &TrainConfig,
@@ -79,13 +88,10 @@ pub(crate) fn stepper_options(
     threads: usize,
     recorder: &Recorder,
 ) -> Result<StepperOptions, JobError> {
-    let (patch, batch) = patch_and_batch(config, start);
-    let mut shape = vec![batch, 1];
-    shape.extend(patch.iter().skip(3 - start.spatial_axes));
     Ok(StepperOptions {
         loss: config::loss(start.target, config.loss),
         optimizer: config.optimizer.rule(),
-        shape,
+        shape: batch_shape(config, start),
         batch_statistics: true,
         only: config.only.clone(),
         ema: config.ema,
@@ -96,15 +102,6 @@ pub(crate) fn stepper_options(
         recorder: recorder.clone(),
         tuning: TuningListener::default(),
     })
-}
-
-/// Returns the engine of the requested device, by default the CPU.
-pub(crate) fn engine(device: DeviceRequest, devices: &Devices) -> Result<Box<dyn Engine>, JobError> {
-    let id = match device {
-        DeviceRequest::Device(id) => id,
-        DeviceRequest::Auto => DeviceId::Cpu,
-    };
-    devices.engine(id).map_err(engine_error)
 }
 
 /// Returns the 16-bit element type for mixed precision on a device; `None` for 32-bit training.
@@ -121,15 +118,6 @@ fn half(precision: TrainPrecision, device: DeviceId) -> Result<Option<ElementTyp
             Err(wrong_use("precision: wgpu does not support bf16: set the precision to f16"))
         }
         _ => Ok(precision.half()),
-    }
-}
-
-/// Reports the device of a training run unless it is the CPU.
-fn report_device(context: &Context, engine: &dyn Engine) {
-    let device = engine.device();
-    if device.id != DeviceId::Cpu {
-        let (id, name) = (device.id, device.name.clone());
-        context.emit(&Event::Device(DeviceInUse { id, name, why: "requested".to_owned() }));
     }
 }
 
@@ -223,8 +211,7 @@ pub(crate) fn prepare<'a>(
         DiameterRequest::Given(diameter) => Some(diameter),
     };
     set_object_diameter(&mut start, &config, given, data)?;
-    let engine = engine(job.device, devices)?;
-    report_device(context, engine.as_ref());
+    let engine = device_choice::choose(context, devices, job.device, &start, &config, job.threads)?;
     let voxel_um = start.voxel_um;
     let (patch, batch) = patch_and_batch(&config, &start);
     let options = SamplerOptions {

@@ -1,10 +1,15 @@
 //! Training steps on an engine: forward and backward pass, optimizer step, EMA and batch norm statistics.
 
 use crate::error::{engine_error, model_error};
+use crate::step_graphs::{
+    BufferGraph, NORM_MOMENTUM, Part, TOTALS, add_totals, average_graph, batch_buffer, running_buffer, sum_graph,
+};
 use cytoscope_autodiff::{
     GradientGraph, Parameter, StepOptions, UpdateGraph, gradient_graph, set_constant, update_graph,
 };
-use cytoscope_engine::{BoundSession, Buffers, CompileOptions, DeviceId, Engine, Precision, Session, TuningListener};
+use cytoscope_engine::{
+    BoundSession, Buffers, CompileOptions, Device, DeviceId, Engine, Precision, Session, TuningListener,
+};
 use cytoscope_graph::{ElementType, Graph, Hyper, Loss, Optimizer, Tensor};
 use cytoscope_graph_passes::{MixedPrecisionStats, RecomputeStats};
 use cytoscope_pipeline::JobError;
@@ -32,37 +37,15 @@ pub(crate) struct ModelState {
     pub steady_steps: u32,
 }
 
-/// The part of [`ModelState`] that is computed outside the engine.
+/// The part of [`ModelState`] that is not in buffers.
 struct HostState {
-    average: Vec<Tensor>,
-    running_stats: BTreeMap<String, Tensor>,
+    /// Whether the parameters have an EMA.
+    has_average: bool,
+    /// Names of the running statistics.
+    running_stats: Vec<String>,
     optimizer_steps: u32,
     loss_scale: f32,
     steady_steps: u32,
-}
-
-/// The buffers of the parameters: their values and the moments of the optimizer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Value,
-    FirstMoment,
-    SecondMoment,
-}
-
-impl Part {
-    /// Returns the name of a parameter's buffer.
-    fn buffer(self, parameter: &str) -> String {
-        match self {
-            Part::Value => format!("value/{parameter}"),
-            Part::FirstMoment => format!("first/{parameter}"),
-            Part::SecondMoment => format!("second/{parameter}"),
-        }
-    }
-
-    /// Returns the names of the buffers of all parameters.
-    fn buffers(self, of: &[Parameter]) -> impl Iterator<Item = Option<String>> {
-        of.iter().map(move |p| Some(self.buffer(&p.name)))
-    }
 }
 
 /// Result of the forward and backward pass of a batch.
@@ -90,7 +73,7 @@ pub(crate) struct StepperOptions {
     /// Decay of the EMA of the parameters; 0 disables it.
     pub ema: f64,
     pub threads: usize,
-    /// Memory limit for activations in bytes; by default half of the free memory.
+    /// Memory limit for activations in bytes; by default half of the device's free memory.
     pub memory_budget_bytes: Option<u64>,
     /// 16-bit element type of convolutions and matrix products in mixed precision; `None` for 32-bit training.
     pub half: Option<ElementType>,
@@ -108,18 +91,24 @@ pub(crate) struct Stepper {
     graph: GradientGraph,
     gradients: BoundSession,
     update: BoundSession,
-    /// Parameters and optimizer state, which stay in the engine.
+    /// On devices, adds gradients to accumulated ones. The CPU adds them in its buffers.
+    sum: Option<BoundSession>,
+    /// On devices, updates EMA and running statistics, if there are any.
+    averages: Option<BoundSession>,
+    /// Parameters, gradients, optimizer state, EMA and batch norm statistics, which stay in the engine.
     buffers: Buffers,
     /// Whether the optimizer has second moments.
     has_second: bool,
     ema: f64,
     host: HostState,
-    grad_sum: Option<Vec<Tensor>>,
-    statistics: Vec<Tensor>,
+    /// Whether gradients were accumulated since the last optimizer step.
+    has_sum: bool,
+    /// Number of batches since the host last read loss and norm from the device.
+    unread: usize,
     half: Option<ElementType>,
     recorder: Recorder,
-    /// Whether the engine records forward and backward pass separately.
-    separates_passes: bool,
+    /// Whether the engine computes on another device than the CPU. The CPU records forward and backward pass separately.
+    on_device: bool,
 }
 
 /// Initial loss scale for [`ElementType::F16`].
@@ -129,13 +118,14 @@ const MAX_LOSS_SCALE: f32 = 16_777_216.0;
 /// Steps without overflow after which the loss scale is doubled.
 const STEADY_STEPS: u32 = 200;
 
-/// Momentum of the running statistics: the weight of the current batch.
-const NORM_MOMENTUM: f32 = 0.1;
-
-/// Returns the memory limit for activations in bytes: the requested one, or half of the free memory. There is no limit
-/// if the system does not tell how much is free.
-fn activation_budget(requested: Option<u64>) -> u64 {
-    requested.or_else(|| cytoscope_profile::available_bytes().map(|b| b / 2)).unwrap_or(u64::MAX)
+/// Returns the memory limit for activations in bytes: the requested one, or half of what is free on the device. There is
+/// no limit if neither system nor driver tells how much is free.
+fn activation_budget(requested: Option<u64>, device: &Device) -> u64 {
+    let free = || match device.id {
+        DeviceId::Cpu => cytoscope_profile::available_bytes(),
+        DeviceId::Cuda(_) | DeviceId::Wgpu(_) => device.available_bytes(),
+    };
+    requested.or_else(|| free().map(|bytes| bytes / 2)).unwrap_or(u64::MAX)
 }
 
 fn zeros(like: &[Tensor]) -> Result<Vec<Tensor>, JobError> {
@@ -167,20 +157,28 @@ fn running_stats(graph: &GradientGraph, model: &Graph) -> BTreeMap<String, Tenso
     running
 }
 
-/// Binds the parameters, which are the last inputs of a gradient graph.
-fn bind_gradients(graph: &GradientGraph, session: Box<dyn Session>) -> BoundSession {
-    let given = graph.graph.inputs.len().saturating_sub(graph.parameters.len());
-    let inputs = std::iter::repeat_n(None, given).chain(Part::Value.buffers(&graph.parameters)).collect();
-    BoundSession::new(session, inputs, vec![None; graph.graph.outputs.len()])
+/// Binds the parameters, which are the last inputs of a gradient graph but for the totals, the gradients, and the batch
+/// statistics. The loss is returned if there are no totals.
+fn bind_gradients(graph: &GradientGraph, session: Box<dyn Session>, has_totals: bool) -> BoundSession {
+    let totals: Vec<Option<String>> = TOTALS.iter().filter(|_| has_totals).map(|t| Some((*t).to_owned())).collect();
+    let given = graph.graph.inputs.len().saturating_sub(graph.parameters.len() + totals.len());
+    let mut inputs: Vec<Option<String>> = vec![None; given];
+    inputs.extend(Part::Value.buffers(&graph.parameters));
+    inputs.extend(totals.iter().cloned());
+    let mut outputs = vec![has_totals.then(|| "loss".to_owned())];
+    outputs.extend(Part::Gradient.buffers(&graph.parameters));
+    outputs.extend((0..2 * graph.norms.len()).map(|index| Some(batch_buffer(index))));
+    outputs.extend(totals);
+    BoundSession::new(session, inputs, outputs)
 }
 
-/// Binds parameters and moments; hyper-parameters and gradients are passed, and the norm of the gradients is returned.
+/// Binds parameters, accumulated gradients and moments; hyper-parameters are passed.
 fn bind_update(parameters: &[Parameter], graph: &UpdateGraph, session: Box<dyn Session>) -> BoundSession {
     let second = if graph.has_second { parameters } else { &[] };
     let mut inputs: Vec<Option<String>> = vec![None];
-    let mut outputs: Vec<Option<String>> = vec![None];
+    let mut outputs: Vec<Option<String>> = vec![Some("norm".to_owned())];
     inputs.extend(Part::Value.buffers(parameters));
-    inputs.extend(parameters.iter().map(|_| None));
+    inputs.extend(Part::Sum.buffers(parameters));
     inputs.extend(Part::FirstMoment.buffers(parameters));
     inputs.extend(Part::SecondMoment.buffers(second));
     outputs.extend(Part::Value.buffers(parameters));
@@ -191,21 +189,35 @@ fn bind_update(parameters: &[Parameter], graph: &UpdateGraph, session: Box<dyn S
 
 /// Puts the parameters and moments of a state into buffers; returns the rest.
 fn split_state(parameters: &[Parameter], state: ModelState, buffers: &mut Buffers) -> HostState {
+    let has_average = !state.average.is_empty();
+    let running_stats = state.running_stats.keys().cloned().collect();
+    state.running_stats.into_iter().for_each(|(name, tensor)| buffers.bind(running_buffer(&name), tensor));
     let parts = [
         (Part::Value, state.values),
         (Part::FirstMoment, state.first_moment),
         (Part::SecondMoment, state.second_moment),
+        (Part::Average, state.average),
     ];
     for (part, tensors) in parts {
         parameters.iter().zip(tensors).for_each(|(p, tensor)| buffers.bind(part.buffer(&p.name), tensor));
     }
     HostState {
-        average: state.average,
-        running_stats: state.running_stats,
+        has_average,
+        running_stats,
         optimizer_steps: state.optimizer_steps,
         loss_scale: state.loss_scale,
         steady_steps: state.steady_steps,
     }
+}
+
+/// Returns the shapes of a graph's inputs.
+fn input_shapes(of: &Graph) -> Result<Vec<Vec<usize>>, JobError> {
+    let shape = |id| {
+        let value = of.value(id);
+        let missing = || JobError::Panicked(format!("training step: \"{}\" has no fixed shape", value.name));
+        value.fixed_shape().ok_or_else(missing)
+    };
+    of.inputs.iter().map(|id| shape(*id)).collect()
 }
 
 impl Stepper {
@@ -213,14 +225,18 @@ impl Stepper {
         let step = StepOptions {
             batch_statistics: options.batch_statistics,
             only: options.only.clone(),
-            memory_budget_bytes: Some(activation_budget(options.memory_budget_bytes)),
+            memory_budget_bytes: Some(activation_budget(options.memory_budget_bytes, engine_.device())),
             half: options.half,
             // Deep supervision: each further output counts half as much as the one before.
             outputs: (0..model_graph.outputs.len() as i32).map(|i| 0.5f32.powi(i)).collect(),
             ..StepOptions::new(options.loss.clone())
         };
         let bad = model_error("the network");
-        let graph = gradient_graph(&model_graph, std::slice::from_ref(&options.shape), &step).map_err(&bad)?;
+        let on_device = engine_.device().id != DeviceId::Cpu;
+        let mut graph = gradient_graph(&model_graph, std::slice::from_ref(&options.shape), &step).map_err(&bad)?;
+        if on_device {
+            add_totals(&mut graph);
+        }
         let values = graph.values(&model_graph).map_err(&bad)?;
         let update = update_graph(&graph.parameters, options.optimizer);
         let compile = CompileOptions {
@@ -230,18 +246,14 @@ impl Stepper {
             tuning: options.tuning.clone(),
             ..CompileOptions::default()
         };
-        let shapes = |of: &Graph| -> Result<Vec<Vec<usize>>, JobError> {
-            let shape = |id| {
-                let value = of.value(id);
-                let missing = || JobError::Panicked(format!("training step: \"{}\" has no fixed shape", value.name));
-                value.fixed_shape().ok_or_else(missing)
-            };
-            of.inputs.iter().map(|id| shape(*id)).collect()
+        let compiled = |of: &Graph| -> Result<Box<dyn Session>, JobError> {
+            engine_.compile(of, &input_shapes(of)?, &compile).map_err(engine_error)
+        };
+        let bound = |of: BufferGraph| -> Result<BoundSession, JobError> {
+            Ok(BoundSession::new(compiled(&of.graph)?, of.inputs, of.outputs))
         };
         let compiling = options.recorder.span(Stage::Compile, "training step");
-        let gradients = engine_.compile(&graph.graph, &shapes(&graph.graph)?, &compile).map_err(engine_error)?;
-        let updates = engine_.compile(&update.graph, &shapes(&update.graph)?, &compile).map_err(engine_error)?;
-        compiling.finish();
+        let (gradients, updates) = (compiled(&graph.graph)?, compiled(&update.graph)?);
         let state = ModelState {
             first_moment: zeros(&values)?,
             second_moment: if update.has_second { zeros(&values)? } else { Vec::new() },
@@ -252,36 +264,48 @@ impl Stepper {
             steady_steps: 0,
             values,
         };
-        let (gradients, update) = (bind_gradients(&graph, gradients), bind_update(&graph.parameters, &update, updates));
+        let (gradients, update) =
+            (bind_gradients(&graph, gradients, on_device), bind_update(&graph.parameters, &update, updates));
+        let (mut sum, mut averages) = (None, None);
+        if on_device {
+            let averaged = if options.ema > 0.0 { graph.parameters.as_slice() } else { &[] };
+            sum = Some(bound(sum_graph(&graph.parameters))?);
+            averages = average_graph(averaged, &graph.norms, &state.running_stats).map(bound).transpose()?;
+        }
+        compiling.finish();
         let has_second = !state.second_moment.is_empty();
         let mut buffers = Buffers::default();
+        TOTALS.iter().for_each(|total| buffers.bind(*total, Tensor::scalar(0.0f32)));
         let host = split_state(&graph.parameters, state, &mut buffers);
         Ok(Self {
             model: model_graph,
             graph,
             gradients,
             update,
+            sum,
+            averages,
             buffers,
             has_second,
             ema: options.ema,
             host,
-            grad_sum: None,
-            statistics: Vec::new(),
+            has_sum: false,
+            unread: 0,
             half: options.half,
             recorder: options.recorder.clone(),
-            separates_passes: engine_.device().id == DeviceId::Cpu,
+            on_device,
         })
     }
 
     /// Returns a copy of everything that a training step changes.
     pub(crate) fn state(&self) -> Result<ModelState, JobError> {
         let second_moment = if self.has_second { self.read(Part::SecondMoment)? } else { Vec::new() };
+        let average = if self.host.has_average { self.read(Part::Average)? } else { Vec::new() };
         Ok(ModelState {
             values: self.read(Part::Value)?,
             first_moment: self.read(Part::FirstMoment)?,
             second_moment,
-            average: self.host.average.clone(),
-            running_stats: self.host.running_stats.clone(),
+            average,
+            running_stats: self.running_stats()?,
             optimizer_steps: self.host.optimizer_steps,
             loss_scale: self.host.loss_scale,
             steady_steps: self.host.steady_steps,
@@ -291,17 +315,69 @@ impl Stepper {
     /// Continues from another state of the same network.
     pub(crate) fn set_state(&mut self, state: ModelState) {
         self.host = split_state(&self.graph.parameters, state, &mut self.buffers);
+        TOTALS.iter().for_each(|total| self.buffers.bind(*total, Tensor::scalar(0.0f32)));
+        self.unread = 0;
     }
 
     /// Returns copies of the buffers of all parameters.
     fn read(&self, part: Part) -> Result<Vec<Tensor>, JobError> {
-        let of = |p: &Parameter| self.buffers.read(&part.buffer(&p.name)).cloned().map_err(engine_error);
+        let of = |p: &Parameter| self.buffers.read(&part.buffer(&p.name)).map_err(engine_error);
         self.graph.parameters.iter().map(of).collect()
     }
 
+    /// Returns copies of the running statistics by name.
+    fn running_stats(&self) -> Result<BTreeMap<String, Tensor>, JobError> {
+        let of = |name: &String| -> Result<(String, Tensor), JobError> {
+            Ok((name.clone(), self.buffers.read(&running_buffer(name)).map_err(engine_error)?))
+        };
+        self.host.running_stats.iter().map(of).collect()
+    }
+
     /// Computes the loss and gradients of a batch and accumulates the gradients since the last
-    /// [`Stepper::optimizer_step`]. Nothing is accumulated if the loss or a gradient is not finite.
+    /// [`Stepper::optimizer_step`]. The returned loss includes those that were not read yet.
     pub(crate) fn forward_backward(
+        &mut self,
+        image: Tensor,
+        target: Tensor,
+        weight: Tensor,
+    ) -> Result<StepOutput, JobError> {
+        let output = self.forward_backward_later(image, target, weight)?;
+        if !self.has_unread() {
+            return Ok(output);
+        }
+        Ok(self.unread_loss()?.map_or(StepOutput::NotFinite, StepOutput::Loss))
+    }
+
+    /// Returns whether there are batches whose loss was not read yet: it may not be finite.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.unread > 0
+    }
+
+    /// Returns the sum of the losses that were not read yet; `None` if one of them or of their gradients is not finite.
+    pub(crate) fn unread_loss(&mut self) -> Result<Option<f64>, JobError> {
+        if !self.has_unread() {
+            return Ok(Some(0.0));
+        }
+        let [loss, norm] = self.read_totals()?;
+        Ok((loss.is_finite() && norm.is_finite()).then_some(loss))
+    }
+
+    /// Copies the totals of loss and gradient norm from the device, and sets them to 0.
+    fn read_totals(&mut self) -> Result<[f64; 2], JobError> {
+        let mut totals = [f64::NAN; 2];
+        for (total, name) in totals.iter_mut().zip(TOTALS) {
+            let read = self.buffers.take(name).map_err(engine_error)?;
+            *total = read.to_f64_vec().first().copied().unwrap_or(f64::NAN);
+            self.buffers.bind(name, Tensor::scalar(0.0f32));
+        }
+        self.unread = 0;
+        Ok(totals)
+    }
+
+    /// Like [`Stepper::forward_backward`], but on a device, the loss is left there for [`Stepper::unread_loss`], and 0 is
+    /// returned in its place. Exceptions are batches with a loss scale, which depends on every batch: if their loss or a
+    /// gradient is not finite, nothing is accumulated, as on the CPU.
+    pub(crate) fn forward_backward_later(
         &mut self,
         image: Tensor,
         target: Tensor,
@@ -311,16 +387,23 @@ impl Stepper {
         if self.half.is_some() {
             given.push(Tensor::new(Vec::new(), vec![self.host.loss_scale]).map_err(model_error("the loss"))?);
         }
-        let step = (!self.separates_passes).then(|| self.recorder.span(Stage::Compute, "forward and backward"));
-        let mut made = self.buffers.step(&mut self.gradients, given).map_err(engine_error)?.into_iter();
+        let step = self.on_device.then(|| self.recorder.span(Stage::Compute, "forward and backward"));
+        let returned = self.buffers.step(&mut self.gradients, given).map_err(engine_error)?;
         drop(step);
-        let loss = made.next().and_then(|t| t.to_f64_vec().first().copied()).unwrap_or(f64::NAN);
-        let found: Vec<Tensor> = made.by_ref().take(self.graph.parameters.len()).collect();
-        let finite = |t: &Tensor| t.as_f32().is_some_and(|v| v.iter().all(|x| x.is_finite()));
+        self.unread += usize::from(self.on_device);
+        if self.on_device && self.half != Some(ElementType::F16) {
+            self.add_gradients()?;
+            return Ok(StepOutput::Loss(0.0));
+        }
+        let [loss, norm] = if self.on_device {
+            self.read_totals()?
+        } else {
+            [returned.first().and_then(|t| t.to_f64_vec().first().copied()).unwrap_or(f64::NAN), 0.0]
+        };
         if !loss.is_finite() {
             return Ok(StepOutput::NotFinite);
         }
-        if !found.iter().all(finite) {
+        if !(norm.is_finite() && (self.on_device || self.are_gradients_finite()?)) {
             if self.host.loss_scale <= 1.0 {
                 return Ok(StepOutput::NotFinite);
             }
@@ -329,26 +412,52 @@ impl Stepper {
             self.zero_grad();
             return Ok(StepOutput::Overflow);
         }
-        self.statistics = made.collect();
-        match &mut self.grad_sum {
-            None => self.grad_sum = Some(found),
-            Some(sum) => sum.iter_mut().zip(&found).try_for_each(|(s, g)| blend(s, g, 1.0, 1.0))?,
-        }
+        self.add_gradients()?;
         Ok(StepOutput::Loss(loss))
+    }
+
+    /// Returns whether all gradients of the last batch are finite, on the CPU.
+    fn are_gradients_finite(&mut self) -> Result<bool, JobError> {
+        for p in &self.graph.parameters {
+            let gradient = self.buffers.host_mut(&Part::Gradient.buffer(&p.name)).map_err(engine_error)?;
+            if !gradient.as_f32().is_some_and(|v| v.iter().all(|x| x.is_finite())) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Adds the gradients of the last batch to the accumulated ones.
+    fn add_gradients(&mut self) -> Result<(), JobError> {
+        if let (true, Some(sum)) = (self.has_sum, &mut self.sum) {
+            return self.buffers.step(sum, Vec::new()).map(drop).map_err(engine_error);
+        }
+        for p in &self.graph.parameters {
+            let (gradient, sum) = (Part::Gradient.buffer(&p.name), Part::Sum.buffer(&p.name));
+            if self.has_sum {
+                let gradient = self.buffers.take(&gradient).map_err(engine_error)?;
+                blend(self.buffers.host_mut(&sum).map_err(engine_error)?, &gradient, 1.0, 1.0)?;
+            } else {
+                self.buffers.rename(&gradient, sum).map_err(engine_error)?;
+            }
+        }
+        self.has_sum = true;
+        Ok(())
     }
 
     /// Updates the parameters with the gradients accumulated over `batches` batches, at learning rate `rate` and with
     /// the gradient norm clipped to `limit`.
     pub(crate) fn optimizer_step(&mut self, rate: f64, limit: f32, batches: usize) -> Result<(), JobError> {
-        let Some(sum) = self.grad_sum.take() else { return Ok(()) };
-        let _span = self.recorder.span(Stage::Optimizer, "optimizer step");
+        if !self.has_sum {
+            return Ok(());
+        }
+        let recorder = self.recorder.clone();
+        let _span = recorder.span(Stage::Optimizer, "optimizer step");
         let state = &mut self.host;
         state.optimizer_steps += 1;
         let scale = 1.0 / (batches.max(1) as f32 * state.loss_scale);
         let hyper = Hyper { rate: rate as f32, step: state.optimizer_steps, scale, limit };
-        let mut given = vec![Tensor::vector(hyper.to_vec())];
-        given.extend(sum);
-        self.buffers.step(&mut self.update, given).map_err(engine_error)?;
+        self.buffers.step(&mut self.update, vec![Tensor::vector(hyper.to_vec())]).map_err(engine_error)?;
         state.steady_steps += 1;
         if self.half == Some(ElementType::F16) && state.steady_steps >= STEADY_STEPS {
             state.loss_scale = (state.loss_scale * 2.0).min(MAX_LOSS_SCALE);
@@ -357,19 +466,36 @@ impl Stepper {
         // The EMA starts with a smaller decay, so that the initial parameters are forgotten faster.
         let steps = f64::from(state.optimizer_steps);
         let keep = self.ema.min((1.0 + steps) / (10.0 + steps)) as f32;
-        for (average, parameter) in state.average.iter_mut().zip(&self.graph.parameters) {
-            let value = self.buffers.read(&Part::Value.buffer(&parameter.name)).map_err(engine_error)?;
-            blend(average, value, keep, 1.0 - keep)?;
+        self.zero_grad();
+        match &mut self.averages {
+            Some(averages) => {
+                let weights = [keep, 1.0 - keep].map(|weight| Tensor::vector(vec![weight]));
+                self.buffers.step(averages, weights.into()).map(drop).map_err(engine_error)
+            }
+            None => self.average_on_host(keep),
         }
-        let statistics = std::mem::take(&mut self.statistics);
-        for (norm, found) in self.graph.norms.iter().zip(statistics.chunks(2)) {
-            let n = norm.count as f32;
-            for (name, t, factor) in
-                [(&norm.mean, found.first(), 1.0), (&norm.variance, found.get(1), n / (n - 1.0).max(1.0))]
+    }
+
+    /// Updates EMA and running statistics in the buffers of the CPU.
+    fn average_on_host(&mut self, keep: f32) -> Result<(), JobError> {
+        let averaged = if self.host.has_average { self.graph.parameters.as_slice() } else { &[] };
+        for p in averaged {
+            let name = Part::Average.buffer(&p.name);
+            let mut average = self.buffers.take(&name).map_err(engine_error)?;
+            let value = self.buffers.host_mut(&Part::Value.buffer(&p.name)).map_err(engine_error)?;
+            blend(&mut average, value, keep, 1.0 - keep)?;
+            self.buffers.bind(name, average);
+        }
+        for (index, norm) in self.graph.norms.iter().enumerate() {
+            for (place, (name, factor)) in
+                [(&norm.mean, 1.0), (&norm.variance, norm.unbiased())].into_iter().enumerate()
             {
-                if let (Some(running), Some(t)) = (state.running_stats.get_mut(name), t) {
-                    blend(running, t, 1.0 - NORM_MOMENTUM, NORM_MOMENTUM * factor)?;
+                if !self.host.running_stats.contains(name) {
+                    continue;
                 }
+                let found = self.buffers.take(&batch_buffer(2 * index + place)).map_err(engine_error)?;
+                let running = self.buffers.host_mut(&running_buffer(name)).map_err(engine_error)?;
+                blend(running, &found, 1.0 - NORM_MOMENTUM, NORM_MOMENTUM * factor)?;
             }
         }
         Ok(())
@@ -377,20 +503,18 @@ impl Stepper {
 
     /// Discards the accumulated gradients.
     pub(crate) fn zero_grad(&mut self) {
-        self.grad_sum = None;
+        self.has_sum = false;
+        self.graph.parameters.iter().for_each(|p| self.buffers.discard(&Part::Sum.buffer(&p.name)));
     }
 
     /// Returns the network that is validated and saved: with the EMA of the parameters, if enabled.
     pub(crate) fn network(&self) -> Result<Graph, JobError> {
         let mut graph = self.model.clone();
         let bad = model_error("the network");
-        if self.host.average.is_empty() {
-            self.graph.set_parameters(&mut graph, &self.read(Part::Value)?).map_err(&bad)?;
-        } else {
-            self.graph.set_parameters(&mut graph, &self.host.average).map_err(&bad)?;
-        }
-        for (name, tensor) in &self.host.running_stats {
-            set_constant(&mut graph, name, tensor.clone()).map_err(&bad)?;
+        let part = if self.host.has_average { Part::Average } else { Part::Value };
+        self.graph.set_parameters(&mut graph, &self.read(part)?).map_err(&bad)?;
+        for (name, tensor) in self.running_stats()? {
+            set_constant(&mut graph, &name, tensor).map_err(&bad)?;
         }
         Ok(graph)
     }

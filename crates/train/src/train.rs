@@ -176,6 +176,11 @@ struct LossWindow {
     stalled: f64,
 }
 
+/// Returns the number of steps of a point of the loss curve.
+fn steps_per_point(state: &TrainState) -> u64 {
+    (state.steps / 400).max(1)
+}
+
 /// What the training loop changes.
 struct Run {
     state: TrainState,
@@ -288,11 +293,14 @@ impl Training<'_> {
         self.replan(&mut run.state);
         while !run.state.ended && (run.state.step < run.state.steps || run.state.validation_due) {
             if context.cancel.is_cancelled() {
+                self.read_losses(&mut run)?;
                 self.save_cancelled(&mut run)?;
                 return Err(JobError::Cancelled);
             }
             if run.state.validation_due {
-                self.run_validation(&mut run)?;
+                if self.read_losses(&mut run)? {
+                    self.run_validation(&mut run)?;
+                }
                 continue;
             }
             if self.is_finishing() {
@@ -312,6 +320,9 @@ impl Training<'_> {
             let progress = run.state.step as f64 / run.state.steps.max(1) as f64;
             let is_fold_due = self.config.norm_share < 1.0 && progress >= self.config.norm_share;
             if is_fold_due && !run.state.folded && run.stepper.has_norms() {
+                if !self.read_losses(&mut run)? {
+                    continue;
+                }
                 self.fold_norms(&mut run)?;
             }
             run.window.started.get_or_insert_with(Instant::now);
@@ -325,6 +336,9 @@ impl Training<'_> {
                     continue;
                 }
             };
+            if !self.is_read(&mut run)? {
+                continue;
+            }
             let rate = schedule.rate(progress) * run.state.rate_factor;
             run.stepper.optimizer_step(rate, self.config.clip_norm, self.config.accumulate)?;
             run.state.step += 1;
@@ -332,13 +346,15 @@ impl Training<'_> {
             // Cancellation is handled at the start of the loop, where the checkpoint is saved.
             let _ = meter.set_progress(run.state.step, run.state.steps);
             run.state.validation_due = !self.validator.is_empty() && self.is_validation_due(&run.state);
-            if !run.state.validation_due && run.last_save.elapsed() > Duration::from_secs(CHECKPOINT_SECS) {
+            let is_save_due = run.last_save.elapsed() > Duration::from_secs(CHECKPOINT_SECS);
+            if !run.state.validation_due && is_save_due && !run.stepper.has_unread() {
                 run.last_good = run.good_state()?;
                 run.state.since_point = (run.window.loss, run.window.steps);
                 self.save_checkpoint(&mut run.state, &run.stepper)?;
                 run.last_save = Instant::now();
             }
         }
+        self.read_losses(&mut run)?;
         let Run { state, stepper, before, .. } = run;
         if self.validator.is_empty() {
             self.write_candidate(&stepper.network()?, &self.folder.best(state.step))?;
@@ -494,7 +510,7 @@ impl Training<'_> {
             let [image, target, weight] = self.batch(&mut run.loader)?;
             run.window.stalled += run.loader.stalled_secs() - before;
             run.state.next_patch += self.batch as u64;
-            output = match (output, run.stepper.forward_backward(image, target, weight)?) {
+            output = match (output, run.stepper.forward_backward_later(image, target, weight)?) {
                 (StepOutput::Loss(sum), StepOutput::Loss(loss)) => {
                     StepOutput::Loss(sum + loss / self.config.accumulate as f64)
                 }
@@ -507,14 +523,32 @@ impl Training<'_> {
         Ok(output)
     }
 
+    /// Reads the losses that are still on the device, if this step is the last one of a point of the loss curve. Returns
+    /// false if they are not finite; the run then went back to its last good state.
+    fn is_read(&self, run: &mut Run) -> Result<bool, JobError> {
+        if run.window.steps + 1 < steps_per_point(&run.state) { Ok(true) } else { self.read_losses(run) }
+    }
+
+    /// Reads the losses that are still on the device. Returns false if they are not finite; the run then went back to its
+    /// last good state.
+    fn read_losses(&self, run: &mut Run) -> Result<bool, JobError> {
+        if let Some(loss) = run.stepper.unread_loss()? {
+            run.window.loss += loss / self.config.accumulate as f64;
+            return Ok(true);
+        }
+        self.roll_back(&mut run.state, &mut run.stepper, &run.last_good)?;
+        run.state.validation_due = false;
+        run.window = LossWindow::default();
+        Ok(false)
+    }
+
     /// Adds a step to the loss curve, and reports it when the curve gets a point.
     fn record_step(&self, run: &mut Run, loss: f64, rate: f64) {
         let (state, window) = (&mut run.state, &mut run.window);
         window.loss += loss;
         window.steps += 1;
         window.timed += 1;
-        let every = (state.steps / 400).max(1);
-        if window.steps < every {
+        if window.steps < steps_per_point(state) {
             return;
         }
         let secs = window.started.map_or(0.0, |b| b.elapsed().as_secs_f64());

@@ -19,14 +19,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Scores of one pair.
+/// Scores of one validation pair.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PairScore {
     /// Name of the pair.
     pub name: String,
     /// The score that networks are compared by; higher is better.
     pub score: f64,
-    /// All scores, by name.
+    /// All scores by name, such as `f1@0.5`.
     pub scores: BTreeMap<String, f64>,
 }
 
@@ -41,7 +41,7 @@ pub struct Scores {
     pub score: f64,
     /// All scores over all pairs, by name.
     pub scores: BTreeMap<String, f64>,
-    /// Scores of each pair.
+    /// Scores of each validation pair.
     pub pairs: Vec<PairScore>,
 }
 

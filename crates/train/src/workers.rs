@@ -18,7 +18,7 @@ const PREFETCH_PER_WORKER: usize = 2;
 /// Threads that prepare patches, and how far they may be ahead of the training steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DataWorkers {
-    /// Number of threads.
+    /// Number of threads that prepare patches.
     pub workers: usize,
     /// Maximum number of patches that are prepared in advance.
     pub prefetch: usize,

@@ -4,7 +4,7 @@ use cytoscope_volume::Axes;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Task of a network.
+/// What a network is trained to predict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TrainingTask {
@@ -44,11 +44,11 @@ impl ImageRef {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
-    /// Training set.
+    /// The training set: pairs that weights are fitted to.
     Train,
-    /// Validation set.
+    /// The validation set: pairs that checkpoints are scored on.
     Validation,
-    /// Test set.
+    /// The test set: pairs that no decision of a training run uses.
     Test,
 }
 
@@ -67,9 +67,9 @@ impl Part {
 /// A box in a stack: first voxel and size along Z, Y, X.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StackWindow {
-    /// First voxel.
+    /// First voxel of the box along Z, Y, X.
     pub start_zyx: [usize; 3],
-    /// Size in voxels.
+    /// Size of the box along Z, Y, X in voxels.
     pub size_zyx: [usize; 3],
 }
 
@@ -91,7 +91,7 @@ pub struct Pair {
     /// Box of the stack to use; the whole stack if `None`.
     #[serde(default)]
     pub window: Option<StackWindow>,
-    /// Relative sampling frequency.
+    /// How often patches of this pair are sampled, relative to other pairs.
     #[serde(default = "one")]
     pub weight: f64,
 }
@@ -115,13 +115,13 @@ impl Pair {
     }
 }
 
-/// Severity of a problem.
+/// Whether a pair with a problem can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The pair is usable.
+    /// The pair is used; the result may suffer.
     Warning,
-    /// The pair is excluded.
+    /// The pair cannot be used and is excluded.
     Error,
 }
 
@@ -137,7 +137,7 @@ pub struct Problem {
     pub severity: Severity,
     /// The problem, as a sentence.
     pub sentence: String,
-    /// How to solve it.
+    /// What the user can do to solve the problem.
     pub next_step: String,
 }
 

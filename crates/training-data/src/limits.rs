@@ -6,7 +6,7 @@ pub const MAX_FILES: u64 = 200_000;
 pub const MAX_DEPTH: usize = 4;
 /// Bytes of a table (`.csv`) or JSON file.
 pub const MAX_TABLE_BYTES: u64 = 64 << 20;
-/// Pairs of one dataset.
+/// Maximum number of pairs of one dataset.
 pub const MAX_PAIRS: u64 = 100_000;
 /// Objects of one label image.
 pub const MAX_OBJECTS: u64 = 1 << 20;

@@ -33,11 +33,11 @@ impl Default for LoaderOptions {
 pub struct Batch {
     /// Index of the first patch; the others are consecutive.
     pub first: u64,
-    /// Number of patches.
+    /// Number of patches in the batch.
     pub count: usize,
     /// Shape of a patch along Z, Y, X.
     pub shape_zyx: [usize; 3],
-    /// Number of target channels.
+    /// Number of channels of the target.
     pub channels: usize,
     /// Images, `[n][1][Z][Y][X]`.
     pub image: Vec<f32>,
@@ -45,7 +45,7 @@ pub struct Batch {
     pub target: Vec<f32>,
     /// Weights, `[n][1][Z][Y][X]`.
     pub weight: Vec<f32>,
-    /// Origin of each patch.
+    /// Where each patch was sampled, in the order of the batch.
     pub from: Vec<Origin>,
 }
 

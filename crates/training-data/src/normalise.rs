@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Normalise {
-    /// No normalization.
+    /// Intensities are used as they are.
     None,
     /// `(v − mean) / (std + eps)` of the whole stack.
     ZeroMeanUnitVariance {

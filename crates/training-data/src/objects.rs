@@ -1,5 +1,5 @@
 //! Index of the objects of a label image, from one streaming pass: sizes, bounding boxes, and a few voxels of each
-//! object to centre patches on.
+//! object to center patches on.
 
 use crate::error::{SamplesError, check_limit};
 use crate::limits::MAX_OBJECTS;
@@ -13,7 +13,7 @@ use std::collections::{BinaryHeap, HashMap};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IgnoreLabel {
-    /// This value.
+    /// The label with this value.
     Value(i64),
     /// The largest value of the file's data type (255 for `uint8`, 65 535 for `uint16`).
     Greatest,
@@ -77,7 +77,7 @@ impl Convert<u32> for LabelCode {
 pub(crate) struct Object {
     /// Value of the object's voxels in the label image.
     pub label: u32,
-    /// Number of voxels.
+    /// Number of voxels of the object.
     pub voxels: u64,
     /// First voxel of the bounding box along Z, Y, X.
     pub low: [u32; 3],
@@ -116,7 +116,7 @@ impl Object {
 /// The objects of a label image.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ObjectIndex {
-    /// Objects, sorted by label.
+    /// All objects of the label image, sorted by label.
     pub objects: Vec<Object>,
     /// Random voxels of all objects together.
     pub spread: Vec<[u32; 3]>,

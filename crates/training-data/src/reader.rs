@@ -21,16 +21,16 @@ pub enum Outside {
     Background,
 }
 
-/// Statistics of the cache.
+/// How the cache of voxel blocks is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct CacheUse {
-    /// Bytes in the cache.
+    /// Size of the cached blocks in bytes.
     pub held_bytes: u64,
     /// Maximum number of bytes in the cache so far.
     pub peak_bytes: u64,
     /// Blocks found in the cache.
     pub hits: u64,
-    /// Blocks read from files.
+    /// Number of blocks that were read from files because the cache did not hold them.
     pub misses: u64,
 }
 

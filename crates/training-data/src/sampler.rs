@@ -1,112 +1,51 @@
 //! Sampling of patches: each is a pure function of the pairs, the options and its index.
 
-use crate::augment::AugmentOptions;
+mod options;
+
+pub use options::{ObjectScale, SamplerOptions};
+
 use crate::augment::geometry::{GeometricParams, Grids, Transform};
 use crate::augment::intensity::IntensityParams;
-use crate::error::{SamplesError, check_limit, check_range};
+use crate::error::{SamplesError, check_limit};
 use crate::interpolate;
 use crate::limits::{MAX_BOX_VOXELS, MAX_PATCH_VOXELS};
 use crate::normalise::{Normalise, Scaling, scaling};
-use crate::objects::{BrighterThan, IGNORED, IgnoreLabel, LabelCode, ObjectIndex, mix};
+use crate::objects::{BrighterThan, IGNORED, LabelCode, ObjectIndex, mix};
 use crate::reader::{Box3, Convert, Outside};
 use crate::sources::{Source, Sources};
-use crate::targets::{GapWeight, TargetKind, channels};
+use crate::targets::channels;
 use cytoscope_volume::resample::resampled_extent;
 use cytoscope_volume::statistics::Moments;
 use cytoscope_volume::tile::window_starts;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Size, augmentation, target and weights of the patches of a [`Sampler`].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SamplerOptions {
-    /// Shape of a patch along Z, Y, X in voxels.
-    pub patch_zyx: [usize; 3],
-    /// Voxel size of the network along Z, Y, X in µm; by default that of each file.
-    pub voxel_um: Option<[f64; 3]>,
-    /// Scales every pair so that its objects have the nominal diameter, which requires `voxel_um`; `None` for no
-    /// scaling.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub objects: Option<ObjectScale>,
-    /// Fraction of patches that are centred on an object, 0 to 1. All objects are equally likely, whatever their size.
-    pub object_bias: f64,
-    /// Seed of the random number generator.
-    pub seed: u64,
-    /// Probabilities and strengths of random changes of the patches.
-    pub augment: AugmentOptions,
-    /// Training target.
-    pub target: TargetKind,
-    /// Intensity normalization.
-    pub normalise: Normalise,
-    /// Margin around a patch in µm in which objects are read, so that targets at its border are correct; by default the
-    /// radius of the median object.
-    pub margin_um: Option<f64>,
-    /// Label of voxels that get weight 0; `None` if every label counts.
-    pub ignore_label: Option<IgnoreLabel>,
-    /// Higher weights in thin gaps between objects.
-    pub gap_weight: Option<GapWeight>,
-    /// Values outside the stack, which have weight 0.
-    pub outside: Outside,
-}
-
-impl Default for SamplerOptions {
-    fn default() -> Self {
-        Self {
-            patch_zyx: [32, 96, 96],
-            voxel_um: None,
-            objects: None,
-            object_bias: 0.7,
-            seed: 0,
-            augment: AugmentOptions::default(),
-            target: TargetKind::Instances,
-            normalise: Normalise::default(),
-            margin_um: None,
-            ignore_label: None,
-            gap_weight: None,
-            outside: Outside::default(),
-        }
-    }
-}
-
-/// Scaling of objects to a nominal diameter: the network's voxel size is multiplied, for each pair, by the ratio of the
-/// pair's median object diameter (of the sphere with the object's volume) to the nominal one.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ObjectScale {
-    /// Nominal diameter in µm at the network's voxel size.
-    pub nominal_um: f64,
-    /// Median object diameter of every pair in µm (in voxels for files without a voxel size); by default measured on
-    /// the labels of each pair.
-    pub given: Option<f64>,
-}
 
 /// Range that the ratio of a pair's object diameter to the nominal diameter is limited to.
 const SCALE_RANGE: [f64; 2] = [0.02, 50.0];
 
-/// Origin of a patch.
+/// Where a patch was sampled.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Origin {
     /// Index of the pair in its [`Sources`].
     pub pair: usize,
     /// Name of the pair.
     pub name: String,
-    /// Voxel coordinates Z, Y, X in the file of the centre of the patch.
+    /// Voxel coordinates Z, Y, X in the file of the center of the patch.
     pub centre_zyx: [f64; 3],
 }
 
 /// A training patch: image, target and weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Patch {
-    /// Index of the patch.
+    /// Index of the patch, from which its position and augmentation follow.
     pub index: u64,
     /// Shape along Z, Y, X.
     pub shape_zyx: [usize; 3],
-    /// Number of target channels.
+    /// Number of channels of the target.
     pub channels: usize,
     /// Normalized intensities, `[1][Z][Y][X]`.
     pub image: Vec<f32>,
@@ -115,7 +54,7 @@ pub struct Patch {
     /// Weight of each voxel in the loss, `[Z][Y][X]`: 0 outside the stack and for the ignore label, otherwise 1 or
     /// more.
     pub weight: Vec<f32>,
-    /// Origin of the patch.
+    /// Where the patch was sampled.
     pub from: Origin,
 }
 
@@ -124,11 +63,11 @@ pub struct Patch {
 pub struct StageTimes {
     /// Drawing the transform, and reading image and target.
     pub read_secs: f64,
-    /// Interpolation.
+    /// Time of the interpolation of image and labels in seconds.
     pub geometry_secs: f64,
-    /// Intensity augmentation.
+    /// Time of the intensity augmentation in seconds.
     pub intensity_secs: f64,
-    /// Computing target and weights.
+    /// Time of computing target and weights in seconds.
     pub target_secs: f64,
 }
 
@@ -155,7 +94,7 @@ struct PreparedPair {
     extent: [usize; 3],
 }
 
-/// Source of training patches.
+/// Makes training patches of pairs; each is a pure function of seed and index.
 #[derive(Debug)]
 pub struct Sampler {
     sources: Arc<Sources>,
@@ -183,7 +122,7 @@ impl Sampler {
     /// [`SamplesError`] for options out of range, files that cannot be read, or more labels than
     /// [`crate::limits::MAX_OBJECTS`].
     pub fn new(sources: Arc<Sources>, options: SamplerOptions) -> Result<Self, SamplesError> {
-        check_options(&options)?;
+        options.check()?;
         let mut ready = sources
             .entries
             .par_iter()
@@ -230,7 +169,7 @@ impl Sampler {
         Ok(Self { sources, options, ready, shares, tiles })
     }
 
-    /// Returns the options.
+    /// Returns the options that the sampler was created with.
     pub fn options(&self) -> &SamplerOptions {
         &self.options
     }
@@ -255,7 +194,7 @@ impl Sampler {
         self.ready.get(pair).map(|r| r.margin)
     }
 
-    /// Returns mean, variance and range of all target intensities for [`TargetKind::Regression`]; empty for labels.
+    /// Returns mean, variance and range of all target intensities for [`crate::TargetKind::Regression`]; empty for labels.
     pub fn target_moments(&self) -> Moments {
         let mut all = Moments::default();
         self.ready.iter().for_each(|r| all.merge(r.target_moments));
@@ -359,7 +298,7 @@ impl Sampler {
             let (before, after) = ((n / 2.0).floor() * step, (n - 1.0 - (n / 2.0).floor()) * step);
             let (low, high) = (window.start as f64 + before, (window.end - 1) as f64 - after);
             if low > high {
-                // The patch is larger than the stack: both are centred.
+                // The patch is larger than the stack: both are centered.
                 return ((window.start + window.end - 1) as f64 / 2.0).round();
             }
             let wanted = match object {
@@ -537,7 +476,7 @@ impl PreparedPair {
             ObjectIndex::of(&sources.reader, entry.target, &entry.window, &code)?
         } else {
             target_moments = crate::normalise::scaling(&sources.reader, entry.target, Normalise::None)?.1;
-            // Patches are centred on stained voxels: brighter than the mean by one standard deviation.
+            // Patches are centered on stained voxels: brighter than the mean by one standard deviation.
             let bright = BrighterThan(target_moments.mean + target_moments.variance().sqrt());
             ObjectIndex::of(&sources.reader, entry.target, &entry.window, &bright)?
         };
@@ -588,37 +527,6 @@ fn median_radius_um(ready: &[PreparedPair]) -> f64 {
     let mut all: Vec<f64> = ready.iter().filter_map(|r| r.index.median_diameter_um(r.file_um)).collect();
     all.sort_by(f64::total_cmp);
     all.get(all.len() / 2).map_or(0.0, |d| d / 2.0)
-}
-
-fn check_options(options: &SamplerOptions) -> Result<(), SamplesError> {
-    if options.patch_zyx.iter().any(|n| !(1..=1 << 16).contains(n)) {
-        return Err(SamplesError::Parameter {
-            what: "the patch",
-            got: format!("{:?} voxels", options.patch_zyx),
-            expected: "1 to 65 536 voxels along each axis",
-        });
-    }
-    for um in options.voxel_um.into_iter().flatten() {
-        check_range("the voxel size", um, 1e-6..=1e6, "a length above 0 and up to 1 000 000 µm")?;
-    }
-    if let Some(objects) = options.objects {
-        check_range(
-            "the nominal object diameter",
-            objects.nominal_um,
-            1e-6..=1e6,
-            "a length above 0 and up to 1 000 000 µm",
-        )?;
-        if let Some(given) = objects.given {
-            check_range("the object diameter", given, 1e-6..=1e6, "a length above 0 and up to 1 000 000")?;
-        }
-    }
-    check_range("object_bias", options.object_bias, 0.0..=1.0, "0 to 1")?;
-    if let Some(margin) = options.margin_um {
-        check_range("margin_um", margin, 0.0..=1e6, "0 to 1 000 000 µm")?;
-    }
-    options.augment.check()?;
-    options.target.check()?;
-    options.gap_weight.map_or(Ok(()), |g| g.check())
 }
 
 impl Sampler {

@@ -47,7 +47,7 @@ impl Group {
     }
 }
 
-/// Options of a split.
+/// How pairs are divided into training, validation and test set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SplitOptions {
@@ -55,7 +55,7 @@ pub struct SplitOptions {
     pub fraction: f64,
     /// Seed of the random choice.
     pub seed: u64,
-    /// Pairs that stay together.
+    /// Which pairs stay together in one set.
     pub group: Group,
     /// Whether a split defined by the data is used.
     pub given: bool,
@@ -76,11 +76,11 @@ impl Default for SplitOptions {
 /// Training, validation and test set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Split {
-    /// Training set.
+    /// Pairs that weights are fitted to.
     pub train: Vec<Pair>,
     /// Validation set; a part of the image if there is only one.
     pub validation: Vec<Pair>,
-    /// Test set.
+    /// Pairs that no decision of a training run uses.
     pub test: Vec<Pair>,
     /// Description of how the split was made, as a sentence.
     pub how: String,

@@ -8,13 +8,13 @@ use std::path::Path;
 /// Problems that differ only in files, names and numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProblemKind {
-    /// Their severity.
+    /// Severity of these problems.
     pub severity: Severity,
     /// Indices into the list of problems, ascending; never empty.
     pub members: Vec<usize>,
-    /// Number of different files.
+    /// Number of different files with the problem.
     pub files: usize,
-    /// The first problem.
+    /// The first problem of this kind, as an example.
     pub example: Problem,
 }
 

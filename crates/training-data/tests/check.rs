@@ -168,10 +168,10 @@ fn implausible_voxel_sizes_are_errors() {
     write_with(&folder.path().join("x_raw.ome.tif"), shape, image, metres, Compression::None);
     write(&folder.path().join("x_labels.tif"), shape, labels);
     let (dataset, report) = find_and_check(folder.path());
-    has(&report.problems, Severity::Error, "in metres");
+    has(&report.problems, Severity::Error, "in meters");
     assert!(report.usable(&dataset).iter().all(|p| p.name != "x"));
     let error = Sources::open(&dataset.pairs, &SourceOptions::default()).unwrap_err().to_string();
-    assert!(error.contains("x_raw") && error.contains("in metres"), "{error}");
+    assert!(error.contains("x_raw") && error.contains("in meters"), "{error}");
     // The voxel size in the settings overrides that of the file.
     let given: Vec<_> = dataset.pairs.into_iter().map(|p| Pair { voxel_um: Some([2.0, 0.65, 0.65]), ..p }).collect();
     Sources::open(&given, &SourceOptions::default()).unwrap();

@@ -157,7 +157,9 @@ fn nnunet_datasets_are_found() {
     assert_eq!(reversed.pairs[0].voxel_um, Some([0.2, 0.25, 1.5]));
     assert_eq!(names(&reversed)[0].1, "c1_0001.tif");
     assert_eq!(check(&reversed, &Default::default()).of(Severity::Error).count(), 0);
-    for (wrong, says) in [("[2e-6, 6.5e-7, 6.5e-7]", "in metres"), ("[0, 1, 1]", "along Z is 0"), ("[1, 1]", "three")] {
+    for (wrong, says) in
+        [("[2e-6, 6.5e-7, 6.5e-7]", "in meters"), ("[0, 1, 1]", "along Z is 0"), ("[1, 1]", "three"), ("[1, 2", "JSON")]
+    {
         fs::write(at("imagesTr/c1.json"), format!("{{\"spacing\": {wrong}}}")).unwrap();
         let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
         assert_eq!(dataset.pairs[0].voxel_um, None);

@@ -1,9 +1,7 @@
 //! Public data sets are found, checked, split and sampled.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::shared;
+use cytoscope_testkit::shared_data;
 use cytoscope_training_data::{
     AugmentOptions, CheckOptions, FindOptions, Sampler, SamplerOptions, Severity, SourceOptions, Sources, SplitOptions,
     TargetKind, TrainingTask, check, find_pairs, find_pairs_with, split,
@@ -13,7 +11,7 @@ use std::sync::Arc;
 
 #[test]
 fn mouse_embryos_are_checked_split_and_sampled() {
-    let Some(folder) = shared("nuclei_and_cells/bbbc050") else { return };
+    let Some(folder) = shared_data("nuclei_and_cells/bbbc050") else { return };
     let options = FindOptions { voxel_um: Some([1.75, 0.8, 0.8]), ..FindOptions::default() };
     let dataset = find_pairs_with(&folder, TrainingTask::Segmentation, &options).unwrap();
     assert_eq!(dataset.pairs.len(), 26);
@@ -70,14 +68,14 @@ fn other_segmentation_folders_are_found_and_checked() {
     for (name, count) in
         [("nuclei_and_cells/orzzet_gland", 4), ("nuclei_and_cells/stardist", 1), ("nuclei_and_cells/wolny_patch", 1)]
     {
-        let Some(folder) = shared(name) else { continue };
+        let Some(folder) = shared_data(name) else { continue };
         let dataset = find_pairs(&folder, TrainingTask::Segmentation).unwrap();
         assert_eq!(dataset.pairs.len(), count, "{name}: {:?}", dataset.problems);
         let report = check(&dataset, &CheckOptions::default());
         assert_eq!(report.of(Severity::Error).count(), 0, "{name}: {:#?}", report.problems);
         assert!(report.pairs.iter().all(|p| p.objects.unwrap() > 5), "{name}");
     }
-    if let Some(folder) = shared("nuclei_and_cells/cellseg3d") {
+    if let Some(folder) = shared_data("nuclei_and_cells/cellseg3d") {
         let error = find_pairs(&folder, TrainingTask::Segmentation).unwrap_err().to_string();
         assert!(error.contains("no pair") && error.contains("no target"), "{error}");
     }
@@ -85,7 +83,7 @@ fn other_segmentation_folders_are_found_and_checked() {
 
 #[test]
 fn a_label_free_pair_is_split_and_sampled() {
-    let Some(folder) = shared("label_free/acm_beads") else { return };
+    let Some(folder) = shared_data("label_free/acm_beads") else { return };
     let dataset = find_pairs(&folder, TrainingTask::LabelFree).unwrap();
     assert_eq!(dataset.pairs.len(), 1);
     let report = check(&dataset, &CheckOptions::default());

@@ -6,27 +6,27 @@ use half::f16;
 /// Samples of one type, in C order (the last axis varies fastest).
 #[derive(Debug, Clone, PartialEq)]
 pub enum Samples {
-    /// 8-bit unsigned.
+    /// 8-bit unsigned integers.
     U8(Vec<u8>),
-    /// 16-bit unsigned.
+    /// 16-bit unsigned integers.
     U16(Vec<u16>),
-    /// 32-bit unsigned.
+    /// 32-bit unsigned integers.
     U32(Vec<u32>),
-    /// 64-bit unsigned.
+    /// 64-bit unsigned integers.
     U64(Vec<u64>),
-    /// 8-bit signed.
+    /// 8-bit signed integers.
     I8(Vec<i8>),
-    /// 16-bit signed.
+    /// 16-bit signed integers.
     I16(Vec<i16>),
-    /// 32-bit signed.
+    /// 32-bit signed integers.
     I32(Vec<i32>),
-    /// 64-bit signed.
+    /// 64-bit signed integers.
     I64(Vec<i64>),
-    /// 16-bit float.
+    /// 16-bit floats.
     F16(Vec<f16>),
-    /// 32-bit float.
+    /// 32-bit floats.
     F32(Vec<f32>),
-    /// 64-bit float.
+    /// 64-bit floats.
     F64(Vec<f64>),
 }
 
@@ -68,7 +68,7 @@ impl Samples {
         }
     }
 
-    /// The sample type.
+    /// Returns the type of the samples.
     pub fn dtype(&self) -> DType {
         match self {
             Samples::U8(_) => DType::U8,
@@ -85,7 +85,7 @@ impl Samples {
         }
     }
 
-    /// Number of samples.
+    /// Returns the number of samples.
     pub fn len(&self) -> usize {
         with_samples!(self, v => v.len())
     }
@@ -153,7 +153,7 @@ impl Array {
         Ok(Self { axes, shape, samples })
     }
 
-    /// The axes, outermost first.
+    /// Returns the axes, outermost first.
     pub fn axes(&self) -> &Axes {
         &self.axes
     }
@@ -178,7 +178,7 @@ impl Array {
         self.samples
     }
 
-    /// The sample type.
+    /// Returns the type of the samples.
     pub fn dtype(&self) -> DType {
         self.samples.dtype()
     }

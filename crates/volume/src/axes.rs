@@ -7,15 +7,15 @@ use std::{fmt, str::FromStr};
 /// One named axis of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Axis {
-    /// Time.
+    /// Time points of a series.
     T,
-    /// Depth (slices).
+    /// Slices, along the optical axis.
     Z,
-    /// Channel (stains).
+    /// Channels, such as stains.
     C,
-    /// Rows.
+    /// Rows of a slice.
     Y,
-    /// Columns.
+    /// Columns of a slice.
     X,
     /// Samples of one pixel, interleaved (RGB).
     S,
@@ -75,17 +75,17 @@ impl Axes {
         Self(Axis::CANONICAL.to_vec())
     }
 
-    /// `Z, Y, X`.
+    /// Returns the axes Z, Y, X of a single volume.
     pub fn zyx() -> Self {
         Self(vec![Axis::Z, Axis::Y, Axis::X])
     }
 
-    /// The axes, outermost first.
+    /// Returns the axes, outermost first.
     pub fn as_slice(&self) -> &[Axis] {
         &self.0
     }
 
-    /// Number of axes.
+    /// Returns the number of axes.
     pub fn len(&self) -> usize {
         self.0.len()
     }

@@ -1,6 +1,6 @@
 //! Weights for blending overlapping tiles.
 
-/// Gaussian window of `n` samples along one axis: centre `(n − 1) / 2`, sigma `sigma_share · n`, peak 1.
+/// Gaussian window of `n` samples along one axis: center `(n − 1) / 2`, sigma `sigma_share · n`, peak 1.
 pub fn gaussian_window(n: usize, sigma_share: f64) -> Vec<f32> {
     let sigma = (sigma_share * n as f64).max(f64::MIN_POSITIVE);
     let centre = (n as f64 - 1.0) / 2.0;

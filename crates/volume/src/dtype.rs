@@ -34,7 +34,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Every sample type.
+    /// All sample types, integers first.
     pub const ALL: [DType; 11] = [
         DType::U8,
         DType::U16,
@@ -49,7 +49,7 @@ impl DType {
         DType::F64,
     ];
 
-    /// Bytes of one sample.
+    /// Returns the size of one sample in bytes.
     pub fn size_bytes(self) -> usize {
         match self {
             DType::U8 | DType::I8 => 1,

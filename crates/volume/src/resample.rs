@@ -7,11 +7,11 @@ pub fn resampled_extent(extent: usize, from_um: f64, to_um: f64) -> usize {
     ((extent as f64 * from_um / to_um).round() as usize).max(1)
 }
 
-/// Up to this many input voxels per output voxel two neighbours are interpolated; above it the filter is widened.
+/// Up to this many input voxels per output voxel two neighbors are interpolated; above it the filter is widened.
 const SHARP_SCALE: f64 = 1.5;
 
 /// Weights that compute the output voxels of one axis from the input voxels. Both grids cover the same physical length
-/// ("half-pixel" centres, edge values extended).
+/// ("half-pixel" centers, edge values extended).
 ///
 /// Up to 1.5 input voxels per output voxel this is linear interpolation. Above that, a triangle filter with a half
 /// width of `scale / 1.5` input voxels averages them, so that fine detail and noise are not aliased.
@@ -56,7 +56,7 @@ impl AxisMap {
         weights.iter().enumerate().map(move |(t, w)| (first + t, *w))
     }
 
-    /// Number of output voxels.
+    /// Returns the number of output voxels along the axis.
     pub fn len(&self) -> usize {
         self.first.len()
     }
@@ -149,7 +149,7 @@ mod tests {
     }
 
     /// The expected values are computed here from the definition: a triangle of half width scale / 1.5 about each
-    /// output centre. scikit-image and PIL widen their filters in the same way when they shrink an image.
+    /// output center. scikit-image and PIL widen their filters in the same way when they shrink an image.
     #[test]
     fn strong_downsampling_averages_input_voxels() {
         let (from, to) = (60usize, 6usize);

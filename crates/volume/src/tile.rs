@@ -12,7 +12,7 @@ pub struct Span {
     pub len: usize,
     /// First voxel kept, in coordinates of the volume.
     pub keep_start: usize,
-    /// Number of voxels kept.
+    /// Number of voxels of the tile that are kept along the axis.
     pub keep_len: usize,
 }
 

@@ -13,11 +13,11 @@ pub const MAX_PLAUSIBLE_RATIO: f64 = 1e3;
 const TYPICAL_UM: std::ops::RangeInclusive<f64> = 0.02..=50.0;
 /// Units and their length in µm, in the order in which they are tried.
 const UNITS: [(&str, f64); 6] = [
-    ("metres", 1e6),
-    ("millimetres", 1e3),
-    ("nanometres", 1e-3),
+    ("meters", 1e6),
+    ("millimeters", 1e3),
+    ("nanometers", 1e-3),
     ("ångström", 1e-4),
-    ("centimetres", 1e4),
+    ("centimeters", 1e4),
     ("inches", 25_400.0),
 ];
 
@@ -157,14 +157,14 @@ mod tests {
             Err(ImplausibleVoxelSize::OutOfRange { axis: 'Z', likely, .. }) => likely,
             other => unreachable!("{um}: {other:?}"),
         };
-        assert_eq!(likely(6.5e-7), Some(("metres", 0.65)));
-        assert_eq!(likely(6.5e-5), Some(("millimetres", 0.065)));
-        assert_eq!(likely(6500.0), Some(("nanometres", 6.5)));
+        assert_eq!(likely(6.5e-7), Some(("meters", 0.65)));
+        assert_eq!(likely(6.5e-5), Some(("millimeters", 0.065)));
+        assert_eq!(likely(6500.0), Some(("nanometers", 6.5)));
         assert_eq!(likely(65_000.0), Some(("ångström", 6.5)));
         assert_eq!(likely(1e6), None);
         assert_eq!(likely(1e300), None);
         let text = VoxelSize::new_um(1.0, 1.0, 6.5e-7).check().unwrap_err().to_string();
-        assert!(text.contains("along X is 0.00000065 µm") && text.contains("in metres, i.e. 0.65 µm"), "{text}");
+        assert!(text.contains("along X is 0.00000065 µm") && text.contains("in meters, i.e. 0.65 µm"), "{text}");
     }
 
     #[test]

@@ -36,6 +36,7 @@ impl Process {
             .spawn()
             .map_err(|e| format!("the engine process cannot be started: {program}: {e}; reinstall Cytoscope"))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            // A process without pipes ends on its own when it reads its input.
             let _ = child.kill();
             return Err("the engine process has no pipes".to_owned());
         };
@@ -71,6 +72,7 @@ impl Process {
     }
 
     pub(super) fn kill(&mut self) {
+        // It fails only if the process has ended already.
         let _ = self.child.kill();
     }
 
@@ -133,6 +135,7 @@ fn forward_log(log: impl Read, last: &Mutex<String>) {
             Ok(0) | Err(_) => return,
             Ok(_) => {}
         }
+        // Standard error may be closed; the line goes to the log as well.
         let _ = std::io::stderr().write_all(&line);
         let text = String::from_utf8_lossy(&line);
         let text = text.trim();
@@ -150,6 +153,7 @@ pub(super) fn parse_reply(text: &str) -> Reply {
         Err(error) => error,
     };
     let sentence = format!("a reply of the engine process could not be parsed ({error})");
+    // Text that is not JSON has no fields.
     let value: Value = serde_json::from_str(text).unwrap_or_default();
     let ends = matches!(
         value.get("reply").and_then(Value::as_str),

@@ -52,12 +52,12 @@ pub enum WorkerEvent {
     },
 }
 
-/// State of the worker.
+/// State of the worker process, as the client sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkerState {
-    /// The process is starting.
+    /// The process has been started and has not answered yet.
     Starting,
-    /// The process accepts requests.
+    /// The process has answered and accepts requests.
     Ready {
         /// Process id.
         pid: u32,
@@ -445,6 +445,7 @@ impl ClientShared {
             }
         }
         let hello = serde_json::to_string(&Request::Hello { version: PROTOCOL_VERSION }).unwrap_or_default();
+        // If the process is gone, its output ends, which is handled below.
         let _ = line.send(hello);
         let mut output = BufReader::with_capacity(1 << 16, output);
         let mut refused = None;

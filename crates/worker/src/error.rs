@@ -71,6 +71,7 @@ impl ProtocolError {
 /// [`ProtocolError::InvalidRequest`] if it is not a request of this version of the protocol.
 pub fn parse_request(line: &str) -> Result<Request, ProtocolError> {
     serde_json::from_str(line).map_err(|error| {
+        // A line that is not JSON has no fields.
         let value: Value = serde_json::from_str(line).unwrap_or_default();
         let starts = matches!(value.get("request").and_then(Value::as_str), Some("run" | "devices" | "models"));
         let id = value.get("id").and_then(Value::as_u64).filter(|_| starts).map(JobId);

@@ -91,6 +91,7 @@ impl PrivateFolder {
     /// Removes the folder, even if threads still refer to it.
     pub(super) fn remove_now(&self) {
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+        // The process is ending; the next worker cleans up what is left.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }
@@ -121,6 +122,7 @@ fn owner(folder: &Path, mine: &Path) -> Option<u32> {
             return None;
         }
     }
+    // Only Unix has owners to compare.
     #[cfg(not(unix))]
     let _ = mine;
     let marker: Marker = serde_json::from_str(&read_small(&folder.join(MARKER))?).ok()?;
@@ -129,11 +131,13 @@ fn owner(folder: &Path, mine: &Path) -> Option<u32> {
 
 /// Removes a dead worker's folder and its partly written files.
 fn remove(folder: &Path) {
+    // Without a readable list, partly written files keep their hidden names; the folder itself is still removed.
     for line in read_small(&folder.join(JOURNAL)).unwrap_or_default().lines() {
         if let Ok(out) = serde_json::from_str::<PathBuf>(line) {
             cytoscope_storage::write::sweep(&out);
         }
     }
+    // The next worker that starts tries again.
     let _ = std::fs::remove_dir_all(folder);
 }
 

@@ -135,16 +135,7 @@ mod tests {
     }
 
     fn spans(count: usize) -> Reply {
-        let span = SpanRecord {
-            stage: Stage::Op,
-            name: "conv".into(),
-            start_us: 0.0,
-            duration_us: 1.0,
-            thread: 0,
-            bytes: 0,
-            voxels: 0,
-            macs: 0,
-        };
+        let span = SpanRecord::new(Stage::Op, "conv", 0.0, 1.0);
         Reply::Spans { id: JobId(1), spans: vec![span; count], marks: Vec::new(), dropped: 0 }
     }
 

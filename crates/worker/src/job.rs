@@ -6,8 +6,10 @@ use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::packages::{ImportJob, ImportReport};
 use cytoscope_pipeline::predict::LiveSink;
 use cytoscope_pipeline::{
-    Context, ConvertJob, DiameterJob, EvaluateJob, EvaluateReport, JobError, MeasureJob, MeasureReport, ObjectDiameter,
-    PredictJob, PredictOutcome, SegmentJob, SegmentReport,
+    AppliedProfile, Context, ConvertJob, DiameterJob, EvaluateJob, EvaluateReport, ExportJob, JobError,
+    MachineProfiles, MeasureJob, MeasureReport, MeshJob, MeshReport, Model, ModelSpeedJob, ModelSpeedReport,
+    ModelTestJob, ModelTestReport, ObjectDiameter, PerformanceRequest, PredictJob, PredictOutcome, SegmentJob,
+    SegmentReport, machine_key,
 };
 use cytoscope_quantize::{QuantizeJob, QuantizeReport};
 use cytoscope_train::{CheckJob, CheckReport, Estimate, EstimateJob, QatTrainer, TrainJob, TrainReport, TrainSink};
@@ -29,6 +31,10 @@ pub enum Job {
         /// operator and operators are not fused. On the CPU they are always timed.
         #[serde(default)]
         operators: bool,
+        /// Which preset of the machine profile (`cytoscope tune --save`) sets what the prediction leaves open; none by
+        /// default.
+        #[serde(default = "no_profile")]
+        performance: PerformanceRequest,
     },
     /// Segments an existing map ([`JobResult::Segment`]).
     Segment {
@@ -67,13 +73,21 @@ pub enum Job {
     },
     /// Imports a model as a package ([`JobResult::Import`]).
     Import(ImportJob),
+    /// Writes the surfaces of objects ([`JobResult::Mesh`]).
+    Mesh(MeshJob),
+    /// Exports a model ([`JobResult::Export`]).
+    Export(ExportJob),
+    /// Runs the self-test of a model and describes it ([`JobResult::ModelTest`]).
+    ModelTest(ModelTestJob),
+    /// Measures how fast the network of a model runs on this machine ([`JobResult::ModelSpeed`]).
+    ModelSpeed(ModelSpeedJob),
 }
 
 impl Job {
     /// Returns the folders that the job writes results to.
     pub fn output_folders(&self) -> Vec<PathBuf> {
         match self {
-            Self::Predict { prediction, .. } => vec![prediction.out.clone()],
+            Self::Predict { prediction, .. } => vec![prediction.folder().to_owned()],
             Self::Segment { segmentation: SegmentJob { labels, table, .. }, .. } => {
                 labels.iter().chain(table).map(|path| folder_of(path)).collect()
             }
@@ -82,7 +96,46 @@ impl Job {
             Self::Train(job) => vec![folder_of(&job.out), job.folder()],
             Self::Quantize { quantization, .. } => vec![folder_of(&quantization.out)],
             Self::Import(job) => vec![folder_of(&job.out)],
-            Self::Evaluate(_) | Self::ObjectDiameter(_) | Self::TrainCheck(_) | Self::TrainEstimate(_) => Vec::new(),
+            Self::Export(job) => vec![folder_of(&job.out)],
+            Self::Mesh(job) => vec![folder_of(&job.out)],
+            Self::Evaluate(_)
+            | Self::ObjectDiameter(_)
+            | Self::TrainCheck(_)
+            | Self::TrainEstimate(_)
+            | Self::ModelTest(_)
+            | Self::ModelSpeed(_) => Vec::new(),
+        }
+    }
+
+    /// Returns the job with what it leaves open set from the profile of this machine, and what was set; `None` if the job
+    /// asks for no profile, or there is none for its model.
+    pub fn with_machine_profile(&self, profiles: &MachineProfiles) -> Option<(Self, AppliedProfile)> {
+        match self {
+            Self::Predict { prediction, live, operators, performance } => {
+                if profiles.is_empty() || *performance == PerformanceRequest::Off {
+                    return None;
+                }
+                // A model that cannot be loaded is reported when the job runs.
+                let fingerprint = Model::load(&prediction.model).ok()?.fingerprint;
+                let mut prediction = prediction.clone();
+                let profile = profiles.find(&fingerprint, &machine_key())?;
+                let applied = profile.apply_to_prediction(&mut prediction, *performance)?;
+                let (live, operators, performance) = (*live, *operators, *performance);
+                Some((Self::Predict { prediction, live, operators, performance }, applied))
+            }
+            Self::Train(job) if job.config.performance != PerformanceRequest::Off => {
+                let mut job = job.clone();
+                let profile = job.machine_profile(profiles, &machine_key()).ok().flatten()?;
+                let applied = job.apply_machine_profile(profile)?;
+                Some((Self::Train(job), applied))
+            }
+            Self::TrainEstimate(job) if job.config.performance != PerformanceRequest::Off => {
+                let mut job = job.clone();
+                let profile = job.machine_profile(profiles, &machine_key()).ok().flatten()?;
+                let applied = job.apply_machine_profile(profile)?;
+                Some((Self::TrainEstimate(job), applied))
+            }
+            _ => None,
         }
     }
 
@@ -97,8 +150,25 @@ impl Job {
         live: Option<&dyn LiveSink>,
         on_event: &TrainSink<'_>,
     ) -> Result<JobResult, JobError> {
+        self.run_profiled(context, devices, live, on_event, None)
+    }
+
+    /// Like [`Job::run`]; the record of a prediction names what a machine profile has set.
+    ///
+    /// # Errors
+    /// As [`Job::run`].
+    pub fn run_profiled(
+        &self,
+        context: &Context,
+        devices: &Devices,
+        live: Option<&dyn LiveSink>,
+        on_event: &TrainSink<'_>,
+        profile: Option<&AppliedProfile>,
+    ) -> Result<JobResult, JobError> {
         Ok(match self {
-            Self::Predict { prediction, .. } => JobResult::Predict(prediction.run_live(context, devices, live)?),
+            Self::Predict { prediction, .. } => {
+                JobResult::Predict(prediction.run_profiled(context, devices, live, profile)?)
+            }
             Self::Segment { segmentation, .. } => JobResult::Segment(segmentation.run(context)?),
             Self::Measure(job) => JobResult::Measure(job.run(context)?),
             Self::Convert(job) => {
@@ -115,6 +185,10 @@ impl Job {
                 JobResult::Quantize(Box::new(quantization.run_with(context, Some(&trainer))?))
             }
             Self::Import(job) => JobResult::Import(job.run(context, devices)?),
+            Self::Export(job) => JobResult::Export { moved_to: job.run(context)?, output: job.out.clone() },
+            Self::Mesh(job) => JobResult::Mesh(job.run(context)?),
+            Self::ModelTest(job) => JobResult::ModelTest(Box::new(job.run(context, devices)?)),
+            Self::ModelSpeed(job) => JobResult::ModelSpeed(job.run(context, devices)?),
         })
     }
 
@@ -124,21 +198,24 @@ impl Job {
         const CPU: DeviceRequest = DeviceRequest::Device(DeviceId::Cpu);
         match self {
             Self::Predict { prediction, .. } | Self::ObjectDiameter(DiameterJob { prediction }) => prediction.device,
-            // `auto` means the CPU in training.
-            Self::Train(TrainJob { device, .. }) | Self::TrainEstimate(EstimateJob { device, .. }) => match device {
-                DeviceRequest::Auto => CPU,
-                DeviceRequest::Device(_) => *device,
-            },
-            // The network is checked on every device.
-            Self::Import(_) => DeviceRequest::Auto,
+            Self::Train(TrainJob { device, .. }) | Self::TrainEstimate(EstimateJob { device, .. }) => *device,
+            // The network is run on every device.
+            Self::Import(_) | Self::ModelTest(_) | Self::ModelSpeed(_) => DeviceRequest::Auto,
             Self::Segment { .. }
             | Self::Measure(_)
             | Self::Convert(_)
             | Self::Evaluate(_)
             | Self::TrainCheck(_)
+            | Self::Mesh(_)
+            | Self::Export(_)
             | Self::Quantize { .. } => CPU,
         }
     }
+}
+
+/// Returns the request of a job that names none.
+fn no_profile() -> PerformanceRequest {
+    PerformanceRequest::Off
 }
 
 /// Returns the folder of a file.
@@ -146,7 +223,7 @@ fn folder_of(path: &Path) -> PathBuf {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
 }
 
-/// Result of a job.
+/// Result of a finished job, with the report of the crate that ran it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "job", rename_all = "snake_case")]
 pub enum JobResult {
@@ -175,6 +252,20 @@ pub enum JobResult {
     Quantize(Box<QuantizeReport>),
     /// Result of [`Job::Import`].
     Import(ImportReport),
+    /// Result of [`Job::Export`].
+    Export {
+        /// The file or folder written.
+        output: PathBuf,
+        /// Where an existing folder was moved to.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        moved_to: Option<PathBuf>,
+    },
+    /// Result of [`Job::Mesh`].
+    Mesh(MeshReport),
+    /// Result of [`Job::ModelTest`].
+    ModelTest(Box<ModelTestReport>),
+    /// Result of [`Job::ModelSpeed`].
+    ModelSpeed(ModelSpeedReport),
 }
 
 #[cfg(test)]
@@ -210,10 +301,38 @@ mod tests {
         assert_eq!(read(json!({"predict": {"prediction": prediction}})).device(), DeviceRequest::Auto);
         assert_eq!(read(json!({"object_diameter": {"prediction": prediction}})).device(), DeviceRequest::Auto);
         let mut train = json!({"task": "segmentation", "data": "d", "from": "scratch", "out": "m"});
-        assert_eq!(read(json!({"train": train})).device(), cpu);
+        assert_eq!(read(json!({"train": train})).device(), DeviceRequest::Auto);
         train["device"] = "cuda:0".into();
         assert!(![cpu, DeviceRequest::Auto].contains(&read(json!({"train": train})).device()));
         assert_eq!(read(json!({"convert": {"input": "a.tif", "output": "a.npy"}})).device(), cpu);
         assert_eq!(read(json!({"import": {"file": "m.onnx", "out": "m"}})).device(), DeviceRequest::Auto);
+    }
+
+    #[test]
+    fn a_machine_profile_sets_what_a_job_leaves_open() {
+        let settings = json!({"device": "cpu", "precision": null, "batch": 8, "workers": 3, "prefetch": null, "threads": 0,
+                              "secs_per_patch": 0.1, "peak_bytes": null});
+        let profile = json!({"model": "scratch", "fingerprint": "scratch", "machine": machine_key(), "program": "p",
+                             "tuned_unix_secs": 1, "preset": "fastest", "training": {"fastest": settings}});
+        let mut profiles = MachineProfiles::default();
+        let train = |config: serde_json::Value| {
+            read(
+                json!({"train": {"task": "segmentation", "data": "d", "from": "scratch", "out": "m", "config": config}}),
+            )
+        };
+        assert_eq!(train(json!({})).with_machine_profile(&profiles), None);
+        profiles.put(serde_json::from_value(profile).unwrap());
+        let (tuned, applied) = train(json!({"workers": 1})).with_machine_profile(&profiles).unwrap();
+        let Job::Train(TrainJob { config, .. }) = tuned else { panic!("{tuned:?}") };
+        assert_eq!((config.batch, config.workers), (Some(8), Some(1)), "the workers were given");
+        assert!(applied.sentence().contains("batch 8"), "{}", applied.sentence());
+        assert_eq!(train(json!({"performance": "off"})).with_machine_profile(&profiles), None);
+        let estimate = read(json!({"train_estimate": {"task": "segmentation", "from": "scratch"}}));
+        let (tuned, _) = estimate.with_machine_profile(&profiles).unwrap();
+        let Job::TrainEstimate(EstimateJob { config, device, .. }) = tuned else { panic!("{tuned:?}") };
+        assert_eq!((config.batch, device), (Some(8), DeviceRequest::Device(DeviceId::Cpu)));
+        let prediction = json!({"inputs": ["a.tif"], "model": "nosuch", "out": "o"});
+        let predict = read(json!({"predict": {"prediction": prediction, "performance": "auto"}}));
+        assert_eq!(predict.with_machine_profile(&profiles), None, "the job reports the missing model");
     }
 }

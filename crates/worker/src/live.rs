@@ -67,6 +67,7 @@ impl LiveFile {
 
 impl Drop for LiveFile {
     fn drop(&mut self) {
+        // It is in the worker's private folder, which is removed as a whole.
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -260,7 +260,7 @@ impl Reply {
 pub struct LiveRegion {
     /// First voxel Z, Y, X.
     pub start_zyx: [usize; 3],
-    /// Size Z, Y, X.
+    /// Size of the region along Z, Y, X in voxels.
     pub size_zyx: [usize; 3],
 }
 

@@ -43,6 +43,7 @@ impl ReplyWriter {
         if let Ok(mut text) = text {
             text.push('\n');
             let mut out = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            // If the client is gone, the input ends as well, and the worker stops.
             let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
         }
     }
@@ -303,25 +304,11 @@ impl ProgressReporter {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 mod tests {
     use super::*;
-
-    /// Collects the replies.
-    #[derive(Clone, Default)]
-    struct Output(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Output {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
+    use cytoscope_testkit::SharedBuffer;
 
     #[test]
     fn all_training_events_are_sent_in_order_with_progress() {
-        let output = Output::default();
+        let output = SharedBuffer::default();
         let replies = Arc::new(ReplyWriter::new(output.clone()));
         let reporter = ProgressReporter::new(replies, JobId(1), Recorder::totals_only(), PathBuf::from("."));
         let steps = 300;
@@ -338,7 +325,7 @@ mod tests {
             }));
         }
         reporter.finish();
-        let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(output.bytes()).unwrap();
         let mut seen = 0;
         for reply in text.lines().map(|l| serde_json::from_str::<Reply>(l).unwrap()) {
             match reply {

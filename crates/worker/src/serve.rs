@@ -12,9 +12,10 @@ use super::{
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{LiveSink, panic_text};
-use cytoscope_pipeline::{CancelToken, Context, Event, JobError, JobErrorKind, cards};
+use cytoscope_pipeline::{AppliedProfile, CancelToken, Context, Event, JobError, JobErrorKind, MachineProfiles, cards};
 use cytoscope_profile::Recorder;
 use cytoscope_train::TrainEvent;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -66,6 +67,7 @@ impl RetainedFiles {
     fn release(&mut self, id: JobId) {
         self.live.remove(&id);
         if let Some(path) = self.labels.remove(&id) {
+            // It is in the worker's private folder, which is removed as a whole.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -111,6 +113,7 @@ pub fn serve(mut input: impl BufRead, output: impl Write + Send + 'static, optio
     }
     shared.shut_down();
     if jobs.is_finished() {
+        // Panics of jobs are caught and reported as failed jobs.
         let _ = jobs.join();
     }
     // The folder is removed even if threads still refer to it.
@@ -273,11 +276,20 @@ impl ServeShared {
         tracing::info!(%id, "job started");
         tracing::debug!(%id, "job: {job:?}");
         let outcome = catch_panics(|| {
-            let devices = self.devices_for(job.device());
+            let Profiled { job, profile, devices, notes } = self.with_machine_profile(job);
+            let job: &Job = &job;
             let gpu = devices.list().iter().any(|d| d.usable && d.id != DeviceId::Cpu);
             let record_operators = match job {
                 Job::Predict { operators, .. } => *operators || !gpu,
-                Job::Segment { .. } | Job::Measure(_) | Job::Convert(_) | Job::Evaluate(_) | Job::Import(_) => true,
+                Job::Segment { .. }
+                | Job::Measure(_)
+                | Job::Convert(_)
+                | Job::Evaluate(_)
+                | Job::Import(_)
+                | Job::Export(_)
+                | Job::Mesh(_)
+                | Job::ModelTest(_)
+                | Job::ModelSpeed(_) => true,
                 // Spans of operators are not useful for jobs that run for hours.
                 Job::ObjectDiameter(_)
                 | Job::Train(_)
@@ -291,8 +303,10 @@ impl ServeShared {
             let event_reporter = Arc::clone(&reporter);
             let sink: Arc<dyn Fn(&Event) + Send + Sync> = Arc::new(move |event| event_reporter.event(event));
             let context = Context { cancel, sink, recorder };
-            let result =
-                with_ticks(&reporter, || catch_panics(|| self.execute(id, job, &context, &devices, &reporter)));
+            notes.into_iter().for_each(|note| context.note(note));
+            let result = with_ticks(&reporter, || {
+                catch_panics(|| self.execute(id, job, profile.as_ref(), &context, &devices, &reporter))
+            });
             let live = reporter.finish();
             if let Some(live) = live.filter(|_| result.is_ok()) {
                 self.retained().live.insert(id, live);
@@ -320,6 +334,7 @@ impl ServeShared {
         &self,
         id: JobId,
         job: &Job,
+        profile: Option<&AppliedProfile>,
         context: &Context,
         devices: &Devices,
         reporter: &ProgressReporter,
@@ -332,7 +347,7 @@ impl ServeShared {
                     self.retained().live.clear();
                 }
                 let sink = live.then_some(reporter as &dyn LiveSink);
-                job.run(context, devices, sink, &on_event)
+                job.run_profiled(context, devices, sink, &on_event, profile)
             }
             Job::Segment { segmentation, .. } => {
                 let result = if segmentation.labels.is_some() {
@@ -348,6 +363,31 @@ impl ServeShared {
             }
             _ => job.run(context, devices, None, &on_event),
         }
+    }
+
+    /// Returns a job with what it leaves open set from the profile of this machine, and the devices to choose from. A
+    /// profile whose device cannot be used now is not applied.
+    fn with_machine_profile<'a>(&self, job: &'a Job) -> Profiled<'a> {
+        let mut notes = Vec::new();
+        let stored =
+            MachineProfiles::user_path().map_or_else(|| Ok(MachineProfiles::default()), |p| MachineProfiles::read(&p));
+        let profiles = stored.unwrap_or_else(|error| {
+            notes.push(format!("the machine profiles are not used: {error}"));
+            MachineProfiles::default()
+        });
+        if let Some((tuned, applied)) = job.with_machine_profile(&profiles) {
+            let devices = self.devices_for(tuned.device());
+            let is_usable = match tuned.device() {
+                DeviceRequest::Auto | DeviceRequest::Device(DeviceId::Cpu) => true,
+                DeviceRequest::Device(id) => devices.list().iter().any(|device| device.id == id && device.usable),
+            };
+            if is_usable {
+                notes.push(applied.sentence());
+                return Profiled { job: Cow::Owned(tuned), profile: Some(applied), devices, notes };
+            }
+            notes.push("the machine profile is not used: its device cannot be used now".to_owned());
+        }
+        Profiled { job: Cow::Borrowed(job), profile: None, devices: self.devices_for(job.device()), notes }
     }
 
     /// Returns the devices to choose from; GPUs are not probed for a job that asks for the CPU.
@@ -379,6 +419,17 @@ impl ServeShared {
     }
 }
 
+/// A job that is ready to run.
+struct Profiled<'a> {
+    job: Cow<'a, Job>,
+    /// What a machine profile has set.
+    profile: Option<AppliedProfile>,
+    /// The devices to choose from.
+    devices: Devices,
+    /// Notes for the user.
+    notes: Vec<String>,
+}
+
 /// Turns a panic into an error.
 fn catch_panics<T>(work: impl FnOnce() -> Result<T, JobError>) -> Result<T, JobError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))))
@@ -403,6 +454,8 @@ fn with_ticks<T>(reporter: &ProgressReporter, work: impl FnOnce() -> T) -> T {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 mod tests {
     use super::*;
+    use cytoscope_pipeline::PerformanceRequest;
+    use cytoscope_testkit::SharedBuffer;
     use std::io::{Cursor, Read};
     use std::time::Instant;
 
@@ -478,28 +531,16 @@ mod tests {
         let hello = Request::Hello { version: PROTOCOL_VERSION };
         let prediction =
             serde_json::from_str("{\"inputs\": [\"a.tif\"], \"model\": \"nuclei\", \"out\": \"o\"}").unwrap();
-        let predict = Request::run(JobId(1), Job::Predict { prediction, live: false, operators: false });
+        let predict = Request::run(
+            JobId(1),
+            Job::Predict { prediction, live: false, operators: false, performance: PerformanceRequest::Off },
+        );
         let lines = [hello, predict].map(|r| format!("{}\n", serde_json::to_string(&r).unwrap())).concat();
         let options = WorkerOptions { discover: Box::new(discover), temporary: temporary.path().to_owned() };
         let start = Instant::now();
         serve(io::BufReader::new(Lines(Cursor::new(lines.into_bytes()), wait)), io::sink(), options).unwrap();
         assert!(start.elapsed() < GRACE * 10);
         assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
-    }
-
-    /// Collects the output of a worker.
-    #[derive(Clone, Default)]
-    struct Output(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Output {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
     }
 
     #[test]
@@ -521,11 +562,11 @@ mod tests {
             "{\"request\":\"run\",\"id\":1,\"job\":{\"paint\":{}}}".to_owned(),
             "{\"request\":\"run\",\"id\":2,\"job\":{\"paint\":{}}}\n".to_owned(),
         ];
-        let output = Output::default();
+        let output = SharedBuffer::default();
         let options = WorkerOptions { discover: Box::new(discover), temporary: temporary.path().to_owned() };
         let input = Lines(Cursor::new(lines.join("\n").into_bytes()), wait);
         serve(io::BufReader::new(input), output.clone(), options).unwrap();
-        let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(output.bytes()).unwrap();
         let replies: Vec<Reply> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
         let faults = replies.iter().filter(|r| matches!(r, Reply::Fault { .. })).count();
         let is_refused = |id: u64| {

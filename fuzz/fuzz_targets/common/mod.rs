@@ -1,11 +1,12 @@
 //! Reading of an image in all ways that users have, with small limits.
+#![allow(dead_code, reason = "each target uses a part")]
 
 use cytoscope_formats::{Limits, OpenOptions, open_bytes};
 use cytoscope_volume::Region;
 
-/// Opens bytes as an image, reads all of it and a region in the middle, and compares them.
-pub fn read_all_and_a_part(data: &[u8]) {
-    let limits = Limits {
+/// Limits that keep a target within little memory and time.
+pub fn small_limits() -> Limits {
+    Limits {
         max_pages: 1 << 12,
         max_chunk_bytes: 16 << 20,
         max_unstored_bytes: 16 << 20,
@@ -13,8 +14,13 @@ pub fn read_all_and_a_part(data: &[u8]) {
         max_metadata_bytes: 1 << 20,
         max_expanded_bytes: 64 << 20,
         ..Limits::default()
-    };
-    let Ok(image) = open_bytes(data.to_vec(), &OpenOptions { limits, ..OpenOptions::default() }) else { return };
+    }
+}
+
+/// Opens bytes as an image, reads all of it and a region in the middle, and compares them.
+pub fn read_all_and_a_part(data: &[u8]) {
+    let options = OpenOptions { limits: small_limits(), ..OpenOptions::default() };
+    let Ok(image) = open_bytes(data.to_vec(), &options) else { return };
     let meta = image.meta();
     let Ok(whole) = image.read_all() else { return };
     assert_eq!((whole.axes(), whole.shape()), (&meta.axes, meta.shape.as_slice()));

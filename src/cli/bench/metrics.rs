@@ -181,7 +181,7 @@ mod tests {
     use std::borrow::Cow;
 
     fn span(stage: Stage, start_us: f64, duration_us: f64) -> SpanRecord {
-        SpanRecord { stage, name: Cow::Borrowed("x"), start_us, duration_us, thread: 0, bytes: 0, voxels: 0, macs: 0 }
+        SpanRecord::new(stage, "x", start_us, duration_us)
     }
 
     fn stored(spans: Vec<SpanRecord>, marks: Vec<MemoryMark>, inputs: Vec<InputFacts>) -> StoredRun {

@@ -1,8 +1,10 @@
 //! `cytoscope bench`: runs a table of trainings and predictions, each in its own process, and compares the results.
 
 mod metrics;
+mod optimizations;
 mod quantization;
 mod results;
+mod spans;
 mod tasks;
 
 use super::child::{self, ChildRun, Scratch};
@@ -15,7 +17,7 @@ use cytoscope_quantize::ACCURACY_BUDGET;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_file;
 use metrics::{Figures, dataset_info, figures, nested, spreads};
-use quantization::Quantization;
+use quantization::{QatLimits, Quantization};
 use results::{GitInfo, Machine, TaskResult, amount};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -35,21 +37,35 @@ const MAX_REPEAT: usize = 1000;
 )]
 pub(crate) struct Bench {
     /// Table of the tasks.
-    #[arg(long, value_name = "TASKS.csv", required_unless_present = "quantization")]
+    #[arg(long, value_name = "TASKS.csv", required_unless_present_any = ["quantization", "compare_opts", "span_cost"])]
     config: Option<PathBuf>,
     /// Run the training tasks of the table at each of these batch sizes.
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', requires = "config")]
     batch_sizes: Vec<usize>,
-    /// Instead of a table: predict --data with this model in floats and quantized in the modes dynamic and static, and
-    /// compare the size of the networks, times, and the difference of the maps.
+    /// Instead of a table: predict --data with this model in floats and quantized in the modes dynamic, static and qat,
+    /// and compare the size of the networks, times, and the difference of the maps.
     #[arg(long, value_name = "MODEL", requires = "data", conflicts_with = "config")]
     quantization: Option<String>,
-    /// Stack for --quantization, which also calibrates.
-    #[arg(long, value_name = "FILE", requires = "quantization")]
+    /// Instead of a table: run the network of this model on the CPU without optimizations, with each alone (precision,
+    /// layout, fusion, optimizer) and with all, and compare time, memory and output.
+    #[arg(long, value_name = "MODEL", requires = "data", conflicts_with_all = ["config", "quantization"])]
+    compare_opts: Option<String>,
+    /// Instead of a table: predict --data with this model on the CPU without recording anything, with totals by stage, and
+    /// with spans as for a trace, and compare the times.
+    #[arg(long, value_name = "MODEL", requires = "data", conflicts_with_all = ["config", "quantization", "compare_opts"])]
+    span_cost: Option<String>,
+    /// Stack for --quantization, which also calibrates, for --compare-opts and for --span-cost.
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
     data: Option<PathBuf>,
     /// Maximum relative L2 error of an output for --quantization; layers are kept in float until it is met.
     #[arg(long, default_value_t = ACCURACY_BUDGET, requires = "quantization")]
     accuracy_budget: f64,
+    /// Maximum steps of quantization-aware training for --quantization, one tile per step.
+    #[arg(long, requires = "quantization")]
+    qat_steps: Option<u64>,
+    /// Maximum minutes of quantization-aware training for --quantization.
+    #[arg(long, requires = "quantization")]
+    qat_minutes: Option<f64>,
     /// File for the results.
     #[arg(long, value_name = "RESULTS.json")]
     output: PathBuf,
@@ -93,15 +109,27 @@ impl Bench {
         let stored = stored_path.map(results::read).transpose()?;
         let context = progress::context(false, true, Recorder::totals_only());
         let timestamp = results::now();
-        let mut all = Vec::new();
-        let outcome = self.run_all(&context, table, &mut all);
-        let done = finished(all, &timestamp);
-        if !done.is_empty() {
-            let text = serde_json::to_vec_pretty(&done).map_err(|e| Failure::other(e.to_string()))?;
-            cytoscope_storage::write::atomic_write(&self.output, &text)?;
-        }
-        outcome?;
-        done.iter().for_each(print_result);
+        let done = match (&self.compare_opts, &self.span_cost, &self.data) {
+            (Some(model), _, Some(data)) => {
+                let done = optimizations::run(&context, model, data, self.repeat, &timestamp)?;
+                self.write(&done)?;
+                done
+            }
+            (_, Some(model), Some(data)) => {
+                let done = spans::run(&context, model, data, self.repeat, &timestamp)?;
+                self.write(&done)?;
+                done
+            }
+            _ => {
+                let mut all = Vec::new();
+                let outcome = self.run_all(&context, table, &mut all);
+                let done = finished(all, &timestamp);
+                self.write(&done)?;
+                outcome?;
+                done.iter().for_each(print_result);
+                done
+            }
+        };
         match (&self.compare, &stored) {
             (_, Some(stored)) => results::compare_with_stored(&done, stored),
             (Some(_), None) => results::compare_with_first(&done),
@@ -109,6 +137,15 @@ impl Bench {
         }
         print(&format!("wrote {}", self.output.display()));
         Ok(())
+    }
+
+    /// Writes the results, if there are any.
+    fn write(&self, done: &[TaskResult]) -> Outcome {
+        if done.is_empty() {
+            return Ok(());
+        }
+        let text = serde_json::to_vec_pretty(done).map_err(|e| Failure::other(e.to_string()))?;
+        Ok(cytoscope_storage::write::atomic_write(&self.output, &text)?)
     }
 
     /// Returns the tasks of the table, at all batch sizes; none without a table.
@@ -131,7 +168,8 @@ impl Bench {
         let scratch = Scratch::create(PathBuf::from(format!("{}.runs", self.output.display())), FOLDER_KIND)?;
         let (mut quantization, tasks) = match (&self.quantization, &self.data) {
             (Some(model), Some(data)) => {
-                let (quantization, tasks) = Quantization::prepare(model, data, self.accuracy_budget, &scratch)?;
+                let qat = QatLimits { steps: self.qat_steps, minutes: self.qat_minutes };
+                let (quantization, tasks) = Quantization::prepare(model, data, self.accuracy_budget, qat, &scratch)?;
                 (Some(quantization), tasks)
             }
             _ => (None, table),

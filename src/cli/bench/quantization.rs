@@ -13,10 +13,23 @@ use std::path::Path;
 /// Name of the task that is the reference.
 const FLOAT: &str = "float";
 /// Modes of `quantize`, by which their tasks and packages are named.
-const MODES: [&str; 2] = ["dynamic", "static"];
+const MODES: [&str; 3] = ["dynamic", "static", QAT];
+/// Mode that trains if calibration alone misses the accuracy budget.
+const QAT: &str = "qat";
+
+/// Limits of quantization-aware training; `None` for those of `quantize`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct QatLimits {
+    /// Maximum number of steps.
+    pub(super) steps: Option<u64>,
+    /// Maximum duration in minutes.
+    pub(super) minutes: Option<f64>,
+}
 
 /// What is compared besides the figures of each run.
 pub(super) struct Quantization {
+    /// Steps of quantization-aware training; 0 if calibration alone met the accuracy budget.
+    qat_steps: f64,
     /// Sizes of the networks in bytes, by task.
     network_bytes: BTreeMap<String, f64>,
     /// The maps of the float network.
@@ -25,9 +38,10 @@ pub(super) struct Quantization {
 
 impl Quantization {
     /// Names of the packages in the working folder.
-    pub(super) const PACKAGES: [&'static str; 2] = MODES;
+    pub(super) const PACKAGES: [&'static str; 3] = MODES;
 
-    /// Quantizes a model, calibrated on the stack at `data`, with a maximum relative L2 error of the outputs. Returns the tasks that predict this stack.
+    /// Quantizes a model, calibrated on the stack at `data`, with a maximum relative L2 error of the outputs and these
+    /// limits of quantization-aware training. Returns the tasks that predict this stack.
     ///
     /// # Errors
     /// The failure of a quantization.
@@ -35,6 +49,7 @@ impl Quantization {
         model: &str,
         data: &Path,
         accuracy_budget: f64,
+        qat: QatLimits,
         scratch: &Scratch,
     ) -> Result<(Self, Vec<Task>), Failure> {
         let data = data.display().to_string();
@@ -42,31 +57,44 @@ impl Quantization {
             vec![format!("--precision={precision}"), "--device=cpu".to_owned(), "--outputs=maps".to_owned()]
         };
         let mut tasks = vec![Task::inference(FLOAT, model, &data, options("f32"))];
-        let mut network_bytes = BTreeMap::new();
+        let (mut network_bytes, mut qat_steps) = (BTreeMap::new(), 0.0);
         for mode in MODES {
             eprint_line(&format!("quantizing: {mode}"));
             let package = scratch.path().join(mode).display().to_string();
-            let words = [
+            let mut words = vec![
                 "quantize".to_owned(),
                 format!("--mode={mode}"),
                 format!("--calibrate={data}"),
                 format!("--out={package}"),
                 format!("--accuracy-budget={accuracy_budget}"),
                 "--json".to_owned(),
-                "--".to_owned(),
-                model.to_owned(),
             ];
+            if mode == QAT {
+                words.extend(qat.steps.map(|steps| format!("--steps={steps}")));
+                words.extend(qat.minutes.map(|minutes| format!("--minutes={minutes}")));
+            }
+            words.extend(["--".to_owned(), model.to_owned()]);
             let report = child::report(&words)?;
+            qat_steps = report["qat"]["steps"].as_f64().unwrap_or(qat_steps);
+            if mode == QAT && report["qat"].is_null() {
+                eprint_line(
+                    "note: qat did not train: calibration alone meets the accuracy budget; a smaller \
+                     --accuracy-budget makes it train",
+                );
+            }
             network_bytes.extend(report["float_bytes"].as_f64().map(|bytes| (FLOAT.to_owned(), bytes)));
             network_bytes.extend(report["int8_bytes"].as_f64().map(|bytes| (mode.to_owned(), bytes)));
             tasks.push(Task::inference(mode, &package, &data, options("int8")));
         }
-        Ok((Self { network_bytes, reference: None }, tasks))
+        Ok((Self { qat_steps, network_bytes, reference: None }, tasks))
     }
 
     /// Adds the size of the network, and the difference of the maps to those of the float network.
     pub(super) fn add_to(&mut self, task: &str, report: &Value, figures: &mut Figures) {
         figures.extend(self.network_bytes.get(task).map(|bytes| ("network_bytes".to_owned(), *bytes)));
+        if task == QAT {
+            figures.insert("qat_steps".to_owned(), self.qat_steps);
+        }
         let maps = maps_of(report);
         if task == FLOAT && self.reference.is_none() {
             self.reference.clone_from(&maps);

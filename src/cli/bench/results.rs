@@ -17,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Maximum size of a file of results in bytes.
 const MAX_RESULTS_BYTES: u64 = 64 << 20;
 /// Figures that are compared, by kind: smaller is better.
-const COMPARED: [&str; 8] = [
+const COMPARED: [&str; 10] = [
     "total_secs",
     "full_prediction_secs",
     "avg_batch_secs",
@@ -26,6 +26,8 @@ const COMPARED: [&str; 8] = [
     "step_secs",
     "peak_bytes",
     "network_bytes",
+    "run_secs",
+    "arena_bytes",
 ];
 
 /// State of the source tree in the current folder.

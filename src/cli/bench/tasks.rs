@@ -17,7 +17,7 @@ use std::path::Path;
 /// Maximum size of a table in bytes.
 const MAX_TABLE_BYTES: u64 = 1 << 20;
 /// Options that the bench sets itself, or that would change what is measured.
-const RESERVED: [&str; 20] = [
+const RESERVED: [&str; 21] = [
     "out",
     "json",
     "json-progress",
@@ -38,6 +38,7 @@ const RESERVED: [&str; 20] = [
     "epochs",
     "search",
     "trials",
+    "compare-precision",
 ];
 
 /// What a task measures.

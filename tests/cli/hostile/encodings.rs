@@ -27,7 +27,7 @@ fn non_unicode_names_are_refused_before_any_work() {
 #[test]
 fn text_from_files_never_controls_the_terminal() {
     let fixture = Fixture::new();
-    // A channel name that clears the screen, colours text and rings the bell, as 7-bit and 8-bit codes.
+    // A channel name that clears the screen, colors text and rings the bell, as 7-bit and 8-bit codes.
     let evil = "\u{1b}[2J\u{1b}[31mred\u{7}\u{9b}2Jx";
     let array = cytoscope_volume::Array::new("ZYX".parse().unwrap(), vec![2, 4, 4], vec![1u16; 32]).unwrap();
     let mut spec = cytoscope_formats::WriteSpec::of(&array, cytoscope_formats::Container::OmeTiff);

@@ -86,7 +86,7 @@ fn implausible_voxel_sizes_are_refused_with_the_likely_unit() {
     let fixture = Fixture::new();
     let array = cytoscope_volume::Array::new("ZYX".parse().unwrap(), vec![4, 32, 32], vec![7u16; 4096]).unwrap();
     for (name, um, words) in [
-        ("metres.ome.tif", [2e-6, 6.5e-7, 6.5e-7], "metres"),
+        ("metres.ome.tif", [2e-6, 6.5e-7, 6.5e-7], "meters"),
         ("huge.ome.tif", [1e6, 1e6, 1e6], "1000000"),
         ("endless.ome.tif", [1e300, 1e300, 1e300], "µm"),
     ] {

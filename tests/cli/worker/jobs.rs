@@ -6,7 +6,7 @@ use cytoscope_builders::{UNet3d, Weights, unet3d};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_model_package::Package;
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::{ArtifactKind, Event, JobErrorKind, LabelFormat, MeasureJob, SegmentJob};
+use cytoscope_pipeline::{ArtifactKind, Event, JobErrorKind, LabelFormat, MeasureJob, PerformanceRequest, SegmentJob};
 use cytoscope_profile::Stage;
 use cytoscope_testkit::skip;
 use cytoscope_volume::{Array, Axes, Axis};
@@ -55,7 +55,10 @@ fn worker_and_command_line_predict_the_same_bytes() {
         "inputs": [sample], "model": "nuclei-dog", "out": out, "device": "cpu", "tiles": {"tile": [27, 64, 64]},
         "outputs": outputs.split(',').collect::<Vec<_>>(),
     }));
-    engine.worker.send(Request::run(JobId(1), Job::Predict { prediction: job, live: true, operators: false }));
+    engine.worker.send(Request::run(
+        JobId(1),
+        Job::Predict { prediction: job, live: true, operators: false, performance: PerformanceRequest::Off },
+    ));
     let JobResult::Predict(outcome) = engine.done(1) else { panic!() };
     assert!(outcome.failed.is_empty());
     assert_eq!(fixture.names("o").len(), 5, "{:?}", fixture.names("o"));
@@ -137,7 +140,10 @@ fn worker_and_command_line_predict_the_same_bytes_on_a_gpu() {
             "inputs": [raw], "model": "nuclei-dog", "out": out, "device": gpu, "tiles": {"tile": [20, 48, 64]},
             "diameter": 19.0,
         }));
-        engine.worker.send(Request::run(JobId(id), Job::Predict { prediction: job, live: true, operators }));
+        engine.worker.send(Request::run(
+            JobId(id),
+            Job::Predict { prediction: job, live: true, operators, performance: PerformanceRequest::Off },
+        ));
         let from = engine.seen.len();
         engine.done(id);
         assert_same_files(&fixture, "by_command", "o");
@@ -161,7 +167,10 @@ fn live_regions_equal_the_final_result() {
             "inputs": [fixture.path(&raw)], "model": "nuclei-dog", "out": fixture.path(blend), "device": "cpu", "outputs": ["maps"],
             "voxel_um": VOXEL_UM, "diameter": 19.0, "tiles": {"tile": [20, 48, 64], "blend": blend},
         }));
-        engine.worker.send(Request::run(JobId(id), Job::Predict { prediction: job, live: true, operators: false }));
+        engine.worker.send(Request::run(
+            JobId(id),
+            Job::Predict { prediction: job, live: true, operators: false, performance: PerformanceRequest::Off },
+        ));
         let from = engine.seen.len();
         engine.done(id);
         let mut seen = vec![false; 20 * 90 * 100];
@@ -209,7 +218,12 @@ fn jobs_run_in_order_and_can_be_cancelled_queued_or_running() {
     let mut engine = Engine::start(&fixture);
     engine.worker.send(Request::run(
         JobId(1),
-        Job::Predict { prediction: long_job(&fixture, "o"), live: false, operators: false },
+        Job::Predict {
+            prediction: long_job(&fixture, "o"),
+            live: false,
+            operators: false,
+            performance: PerformanceRequest::Off,
+        },
     ));
     for (id, output) in [(2, "a.npy"), (3, "b.npy"), (4, "c.npy")] {
         engine.worker.send(Request::run(JobId(id), Job::Convert(convert(&fixture, &raw, output))));
@@ -247,7 +261,12 @@ fn jobs_run_in_order_and_can_be_cancelled_queued_or_running() {
     // Dropping the client during a job ends the process and removes its folder.
     engine.worker.send(Request::run(
         JobId(10),
-        Job::Predict { prediction: long_job(&fixture, "o"), live: true, operators: false },
+        Job::Predict {
+            prediction: long_job(&fixture, "o"),
+            live: true,
+            operators: false,
+            performance: PerformanceRequest::Off,
+        },
     ));
     engine.wait_for_tiles(10);
     let (pid, folder) = engine.ready();
@@ -271,7 +290,10 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
         "inputs": [fixture.path(&raw)], "model": "nuclei", "out": fixture.path("o"), "device": "cpu", "voxel_um": VOXEL_UM,
         "diameter": 15.0,
     }));
-    engine.worker.send(Request::run(JobId(2), Job::Predict { prediction: predict, live: false, operators: false }));
+    engine.worker.send(Request::run(
+        JobId(2),
+        Job::Predict { prediction: predict, live: false, operators: false, performance: PerformanceRequest::Off },
+    ));
     let segment = |labels: Option<PathBuf>, table: Option<PathBuf>| SegmentJob {
         map: fixture.path("o/nuclei_1_raw_probability.tif"),
         labels,
@@ -438,7 +460,10 @@ fn predict_with(
         "inputs": [fixture.path(stack)], "model": fixture.path(model), "out": fixture.path(&out), "device": "cpu",
         "precision": precision, "outputs": ["maps"],
     }));
-    engine.worker.send(Request::run(JobId(id), Job::Predict { prediction, live: false, operators: false }));
+    engine.worker.send(Request::run(
+        JobId(id),
+        Job::Predict { prediction, live: false, operators: false, performance: PerformanceRequest::Off },
+    ));
     let JobResult::Predict(outcome) = engine.done(id) else { panic!() };
     assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);
     let map = fixture.names(&out).into_iter().find(|name| name.ends_with(".tif")).unwrap();
@@ -521,6 +546,35 @@ fn models_imported_in_the_worker_predict_like_their_originals() {
     assert_eq!(report.test, "the test outputs are reproduced");
     let bundled = predict_with(&mut engine, 5, &fixture, &raw, bundled.to_str().unwrap(), None);
     assert_eq!(predict_with(&mut engine, 6, &fixture, &raw, "copy.zip", None), bundled);
+}
+
+#[test]
+fn models_are_tested_measured_and_exported_in_the_worker() {
+    let fixture = Fixture::new();
+    network_and_stack(&fixture);
+    let mut engine = Engine::start(&fixture);
+    let net = fixture.path("net.onnx");
+    engine.worker.send(request(1, json!({"model_test": {"file": net}})));
+    let JobResult::ModelTest(report) = engine.done(1) else { panic!() };
+    assert_eq!((report.reproduced, report.card.input_channels), (None, 1), "it has no test tensors");
+    assert!(report.nodes > 5 && report.engines.iter().any(|e| e.agrees), "{report:?}");
+    engine.worker.send(request(2, json!({"model_speed": {"model": net}})));
+    let JobResult::ModelSpeed(speed) = engine.done(2) else { panic!() };
+    let cpu = speed.rows.iter().find(|row| row.device.to_string() == "cpu" && row.precision.name() == "f32").unwrap();
+    let voxels: usize = speed.input_shapes[0].iter().product();
+    let rate = voxels as f64 / (cpu.run_ms.unwrap() * 1e-3);
+    assert!((cpu.voxels_per_sec.unwrap() / rate - 1.0).abs() < 1e-6, "{cpu:?}");
+    let weights = fixture.path("net.safetensors");
+    let export = json!({"export": {"model": net, "format": "safetensors", "out": weights}});
+    engine.worker.send(request(3, export.clone()));
+    assert_eq!(engine.done(3), JobResult::Export { output: weights.clone(), moved_to: None });
+    // Eight bytes state the length of the header, which is JSON.
+    let bytes = std::fs::read(&weights).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    assert!(header.as_object().unwrap().len() > 5, "{header}");
+    let (kind, sentence) = failure(&mut engine, 4, export);
+    assert_eq!(kind, JobErrorKind::WouldOverwrite, "{sentence}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::session::{Pair, Request};
 use super::source::axis;
 use super::tools::{BRUSH_STEP, EditAction, StrokeMask, Tool, Tools};
 use super::{Correction, Corrections, Phase};
+use crate::channels::input_channels;
 use crate::display::Display;
 use crate::document::{Document, DocumentChange};
 use crate::documents::{Documents, DocumentsAction};
@@ -37,11 +38,11 @@ pub(crate) enum CorrectionsAction {
     Edit(EditAction),
     /// Selects a tool.
     Tool(Tool),
-    /// Sets the current label.
+    /// Sets the label that the tools paint.
     Label(u32),
     /// Applies the selected tool to pointer events.
     PointerEvents(Vec<PointerEvent>),
-    /// Scales the brush radius.
+    /// Multiplies the brush radius by a factor.
     ScaleBrush(f64),
     /// Sets the brush radius in µm.
     Radius(f64),
@@ -127,7 +128,7 @@ impl Corrections {
                 if std::mem::take(&mut self.export_when_chosen)
                     && let Some(document) = documents.active()
                 {
-                    self.export_pair(document, folder, jobs);
+                    self.export_pair(document, folder, jobs, display);
                 }
             }
             CorrectionsAction::SaveAll => {
@@ -166,7 +167,7 @@ impl Corrections {
             EditAction::Redo => correction.send(Request::Redo),
             EditAction::Save => correction.save(),
             EditAction::Export => match display.settings().dataset_folder.clone() {
-                Some(folder) => self.export_pair(document, folder, jobs),
+                Some(folder) => self.export_pair(document, folder, jobs, display),
                 None => {
                     self.export_when_chosen = true;
                     let folder = document.path.parent().map(Into::into);
@@ -209,16 +210,19 @@ impl Corrections {
     }
 
     /// Adds a document and its labels to a dataset as a training pair.
-    fn export_pair(&mut self, document: &Document, dataset: PathBuf, jobs: &Jobs) {
+    fn export_pair(&mut self, document: &Document, dataset: PathBuf, jobs: &Jobs, display: &Display) {
         let known_voxels = self.tools.known_voxels;
         let Some(correction) = self.by_document.get_mut(&document.id).filter(|c| c.phase == Phase::Open) else {
             return;
         };
         correction.exporting = true;
-        let channels = document.extents.channels;
+        // The channel of the model's first input, which is also predicted from.
+        let settings = display.settings();
+        let chosen = jobs.model(settings).map(|card| input_channels(card, document, settings));
+        let channel = chosen.and_then(|channels| channels.first().copied()).unwrap_or(0);
         correction.send(Request::Export(Pair {
             raw: document.path.clone(),
-            channel: (channels > 1).then(|| jobs.channel().min(channels - 1)),
+            channel: (document.extents.channels > 1).then_some(channel),
             time: (document.extents.times > 1).then_some(correction.time),
             dataset,
             known_voxels,

@@ -43,7 +43,7 @@ pub enum Phase {
 /// The corrections of one document.
 pub struct Correction {
     corrector: Corrector,
-    /// State of the corrections.
+    /// Whether the session is being opened, is open, or has failed.
     pub phase: Phase,
     /// Labels and undo steps as last reported by the session.
     pub state: Option<CorrectionState>,

@@ -1,4 +1,4 @@
-//! Thread that owns an annotation session: requests go in and events come out, so that no edit blocks the window.
+//! The thread that owns a correction session: requests go in and events come out, so that no edit blocks the window.
 
 use super::places::CorrectionFiles;
 use cytoscope_corrections::{
@@ -17,7 +17,8 @@ use std::time::Duration;
 /// Time without requests after which the session counts as idle.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// Up to this many voxels, labels whose file has no or another voxel size are converted to that of the stack.
+/// Maximum number of voxels of labels that are copied to set the stack's voxel size, if their file states none or
+/// another.
 const MAX_RESIZED_VOXELS: usize = 1 << 28;
 
 /// Number of undo and redo names sent to the window.
@@ -26,9 +27,9 @@ const MAX_STEP_NAMES: usize = 12;
 /// Labels that corrections start from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Base {
-    /// Only background.
+    /// All voxels are background.
     Empty,
-    /// A label image.
+    /// The labels of a label image.
     File(PathBuf),
 }
 
@@ -50,15 +51,15 @@ pub struct Start {
 /// A training pair to export to a dataset.
 #[derive(Debug, Clone)]
 pub struct Pair {
-    /// The stack.
+    /// Path of the stack that is corrected.
     pub raw: PathBuf,
     /// Channel, if the stack has several.
     pub channel: Option<usize>,
     /// Time point, if the stack has several.
     pub time: Option<usize>,
-    /// Folder of the dataset.
+    /// Folder of the dataset that the pair is added to.
     pub dataset: PathBuf,
-    /// Name of the pair.
+    /// Name of the pair in the dataset.
     pub name: String,
     /// Which labels are used; all other voxels get the ignore label.
     pub known_voxels: KnownVoxels,
@@ -77,19 +78,19 @@ pub enum Request {
     EndStroke,
     /// Restores the labels from before the stroke.
     CancelStroke,
-    /// Applies an edit.
+    /// Applies an edit to the labels.
     Apply(Edit),
-    /// Undoes the last step.
+    /// Undoes the last edit.
     Undo,
     /// Redoes the last undone step.
     Redo,
     /// Saves the labels to a file.
     Save(PathBuf),
-    /// Exports a training pair.
+    /// Writes the stack and its labels as a training pair.
     Export(Pair),
     /// Result of saving the labels.
     Written(PathBuf, Result<Saved, AnnotateError>),
-    /// Closes the session.
+    /// Closes the session after all edits are in the journal.
     Close,
 }
 
@@ -117,7 +118,7 @@ pub struct CorrectionState {
 /// An event of the session.
 #[derive(Debug)]
 pub enum Event {
-    /// The session is open.
+    /// The session is open; what was recovered from its journal.
     Opened(Replay),
     /// The journal belongs to other labels.
     OtherLabels(String),
@@ -125,11 +126,11 @@ pub enum Event {
     OpenFailed(String),
     /// The labels or undo steps changed.
     State(Box<CorrectionState>),
-    /// An edit was applied.
+    /// An edit was applied; what it changed.
     Edited(Change),
     /// A request failed: what was tried, and why.
     Failed(&'static str, String),
-    /// The labels were saved.
+    /// The labels were saved to this file.
     Saved(PathBuf),
     /// A file with other labels was renamed to this path before saving.
     MovedAside(PathBuf),
@@ -188,6 +189,7 @@ impl Corrector {
 
 impl Drop for Corrector {
     fn drop(&mut self) {
+        // A thread that has ended has closed its session.
         let _ = self.requests.send(Request::Close);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -263,14 +265,17 @@ impl Worker {
             }
         }
         for writing in self.writing.drain(..) {
+            // Failures of writing are sent as events; the window that would show them is closing.
             let _ = writing.join();
         }
         // Saves that finished just before closing are recorded as well.
         for request in receiver.try_iter() {
             if let Request::Written(..) = request {
+                // The window that would show an error is closing; the journal still has the edits.
                 let _ = self.handle(&mut session, request);
             }
         }
+        // A journal that cannot be closed is recovered when the stack is opened again.
         let _ = session.close();
     }
 
@@ -341,6 +346,7 @@ impl Worker {
                 let base = base.as_ref().map(LabelVolume::labels);
                 export_part(&raw, ticket.labels(), base, pair.known_voxels, &pair.dataset, &pair.name)
             });
+            // If the receiver is gone, the window has closed, and the export is on disk.
             let _ = events_out.send(match exported {
                 Ok(exported) => Event::Exported(Box::new(exported)),
                 Err(e) => Event::Failed("Adding the pair", e.to_string()),

@@ -60,7 +60,7 @@ impl Tool {
         }
     }
 
-    /// Shortcut key.
+    /// Returns the key that selects the tool.
     pub fn key(self) -> Key {
         match self {
             Tool::Navigate => Key::V,
@@ -95,7 +95,7 @@ impl Tool {
 /// Edit actions, which apply immediately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EditAction {
-    /// Undo the last step.
+    /// Undo the last edit.
     Undo,
     /// Redo the last undone step.
     Redo,
@@ -105,7 +105,7 @@ pub enum EditAction {
     Export,
     /// Make a free label the current one.
     NewLabel,
-    /// Delete the current label.
+    /// Turn the object with the current label into background.
     Delete,
     /// Merge the selected labels, or split by the seeds.
     Apply,
@@ -189,7 +189,7 @@ impl EditAction {
         }
     }
 
-    /// Keyboard shortcut, if any.
+    /// Returns the keyboard shortcut of the action; `None` if it has none.
     pub fn shortcut(self) -> Option<KeyboardShortcut> {
         let command = Modifiers::COMMAND;
         let (modifiers, key) = match self {
@@ -221,10 +221,10 @@ impl EditAction {
 /// Which voxels a stroke may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum StrokeMask {
-    /// All voxels.
+    /// The brush paints all voxels.
     #[default]
     All,
-    /// Only background voxels.
+    /// The brush paints background only and leaves other objects as they are.
     Background,
     /// Only voxels of the label in which the stroke starts.
     Inside,
@@ -248,10 +248,10 @@ impl StrokeMask {
     }
 }
 
-/// Settings of the tools.
+/// The selected correction tool, and the settings of all of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tools {
-    /// The selected tool.
+    /// Tool that the pointer uses.
     pub tool: Tool,
     /// The previous tool, restored after picking a label.
     pub before: Tool,
@@ -310,7 +310,7 @@ impl Tools {
         }
     }
 
-    /// Scales the brush radius.
+    /// Multiplies the brush radius by a factor, within its limits.
     pub fn scale(&mut self, factor: f64) {
         self.radius_um = (self.radius_um * factor).clamp(self.radii_um[0], self.radii_um[1]);
     }

@@ -1,4 +1,4 @@
-//! Composites planes into one image: channels in their colours, labels outlined or filled.
+//! Composites planes into one image: channels in their colors, labels outlined or filled.
 
 use super::plane::{Plane, Values};
 use cytoscope_formats::label_color;
@@ -7,14 +7,14 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Colour maps for intensities, from dark to bright.
+/// Color maps for intensities, from dark to bright.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ColorMap {
-    /// Black to white.
+    /// From black for low values to white for high ones.
     Gray,
-    /// White to black.
+    /// From white for low values to black for high ones.
     Inverted,
-    /// Black to a colour.
+    /// From black to this color (RGB).
     Tint([u8; 3]),
     /// Perceptually uniform, black over purple and orange to pale yellow.
     Magma,
@@ -25,7 +25,7 @@ pub enum ColorMap {
 }
 
 impl ColorMap {
-    /// The selectable colour maps with their names.
+    /// The selectable color maps with their names.
     pub const NAMED: [(&'static str, ColorMap); 11] = [
         ("Gray", ColorMap::Gray),
         ("Inverted gray", ColorMap::Inverted),
@@ -40,12 +40,12 @@ impl ColorMap {
         ("Fire", ColorMap::Fire),
     ];
 
-    /// Name for the user; a colour taken from the file is "Custom".
+    /// Name for the user; a color taken from the file is "Custom".
     pub fn name(self) -> &'static str {
         Self::NAMED.iter().find(|(_, m)| *m == self).map_or("Custom", |(n, _)| n)
     }
 
-    /// The colour of a value between 0 and 1, as RGB from 0 to 255.
+    /// The color of a value between 0 and 1, as RGB from 0 to 255.
     pub fn color(self, share: f32) -> [f32; 3] {
         let t = share.clamp(0.0, 1.0);
         match self {
@@ -77,10 +77,10 @@ pub enum Blending {
     Opaque,
 }
 
-/// Display settings of intensities.
+/// How the intensities of a channel are shown: range, gamma and color.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Intensity {
-    /// Colour map.
+    /// Colors from low to high values.
     pub map: ColorMap,
     /// Lower contrast limit, in stored values.
     pub low: f32,
@@ -94,7 +94,7 @@ pub struct Intensity {
     pub blending: Blending,
 }
 
-/// How labels are drawn.
+/// Whether labels are drawn as outlines, filled, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum LabelStyle {
     /// The border pixels of each label.
@@ -108,13 +108,13 @@ pub enum LabelStyle {
 /// Display settings of a label image.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LabelDisplay {
-    /// Outline, fill or both.
+    /// Whether labels are drawn as outlines, filled, or both.
     pub style: LabelStyle,
     /// Opacity of the fill from 0 to 1.
     pub opacity: f32,
-    /// The highlighted label.
+    /// Label that is highlighted; `None` if no object is selected.
     pub selected: Option<u32>,
-    /// Colour of each label if colours carry a meaning (matched, missed, false); otherwise each label has its own.
+    /// Color of each label if colors carry a meaning (matched, missed, false); otherwise each label has its own.
     pub colors: Option<Arc<Vec<[u8; 3]>>>,
 }
 
@@ -125,7 +125,7 @@ impl Default for LabelDisplay {
 }
 
 impl LabelDisplay {
-    /// The colour of a label.
+    /// The color of a label.
     pub fn color(&self, label: u32) -> [u8; 3] {
         match &self.colors {
             Some(colors) => colors.get(label as usize).copied().unwrap_or([160, 160, 160]),
@@ -137,7 +137,7 @@ impl LabelDisplay {
 /// A plane with its display settings.
 #[derive(Debug, Clone)]
 pub enum DisplayedPlane {
-    /// Values drawn through contrast limits and a colour map.
+    /// Values drawn through contrast limits and a color map.
     Intensity(Arc<Plane>, Intensity),
     /// Labels drawn as outlines or filled.
     Labels(Arc<Plane>, LabelDisplay),
@@ -152,7 +152,7 @@ impl DisplayedPlane {
     }
 }
 
-/// Entries of the colour lookup tables.
+/// Entries of the color lookup tables.
 const STEPS: usize = 1024;
 
 /// Pixels per band; bands are composited in parallel.
@@ -183,7 +183,7 @@ pub fn composite(planes: &[DisplayedPlane]) -> Option<ColorImage> {
 
 /// A plane prepared for compositing.
 enum Layer<'a> {
-    /// Values, display settings and colour lookup table.
+    /// Values, display settings and color lookup table.
     Intensity(&'a Values, &'a Intensity, Vec<[f32; 3]>),
     /// Labels and how they are drawn.
     Labels(&'a [u32], &'a LabelDisplay),

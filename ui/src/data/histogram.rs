@@ -2,7 +2,7 @@
 
 use super::plane::{Plane, Values};
 
-/// Number of bins.
+/// Number of bins of a histogram.
 pub const BINS: usize = 256;
 
 /// Fractions of pixels below and above the automatic limits.
@@ -12,9 +12,9 @@ const BRIGHT_SHARE: f64 = 0.001;
 /// Histogram over the range from the smallest to the largest value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Histogram {
-    /// Smallest value.
+    /// Smallest value that was counted.
     pub low: f32,
-    /// Largest value.
+    /// Largest value that was counted.
     pub high: f32,
     /// Number of values in each of [`BINS`] equal bins.
     pub counts: Vec<u32>,

@@ -34,7 +34,7 @@ fn sample_region<T: Copy + Default>(slice: &[T], grid: [usize; 3], zyx: [usize; 
     out
 }
 
-/// A growing prediction on the model's grid, resampled to the stack's grid by nearest neighbour.
+/// A growing prediction on the model's grid, resampled to the stack's grid by nearest neighbor.
 pub struct LiveSource {
     array: LiveArray,
     /// Number of voxels of the stack along Z, Y, X.

@@ -1,4 +1,4 @@
-//! Reads planes on worker threads: each slot on screen has at most one request, the newest; neighbouring planes are
+//! Reads planes on worker threads: each slot on screen has at most one request, the newest; neighboring planes are
 //! prefetched; planes are cached within a byte budget.
 
 use super::cache::Cache;
@@ -87,7 +87,7 @@ impl PlaneLoaderShared {
 /// State of a requested plane.
 #[derive(Debug, Clone)]
 pub enum LoadState {
-    /// The plane is loaded.
+    /// The plane is loaded and cached.
     Ready(Arc<Plane>),
     /// The plane is queued or being read.
     Waiting,
@@ -95,7 +95,7 @@ pub enum LoadState {
     Failed(String),
 }
 
-/// Loads and caches planes.
+/// Reads planes on threads of its own and caches them within a byte budget.
 pub struct Loader {
     shared: Arc<PlaneLoaderShared>,
     threads: Vec<JoinHandle<()>>,
@@ -245,32 +245,8 @@ fn read(shared: &PlaneLoaderShared) {
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 mod tests {
     use super::*;
-    use crate::data::plane::Values;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::{Duration, Instant};
-
-    /// Planes filled with their index; reading blocks until `open` is set.
-    #[derive(Default)]
-    struct NumberedPlanes {
-        reads: AtomicUsize,
-        cancelled: AtomicUsize,
-        open: std::sync::atomic::AtomicBool,
-    }
-
-    impl PlaneSource for NumberedPlanes {
-        fn plane(&self, at: &PlaneAt, cancel: &Cancel) -> Result<Plane, SourceError> {
-            self.reads.fetch_add(1, Ordering::SeqCst);
-            while !self.open.load(Ordering::SeqCst) {
-                if let Err(e) = cancel.check() {
-                    self.cancelled.fetch_add(1, Ordering::SeqCst);
-                    return Err(e);
-                }
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            let size = at.size();
-            Ok(Plane { at: at.clone(), size, values: Values::F32(vec![at.index as f32; size[0] * size[1]]) })
-        }
-    }
+    use crate::data::test_planes::{NumberedPlanes, wait_until};
+    use std::sync::atomic::Ordering;
 
     fn at(index: usize) -> PlaneAt {
         let rows = 0..100;
@@ -279,14 +255,6 @@ mod tests {
 
     fn slot(channel: usize) -> Slot {
         Slot { document: 1, orientation: Orientation::Xy, layer: SlotLayer::Channel(channel) }
-    }
-
-    fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
-        let end = Instant::now() + Duration::from_secs(20);
-        while !is() {
-            assert!(Instant::now() < end, "{what} did not come");
-            std::thread::sleep(Duration::from_millis(1));
-        }
     }
 
     #[test]
@@ -329,7 +297,7 @@ mod tests {
         let numbered = Arc::new(NumberedPlanes::default());
         numbered.open.store(true, Ordering::SeqCst);
         let source: Arc<dyn PlaneSource> = numbered.clone();
-        let plane_bytes = 100 * 100 * 4;
+        let plane_bytes = 100 * 100;
         let loader = Loader::new(3 * plane_bytes, || {});
         for i in 0..10 {
             wait_until("a plane", || matches!(loader.get(slot(0), 7, &source, &at(i)), LoadState::Ready(_)));

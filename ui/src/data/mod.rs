@@ -7,3 +7,5 @@ pub mod live;
 pub mod loader;
 pub mod plane;
 pub mod source;
+#[cfg(test)]
+pub(crate) mod test_planes;

@@ -67,7 +67,7 @@ pub struct PlaneAt {
     pub index: usize,
     /// Channel; the samples of an RGB pixel count as channels.
     pub channel: usize,
-    /// Time point.
+    /// Time point, counted from 0.
     pub time: usize,
     /// Rows of the full-resolution slice that are covered.
     pub rows: Range<usize>,
@@ -92,7 +92,7 @@ pub enum Values {
     U8(Vec<u8>),
     /// 16-bit intensities.
     U16(Vec<u16>),
-    /// Other intensities.
+    /// Intensities of all other types, as 32-bit floats.
     F32(Vec<f32>),
     /// Labels; 0 is background.
     Labels(Vec<u32>),
@@ -109,7 +109,7 @@ impl Values {
         }
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         match self {
             Values::U8(v) => v.len(),
@@ -187,7 +187,7 @@ impl Values {
 /// A slice that was read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plane {
-    /// Position and region.
+    /// Position of the plane in its stack, and its region.
     pub at: PlaneAt,
     /// Height and width in pixels.
     pub size: [usize; 2],

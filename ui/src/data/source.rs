@@ -28,7 +28,7 @@ pub enum SourceError {
 pub struct Cancel(AtomicBool);
 
 impl Cancel {
-    /// Requests cancellation.
+    /// Asks the reading to stop at its next check.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

@@ -32,7 +32,7 @@ const PLAY_RATE: f64 = 12.0;
 pub(crate) enum ViewAction {
     /// Moves the crosshair by slices.
     StepSlice(i64),
-    /// Moves by time points.
+    /// Moves by a number of time points.
     StepTime(i64),
     /// Starts or stops playback of the slices.
     Play,
@@ -62,9 +62,9 @@ pub(crate) struct CorrectedLabels {
 
 /// A result of a job that is to be shown.
 pub(crate) enum JobOutput {
-    /// Files of results.
+    /// Files that a job has written.
     Files(Vec<Artifact>),
-    /// An object table.
+    /// The path of a table of measured objects.
     Table(PathBuf),
     /// The growing output of a prediction.
     Live(LiveOutput),
@@ -125,7 +125,7 @@ pub(crate) enum DocumentsAction {
     },
     /// Ignores true objects with fewer voxels in comparisons.
     IgnoreBelow(u64),
-    /// Sets whether compared labels are coloured by match.
+    /// Sets whether compared labels are colored by match.
     ColorByMatch(bool),
     /// Shows a file dialog.
     Ask {
@@ -162,7 +162,7 @@ pub(crate) enum DocumentsAction {
         /// The session's labels, with the file that they belong to.
         labels: Box<CorrectedLabels>,
     },
-    /// Makes labels visible.
+    /// Makes the labels of a document visible.
     ShowLabels(u64),
     /// Corrected labels were saved.
     LabelsSaved {
@@ -267,6 +267,11 @@ impl Documents {
         self.listing > 0 || self.opener.is_busy()
     }
 
+    /// Uses the window's own file dialog, whether or not the desktop has one.
+    pub(crate) fn use_own_dialogs(&mut self) {
+        self.opener.use_own_dialogs();
+    }
+
     /// Whether playback is running.
     pub(crate) fn is_playing(&self) -> bool {
         self.playing.is_some()
@@ -285,8 +290,9 @@ impl Documents {
             DocumentsAction::Activate(id) => self.active = Some(id),
             DocumentsAction::Close => self.close(&mut effects),
             DocumentsAction::Change { document, change } => {
-                if let Some(document) = self.get_mut(document) {
-                    document.apply(change);
+                if let Some(gone) = self.get_mut(document).and_then(|document| changed_preview(document, change)) {
+                    self.loader.forget(gone);
+                    effects.views(ViewsEffect::Forget(vec![gone]));
                 }
             }
             DocumentsAction::View(action) => self.change_view(action, &mut effects),
@@ -326,7 +332,9 @@ impl Documents {
         let gone = self.all.remove(at);
         effects.act(CorrectionsAction::Close { document: gone.id, notification_title: "Corrections are kept" });
         effects.act(JobsAction::Closed(gone.id));
-        let sources: Vec<u64> = std::iter::once(gone.id).chain(gone.overlays.iter().map(|o| o.source_id)).collect();
+        let overlays = gone.overlays.iter().map(|o| o.source_id);
+        let preview = gone.preview.as_ref().map(|preview| preview.source_id);
+        let sources: Vec<u64> = std::iter::once(gone.id).chain(overlays).chain(preview).collect();
         sources.iter().for_each(|source| self.loader.forget(*source));
         effects.views(ViewsEffect::Forget(sources));
         self.opening_live.remove(&gone.id);
@@ -425,7 +433,8 @@ impl Documents {
                 ArtifactKind::Probability | ArtifactKind::Prediction => self.open_overlay(id, Role::Map, path),
                 ArtifactKind::Labels => self.open_overlay(id, Role::Labels, path),
                 ArtifactKind::Table if self.get(id).is_some() => self.opener.table(id, path),
-                ArtifactKind::Table | ArtifactKind::Preview | ArtifactKind::Provenance => {}
+                ArtifactKind::Table | ArtifactKind::Preview | ArtifactKind::Provenance | ArtifactKind::Preprocessed => {
+                }
             }
         }
     }
@@ -460,7 +469,7 @@ impl Documents {
         }
     }
 
-    /// Updates the label colours of the active document, and compares its labels with ground truth if they are new.
+    /// Updates the label colors of the active document, and compares its labels with ground truth if they are new.
     pub(crate) fn update_comparison(&mut self) {
         if let Some(document) = self.all.iter_mut().find(|d| Some(d.id) == self.active) {
             self.compare.update(document);
@@ -480,4 +489,12 @@ impl Documents {
         }
         ctx.request_repaint_after(pause);
     }
+}
+
+/// Applies a change to a document; returns the source of a preview that it ended.
+fn changed_preview(document: &mut Document, change: DocumentChange) -> Option<u64> {
+    let before = document.preview.as_ref().map(|preview| preview.source_id);
+    document.apply(change);
+    let after = document.preview.as_ref().map(|preview| preview.source_id);
+    before.filter(|_| after != before)
 }

@@ -52,6 +52,7 @@ impl Documents {
                     }
                 }
                 OpenerResult::Chosen(request, files) => effects.act(Action::Chosen(request, files)),
+                OpenerResult::Browse(spec) => effects.act(DisplayAction::Browse(spec)),
                 OpenerResult::Failed { what, reason, axes_of } => {
                     if let Some(file) = axes_of {
                         effects.act(DisplayAction::AskAxes { file, text: String::new() });

@@ -16,14 +16,15 @@ use crate::queue::Queue;
 use crate::runs::{FileRun, Run, RunId};
 use crate::settings::Settings;
 use crate::work::{JobView, Purpose, RepeatableJob, Work};
-use cytoscope_engine::Device;
+use cytoscope_engine::{Device, DeviceId};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::results::FileRecord;
-use cytoscope_pipeline::{MeasureJob, PredictJob, SegmentJob};
-use cytoscope_profile::StoredRun;
+use cytoscope_pipeline::{MachineProfile, MachineProfiles, MeasureJob, PredictJob, SegmentJob, machine_key};
+use cytoscope_profile::{MachinePeak, StoredRun};
 use cytoscope_storage::Overwrite;
 use cytoscope_worker::{Job, JobId, WorkerState};
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,8 +44,6 @@ pub(crate) enum JobsAction {
     CancelNext,
     /// Restarts the engine after automatic restarts were given up.
     RestartEngine,
-    /// Sets the input channel of models.
-    Channel(usize),
     /// Sets the tile size Z, Y, X of further predictions; `None` chooses it by work and memory.
     Tile(Option<[usize; 3]>),
     /// Sets the results folder of all documents.
@@ -76,6 +75,13 @@ pub(crate) enum JobsAction {
         /// File of the labels.
         labels: PathBuf,
     },
+    /// Writes the surface of the selected object of a document, or of all its objects.
+    SaveMesh {
+        /// Id of the document.
+        document: u64,
+        /// File to write; the file dialog has already asked about replacing it.
+        out: PathBuf,
+    },
     /// A document was opened.
     Opened(u64),
     /// A document was closed.
@@ -90,6 +96,8 @@ pub(crate) enum JobsAction {
     OpenRun(PathBuf),
     /// Closes the run from a file with this number.
     CloseRun(u64),
+    /// Reads the peak rates of this machine, or measures them.
+    MeasurePeak,
 }
 
 /// The jobs of the engine.
@@ -104,8 +112,6 @@ pub(crate) struct Jobs {
     batch_done: Vec<String>,
     /// Documents whose results folder is being created for a prediction.
     preparing: BTreeSet<u64>,
-    /// Input channel of models.
-    channel: usize,
     /// Tile size Z, Y, X of predictions; `None` chooses it by work and memory.
     tile: Option<[usize; 3]>,
     /// Results folder chosen by the user.
@@ -120,6 +126,14 @@ pub(crate) struct Jobs {
     file_runs: Vec<FileRun>,
     /// Number of runs that were read from files so far.
     runs_read: u64,
+    /// Peak rates of this machine, once the user has asked for them.
+    machine_peak: Option<MachinePeak>,
+    /// Whether they are being measured.
+    measuring_peak: bool,
+    /// The stored machine profiles.
+    machine_profiles: MachineProfiles,
+    /// Key of this machine in the profiles.
+    machine: OnceCell<String>,
 }
 
 impl Jobs {
@@ -138,7 +152,6 @@ impl Jobs {
             overwrite: VecDeque::new(),
             batch_done: Vec::new(),
             preparing: BTreeSet::new(),
-            channel: 0,
             tile: None,
             chosen_folder: None,
             folders: BTreeMap::new(),
@@ -146,6 +159,10 @@ impl Jobs {
             refined: None,
             file_runs: Vec::new(),
             runs_read: 0,
+            machine_peak: None,
+            measuring_peak: false,
+            machine_profiles: MachineProfiles::default(),
+            machine: OnceCell::new(),
         }
     }
 
@@ -255,11 +272,6 @@ impl Jobs {
         self.overwrite.front()
     }
 
-    /// Input channel of models.
-    pub(crate) fn channel(&self) -> usize {
-        self.channel
-    }
-
     /// Tile size Z, Y, X of predictions; `None` chooses it by work and memory.
     pub(crate) fn tile(&self) -> Option<[usize; 3]> {
         self.tile
@@ -314,6 +326,7 @@ impl Jobs {
         display: &Display,
     ) -> Effects {
         let mut effects = Effects::default();
+        self.work.performance = display.settings().performance;
         match action {
             JobsAction::Predict(id) => self.request_prediction(id, documents, display, &mut effects),
             JobsAction::PredictAll => {
@@ -329,7 +342,6 @@ impl Jobs {
                 }
             }
             JobsAction::RestartEngine => self.work.restart(),
-            JobsAction::Channel(channel) => self.channel = channel,
             JobsAction::Tile(tile) => self.tile = tile,
             JobsAction::ResultsFolder(folder) => self.chosen_folder = Some(folder),
             JobsAction::Refine { document, options } => {
@@ -350,6 +362,7 @@ impl Jobs {
                     self.prepare_measurement(document, labels, false, documents, &mut effects);
                 }
             }
+            JobsAction::SaveMesh { document, out } => self.save_mesh(document, out, documents, &mut effects),
             JobsAction::Opened(id) => {
                 if let Some(document) = documents.get(id) {
                     effects.disk_for(id, DocumentEffect::FindResults(self.place(document)));
@@ -370,6 +383,10 @@ impl Jobs {
             JobsAction::DiscardQueue => self.queue.discard_abandoned(),
             JobsAction::AnswerOverwrite(replace) => self.answer_overwrite(replace),
             JobsAction::OpenRun(path) => effects.disk(DiskEffect::ReadRun { path }),
+            JobsAction::MeasurePeak => {
+                self.measuring_peak = true;
+                effects.disk(DiskEffect::MeasurePeak);
+            }
             JobsAction::CloseRun(number) => self.file_runs.retain(|f| f.number != number),
         }
         effects
@@ -398,6 +415,54 @@ impl Jobs {
             Err(reason) => effects.error("The run cannot be opened", reason),
         }
         effects
+    }
+
+    /// Stores the machine profiles; a file that cannot be used is reported.
+    pub(crate) fn machine_profiles_read(&mut self, profiles: Result<MachineProfiles, String>) -> Effects {
+        let mut effects = Effects::default();
+        match profiles {
+            Ok(profiles) => self.machine_profiles = profiles,
+            Err(reason) => effects.error("The machine profiles are not used", reason),
+        }
+        effects
+    }
+
+    /// What was tuned on this machine for a model of this name.
+    pub(crate) fn machine_profile(&self, model: &str) -> Option<&MachineProfile> {
+        self.machine_profiles.find_by_name(model, self.machine.get_or_init(machine_key))
+    }
+
+    /// Stores the peak rates of this machine.
+    pub(crate) fn peak_measured(&mut self, peak: MachinePeak) -> Effects {
+        self.machine_peak = Some(peak);
+        self.measuring_peak = false;
+        Effects::default()
+    }
+
+    /// The peak rates of the machine of a run; `None` if they are unknown or the run computes on a GPU.
+    pub(crate) fn peak_of(&self, run: Run<'_>) -> Option<MachinePeak> {
+        match run {
+            Run::File(file) => file.run.record.facts.machine_peak.clone(),
+            Run::Job(job) if is_on_cpu(job) => self.machine_peak.clone(),
+            Run::Job(_) => None,
+        }
+    }
+
+    /// Whether the peak of a run's machine can be measured now; `None` if it can never be, because the run is not a job
+    /// on this machine's CPU.
+    pub(crate) fn can_measure_peak(&self, run: Run<'_>) -> Option<bool> {
+        match run {
+            Run::Job(job) if is_on_cpu(job) => Some(!self.measuring_peak && self.active() == 0),
+            _ => None,
+        }
+    }
+
+    /// A run in the form in which it is stored, with the peak of its machine.
+    pub(crate) fn stored(&self, id: RunId) -> Option<StoredRun> {
+        let run = self.shown_run(id)?;
+        let mut stored = run.to_stored();
+        stored.record.facts.machine_peak = self.peak_of(run);
+        Some(stored)
     }
 
     /// Starts the prediction that waited for a stack to open. Finished parts are kept.
@@ -474,4 +539,9 @@ impl Jobs {
         let (place, tables) = (self.place(document), self.tables.clone());
         effects.disk_for(id, DocumentEffect::PrepareMeasurement { place, labels, tables, may_be_missing });
     }
+}
+
+/// Whether a job computes on the CPU, as far as is known.
+fn is_on_cpu(job: &JobView) -> bool {
+    job.device.as_ref().is_none_or(|device| device.id == DeviceId::Cpu)
 }

@@ -1,14 +1,17 @@
 //! Handles what the engine reports: finished, failed and lost jobs.
 
 use super::Jobs;
+use crate::batch::BatchAction;
 use crate::correct::CorrectionsAction;
 use crate::document::file_name;
 use crate::documents::{DocumentsAction, JobOutput, LiveOutput};
 use crate::effect::Effects;
+use crate::models::ModelsAction;
 use crate::overwrite::OverwriteQuestion;
 use crate::training::TrainingAction;
 use crate::work::{Outcome, Purpose};
 use cytoscope_pipeline::{PredictOutcome, SegmentReport};
+use cytoscope_worker::JobResult;
 use std::collections::BTreeSet;
 
 impl Jobs {
@@ -46,6 +49,17 @@ impl Jobs {
             Outcome::DiameterEstimated { document, found } => {
                 effects.act(show(document, JobOutput::Diameter(found)));
             }
+            Outcome::Finished { id, result } => match *result {
+                JobResult::Convert { .. } | JobResult::Evaluate(_) => {
+                    effects.act(BatchAction::Finished(id, result));
+                }
+                JobResult::Mesh(ref report) => {
+                    let n = report.objects.len();
+                    let objects = if n == 1 { "1 object".to_owned() } else { format!("{n} objects") };
+                    effects.success(format!("Saved the meshes of {objects}"), report.out.display().to_string());
+                }
+                _ => effects.act(ModelsAction::Finished(id, result)),
+            },
             Outcome::Failed { title, reason } => {
                 effects.act(DocumentsAction::KeepLive(self.predicted()));
                 effects.error(format!("{title} failed"), reason);

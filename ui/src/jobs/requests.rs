@@ -1,6 +1,7 @@
 //! Makes jobs from a document and the settings.
 
 use super::Jobs;
+use crate::channels::input_channels;
 use crate::correct::tools::EditAction;
 use crate::correct::{Corrections, CorrectionsAction};
 use crate::disk::{DocumentEffect, TableTarget};
@@ -11,8 +12,10 @@ use crate::effect::Effects;
 use crate::settings::Settings;
 use crate::work::Purpose;
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::predict::TileRequest;
-use cytoscope_pipeline::{ArtifactKind, DiameterJob, DiameterRequest, MeasureJob, PredictJob, SegmentJob};
+use cytoscope_pipeline::predict::{ChannelRef, TileRequest};
+use cytoscope_pipeline::{
+    ArtifactKind, DiameterJob, DiameterRequest, MeasureJob, MeshJob, PredictJob, ResultFormat, SegmentJob,
+};
 use cytoscope_storage::Overwrite;
 use cytoscope_worker::Job;
 use std::path::{Path, PathBuf};
@@ -27,7 +30,7 @@ impl Jobs {
         effects: &mut Effects,
     ) {
         if self.model(display.settings()).is_none() {
-            effects.error("No model is installed", "Import one: cytoscope import FILE --out PACKAGE");
+            effects.error("No model is installed", "Drop a model file, or open one under Predict > Models.");
             return;
         }
         let Some(document) = documents.get(id) else { return };
@@ -46,6 +49,7 @@ impl Jobs {
         display: &Display,
     ) -> Effects {
         let mut effects = Effects::default();
+        self.work.performance = display.settings().performance;
         self.preparing.remove(&id);
         let out = match folder {
             Ok(folder) => folder,
@@ -63,26 +67,52 @@ impl Jobs {
 
     /// The prediction job of a document with the settings of the panel.
     fn prediction_job(&self, document: &Document, out: PathBuf, settings: &Settings) -> Option<PredictJob> {
-        let channel = self.channel.min(document.extents.channels.saturating_sub(1));
+        let model = self.model(settings)?;
+        let chosen = input_channels(model, document, settings).into_iter().map(ChannelRef::Index);
+        let has_choice = document.extents.channels > 1;
         Some(PredictJob {
             inputs: vec![document.path.clone()],
-            model: self.model(settings)?.name.clone(),
+            model: model.name.clone(),
             out,
+            // Corrections are saved beside label files, as TIFF.
+            format: ResultFormat::Tiff,
             device: settings.device,
             precision: settings.precision,
             tiles: TileRequest { tile: self.tile, ..TileRequest::default() },
             outputs: Default::default(),
-            channel: (document.extents.channels > 1).then_some(channel),
+            channel: None,
+            channels: if has_choice { chosen.collect() } else { Vec::new() },
             time: None,
             series: 0,
             axes: document.axes.clone(),
             voxel_um: None,
             diameter: document.object_size.request,
+            preprocess: document.preprocessing.steps.clone(),
             memory_budget_bytes: None,
             resume: false,
             threads: 0,
             overwrite: Default::default(),
         })
+    }
+
+    /// Writes the surface of the selected object, or of all objects, of the saved labels of a document.
+    pub(super) fn save_mesh(&mut self, id: u64, out: PathBuf, documents: &Documents, effects: &mut Effects) {
+        let Some(document) = documents.get(id) else { return };
+        let Some(labels) = document.labels_path() else {
+            return effects.error("There are no labels to save meshes of", "Predict the stack first.");
+        };
+        let known = document.voxel_known.then_some(document.voxel_um);
+        let job = MeshJob {
+            labels: labels.to_owned(),
+            out,
+            objects: document.selected.into_iter().collect(),
+            time: document.time,
+            voxel_um: known,
+            unsmoothed: false,
+            overwrite: Overwrite::Replace,
+        };
+        let title = format!("{} · meshes", document.name);
+        self.work.run(title, Purpose::Mesh, Job::Mesh(job));
     }
 
     pub(super) fn estimate_diameter(&mut self, id: u64, documents: &Documents, display: &Display) {

@@ -36,7 +36,11 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
             None,
             Some(Command::Screenshot),
             Some(Command::SaveTable),
+            Some(Command::SaveAnnData),
+            Some(Command::SaveMesh),
             Some(Command::OpenRun),
+            None,
+            Some(Command::Convert),
             None,
             Some(Command::Close),
             Some(Command::Quit),
@@ -67,7 +71,16 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
     ),
     (
         "Predict",
-        &[Some(Command::Predict), Some(Command::PredictAll), Some(Command::Train), None, Some(Command::Cancel)],
+        &[
+            Some(Command::Predict),
+            Some(Command::PredictAll),
+            Some(Command::Evaluate),
+            None,
+            Some(Command::Models),
+            Some(Command::Train),
+            None,
+            Some(Command::Cancel),
+        ],
     ),
     (
         "Edit",
@@ -249,7 +262,7 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     ui.add(egui::Label::new(RichText::new(text).size(12.0)).truncate());
 }
 
-/// Draws the centre of the window: toolbar and views.
+/// Draws the center of the window: toolbar and views.
 pub(super) fn center(ui: &mut Ui, state: State<'_>, views: &mut Layout, actions: &mut Actions) {
     let frame = Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(8, 4));
     egui::Panel::top("controls").frame(frame).show(ui, |ui| {

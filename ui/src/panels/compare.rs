@@ -51,12 +51,12 @@ pub(super) fn comparison(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         ui.label("voxels");
     });
     let mut colored = compare.colored;
-    if ui.checkbox(&mut colored, "Colour by match").changed() {
+    if ui.checkbox(&mut colored, "Color by match").changed() {
         actions.send(DocumentsAction::ColorByMatch(colored));
     }
 }
 
-/// A legend entry: a coloured square and its text.
+/// A legend entry: a colored square and its text.
 fn keyed(ui: &mut Ui, [r, g, b]: [u8; 3], text: &str) -> egui::Response {
     let font = egui::TextStyle::Body.resolve(ui.style());
     let format = |color| egui::TextFormat::simple(font.clone(), color);

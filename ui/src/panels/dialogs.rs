@@ -10,7 +10,7 @@ use crate::state::State;
 use cytoscope_volume::Axes;
 use eframe::egui::{self, RichText};
 
-/// Main third-party software and its licences.
+/// Main third-party software and its licenses.
 const MADE_BY_OTHERS: &str = "egui and eframe (MIT or Apache-2.0), wgpu (MIT or Apache-2.0), Burn (MIT or \
                               Apache-2.0), rayon (MIT or Apache-2.0), Phosphor icons (MIT), and the libraries named \
                               in Cargo.lock.";
@@ -55,7 +55,7 @@ fn shortcuts_dialog(ctx: &egui::Context) -> bool {
     response.inner || response.should_close()
 }
 
-/// Shows version and licence; returns whether to close the dialog.
+/// Shows version and license; returns whether to close the dialog.
 fn about_dialog(ctx: &egui::Context) -> bool {
     let response = egui::Modal::new(egui::Id::new("about")).show(ctx, |ui| {
         ui.set_width(420.0);
@@ -64,7 +64,7 @@ fn about_dialog(ctx: &egui::Context) -> bool {
         ui.add_space(8.0);
         ui.label("Segments cells and predicts stains in 3-D microscopy stacks. Everything runs on this machine.");
         ui.add_space(8.0);
-        ui.label("Licence: MIT or Apache-2.0, at your option.");
+        ui.label("License: MIT or Apache-2.0, at your option.");
         weak(ui, format!("Built with {MADE_BY_OTHERS}"));
         ui.add_space(8.0);
         ui.button("Close").clicked()

@@ -185,7 +185,7 @@ fn color_menu(ui: &mut Ui, display: &mut Intensity) {
             });
         }
     });
-    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Colours"));
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Colors"));
 }
 
 /// The histogram with draggable contrast limits.

@@ -3,13 +3,16 @@
 //! A panel reads the states and sends actions. It changes nothing but what it keeps between frames for itself.
 
 pub mod bars;
+mod batch;
 mod compare;
 pub mod correct;
 pub mod dialogs;
 pub mod empty;
 pub mod library;
+mod models;
 pub mod objects;
 pub mod palette;
+mod performance;
 pub mod predict;
 pub mod profiler;
 mod queue;
@@ -33,6 +36,8 @@ pub(crate) struct Panels {
     pub(crate) predict: predict::PredictPanel,
     /// View of the objects and measurements on the axes of its plots.
     pub(crate) objects: objects::ObjectsPanel,
+    /// Parsed Markdown of the shown model's card.
+    pub(crate) models: models::ModelsPanel,
     /// Profiler panel.
     pub(crate) profiler: profiler::ProfilerPanel,
     /// Thumbnails of training pairs, and the scale of the loss plot.
@@ -47,6 +52,7 @@ impl Panels {
             palette: palette::Palette::default(),
             predict: predict::PredictPanel::default(),
             objects: objects::ObjectsPanel::default(),
+            models: models::ModelsPanel::default(),
             profiler: profiler::ProfilerPanel::default(),
             train: train::TrainPanel::new(wake),
         }
@@ -64,7 +70,7 @@ pub(crate) fn heading(ui: &mut Ui, text: &str) {
     ui.label(RichText::new(text).strong());
 }
 
-/// Draws small text in a weak colour.
+/// Draws small text in a weak color.
 pub(crate) fn weak(ui: &mut Ui, text: impl Into<String>) -> egui::Response {
     ui.add(egui::Label::new(RichText::new(text).weak().size(12.0)).wrap())
 }
@@ -77,7 +83,7 @@ pub(crate) fn main_button(ui: &mut Ui, enabled: bool, icon: &str, name: &str) ->
     if enabled {
         button = button.fill(theme::ACCENT);
     }
-    // A centred layout of the button's size also centres its text.
+    // A centered layout of the button's size also centers its text.
     let layout = egui::Layout::centered_and_justified(egui::Direction::LeftToRight);
     let response = ui.allocate_ui_with_layout(size, layout, |ui| ui.add_enabled(enabled, button)).inner;
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, format!("{name} this stack")));
@@ -90,6 +96,42 @@ pub(crate) fn icon_button(ui: &mut Ui, icon: &str, name: &str, enabled: bool, on
     let response = ui.add_enabled(enabled, button);
     response.widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::Button, enabled, on, name));
     response.on_hover_text(name)
+}
+
+/// A button with the icon `sign` before its text, which is also its accessible name.
+pub(crate) fn named_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -> egui::Response {
+    let response = ui.add_enabled(enabled, egui::Button::new(format!("{sign}  {name}")));
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, name));
+    response
+}
+
+/// A number field; returns whether the value changed.
+pub(crate) fn number_field(
+    ui: &mut Ui,
+    value: &mut f64,
+    range: std::ops::RangeInclusive<f64>,
+    speed: f64,
+    name: &str,
+) -> bool {
+    let response = ui.add(egui::DragValue::new(value).range(range).speed(speed));
+    response.widget_info(|| egui::WidgetInfo {
+        value: Some(*value),
+        ..egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, name)
+    });
+    response.changed()
+}
+
+/// Draws the headline of a page, and the button that leaves it.
+fn page_top(ui: &mut Ui, title: &str, actions: &mut Actions) {
+    let frame = frame(ui);
+    egui::Panel::top("page top").frame(frame).show(ui, |ui| {
+        ui.horizontal(|ui| {
+            if named_button(ui, true, egui_phosphor::regular::ARROW_LEFT, "Back to the stacks").clicked() {
+                actions.send(DisplayAction::Task(PanelTask::Predict));
+            }
+            ui.label(RichText::new(title).strong().size(18.0));
+        });
+    });
 }
 
 /// Formats a duration for display.
@@ -105,7 +147,7 @@ pub(crate) fn seconds(s: f64) -> String {
     }
 }
 
-/// Draws all panels and, in the centre, the views; returns the area of the centre.
+/// Draws all panels and, in the center, the views; returns the area of the center.
 pub(crate) fn show(ui: &mut Ui, state: State<'_>, panels: &mut Panels, actions: &mut Actions) -> egui::Rect {
     let settings = state.settings();
     bars::top_bar(ui, state, actions);
@@ -116,22 +158,21 @@ pub(crate) fn show(ui: &mut Ui, state: State<'_>, panels: &mut Panels, actions: 
         profiler::profiler_panel(ui, state, &mut panels.profiler, actions);
     }
     let has_documents = !state.documents.all().is_empty();
-    let training = state.display.task() == PanelTask::Train;
-    if settings.show_library && has_documents && !training {
+    let task = state.display.task();
+    let training = task == PanelTask::Train;
+    if settings.show_library && has_documents && !task.is_page() {
         library::library_panel(ui, state, actions);
     }
-    if training || (settings.show_tasks && has_documents) {
+    if training || (settings.show_tasks && has_documents && !task.is_page()) {
         tasks_panel(ui, state, panels, actions);
     }
     let frame = Frame::new().fill(ui.visuals().panel_fill);
-    let center = egui::CentralPanel::default().frame(frame).show(ui, |ui| {
-        if training {
-            train::training_page(ui, state, &mut panels.train, actions);
-        } else if has_documents {
-            bars::center(ui, state, &mut panels.views, actions);
-        } else {
-            empty::empty(ui, state, actions);
-        }
+    let center = egui::CentralPanel::default().frame(frame).show(ui, |ui| match task {
+        PanelTask::Train => train::training_page(ui, state, &mut panels.train, actions),
+        PanelTask::Models => models::models_page(ui, state, &mut panels.models, actions),
+        PanelTask::Batch => batch::batch_page(ui, state, actions),
+        _ if has_documents => bars::center(ui, state, &mut panels.views, actions),
+        _ => empty::empty(ui, state, actions),
     });
     center.response.rect
 }
@@ -167,6 +208,8 @@ fn tasks_panel(ui: &mut Ui, state: State<'_>, panels: &mut Panels, actions: &mut
             PanelTask::Train => {
                 scroll.show(ui, |ui| train::training_panel(ui, state, actions));
             }
+            // These pages have no panel.
+            PanelTask::Models | PanelTask::Batch => {}
         }
     });
 }

@@ -1,8 +1,10 @@
 //! The Predict panel: model, channel and device, then interactive refinement of the segmentation.
 
 use super::library::named_slider;
+use super::performance::{inference_text, performance_choice};
 use super::{heading, main_button, seconds, weak};
 use crate::action::Actions;
+use crate::channels::{input_channels, input_name};
 use crate::command::Command;
 use crate::diameter::diameter_control;
 use crate::display::DisplayAction;
@@ -10,12 +12,13 @@ use crate::document::{Document, Role};
 use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
 use crate::opener::FileRequest;
+use crate::preprocess::{StepEditor, preprocessing_control};
 use crate::state::State;
 use crate::work::{JobState, JobView};
 use cytoscope_engine::{Device, DeviceRequest, Precision};
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
-use cytoscope_pipeline::ModelTask;
 use cytoscope_pipeline::cards::ModelCard;
+use cytoscope_pipeline::{ModelTask, Preset};
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::path::Path;
@@ -24,6 +27,7 @@ use std::path::Path;
 #[derive(Default)]
 pub(crate) struct PredictPanel {
     commonmark: egui_commonmark::CommonMarkCache,
+    steps: StepEditor,
 }
 
 /// Draws the panel.
@@ -31,7 +35,7 @@ pub(super) fn predict_panel(ui: &mut Ui, state: State<'_>, own: &mut PredictPane
     let Some(document) = state.document() else { return };
     let id = document.id;
     model_card(ui, state, document, own, actions);
-    input_and_place(ui, state, document, actions);
+    input_and_place(ui, state, document, own, actions);
     ui.add_space(crate::theme::GROUP_GAP);
     match state.jobs.prediction(id) {
         Some(job) => job_progress(ui, job, actions),
@@ -62,7 +66,7 @@ fn why_not(ui: &mut Ui, state: State<'_>) {
     } else if state.jobs.models().is_empty() {
         weak(ui, "Loading models…");
     } else if state.model().is_none() {
-        weak(ui, "No usable model. Import one with: cytoscope import FILE --out PACKAGE");
+        weak(ui, "No usable model. Drop a model file, or open one under Predict > Models.");
     }
 }
 
@@ -111,10 +115,11 @@ fn voxel_warning(ui: &mut Ui, document: &Document, card: &ModelCard) {
     }
 }
 
-fn input_and_place(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Actions) {
+fn input_and_place(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut PredictPanel, actions: &mut Actions) {
     if document.channels.len() > 1 {
         channel_choice(ui, state, document, actions);
     }
+    preprocessing_control(ui, document, &mut own.steps, actions);
     if let Some(card) = state.model() {
         diameter_control(ui, state, card, actions);
     }
@@ -122,6 +127,7 @@ fn input_and_place(ui: &mut Ui, state: State<'_>, document: &Document, actions: 
     device_choice(ui, state, actions);
     precision_choice(ui, state, actions);
     tile_choice(ui, state, actions);
+    tuned_choice(ui, state, actions);
     if let Some(why) = why_device(state, document.id) {
         weak(ui, why);
     }
@@ -138,23 +144,37 @@ fn input_and_place(ui: &mut Ui, state: State<'_>, document: &Document, actions: 
     });
 }
 
-/// Choice of the channel to predict from.
+/// Choice of the channel for each input of the model.
 fn channel_choice(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Actions) {
-    heading(ui, "Channel");
+    let Some(card) = state.model() else { return };
+    heading(ui, if card.input_channels > 1 { "Channels" } else { "Channel" });
     let names: Vec<&String> = document.channels.iter().map(|c| &c.name).collect();
-    let mut channel = state.jobs.channel().min(names.len().saturating_sub(1));
-    let shown = names.get(channel).map_or("", |name| name.as_str());
-    let response = egui::ComboBox::from_id_salt("channel")
-        .selected_text(shown)
-        .show_ui(ui, |ui| {
-            for (i, name) in names.iter().enumerate() {
-                ui.selectable_value(&mut channel, i, name.as_str());
+    let before = input_channels(card, document, state.settings());
+    let mut chosen = before.clone();
+    for (input, channel) in chosen.iter_mut().enumerate() {
+        let title = input_name(card, input);
+        ui.horizontal(|ui| {
+            if card.input_channels > 1 {
+                ui.label(&title);
             }
-        })
-        .response;
-    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Channel"));
-    if channel != state.jobs.channel() {
-        actions.send(JobsAction::Channel(channel));
+            let shown = names.get(*channel).map_or("", |name| name.as_str());
+            let response = egui::ComboBox::from_id_salt(("channel", input))
+                .selected_text(shown)
+                .show_ui(ui, |ui| {
+                    for (i, name) in names.iter().enumerate() {
+                        ui.selectable_value(channel, i, name.as_str());
+                    }
+                })
+                .response;
+            response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, &title));
+        });
+    }
+    if before.len() < card.input_channels {
+        weak(ui, format!("The model needs {} channels; the stack has {}.", card.input_channels, names.len()));
+    }
+    if chosen != before {
+        let channels = chosen.iter().filter_map(|c| names.get(*c)).map(|name| (*name).clone()).collect();
+        actions.send(DisplayAction::InputChannels { model: card.name.clone(), channels });
     }
 }
 
@@ -225,6 +245,16 @@ fn tile_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             actions.send(JobsAction::Tile(None));
         }
     });
+}
+
+/// Choice among the presets that were tuned for the model on this machine, if there are any.
+fn tuned_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let profile = state.model().and_then(|card| state.jobs.machine_profile(&card.title));
+    let Some(profile) = profile.filter(|profile| !profile.inference.is_empty()) else { return };
+    let describe = |preset: Preset| profile.inference.get(&preset).map(inference_text);
+    if let Some(request) = performance_choice(ui, state.settings().performance, profile, &describe) {
+        actions.send(DisplayAction::Performance(request));
+    }
 }
 
 fn why_device(state: State<'_>, id: u64) -> Option<String> {
@@ -333,7 +363,7 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
         }
     };
     if let Some(height) = &options.height {
-        // Heights predicted by the network are unitless, 1 at the centre of an object.
+        // Heights predicted by the network are unitless, 1 at the center of an object.
         let (max, name) = match height {
             Height::Map | Height::Seeds => (1.0, "Split less"),
             _ => (5.0, "Split less (µm)"),
@@ -347,7 +377,8 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
     ui.checkbox(&mut options.drop_border, "Exclude border objects");
 }
 
-fn facts(card: &ModelCard) -> String {
+/// Task, voxel size and licence of a model in one line.
+pub(super) fn facts(card: &ModelCard) -> String {
     let mut facts = Vec::new();
     match card.task {
         Some(ModelTask::Segmentation) => facts.push("segments objects".to_owned()),
@@ -370,7 +401,7 @@ fn facts(card: &ModelCard) -> String {
 }
 
 /// The text of a model card without image lines, whose files are not shown.
-fn without_pictures(text: &str) -> String {
+pub(super) fn without_pictures(text: &str) -> String {
     text.lines().filter(|line| !line.trim_start().starts_with("![")).fold(String::new(), |all, line| all + line + "\n")
 }
 

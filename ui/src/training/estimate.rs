@@ -12,14 +12,14 @@ use cytoscope_worker::{Job, JobId};
 /// State of the estimate.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) enum Cost {
-    /// Not requested.
+    /// No estimate was requested yet.
     #[default]
     Unknown,
     /// Steps are being timed.
     Measuring(JobId),
     /// Measured seconds and memory of a step.
     Known(Estimate),
-    /// Measuring failed; the reason.
+    /// The steps could not be timed; the reason.
     Failed(String),
 }
 

@@ -19,8 +19,8 @@ pub(crate) use state::{Training, TrainingAction};
 use crate::effect::Wake;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::{JobError, user_folder};
-use cytoscope_train::{CheckReport, ChosenNetwork, TrainConfig, TrainJob, TrainReport};
+use cytoscope_pipeline::{JobError, PerformanceRequest, user_folder};
+use cytoscope_train::{CheckReport, ChosenNetwork, DataConfig, TrainConfig, TrainJob, TrainReport};
 use cytoscope_training_data::{TargetKind, TrainingTask};
 use cytoscope_worker::JobId;
 use models::Saving;
@@ -61,7 +61,7 @@ pub enum Check {
 
 /// State of the training wizard.
 pub struct Wizard {
-    /// The user's choices.
+    /// What the user has chosen in the steps of the wizard.
     pub plan: WizardPlan,
     /// Report of the last training run.
     pub report: Option<Box<TrainReport>>,
@@ -71,7 +71,7 @@ pub struct Wizard {
     pub typed: String,
     /// Number of listed problems and pairs.
     pub listed: [usize; 2],
-    /// The current training run.
+    /// The training run that is running or has ended last.
     pub run: TrainingRun,
     /// Example outputs of the trained model on validation images.
     pub examples: Vec<ValidationPicture>,
@@ -177,13 +177,22 @@ impl Wizard {
         self.plan.workers.unwrap_or_else(|| self.config.data_workers())
     }
 
+    /// Which preset of the machine profile sets what is left open.
+    pub(crate) fn performance(&self) -> PerformanceRequest {
+        self.plan.performance.unwrap_or(self.config.performance)
+    }
+
     /// The training configuration with the user's choices.
     fn chosen_config(&self) -> TrainConfig {
         let mut config = self.config.clone();
         if self.plan.foreground_only && self.plan.task == TrainingTask::Segmentation {
             config.target = Some(TargetKind::Semantic);
         }
+        if self.plan.files != DataConfig::default() {
+            config.data = self.plan.files.clone();
+        }
         config.workers = self.plan.workers.or(config.workers);
+        config.performance = self.performance();
         config
     }
 
@@ -255,5 +264,23 @@ pub(crate) fn summary_sentence(report: &TrainReport) -> String {
         }
         (ChosenNetwork::Trained, true, _) => "The model was trained from scratch.".to_owned(),
         (ChosenNetwork::Trained, false, _) => "The trained model scores better than the start model.".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn the_settings_of_the_files_are_those_of_the_job() {
+        let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(|| ());
+        let mut wizard = Wizard::new(None, TrainConfig::default(), &wake);
+        wizard.plan.data = Some("/data/pairs".into());
+        assert_eq!(wizard.job("/out".into()).unwrap().config.data, DataConfig::default());
+        let one_file =
+            DataConfig { image_channel: Some(1), target_channel: Some(0), same_file: true, ..Default::default() };
+        wizard.plan.files = one_file.clone();
+        assert_eq!(wizard.job("/out".into()).unwrap().config.data, one_file);
     }
 }

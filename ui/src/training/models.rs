@@ -14,7 +14,7 @@ use cytoscope_storage::target::check_file;
 use cytoscope_train::ChosenNetwork;
 use std::path::{Path, PathBuf};
 
-/// What is being saved.
+/// Whether the trained model is being saved, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Saving {
     /// Nothing is being saved.
@@ -26,12 +26,12 @@ pub enum Saving {
     Export,
 }
 
-/// Export formats.
+/// A format that the trained model can be exported in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// A bioimage.io package.
     Zip,
-    /// Only the network.
+    /// The network alone, as an ONNX file.
     Onnx,
 }
 

@@ -1,7 +1,8 @@
 //! The choices of the training wizard, saved in a file so that they outlive the window.
 
 use crate::stored::read_json;
-use cytoscope_train::{TrainJob, TrainReport};
+use cytoscope_pipeline::PerformanceRequest;
+use cytoscope_train::{DataConfig, TrainJob, TrainReport};
 use cytoscope_training_data::TrainingTask;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
@@ -42,7 +43,7 @@ pub enum WizardStep {
 }
 
 impl WizardStep {
-    /// All steps in order.
+    /// All steps, in the order of the wizard.
     pub const ALL: [WizardStep; 6] = [
         WizardStep::Task,
         WizardStep::Data,
@@ -52,7 +53,7 @@ impl WizardStep {
         WizardStep::Use,
     ];
 
-    /// Title of the step.
+    /// Returns the title of the step, as the window shows it.
     pub fn title(self) -> &'static str {
         match self {
             WizardStep::Task => "Task",
@@ -74,13 +75,13 @@ impl WizardStep {
         self.shifted(1)
     }
 
-    /// The previous step.
+    /// Returns the previous step; `None` on the first one.
     pub fn back(self) -> Option<WizardStep> {
         self.shifted(-1)
     }
 }
 
-/// The user's choices.
+/// What the user has chosen in the steps of the wizard, kept between sessions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WizardPlan {
@@ -90,6 +91,8 @@ pub struct WizardPlan {
     pub task: TrainingTask,
     /// Folder or table of the training data.
     pub data: Option<PathBuf>,
+    /// Which part of the files to use, and metadata that they lack.
+    pub files: DataConfig,
     /// Whether only the foreground is trained, without separating objects.
     pub foreground_only: bool,
     /// Start model: `scratch` or the path of a package.
@@ -98,6 +101,8 @@ pub struct WizardPlan {
     pub minutes: f64,
     /// Number of threads that prepare patches; `None` is as many as the cores allow.
     pub workers: Option<usize>,
+    /// Which preset of the machine profile sets what the wizard leaves open; `None` is that of the training settings.
+    pub performance: Option<PerformanceRequest>,
     /// Name of the model.
     pub name: String,
     /// Job of an unfinished training run.
@@ -112,10 +117,12 @@ impl Default for WizardPlan {
             step: WizardStep::Task,
             task: TrainingTask::Segmentation,
             data: None,
+            files: DataConfig::default(),
             foreground_only: false,
             from: SCRATCH.to_owned(),
             minutes: MINUTES[1].1,
             workers: None,
+            performance: None,
             name: String::new(),
             job: None,
             saved: None,
@@ -165,8 +172,11 @@ pub struct PlanStore {
 impl PlanStore {
     /// Opens the plan file of a folder. Returns `None` if another window owns it or the folder cannot be created.
     pub fn open(folder: &Path) -> Option<(Self, WizardPlan, Option<Box<TrainReport>>)> {
-        std::fs::create_dir_all(folder).ok()?;
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(folder.join(LOCK)).ok()?;
+        let not_kept = |error: &std::io::Error| tracing::warn!("the training plan cannot be saved: {error}");
+        std::fs::create_dir_all(folder).inspect_err(not_kept).ok()?;
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(folder.join(LOCK));
+        let lock = lock.inspect_err(not_kept).ok()?;
+        // It fails if another window holds the lock.
         lock.try_lock().ok()?;
         let path = folder.join(FILE);
         let read: Option<PlanFile> = read_json(&path, MAX_BYTES);

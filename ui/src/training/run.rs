@@ -7,7 +7,7 @@ use cytoscope_worker::JobId;
 /// State of a training run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum RunState {
-    /// There is no run.
+    /// No training run has been started.
     #[default]
     Idle,
     /// The run is active or queued.
@@ -29,7 +29,7 @@ pub enum RunState {
 pub struct TrainingRun {
     /// Idle, running, paused, or how it ended.
     pub state: RunState,
-    /// Loss and validation curves.
+    /// Training loss and validation scores so far.
     pub history: History,
     /// Planned number of steps; 0 until it is known.
     pub steps: u64,
@@ -56,7 +56,7 @@ impl TrainingRun {
         }
     }
 
-    /// Number of completed steps.
+    /// Returns the number of completed optimizer steps.
     pub fn step(&self) -> u64 {
         self.history.steps.last().map_or(0, |p| p.step)
     }

@@ -13,10 +13,15 @@ use crate::effect::{Effects, Wake};
 use crate::jobs::Jobs;
 use crate::opener::FileRequest;
 use crate::work::{JobState, Purpose};
-use cytoscope_train::{CheckJob, CheckReport, Estimate, TrainConfig, TrainEvent, TrainJob, TrainReport};
+use cytoscope_pipeline::PerformanceRequest;
+use cytoscope_train::{CheckJob, CheckReport, DataConfig, Estimate, TrainConfig, TrainEvent, TrainJob, TrainReport};
 use cytoscope_training_data::TrainingTask;
 use cytoscope_worker::{Job, JobId};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Time between the last change of the settings of the files and their check.
+const FILES_DELAY: Duration = Duration::from_millis(600);
 
 /// An action on the training wizard.
 pub(crate) enum TrainingAction {
@@ -30,6 +35,8 @@ pub(crate) enum TrainingAction {
     TrainOn(PathBuf),
     /// Checks the chosen data again.
     Check,
+    /// Sets which part of the files to use, and metadata that they lack; they are checked again soon.
+    Files(Box<DataConfig>),
     /// Sets whether only the foreground is trained; masks are then sufficient.
     ForegroundOnly(bool),
     /// Lists more problems (0) or pairs (1).
@@ -42,6 +49,8 @@ pub(crate) enum TrainingAction {
     Minutes(f64),
     /// Sets the number of threads that prepare patches in the next run.
     Workers(usize),
+    /// Selects a preset of the machine profile for the next run.
+    Performance(PerformanceRequest),
     /// Sets the name of the model.
     Name(String),
     /// Starts training.
@@ -85,6 +94,8 @@ pub(crate) struct Training {
     pub(super) wizard: Wizard,
     /// Number of data checks so far.
     checks: u64,
+    /// When the settings of the files changed, until they are checked.
+    files_changed: Option<Instant>,
     /// Whether the folder of the next run is being created.
     pub(super) starting: bool,
     /// Whether the run that is being started is to end at once with its best network.
@@ -94,12 +105,23 @@ pub(crate) struct Training {
 impl Training {
     /// Restores the wizard as the last window left it.
     pub(crate) fn new(settings: Option<&Path>, config: TrainConfig, wake: &Wake) -> Self {
-        Self { wizard: Wizard::new(settings, config, wake), checks: 0, starting: false, finishing: false }
+        Self {
+            wizard: Wizard::new(settings, config, wake),
+            checks: 0,
+            files_changed: None,
+            starting: false,
+            finishing: false,
+        }
     }
 
     /// What the wizard shows: the user's choices, the run and its results.
     pub(crate) fn wizard(&self) -> &Wizard {
         &self.wizard
+    }
+
+    /// Whether changed settings of the files wait to be checked.
+    pub(crate) fn awaits_check(&self) -> bool {
+        self.files_changed.is_some()
     }
 
     /// Number of data checks so far: thumbnails from before the latest one are outdated.
@@ -123,6 +145,14 @@ impl Training {
             TrainingAction::Type(text) => wizard.typed = text,
             TrainingAction::TrainOn(data) => self.train_on(data, jobs),
             TrainingAction::Check => self.check_data(jobs),
+            TrainingAction::Files(files) => {
+                wizard.plan.files = *files;
+                if let Check::Running(id) = wizard.check {
+                    jobs.cancel(id);
+                }
+                wizard.check = Check::None;
+                self.files_changed = Some(Instant::now());
+            }
             TrainingAction::ForegroundOnly(only) => {
                 if wizard.plan.foreground_only != only {
                     wizard.plan.foreground_only = only;
@@ -138,6 +168,7 @@ impl Training {
             TrainingAction::StartFromFile(path) => self.read_start_model(path),
             TrainingAction::Minutes(minutes) => wizard.plan.minutes = minutes,
             TrainingAction::Workers(workers) => wizard.plan.workers = Some(workers),
+            TrainingAction::Performance(request) => wizard.plan.performance = Some(request),
             TrainingAction::Name(name) => wizard.plan.name = name,
             TrainingAction::Start => self.start(jobs, &mut effects),
             TrainingAction::Continue => self.resume(jobs, &mut effects),
@@ -186,6 +217,7 @@ impl Training {
             jobs.cancel(id);
         }
         self.wizard.check = Check::None;
+        self.files_changed = None;
         self.wizard.listed = [0; 2];
         self.checks += 1;
         let Some(data) = self.wizard.plan.data.clone() else { return };
@@ -329,8 +361,8 @@ impl Training {
         let name = plan::clean_name(&self.wizard.plan.name);
         self.retire_model(Some(name).filter(|name| !name.is_empty()), jobs, effects);
         let wizard = &mut self.wizard;
-        let WizardPlan { task, minutes, workers, .. } = wizard.plan;
-        wizard.plan = WizardPlan { task, minutes, workers, ..WizardPlan::default() };
+        let WizardPlan { task, minutes, workers, performance, .. } = wizard.plan;
+        wizard.plan = WizardPlan { task, minutes, workers, performance, ..WizardPlan::default() };
         wizard.typed.clear();
         wizard.check = Check::None;
         wizard.run = TrainingRun::default();
@@ -397,7 +429,8 @@ impl Training {
         let mut effects = Effects::default();
         let is_shown = display.task() == PanelTask::Train;
         let wants = is_shown && self.wizard.plan.job.is_none() && self.wizard.plan.step <= WizardStep::Start;
-        if wants && matches!(self.wizard.check, Check::None) && self.wizard.plan.data.is_some() {
+        let is_waiting = self.files_changed.is_some_and(|at| at.elapsed() < FILES_DELAY);
+        if wants && !is_waiting && matches!(self.wizard.check, Check::None) && self.wizard.plan.data.is_some() {
             self.check_data(jobs);
         }
         self.poll_cost(jobs, is_shown);

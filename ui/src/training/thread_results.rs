@@ -34,6 +34,7 @@ impl Wizard {
     pub(crate) fn spawn(&self, work: impl FnOnce() -> ThreadResult + Send + 'static) -> Option<JoinHandle<()>> {
         let (sender, wake) = (self.result_sender.clone(), Arc::clone(&self.wake));
         let spawned = std::thread::Builder::new().name("training".to_owned()).spawn(move || {
+            // If the receiver is gone, the window has closed.
             let _ = sender.send(work());
             wake();
         });

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// Length of the longer side in pixels.
 pub const EDGE: usize = 112;
-/// Maximum number of pixels that are read along Y and X; larger slices are cropped to the centre.
+/// Maximum number of pixels that are read along Y and X; larger slices are cropped to the center.
 const MAX_READ: usize = 2048;
 /// Maximum number of cached thumbnails.
 const MAX_KEPT: usize = 2000;
@@ -23,7 +23,7 @@ const BRIGHT_SHARE: f64 = 0.003;
 pub enum ThumbStyle {
     /// Intensities.
     Gray,
-    /// Labels in their colours.
+    /// Labels in their colors.
     Labels,
     /// Intensities of a stain.
     Stain,
@@ -39,20 +39,20 @@ impl ThumbStyle {
     }
 }
 
-/// State of a thumbnail.
+/// A thumbnail of a training image, as far as it is loaded.
 #[derive(Clone)]
 pub enum Thumb {
-    /// Being read.
+    /// The image is queued or being read.
     Waiting,
-    /// Loaded.
+    /// The thumbnail is loaded as a texture.
     Ready(TextureHandle),
-    /// Not readable.
+    /// The image cannot be read.
     None,
 }
 
 type Key = (ImageRef, ThumbStyle);
 
-/// Loads and caches thumbnails.
+/// Reads thumbnails of training images on a thread and caches them.
 pub struct Thumbs {
     all: HashMap<Key, Thumb>,
     ask: Option<Sender<Key>>,
@@ -92,7 +92,7 @@ impl Thumbs {
         thumb
     }
 
-    /// Collects loaded thumbnails.
+    /// Turns the thumbnails that were read since the last call into textures.
     pub fn poll(&mut self, ctx: &Context) {
         for (key, image) in self.results.try_iter() {
             let thumb = image.map_or(Thumb::None, |image| {
@@ -102,7 +102,7 @@ impl Thumbs {
         }
     }
 
-    /// Drops all thumbnails.
+    /// Removes all thumbnails, for other data.
     pub fn clear(&mut self) {
         self.all.clear();
     }

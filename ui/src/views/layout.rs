@@ -1,4 +1,4 @@
-//! Layout of the views in the centre of the window.
+//! Layout of the views in the center of the window.
 
 use super::pen::Marks;
 use super::slice::{Hover, SliceView, ViewOptions, ViewResponse};

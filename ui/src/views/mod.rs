@@ -8,3 +8,11 @@ mod placement;
 pub mod scale_bar;
 pub mod slice;
 pub mod volume;
+
+use eframe::egui;
+
+/// Lets a focused view receive the arrow keys, which would otherwise move the focus.
+fn keep_arrow_keys(ui: &egui::Ui, view: egui::Id) {
+    let filter = egui::EventFilter { horizontal_arrows: true, vertical_arrows: true, ..Default::default() };
+    ui.memory_mut(|memory| memory.set_focus_lock_filter(view, filter));
+}

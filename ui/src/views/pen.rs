@@ -19,22 +19,22 @@ pub enum PointerPhase {
 /// A pointer event in a view.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PointerEvent {
-    /// Phase of the gesture.
+    /// Whether the gesture begins, continues or ends.
     pub phase: PointerPhase,
-    /// Position in voxel coordinates Z, Y, X; integers are voxel centres.
+    /// Position in voxel coordinates Z, Y, X; integers are voxel centers.
     pub zyx: [f64; 3],
     /// Orientation of the slice that the pointer is over.
     pub view: Orientation,
 }
 
-/// The active drawing tool.
+/// The drawing tool whose cursor the views show.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pen {
     /// Brush radius in µm, if the tool has a brush.
     pub radius_um: Option<f64>,
     /// Whether the brush is a ball across slices.
     pub ball: bool,
-    /// Colour of the cursor.
+    /// Color of the cursor.
     pub color: Color32,
     /// The voxel under the pointer in the last frame, in any view.
     pub at: Option<[usize; 3]>,

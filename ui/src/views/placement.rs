@@ -108,7 +108,7 @@ pub(super) fn fit([height_um, width_um]: [f64; 2], size: Vec2) -> Camera {
     Camera { center_um: [height_um / 2.0, width_um / 2.0], points_per_um: scale }
 }
 
-/// Zooms about a point of the view, given from its centre.
+/// Zooms about a point of the view, given from its center.
 pub(super) fn zoom_about(camera: &mut Camera, factor: f64, at: Vec2, fitted: Camera, document: &Document) {
     let finest = document.voxel_um.iter().copied().fold(f64::INFINITY, f64::min);
     let max = (MAX_POINTS_PER_PIXEL / finest).max(fitted.points_per_um);

@@ -25,10 +25,10 @@ const BRUSH_PER_POINT: f64 = 0.005;
 /// Pixels are drawn sharp when magnified and interpolated when reduced.
 const ZOOMED: TextureOptions = TextureOptions { magnification: egui::TextureFilter::Nearest, ..TextureOptions::LINEAR };
 
-/// Values under the pointer.
+/// Position and values of the voxel under the pointer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hover {
-    /// Voxel Z, Y, X.
+    /// Index of the voxel along Z, Y, X.
     pub zyx: [usize; 3],
     /// Value of the first visible channel.
     pub value: Option<f64>,
@@ -43,7 +43,7 @@ pub struct Hover {
 /// Result of drawing a view: hover, clicks, pointer events and changes of the document.
 #[derive(Debug, Default)]
 pub struct ViewResponse {
-    /// Values under the pointer.
+    /// Position and values of the voxel under the pointer; `None` if it is outside.
     pub hover: Option<Hover>,
     /// Clicked label; 0 is background.
     pub picked: Option<u32>,
@@ -55,12 +55,12 @@ pub struct ViewResponse {
     pub changes: Vec<DocumentChange>,
 }
 
-/// Settings of all views.
+/// What all views of the window show besides the image.
 #[derive(Debug, Clone, Copy)]
 pub struct ViewOptions {
-    /// Show the crosshair.
+    /// Whether the crosshair is shown.
     pub crosshair: bool,
-    /// Show the scale bar.
+    /// Whether the scale bar is shown.
     pub scale_bar: bool,
     /// Position of the swipe line as a fraction of the width; overlays are hidden to the right of it.
     pub swipe: Option<f32>,
@@ -105,7 +105,7 @@ pub struct SliceView {
     drawing: bool,
     /// Whether a plane could not be read.
     failed: bool,
-    /// The displayed plane whose neighbours are to be prefetched.
+    /// The displayed plane whose neighbors are to be prefetched.
     prefetch_around: Option<PlaneAt>,
 }
 
@@ -326,12 +326,7 @@ impl SliceView {
             }
         }
         if response.has_focus() {
-            ui.memory_mut(|m| {
-                m.set_focus_lock_filter(
-                    response.id,
-                    egui::EventFilter { horizontal_arrows: true, vertical_arrows: true, ..Default::default() },
-                );
-            });
+            super::keep_arrow_keys(ui, response.id);
             ui.input(|i| {
                 let mut go = |key: Key, axis: usize, by: i64| {
                     if i.key_pressed(key) {
@@ -364,12 +359,12 @@ impl SliceView {
         let orientation = at.orientation;
         let document_id = document.id;
         let slot = |layer| Slot { document: document_id, orientation, layer };
-        let source_id = document.id;
+        let (source, source_id) = document.shown_source();
         let mut all: Vec<DisplayedPlane> = Vec::new();
         let (mut complete, mut failed) = (true, false);
         for (c, channel) in document.channels.iter().enumerate().filter(|(_, c)| c.visible) {
             let at = PlaneAt { channel: c, ..at.clone() };
-            match loader.get(slot(SlotLayer::Channel(c)), source_id, &document.source, &at) {
+            match loader.get(slot(SlotLayer::Channel(c)), source_id, source, &at) {
                 LoadState::Ready(plane) => {
                     let (display, change) = contrast(channel, c, &plane);
                     changes.extend(change);
@@ -381,7 +376,7 @@ impl SliceView {
         if all.is_empty() && complete {
             // No channel is visible: a black base image for the overlays.
             let at = PlaneAt { channel: 0, ..at.clone() };
-            match loader.get(slot(SlotLayer::Base), source_id, &document.source, &at) {
+            match loader.get(slot(SlotLayer::Base), source_id, source, &at) {
                 LoadState::Ready(plane) => {
                     let black = Intensity { opacity: 0.0, ..Overlay::map_display() };
                     all.push(DisplayedPlane::Intensity(plane, black));
@@ -430,7 +425,7 @@ impl SliceView {
             let near = |i: usize| PlaneAt { index: i, channel: first_visible(document), ..at.clone() };
             let ahead = (1..=PREFETCH_SLICES).rev().flat_map(|d| [at.index.checked_sub(d), Some(at.index + d)]);
             let planes = ahead.flatten().filter(|i| *i < document.extents.zyx[0]).map(near);
-            loader.prefetch(source_id, &document.source, planes.collect::<Vec<_>>());
+            loader.prefetch(source_id, source, planes.collect::<Vec<_>>());
         }
     }
 

@@ -15,10 +15,10 @@ const RECENT: usize = 20;
 /// Name and version of this program, as run records state them.
 const PROGRAM: &str = concat!("cytoscope ", env!("CARGO_PKG_VERSION"));
 
-/// Purpose of a job.
+/// What a job is for, which decides what happens with its result.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Purpose {
-    /// Predict a document.
+    /// A prediction of the stack of a document.
     Predict {
         /// Id of the document.
         document: u64,
@@ -33,7 +33,7 @@ pub enum Purpose {
         /// Id of the document.
         document: u64,
     },
-    /// Measure a document's labels.
+    /// A measurement of the labels of a document.
     Measure {
         /// Id of the document.
         document: u64,
@@ -45,8 +45,44 @@ pub enum Purpose {
     },
     /// Check training data or estimate the training cost.
     Check,
-    /// Train a model.
+    /// A training run.
     Training,
+    /// Work of the Models page.
+    Model(ModelWork),
+    /// Convert a file.
+    Convert,
+    /// Score predictions against ground truth.
+    Evaluate,
+    /// Write the surfaces of objects.
+    Mesh,
+}
+
+/// Work of the Models page on a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelWork {
+    /// Run its self-test.
+    Test,
+    /// Measure its speed on this machine.
+    Measure,
+    /// Quantize it.
+    Quantize,
+    /// Add it to the user's models.
+    Add,
+    /// Export it.
+    Export,
+}
+
+impl ModelWork {
+    /// What follows the name of the model in the title of the job.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Test => "test",
+            Self::Measure => "measure",
+            Self::Quantize => "quantize",
+            Self::Add => "add",
+            Self::Export => "export",
+        }
+    }
 }
 
 impl Purpose {
@@ -58,7 +94,13 @@ impl Purpose {
             | Purpose::Keep { document }
             | Purpose::Measure { document } => Some(*document),
             // A failed or cancelled estimate does not change the document.
-            Purpose::Diameter { .. } | Purpose::Check | Purpose::Training => None,
+            Purpose::Diameter { .. }
+            | Purpose::Check
+            | Purpose::Training
+            | Purpose::Model(_)
+            | Purpose::Convert
+            | Purpose::Evaluate
+            | Purpose::Mesh => None,
         }
     }
 
@@ -71,27 +113,34 @@ impl Purpose {
             Purpose::Diameter { .. } => "diameter",
             Purpose::Check => "check",
             Purpose::Training => "train",
+            Purpose::Model(ModelWork::Test | ModelWork::Add) => "import",
+            Purpose::Model(ModelWork::Measure) => "run",
+            Purpose::Model(ModelWork::Quantize) => "quantize",
+            Purpose::Model(ModelWork::Export) => "export",
+            Purpose::Convert => "convert",
+            Purpose::Evaluate => "evaluate",
+            Purpose::Mesh => "mesh",
         }
     }
 }
 
-/// State of a job.
+/// How far a job is, or how it has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum JobState {
     /// Waiting for earlier jobs.
     Queued,
-    /// Running.
+    /// The worker runs the job.
     Running,
     /// Finished successfully.
     Done,
     /// Failed; the reason.
     Failed(String),
-    /// Cancelled.
+    /// The user cancelled the job.
     Cancelled,
 }
 
 impl JobState {
-    /// Whether it has ended.
+    /// Returns whether the job has ended, successfully or not.
     pub fn is_over(&self) -> bool {
         !matches!(self, JobState::Queued | JobState::Running)
     }
@@ -137,7 +186,7 @@ impl TrainingTimes {
 /// A job with its progress, profile and notes.
 #[derive(Debug, Clone)]
 pub struct JobView {
-    /// Number of the job.
+    /// Id of the job in the worker's protocol.
     pub id: JobId,
     /// What it works on and with which model, for display.
     pub title: String,
@@ -155,7 +204,7 @@ pub struct JobView {
     pub totals: Vec<StageTotal>,
     /// Spans in the order in which they were reported.
     pub spans: Vec<SpanRecord>,
-    /// Memory samples over time.
+    /// Memory marks of the job, oldest first.
     pub marks: Vec<MemoryMark>,
     /// Number of spans that were not recorded.
     pub dropped: u64,

@@ -1,4 +1,4 @@
-//! The known architectures, and how they are recognised.
+//! The known architectures, and how they are recognized.
 
 mod basic_unet;
 mod dynunet;
@@ -114,17 +114,17 @@ impl std::str::FromStr for Architecture {
 pub struct Imported {
     /// The network, with input `x` and output `y`.
     pub graph: Graph,
-    /// Its architecture.
+    /// Architecture that was recognized or requested.
     pub architecture: Architecture,
     /// What the tensors do not tell and was assumed, one sentence each.
     pub assumptions: Vec<String>,
 }
 
-/// Builds the network of some tensors. `architecture` is recognised if it is `None`; `kwargs` are the arguments of the
+/// Builds the network of some tensors. `architecture` is recognized if it is `None`; `kwargs` are the arguments of the
 /// network's constructor as far as they are known, or null.
 ///
 /// # Errors
-/// [`ImportError`] if no architecture is recognised, a tensor is missing, unknown or does not fit, or the arguments ask
+/// [`ImportError`] if no architecture is recognized, a tensor is missing, unknown or does not fit, or the arguments ask
 /// for what is not supported.
 pub(crate) fn network(
     tensors: &BTreeMap<String, StoredTensor>,

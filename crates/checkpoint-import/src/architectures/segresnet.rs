@@ -25,7 +25,12 @@ pub(super) fn build(
     kwargs.accept("upsample_mode", &["nontrainable", "deconv"])?;
     let (l, x) = Layers::start(tensors, "segresnet", "convInit.conv.weight")?;
     let given = kwargs.get("norm").and_then(|norm| norm.pointer("/1/num_groups")).or_else(|| kwargs.get("num_groups"));
-    let groups = given.and_then(Json::as_u64).and_then(|n| usize::try_from(n).ok());
+    let groups = match given {
+        None | Some(Json::Null) => None,
+        Some(value) => Some(value.as_u64().and_then(|n| usize::try_from(n).ok()).ok_or_else(|| {
+            ImportError::Setting(format!("num_groups is {value}, expected a number of groups of the norms"))
+        })?),
+    };
     let mut net = SegResNet { l, groups: groups.unwrap_or(GROUPS) };
     net.l.assume("strides are 2, and the activation is ReLU, MONAI's default");
     if groups.is_none() && !net.l.has("conv_final.0.running_mean") {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// A tensor: shape and values in C order.
@@ -104,17 +104,6 @@ pub fn checkpoint(tensors: &BTreeMap<String, Values>, wrap: &[&str]) -> Vec<u8> 
         .collect();
     let pickled = wrap.iter().rev().fold(dict(&entries), |inner, key| dict(&[(*key, inner)]));
     archive(&pickled, &storages.iter().map(Vec::as_slice).collect::<Vec<_>>(), &[])
-}
-
-/// The shared test data, which is not part of the repository; reports a skip if it is missing.
-pub fn shared_data() -> Option<PathBuf> {
-    let path = std::env::var_os("CYTOSCOPE_SHARED_DATA")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"), PathBuf::from);
-    if path.is_dir() {
-        return Some(path);
-    }
-    cytoscope_testkit::skip(format!("{} does not exist (set CYTOSCOPE_SHARED_DATA)", path.display()));
-    None
 }
 
 /// Runs a Python script that needs these modules; reports a skip if they are missing.

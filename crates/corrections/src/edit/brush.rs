@@ -11,21 +11,21 @@ const TOLERANCE: f64 = 1e-9;
 /// Largest absolute coordinate of a point, in voxels.
 const MAX_COORDINATE: f64 = 1e9;
 
-/// The shape of a brush.
+/// Region that a brush paints around its center.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BrushShape {
     /// A disc in the slice of the stroke's first point.
     Disc(SliceAxis),
-    /// A ball across slices.
+    /// A ball, which paints several slices at once; its radius is in µm.
     Ball,
 }
 
 /// A brush for painting and erasing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Brush {
-    /// Disc or ball.
+    /// Whether the brush paints one slice or several.
     pub shape: BrushShape,
-    /// Radius in µm. Voxels whose centre is within the radius are painted; voxels on the line are always painted.
+    /// Radius in µm. Voxels whose center is within the radius are painted; voxels on the line are always painted.
     pub radius_um: f64,
     /// The label to paint; 0 erases.
     pub value: u32,
@@ -163,7 +163,7 @@ impl Capsule {
         Self { voxel_um, a: a_um, d, length2, radius_um, limit2: radius_um * radius_um * (1.0 + TOLERANCE) }
     }
 
-    /// Whether a voxel's centre is inside.
+    /// Whether a voxel's center is inside.
     fn contains_voxel(&self, zyx: [usize; 3]) -> bool {
         let q = [0, 1, 2].map(|i| zyx[i] as f64 * self.voxel_um[i] - self.a[i]);
         let dot: f64 = (0..3).map(|i| q[i] * self.d[i]).sum();

@@ -7,8 +7,8 @@ use crate::geometry::{Bounds, Plane, Scope, SliceAxis};
 use crate::volume::LabelWriter;
 use cytoscope_objects::components::{self, Connectivity};
 
-/// Apart from the two largest pieces, pieces with fewer voxels than the line divided by this are treated as artefacts
-/// of an unsteady line and are added to their neighbours.
+/// Apart from the two largest pieces, pieces with fewer voxels than the line divided by this are treated as artifacts
+/// of an unsteady line and are added to their neighbors.
 const FRAGMENT_DIVISOR: usize = 8;
 
 pub(super) fn by_line(

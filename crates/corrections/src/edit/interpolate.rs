@@ -1,7 +1,7 @@
 //! Interpolation of a label between annotated slices.
 //!
 //! The signed distances to the label's outline in the two slices are interpolated linearly; the label is where the
-//! result is positive. Outlines that do not overlap are first aligned at their centres, so that oblique objects stay
+//! result is positive. Outlines that do not overlap are first aligned at their centers, so that oblique objects stay
 //! connected.
 
 use super::Over;

@@ -39,7 +39,7 @@ impl Over {
     }
 }
 
-/// An edit of labels. Points are voxel coordinates along Z, Y, X; whole numbers are the centres of voxels.
+/// An edit of labels. Points are voxel coordinates along Z, Y, X; whole numbers are the centers of voxels.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Edit {
     /// Paints with a brush along a line through the points, without gaps. The value 0 erases.

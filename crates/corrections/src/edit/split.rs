@@ -57,7 +57,7 @@ pub(super) fn by_seeds(
     Ok(new_labels)
 }
 
-/// Calls `f` for the face neighbours of a voxel.
+/// Calls `f` for the face neighbors of a voxel.
 pub(super) fn each_neighbour(i: usize, [nz, ny, nx]: [usize; 3], mut f: impl FnMut(usize)) {
     let (z, y, x) = (i / (ny * nx), i / nx % ny, i % nx);
     let steps = [
@@ -108,7 +108,7 @@ fn divide(mask: &[bool], distance: &[f32], size: [usize; 3], voxel_um: [f64; 3],
     parts
 }
 
-/// Moves from a voxel to the highest neighbour until a local maximum is reached.
+/// Moves from a voxel to the highest neighbor until a local maximum is reached.
 fn climb(distance: &[f32], size: [usize; 3], mut at: usize) -> usize {
     loop {
         let mut best = at;
@@ -155,7 +155,7 @@ fn divide_groups(
     }
 }
 
-/// Spreads parts from the voxels `start` to their unassigned neighbours, breadth first.
+/// Spreads parts from the voxels `start` to their unassigned neighbors, breadth first.
 pub(super) fn spread(parts: &mut [u32], size: [usize; 3], start: Vec<usize>, may_take: impl Fn(usize) -> bool) {
     let mut queue = std::collections::VecDeque::from(start);
     while let Some(at) = queue.pop_front() {

@@ -273,7 +273,7 @@ proptest! {
         let brush = Brush { shape, radius_um, value: 1, over: Over::Any };
         let (after, _) = apply_and_check(&before, &Edit::Paint { brush, points: points.clone() });
         prop_assert!(after.labels[after.linear_index(a)] == 1 && after.labels[after.linear_index(b)] == 1);
-        // Along the longest axis every index has a voxel, and neighbours touch.
+        // Along the longest axis every index has a voxel, and neighbors touch.
         let mut places: Vec<Zyx> = (0..after.labels.len()).filter(|i| after.labels[*i] == 1).map(|i| after.coords(i)).collect();
         for p in &places {
             let at = p.map(|c| c as f64);

@@ -37,7 +37,7 @@ const MAX_BASES: usize = 64;
 pub(crate) struct Resume {
     /// Length of the valid part in bytes; the rest is cut off.
     pub len: u64,
-    /// Number of valid records.
+    /// Number of records that were read and are valid.
     pub position: u64,
     /// Approximate length after a compaction, in bytes.
     pub compact_len: u64,
@@ -221,6 +221,7 @@ impl Syncer {
 
     fn request_sync(&self) {
         if let Some(requests) = &self.requests {
+            // A thread that has ended has stored its failure, which the next write returns.
             let _ = requests.send(());
         }
     }
@@ -254,6 +255,7 @@ impl Drop for Syncer {
     fn drop(&mut self) {
         self.requests = None;
         if let Some(thread) = self.thread.take() {
+            // The thread stores its failure; nobody can receive it after this.
             let _ = thread.join();
         }
     }

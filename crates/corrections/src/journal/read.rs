@@ -36,7 +36,7 @@ pub(crate) struct Reader<R> {
     len: u64,
     /// Position of the next record in bytes; everything before it is valid.
     pub at: u64,
-    /// Number of records read.
+    /// Number of valid records read so far.
     pub position: u64,
     pub header: Header,
     pub grid: Grid,

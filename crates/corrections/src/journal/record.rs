@@ -16,9 +16,9 @@ const SNAPSHOT_PART_BYTES: usize = 4 << 20;
 /// Header of a journal: which labels it belongs to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Header {
-    /// Shape of the labels.
+    /// Lengths of the label volume along Z, Y, X in voxels.
     pub shape_zyx: [usize; 3],
-    /// Voxel size in µm.
+    /// Distance between voxel centers along Z, Y, X in µm.
     pub voxel_size_um: VoxelSize,
     /// Path of the label image, for messages only; `None` if editing began with empty labels.
     pub base_path: Option<PathBuf>,
@@ -127,7 +127,7 @@ pub(crate) enum Record {
     Snapshot(SnapshotPart),
     /// A state is about to be saved: labels with this fingerprint are that state.
     Saving { state: u64, fingerprint: Fingerprint },
-    /// A state was saved.
+    /// A state of the labels was written to a label image.
     Saved { state: u64, path: PathBuf },
 }
 
@@ -171,7 +171,7 @@ impl Record {
         bytes
     }
 
-    /// Parses a body.
+    /// Parses the body of a record, without its length and checksum.
     pub fn parse(body: &[u8], grid: &Grid) -> Result<Self, &'static str> {
         let (kind, mut rest) = body.split_first().ok_or("it is empty")?;
         let nothing_more = |rest: &[u8]| if rest.is_empty() { Ok(()) } else { Err("it is too long for its kind") };

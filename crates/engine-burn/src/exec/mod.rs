@@ -5,8 +5,9 @@ mod layers;
 mod moves;
 mod train;
 
-pub(crate) use moves::{copy_part, gather_tiles};
+pub(crate) use moves::{copy_part, gather_tiles, join_parts};
 
+use crate::kernels::DeviceBackend;
 use crate::plan::{Kind, Step};
 use burn_tensor::{DType, FloatDType, Int, Tensor, backend::Backend};
 use cytoscope_graph::ElementType;
@@ -21,7 +22,7 @@ pub(crate) struct Uploaded<B: Backend> {
     pub widen_f16: bool,
     /// Whether convolutions of 32-bit tensors may not use kernels that round their factors to TF32.
     pub exact: bool,
-    /// The program's constants.
+    /// Constants of the program on the device, by their index in it.
     pub constants: Vec<Image<B>>,
     /// The program's tables of input positions.
     pub tables: Vec<Tensor<B, 1, Int>>,
@@ -43,8 +44,16 @@ impl<B: Backend> Inputs<B> {
 }
 
 /// Runs a step. Returns `None` if the inputs do not match the plan. Panics if Burn panics.
-pub(crate) fn run<B: Backend>(step: &Step, inputs: Vec<Image<B>>, uploaded: &Uploaded<B>) -> Option<Vec<Image<B>>> {
+pub(crate) fn run<B: DeviceBackend>(
+    step: &Step,
+    inputs: Vec<Image<B>>,
+    uploaded: &Uploaded<B>,
+) -> Option<Vec<Image<B>>> {
     match &step.kind {
+        Kind::Direct(kind, to) => {
+            let &(_, form) = step.outputs.first()?;
+            B::direct(kind, *to, form, inputs).map(|output| vec![output])
+        }
         Kind::Train(kind) => train::run(kind, &step.outputs, inputs, uploaded),
         _ => one(step, inputs, uploaded).map(|output| vec![output]),
     }
@@ -142,6 +151,6 @@ fn one<B: Backend>(step: &Step, mut inputs: Vec<Image<B>>, uploaded: &Uploaded<B
                 .map(|(value, own)| moves::reshape(value, own).expand(form));
             b.mask_where(condition.greater_elem(0.5), a)
         }
-        Kind::Concat { .. } | Kind::Train(_) => return None,
+        Kind::Concat { .. } | Kind::Train(_) | Kind::Direct(..) => return None,
     })
 }

@@ -54,6 +54,19 @@ pub(crate) fn copy_part<B: Backend>(x: &Image<B>, sample: usize, ranges: &[Range
     Some(Tensor::cat(vec![slice(x.clone(), &[one, channels, along(0), along(1), along(2)])], 0))
 }
 
+/// Joins parts, in rows of `columns`, along Y and X. Returns `None` if there are none.
+pub(crate) fn join_parts<B: Backend>(parts: Vec<Image<B>>, columns: usize) -> Option<Image<B>> {
+    let (mut parts, mut rows) = (parts.into_iter(), Vec::new());
+    loop {
+        let row: Vec<Image<B>> = parts.by_ref().take(columns.max(1)).collect();
+        if row.is_empty() {
+            break;
+        }
+        rows.push(Tensor::cat(row, 4));
+    }
+    (!rows.is_empty()).then(|| Tensor::cat(rows, 3))
+}
+
 /// Pads with a constant value.
 pub(super) fn fill<B: Backend>(x: Image<B>, before: &[usize; 5], after: &[usize; 5], value: f32) -> Image<B> {
     if before.iter().chain(after).all(|n| *n == 0) {

@@ -113,7 +113,7 @@ impl Planner<'_> {
     }
 }
 
-/// Returns the runs of neighbouring reduced axes as (outer, length, inner), and sets `form` to the form after
+/// Returns the runs of neighboring reduced axes as (outer, length, inner), and sets `form` to the form after
 /// reduction.
 pub(super) fn runs(form: &mut Form, reduced: [bool; 5]) -> Vec<[usize; 3]> {
     let mut runs = Vec::new();

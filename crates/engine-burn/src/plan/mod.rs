@@ -1,20 +1,23 @@
 //! Plans the nodes of a graph as steps on tensors in [`crate::form`], with all constants precomputed.
 
 mod conv;
+mod direct;
 mod elementwise;
 mod moves;
 mod train;
 mod window;
 
 use crate::form::{Form, count, form, place};
+use crate::kernels::Direct;
 use cytoscope_engine::{CompileReport, EngineError};
 use cytoscope_graph::{
     Activation, BinaryOp, ElementType, Graph, GraphError, Node, Op, ReduceOp, Tensor, UnaryOp, ValueId, op_name,
 };
 use cytoscope_graph_passes::analysis;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub(crate) use direct::{Kernels, Part};
 pub(crate) use train::{NormScope, TAPS_AT_ONCE, Taps, TrainKind};
 
 /// A tensor that a step reads.
@@ -68,7 +71,7 @@ pub(crate) struct PoolAxis {
     pub kernel: usize,
     pub stride: usize,
     pub dilation: usize,
-    /// Length of the output.
+    /// Number of output positions along the axis.
     pub len: usize,
     /// For average pooling: the reciprocal of the number of elements, by output position (index into
     /// [`Program::constants`]).
@@ -148,13 +151,13 @@ pub(crate) enum Kind {
         value: f32,
         reversed: bool,
     },
-    /// Reduces runs of neighbouring axes, given as (outer, length, inner).
+    /// Reduces runs of neighboring axes, given as (outer, length, inner).
     Reduce {
         kind: ReduceOp,
         runs: Vec<[usize; 3]>,
     },
     Permute([usize; 5]),
-    /// Changes the form only.
+    /// Changes the form of the tensor; the order of its elements stays.
     Reshape,
     /// Converts the elements to another type.
     Cast(ElementType),
@@ -168,8 +171,10 @@ pub(crate) enum Kind {
     },
     /// `[condition, a, b]` (ONNX `Where`), with the forms in which they are broadcast; conditions are 0 and 1.
     Choose([Form; 3]),
-    /// A step of training.
+    /// An operator of a training step: a gradient, loss or optimizer update.
     Train(TrainKind),
+    /// A kernel of this crate, and the type of the elements that it stores.
+    Direct(Direct, ElementType),
 }
 
 /// A step with its operands, name and amount of work.
@@ -200,7 +205,7 @@ pub(crate) struct Input {
 /// A graph output.
 #[derive(Debug)]
 pub(crate) enum Output {
-    /// Known at compile time.
+    /// A tensor known at compile time.
     Constant(Arc<Tensor>),
     /// Computed by a step, or a graph input.
     Value { value: ValueId, shape: Vec<usize> },
@@ -215,6 +220,10 @@ pub(crate) struct Program {
     pub constants: Vec<Constant>,
     /// Tables of input positions for resampled axes.
     pub tables: Vec<Vec<i32>>,
+    /// Whether all steps are kernels of this crate.
+    pub is_direct: bool,
+    /// If all steps are: where the constants that steps read are in the only constant.
+    pub parts: Vec<Part>,
     pub report: CompileReport,
 }
 
@@ -225,7 +234,7 @@ enum Unsupported {
     Operator,
     /// A feature of the operator is not supported; the text follows the operator's name.
     Feature(String),
-    /// The graph is invalid.
+    /// The graph is invalid, or its shapes do not fit.
     Graph(GraphError),
 }
 
@@ -242,8 +251,9 @@ fn unsupported<T>(what: impl Into<String>) -> Result<T, Unsupported> {
 
 type PlanResult<T = ()> = Result<T, Unsupported>;
 
-/// Plans a prepared graph; `engine` is the engine's name in errors.
-pub(crate) fn plan(graph: &Graph, engine: &'static str) -> Result<Program, EngineError> {
+/// Plans a prepared graph; `engine` is the engine's name in errors. With `kernels`, steps are for the kernels of this
+/// crate if there are kernels for all of them.
+pub(crate) fn plan(graph: &Graph, engine: &'static str, kernels: Option<Kernels>) -> Result<Program, EngineError> {
     let mut planner = Planner {
         graph,
         constants: Vec::new(),
@@ -289,7 +299,20 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str) -> Result<Program, Engin
             }
         });
     }
-    let Planner { constants, tables, mut steps, .. } = planner;
+    let Planner { mut constants, mut tables, mut steps, scratch_count, .. } = planner;
+    let lowered = kernels.and_then(|kernels| {
+        let inputs: Vec<(ValueId, Form)> = inputs.iter().map(|i| (i.value, i.form)).collect();
+        let computed = outputs.iter().filter_map(|o| match o {
+            Output::Value { value, .. } => Some(*value),
+            Output::Constant(_) => None,
+        });
+        direct::lower(&steps, (&constants, &tables), &inputs, &computed.collect(), scratch_count, kernels)
+    });
+    let (is_direct, mut parts) = (lowered.is_some(), Vec::new());
+    if let Some(lowered) = lowered {
+        (steps, constants, tables) = (lowered.steps, vec![lowered.packed], Vec::new());
+        parts = lowered.parts;
+    }
     let arena = assign_last_uses(graph, &inputs, &mut steps);
     let bytes = |elements: usize| (elements * size_of::<f32>()) as u64;
     let report = CompileReport {
@@ -300,7 +323,7 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str) -> Result<Program, Engin
         macs: steps.iter().map(|s| s.macs).sum(),
         backend: String::new(),
     };
-    Ok(Program { inputs, outputs, steps, constants, tables, report })
+    Ok(Program { inputs, outputs, steps, constants, tables, is_direct, parts, report })
 }
 
 /// Records in each step which values it reads last. Returns the peak number of live elements (of 32 bits), plus one
@@ -309,8 +332,13 @@ fn assign_last_uses(graph: &Graph, inputs: &[Input], steps: &mut [Step]) -> usiz
     let mut last: BTreeMap<ValueId, usize> = BTreeMap::new();
     let mut size: BTreeMap<ValueId, usize> = inputs.iter().map(|i| (i.value, count(&i.form))).collect();
     // Temporary values between the steps of one node are not in the graph and are assumed to have 32 bits.
-    let is_half =
-        |value: &ValueId| graph.values.get(value.index()).and_then(|v| v.dtype).is_some_and(ElementType::is_half);
+    let stores_half = |step: &&Step| matches!(step.kind, Kind::Direct(_, to) if to.is_half());
+    let halves: BTreeSet<ValueId> =
+        steps.iter().filter(stores_half).flat_map(|s| s.outputs.iter().map(|(value, _)| *value)).collect();
+    let is_half = |value: &ValueId| {
+        halves.contains(value)
+            || graph.values.get(value.index()).and_then(|v| v.dtype).is_some_and(ElementType::is_half)
+    };
     let elements = |value: &ValueId, form: &Form| if is_half(value) { count(form).div_ceil(2) } else { count(form) };
     for (index, step) in steps.iter().enumerate() {
         for (output, form) in &step.outputs {
@@ -355,6 +383,13 @@ struct Planner<'a> {
     scratch_count: u32,
     /// Rates that optimizer updates share, by the inputs and betas they depend on.
     rates: Vec<(train::Shared, ValueId)>,
+}
+
+impl Program {
+    /// Returns whether Burn times kernels for some step.
+    pub(crate) fn times_kernels(&self) -> bool {
+        !self.is_direct || self.steps.iter().any(|s| matches!(s.kind, Kind::Direct(Direct::TunedConv { .. }, _)))
+    }
 }
 
 impl Planner<'_> {

@@ -87,6 +87,7 @@ fn run_probe(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<Dev
     let output = read_all(child.stdout.take());
     let errors = read_all(child.stderr.take());
     let Some(status) = wait(&mut child, timeout) else {
+        // Both fail only if the child has ended already.
         let _ = child.kill();
         let _ = child.wait();
         return Err(format!("the driver did not answer within {} s", timeout.as_secs_f32()));
@@ -116,6 +117,7 @@ fn read_all(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
+            // What was read before an error is reported; the receiver may have given up.
             let _ = pipe.by_ref().take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes);
             let _ = sender.send(bytes);
             // Drain the rest, so that the child does not block on a full pipe.

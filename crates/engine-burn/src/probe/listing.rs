@@ -8,7 +8,7 @@ pub(crate) struct ListedGpu {
     pub name: String,
     pub memory_bytes: Option<u64>,
     pub driver: String,
-    /// Free memory.
+    /// Free GPU memory in bytes; `None` if the driver does not say.
     pub free_bytes: Option<u64>,
     /// Compute capability, such as `9.0`.
     pub capability: Option<String>,

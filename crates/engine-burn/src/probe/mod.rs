@@ -26,7 +26,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All kinds.
+    /// All kinds, in the order in which devices are listed.
     pub const ALL: [Kind; 2] = [Kind::Cuda, Kind::Wgpu];
 
     /// Returns the name used on the command line.
@@ -69,18 +69,18 @@ impl std::str::FromStr for Kind {
 /// `cuda`, `cuda:list` or `cuda:1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProbeRequest {
-    /// The kind of devices.
+    /// Kind of the devices to probe.
     pub kind: Kind,
-    /// Which of them.
+    /// Which devices of that kind are tested.
     pub part: ProbePart,
 }
 
 /// Which devices of a kind are probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbePart {
-    /// All devices are tested.
+    /// A small network runs on every device.
     All,
-    /// No device is tested.
+    /// Devices are only listed; none is opened.
     List,
     /// The device of this index is tested.
     Index(usize),
@@ -186,7 +186,7 @@ fn test_device(mut device: Device, good: String) -> Device {
     device
 }
 
-/// Runs a 3×3×3 convolution of ones on ones, whose result is 27 in the centre and 8 in the corners.
+/// Runs a 3×3×3 convolution of ones on ones, whose result is 27 in the center and 8 in the corners.
 fn check(device: &Device) -> Result<(), String> {
     use cytoscope_engine::{CompileOptions, Engine};
     use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};

@@ -21,14 +21,14 @@ pub(crate) struct Places {
     pub used: Option<PathBuf>,
     /// Roots in Python and conda environments, which Burn uses only if `CUDA_PATH` names them.
     pub environments: Vec<PathBuf>,
-    /// The active conda environment.
+    /// Folder of the active conda environment (`CONDA_PREFIX`); `None` if there is none.
     pub conda: Option<PathBuf>,
 }
 
 /// What was found of CUDA's headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Headers {
-    /// All headers exist.
+    /// All headers that compiling kernels needs exist.
     Complete,
     /// Some kernels cannot be compiled.
     Partial {
@@ -71,7 +71,7 @@ impl Places {
         if missing.is_empty() {
             return Headers::Complete;
         }
-        // Rows of the same purpose are neighbours.
+        // Rows of the same purpose are neighbors.
         let mut purposes: Vec<&str> = missing.iter().map(|(_, purpose)| *purpose).collect();
         purposes.dedup();
         let names: Vec<&'static str> = missing.iter().map(|(name, _)| *name).collect();

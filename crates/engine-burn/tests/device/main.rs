@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers panic on failure")]
 
 mod cuda;
+mod direct;
 mod discovery;
 mod networks;
 mod operators;

@@ -3,12 +3,13 @@
 //! The schedule depends on extents along Z only, not on what is computed.
 
 use super::reads::Reads;
+use super::room::{Need, Room};
 use std::ops::Range;
 
 /// A value whose planes flow through the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FlowValue {
-    /// Number of planes.
+    /// Number of planes of the value along Z.
     pub extent: usize,
     /// Index of the buffer that holds it.
     pub buffer: usize,
@@ -36,7 +37,7 @@ pub(crate) struct Flow {
     pub input: usize,
     /// Indices of the values that are outputs of the network.
     pub outputs: Vec<usize>,
-    /// Number of buffers.
+    /// Number of buffers that hold the values; values may share one.
     pub buffers: usize,
 }
 
@@ -114,6 +115,16 @@ pub(crate) struct Slab {
     pub held: Vec<usize>,
 }
 
+impl Slab {
+    /// Returns the planes that are written of value number `value`: new ones, and zeros after the last one.
+    pub(crate) fn written(&self, of: &FlowValue, value: usize) -> [Range<isize>; 2] {
+        let range = |planes: Option<&Range<usize>>, after: usize| {
+            planes.map_or(0..0, |p| (after + p.start) as isize..(after + p.end) as isize)
+        };
+        [range(self.new.get(value), 0), range(self.zeros.get(value), of.extent)]
+    }
+}
+
 /// Progress of a pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Progress {
@@ -155,9 +166,8 @@ impl Progress {
         self.known.get(value).copied().unwrap_or(0)
     }
 
-    /// Adds `planes` input planes and returns what is computed. Buffers have capacity for `capacity` planes; without `capacity`, they
-    /// move their planes in every slab.
-    pub(crate) fn advance(&mut self, flow: &Flow, planes: usize, capacity: Option<&[usize]>) -> Slab {
+    /// Adds `planes` input planes and returns what is computed. Without `rooms`, buffers move their planes in every slab.
+    pub(crate) fn advance(&mut self, flow: &Flow, planes: usize, rooms: Option<&[Room]>) -> Slab {
         let (kept, ends) = (flow.kept(&self.known), flow.ends(&self.known, &self.zeros));
         let (before, zeros_before) = (self.known.clone(), self.zeros.clone());
         if let (Some(known), Some(input)) = (self.known.get_mut(flow.input), flow.values.get(flow.input)) {
@@ -179,8 +189,8 @@ impl Progress {
         let mut held = Vec::with_capacity(flow.buffers);
         for (buffer, base) in self.base.iter_mut().enumerate() {
             let (keep, end) = (kept[buffer], new_ends[buffer]);
-            let fits = capacity.is_some_and(|capacity| end - *base <= capacity[buffer] as isize);
-            if !fits {
+            let stays = rooms.and_then(|rooms| rooms.get(buffer)).is_some_and(|room| room.has_room_to(end, *base));
+            if !stays {
                 *base = keep;
             }
             held.push(usize::try_from(end - keep).unwrap_or(0));
@@ -219,34 +229,89 @@ fn walk(flow: &Flow, slab: usize, mut visit: impl FnMut(Slab)) {
     }
 }
 
-/// Returns the number of planes that each buffer must have capacity for if it moves its planes in every slab.
-pub(crate) fn capacities(flow: &Flow, slab: usize) -> Vec<usize> {
-    let mut capacities = vec![0usize; flow.buffers];
-    walk(flow, slab, |s| {
-        capacities.iter_mut().zip(&s.held).for_each(|(capacity, held)| *capacity = (*capacity).max(*held))
-    });
-    capacities
+/// What a pass in slabs of some length needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Survey {
+    /// What each buffer must provide.
+    pub needs: Vec<Need>,
+    /// How many planes of each value are read, counted for each reader and slab.
+    pub planes_read: Vec<usize>,
 }
 
-/// Returns the planes that are moved within each buffer during a pass, for several choices of how many planes the
-/// buffers have capacity for. The schedule is the same for all of them, so it is run once.
-pub(crate) fn moved(flow: &Flow, slab: usize, choices: &[Vec<usize>]) -> Vec<Vec<usize>> {
+/// Returns what a pass in slabs of `slab` planes needs.
+pub(crate) fn survey(flow: &Flow, slab: usize) -> Survey {
+    let mut needs = vec![Need::default(); flow.buffers];
+    let mut planes_read = vec![0usize; flow.values.len()];
+    walk(flow, slab, |s| {
+        for ((need, held), kept) in needs.iter_mut().zip(&s.held).zip(&s.kept) {
+            need.held = need.held.max(*held);
+            need.is_kept |= !kept.is_empty();
+        }
+        let mut together = |value: usize, count: usize| {
+            let Some(of) = flow.values.get(value) else { return };
+            if let Some(need) = needs.get_mut(of.buffer) {
+                need.together = need.together.max(count);
+            }
+        };
+        for (value, (new, zeros)) in s.new.iter().zip(&s.zeros).enumerate() {
+            together(value, new.len().max(zeros.len()));
+        }
+        for node in &flow.nodes {
+            let Some(new) = s.new.get(node.output).filter(|new| !new.is_empty()) else { continue };
+            for (input, reads) in &node.inputs {
+                let count = reads.of(new).len();
+                together(*input, count);
+                if let Some(read) = planes_read.get_mut(*input) {
+                    *read += count;
+                }
+            }
+        }
+    });
+    Survey { needs, planes_read }
+}
+
+/// Returns the planes that are moved or repeated within each buffer during a pass, for several choices of rooms. The
+/// schedule is the same for all of them, so it is run once.
+pub(crate) fn moved(flow: &Flow, slab: usize, choices: &[Vec<Room>]) -> Vec<Vec<usize>> {
     let start = Progress::new(flow, slab).base;
     let mut bases = vec![start; choices.len()];
     let mut moved = vec![vec![0usize; flow.buffers]; choices.len()];
     walk(flow, slab, |s| {
-        for ((capacities, base), moved) in choices.iter().zip(&mut bases).zip(&mut moved) {
+        for ((rooms, base), moved) in choices.iter().zip(&mut bases).zip(&mut moved) {
             for (buffer, base) in base.iter_mut().enumerate() {
                 let kept = &s.kept[buffer];
                 let end = kept.start + s.held[buffer] as isize;
-                if end - *base > capacities[buffer] as isize && *base != kept.start {
+                if !rooms[buffer].has_room_to(end, *base) && *base != kept.start {
                     *base = kept.start;
                     moved[buffer] += kept.len();
+                }
+            }
+            for (value, of) in flow.values.iter().enumerate() {
+                for written in s.written(of, value) {
+                    moved[of.buffer] += rooms[of.buffer].repeated(&written);
                 }
             }
         }
     });
     moved
+}
+
+/// Returns for each buffer the first and last node that uses it. The input is passed before the first node, and the
+/// outputs are read after the last one; positions of nodes are counted from 1.
+pub(crate) fn lifetimes(flow: &Flow) -> Vec<(usize, usize)> {
+    let mut lifetimes = vec![(usize::MAX, 0); flow.buffers];
+    let mut uses = |value: usize, at: usize| {
+        let Some(of) = flow.values.get(value) else { return };
+        if let Some((first, last)) = lifetimes.get_mut(of.buffer) {
+            (*first, *last) = ((*first).min(at), (*last).max(at));
+        }
+    };
+    uses(flow.input, 0);
+    for (index, node) in flow.nodes.iter().enumerate() {
+        node.inputs.iter().map(|(input, _)| *input).chain([node.output]).for_each(|value| uses(value, index + 1));
+    }
+    flow.outputs.iter().for_each(|value| uses(*value, flow.nodes.len() + 1));
+    lifetimes
 }
 
 #[cfg(test)]
@@ -354,18 +419,18 @@ mod tests {
     }
 
     /// Runs a schedule on cells that hold the name of a plane, and checks every read. Returns how many planes of each
-    /// value were computed, and how many were moved within each buffer.
-    fn run(network: &Network, slab: usize, capacities: &[usize]) -> Result<(Vec<usize>, Vec<usize>), TestCaseError> {
+    /// value were computed, and how many were moved or repeated within each buffer.
+    fn run(network: &Network, slab: usize, rooms: &[Room]) -> Result<(Vec<usize>, Vec<usize>), TestCaseError> {
         let flow = &network.flow;
         let mut progress = Progress::new(flow, slab);
         let mut base = progress.base().to_vec();
-        let mut cells: Vec<Vec<Cell>> = capacities.iter().map(|capacity| vec![Cell::Zero; *capacity]).collect();
-        let mut moved = vec![0; capacities.len()];
+        let mut cells: Vec<Vec<Cell>> = rooms.iter().map(|room| vec![Cell::Zero; room.capacity]).collect();
+        let mut moved = vec![0; rooms.len()];
         let at = |plane: isize, base: isize| usize::try_from(plane - base).unwrap();
         while !progress.is_done(flow) {
             let left = flow.depth() - progress.known(flow.input);
             let before: Vec<usize> = (0..flow.values.len()).map(|v| progress.known(v)).collect();
-            let now = progress.advance(flow, slab.min(left), Some(capacities));
+            let now = progress.advance(flow, slab.min(left), Some(rooms));
             for (buffer, cells) in cells.iter_mut().enumerate() {
                 let kept = &now.kept[buffer];
                 if now.base[buffer] != base[buffer] && !kept.is_empty() {
@@ -375,25 +440,35 @@ mod tests {
                 }
             }
             base.clone_from(&now.base);
-            let write = |value: usize, cells: &mut Vec<Vec<Cell>>| {
-                let (of, new) = (&flow.values[value], &now.new[value]);
-                for plane in new.clone() {
-                    cells[of.buffer][at(plane as isize, base[of.buffer])] = Cell::Plane(value, plane);
-                }
-                for plane in now.zeros[value].clone() {
-                    cells[of.buffer][at((of.extent + plane) as isize, base[of.buffer])] = Cell::Zero;
+            let mut write = |value: usize, cells: &mut Vec<Vec<Cell>>| {
+                let of = &flow.values[value];
+                let (room, cells) = (&rooms[of.buffer], &mut cells[of.buffer]);
+                for planes in now.written(of, value).into_iter().filter(|planes| !planes.is_empty()) {
+                    let first = room.position(&planes, base[of.buffer]).unwrap();
+                    for (place, plane) in planes.clone().enumerate() {
+                        let inside = plane < of.extent as isize;
+                        cells[first + place] = if inside { Cell::Plane(value, plane as usize) } else { Cell::Zero };
+                    }
+                    for (from, to) in room.repeats(&planes) {
+                        cells.copy_within(from, to);
+                    }
+                    moved[of.buffer] += room.repeated(&planes);
                 }
             };
             write(flow.input, &mut cells);
             for (kind, inputs, output) in &network.nodes {
                 let new = &now.new[*output];
                 for z in new.clone() {
-                    for input in inputs {
+                    for (place, input) in inputs.iter().enumerate() {
                         let of = &flow.values[*input];
+                        let reads = &flow.nodes.iter().find(|n| n.output == *output).unwrap().inputs[place].1;
+                        let planes = reads.of(new);
+                        // All planes that are read together lie side by side.
+                        let first = rooms[of.buffer].position(&planes, base[of.buffer]).unwrap();
                         for plane in kind.read(z, of.extent) {
                             let inside = (0..of.extent as isize).contains(&plane);
                             let expected = if inside { Cell::Plane(*input, plane as usize) } else { Cell::Zero };
-                            let found = cells[of.buffer].get(at(plane, base[of.buffer])).copied();
+                            let found = cells[of.buffer].get(first + at(plane, planes.start)).copied();
                             prop_assert_eq!(found, Some(expected), "plane {} of value {}", plane, input);
                         }
                     }
@@ -439,12 +514,14 @@ mod tests {
         ) {
             let network = network(depth, &choices);
             prop_assume!(is_valid(&network));
-            for slack in [0, slack] {
-                let capacities: Vec<usize> = capacities(&network.flow, slab).iter().map(|capacity| capacity + slack).collect();
-                let (known, moved_planes) = run(&network, slab, &capacities)?;
+            let needs = survey(&network.flow, slab).needs;
+            let moving = |slack: usize| -> Vec<Room> { needs.iter().map(|n| Room::moving(n.held + slack)).collect() };
+            let rings: Vec<Room> = needs.iter().map(Room::ring).collect();
+            for rooms in [moving(0), moving(slack), rings] {
+                let (known, moved_planes) = run(&network, slab, &rooms)?;
                 let extents: Vec<usize> = network.flow.values.iter().map(|v| v.extent).collect();
                 prop_assert_eq!(known, extents);
-                prop_assert_eq!(moved(&network.flow, slab, &[capacities]), [moved_planes]);
+                prop_assert_eq!(moved(&network.flow, slab, &[rooms]), [moved_planes]);
             }
         }
     }
@@ -461,6 +538,8 @@ mod tests {
             last = next;
         }
         // Four new planes and two that the next window also reads; nothing reads the last value.
-        assert_eq!(capacities(&flow, 4), [6, 6, 6, 6, 6, 4]);
+        let needs = survey(&flow, 4).needs;
+        assert_eq!(needs.iter().map(|need| need.held).collect::<Vec<_>>(), [6, 6, 6, 6, 6, 4]);
+        assert_eq!(needs.iter().map(|need| need.is_kept).collect::<Vec<_>>(), [true, true, true, true, true, false]);
     }
 }

@@ -5,14 +5,17 @@
 //! its input at a time. So each value has a buffer for some planes: those that later planes still read, and the new
 //! ones of a slab ([`flow`]). The steps are those of a session for the whole stack, on slots for these planes
 //! ([`program`]), so the results are the same bit by bit. Skip connections wait in their buffers until the planes of the
-//! coarser levels are computed. If the planes are too large for the memory budget, the stack is split into bands along
+//! coarser levels are computed: in rings, so that many waiting planes are not moved ([`room`]). Buffers of which nothing
+//! is kept from slab to slab share memory ([`arena`]). If the planes are too large for the memory budget, the stack is split into bands along
 //! Y that overlap by the receptive field ([`bands`]).
 
+mod arena;
 mod bands;
 mod flow;
 mod plan;
 mod program;
 mod reads;
+mod room;
 mod session;
 
 pub(crate) use plan::plan;
@@ -20,10 +23,8 @@ pub(crate) use plan::plan;
 use cytoscope_engine::{Band, CompileOptions, EngineError, RollingPlan, RollingSession};
 use cytoscope_kernels::Isa;
 use program::RollingProgram;
+use room::Room;
 use session::CpuRollingSession;
-
-/// Words of a cache line, at which every buffer starts.
-const LINE_WORDS: usize = 16;
 
 /// How a stack is passed through a network on the CPU.
 pub(crate) struct CpuRollingPlan {
@@ -34,8 +35,10 @@ pub(crate) struct CpuRollingPlan {
     shape: Vec<usize>,
     bands: Vec<Band>,
     slab_planes: usize,
-    /// Planes that each buffer has capacity for.
-    capacities: Vec<usize>,
+    /// The planes of each buffer.
+    rooms: Vec<Room>,
+    /// First word of each buffer.
+    starts: Vec<usize>,
     arena_bytes: u64,
     /// Bytes that are moved within buffers, in all bands.
     moved_bytes: u64,

@@ -1,11 +1,12 @@
 //! Chooses the slabs and bands of a pass.
 
-use super::CpuRollingPlan;
 use super::bands::bands;
-use super::flow;
+use super::flow::{self, Survey};
 use super::program::{self, RollingProgram};
+use super::room::{Need, Room};
+use super::{CpuRollingPlan, arena};
 use crate::emit::arena_bytes;
-use crate::prepare;
+use crate::{Optimizations, prepare};
 use cytoscope_engine::{Band, CompileOptions, EngineError, NotRolling, Precision};
 use cytoscope_graph::{Graph, GraphError};
 use cytoscope_graph_passes::analysis;
@@ -13,12 +14,18 @@ use cytoscope_kernels::Isa;
 
 /// Slabs that are tried, in multiples of the network's stride along Z. Divisors of the stride are tried as well.
 const SLABS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
-/// Additional capacity of buffers that is tried, relative to the planes that are kept from slab to slab.
-const SLACK: [f64; 3] = [0.0, 0.35, 1.0];
+/// Additional capacity of buffers that is tried, relative to the planes that are kept from slab to slab; and whether long
+/// buffers are rings.
+const SLACK: [(f64, bool); 4] = [(0.0, false), (0.0, true), (0.35, true), (1.0, true)];
+/// A buffer is long if it holds at least this many times the planes that are read together.
+const LONG: usize = 2;
 /// Most bands that are tried.
 const MAX_BANDS: usize = 64;
 /// Multiply-accumulate operations in the time in which one byte is moved.
 const MACS_PER_BYTE: f64 = 20.0;
+/// Multiply-accumulate operations in the time in which a kernel reads one byte that is no longer in its cache. Short slabs
+/// read the planes that kernels overlap by more often.
+const MACS_PER_READ_BYTE: f64 = 5.0;
 /// Multiply-accumulate operations in the time in which a step is started.
 const MACS_PER_STEP: f64 = 1e6;
 /// A plan that needs less memory is preferred if its cost is at most this factor of the least cost.
@@ -27,8 +34,10 @@ const TOLERATED: f64 = 1.05;
 /// Slabs of a pass, with their cost.
 struct Candidate {
     slab_planes: usize,
-    /// Planes that each buffer has capacity for.
-    capacities: Vec<usize>,
+    /// The planes of each buffer.
+    rooms: Vec<Room>,
+    /// First word of each buffer.
+    starts: Vec<usize>,
     arena_bytes: u64,
     moved_bytes: u64,
     /// Work in units of multiply-accumulate operations.
@@ -66,7 +75,8 @@ pub(crate) fn plan(
         moved_bytes: best.moved_bytes.saturating_mul(bands.len() as u64),
         bands,
         slab_planes: best.slab_planes,
-        capacities: best.capacities,
+        rooms: best.rooms,
+        starts: best.starts,
         arena_bytes: best.arena_bytes,
         untiled_macs,
         untiled_bytes,
@@ -126,7 +136,7 @@ fn lower(isa: Isa, graph: &Graph, shape: &[usize], options: &CompileOptions) -> 
             }));
         }
     };
-    let prepared = prepare::prepare(graph, &[shape.to_vec()], &options.interrupt)?;
+    let prepared = prepare::prepare(graph, &[shape.to_vec()], Optimizations::default(), &options.interrupt)?;
     program::lower(prepared, isa, integers, &options.interrupt)
 }
 
@@ -147,36 +157,40 @@ fn candidates_of_slab(program: &RollingProgram, depth: usize, slab_planes: usize
             *new = (slab_planes * value.extent).div_ceil(depth.max(1)).max(*new);
         }
     }
-    let least = flow::capacities(&program.flow, slab_planes);
-    let choices = SLACK.map(|slack| {
-        // With capacity for more planes, those that are kept are moved less often.
-        let capacity = |(capacity, new): (&usize, &usize)| {
-            let kept = capacity.saturating_sub(*new);
-            capacity + (kept as f64 * slack / *new as f64) as usize * new
+    let survey = flow::survey(&program.flow, slab_planes);
+    let choices = SLACK.map(|(slack, with_rings)| {
+        let room = |(need, new): (&Need, &usize)| {
+            if with_rings && need.is_kept && need.held >= LONG * need.together {
+                return Room::ring(need);
+            }
+            // With capacity for more planes, those that are kept are moved less often.
+            let kept = need.held.saturating_sub(*new);
+            Room::moving(need.held + (kept as f64 * slack / *new as f64) as usize * new)
         };
-        least.iter().zip(&new_planes).map(capacity).collect::<Vec<usize>>()
+        survey.needs.iter().zip(&new_planes).map(room).collect::<Vec<Room>>()
     });
     let moved = flow::moved(&program.flow, slab_planes, &choices);
     let choices = choices.into_iter().zip(moved);
-    choices.map(|(capacities, moved)| candidate(program, depth, slab_planes, capacities, &moved)).collect()
+    choices.map(|(rooms, moved)| candidate(program, depth, slab_planes, &survey, rooms, &moved)).collect()
 }
 
 fn candidate(
     program: &RollingProgram,
     depth: usize,
     slab_planes: usize,
-    capacities: Vec<usize>,
+    survey: &Survey,
+    rooms: Vec<Room>,
     moved: &[usize],
 ) -> Candidate {
-    let words = program
-        .buffers
-        .iter()
-        .zip(&capacities)
-        .map(|(b, capacity)| b.words(*capacity).next_multiple_of(super::LINE_WORDS));
-    let arena_bytes = arena_bytes(words.fold(0usize, usize::saturating_add));
+    let (starts, words) = arena::place(program, &survey.needs, &rooms);
     let moved = program.buffers.iter().zip(moved).map(|(b, planes)| b.plane_bytes().saturating_mul(*planes as u64));
     let moved_bytes = moved.fold(0u64, u64::saturating_add);
-    let starts = depth.div_ceil(slab_planes.max(1)) * program.nodes.len();
-    let cost = program.macs as f64 + moved_bytes as f64 * MACS_PER_BYTE + starts as f64 * MACS_PER_STEP;
-    Candidate { slab_planes, capacities, arena_bytes, moved_bytes, cost }
+    let read = program.of_values.iter().zip(&survey.planes_read);
+    let read_bytes: f64 = read.map(|(view, planes)| program.view_bytes(view) as f64 * *planes as f64).sum();
+    let steps = depth.div_ceil(slab_planes.max(1)) * program.nodes.len();
+    let cost = program.macs as f64
+        + moved_bytes as f64 * MACS_PER_BYTE
+        + read_bytes * MACS_PER_READ_BYTE
+        + steps as f64 * MACS_PER_STEP;
+    Candidate { slab_planes, rooms, starts, arena_bytes: arena_bytes(words), moved_bytes, cost }
 }

@@ -5,8 +5,9 @@
 
 use super::flow::{Flow, FlowValue};
 use super::reads::Reads;
+use super::room::Room;
 use crate::lower::plan::{self, KernelPlan, Plan, PlanKind, Plans};
-use crate::lower::share_buffers;
+use crate::lower::{Sharing, share_buffers};
 use crate::placement::Placement;
 use crate::prepare::Prepared;
 use crate::step::{Elem, Run, Slot};
@@ -23,7 +24,7 @@ use std::ops::Range;
 /// A buffer of planes that one or more values share.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Buffer {
-    /// Layout of one plane.
+    /// Layout of one plane Y, X in channel blocks.
     pub layout: Blocked,
     pub elem: Elem,
     pub images: usize,
@@ -49,30 +50,27 @@ impl Buffer {
 /// Some channel blocks of a buffer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View {
-    /// Index of the buffer.
+    /// Index of the buffer, in [`RollingProgram::buffers`].
     pub buffer: usize,
     /// First channel block in the buffer.
     pub block: usize,
-    /// Layout of one plane.
+    /// Layout of one plane Y, X in channel blocks.
     pub layout: Blocked,
 }
 
 impl View {
-    /// Returns the slot of a range of planes, in a buffer at `start` with capacity for `capacity` planes, the first of which is
-    /// plane `base`. `None` if the planes are not in the buffer.
+    /// Returns the slot of a range of planes, in a buffer at `start` whose first plane is `base`. `None` if the planes are
+    /// not in the buffer.
     pub(crate) fn slot(
         &self,
         of: &Buffer,
         planes: &Range<isize>,
         base: isize,
         start: usize,
-        capacity: usize,
+        room: &Room,
     ) -> Option<Slot> {
-        let first = usize::try_from(planes.start - base).ok()?;
+        let (first, capacity) = (room.position(planes, base)?, room.capacity);
         let count = usize::try_from(planes.end - planes.start).ok()?;
-        if first + count > capacity {
-            return None;
-        }
         let own = self.block * of.block_words(capacity) + of.block_words(first);
         Some(Slot {
             layout: self.layout.slices(count, capacity)?,
@@ -89,7 +87,7 @@ impl View {
 pub(crate) enum Work {
     /// Steps that are the same in every slab.
     Steps(Vec<Box<dyn Run>>),
-    /// Pooling.
+    /// Pooling over a window of planes.
     Pool(Pool, ConvShape),
     /// Resampling with tables for the whole stack.
     Resample(Box<[Vec<Tap>; 3]>),
@@ -134,9 +132,13 @@ pub(crate) struct RollingNode {
     pub work: Work,
     /// Multiply-accumulate operations for the whole stack.
     pub macs: u64,
+    /// Bytes of inputs and outputs for the whole stack.
+    pub moved_bytes: u64,
+    /// Bytes of packed weights, which every slab reads.
+    pub weight_bytes: u64,
     /// Views that are read, in the order of the flow node's inputs. A view is a slot with the same index.
     pub inputs: Vec<usize>,
-    /// Views that are written.
+    /// Indices of the views that the stage writes.
     pub outputs: Vec<usize>,
 }
 
@@ -148,7 +150,7 @@ pub(crate) struct Port {
     pub id: ValueId,
     /// Index of the value in the flow.
     pub value: usize,
-    /// Index of the view.
+    /// Index of the view that holds the output.
     pub view: usize,
     /// Shape N, C, Z, Y, X.
     pub shape: Vec<usize>,
@@ -177,6 +179,13 @@ pub(crate) struct RollingProgram {
 }
 
 impl RollingProgram {
+    /// Returns the bytes of one plane of a value.
+    pub(crate) fn view_bytes(&self, view: &View) -> u64 {
+        let of =
+            |buffer: &Buffer| (buffer.block_words(1) * view.layout.blocks() * buffer.images * size_of::<f32>()) as u64;
+        self.buffers.get(view.buffer).map_or(0, of)
+    }
+
     /// Returns the bytes of the largest buffer if it holds all planes.
     pub(crate) fn largest_buffer_bytes(&self) -> u64 {
         let of_value = |value: &FlowValue| {
@@ -207,7 +216,7 @@ pub(crate) fn lower(
         plans.dequantized.get(&value).map(|d| d.bytes).or_else(dynamic)
     };
     // A skip connection waits for many planes: it is copied when it is needed, instead of waiting in a wider buffer.
-    share_buffers(&graph, &plans.nodes, &bytes_of, &mut placement, false);
+    share_buffers(&graph, &plans.nodes, &bytes_of, &mut placement, Sharing::WithoutSkips);
     let Plans { nodes, dequantized, .. } = plans;
     let mut lowering = Lowering {
         graph: &graph,
@@ -375,6 +384,8 @@ impl Lowering<'_> {
             name: "DequantizeLinear".to_owned(),
             work: Work::Steps(vec![op]),
             macs: 0,
+            moved_bytes: self.placement.value_bytes(id).saturating_add(self.placement.value_bytes(from.bytes)),
+            weight_bytes: 0,
             inputs: vec![read],
             outputs: vec![written],
         });
@@ -392,6 +403,9 @@ impl Lowering<'_> {
         let values = planned.inputs.iter().map(|id| self.require(*id)).collect::<Result<Vec<_>, _>>()?;
         let output = self.add(planned.output)?;
         let extents: Vec<usize> = values.iter().map(|v| self.extent(*v)).collect();
+        let weight_bytes = planned.weight_bytes();
+        let moved = planned.inputs.iter().chain([&planned.output]);
+        let moved_bytes = moved.fold(0, |sum: u64, id| sum.saturating_add(self.placement.value_bytes(*id)));
         let (mut kind, outputs) = (planned.kind, self.extent(output));
         let Some(reads) = reads(&kind, &extents, outputs) else {
             return Err(self.refuse(&planned.label, &planned.inputs));
@@ -418,7 +432,8 @@ impl Lowering<'_> {
             (work, vec![written])
         };
         self.flow.node(values.into_iter().zip(reads).collect(), output);
-        self.nodes.push(RollingNode { name, work, macs: planned.macs, inputs, outputs: written });
+        let macs = planned.macs;
+        self.nodes.push(RollingNode { name, work, macs, moved_bytes, weight_bytes, inputs, outputs: written });
         Ok(())
     }
 
@@ -479,7 +494,8 @@ fn reads(kind: &PlanKind, extents: &[usize], outputs: usize) -> Option<Vec<Reads
         | PlanKind::Binary(_)
         | PlanKind::QuantizePlanes(_)
         | PlanKind::Translate(_)
-        | PlanKind::Joined { .. } => {}
+        | PlanKind::Joined { .. }
+        | PlanKind::Join { .. } => {}
         PlanKind::Pad { before, value } => {
             // The planes before and after the stack are zeros, other values are in no buffer.
             if *value != 0.0 && (before[0] != 0 || first != outputs) {

@@ -1,8 +1,9 @@
 //! Runs a pass: planes go in, and planes of the outputs come out as they become complete.
 
+use super::CpuRollingPlan;
 use super::flow::{Progress, Slab};
 use super::program::{Buffer, Port, RollingProgram, View, Work};
-use super::{CpuRollingPlan, LINE_WORDS};
+use super::room::Room;
 use crate::context::{Context, StepError, bytes_mut};
 use crate::session::{check_finite, pool};
 use crate::step::{Elem, Run, Slot};
@@ -28,8 +29,8 @@ pub(crate) struct CpuRollingSession {
     /// Rows of the whole stack.
     rows: usize,
     slab_planes: usize,
-    /// Planes that each buffer has capacity for.
-    capacities: Vec<usize>,
+    /// The planes of each buffer.
+    rooms: Vec<Room>,
     /// First word of each buffer.
     starts: Vec<usize>,
     arena: Arena,
@@ -46,16 +47,11 @@ pub(crate) struct CpuRollingSession {
 
 impl CpuRollingSession {
     pub(super) fn new(plan: CpuRollingPlan) -> Result<Self, EngineError> {
-        let CpuRollingPlan { program, isa, options, bands, shape, slab_planes, capacities, .. } = plan;
-        let mut starts = Vec::with_capacity(capacities.len());
-        let mut words = 0usize;
-        for (buffer, capacity) in program.buffers.iter().zip(&capacities) {
-            starts.push(words);
-            words = words.saturating_add(buffer.words(*capacity).next_multiple_of(LINE_WORDS));
-        }
+        let CpuRollingPlan { program, isa, options, bands, shape, slab_planes, rooms, starts, arena_bytes, .. } = plan;
+        let words = usize::try_from(arena_bytes).unwrap_or(usize::MAX) / size_of::<f32>();
         let arena = Arena::new(words).map_err(|_| EngineError::OutOfMemory {
             device: DeviceId::Cpu,
-            needed_bytes: crate::emit::arena_bytes(words),
+            needed_bytes: arena_bytes,
             available_bytes: cytoscope_profile::available_bytes().unwrap_or(0),
         })?;
         let progress = Progress::new(&program.flow, slab_planes);
@@ -66,7 +62,7 @@ impl CpuRollingSession {
             band: 0,
             rows: shape.get(3).copied().unwrap_or(0),
             slab_planes,
-            capacities,
+            rooms,
             starts,
             arena,
             pool: pool(&options)?,
@@ -85,9 +81,9 @@ impl CpuRollingSession {
     /// Fills the chosen buffers with the elements that represent 0: planes before the stack, borders and unused channels.
     fn clear(&mut self, chosen: impl Fn(Elem) -> bool) {
         let words = self.arena.words();
-        let buffers = self.program.buffers.iter().zip(&self.starts).zip(&self.capacities);
-        for ((buffer, start), capacity) in buffers.filter(|((buffer, _), _)| chosen(buffer.elem)) {
-            let own = words.get_mut(*start..start + buffer.words(*capacity)).unwrap_or_default();
+        let buffers = self.program.buffers.iter().zip(&self.starts).zip(&self.rooms);
+        for ((buffer, start), room) in buffers.filter(|((buffer, _), _)| chosen(buffer.elem)) {
+            let own = words.get_mut(*start..start + buffer.words(room.capacity)).unwrap_or_default();
             self.pool.install(|| own.par_chunks_mut(FILL_WORDS).for_each(|part| fill(part, buffer.elem)));
         }
     }
@@ -118,9 +114,9 @@ impl CpuRollingSession {
     }
 
     /// Computes one slab from `count` new planes.
-    fn slab(&mut self, planes: Option<&Tensor>, count: usize) -> Result<Vec<OutputPlanes>, EngineError> {
+    fn slab(&mut self, planes: Option<Tensor>, count: usize) -> Result<Vec<OutputPlanes>, EngineError> {
         self.is_clear = false;
-        let slab = self.progress.advance(&self.program.flow, count, Some(&self.capacities));
+        let slab = self.progress.advance(&self.program.flow, count, Some(&self.rooms));
         let (program, pool) = (&self.program, Arc::clone(&self.pool));
         let slots = self.slots(&slab)?;
         let words = self.arena.words();
@@ -130,7 +126,7 @@ impl CpuRollingSession {
                     from: self.base[at],
                     to: slab.base[at],
                     kept: &slab.kept[at],
-                    capacity: self.capacities[at],
+                    capacity: self.rooms[at].capacity,
                 };
                 shift.run(buffer, self.starts[at], words);
             }
@@ -146,12 +142,13 @@ impl CpuRollingSession {
             ranges: Vec::new(),
             dense_bytes: None,
         };
-        let place = Place { program, base: &self.base, starts: &self.starts, capacities: &self.capacities };
+        let place = Place { program, base: &self.base, starts: &self.starts, rooms: &self.rooms };
         pool.install(|| -> Result<(), EngineError> {
             if let Some(planes) = planes {
-                context.dense.insert(program.input.id, Cow::Borrowed(planes));
+                context.dense.insert(program.input.id, Cow::Owned(planes));
                 let pack = Pack { from: program.input.id, to: program.input.view };
                 pack.run(&mut context).map_err(|e| e.at("pack"))?;
+                // The planes are in their buffer now: their own memory is free for the next ones.
                 context.dense.clear();
             }
             place.end(program.input.value, &slab, context.arena);
@@ -178,7 +175,7 @@ impl CpuRollingSession {
         for port in program.outputs.iter().chain([&program.input]) {
             planes[port.view] = range(&slab.new[port.value]);
         }
-        let place = Place { program, base: &slab.base, starts: &self.starts, capacities: &self.capacities };
+        let place = Place { program, base: &slab.base, starts: &self.starts, rooms: &self.rooms };
         let slots = program.views.iter().zip(&planes).map(|(view, planes)| {
             let planes =
                 if planes.is_empty() { slab.base[view.buffer]..slab.base[view.buffer] } else { planes.clone() };
@@ -207,25 +204,25 @@ impl RollingSession for CpuRollingSession {
         Ok(())
     }
 
-    fn push(&mut self, planes: &Tensor) -> Result<Vec<OutputPlanes>, EngineError> {
-        let count = self.check(planes)?;
+    fn push(&mut self, planes: Tensor) -> Result<Vec<OutputPlanes>, EngineError> {
+        let count = self.check(&planes)?;
         self.slab(Some(planes), count)
     }
 
-    fn finish(&mut self) -> Result<Vec<OutputPlanes>, EngineError> {
+    fn finish(&mut self) -> Result<Option<Vec<OutputPlanes>>, EngineError> {
         let (known, depth) = (self.progress.known(self.program.input.value), self.program.flow.depth());
         if known < depth {
             return Err(self.wrong(format!("{depth} planes"), format!("{known}")));
         }
-        let mut all = Vec::new();
-        while !self.progress.is_done(&self.program.flow) {
-            let before = self.progress.clone();
-            all.extend(self.slab(None, 0)?);
-            if self.progress == before {
-                return Err(StepError::Overlap.at("end of a pass"));
-            }
+        if self.progress.is_done(&self.program.flow) {
+            return Ok(None);
         }
-        Ok(all)
+        let before = self.progress.clone();
+        let made = self.slab(None, 0)?;
+        if self.progress == before {
+            return Err(StepError::Overlap.at("end of a pass"));
+        }
+        Ok(Some(made))
     }
 }
 
@@ -268,36 +265,53 @@ struct Place<'a> {
     program: &'a RollingProgram,
     base: &'a [isize],
     starts: &'a [usize],
-    capacities: &'a [usize],
+    rooms: &'a [Room],
 }
 
 impl Place<'_> {
     fn slot(&self, view: &View, planes: &Range<isize>) -> Option<Slot> {
         let at = view.buffer;
-        let (base, start, capacity) = (*self.base.get(at)?, *self.starts.get(at)?, *self.capacities.get(at)?);
-        view.slot(self.program.buffers.get(at)?, planes, base, start, capacity)
+        let (base, start, room) = (*self.base.get(at)?, *self.starts.get(at)?, self.rooms.get(at)?);
+        view.slot(self.program.buffers.get(at)?, planes, base, start, room)
     }
 
-    /// Writes the planes of zeros after a value that is complete.
+    /// Completes the planes of a value that a slab has written: writes the zeros after its last plane, and repeats planes
+    /// at the ends of a ring.
     fn end(&self, value: usize, slab: &Slab, words: &mut [f32]) {
-        let (Some(of), Some(zeros)) = (self.program.flow.values.get(value), slab.zeros.get(value)) else { return };
-        if zeros.is_empty() {
-            return;
-        }
-        let planes = (of.extent + zeros.start) as isize..(of.extent + zeros.end) as isize;
-        let Some(view) = self.program.of_values.get(value) else { return };
-        let (Some(slot), Some(buffer)) = (self.slot(view, &planes), self.program.buffers.get(view.buffer)) else {
+        let (Some(of), Some(view)) = (self.program.flow.values.get(value), self.program.of_values.get(value)) else {
             return;
         };
-        let block = buffer.block_words(self.capacities[view.buffer]);
-        for image in 0..slot.images {
-            for at in 0..slot.layout.blocks() {
-                let first = slot.start + image * slot.image_stride + at * block;
-                let own = words.get_mut(first..first + buffer.block_words(zeros.len())).unwrap_or_default();
-                fill(own, buffer.elem);
+        let (Some(buffer), Some(room)) = (self.program.buffers.get(view.buffer), self.rooms.get(view.buffer)) else {
+            return;
+        };
+        let written = slab.written(of, value);
+        let [_, zeros] = &written;
+        if !zeros.is_empty()
+            && let Some(slot) = self.slot(view, zeros)
+        {
+            let block = buffer.block_words(room.capacity);
+            for image in 0..slot.images {
+                for at in 0..slot.layout.blocks() {
+                    let first = slot.start + image * slot.image_stride + at * block;
+                    let own = words.get_mut(first..first + buffer.block_words(zeros.len())).unwrap_or_default();
+                    fill(own, buffer.elem);
+                }
             }
         }
+        let start = self.starts.get(view.buffer).copied().unwrap_or(0);
+        for (from, to) in written.iter().flat_map(|planes| room.repeats(planes)).filter(|(from, _)| !from.is_empty()) {
+            copy_planes(buffer, room, start, words, &from, to);
+        }
     }
+}
+
+/// Copies planes of a buffer at `start` to another position in it, in all channel blocks.
+fn copy_planes(buffer: &Buffer, room: &Room, start: usize, words: &mut [f32], from: &Range<usize>, to: usize) {
+    let plane = buffer.block_words(1);
+    let block = buffer.block_words(room.capacity).max(1);
+    let own = words.get_mut(start..start + buffer.words(room.capacity)).unwrap_or_default();
+    own.par_chunks_exact_mut(block)
+        .for_each(|block| block.copy_within(from.start * plane..from.end * plane, to * plane));
 }
 
 /// Computes the new planes of all nodes.
@@ -317,8 +331,11 @@ fn run_nodes(
         }
         interrupt.check().map_err(EngineError::from)?;
         let extent = program.flow.values.get(flow.output).map_or(1, |v| v.extent.max(1));
-        let macs = node.macs / extent as u64 * new.len() as u64;
-        let span = recorder.times_operators().then(|| recorder.span(Stage::Op, node.name.clone()).macs(macs));
+        let of_slab = |whole: u64| whole / extent as u64 * new.len() as u64;
+        let (macs, bytes) = (of_slab(node.macs), of_slab(node.moved_bytes).saturating_add(node.weight_bytes));
+        let span = recorder
+            .times_operators()
+            .then(|| recorder.span(Stage::Op, node.name.clone()).macs(macs).bytes(bytes as usize));
         match &node.work {
             Work::Steps(steps) => steps.iter().try_for_each(|step| step.run(context)),
             other => {
@@ -410,6 +427,7 @@ fn crop_rows(tensor: &Tensor, rows: &Range<usize>) -> Result<Tensor, EngineError
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::super::flow::lifetimes;
     use super::*;
     use cytoscope_builders::{UNet3d, Weights, unet3d};
     use cytoscope_engine::{CompileOptions, RollingPlan};
@@ -428,14 +446,21 @@ mod tests {
             assert!(budget_bytes.is_none_or(|budget| plan.memory_bytes() <= budget));
             let mut session = CpuRollingSession::new(plan).unwrap();
             assert_eq!(size_of_val(session.arena.words()) as u64, planned_bytes);
-            let mut end = 0;
-            for ((buffer, start), capacity) in
-                session.program.buffers.iter().zip(&session.starts).zip(&session.capacities)
-            {
-                assert_eq!(*start, usize::next_multiple_of(end, LINE_WORDS), "buffers lie one after the other");
-                end = start + buffer.words(*capacity);
+            let buffers = session.program.buffers.iter().zip(&session.starts).zip(&session.rooms);
+            let ranges: Vec<(Range<usize>, (usize, usize))> = buffers
+                .map(|((buffer, start), room)| *start..start + buffer.words(room.capacity))
+                .zip(lifetimes(&session.program.flow))
+                .collect();
+            let words = session.arena.words().len();
+            assert_eq!(ranges.iter().map(|(range, _)| range.end).max(), Some(words), "the last buffer ends the arena");
+            let mut sharing = 0;
+            for (index, (a, life)) in ranges.iter().enumerate() {
+                for (b, other) in ranges.iter().skip(index + 1).filter(|(b, _)| a.start < b.end && b.start < a.end) {
+                    assert!(life.1 < other.0 || other.1 < life.0, "{a:?} and {b:?} are used at the same time");
+                    sharing += 1;
+                }
             }
-            assert_eq!(usize::next_multiple_of(end, LINE_WORDS), session.arena.words().len());
+            assert!(sharing > 0, "buffers of which nothing is kept share memory");
         }
     }
 }

@@ -5,6 +5,7 @@ mod bytes;
 mod conv;
 mod dense;
 mod gradient;
+mod join;
 mod norm_gradient;
 mod pass;
 mod tensors;
@@ -16,6 +17,7 @@ pub(crate) use dense::{ClearBorder, Pack, Reference, Unpack};
 pub(crate) use gradient::{
     ChannelSums, InputGradientStep, PoolGradient, ResizeGradient, UnaryGradient, WeightGradient,
 };
+pub(crate) use join::Join;
 pub(crate) use norm_gradient::{MergeMoments, NormGradient};
 pub(crate) use pass::{Affine, AffinePass, Apply, Head, MomentsOf, Norm, PlanarNorm, Term};
 pub(crate) use tensors::{ConvOfTensors, TransposedOfTensors};

@@ -111,7 +111,7 @@ pub(crate) enum Plan {
         dy: ValueId,
         output: ValueId,
     },
-    /// Weighted sums of neighbouring voxels, by a table for each axis (Z, Y, X).
+    /// Weighted sums of neighboring voxels, by a table for each axis (Z, Y, X).
     Resample {
         tables: Box<[Vec<Tap>; 3]>,
         x: ValueId,

@@ -2,7 +2,7 @@
 
 use super::kind::Plan;
 use super::plan::{Plans, plan};
-use crate::emit::{Emitted, Emitter, Part, Program, arena_bytes};
+use crate::emit::{Emitted, Emitter, Part, Program, Work, arena_bytes};
 use crate::placement::Placement;
 use crate::window::{border, input_gradient_border};
 use cytoscope_engine::{CompileReport, EngineError};
@@ -24,11 +24,12 @@ pub(crate) fn lower(graph: Graph, isa: Isa) -> Result<Program, EngineError> {
     let mut emitter = Emitter::new(&graph, &placement, &dequantized, &dyn_dequantized);
     let (mut macs, mut backward_from) = (0u64, None);
     for (index, (node, plan)) in graph.nodes.iter().zip(plans).enumerate() {
-        macs += analysis::node_macs(&graph, node).unwrap_or(0);
+        let work = Work { macs: analysis::node_macs(&graph, node).unwrap_or(0), weight_bytes: 0 };
+        macs += work.macs;
         match plan {
             Plan::Absorbed => {}
             Plan::Reference => emitter.reference(index)?,
-            plan => kernel(&mut emitter, &graph, &format!("{} {}", op_name(&node.op), node.name), plan)?,
+            plan => kernel(&mut emitter, &graph, &format!("{} {}", op_name(&node.op), node.name), plan, work)?,
         }
         // Gradients are appended to the graph after all losses.
         if matches!(node.op, Op::Loss(_)) {
@@ -52,7 +53,7 @@ pub(crate) fn lower(graph: Graph, isa: Isa) -> Result<Program, EngineError> {
 }
 
 /// Emits the steps of a node that runs on kernels.
-fn kernel(emitter: &mut Emitter<'_>, graph: &Graph, name: &str, plan: Plan) -> Result<(), EngineError> {
+fn kernel(emitter: &mut Emitter<'_>, graph: &Graph, name: &str, plan: Plan, work: Work) -> Result<(), EngineError> {
     match plan {
         Plan::Joined { inputs, blocks, output } => {
             let parts = inputs.into_iter().zip(blocks).map(|(value, block)| Part { value, block, table: None });
@@ -65,7 +66,7 @@ fn kernel(emitter: &mut Emitter<'_>, graph: &Graph, name: &str, plan: Plan) -> R
             let layout = outputs.first().and_then(|id| Placement::plain_layout(graph, *id));
             let channels = layout.map_or(0, |(l, _)| l.channels);
             let ops = plan.into_steps(channels, &mut |id| emitter.slot(id))?;
-            emitter.group(ops, &inputs, &outputs, name, 0)
+            emitter.group(ops, &inputs, &outputs, name, work)
         }
     }
 }

@@ -397,15 +397,7 @@ impl Planner<'_> {
 
     fn binary(&mut self, index: usize, node: &Node, op: BinaryOp) -> Option<(Plan, usize)> {
         let (a, b, output) = (node.input(0)?, node.input(1)?, node.output(0)?);
-        let f = match op {
-            BinaryOp::Add => Binary::Add,
-            BinaryOp::Sub => Binary::Sub,
-            BinaryOp::Mul => Binary::Mul,
-            BinaryOp::Div => Binary::Div,
-            BinaryOp::Max => Binary::Max,
-            BinaryOp::Min => Binary::Min,
-            _ => return None,
-        };
+        let f = crate::elementwise::binary(op)?;
         let layout = self.layout(output)?;
         let fits = self.layout(a) == Some(layout) && self.layout(b) == Some(layout);
         let is_blocked = self.blocked.contains(&a) || self.blocked.contains(&b);

@@ -3,7 +3,7 @@
 
 use cytoscope_builders::{RandomNetwork, describe, quantized};
 use cytoscope_engine::{CompileOptions, Engine, EngineError, Precision};
-use cytoscope_engine_cpu::CpuEngine;
+use cytoscope_engine_cpu::{CpuEngine, Optimizations};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_kernels::Isa;
 
@@ -28,7 +28,7 @@ pub struct Tolerance {
 
 /// Tolerance of float networks.
 pub const FLOAT: Tolerance = Tolerance { value: 1e-4, distance: 1e-4 };
-/// Tolerance of quantized networks, where a value rounded to a neighbouring step affects all later layers. The L2
+/// Tolerance of quantized networks, where a value rounded to a neighboring step affects all later layers. The L2
 /// distance is the one that `integers.rs` allows for networks with norms; a norm of a nearly constant channel amplifies
 /// single values more.
 pub const INT8: Tolerance = Tolerance { value: 0.2, distance: 2e-2 };
@@ -76,6 +76,17 @@ pub fn agrees(got: &Tensor, want: &Tensor, nearby: &Tensor, tolerance: Tolerance
 /// Runs a graph twice on the engine and describes the first difference from the reference executor; `None` if they
 /// agree.
 pub fn disagreement(graph: &Graph, input: &Tensor, form: Form, isa: Isa) -> Option<String> {
+    disagreement_with(graph, input, form, isa, Optimizations::default())
+}
+
+/// Like [`disagreement`], with some optimizations only.
+pub fn disagreement_with(
+    graph: &Graph,
+    input: &Tensor,
+    form: Form,
+    isa: Isa,
+    optimizations: Optimizations,
+) -> Option<String> {
     let describe_failure = |what: String| Some(format!("{form:?}, {isa}: {what}\n{}", describe(graph)));
     let named = |x: &Tensor| [("x".to_owned(), x.clone())];
     let nearby = input.as_f32().unwrap_or_default().iter().enumerate().map(|(i, v)| v * (1.0 + [1e-6, -1e-6][i % 2]));
@@ -90,7 +101,11 @@ pub fn disagreement(graph: &Graph, input: &Tensor, form: Form, isa: Isa) -> Opti
     let tolerance = if form == Form::Float { FLOAT } else { INT8 };
     for precision in precisions {
         let options = CompileOptions { precision: *precision, threads: 1, ..CompileOptions::default() };
-        let mut session = match CpuEngine::with_isa(isa).compile(graph, &[input.shape().to_vec()], &options) {
+        let mut session = match CpuEngine::with_isa(isa).with_optimizations(optimizations).compile(
+            graph,
+            &[input.shape().to_vec()],
+            &options,
+        ) {
             Ok(session) => session,
             // Overlapping transposed convolutions have no int8 kernel.
             Err(EngineError::NotQuantized { .. }) => continue,

@@ -1,6 +1,6 @@
 //! Cellpose's `_seg.npy`: a pickled dictionary, of which the masks are read.
 
-mod pickle;
+mod numpy;
 
 use crate::{
     dense::Dense,
@@ -11,9 +11,10 @@ use crate::{
     reader::{Opened, Pixels},
     source::Source,
 };
+use cytoscope_pickle::{Pickle, Value};
 use cytoscope_storage::npy as header;
 use cytoscope_volume::{Region, Samples};
-use pickle::{ArrayValue, Pickle, Value};
+use numpy::ArrayValue;
 use std::path::Path;
 
 /// Whether the first bytes of a file are those of an `.npy` file with Python objects.
@@ -23,13 +24,13 @@ pub(crate) fn looks_like_objects(head: &[u8]) -> bool {
     header::parse(prefix.version, text).is_ok_and(|header| header.code == "O")
 }
 
-/// Opens the masks of a `_seg.npy` file. The pickle is interpreted by a reader that knows NumPy arrays only and executes
-/// nothing; other arrays of the file (outlines, flows) are skipped.
+/// Opens the masks of a `_seg.npy` file. The pickle is read without executing anything and may name NumPy arrays only;
+/// other arrays of the file (outlines, flows) are skipped.
 pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result<Opened, Fault> {
     let prefix = header::prefix(head)?;
-    let pickle = Pickle::read(&source, (prefix.header_at + prefix.header_bytes) as u64)?;
+    let pickle = numpy::read(&source, (prefix.header_at + prefix.header_bytes) as u64)?;
     let masks = masks(&pickle)?;
-    let layout = layout(&pickle, masks)?;
+    let layout = layout(&pickle, &masks)?;
     let (shape_full, dtype, order) = (layout.shape_full, layout.dtype, layout.order);
     let mut opened = Opened::new("cellpose", shape_full, dtype, Box::new(Masks { source, layout }));
     opened.byte_order = order;
@@ -38,24 +39,18 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
 }
 
 /// The array `masks` of the dictionary that the file contains.
-fn masks(pickle: &Pickle) -> Result<&ArrayValue, Fault> {
+fn masks(pickle: &Pickle) -> Result<ArrayValue, Fault> {
     let other = || {
         Fault::unsupported(
             "its Python objects are not a segmentation of Cellpose (a dictionary with masks)",
             "save a plain array of numbers",
         )
     };
-    let Value::Array(Some(object)) = pickle.result() else { return Err(other()) };
+    let object = numpy::array(pickle, pickle.root())?.ok_or_else(other)?;
     let Value::List(objects) = pickle.value(object.data) else { return Err(other()) };
     let [object] = objects.as_slice() else { return Err(other()) };
-    let Value::Dict(entries) = pickle.value(*object) else { return Err(other()) };
-    let is_masks = |key: usize| matches!(pickle.value(key), Value::Text(text) if text == "masks");
-    // Of a key that is set twice, the last value counts, as in Python.
-    let entry = entries.iter().rev().find(|(key, _)| is_masks(*key)).ok_or_else(other)?;
-    match pickle.value(entry.1) {
-        Value::Array(Some(array)) => Ok(array),
-        _ => Err(other()),
-    }
+    let masks = pickle.entry(*object, "masks").ok_or_else(other)?;
+    numpy::array(pickle, masks)?.ok_or_else(other)
 }
 
 /// Type and positions of the masks.
@@ -77,14 +72,15 @@ fn layout(pickle: &Pickle, masks: &ArrayValue) -> Result<Dense, Fault> {
     if masks.fortran_order && [z, y, x].iter().filter(|n| **n > 1).count() > 1 {
         return Err(Fault::unsupported("its masks are in Fortran order", "save them with numpy.ascontiguousarray"));
     }
-    let Value::Bytes(data_at, stored) = pickle.value(masks.data) else {
+    let Value::Bytes(samples) = pickle.value(masks.data) else {
         return Err(Fault::malformed("its masks have no samples"));
     };
+    let stored = samples.end.saturating_sub(samples.start);
     let plane = y.checked_mul(x).ok_or_else(|| Fault::malformed("its masks are too large"))?;
     let order = if masks.big_endian { ByteOrder::Big } else { ByteOrder::Little };
     let layout =
-        Dense { order, dtype, data_at: *data_at, shape_full: [1, z, 1, y, x, 1], strides: [0, plane, 0, x, 1, 1] };
-    if layout.data_bytes() != Some(*stored) {
+        Dense { order, dtype, data_at: samples.start, shape_full: [1, z, 1, y, x, 1], strides: [0, plane, 0, x, 1, 1] };
+    if layout.data_bytes() != Some(stored) {
         return Err(Fault::malformed(format!("masks of shape {:?} do not fit {stored} bytes", masks.shape)));
     }
     Ok(layout)

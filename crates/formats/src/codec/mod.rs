@@ -30,7 +30,7 @@ pub(crate) enum Codec {
     Zstd,
     /// CCITT group 4, decoded by the `tiff` crate.
     Fax4,
-    /// WebP, 8-bit colours.
+    /// WebP, lossy or lossless, with 8 bits per color.
     WebP,
 }
 

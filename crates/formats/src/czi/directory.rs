@@ -46,6 +46,8 @@ pub(super) struct Subblock {
     entry_bytes: u64,
     /// Whether it is a lower resolution of other subblocks.
     pub is_pyramid: bool,
+    /// Whether it states its scene.
+    pub has_scene: bool,
     /// First index along time, Z, channel and scene.
     pub t: i32,
     pub z: i32,
@@ -54,8 +56,12 @@ pub(super) struct Subblock {
     /// Left and top edge in pixels of the whole scan.
     pub x: i64,
     pub y: i64,
+    /// Extents in pixels of the full resolution.
     pub width: usize,
     pub height: usize,
+    /// Extents that are stored; smaller in a lower resolution.
+    pub stored_width: usize,
+    pub stored_height: usize,
 }
 
 /// Reads the directory. A subblock of a kind that is not supported is an error.
@@ -110,6 +116,7 @@ fn entry(f: &Fields<'_>, at: usize) -> Result<(Subblock, usize), Fault> {
         at: u64::try_from(f.i64(at + 6)?).unwrap_or(u64::MAX),
         entry_bytes: length as u64,
         is_pyramid: false,
+        has_scene: false,
         t: 0,
         z: 0,
         c: 0,
@@ -118,10 +125,14 @@ fn entry(f: &Fields<'_>, at: usize) -> Result<(Subblock, usize), Fault> {
         y: 0,
         width: 1,
         height: 1,
+        stored_width: 1,
+        stored_height: 1,
     };
     for i in 0..dimensions {
         let at = at + ENTRY.0 + i * ENTRY.1;
         let (name, start, size, stored) = (f.slice(at, 4)?, f.i32(at + 4)?, f.i32(at + 8)?, f.i32(at + 16)?);
+        // 0 stands for the full resolution.
+        let stored_extent = usize::try_from(if stored == 0 { size } else { stored }).unwrap_or(0);
         let extent = || {
             let extent = usize::try_from(size).ok().filter(|n| *n > 0);
             extent.ok_or_else(|| Fault::malformed(format!("a subblock of the CZI is {size} pixels long")))
@@ -137,12 +148,19 @@ fn entry(f: &Fields<'_>, at: usize) -> Result<(Subblock, usize), Fault> {
             }
         };
         match name.first() {
-            Some(b'X') => (found.x, found.width) = (i64::from(start), extent()?),
-            Some(b'Y') => (found.y, found.height) = (i64::from(start), extent()?),
+            Some(b'X') => {
+                (found.x, found.width, found.stored_width) = (i64::from(start), extent()?, stored_extent);
+            }
+            Some(b'Y') => {
+                (found.y, found.height, found.stored_height) = (i64::from(start), extent()?, stored_extent);
+            }
             Some(b'T') => one(&mut found.t)?,
             Some(b'Z') => one(&mut found.z)?,
             Some(b'C') => one(&mut found.c)?,
-            Some(b'S') => one(&mut found.scene)?,
+            Some(b'S') => {
+                one(&mut found.scene)?;
+                found.has_scene = true;
+            }
             // The number of a mosaic's tile: its position is in X and Y.
             Some(b'M') => {}
             Some(other) if start != 0 => {

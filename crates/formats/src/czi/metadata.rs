@@ -82,7 +82,7 @@ fn ends(path: &[String], names: &[&str]) -> bool {
 /// Uses the text of an element.
 fn value(metadata: &mut Metadata, path: &[String], axis: &str, displayed: usize, text: &str) {
     if ends(path, &["Scaling", "Items", "Distance", "Value"]) {
-        // In metres, whatever the unit for display.
+        // In meters, whatever the unit for display.
         let um = text.parse::<f64>().ok().and_then(|v| positive(v * 1e6));
         match axis {
             "X" => metadata.voxel_size_um.x = um,
@@ -91,6 +91,7 @@ fn value(metadata: &mut Metadata, path: &[String], axis: &str, displayed: usize,
             _ => {}
         }
     } else if ends(path, &["T", "Positions", "Interval", "Increment"]) {
+        // A value that is no positive number counts as unknown.
         metadata.time_interval_secs = text.parse::<f64>().ok().and_then(positive);
     } else if ends(path, &["DisplaySetting", "Channels", "Channel", "Color"])
         && let Some(channel) = displayed.checked_sub(1).and_then(|i| metadata.channels.get_mut(i))
@@ -99,7 +100,7 @@ fn value(metadata: &mut Metadata, path: &[String], axis: &str, displayed: usize,
     }
 }
 
-/// A colour such as `#FF00FF00`: alpha, red, green, blue.
+/// A color such as `#FF00FF00`: alpha, red, green, blue.
 fn color(text: &str) -> Option<[u8; 3]> {
     let digits = text.strip_prefix('#')?;
     let digits = if digits.len() == 8 { digits.get(2..)? } else { digits };

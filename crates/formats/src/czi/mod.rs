@@ -1,8 +1,9 @@
-//! Zeiss CZI: planes and tiles, uncompressed or compressed with Zstandard; scenes are series.
+//! Zeiss CZI: planes and tiles, uncompressed or compressed with Zstandard, and their lower resolutions; scenes are series.
 //!
 //! The format is described in Zeiss' "ZISRAW (CZI) file format" and implemented in libCZI.
 
 mod directory;
+mod levels;
 mod metadata;
 
 pub(crate) use directory::MAGIC;
@@ -13,7 +14,7 @@ use crate::{
     image::OpenOptions,
     limits::Limits,
     meta::ByteOrder,
-    reader::{Opened, Pixels},
+    reader::{Opened, Pixels, no_level},
     source::Source,
 };
 use cytoscope_volume::{DType, Region, Samples};
@@ -39,8 +40,8 @@ const SHARED_SLACK_BYTES: u64 = 1 << 16;
 pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Fault> {
     let limits = &options.limits;
     let header = FileHeader::read(&source)?;
-    let mut subblocks = directory::read(&source, header.directory_at, limits)?;
-    subblocks.retain(|s| !s.is_pyramid);
+    let all = directory::read(&source, header.directory_at, limits)?;
+    let (mut pyramid, mut subblocks): (Vec<Subblock>, Vec<Subblock>) = all.into_iter().partition(|s| s.is_pyramid);
     let scenes: BTreeSet<i32> = subblocks.iter().map(|s| s.scene).collect();
     let Some(scene) = scenes.iter().nth(options.series).copied() else {
         return Err(if scenes.is_empty() {
@@ -60,14 +61,18 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
     let shape_full = [t, z, c, grid.height, grid.width, samples];
     crate::reader::check_shape(&shape_full, dtype, limits)?;
     let compressed = subblocks.iter().any(|s| s.compression != UNCOMPRESSED);
-    let mut by_plane: HashMap<[usize; 3], Vec<usize>> = HashMap::new();
-    for (i, subblock) in subblocks.iter().enumerate() {
-        by_plane.entry(grid.plane_of(subblock)).or_default().push(i);
-    }
-    let missing = (t * z * c).saturating_sub(by_plane.len());
+    // Lower resolutions of several scenes at once state no scene.
+    let (kind, has_scene) = subblocks.first().map_or((-1, false), |s| (s.pixel_type, s.has_scene));
+    pyramid.retain(|s| s.scene == scene && s.has_scene == has_scene);
+    let is_readable = pyramid.iter().all(|s| s.pixel_type == kind) && check_compression(&pyramid).is_ok();
+    let full = Layer::new(subblocks, grid);
+    let lower = if is_readable { levels::lower_levels(pyramid, &full) } else { Vec::new() };
+    let missing = (t * z * c).saturating_sub(full.by_plane.len());
+    let lower_levels = lower.iter().map(|level| [t, z, c, level.grid.height, level.grid.width, samples]).collect();
+    let layers: Vec<Layer> = std::iter::once(full).chain(lower).collect();
     let xml = directory::xml(&source, header.metadata_at, limits)?;
     let metadata = metadata::parse(&xml);
-    let czi = Czi { source, subblocks, by_plane, grid, dtype, samples, limits: limits.clone(), last: Mutex::new(None) };
+    let czi = Czi { source, layers, dtype, samples, limits: limits.clone(), last: Mutex::new(None) };
     let mut opened = Opened::new("czi", shape_full, dtype, Box::new(czi));
     opened.voxel_size_um = metadata.voxel_size_um;
     opened.time_interval_secs = metadata.time_interval_secs.filter(|_| t > 1);
@@ -75,6 +80,7 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
     opened.compression = if compressed { "zstd" } else { "none" };
     opened.series_count = scenes.len();
     opened.missing_planes = missing;
+    opened.lower_levels = lower_levels;
     opened.with_options(options)
 }
 
@@ -118,6 +124,25 @@ fn check_compression(subblocks: &[Subblock]) -> Result<(), Fault> {
         format!("its {name} compression ({}) is not supported", subblock.compression),
         "save it uncompressed or with Zstandard in ZEN, or export it as OME-TIFF with Fiji",
     ))
+}
+
+/// The subblocks of a resolution level of a scene.
+#[derive(Debug)]
+struct Layer {
+    subblocks: Vec<Subblock>,
+    /// Subblocks of each plane T, Z, C. Where tiles of a mosaic overlap, the last one is seen.
+    by_plane: HashMap<[usize; 3], Vec<usize>>,
+    grid: Grid,
+}
+
+impl Layer {
+    fn new(subblocks: Vec<Subblock>, grid: Grid) -> Self {
+        let mut by_plane: HashMap<[usize; 3], Vec<usize>> = HashMap::new();
+        for (i, subblock) in subblocks.iter().enumerate() {
+            by_plane.entry(grid.plane_of(subblock)).or_default().push(i);
+        }
+        Self { subblocks, by_plane, grid }
+    }
 }
 
 /// First indices and extents of a scene.
@@ -167,15 +192,13 @@ impl Grid {
 #[derive(Debug)]
 struct Czi {
     source: Source,
-    subblocks: Vec<Subblock>,
-    /// Subblocks of each plane T, Z, C. Where tiles of a mosaic overlap, the last one is seen.
-    by_plane: HashMap<[usize; 3], Vec<usize>>,
-    grid: Grid,
+    /// Full resolution first.
+    layers: Vec<Layer>,
     dtype: DType,
     samples: usize,
     limits: Limits,
-    /// The compressed subblock that was decoded last.
-    last: Mutex<Option<(usize, Arc<Vec<u8>>)>>,
+    /// The compressed subblock that was decoded last, by the position of its pixels in the file.
+    last: Mutex<Option<(u64, Arc<Vec<u8>>)>>,
 }
 
 /// A subblock that a region needs: its index, and position and size of its stored pixels.
@@ -187,11 +210,17 @@ impl Czi {
     }
 
     /// The subblocks of a plane that touch a window of rows and columns.
-    fn plan(&self, plane: [usize; 3], window: &Window, budget: &mut Budget) -> Result<Vec<Piece>, Fault> {
+    fn plan(
+        &self,
+        layer: &Layer,
+        plane: [usize; 3],
+        window: &Window,
+        budget: &mut Budget,
+    ) -> Result<Vec<Piece>, Fault> {
         let mut pieces = Vec::new();
-        for index in self.by_plane.get(&plane).into_iter().flatten() {
-            let Some(subblock) = self.subblocks.get(*index) else { continue };
-            let (left, top) = self.grid.corner_of(subblock);
+        for index in layer.by_plane.get(&plane).into_iter().flatten() {
+            let Some(subblock) = layer.subblocks.get(*index) else { continue };
+            let (left, top) = layer.grid.corner_of(subblock);
             let apart = left >= window.x + window.width
                 || top >= window.y + window.height
                 || left + subblock.width <= window.x
@@ -218,9 +247,9 @@ impl Czi {
     }
 
     /// Copies the part of a subblock that is in the window to its place.
-    fn draw(&self, piece: Piece, window: &Window, out: &mut [u8]) -> Result<(), Fault> {
+    fn draw(&self, layer: &Layer, piece: Piece, window: &Window, out: &mut [u8]) -> Result<(), Fault> {
         let (index, at, _) = piece;
-        let Some(subblock) = self.subblocks.get(index) else { return Ok(()) };
+        let Some(subblock) = layer.subblocks.get(index) else { return Ok(()) };
         let pixel = self.pixel_bytes();
         let row_bytes = subblock.width.checked_mul(pixel);
         let expected = row_bytes.and_then(|n| n.checked_mul(subblock.height));
@@ -231,7 +260,7 @@ impl Czi {
             UNCOMPRESSED => None,
             _ => Some(self.decoded(piece, subblock.compression, expected)?),
         };
-        let (left, top) = self.grid.corner_of(subblock);
+        let (left, top) = layer.grid.corner_of(subblock);
         let (x0, x1) = (left.max(window.x), (left + subblock.width).min(window.x + window.width));
         let (y0, y1) = (top.max(window.y), (top + subblock.height).min(window.y + window.height));
         for y in y0..y1 {
@@ -252,10 +281,10 @@ impl Czi {
 
     /// The pixels of a compressed subblock.
     fn decoded(&self, piece: Piece, compression: i32, expected: usize) -> Result<Arc<Vec<u8>>, Fault> {
-        let (index, at, count) = piece;
+        let (_, at, count) = piece;
         let kept = || self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((of, pixels)) = kept().as_ref()
-            && *of == index
+            && *of == at
         {
             return Ok(Arc::clone(pixels));
         }
@@ -280,7 +309,7 @@ impl Czi {
         }
         let pixels = Arc::new(if split { joined(&pixels) } else { pixels });
         self.source.count_decoded(started.elapsed(), expected);
-        *kept() = Some((index, Arc::clone(&pixels)));
+        *kept() = Some((at, Arc::clone(&pixels)));
         Ok(pixels)
     }
 }
@@ -320,6 +349,11 @@ struct Window {
 
 impl Pixels for Czi {
     fn read(&self, path: &Path, region: &Region) -> Result<Samples, FormatError> {
+        self.read_level(path, 0, region)
+    }
+
+    fn read_level(&self, path: &Path, level: usize, region: &Region) -> Result<Samples, FormatError> {
+        let Some(layer) = self.layers.get(level) else { return Err(no_level(path, level)) };
         let (Some([t0, z0, c0, y, x, s0]), Some([nt, nz, nc, height, width, ns])) =
             (region.start.first_chunk::<6>().copied(), region.size.first_chunk::<6>().copied())
         else {
@@ -337,7 +371,7 @@ impl Pixels for Czi {
         for t in t0..t0 + nt {
             for z in z0..z0 + nz {
                 for c in c0..c0 + nc {
-                    plans.push(self.plan([t, z, c], &window, &mut budget).map_err(|f| f.at(path))?);
+                    plans.push(self.plan(layer, [t, z, c], &window, &mut budget).map_err(|f| f.at(path))?);
                 }
             }
         }
@@ -353,14 +387,16 @@ impl Pixels for Czi {
             .as_bytes_mut()
             .par_chunks_exact_mut(plane_bytes)
             .zip(plans)
-            .try_for_each(|(out, pieces)| pieces.into_iter().try_for_each(|piece| self.draw(piece, &window, out)))
+            .try_for_each(|(out, pieces)| {
+                pieces.into_iter().try_for_each(|piece| self.draw(layer, piece, &window, out))
+            })
             .map_err(|f| f.at(path))?;
         let bytes = samples.as_bytes_mut();
         to_native(ByteOrder::Little, size, bytes);
         if self.samples == 1 {
             return Ok(samples);
         }
-        // Colours are stored as blue, green, red.
+        // Colors are stored as blue, green, red.
         for pixel in bytes.chunks_exact_mut(self.samples * size) {
             for i in 0..size {
                 pixel.swap(i, 2 * size + i);

@@ -15,7 +15,7 @@ pub(crate) const MAX_AXES: usize = 5;
 pub(crate) struct ZarrArray {
     /// Path inside the folder.
     path: String,
-    /// Number of samples.
+    /// Number of samples along each axis.
     pub shape: Vec<usize>,
     pub dtype: DType,
     pub order: ByteOrder,
@@ -351,7 +351,11 @@ impl Chain {
     fn transpose(&mut self, configuration: &Map<String, Value>) -> Result<(), Fault> {
         let rank = self.stored.len();
         let order: Vec<usize> = match configuration.get("order") {
-            Some(Value::Array(list)) => list.iter().filter_map(|n| usize::try_from(n.as_u64()?).ok()).collect(),
+            // An order with anything but numbers is empty, and refused below.
+            Some(Value::Array(list)) => {
+                let numbers = list.iter().map(|n| n.as_u64().and_then(|n| usize::try_from(n).ok()));
+                numbers.collect::<Option<_>>().unwrap_or_default()
+            }
             Some(Value::String(letter)) if letter == "F" => (0..rank).rev().collect(),
             Some(Value::String(letter)) if letter == "C" => (0..rank).collect(),
             _ => Vec::new(),
@@ -487,7 +491,9 @@ mod tests {
         let chain = Chain::parse(Some(&codecs), &[2, 3, 4], true).unwrap();
         // Stored with the extents 4, 2, 3.
         assert_eq!(strides_of(&chain.chunk_shape, &chain.stored), [3, 1, 6]);
-        let wrong = json!([{"name": "transpose", "configuration": {"order": [0, 0, 1]}}, {"name": "bytes"}]);
-        assert!(matches!(Chain::parse(Some(&wrong), &[2, 3, 4], true), Err(Fault::Malformed(..))));
+        for order in [json!([0, 0, 1]), json!([2, 0, 1, -1]), json!(["a", 2, 0, 1])] {
+            let wrong = json!([{"name": "transpose", "configuration": {"order": order}}, {"name": "bytes"}]);
+            assert!(matches!(Chain::parse(Some(&wrong), &[2, 3, 4], true), Err(Fault::Malformed(..))));
+        }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 /// Version of OME-Zarr that is written.
 const VERSION: &str = "0.5";
-/// Largest number of labels whose colours are listed; readers choose colours for others.
+/// Largest number of labels whose colors are listed; readers choose colors for others.
 const MAX_COLORS: u64 = 1024;
 
 /// The `zarr.json` of a group.
@@ -100,7 +100,7 @@ fn dataset(image: &Written<'_>, level: usize, method: Downsampling) -> Value {
     json!({"path": level.to_string(), "coordinateTransformations": transformations})
 }
 
-/// Names, colours and display ranges of the channels.
+/// Names, colors and display ranges of the channels.
 fn omero(image: &Written<'_>) -> Value {
     let spec = image.spec;
     let channels: Vec<Value> = image

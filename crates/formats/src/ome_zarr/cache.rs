@@ -1,4 +1,4 @@
-//! Decoded chunks of an open image, the most recently used ones: neighbouring slices lie in the same chunks.
+//! Decoded chunks of an open image, the most recently used ones: neighboring slices lie in the same chunks.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -39,7 +39,7 @@ impl BytesCodec {
         })
     }
 
-    /// Name in reports.
+    /// Returns the name of the codec in reports and messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",

@@ -1,5 +1,6 @@
-//! The files of an OME-Zarr folder. Every read stays inside the folder.
+//! The files of an OME-Zarr folder or of a zip file with one. Every read stays inside the folder.
 
+use super::zipped::ZipFolder;
 use crate::{
     error::Fault,
     source::{Counters, Source},
@@ -13,11 +14,16 @@ use std::{
 /// Largest metadata file in bytes; those of valid images have a few kilobytes.
 pub(crate) const MAX_JSON_BYTES: u64 = 16 << 20;
 
-/// An OME-Zarr folder.
+/// An OME-Zarr folder, or the content of a zip file.
 #[derive(Debug)]
 pub(crate) struct Folder {
-    root: PathBuf,
-    counters: Arc<Counters>,
+    files: Files,
+}
+
+#[derive(Debug)]
+enum Files {
+    OnDisk { root: PathBuf, counters: Arc<Counters> },
+    Zipped(ZipFolder),
 }
 
 /// A group of the hierarchy.
@@ -42,12 +48,20 @@ pub(crate) fn join(path: &str, name: &str) -> String {
 impl Folder {
     /// A folder whose reads are added to `counters`.
     pub fn new(root: &Path, counters: Arc<Counters>) -> Self {
-        Self { root: root.to_owned(), counters }
+        Self { files: Files::OnDisk { root: root.to_owned(), counters } }
+    }
+
+    /// The content of a zip file.
+    pub fn of_zip(zip: ZipFolder) -> Self {
+        Self { files: Files::Zipped(zip) }
     }
 
     /// Opens a file by its path inside the folder; `None` if it does not exist.
     pub fn open(&self, key: &str) -> Result<Option<Source>, Fault> {
-        Source::inside(&self.root, Path::new(key), Arc::clone(&self.counters))
+        match &self.files {
+            Files::OnDisk { root, counters } => Source::inside(root, Path::new(key), Arc::clone(counters)),
+            Files::Zipped(zip) => zip.file(key),
+        }
     }
 
     /// Reads a JSON object; `None` if the file does not exist.

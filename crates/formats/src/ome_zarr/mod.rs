@@ -4,6 +4,8 @@
 //! and only then used: to name the files of chunks, to find inner chunks in shards, and to bound what a chunk may
 //! decode to. The crate `zarrs` decodes Blosc frames and checksums. Its own reader of arrays is not used, because it
 //! allocates what the metadata and the compressed frames declare.
+//!
+//! The content of a folder may be zipped into one file.
 
 mod array;
 mod attributes;
@@ -15,12 +17,13 @@ mod pyramid;
 mod read;
 mod shard;
 mod write;
+mod zipped;
 
 use crate::{
     error::{Fault, FormatError},
     image::{OpenOptions, squeezed},
     meta::{Channel, ImageMeta, Level},
-    source::Counters,
+    source::{Counters, Source},
 };
 use array::ZarrArray;
 use cache::Cache;
@@ -32,6 +35,7 @@ use std::{
     sync::Arc,
 };
 pub use write::{ZarrImageSpec, ZarrWriter};
+use zipped::ZipFolder;
 
 /// Names of the metadata files in a Zarr folder.
 const METADATA_NAMES: [&str; 3] = ["zarr.json", ".zattrs", ".zgroup"];
@@ -66,7 +70,38 @@ pub(crate) fn open(
     options: &OpenOptions,
     counters: Arc<Counters>,
 ) -> Result<(ImageMeta, OmeZarr), FormatError> {
-    let folder = Folder::new(root, counters);
+    open_in(Folder::new(root, counters), root, options)
+}
+
+/// Name endings of zip files with an OME-Zarr, in lower case.
+const ZIP_ENDINGS: [&str; 2] = [".ozx", ".zarr.zip"];
+
+/// Opens an image of the OME-Zarr in a zip file; `None` if the zip holds something else. Only metadata are read.
+///
+/// # Errors
+/// As [`crate::open`].
+pub(crate) fn open_zip(
+    path: &Path,
+    source: &Source,
+    options: &OpenOptions,
+) -> Result<Option<(ImageMeta, OmeZarr)>, FormatError> {
+    let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let is_named_so = ZIP_ENDINGS.iter().any(|ending| name.ends_with(ending));
+    let opened = source.part(0, source.len()).and_then(|source| ZipFolder::open(source, &options.limits));
+    match opened {
+        Ok(Some(zip)) => open_in(Folder::of_zip(zip), path, options).map(Some),
+        Ok(None) if is_named_so => Err(FormatError::unsupported(
+            path,
+            "the zip file holds no OME-Zarr image: it has no zarr.json, .zattrs or .zgroup",
+            "zip the content of an OME-Zarr folder, without compression",
+        )),
+        Err(fault) if is_named_so => Err(fault.at(path)),
+        // The zip may be a set of regions of interest, which has its own reader.
+        Ok(None) | Err(_) => Ok(None),
+    }
+}
+
+fn open_in(folder: Folder, root: &Path, options: &OpenOptions) -> Result<(ImageMeta, OmeZarr), FormatError> {
     let at = |fault: Fault| fault.at(root);
     let group = folder.group("").map_err(at)?.unwrap_or_default();
     let images = multiscales::images(&folder, &group).map_err(at)?;

@@ -180,7 +180,7 @@ fn scale_of<'a>(transformations: impl Iterator<Item = &'a Value>, rank: usize) -
     Ok(scale)
 }
 
-/// Micrometres per unit of length of OME-Zarr (names of UDUNITS-2).
+/// Micrometers per unit of length of OME-Zarr (names of UDUNITS-2).
 fn um_per(unit: &str) -> Option<f64> {
     match unit {
         "picometer" => Some(1e-6),
@@ -201,7 +201,7 @@ fn secs_per(unit: &str) -> Option<f64> {
     }
 }
 
-/// Names and colours of the channels, and the display range of an image of one channel.
+/// Names and colors of the channels, and the display range of an image of one channel.
 fn parse_omero(value: Option<&Value>) -> (Vec<Channel>, Option<(f64, f64)>) {
     let entries = list(value.and_then(|omero| omero.get("channels")));
     let channel = |entry: &Value| Channel {
@@ -219,7 +219,7 @@ fn parse_omero(value: Option<&Value>) -> (Vec<Channel>, Option<(f64, f64)>) {
     (entries.iter().take(MAX_CHANNELS).map(channel).collect(), range)
 }
 
-/// A colour of six hexadecimal digits.
+/// A color of six hexadecimal digits.
 fn color_of(text: &str) -> Option<[u8; 3]> {
     let digits = text.trim_start_matches('#');
     let value = u32::from_str_radix(digits.get(..6)?, 16).ok()?;

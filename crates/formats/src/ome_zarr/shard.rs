@@ -9,9 +9,9 @@ use rayon::prelude::*;
 pub(crate) struct ShardBox {
     /// First sample of the shard in the slab.
     pub start: [usize; 3],
-    /// Extents of a chunk.
+    /// Extents of an inner chunk in samples, with the axes of the slab.
     pub chunk: [usize; 3],
-    /// Number of chunks.
+    /// Number of inner chunks of a shard along each axis.
     pub chunks: [usize; 3],
 }
 

@@ -9,6 +9,7 @@ use crate::error::FormatError;
 use crate::meta::Channel;
 use cytoscope_storage::partial_folder::PartialFolder;
 use cytoscope_volume::{Axis, DType, Element, Samples, VoxelSize, element_count, with_samples};
+use rayon::prelude::*;
 use serde_json::Value;
 use std::borrow::Cow;
 use std::path::Path;
@@ -29,17 +30,17 @@ const SMALLEST_LEVEL: usize = 256;
 pub struct ZarrImageSpec {
     /// Name of the image. The name of a label image is also that of its folder.
     pub name: String,
-    /// Whether samples are labels: lower levels then hold labels of the upper level, and labels have colours.
+    /// Whether samples are labels: lower levels then hold labels of the upper level, and labels have colors.
     pub labels: bool,
     /// Number of samples along T, C, Z, Y, X. Axes of length 1 other than Y and X are not written.
     pub shape_tczyx: [usize; MAX_AXES],
-    /// Sample type.
+    /// Type of the written samples.
     pub dtype: DType,
-    /// Voxel size in µm.
+    /// Distance between voxel centers along Z, Y, X in µm; unknown axes are written without a unit.
     pub voxel_size_um: VoxelSize,
     /// Time between time points in seconds.
     pub time_interval_secs: Option<f64>,
-    /// Names and colours of the channels; channels beyond the end of the list have none.
+    /// Names and colors of the channels; channels beyond the end of the list have none.
     pub channels: Vec<Channel>,
     /// Values shown as black and white. If `None`, the range of each channel.
     pub display_range: Option<(f64, f64)>,
@@ -178,8 +179,12 @@ impl ImageState {
 }
 
 fn finite_range<E: Element>(values: &[E]) -> (f64, f64) {
-    let finite = values.iter().map(|v| v.to_f64()).filter(|v| v.is_finite());
-    finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)))
+    const EMPTY: (f64, f64) = (f64::INFINITY, f64::NEG_INFINITY);
+    let of_part = |part: &[E]| {
+        let finite = part.iter().map(|v| v.to_f64()).filter(|v| v.is_finite());
+        finite.fold(EMPTY, |(low, high), v| (low.min(v), high.max(v)))
+    };
+    values.par_chunks(1 << 16).map(of_part).reduce(|| EMPTY, |a, b| (a.0.min(b.0), a.1.max(b.1)))
 }
 
 fn plan_levels(spec: &ZarrImageSpec) -> Vec<LevelPlan> {
@@ -211,6 +216,17 @@ impl ZarrWriter {
         let image = ZarrImageSpec { is_root: true, ..image };
         image.check(path)?;
         Ok(Self { folder: PartialFolder::create(path)?, images: vec![ImageState::new(image, String::new())] })
+    }
+
+    /// As [`ZarrWriter::create`], for a folder whose marker lists its files: what [`ZarrWriter::finish`] returns is to be
+    /// finished with [`PartialFolder::finish`].
+    ///
+    /// # Errors
+    /// As [`ZarrWriter::create`].
+    pub fn create_listed(path: &Path, image: ZarrImageSpec) -> Result<Self, FormatError> {
+        let image = ZarrImageSpec { is_root: true, ..image };
+        image.check(path)?;
+        Ok(Self { folder: PartialFolder::create_listed(path)?, images: vec![ImageState::new(image, String::new())] })
     }
 
     /// Adds a label image, stored as `labels/NAME`, and returns its index.
@@ -259,17 +275,21 @@ impl ZarrWriter {
         for (k, level) in state.levels.iter().enumerate() {
             let shape = [slices, level.height, level.width];
             let [_, shard_height, shard_width] = level.shard();
-            for y in (0..level.height).step_by(shard_height) {
-                for x in (0..level.width).step_by(shard_width) {
-                    let shard = ShardBox { start: [0, y, x], chunk: level.chunk, chunks: level.chunks };
-                    let encoded = shard::encode(slab.as_bytes(), shape, state.spec.dtype.size_bytes(), &shard);
-                    let Some(bytes) = encoded.map_err(|f| f.at(&target))? else { continue };
-                    let at = state.written([t, c, z / slab_depth, y / shard_height, x / shard_width]);
-                    let at: Vec<String> = at.iter().map(usize::to_string).collect();
-                    let key = join(&state.path, &format!("{k}/c/{}", at.join("/")));
-                    self.folder.write(Path::new(&key), &bytes)?;
-                }
-            }
+            let columns = level.width.div_ceil(shard_width);
+            let (folder, samples) = (&self.folder, slab.as_bytes());
+            let image: &ImageState = state;
+            // While one shard is flushed to disk, others are compressed.
+            (0..level.height.div_ceil(shard_height) * columns).into_par_iter().try_for_each(|i| {
+                let (row, column) = (i / columns, i % columns);
+                let start = [0, row * shard_height, column * shard_width];
+                let shard = ShardBox { start, chunk: level.chunk, chunks: level.chunks };
+                let encoded = shard::encode(samples, shape, image.spec.dtype.size_bytes(), &shard);
+                let Some(bytes) = encoded.map_err(|f| f.at(&target))? else { return Ok(()) };
+                let at = image.written([t, c, z / slab_depth, row, column]);
+                let at: Vec<String> = at.iter().map(usize::to_string).collect();
+                let key = join(&image.path, &format!("{k}/c/{}", at.join("/")));
+                Ok::<(), FormatError>(folder.write(Path::new(&key), &bytes)?)
+            })?;
             if k + 1 < state.levels.len() {
                 slab = Cow::Owned(halve(&slab, level.height, level.width, state.spec.downsampling()));
             }

@@ -28,7 +28,7 @@ pub(super) struct Header {
     pub codec: Codec,
     pub width: usize,
     pub height: usize,
-    /// Samples per pixel: 1 (grey or palette), 2 (grey and alpha), 3 (RGB) or 4 (RGB and alpha).
+    /// Samples per pixel: 1 (gray or palette), 2 (gray and alpha), 3 (RGB) or 4 (RGB and alpha).
     pub samples: usize,
     /// Stored bits per sample: 1, 2, 4, 8 or 16.
     pub bits: u32,
@@ -63,7 +63,7 @@ impl Header {
             (2, 8 | 16) => 3,
             (6, 8 | 16) => 4,
             (kind, _) => {
-                return Err(Fault::malformed(format!("the PNG header has colour type {kind} with {bits} bits")));
+                return Err(Fault::malformed(format!("the PNG header has color type {kind} with {bits} bits")));
             }
         };
         non_empty(Self { codec: Codec::Png, width, height, samples, bits })
@@ -101,7 +101,7 @@ impl Header {
         let components = f.u8(5)?;
         let unsupported = match (marker, bits, components) {
             (0xC0..=0xC2, 8, 1 | 3) => None,
-            (0xC0..=0xC2, 8, 4) => Some("its colours are CMYK".to_owned()),
+            (0xC0..=0xC2, 8, 4) => Some("its colors are CMYK".to_owned()),
             (0xC0..=0xC2, bits, _) if bits != 8 => Some(format!("its samples have {bits} bits")),
             (0xC0..=0xC2, ..) => Some(format!("a pixel has {components} samples")),
             _ => Some("it is a lossless or arithmetic-coded JPEG".to_owned()),

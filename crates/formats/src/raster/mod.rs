@@ -73,7 +73,7 @@ pub(crate) fn open(
     opened.with_options(options).map_err(|f| f.at(path))
 }
 
-/// Names and colours of the samples of a pixel.
+/// Names and colors of the samples of a pixel.
 fn channels(samples: usize) -> Vec<Channel> {
     let named = |name: &str, color_rgb| Channel { name: name.to_owned(), color_rgb };
     let rgb = [named("red", Some([255, 0, 0])), named("green", Some([0, 255, 0])), named("blue", Some([0, 0, 255]))];

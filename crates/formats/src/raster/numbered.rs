@@ -72,14 +72,25 @@ pub(super) fn series_of(path: &Path, header: &Header, max_files: u64) -> Result<
         }
     }
     let fits = |number: u64| {
-        let file = by_number.get(&number)?;
-        let source = Source::open(file, Arc::default()).ok()?;
-        (Header::read(&source).ok()? == *header).then(|| file.clone())
+        let Some(file) = by_number.get(&number) else { return Ok(None) };
+        match Source::open(file, Arc::default()).and_then(|source| Header::read(&source)) {
+            Ok(found) => Ok((found == *header).then(|| file.clone())),
+            // The stack must not end here because of a disk that fails.
+            Err(Fault::Io(_, error)) => {
+                let error = std::io::Error::new(error.kind(), format!("{}: {error}", name(file)));
+                Err(Fault::Io("reading a file of the numbered series", error))
+            }
+            // A file of another kind under such a name is no slice.
+            Err(_) => Ok(None),
+        }
     };
-    let mut before: Vec<PathBuf> = (0..own.number).rev().map_while(&fits).collect();
-    before.reverse();
-    let after = (own.number.saturating_add(1)..).map_while(&fits);
-    Ok(before.into_iter().chain([path.to_owned()]).chain(after).collect())
+    let next = |number: u64| fits(number).transpose();
+    let mut files: Vec<PathBuf> = (0..own.number).rev().map_while(next).collect::<Result<_, Fault>>()?;
+    files.reverse();
+    files.push(path.to_owned());
+    let after: Vec<PathBuf> = (own.number.saturating_add(1)..).map_while(next).collect::<Result<_, Fault>>()?;
+    files.extend(after);
+    Ok(files)
 }
 
 /// The first file of the numbered series in a folder, if all PNG and JPEG files of the folder belong to one series.
@@ -122,6 +133,7 @@ pub fn one_of_each_series(files: &[PathBuf]) -> Vec<PathBuf> {
             continue;
         }
         kept.push(file.clone());
+        // A file that cannot be read is kept, so that opening it reports why.
         let header = Numbered::of(file).and_then(|_| Source::open(file, Arc::default()).ok()).and_then(|source| {
             let head = source.read_vec(0, source.len().min(8) as usize).ok()?;
             Codec::of(&head).and_then(|_| Header::read(&source).ok())

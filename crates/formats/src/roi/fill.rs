@@ -3,7 +3,7 @@
 use super::parse::Loop;
 use std::ops::Range;
 
-/// Calls `run` with a row and a range of columns for all pixels of a window whose centres are inside the outlines
+/// Calls `run` with a row and a range of columns for all pixels of a window whose centers are inside the outlines
 /// (even-odd rule, so that an outline inside another one is a hole). Rows and columns count from the window's corner.
 pub(super) fn fill(
     loops: &[Loop],
@@ -42,7 +42,7 @@ pub(super) fn fill(
     }
 }
 
-/// The first pixel of a range whose centre is not before a coordinate; the end of the range if there is none.
+/// The first pixel of a range whose center is not before a coordinate; the end of the range if there is none.
 fn first_centre(at: f64, range: &Range<usize>) -> usize {
     // The conversion of a float saturates, and a negative one is 0.
     ((at - 0.5).ceil() as usize).clamp(range.start, range.end)

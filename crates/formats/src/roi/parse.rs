@@ -44,7 +44,7 @@ impl Roi {
         [last(1), last(0)]
     }
 
-    /// Number of crossings of the outlines with the centres of rows.
+    /// Number of crossings of the outlines with the centers of rows.
     pub fn crossings(&self) -> f64 {
         let height = |points: &Loop| -> f64 {
             let next = points.iter().skip(1).chain(points.first());
@@ -111,7 +111,7 @@ fn corners([x, y, w, h]: [f64; 4]) -> Loop {
     vec![[x, y], [x + w, y], [x + w, y + h], [x, y + h]]
 }
 
-/// An ellipse with a centre and the vectors to the ends of its half axes.
+/// An ellipse with a center and the vectors to the ends of its half axes.
 fn ellipse(centre: [f64; 2], a: [f64; 2], b: [f64; 2]) -> Loop {
     let size = a[0].hypot(a[1]) + b[0].hypot(b[1]);
     let count = (4.0 * size).clamp(64.0, MAX_CURVE_POINTS);

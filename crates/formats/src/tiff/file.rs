@@ -181,6 +181,7 @@ impl FileSet {
     pub fn add_open(&mut self, file: TiffFile) -> u32 {
         let path = file.path.clone();
         let slot = OnceLock::new();
+        // The slot is new, so it cannot be occupied.
         let _ = slot.set(Arc::new(file));
         self.files.push((path, slot));
         (self.files.len() - 1) as u32

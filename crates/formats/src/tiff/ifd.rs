@@ -85,7 +85,7 @@ pub(crate) fn looks_like_tiff(head: &[u8]) -> bool {
 }
 
 impl Container {
-    /// Reads the header.
+    /// Reads the header of a TIFF or BigTIFF file and checks its limits.
     pub fn open(source: Source, limits: Limits) -> Result<Self, Fault> {
         let mut head = [0u8; 16];
         let have = source.len().min(16) as usize;

@@ -68,11 +68,11 @@ pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
     }
 }
 
-/// Content of tags 50838 and 50839: slice labels and colour tables.
+/// Content of tags 50838 and 50839: slice labels and color tables.
 #[derive(Debug, Default)]
 pub(crate) struct Extras {
     pub labels: Vec<String>,
-    /// The last (brightest) colour of each channel's table.
+    /// The last (brightest) color of each channel's table.
     pub colors: Vec<[u8; 3]>,
 }
 

@@ -1,6 +1,6 @@
 //! Zeiss LSM: TIFF files with the private tag 34412, whose samples of a pixel are channels.
 //!
-//! The tag is laid out as in Zeiss' description of the format: sizes and counts at fixed positions, in metres.
+//! The tag is laid out as in Zeiss' description of the format: sizes and counts at fixed positions, in meters.
 
 use super::{
     file::TiffFile,
@@ -58,7 +58,7 @@ pub(crate) fn series(file: &TiffFile, pages: &[u32]) -> Result<Series, Fault> {
             "export each position as OME-TIFF, for example with Fiji",
         ));
     }
-    // Sizes in metres.
+    // Sizes in meters.
     let um = |at: usize| f.f64(at).map(|v| positive(v * 1e6));
     let interval = f.f64(112).ok().and_then(positive);
     Ok(Series {
@@ -67,13 +67,14 @@ pub(crate) fn series(file: &TiffFile, pages: &[u32]) -> Result<Series, Fault> {
         planes: pages.iter().map(|page| Some(PlaneRef { file: 0, page: *page, slice: 0 })).collect(),
         voxel_size_um: VoxelSize { z: um(56)?, y: um(48)?, x: um(40)? },
         time_interval_secs: interval.filter(|_| times > 1),
+        // Names and colors are optional: channels without readable ones have none.
         channels: f.u32(108).ok().and_then(|at| channels(file, at)).unwrap_or_default(),
         samples_are_channels: true,
         ..Series::default()
     })
 }
 
-/// Names and colours of the channels; `None` if the block is missing or damaged, because the pixels do not depend on it.
+/// Names and colors of the channels; `None` if the block is missing or damaged, because the pixels do not depend on it.
 fn channels(file: &TiffFile, at: u32) -> Option<Vec<Channel>> {
     let (source, order) = (&file.container.source, file.container.order);
     let head = source.read_vec(u64::from(at), 20).ok().filter(|_| at > 0)?;
@@ -101,11 +102,15 @@ pub(crate) struct ChannelSamples(pub Stack);
 
 impl Pixels for ChannelSamples {
     fn read(&self, path: &Path, region: &Region) -> Result<Samples, FormatError> {
+        self.read_level(path, 0, region)
+    }
+
+    fn read_level(&self, path: &Path, level: usize, region: &Region) -> Result<Samples, FormatError> {
         let bad = |e: cytoscope_volume::VolumeError| FormatError::misused(path, e.to_string(), "read a smaller region");
         let axis = |values: &[usize], i: usize| values.get(i).copied().unwrap_or(0);
         // Axes T, Z, C, Y, X, S: the channels of this image are the samples of the pages.
         let stored = region.clone().with_range(2, 0, 1).with_range(5, axis(&region.start, 2), axis(&region.size, 2));
-        let samples = self.0.read(path, 0, &stored)?;
+        let samples = self.0.read(path, level, &stored)?;
         let array = Array::new(Axes::canonical(), stored.size, samples).map_err(bad)?;
         let order = Axes::new(vec![Axis::T, Axis::Z, Axis::S, Axis::Y, Axis::X, Axis::C]).map_err(bad)?;
         Ok(array.transpose(&order).map_err(bad)?.into_samples())

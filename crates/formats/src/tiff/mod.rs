@@ -8,6 +8,7 @@ pub(crate) mod ome;
 pub(crate) mod ome_xml;
 pub(crate) mod page;
 pub(crate) mod plan;
+mod pyramid;
 pub(crate) mod read;
 pub(crate) mod series;
 pub(crate) mod shared;

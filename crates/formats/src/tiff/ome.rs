@@ -19,7 +19,7 @@ use std::{
     sync::Arc,
 };
 
-/// Opens a set from one of its TIFF files and the OME-XML document in it.
+/// Opens a set from one of its TIFF files and the OME-XML document in it. Series 0 is the image that the file belongs to.
 pub(crate) fn open(
     path: &Path,
     file: TiffFile,
@@ -28,12 +28,15 @@ pub(crate) fn open(
     options: &OpenOptions,
 ) -> Result<OpenedSeries, FormatError> {
     let Some(name) = document.metadata_file.clone() else {
-        return build(path, Some(file), document, files, options);
+        let own = image_of(&document, path, path, true);
+        return build(path, Some(file), document, own, files, options);
     };
     // This file contains only pixels: the metadata are in another file.
     let holder = sibling(path, &name)?;
     if is_text(&holder)? {
-        return open_companion(&holder, files, options);
+        let document = read_companion(&holder, files.limits())?;
+        let own = image_of(&document, &holder, path, false);
+        return build(&holder, None, document, own, files, options);
     }
     let counters = Arc::<Counters>::default();
     let master = TiffFile::open(&holder, files.limits(), &counters)?;
@@ -44,14 +47,40 @@ pub(crate) fn open(
             Fault::malformed("another file refers to it for the metadata of the set, but it has none").at(&holder)
         );
     }
-    build(&holder, Some(master), document, files, options)
+    let own = image_of(&document, &holder, path, false);
+    build(&holder, Some(master), document, own, files, options)
+}
+
+/// Returns the first image with planes in the file that was opened: its metadata are in the file `holder`, which is the file
+/// itself if `is_holder`. The first image of all if there is none.
+fn image_of(document: &Document, holder: &Path, opened: &Path, is_holder: bool) -> usize {
+    let folder = holder.parent().unwrap_or(Path::new(""));
+    let is_in = |data: &ome_xml::TiffData| match &data.file_name {
+        _ if is_holder && data.uuid.is_some() && data.uuid == document.uuid => true,
+        Some(name) => folder.join(name) == opened,
+        None => is_holder && data.uuid.is_none(),
+    };
+    let has_planes = |image: &OmeImage| (is_holder && image.tiff_data.is_empty()) || image.tiff_data.iter().any(is_in);
+    document.images.iter().position(has_planes).unwrap_or(0)
+}
+
+/// Returns the image of a series: that of the opened file comes first, then the others in their order.
+fn image_of_series(series: usize, own: usize) -> usize {
+    match series {
+        0 => own,
+        n if n <= own => n - 1,
+        n => n,
+    }
 }
 
 /// Opens a set from its companion file.
 pub(crate) fn open_companion(path: &Path, files: FileSet, options: &OpenOptions) -> Result<OpenedSeries, FormatError> {
-    let xml = read_text(path, files.limits())?;
-    let document = ome_xml::parse(&xml).map_err(|f| f.at(path))?;
-    build(path, None, document, files, options)
+    let document = read_companion(path, files.limits())?;
+    build(path, None, document, 0, files, options)
+}
+
+fn read_companion(path: &Path, limits: &Limits) -> Result<Document, FormatError> {
+    ome_xml::parse(&read_text(path, limits)?).map_err(|f| f.at(path))
 }
 
 fn read_text(path: &Path, limits: &Limits) -> Result<String, FormatError> {
@@ -100,15 +129,17 @@ fn sibling(path: &Path, name: &str) -> Result<PathBuf, FormatError> {
     Ok(full)
 }
 
+/// Opens an image of a set. `own` is the index of the image that the opened file belongs to: its series is 0.
 fn build(
     path: &Path,
     file: Option<TiffFile>,
     document: Document,
+    own: usize,
     mut files: FileSet,
     options: &OpenOptions,
 ) -> Result<OpenedSeries, FormatError> {
     let count = document.images.len();
-    let Some(image) = document.images.get(options.series) else {
+    let Some(image) = document.images.get(image_of_series(options.series, own)) else {
         if count == 0 {
             return Err(Fault::malformed("its OME-XML has no images").at(path));
         }
@@ -152,7 +183,7 @@ fn build(
         time_interval_secs: image.time_interval_secs,
         channels,
         display_range: series::stored_range(&first),
-        samples_are_channels: false,
+        ..Series::default()
     };
     if let Some(axes) = &options.axes {
         series::apply_axes(path, &mut series, axes, &first)?;

@@ -200,7 +200,7 @@ fn unused<T>(a: &Attributes, key: &str, expected: &str) -> Option<T> {
 }
 
 fn channel(a: &Attributes) -> Channel {
-    // Color is a signed 32-bit RGBA; the default -1, opaque white, counts as no colour.
+    // Color is a signed 32-bit RGBA; the default -1, opaque white, counts as no color.
     let color = a.get("Color").and_then(|c| c.trim().parse::<i64>().ok()).and_then(|c| i32::try_from(c).ok());
     let color_rgb = color.filter(|c| *c != -1).map(|c| {
         let [r, g, b, _] = c.to_be_bytes();

@@ -13,11 +13,11 @@ use std::sync::Arc;
 pub(crate) struct Layout {
     pub width: usize,
     pub height: usize,
-    /// Samples per pixel.
+    /// Number of samples per pixel, such as 3 for RGB.
     pub samples: usize,
-    /// Stored bits per sample.
+    /// Number of stored bits per sample.
     pub bits: u32,
-    /// Sample type after decoding.
+    /// Type of the samples after decoding.
     pub dtype: DType,
     pub codec: Codec,
     pub predictor: Predictor,
@@ -221,7 +221,7 @@ fn predictor(file: &Container, ifd: &Ifd, codec: Codec, dtype: DType) -> Result<
     })
 }
 
-/// Refuses subsampled colours and samples that the compression cannot hold.
+/// Refuses subsampled colors and samples that the compression cannot hold.
 fn check_codec(
     file: &Container,
     ifd: &Ifd,
@@ -233,7 +233,7 @@ fn check_codec(
         let entry = ifd.get(tag::YCBCR_SUBSAMPLING);
         let sub = entry.map_or(Ok(vec![2, 2]), |e| file.integers(e, 0, 2))?;
         if sub != [1, 1] {
-            return Err(Fault::unsupported("the colours are subsampled YCbCr without JPEG", "save the image as RGB"));
+            return Err(Fault::unsupported("the colors are subsampled YCbCr without JPEG", "save the image as RGB"));
         }
     }
     if codec == Codec::Jpeg && (bits != 8 || dtype != DType::U8) {

@@ -23,6 +23,8 @@ pub(crate) struct Stack {
     pub planes: Vec<Option<PlaneRef>>,
     /// Layout of the planes, one for each level.
     pub levels: Vec<Arc<Layout>>,
+    /// Pages of the lower levels of the only plane; empty if levels are SubIFDs.
+    pub level_pages: Vec<u32>,
     /// Number of planes along T, Z, C.
     pub tzc: [usize; 3],
 }
@@ -135,6 +137,11 @@ impl Stack {
         };
         let page: Page = match level.checked_sub(1) {
             None => page.clone(),
+            Some(below) if !self.level_pages.is_empty() => {
+                let index = self.level_pages.get(below).map_or(usize::MAX, |index| *index as usize);
+                let found = file.pages.get(index).and_then(Option::as_ref);
+                found.cloned().ok_or_else(|| Fault::malformed(format!("the page of level {level} cannot be read")))?
+            }
             Some(below) => match file.sub_levels(page)?.into_iter().nth(below) {
                 Some(sub) => sub,
                 None => {

@@ -5,7 +5,7 @@ use super::{
     ifd::tag,
     imagej, lsm, ome, ome_xml,
     page::{Layout, Page, StackKey},
-    stk,
+    pyramid, stk,
 };
 use crate::{
     error::{Fault, FormatError},
@@ -36,8 +36,10 @@ pub(crate) struct Series {
     pub time_interval_secs: Option<f64>,
     pub channels: Vec<Channel>,
     pub display_range: Option<(f64, f64)>,
-    /// Whether the samples of a pixel are channels rather than the parts of a colour.
+    /// Whether the samples of a pixel are channels rather than the parts of a color.
     pub samples_are_channels: bool,
+    /// Pages of the first file that are the lower levels of the only plane, largest first; empty if levels are SubIFDs.
+    pub level_pages: Vec<u32>,
 }
 
 /// The opened image, its files, and the number of images in the file.
@@ -94,7 +96,7 @@ pub(crate) fn pick(path: &Path, all: Vec<Series>, index: usize) -> Result<Series
 const MAX_SHAPES: usize = 4096;
 
 /// Pages of the same shape: the layout of the first one, and the indices of all.
-type Group = (Arc<Layout>, Vec<u32>);
+pub(super) type Group = (Arc<Layout>, Vec<u32>);
 
 /// Groups pages by shape, in the order in which the shapes first occur.
 fn grouped(file: &TiffFile) -> Result<Vec<Group>, Fault> {
@@ -118,15 +120,29 @@ fn grouped(file: &TiffFile) -> Result<Vec<Group>, Fault> {
 }
 
 fn plain_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault> {
-    let voxel_size_um = plain_resolution(file);
-    let mut all: Vec<Series> = grouped(file)?
+    let mut voxel_size_um = plain_resolution(file);
+    let mut format = if file.container.big { "bigtiff" } else { "tiff" };
+    let is_slide = pyramid::is_aperio(description);
+    if is_slide {
+        format = "svs";
+        let um = pyramid::aperio_pixel_um(description);
+        voxel_size_um = VoxelSize { z: None, y: um, x: um };
+    }
+    let groups = grouped(file)?;
+    let levels = pyramid::levels(&groups, is_slide);
+    let mut level_pages: Vec<u32> = levels.iter().filter_map(|i| groups.get(*i)?.1.first().copied()).collect();
+    let mut all: Vec<Series> = groups
         .into_iter()
-        .map(|(_, pages)| Series {
-            format: if file.container.big { "bigtiff" } else { "tiff" },
+        .enumerate()
+        .filter(|(i, _)| !levels.contains(i))
+        .map(|(i, (_, pages))| Series {
+            format,
             dims: vec![(Axis::Z, pages.len())],
             planes: pages.into_iter().map(|page| Some(PlaneRef { file: 0, page, slice: 0 })).collect(),
-            voxel_size_um,
+            // The pixel size of a slide is that of its full image, not of its label.
+            voxel_size_um: if is_slide && i > 0 { VoxelSize::default() } else { voxel_size_um },
             display_range: stored_range(file),
+            level_pages: if i == 0 { std::mem::take(&mut level_pages) } else { Vec::new() },
             ..Series::default()
         })
         .collect();
@@ -237,7 +253,7 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
         time_interval_secs: ij.time_interval_secs,
         channels,
         display_range: ij.display_range,
-        samples_are_channels: false,
+        ..Series::default()
     }];
     all.extend(plain_series(file, "")?.into_iter().skip(1));
     Ok(all)

@@ -109,7 +109,7 @@ pub(crate) struct Private {
 /// Largest number of slices for which a label each is written.
 const MAX_LABELS: usize = 1 << 16;
 
-/// Channel names as slice labels, display ranges and colours; `None` if there are none of these.
+/// Channel names as slice labels, display ranges and colors; `None` if there are none of these.
 pub(crate) fn private(spec: &WriteSpec) -> Option<Private> {
     let channels = spec.size(Axis::C);
     let planes = spec.planes();

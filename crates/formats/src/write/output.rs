@@ -9,7 +9,7 @@ use std::{io::Write, path::Path};
 pub(crate) struct Output(PartialFile);
 
 impl Output {
-    /// Creates the file.
+    /// Creates the file under a hidden name beside its target.
     pub fn create(target: &Path) -> Result<Self, FormatError> {
         if target.file_name().is_none() {
             return Err(FormatError::misused(target, "the path has no file name", "give the path of a file"));
@@ -17,7 +17,7 @@ impl Output {
         PartialFile::create(target).map(Self).map_err(|e| FormatError::io(target, "creating the file", e))
     }
 
-    /// Appends bytes.
+    /// Appends bytes at the end of the file.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), FormatError> {
         let written = self.0.out().and_then(|out| out.write_all(bytes));
         written.map_err(|e| FormatError::io(self.0.target(), "writing", e))

@@ -5,7 +5,7 @@ use cytoscope_volume::{Array, Axes, Axis, DType, VoxelSize, element_count};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// File format to write.
+/// A file format that stacks can be written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Container {
@@ -13,7 +13,7 @@ pub enum Container {
     ImageJ,
     /// OME-TIFF; BigTIFF if it could exceed 4 GB.
     OmeTiff,
-    /// NumPy's `.npy`.
+    /// NumPy's `.npy`: one array without metadata.
     Npy,
     /// Cellpose's `_seg.npy`: labels and their outlines.
     Cellpose,
@@ -25,7 +25,7 @@ pub enum Container {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
-    /// None.
+    /// Samples are stored uncompressed.
     #[default]
     None,
     /// Deflate (zlib), supported by every reader.
@@ -69,7 +69,7 @@ pub fn container_for_path(path: &Path) -> Result<Container, FormatError> {
 /// Description of a stack to write.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WriteSpec {
-    /// File format.
+    /// File format to write.
     pub container: Container,
     /// Compression; ImageJ TIFF and NPY are always uncompressed.
     pub compression: Compression,
@@ -77,13 +77,13 @@ pub struct WriteSpec {
     pub axes: Axes,
     /// Number of samples along `axes`.
     pub shape: Vec<usize>,
-    /// Sample type.
+    /// Type of the written samples.
     pub dtype: DType,
-    /// Voxel size in µm.
+    /// Distance between voxel centers along Z, Y, X in µm; unknown axes are not written.
     pub voxel_size_um: VoxelSize,
     /// Time between time points in seconds.
     pub time_interval_secs: Option<f64>,
-    /// Names and colours of the channels; channels beyond the end of the list have none.
+    /// Names and colors of the channels; channels beyond the end of the list have none.
     pub channels: Vec<Channel>,
     /// Values shown as black and white. If `None`, the range of the written values, so that labels are not displayed
     /// black.

@@ -1,26 +1,12 @@
-//! Helpers of the integration tests: where the real files are, and a report of the skip if they are missing.
+//! Helpers of the integration tests: where the real files and Python are, and a report of the skip if they are missing.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-use cytoscope_testkit::skip;
+use cytoscope_testkit::{shared_data, skip};
 use std::path::{Path, PathBuf};
 
 /// The folder of real TIFF files, or `None` with a report of the skip if it is missing.
 pub fn tiff_folder() -> Option<PathBuf> {
-    shared("tiff/manifest.json").and_then(|p| p.parent().map(Path::to_owned))
-}
-
-/// A file of the shared data, or `None` with a report of the skip if it is missing.
-pub fn shared(name: &str) -> Option<PathBuf> {
-    let root = match std::env::var_os("CYTOSCOPE_SHARED_DATA") {
-        Some(root) => PathBuf::from(root),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
-    };
-    let path = root.join(name);
-    if path.exists() {
-        return Some(path);
-    }
-    skip(format!("{} not found (set CYTOSCOPE_SHARED_DATA)", path.display()));
-    None
+    shared_data("tiff/manifest.json").and_then(|p| p.parent().map(Path::to_owned))
 }
 
 /// A Python with tifffile, or `None` with a report of the skip if there is none.

@@ -24,7 +24,7 @@ pub fn depends_on_tile_statistics(graph: &Graph) -> bool {
     analyse(graph).map_or(true, |a| a.normalises)
 }
 
-/// Result of [`analyse`].
+/// Properties of a network that decide how it is tiled, as [`analyse`] returns them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Analysis {
     /// Receptive field of an output voxel.

@@ -50,7 +50,7 @@ impl ReceptiveField {
 /// Geometry of one output relative to the first input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputGeometry {
-    /// Name of the output.
+    /// Name of the graph output.
     pub name: String,
     /// Length of its channel axis, if that is fixed.
     pub channels: Option<usize>,

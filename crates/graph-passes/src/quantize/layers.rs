@@ -5,9 +5,9 @@ use cytoscope_graph::{ElementType, Graph, Node, Op, ValueId};
 /// A convolution, plain or transposed, with constant weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layer {
-    /// The node's name.
+    /// Name of the convolution's node.
     pub name: String,
-    /// Index of the node.
+    /// Index of the convolution among the nodes of the graph.
     pub node: usize,
     /// Tensor that the layer convolves.
     pub input: ValueId,
@@ -17,7 +17,7 @@ pub struct Layer {
     pub output: ValueId,
     /// Whether it is a transposed convolution.
     pub transposed: bool,
-    /// Number of channel groups.
+    /// Number of groups of the convolution; equal to the channels if it is depthwise.
     pub group: usize,
 }
 

@@ -25,7 +25,7 @@ pub use write::{QuantizedWeight, quantize_weight, shift_bias};
 /// Range of an asymmetric 8-bit tensor: 255 steps from minimum to maximum, with 0 represented exactly.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QuantRange {
-    /// Step size.
+    /// Difference in value between neighboring integers.
     pub scale: f32,
     /// Quantized value that represents 0.
     pub zero_point: u8,

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use cytoscope_graph::{Scalar, Tensor};
+pub use cytoscope_testkit::noise;
 
 /// Returns the workspace folder.
 pub fn root() -> PathBuf {
@@ -36,18 +37,6 @@ pub fn distance(a: &Tensor, b: &Tensor) -> f64 {
     pairs
         .map(|(x, y)| if x == y || (x.is_nan() && y.is_nan()) { 0.0 } else { (x - y).abs() })
         .fold(0.0, |m, d| if d.is_nan() { f64::INFINITY } else { m.max(d) })
-}
-
-/// Returns reproducible pseudorandom numbers, roughly normal.
-pub fn noise(seed: u64, n: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
-    };
-    (0..n).map(|_| next() + next() + next()).collect()
 }
 
 pub fn noise_tensor(seed: u64, shape: &[usize]) -> Tensor {

@@ -28,9 +28,9 @@ use crate::tensor::{ElementType, Tensor};
 /// What is known about a value.
 #[derive(Debug, Clone, Default)]
 pub struct Info {
-    /// Element type.
+    /// Type of the elements; `None` if unknown.
     pub dtype: Option<ElementType>,
-    /// Lengths of the axes.
+    /// Lengths of the axes, outermost first; `None` if the rank is unknown.
     pub shape: Option<Vec<Dim>>,
     /// The value itself, if it follows from shapes and constants.
     pub value: Option<Arc<Tensor>>,

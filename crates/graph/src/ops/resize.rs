@@ -7,13 +7,13 @@ use crate::infer::{Info, OpInputs, fixed, free, map_dim, resolve_axis};
 use crate::op::Op;
 
 impl Op {
-    /// Resampling with these attributes.
+    /// Returns a resize operator with these attributes.
     pub fn resize(attrs: ResizeAttrs) -> Self {
         Self::Resize(attrs)
     }
 }
 
-/// Interpolation of [`Op::Resize`].
+/// How [`Op::Resize`] interpolates between elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "ONNX's own names")]
 pub enum ResizeMode {
@@ -35,7 +35,7 @@ pub enum CoordinateMode {
     TfCropAndResize,
 }
 
-/// Rounding of input positions in nearest-neighbour resizing.
+/// Rounding of input positions in nearest-neighbor resizing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "ONNX's own names")]
 pub enum NearestMode {
@@ -54,14 +54,14 @@ pub enum AspectPolicy {
     NotSmaller,
 }
 
-/// Attributes of [`Op::Resize`].
+/// Interpolation, coordinates and rounding of [`Op::Resize`], as ONNX defines them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResizeAttrs {
-    /// Interpolation.
+    /// Interpolation between elements.
     pub mode: ResizeMode,
-    /// Coordinate transformation.
+    /// How an output position is converted to an input position.
     pub coordinates: CoordinateMode,
-    /// Rounding in nearest mode.
+    /// How positions are rounded if `mode` is nearest.
     pub nearest: NearestMode,
     /// Coefficient of the cubic kernel.
     pub cubic_coeff_a: f32,
@@ -73,12 +73,12 @@ pub struct ResizeAttrs {
     pub antialias: bool,
     /// Axes that scales and sizes refer to; `None`: all.
     pub axes: Option<Vec<i64>>,
-    /// How sizes are interpreted.
+    /// Whether the given sizes keep the aspect ratio.
     pub policy: AspectPolicy,
 }
 
 impl ResizeAttrs {
-    /// Nearest neighbour by integer factors: output `o` takes input `o / factor`.
+    /// Nearest neighbor by integer factors: output `o` takes input `o / factor`.
     pub fn nearest() -> Self {
         Self {
             mode: ResizeMode::Nearest,

@@ -15,7 +15,7 @@ pub(crate) struct Micro<'a, X, W, S> {
     pub input: *const X,
     /// Number of inputs that may be read from there.
     pub input_left: usize,
-    /// Distance of the inputs of neighbouring output voxels.
+    /// Distance of the inputs of neighboring output voxels.
     pub in_step: usize,
     pub in_block_stride: usize,
     pub in_blocks: usize,

@@ -54,9 +54,9 @@ impl Activation {
 pub struct ConvShape {
     /// Kernel size in taps along D, H, W.
     pub kernel: [usize; 3],
-    /// Distance between the windows of neighbouring outputs, in input voxels.
+    /// Distance between the windows of neighboring outputs, in input voxels.
     pub stride: [usize; 3],
-    /// Distance between neighbouring taps, in input voxels.
+    /// Distance between neighboring taps, in input voxels.
     pub dilation: [usize; 3],
     /// Voxels of padding before the first input voxel.
     pub pad_before: [usize; 3],

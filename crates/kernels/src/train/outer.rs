@@ -111,7 +111,7 @@ pub(super) struct Slide<'a> {
     /// value.
     pub values: &'a [(*const f32, usize)],
     pub value_steps: Steps,
-    /// Distance of the sums of neighbouring taps.
+    /// Distance of the sums of neighboring taps.
     pub tap_room: usize,
     pub sums: *mut f32,
 }

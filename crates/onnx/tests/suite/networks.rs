@@ -79,7 +79,7 @@ fn onnx_runtime_agrees_on_random_networks() {
         let integers = quantized(&network, seed % 2 == 0).unwrap();
         graphs.push((format!("{seed:04}-float"), network.graph, network.input.clone(), 1e-4));
         if let Some(graph) = integers {
-            // Rounding to the neighbouring one of 255 levels propagates through the following layers.
+            // Rounding to the neighboring one of 255 levels propagates through the following layers.
             graphs.push((format!("{seed:04}-bytes"), graph, network.input, 3e-2));
         }
     }

@@ -5,7 +5,7 @@ use crate::devices::{Devices, SelectedEngine};
 use crate::predict::PredictJob;
 use crate::predict::resolve::{channels, voxel_size};
 use crate::stack::{Extents, Stack};
-use crate::{Context, JobError, Model};
+use crate::{Context, JobError, Model, preprocess};
 use cytoscope_engine::CompileOptions;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -54,16 +54,17 @@ fn object_diameter(
         )));
     };
     let image = cytoscope_formats::open(input, &job.open_options())?;
+    let (image, _) = preprocess::for_prediction(context, job, image)?;
     let mut meta = image.meta().clone();
     let time = job.time.unwrap_or(0).min(Extents::of(&meta).times.saturating_sub(1));
     let stack = Stack::new(&image, time);
     let mut notes = Vec::new();
-    let channels = channels(job.channel, model, &meta, &stack, input, &mut notes)?;
+    let channels = channels((job.channel, job.channels.as_slice()), model, &meta, &stack, input, &mut notes)?;
     stack.check_ends()?;
-    let voxel = voxel_size(job.voxel_um, input, &mut meta, model, &mut notes)?;
+    let voxel = voxel_size(preprocess::options_after(job).voxel_um, input, &mut meta, model, &mut notes)?;
     notes.into_iter().for_each(|note| context.note(note));
     let options = CompileOptions {
-        precision: model.precision_on(engine.choice.id, job.precision),
+        precision: engine.precision(model, job.precision),
         threads: job.threads,
         memory_budget_bytes: None,
         recorder: context.recorder.clone(),

@@ -20,7 +20,7 @@ use std::str::FromStr;
 /// Smallest and largest valid diameter, in µm or voxels.
 const DIAMETER_RANGE: [f64; 2] = [0.01, 100_000.0];
 
-/// The requested object diameter.
+/// Which object diameter a prediction uses: a given one, or an estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(try_from = "Json", into = "Json")]
 pub enum DiameterRequest {
@@ -97,11 +97,11 @@ impl fmt::Display for DiameterRequest {
     }
 }
 
-/// Unit of a diameter.
+/// Unit in which an object diameter is stated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiameterUnit {
-    /// Micrometres.
+    /// Micrometers, if the voxel size is known.
     Um,
     /// Voxels along X, if the voxel size is unknown.
     Voxels,
@@ -117,7 +117,7 @@ impl DiameterUnit {
     }
 }
 
-/// Reliability of an estimate.
+/// How far an estimated object diameter can be relied on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Certainty {
@@ -150,9 +150,9 @@ pub struct DiameterEstimate {
     pub diameter: f64,
     /// 10th and 90th percentile of the diameters.
     pub range: [f64; 2],
-    /// Number of objects measured.
+    /// Number of objects whose diameter was measured.
     pub objects: usize,
-    /// Reliability of the estimate.
+    /// How far the estimate can be relied on.
     pub certainty: Certainty,
 }
 
@@ -163,9 +163,9 @@ const MAX_REFINEMENT: f64 = 3.0;
 /// The object diameter that a prediction used.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ObjectDiameter {
-    /// The diameter.
+    /// Diameter of the sphere with the volume of the median object, in `unit`.
     pub diameter: f64,
-    /// Unit of the diameter.
+    /// Unit of the diameter: µm, or voxels if the voxel size is unknown.
     pub unit: DiameterUnit,
     /// Voxel size Z, Y, X in that unit. If it is unknown, the slice distance is estimated such that objects have a
     /// typical elongation along Z.

@@ -2,9 +2,11 @@
 
 use super::{Blend, InputReport, PredictJob};
 use crate::{Certainty, DiameterUnit, Model, ObjectDiameter};
+use cytoscope_engine::DeviceId;
 use cytoscope_profile::{
     DeviceTime, DiameterCertainty, DiameterFacts, InputFacts, Joining, Stage, StageTotal, TileFacts,
 };
+use std::collections::BTreeMap;
 
 /// Returns the facts about the predicted inputs of a job, without those that were skipped.
 pub fn input_facts(job: &PredictJob, reports: &[InputReport]) -> Vec<InputFacts> {
@@ -17,8 +19,12 @@ pub fn input_facts(job: &PredictJob, reports: &[InputReport]) -> Vec<InputFacts>
 
 fn one_input(report: &InputReport, budget_bytes: Option<u64>, crop_possible: bool) -> InputFacts {
     let voxels = report.shape_zyx.iter().product::<usize>().saturating_mul(report.times);
-    let times = report.device.measurements.iter();
-    let measured = times.filter_map(|m| Some(DeviceTime { device: m.device.to_string(), best_ms: m.best_ms? }));
+    // The fastest of the precisions that may be chosen on each device.
+    let mut measured: BTreeMap<DeviceId, f64> = BTreeMap::new();
+    for (device, best_ms) in report.device.measurements.iter().filter_map(|m| Some((m.device, m.usable_ms()?))) {
+        measured.entry(device).and_modify(|ms| *ms = ms.min(best_ms)).or_insert(best_ms);
+    }
+    let measured = measured.into_iter().map(|(device, best_ms)| DeviceTime { device: device.to_string(), best_ms });
     InputFacts {
         name: report.input.display().to_string(),
         seconds: report.seconds,

@@ -1,17 +1,19 @@
 //! The result files of one input: their names, whether they may be overwritten, and how each is written.
 
 use super::prediction::Prediction;
+use super::zarr::{self, ZarrLabels};
 use super::{Output, PredictJob};
 use crate::artifact::wide_labels_name;
 use crate::model::ModelTask;
 use crate::provenance::InputRecord;
 use crate::{ArtifactKind, Context, JobError, Model, provenance, results};
-use cytoscope_formats::{Channel, Compression, Container, Image, ImageMeta, StackWriter, WriteSpec};
+use cytoscope_formats::{Channel, Compression, Container, Image, ImageMeta, StackWriter, WriteSpec, ZarrWriter};
 use cytoscope_objects::measure::{ObjectRow, to_csv};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::partial_folder::FinishedFolder;
 use cytoscope_storage::write::FinishedFile;
-use cytoscope_volume::{Array, Axes, DType};
+use cytoscope_volume::{Array, Axes, DType, Samples};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -22,12 +24,16 @@ pub(super) struct Paths {
     pub labels_wide: PathBuf,
     pub table: PathBuf,
     pub preview: PathBuf,
+    pub preprocessed: PathBuf,
     pub provenance: PathBuf,
+    /// The OME-Zarr folder of maps and labels, which takes the place of their files.
+    pub zarr: Option<PathBuf>,
 }
 
 impl Paths {
-    pub(super) fn all(self) -> [PathBuf; 6] {
-        [self.maps, self.labels, self.labels_wide, self.table, self.preview, self.provenance]
+    /// Returns the paths of all files; the OME-Zarr folder is none.
+    pub(super) fn all(self) -> [PathBuf; 7] {
+        [self.maps, self.labels, self.labels_wide, self.table, self.preview, self.preprocessed, self.provenance]
     }
 
     pub(super) fn new(out: &Path, stem: &str, task: ModelTask) -> Self {
@@ -38,7 +44,9 @@ impl Paths {
             labels_wide: out.join(wide_labels_name(stem)),
             table: path(ArtifactKind::Table),
             preview: path(ArtifactKind::Preview),
+            preprocessed: path(ArtifactKind::Preprocessed),
             provenance: path(ArtifactKind::Provenance),
+            zarr: None,
         }
     }
 
@@ -52,11 +60,18 @@ impl Paths {
     ) -> Result<(), JobError> {
         let input = inputs.first().copied().unwrap_or(Path::new(""));
         provenance::refuse_foreign_record(&self.provenance, input, overwrite)?;
+        let (mut maps, mut labels) = (vec![&self.maps], vec![&self.labels, &self.labels_wide]);
+        if let Some(zarr) = &self.zarr {
+            results::check_folder(zarr, inputs, overwrite)?;
+            maps.clear();
+            labels.clear();
+        }
         for (output, paths) in [
-            (Output::Maps, vec![&self.maps]),
-            (Output::Labels, vec![&self.labels, &self.labels_wide]),
+            (Output::Maps, maps),
+            (Output::Labels, labels),
             (Output::Table, vec![&self.table]),
             (Output::Preview, vec![&self.preview]),
+            (Output::Preprocessed, vec![&self.preprocessed]),
         ] {
             for path in paths.into_iter().filter(|_| wanted.contains(&output)) {
                 results::check(path, inputs, overwrite)?;
@@ -95,8 +110,10 @@ impl ResultFiles {
         input: &Path,
         stem: &str,
         image: &Image,
+        wanted: &BTreeSet<Output>,
     ) -> Result<Self, JobError> {
-        let paths = Paths::new(&job.out, stem, model.task);
+        let mut paths = Paths::new(job.folder(), stem, model.task);
+        paths.zarr = zarr::path_for(job, image.meta(), stem, model.task, wanted);
         let sources = std::iter::once(input.to_owned()).chain(image.files()).take(MAX_WATCHED_FILES);
         let read_from = sources.map(|file| record(&file)).collect::<Result<Vec<_>, _>>()?;
         let fingerprint = job.fingerprint(model, input, &read_from)?;
@@ -124,14 +141,19 @@ impl ResultFiles {
 }
 
 /// The texts of these two functions are axes, so that parsing them does not fail.
-fn map_axes(times: usize) -> Axes {
+pub(super) fn map_axes(times: usize) -> Axes {
     let text = if times > 1 { "TZCYX" } else { "ZCYX" };
     text.parse().unwrap_or_default()
 }
 
-pub(super) fn label_axes(times: usize) -> Axes {
+fn label_axes(times: usize) -> Axes {
     let text = if times > 1 { "TZYX" } else { "ZYX" };
     text.parse().unwrap_or_default()
+}
+
+/// Returns the names of the channels of a model's maps.
+pub(super) fn map_channels(model: &Model) -> Vec<Channel> {
+    (0..model.output_channels).map(|c| Channel { name: format!("{} {c}", model.name), color_rgb: None }).collect()
 }
 
 fn map_writer(
@@ -148,44 +170,72 @@ fn map_writer(
     let mut spec = WriteSpec::new(Container::ImageJ, map_axes(times), shape, DType::F32);
     spec.voxel_size_um = meta.voxel_size_um;
     spec.time_interval_secs = meta.time_interval_secs;
-    spec.channels =
-        (0..model.output_channels).map(|c| Channel { name: format!("{} {c}", model.name), color_rgb: None }).collect();
+    spec.channels = map_channels(model);
     if model.task == ModelTask::Segmentation {
         spec.display_range = Some((0.0, 1.0));
     }
     Ok(StackWriter::create(path, &spec)?)
 }
 
-/// Writes the maps of the time points, one after the other, slice by slice.
+/// A result that is complete under a hidden name.
+pub(super) enum FinishedResult {
+    File(FinishedFile),
+    Folder(FinishedFolder),
+}
+
+/// Writes the maps of the time points, one after the other: TIFF slice by slice, OME-Zarr slab by slab.
 pub(super) struct MapWriter {
-    writer: StackWriter,
+    target: MapTarget,
     is_timed: bool,
     /// The next slice of the current time point.
     next_z: usize,
+    /// Index of the current time point.
+    time: usize,
+}
+
+enum MapTarget {
+    Tiff(Box<StackWriter>),
+    Zarr(Box<ZarrWriter>),
 }
 
 impl MapWriter {
-    /// Creates the file of the maps.
+    /// Creates the file or folder of the maps.
     ///
     /// # Errors
-    /// [`JobError`] if the file cannot be created.
+    /// [`JobError`] if it cannot be created.
     pub(super) fn new(
-        path: &Path,
+        paths: &Paths,
         model: &Model,
         meta: &ImageMeta,
         zyx: &[usize; 3],
         times: usize,
     ) -> Result<Self, JobError> {
-        Ok(Self { writer: map_writer(path, model, meta, zyx, times)?, is_timed: times > 1, next_z: 0 })
+        let target = match &paths.zarr {
+            Some(path) => MapTarget::Zarr(Box::new(zarr::map_writer(path, model, meta, *zyx, times)?)),
+            None => MapTarget::Tiff(Box::new(map_writer(&paths.maps, model, meta, zyx, times)?)),
+        };
+        Ok(Self { target, is_timed: times > 1, next_z: 0, time: 0 })
+    }
+
+    /// Returns the number of slices that are written next, of a prediction of `depth` slices.
+    fn next_count(&self, depth: usize) -> usize {
+        let at_once = match &self.target {
+            MapTarget::Tiff(_) => 1,
+            MapTarget::Zarr(writer) => writer.slab_depth(0),
+        };
+        at_once.min(depth.saturating_sub(self.next_z))
     }
 
     /// Writes the slices of an unfinished prediction that can be read and are not written yet.
     pub(super) fn write_ready(&mut self, context: &Context, prediction: &mut Prediction) -> Result<(), JobError> {
-        while prediction.is_ready(self.next_z) {
-            self.write_slice(context, prediction)?;
+        loop {
+            let count = self.next_count(prediction.shape[0]);
+            if count == 0 || !prediction.is_ready(self.next_z + count - 1) {
+                return Ok(());
+            }
+            self.write_slices(context, prediction, count)?;
             context.check()?;
         }
-        Ok(())
     }
 
     /// Writes the remaining slices of a complete prediction; the next ones are those of the next time point.
@@ -194,32 +244,116 @@ impl MapWriter {
         let mut meter = context.meter("write", depth as u64, "slices");
         meter.skip_completed(self.next_z as u64);
         while self.next_z < depth {
-            self.write_slice(context, prediction)?;
-            meter.add(1)?;
+            let count = self.next_count(depth);
+            self.write_slices(context, prediction, count)?;
+            meter.add(count as u64)?;
         }
         self.next_z = 0;
+        self.time += 1;
         Ok(())
     }
 
-    fn write_slice(&mut self, context: &Context, prediction: &mut Prediction) -> Result<(), JobError> {
-        let [_, ny, nx] = prediction.shape;
-        let mut values = Vec::with_capacity(prediction.channels * ny * nx);
-        for c in 0..prediction.channels {
-            values.extend(prediction.read(context, c, self.next_z..self.next_z + 1)?);
+    fn write_slices(&mut self, context: &Context, prediction: &mut Prediction, count: usize) -> Result<(), JobError> {
+        let z = self.next_z..self.next_z + count;
+        let channels = prediction.channels;
+        match &mut self.target {
+            MapTarget::Tiff(writer) => {
+                let [_, ny, nx] = prediction.shape;
+                let mut values = Vec::with_capacity(channels * ny * nx);
+                for c in 0..channels {
+                    values.extend(prediction.read(context, c, z.clone())?);
+                }
+                let mut shape = vec![1, channels, ny, nx];
+                if self.is_timed {
+                    shape.insert(0, 1);
+                }
+                let _span = context.recorder.span(Stage::Write, "maps").bytes(values.len() * 4);
+                writer.write(&Array::new(map_axes(if self.is_timed { 2 } else { 1 }), shape, values)?)?;
+            }
+            MapTarget::Zarr(writer) => {
+                for c in 0..channels {
+                    let values = Samples::F32(prediction.read(context, c, z.clone())?);
+                    let _span = context.recorder.span(Stage::Write, "maps").bytes(values.len() * 4);
+                    writer.write(0, [self.time, c, z.start], &values)?;
+                }
+            }
         }
-        let mut shape = vec![1, prediction.channels, ny, nx];
-        if self.is_timed {
-            shape.insert(0, 1);
-        }
-        let _span = context.recorder.span(Stage::Write, "maps").bytes(values.len() * 4);
-        self.writer.write(&Array::new(map_axes(if self.is_timed { 2 } else { 1 }), shape, values)?)?;
-        self.next_z += 1;
+        self.next_z = z.end;
         Ok(())
     }
 
-    /// Completes the file under a hidden name.
-    pub(super) fn finish(self) -> Result<FinishedFile, JobError> {
-        Ok(self.writer.finish_unpublished()?)
+    /// Returns the folder that labels can be added to; `None` if the maps are a TIFF file.
+    pub(super) fn into_zarr(self) -> Option<ZarrWriter> {
+        match self.target {
+            MapTarget::Tiff(_) => None,
+            MapTarget::Zarr(writer) => Some(*writer),
+        }
+    }
+
+    /// Completes the file or folder under a hidden name.
+    pub(super) fn finish(self) -> Result<FinishedResult, JobError> {
+        match self.target {
+            MapTarget::Tiff(writer) => Ok(FinishedResult::File(writer.finish_unpublished()?)),
+            MapTarget::Zarr(writer) => Ok(FinishedResult::Folder(zarr::finish(*writer)?)),
+        }
+    }
+}
+
+/// Writes the labels of the time points, one after the other, slice by slice.
+pub(super) enum LabelWriter {
+    Tiff {
+        writer: Box<StackWriter>,
+        dtype: DType,
+        /// Axes and extents of a slice.
+        axes: Axes,
+        shape: Vec<usize>,
+    },
+    Zarr(Box<ZarrLabels>),
+}
+
+impl LabelWriter {
+    /// Creates the file of the labels, or adds them to the OME-Zarr folder of the `maps`. `max_label` is the largest label.
+    ///
+    /// # Errors
+    /// [`JobError`] if it cannot be created.
+    pub(super) fn new(
+        paths: &Paths,
+        maps: Option<ZarrWriter>,
+        meta: &ImageMeta,
+        zyx: &[usize; 3],
+        times: usize,
+        max_label: u32,
+    ) -> Result<Self, JobError> {
+        let dtype = if max_label > u32::from(u16::MAX) { DType::U32 } else { DType::U16 };
+        if let Some(path) = &paths.zarr {
+            return Ok(Self::Zarr(Box::new(ZarrLabels::new(path, maps, meta, *zyx, times, dtype)?)));
+        }
+        let path = if dtype == DType::U16 { &paths.labels } else { &paths.labels_wide };
+        let writer = Box::new(label_writer(path, meta, zyx, times, dtype, max_label)?);
+        let shape = if times > 1 { vec![1, 1, zyx[1], zyx[2]] } else { vec![1, zyx[1], zyx[2]] };
+        Ok(Self::Tiff { writer, dtype, axes: label_axes(times), shape })
+    }
+
+    /// Writes the next slice.
+    ///
+    /// # Errors
+    /// [`JobError`] if writing fails.
+    pub(super) fn add(&mut self, slice: &[u32]) -> Result<(), JobError> {
+        match self {
+            Self::Zarr(labels) => labels.add(slice),
+            Self::Tiff { writer, dtype, axes, shape } => {
+                let samples = zarr::label_samples(slice, *dtype);
+                Ok(writer.write(&Array::new(axes.clone(), shape.clone(), samples)?)?)
+            }
+        }
+    }
+
+    /// Completes the file or folder under a hidden name.
+    pub(super) fn finish(self) -> Result<FinishedResult, JobError> {
+        match self {
+            Self::Tiff { writer, .. } => Ok(FinishedResult::File(writer.finish_unpublished()?)),
+            Self::Zarr(labels) => Ok(FinishedResult::Folder(labels.finish()?)),
+        }
     }
 }
 

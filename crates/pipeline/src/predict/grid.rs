@@ -60,7 +60,7 @@ impl<'a> ModelView<'a> {
         Self { stack, channels, chains, shape, not_finite: false, maps, cache, overlap: CACHED_SLICES }
     }
 
-    /// Announces that slabs are read one after the other, without overlap: then nothing is cached, unless neighbouring
+    /// Announces that slabs are read one after the other, without overlap: then nothing is cached, unless neighboring
     /// slabs are resampled from the same slices.
     pub(crate) fn read_in_order(&mut self) {
         if self.maps.is_none() {
@@ -92,7 +92,13 @@ impl<'a> ModelView<'a> {
                     let slab = self.fetch(context, c, sources.clone())?;
                     let [_, ny, nx] = self.stack.extents.zyx;
                     let _span = context.recorder.span(Stage::Resample, "to model").voxels(inside.len() * plane);
-                    out.extend(linear(&slab, sources.start, [ny, nx], &maps, inside.clone()));
+                    let made = linear(&slab, sources.start, [ny, nx], &maps, inside.clone());
+                    if c == 0 {
+                        out = made;
+                        out.reserve_exact((self.channels.len() - 1) * z.len() * plane + (z.end - inside.end) * plane);
+                    } else {
+                        out.extend(made);
+                    }
                 }
             }
             for _ in inside.end..z.end {

@@ -18,11 +18,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// The wanted results of [`predict_volume`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VolumeOutputs {
-    /// The maps.
+    /// The network's outputs only.
     Maps,
     /// The labels that segmentation of the maps gives.
     Labels,
-    /// Both.
+    /// The network's outputs and the labels made of them.
     MapsAndLabels,
 }
 
@@ -41,7 +41,7 @@ impl VolumeOutputs {
     }
 }
 
-/// Result of [`predict_volume`].
+/// Maps and labels of one time point, the result of [`predict_volume`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct PredictedVolume {
     /// Shape Z, Y, X in voxels: that of the image.
@@ -56,7 +56,7 @@ pub struct PredictedVolume {
     /// Voxel size Z, Y, X that was used: in µm, or in voxels along X if it is unknown and the model declares a nominal
     /// object diameter.
     pub voxel_size: [f64; 3],
-    /// Precision of the network.
+    /// Precision in which the network ran.
     pub precision: Precision,
     /// The object diameter used; `None` for models that declare none.
     pub diameter: Option<ObjectDiameter>,

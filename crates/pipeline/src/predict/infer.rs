@@ -13,7 +13,7 @@ use std::ops::Range;
 /// Receives finished slices `[C][z][Y][X]`, in order and without gaps.
 pub(crate) type Sink<'a> = dyn FnMut(Range<usize>, &[f32]) -> Result<(), JobError> + 'a;
 
-/// Sums for the visibility of seams: differences of neighbouring voxels across tile borders and beside them.
+/// Sums for the visibility of seams: differences of neighboring voxels across tile borders and beside them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Seams {
     across: f64,

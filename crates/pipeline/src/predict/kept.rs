@@ -49,14 +49,14 @@ impl KeptPass {
         let (grid, precision) = (resolved.grid, resolved.precision());
         // Another version may compute other values.
         let fingerprint = format!("{}, {fingerprint}, {precision}, {grid:?}", provenance::program());
-        let (growing, file) = GrowingFile::open(&job.out, stem, &fingerprint)?;
+        let (growing, file) = GrowingFile::open(job.folder(), stem, &fingerprint)?;
         let slice_len = grid[1] * grid[2];
         let slice_bytes = (slice_len * model.output_channels * size_of::<f32>()).max(1) as u64;
         let stored = usize::try_from(growing.kept_bytes() / slice_bytes).unwrap_or(0);
         Ok(Some(Self {
             growing,
             file: Some(file),
-            folder: job.out.clone(),
+            folder: job.folder().to_owned(),
             slice_len,
             slice_bytes,
             // At least one slice is computed, so that there is a pass to run.

@@ -8,7 +8,7 @@ use crate::{Context, JobError};
 use cytoscope_objects::measure::{Measurer, ObjectRow};
 use cytoscope_objects::stitch::Stitcher;
 use cytoscope_objects::threshold::Histogram;
-use cytoscope_objects::{Height, SegmentOptions, Threshold, segment_in_place};
+use cytoscope_objects::{Foreground, Height, SegmentOptions, Threshold, segment_with_foreground};
 use cytoscope_profile::Stage;
 use std::ops::Range;
 
@@ -22,6 +22,16 @@ pub(crate) fn peak_bytes(shape: [usize; 3]) -> u64 {
     let voxels = (shape.iter().product::<usize>()).min(SLAB_VOXELS.max(shape[1] * shape[2])) as u64;
     // Map, seed map, labels, mask, and the boxes in progress.
     voxels * (4 + 4 + 4 + 1) + (64 << 20)
+}
+
+/// Returns the number of slices that are segmented at once.
+fn slab_slices(shape: [usize; 3]) -> usize {
+    (SLAB_VOXELS / (shape[1] * shape[2]).max(1)).max(1)
+}
+
+/// Returns whether a volume is segmented at once, not in slabs.
+pub(super) fn is_segmented_at_once(shape: [usize; 3]) -> bool {
+    shape[0] <= slab_slices(shape)
 }
 
 /// A map on the input's grid that can be read slice by slice.
@@ -41,7 +51,9 @@ pub(crate) struct Labels {
     pub count: u32,
 }
 
-/// Segments a map, slab by slab, with its labels stored in `scratch`.
+/// Segments a map, slab by slab, with its labels stored in `scratch`. `foreground` is that of the map, if it was found
+/// while the map was made.
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn label(
     context: &Context,
     map: &mut dyn MapSource,
@@ -50,12 +62,13 @@ pub(crate) fn label(
     options: &SegmentOptions,
     overlap_um: f64,
     scratch: Scratch<'_>,
+    foreground: Option<Foreground>,
 ) -> Result<Labels, JobError> {
     let shape = map.shape();
     let plane = shape[1] * shape[2];
     let mut spool = Spool::new(scratch, plane)?;
-    let slab = (SLAB_VOXELS / plane.max(1)).max(1);
-    let whole = shape[0] <= slab;
+    let (slab, whole) = (slab_slices(shape), is_segmented_at_once(shape));
+    let mut foreground = foreground.filter(|_| whole);
     let overlap = if whole {
         0
     } else {
@@ -77,8 +90,8 @@ pub(crate) fn label(
         let wants_seeds = of_seeds && seed_channel != channel;
         let seeds = if wants_seeds { Some(map.read(context, seed_channel, start..end)?) } else { None };
         let span = context.recorder.span(Stage::Objects, "segment").voxels(values.len());
-        let (mut labels, _) =
-            segment_in_place(&mut values, seeds.as_deref(), [end - start, shape[1], shape[2]], voxel_um, &options)?;
+        let (found, size) = (foreground.take(), [end - start, shape[1], shape[2]]);
+        let (mut labels, _) = segment_with_foreground(&mut values, seeds.as_deref(), found, size, voxel_um, &options)?;
         drop((values, seeds));
         stitcher.renumber(&mut labels, if start == 0 { 0 } else { overlap * plane });
         drop(span);
@@ -251,7 +264,8 @@ pub(super) fn label_prediction(
     let Resolved { model, segment, voxel_um, .. } = resolved;
     let channels = [model.segment_channel, model.seed_channel];
     let overlap_um = OVERLAP_UM * resolved.scale();
-    let mut labels = label(context, prediction, channels, *voxel_um, segment, overlap_um, scratch)?;
+    let foreground = prediction.take_foreground();
+    let mut labels = label(context, prediction, channels, *voxel_um, segment, overlap_um, scratch, foreground)?;
     let min_voxels = (segment.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
     labels.filter_objects(context, min_voxels, segment.drop_border)?;
     Ok(labels)

@@ -6,14 +6,14 @@ use cytoscope_volume::Samples;
 use std::convert::Infallible;
 use std::path::Path;
 
-/// A volume whose prediction starts.
+/// A volume that is about to be predicted.
 #[derive(Debug, Clone, Copy)]
 pub struct LiveVolume<'a> {
-    /// Path of the input.
+    /// Path of the stack that is predicted.
     pub input: &'a Path,
     /// Time point of the input, from 0.
     pub time: usize,
-    /// Number of output channels.
+    /// Number of maps that the network outputs.
     pub channels: usize,
     /// Shape Z, Y, X on the model's grid.
     pub shape_zyx: [usize; 3],
@@ -44,7 +44,7 @@ pub(super) struct Live<'a> {
     chains: Vec<Vec<Elementwise>>,
 }
 
-/// A volume with a number of channels that is never read.
+/// Stands for a volume with this number of channels; the remaining postprocessing steps read no samples of it.
 struct NeverRead(usize);
 
 impl Volume for NeverRead {
@@ -60,7 +60,7 @@ impl Volume for NeverRead {
 }
 
 impl<'a> Live<'a> {
-    /// Starts a volume.
+    /// Announces a volume to the sink and prepares its postprocessing.
     pub(super) fn begin(
         sink: &'a dyn LiveSink,
         volume: &LiveVolume<'_>,

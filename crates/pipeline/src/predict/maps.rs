@@ -4,6 +4,7 @@ use super::files::MapWriter;
 use super::grid::ModelView;
 use super::infer::{InferenceRun, Seams};
 use super::kept::KeptPass;
+use super::label;
 use super::live::{Live, LiveSink, LiveVolume};
 use super::pass::{Emitter, Pass};
 use super::plan::{PlannedTiles, Runner, TilePlan};
@@ -46,11 +47,13 @@ impl Store<'_> {
         self.prediction.put(self.context, z, rows, &values)
     }
 
-    /// Writes the maps that are complete, and records from time to time what is finished.
+    /// Writes the maps that are complete, finds the foreground of objects in them, and records from time to time what is
+    /// finished.
     pub(super) fn write_ready(&mut self) -> Result<(), JobError> {
         if let Some(maps) = &mut self.maps {
             maps.write_ready(self.context, self.prediction)?;
         }
+        self.prediction.add_to_foreground(self.context)?;
         match &mut self.kept {
             Some(kept) => kept.keep_if_due(self.prediction.complete()),
             None => Ok(()),
@@ -128,6 +131,12 @@ impl<'a> Inference<'a> {
         if is_known {
             postprocess::resolve(context, model, channels, &stack, &mut prediction)?;
         }
+        // Where one thread does everything, nothing is gained.
+        let overlaps = resolved.compile.threads != 1;
+        let is_pass = matches!(self.runner, Some(Runner::Pass { .. }));
+        if is_known && is_pass && overlaps && resolved.has_objects() && label::is_segmented_at_once(prediction.shape) {
+            prediction.find_foreground(model.segment_channel, &resolved.segment);
+        }
         let live = self.live.map(|sink| {
             let volume = LiveVolume { input: resolved.input, time, channels: model.output_channels, shape_zyx: grid };
             Live::begin(sink, &volume, softmax, later)
@@ -150,7 +159,7 @@ impl<'a> Inference<'a> {
                 self.seams = run.seams;
             }
             Runner::Pass { session, slab_slices, bands, first_z, macs } => {
-                let (session, size, overlaps) = (&mut **session, plan.tile, resolved.compile.threads != 1);
+                let (session, size) = (&mut **session, plan.tile);
                 let (slab_slices, bands, first_z, macs) = (*slab_slices, bands.as_slice(), *first_z, *macs);
                 let mut pass = Pass { context, model, size, first_z, session, bands, slab_slices, macs, overlaps };
                 let mut emitter = Emitter { model, size, first_z, finished, bands, shape: grid, store, meter, live };

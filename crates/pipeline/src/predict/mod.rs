@@ -1,6 +1,7 @@
 //! Prediction: from stacks to labels, maps and tables.
 
 mod batch;
+mod channels;
 mod facts;
 pub(crate) mod files;
 pub(crate) mod grid;
@@ -18,16 +19,21 @@ mod pass_plan;
 mod plan;
 pub(crate) mod postprocess;
 mod prediction;
+mod preprocessed;
 mod preview;
 pub(crate) mod resolve;
+mod session_memory;
 mod tiles;
+pub(crate) mod zarr;
 
+pub use channels::ChannelRef;
 pub use facts::input_facts;
 pub use in_memory::{PredictedVolume, VolumeOutputs, predict_volume};
 pub use live::{LiveSink, LiveVolume};
 pub use options::PredictOptions;
 pub use pass_plan::PassPlan;
 pub use plan::{Blend, TilePlan, TileRequest};
+pub use zarr::ResultFormat;
 
 use crate::deserialize;
 use crate::devices::{DeviceChoice, Devices, SelectedEngine};
@@ -35,11 +41,13 @@ use crate::diameter::{self, DiameterRequest, ObjectDiameter};
 use crate::error::with_name;
 use crate::evaluate::{looks_like_labels, pair_key};
 use crate::{
-    AppliedProfile, Artifact, ArtifactKind, Context, Event, JobError, JobErrorKind, Model, ModelTask, provenance,
+    AppliedProfile, Artifact, ArtifactKind, Context, Event, JobError, JobErrorKind, Model, ModelTask, preprocess,
+    provenance,
 };
 use cytoscope_engine::{DeviceRequest, EngineError, Precision};
 use cytoscope_formats::{OpenOptions, is_zarr_folder, is_zarr_name, one_of_each_series};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{DeviceTraffic, Stage, StageTotal};
 use cytoscope_storage::{Overwrite, StorageError, target};
 use cytoscope_volume::Axes;
@@ -53,15 +61,18 @@ use std::path::{Path, PathBuf};
 #[serde(rename_all = "lowercase")]
 pub enum Output {
     /// The network's output as 32-bit floats: `NAME_probability.tif`, or `NAME_prediction.tif` for a stain. Earlier
-    /// versions call it `raw`.
+    /// versions call it `raw`. As OME-Zarr: `NAME_probability.zarr` or `NAME_prediction.zarr`.
     #[serde(alias = "raw")]
     Maps,
-    /// The label image: `NAME_labels.tif`.
+    /// The label image: `NAME_labels.tif`. As OME-Zarr: the label image `objects` in the folder of the maps, or
+    /// `NAME_labels.zarr` without maps.
     Labels,
     /// The measurements of the objects: `NAME_objects.csv`.
     Table,
     /// A PNG of the middle slice with outlined objects, or with the predicted stain beside it: `NAME_preview.png`.
     Preview,
+    /// The stack after the steps of [`PredictJob::preprocess`]: `NAME_preprocessed.ome.tif`.
+    Preprocessed,
 }
 
 impl std::str::FromStr for Output {
@@ -74,7 +85,8 @@ impl std::str::FromStr for Output {
             "labels" => Ok(Self::Labels),
             "table" => Ok(Self::Table),
             "preview" => Ok(Self::Preview),
-            _ => Err(format!("invalid output \"{text}\": expected maps, labels, table or preview")),
+            "preprocessed" => Ok(Self::Preprocessed),
+            _ => Err(format!("invalid output \"{text}\": expected maps, labels, table, preview or preprocessed")),
         }
     }
 }
@@ -82,12 +94,16 @@ impl std::str::FromStr for Output {
 /// Predicts one or many stacks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PredictJob {
-    /// Input files and folders.
+    /// Stacks to predict; of a folder, all files that can be read.
     pub inputs: Vec<PathBuf>,
     /// Path of a package, or name of an installed model.
     pub model: String,
-    /// Folder for the results.
+    /// Folder for the results. If its name ends in `.zarr`, it is the OME-Zarr folder of the maps and labels of the only
+    /// input, and the other results are written beside it.
     pub out: PathBuf,
+    /// File format of maps and labels.
+    #[serde(default, skip_serializing_if = "ResultFormat::is_auto")]
+    pub format: ResultFormat,
     /// The device to run on.
     #[serde(default)]
     pub device: DeviceRequest,
@@ -103,6 +119,10 @@ pub struct PredictJob {
     /// First channel to use as the model's input, from 0.
     #[serde(default)]
     pub channel: Option<usize>,
+    /// The channels to use as the model's inputs, in their order, by name or number; if empty, consecutive ones from
+    /// [`PredictJob::channel`] on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub channels: Vec<ChannelRef>,
     /// Time point, from 0; `None` predicts all.
     #[serde(default)]
     pub time: Option<usize>,
@@ -118,6 +138,10 @@ pub struct PredictJob {
     /// Median diameter of the objects, for models with a nominal diameter, to which the stacks are rescaled.
     #[serde(default)]
     pub diameter: DiameterRequest,
+    /// Steps that are applied to the stacks before everything else, in this order. Results have the shape of the
+    /// preprocessed stack.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preprocess: Vec<PreprocessStep>,
     /// Memory budget in bytes; `None` uses three quarters of the free memory.
     #[serde(default)]
     pub memory_budget_bytes: Option<u64>,
@@ -133,12 +157,12 @@ pub struct PredictJob {
     pub overwrite: Overwrite,
 }
 
-/// Report of one input.
+/// What was computed and written for one input.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InputReport {
-    /// The input.
+    /// Path of the input.
     pub input: PathBuf,
-    /// Files written.
+    /// Files that were written for this input.
     pub outputs: Vec<Artifact>,
     /// Whether the input was skipped because its results exist.
     pub resumed: bool,
@@ -150,7 +174,7 @@ pub struct InputReport {
     pub objects: Vec<u32>,
     /// The device, and why it was chosen.
     pub device: DeviceChoice,
-    /// Precision of the network.
+    /// Precision in which the network ran.
     pub precision: String,
     /// The object diameter used; absent for models that declare none.
     #[serde(default)]
@@ -181,18 +205,18 @@ pub struct InputReport {
     pub profile: Option<AppliedProfile>,
 }
 
-/// An input that failed.
+/// An input without results, and the reason.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InputFailure {
-    /// The input.
+    /// Path of the input.
     pub input: PathBuf,
-    /// The kind of error.
+    /// Kind of the error, from which exit codes are derived.
     pub kind: JobErrorKind,
     /// The error message, which names the input.
     pub sentence: String,
 }
 
-/// Result of a [`PredictJob`].
+/// Reports and failures of all inputs, the result of a [`PredictJob`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PredictOutcome {
     /// Reports of the inputs that succeeded.
@@ -202,7 +226,8 @@ pub struct PredictOutcome {
 }
 
 /// Extensions of files that are read from folders.
-const STACK_ENDINGS: [&str; 11] = ["tif", "tiff", "btf", "tf8", "tf2", "npy", "lsm", "stk", "czi", "nii", "nii.gz"];
+const STACK_ENDINGS: [&str; 14] =
+    ["tif", "tiff", "btf", "tf8", "tf2", "npy", "lsm", "stk", "svs", "czi", "nii", "nii.gz", "zarr.zip", "ozx"];
 
 /// Extensions of slices, which are read from folders without other stacks.
 const SLICE_ENDINGS: [&str; 3] = ["png", "jpg", "jpeg"];
@@ -258,11 +283,15 @@ pub fn expand_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
 /// of earlier predictions.
 pub(crate) fn only_stacks(inputs: &[PathBuf], files: Vec<PathBuf>) -> Vec<PathBuf> {
     let is_result = |file: &Path| {
+        if zarr::is_result(file) {
+            return true;
+        }
         let name = file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         match ArtifactKind::of_name(&name) {
             Some((ArtifactKind::Labels, stem)) => {
                 file.with_file_name(ArtifactKind::Provenance.file_name(stem)).is_file()
             }
+            Some((ArtifactKind::Preprocessed, _)) => provenance::is_of_prediction(file),
             Some((kind, _)) => kind.is_maps() && provenance::is_of_prediction(file),
             None => false,
         }
@@ -282,8 +311,8 @@ pub(crate) fn only_stacks(inputs: &[PathBuf], files: Vec<PathBuf>) -> Vec<PathBu
         .collect()
 }
 
-/// Returns the stems of the results: the file names without extension (`.ome.tif`, `.ome.zarr` and `.nii.gz` count as one). A number is added if
-/// two inputs have the same name.
+/// Returns the stems of the results: the file names without extension (`.ome.tif`, `.ome.zarr`, `.zarr.zip` and `.nii.gz`
+/// count as one). A number is added if two inputs have the same name.
 fn stems(files: &[PathBuf]) -> Vec<String> {
     let mut seen: BTreeSet<String> = BTreeSet::new();
     files
@@ -291,7 +320,7 @@ fn stems(files: &[PathBuf]) -> Vec<String> {
         .map(|f| {
             let name = f.file_name().map_or_else(|| "stack".to_owned(), |n| n.to_string_lossy().into_owned());
             let lower = name.to_lowercase();
-            let cut = [".ome.tiff", ".ome.tif", ".ome.zarr", ".nii.gz"]
+            let cut = [".ome.tiff", ".ome.tif", ".ome.zarr.zip", ".zarr.zip", ".ome.zarr", ".nii.gz"]
                 .into_iter()
                 .find(|e| lower.ends_with(e))
                 .map(|e| name.len() - e.len());
@@ -351,12 +380,10 @@ impl PredictJob {
         profile: Option<&AppliedProfile>,
     ) -> Result<PredictOutcome, JobError> {
         self.options().check()?;
-        if is_zarr_name(&self.out) {
-            return Err(JobError::WrongUse(format!(
-                "{}: results are written as files into a folder, not as OME-Zarr; give another folder, then combine \
-                stack and labels with cytoscope convert STACK OUT.zarr --labels NAME_labels.tif",
-                self.out.display()
-            )));
+        preprocess::check(&self.preprocess)?;
+        if self.outputs.contains(&Output::Preprocessed) && self.preprocess.is_empty() {
+            let problem = "--outputs preprocessed writes the preprocessed stack, but there are no steps";
+            return Err(JobError::WrongUse(format!("{problem}: give them with --preprocess")));
         }
         let found = expand_inputs(&self.inputs)?;
         let files = only_stacks(&self.inputs, found.clone());
@@ -371,7 +398,8 @@ impl PredictJob {
                 next_step: "give the folder that contains the stacks".to_owned(),
             });
         }
-        let stems = stems(&files);
+        self.check_zarr_out(files.len())?;
+        let stems = self.result_stems(&files);
         let loading = context.recorder.span(Stage::Load, "model");
         let model = Model::load(&self.model)?;
         loading.finish();
@@ -383,7 +411,8 @@ impl PredictJob {
                 return Err(JobError::WrongUse(format!("{}: {what}; rename the folder", path.display())));
             }
         }
-        std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
+        let folder = self.folder();
+        std::fs::create_dir_all(folder).map_err(|error| JobError::Io { path: folder.to_owned(), error })?;
         let mut outcome = PredictOutcome::default();
         let choosing = context.recorder.span(Stage::Verify, "device");
         let mut engine = devices.for_model(context, &model, self.device, &self.options())?;
@@ -403,6 +432,8 @@ impl PredictJob {
                     outcome.done.push(report);
                 }
                 Err(JobError::Cancelled) => return Err(JobError::Cancelled),
+                // A preprocessed image that is cancelled fails to be read.
+                Err(_) if context.cancel.is_cancelled() => return Err(JobError::Cancelled),
                 Err(error) => {
                     context.emit(&Event::Failed { input: input.clone(), reason: error.to_string() });
                     let fatal = error.kind() == JobErrorKind::OutOfResources && count > 1 && is_full_disk(&error);
@@ -418,14 +449,28 @@ impl PredictJob {
         Ok(outcome)
     }
 
+    /// Returns the stems of the inputs' results. Those of a series other than the first end in its number, so that the
+    /// positions of a file do not replace each other's results.
+    fn result_stems(&self, files: &[PathBuf]) -> Vec<String> {
+        if is_zarr_name(&self.out) {
+            return stems(std::slice::from_ref(&self.out));
+        }
+        let of_series = |stem: String| if self.series == 0 { stem } else { format!("{stem}_s{}", self.series) };
+        stems(files).into_iter().map(of_series).collect()
+    }
+
     /// Refuses a job whose results would overwrite its inputs.
     fn refuse_inputs(&self, files: &[PathBuf], stems: &[String], task: ModelTask) -> Result<(), JobError> {
         // A folder that does not exist holds no inputs.
-        let Ok(out) = self.out.canonicalize() else { return Ok(()) };
+        let Ok(out) = self.folder().canonicalize() else { return Ok(()) };
         // Canonical paths are compared, because the file system may be case-insensitive.
         let inputs: BTreeSet<PathBuf> = files.iter().map(|f| target::resolved(f)).collect();
         let is_input = |path: &PathBuf| path.canonicalize().is_ok_and(|path| inputs.contains(&path));
-        match stems.iter().flat_map(|stem| files::Paths::new(&out, stem, task).all()).find(is_input) {
+        let results = |stem: &String| {
+            let files = files::Paths::new(&out, stem, task).all();
+            files.into_iter().chain(zarr::paths_in(&out, stem, task))
+        };
+        match stems.iter().flat_map(results).find(is_input) {
             None => Ok(()),
             Some(path) => Err(StorageError::IsInput { path }.into()),
         }

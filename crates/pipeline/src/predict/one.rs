@@ -7,8 +7,9 @@ use super::maps::Inference;
 use super::outputs::{Outputs, Written};
 use super::plan::{PlannedTiles, plan};
 use super::resolve::{Resolved, Selection, outputs_or_default};
-use super::{InputReport, PredictJob};
+use super::{InputReport, Output, PredictJob, zarr};
 use crate::devices::{DeviceChoice, SelectedEngine};
+use crate::preprocess::{self, PreprocessRecord};
 use crate::provenance::Parts;
 use crate::results::{FileRecord, moved_aside_note};
 use crate::spool::Scratch;
@@ -38,27 +39,32 @@ pub(super) fn predict(
         let _span = context.recorder.span(Stage::Read, "open");
         cytoscope_formats::open(input, &job.open_options())?
     };
+    let (image, preprocessed) = preprocess::for_prediction(context, job, image)?;
     let before = context.recorder.totals();
-    let options = job.options();
+    let options = preprocess::options_after(job);
     let selection = Selection::new(&image, input, model, &options)?;
     let wanted = outputs_or_default(&job.outputs, model.task);
-    let files = ResultFiles::new(job, model, input, stem, &image)?;
+    let files = ResultFiles::new(job, model, input, stem, &image, &wanted)?;
+    let maps = wanted.contains(&Output::Maps).then(|| ArtifactKind::of_maps(model.task));
+    let has_labels = wanted.contains(&Output::Labels);
     if job.resume
-        && let Some(outputs) = provenance::finished(&files.paths.provenance, &files.fingerprint)
+        && let Some(outputs) = provenance::finished(&files.paths.provenance, &files.fingerprint, maps, has_labels)
     {
         context.note(format!("{}: skipped, because its results already exist", input.display()));
-        let precision = model.precision_on(engine.choice.id, job.precision);
+        let precision = engine.precision(model, job.precision);
         return Ok(report_of_resumed(outputs, input, &engine.choice, model, precision));
     }
     files.refuse_foreign(&wanted, job.overwrite)?;
-    let _lock = ResultsLock::acquire(&job.out, stem)?;
+    let _lock = ResultsLock::acquire(job.folder(), stem)?;
     let resolved = Resolved::new(context, model, engine, selection, &options, wanted)?;
     let kept = KeptPass::open(job, &resolved, &files.fingerprint, stem)?;
-    let tiles = plan(context, &resolved, 0, kept.as_ref().map_or(0, KeptPass::finished))?;
+    let writing_bytes = files.paths.zarr.as_ref().map_or(0, |_| zarr::peak_bytes(resolved.extents.zyx));
+    let tiles = plan(context, &resolved, writing_bytes, kept.as_ref().map_or(0, KeptPass::finished))?;
     let kept = kept.filter(|_| tiles.is_pass());
     let mut report = report_before(&resolved, &tiles);
+    report.notes.extend(preprocessed.as_ref().map(PreprocessRecord::note));
     report.notes.extend(kept.as_ref().and_then(KeptPass::note));
-    let scratch = Scratch::Folder(&job.out);
+    let scratch = Scratch::Folder(job.folder());
     let mut outputs = Outputs::new(&resolved, &files, scratch)?;
     let mut inference = Inference::new(context, &resolved, tiles, scratch, live, kept);
     for (index, &time) in resolved.times.iter().enumerate() {
@@ -84,8 +90,8 @@ pub(super) fn predict(
     report.stages = cytoscope_profile::since(&context.recorder.totals(), &before);
     report.seconds = start.elapsed().as_secs_f64();
     report.actual_peak_bytes = cytoscope_profile::peak_resident_bytes();
-    let report = publish(job, &resolved, &files, written, records, report)?;
-    KeptPass::remove(&job.out, stem);
+    let report = publish(job, &resolved, &files, written, (records, preprocessed), report)?;
+    KeptPass::remove(job.folder(), stem);
     Ok(report)
 }
 
@@ -124,7 +130,7 @@ fn publish(
     resolved: &Resolved<'_>,
     files: &ResultFiles,
     written: Written,
-    records: Vec<FileRecord>,
+    (records, preprocessed): (Vec<FileRecord>, Option<PreprocessRecord>),
     mut report: InputReport,
 ) -> Result<InputReport, JobError> {
     let Written { publication, artifacts, counts } = written;
@@ -137,6 +143,7 @@ fn publish(
         fingerprint: &files.fingerprint,
         precision: resolved.precision(),
         report: &report,
+        preprocessed,
         outputs: records,
     };
     provenance::write(&files.paths.provenance, parts)?;

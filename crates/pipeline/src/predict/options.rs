@@ -1,6 +1,6 @@
 //! Options of a prediction, for files and for volumes in memory.
 
-use super::{PredictJob, TileRequest};
+use super::{ChannelRef, PredictJob, TileRequest};
 use crate::JobError;
 use crate::diameter::DiameterRequest;
 use crate::job::check_threads;
@@ -18,6 +18,8 @@ pub struct PredictOptions {
     pub tiles: TileRequest,
     /// First channel to use as the model's input, from 0.
     pub channel: Option<usize>,
+    /// The channels to use as the model's inputs, in their order; if empty, consecutive ones from `channel` on.
+    pub channels: Vec<ChannelRef>,
     /// Time point, from 0; `None` predicts all.
     pub time: Option<usize>,
     /// Voxel size Z, Y, X in µm, to use instead of the image's own.
@@ -47,6 +49,9 @@ impl PredictOptions {
         if self.memory_budget_bytes == Some(0) {
             return wrong("invalid --memory-budget 0: expected a size such as 2G".to_owned());
         }
+        if self.channel.is_some() && !self.channels.is_empty() {
+            return wrong("--channel and --channels exclude each other: give one of them".to_owned());
+        }
         match self.voxel_um.filter(|v| v.iter().any(|um| !um.is_finite() || *um <= 0.0)) {
             Some(um) => wrong(format!("invalid --voxel-size {um:?}: expected three sizes above 0 in µm")),
             None => Ok(()),
@@ -61,6 +66,7 @@ impl PredictJob {
             precision: self.precision,
             tiles: self.tiles.clone(),
             channel: self.channel,
+            channels: self.channels.clone(),
             time: self.time,
             voxel_um: self.voxel_um,
             diameter: self.diameter,

@@ -1,22 +1,17 @@
 //! The results of one input: maps, labels, table and preview, written while the time points are predicted and published
 //! together.
 
-use super::files::{MapWriter, ResultFiles, label_axes, label_writer, table_text};
+use super::files::{FinishedResult, LabelWriter, MapWriter, ResultFiles, table_text};
 use super::label::{self, Labels};
 use super::prediction::Prediction;
 use super::resolve::{Resolved, channel_name};
-use super::{Output, preview};
+use super::{Output, preprocessed, preview, zarr};
 use crate::results::Publication;
 use crate::spool::Scratch;
 use crate::stack::Stack;
 use crate::{Artifact, ArtifactKind, Context, JobError};
-use cytoscope_formats::StackWriter;
 use cytoscope_objects::measure::ObjectRow;
 use cytoscope_storage::write::{FinishedFile, write_unpublished};
-use cytoscope_volume::{Array, DType, Samples};
-
-/// Maximum number of objects in a 16-bit label image.
-const MAX_U16_LABELS: u32 = u16::MAX as u32;
 
 /// The slice of the first time point that the preview shows.
 struct PreviewSlice {
@@ -33,7 +28,7 @@ pub(super) struct Outputs<'a> {
     /// Where labels are stored until the number of objects of all time points is known.
     scratch: Scratch<'a>,
     maps: Option<MapWriter>,
-    labels: Option<StackWriter>,
+    labels: Option<LabelWriter>,
     labelled: Vec<(Stack, Labels)>,
     /// Number of objects at each time point.
     counts: Vec<u32>,
@@ -55,6 +50,19 @@ impl Written {
         self.artifacts.push(Artifact::new(kind, file.target()));
         self.publication.add(file);
     }
+
+    /// Adds a file of this kind, or the folder of all wanted maps and labels.
+    fn add_result(&mut self, resolved: &Resolved<'_>, kind: ArtifactKind, result: FinishedResult) {
+        match result {
+            FinishedResult::File(file) => self.add(kind, file),
+            FinishedResult::Folder(folder) => {
+                let maps = resolved.wants(Output::Maps).then(|| ArtifactKind::of_maps(resolved.model.task));
+                let has_labels = resolved.has_objects() && resolved.wants(Output::Labels);
+                self.artifacts.extend(zarr::artifacts(folder.target(), maps, has_labels));
+                self.publication.add_folder(folder);
+            }
+        }
+    }
 }
 
 impl<'a> Outputs<'a> {
@@ -67,7 +75,7 @@ impl<'a> Outputs<'a> {
         let Resolved { model, meta, extents, times, .. } = resolved;
         let mut maps = None;
         if resolved.wants(Output::Maps) {
-            maps = Some(MapWriter::new(&files.paths.maps, model, meta, &extents.zyx, times.len())?);
+            maps = Some(MapWriter::new(&files.paths, model, meta, &extents.zyx, times.len())?);
         }
         let preview = PreviewSlice { z: preview::middle(extents.zyx[0]), labels: None, predicted: None };
         Ok(Self {
@@ -113,14 +121,13 @@ impl<'a> Outputs<'a> {
             return Ok(());
         }
         let max_label = self.counts.iter().copied().max().unwrap_or(0);
-        let dtype = if max_label > MAX_U16_LABELS { DType::U32 } else { DType::U16 };
         if resolved.wants(Output::Labels) {
             let paths = &self.files.paths;
-            let path = if dtype == DType::U16 { &paths.labels } else { &paths.labels_wide };
-            self.labels = Some(label_writer(path, meta, &extents.zyx, times.len(), dtype, max_label)?);
+            let maps = if paths.zarr.is_some() { self.maps.take().and_then(MapWriter::into_zarr) } else { None };
+            self.labels = Some(LabelWriter::new(paths, maps, meta, &extents.zyx, times.len(), max_label)?);
         }
         for ((stack, labels), time) in std::mem::take(&mut self.labelled).into_iter().zip(times) {
-            let rows = self.write_time_point(context, &stack, labels, dtype)?;
+            let rows = self.write_time_point(context, &stack, labels)?;
             self.rows.push((*time, rows));
         }
         Ok(())
@@ -132,11 +139,9 @@ impl<'a> Outputs<'a> {
         context: &Context,
         stack: &Stack,
         labels: Labels,
-        dtype: DType,
     ) -> Result<Vec<ObjectRow>, JobError> {
         let resolved = self.resolved;
-        let Resolved { extents, times, voxel_um, .. } = resolved;
-        let [_, ny, nx] = extents.zyx;
+        let Resolved { extents, voxel_um, .. } = resolved;
         let channels: Vec<usize> = (0..extents.channels).collect();
         let measure = resolved.wants(Output::Table);
         let shows = resolved.wants(Output::Preview);
@@ -148,12 +153,7 @@ impl<'a> Outputs<'a> {
             }
             z += 1;
             let Some(writer) = writer else { return Ok(()) };
-            let samples = match dtype {
-                DType::U16 => Samples::U16(slice.iter().map(|v| *v as u16).collect()),
-                _ => Samples::U32(slice.to_vec()),
-            };
-            let shape = if times.len() > 1 { vec![1, 1, ny, nx] } else { vec![1, ny, nx] };
-            Ok(writer.write(&Array::new(label_axes(times.len()), shape, samples)?)?)
+            writer.add(slice)
         })
     }
 
@@ -164,10 +164,10 @@ impl<'a> Outputs<'a> {
         let counts = std::mem::take(&mut self.counts);
         let mut written = Written { publication: Publication::default(), artifacts: Vec::new(), counts };
         if let Some(writer) = self.maps.take() {
-            written.add(ArtifactKind::of_maps(resolved.model.task), writer.finish()?);
+            written.add_result(resolved, ArtifactKind::of_maps(resolved.model.task), writer.finish()?);
         }
         if let Some(writer) = self.labels.take() {
-            written.add(ArtifactKind::Labels, writer.finish_unpublished()?);
+            written.add_result(resolved, ArtifactKind::Labels, writer.finish()?);
         }
         if resolved.wants(Output::Table) {
             let text = table_text(&self.rows, &channel_names(resolved), resolved.extents.times > 1);
@@ -177,6 +177,9 @@ impl<'a> Outputs<'a> {
             && let Some(png) = self.preview_png(context)?
         {
             written.add(ArtifactKind::Preview, write_unpublished(&paths.preview, &png)?);
+        }
+        if resolved.wants(Output::Preprocessed) {
+            written.add(ArtifactKind::Preprocessed, preprocessed::write(context, resolved, &paths.preprocessed)?);
         }
         Ok(written)
     }

@@ -28,7 +28,7 @@ pub(super) struct Pass<'a> {
     pub session: &'a mut dyn RollingSession,
     /// Bands of rows, each of which is passed from the first slice to the last.
     pub bands: &'a [Band],
-    /// Slices of a slab.
+    /// Number of slices that are passed at once.
     pub slab_slices: usize,
     /// Multiply-accumulate operations of the whole pass.
     pub macs: u64,
@@ -92,9 +92,11 @@ impl Pass<'_> {
                 self.session.begin(band)?;
             }
             left -= 1;
-            emitter.put(self.push(&input)?)?;
-            if left == 0 {
-                emitter.put(self.finish()?)?;
+            emitter.put(self.push(input)?)?;
+            while left == 0
+                && let Some(made) = self.finish()?
+            {
+                emitter.put(made)?;
             }
             Ok(true)
         })
@@ -144,15 +146,15 @@ impl Pass<'_> {
             self.session.begin(band)?;
             for _ in 0..slabs.of_band() {
                 let Some(slab) = self.receive(input) else { return Ok(()) };
-                let made = self.push(&slab)?;
-                drop(slab);
+                let made = self.push(slab)?;
                 if !self.send(output, made) {
                     return Ok(());
                 }
             }
-            let made = self.finish()?;
-            if !self.send(output, made) {
-                return Ok(());
+            while let Some(made) = self.finish()? {
+                if !self.send(output, made) {
+                    return Ok(());
+                }
             }
         }
         Ok(())
@@ -182,7 +184,7 @@ impl Pass<'_> {
         }
     }
 
-    fn push(&mut self, input: &Tensor) -> Result<Vec<OutputPlanes>, JobError> {
+    fn push(&mut self, input: Tensor) -> Result<Vec<OutputPlanes>, JobError> {
         self.context.check()?;
         let slices = input.shape().get(2).copied().unwrap_or(0);
         let all = self.size[0].saturating_sub(self.first_z).max(1) * self.bands.len().max(1);
@@ -191,7 +193,8 @@ impl Pass<'_> {
         self.session.push(input).map_err(cancelled)
     }
 
-    fn finish(&mut self) -> Result<Vec<OutputPlanes>, JobError> {
+    /// Computes the next of the planes that remain after the last slice, if there are any.
+    fn finish(&mut self) -> Result<Option<Vec<OutputPlanes>>, JobError> {
         self.context.check()?;
         let _span = self.context.recorder.span(Stage::Compute, "last slabs");
         self.session.finish().map_err(cancelled)

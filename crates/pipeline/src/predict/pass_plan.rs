@@ -44,36 +44,61 @@ pub(super) struct PassSizes {
     pub zyx: [usize; 3],
     /// Channels of the network's input and output.
     pub channels: [usize; 2],
-    /// Slices on each side that an output slice depends on.
-    pub reach_z: usize,
     /// Bytes of a slice as stored in the file.
     pub read_slice_bytes: u64,
+    /// Whether softmax is applied to a copy of what is stored.
+    pub has_softmax: bool,
 }
 
 impl PassSizes {
     /// Returns the bytes that reading, the queues, storing and writing hold with slabs of `slab_slices` slices.
     pub(super) fn bytes(&self, slab_slices: usize) -> u64 {
-        let [inputs, outputs] = self.channels.map(|n| n as u64);
+        self.reading_bytes(slab_slices) + self.storing_bytes(slab_slices) + self.map_bytes()
+    }
+
+    fn is_resampled(&self) -> bool {
+        self.shape != self.zyx
+    }
+
+    /// Returns the bytes of a slice of one channel, as floats, on the grid that the network runs on and on the input's.
+    fn slice_bytes(&self) -> [u64; 2] {
         let slice = |rows: usize, columns: usize| (rows * columns) as u64 * 4;
-        let (model_bytes, own_bytes) = (slice(self.tile[1], self.tile[2]), slice(self.zyx[1], self.zyx[2]));
-        let is_resampled = self.shape != self.zyx;
+        [slice(self.tile[1], self.tile[2]), slice(self.zyx[1], self.zyx[2])]
+    }
+
+    /// Returns the bytes of the slabs that are read, wait, or are packed for the network.
+    fn reading_bytes(&self, slab_slices: usize) -> u64 {
+        let ([model_bytes, own_bytes], inputs) = (self.slice_bytes(), self.channels[0] as u64);
         // The slices that are read, on the input's grid, and those that the reader caches while it replaces the cache.
         let scale = self.zyx[0].div_ceil(self.shape[0].max(1));
         let (sources, cached) =
-            if is_resampled { ((slab_slices + 2) * scale, 2 * CACHED_SLICES) } else { (slab_slices, 0) };
-        let read = (sources + cached + READ_SLICES) as u64 * own_bytes * inputs;
-        let stored = 2 * READ_SLICES as u64 * self.read_slice_bytes;
-        // The slabs that wait, the one in the network, and copies of the one being read.
-        let copies = usize::from(self.tile != self.shape) + 2 * usize::from(is_resampled);
+            if self.is_resampled() { ((slab_slices + 2) * scale, 2 * CACHED_SLICES) } else { (slab_slices, 0) };
+        // A few slices at once are decoded and converted, twice as stored and once as floats; of one channel at a time.
+        let decoded = sources.min(READ_SLICES) as u64;
+        let fresh = decoded * (2 * self.read_slice_bytes + own_bytes);
+        let read = sources as u64 * own_bytes + cached as u64 * own_bytes * inputs;
+        // The slab that is read, those that wait, and the one that is packed; the network releases it then.
+        let copies = usize::from(self.tile != self.shape) + usize::from(self.is_resampled());
         let slabs = ((QUEUED_SLABS + 1 + copies) * slab_slices) as u64 * model_bytes * inputs;
-        // At the end of the stack, the slices in the last receptive field come out together. They are cropped or copied
-        // once while earlier ones wait.
-        let last = slab_slices + self.reach_z;
-        let passed_on = (3 * last + QUEUED_SLABS * slab_slices) as u64 * model_bytes * outputs;
-        // A slice of the maps is resampled from a few slices of the prediction.
-        let sources = if is_resampled { 2 + 2 * self.shape[0].div_ceil(self.zyx[0].max(1)) } else { 1 };
-        let maps = sources as u64 * model_bytes + 2 * own_bytes * outputs;
-        read + stored + slabs + passed_on + maps
+        // Several channels are read one by one and joined.
+        let joined = if inputs > 1 { slab_slices as u64 * model_bytes * inputs } else { 0 };
+        fresh + read + slabs + joined
+    }
+
+    /// Returns the bytes of the finished slices, which leave the network slab by slab, also at the end of the stack: those
+    /// that have just been computed, those that wait, and those that are stored, perhaps cropped to the volume.
+    fn storing_bytes(&self, slab_slices: usize) -> u64 {
+        let [model_bytes, _] = self.slice_bytes();
+        let copies = usize::from(self.tile != self.shape) + usize::from(self.has_softmax);
+        ((QUEUED_SLABS + 2 + copies) * slab_slices) as u64 * model_bytes * self.channels[1] as u64
+    }
+
+    /// Returns the bytes of one slice of the maps while it is read from the stored slices, resampled and written.
+    fn map_bytes(&self) -> u64 {
+        let [model_bytes, own_bytes] = self.slice_bytes();
+        // It is resampled from a few slices of the prediction; each is read through a buffer.
+        let sources = if self.is_resampled() { 2 + 2 * self.shape[0].div_ceil(self.zyx[0].max(1)) } else { 1 };
+        (sources + 1) as u64 * model_bytes + (self.channels[1] + 1) as u64 * own_bytes
     }
 }
 
@@ -88,12 +113,12 @@ mod tests {
             shape: [depth, 512, 512],
             zyx: [depth, 512, 512],
             channels: [1, 1],
-            reach_z: 12,
             read_slice_bytes: 2 * 512 * 512,
+            has_softmax: false,
         };
         assert_eq!(sizes(64).bytes(8), sizes(1024).bytes(8));
-        // A slab is read, one waits and one is in the network; on the way out, one waits and three are passed on.
+        // A slab is read, one waits and one is packed; on the way out, one has been computed, one waits, one is stored.
         let slab_bytes = 8 * 512 * 512 * 4;
-        assert_eq!(sizes(64).bytes(16) - sizes(64).bytes(8), (3 + 4) * slab_bytes);
+        assert_eq!(sizes(64).bytes(16) - sizes(64).bytes(8), (3 + 3) * slab_bytes);
     }
 }

@@ -4,6 +4,7 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 
+use super::super::label::label;
 use super::super::prediction::Prediction;
 use super::*;
 use crate::spool::{Scratch, Spool};
@@ -13,6 +14,7 @@ use cytoscope_builders::{UNet3d, Weights, unet3d};
 use cytoscope_engine::{CompileOptions, Engine, RollingPlan};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::Graph;
+use cytoscope_objects::{Foreground, Height, SegmentOptions, Threshold};
 use cytoscope_volume::{Array, Axes, VoxelSize};
 use std::path::Path;
 
@@ -53,6 +55,20 @@ fn run_from(
     first_z: usize,
     finished: &[f32],
 ) -> Result<Vec<f32>, JobError> {
+    let mut prediction = predict_from(context, plan, values, overlaps, first_z, finished, |_| ())?;
+    prediction.read(context, 0, 0..SHAPE[0])
+}
+
+/// As [`run_from`], but returns the prediction, which `prepare` changes before the pass.
+fn predict_from(
+    context: &Context,
+    plan: Box<dyn RollingPlan>,
+    values: &[f32],
+    overlaps: bool,
+    first_z: usize,
+    finished: &[f32],
+    prepare: impl FnOnce(&mut Prediction),
+) -> Result<Prediction, JobError> {
     let model = model();
     let array = Array::new(Axes::zyx(), SHAPE.to_vec(), values.to_vec()).unwrap();
     let image = cytoscope_formats::image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
@@ -63,6 +79,7 @@ fn run_from(
     let finished = finished.len() / (SHAPE[1] * SHAPE[2]);
     let mut prediction = Prediction::new(spool, 1, SHAPE, SHAPE);
     prediction.continue_after(finished);
+    prepare(&mut prediction);
     let (slab_slices, bands, macs) = (plan.slab_planes(), plan.bands().to_vec(), plan.macs());
     let mut session = plan.start().unwrap();
     let store = Store { context, prediction: &mut prediction, softmax: false, maps: None, kept: None };
@@ -72,7 +89,7 @@ fn run_from(
     let session = &mut *session;
     let mut pass = Pass { context, model, size: SIZE, first_z, session, bands, slab_slices, macs, overlaps };
     pass.run(&mut view, &mut emitter)?;
-    prediction.read(context, 0, 0..SHAPE[0])
+    Ok(prediction)
 }
 
 /// The untiled network on the volume, which is extended by its last voxels.
@@ -113,6 +130,40 @@ fn a_pass_gives_the_values_of_the_untiled_network_with_bands_and_threads() {
             assert!(got == expected, "budget {budget_bytes:?}, threads: {overlaps}");
         }
     }
+}
+
+#[test]
+fn the_foreground_that_is_found_during_a_pass_gives_the_same_labels() {
+    let values = noise(5, SHAPE.iter().product());
+    let (graph, context) = (network(), Context::default());
+    let mut sorted = untiled(&values);
+    sorted.sort_by(f32::total_cmp);
+    let level = f64::from(sorted[sorted.len() * 7 / 10]);
+    let options = SegmentOptions {
+        threshold: Threshold::Fixed(level),
+        height: Some(Height::Map),
+        seed_height: 0.0,
+        min_volume_um3: 2.0,
+        ..SegmentOptions::default()
+    };
+    let labels = |with_foreground: bool| {
+        let prepare = |prediction: &mut Prediction| {
+            if with_foreground {
+                prediction.find_foreground(0, &options);
+            }
+        };
+        let plan = plan(&graph, None).unwrap();
+        let mut prediction = predict_from(&context, plan, &values, true, 0, &[], prepare).unwrap();
+        let foreground = prediction.take_foreground();
+        assert_eq!(foreground.as_ref().map(Foreground::slices), with_foreground.then_some(SHAPE[0]));
+        let memory = Scratch::Memory;
+        let found = label(&context, &mut prediction, [0, 0], [1.0; 3], &options, 1.0, memory, foreground);
+        let mut found = found.unwrap();
+        (found.count, found.all_slices(&context).unwrap())
+    };
+    let found = labels(true);
+    assert!(found.0 > 1, "{} objects", found.0);
+    assert!(found == labels(false));
 }
 
 #[test]

@@ -3,7 +3,10 @@
 use super::batch::batch_size;
 use super::label;
 use super::pass_plan::{PassPlan, PassSizes, PlannedPass};
+use super::postprocess::split_softmax;
+use super::prediction::FOREGROUND_BYTES;
 use super::resolve::Resolved;
+use super::session_memory::{SESSION_BYTES, device_session_cap_bytes, memory_cost};
 use crate::{Context, JobError, JobErrorKind, Model};
 use cytoscope_engine::{
     Band, CompileOptions, EngineError, NotRolling, OpFallback, RollingSession, SLAB_COPIES, Session,
@@ -89,8 +92,6 @@ const EDGES: [usize; 10] = [512, 384, 320, 256, 192, 160, 128, 96, 64, 32];
 const Z_EDGES: [usize; 7] = [256, 192, 128, 96, 64, 48, 32];
 /// Maximum edge of Gaussian tiles: larger ones improve the result little and use the CPU caches less well.
 const GAUSSIAN_EDGE: usize = 192;
-/// Bytes of a session up to which only the work counts if no memory budget is given: see [`memory_cost`].
-const SESSION_BYTES: u64 = 192 << 20;
 /// Maximum bytes of a session if no memory budget is given.
 const MAX_SESSION_BYTES: u64 = 1 << 30;
 /// Bytes that the process holds before any volume is read.
@@ -312,10 +313,11 @@ impl<'a> Planner<'a> {
             shape: self.volume.shape,
             zyx: self.resolved.extents.zyx,
             channels: [self.model.input_channels, self.model.output_channels],
-            reach_z: self.halo[0],
             read_slice_bytes: self.volume.read_slice_bytes,
+            has_softmax: split_softmax(self.model).0,
         };
-        BASE_BYTES + self.volume.held_bytes + sizes.bytes(slab_slices)
+        let foreground_bytes = if self.resolved.has_objects() { FOREGROUND_BYTES } else { 0 };
+        BASE_BYTES + self.volume.held_bytes + sizes.bytes(slab_slices) + foreground_bytes
     }
 
     /// Plans one pass over the whole volume, if nothing speaks against it: then no voxel is computed twice.
@@ -395,8 +397,7 @@ impl<'a> Planner<'a> {
         };
         let (arena_bytes, weight_bytes) = (session.report().arena_bytes, session.report().weight_bytes);
         self.resolved.engine.record_session(arena_bytes + weight_bytes, batch);
-        // Batches are in the device's own memory; one tile of them is counted, as a margin.
-        let host_bytes = arena_bytes / batch.max(1) as u64 + weight_bytes;
+        let host_bytes = self.host_bytes(arena_bytes / batch.max(1) as u64 + weight_bytes);
         let stated_peak_bytes = self.peak(tile, batch, host_bytes);
         let (halo, blend, overlap) = (self.halo, self.blend, self.overlap);
         let plan = TilePlan { tile, halo, step: model.step, blend, overlap, batch, stated_peak_bytes, pass: None };
@@ -422,7 +423,7 @@ impl<'a> Planner<'a> {
         let fits = |batch: usize| {
             let session_bytes = arena_bytes.saturating_mul(batch as u64).saturating_add(weight_bytes);
             session_bytes <= engine.session_limit()
-                && self.peak(tile, batch, arena_bytes + weight_bytes) <= self.resolved.budget.bytes
+                && self.peak(tile, batch, self.host_bytes(arena_bytes + weight_bytes)) <= self.resolved.budget.bytes
         };
         let batch = batch_size(self.tiles_of_slab(&tile)?, fits);
         if batch == 1 || !self.model.has_independent_samples(self.resolved.precision(), batch, tile) {
@@ -545,7 +546,7 @@ impl<'a> Planner<'a> {
     /// Returns whether tiles whose session needs `session_bytes` fit the memory budget.
     fn fits(&self, tile: &[usize; 3], session_bytes: u64) -> bool {
         let budget_bytes = self.resolved.budget.bytes;
-        session_bytes <= self.session_cap_bytes() && self.peak(*tile, 1, session_bytes) <= budget_bytes
+        session_bytes <= self.session_cap_bytes() && self.peak(*tile, 1, self.host_bytes(session_bytes)) <= budget_bytes
     }
 
     /// Returns the cost of a pass, which can be compared with that of tiles.
@@ -553,17 +554,30 @@ impl<'a> Planner<'a> {
         self.cost(&pass.tile, pass.plan.memory_bytes()) * pass.work()
     }
 
-    /// Returns the work of a plan, increased for a session of many bytes if no memory budget is given.
+    /// Returns the work of a plan, increased for a session of many bytes in the host's memory if no memory budget is
+    /// given.
     fn cost(&self, tile: &[usize; 3], session_bytes: u64) -> f64 {
-        let factor = if self.resolved.budget.is_given { 1.0 } else { memory_cost(session_bytes) };
+        let is_free = self.resolved.budget.is_given || self.resolved.engine.has_own_memory();
+        let factor = if is_free { 1.0 } else { memory_cost(session_bytes) };
         self.work(tile) * factor
     }
 
     /// Returns the maximum bytes of a session.
     fn session_cap_bytes(&self) -> u64 {
+        let engine = self.resolved.engine;
+        let limit_bytes = engine.session_limit();
+        if engine.has_own_memory() {
+            return device_session_cap_bytes(limit_bytes, engine.has_run_out());
+        }
         let Budget { bytes, is_given } = self.resolved.budget;
         let cap_bytes = if is_given { bytes / 2 } else { (bytes / 2).min(MAX_SESSION_BYTES) };
-        cap_bytes.min(self.resolved.engine.session_limit())
+        cap_bytes.min(limit_bytes)
+    }
+
+    /// Returns the bytes of the host that are counted for a session of `session_bytes`: a margin if it is in a device's own
+    /// memory.
+    fn host_bytes(&self, session_bytes: u64) -> u64 {
+        if self.resolved.engine.has_own_memory() { session_bytes.min(SESSION_BYTES) } else { session_bytes }
     }
 
     /// Returns the tiles to try, those with the least work first.
@@ -620,11 +634,4 @@ impl<'a> Planner<'a> {
         };
         Err(JobError::Budget { needed_bytes: plan.stated_peak_bytes, budget_bytes, next_step: next_step.to_owned() })
     }
-}
-
-/// The factor by which the memory of a session makes a plan less attractive, if no memory budget is given: 1 up to
-/// [`SESSION_BYTES`], and above it the square root of the ratio, so that a session four times as large has to halve the
-/// work. Networks with a wide receptive field compute most voxels of a small tile several times.
-fn memory_cost(session_bytes: u64) -> f64 {
-    (session_bytes as f64 / SESSION_BYTES as f64).max(1.0).sqrt()
 }

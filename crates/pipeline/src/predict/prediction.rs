@@ -4,6 +4,7 @@ use super::label::MapSource;
 use crate::ops::{Elementwise, Volume, apply};
 use crate::spool::Spool;
 use crate::{Context, JobError};
+use cytoscope_objects::{Foreground, SegmentOptions};
 use cytoscope_profile::Stage;
 use cytoscope_volume::Samples;
 use cytoscope_volume::resample::{AxisMap, linear};
@@ -24,13 +25,20 @@ pub(crate) struct Prediction {
     buffer: Vec<f32>,
     /// Number of complete slices on the model's grid, from the first on.
     complete: usize,
+    /// The channel that objects are found in, and the foreground of the slices that could be read so far.
+    foreground: Option<(usize, Foreground)>,
 }
+
+/// Maximum runs of foreground voxels that are held while the network runs; see [`FOREGROUND_BYTES`].
+const MAX_RUNS: usize = 1 << 19;
+/// Bytes of that many runs, 12 for each, and of where rows start.
+pub(crate) const FOREGROUND_BYTES: u64 = 7 << 20;
 
 impl Prediction {
     pub(crate) fn new(spool: Spool<f32>, channels: usize, model_shape: [usize; 3], shape: [usize; 3]) -> Self {
         let back = super::grid::maps(model_shape, shape);
         let chains = vec![Vec::new(); channels];
-        Self { spool, channels, model_shape, shape, back, chains, buffer: Vec::new(), complete: 0 }
+        Self { spool, channels, model_shape, shape, back, chains, buffer: Vec::new(), complete: 0, foreground: None }
     }
 
     /// Stores finished rows `[C][z][rows][X]` of slices of the model's grid. Slices are complete once their last row is
@@ -71,6 +79,35 @@ impl Prediction {
     pub(crate) fn is_ready(&self, z: usize) -> bool {
         let needed = self.back.as_ref().map_or(z + 1, |maps| maps[0].sources(z..z + 1).end);
         z < self.shape[0] && needed <= self.complete
+    }
+
+    /// Finds the foreground of a channel while slices are stored, if the options allow it slice by slice.
+    pub(crate) fn find_foreground(&mut self, channel: usize, options: &SegmentOptions) {
+        self.foreground = Foreground::new(self.shape, options).map(|foreground| (channel, foreground));
+    }
+
+    /// Adds the slices that can be read by now to the foreground; gives it up if it has too many parts.
+    ///
+    /// # Errors
+    /// [`JobError`] if a slice cannot be read, or the job is cancelled.
+    pub(crate) fn add_to_foreground(&mut self, context: &Context) -> Result<(), JobError> {
+        let Some((channel, mut foreground)) = self.foreground.take() else { return Ok(()) };
+        while self.is_ready(foreground.slices()) && foreground.runs() <= MAX_RUNS {
+            let z = foreground.slices();
+            let values = self.read(context, channel, z..z + 1)?;
+            let _span = context.recorder.span(Stage::Objects, "foreground").voxels(values.len());
+            foreground.add_slice(&values)?;
+            context.check()?;
+        }
+        if foreground.runs() <= MAX_RUNS {
+            self.foreground = Some((channel, foreground));
+        }
+        Ok(())
+    }
+
+    /// Returns the foreground that was found while slices were stored.
+    pub(crate) fn take_foreground(&mut self) -> Option<Foreground> {
+        self.foreground.take().map(|(_, foreground)| foreground)
     }
 
     /// Reads slices `z` of one channel on the input's grid, postprocessed.

@@ -15,7 +15,7 @@ pub(super) fn middle(depth: usize) -> usize {
     depth / 2
 }
 
-/// Returns a PNG of the slice in grey, with each object outlined in its colour.
+/// Returns a PNG of the slice in gray, with each object outlined in its color.
 pub(super) fn outlined(path: &Path, [ny, nx]: [usize; 2], raw: &[f32], labels: &[u32]) -> Result<Vec<u8>, JobError> {
     let mut rgb: Vec<u8> = grey(raw).into_iter().flat_map(|v| [v; 3]).collect();
     for (i, label) in labels.iter().enumerate().filter(|(_, l)| **l > 0) {
@@ -44,7 +44,7 @@ pub(super) fn beside(path: &Path, [ny, nx]: [usize; 2], raw: &[f32], predicted: 
     Ok(preview_png(&Array::new("YXS".parse()?, vec![ny, 2 * nx, 3], rgb)?, false, path)?)
 }
 
-/// Converts values to grey, from black for the darkest to white for the brightest except a few outliers; NaN is black.
+/// Converts values to gray, from black for the darkest to white for the brightest except a few outliers; NaN is black.
 fn grey(values: &[f32]) -> Vec<u8> {
     let mut sorted: Vec<f32> = values.iter().copied().filter(|v| v.is_finite()).collect();
     sorted.sort_unstable_by(f32::total_cmp);

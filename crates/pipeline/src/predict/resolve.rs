@@ -1,5 +1,6 @@
 //! What a prediction does, decided and checked before it starts: from the options, the model and the image's metadata.
 
+use super::channels::{ChannelRef, find_channels};
 use super::grid::model_shape;
 use super::plan::Budget;
 use super::{Output, PredictOptions, TileRequest};
@@ -43,7 +44,8 @@ impl<'a> Selection<'a> {
         let mut notes = Vec::new();
         let first = Stack::new(image, 0);
         let extents = first.extents;
-        let channels = channels(options.channel, model, &meta, &first, input, &mut notes)?;
+        let channels =
+            channels((options.channel, options.channels.as_slice()), model, &meta, &first, input, &mut notes)?;
         let times = match options.time {
             Some(t) if t >= extents.times => {
                 return Err(JobError::Mismatch {
@@ -118,7 +120,7 @@ impl<'a> Resolved<'a> {
         }
         let voxel = voxel_size(options.voxel_um, input, &mut meta, model, &mut notes)?;
         let compile = CompileOptions {
-            precision: model.precision_on(engine.choice.id, options.precision),
+            precision: engine.precision(model, options.precision),
             threads: options.threads,
             memory_budget_bytes: None,
             recorder: context.recorder.clone(),
@@ -277,12 +279,28 @@ pub(crate) fn channel_name(meta: &ImageMeta, channel: usize) -> String {
 /// If a single-slice image has more channels than this, they are probably slices that a program saved as channels.
 const MAX_LIKELY_CHANNELS: usize = 4;
 
-/// Returns the channels to use as the model's input, from `requested` on.
+/// Returns the channels whose names are those of a model's several inputs, unless a channel is requested.
+fn channels_of_model(
+    requested: Option<usize>,
+    model: &Model,
+    meta: &ImageMeta,
+    available: usize,
+) -> Option<Vec<usize>> {
+    let wanted = &model.input_channel_names;
+    if requested.is_some() || model.input_channels < 2 || wanted.len() != model.input_channels {
+        return None;
+    }
+    let wanted: Vec<ChannelRef> = wanted.iter().map(|name| ChannelRef::Name(name.clone())).collect();
+    let names: Vec<String> = (0..available).map(|c| channel_name(meta, c)).collect();
+    find_channels(&wanted, &names).ok()
+}
+
+/// Returns the channels to use as the model's inputs: the chosen ones, or consecutive ones from the `requested` one on.
 ///
 /// # Errors
 /// [`JobError::Mismatch`] if the stack does not have them.
 pub(crate) fn channels(
-    requested: Option<usize>,
+    (requested, chosen): (Option<usize>, &[ChannelRef]),
     model: &Model,
     meta: &ImageMeta,
     stack: &Stack,
@@ -293,6 +311,26 @@ pub(crate) fn channels(
     let needed = model.input_channels;
     let mismatch =
         |problem: String, next_step: String| JobError::Mismatch { path: input.to_owned(), problem, next_step };
+    if !chosen.is_empty() {
+        let names: Vec<String> = (0..available).map(|c| channel_name(meta, c)).collect();
+        let found = find_channels(chosen, &names).map_err(|(problem, next_step)| mismatch(problem, next_step))?;
+        if found.len() != needed {
+            let problem = format!("the model requires {needed} channel(s), but {} are chosen", found.len());
+            return Err(mismatch(
+                problem,
+                format!("give {needed} with --channels, in the order of the model's inputs"),
+            ));
+        }
+        return Ok(found);
+    }
+    if let Some(found) = channels_of_model(requested, model, meta, available) {
+        let names: Vec<String> = found.iter().map(|c| channel_name(meta, *c)).collect();
+        notes.push(format!(
+            "the model's inputs are read from the channels of their names: {} (choose others with --channels)",
+            names.join(", ")
+        ));
+        return Ok(found);
+    }
     let first = match requested {
         Some(c) => c,
         None if stack.extents.is_rgb() && needed == 1 => {
@@ -317,7 +355,10 @@ pub(crate) fn channels(
     if first.checked_add(needed).is_none_or(|end| end > available) {
         return Err(mismatch(
             format!("the model requires {needed} channel(s) starting at channel {first}, but the file has {available}"),
-            format!("give --channel 0 to {}", available.saturating_sub(needed)),
+            match available.checked_sub(needed) {
+                Some(last) => format!("give --channel 0 to {last}, or the channels by name with --channels"),
+                None => "use a file with all channels of the model".to_owned(),
+            },
         ));
     }
     Ok((first..first + needed).collect())

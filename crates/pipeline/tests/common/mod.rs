@@ -4,6 +4,7 @@
 
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec};
+pub use cytoscope_testkit::noise;
 use cytoscope_testkit::skip;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -41,18 +42,6 @@ pub fn python(modules: &str) -> Option<String> {
     }
     skip(format!("{python} does not have all of {modules} (set CYTOSCOPE_PYTHON)"));
     None
-}
-
-/// Returns reproducible noise, roughly normally distributed.
-pub fn noise(seed: u64, n: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
-    };
-    (0..n).map(|_| next() + next() + next()).collect()
 }
 
 pub fn noise_tensor(seed: u64, shape: &[usize]) -> Tensor {

@@ -1,17 +1,11 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 use super::*;
+use cytoscope_testkit::file_names;
 
 const KIND: &str = "package";
 
 fn files(text: &str) -> Vec<(String, Vec<u8>)> {
     vec![("a.txt".to_owned(), text.as_bytes().to_vec()), ("b.txt".to_owned(), b"b".to_vec())]
-}
-
-fn names(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> =
-        std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
 }
 
 fn refusal_of<T: std::fmt::Debug>(result: Result<T, StorageError>) -> String {
@@ -28,8 +22,8 @@ fn own_folders_are_replaced_and_foreign_ones_never_removed() {
     assert_eq!(write_finished(&path, KIND, &files("1"), Overwrite::Refuse).unwrap(), Replaced::Nothing);
     assert_eq!(write_finished(&path, KIND, &files("2"), Overwrite::Refuse).unwrap(), Replaced::Ours);
     assert_eq!(std::fs::read(path.join("a.txt")).unwrap(), b"2");
-    assert_eq!(names(&path), [MARKER, "a.txt", "b.txt"]);
-    assert_eq!(names(temp.path()), ["pkg"]);
+    assert_eq!(file_names(&path), [MARKER, "a.txt", "b.txt"]);
+    assert_eq!(file_names(temp.path()), ["pkg"]);
 
     let foreign = temp.path().join("data");
     std::fs::create_dir(&foreign).unwrap();
@@ -38,13 +32,13 @@ fn own_folders_are_replaced_and_foreign_ones_never_removed() {
     refusal_of(remove_finished(&foreign, KIND));
     refusal_of(remove_working(&foreign, "training"));
     refusal_of(create_working(&foreign, "training"));
-    assert_eq!(names(&foreign), ["thesis.tif"]);
+    assert_eq!(file_names(&foreign), ["thesis.tif"]);
     // With `Replace` it is moved aside, not removed.
     let moved = write_finished(&foreign, KIND, &files("1"), Overwrite::Replace).unwrap();
     let aside = temp.path().join("data.before-1");
     assert_eq!(moved, Replaced::MovedTo(aside.clone()));
     assert_eq!(std::fs::read(aside.join("thesis.tif")).unwrap(), b"years of work");
-    assert_eq!(names(temp.path()), ["data", "data.before-1", "pkg"]);
+    assert_eq!(file_names(temp.path()), ["data", "data.before-1", "pkg"]);
 }
 
 #[test]
@@ -63,7 +57,7 @@ fn own_folders_with_added_or_changed_files_are_not_removed() {
     refusal_of(remove_working(&path, "training"));
     std::fs::write(path.join("a.txt"), "1").unwrap();
     remove_finished(&path, KIND).unwrap();
-    assert!(names(temp.path()).is_empty());
+    assert!(file_names(temp.path()).is_empty());
 }
 
 #[test]
@@ -98,7 +92,7 @@ fn working_folders_are_removed_and_links_to_them_are_not() {
     assert!(path.join("sub/x").exists());
     remove_working(&path, "training").unwrap();
     remove_working(&path, "training").unwrap();
-    assert!(names(temp.path()).is_empty());
+    assert!(file_names(temp.path()).is_empty());
 }
 
 #[test]

@@ -61,9 +61,9 @@ impl SampleType {
 /// An array in a file, which contains all its samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrayLayout {
-    /// The parsed header.
+    /// Type, order and shape, as the file states them.
     pub header: Header,
-    /// Type of the samples.
+    /// Type of the samples, without byte order.
     pub sample: SampleType,
     /// Position of the first sample in the file, in bytes.
     pub data_at: u64,

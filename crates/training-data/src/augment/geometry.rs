@@ -139,7 +139,7 @@ impl Transform {
     /// stack.
     pub fn new(grids: &Grids, centre: [f64; 3], moves: &GeometricParams, rng: &mut impl Rng) -> Self {
         let (sin, cos) = moves.turn;
-        // In µm about the centre: mirroring, scaling, then rotation.
+        // In µm about the center: mirroring, scaling, then rotation.
         let rotation = [[1.0, 0.0, 0.0], [0.0, cos, -sin], [0.0, sin, cos]];
         let mut matrix = [[0.0; 3]; 3];
         for (row, stack_um) in matrix.iter_mut().zip(grids.stack_um).enumerate().map(|(i, (r, u))| ((i, r), u)) {

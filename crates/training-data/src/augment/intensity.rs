@@ -103,7 +103,7 @@ impl IntensityParams {
     }
 }
 
-/// Multiplies by a factor that changes slowly along Y and X and is about 1 in the centre.
+/// Multiplies by a factor that changes slowly along Y and X and is about 1 in the center.
 fn illuminate(image: &mut [f32], [_, ny, nx]: [usize; 3], [sy, sx, bend]: [f64; 3], dark: f32) {
     let across = |n: usize| move |i: usize| (2.0 * i as f64 + 1.0) / n as f64 - 1.0;
     let (along_y, along_x) = (across(ny), across(nx));
@@ -127,7 +127,7 @@ fn attenuate(image: &mut [f32], [nz, ny, nx]: [usize; 3], kept: f64, first: bool
     }
 }
 
-/// Averages groups of slices, and interpolates between the centres of the groups.
+/// Averages groups of slices, and interpolates between the centers of the groups.
 fn coarse_slices(image: &mut [f32], [nz, ny, nx]: [usize; 3], count: usize, phase: usize) {
     if nz < 2 * count {
         return;
@@ -159,13 +159,13 @@ fn coarse_slices(image: &mut [f32], [nz, ny, nx]: [usize; 3], count: usize, phas
     }
 }
 
-/// Returns quantiles of the normal distribution at the centres of equally likely intervals, so that a random index
+/// Returns quantiles of the normal distribution at the centers of equally likely intervals, so that a random index
 /// gives a normally distributed value.
 fn normal_table() -> &'static [f32; TABLE] {
     static TABLE_CELL: OnceLock<Box<[f32; TABLE]>> = OnceLock::new();
     TABLE_CELL.get_or_init(|| {
         let mut table = Box::new([0.0; TABLE]);
-        // Numerical integration of the density; each quantile is where the integral reaches the centre of its interval.
+        // Numerical integration of the density; each quantile is where the integral reaches the center of its interval.
         let step = 1.0 / 4096.0;
         let (mut x, mut sum) = (-6.0f64, 0.0f64);
         let density = |x: f64| (-0.5 * x * x).exp() / std::f64::consts::TAU.sqrt();

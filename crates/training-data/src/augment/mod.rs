@@ -23,7 +23,7 @@ macro_rules! augmentation {
 }
 
 augmentation!(
-    /// Mirroring along each axis.
+    /// Mirroring of a patch along each axis.
     Flip {
         /// Probability along Z, 0 to 1.
         z: f64 = 0.5,
@@ -141,7 +141,7 @@ augmentation!(
     Illumination {
         /// Probability, 0 to 1.
         probability: f64 = 0.2,
-        /// Maximum relative change from the centre of the patch to its edge: 0.3 is 30 %.
+        /// Maximum relative change from the center of the patch to its edge: 0.3 is 30 %.
         strength: f64 = 0.3,
     }
 );
@@ -160,31 +160,31 @@ augmentation!(
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AugmentOptions {
-    /// Mirroring.
+    /// Mirroring along each axis.
     pub flip: Flip,
-    /// Rotation about Z.
+    /// Rotation about the Z axis.
     pub rotate: Rotate,
-    /// Scaling.
+    /// Random change of the size of objects.
     pub scale: Scale,
-    /// Elastic deformation.
+    /// Smooth random deformation of image and labels.
     pub elastic: Elastic,
-    /// Uneven illumination.
+    /// Smooth random change of brightness across the field.
     pub illumination: Illumination,
-    /// Attenuation with depth.
+    /// Loss of brightness with depth along Z.
     pub attenuation: Attenuation,
-    /// Gaussian blur.
+    /// Random Gaussian blur of the image.
     pub blur: Blur,
-    /// Lower resolution along Z.
+    /// Random loss of resolution along Z.
     pub anisotropy: Anisotropy,
-    /// Photon noise.
+    /// Poisson noise, as if fewer photons had been detected.
     pub photon_noise: PhotonNoise,
-    /// Gaussian noise.
+    /// Additive Gaussian noise, such as that of a camera.
     pub gaussian_noise: GaussianNoise,
-    /// Contrast.
+    /// Random change of contrast around the mean.
     pub contrast: Contrast,
-    /// Brightness.
+    /// Random offset of all intensities.
     pub brightness: Brightness,
-    /// Gamma correction.
+    /// Random gamma correction of the intensities.
     pub gamma: Gamma,
 }
 

@@ -150,7 +150,7 @@ fn find_few_objects(inspections: &mut [PairInspection]) {
         if counts.len() >= 3 && count * 10 < median {
             let problem = format!("it has {count} objects, but the other pairs about {median}");
             let file = inspection.summary.target.clone();
-            let next_step = "check that all objects are labelled: unlabelled objects are trained as background";
+            let next_step = "check that all objects are labeled: unlabeled objects are trained as background";
             inspection.add(Problem::warning(&file, problem, next_step));
         }
     }

@@ -28,11 +28,11 @@ pub struct CheckOptions {
 /// Intensity statistics of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Intensities {
-    /// Minimum.
+    /// Lowest intensity of all voxels.
     pub min: f64,
-    /// Maximum.
+    /// Highest intensity of all voxels.
     pub max: f64,
-    /// Mean of all voxels.
+    /// Mean intensity of all voxels.
     pub mean: f64,
     /// Standard deviation of all voxels.
     pub std: f64,
@@ -48,9 +48,9 @@ pub struct Intensities {
 pub struct PairSummary {
     /// Name of the pair.
     pub name: String,
-    /// Path of the image.
+    /// Path of the image file.
     pub image: PathBuf,
-    /// Path of the target.
+    /// Path of the target file.
     pub target: PathBuf,
     /// Part of the data that it belongs to, if the data define it.
     pub part: Option<Part>,
@@ -66,7 +66,7 @@ pub struct PairSummary {
     pub intensities: Option<Intensities>,
     /// Intensity statistics of the target, for label-free prediction.
     pub target_intensities: Option<Intensities>,
-    /// Number of objects.
+    /// Number of objects in the labels; `None` if the target is a stain.
     pub objects: Option<usize>,
     /// Median object diameter in µm: that of the sphere with the object's volume (in voxels if the voxel size is
     /// unknown).

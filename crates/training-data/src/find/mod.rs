@@ -20,10 +20,10 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpacingOrder {
-    /// Z, Y, X.
+    /// The values are in the order Z, Y, X.
     #[default]
     Zyx,
-    /// X, Y, Z.
+    /// The values are in the order X, Y, Z.
     Xyz,
 }
 
@@ -37,7 +37,7 @@ pub struct ChannelPair {
     pub target: usize,
 }
 
-/// Options for finding pairs.
+/// How pairs are found in a folder, and what is assumed about their files.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FindOptions {

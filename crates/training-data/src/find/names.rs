@@ -9,7 +9,9 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Extensions of supported image files, longest first.
-const IMAGE_EXTENSIONS: [&str; 18] = [
+const IMAGE_EXTENSIONS: [&str; 21] = [
+    ".ome.zarr.zip",
+    ".zarr.zip",
     ".ome.tiff",
     ".ome.tif",
     ".ome.btf",
@@ -28,6 +30,7 @@ const IMAGE_EXTENSIONS: [&str; 18] = [
     ".png",
     ".jpeg",
     ".jpg",
+    ".ozx",
 ];
 
 /// Extensions of unsupported image files, and a program that converts them to TIFF.

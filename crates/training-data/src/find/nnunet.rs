@@ -186,11 +186,19 @@ fn extension_of(path: &Path) -> String {
 
 /// Reads the voxel size along Z, Y, X in µm from the JSON file of an image.
 fn spacing(path: &Path, options: &FindOptions, found: &mut SearchResults) -> Option<[f64; 3]> {
-    let numbers = json(path).ok().and_then(|v| {
+    let content = match json(path) {
+        Ok(content) => content,
+        Err(error) => {
+            let next_step = "correct the file, or write the voxel size along Z, Y, X in µm";
+            found.problems.push(Problem::warning(path, error.to_string(), next_step));
+            return None;
+        }
+    };
+    let numbers = |v: &Value| {
         let list = v.get("spacing")?.as_array()?.iter().map(Value::as_f64).collect::<Option<Vec<_>>>()?;
         <[f64; 3]>::try_from(list).ok()
-    });
-    let Some(mut numbers) = numbers else {
+    };
+    let Some(mut numbers) = numbers(&content) else {
         let problem = "it has no \"spacing\" of three positive numbers";
         found.problems.push(Problem::warning(path, problem, "write the voxel size along Z, Y, X in µm"));
         return None;

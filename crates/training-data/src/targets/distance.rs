@@ -7,7 +7,7 @@
 
 use crate::objects::IGNORED;
 
-/// Returns the distance in µm to the centre of the nearest voxel of another label (0 for background and the ignore
+/// Returns the distance in µm to the center of the nearest voxel of another label (0 for background and the ignore
 /// label). The border of the volume is not a boundary; the distance is infinite if the volume contains no other label.
 pub(crate) fn own_distance_um(labels: &[u32], [nz, ny, nx]: [usize; 3], voxel_um: [f64; 3]) -> Vec<f32> {
     let mut out = vec![0.0f32; labels.len()];

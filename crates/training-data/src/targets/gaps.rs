@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub struct GapWeight {
     /// Maximum length of a gap in µm.
     pub max_gap_um: f64,
-    /// Maximum additional weight.
+    /// Maximum weight that is added to a voxel in a gap.
     pub strength: f64,
 }
 

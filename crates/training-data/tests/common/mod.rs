@@ -1,9 +1,9 @@
-//! Test helpers: small stacks on disk, and the location of real data.
+//! Test helpers: small stacks on disk.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test binary uses a part of it")]
 
 use cytoscope_formats::{Compression, WriteSpec, container_for_path, write_array};
 use cytoscope_volume::{Array, Samples, VoxelSize};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Writes a stack Z, Y, X; its folder is created.
 pub fn write(path: &Path, shape: [usize; 3], samples: impl Into<Samples>) {
@@ -60,18 +60,4 @@ pub fn balls([nz, ny, nx]: [usize; 3], voxel_um: [f64; 3], step_um: f64, radius_
         }
     }
     labels
-}
-
-/// Returns the path of a file of the shared data, or `None` with a report of the skip if it does not exist.
-pub fn shared(name: &str) -> Option<PathBuf> {
-    let root = match std::env::var_os("CYTOSCOPE_SHARED_DATA") {
-        Some(root) => PathBuf::from(root),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
-    };
-    let path = root.join(name);
-    if path.exists() {
-        return Some(path);
-    }
-    cytoscope_testkit::skip(format!("{} not found (set CYTOSCOPE_SHARED_DATA)", path.display()));
-    None
 }

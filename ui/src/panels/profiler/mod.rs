@@ -4,6 +4,7 @@ mod advice;
 mod comparison;
 mod memory;
 mod operators;
+mod roofline;
 mod tables;
 mod timeline;
 mod training;
@@ -22,10 +23,11 @@ use crate::state::State;
 use crate::theme;
 use crate::work::{JobState, JobView};
 use comparison::Comparison;
-use cytoscope_profile::{Advice, Stage, StageTotal, advise, bytes_text, operator_totals};
+use cytoscope_profile::{Advice, MachinePeak, Stage, StageTotal, advise, bytes_text, operator_totals};
 use eframe::egui::{self, Align2, FontId, Rect, RichText, Sense, Ui, pos2, vec2};
 use egui_phosphor::regular as icon;
 use operators::Row;
+use roofline::Roofline;
 use std::time::{Duration, Instant};
 
 /// Time after which tables and advice of a running job are computed again.
@@ -44,6 +46,8 @@ enum ProfileView {
     Advice,
     /// Totals by operator.
     Operators,
+    /// Operators beside the machine's peak.
+    Roofline,
     /// Figures and step times of a training run.
     Training,
     /// Memory over time.
@@ -95,17 +99,22 @@ struct Derived {
     at: Instant,
     advice: Vec<Advice>,
     rows: Vec<Row>,
+    roofline: Option<Roofline>,
     steps: Option<Histogram>,
     comparison: Option<Comparison>,
 }
 
 impl Derived {
-    fn new(run: Run<'_>, other: Option<Run<'_>>, of: (Revision, Option<Revision>)) -> Self {
+    fn new(run: Run<'_>, other: Option<Run<'_>>, peak: Option<&MachinePeak>, of: (Revision, Option<Revision>)) -> Self {
+        let operators = operator_totals(run.spans());
+        let roofline =
+            peak.map(|peak| Roofline { peak: peak.clone(), points: cytoscope_profile::roofline(&operators, peak) });
         Self {
             of,
             at: Instant::now(),
-            advice: advise(&run.facts(), &operator_totals(run.spans())),
+            advice: advise(&run.facts(), &operators),
             rows: operators::rows(run.spans()),
+            roofline,
             steps: Histogram::new(step_durations_secs(run.spans())),
             comparison: other.map(|other| Comparison::new(run, other)),
         }
@@ -143,16 +152,17 @@ impl ProfilerPanel {
     }
 
     /// Computes what the views show, if the runs have changed.
-    fn derive(&mut self, run: Run<'_>, other: Option<Run<'_>>) {
+    fn derive(&mut self, run: Run<'_>, other: Option<Run<'_>>, peak: Option<&MachinePeak>) {
         let revision = |run: Run<'_>| (run.id(), run.revision());
         let of = (revision(run), other.map(revision));
         let ids = |of: &(Revision, Option<Revision>)| (of.0.0, of.1.map(|other| other.0));
         let is_current = |derived: &Derived| {
             let is_recent = run.is_running() && derived.at.elapsed() < DERIVE_EVERY;
-            derived.of == of || (is_recent && ids(&derived.of) == ids(&of))
+            let has_peak = derived.roofline.as_ref().map(|r| &r.peak) == peak;
+            has_peak && (derived.of == of || (is_recent && ids(&derived.of) == ids(&of)))
         };
         if !self.derived.as_ref().is_some_and(is_current) {
-            self.derived = Some(Derived::new(run, other, of));
+            self.derived = Some(Derived::new(run, other, peak, of));
         }
     }
 
@@ -263,7 +273,8 @@ fn run_row(ui: &mut Ui, own: &mut ProfilerPanel, run: Run<'_>, shown: Option<Run
 
 fn profile(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: Run<'_>, actions: &mut Actions) {
     let other = own.other.filter(|id| *id != run.id()).and_then(|id| state.jobs.shown_run(id));
-    own.derive(run, other);
+    let peak = state.jobs.peak_of(run);
+    own.derive(run, other, peak.as_ref());
     let views = views(run, own.derived.as_ref());
     if !views.iter().any(|(view, _)| *view == own.view) {
         own.view = ProfileView::default();
@@ -298,6 +309,10 @@ fn profile(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: Run<'_>,
             }
             _ if run.spans().is_empty() => no_spans(ui, run),
             (ProfileView::Operators, _) => operators::operators(ui, &derived.rows, &own.search),
+            (ProfileView::Roofline, _) => {
+                let can_measure = state.jobs.can_measure_peak(run);
+                roofline::roofline(ui, derived.roofline.as_ref(), &own.search, can_measure, actions);
+            }
             (ProfileView::Timeline | ProfileView::Comparison, _) => {
                 timeline::timeline(ui, run.spans(), &mut own.window, &own.search);
             }
@@ -328,6 +343,7 @@ fn views(run: Run<'_>, derived: Option<&Derived>) -> Vec<(ProfileView, String)> 
     let all = [
         (ProfileView::Timeline, "Timeline".to_owned(), true),
         (ProfileView::Operators, "Operators".to_owned(), true),
+        (ProfileView::Roofline, "Roofline".to_owned(), true),
         (ProfileView::Training, "Training steps".to_owned(), trains),
         (ProfileView::Memory, "Memory".to_owned(), true),
         (ProfileView::Advice, advice, true),
@@ -347,6 +363,7 @@ fn header(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: Run<'_>, 
                 ProfileView::Advice => ProfileTable::Advice,
                 ProfileView::Timeline => ProfileTable::Spans,
                 ProfileView::Operators => ProfileTable::Operators,
+                ProfileView::Roofline => ProfileTable::Roofline,
                 ProfileView::Training => ProfileTable::Steps,
                 ProfileView::Memory => ProfileTable::Memory,
                 ProfileView::Comparison => own.other.map_or(ProfileTable::Spans, ProfileTable::Comparison),
@@ -398,7 +415,7 @@ fn compare_choice(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: R
     }
 }
 
-/// Draws the stages as shares of a bar; wide ones are labelled. The bar is as long as the run's share of `whole_secs`.
+/// Draws the stages as shares of a bar; wide ones are labeled. The bar is as long as the run's share of `whole_secs`.
 fn stage_bar(ui: &mut Ui, run: Run<'_>, whole_secs: Option<f64>) {
     let stages = own_stages(run.stages());
     let sum: f64 = stages.iter().map(|s| s.1).sum();

@@ -89,11 +89,9 @@ pub(super) fn operators(ui: &mut Ui, rows: &[Row], search: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::borrow::Cow;
 
     fn span(name: &'static str, thread: usize, duration_us: f64) -> SpanRecord {
-        let name = Cow::Borrowed(name);
-        SpanRecord { stage: Stage::Op, name, start_us: 0.0, duration_us, thread, bytes: 1, voxels: 0, macs: 0 }
+        SpanRecord { thread, bytes: 1, ..SpanRecord::new(Stage::Op, name, 0.0, duration_us) }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::operators::rows;
 use crate::opener::ProfileTable;
 use crate::runs::step_durations_secs;
-use cytoscope_profile::{ComparedTime, StoredRun, advise, compare_operators, compare_stages};
+use cytoscope_profile::{ComparedTime, StoredRun, advise, compare_operators, compare_stages, roofline};
 
 /// A table of a run as CSV. A comparison is with `other`, and empty without it.
 pub(crate) fn csv(table: ProfileTable, run: &StoredRun, other: Option<&StoredRun>) -> String {
@@ -11,6 +11,7 @@ pub(crate) fn csv(table: ProfileTable, run: &StoredRun, other: Option<&StoredRun
         ProfileTable::Advice => advice(run),
         ProfileTable::Spans => spans(run),
         ProfileTable::Operators => operators(run),
+        ProfileTable::Roofline => roofline_points(run),
         ProfileTable::Memory => memory(run),
         ProfileTable::Steps => steps(run),
         ProfileTable::Comparison(_) => comparison(run, other),
@@ -56,12 +57,28 @@ fn operators(run: &StoredRun) -> String {
     table("stage,name,count,seconds,bytes,macs", lines)
 }
 
+/// Operators beside the machine's peak; empty if it is unknown.
+fn roofline_points(run: &StoredRun) -> String {
+    let peak = run.record.facts.machine_peak.as_ref();
+    let points = peak.map(|peak| roofline(&run.operators(), peak)).unwrap_or_default();
+    let lines = points.iter().map(|point| {
+        let intensity = point.macs_per_byte().map_or_else(String::new, |intensity| intensity.to_string());
+        let (name, bound) = (quoted(&point.name), point.bound.name());
+        let (secs, macs, bytes, rate) = (point.seconds, point.macs, point.bytes, point.macs_per_sec());
+        format!("{name},{secs},{macs},{bytes},{intensity},{rate},{bound},{}", point.share)
+    });
+    table("name,seconds,macs,bytes,macs_per_byte,macs_per_sec,bound,share_of_peak", lines)
+}
+
 fn memory(run: &StoredRun) -> String {
     let label = |at_us: f64| run.marks.iter().find(|m| m.at_us == at_us).map_or("", |m| m.label.as_ref());
-    let samples = run.timeline.iter().map(|s| (s.at_us, s.resident_bytes));
-    let marks = run.marks.iter().filter(|_| run.timeline.is_empty()).map(|m| (m.at_us, m.resident_bytes));
-    let lines = samples.chain(marks).map(|(at_us, bytes)| format!("{},{},{bytes}", at_us / 1e6, quoted(label(at_us))));
-    table("seconds,label,resident_bytes", lines)
+    let samples = run.timeline.iter().map(|s| (s.at_us, s.resident_bytes, s.arena_bytes));
+    let marks = run.marks.iter().filter(|_| run.timeline.is_empty()).map(|m| (m.at_us, m.resident_bytes, None));
+    let lines = samples.chain(marks).map(|(at_us, bytes, arena)| {
+        let arena = arena.map_or_else(String::new, |bytes: u64| bytes.to_string());
+        format!("{},{},{bytes},{arena}", at_us / 1e6, quoted(label(at_us)))
+    });
+    table("seconds,label,resident_bytes,arena_bytes", lines)
 }
 
 fn steps(run: &StoredRun) -> String {

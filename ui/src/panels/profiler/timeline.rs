@@ -126,11 +126,9 @@ pub(super) fn timeline(ui: &mut Ui, spans: &[SpanRecord], window: &mut Option<[f
 mod tests {
     use super::*;
     use cytoscope_profile::Stage;
-    use std::borrow::Cow;
 
     fn span(name: &'static str, thread: usize, start_us: f64, duration_us: f64) -> SpanRecord {
-        let name = Cow::Borrowed(name);
-        SpanRecord { stage: Stage::Op, name, start_us, duration_us, thread, bytes: 1, voxels: 0, macs: 0 }
+        SpanRecord { thread, bytes: 1, ..SpanRecord::new(Stage::Op, name, start_us, duration_us) }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use egui_phosphor::regular as icon;
 /// Height of a task picture in points.
 const PICTURE: f32 = 132.0;
 
-/// Cells in the pictures: centre x and y and radius, as fractions of the picture.
+/// Cells in the pictures: center x and y and radius, as fractions of the picture.
 const CELLS: [(f32, f32, f32); 8] = [
     (0.22, 0.25, 0.15),
     (0.55, 0.19, 0.11),

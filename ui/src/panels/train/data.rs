@@ -1,6 +1,6 @@
 //! The Data page: a folder or table, its pairs and their problems.
 
-use super::{TrainPanel, colored, icon_text_button, named, page_header, title};
+use super::{TrainPanel, colored, files, icon_text_button, named, page_header, title};
 use crate::action::Actions;
 use crate::document::file_name;
 use crate::opener::FileRequest;
@@ -46,7 +46,9 @@ pub(super) fn data_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel, act
     };
     page_header(ui, "Choose training data", sentence);
     choose_data(ui, state, actions);
+    files::file_settings(ui, state, actions);
     match &wizard.check {
+        Check::None if wizard.plan.data.is_some() => _ = weak(ui, "Checking soon…"),
         Check::None => no_data(ui),
         Check::Running(id) => check_progress(ui, state.jobs.get(*id)),
         Check::Failed(reason) => {

@@ -1,7 +1,8 @@
-//! The training wizard: the list of steps on the right, the current page in the centre.
+//! The training wizard: the list of steps on the right, the current page in the center.
 
 mod cards;
 mod data;
+mod files;
 mod progress;
 mod results;
 mod start;
@@ -96,7 +97,7 @@ fn page_header(ui: &mut Ui, text: &str, sentence: &str) {
     ui.add_space(theme::GROUP_GAP);
 }
 
-/// Draws wrapped text in a colour.
+/// Draws wrapped text in a color.
 fn colored(ui: &mut Ui, color: egui::Color32, text: impl Into<String>) -> egui::Response {
     ui.add(egui::Label::new(RichText::new(text).color(color)).wrap())
 }

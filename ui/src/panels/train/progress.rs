@@ -295,7 +295,7 @@ fn validation_picture(ui: &mut Ui, shown: &ValidationPicture, texture: &egui::Te
 fn plot<'a>(name: &str, end: u64) -> Plot<'a> {
     let distance = mark_distance(end as f64);
     let marks = move |input: GridInput| {
-        // Marks outside the plot would be drawn over its neighbour.
+        // Marks outside the plot would be drawn over its neighbor.
         let first = (input.bounds.0 / distance).ceil().max(0.0) as u64;
         let last = (input.bounds.1 / distance).floor().max(0.0) as u64;
         (first..=last.min(first.saturating_add(100)))

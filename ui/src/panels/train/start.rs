@@ -3,12 +3,14 @@
 use super::{cards, icon_text_button, name_field, page_header, title};
 use crate::action::Actions;
 use crate::opener::FileRequest;
+use crate::panels::performance::{performance_choice, training_text};
 use crate::panels::weak;
 use crate::state::State;
 use crate::theme;
 use crate::training::plan::{MINUTES, SCRATCH};
 use crate::training::start::incompatibility;
 use crate::training::{TrainingAction, Wizard};
+use cytoscope_pipeline::Preset;
 use cytoscope_pipeline::cards::ModelCard;
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
@@ -60,6 +62,7 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     }
     how_long(ui, wizard, actions);
     data_workers(ui, wizard, actions);
+    tuned_choice(ui, state, actions);
     title(ui, "Model name");
     name_field(ui, &wizard.plan.name, true, egui::vec2(8.0, 5.0), actions);
 }
@@ -91,6 +94,19 @@ fn how_long(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
         ui.label("in total");
     });
     weak(ui, wizard.cost_sentence());
+}
+
+/// Choice among the presets that were tuned for training from the start model on this machine, if there are any.
+fn tuned_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let wizard = state.wizard();
+    let from = &wizard.plan.from;
+    let card = state.jobs.models().iter().find(|m| m.path.display().to_string() == *from);
+    let profile = state.jobs.machine_profile(card.map_or(from.as_str(), |card| card.title.as_str()));
+    let Some(profile) = profile.filter(|profile| !profile.training.is_empty()) else { return };
+    let describe = |preset: Preset| profile.training.get(&preset).map(training_text);
+    if let Some(request) = performance_choice(ui, wizard.performance(), profile, &describe) {
+        actions.send(TrainingAction::Performance(request));
+    }
 }
 
 /// Choice of the number of threads that prepare patches.

@@ -37,7 +37,7 @@ pub(crate) fn length(a: Xyz) -> f64 {
 pub struct Rotation([f64; 4]);
 
 impl Rotation {
-    /// The identity.
+    /// The rotation that changes nothing.
     pub const IDENTITY: Rotation = Rotation([1.0, 0.0, 0.0, 0.0]);
 
     /// Right-handed rotation about an axis; a zero axis gives the identity.
@@ -65,13 +65,13 @@ impl Rotation {
         if n > 0.0 { Self(q.map(|v| v / n)) } else { Self::IDENTITY }
     }
 
-    /// The inverse rotation.
+    /// Returns the rotation that undoes this one.
     pub fn inverse(self) -> Self {
         let [w, x, y, z] = self.0;
         Self([w, -x, -y, -z])
     }
 
-    /// Rotates a vector.
+    /// Returns the rotated vector.
     pub fn apply(self, v: Xyz) -> Xyz {
         let [w, x, y, z] = self.0;
         let cross = |a: Xyz, b: Xyz| [a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]];
@@ -86,7 +86,7 @@ impl Rotation {
 pub struct Camera {
     /// Rotation from volume axes to view axes (right, down, away).
     pub rotation: Rotation,
-    /// Point at the centre of the pane, relative to the volume's centre, in diagonals.
+    /// Point at the center of the pane, relative to the volume's center, in diagonals.
     pub target: Xyz,
     /// Zoom; 1 fits the volume.
     pub zoom: f64,
@@ -119,7 +119,7 @@ impl Camera {
     }
 }
 
-/// A viewing ray.
+/// A ray through a point of the screen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ray {
     /// Start point in µm.

@@ -114,7 +114,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// An empty builder.
+    /// Creates a builder for a volume on this grid, without planes.
     pub fn new(grid: Grid) -> Self {
         Self { grid, values: None }
     }

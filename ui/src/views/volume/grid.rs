@@ -63,7 +63,7 @@ impl Grid {
         [2, 1, 0].map(|a| self.full_zyx[a] as f64 / self.stride_zyx[a] as f64)
     }
 
-    /// The voxel (Z, Y, X) of the stack at the centre of a texel.
+    /// The voxel (Z, Y, X) of the stack at the center of a texel.
     pub fn full_voxel(&self, texel_zyx: [usize; 3]) -> [usize; 3] {
         std::array::from_fn(|a| (texel_zyx[a] * self.stride_zyx[a] + self.stride_zyx[a] / 2).min(self.full_zyx[a] - 1))
     }

@@ -276,10 +276,11 @@ impl VolumeView {
         if mode == Mode::Labels {
             wanted.extend(labels_of(document).map(|o| (Slot::Labels, of_overlay(o))));
         } else {
+            let (source, source_id) = document.shown_source();
             let visible = document.channels.iter().enumerate().filter(|(_, c)| c.visible).take(CHANNELS);
             for (channel, _) in visible {
-                let key = VolumeKey { source: document.id, channel, time: document.time, grid };
-                wanted.push((Slot::Channel(channel), Request { key, source: Arc::clone(&document.source) }));
+                let key = VolumeKey { source: source_id, channel, time: document.time, grid };
+                wanted.push((Slot::Channel(channel), Request { key, source: Arc::clone(source) }));
             }
             let map = document.of_role(Role::Map).filter(|o| o.visible);
             wanted.extend(map.map(|o| (Slot::Map, of_overlay(o))));
@@ -322,7 +323,7 @@ impl VolumeView {
     }
 
     fn colors(&mut self, volume: &Arc<Volume>, display: &LabelDisplay) -> Arc<Vec<u8>> {
-        // The selection does not affect the colours.
+        // The selection does not affect the colors.
         let display = LabelDisplay { selected: None, ..display.clone() };
         if let Some((of, with, colors)) = &self.colors
             && Arc::ptr_eq(of, volume)
@@ -421,12 +422,7 @@ fn interact(ui: &Ui, response: &egui::Response, rect: Rect, projection: &Project
         }
     }
     if response.has_focus() {
-        ui.memory_mut(|m| {
-            m.set_focus_lock_filter(
-                response.id,
-                egui::EventFilter { horizontal_arrows: true, vertical_arrows: true, ..Default::default() },
-            );
-        });
+        super::keep_arrow_keys(ui, response.id);
         ui.input(|i| {
             for (key, turn) in [
                 (Key::ArrowLeft, vec2(-KEY_TURN, 0.0)),

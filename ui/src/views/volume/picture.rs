@@ -8,13 +8,13 @@ use crate::data::composite::{Blending, Intensity, LabelDisplay};
 use eframe::egui::{Rect, pos2};
 use std::sync::Arc;
 
-/// Entries of the colour lookup tables, as in the shader.
+/// Entries of the color lookup tables, as in the shader.
 pub(super) const LUT_STEPS: usize = 1024;
 
-/// Width of the label colour texture, as in the shader.
+/// Width of the label color texture, as in the shader.
 pub(super) const COLORS_ACROSS: usize = 1024;
 
-/// Maximum number of label colours.
+/// Maximum number of label colors.
 const MAX_COLORS: usize = COLORS_ACROSS * 2048;
 
 /// Optical depth of the diagonal at full brightness in attenuated mode.
@@ -27,10 +27,10 @@ const BAND_PIXELS: u32 = 1 << 17;
 /// Direction to the light: right, down, away.
 const LIGHT: [f64; 3] = [-0.5, -0.7, -0.65];
 
-/// Projection modes.
+/// How the 3-D view draws a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Maximum intensity projection.
+    /// The highest intensity along each ray (maximum intensity projection).
     Maximum,
     /// Maximum intensity projection attenuated by the intensities in front.
     Attenuated,
@@ -39,10 +39,10 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// All modes.
+    /// All modes, in the order of the menu.
     pub const ALL: [Mode; 3] = [Mode::Maximum, Mode::Attenuated, Mode::Labels];
 
-    /// Name for display.
+    /// Returns the name that the window shows.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Maximum => "maximum intensity",
@@ -99,9 +99,9 @@ impl PartialEq for Picture {
 
 /// Parameters of a picture.
 pub struct PictureParams<'a> {
-    /// Projection of the camera.
+    /// How the camera projects the volume to the screen.
     pub projection: &'a Projection,
-    /// Area of the pane.
+    /// Area of the pane on the screen.
     pub rect: Rect,
     /// Width and height in pixels.
     pub size: [u32; 2],
@@ -117,13 +117,13 @@ pub struct PictureParams<'a> {
     pub single_frame: bool,
     /// Intensity layers, lowest first.
     pub layers: Vec<(Arc<Volume>, Intensity)>,
-    /// Labels and their colours ([`label_colors`]).
+    /// Labels and their colors ([`label_colors`]).
     pub labels: Option<(Arc<Volume>, Arc<Vec<u8>>)>,
     /// Label that is drawn brighter than the others.
     pub selected: Option<u32>,
 }
 
-/// Colours of the labels of a volume, as rows of an RGBA texture.
+/// Colors of the labels of a volume, as rows of an RGBA texture.
 pub fn label_colors(labels: &Labels, display: &LabelDisplay) -> Vec<u8> {
     let rows = labels.ids.len().min(MAX_COLORS).div_ceil(COLORS_ACROSS).max(1);
     let mut out = vec![128u8; rows * COLORS_ACROSS * 4];
@@ -134,7 +134,7 @@ pub fn label_colors(labels: &Labels, display: &LabelDisplay) -> Vec<u8> {
     out
 }
 
-/// One row of the colour lookup table.
+/// One row of the color lookup table.
 fn lut_row(display: &Intensity) -> impl Iterator<Item = u8> + use<'_> {
     (0..LUT_STEPS).flat_map(|i| {
         let share = (i as f32 / (LUT_STEPS - 1) as f32).powf(display.gamma.max(0.01));

@@ -35,14 +35,14 @@ pub struct Key {
 pub struct Request {
     /// Key of the volume.
     pub key: Key,
-    /// Source of its planes.
+    /// Source that the planes of the volume are read from.
     pub source: Arc<dyn PlaneSource>,
 }
 
 /// State of a requested volume.
 #[derive(Debug, Clone)]
 pub enum LoadState {
-    /// The volume is loaded.
+    /// The volume is loaded and cached.
     Ready(Arc<Volume>),
     /// The volume is queued or being read.
     Waiting,
@@ -79,7 +79,7 @@ impl VolumeReaderShared {
     }
 }
 
-/// Loads and caches volumes.
+/// Reads volumes on a thread of its own and caches them within a byte budget.
 pub struct Reader {
     shared: Arc<VolumeReaderShared>,
     thread: Option<JoinHandle<()>>,
@@ -121,7 +121,7 @@ impl Reader {
         self.shared.work.notify_one();
     }
 
-    /// State of a volume.
+    /// Returns the volume if it is loaded, otherwise how far it is.
     pub fn get(&self, key: &Key) -> LoadState {
         if self.thread.is_none() {
             return LoadState::Failed(NO_THREAD.to_owned());
@@ -249,43 +249,10 @@ fn read(request: &Request, cancel: &Cancel, done: &AtomicUsize, wake: &dyn Fn())
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 mod tests {
     use super::*;
-    use crate::data::plane::{Plane, PlaneAt, Values};
-    use std::sync::atomic::AtomicBool;
-    use std::time::{Duration, Instant};
-
-    /// Planes filled with their index; reading blocks until `open` is set.
-    #[derive(Default)]
-    struct NumberedPlanes {
-        reads: AtomicUsize,
-        open: AtomicBool,
-        fails: bool,
-    }
-
-    impl PlaneSource for NumberedPlanes {
-        fn plane(&self, at: &PlaneAt, cancel: &Cancel) -> Result<Plane, SourceError> {
-            self.reads.fetch_add(1, Ordering::SeqCst);
-            while !self.open.load(Ordering::SeqCst) {
-                cancel.check()?;
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            if self.fails {
-                return Err(SourceError::Io(std::io::Error::other("the disk is gone")));
-            }
-            let size = at.size();
-            Ok(Plane { at: at.clone(), size, values: Values::U8(vec![at.index as u8; size[0] * size[1]]) })
-        }
-    }
+    use crate::data::test_planes::{NumberedPlanes, wait_until};
 
     fn key(channel: usize) -> Key {
         Key { source: 5, channel, time: 0, grid: Grid::of([20, 10, 10], false) }
-    }
-
-    fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
-        let end = Instant::now() + Duration::from_secs(20);
-        while !is() {
-            assert!(Instant::now() < end, "{what} did not come");
-            std::thread::sleep(Duration::from_millis(1));
-        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const SHAPE: [usize; 3] = [24, 48, 72];
 const VOXEL_UM: [f64; 3] = [1.5, 0.5, 0.5];
-/// Centre X, Y, Z in µm of a ball off the centre of the stack.
+/// Center X, Y, Z in µm of a ball off the center of the stack.
 const BALL_UM: [f64; 3] = [26.0, 8.0, 24.0];
 const RADIUS_UM: f64 = 4.0;
 const PANE: Vec2 = Vec2 { x: 420.0, y: 340.0 };
@@ -140,7 +140,7 @@ fn projection(state: &TestState) -> Projection {
     Projection::new(&camera, um, state.rect)
 }
 
-/// Centre and size of the nearly white pixels, which only the ball has.
+/// Center and size of the nearly white pixels, which only the ball has.
 fn white(image: &RgbaImage) -> (egui::Pos2, Vec2) {
     let (mut sum, mut n, mut bounds) = (Vec2::ZERO, 0, Rect::NOTHING);
     for (x, y, pixel) in image.enumerate_pixels() {

@@ -4,7 +4,7 @@ use super::{expected, lengths};
 use crate::{engine, numbers};
 use cytoscope_autodiff::{GradientGraph, StepOptions, gradient_graph, prepare, update_graph};
 use cytoscope_builders::{DynUNet, UNet3d, Upsampling, Weights, dynunet, unet3d};
-use cytoscope_engine::{CompileOptions, Engine};
+use cytoscope_engine::{BoundSession, Buffers, CompileOptions, Engine};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{
     Activation, ConvAttrs, CoordinateMode, Dim, ElementType, Graph, Hyper, Loss, LossKind, Op, Optimizer, Padding,
@@ -325,5 +325,87 @@ fn the_loss_falls_as_on_the_cpu() {
     assert!(got[got.len() - 1] < 0.8 * got[0], "{got:?}");
     for (got, want) in got.iter().zip(&want) {
         assert!((got - want).abs() <= 2e-3 * want, "{got} instead of {want}");
+    }
+}
+
+/// The sessions of a training step, bound to buffers.
+struct Steps {
+    gradients: BoundSession,
+    update: BoundSession,
+    buffers: Buffers,
+}
+
+impl Steps {
+    fn new(on: &dyn Engine, made: &GradientGraph, optimizer: Optimizer, inputs: &[Tensor]) -> Self {
+        let count = made.graph.inputs.len() - made.parameters.len();
+        let named = |kind: &str| made.parameters.iter().map(|p| Some(format!("{kind}/{}", p.name))).collect::<Vec<_>>();
+        let none = |n: usize| vec![None; n];
+        let compile = |graph: &Graph| {
+            let shapes: Vec<_> = graph.inputs.iter().map(|id| graph.value(*id).fixed_shape().unwrap()).collect();
+            on.compile(graph, &shapes, &CompileOptions::default()).unwrap()
+        };
+        let mut outputs = [none(1), named("gradient")].concat();
+        outputs.resize(made.graph.outputs.len(), None);
+        let gradients = BoundSession::new(compile(&made.graph), [none(count), named("value")].concat(), outputs);
+        let update = update_graph(&made.parameters, optimizer);
+        assert!(!update.has_second);
+        let read = [none(1), named("value"), named("gradient"), named("first")].concat();
+        let left = [vec![Some("norm".to_owned())], named("value"), named("first")].concat();
+        let update = BoundSession::new(compile(&update.graph), read, left);
+        let mut buffers = Buffers::default();
+        for (p, value) in made.parameters.iter().zip(&inputs[count..]) {
+            buffers.bind(format!("value/{}", p.name), value.clone());
+            buffers.bind(format!("first/{}", p.name), Tensor::new(p.shape.clone(), vec![0.0f32; value.len()]).unwrap());
+        }
+        Self { gradients, update, buffers }
+    }
+
+    /// Makes a step and returns the loss.
+    fn step(&mut self, number: u32, given: &[Tensor]) -> f64 {
+        let loss = self.buffers.step(&mut self.gradients, given.to_vec()).unwrap();
+        let hyper = Hyper { rate: 0.05, step: number, scale: 1.0, limit: 0.0 };
+        let returned = self.buffers.step(&mut self.update, vec![Tensor::vector(hyper.to_vec())]).unwrap();
+        assert!(returned.is_empty());
+        loss[0].to_f64_vec()[0]
+    }
+}
+
+#[test]
+fn parameters_stay_on_the_device_and_are_updated_as_on_the_cpu() {
+    let Some(gpu) = engine() else { return };
+    let net = dynunet(
+        &DynUNet { filters: vec![8, 12], strides: vec![1, 2], ..DynUNet::default() },
+        &Weights::Random { seed: 7 },
+    )
+    .unwrap();
+    let (net, made) = step(&net, &[1, 1, 4, 8, 12], DICE);
+    let all = inputs(&net, &made);
+    let given = &all[..all.len() - made.parameters.len()];
+    let optimizer = Optimizer::Sgd { momentum: 0.9, nesterov: true, weight_decay: 1e-3 };
+    let cpu = CpuEngine::new();
+    let mut on_gpu = Steps::new(gpu, &made, optimizer, &all);
+    let mut on_cpu = Steps::new(&cpu, &made, optimizer, &all);
+    let counted = |steps: &Steps| [&steps.gradients, &steps.update].map(|session| session.traffic().unwrap());
+    let mut before = counted(&on_gpu);
+    for number in 1..=3 {
+        let (got, want) = (on_gpu.step(number, given), on_cpu.step(number, given));
+        assert!((got - want).abs() < 1e-3 * want.abs().max(1.0), "step {number}: loss {got} instead of {want}");
+        let now = counted(&on_gpu);
+        if number > 1 {
+            // Batch, hyper-parameters and loss only.
+            let batch_bytes: u64 = given.iter().map(Tensor::size_bytes).sum();
+            let bytes = [0, 1].map(|i| now[i].uploaded_bytes - before[i].uploaded_bytes);
+            assert_eq!(bytes, [batch_bytes, 16], "step {number}");
+            let downloads = [0, 1].map(|i| now[i].downloaded_bytes - before[i].downloaded_bytes);
+            assert_eq!(downloads, [4, 0], "step {number}");
+        }
+        before = now;
+    }
+    assert!(on_cpu.gradients.traffic().is_none());
+    for p in &made.parameters {
+        let name = format!("value/{}", p.name);
+        let (got, want) = (on_gpu.buffers.read(&name).unwrap(), on_cpu.buffers.read(&name).unwrap());
+        let (off, norm) = lengths(&got, &want);
+        assert!(off <= 2e-3 * norm.max(1e-2), "{name} differs by {off} of {norm}");
     }
 }

@@ -1,8 +1,8 @@
 //! Plans quantized tensors: which stay bytes, and which convolutions run on them.
 
-use super::float::{exact_transpose, weight_shape};
+use super::float::{exact_transpose, joined, weight_shape};
 use super::{Dequantized, DynamicDequantized, KernelPlan, PlanKind, Planner};
-use crate::concat::{channel_parts, first_blocks};
+use crate::concat::channel_parts;
 use crate::prepare::StoredWeight;
 use crate::steps::{Affine, DynamicScale, Epilogue, Term};
 use crate::window::{border, conv_shape, pool_shape, to_3d};
@@ -289,15 +289,16 @@ impl Planner<'_> {
         let (next, quantizer, result) = self.next_quantize(node.output(0)?)?;
         let whole = self.layout(result)?;
         let parts = parts.iter().map(|value| self.dequantized.get(value).copied()).collect::<Option<Vec<_>>>()?;
-        let blocks = first_blocks(whole, parts.iter().map(|from| self.layout(from.bytes)))?;
+        let layouts = parts.iter().map(|from| self.layout(from.bytes)).collect::<Option<Vec<_>>>()?;
         let mut tables = Vec::with_capacity(parts.len());
         for from in &parts {
             let same = Quantizer::new(from.scale, from.zero_point) == quantizer;
             tables.push(if same { None } else { Some(byte_table(*from, quantizer, |t| Some(t.clone()))?) });
         }
         let inputs = parts.iter().map(|from| from.bytes).collect();
+        let kind = joined(whole, &layouts, tables)?;
         self.zero_points.insert(result, quantizer.zero_point);
-        Some((self.on_bytes(node, PlanKind::Joined { blocks, tables }, inputs, result), vec![next]))
+        Some((self.on_bytes(node, kind, inputs, result), vec![next]))
     }
 }
 

@@ -8,9 +8,9 @@ use cytoscope_graph::infer::rules::pad_plan;
 use cytoscope_graph::{
     Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Op, PadMode, Padding, Tensor, ValueId,
 };
-use cytoscope_kernels::CHANNEL_BLOCK;
+use cytoscope_kernels::Blocked;
 use cytoscope_kernels::conv::{Activation, PackedConv, Transposed, WeightShape};
-use cytoscope_kernels::pointwise::{Binary, Unary};
+use cytoscope_kernels::pointwise::Unary;
 use cytoscope_kernels::resize::Tap;
 
 impl Planner<'_> {
@@ -101,15 +101,7 @@ impl Planner<'_> {
         let same = |v: ValueId| self.layout(v) == Some((layout, images));
         match (self.graph.constant(a), self.graph.constant(b)) {
             (None, None) => {
-                let f = match op {
-                    BinaryOp::Add => Binary::Add,
-                    BinaryOp::Sub => Binary::Sub,
-                    BinaryOp::Mul => Binary::Mul,
-                    BinaryOp::Div => Binary::Div,
-                    BinaryOp::Max => Binary::Max,
-                    BinaryOp::Min => Binary::Min,
-                    _ => return None,
-                };
+                let f = crate::elementwise::binary(op)?;
                 let is_cheap_in_blocks = self.is_cheap_in_blocks(a) || self.is_cheap_in_blocks(b);
                 (is_cheap_in_blocks && same(a) && same(b)).then(|| (PlanKind::Binary(f), vec![a, b]))
             }
@@ -184,7 +176,7 @@ impl Planner<'_> {
         Some(PlanKind::Pad { before: all, value })
     }
 
-    /// Plans a concatenation along channels if every part starts at a block boundary and at least one part is blocked.
+    /// Plans a concatenation along channels if at least one part is blocked.
     pub(super) fn concat(&self, node: &Node) -> Option<(PlanKind, Vec<ValueId>)> {
         let (whole, images) = self.layout(node.output(0)?)?;
         let inputs = channel_parts(self.graph, node)?;
@@ -193,13 +185,27 @@ impl Planner<'_> {
         {
             return None;
         }
-        let blocks = first_blocks((whole, images), inputs.iter().map(|value| self.layout(*value)))?;
-        let aligned = inputs.iter().rev().skip(1).all(|v| {
-            self.layout(*v).is_some_and(|(p, _)| p.channels % if whole.block == 1 { 1 } else { CHANNEL_BLOCK } == 0)
-        });
-        let tables = blocks.iter().map(|_| None).collect();
-        aligned.then_some((PlanKind::Joined { blocks, tables }, inputs))
+        let parts = inputs.iter().map(|value| self.layout(*value)).collect::<Option<Vec<_>>>()?;
+        let tables = inputs.iter().map(|_| None).collect();
+        Some((joined((whole, images), &parts, tables)?, inputs))
     }
+}
+
+/// Returns how the parts of a concatenation along the channels are joined, each converted by its table, if any: side by
+/// side in one buffer if every part starts at a block boundary of `whole`, else by copying their channels. `None` if the
+/// parts do not fit.
+pub(super) fn joined(
+    whole: (Blocked, usize),
+    parts: &[(Blocked, usize)],
+    tables: Vec<Option<Box<[u8; 256]>>>,
+) -> Option<PlanKind> {
+    if let Some(blocks) = first_blocks(whole, parts.iter().copied().map(Some)) {
+        return Some(PlanKind::Joined { blocks, tables });
+    }
+    let (layout, images) = whole;
+    let fits = parts.iter().all(|(part, n)| part.dims == layout.dims && *n == images);
+    let channels = parts.iter().map(|(part, _)| part.channels).sum::<usize>();
+    (fits && channels == layout.channels).then_some(PlanKind::Join { tables })
 }
 
 /// Returns the dimensions of a convolution's weight, or `None` if it does not match the attributes.

@@ -4,7 +4,7 @@
 use crate::step::Run;
 use crate::steps::{
     AffinePass, Apply, BinaryStep, Conv, ConvInt8, ConvTranspose, ConvTransposeInt8, DynamicQuantize, Epilogue, Head,
-    MomentsOf, PadStep, PlanarNorm, PoolStep, QuantizePlanes, ResizeStep, Term, Translate, UnaryStep,
+    Join, MomentsOf, PadStep, PlanarNorm, PoolStep, QuantizePlanes, ResizeStep, Term, Translate, UnaryStep,
 };
 use cytoscope_graph::ValueId;
 use cytoscope_kernels::conv::{Activation, ConvShape, PackedConv, PackedConvInt8, Quantizer, Transposed};
@@ -85,7 +85,7 @@ pub(crate) enum PlanKind {
     Unary(Unary),
     Binary(Binary),
     Pool(Pool, ConvShape),
-    /// Weighted sums of neighbouring voxels, by a table for each axis (Z, Y, X).
+    /// Weighted sums of neighboring voxels, by a table for each axis (Z, Y, X).
     Resample(Box<[Vec<Tap>; 3]>),
     /// Padding with a constant: voxels added before the first one along Z, Y, X, negative if voxels are removed.
     Pad {
@@ -99,6 +99,10 @@ pub(crate) enum PlanKind {
     /// parameters have a conversion table.
     Joined {
         blocks: Vec<usize>,
+        tables: Vec<Option<Box<[u8; 256]>>>,
+    },
+    /// As [`PlanKind::Joined`], for parts that do not start at block boundaries: their channels are copied.
+    Join {
         tables: Vec<Option<Box<[u8; 256]>>>,
     },
 }
@@ -206,6 +210,7 @@ impl PlanKind {
             Self::DynamicQuantize(ranges) => vec![step(DynamicQuantize { input, ranges, output })],
             Self::Translate(table) => vec![step(Translate { input, table, output })],
             Self::Joined { .. } => Vec::new(),
+            Self::Join { tables } => vec![step(Join { inputs: inputs.to_vec(), tables, output })],
         }
     }
 }

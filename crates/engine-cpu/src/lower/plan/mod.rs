@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Dequantized {
     /// The stored bytes.
     pub bytes: ValueId,
-    /// Difference in value between neighbouring bytes.
+    /// Difference in value between neighboring bytes.
     pub scale: f32,
     /// The byte that represents 0 (signed types are stored with an offset of 128).
     pub zero_point: u8,
@@ -84,6 +84,7 @@ pub(crate) fn plan(prepared: &Prepared, isa: Isa, integers: bool, interrupt: &In
         plane_moments: BTreeMap::new(),
         moments: 0,
         integer_convolutions: 0,
+        fuses: integers || prepared.optimizations.fusion,
     };
     for index in 0..graph.nodes.len() {
         interrupt.check()?;
@@ -162,6 +163,8 @@ struct Planner<'a> {
     plane_moments: BTreeMap<ValueId, usize>,
     moments: usize,
     integer_convolutions: usize,
+    /// Whether activations and quantizations are computed inside the step before them.
+    fuses: bool,
 }
 
 type PlanResult = Result<Option<KernelPlan>, KernelError>;
@@ -316,6 +319,9 @@ impl<'a> Planner<'a> {
 
     /// Fuses a following (leaky) ReLU and quantization into a step whose epilogue can apply them.
     fn absorb(&mut self, planned: &mut KernelPlan, fused: &mut Vec<usize>) {
+        if !self.fuses {
+            return;
+        }
         if let PlanKind::PlanarNorm { activation, .. } = &mut planned.kind {
             if let Some((next, act, output)) = self.next_leaky(planned.output) {
                 *activation = act;

@@ -1,0 +1,310 @@
+//! A convolution that computes in f32, with bias and activation, and optionally rearranges channels into blocks of voxels.
+//!
+//! Every unit computes a few neighboring voxels along X and a few vectors of output channels, so that each weight that it
+//! reads serves several voxels, and each input several channels.
+
+use super::curve::{Curve, curve};
+use super::memory::{Dense, empty, length, vector};
+use burn_cubecl::CubeRuntime;
+use burn_cubecl::tensor::CubeTensor;
+use burn_tensor::DType;
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::prelude::*;
+
+/// A convolution whose weights are constants: an array with axes tap, input channel, output channel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Convolution {
+    /// Lengths of the kernel along Z, Y, X.
+    pub kernel: [usize; 3],
+    pub stride: [usize; 3],
+    /// Number of zeros before the first voxel.
+    pub padding: [usize; 3],
+    pub dilation: [usize; 3],
+    /// Output channels, including those that become voxels.
+    pub outputs: usize,
+    /// Lengths of the blocks of voxels that output channels become, whose slowest axes are Z, Y, X of the block; 1 each
+    /// if they stay channels.
+    pub factors: [usize; 3],
+    /// Lengths of the result along Z, Y, X before channels become voxels.
+    pub lengths: [usize; 3],
+    pub curve: Curve,
+}
+
+/// What of a convolution is fixed when its kernel is compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Shape {
+    kernel: [usize; 3],
+    stride: [usize; 3],
+    padding: [usize; 3],
+    dilation: [usize; 3],
+    factors: [usize; 3],
+    /// Vectors of input channels.
+    inputs: usize,
+    /// Vectors of output channels.
+    outputs: usize,
+    /// Vectors of channels of the stored result.
+    stored: usize,
+    /// Voxels along X that a unit computes.
+    voxels: usize,
+    /// Vectors of output channels that a unit computes.
+    vectors: usize,
+    curve: super::curve::Kind,
+}
+
+#[cube(launch)]
+fn convolve<FX: Float, FY: Float, NI: Size, NO: Size>(
+    x: &Array<Vector<FX, NI>>,
+    weights: &Array<Vector<f32, NO>>,
+    bias: &Array<Vector<f32, NO>>,
+    y: &mut Array<Vector<FY, NO>>,
+    samples: u32,
+    depth: u32,
+    height: u32,
+    width: u32,
+    pitch: u32,
+    out_depth: u32,
+    out_height: u32,
+    out_width: u32,
+    columns: u32,
+    first: f32,
+    second: f32,
+    #[comptime] shape: Shape,
+    #[define(FX, FY)] _types: [StorageType; 2],
+) {
+    let voxels = comptime!(shape.voxels);
+    let vectors = comptime!(shape.vectors);
+    let outputs = comptime!(shape.outputs as u32);
+    let blocks = comptime!((shape.outputs / shape.vectors) as u32);
+    let block_vectors = comptime!(shape.vectors as u32);
+    let column_voxels = comptime!(shape.voxels as u32);
+
+    let unit = ABSOLUTE_POS as u32;
+    let block = unit % blocks;
+    let rest = unit / blocks;
+    let column = rest % columns;
+    let rest = rest / columns;
+    let oy = rest % out_height;
+    let rest = rest / out_height;
+    let oz = rest % out_depth;
+    let sample = rest / out_depth;
+    if sample >= samples {
+        terminate!();
+    }
+
+    let mut sums = Array::<Vector<f32, NO>>::new(comptime!(shape.voxels * shape.vectors));
+    #[unroll]
+    for o in 0..vectors {
+        let start = bias[(block * block_vectors) as usize + o];
+        #[unroll]
+        for v in 0..voxels {
+            sums[v * vectors + o] = start;
+        }
+    }
+
+    let kernel_z = comptime!(shape.kernel[0] as u32);
+    let kernel_y = comptime!(shape.kernel[1] as u32);
+    let kernel_x = comptime!(shape.kernel[2] as u32);
+    let stride_z = comptime!(shape.stride[0] as u32);
+    let stride_y = comptime!(shape.stride[1] as u32);
+    let stride_x = comptime!(shape.stride[2] as u32);
+    let dilation_z = comptime!(shape.dilation[0] as u32);
+    let dilation_y = comptime!(shape.dilation[1] as u32);
+    let dilation_x = comptime!(shape.dilation[2] as u32);
+    let padding_z = comptime!(shape.padding[0] as i32);
+    let padding_y = comptime!(shape.padding[1] as i32);
+    let padding_x = comptime!(shape.padding[2] as i32);
+    let inputs = comptime!(shape.inputs as u32);
+    let width_signed = width as i32;
+
+    for kz in 0..kernel_z {
+        let iz = (oz * stride_z + kz * dilation_z) as i32 - padding_z;
+        if iz >= 0 && iz < depth as i32 {
+            for ky in 0..kernel_y {
+                let iy = (oy * stride_y + ky * dilation_y) as i32 - padding_y;
+                if iy >= 0 && iy < height as i32 {
+                    let row = ((sample * depth + iz as u32) * height + iy as u32) * width;
+                    for kx in 0..kernel_x {
+                        let tap = (kz * kernel_y + ky) * kernel_x + kx;
+                        for ic in 0..inputs {
+                            accumulate::<FX, NI, NO>(
+                                x,
+                                weights,
+                                &mut sums,
+                                (column * column_voxels * stride_x + kx * dilation_x) as i32 - padding_x,
+                                width_signed,
+                                row * pitch + ic,
+                                pitch,
+                                (tap * inputs + ic) * outputs,
+                                block * block_vectors,
+                                shape,
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    store::<FY, NO>(
+        &sums,
+        y,
+        (sample * out_depth + oz) * out_height + oy,
+        out_depth,
+        out_height,
+        out_width,
+        column * column_voxels,
+        block * block_vectors,
+        first,
+        second,
+        shape,
+    );
+}
+
+/// Applies the activation to the sums of voxels of a row, from `start` along X, and stores them.
+#[cube]
+fn store<FY: Float, NO: Size>(
+    sums: &Array<Vector<f32, NO>>,
+    y: &mut Array<Vector<FY, NO>>,
+    row: u32,
+    depth: u32,
+    height: u32,
+    width: u32,
+    start: u32,
+    block: u32,
+    first: f32,
+    second: f32,
+    #[comptime] shape: Shape,
+) {
+    let voxels = comptime!(shape.voxels);
+    let vectors = comptime!(shape.vectors);
+    let factor_z = comptime!(shape.factors[0] as u32);
+    let factor_y = comptime!(shape.factors[1] as u32);
+    let factor_x = comptime!(shape.factors[2] as u32);
+    let stored = comptime!(shape.stored as u32);
+    let oy = row % height;
+    let oz = row / height % depth;
+    let sample = row / height / depth;
+    #[unroll]
+    for v in 0..voxels {
+        let ox = start + v as u32;
+        if ox < width {
+            #[unroll]
+            for o in 0..vectors {
+                let value = curve::<NO>(sums[v * vectors + o], first, second, shape.curve);
+                let channel = block + o as u32;
+                let place = channel / stored;
+                let z = oz * factor_z + place / (factor_y * factor_x);
+                let y_at = oy * factor_y + place / factor_x % factor_y;
+                let x_at = ox * factor_x + place % factor_x;
+                let slice = sample * depth * factor_z + z;
+                let voxel = (slice * (height * factor_y) + y_at) * (width * factor_x) + x_at;
+                y[(voxel * stored + channel % stored) as usize] = Vector::<FY, NO>::cast_from(value);
+            }
+        }
+    }
+}
+
+/// Adds the products of one vector of input channels of each voxel, from `start` along X, with their weights.
+#[cube]
+fn accumulate<FX: Float, NI: Size, NO: Size>(
+    x: &Array<Vector<FX, NI>>,
+    weights: &Array<Vector<f32, NO>>,
+    sums: &mut Array<Vector<f32, NO>>,
+    start: i32,
+    width: i32,
+    row: u32,
+    pitch: u32,
+    tap: u32,
+    block: u32,
+    #[comptime] shape: Shape,
+) {
+    let voxels = comptime!(shape.voxels);
+    let vectors = comptime!(shape.vectors);
+    let stride = comptime!(shape.stride[2] as i32);
+    let outputs = comptime!(shape.outputs as u32);
+    let lanes = NI::value();
+    let lanes_wide = comptime!(lanes as u32);
+    let mut inputs = Array::<Vector<f32, NI>>::new(comptime!(shape.voxels));
+    #[unroll]
+    for v in 0..voxels {
+        let at = start + v as i32 * stride;
+        let mut value = Vector::<f32, NI>::new(0.0);
+        if at >= 0 && at < width {
+            value = Vector::<f32, NI>::cast_from(x[(row + at as u32 * pitch) as usize]);
+        }
+        inputs[v] = value;
+    }
+    #[unroll]
+    for lane in 0..lanes {
+        let from = tap * lanes_wide + lane as u32 * outputs + block;
+        #[unroll]
+        for o in 0..vectors {
+            let weight = weights[from as usize + o];
+            #[unroll]
+            for v in 0..voxels {
+                let input = inputs[v];
+                let sum = sums[v * vectors + o];
+                sums[v * vectors + o] = sum + Vector::<f32, NO>::new(input[lane]) * weight;
+            }
+        }
+    }
+}
+
+/// Convolves `x`, with one launch, to elements of type `to`. `weights` and `bias` are dense.
+pub(super) fn launch<R: CubeRuntime>(
+    x: Dense<R>,
+    weights: CubeTensor<R>,
+    bias: CubeTensor<R>,
+    by: &Convolution,
+    to: DType,
+) -> CubeTensor<R> {
+    let [samples, depth, height, width, inputs] = x.form;
+    let taps: usize = by.factors.iter().product();
+    let stored = by.outputs / taps;
+    let (wide, narrow) = (vector(&x, inputs), if stored.is_multiple_of(4) { 4 } else { 1 });
+    let vectors = by.outputs / narrow;
+    let shape = Shape {
+        kernel: by.kernel,
+        stride: by.stride,
+        padding: by.padding,
+        dilation: by.dilation,
+        factors: by.factors,
+        inputs: inputs / wide,
+        outputs: vectors,
+        stored: stored / narrow,
+        voxels: if by.lengths[2] >= 4 { 4 } else { 1 },
+        vectors: if vectors.is_multiple_of(2) { 2 } else { 1 },
+        curve: by.curve.kind,
+    };
+    let columns = by.lengths[2].div_ceil(shape.voxels);
+    let units = samples * by.lengths[0] * by.lengths[1] * columns * (vectors / shape.vectors);
+    let scaled = |a: usize| by.lengths[a] * by.factors[a];
+    let y = empty(&x.tensor, [samples, scaled(0), scaled(1), scaled(2), stored], to);
+    let (client, types) = (x.tensor.client.clone(), [x.tensor.dtype.into(), to.into()]);
+    let dim = CubeDim::new(&client, units);
+    convolve::launch::<R>(
+        &client,
+        calculate_cube_count_elemwise(&client, units, dim),
+        dim,
+        wide,
+        narrow,
+        x.tensor.into_array_arg(),
+        weights.into_array_arg(),
+        bias.into_array_arg(),
+        y.clone().into_array_arg(),
+        length(samples),
+        length(depth),
+        length(height),
+        length(width),
+        length(x.pitch / wide),
+        length(by.lengths[0]),
+        length(by.lengths[1]),
+        length(by.lengths[2]),
+        length(columns),
+        by.curve.first,
+        by.curve.second,
+        shape,
+        types,
+    );
+    y
+}

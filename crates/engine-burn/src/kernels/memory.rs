@@ -1,0 +1,349 @@
+//! How tensors lie in memory: kernels read and write arrays with axes N, Z, Y, X, C, so that they need no strides.
+//! Only with strides does CubeCL copy something to the device at every launch.
+
+use burn_cubecl::CubeRuntime;
+use burn_cubecl::tensor::CubeTensor;
+use burn_tensor::{DType, Shape};
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::prelude::*;
+
+/// Alignment of tensors that share memory, in elements: 512 bytes, the most that a backend asks for.
+pub(crate) const ALIGNMENT: usize = 128;
+
+/// A tensor of floats whose voxels lie one after the other, each with its channels one after the other.
+pub(super) struct Dense<R: CubeRuntime> {
+    pub tensor: CubeTensor<R>,
+    /// Lengths of the axes N, Z, Y, X, C.
+    pub form: [usize; 5],
+    /// Number of elements from one voxel to the next.
+    pub pitch: usize,
+}
+
+/// Returns a length as an argument of a kernel. Tensors have fewer elements than an i32 can index.
+pub(super) fn length(of: usize) -> u32 {
+    u32::try_from(of).unwrap_or(u32::MAX)
+}
+
+/// Returns the number of neighboring channels that may be read at once.
+pub(super) fn vector<R: CubeRuntime>(x: &Dense<R>, channels: usize) -> usize {
+    let is_aligned = x.tensor.handle.offset_start.is_none_or(|offset| offset.is_multiple_of(16));
+    if is_aligned && channels.is_multiple_of(4) && x.pitch.is_multiple_of(4) { 4 } else { 1 }
+}
+
+/// Reserves memory for a tensor with axes N, Z, Y, X, C and elements of type `dtype`, on the device of another one.
+pub(super) fn empty<R: CubeRuntime>(like: &CubeTensor<R>, form: [usize; 5], dtype: DType) -> CubeTensor<R> {
+    let bytes = form.iter().product::<usize>() * dtype.size();
+    let handle = like.client.empty(bytes);
+    CubeTensor::new_contiguous(like.client.clone(), like.device.clone(), Shape::from(form), handle, dtype)
+}
+
+/// Returns the number of elements from one voxel to the next if a tensor with these lengths and strides, axes N, Z, Y, X,
+/// C, is dense.
+pub(super) fn pitch(lengths: [usize; 5], strides: [usize; 5]) -> Option<usize> {
+    let mut known: Option<(usize, usize)> = None;
+    for axis in (0..4).rev().filter(|a| lengths[*a] > 1) {
+        let (first, expected) = known.unwrap_or((strides[axis], strides[axis]));
+        if strides[axis] != expected {
+            return None;
+        }
+        known = Some((first, expected * lengths[axis]));
+    }
+    let pitch = known.map_or(lengths[4], |(first, _)| first);
+    (pitch >= lengths[4] && (lengths[4] == 1 || strides[4] == 1)).then_some(pitch)
+}
+
+/// Copies a box with axes N, Z, Y, X, C between two layouts.
+#[cube(launch)]
+fn copy_box<F: Float>(
+    x: &Array<F>,
+    y: &mut Array<F>,
+    count: u32,
+    depth: u32,
+    height: u32,
+    width: u32,
+    channels: u32,
+    from: u32,
+    from_sample: u32,
+    from_z: u32,
+    from_y: u32,
+    from_x: u32,
+    from_channel: u32,
+    to: u32,
+    to_sample: u32,
+    to_z: u32,
+    to_y: u32,
+    to_x: u32,
+    to_channel: u32,
+    #[define(F)] _type: StorageType,
+) {
+    let unit = ABSOLUTE_POS as u32;
+    if unit >= count {
+        terminate!();
+    }
+    let channel = unit % channels;
+    let rest = unit / channels;
+    let ix = rest % width;
+    let rest = rest / width;
+    let iy = rest % height;
+    let rest = rest / height;
+    let iz = rest % depth;
+    let sample = rest / depth;
+    let read = from + sample * from_sample + iz * from_z + iy * from_y + ix * from_x + channel * from_channel;
+    let write = to + sample * to_sample + iz * to_z + iy * to_y + ix * to_x + channel * to_channel;
+    y[write as usize] = x[read as usize];
+}
+
+/// Where the elements of a box lie in memory.
+#[derive(Clone, Copy)]
+pub(super) struct Layout {
+    /// Position of the first element.
+    pub start: usize,
+    /// Distances along the axes N, Z, Y, X, C.
+    pub strides: [usize; 5],
+}
+
+impl Layout {
+    /// Returns the layout of a tensor of this form without gaps.
+    pub(super) fn of(form: [usize; 5]) -> Self {
+        let mut strides = [1; 5];
+        for axis in (0..4).rev() {
+            strides[axis] = strides[axis + 1] * form[axis + 1];
+        }
+        Self { start: 0, strides }
+    }
+}
+
+/// Copies a box of these lengths along N, Z, Y, X, C from one layout to another, with one launch. Both tensors have
+/// elements of the same type.
+pub(super) fn copy<R: CubeRuntime>(x: CubeTensor<R>, from: Layout, lengths: [usize; 5], y: &CubeTensor<R>, to: Layout) {
+    let count: usize = lengths.iter().product();
+    let (client, dtype) = (x.client.clone(), x.dtype.into());
+    let dim = CubeDim::new(&client, count);
+    copy_box::launch::<R>(
+        &client,
+        calculate_cube_count_elemwise(&client, count, dim),
+        dim,
+        whole(x).into_array_arg(),
+        whole(y.clone()).into_array_arg(),
+        length(count),
+        length(lengths[1]),
+        length(lengths[2]),
+        length(lengths[3]),
+        length(lengths[4]),
+        length(from.start),
+        length(from.strides[0]),
+        length(from.strides[1]),
+        length(from.strides[2]),
+        length(from.strides[3]),
+        length(from.strides[4]),
+        length(to.start),
+        length(to.strides[0]),
+        length(to.strides[1]),
+        length(to.strides[2]),
+        length(to.strides[3]),
+        length(to.strides[4]),
+        dtype,
+    );
+}
+
+/// Returns the lengths and strides of a tensor of floats with five axes; `None` if it is another one.
+pub(super) fn axes<R: CubeRuntime>(tensor: &CubeTensor<R>) -> Option<([usize; 5], [usize; 5])> {
+    let lengths: Vec<usize> = tensor.meta.shape().iter().copied().collect();
+    let strides: Vec<usize> = tensor.meta.strides().iter().copied().collect();
+    let found = (lengths.try_into().ok()?, strides.try_into().ok()?);
+    matches!(tensor.dtype, DType::F32 | DType::F16 | DType::BF16).then_some(found)
+}
+
+/// Returns a tensor with axes N, Z, Y, X, C as a dense one: itself, or a copy, with one launch. `None` if it has other
+/// elements than floats or other than five axes.
+pub(super) fn dense<R: CubeRuntime>(tensor: CubeTensor<R>) -> Option<Dense<R>> {
+    let (form, strides) = axes(&tensor)?;
+    if let Some(pitch) = pitch(form, strides) {
+        return Some(Dense { tensor: whole(tensor), form, pitch });
+    }
+    let y = empty(&tensor, form, tensor.dtype);
+    copy(tensor, Layout { start: 0, strides }, form, &y, Layout::of(form));
+    Some(Dense { tensor: y, form, pitch: form[4] })
+}
+
+/// Returns all memory of a tensor as an array: with gaps between its rows, it has more elements than its form says.
+pub(super) fn whole<R: CubeRuntime>(tensor: CubeTensor<R>) -> CubeTensor<R> {
+    let elements = tensor.handle.size_in_used() as usize / tensor.dtype.size();
+    CubeTensor::new_contiguous(tensor.client, tensor.device, Shape::from([elements]), tensor.handle, tensor.dtype)
+}
+
+/// Returns a part of a dense tensor of f32, in the same memory; `None` if it exceeds it.
+pub(super) fn part<R: CubeRuntime>(of: &CubeTensor<R>, start: usize, form: [usize; 5]) -> Option<CubeTensor<R>> {
+    let whole = of.handle.size_in_used();
+    let [from, bytes] = [start, form.iter().product()].map(|elements: usize| (elements * size_of::<f32>()) as u64);
+    let after = whole.checked_sub(from.checked_add(bytes)?)?;
+    let handle = of.handle.clone().offset_start(from).offset_end(after);
+    let (client, device) = (of.client.clone(), of.device.clone());
+    Some(CubeTensor::new_contiguous(client, device, Shape::from(form), handle, of.dtype))
+}
+
+#[cube(launch)]
+fn gather(
+    slab: &Array<f32>,
+    starts: &Array<i32>,
+    y: &mut Array<f32>,
+    depth: u32,
+    height: u32,
+    width: u32,
+    channels: u32,
+    by_z: u32,
+    by_y: u32,
+    by_x: u32,
+    by_channel: u32,
+) {
+    if ABSOLUTE_POS >= y.len() {
+        terminate!();
+    }
+    let rest = ABSOLUTE_POS as u32;
+    let channel = rest % channels;
+    let rest = rest / channels;
+    let ix = rest % width;
+    let rest = rest / width;
+    let iy = rest % height;
+    let rest = rest / height;
+    let iz = rest % depth;
+    let start = (rest / depth * 3) as usize;
+    let z = iz + starts[start] as u32;
+    let y_at = iy + starts[start + 1] as u32;
+    let x_at = ix + starts[start + 2] as u32;
+    let from = z * by_z + y_at * by_y + x_at * by_x + channel * by_channel;
+    y[ABSOLUTE_POS] = slab[from as usize];
+}
+
+/// Cuts tiles of this form (N, Z, Y, X, C) from a slab with axes 1, Z, Y, X, C, with one launch. `starts` are the
+/// positions Z, Y, X of all tiles. Returns `None` if the slab has other than five axes.
+pub(super) fn tiles<R: CubeRuntime>(
+    slab: CubeTensor<R>,
+    starts: CubeTensor<R>,
+    form: [usize; 5],
+) -> Option<CubeTensor<R>> {
+    let (_, strides) = axes(&slab).filter(|_| slab.dtype == DType::F32)?;
+    let y = empty(&slab, form, DType::F32);
+    let count: usize = form.iter().product();
+    let client = slab.client.clone();
+    let dim = CubeDim::new(&client, count);
+    gather::launch::<R>(
+        &client,
+        calculate_cube_count_elemwise(&client, count, dim),
+        dim,
+        whole(slab).into_array_arg(),
+        starts.into_array_arg(),
+        y.clone().into_array_arg(),
+        length(form[1]),
+        length(form[2]),
+        length(form[3]),
+        length(form[4]),
+        length(strides[1]),
+        length(strides[2]),
+        length(strides[3]),
+        length(strides[4]),
+    );
+    Some(y)
+}
+
+/// Numbers in the table of [`cut`] for each part.
+const PART_NUMBERS: u32 = 6;
+
+/// Copies parts of a tensor. For each part, the table has the position of its first element, its lengths along Z, Y, X,
+/// and where it starts and ends in `y`.
+#[cube(launch)]
+fn cut(
+    x: &Array<f32>,
+    table: &Array<i32>,
+    y: &mut Array<f32>,
+    parts: u32,
+    channels: u32,
+    by_z: u32,
+    by_y: u32,
+    by_x: u32,
+    by_channel: u32,
+) {
+    let unit = ABSOLUTE_POS as u32;
+    for part in 0..parts {
+        let at = (part * PART_NUMBERS) as usize;
+        let start = table[at + 4] as u32;
+        let end = table[at + 5] as u32;
+        if unit >= start && unit < end {
+            let height = table[at + 2] as u32;
+            let width = table[at + 3] as u32;
+            let rest = unit - start;
+            let channel = rest % channels;
+            let rest = rest / channels;
+            let ix = rest % width;
+            let rest = rest / width;
+            let iy = rest % height;
+            let iz = rest / height;
+            let from = table[at] as u32 + iz * by_z + iy * by_y + ix * by_x + channel * by_channel;
+            y[unit as usize] = x[from as usize];
+        }
+    }
+}
+
+/// A part of one sample of a tensor: the first voxel and the lengths along Z, Y, X.
+#[derive(Clone, Copy)]
+pub(super) struct Region {
+    pub sample: usize,
+    pub start: [usize; 3],
+    pub lengths: [usize; 3],
+}
+
+/// Copies regions, with all channels, of a tensor with axes N, Z, Y, X, C, with one launch. Returns one tensor for each,
+/// with axes 1, Z, Y, X, C; `None` if the tensor has other than five axes or other elements than f32, or a region
+/// exceeds it.
+pub(super) fn regions<R: CubeRuntime>(
+    x: CubeTensor<R>,
+    regions: &[Region],
+    upload: impl FnOnce(Vec<i32>) -> CubeTensor<R>,
+) -> Option<Vec<CubeTensor<R>>> {
+    let (form, strides) = axes(&x).filter(|_| x.dtype == DType::F32)?;
+    let fits = |r: &Region| {
+        let is_inside = |a: usize| r.lengths[a] > 0 && r.start[a] + r.lengths[a] <= form[a + 1];
+        r.sample < form[0] && (0..3).all(is_inside)
+    };
+    if !regions.iter().all(fits) {
+        return None;
+    }
+    let whole_form = |r: &Region| [1, r.lengths[0], r.lengths[1], r.lengths[2], form[4]];
+    let first = |r: &Region| r.sample * strides[0] + (0..3).map(|a| r.start[a] * strides[a + 1]).sum::<usize>();
+    if let [region] = regions {
+        let y = empty(&x, whole_form(region), DType::F32);
+        let from = Layout { start: first(region), strides };
+        copy(x, from, whole_form(region), &y, Layout::of(whole_form(region)));
+        return Some(vec![y]);
+    }
+    if regions.is_empty() {
+        return Some(Vec::new());
+    }
+    let (mut table, mut starts, mut all) = (Vec::new(), Vec::new(), 0usize);
+    for region in regions {
+        let elements: usize = whole_form(region).iter().product();
+        let [z, y, x] = region.lengths;
+        let numbers = [first(region), z, y, x, all, all + elements];
+        table.extend(numbers.map(|n| i32::try_from(n).unwrap_or(i32::MAX)));
+        starts.push(all);
+        all = (all + elements).next_multiple_of(ALIGNMENT);
+    }
+    let y = empty(&x, [all, 1, 1, 1, 1], DType::F32);
+    let client = x.client.clone();
+    let dim = CubeDim::new(&client, all);
+    cut::launch::<R>(
+        &client,
+        calculate_cube_count_elemwise(&client, all, dim),
+        dim,
+        whole(x).into_array_arg(),
+        upload(table).into_array_arg(),
+        y.clone().into_array_arg(),
+        length(regions.len()),
+        length(form[4]),
+        length(strides[1]),
+        length(strides[2]),
+        length(strides[3]),
+        length(strides[4]),
+    );
+    regions.iter().zip(starts).map(|(region, start)| part(&y, start, whole_form(region))).collect()
+}

@@ -1,0 +1,280 @@
+//! Kernels of our own, for the operators of segmentation networks, and the backends that have them.
+//!
+//! Tensors stay in memory with their channels last, as the convolutions want them; only their axes are renamed between
+//! [`Image`]s and kernels. Arguments are arrays and numbers, which CUDA receives with the launch, so that a launch copies
+//! nothing to the device. One source serves CUDA and wgpu.
+
+mod conv;
+mod curve;
+mod memory;
+mod moves;
+mod norm;
+
+pub(crate) use conv::Convolution;
+pub(crate) use curve::Curve;
+pub(crate) use memory::ALIGNMENT;
+pub(crate) use moves::Pooling;
+
+use crate::exec::{self, Image};
+use crate::form::Form;
+use crate::plan::Part;
+use burn_cubecl::kernel::conv::{ConvStrategy, conv_forward_nhwc};
+use burn_cubecl::tensor::CubeTensor;
+use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime};
+use burn_cuda::Cuda;
+use burn_tensor::backend::Backend;
+use burn_tensor::ops::ConvOptions;
+use burn_tensor::{DType, Int, Tensor, TensorPrimitive};
+use burn_wgpu::Wgpu;
+use cytoscope_graph::ElementType;
+use memory::{Layout, Region, axes, dense};
+use norm::Term;
+use std::ops::Range;
+
+/// What a kernel computes, in f32 except for [`Direct::TunedConv`]; elements may be stored in 16 bits. Each variant lists its inputs in their order. Weights and other constants are dense arrays.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Direct {
+    /// `[x, weights, bias]`
+    Conv(Convolution),
+    /// `[x, weights, bias?]`: the fastest of Burn's convolution kernels, by its timing; the axes of `weights` are output
+    /// channel, Z, Y, X, input channel. All elements have the type of the output.
+    TunedConv { stride: [usize; 3], padding: [usize; 3], dilation: [usize; 3], bias: bool },
+    /// `[x, scale, bias]`: for each sample, a factor and a shift for each channel that normalize groups of channels.
+    Coefficients { groups: usize, epsilon: f32 },
+    /// `[x, coefficients]`, or two of them if `two`: applies factors and shifts, adds the tensors, and applies the
+    /// activation.
+    Scale { two: bool, curve: Curve },
+    /// `[a, b]`: concatenates channels.
+    Concat,
+    /// `[x]`: pools and multiplies.
+    Pool { pooling: Pooling, factor: f32 },
+    /// `[x]`: repeats each voxel this many times along Z, Y, X.
+    Repeat([usize; 3]),
+}
+
+/// A backend of Burn, and the kernels that it has in addition.
+pub(crate) trait DeviceBackend: Backend {
+    /// Computes an output of this form and with elements of type `to`. Returns `None` if the backend has no kernels, or if
+    /// the inputs do not suit.
+    fn direct(kind: &Direct, to: ElementType, form: Form, inputs: Vec<Image<Self>>) -> Option<Image<Self>>;
+
+    /// Cuts tiles of a slab with one sample, and stacks them as the samples of a tensor of this form. `starts` are the
+    /// positions Z, Y, X of the tiles; `upload` brings them to the device. Returns `None` if there are none.
+    fn gather_tiles(
+        slab: &Image<Self>,
+        starts: &[[usize; 3]],
+        form: Form,
+        upload: impl FnOnce(Vec<i32>) -> Tensor<Self, 1, Int>,
+    ) -> Option<Image<Self>>;
+
+    /// Returns the parts of a tensor as tensors that share its memory. Returns `None` if the backend has no kernels.
+    fn split(_: Image<Self>, _: &[Part]) -> Option<Vec<Image<Self>>> {
+        None
+    }
+
+    /// Copies parts of the samples, in their order, with all channels and these ranges along Z, Y, X; `upload` brings
+    /// numbers to the device. Returns `None` if a part exceeds the tensor.
+    fn copy_parts(
+        x: &Image<Self>,
+        parts: &[[Range<usize>; 3]],
+        _: impl FnOnce(Vec<i32>) -> Tensor<Self, 1, Int>,
+    ) -> Option<Vec<Image<Self>>> {
+        parts.iter().enumerate().map(|(sample, ranges)| exec::copy_part(x, sample, ranges)).collect()
+    }
+
+    /// Joins parts, in rows of `columns`, along Y and X. Returns `None` if they do not fit together.
+    fn join_parts(parts: Vec<Image<Self>>, columns: usize) -> Option<Image<Self>> {
+        exec::join_parts(parts, columns)
+    }
+}
+
+macro_rules! without_kernels {
+    ($backend:ty) => {
+        impl DeviceBackend for $backend {
+            fn direct(_: &Direct, _: ElementType, _: Form, _: Vec<Image<Self>>) -> Option<Image<Self>> {
+                None
+            }
+
+            fn gather_tiles(
+                slab: &Image<Self>,
+                starts: &[[usize; 3]],
+                form: Form,
+                _: impl FnOnce(Vec<i32>) -> Tensor<Self, 1, Int>,
+            ) -> Option<Image<Self>> {
+                exec::gather_tiles(slab, starts, form)
+            }
+        }
+    };
+}
+
+without_kernels!(Cuda);
+without_kernels!(Wgpu);
+
+/// CUDA without Burn's fusion of operators, for programs whose steps are all kernels of this module.
+pub(crate) type DirectCuda = CubeBackend<cubecl::cuda::CudaRuntime, f32, i32, u8>;
+/// wgpu without Burn's fusion of operators, for programs whose steps are all kernels of this module.
+pub(crate) type DirectWgpu = CubeBackend<cubecl::wgpu::WgpuRuntime, f32, i32, u32>;
+
+impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32, BT> {
+    fn direct(kind: &Direct, to: ElementType, form: Form, inputs: Vec<Image<Self>>) -> Option<Image<Self>> {
+        let to = float_type(to)?;
+        let mut inputs = inputs.into_iter();
+        let y = match kind {
+            Direct::Conv(by) => {
+                let x = dense(channels_last(inputs.next()?))?;
+                let (weights, bias) = (array(inputs.next()?), array(inputs.next()?));
+                conv::launch(x, weights, bias, by, to)
+            }
+            Direct::TunedConv { stride, padding, dilation, bias } => {
+                let (x, weights) = (channels_last(inputs.next()?), primitive(inputs.next()?));
+                let bias = if *bias { Some(array(inputs.next()?)) } else { None };
+                let options = ConvOptions::new(*stride, *padding, *dilation, 1);
+                conv_forward_nhwc::<R, 3>(x, weights, bias, options, ConvStrategy::default()).ok()?
+            }
+            Direct::Coefficients { groups, epsilon } => {
+                let x = dense(channels_last(inputs.next()?))?;
+                let (scale, bias) = (array(inputs.next()?), array(inputs.next()?));
+                norm::coefficients(&x, scale, bias, *groups, *epsilon)
+            }
+            Direct::Scale { two, curve } => {
+                let term = Term { x: dense(channels_last(inputs.next()?))?, coefficients: array(inputs.next()?) };
+                let more = if *two {
+                    let x = dense(channels_last(inputs.next()?))?;
+                    Some(Term { x, coefficients: array(inputs.next()?) })
+                } else {
+                    None
+                };
+                norm::scale(term, more, *curve, to)
+            }
+            Direct::Concat => {
+                let a = dense(channels_last(inputs.next()?))?;
+                moves::concatenate(a, dense(channels_last(inputs.next()?))?, to)
+            }
+            Direct::Pool { pooling, factor } => {
+                let lengths = [form[2], form[3], form[4]];
+                moves::pool(dense(channels_last(inputs.next()?))?, lengths, (*pooling, *factor), to)
+            }
+            Direct::Repeat(factors) => moves::repeat(dense(channels_last(inputs.next()?))?, *factors, to),
+        };
+        Some(channels_second(y))
+    }
+
+    fn gather_tiles(
+        slab: &Image<Self>,
+        starts: &[[usize; 3]],
+        form: Form,
+        upload: impl FnOnce(Vec<i32>) -> Tensor<Self, 1, Int>,
+    ) -> Option<Image<Self>> {
+        if slab.dims() == form || starts.is_empty() {
+            return exec::gather_tiles(slab, starts, form);
+        }
+        if let [start] = starts {
+            let region = Region { sample: 0, start: *start, lengths: [form[2], form[3], form[4]] };
+            let upload = |table| memory::whole(upload(table).into_primitive());
+            let tile = memory::regions(channels_last(slab.clone()), &[region], upload)?.pop()?;
+            return Some(channels_second(tile));
+        }
+        let positions = starts.iter().flatten().map(|at| i32::try_from(*at).unwrap_or(i32::MAX)).collect();
+        let positions = memory::whole(upload(positions).into_primitive());
+        let [samples, channels, depth, height, width] = form;
+        let slab = channels_last(slab.clone());
+        Some(channels_second(memory::tiles(slab, positions, [samples, depth, height, width, channels])?))
+    }
+
+    fn split(packed: Image<Self>, parts: &[Part]) -> Option<Vec<Image<Self>>> {
+        let packed = primitive(packed);
+        let image = |part: &Part| {
+            let own = memory::part(&packed, part.start, part.form)?;
+            Some(channels_kept(match part.half {
+                Some(half) => burn_cubecl::kernel::cast(own, float_type(half)?),
+                None => own,
+            }))
+        };
+        parts.iter().map(image).collect()
+    }
+
+    fn copy_parts(
+        x: &Image<Self>,
+        parts: &[[Range<usize>; 3]],
+        upload: impl FnOnce(Vec<i32>) -> Tensor<Self, 1, Int>,
+    ) -> Option<Vec<Image<Self>>> {
+        let region = |(sample, ranges): (usize, &[Range<usize>; 3])| Region {
+            sample,
+            start: std::array::from_fn(|a| ranges[a].start),
+            lengths: std::array::from_fn(|a| ranges[a].len()),
+        };
+        let all: Vec<Region> = parts.iter().enumerate().map(region).collect();
+        let upload = |table| memory::whole(upload(table).into_primitive());
+        let copied = memory::regions(channels_last(x.clone()), &all, upload)?;
+        Some(copied.into_iter().map(channels_second).collect())
+    }
+
+    fn join_parts(parts: Vec<Image<Self>>, columns: usize) -> Option<Image<Self>> {
+        let forms: Vec<Form> = parts.iter().map(Tensor::dims).collect();
+        let [_, channels, depth, ..] = *forms.first()?;
+        let rows = forms.chunks(columns.max(1));
+        let height: usize = rows.clone().filter_map(|row| row.first()).map(|form| form[3]).sum();
+        let width: usize = rows.clone().next()?.iter().map(|form| form[4]).sum();
+        let fits = |row: &[Form]| {
+            let expected = row.first().map(|form| [1, channels, depth, form[3]]);
+            let alike = row.iter().all(|form| Some([form[0], form[1], form[2], form[3]]) == expected);
+            alike && row.iter().map(|form| form[4]).sum::<usize>() == width
+        };
+        if !rows.clone().all(fits) {
+            return None;
+        }
+        let parts: Vec<CubeTensor<R>> = parts.into_iter().map(channels_last).collect();
+        // In the order in which the host wants it.
+        let y = memory::empty(parts.first()?, [1, channels, depth, height, width], parts.first()?.dtype);
+        let [of_sample, of_channel, of_z, of_y, of_x] = Layout::of([1, channels, depth, height, width]).strides;
+        let (mut row_start, mut column_start) = (0, 0);
+        for (index, part) in parts.into_iter().enumerate() {
+            let (lengths, strides) = axes(&part)?;
+            let to = Layout {
+                start: row_start * of_y + column_start * of_x,
+                strides: [of_sample, of_z, of_y, of_x, of_channel],
+            };
+            memory::copy(part, Layout { start: 0, strides }, lengths, &y, to);
+            column_start += lengths[3];
+            if (index + 1) % columns.max(1) == 0 {
+                (row_start, column_start) = (row_start + lengths[2], 0);
+            }
+        }
+        Some(channels_kept(y))
+    }
+}
+
+/// Returns Burn's name of a type of floats; `None` for other types.
+fn float_type(of: ElementType) -> Option<DType> {
+    match of {
+        ElementType::F32 => Some(DType::F32),
+        ElementType::F16 => Some(DType::F16),
+        ElementType::BF16 => Some(DType::BF16),
+        _ => None,
+    }
+}
+
+/// Returns the tensor beneath an image.
+fn primitive<R: CubeRuntime, BT: BoolElement>(x: Image<CubeBackend<R, f32, i32, BT>>) -> CubeTensor<R> {
+    x.into_primitive().tensor()
+}
+
+/// Returns the tensor beneath an image, with axes N, Z, Y, X, C.
+fn channels_last<R: CubeRuntime, BT: BoolElement>(x: Image<CubeBackend<R, f32, i32, BT>>) -> CubeTensor<R> {
+    primitive(x.permute([0, 2, 3, 4, 1]))
+}
+
+/// Returns a tensor with axes N, Z, Y, X, C as an image. Nothing is moved.
+fn channels_second<R: CubeRuntime, BT: BoolElement>(y: CubeTensor<R>) -> Image<CubeBackend<R, f32, i32, BT>> {
+    channels_kept(y).permute([0, 4, 1, 2, 3])
+}
+
+/// Returns a tensor with five axes as an image with the same axes.
+fn channels_kept<R: CubeRuntime, BT: BoolElement>(y: CubeTensor<R>) -> Image<CubeBackend<R, f32, i32, BT>> {
+    Tensor::from_primitive(TensorPrimitive::Float(y))
+}
+
+/// Returns all numbers beneath an image as an array with one axis.
+fn array<R: CubeRuntime, BT: BoolElement>(x: Image<CubeBackend<R, f32, i32, BT>>) -> CubeTensor<R> {
+    memory::whole(primitive(x))
+}

@@ -1,0 +1,239 @@
+//! Concatenation of channels, pooling, and upsampling by repetition.
+
+use super::memory::{Dense, empty, length, vector};
+use burn_cubecl::CubeRuntime;
+use burn_cubecl::tensor::CubeTensor;
+use burn_tensor::DType;
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::prelude::*;
+
+#[cube(launch)]
+fn join<FA: Float, FB: Float, FY: Float, N: Size>(
+    a: &Array<Vector<FA, N>>,
+    b: &Array<Vector<FB, N>>,
+    y: &mut Array<Vector<FY, N>>,
+    voxels: u32,
+    pitch_a: u32,
+    pitch_b: u32,
+    #[comptime] vectors_a: u32,
+    #[comptime] vectors_b: u32,
+    #[define(FA, FB, FY)] _types: [StorageType; 3],
+) {
+    let vectors = comptime!(vectors_a + vectors_b);
+    let unit = ABSOLUTE_POS as u32;
+    let channel = unit % vectors;
+    let voxel = unit / vectors;
+    if voxel >= voxels {
+        terminate!();
+    }
+    if channel < vectors_a {
+        y[unit as usize] = Vector::<FY, N>::cast_from(a[(voxel * pitch_a + channel) as usize]);
+    } else {
+        y[unit as usize] = Vector::<FY, N>::cast_from(b[(voxel * pitch_b + channel - vectors_a) as usize]);
+    }
+}
+
+/// Concatenates the channels of two tensors whose other axes have the same lengths, with one launch, to elements
+/// of type `to`.
+pub(super) fn concatenate<R: CubeRuntime>(a: Dense<R>, b: Dense<R>, to: DType) -> CubeTensor<R> {
+    let ([samples, depth, height, width, channels_a], channels_b) = (a.form, b.form[4]);
+    let wide = vector(&a, channels_a).min(vector(&b, channels_b));
+    let y = empty(&a.tensor, [samples, depth, height, width, channels_a + channels_b], to);
+    let types = [a.tensor.dtype.into(), b.tensor.dtype.into(), to.into()];
+    let voxels = samples * depth * height * width;
+    let units = voxels * ((channels_a + channels_b) / wide);
+    let client = a.tensor.client.clone();
+    let dim = CubeDim::new(&client, units);
+    join::launch::<R>(
+        &client,
+        calculate_cube_count_elemwise(&client, units, dim),
+        dim,
+        wide,
+        a.tensor.into_array_arg(),
+        b.tensor.into_array_arg(),
+        y.clone().into_array_arg(),
+        length(voxels),
+        length(a.pitch / wide),
+        length(b.pitch / wide),
+        length(channels_a / wide),
+        length(channels_b / wide),
+        types,
+    );
+    y
+}
+
+/// Pooling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Pooling {
+    /// Whether the largest number is taken, for which padding does not count; otherwise numbers are added up.
+    pub max: bool,
+    /// Lengths of the kernel along Z, Y, X.
+    pub kernel: [usize; 3],
+    pub stride: [usize; 3],
+    pub padding: [usize; 3],
+    pub dilation: [usize; 3],
+}
+
+#[cube(launch)]
+fn pool_windows<FX: Float, FY: Float, N: Size>(
+    x: &Array<Vector<FX, N>>,
+    y: &mut Array<Vector<FY, N>>,
+    samples: u32,
+    depth: u32,
+    height: u32,
+    width: u32,
+    pitch: u32,
+    out_depth: u32,
+    out_height: u32,
+    out_width: u32,
+    factor: f32,
+    #[comptime] vectors: u32,
+    #[comptime] by: Pooling,
+    #[define(FX, FY)] _types: [StorageType; 2],
+) {
+    let unit = ABSOLUTE_POS as u32;
+    let channel = unit % vectors;
+    let rest = unit / vectors;
+    let ox = rest % out_width;
+    let rest = rest / out_width;
+    let oy = rest % out_height;
+    let rest = rest / out_height;
+    let oz = rest % out_depth;
+    let sample = rest / out_depth;
+    if sample >= samples {
+        terminate!();
+    }
+    let kernel_z = comptime!(by.kernel[0] as u32);
+    let kernel_y = comptime!(by.kernel[1] as u32);
+    let kernel_x = comptime!(by.kernel[2] as u32);
+    let stride_z = comptime!(by.stride[0] as u32);
+    let stride_y = comptime!(by.stride[1] as u32);
+    let stride_x = comptime!(by.stride[2] as u32);
+    let dilation_z = comptime!(by.dilation[0] as u32);
+    let dilation_y = comptime!(by.dilation[1] as u32);
+    let dilation_x = comptime!(by.dilation[2] as u32);
+    let padding_z = comptime!(by.padding[0] as i32);
+    let padding_y = comptime!(by.padding[1] as i32);
+    let padding_x = comptime!(by.padding[2] as i32);
+    let mut value = Vector::<f32, N>::new(0.0);
+    if comptime!(by.max) {
+        value = Vector::<f32, N>::new(f32::MIN);
+    }
+    for kz in 0..kernel_z {
+        let iz = (oz * stride_z + kz * dilation_z) as i32 - padding_z;
+        for ky in 0..kernel_y {
+            let iy = (oy * stride_y + ky * dilation_y) as i32 - padding_y;
+            for kx in 0..kernel_x {
+                let ix = (ox * stride_x + kx * dilation_x) as i32 - padding_x;
+                let is_inside =
+                    iz >= 0 && iz < depth as i32 && iy >= 0 && iy < height as i32 && ix >= 0 && ix < width as i32;
+                if is_inside {
+                    let voxel = ((sample * depth + iz as u32) * height + iy as u32) * width + ix as u32;
+                    let other = Vector::<f32, N>::cast_from(x[(voxel * pitch + channel) as usize]);
+                    if comptime!(by.max) {
+                        value = max(value, other);
+                    } else {
+                        value += other;
+                    }
+                }
+            }
+        }
+    }
+    y[unit as usize] = Vector::<FY, N>::cast_from(value * Vector::<f32, N>::new(factor));
+}
+
+/// Pools `x` to these lengths along Z, Y, X and multiplies by `factor`, with one launch, to elements of type `to`.
+pub(super) fn pool<R: CubeRuntime>(
+    x: Dense<R>,
+    lengths: [usize; 3],
+    (by, factor): (Pooling, f32),
+    to: DType,
+) -> CubeTensor<R> {
+    let [samples, depth, height, width, channels] = x.form;
+    let wide = vector(&x, channels);
+    let y = empty(&x.tensor, [samples, lengths[0], lengths[1], lengths[2], channels], to);
+    let units = samples * lengths.iter().product::<usize>() * (channels / wide);
+    let (client, types) = (x.tensor.client.clone(), [x.tensor.dtype.into(), to.into()]);
+    let dim = CubeDim::new(&client, units);
+    pool_windows::launch::<R>(
+        &client,
+        calculate_cube_count_elemwise(&client, units, dim),
+        dim,
+        wide,
+        x.tensor.into_array_arg(),
+        y.clone().into_array_arg(),
+        length(samples),
+        length(depth),
+        length(height),
+        length(width),
+        length(x.pitch / wide),
+        length(lengths[0]),
+        length(lengths[1]),
+        length(lengths[2]),
+        factor,
+        length(channels / wide),
+        by,
+        types,
+    );
+    y
+}
+
+#[cube(launch)]
+fn repeat_voxels<FX: Float, FY: Float, N: Size>(
+    x: &Array<Vector<FX, N>>,
+    y: &mut Array<Vector<FY, N>>,
+    samples: u32,
+    depth: u32,
+    height: u32,
+    width: u32,
+    pitch: u32,
+    #[comptime] vectors: u32,
+    #[comptime] factors: [usize; 3],
+    #[define(FX, FY)] _types: [StorageType; 2],
+) {
+    let factor_z = comptime!(factors[0] as u32);
+    let factor_y = comptime!(factors[1] as u32);
+    let factor_x = comptime!(factors[2] as u32);
+    let unit = ABSOLUTE_POS as u32;
+    let channel = unit % vectors;
+    let rest = unit / vectors;
+    let ix = rest % (width * factor_x) / factor_x;
+    let rest = rest / (width * factor_x);
+    let iy = rest % (height * factor_y) / factor_y;
+    let rest = rest / (height * factor_y);
+    let iz = rest % (depth * factor_z) / factor_z;
+    let sample = rest / (depth * factor_z);
+    if sample >= samples {
+        terminate!();
+    }
+    let voxel = ((sample * depth + iz) * height + iy) * width + ix;
+    y[unit as usize] = Vector::<FY, N>::cast_from(x[(voxel * pitch + channel) as usize]);
+}
+
+/// Repeats each voxel this many times along Z, Y, X, with one launch, to elements of type `to`.
+pub(super) fn repeat<R: CubeRuntime>(x: Dense<R>, factors: [usize; 3], to: DType) -> CubeTensor<R> {
+    let [samples, depth, height, width, channels] = x.form;
+    let wide = vector(&x, channels);
+    let form = [samples, depth * factors[0], height * factors[1], width * factors[2], channels];
+    let y = empty(&x.tensor, form, to);
+    let units = form.iter().product::<usize>() / wide;
+    let (client, types) = (x.tensor.client.clone(), [x.tensor.dtype.into(), to.into()]);
+    let dim = CubeDim::new(&client, units);
+    repeat_voxels::launch::<R>(
+        &client,
+        calculate_cube_count_elemwise(&client, units, dim),
+        dim,
+        wide,
+        x.tensor.into_array_arg(),
+        y.clone().into_array_arg(),
+        length(samples),
+        length(depth),
+        length(height),
+        length(width),
+        length(x.pitch / wide),
+        length(channels / wide),
+        factors,
+        types,
+    );
+    y
+}

@@ -1,0 +1,331 @@
+//! Norms: the statistics of each sample and channel become a factor and a shift, which are applied together with the
+//! activation and, in residual blocks, with the sum.
+
+use super::curve::{Curve, Kind, curve};
+use super::memory::{Dense, empty, length, vector};
+use burn_cubecl::CubeRuntime;
+use burn_cubecl::tensor::CubeTensor;
+use burn_tensor::DType;
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::prelude::*;
+
+/// Number of units that add up the partial sums of a channel.
+const FOLD_UNITS: u32 = 64;
+/// Number of voxels that a unit adds up if there are enough of them.
+const VOXELS_PER_UNIT: usize = 256;
+/// Largest number of partial sums of a channel.
+const MAX_PARTS: usize = 1024;
+
+/// Adds up a part of each channel: every unit reads one vector of channels of every `parts`-th voxel. Numbers are taken
+/// relative to those of the sample's first voxel, so that their squares do not cancel out if the mean is large.
+#[cube(launch)]
+fn add_up<F: Float, N: Size>(
+    x: &Array<Vector<F, N>>,
+    sums: &mut Array<Vector<f32, N>>,
+    samples: u32,
+    voxels: u32,
+    pitch: u32,
+    parts: u32,
+    #[comptime] vectors: u32,
+    #[define(F)] _type: StorageType,
+) {
+    let unit = ABSOLUTE_POS as u32;
+    let channel = unit % vectors;
+    let part = unit / vectors % parts;
+    let sample = unit / vectors / parts;
+    if sample >= samples {
+        terminate!();
+    }
+    let first = sample * voxels * pitch + channel;
+    let origin = Vector::<f32, N>::cast_from(x[first as usize]);
+    let mut sum = Vector::<f32, N>::new(0.0);
+    let mut squares = Vector::<f32, N>::new(0.0);
+    let mut voxel = part;
+    while voxel < voxels {
+        let value = Vector::<f32, N>::cast_from(x[(first + voxel * pitch) as usize]) - origin;
+        sum += value;
+        squares += value * value;
+        voxel += parts;
+    }
+    let to = (sample * parts + part) * (2 * vectors) + channel;
+    sums[to as usize] = sum;
+    sums[(to + vectors) as usize] = squares;
+}
+
+/// Turns the partial sums of a group of channels into a factor and a shift for each channel. A cube works on a group.
+#[cube(launch)]
+fn fold<F: Float>(
+    x: &Array<F>,
+    sums: &Array<f32>,
+    scale: &Array<f32>,
+    bias: &Array<f32>,
+    coefficients: &mut Array<f32>,
+    voxels: u32,
+    pitch: u32,
+    parts: u32,
+    epsilon: f32,
+    #[comptime] channels: u32,
+    #[comptime] group: u32,
+    #[comptime] units: u32,
+    #[define(F)] _type: StorageType,
+) {
+    let groups = comptime!(channels / group);
+    let cube = CUBE_POS as u32;
+    let sample = cube / groups;
+    let start = cube % groups * group;
+    let unit = UNIT_POS;
+    let count = f32::cast_from(voxels);
+
+    let mut sum_parts = SharedMemory::<f32>::new(comptime!(units as usize));
+    let mut square_parts = SharedMemory::<f32>::new(comptime!(units as usize));
+    // Mean and sum of squared differences of each channel, then of the group.
+    let mut means = SharedMemory::<f32>::new(comptime!(group as usize));
+    let mut spreads = SharedMemory::<f32>::new(comptime!(group as usize));
+    let mut whole = SharedMemory::<f32>::new(2usize);
+
+    for member in 0..group {
+        let channel = start + member;
+        let mut sum = 0.0f32;
+        let mut squares = 0.0f32;
+        let mut part = unit;
+        while part < parts {
+            let from = (sample * parts + part) * (2 * channels) + channel;
+            sum += sums[from as usize];
+            squares += sums[(from + channels) as usize];
+            part += units;
+        }
+        sum_parts[unit as usize] = sum;
+        square_parts[unit as usize] = squares;
+        sync_cube();
+        if unit == 0 {
+            let mut all = 0.0f32;
+            let mut all_squares = 0.0f32;
+            for other in 0..units {
+                all += sum_parts[other as usize];
+                all_squares += square_parts[other as usize];
+            }
+            let origin = f32::cast_from(x[(sample * voxels * pitch + channel) as usize]);
+            means[member as usize] = origin + all / count;
+            spreads[member as usize] = all_squares - all * all / count;
+        }
+        sync_cube();
+    }
+    if unit == 0 {
+        let members = f32::cast_from(group);
+        let mut mean = 0.0f32;
+        for member in 0..group {
+            mean += means[member as usize];
+        }
+        mean /= members;
+        let mut spread = 0.0f32;
+        for member in 0..group {
+            let distance = means[member as usize] - mean;
+            spread += spreads[member as usize] + count * distance * distance;
+        }
+        let variance = max(spread / (count * members), 0.0f32);
+        whole[0] = mean;
+        whole[1] = 1.0f32 / (variance + epsilon).sqrt();
+    }
+    sync_cube();
+    let mut member = unit;
+    while member < group {
+        let channel = start + member;
+        let factor = scale[channel as usize] * whole[1];
+        let to = sample * (2 * channels) + channel;
+        coefficients[to as usize] = factor;
+        coefficients[(to + channels) as usize] = bias[channel as usize] - whole[0] * factor;
+        member += units;
+    }
+}
+
+/// Returns the coefficients of a norm of groups of channels, two rows for each sample (axes N, 1, 1, 1, 2·C), with two
+/// launches. `scale` and `bias` are dense and have one number for each channel.
+pub(super) fn coefficients<R: CubeRuntime>(
+    x: &Dense<R>,
+    scale: CubeTensor<R>,
+    bias: CubeTensor<R>,
+    groups: usize,
+    epsilon: f32,
+) -> CubeTensor<R> {
+    let [samples, depth, height, width, channels] = x.form;
+    let (voxels, wide) = (depth * height * width, vector(x, channels));
+    let parts = voxels.div_ceil(VOXELS_PER_UNIT).clamp(1, MAX_PARTS);
+    let (client, dtype) = (x.tensor.client.clone(), x.tensor.dtype.into());
+    let sums = empty(&x.tensor, [samples, parts, 2, 1, channels], DType::F32);
+    let units = samples * parts * (channels / wide);
+    let dim = CubeDim::new(&client, units);
+    add_up::launch::<R>(
+        &client,
+        calculate_cube_count_elemwise(&client, units, dim),
+        dim,
+        wide,
+        x.tensor.clone().into_array_arg(),
+        sums.clone().into_array_arg(),
+        length(samples),
+        length(voxels),
+        length(x.pitch / wide),
+        length(parts),
+        length(channels / wide),
+        dtype,
+    );
+    let y = empty(&x.tensor, [samples, 1, 1, 1, 2 * channels], DType::F32);
+    fold::launch::<R>(
+        &client,
+        CubeCount::Static(length(samples * groups), 1, 1),
+        CubeDim::new_1d(FOLD_UNITS),
+        x.tensor.clone().into_array_arg(),
+        sums.into_array_arg(),
+        scale.into_array_arg(),
+        bias.into_array_arg(),
+        y.clone().into_array_arg(),
+        length(voxels),
+        length(x.pitch),
+        length(parts),
+        epsilon,
+        length(channels),
+        length(channels / groups),
+        FOLD_UNITS,
+        dtype,
+    );
+    y
+}
+
+#[cube(launch)]
+fn scale_one<FX: Float, FY: Float, N: Size>(
+    x: &Array<Vector<FX, N>>,
+    coefficients: &Array<Vector<f32, N>>,
+    y: &mut Array<Vector<FY, N>>,
+    count: u32,
+    voxels: u32,
+    pitch: u32,
+    step: u32,
+    first: f32,
+    second: f32,
+    #[comptime] vectors: u32,
+    #[comptime] kind: Kind,
+    #[define(FX, FY)] _types: [StorageType; 2],
+) {
+    let unit = ABSOLUTE_POS as u32;
+    let channel = unit % vectors;
+    let voxel = unit / vectors;
+    if voxel >= count {
+        terminate!();
+    }
+    let by = voxel / voxels * step + channel;
+    let value = Vector::<f32, N>::cast_from(x[(voxel * pitch + channel) as usize]) * coefficients[by as usize]
+        + coefficients[(by + vectors) as usize];
+    y[unit as usize] = Vector::<FY, N>::cast_from(curve::<N>(value, first, second, kind));
+}
+
+#[cube(launch)]
+fn scale_two<FX: Float, FO: Float, FY: Float, N: Size>(
+    x: &Array<Vector<FX, N>>,
+    coefficients: &Array<Vector<f32, N>>,
+    other: &Array<Vector<FO, N>>,
+    other_coefficients: &Array<Vector<f32, N>>,
+    y: &mut Array<Vector<FY, N>>,
+    count: u32,
+    voxels: u32,
+    pitch: u32,
+    step: u32,
+    other_pitch: u32,
+    other_step: u32,
+    first: f32,
+    second: f32,
+    #[comptime] vectors: u32,
+    #[comptime] kind: Kind,
+    #[define(FX, FO, FY)] _types: [StorageType; 3],
+) {
+    let unit = ABSOLUTE_POS as u32;
+    let channel = unit % vectors;
+    let voxel = unit / vectors;
+    if voxel >= count {
+        terminate!();
+    }
+    let sample = voxel / voxels;
+    let by = sample * step + channel;
+    let value = Vector::<f32, N>::cast_from(x[(voxel * pitch + channel) as usize]) * coefficients[by as usize]
+        + coefficients[(by + vectors) as usize];
+    let by = sample * other_step + channel;
+    let more = Vector::<f32, N>::cast_from(other[(voxel * other_pitch + channel) as usize])
+        * other_coefficients[by as usize]
+        + other_coefficients[(by + vectors) as usize];
+    y[unit as usize] = Vector::<FY, N>::cast_from(curve::<N>(value + more, first, second, kind));
+}
+
+/// A tensor, and what each channel is multiplied by and increased by: two rows, for each sample or for all.
+pub(super) struct Term<R: CubeRuntime> {
+    pub x: Dense<R>,
+    pub coefficients: CubeTensor<R>,
+}
+
+impl<R: CubeRuntime> Term<R> {
+    /// Returns the distance between the coefficients of two samples, in vectors of this length.
+    fn step(&self, wide: usize) -> u32 {
+        let rows = self.coefficients.meta.shape().num_elements();
+        let channels = self.x.form[4];
+        if rows == 2 * channels && self.x.form[0] > 1 { 0 } else { length(2 * channels / wide) }
+    }
+}
+
+/// Applies the coefficients to one or two tensors of the same form, adds them, and applies the activation, with one
+/// launch. The result has elements of type `to`.
+pub(super) fn scale<R: CubeRuntime>(term: Term<R>, more: Option<Term<R>>, by: Curve, to: DType) -> CubeTensor<R> {
+    let [samples, depth, height, width, channels] = term.x.form;
+    let wide = more.as_ref().map_or(4, |m| vector(&m.x, channels)).min(vector(&term.x, channels));
+    let (voxels, vectors) = (depth * height * width, channels / wide);
+    let units = samples * voxels * vectors;
+    let client = term.x.tensor.client.clone();
+    let y = empty(&term.x.tensor, term.x.form, to);
+    let dim = CubeDim::new(&client, units);
+    let cubes = calculate_cube_count_elemwise(&client, units, dim);
+    let dtype = term.x.tensor.dtype.into();
+    let (step, pitch) = (term.step(wide), length(term.x.pitch / wide));
+    match more {
+        None => scale_one::launch::<R>(
+            &client,
+            cubes,
+            dim,
+            wide,
+            term.x.tensor.into_array_arg(),
+            term.coefficients.into_array_arg(),
+            y.clone().into_array_arg(),
+            length(samples * voxels),
+            length(voxels),
+            pitch,
+            step,
+            by.first,
+            by.second,
+            length(vectors),
+            by.kind,
+            [dtype, to.into()],
+        ),
+        Some(more) => {
+            let types = [dtype, more.x.tensor.dtype.into(), to.into()];
+            let (other_step, other_pitch) = (more.step(wide), length(more.x.pitch / wide));
+            scale_two::launch::<R>(
+                &client,
+                cubes,
+                dim,
+                wide,
+                term.x.tensor.into_array_arg(),
+                term.coefficients.into_array_arg(),
+                more.x.tensor.into_array_arg(),
+                more.coefficients.into_array_arg(),
+                y.clone().into_array_arg(),
+                length(samples * voxels),
+                length(voxels),
+                pitch,
+                step,
+                other_pitch,
+                other_step,
+                by.first,
+                by.second,
+                length(vectors),
+                by.kind,
+                types,
+            );
+        }
+    }
+    y
+}

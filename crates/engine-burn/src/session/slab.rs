@@ -1,0 +1,164 @@
+//! Slabs: pieces of a volume that stay in device memory, with the results of their tiles.
+
+use super::{DeviceMemory, DeviceSession, Feed, Held, bad_slab, internal, unusable};
+use crate::form::count;
+use crate::kernels::DeviceBackend;
+use crate::plan::Output;
+use burn_tensor::Tensor;
+use cytoscope_engine::{EngineError, SlabSession};
+use cytoscope_graph::{ElementType, Tensor as HostTensor};
+use cytoscope_profile::Stage;
+use std::ops::Range;
+
+/// Number of runs that are queued before the session waits for the device, so that the caller can end the work.
+const MAX_UNWAITED_RUNS: usize = 4;
+
+impl<B: DeviceBackend> SlabSession for DeviceSession<B> {
+    fn slab_limit_bytes(&self) -> u64 {
+        self.slab_limit_bytes
+    }
+
+    fn load(&mut self, kept_planes: usize, planes: HostTensor) -> Result<(), EngineError> {
+        let tile = self.tile_form()?;
+        let found = planes.shape().to_vec();
+        let form = match found.as_slice() {
+            &[channels, depth, rows, columns] if channels == tile[1] && depth > 0 => {
+                [1, channels, depth, rows, columns]
+            }
+            _ => {
+                return Err(bad_slab(
+                    format!("planes of shape [{}, planes, rows, columns]", tile[1]),
+                    format!("{found:?}"),
+                ));
+            }
+        };
+        let slab_bytes = count(&form) / form[2] * kept_planes.saturating_add(form[2]) * size_of::<f32>();
+        if slab_bytes as u64 > self.slab_limit_bytes {
+            return Err(bad_slab(format!("at most {} bytes", self.slab_limit_bytes), format!("{slab_bytes} bytes")));
+        }
+        let Some(values) = planes.into_f32() else {
+            return Err(bad_slab(ElementType::F32.to_string(), "another type".to_owned()));
+        };
+        let kept = match &self.memory {
+            DeviceMemory::Held(Held { slab: Some(slab), .. }) => slab.dims(),
+            _ => [0; 5],
+        };
+        if kept_planes > 0 && (kept_planes > kept[2] || [kept[1], kept[3], kept[4]] != [form[1], form[3], form[4]]) {
+            return Err(bad_slab(format!("planes like those of the slab {kept:?}"), format!("{form:?}")));
+        }
+        self.upload_weights(false)?;
+        let DeviceMemory::Held(held) = &mut self.memory else { return Err(unusable(self.id)) };
+        let earlier = held.slab.take();
+        let (id, stream, transfers, waits) = (self.id, self.stream, &self.transfers, self.waits);
+        let span = self.recorder.span(Stage::Upload, "slab").bytes(values.len() * size_of::<f32>());
+        let slab = self.watch.guard(id, || {
+            stream.executes(|| {
+                let planes = transfers.upload(values, form);
+                let slab = match earlier {
+                    Some(earlier) if kept_planes > 0 => {
+                        let last = earlier.slice_dim(2, kept[2] - kept_planes..kept[2]);
+                        Tensor::cat(vec![last, planes], 2)
+                    }
+                    _ => planes,
+                };
+                // Errors must be seen here: those of earlier work are lost when kernels are timed.
+                if waits {
+                    transfers.synchronize()?;
+                }
+                Ok(slab)
+            })
+        });
+        drop(span);
+        let slab = self.after(slab)?;
+        if let DeviceMemory::Held(held) = &mut self.memory {
+            held.slab = Some(slab);
+        }
+        Ok(())
+    }
+
+    fn run_tiles(&mut self, starts: &[[usize; 3]]) -> Result<Vec<HostTensor>, EngineError> {
+        self.check_tiles(starts)?;
+        self.run_on(Feed::Tiles(starts))
+    }
+
+    fn run_kept(
+        &mut self,
+        starts: &[[usize; 3]],
+        output: usize,
+        kept: &[[Range<usize>; 3]],
+    ) -> Result<(), EngineError> {
+        self.check_tiles(starts)?;
+        let tile = self.tile_form()?;
+        let value = match self.program.outputs.get(output) {
+            Some(Output::Value { value, .. }) if kept.len() <= starts.len() => *value,
+            _ => return Err(bad_slab("a computed output and tiles to keep".to_owned(), format!("output {output}"))),
+        };
+        let waits = self.waits || self.unwaited_runs >= MAX_UNWAITED_RUNS;
+        let parts = self.run_with(Feed::Tiles(starts), |session, values, _| {
+            let tensor = values.get(&value).ok_or_else(|| internal("outputs", "an output was not computed"))?;
+            let found = tensor.dims();
+            if found[0] != tile[0] || found[2..] != tile[2..] {
+                return Err(bad_slab(format!("{} tiles of {:?} voxels", tile[0], &tile[2..]), format!("{found:?}")));
+            }
+            let parts = B::copy_parts(tensor, kept, |table| session.transfers.upload_table(table));
+            if waits {
+                session.transfers.synchronize()?;
+            }
+            parts.ok_or_else(|| bad_slab(format!("parts of tiles of {:?} voxels", &tile[2..]), format!("{kept:?}")))
+        })?;
+        if let DeviceMemory::Held(held) = &mut self.memory {
+            held.kept.extend(parts);
+        }
+        self.unwaited_runs = if waits { 0 } else { self.unwaited_runs + 1 };
+        Ok(())
+    }
+
+    fn take_kept(&mut self, columns: usize) -> Result<HostTensor, EngineError> {
+        let DeviceMemory::Held(held) = &mut self.memory else { return Err(unusable(self.id)) };
+        let parts = std::mem::take(&mut held.kept);
+        if parts.is_empty() || columns == 0 || !parts.len().is_multiple_of(columns) {
+            return Err(bad_slab(format!("rows of {columns} tiles"), format!("{} tiles", parts.len())));
+        }
+        let (id, stream, transfers, waits) = (self.id, self.stream, &self.transfers, self.waits);
+        let mut span = self.recorder.span(Stage::Download, "slab");
+        let taken = self.watch.guard(id, || {
+            stream.executes(|| {
+                let count = parts.len();
+                let whole = B::join_parts(parts, columns)
+                    .ok_or_else(|| bad_slab(format!("rows of {columns} tiles"), format!("{count} tiles")))?;
+                let shape = whole.dims()[1..].to_vec();
+                if !waits {
+                    // Errors of the runs before are seen here.
+                    transfers.synchronize()?;
+                }
+                Ok((shape, transfers.download(whole)?))
+            })
+        });
+        span.add_bytes(taken.as_ref().map_or(0, |(_, values)| values.len() * size_of::<f32>()));
+        drop(span);
+        let (shape, values) = self.after(taken)?;
+        self.unwaited_runs = 0;
+        Ok(HostTensor::new(shape, values)?)
+    }
+}
+
+impl<B: DeviceBackend> DeviceSession<B> {
+    /// Refuses positions that are not one for each sample, or whose tiles exceed the slab.
+    fn check_tiles(&self, starts: &[[usize; 3]]) -> Result<(), EngineError> {
+        let tile = self.tile_form()?;
+        let DeviceMemory::Held(Held { slab: Some(slab), .. }) = &self.memory else {
+            return Err(bad_slab("a slab".to_owned(), "none".to_owned()));
+        };
+        let slab = slab.dims();
+        let is_inside = |start: &[usize; 3]| {
+            (0..3).all(|a| start[a].checked_add(tile[a + 2]).is_some_and(|end| end <= slab[a + 2]))
+        };
+        if starts.len() != tile[0] || !starts.iter().all(is_inside) {
+            return Err(bad_slab(
+                format!("{} tiles of {:?} inside {slab:?}", tile[0], &tile[2..]),
+                format!("{starts:?}"),
+            ));
+        }
+        Ok(())
+    }
+}

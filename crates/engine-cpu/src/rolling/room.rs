@@ -1,0 +1,110 @@
+//! Where the planes of a value lie in its buffer.
+
+use std::ops::Range;
+
+/// What a buffer must provide during a pass.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Need {
+    /// Planes that are held at once.
+    pub held: usize,
+    /// Planes that are read or written together.
+    pub together: usize,
+    /// Whether planes are kept from one slab to the next.
+    pub is_kept: bool,
+}
+
+/// The planes of a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Planes that the buffer has capacity for.
+    pub capacity: usize,
+    /// In a ring, plane `p` lies at position `p` modulo this number. The positions from this number on repeat the first
+    /// ones, so that planes that are read together lie side by side. `None` if the planes that are kept move to the start
+    /// of the buffer when its end is reached.
+    ring: Option<usize>,
+}
+
+impl Room {
+    /// A buffer for `capacity` planes that move to its start when its end is reached.
+    pub(crate) fn moving(capacity: usize) -> Self {
+        Self { capacity, ring: None }
+    }
+
+    /// A ring, in which planes do not move. A skip connection waits in it.
+    pub(crate) fn ring(need: &Need) -> Self {
+        let around = need.held.max(1);
+        Self { capacity: around + need.together.saturating_sub(1), ring: Some(around) }
+    }
+
+    /// Returns whether planes up to `end` fit without moving those of a buffer whose first plane is `base`.
+    pub(crate) fn has_room_to(&self, end: isize, base: isize) -> bool {
+        self.ring.is_some() || end.saturating_sub(base) <= self.capacity as isize
+    }
+
+    /// Returns the position of the first of these planes, after which the others lie. In a buffer that is not a ring,
+    /// plane `base` is the first one. `None` if the planes are not in the buffer.
+    pub(crate) fn position(&self, planes: &Range<isize>, base: isize) -> Option<usize> {
+        let count = usize::try_from(planes.end - planes.start).ok()?;
+        let first = match self.ring {
+            Some(around) => planes.start.rem_euclid(around as isize),
+            None => planes.start - base,
+        };
+        let first = usize::try_from(first).ok()?;
+        (first + count <= self.capacity).then_some(first)
+    }
+
+    /// Returns the positions of planes that must be repeated after these planes were written, and where to; each is
+    /// empty if there are none.
+    pub(crate) fn repeats(&self, planes: &Range<isize>) -> [(Range<usize>, usize); 2] {
+        let none = (0..0, 0);
+        let (Some(around), Some(first)) = (self.ring, self.position(planes, 0)) else { return [none.clone(), none] };
+        let end = first + planes.len();
+        let beyond = if end > around { (first.max(around)..end, first.max(around) - around) } else { none.clone() };
+        let repeated = self.capacity - around;
+        let within = if first < repeated { (first..end.min(repeated), first + around) } else { none };
+        [beyond, within]
+    }
+
+    /// Returns the number of planes that are repeated after these planes were written.
+    pub(crate) fn repeated(&self, planes: &Range<isize>) -> usize {
+        self.repeats(planes).iter().map(|(from, _)| from.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn planes_of_a_ring_are_side_by_side_also_across_its_end() {
+        let room = Room::ring(&Need { held: 5, together: 3, is_kept: true });
+        let mut cells = vec![None; room.capacity];
+        for first in (-2isize..40).step_by(2) {
+            let written = first..first + 2;
+            let at = room.position(&written, 0);
+            for plane in written.clone() {
+                let place = at.and_then(|at| cells.get_mut(at + (plane - first) as usize));
+                assert!(place.map(|place| *place = Some(plane)).is_some(), "plane {plane}");
+            }
+            for (from, to) in room.repeats(&written) {
+                cells.copy_within(from, to);
+            }
+            for start in (written.end - 5).max(-2)..=written.end - 3 {
+                let found = room.position(&(start..start + 3), 0).and_then(|at| cells.get(at..at + 3));
+                let expected: Vec<Option<isize>> = (start..start + 3).map(Some).collect();
+                assert_eq!(found, (start >= -2).then_some(expected.as_slice()));
+            }
+        }
+        assert_eq!(room.position(&(0..8), 0), None, "more planes than the ring repeats");
+    }
+
+    #[test]
+    fn planes_outside_a_buffer_have_no_position() {
+        let room = Room::moving(4);
+        assert_eq!(room.position(&(5..9), 5), Some(0));
+        assert_eq!(room.position(&(6..10), 5), None);
+        assert_eq!(room.position(&(4..5), 5), None);
+        assert_eq!(room.repeated(&(5..9)), 0);
+        assert!(room.has_room_to(9, 5) && !room.has_room_to(10, 5));
+    }
+}

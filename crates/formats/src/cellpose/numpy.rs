@@ -1,0 +1,108 @@
+//! NumPy arrays in a pickle: the functions that a file may name, and the array that a call of one describes.
+
+use crate::{error::Fault, source::Source};
+use cytoscope_pickle::{ByteSource, Pickle, PickleError, Value, ValueId};
+use std::io;
+
+/// Longest code of a sample type in bytes.
+const MAX_CODE_BYTES: usize = 32;
+/// Largest number of axes of an array.
+const MAX_AXES: usize = 64;
+/// Modules of the functions that rebuild arrays and scalars, of NumPy 2 and 1.
+const MULTIARRAY: [&str; 2] = ["numpy._core.multiarray", "numpy.core.multiarray"];
+/// Modules of the function that rebuilds arrays in protocol 5, of NumPy 2 and 1.
+const NUMERIC: [&str; 2] = ["numpy._core.numeric", "numpy.core.numeric"];
+
+/// An array as the pickle describes it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ArrayValue {
+    /// Lengths of the axes.
+    pub shape: Vec<usize>,
+    /// NumPy's type code without byte order, such as `u2`.
+    pub code: String,
+    pub big_endian: bool,
+    pub fortran_order: bool,
+    /// The samples ([`Value::Bytes`]), or the objects of an object array ([`Value::List`]).
+    pub data: ValueId,
+}
+
+impl ByteSource for Source {
+    fn len_bytes(&self) -> u64 {
+        self.len()
+    }
+
+    fn read_exact_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        match self.read_at(at, into) {
+            Ok(()) => Ok(()),
+            Err(Fault::Io(_, error)) => Err(error),
+            Err(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+/// Reads a pickle of NumPy arrays that begins at a position of a file. Arrays are skipped, so they take no memory.
+pub(super) fn read(source: &Source, at: u64) -> Result<Pickle, Fault> {
+    Pickle::read_at(source, at, &is_accepted).map_err(fault)
+}
+
+/// Whether a file may name this class or function.
+fn is_accepted(module: &str, name: &str) -> bool {
+    match name {
+        "_reconstruct" | "scalar" => MULTIARRAY.contains(&module),
+        "_frombuffer" => NUMERIC.contains(&module),
+        "ndarray" | "dtype" => module == "numpy",
+        _ => false,
+    }
+}
+
+fn fault(error: PickleError) -> Fault {
+    let next_step = "save the masks as TIFF (in Cellpose: File > Save masks as PNG/tif, or --save_tif)";
+    match error {
+        PickleError::Malformed { .. } => Fault::malformed(error.to_string()),
+        PickleError::Opcode { .. } => Fault::unsupported(error.to_string(), next_step),
+        PickleError::Global { module, name } => Fault::unsupported(
+            format!("it contains a Python object of the type {module}.{name}, and only NumPy arrays are read"),
+            next_step,
+        ),
+        PickleError::OverLimit { .. } => Fault::OverLimit(error.to_string().into(), next_step.into()),
+        PickleError::Io(error) => Fault::Io("reading", error),
+    }
+}
+
+/// Returns the array that a value describes; `None` if it describes no array.
+///
+/// # Errors
+/// [`Fault::Malformed`] if the description is not as NumPy writes it.
+pub(super) fn array(pickle: &Pickle, id: ValueId) -> Result<Option<ArrayValue>, Fault> {
+    let Some((function, call)) = pickle.call(id) else { return Ok(None) };
+    // Both calls have the same four parts: the state (version, shape, type, order, data), and the arguments (data, type,
+    // shape, order).
+    let (shape, sample, fortran_order, data) = if function.is(&MULTIARRAY, "_reconstruct") {
+        let state = call.state.and_then(|state| pickle.tuple(state)).ok_or_else(damaged)?;
+        let &[_, shape, sample, order, data, ..] = state else { return Err(damaged()) };
+        let Value::Bool(fortran_order) = pickle.value(order) else { return Err(damaged()) };
+        (shape, sample, *fortran_order, data)
+    } else if function.is(&NUMERIC, "_frombuffer") {
+        let &[data, sample, shape, order, ..] = call.arguments.as_slice() else { return Err(damaged()) };
+        (shape, sample, pickle.text(order) == Some("F"), data)
+    } else {
+        return Ok(None);
+    };
+    let lengths = pickle.tuple(shape).filter(|shape| shape.len() <= MAX_AXES).ok_or_else(damaged)?;
+    let shape: Option<Vec<usize>> = lengths.iter().map(|length| pickle.count(*length)).collect();
+    let (code, big_endian) = sample_type(pickle, sample).ok_or_else(damaged)?;
+    Ok(Some(ArrayValue { shape: shape.ok_or_else(damaged)?, code, big_endian, fortran_order, data }))
+}
+
+/// Code of a sample type, and whether it is big-endian.
+fn sample_type(pickle: &Pickle, id: ValueId) -> Option<(String, bool)> {
+    let (_, call) = pickle.call(id).filter(|(function, _)| function.is(&["numpy"], "dtype"))?;
+    let code = pickle.text(*call.arguments.first()?).filter(|code| code.len() <= MAX_CODE_BYTES)?;
+    // The state is a version, the byte order, and further parts.
+    let order = call.state.and_then(|state| pickle.tuple(state)).and_then(|state| state.get(1));
+    Some((code.to_owned(), order.and_then(|order| pickle.text(*order)) == Some(">")))
+}
+
+fn damaged() -> Fault {
+    Fault::malformed("its pickled arrays are not described as NumPy describes them")
+}

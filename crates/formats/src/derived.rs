@@ -1,0 +1,46 @@
+//! Images whose pixels are computed from those of another image.
+
+use crate::{Image, error::FormatError, reader::Pixels};
+use cytoscope_volume::{DType, Region, Samples, VoxelSize};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+/// Computes the pixels of an image from those of another one. Several threads may read at the same time.
+pub trait DerivedPixels: fmt::Debug + Send + Sync {
+    /// Computes a region of the derived image, axes T, Z, C, Y, X, S, which has been checked against its shape. The
+    /// samples have the type of [`DerivedSpec::dtype`].
+    ///
+    /// # Errors
+    /// [`FormatError`] if the source cannot be read.
+    fn read(&self, source: &Image, region: &Region) -> Result<Samples, FormatError>;
+}
+
+/// What differs between a derived image and its source.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DerivedSpec {
+    /// Number of samples along T, Z, C, Y, X, S.
+    pub shape_full: [usize; 6],
+    /// Sample type.
+    pub dtype: DType,
+    /// Voxel size in µm.
+    pub voxel_size_um: VoxelSize,
+}
+
+/// The pixels of a derived image, with their source.
+#[derive(Debug)]
+pub(crate) struct Derived {
+    pub source: Image,
+    pub pixels: Box<dyn DerivedPixels>,
+}
+
+impl Pixels for Derived {
+    fn read(&self, _path: &Path, region: &Region) -> Result<Samples, FormatError> {
+        self.pixels.read(&self.source, region)
+    }
+
+    fn files(&self) -> Option<Vec<PathBuf>> {
+        Some(self.source.files())
+    }
+}

@@ -1,0 +1,137 @@
+//! Export of a model: as ONNX, as a bioimage.io package, or its weights as safetensors.
+
+use crate::packages::save;
+use crate::{Context, JobError, find_model};
+use cytoscope_graph::{Graph, TensorData};
+use cytoscope_model_package::{Package, check_destination};
+use cytoscope_profile::Stage;
+use cytoscope_storage::Overwrite;
+use cytoscope_storage::folder::Replaced;
+use cytoscope_storage::target::{check_ending, check_file, check_parent, resolved};
+use cytoscope_storage::write::atomic_write;
+use safetensors::Dtype;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// A format that models are exported in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExportFormat {
+    /// The network as it is run; an int8 network with QuantizeLinear and DequantizeLinear nodes.
+    Onnx,
+    /// A bioimage.io package of format 0.5.
+    Bioimageio,
+    /// The float network's weights.
+    Safetensors,
+}
+
+impl ExportFormat {
+    /// All formats.
+    pub const ALL: [Self; 3] = [Self::Bioimageio, Self::Onnx, Self::Safetensors];
+
+    /// The endings of files in this format, without their dot; the empty one stands for a folder.
+    pub fn endings(self) -> &'static [&'static str] {
+        match self {
+            Self::Onnx => &["onnx"],
+            Self::Bioimageio => &["zip", ""],
+            Self::Safetensors => &["safetensors", "st"],
+        }
+    }
+}
+
+/// Exports a model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExportJob {
+    /// Package by path or name.
+    pub model: String,
+    /// Format to write.
+    pub format: ExportFormat,
+    /// File to write; for [`ExportFormat::Bioimageio`] also a folder.
+    pub out: PathBuf,
+    /// Whether to replace something other than a package of this program at the output path.
+    #[serde(default)]
+    pub overwrite: Overwrite,
+}
+
+impl ExportJob {
+    /// Runs the job. Returns where an existing folder was moved to, if it was.
+    ///
+    /// # Errors
+    /// [`JobError::Model`] if the model cannot be read or expressed in the format; [`JobError::WrongUse`] if the output is
+    /// inside the package; [`JobError::Storage`] if the output has the wrong ending, may not be written to or cannot be
+    /// written. No partly written files are left.
+    pub fn run(&self, context: &Context) -> Result<Option<PathBuf>, JobError> {
+        let path = find_model(&self.model)?;
+        check_ending(&self.out, self.format.endings())?;
+        match self.format {
+            ExportFormat::Bioimageio => check_destination(&self.out, &[&path], self.overwrite)?,
+            ExportFormat::Onnx | ExportFormat::Safetensors => check_file(&self.out, &[&path], self.overwrite)?,
+        }
+        if path.is_dir() && resolved(&self.out).starts_with(resolved(&path)) {
+            return Err(JobError::WrongUse(format!(
+                "{}: the output is inside the package and would change it; write to another folder",
+                self.out.display()
+            )));
+        }
+        check_parent(&self.out)?;
+        let loading = context.recorder.span(Stage::Load, "package");
+        let package = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;
+        loading.finish();
+        context.check()?;
+        let writing = context.recorder.span(Stage::Write, "model");
+        let moved_to = match self.format {
+            ExportFormat::Onnx => {
+                cytoscope_onnx::save(&package.graph, &self.out)
+                    .map_err(|e| JobError::model(self.out.display().to_string(), e))?;
+                None
+            }
+            ExportFormat::Bioimageio => match save(&package, &self.out, self.overwrite)? {
+                Replaced::MovedTo(aside) => Some(aside),
+                _ => None,
+            },
+            ExportFormat::Safetensors => {
+                // For a quantized package, the float network's weights; the int8 weights and scales if it has no float
+                // network.
+                let graph = package.float_graph.as_ref().unwrap_or(&package.graph);
+                let bytes = safetensors_of(graph).map_err(|e| JobError::model(path.display().to_string(), e))?;
+                atomic_write(&self.out, &bytes)?;
+                None
+            }
+        };
+        writing.finish();
+        Ok(moved_to)
+    }
+}
+
+/// Returns the weights of a network as a safetensors file. Constants of 64-bit integers and of bools are arguments of
+/// operators, such as axes and shapes, and are left out.
+fn safetensors_of(graph: &Graph) -> Result<Vec<u8>, String> {
+    macro_rules! stored {
+        ($dtype:ident, $values:expr) => {
+            (Dtype::$dtype, $values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
+        };
+    }
+    let mut weights = Vec::new();
+    for (id, tensor) in &graph.initializers {
+        let (dtype, bytes) = match tensor.data() {
+            TensorData::F32(values) => stored!(F32, values),
+            TensorData::F64(values) => stored!(F64, values),
+            TensorData::F16(values) => stored!(F16, values),
+            TensorData::BF16(values) => stored!(BF16, values),
+            TensorData::I8(values) => stored!(I8, values),
+            TensorData::U8(values) => stored!(U8, values),
+            TensorData::I16(values) => stored!(I16, values),
+            TensorData::U16(values) => stored!(U16, values),
+            TensorData::I32(values) => stored!(I32, values),
+            TensorData::U32(values) => stored!(U32, values),
+            TensorData::I64(_) | TensorData::U64(_) | TensorData::Bool(_) => continue,
+        };
+        weights.push((graph.value(*id).name.clone(), dtype, tensor.shape().to_vec(), bytes));
+    }
+    let views = weights.iter().map(|(name, dtype, shape, bytes)| {
+        let view = safetensors::tensor::TensorView::new(*dtype, shape.clone(), bytes);
+        view.map(|v| (name.clone(), v)).map_err(|e| format!("{name}: {e}"))
+    });
+    let views = views.collect::<Result<Vec<_>, _>>()?;
+    safetensors::serialize(views, None).map_err(|e| e.to_string())
+}

@@ -1,0 +1,183 @@
+//! Surfaces of objects as files: binary STL, or glTF (`.glb`).
+
+mod files;
+
+use crate::measure::numbers;
+use crate::predict::resolve::check_voxel_size;
+use crate::stack::{Extents, Stack};
+use crate::{Context, JobError};
+use cytoscope_formats::{OpenOptions, open};
+use cytoscope_objects::mesh::{Mesh, SMOOTHING_ROUNDS, surface};
+use cytoscope_profile::Stage;
+use cytoscope_storage::Overwrite;
+use cytoscope_storage::target::{check_ending, check_file, check_parent, ending};
+use cytoscope_storage::write::atomic_write;
+use cytoscope_volume::{DType, VoxelSize};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// Maximum number of triangles of a file: 5 GB as STL.
+const MAX_TRIANGLES: usize = 100_000_000;
+
+/// Writes the surfaces of objects as triangle meshes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MeshJob {
+    /// Label image.
+    pub labels: PathBuf,
+    /// File to write: `.stl`, in which all objects are one solid, or `.glb`, with a mesh of its own for each object.
+    pub out: PathBuf,
+    /// Labels of the objects; all if empty.
+    #[serde(default)]
+    pub objects: Vec<u32>,
+    /// Time point of the label image, from 0, if it has several.
+    #[serde(default)]
+    pub time: usize,
+    /// Voxel size Z, Y, X in µm, to use instead of the label image's own.
+    #[serde(default)]
+    pub voxel_um: Option<[f64; 3]>,
+    /// Leaves the steps of the voxels as they are.
+    #[serde(default)]
+    pub unsmoothed: bool,
+    /// Whether to overwrite an existing file.
+    #[serde(default)]
+    pub overwrite: Overwrite,
+}
+
+/// Surface of one object.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MeshedObject {
+    /// Label of the object.
+    pub label: u32,
+    /// Number of triangles.
+    pub triangles: usize,
+    /// Enclosed volume in µm³.
+    pub volume_um3: f64,
+    /// Area in µm².
+    pub area_um2: f64,
+}
+
+/// Result of a [`MeshJob`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MeshReport {
+    /// The file written.
+    pub out: PathBuf,
+    /// Voxel size Z, Y, X in µm that was used; 1 where it is unknown.
+    pub voxel_um: [f64; 3],
+    /// The objects, by label.
+    pub objects: Vec<MeshedObject>,
+}
+
+/// Bounding box Z, Y, X of an object in voxels.
+type Window = [Range<usize>; 3];
+
+impl MeshJob {
+    /// Runs the job. Memory use is about that of the largest bounding box and of all triangles.
+    ///
+    /// # Errors
+    /// [`JobError::Storage`] if the output has another ending, exists or cannot be written; [`JobError::Mismatch`] if the
+    /// image holds no labels, or not the objects; [`JobError`] if it cannot be read; [`JobError::Cancelled`]. No partly
+    /// written file is left.
+    pub fn run(&self, context: &Context) -> Result<MeshReport, JobError> {
+        check_ending(&self.out, &["stl", "glb"])?;
+        check_parent(&self.out)?;
+        check_file(&self.out, &[&self.labels], self.overwrite)?;
+        let image = open(&self.labels, &OpenOptions::default())?;
+        let extents = Extents::of(image.meta());
+        if !matches!(image.meta().dtype, DType::U8 | DType::U16 | DType::U32) || extents.channels > 1 {
+            let problem = format!("its {} channel(s) of type {} are not labels", extents.channels, image.meta().dtype);
+            return Err(self.mismatch(problem, "give an image with one channel of unsigned 8, 16 or 32-bit integers"));
+        }
+        let time = if extents.times > 1 { self.time } else { 0 };
+        if time >= extents.times {
+            let problem = format!("time point {} does not exist, there are {}", self.time, extents.times);
+            return Err(self.mismatch(problem, "give another time point"));
+        }
+        let size = self.voxel_um.map_or(image.meta().voxel_size_um, |[z, y, x]| VoxelSize::new_um(z, y, x));
+        check_voxel_size(&self.labels, size)?;
+        let voxel_um = size.zyx_um_or_one();
+        let stack = Stack::new(&image, time);
+        let windows = self.windows(context, &stack)?;
+        let rounds = if self.unsmoothed { 0 } else { SMOOTHING_ROUNDS };
+        let (mut meshes, mut objects, mut triangles) = (Vec::new(), Vec::new(), 0usize);
+        let mut meter = context.meter("mesh", windows.len() as u64, "objects");
+        for (label, window) in &windows {
+            let part = stack.windowed(window);
+            let labels = numbers(part.read(context, 0, 0..window[0].len())?);
+            let span = context.recorder.span(Stage::Objects, "mesh").voxels(labels.len());
+            let origin_zyx = [window[0].start, window[1].start, window[2].start];
+            let mesh = surface(&labels, part.extents.zyx, *label, origin_zyx, voxel_um, rounds)?;
+            span.finish();
+            triangles += mesh.triangles.len();
+            if triangles > MAX_TRIANGLES {
+                return Err(self.mismatch(
+                    format!("the surfaces have more than {MAX_TRIANGLES} triangles"),
+                    "choose fewer objects with --objects",
+                ));
+            }
+            objects.push(meshed(*label, &mesh));
+            meshes.push((*label, mesh));
+            meter.add(1)?;
+        }
+        let writing = context.recorder.span(Stage::Write, "mesh");
+        let bytes = match ending(&self.out).as_deref() {
+            Some("glb") => files::glb(&meshes),
+            _ => files::stl(&meshes),
+        };
+        let bytes = bytes.map_err(|problem| self.mismatch(problem, "choose fewer objects with --objects"))?;
+        atomic_write(&self.out, &bytes)?;
+        writing.finish();
+        Ok(MeshReport { out: self.out.clone(), voxel_um, objects })
+    }
+
+    fn mismatch(&self, problem: String, next_step: &str) -> JobError {
+        JobError::Mismatch { path: self.labels.clone(), problem, next_step: next_step.to_owned() }
+    }
+
+    /// Returns the bounding boxes of the wanted objects.
+    fn windows(&self, context: &Context, stack: &Stack) -> Result<BTreeMap<u32, Window>, JobError> {
+        let [depth, ny, nx] = stack.extents.zyx;
+        let mut found: BTreeMap<u32, Window> = BTreeMap::new();
+        let mut meter = context.meter("find", depth as u64, "slices");
+        let step = stack.slab_slices();
+        for first in (0..depth).step_by(step) {
+            let slab = first..(first + step).min(depth);
+            let slices = slab.len();
+            let labels = numbers(stack.read(context, 0, slab)?);
+            for (row, values) in labels.chunks(nx.max(1)).enumerate() {
+                let (z, y) = (first + row / ny.max(1), row % ny.max(1));
+                let mut end = 0;
+                for run in values.chunk_by(|a, b| a == b) {
+                    let start = end;
+                    end += run.len();
+                    let Some(label) = run.first().filter(|label| **label != 0) else { continue };
+                    let covered = [z..z + 1, y..y + 1, start..end];
+                    let window = found.entry(*label).or_insert_with(|| covered.clone());
+                    for (range, of_run) in window.iter_mut().zip(covered) {
+                        *range = range.start.min(of_run.start)..range.end.max(of_run.end);
+                    }
+                }
+            }
+            meter.add(slices as u64)?;
+        }
+        if let Some(missing) = self.objects.iter().find(|label| !found.contains_key(label)) {
+            let problem = match found.len() {
+                0 => "it has no objects".to_owned(),
+                n => format!("it has no object {missing}; there are {n} objects"),
+            };
+            return Err(self.mismatch(problem, "give labels of the table of measurements"));
+        }
+        if found.is_empty() {
+            return Err(self.mismatch("it has no objects".to_owned(), "give a label image with objects"));
+        }
+        if !self.objects.is_empty() {
+            found.retain(|label, _| self.objects.contains(label));
+        }
+        Ok(found)
+    }
+}
+
+fn meshed(label: u32, mesh: &Mesh) -> MeshedObject {
+    MeshedObject { label, triangles: mesh.triangles.len(), volume_um3: mesh.volume_um3(), area_um2: mesh.area_um2() }
+}

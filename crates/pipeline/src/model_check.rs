@@ -1,0 +1,221 @@
+//! Jobs that look at a model without writing anything: its card and self-test, and its speed on this machine.
+
+use crate::cards::{ModelCard, card_of};
+use crate::checkpoints::{self, Opened};
+use crate::devices::Devices;
+use crate::package_test::{self, TestResult};
+use crate::packages::{EngineCheck, check_engines};
+use crate::{Context, JobError, find_model};
+use cytoscope_engine::{CompileOptions, Device, DeviceId, EngineError, Precision};
+use cytoscope_graph::{Graph, Tensor};
+use cytoscope_model_package::Package;
+use cytoscope_profile::{Recorder, Stage};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Timed runs of a network on one device, after one run that warms up.
+const SPEED_RUNS: usize = 5;
+
+/// Reads a model, runs its self-test and checks the engines of this machine with it. Nothing is written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelTestJob {
+    /// Model: an installed package, or a file that [`crate::packages::ImportJob`] could import.
+    pub file: PathBuf,
+    /// Architecture of the network that weights of PyTorch belong to; recognised from their tensors if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<String>,
+}
+
+/// Result of a [`ModelTestJob`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelTestReport {
+    /// Purpose, input and authors of the model.
+    pub card: ModelCard,
+    /// Result of the package's self-test, as text.
+    pub test: String,
+    /// Whether the test outputs are reproduced; `None` if the model has no test tensors.
+    pub reproduced: Option<bool>,
+    /// Checks of the engines of this machine.
+    pub engines: Vec<EngineCheck>,
+    /// Number of nodes of the network.
+    pub nodes: usize,
+    /// Size of the weights in bytes.
+    pub weight_bytes: usize,
+    /// Architecture that was recognised, for weights of PyTorch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<String>,
+    /// What weights of PyTorch do not tell about their network and was assumed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub assumptions: Vec<String>,
+}
+
+impl ModelTestJob {
+    /// Runs the job.
+    ///
+    /// # Errors
+    /// [`JobError::Model`] if the model is malformed, has no weights that can be run or converted, or does not run;
+    /// [`JobError::WrongUse`] for an unknown architecture; [`JobError::Cancelled`].
+    pub fn run(&self, context: &Context, devices: &Devices) -> Result<ModelTestReport, JobError> {
+        let loading = context.recorder.span(Stage::Load, "package");
+        let Opened { package, architecture, assumptions } =
+            checkpoints::open(&self.file, self.architecture.as_deref())?;
+        loading.finish();
+        context.check()?;
+        let testing = context.recorder.span(Stage::Verify, "self-test");
+        let run = package_test::run(&package)?;
+        testing.finish();
+        let checking = context.recorder.span(Stage::Verify, "engines");
+        let engines = check_engines(context, devices, &package, &run)?;
+        checking.finish();
+        let (nodes, weight_bytes) = (package.graph.nodes.len(), package.graph.initializer_bytes());
+        let name = self.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(ModelTestReport {
+            card: card_of(name, &self.file, package),
+            test: run.result.to_string(),
+            reproduced: match run.result {
+                TestResult::Reproduced => Some(true),
+                TestResult::NetworkAlone | TestResult::Differs(_) => Some(false),
+                TestResult::None => None,
+            },
+            engines,
+            nodes,
+            weight_bytes,
+            architecture,
+            assumptions,
+        })
+    }
+}
+
+/// Measures how fast the network of a model runs on each usable device, in each precision, on the package's test inputs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelSpeedJob {
+    /// Package by path or name.
+    pub model: String,
+}
+
+/// Speed of a network on one device in one precision.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NetworkSpeed {
+    /// The device.
+    pub device: DeviceId,
+    /// Its product name.
+    pub name: String,
+    /// Number format of the computation.
+    pub precision: Precision,
+    /// Median wall time of a run in milliseconds; `None` if the network cannot be run so.
+    pub run_ms: Option<f64>,
+    /// Input voxels per second, of all channels together; `None` if the network cannot be run so.
+    pub voxels_per_sec: Option<f64>,
+    /// Bytes of all activations, if the engine knows them; 0 otherwise.
+    pub arena_bytes: u64,
+    /// Why the network cannot be run so; empty if it can.
+    pub problem: String,
+}
+
+/// Result of a [`ModelSpeedJob`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelSpeedReport {
+    /// Shape of each input, in the network's axis order.
+    pub input_shapes: Vec<Vec<usize>>,
+    /// Number of timed runs of each row.
+    pub runs: usize,
+    /// One row for each device and precision.
+    pub rows: Vec<NetworkSpeed>,
+}
+
+impl ModelSpeedJob {
+    /// Runs the job.
+    ///
+    /// # Errors
+    /// [`JobError::Model`] if the model cannot be read or its test inputs are malformed; [`JobError::Cancelled`]. A
+    /// device that cannot run the network is no error: its row says why.
+    pub fn run(&self, context: &Context, devices: &Devices) -> Result<ModelSpeedReport, JobError> {
+        let path = find_model(&self.model)?;
+        let package = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;
+        let inputs = package_test::network_inputs(&package, &package_test::test_inputs(&package)?)?;
+        let usable: Vec<&Device> = devices.list().iter().filter(|d| d.usable).collect();
+        let pairs: Vec<(&Device, Precision)> = usable
+            .iter()
+            .flat_map(|device| device.precisions.iter().map(move |precision| (*device, *precision)))
+            .filter(|(_, precision)| *precision != Precision::Int8 || package.is_int8())
+            .collect();
+        let mut meter = context.meter("measure", pairs.len() as u64, "runs");
+        let mut rows = Vec::new();
+        for (device, precision) in pairs {
+            let float = package.float_graph.as_ref().filter(|_| precision != Precision::Int8);
+            let graph = float.unwrap_or(&package.graph);
+            rows.push(speed(context, devices, device, precision, graph, &inputs)?);
+            meter.add(1)?;
+        }
+        Ok(ModelSpeedReport {
+            input_shapes: inputs.iter().map(|t| t.shape().to_vec()).collect(),
+            runs: SPEED_RUNS,
+            rows,
+        })
+    }
+}
+
+/// Times a network on one device; an error of the device is part of the result.
+fn speed(
+    context: &Context,
+    devices: &Devices,
+    device: &Device,
+    precision: Precision,
+    graph: &Graph,
+    inputs: &[Tensor],
+) -> Result<NetworkSpeed, JobError> {
+    let mut row = NetworkSpeed {
+        device: device.id,
+        name: device.name.clone(),
+        precision,
+        run_ms: None,
+        voxels_per_sec: None,
+        arena_bytes: 0,
+        problem: String::new(),
+    };
+    match time(context, devices, device.id, precision, graph, inputs) {
+        Ok((run_ms, arena_bytes)) => {
+            let voxels: usize = inputs.iter().map(|t| t.shape().iter().product::<usize>()).sum();
+            row.run_ms = Some(run_ms);
+            row.voxels_per_sec = (run_ms > 0.0).then(|| voxels as f64 / (run_ms * 1e-3));
+            row.arena_bytes = arena_bytes;
+        }
+        Err(error) => row.problem = error.to_string(),
+    }
+    // A cancelled run is no property of the device.
+    context.check()?;
+    Ok(row)
+}
+
+/// Returns the median wall time of a run in milliseconds, and the bytes of the activations.
+fn time(
+    context: &Context,
+    devices: &Devices,
+    device: DeviceId,
+    precision: Precision,
+    graph: &Graph,
+    inputs: &[Tensor],
+) -> Result<(f64, u64), EngineError> {
+    let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
+    let options = CompileOptions {
+        precision,
+        threads: 0,
+        memory_budget_bytes: None,
+        recorder: Recorder::totals_only(),
+        interrupt: context.interrupt(),
+        tuning: context.tuning(),
+    };
+    let engine = devices.engine(device)?;
+    let mut session = engine.compile(graph, &shapes, &options)?;
+    session.run(inputs)?;
+    let mut times_ms = Vec::with_capacity(SPEED_RUNS);
+    for _ in 0..SPEED_RUNS {
+        let start = Instant::now();
+        session.run(inputs)?;
+        times_ms.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    times_ms.sort_by(f64::total_cmp);
+    let median_ms = times_ms.get(times_ms.len() / 2).copied().unwrap_or(f64::NAN);
+    Ok((median_ms, session.report().arena_bytes))
+}

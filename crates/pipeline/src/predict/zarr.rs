@@ -1,0 +1,253 @@
+//! Results as OME-Zarr: maps are the image of a folder and labels a label image of it; without maps, labels are the image.
+
+use super::PredictJob;
+use super::files::map_channels;
+use crate::{Artifact, ArtifactKind, JobError, Model, ModelTask, Output};
+use cytoscope_formats::{ImageMeta, ZarrImageSpec, ZarrWriter, is_zarr_folder, is_zarr_name};
+use cytoscope_storage::folder::is_finished;
+use cytoscope_storage::partial_folder::FinishedFolder;
+use cytoscope_volume::{DType, Samples};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Kind in the marker of a folder of results.
+pub(crate) const FOLDER_KIND: &str = "prediction";
+/// Name of the label image.
+const LABELS_NAME: &str = "objects";
+/// Path of the label image in the folder of the maps.
+const LABELS_PATH: &str = "labels/objects";
+/// Largest size of what is written at once, if one slice is not larger, in bytes.
+const SLAB_BYTES: u64 = 64 << 20;
+
+/// File format of maps and labels.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ResultFormat {
+    /// That of the input: OME-Zarr for OME-Zarr, TIFF for all others. An output that ends in `.zarr` is OME-Zarr.
+    #[default]
+    Auto,
+    /// TIFF files.
+    Tiff,
+    /// One OME-Zarr folder.
+    OmeZarr,
+}
+
+impl ResultFormat {
+    /// Whether the format is that of the input.
+    pub fn is_auto(&self) -> bool {
+        *self == Self::Auto
+    }
+}
+
+impl std::str::FromStr for ResultFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "tiff" => Ok(Self::Tiff),
+            "ome-zarr" => Ok(Self::OmeZarr),
+            _ => Err(format!("invalid format \"{text}\": expected auto, tiff or ome-zarr")),
+        }
+    }
+}
+
+impl PredictJob {
+    /// Returns the folder that all results are written to: [`PredictJob::out`], or the folder that contains it if it is an
+    /// OME-Zarr folder.
+    pub fn folder(&self) -> &Path {
+        if !is_zarr_name(&self.out) {
+            return &self.out;
+        }
+        self.out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    }
+
+    /// Checks that an output that ends in `.zarr` agrees with the other options.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`].
+    pub(super) fn check_zarr_out(&self, inputs: usize) -> Result<(), JobError> {
+        if !is_zarr_name(&self.out) {
+            return Ok(());
+        }
+        let out = self.out.display();
+        let has_image =
+            self.outputs.is_empty() || self.outputs.iter().any(|o| matches!(o, Output::Maps | Output::Labels));
+        let problem = if self.format == ResultFormat::Tiff {
+            "the output ends in .zarr, but the format is tiff: give a folder without an ending".to_owned()
+        } else if inputs != 1 {
+            format!("an OME-Zarr folder holds the results of one stack, but there are {inputs}: give another folder")
+        } else if !has_image {
+            "an OME-Zarr folder holds maps or labels, but neither is among the outputs: give another folder".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(JobError::WrongUse(format!("{out}: {problem}")))
+    }
+}
+
+/// Returns the names in `out` of a folder with maps, and of one with labels only.
+pub(super) fn paths_in(out: &Path, stem: &str, task: ModelTask) -> [PathBuf; 2] {
+    [ArtifactKind::of_maps(task), ArtifactKind::Labels].map(|kind| out.join(kind.zarr_name(stem)))
+}
+
+/// Returns the folder for the maps and labels of an input; `None` if they are written as TIFF, or neither is wanted.
+pub(super) fn path_for(
+    job: &PredictJob,
+    meta: &ImageMeta,
+    stem: &str,
+    task: ModelTask,
+    wanted: &BTreeSet<Output>,
+) -> Option<PathBuf> {
+    let [maps, labels] = paths_in(&job.out, stem, task);
+    let is_zarr = is_zarr_name(&job.out)
+        || match job.format {
+            ResultFormat::Auto => meta.format == "ome-zarr",
+            ResultFormat::OmeZarr => true,
+            ResultFormat::Tiff => false,
+        };
+    let named = if wanted.contains(&Output::Maps) { maps } else { labels };
+    let has_image = wanted.contains(&Output::Maps) || wanted.contains(&Output::Labels);
+    (is_zarr && has_image).then(|| if is_zarr_name(&job.out) { job.out.clone() } else { named })
+}
+
+/// Returns what writing OME-Zarr needs in bytes for slices of Y × X voxels: a slab as it is read, resampled, halved and
+/// compressed.
+pub(super) fn peak_bytes([depth, height, width]: [usize; 3]) -> u64 {
+    let slice = (height as u64).saturating_mul(width as u64).saturating_mul(size_of::<f32>() as u64);
+    let stack = slice.saturating_mul(depth as u64);
+    stack.min(slice.max(SLAB_BYTES)).saturating_mul(4)
+}
+
+/// Whether a folder is the OME-Zarr of an earlier prediction.
+pub(crate) fn is_result(path: &Path) -> bool {
+    is_zarr_folder(path) && is_finished(path, FOLDER_KIND)
+}
+
+/// Returns the label image in the maps of an earlier prediction; other paths are returned unchanged.
+pub(crate) fn labels_of(path: &Path) -> PathBuf {
+    let labels = path.join(LABELS_PATH);
+    if is_result(path) && is_zarr_folder(&labels) { labels } else { path.to_owned() }
+}
+
+/// Returns the results in a folder. `maps` is the kind of its image; without it, the image is a label image.
+pub(crate) fn artifacts(path: &Path, maps: Option<ArtifactKind>, has_labels: bool) -> Vec<Artifact> {
+    let Some(kind) = maps else { return vec![Artifact::new(ArtifactKind::Labels, path)] };
+    let labels = has_labels.then(|| Artifact::new(ArtifactKind::Labels, path.join(LABELS_PATH)));
+    std::iter::once(Artifact::new(kind, path)).chain(labels).collect()
+}
+
+/// Creates the folder of the maps under a hidden name.
+///
+/// # Errors
+/// [`JobError`] if it cannot be created.
+pub(super) fn map_writer(
+    path: &Path,
+    model: &Model,
+    meta: &ImageMeta,
+    [depth, height, width]: [usize; 3],
+    times: usize,
+) -> Result<ZarrWriter, JobError> {
+    let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let shape = [times, model.output_channels, depth, height, width];
+    let mut spec = ZarrImageSpec::new(&name, shape, DType::F32);
+    spec.voxel_size_um = meta.voxel_size_um;
+    spec.time_interval_secs = meta.time_interval_secs;
+    spec.channels = map_channels(model);
+    if model.task == ModelTask::Segmentation {
+        spec.display_range = Some((0.0, 1.0));
+    }
+    Ok(ZarrWriter::create_listed(path, spec)?)
+}
+
+/// Writes the labels of the time points, one after the other, slab by slab.
+pub(super) struct ZarrLabels {
+    writer: ZarrWriter,
+    /// Index of the label image.
+    image: usize,
+    dtype: DType,
+    /// Extents Z, Y, X.
+    shape: [usize; 3],
+    /// Slices that are not written yet.
+    slab: Vec<u32>,
+    time: usize,
+    /// The first slice of the slab.
+    first_z: usize,
+}
+
+impl ZarrLabels {
+    /// Adds the label image to the folder of the maps, or creates a folder at `path` if there is none.
+    ///
+    /// # Errors
+    /// [`JobError`] if it cannot be created.
+    pub(super) fn new(
+        path: &Path,
+        maps: Option<ZarrWriter>,
+        meta: &ImageMeta,
+        shape: [usize; 3],
+        times: usize,
+        dtype: DType,
+    ) -> Result<Self, JobError> {
+        let [depth, height, width] = shape;
+        let mut spec = ZarrImageSpec::new(LABELS_NAME, [times, 1, depth, height, width], dtype);
+        spec.labels = true;
+        spec.voxel_size_um = meta.voxel_size_um;
+        spec.time_interval_secs = meta.time_interval_secs;
+        let (writer, image) = match maps {
+            None => (ZarrWriter::create_listed(path, spec)?, 0),
+            Some(mut writer) => {
+                let image = writer.add_labels(spec)?;
+                (writer, image)
+            }
+        };
+        Ok(Self { writer, image, dtype, shape, slab: Vec::new(), time: 0, first_z: 0 })
+    }
+
+    /// Adds the next slice, and writes the slab that it completes.
+    ///
+    /// # Errors
+    /// [`JobError`] if the slab cannot be written.
+    pub(super) fn add(&mut self, slice: &[u32]) -> Result<(), JobError> {
+        let [depth, height, width] = self.shape;
+        self.slab.extend_from_slice(slice);
+        let slices = self.slab.len() / (height * width).max(1);
+        let whole = self.writer.slab_depth(self.image).min(depth.saturating_sub(self.first_z));
+        if slices < whole {
+            return Ok(());
+        }
+        let samples = label_samples(&self.slab, self.dtype);
+        self.slab.clear();
+        self.writer.write(self.image, [self.time, 0, self.first_z], &samples)?;
+        self.first_z += slices;
+        if self.first_z >= depth {
+            self.first_z = 0;
+            self.time += 1;
+        }
+        Ok(())
+    }
+
+    /// Completes the folder under its hidden name.
+    ///
+    /// # Errors
+    /// [`JobError`] if slices are missing, or the metadata cannot be written.
+    pub(super) fn finish(self) -> Result<FinishedFolder, JobError> {
+        finish(self.writer)
+    }
+}
+
+/// Completes a folder under its hidden name.
+///
+/// # Errors
+/// As [`ZarrLabels::finish`].
+pub(super) fn finish(writer: ZarrWriter) -> Result<FinishedFolder, JobError> {
+    Ok(writer.finish()?.finish(FOLDER_KIND)?)
+}
+
+/// Returns labels as samples of 16 or 32 bits.
+pub(super) fn label_samples(labels: &[u32], dtype: DType) -> Samples {
+    match dtype {
+        DType::U16 => Samples::U16(labels.iter().map(|label| *label as u16).collect()),
+        _ => Samples::U32(labels.to_vec()),
+    }
+}

@@ -1,0 +1,47 @@
+//! Boxes of voxels.
+
+use std::ops::Range;
+
+/// The voxels of a box: ranges along Z, Y, X.
+pub type Bounds = [Range<usize>; 3];
+
+/// Number of voxels along Z, Y, X.
+pub(crate) fn lengths(bounds: &Bounds) -> [usize; 3] {
+    std::array::from_fn(|a| bounds[a].len())
+}
+
+/// Number of voxels in a box.
+pub(crate) fn count(bounds: &Bounds) -> usize {
+    lengths(bounds).iter().product()
+}
+
+/// The box extended on each side by `reach` voxels, inside a volume of this shape.
+pub(crate) fn dilated(bounds: &Bounds, reach: [usize; 3], shape: [usize; 3]) -> Bounds {
+    std::array::from_fn(|a| {
+        bounds[a].start.saturating_sub(reach[a])..bounds[a].end.saturating_add(reach[a]).min(shape[a])
+    })
+}
+
+/// The values of a box, axes Z, Y, X.
+#[derive(Debug, Clone)]
+pub(crate) struct Block {
+    pub bounds: Bounds,
+    pub values: Vec<f32>,
+}
+
+impl Block {
+    /// Row `y` of slice `z`, from the box's first column on; both indices count from the start of the volume and must lie
+    /// in the box.
+    pub(crate) fn row(&self, z: usize, y: usize) -> &[f32] {
+        let [_, ny, nx] = lengths(&self.bounds);
+        let at = ((z - self.bounds[0].start) * ny + (y - self.bounds[1].start)) * nx;
+        &self.values[at..at + nx]
+    }
+
+    /// Slice `z`, which counts from the start of the volume and must lie in the box.
+    pub(crate) fn slice(&self, z: usize) -> &[f32] {
+        let [_, ny, nx] = lengths(&self.bounds);
+        let at = (z - self.bounds[0].start) * ny * nx;
+        &self.values[at..at + ny * nx]
+    }
+}

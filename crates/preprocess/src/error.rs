@@ -1,0 +1,52 @@
+//! Errors of preprocessing steps: what was given and what was expected.
+
+/// Why a preprocessing step was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PreprocessError {
+    /// No step has this name.
+    #[error("unknown preprocessing step \"{name}\": expected one of {expected}")]
+    UnknownStep {
+        /// The name given.
+        name: String,
+        /// The names of all steps.
+        expected: String,
+    },
+    /// A parameter is unknown, missing, given twice, or has an invalid value.
+    #[error("preprocessing step {step}: {problem}; expected {expected}")]
+    Parameter {
+        /// Name of the step.
+        step: &'static str,
+        /// What was given.
+        problem: String,
+        /// The step's parameters, or the valid values of one.
+        expected: String,
+    },
+    /// A step cannot be applied to the stack.
+    #[error("preprocessing step {step}: {problem}; {next_step}")]
+    Unfit {
+        /// Name of the step.
+        step: &'static str,
+        /// What about the stack does not fit.
+        problem: String,
+        /// What to do next.
+        next_step: String,
+    },
+    /// There are too many steps.
+    #[error("{count} preprocessing steps were given; expected at most {max}")]
+    TooMany {
+        /// Number of steps given.
+        count: usize,
+        /// Maximum number of steps.
+        max: usize,
+    },
+}
+
+impl PreprocessError {
+    pub(crate) fn parameter(step: &'static str, problem: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self::Parameter { step, problem: problem.into(), expected: expected.into() }
+    }
+
+    pub(crate) fn unfit(step: &'static str, problem: impl Into<String>, next_step: impl Into<String>) -> Self {
+        Self::Unfit { step, problem: problem.into(), next_step: next_step.into() }
+    }
+}

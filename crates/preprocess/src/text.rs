@@ -1,0 +1,275 @@
+//! Preprocessing steps as text: `gaussian:sigma=1um`.
+
+use crate::{Length, Lengths, MAX_STEPS, PreprocessError, PreprocessStep};
+use std::{fmt, str::FromStr};
+
+/// The steps and their parameters, for messages.
+const STEPS: [(&str, &str); 10] = [
+    ("gaussian", "sigma (such as 1um, 1.5 voxels, or 0/1/1 along Z/Y/X)"),
+    ("median", "radius (such as 1 voxel, 0.5um, or 0/1/1 along Z/Y/X)"),
+    ("tophat", "radius (such as 15um or 15 voxels)"),
+    ("rolling-ball", "radius (such as 20um or 20 voxels) and, optionally, height (in units of the image)"),
+    ("clahe", "tiles (8 by default) and clip (0.01 by default)"),
+    ("stretch", "low (1 by default) and high (99.8 by default), in percent"),
+    ("normalize-slices", "low (1 by default) and high (99.8 by default), in percent"),
+    ("deskew", "angle in degrees and, optionally, step (such as 0.5um)"),
+    ("affine", "matrix (12 numbers separated by /)"),
+    ("crop", "z, y or x (such as 10-50, without the last index)"),
+];
+
+/// Percentiles that contrast is stretched to unless others are given.
+const LOW: f64 = 1.0;
+const HIGH: f64 = 99.8;
+
+/// Parses a list of steps separated by commas.
+///
+/// # Errors
+/// [`PreprocessError`] that names the first invalid step.
+pub fn parse_steps(text: &str) -> Result<Vec<PreprocessStep>, PreprocessError> {
+    let steps = text.split(',').map(str::parse).collect::<Result<Vec<PreprocessStep>, _>>()?;
+    if steps.len() > MAX_STEPS {
+        return Err(PreprocessError::TooMany { count: steps.len(), max: MAX_STEPS });
+    }
+    Ok(steps)
+}
+
+/// The parameters of a step's text that were not taken yet.
+struct Parameters<'a> {
+    step: &'static str,
+    expected: &'static str,
+    rest: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Parameters<'a> {
+    fn refuse(&self, problem: String) -> PreprocessError {
+        PreprocessError::parameter(self.step, problem, self.expected)
+    }
+
+    fn take(&mut self, name: &str) -> Option<&'a str> {
+        let at = self.rest.iter().position(|(key, _)| *key == name)?;
+        Some(self.rest.remove(at).1)
+    }
+
+    fn require(&mut self, name: &str) -> Result<&'a str, PreprocessError> {
+        self.take(name).ok_or_else(|| self.refuse(format!("{name} is missing")))
+    }
+
+    fn number(&self, name: &str, text: &str) -> Result<f64, PreprocessError> {
+        text.trim().parse().map_err(|_| self.refuse(format!("{name}={text} is not a number")))
+    }
+
+    fn number_or(&mut self, name: &str, default: f64) -> Result<f64, PreprocessError> {
+        self.take(name).map_or(Ok(default), |text| self.number(name, text))
+    }
+
+    fn length(&mut self, name: &str) -> Result<Length, PreprocessError> {
+        let (number, is_um) = without_unit(self.require(name)?);
+        let value = self.number(name, number)?;
+        Ok(if is_um { Length::Um(value) } else { Length::Voxels(value) })
+    }
+
+    fn lengths(&mut self, name: &str) -> Result<Lengths, PreprocessError> {
+        let text = self.require(name)?;
+        let (numbers, is_um) = without_unit(text);
+        let values = numbers.split('/').map(|n| self.number(name, n)).collect::<Result<Vec<f64>, _>>()?;
+        let zyx = match values.as_slice() {
+            [all] => [*all; 3],
+            [z, y, x] => [*z, *y, *x],
+            _ => return Err(self.refuse(format!("{name}={text} is neither one length nor three"))),
+        };
+        Ok(if is_um { Lengths::Um(zyx) } else { Lengths::Voxels(zyx) })
+    }
+
+    fn range(&mut self, name: &str) -> Result<Option<[usize; 2]>, PreprocessError> {
+        let Some(text) = self.take(name) else { return Ok(None) };
+        let bounds: Option<[usize; 2]> =
+            text.split_once('-').and_then(|(a, b)| Some([a.trim().parse().ok()?, b.trim().parse().ok()?]));
+        bounds.map(Some).ok_or_else(|| self.refuse(format!("{name}={text} is not a range")))
+    }
+
+    fn finish(&self) -> Result<(), PreprocessError> {
+        match self.rest.first() {
+            None => Ok(()),
+            Some((name, _)) => Err(self.refuse(format!("there is no parameter {name}, or it was given twice"))),
+        }
+    }
+}
+
+/// Returns a length without its unit, and whether the unit was µm.
+fn without_unit(text: &str) -> (&str, bool) {
+    let text = text.trim();
+    for unit in ["um", "µm", "\u{3bc}m"] {
+        if let Some(number) = text.strip_suffix(unit) {
+            return (number.trim_end(), true);
+        }
+    }
+    let number = ["voxels", "voxel", "vx", "px"].iter().find_map(|unit| text.strip_suffix(unit));
+    (number.unwrap_or(text).trim_end(), false)
+}
+
+impl FromStr for PreprocessStep {
+    type Err = PreprocessError;
+
+    fn from_str(text: &str) -> Result<Self, PreprocessError> {
+        let mut parts = text.trim().split(':');
+        let name = parts.next().unwrap_or_default().trim();
+        let Some((step, expected)) = STEPS.iter().copied().find(|(known, _)| *known == name) else {
+            let expected = STEPS.map(|(known, _)| known).join(", ");
+            return Err(PreprocessError::UnknownStep { name: name.chars().take(60).collect(), expected });
+        };
+        let mut parameters = Parameters { step, expected, rest: Vec::new() };
+        for part in parts {
+            let Some((key, value)) = part.split_once('=') else {
+                return Err(parameters.refuse(format!("\"{part}\" has no \"=\"")));
+            };
+            parameters.rest.push((key.trim(), value.trim()));
+        }
+        let p = &mut parameters;
+        let parsed = match step {
+            "gaussian" => Self::Gaussian { sigma: p.lengths("sigma")? },
+            "median" => Self::Median { radius: p.lengths("radius")? },
+            "tophat" => Self::Tophat { radius: p.length("radius")? },
+            "rolling-ball" => {
+                let radius = p.length("radius")?;
+                let height = p.take("height").map(|text| p.number("height", text)).transpose()?;
+                Self::RollingBall { radius, height }
+            }
+            "clahe" => {
+                let text = p.take("tiles").unwrap_or("8");
+                let tiles = text.parse::<u32>().map_err(|_| p.refuse(format!("tiles={text} is not a whole number")))?;
+                Self::Clahe { tiles, clip: p.number_or("clip", 0.01)? }
+            }
+            "stretch" => Self::Stretch { low: p.number_or("low", LOW)?, high: p.number_or("high", HIGH)? },
+            "normalize-slices" => {
+                Self::NormalizeSlices { low: p.number_or("low", LOW)?, high: p.number_or("high", HIGH)? }
+            }
+            "deskew" => {
+                let angle = p.require("angle")?;
+                let angle_degrees = p.number("angle", angle.trim_end_matches("deg").trim_end_matches('°'))?;
+                let step_um = match p.take("step") {
+                    None => None,
+                    Some(text) => match without_unit(text) {
+                        (number, true) => Some(p.number("step", number)?),
+                        _ => return Err(p.refuse(format!("step={text} has no unit: give it in µm, such as 0.5um"))),
+                    },
+                };
+                Self::Deskew { angle_degrees, step_um }
+            }
+            "affine" => {
+                let text = p.require("matrix")?;
+                let values = text.split('/').map(|n| p.number("matrix", n)).collect::<Result<Vec<f64>, _>>()?;
+                let count = values.len();
+                let matrix: [f64; 12] =
+                    values.try_into().map_err(|_| p.refuse(format!("matrix has {count} numbers")))?;
+                Self::Affine { matrix }
+            }
+            _ => Self::Crop { z: p.range("z")?, y: p.range("y")?, x: p.range("x")? },
+        };
+        parameters.finish()?;
+        parsed.check()?;
+        Ok(parsed)
+    }
+}
+
+impl fmt::Display for Length {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Um(v) => write!(f, "{v}um"),
+            Self::Voxels(v) => write!(f, "{v}"),
+        }
+    }
+}
+
+impl fmt::Display for Lengths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Um([z, y, x]) | Self::Voxels([z, y, x])) = self;
+        if z == y && y == x {
+            write!(f, "{z}")?;
+        } else {
+            write!(f, "{z}/{y}/{x}")?;
+        }
+        f.write_str(if matches!(self, Self::Um(_)) { "um" } else { "" })
+    }
+}
+
+impl fmt::Display for PreprocessStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name();
+        match self {
+            Self::Gaussian { sigma } => write!(f, "{name}:sigma={sigma}"),
+            Self::Median { radius } => write!(f, "{name}:radius={radius}"),
+            Self::Tophat { radius } => write!(f, "{name}:radius={radius}"),
+            Self::RollingBall { radius, height } => {
+                write!(f, "{name}:radius={radius}")?;
+                height.map_or(Ok(()), |height| write!(f, ":height={height}"))
+            }
+            Self::Clahe { tiles, clip } => write!(f, "{name}:tiles={tiles}:clip={clip}"),
+            Self::Stretch { low, high } | Self::NormalizeSlices { low, high } => {
+                write!(f, "{name}:low={low}:high={high}")
+            }
+            Self::Deskew { angle_degrees, step_um } => {
+                write!(f, "{name}:angle={angle_degrees}")?;
+                step_um.map_or(Ok(()), |step| write!(f, ":step={step}um"))
+            }
+            Self::Affine { matrix } => {
+                let numbers: Vec<String> = matrix.iter().map(f64::to_string).collect();
+                write!(f, "{name}:matrix={}", numbers.join("/"))
+            }
+            Self::Crop { z, y, x } => {
+                f.write_str(name)?;
+                for (axis, range) in [("z", z), ("y", y), ("x", x)] {
+                    if let Some([from, to]) = range {
+                        write!(f, ":{axis}={from}-{to}")?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn every_step_survives_its_text_and_its_json() {
+        let mut steps = PreprocessStep::usual();
+        steps.extend(
+            parse_steps(
+                "gaussian:sigma=0/1.5/1.5um,rolling-ball:radius=20um:height=300,deskew:angle=-31.5:step=0.5um,\
+                 affine:matrix=1/0/0/0/0/1/0/-2.5/0/0/1/0,crop:z=10-50:x=0-512,stretch,clahe",
+            )
+            .unwrap(),
+        );
+        for step in steps {
+            assert_eq!(step.to_string().parse(), Ok(step.clone()));
+            let json = serde_json::to_string(&step).unwrap();
+            assert_eq!(serde_json::from_str::<PreprocessStep>(&json).unwrap(), step, "{json}");
+        }
+    }
+
+    #[test]
+    fn errors_name_the_step_and_its_parameters() {
+        for (text, named) in [
+            ("blur:sigma=1", "expected one of gaussian, median, tophat"),
+            ("gaussian", "gaussian: sigma is missing; expected sigma"),
+            ("gaussian:sigma=1:radius=2", "there is no parameter radius"),
+            ("gaussian:sigma=1/2", "neither one length nor three"),
+            ("gaussian:sigma=0", "one of them above 0"),
+            ("median:radius", "has no \"=\""),
+            ("tophat:radius=wide", "radius=wide is not a number"),
+            ("clahe:tiles=0", "1 to 64 tiles"),
+            ("stretch:low=99:high=1", "low below high"),
+            ("deskew:angle=30:step=0.5", "give it in µm"),
+            ("deskew:angle=90", "1° to 89°"),
+            ("affine:matrix=1/2", "matrix has 2 numbers"),
+            ("crop", "no range was given"),
+            ("crop:z=5-5", "the range 5-5 is empty"),
+        ] {
+            let message = text.parse::<PreprocessStep>().unwrap_err().to_string();
+            assert!(message.contains(named), "{text}: {message}");
+        }
+    }
+}

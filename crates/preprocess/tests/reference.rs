@@ -1,0 +1,226 @@
+//! Steps against SciPy 1.17 and scikit-image 0.26, whose results `data/make.py` has written; and against themselves, in
+//! slabs of any height.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+use cytoscope_preprocess::{Bounds, Chain, PreprocessStep, Reach, Source, Tails, parse_steps};
+use cytoscope_volume::VoxelSize;
+use proptest::prelude::*;
+use std::convert::Infallible;
+
+/// Shape Z, Y, X of the stack of `data/make.py`.
+const SHAPE: [usize; 3] = [3, 17, 19];
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+macro_rules! reference {
+    ($name:literal) => {
+        floats(include_bytes!(concat!("data/", $name, ".f32")))
+    };
+}
+
+/// A stack in memory, which refuses boxes outside it.
+struct InMemory {
+    values: Vec<f32>,
+    shape: [usize; 3],
+}
+
+impl Source for InMemory {
+    type Error = Infallible;
+
+    fn read(&mut self, bounds: &Bounds) -> Result<Vec<f32>, Infallible> {
+        let [_, ny, nx] = self.shape;
+        assert!((0..3).all(|a| bounds[a].start < bounds[a].end && bounds[a].end <= self.shape[a]), "{bounds:?}");
+        let mut out = Vec::new();
+        for z in bounds[0].clone() {
+            for y in bounds[1].clone() {
+                let row = (z * ny + y) * nx;
+                out.extend_from_slice(&self.values[row + bounds[2].start..row + bounds[2].end]);
+            }
+        }
+        Ok(out)
+    }
+}
+
+fn unwrap<T>(result: Result<T, Infallible>) -> T {
+    let Ok(value) = result;
+    value
+}
+
+fn voxel_um() -> VoxelSize {
+    VoxelSize::new_um(1.0, 0.4, 0.4)
+}
+
+/// The whole output of steps; returns its shape too.
+fn whole(values: Vec<f32>, shape: [usize; 3], steps: &[PreprocessStep]) -> (Vec<f32>, [usize; 3]) {
+    let chain = Chain::new(steps, shape, voxel_um()).unwrap();
+    let mut source = InMemory { values, shape };
+    let statistics = unwrap(chain.statistics(&mut source));
+    let out = chain.shape_zyx();
+    let bounds = out.map(|n| 0..n);
+    (unwrap(chain.read(&bounds, &mut source, &statistics, &mut Tails::default())), out)
+}
+
+/// Asserts that steps give the reference up to a tolerance.
+#[track_caller]
+fn assert_gives(steps: &str, expected: &[f32], tolerance: f32) {
+    let (found, _) = whole(reference!("input"), SHAPE, &parse_steps(steps).unwrap());
+    assert_eq!(found.len(), expected.len(), "{steps}");
+    let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst <= tolerance, "{steps} differs by {worst}");
+}
+
+#[test]
+fn smoothing_matches_scipy() {
+    assert_gives("gaussian:sigma=0.6/1.5/1.5", &reference!("gaussian"), 1e-3);
+    assert_gives("gaussian:sigma=0.6/0.6/0.6um", &reference!("gaussian"), 1e-3);
+    assert_gives("median:radius=1/2/2", &reference!("median"), 0.0);
+}
+
+#[test]
+fn background_subtraction_matches_scikit_image() {
+    assert_gives("tophat:radius=5", &reference!("tophat"), 0.0);
+    assert_gives("tophat:radius=2um", &reference!("tophat"), 0.0);
+    assert_gives("rolling-ball:radius=6", &reference!("rolling_ball"), 1e-3);
+    assert_gives("rolling-ball:radius=6:height=80", &reference!("rolling_ball_height"), 1e-3);
+}
+
+#[test]
+fn contrast_matches_scikit_image() {
+    assert_gives("stretch:low=2:high=99", &reference!("stretch"), 1e-6);
+    assert_gives("normalize-slices:low=2:high=99", &reference!("normalize_slices"), 1e-6);
+}
+
+/// scikit-image spreads what it clips off a histogram in whole counts, here it is spread equally: the tolerance is for
+/// that.
+#[test]
+fn equalization_matches_scikit_image_up_to_the_rounding_of_counts() {
+    let voxel = |i: i32| {
+        let (y, x) = (i / 61, i % 61);
+        let waves = (x * x * 7 + y * y * 13 + x * y * 5) % 61;
+        (3 * x + 2 * y + waves + if (x / 9 + y / 7) % 3 == 0 { 80 } else { 0 }) as f32
+    };
+    let plane: Vec<f32> = (0..50 * 61).map(voxel).collect();
+    let (found, _) = whole(plane, [1, 50, 61], &parse_steps("clahe:tiles=3:clip=0.03").unwrap());
+    let expected = reference!("clahe");
+    assert_eq!(found.len(), expected.len());
+    let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst < 0.005, "{worst}");
+}
+
+#[test]
+fn warps_match_scipy() {
+    let (deskewed, shape) = whole(reference!("input"), SHAPE, &parse_steps("deskew:angle=35:step=0.7um").unwrap());
+    assert_eq!(shape[0], SHAPE[0]);
+    assert_eq!(deskewed.len(), shape.iter().product::<usize>());
+    assert_gives("deskew:angle=35:step=0.7um", &reference!("deskew"), 1e-3);
+    let matrix = "0.9/0.02/0/0.2/0.01/0.95/0.1/-0.6/0/-0.1/0.97/1.7";
+    assert_gives(&format!("affine:matrix={matrix}"), &reference!("affine"), 1e-3);
+}
+
+#[test]
+fn deskewing_against_the_direction_of_the_stage_mirrors_the_stack() {
+    let mirrored = |values: &[f32], [_, ny, nx]: [usize; 3]| -> Vec<f32> {
+        values.chunks(ny * nx).flat_map(|slice| slice.chunks(nx).rev().flatten().copied()).collect()
+    };
+    // A shift of whole rows, so that the rows added at the end are the same.
+    let step = 0.4 / 60f64.to_radians().cos();
+    let steps = |angle: i32| parse_steps(&format!("deskew:angle={angle}:step={step}um")).unwrap();
+    let (forwards, shape) = whole(reference!("input"), SHAPE, &steps(60));
+    let (backwards, same) = whole(mirrored(&reference!("input"), SHAPE), SHAPE, &steps(-60));
+    assert_eq!(shape, same);
+    let expected = mirrored(&forwards, shape);
+    assert!(backwards.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-3));
+}
+
+#[test]
+fn a_deskewed_stack_has_the_distance_of_its_slices_and_a_crop_its_values() {
+    let steps = parse_steps("deskew:angle=30:step=0.5um").unwrap();
+    let chain = Chain::new(&steps, SHAPE, voxel_um()).unwrap();
+    assert!((chain.voxel_size().z.unwrap() - 0.25).abs() < 1e-12);
+    let (cropped, shape) = whole(reference!("input"), SHAPE, &parse_steps("crop:z=1-3:x=4-9,crop:y=2-5").unwrap());
+    assert_eq!(shape, [2, 3, 5]);
+    let at = |z: usize, y: usize, x: usize| reference!("input")[(z * SHAPE[1] + y) * SHAPE[2] + x];
+    assert_eq!(cropped[0], at(1, 2, 4));
+    assert_eq!(cropped[(3 + 2) * 5 + 4], at(2, 4, 8));
+}
+
+#[test]
+fn steps_that_do_not_fit_a_stack_say_why() {
+    for (step, voxel, named) in [
+        ("gaussian:sigma=1um", VoxelSize::default(), "the voxel size along Z is unknown"),
+        ("median:radius=11", voxel_um(), "at most 10 voxels"),
+        ("rolling-ball:radius=100um", voxel_um(), "250.0 voxels; give at most 200 voxels"),
+        ("crop:z=1-9", voxel_um(), "give a range inside 0-3"),
+        ("deskew:angle=30", VoxelSize { z: None, ..voxel_um() }, "add it, such as step=0.5um"),
+    ] {
+        let message = Chain::new(&[step.parse().unwrap()], SHAPE, voxel).unwrap_err().to_string();
+        assert!(message.contains(named), "{step}: {message}");
+    }
+}
+
+#[test]
+fn steps_declare_their_reach() {
+    let steps = parse_steps("gaussian:sigma=0.5/1/1,tophat:radius=3,clahe,crop:z=0-2").unwrap();
+    let chain = Chain::new(&steps, SHAPE, voxel_um()).unwrap();
+    let expected = [Reach::Voxels([2, 4, 4]), Reach::Voxels([0, 6, 6]), Reach::Slice, Reach::Moved];
+    assert_eq!(chain.reaches(), expected);
+}
+
+fn step() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec![
+        "gaussian:sigma=0.7",
+        "gaussian:sigma=0.4/0/1",
+        "median:radius=1",
+        "median:radius=2/1/0",
+        "tophat:radius=2",
+        "rolling-ball:radius=3:height=40",
+        "clahe:tiles=3:clip=0.2",
+        "stretch:low=5:high=90",
+        "normalize-slices",
+        "deskew:angle=50:step=0.5um",
+        "affine:matrix=0.9/0/0/0.3/0/1/0.1/0/0/-0.1/1/0.5",
+        "crop:z=1-7:y=1-9",
+    ])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn results_do_not_depend_on_the_boxes_in_which_they_are_computed(
+        texts in prop::collection::vec(step(), 1..4),
+        values in prop::collection::vec(0u16..500, 8 * 11 * 9),
+        height in 1usize..5,
+        keeps_tails in any::<bool>(),
+        rows in 1usize..11,
+    ) {
+        let steps: Vec<PreprocessStep> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        let shape = [8, 11, 9];
+        let values: Vec<f32> = values.into_iter().map(f32::from).collect();
+        // A second crop may not fit what the first has left.
+        let Ok(chain) = Chain::new(&steps, shape, voxel_um()) else { return Ok(()) };
+        let (expected, out) = whole(values.clone(), shape, &steps);
+        let mut source = InMemory { values, shape };
+        let statistics = unwrap(chain.statistics(&mut source));
+        let mut tails = Tails::default();
+        for y in (0..out[1]).step_by(rows) {
+            let rows = y..(y + rows).min(out[1]);
+            for z in (0..out[0]).step_by(height) {
+                let bounds = [z..(z + height).min(out[0]), rows.clone(), 0..out[2]];
+                if !keeps_tails {
+                    tails = Tails::default();
+                }
+                let part = unwrap(chain.read(&bounds, &mut source, &statistics, &mut tails));
+                let mut found = part.chunks(out[2]);
+                for z in bounds[0].clone() {
+                    for y in rows.clone() {
+                        let at = (z * out[1] + y) * out[2];
+                        prop_assert_eq!(found.next().unwrap(), &expected[at..at + out[2]], "{:?} at {}, {}", texts, z, y);
+                    }
+                }
+            }
+        }
+    }
+}

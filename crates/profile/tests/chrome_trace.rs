@@ -1,0 +1,64 @@
+//! Traces are valid in the format that Chrome and Perfetto read, whatever was recorded.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use cytoscope_profile::{Recorder, RunFacts, RunRecord, SpanRecord, Stage, StoredRun};
+use cytoscope_testkit::chrome_trace::problems;
+use serde_json::Value;
+use std::borrow::Cow;
+use std::time::Duration;
+
+fn span(name: &'static str, thread: usize, start_us: f64, duration_us: f64) -> SpanRecord {
+    let (stage, name) = (Stage::Compute, Cow::Borrowed(name));
+    SpanRecord { stage, name, start_us, duration_us, thread, bytes: 1, voxels: 0, macs: 2 }
+}
+
+/// Returns the track of a span of a trace.
+fn track(trace: &Value, name: &str) -> u64 {
+    let events = trace["traceEvents"].as_array().unwrap();
+    events.iter().find(|event| event["name"] == name).unwrap()["tid"].as_u64().unwrap()
+}
+
+#[test]
+fn a_recorded_trace_is_valid_and_holds_every_phase() {
+    let recorder = Recorder::new();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let _outer = recorder.span(Stage::Compute, "tile");
+                recorder.span(Stage::Op, "Conv a").macs(5).bytes(7).finish();
+                // Timed elsewhere: longer than the span around it.
+                recorder.add(Stage::Decode, "strips", Duration::from_secs(3), 9);
+                recorder.span(Stage::Op, "Conv \"b\"\n").finish();
+            });
+        }
+    });
+    recorder.mark_memory("end");
+    drop(recorder.sample_memory(Duration::from_millis(1), || Some(5)));
+    let record = RunRecord::new("cytoscope 0", "predict", &recorder, RunFacts::default());
+    let mut text = Vec::new();
+    recorder.write_trace(&record, &mut text).unwrap();
+    let trace: Value = serde_json::from_slice(&text).unwrap();
+    assert_eq!(problems(&trace), Vec::<String>::new());
+    for phase in ["X", "C", "i", "M"] {
+        assert!(trace["traceEvents"].as_array().unwrap().iter().any(|event| event["ph"] == phase), "no {phase}");
+    }
+}
+
+#[test]
+fn spans_that_overlap_are_on_tracks_of_their_own_and_keep_their_thread() {
+    let spans = vec![
+        span("inner", 0, 2.0, 3.0),
+        span("outer", 0, 1.0, 9.0),
+        span("late", 0, 8.0, 6.0),
+        span("later", 0, 9.0, 7.0),
+        span("after", 0, 20.0, 1.0),
+        span("other thread", 1, 1.0, 9.0),
+    ];
+    let trace = cytoscope_profile::chrome_trace(&spans, &[], 0);
+    assert_eq!(problems(&trace), Vec::<String>::new());
+    let tracks: Vec<u64> =
+        ["outer", "inner", "after", "late", "later", "other thread"].map(|name| track(&trace, name)).to_vec();
+    assert_eq!(tracks, [1, 1, 1, 3, 5, 2]);
+    let read = StoredRun::from_json(trace.to_string().as_bytes()).unwrap();
+    assert_eq!(read.spans, spans);
+}

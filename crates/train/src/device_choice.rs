@@ -1,0 +1,236 @@
+//! The device that computes training steps: the requested one, or the one with the fastest measured step.
+
+use crate::config::{TrainConfig, TrainPrecision};
+use crate::error::{engine_error, model_error};
+use crate::network::StartModel;
+use crate::setup::{batch_shape, stepper_options};
+use crate::step::{Stepper, StepperOptions};
+use cytoscope_engine::select::{self, Cache, Probe};
+use cytoscope_engine::{
+    CompileReport, Device, DeviceId, DeviceRequest, Engine, EngineError, Precision, Session, TuningListener,
+};
+use cytoscope_graph::{ElementType, Tensor};
+use cytoscope_pipeline::devices::Devices;
+use cytoscope_pipeline::{Context, DeviceInUse, Event, JobError, user_folder};
+use cytoscope_profile::Recorder;
+
+/// Returns an image, its targets and its weights for a training step on inputs of this shape, all synthetic.
+pub(crate) fn synthetic_batch(shape: &[usize], target_channels: usize) -> Result<[Tensor; 3], JobError> {
+    let made = |channels: usize, value: fn(usize) -> f32| {
+        let mut shape = shape.to_vec();
+        if let Some(c) = shape.get_mut(1) {
+            *c = channels;
+        }
+        let values: Vec<f32> = (0..shape.iter().product()).map(value).collect();
+        Tensor::new(shape, values).map_err(model_error("a batch"))
+    };
+    Ok([
+        made(1, |i| ((i * 7919) % 101) as f32 / 101.0)?,
+        made(target_channels, |i| ((i / 37) % 2) as f32)?,
+        made(1, |_| 1.0)?,
+    ])
+}
+
+/// Training steps as runs of a session, to be timed. They hardly change the parameters.
+struct StepSession {
+    stepper: Stepper,
+    device: DeviceId,
+    context: Context,
+    clip_norm: f32,
+    accumulate: usize,
+    report: CompileReport,
+}
+
+impl StepSession {
+    fn step(&mut self, inputs: &[Tensor]) -> Result<(), JobError> {
+        self.context.check()?;
+        let [image, target, weight] = inputs else {
+            return Err(JobError::Panicked(format!("training step: {} inputs instead of 3", inputs.len())));
+        };
+        for _ in 0..self.accumulate {
+            self.stepper.forward_backward(image.clone(), target.clone(), weight.clone())?;
+        }
+        self.stepper.optimizer_step(1e-9, self.clip_norm, self.accumulate)
+    }
+}
+
+impl Session for StepSession {
+    fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
+        self.step(inputs).map_err(|error| not_possible(self.device, error))?;
+        Ok(Vec::new())
+    }
+
+    fn report(&self) -> &CompileReport {
+        &self.report
+    }
+}
+
+/// Returns why a device cannot be chosen.
+fn not_possible(device: DeviceId, error: JobError) -> EngineError {
+    match error {
+        JobError::Engine(error) => error,
+        other => EngineError::Unavailable { device, reason: other.to_string() },
+    }
+}
+
+/// Returns the precision in which a device would train, for the sentence about the choice.
+fn step_precision(requested: TrainPrecision, device: &Device) -> Precision {
+    match (requested, requested.half()) {
+        (_, Some(ElementType::BF16)) => Precision::Bf16,
+        (_, Some(_)) => Precision::F16,
+        (TrainPrecision::F32, None) => Precision::F32,
+        (_, None) => device.fast_precision(),
+    }
+}
+
+/// Returns a fingerprint of what determines the time of a step, besides the shape of the batch and the device.
+fn fingerprint(start: &StartModel, config: &TrainConfig) -> String {
+    let graph = &start.graph;
+    let shapes: Vec<_> = graph.initializers.iter().map(|(id, t)| (*id, t.shape().to_vec())).collect();
+    let text = format!(
+        "training step {:?} {:?} {:?} {shapes:?} {:?} {:?} {} {} {:?}",
+        graph.nodes,
+        graph.inputs,
+        graph.outputs,
+        config.optimizer.rule(),
+        config.only,
+        config.ema > 0.0,
+        config.accumulate,
+        config.memory_mib
+    );
+    select::fingerprint(text.as_bytes())
+}
+
+/// Opens the requested device, or the usable one with the fastest step, and reports it unless it is the CPU and there is
+/// no other. Times are stored in the user's folder, so that each network, batch shape and device is measured once.
+///
+/// # Errors
+/// [`JobError::Engine`] if the requested device cannot be used, or no device can train the network;
+/// [`JobError::Cancelled`].
+pub(crate) fn choose(
+    context: &Context,
+    devices: &Devices,
+    request: DeviceRequest,
+    start: &StartModel,
+    config: &TrainConfig,
+    threads: usize,
+) -> Result<Box<dyn Engine>, JobError> {
+    if let DeviceRequest::Device(id) = request {
+        let engine = devices.engine(id).map_err(engine_error)?;
+        if id != DeviceId::Cpu {
+            report(context, engine.as_ref(), "requested".to_owned());
+        }
+        return Ok(engine);
+    }
+    let (mut engines, mut unusable) = (Vec::new(), Vec::new());
+    for device in devices.list() {
+        match devices.engine(device.id) {
+            Ok(engine) => engines.push(engine),
+            Err(error) => {
+                let reason = if device.usable { error.to_string() } else { device.reason.clone() };
+                unusable.push(Device { usable: false, reason, ..device.clone() });
+            }
+        }
+    }
+    if engines.len() == 1
+        && let Some(only) = engines.pop()
+    {
+        if only.device().id != DeviceId::Cpu {
+            report(context, only.as_ref(), format!("{} is the only usable device", only.device().id));
+        }
+        return Ok(only);
+    }
+    context.note(format!("comparing {} devices by a training step; this is done once", engines.len()));
+    let (why, chosen) = fastest(context, &engines, &unusable, start, config, threads)?;
+    let engine = engines.into_iter().find(|engine| engine.device().id == chosen);
+    let engine = engine.ok_or_else(|| EngineError::BadDevice { text: chosen.to_string() }).map_err(engine_error)?;
+    context.note(format!("training on {chosen}: {why}"));
+    report(context, engine.as_ref(), why);
+    Ok(engine)
+}
+
+/// Measures a step on each engine. Returns the reason for the choice and the fastest device.
+fn fastest(
+    context: &Context,
+    engines: &[Box<dyn Engine>],
+    unusable: &[Device],
+    start: &StartModel,
+    config: &TrainConfig,
+    threads: usize,
+) -> Result<(String, DeviceId), JobError> {
+    let recorder = Recorder::totals_only();
+    let options = |device: DeviceId, tuning: TuningListener| -> Result<StepperOptions, JobError> {
+        let options = stepper_options(config, start, device, threads, &recorder)?;
+        Ok(StepperOptions { tuning, ..options })
+    };
+    let compile = |engine: &dyn Engine, _: Precision| -> Result<Box<dyn Session>, EngineError> {
+        let device = engine.device().id;
+        let stepper = options(device, context.tuning())
+            .and_then(|options| Stepper::new(start.graph.clone(), engine, &options))
+            .map_err(|error| not_possible(device, error))?;
+        Ok(Box::new(StepSession {
+            stepper,
+            device,
+            context: Context { cancel: context.cancel.clone(), ..Context::default() },
+            clip_norm: config.clip_norm,
+            accumulate: config.accumulate,
+            report: CompileReport::default(),
+        }))
+    };
+    let precisions = |device: &Device| vec![step_precision(config.precision, device)];
+    let inputs = synthetic_batch(&batch_shape(config, start), start.target.channels())?;
+    let fingerprint = fingerprint(start, config);
+    let probe = Probe {
+        fingerprint: &fingerprint,
+        inputs: &inputs,
+        unit: "step",
+        threads,
+        precisions: &precisions,
+        compile: &compile,
+    };
+    let mut cache = user_folder().map_or_else(Cache::in_memory, |f| Cache::open(&f.join("training-times.json")));
+    let choice = select::fastest(engines, unusable, &probe, &mut cache);
+    // A cancelled measurement looks like a device that cannot be used.
+    context.check()?;
+    let choice = choice.map_err(engine_error)?;
+    Ok((choice.why, choice.device))
+}
+
+/// Reports the device of a training run.
+fn report(context: &Context, engine: &dyn Engine, why: String) {
+    let device = engine.device();
+    context.emit(&Event::Device(DeviceInUse { id: device.id, name: device.name.clone(), why }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network;
+    use cytoscope_training_data::TrainingTask;
+
+    fn small() -> (StartModel, TrainConfig) {
+        let config: TrainConfig = serde_json::from_str(r#"{"patch_zyx": [4, 16, 16], "batch": 1}"#).unwrap();
+        (network::load_start_model("scratch", TrainingTask::Segmentation, &config, None, 0).unwrap(), config)
+    }
+
+    #[test]
+    fn the_only_device_is_used_without_a_measurement() {
+        let (start, config) = small();
+        let context = Context::default();
+        let engine = choose(&context, &Devices::cpu_only(), DeviceRequest::Auto, &start, &config, 1).unwrap();
+        assert_eq!(engine.device().id, DeviceId::Cpu);
+    }
+
+    #[test]
+    fn devices_that_cannot_train_are_not_chosen() {
+        let (start, config) = small();
+        let config = TrainConfig { precision: TrainPrecision::F16, ..config };
+        let cpu = || Devices::cpu_only().engine(DeviceId::Cpu).unwrap();
+        let refused = fastest(&Context::default(), &[cpu(), cpu()], &[], &start, &config, 1).unwrap_err().to_string();
+        assert!(refused.contains("the CPU trains in f32 only"), "{refused}");
+        let half = Device { precisions: vec![Precision::F32, Precision::Tf32], ..cpu().device().clone() };
+        assert_eq!(step_precision(TrainPrecision::Auto, &half), Precision::Tf32);
+        assert_eq!(step_precision(TrainPrecision::F32, &half), Precision::F32);
+        assert_eq!(step_precision(TrainPrecision::Bf16, &half), Precision::Bf16);
+    }
+}

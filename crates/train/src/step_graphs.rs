@@ -1,0 +1,229 @@
+//! The buffers of a training step, and graphs for the parts of it that are neither differentiated nor the optimizer's. A
+//! device computes them without copying parameters and gradients; on the CPU, the same arithmetic runs on the buffers
+//! themselves.
+
+use cytoscope_autodiff::{GradientGraph, Parameter, RunningNorm};
+use cytoscope_graph::{BinaryOp, Dim, ElementType, Graph, Op, Tensor, ValueId};
+use std::collections::BTreeMap;
+
+/// Momentum of the running statistics: the weight of the current batch.
+pub(crate) const NORM_MOMENTUM: f32 = 0.1;
+
+/// The buffers of the parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Value,
+    FirstMoment,
+    SecondMoment,
+    /// The exponential moving average.
+    Average,
+    /// The gradient of the last batch.
+    Gradient,
+    /// The gradients accumulated since the last optimizer step.
+    Sum,
+}
+
+impl Part {
+    /// Returns the name of a parameter's buffer.
+    pub(crate) fn buffer(self, parameter: &str) -> String {
+        match self {
+            Part::Value => format!("value/{parameter}"),
+            Part::FirstMoment => format!("first/{parameter}"),
+            Part::SecondMoment => format!("second/{parameter}"),
+            Part::Average => format!("average/{parameter}"),
+            Part::Gradient => format!("gradient/{parameter}"),
+            Part::Sum => format!("sum/{parameter}"),
+        }
+    }
+
+    /// Returns the names of the buffers of all parameters.
+    pub(crate) fn buffers(self, of: &[Parameter]) -> impl Iterator<Item = Option<String>> {
+        of.iter().map(move |p| Some(self.buffer(&p.name)))
+    }
+}
+
+/// Buffers of the totals of loss and gradient norm over the batches that the host has not read yet.
+pub(crate) const TOTALS: [&str; 2] = ["total/loss", "total/norm"];
+
+/// Returns the name of the buffer of a running statistic.
+pub(crate) fn running_buffer(name: &str) -> String {
+    format!("running/{name}")
+}
+
+/// Returns the name of the buffer of a batch statistic: 2 i for the mean and 2 i + 1 for the variance of norm i.
+pub(crate) fn batch_buffer(index: usize) -> String {
+    format!("batch/{index}")
+}
+
+/// A graph with the names of the buffers of its inputs and outputs; `None` for inputs that are passed.
+pub(crate) struct BufferGraph {
+    pub graph: Graph,
+    pub inputs: Vec<Option<String>>,
+    pub outputs: Vec<Option<String>>,
+}
+
+impl BufferGraph {
+    fn new(name: &str) -> Self {
+        Self { graph: Graph::new(name), inputs: Vec::new(), outputs: Vec::new() }
+    }
+
+    /// Adds an input of this shape; without a buffer, it is passed.
+    fn input(&mut self, name: &str, buffer: Option<String>, shape: &[usize]) -> ValueId {
+        self.inputs.push(buffer);
+        self.graph.add_input(name, ElementType::F32, shape.iter().map(|n| Dim::Fixed(*n)).collect())
+    }
+
+    fn output(&mut self, buffer: String, value: ValueId) {
+        self.outputs.push(Some(buffer));
+        self.graph.outputs.push(value);
+    }
+
+    /// Returns `a · keep + b · share`.
+    fn blend(&mut self, name: &str, a: [ValueId; 2], b: [ValueId; 2]) -> ValueId {
+        let mul = Op::Binary(BinaryOp::Mul);
+        let kept = self.graph.push(format!("{name}.kept"), mul.clone(), &a.map(Some));
+        let added = self.graph.push(format!("{name}.share"), mul, &b.map(Some));
+        self.graph.push(format!("{name}.next"), Op::Binary(BinaryOp::Add), &[Some(kept), Some(added)])
+    }
+}
+
+/// Adds the loss and the global norm of all gradients to totals in buffers, which the host reads when it needs them: the
+/// inputs [`TOTALS`] are the last ones of the gradient graph, and their next values the last outputs. Totals are finite if
+/// and only if all losses and gradients were (and the squares of the gradients did not overflow).
+pub(crate) fn add_totals(graph: &mut GradientGraph) {
+    let gradients = graph.graph.outputs.iter().skip(1).take(graph.parameters.len());
+    let gradients: Vec<Option<ValueId>> = gradients.copied().map(Some).collect();
+    let loss = graph.graph.outputs.first().copied();
+    let norm = graph.graph.push("gradient.norm", Op::GlobalNorm, &gradients);
+    for (name, value) in TOTALS.into_iter().zip([loss, Some(norm)]) {
+        let before = graph.graph.add_input(name, ElementType::F32, Vec::new());
+        let sum = Op::Binary(BinaryOp::Add);
+        let next = graph.graph.push(format!("{name}.next"), sum, &[Some(before), value]);
+        graph.graph.outputs.push(next);
+    }
+}
+
+/// Returns the graph that adds the gradients of a batch to the accumulated ones.
+pub(crate) fn sum_graph(parameters: &[Parameter]) -> BufferGraph {
+    let mut made = BufferGraph::new("sum");
+    for p in parameters {
+        let sum = made.input(&p.name, Some(Part::Sum.buffer(&p.name)), &p.shape);
+        let gradient = made.input(&format!("{}.gradient", p.name), Some(Part::Gradient.buffer(&p.name)), &p.shape);
+        let name = format!("{}.sum", p.name);
+        let sum = made.graph.push(name, Op::Binary(BinaryOp::Add), &[Some(sum), Some(gradient)]);
+        made.output(Part::Sum.buffer(&p.name), sum);
+    }
+    made
+}
+
+/// Returns the graph that updates the EMA of `averaged` parameters, whose two weights are the first inputs, and the
+/// running statistics of batch norms. `None` if there is nothing to update.
+pub(crate) fn average_graph(
+    averaged: &[Parameter],
+    norms: &[RunningNorm],
+    running: &BTreeMap<String, Tensor>,
+) -> Option<BufferGraph> {
+    if averaged.is_empty() && norms.is_empty() {
+        return None;
+    }
+    let mut made = BufferGraph::new("averages");
+    let (keep, share) = (made.input("keep", None, &[1]), made.input("share", None, &[1]));
+    for p in averaged {
+        let average = made.input(&format!("{}.average", p.name), Some(Part::Average.buffer(&p.name)), &p.shape);
+        let value = made.input(&p.name, Some(Part::Value.buffer(&p.name)), &p.shape);
+        let next = made.blend(&format!("{}.average", p.name), [average, keep], [value, share]);
+        made.output(Part::Average.buffer(&p.name), next);
+    }
+    // Several norms may share their statistics.
+    let mut current: BTreeMap<&str, ValueId> = BTreeMap::new();
+    let old = made.graph.add_initializer("keep.running", Tensor::vector(vec![1.0 - NORM_MOMENTUM]));
+    for (index, norm) in norms.iter().enumerate() {
+        for (place, (name, factor)) in [(&norm.mean, 1.0), (&norm.variance, norm.unbiased())].into_iter().enumerate() {
+            let Some(tensor) = running.get(name) else { continue };
+            let (batch, shape) = (2 * index + place, tensor.shape());
+            let before = match current.get(name.as_str()) {
+                Some(value) => *value,
+                None => made.input(name, Some(running_buffer(name)), shape),
+            };
+            let found = made.input(&format!("{name}.batch{batch}"), Some(batch_buffer(batch)), shape);
+            let new = Tensor::vector(vec![NORM_MOMENTUM * factor]);
+            let new = made.graph.add_initializer(format!("share.running{batch}"), new);
+            let next = made.blend(&format!("{name}.{batch}"), [before, old], [found, new]);
+            current.insert(name, next);
+        }
+    }
+    for (name, value) in current {
+        made.output(running_buffer(name), value);
+    }
+    Some(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameter(name: &str) -> Parameter {
+        Parameter { name: name.to_owned(), shape: vec![2, 2], decays: true }
+    }
+
+    /// Runs a graph on the reference executor; `value` returns the content of an input's buffer, or of a passed input.
+    fn run(made: &BufferGraph, value: impl Fn(usize, Option<&str>) -> Vec<f32>) -> BTreeMap<String, Vec<f32>> {
+        let inputs: Vec<(String, Tensor)> = (made.graph.inputs.iter().zip(&made.inputs).enumerate())
+            .map(|(i, (id, buffer))| {
+                let about = made.graph.value(*id);
+                let tensor = Tensor::new(about.fixed_shape().unwrap(), value(i, buffer.as_deref())).unwrap();
+                (about.name.clone(), tensor)
+            })
+            .collect();
+        let found = cytoscope_reference::run(&made.graph, &inputs).unwrap();
+        let names = made.outputs.iter().flatten().cloned();
+        names.zip(found.into_iter().map(|t| t.into_f32().unwrap())).collect()
+    }
+
+    #[test]
+    fn losses_and_norms_are_added_to_totals() {
+        let mut graph = Graph::new("step");
+        let a = graph.add_input("a", ElementType::F32, vec![Dim::Fixed(2), Dim::Fixed(2)]);
+        let loss = graph.push("loss", Op::GlobalNorm, &[Some(a)]);
+        let gradient = graph.push("gradient", Op::Binary(BinaryOp::Add), &[Some(a), Some(a)]);
+        graph.outputs = vec![loss, gradient];
+        let parameters = vec![parameter("a")];
+        let mut made = GradientGraph { graph, parameters, norms: Vec::new(), recomputed: None, halved: None };
+        add_totals(&mut made);
+        let a = Tensor::new(vec![2, 2], vec![3.0f32, 4.0, 0.0, 0.0]).unwrap();
+        let totals = TOTALS.map(|name| (name.to_owned(), Tensor::scalar(100.0f32)));
+        let inputs: Vec<(String, Tensor)> = [("a".to_owned(), a)].into_iter().chain(totals).collect();
+        let found = cytoscope_reference::run(&made.graph, &inputs).unwrap();
+        let found: Vec<Vec<f64>> = found.iter().skip(2).map(Tensor::to_f64_vec).collect();
+        assert_eq!(found, [[105.0], [110.0]]);
+    }
+
+    #[test]
+    fn gradients_of_batches_are_added() {
+        let made = sum_graph(&[parameter("a"), parameter("b")]);
+        let sums = run(&made, |i, _| vec![i as f32; 4]);
+        assert_eq!(sums[&Part::Sum.buffer("a")], [1.0; 4]);
+        assert_eq!(sums[&Part::Sum.buffer("b")], [5.0; 4]);
+    }
+
+    #[test]
+    fn averages_and_shared_running_statistics_are_blended_in_order() {
+        let norm = RunningNorm { mean: "mean".to_owned(), variance: "variance".to_owned(), count: 5 };
+        let running = ["mean", "variance"].map(|name| (name.to_owned(), Tensor::vector(vec![0.0f32; 2]))).into();
+        let made = average_graph(&[parameter("a")], &[norm.clone(), norm], &running).unwrap();
+        let found = run(&made, |i, buffer| match (i, buffer) {
+            (0, _) => vec![0.75],
+            (1, _) => vec![0.25],
+            (_, Some(name)) if name == Part::Average.buffer("a") => vec![4.0; 4],
+            (_, Some(name)) if name == Part::Value.buffer("a") => vec![8.0; 4],
+            (_, Some(name)) if name.starts_with("running/") => vec![10.0; 2],
+            _ => vec![20.0; 2],
+        });
+        assert_eq!(found[&Part::Average.buffer("a")], [5.0; 4]);
+        // Twice 0.9 · x + 0.1 · 20, and for the unbiased variance, 0.1 · 20 · 5 / 4.
+        let close =
+            |name: &str, expected: f32| found[&running_buffer(name)].iter().all(|v| (v - expected).abs() < 1e-5);
+        assert!(close("mean", 0.9 * 11.0 + 2.0) && close("variance", 0.9 * 11.5 + 2.5), "{found:?}");
+        assert!(average_graph(&[], &[], &running).is_none());
+    }
+}

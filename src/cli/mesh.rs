@@ -1,0 +1,60 @@
+//! `cytoscope mesh`: writes the surfaces of objects.
+
+use super::failure::Outcome;
+use super::{print, print_json, progress};
+use clap::Args;
+use cytoscope_pipeline::MeshJob;
+use cytoscope_profile::Recorder;
+use cytoscope_storage::Overwrite;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub(crate) struct MeshCommand {
+    /// Label image.
+    labels: PathBuf,
+    /// Mesh to write, in µm: .stl (all objects in one solid) or .glb (an object each, with its colour).
+    #[arg(long)]
+    out: PathBuf,
+    /// Labels of the objects; by default all.
+    #[arg(long, value_delimiter = ',', value_name = "LABEL")]
+    objects: Vec<u32>,
+    /// Time point of the label image, counted from 0, if it has several.
+    #[arg(long, default_value_t = 0)]
+    time: usize,
+    /// Voxel size Z,Y,X in µm, to use instead of the label image's own.
+    #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
+    voxel_size: Option<[f64; 3]>,
+    /// Keep the steps of the voxels.
+    #[arg(long)]
+    unsmoothed: bool,
+    /// Overwrite an existing file; an input is never overwritten.
+    #[arg(long)]
+    force: bool,
+    /// Print the report as one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Report progress as JSON lines on stderr.
+    #[arg(long)]
+    json_progress: bool,
+}
+
+impl MeshCommand {
+    pub(crate) fn run(self) -> Outcome {
+        let job = MeshJob {
+            labels: self.labels,
+            out: self.out,
+            objects: self.objects,
+            time: self.time,
+            voxel_um: self.voxel_size,
+            unsmoothed: self.unsmoothed,
+            overwrite: Overwrite::from_force(self.force),
+        };
+        let report = job.run(&progress::context(self.json_progress, self.json, Recorder::totals_only()))?;
+        if self.json {
+            return print_json(&report);
+        }
+        let triangles: usize = report.objects.iter().map(|o| o.triangles).sum();
+        print(&format!("{} objects, {triangles} triangles in {}", report.objects.len(), report.out.display()));
+        Ok(())
+    }
+}

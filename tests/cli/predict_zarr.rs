@@ -1,0 +1,119 @@
+//! `predict` with OME-Zarr results.
+
+use crate::common::{Fixture, python};
+use cytoscope_storage::MARKER;
+
+fn predict<'a>(input: &'a str, out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["predict", input, "--model", "nuclei-dog", "--device", "cpu", "--out", out][..], more].concat()
+}
+
+/// The results `NAME_*` in a folder.
+const MAPS: &str = "zarr/nuclei_4_raw_probability.zarr";
+
+#[test]
+fn results_in_ome_zarr_are_those_in_tiff() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("40,60,300", 4);
+    fixture.run(&predict(&raw, "tiff", &[])).ok();
+    fixture.run(&predict(&raw, "zarr", &["--format", "ome-zarr"])).ok();
+    let names = ["nuclei_4_raw_objects.csv", "nuclei_4_raw_probability.zarr", "nuclei_4_raw_provenance.json"];
+    assert_eq!(fixture.names("zarr"), names);
+    assert_eq!(fixture.names(MAPS), [MARKER, "0", "1", "labels", "zarr.json"]);
+    let labels = format!("{MAPS}/labels/objects");
+    assert_eq!(fixture.image(MAPS), fixture.image("tiff/nuclei_4_raw_probability.tif"));
+    assert_eq!(fixture.image(&labels), fixture.image("tiff/nuclei_4_raw_labels.tif"));
+    assert_eq!(fixture.bytes("zarr/nuclei_4_raw_objects.csv"), fixture.bytes("tiff/nuclei_4_raw_objects.csv"));
+    let info = |name: &str| fixture.run(&["info", name, "--json"]).json();
+    assert_eq!(info(MAPS)["voxel_size_um"], info(&raw)["voxel_size_um"]);
+    let levels =
+        info(&labels)["levels"].as_array().unwrap().iter().map(|l| l["shape_full"].clone()).collect::<Vec<_>>();
+    let expected = [[1, 40, 1, 60, 300, 1], [1, 40, 1, 30, 150, 1]];
+    assert_eq!(levels, expected.map(|shape| serde_json::json!(shape)));
+    // A folder of results is evaluated by its labels, and can be segmented again.
+    let truth = raw.replace("_raw", "_labels");
+    let scores = |prediction: &str| {
+        fixture.run(&["evaluate", "--pred", prediction, "--truth", &truth, "--json"]).json()["instances"].clone()
+    };
+    assert_eq!(scores(MAPS), scores("tiff/nuclei_4_raw_labels.tif"));
+    let script = "
+import sys, json, numpy, zarr
+group = zarr.open_group(sys.argv[1], mode='r')
+maps, labels = group['0'], group['labels/objects/0'][...]
+assert maps.dtype == 'float32' and labels.dtype == 'uint16', (maps.dtype, labels.dtype)
+assert labels.shape == (40, 60, 300), labels.shape
+assert group['labels'].attrs['ome']['labels'] == ['objects']
+label = group['labels/objects'].attrs['ome']['image-label']
+assert label['source'] == {'image': '../../'}, label
+assert [c['label-value'] for c in label['colors']] == list(range(1, labels.max() + 1))
+print(labels.max())
+";
+    let maps = fixture.path(MAPS);
+    if let Some(printed) = python("numpy, zarr", script, &[maps.as_path()]) {
+        let rows = fixture.table("zarr/nuclei_4_raw_objects.csv").len() - 1;
+        assert_eq!(printed.trim(), rows.to_string());
+    }
+    let script = "
+import sys
+from ome_zarr.io import parse_url
+from ome_zarr.reader import Label, Multiscales, Reader
+nodes = list(Reader(parse_url(sys.argv[1]))())
+image, label = nodes[0], [node for node in nodes if node.load(Label)]
+assert image.load(Multiscales) and image.metadata['contrast_limits'][0] == [0.0, 1.0], image.metadata
+assert len(label) == 1 and label[0].metadata['name'] == 'objects' and 1 in label[0].metadata['color'], label
+assert [level.shape for level in label[0].data] == [(40, 60, 300), (40, 30, 150)], label[0].data
+print('read')
+";
+    if let Some(printed) = python("ome_zarr", script, &[maps.as_path()]) {
+        assert_eq!(printed.trim(), "read");
+    }
+    assert!(fixture.leftovers().is_empty());
+}
+
+#[test]
+fn a_folder_of_results_is_replaced_only_while_nobody_has_changed_it() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("12,40,50", 4);
+    let zarr = ["--format", "ome-zarr"];
+    fixture.run(&predict(&raw, "zarr", &zarr)).ok();
+    let ran = fixture.run(&predict(&raw, "zarr", &[&zarr[..], &["--resume"]].concat())).ok();
+    assert!(ran.stderr.contains("already exist") || ran.stdout.contains("already exist"), "{}", ran.stderr);
+    fixture.run(&predict(&raw, "zarr", &zarr)).ok();
+    assert_eq!(fixture.names("zarr").len(), 3, "the results of the first run are replaced");
+    // The user adds a label image to the folder, as other programs do.
+    std::fs::create_dir(fixture.path(MAPS).join("labels/mine")).unwrap();
+    std::fs::write(fixture.path(MAPS).join("labels/mine/zarr.json"), "{}").unwrap();
+    fixture.fails(2, &predict(&raw, "zarr", &zarr), &["labels/mine", "--force"]);
+    assert!(fixture.path(MAPS).join("labels/mine/zarr.json").is_file());
+    fixture.run(&predict(&raw, "zarr", &[&zarr[..], &["--force"]].concat())).ok();
+    assert!(fixture.path(&format!("{MAPS}.before-1/labels/mine/zarr.json")).is_file(), "it is moved aside");
+    assert!(!fixture.path(MAPS).join("labels/mine").exists());
+    assert!(fixture.leftovers().is_empty());
+}
+
+#[test]
+fn outputs_that_end_in_zarr_are_that_folder() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("12,40,50", 4);
+    fixture.run(&predict(&raw, "seg.ome.zarr", &["--outputs", "labels,table"])).ok();
+    assert!(fixture.path("seg_objects.csv").is_file() && fixture.path("seg_provenance.json").is_file());
+    fixture.run(&predict(&raw, "tiff", &["--outputs", "labels"])).ok();
+    let labels = fixture.image("tiff/nuclei_4_raw_labels.tif");
+    assert_eq!(fixture.image("seg.ome.zarr"), labels, "without maps, the image is the label image");
+    // The results of an OME-Zarr folder are OME-Zarr, unless another format is asked for.
+    fixture.run(&["convert", &raw, "stack.zarr", "--labels", &raw.replace("_raw", "_labels")]).ok();
+    fixture.run(&predict("stack.zarr", "auto", &["--outputs", "labels"])).ok();
+    assert_eq!(fixture.image("auto/stack_labels.zarr"), labels);
+    // Another image of the same file does not replace its results.
+    fixture.run(&predict("stack.zarr", "auto", &["--outputs", "labels", "--series", "1"])).ok();
+    assert!(fixture.path("auto/stack_s1_labels.zarr").is_dir());
+    assert_eq!(fixture.image("auto/stack_labels.zarr"), labels);
+    fixture.run(&predict("stack.zarr", "as_tiff", &["--outputs", "labels", "--format", "tiff"])).ok();
+    assert_eq!(fixture.image("as_tiff/stack_labels.tif"), labels);
+    fixture.fails(2, &predict("stack.zarr", "stack.zarr", &["--force"]), &["input"]);
+    fixture.fails(2, &predict(&raw, "x.zarr", &["--format", "tiff"]), &["x.zarr", "tiff"]);
+    fixture.fails(2, &predict(&raw, "x.zarr", &["--outputs", "table"]), &["x.zarr", "maps or labels"]);
+    fixture.fails(2, &predict(&raw, "x", &["--format", "hdf5"]), &["hdf5", "auto, tiff or ome-zarr"]);
+    let two = ["predict", raw.as_str(), "stack.zarr", "--model", "nuclei-dog", "--out", "x.zarr"];
+    fixture.fails(2, &two, &["x.zarr", "one stack"]);
+    assert!(!fixture.path("x.zarr").exists() && fixture.leftovers().is_empty());
+}

@@ -1,0 +1,124 @@
+//! `--preprocess` of `predict` and `convert`.
+
+use crate::common::Fixture;
+use serde_json::{Value, json};
+
+/// Steps that reach along all axes, need statistics of the whole stack, and change its shape.
+const STEPS: &str = "gaussian:sigma=0.8um,tophat:radius=12um,stretch:low=1:high=99.9,crop:z=1-11:y=4-76";
+
+/// The default results of a segmentation, and the preprocessed stack.
+const ALL: &str = "maps,labels,table,preprocessed";
+
+#[test]
+fn predicting_with_steps_equals_predicting_the_converted_stack() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("12,80,72", 1);
+    fixture.run(&["convert", &raw, "pre.ome.tif", "--preprocess", STEPS]).ok();
+    let common = ["--model", "nuclei", "--diameter", "12", "--json"];
+    let direct =
+        [&["predict", raw.as_str(), "--out", "direct", "--preprocess", STEPS, "--outputs", ALL][..], &common[..]]
+            .concat();
+    let report = fixture.run(&direct).json();
+    fixture.run(&[&["predict", "pre.ome.tif", "--out", "converted"][..], &common[..]].concat()).ok();
+    for part in ["probability", "labels"] {
+        let found = fixture.image(&format!("direct/nuclei_1_raw_{part}.tif"));
+        assert!(found == fixture.image(&format!("converted/pre_{part}.tif")), "{part} differs");
+    }
+    let saved = fixture.image("direct/nuclei_1_raw_preprocessed.ome.tif");
+    assert!(saved == fixture.image("pre.ome.tif"), "the saved stack is another one");
+    assert_eq!(fixture.image("direct/nuclei_1_raw_labels.tif").shape(), [10, 72, 72]);
+    // The table has the intensities of the preprocessed stack, so both are equal.
+    assert_eq!(fixture.table("direct/nuclei_1_raw_objects.csv"), fixture.table("converted/pre_objects.csv"));
+    assert_eq!(report["inputs"][0]["shape_zyx"], json!([10, 72, 72]));
+    let notes = report["inputs"][0]["notes"].to_string();
+    assert!(notes.contains("preprocessed: gaussian:sigma=0.8um"), "{notes}");
+}
+
+#[test]
+fn provenance_records_the_steps_and_a_rerun_and_resume_use_them() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 2);
+    // Given one by one, tiles in place of a pass.
+    let arguments = [
+        "predict",
+        &raw,
+        "--model",
+        "nuclei-dog",
+        "--blend",
+        "crop",
+        "--diameter",
+        "19",
+        "--preprocess",
+        "median:radius=1",
+        "--preprocess",
+        "crop:x=0-40",
+        "--out",
+        "o",
+        "--resume",
+        "--json",
+    ];
+    let first = fixture.run(&arguments).json();
+    assert_eq!(first["inputs"][0]["resumed"], json!(false));
+    let record: Value = serde_json::from_slice(&fixture.bytes("o/nuclei_2_raw_provenance.json")).unwrap();
+    assert_eq!(record["preprocessed"]["steps"], json!(["median:radius=1", "crop:x=0-40"]));
+    assert_eq!(record["preprocessed"]["input_shape_zyx"], json!([8, 48, 48]));
+    assert_eq!(record["preprocessed"]["shape_zyx"], json!([8, 48, 40]));
+    assert_eq!(record["job"]["preprocess"][1], json!({"step": "crop", "x": [0, 40]}));
+    fixture.run(&["predict", "--rerun", "o/nuclei_2_raw_provenance.json", "--out", "again"]).ok();
+    for part in ["probability.tif", "labels.tif", "objects.csv"] {
+        let name = format!("nuclei_2_raw_{part}");
+        assert!(fixture.bytes(&format!("o/{name}")) == fixture.bytes(&format!("again/{name}")), "{name}");
+    }
+    assert_eq!(fixture.run(&arguments).json()["inputs"][0]["resumed"], json!(true));
+    let other: Vec<&str> =
+        arguments.iter().map(|a| if *a == "median:radius=1" { "median:radius=2" } else { *a }).collect();
+    assert_eq!(fixture.run(&other).json()["inputs"][0]["resumed"], json!(false), "other steps, another result");
+}
+
+#[test]
+fn a_crop_keeps_samples_and_other_steps_write_floats_of_every_channel() {
+    let fixture = Fixture::new();
+    let values: Vec<u16> = (0..3 * 2 * 10 * 12).map(|i: u32| (i * 37 % 1009) as u16).collect();
+    fixture.write("a.tif", "ZCYX", &[3, 2, 10, 12], values.clone());
+    let at = |z: usize, c: usize, y: usize, x: usize| f32::from(values[((z * 2 + c) * 10 + y) * 12 + x]);
+    fixture.run(&["convert", "a.tif", "crop.tif", "--preprocess", "crop:z=1-3:y=2-6,crop:x=3-9"]).ok();
+    let crop = fixture.image("crop.tif");
+    assert_eq!((crop.shape(), crop.dtype().name()), (&[2, 2, 4, 6][..], "uint16"));
+    assert_eq!(crop.samples().to_f32()[((2 + 1) * 4 + 2) * 6 + 5], at(2, 1, 4, 8));
+    // Each channel is stretched to its own range.
+    let stretch = ["convert", "a.tif", "s.tif", "--preprocess", "stretch:low=0:high=100"];
+    fixture.run(&stretch).ok();
+    let stretched = fixture.image("s.tif");
+    assert_eq!((stretched.shape(), stretched.dtype().name()), (&[3, 2, 10, 12][..], "float32"));
+    let found = stretched.samples().to_f32();
+    for channel in 0..2 {
+        let positions = || (0..3).flat_map(|z| (0..10).flat_map(move |y| (0..12).map(move |x| (z, y, x))));
+        let all: Vec<f32> = positions().map(|(z, y, x)| at(z, channel, y, x)).collect();
+        let low = all.iter().copied().fold(f32::INFINITY, f32::min);
+        let high = all.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        for ((z, y, x), value) in positions().zip(&all) {
+            let expected = (value - low) / (high - low);
+            let got = found[((z * 2 + channel) * 10 + y) * 12 + x];
+            assert!((got - expected).abs() < 1e-6, "{z} {channel} {y} {x}: {got} instead of {expected}");
+        }
+    }
+}
+
+#[test]
+fn wrong_steps_are_refused_with_their_parameters() {
+    let fixture = Fixture::new();
+    fixture.write("a.npy", "ZYX", &[4, 32, 32], vec![1u16; 4 * 32 * 32]);
+    let convert = |steps: &str, code: i32, words: &[&str]| {
+        fixture.fails(code, &["convert", "a.npy", "b.npy", "--axes", "ZYX", "--preprocess", steps], words);
+    };
+    convert("blur:sigma=1", 2, &["blur", "gaussian, median, tophat"]);
+    convert("gaussian:radius=1", 2, &["gaussian", "sigma"]);
+    convert("clahe:tiles=8:clip=7", 2, &["clahe", "clip is 7"]);
+    // Without a voxel size, lengths in µm have no meaning.
+    convert("tophat:radius=5um", 3, &["a.npy", "tophat", "voxel size along Y is unknown"]);
+    convert("crop:z=0-9", 3, &["a.npy", "crop", "0-4"]);
+    let nothing = ["predict", "a.npy", "--axes", "ZYX", "--out", "o", "--outputs", "preprocessed"];
+    fixture.fails(2, &nothing, &["--preprocess"]);
+    let predict = ["predict", "a.npy", "--axes", "ZYX", "--out", "o", "--preprocess", "crop:z=0-9"];
+    fixture.fails(3, &predict, &["a.npy", "crop", "0-4"]);
+}

@@ -1,0 +1,355 @@
+//! Converting and scoring many files. The page is drawn in [`crate::panels::batch`].
+
+use crate::display::{DisplayAction, PanelTask};
+use crate::document::file_name;
+use crate::documents::{Documents, DocumentsAction};
+use crate::effect::Effects;
+use crate::jobs::Jobs;
+use crate::opener::{Content, FileRequest};
+use crate::work::{JobState, Purpose};
+use cytoscope_formats::Compression;
+use cytoscope_pipeline::{ConvertJob, EvaluateJob, EvaluateReport};
+use cytoscope_storage::Overwrite;
+use cytoscope_worker::{Job, JobId, JobResult};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// A file format to convert to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ConvertFormat {
+    /// OME-TIFF.
+    OmeTiff,
+    /// ImageJ TIFF.
+    ImageJ,
+    /// OME-Zarr 0.5, a folder.
+    OmeZarr,
+    /// NumPy.
+    Npy,
+    /// Cellpose labels.
+    Cellpose,
+    /// ImageJ ROI set of labels.
+    Rois,
+}
+
+impl ConvertFormat {
+    /// All formats.
+    pub(crate) const ALL: [Self; 6] =
+        [Self::OmeTiff, Self::ImageJ, Self::OmeZarr, Self::Npy, Self::Cellpose, Self::Rois];
+
+    /// Name for display.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::OmeTiff => "OME-TIFF",
+            Self::ImageJ => "ImageJ TIFF",
+            Self::OmeZarr => "OME-Zarr",
+            Self::Npy => "NumPy",
+            Self::Cellpose => "Cellpose labels",
+            Self::Rois => "ImageJ ROI set",
+        }
+    }
+
+    /// What file names end in.
+    pub(crate) fn ending(self) -> &'static str {
+        match self {
+            Self::OmeTiff => ".ome.tif",
+            Self::ImageJ => ".tif",
+            Self::OmeZarr => ".zarr",
+            Self::Npy => ".npy",
+            Self::Cellpose => "_seg.npy",
+            Self::Rois => ".zip",
+        }
+    }
+}
+
+/// An action on the page.
+pub(crate) enum BatchAction {
+    /// Adds files to convert.
+    Add(Vec<PathBuf>),
+    /// Shows the page with the files of the open stacks.
+    AddOpen,
+    /// Removes a file from the list.
+    Forget(PathBuf),
+    /// Sets the folder for the converted files.
+    Folder(PathBuf),
+    /// Sets the format.
+    Format(ConvertFormat),
+    /// Sets the compression of OME-TIFF files.
+    Compression(Compression),
+    /// Sets whether existing files are replaced.
+    Replace(bool),
+    /// Converts all files.
+    Convert,
+    /// Sets the folder or file of predictions.
+    Prediction(PathBuf),
+    /// Sets the folder or file of the ground truth.
+    Truth(PathBuf),
+    /// Ignores true objects with fewer voxels.
+    IgnoreBelow(u64),
+    /// Scores the predictions.
+    Evaluate,
+    /// Asks for the file of the table of scores.
+    AskSave,
+    /// Saves the table of scores.
+    Save(PathBuf),
+    /// A job of the page has ended.
+    Finished(JobId, Box<JobResult>),
+}
+
+/// State of the page.
+pub(crate) struct Batch {
+    /// Files to convert.
+    pub(crate) files: Vec<PathBuf>,
+    /// Folder for the converted files; `None` is that of each file.
+    pub(crate) folder: Option<PathBuf>,
+    /// Format to convert to.
+    pub(crate) format: ConvertFormat,
+    /// Compression of OME-TIFF files.
+    pub(crate) compression: Compression,
+    /// Whether existing files are replaced.
+    pub(crate) replace: bool,
+    /// Predictions to score: a file or a folder.
+    pub(crate) prediction: Option<PathBuf>,
+    /// Ground truth: a file or a folder.
+    pub(crate) truth: Option<PathBuf>,
+    /// True objects with fewer voxels are ignored.
+    pub(crate) ignore_below: u64,
+    /// The scores.
+    pub(crate) report: Option<EvaluateReport>,
+    /// Conversions that were started together and have not ended.
+    converting: BTreeSet<JobId>,
+    /// Files that those conversions have written.
+    written: Vec<PathBuf>,
+    /// The job that scores.
+    evaluating: Option<JobId>,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self {
+            files: Vec::new(),
+            folder: None,
+            format: ConvertFormat::OmeTiff,
+            compression: Compression::None,
+            replace: false,
+            prediction: None,
+            truth: None,
+            ignore_below: 0,
+            report: None,
+            converting: BTreeSet::new(),
+            written: Vec::new(),
+            evaluating: None,
+        }
+    }
+}
+
+impl Batch {
+    /// Number of conversions that have not ended.
+    pub(crate) fn converting(&self, jobs: &Jobs) -> usize {
+        self.converting.iter().filter(|id| jobs.get(**id).is_some_and(|j| !j.state.is_over())).count()
+    }
+
+    /// Whether predictions are being scored.
+    pub(crate) fn is_evaluating(&self, jobs: &Jobs) -> bool {
+        self.evaluating.and_then(|id| jobs.get(id)).is_some_and(|j| !j.state.is_over())
+    }
+
+    /// The converted file of an input.
+    pub(crate) fn output_of(&self, input: &Path) -> PathBuf {
+        let folder = self.folder.clone().or_else(|| input.parent().map(Path::to_owned)).unwrap_or_default();
+        folder.join(format!("{}{}", stem(input), self.format.ending()))
+    }
+
+    /// Applies an action. Returns what other states and the disk have to do for it.
+    pub(crate) fn apply(&mut self, action: BatchAction, jobs: &mut Jobs, documents: &Documents) -> Effects {
+        let mut effects = Effects::default();
+        match action {
+            BatchAction::Add(files) => self.add(files),
+            BatchAction::AddOpen => {
+                self.add(documents.all().iter().map(|d| d.path.clone()).collect());
+                effects.act(DisplayAction::Task(PanelTask::Batch));
+            }
+            BatchAction::Forget(file) => self.files.retain(|f| *f != file),
+            BatchAction::Folder(folder) => self.folder = Some(folder),
+            BatchAction::Format(format) => self.format = format,
+            BatchAction::Compression(compression) => self.compression = compression,
+            BatchAction::Replace(replace) => self.replace = replace,
+            BatchAction::Convert => self.convert(jobs),
+            BatchAction::Prediction(path) => self.prediction = Some(path),
+            BatchAction::Truth(path) => self.truth = Some(path),
+            BatchAction::IgnoreBelow(voxels) => self.ignore_below = voxels,
+            BatchAction::Evaluate => self.evaluate(jobs),
+            BatchAction::AskSave => {
+                let (request, name) = (FileRequest::Scores, "scores.csv".to_owned());
+                effects.act(DocumentsAction::Ask { request, folder: self.prediction.clone(), name });
+            }
+            BatchAction::Save(path) => {
+                if let Some(text) = self.report.as_ref().map(scores_csv) {
+                    let content: Content = Box::new(move || Ok(text.into_bytes()));
+                    effects.act(DocumentsAction::Save { path, content });
+                }
+            }
+            BatchAction::Finished(id, result) => self.finished(id, *result, jobs, &mut effects),
+        }
+        effects
+    }
+
+    fn add(&mut self, files: Vec<PathBuf>) {
+        for file in files {
+            if !self.files.contains(&file) {
+                self.files.push(file);
+            }
+        }
+    }
+
+    fn convert(&mut self, jobs: &mut Jobs) {
+        self.written.clear();
+        for input in &self.files {
+            let compression = match self.format {
+                ConvertFormat::OmeTiff => self.compression,
+                _ => Compression::None,
+            };
+            let job = ConvertJob {
+                preprocess: Vec::new(),
+                input: input.clone(),
+                output: self.output_of(input),
+                labels: None,
+                series: 0,
+                axes: None,
+                channel: None,
+                time: None,
+                like: None,
+                compression,
+                overwrite: Overwrite::from_force(self.replace),
+            };
+            let title = format!("{} · convert", file_name(input));
+            self.converting.insert(jobs.run(title, Purpose::Convert, Job::Convert(job)));
+        }
+    }
+
+    fn evaluate(&mut self, jobs: &mut Jobs) {
+        let (Some(prediction), Some(truth)) = (self.prediction.clone(), self.truth.clone()) else { return };
+        if self.is_evaluating(jobs) {
+            return;
+        }
+        let title = format!("{} · evaluate", file_name(&prediction));
+        let job = EvaluateJob { prediction, truth, ignore_below_voxels: self.ignore_below };
+        self.report = None;
+        self.evaluating = Some(jobs.run(title, Purpose::Evaluate, Job::Evaluate(job)));
+    }
+
+    fn finished(&mut self, id: JobId, result: JobResult, jobs: &Jobs, effects: &mut Effects) {
+        match result {
+            JobResult::Convert { output } => {
+                self.written.push(output);
+                self.converting.remove(&id);
+                // A conversion that is done, but whose result was not handled yet, is still awaited.
+                let failed = |state: &JobState| matches!(state, JobState::Failed(_) | JobState::Cancelled);
+                let awaited = |id: &JobId| jobs.get(*id).is_some_and(|j| !failed(&j.state));
+                if !self.converting.iter().any(awaited) {
+                    self.converting.clear();
+                    let n = self.written.len();
+                    let title = if n == 1 { "1 file converted".to_owned() } else { format!("{n} files converted") };
+                    let names: Vec<String> = self.written.iter().map(|path| path.display().to_string()).collect();
+                    effects.success(title, names.join("\n"));
+                }
+            }
+            JobResult::Evaluate(report) if self.evaluating == Some(id) => self.report = Some(report),
+            _ => {}
+        }
+    }
+}
+
+/// Name of a stack without its endings, such as `.ome.tif` and `.nii.gz`.
+fn stem(path: &Path) -> String {
+    let name = file_name(path);
+    let lower = name.to_lowercase();
+    for ending in [".ome.tif", ".ome.tiff", ".ome.zarr", ".nii.gz", "_seg.npy"] {
+        if lower.ends_with(ending)
+            && let Some(front) = name.get(..name.len() - ending.len()).filter(|front| !front.is_empty())
+        {
+            return front.to_owned();
+        }
+    }
+    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The scores of each pair as CSV: one line for each pair and IoU threshold, or for each pair of intensity images.
+pub(crate) fn scores_csv(report: &EvaluateReport) -> String {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let columns = [
+        "prediction",
+        "truth",
+        "iou",
+        "f1",
+        "precision",
+        "recall",
+        "ap",
+        "pq",
+        "true_objects",
+        "pearson",
+        "psnr_db",
+        "ssim",
+        "mse",
+    ];
+    // Writing to memory cannot fail.
+    let _ = writer.write_record(columns);
+    for pair in &report.pairs {
+        let names = [pair.prediction.display().to_string(), pair.truth.display().to_string()];
+        for m in &pair.instances {
+            let scores = [m.threshold, m.f1, m.precision, m.recall, m.accuracy, m.panoptic_quality];
+            let scores = scores.map(|v| v.to_string());
+            let missing = [const { String::new() }; 4];
+            let row = names.iter().cloned().chain(scores).chain([m.n_true.to_string()]).chain(missing);
+            let _ = writer.write_record(row);
+        }
+        if let Some(r) = &pair.regression {
+            let shown = |v: Option<f64>| v.map(|v| v.to_string()).unwrap_or_default();
+            let scores = [shown(r.pearson), shown(r.psnr_db), shown(r.ssim), r.mse.to_string()];
+            let missing = [const { String::new() }; 7];
+            let _ = writer.write_record(names.iter().cloned().chain(missing).chain(scores));
+        }
+    }
+    String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cytoscope_objects::regression::Regression;
+    use cytoscope_pipeline::PairReport;
+
+    #[test]
+    fn converted_files_have_the_name_of_their_stack() {
+        let mut batch = Batch { format: ConvertFormat::OmeZarr, ..Batch::default() };
+        assert_eq!(batch.output_of(Path::new("/a/b.ome.tif")), Path::new("/a/b.zarr"));
+        batch.folder = Some(PathBuf::from("/out"));
+        batch.format = ConvertFormat::OmeTiff;
+        assert_eq!(batch.output_of(Path::new("/a/embryo 1.czi")), Path::new("/out/embryo 1.ome.tif"));
+        assert_eq!(batch.output_of(Path::new("/a/b.nii.gz")), Path::new("/out/b.ome.tif"));
+    }
+
+    #[test]
+    fn every_row_of_scores_has_every_column() {
+        let regression = Regression { pearson: Some(0.5), psnr_db: None, ssim: Some(0.25), mse: 2.0 };
+        let pair = PairReport {
+            prediction: PathBuf::from("p,1.tif"),
+            truth: PathBuf::from("t.tif"),
+            instances: Vec::new(),
+            regression: Some(regression),
+            errors: None,
+            ignored: None,
+        };
+        let report = EvaluateReport {
+            pairs: vec![pair],
+            instances: Vec::new(),
+            regression: None,
+            unpaired: Vec::new(),
+            errors: None,
+            ignored: None,
+        };
+        let text = scores_csv(&report);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[1], "\"p,1.tif\",t.tif,,,,,,,,0.5,,0.25,2");
+    }
+}

@@ -1,0 +1,46 @@
+//! A plane source for tests of the readers.
+
+use super::plane::{Plane, PlaneAt, Values};
+use super::source::{Cancel, PlaneSource, SourceError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// 8-bit planes filled with their index; reading blocks until `open` is set.
+#[derive(Default)]
+pub(crate) struct NumberedPlanes {
+    /// Number of planes whose reading has begun.
+    pub reads: AtomicUsize,
+    /// Number of planes whose reading was cancelled.
+    pub cancelled: AtomicUsize,
+    /// Whether reading goes on.
+    pub open: AtomicBool,
+    /// Whether reading ends with an error.
+    pub fails: bool,
+}
+
+impl PlaneSource for NumberedPlanes {
+    fn plane(&self, at: &PlaneAt, cancel: &Cancel) -> Result<Plane, SourceError> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        while !self.open.load(Ordering::SeqCst) {
+            if let Err(e) = cancel.check() {
+                self.cancelled.fetch_add(1, Ordering::SeqCst);
+                return Err(e);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if self.fails {
+            return Err(SourceError::Io(std::io::Error::other("the disk is gone")));
+        }
+        let size = at.size();
+        Ok(Plane { at: at.clone(), size, values: Values::U8(vec![at.index as u8; size[0] * size[1]]) })
+    }
+}
+
+/// Waits until a condition holds; `what` is awaited.
+pub(crate) fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is() {
+        assert!(Instant::now() < end, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

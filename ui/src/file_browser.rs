@@ -1,0 +1,584 @@
+//! A file dialog of our own, for desktops that offer none: folders, a filter by endings, and a field for names and paths.
+//!
+//! Reading a folder is work on a disk ([`visit`]); its result comes back as a [`Visited`].
+
+use crate::action::{Action, Actions};
+use crate::disk::DiskEffect;
+use crate::display::DisplayAction;
+use crate::effect::Effects;
+use crate::file_dialog::{Choice, DialogSpec};
+use crate::panels::{named_button, weak};
+use crate::theme;
+use cytoscope_formats::is_zarr_folder;
+use eframe::egui::{self, Key, RichText, vec2};
+use egui_phosphor::regular as icon;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Maximum number of entries of a folder that are listed.
+const MAX_ENTRIES: usize = 20_000;
+/// Height of a row in points.
+const ROW_HEIGHT: f32 = 24.0;
+/// Height of the list in points.
+const LIST_HEIGHT: f32 = 320.0;
+
+/// A file or folder in the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Its name.
+    pub(crate) name: String,
+    /// Whether it is a folder that can be entered; an OME-Zarr folder counts as a file.
+    pub(crate) is_folder: bool,
+}
+
+/// What is at a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Visited {
+    /// A folder.
+    Folder {
+        /// Its absolute path.
+        path: PathBuf,
+        /// What it contains, folders first, each kind by name; not hidden.
+        entries: Vec<Entry>,
+    },
+    /// A file or an OME-Zarr folder.
+    File(PathBuf),
+    /// Nothing, in a folder that exists.
+    Nothing(PathBuf),
+    /// The path cannot be used; the reason.
+    Problem(String),
+}
+
+/// Looks at a path; blocks as long as the disk does.
+pub(crate) fn visit(path: &Path) -> Visited {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    if path.is_dir() {
+        if is_zarr_folder(&path) {
+            return Visited::File(path);
+        }
+        return match list(&path) {
+            Ok(entries) => Visited::Folder { path, entries },
+            Err(error) => Visited::Problem(format!("{}: {error}", path.display())),
+        };
+    }
+    if path.exists() {
+        return Visited::File(path);
+    }
+    if path.parent().is_some_and(Path::is_dir) {
+        return Visited::Nothing(path);
+    }
+    Visited::Problem(format!("{} does not exist", path.display()))
+}
+
+fn list(folder: &Path) -> std::io::Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(folder)?.flatten().take(MAX_ENTRIES) {
+        // Names that are not Unicode cannot be named in reports.
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        if name.starts_with('.') {
+            continue;
+        }
+        let path = entry.path();
+        let is_zarr = name.to_lowercase().contains(".zarr") && is_zarr_folder(&path);
+        entries.push(Entry { is_folder: path.is_dir() && !is_zarr, name });
+    }
+    entries.sort_by_cached_key(|e| (!e.is_folder, e.name.to_lowercase()));
+    Ok(entries)
+}
+
+/// An action on the dialog.
+pub(crate) enum BrowserAction {
+    /// The text in the field for a name or path.
+    Type(String),
+    /// Highlights a row; `add` keeps the other highlighted rows.
+    Row {
+        /// Name of the entry.
+        name: String,
+        /// Whether other rows stay highlighted.
+        add: bool,
+    },
+    /// Moves the highlighted row.
+    Move(i64),
+    /// Opens a folder, or chooses a file.
+    Visit(PathBuf),
+    /// Chooses what is typed or highlighted.
+    Accept,
+    /// Chooses the shown folder.
+    ChooseFolder,
+    /// Sets whether files with other endings are listed.
+    AllFiles(bool),
+    /// Answers whether to replace an existing file.
+    Replace(bool),
+    /// Closes the dialog.
+    Cancel,
+}
+
+/// The open dialog.
+pub(crate) struct FileBrowser {
+    spec: DialogSpec,
+    /// The shown folder.
+    folder: PathBuf,
+    entries: Vec<Entry>,
+    /// Name or path in the field.
+    typed: String,
+    /// Names of the highlighted rows.
+    highlighted: BTreeSet<String>,
+    /// The row that the arrow keys move.
+    cursor: usize,
+    all_files: bool,
+    /// Whether a path is being looked at.
+    visiting: bool,
+    problem: Option<String>,
+    /// An existing file that would be replaced.
+    replace: Option<PathBuf>,
+}
+
+/// What an action on the dialog leads to.
+pub(crate) enum BrowserResult {
+    /// The dialog stays open.
+    Open,
+    /// The dialog closes.
+    Closed,
+}
+
+impl FileBrowser {
+    /// Opens the dialog and asks for the entries of its first folder.
+    pub(crate) fn open(spec: DialogSpec, effects: &mut Effects) -> Self {
+        let home = || std::env::home_dir().or_else(|| std::env::current_dir().ok());
+        let folder = spec.folder.clone().or_else(home).unwrap_or_default();
+        let typed = if spec.choice == Choice::NewFile { spec.suggested.clone() } else { String::new() };
+        let mut browser = Self {
+            spec,
+            folder: folder.clone(),
+            entries: Vec::new(),
+            typed,
+            highlighted: BTreeSet::new(),
+            cursor: 0,
+            all_files: false,
+            visiting: false,
+            problem: None,
+            replace: None,
+        };
+        browser.visit(folder, effects);
+        browser
+    }
+
+    /// The entries that are listed: those with a fitting ending, and with what is typed in their name.
+    fn listed(&self) -> Vec<&Entry> {
+        let filter = match self.spec.choice {
+            Choice::NewFile => String::new(),
+            _ if self.is_path() => String::new(),
+            _ => self.typed.trim().to_lowercase(),
+        };
+        let fits = |e: &&Entry| match self.spec.choice {
+            _ if e.is_folder => true,
+            Choice::Folder => false,
+            _ => self.all_files || self.spec.fits(&e.name) || e.name.to_lowercase().ends_with(".zarr"),
+        };
+        self.entries.iter().filter(fits).filter(|e| e.name.to_lowercase().contains(&filter)).collect()
+    }
+
+    /// Whether a path is typed, not a name.
+    fn is_path(&self) -> bool {
+        self.typed.contains(std::path::is_separator) || self.typed.starts_with('~')
+    }
+
+    /// The typed name or path as an absolute path; `~` is the user's home folder.
+    fn typed_path(&self) -> PathBuf {
+        let typed = self.typed.trim();
+        let home = typed.strip_prefix('~').map(|rest| rest.trim_start_matches(std::path::is_separator));
+        match (home, std::env::home_dir()) {
+            (Some(rest), Some(home)) => home.join(rest),
+            _ => self.folder.join(typed),
+        }
+    }
+
+    fn visit(&mut self, path: PathBuf, effects: &mut Effects) {
+        self.visiting = true;
+        self.problem = None;
+        effects.disk(DiskEffect::Visit { path });
+    }
+
+    /// Applies an action. Returns whether the dialog stays open.
+    pub(crate) fn apply(&mut self, action: BrowserAction, effects: &mut Effects) -> BrowserResult {
+        match action {
+            BrowserAction::Type(text) => {
+                self.typed = text;
+                self.cursor = 0;
+                self.highlighted.clear();
+            }
+            BrowserAction::Row { name, add } => {
+                if !add || self.spec.choice != Choice::Files {
+                    self.highlighted.clear();
+                }
+                let row = self.listed().iter().position(|e| e.name == name);
+                self.cursor = row.unwrap_or(0);
+                let is_file = self.entries.iter().any(|e| e.name == name && !e.is_folder);
+                if is_file && self.spec.choice == Choice::NewFile {
+                    self.typed.clone_from(&name);
+                }
+                self.highlighted.insert(name);
+            }
+            BrowserAction::Move(rows) => {
+                let last = self.listed().len().saturating_sub(1);
+                let none = self.highlighted.is_empty();
+                self.cursor = if none { 0 } else { self.cursor.saturating_add_signed(rows as isize).min(last) };
+                let name = self.listed().get(self.cursor).map(|e| e.name.clone());
+                self.highlighted = name.into_iter().collect();
+            }
+            BrowserAction::Visit(path) => self.visit(path, effects),
+            BrowserAction::Accept => return self.accept(effects),
+            BrowserAction::ChooseFolder => {
+                effects.act(Action::Chosen(self.spec.request, vec![self.folder.clone()]));
+                return BrowserResult::Closed;
+            }
+            BrowserAction::AllFiles(all) => self.all_files = all,
+            BrowserAction::Replace(replace) => {
+                if let Some(path) = self.replace.take().filter(|_| replace) {
+                    effects.act(Action::Chosen(self.spec.request, vec![path]));
+                    return BrowserResult::Closed;
+                }
+            }
+            BrowserAction::Cancel => return BrowserResult::Closed,
+        }
+        BrowserResult::Open
+    }
+
+    fn accept(&mut self, effects: &mut Effects) -> BrowserResult {
+        let files: Vec<PathBuf> = self
+            .entries
+            .iter()
+            .filter(|e| !e.is_folder && self.highlighted.contains(&e.name))
+            .map(|e| self.folder.join(&e.name))
+            .collect();
+        if self.spec.choice != Choice::NewFile && files.len() > 1 {
+            effects.act(Action::Chosen(self.spec.request, files));
+            return BrowserResult::Closed;
+        }
+        let row = self.listed().get(self.cursor).map(|e| (e.name.clone(), e.is_folder));
+        let is_highlighted = row.as_ref().is_some_and(|(name, _)| self.highlighted.contains(name));
+        let path = match (self.spec.choice, row) {
+            // A highlighted folder is opened, whatever name is typed.
+            (Choice::NewFile, Some((name, true))) if is_highlighted => self.folder.join(name),
+            (Choice::NewFile, _) if self.typed.trim().is_empty() => return BrowserResult::Open,
+            (Choice::NewFile, _) => self.with_ending(self.typed_path()),
+            (_, Some((name, _))) if !self.is_path() && (is_highlighted || !self.typed.trim().is_empty()) => {
+                self.folder.join(name)
+            }
+            _ if self.typed.trim().is_empty() => return BrowserResult::Open,
+            _ => self.typed_path(),
+        };
+        self.visit(path, effects);
+        BrowserResult::Open
+    }
+
+    /// A path with the first ending of the dialog, if it has none of them.
+    fn with_ending(&self, path: PathBuf) -> PathBuf {
+        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        match self.spec.endings.first() {
+            Some(ending) if !self.spec.fits(&name) && !path.is_dir() => path.with_file_name(format!("{name}.{ending}")),
+            _ => path,
+        }
+    }
+
+    /// Handles what is at a path. Returns whether the dialog stays open.
+    pub(crate) fn visited(&mut self, visited: Visited, effects: &mut Effects) -> BrowserResult {
+        self.visiting = false;
+        let choice = self.spec.choice;
+        match visited {
+            Visited::Folder { path, entries } => {
+                self.folder = path;
+                self.entries = entries;
+                self.cursor = 0;
+                self.highlighted.clear();
+                if choice != Choice::NewFile || self.is_path() {
+                    self.typed.clear();
+                }
+            }
+            Visited::File(path) => match choice {
+                Choice::Folder => self.problem = Some(format!("{} is no folder", path.display())),
+                Choice::NewFile => self.replace = Some(path),
+                Choice::File | Choice::Files => {
+                    effects.act(Action::Chosen(self.spec.request, vec![path]));
+                    return BrowserResult::Closed;
+                }
+            },
+            Visited::Nothing(path) if choice == Choice::NewFile => {
+                effects.act(Action::Chosen(self.spec.request, vec![path]));
+                return BrowserResult::Closed;
+            }
+            Visited::Nothing(path) => self.problem = Some(format!("{} does not exist", path.display())),
+            Visited::Problem(problem) => self.problem = Some(problem),
+        }
+        BrowserResult::Open
+    }
+}
+
+/// Draws the dialog, if it is open.
+pub(crate) fn browser_dialog(ctx: &egui::Context, browser: Option<&FileBrowser>, actions: &mut Actions) {
+    let Some(browser) = browser else { return };
+    let mut send = |action| actions.send(DisplayAction::Browser(action));
+    if let Some(path) = &browser.replace {
+        return replace_question(ctx, path, &mut send);
+    }
+    let field = egui::Id::new("file browser path");
+    keys(ctx, browser, field, &mut send);
+    let response = egui::Modal::new(egui::Id::new("file browser")).show(ctx, |ui| {
+        ui.set_width(600.0);
+        ui.heading(match browser.spec.choice {
+            Choice::File => "Choose a file",
+            Choice::Files => "Choose files",
+            Choice::Folder => "Choose a folder",
+            Choice::NewFile => "Save as",
+        });
+        folder_row(ui, browser, &mut send);
+        let mut typed = browser.typed.clone();
+        let hint =
+            if browser.spec.choice == Choice::NewFile { "Name or path" } else { "Name, path, or part of a name" };
+        let edit = egui::TextEdit::singleline(&mut typed).id(field).hint_text(hint).desired_width(f32::INFINITY);
+        let edit = ui.add(edit);
+        edit.widget_info(|| {
+            let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "File name");
+            info.current_text_value = Some(typed.clone());
+            info
+        });
+        if ui.memory(|m| m.focused()).is_none() {
+            edit.request_focus();
+        }
+        if typed != browser.typed {
+            send(BrowserAction::Type(typed));
+        }
+        ui.add_space(theme::GAP);
+        rows(ui, browser, &mut send);
+        if let Some(problem) = &browser.problem {
+            ui.colored_label(theme::bad(ui.visuals()), problem);
+        }
+        ui.add_space(theme::GAP);
+        buttons(ui, browser, &mut send);
+    });
+    if response.should_close() {
+        send(BrowserAction::Cancel);
+    }
+}
+
+/// Handles the arrow keys, Enter and Backspace while no button has the focus.
+fn keys(ctx: &egui::Context, browser: &FileBrowser, field: egui::Id, send: &mut impl FnMut(BrowserAction)) {
+    if ctx.memory(|m| m.focused()).is_some_and(|id| id != field) {
+        return;
+    }
+    let is_empty = browser.typed.is_empty();
+    let (up, down, enter, back) = ctx.input_mut(|i| {
+        let mut take = |key| i.consume_key(egui::Modifiers::NONE, key);
+        (take(Key::ArrowUp), take(Key::ArrowDown), take(Key::Enter), is_empty && take(Key::Backspace))
+    });
+    if up {
+        send(BrowserAction::Move(-1));
+    }
+    if down {
+        send(BrowserAction::Move(1));
+    }
+    if enter {
+        send(BrowserAction::Accept);
+    }
+    if let (true, Some(parent)) = (back, browser.folder.parent()) {
+        send(BrowserAction::Visit(parent.to_owned()));
+    }
+}
+
+fn folder_row(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(BrowserAction)) {
+    ui.horizontal(|ui| {
+        let parent = browser.folder.parent();
+        if let (true, Some(parent)) = (named_button(ui, parent.is_some(), icon::ARROW_UP, "Up").clicked(), parent) {
+            send(BrowserAction::Visit(parent.to_owned()));
+        }
+        if let (true, Some(home)) = (named_button(ui, true, icon::HOUSE, "Home").clicked(), std::env::home_dir()) {
+            send(BrowserAction::Visit(home));
+        }
+        if browser.visiting {
+            ui.spinner();
+        }
+        let text = browser.folder.display().to_string();
+        ui.add(egui::Label::new(RichText::new(&text).strong()).truncate()).on_hover_text(text);
+    });
+}
+
+fn rows(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(BrowserAction)) {
+    let listed = browser.listed();
+    if listed.is_empty() && !browser.visiting {
+        weak(ui, "Nothing to choose here.");
+    }
+    let scroll = egui::ScrollArea::vertical().id_salt(&browser.folder).max_height(LIST_HEIGHT).auto_shrink([false; 2]);
+    scroll.show_rows(ui, ROW_HEIGHT, listed.len(), |ui, range| {
+        for entry in listed.get(range).unwrap_or_default() {
+            let sign = if entry.is_folder { icon::FOLDER } else { icon::FILE };
+            let on = browser.highlighted.contains(&entry.name);
+            let button = egui::Button::selectable(on, format!("{sign}  {}", entry.name)).truncate();
+            let response = ui.add(button.min_size(vec2(ui.available_width(), ROW_HEIGHT)));
+            response
+                .widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::SelectableLabel, true, on, &entry.name));
+            if response.double_clicked() || (response.clicked() && entry.is_folder) {
+                send(BrowserAction::Visit(browser.folder.join(&entry.name)));
+            } else if response.clicked() {
+                let add = ui.input(|i| i.modifiers.command || i.modifiers.shift);
+                send(BrowserAction::Row { name: entry.name.clone(), add });
+            }
+        }
+    });
+}
+
+fn buttons(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(BrowserAction)) {
+    ui.horizontal(|ui| {
+        if !browser.spec.endings.is_empty() {
+            let mut all = browser.all_files;
+            let others = ui.checkbox(&mut all, "All files");
+            if others.on_hover_text(format!("Otherwise only: {}", browser.spec.endings.join(", "))).changed() {
+                send(BrowserAction::AllFiles(all));
+            }
+        }
+        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+            let (name, action) = match browser.spec.choice {
+                Choice::File | Choice::Files => ("Open file", BrowserAction::Accept),
+                Choice::Folder => ("Choose this folder", BrowserAction::ChooseFolder),
+                Choice::NewFile => ("Save file", BrowserAction::Accept),
+            };
+            if named_button(ui, !browser.visiting, icon::CHECK, name).clicked() {
+                send(action);
+            }
+            if named_button(ui, true, icon::X, "Cancel dialog").clicked() {
+                send(BrowserAction::Cancel);
+            }
+        });
+    });
+}
+
+fn replace_question(ctx: &egui::Context, path: &Path, send: &mut impl FnMut(BrowserAction)) {
+    let response = egui::Modal::new(egui::Id::new("replace file")).show(ctx, |ui| {
+        ui.set_width(420.0);
+        ui.heading("Replace the file?");
+        weak(ui, path.display().to_string());
+        ui.add_space(theme::GROUP_GAP);
+        ui.horizontal(|ui| {
+            let keep = ui.button("Keep file").clicked().then_some(false);
+            keep.or_else(|| ui.button("Replace file").clicked().then_some(true))
+        })
+        .inner
+    });
+    if let Some(replace) = response.inner.or_else(|| response.should_close().then_some(false)) {
+        send(BrowserAction::Replace(replace));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+    use super::*;
+    use crate::effect::Effect;
+    use crate::opener::FileRequest;
+
+    /// Opens a dialog and lets it read its folder.
+    fn open(request: FileRequest, folder: &Path, suggested: &str) -> FileBrowser {
+        let mut effects = Effects::default();
+        let spec = DialogSpec::new(request, Some(folder.to_owned()), suggested.to_owned());
+        let mut browser = FileBrowser::open(spec, &mut effects);
+        let _ = settle(&mut browser, effects);
+        browser
+    }
+
+    /// Applies an action with all that follows; returns the chosen files once the dialog closes.
+    fn act(browser: &mut FileBrowser, action: BrowserAction) -> Option<Vec<PathBuf>> {
+        let mut effects = Effects::default();
+        let _ = browser.apply(action, &mut effects);
+        settle(browser, effects)
+    }
+
+    fn settle(browser: &mut FileBrowser, effects: Effects) -> Option<Vec<PathBuf>> {
+        for effect in effects {
+            match effect {
+                Effect::Disk(DiskEffect::Visit { path }) => {
+                    let mut next = Effects::default();
+                    let _ = browser.visited(visit(&path), &mut next);
+                    if let Some(files) = settle(browser, next) {
+                        return Some(files);
+                    }
+                }
+                Effect::Act(Action::Chosen(_, files)) => return Some(files),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn names(browser: &FileBrowser) -> Vec<&str> {
+        browser.listed().iter().map(|e| e.name.as_str()).collect()
+    }
+
+    #[test]
+    fn folders_come_first_and_endings_filter_files() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("stacks")).unwrap();
+        for name in ["b.tif", "A.tif", "notes.txt", ".hidden.tif"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let mut browser = open(FileRequest::Stacks, folder.path(), "");
+        assert_eq!(names(&browser), ["stacks", "A.tif", "b.tif"]);
+        assert_eq!(act(&mut browser, BrowserAction::AllFiles(true)), None);
+        assert_eq!(names(&browser), ["stacks", "A.tif", "b.tif", "notes.txt"]);
+        assert_eq!(act(&mut browser, BrowserAction::Type("a.t".to_owned())), None);
+        assert_eq!(names(&browser), ["A.tif"]);
+        assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![folder.path().join("A.tif")]));
+    }
+
+    #[test]
+    fn keys_and_typed_paths_reach_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        std::fs::write(inner.join("a.tif"), "").unwrap();
+        let mut browser = open(FileRequest::Stacks, folder.path(), "");
+        assert_eq!(act(&mut browser, BrowserAction::Move(1)), None);
+        assert_eq!(act(&mut browser, BrowserAction::Accept), None);
+        assert_eq!(names(&browser), ["a.tif"]);
+        assert_eq!(act(&mut browser, BrowserAction::Move(1)), None);
+        assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![inner.join("a.tif")]));
+        let mut browser = open(FileRequest::Stacks, folder.path(), "");
+        let typed = format!("inner{}a.tif", std::path::MAIN_SEPARATOR);
+        assert_eq!(act(&mut browser, BrowserAction::Type(typed)), None);
+        assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![inner.join("a.tif")]));
+        let mut browser = open(FileRequest::Stacks, folder.path(), "");
+        let typed = format!("missing{}a.tif", std::path::MAIN_SEPARATOR);
+        assert_eq!(act(&mut browser, BrowserAction::Type(typed)), None);
+        assert_eq!(act(&mut browser, BrowserAction::Accept), None);
+        assert!(browser.problem.as_ref().unwrap().contains("does not exist"));
+    }
+
+    #[test]
+    fn a_new_file_gets_its_ending_and_an_existing_one_is_replaced_only_on_request() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut browser = open(FileRequest::Table, folder.path(), "objects");
+        assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![folder.path().join("objects.csv")]));
+        std::fs::write(folder.path().join("objects.csv"), "").unwrap();
+        let mut browser = open(FileRequest::Table, folder.path(), "objects.csv");
+        assert_eq!(act(&mut browser, BrowserAction::Accept), None);
+        assert_eq!(act(&mut browser, BrowserAction::Replace(false)), None);
+        assert_eq!(act(&mut browser, BrowserAction::Accept), None);
+        let replaced = act(&mut browser, BrowserAction::Replace(true));
+        assert_eq!(replaced, Some(vec![folder.path().join("objects.csv")]));
+    }
+
+    #[test]
+    fn several_files_are_chosen_together_and_a_folder_by_its_button() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a.tif", "b.tif", "c.tif"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let mut browser = open(FileRequest::Stacks, folder.path(), "");
+        for name in ["a.tif", "c.tif"] {
+            assert_eq!(act(&mut browser, BrowserAction::Row { name: name.to_owned(), add: true }), None);
+        }
+        let both = ["a.tif", "c.tif"].map(|name| folder.path().join(name));
+        assert_eq!(act(&mut browser, BrowserAction::Accept), Some(both.to_vec()));
+        let mut browser = open(FileRequest::ResultsFolder, folder.path(), "");
+        assert!(names(&browser).is_empty());
+        assert_eq!(act(&mut browser, BrowserAction::ChooseFolder), Some(vec![folder.path().to_owned()]));
+    }
+}

@@ -1,0 +1,176 @@
+//! What file dialogs ask for, and whether the desktop offers one.
+
+use crate::opener::{EXTENSIONS, FileRequest, ProfileFormat, ROI_EXTENSIONS, ZARR_EXTENSIONS};
+use crate::training::models::Format;
+use cytoscope_pipeline::ExportFormat;
+use std::path::{Path, PathBuf};
+
+/// Endings of models that can be opened.
+const MODEL_EXTENSIONS: [&str; 6] = ["onnx", "zip", "pt", "pth", "ckpt", "safetensors"];
+
+/// Maximum size in bytes of a description of a desktop's dialogs.
+const MAX_PORTAL_BYTES: u64 = 64 << 10;
+
+/// What the user chooses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// An existing file.
+    File,
+    /// One or more existing files.
+    Files,
+    /// An existing folder.
+    Folder,
+    /// A file to be written.
+    NewFile,
+}
+
+/// A file dialog.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DialogSpec {
+    /// Who asked.
+    pub(crate) request: FileRequest,
+    /// What the user chooses.
+    pub(crate) choice: Choice,
+    /// Name of the kinds of files, for display.
+    pub(crate) kind: &'static str,
+    /// Endings of the files, without their dot; empty for folders.
+    pub(crate) endings: Vec<&'static str>,
+    /// Folder to start in.
+    pub(crate) folder: Option<PathBuf>,
+    /// Suggested name of a new file.
+    pub(crate) suggested: String,
+}
+
+impl DialogSpec {
+    /// The dialog for a request, which starts in `folder`.
+    pub(crate) fn new(request: FileRequest, folder: Option<PathBuf>, suggested: String) -> Self {
+        let stacks = || [EXTENSIONS.as_slice(), &ZARR_EXTENSIONS].concat();
+        let labels = || [EXTENSIONS.as_slice(), &ROI_EXTENSIONS, &ZARR_EXTENSIONS].concat();
+        let (choice, kind, endings) = match request {
+            FileRequest::Stacks => {
+                let all = [stacks(), MODEL_EXTENSIONS.to_vec()].concat();
+                (Choice::Files, "Stacks and models", all)
+            }
+            FileRequest::ConvertFiles => (Choice::Files, "Stacks", labels()),
+            FileRequest::Labels(_) | FileRequest::Truth(_) => (Choice::File, "Label images", labels()),
+            FileRequest::ResultsFolder
+            | FileRequest::DatasetFolder
+            | FileRequest::TrainingFolder
+            | FileRequest::ConvertFolder
+            | FileRequest::Predictions
+            | FileRequest::Truths => (Choice::Folder, "Folders", Vec::new()),
+            FileRequest::TrainingTable => (Choice::File, "Tables", vec!["csv"]),
+            FileRequest::Run => (Choice::File, "Traces and reports", vec!["json"]),
+            FileRequest::StartModel => (Choice::File, "Models", vec!["zip", "onnx"]),
+            FileRequest::ModelFile => (Choice::Files, "Models", MODEL_EXTENSIONS.to_vec()),
+            FileRequest::Model(Format::Zip) | FileRequest::ModelExport(ExportFormat::Bioimageio) => {
+                (Choice::NewFile, "bioimage.io package", vec!["zip"])
+            }
+            FileRequest::Model(Format::Onnx) | FileRequest::ModelExport(ExportFormat::Onnx) => {
+                (Choice::NewFile, "ONNX", vec!["onnx"])
+            }
+            FileRequest::ModelExport(ExportFormat::Safetensors) => {
+                (Choice::NewFile, "Safetensors", vec!["safetensors", "st"])
+            }
+            FileRequest::Mesh(_) => (Choice::NewFile, "Meshes (STL, glTF)", vec!["stl", "glb"]),
+            FileRequest::Screenshot(_) => (Choice::NewFile, "PNG", vec!["png"]),
+            FileRequest::Table
+            | FileRequest::AnnData
+            | FileRequest::Scores
+            | FileRequest::LineProfile
+            | FileRequest::Profile(ProfileFormat::Csv(_), _) => (Choice::NewFile, "CSV", vec!["csv"]),
+            FileRequest::Profile(ProfileFormat::Trace, _) => (Choice::NewFile, "Chrome trace", vec!["json"]),
+        };
+        Self { request, choice, kind, endings, folder, suggested }
+    }
+
+    /// Shows the dialog of the desktop and returns the chosen files; none if it was cancelled.
+    pub(crate) fn ask_desktop(&self) -> Vec<PathBuf> {
+        let mut dialog = rfd::FileDialog::new();
+        if let Some(folder) = self.folder.as_ref().filter(|f| f.is_dir()) {
+            dialog = dialog.set_directory(folder);
+        }
+        if !self.endings.is_empty() {
+            dialog = dialog.add_filter(self.kind, &self.endings);
+        }
+        let one = |path: Option<PathBuf>| path.into_iter().collect();
+        match self.choice {
+            Choice::File => one(dialog.pick_file()),
+            Choice::Files => dialog.pick_files().unwrap_or_default(),
+            Choice::Folder => one(dialog.pick_folder()),
+            Choice::NewFile => one(dialog.set_file_name(self.suggested.as_str()).save_file()),
+        }
+    }
+
+    /// Whether a file has one of the endings.
+    pub(crate) fn fits(&self, name: &str) -> bool {
+        let name = name.to_lowercase();
+        self.endings.iter().any(|ending| name.ends_with(&format!(".{ending}")))
+    }
+}
+
+/// Whether the desktop can show file dialogs: elsewhere than on Linux always, there if a portal for files or zenity is
+/// installed.
+pub(crate) fn desktop_has_dialogs() -> bool {
+    if !cfg!(target_os = "linux") {
+        return true;
+    }
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&paths).any(|folder| folder.join("zenity").is_file()) {
+        return true;
+    }
+    // In a sandbox, the portal is that of the host.
+    Path::new("/.flatpak-info").is_file() || (has_session_bus() && data_folders().iter().any(|f| has_portal(f)))
+}
+
+/// Whether there is a session bus, over which portals are called.
+fn has_session_bus() -> bool {
+    let socket = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| PathBuf::from(folder).join("bus"));
+    std::env::var_os("DBUS_SESSION_BUS_ADDRESS").is_some_and(|a| !a.is_empty()) || socket.is_some_and(|s| s.exists())
+}
+
+/// The folders in which desktops install the descriptions of their services.
+fn data_folders() -> Vec<PathBuf> {
+    let folders = std::env::var_os("XDG_DATA_DIRS").filter(|v| !v.is_empty());
+    let folders = folders.unwrap_or_else(|| "/usr/local/share:/usr/share".into());
+    let own = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from);
+    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/share"));
+    own.or(home).into_iter().chain(std::env::split_paths(&folders)).collect()
+}
+
+/// Whether a folder of services has a portal with a dialog for files.
+fn has_portal(folder: &Path) -> bool {
+    let portals = std::fs::read_dir(folder.join("xdg-desktop-portal/portals"));
+    portals.into_iter().flatten().flatten().any(|entry| {
+        let path = entry.path();
+        let is_small = path.metadata().is_ok_and(|m| m.is_file() && m.len() <= MAX_PORTAL_BYTES);
+        is_small
+            && std::fs::read_to_string(&path).is_ok_and(|text| text.contains("org.freedesktop.impl.portal.FileChooser"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn a_portal_without_a_dialog_for_files_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!has_portal(folder.path()));
+        let portals = folder.path().join("xdg-desktop-portal/portals");
+        std::fs::create_dir_all(&portals).unwrap();
+        let with = |interfaces: &str| format!("[portal]\nDBusName=a.b\nInterfaces={interfaces};\n");
+        std::fs::write(portals.join("a.portal"), with("org.freedesktop.impl.portal.Settings")).unwrap();
+        assert!(!has_portal(folder.path()));
+        std::fs::write(portals.join("b.portal"), with("org.freedesktop.impl.portal.FileChooser")).unwrap();
+        assert!(has_portal(folder.path()));
+    }
+
+    #[test]
+    fn endings_are_compared_in_any_case() {
+        let spec = DialogSpec::new(FileRequest::Stacks, None, String::new());
+        assert!(spec.fits("A.TIF") && spec.fits("b.nii.gz") && spec.fits("net.onnx"));
+        assert!(!spec.fits("notes.txt") && !spec.fits("tif"));
+    }
+}

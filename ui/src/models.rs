@@ -1,0 +1,443 @@
+//! The Models page: installed models and model files that were opened, their tests, measurements, quantization, export and
+//! removal. The page is drawn in [`crate::panels::models`].
+//!
+//! All work runs as jobs of the engine process, except removing a model, which is work on a disk.
+
+use crate::disk::{DiskEffect, ModelPlace};
+use crate::display::{DisplayAction, PanelTask};
+use crate::document::file_name;
+use crate::documents::{Documents, DocumentsAction};
+use crate::effect::Effects;
+use crate::jobs::{Jobs, JobsAction};
+use crate::opener::FileRequest;
+use crate::training::plan::clean_name;
+use crate::work::{JobView, ModelWork, Purpose};
+use cytoscope_pipeline::packages::ImportJob;
+use cytoscope_pipeline::{
+    ExportFormat, ExportJob, ModelSpeedJob, ModelSpeedReport, ModelTestJob, ModelTestReport, user_folder,
+};
+use cytoscope_quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode, QuantizeReport};
+use cytoscope_storage::Overwrite;
+use cytoscope_worker::{Job, JobId, JobResult};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Minutes of quantization-aware training at first.
+const QAT_MINUTES: f64 = 10.0;
+
+/// An action on the Models page.
+pub(crate) enum ModelsAction {
+    /// Shows a model by its path.
+    Select(PathBuf),
+    /// Shows the page with model files that were dropped or chosen, and tests them.
+    Open(Vec<PathBuf>),
+    /// Removes a model file from the list; the file is kept.
+    Forget(PathBuf),
+    /// Sets the name under which the shown file is added to the user's models.
+    Name(String),
+    /// Sets the architecture of the shown PyTorch checkpoint and tests it; `None` recognises it from its tensors.
+    Architecture(Option<&'static str>),
+    /// Adds the shown file to the user's models.
+    Add,
+    /// Runs the self-test of the shown model.
+    Test,
+    /// Measures the speed of the shown model on this machine.
+    Measure,
+    /// Sets how the shown model is quantized.
+    QuantizeMode(QuantizeMode),
+    /// Sets the maximum minutes of quantization-aware training.
+    QatMinutes(f64),
+    /// Sets the maximum relative L2 error of a quantized model.
+    AccuracyBudget(f64),
+    /// Quantizes the shown model, calibrated with the open stacks.
+    Quantize,
+    /// Asks for the file of an export of the shown model.
+    AskExport(ExportFormat),
+    /// Exports the shown model.
+    Export(ExportFormat, PathBuf),
+    /// Asks whether to remove the shown model.
+    AskRemove,
+    /// Answers that question.
+    AnswerRemove(bool),
+    /// Selects the shown model for predictions.
+    Use,
+    /// A job of the page has ended.
+    Finished(JobId, Box<JobResult>),
+}
+
+/// A job of the page.
+struct ModelJob {
+    /// Path of the model.
+    model: PathBuf,
+    /// Path of the package that the job writes, if any.
+    out: Option<PathBuf>,
+}
+
+/// What is known about a model besides its card.
+#[derive(Default)]
+pub(crate) struct ModelFindings {
+    /// Result of its test.
+    pub(crate) test: Option<Box<ModelTestReport>>,
+    /// Its speed on this machine.
+    pub(crate) speed: Option<ModelSpeedReport>,
+    /// Report of its quantization.
+    pub(crate) quantized: Option<Box<QuantizeReport>>,
+    /// Its latest job.
+    pub(crate) latest: Option<JobId>,
+}
+
+/// State of the Models page.
+pub(crate) struct Models {
+    /// Folder of the user's own models.
+    own: PathBuf,
+    /// Path of the shown model.
+    shown: Option<PathBuf>,
+    /// Model files that are not installed, oldest first.
+    files: Vec<PathBuf>,
+    /// Name under which the shown file would be added.
+    name: String,
+    /// Architectures of PyTorch checkpoints, where they were chosen.
+    architectures: BTreeMap<PathBuf, &'static str>,
+    mode: QuantizeMode,
+    qat_minutes: f64,
+    accuracy_budget: f64,
+    /// The model that the user was asked to remove.
+    removal: Option<PathBuf>,
+    findings: BTreeMap<PathBuf, ModelFindings>,
+    jobs: BTreeMap<JobId, ModelJob>,
+}
+
+impl Models {
+    /// A page without model files; the user's own models are beside the settings.
+    pub(crate) fn new(settings_path: Option<&Path>) -> Self {
+        let beside = settings_path.and_then(Path::parent).map(Path::to_owned);
+        let own = beside.or_else(user_folder).unwrap_or_else(std::env::temp_dir).join("models");
+        Self {
+            own,
+            shown: None,
+            files: Vec::new(),
+            name: String::new(),
+            architectures: BTreeMap::new(),
+            mode: QuantizeMode::Static,
+            qat_minutes: QAT_MINUTES,
+            accuracy_budget: ACCURACY_BUDGET,
+            removal: None,
+            findings: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+        }
+    }
+
+    /// Path of the shown model.
+    pub(crate) fn shown(&self) -> Option<&Path> {
+        self.shown.as_deref()
+    }
+
+    /// Model files that are not installed, oldest first.
+    pub(crate) fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// Name under which the shown file would be added.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The architecture that was chosen for a PyTorch checkpoint; `None` recognises it from its tensors.
+    pub(crate) fn architecture(&self, model: &Path) -> Option<&'static str> {
+        self.architectures.get(model).copied()
+    }
+
+    /// How the shown model would be quantized.
+    pub(crate) fn mode(&self) -> QuantizeMode {
+        self.mode
+    }
+
+    /// Maximum minutes of quantization-aware training.
+    pub(crate) fn qat_minutes(&self) -> f64 {
+        self.qat_minutes
+    }
+
+    /// Maximum relative L2 error of a quantized model.
+    pub(crate) fn accuracy_budget(&self) -> f64 {
+        self.accuracy_budget
+    }
+
+    /// The model that the user was asked to remove.
+    pub(crate) fn removal(&self) -> Option<&Path> {
+        self.removal.as_deref()
+    }
+
+    /// What is known about a model.
+    pub(crate) fn findings(&self, model: &Path) -> Option<&ModelFindings> {
+        self.findings.get(model)
+    }
+
+    /// The latest job of a model, if the list of jobs still contains it.
+    pub(crate) fn latest_job<'a>(&self, model: &Path, jobs: &'a Jobs) -> Option<&'a JobView> {
+        jobs.get(self.findings.get(model)?.latest?)
+    }
+
+    /// Whether a model is one of the user's own, which can be removed.
+    pub(crate) fn is_own(&self, model: &Path) -> bool {
+        model.parent() == Some(self.own.as_path())
+    }
+
+    /// Applies an action. Returns what other states and the disk have to do for it.
+    pub(crate) fn apply(&mut self, action: ModelsAction, jobs: &mut Jobs, documents: &Documents) -> Effects {
+        let mut effects = Effects::default();
+        match action {
+            ModelsAction::Select(model) => self.select(model),
+            ModelsAction::Open(files) => self.open(files, jobs, &mut effects),
+            ModelsAction::Forget(model) => {
+                self.files.retain(|f| *f != model);
+                self.shown.take_if(|shown| *shown == model);
+            }
+            ModelsAction::Name(name) => self.name = name,
+            ModelsAction::Architecture(architecture) => {
+                if let Some(model) = self.shown.clone() {
+                    match architecture {
+                        Some(name) => _ = self.architectures.insert(model.clone(), name),
+                        None => _ = self.architectures.remove(&model),
+                    }
+                    self.test(model, jobs);
+                }
+            }
+            ModelsAction::Add => {
+                let name = clean_name(&self.name);
+                self.prepare(ModelWork::Add, name, &mut effects);
+            }
+            ModelsAction::Test => {
+                if let Some(model) = self.shown.clone() {
+                    self.test(model, jobs);
+                }
+            }
+            ModelsAction::Measure => {
+                if let Some(model) = self.shown.clone() {
+                    let job = Job::ModelSpeed(ModelSpeedJob { model: model.display().to_string() });
+                    self.run(jobs, model, ModelWork::Measure, None, job);
+                }
+            }
+            ModelsAction::QuantizeMode(mode) => self.mode = mode,
+            ModelsAction::QatMinutes(minutes) => self.qat_minutes = minutes,
+            ModelsAction::AccuracyBudget(budget) => self.accuracy_budget = budget,
+            ModelsAction::Quantize => {
+                let name = self.shown.as_deref().map(stem).unwrap_or_default();
+                let name = clean_name(&format!("{name}-int8"));
+                self.prepare(ModelWork::Quantize, name, &mut effects);
+            }
+            ModelsAction::AskExport(format) => {
+                let name = self.shown.as_deref().map(stem).unwrap_or_default();
+                let ending = format.endings().first().copied().unwrap_or_default();
+                let (request, name) = (FileRequest::ModelExport(format), format!("{name}.{ending}"));
+                effects.act(DocumentsAction::Ask { request, folder: None, name });
+            }
+            ModelsAction::Export(format, out) => self.export(format, out, jobs),
+            ModelsAction::AskRemove => self.removal = self.shown.clone().filter(|model| self.is_own(model)),
+            ModelsAction::AnswerRemove(remove) => {
+                if let Some(path) = self.removal.take().filter(|_| remove) {
+                    effects.disk(DiskEffect::RemoveModel { path });
+                }
+            }
+            ModelsAction::Use => {
+                let card = jobs.models().iter().find(|m| Some(m.path.as_path()) == self.shown.as_deref());
+                if let Some(card) = card {
+                    effects.act(DisplayAction::Model(card.name.clone()));
+                    effects.act(JobsAction::ForgetRefined);
+                    effects.act(DisplayAction::Task(PanelTask::Predict));
+                }
+            }
+            ModelsAction::Finished(id, result) => self.finished(id, *result, jobs, documents, &mut effects),
+        }
+        effects
+    }
+
+    fn select(&mut self, model: PathBuf) {
+        self.name = stem(&model);
+        self.shown = Some(model);
+    }
+
+    fn open(&mut self, files: Vec<PathBuf>, jobs: &mut Jobs, effects: &mut Effects) {
+        for file in files {
+            let file = std::path::absolute(&file).unwrap_or(file);
+            let is_installed = jobs.models().iter().any(|m| m.path == file);
+            if !is_installed && !self.files.contains(&file) {
+                self.files.push(file.clone());
+            }
+            self.test(file.clone(), jobs);
+            self.select(file);
+        }
+        effects.act(DisplayAction::Task(PanelTask::Models));
+    }
+
+    fn test(&mut self, model: PathBuf, jobs: &mut Jobs) {
+        let architecture = self.architecture(&model).map(str::to_owned);
+        let job = Job::ModelTest(ModelTestJob { file: model.clone(), architecture });
+        self.run(jobs, model, ModelWork::Test, None, job);
+    }
+
+    fn export(&mut self, format: ExportFormat, out: PathBuf, jobs: &mut Jobs) {
+        let Some(model) = self.shown.clone() else { return };
+        // The file dialog has already asked about replacing a file.
+        let job = ExportJob { model: model.display().to_string(), format, out, overwrite: Overwrite::Replace };
+        self.run(jobs, model, ModelWork::Export, None, Job::Export(job));
+    }
+
+    /// Starts a job of a model, unless one of its jobs is waiting or running.
+    fn run(&mut self, jobs: &mut Jobs, model: PathBuf, work: ModelWork, out: Option<PathBuf>, job: Job) {
+        if self.latest_job(&model, jobs).is_some_and(|j| !j.state.is_over()) {
+            return;
+        }
+        let title = format!("{} · {}", stem(&model), work.title());
+        let id = jobs.run(title, Purpose::Model(work), job);
+        self.findings.entry(model.clone()).or_default().latest = Some(id);
+        self.jobs.insert(id, ModelJob { model, out });
+    }
+
+    /// Asks for a free path in the user's models, for a job that writes a package.
+    fn prepare(&self, work: ModelWork, name: String, effects: &mut Effects) {
+        if let (Some(model), false) = (self.shown.clone(), name.is_empty()) {
+            effects.disk(DiskEffect::PrepareModel(ModelPlace { model, work, folder: self.own.clone(), name }));
+        }
+    }
+
+    /// Starts the job that writes a package, once its path is known.
+    pub(crate) fn ready(
+        &mut self,
+        place: ModelPlace,
+        out: Result<PathBuf, String>,
+        jobs: &mut Jobs,
+        documents: &Documents,
+    ) -> Effects {
+        let mut effects = Effects::default();
+        let out = match out {
+            Ok(out) => out,
+            Err(reason) => {
+                effects.error("The model cannot be written", reason);
+                return effects;
+            }
+        };
+        let ModelPlace { model, work, .. } = place;
+        let job = match work {
+            ModelWork::Quantize => self.quantization(&model, out.clone(), documents),
+            _ => Job::Import(ImportJob {
+                file: model.clone(),
+                out: out.clone(),
+                overwrite: Overwrite::Refuse,
+                architecture: self.architecture(&model).map(str::to_owned),
+            }),
+        };
+        self.run(jobs, model, work, Some(out), job);
+        effects
+    }
+
+    /// The quantization of a model, calibrated with the open stacks. Without stacks, the package's test tensors are used.
+    fn quantization(&self, model: &Path, out: PathBuf, documents: &Documents) -> Job {
+        let calibrate = match self.mode {
+            QuantizeMode::Dynamic => Vec::new(),
+            QuantizeMode::Static | QuantizeMode::Qat => documents.all().iter().map(|d| d.path.clone()).collect(),
+        };
+        let quantization = QuantizeJob {
+            model: model.display().to_string(),
+            out,
+            mode: self.mode,
+            calibrate,
+            accuracy_budget: self.accuracy_budget,
+            keep_float: Default::default(),
+            without_float: false,
+            overwrite: Overwrite::Refuse,
+        };
+        let minutes = (self.mode == QuantizeMode::Qat).then_some(self.qat_minutes);
+        Job::Quantize { quantization, minutes, steps: None }
+    }
+
+    fn finished(
+        &mut self,
+        id: JobId,
+        result: JobResult,
+        jobs: &mut Jobs,
+        documents: &Documents,
+        effects: &mut Effects,
+    ) {
+        let Some(ModelJob { model, out }) = self.jobs.remove(&id) else { return };
+        let findings = self.findings.entry(model.clone()).or_default();
+        match result {
+            JobResult::ModelTest(report) => findings.test = Some(report),
+            JobResult::ModelSpeed(report) => findings.speed = Some(report),
+            JobResult::Quantize(report) => {
+                let with = if documents.all().is_empty() { "its test tensors" } else { "the open stacks" };
+                let with = if self.mode == QuantizeMode::Dynamic { "no data" } else { with };
+                effects.success(
+                    format!("{} was added to your models", file_name(&report.out)),
+                    format!("Quantized with {with}: {}", report.out.display()),
+                );
+                findings.quantized = Some(report);
+                jobs.request_lists();
+            }
+            JobResult::Import(_) => {
+                if let Some(out) = out {
+                    let added = format!("{} was added to your models", file_name(&out));
+                    effects.success(added, out.display().to_string());
+                    self.files.retain(|f| *f != model);
+                    // The test of the file is that of the package.
+                    let test = findings.test.take();
+                    self.findings.entry(out.clone()).or_default().test = test;
+                    if self.shown.as_ref() == Some(&model) {
+                        self.select(out);
+                    }
+                }
+                jobs.request_lists();
+            }
+            JobResult::Export { output, .. } => {
+                effects.success(format!("Saved {}", file_name(&output)), output.display().to_string());
+            }
+            _ => {}
+        }
+    }
+
+    /// Handles the removal of a model: `aside` is where a file was moved to.
+    pub(crate) fn removed(&mut self, path: &Path, result: Result<Option<PathBuf>, String>, jobs: &mut Jobs) -> Effects {
+        let mut effects = Effects::default();
+        let name = file_name(path);
+        match result {
+            Ok(aside) => {
+                let details = match aside {
+                    Some(aside) => format!("The file was renamed to {}.", aside.display()),
+                    None => path.display().to_string(),
+                };
+                effects.success(format!("{name} was removed"), details);
+                self.findings.remove(path);
+                self.shown.take_if(|shown| shown.as_path() == path);
+                jobs.request_lists();
+            }
+            Err(reason) => effects.error(format!("{name} was not removed"), reason),
+        }
+        effects
+    }
+}
+
+/// Name of a model file or folder, without the ending of a file.
+pub(crate) fn stem(path: &Path) -> String {
+    match cytoscope_storage::target::ending(path) {
+        Some(_) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+        None => file_name(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_models_in_the_users_folder_are_own() {
+        let models = Models::new(Some(Path::new("/home/a/settings.json")));
+        assert!(models.is_own(Path::new("/home/a/models/mine")));
+        assert!(!models.is_own(Path::new("/opt/cytoscope/models/nuclei")));
+        assert!(!models.is_own(Path::new("/home/a/models/mine/weights.onnx")));
+    }
+
+    #[test]
+    fn names_of_models_have_no_endings() {
+        let names = ["/m/net.onnx", "/m/net-1.2", "/m/net.v2", "/m/a.b.zip"].map(|p| stem(Path::new(p)));
+        assert_eq!(names, ["net", "net-1.2", "net.v2", "a.b"]);
+    }
+}

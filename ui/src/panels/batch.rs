@@ -1,0 +1,234 @@
+//! The page for converting files and for scoring predictions.
+
+use super::{frame, heading, named_button, number_field, page_top, weak};
+use crate::action::Actions;
+use crate::batch::{BatchAction, ConvertFormat};
+use crate::document::file_name;
+use crate::documents::DocumentsAction;
+use crate::opener::FileRequest;
+use crate::state::State;
+use crate::theme;
+use cytoscope_formats::Compression;
+use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome, SizeUnit};
+use cytoscope_pipeline::EvaluateReport;
+use eframe::egui::{self, RichText, Ui};
+use egui_phosphor::regular as icon;
+use std::path::Path;
+
+/// Maximum number of scored pairs that are listed; the saved table has all of them.
+const LISTED_PAIRS: usize = 200;
+
+/// Draws the page.
+pub(super) fn batch_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    page_top(ui, "Convert and evaluate", actions);
+    let page_frame = frame(ui);
+    egui::CentralPanel::default().frame(page_frame).show(ui, |ui| {
+        egui::ScrollArea::vertical().id_salt("batch page").auto_shrink([false; 2]).show(ui, |ui| {
+            convert(ui, state, actions);
+            ui.add_space(theme::GROUP_GAP);
+            ui.separator();
+            evaluate(ui, state, actions);
+        });
+    });
+}
+
+fn ask(request: FileRequest, folder: Option<&Path>, actions: &mut Actions) {
+    actions.send(DocumentsAction::Ask { request, folder: folder.map(Path::to_owned), name: String::new() });
+}
+
+fn convert(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let batch = state.batch;
+    heading(ui, "Convert files");
+    ui.horizontal_wrapped(|ui| {
+        if named_button(ui, true, icon::PLUS, "Add files…").clicked() {
+            ask(FileRequest::ConvertFiles, None, actions);
+        }
+        let has_stacks = !state.documents.all().is_empty();
+        if named_button(ui, has_stacks, icon::STACK, "Add open stacks").clicked() {
+            actions.send(BatchAction::AddOpen);
+        }
+    });
+    for file in &batch.files {
+        ui.horizontal(|ui| {
+            let close = ui.add(egui::Button::new(icon::X).frame(false));
+            let name = format!("Leave out {}", file_name(file));
+            close.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, &name));
+            if close.clicked() {
+                actions.send(BatchAction::Forget(file.clone()));
+            }
+            let text = format!("{}  →  {}", file_name(file), file_name(&batch.output_of(file)));
+            ui.add(egui::Label::new(text).truncate()).on_hover_text(file.display().to_string());
+        });
+    }
+    if batch.files.is_empty() {
+        weak(ui, "No files yet.");
+    }
+    ui.horizontal_wrapped(|ui| {
+        ui.label("Format");
+        for format in ConvertFormat::ALL {
+            if ui.selectable_label(batch.format == format, format.name()).clicked() {
+                actions.send(BatchAction::Format(format));
+            }
+        }
+    });
+    if batch.format == ConvertFormat::OmeTiff {
+        ui.horizontal_wrapped(|ui| {
+            ui.label("Compression");
+            let all =
+                [(Compression::None, "None"), (Compression::Deflate, "Deflate"), (Compression::Zstd, "Zstandard")];
+            for (compression, name) in all {
+                if ui.selectable_label(batch.compression == compression, name).clicked() {
+                    actions.send(BatchAction::Compression(compression));
+                }
+            }
+        });
+    }
+    ui.horizontal_wrapped(|ui| {
+        if named_button(ui, true, icon::FOLDER, "Output folder…").clicked() {
+            ask(FileRequest::ConvertFolder, batch.folder.as_deref(), actions);
+        }
+        let folder = batch.folder.as_ref().map_or("beside each file".to_owned(), |f| f.display().to_string());
+        weak(ui, folder);
+    });
+    let mut replace = batch.replace;
+    if ui.checkbox(&mut replace, "Replace existing files").changed() {
+        actions.send(BatchAction::Replace(replace));
+    }
+    let running = batch.converting(state.jobs);
+    ui.horizontal(|ui| {
+        let may = running == 0 && !batch.files.is_empty() && state.jobs.has_engine();
+        if named_button(ui, may, icon::SWAP, "Convert").clicked() {
+            actions.send(BatchAction::Convert);
+        }
+        if running > 0 {
+            ui.spinner();
+            ui.label(format!("{running} to convert"));
+        }
+    });
+}
+
+fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let batch = state.batch;
+    heading(ui, "Evaluate predictions");
+    weak(
+        ui,
+        "Label images are matched object by object, other images are compared by intensity. Files are paired by name.",
+    );
+    let places = [
+        ("Predictions…", FileRequest::Predictions, &batch.prediction),
+        ("Ground truth…", FileRequest::Truths, &batch.truth),
+    ];
+    for (name, request, path) in places {
+        ui.horizontal_wrapped(|ui| {
+            if named_button(ui, true, icon::FOLDER, name).clicked() {
+                ask(request, path.as_deref(), actions);
+            }
+            weak(ui, path.as_ref().map(|p| p.display().to_string()).unwrap_or_default());
+        });
+    }
+    ui.horizontal_wrapped(|ui| {
+        ui.label("Ignore true objects below");
+        let mut voxels = batch.ignore_below as f64;
+        if number_field(ui, &mut voxels, 0.0..=1e9, 1.0, "Ignore true objects below voxels") {
+            actions.send(BatchAction::IgnoreBelow(voxels as u64));
+        }
+        ui.label("voxels");
+    });
+    let is_running = batch.is_evaluating(state.jobs);
+    ui.horizontal(|ui| {
+        let may = !is_running && batch.prediction.is_some() && batch.truth.is_some() && state.jobs.has_engine();
+        if named_button(ui, may, icon::SCALES, "Evaluate").clicked() {
+            actions.send(BatchAction::Evaluate);
+        }
+        if is_running {
+            ui.spinner();
+        }
+    });
+    if let Some(report) = &batch.report {
+        scores(ui, report, actions);
+    }
+}
+
+fn scores(ui: &mut Ui, report: &EvaluateReport, actions: &mut Actions) {
+    heading(ui, "Scores");
+    weak(ui, format!("{} pairs", report.pairs.len()));
+    if !report.instances.is_empty() {
+        egui::Grid::new("pooled scores").num_columns(6).spacing([24.0, 6.0]).striped(true).show(ui, |ui| {
+            for name in ["IoU", "F1", "Precision", "Recall", "AP", "PQ"] {
+                ui.label(RichText::new(name).weak());
+            }
+            ui.end_row();
+            for m in &report.instances {
+                ui.label(format!("{:.2}", m.threshold));
+                for value in [m.f1, m.precision, m.recall, m.accuracy, m.panoptic_quality] {
+                    ui.label(format!("{value:.4}"));
+                }
+                ui.end_row();
+            }
+        });
+    }
+    if let Some(r) = &report.regression {
+        let shown = |v: Option<f64>| v.map_or_else(|| "undefined".to_owned(), |v| format!("{v:.4}"));
+        let (pearson, psnr, ssim) = (shown(r.pearson), shown(r.psnr_db), shown(r.ssim));
+        ui.label(format!("Pearson {pearson} · PSNR {psnr} dB · SSIM {ssim} · MSE {:.4e}", r.mse));
+    }
+    if let Some(errors) = &report.errors {
+        error_table(ui, errors);
+    }
+    pair_table(ui, report);
+    for path in report.unpaired.iter().take(LISTED_PAIRS) {
+        weak(ui, format!("No matching file: {}", path.display()));
+    }
+    if named_button(ui, true, icon::TABLE, "Save scores…").clicked() {
+        actions.send(BatchAction::AskSave);
+    }
+}
+
+fn error_table(ui: &mut Ui, errors: &ErrorSummary) {
+    ui.label(format!(
+        "{} merges, {} splits, {} misses, {} inexact outlines, {} false objects",
+        errors.merges, errors.splits, errors.misses, errors.inexact, errors.false_objects
+    ));
+    if errors.sizes.is_empty() {
+        return;
+    }
+    let unit = match errors.size_unit {
+        SizeUnit::Um => "µm",
+        SizeUnit::Voxel => "voxels",
+    };
+    let columns = [
+        ("Found", Outcome::Found),
+        ("Merged", Outcome::Merged),
+        ("Split", Outcome::Split),
+        ("Inexact", Outcome::Inexact),
+        ("Missed", Outcome::Missed),
+        ("False", Outcome::False),
+    ];
+    egui::Grid::new("errors by size").num_columns(7).spacing([24.0, 6.0]).striped(true).show(ui, |ui| {
+        ui.label(RichText::new(format!("Diameter in {unit}")).weak());
+        columns.iter().for_each(|(name, _)| _ = ui.label(RichText::new(*name).weak()));
+        ui.end_row();
+        for bin in &errors.sizes {
+            ui.label(format!("{} to {}", bin.from, bin.to));
+            columns.iter().for_each(|(_, kind)| _ = ui.label(bin.count(*kind).to_string()));
+            ui.end_row();
+        }
+    });
+}
+
+/// Lists the score of each pair: F1 at the lowest IoU threshold, or Pearson.
+fn pair_table(ui: &mut Ui, report: &EvaluateReport) {
+    egui::Grid::new("scored pairs").num_columns(3).spacing([24.0, 6.0]).striped(true).show(ui, |ui| {
+        for pair in report.pairs.iter().take(LISTED_PAIRS) {
+            ui.add(egui::Label::new(file_name(&pair.prediction)).truncate())
+                .on_hover_text(pair.truth.display().to_string());
+            let f1 = pair.instances.first().map(|m| (format!("F1 at IoU {:.2}", m.threshold), m.f1));
+            let pearson = pair.regression.as_ref().and_then(|r| r.pearson).map(|v| ("Pearson".to_owned(), v));
+            if let Some((name, value)) = f1.or(pearson) {
+                ui.label(RichText::new(name).weak());
+                ui.label(format!("{value:.4}"));
+            }
+            ui.end_row();
+        }
+    });
+}

@@ -1,0 +1,440 @@
+//! The Models page: the list of models, and details, test, speed, quantization, export and removal of the shown one.
+
+use super::{frame, heading, named_button, number_field, page_top, seconds, weak};
+use crate::action::Actions;
+use crate::documents::DocumentsAction;
+use crate::jobs::JobsAction;
+use crate::models::{ModelFindings, ModelsAction, stem};
+use crate::opener::FileRequest;
+use crate::panels::predict::{facts, without_pictures};
+use crate::state::State;
+use crate::theme;
+use crate::work::{JobState, JobView};
+use cytoscope_pipeline::cards::ModelCard;
+use cytoscope_pipeline::packages::{architectures, is_checkpoint};
+use cytoscope_pipeline::{ExportFormat, ModelSpeedReport, ModelTestReport};
+use cytoscope_profile::bytes_text;
+use cytoscope_quantize::{QuantizeMode, QuantizeReport};
+use eframe::egui::{self, RichText, Ui, vec2};
+use egui_phosphor::regular as icon;
+use std::path::Path;
+
+/// What the page keeps between frames.
+#[derive(Default)]
+pub(crate) struct ModelsPanel {
+    /// Parsed Markdown of the shown card.
+    commonmark: egui_commonmark::CommonMarkCache,
+}
+
+/// Draws the page.
+pub(super) fn models_page(ui: &mut Ui, state: State<'_>, own: &mut ModelsPanel, actions: &mut Actions) {
+    page_top(ui, "Models", actions);
+    let list_frame = frame(ui);
+    egui::Panel::left("model list").frame(list_frame).default_size(280.0).size_range(200.0..=460.0).show(ui, |ui| {
+        egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| {
+            model_list(ui, state, actions);
+            devices(ui, state);
+        });
+    });
+    let page_frame = frame(ui);
+    egui::CentralPanel::default().frame(page_frame).show(ui, |ui| {
+        let scroll = egui::ScrollArea::vertical().id_salt(("model page", state.models.shown())).auto_shrink([false; 2]);
+        scroll.show(ui, |ui| match state.models.shown() {
+            Some(model) => model_page(ui, state, model, own, actions),
+            None => {
+                _ = weak(ui, "Select a model, or drop a model file: .onnx, .zip, .pt, .pth, .ckpt or .safetensors.")
+            }
+        });
+    });
+    removal_dialog(ui.ctx(), state, actions);
+}
+
+fn model_list(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    if named_button(ui, true, icon::FILE_ARROW_UP, "Open model file…").clicked() {
+        let (request, name) = (FileRequest::ModelFile, String::new());
+        actions.send(DocumentsAction::Ask { request, folder: None, name });
+    }
+    if !state.models.files().is_empty() {
+        heading(ui, "Files");
+    }
+    for file in state.models.files() {
+        model_row(ui, state, file, &stem(file), false, actions);
+    }
+    heading(ui, "Installed");
+    if state.jobs.models().is_empty() {
+        weak(ui, "Loading models…");
+    }
+    for card in state.jobs.models() {
+        model_row(ui, state, &card.path, &card.name, card.problem.is_some(), actions);
+    }
+}
+
+fn model_row(ui: &mut Ui, state: State<'_>, path: &Path, name: &str, broken: bool, actions: &mut Actions) {
+    let shown = state.models.shown() == Some(path);
+    let busy = state.models.latest_job(path, state.jobs).is_some_and(|j| !j.state.is_over());
+    let sign = match (busy, broken) {
+        (true, _) => icon::HOURGLASS_MEDIUM,
+        (false, true) => icon::WARNING,
+        (false, false) => icon::PACKAGE,
+    };
+    let button = egui::Button::selectable(shown, format!("{sign}  {name}")).truncate();
+    let response = ui.add(button.min_size(vec2(ui.available_width(), 26.0)));
+    let label = format!("Model {name}");
+    response.widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::SelectableLabel, true, shown, &label));
+    if response.clicked() {
+        actions.send(ModelsAction::Select(path.to_owned()));
+    }
+    response.on_hover_text(path.display().to_string());
+}
+
+/// Lists the devices of this machine, and why some are unusable.
+fn devices(ui: &mut Ui, state: State<'_>) {
+    heading(ui, "This machine");
+    for device in state.jobs.devices() {
+        let color = if device.usable { theme::good(ui.visuals()) } else { theme::bad(ui.visuals()) };
+        ui.horizontal(|ui| {
+            ui.label(RichText::new(icon::CIRCLE).size(10.0).color(color));
+            ui.add(egui::Label::new(format!("{}  {}", device.id, device.name)).truncate());
+        });
+        let precisions: Vec<&str> = device.precisions.iter().map(|p| p.name()).collect();
+        weak(ui, precisions.join(", "));
+        if !device.usable {
+            weak(ui, device.reason.as_str());
+        }
+    }
+}
+
+fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel, actions: &mut Actions) {
+    let installed = state.jobs.models().iter().find(|m| m.path == model);
+    let findings = state.models.findings(model);
+    let test = findings.and_then(|f| f.test.as_deref());
+    let card = installed.or(test.map(|t| &t.card));
+    let title = card.map(|c| c.title.clone()).filter(|t| !t.is_empty()).unwrap_or_else(|| stem(model));
+    ui.label(RichText::new(title).strong().size(21.0));
+    weak(ui, model.display().to_string());
+    if let Some(card) = card {
+        card_details(ui, card, own);
+    }
+    ui.add_space(theme::GAP);
+    let job = state.models.latest_job(model, state.jobs);
+    let is_busy = job.is_some_and(|j| !j.state.is_over());
+    if let Some(job) = job {
+        job_state(ui, job, actions);
+    }
+    let is_idle = !is_busy && state.jobs.has_engine();
+    let usable = card.is_some_and(|c| c.problem.is_none());
+    if installed.is_none() {
+        if is_checkpoint(model) {
+            architecture_choice(ui, state, model, is_idle, actions);
+        }
+        add_controls(ui, state, model, is_idle && usable, actions);
+    }
+    ui.horizontal_wrapped(|ui| {
+        if installed.is_some() && named_button(ui, usable, icon::SPARKLE, "Predict with this model").clicked() {
+            actions.send(ModelsAction::Use);
+        }
+        if named_button(ui, is_idle, icon::TEST_TUBE, "Test").clicked() {
+            actions.send(ModelsAction::Test);
+        }
+        if installed.is_some() && named_button(ui, is_idle && usable, icon::GAUGE, "Measure here").clicked() {
+            actions.send(ModelsAction::Measure);
+        }
+    });
+    if let Some(findings) = findings {
+        results(ui, findings);
+    }
+    if installed.is_some() && usable {
+        quantize_controls(ui, state, is_idle, actions);
+        export_controls(ui, is_idle, actions);
+    }
+    if state.models.is_own(model) {
+        heading(ui, "Remove");
+        if named_button(ui, is_idle, icon::TRASH, "Remove from my models…").clicked() {
+            actions.send(ModelsAction::AskRemove);
+        }
+    }
+}
+
+fn card_details(ui: &mut Ui, card: &ModelCard, own: &mut ModelsPanel) {
+    if let Some(problem) = &card.problem {
+        let text = RichText::new(format!("{}  {problem}", icon::WARNING)).color(theme::bad(ui.visuals()));
+        ui.add(egui::Label::new(text).wrap().selectable(true));
+    }
+    if !card.description.is_empty() {
+        ui.add(egui::Label::new(&card.description).wrap());
+    }
+    weak(ui, facts(card));
+    let names = |names: &[String]| if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
+    egui::Grid::new("model facts").num_columns(2).spacing([28.0, 4.0]).show(ui, |ui| {
+        let rows = [
+            ("Input channels", format!("{}{}", card.input_channels, names(&card.input_channel_names))),
+            ("Output channels", format!("{}{}", card.output_channels, names(&card.output_channel_names))),
+            ("Authors", card.authors.join(", ")),
+            ("Tags", card.tags.join(", ")),
+        ];
+        for (name, value) in rows.into_iter().filter(|(_, value)| !value.is_empty() && value != "0") {
+            ui.label(RichText::new(name).weak());
+            ui.add(egui::Label::new(value).truncate());
+            ui.end_row();
+        }
+    });
+    if !card.documentation.is_empty() {
+        egui::CollapsingHeader::new("About this model").show(ui, |ui| {
+            let text = without_pictures(&card.documentation);
+            egui_commonmark::CommonMarkViewer::new().show(ui, &mut own.commonmark, &text);
+        });
+    }
+}
+
+fn job_state(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
+    match &job.state {
+        JobState::Failed(reason) => {
+            let color = theme::bad(ui.visuals());
+            ui.add(egui::Label::new(RichText::new(reason).color(color)).wrap().selectable(true));
+        }
+        JobState::Queued | JobState::Running => {
+            ui.horizontal(|ui| {
+                ui.spinner();
+                ui.label(&job.title);
+                if named_button(ui, true, icon::STOP_CIRCLE, "Cancel").clicked() {
+                    actions.send(JobsAction::Cancel(job.id));
+                }
+            });
+        }
+        JobState::Done | JobState::Cancelled => {}
+    }
+}
+
+/// Choice of the architecture of a PyTorch checkpoint, which contains only tensors.
+fn architecture_choice(ui: &mut Ui, state: State<'_>, model: &Path, enabled: bool, actions: &mut Actions) {
+    let chosen = state.models.architecture(model);
+    ui.horizontal(|ui| {
+        ui.label("Architecture");
+        ui.add_enabled_ui(enabled, |ui| {
+            let recognised = "From the tensors";
+            let combo = egui::ComboBox::from_id_salt("architecture").selected_text(chosen.unwrap_or(recognised));
+            let response = combo.show_ui(ui, |ui| {
+                for name in std::iter::once(None).chain(architectures().into_iter().map(Some)) {
+                    if ui.selectable_label(chosen == name, name.unwrap_or(recognised)).clicked() {
+                        actions.send(ModelsAction::Architecture(name));
+                    }
+                }
+            });
+            let info = || egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, enabled, "Architecture");
+            response.response.widget_info(info);
+        });
+    });
+}
+
+/// Draws the name under which a model file is added to the user's models.
+fn add_controls(ui: &mut Ui, state: State<'_>, model: &Path, enabled: bool, actions: &mut Actions) {
+    ui.horizontal_wrapped(|ui| {
+        let mut name = state.models.name().to_owned();
+        let edit = ui.add(egui::TextEdit::singleline(&mut name).desired_width(240.0));
+        edit.widget_info(|| {
+            let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Model name");
+            info.current_text_value = Some(name.clone());
+            info
+        });
+        if name != state.models.name() {
+            actions.send(ModelsAction::Name(name.clone()));
+        }
+        let may = enabled && !crate::training::plan::clean_name(&name).is_empty();
+        if named_button(ui, may, icon::PLUS, "Add to my models").clicked() {
+            actions.send(ModelsAction::Add);
+        }
+        if named_button(ui, true, icon::X, "Remove from the list").clicked() {
+            actions.send(ModelsAction::Forget(model.to_owned()));
+        }
+    });
+}
+
+fn results(ui: &mut Ui, findings: &ModelFindings) {
+    if let Some(test) = &findings.test {
+        test_result(ui, test);
+    }
+    if let Some(speed) = &findings.speed {
+        speed_table(ui, speed);
+    }
+    if let Some(report) = &findings.quantized {
+        quantize_table(ui, report);
+    }
+}
+
+fn test_result(ui: &mut Ui, test: &ModelTestReport) {
+    heading(ui, "Test");
+    let (sign, color) = match test.reproduced {
+        Some(true) => (icon::CHECK_CIRCLE, theme::good(ui.visuals())),
+        Some(false) => (icon::X_CIRCLE, theme::bad(ui.visuals())),
+        None => (icon::WARNING, theme::warn(ui.visuals())),
+    };
+    let mut text = test.test.clone();
+    if let Some(first) = text.get(..1).map(str::to_uppercase) {
+        text.replace_range(..1, &first);
+    }
+    ui.horizontal_wrapped(|ui| {
+        ui.label(RichText::new(sign).size(17.0).color(color));
+        ui.add(egui::Label::new(text).wrap());
+    });
+    for engine in &test.engines {
+        let how = if engine.agrees { "matches the reference" } else { engine.detail.as_str() };
+        weak(ui, format!("{} ({}): {how}", engine.device, engine.precision));
+    }
+    let mut about =
+        vec![format!("{} nodes", test.nodes), format!("{} of weights", bytes_text(test.weight_bytes as u64))];
+    about.extend(test.architecture.iter().cloned());
+    weak(ui, about.join(" · "));
+    for assumption in &test.assumptions {
+        weak(ui, format!("Assumed: {assumption}"));
+    }
+}
+
+fn speed_table(ui: &mut Ui, speed: &ModelSpeedReport) {
+    heading(ui, "Speed on this machine");
+    let shape = |shape: &[usize]| shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" × ");
+    let shapes: Vec<String> = speed.input_shapes.iter().map(|s| shape(s)).collect();
+    weak(ui, format!("Inputs of {}; median of {} runs", shapes.join(" and "), speed.runs));
+    egui::Grid::new("model speed").num_columns(4).spacing([28.0, 6.0]).striped(true).show(ui, |ui| {
+        for name in ["Device", "Precision", "Time", "Voxels/s"] {
+            ui.label(RichText::new(name).weak());
+        }
+        ui.end_row();
+        for row in &speed.rows {
+            ui.label(row.device.to_string()).on_hover_text(&row.name);
+            ui.label(row.precision.name());
+            match (row.run_ms, row.voxels_per_sec) {
+                (Some(run_ms), Some(rate)) => {
+                    ui.label(seconds(run_ms * 1e-3));
+                    ui.label(format!("{:.2} million", rate / 1e6));
+                }
+                _ => {
+                    ui.label("–").on_hover_text(&row.problem);
+                    ui.add(egui::Label::new(RichText::new(&row.problem).weak()).truncate());
+                }
+            }
+            ui.end_row();
+        }
+    });
+}
+
+fn quantize_table(ui: &mut Ui, report: &QuantizeReport) {
+    heading(ui, "Quantized");
+    let met = if report.budget_met { "met" } else { "not met" };
+    weak(ui, format!("{} · accuracy budget {}: {met}", report.out.display(), report.accuracy_budget));
+    let mut rows = vec![("Size".to_owned(), bytes_text(report.float_bytes), bytes_text(report.int8_bytes))];
+    for time in &report.tile_times {
+        let threads = if time.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", time.threads) };
+        let times = [time.f32_wall_ms, time.int8_wall_ms].map(|ms| format!("{ms:.1} ms"));
+        let [float, int8] = times;
+        rows.push((format!("Tile, {threads}"), float, int8));
+    }
+    let layers = report.quantized_layers + report.left_float.len();
+    rows.push(("Layers".to_owned(), layers.to_string(), format!("{} in int8", report.quantized_layers)));
+    for output in &report.outputs {
+        rows.push((
+            format!("Relative error of {}", output.name),
+            String::new(),
+            format!("{:.5}", output.error.relative_l2),
+        ));
+        let metric = format!("Agreement of {} ({})", output.name, report.agreement_metric);
+        rows.push((metric, String::new(), format!("{:.4}", output.error.agreement)));
+    }
+    if let Some(qat) = &report.qat {
+        rows.push(("Error by training".to_owned(), format!("{:.5}", qat.before), format!("{:.5}", qat.after)));
+    }
+    egui::Grid::new("quantization").num_columns(3).spacing([28.0, 6.0]).striped(true).show(ui, |ui| {
+        for name in ["", "Float", "int8"] {
+            ui.label(RichText::new(name).weak());
+        }
+        ui.end_row();
+        for (what, float, int8) in rows {
+            ui.label(what);
+            ui.label(float);
+            ui.label(RichText::new(int8).strong());
+            ui.end_row();
+        }
+    });
+    report.left_float.iter().for_each(|l| _ = weak(ui, format!("{} in float: {}", l.name, l.why)));
+    report.notes.iter().for_each(|note| _ = weak(ui, note.as_str()));
+}
+
+fn quantize_controls(ui: &mut Ui, state: State<'_>, is_idle: bool, actions: &mut Actions) {
+    heading(ui, "Quantize");
+    let modes = [
+        (QuantizeMode::Static, "Static", "Ranges are determined once, from the open stacks"),
+        (QuantizeMode::Dynamic, "Dynamic", "Ranges are determined whenever the model runs; needs no stacks"),
+        (QuantizeMode::Qat, "With training", "Static; the weights are trained if too much accuracy is lost"),
+    ];
+    ui.horizontal_wrapped(|ui| {
+        for (mode, name, hint) in modes {
+            if ui.selectable_label(state.models.mode() == mode, name).on_hover_text(hint).clicked() {
+                actions.send(ModelsAction::QuantizeMode(mode));
+            }
+        }
+    });
+    ui.horizontal_wrapped(|ui| {
+        ui.label("Max. relative error");
+        let mut budget = state.models.accuracy_budget();
+        if number_field(ui, &mut budget, 0.001..=0.5, 0.001, "Maximum relative error") {
+            actions.send(ModelsAction::AccuracyBudget(budget));
+        }
+        if state.models.mode() == QuantizeMode::Qat {
+            ui.label("Minutes");
+            let mut minutes = state.models.qat_minutes();
+            if number_field(ui, &mut minutes, 0.1..=600.0, 0.5, "Minutes of training") {
+                actions.send(ModelsAction::QatMinutes(minutes));
+            }
+        }
+        if named_button(ui, is_idle, icon::PACKAGE, "Quantize").clicked() {
+            actions.send(ModelsAction::Quantize);
+        }
+    });
+    let stacks = state.documents.all().len();
+    match (state.models.mode(), stacks) {
+        (QuantizeMode::Dynamic, _) => {}
+        (_, 0) => _ = weak(ui, "No stack is open: the model's test tensors are used for calibration."),
+        (_, 1) => _ = weak(ui, "The open stack is used for calibration."),
+        (_, n) => _ = weak(ui, format!("The {n} open stacks are used for calibration.")),
+    }
+}
+
+fn export_controls(ui: &mut Ui, is_idle: bool, actions: &mut Actions) {
+    heading(ui, "Export");
+    ui.horizontal_wrapped(|ui| {
+        for format in ExportFormat::ALL {
+            let (sign, name) = match format {
+                ExportFormat::Bioimageio => (icon::PACKAGE, "bioimage.io package…"),
+                ExportFormat::Onnx => (icon::GRAPH, "ONNX…"),
+                ExportFormat::Safetensors => (icon::FILE, "Weights (safetensors)…"),
+            };
+            if named_button(ui, is_idle, sign, name).clicked() {
+                actions.send(ModelsAction::AskExport(format));
+            }
+        }
+    });
+}
+
+fn removal_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
+    let Some(model) = state.models.removal() else { return };
+    let response = egui::Modal::new(egui::Id::new("remove model")).show(ctx, |ui| {
+        ui.set_width(420.0);
+        ui.heading(format!("Remove {}?", stem(model)));
+        ui.add_space(theme::GAP);
+        let text = if model.is_dir() {
+            "The package is deleted. A package that was changed since it was written is kept."
+        } else {
+            "The file is renamed, so that it is no longer listed."
+        };
+        ui.add(egui::Label::new(text).wrap());
+        weak(ui, model.display().to_string());
+        ui.add_space(theme::GROUP_GAP);
+        ui.horizontal(|ui| {
+            let keep = ui.button("Keep model").clicked().then_some(false);
+            keep.or_else(|| ui.button("Remove model").clicked().then_some(true))
+        })
+        .inner
+    });
+    if let Some(remove) = response.inner.or_else(|| response.should_close().then_some(false)) {
+        actions.send(ModelsAction::AnswerRemove(remove));
+    }
+}

@@ -1,0 +1,87 @@
+//! The choice among the presets of this machine's profile.
+
+use cytoscope_pipeline::{InferenceSettings, MachineProfile, PerformanceRequest, Preset, TrainingSettings};
+use eframe::egui::{self, Ui};
+
+/// Name of a request in the window.
+fn name(request: PerformanceRequest, profile: &MachineProfile) -> String {
+    match request {
+        PerformanceRequest::Auto => format!("As tuned ({})", preset_name(profile.preset).to_lowercase()),
+        PerformanceRequest::Off => "Not tuned".to_owned(),
+        PerformanceRequest::Preset(preset) => preset_name(preset).to_owned(),
+    }
+}
+
+fn preset_name(preset: Preset) -> &'static str {
+    match preset {
+        Preset::Fastest => "Fastest",
+        Preset::LeastMemory => "Least memory",
+        Preset::MostAccurate => "Most accurate",
+    }
+}
+
+/// Draws the choice with the presets that were tuned; `describe` states the settings of a preset, if it exists. Returns
+/// the new choice, once it has changed.
+pub(super) fn performance_choice(
+    ui: &mut Ui,
+    chosen: PerformanceRequest,
+    profile: &MachineProfile,
+    describe: &dyn Fn(Preset) -> Option<String>,
+) -> Option<PerformanceRequest> {
+    let mut request = chosen;
+    let response = egui::ComboBox::from_id_salt("performance")
+        .selected_text(name(chosen, profile))
+        .show_ui(ui, |ui| {
+            for one in [PerformanceRequest::Auto, PerformanceRequest::Off] {
+                ui.selectable_value(&mut request, one, name(one, profile));
+            }
+            for preset in Preset::ALL {
+                if let Some(settings) = describe(preset) {
+                    let one = PerformanceRequest::Preset(preset);
+                    ui.selectable_value(&mut request, one, name(one, profile)).on_hover_text(settings);
+                }
+            }
+        })
+        .response;
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Performance"));
+    response.on_hover_text("Settings that cytoscope tune --save measured on this machine, for what is left on Auto");
+    (request != chosen).then_some(request)
+}
+
+/// The settings of predictions in one line.
+pub(super) fn inference_text(settings: &InferenceSettings) -> String {
+    let tile = settings.tile_zyx.map_or_else(String::new, |[z, y, x]| format!(", tiles of {z} × {y} × {x}"));
+    format!("{}, {}{tile}: {:.2} s when tuned", settings.device, settings.precision, settings.secs)
+}
+
+/// The settings of training runs in one line.
+pub(super) fn training_text(settings: &TrainingSettings) -> String {
+    let part = |value: Option<usize>, what: &str| value.map(|n| format!(", {what} {n}")).unwrap_or_default();
+    format!(
+        "{}{}{}: {:.3} s per patch when tuned",
+        settings.device,
+        part(settings.batch, "batch"),
+        part(settings.workers, "data workers"),
+        settings.secs_per_patch
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cytoscope_engine::{DeviceId, Precision};
+
+    #[test]
+    fn settings_are_described_in_one_line() {
+        let settings = InferenceSettings {
+            device: DeviceId::Cpu,
+            precision: Precision::Int8,
+            tile_zyx: Some([16, 64, 64]),
+            threads: 0,
+            secs: 1.5,
+            peak_bytes: None,
+            relative_l2: None,
+        };
+        assert_eq!(inference_text(&settings), "cpu, int8, tiles of 16 × 64 × 64: 1.50 s when tuned");
+    }
+}
