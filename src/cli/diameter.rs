@@ -1,13 +1,13 @@
 //! `cytoscope diameter`: estimates the median object diameter of stacks.
 
 use super::failure::Outcome;
-use super::{devices, parse_threads, print, print_json, progress};
+use super::options::{ImageOptions, ThreadsOption};
+use super::{devices, print, print_json, progress};
 use clap::Args;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::predict::{ChannelRef, expand_inputs};
 use cytoscope_pipeline::{DiameterJob, DiameterRequest, PredictJob};
 use cytoscope_profile::Recorder;
-use cytoscope_volume::Axes;
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -31,18 +31,10 @@ pub(crate) struct Diameter {
     /// Time point to use, counted from 0.
     #[arg(long)]
     time: Option<usize>,
-    /// Series to read from multi-series files, counted from 0.
-    #[arg(long, default_value_t = 0)]
-    series: usize,
-    /// Axis order, such as ZYX or TCYX, to use instead of the files' own.
-    #[arg(long)]
-    axes: Option<Axes>,
-    /// Voxel size Z,Y,X in µm, to use instead of the files' own.
-    #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
-    voxel_size: Option<[f64; 3]>,
-    /// Number of threads; 0 uses all cores.
-    #[arg(long, default_value_t = 0, value_parser = parse_threads)]
-    threads: usize,
+    #[command(flatten)]
+    image: ImageOptions,
+    #[command(flatten)]
+    threading: ThreadsOption,
     /// Print the estimates of all stacks as one JSON object.
     #[arg(long)]
     json: bool,
@@ -66,14 +58,14 @@ impl Diameter {
                 channel: self.channel,
                 channels: self.channels.clone(),
                 time: self.time,
-                series: self.series,
-                axes: self.axes.clone(),
-                voxel_um: self.voxel_size,
+                series: self.image.series,
+                axes: self.image.axes.clone(),
+                voxel_um: self.image.voxel_size,
                 diameter: DiameterRequest::Auto,
                 preprocess: Default::default(),
                 memory_budget_bytes: None,
                 resume: false,
-                threads: self.threads,
+                threads: self.threading.threads,
                 overwrite: Default::default(),
             };
             let found = DiameterJob { prediction }.run(&context, &available)?;

@@ -1,6 +1,7 @@
 //! `cytoscope mesh`: writes the surfaces of objects.
 
 use super::failure::Outcome;
+use super::options::ReportOptions;
 use super::{print, print_json, progress};
 use clap::Args;
 use cytoscope_pipeline::MeshJob;
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 pub(crate) struct MeshCommand {
     /// Label image.
     labels: PathBuf,
-    /// Mesh to write, in µm: .stl (all objects in one solid) or .glb (an object each, with its colour).
+    /// Mesh to write, in µm: .stl (all objects in one solid) or .glb (an object each, with its color).
     #[arg(long)]
     out: PathBuf,
     /// Labels of the objects; by default all.
@@ -30,12 +31,8 @@ pub(crate) struct MeshCommand {
     /// Overwrite an existing file; an input is never overwritten.
     #[arg(long)]
     force: bool,
-    /// Print the report as one JSON object.
-    #[arg(long)]
-    json: bool,
-    /// Report progress as JSON lines on stderr.
-    #[arg(long)]
-    json_progress: bool,
+    #[command(flatten)]
+    report: ReportOptions,
 }
 
 impl MeshCommand {
@@ -49,8 +46,9 @@ impl MeshCommand {
             unsmoothed: self.unsmoothed,
             overwrite: Overwrite::from_force(self.force),
         };
-        let report = job.run(&progress::context(self.json_progress, self.json, Recorder::totals_only()))?;
-        if self.json {
+        let report =
+            job.run(&progress::context(self.report.json_progress, self.report.json, Recorder::totals_only()))?;
+        if self.report.json {
             return print_json(&report);
         }
         let triangles: usize = report.objects.iter().map(|o| o.triangles).sum();

@@ -15,6 +15,7 @@ mod maps;
 mod measured;
 mod mesh;
 mod models;
+mod options;
 mod performance;
 mod predict;
 mod profile;

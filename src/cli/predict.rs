@@ -2,6 +2,7 @@
 
 use super::failure::{Failure, Outcome};
 use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
+use super::options::{ImageOptions, TraceOptions};
 use super::{
     PrecisionName, check_folder, devices, eprint_line, parse_bytes, parse_threads, parse_zyx, performance, print,
     print_json, progress,
@@ -19,7 +20,6 @@ use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{RunFacts, bytes_text};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_file;
-use cytoscope_volume::Axes;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -73,15 +73,8 @@ pub(crate) struct Predict {
     /// Predict one time point only, counted from 0.
     #[arg(long)]
     time: Option<usize>,
-    /// Series to read from multi-series files, counted from 0.
-    #[arg(long, default_value_t = 0)]
-    series: usize,
-    /// Axis order, such as ZYX or TCYX, to use instead of the files' own.
-    #[arg(long)]
-    axes: Option<Axes>,
-    /// Voxel size Z,Y,X in µm, to use instead of the files' own.
-    #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
-    voxel_size: Option<[f64; 3]>,
+    #[command(flatten)]
+    image: ImageOptions,
     /// Median diameter of the objects in µm (in voxels if the voxel size is unknown), or auto to estimate it from each
     /// stack. Stacks are rescaled so that objects have the size the model was trained on.
     #[arg(long, value_name = "UM|auto", default_value = "auto")]
@@ -110,12 +103,8 @@ pub(crate) struct Predict {
     /// Rerun the job recorded in a _provenance.json file (of the other options, only --out and --force apply).
     #[arg(long, value_name = "FILE.json")]
     rerun: Option<PathBuf>,
-    /// Write a Chrome trace of the run, for cytoscope profile or ui.perfetto.dev.
-    #[arg(long, value_name = "FILE.json")]
-    trace: Option<PathBuf>,
-    /// Leave the times of single operators out of the trace; measuring them makes a GPU wait after each operator.
-    #[arg(long, requires = "trace")]
-    stages_only: bool,
+    #[command(flatten)]
+    tracing: TraceOptions,
     /// Overwrite existing files; an input is never overwritten.
     #[arg(long)]
     force: bool,
@@ -143,10 +132,10 @@ impl Predict {
         if !is_zarr_name(&job.out) {
             check_folder(&job.out)?;
         }
-        let recorder = recorder(self.trace.as_deref(), self.stages_only);
-        let _sampler = memory_sampler(&recorder, self.trace.as_deref());
+        let recorder = recorder(self.tracing.trace.as_deref(), self.tracing.stages_only);
+        let _sampler = memory_sampler(&recorder, self.tracing.trace.as_deref());
         let context = progress::context(self.json_progress, false, recorder.clone());
-        if let Some(path) = &self.trace {
+        if let Some(path) = &self.tracing.trace {
             let files = expand_inputs(&job.inputs)?;
             let model = find_model(&job.model)?;
             let inputs: Vec<&Path> = files.iter().chain([&model]).map(PathBuf::as_path).collect();
@@ -160,7 +149,7 @@ impl Predict {
         let result = job.run_profiled(&context, &devices, None, profile.as_ref());
         let inputs = result.as_ref().map_or_else(|_| Vec::new(), |outcome| input_facts(&job, &outcome.done));
         let run = MeasuredRun::new("predict", &recorder, RunFacts { inputs, ..clock.facts(job.threads) });
-        run.write_trace(&recorder, self.trace.as_deref())?;
+        run.write_trace(&recorder, self.tracing.trace.as_deref())?;
         let mut outcome = result?;
         outcome.done.iter_mut().for_each(|report| report.notes.splice(..0, differences.iter().cloned()).for_each(drop));
         if self.json {
@@ -193,9 +182,9 @@ impl Predict {
             channel: self.channel,
             channels: self.channels.clone(),
             time: self.time,
-            series: self.series,
-            axes: self.axes.clone(),
-            voxel_um: self.voxel_size,
+            series: self.image.series,
+            axes: self.image.axes.clone(),
+            voxel_um: self.image.voxel_size,
             diameter: self.diameter,
             preprocess: self.preprocess.clone(),
             memory_budget_bytes: self.memory_budget,

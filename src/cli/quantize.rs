@@ -2,6 +2,7 @@
 
 use super::failure::{Failure, Outcome};
 use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
+use super::options::ReportOptions;
 use super::{print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_pipeline::find_model;
@@ -48,12 +49,8 @@ pub(crate) struct Quantize {
     /// Replace an existing package: a file is overwritten, a folder is moved aside; an input is never replaced.
     #[arg(long)]
     force: bool,
-    /// Print the report as one JSON object.
-    #[arg(long)]
-    json: bool,
-    /// Report progress as JSON lines on stderr.
-    #[arg(long)]
-    json_progress: bool,
+    #[command(flatten)]
+    report: ReportOptions,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -89,7 +86,7 @@ impl Quantize {
         let clock = RunClock::start();
         let recorder = recorder(self.trace.as_deref(), true);
         let _sampler = memory_sampler(&recorder, self.trace.as_deref());
-        let context = progress::context(self.json_progress, false, recorder.clone());
+        let context = progress::context(self.report.json_progress, false, recorder.clone());
         let job = QuantizeJob {
             model: self.package,
             out: self.out,
@@ -104,7 +101,7 @@ impl Quantize {
         let run = MeasuredRun::new("quantize", &recorder, clock.facts(0));
         run.write_trace(&recorder, self.trace.as_deref())?;
         let report = result?;
-        if self.json {
+        if self.report.json {
             return print_json(&report);
         }
         print_report(&report);

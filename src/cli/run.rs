@@ -2,7 +2,8 @@
 
 use super::failure::{Failure, Outcome};
 use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
-use super::{devices, parse_threads, print, print_json, progress};
+use super::options::ThreadsOption;
+use super::{devices, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cpu_time::ProcessTime;
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, Precision, Session};
@@ -40,9 +41,8 @@ pub(crate) struct RunCommand {
     /// Number of timed runs, after one warm-up run.
     #[arg(long, default_value_t = 1)]
     repeat: usize,
-    /// Number of threads; 0 uses all cores.
-    #[arg(long, default_value_t = 0, value_parser = parse_threads)]
-    threads: usize,
+    #[command(flatten)]
+    threading: ThreadsOption,
     /// Write a Chrome trace with the time of every operator, for cytoscope profile or ui.perfetto.dev.
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
@@ -86,7 +86,7 @@ impl RunCommand {
         let context = progress::context(false, true, recorder.clone());
         let options = CompileOptions {
             precision: self.precision,
-            threads: self.threads,
+            threads: self.threading.threads,
             memory_budget_bytes: None,
             recorder: recorder.clone(),
             interrupt: context.interrupt(),
@@ -102,10 +102,10 @@ impl RunCommand {
                 cytoscope_storage::write::atomic_write(&path, &npy::write(tensor))?;
             }
         }
-        let facts = clock.facts(self.threads);
+        let facts = clock.facts(self.threading.threads);
         recorder.end_memory_timeline();
         let is_peak_shown = self.engine == EngineName::Cpu && self.trace.is_some();
-        let machine_peak = is_peak_shown.then(|| cytoscope_pipeline::machine_peak(self.threads));
+        let machine_peak = is_peak_shown.then(|| cytoscope_pipeline::machine_peak(self.threading.threads));
         let run = MeasuredRun::new("run", &recorder, RunFacts { machine_peak, ..facts });
         run.write_trace(&recorder, self.trace.as_deref())?;
         self.print_report(&graph, engine.as_ref(), session.as_ref(), &outputs, times)
@@ -183,7 +183,7 @@ impl RunCommand {
         times: Times,
     ) -> Outcome {
         let report = session.report();
-        let threads = match (self.engine, self.threads) {
+        let threads = match (self.engine, self.threading.threads) {
             (_, 0) => std::thread::available_parallelism().map_or(1, usize::from),
             (_, n) => n,
         };

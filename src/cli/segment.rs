@@ -1,10 +1,11 @@
 //! `cytoscope segment`: turns a probability map into labels.
 
 use super::failure::{Failure, Outcome};
+use super::options::ReportOptions;
 use super::{print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
-use cytoscope_pipeline::SegmentJob;
+use cytoscope_pipeline::{SegmentJob, TableFormat};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use std::path::PathBuf;
@@ -19,6 +20,9 @@ pub(crate) struct Segment {
     /// Table of measurements to write (.csv).
     #[arg(long)]
     table: Option<PathBuf>,
+    /// Form of the table: anndata has a name such as object_7 for each object and numbers only, as anndata.io.read_csv reads.
+    #[arg(long, value_enum, default_value = "csv", requires = "table")]
+    table_format: TableFormatName,
     /// watershed separates touching objects; components labels each connected region as one object.
     #[arg(long, value_enum, default_value = "watershed")]
     method: Method,
@@ -55,12 +59,8 @@ pub(crate) struct Segment {
     /// Overwrite existing files; an input is never overwritten.
     #[arg(long)]
     force: bool,
-    /// Print the report as one JSON object.
-    #[arg(long)]
-    json: bool,
-    /// Report progress as JSON lines on stderr.
-    #[arg(long)]
-    json_progress: bool,
+    #[command(flatten)]
+    report: ReportOptions,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -74,6 +74,12 @@ enum HeightName {
     Distance,
     Map,
     Product,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TableFormatName {
+    Csv,
+    Anndata,
 }
 
 impl Segment {
@@ -95,6 +101,10 @@ impl Segment {
             map: self.map,
             labels: Some(self.out.clone()),
             table: self.table,
+            table_format: match self.table_format {
+                TableFormatName::Csv => TableFormat::Csv,
+                TableFormatName::Anndata => TableFormat::AnnData,
+            },
             channel: self.channel,
             seed_channel: None,
             time: self.time,
@@ -112,9 +122,9 @@ impl Segment {
             },
             overwrite: Overwrite::from_force(self.force),
         };
-        let context = progress::context(self.json_progress, false, Recorder::totals_only());
+        let context = progress::context(self.report.json_progress, false, Recorder::totals_only());
         let report = job.run(&context)?;
-        if self.json {
+        if self.report.json {
             return print_json(&report);
         }
         print(&format!("{} objects in {}", report.objects, report.labels.display()));

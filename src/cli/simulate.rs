@@ -1,6 +1,7 @@
 //! `cytoscope simulate`: writes simulated stacks with ground truth.
 
 use super::failure::{Failure, Outcome};
+use super::options::ReportOptions;
 use super::{check_folder, parse_zyx, print, print_json, progress};
 use clap::Args;
 use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
@@ -40,12 +41,8 @@ pub(crate) struct Simulate {
     /// Overwrite existing files; an input is never overwritten.
     #[arg(long)]
     force: bool,
-    /// Print the report as one JSON object.
-    #[arg(long)]
-    json: bool,
-    /// Report progress as JSON lines on stderr.
-    #[arg(long)]
-    json_progress: bool,
+    #[command(flatten)]
+    report: ReportOptions,
 }
 
 /// Simulates one stack and reports progress in voxels.
@@ -115,13 +112,13 @@ impl Simulate {
         check_folder(&self.out)?;
         let stacks = self.settings()?;
         std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
-        let context = progress::context(self.json_progress, false, Recorder::totals_only());
+        let context = progress::context(self.report.json_progress, false, Recorder::totals_only());
         let mut written = Vec::new();
         let mut objects = 0;
         for settings in &stacks {
             objects += write(settings, &self.out, Overwrite::from_force(self.force), &context, &mut written)?;
         }
-        if self.json {
+        if self.report.json {
             return print_json(&json!({"objects": objects, "outputs": written}));
         }
         print(&format!("{objects} objects"));

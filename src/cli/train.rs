@@ -5,7 +5,8 @@ mod search;
 
 use super::failure::{Failure, Outcome};
 use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder, training_facts};
-use super::{parse_threads, parse_zyx, performance, print, print_json, progress};
+use super::options::{ReportOptions, ThreadsOption, TraceOptions};
+use super::{parse_zyx, performance, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::{DiameterRequest, PerformanceRequest};
@@ -91,9 +92,8 @@ pub(crate) struct Train {
     /// Random seed.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Number of threads; 0 uses all cores.
-    #[arg(long, default_value_t = 0, value_parser = parse_threads)]
-    threads: usize,
+    #[command(flatten)]
+    threading: ThreadsOption,
     /// Settings from the machine profile (cytoscope tune --save) for options that are not given: auto (the saved preset),
     /// off, fastest, least-memory or most-accurate.
     #[arg(long, value_name = "PRESET")]
@@ -101,21 +101,13 @@ pub(crate) struct Train {
     /// Leave the quantized network out of the package.
     #[arg(long)]
     without_int8: bool,
-    /// Write a Chrome trace of the run, for cytoscope profile or ui.perfetto.dev.
-    #[arg(long, value_name = "FILE.json")]
-    trace: Option<PathBuf>,
-    /// Leave the times of single operators out of the trace; measuring them makes a GPU wait after each operator.
-    #[arg(long, requires = "trace")]
-    stages_only: bool,
+    #[command(flatten)]
+    tracing: TraceOptions,
     /// Replace an existing package: a file is overwritten, a folder is moved aside; an input is never replaced.
     #[arg(long)]
     force: bool,
-    /// Print the report as one JSON object.
-    #[arg(long)]
-    json: bool,
-    /// Report progress as JSON lines on stderr.
-    #[arg(long)]
-    json_progress: bool,
+    #[command(flatten)]
+    report: ReportOptions,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -168,13 +160,13 @@ impl Train {
         if config.budget.minutes.is_some_and(|m| !m.is_finite() || m <= 0.0) {
             return Err(Failure::wrong_use("--minutes must be a number above 0"));
         }
-        if let Some(path) = &self.trace {
+        if let Some(path) = &self.tracing.trace {
             check_file(path, &[self.data.as_path()], Overwrite::from_force(self.force))?;
         }
         let clock = RunClock::start();
-        let recorder = recorder(self.trace.as_deref(), self.stages_only);
-        let _sampler = memory_sampler(&recorder, self.trace.as_deref());
-        let (context, display) = progress::training_context(self.json_progress, false, recorder.clone());
+        let recorder = recorder(self.tracing.trace.as_deref(), self.tracing.stages_only);
+        let _sampler = memory_sampler(&recorder, self.tracing.trace.as_deref());
+        let (context, display) = progress::training_context(self.report.json_progress, false, recorder.clone());
         let mut job = TrainJob {
             task: match self.task {
                 TaskName::Segmentation => TrainingTask::Segmentation,
@@ -187,7 +179,7 @@ impl Train {
             resume: self.resume,
             restart: self.restart,
             seed: self.seed,
-            threads: self.threads,
+            threads: self.threading.threads,
             without_int8: self.without_int8,
             device: self.device,
             overwrite: Overwrite::from_force(self.force),
@@ -201,13 +193,13 @@ impl Train {
         let result = job.run_monitored(&context, &devices, &on_event, &on_status);
         let training = result.as_ref().ok().map(|report| training_facts(&job, report));
         let run = MeasuredRun::new("train", &recorder, RunFacts { training, ..clock.facts(job.threads) });
-        run.write_trace(&recorder, self.trace.as_deref())?;
+        run.write_trace(&recorder, self.tracing.trace.as_deref())?;
         let report = result?;
         let compared = self
             .compare_precision
             .then(|| precision::compare(&job, &report, &context, &devices, &on_event, &on_status))
             .transpose()?;
-        if self.json {
+        if self.report.json {
             let mut value = json!(report);
             if let Some(compared) = &compared {
                 value["full_precision"] = json!(compared);

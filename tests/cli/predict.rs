@@ -1,6 +1,6 @@
 //! `predict` and `segment`: results, reports, resuming and rerunning.
 
-use crate::common::{Fixture, missing};
+use crate::common::{Fixture, missing, python};
 use cytoscope_formats::{OpenOptions, open};
 use cytoscope_testkit::skip;
 use serde_json::Value;
@@ -354,6 +354,27 @@ fn records_of_earlier_versions_can_be_rerun_and_keep_their_results() {
         fixture.run(&["segment", &format!("o/nuclei_1_raw_{map}.tif"), "--out", out]).ok();
     }
     assert_eq!(fixture.bytes("a.tif"), fixture.bytes("b.tif"));
+}
+
+/// The table in the form of AnnData has the rows and numbers of the plain one, read by Python's csv module.
+#[test]
+fn tables_for_anndata_have_named_rows_and_numbers_only() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,40,40", 1);
+    fixture.run(&["segment", &raw, "--out", "a.tif", "--table", "a.csv"]).ok();
+    let anndata = ["--table", "b.csv", "--table-format", "anndata"];
+    fixture.run(&[&["segment", raw.as_str(), "--out", "b.tif"][..], &anndata].concat()).ok();
+    let script = "
+import csv, sys
+plain, named = (list(csv.reader(open(path, newline=''))) for path in sys.argv[1:])
+assert named[0] == ['object'] + plain[0][1:], named[0]
+assert [row[0] for row in named[1:]] == ['object_' + row[0] for row in plain[1:]]
+assert [list(map(float, row[1:])) for row in named[1:]] == [list(map(float, row[1:])) for row in plain[1:]]
+print(len(named) - 1)";
+    if let Some(printed) = python("csv", script, &[&fixture.path("a.csv"), &fixture.path("b.csv")]) {
+        assert!(printed.trim().parse::<usize>().unwrap() > 0);
+    }
+    fixture.fails(2, &["segment", &raw, "--out", "c.tif", "--table-format", "anndata"], &["--table"]);
 }
 
 #[test]

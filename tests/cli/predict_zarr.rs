@@ -99,10 +99,18 @@ fn outputs_that_end_in_zarr_are_that_folder() {
     fixture.run(&predict(&raw, "tiff", &["--outputs", "labels"])).ok();
     let labels = fixture.image("tiff/nuclei_4_raw_labels.tif");
     assert_eq!(fixture.image("seg.ome.zarr"), labels, "without maps, the image is the label image");
+    fixture.run(&["predict", "--rerun", "seg_provenance.json", "--out", "again"]).ok();
+    assert_eq!(fixture.image("again/nuclei_4_raw_labels.zarr"), labels, "a rerun keeps the format");
     // The results of an OME-Zarr folder are OME-Zarr, unless another format is asked for.
     fixture.run(&["convert", &raw, "stack.zarr", "--labels", &raw.replace("_raw", "_labels")]).ok();
     fixture.run(&predict("stack.zarr", "auto", &["--outputs", "labels"])).ok();
     assert_eq!(fixture.image("auto/stack_labels.zarr"), labels);
+    // The preprocessed stack is TIFF in any case; a rerun still writes OME-Zarr.
+    let steps = ["--outputs", "labels,preprocessed", "--preprocess", "crop:z=0-8"];
+    fixture.run(&predict("stack.zarr", "steps", &steps)).ok();
+    fixture.run(&["predict", "--rerun", "steps/stack_provenance.json", "--out", "steps_again"]).ok();
+    assert!(fixture.path("steps_again/stack_preprocessed.ome.tif").is_file());
+    assert_eq!(fixture.image("steps_again/stack_labels.zarr"), fixture.image("steps/stack_labels.zarr"));
     // Another image of the same file does not replace its results.
     fixture.run(&predict("stack.zarr", "auto", &["--outputs", "labels", "--series", "1"])).ok();
     assert!(fixture.path("auto/stack_s1_labels.zarr").is_dir());

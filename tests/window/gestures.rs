@@ -34,6 +34,15 @@ pub fn sample_predicted() -> Fixture {
     fixture
 }
 
+/// Accepts the name that the window's own file dialog suggests for a new file.
+pub fn save_as_suggested(fixture: &mut Fixture) {
+    fixture.until("the dialog", |w| sees(w, "Save as"));
+    fixture.window.get_by_label("File name").click();
+    fixture.window.run_steps(3);
+    fixture.window.key_press(Key::Enter);
+    fixture.window.run_steps(3);
+}
+
 /// Opens the sample and starts correcting from empty labels.
 pub fn correcting_sample() -> Fixture {
     let mut fixture = Fixture::new();

@@ -2,10 +2,12 @@
 
 use crate::accessibility;
 use crate::fixture::{Fixture, sees};
+use crate::gestures::save_as_suggested;
 use cytoscope_builders::{UNet3d, Weights, unet3d};
 use cytoscope_ui::command::Command;
+use eframe::egui::accesskit::Toggled;
 use eframe::egui::{DroppedFile, Key};
-use egui_kittest::kittest::Queryable;
+use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
 
 /// Writes a small network.
@@ -37,13 +39,20 @@ fn a_dropped_model_is_tested_added_and_removed() {
     accessibility::check(&fixture, "an installed model");
     fixture.click("Measure here");
     fixture.until("the speed", |w| sees(w, "Speed on this machine") && sees(w, "million"));
+    // The package has the outputs of its network as test tensors, which suffice.
+    fixture.click("Dynamic");
+    fixture.click("Quantize");
+    fixture.until("the quantized model", |w| sees(w, "net-int8 was added to your models"));
+    assert!(fixture.sees("accuracy budget"), "{}", fixture.on_screen());
+    let quantized = fixture.path("settings/models/net-int8");
+    assert!(quantized.join("rdf.yaml").is_file());
     fixture.click("Remove from my models…");
     fixture.click("Keep model");
     assert!(added.is_dir());
     fixture.click("Remove from my models…");
     fixture.click("Remove model");
     fixture.until("the removal", |w| sees(w, "net was removed"));
-    assert!(!added.exists() && file.is_file());
+    assert!(!added.exists() && quantized.is_dir() && file.is_file());
 }
 
 #[test]
@@ -74,10 +83,90 @@ fn open_stacks_are_converted_beside_their_files() {
     fixture.until("the file", |w| sees(w, "1 file converted"));
     let written = cytoscope_formats::open(&fixture.path("sample/nuclei_raw.npy"), &Default::default()).unwrap();
     assert_eq!(written.meta().shape, [32, 160, 160]);
+    // A dropped file is added to those to convert; an opened stack is shown.
+    let dropped = fixture.path("dropped.npy");
+    std::fs::copy(fixture.path("sample/nuclei_raw.npy"), &dropped).unwrap();
+    drop_file(&mut fixture, dropped);
+    fixture.until("the dropped file", |w| w.query_by_label("Leave out dropped.npy").is_some());
+    fixture.click("Leave out dropped.npy");
+    fixture.window.state_mut().send(Command::OpenSample);
+    fixture.until("the stack", |w| !sees(w, "Convert and evaluate"));
+    fixture.window.state_mut().send(Command::Convert);
+    fixture.until("the page", |w| sees(w, "Convert and evaluate"));
     // An existing file is kept.
-    fixture.click("Close notification");
     fixture.click("Convert");
     fixture.until("the refusal", |w| sees(w, "convert failed"));
+}
+
+/// Chooses a folder in the window's own file dialog, which the button opens.
+fn choose_folder(fixture: &mut Fixture, button: &str, folder: &Path) {
+    let path = folder.display().to_string();
+    fixture.click(button);
+    fixture.until("the dialog", |w| sees(w, "Choose a folder"));
+    fixture.window.get_by_label("File name").click();
+    fixture.window.run_steps(3);
+    fixture.window.get_by_label("File name").type_text(&path);
+    fixture.window.run_steps(3);
+    fixture.window.key_press(Key::Enter);
+    fixture.until("the folder", |w| sees(w, &path));
+    fixture.click("Choose this folder");
+    fixture.until("no dialog", |w| !sees(w, "Choose a folder"));
+}
+
+#[test]
+fn predictions_are_scored_and_the_scores_are_saved() {
+    let mut fixture = Fixture::new();
+    let labels = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_labels.tif");
+    let [predicted, truth] = ["predicted", "truth"].map(|name| {
+        let folder = fixture.path(name);
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::copy(&labels, folder.join("nuclei_labels.tif")).unwrap();
+        folder
+    });
+    fixture.window.state_mut().use_own_file_dialog();
+    fixture.window.run_steps(3);
+    fixture.window.state_mut().send(Command::Evaluate);
+    fixture.until("the page", |w| sees(w, "Convert and evaluate"));
+    choose_folder(&mut fixture, "Predictions…", &predicted);
+    choose_folder(&mut fixture, "Ground truth…", &truth);
+    fixture.click("Evaluate");
+    fixture.until("the scores", |w| sees(w, "1 pair"));
+    // The labels are compared with themselves.
+    assert!(fixture.sees("F1 at IoU 0.50") && fixture.sees("1.0000"), "{}", fixture.on_screen());
+    accessibility::check(&fixture, "scores");
+    fixture.click("Save scores…");
+    save_as_suggested(&mut fixture);
+    let table = predicted.join("scores.csv");
+    fixture.until("the table", |_| table.is_file());
+    let table = std::fs::read_to_string(table).unwrap();
+    assert!(table.lines().count() > 1 && table.contains(",0.5,1,1,1,"), "{table}");
+}
+
+#[test]
+fn a_cropped_copy_is_written_opened_and_predicted_with_new_measurements() {
+    let mut fixture = Fixture::new();
+    fixture.window.run_steps(3);
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.window.state_mut().use_own_file_dialog();
+    fixture.click("Preprocessed copy");
+    fixture.click("First steps of the copy");
+    fixture.window.get_by_label("First steps of the copy").type_text("crop:z=0-16");
+    fixture.window.run_steps(3);
+    fixture.click("Open preprocessed copy…");
+    save_as_suggested(&mut fixture);
+    let title = "nuclei_raw_preprocessed.ome.tif – Cytoscope";
+    fixture.until("the copy", |w| w.state().title() == title);
+    fixture.settle();
+    assert_eq!(fixture.window.state().document().unwrap().extents.zyx, [16, 160, 160]);
+    assert!(fixture.path("sample/nuclei_raw_preprocessed.ome.tif").is_file());
+    let again = |fixture: &Fixture| fixture.window.get_by_label("Measure again").accesskit_node().toggled();
+    fixture.click("Measure again");
+    assert_eq!(again(&fixture), Some(Toggled::True));
+    fixture.click("Predict this stack");
+    fixture.until("objects", |w| sees(w, " objects in "));
+    assert_eq!(again(&fixture), Some(Toggled::False), "only one prediction measures");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Predicting: the same bytes as the command line, live objects, comparison with truth, and a killed engine.
 
 use crate::fixture::{Fixture, sees};
-use crate::gestures::sample_predicted;
+use crate::gestures::{sample_predicted, save_as_suggested};
 use cytoscope_pipeline::{MachineProfile, MachineProfiles, PerformanceRequest, Preset, machine_key};
 use cytoscope_testkit::file_names;
 use cytoscope_ui::document::Role;
@@ -51,6 +51,12 @@ fn objects_are_measured_and_linked_to_the_image() {
     let volume = results.column("volume_um3").unwrap();
     let largest = results.order[0];
     assert!((0..objects).all(|r| results.value(r, volume) <= results.value(largest, volume)));
+    // Their surfaces are saved under the name that the dialog suggests.
+    fixture.window.state_mut().use_own_file_dialog();
+    fixture.window.state_mut().send(cytoscope_ui::command::Command::SaveMesh);
+    save_as_suggested(&mut fixture);
+    fixture.until("the meshes", |w| sees(w, "Saved the meshes of"));
+    assert!(fixture.path("sample/nuclei_raw_objects.stl").is_file());
 }
 
 #[test]

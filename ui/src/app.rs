@@ -1,7 +1,7 @@
 //! The workbench: the window's states put together, the order of a frame, and the interface for programs and tests.
 
 use crate::action::{Action, Actions};
-use crate::batch::Batch;
+use crate::batch::{Batch, BatchAction};
 use crate::command::Command;
 use crate::correct::Corrections;
 use crate::correct::pointer::pen;
@@ -302,6 +302,8 @@ impl Workbench {
         self.carry_out(effects);
         let effects = self.jobs.poll();
         self.carry_out(effects);
+        let effects = self.batch.poll(&self.jobs);
+        self.carry_out(effects);
         self.documents.refresh_live();
         self.jobs.update_queue(self.documents.is_opening());
         let effects = self.training.poll(&mut self.jobs, &self.display);
@@ -323,10 +325,11 @@ impl Workbench {
 
     /// Opens dropped files, or uses a single one as training data while the wizard is open.
     fn handle_dropped(&mut self, dropped: Vec<PathBuf>) {
-        if let ([one], PanelTask::Train) = (dropped.as_slice(), self.display.task()) {
-            self.train_on(one.clone());
-        } else {
-            self.apply(DocumentsAction::Open(dropped));
+        match (dropped.as_slice(), self.display.task()) {
+            ([], _) => {}
+            ([one], PanelTask::Train) => self.train_on(one.clone()),
+            (_, PanelTask::Batch) => self.apply(BatchAction::Add(dropped)),
+            _ => self.apply(DocumentsAction::Open(dropped)),
         }
     }
 
@@ -351,7 +354,8 @@ impl Workbench {
     fn shortcuts(&mut self, ctx: &egui::Context) {
         let (state, panels, actions) = self.split();
         let is_covered = state.display.is_open(Dialog::Palette) || state.display.browser().is_some();
-        if is_covered || state.display.is_quitting() {
+        let asks_removal = state.display.task() == PanelTask::Models && state.models.removal().is_some();
+        if is_covered || asks_removal || state.display.is_quitting() {
             return;
         }
         let typing = ctx.text_edit_focused();

@@ -6,37 +6,37 @@ use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::jobs::Jobs;
 use crate::opener::{Content, FileRequest};
-use crate::work::{JobState, Purpose};
+use crate::work::Purpose;
 use cytoscope_formats::Compression;
 use cytoscope_pipeline::{ConvertJob, EvaluateJob, EvaluateReport};
 use cytoscope_storage::Overwrite;
 use cytoscope_worker::{Job, JobId, JobResult};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// A file format to convert to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConvertFormat {
-    /// OME-TIFF.
+    /// OME-TIFF, with a choice of compression.
     OmeTiff,
-    /// ImageJ TIFF.
+    /// TIFF with the metadata of ImageJ.
     ImageJ,
     /// OME-Zarr 0.5, a folder.
     OmeZarr,
-    /// NumPy.
+    /// NumPy array, without metadata.
     Npy,
-    /// Cellpose labels.
+    /// Cellpose's `_seg.npy`, for labels.
     Cellpose,
     /// ImageJ ROI set of labels.
     Rois,
 }
 
 impl ConvertFormat {
-    /// All formats.
+    /// All formats, in the order of the menu.
     pub(crate) const ALL: [Self; 6] =
         [Self::OmeTiff, Self::ImageJ, Self::OmeZarr, Self::Npy, Self::Cellpose, Self::Rois];
 
-    /// Name for display.
+    /// Name of the format in the menu.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::OmeTiff => "OME-TIFF",
@@ -69,8 +69,8 @@ pub(crate) enum BatchAction {
     AddOpen,
     /// Removes a file from the list.
     Forget(PathBuf),
-    /// Sets the folder for the converted files.
-    Folder(PathBuf),
+    /// Sets the folder for the converted files; `None` is that of each file.
+    Folder(Option<PathBuf>),
     /// Sets the format.
     Format(ConvertFormat),
     /// Sets the compression of OME-TIFF files.
@@ -95,7 +95,7 @@ pub(crate) enum BatchAction {
     Finished(JobId, Box<JobResult>),
 }
 
-/// State of the page.
+/// State of the page for converting and scoring.
 pub(crate) struct Batch {
     /// Files to convert.
     pub(crate) files: Vec<PathBuf>,
@@ -113,13 +113,13 @@ pub(crate) struct Batch {
     pub(crate) truth: Option<PathBuf>,
     /// True objects with fewer voxels are ignored.
     pub(crate) ignore_below: u64,
-    /// The scores.
+    /// The latest scores; `None` until predictions were scored.
     pub(crate) report: Option<EvaluateReport>,
     /// Conversions that were started together and have not ended.
     converting: BTreeSet<JobId>,
     /// Files that those conversions have written.
     written: Vec<PathBuf>,
-    /// The job that scores.
+    /// The job that scores, until it has ended.
     evaluating: Option<JobId>,
 }
 
@@ -156,10 +156,10 @@ impl Batch {
     /// The converted file of an input.
     pub(crate) fn output_of(&self, input: &Path) -> PathBuf {
         let folder = self.folder.clone().or_else(|| input.parent().map(Path::to_owned)).unwrap_or_default();
-        folder.join(format!("{}{}", stem(input), self.format.ending()))
+        folder.join(format!("{}{}", stack_stem(input), self.format.ending()))
     }
 
-    /// Applies an action. Returns what other states and the disk have to do for it.
+    /// Applies an action. Returns what other states and the disk must do for it.
     pub(crate) fn apply(&mut self, action: BatchAction, jobs: &mut Jobs, documents: &Documents) -> Effects {
         let mut effects = Effects::default();
         match action {
@@ -169,14 +169,23 @@ impl Batch {
                 effects.act(DisplayAction::Task(PanelTask::Batch));
             }
             BatchAction::Forget(file) => self.files.retain(|f| *f != file),
-            BatchAction::Folder(folder) => self.folder = Some(folder),
+            BatchAction::Folder(folder) => self.folder = folder,
             BatchAction::Format(format) => self.format = format,
             BatchAction::Compression(compression) => self.compression = compression,
             BatchAction::Replace(replace) => self.replace = replace,
-            BatchAction::Convert => self.convert(jobs),
-            BatchAction::Prediction(path) => self.prediction = Some(path),
-            BatchAction::Truth(path) => self.truth = Some(path),
-            BatchAction::IgnoreBelow(voxels) => self.ignore_below = voxels,
+            BatchAction::Convert => self.convert(jobs, documents, &mut effects),
+            BatchAction::Prediction(path) => {
+                self.prediction = Some(path);
+                self.forget_scores();
+            }
+            BatchAction::Truth(path) => {
+                self.truth = Some(path);
+                self.forget_scores();
+            }
+            BatchAction::IgnoreBelow(voxels) => {
+                self.ignore_below = voxels;
+                self.forget_scores();
+            }
             BatchAction::Evaluate => self.evaluate(jobs),
             BatchAction::AskSave => {
                 let (request, name) = (FileRequest::Scores, "scores.csv".to_owned());
@@ -188,9 +197,15 @@ impl Batch {
                     effects.act(DocumentsAction::Save { path, content });
                 }
             }
-            BatchAction::Finished(id, result) => self.finished(id, *result, jobs, &mut effects),
+            BatchAction::Finished(id, result) => self.finished(id, *result),
         }
         effects
+    }
+
+    /// Forgets the scores of other settings, and those that a running job would report.
+    fn forget_scores(&mut self) {
+        self.report = None;
+        self.evaluating = None;
     }
 
     fn add(&mut self, files: Vec<PathBuf>) {
@@ -201,7 +216,28 @@ impl Batch {
         }
     }
 
-    fn convert(&mut self, jobs: &mut Jobs) {
+    /// Two of the files that would be converted to the same file.
+    fn clash(&self) -> Option<[&Path; 2]> {
+        let mut outputs = BTreeMap::new();
+        self.files.iter().find_map(|file| Some([outputs.insert(self.output_of(file), file)?.as_path(), file.as_path()]))
+    }
+
+    fn convert(&mut self, jobs: &mut Jobs, documents: &Documents, effects: &mut Effects) {
+        if let Some([first, second]) = self.clash() {
+            let name = file_name(&self.output_of(first));
+            let details = format!(
+                "{} and {} would both be converted to {name}. Leave one out, or write beside each file.",
+                first.display(),
+                second.display()
+            );
+            return effects.error("Nothing was converted", details);
+        }
+        let is_open = |out: &PathBuf| documents.all().iter().any(|d| d.path == *out);
+        let outputs = self.files.iter().map(|file| self.output_of(file));
+        if let Some(open) = outputs.filter(|_| self.replace).find(is_open) {
+            let details = format!("{} is open here. Close it, or choose another folder or format.", open.display());
+            return effects.error("Nothing was converted", details);
+        }
         self.written.clear();
         for input in &self.files {
             let compression = match self.format {
@@ -214,7 +250,8 @@ impl Batch {
                 output: self.output_of(input),
                 labels: None,
                 series: 0,
-                axes: None,
+                // Those that the user has set for an open stack.
+                axes: documents.all().iter().find(|d| d.path == *input).and_then(|d| d.axes.clone()),
                 channel: None,
                 time: None,
                 like: None,
@@ -237,30 +274,34 @@ impl Batch {
         self.evaluating = Some(jobs.run(title, Purpose::Evaluate, Job::Evaluate(job)));
     }
 
-    fn finished(&mut self, id: JobId, result: JobResult, jobs: &Jobs, effects: &mut Effects) {
+    fn finished(&mut self, id: JobId, result: JobResult) {
         match result {
-            JobResult::Convert { output } => {
-                self.written.push(output);
-                self.converting.remove(&id);
-                // A conversion that is done, but whose result was not handled yet, is still awaited.
-                let failed = |state: &JobState| matches!(state, JobState::Failed(_) | JobState::Cancelled);
-                let awaited = |id: &JobId| jobs.get(*id).is_some_and(|j| !failed(&j.state));
-                if !self.converting.iter().any(awaited) {
-                    self.converting.clear();
-                    let n = self.written.len();
-                    let title = if n == 1 { "1 file converted".to_owned() } else { format!("{n} files converted") };
-                    let names: Vec<String> = self.written.iter().map(|path| path.display().to_string()).collect();
-                    effects.success(title, names.join("\n"));
-                }
-            }
+            JobResult::Convert { output } if self.converting.contains(&id) => self.written.push(output),
             JobResult::Evaluate(report) if self.evaluating == Some(id) => self.report = Some(report),
             _ => {}
         }
     }
+
+    /// Reports the conversions that were started together once all have ended, even if some failed.
+    pub(crate) fn poll(&mut self, jobs: &Jobs) -> Effects {
+        let mut effects = Effects::default();
+        if self.converting.is_empty() || self.converting(jobs) > 0 {
+            return effects;
+        }
+        self.converting.clear();
+        let written = std::mem::take(&mut self.written);
+        let n = written.len();
+        if n > 0 {
+            let title = if n == 1 { "1 file converted".to_owned() } else { format!("{n} files converted") };
+            let names: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
+            effects.success(title, names.join("\n"));
+        }
+        effects
+    }
 }
 
 /// Name of a stack without its endings, such as `.ome.tif` and `.nii.gz`.
-fn stem(path: &Path) -> String {
+pub(crate) fn stack_stem(path: &Path) -> String {
     let name = file_name(path);
     let lower = name.to_lowercase();
     for ending in [".ome.tif", ".ome.tiff", ".ome.zarr", ".nii.gz", "_seg.npy"] {
@@ -326,6 +367,15 @@ mod tests {
         batch.format = ConvertFormat::OmeTiff;
         assert_eq!(batch.output_of(Path::new("/a/embryo 1.czi")), Path::new("/out/embryo 1.ome.tif"));
         assert_eq!(batch.output_of(Path::new("/a/b.nii.gz")), Path::new("/out/b.ome.tif"));
+    }
+
+    #[test]
+    fn files_of_the_same_name_do_not_replace_each_other_in_a_folder() {
+        let files = vec![PathBuf::from("/a/s.tif"), PathBuf::from("/b/s.czi")];
+        let mut batch = Batch { files, ..Batch::default() };
+        assert_eq!(batch.clash(), None);
+        batch.folder = Some(PathBuf::from("/out"));
+        assert_eq!(batch.clash(), Some([Path::new("/a/s.tif"), Path::new("/b/s.czi")]));
     }
 
     #[test]

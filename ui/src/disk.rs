@@ -81,7 +81,7 @@ pub(crate) enum DiskEffect {
     RequestFinish {
         /// The run to be ended.
         job: Box<TrainJob>,
-        /// Whether the run is paused and has to be continued for that.
+        /// Whether the run is paused and must be continued for that.
         paused: bool,
     },
     /// Removes the folder of a training run.
@@ -211,7 +211,7 @@ pub(crate) enum DiskEvent {
     TrainingReady(Result<Box<TrainJob>, String>),
     /// A training run was asked to end.
     FinishRequested {
-        /// Whether the run is paused and has to be continued for that.
+        /// Whether the run is paused and must be continued for that.
         paused: bool,
         /// Whether the request was written.
         requested: Result<(), String>,

@@ -87,6 +87,8 @@ pub(crate) enum DisplayAction {
     NextTheme,
     /// Restores the default layout and settings.
     Reset,
+    /// Shows the stacks instead of a page on models or files.
+    ShowStacks,
     /// Selects a model by its name.
     Model(String),
     /// Remembers the channels that a model's inputs are read from.
@@ -313,6 +315,11 @@ impl Display {
         let mut effects = Effects::default();
         match action {
             DisplayAction::Task(task) => self.task = task,
+            DisplayAction::ShowStacks => {
+                if matches!(self.task, PanelTask::Models | PanelTask::Batch) {
+                    self.task = PanelTask::Predict;
+                }
+            }
             DisplayAction::ShowTraining => {
                 self.settings.show_tasks = true;
                 self.task = PanelTask::Train;

@@ -201,6 +201,8 @@ pub enum DocumentChange {
     },
     /// Sets the histogram of the displayed plane of a channel.
     Contrast {
+        /// Id of the source that the plane was read from; one that is not shown anymore changes nothing.
+        source: SourceId,
         /// Index of the channel.
         index: usize,
         /// Counts of the displayed plane's intensities.
@@ -390,8 +392,9 @@ impl Document {
                     channel.display = display;
                 }
             }
-            DocumentChange::Contrast { index, histogram, limits } => {
-                if let Some(channel) = self.channels.get_mut(index) {
+            DocumentChange::Contrast { source, index, histogram, limits } => {
+                let is_shown = self.shown_source().1 == source;
+                if let Some(channel) = self.channels.get_mut(index).filter(|_| is_shown) {
                     channel.histogram = Some(histogram);
                     if let Some((low, high)) = limits {
                         (channel.display.low, channel.display.high) = (low, high);

@@ -25,7 +25,7 @@ const LIST_HEIGHT: f32 = 320.0;
 /// A file or folder in the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Its name.
+    /// File name without the folder.
     pub(crate) name: String,
     /// Whether it is a folder that can be entered; an OME-Zarr folder counts as a file.
     pub(crate) is_folder: bool,
@@ -34,9 +34,9 @@ pub(crate) struct Entry {
 /// What is at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Visited {
-    /// A folder.
+    /// A folder that can be listed.
     Folder {
-        /// Its absolute path.
+        /// Absolute path of the folder.
         path: PathBuf,
         /// What it contains, folders first, each kind by name; not hidden.
         entries: Vec<Entry>,
@@ -72,7 +72,10 @@ pub(crate) fn visit(path: &Path) -> Visited {
 
 fn list(folder: &Path) -> std::io::Result<Vec<Entry>> {
     let mut entries = Vec::new();
-    for entry in std::fs::read_dir(folder)?.flatten().take(MAX_ENTRIES) {
+    for entry in std::fs::read_dir(folder)?.flatten() {
+        if entries.len() == MAX_ENTRIES {
+            break;
+        }
         // Names that are not Unicode cannot be named in reports.
         let Ok(name) = entry.file_name().into_string() else { continue };
         if name.starts_with('.') {
@@ -97,7 +100,7 @@ pub(crate) enum BrowserAction {
         /// Whether other rows stay highlighted.
         add: bool,
     },
-    /// Moves the highlighted row.
+    /// Moves the highlighted row by a number of rows; up if negative.
     Move(i64),
     /// Opens a folder, or chooses a file.
     Visit(PathBuf),
@@ -113,10 +116,10 @@ pub(crate) enum BrowserAction {
     Cancel,
 }
 
-/// The open dialog.
+/// State of the dialog while it is open.
 pub(crate) struct FileBrowser {
     spec: DialogSpec,
-    /// The shown folder.
+    /// The folder whose entries are listed.
     folder: PathBuf,
     entries: Vec<Entry>,
     /// Name or path in the field.
@@ -128,6 +131,8 @@ pub(crate) struct FileBrowser {
     all_files: bool,
     /// Whether a path is being looked at.
     visiting: bool,
+    /// What was typed when the last path was asked for.
+    typed_at_visit: String,
     problem: Option<String>,
     /// An existing file that would be replaced.
     replace: Option<PathBuf>,
@@ -156,6 +161,7 @@ impl FileBrowser {
             cursor: 0,
             all_files: false,
             visiting: false,
+            typed_at_visit: String::new(),
             problem: None,
             replace: None,
         };
@@ -195,6 +201,7 @@ impl FileBrowser {
 
     fn visit(&mut self, path: PathBuf, effects: &mut Effects) {
         self.visiting = true;
+        self.typed_at_visit.clone_from(&self.typed);
         self.problem = None;
         effects.disk(DiskEffect::Visit { path });
     }
@@ -287,16 +294,21 @@ impl FileBrowser {
         let choice = self.spec.choice;
         match visited {
             Visited::Folder { path, entries } => {
+                if entries.len() == MAX_ENTRIES {
+                    self.problem = Some(format!("Only {MAX_ENTRIES} entries are listed: type the names of others"));
+                }
                 self.folder = path;
                 self.entries = entries;
                 self.cursor = 0;
                 self.highlighted.clear();
-                if choice != Choice::NewFile || self.is_path() {
+                // Text that was typed while the folder was read stays.
+                let is_unchanged = self.typed == self.typed_at_visit;
+                if is_unchanged && (choice != Choice::NewFile || self.is_path()) {
                     self.typed.clear();
                 }
             }
             Visited::File(path) => match choice {
-                Choice::Folder => self.problem = Some(format!("{} is no folder", path.display())),
+                Choice::Folder => self.problem = Some(format!("{} is not a folder", path.display())),
                 Choice::NewFile => self.replace = Some(path),
                 Choice::File | Choice::Files => {
                     effects.act(Action::Chosen(self.spec.request, vec![path]));

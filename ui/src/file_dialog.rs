@@ -11,7 +11,7 @@ const MODEL_EXTENSIONS: [&str; 6] = ["onnx", "zip", "pt", "pth", "ckpt", "safete
 /// Maximum size in bytes of a description of a desktop's dialogs.
 const MAX_PORTAL_BYTES: u64 = 64 << 10;
 
-/// What the user chooses.
+/// Kind of path that the user chooses in a file dialog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// An existing file.
@@ -24,12 +24,12 @@ pub(crate) enum Choice {
     NewFile,
 }
 
-/// A file dialog.
+/// What a file dialog asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DialogSpec {
-    /// Who asked.
+    /// What the chosen path is for.
     pub(crate) request: FileRequest,
-    /// What the user chooses.
+    /// Kind of path that the user chooses.
     pub(crate) choice: Choice,
     /// Name of the kinds of files, for display.
     pub(crate) kind: &'static str,
@@ -73,6 +73,7 @@ impl DialogSpec {
                 (Choice::NewFile, "Safetensors", vec!["safetensors", "st"])
             }
             FileRequest::Mesh(_) => (Choice::NewFile, "Meshes (STL, glTF)", vec!["stl", "glb"]),
+            FileRequest::PreprocessedCopy(_) => (Choice::NewFile, "Stacks", vec!["ome.tif", "tif", "npy"]),
             FileRequest::Screenshot(_) => (Choice::NewFile, "PNG", vec!["png"]),
             FileRequest::Table
             | FileRequest::AnnData

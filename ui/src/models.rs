@@ -22,7 +22,7 @@ use cytoscope_worker::{Job, JobId, JobResult};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Minutes of quantization-aware training at first.
+/// Default of the maximum minutes of quantization-aware training.
 const QAT_MINUTES: f64 = 10.0;
 
 /// An action on the Models page.
@@ -35,7 +35,7 @@ pub(crate) enum ModelsAction {
     Forget(PathBuf),
     /// Sets the name under which the shown file is added to the user's models.
     Name(String),
-    /// Sets the architecture of the shown PyTorch checkpoint and tests it; `None` recognises it from its tensors.
+    /// Sets the architecture of the shown PyTorch checkpoint and tests it; `None` recognizes it from its tensors.
     Architecture(Option<&'static str>),
     /// Adds the shown file to the user's models.
     Add,
@@ -57,7 +57,7 @@ pub(crate) enum ModelsAction {
     Export(ExportFormat, PathBuf),
     /// Asks whether to remove the shown model.
     AskRemove,
-    /// Answers that question.
+    /// Answers whether to remove the shown model.
     AnswerRemove(bool),
     /// Selects the shown model for predictions.
     Use,
@@ -71,6 +71,18 @@ struct ModelJob {
     model: PathBuf,
     /// Path of the package that the job writes, if any.
     out: Option<PathBuf>,
+    /// What a quantization is calibrated with; empty for other jobs.
+    calibrated_with: &'static str,
+}
+
+/// What a job is calibrated with, if it is a quantization.
+fn calibrated_with(job: &Job) -> &'static str {
+    match job {
+        Job::Quantize { quantization, .. } if quantization.mode == QuantizeMode::Dynamic => "no data",
+        Job::Quantize { quantization, .. } if quantization.calibrate.is_empty() => "its test tensors",
+        Job::Quantize { .. } => "the open stacks",
+        _ => "",
+    }
 }
 
 /// What is known about a model besides its card.
@@ -82,7 +94,7 @@ pub(crate) struct ModelFindings {
     pub(crate) speed: Option<ModelSpeedReport>,
     /// Report of its quantization.
     pub(crate) quantized: Option<Box<QuantizeReport>>,
-    /// Its latest job.
+    /// The latest job on the model.
     pub(crate) latest: Option<JobId>,
 }
 
@@ -142,7 +154,7 @@ impl Models {
         &self.name
     }
 
-    /// The architecture that was chosen for a PyTorch checkpoint; `None` recognises it from its tensors.
+    /// The architecture that was chosen for a PyTorch checkpoint; `None` recognizes it from its tensors.
     pub(crate) fn architecture(&self, model: &Path) -> Option<&'static str> {
         self.architectures.get(model).copied()
     }
@@ -183,7 +195,7 @@ impl Models {
     }
 
     /// Applies an action. Returns what other states and the disk have to do for it.
-    pub(crate) fn apply(&mut self, action: ModelsAction, jobs: &mut Jobs, documents: &Documents) -> Effects {
+    pub(crate) fn apply(&mut self, action: ModelsAction, jobs: &mut Jobs) -> Effects {
         let mut effects = Effects::default();
         match action {
             ModelsAction::Select(model) => self.select(model),
@@ -246,7 +258,7 @@ impl Models {
                     effects.act(DisplayAction::Task(PanelTask::Predict));
                 }
             }
-            ModelsAction::Finished(id, result) => self.finished(id, *result, jobs, documents, &mut effects),
+            ModelsAction::Finished(id, result) => self.finished(id, *result, jobs, &mut effects),
         }
         effects
     }
@@ -288,9 +300,10 @@ impl Models {
             return;
         }
         let title = format!("{} · {}", stem(&model), work.title());
+        let calibrated_with = calibrated_with(&job);
         let id = jobs.run(title, Purpose::Model(work), job);
         self.findings.entry(model.clone()).or_default().latest = Some(id);
-        self.jobs.insert(id, ModelJob { model, out });
+        self.jobs.insert(id, ModelJob { model, out, calibrated_with });
     }
 
     /// Asks for a free path in the user's models, for a job that writes a package.
@@ -350,25 +363,16 @@ impl Models {
         Job::Quantize { quantization, minutes, steps: None }
     }
 
-    fn finished(
-        &mut self,
-        id: JobId,
-        result: JobResult,
-        jobs: &mut Jobs,
-        documents: &Documents,
-        effects: &mut Effects,
-    ) {
-        let Some(ModelJob { model, out }) = self.jobs.remove(&id) else { return };
+    fn finished(&mut self, id: JobId, result: JobResult, jobs: &mut Jobs, effects: &mut Effects) {
+        let Some(ModelJob { model, out, calibrated_with }) = self.jobs.remove(&id) else { return };
         let findings = self.findings.entry(model.clone()).or_default();
         match result {
             JobResult::ModelTest(report) => findings.test = Some(report),
             JobResult::ModelSpeed(report) => findings.speed = Some(report),
             JobResult::Quantize(report) => {
-                let with = if documents.all().is_empty() { "its test tensors" } else { "the open stacks" };
-                let with = if self.mode == QuantizeMode::Dynamic { "no data" } else { with };
                 effects.success(
                     format!("{} was added to your models", file_name(&report.out)),
-                    format!("Quantized with {with}: {}", report.out.display()),
+                    format!("Quantized with {calibrated_with}: {}", report.out.display()),
                 );
                 findings.quantized = Some(report);
                 jobs.request_lists();

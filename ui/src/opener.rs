@@ -108,6 +108,8 @@ pub enum FileRequest {
     AnnData,
     /// Destination of the meshes of a stack's objects.
     Mesh(u64),
+    /// Destination of the preprocessed copy of a stack.
+    PreprocessedCopy(u64),
 }
 
 /// File format of a performance profile.
@@ -154,8 +156,8 @@ impl ProfileTable {
 }
 
 /// File extensions of stacks.
-pub(crate) const EXTENSIONS: [&str; 18] = [
-    "tif", "tiff", "btf", "tf8", "tf2", "npy", "ome", "lsm", "stk", "svs", "czi", "nii", "nii.gz", "png", "jpg",
+pub(crate) const EXTENSIONS: [&str; 19] = [
+    "tif", "tiff", "btf", "tf8", "tf2", "npy", "ome", "lsm", "stk", "svs", "czi", "nd2", "nii", "nii.gz", "png", "jpg",
     "jpeg", "ozx", "zarr.zip",
 ];
 /// Extensions of regions of interest, which are labels of a stack.

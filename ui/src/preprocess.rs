@@ -6,10 +6,11 @@ use crate::data::plane::{Plane, PlaneAt};
 use crate::data::source::{Cancel, FileSource, PlaneSource, SourceError};
 use crate::document::{Document, DocumentChange, fresh_id};
 use crate::documents::DocumentsAction;
-use crate::panels::{heading, icon_button};
+use crate::jobs::JobsAction;
+use crate::panels::{heading, icon_button, named_button, weak};
 use cytoscope_formats::Image;
 use cytoscope_pipeline::{CancelToken, Context, preprocessed};
-use cytoscope_preprocess::{MAX_STEPS, PreprocessStep};
+use cytoscope_preprocess::{MAX_STEPS, PreprocessStep, parse_steps};
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::sync::Arc;
@@ -67,10 +68,13 @@ impl PlaneSource for PreviewSource {
     }
 }
 
-/// What the controls keep between frames: the text of the step that is being edited, with document and index.
+/// What the controls keep between frames.
 #[derive(Default)]
 pub(crate) struct StepEditor {
+    /// The text of the step that is being edited, with document and index.
     edited: Option<(u64, usize, String)>,
+    /// Document and text of the first steps of its preprocessed copy.
+    of_copy: Option<(u64, String)>,
 }
 
 impl StepEditor {
@@ -92,11 +96,61 @@ fn parsed(text: &str) -> Result<PreprocessStep, String> {
     let step = text.parse::<PreprocessStep>().map_err(|error| error.to_string())?;
     if step.moves_voxels() {
         return Err(format!(
-            "{} changes the grid: write the stack with cytoscope convert --preprocess, and open the result",
+            "{} changes the grid, on which results lie: apply it under Preprocessed copy",
             step.name()
         ));
     }
     Ok(step)
+}
+
+/// Returns the steps of a preprocessed copy: those of a text, then those of the document.
+fn steps_of_copy(text: &str, steps: &[PreprocessStep]) -> Result<Vec<PreprocessStep>, String> {
+    let mut all = match text.trim() {
+        "" => Vec::new(),
+        text => parse_steps(text).map_err(|error| error.to_string())?,
+    };
+    all.extend_from_slice(steps);
+    if all.len() > MAX_STEPS {
+        return Err(format!("{} steps, at most {MAX_STEPS} are possible: remove some", all.len()));
+    }
+    Ok(all)
+}
+
+/// Draws what writes a preprocessed copy of a stack, whose steps may change the grid, and opens it.
+pub(crate) fn copy_control(
+    ui: &mut Ui,
+    document: &Document,
+    has_engine: bool,
+    editor: &mut StepEditor,
+    actions: &mut Actions,
+) {
+    egui::CollapsingHeader::new("Preprocessed copy").id_salt("preprocessed copy").show(ui, |ui| {
+        weak(ui, "Crop, deskew and affine change the grid. They are applied to a copy, before the steps above.");
+        let of_document = editor.of_copy.as_ref().filter(|(of, _)| *of == document.id);
+        let mut text = of_document.map(|(_, text)| text.clone()).unwrap_or_default();
+        let edit = egui::TextEdit::singleline(&mut text).hint_text("crop:z=2-6").desired_width(f32::INFINITY);
+        let response = ui.add(edit);
+        response.widget_info(|| {
+            let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "First steps of the copy");
+            info.current_text_value = Some(text.clone());
+            info
+        });
+        let is_changed = response.changed();
+        response.on_hover_text("Steps are separated by commas. Lengths are in voxels, or in µm if they end in um");
+        let steps = steps_of_copy(&text, &document.preprocessing.steps);
+        if let Err(reason) = &steps {
+            problem(ui, reason);
+        }
+        let enabled = has_engine && steps.as_ref().is_ok_and(|steps| !steps.is_empty());
+        if named_button(ui, enabled, icon::COPY, "Open preprocessed copy…").clicked()
+            && let Ok(steps) = steps
+        {
+            actions.send(JobsAction::AskCopy { document: document.id, steps });
+        }
+        if is_changed {
+            editor.of_copy = Some((document.id, text));
+        }
+    });
 }
 
 /// Draws the list of preprocessing steps, which are edited as text, and the switch of their preview.
@@ -242,8 +296,20 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_has_the_typed_steps_first() {
+        let own = ["median:radius=1".parse::<PreprocessStep>().unwrap()];
+        let names = |text: &str| -> Result<Vec<&'static str>, String> {
+            steps_of_copy(text, &own).map(|steps| steps.iter().map(PreprocessStep::name).collect())
+        };
+        assert_eq!(names(" ").unwrap(), ["median"]);
+        assert_eq!(names("crop:z=0-1,deskew:angle=30").unwrap(), ["crop", "deskew", "median"]);
+        assert!(names("blur").unwrap_err().contains("expected one of gaussian"));
+        assert!(names(&["crop:z=0-1"; MAX_STEPS].join(",")).is_err());
+    }
+
+    #[test]
     fn steps_that_move_voxels_are_refused() {
-        assert!(parsed("crop:z=0-1").unwrap_err().contains("cytoscope convert --preprocess"));
+        assert!(parsed("crop:z=0-1").unwrap_err().contains("apply it under Preprocessed copy"));
         assert!(parsed("blur").unwrap_err().contains("expected one of gaussian"));
         assert!(parsed("median:radius=1").is_ok());
     }

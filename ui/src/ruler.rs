@@ -127,7 +127,7 @@ impl RulerState {
         self.on = !self.on;
     }
 
-    /// The line in a document, if it is no mere click.
+    /// The line in a document, if it is more than a click.
     pub fn line(&self, document: u64) -> Option<Ruler> {
         let line = self.line.filter(|(of, _)| *of == document && self.on).map(|(_, line)| line);
         line.filter(|line| line.length([1.0; 3]) >= MIN_VOXELS)

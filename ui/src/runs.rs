@@ -274,7 +274,7 @@ pub(crate) fn step_durations_secs(spans: &[SpanRecord]) -> Vec<f64> {
     for part in parts {
         match part.stage {
             Stage::Validate => validating_until_us = part.start_us + part.duration_us,
-            // A validation predicts, which is no part of a step.
+            // A validation predicts, which is not part of a step.
             _ if part.start_us < validating_until_us => {}
             Stage::Optimizer => {
                 steps.push((step_us + part.duration_us) / 1e6);

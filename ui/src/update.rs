@@ -30,7 +30,7 @@ impl Workbench {
             Action::Jobs(action) => self.jobs.apply(action, &self.documents, &self.corrections, &self.display),
             Action::Training(action) => self.training.apply(action, &mut self.jobs, &self.display),
             Action::Corrections(action) => self.corrections.apply(action, &self.documents, &self.jobs, &self.display),
-            Action::Models(action) => self.models.apply(action, &mut self.jobs, &self.documents),
+            Action::Models(action) => self.models.apply(action, &mut self.jobs),
             Action::Batch(action) => self.batch.apply(action, &mut self.jobs, &self.documents),
             Action::Display(action) => self.display.apply(action),
             Action::Chosen(request, files) => self.chosen(request, files),
@@ -142,10 +142,11 @@ impl Workbench {
                 }
             }
             FileRequest::Mesh(document) => effects.act(JobsAction::SaveMesh { document, out: first }),
+            FileRequest::PreprocessedCopy(document) => effects.act(JobsAction::SaveCopy { document, out: first }),
             FileRequest::ModelExport(format) => effects.act(ModelsAction::Export(format, first)),
             FileRequest::ModelFile => effects.act(ModelsAction::Open(files)),
             FileRequest::ConvertFiles => effects.act(BatchAction::Add(files)),
-            FileRequest::ConvertFolder => effects.act(BatchAction::Folder(first)),
+            FileRequest::ConvertFolder => effects.act(BatchAction::Folder(Some(first))),
             FileRequest::Predictions => effects.act(BatchAction::Prediction(first)),
             FileRequest::Truths => effects.act(BatchAction::Truth(first)),
             FileRequest::Scores => effects.act(BatchAction::Save(first)),

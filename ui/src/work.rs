@@ -38,6 +38,8 @@ pub enum RepeatableJob {
         document: u64,
         /// The job as it was sent to the engine.
         job: PredictJob,
+        /// Whether devices are measured again for it.
+        remeasure: bool,
     },
     /// A measurement.
     Measure {
@@ -257,14 +259,14 @@ impl Work {
         }
     }
 
-    /// Queues a prediction of the stack of a document.
-    pub fn predict(&mut self, document: u64, title: String, job: PredictJob) -> JobId {
+    /// Queues a prediction of the stack of a document; `remeasure` measures the devices again for its model.
+    pub fn predict(&mut self, document: u64, title: String, job: PredictJob, remeasure: bool) -> JobId {
         let id = self.next_id();
         self.add_job(id, title, Purpose::Predict { document });
-        self.repeatable.insert(id, RepeatableJob::Predict { document, job: job.clone() });
+        self.repeatable.insert(id, RepeatableJob::Predict { document, job: job.clone(), remeasure });
         self.send(Request::run(
             id,
-            Job::Predict { prediction: job, live: true, operators: false, performance: self.performance },
+            Job::Predict { prediction: job, live: true, operators: false, performance: self.performance, remeasure },
         ));
         id
     }

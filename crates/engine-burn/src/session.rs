@@ -253,7 +253,11 @@ impl<B: DeviceBackend> DeviceSession<B> {
 
     /// Frees the device memory of the session, also that which Burn keeps for later sessions of the same stream.
     fn release(&mut self) {
-        if let DeviceMemory::Held(held) = std::mem::replace(&mut self.memory, DeviceMemory::Released) {
+        let memory = std::mem::replace(&mut self.memory, DeviceMemory::Released);
+        if self.is_lost.load(Ordering::Relaxed) {
+            // Another session that shares tensors has lost the device; see `after`.
+            std::mem::forget(memory);
+        } else if let DeviceMemory::Held(held) = memory {
             self.free(Some(held));
         }
     }
@@ -442,6 +446,9 @@ impl<B: DeviceBackend> DeviceSession<B> {
         finish: impl Fn(&Self, &BTreeMap<ValueId, Image<B>>, &Recorder) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
         let DeviceMemory::Held(held) = &self.memory else { return Err(unusable(self.id)) };
+        if self.is_lost.load(Ordering::Relaxed) {
+            return Err(unusable(self.id));
+        }
         let (mut watch, mut tuning) = (self.watch, self.tuning.clone());
         let silent = Recorder::totals_only();
         let result = tuning.run(&self.listener, self.id, |is_recorded| {

@@ -200,9 +200,13 @@ fn measure_engine(
         measurements.push(match timing {
             Ok(Timing { best_ms, error }) => {
                 let error = error.filter(|_| compares);
-                let reason = error.filter(|error| *error > ERROR_BUDGET).map_or_else(String::new, |error| {
-                    format!("its results differ by {error:.1e} from f32, which is more than {ERROR_BUDGET:.0e}")
-                });
+                let reason = match error {
+                    Some(f64::MAX) => "its results are not finite, or f32 gives only zeros".to_owned(),
+                    Some(error) if error > ERROR_BUDGET => {
+                        format!("its results differ by {error:.1e} from f32, which is more than {ERROR_BUDGET:.0e}")
+                    }
+                    _ => String::new(),
+                };
                 let (best_ms, precision, cached) = (Some(best_ms), Some(precision), cached.is_some());
                 Measurement { device: device.id, precision, best_ms, error, reason, cached }
             }

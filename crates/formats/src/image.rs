@@ -6,7 +6,7 @@ use crate::{
     error::{Fault, FormatError},
     limits::Limits,
     meta::{ByteOrder, Channel, ImageMeta, Level},
-    nifti,
+    nd2, nifti,
     npy::{self, Npy},
     ome_zarr::{self, OmeZarr},
     raster,
@@ -189,9 +189,6 @@ fn open_source(
     }
 }
 
-/// First bytes of a Nikon ND2 file.
-const ND2: &[u8] = &[0xDA, 0xCE, 0xBE, 0x0A];
-
 /// Opens a file of a format other than TIFF and NPY; `None` if its first bytes are those of no known format.
 fn open_other(source: Source, head: &[u8], options: &OpenOptions) -> Result<Option<Opened>, Fault> {
     if head.starts_with(npy::MAGIC) {
@@ -203,11 +200,11 @@ fn open_other(source: Source, head: &[u8], options: &OpenOptions) -> Result<Opti
     if head.starts_with(czi::MAGIC) {
         return czi::open(source, options).map(Some);
     }
-    if head.starts_with(ND2) {
-        return Err(Fault::unsupported(
-            "Nikon ND2 files are not supported",
-            "export it as OME-TIFF, with NIS-Elements or Fiji",
-        ));
+    if head.starts_with(nd2::MAGIC) {
+        return nd2::open(source, options).map(Some);
+    }
+    if head.starts_with(nd2::JPEG_2000) {
+        return Err(Fault::unsupported("JPEG 2000 files, such as old Nikon ND2 files, are not supported", nd2::EXPORT));
     }
     if head.starts_with(roi::MAGIC) || head.starts_with(roi::ZIP) {
         return roi::open(source, head, options).map(Some);

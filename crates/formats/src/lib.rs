@@ -1,5 +1,5 @@
 //! Reading and writing images: TIFF, ImageJ TIFF, OME-TIFF, OME-Zarr, NPY, Cellpose's `_seg.npy`, ImageJ ROI sets;
-//! reading NIfTI, PNG, JPEG, Zeiss CZI and LSM, and MetaMorph STK.
+//! reading NIfTI, PNG, JPEG, Zeiss CZI and LSM, Nikon ND2, and MetaMorph STK.
 //!
 //! This crate owns the formats: metadata (axes, voxel size, channels), the positions of planes in a file, the decoding
 //! of strips and tiles, and writing of stacks so that Fiji, Bio-Formats and Python read the same values back. Values
@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod cellpose;
+mod channels;
 mod codec;
 mod czi;
 mod dense;
@@ -40,6 +41,7 @@ mod huge;
 mod image;
 mod limits;
 mod meta;
+mod nd2;
 mod nifti;
 mod npy;
 mod ome_zarr;
@@ -51,6 +53,7 @@ mod source;
 mod tiff;
 mod write;
 
+pub use channels::{ChannelRef, find_channels};
 pub use cytoscope_storage::io_advice;
 pub use derived::{DerivedPixels, DerivedSpec};
 pub use error::{FormatError, FormatErrorKind};

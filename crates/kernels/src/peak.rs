@@ -8,9 +8,9 @@ use std::time::Instant;
 /// Peak operations per second of one core; a multiply-add counts as two.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Peak {
-    /// With 32-bit floats.
+    /// Operations on 32-bit floats per second.
     pub float: f64,
-    /// With bytes and 32-bit sums.
+    /// Operations on bytes with 32-bit sums per second; 0 without instructions for them.
     pub bytes: f64,
 }
 

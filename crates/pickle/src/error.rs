@@ -34,7 +34,7 @@ pub enum PickleError {
     OverLimit {
         /// What is counted, as a plural noun.
         what: &'static str,
-        /// The maximum number.
+        /// The maximum number that is accepted.
         limit: u64,
     },
     /// The input cannot be read.

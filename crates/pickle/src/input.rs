@@ -108,7 +108,7 @@ impl<'a> Input<'a> {
         }
         let mut bytes = vec![0; count as usize];
         self.source.read_exact_at(range.start, &mut bytes)?;
-        // Text that is not UTF-8 is no error: Python 2 wrote byte strings as text.
+        // Text that is not UTF-8 is not an error: Python 2 wrote byte strings as text.
         Ok(String::from_utf8(bytes).ok())
     }
 

@@ -37,13 +37,13 @@ pub struct ValueId(u32);
 pub enum Value {
     /// Python's `None`.
     None,
-    /// `True` or `False`.
+    /// Python's `True` or `False`.
     Bool(bool),
     /// An integer that fits 64 bits.
     Int(i64),
     /// An integer of more than 64 bits; its value is not kept.
     LargeInt,
-    /// A 64-bit float.
+    /// A 64-bit float, possibly not finite.
     Float(f64),
     /// A text of at most [`MAX_TEXT_BYTES`].
     Text(String),
@@ -86,7 +86,7 @@ impl Global {
 pub struct Call {
     /// The called class or function: a [`Value::Global`].
     pub function: ValueId,
-    /// Positional arguments, in order.
+    /// Positional arguments of the call, in order.
     pub arguments: Vec<ValueId>,
     /// Keys and values that the pickle sets on the result.
     pub entries: Vec<(ValueId, ValueId)>,
@@ -143,7 +143,7 @@ impl Pickle {
         self.values.get(id.0 as usize).unwrap_or(&NONE)
     }
 
-    /// Returns the value that a dictionary has for a text as key; `None` if `dict` is no dictionary or lacks the key.
+    /// Returns the value that a dictionary has for a text as key; `None` if `dict` is not a dictionary or lacks the key.
     pub fn entry(&self, dict: ValueId, key: &str) -> Option<ValueId> {
         let Value::Dict(entries) = self.value(dict) else { return None };
         let is_key = |id: ValueId| matches!(self.value(id), Value::Text(text) if text == key);

@@ -210,7 +210,7 @@ impl<'a> Reader<'a> {
     /// Appends items to the list or set at the top of the stack.
     fn append(&mut self, items: Vec<ValueId>) -> Result<(), PickleError> {
         let top = self.top()?;
-        let wrong = self.input.malformed("items are added to a value that is no list or set");
+        let wrong = self.input.malformed("items are added to a value that is not a list or set");
         match self.value_mut(top)? {
             Value::List(all) | Value::Set(all) => all.extend(items),
             _ => return Err(wrong),
@@ -221,7 +221,7 @@ impl<'a> Reader<'a> {
     /// Sets entries of the dictionary or call at the top of the stack.
     fn set(&mut self, entries: Vec<(ValueId, ValueId)>) -> Result<(), PickleError> {
         let top = self.top()?;
-        let wrong = self.input.malformed("entries are set in a value that is no dictionary");
+        let wrong = self.input.malformed("entries are set in a value that is not a dictionary");
         match self.value_mut(top)? {
             Value::Dict(all) => all.extend(entries),
             Value::Call(call) => call.entries.extend(entries),
@@ -277,7 +277,7 @@ impl<'a> Reader<'a> {
             0x93 => {
                 let (name, module) = (self.pop()?, self.pop()?);
                 let (Value::Text(module), Value::Text(name)) = (self.value(module)?, self.value(name)?) else {
-                    return Err(self.input.malformed("the name of a class or function is no text"));
+                    return Err(self.input.malformed("the name of a class or function is not a text"));
                 };
                 if module.len().max(name.len()) > MAX_NAME_BYTES {
                     return Err(PickleError::OverLimit { what: "bytes in a name", limit: MAX_NAME_BYTES as u64 });
@@ -318,7 +318,7 @@ impl<'a> Reader<'a> {
         let (arguments, function) = (self.pop()?, self.pop()?);
         let arguments = self.items(arguments, "arguments are not a tuple")?;
         let Value::Global(global) = self.value(function)? else {
-            return Err(self.input.malformed("a value is called that is no class or function"));
+            return Err(self.input.malformed("a value is called that is not a class or function"));
         };
         let container = if is_container(&global.module, &global.name) { global.name.clone() } else { String::new() };
         let first = arguments.first().copied();

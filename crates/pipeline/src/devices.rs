@@ -259,15 +259,7 @@ impl Devices {
             cache.forget(&model.fingerprint);
         }
         let compile = |engine: &dyn Engine, precision: Precision| {
-            let compile = CompileOptions {
-                precision,
-                threads: options.threads,
-                memory_budget_bytes: None,
-                recorder: Recorder::totals_only(),
-                interrupt: context.interrupt(),
-                tuning: context.tuning(),
-            };
-            model.compile(engine, &shape, &compile)
+            model.compile(engine, &shape, &probe_options(context, precision, options.threads))
         };
         announce(context, &engines, edge, may_compare && is_of_package);
         loop {
@@ -288,8 +280,7 @@ impl Devices {
             if is_requested {
                 choice.why = requested_text(&choice);
             }
-            let place = engines.iter().position(|e| e.device().id == choice.device);
-            let engine = place.and_then(|place| engines.get(place));
+            let engine = engines.iter().find(|e| e.device().id == choice.device);
             let engine = engine.ok_or_else(|| EngineError::BadDevice { text: choice.device.to_string() })?;
             let has_others = precisions(engine.device()).len() > 1;
             let is_last = engines.len() == 1 && !has_others;
@@ -390,6 +381,18 @@ fn take(engines: Vec<Box<dyn Engine>>, choice: Choice) -> Result<SelectedEngine,
     let engine = engines.into_iter().find(|engine| engine.device().id == device);
     let engine = engine.ok_or_else(|| EngineError::BadDevice { text: device.to_string() })?;
     Ok(SelectedEngine::new(engine, choice))
+}
+
+/// Returns the options with which a model is compiled to be measured.
+fn probe_options(context: &Context, precision: Precision, threads: usize) -> CompileOptions {
+    CompileOptions {
+        precision,
+        threads,
+        memory_budget_bytes: None,
+        recorder: Recorder::totals_only(),
+        interrupt: context.interrupt(),
+        tuning: context.tuning(),
+    }
 }
 
 /// Tells the user that devices or precisions are compared.

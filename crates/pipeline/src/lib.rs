@@ -42,6 +42,7 @@ pub mod results;
 mod segment;
 mod spool;
 mod stack;
+mod table;
 mod tensors;
 mod verify;
 
@@ -72,4 +73,5 @@ pub use preprocess::{PreprocessRecord, preprocessed};
 pub use rerun::Rerun;
 pub use segment::{LabelFormat, SegmentJob, SegmentReport};
 pub use stack::Extents;
+pub use table::TableFormat;
 pub use verify::Verification;

@@ -24,7 +24,7 @@ const MAX_TRIANGLES: usize = 100_000_000;
 /// Writes the surfaces of objects as triangle meshes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeshJob {
-    /// Label image.
+    /// Label image, axes Z, Y, X, of any number of time points.
     pub labels: PathBuf,
     /// File to write: `.stl`, in which all objects are one solid, or `.glb`, with a mesh of its own for each object.
     pub out: PathBuf,
@@ -45,27 +45,27 @@ pub struct MeshJob {
     pub overwrite: Overwrite,
 }
 
-/// Surface of one object.
+/// Measurements of the surface of one object.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeshedObject {
-    /// Label of the object.
+    /// Label of the object in the label image.
     pub label: u32,
-    /// Number of triangles.
+    /// Number of triangles of the surface.
     pub triangles: usize,
-    /// Enclosed volume in µm³.
+    /// Volume that the surface encloses, in µm³.
     pub volume_um3: f64,
-    /// Area in µm².
+    /// Area of the surface in µm².
     pub area_um2: f64,
 }
 
-/// Result of a [`MeshJob`].
+/// What a [`MeshJob`] has written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeshReport {
-    /// The file written.
+    /// The mesh file that was written.
     pub out: PathBuf,
     /// Voxel size Z, Y, X in µm that was used; 1 where it is unknown.
     pub voxel_um: [f64; 3],
-    /// The objects, by label.
+    /// The objects in the file, in the order of their labels.
     pub objects: Vec<MeshedObject>,
 }
 

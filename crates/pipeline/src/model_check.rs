@@ -129,7 +129,7 @@ impl ModelSpeedJob {
     ///
     /// # Errors
     /// [`JobError::Model`] if the model cannot be read or its test inputs are malformed; [`JobError::Cancelled`]. A
-    /// device that cannot run the network is no error: its row says why.
+    /// device that cannot run the network is not an error: its row says why.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<ModelSpeedReport, JobError> {
         let path = find_model(&self.model)?;
         let package = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;
@@ -183,7 +183,7 @@ fn speed(
         }
         Err(error) => row.problem = error.to_string(),
     }
-    // A cancelled run is no property of the device.
+    // A canceled run says nothing about the device.
     context.check()?;
     Ok(row)
 }

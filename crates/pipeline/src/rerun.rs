@@ -5,7 +5,7 @@ use crate::predict::{PredictJob, ResultFormat, TilePlan, TileRequest};
 use crate::provenance::{Provenance, program};
 use crate::{JobError, Model};
 use cytoscope_engine::{DeviceRequest, Precision};
-use cytoscope_formats::is_zarr_folder;
+use cytoscope_formats::{is_zarr_folder, is_zarr_name};
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 
@@ -50,11 +50,17 @@ impl Provenance {
         let changes = self.input_changes();
         let is_same_input = changes.is_empty();
         notes.extend(changes);
-        let wrote_tiff = self.outputs.iter().any(|file| file.path.extension().is_some_and(|ending| ending == "tif"));
+        let wrote = |wanted: &str| self.outputs.iter().any(|file| file.path.extension().is_some_and(|e| e == wanted));
+        // A preprocessed stack is a TIFF file beside OME-Zarr results, too.
+        let wrote_tiff = wrote("tif") && !wrote("zarr");
         let mut job = self.job;
         // Earlier versions wrote TIFF for every input.
         if wrote_tiff && job.format.is_auto() && job.inputs.iter().any(|input| is_zarr_folder(input)) {
             job.format = ResultFormat::Tiff;
+        }
+        // The folder of the new results may have another name.
+        if job.format.is_auto() && is_zarr_name(&job.out) {
+            job.format = ResultFormat::OmeZarr;
         }
         let recorded: Option<DeviceChoice> =
             if is_same_model { recorded_part(self.device, "device", &mut notes) } else { None };

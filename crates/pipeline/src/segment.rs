@@ -6,8 +6,9 @@ use crate::predict::resolve::{channel_name, check_voxel_size};
 use crate::results::Publication;
 use crate::spool::Scratch;
 use crate::stack::{Extents, Stack};
+use crate::table::TableFormat;
 use crate::{Artifact, ArtifactKind, Context, JobError, provenance, results};
-use cytoscope_formats::{ImageMeta, OpenOptions, StackWriter};
+use cytoscope_formats::{Image, ImageMeta, OpenOptions, StackWriter};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_storage::write::write_unpublished;
 use cytoscope_storage::{Overwrite, target};
@@ -30,6 +31,9 @@ pub struct SegmentJob {
     /// Table of measurements to write (CSV).
     #[serde(default)]
     pub table: Option<PathBuf>,
+    /// Form of the table.
+    #[serde(default)]
+    pub table_format: TableFormat,
     /// Channel of the map with the foreground probability, from 0.
     #[serde(default)]
     pub channel: usize,
@@ -183,12 +187,7 @@ impl SegmentJob {
         let start = Instant::now();
         let image = cytoscope_formats::open(&self.map, &OpenOptions::default())?;
         if format == LabelFormat::Tiff {
-            let files = image.files();
-            let inputs = files.iter().chain([&self.map]).chain(&self.intensities);
-            let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
-            for output in [path].into_iter().chain(self.table.as_deref()) {
-                results::check_derived(output, &self.map, &inputs, self.overwrite)?;
-            }
+            self.check_outputs(&image, path)?;
         }
         let mut meta = image.meta().clone();
         if let Some([z, y, x]) = self.voxel_um {
@@ -247,7 +246,8 @@ impl SegmentJob {
             Target::Tiff(writer, _) => publication.add(writer.finish_unpublished()?),
         }
         if let Some(path) = &self.table {
-            publication.add(write_unpublished(path, table_text(&[(0, rows)], &names, false).as_bytes())?);
+            let text = self.table_format.text(table_text(&[(0, rows)], &names, false));
+            publication.add(write_unpublished(path, text.as_bytes())?);
         }
         provenance::update(&publication.records()?)?;
         publication.publish(self.overwrite)?;
@@ -260,6 +260,17 @@ impl SegmentJob {
             table: self.table.clone(),
             seconds: start.elapsed().as_secs_f64(),
         })
+    }
+
+    /// Refuses labels or a table that would replace an input, or a file that Cytoscope did not write.
+    fn check_outputs(&self, image: &Image, labels: &Path) -> Result<(), JobError> {
+        let files = image.files();
+        let inputs = files.iter().chain([&self.map]).chain(&self.intensities);
+        let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
+        for output in [labels].into_iter().chain(self.table.as_deref()) {
+            results::check_derived(output, &self.map, &inputs, self.overwrite)?;
+        }
+        Ok(())
     }
 
     /// Returns the stack to measure, its channels and their names.

@@ -10,7 +10,7 @@ use std::ops::Range;
 /// Extents of an image's axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extents {
-    /// Number of time points of the stack; 1 if it is no time series.
+    /// Number of time points of the stack; 1 if it is not a time series.
     pub times: usize,
     /// Number of slices, rows and columns.
     pub zyx: [usize; 3],

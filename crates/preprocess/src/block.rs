@@ -22,6 +22,17 @@ pub(crate) fn dilated(bounds: &Bounds, reach: [usize; 3], shape: [usize; 3]) -> 
     })
 }
 
+/// The two halves of a box along Z or, of one slice, along Y: the values of the second follow those of the first. `None`
+/// for a box of one row.
+pub(crate) fn halves(bounds: &Bounds) -> Option<[Bounds; 2]> {
+    let axis = (0..2).find(|axis| bounds[*axis].len() > 1)?;
+    let middle = bounds[axis].start + bounds[axis].len() / 2;
+    let mut parts = [bounds.clone(), bounds.clone()];
+    parts[0][axis].end = middle;
+    parts[1][axis].start = middle;
+    Some(parts)
+}
+
 /// The values of a box, axes Z, Y, X.
 #[derive(Debug, Clone)]
 pub(crate) struct Block {

@@ -1,13 +1,13 @@
 //! Steps applied one after the other, box by box.
 
-use crate::block::{Block, Bounds, count, lengths};
+use crate::block::{Block, Bounds, count, halves, lengths};
 use crate::resolve::{Grid, Operation, Reach, Stage};
 use crate::{MAX_STEPS, PreprocessError, PreprocessStep};
 use cytoscope_volume::{Samples, VoxelSize, statistics::Quantiles};
 
 /// Where the voxels of a stack come from.
 pub trait Source {
-    /// Error of a failed read.
+    /// Error of a read that failed.
     type Error;
 
     /// Reads a box that is not empty and inside the stack; returns its values, axes Z, Y, X.
@@ -37,6 +37,10 @@ pub struct Tails(Vec<Option<Block>>);
 
 /// Voxels of the slabs in which statistics are computed.
 const SLAB_VOXELS: usize = 4 << 20;
+
+/// Largest box before a warp that is held at once, in voxels, unless one row of the output needs more: a warp that turns
+/// slices could need the whole stack for one of them.
+const MAX_WARPED_VOXELS: usize = 64 << 20;
 
 impl Chain {
     /// Resolves steps for a stack of a shape Z, Y, X.
@@ -200,6 +204,16 @@ impl Chain {
             return source.read(bounds);
         };
         let sources = stage.sources(bounds);
+        if matches!(stage.operation, Operation::Affine(_))
+            && count(&sources) > MAX_WARPED_VOXELS
+            && let Some(parts) = halves(bounds)
+        {
+            let mut values = Vec::with_capacity(count(bounds));
+            for part in parts {
+                values.extend(self.computed(level, &part, source, statistics, tails)?);
+            }
+            return Ok(values);
+        }
         let values = self.level(index, &sources, source, statistics, tails)?;
         let range = statistics.0.get(index).copied().flatten();
         Ok(stage.apply(Block { bounds: sources, values }, bounds, range))

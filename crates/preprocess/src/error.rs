@@ -6,7 +6,7 @@ pub enum PreprocessError {
     /// No step has this name.
     #[error("unknown preprocessing step \"{name}\": expected one of {expected}")]
     UnknownStep {
-        /// The name given.
+        /// The name that was given.
         name: String,
         /// The names of all steps.
         expected: String,
@@ -14,9 +14,9 @@ pub enum PreprocessError {
     /// A parameter is unknown, missing, given twice, or has an invalid value.
     #[error("preprocessing step {step}: {problem}; expected {expected}")]
     Parameter {
-        /// Name of the step.
+        /// Name of the step, as in its text.
         step: &'static str,
-        /// What was given.
+        /// What was given, as a clause.
         problem: String,
         /// The step's parameters, or the valid values of one.
         expected: String,
@@ -24,19 +24,19 @@ pub enum PreprocessError {
     /// A step cannot be applied to the stack.
     #[error("preprocessing step {step}: {problem}; {next_step}")]
     Unfit {
-        /// Name of the step.
+        /// Name of the step, as in its text.
         step: &'static str,
         /// What about the stack does not fit.
         problem: String,
-        /// What to do next.
+        /// What the user can do, as a clause.
         next_step: String,
     },
     /// There are too many steps.
     #[error("{count} preprocessing steps were given; expected at most {max}")]
     TooMany {
-        /// Number of steps given.
+        /// Number of steps that were given.
         count: usize,
-        /// Maximum number of steps.
+        /// Maximum number of steps, [`crate::MAX_STEPS`].
         max: usize,
     },
 }

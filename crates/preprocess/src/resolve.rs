@@ -25,7 +25,7 @@ const MAX_ADDED_ROWS: f64 = 1e6;
 pub enum Reach {
     /// Up to this many voxels along Z, Y, X, in both directions.
     Voxels([usize; 3]),
-    /// The whole slice.
+    /// All voxels of the same slice.
     Slice,
     /// Other positions, which the output voxel's position determines.
     Moved,
@@ -197,7 +197,7 @@ impl Stage {
     }
 }
 
-/// Resolves a crop.
+/// Checks the ranges of a crop along Z, Y, X against the grid, and makes the grid that of the crop.
 fn crop(grid: &mut Grid, ranges: [Option<[usize; 2]>; 3]) -> Result<Operation, PreprocessError> {
     let mut start = [0; 3];
     for (axis, range) in ranges.into_iter().enumerate() {

@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of steps of a chain.
 pub const MAX_STEPS: usize = 32;
 
-/// A length in the plane of a slice.
+/// A length along Y and X, in the plane of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Length {
-    /// In µm.
+    /// In µm; voxels along Y and X may have different sizes.
     Um(f64),
-    /// In voxels.
+    /// In voxels, the same number along Y and X.
     Voxels(f64),
 }
 
@@ -20,9 +20,9 @@ pub enum Length {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lengths {
-    /// In µm.
+    /// In µm along Z, Y, X; the stack must have a voxel size.
     Um([f64; 3]),
-    /// In voxels.
+    /// In voxels along Z, Y, X.
     Voxels([f64; 3]),
 }
 
@@ -45,7 +45,7 @@ pub enum PreprocessStep {
     /// White top-hat of each slice (`tophat:radius=R`): the slice minus its morphological opening with a disk. It removes
     /// background and objects that are wider than the disk.
     Tophat {
-        /// Radius of the disk.
+        /// Radius of the disk: more than that of the largest object to keep.
         radius: Length,
     },
     /// Background subtraction of each slice with a rolling ball (`rolling-ball:radius=R`): the background is what a ball
@@ -67,23 +67,23 @@ pub enum PreprocessStep {
     /// Contrast stretch of the stack (`stretch:low=1:high=99.8`): two percentiles of a channel and time point become 0 and
     /// 1, values outside are clipped.
     Stretch {
-        /// Percentile that becomes 0.
+        /// Percentile that becomes 0, from 0 to below `high`.
         low: f64,
-        /// Percentile that becomes 1.
+        /// Percentile that becomes 1, from above `low` to 100.
         high: f64,
     },
     /// Normalization of each slice (`normalize-slices:low=1:high=99.8`): two percentiles of the slice become 0 and 1, values
     /// outside are not clipped. A slice without contrast becomes 0.
     NormalizeSlices {
-        /// Percentile that becomes 0.
+        /// Percentile that becomes 0, from 0 to below `high`.
         low: f64,
-        /// Percentile that becomes 1.
+        /// Percentile that becomes 1, from above `low` to 100.
         high: f64,
     },
     /// Deskewing of a light-sheet stack whose stage moved along Y (`deskew:angle=30:step=0.5um`): slices are shifted along
     /// Y with linear interpolation, and the stack grows along Y. New voxels are 0.
     Deskew {
-        /// Angle between the sheet and the direction of the stage in degrees; negative if the stage moved towards -Y.
+        /// Angle between the sheet and the direction of the stage in degrees; negative if the stage moved toward -Y.
         angle_degrees: f64,
         /// Distance that the stage moved between slices in µm; without it, the voxel size along Z.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,13 +97,13 @@ pub enum PreprocessStep {
     },
     /// Crop (`crop:z=A-B:y=A-B:x=A-B`), from `A` up to but not including `B`; axes that are not given are kept.
     Crop {
-        /// Slices.
+        /// First slice, and the one after the last; `None` keeps all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         z: Option<[usize; 2]>,
-        /// Rows.
+        /// First row, and the one after the last; `None` keeps all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         y: Option<[usize; 2]>,
-        /// Columns.
+        /// First column, and the one after the last; `None` keeps all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         x: Option<[usize; 2]>,
     },

@@ -2,7 +2,7 @@
 //! slabs of any height.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
-use cytoscope_preprocess::{Bounds, Chain, PreprocessStep, Reach, Source, Tails, parse_steps};
+use cytoscope_preprocess::{Bounds, Chain, PreprocessStep, Reach, Source, StackStatistics, Tails, parse_steps};
 use cytoscope_volume::VoxelSize;
 use proptest::prelude::*;
 use std::convert::Infallible;
@@ -158,6 +158,39 @@ fn steps_that_do_not_fit_a_stack_say_why() {
         let message = Chain::new(&[step.parse().unwrap()], SHAPE, voxel).unwrap_err().to_string();
         assert!(message.contains(named), "{step}: {message}");
     }
+}
+
+/// A large stack whose voxels at Z = Y have the value Z, all others 0; the largest box read is recorded.
+struct Diagonal {
+    largest: usize,
+}
+
+impl Source for Diagonal {
+    type Error = Infallible;
+
+    fn read(&mut self, bounds: &Bounds) -> Result<Vec<f32>, Infallible> {
+        let [nz, ny, nx] = [0, 1, 2].map(|axis: usize| bounds[axis].len());
+        self.largest = self.largest.max(nz * ny * nx);
+        let mut values = vec![0.0; nz * ny * nx];
+        for z in bounds[0].clone().filter(|z| bounds[1].contains(z)) {
+            let at = ((z - bounds[0].start) * ny + (z - bounds[1].start)) * nx;
+            values[at..at + nx].fill(z as f32);
+        }
+        Ok(values)
+    }
+}
+
+#[test]
+fn a_warp_that_turns_slices_holds_a_part_of_the_stack() {
+    // The first slice of the output is the diagonal of Z and Y.
+    let steps = parse_steps("affine:matrix=0/1/0/0/0/1/0/0/0/0/1/0").unwrap();
+    let chain = Chain::new(&steps, [30_000, 30_000, 2], voxel_um()).unwrap();
+    let mut source = Diagonal { largest: 0 };
+    let bounds = [0..1, 0..30_000, 0..2];
+    let found = unwrap(chain.read(&bounds, &mut source, &StackStatistics::default(), &mut Tails::default()));
+    let expected: Vec<f32> = (0..30_000).flat_map(|y| [y as f32; 2]).collect();
+    assert!(found == expected);
+    assert!(source.largest <= 64 << 20, "{} voxels were held at once", source.largest);
 }
 
 #[test]

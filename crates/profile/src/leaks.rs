@@ -9,7 +9,7 @@ pub const MIN_REPETITIONS: usize = 4;
 pub const MAX_REPETITIONS: usize = 10_000;
 /// Share of the repetitions that fill caches and pools, and are not judged.
 const WARM_UP_SHARE: f64 = 0.25;
-/// Share of the judged repetitions that must hold more than the one before: memory that grew once is no leak.
+/// Share of the judged repetitions that must hold more than the one before: memory that grew once is not a leak.
 const GROWING_SHARE: f64 = 0.6;
 
 /// A part of the program whose memory is measured, such as a cache.

@@ -22,13 +22,13 @@ pub struct MachinePeak {
     pub memory_bytes_per_sec: f64,
 }
 
-/// What limits an operator.
+/// The machine's rate that limits how fast an operator can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// The rate of multiply-accumulates.
+    /// The peak rate of multiply-accumulates.
     Compute,
-    /// The memory bandwidth.
+    /// The rate at which memory is read and written.
     Memory,
 }
 
@@ -66,17 +66,17 @@ impl MachinePeak {
 /// An operator in the roofline model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RooflinePoint {
-    /// Operator and node.
+    /// Operator and name of its node, as in [`OperatorTotal::name`].
     pub name: String,
-    /// Measured time in seconds.
+    /// Measured time of all its runs in seconds.
     pub seconds: f64,
-    /// Multiply-accumulates.
+    /// Number of multiply-accumulates of all its runs.
     pub macs: u64,
     /// Bytes of its inputs, weights and outputs, each counted once.
     pub bytes: u64,
     /// Whether it computes on 8-bit integers.
     pub is_int8: bool,
-    /// What limits it.
+    /// The rate that limits it.
     pub bound: Bound,
     /// Shortest possible time at the machine's peak in seconds.
     pub bound_secs: f64,

@@ -102,7 +102,7 @@ impl Recorder {
         }
     }
 
-    /// Ends the memory over time: later samples are ignored, because what runs then is no part of the run.
+    /// Ends the memory over time: later samples are ignored, because what runs then does not belong to the run.
     pub fn end_memory_timeline(&self) {
         self.state().timeline_ended = true;
     }

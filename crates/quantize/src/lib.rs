@@ -7,7 +7,7 @@
 //!
 //! Jobs fail with [`cytoscope_pipeline::JobError`]: wrong options, a model that cannot be quantized, calibration data
 //! that is missing, does not fit or is not finite, a destination that may not be overwritten, or cancellation. A failed
-//! job leaves no partly written package. A missed accuracy budget is no failure: the report says so.
+//! job leaves no partly written package. A missed accuracy budget is not a failure: the report says so.
 #![forbid(unsafe_code)]
 
 mod bias;

@@ -277,7 +277,7 @@ mod tests {
             (self.size.cases * self.size.voxels) as f64 / (ALL.cases * ALL.voxels) as f64
         }
 
-        /// Makes a validation; `false` if it ran out of time and has to be repeated.
+        /// Makes a validation; `false` if it ran out of time and must be repeated.
         fn validate(&mut self) -> bool {
             let whole = (self.costs)(self.now.step).validation * self.share();
             let limit = self.budget.validation_timeout().map_or(f64::INFINITY, |l| l.as_secs_f64());

@@ -88,9 +88,9 @@ pub(crate) struct TrainState {
     /// Names of the validation pairs.
     #[serde(default)]
     pub validation: Vec<String>,
-    /// Mean and standard deviation of the stain, by which the target is normalized.
+    /// Mean and standard deviation of each stain, by which the targets are normalized; empty for labels.
     #[serde(default)]
-    pub intensity: Option<(f64, f64)>,
+    pub intensities: Vec<(f64, f64)>,
     /// Training loss and validation scores so far.
     pub history: History,
     /// Optimizer steps since the optimizer state was initialized.

@@ -1,13 +1,13 @@
 //! All training settings with their defaults. The `--config` option of the command line reads them from a TOML file.
 
+use crate::data_config::DataConfig;
 use crate::error::wrong_use;
 use cytoscope_autodiff::{Decay, Schedule};
 use cytoscope_graph::{ElementType, Loss, LossKind, LossTerm, Optimizer};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{DiameterRequest, JobError, PerformanceRequest};
 use cytoscope_training_data::limits::{MAX_PREFETCH, MAX_WORKERS};
-use cytoscope_training_data::{AugmentOptions, ChannelPair, FindOptions, Normalise, SpacingOrder, TargetKind};
-use cytoscope_volume::Axes;
+use cytoscope_training_data::{AugmentOptions, Normalise, TargetKind};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -219,67 +219,6 @@ impl TrainConfig {
     }
 }
 
-/// Which part of the files to use, and metadata that the files lack or state wrongly.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct DataConfig {
-    /// Channel of the images, counted from 0, if they have several; for nnU-Net data, the number in `_0000`, `_0001`, …
-    pub image_channel: Option<usize>,
-    /// Channel of the targets, counted from 0, if they have several.
-    pub target_channel: Option<usize>,
-    /// Image and target are two channels of the same file, so that each file is a pair.
-    pub same_file: bool,
-    /// Time point of images and targets, counted from 0, if they have several.
-    pub time: Option<usize>,
-    /// Axes of the files, such as `ZYX`, if their own are wrong.
-    pub axes: Option<Axes>,
-    /// Voxel size along Z, Y, X in µm, if the files lack it or state it wrongly.
-    pub voxel_um: Option<[f64; 3]>,
-    /// Ignore label of all label images: its voxels count neither in the loss nor in scores.
-    pub ignore_label: Option<i64>,
-    /// Column of a table that assigns rows to train, valid or test.
-    pub split_column: Option<String>,
-    /// Order of the numbers of nnU-Net's `spacing`.
-    pub spacing_order: Option<SpacingOrder>,
-}
-
-impl DataConfig {
-    /// Checks that the settings are valid and consistent.
-    pub(crate) fn check(&self) -> Result<(), JobError> {
-        let differ = self.image_channel.zip(self.target_channel).is_some_and(|(image, target)| image != target);
-        if self.same_file && !differ {
-            return Err(wrong_use(
-                "data.same_file: set data.image_channel and data.target_channel to two different channels",
-            ));
-        }
-        if self.voxel_um.is_some_and(|v| v.iter().any(|s| !(1e-6..=1e6).contains(s))) {
-            return Err(wrong_use("data.voxel_um must be three numbers above 0, in µm"));
-        }
-        if self.axes.as_ref().is_some_and(|axes| axes.iter().next().is_none()) {
-            return Err(wrong_use("data.axes: expected some of the letters T, Z, C, Y, X, S, such as \"ZYX\""));
-        }
-        if self.split_column.as_ref().is_some_and(|name| name.trim().is_empty()) {
-            return Err(wrong_use("data.split_column must be the name of a column"));
-        }
-        Ok(())
-    }
-
-    /// Returns the options for finding pairs.
-    pub(crate) fn find_options(&self) -> FindOptions {
-        let both = self.image_channel.zip(self.target_channel).filter(|_| self.same_file);
-        FindOptions {
-            channels: both.map(|(input, target)| ChannelPair { input, target }),
-            image_channel: self.image_channel,
-            target_channel: self.target_channel,
-            time: self.time,
-            axes: self.axes.clone(),
-            split_column: self.split_column.as_ref().map(|name| name.trim().to_owned()),
-            voxel_um: self.voxel_um,
-            spacing_order: self.spacing_order,
-        }
-    }
-}
-
 /// Architecture of the U-Net that is trained from scratch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -379,12 +318,13 @@ impl LossConfig {
 
 /// Returns the loss of a target. The foreground channel uses `requested` (by default Dice plus cross entropy), the
 /// channels that separate objects use cross entropy with soft targets (0 to 1). The default for regression is the mean
-/// squared error.
-pub(crate) fn loss(target: TargetKind, requested: Option<LossConfig>) -> Loss {
+/// squared error. The loss of several `stains` is averaged over them.
+pub(crate) fn loss(target: TargetKind, stains: usize, requested: Option<LossConfig>) -> Loss {
     let default = if target.of_labels() { LossConfig::DiceCe } else { LossConfig::Mse };
     let kind = requested.unwrap_or(default).kind();
     let sigmoid = target.of_labels();
-    let mut terms = vec![LossTerm { kind, channels: 0..1, factor: 1.0, sigmoid, within: None }];
+    let first = if target.of_labels() { 1 } else { stains };
+    let mut terms = vec![LossTerm { kind, channels: 0..first, factor: 1.0, sigmoid, within: None }];
     if target.channels() > 1 {
         // Most voxels of a patch are background, so the loss of these channels is counted a second time inside objects.
         let kind = LossKind::BinaryCrossEntropy;
@@ -531,57 +471,5 @@ pub struct ValidationConfig {
 impl Default for ValidationConfig {
     fn default() -> Self {
         Self { fraction: 0.2, times: 8, max_files: 6 }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(text: &str) -> Result<TrainConfig, String> {
-        let config: TrainConfig = toml::from_str(text).map_err(|e| e.to_string())?;
-        config.check().map_err(|e| e.to_string())?;
-        Ok(config)
-    }
-
-    #[test]
-    fn data_settings_become_find_options() {
-        let all = "[data]\nimage_channel = 2\ntarget_channel = 1\ntime = 4\naxes = \"ZYX\"\n\
-                   voxel_um = [2.0, 0.5, 0.5]\nsplit_column = \"fold\"\nspacing_order = \"xyz\"\n";
-        let config = read(all).unwrap();
-        let options = FindOptions {
-            channels: None,
-            image_channel: Some(2),
-            target_channel: Some(1),
-            time: Some(4),
-            axes: Some("ZYX".parse().unwrap()),
-            split_column: Some("fold".to_owned()),
-            voxel_um: Some([2.0, 0.5, 0.5]),
-            spacing_order: Some(SpacingOrder::Xyz),
-        };
-        assert_eq!(config.data.find_options(), options);
-        let channels = read(&format!("{all}same_file = true\n")).unwrap().data.find_options().channels;
-        assert_eq!(channels, Some(ChannelPair { input: 2, target: 1 }));
-        assert_eq!(read("").unwrap().data.find_options(), FindOptions::default());
-        // The settings in a checkpoint are read back unchanged.
-        let text = serde_json::to_string(&config).unwrap();
-        assert_eq!(serde_json::from_str::<TrainConfig>(&text).unwrap(), config);
-    }
-
-    #[test]
-    fn invalid_data_settings_are_refused_by_name() {
-        for (text, words) in [
-            ("chanel = 1", "chanel"),
-            ("same_file = true", "data.image_channel"),
-            ("same_file = true\nimage_channel = 1\ntarget_channel = 1", "two different"),
-            ("voxel_um = [0.0, 1.0, 1.0]", "data.voxel_um"),
-            ("axes = \"\"", "data.axes"),
-            ("axes = \"ZYQ\"", "ZYQ"),
-            ("split_column = \" \"", "data.split_column"),
-            ("image_channel = -1", "image_channel"),
-        ] {
-            let error = read(&format!("[data]\n{text}\n")).unwrap_err();
-            assert!(error.contains(words), "{text}: {error}");
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! Crops of stacks that are too large to be validated completely.
 
-use crate::validator::Stack;
+use crate::stacks::Stack;
 use cytoscope_training_data::StackWindow;
 
 /// Bisection steps in the search for the edge length of a box: enough for single-voxel precision on any stack.

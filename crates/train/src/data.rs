@@ -85,6 +85,12 @@ pub(crate) fn find(
     config: &TrainConfig,
 ) -> Result<Result<Dataset, SamplesError>, JobError> {
     config.data.check()?;
+    if task == TrainingTask::Segmentation && config.data.targets.len() > 1 {
+        return Err(wrong_use(format!(
+            "data.targets lists {} channels, but segmentation is trained on one label image: list one",
+            config.data.targets.len()
+        )));
+    }
     let found = find_pairs_with(path, task, &config.data.find_options());
     Ok(found.map(|mut dataset| {
         dataset.ignore_label = config.data.ignore_label.or(dataset.ignore_label);

@@ -25,7 +25,7 @@ pub(crate) fn synthetic_batch(shape: &[usize], target_channels: usize) -> Result
         Tensor::new(shape, values).map_err(model_error("a batch"))
     };
     Ok([
-        made(1, |i| ((i * 7919) % 101) as f32 / 101.0)?,
+        made(shape.get(1).copied().unwrap_or(1), |i| ((i * 7919) % 101) as f32 / 101.0)?,
         made(target_channels, |i| ((i / 37) % 2) as f32)?,
         made(1, |_| 1.0)?,
     ])
@@ -178,7 +178,7 @@ fn fastest(
         }))
     };
     let precisions = |device: &Device| vec![step_precision(config.precision, device)];
-    let inputs = synthetic_batch(&batch_shape(config, start), start.target.channels())?;
+    let inputs = synthetic_batch(&batch_shape(config, start), start.outputs.len())?;
     let fingerprint = fingerprint(start, config);
     let probe = Probe {
         fingerprint: &fingerprint,

@@ -78,7 +78,7 @@ impl EstimateJob {
         let options = stepper_options(&self.config, &start, engine.device().id, self.threads, &recorder)?;
         let ema = options.ema > 0.0;
         let mut stepper = Stepper::new(start.graph.clone(), engine.as_ref(), &options)?;
-        let [image, target, weight] = synthetic_batch(&options.shape, start.target.channels())?;
+        let [image, target, weight] = synthetic_batch(&options.shape, start.outputs.len())?;
         let mut secs = Vec::with_capacity(STEPS);
         for _ in 0..STEPS {
             context.check()?;

@@ -11,9 +11,10 @@ use crate::package::{self, Description, Example};
 use crate::previews::{self, Thumbnail};
 use crate::qat::QatTrainer;
 use crate::record::{RunFacts, training_record};
+use crate::stacks::calibration_file;
 use crate::train::{LoopOutcome, Training};
 use crate::tuning::{self, TuneEffort};
-use crate::validator::{Scores, calibration_file};
+use crate::validator::Scores;
 use crate::workers::DataWorkers;
 use cytoscope_engine::Precision;
 use cytoscope_model_package::Package;
@@ -348,7 +349,8 @@ impl Training<'_> {
         let mut calibrate: Vec<PathBuf> = Vec::new();
         let step = self.train_pairs.len().div_ceil(8).max(1);
         for (i, pair) in self.train_pairs.iter().step_by(step).enumerate() {
-            calibrate.push(calibration_file(pair, self.folder.path.join(format!("calibration{i}.tif")))?);
+            let to = self.folder.path.join(format!("calibration{i}.tif"));
+            calibrate.push(calibration_file(pair, &self.start.inputs, to)?);
         }
         Ok(calibrate)
     }

@@ -20,6 +20,7 @@ mod config;
 mod crop;
 mod curves;
 mod data;
+mod data_config;
 mod device_choice;
 mod error;
 mod estimate;
@@ -39,6 +40,7 @@ mod record;
 mod scoring;
 mod search;
 mod setup;
+mod stacks;
 mod step;
 mod step_graphs;
 mod train;
@@ -50,9 +52,10 @@ pub use assign::SettingAssignment;
 pub use check::{CheckJob, CheckReport};
 pub use checkpoint::{CheckpointSummary, check_checkpoint, check_checkpoint_tensors};
 pub use config::{
-    BudgetConfig, DataConfig, LossConfig, NetworkConfig, OptimizerConfig, ScheduleConfig, TrainConfig, TrainPrecision,
+    BudgetConfig, LossConfig, NetworkConfig, OptimizerConfig, ScheduleConfig, TrainConfig, TrainPrecision,
     ValidationConfig,
 };
+pub use data_config::DataConfig;
 pub use estimate::{Estimate, EstimateJob};
 pub use event::{TrainEvent, TrainSink, TrainingPlan};
 pub use history::{History, StepPoint, ValidationPoint};

@@ -22,6 +22,10 @@ pub(crate) struct StartModel {
     pub from_scratch: bool,
     /// Name of the model, or `scratch`; for the record.
     pub name: String,
+    /// Names of its input channels; at least one.
+    pub inputs: Vec<String>,
+    /// Names of its output channels: those of the target, or the stains.
+    pub outputs: Vec<String>,
     /// What the outputs of the network are trained to be.
     pub target: TargetKind,
     /// Voxel size along Z, Y, X in µm that it works at, if known.
@@ -113,12 +117,8 @@ pub(crate) fn load_start_model(
     };
     let int8 = [false, true].map(|sigmoid| int8_network(&package, sigmoid));
     let known = Model::from_package(package)?;
-    if known.input_channels != 1 {
-        return Err(wrong_use(format!(
-            "{from} has {} input channels: only models with one input channel can be trained",
-            known.input_channels
-        )));
-    }
+    let inputs = config.data.input_names();
+    check_input_channels(from, known.input_channels, &inputs)?;
     let mut graph = prepare(&source).map_err(model_error(&shown))?;
     graph.outputs.truncate(1);
     // Batch norms would also update the statistics of layers that are to stay as they are.
@@ -127,14 +127,15 @@ pub(crate) fn load_start_model(
         cytoscope_graph_passes::eliminate_dead(&mut graph);
     }
     let target = target(task, config, declared, known.output_channels);
-    let comparable = target.channels() == known.output_channels && declared.is_none_or(|d| d == target);
-    if target.channels() != known.output_channels {
-        new_head(&mut graph, target.channels(), seed).ok_or_else(|| {
+    let outputs = output_names(target, config);
+    let comparable = outputs.len() == known.output_channels && declared.is_none_or(|d| d == target);
+    if outputs.len() != known.output_channels {
+        new_head(&mut graph, outputs.len(), seed).ok_or_else(|| {
             wrong_use(format!(
                 "{from} has {} output channels, but the target has {}, and its last layer is not a convolution \
                  that could be replaced",
                 known.output_channels,
-                target.channels()
+                outputs.len()
             ))
         })?;
     }
@@ -144,7 +145,7 @@ pub(crate) fn load_start_model(
     infer_shapes::<ValueId>(&mut graph, &[]).map_err(model_error(&shown))?;
     let [int8, int8_with_sigmoid] = int8;
     let int8 = if target.of_labels() { int8_with_sigmoid } else { int8 };
-    let normalise = match (config.normalise, normalise_of(&known.preprocessing)) {
+    let normalise = match (config.normalise, normalise_of(&known.preprocessing, inputs.len())) {
         (Some(requested), _) => requested,
         (None, Some(own)) => own,
         (None, None) => {
@@ -160,7 +161,9 @@ pub(crate) fn load_start_model(
         target,
         voxel_um: config.voxel_um.or(known.voxel_um),
         object_diameter_um: known.object_diameter_um.filter(|_| target.of_labels()),
-        preprocessing: processing_of(normalise),
+        preprocessing: processing_of(normalise, inputs.len()),
+        inputs,
+        outputs,
         normalise,
         step: known.step,
         spatial_axes: known.spatial_axes,
@@ -168,6 +171,31 @@ pub(crate) fn load_start_model(
         comparable,
         int8: int8.filter(|_| comparable),
     })
+}
+
+/// Checks that a start model has as many input channels as the data settings choose.
+fn check_input_channels(from: &str, of_model: usize, chosen: &[String]) -> Result<(), JobError> {
+    if of_model == chosen.len() {
+        return Ok(());
+    }
+    let choice = match chosen.len() {
+        1 => "the data have one".to_owned(),
+        count => format!("data.channels lists {count}"),
+    };
+    let next_step = match of_model {
+        1 => "list one channel, or train from scratch (--from scratch)".to_owned(),
+        count => format!("list {count} in data.channels, in the order of the model's inputs, or choose another model"),
+    };
+    let plural = if of_model == 1 { "" } else { "s" };
+    Err(wrong_use(format!("{from} has {of_model} input channel{plural}, but {choice}: {next_step}")))
+}
+
+/// Returns the names of the output channels of a network that is trained to predict `target`.
+fn output_names(target: TargetKind, config: &TrainConfig) -> Vec<String> {
+    if target.of_labels() {
+        return target.channel_names().iter().map(|name| (*name).to_owned()).collect();
+    }
+    config.data.stain_names()
 }
 
 /// The target that a package was trained for; `None` if it does not say. `shown` names the package in errors.
@@ -202,8 +230,10 @@ fn scratch(
     let levels = config.network.filters.len();
     let strides =
         if config.network.strides.is_empty() { strides(levels, voxel_um) } else { config.network.strides.clone() };
+    let (inputs, outputs) = (config.data.input_names(), output_names(target, config));
     let description = UNet3d {
-        out_channels: target.channels(),
+        in_channels: inputs.len(),
+        out_channels: outputs.len(),
         filters: config.network.filters.clone(),
         strides: strides.clone(),
         convs_per_block: config.network.convs_per_block,
@@ -228,7 +258,9 @@ fn scratch(
         target,
         voxel_um,
         object_diameter_um: None,
-        preprocessing: processing_of(normalise),
+        preprocessing: processing_of(normalise, inputs.len()),
+        inputs,
+        outputs,
         normalise,
         step: strides.iter().fold([1; 3], |all, s| [0, 1, 2].map(|a| all[a] * s[a])),
         spatial_axes: 3,
@@ -266,8 +298,12 @@ fn strides(levels: usize, voxel_um: Option<[f64; 3]>) -> Vec<[usize; 3]> {
         .collect()
 }
 
-/// Returns the intensity normalization of a package's preprocessing, or `None` if training does not support it.
-fn normalise_of(steps: &[Processing]) -> Option<Normalise> {
+/// Returns the intensity normalization of a package's preprocessing, or `None` if training does not support it: each of
+/// several `channels` is normalized by its own statistics.
+fn normalise_of(steps: &[Processing], channels: usize) -> Option<Normalise> {
+    if channels > 1 && steps.iter().filter_map(Processing::statistics_axes).any(|axes| axes.channel) {
+        return None;
+    }
     let steps: Vec<&Processing> = steps.iter().filter(|s| !matches!(s, Processing::EnsureDtype { .. })).collect();
     match steps.as_slice() {
         [] => Some(Normalise::None),
@@ -283,20 +319,17 @@ fn normalise_of(steps: &[Processing]) -> Option<Normalise> {
     }
 }
 
-/// Returns the preprocessing steps of a package for an intensity normalization.
-fn processing_of(normalise: Normalise) -> Vec<Processing> {
+/// Returns the preprocessing steps of a package for an intensity normalization of each of its `channels`.
+fn processing_of(normalise: Normalise, channels: usize) -> Vec<Processing> {
+    let axes = StatisticsAxes { channel: channels == 1, ..StatisticsAxes::default() };
     match normalise {
         Normalise::None => Vec::new(),
         Normalise::ZeroMeanUnitVariance { eps } => {
-            vec![Processing::ZeroMeanUnitVariance { eps, axes: StatisticsAxes::default() }]
+            vec![Processing::ZeroMeanUnitVariance { eps, axes }]
         }
-        Normalise::ScaleRange { min_percentile, max_percentile, eps } => vec![Processing::ScaleRange {
-            min_percentile,
-            max_percentile,
-            eps,
-            axes: StatisticsAxes::default(),
-            reference_tensor: None,
-        }],
+        Normalise::ScaleRange { min_percentile, max_percentile, eps } => {
+            vec![Processing::ScaleRange { min_percentile, max_percentile, eps, axes, reference_tensor: None }]
+        }
         Normalise::FixedZeroMeanUnitVariance { mean, std } => {
             vec![Processing::FixedZeroMeanUnitVariance { mean: vec![mean], std: vec![std] }]
         }
@@ -374,6 +407,37 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
     use super::*;
+
+    #[test]
+    fn channels_of_the_settings_are_those_of_a_new_network() {
+        let text = "[network]\nfilters = [4, 8]\n[data]\nchannels = [\"membrane\", \"nuclei\"]\n";
+        let config: TrainConfig = toml::from_str(text).unwrap();
+        let start = load_start_model("scratch", TrainingTask::Segmentation, &config, None, 1).unwrap();
+        assert_eq!(
+            (start.inputs.len(), start.outputs.as_slice()),
+            (2, &["foreground", "height"].map(str::to_owned)[..])
+        );
+        // Each channel is normalized by its own statistics, and these steps are understood again.
+        let axes = start.preprocessing.first().and_then(Processing::statistics_axes).unwrap();
+        assert!(!axes.channel);
+        assert_eq!(normalise_of(&start.preprocessing, 2), Some(start.normalise));
+        assert_eq!(normalise_of(&processing_of(start.normalise, 1), 2), None);
+        let three = TrainConfig { data: toml::from_str("targets = [3, 1, 2]").unwrap(), ..TrainConfig::default() };
+        let start = load_start_model("scratch", TrainingTask::LabelFree, &three, None, 1).unwrap();
+        assert_eq!(start.outputs, ["channel3", "channel1", "channel2"]);
+        assert_eq!(start.inputs, ["image"]);
+    }
+
+    #[test]
+    fn start_models_with_another_number_of_channels_are_refused() {
+        let error = |model, chosen: usize| {
+            let names: Vec<String> = (0..chosen).map(|i| i.to_string()).collect();
+            check_input_channels("nuclei", model, &names).unwrap_err().to_string()
+        };
+        assert!(error(1, 2).contains("nuclei has 1 input channel, but data.channels lists 2"), "{}", error(1, 2));
+        assert!(error(2, 1).contains("list 2 in data.channels"), "{}", error(2, 1));
+        assert!(check_input_channels("nuclei", 2, &["a".to_owned(), "b".to_owned()]).is_ok());
+    }
 
     #[test]
     fn trainable_models_are_found_under_the_present_and_the_earlier_extension() {

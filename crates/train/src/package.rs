@@ -18,15 +18,15 @@ pub(crate) struct Description<'a> {
     pub name: String,
     pub voxel_um: Option<[f64; 3]>,
     pub segment: SegmentOptions,
-    /// Mean and standard deviation of the stain, by which the network's output is rescaled.
-    pub intensity: Option<(f64, f64)>,
+    /// Mean and standard deviation of each stain, by which the network's outputs are rescaled; empty for labels.
+    pub intensities: Vec<(f64, f64)>,
     /// Record of the training run.
     pub record: Value,
     /// Model card in Markdown.
     pub card: String,
     /// Images of the card: file names and contents.
     pub covers: Vec<(String, Vec<u8>)>,
-    /// Test input before preprocessing, with its shape Z, Y, X; a synthetic stack if `None`.
+    /// Test input before preprocessing, axes C, Z, Y, X, with its shape Z, Y, X; a synthetic stack if `None`.
     pub test: Option<(Vec<f32>, [usize; 3])>,
 }
 
@@ -37,11 +37,7 @@ pub(crate) fn seed_channel(target: TargetKind) -> usize {
 
 fn axes(d: &Description<'_>, input: bool) -> Vec<AxisSpec> {
     let spatial = d.start.spatial_axes;
-    let names: Vec<String> = if input {
-        vec!["image".to_owned()]
-    } else {
-        d.start.target.channel_names().iter().map(|n| (*n).to_owned()).collect()
-    };
+    let names = if input { &d.start.inputs } else { &d.start.outputs };
     let axis = |kind, size| AxisSpec { kind, size, voxel_um: None, halo: 0, channel_names: Vec::new() };
     let mut all = vec![
         axis(AxisKind::Batch, AxisSize::Step { min: 1, step: 1 }),
@@ -88,16 +84,28 @@ fn test_stack(zyx: [usize; 3], normalise: Normalise) -> Vec<f32> {
     scaled.map(|v| (v * gain + offset) as f32).collect()
 }
 
+/// Returns [`test_stack`] for each channel, axes C, Z, Y, X; the voxels of every other channel are in reverse order, so
+/// that channels differ.
+fn test_channels(zyx: [usize; 3], normalise: Normalise, channels: usize) -> Vec<f32> {
+    let stack = test_stack(zyx, normalise);
+    let mut all = Vec::with_capacity(stack.len() * channels);
+    for channel in 0..channels {
+        if channel % 2 == 0 { all.extend(&stack) } else { all.extend(stack.iter().rev()) }
+    }
+    all
+}
+
 /// Writes the package of a network.
 pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(), JobError> {
+    let channels = d.start.inputs.len();
     let (values, zyx) = match &d.test {
         Some(test) => test.clone(),
         None => {
             let zyx: [usize; 3] = std::array::from_fn(|a| d.start.step[a] * 2);
-            (test_stack(zyx, d.start.normalise), zyx)
+            (test_channels(zyx, d.start.normalise, channels), zyx)
         }
     };
-    let mut shape = vec![1, 1];
+    let mut shape = vec![1, channels];
     shape.extend(zyx.iter().skip(3 - d.start.spatial_axes));
     let test_inputs = vec![Tensor::new(shape, values).map_err(model_error("the network"))?];
     let untested = builder(d, graph)?;
@@ -115,9 +123,11 @@ pub(crate) fn in_memory(d: &Description<'_>, graph: &Graph) -> Result<Model, Job
 /// Returns the contents of the package of a network, without test tensors.
 fn builder(d: &Description<'_>, graph: &Graph) -> Result<PackageBuilder, JobError> {
     let labels = d.start.target.of_labels();
-    let processing = match d.intensity {
-        Some((mean, std)) if !labels => vec![Processing::ScaleLinear { gain: vec![std], offset: vec![mean] }],
-        _ => Vec::new(),
+    let processing = if labels || d.intensities.is_empty() {
+        Vec::new()
+    } else {
+        let (offset, gain) = d.intensities.iter().copied().unzip();
+        vec![Processing::ScaleLinear { gain, offset }]
     };
     let task = if labels { "segmentation" } else { "labelfree" };
     let mut config = json!({"task": task, "target": d.start.target, "training": d.record});
@@ -132,7 +142,10 @@ fn builder(d: &Description<'_>, graph: &Graph) -> Result<PackageBuilder, JobErro
     }
     let inputs = vec![TensorSpec {
         id: "stack".to_owned(),
-        description: "One channel".to_owned(),
+        description: match d.start.inputs.as_slice() {
+            [_] => "One channel".to_owned(),
+            several => format!("Channels: {}", several.join(", ")),
+        },
         dtype: "float32".to_owned(),
         axes: axes(d, true),
         processing: d.start.preprocessing.clone(),

@@ -197,7 +197,7 @@ impl Training<'_> {
             ended: false,
             since_point: (0.0, 0),
             validation: self.validation.clone(),
-            intensity: self.intensity,
+            intensities: self.intensities.clone(),
             history: History::default(),
             optimizer_steps: 0,
             loss_scale: 1.0,

@@ -83,7 +83,7 @@ mod tests {
         // A second report replaces the list.
         report(&context, Path::new("/data"), &problems[..20], Some(&file)).unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 22);
-        // A list that cannot be written is no error.
+        // A list that cannot be written is not an error.
         assert_eq!(report(&context, Path::new("/data"), &problems, Some(&file.join("below/a/file"))), None);
         let [one, other] = ["/data/a", "/data/b"].map(|root| default_path(Path::new(root)));
         assert!(one != other || one.is_none());

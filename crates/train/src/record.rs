@@ -3,6 +3,7 @@
 
 use crate::config::TrainConfig;
 use crate::history::{History, StepPoint, ValidationPoint};
+use crate::setup::files_of;
 use cytoscope_storage::sha256_of_bytes;
 use cytoscope_training_data::Pair;
 use serde::Serialize;
@@ -172,8 +173,7 @@ fn listed_validations(points: &[ValidationPoint]) -> Vec<Value> {
 /// Summarizes pairs found in `data`, a folder or a table.
 fn summarize_pairs(pairs: &[Pair], data: &Path) -> PairListSummary {
     let names: String = pairs.iter().flat_map(|p| [p.name.as_str(), "\n"]).collect();
-    let folders: BTreeSet<String> =
-        pairs.iter().flat_map(|p| [&p.image.path, &p.target.path]).map(|file| folder_name(file, data)).collect();
+    let folders: BTreeSet<String> = pairs.iter().flat_map(files_of).map(|file| folder_name(file, data)).collect();
     PairListSummary {
         count: pairs.len(),
         folder_count: folders.len(),

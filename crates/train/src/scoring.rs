@@ -100,7 +100,7 @@ impl Training<'_> {
     }
 
     /// Scores the start model: with its float or its int8 network, whichever is better, because predictions on this
-    /// machine may use either. A trained network has to be better than both.
+    /// machine may use either. A trained network must be better than both.
     pub(crate) fn score_start(&self, show: bool) -> Result<ScoredNetwork, JobError> {
         let float = self.score(&self.start.graph, show)?;
         let Some(int8) = &self.start.int8 else { return Ok(float) };

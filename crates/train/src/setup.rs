@@ -43,9 +43,24 @@ pub(crate) fn fingerprint(data: &Data) -> Result<String, JobError> {
     };
     let mut text = String::new();
     for pair in &data.dataset.pairs {
-        text.push_str(&format!("{} {} {};", pair.name, state(&pair.image.path)?, state(&pair.target.path)?));
+        text.push_str(&pair.name);
+        for file in files_of(pair) {
+            text.push_str(&format!(" {}", state(file)?));
+        }
+        text.push(';');
     }
     Ok(cytoscope_engine::select::fingerprint(text.as_bytes()))
+}
+
+/// Returns the files of a pair: those of its image and its target, then those of further channels.
+pub(crate) fn files_of(pair: &Pair) -> Vec<&Path> {
+    let mut files = vec![pair.image.path.as_path(), pair.target.path.as_path()];
+    for more in pair.more_images.iter().chain(&pair.more_targets).map(|image| image.path.as_path()) {
+        if !files.contains(&more) {
+            files.push(more);
+        }
+    }
+    files
 }
 
 /// Checks that the checkpoint in `folder` has the task, start model and seed of this job.
@@ -75,7 +90,7 @@ fn patch_and_batch(config: &TrainConfig, start: &StartModel) -> ([usize; 3], usi
 /// Returns the shape of the network's input for a batch of patches.
 pub(crate) fn batch_shape(config: &TrainConfig, start: &StartModel) -> Vec<usize> {
     let (patch, batch) = patch_and_batch(config, start);
-    let mut shape = vec![batch, 1];
+    let mut shape = vec![batch, start.inputs.len()];
     shape.extend(patch.iter().skip(3 - start.spatial_axes));
     shape
 }
@@ -89,7 +104,7 @@ pub(crate) fn stepper_options(
     recorder: &Recorder,
 ) -> Result<StepperOptions, JobError> {
     Ok(StepperOptions {
-        loss: config::loss(start.target, config.loss),
+        loss: config::loss(start.target, start.outputs.len(), config.loss),
         optimizer: config.optimizer.rule(),
         shape: batch_shape(config, start),
         batch_statistics: true,
@@ -190,8 +205,8 @@ fn segmentation(context: &Context, config: &TrainConfig, start: &StartModel, dat
     }
 }
 
-/// Prepares a training run. `intensity` is the mean and standard deviation of the stain from the checkpoint of a
-/// resumed run.
+/// Prepares a training run. `intensities` are the mean and standard deviation of each stain from the checkpoint of a
+/// resumed run; empty for a new one.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn prepare<'a>(
     job: &'a TrainJob,
@@ -202,7 +217,7 @@ pub(crate) fn prepare<'a>(
     config: TrainConfig,
     data: &Data,
     fingerprint: String,
-    intensity: Option<(f64, f64)>,
+    intensities: Vec<(f64, f64)>,
     started: Instant,
 ) -> Result<Training<'a>, JobError> {
     let mut start = load_start_model(context, job, &config, data)?;
@@ -227,15 +242,16 @@ pub(crate) fn prepare<'a>(
         ..SamplerOptions::default()
     };
     let sampler = open_sampler(context, data, config.cache_bytes, options)?;
-    let labels = start.target.of_labels();
     let moments = sampler.target_moments();
-    let intensity = (!labels).then(|| intensity.unwrap_or((moments.mean, moments.variance().sqrt().max(1e-12))));
+    let measured = moments.iter().map(|m| (m.mean, m.variance().sqrt().max(1e-12)));
+    let intensities = if intensities.len() == moments.len() { intensities } else { measured.collect() };
     let stepping = stepper_options(&config, &start, engine.device().id, job.threads, &context.recorder)?;
     let stepping = StepperOptions { tuning: context.tuning(), ..stepping };
     let validation: &[Pair] = &data.split.validation;
     let options = ValidatorOptions {
         max_cases: config.validation.max_files,
         target: start.target,
+        stains: start.outputs.clone(),
         model_um: voxel_um,
         ignored: data.dataset.ignore_label,
         diameters: Diameters { nominal_um: start.object_diameter_um, given_um: given },
@@ -262,7 +278,7 @@ pub(crate) fn prepare<'a>(
         previews,
         segment,
         voxel_um,
-        intensity,
+        intensities,
         epoch_steps,
         train_pairs: data.split.train.clone(),
         validation: data.split.validation_names(),

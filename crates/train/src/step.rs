@@ -312,8 +312,9 @@ impl Stepper {
         })
     }
 
-    /// Continues from another state of the same network.
+    /// Continues from another state of the same network, without the gradients that were accumulated.
     pub(crate) fn set_state(&mut self, state: ModelState) {
+        self.zero_grad();
         self.host = split_state(&self.graph.parameters, state, &mut self.buffers);
         TOTALS.iter().for_each(|total| self.buffers.bind(*total, Tensor::scalar(0.0f32)));
         self.unread = 0;

@@ -1,19 +1,20 @@
-//! The training loop: steps, validations, checkpoints, rollbacks and the end. The schedule of these is in `planning`.
+//! The training loop: steps, validations, checkpoints, rollbacks and the end. The schedule of these is in `planning`, the
+//! steps and rollbacks are in `steps`.
+
+mod steps;
 
 use crate::checkpoint::{CheckpointSummary, RunFolder, TrainState, restore};
 use crate::config::TrainConfig;
 use crate::data::{self, Data};
 use crate::error::data_error;
-use crate::event::TrainEvent;
-use crate::history::StepPoint;
 use crate::job::{TrainJob, TrainReport};
 use crate::monitor::Sinks;
 use crate::network::StartModel;
 use crate::package::Description;
 use crate::previews::Previews;
 use crate::scoring::{ScoredNetwork, ValidationOutcome};
-use crate::setup::{check_same_run, fingerprint, prepare};
-use crate::step::{ModelState, StepOutput, Stepper, StepperOptions};
+use crate::setup::{check_same_run, files_of, fingerprint, prepare};
+use crate::step::{ModelState, Stepper, StepperOptions};
 use crate::validator::Validator;
 use crate::workers::DataWorkers;
 use cytoscope_engine::Engine;
@@ -28,13 +29,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use steps::LossWindow;
 
 /// Maximum time between checkpoints in seconds.
 const CHECKPOINT_SECS: u64 = 30;
 /// Label of the memory mark before the first step, after which all steps count.
 pub const FIRST_STEP_MARK: &str = "first step";
-/// Maximum number of rollbacks; then training fails.
-const MAX_ROLLBACKS: u32 = 5;
 
 /// All inputs and resources of a training run.
 pub(crate) struct Training<'a> {
@@ -54,7 +54,8 @@ pub(crate) struct Training<'a> {
     pub(crate) previews: Previews,
     pub(crate) segment: SegmentOptions,
     pub(crate) voxel_um: Option<[f64; 3]>,
-    pub(crate) intensity: Option<(f64, f64)>,
+    /// Mean and standard deviation of each stain; empty for labels.
+    pub(crate) intensities: Vec<(f64, f64)>,
     pub(crate) epoch_steps: u64,
     pub(crate) train_pairs: Vec<Pair>,
     /// Names of the validation pairs.
@@ -107,7 +108,7 @@ pub(crate) fn run(
     let new = checkpoint.is_none().then_some(started);
     let data = data::load(context, &job.data, job.task, &config, job.seed, validation_names, new)?;
     let pairs = &data.dataset.pairs;
-    let files: Vec<&Path> = pairs.iter().flat_map(|p| [p.image.path.as_path(), p.target.path.as_path()]).collect();
+    let files: Vec<&Path> = pairs.iter().flat_map(files_of).collect();
     check_destination(&job.out, &files, job.overwrite)?;
     folder.check(&files)?;
     let lock = folder.lock()?;
@@ -146,10 +147,10 @@ fn run_locked(
     started: Instant,
 ) -> Result<TrainReport, JobError> {
     let fingerprint = fingerprint(data)?;
-    let intensity = checkpoint.as_ref().and_then(|(state, _)| state.intensity);
+    let intensities = checkpoint.as_ref().map(|(state, _)| state.intensities.clone()).unwrap_or_default();
     context.recorder.mark_memory("data checked");
     let mut training =
-        prepare(job, context, devices, sinks, folder.clone(), config, data, fingerprint, intensity, started)?;
+        prepare(job, context, devices, sinks, folder.clone(), config, data, fingerprint, intensities, started)?;
     context.recorder.mark_memory("prepared");
     let outcome = training.run_loop(checkpoint)?;
     context.recorder.mark_memory("trained");
@@ -163,22 +164,6 @@ pub(crate) struct LoopOutcome {
     pub(crate) state: TrainState,
     pub(crate) before: Option<ScoredNetwork>,
     pub(crate) parameters: usize,
-}
-
-/// Losses and times since the last point of the loss curve.
-#[derive(Default)]
-struct LossWindow {
-    loss: f64,
-    steps: u64,
-    /// Steps of this run; the others were made before it was resumed.
-    timed: u64,
-    started: Option<Instant>,
-    stalled: f64,
-}
-
-/// Returns the number of steps of a point of the loss curve.
-fn steps_per_point(state: &TrainState) -> u64 {
-    (state.steps / 400).max(1)
 }
 
 /// What the training loop changes.
@@ -237,12 +222,13 @@ impl Training<'_> {
             shape
         };
         let mut target = batch.target;
-        if let Some((mean, std)) = self.intensity {
-            target.iter_mut().for_each(|v| *v = ((f64::from(*v) - mean) / std) as f32);
+        let voxels = (batch.weight.len() / batch.count.max(1)).max(1);
+        for (stain, (mean, std)) in target.chunks_exact_mut(voxels).zip(self.intensities.iter().cycle()) {
+            stain.iter_mut().for_each(|v| *v = ((f64::from(*v) - mean) / std) as f32);
         }
         let bad = |e: cytoscope_graph::GraphError| JobError::model("a batch", e);
         Ok([
-            Tensor::new(shape(1), batch.image).map_err(bad)?,
+            Tensor::new(shape(batch.image_channels), batch.image).map_err(bad)?,
             Tensor::new(shape(batch.channels), target).map_err(bad)?,
             Tensor::new(shape(1), batch.weight).map_err(bad)?,
         ])
@@ -254,7 +240,7 @@ impl Training<'_> {
             name,
             voxel_um: self.voxel_um,
             segment: self.segment.clone(),
-            intensity: self.intensity,
+            intensities: self.intensities.clone(),
             record,
             card,
             covers: Vec::new(),
@@ -318,31 +304,16 @@ impl Training<'_> {
                 continue;
             }
             let progress = run.state.step as f64 / run.state.steps.max(1) as f64;
-            let is_fold_due = self.config.norm_share < 1.0 && progress >= self.config.norm_share;
-            if is_fold_due && !run.state.folded && run.stepper.has_norms() {
+            if self.is_fold_due(&run, progress) {
                 if !self.read_losses(&mut run)? {
                     continue;
                 }
                 self.fold_norms(&mut run)?;
             }
-            run.window.started.get_or_insert_with(Instant::now);
-            let loss = match self.accumulate(&mut run)? {
-                StepOutput::Loss(loss) => loss,
-                // The loss scale was reduced; the next batch is used instead.
-                StepOutput::Overflow => continue,
-                StepOutput::NotFinite => {
-                    self.roll_back(&mut run.state, &mut run.stepper, &run.last_good)?;
-                    run.window = LossWindow::default();
-                    continue;
-                }
-            };
-            if !self.is_read(&mut run)? {
+            let rate = schedule.rate(progress);
+            if !self.take_step(&mut run, rate)? {
                 continue;
             }
-            let rate = schedule.rate(progress) * run.state.rate_factor;
-            run.stepper.optimizer_step(rate, self.config.clip_norm, self.config.accumulate)?;
-            run.state.step += 1;
-            self.record_step(&mut run, loss, rate);
             // Cancellation is handled at the start of the loop, where the checkpoint is saved.
             let _ = meter.set_progress(run.state.step, run.state.steps);
             run.state.validation_due = !self.validator.is_empty() && self.is_validation_due(&run.state);
@@ -492,6 +463,12 @@ impl Training<'_> {
         true
     }
 
+    /// Returns whether the batch norms are to be folded into the convolutions now, after `progress` of all steps (0 to 1).
+    fn is_fold_due(&self, run: &Run, progress: f64) -> bool {
+        let share = self.config.norm_share;
+        share < 1.0 && progress >= share && !run.state.folded && run.stepper.has_norms()
+    }
+
     /// Folds the batch norms into the convolutions, and continues with that network.
     fn fold_norms(&self, run: &mut Run) -> Result<(), JobError> {
         run.stepper = self.stepper(run.stepper.folded()?, false)?;
@@ -499,106 +476,6 @@ impl Training<'_> {
         run.last_good = run.good_state()?;
         let note = format!("Batch norms were folded into the convolutions at step {}.", run.state.step);
         run.state.history.notes.push(note);
-        Ok(())
-    }
-
-    /// Computes and accumulates the gradients of the batches of one step. Returns the mean loss.
-    fn accumulate(&self, run: &mut Run) -> Result<StepOutput, JobError> {
-        let mut output = StepOutput::Loss(0.0);
-        for _ in 0..self.config.accumulate {
-            let before = run.loader.stalled_secs();
-            let [image, target, weight] = self.batch(&mut run.loader)?;
-            run.window.stalled += run.loader.stalled_secs() - before;
-            run.state.next_patch += self.batch as u64;
-            output = match (output, run.stepper.forward_backward_later(image, target, weight)?) {
-                (StepOutput::Loss(sum), StepOutput::Loss(loss)) => {
-                    StepOutput::Loss(sum + loss / self.config.accumulate as f64)
-                }
-                (_, other) => other,
-            };
-            if !matches!(output, StepOutput::Loss(_)) {
-                break;
-            }
-        }
-        Ok(output)
-    }
-
-    /// Reads the losses that are still on the device, if this step is the last one of a point of the loss curve. Returns
-    /// false if they are not finite; the run then went back to its last good state.
-    fn is_read(&self, run: &mut Run) -> Result<bool, JobError> {
-        if run.window.steps + 1 < steps_per_point(&run.state) { Ok(true) } else { self.read_losses(run) }
-    }
-
-    /// Reads the losses that are still on the device. Returns false if they are not finite; the run then went back to its
-    /// last good state.
-    fn read_losses(&self, run: &mut Run) -> Result<bool, JobError> {
-        if let Some(loss) = run.stepper.unread_loss()? {
-            run.window.loss += loss / self.config.accumulate as f64;
-            return Ok(true);
-        }
-        self.roll_back(&mut run.state, &mut run.stepper, &run.last_good)?;
-        run.state.validation_due = false;
-        run.window = LossWindow::default();
-        Ok(false)
-    }
-
-    /// Adds a step to the loss curve, and reports it when the curve gets a point.
-    fn record_step(&self, run: &mut Run, loss: f64, rate: f64) {
-        let (state, window) = (&mut run.state, &mut run.window);
-        window.loss += loss;
-        window.steps += 1;
-        window.timed += 1;
-        if window.steps < steps_per_point(state) {
-            return;
-        }
-        let secs = window.started.map_or(0.0, |b| b.elapsed().as_secs_f64());
-        let n = window.timed as f64;
-        let point = StepPoint {
-            step: state.step,
-            loss: window.loss / window.steps as f64,
-            rate,
-            step_secs: secs / n,
-            stalled_secs: window.stalled / n,
-        };
-        state.history.push(point);
-        self.emit(&TrainEvent::TrainingSteps {
-            step: point.step,
-            steps: state.steps,
-            loss: point.loss,
-            rate,
-            step_secs: point.step_secs,
-            stalled_secs: point.stalled_secs,
-        });
-        self.report_status(&mut run.last_status, point.step, point.step_secs, point.stalled_secs, &run.stepper);
-        run.window = LossWindow::default();
-    }
-
-    /// Returns to the last good state and halves the learning rate.
-    fn roll_back(
-        &self,
-        state: &mut TrainState,
-        stepper: &mut Stepper,
-        last_good: &(ModelState, u64, u64),
-    ) -> Result<(), JobError> {
-        state.rollbacks += 1;
-        if state.rollbacks > MAX_ROLLBACKS {
-            return Err(JobError::Mismatch {
-                path: self.job.data.clone(),
-                problem: format!("the loss was not finite {MAX_ROLLBACKS} times, at decreasing learning rates"),
-                next_step: "check the data for values that are not finite, or lower schedule.rate".to_owned(),
-            });
-        }
-        stepper.zero_grad();
-        stepper.set_state(last_good.0.clone());
-        state.rate_factor /= 2.0;
-        let sentence = format!(
-            "The loss was not finite at step {}: rolled back to step {}, with the learning rate multiplied by {}.",
-            state.step, last_good.1, state.rate_factor
-        );
-        state.step = last_good.1;
-        state.history.truncate_after(last_good.1);
-        self.context.note(sentence.clone());
-        state.history.notes.push(sentence);
         Ok(())
     }
 

@@ -78,10 +78,16 @@ pub struct StackWindow {
 pub struct Pair {
     /// Name, unique in its dataset.
     pub name: String,
-    /// Input of the network: a channel and time point of a file.
+    /// First input channel of the network: a channel and time point of a file.
     pub image: ImageRef,
-    /// Its target: labels or a stain.
+    /// Its first target: labels or a stain.
     pub target: ImageRef,
+    /// Further input channels of the network, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_images: Vec<ImageRef>,
+    /// Further stains, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_targets: Vec<ImageRef>,
     /// Part of the data that it belongs to, if the data define it.
     #[serde(default)]
     pub part: Option<Part>,
@@ -107,11 +113,23 @@ impl Pair {
             name: name.into(),
             image: ImageRef::of(image),
             target: ImageRef::of(target),
+            more_images: Vec::new(),
+            more_targets: Vec::new(),
             part: None,
             voxel_um: None,
             window: None,
             weight: 1.0,
         }
+    }
+
+    /// Returns all input channels in order.
+    pub fn images(&self) -> impl Iterator<Item = &ImageRef> {
+        std::iter::once(&self.image).chain(&self.more_images)
+    }
+
+    /// Returns all targets in order.
+    pub fn targets(&self) -> impl Iterator<Item = &ImageRef> {
+        std::iter::once(&self.target).chain(&self.more_targets)
     }
 }
 

@@ -53,7 +53,7 @@ pub use augment::AugmentOptions;
 pub use check::{CheckOptions, Intensities, PairSummary, Report, check, check_with};
 pub use dataset::{Convention, Dataset, ImageRef, Pair, Part, Problem, Severity, StackWindow, TrainingTask};
 pub use error::SamplesError;
-pub use find::{ChannelPair, FindOptions, SpacingOrder, find_pairs, find_pairs_with};
+pub use find::{FindOptions, SpacingOrder, find_pairs, find_pairs_with};
 pub use loader::{Batch, Loader, LoaderOptions};
 pub use normalise::{Normalise, Scaling};
 pub use objects::IgnoreLabel;

@@ -37,9 +37,11 @@ pub struct Batch {
     pub count: usize,
     /// Shape of a patch along Z, Y, X.
     pub shape_zyx: [usize; 3],
+    /// Number of channels of the image.
+    pub image_channels: usize,
     /// Number of channels of the target.
     pub channels: usize,
-    /// Images, `[n][1][Z][Y][X]`.
+    /// Images, `[n][channel][Z][Y][X]`.
     pub image: Vec<f32>,
     /// Targets, `[n][channel][Z][Y][X]`.
     pub target: Vec<f32>,
@@ -251,6 +253,7 @@ fn stack(patches: Vec<Patch>) -> Result<Batch, SamplesError> {
         first: first.index,
         count: 1,
         shape_zyx: first.shape_zyx,
+        image_channels: first.image_channels,
         channels: first.channels,
         image: first.image,
         target: first.target,
@@ -258,10 +261,11 @@ fn stack(patches: Vec<Patch>) -> Result<Batch, SamplesError> {
         from: vec![first.from],
     };
     for patch in patches {
-        if (patch.shape_zyx, patch.channels) != (batch.shape_zyx, batch.channels) {
+        let shape = (patch.shape_zyx, patch.image_channels, patch.channels);
+        if shape != (batch.shape_zyx, batch.image_channels, batch.channels) {
             return Err(SamplesError::Parameter {
                 what: "the shape of a patch in a batch",
-                got: format!("{:?} with {} channels", patch.shape_zyx, patch.channels),
+                got: format!("{:?} with {} and {} channels", shape.0, shape.1, shape.2),
                 expected: "that of the first patch",
             });
         }

@@ -45,9 +45,11 @@ pub struct Patch {
     pub index: u64,
     /// Shape along Z, Y, X.
     pub shape_zyx: [usize; 3],
+    /// Number of channels of the image.
+    pub image_channels: usize,
     /// Number of channels of the target.
     pub channels: usize,
-    /// Normalized intensities, `[1][Z][Y][X]`.
+    /// Intensities, each channel normalized by itself, `[channel][Z][Y][X]`.
     pub image: Vec<f32>,
     /// Target, `[channel][Z][Y][X]`.
     pub target: Vec<f32>,
@@ -74,10 +76,12 @@ pub struct StageTimes {
 /// A pair that is prepared for sampling.
 #[derive(Debug)]
 struct PreparedPair {
-    scaling: Scaling,
+    /// Normalization of each image channel.
+    scalings: Vec<Scaling>,
     code: LabelCode,
     index: ObjectIndex,
-    target_moments: Moments,
+    /// Moments of each stain; empty for labels.
+    target_moments: Vec<Moments>,
     /// Voxel size of the file along Z, Y, X in µm.
     file_um: [f64; 3],
     /// Voxel size of its patches along Z, Y, X in µm.
@@ -110,7 +114,8 @@ struct PatchPlan {
     pair: usize,
     transform: Transform,
     centre: [f64; 3],
-    changes: IntensityParams,
+    /// Intensity augmentation of each image channel.
+    changes: Vec<IntensityParams>,
     /// Number of voxels at the start of each axis that belong to the previous tile.
     seen: [usize; 3],
 }
@@ -179,9 +184,9 @@ impl Sampler {
         &self.sources
     }
 
-    /// Returns the intensity normalization of a pair.
-    pub fn scaling(&self, pair: usize) -> Option<Scaling> {
-        self.ready.get(pair).map(|r| r.scaling)
+    /// Returns the intensity normalization of an image channel of a pair.
+    pub fn scaling(&self, pair: usize, channel: usize) -> Option<Scaling> {
+        self.ready.get(pair)?.scalings.get(channel).copied()
     }
 
     /// Returns the voxel size of a pair's patches along Z, Y, X in µm (1 if neither the file nor the options state it).
@@ -194,10 +199,14 @@ impl Sampler {
         self.ready.get(pair).map(|r| r.margin)
     }
 
-    /// Returns mean, variance and range of all target intensities for [`crate::TargetKind::Regression`]; empty for labels.
-    pub fn target_moments(&self) -> Moments {
-        let mut all = Moments::default();
-        self.ready.iter().for_each(|r| all.merge(r.target_moments));
+    /// Returns mean, variance and range of all intensities of each stain for [`crate::TargetKind::Regression`]; empty for
+    /// labels.
+    pub fn target_moments(&self) -> Vec<Moments> {
+        let stains = self.ready.first().map_or(0, |r| r.target_moments.len());
+        let mut all = vec![Moments::default(); stains];
+        for ready in &self.ready {
+            all.iter_mut().zip(&ready.target_moments).for_each(|(all, moments)| all.merge(*moments));
+        }
         all
     }
 
@@ -275,7 +284,8 @@ impl Sampler {
         let centre = std::array::from_fn(|a| {
             (start[a] as f64 + grids.patch_zyx[a] as f64 / 2.0) * step[a] - 0.5 + first[a] as f64
         });
-        let plan = PatchPlan { pair, transform, centre, changes: IntensityParams::default(), seen };
+        let changes = vec![IntensityParams::default(); entry.images.len()];
+        let plan = PatchPlan { pair, transform, centre, changes, seen };
         let mut rng = ChaCha8Rng::seed_from_u64(self.options.seed);
         self.make_patch(index as u64, &plan, &mut rng).map(|(patch, _)| patch)
     }
@@ -310,8 +320,10 @@ impl Sampler {
         });
         let longest = (0..3).map(|a| grids.patch_zyx[a] as f64 * grids.patch_um[a]).fold(0.0, f64::max);
         let moves = GeometricParams::draw(&self.options.augment, longest, rng);
-        let changes = IntensityParams::draw(&self.options.augment, rng);
+        let mut changes = vec![IntensityParams::draw(&self.options.augment, rng)];
         let transform = Transform::new(&grids, centre, &moves, rng);
+        // Drawn last, so that the random numbers of pairs with one channel do not depend on further channels.
+        changes.extend(entry.images.iter().skip(1).map(|_| IntensityParams::draw(&self.options.augment, rng)));
         PatchPlan { pair, transform, centre, changes, seen: [0; 3] }
     }
 
@@ -352,39 +364,39 @@ impl Sampler {
         let (inner, outer) = (Box3 { start: [0; 3], size: shape }, grids.with_margin());
         let mirror = self.options.outside == Outside::Mirror;
         let image_box = plan.transform.reads(&inner);
-        let fill = (!mirror).then_some(ready.scaling.dark);
-        let image_voxels = self.read_checked_box(entry, entry.image, image_box, fill, &ready.scaling)?;
-        let len = shape.iter().product();
-        let (mut image, mut weight) = (vec![0.0f32; len], vec![1.0f32; len]);
-        lap(&mut times.read_secs);
+        let read = |(stack, scaling): (&usize, &Scaling)| {
+            let fill = (!mirror).then_some(scaling.dark);
+            self.read_checked_box(entry, *stack, image_box, fill, scaling)
+        };
+        let image_voxels = entry.images.iter().zip(&ready.scalings).map(read).collect::<Result<Vec<_>, _>>()?;
+        let len: usize = shape.iter().product();
+        let (mut image, mut weight) = (vec![0.0f32; len * image_voxels.len()], vec![1.0f32; len]);
         let low = std::array::from_fn(|a| (entry.window[a].start as i64 - image_box.start[a]) as f32 - 0.5);
         let high = std::array::from_fn(|a| (entry.window[a].end as i64 - 1 - image_box.start[a]) as f32 + 0.5);
-        let mut stain = Vec::new();
-        let of_labels = self.options.target.of_labels();
-        let stain_voxels = if of_labels {
-            Vec::new()
-        } else {
-            stain = vec![0.0f32; len];
-            let raw = Scaling { gain: 1.0, offset: 0.0, std: 1.0, dark: ready.target_moments.min as f32 };
-            self.read_checked_box(entry, entry.target, image_box, (!mirror).then_some(raw.dark), &raw)?
-        };
+        // Empty for labels.
+        let raw = |moments: &Moments| Scaling { gain: 1.0, offset: 0.0, std: 1.0, dark: moments.min as f32 };
+        let stains = entry.targets.iter().zip(&ready.target_moments);
+        let stain_voxels =
+            stains.map(|(stack, moments)| read((stack, &raw(moments)))).collect::<Result<Vec<_>, _>>()?;
+        let mut stain = vec![0.0f32; len * stain_voxels.len()];
         lap(&mut times.read_secs);
         let mut rows = plan.transform.rows(&inner, image_box.start);
-        for (row, (out, weight)) in image.chunks_exact_mut(shape[2]).zip(weight.chunks_exact_mut(shape[2])).enumerate()
-        {
+        for (row, weight) in weight.chunks_exact_mut(shape[2]).enumerate() {
             if row % shape[1] == 0 {
                 rows.slice((row / shape[1]) as i64);
             }
             let at = rows.row((row % shape[1]) as i64);
-            interpolate::linear(&image_voxels, image_box.size, at, out);
             interpolate::zero_outside(at, low, high, weight);
-            if let Some(out) = stain.get_mut(row * shape[2]..(row + 1) * shape[2]) {
-                interpolate::linear(&stain_voxels, image_box.size, at, out);
+            let images = image_voxels.iter().zip(image.chunks_exact_mut(len));
+            for (voxels, out) in images.chain(stain_voxels.iter().zip(stain.chunks_exact_mut(len))) {
+                if let Some(out) = out.get_mut(row * shape[2]..(row + 1) * shape[2]) {
+                    interpolate::linear(voxels, image_box.size, at, out);
+                }
             }
         }
-        drop(image_voxels);
+        drop((image_voxels, stain_voxels));
         lap(&mut times.geometry_secs);
-        let target = if of_labels {
+        let target = if self.options.target.of_labels() {
             let labels = self.labels(ready, entry, &plan.transform, &outer, &mut |t| lap(t), &mut times)?;
             let part = channels::Inner { start: ready.margin, size: shape };
             let target = channels::target_channels(&self.options.target, &labels, outer.size, part, ready.network_um);
@@ -395,11 +407,13 @@ impl Sampler {
         };
         zero_seen_weights(&mut weight, shape, plan.seen);
         lap(&mut times.target_secs);
-        plan.changes.apply(&mut image, shape, &ready.scaling, rng)?;
+        for ((image, changes), scaling) in image.chunks_exact_mut(len).zip(&plan.changes).zip(&ready.scalings) {
+            changes.apply(image, shape, scaling, rng)?;
+        }
         lap(&mut times.intensity_secs);
         let from = Origin { pair: plan.pair, name: entry.pair.name.clone(), centre_zyx: plan.centre };
-        let channels = self.options.target.channels();
-        Ok((Patch { index, shape_zyx: shape, channels, image, target, weight, from }, times))
+        let (image_channels, channels) = (image.len() / len, target.len() / len);
+        Ok((Patch { index, shape_zyx: shape, image_channels, channels, image, target, weight, from }, times))
     }
 
     /// Returns the labels of a patch, including its margin.
@@ -414,7 +428,7 @@ impl Sampler {
     ) -> Result<Vec<u32>, SamplesError> {
         let wanted = transform.reads(outer);
         let fill = (self.options.outside == Outside::Background).then_some(0u32);
-        let voxels = self.read_checked_box(entry, entry.target, wanted, fill, &ready.code)?;
+        let voxels = self.read_checked_box(entry, entry.target(), wanted, fill, &ready.code)?;
         let mut labels = vec![0u32; outer.size.iter().product()];
         lap(&mut times.read_secs);
         let mut rows = transform.rows(outer, wanted.start);
@@ -468,17 +482,21 @@ fn zero_seen_weights(weight: &mut [f32], [_, ny, nx]: [usize; 3], seen: [usize; 
 
 impl PreparedPair {
     fn of(sources: &Sources, entry: &Source, options: &SamplerOptions) -> Result<Self, SamplesError> {
-        let (scaling, _) = scaling(&sources.reader, entry.image, options.normalise)?;
-        let dtype = sources.reader.known(entry.target)?.dtype;
+        let normalise = |stack: &usize| scaling(&sources.reader, *stack, options.normalise).map(|(scaling, _)| scaling);
+        let scalings = entry.images.iter().map(normalise).collect::<Result<Vec<_>, _>>()?;
+        let dtype = sources.reader.known(entry.target())?.dtype;
         let code = LabelCode::new(options.ignore_label, dtype);
-        let mut target_moments = Moments::default();
+        let mut target_moments = Vec::new();
         let index = if options.target.of_labels() {
-            ObjectIndex::of(&sources.reader, entry.target, &entry.window, &code)?
+            ObjectIndex::of(&sources.reader, entry.target(), &entry.window, &code)?
         } else {
-            target_moments = crate::normalise::scaling(&sources.reader, entry.target, Normalise::None)?.1;
-            // Patches are centered on stained voxels: brighter than the mean by one standard deviation.
-            let bright = BrighterThan(target_moments.mean + target_moments.variance().sqrt());
-            ObjectIndex::of(&sources.reader, entry.target, &entry.window, &bright)?
+            for stack in &entry.targets {
+                target_moments.push(scaling(&sources.reader, *stack, Normalise::None)?.1);
+            }
+            // Patches are centered on voxels of the first stain: brighter than the mean by one standard deviation.
+            let first = target_moments.first().copied().unwrap_or_default();
+            let bright = BrighterThan(first.mean + first.variance().sqrt());
+            ObjectIndex::of(&sources.reader, entry.target(), &entry.window, &bright)?
         };
         // With scaling of objects, the diameters of files without a voxel size are in voxels.
         let file_um = entry.voxel_or(if options.objects.is_some() { None } else { options.voxel_um });
@@ -490,7 +508,7 @@ impl PreparedPair {
             }
         };
         Ok(Self {
-            scaling,
+            scalings,
             code,
             index,
             target_moments,

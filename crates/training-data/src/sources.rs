@@ -1,6 +1,6 @@
 //! Opened pairs of a training set: shapes, voxel sizes, and cached reading of voxels.
 
-use crate::dataset::Pair;
+use crate::dataset::{ImageRef, Pair};
 use crate::error::{SamplesError, check_range};
 use crate::reader::{Bounds, CacheUse, Reader};
 use crate::stack::{Role, Stack, open_image};
@@ -26,10 +26,10 @@ impl Default for SourceOptions {
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     pub pair: Pair,
-    /// Index of the image in the reader.
-    pub image: usize,
-    /// Index of the target in the reader.
-    pub target: usize,
+    /// Indices of the image's channels in the reader; at least one.
+    pub images: Vec<usize>,
+    /// Indices of the targets in the reader; at least one.
+    pub targets: Vec<usize>,
     /// The voxels that may be used.
     pub window: Bounds,
     /// Voxel size along Z, Y, X in µm, if known.
@@ -37,6 +37,11 @@ pub(crate) struct Source {
 }
 
 impl Source {
+    /// Returns the index of the first target in the reader.
+    pub fn target(&self) -> usize {
+        self.targets.first().copied().unwrap_or_default()
+    }
+
     /// Returns the size of the window along Z, Y, X.
     pub fn extent(&self) -> [usize; 3] {
         std::array::from_fn(|a| self.window[a].len())
@@ -59,12 +64,41 @@ fn positive(value: Option<f64>) -> Option<f64> {
     value.filter(|v| v.is_finite() && *v > 0.0)
 }
 
+/// Checks that a stack has the shape of the first image channel of its pair.
+fn check_same_shape(stack: &Stack, image: &Stack) -> Result<(), SamplesError> {
+    if stack.zyx == image.zyx {
+        return Ok(());
+    }
+    let shown = image.image.path.display();
+    let problem = format!("its shape Z, Y, X is {:?}, but that of {shown} is {:?}", stack.zyx, image.zyx);
+    let next_step = match stack.role {
+        Role::Target => "choose the target of this image, or resample one of them",
+        Role::Image => "choose the channels of one image, or resample one of them",
+    };
+    Err(SamplesError::data(&stack.image.path, problem, next_step))
+}
+
+/// Checks that a pair has as many channels and targets as the first one.
+fn check_channel_counts(pair: &Pair, pairs: &[Pair]) -> Result<(), SamplesError> {
+    let counts = |pair: &Pair| (1 + pair.more_images.len(), 1 + pair.more_targets.len());
+    let (found, expected) = (counts(pair), pairs.first().map_or((1, 1), counts));
+    if found == expected {
+        return Ok(());
+    }
+    let problem = format!(
+        "it has {} image channels and {} targets, but other pairs {} and {}",
+        found.0, found.1, expected.0, expected.1
+    );
+    Err(SamplesError::data(&pair.image.path, problem, "give all pairs the same channels and targets"))
+}
+
 impl Sources {
     /// Opens the pairs; only headers are read.
     ///
     /// # Errors
     /// [`SamplesError`] if there are no pairs, a file cannot be read, a channel or time point does not exist, image and
-    /// target have different shapes, a window exceeds its stack, or a weight is invalid.
+    /// target have different shapes, pairs have different numbers of channels, a window exceeds its stack, or a weight is
+    /// invalid.
     pub fn open(pairs: &[Pair], options: &SourceOptions) -> Result<Self, SamplesError> {
         if pairs.is_empty() {
             return Err(SamplesError::Parameter {
@@ -79,18 +113,8 @@ impl Sources {
             check_range("the weight of a pair", pair.weight, 0.0..=1e6, "0 to 1 000 000")?;
             let image = Stack::of(&pair.image, Role::Image, &open_image(&pair.image)?)?;
             let target = Stack::of(&pair.target, Role::Target, &open_image(&pair.target)?)?;
-            if image.zyx != target.zyx {
-                return Err(SamplesError::data(
-                    &pair.target.path,
-                    format!(
-                        "its shape Z, Y, X is {:?}, but that of {} is {:?}",
-                        target.zyx,
-                        pair.image.path.display(),
-                        image.zyx
-                    ),
-                    "choose the target of this image, or resample one of them",
-                ));
-            }
+            check_same_shape(&target, &image)?;
+            check_channel_counts(pair, pairs)?;
             let window: Bounds = match pair.window {
                 None => image.zyx.map(|n| 0..n),
                 Some(w) => {
@@ -117,10 +141,22 @@ impl Sources {
             VoxelSize { z, y, x }.check().map_err(|e| {
                 SamplesError::data(&pair.image.path, e.to_string(), "set data.voxel_um in the settings")
             })?;
-            let number = stacks.len();
-            stacks.push(image);
-            stacks.push(target);
-            entries.push(Source { pair: pair.clone(), image: number, target: number + 1, window, voxel_um });
+            let first = stacks.len();
+            stacks.extend([image, target]);
+            let mut add = |references: &[ImageRef], role: Role| -> Result<Vec<usize>, SamplesError> {
+                let mut numbers = Vec::with_capacity(references.len());
+                for reference in references {
+                    let stack = Stack::of(reference, role, &open_image(reference)?)?;
+                    check_same_shape(&stack, &stacks[first])?;
+                    numbers.push(stacks.len());
+                    stacks.push(stack);
+                }
+                Ok(numbers)
+            };
+            let (mut images, mut targets) = (vec![first], vec![first + 1]);
+            images.extend(add(&pair.more_images, Role::Image)?);
+            targets.extend(add(&pair.more_targets, Role::Target)?);
+            entries.push(Source { pair: pair.clone(), images, targets, window, voxel_um });
         }
         Ok(Self { reader: Reader::new(stacks, options.cache_bytes), entries })
     }

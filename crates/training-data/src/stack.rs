@@ -3,7 +3,7 @@
 use crate::dataset::ImageRef;
 use crate::error::SamplesError;
 use crate::limits::SLAB_BYTES;
-use cytoscope_formats::{Image, OpenOptions, open};
+use cytoscope_formats::{Image, ImageMeta, OpenOptions, open};
 use cytoscope_volume::{Axis, DType, Region, Samples, VoxelSize, element_count};
 
 /// Role of a stack in its pair.
@@ -21,6 +21,23 @@ impl Role {
             Role::Target => "data.target_channel",
         }
     }
+
+    /// Returns the name of the setting that lists its channels.
+    pub fn channels_setting(self) -> &'static str {
+        match self {
+            Role::Image => "data.channels",
+            Role::Target => "data.targets",
+        }
+    }
+}
+
+/// Returns the names of all channels of an image; samples of an RGB pixel are channels.
+pub(crate) fn channel_names(meta: &ImageMeta) -> Vec<String> {
+    let size = |axis| meta.axes_full.position(axis).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1);
+    let samples = size(Axis::S).max(1);
+    // The channels of a pixel's samples have no names of their own.
+    let name = |c: usize| if samples > 1 { format!("channel{c}") } else { meta.channel_name(c) };
+    (0..size(Axis::C).saturating_mul(samples)).map(name).collect()
 }
 
 /// Metadata of a stack; its file is opened when voxels are read.

@@ -6,8 +6,8 @@ mod common;
 use common::{tiny, tiny_pair, write, write_with};
 use cytoscope_formats::Compression;
 use cytoscope_training_data::{
-    ChannelPair, CheckOptions, Dataset, FindOptions, IgnoreLabel, Pair, Problem, Report, Severity, SourceOptions,
-    Sources, SplitOptions, TrainingTask, check, check_with, find_pairs, find_pairs_with, split,
+    CheckOptions, Dataset, FindOptions, IgnoreLabel, Pair, Problem, Report, Severity, SourceOptions, Sources,
+    SplitOptions, TrainingTask, check, check_with, find_pairs, find_pairs_with, split,
 };
 use cytoscope_volume::{Samples, VoxelSize};
 use std::collections::BTreeSet;
@@ -292,7 +292,8 @@ fn ambiguous_channels_and_time_points_name_the_setting() {
     assert_eq!(next_steps(&both), (true, String::new()));
     let (_, steps) = next_steps(&FindOptions { time: Some(3), ..both });
     assert!(steps.contains("remove data.time from"), "{steps}");
-    let swapped = FindOptions { channels: Some(ChannelPair { input: 1, target: 0 }), ..FindOptions::default() };
+    let swapped =
+        FindOptions { same_file: true, image_channel: Some(1), target_channel: Some(0), ..FindOptions::default() };
     std::fs::remove_file(folder.path().join("c_labels.ome.tif")).unwrap();
     assert_eq!(next_steps(&swapped), (true, String::new()));
 }

@@ -4,9 +4,9 @@
 mod common;
 
 use common::{tiny, tiny_pair, write};
+use cytoscope_formats::{Channel, ChannelRef};
 use cytoscope_training_data::{
-    ChannelPair, Convention, Dataset, FindOptions, Part, Severity, SpacingOrder, TrainingTask, check, find_pairs,
-    find_pairs_with,
+    Convention, Dataset, FindOptions, Part, Severity, SpacingOrder, TrainingTask, check, find_pairs, find_pairs_with,
 };
 use proptest::prelude::*;
 use std::fs;
@@ -56,12 +56,12 @@ fn the_preferred_target_is_used_and_the_other_reported() {
     write(&at("b.tif"), tiny(2).0, tiny(2).1);
     write(&at("c_masks.tif"), tiny(3).0, tiny(3).2);
     fs::write(at("notes.txt"), "hello").unwrap();
-    fs::write(at("d.nd2"), "hello").unwrap();
+    fs::write(at("d.lif"), "hello").unwrap();
     let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
     assert_eq!(names(&dataset), one("a", "a_raw.tif", "a_labels_clean.tif"));
     let about: Vec<String> =
         dataset.problems.iter().map(|p| p.file.file_name().unwrap().to_string_lossy().into_owned()).collect();
-    assert_eq!(about, ["a_labels.tif", "b.tif", "c_masks.tif", "d.nd2"]);
+    assert_eq!(about, ["a_labels.tif", "b.tif", "c_masks.tif", "d.lif"]);
     assert!(dataset.problems.iter().all(|p| !p.next_step.is_empty() && p.severity == Severity::Warning));
 }
 
@@ -269,7 +269,8 @@ fn channels_of_one_file_are_paired() {
     let spec = cytoscope_formats::WriteSpec::of(&array, cytoscope_formats::Container::OmeTiff);
     cytoscope_formats::write_array(&path, &array, &spec).unwrap();
     assert!(find_pairs(&path, TrainingTask::LabelFree).unwrap_err().to_string().contains("two channels"));
-    let options = FindOptions { channels: Some(ChannelPair { input: 0, target: 1 }), ..FindOptions::default() };
+    let options =
+        FindOptions { same_file: true, image_channel: Some(0), target_channel: Some(1), ..FindOptions::default() };
     for from in [folder.path(), path.as_path()] {
         let dataset = find_pairs_with(from, TrainingTask::LabelFree, &options).unwrap();
         assert_eq!(dataset.conventions, [Convention::Channels]);
@@ -279,6 +280,66 @@ fn channels_of_one_file_are_paired() {
         let mean = raw.iter().map(|v| f64::from(*v)).sum::<f64>() / raw.len() as f64;
         assert!((report.pairs[0].intensities.unwrap().mean - mean).abs() < 1e-9);
     }
+}
+
+/// Parses channels by number or name.
+fn channels(listed: &[&str]) -> Vec<ChannelRef> {
+    listed.iter().map(|channel| channel.parse::<ChannelRef>().unwrap()).collect()
+}
+
+#[test]
+fn channels_of_a_file_are_listed_by_name_or_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shape, raw, labels) = tiny(1);
+    let write_named = |file: &str, names: [&str; 3]| {
+        let other: Vec<u16> = raw.iter().map(|v| v + 1).collect();
+        let values = [raw.clone(), other, labels.clone()].concat();
+        let shape = [&[3], &shape[..]].concat();
+        let array = cytoscope_volume::Array::new("CZYX".parse().unwrap(), shape, values).unwrap();
+        let mut spec = cytoscope_formats::WriteSpec::of(&array, cytoscope_formats::Container::OmeTiff);
+        spec.channels = names.map(|name| Channel { name: name.to_owned(), color_rgb: None }).to_vec();
+        cytoscope_formats::write_array(&folder.path().join(file), &array, &spec).unwrap();
+    };
+    write_named("a.ome.tif", ["Nuclei", "Membrane", "Cells"]);
+    write_named("b.ome.tif", ["Nuclei", "Actin", "Cells"]);
+    let options = FindOptions {
+        same_file: true,
+        image_channels: channels(&["membrane", "0"]),
+        target_channels: channels(&["cells"]),
+        ..FindOptions::default()
+    };
+    let dataset = find_pairs_with(folder.path(), TrainingTask::Segmentation, &options).unwrap();
+    let [pair] = dataset.pairs.as_slice() else { panic!("{:?}", dataset.pairs) };
+    assert_eq!(pair.images().map(|image| image.channel).collect::<Vec<_>>(), [Some(1), Some(0)]);
+    assert_eq!(pair.targets().map(|target| target.channel).collect::<Vec<_>>(), [Some(2)]);
+    let [problem] = dataset.problems.as_slice() else { panic!("{:?}", dataset.problems) };
+    assert!(problem.file.ends_with("b.ome.tif") && problem.sentence.contains("\"membrane\""), "{problem:?}");
+    assert!(problem.next_step.contains("1 (Actin)") && problem.next_step.contains("data.channels"), "{problem:?}");
+    assert_eq!(check(&dataset, &Default::default()).usable(&dataset).len(), 1);
+}
+
+#[test]
+fn channels_of_nnunet_are_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for (number, image) in ["imagesTr/a_0000.tif", "imagesTr/a_0001.tif", "imagesTr/b_0000.tif"].iter().enumerate() {
+        tiny_pair(
+            &at(image),
+            &at(&image.replace("images", "labels").replace("_0000", "").replace("_0001", "")),
+            number,
+        );
+    }
+    std::fs::write(at("dataset.json"), r#"{"file_ending": ".tif"}"#).unwrap();
+    let find = |listed: &[&str]| {
+        let options = FindOptions { image_channels: channels(listed), ..FindOptions::default() };
+        find_pairs_with(folder.path(), TrainingTask::Segmentation, &options)
+    };
+    let dataset = find(&["1", "0"]).unwrap();
+    let [pair] = dataset.pairs.as_slice() else { panic!("{:?}", dataset.pairs) };
+    let files: Vec<_> = pair.images().map(|image| (image.path.clone(), image.channel)).collect();
+    assert_eq!(files, [(at("imagesTr/a_0001.tif"), Some(0)), (at("imagesTr/a_0000.tif"), Some(0))]);
+    assert!(dataset.problems.iter().any(|p| p.sentence.contains("case b has no channel 1")), "{:?}", dataset.problems);
+    assert!(find(&["nuclei"]).unwrap_err().to_string().contains("0 for _0000"));
 }
 
 #[test]

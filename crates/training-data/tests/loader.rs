@@ -16,6 +16,7 @@ fn synthetic_patch(index: u64) -> Patch {
     Patch {
         index,
         shape_zyx: [1, 1, 2],
+        image_channels: 1,
         channels: 2,
         image: vec![index as f32; 2],
         target: vec![0.5; 4],

@@ -93,7 +93,7 @@ fn a_label_free_pair_is_split_and_sampled() {
     let options = SamplerOptions { target: TargetKind::Regression, ..SamplerOptions::default() };
     let sources = Arc::new(Sources::open(&got.train, &SourceOptions::default()).unwrap());
     let sampler = Sampler::new(sources, options).unwrap();
-    let moments = sampler.target_moments();
+    let moments = sampler.target_moments()[0];
     let patch = sampler.sample(0).unwrap();
     let range = moments.min as f32 - 1e-3..=moments.max as f32 + 1e-3;
     assert!(patch.target.iter().all(|v| range.contains(v)), "the stain keeps its intensities");

@@ -35,6 +35,9 @@ pub enum Job {
         /// default.
         #[serde(default = "no_profile")]
         performance: PerformanceRequest,
+        /// Whether devices and precisions are measured again for the model, instead of using what was measured before.
+        #[serde(default)]
+        remeasure: bool,
     },
     /// Segments an existing map ([`JobResult::Segment`]).
     Segment {
@@ -111,7 +114,7 @@ impl Job {
     /// asks for no profile, or there is none for its model.
     pub fn with_machine_profile(&self, profiles: &MachineProfiles) -> Option<(Self, AppliedProfile)> {
         match self {
-            Self::Predict { prediction, live, operators, performance } => {
+            Self::Predict { prediction, live, operators, performance, remeasure } => {
                 if profiles.is_empty() || *performance == PerformanceRequest::Off {
                     return None;
                 }
@@ -120,8 +123,8 @@ impl Job {
                 let mut prediction = prediction.clone();
                 let profile = profiles.find(&fingerprint, &machine_key())?;
                 let applied = profile.apply_to_prediction(&mut prediction, *performance)?;
-                let (live, operators, performance) = (*live, *operators, *performance);
-                Some((Self::Predict { prediction, live, operators, performance }, applied))
+                let (live, operators, performance, remeasure) = (*live, *operators, *performance, *remeasure);
+                Some((Self::Predict { prediction, live, operators, performance, remeasure }, applied))
             }
             Self::Train(job) if job.config.performance != PerformanceRequest::Off => {
                 let mut job = job.clone();

@@ -278,6 +278,8 @@ impl ServeShared {
         let outcome = catch_panics(|| {
             let Profiled { job, profile, devices, notes } = self.with_machine_profile(job);
             let job: &Job = &job;
+            let remeasure = matches!(job, Job::Predict { remeasure: true, .. });
+            let devices = if remeasure { devices.measured_again() } else { devices };
             let gpu = devices.list().iter().any(|d| d.usable && d.id != DeviceId::Cpu);
             let record_operators = match job {
                 Job::Predict { operators, .. } => *operators || !gpu,
@@ -533,7 +535,13 @@ mod tests {
             serde_json::from_str("{\"inputs\": [\"a.tif\"], \"model\": \"nuclei\", \"out\": \"o\"}").unwrap();
         let predict = Request::run(
             JobId(1),
-            Job::Predict { prediction, live: false, operators: false, performance: PerformanceRequest::Off },
+            Job::Predict {
+                prediction,
+                live: false,
+                operators: false,
+                performance: PerformanceRequest::Off,
+                remeasure: false,
+            },
         );
         let lines = [hello, predict].map(|r| format!("{}\n", serde_json::to_string(&r).unwrap())).concat();
         let options = WorkerOptions { discover: Box::new(discover), temporary: temporary.path().to_owned() };

@@ -20,9 +20,9 @@ const QAT: &str = "qat";
 /// Limits of quantization-aware training; `None` for those of `quantize`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QatLimits {
-    /// Maximum number of steps.
+    /// Maximum number of optimizer steps.
     pub(super) steps: Option<u64>,
-    /// Maximum duration in minutes.
+    /// Maximum duration of training in minutes.
     pub(super) minutes: Option<f64>,
 }
 

@@ -50,7 +50,7 @@ pub(super) struct Machine {
     pub arch: String,
 }
 
-/// Result of a task.
+/// Result of a task of the bench, over all its runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct TaskResult {
     pub name: String,

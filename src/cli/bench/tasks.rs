@@ -45,9 +45,9 @@ const RESERVED: [&str; 21] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum TaskKind {
-    /// A training run.
+    /// A training run (`train`).
     Training,
-    /// A prediction.
+    /// A prediction (`predict`).
     Inference,
 }
 

@@ -3,6 +3,7 @@
 use crate::cli::child::Scratch;
 use crate::cli::failure::Failure;
 use crate::cli::print;
+use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::Context;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_storage::Overwrite;
@@ -53,7 +54,7 @@ pub(super) fn check(config: &TrainConfig) -> Result<(), Failure> {
     }
 }
 
-/// Trains again in 32-bit floats, for as many steps, in a folder that is removed afterwards.
+/// Trains again in 32-bit floats, on the same device and for as many steps, in a folder that is removed afterwards.
 ///
 /// # Errors
 /// The failure of that training.
@@ -70,6 +71,10 @@ pub(super) fn compare(
     scratch.clear(&[])?;
     let mut full = job.clone();
     full.config.precision = TrainPrecision::F32;
+    // The times are compared, too: `auto` might choose another device for this precision.
+    if let Some(device) = devices.list().iter().find(|device| device.usable && device.name == mixed.device) {
+        full.device = DeviceRequest::Device(device.id);
+    }
     full.config.budget.epochs = None;
     full.config.budget.minutes = None;
     full.config.budget.patience = 0;

@@ -217,7 +217,7 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
 /// Prints the result of a search.
 fn finish(options: &Train, table: &ResultsTable, report: Value) -> Outcome {
     let best = table.rows.last();
-    if options.json {
+    if options.report.json {
         return print_json(&json!({
             "table": table.path, "settings": table.keys, "trials": table.rows, "best": best, "report": report,
         }));
@@ -282,7 +282,7 @@ fn words(options: &Train, assigned: &[SettingAssignment], steps: usize, out: &Pa
         format!("--steps={steps}"),
         format!("--device={}", options.device),
         format!("--seed={}", options.seed),
-        format!("--threads={}", options.threads),
+        format!("--threads={}", options.threading.threads),
     ];
     words.extend(precision.map(|value| format!("--precision={}", value.get_name())));
     words.extend(options.config.as_ref().map(|path| format!("--config={}", path.display())));

@@ -57,7 +57,13 @@ fn worker_and_command_line_predict_the_same_bytes() {
     }));
     engine.worker.send(Request::run(
         JobId(1),
-        Job::Predict { prediction: job, live: true, operators: false, performance: PerformanceRequest::Off },
+        Job::Predict {
+            prediction: job,
+            live: true,
+            operators: false,
+            performance: PerformanceRequest::Off,
+            remeasure: false,
+        },
     ));
     let JobResult::Predict(outcome) = engine.done(1) else { panic!() };
     assert!(outcome.failed.is_empty());
@@ -142,7 +148,13 @@ fn worker_and_command_line_predict_the_same_bytes_on_a_gpu() {
         }));
         engine.worker.send(Request::run(
             JobId(id),
-            Job::Predict { prediction: job, live: true, operators, performance: PerformanceRequest::Off },
+            Job::Predict {
+                prediction: job,
+                live: true,
+                operators,
+                performance: PerformanceRequest::Off,
+                remeasure: false,
+            },
         ));
         let from = engine.seen.len();
         engine.done(id);
@@ -169,7 +181,13 @@ fn live_regions_equal_the_final_result() {
         }));
         engine.worker.send(Request::run(
             JobId(id),
-            Job::Predict { prediction: job, live: true, operators: false, performance: PerformanceRequest::Off },
+            Job::Predict {
+                prediction: job,
+                live: true,
+                operators: false,
+                performance: PerformanceRequest::Off,
+                remeasure: false,
+            },
         ));
         let from = engine.seen.len();
         engine.done(id);
@@ -223,6 +241,7 @@ fn jobs_run_in_order_and_can_be_cancelled_queued_or_running() {
             live: false,
             operators: false,
             performance: PerformanceRequest::Off,
+            remeasure: false,
         },
     ));
     for (id, output) in [(2, "a.npy"), (3, "b.npy"), (4, "c.npy")] {
@@ -266,6 +285,7 @@ fn jobs_run_in_order_and_can_be_cancelled_queued_or_running() {
             live: true,
             operators: false,
             performance: PerformanceRequest::Off,
+            remeasure: false,
         },
     ));
     engine.wait_for_tiles(10);
@@ -292,12 +312,19 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
     }));
     engine.worker.send(Request::run(
         JobId(2),
-        Job::Predict { prediction: predict, live: false, operators: false, performance: PerformanceRequest::Off },
+        Job::Predict {
+            prediction: predict,
+            live: false,
+            operators: false,
+            performance: PerformanceRequest::Off,
+            remeasure: false,
+        },
     ));
     let segment = |labels: Option<PathBuf>, table: Option<PathBuf>| SegmentJob {
         map: fixture.path("o/nuclei_1_raw_probability.tif"),
         labels,
         table,
+        table_format: Default::default(),
         channel: card.segment_channel,
         seed_channel: Some(card.seed_channel),
         time: 0,
@@ -462,7 +489,13 @@ fn predict_with(
     }));
     engine.worker.send(Request::run(
         JobId(id),
-        Job::Predict { prediction, live: false, operators: false, performance: PerformanceRequest::Off },
+        Job::Predict {
+            prediction,
+            live: false,
+            operators: false,
+            performance: PerformanceRequest::Off,
+            remeasure: false,
+        },
     ));
     let JobResult::Predict(outcome) = engine.done(id) else { panic!() };
     assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);

@@ -131,6 +131,7 @@ fn killed_worker_loses_only_the_running_job_and_leaves_nothing() {
             live: true,
             operators: false,
             performance: PerformanceRequest::Off,
+            remeasure: false,
         },
     ));
     engine.worker.send(Request::run(JobId(2), Job::Convert(convert(&fixture, &raw, "a.npy"))));
@@ -156,7 +157,13 @@ fn killed_worker_loses_only_the_running_job_and_leaves_nothing() {
     let again = PredictJob { outputs: ["labels".parse().unwrap()].into(), ..long_job(&fixture, "o") };
     engine.worker.send(Request::run(
         JobId(4),
-        Job::Predict { prediction: again, live: false, operators: false, performance: PerformanceRequest::Off },
+        Job::Predict {
+            prediction: again,
+            live: false,
+            operators: false,
+            performance: PerformanceRequest::Off,
+            remeasure: false,
+        },
     ));
     engine.done(4);
     assert_eq!(fixture.names("o"), ["large_labels.tif", "large_provenance.json"]);
@@ -171,7 +178,13 @@ fn start_prediction(fixture: &Fixture) -> (RawWorker, PathBuf) {
     let folder = worker.handshake();
     let request = Request::run(
         JobId(1),
-        Job::Predict { prediction: job, live: true, operators: false, performance: PerformanceRequest::Off },
+        Job::Predict {
+            prediction: job,
+            live: true,
+            operators: false,
+            performance: PerformanceRequest::Off,
+            remeasure: false,
+        },
     );
     worker.send_line(&serde_json::to_vec(&request).unwrap());
     while !matches!(worker.read_reply(), Reply::Live { .. }) {}

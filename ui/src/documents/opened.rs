@@ -30,6 +30,7 @@ impl Documents {
             let absolute = std::path::absolute(&path).unwrap_or(path);
             if let Some(open) = self.all.iter().find(|d| d.path == absolute) {
                 self.active = Some(open.id);
+                effects.act(DisplayAction::ShowStacks);
                 continue;
             }
             let axes = settings.axes_of(&absolute).and_then(|a| a.parse().ok());
@@ -86,11 +87,15 @@ impl Documents {
         }
         let id = document.id;
         self.active = Some(id);
+        effects.act(DisplayAction::ShowStacks);
         // A stack reopened with other axes replaces the previous document.
         match self.all.iter().position(|d| d.path == document.path) {
             Some(at) => {
                 let old = std::mem::replace(&mut self.all[at], document);
                 self.loader.forget(old.id);
+                if let Some(preview) = &old.preview {
+                    self.loader.forget(preview.source_id);
+                }
                 effects.act(CorrectionsAction::Close { document: old.id, notification_title: "Corrections are kept" });
             }
             None => self.all.push(document),

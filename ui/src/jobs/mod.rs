@@ -21,6 +21,7 @@ use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::results::FileRecord;
 use cytoscope_pipeline::{MachineProfile, MachineProfiles, MeasureJob, PredictJob, SegmentJob, machine_key};
+use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{MachinePeak, StoredRun};
 use cytoscope_storage::Overwrite;
 use cytoscope_worker::{Job, JobId, WorkerState};
@@ -46,6 +47,8 @@ pub(crate) enum JobsAction {
     RestartEngine,
     /// Sets the tile size Z, Y, X of further predictions; `None` chooses it by work and memory.
     Tile(Option<[usize; 3]>),
+    /// Sets whether the next prediction measures the devices again for its model.
+    MeasureAgain(bool),
     /// Sets the results folder of all documents.
     ResultsFolder(PathBuf),
     /// Segments the shown map again as a preview.
@@ -77,6 +80,20 @@ pub(crate) enum JobsAction {
     },
     /// Writes the surface of the selected object of a document, or of all its objects.
     SaveMesh {
+        /// Id of the document.
+        document: u64,
+        /// File to write; the file dialog has already asked about replacing it.
+        out: PathBuf,
+    },
+    /// Asks for the file of a preprocessed copy of a document.
+    AskCopy {
+        /// Id of the document.
+        document: u64,
+        /// Steps of the copy, in order; they may change the grid.
+        steps: Vec<PreprocessStep>,
+    },
+    /// Writes the preprocessed copy of a document, and opens it.
+    SaveCopy {
         /// Id of the document.
         document: u64,
         /// File to write; the file dialog has already asked about replacing it.
@@ -114,6 +131,12 @@ pub(crate) struct Jobs {
     preparing: BTreeSet<u64>,
     /// Tile size Z, Y, X of predictions; `None` chooses it by work and memory.
     tile: Option<[usize; 3]>,
+    /// Whether the next prediction measures the devices again for its model.
+    remeasure: bool,
+    /// Document and steps of the preprocessed copy whose file was asked for.
+    copy_steps: Option<(u64, Vec<PreprocessStep>)>,
+    /// Jobs that write preprocessed copies, which are opened.
+    copies: BTreeSet<JobId>,
     /// Results folder chosen by the user.
     chosen_folder: Option<PathBuf>,
     /// Results folders of the documents, unless the user has chosen one.
@@ -153,6 +176,9 @@ impl Jobs {
             batch_done: Vec::new(),
             preparing: BTreeSet::new(),
             tile: None,
+            remeasure: false,
+            copy_steps: None,
+            copies: BTreeSet::new(),
             chosen_folder: None,
             folders: BTreeMap::new(),
             preview_objects: None,
@@ -277,6 +303,11 @@ impl Jobs {
         self.tile
     }
 
+    /// Whether the next prediction measures the devices again for its model.
+    pub(crate) fn remeasure(&self) -> bool {
+        self.remeasure
+    }
+
     /// The results folder of a document, once it is known.
     pub(crate) fn folder(&self, document: u64) -> Option<&Path> {
         self.chosen_folder.as_ref().or_else(|| self.folders.get(&document)).map(PathBuf::as_path)
@@ -343,6 +374,7 @@ impl Jobs {
             }
             JobsAction::RestartEngine => self.work.restart(),
             JobsAction::Tile(tile) => self.tile = tile,
+            JobsAction::MeasureAgain(again) => self.remeasure = again,
             JobsAction::ResultsFolder(folder) => self.chosen_folder = Some(folder),
             JobsAction::Refine { document, options } => {
                 self.refined = Some((document, options.clone()));
@@ -363,6 +395,8 @@ impl Jobs {
                 }
             }
             JobsAction::SaveMesh { document, out } => self.save_mesh(document, out, documents, &mut effects),
+            JobsAction::AskCopy { document, steps } => self.ask_copy(document, steps, documents, &mut effects),
+            JobsAction::SaveCopy { document, out } => self.save_copy(document, out, documents, &mut effects),
             JobsAction::Opened(id) => {
                 if let Some(document) = documents.get(id) {
                     effects.disk_for(id, DocumentEffect::FindResults(self.place(document)));
@@ -474,14 +508,14 @@ impl Jobs {
             return;
         }
         let title = format!("{} · {}", file_name(&document.path), job.model);
-        let id = self.work.predict(document.id, title, PredictJob { resume: true, ..job });
+        let id = self.work.predict(document.id, title, PredictJob { resume: true, ..job }, false);
         self.queue.started(id, number);
     }
 
     /// Starts a prediction and records it until it has ended.
-    fn predict_queued(&mut self, document: u64, title: String, job: PredictJob) {
+    fn predict_queued(&mut self, document: u64, title: String, job: PredictJob, remeasure: bool) {
         let kept = job.clone();
-        let id = self.work.predict(document, title, job);
+        let id = self.work.predict(document, title, job, remeasure);
         self.queue.add(id, &kept);
     }
 
@@ -497,8 +531,8 @@ impl Jobs {
         let Some(question) = self.overwrite.pop_front().filter(|_| replace) else { return };
         let overwrite = Overwrite::Replace;
         match question.job_to_repeat {
-            RepeatableJob::Predict { document, job } => {
-                self.predict_queued(document, question.title, PredictJob { overwrite, ..job });
+            RepeatableJob::Predict { document, job, remeasure } => {
+                self.predict_queued(document, question.title, PredictJob { overwrite, ..job }, remeasure);
             }
             RepeatableJob::Measure { document, job } => {
                 self.work.measure(document, question.title, MeasureJob { overwrite, ..job });

@@ -50,6 +50,10 @@ impl Jobs {
                 effects.act(show(document, JobOutput::Diameter(found)));
             }
             Outcome::Finished { id, result } => match *result {
+                JobResult::Convert { ref output } if self.copies.remove(&id) => {
+                    effects.success(format!("Saved {}", file_name(output)), output.display().to_string());
+                    effects.act(DocumentsAction::Open(vec![output.clone()]));
+                }
                 JobResult::Convert { .. } | JobResult::Evaluate(_) => {
                     effects.act(BatchAction::Finished(id, result));
                 }

@@ -1,21 +1,25 @@
 //! Makes jobs from a document and the settings.
 
 use super::Jobs;
+use crate::batch::stack_stem;
 use crate::channels::input_channels;
 use crate::correct::tools::EditAction;
 use crate::correct::{Corrections, CorrectionsAction};
 use crate::disk::{DocumentEffect, TableTarget};
 use crate::display::Display;
 use crate::document::{Document, Role, file_name};
-use crate::documents::Documents;
+use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
+use crate::opener::FileRequest;
 use crate::settings::Settings;
 use crate::work::Purpose;
+use cytoscope_formats::Compression;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::predict::{ChannelRef, TileRequest};
 use cytoscope_pipeline::{
-    ArtifactKind, DiameterJob, DiameterRequest, MeasureJob, MeshJob, PredictJob, ResultFormat, SegmentJob,
+    ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, MeasureJob, MeshJob, PredictJob, ResultFormat, SegmentJob,
 };
+use cytoscope_preprocess::PreprocessStep;
 use cytoscope_storage::Overwrite;
 use cytoscope_worker::Job;
 use std::path::{Path, PathBuf};
@@ -61,7 +65,8 @@ impl Jobs {
         let Some(document) = documents.get(id).filter(|_| self.work.of_document(id).is_none()) else { return effects };
         let Some(model) = self.model(display.settings()).map(|m| m.title.clone()) else { return effects };
         let Some(job) = self.prediction_job(document, out, display.settings()) else { return effects };
-        self.predict_queued(id, format!("{} · {model}", document.name), job);
+        let remeasure = std::mem::take(&mut self.remeasure);
+        self.predict_queued(id, format!("{} · {model}", document.name), job, remeasure);
         effects
     }
 
@@ -115,6 +120,47 @@ impl Jobs {
         self.work.run(title, Purpose::Mesh, Job::Mesh(job));
     }
 
+    /// Asks for the file of a preprocessed copy of a document.
+    pub(super) fn ask_copy(
+        &mut self,
+        id: u64,
+        steps: Vec<PreprocessStep>,
+        documents: &Documents,
+        effects: &mut Effects,
+    ) {
+        let Some(document) = documents.get(id) else { return };
+        let name = format!("{}_preprocessed.ome.tif", stack_stem(&document.path));
+        let folder = document.path.parent().map(Path::to_owned);
+        self.copy_steps = Some((id, steps));
+        effects.act(DocumentsAction::Ask { request: FileRequest::PreprocessedCopy(id), folder, name });
+    }
+
+    /// Writes the preprocessed copy of a document whose steps were set by [`Jobs::ask_copy`].
+    pub(super) fn save_copy(&mut self, id: u64, out: PathBuf, documents: &Documents, effects: &mut Effects) {
+        let Some((_, steps)) = self.copy_steps.take_if(|(of, _)| *of == id) else { return };
+        let Some(document) = documents.get(id) else { return };
+        if documents.all().iter().any(|open| open.path == out) {
+            let details = format!("{} is open here. Choose another name.", out.display());
+            return effects.error("The preprocessed copy was not saved", details);
+        }
+        let job = ConvertJob {
+            preprocess: steps,
+            input: document.path.clone(),
+            output: out,
+            labels: None,
+            series: 0,
+            axes: document.axes.clone(),
+            channel: None,
+            time: None,
+            like: None,
+            compression: Compression::None,
+            overwrite: Overwrite::Replace,
+        };
+        let title = format!("{} · preprocess", document.name);
+        let copy = self.work.run(title, Purpose::Convert, Job::Convert(job));
+        self.copies.insert(copy);
+    }
+
     pub(super) fn estimate_diameter(&mut self, id: u64, documents: &Documents, display: &Display) {
         let Some(document) = documents.get(id) else { return };
         // Nothing is written, so the folder need not exist.
@@ -148,6 +194,7 @@ impl Jobs {
             map,
             labels: keep.then(|| folder.join(ArtifactKind::Labels.file_name(stem))),
             table: keep.then(|| folder.join(ArtifactKind::Table.file_name(stem))),
+            table_format: Default::default(),
             channel: card.segment_channel,
             seed_channel: Some(card.seed_channel),
             time: document.time,

@@ -61,7 +61,7 @@ fn convert(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         });
     }
     if batch.files.is_empty() {
-        weak(ui, "No files yet.");
+        weak(ui, "No files yet. Add them, or drop them here.");
     }
     ui.horizontal_wrapped(|ui| {
         ui.label("Format");
@@ -89,6 +89,9 @@ fn convert(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
         let folder = batch.folder.as_ref().map_or("beside each file".to_owned(), |f| f.display().to_string());
         weak(ui, folder);
+        if batch.folder.is_some() && named_button(ui, true, icon::X, "Beside each file").clicked() {
+            actions.send(BatchAction::Folder(None));
+        }
     });
     let mut replace = batch.replace;
     if ui.checkbox(&mut replace, "Replace existing files").changed() {
@@ -151,7 +154,8 @@ fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 
 fn scores(ui: &mut Ui, report: &EvaluateReport, actions: &mut Actions) {
     heading(ui, "Scores");
-    weak(ui, format!("{} pairs", report.pairs.len()));
+    let n = report.pairs.len();
+    weak(ui, if n == 1 { "1 pair".to_owned() } else { format!("{n} pairs") });
     if !report.instances.is_empty() {
         egui::Grid::new("pooled scores").num_columns(6).spacing([24.0, 6.0]).striped(true).show(ui, |ui| {
             for name in ["IoU", "F1", "Precision", "Recall", "AP", "PQ"] {
@@ -220,14 +224,14 @@ fn error_table(ui: &mut Ui, errors: &ErrorSummary) {
 fn pair_table(ui: &mut Ui, report: &EvaluateReport) {
     egui::Grid::new("scored pairs").num_columns(3).spacing([24.0, 6.0]).striped(true).show(ui, |ui| {
         for pair in report.pairs.iter().take(LISTED_PAIRS) {
-            ui.add(egui::Label::new(file_name(&pair.prediction)).truncate())
-                .on_hover_text(pair.truth.display().to_string());
             let f1 = pair.instances.first().map(|m| (format!("F1 at IoU {:.2}", m.threshold), m.f1));
             let pearson = pair.regression.as_ref().and_then(|r| r.pearson).map(|v| ("Pearson".to_owned(), v));
-            if let Some((name, value)) = f1.or(pearson) {
-                ui.label(RichText::new(name).weak());
-                ui.label(format!("{value:.4}"));
-            }
+            let (name, value) = f1.or(pearson).map_or_else(Default::default, |(name, v)| (name, format!("{v:.4}")));
+            ui.label(RichText::new(name).weak());
+            ui.label(value);
+            // Only the last column has the width that is left.
+            let paths = format!("{}\n{}", pair.prediction.display(), pair.truth.display());
+            ui.add(egui::Label::new(file_name(&pair.prediction)).truncate()).on_hover_text(paths);
             ui.end_row();
         }
     });

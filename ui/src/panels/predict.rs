@@ -12,7 +12,7 @@ use crate::document::{Document, Role};
 use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
 use crate::opener::FileRequest;
-use crate::preprocess::{StepEditor, preprocessing_control};
+use crate::preprocess::{StepEditor, copy_control, preprocessing_control};
 use crate::state::State;
 use crate::work::{JobState, JobView};
 use cytoscope_engine::{Device, DeviceRequest, Precision};
@@ -120,6 +120,7 @@ fn input_and_place(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut
         channel_choice(ui, state, document, actions);
     }
     preprocessing_control(ui, document, &mut own.steps, actions);
+    copy_control(ui, document, state.jobs.has_engine(), &mut own.steps, actions);
     if let Some(card) = state.model() {
         diameter_control(ui, state, card, actions);
     }
@@ -128,9 +129,7 @@ fn input_and_place(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut
     precision_choice(ui, state, actions);
     tile_choice(ui, state, actions);
     tuned_choice(ui, state, actions);
-    if let Some(why) = why_device(state, document.id) {
-        weak(ui, why);
-    }
+    device_reason(ui, state, document.id, actions);
     let folder = state.jobs.folder(document.id).unwrap_or(Path::new(""));
     ui.horizontal(|ui| {
         let button = ui.button(format!("{}  Results", icon::FOLDER));
@@ -254,6 +253,23 @@ fn tuned_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let describe = |preset: Preset| profile.inference.get(&preset).map(inference_text);
     if let Some(request) = performance_choice(ui, state.settings().performance, profile, &describe) {
         actions.send(DisplayAction::Performance(request));
+    }
+}
+
+/// Why the latest prediction ran on its device, and the switch that measures the devices again for the next one.
+fn device_reason(ui: &mut Ui, state: State<'_>, id: u64, actions: &mut Actions) {
+    if let Some(why) = why_device(state, id) {
+        let text = RichText::new(why).weak().size(12.0);
+        ui.add(egui::Label::new(text).wrap().selectable(true));
+    }
+    if state.settings().device != DeviceRequest::Auto {
+        return;
+    }
+    let mut again = state.jobs.remeasure();
+    let response = ui.checkbox(&mut again, "Measure again");
+    let hint = "The next prediction measures the devices and precisions for its model, instead of using stored times";
+    if response.on_hover_text(hint).changed() {
+        actions.send(JobsAction::MeasureAgain(again));
     }
 }
 

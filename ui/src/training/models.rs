@@ -196,7 +196,7 @@ mod tests {
         std::fs::create_dir(&trained).unwrap();
         assert!(
             save_retired_model(&trained, "embryos", &folder.path().join("models"), &[]).is_err(),
-            "it is no package"
+            "it is not a package"
         );
         assert!(trained.is_dir());
     }

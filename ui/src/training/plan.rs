@@ -131,6 +131,11 @@ impl Default for WizardPlan {
 }
 
 impl WizardPlan {
+    /// Returns the number of input channels of the network.
+    pub fn input_channels(&self) -> usize {
+        self.files.channels.len().max(1)
+    }
+
     /// A name for the model, derived from its data folder.
     pub fn suggested_name(&self) -> String {
         let stem = |p: &Path| p.file_stem().map(|s| s.to_string_lossy().into_owned());

@@ -9,8 +9,8 @@ use cytoscope_pipeline::cards::{ModelCard, card};
 use cytoscope_training_data::TrainingTask;
 use std::path::PathBuf;
 
-/// Why a model cannot be the start model for a task; `None` if it can.
-pub(crate) fn incompatibility(model: &ModelCard, task: TrainingTask) -> Option<String> {
+/// Why a model cannot be the start model for a task on data with this number of input channels; `None` if it can.
+pub(crate) fn incompatibility(model: &ModelCard, task: TrainingTask, channels: usize) -> Option<String> {
     // A bare ONNX network does not state its task and may be for either.
     let is_bare = model.path.extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx"));
     let own_task = model.task.filter(|_| !is_bare);
@@ -20,9 +20,9 @@ pub(crate) fn incompatibility(model: &ModelCard, task: TrainingTask) -> Option<S
     if let Some(other) = &model.start_model {
         return Some(format!("Its filters were designed by hand: start from {other} instead."));
     }
-    if model.input_channels != 1 {
+    if model.input_channels != channels {
         return Some(format!(
-            "It takes {} channels; only models with one input channel can be trained.",
+            "It takes {} channels, but {channels} are chosen on the Data page, under Input channels.",
             model.input_channels
         ));
     }
@@ -47,7 +47,9 @@ impl Training {
     pub(super) fn handle_start_model(&mut self, card: Box<ModelCard>, jobs: &Jobs, effects: &mut Effects) {
         // The list of installed models knows more about it.
         let listed = jobs.models().iter().find(|m| m.path == card.path);
-        if let Some(why) = incompatibility(listed.unwrap_or(&card), self.wizard.plan.task) {
+        if let Some(why) =
+            incompatibility(listed.unwrap_or(&card), self.wizard.plan.task, self.wizard.plan.input_channels())
+        {
             return effects.error(format!("{} cannot be the start model", card.name), why);
         }
         self.wizard.plan.from = card.path.display().to_string();
@@ -63,6 +65,11 @@ mod tests {
 
     use super::*;
     use std::path::Path;
+
+    /// As the function of this name, for images of one channel.
+    fn incompatibility(model: &ModelCard, task: TrainingTask) -> Option<String> {
+        super::incompatibility(model, task, 1)
+    }
 
     #[test]
     fn models_fit_only_their_task() {
@@ -81,7 +88,8 @@ mod tests {
             [None, None]
         );
         let colours = ModelCard { input_channels: 3, ..bare };
-        assert!(incompatibility(&colours, TrainingTask::Segmentation).unwrap().contains("3 channels"));
+        assert!(super::incompatibility(&colours, TrainingTask::Segmentation, 1).unwrap().contains("3 channels"));
+        assert_eq!(super::incompatibility(&colours, TrainingTask::Segmentation, 3), None);
         let by_hand = ModelCard { start_model: Some("other".to_owned()), ..objects };
         assert!(incompatibility(&by_hand, TrainingTask::Segmentation).unwrap().contains("start from other"));
     }

@@ -146,7 +146,12 @@ impl Training {
             TrainingAction::TrainOn(data) => self.train_on(data, jobs),
             TrainingAction::Check => self.check_data(jobs),
             TrainingAction::Files(files) => {
+                let channels = wizard.plan.input_channels();
                 wizard.plan.files = *files;
+                if wizard.plan.input_channels() != channels {
+                    // The start model has another number of channels.
+                    wizard.plan.from = SCRATCH.to_owned();
+                }
                 if let Check::Running(id) = wizard.check {
                     jobs.cancel(id);
                 }

@@ -6,7 +6,7 @@ use super::pen::{self, Marks, Pen, PointerEvent};
 use super::placement::{Moved, Placement, fit, plane_to_load, zoom_about};
 use crate::data::composite::{DisplayedPlane, Intensity};
 use crate::data::histogram::Histogram;
-use crate::data::loader::{LoadState, Loader, Slot, SlotLayer};
+use crate::data::loader::{LoadState, Loader, Slot, SlotLayer, SourceId};
 use crate::data::plane::{Orientation, Plane, PlaneAt};
 use crate::document::{Camera, ChannelView, Document, DocumentChange, Overlay, Role};
 use crate::theme;
@@ -366,7 +366,7 @@ impl SliceView {
             let at = PlaneAt { channel: c, ..at.clone() };
             match loader.get(slot(SlotLayer::Channel(c)), source_id, source, &at) {
                 LoadState::Ready(plane) => {
-                    let (display, change) = contrast(channel, c, &plane);
+                    let (display, change) = contrast(channel, source_id, c, &plane);
                     changes.extend(change);
                     all.push(DisplayedPlane::Intensity(plane, display));
                 }
@@ -489,7 +489,12 @@ fn same_planes(a: &[DisplayedPlane], b: &[DisplayedPlane]) -> bool {
 
 /// The display settings of a channel for a loaded plane. The histogram and, if they are still to be set, the contrast
 /// limits are taken from the first XY plane; then the change of the document is returned as well.
-fn contrast(channel: &ChannelView, index: usize, plane: &Plane) -> (Intensity, Option<DocumentChange>) {
+fn contrast(
+    channel: &ChannelView,
+    source: SourceId,
+    index: usize,
+    plane: &Plane,
+) -> (Intensity, Option<DocumentChange>) {
     let mut display = channel.display.clone();
     if plane.at.orientation != Orientation::Xy || (!channel.wants_limits && channel.histogram.is_some()) {
         return (display, None);
@@ -499,5 +504,5 @@ fn contrast(channel: &ChannelView, index: usize, plane: &Plane) -> (Intensity, O
     if let Some((low, high)) = limits {
         (display.low, display.high) = (low, high);
     }
-    (display, Some(DocumentChange::Contrast { index, histogram, limits }))
+    (display, Some(DocumentChange::Contrast { source, index, histogram, limits }))
 }

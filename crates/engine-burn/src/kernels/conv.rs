@@ -30,7 +30,7 @@ pub(crate) struct Convolution {
     pub curve: Curve,
 }
 
-/// What of a convolution is fixed when its kernel is compiled.
+/// The properties of a convolution that are fixed when its kernel is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Shape {
     kernel: [usize; 3],
@@ -38,11 +38,11 @@ struct Shape {
     padding: [usize; 3],
     dilation: [usize; 3],
     factors: [usize; 3],
-    /// Vectors of input channels.
+    /// Number of vectors of input channels.
     inputs: usize,
-    /// Vectors of output channels.
+    /// Number of vectors of output channels.
     outputs: usize,
-    /// Vectors of channels of the stored result.
+    /// Number of vectors of channels of the stored result.
     stored: usize,
     /// Voxels along X that a unit computes.
     voxels: usize,

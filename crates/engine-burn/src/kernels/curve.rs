@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 use cytoscope_graph::Activation;
 
-/// Form of an activation.
+/// Kind of an activation; its parameters are in [`Curve`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Identity,
@@ -29,7 +29,7 @@ pub(crate) struct Curve {
 }
 
 impl Curve {
-    /// Returns its argument.
+    /// No activation: values stay as they are.
     pub(crate) const IDENTITY: Self = Self { kind: Kind::Identity, first: 0.0, second: 0.0 };
 
     /// Returns the curve of an activation; `None` if kernels have none for it.

@@ -31,10 +31,11 @@ use memory::{Layout, Region, axes, dense};
 use norm::Term;
 use std::ops::Range;
 
-/// What a kernel computes, in f32 except for [`Direct::TunedConv`]; elements may be stored in 16 bits. Each variant lists its inputs in their order. Weights and other constants are dense arrays.
+/// What a kernel computes, in f32 except for [`Direct::TunedConv`]; elements may be stored in 16 bits. Each variant lists
+/// its inputs in order. Weights and other constants are dense arrays.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Direct {
-    /// `[x, weights, bias]`
+    /// `[x, weights, bias]`: a convolution with bias and activation.
     Conv(Convolution),
     /// `[x, weights, bias?]`: the fastest of Burn's convolution kernels, by its timing; the axes of `weights` are output
     /// channel, Z, Y, X, input channel. All elements have the type of the output.
@@ -44,9 +45,9 @@ pub(crate) enum Direct {
     /// `[x, coefficients]`, or two of them if `two`: applies factors and shifts, adds the tensors, and applies the
     /// activation.
     Scale { two: bool, curve: Curve },
-    /// `[a, b]`: concatenates channels.
+    /// `[a, b]`: concatenates the channels of two tensors.
     Concat,
-    /// `[x]`: pools and multiplies.
+    /// `[x]`: pools windows of voxels, and multiplies the results by `factor`.
     Pool { pooling: Pooling, factor: f32 },
     /// `[x]`: repeats each voxel this many times along Z, Y, X.
     Repeat([usize; 3]),
@@ -59,7 +60,8 @@ pub(crate) trait DeviceBackend: Backend {
     fn direct(kind: &Direct, to: ElementType, form: Form, inputs: Vec<Image<Self>>) -> Option<Image<Self>>;
 
     /// Cuts tiles of a slab with one sample, and stacks them as the samples of a tensor of this form. `starts` are the
-    /// positions Z, Y, X of the tiles; `upload` brings them to the device. Returns `None` if there are none.
+    /// positions Z, Y, X of the tiles; `upload` brings them to the device. Returns `None` if there are no tiles, or
+    /// if a position does not fit 32 bits.
     fn gather_tiles(
         slab: &Image<Self>,
         starts: &[[usize; 3]],
@@ -174,7 +176,7 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
             let tile = memory::regions(channels_last(slab.clone()), &[region], upload)?.pop()?;
             return Some(channels_second(tile));
         }
-        let positions = starts.iter().flatten().map(|at| i32::try_from(*at).unwrap_or(i32::MAX)).collect();
+        let positions = starts.iter().flatten().map(|at| i32::try_from(*at)).collect::<Result<Vec<i32>, _>>().ok()?;
         let positions = memory::whole(upload(positions).into_primitive());
         let [samples, channels, depth, height, width] = form;
         let slab = channels_last(slab.clone());

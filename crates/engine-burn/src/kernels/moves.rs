@@ -62,7 +62,7 @@ pub(super) fn concatenate<R: CubeRuntime>(a: Dense<R>, b: Dense<R>, to: DType) -
     y
 }
 
-/// Pooling.
+/// How the voxels of a pooling window become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Pooling {
     /// Whether the largest number is taken, for which padding does not count; otherwise numbers are added up.

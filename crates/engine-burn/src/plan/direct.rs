@@ -92,7 +92,7 @@ struct Lowering<'a> {
 }
 
 /// Returns the steps as steps for kernels; `None` if there is no kernel for one of them. `inputs` are the graph's, with
-/// their forms; `scratch_count` temporary values are in use.
+/// their forms; `scratch_count` temporary values are in use. Graphs of several inputs without convolutions have none.
 pub(super) fn lower(
     steps: &[Step],
     (constants, tables): (&[Constant], &[Vec<i32>]),
@@ -101,6 +101,12 @@ pub(super) fn lower(
     scratch_count: u32,
     kernels: Kernels,
 ) -> Option<Lowered> {
+    // Training steps pass tensors from session to session in device memory, and tensors of one backend are unknown to
+    // the other: sums of gradients stay on the backend of the gradients.
+    let has_layers = steps.iter().any(|s| matches!(s.kind, Kind::Conv { .. } | Kind::Upsample { .. }));
+    if inputs.len() > 1 && !has_layers {
+        return None;
+    }
     let mut forms: BTreeMap<ValueId, Form> = inputs.iter().copied().collect();
     forms.extend(steps.iter().flat_map(|s| s.outputs.iter().copied()));
     let mut readers: BTreeMap<ValueId, usize> = outputs.iter().map(|v| (*v, 1)).collect();
@@ -163,7 +169,8 @@ impl Lowering<'_> {
                 let x = self.input(step, 0)?;
                 self.later(step, output, vec![Term { x, coefficients }])
             }
-            Kind::Binary { op: BinaryOp::Add, forms } if *forms == [form; 2] => {
+            // Tensors with fewer axes than the output have other forms than those in which they are broadcast.
+            Kind::Binary { op: BinaryOp::Add, forms } if *forms == [form; 2] && self.have_form(step, form) => {
                 let (a, b) = (self.term(step, 0, form[1])?, self.term(step, 1, form[1])?);
                 self.later(step, output, vec![a, b])
             }
@@ -194,6 +201,14 @@ impl Lowering<'_> {
             },
             _ => None,
         }
+    }
+
+    /// Returns whether all inputs of a step are values of this form.
+    fn have_form(&self, step: &Step, form: Form) -> bool {
+        step.inputs.iter().all(|input| match input {
+            Source::Value(value) => self.forms.get(value) == Some(&form),
+            Source::Constant(_) => false,
+        })
     }
 
     /// Returns whether a slice is all of its input.

@@ -211,6 +211,18 @@ fn images_have_kernels_and_other_networks_match_the_reference_without() {
     same("grouped", &graph);
 }
 
+/// As gradients are added up in training: their tensors belong to sessions that run on Burn's tensors.
+#[test]
+fn sums_of_several_inputs_run_on_the_tensors_of_training_steps() {
+    let shape = [2, 3, 4, 5, 6];
+    let mut network = Network::new(&shape);
+    let other = network.graph.add_input("other", ElementType::F32, shape.map(Dim::Fixed).to_vec());
+    let sum = network.add(network.x, other);
+    let graph = network.with_outputs(&[sum]);
+    assert_ne!(is_direct(&graph), Some(true));
+    same_on("sum of two inputs", &graph, &[tensor(&shape, 1), tensor(&shape, 2)]);
+}
+
 #[test]
 fn a_batch_of_tiles_of_a_slab_equals_single_tiles() {
     let Some(engine) = engine() else { return };

@@ -10,7 +10,7 @@ thread_local! {
 }
 
 /// Decodes into `out`, which must be filled exactly; data that continue, up to `padded_len` bytes, are cut off.
-pub(super) fn decode(encoded: &[u8], out: &mut [u8], padded_len: usize) -> Result<(), Fault> {
+pub(crate) fn decode(encoded: &[u8], out: &mut [u8], padded_len: usize) -> Result<(), Fault> {
     DECODER.with_borrow_mut(|decoder| {
         let got = match decoder.zlib_decompress(encoded, out) {
             Err(DecompressionError::InsufficientSpace) if padded_len > out.len() => {

@@ -8,7 +8,7 @@ mod lzw;
 mod packbits;
 mod predict;
 mod webp;
-pub(crate) use deflate::compress as deflate_compress;
+pub(crate) use deflate::{compress as deflate_compress, decode as inflate};
 pub(crate) use predict::{horizontal_differences, to_native};
 pub(crate) use zstandard::{LEVEL as ZSTD_LEVEL, compress as zstd_compress};
 mod zstandard;

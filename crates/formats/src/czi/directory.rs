@@ -129,53 +129,58 @@ fn entry(f: &Fields<'_>, at: usize) -> Result<(Subblock, usize), Fault> {
         stored_height: 1,
     };
     for i in 0..dimensions {
-        let at = at + ENTRY.0 + i * ENTRY.1;
-        let (name, start, size, stored) = (f.slice(at, 4)?, f.i32(at + 4)?, f.i32(at + 8)?, f.i32(at + 16)?);
-        // 0 stands for the full resolution.
-        let stored_extent = usize::try_from(if stored == 0 { size } else { stored }).unwrap_or(0);
-        let extent = || {
-            let extent = usize::try_from(size).ok().filter(|n| *n > 0);
-            extent.ok_or_else(|| Fault::malformed(format!("a subblock of the CZI is {size} pixels long")))
-        };
-        let one = |index: &mut i32| {
-            *index = start;
-            match size {
-                0 | 1 => Ok(()),
-                _ => Err(Fault::unsupported(
-                    "a subblock of the CZI has several planes",
-                    "export it as OME-TIFF, for example with Fiji",
-                )),
-            }
-        };
-        match name.first() {
-            Some(b'X') => {
-                (found.x, found.width, found.stored_width) = (i64::from(start), extent()?, stored_extent);
-            }
-            Some(b'Y') => {
-                (found.y, found.height, found.stored_height) = (i64::from(start), extent()?, stored_extent);
-            }
-            Some(b'T') => one(&mut found.t)?,
-            Some(b'Z') => one(&mut found.z)?,
-            Some(b'C') => one(&mut found.c)?,
-            Some(b'S') => {
-                one(&mut found.scene)?;
-                found.has_scene = true;
-            }
-            // The number of a mosaic's tile: its position is in X and Y.
-            Some(b'M') => {}
-            Some(other) if start != 0 => {
-                return Err(Fault::unsupported(
-                    format!("the CZI has several indices along its axis {}", char::from(*other)),
-                    "export the rotation, illumination, phase or view as OME-TIFF, for example with Fiji",
-                ));
-            }
-            _ => {}
-        }
-        if matches!(name.first(), Some(b'X' | b'Y')) && stored != 0 && stored != size {
-            found.is_pyramid = true;
-        }
+        read_dimension(f, at + ENTRY.0 + i * ENTRY.1, &mut found)?;
     }
     Ok((found, length))
+}
+
+/// Reads a dimension of an entry, at a position of the directory, into its subblock.
+fn read_dimension(f: &Fields<'_>, at: usize, found: &mut Subblock) -> Result<(), Fault> {
+    let (name, start, size, stored) = (f.slice(at, 4)?, f.i32(at + 4)?, f.i32(at + 8)?, f.i32(at + 16)?);
+    // 0 stands for the full resolution.
+    let stored_extent = usize::try_from(if stored == 0 { size } else { stored }).unwrap_or(0);
+    let extent = || {
+        let extent = usize::try_from(size).ok().filter(|n| *n > 0);
+        extent.ok_or_else(|| Fault::malformed(format!("a subblock of the CZI is {size} pixels long")))
+    };
+    let one = |index: &mut i32| {
+        *index = start;
+        match size {
+            0 | 1 => Ok(()),
+            _ => Err(Fault::unsupported(
+                "a subblock of the CZI has several planes",
+                "export it as OME-TIFF, for example with Fiji",
+            )),
+        }
+    };
+    match name.first() {
+        Some(b'X') => {
+            (found.x, found.width, found.stored_width) = (i64::from(start), extent()?, stored_extent);
+        }
+        Some(b'Y') => {
+            (found.y, found.height, found.stored_height) = (i64::from(start), extent()?, stored_extent);
+        }
+        Some(b'T') => one(&mut found.t)?,
+        Some(b'Z') => one(&mut found.z)?,
+        Some(b'C') => one(&mut found.c)?,
+        Some(b'S') => {
+            one(&mut found.scene)?;
+            found.has_scene = true;
+        }
+        // The number of a mosaic's tile: its position is in X and Y.
+        Some(b'M') => {}
+        Some(other) if start != 0 => {
+            return Err(Fault::unsupported(
+                format!("the CZI has several indices along its axis {}", char::from(*other)),
+                "export the rotation, illumination, phase or view as OME-TIFF, for example with Fiji",
+            ));
+        }
+        _ => {}
+    }
+    if matches!(name.first(), Some(b'X' | b'Y')) && stored != 0 && stored != size {
+        found.is_pyramid = true;
+    }
+    Ok(())
 }
 
 impl Subblock {

@@ -91,7 +91,7 @@ fn value(metadata: &mut Metadata, path: &[String], axis: &str, displayed: usize,
             _ => {}
         }
     } else if ends(path, &["T", "Positions", "Interval", "Increment"]) {
-        // A value that is no positive number counts as unknown.
+        // A value that is not a positive number counts as unknown.
         metadata.time_interval_secs = text.parse::<f64>().ok().and_then(positive);
     } else if ends(path, &["DisplaySetting", "Channels", "Channel", "Color"])
         && let Some(channel) = displayed.checked_sub(1).and_then(|i| metadata.channels.get_mut(i))

@@ -80,7 +80,7 @@ pub(super) fn series_of(path: &Path, header: &Header, max_files: u64) -> Result<
                 let error = std::io::Error::new(error.kind(), format!("{}: {error}", name(file)));
                 Err(Fault::Io("reading a file of the numbered series", error))
             }
-            // A file of another kind under such a name is no slice.
+            // A file of another kind under such a name is not a slice.
             Err(_) => Ok(None),
         }
     };

@@ -63,7 +63,7 @@ mod kind {
     pub const TRACED: u8 = 8;
 }
 
-/// Parses a region; `None` if it is no area (a line, points, an angle). `name` replaces the name in the file.
+/// Parses a region; `None` if it is not an area (a line, points, an angle). `name` replaces the name in the file.
 pub(super) fn parse(bytes: &[u8], name: &str) -> Result<Option<Roi>, Fault> {
     let f = Fields::big(bytes);
     if f.slice(0, 4)? != MAGIC {

@@ -189,7 +189,7 @@ fn quantity(a: &Attributes, key: &str, default_unit: &str, factor: impl Fn(&str)
     positive(value * factor(unit)?)
 }
 
-/// Logs an attribute that is present but cannot be used. A size in pixels is none, which is no error.
+/// Logs an attribute that is present but cannot be used. A size in pixels is not a voxel size, which is not an error.
 fn unused<T>(a: &Attributes, key: &str, expected: &str) -> Option<T> {
     let value = a.get(key)?;
     let unit = a.get(&format!("{key}Unit")).map_or("", String::as_str);

@@ -8,7 +8,7 @@ use std::path::Path;
 /// Ending of the files' names.
 pub(crate) const ENDING: &str = "_seg.npy";
 
-/// Refuses stacks that are no label images with the axes YX or ZYX.
+/// Refuses stacks that are not label images with the axes YX or ZYX.
 pub(super) fn check(spec: &WriteSpec, path: &Path) -> Result<(), FormatError> {
     let axes = spec.axes.to_string();
     if !matches!(axes.as_str(), "YX" | "ZYX") {

@@ -1,4 +1,4 @@
-//! Mesh files. Lengths are in µm; neither format states a unit, and glTF's default of metres is not followed, because
+//! Mesh files. Lengths are in µm; neither format states a unit, and glTF's default of meters is not followed, because
 //! viewers could hardly show objects of 10⁻⁵ m.
 
 use cytoscope_formats::label_color;
@@ -45,7 +45,7 @@ pub(super) fn stl(meshes: &[(u32, Mesh)]) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Returns a binary glTF 2.0 file with a node, a mesh and a colour for each object.
+/// Returns a binary glTF 2.0 file with a node, a mesh and a color for each object.
 ///
 /// # Errors
 /// A message if the file would exceed 4 GiB.
@@ -105,7 +105,7 @@ fn bounds(mesh: &Mesh) -> ([f32; 3], [f32; 3]) {
     })
 }
 
-/// Converts a value of an sRGB colour, 0 to 1, to linear light, as glTF requires.
+/// Converts a value of an sRGB color, 0 to 1, to linear light, as glTF requires.
 fn linear(value: f64) -> f64 {
     if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
 }

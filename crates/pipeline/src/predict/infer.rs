@@ -110,7 +110,7 @@ impl Weights<'_> {
     }
 }
 
-/// Number of slices that are normalised and passed on at once.
+/// Number of slices that are normalized and passed on at once.
 const EMITTED_SLICES: usize = 4;
 
 /// A run of a compiled network over one volume.

@@ -1,7 +1,6 @@
 //! Prediction: from stacks to labels, maps and tables.
 
 mod batch;
-mod channels;
 mod facts;
 pub(crate) mod files;
 pub(crate) mod grid;
@@ -26,7 +25,7 @@ mod session_memory;
 mod tiles;
 pub(crate) mod zarr;
 
-pub use channels::ChannelRef;
+pub use cytoscope_formats::ChannelRef;
 pub use facts::input_facts;
 pub use in_memory::{PredictedVolume, VolumeOutputs, predict_volume};
 pub use live::{LiveSink, LiveVolume};
@@ -226,8 +225,8 @@ pub struct PredictOutcome {
 }
 
 /// Extensions of files that are read from folders.
-const STACK_ENDINGS: [&str; 14] =
-    ["tif", "tiff", "btf", "tf8", "tf2", "npy", "lsm", "stk", "svs", "czi", "nii", "nii.gz", "zarr.zip", "ozx"];
+const STACK_ENDINGS: [&str; 15] =
+    ["tif", "tiff", "btf", "tf8", "tf2", "npy", "lsm", "stk", "svs", "czi", "nd2", "nii", "nii.gz", "zarr.zip", "ozx"];
 
 /// Extensions of slices, which are read from folders without other stacks.
 const SLICE_ENDINGS: [&str; 3] = ["png", "jpg", "jpeg"];

@@ -1,6 +1,6 @@
 //! Passes a volume through the network once, slab by slab along Z: slices go in, and finished slices come out.
 //!
-//! Three stages overlap: one thread reads, resamples and normalises the next slab, the job's own thread runs the network,
+//! Three stages overlap: one thread reads, resamples and normalizes the next slab, the job's own thread runs the network,
 //! and one thread stores the finished slices and writes the maps. The queues between them hold [`QUEUED_SLABS`] slabs.
 
 use super::grid::ModelView;

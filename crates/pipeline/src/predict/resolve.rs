@@ -1,9 +1,8 @@
 //! What a prediction does, decided and checked before it starts: from the options, the model and the image's metadata.
 
-use super::channels::{ChannelRef, find_channels};
 use super::grid::model_shape;
 use super::plan::Budget;
-use super::{Output, PredictOptions, TileRequest};
+use super::{ChannelRef, Output, PredictOptions, TileRequest};
 use crate::devices::SelectedEngine;
 use crate::diameter::{DiameterUnit, Estimator, ObjectDiameter};
 use crate::model::ModelTask;
@@ -11,7 +10,7 @@ use crate::ops::Elementwise;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Precision};
-use cytoscope_formats::{Image, ImageMeta};
+use cytoscope_formats::{Image, ImageMeta, find_channels};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_volume::VoxelSize;
 use std::collections::BTreeSet;
@@ -270,10 +269,7 @@ pub(crate) fn voxel_size(
 
 /// Returns the name of a channel, or one made of its number if the image states none.
 pub(crate) fn channel_name(meta: &ImageMeta, channel: usize) -> String {
-    match meta.channels.get(channel).map(|c| c.name.trim()) {
-        Some(name) if !name.is_empty() => name.to_owned(),
-        _ => format!("channel{channel}"),
-    }
+    meta.channel_name(channel)
 }
 
 /// If a single-slice image has more channels than this, they are probably slices that a program saved as channels.

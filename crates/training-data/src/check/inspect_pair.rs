@@ -17,7 +17,7 @@ pub(crate) struct PairInspection {
     pub problems: Vec<Problem>,
     /// Voxel sizes of image and target.
     pub voxels_um: [VoxelSize; 2],
-    /// Hash of the image's shape, data type and voxels, by which copies are found.
+    /// Hash of the image's shape, data type and voxels (of all channels), by which copies are found.
     pub image_hash: Option<[u8; 32]>,
     /// As `image_hash`, of the target.
     pub target_hash: Option<[u8; 32]>,
@@ -125,8 +125,41 @@ pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -
                     data.target_channel in the settings)";
         inspection.add(Problem::error(&target.image.path, "it has the same voxels as its image", next_step));
     }
+    let images = pair.more_images.iter().map(|reference| (reference, Role::Image));
+    for (reference, role) in images.chain(pair.more_targets.iter().map(|reference| (reference, Role::Target))) {
+        if let Err(error) = inspect_channel(&mut inspection, reference, role) {
+            inspection.add(problem_from_error(&error, &reference.path));
+            return inspection;
+        }
+    }
     inspection.finished = true;
     inspection
+}
+
+/// Checks a further image channel or stain of a pair, and adds its voxels to the hash of the image or the target.
+fn inspect_channel(inspection: &mut PairInspection, reference: &ImageRef, role: Role) -> Result<(), SamplesError> {
+    let file = open_image(reference)?;
+    let stack = Stack::of(reference, role, &file)?;
+    if stack.zyx != inspection.summary.shape_zyx {
+        let problem =
+            format!("its shape Z, Y, X is {:?}, but that of its image {:?}", stack.zyx, inspection.summary.shape_zyx);
+        return Err(SamplesError::data(
+            &reference.path,
+            problem,
+            "choose channels of one shape, or resample one of them",
+        ));
+    }
+    let (about, hash, non_finite) = measure_intensities(&stack, &file)?;
+    let (all, what) = match role {
+        Role::Image => (&mut inspection.image_hash, "image"),
+        Role::Target => (&mut inspection.target_hash, "target"),
+    };
+    let mut joined = Sha256::new();
+    joined.update(all.unwrap_or_default());
+    joined.update(hash);
+    *all = Some(joined.finalize().into());
+    add_intensity_problems(inspection, &stack, &about, non_finite, what);
+    Ok(())
 }
 
 fn with_error(mut inspection: PairInspection, error: SamplesError, stack: &Stack) -> PairInspection {

@@ -172,7 +172,7 @@ pub fn check_with(
 }
 
 /// Converts an error into a problem of its pair.
-fn problem_from_error(error: &SamplesError, file: &Path) -> Problem {
+pub(crate) fn problem_from_error(error: &SamplesError, file: &Path) -> Problem {
     match error {
         SamplesError::Data { file, problem, next_step } => Problem::error(file, problem, next_step),
         SamplesError::Format(

@@ -58,9 +58,9 @@ fn search_below(
     found: &mut SearchResults,
 ) -> Result<(), SamplesError> {
     let listing = Listing::of(folder, found)?;
-    if options.channels.is_some() {
+    if options.same_file {
         let before = found.pairs.len();
-        listing.files.iter().filter(|f| is_image(f)).for_each(|f| found.add_channels(f, options, part));
+        listing.files.iter().filter(|f| is_image(f)).for_each(|f| found.add_channels(f, part));
         if found.pairs.len() > before {
             return Ok(());
         }

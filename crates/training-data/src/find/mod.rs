@@ -6,12 +6,16 @@ mod nnunet;
 mod suffixes;
 mod table;
 
+use crate::check::problem_from_error;
 use crate::dataset::{Convention, Dataset, ImageRef, Pair, Part, Problem, TrainingTask};
 use crate::error::{NO_PAIR, SamplesError, check_limit, check_range, most_common_problem};
 use crate::limits::{MAX_FILES, MAX_PAIRS};
+use crate::stack::{Role, channel_names, open_image};
 use crate::summary;
+use cytoscope_formats::{ChannelRef, find_channels};
 use cytoscope_volume::Axes;
 use names::Listing;
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,26 +31,22 @@ pub enum SpacingOrder {
     Xyz,
 }
 
-/// Two channels of one file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ChannelPair {
-    /// Channel of the image, counted from 0.
-    pub input: usize,
-    /// Channel of the target, counted from 0.
-    pub target: usize,
-}
-
 /// How pairs are found in a folder, and what is assumed about their files.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FindOptions {
-    /// If set, every file is a pair: one of its channels is the image, another one the target.
-    pub channels: Option<ChannelPair>,
+    /// Every file is a pair: some of its channels are the image, others the target.
+    pub same_file: bool,
     /// Channel of the images, if they have several (for nnU-Net, the number in `_0000`, `_0001`, …).
     pub image_channel: Option<usize>,
     /// Channel of the targets, if they have several.
     pub target_channel: Option<usize>,
+    /// Channels of the images, by number or name, in the order of the network's inputs (for nnU-Net, the numbers in
+    /// `_0000`, `_0001`, …); if not empty, `image_channel` is ignored.
+    pub image_channels: Vec<ChannelRef>,
+    /// Channels of the targets, by number or name: several stains, or one label image; if not empty, `target_channel` is
+    /// ignored.
+    pub target_channels: Vec<ChannelRef>,
     /// Time point of images and targets, if they have several.
     pub time: Option<usize>,
     /// Axes of the files, such as `ZYX`, if their own are wrong.
@@ -63,7 +63,8 @@ pub struct FindOptions {
 /// Finds the pairs under a path with the defaults of [`FindOptions`]: a folder in one of the usual layouts, a table, or
 /// an nnU-Net `dataset.json`. Files without a counterpart become problems of the dataset.
 ///
-/// Only file names and small text files are read; [`crate::check`] reads the images.
+/// Only file names and small text files are read, and the metadata of the images if channels are chosen by a list;
+/// [`crate::check`] reads the images.
 ///
 /// # Errors
 /// [`SamplesError`] if the path cannot be read, a limit is exceeded, or there is no pair.
@@ -85,8 +86,8 @@ pub fn find_pairs_with(path: &Path, task: TrainingTask, options: &FindOptions) -
     } else if path.file_name().is_some_and(|n| n == "dataset.json") {
         let folder = path.parent().unwrap_or(Path::new("."));
         nnunet::read(folder, task, options, &mut found)?;
-    } else if options.channels.is_some() && names::is_image(path) {
-        found.add_channels(path, options, None);
+    } else if options.same_file && names::is_image(path) {
+        found.add_channels(path, None);
     } else {
         return Err(SamplesError::data(
             path,
@@ -124,14 +125,9 @@ impl SearchResults {
     }
 
     /// Adds a pair whose image and target are channels of one file.
-    pub fn add_channels(&mut self, file: &Path, options: &FindOptions, part: Option<Part>) {
-        if let Some(channels) = options.channels {
-            let image = ImageRef { channel: Some(channels.input), ..ImageRef::of(file) };
-            let target = ImageRef { channel: Some(channels.target), ..ImageRef::of(file) };
-            let name = names::stem(file);
-            self.pairs.push(Pair { part, image, target, ..Pair::new(name, file, file) });
-            self.add_convention(Convention::Channels);
-        }
+    pub fn add_channels(&mut self, file: &Path, part: Option<Part>) {
+        self.pairs.push(Pair { part, ..Pair::new(names::stem(file), file, file) });
+        self.add_convention(Convention::Channels);
     }
 
     /// Adds to the number of files and folders searched, and checks it against the limit.
@@ -144,6 +140,7 @@ impl SearchResults {
     fn finish(mut self, root: &Path, task: TrainingTask, options: &FindOptions) -> Result<Dataset, SamplesError> {
         let next_step = "use a part of the data";
         check_limit(root, "the number of pairs", self.pairs.len() as u64, ("MAX_PAIRS", MAX_PAIRS), next_step)?;
+        self.choose_channels(options);
         if self.pairs.is_empty() {
             let advice = match task {
                 TrainingTask::Segmentation => {
@@ -172,19 +169,24 @@ impl SearchResults {
         }
         for pair in &mut self.pairs {
             pair.voxel_um = options.voxel_um.or(pair.voxel_um);
-            for (image, channel) in
-                [(&mut pair.image, options.image_channel), (&mut pair.target, options.target_channel)]
-            {
-                image.channel = image.channel.or(channel);
-                image.time = image.time.or(options.time);
-                image.axes = options.axes.clone();
-            }
         }
         self.pairs.sort_by(|a, b| (&a.name, &a.image.path).cmp(&(&b.name, &b.image.path)));
         make_names_unique(&mut self.pairs, root);
         self.pairs.sort_by(|a, b| a.name.cmp(&b.name));
         self.problems.sort_by(|a, b| (&a.file, &a.sentence).cmp(&(&b.file, &b.sentence)));
         Ok(self.dataset(root, task))
+    }
+
+    /// Sets channels, time point and axes of all pairs. A pair without one of the channels becomes a problem.
+    fn choose_channels(&mut self, options: &FindOptions) {
+        let chosen: Vec<Result<Pair, Problem>> =
+            std::mem::take(&mut self.pairs).into_par_iter().map(|pair| choose_channels(pair, options)).collect();
+        for result in chosen {
+            match result {
+                Ok(pair) => self.pairs.push(pair),
+                Err(problem) => self.problems.push(problem),
+            }
+        }
     }
 
     fn dataset(self, root: &Path, task: TrainingTask) -> Dataset {
@@ -198,6 +200,44 @@ impl SearchResults {
             labels_are_classes: self.labels_are_classes,
         }
     }
+}
+
+/// Returns a pair with the channels, time point and axes of the options.
+fn choose_channels(mut pair: Pair, options: &FindOptions) -> Result<Pair, Problem> {
+    let set = |image: &mut ImageRef, channel: Option<usize>| {
+        image.channel = image.channel.or(channel);
+        image.time = image.time.or(options.time);
+        image.axes = options.axes.clone();
+    };
+    let image_channel = options.image_channel.filter(|_| options.image_channels.is_empty());
+    let target_channel = options.target_channel.filter(|_| options.target_channels.is_empty());
+    set(&mut pair.image, image_channel);
+    set(&mut pair.target, target_channel);
+    pair.more_images.iter_mut().for_each(|image| set(image, None));
+    // In nnU-Net's layout, each channel is a file, which is already chosen.
+    if pair.image.channel.is_none() && !options.image_channels.is_empty() {
+        (pair.image, pair.more_images) = listed_channels(&pair.image, &options.image_channels, Role::Image)?;
+    }
+    if !options.target_channels.is_empty() {
+        (pair.target, pair.more_targets) = listed_channels(&pair.target, &options.target_channels, Role::Target)?;
+    }
+    Ok(pair)
+}
+
+/// Returns the listed channels of a file: the first one, and the others.
+///
+/// # Errors
+/// [`Problem`] if the file cannot be read, or does not have one of the channels.
+fn listed_channels(file: &ImageRef, listed: &[ChannelRef], role: Role) -> Result<(ImageRef, Vec<ImageRef>), Problem> {
+    let path = &file.path;
+    let names =
+        open_image(file).map(|image| channel_names(image.meta())).map_err(|error| problem_from_error(&error, path))?;
+    let numbers = find_channels(listed, &names).map_err(|(problem, next_step)| {
+        Problem::error(path, problem, format!("{next_step}; change {} in the settings", role.channels_setting()))
+    })?;
+    let mut all = numbers.into_iter().map(|number| ImageRef { channel: Some(number), ..file.clone() });
+    let first = all.next().unwrap_or_else(|| file.clone());
+    Ok((first, all.collect()))
 }
 
 /// Makes names unique by adding the folder, and if that is not enough, a number.

@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Extensions of supported image files, longest first.
-const IMAGE_EXTENSIONS: [&str; 21] = [
+const IMAGE_EXTENSIONS: [&str; 22] = [
     ".ome.zarr.zip",
     ".zarr.zip",
     ".ome.tiff",
@@ -25,6 +25,7 @@ const IMAGE_EXTENSIONS: [&str; 21] = [
     ".npy",
     ".nii",
     ".czi",
+    ".nd2",
     ".lsm",
     ".stk",
     ".png",
@@ -34,13 +35,8 @@ const IMAGE_EXTENSIONS: [&str; 21] = [
 ];
 
 /// Extensions of unsupported image files, and a program that converts them to TIFF.
-const UNSUPPORTED_EXTENSIONS: [(&str, &str); 5] = [
-    (".nd2", "Fiji with Bio-Formats"),
-    (".lif", "Fiji with Bio-Formats"),
-    (".mha", "Fiji or ITK"),
-    (".nrrd", "Fiji"),
-    (".h5", "Fiji's HDF5 reader"),
-];
+const UNSUPPORTED_EXTENSIONS: [(&str, &str); 4] =
+    [(".lif", "Fiji with Bio-Formats"), (".mha", "Fiji or ITK"), (".nrrd", "Fiji"), (".h5", "Fiji's HDF5 reader")];
 
 /// Returns the file name as text.
 pub(crate) fn file_name(path: &Path) -> String {

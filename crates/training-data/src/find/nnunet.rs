@@ -2,8 +2,9 @@
 
 use super::names::{file_name, is_image, read_text, stem};
 use super::{FindOptions, Listing, SearchResults, SpacingOrder};
-use crate::dataset::{Convention, Pair, Part, Problem, TrainingTask};
+use crate::dataset::{Convention, ImageRef, Pair, Part, Problem, TrainingTask};
 use crate::error::SamplesError;
+use cytoscope_formats::ChannelRef;
 use cytoscope_volume::VoxelSize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -61,6 +62,7 @@ pub(crate) fn read(
     let listing = Listing::of(folder, found)?;
     let extension = declaration(folder, &listing, found)?;
     found.add_convention(Convention::NnUnet);
+    let wanted = channel_numbers(folder, options)?;
     let mut spacing_seen = false;
     for (images, labels, part) in [("imagesTr", "labelsTr", None), ("imagesTs", "labelsTs", Some(Part::Test))] {
         let Some(image_folder) = listing.folder(images) else { continue };
@@ -78,7 +80,7 @@ pub(crate) fn read(
             let problem = format!("its files have the extension {extension}, which is not supported");
             return Err(SamplesError::data(folder, problem, next_step));
         }
-        let set = Subset { image_folder, label_folder, images: &image_files, part };
+        let set = Subset { image_folder, label_folder, images: &image_files, part, wanted: &wanted };
         spacing_seen |= set.add(&label_files, options, found);
     }
     if spacing_seen && options.spacing_order.is_none() {
@@ -107,6 +109,22 @@ fn declaration(folder: &Path, listing: &Listing, found: &mut SearchResults) -> R
     Ok(about.file_ending)
 }
 
+/// Returns the numbers of the channels to use, as in the file names.
+fn channel_numbers(folder: &Path, options: &FindOptions) -> Result<Vec<usize>, SamplesError> {
+    if options.image_channels.is_empty() {
+        return Ok(vec![options.image_channel.unwrap_or(0)]);
+    }
+    let number = |channel: &ChannelRef| match channel {
+        ChannelRef::Index(number) => Ok(*number),
+        ChannelRef::Name(name) => Err(SamplesError::data(
+            folder,
+            format!("the channels of nnU-Net data are files, so there is no channel \"{name}\""),
+            "give the numbers in the file names in data.channels: 0 for _0000, 1 for _0001",
+        )),
+    };
+    options.image_channels.iter().map(number).collect()
+}
+
 /// The images and labels for one part of the data.
 struct Subset<'a> {
     image_folder: &'a Path,
@@ -114,6 +132,8 @@ struct Subset<'a> {
     /// Files of the image folder.
     images: &'a Listing,
     part: Option<Part>,
+    /// Numbers of the channels to use; at least one.
+    wanted: &'a [usize],
 }
 
 impl Subset<'_> {
@@ -150,27 +170,30 @@ impl Subset<'_> {
         options: &FindOptions,
         found: &mut SearchResults,
     ) -> Option<Pair> {
-        let channel = options.image_channel.unwrap_or(0);
-        let Some(image) = channels.get(&channel) else {
+        let is_chosen = options.image_channel.is_some() || !options.image_channels.is_empty();
+        if let Some(channel) = self.wanted.iter().find(|channel| !channels.contains_key(*channel)) {
             let file = channels.values().next().cloned().unwrap_or_else(|| self.image_folder.join(case));
             let problem = format!("case {case} has no channel {channel} (no file {case}_{channel:04})");
-            let next_step = "set data.image_channel in the settings to a channel that every case has";
+            let next_step = "set data.image_channel (or data.channels) in the settings to channels that every case has";
             found.problems.push(Problem::warning(&file, problem, next_step));
             return None;
-        };
+        }
+        let mut images = self.wanted.iter().filter_map(|channel| channels.get(channel));
+        let image = images.next()?;
         let Some(target) = targets.remove(case) else {
             let next_step = format!("add the labels of {case} to {}", self.label_folder.display());
             found.problems.push(Problem::warning(image, "this image has no labels", next_step));
             return None;
         };
-        if channels.len() > 1 && options.image_channel.is_none() {
+        if channels.len() > 1 && !is_chosen {
             let problem = format!("case {case} has {} channels; the first one is used", channels.len());
-            let next_step = "set data.image_channel in the settings to the channel of the images";
+            let next_step = "set data.image_channel (or data.channels) in the settings to the channels of the images";
             found.problems.push(Problem::warning(image, problem, next_step));
         }
         let mut pair = Pair { part: self.part, ..Pair::new(case.to_owned(), image, target) };
         // The channel is the number in the file name; the file itself has a single channel.
-        pair.image.channel = options.image_channel.map(|_| 0);
+        pair.image.channel = is_chosen.then_some(0);
+        pair.more_images = images.map(|file| ImageRef { channel: Some(0), ..ImageRef::of(file) }).collect();
         let beside = [format!("{case}.json"), file_name(image).replace(&extension_of(image), ".json")];
         if let Some(path) = beside.iter().find_map(|n| self.images.file(n)) {
             pair.voxel_um = spacing(path, options, found);

@@ -37,7 +37,7 @@ pub enum TargetKind {
 }
 
 impl TargetKind {
-    /// Returns the number of channels.
+    /// Returns the number of channels; for regression, that of each stain.
     pub fn channels(&self) -> usize {
         match self {
             TargetKind::Semantic | TargetKind::Regression => 1,

@@ -4,6 +4,8 @@ use crate::action::Actions;
 use crate::panels::{number_field, weak};
 use crate::state::State;
 use crate::training::TrainingAction;
+use cytoscope_formats::ChannelRef;
+use cytoscope_train::DataConfig;
 use cytoscope_training_data::SpacingOrder;
 use eframe::egui::{self, Ui};
 use std::time::Duration;
@@ -19,9 +21,13 @@ pub(super) fn file_settings(ui: &mut Ui, state: State<'_>, actions: &mut Actions
         egui::Grid::new("file settings").num_columns(2).spacing([20.0, 6.0]).show(ui, |ui| {
             index(ui, &mut files.image_channel, "Image channel", "Channel of the images, from 0, if they have several");
             index(ui, &mut files.target_channel, "Target channel", "Channel of labels or stain, from 0");
+            let hint = "Several channels as the inputs of the network, by name or number, with commas between them";
+            channel_list(ui, &mut files.channels, "Input channels", hint);
+            let hint = "Several stains to predict, by name or number, with commas between them";
+            channel_list(ui, &mut files.targets, "Stains", hint);
             ui.label("One file");
             ui.checkbox(&mut files.same_file, "Image and target in one file")
-                .on_hover_text("They are two channels of each file: set both channels above");
+                .on_hover_text("They are channels of each file: set both above");
             ui.end_row();
             index(ui, &mut files.time, "Time point", "Time point of images and targets, from 0");
             axes(ui, &mut files.axes);
@@ -30,16 +36,83 @@ pub(super) fn file_settings(ui: &mut Ui, state: State<'_>, actions: &mut Actions
             column(ui, &mut files.split_column);
             spacing_order(ui, &mut files.spacing_order);
         });
-        if files.same_file && (files.image_channel.is_none() || files.target_channel == files.image_channel) {
+        if files.same_file && !has_both(&files) {
             weak(ui, "Set two different channels for image and target.");
         }
     });
+    keep_one_choice(&mut files, before);
     if files != *before {
         actions.send(TrainingAction::Files(Box::new(files)));
     }
     if state.training.awaits_check() {
         ui.ctx().request_repaint_after(RECHECK);
     }
+}
+
+/// Returns whether image and target have channels, and not the same ones.
+fn has_both(files: &DataConfig) -> bool {
+    let chosen = |listed: &[ChannelRef], number: Option<usize>| match listed {
+        [] => number.map(ChannelRef::Index).into_iter().collect::<Vec<_>>(),
+        _ => listed.to_vec(),
+    };
+    let images = chosen(&files.channels, files.image_channel);
+    let targets = chosen(&files.targets, files.target_channel);
+    !images.is_empty() && !targets.is_empty() && images.iter().all(|channel| !targets.contains(channel))
+}
+
+/// A list of channels and a single channel exclude each other: the one that was set last is kept.
+fn keep_one_choice(files: &mut DataConfig, before: &DataConfig) {
+    let settle = |listed: &mut Vec<ChannelRef>, number: &mut Option<usize>, old: Option<usize>| {
+        if number.is_some() && *number != old {
+            listed.clear();
+        } else if !listed.is_empty() {
+            *number = None;
+        }
+    };
+    settle(&mut files.channels, &mut files.image_channel, before.image_channel);
+    settle(&mut files.targets, &mut files.target_channel, before.target_channel);
+}
+
+/// Returns the channels in a text, with commas between them.
+fn parse_channels(text: &str) -> Vec<ChannelRef> {
+    // Every text is a number or a name.
+    text.split(',').filter(|part| !part.trim().is_empty()).filter_map(|part| part.parse().ok()).collect()
+}
+
+fn channel_list(ui: &mut Ui, value: &mut Vec<ChannelRef>, name: &str, hint: &str) {
+    let mut list = (!value.is_empty()).then(|| std::mem::take(value));
+    switch(ui, &mut list, vec![ChannelRef::Index(0), ChannelRef::Index(1)], name, hint);
+    match list {
+        Some(mut channels) => {
+            // The text is kept as typed, so that a comma can be followed by another channel.
+            let id = egui::Id::new(("list of channels", name));
+            let is_current = |text: &String| {
+                let typed = parse_channels(text);
+                typed.is_empty() || typed == channels
+            };
+            let kept = ui.data(|data| data.get_temp::<String>(id)).filter(is_current);
+            let shown = || channels.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let mut text = kept.unwrap_or_else(shown);
+            let edit = ui.add(egui::TextEdit::singleline(&mut text).desired_width(160.0));
+            edit.widget_info(|| {
+                let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, format!("{name} list"));
+                info.current_text_value = Some(text.clone());
+                info
+            });
+            let typed = parse_channels(&text);
+            if edit.changed() && !typed.is_empty() {
+                channels = typed;
+            }
+            if edit.has_focus() {
+                ui.data_mut(|data| data.insert_temp(id, text));
+            } else {
+                ui.data_mut(|data| data.remove::<String>(id));
+            }
+            *value = channels;
+        }
+        None => _ = weak(ui, "of the file"),
+    }
+    ui.end_row();
 }
 
 /// Draws a checkbox that switches a setting on, with its value at first.
@@ -145,4 +218,34 @@ fn spacing_order(ui: &mut Ui, value: &mut Option<SpacingOrder>) {
         }
     });
     ui.end_row();
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn lists_of_channels_are_typed_with_commas() {
+        let names = |text: &str| parse_channels(text).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(names(" membrane, 2 ,"), ["membrane", "2"]);
+        assert_eq!(parse_channels("2"), [ChannelRef::Index(2)]);
+        assert!(parse_channels(" , ").is_empty());
+    }
+
+    #[test]
+    fn a_list_and_a_single_channel_exclude_each_other() {
+        let before = DataConfig { image_channel: Some(1), ..DataConfig::default() };
+        let mut files = DataConfig { channels: parse_channels("0,1"), ..before.clone() };
+        keep_one_choice(&mut files, &before);
+        assert_eq!((files.image_channel, files.channels.len()), (None, 2));
+        let before = files.clone();
+        files.image_channel = Some(0);
+        keep_one_choice(&mut files, &before);
+        assert_eq!((files.image_channel, files.channels.len()), (Some(0), 0));
+        files = DataConfig { targets: parse_channels("a,b"), same_file: true, ..files };
+        assert!(has_both(&files));
+        files.targets = parse_channels("0");
+        assert!(!has_both(&files));
+    }
 }

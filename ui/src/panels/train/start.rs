@@ -30,7 +30,8 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let wizard = state.wizard();
     page_header(ui, "Choose a start model", "");
     let task = wizard.plan.task;
-    let fits = |m: &&ModelCard| incompatibility(m, task).is_none();
+    let channels = wizard.plan.input_channels();
+    let fits = |m: &&ModelCard| incompatibility(m, task, channels).is_none();
     let scratch = wizard.plan.from == SCRATCH;
     let sentence = "A small untrained 3-D U-Net. Best with twenty pairs or more.";
     if cards::row(ui, scratch, "New network", "from scratch", sentence).clicked() {
@@ -57,7 +58,7 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         actions.send(TrainingAction::Ask(FileRequest::StartModel));
     }
     let own = wizard.start_file.as_deref();
-    if let Some((own, why)) = own.and_then(|m| Some((m, incompatibility(m, task)?))) {
+    if let Some((own, why)) = own.and_then(|m| Some((m, incompatibility(m, task, channels)?))) {
         weak(ui, format!("{} cannot be the start model. {why}", own.name));
     }
     how_long(ui, wizard, actions);

@@ -1,5 +1,6 @@
-//! The choice of the channels that a model's inputs are read from.
+//! The choice of channels of an image, by number or name.
 
+use crate::ImageMeta;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::fmt;
@@ -33,11 +34,21 @@ impl fmt::Display for ChannelRef {
     }
 }
 
+impl ImageMeta {
+    /// Returns the name of a channel, counted from 0, or one made of its number if the image states none.
+    pub fn channel_name(&self, channel: usize) -> String {
+        match self.channels.get(channel).map(|c| c.name.trim()) {
+            Some(name) if !name.is_empty() => name.to_owned(),
+            _ => format!("channel{channel}"),
+        }
+    }
+}
+
 /// Returns the numbers of the chosen channels among those with these names.
 ///
 /// # Errors
 /// The problem, and what to give instead, if a channel does not exist or a name is that of several.
-pub(crate) fn find_channels(chosen: &[ChannelRef], names: &[String]) -> Result<Vec<usize>, (String, String)> {
+pub fn find_channels(chosen: &[ChannelRef], names: &[String]) -> Result<Vec<usize>, (String, String)> {
     chosen.iter().map(|channel| find_channel(channel, names)).collect()
 }
 

@@ -1,0 +1,74 @@
+//! How a volume is tiled, and what the caller requires of it.
+
+use super::super::pass_plan::PassPlan;
+use serde::{Deserialize, Serialize};
+use std::str::FromStr;
+
+/// How tiles are joined into one volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Blend {
+    /// Tiles overlap by the network's receptive field, and output voxels whose receptive field leaves the tile are
+    /// cropped. For networks with static normalization, the result is identical to the untiled one.
+    Crop,
+    /// Tiles overlap by a fraction and are averaged with Gaussian weights, for networks that normalize over the tile.
+    Gaussian,
+}
+
+impl FromStr for Blend {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "crop" => Ok(Self::Crop),
+            "gaussian" => Ok(Self::Gaussian),
+            _ => Err(format!("invalid blending \"{text}\": expected crop or gaussian")),
+        }
+    }
+}
+
+/// How a volume is tiled.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TilePlan {
+    /// Tile size Z, Y, X in voxels.
+    pub tile: [usize; 3],
+    /// Voxels cropped from each side of a tile.
+    pub halo: [usize; 3],
+    /// Tiles start and end on multiples of this.
+    pub step: [usize; 3],
+    /// How tiles are joined.
+    pub blend: Blend,
+    /// Fraction of a tile that overlaps its neighbor, for Gaussian blending.
+    pub overlap: f64,
+    /// Tiles that the network computes together; more than 1 on GPUs only.
+    #[serde(default = "one_tile", skip_serializing_if = "is_one_tile")]
+    pub batch: usize,
+    /// Planned peak memory of the job in bytes.
+    pub stated_peak_bytes: u64,
+    /// The slabs and bands of a pass; `None` if the volume is predicted in tiles. The tile is then the whole volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pass: Option<PassPlan>,
+}
+
+/// The batch of plans that state none.
+fn one_tile() -> usize {
+    1
+}
+
+fn is_one_tile(batch: &usize) -> bool {
+    *batch == 1
+}
+
+/// The caller's requirements for a [`TilePlan`].
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TileRequest {
+    /// Tile size Z, Y, X; by default the one with the least work that fits the memory budget.
+    pub tile: Option<[usize; 3]>,
+    /// Tile size Z, Y, X of a run that is repeated: used if `tile` is none and this one suits the stack and the budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<[usize; 3]>,
+    /// Overlap for Gaussian blending, as a fraction of the tile (0.25 by default).
+    pub overlap: Option<f64>,
+    /// Blending; by default crop if the network allows it.
+    pub blend: Option<Blend>,
+}

@@ -1,0 +1,210 @@
+//! Settings of the training data: which channels, time point and axes of the files to use.
+
+use crate::error::wrong_use;
+use cytoscope_formats::ChannelRef;
+use cytoscope_pipeline::JobError;
+use cytoscope_training_data::{FindOptions, SpacingOrder};
+use cytoscope_volume::Axes;
+use serde::{Deserialize, Serialize};
+
+/// Maximum number of input channels, and of targets.
+const MAX_CHANNELS: usize = 64;
+
+/// Which part of the files to use, and metadata that the files lack or state wrongly.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DataConfig {
+    /// Channel of the images, counted from 0, if they have several; for nnU-Net data, the number in `_0000`, `_0001`, …
+    pub image_channel: Option<usize>,
+    /// Channel of the targets, counted from 0, if they have several.
+    pub target_channel: Option<usize>,
+    /// Input channels of the network by number or name, in order, such as `["membrane", "nuclei"]`; instead of
+    /// `image_channel`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub channels: Vec<ChannelRef>,
+    /// Channels of the targets by number or name: one or several stains, or one label image; instead of
+    /// `target_channel`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<ChannelRef>,
+    /// Image and target are channels of the same file, so that each file is a pair.
+    pub same_file: bool,
+    /// Time point of images and targets, counted from 0, if they have several.
+    pub time: Option<usize>,
+    /// Axes of the files, such as `ZYX`, if their own are wrong.
+    pub axes: Option<Axes>,
+    /// Voxel size along Z, Y, X in µm, if the files lack it or state it wrongly.
+    pub voxel_um: Option<[f64; 3]>,
+    /// Ignore label of all label images: its voxels count neither in the loss nor in scores.
+    pub ignore_label: Option<i64>,
+    /// Column of a table that assigns rows to train, valid or test.
+    pub split_column: Option<String>,
+    /// Order of the numbers of nnU-Net's `spacing`.
+    pub spacing_order: Option<SpacingOrder>,
+}
+
+impl DataConfig {
+    /// Checks that the settings are valid and consistent.
+    pub(crate) fn check(&self) -> Result<(), JobError> {
+        check_list("data.channels", &self.channels, "data.image_channel", self.image_channel)?;
+        check_list("data.targets", &self.targets, "data.target_channel", self.target_channel)?;
+        let images = chosen(&self.channels, self.image_channel);
+        let targets = chosen(&self.targets, self.target_channel);
+        let differ = !images.is_empty() && !targets.is_empty() && images.iter().all(|c| !targets.contains(c));
+        if self.same_file && !differ {
+            return Err(wrong_use(
+                "data.same_file: set data.image_channel and data.target_channel (or the lists data.channels and \
+                 data.targets) to two different channels",
+            ));
+        }
+        if self.voxel_um.is_some_and(|v| v.iter().any(|s| !(1e-6..=1e6).contains(s))) {
+            return Err(wrong_use("data.voxel_um must be three numbers above 0, in µm"));
+        }
+        if self.axes.as_ref().is_some_and(|axes| axes.iter().next().is_none()) {
+            return Err(wrong_use("data.axes: expected some of the letters T, Z, C, Y, X, S, such as \"ZYX\""));
+        }
+        if self.split_column.as_ref().is_some_and(|name| name.trim().is_empty()) {
+            return Err(wrong_use("data.split_column must be the name of a column"));
+        }
+        Ok(())
+    }
+
+    /// Returns the options for finding pairs.
+    pub(crate) fn find_options(&self) -> FindOptions {
+        FindOptions {
+            same_file: self.same_file,
+            image_channel: self.image_channel,
+            target_channel: self.target_channel,
+            image_channels: self.channels.clone(),
+            target_channels: self.targets.clone(),
+            time: self.time,
+            axes: self.axes.clone(),
+            split_column: self.split_column.as_ref().map(|name| name.trim().to_owned()),
+            voxel_um: self.voxel_um,
+            spacing_order: self.spacing_order,
+        }
+    }
+
+    /// Returns the names of the network's input channels; `image` for a single one.
+    pub(crate) fn input_names(&self) -> Vec<String> {
+        names_of(&self.channels, "image")
+    }
+
+    /// Returns the names of the stains that the network predicts; `intensity` for a single one.
+    pub(crate) fn stain_names(&self) -> Vec<String> {
+        names_of(&self.targets, "intensity")
+    }
+}
+
+/// Returns the names of listed channels, as prediction calls channels without a name; `single` for at most one.
+fn names_of(listed: &[ChannelRef], single: &str) -> Vec<String> {
+    if listed.len() < 2 {
+        return vec![single.to_owned()];
+    }
+    let name = |channel: &ChannelRef| match channel {
+        ChannelRef::Index(number) => format!("channel{number}"),
+        ChannelRef::Name(name) => name.trim().to_owned(),
+    };
+    listed.iter().map(name).collect()
+}
+
+/// Returns the listed channels, or else the one with this number.
+fn chosen(listed: &[ChannelRef], number: Option<usize>) -> Vec<ChannelRef> {
+    if listed.is_empty() { number.map(ChannelRef::Index).into_iter().collect() } else { listed.to_vec() }
+}
+
+/// Checks a list of channels; `single` is the setting that it replaces.
+fn check_list(key: &str, listed: &[ChannelRef], single: &str, number: Option<usize>) -> Result<(), JobError> {
+    if !listed.is_empty() && number.is_some() {
+        return Err(wrong_use(format!("{key} and {single} exclude each other: remove one of them")));
+    }
+    if listed.len() > MAX_CHANNELS {
+        return Err(wrong_use(format!("{key} lists {} channels, expected at most {MAX_CHANNELS}", listed.len())));
+    }
+    let mut names = names_of(listed, "").into_iter().map(|name| name.to_lowercase()).collect::<Vec<_>>();
+    names.sort();
+    if let Some(twice) = names.windows(2).find(|pair| pair.first() == pair.last()).and_then(|pair| pair.first()) {
+        return Err(wrong_use(format!("{key} lists {twice} twice: list each channel once")));
+    }
+    if listed.iter().any(|channel| matches!(channel, ChannelRef::Name(name) if name.trim().is_empty())) {
+        return Err(wrong_use(format!("{key} lists a channel without a name: write numbers or names")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::TrainConfig;
+    use std::str::FromStr;
+
+    fn read(text: &str) -> Result<TrainConfig, String> {
+        let config: TrainConfig = toml::from_str(text).map_err(|e| e.to_string())?;
+        config.check().map_err(|e| e.to_string())?;
+        Ok(config)
+    }
+
+    #[test]
+    fn data_settings_become_find_options() {
+        let all = "[data]\nimage_channel = 2\ntarget_channel = 1\ntime = 4\naxes = \"ZYX\"\n\
+                   voxel_um = [2.0, 0.5, 0.5]\nsplit_column = \"fold\"\nspacing_order = \"xyz\"\n";
+        let config = read(all).unwrap();
+        let options = FindOptions {
+            same_file: false,
+            image_channels: Vec::new(),
+            target_channels: Vec::new(),
+            image_channel: Some(2),
+            target_channel: Some(1),
+            time: Some(4),
+            axes: Some("ZYX".parse().unwrap()),
+            split_column: Some("fold".to_owned()),
+            voxel_um: Some([2.0, 0.5, 0.5]),
+            spacing_order: Some(SpacingOrder::Xyz),
+        };
+        assert_eq!(config.data.find_options(), options);
+        let same_file = read(&format!("{all}same_file = true\n")).unwrap().data.find_options();
+        assert_eq!(same_file, FindOptions { same_file: true, ..options });
+        assert_eq!(read("").unwrap().data.find_options(), FindOptions::default());
+        // The settings in a checkpoint are read back unchanged.
+        let text = serde_json::to_string(&config).unwrap();
+        assert_eq!(serde_json::from_str::<TrainConfig>(&text).unwrap(), config);
+    }
+
+    #[test]
+    fn channels_are_listed_by_number_and_name() {
+        let config = read("[data]\nchannels = [\"Membrane\", 2]\ntargets = [\"a\", \"b\"]\n").unwrap();
+        assert_eq!(
+            config.data.find_options().image_channels,
+            ["Membrane", "2"].map(|c| c.parse::<ChannelRef>().unwrap())
+        );
+        assert_eq!(config.data.input_names(), ["Membrane", "channel2"]);
+        assert_eq!(config.data.stain_names(), ["a", "b"]);
+        assert_eq!(read("[data]\nchannels = [\"nuclei\"]\n").unwrap().data.input_names(), ["image"]);
+        let text = serde_json::to_string(&config).unwrap();
+        assert_eq!(serde_json::from_str::<TrainConfig>(&text).unwrap(), config);
+        let given = |text: &str| crate::SettingAssignment::from_str(text).unwrap();
+        let set = TrainConfig::read_with(None, &[given("data.channels=[\"Membrane\", 2]")]).unwrap();
+        assert_eq!(set.data.channels, config.data.channels);
+    }
+
+    #[test]
+    fn invalid_data_settings_are_refused_by_name() {
+        for (text, words) in [
+            ("channels = [0, 1]\nimage_channel = 1", "exclude each other"),
+            ("targets = [0, 1]\ntarget_channel = 1", "data.target_channel"),
+            ("channels = [\"a\", \"A \"]", "a twice"),
+            ("channels = [\"a\", \" \"]", "without a name"),
+            ("same_file = true\nchannels = [0, 1]\ntargets = [1]", "two different"),
+            ("chanel = 1", "chanel"),
+            ("same_file = true", "data.image_channel"),
+            ("same_file = true\nimage_channel = 1\ntarget_channel = 1", "two different"),
+            ("voxel_um = [0.0, 1.0, 1.0]", "data.voxel_um"),
+            ("axes = \"\"", "data.axes"),
+            ("axes = \"ZYQ\"", "ZYQ"),
+            ("split_column = \" \"", "data.split_column"),
+            ("image_channel = -1", "image_channel"),
+        ] {
+            let error = read(&format!("[data]\n{text}\n")).unwrap_err();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Stacks of pairs in memory: images read for validation, and files written for calibration.
+
+use cytoscope_formats::{Channel, Container, OpenOptions, WriteSpec, open, write_array};
+use cytoscope_pipeline::JobError;
+use cytoscope_training_data::{ImageRef, Pair, StackWindow};
+use cytoscope_volume::{Array, Axes, Axis, Region, Samples, VoxelSize};
+use std::path::{Path, PathBuf};
+
+/// Maximum number of voxels of a case; of larger stacks, the middle is validated.
+const MAX_CASE_VOXELS: usize = 16 << 20;
+/// Maximum number of slices of a cropped case.
+const MAX_CASE_SLICES: usize = 64;
+
+/// Values in order Z, Y, X, and the shape.
+pub(crate) type Stack = (Vec<f32>, [usize; 3]);
+
+/// Reads one image of a file, cropped to a window.
+pub(crate) fn read_zyx(image: &ImageRef, window: Option<StackWindow>) -> Result<Stack, JobError> {
+    let options =
+        OpenOptions { series: image.series, axes: image.axes.clone(), single_file: true, ..OpenOptions::default() };
+    let file = open(&image.path, &options)?;
+    let meta = file.meta();
+    let mut region = Region::whole(&meta.shape_full);
+    let pick = |axis: Axis| meta.axes_full.position(axis);
+    let samples = pick(Axis::S).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1);
+    let channel = image.channel.unwrap_or(0);
+    for (axis, at) in [(Axis::T, image.time.unwrap_or(0)), (Axis::C, channel / samples), (Axis::S, channel % samples)] {
+        if let Some(i) = pick(axis) {
+            region = region.with_range(i, at, 1);
+        }
+    }
+    if let Some(window) = window {
+        for (a, axis) in [Axis::Z, Axis::Y, Axis::X].into_iter().enumerate() {
+            if let Some(i) = pick(axis) {
+                region = region.with_range(i, window.start_zyx[a], window.size_zyx[a]);
+            }
+        }
+    }
+    let size = |axis: Axis| pick(axis).and_then(|i| region.size.get(i)).copied().unwrap_or(1);
+    let shape = [size(Axis::Z), size(Axis::Y), size(Axis::X)];
+    let array = file.read(0, &region)?;
+    Ok((array.into_samples().to_f32(), shape))
+}
+
+/// Reads images of one shape, such as the channels of a pair, one after the other: axes C, Z, Y, X.
+pub(crate) fn read_channels<'a>(
+    mut images: impl Iterator<Item = &'a ImageRef>,
+    window: Option<StackWindow>,
+) -> Result<Stack, JobError> {
+    let Some(first) = images.next() else { return Ok(Stack::default()) };
+    let (mut values, shape) = read_zyx(first, window)?;
+    for image in images {
+        let (more, its_shape) = read_zyx(image, window)?;
+        if its_shape != shape {
+            return Err(JobError::Mismatch {
+                path: image.path.clone(),
+                problem: format!("its shape Z, Y, X is {its_shape:?}, but that of {} {shape:?}", first.path.display()),
+                next_step: "choose channels of one shape".to_owned(),
+            });
+        }
+        values.extend(more);
+    }
+    Ok((values, shape))
+}
+
+/// Returns values in order C, Z, Y, X as an array, with the axis C if there are several channels.
+pub(crate) fn channels_array((values, shape): Stack, channels: usize) -> Result<Array, JobError> {
+    if channels == 1 {
+        return Ok(Array::new(Axes::zyx(), shape.to_vec(), Samples::F32(values))?);
+    }
+    let [nz, ny, nx] = shape;
+    Ok(Array::new("CZYX".parse()?, vec![channels, nz, ny, nx], Samples::F32(values))?)
+}
+
+/// Returns the window in the middle of a stack that is too large to be compared as a whole; `None` for smaller stacks.
+pub(crate) fn middle_window(image: &ImageRef) -> Result<Option<StackWindow>, JobError> {
+    let options =
+        OpenOptions { series: image.series, axes: image.axes.clone(), single_file: true, ..OpenOptions::default() };
+    let file = open(&image.path, &options)?;
+    let meta = file.meta();
+    let shape = [Axis::Z, Axis::Y, Axis::X]
+        .map(|axis| meta.axes_full.position(axis).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1));
+    let voxels = |s: [usize; 3]| s.iter().fold(1usize, |n, v| n.saturating_mul(*v));
+    if voxels(shape) <= MAX_CASE_VOXELS {
+        return Ok(None);
+    }
+    let mut size_zyx = [shape[0].min(MAX_CASE_SLICES), shape[1], shape[2]];
+    while voxels(size_zyx) > MAX_CASE_VOXELS {
+        let longer = if size_zyx[1] >= size_zyx[2] { 1 } else { 2 };
+        size_zyx[longer] = size_zyx[longer].div_ceil(2);
+    }
+    let start_zyx = std::array::from_fn(|a| (shape[a] - size_zyx[a]) / 2);
+    Ok(Some(StackWindow { start_zyx, size_zyx }))
+}
+
+/// Writes channels with these names.
+fn write_f32(path: &Path, stack: Stack, names: &[String], voxel_um: Option<[f64; 3]>) -> Result<(), JobError> {
+    let array = channels_array(stack, names.len())?;
+    let mut spec = match names.len() {
+        1 => WriteSpec::of(&array, Container::ImageJ),
+        _ => WriteSpec::of(&array, Container::OmeTiff),
+    };
+    if names.len() > 1 {
+        spec.channels = names.iter().map(|name| Channel { name: name.clone(), color_rgb: None }).collect();
+    }
+    if let Some([z, y, x]) = voxel_um {
+        spec.voxel_size_um = VoxelSize::new_um(z, y, x);
+    }
+    write_array(path, &array, &spec)?;
+    Ok(())
+}
+
+/// Returns the voxel size of a pair along Z, Y, X in µm: that of the pair, or else that of its image file.
+pub(crate) fn voxel_um(pair: &Pair) -> Result<Option<[f64; 3]>, JobError> {
+    if pair.voxel_um.is_some() {
+        return Ok(pair.voxel_um);
+    }
+    let options = OpenOptions { series: pair.image.series, single_file: true, ..OpenOptions::default() };
+    Ok(open(&pair.image.path, &options)?.meta().voxel_size_um.zyx_um())
+}
+
+/// Returns whether the file contains only this image.
+pub(crate) fn is_whole_file(image: &ImageRef) -> bool {
+    image.channel.is_none() && image.time.is_none() && image.series == 0 && image.axes.is_none()
+}
+
+/// Returns a file for calibration that contains only the image of a pair: its own file, or one that is written to `to`,
+/// with the middle of very large stacks. Several channels get the names of the network's `inputs`.
+pub(crate) fn calibration_file(pair: &Pair, inputs: &[String], to: PathBuf) -> Result<PathBuf, JobError> {
+    if pair.window.is_none() && pair.more_images.is_empty() && is_whole_file(&pair.image) {
+        return Ok(pair.image.path.clone());
+    }
+    let window = pair.window.or(middle_window(&pair.image)?);
+    let to = if inputs.len() > 1 { to.with_extension("ome.tif") } else { to };
+    write_f32(&to, read_channels(pair.images(), window)?, inputs, voxel_um(pair)?)?;
+    Ok(to)
+}
+
+/// Replaces values that are not finite by the smallest finite value, as in training.
+pub(crate) fn replace_non_finite(values: &mut [f32]) {
+    let darkest = values.iter().copied().filter(|v| v.is_finite()).fold(f32::INFINITY, f32::min);
+    let darkest = if darkest.is_finite() { darkest } else { 0.0 };
+    values.iter_mut().filter(|v| !v.is_finite()).for_each(|v| *v = darkest);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+
+    #[test]
+    fn channels_for_calibration_have_the_names_of_the_inputs() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, value: f32| {
+            let path = folder.path().join(name);
+            write_f32(&path, (vec![value; 24], [2, 3, 4]), &["image".to_owned()], Some([2.0, 1.0, 1.0])).unwrap();
+            path
+        };
+        let mut pair = Pair::new("a", file("a.tif", 1.0), file("labels.tif", 0.0));
+        pair.more_images = vec![ImageRef::of(file("b.tif", 5.0))];
+        let names = ["membrane".to_owned(), "nuclei".to_owned()];
+        let written = calibration_file(&pair, &names, folder.path().join("calibration0.tif")).unwrap();
+        let image = open(&written, &OpenOptions::default()).unwrap();
+        let found: Vec<String> = image.meta().channels.iter().map(|channel| channel.name.clone()).collect();
+        assert_eq!(found, names);
+        let array = image.read_all().unwrap();
+        assert_eq!(array.shape(), [2, 2, 3, 4]);
+        let values = array.into_samples().to_f32();
+        assert!(values.chunks(12).enumerate().all(|(plane, v)| v.iter().all(|v| *v == [1.0, 5.0][plane % 2])));
+    }
+
+    #[test]
+    fn values_that_are_not_finite_become_the_darkest_value() {
+        let mut stain = [3.0, f32::NAN, -2.0, f32::INFINITY];
+        replace_non_finite(&mut stain);
+        assert_eq!(stain, [3.0, -2.0, -2.0, -2.0]);
+    }
+}

@@ -1,0 +1,157 @@
+//! The steps of the training loop: gradients, losses and their curve, and the return to the last good state.
+
+use super::{Run, Training};
+use crate::checkpoint::TrainState;
+use crate::event::TrainEvent;
+use crate::history::StepPoint;
+use crate::step::{ModelState, StepOutput, Stepper};
+use cytoscope_pipeline::JobError;
+use std::time::Instant;
+
+/// Maximum number of rollbacks; then training fails.
+const MAX_ROLLBACKS: u32 = 5;
+
+/// Losses and times since the last point of the loss curve.
+#[derive(Default)]
+pub(super) struct LossWindow {
+    pub(super) loss: f64,
+    pub(super) steps: u64,
+    /// Steps of this run; the others were made before it was resumed.
+    pub(super) timed: u64,
+    pub(super) started: Option<Instant>,
+    pub(super) stalled: f64,
+}
+
+/// Returns the number of steps of a point of the loss curve.
+fn steps_per_point(state: &TrainState) -> u64 {
+    (state.steps / 400).max(1)
+}
+
+impl Training<'_> {
+    /// Computes the gradients of the next batches and updates the parameters at a learning rate of `rate`, reduced after
+    /// rollbacks. Returns false if no step was made: the loss scale was reduced, or the run went back to its last good
+    /// state.
+    pub(super) fn take_step(&self, run: &mut Run, rate: f64) -> Result<bool, JobError> {
+        run.window.started.get_or_insert_with(Instant::now);
+        let loss = match self.accumulate(run)? {
+            StepOutput::Loss(loss) => loss,
+            // The loss scale was reduced; the next batch is used instead.
+            StepOutput::Overflow => return Ok(false),
+            StepOutput::NotFinite => {
+                self.roll_back(&mut run.state, &mut run.stepper, &run.last_good)?;
+                run.window = LossWindow::default();
+                return Ok(false);
+            }
+        };
+        if !self.is_read(run)? {
+            return Ok(false);
+        }
+        let rate = rate * run.state.rate_factor;
+        run.stepper.optimizer_step(rate, self.config.clip_norm, self.config.accumulate)?;
+        run.state.step += 1;
+        self.record_step(run, loss, rate);
+        Ok(true)
+    }
+
+    /// Computes and accumulates the gradients of the batches of one step. Returns the mean loss.
+    fn accumulate(&self, run: &mut Run) -> Result<StepOutput, JobError> {
+        let mut output = StepOutput::Loss(0.0);
+        for _ in 0..self.config.accumulate {
+            let before = run.loader.stalled_secs();
+            let [image, target, weight] = self.batch(&mut run.loader)?;
+            run.window.stalled += run.loader.stalled_secs() - before;
+            run.state.next_patch += self.batch as u64;
+            output = match (output, run.stepper.forward_backward_later(image, target, weight)?) {
+                (StepOutput::Loss(sum), StepOutput::Loss(loss)) => {
+                    StepOutput::Loss(sum + loss / self.config.accumulate as f64)
+                }
+                (_, other) => other,
+            };
+            if !matches!(output, StepOutput::Loss(_)) {
+                break;
+            }
+        }
+        Ok(output)
+    }
+
+    /// Reads the losses that are still on the device, if this step is the last one of a point of the loss curve or of the
+    /// run, which would otherwise end before its last step. Returns false if they are not finite; the run then went back
+    /// to its last good state.
+    fn is_read(&self, run: &mut Run) -> Result<bool, JobError> {
+        let is_point_due = run.window.steps + 1 >= steps_per_point(&run.state);
+        let is_last = run.state.step + 1 >= run.state.steps;
+        if is_point_due || is_last { self.read_losses(run) } else { Ok(true) }
+    }
+
+    /// Reads the losses that are still on the device. Returns false if they are not finite; the run then went back to its
+    /// last good state.
+    pub(super) fn read_losses(&self, run: &mut Run) -> Result<bool, JobError> {
+        if let Some(loss) = run.stepper.unread_loss()? {
+            run.window.loss += loss / self.config.accumulate as f64;
+            return Ok(true);
+        }
+        self.roll_back(&mut run.state, &mut run.stepper, &run.last_good)?;
+        run.state.validation_due = false;
+        run.window = LossWindow::default();
+        Ok(false)
+    }
+
+    /// Adds a step to the loss curve, and reports it when the curve gets a point.
+    fn record_step(&self, run: &mut Run, loss: f64, rate: f64) {
+        let (state, window) = (&mut run.state, &mut run.window);
+        window.loss += loss;
+        window.steps += 1;
+        window.timed += 1;
+        if window.steps < steps_per_point(state) {
+            return;
+        }
+        let secs = window.started.map_or(0.0, |b| b.elapsed().as_secs_f64());
+        let n = window.timed as f64;
+        let point = StepPoint {
+            step: state.step,
+            loss: window.loss / window.steps as f64,
+            rate,
+            step_secs: secs / n,
+            stalled_secs: window.stalled / n,
+        };
+        state.history.push(point);
+        self.emit(&TrainEvent::TrainingSteps {
+            step: point.step,
+            steps: state.steps,
+            loss: point.loss,
+            rate,
+            step_secs: point.step_secs,
+            stalled_secs: point.stalled_secs,
+        });
+        self.report_status(&mut run.last_status, point.step, point.step_secs, point.stalled_secs, &run.stepper);
+        run.window = LossWindow::default();
+    }
+
+    /// Returns to the last good state and halves the learning rate.
+    fn roll_back(
+        &self,
+        state: &mut TrainState,
+        stepper: &mut Stepper,
+        last_good: &(ModelState, u64, u64),
+    ) -> Result<(), JobError> {
+        state.rollbacks += 1;
+        if state.rollbacks > MAX_ROLLBACKS {
+            return Err(JobError::Mismatch {
+                path: self.job.data.clone(),
+                problem: format!("the loss was not finite {MAX_ROLLBACKS} times, at decreasing learning rates"),
+                next_step: "check the data for values that are not finite, or lower schedule.rate".to_owned(),
+            });
+        }
+        stepper.set_state(last_good.0.clone());
+        state.rate_factor /= 2.0;
+        let sentence = format!(
+            "The loss was not finite at step {}: rolled back to step {}, with the learning rate multiplied by {}.",
+            state.step, last_good.1, state.rate_factor
+        );
+        state.step = last_good.1;
+        state.history.truncate_after(last_good.1);
+        self.context.note(sentence.clone());
+        state.history.notes.push(sentence);
+        Ok(())
+    }
+}

@@ -1,0 +1,192 @@
+//! Scores of predictions, and their comparison.
+
+use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
+use cytoscope_objects::regression::{Regression, regression};
+use cytoscope_pipeline::JobError;
+use cytoscope_training_data::TargetKind;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Scores of one validation pair.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PairScore {
+    /// Name of the pair.
+    pub name: String,
+    /// The score that networks are compared by; higher is better.
+    pub score: f64,
+    /// All scores by name, such as `f1@0.5`.
+    pub scores: BTreeMap<String, f64>,
+}
+
+/// Minimum number of pairs from which the standard error of their mean is estimated.
+const MIN_PAIRED: usize = 3;
+
+/// Scores of a network on the validation pairs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Scores {
+    /// The score that networks are compared by, over all pairs; higher is better: the mean of F1 at IoU 0.5 and 0.7 for
+    /// objects, Dice for foreground, Pearson's correlation for a stain (the mean over several stains).
+    pub score: f64,
+    /// All scores over all pairs, by name.
+    pub scores: BTreeMap<String, f64>,
+    /// Scores of each validation pair.
+    pub pairs: Vec<PairScore>,
+}
+
+impl Scores {
+    /// Returns whether a network with these scores is better than one with `other`, by more than chance may cause: by
+    /// the score over all pairs, and by more than one standard error of the mean difference of the scores of each pair
+    /// (the one-standard-error rule of Breiman et al., 1984). With fewer than [`MIN_PAIRED`] pairs in common, the score
+    /// over all pairs decides.
+    pub(crate) fn is_clearly_above(&self, other: &Scores) -> bool {
+        let gain = self.score - other.score;
+        let same = self.pairs.iter().zip(&other.pairs).filter(|(a, b)| a.name == b.name);
+        let gains: Vec<f64> = same.map(|(a, b)| a.score - b.score).filter(|d| d.is_finite()).collect();
+        let n = gains.len() as f64;
+        if gains.len() < MIN_PAIRED {
+            return gain > 0.0;
+        }
+        let mean = gains.iter().sum::<f64>() / n;
+        let variance = gains.iter().map(|d| (d - mean).powi(2)).sum::<f64>() / (n - 1.0);
+        gain > (variance / n).sqrt()
+    }
+}
+
+/// Size under which true objects are specks that do not count, as a fraction of the median volume of a pair's true
+/// objects.
+const SPECK: f64 = 0.05;
+
+/// Matches labels with true labels. Both are integers stored as floats; values below 1 are background. Specks of the
+/// ground truth ([`SPECK`]), and predictions mostly on them, are left out.
+fn matchings(truth: &[f32], found: &[f32]) -> Result<Vec<Matching>, JobError> {
+    let labels = |v: &[f32]| -> Vec<u32> { v.iter().map(|l| if *l >= 1.0 { *l as u32 } else { 0 }).collect() };
+    let mut overlaps = Overlaps::new();
+    overlaps.add(&labels(truth), &labels(found))?;
+    let mut sizes: Vec<u64> = overlaps.truth().values().copied().collect();
+    sizes.sort_unstable();
+    let median = sizes.get(sizes.len() / 2).copied().unwrap_or(0);
+    Ok(overlaps.ignoring_below((median as f64 * SPECK) as u64).matching(&THRESHOLDS))
+}
+
+/// Sums from which the scores are computed.
+#[derive(Default)]
+pub(super) struct Tally {
+    matchings: Vec<Vec<Matching>>,
+    /// The comparison of each stain of each pair, with the number of the stain.
+    regressions: Vec<(usize, Regression)>,
+    /// Number of voxels in the intersection, and sum of the voxels of both masks.
+    voxels: [u64; 2],
+}
+
+impl Tally {
+    /// Compares a prediction with the ground truth, both in order C, Z, Y, X, with this shape Z, Y, X.
+    ///
+    /// # Errors
+    /// [`JobError`] if their numbers of voxels differ.
+    pub(super) fn of(target: TargetKind, truth: &[f32], found: &[f32], shape: [usize; 3]) -> Result<Self, JobError> {
+        let mut tally = Self::default();
+        match target {
+            TargetKind::Regression => {
+                let voxels = shape.iter().product::<usize>().max(1);
+                for (stain, (truth, found)) in truth.chunks(voxels).zip(found.chunks(voxels)).enumerate() {
+                    tally.regressions.push((stain, regression(truth, found, shape)?));
+                }
+            }
+            TargetKind::Semantic => {
+                for (t, f) in truth.iter().zip(found) {
+                    let (t, f) = (*t > 0.0, *f > 0.0);
+                    tally.voxels[0] += u64::from(t && f);
+                    tally.voxels[1] += u64::from(t) + u64::from(f);
+                }
+            }
+            _ => tally.matchings.push(matchings(truth, found)?),
+        }
+        Ok(tally)
+    }
+
+    /// Adds the sums of another pair.
+    pub(super) fn add(&mut self, other: Tally) {
+        self.matchings.extend(other.matchings);
+        self.regressions.extend(other.regressions);
+        self.voxels = [0, 1].map(|i| self.voxels[i] + other.voxels[i]);
+    }
+
+    /// Returns the score that networks are compared by, and all scores by name; `stains` are the names of the outputs for
+    /// regression.
+    pub(super) fn scores(&self, target: TargetKind, stains: &[String]) -> (f64, BTreeMap<String, f64>) {
+        match target {
+            TargetKind::Regression => {
+                // Over all stains, or one of them.
+                let mean = |stain: Option<usize>, f: fn(&Regression) -> Option<f64>| {
+                    let of_stain = self.regressions.iter().filter(|(s, _)| stain.is_none_or(|stain| stain == *s));
+                    let all: Vec<f64> = of_stain.filter_map(|(_, r)| f(r)).filter(|v| v.is_finite()).collect();
+                    if all.is_empty() { 0.0 } else { all.iter().sum::<f64>() / all.len() as f64 }
+                };
+                let pearson = mean(None, |r| r.pearson);
+                let mut scores = BTreeMap::from([("pearson".to_owned(), pearson)]);
+                scores.insert("psnr_db".to_owned(), mean(None, |r| r.psnr_db));
+                scores.insert("ssim".to_owned(), mean(None, |r| r.ssim));
+                for (stain, name) in stains.iter().enumerate().filter(|_| stains.len() > 1) {
+                    scores.insert(format!("pearson {name}"), mean(Some(stain), |r| r.pearson));
+                }
+                (pearson, scores)
+            }
+            TargetKind::Semantic => {
+                let dice = 2.0 * self.voxels[0] as f64 / self.voxels[1].max(1) as f64;
+                (dice, BTreeMap::from([("dice".to_owned(), dice)]))
+            }
+            _ => {
+                let (mut scores, mut deciding) = (BTreeMap::new(), Vec::new());
+                for (i, threshold) in THRESHOLDS.iter().enumerate() {
+                    let parts: Vec<Matching> = self.matchings.iter().filter_map(|m| m.get(i).cloned()).collect();
+                    let f1 = Matching::pooled(&parts).map_or(0.0, |m| m.f1);
+                    scores.insert(format!("f1@{threshold}"), f1);
+                    if i < 2 {
+                        deciding.push(f1);
+                    }
+                }
+                (deciding.iter().sum::<f64>() / deciding.len().max(1) as f64, scores)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+
+    fn scores(score: f64, pairs: &[f64]) -> Scores {
+        let pair =
+            |(i, score): (usize, &f64)| PairScore { name: i.to_string(), score: *score, scores: BTreeMap::new() };
+        Scores { score, scores: BTreeMap::new(), pairs: pairs.iter().enumerate().map(pair).collect() }
+    }
+
+    #[test]
+    fn specks_of_the_truth_do_not_count() {
+        // Three objects of 100 voxels, two of which are found, and a speck of 4 voxels that is not.
+        let truth: Vec<f32> = (0..400).map(|i| if i < 300 { (i / 100 + 1) as f32 } else { 0.0 }).collect();
+        let found: Vec<f32> = truth.iter().map(|label| if *label < 3.0 { *label } else { 0.0 }).collect();
+        let with_speck: Vec<f32> = truth.iter().enumerate().map(|(i, l)| if i >= 396 { 4.0 } else { *l }).collect();
+        let counts = |truth: &[f32]| matchings(truth, &found).unwrap().into_iter().map(|m| (m.tp, m.n_true, m.n_pred));
+        assert!(counts(&with_speck).all(|counts| counts == (2, 3, 2)));
+        // An object of 10 voxels counts.
+        let small: Vec<f32> = truth.iter().enumerate().map(|(i, l)| if i >= 390 { 4.0 } else { *l }).collect();
+        assert!(counts(&small).all(|counts| counts == (2, 4, 2)));
+    }
+
+    #[test]
+    fn a_gain_within_one_standard_error_of_the_pairs_is_no_clear_gain() {
+        let start = scores(0.6648, &[1.0, 1.0, 0.8947, 0.8393, 0.4318]);
+        assert!(!start.is_clearly_above(&start));
+        // One pair has gained by chance: differences of 0, 0, 0.1053, 0 and -0.0132, standard error 0.022.
+        assert!(!scores(0.6667, &[1.0, 1.0, 1.0, 0.8393, 0.4186]).is_clearly_above(&start));
+        assert!(scores(0.6948, &[1.0, 1.0, 1.0, 0.8393, 0.4186]).is_clearly_above(&start));
+        // A small gain in every pair is clear.
+        assert!(scores(0.6748, &[1.01, 1.01, 0.9047, 0.8493, 0.4418]).is_clearly_above(&start));
+        assert!(!scores(0.66, &[1.1; 5]).is_clearly_above(&start), "the score over all objects fell");
+        // Two pairs say nothing about chance.
+        assert!(scores(0.7, &[0.9, 0.5]).is_clearly_above(&scores(0.69, &[0.3, 0.9])));
+    }
+}

@@ -1,0 +1,52 @@
+//! Options that several commands have in common.
+//!
+//! The structs have plain comments: clap takes doc comments of flattened structs for descriptions of the command.
+
+use super::{parse_threads, parse_um};
+use clap::Args;
+use cytoscope_volume::Axes;
+use std::path::PathBuf;
+
+// How the result and the progress of a command are printed.
+#[derive(Args)]
+pub(crate) struct ReportOptions {
+    /// Print the report as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Report progress as JSON lines on stderr.
+    #[arg(long)]
+    pub(crate) json_progress: bool,
+}
+
+// The trace of a run, of stages and operators.
+#[derive(Args)]
+pub(crate) struct TraceOptions {
+    /// Write a Chrome trace of the run, for cytoscope profile or ui.perfetto.dev.
+    #[arg(long, value_name = "FILE.json")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Leave the times of single operators out of the trace; measuring them makes a GPU wait after each operator.
+    #[arg(long, requires = "trace")]
+    pub(crate) stages_only: bool,
+}
+
+// The number of threads of a command.
+#[derive(Args)]
+pub(crate) struct ThreadsOption {
+    /// Number of threads; 0 uses all cores.
+    #[arg(long, default_value_t = 0, value_parser = parse_threads)]
+    pub(crate) threads: usize,
+}
+
+// How the images of several files are read.
+#[derive(Args)]
+pub(crate) struct ImageOptions {
+    /// Series to read from multi-series files, counted from 0.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) series: usize,
+    /// Axis order, such as ZYX or TCYX, to use instead of the files' own.
+    #[arg(long)]
+    pub(crate) axes: Option<Axes>,
+    /// Voxel size Z,Y,X in µm, to use instead of the files' own.
+    #[arg(long, value_name = "Z,Y,X", value_parser = parse_um)]
+    pub(crate) voxel_size: Option<[f64; 3]>,
+}
