@@ -239,6 +239,8 @@ fn a_network_with_own_kernels_launches_copies_and_waits_little() {
         "cuda:0",
         "--precision",
         "f32",
+        "--diameter",
+        "12",
         "--outputs",
         "maps",
         "--out",
