@@ -91,6 +91,20 @@ enum Reorder {
     Remove(usize),
 }
 
+/// Returns what a menu calls a step.
+fn title(step: &PreprocessStep) -> &'static str {
+    match step.name() {
+        "gaussian" => "Gaussian smoothing",
+        "median" => "Median filter",
+        "tophat" => "Background: white top-hat",
+        "rolling-ball" => "Background: rolling ball",
+        "clahe" => "Local contrast (CLAHE)",
+        "stretch" => "Contrast stretch",
+        "normalize-slices" => "Normalize slices",
+        other => other,
+    }
+}
+
 /// Returns the step of a text, unless it moves voxels.
 fn parsed(text: &str) -> Result<PreprocessStep, String> {
     let step = text.parse::<PreprocessStep>().map_err(|error| error.to_string())?;
@@ -173,7 +187,7 @@ pub(crate) fn preprocessing_control(ui: &mut Ui, document: &Document, editor: &m
         ui.add_enabled_ui(settings.steps.len() < MAX_STEPS, |ui| {
             ui.menu_button(format!("{}  Add step", icon::PLUS), |ui| {
                 for step in PreprocessStep::usual().into_iter().filter(|step| !step.moves_voxels()) {
-                    if ui.button(step.name()).clicked() {
+                    if ui.button(title(&step)).on_hover_text(step.to_string()).clicked() {
                         settings.steps.push(step);
                         ui.close();
                     }
