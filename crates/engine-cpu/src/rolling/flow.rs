@@ -2,8 +2,8 @@
 //!
 //! The schedule depends on extents along Z only, not on what is computed.
 
+use super::plane_storage::{Need, PlaneStorage};
 use super::reads::Reads;
-use super::room::{Need, Room};
 use std::ops::Range;
 
 /// A value whose planes flow through the network.
@@ -166,8 +166,8 @@ impl Progress {
         self.known.get(value).copied().unwrap_or(0)
     }
 
-    /// Adds `planes` input planes and returns what is computed. Without `rooms`, buffers move their planes in every slab.
-    pub(crate) fn advance(&mut self, flow: &Flow, planes: usize, rooms: Option<&[Room]>) -> Slab {
+    /// Adds `planes` input planes and returns what is computed. Without `storages`, buffers move their planes in every slab.
+    pub(crate) fn advance(&mut self, flow: &Flow, planes: usize, storages: Option<&[PlaneStorage]>) -> Slab {
         let (kept, ends) = (flow.kept(&self.known), flow.ends(&self.known, &self.zeros));
         let (before, zeros_before) = (self.known.clone(), self.zeros.clone());
         if let (Some(known), Some(input)) = (self.known.get_mut(flow.input), flow.values.get(flow.input)) {
@@ -189,7 +189,9 @@ impl Progress {
         let mut held = Vec::with_capacity(flow.buffers);
         for (buffer, base) in self.base.iter_mut().enumerate() {
             let (keep, end) = (kept[buffer], new_ends[buffer]);
-            let stays = rooms.and_then(|rooms| rooms.get(buffer)).is_some_and(|room| room.has_room_to(end, *base));
+            let stays = storages
+                .and_then(|storages| storages.get(buffer))
+                .is_some_and(|storage| storage.has_room_to(end, *base));
             if !stays {
                 *base = keep;
             }
@@ -270,25 +272,25 @@ pub(crate) fn survey(flow: &Flow, slab: usize) -> Survey {
     Survey { needs, planes_read }
 }
 
-/// Returns the planes that are moved or repeated within each buffer during a pass, for several choices of rooms. The
+/// Returns the planes that are moved or repeated within each buffer during a pass, for several choices of storages. The
 /// schedule is the same for all of them, so it is run once.
-pub(crate) fn moved(flow: &Flow, slab: usize, choices: &[Vec<Room>]) -> Vec<Vec<usize>> {
+pub(crate) fn moved(flow: &Flow, slab: usize, choices: &[Vec<PlaneStorage>]) -> Vec<Vec<usize>> {
     let start = Progress::new(flow, slab).base;
     let mut bases = vec![start; choices.len()];
     let mut moved = vec![vec![0usize; flow.buffers]; choices.len()];
     walk(flow, slab, |s| {
-        for ((rooms, base), moved) in choices.iter().zip(&mut bases).zip(&mut moved) {
+        for ((storages, base), moved) in choices.iter().zip(&mut bases).zip(&mut moved) {
             for (buffer, base) in base.iter_mut().enumerate() {
                 let kept = &s.kept[buffer];
                 let end = kept.start + s.held[buffer] as isize;
-                if !rooms[buffer].has_room_to(end, *base) && *base != kept.start {
+                if !storages[buffer].has_room_to(end, *base) && *base != kept.start {
                     *base = kept.start;
                     moved[buffer] += kept.len();
                 }
             }
             for (value, of) in flow.values.iter().enumerate() {
                 for written in s.written(of, value) {
-                    moved[of.buffer] += rooms[of.buffer].repeated(&written);
+                    moved[of.buffer] += storages[of.buffer].repeated(&written);
                 }
             }
         }
@@ -420,17 +422,21 @@ mod tests {
 
     /// Runs a schedule on cells that hold the name of a plane, and checks every read. Returns how many planes of each
     /// value were computed, and how many were moved or repeated within each buffer.
-    fn run(network: &Network, slab: usize, rooms: &[Room]) -> Result<(Vec<usize>, Vec<usize>), TestCaseError> {
+    fn run(
+        network: &Network,
+        slab: usize,
+        storages: &[PlaneStorage],
+    ) -> Result<(Vec<usize>, Vec<usize>), TestCaseError> {
         let flow = &network.flow;
         let mut progress = Progress::new(flow, slab);
         let mut base = progress.base().to_vec();
-        let mut cells: Vec<Vec<Cell>> = rooms.iter().map(|room| vec![Cell::Zero; room.capacity]).collect();
-        let mut moved = vec![0; rooms.len()];
+        let mut cells: Vec<Vec<Cell>> = storages.iter().map(|storage| vec![Cell::Zero; storage.capacity]).collect();
+        let mut moved = vec![0; storages.len()];
         let at = |plane: isize, base: isize| usize::try_from(plane - base).unwrap();
         while !progress.is_done(flow) {
             let left = flow.depth() - progress.known(flow.input);
             let before: Vec<usize> = (0..flow.values.len()).map(|v| progress.known(v)).collect();
-            let now = progress.advance(flow, slab.min(left), Some(rooms));
+            let now = progress.advance(flow, slab.min(left), Some(storages));
             for (buffer, cells) in cells.iter_mut().enumerate() {
                 let kept = &now.kept[buffer];
                 if now.base[buffer] != base[buffer] && !kept.is_empty() {
@@ -442,17 +448,17 @@ mod tests {
             base.clone_from(&now.base);
             let mut write = |value: usize, cells: &mut Vec<Vec<Cell>>| {
                 let of = &flow.values[value];
-                let (room, cells) = (&rooms[of.buffer], &mut cells[of.buffer]);
+                let (storage, cells) = (&storages[of.buffer], &mut cells[of.buffer]);
                 for planes in now.written(of, value).into_iter().filter(|planes| !planes.is_empty()) {
-                    let first = room.position(&planes, base[of.buffer]).unwrap();
+                    let first = storage.position(&planes, base[of.buffer]).unwrap();
                     for (place, plane) in planes.clone().enumerate() {
                         let inside = plane < of.extent as isize;
                         cells[first + place] = if inside { Cell::Plane(value, plane as usize) } else { Cell::Zero };
                     }
-                    for (from, to) in room.repeats(&planes) {
+                    for (from, to) in storage.repeats(&planes) {
                         cells.copy_within(from, to);
                     }
-                    moved[of.buffer] += room.repeated(&planes);
+                    moved[of.buffer] += storage.repeated(&planes);
                 }
             };
             write(flow.input, &mut cells);
@@ -464,7 +470,7 @@ mod tests {
                         let reads = &flow.nodes.iter().find(|n| n.output == *output).unwrap().inputs[place].1;
                         let planes = reads.of(new);
                         // All planes that are read together lie side by side.
-                        let first = rooms[of.buffer].position(&planes, base[of.buffer]).unwrap();
+                        let first = storages[of.buffer].position(&planes, base[of.buffer]).unwrap();
                         for plane in kind.read(z, of.extent) {
                             let inside = (0..of.extent as isize).contains(&plane);
                             let expected = if inside { Cell::Plane(*input, plane as usize) } else { Cell::Zero };
@@ -515,13 +521,13 @@ mod tests {
             let network = network(depth, &choices);
             prop_assume!(is_valid(&network));
             let needs = survey(&network.flow, slab).needs;
-            let moving = |slack: usize| -> Vec<Room> { needs.iter().map(|n| Room::moving(n.held + slack)).collect() };
-            let rings: Vec<Room> = needs.iter().map(Room::ring).collect();
-            for rooms in [moving(0), moving(slack), rings] {
-                let (known, moved_planes) = run(&network, slab, &rooms)?;
+            let moving = |slack: usize| -> Vec<PlaneStorage> { needs.iter().map(|n| PlaneStorage::moving(n.held + slack)).collect() };
+            let rings: Vec<PlaneStorage> = needs.iter().map(PlaneStorage::ring).collect();
+            for storages in [moving(0), moving(slack), rings] {
+                let (known, moved_planes) = run(&network, slab, &storages)?;
                 let extents: Vec<usize> = network.flow.values.iter().map(|v| v.extent).collect();
                 prop_assert_eq!(known, extents);
-                prop_assert_eq!(moved(&network.flow, slab, &[rooms]), [moved_planes]);
+                prop_assert_eq!(moved(&network.flow, slab, &[storages]), [moved_planes]);
             }
         }
     }

@@ -5,7 +5,7 @@
 //! its input at a time. So each value has a buffer for some planes: those that later planes still read, and the new
 //! ones of a slab ([`flow`]). The steps are those of a session for the whole stack, on slots for these planes
 //! ([`program`]), so the results are the same bit by bit. Skip connections wait in their buffers until the planes of the
-//! coarser levels are computed: in rings, so that many waiting planes are not moved ([`room`]). Buffers of which nothing
+//! coarser levels are computed: in rings, so that many waiting planes are not moved ([`plane_storage`]). Buffers of which nothing
 //! is kept from slab to slab share memory ([`arena`]). If the planes are too large for the memory budget, the stack is split into bands along
 //! Y that overlap by the receptive field ([`bands`]).
 
@@ -13,17 +13,17 @@ mod arena;
 mod bands;
 mod flow;
 mod plan;
+mod plane_storage;
 mod program;
 mod reads;
-mod room;
 mod session;
 
 pub(crate) use plan::plan;
 
 use cytoscope_engine::{Band, CompileOptions, EngineError, RollingPlan, RollingSession};
 use cytoscope_kernels::Isa;
+use plane_storage::PlaneStorage;
 use program::RollingProgram;
-use room::Room;
 use session::CpuRollingSession;
 
 /// How a stack is passed through a network on the CPU.
@@ -36,7 +36,7 @@ pub(crate) struct CpuRollingPlan {
     bands: Vec<Band>,
     slab_planes: usize,
     /// The planes of each buffer.
-    rooms: Vec<Room>,
+    storages: Vec<PlaneStorage>,
     /// First word of each buffer.
     starts: Vec<usize>,
     arena_bytes: u64,

@@ -2,8 +2,8 @@
 
 use super::bands::bands;
 use super::flow::{self, Survey};
+use super::plane_storage::{Need, PlaneStorage};
 use super::program::{self, RollingProgram};
-use super::room::{Need, Room};
 use super::{CpuRollingPlan, arena};
 use crate::emit::arena_bytes;
 use crate::{Optimizations, prepare};
@@ -35,7 +35,7 @@ const TOLERATED: f64 = 1.05;
 struct Candidate {
     slab_planes: usize,
     /// The planes of each buffer.
-    rooms: Vec<Room>,
+    storages: Vec<PlaneStorage>,
     /// First word of each buffer.
     starts: Vec<usize>,
     arena_bytes: u64,
@@ -75,7 +75,7 @@ pub(crate) fn plan(
         moved_bytes: best.moved_bytes.saturating_mul(bands.len() as u64),
         bands,
         slab_planes: best.slab_planes,
-        rooms: best.rooms,
+        storages: best.storages,
         starts: best.starts,
         arena_bytes: best.arena_bytes,
         untiled_macs,
@@ -159,19 +159,19 @@ fn candidates_of_slab(program: &RollingProgram, depth: usize, slab_planes: usize
     }
     let survey = flow::survey(&program.flow, slab_planes);
     let choices = SLACK.map(|(slack, with_rings)| {
-        let room = |(need, new): (&Need, &usize)| {
+        let storage = |(need, new): (&Need, &usize)| {
             if with_rings && need.is_kept && need.held >= LONG * need.together {
-                return Room::ring(need);
+                return PlaneStorage::ring(need);
             }
             // With capacity for more planes, those that are kept are moved less often.
             let kept = need.held.saturating_sub(*new);
-            Room::moving(need.held + (kept as f64 * slack / *new as f64) as usize * new)
+            PlaneStorage::moving(need.held + (kept as f64 * slack / *new as f64) as usize * new)
         };
-        survey.needs.iter().zip(&new_planes).map(room).collect::<Vec<Room>>()
+        survey.needs.iter().zip(&new_planes).map(storage).collect::<Vec<PlaneStorage>>()
     });
     let moved = flow::moved(&program.flow, slab_planes, &choices);
     let choices = choices.into_iter().zip(moved);
-    choices.map(|(rooms, moved)| candidate(program, depth, slab_planes, &survey, rooms, &moved)).collect()
+    choices.map(|(storages, moved)| candidate(program, depth, slab_planes, &survey, storages, &moved)).collect()
 }
 
 fn candidate(
@@ -179,10 +179,10 @@ fn candidate(
     depth: usize,
     slab_planes: usize,
     survey: &Survey,
-    rooms: Vec<Room>,
+    storages: Vec<PlaneStorage>,
     moved: &[usize],
 ) -> Candidate {
-    let (starts, words) = arena::place(program, &survey.needs, &rooms);
+    let (starts, words) = arena::place(program, &survey.needs, &storages);
     let moved = program.buffers.iter().zip(moved).map(|(b, planes)| b.plane_bytes().saturating_mul(*planes as u64));
     let moved_bytes = moved.fold(0u64, u64::saturating_add);
     let read = program.of_values.iter().zip(&survey.planes_read);
@@ -192,5 +192,5 @@ fn candidate(
         + moved_bytes as f64 * MACS_PER_BYTE
         + read_bytes * MACS_PER_READ_BYTE
         + steps as f64 * MACS_PER_STEP;
-    Candidate { slab_planes, rooms, starts, arena_bytes: arena_bytes(words), moved_bytes, cost }
+    Candidate { slab_planes, storages, starts, arena_bytes: arena_bytes(words), moved_bytes, cost }
 }

@@ -4,8 +4,8 @@
 //! table of each slab tells. Only pooling and resampling have parameters along Z, and are built for each slab.
 
 use super::flow::{Flow, FlowValue};
+use super::plane_storage::PlaneStorage;
 use super::reads::Reads;
-use super::room::Room;
 use crate::lower::plan::{self, KernelPlan, Plan, PlanKind, Plans};
 use crate::lower::{Sharing, share_buffers};
 use crate::placement::Placement;
@@ -67,9 +67,9 @@ impl View {
         planes: &Range<isize>,
         base: isize,
         start: usize,
-        room: &Room,
+        storage: &PlaneStorage,
     ) -> Option<Slot> {
-        let (first, capacity) = (room.position(planes, base)?, room.capacity);
+        let (first, capacity) = (storage.position(planes, base)?, storage.capacity);
         let count = usize::try_from(planes.end - planes.start).ok()?;
         let own = self.block * of.block_words(capacity) + of.block_words(first);
         Some(Slot {

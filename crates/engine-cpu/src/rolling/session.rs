@@ -2,8 +2,8 @@
 
 use super::CpuRollingPlan;
 use super::flow::{Progress, Slab};
+use super::plane_storage::PlaneStorage;
 use super::program::{Buffer, Port, RollingProgram, View, Work};
-use super::room::Room;
 use crate::context::{Context, StepError, bytes_mut};
 use crate::session::{check_finite, pool};
 use crate::step::{Elem, Run, Slot};
@@ -30,7 +30,7 @@ pub(crate) struct CpuRollingSession {
     rows: usize,
     slab_planes: usize,
     /// The planes of each buffer.
-    rooms: Vec<Room>,
+    storages: Vec<PlaneStorage>,
     /// First word of each buffer.
     starts: Vec<usize>,
     arena: Arena,
@@ -47,7 +47,8 @@ pub(crate) struct CpuRollingSession {
 
 impl CpuRollingSession {
     pub(super) fn new(plan: CpuRollingPlan) -> Result<Self, EngineError> {
-        let CpuRollingPlan { program, isa, options, bands, shape, slab_planes, rooms, starts, arena_bytes, .. } = plan;
+        let CpuRollingPlan { program, isa, options, bands, shape, slab_planes, storages, starts, arena_bytes, .. } =
+            plan;
         let words = usize::try_from(arena_bytes).unwrap_or(usize::MAX) / size_of::<f32>();
         let arena = Arena::new(words).map_err(|_| EngineError::OutOfMemory {
             device: DeviceId::Cpu,
@@ -62,7 +63,7 @@ impl CpuRollingSession {
             band: 0,
             rows: shape.get(3).copied().unwrap_or(0),
             slab_planes,
-            rooms,
+            storages,
             starts,
             arena,
             pool: pool(&options)?,
@@ -81,9 +82,9 @@ impl CpuRollingSession {
     /// Fills the chosen buffers with the elements that represent 0: planes before the stack, borders and unused channels.
     fn clear(&mut self, chosen: impl Fn(Elem) -> bool) {
         let words = self.arena.words();
-        let buffers = self.program.buffers.iter().zip(&self.starts).zip(&self.rooms);
-        for ((buffer, start), room) in buffers.filter(|((buffer, _), _)| chosen(buffer.elem)) {
-            let own = words.get_mut(*start..start + buffer.words(room.capacity)).unwrap_or_default();
+        let buffers = self.program.buffers.iter().zip(&self.starts).zip(&self.storages);
+        for ((buffer, start), storage) in buffers.filter(|((buffer, _), _)| chosen(buffer.elem)) {
+            let own = words.get_mut(*start..start + buffer.words(storage.capacity)).unwrap_or_default();
             self.pool.install(|| own.par_chunks_mut(FILL_WORDS).for_each(|part| fill(part, buffer.elem)));
         }
     }
@@ -116,7 +117,7 @@ impl CpuRollingSession {
     /// Computes one slab from `count` new planes.
     fn slab(&mut self, planes: Option<Tensor>, count: usize) -> Result<Vec<OutputPlanes>, EngineError> {
         self.is_clear = false;
-        let slab = self.progress.advance(&self.program.flow, count, Some(&self.rooms));
+        let slab = self.progress.advance(&self.program.flow, count, Some(&self.storages));
         let (program, pool) = (&self.program, Arc::clone(&self.pool));
         let slots = self.slots(&slab)?;
         let words = self.arena.words();
@@ -126,7 +127,7 @@ impl CpuRollingSession {
                     from: self.base[at],
                     to: slab.base[at],
                     kept: &slab.kept[at],
-                    capacity: self.rooms[at].capacity,
+                    capacity: self.storages[at].capacity,
                 };
                 shift.run(buffer, self.starts[at], words);
             }
@@ -142,7 +143,7 @@ impl CpuRollingSession {
             ranges: Vec::new(),
             dense_bytes: None,
         };
-        let place = Place { program, base: &self.base, starts: &self.starts, rooms: &self.rooms };
+        let place = Place { program, base: &self.base, starts: &self.starts, storages: &self.storages };
         pool.install(|| -> Result<(), EngineError> {
             if let Some(planes) = planes {
                 context.dense.insert(program.input.id, Cow::Owned(planes));
@@ -175,7 +176,7 @@ impl CpuRollingSession {
         for port in program.outputs.iter().chain([&program.input]) {
             planes[port.view] = range(&slab.new[port.value]);
         }
-        let place = Place { program, base: &slab.base, starts: &self.starts, rooms: &self.rooms };
+        let place = Place { program, base: &slab.base, starts: &self.starts, storages: &self.storages };
         let slots = program.views.iter().zip(&planes).map(|(view, planes)| {
             let planes =
                 if planes.is_empty() { slab.base[view.buffer]..slab.base[view.buffer] } else { planes.clone() };
@@ -265,14 +266,14 @@ struct Place<'a> {
     program: &'a RollingProgram,
     base: &'a [isize],
     starts: &'a [usize],
-    rooms: &'a [Room],
+    storages: &'a [PlaneStorage],
 }
 
 impl Place<'_> {
     fn slot(&self, view: &View, planes: &Range<isize>) -> Option<Slot> {
         let at = view.buffer;
-        let (base, start, room) = (*self.base.get(at)?, *self.starts.get(at)?, self.rooms.get(at)?);
-        view.slot(self.program.buffers.get(at)?, planes, base, start, room)
+        let (base, start, storage) = (*self.base.get(at)?, *self.starts.get(at)?, self.storages.get(at)?);
+        view.slot(self.program.buffers.get(at)?, planes, base, start, storage)
     }
 
     /// Completes the planes of a value that a slab has written: writes the zeros after its last plane, and repeats planes
@@ -281,7 +282,8 @@ impl Place<'_> {
         let (Some(of), Some(view)) = (self.program.flow.values.get(value), self.program.of_values.get(value)) else {
             return;
         };
-        let (Some(buffer), Some(room)) = (self.program.buffers.get(view.buffer), self.rooms.get(view.buffer)) else {
+        let (Some(buffer), Some(storage)) = (self.program.buffers.get(view.buffer), self.storages.get(view.buffer))
+        else {
             return;
         };
         let written = slab.written(of, value);
@@ -289,7 +291,7 @@ impl Place<'_> {
         if !zeros.is_empty()
             && let Some(slot) = self.slot(view, zeros)
         {
-            let block = buffer.block_words(room.capacity);
+            let block = buffer.block_words(storage.capacity);
             for image in 0..slot.images {
                 for at in 0..slot.layout.blocks() {
                     let first = slot.start + image * slot.image_stride + at * block;
@@ -299,17 +301,25 @@ impl Place<'_> {
             }
         }
         let start = self.starts.get(view.buffer).copied().unwrap_or(0);
-        for (from, to) in written.iter().flat_map(|planes| room.repeats(planes)).filter(|(from, _)| !from.is_empty()) {
-            copy_planes(buffer, room, start, words, &from, to);
+        for (from, to) in written.iter().flat_map(|planes| storage.repeats(planes)).filter(|(from, _)| !from.is_empty())
+        {
+            copy_planes(buffer, storage, start, words, &from, to);
         }
     }
 }
 
 /// Copies planes of a buffer at `start` to another position in it, in all channel blocks.
-fn copy_planes(buffer: &Buffer, room: &Room, start: usize, words: &mut [f32], from: &Range<usize>, to: usize) {
+fn copy_planes(
+    buffer: &Buffer,
+    storage: &PlaneStorage,
+    start: usize,
+    words: &mut [f32],
+    from: &Range<usize>,
+    to: usize,
+) {
     let plane = buffer.block_words(1);
-    let block = buffer.block_words(room.capacity).max(1);
-    let own = words.get_mut(start..start + buffer.words(room.capacity)).unwrap_or_default();
+    let block = buffer.block_words(storage.capacity).max(1);
+    let own = words.get_mut(start..start + buffer.words(storage.capacity)).unwrap_or_default();
     own.par_chunks_exact_mut(block)
         .for_each(|block| block.copy_within(from.start * plane..from.end * plane, to * plane));
 }
@@ -446,9 +456,9 @@ mod tests {
             assert!(budget_bytes.is_none_or(|budget| plan.memory_bytes() <= budget));
             let mut session = CpuRollingSession::new(plan).unwrap();
             assert_eq!(size_of_val(session.arena.words()) as u64, planned_bytes);
-            let buffers = session.program.buffers.iter().zip(&session.starts).zip(&session.rooms);
+            let buffers = session.program.buffers.iter().zip(&session.starts).zip(&session.storages);
             let ranges: Vec<(Range<usize>, (usize, usize))> = buffers
-                .map(|((buffer, start), room)| *start..start + buffer.words(room.capacity))
+                .map(|((buffer, start), storage)| *start..start + buffer.words(storage.capacity))
                 .zip(lifetimes(&session.program.flow))
                 .collect();
             let words = session.arena.words().len();

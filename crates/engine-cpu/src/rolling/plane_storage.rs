@@ -15,7 +15,7 @@ pub(crate) struct Need {
 
 /// The planes of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct PlaneStorage {
     /// Planes that the buffer has capacity for.
     pub capacity: usize,
     /// In a ring, plane `p` lies at position `p` modulo this number. The positions from this number on repeat the first
@@ -24,7 +24,7 @@ pub(crate) struct Room {
     ring: Option<usize>,
 }
 
-impl Room {
+impl PlaneStorage {
     /// A buffer for `capacity` planes that move to its start when its end is reached.
     pub(crate) fn moving(capacity: usize) -> Self {
         Self { capacity, ring: None }
@@ -77,34 +77,34 @@ mod tests {
 
     #[test]
     fn planes_of_a_ring_are_side_by_side_also_across_its_end() {
-        let room = Room::ring(&Need { held: 5, together: 3, is_kept: true });
-        let mut cells = vec![None; room.capacity];
+        let storage = PlaneStorage::ring(&Need { held: 5, together: 3, is_kept: true });
+        let mut cells = vec![None; storage.capacity];
         for first in (-2isize..40).step_by(2) {
             let written = first..first + 2;
-            let at = room.position(&written, 0);
+            let at = storage.position(&written, 0);
             for plane in written.clone() {
                 let place = at.and_then(|at| cells.get_mut(at + (plane - first) as usize));
                 assert!(place.map(|place| *place = Some(plane)).is_some(), "plane {plane}");
             }
-            for (from, to) in room.repeats(&written) {
+            for (from, to) in storage.repeats(&written) {
                 cells.copy_within(from, to);
             }
             for start in (written.end - 5).max(-2)..=written.end - 3 {
-                let found = room.position(&(start..start + 3), 0).and_then(|at| cells.get(at..at + 3));
+                let found = storage.position(&(start..start + 3), 0).and_then(|at| cells.get(at..at + 3));
                 let expected: Vec<Option<isize>> = (start..start + 3).map(Some).collect();
                 assert_eq!(found, (start >= -2).then_some(expected.as_slice()));
             }
         }
-        assert_eq!(room.position(&(0..8), 0), None, "more planes than the ring repeats");
+        assert_eq!(storage.position(&(0..8), 0), None, "more planes than the ring repeats");
     }
 
     #[test]
     fn planes_outside_a_buffer_have_no_position() {
-        let room = Room::moving(4);
-        assert_eq!(room.position(&(5..9), 5), Some(0));
-        assert_eq!(room.position(&(6..10), 5), None);
-        assert_eq!(room.position(&(4..5), 5), None);
-        assert_eq!(room.repeated(&(5..9)), 0);
-        assert!(room.has_room_to(9, 5) && !room.has_room_to(10, 5));
+        let storage = PlaneStorage::moving(4);
+        assert_eq!(storage.position(&(5..9), 5), Some(0));
+        assert_eq!(storage.position(&(6..10), 5), None);
+        assert_eq!(storage.position(&(4..5), 5), None);
+        assert_eq!(storage.repeated(&(5..9)), 0);
+        assert!(storage.has_room_to(9, 5) && !storage.has_room_to(10, 5));
     }
 }
