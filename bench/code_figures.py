@@ -7,7 +7,8 @@
 Reads crates/*/src, ui/src, src, src-tauri/src and xtask/src of the working tree, or of a commit (through `git archive`).
 Test code is left out: folders named `tests`, files named `tests.rs` or ending in `_tests.rs`, and `#[cfg(test)]` modules.
 Lines of code are lines that are neither blank nor only a comment. A public item is a `pub` function, type, trait, constant,
-static, module or field, fields of private types included; it is documented if a doc comment stands above it. With --compare, each figure is shown with its change since the commit. Needs only Python and git.
+static, module or field, fields of private types included; it is documented if a doc comment stands above it. With
+--compare, each figure is shown with its change since the commit. Needs only Python and git.
 """
 import argparse
 import io

@@ -1,4 +1,4 @@
-"""Time of a prediction that estimates the object diameter, against one that is given the same diameter; interleaved.
+"""Time of a prediction that estimates the object diameter, compared with one that is given the same diameter; interleaved.
 
     python bench/diameter_cost.py FILE... [--model nuclei] [--rounds 4] [--binary target/release/cytoscope]
 

@@ -4,8 +4,8 @@
     python bench/learning_curve.py BBBC050_FOLDER WORK --from MODEL --partial
 
 The start model is scored first. The int8 network of each package is scored by bench/accuracy.py without further options.
-With --partial, training uses one stack of which only every fourth slice is labelled; all other voxels have the label that
-training ignores. Results are kept in WORK, and a second run only adds what is missing. Start from a network that has not seen
+With --partial, training uses one stack of which only every fourth slice is labeled; all other voxels have the ignore
+label. Results are kept in WORK, and a second run only adds what is missing. Start from a network that has not seen
 the embryos in training, such as the first stage of `models/make nuclei`. Needs numpy, tifffile and `cargo build --release`.
 """
 import argparse
@@ -52,7 +52,7 @@ def links(folder, files):
 
 
 def partial(options):
-    """A folder with one stack, of which every fourth slice is labelled."""
+    """A folder with one stack, of which every fourth slice is labeled."""
     folder = options.work / "partial-data"
     folder.mkdir(parents=True, exist_ok=True)
     links(folder, [options.data / "Emb05_t301_raw.tif"])

@@ -4,7 +4,8 @@
 
 For each stack a nuclear diameter of 4 to 30 µm, a voxel size of 0.1 to 5 µm (at least 7 pixels and 3 slices per diameter)
 and a scene are drawn: blobs with random radial functions, packed by relaxation of random points, unevenly illuminated,
-blurred by an anisotropic Gaussian and sampled with Poisson and Gaussian noise. The ground truth is the object before blur. Files are NAME_raw.tif and NAME_labels.tif with the voxel size in ImageJ's tags. Needs numpy, scipy and tifffile.
+blurred by an anisotropic Gaussian and sampled with Poisson and Gaussian noise. The ground truth is the objects before
+blurring. Files are NAME_raw.tif and NAME_labels.tif with the voxel size in ImageJ's tags. Needs numpy, scipy and tifffile.
 """
 import argparse
 from pathlib import Path
@@ -15,7 +16,7 @@ from scipy import ndimage
 from scipy.spatial import cKDTree
 
 
-def centres(rng, extent, spacing, wanted):
+def centers(rng, extent, spacing, wanted):
     """Random points pushed apart until they are at least about `spacing` from each other."""
     points = rng.random((wanted, 3)) * extent
     for _ in range(60):
@@ -74,16 +75,16 @@ def stack(rng):
     texture = ndimage.gaussian_filter(rng.normal(size=shape).astype(np.float32), 0.08 * diameter / voxel)
     texture *= rng.uniform(0, 0.35) / (texture.std() + 1e-9)
     label = 0
-    for centre in centres(rng, extent, packed * diameter, wanted):
+    for center in centers(rng, extent, packed * diameter, wanted):
         radius = 0.5 * diameter * np.exp(rng.normal(0, spread))
         inside, reach = body(rng, radius)
-        low = np.maximum(((centre - reach) / voxel).astype(int), 0)
-        high = np.minimum(((centre + reach) / voxel).astype(int) + 2, shape)
+        low = np.maximum(((center - reach) / voxel).astype(int), 0)
+        high = np.minimum(((center + reach) / voxel).astype(int) + 2, shape)
         if (high <= low).any():
             continue
         grid = np.stack(np.meshgrid(*[(np.arange(l, h) + 0.5) * v for l, h, v in zip(low, high, voxel)], indexing="ij"), -1)
         box = tuple(slice(l, h) for l, h in zip(low, high))
-        free = inside(grid - centre) & (labels[box] == 0)
+        free = inside(grid - center) & (labels[box] == 0)
         if free.sum() < 30:
             continue
         label += 1

@@ -3,10 +3,10 @@
     (in each checkout) cargo bench --no-run --bench bench_kernels --bench bench_tiling --bench bench_codecs --bench bench_objects
     python bench/regression.py OLD NEW [--rounds 5] [--filter kernels] [--store TIMES.json] [--baseline TIMES.json]
 
-OLD and NEW are folders of checkouts, or their target folders. A ratio is the time in NEW divided by that in OLD in the same round, so that a
-slowdown of the machine affects both; the range over the rounds shows the noise. --store writes the medians of NEW as JSON;
+OLD and NEW are folders of checkouts, or their target folders. A ratio is the time in NEW divided by that in OLD in the same
+round, so that a slowdown of the machine affects both; the range over the rounds shows the noise. --store writes the medians of NEW as JSON;
 --baseline prints the ratio to such a file as well, which is meaningful only on the machine that wrote it. The exit code is 1
-if a whole range lies above --limit.
+if the whole range of a benchmark is above --limit.
 """
 
 import argparse

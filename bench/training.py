@@ -2,8 +2,8 @@
 
     python bench/training.py [--shape 2,64,64,64] [--rounds 3] [--steps 5]
 
-CytoDL's network (MONAI DynUNet 16, 32, 64, residual encoder, instance norm, 342 k parameters), AdamW, two threads, float32. Ours is
-the example `step_rate` of the CPU engine (loss: Dice and cross entropy). PyTorch runs eagerly, and compiled with channels
+CytoDL's network (MONAI DynUNet 16, 32, 64, residual encoder, instance norm, 342 k parameters), AdamW, two threads, float32.
+Ours is the example `step_rate` of the CPU engine (loss: Dice and cross entropy). PyTorch runs eagerly, and compiled with channels
 last and an allocator that keeps its memory (loss: cross entropy). Needs torch, monai and
 `cargo build --release -p cytoscope-engine-cpu --example step_rate`. Figures are the minimum CPU time of a step in each
 round, and the peak memory of the process.

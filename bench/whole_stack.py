@@ -1,10 +1,10 @@
 """A whole stack of 64 x 512 x 512: `cytoscope predict` with default options compared with MONAI's sliding window (64³
 windows, overlap 0.25, Gaussian) with OpenVINO int8 and with eager PyTorch, interleaved; CPU time, peak memory, seams.
 
-    python bench/whole_stack.py M1.onnx OURS_INT8.onnx RIVAL_INT8.xml [--rounds 3] [--slices 64] [--torch]
+    python bench/whole_stack.py M1.onnx OURS_INT8.onnx OPENVINO_INT8.xml [--rounds 3] [--slices 64] [--torch]
 
-Needs numpy, scipy, tifffile, openvino, torch, monai and target/release/cytoscope. For PyTorch the network is built by MONAI with the
-architecture of M1.onnx and random weights (their values do not affect the time).
+Needs numpy, scipy, tifffile, openvino, torch, monai and target/release/cytoscope. For PyTorch, MONAI builds a network with
+the architecture of M1.onnx and random weights (their values do not affect the time).
 """
 import argparse
 import json
@@ -54,7 +54,7 @@ print(json.dumps({"cpu_s": time.process_time() - start, "peak_mib": resource.get
 
 
 def seams(y, tile, overlap):
-    """Ratio of the mean step across window borders to that of neighbouring columns, minus 1."""
+    """Ratio of the mean step across window borders to that of neighboring columns, minus 1."""
     interval = int(tile * (1 - overlap))
     starts = [min(i * interval, y.shape[2] - tile) for i in range(-(-(y.shape[2] - tile) // interval) + 1)]
     at = [b for s in starts[1:] for b in (s, s + tile) if b < y.shape[2]] + [s + tile for s in starts[:1]]

@@ -1,4 +1,4 @@
-"""What the GPU benchmarks share: the networks, the programs, and tables of ratios."""
+"""Code that the GPU benchmarks share: networks, running programs, and tables of ratios."""
 import importlib.util
 import json
 import os

@@ -1,4 +1,4 @@
-"""What each option of PyTorch brings to a training step on a GPU, one added after the other: eager
+"""How much each option of PyTorch speeds up a training step on a GPU, one added after the other: eager
 f32, + precision (autocast bf16), + layout (channels last), + fusion (torch.compile, max-autotune), + optimizer (fused AdamW).
 
     python bench/gpu/options.py [--rounds 3] [--steps 100] [--batch 2] [--filters 16,32,64]

@@ -1,11 +1,11 @@
 """A whole stack on a GPU, TIFF in and labels out: `cytoscope predict` compared with MONAI's sliding window under
-torch.compile in bf16 (64³ windows, overlap 0.25, Gaussian, batches of 8) with SciPy's labelling, interleaved.
+torch.compile in bf16 (64³ windows, overlap 0.25, Gaussian, batches of 8) with SciPy's labeling, interleaved.
 
     python bench/gpu/whole_stack.py [--shape 128,1024,1024] [--rounds 3] [--device cuda] [--precision auto] [--model nuclei]
 
-Ours is the wall time of the job (`seconds` of the report); PyTorch's is that of reading, predicting, labelling and writing,
-without imports and after compiling and a warm-up window. The tuning of our kernels is in the first round of a new GPU only,
-so a first run is made and discarded. Needs numpy, scipy, tifffile and target/release/cytoscope; PyTorch's row needs torch
+Ours is the wall time of the job (`seconds` of the report); PyTorch's is that of reading, predicting, labeling and writing,
+without imports and after compiling and a warm-up window. Our kernels are tuned in the first run on a new GPU, which is
+therefore discarded. Needs numpy, scipy, tifffile and target/release/cytoscope; PyTorch's row needs torch
 with CUDA and monai.
 """
 import argparse

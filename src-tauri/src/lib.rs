@@ -12,4 +12,4 @@ mod supervisor;
 
 pub use line::OpenRequest;
 pub use restart::{CrashCounter, RestartDecision, WindowExit};
-pub use supervisor::{Supervisor, Window};
+pub use supervisor::{Supervisor, WindowCommand};

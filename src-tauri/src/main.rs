@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(windows, windows_subsystem = "windows")]
 
-use cytoscope_shell::{OpenRequest, Supervisor, Window};
+use cytoscope_shell::{OpenRequest, Supervisor, WindowCommand};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         .setup(move |app| {
             #[cfg(target_os = "macos")]
             app.set_activation_policy(tauri::ActivationPolicy::Accessory);
-            let window = Window { program, arguments: vec!["--shell".into()], environment: Vec::new() };
+            let window = WindowCommand { program, arguments: vec!["--shell".into()], environment: Vec::new() };
             let handle = app.handle().clone();
             supervisor.start(window, first, move |code| handle.exit(code))?;
             Ok(())

@@ -62,7 +62,7 @@ pub struct CrashCounter {
 }
 
 impl CrashCounter {
-    /// Decides what happens after a window ended that ran for `lived`.
+    /// Decides what happens after a window that ran for `uptime` has ended.
     pub fn decide(&mut self, exit: &WindowExit, uptime: Duration) -> RestartDecision {
         if let WindowExit::Closed(code) = exit {
             return RestartDecision::End(*code);

@@ -18,7 +18,7 @@ const MAX_LINE_BYTES: u64 = 16 << 20;
 
 /// How the window process is started.
 #[derive(Debug, Clone)]
-pub struct Window {
+pub struct WindowCommand {
     /// Path of the executable.
     pub program: PathBuf,
     /// Command-line arguments.
@@ -28,7 +28,7 @@ pub struct Window {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SupervisorState {
     /// Stdin of the running window.
     input: Option<ChildStdin>,
     /// Open files as last reported by the window.
@@ -40,7 +40,7 @@ struct State {
 /// Keeps one window running; clones share its state.
 #[derive(Debug, Clone, Default)]
 pub struct Supervisor {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SupervisorState>>,
 }
 
 impl Supervisor {
@@ -51,7 +51,7 @@ impl Supervisor {
     /// If the thread cannot be started.
     pub fn start(
         &self,
-        window: Window,
+        window: WindowCommand,
         first: OpenRequest,
         end: impl FnOnce(i32) + Send + 'static,
     ) -> std::io::Result<()> {
@@ -68,11 +68,11 @@ impl Supervisor {
         send(&mut state, opening);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SupervisorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn watch(&self, window: &Window, first: &OpenRequest) -> i32 {
+    fn watch(&self, window: &WindowCommand, first: &OpenRequest) -> i32 {
         let mut crashes = CrashCounter::default();
         let mut recovery: Option<(String, bool)> = None;
         loop {
@@ -155,7 +155,7 @@ impl Supervisor {
     }
 }
 
-fn spawn(window: &Window) -> std::io::Result<(Child, ChildStdin, ChildStdout)> {
+fn spawn(window: &WindowCommand) -> std::io::Result<(Child, ChildStdin, ChildStdout)> {
     let mut command = Command::new(&window.program);
     command.args(&window.arguments).envs(window.environment.iter().map(|(k, v)| (k, v)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -173,7 +173,7 @@ fn spawn(window: &Window) -> std::io::Result<(Child, ChildStdin, ChildStdout)> {
 }
 
 /// Sends a message. Errors are ignored: the thread that waits for the process notices when it is gone.
-fn send(state: &mut State, message: &impl Serialize) {
+fn send(state: &mut SupervisorState, message: &impl Serialize) {
     let Some(input) = &mut state.input else { return };
     if let Ok(mut line) = serde_json::to_vec(message) {
         line.push(b'\n');

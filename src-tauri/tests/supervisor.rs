@@ -2,7 +2,7 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-use cytoscope_shell::{OpenRequest, Supervisor, Window};
+use cytoscope_shell::{OpenRequest, Supervisor, WindowCommand};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -25,8 +25,11 @@ impl Fixture {
              echo closed >> received",
             folder.path().display()
         );
-        let window =
-            Window { program: "/bin/sh".into(), arguments: vec!["-c".into(), script.into()], environment: vec![] };
+        let window = WindowCommand {
+            program: "/bin/sh".into(),
+            arguments: vec!["-c".into(), script.into()],
+            environment: vec![],
+        };
         let (sender, ended) = channel();
         let supervisor = Supervisor::default();
         let opening = OpenRequest::of_paths(first.iter().map(PathBuf::from));
@@ -45,7 +48,7 @@ impl Fixture {
             if lines.len() >= count {
                 return lines;
             }
-            assert!(Instant::now() < end, "{what} did not come; there is {lines:?}");
+            assert!(Instant::now() < end, "timed out waiting for {what}; lines so far: {lines:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -112,7 +115,7 @@ fn closing_the_window_exits_with_its_code() {
         assert_eq!(fixture.ended.recv_timeout(TIMEOUT), Ok(code), "{then}");
         assert_eq!(fixture.lines("pids").len(), 1, "{then}");
     }
-    let nothing = Window { program: "/no/such/window".into(), arguments: vec![], environment: vec![] };
+    let nothing = WindowCommand { program: "/no/such/window".into(), arguments: vec![], environment: vec![] };
     let (sender, ended) = channel();
     Supervisor::default().start(nothing, OpenRequest::default(), move |code| sender.send(code).unwrap()).unwrap();
     assert_eq!(ended.recv_timeout(TIMEOUT), Ok(1));

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// The folder that runs write to; removed when dropped.
 pub(crate) struct Scratch {
     path: PathBuf,
-    /// Kind of the folder, as its marker states it.
+    /// Kind of the folder, as stored in its marker file.
     kind: &'static str,
 }
 
@@ -79,7 +79,20 @@ impl Finished {
 /// # Errors
 /// The failure of the process, with its exit code and its last error message.
 pub(crate) fn run(words: &[String], trace: &Path, limit: Option<Duration>) -> Result<Option<ChildRun>, Failure> {
-    let Some(finished) = finish(words, limit)? else { return Ok(None) };
+    run_program(&this_program()?, words, trace, limit)
+}
+
+/// Like [`run`], with another build of this program.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_program(
+    program: &Path,
+    words: &[String],
+    trace: &Path,
+    limit: Option<Duration>,
+) -> Result<Option<ChildRun>, Failure> {
+    let Some(finished) = finish(program, words, limit)? else { return Ok(None) };
     let report = finished.report()?;
     Ok(Some(ChildRun { report, run: read_run(trace)?, total_secs: finished.total_secs }))
 }
@@ -89,13 +102,16 @@ pub(crate) fn run(words: &[String], trace: &Path, limit: Option<Duration>) -> Re
 /// # Errors
 /// As [`run`].
 pub(crate) fn report(words: &[String]) -> Result<Value, Failure> {
-    finish(words, None)?.ok_or_else(|| Failure::other("the run was ended"))?.report()
+    finish(&this_program()?, words, None)?.ok_or_else(|| Failure::other("the run was ended"))?.report()
 }
 
-/// Runs this program with these arguments until it ends, or until the limit: then `None`.
-fn finish(words: &[String], limit: Option<Duration>) -> Result<Option<Finished>, Failure> {
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::other(format!("the path of this program is unknown: {error}")))?;
+/// Returns the path of this program.
+fn this_program() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|error| Failure::other(format!("the path of this program is unknown: {error}")))
+}
+
+/// Runs a program with these arguments until it ends, or until the limit: then `None`.
+fn finish(program: &Path, words: &[String], limit: Option<Duration>) -> Result<Option<Finished>, Failure> {
     let start = Instant::now();
     let mut command = Command::new(program);
     command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

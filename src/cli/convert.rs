@@ -4,7 +4,7 @@
 use super::failure::Outcome;
 use super::progress;
 use clap::{Args, ValueEnum};
-use cytoscope_formats::Compression;
+use cytoscope_formats::{Compression, SeriesChoice};
 use cytoscope_pipeline::ConvertJob;
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Recorder;
@@ -22,9 +22,9 @@ pub(crate) struct Convert {
     /// Label image of the input, to store in the OME-Zarr folder.
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
-    /// Series to read from a multi-series file, counted from 0.
-    #[arg(long, default_value_t = 0)]
-    series: usize,
+    /// Series (position, scene, well) to read from a multi-series file, by number from 0 or by name.
+    #[arg(long, default_value = "0", value_name = "N|NAME")]
+    series: SeriesChoice,
     /// Axis order, such as ZYX or TCYX, to use instead of the file's own.
     #[arg(long)]
     axes: Option<Axes>,
@@ -34,7 +34,7 @@ pub(crate) struct Convert {
     /// Convert one time point only, counted from 0.
     #[arg(long)]
     time: Option<usize>,
-    /// Stack that the regions of an ImageJ ROI set (.zip, .roi) were drawn on: the labels get its extents.
+    /// Stack that the regions of an ImageJ ROI set (.zip, .roi) were drawn on: the label image gets its shape.
     #[arg(long, value_name = "STACK")]
     like: Option<PathBuf>,
     /// Steps that are applied to the image first, as for cytoscope predict; the output has 32-bit floats unless all steps

@@ -58,7 +58,7 @@ impl Diameter {
                 channel: self.channel,
                 channels: self.channels.clone(),
                 time: self.time,
-                series: self.image.series,
+                series: self.image.series.clone(),
                 axes: self.image.axes.clone(),
                 voxel_um: self.image.voxel_size,
                 diameter: DiameterRequest::Auto,

@@ -3,6 +3,7 @@
 use super::failure::Outcome;
 use super::{print, print_json, progress};
 use clap::Args;
+use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome as Kind, SizeUnit};
 use cytoscope_pipeline::EvaluateJob;
 use cytoscope_profile::Recorder;
@@ -20,6 +21,9 @@ pub(crate) struct Evaluate {
     /// neither as hits nor as errors.
     #[arg(long, value_name = "VOXELS", default_value_t = 0)]
     ignore_below: u64,
+    /// Series of predictions and ground truth, by number from 0 or by name; files of a single series are read as they are.
+    #[arg(long, default_value = "0", value_name = "N|NAME")]
+    series: SeriesChoice,
     /// Print the scores as one JSON object.
     #[arg(long)]
     json: bool,
@@ -28,7 +32,12 @@ pub(crate) struct Evaluate {
 impl Evaluate {
     pub(crate) fn run(self) -> Outcome {
         let context = progress::context(false, self.json, Recorder::totals_only());
-        let job = EvaluateJob { prediction: self.pred, truth: self.truth, ignore_below_voxels: self.ignore_below };
+        let job = EvaluateJob {
+            prediction: self.pred,
+            truth: self.truth,
+            ignore_below_voxels: self.ignore_below,
+            series: self.series,
+        };
         let report = job.run(&context)?;
         if self.json {
             return print_json(&report);

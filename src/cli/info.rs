@@ -3,17 +3,20 @@
 use super::failure::Outcome;
 use super::{print, print_json};
 use clap::Args;
-use cytoscope_formats::{OpenOptions, open};
+use cytoscope_formats::{OpenOptions, SeriesChoice};
 use cytoscope_volume::Axes;
 use std::path::PathBuf;
+
+/// Number of series whose names are listed.
+const LISTED_SERIES: usize = 24;
 
 #[derive(Args)]
 pub(crate) struct Info {
     /// Image file to describe.
     file: PathBuf,
-    /// Series to read from a multi-series file, counted from 0.
-    #[arg(long, default_value_t = 0)]
-    series: usize,
+    /// Series (position, scene, well) to describe of a multi-series file, by number from 0 or by name.
+    #[arg(long, default_value = "0", value_name = "N|NAME")]
+    series: SeriesChoice,
     /// Axis order, such as ZYX or TCYX, to use instead of the file's own.
     #[arg(long)]
     axes: Option<Axes>,
@@ -24,7 +27,7 @@ pub(crate) struct Info {
 
 impl Info {
     pub(crate) fn run(self) -> Outcome {
-        let image = open(&self.file, &OpenOptions { series: self.series, axes: self.axes, ..OpenOptions::default() })?;
+        let image = self.series.open(&self.file, &OpenOptions { axes: self.axes, ..OpenOptions::default() })?;
         let meta = image.meta();
         if self.json {
             return print_json(meta);
@@ -57,6 +60,13 @@ impl Info {
         }
         if meta.series_count > 1 {
             print(&format!("  series      {} of {} (--series selects another)", meta.series, meta.series_count));
+            let named = meta.series_names.iter().enumerate().filter(|(_, name)| !name.is_empty());
+            for (i, name) in named.take(LISTED_SERIES) {
+                print(&format!("  series {i:<4} {name}"));
+            }
+            if meta.series_names.len() > LISTED_SERIES {
+                print("  …           --json lists all series");
+            }
         }
         let files = image.files();
         if let ([first, .., last], true) = (files.as_slice(), meta.format.ends_with(" series")) {

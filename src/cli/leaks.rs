@@ -1,9 +1,8 @@
 //! `cytoscope profile --leaks`: repeats a job in one process, and fails if its memory grows.
 
 use super::failure::{Failure, Outcome};
-use super::measured::arena_bytes;
 use super::{devices, print, print_json, progress};
-use cytoscope_pipeline::{Context, JobErrorKind};
+use cytoscope_pipeline::{Context, JobErrorKind, engine_memory};
 use cytoscope_profile::leaks::{LeakReport, MAX_REPETITIONS, MIN_REPETITIONS, MemoryOwner, repeat};
 use cytoscope_profile::{Recorder, resident_bytes};
 use cytoscope_storage::read::open_regular;
@@ -13,11 +12,17 @@ use std::path::Path;
 
 /// Maximum size of a job in bytes.
 const MAX_JOB_BYTES: u64 = 1 << 20;
-/// The owners of memory that are judged. The arenas are counted exactly.
-const OWNERS: [MemoryOwner; 2] = [
+/// The owners of memory that are judged. The arenas and the tensors on GPUs are counted exactly.
+const OWNERS: [MemoryOwner; 3] = [
     MemoryOwner { name: "process", tolerance_bytes: 1 << 20, bytes: resident_bytes },
-    MemoryOwner { name: "engine arena", tolerance_bytes: 0, bytes: arena_bytes },
+    MemoryOwner { name: "engine arena", tolerance_bytes: 0, bytes: || engine_memory().arena_bytes },
+    MemoryOwner { name: "device memory", tolerance_bytes: 0, bytes: device_bytes },
 ];
+
+/// Returns the bytes of tensors that remain on GPUs; 0 if all sessions have ended.
+fn device_bytes() -> Option<u64> {
+    Some(engine_memory().device.unwrap_or_default().allocated_bytes)
+}
 
 /// Repeats the job in the file at `path`, prints the verdict, and fails if memory grows.
 pub(super) fn run(path: &Path, repetitions: usize, as_json: bool) -> Outcome {
@@ -30,7 +35,7 @@ pub(super) fn run(path: &Path, repetitions: usize, as_json: bool) -> Outcome {
     let available = devices::for_request(job.device());
     let context = progress::context(false, true, Recorder::totals_only());
     let report = repeat(repetitions, &OWNERS, |_| {
-        // A recorder of its own for each repetition, because it holds what it recorded.
+        // A recorder of its own for each repetition, because recorded spans take memory.
         let context = Context { recorder: Recorder::totals_only(), ..context.clone() };
         failed_inputs(job.run(&context, &available, None, &|_| {})?)
     })?;

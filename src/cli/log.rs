@@ -1,7 +1,7 @@
 //! The log: a file for each day in the user's folder, and standard error with `--verbose`.
 
 use cytoscope_pipeline::log_folder;
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
 use tracing_appender::rolling::{RollingFileAppender, Rotation};
@@ -13,13 +13,17 @@ use tracing_subscriber::{Layer, fmt};
 /// Number of daily log files that are kept.
 const MAX_LOG_FILES: usize = 7;
 
-/// Starts the log. Errors are ignored; without a writable folder there is no log file. Dropping the guard flushes the
-/// log.
+/// Starts the log. Without a writable folder there is no log file, which the log on standard error says. Dropping the
+/// guard flushes the log.
 pub(super) fn start(verbose: bool) -> Option<WorkerGuard> {
     let level = if verbose { LevelFilter::DEBUG } else { LevelFilter::INFO };
     // Dependencies log only warnings and errors.
     let filter = Targets::new().with_default(LevelFilter::WARN).with_target("cytoscope", level);
-    let (file, guard) = open_file().unzip();
+    let (opened, problem) = match open_file() {
+        Ok(opened) => (opened, None),
+        Err(problem) => (None, Some(problem)),
+    };
+    let (file, guard) = opened.unzip();
     let file = file.map(|writer| {
         fmt::layer().with_ansi(false).log_internal_errors(false).with_writer(writer).with_filter(filter.clone())
     });
@@ -28,18 +32,27 @@ pub(super) fn start(verbose: bool) -> Option<WorkerGuard> {
     });
     // This fails only if a log was started before.
     let _ = tracing_subscriber::registry().with(file).with(stderr).try_init();
+    if let Some(problem) = problem {
+        tracing::warn!("no log file is written: {problem}");
+    }
     guard
 }
 
-/// Opens today's log file and starts the thread that writes to it, so that a slow disk never delays the program.
-fn open_file() -> Option<(NonBlocking, WorkerGuard)> {
-    let folder = log_folder()?;
-    std::fs::create_dir_all(&folder).ok()?;
+/// Opens today's log file and starts the thread that writes to it, so that a slow disk never delays the program. `None`
+/// if the user has no folder.
+fn open_file() -> Result<Option<(NonBlocking, WorkerGuard)>, String> {
+    let Some(folder) = log_folder() else { return Ok(None) };
+    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", folder.display());
+    std::fs::create_dir_all(&folder).map_err(|error| failed(&error))?;
     let builder = RollingFileAppender::builder()
         .rotation(Rotation::DAILY)
         .filename_prefix("cytoscope")
         .filename_suffix("log")
         .max_log_files(MAX_LOG_FILES);
     // The library panics if it cannot start its thread or print a message.
-    catch_unwind(move || Some(tracing_appender::non_blocking(builder.build(&folder).ok()?))).ok().flatten()
+    match catch_unwind(AssertUnwindSafe(|| builder.build(&folder).map(tracing_appender::non_blocking))) {
+        Ok(Ok(writer)) => Ok(Some(writer)),
+        Ok(Err(error)) => Err(failed(&error)),
+        Err(_) => Err(failed(&"the thread that writes the log cannot be started")),
+    }
 }

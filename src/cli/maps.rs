@@ -1,6 +1,7 @@
-//! The maps of a prediction, compared with those of another.
+//! Reading the maps of a prediction, and comparing them with those of another.
 
-use cytoscope_formats::OpenOptions;
+use cytoscope_formats::{FormatError, OpenOptions};
+use cytoscope_pipeline::ArtifactKind;
 use serde_json::Value;
 use std::path::Path;
 
@@ -8,10 +9,11 @@ use std::path::Path;
 /// too large.
 pub(super) fn maps_of(report: &Value) -> Option<Vec<f32>> {
     let outputs = report["inputs"][0]["outputs"].as_array()?;
-    let is_map = |path: &&str| path.ends_with("_probability.tif") || path.ends_with("_prediction.tif");
+    let is_map = |path: &&str| ArtifactKind::of_name(path).is_some_and(|(kind, _)| kind.is_maps());
     let path = outputs.iter().filter_map(Value::as_str).find(is_map)?;
-    let image = cytoscope_formats::open(Path::new(path), &OpenOptions::default()).ok()?;
-    Some(image.read_all().ok()?.samples().to_f32())
+    let unread = |error: &FormatError| tracing::warn!("the maps of a prediction are not compared: {error}");
+    let image = cytoscope_formats::open(Path::new(path), &OpenOptions::default()).inspect_err(unread).ok()?;
+    Some(image.read_all().inspect_err(unread).ok()?.samples().to_f32())
 }
 
 /// Returns the L2 norm of the difference divided by that of the reference; `None` if the sizes differ.

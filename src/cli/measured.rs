@@ -3,12 +3,13 @@
 use super::failure::Outcome;
 use cpu_time::ProcessTime;
 use cytoscope_engine::{DeviceId, DeviceRequest};
+use cytoscope_pipeline::engine_memory;
 use cytoscope_profile::{
-    Advice, MachinePeak, MemorySampler, OperatorTotal, Recorder, RunFacts, RunRecord, TrainingFacts, advise,
+    Advice, MachinePeak, MemorySampler, OperatorTotal, Recorder, RunFacts, RunRecord, Slowdown, TrainingFacts, advise,
     operator_totals,
 };
 use cytoscope_storage::write::atomic_write_with;
-use cytoscope_train::{TrainJob, TrainReport};
+use cytoscope_train::{BatchAdvice, TrainJob, TrainReport, TrainStatus};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -35,12 +36,7 @@ pub(crate) fn memory_sampler(recorder: &Recorder, trace: Option<&Path>) -> Optio
 
 /// Samples the memory as for a trace, until the result is dropped.
 pub(crate) fn sampled_memory(recorder: &Recorder) -> MemorySampler {
-    recorder.sample_memory(MEMORY_INTERVAL, arena_bytes)
-}
-
-/// Returns the bytes of the CPU engine's arenas.
-pub(crate) fn arena_bytes() -> Option<u64> {
-    Some(cytoscope_engine_cpu::arena_bytes())
+    recorder.sample_memory(MEMORY_INTERVAL, engine_memory)
 }
 
 /// Returns the number of cores that this process may use.
@@ -68,6 +64,7 @@ impl RunClock {
             threads: Some(if threads == 0 { cores } else { threads }),
             cores: Some(cores),
             peak_bytes: cytoscope_profile::peak_resident_bytes(),
+            memory_bytes: cytoscope_profile::total_bytes(),
             ..RunFacts::default()
         }
     }
@@ -95,12 +92,13 @@ impl MeasuredRun {
     pub(crate) fn new(command: &str, recorder: &Recorder, facts: RunFacts) -> Self {
         // Measuring the machine's peak takes memory, too.
         recorder.end_memory_timeline();
-        let memory_peak = recorder.memory_peak();
+        let (memory_peak, device_memory_peak) = (recorder.memory_peak(), recorder.device_memory_peak());
         // Where the system does not report the peak, the highest sample is close to it.
         let peak_bytes = facts.peak_bytes.or(memory_peak.as_ref().map(|peak| peak.resident_bytes));
-        let operators = operator_totals(&recorder.spans());
+        let spans = recorder.spans();
+        let (operators, slowdown) = (operator_totals(&spans), Slowdown::of(&spans));
         let machine_peak = facts.machine_peak.clone().or_else(|| machine_peak_of(&facts, &operators));
-        let facts = RunFacts { memory_peak, peak_bytes, machine_peak, ..facts };
+        let facts = RunFacts { memory_peak, device_memory_peak, peak_bytes, machine_peak, slowdown, ..facts };
         let advice = advise(&facts, &operators);
         Self { record: RunRecord::new(PROGRAM, command, recorder, facts), advice }
     }
@@ -112,16 +110,22 @@ impl MeasuredRun {
     }
 }
 
-/// Returns the facts about a training run.
-pub(crate) fn training_facts(job: &TrainJob, report: &TrainReport) -> TrainingFacts {
+/// Returns the facts about a training run; `status` is the last one that it reported.
+pub(crate) fn training_facts(job: &TrainJob, report: &TrainReport, status: Option<&TrainStatus>) -> TrainingFacts {
     let device = match job.device {
-        DeviceRequest::Auto => DeviceId::Cpu,
         DeviceRequest::Device(id) => id,
+        DeviceRequest::Auto => status.map_or(DeviceId::Cpu, |status| status.device),
     };
     TrainingFacts {
         step_secs: report.step_secs,
         stalled_secs: report.stalled_secs,
         workers: report.workers,
         device: device.to_string(),
+        batch: report.batch,
+        larger_batch: status.and_then(|status| match status.batch_advice {
+            Some(BatchAdvice::Larger { batch }) => Some(batch),
+            Some(BatchAdvice::Smaller { .. }) | None => None,
+        }),
+        recomputed_share: status.and_then(|status| status.recomputed_share),
     }
 }

@@ -4,6 +4,7 @@ use super::failure::Outcome;
 use super::options::ReportOptions;
 use super::{print, print_json, progress};
 use clap::Args;
+use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::MeshJob;
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
@@ -13,21 +14,27 @@ use std::path::PathBuf;
 pub(crate) struct MeshCommand {
     /// Label image.
     labels: PathBuf,
-    /// Mesh to write, in µm: .stl (all objects in one solid) or .glb (an object each, with its color).
+    /// Mesh to write, in µm: .stl (all objects in one solid) or .glb (one node for each object, with its color).
     #[arg(long)]
     out: PathBuf,
     /// Labels of the objects; by default all.
     #[arg(long, value_delimiter = ',', value_name = "LABEL")]
     objects: Vec<u32>,
-    /// Time point of the label image, counted from 0, if it has several.
+    /// Series (position, scene, well) to read from a multi-series label image, by number from 0 or by name.
+    #[arg(long, default_value = "0", value_name = "N|NAME")]
+    series: SeriesChoice,
+    /// Time point of the label image, counted from 0.
     #[arg(long, default_value_t = 0)]
     time: usize,
     /// Voxel size Z,Y,X in µm, to use instead of the label image's own.
     #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
     voxel_size: Option<[f64; 3]>,
-    /// Keep the steps of the voxels.
+    /// Do not smooth the surfaces: they follow the faces of the voxels.
     #[arg(long)]
     unsmoothed: bool,
+    /// Memory budget, such as 2G, that the bounding box of each object must fit; by default three quarters of the free memory.
+    #[arg(long, value_parser = super::parse_bytes)]
+    memory_budget: Option<u64>,
     /// Overwrite an existing file; an input is never overwritten.
     #[arg(long)]
     force: bool,
@@ -41,9 +48,11 @@ impl MeshCommand {
             labels: self.labels,
             out: self.out,
             objects: self.objects,
+            series: self.series,
             time: self.time,
             voxel_um: self.voxel_size,
             unsmoothed: self.unsmoothed,
+            memory_budget_bytes: self.memory_budget,
             overwrite: Overwrite::from_force(self.force),
         };
         let report =

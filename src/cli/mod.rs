@@ -2,6 +2,7 @@
 //! printed to stdout, everything else to stderr.
 
 mod bench;
+mod check;
 mod child;
 mod convert;
 mod devices;
@@ -12,6 +13,7 @@ mod info;
 mod leaks;
 mod log;
 mod maps;
+mod measure;
 mod measured;
 mod mesh;
 mod models;
@@ -78,7 +80,9 @@ enum Command {
     Run(run::RunCommand),
     /// Turn a probability map into labels
     Segment(segment::Segment),
-    /// Write the surfaces of labelled objects as a mesh: binary STL or glTF
+    /// Measure labeled objects: volume, position, shape and intensities, as a table
+    Measure(measure::Measure),
+    /// Write the surfaces of labeled objects as a mesh: binary STL or glTF
     Mesh(mesh::MeshCommand),
     /// Score predictions against ground truth: F1, AP, PQ; Pearson, PSNR, SSIM
     Evaluate(evaluate::Evaluate),
@@ -86,21 +90,23 @@ enum Command {
     Import(models::Import),
     /// Export a package as ONNX, bioimage.io zip or safetensors
     Export(models::Export),
+    /// Check the metadata of a package as bioimage.io does when a model is uploaded
+    Check(check::Check),
     /// Quantize a model to 8-bit integers where accuracy allows: a smaller, faster package
     Quantize(quantize::Quantize),
     /// Train a network on your images and labels, and write a model package
     Train(Box<train::Train>),
-    /// Show where the time of a stored run went, and what would make it faster
+    /// Show where a stored run spent its time, and what would make it faster
     Profile(profile::Profile),
-    /// Run a table of trainings and predictions, and compare their times and memory
+    /// Run a table of training runs and predictions, and compare their times and memory
     Bench(bench::Bench),
     /// Find the fastest settings for a model on this machine, and save them
     Tune(Box<tune::Tune>),
     /// Simulate stacks with ground truth
     Simulate(simulate::Simulate),
-    /// Run the engine process behind the window: jobs in, events out, as JSON lines
+    /// Run the engine process behind the window, which reads jobs and writes events as JSON lines
     Worker(worker::Worker),
-    /// Probes for a GPU; runs in its own process, because a faulty driver may crash it
+    /// Probe for a GPU; runs in its own process, because a faulty driver may crash it
     #[command(hide = true)]
     ProbeDevice(devices::ProbeDevice),
 }
@@ -111,7 +117,7 @@ pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse_from(words) {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Standard error may be closed; the exit code still tells.
+            // Standard error may be closed; the exit code still reports the error.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
@@ -156,10 +162,12 @@ impl Command {
             Command::Diameter(c) => c.run(),
             Command::Run(c) => c.run(),
             Command::Segment(c) => c.run(),
+            Command::Measure(c) => c.run(),
             Command::Mesh(c) => c.run(),
             Command::Evaluate(c) => c.run(),
             Command::Import(c) => c.run(),
             Command::Export(c) => c.run(),
+            Command::Check(c) => c.run(),
             Command::Quantize(c) => c.run(),
             Command::Profile(c) => c.run(),
             Command::Bench(c) => c.run(),
@@ -346,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guide_says_where_the_window_has_every_command() {
+    fn the_guide_locates_every_command_in_the_window() {
         use clap::CommandFactory;
         use std::collections::BTreeSet;
         let page = include_str!("../../docs/guide/commands.md");

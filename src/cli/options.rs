@@ -4,8 +4,25 @@
 
 use super::{parse_threads, parse_um};
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use cytoscope_formats::SeriesChoice;
 use cytoscope_volume::Axes;
+use std::error::Error;
 use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Names of [`cytoscope_pipeline::PerformanceRequest`].
+pub(crate) const PERFORMANCE: &[&str] = &["auto", "off", "fastest", "least-memory", "most-accurate"];
+
+/// Returns the parser of an option that takes one of a few words, for types of crates that do not know clap. The words are
+/// listed in errors and offered by shells.
+pub(crate) fn one_of<T>(words: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr + Clone + Send + Sync + 'static,
+    T::Err: Into<Box<dyn Error + Send + Sync>>,
+{
+    PossibleValuesParser::new(words.iter().copied()).try_map(|word| word.parse::<T>())
+}
 
 // How the result and the progress of a command are printed.
 #[derive(Args)]
@@ -24,7 +41,7 @@ pub(crate) struct TraceOptions {
     /// Write a Chrome trace of the run, for cytoscope profile or ui.perfetto.dev.
     #[arg(long, value_name = "FILE.json")]
     pub(crate) trace: Option<PathBuf>,
-    /// Leave the times of single operators out of the trace; measuring them makes a GPU wait after each operator.
+    /// Leave individual operators out of the trace; timing them makes a GPU wait after each one.
     #[arg(long, requires = "trace")]
     pub(crate) stages_only: bool,
 }
@@ -40,9 +57,9 @@ pub(crate) struct ThreadsOption {
 // How the images of several files are read.
 #[derive(Args)]
 pub(crate) struct ImageOptions {
-    /// Series to read from multi-series files, counted from 0.
-    #[arg(long, default_value_t = 0)]
-    pub(crate) series: usize,
+    /// Series (position, scene, well) to read from multi-series files, by number from 0 or by name; predict also takes all.
+    #[arg(long, default_value = "0", value_name = "N|NAME")]
+    pub(crate) series: SeriesChoice,
     /// Axis order, such as ZYX or TCYX, to use instead of the files' own.
     #[arg(long)]
     pub(crate) axes: Option<Axes>,

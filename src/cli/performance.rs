@@ -1,11 +1,9 @@
-//! Options that the user leaves open, from the profile of this machine.
+//! Completes options that are not given from the profile of this machine.
 
 use super::devices;
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{
-    AppliedProfile, Context, MachineProfiles, Model, PerformanceRequest, PredictJob, machine_key,
-};
+use cytoscope_pipeline::{AppliedProfile, Context, MachineProfiles, PerformanceRequest, PredictJob, machine_key};
 use cytoscope_train::TrainJob;
 
 /// Returns the stored profiles. A file that cannot be used is reported, and counts as empty.
@@ -50,13 +48,8 @@ fn apply_to_prediction(job: &mut PredictJob, request: PerformanceRequest, contex
     if request == PerformanceRequest::Off {
         return None;
     }
-    let profiles = stored(context);
-    if profiles.is_empty() {
-        return None;
-    }
     // The job reports a model that cannot be loaded.
-    let model = Model::load(&job.model).ok()?;
-    profiles.find(&model.fingerprint, &machine_key())?.apply_to_prediction(job, request)
+    stored(context).apply_to_prediction(job, request).ok().flatten()
 }
 
 /// Completes a training job from the machine profile. Returns what came from it, and the devices to choose from.
@@ -78,8 +71,6 @@ fn apply_to_training(job: &mut TrainJob, context: &Context) -> Option<AppliedPro
     if job.config.performance == PerformanceRequest::Off {
         return None;
     }
-    let profiles = stored(context);
     // The job reports a start model that cannot be loaded.
-    let profile = job.machine_profile(&profiles, &machine_key()).ok().flatten()?;
-    job.apply_machine_profile(profile)
+    job.open_settings().set_from(&stored(context), &machine_key()).ok().flatten()
 }

@@ -2,12 +2,13 @@
 
 use super::failure::{Failure, Outcome};
 use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
-use super::options::{ImageOptions, TraceOptions};
+use super::options::{ImageOptions, PERFORMANCE, TraceOptions, one_of};
 use super::{
     PrecisionName, check_folder, devices, eprint_line, parse_bytes, parse_threads, parse_zyx, performance, print,
     print_json, progress,
 };
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::is_zarr_name;
 use cytoscope_pipeline::devices::{DeviceChoice, Devices};
@@ -23,6 +24,16 @@ use cytoscope_storage::target::check_file;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
+/// Names of [`ResultFormat`].
+const FORMATS: &[&str] = &["auto", "tiff", "ome-zarr"];
+
+/// Returns the parser of `--outputs`. Earlier versions called maps `raw`.
+fn outputs() -> impl TypedValueParser<Value = Output> {
+    let maps = PossibleValue::new("maps").alias("raw");
+    let others = ["labels", "table", "preview", "preprocessed"].map(PossibleValue::new);
+    PossibleValuesParser::new(std::iter::once(maps).chain(others)).try_map(|word| word.parse::<Output>())
+}
+
 #[derive(Args)]
 pub(crate) struct Predict {
     /// Stacks, or folders of stacks.
@@ -36,14 +47,14 @@ pub(crate) struct Predict {
     #[arg(long, required_unless_present = "rerun")]
     out: Option<PathBuf>,
     /// File format of maps and labels: auto (OME-Zarr for OME-Zarr inputs, TIFF for others), tiff or ome-zarr.
-    #[arg(long, default_value = "auto")]
+    #[arg(long, default_value = "auto", value_parser = one_of::<ResultFormat>(FORMATS), hide_possible_values = true)]
     format: ResultFormat,
     /// Device: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: DeviceRequest,
     /// Numeric precision of the network: auto (int8 if the model has it for the device, otherwise the fastest one of the
-    /// device whose error on the model's test tensor is small), f32, tf32, f16, bf16 or int8. A device refuses those that
-    /// it lacks; cytoscope devices lists them.
+    /// device whose error on the model's test tensor is small), f32, tf32, f16, bf16 or int8. cytoscope devices lists the
+    /// precisions of each device.
     #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
     precision: PrecisionName,
     /// Measure the speed and error of devices and precisions again, instead of using those measured for this model
@@ -51,18 +62,18 @@ pub(crate) struct Predict {
     #[arg(long)]
     remeasure: bool,
     /// Tile size Z,Y,X in voxels; by default one pass over the stack without tiles if the network and the memory budget
-    /// allow it, else the size with the least wasted work.
+    /// allow it, otherwise the size with the least redundant work.
     #[arg(long, value_parser = parse_zyx)]
     tile: Option<[usize; 3]>,
     /// Fraction of a tile that overlaps its neighbor, for Gaussian blending.
     #[arg(long)]
     overlap: Option<f64>,
     /// How tiles are joined: crop (identical to the untiled result, if the network allows it) or gaussian.
-    #[arg(long)]
+    #[arg(long, value_parser = one_of::<Blend>(&["crop", "gaussian"]), hide_possible_values = true)]
     blend: Option<Blend>,
     /// Results to write: maps, labels, table, preview (a PNG of the middle slice), preprocessed (the stack after
     /// --preprocess); by default all that the model provides except the preview and the preprocessed stack.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = outputs(), hide_possible_values = true)]
     outputs: Vec<Output>,
     /// Channel to use as the model's input, counted from 0; the first one, if the model has several inputs.
     #[arg(long)]
@@ -88,16 +99,17 @@ pub(crate) struct Predict {
     /// Memory budget, such as 2G; by default three quarters of the free memory.
     #[arg(long, value_parser = parse_bytes)]
     memory_budget: Option<u64>,
-    /// Number of threads; 0 uses all cores. Unless it is 1, reading and writing of a pass over a stack run in two more
-    /// threads beside the network.
+    /// Number of threads; 0 uses all cores. Unless it is 1, a pass over a stack reads and writes in two additional
+    /// threads.
     #[arg(long, default_value_t = 0, value_parser = parse_threads)]
     threads: usize,
     /// Settings from the machine profile (cytoscope tune --save) for options that are not given: auto (the saved preset),
     /// off, fastest, least-memory or most-accurate.
-    #[arg(long, value_name = "PRESET", default_value = "auto")]
+    #[arg(long, value_name = "PRESET", default_value = "auto",
+          value_parser = one_of::<PerformanceRequest>(PERFORMANCE), hide_possible_values = true)]
     performance: PerformanceRequest,
-    /// Skip inputs that already have results from a run with identical options, and continue a pass over a stack that
-    /// was interrupted. A run with this option keeps the finished slices beside the results until it is done.
+    /// Skip inputs that already have results from a run with identical options, and continue one that was interrupted. A run
+    /// with this option keeps the finished slices beside the results until it is done.
     #[arg(long)]
     resume: bool,
     /// Rerun the job recorded in a _provenance.json file (of the other options, only --out and --force apply).
@@ -121,7 +133,7 @@ struct Prepared {
     job: PredictJob,
     /// The devices to run it with, if they are already known.
     devices: Option<Devices>,
-    /// For `--rerun`, what differs from the recorded run, one sentence each.
+    /// For `--rerun`, the differences from the recorded run, one sentence each.
     differences: Vec<String>,
 }
 
@@ -182,7 +194,7 @@ impl Predict {
             channel: self.channel,
             channels: self.channels.clone(),
             time: self.time,
-            series: self.image.series,
+            series: self.image.series.clone(),
             axes: self.image.axes.clone(),
             voxel_um: self.image.voxel_size,
             diameter: self.diameter,
@@ -223,7 +235,8 @@ fn print_report(report: &InputReport) {
         [n] => format!(", {n} objects"),
         many => format!(", {} objects at {} time points", many.iter().sum::<u32>(), many.len()),
     };
-    print(&format!("{}: {z}×{y}×{x} voxels{objects}, {:.1} s", report.input.display(), report.seconds));
+    let series = if report.series > 0 { format!(", series {}", report.series) } else { String::new() };
+    print(&format!("{}{series}: {z}×{y}×{x} voxels{objects}, {:.1} s", report.input.display(), report.seconds));
     let DeviceChoice { id, name, why, .. } = &report.device;
     print(&format!("  on {id} ({name}) in {}: {why}", report.precision));
     if let Some(pass) = &report.plan.pass {

@@ -1,11 +1,11 @@
-//! `cytoscope profile`: where the time of a stored run went, and what would make it faster.
+//! `cytoscope profile`: where a stored run spent its time, and what would make it faster.
 
 use super::failure::{Failure, Outcome};
 use super::{leaks, print, print_json};
 use clap::Args;
 use cytoscope_profile::{
-    Advice, ComparedTime, MachinePeak, MemoryMark, OperatorTotal, RooflinePoint, RunRecord, StageTotal, StoredRun,
-    advise, bytes_text, compare_operators, compare_stages, roofline, share_of_peak,
+    Advice, ComparedTime, MachinePeak, MemoryMark, OperatorTotal, RooflinePoint, RunRecord, SpanRecord, StageTotal,
+    StoredRun, advise, bytes_text, compare_operators, compare_stages, roofline, share_of_peak,
 };
 use cytoscope_storage::read::open_regular;
 use serde::Serialize;
@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 
 /// Maximum size of a stored run in bytes; a trace with the maximum number of spans has about a quarter of it.
 const MAX_RUN_BYTES: u64 = 1 << 30;
+/// Number of spans during which memory grew most that are listed.
+const GROWING_SPANS: usize = 5;
 /// Number of operators that are listed by default.
 const OPERATORS: usize = 12;
 /// Characters of an operator's name that are shown.
@@ -40,7 +42,7 @@ pub(crate) struct Profile {
     json: bool,
 }
 
-/// A stored run as it is shown.
+/// A stored run with the tables that are printed.
 #[derive(Serialize)]
 struct RunProfile {
     run: RunRecord,
@@ -53,6 +55,8 @@ struct RunProfile {
     /// Share of the machine's peak of all operators together.
     share_of_peak: Option<f64>,
     memory: Vec<MemoryMark>,
+    /// The spans during which the memory of the process grew most.
+    growing_spans: Vec<SpanRecord>,
     spans_not_kept: u64,
     advice: Vec<Advice>,
 }
@@ -84,8 +88,19 @@ impl RunProfile {
         let share_of_peak = peak.and_then(|peak| share_of_peak(&roofline(&operators, peak)));
         operators.truncate(top);
         let roofline = peak.map(|peak| roofline(&operators, peak)).unwrap_or_default();
+        let growing_spans = stored.growing_spans().into_iter().take(GROWING_SPANS).cloned().collect();
         let StoredRun { record, marks, spans_not_kept, .. } = stored;
-        Self { run: record, operators, operators_secs, roofline, share_of_peak, memory: marks, spans_not_kept, advice }
+        Self {
+            run: record,
+            operators,
+            operators_secs,
+            roofline,
+            share_of_peak,
+            memory: marks,
+            growing_spans,
+            spans_not_kept,
+            advice,
+        }
     }
 
     /// Returns the share of the run's wall time; `None` if the stage is part of another or the time is unknown.
@@ -156,9 +171,25 @@ impl RunProfile {
             let (bytes, at) = (bytes_text(peak.resident_bytes), peak.at_us / 1e6);
             format!("  {:24} {bytes} at {at:.2} s{span}{arena}", "sampled peak")
         });
+        let device = facts.device_memory_peak.as_ref().map(|peak| {
+            let span = peak.span.as_ref();
+            let span = span.map_or_else(String::new, |(stage, name)| format!(" in {} ({})", stage.name(), short(name)));
+            let (allocated, reserved) = (bytes_text(peak.allocated_bytes), bytes_text(peak.reserved_bytes));
+            let at = peak.at_us / 1e6;
+            format!("  {:24} {allocated} allocated at {at:.2} s{span}, {reserved} reserved", "device peak")
+        });
         let mark =
             |m: &MemoryMark| format!("  {:24} {} at {:.2} s", m.label, bytes_text(m.resident_bytes), m.at_us / 1e6);
-        peak.into_iter().chain(sampled).chain(self.memory.iter().map(mark)).collect()
+        peak.into_iter().chain(sampled).chain(device).chain(self.memory.iter().map(mark)).collect()
+    }
+
+    fn growth_lines(&self) -> Vec<String> {
+        let line = |span: &SpanRecord| {
+            let bytes = u64::try_from(span.resident_change_bytes.unwrap_or(0)).unwrap_or(0);
+            let name = format!("{} ({})", span.stage.name(), short(&span.name));
+            format!("  {name:48} +{} at {:.2} s", bytes_text(bytes), span.start_us / 1e6)
+        };
+        self.growing_spans.iter().map(line).collect()
     }
 
     fn advice_lines(&self) -> Vec<String> {
@@ -192,6 +223,7 @@ impl RunProfile {
             print("  the peak of this machine was not measured: only traces of runs on the CPU hold it");
         }
         section("memory", &self.memory_lines());
+        section("memory of the process that was added during", &self.growth_lines());
         section("advice", &self.advice_lines());
     }
 }

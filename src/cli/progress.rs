@@ -83,7 +83,7 @@ pub(crate) fn training_context(json_lines: bool, quiet: bool, recorder: Recorder
     let token = cancel.clone();
     let handler = signals::handle(move |request| {
         // The system may send SIGTERM repeatedly; only a second Ctrl-C ends the program at once.
-        if token.is_cancelled() && request == signals::Request::Terminate {
+        if token.is_cancelled() && request == signals::TerminationRequest::Terminate {
             return;
         }
         if token.is_cancelled() {

@@ -4,6 +4,7 @@ use super::failure::{Failure, Outcome};
 use super::options::ReportOptions;
 use super::{print, print_json, progress};
 use clap::{Args, ValueEnum};
+use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::{SegmentJob, TableFormat};
 use cytoscope_profile::Recorder;
@@ -17,10 +18,10 @@ pub(crate) struct Segment {
     /// Label image to write (.tif).
     #[arg(long)]
     out: PathBuf,
-    /// Table of measurements to write (.csv).
+    /// Table of measurements to write: .csv or .parquet.
     #[arg(long)]
     table: Option<PathBuf>,
-    /// Form of the table: anndata has a name such as object_7 for each object and numbers only, as anndata.io.read_csv reads.
+    /// Form of the table: csv, or anndata for anndata.io.read_csv (rows named object_7 and so on, other columns numeric).
     #[arg(long, value_enum, default_value = "csv", requires = "table")]
     table_format: TableFormatName,
     /// watershed separates touching objects; components labels each connected region as one object.
@@ -44,6 +45,9 @@ pub(crate) struct Segment {
     /// Drop objects that touch the border of the stack.
     #[arg(long)]
     drop_border: bool,
+    /// Series of the map and of --intensities, by number from 0 or by name; files of a single series are read as they are.
+    #[arg(long, default_value = "0", value_name = "N|NAME")]
+    series: SeriesChoice,
     /// Channel of the map, counted from 0.
     #[arg(long, default_value_t = 0)]
     channel: usize,
@@ -105,6 +109,7 @@ impl Segment {
                 TableFormatName::Csv => TableFormat::Csv,
                 TableFormatName::Anndata => TableFormat::AnnData,
             },
+            series: self.series,
             channel: self.channel,
             seed_channel: None,
             time: self.time,

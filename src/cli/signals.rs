@@ -4,7 +4,7 @@ use std::io;
 
 /// Source of a request to terminate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Request {
+pub(crate) enum TerminationRequest {
     /// The user at the terminal (Ctrl-C).
     Interrupt,
     /// The system (SIGTERM, SIGHUP).
@@ -18,7 +18,7 @@ pub(crate) enum Request {
 /// # Errors
 /// The system's error if a handler cannot be installed.
 #[cfg(unix)]
-pub(crate) fn handle(action: impl Fn(Request) + Send + 'static) -> io::Result<()> {
+pub(crate) fn handle(action: impl Fn(TerminationRequest) + Send + 'static) -> io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let ignored = ignored();
     // Only Linux reports whether SIGHUP is ignored; elsewhere its default action stays in place.
@@ -27,7 +27,7 @@ pub(crate) fn handle(action: impl Fn(Request) + Send + 'static) -> io::Result<()
     let mut signals = signal_hook::iterator::Signals::new(wanted)?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
-            action(if signal == SIGINT { Request::Interrupt } else { Request::Terminate });
+            action(if signal == SIGINT { TerminationRequest::Interrupt } else { TerminationRequest::Terminate });
         }
     })?;
     Ok(())
@@ -46,6 +46,6 @@ fn ignored() -> u64 {
 /// # Errors
 /// The system's error if the handler cannot be installed.
 #[cfg(not(unix))]
-pub(crate) fn handle(action: impl Fn(Request) + Send + 'static) -> io::Result<()> {
-    ctrlc::set_handler(move || action(Request::Interrupt)).map_err(io::Error::other)
+pub(crate) fn handle(action: impl Fn(TerminationRequest) + Send + 'static) -> io::Result<()> {
+    ctrlc::set_handler(move || action(TerminationRequest::Interrupt)).map_err(io::Error::other)
 }

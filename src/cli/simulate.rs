@@ -1,7 +1,7 @@
 //! `cytoscope simulate`: writes simulated stacks with ground truth.
 
 use super::failure::{Failure, Outcome};
-use super::options::ReportOptions;
+use super::options::{ReportOptions, one_of};
 use super::{check_folder, parse_zyx, print, print_json, progress};
 use clap::Args;
 use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
@@ -18,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Args)]
 pub(crate) struct Simulate {
     /// Kind of stack: nuclei, cells (with membranes) or labelfree (bright-field with its fluorescence).
-    #[arg(long)]
+    #[arg(long, value_parser = one_of::<Kind>(&["nuclei", "cells", "labelfree"]), hide_possible_values = true)]
     kind: Kind,
     /// Size of the stack Z,Y,X in voxels.
     #[arg(long, value_parser = parse_zyx, default_value = "32,256,256")]

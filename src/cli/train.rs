@@ -2,13 +2,15 @@
 
 mod precision;
 mod search;
+mod search_plot;
 
 use super::failure::{Failure, Outcome};
 use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder, training_facts};
-use super::options::{ReportOptions, ThreadsOption, TraceOptions};
+use super::options::{PERFORMANCE, ReportOptions, ThreadsOption, TraceOptions, one_of};
 use super::{parse_zyx, performance, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_engine::DeviceRequest;
+use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::{DiameterRequest, PerformanceRequest};
 use cytoscope_profile::{RunFacts, bytes_text};
 use cytoscope_storage::Overwrite;
@@ -19,6 +21,7 @@ use cytoscope_train::{
 use cytoscope_training_data::TrainingTask;
 use serde_json::json;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 #[derive(Args)]
 #[command(
@@ -32,6 +35,10 @@ pub(crate) struct Train {
     /// Training data: a folder of images and labels (or stains), or a CSV table that lists them.
     #[arg(long, value_name = "DIR|CSV")]
     data: PathBuf,
+    /// Series (position, scene, well) of images and targets in multi-series files: a number from 0, a name, or all, with
+    /// which each series is a pair of its own. Short for --set data.series=N.
+    #[arg(long, value_name = "N|NAME|all")]
+    series: Option<SeriesChoice>,
     /// Model to start from: a package, the name of an installed model, an ONNX file, or scratch.
     #[arg(long, default_value = "scratch", value_name = "PKG|NAME|scratch")]
     from: String,
@@ -63,15 +70,16 @@ pub(crate) struct Train {
     /// Batch size: patches per step.
     #[arg(long)]
     batch: Option<usize>,
-    /// Device to train on: auto (that of the machine profile, or else the one with the fastest measured step), cpu, cuda[:i] or wgpu[:i].
+    /// Device to train on: auto (that of the machine profile, or else the one with the fastest measured step), cpu,
+    /// cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: DeviceRequest,
     /// Precision of convolutions and their gradients: auto (that of --config, or else tf32 on CUDA and f32 elsewhere),
     /// f32, tf32, f16 or bf16; tf32 and bf16 need CUDA, f16 needs a GPU.
     #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
     precision: TrainPrecisionName,
-    /// After a mixed-precision training (f16 or bf16), train again in f32 with the same seed and steps, and report the
-    /// difference of the scores on the validation set. This takes as long as a training in f32.
+    /// After training in mixed precision (f16 or bf16), train again in f32 with the same seed and steps, and report the
+    /// difference of the scores on the validation set. This takes as long as training in f32 from the start.
     #[arg(long, conflicts_with_all = ["search", "resume"])]
     compare_precision: bool,
     /// Continue an unfinished training run from its checkpoint.
@@ -81,8 +89,8 @@ pub(crate) struct Train {
     #[arg(long, alias = "anew", conflicts_with = "resume")]
     restart: bool,
     /// Search for settings within the ranges of this file: the better half of the trials continues with twice the steps,
-    /// until one is left, which trains for --steps and writes the package. All trials are listed in OUT.search.csv;
-    /// --resume continues the search.
+    /// until one is left, which trains for --steps and writes the package. All trials are listed in OUT.search.csv
+    /// and plotted in OUT.search.svg; --resume continues the search.
     #[arg(long, value_name = "SPACE.toml", requires_all = ["trials", "steps"],
           conflicts_with_all = ["trace", "epochs", "minutes", "json_progress"])]
     search: Option<PathBuf>,
@@ -96,7 +104,8 @@ pub(crate) struct Train {
     threading: ThreadsOption,
     /// Settings from the machine profile (cytoscope tune --save) for options that are not given: auto (the saved preset),
     /// off, fastest, least-memory or most-accurate.
-    #[arg(long, value_name = "PRESET")]
+    #[arg(long, value_name = "PRESET", value_parser = one_of::<PerformanceRequest>(PERFORMANCE),
+          hide_possible_values = true)]
     performance: Option<PerformanceRequest>,
     /// Leave the quantized network out of the package.
     #[arg(long)]
@@ -149,6 +158,7 @@ impl Train {
         let mut config = TrainConfig::read_with(self.config.as_deref(), &self.set)?;
         config.patch_zyx = self.patch.or(config.patch_zyx);
         config.batch = self.batch.or(config.batch);
+        config.data.series = self.series.clone().unwrap_or(config.data.series);
         config.diameter = self.diameter.unwrap_or(config.diameter);
         config.precision = self.precision.requested().unwrap_or(config.precision);
         config.performance = self.performance.unwrap_or(config.performance);
@@ -189,9 +199,14 @@ impl Train {
         if self.compare_precision {
             precision::check(&job.config)?;
         }
-        let on_status = |status: &TrainStatus| display.training_status(status);
+        let last_status: Mutex<Option<TrainStatus>> = Mutex::default();
+        let on_status = |status: &TrainStatus| {
+            *last_status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status.clone());
+            display.training_status(status);
+        };
         let result = job.run_monitored(&context, &devices, &on_event, &on_status);
-        let training = result.as_ref().ok().map(|report| training_facts(&job, report));
+        let status = last_status.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let training = result.as_ref().ok().map(|report| training_facts(&job, report, status.as_ref()));
         let run = MeasuredRun::new("train", &recorder, RunFacts { training, ..clock.facts(job.threads) });
         run.write_trace(&recorder, self.tracing.trace.as_deref())?;
         let report = result?;

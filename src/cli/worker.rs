@@ -16,12 +16,15 @@ impl Worker {
     pub(crate) fn run(self) -> Outcome {
         // Ctrl-C in a terminal reaches both the window and its worker; the worker ends when the window closes its
         // input.
-        let _ = signals::handle(|request| {
-            if request == signals::Request::Terminate {
+        let handled = signals::handle(|request| {
+            if request == signals::TerminationRequest::Terminate {
                 cytoscope_storage::write::remove_unfinished();
                 std::process::exit(5);
             }
         });
+        if let Err(error) = handled {
+            tracing::warn!("signals are not handled, unfinished files may be left: {error}");
+        }
         let output =
             own_stdout().map_err(|e| Failure::other(format!("standard output cannot be reserved for replies: {e}")))?;
         let options = WorkerOptions { discover: Box::new(devices::discover), temporary: std::env::temp_dir() };

@@ -83,7 +83,7 @@ fn object_scores_match_their_formulas() {
         close(&s["mean_matched_score"], if tp > 0.0 { sum / tp } else { 0.0 }, "mean matched IoU");
         counts.push(matched.len());
     }
-    assert!(counts[0] > counts[3] && counts[0] < n_true, "the images must tell thresholds apart: {counts:?}");
+    assert!(counts[0] > counts[3] && counts[0] < n_true, "thresholds give the same counts: {counts:?}");
     let script = "
 import sys, json, numpy as np, tifffile
 from scipy.optimize import linear_sum_assignment

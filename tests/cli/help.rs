@@ -2,9 +2,9 @@
 
 use crate::common::Fixture;
 
-const COMMANDS: [&str; 15] = [
-    "info", "convert", "devices", "predict", "run", "segment", "mesh", "evaluate", "import", "export", "profile",
-    "bench", "tune", "simulate", "worker",
+const COMMANDS: [&str; 20] = [
+    "info", "convert", "devices", "predict", "diameter", "run", "segment", "measure", "mesh", "evaluate", "import",
+    "export", "check", "quantize", "train", "profile", "bench", "tune", "simulate", "worker",
 ];
 
 /// Options and arguments of a help text that have no description.
@@ -61,7 +61,7 @@ fn undescribed_options_are_detected() {
 fn wrong_usage_exits_with_code_2() {
     let fixture = Fixture::new();
     fixture.write("a.tif", "ZYX", &[2, 8, 8], vec![1u16; 128]);
-    // Without a command the window would open, but there is no display.
+    // Without a command, the window would open, but there is no display.
     fixture.fails(1, &[], &["no display", "--help"]);
     fixture.fails(1, &["a.tif"], &["no display", "--help"]);
     fixture.fails(2, &["paint"], &["paint", "--help"]);
@@ -77,11 +77,11 @@ fn wrong_usage_exits_with_code_2() {
         &["--tile", "too small"],
     );
     fixture.fails(2, &["predict", "a.tif", "--out", "o", "--overlap", "1.5"], &["--overlap"]);
-    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--blend", "smear"], &["crop or gaussian"]);
+    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--blend", "smear"], &["smear", "crop, gaussian"]);
     fixture.fails(
         2,
         &["predict", "a.tif", "--out", "o", "--outputs", "maps,gold"],
-        &["gold", "maps, labels, table, preview or preprocessed"],
+        &["gold", "maps, labels, table, preview, preprocessed"],
     );
     fixture.fails(2, &["predict", "a.tif", "--out", "o", "--memory-budget", "lots"], &["2G"]);
     fixture.fails(2, &["predict", "a.tif", "--out", "o", "--device", "gpu"], &["gpu", "auto, cpu, cuda"]);
@@ -90,26 +90,29 @@ fn wrong_usage_exits_with_code_2() {
     fixture.fails(2, &["predict", "a.tif", "--out", "o", "--axes", "ABC"], &["ABC"]);
     fixture.fails(2, &["predict", "a.tif", "--out", "o", "--voxel-size", "1,0,1"], &["µm"]);
     let ran = fixture.fails(2, &["predict", "a.tif", "--out", "o", "--model", "nosuch"], &["nosuch"]);
-    assert!(ran.stderr.contains("nuclei"), "the models there are must be named: {}", ran.stderr);
+    assert!(ran.stderr.contains("nuclei"), "the error must name the installed models: {}", ran.stderr);
     fixture.fails(2, &["convert", "a.tif", "b.jpg"], &["b.jpg", ".ome.tif"]);
     fixture.fails(2, &["convert", "a.tif", "b.npy", "--compression", "zstd"], &[".ome.tif"]);
     fixture.fails(2, &["info", "a.tif", "--series", "3"], &["a.tif", "series 3"]);
     fixture.fails(2, &["segment", "a.tif", "--out", "l.png"], &["l.png", ".tif"]);
     fixture.fails(2, &["segment", "a.tif", "--out", "l.tif", "--threshold", "high"], &["otsu"]);
-    fixture.fails(2, &["simulate", "--kind", "worms", "--out", "s"], &["nuclei, cells or labelfree"]);
+    fixture.fails(2, &["simulate", "--kind", "worms", "--out", "s"], &["nuclei, cells, labelfree"]);
     fixture.fails(2, &["simulate", "--kind", "nuclei", "--shape", "99999,99999,99999", "--out", "s"], &["too large"]);
     fixture.fails(2, &["predict", "a.tif", "--out", "o", "--stages-only"], &["--trace"]);
     fixture.fails(2, &["predict", "a.tif", "--out", "o", "--performance", "best"], &["best", "least-memory"]);
     fixture.fails(2, &["tune", "--model", "scratch"], &["scratch", "--training"]);
     fixture.fails(2, &["tune", "--model", "nosuch"], &["nosuch"]);
+    fixture.fails(2, &["tune", "--series", "1"], &["--data"]);
     fixture.fails(2, &["tune", "--preset", "best", "--save"], &["most-accurate"]);
     fixture.fails(2, &["export", "nuclei", "--format", "gif", "--out", "x"], &["safetensors"]);
-    // Endings mean what they say, and unknown ones are refused with those that are known.
+    // The ending of a name decides the format; unknown endings are refused, and the error lists the known ones.
     fixture.fails(2, &["export", "nuclei", "--format", "onnx", "--out", "x.zip"], &["x.zip", "expected .onnx"]);
     fixture.fails(2, &["export", "nuclei", "--format", "bioimageio", "--out", "x.onnx"], &["x.onnx", ".zip", "folder"]);
     fixture.fails(2, &["export", "nuclei", "--format", "safetensors", "--out", "x"], &["no ending", ".safetensors"]);
     fixture.fails(2, &["import", "nuclei.zip", "--out", "x.pt"], &["x.pt", "ends in .pt", ".zip", "folder"]);
     fixture.fails(2, &["predict", "a.tif", "--out", "o.tif"], &["o.tif", "folder"]);
+    let measure = ["measure", "a.tif", "--intensities", "a.tif", "--out", "t.xlsx"];
+    fixture.fails(2, &measure, &["t.xlsx", ".csv", ".parquet"]);
     fixture.fails(2, &["simulate", "--kind", "nuclei", "--out", "s.tif"], &["s.tif", "folder"]);
     // Nothing was started: the output folders are empty.
     for folder in ["o", "s"] {

@@ -41,7 +41,7 @@ fn info_reports_all_documented_fields() {
 }
 
 #[test]
-fn labels_go_through_cellpose_files_and_roi_sets() {
+fn labels_round_trip_through_cellpose_files_and_roi_sets() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,33,29", 5);
     let labels = raw.replace("_raw", "_labels");
@@ -53,7 +53,7 @@ fn labels_go_through_cellpose_files_and_roi_sets() {
     for back in ["a.tif", "b.tif"] {
         assert_eq!(fixture.image(back), expected, "{back}");
     }
-    // Regions get the extents of the labels that they are compared with.
+    // Regions are drawn in the shape of the labels that they are compared with.
     let report = fixture.run(&["evaluate", "--pred", "rois.zip", "--truth", &labels, "--json"]).json();
     assert_eq!(report["instances"][0]["f1"], 1.0, "{report}");
     assert_eq!(fixture.run(&["info", "rois.zip", "--json"]).json()["format"], "imagej roi");
@@ -125,7 +125,7 @@ print('same')
 }
 
 #[test]
-fn ome_zarr_folders_take_the_place_of_files() {
+fn ome_zarr_folders_are_used_like_files() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("20,60,300", 4);
     let labels = raw.replace("_raw", "_labels");
@@ -151,7 +151,7 @@ fn ome_zarr_folders_take_the_place_of_files() {
     fixture.run(&["convert", &labels, "labels.zarr"]).ok();
     let report = fixture.run(&["evaluate", "--pred", "labels.zarr", "--truth", &labels, "--json"]).json();
     assert_eq!(report["instances"][0]["f1"].as_f64(), Some(1.0));
-    // A folder is never replaced without being asked, and then kept beside.
+    // A folder is replaced only with --force, which moves it aside.
     fixture.fails(2, &["convert", &raw, "stack.ome.zarr"], &["stack.ome.zarr", "--force"]);
     fixture.fails(2, &["convert", &raw, "other.tif", "--labels", &labels], &["--labels", ".zarr"]);
     fixture.fails(2, &["convert", "stack.ome.zarr", "stack.ome.zarr", "--force"], &["input"]);

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod accuracy;
+#[cfg(unix)]
+mod bench_branches;
 mod bioimageio;
 mod common;
 mod diameter;
@@ -25,4 +27,5 @@ mod resume;
 mod search;
 mod train;
 mod tune;
+mod upload;
 mod worker;

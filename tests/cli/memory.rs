@@ -54,6 +54,20 @@ fn ten_times_the_slices_need_the_same_memory() {
 }
 
 #[test]
+fn preprocessing_steps_are_part_of_the_stated_memory() {
+    let fixture = Fixture::new();
+    let steps = ["--preprocess", "gaussian:sigma=2,tophat:radius=12,stretch:low=1:high=99"];
+    let plain = ["--model", "nuclei-dog", "--tile", "28,128,128", "--outputs", "maps"];
+    let options = [&plain[..], &steps].concat();
+    compare(&fixture, 96, 288, 256, &options);
+    let (_, with) = peak(&fixture, "long.tif", &options);
+    let (_, without) = peak(&fixture, "long.tif", &plain);
+    // Percentiles are computed in slabs of 64 of these slices, which are smoothed from slabs of 64 + 2 · 8.
+    let slice_bytes = 256 * 256 * 4;
+    assert!(with >= without + (64 + 80) * slice_bytes, "{with} bytes are stated with steps, {without} without");
+}
+
+#[test]
 #[ignore = "half a gigabyte of pixels: some minutes and 8 GB of disk; run with --ignored"]
 fn a_thousand_slices_need_the_memory_of_sixty_four() {
     compare(&Fixture::new(), 64, 1024, 512, &[]);

@@ -1,8 +1,10 @@
 //! `mesh`: surfaces of objects as STL and glTF.
 
-use crate::common::Fixture;
+use crate::common::{Fixture, python};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
+use std::path::PathBuf;
 
 /// Writes labels with a ball of radius 6 µm (3) and a box of 2 × 4 × 6 voxels (9); voxels of 1 × 0.5 × 0.5 µm.
 fn labels(fixture: &Fixture) {
@@ -78,6 +80,54 @@ fn meshes_of_chosen_objects_are_closed_and_in_um() {
     assert!(fixture.bytes("all.glb").starts_with(b"glTF"));
 }
 
+/// Prints, for each file: whether trimesh finds its surface closed and consistently oriented, its volume, its bounds along
+/// X, Y, Z, and the volumes of its named meshes.
+const TRIMESH: &str = "
+import json, sys, trimesh
+found = []
+for path in sys.argv[1:]:
+    mesh = trimesh.load_mesh(path)
+    parts = {name: float(part.volume) for name, part in trimesh.load_scene(path).geometry.items()}
+    found.append({
+        'closed': bool(mesh.is_watertight), 'oriented': bool(mesh.is_winding_consistent), 'volume': float(mesh.volume),
+        'bounds': mesh.bounds.tolist(), 'parts': parts,
+    })
+print(json.dumps(found))
+";
+
+#[test]
+fn trimesh_opens_meshes_as_closed_surfaces_in_um() {
+    let fixture = Fixture::new();
+    labels(&fixture);
+    for (out, more) in [("ball.stl", &["--objects", "3"][..]), ("all.stl", &[]), ("all.glb", &[])] {
+        let mesh = ["mesh", "labels.tif", "--out", out, "--voxel-size", "1,0.5,0.5"];
+        fixture.run(&[&mesh[..], more].concat()).ok();
+    }
+    let values = fixture.image("labels.tif").samples().to_f32();
+    let voxels_um3 = |label: f32| values.iter().filter(|v| **v == label).count() as f64 * 0.25;
+    let paths = ["ball.stl", "all.stl", "all.glb"].map(|name| fixture.path(name));
+    let Some(printed) = python("trimesh", TRIMESH, &paths.each_ref().map(PathBuf::as_path)) else { return };
+    let found: Value = serde_json::from_str(&printed).unwrap();
+    let number = |value: &Value| value.as_f64().unwrap();
+    let both = voxels_um3(3.0) + voxels_um3(9.0);
+    // The ball has its center at 8.1, 8.6, 9.1 µm along X, Y, Z and a radius of 6 µm. The box begins at 24.75, 1.75, 1.5 µm.
+    let (ball, all) = ([2.1, 2.6, 3.1], [2.1, 1.75, 1.5]);
+    let expected = [(voxels_um3(3.0), ball), (both, all), (both, all)];
+    for (mesh, (volume_um3, low_um)) in found.as_array().unwrap().iter().zip(expected) {
+        assert!(mesh["closed"] == true && mesh["oriented"] == true, "{printed}");
+        let volume = number(&mesh["volume"]);
+        assert!((volume / volume_um3 - 1.0).abs() < 0.05, "{volume} instead of {volume_um3} µm³");
+        for (axis, low) in low_um.into_iter().enumerate() {
+            assert!((number(&mesh["bounds"][0][axis]) - low).abs() < 0.6, "{printed}");
+        }
+    }
+    let high = |mesh: usize| number(&found[mesh]["bounds"][1][0]);
+    assert!((high(0) - 14.1).abs() < 0.6 && (high(1) - 27.75).abs() < 0.6, "{printed}");
+    // A glTF file has a mesh for each object.
+    let parts = found[2]["parts"].as_object().unwrap();
+    assert!(parts.len() == 2 && (number(&parts["object 3"]) / voxels_um3(3.0) - 1.0).abs() < 0.05, "{printed}");
+}
+
 #[test]
 fn wrong_outputs_and_objects_are_refused() {
     let fixture = Fixture::new();
@@ -87,6 +137,17 @@ fn wrong_outputs_and_objects_are_refused() {
     fixture.write("empty.tif", "ZYX", &[2, 8, 8], vec![0u16; 128]);
     fixture.fails(3, &["mesh", "empty.tif", "--out", "m.stl"], &["empty.tif", "no objects"]);
     assert!(!fixture.path("m.stl").exists());
+    // The label image has one time point.
+    fixture.fails(3, &["mesh", "labels.tif", "--time", "1", "--out", "m.stl"], &["time point 1", "only one"]);
+    let little = ["mesh", "labels.tif", "--memory-budget", "2K", "--out", "m.stl"];
+    fixture.fails(4, &little, &["budget", "object 3", "voxels", "--objects", "labels.tif"]);
+    assert!(!fixture.path("m.stl").exists());
+    fixture.run(&["mesh", "labels.tif", "--objects", "9", "--memory-budget", "2K", "--out", "m.stl"]).ok();
+    std::fs::remove_file(fixture.path("m.stl")).unwrap();
+    fixture.write("times.tif", "TZYX", &[2, 2, 8, 8], [vec![0u16; 128], vec![5; 128]].concat());
+    fixture.run(&["mesh", "times.tif", "--time", "1", "--out", "t.stl"]).ok();
+    fixture.fails(3, &["mesh", "times.tif", "--time", "0", "--out", "u.stl"], &["no objects"]);
+    fixture.fails(3, &["mesh", "times.tif", "--time", "2", "--out", "u.stl"], &["time point 2", "there are 2"]);
     fixture.run(&["mesh", "labels.tif", "--objects", "9", "--out", "m.stl"]).ok();
     fixture.fails(2, &["mesh", "labels.tif", "--objects", "9", "--out", "m.stl"], &["m.stl", "--force"]);
 }

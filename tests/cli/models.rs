@@ -296,7 +296,7 @@ fn checkpoints_become_packages_of_the_same_network() {
 }
 
 #[test]
-fn plans_of_nnunet_describe_the_images() {
+fn normalization_comes_from_the_plans_of_nnunet() {
     let fixture = Fixture::new();
     let folder = "nnUNetTrainer__nnUNetPlans__2d/fold_0";
     std::fs::create_dir_all(fixture.path(folder)).unwrap();

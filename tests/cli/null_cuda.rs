@@ -1,5 +1,5 @@
-//! CUDA without a GPU: a stand-in for the driver runs the whole stack above it, but computes nothing. So these tests check
-//! how the program starts, fails and falls back, and never a number that comes out.
+//! CUDA without a GPU: a stand-in for the driver, which computes nothing, runs the whole software above it. So these tests
+//! check how the program starts, fails and falls back, but never the values of results.
 //!
 //! The stand-in is a script that is called as `run TAG COMMAND…`; `CYTOSCOPE_NULL_CUDA` names it. It keeps its logs and
 //! caches in `out/TAG` of the folder that `NULLCUDA_HOME` names (`~/.cache/null-cuda` by default).
@@ -226,7 +226,7 @@ fn tuning_is_a_stage_of_the_first_run_only_and_kernels_are_cached() {
 }
 
 #[test]
-fn a_network_with_own_kernels_launches_copies_and_waits_little() {
+fn a_network_on_our_kernels_needs_few_launches_copies_and_waits() {
     let Some(null) = NullCuda::find("direct") else { return };
     let fixture = Fixture::new();
     let raw = fixture.nuclei("9,60,70", 3);
@@ -254,7 +254,7 @@ fn a_network_with_own_kernels_launches_copies_and_waits_little() {
     let [launches, uploads, downloads, waits] = null.counts();
     let counts = format!("{runs} runs, {launches} launches, {uploads} uploads, {downloads} downloads, {waits} waits");
     eprintln!("{counts}");
-    // Fifteen convolutions, three transposed ones and three concatenations, not to mention the tiles.
+    // Fifteen convolutions, three transposed ones and three concatenations, besides cutting and joining tiles.
     assert!(runs > 0 && launches >= 21 * runs && launches <= 64 * runs, "{counts}");
     assert!(uploads <= 4 * runs && downloads <= runs && waits <= 2 * runs + 4, "{counts}");
 }

@@ -61,7 +61,7 @@ fn a_prediction_writes_what_it_reports() {
     assert!(one["device"]["why"].as_str().unwrap().len() > 5);
     let stages: BTreeMap<&str, &Value> =
         one["stages"].as_array().unwrap().iter().map(|s| (s["stage"].as_str().unwrap(), s)).collect();
-    for stage in ["read", "normalise", "upload", "compute", "blend", "objects", "write"] {
+    for stage in ["read", "normalize", "upload", "compute", "blend", "objects", "write"] {
         let s = stages.get(stage).unwrap_or_else(|| panic!("no {stage} among {:?}", stages.keys()));
         assert!(s["seconds"].as_f64().unwrap() > 0.0, "{stage}");
     }
@@ -212,7 +212,7 @@ fn a_trace_shows_where_the_time_went() {
     let events = trace["traceEvents"].as_array().unwrap();
     let spans: Vec<&Value> = events.iter().filter(|e| e["ph"] == "X").collect();
     let kinds: BTreeSet<&str> = spans.iter().map(|e| e["cat"].as_str().unwrap()).collect();
-    for kind in ["read", "normalise", "compute", "blend", "objects", "write"] {
+    for kind in ["read", "normalize", "compute", "blend", "objects", "write"] {
         assert!(kinds.contains(kind), "no {kind} span among {kinds:?}");
     }
     for span in &spans {
@@ -374,7 +374,61 @@ print(len(named) - 1)";
     if let Some(printed) = python("csv", script, &[&fixture.path("a.csv"), &fixture.path("b.csv")]) {
         assert!(printed.trim().parse::<usize>().unwrap() > 0);
     }
+    let script = "
+import csv, sys
+import numpy
+from anndata.io import read_csv
+plain = list(csv.reader(open(sys.argv[1], newline='')))
+found = read_csv(sys.argv[2], first_column_names=True)
+assert list(found.var_names) == plain[0][1:], found.var_names
+assert list(found.obs_names) == ['object_' + row[0] for row in plain[1:]], found.obs_names
+expected = numpy.array([[float(cell) for cell in row[1:]] for row in plain[1:]], 'float32')
+assert numpy.array_equal(found.X, expected), found.X
+print(found.n_obs)";
+    if let Some(printed) = python("anndata, numpy", script, &[&fixture.path("a.csv"), &fixture.path("b.csv")]) {
+        assert!(printed.trim().parse::<usize>().unwrap() > 0);
+    }
     fixture.fails(2, &["segment", &raw, "--out", "c.tif", "--table-format", "anndata"], &["--table"]);
+}
+
+/// Parquet tables have the columns and numbers of the CSV, read by pyarrow; measuring the labels gives the same table.
+#[test]
+fn tables_are_parquet_if_their_name_says_so() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,40,40", 1);
+    let segment = |out: &str, table: &str| {
+        fixture.run(&["segment", &raw, "--out", out, "--intensities", &raw, "--table", table]).ok();
+    };
+    segment("a.tif", "a.csv");
+    segment("b.tif", "b.parquet");
+    for table in ["c.csv", "c.parquet"] {
+        let report = fixture.run(&["measure", "a.tif", "--intensities", &raw, "--out", table, "--json"]).json();
+        assert_eq!(report["objects"].as_u64(), Some(fixture.table("a.csv").len() as u64 - 1));
+    }
+    assert_eq!(fixture.table("c.csv"), fixture.table("a.csv"));
+    assert_eq!(fixture.bytes("c.parquet"), fixture.bytes("b.parquet"));
+    let script = "
+import csv, sys
+import pyarrow.parquet
+plain = list(csv.reader(open(sys.argv[1], newline='')))
+table = pyarrow.parquet.read_table(sys.argv[2])
+assert table.column_names == plain[0], table.column_names
+whole = {'label', 'voxels', *(f'bbox_{axis}{end}' for axis in 'zyx' for end in '01')}
+types = {name: str(table.schema.field(name).type) for name in table.column_names}
+assert types == {name: 'int64' if name in whole else 'double' for name in plain[0]}, types
+rows = list(zip(*(table[name].to_pylist() for name in table.column_names)))
+assert [list(row) for row in rows] == [[float(cell) for cell in row] for row in plain[1:]]
+print(len(rows))";
+    let paths = [fixture.path("a.csv"), fixture.path("b.parquet")];
+    if let Some(printed) = python("pyarrow.parquet", script, &[&paths[0], &paths[1]]) {
+        assert!(printed.trim().parse::<usize>().unwrap() > 0);
+    }
+    // A file that was not written for these labels is not replaced.
+    fixture.fails(2, &["measure", "a.tif", "--intensities", &raw, "--out", "c.csv"], &["c.csv", "--force"]);
+    fixture.run(&["measure", "a.tif", "--intensities", &raw, "--out", "c.csv", "--force"]).ok();
+    let anndata = ["--table", "d.parquet", "--table-format", "anndata"];
+    fixture.fails(2, &[&["segment", raw.as_str(), "--out", "d.tif"][..], &anndata].concat(), &["d.parquet", ".csv"]);
+    assert!(!fixture.path("d.tif").exists());
 }
 
 #[test]
@@ -474,7 +528,7 @@ fn a_preview_is_a_picture_of_the_middle_slice() {
 }
 
 #[test]
-fn a_gpu_gives_the_same_objects_and_auto_compares_it() {
+fn a_gpu_finds_the_same_objects_and_auto_measures_all_devices() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("9,60,70", 3);
     let with_gpu = |arguments: &[&str]| {

@@ -70,7 +70,7 @@ print('read')
 }
 
 #[test]
-fn a_folder_of_results_is_replaced_only_while_nobody_has_changed_it() {
+fn a_folder_of_results_is_replaced_only_while_it_is_unchanged() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("12,40,50", 4);
     let zarr = ["--format", "ome-zarr"];
@@ -91,7 +91,7 @@ fn a_folder_of_results_is_replaced_only_while_nobody_has_changed_it() {
 }
 
 #[test]
-fn outputs_that_end_in_zarr_are_that_folder() {
+fn an_output_that_ends_in_zarr_is_the_ome_zarr_folder() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("12,40,50", 4);
     fixture.run(&predict(&raw, "seg.ome.zarr", &["--outputs", "labels,table"])).ok();
@@ -120,8 +120,50 @@ fn outputs_that_end_in_zarr_are_that_folder() {
     fixture.fails(2, &predict("stack.zarr", "stack.zarr", &["--force"]), &["input"]);
     fixture.fails(2, &predict(&raw, "x.zarr", &["--format", "tiff"]), &["x.zarr", "tiff"]);
     fixture.fails(2, &predict(&raw, "x.zarr", &["--outputs", "table"]), &["x.zarr", "maps or labels"]);
-    fixture.fails(2, &predict(&raw, "x", &["--format", "hdf5"]), &["hdf5", "auto, tiff or ome-zarr"]);
+    fixture.fails(2, &predict(&raw, "x", &["--format", "hdf5"]), &["hdf5", "auto, tiff, ome-zarr"]);
     let two = ["predict", raw.as_str(), "stack.zarr", "--model", "nuclei-dog", "--out", "x.zarr"];
     fixture.fails(2, &two, &["x.zarr", "one stack"]);
     assert!(!fixture.path("x.zarr").exists() && fixture.leftovers().is_empty());
+}
+
+#[test]
+fn positions_are_predicted_by_number_by_name_and_all_together() {
+    let fixture = Fixture::new();
+    let stacks = [1, 2].map(|seed| fixture.nuclei("12,40,50", seed));
+    let group = |path: &str, ome: serde_json::Value| {
+        std::fs::create_dir_all(fixture.path(path)).unwrap();
+        let json = serde_json::json!({"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome}});
+        std::fs::write(fixture.path(path).join("zarr.json"), json.to_string()).unwrap();
+    };
+    let images = [0, 1].map(|i| serde_json::json!({"path": format!("{i}.zarr")}));
+    group("plate.zarr", serde_json::json!({"plate": {"wells": [{"path": "A/1"}]}}));
+    group("plate.zarr/A/1", serde_json::json!({"well": {"images": images}}));
+    for (i, stack) in stacks.iter().enumerate() {
+        fixture.run(&["convert", stack, &format!("plate.zarr/A/1/{i}.zarr")]).ok();
+        let only = ["--outputs", "labels", "--format", "tiff"];
+        fixture.run(&predict(stack, &format!("alone{i}"), &only)).ok();
+    }
+    let info = fixture.run(&["info", "plate.zarr", "--json"]).json();
+    assert_eq!(info["series_names"], serde_json::json!(["A/1/0.zarr", "A/1/1.zarr"]));
+    let labels = [0, 1].map(|i| fixture.image(&format!("alone{i}/nuclei_{}_raw_labels.tif", i + 1)));
+    let to_tiff = |series: &'static str| ["--outputs", "labels", "--format", "tiff", "--series", series];
+    fixture.run(&predict("plate.zarr", "named", &to_tiff("A/1/1.zarr"))).ok();
+    assert_eq!(fixture.image("named/plate_s1_labels.tif"), labels[1]);
+    let ran = fixture.run(&[&predict("plate.zarr", "all", &to_tiff("all"))[..], &["--json"]].concat()).json();
+    assert_eq!(ran["inputs"].as_array().unwrap().len(), 2);
+    assert_eq!(ran["inputs"][1]["series"].as_u64(), Some(1));
+    for (name, expected) in ["plate_labels.tif", "plate_s1_labels.tif"].iter().zip(&labels) {
+        assert_eq!(&fixture.image(&format!("all/{name}")), expected, "{name}");
+    }
+    fixture.run(&["predict", "--rerun", "all/plate_s1_provenance.json", "--out", "again"]).ok();
+    assert_eq!(fixture.image("again/plate_s1_labels.tif"), labels[1]);
+    // Files of one series are evaluated as they are; a position is converted.
+    let scores = ["evaluate", "--pred", "all/plate_s1_labels.tif", "--truth", "named/plate_s1_labels.tif", "--json"];
+    let report = fixture.run(&[&scores[..], &["--series", "1"]].concat()).json();
+    assert_eq!(report["pairs"].as_array().unwrap().len(), 1);
+    fixture.run(&["convert", "plate.zarr", "one.tif", "--series", "a/1/1.zarr"]).ok();
+    assert_eq!(fixture.image("one.tif"), fixture.image(&stacks[1]));
+    fixture.fails(2, &["convert", "plate.zarr", "two.tif", "--series", "all"], &["all 2", "0 (A/1/0.zarr)"]);
+    fixture.fails(2, &predict("plate.zarr", "none", &to_tiff("B/1")), &["no series", "1 (A/1/1.zarr)"]);
+    fixture.fails(2, &predict("plate.zarr", "all.zarr", &["--series", "all"]), &["one stack", "there are 2"]);
 }

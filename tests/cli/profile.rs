@@ -3,8 +3,10 @@
 use crate::common::{Fixture, missing};
 use crate::train::{SMALL, simulate_pairs, write_settings};
 use cytoscope_builders::{UNet3d, Weights, unet3d};
+use cytoscope_profile::{DeviceMemory, EngineMemory, Recorder, RunFacts, RunRecord};
 use cytoscope_testkit::chrome_trace;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// A voxel size at which the simulated nuclei have the size that the model was trained on.
 const VOXEL: &str = "1.75,0.8,0.8";
@@ -76,7 +78,7 @@ fn a_trace_and_a_report_hold_the_same_run() {
 }
 
 #[test]
-fn blending_is_advised_against_where_cropping_is_possible() {
+fn cropping_is_advised_where_it_is_possible() {
     let fixture = Fixture::new();
     let seams = |report: &Value| report["advice"].as_array().unwrap().iter().find(|a| a["rule"] == "seams").cloned();
     let cropped = predict(&fixture, &[]);
@@ -86,6 +88,54 @@ fn blending_is_advised_against_where_cropping_is_possible() {
     let advice = seams(&blended).unwrap_or_else(|| panic!("{blended:#}"));
     assert_eq!(advice["change"], "--blend crop");
     assert_eq!(missing(&advice, &["evidence", "expected_gain", "further_inputs"]), Vec::<&str>::new());
+}
+
+#[test]
+fn runs_get_the_advice_that_fits_them() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    let values: Vec<u16> = fixture.image(&raw).samples().to_f32().iter().map(|v| *v as u16).collect();
+    let unknown = fixture.write("unknown.tif", "ZYX", &[8, 48, 48], values);
+    let rules = |stack: &str, more: &[&str]| -> Vec<String> {
+        let base = ["predict", stack, "--model", "nuclei-dog", "--out", "o", "--device", "cpu", "--json"];
+        let report = fixture.run(&[&base[..], &["--diameter", "19"], more].concat()).json();
+        let advice = report["advice"].as_array().unwrap().iter();
+        advice.map(|a| a["rule"].as_str().unwrap().to_owned()).collect()
+    };
+    let has = |rules: &[String], rule: &str| rules.iter().any(|r| r == rule);
+    let known = ["--voxel-size", VOXEL, "--threads", "1"];
+    let with_size = rules(&unknown, &known);
+    assert!(has(&rules(&unknown, &["--threads", "1"]), "missing_voxel_size"));
+    assert!(!has(&with_size, "missing_voxel_size") && !has(&with_size, "threads_above_cores"), "{with_size:?}");
+    assert!(!has(&with_size, "memory_pressure") && !has(&with_size, "transfers"), "{with_size:?}");
+    assert!(!has(&with_size, "wrong_voxel_size"), "{with_size:?}");
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let threads = (2 * cores).to_string();
+    assert!(has(&rules(&unknown, &["--voxel-size", VOXEL, "--threads", &threads]), "threads_above_cores"));
+}
+
+#[test]
+fn the_memory_of_a_device_is_in_the_profile_of_its_run() {
+    let fixture = Fixture::new();
+    let recorder = Recorder::new();
+    let device = Some(DeviceMemory { allocated_bytes: 300 << 20, reserved_bytes: 512 << 20 });
+    let engines = EngineMemory { arena_bytes: Some(0), device };
+    drop(recorder.sample_memory(Duration::from_millis(1), move || engines));
+    let facts = RunFacts { device_memory_peak: recorder.device_memory_peak(), ..RunFacts::default() };
+    let record = RunRecord::new("cytoscope 0", "predict", &recorder, facts);
+    let mut text = Vec::new();
+    recorder.write_trace(&record, &mut text).unwrap();
+    let trace: Value = serde_json::from_slice(&text).unwrap();
+    assert_eq!(chrome_trace::problems(&trace), Vec::<String>::new());
+    for (counter, bytes) in [("device memory allocated", 300u64 << 20), ("device memory reserved", 512 << 20)] {
+        let events = trace["traceEvents"].as_array().unwrap();
+        let event = events.iter().find(|e| e["ph"] == "C" && e["name"] == counter).expect(counter);
+        assert_eq!(event["args"]["bytes"], bytes);
+    }
+    std::fs::write(fixture.path("gpu.json"), text).unwrap();
+    let shown = fixture.run(&["profile", "gpu.json"]).ok().stdout;
+    assert!(shown.contains("device peak") && shown.contains("300 MiB allocated"), "{shown}");
+    assert!(shown.contains("512 MiB reserved"), "{shown}");
 }
 
 #[test]
@@ -99,7 +149,7 @@ fn a_repeated_prediction_does_not_hold_more_memory_each_time() {
     let report = fixture.run(&["profile", "job.json", "--leaks", "8", "--json"]).json();
     let owners = report["owners"].as_array().unwrap();
     let names: Vec<&str> = owners.iter().map(|o| o["owner"].as_str().unwrap()).collect();
-    assert_eq!(names, ["process", "engine arena"], "{report:#}");
+    assert_eq!(names, ["process", "engine arena", "device memory"], "{report:#}");
     assert!(owners.iter().all(|o| o["bytes"].as_array().unwrap().len() == 8), "{report:#}");
     assert!(fixture.path("o/nuclei_1_raw_labels.tif").is_file(), "the job was run");
     // Jobs that fail and files that hold no job are reported.
@@ -298,14 +348,20 @@ fn a_bench_measures_what_recording_costs() {
     assert!(ran.stdout.contains("totals by stage"), "{}", ran.stdout);
     let results: Value = serde_json::from_slice(&fixture.bytes("r.json")).unwrap();
     let median = |row: usize, figure: &str| results[row]["metrics"][figure]["median"].as_f64().unwrap();
-    assert_eq!((median(0, "spans"), median(0, "cost_ratio")), (0.0, 1.0));
+    assert_eq!(median(0, "spans"), 0.0, "nothing is recorded");
+    for row in results.as_array().unwrap() {
+        let interval = &row["metrics"]["cost_interval"];
+        let [low, middle, high] = ["min", "median", "max"].map(|part| interval[part].as_f64().unwrap());
+        assert!(0.0 < low && low <= middle && middle <= high, "{row:#}");
+        assert!(row["metrics"]["cpu_cost_interval"]["median"].as_f64().is_some(), "{row:#}");
+    }
     assert!((1..4).all(|row| median(row, "spans") > 0.0 && median(row, "cost_ratio") > 0.0), "{results:#}");
     assert!(median(3, "spans") > median(2, "spans"), "operators are recorded, too: {results:#}");
     assert_eq!(results[3]["runs"], json!(2));
 }
 
 #[test]
-fn a_bench_names_line_and_column_of_what_it_cannot_use() {
+fn a_bench_table_error_names_line_and_column() {
     let fixture = Fixture::new();
     let table = |rows: &str| std::fs::write(fixture.path("t.csv"), format!("{HEADER}{rows}")).unwrap();
     let arguments = ["bench", "--config", "t.csv", "--output", "r.json"];

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 
-/// Starts a training and returns once it has printed `scores` validation scores.
+/// Starts a training run and returns once it has printed `scores` validation scores.
 fn start_until_scored(fixture: &Fixture, arguments: &[&str], scores: usize) -> Child {
     let mut child = fixture.command(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -21,7 +21,7 @@ fn start_until_scored(fixture: &Fixture, arguments: &[&str], scores: usize) -> C
     child
 }
 
-/// Starts a training and kills it right after it has printed `scores` validation scores.
+/// Starts a training run and kills it right after it has printed `scores` validation scores.
 fn kill_after_scores(fixture: &Fixture, arguments: &[&str], scores: usize) {
     let mut child = start_until_scored(fixture, arguments, scores);
     child.kill().unwrap();

@@ -41,6 +41,11 @@ fn a_search_trains_the_best_trial_with_all_steps_and_can_be_resumed() {
     let mut rates = rdf.lines().filter_map(|line| line.trim().strip_prefix("rate: ")?.parse::<f64>().ok());
     assert!(rates.any(|found| (found / rate - 1.0).abs() < 1e-9), "{rate} in {rdf}");
     assert!(!fixture.path("m.search").exists());
+    let plots = String::from_utf8(fixture.bytes("m.search.svg")).unwrap();
+    assert!(report["plots"].as_str().unwrap().ends_with("m.search.svg"), "{report:#}");
+    // One plot over the steps with all runs, and one for each setting with the last run of each trial.
+    assert_eq!(plots.matches("<circle").count(), 3 + 2 + 2, "{plots}");
+    assert!(plots.contains(">ema</text>") && plots.contains(">trial 0, 2 steps"), "{plots}");
 
     // Resumed after the first trial: only the others are run again.
     let text = String::from_utf8(fixture.bytes("m.search.csv")).unwrap();
@@ -66,8 +71,8 @@ fn a_search_that_cannot_start_is_refused() {
     run(&["--trials", "4"], 2, &["--steps"]);
     run(&["--trials", "0", "--steps", "4"], 2, &["--trials"]);
     run(&["--trials", "2", "--steps", "4", "--minutes", "1"], 2, &["--minutes"]);
-    std::fs::write(fixture.path("space.toml"), "colour = { values = [1] }\n").unwrap();
-    run(&["--trials", "2", "--steps", "4"], 2, &["colour"]);
+    std::fs::write(fixture.path("space.toml"), "color = { values = [1] }\n").unwrap();
+    run(&["--trials", "2", "--steps", "4"], 2, &["color"]);
     std::fs::write(fixture.path("space.toml"), "ema = { uniform = [2.0, 3.0] }\n").unwrap();
     run(&["--trials", "2", "--steps", "4"], 2, &["ema", "0 to 1"]);
     assert!(!fixture.path("m.search.csv").exists() && !fixture.path("m.search").exists());

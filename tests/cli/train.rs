@@ -61,7 +61,7 @@ fn trained_network_finds_nuclei_and_its_package_is_self_contained() {
         report["history"]["steps"].as_array().unwrap().iter().map(|p| p["loss"].as_f64().unwrap()).collect();
     let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len() as f64;
     assert!(mean(&losses[losses.len() - 10..]) < 0.6 * mean(&losses[..5]), "{losses:?}");
-    assert!(!fixture.path("m.training").exists(), "the training's folder is taken away when its work is done");
+    assert!(!fixture.path("m.training").exists(), "the checkpoint folder is removed after the run");
     // The report gives size and time of both networks.
     let (quantized, has_int8) = (&report["quantized"], !report["after_int8"].as_object().unwrap().is_empty());
     assert_eq!(quantized.is_object(), has_int8, "{report:#}");
@@ -81,7 +81,7 @@ fn trained_network_finds_nuclei_and_its_package_is_self_contained() {
     // Its pictures survive quantization, and the card shows all of them.
     let pictures: Vec<String> =
         fixture.names("m").into_iter().filter(|n| n.ends_with(".png") || n.ends_with(".svg")).collect();
-    assert_eq!(pictures, ["curves.svg", "example_0.png"], "a fifth of five pairs is validated on");
+    assert_eq!(pictures, ["curves.svg", "example_0.png"], "one of five pairs is in the validation set");
     assert!(pictures.iter().all(|n| card.contains(&format!("]({n})")) && rdf.contains(&format!("- {n}"))), "{rdf}");
     let imported = fixture.run(&["import", "m", "--out", "again", "--json"]).json();
     assert_eq!(imported["test"].as_str(), Some("the test outputs are reproduced"), "{imported:#}");
@@ -104,7 +104,7 @@ fn trained_network_finds_nuclei_and_its_package_is_self_contained() {
     let files = ["m/model.onnx", "m/test_input_0.npy", "m/test_output_0.npy"].map(|f| fixture.path(f));
     python("numpy, onnxruntime", script, &files.each_ref().map(|p| p.as_path()));
 
-    // Fine-tuning at a ruinous learning rate keeps the start model.
+    // Fine-tuning at a far too high learning rate keeps the start model.
     write_settings(&fixture, "ema = 0.0");
     let text = String::from_utf8(fixture.bytes("t.toml")).unwrap().replacen("ema = 0.9\n", "", 1);
     std::fs::write(fixture.path("t.toml"), format!("{text}[schedule]\nrate = 5.0\n")).unwrap();
@@ -175,7 +175,7 @@ fn package_contains_example_pictures_and_training_curves() {
     let z = (0..16).rev().max_by_key(|z| full(*z)).unwrap();
     let label = |y: usize, x: usize| truth[(z * 64 + y) * 64 + x];
     let shown = panels(&fixture, "m/example_0.png");
-    assert_eq!(shown.len(), 2, "nothing was known before a training from scratch");
+    assert_eq!(shown.len(), 2, "a network trained from scratch has no prediction before training");
     let yellow = |y: usize, x: usize| shown[0].get_pixel(x as u32, y as u32).0 == [255, 190, 60];
     let (mut rims, mut insides) = (0, 0);
     for y in 1..63 {
@@ -199,7 +199,7 @@ fn package_contains_example_pictures_and_training_curves() {
         }
     }
     assert!(rims > 100 && insides > 100, "{rims} {insides}");
-    assert!(!shown[1].pixels().any(|p| p.0 == [255, 190, 60]), "what was found has a colour of its own");
+    assert!(!shown[1].pixels().any(|p| p.0 == [255, 190, 60]), "predicted outlines have another color");
 
     // After fine-tuning there is a score before training, and a zip of the package is complete.
     let report = fixture.run(&[&arguments[..], &["next.zip", "--from", "m"]].concat()).json();
@@ -214,7 +214,7 @@ fn package_contains_example_pictures_and_training_curves() {
     }
     let card = String::from_utf8(fixture.bytes("next/README.md")).unwrap();
     assert!(card.contains("](example_0.png)") && card.contains("before"), "{card}");
-    assert!(card.contains(&case.replace('_', "\\_")), "a name is no markup: {card}");
+    assert!(card.contains(&case.replace('_', "\\_")), "the name is escaped: {card}");
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn predicted_stain_keeps_its_intensity_scale() {
 }
 
 #[test]
-fn impossible_trainings_are_refused_with_a_reason() {
+fn invalid_training_jobs_are_refused_with_a_reason() {
     let fixture = Fixture::new();
     write_settings(&fixture, "");
     std::fs::create_dir(fixture.path("sim")).unwrap();
@@ -340,7 +340,7 @@ fn many_data_problems_are_summarized_and_listed_in_a_file() {
     assert!(names().all(|name| list.contains(&name)), "{list}");
 }
 
-/// Any available GPU, software rendering included, gives the losses of the CPU.
+/// Any available GPU, also one emulated in software, gives the same losses as the CPU.
 #[test]
 fn gpu_takes_the_same_steps_as_the_cpu() {
     let fixture = Fixture::new();

@@ -49,7 +49,7 @@ fn tuned_settings_are_used_by_later_predictions_that_leave_them_open() {
     assert_eq!(record["profile"], profile);
     let fastest = profile_of(&run(&["--performance", "fastest"]).stdout);
     assert_eq!(fastest["preset"], "fastest");
-    // What the user gives counts more, and the profile can be left out.
+    // Options of the user take precedence, and the profile can be switched off.
     let given = ["--device", "cpu", "--precision", "f32", "--threads", "1", "--blend", "crop"];
     for more in [&given[..], &["--performance", "off"]] {
         assert_eq!(profile_of(&run(more).stdout), Value::Null, "{more:?}");

@@ -22,11 +22,11 @@ fn stroke_follows_the_pointer_and_can_be_undone_and_redone() {
     fixture.window.key_press_modifiers(Modifiers::COMMAND, Key::Z);
     fixture.window.step();
     fixture.settle();
-    assert!(save(&mut fixture).iter().all(|l| *l == 0), "taken back");
+    assert!(save(&mut fixture).iter().all(|l| *l == 0), "the stroke is undone");
     fixture.window.key_press_modifiers(Modifiers::COMMAND, Key::Y);
     fixture.window.step();
     fixture.settle();
-    assert!(save(&mut fixture) == labels, "made again");
+    assert!(save(&mut fixture) == labels, "the stroke is redone");
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn two_labels_are_merged_by_clicks() {
     assert_eq!(
         (label_at(&labels, [z, 30, 60]), label_at(&labels, [z, 100, 60])),
         (2, 2),
-        "the first one's number stays"
+        "the first label keeps its number"
     );
 }
 

@@ -1,9 +1,11 @@
 //! Opening files: dropped, from the command line, broken ones, wrong axes, names in other scripts.
 
 use crate::fixture::{Fixture, sees, window};
-use cytoscope_formats::{Container, WriteSpec, write_array};
+use cytoscope_formats::{Container, WriteSpec, ZarrImageSpec, ZarrWriter, write_array};
+use cytoscope_storage::Overwrite;
 use cytoscope_testkit::skip;
-use cytoscope_volume::Array;
+use cytoscope_ui::command::Command;
+use cytoscope_volume::{Array, DType, Samples};
 use egui_kittest::kittest::Queryable;
 use std::path::{Path, PathBuf};
 
@@ -39,7 +41,7 @@ fn dropped_files_open_and_a_bad_file_reports_why() {
     }
     fixture.settle();
     assert_eq!(fixture.window.state().document().unwrap().path, good);
-    fixture.until("a notice", |w| sees(w, "Opening notes.tif failed"));
+    fixture.until("the notification", |w| sees(w, "Opening notes.tif failed"));
     assert!(fixture.sees("is not an image of a known format"), "{}", fixture.on_screen());
     fixture.click("Close notification");
     assert!(!fixture.sees("Opening notes.tif failed"));
@@ -88,4 +90,73 @@ fn file_names_in_any_script_are_readable_if_a_font_is_installed() {
     }
     fixture.settle();
     fixture.until("letters", |w| cytoscope_ui::font_fallback::known(&w.ctx, "細胞 клетка.tif"));
+}
+
+/// Writes a plate with one well, whose images have 4 and 6 slices.
+fn plate(path: &Path) -> PathBuf {
+    let well = path.join("A/1");
+    std::fs::create_dir_all(&well).unwrap();
+    for (name, depth) in [("0.zarr", 4), ("1.zarr", 6)] {
+        let spec = ZarrImageSpec::new("field", [1, 1, depth, 16, 24], DType::U16);
+        let mut writer = ZarrWriter::create(&well.join(name), spec).unwrap();
+        let slab = writer.slab_depth(0);
+        for z in (0..depth).step_by(slab) {
+            let values = (0..slab.min(depth - z) * 16 * 24).map(|i| (i % 251) as u16).collect();
+            writer.write(0, [0, 0, z], &Samples::U16(values)).unwrap();
+        }
+        writer.finish().unwrap().publish(Overwrite::Refuse).unwrap();
+    }
+    let group = |ome: serde_json::Value| {
+        serde_json::json!({"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome}}).to_string()
+    };
+    let wells = serde_json::json!({"plate": {"wells": [{"path": "A/1"}]}});
+    std::fs::write(path.join("zarr.json"), group(wells)).unwrap();
+    let images = serde_json::json!({"well": {"images": [{"path": "0.zarr"}, {"path": "1.zarr"}]}});
+    std::fs::write(well.join("zarr.json"), group(images)).unwrap();
+    path.to_owned()
+}
+
+#[test]
+fn a_position_of_a_plate_is_chosen_and_remembered() {
+    let mut fixture = Fixture::with(|f| vec![plate(&f.join("plate.zarr"))]);
+    fixture.settle();
+    let depth = |fixture: &Fixture| fixture.window.state().document().unwrap().extents.zyx[0];
+    assert_eq!(depth(&fixture), 4);
+    fixture.click("Series");
+    fixture.click("A/1/1.zarr");
+    fixture.until("the position", |w| w.state().document().is_some_and(|d| d.series == 1));
+    fixture.settle();
+    assert_eq!(depth(&fixture), 6);
+    assert_eq!(fixture.window.state().document().unwrap().name, "plate.zarr · A/1/1.zarr");
+    // The next window shows the same position.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    fixture.window.run_steps(3);
+    fixture.until("the saved settings", |w| w.state().is_settled());
+    let home = fixture.folder.path().to_owned();
+    fixture.window = window(&home, vec![fixture.path("plate.zarr")]);
+    fixture.settle();
+    assert_eq!(depth(&fixture), 6);
+}
+
+#[test]
+fn a_folder_dropped_on_the_batch_page_adds_its_stacks() {
+    let mut fixture = Fixture::with(|f| vec![stack(&f.join("open.tif"), "ZYX", &[4, 16, 24])]);
+    fixture.settle();
+    let folder = fixture.path("many");
+    std::fs::create_dir_all(folder.join("deeper")).unwrap();
+    for i in 0..120 {
+        stack(&folder.join(format!("s{i:03}.tif")), "YX", &[4, 5]);
+    }
+    stack(&folder.join("deeper/not.tif"), "YX", &[4, 5]);
+    std::fs::write(folder.join("notes.txt"), "words").unwrap();
+    fixture.window.state_mut().send(Command::Convert);
+    fixture.window.run_steps(3);
+    let dropped = eframe::egui::DroppedFile { path: Some(folder), ..Default::default() };
+    fixture.window.input_mut().dropped_files.push(dropped);
+    fixture.until("a summary", |w| sees(w, "120 files added"));
+    fixture.window.run_steps(3);
+    assert!(fixture.sees("121 files") && !fixture.sees("not.tif"), "{}", fixture.on_screen());
+    assert_eq!(fixture.window.state().document().unwrap().name, "open.tif", "nothing was opened");
+    fixture.click("Leave out all");
+    fixture.until("an empty list", |w| sees(w, "No files yet"));
 }

@@ -94,7 +94,7 @@ fn strokes_survive_a_killed_window() {
             }
         }
         let status = child.wait().unwrap();
-        assert!(killed && !status.success(), "it was killed in the middle: {status}");
+        assert!(killed && !status.success(), "the window was not killed while painting: {status}");
         let (n, expected) = finished.unwrap();
         assert_ne!(expected, nothing);
         let mut fixture = Fixture { window: window(&home, vec![home.join("sample/nuclei_raw.tif")]), folder };

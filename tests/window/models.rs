@@ -30,6 +30,8 @@ fn a_dropped_model_is_tested_added_and_removed() {
     fixture.until("the page", |w| sees(w, "Add to my models"));
     fixture.until("the test", |w| sees(w, "The package has no test tensors; the network runs"));
     assert!(fixture.sees("matches the reference"), "{}", fixture.on_screen());
+    assert!(fixture.sees("Upload to bioimage.io"), "{}", fixture.on_screen());
+    assert!(fixture.sees("import the model as a package"), "{}", fixture.on_screen());
     accessibility::check(&fixture, "a model file");
     fixture.click("Add to my models");
     fixture.until("the model", |w| sees(w, "net was added to your models"));
@@ -140,6 +142,50 @@ fn predictions_are_scored_and_the_scores_are_saved() {
     fixture.until("the table", |_| table.is_file());
     let table = std::fs::read_to_string(table).unwrap();
     assert!(table.lines().count() > 1 && table.contains(",0.5,1,1,1,"), "{table}");
+}
+
+/// Chooses a file in the window's own file dialog, which the button opens.
+fn choose_file(fixture: &mut Fixture, button: &str, file: &Path) {
+    fixture.click(button);
+    fixture.until("the dialog", |w| sees(w, "Choose a file"));
+    fixture.window.get_by_label("File name").click();
+    fixture.window.run_steps(3);
+    fixture.window.get_by_label("File name").type_text(&file.display().to_string());
+    fixture.window.run_steps(3);
+    fixture.window.key_press(Key::Enter);
+    fixture.until("no dialog", |w| !sees(w, "Choose a file"));
+}
+
+#[test]
+fn two_files_of_different_names_are_scored() {
+    let mut fixture = Fixture::new();
+    let labels = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_labels.tif");
+    let [predicted, truth] = ["predicted.tif", "truth.tif"].map(|name| fixture.path(name));
+    for file in [&predicted, &truth] {
+        std::fs::copy(&labels, file).unwrap();
+    }
+    fixture.window.state_mut().use_own_file_dialog();
+    fixture.window.run_steps(3);
+    fixture.window.state_mut().send(Command::Evaluate);
+    fixture.until("the page", |w| sees(w, "Convert and evaluate"));
+    choose_file(&mut fixture, "Prediction file…", &predicted);
+    choose_file(&mut fixture, "Ground truth file…", &truth);
+    fixture.click("Evaluate");
+    fixture.until("the scores", |w| sees(w, "1 pair"));
+    // The table of the command line for the same files.
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_cytoscope"));
+    command.args(["evaluate", "--json", "--pred"]).arg(&predicted).arg("--truth").arg(&truth);
+    let printed = command.output().unwrap().stdout;
+    let report: serde_json::Value = serde_json::from_slice(&printed).unwrap();
+    let score = &report["instances"][0];
+    let found = format!("{} of {}", score["tp"], score["n_true"]);
+    assert!(fixture.sees("Matched IoU") && fixture.sees(&found), "{found}: {}", fixture.on_screen());
+    fixture.click("Save scores…");
+    save_as_suggested(&mut fixture);
+    let table = predicted.with_file_name("scores.csv");
+    fixture.until("the table", |_| table.is_file());
+    let table = std::fs::read_to_string(table).unwrap();
+    assert!(table.lines().count() > 1 && table.contains("truth.tif"), "{table}");
 }
 
 #[test]

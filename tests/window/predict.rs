@@ -2,9 +2,11 @@
 
 use crate::fixture::{Fixture, sees};
 use crate::gestures::{sample_predicted, save_as_suggested};
+use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_pipeline::{MachineProfile, MachineProfiles, PerformanceRequest, Preset, machine_key};
 use cytoscope_testkit::file_names;
 use cytoscope_ui::document::Role;
+use cytoscope_volume::Array;
 use eframe::egui::Key;
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::Path;
@@ -41,7 +43,7 @@ fn objects_are_measured_and_linked_to_the_image() {
         &cytoscope_formats::OpenOptions::default(),
     );
     let truth = truth.unwrap().read_all().unwrap().samples().to_f32().into_iter().fold(0.0, f32::max) as usize;
-    assert!(objects.abs_diff(truth) * 4 < truth, "{objects} objects where the truth has {truth}");
+    assert!(objects.abs_diff(truth) * 4 < truth, "{objects} objects, {truth} in the ground truth");
     fixture.click("Objects");
     assert!(fixture.sees(&format!("{objects} objects")), "{}", fixture.on_screen());
     // The largest object comes first.
@@ -112,11 +114,11 @@ fn killed_engine_restarts_and_loses_only_its_job() {
     fixture.until("tiles on screen", |w| w.state().document().is_some_and(|d| d.of_role(Role::Live).is_some()));
     let pid = fixture.window.state().engine_pid().unwrap();
     assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
-    fixture.until("the news", |w| sees(w, "The engine was restarted"));
+    fixture.until("the notification", |w| sees(w, "The engine was restarted"));
     assert!(fixture.sees("large.tif"), "the stack is still there: {}", fixture.on_screen());
     assert!(fixture.window.state().document().unwrap().of_role(Role::Live).is_none());
     let left: Vec<_> = std::fs::read_dir(fixture.path("cytoscope")).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert!(left.is_empty(), "half-written results: {left:?}");
+    assert!(left.is_empty(), "partial files remain: {left:?}");
     fixture.until("another engine", |w| w.state().engine_pid().is_some_and(|p| p != pid));
     fixture.click("Predict this stack");
     fixture.until("labels", |w| w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some()));
@@ -251,6 +253,32 @@ fn foreign_files_are_replaced_only_after_a_prompt() {
         w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some() && d.results.is_some())
     });
     assert_ne!(std::fs::read(&labels).unwrap(), b"drawn by hand");
+}
+
+#[test]
+fn settings_are_tuned_from_the_window_and_offered_afterwards() {
+    let mut fixture = Fixture::with(|folder| {
+        let values: Vec<u16> = (0..8 * 48 * 48).map(|i: u32| (i % 97) as u16 + 100 * u16::from(i % 480 < 60)).collect();
+        let array = Array::new("ZYX".parse().unwrap(), vec![8, 48, 48], values).unwrap();
+        let path = folder.join("small.tif");
+        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        vec![path]
+    });
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    assert!(!fixture.sees("Performance"), "{}", fixture.on_screen());
+    fixture.click("Tune settings");
+    fixture.until("the start", |w| sees(w, "Tuning "));
+    assert!(fixture.window.get_by_label("Predict this stack").accesskit_node().is_disabled());
+    fixture.click("Cancel");
+    fixture.until("the end of cancelled tuning", |w| sees(w, "Tune settings"));
+    assert!(!fixture.sees("Tuning failed") && !fixture.sees("Settings tuned"), "{}", fixture.on_screen());
+    fixture.click("Tune settings");
+    fixture.until("the second start", |w| sees(w, "Tuning "));
+    fixture.until("the end", |w| sees(w, "Settings tuned"));
+    fixture.until("the presets", |w| sees(w, "Performance"));
+    let profiles = MachineProfiles::read(&fixture.path("settings/machine-profiles.json")).unwrap();
+    assert!(!profiles.is_empty(), "they are stored beside the settings of this window");
 }
 
 #[test]

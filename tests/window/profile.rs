@@ -77,7 +77,7 @@ fn saved_picture_has_every_pixel_and_an_optional_scale_bar() {
     assert_eq!(xy.dimensions(), (80, 60));
     assert_eq!(save(&mut fixture, ScreenshotSubject::Slice(Orientation::Zy), "yz.png").dimensions(), (6, 60));
     fixture.window.state_mut().send(cytoscope_ui::command::Command::Screenshot);
-    fixture.until("the sheet", |w| sees(w, "XZ slice, full resolution"));
+    fixture.until("the dialog", |w| sees(w, "XZ slice, full resolution"));
     fixture.click("With scale bar");
     fixture.click("Cancel");
     let bare = save(&mut fixture, ScreenshotSubject::Slice(Orientation::Xy), "bare.png");

@@ -5,15 +5,18 @@ use crate::fixture::{Fixture, sees};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::DiameterRequest;
 use cytoscope_profile::{
-    DeviceTime, DiameterCertainty, DiameterFacts, InputFacts, Joining, MachinePeak, Recorder, RunFacts, RunRecord,
-    Stage, StoredRun, TileFacts, TrainingFacts,
+    DeviceMemory, DeviceTime, DiameterCertainty, DiameterFacts, EngineMemory, InputFacts, Joining, MachinePeak,
+    Recorder, RunFacts, RunRecord, Stage, StoredRun, TileFacts, TrainingFacts,
 };
 use cytoscope_ui::command::Command;
 use cytoscope_ui::opener::{ProfileFormat, ProfileTable};
 use cytoscope_ui::runs::RunId;
+use cytoscope_ui::screenshots::ScreenshotSubject;
 use cytoscope_ui::work::Purpose;
+use eframe::egui::{Color32, ColorImage, Event, UserData, ViewportId};
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Opens a stored run in the profiler.
@@ -59,6 +62,7 @@ fn input_to_improve() -> InputFacts {
             diameter: 9.5,
             has_voxel_size: true,
             estimate: Some((DiameterCertainty::Low, 3)),
+            voxel_zyx: None,
         }),
         ..InputFacts::default()
     }
@@ -109,7 +113,13 @@ fn advice_is_shown_with_its_evidence_and_applied_to_the_next_prediction() {
 #[test]
 fn a_training_run_that_waits_for_data_asks_for_workers_which_the_wizard_takes_over() {
     let mut fixture = Fixture::new();
-    let training = TrainingFacts { step_secs: 0.5, stalled_secs: 0.25, workers: 1, device: "cpu".to_owned() };
+    let training = TrainingFacts {
+        step_secs: 0.5,
+        stalled_secs: 0.25,
+        workers: 1,
+        device: "cpu".to_owned(),
+        ..TrainingFacts::default()
+    };
     let facts = RunFacts { wall_secs: 60.0, cores: Some(4), training: Some(training), ..RunFacts::default() };
     let recorder = Recorder::totals_only();
     recorder.add(Stage::Forward, "forward", Duration::from_secs(15), 0);
@@ -219,6 +229,78 @@ fn operators_are_shown_beside_the_measured_peak_of_their_machine() {
 }
 
 #[test]
+fn the_profiler_is_saved_as_a_picture() {
+    let mut fixture = Fixture::new();
+    let path = fixture.path("run.json");
+    write_trace(&path, 1, &[("Conv a", 500)]);
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    open(&mut fixture, &path);
+    let saved = fixture.path("profile.png");
+    fixture.window.state_mut().take_screenshot(ScreenshotSubject::Profile, saved.clone());
+    // The frame asks for an image of the window. It gets one whose colors are the positions in steps of 8 points.
+    fixture.window.step();
+    let [width, height] = [1360usize, 860];
+    let pixel = |i: usize| Color32::from_rgb((i % width / 8) as u8, (i / width / 8) as u8, 7);
+    let window = ColorImage::new([width, height], (0..width * height).map(pixel).collect());
+    fixture.window.event(Event::Screenshot {
+        viewport_id: ViewportId::ROOT,
+        user_data: UserData::default(),
+        image: Arc::new(window),
+    });
+    fixture.until("the picture", |_| saved.is_file());
+    let picture = image::open(&saved).unwrap().to_rgb8();
+    let [left, top, _] = picture.get_pixel(0, 0).0;
+    let [right, bottom, _] = picture.get_pixel(picture.width() - 1, picture.height() - 1).0;
+    let button = fixture.window.get_by_label("Save profile as picture").rect();
+    let at = |points: f32| (points / 8.0) as u8;
+    assert!(left <= at(button.left()) && at(button.right()) <= right, "{left} {right} {button:?}");
+    assert!(top <= at(button.top()) && at(button.bottom()) <= bottom, "{top} {bottom} {button:?}");
+    assert!(picture.height() < 860, "only the panel");
+}
+
+#[test]
+fn device_memory_is_plotted_and_exported() {
+    let mut fixture = Fixture::new();
+    let recorder = Recorder::new();
+    let device = Some(DeviceMemory { allocated_bytes: 300 << 20, reserved_bytes: 512 << 20 });
+    let engines = EngineMemory { arena_bytes: Some(5 << 20), device };
+    drop(recorder.sample_memory(Duration::from_millis(1), move || engines));
+    recorder.span(Stage::Compute, "tile").finish();
+    let record = RunRecord::new("cytoscope 0", "predict", &recorder, RunFacts::default());
+    let mut text = Vec::new();
+    recorder.write_trace(&record, &mut text).unwrap();
+    let path = fixture.path("gpu.json");
+    std::fs::write(&path, text).unwrap();
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    open(&mut fixture, &path);
+    fixture.click("Memory");
+    assert!(fixture.sees("Device memory: peak 300 MiB allocated, 512 MiB reserved"), "{}", fixture.on_screen());
+    let csv = fixture.path("memory.csv");
+    let format = ProfileFormat::Csv(ProfileTable::Memory);
+    fixture.window.state_mut().save_profile(format, RunId::File(1), csv.clone());
+    fixture.until("the table", |_| csv.is_file());
+    let csv = std::fs::read_to_string(csv).unwrap();
+    assert!(csv.lines().next().unwrap().ends_with("arena_bytes,device_allocated_bytes,device_reserved_bytes"), "{csv}");
+    assert!(csv.contains(",5242880,314572800,536870912\n"), "{csv}");
+}
+
+#[test]
+fn a_diameter_without_objects_is_replaced_by_an_estimate() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    let diameter = DiameterFacts { diameter: 99.0, has_voxel_size: true, estimate: None, voxel_zyx: None };
+    let report = fixture.path("none.json");
+    write_report(&report, InputFacts { diameter: Some(diameter), objects: Some(0), ..InputFacts::default() });
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    open(&mut fixture, &report);
+    fixture.click("Advice (1)");
+    assert!(fixture.sees("No objects were found with the given object diameter"), "{}", fixture.on_screen());
+    // The sample's diameter is estimated already.
+    assert!(is_disabled(&fixture, "Estimate object diameter"));
+}
+
+#[test]
 fn a_job_of_the_window_is_exported_with_its_facts() {
     let mut fixture = Fixture::new();
     fixture.click("Open the sample");
@@ -239,6 +321,8 @@ fn a_job_of_the_window_is_exported_with_its_facts() {
     assert_eq!((run.record.command.as_str(), facts.wall_secs), ("predict", seconds));
     assert_eq!(facts.inputs.iter().map(|i| i.voxels).collect::<Vec<_>>(), [32 * 160 * 160]);
     assert!(run.spans.iter().any(|s| s.stage == Stage::Read), "the spans of the job");
+    assert!(run.timeline.len() > run.marks.len(), "its memory was sampled");
+    assert!(run.timeline.iter().any(|sample| sample.arena_bytes.is_some()), "with the arenas of the engine");
     open(&mut fixture, &path);
 }
 

@@ -38,14 +38,14 @@ fn queue_continues_in_the_next_window() {
     fixture.click("Predict all 3 stacks");
     fixture.until("the first result", |_| stacks.iter().any(|s| labels(s).is_file()));
     let done: Vec<bool> = stacks.iter().map(|s| labels(s).is_file()).collect();
-    assert!(done.iter().any(|d| !d), "all were done before the window could go");
+    assert!(done.iter().any(|d| !d), "every prediction ended before the window was closed");
     next_window(&mut fixture);
     assert!(fixture.sees("not finished"), "{}", fixture.on_screen());
     fixture.click("Continue");
     fixture
         .until("all results", |w| stacks.iter().all(|s| labels(s).is_file()) && w.state().waiting_predictions() == 0);
     assert!(!fixture.sees("not finished"));
-    fixture.until("one notice of all", |w| sees(w, "stacks predicted"));
+    fixture.until("one notification for all", |w| sees(w, "stacks predicted"));
     let states: Vec<JobState> = fixture.window.state().jobs().iter().map(|j| j.state.clone()).collect();
     assert!(states.iter().all(|s| *s == JobState::Done), "{states:?}");
     // Results from before and after the restart are the same.

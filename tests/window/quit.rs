@@ -34,7 +34,7 @@ fn window_without_unsaved_corrections_closes_at_once() {
     assert!(close(&mut fixture), "nothing was drawn");
     let mut fixture = with_unsaved_stroke();
     save(&mut fixture);
-    assert!(close(&mut fixture), "all is saved");
+    assert!(close(&mut fixture), "everything is saved");
     assert!(!fixture.sees(TITLE));
 }
 
@@ -42,8 +42,8 @@ fn window_without_unsaved_corrections_closes_at_once() {
 fn enter_saves_and_quits() {
     let mut fixture = with_unsaved_stroke();
     let z = current_slice(&fixture);
-    assert!(!close(&mut fixture), "it asks first");
-    fixture.until("the sheet", |w| sees(w, TITLE));
+    assert!(!close(&mut fixture), "the dialog opens first");
+    fixture.until("the dialog", |w| sees(w, TITLE));
     assert!(fixture.sees("nuclei_raw.tif") && fixture.sees("restored in Correct"), "{}", fixture.on_screen());
     fixture.window.key_press(Key::Enter);
     fixture.window.step();
@@ -60,7 +60,7 @@ fn unsaved_corrections_are_restored_at_the_next_start() {
     assert!(!close(&mut fixture));
     fixture.click("Quit without saving");
     // The click requests closing; the system then asks the window.
-    assert!(close(&mut fixture), "it asks once");
+    assert!(close(&mut fixture), "the window asks only once");
     assert!(!corrected(&fixture).exists());
     let home = fixture.folder.path().to_owned();
     fixture.window = window(&home, Vec::new());
@@ -79,7 +79,7 @@ fn quit_dialog_is_operated_by_keys_and_escape_cancels() {
     fixture.window.step();
     assert!(sent(&fixture, &ViewportCommand::Close));
     assert!(!close(&mut fixture));
-    fixture.until("the sheet", |w| sees(w, TITLE));
+    fixture.until("the dialog", |w| sees(w, TITLE));
     // Letter keys do not reach the tools behind the dialog.
     fixture.window.key_press(Key::E);
     fixture.window.run_steps(3);
@@ -89,7 +89,7 @@ fn quit_dialog_is_operated_by_keys_and_escape_cancels() {
     assert!(!fixture.sees(TITLE), "{}", fixture.on_screen());
     // In the next prompt, Tab moves from saving to quitting without saving.
     assert!(!close(&mut fixture));
-    fixture.until("the sheet", |w| sees(w, TITLE));
+    fixture.until("the dialog", |w| sees(w, TITLE));
     fixture.window.key_press(Key::Tab);
     fixture.window.run_steps(2);
     fixture.window.key_press(Key::Enter);

@@ -60,7 +60,7 @@ fn files_from_the_shell_open_and_are_reported_back() {
     // A file that is already open is not opened twice.
     shell.send(&format!(r#"{{"open":[{}]}}"#, quoted(&path)));
     shell.send(r#"{"open":[],"not_text":["caf\ufffd.tif"]}"#);
-    fixture.until("word of the name", |w| crate::fixture::sees(w, "A file could not be opened"));
+    fixture.until("the notification about the name", |w| crate::fixture::sees(w, "A file could not be opened"));
     assert!(shell.lines.try_recv().is_err(), "nothing has changed");
 }
 
@@ -72,9 +72,9 @@ fn a_restarted_window_reports_the_recovery() {
     fixture.settle();
     assert!(fixture.sees("Cytoscope has recovered"));
     shell.send(&format!(r#"{{"open":[],"recovered":"signal 9","left_closed":[{}]}}"#, quoted(&path)));
-    fixture.until("word of it", |w| crate::fixture::sees(w, "Files were not reopened"));
+    fixture.until("the notification", |w| crate::fixture::sees(w, "Files were not reopened"));
     shell.send("no JSON");
-    fixture.until("word of it", |w| crate::fixture::sees(w, "Files from the desktop could not be opened"));
+    fixture.until("the notification", |w| crate::fixture::sees(w, "Files from the desktop could not be opened"));
 }
 
 #[test]

@@ -51,9 +51,9 @@ fn eraser_removes_labels_under_the_pointer() {
     for place in voxels_of(&before, 1) {
         let away = (place[2] as f64 - 70.0).abs();
         if away > reach + OFF_VOXELS {
-            assert_eq!(label_at(&after, place), 1, "{place:?} was not gone over");
+            assert_eq!(label_at(&after, place), 1, "{place:?} is outside the stroke");
         } else if away < reach - OFF_VOXELS {
-            assert_eq!(label_at(&after, place), 0, "{place:?} was gone over");
+            assert_eq!(label_at(&after, place), 0, "{place:?} is inside the stroke");
         }
     }
     assert!(voxels_of(&after, 1).iter().all(|p| label_at(&before, *p) == 1), "nothing was added");
@@ -135,7 +135,7 @@ fn line_splits_a_label_in_two() {
         "the larger part keeps its number"
     );
     let both: BTreeSet<_> = voxels_of(&after, 1).into_iter().chain(voxels_of(&after, 2)).collect();
-    assert!(both == voxels_of(&before, 1).into_iter().collect(), "no voxel is lost or won");
+    assert!(both == voxels_of(&before, 1).into_iter().collect(), "the parts have the voxels of the label");
     assert!(voxels_of(&after, 2).iter().all(|p| p[2] <= 61) && voxels_of(&after, 1).iter().all(|p| p[2] >= 59));
     assert!(fixture.sees("The other part is label 2"), "{}", fixture.on_screen());
     // A line that crosses no label is reported and changes nothing.
@@ -169,7 +169,7 @@ fn seeds_split_a_label_and_can_be_discarded() {
     );
     let parts = [1, 2].map(|l| voxels_of(&after, l));
     assert_eq!(parts[0].len() + parts[1].len(), voxels_of(&before, 1).len());
-    assert!(parts[0].len().abs_diff(parts[1].len()) < parts[0].len() / 3, "cut at the neck");
+    assert!(parts[0].len().abs_diff(parts[1].len()) < parts[0].len() / 3, "split at the narrowest place");
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn slices_between_drawn_slices_are_interpolated() {
     assert_eq!(slices.into_iter().collect::<Vec<_>>(), [8, 9, 10, 11, 12]);
     for z in [8, 12] {
         let of = |l: &[u32]| voxels_of(l, 1).into_iter().filter(|p| p[0] == z).collect::<Vec<_>>();
-        assert_eq!(of(&after), of(&before), "what was drawn stays");
+        assert_eq!(of(&after), of(&before), "drawn slices are unchanged");
     }
     // The center of the middle slice is halfway between.
     let middle: Vec<_> = voxels_of(&after, 1).into_iter().filter(|p| p[0] == 10).collect();
@@ -281,13 +281,13 @@ fn strokes_in_xz_and_yz_stay_in_their_plane() {
     draw(&mut fixture, Orientation::Xz, [zf, yf, 30.0], [zf, yf, 60.0]);
     let labels = save(&mut fixture);
     assert!((32..=58).all(|x| label_at(&labels, [z, y, x]) == 1), "along the line");
-    assert!(voxels_of(&labels, 1).iter().all(|p| p[1] == y), "in the cut alone");
+    assert!(voxels_of(&labels, 1).iter().all(|p| p[1] == y), "only in the drawn slice");
     assert!(voxels_of(&labels, 1).iter().any(|p| p[0] != z), "as thick as the brush");
     press(&mut fixture, Key::N);
     draw(&mut fixture, Orientation::Zy, [zf, 30.0, xf], [zf, 60.0, xf]);
     let labels = save(&mut fixture);
     assert!((32..=58).all(|y| label_at(&labels, [z, y, x]) == 2), "along the line");
-    assert!(voxels_of(&labels, 2).iter().all(|p| p[2] == x), "in the cut alone");
+    assert!(voxels_of(&labels, 2).iter().all(|p| p[2] == x), "only in the drawn slice");
     // Clicking on the same label changes nothing.
     draw(&mut fixture, Orientation::Zy, [zf, 45.0, xf], [zf, 45.0, xf]);
     let view = crate::gestures::screen_position(&fixture, Orientation::Zy, [zf, 45.0, xf]);
@@ -328,7 +328,7 @@ fn correcting_a_prediction_starts_from_its_labels_and_keeps_its_file() {
     let after = save(&mut fixture);
     let expected: Vec<u32> = before.iter().map(|l| if *l == gone { 0 } else { *l }).collect();
     assert!(after == expected);
-    assert!(std::fs::read(&predicted).unwrap() == bytes, "the prediction is as it was");
+    assert!(std::fs::read(&predicted).unwrap() == bytes, "the prediction is unchanged");
 }
 
 #[test]
@@ -372,11 +372,15 @@ fn fast_split_line_hits_a_thin_label() {
     // A row of voxels that falls between two sampled pointer positions.
     stroke(&mut fixture, (61.0, 40.0), (61.0, 100.0));
     let before = session_labels(&fixture);
-    assert!(voxels_of(&before, 1).iter().all(|p| p[1].abs_diff(61) <= 1), "a thin one");
+    assert!(voxels_of(&before, 1).iter().all(|p| p[1].abs_diff(61) <= 1), "the label is thin");
     press(&mut fixture, Key::K);
     stroke(&mut fixture, (24.0, 70.0), (130.0, 70.0));
     let after = save(&mut fixture);
-    assert_eq!([45, 90].map(|x| label_at(&after, [z, 61, x])).iter().collect::<BTreeSet<_>>().len(), 2, "two parts");
+    assert_eq!(
+        [45, 90].map(|x| label_at(&after, [z, 61, x])).iter().collect::<BTreeSet<_>>().len(),
+        2,
+        "the label has two parts"
+    );
     assert_eq!(voxels_of(&after, 1).len() + voxels_of(&after, 2).len(), voxels_of(&before, 1).len());
 }
 
@@ -394,7 +398,7 @@ fn merging_an_undone_label_changes_nothing() {
     let before = session_labels(&fixture);
     assert!(voxels_of(&before, 2).is_empty() && !voxels_of(&before, 1).is_empty());
     press(&mut fixture, Key::Enter);
-    assert!(session_labels(&fixture) == before, "the other one is as it was");
+    assert!(session_labels(&fixture) == before, "the other label is unchanged");
     assert!(fixture.sees("The selected labels no longer exist"), "{}", fixture.on_screen());
 }
 
@@ -411,7 +415,7 @@ fn escape_cancels_a_stroke_in_progress() {
     fixture.window.step();
     fixture.window.hover_at(to);
     fixture.settle();
-    assert!(session_labels(&fixture) != before, "it is on screen while it is drawn");
+    assert!(session_labels(&fixture) != before, "the stroke is visible while it is drawn");
     press(&mut fixture, Key::Escape);
     assert!(session_labels(&fixture) == before);
     // The rest of the gesture draws nothing.
@@ -439,7 +443,7 @@ fn stroke_released_outside_its_view_ends() {
     fixture.window.step();
     fixture.settle();
     let first = save(&mut fixture);
-    assert!((0..=40).all(|y| label_at(&first, [z, y, 40]) == 1), "up to the border");
+    assert!((0..=40).all(|y| label_at(&first, [z, y, 40]) == 1), "painted up to the border");
     // Moving over the view afterwards draws nothing.
     let free = crate::gestures::screen_position(&fixture, Orientation::Xy, [0.0, 120.0, 120.0]);
     fixture.window.hover_at(free);

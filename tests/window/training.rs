@@ -235,8 +235,8 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
     // Exports as the dialog would.
     let (zip, onnx) = (fixture.path("away.zip"), fixture.path("away.onnx"));
     for (format, path) in [("Zip", &zip), ("Onnx", &onnx)] {
-        use cytoscope_ui::training::models::Format;
-        let format = if format == "Zip" { Format::Zip } else { Format::Onnx };
+        use cytoscope_ui::training::models::TrainedModelFormat;
+        let format = if format == "Zip" { TrainedModelFormat::Zip } else { TrainedModelFormat::Onnx };
         fixture.window.state_mut().export_model(format, path.clone());
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         fixture.until("the export", |w| sees(w, &format!("Saved {name}")));
@@ -521,7 +521,7 @@ fn validation_image_is_shown_during_training() {
     let heading = "Network output on a validation image";
     fixture.until("a picture", |w| sees(w, heading));
     let (step, size) = {
-        let shown = fixture.window.state().wizard().run.shown.as_ref().unwrap();
+        let shown = fixture.window.state().wizard().run.picture.as_ref().unwrap();
         assert!(shown.caption.contains("of 8"), "{}", shown.caption);
         (shown.step.unwrap(), shown.size())
     };
@@ -529,7 +529,7 @@ fn validation_image_is_shown_during_training() {
     assert_eq!(size, [288, 288]);
     assert!(fixture.sees(&format!("after step {step}")) && fixture.sees("predicted"), "{}", fixture.on_screen());
     accessibility::check(&fixture, "picture");
-    fixture.until("the next one", |w| w.state().wizard().run.shown.as_ref().is_some_and(|s| s.step > Some(step)));
+    fixture.until("the next one", |w| w.state().wizard().run.picture.as_ref().is_some_and(|s| s.step > Some(step)));
     // The next window shows it, too.
     fixture.click("Pause training");
     fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
@@ -539,7 +539,7 @@ fn validation_image_is_shown_during_training() {
     fixture.click("Stop…");
     fixture.click("Discard training run");
     fixture.until("the end", |w| w.state().wizard().run.state == RunState::Idle);
-    assert!(fixture.window.state().wizard().run.shown.is_none());
+    assert!(fixture.window.state().wizard().run.picture.is_none());
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn settings_persist_across_windows() {
 }
 
 #[test]
-fn comparison_colours_load_with_the_layers_panel_hidden() {
+fn comparison_colors_load_with_the_layers_panel_hidden() {
     let mut fixture = Fixture::new();
     fixture.click("Open the sample");
     fixture.settle();
@@ -96,7 +96,7 @@ fn comparison_colours_load_with_the_layers_panel_hidden() {
         let overlay = Document::overlay(&truth, role, [32, 160, 160], None).unwrap();
         fixture.window.state_mut().document_mut().unwrap().put(overlay);
     }
-    fixture.until("colours", |w| {
+    fixture.until("colors", |w| {
         let document = w.state().document();
         [Role::Truth, Role::Labels]
             .into_iter()

@@ -18,17 +18,17 @@ use std::path::PathBuf;
 pub(crate) enum Action {
     /// An action on the open stacks.
     Documents(DocumentsAction),
-    /// On the jobs of the engine.
+    /// An action on the jobs of the engine.
     Jobs(JobsAction),
     /// An action on the training wizard.
     Training(TrainingAction),
-    /// On the corrections of labels.
+    /// An action on the corrections of labels.
     Corrections(CorrectionsAction),
-    /// On what the window shows.
+    /// An action on what the window shows.
     Display(DisplayAction),
-    /// On the Models page.
+    /// An action on the Models page.
     Models(ModelsAction),
-    /// On the page for converting and scoring files.
+    /// An action on the page for converting and scoring files.
     Batch(BatchAction),
     /// Files were chosen in a dialog, for the state that asked.
     Chosen(FileRequest, Vec<PathBuf>),

@@ -15,19 +15,19 @@ use crate::effect::Wake;
 use crate::executor::DiskExecutor;
 use crate::file_browser::browser_dialog;
 use crate::jobs::{Jobs, JobsAction};
+use crate::line_profile::line_profile_csv;
 use crate::models::Models;
 use crate::opener::{FileRequest, ProfileFormat};
 use crate::overwrite::overwrite_dialog;
 use crate::panels::{self, Panels};
 use crate::quit::{QuitState, quit_dialog};
-use crate::ruler::line_profile_csv;
 use crate::runs::RunId;
 use crate::screenshots::{ScreenshotSubject, screenshot_dialog};
 use crate::settings::Settings;
 use crate::shell::{self, FromShell, ShellLink};
 use crate::state::State;
 use crate::theme;
-use crate::training::models::Format;
+use crate::training::models::TrainedModelFormat;
 use crate::training::{Training, TrainingAction, Wizard};
 use crate::work::JobView;
 use cytoscope_pipeline::user_folder;
@@ -249,7 +249,7 @@ impl Workbench {
     }
 
     /// Exports the trained model.
-    pub fn export_model(&mut self, format: Format, to: PathBuf) {
+    pub fn export_model(&mut self, format: TrainedModelFormat, to: PathBuf) {
         self.apply(TrainingAction::Export(format, to));
     }
 
@@ -300,7 +300,7 @@ impl Workbench {
         self.disk.poll().into_iter().for_each(|event| self.handle_disk(event));
         let effects = self.documents.poll();
         self.carry_out(effects);
-        let effects = self.jobs.poll();
+        let effects = self.jobs.poll(&self.documents);
         self.carry_out(effects);
         let effects = self.batch.poll(&self.jobs);
         self.carry_out(effects);

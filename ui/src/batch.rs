@@ -1,18 +1,26 @@
 //! Converting and scoring many files. The page is drawn in [`crate::panels::batch`].
 
+use crate::disk::DiskEffect;
 use crate::display::{DisplayAction, PanelTask};
-use crate::document::file_name;
+use crate::document::{file_name, series_suffix};
 use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::jobs::Jobs;
-use crate::opener::{Content, FileRequest};
+use crate::opener::{Content, Expanded, FileRequest};
 use crate::work::Purpose;
-use cytoscope_formats::Compression;
+use cytoscope_formats::{Compression, SeriesChoice};
 use cytoscope_pipeline::{ConvertJob, EvaluateJob, EvaluateReport};
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::target::ending;
 use cytoscope_worker::{Job, JobId, JobResult};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+/// Number of files from which on their addition is reported.
+const MANY_FILES: usize = 100;
+/// Maximum number of files that are converted together, and that one folder adds to the list: half as many as the engine
+/// can queue.
+pub(crate) const MAX_CONVERTED: usize = 2_000;
 
 /// A file format to convert to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,12 +71,14 @@ impl ConvertFormat {
 
 /// An action on the page.
 pub(crate) enum BatchAction {
-    /// Adds files to convert.
+    /// Adds files to convert, and the stacks in folders.
     Add(Vec<PathBuf>),
     /// Shows the page with the files of the open stacks.
     AddOpen,
     /// Removes a file from the list.
     Forget(PathBuf),
+    /// Removes all files from the list.
+    ForgetAll,
     /// Sets the folder for the converted files; `None` is that of each file.
     Folder(Option<PathBuf>),
     /// Sets the format.
@@ -99,6 +109,8 @@ pub(crate) enum BatchAction {
 pub(crate) struct Batch {
     /// Files to convert.
     pub(crate) files: Vec<PathBuf>,
+    /// Series of the open stacks among them, from 0.
+    series: BTreeMap<PathBuf, usize>,
     /// Folder for the converted files; `None` is that of each file.
     pub(crate) folder: Option<PathBuf>,
     /// Format to convert to.
@@ -127,6 +139,7 @@ impl Default for Batch {
     fn default() -> Self {
         Self {
             files: Vec::new(),
+            series: BTreeMap::new(),
             folder: None,
             format: ConvertFormat::OmeTiff,
             compression: Compression::None,
@@ -145,7 +158,7 @@ impl Default for Batch {
 impl Batch {
     /// Number of conversions that have not ended.
     pub(crate) fn converting(&self, jobs: &Jobs) -> usize {
-        self.converting.iter().filter(|id| jobs.get(**id).is_some_and(|j| !j.state.is_over())).count()
+        jobs.all().iter().filter(|j| self.converting.contains(&j.id) && !j.state.is_over()).count()
     }
 
     /// Whether predictions are being scored.
@@ -156,19 +169,28 @@ impl Batch {
     /// The converted file of an input.
     pub(crate) fn output_of(&self, input: &Path) -> PathBuf {
         let folder = self.folder.clone().or_else(|| input.parent().map(Path::to_owned)).unwrap_or_default();
-        folder.join(format!("{}{}", stack_stem(input), self.format.ending()))
+        let suffix = series_suffix(self.series_of(input));
+        folder.join(format!("{}{suffix}{}", stack_stem(input), self.format.ending()))
     }
 
     /// Applies an action. Returns what other states and the disk must do for it.
     pub(crate) fn apply(&mut self, action: BatchAction, jobs: &mut Jobs, documents: &Documents) -> Effects {
         let mut effects = Effects::default();
         match action {
-            BatchAction::Add(files) => self.add(files),
+            BatchAction::Add(paths) => effects.disk(DiskEffect::ListForBatch { paths }),
             BatchAction::AddOpen => {
                 self.add(documents.all().iter().map(|d| d.path.clone()).collect());
+                self.series.extend(documents.all().iter().map(|d| (d.path.clone(), d.series)));
                 effects.act(DisplayAction::Task(PanelTask::Batch));
             }
-            BatchAction::Forget(file) => self.files.retain(|f| *f != file),
+            BatchAction::Forget(file) => {
+                self.series.remove(&file);
+                self.files.retain(|f| *f != file);
+            }
+            BatchAction::ForgetAll => {
+                self.series.clear();
+                self.files.clear();
+            }
             BatchAction::Folder(folder) => self.folder = folder,
             BatchAction::Format(format) => self.format = format,
             BatchAction::Compression(compression) => self.compression = compression,
@@ -189,7 +211,8 @@ impl Batch {
             BatchAction::Evaluate => self.evaluate(jobs),
             BatchAction::AskSave => {
                 let (request, name) = (FileRequest::Scores, "scores.csv".to_owned());
-                effects.act(DocumentsAction::Ask { request, folder: self.prediction.clone(), name });
+                let folder = self.prediction.as_deref().and_then(start_folder).map(Path::to_owned);
+                effects.act(DocumentsAction::Ask { request, folder, name });
             }
             BatchAction::Save(path) => {
                 if let Some(text) = self.report.as_ref().map(scores_csv) {
@@ -208,12 +231,35 @@ impl Batch {
         self.evaluating = None;
     }
 
-    fn add(&mut self, files: Vec<PathBuf>) {
-        for file in files {
-            if !self.files.contains(&file) {
-                self.files.push(file);
-            }
+    /// The series of a file that is converted, from 0.
+    fn series_of(&self, input: &Path) -> usize {
+        self.series.get(input).copied().unwrap_or(0)
+    }
+
+    /// Adds the files of a drop or dialog. The number of many files is reported, and a folder of which some are missing.
+    pub(crate) fn listed(&mut self, Expanded { files, truncated }: Expanded) -> Effects {
+        let mut effects = Effects::default();
+        let before = self.files.len();
+        let found = files.len();
+        self.add(files);
+        let added = self.files.len() - before;
+        if found == 0 {
+            effects.info(
+                "No files were added",
+                "The folder contains no stacks. Stacks in folders inside it are not added.",
+            );
+        } else if truncated {
+            let details = format!("A folder has more than {MAX_CONVERTED} stacks; the others are not in the list.");
+            effects.info(format!("{added} files added"), details);
+        } else if added >= MANY_FILES {
+            effects.info(format!("{added} files added"), "\"Leave out all\" removes them from the list.");
         }
+        effects
+    }
+
+    fn add(&mut self, files: Vec<PathBuf>) {
+        let mut known: BTreeSet<PathBuf> = self.files.iter().cloned().collect();
+        self.files.extend(files.into_iter().filter(|file| known.insert(file.clone())));
     }
 
     /// Two of the files that would be converted to the same file.
@@ -223,6 +269,14 @@ impl Batch {
     }
 
     fn convert(&mut self, jobs: &mut Jobs, documents: &Documents, effects: &mut Effects) {
+        if self.files.len() > MAX_CONVERTED {
+            let details = format!(
+                "The list has {} files, and at most {MAX_CONVERTED} are converted together. Leave some out, and convert \
+                 them afterwards.",
+                self.files.len()
+            );
+            return effects.error("Nothing was converted", details);
+        }
         if let Some([first, second]) = self.clash() {
             let name = file_name(&self.output_of(first));
             let details = format!(
@@ -244,14 +298,16 @@ impl Batch {
                 ConvertFormat::OmeTiff => self.compression,
                 _ => Compression::None,
             };
+            let series = self.series_of(input);
+            let open = documents.all().iter().find(|d| d.path == *input && d.series == series);
             let job = ConvertJob {
                 preprocess: Vec::new(),
                 input: input.clone(),
                 output: self.output_of(input),
                 labels: None,
-                series: 0,
+                series: SeriesChoice::Index(series),
                 // Those that the user has set for an open stack.
-                axes: documents.all().iter().find(|d| d.path == *input).and_then(|d| d.axes.clone()),
+                axes: open.and_then(|d| d.axes.clone()),
                 channel: None,
                 time: None,
                 like: None,
@@ -269,7 +325,8 @@ impl Batch {
             return;
         }
         let title = format!("{} · evaluate", file_name(&prediction));
-        let job = EvaluateJob { prediction, truth, ignore_below_voxels: self.ignore_below };
+        let (ignore_below_voxels, series) = (self.ignore_below, SeriesChoice::default());
+        let job = EvaluateJob { prediction, truth, ignore_below_voxels, series };
         self.report = None;
         self.evaluating = Some(jobs.run(title, Purpose::Evaluate, Job::Evaluate(job)));
     }
@@ -298,6 +355,12 @@ impl Batch {
         }
         effects
     }
+}
+
+/// Folder in which a dialog starts after a path was chosen: that of a file, or the chosen folder. Paths with an ending are
+/// files or OME-Zarr folders.
+pub(crate) fn start_folder(chosen: &Path) -> Option<&Path> {
+    if ending(chosen).is_some() { chosen.parent() } else { Some(chosen) }
 }
 
 /// Name of a stack without its endings, such as `.ome.tif` and `.nii.gz`.
@@ -331,6 +394,8 @@ pub(crate) fn scores_csv(report: &EvaluateReport) -> String {
         "psnr_db",
         "ssim",
         "mse",
+        "mean_matched_iou",
+        "found_objects",
     ];
     // Writing to memory cannot fail.
     let _ = writer.write_record(columns);
@@ -340,14 +405,16 @@ pub(crate) fn scores_csv(report: &EvaluateReport) -> String {
             let scores = [m.threshold, m.f1, m.precision, m.recall, m.accuracy, m.panoptic_quality];
             let scores = scores.map(|v| v.to_string());
             let missing = [const { String::new() }; 4];
-            let row = names.iter().cloned().chain(scores).chain([m.n_true.to_string()]).chain(missing);
+            let matched = [m.mean_matched_score.to_string(), m.tp.to_string()];
+            let row = names.iter().cloned().chain(scores).chain([m.n_true.to_string()]).chain(missing).chain(matched);
             let _ = writer.write_record(row);
         }
         if let Some(r) = &pair.regression {
             let shown = |v: Option<f64>| v.map(|v| v.to_string()).unwrap_or_default();
             let scores = [shown(r.pearson), shown(r.psnr_db), shown(r.ssim), r.mse.to_string()];
             let missing = [const { String::new() }; 7];
-            let _ = writer.write_record(names.iter().cloned().chain(missing).chain(scores));
+            let unmatched = [const { String::new() }; 2];
+            let _ = writer.write_record(names.iter().cloned().chain(missing).chain(scores).chain(unmatched));
         }
     }
     String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
@@ -379,6 +446,21 @@ mod tests {
     }
 
     #[test]
+    fn a_file_is_listed_once() {
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let mut batch = Batch { files: paths(&["/b", "/a"]), ..Batch::default() };
+        let _ = batch.listed(Expanded { files: paths(&["/a", "/c", "/c"]), truncated: false });
+        assert_eq!(batch.files, paths(&["/b", "/a", "/c"]));
+    }
+
+    #[test]
+    fn dialogs_start_beside_a_chosen_file_and_in_a_chosen_folder() {
+        for (chosen, folder) in [("/a/p.ome.tif", "/a"), ("/a/p.zarr", "/a"), ("/a/results", "/a/results")] {
+            assert_eq!(start_folder(Path::new(chosen)), Some(Path::new(folder)));
+        }
+    }
+
+    #[test]
     fn every_row_of_scores_has_every_column() {
         let regression = Regression { pearson: Some(0.5), psnr_db: None, ssim: Some(0.25), mse: 2.0 };
         let pair = PairReport {
@@ -400,6 +482,6 @@ mod tests {
         let text = scores_csv(&report);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2);
-        assert_eq!(lines[1], "\"p,1.tif\",t.tif,,,,,,,,0.5,,0.25,2");
+        assert_eq!(lines[1], "\"p,1.tif\",t.tif,,,,,,,,0.5,,0.25,2,,");
     }
 }

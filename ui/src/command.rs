@@ -61,7 +61,7 @@ pub enum Command {
     ToggleLineProfile,
     /// Save a screenshot.
     Screenshot,
-    /// Save the table of measured objects as CSV.
+    /// Save the table of measured objects as CSV or Parquet.
     SaveTable,
     /// Save the object table in the form that AnnData reads.
     SaveAnnData,

@@ -217,7 +217,7 @@ fn agreement(of: Subject, overlaps: Arc<Overlaps>, grid: Grid) -> Comparison {
         ignored_predictions: overlaps.prediction().len() - counted.prediction().len(),
     });
     let found = pairs.iter().map(|p| p.1).collect();
-    let labels = table(found, theme::FALSE_ONE, overlaps.prediction(), counted.prediction());
+    let labels = table(found, theme::FALSE_OBJECT, overlaps.prediction(), counted.prediction());
     let truth = table(pairs.iter().map(|p| p.0).collect(), theme::MISSED, overlaps.truth(), counted.truth());
     Comparison { of, result, overlaps: Some(overlaps), labels, truth }
 }
@@ -258,7 +258,7 @@ mod tests {
         // True object 1 is found as 7, 2 is missed, 9 is a false object.
         overlaps.add(&[1, 1, 1, 0, 2, 2, 0, 0], &[7, 7, 0, 0, 0, 0, 9, 9]).unwrap();
         let comparison = agreement(subject(0, 0), Arc::new(overlaps), GRID);
-        assert_eq!((comparison.labels[7], comparison.labels[9]), (theme::MATCHED, theme::FALSE_ONE));
+        assert_eq!((comparison.labels[7], comparison.labels[9]), (theme::MATCHED, theme::FALSE_OBJECT));
         assert_eq!((comparison.truth[1], comparison.truth[2]), (theme::MATCHED, theme::MISSED));
         let Agreement { matching, errors, .. } = comparison.result.unwrap();
         assert_eq!((matching.tp, matching.fp, matching.n_true), (1, 1, 2));

@@ -1,15 +1,15 @@
 //! Work that touches a disk: reading folders and records, and creating folders and files.
 //!
-//! A disk may be slow, full or gone, so states only describe what they need as a [`DiskEffect`]; its result comes back
-//! as a [`DiskEvent`].
+//! A disk may be slow, full or disconnected, so states only describe what they need as a [`DiskEffect`]; its result
+//! comes back as a [`DiskEvent`].
 
-use crate::correct::places::CorrectionFiles;
+use crate::correct::files::CorrectionFiles;
 use crate::correct::session::Base;
 use crate::document::file_name;
 use crate::documents::LiveOutput;
 use crate::file_browser::{Visited, visit};
 use crate::measure::table_name;
-use crate::opener::expand;
+use crate::opener::{Expanded, expand, expand_for_list};
 use crate::runs::read_run;
 use crate::settings::Settings;
 use crate::work::ModelWork;
@@ -34,6 +34,8 @@ const RESULTS_FOLDER: &str = "cytoscope";
 pub(crate) struct ResultsPlace {
     /// Path of the stack.
     pub(crate) stack: PathBuf,
+    /// Stem of the names of its results.
+    pub(crate) stem: String,
     /// The folder chosen by the user for all stacks, if any.
     pub(crate) chosen: Option<PathBuf>,
 }
@@ -60,6 +62,11 @@ impl ResultsPlace {
 pub(crate) enum DiskEffect {
     /// Replaces folders by the stacks in them.
     List {
+        /// Files and folders.
+        paths: Vec<PathBuf>,
+    },
+    /// Replaces folders by the stacks in them, for the list of files to convert.
+    ListForBatch {
         /// Files and folders.
         paths: Vec<PathBuf>,
     },
@@ -103,12 +110,12 @@ pub(crate) enum DiskEffect {
     PrepareModel(ModelPlace),
     /// Removes a model: a package folder that was not changed is deleted, a file is renamed.
     RemoveModel {
-        /// The package.
+        /// Folder or file of the model.
         path: PathBuf,
     },
     /// Reads the machine profiles.
     ReadMachineProfiles {
-        /// JSON file; a missing one has none.
+        /// JSON file; if it is missing, there are no profiles.
         path: PathBuf,
     },
     /// Reads the peak rates of this machine, or measures them the first time.
@@ -196,10 +203,12 @@ pub(crate) enum DiskEvent {
     /// The stacks and models among files and folders.
     Listed {
         /// Stacks, or files that may be ones.
-        stacks: Result<Vec<PathBuf>, String>,
+        stacks: Result<Expanded, String>,
         /// Models.
         models: Vec<PathBuf>,
     },
+    /// The files to convert among files and folders.
+    ListedForBatch(Expanded),
     /// Result of work for a document.
     Document {
         /// Id of the document.
@@ -231,14 +240,14 @@ pub(crate) enum DiskEvent {
     ModelReady {
         /// What is to be written there.
         place: ModelPlace,
-        /// The free path.
+        /// A path at which nothing exists, or why there is none.
         out: Result<PathBuf, String>,
     },
-    /// A model was removed, or renamed to the path.
+    /// A model was removed or renamed.
     ModelRemoved {
-        /// The package.
+        /// Folder or file of the model.
         path: PathBuf,
-        /// Where a file was moved to.
+        /// The new path of a renamed file, or why the model was not removed.
         result: Result<Option<PathBuf>, String>,
     },
     /// The machine profiles were read.
@@ -283,13 +292,14 @@ pub(crate) enum DocumentEvent {
 }
 
 impl DiskEffect {
-    /// Does the work; blocks as long as the disk does.
+    /// Does the work; blocks until the disk has responded.
     pub(crate) fn run(&self) -> DiskEvent {
         match self {
             Self::List { paths } => {
                 let (models, others): (Vec<PathBuf>, Vec<PathBuf>) = paths.iter().cloned().partition(|p| is_model(p));
                 DiskEvent::Listed { stacks: Ok(expand(&others)), models }
             }
+            Self::ListForBatch { paths } => DiskEvent::ListedForBatch(expand_for_list(paths)),
             Self::Document { document, effect } => DiskEvent::Document { document: *document, event: effect.run() },
             Self::PrepareTraining { job, name } => DiskEvent::TrainingReady(prepare_training(job, name.as_deref())),
             Self::RequestFinish { job, paused } => {
@@ -352,18 +362,16 @@ impl DocumentEffect {
 /// Finds the results of an earlier prediction of a stack, and its corrected labels.
 fn find_results(place: &ResultsPlace) -> FoundResults {
     let folder = place.folder();
-    let Some(stem) = place.stack.file_stem().map(|s| s.to_string_lossy().into_owned()) else {
-        return FoundResults { folder, outputs: Vec::new() };
-    };
-    let existing = Artifact::existing(&folder, &stem);
+    let stem = place.stem.as_str();
+    let existing = Artifact::existing(&folder, stem);
     // If several versions wrote maps, the newest is used.
     let map = existing.iter().find(|a| a.kind.is_maps());
     let others = existing.iter().filter(|a| matches!(a.kind, ArtifactKind::Labels | ArtifactKind::Table));
     let files: Vec<Artifact> = map.into_iter().chain(others).cloned().collect();
-    let record = folder.join(ArtifactKind::Provenance.file_name(&stem));
+    let record = folder.join(ArtifactKind::Provenance.file_name(stem));
     let of_this = record.is_file() && provenance::read(&record).is_ok_and(|p| p.input.path == place.stack);
     // Corrected labels take precedence over predicted ones.
-    let corrected = CorrectionFiles::of(&folder, &stem, None).labels;
+    let corrected = CorrectionFiles::of(&folder, stem, None).labels;
     let beside = place.beside().is_some_and(|beside| beside == folder);
     if corrected.is_file() && (of_this || beside) {
         // Their own table takes precedence over that of the prediction.
@@ -417,7 +425,7 @@ fn prepare_training(job: &TrainJob, name: Option<&str>) -> Result<Box<TrainJob>,
     Ok(job)
 }
 
-/// Removes a package folder that holds nothing but what was written; renames a single file and returns its new path.
+/// Removes a package folder whose files are unchanged and complete; renames a single file and returns its new path.
 fn remove_model(path: &Path) -> Result<Option<PathBuf>, String> {
     if path.is_dir() {
         return remove_finished(path, PACKAGE_KIND).map(|()| None).map_err(|e| e.to_string());
@@ -439,8 +447,11 @@ fn request_finish(job: &TrainJob, paused: bool) -> Result<(), String> {
         return job.finish_early().map_err(|e| e.to_string());
     }
     // A resumed run that is still queued gets no messages; it checks its folder when it starts.
-    if job.checkpoint_summary().is_some() {
-        let _ = job.finish_early();
+    if job.checkpoint_summary().is_some()
+        && let Err(error) = job.finish_early()
+    {
+        // A run that is in progress has got the message already.
+        tracing::warn!("a queued training run is not told to finish early: {error}");
     }
     Ok(())
 }

@@ -5,9 +5,9 @@ use crate::effect::{Effects, ViewsEffect};
 use crate::file_browser::{BrowserAction, BrowserResult, FileBrowser, Visited};
 use crate::file_dialog::DialogSpec;
 use crate::font_fallback::FontFallback;
+use crate::line_profile::{LineProfileTool, ProfileLine};
 use crate::notifications::{Level, Notifications};
 use crate::quit::QuitState;
-use crate::ruler::{Ruler, RulerState};
 use crate::screenshots::{ScreenshotSubject, Screenshots};
 use crate::settings::Settings;
 use crate::theme::ThemeChoice;
@@ -41,7 +41,7 @@ pub(crate) enum PanelTask {
 }
 
 impl PanelTask {
-    /// Whether the task has a page in the centre of the window instead of the views.
+    /// Whether the task has a page in the center of the window instead of the views.
     pub(crate) fn is_page(self) -> bool {
         matches!(self, Self::Train | Self::Models | Self::Batch)
     }
@@ -73,6 +73,16 @@ pub(crate) enum Dialog {
     Shortcuts,
     /// Version and license.
     About,
+}
+
+/// The dialog that asks for the axes of a file.
+pub(crate) struct AxesDialog {
+    /// File that will be reopened with the axes.
+    pub(crate) file: PathBuf,
+    /// Number of the series that will be reopened, from 0.
+    pub(crate) series: usize,
+    /// The text typed so far.
+    pub(crate) text: String,
 }
 
 /// An action on what the window shows.
@@ -115,10 +125,19 @@ pub(crate) enum DisplayAction {
         /// Axis letters such as `TZCYX`.
         axes: Option<String>,
     },
+    /// Remembers the series of a file that is shown.
+    RememberSeries {
+        /// The file.
+        file: PathBuf,
+        /// Number of the series, from 0.
+        series: usize,
+    },
     /// Asks for the axes of a file.
     AskAxes {
         /// File that will be reopened with the axes.
         file: PathBuf,
+        /// Number of the series that will be reopened, from 0.
+        series: usize,
         /// The text to start with.
         text: String,
     },
@@ -182,15 +201,14 @@ pub(crate) struct Display {
     log_folder: Option<PathBuf>,
     task: PanelTask,
     dialogs: BTreeSet<Dialog>,
-    /// The file of the axes dialog and the text typed so far.
-    axes_dialog: Option<(PathBuf, String)>,
+    axes_dialog: Option<AxesDialog>,
     /// The window's own file dialog, if it is open.
     browser: Option<FileBrowser>,
     notifications: Notifications,
     reveal_object: bool,
     /// Position of the swipe line as a fraction of the view width; `None` if off.
     swipe: Option<f32>,
-    ruler: RulerState,
+    line_profile: LineProfileTool,
     screenshots: Screenshots,
     quit: QuitState,
     title: String,
@@ -216,7 +234,7 @@ impl Display {
             notifications: Notifications::default(),
             reveal_object: false,
             swipe: None,
-            ruler: RulerState::default(),
+            line_profile: LineProfileTool::default(),
             screenshots: Screenshots::default(),
             quit: QuitState::No,
             title: String::new(),
@@ -245,8 +263,8 @@ impl Display {
         self.dialogs.contains(&dialog)
     }
 
-    /// The file of the axes dialog and the text typed so far.
-    pub(crate) fn axes_dialog(&self) -> Option<&(PathBuf, String)> {
+    /// The dialog that asks for the axes of a file, if it is open.
+    pub(crate) fn axes_dialog(&self) -> Option<&AxesDialog> {
         self.axes_dialog.as_ref()
     }
 
@@ -272,12 +290,12 @@ impl Display {
 
     /// Whether the line profile is active.
     pub(crate) fn shows_line_profile(&self) -> bool {
-        self.ruler.is_on()
+        self.line_profile.is_on()
     }
 
     /// The line of the line profile in a document.
-    pub(crate) fn ruler(&self, document: u64) -> Option<Ruler> {
-        self.ruler.line(document)
+    pub(crate) fn profile_line(&self, document: u64) -> Option<ProfileLine> {
+        self.line_profile.line(document)
     }
 
     /// Choices of the dialog for screenshots, and the pending one.
@@ -350,10 +368,11 @@ impl Display {
             DisplayAction::DatasetFolder(folder) => self.settings.dataset_folder = Some(folder),
             DisplayAction::AddRecentFile(path) => self.settings.add_recent(&path),
             DisplayAction::RememberAxes { file, axes } => self.settings.remember_axes(&file, axes.as_deref()),
-            DisplayAction::AskAxes { file, text } => self.axes_dialog = Some((file, text)),
+            DisplayAction::RememberSeries { file, series } => self.settings.remember_series(file, series),
+            DisplayAction::AskAxes { file, series, text } => self.axes_dialog = Some(AxesDialog { file, series, text }),
             DisplayAction::TypeAxes(text) => {
-                if let Some((_, typed)) = &mut self.axes_dialog {
-                    *typed = text;
+                if let Some(dialog) = &mut self.axes_dialog {
+                    dialog.text = text;
                 }
             }
             DisplayAction::CloseAxes => self.axes_dialog = None,
@@ -372,8 +391,8 @@ impl Display {
                     *swipe = fraction;
                 }
             }
-            DisplayAction::ToggleLineProfile => self.ruler.toggle(),
-            DisplayAction::DrawLineProfile { document, events } => self.ruler.draw(document, &events),
+            DisplayAction::ToggleLineProfile => self.line_profile.toggle(),
+            DisplayAction::DrawLineProfile { document, events } => self.line_profile.draw(document, &events),
             DisplayAction::OpenScreenshotDialog => self.screenshots.open(),
             DisplayAction::ScreenshotChoices { of, with_bar } => self.screenshots.choose(of, with_bar),
             DisplayAction::CloseScreenshotDialog => self.screenshots.close(),

@@ -104,7 +104,7 @@ impl Overlay {
 
 /// Position and zoom of a slice view.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Camera {
+pub struct SliceCamera {
     /// Slice position (down, right) at the center of the view, in µm.
     pub center_um: [f64; 2],
     /// Magnification in screen points per µm.
@@ -135,8 +135,10 @@ pub struct Document {
     pub id: SourceId,
     /// Path of the image file.
     pub path: PathBuf,
-    /// File name for display.
+    /// File name for display, with the name of the series if it is not the first one.
     pub name: String,
+    /// Number of the series of the file, from 0.
+    pub series: usize,
     /// The opened image; pixels are read as they are needed.
     pub image: Image,
     /// Number of voxels along Z, Y, X, of channels, time points and samples per pixel.
@@ -168,7 +170,7 @@ pub struct Document {
     /// Time point that the views show, counted from 0.
     pub time: usize,
     /// Cameras of [`Orientation::ALL`]; `None` fits the slice into the view.
-    pub cameras: [Option<Camera>; 3],
+    pub cameras: [Option<SliceCamera>; 3],
     /// The label selected in image or table.
     pub selected: Option<u32>,
     /// Table of the measured objects; `None` if there is none.
@@ -189,7 +191,7 @@ pub enum DocumentChange {
     /// Shows another time point.
     Time(usize),
     /// Moves a slice view, given by its index in [`Orientation::ALL`]; `None` fits the slice into the view.
-    Camera(usize, Option<Camera>),
+    Camera(usize, Option<SliceCamera>),
     /// Sets whether a channel is visible, and its display settings.
     Channel {
         /// Index of the channel.
@@ -238,12 +240,13 @@ fn zyx_text([z, y, x]: [usize; 3]) -> String {
 }
 
 impl Document {
-    /// Opens a stack and reads its headers. Call it from a worker thread.
+    /// Opens a series of a stack and reads its headers. Call it from a worker thread.
     ///
     /// # Errors
     /// [`FormatError`] if the file cannot be opened.
-    pub fn open(path: &Path, axes: Option<Axes>) -> Result<Self, FormatError> {
-        let image = cytoscope_formats::open(path, &OpenOptions { axes: axes.clone(), ..OpenOptions::default() })?;
+    pub fn open(path: &Path, axes: Option<Axes>, series: usize) -> Result<Self, FormatError> {
+        let options = OpenOptions { series, axes: axes.clone(), ..OpenOptions::default() };
+        let image = cytoscope_formats::open(path, &options)?;
         let meta = image.meta();
         let extents = Extents::of(meta);
         let sound = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
@@ -252,7 +255,11 @@ impl Document {
         let channels = channel_views(meta, extents);
         Ok(Self {
             id: fresh_id(),
-            name: file_name(path),
+            name: match series {
+                0 => file_name(path),
+                _ => format!("{} · {}", file_name(path), meta.series_name(series)),
+            },
+            series,
             path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
             voxel_um: size.map(|v| v.unwrap_or(1.0)),
             voxel_known,
@@ -286,7 +293,8 @@ impl Document {
         let open =
             |axes| cytoscope_formats::open(path, &OpenOptions { axes, shape_zyx: Some(zyx), ..OpenOptions::default() });
         let mut image = open(None)?;
-        // The file may declare the same wrong axes as its stack.
+        // The file may declare the same wrong axes as its stack. If it cannot be read with the corrected ones, either, the
+        // error below names the shape that it declares.
         if Extents::of(image.meta()).zyx != zyx
             && let Some(again) = axes.and_then(|a| open(Some(a)).ok())
         {
@@ -322,6 +330,13 @@ impl Document {
             Role::Truth => 1,
             Role::Labels => 2,
         });
+    }
+
+    /// Stem of the names of the results: the file name without its extension, with the number of a series other than the
+    /// first.
+    pub fn stem(&self) -> String {
+        let stem = self.path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        format!("{stem}{}", series_suffix(self.series))
     }
 
     /// File of the shown labels.
@@ -376,7 +391,7 @@ impl Document {
         }
     }
 
-    /// Changes how the document is shown. Channels and overlays that are gone are left out.
+    /// Changes how the document is shown. Changes of channels and overlays that no longer exist are ignored.
     pub fn apply(&mut self, change: DocumentChange) {
         match change {
             DocumentChange::Cursor(cursor) => self.cursor = cursor,
@@ -458,6 +473,11 @@ impl Document {
             if self.extents.times > 1 { format!("{} time points, ", self.extents.times) } else { String::new() };
         format!("{}{}, {}, {voxel}", times, zyx_text(self.extents.zyx), self.image.meta().dtype.name())
     }
+}
+
+/// What the names of a series' results end in, as those of predictions do; empty for the first series.
+pub(crate) fn series_suffix(series: usize) -> String {
+    if series == 0 { String::new() } else { format!("_s{series}") }
 }
 
 /// The file name of a path for display.

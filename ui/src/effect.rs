@@ -69,7 +69,7 @@ impl Effects {
         self.notify(Level::Success, title.into(), details.into());
     }
 
-    /// Asks for a notification with an information.
+    /// Asks for a notification that informs the user.
     pub(crate) fn info(&mut self, title: impl Into<String>, details: impl Into<String>) {
         self.notify(Level::Info, title.into(), details.into());
     }

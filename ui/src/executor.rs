@@ -25,7 +25,7 @@ impl DiskExecutor {
         let (sender, wake) = (events.0.clone(), Arc::clone(wake));
         let spawned = std::thread::Builder::new().name("disk".to_owned()).spawn(move || {
             for effect in received {
-                // Sending fails only if the window is closed; what was asked for before is still written.
+                // Sending fails only if the window is closed; effects that were queued before are still carried out.
                 let _ = sender.send(effect.run());
                 wake();
             }

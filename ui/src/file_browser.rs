@@ -49,7 +49,7 @@ pub(crate) enum Visited {
     Problem(String),
 }
 
-/// Looks at a path; blocks as long as the disk does.
+/// Looks at a path; blocks until the disk has responded.
 pub(crate) fn visit(path: &Path) -> Visited {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     if path.is_dir() {
@@ -72,7 +72,8 @@ pub(crate) fn visit(path: &Path) -> Visited {
 
 fn list(folder: &Path) -> std::io::Result<Vec<Entry>> {
     let mut entries = Vec::new();
-    for entry in std::fs::read_dir(folder)?.flatten() {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
         if entries.len() == MAX_ENTRIES {
             break;
         }
@@ -129,9 +130,9 @@ pub(crate) struct FileBrowser {
     /// The row that the arrow keys move.
     cursor: usize,
     all_files: bool,
-    /// Whether a path is being looked at.
+    /// Whether the disk was asked what is at a path, and has not answered yet.
     visiting: bool,
-    /// What was typed when the last path was asked for.
+    /// The typed text at the time of the last request to the disk.
     typed_at_visit: String,
     problem: Option<String>,
     /// An existing file that would be replaced.
@@ -169,7 +170,7 @@ impl FileBrowser {
         browser
     }
 
-    /// The entries that are listed: those with a fitting ending, and with what is typed in their name.
+    /// The entries that are listed: those that have one of the endings and contain the typed text in their name.
     fn listed(&self) -> Vec<&Entry> {
         let filter = match self.spec.choice {
             Choice::NewFile => String::new(),

@@ -1,7 +1,7 @@
 //! What file dialogs ask for, and whether the desktop offers one.
 
 use crate::opener::{EXTENSIONS, FileRequest, ProfileFormat, ROI_EXTENSIONS, ZARR_EXTENSIONS};
-use crate::training::models::Format;
+use crate::training::models::TrainedModelFormat;
 use cytoscope_pipeline::ExportFormat;
 use std::path::{Path, PathBuf};
 
@@ -53,6 +53,7 @@ impl DialogSpec {
             }
             FileRequest::ConvertFiles => (Choice::Files, "Stacks", labels()),
             FileRequest::Labels(_) | FileRequest::Truth(_) => (Choice::File, "Label images", labels()),
+            FileRequest::PredictionFile | FileRequest::TruthFile => (Choice::File, "Stacks and labels", labels()),
             FileRequest::ResultsFolder
             | FileRequest::DatasetFolder
             | FileRequest::TrainingFolder
@@ -63,10 +64,10 @@ impl DialogSpec {
             FileRequest::Run => (Choice::File, "Traces and reports", vec!["json"]),
             FileRequest::StartModel => (Choice::File, "Models", vec!["zip", "onnx"]),
             FileRequest::ModelFile => (Choice::Files, "Models", MODEL_EXTENSIONS.to_vec()),
-            FileRequest::Model(Format::Zip) | FileRequest::ModelExport(ExportFormat::Bioimageio) => {
+            FileRequest::Model(TrainedModelFormat::Zip) | FileRequest::ModelExport(ExportFormat::Bioimageio) => {
                 (Choice::NewFile, "bioimage.io package", vec!["zip"])
             }
-            FileRequest::Model(Format::Onnx) | FileRequest::ModelExport(ExportFormat::Onnx) => {
+            FileRequest::Model(TrainedModelFormat::Onnx) | FileRequest::ModelExport(ExportFormat::Onnx) => {
                 (Choice::NewFile, "ONNX", vec!["onnx"])
             }
             FileRequest::ModelExport(ExportFormat::Safetensors) => {
@@ -75,8 +76,8 @@ impl DialogSpec {
             FileRequest::Mesh(_) => (Choice::NewFile, "Meshes (STL, glTF)", vec!["stl", "glb"]),
             FileRequest::PreprocessedCopy(_) => (Choice::NewFile, "Stacks", vec!["ome.tif", "tif", "npy"]),
             FileRequest::Screenshot(_) => (Choice::NewFile, "PNG", vec!["png"]),
-            FileRequest::Table
-            | FileRequest::AnnData
+            FileRequest::Table => (Choice::NewFile, "Tables (CSV, Parquet)", vec!["csv", "parquet"]),
+            FileRequest::AnnData
             | FileRequest::Scores
             | FileRequest::LineProfile
             | FileRequest::Profile(ProfileFormat::Csv(_), _) => (Choice::NewFile, "CSV", vec!["csv"]),

@@ -1,6 +1,6 @@
 //! The graphical workbench: viewing, predicting, correcting and training.
 //!
-//! The crate owns what is on screen and nothing else: files are read by `formats`, jobs run in the engine process
+//! The crate owns only what is on screen: files are read by `formats`, jobs run in the engine process
 //! behind the client of `worker`, and slow work runs on other threads whose results come back as values
 //! ([`data::loader`], [`opener`], [`work`]).
 //!
@@ -32,6 +32,7 @@ mod file_browser;
 pub mod file_dialog;
 pub mod font_fallback;
 mod jobs;
+pub mod line_profile;
 mod measure;
 mod models;
 pub mod notifications;
@@ -43,7 +44,6 @@ pub mod preprocess;
 pub mod queue;
 mod quit;
 pub mod results;
-pub mod ruler;
 pub mod runs;
 pub mod screenshots;
 pub mod settings;
@@ -89,6 +89,7 @@ pub fn run(options: WorkbenchOptions, shell: Option<ShellPipes>) -> Result<(), S
             .with_inner_size(WINDOW_SIZE)
             .with_min_inner_size(MIN_WINDOW_SIZE)
             .with_drag_and_drop(true)
+            // The icon is a constant: decoding it does not fail.
             .with_icon(eframe::icon_data::from_png_bytes(ICON).unwrap_or_default()),
         #[cfg(target_os = "macos")]
         event_loop_builder: Some(Box::new(|builder| {

@@ -65,7 +65,7 @@ impl Notifications {
         self.shown.retain(|n| n.number != number);
     }
 
-    /// Removes notifications other than errors that were shown long enough.
+    /// Removes notifications that were shown long enough; errors stay.
     pub fn expire(&mut self) {
         self.shown.retain(|n| n.level == Level::Error || n.at.elapsed() < SHOWN_FOR);
     }

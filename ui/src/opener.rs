@@ -1,12 +1,13 @@
 //! Opens, chooses and saves files on worker threads.
 
+use crate::batch::MAX_CONVERTED;
 use crate::document::{Document, Overlay, Role, file_name};
 use crate::file_dialog::{DialogSpec, desktop_has_dialogs};
 use crate::measure;
 use crate::results::Results;
 use crate::runs::RunId;
 use crate::screenshots::ScreenshotSubject;
-use crate::training::models::Format;
+use crate::training::models::TrainedModelFormat;
 use cytoscope_formats::{FormatError, FormatErrorKind, is_zarr_folder, one_of_each_series, zarr_folder_of};
 use cytoscope_pipeline::ExportFormat;
 use cytoscope_storage::target::refuse_input;
@@ -48,8 +49,8 @@ pub enum OpenerResult {
         what: String,
         /// Message of the error.
         reason: String,
-        /// Path of the file, if setting other axes may help.
-        axes_of: Option<PathBuf>,
+        /// Path of the file and number of the requested series, if setting other axes may help.
+        axes_of: Option<(PathBuf, usize)>,
     },
     /// A file was saved.
     Saved(PathBuf),
@@ -79,7 +80,7 @@ pub enum FileRequest {
     /// Start model of a training run.
     StartModel,
     /// Destination of an exported model.
-    Model(Format),
+    Model(TrainedModelFormat),
     /// Destination of a screenshot.
     Screenshot(ScreenshotSubject),
     /// Destination of a line profile.
@@ -102,6 +103,10 @@ pub enum FileRequest {
     Predictions,
     /// Folder of the ground truth of predictions.
     Truths,
+    /// One prediction to score.
+    PredictionFile,
+    /// Ground truth of one prediction to score.
+    TruthFile,
     /// Destination of a table of scores.
     Scores,
     /// Destination of an object table in the form that AnnData reads.
@@ -124,7 +129,7 @@ pub enum ProfileFormat {
 /// A table of a performance profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProfileTable {
-    /// Evidence, gain and change of each advice.
+    /// Evidence, gain and change of each piece of advice.
     Advice,
     /// Stage, name, thread, start and duration of each span.
     Spans,
@@ -156,9 +161,9 @@ impl ProfileTable {
 }
 
 /// File extensions of stacks.
-pub(crate) const EXTENSIONS: [&str; 19] = [
-    "tif", "tiff", "btf", "tf8", "tf2", "npy", "ome", "lsm", "stk", "svs", "czi", "nd2", "nii", "nii.gz", "png", "jpg",
-    "jpeg", "ozx", "zarr.zip",
+pub(crate) const EXTENSIONS: [&str; 20] = [
+    "tif", "tiff", "btf", "tf8", "tf2", "npy", "ome", "lsm", "stk", "svs", "ndpi", "czi", "nd2", "nii", "nii.gz",
+    "png", "jpg", "jpeg", "ozx", "zarr.zip",
 ];
 /// Extensions of regions of interest, which are labels of a stack.
 pub(crate) const ROI_EXTENSIONS: [&str; 2] = ["zip", "roi"];
@@ -169,7 +174,7 @@ const SLICE_EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
 pub(crate) const ZARR_EXTENSIONS: [&str; 1] = ["json"];
 
 /// Maximum number of files opened from one folder.
-const MAX_FILES_OF_FOLDER: usize = 500;
+pub(crate) const MAX_FILES_OF_FOLDER: usize = 500;
 
 /// Runs file requests on worker threads and collects their results.
 pub struct Opener {
@@ -204,9 +209,9 @@ impl Opener {
         }
     }
 
-    /// Opens a stack on a thread; `axes` replace those of the file.
-    pub fn open(&mut self, path: PathBuf, axes: Option<Axes>) {
-        self.spawn(move || match Document::open(&path, axes) {
+    /// Opens a series of a stack on a thread; `axes` replace those of the file.
+    pub fn open(&mut self, path: PathBuf, axes: Option<Axes>, series: usize) {
+        self.spawn(move || match open_series(&path, axes, series) {
             Ok(document) => {
                 tracing::info!(?path, "stack opened");
                 OpenerResult::Document(Box::new(document))
@@ -214,7 +219,7 @@ impl Opener {
             Err(error) => OpenerResult::Failed {
                 what: format!("Opening {}", file_name(&path)),
                 reason: error.to_string(),
-                axes_of: may_be_axes(&error).then_some(path),
+                axes_of: may_be_axes(&error).then_some((path, series)),
             },
         });
     }
@@ -314,14 +319,41 @@ impl Opener {
     }
 }
 
+/// Opens a series of a stack, or the first one if the file does not have it: it may have been replaced since the series was
+/// chosen.
+fn open_series(path: &Path, axes: Option<Axes>, series: usize) -> Result<Document, FormatError> {
+    match Document::open(path, axes.clone(), series) {
+        Err(error) if series > 0 && error.kind() == FormatErrorKind::Misused => Document::open(path, axes, 0),
+        opened => opened,
+    }
+}
+
 /// Whether a file that failed to open may open with other axes.
 fn may_be_axes(error: &FormatError) -> bool {
     error.kind() == FormatErrorKind::Misused
 }
 
+/// Files, and the stacks in folders.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expanded {
+    /// The files, in the order of the paths; those of a folder are sorted.
+    pub files: Vec<PathBuf>,
+    /// Whether a folder has more stacks than are among them.
+    pub truncated: bool,
+}
+
 /// Replaces folders by the stacks in them. An OME-Zarr folder, given by its path or that of its metadata, is a stack.
-pub fn expand(paths: &[PathBuf]) -> Vec<PathBuf> {
-    let mut files = Vec::new();
+pub fn expand(paths: &[PathBuf]) -> Expanded {
+    expand_up_to(paths, MAX_FILES_OF_FOLDER)
+}
+
+/// As [`expand`], for files that are listed and not opened: folders may hold more of them.
+pub(crate) fn expand_for_list(paths: &[PathBuf]) -> Expanded {
+    expand_up_to(paths, MAX_CONVERTED)
+}
+
+fn expand_up_to(paths: &[PathBuf], max_files_of_folder: usize) -> Expanded {
+    let (mut files, mut truncated) = (Vec::new(), false);
     for path in paths {
         if let Some(folder) = zarr_folder_of(path) {
             files.push(folder);
@@ -344,10 +376,11 @@ pub fn expand(paths: &[PathBuf]) -> Vec<PathBuf> {
         } else {
             found = one_of_each_series(&found);
         }
-        found.truncate(MAX_FILES_OF_FOLDER);
+        truncated |= found.len() > max_files_of_folder;
+        found.truncate(max_files_of_folder);
         files.extend(found);
     }
-    files
+    Expanded { files, truncated }
 }
 
 /// Whether a path is a visible file with one of the extensions.
@@ -376,8 +409,21 @@ mod tests {
         for file in [zarr.join("zarr.json"), folder.path().join("a.tif"), folder.path().join("c.json")] {
             std::fs::write(file, "{}").unwrap();
         }
-        assert_eq!(expand(&[folder.path().to_owned()]), [folder.path().join("a.tif"), zarr.clone()]);
-        assert_eq!(expand(std::slice::from_ref(&zarr)), std::slice::from_ref(&zarr));
-        assert_eq!(expand(&[zarr.join("zarr.json")]), [zarr]);
+        assert_eq!(expand(&[folder.path().to_owned()]).files, [folder.path().join("a.tif"), zarr.clone()]);
+        assert_eq!(expand(std::slice::from_ref(&zarr)).files, std::slice::from_ref(&zarr));
+        assert_eq!(expand(&[zarr.join("zarr.json")]).files, [zarr]);
+    }
+
+    #[test]
+    fn only_a_folder_with_more_files_is_truncated() {
+        let folder = tempfile::tempdir().unwrap();
+        let stacks = ["a.tif", "b.tif", "c.tif"].map(|name| folder.path().join(name));
+        for stack in &stacks {
+            std::fs::write(stack, "").unwrap();
+        }
+        let of_folder = |max| expand_up_to(&[folder.path().to_owned()], max);
+        assert_eq!(of_folder(3), Expanded { files: stacks.to_vec(), truncated: false });
+        assert_eq!(of_folder(2), Expanded { files: stacks[..2].to_vec(), truncated: true });
+        assert_eq!(expand_up_to(&stacks, 2), Expanded { files: stacks.to_vec(), truncated: false });
     }
 }

@@ -290,7 +290,7 @@ mod tests {
         let array = Array::new(Axes::zyx(), vec![2, 8, 8], vec![7u16; 128]).unwrap();
         let spec = cytoscope_formats::WriteSpec::of(&array, cytoscope_formats::Container::Npy);
         cytoscope_formats::write_array(&path, &array, &spec).unwrap();
-        let mut document = Document::open(&path, Some(Axes::zyx())).unwrap();
+        let mut document = Document::open(&path, Some(Axes::zyx()), 0).unwrap();
         document.channels[0].wants_limits = false;
         (document.channels[0].display.low, document.channels[0].display.high) = (3.0, 9.0);
         let mut set = |steps: &[&str], preview: bool| {

@@ -3,7 +3,9 @@
 //! Each window holds a lock on its own queue file. Unlocked files were left by windows that have ended.
 
 use crate::work::JobView;
+use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::PredictJob;
+use cytoscope_volume::Axes;
 use cytoscope_worker::JobId;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
@@ -44,7 +46,7 @@ fn unfinished(text: &str) -> Vec<PredictJob> {
         match serde_json::from_str(line) {
             Ok(Entry::Requested { number, job }) => asked.push((number, *job)),
             Ok(Entry::Ended { number }) => asked.retain(|(n, _)| *n != number),
-            Err(error) => tracing::warn!("a line of an earlier queue is skipped: {error}"),
+            Err(error) => tracing::warn!("a line of an earlier queue cannot be read and is skipped: {error}"),
         }
     }
     asked.into_iter().map(|(_, job)| job).collect()
@@ -143,7 +145,16 @@ impl Queue {
     pub fn new(settings: Option<&Path>) -> Self {
         let Some(folder) = settings.and_then(Path::parent).map(|f| f.join(FOLDER)) else { return Self::default() };
         let mut queue = Self::default();
-        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        let entries = match std::fs::read_dir(&folder) {
+            Ok(entries) => Some(entries),
+            // The folder is created with the first queue.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                tracing::warn!("earlier queues cannot be listed: {}: {error}", folder.display());
+                None
+            }
+        };
+        let entries = entries.into_iter().flatten().flatten();
         for path in entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "jsonl")) {
             if let Some((jobs, file)) = lock_abandoned(&path) {
                 queue.abandoned.extend(jobs);
@@ -152,7 +163,7 @@ impl Queue {
         }
         let (sender, messages) = channel();
         let spawned = std::thread::Builder::new().name("queue".to_owned()).spawn(move || write(&folder, &messages));
-        let spawned = spawned.inspect_err(|e| tracing::warn!("the queue of predictions cannot be kept: {e}"));
+        let spawned = spawned.inspect_err(|e| tracing::warn!("the queue of predictions cannot be saved: {e}"));
         queue.writer = spawned.ok().map(|thread| (sender, thread));
         if queue.abandoned.is_empty() {
             queue.discard_abandoned();
@@ -197,16 +208,19 @@ impl Queue {
     }
 
     /// Takes over the predictions of earlier windows: they are written to this window's file before the old files are
-    /// removed.
-    pub(crate) fn take_over(&mut self) -> Vec<PathBuf> {
-        let jobs = std::mem::take(&mut self.abandoned);
-        let paths = jobs.iter().flat_map(|j| j.inputs.clone()).collect();
-        for job in jobs {
+    /// removed. Returns path, series and axes of each stack that has to be open for them.
+    pub(crate) fn take_over(&mut self) -> Vec<(PathBuf, usize, Option<Axes>)> {
+        let mut stacks = Vec::new();
+        for job in std::mem::take(&mut self.abandoned) {
+            // Each prediction of a window is of one series.
+            if let SeriesChoice::Index(series) = job.series {
+                stacks.extend(job.inputs.iter().map(|path| (path.clone(), series, job.axes.clone())));
+            }
             let number = self.record(&job);
             self.to_start.push((number, job));
         }
         self.discard_abandoned();
-        paths
+        stacks
     }
 
     /// Records the predictions that have ended.
@@ -220,8 +234,10 @@ impl Queue {
     }
 
     /// The prediction that waits for a stack to be opened, with its entry number.
-    pub(crate) fn take_waiting(&mut self, path: &Path) -> Option<(u64, PredictJob)> {
-        let at = self.to_start.iter().position(|(_, j)| j.inputs.iter().any(|i| i == path))?;
+    pub(crate) fn take_waiting(&mut self, path: &Path, series: usize) -> Option<(u64, PredictJob)> {
+        let is_of =
+            |job: &PredictJob| job.series == SeriesChoice::Index(series) && job.inputs.iter().any(|i| i == path);
+        let at = self.to_start.iter().position(|(_, job)| is_of(job))?;
         Some(self.to_start.remove(at))
     }
 
@@ -246,7 +262,7 @@ impl Drop for Queue {
         if let Some((sender, thread)) = self.writer.take() {
             drop(sender);
             if let Ok(Err(error)) = thread.join() {
-                tracing::warn!("the queue of predictions could not be kept: {error}");
+                tracing::warn!("the queue of predictions could not be saved: {error}");
             }
         }
     }
@@ -263,7 +279,7 @@ mod tests {
         serde_json::from_value(text).unwrap()
     }
 
-    fn left(settings: &Path) -> Vec<PathBuf> {
+    fn abandoned_stacks(settings: &Path) -> Vec<PathBuf> {
         Queue::new(Some(settings)).abandoned().map(Path::to_owned).collect()
     }
 
@@ -282,14 +298,34 @@ mod tests {
         while files() == 0 && std::time::Instant::now() < end {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        assert!(left(&settings).is_empty(), "the file is held by a window that lives");
+        assert!(abandoned_stacks(&settings).is_empty(), "an open window holds the file");
         drop(queue);
         let mut next = Queue::new(Some(&settings));
         assert_eq!(next.abandoned().collect::<Vec<_>>(), [Path::new("/a.tif"), Path::new("/d.tif")]);
         next.discard_abandoned();
         drop(next);
-        assert!(left(&settings).is_empty());
+        assert!(abandoned_stacks(&settings).is_empty());
         assert_eq!(files(), 0);
+    }
+
+    #[test]
+    fn predictions_continue_with_their_series_and_axes() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = folder.path().join("settings.json");
+        let path = PathBuf::from("/a.czi");
+        let axes: Option<Axes> = Some("TYX".parse().unwrap());
+        let mut queue = Queue::new(Some(&settings));
+        queue.add(JobId(0), &job("/a.czi"));
+        let other = PredictJob { series: SeriesChoice::Index(2), axes: axes.clone(), ..job("/a.czi") };
+        queue.add(JobId(1), &other);
+        drop(queue);
+        let mut next = Queue::new(Some(&settings));
+        assert_eq!(next.take_over(), [(path.clone(), 0, None), (path.clone(), 2, axes)]);
+        assert!(next.take_waiting(&path, 1).is_none());
+        for series in [2, 0] {
+            let (_, waiting) = next.take_waiting(&path, series).unwrap();
+            assert_eq!(waiting.series, SeriesChoice::Index(series));
+        }
     }
 
     #[test]

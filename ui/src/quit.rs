@@ -35,7 +35,7 @@ pub(crate) enum QuitState {
 
 /// The user's choice in the dialog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Choice {
+pub(crate) enum QuitChoice {
     /// Save the labels, then quit.
     Save,
     /// Quit without saving.
@@ -96,19 +96,19 @@ impl Workbench {
     }
 
     /// Carries out the choice of the dialog; `None` if there is none yet.
-    pub(crate) fn answer_quit(&mut self, ctx: &egui::Context, choice: Option<Choice>) {
+    pub(crate) fn answer_quit(&mut self, ctx: &egui::Context, choice: Option<QuitChoice>) {
         if self.quit_state() == QuitState::Asked {
             self.set_quit_state(QuitState::Asking);
         }
         match choice {
             None => {}
-            Some(Choice::Stay) => self.set_quit_state(QuitState::No),
-            Some(Choice::Quit) => {
+            Some(QuitChoice::Stay) => self.set_quit_state(QuitState::No),
+            Some(QuitChoice::Quit) => {
                 let quit = if self.is_training() { self.begin_pausing() } else { QuitState::Decided };
                 self.set_quit_state(quit);
                 ctx.request_repaint();
             }
-            Some(Choice::Save) => {
+            Some(QuitChoice::Save) => {
                 self.set_quit_state(QuitState::Saving);
                 self.apply(CorrectionsAction::SaveAll);
                 ctx.request_repaint();
@@ -118,7 +118,7 @@ impl Workbench {
 }
 
 /// Draws the dialog, if one is open; returns the user's choice.
-pub(crate) fn quit_dialog(ctx: &egui::Context, state: State<'_>) -> Option<Choice> {
+pub(crate) fn quit_dialog(ctx: &egui::Context, state: State<'_>) -> Option<QuitChoice> {
     let quit = state.display.quit();
     let saving = match quit {
         QuitState::No | QuitState::Decided => return None,
@@ -148,7 +148,7 @@ pub(crate) fn quit_dialog(ctx: &egui::Context, state: State<'_>) -> Option<Choic
         ui.add_space(theme::GROUP_GAP);
         ui.horizontal(|ui| if saving { saving_indicator(ui) } else { choices(ui, fresh) }).inner
     });
-    response.inner.or_else(|| response.should_close().then_some(Choice::Stay))
+    response.inner.or_else(|| response.should_close().then_some(QuitChoice::Stay))
 }
 
 /// Shows that a checkpoint is being saved.
@@ -164,20 +164,20 @@ fn pausing_dialog(ctx: &egui::Context) {
 }
 
 /// Draws the buttons; the first one gets the focus when the dialog opens.
-fn choices(ui: &mut Ui, fresh: bool) -> Option<Choice> {
+fn choices(ui: &mut Ui, fresh: bool) -> Option<QuitChoice> {
     let save = ui.button("Save and quit");
     if fresh {
         save.request_focus();
     }
     let quit = ui.button("Quit without saving");
     let stay = ui.button("Cancel");
-    [(save, Choice::Save), (quit, Choice::Quit), (stay, Choice::Stay)]
+    [(save, QuitChoice::Save), (quit, QuitChoice::Quit), (stay, QuitChoice::Stay)]
         .into_iter()
         .find_map(|(button, choice)| button.clicked().then_some(choice))
 }
 
-fn saving_indicator(ui: &mut Ui) -> Option<Choice> {
+fn saving_indicator(ui: &mut Ui) -> Option<QuitChoice> {
     ui.spinner();
     ui.label("Saving…");
-    ui.button("Cancel").clicked().then_some(Choice::Stay)
+    ui.button("Cancel").clicked().then_some(QuitChoice::Stay)
 }

@@ -2,7 +2,9 @@
 
 use crate::document::file_name;
 use crate::work::{JobState, JobView};
-use cytoscope_profile::{RunFacts, SpanRecord, Stage, StageTotal, StoredRun, TrainingFacts, bytes_text};
+use cytoscope_profile::{
+    DeviceMemory, MemorySample, RunFacts, SpanRecord, Stage, StageTotal, StoredRun, TrainingFacts, bytes_text,
+};
 use cytoscope_storage::read::open_regular;
 use cytoscope_worker::JobId;
 use std::io::Read;
@@ -128,20 +130,29 @@ impl<'a> Run<'a> {
     /// Resident memory over time: seconds and bytes.
     pub(crate) fn memory_samples(self) -> Vec<(f64, u64)> {
         match self {
-            Run::Job(job) => job.marks.iter().map(|m| (m.at_us / 1e6, m.resident_bytes)).collect(),
-            Run::File(file) => file.run.timeline.iter().map(|s| (s.at_us / 1e6, s.resident_bytes)).collect(),
+            Run::Job(job) if job.timeline.is_empty() => {
+                job.marks.iter().map(|m| (m.at_us / 1e6, m.resident_bytes)).collect()
+            }
+            Run::Job(_) | Run::File(_) => self.timeline().iter().map(|s| (s.at_us / 1e6, s.resident_bytes)).collect(),
+        }
+    }
+
+    /// Memory over time, oldest first.
+    fn timeline(self) -> &'a [MemorySample] {
+        match self {
+            Run::Job(job) => &job.timeline,
+            Run::File(file) => &file.run.timeline,
         }
     }
 
     /// The engine's activations over time: seconds and bytes; none where they were not sampled.
     pub(crate) fn arena_samples(self) -> Vec<(f64, u64)> {
-        match self {
-            Run::Job(_) => Vec::new(),
-            Run::File(file) => {
-                let samples = file.run.timeline.iter();
-                samples.filter_map(|s| Some((s.at_us / 1e6, s.arena_bytes?))).collect()
-            }
-        }
+        self.timeline().iter().filter_map(|s| Some((s.at_us / 1e6, s.arena_bytes?))).collect()
+    }
+
+    /// The memory of devices over time, with its seconds; none for a run on the CPU.
+    pub(crate) fn device_samples(self) -> Vec<(f64, DeviceMemory)> {
+        self.timeline().iter().filter_map(|s| Some((s.at_us / 1e6, s.device?))).collect()
     }
 
     /// Number of spans that are missing.
@@ -178,7 +189,15 @@ impl<'a> Run<'a> {
         match self {
             Run::Job(job) => {
                 let (spans, marks) = (job.spans.clone(), job.marks.clone());
-                StoredRun { record: job.record(), spans, marks, timeline: Vec::new(), spans_not_kept: job.dropped }
+                let of_marks = marks.iter().map(|mark| MemorySample {
+                    at_us: mark.at_us,
+                    resident_bytes: mark.resident_bytes,
+                    arena_bytes: None,
+                    device: None,
+                });
+                let mut timeline: Vec<MemorySample> = job.timeline.iter().copied().chain(of_marks).collect();
+                timeline.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
+                StoredRun { record: job.record(), spans, marks, timeline, spans_not_kept: job.dropped }
             }
             Run::File(file) => file.run.clone(),
         }
@@ -323,6 +342,10 @@ impl Histogram {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 mod tests {
     use super::*;
+    use crate::opener::ProfileTable;
+    use crate::panels::profiler::csv;
+    use crate::work::Purpose;
+    use cytoscope_profile::MemoryMark;
 
     fn span(stage: Stage, start_secs: f64, secs: f64) -> SpanRecord {
         SpanRecord::new(stage, "part", 1e6 * start_secs, 1e6 * secs)
@@ -348,6 +371,17 @@ mod tests {
     }
 
     #[test]
+    fn the_memory_table_of_a_job_has_its_marks() {
+        let mut job = JobView::new(JobId(1), "a.tif".to_owned(), Purpose::Convert);
+        let sample = |at_us, resident_bytes| MemorySample { at_us, resident_bytes, arena_bytes: Some(7), device: None };
+        job.timeline = vec![sample(0.0, 100), sample(2e6, 300)];
+        job.marks = vec![MemoryMark { label: "reading".into(), at_us: 1e6, resident_bytes: 200 }];
+        let csv = csv(ProfileTable::Memory, &Run::Job(&job).to_stored(), None);
+        let lines: Vec<&str> = csv.lines().skip(1).collect();
+        assert_eq!(lines, ["0,\"\",100,7,,", "1,\"reading\",200,,,", "2,\"\",300,7,,"]);
+    }
+
+    #[test]
     fn a_histogram_counts_every_step_and_is_not_stretched_by_a_slow_one() {
         let mut durations: Vec<f64> = (0..200).map(|i| 1.0 + f64::from(i % 10) / 10.0).collect();
         durations.push(500.0);
@@ -361,7 +395,13 @@ mod tests {
 
     #[test]
     fn figures_of_a_training_run_are_rates_and_shares() {
-        let facts = TrainingFacts { step_secs: 0.5, stalled_secs: 0.1, workers: 2, device: "cpu".to_owned() };
+        let facts = TrainingFacts {
+            step_secs: 0.5,
+            stalled_secs: 0.1,
+            workers: 2,
+            device: "cpu".to_owned(),
+            ..TrainingFacts::default()
+        };
         let total = |stage, seconds| StageTotal { stage, count: 1, seconds, bytes: 0, voxels: 0, macs: 0 };
         let stages = [total(Stage::Forward, 2.0), total(Stage::Optimizer, 1.0), total(Stage::Validate, 4.0)];
         let figures = TrainingFigures::new(&facts, Some(4), &stages, 12.0).unwrap();

@@ -140,8 +140,8 @@ impl Screenshots {
         let Some(image) = screenshot else {
             if since.elapsed() > SCREENSHOT_TIMEOUT {
                 self.pending = None;
-                let details = "The graphics driver returned no screenshot of the window. Slices can still be saved.";
-                effects.error("The screenshot failed", details);
+                let details = "The graphics driver returned no picture of the window. Slices can still be saved.";
+                effects.error("The picture was not saved", details);
             } else {
                 ctx.request_repaint_after(Duration::from_millis(50));
             }

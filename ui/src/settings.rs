@@ -7,13 +7,18 @@ use cytoscope_pipeline::PerformanceRequest;
 use cytoscope_storage::StorageError;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// Maximum number of recent files.
 pub const MAX_RECENT: usize = 12;
 
 /// Maximum number of folders with remembered axes.
 const MAX_FOLDERS: usize = 200;
+
+/// Maximum number of files with a remembered series.
+const MAX_FILES: usize = 500;
 
 /// Maximum size of a settings file that is read.
 const MAX_BYTES: u64 = 1 << 20;
@@ -28,6 +33,8 @@ pub struct Settings {
     pub recent: Vec<PathBuf>,
     /// Axes set by the user, by folder.
     pub axes_of_folder: BTreeMap<PathBuf, String>,
+    /// Series other than the first that the user has chosen, by file.
+    pub series_of_file: BTreeMap<PathBuf, usize>,
     /// Name of the selected model.
     pub model: String,
     /// Names of the channels that each model's inputs are read from, by the model's name.
@@ -38,7 +45,7 @@ pub struct Settings {
     /// Selected precision; `None`, stored as `auto`, is the best one of the device.
     #[serde(with = "precision_or_auto")]
     pub precision: Option<Precision>,
-    /// Which preset of the machine profile sets what a prediction leaves open.
+    /// Which preset of the machine profile completes the options of a prediction.
     #[serde(deserialize_with = "performance_or_auto")]
     pub performance: PerformanceRequest,
     /// Whether the list of stacks is shown.
@@ -63,6 +70,7 @@ impl Default for Settings {
             theme: ThemeChoice::System,
             recent: Vec::new(),
             axes_of_folder: BTreeMap::new(),
+            series_of_file: BTreeMap::new(),
             model: "nuclei".to_owned(),
             channels_of_model: BTreeMap::new(),
             device: DeviceRequest::Auto,
@@ -81,16 +89,22 @@ impl Default for Settings {
 
 /// Deserializes a device. An unknown one becomes `auto`, so that the other settings are kept.
 fn device_or_auto<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DeviceRequest, D::Error> {
-    Ok(String::deserialize(deserializer)?.parse().unwrap_or_default())
+    Ok(known(&String::deserialize(deserializer)?).unwrap_or_default())
 }
 
 /// Deserializes a request. An unknown one becomes `auto`, so that the other settings are kept.
 fn performance_or_auto<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PerformanceRequest, D::Error> {
-    Ok(String::deserialize(deserializer)?.parse().unwrap_or_default())
+    Ok(known(&String::deserialize(deserializer)?).unwrap_or_default())
+}
+
+/// Parses a setting; `None` for an unknown value, such as one of a later version, which is logged.
+fn known<T: FromStr<Err: Display>>(text: &str) -> Option<T> {
+    text.parse::<T>().inspect_err(|error| tracing::warn!("a setting becomes auto: {error}")).ok()
 }
 
 /// The form of a precision in the file: its name, or `auto` for none. An unknown one is read as `auto`.
 mod precision_or_auto {
+    use super::known;
     use cytoscope_engine::Precision;
     use serde::{Deserialize, Deserializer, Serializer};
 
@@ -99,7 +113,8 @@ mod precision_or_auto {
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Precision>, D::Error> {
-        Ok(String::deserialize(deserializer)?.parse().ok())
+        let text = String::deserialize(deserializer)?;
+        Ok(if text == "auto" { None } else { known(&text) })
     }
 }
 
@@ -122,6 +137,7 @@ impl Settings {
         let mut stored = self.clone();
         stored.recent.retain(is_unicode);
         stored.axes_of_folder.retain(|folder, _| is_unicode(folder));
+        stored.series_of_file.retain(|file, _| is_unicode(file));
         stored.dataset_folder = stored.dataset_folder.filter(is_unicode);
         let text =
             serde_json::to_vec_pretty(&stored).map_err(|e| StorageError::io(path, "writing the file")(e.into()))?;
@@ -149,6 +165,23 @@ impl Settings {
         }
     }
 
+    /// Remembers the series of a file; the first one need not be remembered. If there are too many files, others are
+    /// forgotten.
+    pub fn remember_series(&mut self, file: PathBuf, series: usize) {
+        self.series_of_file.remove(&file);
+        if series > 0 {
+            while self.series_of_file.len() >= MAX_FILES {
+                self.series_of_file.pop_first();
+            }
+            self.series_of_file.insert(file, series);
+        }
+    }
+
+    /// The series remembered for a file, from 0; the first one if there is none.
+    pub fn series_of(&self, file: &Path) -> usize {
+        self.series_of_file.get(file).copied().unwrap_or(0)
+    }
+
     /// The axes remembered for a file's folder.
     pub fn axes_of(&self, file: &Path) -> Option<&str> {
         self.axes_of_folder.get(file.parent()?).map(String::as_str)
@@ -170,9 +203,14 @@ mod tests {
         }
         settings.add_recent(Path::new("/data/15.tif"));
         settings.remember_axes(Path::new("/data/15.tif"), Some("TYX"));
+        settings.remember_series("/data/plate.zarr".into(), 3);
+        settings.remember_series("/data/other.czi".into(), 1);
+        settings.remember_series("/data/other.czi".into(), 0);
         settings.save(&path).unwrap();
         let loaded = Settings::load(&path);
         assert_eq!(loaded, settings);
+        let series = ["/data/plate.zarr", "/data/other.czi"].map(|file| loaded.series_of(Path::new(file)));
+        assert_eq!((series, loaded.series_of_file.len()), ([3, 0], 1));
         assert_eq!((loaded.recent.len(), loaded.recent[0].to_str()), (MAX_RECENT, Some("/data/15.tif")));
         assert_eq!(loaded.recent.iter().filter(|p| p.ends_with("15.tif")).count(), 1);
         assert_eq!(loaded.axes_of(Path::new("/data/other.tif")), Some("TYX"));
@@ -180,6 +218,21 @@ mod tests {
         assert_eq!(Settings::load(&path), Settings::default());
         std::fs::write(&path, r#"{"theme": "dark", "of a later version": 3}"#).unwrap();
         assert_eq!(Settings::load(&path).theme, ThemeChoice::Dark);
+    }
+
+    #[test]
+    fn a_new_series_is_remembered_in_place_of_others() {
+        let mut settings = Settings::default();
+        for i in 0..MAX_FILES {
+            settings.remember_series(format!("/data/{i:03}.czi").into(), 1);
+        }
+        let last = Path::new("/data/499.czi");
+        settings.remember_series(last.to_owned(), 2);
+        assert_eq!((settings.series_of(last), settings.series_of_file.len()), (2, MAX_FILES));
+        let new = Path::new("/data/new.czi");
+        settings.remember_series(new.to_owned(), 3);
+        assert_eq!((settings.series_of(new), settings.series_of_file.len()), (3, MAX_FILES));
+        assert_eq!(settings.series_of(last), 2);
     }
 
     #[cfg(unix)]

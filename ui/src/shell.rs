@@ -23,7 +23,7 @@ const MAX_LINE_BYTES: u64 = 16 << 20;
 /// A request of the shell; every field is optional.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Request {
+pub struct ShellRequest {
     /// Files to open. A request without any content brings the window to the front.
     pub open: Vec<PathBuf>,
     /// Names of files whose paths are not UTF-8, in lossy form for display.
@@ -38,7 +38,7 @@ pub struct Request {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FromShell {
     /// Files to open, or news of the previous window.
-    Request(Request),
+    Request(ShellRequest),
     /// A line that cannot be parsed, and why.
     Unreadable(String),
     /// The shell has ended, so the window closes.
@@ -100,7 +100,14 @@ impl ShellLink {
     }
 
     fn send(&self, message: &impl Serialize) {
-        let Ok(mut line) = serde_json::to_vec(message) else { return };
+        let mut line = match serde_json::to_vec(message) {
+            Ok(line) => line,
+            // Paths that are not Unicode cannot be written as JSON.
+            Err(error) => {
+                tracing::warn!("a message to the launcher is left out: {error}");
+                return;
+            }
+        };
         line.push(b'\n');
         // Sending fails only if the shell has ended.
         let _ = self.lines.send(line);
@@ -126,7 +133,7 @@ impl ShellLink {
 }
 
 /// Handles a request of the shell.
-pub(crate) fn handle_request(ctx: &egui::Context, request: Request) -> Effects {
+pub(crate) fn handle_request(ctx: &egui::Context, request: ShellRequest) -> Effects {
     let mut effects = Effects::default();
     effects.act(DocumentsAction::Open(request.open));
     if !request.not_text.is_empty() {
@@ -197,12 +204,15 @@ mod tests {
         let link =
             ShellLink::new(Box::new(Cursor::new(text)), Box::new(SharedBuffer::default()), Arc::new(|| {})).unwrap();
         let mut messages: Vec<FromShell> = link.receiver.iter().collect();
-        let recovered =
-            Request { recovered: Some("signal 9".to_owned()), left_closed: vec!["/x".into()], ..Request::default() };
+        let recovered = ShellRequest {
+            recovered: Some("signal 9".to_owned()),
+            left_closed: vec!["/x".into()],
+            ..ShellRequest::default()
+        };
         assert_eq!(messages.pop(), Some(FromShell::Gone), "a line cut short is the shell's end");
         assert_eq!(messages.pop(), Some(FromShell::Request(recovered)));
         assert!(matches!(messages.pop(), Some(FromShell::Unreadable(_))));
-        let open = Request { open: vec!["/a b/ü.tif".into()], ..Request::default() };
+        let open = ShellRequest { open: vec!["/a b/ü.tif".into()], ..ShellRequest::default() };
         assert_eq!(messages, [FromShell::Request(open)]);
     }
 

@@ -94,7 +94,8 @@ impl<'a> State<'a> {
     }
 
     fn can_predict(self) -> bool {
-        self.jobs.has_engine() && self.jobs.models().iter().any(|m| m.problem.is_none())
+        let has_model = self.jobs.models().iter().any(|m| m.problem.is_none());
+        self.jobs.has_engine() && has_model && self.jobs.tuning().is_none()
     }
 
     /// Whether the shown labels can be measured now.

@@ -74,8 +74,8 @@ pub const CURSOR_SLICE: Color32 = Color32::from_rgba_premultiplied(96, 86, 26, 1
 pub const MATCHED: [u8; 3] = [70, 200, 120];
 /// Color of a true object that was not found.
 pub const MISSED: [u8; 3] = [255, 190, 60];
-/// Color of a predicted object that is not in the ground truth.
-pub const FALSE_ONE: [u8; 3] = [235, 80, 90];
+/// Color of a false object: a predicted object that matches none of the ground truth.
+pub const FALSE_OBJECT: [u8; 3] = [235, 80, 90];
 /// An object ignored in the comparison.
 pub const IGNORED: [u8; 3] = [120, 124, 130];
 /// Merged, split and inexact true objects in the histogram.
@@ -135,7 +135,7 @@ pub fn stage_color(stage: Stage) -> Color32 {
         Stage::Decode => [120, 190, 225],
         Stage::Check => [110, 170, 200],
         Stage::Load => [150, 170, 215],
-        Stage::Normalise => [130, 180, 130],
+        Stage::Normalize => [130, 180, 130],
         Stage::Resample => [150, 200, 110],
         Stage::Augment => [170, 210, 140],
         Stage::Compile => [170, 150, 210],
@@ -183,7 +183,7 @@ fn style(visuals: Visuals) -> Style {
     style.spacing.item_spacing = egui::vec2(8.0, GAP);
     style.spacing.button_padding = egui::vec2(10.0, 5.0);
     style.spacing.interact_size.y = 24.0;
-    // Scroll bars do not cover what is at the right edge of a panel.
+    // Scroll bars do not cover the content at the right edge of a panel.
     style.spacing.scroll.floating_allocated_width = 8.0;
     style.spacing.slider_width = 128.0;
     style.spacing.window_margin = Margin::same(14);

@@ -11,14 +11,16 @@ use crate::document::Role;
 use crate::documents::{DocumentsAction, ViewAction};
 use crate::effect::{Effect, Effects, ViewsEffect};
 use crate::jobs::JobsAction;
+use crate::line_profile::line_profile_csv;
 use crate::models::ModelsAction;
 use crate::opener::{Content, FileRequest, ProfileFormat, ProfileTable};
 use crate::panels::profiler;
-use crate::ruler::line_profile_csv;
 use crate::runs::RunId;
 use crate::screenshots::take_screenshot;
 use crate::training::{Training, TrainingAction};
 use crate::views::layout::Layout;
+use cytoscope_pipeline::{PARQUET_ENDING, parquet_table};
+use cytoscope_storage::target::ending;
 use eframe::egui;
 use std::path::{Path, PathBuf};
 
@@ -62,6 +64,7 @@ impl Workbench {
                 }
                 effects
             }
+            DiskEvent::ListedForBatch(files) => self.batch.listed(files),
             DiskEvent::Visited(visited) => self.display.visited(visited),
             DiskEvent::ModelReady { place, out } => self.models.ready(place, out, &mut self.jobs, &self.documents),
             DiskEvent::ModelRemoved { path, result } => self.models.removed(&path, result, &mut self.jobs),
@@ -132,8 +135,16 @@ impl Workbench {
                 }
             }
             FileRequest::Table => {
-                if let Some(path) = self.document().and_then(|d| d.results.as_ref()).map(|r| r.path.clone()) {
-                    effects.act(save(first, move || std::fs::read(path).map_err(|e| e.to_string())));
+                if let Some(table) = self.document().and_then(|d| d.results.as_ref()) {
+                    let is_parquet = ending(&first).as_deref() == Some(PARQUET_ENDING);
+                    let content: Content = if is_parquet {
+                        let (columns, rows) = (table.columns.clone(), table.rows.clone());
+                        Box::new(move || parquet_table(&columns, &rows))
+                    } else {
+                        let path = table.path.clone();
+                        Box::new(move || std::fs::read(path).map_err(|e| e.to_string()))
+                    };
+                    effects.act(DocumentsAction::Save { path: first, content });
                 }
             }
             FileRequest::AnnData => {
@@ -147,8 +158,8 @@ impl Workbench {
             FileRequest::ModelFile => effects.act(ModelsAction::Open(files)),
             FileRequest::ConvertFiles => effects.act(BatchAction::Add(files)),
             FileRequest::ConvertFolder => effects.act(BatchAction::Folder(Some(first))),
-            FileRequest::Predictions => effects.act(BatchAction::Prediction(first)),
-            FileRequest::Truths => effects.act(BatchAction::Truth(first)),
+            FileRequest::Predictions | FileRequest::PredictionFile => effects.act(BatchAction::Prediction(first)),
+            FileRequest::Truths | FileRequest::TruthFile => effects.act(BatchAction::Truth(first)),
             FileRequest::Scores => effects.act(BatchAction::Save(first)),
             FileRequest::Run => effects.act(JobsAction::OpenRun(first)),
             FileRequest::Profile(format, id) => {

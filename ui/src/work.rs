@@ -11,7 +11,7 @@ use cytoscope_pipeline::{
     Event, JobErrorKind, MeasureJob, MeasureReport, ObjectDiameter, PerformanceRequest, PredictJob, PredictOutcome,
     SegmentJob, SegmentReport,
 };
-use cytoscope_profile::{MemoryMark, SpanRecord};
+use cytoscope_profile::SpanRecord;
 use cytoscope_train::{CheckReport, Estimate, TrainEvent, TrainReport};
 use cytoscope_worker::{Job, JobId, JobResult, LiveRegion, Reply, Request, Worker, WorkerEvent, WorkerState};
 use std::collections::BTreeMap;
@@ -451,7 +451,12 @@ impl Work {
                 self.job(id)?.totals = totals;
                 None
             }
-            Reply::Spans { id, spans, marks, dropped } => self.record_spans(id, spans, marks, dropped),
+            Reply::Spans { id, spans, marks, samples, dropped } => {
+                let job = self.job(id)?;
+                job.marks.extend(marks);
+                job.timeline.extend(samples);
+                self.record_spans(id, spans, dropped)
+            }
             Reply::Memory { resident_bytes, peak_resident_bytes, device } => {
                 self.memory = Some((resident_bytes, peak_resident_bytes));
                 if let Some(job) = self.jobs.iter_mut().find(|j| j.state == JobState::Running) {
@@ -520,18 +525,11 @@ impl Work {
         }
     }
 
-    /// Adds spans and marks to a job, up to [`MAX_SPANS`] spans of all jobs; further ones are counted as dropped.
-    fn record_spans(
-        &mut self,
-        id: JobId,
-        spans: Vec<SpanRecord>,
-        marks: Vec<MemoryMark>,
-        dropped: u64,
-    ) -> Option<Outcome> {
+    /// Adds spans to a job, up to [`MAX_SPANS`] spans of all jobs; further ones are counted as dropped.
+    fn record_spans(&mut self, id: JobId, spans: Vec<SpanRecord>, dropped: u64) -> Option<Outcome> {
         let held: usize = self.jobs.iter().map(|j| j.spans.len()).sum();
         let job = self.job(id)?;
         job.dropped = dropped;
-        job.marks.extend(marks);
         let capacity = MAX_SPANS.saturating_sub(held);
         job.dropped += spans.len().saturating_sub(capacity) as u64;
         job.spans.extend(spans.into_iter().take(capacity));

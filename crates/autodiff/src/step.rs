@@ -190,7 +190,7 @@ pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &Step
         return Err(GraphError::misused("input shapes", got, graph.inputs.len().to_string()));
     }
     infer_shapes(&mut graph, &shapes)?;
-    cytoscope_graph_passes::recognise_group_norms(&mut graph);
+    cytoscope_graph_passes::recognize_group_norms(&mut graph);
     let norms = if options.batch_statistics { use_batch_statistics(&mut graph)? } else { Vec::new() };
     infer_shapes(&mut graph, &shapes)?;
     let chosen: Vec<(ValueId, bool)> = trainable(&graph)

@@ -15,8 +15,8 @@ pub struct DifferenceOfGaussians {
     pub sigma_large: [f64; 3],
     /// Weight of the wide Gaussian that is subtracted.
     pub large_share: f32,
-    /// The second channel, r / (r + half) with r = relu(G ∗ x): standard deviation of the Gaussian in voxels, and
-    /// `half`.
+    /// Parameters of the second channel, r / (r + half) with r = relu(G ∗ x): standard deviation of the Gaussian G in
+    /// voxels, z, y, x, and `half`; `None` without a second channel.
     pub brightness: Option<([f64; 3], f32)>,
     /// Factor that the filter response is multiplied by before the sigmoid.
     pub gain: f32,
@@ -94,8 +94,8 @@ fn smooth(graph: &mut Graph, name: &str, x: ValueId, sigma: &[f64; 3], truncate:
             continue;
         }
         let letter = ["z", "y", "x"].get(axis).copied().unwrap_or("a");
-        let centred = (0..=2 * radius).map(|i| i as f64 - radius as f64);
-        let weights: Vec<f64> = centred.map(|d| libm::exp(-0.5 * (d / s).powi(2))).collect();
+        let centered = (0..=2 * radius).map(|i| i as f64 - radius as f64);
+        let weights: Vec<f64> = centered.map(|d| libm::exp(-0.5 * (d / s).powi(2))).collect();
         let sum: f64 = weights.iter().sum();
         let kernel: Vec<f32> = weights.iter().map(|w| (w / sum) as f32).collect();
         let mut lengths = [1usize; 3];

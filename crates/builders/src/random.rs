@@ -82,13 +82,14 @@ pub fn random_network(bytes: &[u8]) -> Result<RandomNetwork> {
     Ok(RandomNetwork { graph, input })
 }
 
-/// Returns bytes for [`random_network`] from a seed (SplitMix64, Steele, Lea & Flood 2014).
+/// Returns bytes for [`random_network`] from a seed.
 pub fn random_bytes(seed: u64, count: usize) -> Vec<u8> {
     let mut state = seed;
     (0..count).map(|_| (split_mix(&mut state) >> 56) as u8).collect()
 }
 
-fn split_mix(state: &mut u64) -> u64 {
+/// Advances the state of SplitMix64 (Steele, Lea & Flood 2014) and returns its next number.
+pub(crate) fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut z = *state;
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::random::split_mix;
 use cytoscope_graph::{
     Activation, ConvAttrs, ConvTransposeAttrs, Dim, ElementType, Graph, GraphError, Op, Result, Tensor, ValueId,
 };
@@ -15,7 +16,7 @@ pub enum Weights<'a> {
     /// Random: kernels from a normal distribution with variance 2 / ((1 + slope²)·fan-in) (He et al. 2015), scales 1,
     /// biases 0.
     Random {
-        /// The same seed gives the same network, on every machine.
+        /// Seed of the random numbers; the same seed gives the same network on every machine.
         seed: u64,
     },
 }
@@ -48,21 +49,12 @@ impl<'a> NetworkBuilder<'a> {
         (Self { graph, weights, state, slope }, x)
     }
 
-    /// SplitMix64 (Steele, Lea & Flood 2014).
-    fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
     /// Draws normal numbers with mean 0 (Box & Muller 1958).
     fn normal(&mut self, n: usize, deviation: f64) -> Vec<f32> {
         let unit = |bits: u64| ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
         (0..n)
             .map(|_| {
-                let (u, v) = (unit(self.next()), unit(self.next()));
+                let (u, v) = (unit(split_mix(&mut self.state)), unit(split_mix(&mut self.state)));
                 ((-2.0 * libm::log(u)).sqrt() * libm::cos(std::f64::consts::TAU * v) * deviation) as f32
             })
             .collect()

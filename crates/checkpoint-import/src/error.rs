@@ -28,7 +28,7 @@ pub enum ImportError {
     OverLimit {
         /// The part, with its size.
         what: String,
-        /// The limit.
+        /// Largest allowed number, in the unit of `what`.
         limit: u64,
     },
     /// No known architecture has tensors of these names.
@@ -37,9 +37,9 @@ pub enum ImportError {
          the model with torch.onnx.export and import the ONNX file"
     )]
     Unrecognized {
-        /// The first names of tensors.
+        /// Names of the first tensors, separated by commas.
         tensors: String,
-        /// The known architectures.
+        /// Names of all known architectures, separated by commas.
         known: String,
     },
     /// A tensor that the architecture needs is missing or does not fit.
@@ -49,7 +49,7 @@ pub enum ImportError {
         tensor: String,
         /// What is wrong, as a predicate.
         problem: String,
-        /// The architecture.
+        /// Name of the architecture that was tried, as on the command line.
         architecture: &'static str,
     },
     /// Tensors that the architecture does not have.
@@ -57,9 +57,9 @@ pub enum ImportError {
         "the architecture {architecture} has no tensors {tensors}: the network differs from it, so that its results would be wrong"
     )]
     Unused {
-        /// Their names.
+        /// Names of the first of these tensors, separated by commas.
         tensors: String,
-        /// The architecture.
+        /// Name of the architecture that was tried, as on the command line.
         architecture: &'static str,
     },
     /// A setting of the network that cannot be expressed.

@@ -70,7 +70,7 @@ impl<'a> Layers<'a> {
         ImportError::Tensor { tensor, problem, architecture: self.architecture }
     }
 
-    /// Records what the tensors do not tell.
+    /// Records a setting that the tensors do not determine, with the value that was assumed, as one sentence.
     pub(crate) fn assume(&mut self, what: impl Into<String>) {
         self.assumptions.insert(what.into());
     }
@@ -80,12 +80,13 @@ impl<'a> Layers<'a> {
         self.tensors.contains_key(name)
     }
 
-    /// Whether there is a tensor whose name starts so.
+    /// Whether the name of a tensor starts with `prefix`.
     pub(crate) fn has_any(&self, prefix: &str) -> bool {
         self.tensors.range(prefix.to_owned()..).next().is_some_and(|(name, _)| name.starts_with(prefix))
     }
 
-    /// Returns how many of the names that `name` gives for 0, 1, … start a tensor's name.
+    /// Returns the number of layers of a numbered series: the first number whose `name` is not the start of any
+    /// tensor's name.
     pub(crate) fn count(&self, name: impl Fn(usize) -> String) -> usize {
         (0..MAX_NUMBERED).take_while(|i| self.has_any(&name(*i))).count()
     }

@@ -4,8 +4,9 @@
 //! `torch.save` (`.pt`, `.pth`, `.ckpt`) and from safetensors. The pickle inside a zip is read by
 //! [`cytoscope_pickle`], which builds values and never calls anything.
 //!
-//! [`Checkpoint::network`] builds the network: its architecture is recognized from the names of the tensors, channels and
-//! kernels are taken from their shapes, and what they do not tell is listed as assumptions. Every tensor must be used.
+//! [`Checkpoint::network`] builds the network: its architecture is recognized from the names of the tensors, channels
+//! and kernels are taken from their shapes, and the settings that they do not determine are listed as assumptions.
+//! Every tensor must be used.
 #![forbid(unsafe_code)]
 
 mod architectures;
@@ -68,7 +69,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`ImportError`] if no architecture is recognized, a tensor is missing, unknown or does not fit (it is named), or
-    /// the arguments ask for what is not supported.
+    /// the arguments request something unsupported.
     pub fn network(&self, architecture: Option<Architecture>, kwargs: &Json) -> Result<Imported, ImportError> {
         architectures::network(&self.tensors, architecture, kwargs)
     }

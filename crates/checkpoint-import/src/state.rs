@@ -19,7 +19,7 @@ const STATES: [&str; 9] = [
     "net",
     "weights",
 ];
-/// Entries of a training program's state that are no weights.
+/// Entries of a training program's state that hold no weights.
 const NO_WEIGHTS: [&str; 6] = ["optimizer", "lr_scheduler", "grad_scaler", "scheduler", "loops", "callbacks"];
 /// Maximum number of tensors.
 const MAX_TENSORS: usize = 1 << 16;

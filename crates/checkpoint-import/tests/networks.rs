@@ -189,7 +189,7 @@ fn fnet() -> State {
 }
 
 #[test]
-fn architectures_are_recognised_and_every_tensor_counts() {
+fn architectures_are_recognized_and_every_tensor_counts() {
     let cases: [(Architecture, State); 6] = [
         (Architecture::TorchEmUNet, torch_em()),
         (Architecture::MonaiUNet, monai_unet()),
@@ -268,7 +268,7 @@ fn dynunet_is_the_one_of_the_builders() {
 }
 
 #[test]
-fn what_tensors_do_not_tell_is_asked_for_or_assumed() {
+fn settings_missing_from_tensors_are_required_or_assumed() {
     let read = Checkpoint::from_bytes(&checkpoint(&monai_unet(), &[])).unwrap();
     let assumed = read.network(None, &Value::Null).unwrap().assumptions.join("; ");
     assert!(assumed.contains("strides are 2") && assumed.contains("instance norms"), "{assumed}");
@@ -283,12 +283,12 @@ fn what_tensors_do_not_tell_is_asked_for_or_assumed() {
     assert!(y.as_f32().unwrap().iter().all(|v| (0.0..=1.0).contains(v)));
     assert!(read.network(None, &json!({"final_activation": "Softmax"})).is_err());
     assert!(read.network(None, &json!({"postprocessing": "affinities_to_boundaries2d"})).is_err());
-    // A number of groups that is no number is not replaced by the default.
+    // A number of groups that is not a number is not replaced by the default.
     let read = Checkpoint::from_bytes(&checkpoint(&segresnet(), &[])).unwrap();
     let error = read.network(None, &json!({"num_groups": "four"})).unwrap_err().to_string();
     assert!(error.contains("num_groups is \"four\""), "{error}");
     let read = Checkpoint::from_bytes(&checkpoint(&torch_em(), &[])).unwrap();
-    // An architecture that is asked for is not another one.
+    // A requested architecture is not replaced by another.
     let error = read.network(Some(Architecture::SegResNet), &Value::Null).unwrap_err().to_string();
     assert!(error.contains("convInit.conv.weight") && error.contains("base.block"), "{error}");
     let error = "resnet50".parse::<Architecture>().unwrap_err().to_string();

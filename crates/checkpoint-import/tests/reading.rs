@@ -111,7 +111,7 @@ fn weights_are_found_among_other_entries() {
 }
 
 #[test]
-fn python_objects_are_refused_by_name_and_never_made() {
+fn python_objects_are_refused_by_name_and_never_constructed() {
     let attacks: [(&[u8], &str); 5] = [
         (b"cos\nsystem\n(X\x04\x00\x00\x00truetR", "os.system"),
         (b"cbuiltins\neval\n(X\x01\x00\x00\x001tR", "builtins.eval"),
@@ -130,7 +130,7 @@ fn python_objects_are_refused_by_name_and_never_made() {
 }
 
 #[test]
-fn other_formats_are_refused_with_a_way_out() {
+fn other_formats_are_refused_with_a_next_step() {
     assert!(refused(b"abc").contains("neither safetensors nor a zip"));
     let legacy =
         [&[0x80, 2, 0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, b'.'][..], b"\x80\x02M"];

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use cytoscope_corrections::{
-    AnnotateError, Bounds, Brush, BrushShape, Edit, LabelVolume, LoadOptions, Over, Plane, Scope, Session,
+    Bounds, Brush, BrushShape, CorrectionError, DrawOver, Edit, LabelVolume, LoadOptions, Plane, Scope, Session,
     SessionOptions, SliceAxis,
 };
 use cytoscope_volume::VoxelSize;
@@ -34,8 +34,8 @@ fn duration_text(took: Duration) -> String {
 fn measure<T>(
     what: &str,
     times: usize,
-    mut f: impl FnMut(usize) -> Result<T, AnnotateError>,
-) -> Result<(), AnnotateError> {
+    mut f: impl FnMut(usize) -> Result<T, CorrectionError>,
+) -> Result<(), CorrectionError> {
     let mut took = Vec::new();
     for n in 0..times {
         let start = Instant::now();
@@ -49,10 +49,10 @@ fn measure<T>(
     Ok(())
 }
 
-fn main() -> Result<(), AnnotateError> {
+fn main() -> Result<(), CorrectionError> {
     let size: usize = std::env::args().nth(1).and_then(|a| a.parse().ok()).unwrap_or(512);
     let folder = std::env::temp_dir().join(format!("cytoscope-edit-costs-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).map_err(|source| AnnotateError::Io {
+    std::fs::create_dir_all(&folder).map_err(|source| CorrectionError::Io {
         file: folder.clone(),
         doing: "making the folder",
         source,
@@ -62,7 +62,7 @@ fn main() -> Result<(), AnnotateError> {
     outcome
 }
 
-fn run(size: usize, folder: &std::path::Path) -> Result<(), AnnotateError> {
+fn run(size: usize, folder: &std::path::Path) -> Result<(), CorrectionError> {
     let dense = cells(size);
     let volume = LabelVolume::from_dense([size; 3], VoxelSize::new_um(1.0, 0.25, 0.25), &dense)?;
     drop(dense);
@@ -108,7 +108,7 @@ fn label(size: usize, n: usize) -> u32 {
     ((size / 32 * 3 + 5) * (size / 32) + n) as u32 + 1
 }
 
-fn reads(session: &Session, size: usize) -> Result<(), AnnotateError> {
+fn reads(session: &Session, size: usize) -> Result<(), CorrectionError> {
     for axis in SliceAxis::ALL {
         measure(&format!("read a slice across {axis:?}"), 9, |n| session.volume().slice(axis, size / 2 + n))?;
     }
@@ -116,7 +116,7 @@ fn reads(session: &Session, size: usize) -> Result<(), AnnotateError> {
     measure("read a box of 64³", 9, |_| session.volume().labels().read(&box64))
 }
 
-fn strokes(session: &mut Session, size: usize) -> Result<(), AnnotateError> {
+fn strokes(session: &mut Session, size: usize) -> Result<(), CorrectionError> {
     let (middle, place) = (size / 2, |n: usize| place(size, n));
     for (what, shape, radius_um) in [
         ("dab, disc of 5 µm in Z (20 voxels)", BrushShape::Disc(SliceAxis::Z), 5.0),
@@ -124,7 +124,7 @@ fn strokes(session: &mut Session, size: usize) -> Result<(), AnnotateError> {
         ("dab, disc of 5 µm in X", BrushShape::Disc(SliceAxis::X), 5.0),
         ("dab, ball of 5 µm", BrushShape::Ball, 5.0),
     ] {
-        let brush = Brush { shape, radius_um, value: 70_000, over: Over::Any };
+        let brush = Brush { shape, radius_um, value: 70_000, over: DrawOver::Any };
         let narrow = Brush { value: 60_000, ..brush };
         measure(what, 50, |n| {
             let points = vec![place(n).map(|c| c as f64)];
@@ -135,7 +135,7 @@ fn strokes(session: &mut Session, size: usize) -> Result<(), AnnotateError> {
         session.apply(&Edit::Fill { seed: [0, 0, 0], value: 60_005, scope: Scope::Volume })
     })?;
     measure("undo that", 1, |_| session.undo())?;
-    let brush = Brush { shape: BrushShape::Disc(SliceAxis::Z), radius_um: 5.0, value: 60_001, over: Over::Any };
+    let brush = Brush { shape: BrushShape::Disc(SliceAxis::Z), radius_um: 5.0, value: 60_001, over: DrawOver::Any };
     measure("stroke of 200 voxels in Z, at once", 20, |n| {
         let [z, y, x] = place(n).map(|c| c as f64);
         session.apply(&Edit::Paint { brush, points: vec![[z, y, x], [z, y + 30.0, (x + 200.0).min(size as f64)]] })
@@ -154,7 +154,7 @@ fn strokes(session: &mut Session, size: usize) -> Result<(), AnnotateError> {
     Ok(())
 }
 
-fn fills(session: &mut Session, size: usize) -> Result<(), AnnotateError> {
+fn fills(session: &mut Session, size: usize) -> Result<(), CorrectionError> {
     let slice = |n: usize| Scope::Slice(Plane::new(SliceAxis::Z, 16 + 32 * (n % (size / 32))));
     measure("fill a cell in a slice", 20, |n| {
         session.apply(&Edit::Fill { seed: [16 + 32 * (n % (size / 32)), 16, 16], value: 60_002, scope: slice(n) })
@@ -171,13 +171,13 @@ fn fills(session: &mut Session, size: usize) -> Result<(), AnnotateError> {
     })
 }
 
-fn shapes(session: &mut Session, size: usize) -> Result<(), AnnotateError> {
+fn shapes(session: &mut Session, size: usize) -> Result<(), CorrectionError> {
     let label = |n: usize| label(size, n);
     measure("fill holes of a cell in 3-D", 9, |n| {
-        session.apply(&Edit::FillHoles { label: label(n), scope: Scope::Volume, over: Over::Background })
+        session.apply(&Edit::FillHoles { label: label(n), scope: Scope::Volume, over: DrawOver::Background })
     })?;
     measure("grow a cell by 1 µm in 3-D", 9, |n| {
-        session.apply(&Edit::Grow { label: label(n), by_um: 1.0, scope: Scope::Volume, over: Over::Background })
+        session.apply(&Edit::Grow { label: label(n), by_um: 1.0, scope: Scope::Volume, over: DrawOver::Background })
     })?;
     measure("shrink it again", 9, |n| {
         session.apply(&Edit::Shrink { label: label(n), by_um: 1.0, scope: Scope::Volume })
@@ -193,7 +193,7 @@ fn shapes(session: &mut Session, size: usize) -> Result<(), AnnotateError> {
     })
 }
 
-fn splits(session: &mut Session, size: usize) -> Result<(), AnnotateError> {
+fn splits(session: &mut Session, size: usize) -> Result<(), CorrectionError> {
     let (label, other) = (|n: usize| label(size, n), |n: usize| label(size, 20 + n));
     let middles: Vec<usize> =
         (0..9).filter_map(|n| session.volume().bounds_of(other(n))).map(|b| (b.start[0] + b.end[0]) / 2).collect();
@@ -205,7 +205,7 @@ fn splits(session: &mut Session, size: usize) -> Result<(), AnnotateError> {
         })
     })?;
     measure("interpolate them", middles.len(), |n| {
-        session.apply(&Edit::Interpolate { label: other(n), axis: SliceAxis::Z, at: None, over: Over::Any })
+        session.apply(&Edit::Interpolate { label: other(n), axis: SliceAxis::Z, at: None, over: DrawOver::Any })
     })?;
     measure("cut a cell in two by a line, through all slices", middles.len(), |n| {
         let b = session.volume().bounds_of(other(n)).unwrap_or(middle_box(size));
@@ -217,7 +217,7 @@ fn splits(session: &mut Session, size: usize) -> Result<(), AnnotateError> {
     measure("delete a cell", 9, |n| session.apply(&Edit::Delete { label: label(2 * n + 1), scope: Scope::Volume }))
 }
 
-fn history(session: &mut Session) -> Result<(), AnnotateError> {
+fn history(session: &mut Session) -> Result<(), CorrectionError> {
     measure("undo", 100, |_| session.undo())?;
     measure("redo", 100, |_| session.redo())?;
     println!(

@@ -2,7 +2,7 @@
 
 use crate::geometry::{Bounds, Plane};
 use crate::limits::{self, MAX_CHUNKS};
-use crate::{AnnotateError, SliceAxis};
+use crate::{CorrectionError, SliceAxis};
 use cytoscope_volume::{VoxelSize, element_count};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
@@ -20,9 +20,9 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    pub fn new(shape: [usize; 3]) -> Result<Self, AnnotateError> {
+    pub fn new(shape: [usize; 3]) -> Result<Self, CorrectionError> {
         if shape.contains(&0) {
-            return Err(AnnotateError::BadParameter {
+            return Err(CorrectionError::BadParameter {
                 what: "the shape Z, Y, X of the labels",
                 got: format!("{shape:?}"),
                 expected: "at least one voxel along each axis",
@@ -31,9 +31,9 @@ impl Grid {
         let counts = [0, 1, 2].map(|a| shape[a].div_ceil(CHUNK_ZYX[a]));
         let chunks = element_count(&counts).map_or(u64::MAX, |n| n as u64);
         let voxels = element_count(&shape).map_or(u64::MAX, |n| n as u64);
-        let next = "crop the stack, or check that its axes are Z, Y, X";
-        limits::check("the number of chunks", chunks, "MAX_CHUNKS", MAX_CHUNKS, next)?;
-        limits::check("the number of voxels", voxels, "the address space", u64::MAX - 1, next)?;
+        let next_step = "crop the stack, or check that its axes are Z, Y, X";
+        limits::check("the number of chunks", chunks, "MAX_CHUNKS", MAX_CHUNKS, next_step)?;
+        limits::check("the number of voxels", voxels, "the address space", u64::MAX - 1, next_step)?;
         Ok(Self { shape, counts })
     }
 
@@ -365,20 +365,20 @@ impl LabelSnapshot {
     /// The labels of one slice, row by row; see [`SliceAxis`] for its rows and columns.
     ///
     /// # Errors
-    /// [`AnnotateError::OutOfBounds`] if the slice does not exist.
-    pub fn slice(&self, axis: SliceAxis, index: usize) -> Result<Vec<u32>, AnnotateError> {
+    /// [`CorrectionError::OutOfBounds`] if the slice does not exist.
+    pub fn slice(&self, axis: SliceAxis, index: usize) -> Result<Vec<u32>, CorrectionError> {
         self.read(&Plane::new(axis, index).bounds(self.grid.shape)?)
     }
 
     /// The labels of a box in C order.
     ///
     /// # Errors
-    /// [`AnnotateError::OutOfBounds`] if the box is not inside the volume.
-    pub fn read(&self, bounds: &Bounds) -> Result<Vec<u32>, AnnotateError> {
+    /// [`CorrectionError::OutOfBounds`] if the box is not inside the volume.
+    pub fn read(&self, bounds: &Bounds) -> Result<Vec<u32>, CorrectionError> {
         let shape_zyx = self.grid.shape;
         if (0..3).any(|a| bounds.start[a] > bounds.end[a] || bounds.end[a] > shape_zyx[a]) {
             let at = bounds.end.to_vec();
-            return Err(AnnotateError::OutOfBounds { what: "the end of the box", at, shape_zyx });
+            return Err(CorrectionError::OutOfBounds { what: "the end of the box", at, shape_zyx });
         }
         let [nz, ny, nx] = bounds.size();
         let mut out = vec![0; nz * ny * nx];
@@ -477,9 +477,12 @@ mod tests {
 
     #[test]
     fn shapes_above_the_limits_are_refused() {
-        assert!(matches!(Grid::new([usize::MAX, 9, 9]), Err(AnnotateError::TooLarge { limit_name: "MAX_CHUNKS", .. })));
-        assert!(matches!(Grid::new([1 << 40, 1, 1]), Err(AnnotateError::TooLarge { .. })));
-        assert!(matches!(Grid::new([1, 0, 5]), Err(AnnotateError::BadParameter { .. })));
+        assert!(matches!(
+            Grid::new([usize::MAX, 9, 9]),
+            Err(CorrectionError::TooLarge { limit_name: "MAX_CHUNKS", .. })
+        ));
+        assert!(matches!(Grid::new([1 << 40, 1, 1]), Err(CorrectionError::TooLarge { .. })));
+        assert!(matches!(Grid::new([1, 0, 5]), Err(CorrectionError::BadParameter { .. })));
     }
 
     proptest! {

@@ -6,7 +6,7 @@ use cytoscope_storage::StorageError;
 use std::io;
 use std::path::{Path, PathBuf};
 
-impl From<StorageError> for AnnotateError {
+impl From<StorageError> for CorrectionError {
     fn from(error: StorageError) -> Self {
         Self::Format(error.into())
     }
@@ -14,7 +14,7 @@ impl From<StorageError> for AnnotateError {
 
 /// Why an edit, a file operation or a journal operation failed. The labels are unchanged after any error.
 #[derive(Debug, thiserror::Error)]
-pub enum AnnotateError {
+pub enum CorrectionError {
     /// An image file could not be read or written.
     #[error(transparent)]
     Format(#[from] FormatError),
@@ -36,9 +36,9 @@ pub enum AnnotateError {
     TooLarge {
         /// The quantity that is too large.
         what: &'static str,
-        /// Its value.
+        /// Value of the quantity.
         got: u64,
-        /// Name of the limit.
+        /// Name of the constant or setting that holds the limit.
         limit_name: &'static str,
         /// Maximum allowed value.
         limit: u64,
@@ -50,9 +50,9 @@ pub enum AnnotateError {
     OutOfBounds {
         /// What the position is used for.
         what: &'static str,
-        /// The position.
+        /// The position: Z, Y, X in voxels, or the index of a slice.
         at: Vec<usize>,
-        /// Shape of the volume.
+        /// Lengths of the volume along Z, Y, X in voxels.
         shape_zyx: [usize; 3],
     },
     /// A label does not exist.
@@ -117,7 +117,7 @@ pub enum AnnotateError {
         problem: String,
     },
     /// A journal is open in another window or program.
-    #[error("{}: these annotations are open in another window or program; close them there first", .journal.display())]
+    #[error("{}: these corrections are open in another window or program; close them there first", .journal.display())]
     InUse {
         /// Path of the journal.
         journal: PathBuf,
@@ -137,9 +137,9 @@ pub enum AnnotateError {
     Cancelled,
 }
 
-impl AnnotateError {
+impl CorrectionError {
     pub(crate) fn io(file: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Self + use<> {
         let file = file.to_owned();
-        move |source| AnnotateError::Io { file, doing, source }
+        move |source| CorrectionError::Io { file, doing, source }
     }
 }

@@ -5,7 +5,7 @@
 //! the ignore label. Existing columns and rows are kept. Nothing is overwritten: if a name is taken, a number is
 //! appended.
 
-use crate::AnnotateError;
+use crate::CorrectionError;
 use crate::chunks::LabelSnapshot;
 use crate::files::{Stack, plane};
 use crate::known_voxels::{KnownLabels, KnownVoxels, UNKNOWN_LABEL};
@@ -33,6 +33,8 @@ pub struct RawSource<'a> {
     pub path: &'a Path,
     /// Index of the image, if the file holds several.
     pub series: usize,
+    /// Axes that replace those of the file.
+    pub axes: Option<Axes>,
     /// Index of the channel; required if there are several.
     pub channel: Option<usize>,
     /// Index of the time point; required if there are several.
@@ -57,15 +59,15 @@ pub struct ExportedPair {
 /// a background thread.
 ///
 /// # Errors
-/// [`AnnotateError::Dataset`] if raw and labels differ in shape, the name is invalid, or the table cannot be extended;
-/// [`AnnotateError::NotLabels`] if the channel or time point does not exist; [`AnnotateError::Format`] or
-/// [`AnnotateError::Io`] if a file cannot be read or written. After an error no files are left.
+/// [`CorrectionError::Dataset`] if raw and labels differ in shape, the name is invalid, or the table cannot be
+/// extended; [`CorrectionError::NotLabels`] if the channel or time point does not exist; [`CorrectionError::Format`] or
+/// [`CorrectionError::Io`] if a file cannot be read or written. After an error no files are left.
 pub fn export_pair(
     raw: &RawSource,
     labels: &LabelSnapshot,
     dataset_dir: &Path,
     name: &str,
-) -> Result<ExportedPair, AnnotateError> {
+) -> Result<ExportedPair, CorrectionError> {
     export_part(raw, labels, None, KnownVoxels::All, dataset_dir, name)
 }
 
@@ -74,7 +76,8 @@ pub fn export_pair(
 /// contains the labels before correction; without it, they count as empty.
 ///
 /// # Errors
-/// As [`export_pair`]; [`AnnotateError::Dataset`] if nothing was corrected, or a label is [`UNKNOWN_LABEL`] or larger.
+/// As [`export_pair`]; [`CorrectionError::Dataset`] if nothing was corrected, or a label is [`UNKNOWN_LABEL`] or
+/// larger.
 pub fn export_part(
     raw: &RawSource,
     labels: &LabelSnapshot,
@@ -82,12 +85,13 @@ pub fn export_part(
     which: KnownVoxels,
     dataset_dir: &Path,
     name: &str,
-) -> Result<ExportedPair, AnnotateError> {
+) -> Result<ExportedPair, CorrectionError> {
     check_name(dataset_dir, name)?;
-    let image = open(raw.path, &OpenOptions { series: raw.series, ..OpenOptions::default() })?;
+    let options = OpenOptions { series: raw.series, axes: raw.axes.clone(), ..OpenOptions::default() };
+    let image = open(raw.path, &options)?;
     let stack = Stack::of(&image, raw.channel, raw.time)?;
     if stack.shape_zyx != labels.shape_zyx() {
-        return Err(AnnotateError::Dataset {
+        return Err(CorrectionError::Dataset {
             file: raw.path.to_owned(),
             problem: format!(
                 "its shape Z, Y, X is {:?}, but the labels have {:?}",
@@ -98,7 +102,7 @@ pub fn export_part(
         });
     }
     let refuse =
-        |problem: String, next_step| Err(AnnotateError::Dataset { file: raw.path.to_owned(), problem, next_step });
+        |problem: String, next_step| Err(CorrectionError::Dataset { file: raw.path.to_owned(), problem, next_step });
     if let Some(base) = base.filter(|b| b.shape_zyx() != labels.shape_zyx()) {
         let problem = format!(
             "the labels before correction have the shape {:?}, the corrected ones {:?}",
@@ -116,7 +120,7 @@ pub fn export_part(
         let problem = format!("the largest label is {}, but {UNKNOWN_LABEL} is the ignore label", labels.max_label());
         return refuse(problem, "add the pair with all its labels");
     }
-    std::fs::create_dir_all(dataset_dir).map_err(AnnotateError::io(dataset_dir, "creating the folder"))?;
+    std::fs::create_dir_all(dataset_dir).map_err(CorrectionError::io(dataset_dir, "creating the folder"))?;
     let table = dataset_dir.join(TABLE);
     let before = Table::read(&table)?;
     let (name, mut files) = reserve(dataset_dir, name, &before)?;
@@ -140,10 +144,10 @@ fn file_name(path: &Path) -> String {
     path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-fn check_name(folder: &Path, name: &str) -> Result<(), AnnotateError> {
+fn check_name(folder: &Path, name: &str) -> Result<(), CorrectionError> {
     let odd = |c: char| c.is_control() || "/\\<>:\"|?*".contains(c);
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.starts_with('.') || name.contains(odd) {
-        return Err(AnnotateError::Dataset {
+        return Err(CorrectionError::Dataset {
             file: folder.to_owned(),
             problem: format!("'{name}' is not a valid file name on every system"),
             next_step: "give a name of 1 to 120 letters that has no / \\ < > : \" | ? * and does not begin with a dot",
@@ -170,7 +174,7 @@ impl Drop for Reserved {
 }
 
 /// Reserves the first free name by creating both files empty.
-fn reserve(folder: &Path, name: &str, table: &Table) -> Result<(String, Reserved), AnnotateError> {
+fn reserve(folder: &Path, name: &str, table: &Table) -> Result<(String, Reserved), CorrectionError> {
     for number in 1..=MAX_NUMBER {
         let name = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
         let raw = folder.join(format!("{name}_raw.tif"));
@@ -181,7 +185,7 @@ fn reserve(folder: &Path, name: &str, table: &Table) -> Result<(String, Reserved
         match File::create_new(&raw) {
             Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
-            Err(e) => return Err(AnnotateError::io(&raw, "creating the file")(e)),
+            Err(e) => return Err(CorrectionError::io(&raw, "creating the file")(e)),
         }
         match File::create_new(&labels) {
             Ok(_) => return Ok((name, Reserved { raw, labels, keep: false })),
@@ -189,25 +193,25 @@ fn reserve(folder: &Path, name: &str, table: &Table) -> Result<(String, Reserved
                 // The file is new and empty; the error of the labels is reported or another name is tried.
                 let _ = std::fs::remove_file(&raw);
                 if e.kind() != io::ErrorKind::AlreadyExists {
-                    return Err(AnnotateError::io(&labels, "creating the file")(e));
+                    return Err(CorrectionError::io(&labels, "creating the file")(e));
                 }
             }
         }
     }
-    Err(AnnotateError::Dataset {
+    Err(CorrectionError::Dataset {
         file: folder.to_owned(),
         problem: format!("all numbered variants of the name '{name}' are taken"),
         next_step: "give another name",
     })
 }
 
-fn write_raw(image: &Image, stack: &Stack, path: &Path) -> Result<(), AnnotateError> {
+fn write_raw(image: &Image, stack: &Stack, path: &Path) -> Result<(), CorrectionError> {
     let meta = image.meta();
     let (container, dtype) = match meta.dtype {
         DType::F16 => (Container::ImageJ, DType::F32),
         DType::I8 => (Container::OmeTiff, DType::I8),
         dtype @ (DType::U64 | DType::I64) => {
-            return Err(AnnotateError::Dataset {
+            return Err(CorrectionError::Dataset {
                 file: meta.path.clone(),
                 problem: format!("its sample type {dtype} is not supported by most TIFF readers"),
                 next_step: "convert it to uint16 or float32 first",
@@ -232,7 +236,7 @@ fn write_raw(image: &Image, stack: &Stack, path: &Path) -> Result<(), AnnotateEr
 }
 
 /// Writes the known labels as `uint16`; the voxel size is taken from `labels`.
-fn write_known(labels: &LabelSnapshot, known: &KnownLabels<'_>, path: &Path) -> Result<(), AnnotateError> {
+fn write_known(labels: &LabelSnapshot, known: &KnownLabels<'_>, path: &Path) -> Result<(), CorrectionError> {
     let [nz, ny, nx] = labels.shape_zyx();
     let mut spec = WriteSpec::new(Container::ImageJ, Axes::zyx(), vec![nz, ny, nx], DType::U16);
     spec.voxel_size_um = labels.voxel_size_um();
@@ -262,17 +266,17 @@ struct Table {
 }
 
 impl Table {
-    fn read(path: &Path) -> Result<Self, AnnotateError> {
+    fn read(path: &Path) -> Result<Self, CorrectionError> {
         let refuse =
-            |problem: String, next_step| Err(AnnotateError::Dataset { file: path.to_owned(), problem, next_step });
+            |problem: String, next_step| Err(CorrectionError::Dataset { file: path.to_owned(), problem, next_step });
         let mut text = Vec::new();
         match open_regular(path) {
             Ok(file) => {
                 let read = file.take(MAX_TABLE_BYTES + 1).read_to_end(&mut text);
-                read.map_err(AnnotateError::io(path, "reading the table"))?;
+                read.map_err(CorrectionError::io(path, "reading the table"))?;
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(AnnotateError::io(path, "opening the table")(e)),
+            Err(e) => return Err(CorrectionError::io(path, "opening the table")(e)),
         }
         crate::limits::check(
             "the size of the dataset's table in bytes",
@@ -338,12 +342,12 @@ impl Table {
     }
 
     /// Writes the table with an additional row, which contains the ignore label if `is_part`.
-    fn add(self, path: &Path, raw: &str, seg: &str, is_part: bool) -> Result<(), AnnotateError> {
+    fn add(self, path: &Path, raw: &str, seg: &str, is_part: bool) -> Result<(), CorrectionError> {
         let table = if is_part { self.with_ignore() } else { self };
         table.add_line(path, raw, seg, is_part)
     }
 
-    fn add_line(self, path: &Path, raw: &str, seg: &str, is_part: bool) -> Result<(), AnnotateError> {
+    fn add_line(self, path: &Path, raw: &str, seg: &str, is_part: bool) -> Result<(), CorrectionError> {
         let unknown = UNKNOWN_LABEL.to_string();
         let mut line = vec![""; self.columns];
         for (column, value) in [(self.raw, raw), (self.seg, seg)] {
@@ -363,7 +367,7 @@ impl Table {
             .write_record(&line)
             .map_err(io::Error::from)
             .and_then(|()| writer.into_inner().map_err(|e| io::Error::other(e.error().to_string())));
-        text.extend(line.map_err(AnnotateError::io(path, "writing the table"))?);
+        text.extend(line.map_err(CorrectionError::io(path, "writing the table"))?);
         Ok(atomic_write(path, &text)?)
     }
 }

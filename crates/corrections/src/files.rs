@@ -3,7 +3,7 @@
 use crate::chunks::{CHUNK_ZYX, Chunk, Grid, LabelSnapshot};
 use crate::geometry::{Plane, SliceAxis};
 use crate::limits::{self, Limits};
-use crate::{AnnotateError, LabelVolume};
+use crate::{CorrectionError, LabelVolume};
 use cytoscope_formats::{
     Channel, Compression, Container, FormatError, Image, OpenOptions, StackWriter, WriteSpec, open,
 };
@@ -34,17 +34,17 @@ impl LabelVolume {
     /// Loads a label image: integers of any type (or floats with integer values), axes Z, Y, X.
     ///
     /// # Errors
-    /// [`AnnotateError::Format`] if the file cannot be read, [`AnnotateError::NotLabels`] if a value is negative,
-    /// fractional or above 32 bits, or the axes do not match, [`AnnotateError::TooLarge`] if a limit is exceeded.
-    pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, AnnotateError> {
+    /// [`CorrectionError::Format`] if the file cannot be read, [`CorrectionError::NotLabels`] if a value is negative,
+    /// fractional or above 32 bits, or the axes do not match, [`CorrectionError::TooLarge`] if a limit is exceeded.
+    pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, CorrectionError> {
         Self::load_with(path, options, &mut |_, _| ControlFlow::Continue(()))
     }
 
     /// As [`LabelVolume::load`], with a progress callback.
     ///
     /// # Errors
-    /// As [`LabelVolume::load`]; [`AnnotateError::Cancelled`] if `progress` breaks.
-    pub fn load_with(path: &Path, options: &LoadOptions, progress: Progress) -> Result<Self, AnnotateError> {
+    /// As [`LabelVolume::load`]; [`CorrectionError::Cancelled`] if `progress` breaks.
+    pub fn load_with(path: &Path, options: &LoadOptions, progress: Progress) -> Result<Self, CorrectionError> {
         let open_options = OpenOptions { series: options.series, ..OpenOptions::default() };
         let image = open(path, &open_options)?;
         let stack = Stack::of(&image, options.channel, options.time)?;
@@ -63,7 +63,7 @@ impl LabelVolume {
         for z in (0..nz).step_by(CHUNK_ZYX[0]) {
             for y in (0..ny).step_by(rows) {
                 if progress(done, parts).is_break() {
-                    return Err(AnnotateError::Cancelled);
+                    return Err(CorrectionError::Cancelled);
                 }
                 let start = [z, y, 0];
                 let end = [(z + CHUNK_ZYX[0]).min(nz), (y + rows).min(ny), nx];
@@ -80,7 +80,7 @@ impl LabelVolume {
                     let expected = grid.chunk_voxels(chunk);
                     if own_values.len() != expected {
                         let problem = format!("{} of {expected} voxels were read at {start:?}", own_values.len());
-                        return Err(AnnotateError::NotLabels {
+                        return Err(CorrectionError::NotLabels {
                             file: path.to_owned(),
                             problem,
                             next_step: "read it again",
@@ -106,21 +106,21 @@ impl LabelSnapshot {
     /// range so that labels are not displayed black. The file is replaced atomically.
     ///
     /// # Errors
-    /// [`AnnotateError::Format`] if it cannot be written.
-    pub fn save(&self, path: &Path) -> Result<(), AnnotateError> {
+    /// [`CorrectionError::Format`] if it cannot be written.
+    pub fn save(&self, path: &Path) -> Result<(), CorrectionError> {
         self.save_with(path, &mut |_, _| ControlFlow::Continue(()))
     }
 
     /// As [`LabelSnapshot::save`], with a progress callback.
     ///
     /// # Errors
-    /// As [`LabelSnapshot::save`]; [`AnnotateError::Cancelled`] if `progress` breaks, in which case no file is left.
-    pub fn save_with(&self, path: &Path, progress: Progress) -> Result<(), AnnotateError> {
+    /// As [`LabelSnapshot::save`]; [`CorrectionError::Cancelled`] if `progress` breaks, in which case no file is left.
+    pub fn save_with(&self, path: &Path, progress: Progress) -> Result<(), CorrectionError> {
         Ok(self.write_slices(path, progress)?.finish()?)
     }
 
     /// Writes all slices and returns the writer; the file appears at `path` when the writer is finished.
-    pub(crate) fn write_slices(&self, path: &Path, progress: Progress) -> Result<StackWriter, AnnotateError> {
+    pub(crate) fn write_slices(&self, path: &Path, progress: Progress) -> Result<StackWriter, CorrectionError> {
         let max_label = self.max_label();
         let narrow = max_label <= u32::from(u16::MAX);
         let (container, dtype) =
@@ -134,7 +134,7 @@ impl LabelSnapshot {
         let mut writer = StackWriter::create(path, &spec)?;
         for z in 0..nz {
             if progress(z, nz).is_break() {
-                return Err(AnnotateError::Cancelled);
+                return Err(CorrectionError::Cancelled);
             }
             let values = self.read(&Plane::new(SliceAxis::Z, z).bounds(self.shape_zyx())?)?;
             let samples = if narrow {
@@ -149,7 +149,7 @@ impl LabelSnapshot {
 }
 
 /// Converts the samples of one slice to an array with axes Y, X.
-pub(crate) fn plane(path: &Path, ny: usize, nx: usize, samples: Samples) -> Result<Array, AnnotateError> {
+pub(crate) fn plane(path: &Path, ny: usize, nx: usize, samples: Samples) -> Result<Array, CorrectionError> {
     let yx = Axes::new(vec![Axis::Y, Axis::X]).unwrap_or_default();
     Array::new(yx, vec![ny, nx], samples).map_err(|e| {
         FormatError::Misused {
@@ -170,14 +170,14 @@ pub(crate) struct Stack {
 
 impl Stack {
     /// # Errors
-    /// [`AnnotateError::NotLabels`] if the channel or time point does not exist, or is not given although there are
+    /// [`CorrectionError::NotLabels`] if the channel or time point does not exist, or is not given although there are
     /// several, and for RGB images.
-    pub fn of(image: &Image, channel: Option<usize>, time: Option<usize>) -> Result<Self, AnnotateError> {
+    pub fn of(image: &Image, channel: Option<usize>, time: Option<usize>) -> Result<Self, CorrectionError> {
         let meta = image.meta();
         let full: [usize; 6] = meta.shape_full.as_slice().try_into().unwrap_or([0; 6]);
         let [times, nz, channels, ny, nx, samples] = full;
         let refuse =
-            |problem: String, next_step| AnnotateError::NotLabels { file: meta.path.clone(), problem, next_step };
+            |problem: String, next_step| CorrectionError::NotLabels { file: meta.path.clone(), problem, next_step };
         if samples != 1 {
             let problem = format!("it has {samples} samples per pixel (colors)");
             return Err(refuse(problem, "expected one value per voxel: save it without colors"));
@@ -194,7 +194,7 @@ impl Stack {
     }
 
     /// Reads a box in C order.
-    pub fn read(&self, image: &Image, start: [usize; 3], size: [usize; 3]) -> Result<Samples, AnnotateError> {
+    pub fn read(&self, image: &Image, start: [usize; 3], size: [usize; 3]) -> Result<Samples, CorrectionError> {
         let region = Region {
             start: vec![self.time, start[0], self.channel, start[1], start[2], 0],
             size: vec![1, size[0], 1, size[1], size[2], 1],
@@ -204,7 +204,7 @@ impl Stack {
 }
 
 /// Converts samples to labels; an error for values that are not exact 32-bit labels.
-fn to_labels(path: &Path, samples: Samples, start: [usize; 3], size: [usize; 3]) -> Result<Vec<u32>, AnnotateError> {
+fn to_labels(path: &Path, samples: Samples, start: [usize; 3], size: [usize; 3]) -> Result<Vec<u32>, CorrectionError> {
     fn whole<T: Copy + TryInto<u32> + std::fmt::Display>(values: &[T]) -> Result<Vec<u32>, (usize, String)> {
         values.iter().enumerate().map(|(i, v)| (*v).try_into().map_err(|_| (i, v.to_string()))).collect()
     }
@@ -230,7 +230,7 @@ fn to_labels(path: &Path, samples: Samples, start: [usize; 3], size: [usize; 3])
     labels.map_err(|(i, value)| {
         let [_, ny, nx] = size;
         let at = [start[0] + i / (ny * nx), start[1] + i / nx % ny, start[2] + i % nx];
-        AnnotateError::NotLabels {
+        CorrectionError::NotLabels {
             file: path.to_owned(),
             problem: format!("the value {value} at Z, Y, X = {at:?} is not a label"),
             next_step: "expected whole numbers from 0 to 4294967295; check that this is the label image",

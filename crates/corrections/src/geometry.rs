@@ -1,6 +1,6 @@
 //! Boxes and slices of a volume with axes Z, Y, X.
 
-use crate::AnnotateError;
+use crate::CorrectionError;
 use cytoscope_volume::Region;
 use serde::{Deserialize, Serialize};
 
@@ -56,11 +56,11 @@ impl Plane {
     /// The box of the volume's voxels that are in the slice.
     ///
     /// # Errors
-    /// [`AnnotateError::OutOfBounds`] if the slice does not exist.
-    pub fn bounds(self, shape_zyx: [usize; 3]) -> Result<Bounds, AnnotateError> {
+    /// [`CorrectionError::OutOfBounds`] if the slice does not exist.
+    pub fn bounds(self, shape_zyx: [usize; 3]) -> Result<Bounds, CorrectionError> {
         let axis = self.axis.index();
         if self.index >= shape_zyx[axis] {
-            return Err(AnnotateError::OutOfBounds { what: "slice", at: vec![self.index], shape_zyx });
+            return Err(CorrectionError::OutOfBounds { what: "slice", at: vec![self.index], shape_zyx });
         }
         let mut bounds = Bounds::whole(shape_zyx);
         bounds.start[axis] = self.index;
@@ -79,7 +79,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    pub(crate) fn bounds(self, shape_zyx: [usize; 3]) -> Result<Bounds, AnnotateError> {
+    pub(crate) fn bounds(self, shape_zyx: [usize; 3]) -> Result<Bounds, CorrectionError> {
         match self {
             Scope::Slice(plane) => plane.bounds(shape_zyx),
             Scope::Volume => Ok(Bounds::whole(shape_zyx)),

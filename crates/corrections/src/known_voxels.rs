@@ -1,6 +1,6 @@
 //! Which voxels of corrected labels are known: all, or only those of corrected slices or objects.
 
-use crate::AnnotateError;
+use crate::CorrectionError;
 use crate::chunks::LabelSnapshot;
 use crate::geometry::SliceAxis;
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ impl<'a> KnownLabels<'a> {
         labels: &'a LabelSnapshot,
         base: Option<&'a LabelSnapshot>,
         which: KnownVoxels,
-    ) -> Result<Self, AnnotateError> {
+    ) -> Result<Self, CorrectionError> {
         let mut known = Self { labels, base, which, objects: BTreeSet::new() };
         if which == KnownVoxels::CorrectedObjects {
             for z in 0..labels.shape_zyx()[0] {
@@ -53,7 +53,7 @@ impl<'a> KnownLabels<'a> {
     }
 
     /// Whether anything was corrected.
-    pub(crate) fn is_any(&self) -> Result<bool, AnnotateError> {
+    pub(crate) fn is_any(&self) -> Result<bool, CorrectionError> {
         for z in 0..self.labels.shape_zyx()[0] {
             let (now, before) = self.both(z)?;
             if now != before {
@@ -64,7 +64,7 @@ impl<'a> KnownLabels<'a> {
     }
 
     /// A slice after and before correction.
-    fn both(&self, z: usize) -> Result<(Vec<u32>, Vec<u32>), AnnotateError> {
+    fn both(&self, z: usize) -> Result<(Vec<u32>, Vec<u32>), CorrectionError> {
         let now = self.labels.slice(SliceAxis::Z, z)?;
         let before = match self.base {
             Some(base) => base.slice(SliceAxis::Z, z)?,
@@ -74,7 +74,7 @@ impl<'a> KnownLabels<'a> {
     }
 
     /// A slice with [`UNKNOWN_LABEL`] where the label is not known.
-    pub(crate) fn slice(&self, z: usize) -> Result<Vec<u32>, AnnotateError> {
+    pub(crate) fn slice(&self, z: usize) -> Result<Vec<u32>, CorrectionError> {
         let (mut now, before) = self.both(z)?;
         match self.which {
             KnownVoxels::All => {}

@@ -11,11 +11,11 @@
 //! exporting take time proportional to the volume and are meant for background threads; [`LabelVolume::snapshot`] is
 //! cheap.
 //!
-//! Functions return [`AnnotateError`]; a failed call changes nothing. Journals and files are not trusted: sizes are
+//! Functions return [`CorrectionError`]; a failed call changes nothing. Journals and files are not trusted: sizes are
 //! checked against the file and named limits ([`limits`]) before memory is allocated.
 //!
 //! ```
-//! use cytoscope_corrections::{Brush, BrushShape, Edit, LabelVolume, Over, Session, SessionOptions, SliceAxis};
+//! use cytoscope_corrections::{Brush, BrushShape, DrawOver, Edit, LabelVolume, Session, SessionOptions, SliceAxis};
 //! use cytoscope_volume::VoxelSize;
 //!
 //! let folder = tempfile::tempdir()?;
@@ -23,7 +23,8 @@
 //! let base = LabelVolume::new([20, 100, 100], VoxelSize::new_um(1.0, 0.25, 0.25))?;
 //! let (mut session, _) = Session::open(base.clone(), None, &journal, SessionOptions::default())?;
 //! let label = session.new_label()?;
-//! let brush = Brush { shape: BrushShape::Disc(SliceAxis::Z), radius_um: 2.0, value: label, over: Over::Background };
+//! let shape = BrushShape::Disc(SliceAxis::Z);
+//! let brush = Brush { shape, radius_um: 2.0, value: label, over: DrawOver::Background };
 //! session.begin_stroke(brush, [10.0, 50.0, 20.0])?;
 //! session.extend_stroke([10.0, 50.0, 60.0])?;
 //! let change = session.end_stroke()?;
@@ -53,8 +54,8 @@ mod session;
 mod volume;
 
 pub use chunks::{CHUNK_ZYX, Fingerprint, LabelSnapshot};
-pub use edit::{Brush, BrushShape, Change, Edit, Over};
-pub use error::AnnotateError;
+pub use edit::{Brush, BrushShape, Change, DrawOver, Edit};
+pub use error::CorrectionError;
 pub use export::{ExportedPair, RawSource, export_pair, export_part};
 pub use files::{LoadOptions, Progress};
 pub use geometry::{Bounds, Plane, Scope, SliceAxis};

@@ -1,6 +1,6 @@
 //! Named limits, which are checked before memory is allocated.
 
-use crate::AnnotateError;
+use crate::CorrectionError;
 
 /// Largest number of chunks of one volume.
 pub const MAX_CHUNKS: u64 = 1 << 22;
@@ -37,6 +37,6 @@ pub(crate) fn check(
     limit_name: &'static str,
     limit: u64,
     next_step: &'static str,
-) -> Result<(), AnnotateError> {
-    if got <= limit { Ok(()) } else { Err(AnnotateError::TooLarge { what, got, limit_name, limit, next_step }) }
+) -> Result<(), CorrectionError> {
+    if got <= limit { Ok(()) } else { Err(CorrectionError::TooLarge { what, got, limit_name, limit, next_step }) }
 }

@@ -5,7 +5,7 @@ use crate::history::{History, UndoStep};
 use crate::journal::{Header, HeaderError, JournalFile, Reader, Record, Resume, Tail};
 use crate::session::SessionOptions;
 use crate::volume::Direction;
-use crate::{AnnotateError, Fingerprint, LabelVolume};
+use crate::{CorrectionError, Fingerprint, LabelVolume};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub struct DroppedTail {
     pub kept_at: Option<PathBuf>,
 }
 
-/// A replayed journal.
+/// The labels and the history after the edits of a journal, and the journal, opened for further edits.
 pub(crate) struct ReplayedJournal {
     pub volume: LabelVolume,
     pub history: History,
@@ -50,7 +50,7 @@ pub(crate) fn open(
     base_path: Option<&Path>,
     path: &Path,
     options: &SessionOptions,
-) -> Result<ReplayedJournal, AnnotateError> {
+) -> Result<ReplayedJournal, CorrectionError> {
     let fingerprint = base.fingerprint();
     let header = Header {
         shape_zyx: base.shape_zyx(),
@@ -62,7 +62,7 @@ pub(crate) fn open(
         floor: 0,
         next_id: 1,
     };
-    let io = |doing| AnnotateError::io(path, doing);
+    let io = |doing| CorrectionError::io(path, doing);
     let mut file = JournalFile::lock(path)?;
     let bytes = header.bytes().map_err(|e| io("writing the journal")(e.into()))?;
     let len = file.metadata().map_err(io("reading the journal"))?.len();
@@ -103,16 +103,16 @@ struct Replayer<'a> {
 }
 
 impl Replayer<'_> {
-    fn io(&self, doing: &'static str) -> impl FnOnce(io::Error) -> AnnotateError + use<> {
+    fn io(&self, doing: &'static str) -> impl FnOnce(io::Error) -> CorrectionError + use<> {
         let path = self.path;
-        AnnotateError::io(path, doing)
+        CorrectionError::io(path, doing)
     }
 
-    fn bad(&self, problem: impl Into<String>) -> AnnotateError {
-        AnnotateError::BadJournal { journal: self.path.to_owned(), problem: problem.into() }
+    fn bad(&self, problem: impl Into<String>) -> CorrectionError {
+        CorrectionError::BadJournal { journal: self.path.to_owned(), problem: problem.into() }
     }
 
-    fn reader(&self) -> Result<Reader<BufReader<&File>>, AnnotateError> {
+    fn reader(&self) -> Result<Reader<BufReader<&File>>, CorrectionError> {
         (&self.file).seek(SeekFrom::Start(0)).map_err(self.io("reading the journal"))?;
         Reader::begin(BufReader::with_capacity(1 << 16, &self.file), self.len).map_err(|e| match e {
             HeaderError::Io(e) => self.io("reading the journal")(e),
@@ -121,10 +121,10 @@ impl Replayer<'_> {
     }
 
     /// Checks that the labels belong to the journal and returns the number of their state, if known.
-    fn find_base(&self, base: &LabelVolume) -> Result<Option<u64>, AnnotateError> {
+    fn find_base(&self, base: &LabelVolume) -> Result<Option<u64>, CorrectionError> {
         let mut reader = self.reader()?;
         let header = reader.header.clone();
-        let other = |problem| AnnotateError::OtherBase { journal: self.path.to_owned(), problem };
+        let other = |problem| CorrectionError::OtherBase { journal: self.path.to_owned(), problem };
         if header.shape_zyx != base.shape_zyx() {
             return Err(other(format!(
                 "it belongs to labels with Z, Y, X = {:?}, but these labels have {:?}",
@@ -150,7 +150,7 @@ impl Replayer<'_> {
         Err(other(format!("it belongs to other labels ({of}), or another program has changed these")))
     }
 
-    fn replay(self, base: LabelVolume) -> Result<ReplayedJournal, AnnotateError> {
+    fn replay(self, base: LabelVolume) -> Result<ReplayedJournal, CorrectionError> {
         let base_state = self.find_base(&base)?;
         let mut reader = self.reader()?;
         let header = reader.header.clone();
@@ -229,7 +229,7 @@ impl Replayer<'_> {
     }
 
     /// Copies the end of a journal that could not be read to a new file, unless it is only an incomplete write.
-    fn keep_tail(&self, from: u64, tail: Tail) -> Result<Option<DroppedTail>, AnnotateError> {
+    fn keep_tail(&self, from: u64, tail: Tail) -> Result<Option<DroppedTail>, CorrectionError> {
         let bytes = self.len - from;
         let why = match tail {
             Tail::Clean => return Ok(None),
@@ -246,7 +246,7 @@ impl Replayer<'_> {
             match OpenOptions::new().write(true).create_new(true).open(&beside) {
                 Ok(copy) => break (copy, beside),
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists && number < 10_000 => number += 1,
-                Err(e) => return Err(AnnotateError::io(&beside, "saving the damaged end of the journal")(e)),
+                Err(e) => return Err(CorrectionError::io(&beside, "saving the damaged end of the journal")(e)),
             }
         };
         let mut file = &self.file;
@@ -254,7 +254,7 @@ impl Replayer<'_> {
             .seek(SeekFrom::Start(from))
             .and_then(|_| io::copy(&mut file.take(bytes), &mut copy))
             .and_then(|_| copy.sync_all());
-        kept.map_err(AnnotateError::io(&kept_at, "saving the damaged end of the journal"))?;
+        kept.map_err(CorrectionError::io(&kept_at, "saving the damaged end of the journal"))?;
         Ok(Some(DroppedTail { bytes, why, kept_at: Some(kept_at) }))
     }
 }

@@ -9,7 +9,7 @@ use crate::limits::{self, Limits, MAX_RECORD_BYTES};
 use crate::patch::{Patch, Runs};
 use crate::replay::{self, Replay};
 use crate::volume::{Direction, LabelWriter, patch_snapshot};
-use crate::{AnnotateError, Fingerprint, LabelVolume};
+use crate::{CorrectionError, Fingerprint, LabelVolume};
 use cytoscope_storage::folder::move_aside;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -75,16 +75,16 @@ impl Session {
     /// time proportional to the volume: call it from a background thread.
     ///
     /// # Errors
-    /// [`AnnotateError::OtherBase`] or [`AnnotateError::BadJournal`] for a journal that cannot be replayed on these
-    /// labels, [`AnnotateError::InUse`] for one that is open elsewhere; the journal is not changed.
-    /// [`AnnotateError::Io`] if it cannot be read or written. An incomplete or damaged end is not an error: see
+    /// [`CorrectionError::OtherBase`] or [`CorrectionError::BadJournal`] for a journal that cannot be replayed on these
+    /// labels, [`CorrectionError::InUse`] for one that is open elsewhere; the journal is not changed.
+    /// [`CorrectionError::Io`] if it cannot be read or written. An incomplete or damaged end is not an error: see
     /// [`Replay::dropped`].
     pub fn open(
         base: LabelVolume,
         base_path: Option<&Path>,
         journal: &Path,
         options: SessionOptions,
-    ) -> Result<(Self, Replay), AnnotateError> {
+    ) -> Result<(Self, Replay), CorrectionError> {
         let opened = replay::open(base, base_path, journal, &options)?;
         let mut session = Self {
             volume: opened.volume,
@@ -109,16 +109,16 @@ impl Session {
     /// Returns an unused label for a new object.
     ///
     /// # Errors
-    /// [`AnnotateError::NoFreeLabel`] if all labels are in use.
-    pub fn new_label(&self) -> Result<u32, AnnotateError> {
+    /// [`CorrectionError::NoFreeLabel`] if all labels are in use.
+    pub fn new_label(&self) -> Result<u32, CorrectionError> {
         self.volume.next_free_label()
     }
 
     /// Applies an edit as one step.
     ///
     /// # Errors
-    /// The reason why the edit is not possible, or [`AnnotateError::Io`] if the journal cannot be written.
-    pub fn apply(&mut self, edit: &Edit) -> Result<Change, AnnotateError> {
+    /// The reason why the edit is not possible, or [`CorrectionError::Io`] if the journal cannot be written.
+    pub fn apply(&mut self, edit: &Edit) -> Result<Change, CorrectionError> {
         self.end_stroke()?;
         let mut runs = Runs::default();
         let outcome = edit::run(&mut LabelWriter::new(&mut self.volume, &mut runs), edit);
@@ -137,8 +137,8 @@ impl Session {
     /// it a step.
     ///
     /// # Errors
-    /// [`AnnotateError::BadParameter`] for an invalid brush or point.
-    pub fn begin_stroke(&mut self, brush: Brush, at: [f64; 3]) -> Result<Change, AnnotateError> {
+    /// [`CorrectionError::BadParameter`] for an invalid brush or point.
+    pub fn begin_stroke(&mut self, brush: Brush, at: [f64; 3]) -> Result<Change, CorrectionError> {
         self.end_stroke()?;
         let mut runs = Runs::default();
         brush::segment(&mut LabelWriter::new(&mut self.volume, &mut runs), &brush, at, at)?;
@@ -152,8 +152,8 @@ impl Session {
     /// stroke.
     ///
     /// # Errors
-    /// [`AnnotateError::BadParameter`] for an invalid point.
-    pub fn extend_stroke(&mut self, to: [f64; 3]) -> Result<Option<Change>, AnnotateError> {
+    /// [`CorrectionError::BadParameter`] for an invalid point.
+    pub fn extend_stroke(&mut self, to: [f64; 3]) -> Result<Option<Change>, CorrectionError> {
         let Some(stroke) = &mut self.stroke else { return Ok(None) };
         brush::segment(&mut LabelWriter::new(&mut self.volume, &mut stroke.runs), &stroke.brush, stroke.last, to)?;
         stroke.last = brush::flatten(&stroke.brush, stroke.last, to);
@@ -163,8 +163,8 @@ impl Session {
     /// Ends the stroke: it becomes a step and is written to the journal. `None` if there is no stroke.
     ///
     /// # Errors
-    /// [`AnnotateError::Io`] if the journal cannot be written; the stroke is then reverted.
-    pub fn end_stroke(&mut self) -> Result<Option<Change>, AnnotateError> {
+    /// [`CorrectionError::Io`] if the journal cannot be written; the stroke is then reverted.
+    pub fn end_stroke(&mut self) -> Result<Option<Change>, CorrectionError> {
         let Some(stroke) = self.stroke.take() else { return Ok(None) };
         self.commit(stroke.brush.name(), stroke.runs, Vec::new()).map(Some)
     }
@@ -180,8 +180,8 @@ impl Session {
     /// Undoes the newest step; `None` if there is none.
     ///
     /// # Errors
-    /// [`AnnotateError::Io`] if the journal cannot be written.
-    pub fn undo(&mut self) -> Result<Option<Change>, AnnotateError> {
+    /// [`CorrectionError::Io`] if the journal cannot be written.
+    pub fn undo(&mut self) -> Result<Option<Change>, CorrectionError> {
         self.end_stroke()?;
         let Some(step) = self.history.to_undo() else { return Ok(None) };
         let change = change_of_patch(&step.name, &step.patch);
@@ -195,8 +195,8 @@ impl Session {
     /// Redoes the last undone step; `None` if there is none.
     ///
     /// # Errors
-    /// [`AnnotateError::Io`] if the journal cannot be written.
-    pub fn redo(&mut self) -> Result<Option<Change>, AnnotateError> {
+    /// [`CorrectionError::Io`] if the journal cannot be written.
+    pub fn redo(&mut self) -> Result<Option<Change>, CorrectionError> {
         self.end_stroke()?;
         let Some(step) = self.history.to_redo() else { return Ok(None) };
         let change = change_of_patch(&step.name, &step.patch);
@@ -242,8 +242,8 @@ impl Session {
     /// Returns the current labels for saving on another thread with [`SaveTicket::save`] while editing continues.
     ///
     /// # Errors
-    /// [`AnnotateError::Io`] if a stroke in progress cannot be finished.
-    pub fn begin_save(&mut self) -> Result<SaveTicket, AnnotateError> {
+    /// [`CorrectionError::Io`] if a stroke in progress cannot be finished.
+    pub fn begin_save(&mut self) -> Result<SaveTicket, CorrectionError> {
         self.end_stroke()?;
         let (labels, state) = (self.volume.snapshot(), self.history.state());
         Ok(SaveTicket { labels, state, journal: self.journal.clone() })
@@ -253,9 +253,9 @@ impl Session {
     /// ([`SessionOptions::compact_above_bytes`]).
     ///
     /// # Errors
-    /// [`AnnotateError::Io`] or [`AnnotateError::Format`] if the journal cannot be written; the labels are saved
+    /// [`CorrectionError::Io`] or [`CorrectionError::Format`] if the journal cannot be written; the labels are saved
     /// nevertheless.
-    pub fn mark_saved(&mut self, saved: Saved) -> Result<(), AnnotateError> {
+    pub fn mark_saved(&mut self, saved: Saved) -> Result<(), CorrectionError> {
         self.end_stroke()?;
         self.saved = Some((saved.state, saved.fingerprint));
         write(&self.journal, |j| j.append(&Record::Saved { state: saved.state, path: saved.path }))?;
@@ -281,15 +281,15 @@ impl Session {
     /// steps. Takes time proportional to the volume.
     ///
     /// # Errors
-    /// [`AnnotateError::Io`] or [`AnnotateError::Format`] if it cannot be written; the journal is then unchanged.
-    pub fn compact(&mut self) -> Result<(), AnnotateError> {
+    /// [`CorrectionError::Io`] or [`CorrectionError::Format`] if it cannot be written; the journal is then unchanged.
+    pub fn compact(&mut self) -> Result<(), CorrectionError> {
         self.end_stroke()?;
         let Some(journal) = &self.journal else { return Ok(()) };
         let mut journal = lock(journal);
         let mut labels = self.volume.snapshot();
         for step in self.history.done().iter().rev() {
             patch_snapshot(&mut labels, &step.patch, Direction::Backward, |_, _| {}).map_err(|why| {
-                AnnotateError::BadJournal {
+                CorrectionError::BadJournal {
                     journal: journal.path().to_owned(),
                     problem: format!("a step cannot be undone: {why}"),
                 }
@@ -327,14 +327,14 @@ impl Session {
     /// Finishes a stroke in progress and syncs the journal to disk.
     ///
     /// # Errors
-    /// [`AnnotateError::Io`] if the journal cannot be written.
-    pub fn close(mut self) -> Result<(), AnnotateError> {
+    /// [`CorrectionError::Io`] if the journal cannot be written.
+    pub fn close(mut self) -> Result<(), CorrectionError> {
         self.end_stroke()?;
         self.journal.as_ref().map_or(Ok(()), |j| sync(j))
     }
 
     /// Makes the changes a step: first in the journal, then in the history.
-    fn commit(&mut self, name: String, runs: Runs, new_labels: Vec<u32>) -> Result<Change, AnnotateError> {
+    fn commit(&mut self, name: String, runs: Runs, new_labels: Vec<u32>) -> Result<Change, CorrectionError> {
         let Some(patch) = runs.pack(&self.volume.labels().grid) else {
             return Ok(Change { name, bounds: None, voxels: 0, new_labels, dropped_steps: 0, undoable: true });
         };
@@ -381,13 +381,13 @@ fn lock(journal: &Mutex<JournalFile>) -> MutexGuard<'_, JournalFile> {
 /// Writes to the journal, if there is one.
 fn write(
     journal: &Option<Arc<Mutex<JournalFile>>>,
-    f: impl FnOnce(&mut JournalFile) -> Result<(), AnnotateError>,
-) -> Result<(), AnnotateError> {
+    f: impl FnOnce(&mut JournalFile) -> Result<(), CorrectionError>,
+) -> Result<(), CorrectionError> {
     journal.as_ref().map_or(Ok(()), |j| f(&mut lock(j)))
 }
 
 /// Syncs the journal without holding its lock.
-fn sync(journal: &Mutex<JournalFile>) -> Result<(), AnnotateError> {
+fn sync(journal: &Mutex<JournalFile>) -> Result<(), CorrectionError> {
     let to_sync = lock(journal).to_sync()?;
     to_sync()
 }
@@ -444,9 +444,9 @@ impl SaveTicket {
     /// that it matches both the old and the new file if the program ends in between.
     ///
     /// # Errors
-    /// As [`LabelSnapshot::save_with`]; [`AnnotateError::Io`] if the journal cannot be written, in which case nothing
+    /// As [`LabelSnapshot::save_with`]; [`CorrectionError::Io`] if the journal cannot be written, in which case nothing
     /// is saved.
-    pub fn save(self, path: &Path, progress: Progress) -> Result<Saved, AnnotateError> {
+    pub fn save(self, path: &Path, progress: Progress) -> Result<Saved, CorrectionError> {
         let fingerprint = self.journal.is_some().then(|| self.labels.fingerprint());
         let writer = self.labels.write_slices(path, progress)?;
         let kept_aside = if self.is_foreign(path) { Some(move_aside(path)?) } else { None };
@@ -476,11 +476,11 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
     use super::*;
-    use crate::{BrushShape, Over};
+    use crate::{BrushShape, DrawOver};
     use cytoscope_volume::VoxelSize;
 
     fn dab(value: u32, x: f64) -> Edit {
-        let brush = Brush { shape: BrushShape::Ball, radius_um: 2.0, value, over: Over::Any };
+        let brush = Brush { shape: BrushShape::Ball, radius_um: 2.0, value, over: DrawOver::Any };
         Edit::Paint { brush, points: vec![[4.0, 4.0, x]] }
     }
 
@@ -499,7 +499,7 @@ mod tests {
             assert!(s.volume().labels().to_dense() == state && s.volume().voxels_of(3) == 0);
             assert_eq!(s.undo_names().chain(s.redo_names()).collect::<Vec<_>>(), ["Paint 1", "Paint 2"]);
         };
-        assert!(matches!(session.apply(&dab(3, 12.0)), Err(AnnotateError::Io { .. })));
+        assert!(matches!(session.apply(&dab(3, 12.0)), Err(CorrectionError::Io { .. })));
         unchanged(&session);
         assert!(session.undo().is_err() && session.redo().is_err());
         unchanged(&session);
@@ -533,7 +533,7 @@ mod tests {
         let mut session = Session::in_memory(volume, options);
         let change = session.apply(&dab(1, 10.0)).unwrap();
         assert!(change.undoable && change.dropped_steps == 0, "{change:?}");
-        let brush = Brush { shape: BrushShape::Ball, radius_um: 4.0, value: 2, over: Over::Any };
+        let brush = Brush { shape: BrushShape::Ball, radius_um: 4.0, value: 2, over: DrawOver::Any };
         let change = session.apply(&Edit::Paint { brush, points: vec![[4.0, 4.0, 50.0]] }).unwrap();
         assert!(!change.undoable && change.dropped_steps == 2, "{change:?}");
         assert_eq!(session.undo().unwrap(), None);

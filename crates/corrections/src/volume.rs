@@ -5,7 +5,7 @@ use crate::geometry::{Bounds, Scope, extend_bounds};
 use crate::index::LabelIndex;
 use crate::limits::{self, Limits, MAX_BOX_VOXELS};
 use crate::patch::{LabelRun, Patch, Runs};
-use crate::{AnnotateError, Fingerprint, SliceAxis};
+use crate::{CorrectionError, Fingerprint, SliceAxis};
 use cytoscope_volume::VoxelSize;
 use rayon::prelude::*;
 use std::collections::HashMap;
@@ -31,9 +31,9 @@ impl LabelVolume {
     /// Creates a volume of background.
     ///
     /// # Errors
-    /// [`AnnotateError::TooLarge`] or [`AnnotateError::BadParameter`] for a shape above the limits or with an empty
+    /// [`CorrectionError::TooLarge`] or [`CorrectionError::BadParameter`] for a shape above the limits or with an empty
     /// axis.
-    pub fn new(shape_zyx: [usize; 3], voxel_size_um: VoxelSize) -> Result<Self, AnnotateError> {
+    pub fn new(shape_zyx: [usize; 3], voxel_size_um: VoxelSize) -> Result<Self, CorrectionError> {
         let grid = Grid::new(shape_zyx)?;
         let index = LabelIndex::new(grid.chunk_count());
         Ok(Self { labels: LabelSnapshot::empty(grid, voxel_size_um), index })
@@ -42,11 +42,15 @@ impl LabelVolume {
     /// Creates a volume from labels in C order.
     ///
     /// # Errors
-    /// As [`LabelVolume::new`]; [`AnnotateError::BadParameter`] if the number of labels does not match the shape.
-    pub fn from_dense(shape_zyx: [usize; 3], voxel_size_um: VoxelSize, labels: &[u32]) -> Result<Self, AnnotateError> {
+    /// As [`LabelVolume::new`]; [`CorrectionError::BadParameter`] if the number of labels does not match the shape.
+    pub fn from_dense(
+        shape_zyx: [usize; 3],
+        voxel_size_um: VoxelSize,
+        labels: &[u32],
+    ) -> Result<Self, CorrectionError> {
         let grid = Grid::new(shape_zyx)?;
         if shape_zyx.iter().product::<usize>() != labels.len() {
-            return Err(AnnotateError::BadParameter {
+            return Err(CorrectionError::BadParameter {
                 what: "the number of labels",
                 got: format!("{} for shape {shape_zyx:?}", labels.len()),
                 expected: "one label per voxel",
@@ -66,8 +70,8 @@ impl LabelVolume {
     /// Creates a volume from a snapshot and counts its labels.
     ///
     /// # Errors
-    /// [`AnnotateError::TooLarge`] if there are more pairs of label and chunk than the limits allow.
-    pub fn from_snapshot(labels: LabelSnapshot, limits: &Limits) -> Result<Self, AnnotateError> {
+    /// [`CorrectionError::TooLarge`] if there are more pairs of label and chunk than the limits allow.
+    pub fn from_snapshot(labels: LabelSnapshot, limits: &Limits) -> Result<Self, CorrectionError> {
         let count = |(i, chunk): (usize, &Chunk)| {
             let mut found: HashMap<u32, u32> = HashMap::new();
             chunk.runs(0..labels.grid.chunk_voxels(i), |_, len, value| {
@@ -126,8 +130,8 @@ impl LabelVolume {
     /// The labels of one slice, row by row.
     ///
     /// # Errors
-    /// [`AnnotateError::OutOfBounds`] if the slice does not exist.
-    pub fn slice(&self, axis: SliceAxis, index: usize) -> Result<Vec<u32>, AnnotateError> {
+    /// [`CorrectionError::OutOfBounds`] if the slice does not exist.
+    pub fn slice(&self, axis: SliceAxis, index: usize) -> Result<Vec<u32>, CorrectionError> {
         self.labels.slice(axis, index)
     }
 
@@ -154,21 +158,21 @@ impl LabelVolume {
     /// Returns an unused label: one above the largest, or the smallest unused one if the largest is `u32::MAX`.
     ///
     /// # Errors
-    /// [`AnnotateError::NoFreeLabel`] if all labels are in use.
-    pub fn next_free_label(&self) -> Result<u32, AnnotateError> {
+    /// [`CorrectionError::NoFreeLabel`] if all labels are in use.
+    pub fn next_free_label(&self) -> Result<u32, CorrectionError> {
         if let Some(next) = self.index.max_label().checked_add(1) {
             return Ok(next);
         }
         let gap = self.index.labels().zip(1..).find(|(label, wanted)| label != wanted);
-        gap.map(|(_, free)| free).ok_or(AnnotateError::NoFreeLabel)
+        gap.map(|(_, free)| free).ok_or(CorrectionError::NoFreeLabel)
     }
 
     /// Returns `count` unused labels.
-    pub(crate) fn free_labels(&self, count: usize) -> Result<Vec<u32>, AnnotateError> {
+    pub(crate) fn free_labels(&self, count: usize) -> Result<Vec<u32>, CorrectionError> {
         let first = self.next_free_label()?;
         if first > self.index.max_label() {
             let last =
-                u32::try_from(count).ok().and_then(|n| first.checked_add(n)).ok_or(AnnotateError::NoFreeLabel)?;
+                u32::try_from(count).ok().and_then(|n| first.checked_add(n)).ok_or(CorrectionError::NoFreeLabel)?;
             return Ok((first..last).collect());
         }
         let mut used = self.index.labels().peekable();
@@ -183,7 +187,7 @@ impl LabelVolume {
                 free.push(label);
             }
         }
-        if free.len() == count { Ok(free) } else { Err(AnnotateError::NoFreeLabel) }
+        if free.len() == count { Ok(free) } else { Err(CorrectionError::NoFreeLabel) }
     }
 
     /// The smallest box around a label; `None` if it does not exist. Only the chunks with the label are searched.
@@ -201,13 +205,13 @@ impl LabelVolume {
     }
 
     /// As [`LabelVolume::bounds_within`], with an error for background and labels that do not exist.
-    pub(crate) fn bounds_in(&self, label: u32, scope: Scope) -> Result<Bounds, AnnotateError> {
+    pub(crate) fn bounds_in(&self, label: u32, scope: Scope) -> Result<Bounds, CorrectionError> {
         let within = scope.bounds(self.shape_zyx())?;
-        self.bounds_within(label, &within).ok_or(AnnotateError::NoSuchLabel { label, place: scope.name() })
+        self.bounds_within(label, &within).ok_or(CorrectionError::NoSuchLabel { label, place: scope.name() })
     }
 
     /// As [`LabelVolume::bounds_in`], with an error for boxes above [`MAX_BOX_VOXELS`].
-    pub(crate) fn box_of(&self, label: u32, scope: Scope) -> Result<Bounds, AnnotateError> {
+    pub(crate) fn box_of(&self, label: u32, scope: Scope) -> Result<Bounds, CorrectionError> {
         let bounds = self.bounds_in(label, scope)?;
         check_box(&bounds)?;
         Ok(bounds)
@@ -319,7 +323,7 @@ pub(crate) fn patch_snapshot(
 }
 
 /// Returns an error for a box above [`MAX_BOX_VOXELS`].
-pub(crate) fn check_box(bounds: &Bounds) -> Result<(), AnnotateError> {
+pub(crate) fn check_box(bounds: &Bounds) -> Result<(), CorrectionError> {
     limits::check(
         "the number of voxels of the box around the label",
         bounds.voxels(),

@@ -5,7 +5,7 @@ mod common;
 
 use common::{python, run_python};
 use cytoscope_corrections::{
-    AnnotateError, KnownVoxels, LabelVolume, Limits, LoadOptions, RawSource, SliceAxis, UNKNOWN_LABEL, export_pair,
+    CorrectionError, KnownVoxels, LabelVolume, Limits, LoadOptions, RawSource, SliceAxis, UNKNOWN_LABEL, export_pair,
     export_part,
 };
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
@@ -21,7 +21,7 @@ fn write(path: &Path, axes: &str, shape: &[usize], samples: impl Into<Samples>) 
     write_array(path, &array, &spec).unwrap();
 }
 
-fn load(path: &Path) -> Result<LabelVolume, AnnotateError> {
+fn load(path: &Path) -> Result<LabelVolume, CorrectionError> {
     LabelVolume::load(path, &LoadOptions::default())
 }
 
@@ -62,7 +62,7 @@ fn every_type_loads_exactly_or_is_refused() {
         (Samples::I64(vec![0, 0, 0, 0, -1, 0]), "npy", "-1"),
     ] {
         let error = try_load(samples, extension).unwrap_err();
-        assert!(matches!(error, AnnotateError::NotLabels { .. }), "{error}");
+        assert!(matches!(error, CorrectionError::NotLabels { .. }), "{error}");
         let text = error.to_string();
         assert!(text.contains(&format!("value {value} at Z, Y, X = [1, 0, 1]")), "{text}");
     }
@@ -88,13 +88,13 @@ fn the_volume_is_selectable_and_limits_are_enforced() {
     ];
     for (name, limits) in limits {
         let error = LabelVolume::load(&path, &LoadOptions { limits, ..options(Some(1), Some(1)) }).unwrap_err();
-        assert!(matches!(error, AnnotateError::TooLarge { limit_name, .. } if limit_name == name), "{error}");
+        assert!(matches!(error, CorrectionError::TooLarge { limit_name, .. } if limit_name == name), "{error}");
     }
     let stopped = LabelVolume::load_with(&path, &options(Some(0), Some(0)), &mut |_, _| ControlFlow::Break(()));
-    assert!(matches!(stopped, Err(AnnotateError::Cancelled)));
-    let colours = folder.path().join("rgb.ome.tif");
-    write(&colours, "YXS", &[4, 5, 3], vec![1u8; 60]);
-    assert!(matches!(load(&colours), Err(AnnotateError::NotLabels { .. })));
+    assert!(matches!(stopped, Err(CorrectionError::Cancelled)));
+    let colors = folder.path().join("rgb.ome.tif");
+    write(&colors, "YXS", &[4, 5, 3], vec![1u8; 60]);
+    assert!(matches!(load(&colors), Err(CorrectionError::NotLabels { .. })));
 }
 
 /// Labels in several chunks, the largest of which is `top`.
@@ -153,7 +153,7 @@ fn saved_labels_read_back_with_this_crate_and_tifffile() {
         let stopped = volume.labels().save_with(&path, &mut |z, _| {
             if z == 20 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        assert!(matches!(stopped, Err(AnnotateError::Cancelled)));
+        assert!(matches!(stopped, Err(CorrectionError::Cancelled)));
         assert_eq!(load(&path).unwrap().fingerprint(), volume.fingerprint(), "a cancelled save leaves the old file");
     }
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -191,7 +191,7 @@ fn exported_pairs_never_replace_existing_ones() {
     let folder = tempfile::tempdir().unwrap();
     let (raw, labels, chosen) = raw_and_labels(folder.path());
     let dataset = folder.path().join("a/dataset");
-    let source = RawSource { path: &raw, series: 0, channel: Some(1), time: Some(1) };
+    let source = RawSource { path: &raw, series: 0, axes: None, channel: Some(1), time: Some(1) };
     let export = |name: &str| export_pair(&source, labels.labels(), &dataset, name);
     let first = export("day 1, well B").unwrap();
     assert_eq!(first.raw, dataset.join("day 1, well B_raw.tif"));
@@ -227,7 +227,7 @@ fn exported_pairs_never_replace_existing_ones() {
 fn existing_columns_and_rows_of_the_table_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let (raw, labels, _) = raw_and_labels(folder.path());
-    let source = RawSource { path: &raw, series: 0, channel: Some(0), time: Some(0) };
+    let source = RawSource { path: &raw, series: 0, axes: None, channel: Some(0), time: Some(0) };
     let table = folder.path().join("dataset.csv");
     let old = "\u{feff}split,seg,raw,note\r\ntrain,a_masks.tif,a.tif,\"two\r\nlines\"";
     std::fs::write(&table, old).unwrap();
@@ -279,7 +279,7 @@ fn only_corrected_voxels_are_known() {
     after[at(1, 2, 3)] = 2;
     after[at(2, 10, 10)] = 0;
     let (old, new) = (volume(&before), volume(&after));
-    let source = RawSource { path: &raw, series: 0, channel: None, time: None };
+    let source = RawSource { path: &raw, series: 0, axes: None, channel: None, time: None };
     let export = |which, name: &str| {
         let pair = export_part(&source, new.labels(), Some(old.labels()), which, folder.path(), name).unwrap();
         let image = open(&pair.labels, &OpenOptions::default()).unwrap().read_all().unwrap();
@@ -301,4 +301,20 @@ fn only_corrected_voxels_are_known() {
     let same =
         export_part(&source, old.labels(), Some(old.labels()), KnownVoxels::CorrectedObjects, folder.path(), "n");
     assert!(same.unwrap_err().to_string().contains("no label was corrected"));
+}
+
+#[test]
+fn raw_stacks_are_read_with_corrected_axes() {
+    let folder = tempfile::tempdir().unwrap();
+    let raw = folder.path().join("raw.ome.tif");
+    let values: Vec<u16> = (0..216).collect();
+    write(&raw, "CYX", &[3, 8, 9], values.clone());
+    let labels: Vec<u32> = (0..216).map(|i| i / 50).collect();
+    let labels = LabelVolume::from_dense([3, 8, 9], VoxelSize::default(), &labels).unwrap();
+    let source = RawSource { path: &raw, series: 0, axes: Some("ZYX".parse().unwrap()), channel: None, time: None };
+    let pair = export_pair(&source, labels.labels(), folder.path(), "a").unwrap();
+    let image = open(&pair.raw, &OpenOptions::default()).unwrap();
+    assert_eq!(image.read_all().unwrap().samples(), &Samples::U16(values));
+    let declared = RawSource { axes: None, ..source };
+    assert!(export_pair(&declared, labels.labels(), folder.path(), "b").is_err());
 }

@@ -5,7 +5,7 @@ mod common;
 
 use common::{SHAPE, base, edit, names, open, try_edit};
 use cytoscope_corrections::{
-    AnnotateError, Edit, Fingerprint, LabelVolume, LoadOptions, Scope, Session, SessionOptions,
+    CorrectionError, Edit, Fingerprint, LabelVolume, LoadOptions, Scope, Session, SessionOptions,
 };
 use cytoscope_volume::VoxelSize;
 use proptest::prelude::*;
@@ -259,12 +259,12 @@ fn journals_of_other_labels_and_other_files_are_not_changed() {
     );
     let emptied = LabelVolume::new(SHAPE, VoxelSize::default()).unwrap();
     let error = refused(emptied);
-    assert!(matches!(error, AnnotateError::OtherBase { .. }) && error.to_string().contains("cells.tif"), "{error}");
+    assert!(matches!(error, CorrectionError::OtherBase { .. }) && error.to_string().contains("cells.tif"), "{error}");
     assert!(std::fs::read(&path).unwrap() == bytes);
     let text = b"z,y,x\n1,2,3\nnot a journal at all, but a table of points\n".repeat(9);
     std::fs::write(&path, &text).unwrap();
     let error = refused(base());
-    assert!(matches!(error, AnnotateError::BadJournal { .. }), "{error}");
+    assert!(matches!(error, CorrectionError::BadJournal { .. }), "{error}");
     assert!(std::fs::read(&path).unwrap() == text);
     // A journal whose creation was interrupted contains nothing: it is created again.
     for len in [0, 7, 19, 60] {
@@ -279,9 +279,9 @@ fn a_journal_can_be_open_only_once() {
     let path = folder.path().join("cells.journal");
     let (mut session, _) = open(&path);
     let second = || Session::open(base(), None, &path, SessionOptions::default());
-    assert!(matches!(second(), Err(AnnotateError::InUse { .. })));
+    assert!(matches!(second(), Err(CorrectionError::InUse { .. })));
     session.compact().unwrap();
-    assert!(matches!(second(), Err(AnnotateError::InUse { .. })), "also after the file was replaced");
+    assert!(matches!(second(), Err(CorrectionError::InUse { .. })), "also after the file was replaced");
     drop(session);
     assert!(second().is_ok());
 }

@@ -1,4 +1,4 @@
-//! A process is killed while it annotates: all finished strokes are restored afterwards.
+//! A process is killed while it corrects labels: all finished strokes are restored afterwards.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod common;
@@ -32,7 +32,7 @@ fn apply_stroke(session: &mut Session, n: u64) {
 
 #[test]
 #[ignore = "the process that `finished_strokes_outlive_a_kill` starts and kills"]
-fn annotate_until_killed() {
+fn correct_until_killed() {
     let journal = std::env::var_os(JOURNAL).expect("the journal is given in the environment");
     let (mut session, _) = open(Path::new(&journal));
     let mut out = std::io::stdout();
@@ -49,7 +49,7 @@ fn finished_strokes_survive_a_kill() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cells.journal");
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "annotate_until_killed", "--nocapture", "--test-threads=1"])
+            .args(["--ignored", "--exact", "correct_until_killed", "--nocapture", "--test-threads=1"])
             .env(JOURNAL, &path)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -44,6 +44,7 @@ mod explain;
 mod form;
 mod guard;
 mod kernels;
+mod memory_use;
 mod plan;
 mod prepare;
 pub mod probe;
@@ -51,6 +52,7 @@ mod session;
 mod transfer;
 mod tuning;
 
+pub use memory_use::device_memory;
 pub use tuning::{set_known_devices, tuning_folder};
 
 use burn_cuda::{Cuda, CudaDevice};
@@ -59,12 +61,12 @@ use burn_tensor::backend::DTypeUsage;
 use burn_wgpu::{Wgpu, WgpuDevice};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_graph::{ElementType, Graph};
-use kernels::{DirectCuda, DirectWgpu};
+use kernels::{DeviceBackend, DirectCuda, DirectWgpu};
 use session::DeviceSession;
 use std::path::Path;
 
 /// Burn backend and device of an engine.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Backend {
     Cuda(CudaDevice),
     Wgpu(WgpuDevice),
@@ -108,6 +110,13 @@ impl BurnEngine {
 }
 
 impl BurnEngine {
+    /// Returns a new session, whose memory is counted by [`device_memory`].
+    fn counted<B: DeviceBackend>(&self, session: DeviceSession<B>) -> Box<dyn Session> {
+        let (stream, is_lost) = session.memory_holder();
+        memory_use::watch(&self.backend, self.device.id, stream, is_lost);
+        Box::new(session)
+    }
+
     /// Plans a graph for a precision: with the kernels of this crate if they suffice, otherwise on Burn's tensors.
     fn program(
         &self,
@@ -195,13 +204,13 @@ impl Engine for BurnEngine {
         let (device, cache) = (&self.device, self.cache);
         Ok(match &self.backend {
             Backend::Cuda(at) if program.is_direct => {
-                Box::new(DeviceSession::<DirectCuda>::new(program, at, device, cache, options)?)
+                self.counted(DeviceSession::<DirectCuda>::new(program, at, device, cache, options)?)
             }
             Backend::Wgpu(at) if program.is_direct => {
-                Box::new(DeviceSession::<DirectWgpu>::new(program, at, device, cache, options)?)
+                self.counted(DeviceSession::<DirectWgpu>::new(program, at, device, cache, options)?)
             }
-            Backend::Cuda(at) => Box::new(DeviceSession::<Cuda>::new(program, at, device, cache, options)?),
-            Backend::Wgpu(at) => Box::new(DeviceSession::<Wgpu>::new(program, at, device, cache, options)?),
+            Backend::Cuda(at) => self.counted(DeviceSession::<Cuda>::new(program, at, device, cache, options)?),
+            Backend::Wgpu(at) => self.counted(DeviceSession::<Wgpu>::new(program, at, device, cache, options)?),
         })
     }
 }

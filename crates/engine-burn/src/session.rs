@@ -21,8 +21,8 @@ use cytoscope_graph::{ElementType, Tensor as HostTensor, ValueId};
 use cytoscope_profile::{DeviceTraffic, Recorder, Stage};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 /// A compiled program on a device of backend `B`.
 pub(crate) struct DeviceSession<B: DeviceBackend> {
@@ -181,6 +181,12 @@ impl<B: DeviceBackend> DeviceSession<B> {
             waits,
             unwaited_runs: 0,
         })
+    }
+
+    /// Returns the stream whose memory pool the session uses, and what lives as long as the session or a tensor that it
+    /// left on the device.
+    pub(crate) fn memory_holder(&self) -> (StreamId, Weak<AtomicBool>) {
+        (self.stream, Arc::downgrade(&self.is_lost))
     }
 
     /// Uploads the program's constants, unless that was done. If `wait`, waits until they have arrived.

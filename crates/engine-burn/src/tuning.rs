@@ -175,7 +175,7 @@ fn run_reporting<T>(listener: &TuningListener, device: DeviceId, work: impl FnOn
         let ticker = std::thread::Builder::new().name("tuning".to_owned()).spawn_scoped(scope, move || {
             let (start, mut elapsed) = (Instant::now(), Duration::ZERO);
             loop {
-                listener.tell(device, elapsed);
+                listener.notify(device, elapsed);
                 if !matches!(stopped.recv_timeout(TELL_EVERY), Err(RecvTimeoutError::Timeout)) {
                     return;
                 }

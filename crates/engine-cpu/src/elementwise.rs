@@ -1,4 +1,4 @@
-//! The element-wise kernels of operators.
+//! Which kernel runs each element-wise operator.
 
 use cytoscope_graph::BinaryOp;
 use cytoscope_kernels::pointwise::Binary;

@@ -3,7 +3,7 @@
 use crate::arena::{self, Request};
 use crate::lower::{Dequantized, DynamicDequantized};
 use crate::placement::Placement;
-use crate::step::{Run, Slot, Step};
+use crate::step::{Slot, Step, StepOp};
 use crate::steps::{
     Affine, Apply, ClearBorder, Copy, DequantizePlanes, Pack, PlaneScale, Reference, Term, Translate, Unpack,
 };
@@ -133,7 +133,7 @@ impl<'a> Emitter<'a> {
         Ok(self.slots.len() - 1)
     }
 
-    fn push(&mut self, op: Box<dyn Run>, name: &str, macs: u64, bytes: u64) {
+    fn push(&mut self, op: Box<dyn StepOp>, name: &str, macs: u64, bytes: u64) {
         self.steps.push(Step { op, name: name.to_owned(), macs, bytes });
     }
 
@@ -231,7 +231,7 @@ impl<'a> Emitter<'a> {
         self.touch(value)?;
         self.touch(bytes)?;
         let layout = self.slots[output].layout;
-        let op: Box<dyn Run> = if layout.block == CHANNEL_BLOCK {
+        let op: Box<dyn StepOp> = if layout.block == CHANNEL_BLOCK {
             let terms = vec![Term { slot: input, plane: false, affine: affine(layout.channels) }];
             Box::new(Apply { terms, activation: Activation::None, quantizer: None, output })
         } else {
@@ -309,7 +309,7 @@ impl<'a> Emitter<'a> {
     /// step, so that it is counted once.
     pub(crate) fn group(
         &mut self,
-        ops: Vec<Box<dyn Run>>,
+        ops: Vec<Box<dyn StepOp>>,
         inputs: &[ValueId],
         outputs: &[ValueId],
         name: &str,
@@ -345,7 +345,7 @@ impl<'a> Emitter<'a> {
             let part = self.part(output, value, block)?;
             self.touch(output)?;
             self.touch(value)?;
-            let op: Box<dyn Run> = match table {
+            let op: Box<dyn StepOp> = match table {
                 None => Box::new(Copy { input, output: part }),
                 Some(table) => Box::new(Translate { input, table, output: part }),
             };
@@ -361,10 +361,10 @@ impl<'a> Emitter<'a> {
     pub(crate) fn slice(&mut self, x: ValueId, block: usize, output: ValueId, name: &str) -> Result<(), EngineError> {
         let (_, of_outputs) = self.open(&[x], &[], &[output])?;
         let (root, first) = self.placement.root(x);
-        let mut ops: Vec<Box<dyn Run>> = Vec::new();
+        let mut ops: Vec<Box<dyn StepOp>> = Vec::new();
         if self.placement.root(output) != (root, first + block) {
             let input = self.part(x, output, block)?;
-            ops.extend(of_outputs.into_iter().map(|output| -> Box<dyn Run> { Box::new(Copy { input, output }) }));
+            ops.extend(of_outputs.into_iter().map(|output| -> Box<dyn StepOp> { Box::new(Copy { input, output }) }));
         }
         // The copy reads as many channels as it writes.
         let bytes = self.blocked_bytes([&output]).saturating_mul(2);

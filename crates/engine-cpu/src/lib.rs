@@ -65,7 +65,7 @@ pub fn arena_bytes() -> u64 {
     cytoscope_kernels::live_arena_bytes()
 }
 
-/// Bytes of the arrays that memory bandwidth is measured with: more than the caches of most processors hold.
+/// Bytes of the arrays that memory bandwidth is measured with: more than the caches of most CPUs hold.
 const BANDWIDTH_BYTES: u64 = 384 << 20;
 
 /// Measures the peak rates of this machine with this many threads (0 for all cores): multiply-accumulates of the

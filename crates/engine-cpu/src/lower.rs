@@ -106,11 +106,11 @@ fn reads(graph: &Graph, plans: &[Plan], bytes_of: &impl Fn(ValueId) -> Option<Va
 /// Which values share buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    /// None: every value has a buffer of its own.
+    /// Every value has a buffer of its own.
     None,
     /// Results of in-place steps, and the parts of concatenations that nothing else reads.
     WithoutSkips,
-    /// Also the parts of concatenations that other nodes read (skip connections).
+    /// Results of in-place steps, and all parts of concatenations, also those that other nodes read (skip connections).
     All,
 }
 

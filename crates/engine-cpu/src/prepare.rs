@@ -53,7 +53,7 @@ pub(crate) fn prepare(
         cytoscope_graph_passes::fold_batch_norm(&mut graph)?;
         budget.check()?;
         cytoscope_graph_passes::simplify_activations(&mut graph);
-        cytoscope_graph_passes::recognise_group_norms(&mut graph);
+        cytoscope_graph_passes::recognize_group_norms(&mut graph);
     }
     if optimizations.fusion {
         cytoscope_graph_passes::fuse_activations(&mut graph);

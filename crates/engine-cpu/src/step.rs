@@ -59,7 +59,7 @@ impl Slot {
 }
 
 /// What a step does; slots are indices into the program's slot table.
-pub(crate) trait Run: Debug + Send + Sync {
+pub(crate) trait StepOp: Debug + Send + Sync {
     /// Runs the step.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ pub(crate) trait Run: Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Step {
     /// Kernel or reference operator that the step runs.
-    pub op: Box<dyn Run>,
+    pub op: Box<dyn StepOp>,
     /// Operator and node name, shown in profiles.
     pub name: String,
     /// Multiply-accumulate operations of one run.

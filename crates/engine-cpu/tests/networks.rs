@@ -19,7 +19,7 @@ fn network(seed: u64) -> RandomNetwork {
     random_network(&random_bytes(seed, 512)).unwrap_or_else(|e| panic!("seed {seed}: {e}"))
 }
 
-/// Returns the instruction set for a seed; they alternate such that each runs every kind of network.
+/// Returns the instruction set for a seed. Every instruction set is used with every kind of network.
 fn isa(seed: u64) -> Isa {
     let all = isas();
     all[usize::try_from(seed).unwrap() / 3 % all.len()]

@@ -89,7 +89,7 @@ fn a_value_can_be_every_part_of_a_concatenation() {
             let shape = [&[2, channels][..], spatial].concat();
             let (mut graph, x) = new_graph(&shape);
             let y = concat(&mut graph, &[x, x, x]);
-            check_float("grey to RGB", graph, &[y]);
+            check_float("gray to RGB", graph, &[y]);
         }
         let (mut graph, x) = new_graph(&[2, 1, 5, 6]);
         let a = conv(&mut graph, x, 1, channels);

@@ -411,7 +411,7 @@ fn the_bundled_networks_run_in_one_pass() {
     }
 }
 
-/// Returns a U-Net as others write it: levels are halved by pooling, enlarged by nearest-neighbour resizing, and padded
+/// Returns a U-Net as others write it: levels are halved by pooling, enlarged by nearest-neighbor resizing, and padded
 /// or, with `ceil_mode`, cropped to the size of the skip connection before they are joined.
 fn padded_unet(ceil_mode: bool) -> RandomNetwork {
     let mut b = Builder { numbers: Numbers(91), graph: Graph::new("foreign") };
@@ -483,7 +483,7 @@ fn networks_that_need_the_whole_stack_are_refused_with_the_reason() {
 }
 
 #[test]
-fn wrong_planes_are_refused_and_the_pass_goes_on() {
+fn wrong_planes_are_refused_and_the_pass_continues() {
     let graph = unet3d(&UNet3d::default(), &Weights::Random { seed: 1 }).unwrap();
     let plan =
         |budget| CpuEngine::new().plan_rolling(&graph, &[1, 1, 40, 8, 8], &options(Precision::F32, budget)).unwrap();

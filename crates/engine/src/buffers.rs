@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// A tensor in the memory of a device, which is freed when this is dropped.
 pub trait DeviceTensor: Send {
-    /// Returns the shape.
+    /// Returns the length of each axis, in the order of the graph.
     fn shape(&self) -> &[usize];
 
     /// Copies the tensor to the host.
@@ -83,7 +83,7 @@ pub trait ResidentSession {
 #[derive(Default)]
 pub struct Buffers(BTreeMap<String, Content>);
 
-/// A session, some of whose inputs and outputs are buffers.
+/// A session that takes some of its inputs from buffers and writes some of its outputs to them.
 pub struct BoundSession {
     session: Box<dyn Session>,
     inputs: Vec<Option<String>>,

@@ -27,6 +27,14 @@ pub enum EngineError {
         /// The supported precisions, as text.
         has: String,
     },
+    /// No device of the machine computes in the requested precision.
+    #[error("no device here computes in {precision}; supported: {has}")]
+    NoPrecision {
+        /// The requested precision.
+        precision: String,
+        /// The devices and their precisions, as text.
+        has: String,
+    },
     /// Int8 was requested for a model that is not quantized.
     #[error(
         "int8 was requested, but the model is not quantized for the {engine} engine: it has no convolution between \

@@ -114,7 +114,7 @@ pub trait RollingSession: Send {
     /// can be started.
     fn push(&mut self, planes: Tensor) -> Result<Vec<OutputPlanes>, EngineError>;
 
-    /// Returns some of the planes of outputs that remain after the last planes were passed, no more than those of a slab;
+    /// Returns further planes of the outputs after the last input planes were passed, at most as many as for one slab;
     /// `None` once all have been returned.
     ///
     /// # Errors

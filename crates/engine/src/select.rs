@@ -2,6 +2,7 @@
 
 use crate::{Device, DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_graph::Tensor;
+use cytoscope_storage::json::{read_json, write_json};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -11,6 +12,9 @@ use std::time::Instant;
 /// Maximum relative L2 error of a network's outputs, against f32 on the same device, with which a precision is chosen
 /// automatically.
 pub const ERROR_BUDGET: f64 = 5e-3;
+
+/// Maximum size of a cache file in bytes.
+const MAX_CACHE_BYTES: u64 = 4 << 20;
 
 /// Measured time and error of one model on one device in one precision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -69,7 +73,7 @@ struct Timing {
 }
 
 /// Measured times and errors by model, device, driver, precision and input shape. An unreadable cache file counts as
-/// empty, and failing to write it is ignored: everything can always be measured again.
+/// empty, and a cache that cannot be written is lost, both of which is logged: everything can be measured again.
 #[derive(Debug, Default)]
 pub struct Cache {
     path: Option<PathBuf>,
@@ -79,13 +83,11 @@ pub struct Cache {
 impl Cache {
     /// Opens the cache in a file, which is created on the first write.
     pub fn open(path: &Path) -> Self {
-        let entries = std::fs::metadata(path)
-            .ok()
-            .filter(|m| m.len() < 4 << 20)
-            .and_then(|_| std::fs::read(path).ok())
-            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-            .unwrap_or_default();
-        Self { path: Some(path.to_owned()), entries }
+        let read = read_json(path, MAX_CACHE_BYTES).unwrap_or_else(|error| {
+            tracing::warn!("the measured times in {} are not used: {error}", path.display());
+            None
+        });
+        Self { path: Some(path.to_owned()), entries: read.unwrap_or_default() }
     }
 
     /// Returns a cache that is not saved to a file.
@@ -106,12 +108,9 @@ impl Cache {
     }
 
     fn save(&self) {
-        if let (Some(path), Ok(text)) = (&self.path, serde_json::to_vec_pretty(&self.entries)) {
-            // If the cache cannot be written, the next start measures again.
-            let created = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-            if created.is_ok() {
-                let _ = cytoscope_storage::write::atomic_write(path, &text);
-            }
+        let Some(path) = &self.path else { return };
+        if let Err(error) = write_json(path, &self.entries) {
+            tracing::warn!("measured times are not stored, and will be measured again: {error}");
         }
     }
 }

@@ -7,22 +7,22 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Is told while a device is tuned for a session: on its first run for a shape, an engine may time several kernels for
-/// each step, which takes up to a minute. Clones share the same callback.
+/// Receives the progress of tuning a device: before the first run of a session for a shape, an engine may time several
+/// kernels for each step, which takes up to a minute. Clones share the same callback.
 #[derive(Clone, Default)]
 pub struct TuningListener(Option<Arc<dyn Fn(DeviceId, Duration) + Send + Sync>>);
 
 impl TuningListener {
-    /// Calls `told` when tuning starts and about once a second until it ends, with the device and the time since the
-    /// start, which is zero in the first call only. It is called on other threads than the session's.
-    pub fn new(told: impl Fn(DeviceId, Duration) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(told)))
+    /// Calls `callback` when tuning starts and about once a second until it ends, with the device and the time since
+    /// the start, which is zero in the first call only. The calls come from other threads than the session's.
+    pub fn new(callback: impl Fn(DeviceId, Duration) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(callback)))
     }
 
     /// Reports that `device` has been tuned for this time so far.
-    pub fn tell(&self, device: DeviceId, elapsed: Duration) {
-        if let Some(told) = &self.0 {
-            told(device, elapsed);
+    pub fn notify(&self, device: DeviceId, elapsed: Duration) {
+        if let Some(callback) = &self.0 {
+            callback(device, elapsed);
         }
     }
 }
@@ -40,7 +40,7 @@ pub struct CompileOptions {
     pub recorder: Recorder,
     /// Cancels compiling, which then fails with [`cytoscope_graph::GraphError::Interrupted`].
     pub interrupt: Interrupt,
-    /// Is told while the device is tuned for the session.
+    /// Receives the progress of tuning the device for the session.
     pub tuning: TuningListener,
 }
 
@@ -127,7 +127,7 @@ pub trait Session: Send {
     /// device fails.
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError>;
 
-    /// Returns the compile report.
+    /// Returns the memory and work of the compiled graph, and its operators without a kernel.
     fn report(&self) -> &CompileReport;
 
     /// Returns what has passed between the host and the device since the session was compiled; `None` (the default) for

@@ -10,9 +10,9 @@ use std::str::FromStr;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ChannelRef {
-    /// Its number, from 0.
+    /// Index of the channel, from 0.
     Index(usize),
-    /// Its name, in any case.
+    /// Name of the channel; upper and lower case count as equal.
     Name(String),
 }
 

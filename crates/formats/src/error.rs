@@ -36,7 +36,7 @@ pub enum FormatError {
     /// The file violates its format.
     #[error("{}: {}; {}", path_text(.file), printable(.problem), printable(.next_step))]
     Malformed {
-        /// The file.
+        /// Path of the malformed file.
         file: PathBuf,
         /// What is wrong.
         problem: String,
@@ -46,7 +46,7 @@ pub enum FormatError {
     /// The file is valid, but uses a feature that is not supported.
     #[error("{}: {}; {}", path_text(.file), printable(.problem), printable(.next_step))]
     Unsupported {
-        /// The file.
+        /// Path of the file that uses the feature.
         file: PathBuf,
         /// What is wrong.
         problem: String,
@@ -56,7 +56,7 @@ pub enum FormatError {
     /// The file exceeds a limit.
     #[error("{}: {}; {}", path_text(.file), printable(.problem), printable(.next_step))]
     OverLimit {
-        /// The file.
+        /// Path of the file that exceeds the limit.
         file: PathBuf,
         /// What is wrong.
         problem: String,
@@ -66,7 +66,7 @@ pub enum FormatError {
     /// The call does not match the file.
     #[error("{}: {}; {}", path_text(.file), printable(.problem), printable(.next_step))]
     Misused {
-        /// The file.
+        /// Path of the file that the call refers to.
         file: PathBuf,
         /// What was requested.
         problem: String,
@@ -76,7 +76,7 @@ pub enum FormatError {
     /// The operating system reported an error.
     #[error("{}: {doing} failed: {source}; {}", path_text(.file), io_advice(.source))]
     Io {
-        /// The file.
+        /// Path of the file or folder that the operation failed on.
         file: PathBuf,
         /// The failed operation, such as "reading".
         doing: &'static str,

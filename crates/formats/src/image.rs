@@ -142,6 +142,7 @@ pub fn image_in_memory(name: &Path, array: Array, voxel_size_um: VoxelSize) -> R
         byte_order: ByteOrder::NATIVE,
         series: 0,
         series_count: 1,
+        series_names: Vec::new(),
         bits_per_sample: dtype.size_bytes() as u32 * 8,
         display_range: None,
         missing_planes: 0,
@@ -236,6 +237,7 @@ fn from_opened(path: &Path, opened: Opened, options: &OpenOptions, counters: Arc
         byte_order: opened.byte_order,
         series: options.series,
         series_count: opened.series_count,
+        series_names: opened.series_names,
         bits_per_sample: opened.bits_per_sample,
         display_range: None,
         missing_planes: opened.missing_planes,
@@ -272,6 +274,7 @@ fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Co
         byte_order: npy.layout.order,
         series: 0,
         series_count: 1,
+        series_names: Vec::new(),
         bits_per_sample: npy.layout.dtype.size_bytes() as u32 * 8,
         display_range: None,
         missing_planes: 0,
@@ -286,7 +289,7 @@ fn from_tiff(
     options: &OpenOptions,
     counters: Arc<Counters>,
 ) -> Result<Image, FormatError> {
-    let OpenedSeries { series, files, count } = opened;
+    let OpenedSeries { series, files, count, names } = opened;
     let Some(first) = series.planes.iter().flatten().next() else {
         return Err(Fault::malformed("the image has no planes").at(path));
     };
@@ -331,6 +334,7 @@ fn from_tiff(
         levels,
         series: options.series,
         series_count: count,
+        series_names: names,
         bits_per_sample: layout.bits,
         display_range: series.display_range,
         missing_planes: planes.iter().filter(|p| p.is_none()).count(),
@@ -341,7 +345,7 @@ fn from_tiff(
     Ok(Image { inner: Arc::new(Inner { meta, data, limits: options.limits.clone(), counters }) })
 }
 
-/// The canonical axes of an extent other than 1, with their extents.
+/// The axes whose extent is not 1, in canonical order, with their extents.
 pub(crate) fn squeezed(shape_full: &[usize]) -> (Axes, Vec<usize>) {
     let kept: Vec<_> = Axes::canonical().iter().zip(shape_full.iter().copied()).filter(|(_, n)| *n != 1).collect();
     (Axes::new(kept.iter().map(|k| k.0).collect()).unwrap_or_default(), kept.iter().map(|k| k.1).collect())

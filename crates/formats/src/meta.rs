@@ -84,6 +84,9 @@ pub struct ImageMeta {
     pub series: usize,
     /// Number of series (images of different shapes) in the file.
     pub series_count: usize,
+    /// Names of all series, such as positions or wells; empty texts, or no list, where the file states none.
+    #[serde(skip_serializing_if = "are_unnamed")]
+    pub series_names: Vec<String>,
     /// Stored bits per sample (12 for 12-bit data in `uint16`).
     pub bits_per_sample: u32,
     /// Values shown as black and white, if the file states them.
@@ -101,8 +104,12 @@ fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
+fn are_unnamed(names: &[String]) -> bool {
+    names.iter().all(String::is_empty)
+}
+
 /// Micrometers per unit of length, for the unit names of OME-XML and ImageJ; `None` for pixels and unknown units.
-pub(crate) fn micrometres_per(unit: &str) -> Option<f64> {
+pub(crate) fn micrometers_per(unit: &str) -> Option<f64> {
     let unit = unit.trim();
     // ImageJ escapes the micro sign in its text; OME allows both micro signs of Unicode.
     let unit = unit.replace("\\u00B5", "µ").replace("\\u00b5", "µ").replace('\u{3bc}', "µ");

@@ -273,7 +273,7 @@ fn gzip_fault(error: std::io::Error) -> Fault {
     }
 }
 
-/// A gzip file, which cannot be read from the middle: it is expanded as a whole when pixels are read first.
+/// A gzip file, which cannot be read from the middle: it is decompressed as a whole when pixels are first read.
 #[derive(Debug)]
 struct Packed {
     source: Source,

@@ -75,13 +75,13 @@ fn axes_of_array(shape: &[usize], axes: Option<&Axes>) -> Result<Vec<Axis>, Faul
 
 impl From<HeaderError> for Fault {
     fn from(error: HeaderError) -> Self {
-        let next = match error {
+        let next_step = match error {
             HeaderError::Version(..) => "save it in version 1, 2 or 3 of the format",
             HeaderError::Records => "save a plain array of numbers",
             HeaderError::SampleType(..) => "save it as integers of 8 to 64 bits or floats of 16 to 64 bits",
             _ => return Fault::malformed(error.to_string()),
         };
-        Fault::unsupported(error.to_string(), next)
+        Fault::unsupported(error.to_string(), next_step)
     }
 }
 

@@ -1,4 +1,4 @@
-//! PNG previews.
+//! PNG previews of slices, colors and label images.
 
 use crate::error::FormatError;
 use cytoscope_volume::{Array, Axis, Element, with_samples};

@@ -53,6 +53,8 @@ pub(crate) struct Opened {
     pub bits_per_sample: u32,
     /// Number of images in the file.
     pub series_count: usize,
+    /// Names of all images; empty texts, or no list, where the file states none.
+    pub series_names: Vec<String>,
     /// Planes that the metadata declare but no file contains.
     pub missing_planes: usize,
     /// Parts of the file that are not supported and belong to no image.
@@ -75,6 +77,7 @@ impl Opened {
             byte_order: ByteOrder::Little,
             bits_per_sample: dtype.size_bytes() as u32 * 8,
             series_count: 1,
+            series_names: Vec::new(),
             missing_planes: 0,
             unread_pages: 0,
             pixels,
@@ -90,13 +93,13 @@ impl Opened {
         }
         check_shape(&self.shape_full, self.dtype, &options.limits)?;
         match &options.axes {
-            Some(axes) => self.relabelled(axes),
+            Some(axes) => self.relabeled(axes),
             None => Ok(self),
         }
     }
 
     /// Replaces the names of the axes T, Z, C that are longer than 1; their order stays that of the file.
-    fn relabelled(mut self, axes: &Axes) -> Result<Self, Fault> {
+    fn relabeled(mut self, axes: &Axes) -> Result<Self, Fault> {
         let wanted: Vec<Axis> = axes.iter().filter(|a| leading_index(*a).is_some()).collect();
         let found: Vec<usize> = (0..3).filter(|i| self.shape_full.get(*i).is_some_and(|n| *n > 1)).collect();
         let places: Vec<usize> = wanted.iter().filter_map(|a| leading_index(*a)).collect();
@@ -126,7 +129,7 @@ impl Opened {
             self.channels.clear();
         }
         self.shape_full = shape;
-        self.pixels = Box::new(Relabelled { inner: self.pixels, from });
+        self.pixels = Box::new(Relabeled { inner: self.pixels, from });
         Ok(self)
     }
 }
@@ -152,12 +155,12 @@ pub(crate) fn check_shape(shape_full: &[usize; 6], dtype: DType, limits: &Limits
 /// Pixels whose axes have other names: axis `i` of this image is axis `from[i]` of the inner one. Axes of more than one
 /// sample keep their order, so samples need not be moved.
 #[derive(Debug)]
-struct Relabelled {
+struct Relabeled {
     inner: Box<dyn Pixels>,
     from: [usize; 6],
 }
 
-impl Pixels for Relabelled {
+impl Pixels for Relabeled {
     fn read(&self, path: &Path, region: &Region) -> Result<Samples, FormatError> {
         self.read_level(path, 0, region)
     }

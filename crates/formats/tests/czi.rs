@@ -110,7 +110,7 @@ fn incomplete_levels_are_left_out() {
 }
 
 #[test]
-fn colours_are_red_green_blue() {
+fn colors_are_red_green_blue() {
     let image = opened(seed!("bgr"), 0).unwrap();
     assert_eq!(image.meta().shape_full, [1, 2, 1, 3, 4, 3]);
     let pixel = Region { start: vec![0, 0, 0, 0, 1, 0], size: vec![1, 1, 1, 1, 1, 3] };

@@ -1,7 +1,8 @@
-//! TIFF dialects of microscopes: Zeiss LSM and MetaMorph STK, made byte by byte.
+//! TIFF dialects of microscopes: Zeiss LSM, MetaMorph STK, Olympus FluoView, ScanImage and Hamamatsu NDPI, made byte by byte
+//! as tifffile's source documents their tags.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use cytoscope_formats::{FormatErrorKind, Image, OpenOptions, open_bytes};
+use cytoscope_formats::{FormatErrorKind, Image, OpenOptions, open, open_bytes};
 use cytoscope_volume::{Region, Samples};
 
 /// A classic little-endian TIFF.
@@ -133,7 +134,7 @@ fn an_lsm_file_has_channels_times_and_voxel_size_and_no_thumbnails() {
 }
 
 #[test]
-fn lsm_files_that_are_no_stacks_are_refused() {
+fn lsm_files_that_are_not_stacks_are_refused() {
     assert_eq!(opened(lsm(2, 2)).unwrap_err(), FormatErrorKind::Unsupported);
     assert_eq!(opened(lsm(6, 3)).unwrap_err(), FormatErrorKind::Unsupported);
 }
@@ -180,4 +181,170 @@ fn an_stk_file_has_all_planes_as_slices_or_times() {
     assert_eq!((times.meta().time_interval_secs, times.meta().voxel_size_um.z), (Some(0.5), None));
     // More planes than the file contains.
     assert_eq!(opened(stk(5, 1_000_000)).unwrap_err(), FormatErrorKind::Malformed);
+}
+
+fn text(tag: u16, value: &str) -> Tag {
+    let bytes = [value.as_bytes(), &[0]].concat();
+    (tag, 2, bytes.len() as u32, bytes)
+}
+
+/// Pages of 2 × 3 pixels of 8 bits that count up; the first one has more tags, the later ones only the last of these.
+fn pages(count: u8, first: &[Tag], each: &[Tag]) -> Vec<u8> {
+    let mut tiff = Tiff::new();
+    for page in 0..count {
+        let at = tiff.data(&(0..6).map(|i| page * 6 + i).collect::<Vec<u8>>());
+        let mut tags = vec![
+            long(256, &[3]),
+            long(257, &[2]),
+            short(258, &[8]),
+            short(259, &[1]),
+            short(262, &[1]),
+            long(273, &[at]),
+            short(277, &[1]),
+            long(278, &[2]),
+            long(279, &[6]),
+        ];
+        tags.extend(if page == 0 { first.to_vec() } else { Vec::new() });
+        tags.extend_from_slice(each);
+        tags.sort_by_key(|tag| tag.0);
+        tiff.page(&tags);
+    }
+    tiff.bytes
+}
+
+/// The samples of these pages, one after the other.
+fn samples_of(pages: impl IntoIterator<Item = u8>) -> Samples {
+    Samples::U8(pages.into_iter().flat_map(|page| (0..6).map(move |i| page * 6 + i)).collect())
+}
+
+/// The description of a FluoView file: name, size, distance and unit of its dimensions, fastest first.
+fn fluoview(dimensions: &[(&str, i32, f64, &str)], count: u8) -> Vec<u8> {
+    let mut header = vec![0u8; 1454];
+    for (i, (name, size, resolution, unit)) in dimensions.iter().enumerate() {
+        let at = 284 + 100 * i;
+        header[at..at + name.len()].copy_from_slice(name.as_bytes());
+        header[at + 16..at + 20].copy_from_slice(&size.to_le_bytes());
+        header[at + 28..at + 36].copy_from_slice(&resolution.to_le_bytes());
+        // Latin-1.
+        let unit: Vec<u8> = unit.chars().map(|c| c as u8).collect();
+        header[at + 36..at + 36 + unit.len()].copy_from_slice(&unit);
+    }
+    let stamp = (34362, 12, 8, vec![0; 64]);
+    pages(count, &[(34361, 1, header.len() as u32, header)], &[stamp])
+}
+
+#[test]
+fn a_fluoview_file_has_the_axes_and_distances_of_its_description() {
+    let plane = [("X", 3, 0.25, "\u{b5}m"), ("Y", 2, 0.5, "um")];
+    let with =
+        |more: &[(&'static str, i32, f64, &'static str)], count| opened(fluoview(&[&plane[..], more].concat(), count));
+    let image = with(&[("Z", 2, -1.5, "um"), ("Ch", 2, 1.0, "")], 4).unwrap();
+    let meta = image.meta();
+    assert_eq!((meta.format.as_str(), meta.axes.to_string().as_str()), ("fluoview", "ZCYX"));
+    let v = meta.voxel_size_um;
+    assert_eq!((v.z, v.y, v.x), (Some(1.5), Some(0.5), Some(0.25)));
+    // The slices of a channel follow each other.
+    assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0, 2, 1, 3]));
+    let image = with(&[("Time", 3, 2.0, "s")], 3).unwrap();
+    assert_eq!((image.meta().axes.to_string().as_str(), image.meta().time_interval_secs), ("TYX", Some(2.0)));
+    // A description of other pages, and a dimension without a meaning here.
+    assert_eq!(with(&[("Z", 5, 1.0, "um")], 3).unwrap().meta().shape, [3, 2, 3]);
+    assert_eq!(with(&[("Event", 3, 1.0, "")], 3).unwrap_err(), FormatErrorKind::Unsupported);
+}
+
+#[test]
+fn scanimage_files_have_channels_slices_and_times_in_the_order_of_acquisition() {
+    let software = "SI.VERSION_MAJOR = 2020\nSI.hChannels.channelSave = [1;3]\n\
+                    SI.hChannels.channelName = {'GCaMP';'none';'tdTomato'}\nSI.hStackManager.numSlices = 3\n\
+                    SI.hStackManager.framesPerSlice = 1\nSI.hStackManager.stackZStepSize = -2.5\n\
+                    SI.hRoiManager.scanVolumeRate = 0.5\n\
+                    SI.hRoiManager.imagingFovUm = [-30 -20;30 -20;30 20;-30 20]\n";
+    let image = opened(pages(12, &[text(305, software)], &[])).unwrap();
+    let meta = image.meta();
+    assert_eq!((meta.format.as_str(), meta.axes.to_string().as_str()), ("scanimage", "TZCYX"));
+    assert_eq!(meta.shape, [2, 3, 2, 2, 3]);
+    let v = meta.voxel_size_um;
+    assert_eq!((v.z, v.y, v.x, meta.time_interval_secs), (Some(2.5), Some(20.0), Some(20.0), Some(2.0)));
+    let names: Vec<&str> = meta.channels.iter().map(|c| c.name.as_str()).collect();
+    assert_eq!(names, ["GCaMP", "tdTomato"]);
+    assert_eq!(image.read_all().unwrap().into_samples(), samples_of(0..12));
+    // No stack was acquired: the number of slices is that of an earlier one.
+    let series = format!("{software}SI.hStackManager.enable = false\n");
+    assert_eq!(opened(pages(12, &[text(305, &series)], &[])).unwrap().meta().shape, [6, 2, 2, 3]);
+    // As many volumes as frames of a slice, in fast mode: the slices of a volume follow each other.
+    let fast = software.replace("framesPerSlice = 1", "framesPerSlice = 2") + "SI.hFastZ.enable = true\n";
+    let image = opened(pages(12, &[text(305, &fast)], &[])).unwrap();
+    assert_eq!(image.read_all().unwrap().into_samples(), samples_of(0..12));
+    // Version 3: the frames of a slice follow each other.
+    let state = "state.configName='a'\rstate.acq.numberOfChannelsSave=1\rstate.acq.numberOfZSlices=2\r\
+                 state.acq.numberOfFrames=3\rstate.acq.zStepSize=1.5\r";
+    let image = opened(pages(6, &[text(270, state)], &[])).unwrap();
+    assert_eq!((image.meta().axes.to_string().as_str(), image.meta().voxel_size_um.z), ("TZYX", Some(1.5)));
+    assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0, 3, 1, 4, 2, 5]));
+    // A time series, as version 5 describes it.
+    let described = "frameNumbers = 1\nscanimage.SI5.channelsSave = 1\nscanimage.SI5.stackNumSlices = 1\n\
+                     scanimage.SI5.scanFrameRate = 4";
+    let image = opened(pages(3, &[text(270, described)], &[])).unwrap();
+    assert_eq!((image.meta().axes.to_string().as_str(), image.meta().time_interval_secs), ("TYX", Some(0.25)));
+    // A stack that was stopped early.
+    assert_eq!(opened(pages(10, &[text(305, software)], &[])).unwrap().meta().shape, [5, 2, 2, 3]);
+}
+
+/// A slide with two levels and an overview of other proportions.
+fn ndpi() -> Vec<u8> {
+    let mut tiff = Tiff::new();
+    for (width, height, first) in [(8u32, 4u32, 0u8), (4, 2, 100), (5, 5, 200)] {
+        let bytes = width * height;
+        let at = tiff.data(&(0..bytes as u8).map(|i| first + i).collect::<Vec<u8>>());
+        tiff.page(&[
+            long(256, &[width]),
+            long(257, &[height]),
+            short(258, &[8]),
+            short(259, &[1]),
+            short(262, &[1]),
+            text(271, "Hamamatsu"),
+            long(273, &[at]),
+            short(277, &[1]),
+            long(278, &[height]),
+            long(279, &[bytes]),
+            long(65420, &[1]),
+        ]);
+    }
+    tiff.bytes
+}
+
+#[test]
+fn ndpi_pages_are_levels_and_too_large_files_are_refused() {
+    let image = opened(ndpi()).unwrap();
+    let meta = image.meta();
+    assert_eq!((meta.format.as_str(), meta.series_count), ("ndpi", 2));
+    let shapes: Vec<&[usize]> = meta.levels.iter().map(|level| level.shape_full.as_slice()).collect();
+    assert_eq!(shapes, [[1, 1, 1, 4, 8, 1], [1, 1, 1, 2, 4, 1]]);
+    let half = image.read(1, &Region::whole(shapes[1])).unwrap();
+    assert_eq!(half.into_samples(), Samples::U8((100..108).collect()));
+    // Above 4 GB, positions have 64 bits. The file is sparse.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.ndpi");
+    std::fs::write(&path, ndpi()).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(5 << 30).unwrap();
+    let error = open(&path, &OpenOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::Unsupported);
+    assert!(error.to_string().contains("above 4 GB") && error.to_string().contains("OME TIFF"), "{error}");
+}
+
+#[test]
+fn a_slide_in_jpeg_2000_is_refused_with_the_compression_and_a_way_out() {
+    let slide = [text(270, "Aperio Image Library v11\r\n8x4 J2K/KDU Q=70|MPP = 0.5"), short(259, &[33005])];
+    let mut tiff = Tiff::new();
+    let at = tiff.data(&[0; 6]);
+    let mut tags = vec![long(256, &[3]), long(257, &[2]), short(258, &[8]), short(262, &[1]), long(273, &[at])];
+    tags.extend(slide);
+    tags.extend([short(277, &[1]), long(278, &[2]), long(279, &[6])]);
+    tags.sort_by_key(|tag| tag.0);
+    tiff.page(&tags);
+    let error = open_bytes(tiff.bytes, &OpenOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::Unsupported);
+    for words in ["JPEG 2000 compression (33005)", "QuPath", "bfconvert"] {
+        assert!(error.to_string().contains(words), "{error}");
+    }
 }

@@ -218,7 +218,7 @@ fn the_generated_file_is_valid() {
 }
 
 #[test]
-fn every_row_of_the_reading_table_holds() {
+fn every_row_of_the_table_of_readers_is_true() {
     let Some(folder) = common::tiff_folder() else { return };
     for Reads(what, how, files) in READS {
         for file in *files {

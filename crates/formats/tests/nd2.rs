@@ -27,6 +27,8 @@ fn positions_are_series_of_slices_and_channels() {
         let meta = image.meta();
         assert_eq!((meta.format.as_str(), meta.compression.as_str()), ("nd2", "none"));
         assert_eq!((meta.series, meta.series_count), (usize::from(position), 2));
+        // The second of three positions was switched off.
+        assert_eq!(meta.series_names, ["#0", "#2"]);
         assert_eq!((meta.shape_full.as_slice(), meta.bits_per_sample), ([1, 2, 2, 3, 4, 1].as_slice(), 12));
         let planes = (0..4u16).map(|p| 1000 * position + 100 * (p / 2) + 50 * (p % 2));
         let expected = Samples::U16(planes.flat_map(|first| (0..12).map(move |i| first + i)).collect());

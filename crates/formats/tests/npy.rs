@@ -39,7 +39,7 @@ fn every_version_and_spelling_is_read() {
 }
 
 #[test]
-fn fortran_order_is_recognised_in_every_spelling() {
+fn fortran_order_is_recognized_in_every_spelling() {
     for header in [
         "{'descr': '<i2', 'fortran_order': True, 'shape': (2, 3), }",
         "{'descr':'<i2','fortran_order':True,'shape':(2,3)}",

@@ -4,8 +4,8 @@
 mod common;
 
 use cytoscope_formats::{
-    Channel, Container, FormatErrorKind, Limits, OpenOptions, WriteSpec, ZarrImageSpec, ZarrWriter, is_zarr_folder,
-    open, open_bytes, write_array,
+    Channel, Container, FormatErrorKind, Limits, OpenOptions, SeriesChoice, WriteSpec, ZarrImageSpec, ZarrWriter,
+    is_zarr_folder, open, open_bytes, write_array,
 };
 use cytoscope_storage::Overwrite;
 use cytoscope_volume::{Array, DType, Region, Samples, VoxelSize};
@@ -211,7 +211,7 @@ fn levels_are_means_of_images_and_samples_of_labels() {
         let ome = &root["attributes"]["ome"];
         assert_eq!(ome["version"], "0.5");
         let colors = ome["image-label"]["colors"].as_array().map_or(0, Vec::len);
-        assert_eq!(colors, if labels { 999 } else { 0 }, "one colour for each label");
+        assert_eq!(colors, if labels { 999 } else { 0 }, "one color for each label");
         assert_eq!(ome.get("omero").is_some(), !labels);
     }
 }
@@ -323,9 +323,66 @@ fn hostile_metadata_are_refused_when_the_folder_is_opened() {
     }
     let plate = make(&|root, _| root["attributes"]["ome"] = json!({"plate": {"wells": [{"path": "B/2"}]}}));
     let text = open(&plate, &OpenOptions::default()).unwrap_err().to_string();
-    assert!(text.contains("plate") && text.contains("B/2/0"), "{text}");
+    assert!(text.contains("plate") && text.contains("none of its wells"), "{text}");
+    let outside = make(&|root, _| root["attributes"]["ome"] = json!({"plate": {"wells": [{"path": "../A"}]}}));
+    assert_eq!(refused(&outside), Unsupported);
     std::fs::write(plate.join("zarr.json"), "[".repeat(100_000)).unwrap();
     assert_eq!(refused(&plate), Malformed);
+    // Metadata of a plate that were consolidated into one file. The file is sparse.
+    std::fs::OpenOptions::new().write(true).open(plate.join("zarr.json")).unwrap().set_len(65 << 20).unwrap();
+    let error = open(&plate, &OpenOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), OverLimit);
+    let text = error.to_string();
+    assert!(text.contains("MAX_JSON_BYTES = 16777216") && text.contains("consolidated"), "{text}");
+}
+
+#[test]
+fn the_images_of_a_plate_are_series_that_are_chosen_by_number_or_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let plate = folder.path().join("plate.zarr");
+    let group = |path: &str, ome: Value| {
+        std::fs::create_dir_all(plate.join(path)).unwrap();
+        let json = json!({"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome}});
+        std::fs::write(plate.join(path).join("zarr.json"), json.to_string()).unwrap();
+    };
+    // As bioformats2raw writes plates: the images are listed twice.
+    let wells = json!([{"path": "A/1"}, {"path": "A/2"}, {"path": "B/1"}]);
+    group("", json!({"plate": {"wells": wells}, "bioformats2raw.layout": 3}));
+    group("OME", json!({"series": ["A/1/0.zarr", "A/1/1.zarr", "B/1/0.zarr"]}));
+    group("A/1", json!({"well": {"images": [{"path": "0.zarr"}, {"path": "1.zarr"}]}}));
+    // A well that was not acquired is not stored.
+    group("B/1", json!({"well": {"images": [{"path": "0.zarr"}]}}));
+    for (path, depth) in [("A/1/0.zarr", 2), ("A/1/1.zarr", 3), ("B/1/0.zarr", 4)] {
+        let array =
+            Array::new("TZCYX".parse().unwrap(), vec![1, depth, 1, 5, 6], vec![depth as u16; depth * 30]).unwrap();
+        write_zarr(&plate.join(path), &array, |_| {});
+    }
+    let names = ["A/1/0.zarr", "A/1/1.zarr", "B/1/0.zarr"];
+    let opened = |series: &str| {
+        let choice: SeriesChoice = series.parse().unwrap();
+        choice.open(&plate, &OpenOptions::default())
+    };
+    for (number, name) in names.iter().enumerate() {
+        for chosen in [number.to_string(), name.to_lowercase()] {
+            let image = opened(&chosen).unwrap();
+            assert_eq!((image.meta().series, image.meta().shape[0]), (number, number + 2), "{chosen}");
+            assert_eq!(image.meta().series_names, names);
+        }
+    }
+    let all = SeriesChoice::All.indices_in(&plate, &OpenOptions::default()).unwrap();
+    assert_eq!(all, [0, 1, 2]);
+    let errors = [("C/1", "no series \"C/1\""), ("3", "no series 3"), ("all", "all 3")];
+    for (chosen, words) in errors {
+        let error = opened(chosen).unwrap_err();
+        assert_eq!(error.kind(), FormatErrorKind::Misused);
+        assert!(error.to_string().contains(words), "{error}");
+    }
+    assert!(opened("C/1").unwrap_err().to_string().contains("1 (A/1/1.zarr)"));
+    // A file of one series has it under every choice.
+    let single = plate.join("A/1/1.zarr");
+    let choice = SeriesChoice::Index(2);
+    assert_eq!(choice.open_or_only(&single, &OpenOptions::default()).unwrap().meta().shape[0], 3);
+    assert_eq!(choice.open_or_only(&plate, &OpenOptions::default()).unwrap().meta().shape[0], 4);
 }
 
 #[test]
@@ -381,7 +438,7 @@ fn chunks_outside_the_folder_are_not_read() {
 }
 
 #[test]
-fn python_reads_our_folders_and_we_read_its_codecs() {
+fn python_reads_written_folders_and_its_codecs_are_read() {
     let Some(python) = common::python_with("zarr, numcodecs, numpy") else { return };
     let folder = tempfile::tempdir().unwrap();
     let array = pattern("TZCYX", &[2, 19, 2, 300, 40], DType::U16);

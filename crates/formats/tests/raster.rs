@@ -50,7 +50,7 @@ fn gray_values_and_palette_indices_are_read_unscaled() {
 }
 
 #[test]
-fn colours_are_channels() {
+fn colors_are_channels() {
     let rows: Vec<u8> = (0..18).collect();
     let file = png_bytes(3, 2, ColorType::Rgb, BitDepth::Eight, &rows);
     let image = open_bytes(file, &OpenOptions::default()).unwrap();

@@ -88,7 +88,7 @@ fn lines_and_damaged_regions_are_refused() {
 }
 
 #[test]
-fn a_set_keeps_the_numbers_of_its_names() {
+fn sets_keep_the_numbers_in_their_file_names() {
     let seed = include_bytes!("../../../fuzz/seeds/read_roi/set");
     let image = open_bytes(seed.to_vec(), &OpenOptions::default()).unwrap();
     // One of its two regions is a line.

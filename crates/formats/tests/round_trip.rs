@@ -269,7 +269,7 @@ fn images_and_writers_can_be_sent_between_threads() {
 }
 
 #[test]
-fn previews_colour_labels_and_scale_intensities() {
+fn previews_color_labels_and_scale_intensities() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("p.png");
     let labels = Array::new("YX".parse().unwrap(), vec![2, 2], vec![0u32, 1, 2, 70_000]).unwrap();

@@ -26,7 +26,7 @@ pub use fold::{fold_batch_norm, fold_constants, fold_constants_within, fold_dequ
 pub use fuse::{fuse_activations, simplify_activations};
 pub use infer::{InputKey, all_infos, infer_node, infer_shapes, infer_shapes_within, merged_shape};
 pub use mixed_precision::{MixedPrecisionStats, to_mixed_precision};
-pub use norms::recognise_group_norms;
+pub use norms::recognize_group_norms;
 pub use recompute::{RecomputeStats, recompute};
 
 /// Prepares a graph for execution: removes identities, folds constants and batch norms, fuses activations and

@@ -6,13 +6,13 @@ use super::Readers;
 
 /// Recognizes a group norm as PyTorch exports it: the channels of a group are reshaped into one, instance-normalized,
 /// reshaped back, and scaled and shifted per channel. Shapes must have been inferred. Returns the number found.
-pub fn recognise_group_norms(graph: &mut Graph) -> usize {
+pub fn recognize_group_norms(graph: &mut Graph) -> usize {
     let readers = Readers::of(graph);
     let mut names = ValueNames::of(graph);
     let mut gone = vec![false; graph.nodes.len()];
     let mut found = 0;
     for index in 0..graph.nodes.len() {
-        let Some(parts) = recognise(graph, &readers, &mut names, index) else { continue };
+        let Some(parts) = recognize(graph, &readers, &mut names, index) else { continue };
         parts.into_iter().for_each(|part| gone[part] = true);
         found += 1;
     }
@@ -21,7 +21,7 @@ pub fn recognise_group_norms(graph: &mut Graph) -> usize {
 }
 
 /// Replaces the group norm whose instance norm is node `index`. Returns the nodes for the caller to remove.
-fn recognise(graph: &mut Graph, readers: &Readers, names: &mut ValueNames, index: usize) -> Option<Vec<usize>> {
+fn recognize(graph: &mut Graph, readers: &Readers, names: &mut ValueNames, index: usize) -> Option<Vec<usize>> {
     let node = graph.nodes.get(index)?;
     let Op::InstanceNormalization { epsilon } = node.op else { return None };
     let (folded, scale, bias) = (node.input(0)?, node.input(1)?, node.input(2)?);
@@ -130,7 +130,7 @@ mod tests {
             let mut graph = exported(affine);
             let want = cytoscope_reference::run(&graph, &x).unwrap();
             infer_shapes::<cytoscope_graph::ValueId>(&mut graph, &[]).unwrap();
-            assert_eq!(recognise_group_norms(&mut graph), 1);
+            assert_eq!(recognize_group_norms(&mut graph), 1);
             graph.validate().unwrap();
             assert_eq!(graph.nodes.len(), 1, "{:?}", graph.nodes);
             let got = cytoscope_reference::run(&graph, &x).unwrap();

@@ -25,14 +25,14 @@ pub(crate) const FOLDED_WORK: u64 = 1 << 30;
 pub struct Interrupt(Option<Arc<dyn Fn() -> bool + Send + Sync>>);
 
 impl Interrupt {
-    /// Stops as soon as `asked` returns true. `asked` is called often, on the preparing thread.
-    pub fn new(asked: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(asked)))
+    /// Stops as soon as `should_stop` returns true. It is called often, on the preparing thread.
+    pub fn new(should_stop: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(should_stop)))
     }
 
     /// Whether a stop was requested.
     pub fn is_set(&self) -> bool {
-        self.0.as_ref().is_some_and(|asked| asked())
+        self.0.as_ref().is_some_and(|should_stop| should_stop())
     }
 
     /// Returns an error if a stop was requested.
@@ -142,7 +142,7 @@ pub fn operator_cost(op: &Op, inputs: &[Option<&Info>], outputs: &[Info]) -> Opt
         op if op.is_training_only() => output_elements.saturating_add(read).saturating_mul(64),
         other => {
             let to = outputs.first().and_then(Info::fixed_shape);
-            match other.own(|o| o.cost(shape(0).as_deref(), to.as_deref())) {
+            match other.with_operator(|o| o.cost(shape(0).as_deref(), to.as_deref())) {
                 Some(cost) => {
                     let (at_least, work) = cost?;
                     held = held.max(at_least);

@@ -19,7 +19,7 @@ pub enum GraphErrorKind {
     Interrupted,
 }
 
-/// Error of reading, writing, analysing or running a graph.
+/// Error of reading, writing, analyzing or running a graph.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
@@ -54,14 +54,14 @@ pub enum GraphError {
         why: String,
     },
     /// A named limit was exceeded.
-    #[error("{what} needs {limit} = {asked}, more than the limit of {allowed}")]
+    #[error("{what} needs {limit} = {requested}, more than the limit of {allowed}")]
     OverLimit {
         /// Name of the field of [`crate::GraphLimits`].
         limit: &'static str,
         /// The part of the model that exceeds the limit.
         what: String,
         /// Requested amount.
-        asked: u128,
+        requested: u128,
         /// Allowed amount.
         allowed: u128,
     },
@@ -80,7 +80,7 @@ pub enum GraphError {
     Node {
         /// Name of the node.
         node: String,
-        /// Its operator.
+        /// Name of the node's operator.
         op: String,
         /// The underlying error.
         source: Box<GraphError>,

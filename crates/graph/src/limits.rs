@@ -1,4 +1,4 @@
-//! Limits on what a model may ask for.
+//! Limits on the memory and work that a model may request.
 
 use crate::error::{GraphError, Result};
 
@@ -24,12 +24,16 @@ impl Default for GraphLimits {
     }
 }
 
-/// Checks that `what` asks for no more than `allowed` of the limit with this name.
+/// Checks that `what` requests no more than `allowed` of the limit with this name.
 ///
 /// # Errors
 /// [`GraphError::OverLimit`].
-pub fn check_limit(limit: &'static str, what: impl Into<String>, asked: u128, allowed: u128) -> Result<()> {
-    if asked <= allowed { Ok(()) } else { Err(GraphError::OverLimit { limit, what: what.into(), asked, allowed }) }
+pub fn check_limit(limit: &'static str, what: impl Into<String>, requested: u128, allowed: u128) -> Result<()> {
+    if requested <= allowed {
+        Ok(())
+    } else {
+        Err(GraphError::OverLimit { limit, what: what.into(), requested, allowed })
+    }
 }
 
 /// Returns the product of the lengths.

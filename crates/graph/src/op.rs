@@ -197,7 +197,7 @@ pub enum Op {
     },
     /// `[x, scale, bias]`, scale and bias per channel: per sample and group of channels.
     GroupNormalization {
-        /// Number of groups.
+        /// Number of groups of consecutive channels, which are normalized together.
         groups: usize,
         /// ε
         epsilon: f32,
@@ -244,7 +244,7 @@ pub enum Op {
     Resize(ResizeAttrs),
     /// `[x…]`
     Concat {
-        /// The axis of concatenation.
+        /// Axis to concatenate along; negative counts from the end.
         axis: i64,
     },
     /// `[x, lengths?]`; without lengths, one equal part per output (the last one may be shorter).
@@ -283,7 +283,7 @@ pub enum Op {
     ArgReduce {
         /// Largest instead of smallest.
         max: bool,
-        /// The axis searched.
+        /// Axis to search along; negative counts from the end.
         axis: i64,
         /// Whether the axis is kept with length 1.
         keep_dims: bool,
@@ -292,7 +292,7 @@ pub enum Op {
     },
     /// `[x, k]` -> `[values, indices]`
     TopK {
-        /// The axis searched.
+        /// Axis to search along; negative counts from the end.
         axis: i64,
         /// Largest instead of smallest.
         largest: bool,
@@ -322,12 +322,12 @@ pub enum Op {
     Tile,
     /// `[x, indices]`
     Gather {
-        /// The axis indexed.
+        /// Axis of `x` that the indices refer to; negative counts from the end.
         axis: i64,
     },
     /// `[x, indices]`
     GatherElements {
-        /// The axis indexed.
+        /// Axis of `x` that the indices refer to; negative counts from the end.
         axis: i64,
     },
     /// `[x, indices]`
@@ -447,11 +447,11 @@ pub enum Op {
 }
 
 impl Op {
-    /// Asks an operator that has a file of its own in [`crate::ops`]; `None` for any other operator.
-    pub(crate) fn own<R>(&self, ask: impl FnOnce(&dyn Operator) -> R) -> Option<R> {
+    /// Calls `query` with the implementation in [`crate::ops`]; `None` for operators without one.
+    pub(crate) fn with_operator<R>(&self, query: impl FnOnce(&dyn Operator) -> R) -> Option<R> {
         match self {
-            Self::Concat { axis } => Some(ask(&Concat { axis: *axis })),
-            Self::Resize(attrs) => Some(ask(attrs)),
+            Self::Concat { axis } => Some(query(&Concat { axis: *axis })),
+            Self::Resize(attrs) => Some(query(attrs)),
             _ => None,
         }
     }

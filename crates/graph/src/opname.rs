@@ -35,7 +35,7 @@ pub(crate) fn gradient_name(of: &Op) -> &'static str {
         Op::AveragePool(_) => "AveragePoolGradient",
         Op::FakeQuantize { .. } => "FakeQuantizeGradient",
         Op::Loss(_) => "LossGradient",
-        other => other.own(|o| o.gradient_name()).unwrap_or("Gradient"),
+        other => other.with_operator(|o| o.gradient_name()).unwrap_or("Gradient"),
     }
 }
 

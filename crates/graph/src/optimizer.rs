@@ -28,7 +28,7 @@ pub enum Optimizer {
     },
     /// Stochastic gradient descent with momentum.
     Sgd {
-        /// Momentum factor.
+        /// Fraction of the previous velocity that is kept.
         momentum: f32,
         /// Whether to use Nesterov momentum.
         nesterov: bool,

@@ -35,7 +35,7 @@ impl Op {
 
     /// Whether the operator only moves elements, so that it works for any element type.
     pub fn moves_only(&self) -> bool {
-        let own = self.own(|o| o.moves_only());
+        let own = self.with_operator(|o| o.moves_only());
         own.unwrap_or(matches!(
             self,
             Self::Identity
@@ -66,20 +66,20 @@ impl Op {
     /// The axis along which the output holds all inputs side by side; negative counts from the end. `None` for any
     /// other operator.
     pub fn joined_axis(&self) -> Option<i64> {
-        self.own(|o| o.joined_axis()).flatten()
+        self.with_operator(|o| o.joined_axis()).flatten()
     }
 
     /// Whether each voxel of the output is a sum of input voxels of the same channel, with weights that do not depend
     /// on the voxels.
     pub fn resamples_linearly(&self) -> bool {
-        let own = self.own(|o| o.resamples_linearly());
+        let own = self.with_operator(|o| o.resamples_linearly());
         own.unwrap_or(matches!(self, Self::AveragePool(_) | Self::GlobalAveragePool))
     }
 
     /// Whether the gradients of the inputs are computed by [`Op::Vjp`] of the operator, and not composed of other
     /// operators. Operators that only move elements can be differentiated by `Vjp`, too.
     pub fn has_vjp(&self) -> bool {
-        let own = self.own(|o| o.has_vjp());
+        let own = self.with_operator(|o| o.has_vjp());
         own.unwrap_or(matches!(
             self,
             Self::Conv(_)
@@ -96,20 +96,20 @@ impl Op {
     }
 
     /// Returns which positions along an axis of its first input the output depends on; `None` if the operator does not
-    /// tell.
+    /// state them.
     ///
     /// # Errors
     /// [`crate::GraphError::Misused`] if an axis of the operator does not exist.
     pub fn axis_effect(&self, of: &AxisLengths) -> Result<Option<AxisEffect>> {
-        self.own(|o| o.axis_effect(of)).transpose()
+        self.with_operator(|o| o.axis_effect(of)).transpose()
     }
 }
 
 impl Node {
-    /// Returns the inputs whose elements the node only moves to its output, so that all may be stored as bytes with
-    /// one scale; `output_rank` is the number of axes of its output. `None` if the node computes new values or its
-    /// operator does not tell.
+    /// Returns the inputs whose elements the node only moves to its output, so that all may be stored as bytes with one
+    /// scale; `output_rank` is the number of axes of its output. `None` if the node computes new values or its operator
+    /// does not state them.
     pub fn moved_inputs(&self, output_rank: Option<usize>) -> Option<Vec<ValueId>> {
-        self.op.own(|o| o.moved_inputs(self, output_rank)).flatten()
+        self.op.with_operator(|o| o.moved_inputs(self, output_rank)).flatten()
     }
 }

@@ -28,11 +28,11 @@ impl Blocked {
         Self { channels, dims, halo, block: if matches!(block, 1 | 4) { block } else { CHANNEL_BLOCK }, gap: 0 }
     }
 
-    /// Returns the layout of `slices` slices of this image, in a buffer that has room for `room` slices, border
-    /// included. `None` if there is less room.
-    pub fn slices(&self, slices: usize, room: usize) -> Option<Self> {
+    /// Returns the layout of `slices` slices of this image, in a buffer with capacity for `capacity` slices, border
+    /// included. `None` if the capacity is too small.
+    pub fn slices(&self, slices: usize, capacity: usize) -> Option<Self> {
         let own = Self { dims: [slices, self.dims[1], self.dims[2]], gap: 0, ..*self };
-        Some(Self { gap: room.checked_sub(own.padded()[0])?, ..own })
+        Some(Self { gap: capacity.checked_sub(own.padded()[0])?, ..own })
     }
 
     /// Returns the number of channel blocks.

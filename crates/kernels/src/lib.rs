@@ -73,7 +73,7 @@ pub enum KernelError {
     PackedForOtherIsa {
         /// Instruction set that the weights were packed for.
         packed: Isa,
-        /// Instruction set that was asked to run them.
+        /// Instruction set that should have run them.
         running: Isa,
     },
 }

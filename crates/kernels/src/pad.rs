@@ -7,7 +7,7 @@ use std::ops::Range;
 /// What is written where there is no input voxel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Filling<T> {
-    /// Value of the channels.
+    /// Value that is written to every channel of the image.
     pub value: T,
     /// The element that represents 0, for the unused channels of the last block.
     pub zero: T,

@@ -21,10 +21,10 @@ impl<'a, T> Shared<'a, T> {
         Self { start: buffer.as_mut_ptr(), len: buffer.len(), life: PhantomData }
     }
 
-    /// Returns a pointer to value `at`, from which `room` values are in bounds. Panics otherwise.
-    pub(crate) fn pointer(&self, at: usize, room: usize) -> *mut T {
-        assert!(at.checked_add(room).is_some_and(|end| end <= self.len), "kernel reaches outside its buffer");
-        // SAFETY: the assertion shows that `at + room <= len`, so the pointer stays inside the buffer.
+    /// Returns a pointer to value `at`, from which `len` values are in bounds. Panics otherwise.
+    pub(crate) fn pointer(&self, at: usize, len: usize) -> *mut T {
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "kernel reaches outside its buffer");
+        // SAFETY: the assertion shows that `at + len <= self.len`, so the pointer stays inside the buffer.
         unsafe { self.start.add(at) }
     }
 

@@ -3,6 +3,7 @@
 use crate::{Isa, IsaName};
 use std::hint::black_box;
 use std::sync::Barrier;
+use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
 /// Peak operations per second of one core; a multiply-add counts as two.
@@ -61,10 +62,18 @@ pub fn measure_threads(isa: Isa, threads: usize) -> Peak {
             measure(isa)
         };
         let running: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(start)).collect();
-        running.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<Peak>>()
+        running.into_iter().map(joined).collect::<Vec<Peak>>()
     });
     let sum = |of: fn(&Peak) -> f64| measured.iter().map(of).sum::<f64>();
     Peak { float: sum(|peak| peak.float), bytes: sum(|peak| peak.bytes) }
+}
+
+/// Returns what a thread measured. A panic is passed on: the sum of the other threads would be too small a rate.
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    match thread.join() {
+        Ok(measured) => measured,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
 }
 
 /// Measures the bytes per second that all threads together read from and write to memory: the best of a few rounds of
@@ -91,7 +100,7 @@ pub fn memory_bytes_per_sec(threads: usize, total_bytes: usize) -> f64 {
     };
     let seconds = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(triad)).collect();
-        running.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<Vec<f64>>>()
+        running.into_iter().map(joined).collect::<Vec<Vec<f64>>>()
     });
     let bytes = (3 * size_of::<f32>() * len) as f64;
     // A pass ends with its slowest thread.

@@ -194,19 +194,20 @@ proptest! {
                 apply::apply_head(isa, &terms, c, activation, &head, &mut y, &out).unwrap();
                 for (i, got) in dense(&y, &out).iter().enumerate() {
                     let (o, voxel) = (i / n, i % n);
-                    let (mut sum, mut room) = (f64::from([0.5f32, -1.0][o]), 1e-3);
+                    let (mut sum, mut tolerance) = (f64::from([0.5f32, -1.0][o]), 1e-3);
                     for ch in 0..c {
                         let v = want[ch * n + voxel];
                         let weight = f64::from(head_weights[o * c + ch]);
                         match quantizer {
-                            None => { sum += f64::from(v) * weight; room += f64::from(far(v)) * weight.abs(); }
+                            None => { sum += f64::from(v) * weight; tolerance += f64::from(far(v)) * weight.abs(); }
                             Some(q) => {
                                 sum += (f64::from(quantized(v, q)) - 90.0) * weight;
-                                room += f64::from(quantized(v + far(v), q) - quantized(v - far(v), q)) * weight.abs();
+                                let spread = quantized(v + far(v), q) - quantized(v - far(v), q);
+                                tolerance += f64::from(spread) * weight.abs();
                             }
                         }
                     }
-                    prop_assert!((f64::from(*got) - sum).abs() <= room + 1e-5 * sum.abs(), "{isa}: {got}, expected {sum}");
+                    prop_assert!((f64::from(*got) - sum).abs() <= tolerance + 1e-5 * sum.abs(), "{isa}: {got}, expected {sum}");
                 }
             }
         }

@@ -253,7 +253,7 @@ proptest! {
         // The first value is at an end of the range, which counts as inside.
         let end = x[0].abs();
         let clipped: Vec<f32> = (0..c * n).map(|i| before(i) + if x[i].abs() <= end { dy[i] } else { 0.0 }).collect();
-        let within = train::Derivative::Within { least: -end, greatest: end };
+        let within = train::Derivative::Within { min: -end, max: end };
         let sum: Vec<f32> = (0..c * n).map(|i| start[i] + 0.5 * x[i]).collect();
         let sums: Vec<f32> = x.chunks_exact(n).map(|x| x.iter().map(|v| f64::from(*v)).sum::<f64>() as f32).collect();
         let (px, py) = (blocked(&x, &lx), blocked(&dy, &ly));

@@ -17,7 +17,7 @@ pub enum PackageError {
     /// Not a folder with a description, a zip or an ONNX file.
     #[error("{} is not a model package: expected a bioimage.io folder or zip with rdf.yaml, or an .onnx file; PyTorch checkpoints are converted by cytoscope import", shown(.path))]
     NotAPackage {
-        /// The path.
+        /// Path that was opened as a package.
         path: PathBuf,
     },
     /// A file that the description names is missing.
@@ -25,7 +25,7 @@ pub enum PackageError {
     Missing {
         /// Path of the package.
         path: PathBuf,
-        /// The file.
+        /// Name of the file, as the description gives it.
         name: String,
     },
     /// A part of the package violates the specification.
@@ -53,7 +53,7 @@ pub enum PackageError {
     Checksum {
         /// Path of the package.
         path: PathBuf,
-        /// The file.
+        /// Name of the file, as the description gives it.
         name: String,
         /// SHA-256 in the description.
         expected: String,
@@ -65,11 +65,11 @@ pub enum PackageError {
     TooLarge {
         /// Path of the package.
         path: PathBuf,
-        /// The file.
+        /// Name of the file in the package.
         name: String,
-        /// Its size.
+        /// Size of the file in bytes.
         bytes: u64,
-        /// The limit.
+        /// Maximum size in bytes.
         limit: u64,
     },
     /// A network or tensor is invalid.

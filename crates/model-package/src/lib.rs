@@ -6,7 +6,8 @@
 //! downloaded. Sizes are checked before anything is read.
 //!
 //! The crate owns reading ([`Package::open`]) and writing ([`PackageBuilder`]) of packages, their description of axes
-//! and processing steps ([`TensorSpec`], [`Processing`]), and their test tensors. It fails with a [`PackageError`] that
+//! and processing steps ([`TensorSpec`], [`Processing`]), their test tensors, and what bioimage.io would refuse in their
+//! metadata ([`Package::upload_findings`]). It fails with a [`PackageError`] that
 //! names the package and the part of it that is wrong.
 #![forbid(unsafe_code)]
 
@@ -16,6 +17,7 @@ mod parse;
 mod parse_steps;
 mod spec;
 mod test_run;
+mod upload;
 mod write;
 mod write_tensor;
 mod yaml;
@@ -24,6 +26,7 @@ pub use error::PackageError;
 pub use files::Files;
 pub use spec::{AxisKind, AxisSize, AxisSpec, FileRef, Processing, StatisticsAxes, TensorSpec};
 pub use test_run::{Tolerance, compare};
+pub use upload::{UploadFinding, UploadSeverity};
 pub use write::{InheritedContent, NamedBytes, PACKAGE_KIND, PackageBuilder, check_destination, is_reserved};
 
 use parse::Weights;

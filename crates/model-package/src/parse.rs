@@ -24,7 +24,7 @@ pub(crate) enum Weights {
     Onnx(FileRef),
     /// A PyTorch state dict, in packages without ONNX weights.
     StateDict {
-        /// The file.
+        /// File that holds the tensors.
         file: FileRef,
         /// Name of the network's class or function.
         architecture: String,
@@ -378,7 +378,7 @@ impl Reader<'_> {
         };
         let scale = self.number(&part, axis, "scale", &DIVISORS)?.unwrap_or(1.0);
         let unit = self.optional_text(&part, axis, "unit")?;
-        let voxel_um = unit.as_deref().and_then(micrometres).map(|unit| unit * scale);
+        let voxel_um = unit.as_deref().and_then(micrometers).map(|unit| unit * scale);
         if let Some(um) = voxel_um.filter(|um| !(MIN_PLAUSIBLE_UM..=MAX_PLAUSIBLE_UM).contains(um)) {
             let range = format!("expected {MIN_PLAUSIBLE_UM} to {MAX_PLAUSIBLE_UM} µm");
             return Err(self.bad(&part, format!("has scale {scale}, which makes voxels of {um} µm: {range}")));
@@ -523,7 +523,7 @@ pub(super) fn shown(value: &Value) -> String {
 }
 
 /// Returns a length unit in µm. Axes with other units, such as seconds and pixels, have no voxel size.
-fn micrometres(unit: &str) -> Option<f64> {
+fn micrometers(unit: &str) -> Option<f64> {
     Some(match unit {
         "micrometer" | "micron" | "um" | "µm" => 1.0,
         "nanometer" | "nm" => 1e-3,

@@ -69,7 +69,7 @@ pub enum AxisSize {
         tensor: String,
         /// Id of its axis, see [`AxisKind::id`].
         axis: String,
-        /// Scale factor.
+        /// Factor that the length is multiplied by.
         scale: f64,
         /// Offset added after scaling.
         offset: f64,

@@ -19,9 +19,9 @@ const KEYWORDS: [&str; 32] = [
 /// A tensor to be described.
 pub(super) struct Entry<'a> {
     pub spec: &'a TensorSpec,
-    /// Its id in the description.
+    /// Id of the tensor in the description.
     pub id: String,
-    /// The network's input or output.
+    /// Input or output of the network that the tensor is for.
     pub value: Option<ValueId>,
     pub test: Option<&'a Tensor>,
 }

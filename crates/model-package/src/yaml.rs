@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_two_meanings_is_refused() {
+    fn ambiguous_documents_are_refused() {
         refused("a: 1\na: 2\n", "twice");
         refused("1: 2\n", "not text");
         refused("[1, 2]: 3\n", "not text");

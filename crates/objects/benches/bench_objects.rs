@@ -14,8 +14,8 @@ const VOXEL_UM: [f64; 3] = [1.0, 0.5, 0.5];
 fn map() -> Vec<f32> {
     let [_, height, width] = SHAPE;
     let near = |at: usize, distance: usize| {
-        let centre = (at / distance * distance + distance / 2) as f32;
-        at as f32 - centre
+        let center = (at / distance * distance + distance / 2) as f32;
+        at as f32 - center
     };
     let voxel = |at: usize| {
         let (z, y, x) = (at / (height * width), at / width % height, at % width);

@@ -2,7 +2,7 @@
 
 /// Returns the column of each row such that the sum of `benefit[row][column]` is maximal. Every row gets a column, so
 /// there must be at least as many columns as rows. Hungarian method with potentials, O(rows² · columns).
-pub(crate) fn maximise(benefit: &[Vec<f64>]) -> Vec<usize> {
+pub(crate) fn maximize(benefit: &[Vec<f64>]) -> Vec<usize> {
     let rows = benefit.len();
     let columns = benefit.first().map_or(0, Vec::len);
     debug_assert!(rows <= columns);
@@ -85,7 +85,7 @@ mod tests {
         fn equals_trying_all(rows in 1usize..5, extra in 0usize..3, values in prop::collection::vec(0.0f64..1.0, 35)) {
             let columns = rows + extra;
             let benefit: Vec<Vec<f64>> = (0..rows).map(|r| values[r * columns..(r + 1) * columns].to_vec()).collect();
-            let given = maximise(&benefit);
+            let given = maximize(&benefit);
             let sum: f64 = given.iter().enumerate().map(|(r, c)| benefit[r][*c]).sum();
             prop_assert!((sum - best(&benefit, 0, &mut vec![false; columns])).abs() < 1e-9);
         }

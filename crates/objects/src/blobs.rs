@@ -47,7 +47,7 @@ pub struct BlobSize {
     /// Mean response of the counted blobs, relative to the range of intensities.
     pub response: f64,
     /// Center Z, Y, X in µm of the blob with the most other blobs within three diameters.
-    pub centre_um: [f64; 3],
+    pub center_um: [f64; 3],
 }
 
 /// A local maximum of the response at one scale.
@@ -55,7 +55,7 @@ pub struct BlobSize {
 struct Blob {
     response: f32,
     diameter_um: f64,
-    centre_um: [f64; 3],
+    center_um: [f64; 3],
 }
 
 /// Returns the median size of the bright blobs of a volume, or `None` if it has none.
@@ -172,8 +172,8 @@ fn maxima(
                 let is_top = around(z, nz).all(|z| around(y, ny).all(|y| around(x, nx).all(|x| at(z, y, x) <= here)));
                 if is_top {
                     let place = [z, y, x];
-                    let centre_um = [0, 1, 2].map(|a| (place[a] as f64 + 0.5) * voxel_um[a]);
-                    blobs.push(Blob { response: here, diameter_um, centre_um });
+                    let center_um = [0, 1, 2].map(|a| (place[a] as f64 + 0.5) * voxel_um[a]);
+                    blobs.push(Blob { response: here, diameter_um, center_um });
                 }
             }
         }
@@ -188,7 +188,7 @@ fn without_nested(mut blobs: Vec<Blob>) -> Vec<Blob> {
     let mut kept: Vec<Blob> = Vec::new();
     for blob in blobs.into_iter().take(MAX_CANDIDATES).take_while(|b| b.response >= min_response) {
         let apart = |other: &Blob| {
-            let square: f64 = (0..3).map(|a| (other.centre_um[a] - blob.centre_um[a]).powi(2)).sum();
+            let square: f64 = (0..3).map(|a| (other.center_um[a] - blob.center_um[a]).powi(2)).sum();
             let (small, large) = (other.diameter_um.min(blob.diameter_um), other.diameter_um.max(blob.diameter_um));
             // Edges of a large ball respond to small scales at about 0.55 of its diameter from its center.
             square.sqrt() >= 0.6 * large + 0.1 * small
@@ -204,18 +204,18 @@ fn without_nested(mut blobs: Vec<Blob>) -> Vec<Blob> {
 }
 
 /// Returns the center of the blob with the most other blobs within three diameters.
-fn most_crowded_centre(blobs: &[Blob]) -> Option<[f64; 3]> {
+fn most_crowded_center(blobs: &[Blob]) -> Option<[f64; 3]> {
     let near = |blob: &Blob| {
-        let square = |other: &Blob| (0..3).map(|a| (other.centre_um[a] - blob.centre_um[a]).powi(2)).sum::<f64>();
+        let square = |other: &Blob| (0..3).map(|a| (other.center_um[a] - blob.center_um[a]).powi(2)).sum::<f64>();
         blobs.iter().filter(|other| square(other).sqrt() < 3.0 * blob.diameter_um).count()
     };
-    blobs.iter().max_by_key(|blob| near(blob)).map(|blob| blob.centre_um)
+    blobs.iter().max_by_key(|blob| near(blob)).map(|blob| blob.center_um)
 }
 
 fn summary(mut blobs: Vec<Blob>) -> Option<BlobSize> {
     let count = blobs.len();
     let mean = |f: &dyn Fn(&Blob) -> f64| blobs.iter().map(f).sum::<f64>() / count as f64;
-    let centre_um = most_crowded_centre(&blobs)?;
+    let center_um = most_crowded_center(&blobs)?;
     let (response, log_mean) = (mean(&|b| f64::from(b.response)), mean(&|b| b.diameter_um.ln()));
     let log_spread = mean(&|b| (b.diameter_um.ln() - log_mean).powi(2)).sqrt();
     blobs.sort_by(|a, b| a.diameter_um.total_cmp(&b.diameter_um));
@@ -226,7 +226,7 @@ fn summary(mut blobs: Vec<Blob>) -> Option<BlobSize> {
         sum += weight(b);
         sum >= half
     })?;
-    Some(BlobSize { diameter_um: CALIBRATION * median.diameter_um, log_spread, count, response, centre_um })
+    Some(BlobSize { diameter_um: CALIBRATION * median.diameter_um, log_spread, count, response, center_um })
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ struct Run {
 pub struct Components {
     shape_zyx: [usize; 3],
     connectivity: Connectivity,
-    /// Sets of runs.
+    /// Sets of connected runs, by index in `runs`.
     sets: UnionFind,
     runs: Vec<Run>,
     /// First run of each row, and the number of runs.

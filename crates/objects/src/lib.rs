@@ -2,10 +2,9 @@
 //!
 //! The crate owns thresholds ([`threshold`]), smoothing, connected components ([`components`]), the exact Euclidean
 //! distance transform ([`distance`]), the h-maxima watershed ([`watershed`]), the segmentation that combines them
-//! ([`segment`]), stitching of labels across slabs ([`stitch`]), the measurement table ([`measure`]), surfaces ([`mesh`]),
-//! metrics
-//! ([`matching`], [`segmentation_errors`], [`regression`]), the object diameter ([`diameter`]) and the size of blobs in
-//! an image ([`blobs`]). Volumes are slices in C order `[Z][Y][X]`; lengths are in µm.
+//! ([`segment`]), stitching of labels across slabs ([`stitch`]), the measurement table ([`measure`]), surfaces
+//! ([`mesh`]), metrics ([`matching`], [`segmentation_errors`], [`regression`]), the object diameter ([`diameter`]) and
+//! the size of blobs in an image ([`blobs`]). Volumes are slices in C order `[Z][Y][X]`; lengths are in µm.
 //!
 //! Errors are [`ObjectsError`]s: sizes that do not match, or parameters out of range.
 //!

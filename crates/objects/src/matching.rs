@@ -5,7 +5,7 @@
 //! for each connected component of the overlap graph.
 
 use crate::ObjectsError;
-use crate::assignment::maximise;
+use crate::assignment::maximize;
 use crate::components::UnionFind;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -248,7 +248,7 @@ fn assign(group: &[(u32, u32, f64)], threshold: f64, matched_at_most: usize) -> 
         let (t, p) = if swap { (columns[c], rows[r]) } else { (rows[r], columns[c]) };
         (t, p, iou_of[r][c])
     };
-    maximise(&benefit).into_iter().enumerate().map(pair).collect()
+    maximize(&benefit).into_iter().enumerate().map(pair).collect()
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub struct ObjectRow {
     pub principal_axes_um: [f64; 3],
     /// Surface of a sphere of the same volume divided by the object's surface, which is estimated from its voxel faces
     /// (Cauchy–Crofton with the three axis directions: two thirds of the face area). 1 for a sphere, up to
-    /// discretisation.
+    /// discretization.
     pub sphericity: f64,
 }
 

@@ -24,7 +24,7 @@ const NONE: u32 = u32::MAX;
 /// A closed surface of triangles.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Mesh {
-    /// Vertices X, Y, Z in µm, relative to the centre of the stack's first voxel.
+    /// Vertices X, Y, Z in µm, relative to the center of the stack's first voxel.
     pub vertices_um: Vec<[f32; 3]>,
     /// Vertices of each triangle, counter-clockwise seen from outside in a right-handed coordinate system.
     pub triangles: Vec<[u32; 3]>,
@@ -330,7 +330,7 @@ mod tests {
             let area = mesh.area_um2() / (4.0 * PI * radius_um.powi(2));
             assert!((volume - 1.0).abs() < 0.02, "volume {volume}");
             assert!((area - 1.0).abs() < tolerance, "area {area}");
-            // X, Y, Z in µm, around the centre of the ball.
+            // X, Y, Z in µm, around the center of the ball.
             for a in 0..3 {
                 let center = center_um[2 - a];
                 let low = mesh.vertices_um.iter().map(|v| f64::from(v[a])).fold(f64::INFINITY, f64::min);

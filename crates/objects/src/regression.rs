@@ -52,9 +52,9 @@ pub fn regression(truth: &[f32], prediction: &[f32], shape_zyx: [usize; 3]) -> R
 fn ssim(truth: &[f32], prediction: &[f32], shape: [usize; 3], range: f64) -> Result<f64, ObjectsError> {
     // The truth's mean is subtracted first: squares of a camera offset would swamp the variance in rounding errors.
     let n = truth.len().max(1) as f64;
-    let centre = (truth.iter().map(|t| f64::from(*t)).sum::<f64>() / n) as f32;
+    let center = (truth.iter().map(|t| f64::from(*t)).sum::<f64>() / n) as f32;
     let blur = |f: &dyn Fn(f32, f32) -> f32| -> Result<Vec<f32>, ObjectsError> {
-        let mut v: Vec<f32> = truth.iter().zip(prediction).map(|(t, p)| f(*t - centre, *p - centre)).collect();
+        let mut v: Vec<f32> = truth.iter().zip(prediction).map(|(t, p)| f(*t - center, *p - center)).collect();
         smooth::gaussian(&mut v, shape, [1.5; 3])?;
         Ok(v)
     };
@@ -65,7 +65,7 @@ fn ssim(truth: &[f32], prediction: &[f32], shape: [usize; 3], range: f64) -> Res
         .map(|i| {
             let (a, b) = (f64::from(mt[i]), f64::from(mp[i]));
             let (va, vb, cov) = (f64::from(tt[i]) - a * a, f64::from(pp[i]) - b * b, f64::from(tp[i]) - a * b);
-            let (a, b) = (a + f64::from(centre), b + f64::from(centre));
+            let (a, b) = (a + f64::from(center), b + f64::from(center));
             ((2.0 * a * b + c1) * (2.0 * cov + c2)) / ((a * a + b * b + c1) * (va + vb + c2))
         })
         .sum();

@@ -4,7 +4,8 @@ use crate::ObjectsError;
 use crate::error::check_len;
 use rayon::prelude::*;
 
-/// Maximum kernel radius summed element by element if the line is shorter; above it, sum and integral are equal.
+/// Radius up to which the weights of a kernel that is longer than its line are summed one by one; above it, their sum
+/// is taken from the integral.
 const SUMMED_RADIUS: usize = 4096;
 /// The integral of `exp(-x²/2)` from 0 to 3.
 const HALF_GAUSSIAN_TO_3: f64 = 1.249_930_444_741_547_4;

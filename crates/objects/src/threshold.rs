@@ -26,19 +26,19 @@ impl Histogram {
         }
     }
 
-    /// Returns Otsu's threshold: the bin center that maximises the variance between the classes at or below and above
+    /// Returns Otsu's threshold: the bin center that maximizes the variance between the classes at or below and above
     /// it.
     /// N. Otsu, IEEE Trans. Sys. Man. Cyber. 9(1), 1979.
     pub fn otsu(&self) -> f64 {
         let width = (self.max - self.min) / OTSU_BINS as f64;
-        let centre = |i: usize| self.min + (i as f64 + 0.5) * width;
+        let center = |i: usize| self.min + (i as f64 + 0.5) * width;
         let total: f64 = self.counts.iter().map(|c| *c as f64).sum();
-        let sum: f64 = self.counts.iter().enumerate().map(|(i, c)| *c as f64 * centre(i)).sum();
+        let sum: f64 = self.counts.iter().enumerate().map(|(i, c)| *c as f64 * center(i)).sum();
         let (mut below, mut below_sum) = (0.0, 0.0);
         let (mut best, mut at) = (-1.0, self.min);
         for (i, c) in self.counts.iter().enumerate().take(OTSU_BINS - 1) {
             below += *c as f64;
-            below_sum += *c as f64 * centre(i);
+            below_sum += *c as f64 * center(i);
             let above = total - below;
             if below == 0.0 || above == 0.0 {
                 continue;
@@ -46,7 +46,7 @@ impl Histogram {
             let difference = below_sum / below - (sum - below_sum) / above;
             let between = below * above * difference * difference;
             if between > best {
-                (best, at) = (between, centre(i));
+                (best, at) = (between, center(i));
             }
         }
         at

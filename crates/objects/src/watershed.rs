@@ -31,7 +31,7 @@ pub fn flood(
     }
     let order = descending(height, mask);
     let [nz, ny, nx] = shape_zyx;
-    let steps = neighbours(connectivity);
+    let steps = neighbors(connectivity);
     let mut labels = vec![0u32; height.len()];
     let mut sets = UnionFind::default();
     sets.push();
@@ -120,7 +120,7 @@ fn number_in_order(labels: &mut [u32], sets: &mut UnionFind, label_count: usize)
     count
 }
 
-fn neighbours(connectivity: Connectivity) -> &'static [[isize; 3]] {
+fn neighbors(connectivity: Connectivity) -> &'static [[isize; 3]] {
     const FACES: [[isize; 3]; 6] = [[-1, 0, 0], [0, -1, 0], [0, 0, -1], [0, 0, 1], [0, 1, 0], [1, 0, 0]];
     const CORNERS: [[isize; 3]; 26] = {
         let mut all = [[0; 3]; 26];

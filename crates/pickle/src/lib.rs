@@ -59,7 +59,7 @@ pub enum Value {
     Dict(Vec<(ValueId, ValueId)>),
     /// A class or function that the caller accepts.
     Global(Global),
-    /// The call of a class or function. It is not made.
+    /// A call of a class or function, recorded but never executed.
     Call(Box<Call>),
     /// An object outside the pickle: the value that identifies it (`persistent_id` in Python).
     External(ValueId),

@@ -92,7 +92,7 @@ fn only_accepted_names_are_read_and_nothing_is_called() {
 }
 
 #[test]
-fn short_pickles_cannot_ask_for_much_memory() {
+fn short_pickles_cannot_request_much_memory() {
     let lists = [vec![b']'; MAX_VALUES + 1], b".".to_vec()].concat();
     assert_eq!(exceeded(&lists), ("values", MAX_VALUES as u64));
     // A tuple of a thousand items that is copied into ten thousand calls.

@@ -61,8 +61,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let values: Vec<f32> = (0..12 * 32 * 32)
         .map(|i| {
             let at = [i / 1024, i / 32 % 32, i % 32];
-            let inside = balls.iter().any(|(centre, radius_um)| {
-                (0..3).map(|a| ((at[a] as f64 - centre[a]) * VOXEL_UM[a]).powi(2)).sum::<f64>() < radius_um * radius_um
+            let inside = balls.iter().any(|(center, radius_um)| {
+                (0..3).map(|a| ((at[a] as f64 - center[a]) * VOXEL_UM[a]).powi(2)).sum::<f64>() < radius_um * radius_um
             });
             (if inside { 0.8 } else { 0.05 }) + 0.02 * ((i * 7919) % 13) as f32 / 13.0
         })

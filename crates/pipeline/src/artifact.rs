@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArtifactKind {
-    /// Maps of a segmentation network: `NAME_probability.tif`. `NAME_raw.tif`, as which earlier versions wrote the maps
-    /// of any network, also counts as this kind.
+    /// Maps of a segmentation network: `NAME_probability.tif`. `NAME_raw.tif` counts as this kind, too: earlier
+    /// versions wrote the maps of any network under this name.
     Probability,
     /// Maps of a label-free network: `NAME_prediction.tif`.
     Prediction,
@@ -119,7 +119,7 @@ pub struct Artifact {
 }
 
 impl Artifact {
-    /// Returns a file of a known kind.
+    /// Describes the file at `path`, whose kind is known.
     pub fn new(kind: ArtifactKind, path: impl Into<PathBuf>) -> Self {
         Self { kind, path: path.into() }
     }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// Voxels along each axis of a tile, if the stack and the network allow it.
 const EDGE: usize = 64;
-/// The same for a network that processes single slices.
+/// Pixels along Y and X of a tile for a network that processes single slices.
 const FLAT_EDGE: usize = 256;
 /// Maximum number of stacks that are opened.
 const MAX_STACKS: usize = 64;
@@ -72,7 +72,7 @@ fn bad(path: &Path, problem: impl Into<String>, next_step: &str) -> JobError {
 fn of_stack(context: &Context, model: &Model, file: &Path, max_tiles: usize) -> Result<Vec<CalibrationTile>, JobError> {
     // Channels, voxel size and preprocessing are those of a prediction of this stack.
     let job = prediction_of(model, file);
-    let image = cytoscope_formats::open(file, &job.open_options())?;
+    let image = job.open(file)?;
     let mut meta = image.meta().clone();
     let stack = Stack::new(&image, 0);
     check_shape(model, file, stack.extents.zyx)?;
@@ -121,7 +121,7 @@ fn prediction_of(model: &Model, file: &Path) -> PredictJob {
         channel: None,
         channels: Vec::new(),
         time: None,
-        series: 0,
+        series: Default::default(),
         axes: None,
         voxel_um: None,
         diameter: Default::default(),
@@ -180,7 +180,8 @@ fn tile_size(model: &Model, grid: [usize; 3]) -> [usize; 3] {
             return 1;
         }
         let step = model.step[a].max(1);
-        // Whole steps inside the stack if it is long enough, otherwise a tile that extends past its end.
+        // The largest multiple of the step that fits into the stack; if the stack is too short, the tile extends past
+        // its end.
         let inside = edge.min(grid[a]) / step * step;
         inside.max(model.min_size[a]).next_multiple_of(step)
     })

@@ -2,7 +2,7 @@
 
 use crate::model::{entries, read_alias};
 use crate::{Model, ModelTask, model_folders};
-use cytoscope_model_package::{AxisKind, Package};
+use cytoscope_model_package::{AxisKind, Package, PackageError};
 use cytoscope_objects::SegmentOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -184,8 +184,9 @@ fn describe(card: &mut ModelCard, package: Package) {
         .filter_map(|c| Some(Citation { text: of(c, "text")?, doi: of(c, "doi"), url: of(c, "url") }))
         .collect();
     // A card describes the package in lists: a page that cannot be read is left empty.
+    let unread = |error: &PackageError| tracing::warn!("the documentation of a package is left out: {error}");
     card.documentation = text("documentation")
-        .and_then(|file| package.files().read_up_to(&file, MAX_DOCUMENTATION_FILE_BYTES).ok())
+        .and_then(|file| package.files().read_up_to(&file, MAX_DOCUMENTATION_FILE_BYTES).inspect_err(unread).ok())
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
         .unwrap_or_default();
     if card.documentation.len() > MAX_DOCUMENTATION_BYTES {

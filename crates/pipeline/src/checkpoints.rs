@@ -1,4 +1,5 @@
-//! Opening a model for import: packages, ONNX files, and weights of PyTorch, whose network is built from their tensors.
+//! Opening a model for import: packages, ONNX files, and PyTorch weights, whose network is built from the names and
+//! shapes of their tensors.
 
 use crate::JobError;
 use cytoscope_checkpoint_import::{
@@ -21,17 +22,18 @@ pub(crate) struct Opened {
     pub package: Package,
     /// Architecture of a network that was built from tensors.
     pub architecture: Option<String>,
-    /// What its tensors do not tell.
+    /// Settings that the tensors do not determine, with the values that were assumed, one sentence each.
     pub assumptions: Vec<String>,
 }
 
-/// Opens a model. `asked` is the architecture of weights of PyTorch, if it is not to be recognized.
+/// Opens a model. `architecture` names the architecture of PyTorch weights; without it, it is recognized from the
+/// tensors.
 ///
 /// # Errors
 /// [`JobError::Model`] if the model is malformed or its weights cannot be converted; [`JobError::WrongUse`] for an
-/// unknown architecture, or one that is asked for a model with ONNX weights.
-pub(crate) fn open(file: &Path, asked: Option<&str>) -> Result<Opened, JobError> {
-    let architecture = asked.map(str::parse::<Architecture>).transpose();
+/// unknown architecture, or one that is given for a model with ONNX weights.
+pub(crate) fn open(file: &Path, architecture: Option<&str>) -> Result<Opened, JobError> {
+    let architecture = architecture.map(str::parse::<Architecture>).transpose();
     let architecture = architecture.map_err(|error| JobError::WrongUse(error.to_string()))?;
     let is_checkpoint = ending(file).is_some_and(|ending| ENDINGS.contains(&ending.as_str()));
     if is_checkpoint && !file.is_dir() {
@@ -63,18 +65,18 @@ pub(crate) fn open(file: &Path, asked: Option<&str>) -> Result<Opened, JobError>
 }
 
 /// Builds the network of a package's state dict.
-fn convert(state: &StateDict, asked: Option<Architecture>) -> Result<Imported, ImportError> {
+fn convert(state: &StateDict, requested: Option<Architecture>) -> Result<Imported, ImportError> {
     let kwargs = if state.kwargs.is_null() { json!({}) } else { state.kwargs.clone() };
-    Checkpoint::from_bytes(&state.bytes)?.network(asked, &kwargs)
+    Checkpoint::from_bytes(&state.bytes)?.network(requested, &kwargs)
 }
 
-fn open_checkpoint(file: &Path, asked: Option<Architecture>) -> Result<Opened, JobError> {
+fn open_checkpoint(file: &Path, requested: Option<Architecture>) -> Result<Opened, JobError> {
     let name = file.display().to_string();
     let bad = |error: ImportError| JobError::model(&*name, error);
     let bytes = read_up_to(file, MAX_CHECKPOINT_BYTES)?;
     let checkpoint = Checkpoint::from_bytes(&bytes).map_err(bad)?;
     drop(bytes);
-    let Imported { graph, architecture, mut assumptions } = checkpoint.network(asked, &Value::Null).map_err(bad)?;
+    let Imported { graph, architecture, mut assumptions } = checkpoint.network(requested, &Value::Null).map_err(bad)?;
     let channels = graph.outputs.first().and_then(|id| graph.value(*id).shape.as_ref()?.get(1)?.fixed()).unwrap_or(1);
     let per_channel = StatisticsAxes { batch: false, channel: false };
     let mut before = vec![Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: StatisticsAxes::default() }];
@@ -137,14 +139,14 @@ fn read_up_to(file: &Path, limit: u64) -> Result<Vec<u8>, JobError> {
     Ok(bytes)
 }
 
-/// Why nnU-Net's plans are not read.
+/// Why nnU-Net's plans could not be used.
 enum PlansError {
     Job(JobError),
     Import(ImportError),
 }
 
 /// Returns nnU-Net's plans: those in the checkpoint, or `plans.json` beside it or in the folder above. The name of the
-/// configuration is in the checkpoint, or ends the name of the folder of the training.
+/// configuration is read from the checkpoint, or else from the end of the training folder's name.
 fn plans(file: &Path, arguments: Option<&Value>) -> Result<Option<Plans>, PlansError> {
     let mut stored = arguments.and_then(|a| a.get("plans")).filter(|plans| plans.is_object()).cloned();
     let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());

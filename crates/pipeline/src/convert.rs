@@ -5,7 +5,8 @@ use crate::Extents;
 use crate::results::{Publication, moved_aside_note};
 use crate::{Context, JobError, convert_zarr, preprocess};
 use cytoscope_formats::{
-    Compression, Container, ImageMeta, OpenOptions, StackWriter, WriteSpec, container_for_path, is_zarr_name, open,
+    Compression, Container, ImageMeta, OpenOptions, SeriesChoice, StackWriter, WriteSpec, container_for_path,
+    is_zarr_name, open,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
@@ -25,9 +26,9 @@ pub struct ConvertJob {
     /// Label image of the input, to store in an OME-Zarr output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<PathBuf>,
-    /// Series to read from a multi-series file, from 0.
+    /// Series to read from a multi-series file, by number or name.
     #[serde(default)]
-    pub series: usize,
+    pub series: SeriesChoice,
     /// Axis order, to use instead of the file's own.
     #[serde(default)]
     pub axes: Option<Axes>,
@@ -80,8 +81,8 @@ impl ConvertJob {
         }
         let stack = self.like.as_ref().map(|path| open(path, &OpenOptions::default())).transpose()?;
         let shape_zyx = stack.map(|stack| Extents::of(stack.meta()).zyx);
-        let options = OpenOptions { series: self.series, axes: self.axes.clone(), shape_zyx, ..OpenOptions::default() };
-        let image = preprocess::preprocessed(context, &open(&self.input, &options)?, &self.preprocess)?;
+        let options = OpenOptions { axes: self.axes.clone(), shape_zyx, ..OpenOptions::default() };
+        let image = preprocess::preprocessed(context, &self.series.open(&self.input, &options)?, &self.preprocess)?;
         let files = image.files();
         let inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).chain([self.input.as_path()]).collect();
         check_file(&self.output, &inputs, self.overwrite)?;

@@ -24,8 +24,8 @@ const S: usize = 5;
 /// # Errors
 /// As [`ConvertJob::run`].
 pub(crate) fn run(job: &ConvertJob, context: &Context) -> Result<(), JobError> {
-    let options = OpenOptions { series: job.series, axes: job.axes.clone(), ..OpenOptions::default() };
-    let image = preprocess::preprocessed(context, &open(&job.input, &options)?, &job.preprocess)?;
+    let options = OpenOptions { axes: job.axes.clone(), ..OpenOptions::default() };
+    let image = preprocess::preprocessed(context, &job.series.open(&job.input, &options)?, &job.preprocess)?;
     let whole = job.region(image.meta())?;
     let labels = job.labels.as_deref().map(|path| open_labels(path, &whole, job.time)).transpose()?;
     let files: Vec<PathBuf> =

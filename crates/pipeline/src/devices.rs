@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 #[derive(Debug, Clone)]
 pub struct Devices {
     all: Vec<Device>,
-    /// Whether the next choice measures again what was measured before.
+    /// Whether the next choice repeats measurements that are stored.
     measures_again: bool,
 }
 
@@ -64,7 +64,7 @@ struct SessionMemory {
 }
 
 impl SessionMemory {
-    /// Starts with what the device has available. A part is left for what Burn allocates besides tensors.
+    /// Starts with the device's available memory, minus a share for what Burn allocates besides tensors.
     fn of(device: &Device) -> Self {
         let available = device.available_bytes().filter(|_| device.id != DeviceId::Cpu);
         Self {
@@ -128,7 +128,7 @@ impl SelectedEngine {
         self.memory.last_batch.load(Ordering::Relaxed)
     }
 
-    /// Returns whether sessions are in a memory of the device's own whose size is known.
+    /// Returns whether the device has memory of its own and the size of that memory is known.
     pub(crate) fn has_own_memory(&self) -> bool {
         self.choice.id != DeviceId::Cpu && self.engine.device().available_bytes().is_some()
     }
@@ -230,7 +230,8 @@ impl Devices {
     /// precision whose error on the package's test tensor is within [`select::ERROR_BUDGET`].
     ///
     /// # Errors
-    /// [`JobError::Engine`] if the requested device cannot be used, or no device can run the model.
+    /// [`JobError::Engine`] if the requested device cannot be used, no device computes in the requested precision, or no
+    /// device can run the model.
     pub fn for_model(
         &self,
         context: &Context,
@@ -243,6 +244,9 @@ impl Devices {
             DeviceRequest::Auto => self.open_all(),
         };
         let is_requested = request != DeviceRequest::Auto;
+        if !is_requested {
+            check_precision(engines.iter().map(|engine| engine.device()), options.precision)?;
+        }
         let edge = probe_edge(model);
         let may_compare = options.precision.is_none() && engines.iter().any(|e| has_several_precisions(e.device()));
         let (input, is_of_package) = if is_requested && !may_compare {
@@ -348,6 +352,26 @@ impl Devices {
     }
 }
 
+/// Refuses a requested precision that none of the devices has.
+///
+/// # Errors
+/// [`EngineError::NoPrecision`], with the precisions of all devices.
+fn check_precision<'d>(
+    devices: impl Iterator<Item = &'d Device> + Clone,
+    requested: Option<Precision>,
+) -> Result<(), EngineError> {
+    let Some(precision) = requested else { return Ok(()) };
+    if devices.clone().any(|device| device.precisions.contains(&precision)) {
+        return Ok(());
+    }
+    let of_device = |device: &Device| {
+        let names: Vec<&str> = device.precisions.iter().map(|p| p.name()).collect();
+        format!("{} on {}", names.join(", "), device.id)
+    };
+    let has = devices.map(of_device).collect::<Vec<String>>().join("; ");
+    Err(EngineError::NoPrecision { precision: precision.to_string(), has })
+}
+
 /// Returns the fastest device and precision. If no precision of a requested device can be measured, returns the first one.
 fn choose(
     engines: &[Box<dyn Engine>],
@@ -395,7 +419,7 @@ fn probe_options(context: &Context, precision: Precision, threads: usize) -> Com
     }
 }
 
-/// Tells the user that devices or precisions are compared.
+/// Emits a note that devices or precisions are being compared.
 fn announce(context: &Context, engines: &[Box<dyn Engine>], edge: [usize; 3], compares_precisions: bool) {
     let what = match (engines.len(), compares_precisions) {
         (0 | 1, false) => return,
@@ -456,6 +480,22 @@ mod tests {
         assert!(!candidates(&model, &gpu(&all[..2]), None, true).contains(&Precision::F16));
         let cpu = candidates(&model, CpuEngine::new().device(), None, true);
         assert_eq!(cpu, [if model.has_int8 { Precision::Int8 } else { Precision::F32 }]);
+    }
+
+    #[test]
+    fn a_precision_that_no_device_has_is_refused_with_those_that_exist() {
+        let cpu = CpuEngine::new().device().clone();
+        let gpu =
+            |precisions: &[Precision]| Device { id: DeviceId::Wgpu(0), precisions: precisions.to_vec(), ..cpu.clone() };
+        let plain = [cpu.clone(), gpu(&[Precision::F32])];
+        let refused = check_precision(plain.iter(), Some(Precision::Bf16)).unwrap_err().to_string();
+        assert!(refused.contains("no device here computes in bf16"), "{refused}");
+        assert!(refused.contains("on cpu; f32 on wgpu:0"), "{refused}");
+        assert!(
+            check_precision(plain.iter(), Some(Precision::F32)).is_ok() && check_precision(plain.iter(), None).is_ok()
+        );
+        let half = [cpu.clone(), gpu(&[Precision::F32, Precision::Bf16])];
+        assert!(check_precision(half.iter(), Some(Precision::Bf16)).is_ok());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use cytoscope_formats::{FormatError, FormatErrorKind, io_advice};
 use cytoscope_graph::GraphError;
 use cytoscope_model_package::PackageError;
 use cytoscope_objects::ObjectsError;
+use cytoscope_storage::json::JsonError;
 use cytoscope_storage::read::refusal;
 use cytoscope_storage::{StorageError, is_exhausted};
 use cytoscope_volume::VolumeError;
@@ -136,6 +137,18 @@ impl JobError {
         }
     }
 
+    /// Returns a function that converts the error of reading a file that should hold `what`, for `map_err`.
+    pub(crate) fn stored(path: &Path, what: &str, next_step: &str) -> impl FnOnce(JsonError) -> Self {
+        move |error| match error {
+            JsonError::Io(error) => Self::Io { path: path.to_owned(), error },
+            error => Self::Mismatch {
+                path: path.to_owned(),
+                problem: format!("the file holds no {what} that can be read: {error}"),
+                next_step: next_step.to_owned(),
+            },
+        }
+    }
+
     /// Returns the kind of the error.
     pub fn kind(&self) -> JobErrorKind {
         match self {
@@ -160,7 +173,8 @@ impl JobError {
                 EngineError::BadDevice { .. }
                 | EngineError::Unavailable { .. }
                 | EngineError::BadPrecision { .. }
-                | EngineError::UnsupportedPrecision { .. },
+                | EngineError::UnsupportedPrecision { .. }
+                | EngineError::NoPrecision { .. },
             ) => JobErrorKind::WrongUse,
             Self::Engine(EngineError::Graph(GraphError::Interrupted)) => JobErrorKind::Cancelled,
             Self::Engine(

@@ -4,10 +4,11 @@ use crate::predict::expand_inputs;
 use crate::predict::zarr::labels_of;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, deserialize};
-use cytoscope_formats::{Image, ImageMeta, OpenOptions, is_zarr_folder};
+use cytoscope_formats::{Image, ImageMeta, OpenOptions, SeriesChoice, is_zarr_folder};
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::{Regression, regression};
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Errors, Grid};
+use cytoscope_profile::Stage;
 use cytoscope_volume::{Element, Samples, with_samples};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -24,6 +25,9 @@ pub struct EvaluateJob {
     /// [`Overlaps::ignoring_below`].
     #[serde(default)]
     pub ignore_below_voxels: u64,
+    /// Series of predictions and ground truth, by number or name; files of a single series are read as they are.
+    #[serde(default, skip_serializing_if = "SeriesChoice::is_first")]
+    pub series: SeriesChoice,
 }
 
 /// Scores of one pair of files.
@@ -169,7 +173,7 @@ impl EvaluateJob {
         let (mut reports, mut errors) = (Vec::new(), Vec::new());
         for (prediction, truth) in pairs {
             let prediction = labels_of(&prediction);
-            let (report, found) = score(context, &prediction, &truth, self.ignore_below_voxels)?;
+            let (report, found) = self.score(context, &prediction, &truth)?;
             reports.push(report);
             errors.extend(found);
             meter.add(1)?;
@@ -200,22 +204,33 @@ impl EvaluateJob {
         let errors = (!errors.is_empty()).then(|| ErrorSummary::pooled(&errors));
         Ok(EvaluateReport { pairs: reports, instances, regression, unpaired, errors, ignored })
     }
+
+    /// Opens and scores a pair; also returns the errors of label images for pooling.
+    fn score(
+        &self,
+        context: &Context,
+        prediction: &Path,
+        truth: &Path,
+    ) -> Result<(PairReport, Option<(Errors, Grid)>), JobError> {
+        let open =
+            |p: &Path, shape_zyx| self.series.open_or_only(p, &OpenOptions { shape_zyx, ..OpenOptions::default() });
+        // Regions of interest have no extents of their own: they get those of the other image.
+        let mut a = open(prediction, None)?;
+        let b = open(truth, Some(Extents::of(a.meta()).zyx).filter(|_| !a.is_without_extents()))?;
+        if a.is_without_extents() {
+            a = open(prediction, Some(Extents::of(b.meta()).zyx))?;
+        }
+        score(context, (prediction, &a), (truth, &b), self.ignore_below_voxels)
+    }
 }
 
-/// Scores a pair; also returns the errors of label images for pooling.
+/// Scores a pair of images, given with their paths; also returns the errors of label images for pooling.
 fn score(
     context: &Context,
-    prediction: &Path,
-    truth: &Path,
+    (prediction, a): (&Path, &Image),
+    (truth, b): (&Path, &Image),
     ignore_below_voxels: u64,
 ) -> Result<(PairReport, Option<(Errors, Grid)>), JobError> {
-    let open = |p: &Path, shape_zyx| cytoscope_formats::open(p, &OpenOptions { shape_zyx, ..OpenOptions::default() });
-    // Regions of interest have no extents of their own: they get those of the other image.
-    let mut a = open(prediction, None)?;
-    let b = open(truth, Some(Extents::of(a.meta()).zyx).filter(|_| !a.is_without_extents()))?;
-    if a.is_without_extents() {
-        a = open(prediction, Some(Extents::of(b.meta()).zyx))?;
-    }
     let (ea, eb) = (Extents::of(a.meta()), Extents::of(b.meta()));
     if (ea.zyx, ea.times) != (eb.zyx, eb.times) {
         return Err(JobError::Mismatch {
@@ -244,11 +259,13 @@ fn score(
     if labels {
         let mut overlaps = Overlaps::new();
         for time in 0..ea.times {
-            each_slab(context, &a, &b, time, &mut |p, t| {
+            each_slab(context, a, b, time, &mut |p, t| {
+                let _span = context.recorder.span(Stage::Validate, "overlaps").voxels(p.len());
                 // Objects of different time points are different objects.
                 Ok(overlaps.add(&integers(&t, time), &integers(&p, time))?)
             })?;
         }
+        let _span = context.recorder.span(Stage::Validate, "match objects");
         let counted = overlaps.ignoring_below(ignore_below_voxels);
         report.instances = counted.matching(&THRESHOLDS);
         report.ignored = Some(Ignored {
@@ -264,12 +281,13 @@ fn score(
     } else {
         let (mut p_all, mut t_all) = (Vec::new(), Vec::new());
         for time in 0..ea.times {
-            each_slab(context, &a, &b, time, &mut |p, t| {
+            each_slab(context, a, b, time, &mut |p, t| {
                 p_all.extend(p.to_f32());
                 t_all.extend(t.to_f32());
                 Ok(())
             })?;
         }
+        let _span = context.recorder.span(Stage::Validate, "compare intensities").voxels(p_all.len());
         let shape = [ea.zyx[0] * ea.times, ea.zyx[1], ea.zyx[2]];
         report.regression = Some(regression(&t_all, &p_all, shape)?);
     }

@@ -29,7 +29,7 @@ impl ExportFormat {
     /// All formats.
     pub const ALL: [Self; 3] = [Self::Bioimageio, Self::Onnx, Self::Safetensors];
 
-    /// The endings of files in this format, without their dot; the empty one stands for a folder.
+    /// File name endings of this format, without the dot; an empty ending stands for a folder.
     pub fn endings(self) -> &'static [&'static str] {
         match self {
             Self::Onnx => &["onnx"],

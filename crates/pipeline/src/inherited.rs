@@ -186,10 +186,10 @@ pub(crate) fn covers(package: &Package, listed: &[Value]) -> Vec<(String, Vec<u8
         {
             continue;
         }
-        if let Ok(bytes) = package.files().read(file)
-            && bytes.len() <= MAX_COVER_BYTES
-        {
-            covers.push((name.to_owned(), bytes));
+        match package.files().read(file) {
+            Ok(bytes) if bytes.len() <= MAX_COVER_BYTES => covers.push((name.to_owned(), bytes)),
+            Ok(_) => tracing::warn!("the cover {name} has more than {MAX_COVER_BYTES} bytes and is left out"),
+            Err(error) => tracing::warn!("a cover is left out: {error}"),
         }
     }
     covers

@@ -303,8 +303,8 @@ mod tests {
         let sink = move |event: &Event| kept.lock().unwrap().push(event.clone());
         let context = Context { sink: Arc::new(sink), ..Context::default() };
         let listener = context.tuning();
-        listener.tell(DeviceId::Cuda(1), Duration::ZERO);
-        listener.tell(DeviceId::Cuda(1), Duration::from_secs(7));
+        listener.notify(DeviceId::Cuda(1), Duration::ZERO);
+        listener.notify(DeviceId::Cuda(1), Duration::from_secs(7));
         let seen = seen.lock().unwrap();
         assert!(matches!(&seen[0], Event::Note { message } if message.contains("once: cuda:1")), "{seen:?}");
         let seconds: Vec<u64> = seen

@@ -19,6 +19,7 @@ mod convert_zarr;
 mod deserialize;
 pub mod devices;
 mod diameter;
+mod engine_memory;
 mod error;
 mod evaluate;
 mod export;
@@ -50,6 +51,7 @@ pub use artifact::{Artifact, ArtifactKind};
 pub use calibration::{CalibrationTile, calibration_tiles};
 pub use convert::ConvertJob;
 pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};
+pub use engine_memory::engine_memory;
 pub use error::{JobError, JobErrorKind, model_error_message, with_name};
 pub use evaluate::{EvaluateJob, EvaluateReport, Ignored, PairReport};
 pub use export::{ExportFormat, ExportJob};
@@ -64,7 +66,9 @@ pub use machine_profile::{
 pub use measure::{MeasureJob, MeasureReport};
 pub use mesh::{MeshJob, MeshReport, MeshedObject};
 pub use model::{Model, ModelTask, find_model, log_folder, model_folders, user_folder};
-pub use model_check::{ModelSpeedJob, ModelSpeedReport, ModelTestJob, ModelTestReport, NetworkSpeed};
+pub use model_check::{
+    ModelSpeedJob, ModelSpeedReport, ModelTestJob, ModelTestReport, NetworkSpeed, UploadReport, check_upload,
+};
 pub use predict::{
     InputFailure, InputReport, Output, PredictJob, PredictOptions, PredictOutcome, PredictedVolume, ResultFormat,
     VolumeOutputs, predict_volume,
@@ -73,5 +77,5 @@ pub use preprocess::{PreprocessRecord, preprocessed};
 pub use rerun::Rerun;
 pub use segment::{LabelFormat, SegmentJob, SegmentReport};
 pub use stack::Extents;
-pub use table::TableFormat;
+pub use table::{PARQUET_ENDING, TableFormat, parquet_table};
 pub use verify::Verification;

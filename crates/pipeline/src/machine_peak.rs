@@ -2,10 +2,8 @@
 
 use crate::{JobError, machine_key, user_folder};
 use cytoscope_profile::MachinePeak;
-use cytoscope_storage::read::open_regular;
-use cytoscope_storage::write::atomic_write;
+use cytoscope_storage::json::{read_json_of_format, write_json};
 use serde::{Deserialize, Serialize};
-use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 /// Version of the file of peaks; it changes when a file would be misread.
@@ -66,7 +64,7 @@ fn stored_or_measured(
     all.peaks.push(StoredPeak { machine: machine.to_owned(), peak: peak.clone() });
     let surplus = all.peaks.len().saturating_sub(MAX_PEAKS);
     all.peaks.drain(..surplus);
-    if let Err(error) = write(path, &all) {
+    if let Err(error) = write_json(path, &all) {
         tracing::warn!("the measured peak of this machine is not stored: {error}");
     }
     peak
@@ -74,38 +72,9 @@ fn stored_or_measured(
 
 /// Reads the stored peaks; a missing file has none.
 fn read(path: &Path) -> Result<StoredPeaks, JobError> {
-    let io = |error| JobError::Io { path: path.to_owned(), error };
-    let file = match open_regular(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Ok(StoredPeaks { format: FORMAT, peaks: Vec::new() });
-        }
-        other => other.map_err(io)?,
-    };
-    let mut text = Vec::new();
-    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(io)?;
-    let bad = |problem: String| JobError::Mismatch {
-        path: path.to_owned(),
-        problem,
-        next_step: "the file will be written again".to_owned(),
-    };
-    if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(bad(format!("the file is larger than {MAX_FILE_BYTES} bytes, expected peaks of machines")));
-    }
-    let all: StoredPeaks =
-        serde_json::from_slice(&text).map_err(|e| bad(format!("the file holds no peaks of machines ({e})")))?;
-    if all.format != FORMAT {
-        return Err(bad(format!("the peaks are stored in format {}, this version reads format {FORMAT}", all.format)));
-    }
-    Ok(all)
-}
-
-fn write(path: &Path, all: &StoredPeaks) -> Result<(), JobError> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(|error| JobError::Io { path: folder.to_owned(), error })?;
-    }
-    let text =
-        serde_json::to_vec_pretty(all).map_err(|error| JobError::Io { path: path.to_owned(), error: error.into() })?;
-    Ok(atomic_write(path, &text)?)
+    let read = read_json_of_format(path, MAX_FILE_BYTES, FORMAT);
+    let read = read.map_err(JobError::stored(path, "peaks of machines", "the file will be written again"))?;
+    Ok(read.unwrap_or_else(|| StoredPeaks { format: FORMAT, peaks: Vec::new() }))
 }
 
 #[cfg(test)]

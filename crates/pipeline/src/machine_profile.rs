@@ -2,14 +2,12 @@
 //! the user gives none. They are stored in one file of the user's folder, which several machines may share.
 
 use crate::predict::PredictJob;
-use crate::{JobError, user_folder};
+use crate::{JobError, Model, user_folder};
 use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
-use cytoscope_storage::read::open_regular;
-use cytoscope_storage::write::atomic_write;
+use cytoscope_storage::json::{read_json_of_format, write_json};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -19,7 +17,7 @@ pub const MACHINE_PROFILES_FORMAT: u32 = 1;
 const MAX_FILE_BYTES: u64 = 4 << 20;
 /// Maximum number of stored profiles; the oldest ones are dropped.
 const MAX_PROFILES: usize = 500;
-/// Key, in place of a model's fingerprint, of trainings from scratch.
+/// Key of training runs from scratch, in place of a model's fingerprint.
 pub const SCRATCH: &str = "scratch";
 
 /// What a profile's settings were chosen for.
@@ -67,7 +65,7 @@ impl FromStr for Preset {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum PerformanceRequest {
-    /// The preset that was saved as the profile's own.
+    /// The preset that the profile was saved with.
     #[default]
     Auto,
     /// Settings of machine profiles are not used.
@@ -133,7 +131,7 @@ pub struct InferenceSettings {
     pub relative_l2: Option<f64>,
 }
 
-/// Settings of a training run, with what was measured with them. What is `None` is chosen by the program.
+/// Settings of a training run, with what was measured with them. The program chooses each setting that is `None`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainingSettings {
     /// The device that computes the steps.
@@ -154,7 +152,7 @@ pub struct TrainingSettings {
     pub peak_bytes: Option<u64>,
 }
 
-/// What was tuned for a model on a machine.
+/// The settings that tuning found best for a model on a machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MachineProfile {
     /// Name of the model that was measured.
@@ -202,7 +200,7 @@ pub enum ProfiledSetting {
 pub struct AppliedProfile {
     /// Preset whose settings are used.
     pub preset: Preset,
-    /// The machine that the profile is of.
+    /// The machine that the profile was tuned on, as [`machine_key`] describes it.
     pub machine: String,
     /// Time of tuning in seconds since 1970.
     pub tuned_unix_secs: u64,
@@ -316,33 +314,9 @@ impl MachineProfiles {
     /// # Errors
     /// [`JobError`] if the file cannot be read, is too large, or was written by another version.
     pub fn read(path: &Path) -> Result<Self, JobError> {
-        let io = |error| JobError::Io { path: path.to_owned(), error };
-        let file = match open_regular(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
-            other => other.map_err(io)?,
-        };
-        let mut text = Vec::new();
-        file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(io)?;
-        let bad = |problem: String| JobError::Mismatch {
-            path: path.to_owned(),
-            problem,
-            next_step: "remove the file, and run cytoscope tune --save again".to_owned(),
-        };
-        if text.len() as u64 > MAX_FILE_BYTES {
-            return Err(bad(format!("the file is larger than {MAX_FILE_BYTES} bytes, expected machine profiles")));
-        }
-        #[derive(Deserialize)]
-        struct Header {
-            format: u32,
-        }
-        let not_profiles = |e: serde_json::Error| bad(format!("the file holds no machine profiles ({e})"));
-        let Header { format } = serde_json::from_slice(&text).map_err(not_profiles)?;
-        if format != MACHINE_PROFILES_FORMAT {
-            return Err(bad(format!(
-                "the machine profiles are stored in format {format}, this version reads format {MACHINE_PROFILES_FORMAT}"
-            )));
-        }
-        serde_json::from_slice(&text).map_err(not_profiles)
+        let next_step = "remove the file, and run cytoscope tune --save again";
+        let read = read_json_of_format(path, MAX_FILE_BYTES, MACHINE_PROFILES_FORMAT);
+        Ok(read.map_err(JobError::stored(path, "machine profiles", next_step))?.unwrap_or_default())
     }
 
     /// Writes the profiles, and creates the folder.
@@ -350,12 +324,7 @@ impl MachineProfiles {
     /// # Errors
     /// [`JobError`] if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), JobError> {
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).map_err(|error| JobError::Io { path: folder.to_owned(), error })?;
-        }
-        let text = serde_json::to_vec_pretty(self)
-            .map_err(|error| JobError::Io { path: path.to_owned(), error: error.into() })?;
-        Ok(atomic_write(path, &text)?)
+        Ok(write_json(path, self)?)
     }
 
     /// Adds a profile in place of an earlier one of the same model and machine. Of the earlier one, the kind that was
@@ -374,6 +343,24 @@ impl MachineProfiles {
         self.profiles.push(profile);
         let surplus = self.profiles.len().saturating_sub(MAX_PROFILES);
         self.profiles.drain(..surplus);
+    }
+
+    /// Sets what a prediction leaves open from the profile of its model on this machine. Returns what was set; `None` for
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`JobError`] if the model cannot be loaded; it is not loaded if no profile can be used.
+    pub fn apply_to_prediction(
+        &self,
+        job: &mut PredictJob,
+        request: PerformanceRequest,
+    ) -> Result<Option<AppliedProfile>, JobError> {
+        if self.is_empty() || request == PerformanceRequest::Off {
+            return Ok(None);
+        }
+        let fingerprint = Model::load(&job.model)?.fingerprint;
+        let profile = self.find(&fingerprint, &machine_key());
+        Ok(profile.and_then(|profile| profile.apply_to_prediction(job, request)))
     }
 
     /// Returns whether there are no profiles.

@@ -4,8 +4,9 @@ use crate::predict::files::table_text;
 use crate::predict::resolve::{channel_name, check_voxel_size};
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack};
+use crate::table::TableFormat;
 use crate::{Context, JobError, provenance, results};
-use cytoscope_formats::{Image, OpenOptions};
+use cytoscope_formats::{Image, OpenOptions, SeriesChoice};
 use cytoscope_objects::measure::Measurer;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
@@ -22,8 +23,11 @@ pub struct MeasureJob {
     pub labels: PathBuf,
     /// The labeled stack, whose channels are measured.
     pub intensities: PathBuf,
-    /// Table of measurements to write (CSV).
+    /// Table of measurements to write: Parquet if its name ends in `.parquet`, else CSV.
     pub table: PathBuf,
+    /// Series of the stack, by number or name; also of the label image if it has several.
+    #[serde(default, skip_serializing_if = "SeriesChoice::is_first")]
+    pub series: SeriesChoice,
     /// Axis order of the stack, to use instead of its own.
     #[serde(default)]
     pub axes: Option<Axes>,
@@ -46,7 +50,7 @@ pub struct MeasureReport {
     pub objects: u64,
     /// Path of the label image.
     pub labels: PathBuf,
-    /// Path of the table (CSV).
+    /// Path of the table.
     pub table: PathBuf,
     /// The table's size and hash, by which a later measurement recognizes it as its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,7 +72,7 @@ impl MeasureJob {
         results::check(&self.table, &[&self.labels, &self.intensities], self.overwrite)?;
         let version = version(&self.labels);
         let of_stack = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
-        let image = cytoscope_formats::open(&self.intensities, &of_stack)?;
+        let image = self.series.open(&self.intensities, &of_stack)?;
         let extents = Extents::of(image.meta());
         let (labels, time) = self.open_labels(extents, &of_stack)?;
         let (own, of_labels) = (image.meta().voxel_size_um, labels.meta().voxel_size_um);
@@ -104,8 +108,9 @@ impl MeasureJob {
         }
         let objects = rows.len() as u64;
         let text = table_text(&[(self.time, rows)], &names, extents.times > 1);
+        let bytes = TableFormat::Csv.file(&self.table, text)?;
         let mut publication = Publication::default();
-        publication.add(write_unpublished(&self.table, text.as_bytes())?);
+        publication.add(write_unpublished(&self.table, &bytes)?);
         let records = publication.records()?;
         provenance::update(&records)?;
         publication.publish(self.overwrite)?;
@@ -123,10 +128,10 @@ impl MeasureJob {
     fn open_labels(&self, extents: Extents, of_stack: &OpenOptions) -> Result<(Image, usize), JobError> {
         // Regions of interest have no extents of their own.
         let of_labels = OpenOptions { shape_zyx: Some(extents.zyx), ..OpenOptions::default() };
-        let mut labels = cytoscope_formats::open(&self.labels, &of_labels)?;
+        let mut labels = self.series.open_or_only(&self.labels, &of_labels)?;
         // The label image may have the same wrong axes as its stack.
         if Extents::of(labels.meta()).zyx != extents.zyx
-            && let Ok(again) = cytoscope_formats::open(&self.labels, of_stack)
+            && let Ok(again) = self.series.open_or_only(&self.labels, of_stack)
         {
             labels = again;
         }

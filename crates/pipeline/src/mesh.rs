@@ -6,7 +6,7 @@ use crate::measure::numbers;
 use crate::predict::resolve::check_voxel_size;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError};
-use cytoscope_formats::{OpenOptions, open};
+use cytoscope_formats::{OpenOptions, SeriesChoice};
 use cytoscope_objects::mesh::{Mesh, SMOOTHING_ROUNDS, surface};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
@@ -17,6 +17,13 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
+
+/// Bytes that the surface of an object needs for each voxel of its bounding box: labels as they are read and as 32-bit
+/// numbers.
+const BYTES_PER_VOXEL: u64 = 4 + 4;
+/// Bytes for each voxel of the bounding box with a border of one voxel: which voxels are inside, and the number of the vertex
+/// of each cell.
+const BYTES_PER_GRID_VOXEL: u64 = 1 + 4;
 
 /// Maximum number of triangles of a file: 5 GB as STL.
 const MAX_TRIANGLES: usize = 100_000_000;
@@ -31,15 +38,21 @@ pub struct MeshJob {
     /// Labels of the objects; all if empty.
     #[serde(default)]
     pub objects: Vec<u32>,
-    /// Time point of the label image, from 0, if it has several.
+    /// Series of the label image, by number or name.
+    #[serde(default, skip_serializing_if = "SeriesChoice::is_first")]
+    pub series: SeriesChoice,
+    /// Time point of the label image, from 0.
     #[serde(default)]
     pub time: usize,
     /// Voxel size Z, Y, X in µm, to use instead of the label image's own.
     #[serde(default)]
     pub voxel_um: Option<[f64; 3]>,
-    /// Leaves the steps of the voxels as they are.
+    /// Whether to skip smoothing, so that the surface follows the faces of the voxels.
     #[serde(default)]
     pub unsmoothed: bool,
+    /// Memory budget in bytes; `None` uses three quarters of the free memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_budget_bytes: Option<u64>,
     /// Whether to overwrite an existing file.
     #[serde(default)]
     pub overwrite: Overwrite,
@@ -58,7 +71,7 @@ pub struct MeshedObject {
     pub area_um2: f64,
 }
 
-/// What a [`MeshJob`] has written.
+/// Written file and its objects, the result of a [`MeshJob`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeshReport {
     /// The mesh file that was written.
@@ -76,29 +89,33 @@ impl MeshJob {
     /// Runs the job. Memory use is about that of the largest bounding box and of all triangles.
     ///
     /// # Errors
-    /// [`JobError::Storage`] if the output has another ending, exists or cannot be written; [`JobError::Mismatch`] if the
-    /// image holds no labels, or not the objects; [`JobError`] if it cannot be read; [`JobError::Cancelled`]. No partly
-    /// written file is left.
+    /// [`JobError::Storage`] if the output has another ending, exists or cannot be written; [`JobError::Mismatch`] if
+    /// the image holds no labels, or lacks a requested object or the time point; [`JobError::Budget`] if the bounding
+    /// box of an object does not fit the memory budget; [`JobError`] if it cannot be read; [`JobError::Cancelled`]. No
+    /// partly written file is left.
     pub fn run(&self, context: &Context) -> Result<MeshReport, JobError> {
         check_ending(&self.out, &["stl", "glb"])?;
         check_parent(&self.out)?;
         check_file(&self.out, &[&self.labels], self.overwrite)?;
-        let image = open(&self.labels, &OpenOptions::default())?;
+        let image = self.series.open(&self.labels, &OpenOptions::default())?;
         let extents = Extents::of(image.meta());
         if !matches!(image.meta().dtype, DType::U8 | DType::U16 | DType::U32) || extents.channels > 1 {
             let problem = format!("its {} channel(s) of type {} are not labels", extents.channels, image.meta().dtype);
             return Err(self.mismatch(problem, "give an image with one channel of unsigned 8, 16 or 32-bit integers"));
         }
-        let time = if extents.times > 1 { self.time } else { 0 };
-        if time >= extents.times {
-            let problem = format!("time point {} does not exist, there are {}", self.time, extents.times);
-            return Err(self.mismatch(problem, "give another time point"));
+        if self.time >= extents.times {
+            let problem = match extents.times {
+                1 => format!("time point {} does not exist, there is only one", self.time),
+                n => format!("time point {} does not exist, there are {n}", self.time),
+            };
+            return Err(self.mismatch(problem, "give another time point, counted from 0"));
         }
         let size = self.voxel_um.map_or(image.meta().voxel_size_um, |[z, y, x]| VoxelSize::new_um(z, y, x));
         check_voxel_size(&self.labels, size)?;
         let voxel_um = size.zyx_um_or_one();
-        let stack = Stack::new(&image, time);
+        let stack = Stack::new(&image, self.time);
         let windows = self.windows(context, &stack)?;
+        self.check_memory(&windows)?;
         let rounds = if self.unsmoothed { 0 } else { SMOOTHING_ROUNDS };
         let (mut meshes, mut objects, mut triangles) = (Vec::new(), Vec::new(), 0usize);
         let mut meter = context.meter("mesh", windows.len() as u64, "objects");
@@ -129,6 +146,30 @@ impl MeshJob {
         atomic_write(&self.out, &bytes)?;
         writing.finish();
         Ok(MeshReport { out: self.out.clone(), voxel_um, objects })
+    }
+
+    /// Refuses objects whose bounding box does not fit the memory budget, before anything is allocated for them.
+    fn check_memory(&self, windows: &BTreeMap<u32, Window>) -> Result<(), JobError> {
+        let bytes = |window: &Window| {
+            let voxels =
+                |border: u64| window.iter().fold(1u64, |n, range| n.saturating_mul(range.len() as u64 + border));
+            let read = voxels(0).saturating_mul(BYTES_PER_VOXEL);
+            read.saturating_add(voxels(2).saturating_mul(BYTES_PER_GRID_VOXEL))
+        };
+        let largest = windows.iter().max_by_key(|(_, window)| bytes(window));
+        let Some((label, window)) = largest else { return Ok(()) };
+        let needed_bytes = bytes(window);
+        let budget_bytes = self.memory_budget_bytes.unwrap_or_else(default_budget_bytes);
+        if needed_bytes <= budget_bytes {
+            return Ok(());
+        }
+        let [z, y, x] = [&window[0], &window[1], &window[2]].map(Range::len);
+        let next_step = format!(
+            "the bounding box of object {label} in {} has {z} × {y} × {x} voxels: choose other objects with --objects, raise \
+             --memory-budget, or convert the labels to fewer voxels",
+            self.labels.display()
+        );
+        Err(JobError::Budget { needed_bytes, budget_bytes, next_step })
     }
 
     fn mismatch(&self, problem: String, next_step: &str) -> JobError {
@@ -176,6 +217,11 @@ impl MeshJob {
         }
         Ok(found)
     }
+}
+
+/// Returns three quarters of the free memory; 4 GiB if the system does not tell it.
+fn default_budget_bytes() -> u64 {
+    cytoscope_profile::available_bytes().map_or(4 << 30, |bytes| bytes / 4 * 3)
 }
 
 fn meshed(label: u32, mesh: &Mesh) -> MeshedObject {

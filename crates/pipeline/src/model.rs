@@ -282,10 +282,8 @@ impl Model {
     pub fn from_package(package: Package) -> Result<Self, JobError> {
         let bad = |problem: String| JobError::model(package.path.display().to_string(), problem);
         let [input] = package.inputs.as_slice() else {
-            return Err(bad(format!(
-                "it has {} inputs; only models with one image input can be run on stacks",
-                package.inputs.len()
-            )));
+            let ids: Vec<&str> = package.inputs.iter().map(|input| input.id.as_str()).collect();
+            return Err(bad(several_inputs(&ids)));
         };
         let output = package.outputs.first().ok_or_else(|| bad("it has no output".to_owned()))?;
         let spatial_axes = spatial_axes(input, output).map_err(&bad)?;
@@ -452,6 +450,18 @@ impl Model {
     }
 }
 
+/// Returns the message about a network with several input tensors, or none, which cannot be run on stacks.
+fn several_inputs(ids: &[&str]) -> String {
+    let arrays: Vec<String> = ids.iter().map(|id| format!("--input {id}=FILE.npy")).collect();
+    format!(
+        "its network has {} inputs ({}), but only networks with one input are run on stacks; export it with the images as \
+         channels of one input, which --channels chooses by name, or run it on arrays: cytoscope run MODEL {}",
+        ids.len(),
+        ids.join(", "),
+        arrays.join(" ")
+    )
+}
+
 /// Compiles a network; in a float precision, DequantizeLinear nodes are folded into float weights.
 pub(crate) fn compile(
     graph: &Graph,
@@ -529,6 +539,13 @@ mod tests {
         let refused = task_of(Some(&json!("denoising"))).unwrap_err();
         assert_eq!(refused, "config.cytoscope.task is \"denoising\", expected segmentation or labelfree");
         assert!(task_of(Some(&json!(1))).is_err());
+    }
+
+    #[test]
+    fn a_network_of_several_inputs_is_refused_with_their_names() {
+        let refused = several_inputs(&["membrane", "nuclei"]);
+        assert!(refused.contains("2 inputs (membrane, nuclei)"), "{refused}");
+        assert!(refused.contains("cytoscope run MODEL --input membrane=FILE.npy --input nuclei=FILE.npy"), "{refused}");
     }
 
     #[test]

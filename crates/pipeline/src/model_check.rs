@@ -1,4 +1,4 @@
-//! Jobs that look at a model without writing anything: its card and self-test, and its speed on this machine.
+//! Jobs that inspect a model without writing anything: its card and self-test, and its speed on this machine.
 
 use crate::cards::{ModelCard, card_of};
 use crate::checkpoints::{self, Opened};
@@ -8,13 +8,13 @@ use crate::packages::{EngineCheck, check_engines};
 use crate::{Context, JobError, find_model};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, EngineError, Precision};
 use cytoscope_graph::{Graph, Tensor};
-use cytoscope_model_package::Package;
+use cytoscope_model_package::{Package, UploadFinding, UploadSeverity};
 use cytoscope_profile::{Recorder, Stage};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Timed runs of a network on one device, after one run that warms up.
+/// Number of timed runs of a network on one device, after one warm-up run.
 const SPEED_RUNS: usize = 5;
 
 /// Reads a model, runs its self-test and checks the engines of this machine with it. Nothing is written.
@@ -22,7 +22,7 @@ const SPEED_RUNS: usize = 5;
 pub struct ModelTestJob {
     /// Model: an installed package, or a file that [`crate::packages::ImportJob`] could import.
     pub file: PathBuf,
-    /// Architecture of the network that weights of PyTorch belong to; recognised from their tensors if absent.
+    /// Architecture of the network that PyTorch weights belong to; recognized from their tensors if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
 }
@@ -42,12 +42,38 @@ pub struct ModelTestReport {
     pub nodes: usize,
     /// Size of the weights in bytes.
     pub weight_bytes: usize,
-    /// Architecture that was recognised, for weights of PyTorch.
+    /// Architecture that was recognized, for PyTorch weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
-    /// What weights of PyTorch do not tell about their network and was assumed.
+    /// Assumptions about the network where PyTorch weights do not determine it, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
+    /// What bioimage.io would refuse in the metadata, or ask to complete.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub upload: Vec<UploadFinding>,
+}
+
+/// Result of [`check_upload`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct UploadReport {
+    /// Name of the model.
+    pub name: String,
+    /// Whether bioimage.io would accept the metadata.
+    pub accepted: bool,
+    /// What it would refuse, or ask to complete.
+    pub findings: Vec<UploadFinding>,
+}
+
+/// Checks the metadata of a package, given by path or name, as bioimage.io does when a model is uploaded.
+///
+/// # Errors
+/// [`JobError::Model`] if the package cannot be opened; [`JobError::WrongUse`] if there is no such model.
+pub fn check_upload(model: &str) -> Result<UploadReport, JobError> {
+    let path = find_model(model)?;
+    let package = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;
+    let findings = package.upload_findings();
+    let accepted = findings.iter().all(|finding| finding.severity != UploadSeverity::Refused);
+    Ok(UploadReport { name: package.name, accepted, findings })
 }
 
 impl ModelTestJob {
@@ -70,6 +96,7 @@ impl ModelTestJob {
         checking.finish();
         let (nodes, weight_bytes) = (package.graph.nodes.len(), package.graph.initializer_bytes());
         let name = self.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let upload = package.upload_findings();
         Ok(ModelTestReport {
             card: card_of(name, &self.file, package),
             test: run.result.to_string(),
@@ -83,6 +110,7 @@ impl ModelTestJob {
             weight_bytes,
             architecture,
             assumptions,
+            upload,
         })
     }
 }
@@ -97,19 +125,20 @@ pub struct ModelSpeedJob {
 /// Speed of a network on one device in one precision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NetworkSpeed {
-    /// The device.
+    /// Device that the network was run on.
     pub device: DeviceId,
-    /// Its product name.
+    /// Product name of the device.
     pub name: String,
     /// Number format of the computation.
     pub precision: Precision,
-    /// Median wall time of a run in milliseconds; `None` if the network cannot be run so.
+    /// Median wall time of a run in milliseconds; `None` if the network cannot run on this device in this precision.
     pub run_ms: Option<f64>,
-    /// Input voxels per second, of all channels together; `None` if the network cannot be run so.
+    /// Input voxels per second, all channels together; `None` if the network cannot run on this device in this
+    /// precision.
     pub voxels_per_sec: Option<f64>,
     /// Bytes of all activations, if the engine knows them; 0 otherwise.
     pub arena_bytes: u64,
-    /// Why the network cannot be run so; empty if it can.
+    /// Why the network cannot run on this device in this precision; empty if it can.
     pub problem: String,
 }
 
@@ -131,9 +160,11 @@ impl ModelSpeedJob {
     /// [`JobError::Model`] if the model cannot be read or its test inputs are malformed; [`JobError::Cancelled`]. A
     /// device that cannot run the network is not an error: its row says why.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<ModelSpeedReport, JobError> {
+        let loading = context.recorder.span(Stage::Load, "package");
         let path = find_model(&self.model)?;
         let package = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;
         let inputs = package_test::network_inputs(&package, &package_test::test_inputs(&package)?)?;
+        loading.finish();
         let usable: Vec<&Device> = devices.list().iter().filter(|d| d.usable).collect();
         let pairs: Vec<(&Device, Precision)> = usable
             .iter()
@@ -183,7 +214,7 @@ fn speed(
         }
         Err(error) => row.problem = error.to_string(),
     }
-    // A canceled run says nothing about the device.
+    // A cancelled run is not a failure of the device.
     context.check()?;
     Ok(row)
 }
@@ -207,12 +238,17 @@ fn time(
         tuning: context.tuning(),
     };
     let engine = devices.engine(device)?;
+    let span = |stage| context.recorder.span(stage, format!("{device} {precision}"));
+    let compiling = span(Stage::Compile);
     let mut session = engine.compile(graph, &shapes, &options)?;
     session.run(inputs)?;
+    compiling.finish();
     let mut times_ms = Vec::with_capacity(SPEED_RUNS);
     for _ in 0..SPEED_RUNS {
+        let running = span(Stage::Compute);
         let start = Instant::now();
         session.run(inputs)?;
+        running.finish();
         times_ms.push(start.elapsed().as_secs_f64() * 1e3);
     }
     times_ms.sort_by(f64::total_cmp);

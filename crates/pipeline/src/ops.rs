@@ -62,7 +62,7 @@ pub(crate) trait Volume {
     /// Returns the number of channels.
     fn channels(&self) -> usize;
 
-    /// Passes every sample of a channel to a callback, part by part.
+    /// Passes all samples of a channel to a callback, in several parts.
     ///
     /// # Errors
     /// If the volume cannot be read.

@@ -20,17 +20,17 @@ use std::path::{Path, PathBuf};
 
 pub use crate::package_test::{TestResult, network_inputs, network_test, test, test_inputs, test_outputs};
 
-/// Names of the architectures that [`ImportJob::architecture`] may be.
+/// Returns the valid values of [`ImportJob::architecture`].
 pub fn architectures() -> Vec<&'static str> {
     cytoscope_checkpoint_import::Architecture::ALL.map(cytoscope_checkpoint_import::Architecture::name).to_vec()
 }
 
-/// Whether a path holds weights of PyTorch, which do not contain their network.
+/// Whether a path is a file of PyTorch weights, which does not contain the network.
 pub fn is_checkpoint(path: &Path) -> bool {
     ending(path).is_some_and(|e| cytoscope_checkpoint_import::ENDINGS.contains(&e.as_str()))
 }
 
-/// Whether a path is a model that [`ImportJob`] may import: an ONNX file, weights of PyTorch, or a bioimage.io folder or
+/// Whether a path is a model that [`ImportJob`] may import: an ONNX file, PyTorch weights, or a bioimage.io folder or
 /// zip. Only names, and the list of files in a zip, are read.
 pub fn is_model(path: &Path) -> bool {
     let is_weights = ending(path).is_some_and(|e| e == "onnx") || is_checkpoint(path);
@@ -40,7 +40,7 @@ pub fn is_model(path: &Path) -> bool {
 /// Imports a model: writes it as a package of this program, after testing it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ImportJob {
-    /// Model to import: a bioimage.io folder or zip, an ONNX file, or weights of PyTorch (`.pt`, `.pth`, `.ckpt`,
+    /// Model to import: a bioimage.io folder or zip, an ONNX file, or PyTorch weights (`.pt`, `.pth`, `.ckpt`,
     /// `.safetensors`).
     pub file: PathBuf,
     /// Package to write: a folder or a zip.
@@ -48,7 +48,7 @@ pub struct ImportJob {
     /// Whether to replace something other than a package of this program at the output path.
     #[serde(default)]
     pub overwrite: Overwrite,
-    /// Architecture of the network that weights of PyTorch belong to; recognized from their tensors if absent.
+    /// Architecture of the network that PyTorch weights belong to; recognized from their tensors if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
 }
@@ -66,10 +66,10 @@ pub struct ImportReport {
     pub nodes: usize,
     /// Size of the weights in bytes.
     pub weight_bytes: usize,
-    /// Architecture that was recognized, for weights of PyTorch.
+    /// Architecture that was recognized, for PyTorch weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
-    /// What weights of PyTorch do not tell about their network and was assumed.
+    /// Assumptions about the network where PyTorch weights do not determine it, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
     /// Files of the package that were not taken over, with the reason.
@@ -83,10 +83,10 @@ pub struct ImportReport {
 /// Check of an engine with an imported network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EngineCheck {
-    /// The device.
+    /// Device that the engine ran on.
     pub device: DeviceId,
     /// Precision in which the network was compared.
-    pub precision: String,
+    pub precision: Precision,
     /// Whether the outputs agree with the reference executor.
     pub agrees: bool,
     /// How the outputs differ, or why the engine cannot run the network; empty if they agree.
@@ -99,9 +99,8 @@ impl ImportJob {
     ///
     /// # Errors
     /// [`JobError::Model`] if the model is malformed, has no weights that can be run or converted, does not run, or no
-    /// engine computes it correctly, or if weights of PyTorch do not reproduce the package's test outputs;
-    /// [`JobError::Storage`] if `out` may not be written to; [`JobError::Cancelled`]. No partly written files
-    /// are left.
+    /// engine computes it correctly, or if PyTorch weights do not reproduce the package's test outputs;
+    /// [`JobError::Storage`] if `out` may not be written to; [`JobError::Cancelled`]. No partly written files are left.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<ImportReport, JobError> {
         let Self { file, out, overwrite, architecture } = self;
         check_parent(out)?;
@@ -185,7 +184,7 @@ pub(crate) fn check_engines(
             Ok(Verification::Differs { how }) => (false, how),
             Err(error) => (false, error.to_string()),
         };
-        checks.push(EngineCheck { device: device.id, precision: precision.to_string(), agrees, detail });
+        checks.push(EngineCheck { device: device.id, precision, agrees, detail });
     }
     Ok(checks)
 }

@@ -1,10 +1,11 @@
-//! Preprocessing steps of the user's, applied to images as they are read.
+//! The preprocessing steps that the user chose, applied to images as they are read.
 
 use crate::job::Meter;
+use crate::predict::grid::READ_SLICES;
 use crate::predict::resolve::check_voxel_size;
 use crate::predict::{PredictJob, PredictOptions};
-use crate::stack::Extents;
-use crate::{Context, JobError};
+use crate::stack::{Extents, Stack};
+use crate::{Context, JobError, Model, ModelTask};
 use cytoscope_formats::{DerivedPixels, DerivedSpec, FormatError, Image};
 use cytoscope_preprocess::{Bounds, Chain, PreprocessError, PreprocessStep, Source, StackStatistics, Tails};
 use cytoscope_volume::{DType, Region, Samples, VoxelSize};
@@ -57,29 +58,46 @@ pub(crate) fn check(steps: &[PreprocessStep]) -> Result<(), JobError> {
     steps.iter().try_for_each(PreprocessStep::check).map_err(|error| JobError::WrongUse(error.to_string()))
 }
 
-/// Applies a job's steps to an opened input; returns the image to predict, and what the steps do to it if there are any.
+/// Applies a job's steps to an opened input; returns the image to predict, what the steps do to it if there are any, and the
+/// bytes that they hold at most while it is predicted.
 ///
 /// # Errors
 /// As [`preprocessed`]; [`JobError::Mismatch`] for an implausible voxel size.
 pub(crate) fn for_prediction(
     context: &Context,
     job: &PredictJob,
+    model: &Model,
     image: Image,
-) -> Result<(Image, Option<PreprocessRecord>), JobError> {
+) -> Result<(Image, Option<PreprocessRecord>, u64), JobError> {
     if job.preprocess.is_empty() {
-        return Ok((image, None));
+        return Ok((image, None, 0));
     }
     let given = job.voxel_um.map(|[z, y, x]| VoxelSize::new_um(z, y, x));
     let voxel_um = given.unwrap_or(image.meta().voxel_size_um);
     check_voxel_size(&image.meta().path, voxel_um)?;
     let result = with_voxel_size(context, &image, &job.preprocess, voxel_um)?;
+    // Objects are measured in all channels.
+    let all = Extents::of(result.meta()).channels;
+    let read_channels = if model.task == ModelTask::Segmentation { all } else { model.input_channels.min(all) };
+    let held_bytes = held_bytes(&image, &result, &chain_for(&image, &job.preprocess, voxel_um)?, read_channels);
     let record = PreprocessRecord {
         steps: job.preprocess.iter().map(PreprocessStep::to_string).collect(),
         input_shape_zyx: Extents::of(image.meta()).zyx,
         shape_zyx: Extents::of(result.meta()).zyx,
         voxel_size_um: result.meta().voxel_size_um,
     };
-    Ok((result, Some(record)))
+    Ok((result, Some(record), held_bytes))
+}
+
+/// Returns the bytes that reading a preprocessed image holds at most. Images are read in slabs, the largest of which are
+/// those for measurements and statistics.
+fn held_bytes(source: &Image, result: &Image, chain: &Chain, read_channels: usize) -> u64 {
+    if chain.crop_start().is_some() {
+        // What is read is passed on.
+        return 0;
+    }
+    let slices = Stack::new(result, 0).slab_slices().max(READ_SLICES);
+    chain.peak_bytes(slices, source.meta().dtype.size_bytes(), read_channels)
 }
 
 /// Returns a job's options for its preprocessed image, whose voxel size is already the given one or derived from it.
@@ -108,7 +126,7 @@ fn with_voxel_size(
     }
     let meta = image.meta();
     let extents = Extents::of(meta);
-    let chain = Chain::new(steps, extents.zyx, voxel_um).map_err(|error| job_error(&meta.path, error))?;
+    let chain = chain_for(image, steps, voxel_um)?;
     let [z, y, x] = chain.shape_zyx();
     let spec = DerivedSpec {
         shape_full: [extents.times, z, extents.channels / extents.samples.max(1), y, x, extents.samples],
@@ -117,6 +135,12 @@ fn with_voxel_size(
     };
     let pixels = Preprocessed { chain, context: context.clone(), stacks: Mutex::default() };
     Ok(image.derived(&spec, Box::new(pixels))?)
+}
+
+/// Resolves steps for the stacks of an image.
+fn chain_for(image: &Image, steps: &[PreprocessStep], voxel_um: VoxelSize) -> Result<Chain, JobError> {
+    let meta = image.meta();
+    Chain::new(steps, Extents::of(meta).zyx, voxel_um).map_err(|error| job_error(&meta.path, error))
 }
 
 fn job_error(path: &Path, error: PreprocessError) -> JobError {
@@ -133,7 +157,7 @@ fn job_error(path: &Path, error: PreprocessError) -> JobError {
 /// Indices of a stack in an image: time point, channel, sample of a pixel.
 type StackIndex = [usize; 3];
 
-/// What is kept about a stack between reads.
+/// State of a stack that is kept between reads.
 #[derive(Default)]
 struct StackState {
     statistics: Option<Arc<StackStatistics>>,

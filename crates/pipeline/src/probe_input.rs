@@ -35,15 +35,13 @@ pub(crate) fn probe_input(model: &Model, edge: [usize; 3], of_package: bool) -> 
 
 /// Returns the preprocessed test tensor of a model's package; `None` if it has none that can be used.
 fn test_tensor(model: &Model) -> Option<Tensor> {
-    let package = Package::open(&model.path).ok()?;
-    let (inputs, _) = package.test_tensors().ok()??;
-    match package_test::network_inputs(&package, &inputs) {
-        Ok(inputs) => inputs.into_iter().next(),
-        Err(error) => {
-            tracing::warn!("the test tensor of {} cannot be preprocessed: {error}", model.path.display());
-            None
-        }
-    }
+    let unused = |error: &dyn std::fmt::Display| {
+        tracing::warn!("the test tensor of {} is not used: {error}", model.path.display());
+    };
+    let package = Package::open(&model.path).inspect_err(|error| unused(error)).ok()?;
+    let (inputs, _) = package.test_tensors().inspect_err(|error| unused(error)).ok()??;
+    let inputs = package_test::network_inputs(&package, &inputs).inspect_err(|error| unused(error)).ok()?;
+    inputs.into_iter().next()
 }
 
 /// Returns a tensor of another shape with the values of the first sample of `tensor`, which is cut off or mirrored at its

@@ -94,7 +94,7 @@ pub struct InputRecord {
     pub path: PathBuf,
     /// Size in bytes.
     pub bytes: u64,
-    /// Time of the last modification in seconds since 1970; 0 if the file system does not tell it.
+    /// Time of the last modification in seconds since 1970; 0 if the file system does not report it.
     pub modified_unix_secs: u64,
     /// Nanoseconds of that time beyond the full second.
     #[serde(default)]
@@ -105,7 +105,7 @@ impl InputRecord {
     /// Returns the record of a file as it is now.
     ///
     /// # Errors
-    /// The system's error if there is no such file, or it cannot be asked for its size.
+    /// The system's error if there is no such file, or its size cannot be read.
     pub(crate) fn of(path: &Path) -> std::io::Result<Self> {
         let meta = std::fs::metadata(path)?;
         let modified = meta.modified().ok().and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok());
@@ -221,8 +221,8 @@ fn store(path: &Path, record: &Provenance) -> Result<(), JobError> {
     Ok(cytoscope_storage::write::atomic_write(path, text.as_bytes())?)
 }
 
-/// Returns the record that an earlier run left at a path. A damaged one counts as none, which is logged: the files that
-/// it lists are no longer known as results.
+/// Returns the record that an earlier run left at a path. A damaged record is logged and treated as absent: the files
+/// that it lists are then not recognized as results.
 fn earlier(path: &Path) -> Option<Provenance> {
     std::fs::symlink_metadata(path).ok()?;
     match read(path) {
@@ -292,7 +292,8 @@ pub(crate) fn refuse_foreign_record(path: &Path, input: &Path, overwrite: Overwr
     }
 }
 
-/// Returns the path that the record of a prediction's file has; `None` if the name is not that of a prediction's file.
+/// Returns the path of the record that belongs to a result of a prediction; `None` if the file's name is not that of a
+/// prediction's result.
 pub(crate) fn record_of(file: &Path) -> Option<PathBuf> {
     let name = file.file_name()?.to_str()?;
     let stem = match ArtifactKind::of_name(name)? {

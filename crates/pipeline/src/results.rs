@@ -64,12 +64,12 @@ pub(crate) struct Publication {
 }
 
 impl Publication {
-    /// Adds a file.
+    /// Adds a finished file, which stays under its temporary name until [`Self::publish`].
     pub(crate) fn add(&mut self, file: FinishedFile) {
         self.files.push(file);
     }
 
-    /// Adds a folder.
+    /// Adds a finished folder, like [`Self::add`].
     pub(crate) fn add_folder(&mut self, folder: FinishedFolder) {
         self.folders.push(folder);
     }

@@ -8,7 +8,7 @@ use crate::spool::Scratch;
 use crate::stack::{Extents, Stack};
 use crate::table::TableFormat;
 use crate::{Artifact, ArtifactKind, Context, JobError, provenance, results};
-use cytoscope_formats::{Image, ImageMeta, OpenOptions, StackWriter};
+use cytoscope_formats::{Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_storage::write::write_unpublished;
 use cytoscope_storage::{Overwrite, target};
@@ -28,12 +28,15 @@ pub struct SegmentJob {
     /// Label image to write (TIFF). `None` writes raw numbers to the worker's private folder.
     #[serde(default)]
     pub labels: Option<PathBuf>,
-    /// Table of measurements to write (CSV).
+    /// Table of measurements to write: Parquet if its name ends in `.parquet`, else CSV.
     #[serde(default)]
     pub table: Option<PathBuf>,
     /// Form of the table.
     #[serde(default)]
     pub table_format: TableFormat,
+    /// Series of the map and of the measured image, by number or name; files of a single series are read as they are.
+    #[serde(default, skip_serializing_if = "SeriesChoice::is_first")]
+    pub series: SeriesChoice,
     /// Channel of the map with the foreground probability, from 0.
     #[serde(default)]
     pub channel: usize,
@@ -185,7 +188,8 @@ impl SegmentJob {
 
     fn run_into(&self, context: &Context, path: &Path, format: LabelFormat) -> Result<SegmentReport, JobError> {
         let start = Instant::now();
-        let image = cytoscope_formats::open(&self.map, &OpenOptions::default())?;
+        self.table.iter().try_for_each(|table| self.table_format.check_path(table))?;
+        let image = self.series.open_or_only(&self.map, &OpenOptions::default())?;
         if format == LabelFormat::Tiff {
             self.check_outputs(&image, path)?;
         }
@@ -246,8 +250,8 @@ impl SegmentJob {
             Target::Tiff(writer, _) => publication.add(writer.finish_unpublished()?),
         }
         if let Some(path) = &self.table {
-            let text = self.table_format.text(table_text(&[(0, rows)], &names, false));
-            publication.add(write_unpublished(path, text.as_bytes())?);
+            let bytes = self.table_format.file(path, table_text(&[(0, rows)], &names, false))?;
+            publication.add(write_unpublished(path, &bytes)?);
         }
         provenance::update(&publication.records()?)?;
         publication.publish(self.overwrite)?;
@@ -278,7 +282,7 @@ impl SegmentJob {
         let Some(path) = &self.intensities else {
             return Ok((map.clone(), vec![self.channel], vec![channel_name(meta, self.channel)]));
         };
-        let image = cytoscope_formats::open(path, &OpenOptions::default())?;
+        let image = self.series.open_or_only(path, &OpenOptions::default())?;
         let extents = Extents::of(image.meta());
         if extents.zyx != map.extents.zyx {
             return Err(JobError::Mismatch {

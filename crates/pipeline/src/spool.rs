@@ -14,7 +14,7 @@ pub(crate) enum Scratch<'a> {
     /// In a temporary file in this folder. For a job, it is the output folder: if it has no space for the spool, the
     /// outputs would not fit either.
     Folder(&'a Path),
-    /// In memory.
+    /// In the host's memory.
     Memory,
 }
 

@@ -159,7 +159,7 @@ impl Volume for StackChannels<'_> {
         for z in (0..depth).step_by(step) {
             self.context.check()?;
             let samples = self.stack.read(self.context, channel, z..(z + step).min(depth))?;
-            let _span = self.context.recorder.span(Stage::Normalise, "statistics").voxels(samples.len());
+            let _span = self.context.recorder.span(Stage::Normalize, "statistics").voxels(samples.len());
             f(samples);
         }
         Ok(())

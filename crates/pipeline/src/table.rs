@@ -1,6 +1,16 @@
 //! Forms of the table of objects.
 
+mod parquet_file;
+
+pub use parquet_file::parquet_table;
+
+use crate::JobError;
+use cytoscope_storage::target::ending;
 use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Ending of Parquet files.
+pub const PARQUET_ENDING: &str = "parquet";
 
 /// Form of a table of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -15,6 +25,32 @@ pub enum TableFormat {
 }
 
 impl TableFormat {
+    /// Checks that a table of this form can be written to a path, before work is done that could not be saved.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] for a Parquet file in the form of AnnData, which reads CSV.
+    pub(crate) fn check_path(self, path: &Path) -> Result<(), JobError> {
+        if self == TableFormat::AnnData && is_parquet(path) {
+            let message = "ends in .parquet, but AnnData reads tables as CSV: give a name that ends in .csv";
+            return Err(JobError::WrongUse(format!("{} {message}", path.display())));
+        }
+        Ok(())
+    }
+
+    /// Returns the content of a table's file: Parquet if its name ends in `.parquet`, else CSV in this form. `csv` is the
+    /// table with numbers only, whose names and cells are not quoted.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] if the table cannot be represented.
+    pub(crate) fn file(self, path: &Path, csv: String) -> Result<Vec<u8>, JobError> {
+        self.check_path(path)?;
+        if !is_parquet(path) {
+            return Ok(self.text(csv).into_bytes());
+        }
+        let (columns, rows) = cells(&csv);
+        parquet_table(&columns, &rows).map_err(|problem| JobError::WrongUse(format!("{}: {problem}", path.display())))
+    }
+
     /// Returns a table of one time point, whose first column is `label` and is not quoted, in this form.
     pub(crate) fn text(self, csv: String) -> String {
         if self == TableFormat::Csv {
@@ -31,8 +67,22 @@ impl TableFormat {
     }
 }
 
+/// Whether a path is that of a Parquet file.
+fn is_parquet(path: &Path) -> bool {
+    ending(path).as_deref() == Some(PARQUET_ENDING)
+}
+
+/// Returns the names of the columns and the numbers of the rows of a table without quoted cells.
+fn cells(csv: &str) -> (Vec<String>, Vec<Vec<f64>>) {
+    let mut lines = csv.lines();
+    let columns = lines.next().unwrap_or_default().split(',').map(str::to_owned).collect();
+    let number = |cell: &str| cell.parse().unwrap_or(f64::NAN);
+    (columns, lines.map(|line| line.split(',').map(number).collect()).collect())
+}
+
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
 
     #[test]
@@ -41,5 +91,18 @@ mod tests {
         assert_eq!(TableFormat::AnnData.text(csv.to_owned()), "object,voxels,mean_a\nobject_7,10,2.5\nobject_12,3,0\n");
         assert_eq!(TableFormat::Csv.text(csv.to_owned()), csv);
         assert_eq!(TableFormat::AnnData.text("label,voxels\n".to_owned()), "object,voxels\n");
+    }
+    #[test]
+    fn the_name_of_a_table_chooses_csv_or_parquet() {
+        let csv = "label,voxels,mean_a\n7,10,2.5\n12,3,NaN\n";
+        let (columns, rows) = cells(csv);
+        assert_eq!((columns.join(" ").as_str(), &rows[0]), ("label voxels mean_a", &vec![7.0, 10.0, 2.5]));
+        assert!(rows.len() == 2 && rows[1][2].is_nan());
+        let file = |format: TableFormat, name: &str| format.file(Path::new(name), csv.to_owned());
+        assert_eq!(file(TableFormat::Csv, "a.csv").unwrap(), csv.as_bytes());
+        assert_eq!(file(TableFormat::Csv, "a.txt").unwrap(), csv.as_bytes());
+        assert_eq!(file(TableFormat::Csv, "a.Parquet").unwrap(), parquet_table(&columns, &rows).unwrap());
+        let refused = file(TableFormat::AnnData, "a.parquet").unwrap_err().to_string();
+        assert!(refused.contains("a.parquet") && refused.contains(".csv"), "{refused}");
     }
 }

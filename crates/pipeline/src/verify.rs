@@ -11,11 +11,9 @@ use cytoscope_engine::{CompileOptions, DeviceId, Engine, EngineError, Precision,
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_graph_passes::analysis;
 use cytoscope_profile::Recorder;
-use cytoscope_storage::read::open_regular;
-use cytoscope_storage::write::atomic_write;
+use cytoscope_storage::json::{read_json, write_json};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -275,8 +273,8 @@ fn build() -> String {
     format!("{} {} {secs}", env!("CARGO_PKG_VERSION"), of_program.map_or(0, |m| m.len()))
 }
 
-/// Outcomes cached between runs. A file that cannot be read counts as empty, and errors of writing are ignored, because
-/// a check can always be repeated.
+/// Outcomes cached between runs. A file that cannot be read counts as empty, and one that cannot be written is lost, both
+/// of which is logged: a check can always be repeated.
 struct Cache {
     path: Option<PathBuf>,
     entries: BTreeMap<String, Verification>,
@@ -286,21 +284,19 @@ impl Cache {
     fn open() -> Self {
         let folder = std::env::var_os(CACHE).map(PathBuf::from).or_else(user_folder);
         let path = folder.map(|folder| folder.join("verified-networks.json"));
-        let mut bytes = Vec::new();
-        // A cache that cannot be read is empty: networks are compared again.
-        let read = path.as_ref().and_then(|path| open_regular(path).ok());
-        let read = read.and_then(|file| file.take(MAX_CACHE_BYTES).read_to_end(&mut bytes).ok());
-        let entries = read.and_then(|_| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
-        Self { path, entries }
+        let read = path.as_deref().map_or(Ok(None), |path| read_json(path, MAX_CACHE_BYTES));
+        let read = read.unwrap_or_else(|error| {
+            tracing::warn!("the stored checks of networks are not used: {error}");
+            None
+        });
+        Self { path, entries: read.unwrap_or_default() }
     }
 
     fn put(&mut self, key: String, verdict: Verification) {
         self.entries.insert(key, verdict);
         let Some(path) = &self.path else { return };
-        let created = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-        if let (Ok(()), Ok(text)) = (created, serde_json::to_vec_pretty(&self.entries)) {
-            // If the cache cannot be written, the next process compares again.
-            let _ = atomic_write(path, &text);
+        if let Err(error) = write_json(path, &self.entries) {
+            tracing::warn!("the check of a network is not stored, and will be repeated: {error}");
         }
     }
 }

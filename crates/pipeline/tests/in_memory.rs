@@ -71,7 +71,7 @@ fn a_volume_in_memory_gives_the_same_maps_and_labels_as_its_file() {
         channel: None,
         channels: Vec::new(),
         time: None,
-        series: 0,
+        series: Default::default(),
         axes: None,
         voxel_um: None,
         diameter: Default::default(),

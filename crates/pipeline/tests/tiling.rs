@@ -56,7 +56,7 @@ impl Fixture {
             channel: None,
             channels: Vec::new(),
             time: None,
-            series: 0,
+            series: Default::default(),
             axes: Some(Axes::zyx()),
             voxel_um: None,
             diameter: Default::default(),
@@ -289,5 +289,45 @@ fn a_cancelled_pass_continues_with_the_slices_that_were_not_finished() {
         assert!(report.notes.iter().any(|note| note.starts_with("continued after")), "{:?}", report.notes);
         assert!(fixture.maps(out) == expected, "the maps differ");
         assert_eq!(hidden(), report.outputs.len(), "nothing is kept after the job is done");
+    }
+}
+
+/// Cropped tiles, and windows that overlap along Z.
+#[test]
+fn a_cancelled_prediction_in_tiles_continues_with_the_slices_that_were_not_finished() {
+    let fixture = Fixture::new([96, 12, 140], 4);
+    let model = fixture.path("model");
+    let config = UNet3d { filters: vec![8, 8], strides: vec![[2, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
+    save_package(&unet3d(&config, &Weights::Random { seed: 5 }).unwrap(), &model);
+    for (blend, overlap) in [(Blend::Crop, None), (Blend::Gaussian, Some(0.5))] {
+        let request =
+            || TileRequest { tile: Some([32, 12, 64]), blend: Some(blend), overlap, ..TileRequest::default() };
+        let (expected, plan) = fixture.predict(&model, request(), &format!("whole {blend:?}"));
+        assert!(plan.pass.is_none(), "{plan:?}");
+        for (format, out) in
+            [(ResultFormat::Tiff, format!("tiff {blend:?}")), (ResultFormat::OmeZarr, format!("zarr {blend:?}"))]
+        {
+            let job = PredictJob { resume: true, format, ..fixture.job(&model, request(), &out) };
+            let cancel = CancelToken::default();
+            let of_sink = cancel.clone();
+            let sink = move |event: &Event| match event {
+                Event::Progress(progress) if progress.stage == "predict" && progress.done * 2 > progress.total => {
+                    of_sink.cancel();
+                }
+                _ => {}
+            };
+            let context = Context { cancel, sink: Arc::new(sink), ..Context::default() };
+            let stopped = job.run(&context, &Devices::cpu_only()).unwrap_err();
+            assert_eq!(stopped.kind(), JobErrorKind::Cancelled);
+            let hidden = || std::fs::read_dir(fixture.path(&out)).unwrap().count();
+            assert_eq!(hidden(), 2, "the finished slices and their record are kept");
+            let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
+            let report = &outcome.done[0];
+            let note = report.notes.iter().find_map(|note| note.strip_prefix("continued after "));
+            let finished: usize = note.and_then(|note| note.split(' ').next()?.parse().ok()).unwrap_or(0);
+            assert!((1..96).contains(&finished), "{:?}", report.notes);
+            assert!(fixture.maps(&out) == expected, "{blend:?}: the maps differ");
+            assert_eq!(hidden(), report.outputs.len(), "nothing is kept after the job is done");
+        }
     }
 }

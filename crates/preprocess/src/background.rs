@@ -128,7 +128,7 @@ impl Ball {
         self.ellipse.reach()
     }
 
-    /// How far the surface of the ball lies below its top at a distance from its centre.
+    /// How far the surface of the ball lies below its top at a distance from its center.
     fn drop_at(&self, dy: usize, dx: usize) -> f32 {
         let [ry, rx] = self.ellipse.radii;
         let square = |d: usize, r: f64| if d == 0 { 0.0 } else { (d as f64 / r).powi(2) };

@@ -1,4 +1,4 @@
-//! Boxes of voxels.
+//! Boxes of voxels along Z, Y, X, and the float values in them.
 
 use std::ops::Range;
 

@@ -20,7 +20,7 @@ pub trait Source {
 /// Preprocessing steps resolved for stacks of one shape and voxel size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chain {
-    stages: Vec<Stage>,
+    pub(crate) stages: Vec<Stage>,
     shape: [usize; 3],
     voxel_um: VoxelSize,
 }
@@ -36,11 +36,11 @@ pub struct StackStatistics(Vec<Option<[f64; 2]>>);
 pub struct Tails(Vec<Option<Block>>);
 
 /// Voxels of the slabs in which statistics are computed.
-const SLAB_VOXELS: usize = 4 << 20;
+pub(crate) const SLAB_VOXELS: usize = 4 << 20;
 
 /// Largest box before a warp that is held at once, in voxels, unless one row of the output needs more: a warp that turns
 /// slices could need the whole stack for one of them.
-const MAX_WARPED_VOXELS: usize = 64 << 20;
+pub(crate) const MAX_WARPED_VOXELS: usize = 64 << 20;
 
 impl Chain {
     /// Resolves steps for a stack of a shape Z, Y, X.
@@ -140,7 +140,7 @@ impl Chain {
     }
 
     /// Slices to keep before the step `level` for the next slab.
-    fn kept_slices(&self, level: usize) -> usize {
+    pub(crate) fn kept_slices(&self, level: usize) -> usize {
         match self.stages.get(level).map(Stage::reach) {
             Some(Reach::Voxels([z, _, _])) => 2 * z,
             _ => 0,

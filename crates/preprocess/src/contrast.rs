@@ -95,13 +95,13 @@ pub(crate) fn equalized(slice: &[f32], shape_yx: [usize; 2], tiles: usize, clip:
     let edge = shape_yx.map(|n| (n / tiles.max(1)).max(1));
     let grid: [usize; 2] = std::array::from_fn(|a| shape_yx[a].div_ceil(edge[a]));
     let mappings = mappings(&bins, shape_yx, edge, grid, clip);
-    let neighbours = [0, 1].map(|a| neighbours(shape_yx[a], edge[a], grid[a]));
+    let neighbors = [0, 1].map(|a| neighbors(shape_yx[a], edge[a], grid[a]));
     let mapping = |j: usize, i: usize, bin: u8| {
         mappings.get((j * grid[1] + i) * BINS + usize::from(bin)).copied().unwrap_or_default()
     };
     let mut out = Vec::with_capacity(slice.len());
-    for (row, (above, below, down)) in bins.chunks(shape_yx[1].max(1)).zip(&neighbours[0]) {
-        for (bin, (left, right, across)) in row.iter().zip(&neighbours[1]) {
+    for (row, (above, below, down)) in bins.chunks(shape_yx[1].max(1)).zip(&neighbors[0]) {
+        for (bin, (left, right, across)) in row.iter().zip(&neighbors[1]) {
             let upper = mapping(*above, *left, *bin) * (1.0 - across) + mapping(*above, *right, *bin) * across;
             let lower = mapping(*below, *left, *bin) * (1.0 - across) + mapping(*below, *right, *bin) * across;
             out.push(upper * (1.0 - down) + lower * down);
@@ -112,12 +112,12 @@ pub(crate) fn equalized(slice: &[f32], shape_yx: [usize; 2], tiles: usize, clip:
     out
 }
 
-/// For each position on an axis, the tiles whose centres are before and after it, and the weight of the latter.
-fn neighbours(extent: usize, edge: usize, tiles: usize) -> Vec<(usize, usize, f32)> {
+/// For each position on an axis, the tiles whose centers are before and after it, and the weight of the latter.
+fn neighbors(extent: usize, edge: usize, tiles: usize) -> Vec<(usize, usize, f32)> {
     let last = tiles.saturating_sub(1);
     let of = |at: usize| {
-        let from_centre = at + edge / 2;
-        let (after, within) = (from_centre / edge, from_centre % edge);
+        let from_center = at + edge / 2;
+        let (after, within) = (from_center / edge, from_center % edge);
         (after.saturating_sub(1).min(last), after.min(last), within as f32 / edge as f32)
     };
     (0..extent).map(of).collect()

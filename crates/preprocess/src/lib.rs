@@ -24,6 +24,7 @@ mod block;
 mod chain;
 mod contrast;
 mod error;
+mod memory;
 mod resolve;
 mod smooth;
 mod step;

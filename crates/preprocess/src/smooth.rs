@@ -6,7 +6,7 @@ use rayon::prelude::*;
 /// Standard deviations after which a Gaussian is cut off, as SciPy does.
 const TRUNCATE: f64 = 4.0;
 
-/// Weights of a Gaussian from its centre outwards, so that all weights of both sides sum to 1; only the centre for
+/// Weights of a Gaussian from its center outwards, so that all weights of both sides sum to 1; only the center for
 /// sigma 0.
 pub(crate) fn gaussian_weights(sigma: f64) -> Vec<f32> {
     if sigma <= 0.0 {

@@ -1,11 +1,13 @@
 //! Advice: what would make a run faster or its result better, derived from what the run measured.
 
-use crate::facts::{DiameterCertainty, InputFacts, Joining, RunFacts, TileFacts};
+mod machine;
+mod objects;
+mod training;
+
+use crate::facts::{InputFacts, Joining, RunFacts, TileFacts};
 use crate::{OperatorTotal, bytes_text};
 use serde::{Deserialize, Serialize};
 
-/// Share of a training step above which waiting for data is worth a change.
-const MAX_DATA_WAIT: f64 = 0.2;
 /// Share of discarded voxels above which larger tiles are worth a change.
 const MAX_DISCARDED: f64 = 0.4;
 /// Share of voxels computed more than once above which larger tiles are worth a change, if tiles are averaged: the default
@@ -19,10 +21,8 @@ const USED_BUDGET: f64 = 0.35;
 const MAX_FLOAT_SHARE: f64 = 0.1;
 /// Ratio of the probes of two devices above which the slower one is worth a change.
 const SLOWER_DEVICE: f64 = 1.25;
-/// Share of the threads' time that should be CPU time.
-const MIN_CPU_SHARE: f64 = 0.7;
-/// Wall time in seconds below which start-up dominates the CPU share.
-const MIN_WALL_SECS: f64 = 2.0;
+/// Share of a prediction's time spent on copies between host and device above which fewer copies are worth a change.
+const MAX_TRANSFERS: f64 = 0.2;
 
 /// The rule that an advice comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -30,10 +30,18 @@ const MIN_WALL_SECS: f64 = 2.0;
 pub enum AdviceRule {
     /// Training steps wait for data.
     DataWait,
+    /// The device has memory for larger training batches, which use it better.
+    SmallBatch,
+    /// Training computes activations twice to save memory.
+    Recomputation,
     /// Small tiles compute many voxels that are discarded.
     SmallTiles,
     /// The memory budget is the reason for small tiles.
     MemoryBudget,
+    /// The run took nearly all memory of the machine.
+    MemoryPressure,
+    /// Copies between host and device take a large part of the time.
+    Transfers,
     /// Float operators take a large part of the time of an int8 network.
     FloatOperators,
     /// Tiles are blended although cropping would leave no seams.
@@ -44,10 +52,16 @@ pub enum AdviceRule {
     ThreadsAboveCores,
     /// Threads got too little CPU time.
     IdleThreads,
+    /// The same work took longer at the end of the run than at its start.
+    Slowdown,
     /// The estimate of the object diameter is uncertain.
     UncertainDiameter,
+    /// No objects were found with the diameter that the user gave.
+    WrongDiameter,
     /// The voxel size is unknown.
     MissingVoxelSize,
+    /// The voxel size of the file does not fit its objects.
+    WrongVoxelSize,
 }
 
 /// A setting with the value that an advice proposes, for programs that can apply it.
@@ -66,6 +80,12 @@ pub enum AdvisedSetting {
     Threads(usize),
     /// Number of data workers of a training run.
     Workers(usize),
+    /// Number of patches per training batch.
+    Batch(usize),
+    /// Memory limit for the activations of a training step in MiB.
+    ActivationMib(u64),
+    /// An object diameter that is estimated from each stack.
+    EstimatedDiameter,
     /// An object diameter given by the user. This one was assumed, in µm, or in voxels if the voxel size is unknown.
     Diameter(f64),
 }
@@ -103,16 +123,23 @@ impl Advice {
 pub fn advise(facts: &RunFacts, operators: &[OperatorTotal]) -> Vec<Advice> {
     let inputs = &facts.inputs;
     let all = [
-        data_wait(facts),
+        training::data_wait(facts),
+        training::small_batch(facts),
+        training::recomputation(facts),
         worst(inputs, small_tiles),
         worst(inputs, limited_by_budget),
+        machine::memory_pressure(facts),
+        worst(inputs, transfers),
         float_operators(inputs, operators),
         worst(inputs, seams),
         worst(inputs, slower_device),
-        threads_above_cores(facts),
-        idle_threads(facts),
-        worst(inputs, uncertain_diameter),
-        worst(inputs, missing_voxel_size),
+        machine::threads_above_cores(facts),
+        machine::idle_threads(facts),
+        machine::slowdown(facts),
+        worst(inputs, objects::uncertain_diameter),
+        worst(inputs, objects::wrong_diameter),
+        worst(inputs, objects::missing_voxel_size),
+        worst(inputs, objects::wrong_voxel_size),
     ];
     all.into_iter().flatten().collect()
 }
@@ -134,31 +161,6 @@ fn percent(share: f64) -> String {
 /// Returns how much faster work becomes at most if this share of its time is saved.
 fn at_most_faster(saved_share: f64) -> String {
     format!("up to {:.2}×", 1.0 / (1.0 - saved_share.clamp(0.0, 0.99)))
-}
-
-fn data_wait(facts: &RunFacts) -> Option<Advice> {
-    let training = facts.training.as_ref()?;
-    let share = training.stalled_secs / training.step_secs;
-    if !share.is_finite() || share <= MAX_DATA_WAIT {
-        return None;
-    }
-    let workers = training.workers;
-    let more = facts.cores.map_or(workers * 2, |cores| cores.min(workers * 2));
-    let change = if more > workers {
-        format!("workers = {more} in the settings file (--config)")
-    } else {
-        "less augmentation ([augment] in the settings file), or uncompressed stacks: every core has a data worker"
-            .to_owned()
-    };
-    let evidence = format!(
-        "waiting for data takes {} of a training step ({:.3} of {:.3} s) with workers = {workers}",
-        percent(share),
-        training.stalled_secs,
-        training.step_secs
-    );
-    let gain = format!("{} faster steps", at_most_faster(share));
-    let advice = Advice::new(AdviceRule::DataWait, evidence, gain, change);
-    Some(if more > workers { advice.with(AdvisedSetting::Workers(more)) } else { advice })
 }
 
 /// Returns the tiles of an input if it is cut into several. Blended tiles that could be cropped are left to [`seams`].
@@ -231,6 +233,31 @@ fn limited_by_budget(input: &InputFacts) -> Option<(f64, Advice)> {
     Some((share, advice.with(AdvisedSetting::MemoryBudget(larger_mib.saturating_mul(1 << 20)))))
 }
 
+fn transfers(input: &InputFacts) -> Option<(f64, Advice)> {
+    let (traffic, transfer_secs) = input.traffic.as_ref().zip(input.transfer_secs)?;
+    let share = transfer_secs / input.seconds;
+    if input.device == "cpu" || !share.is_finite() || share <= MAX_TRANSFERS {
+        return None;
+    }
+    let evidence = format!(
+        "copies between host and {} take {} of the time ({transfer_secs:.2} of {:.2} s): {}",
+        input.device,
+        percent(share),
+        input.seconds,
+        traffic.text()
+    );
+    let gain = format!("{} faster prediction", at_most_faster(share));
+    let tiles = input.tiles.as_ref().filter(|tiles| tiles.count > 1);
+    let Some([z, y, x]) = tiles.map(|tiles| tiles.tile_zyx) else {
+        let change = "several stacks in one command, so that the weights are copied once; or --device cpu".to_owned();
+        return Some((share, Advice::new(AdviceRule::Transfers, evidence, gain, change)));
+    };
+    let larger = [z, y.saturating_mul(2), x.saturating_mul(2)];
+    let change = format!("--tile {}, so that less overlap is copied; or --device cpu", shape_text(larger));
+    let advice = Advice::new(AdviceRule::Transfers, evidence, gain, change);
+    Some((share, advice.with(AdvisedSetting::Tile(larger))))
+}
+
 fn float_operators(inputs: &[InputFacts], operators: &[OperatorTotal]) -> Option<Advice> {
     if !inputs.iter().any(|i| i.precision == "int8") || !operators.iter().any(OperatorTotal::is_int8) {
         return None;
@@ -287,82 +314,10 @@ fn slower_device(input: &InputFacts) -> Option<(f64, Advice)> {
     Some((ratio, advice.with(AdvisedSetting::Device(best.device.clone()))))
 }
 
-fn threads_above_cores(facts: &RunFacts) -> Option<Advice> {
-    let (threads, cores) = facts.threads.zip(facts.cores)?;
-    if threads <= cores {
-        return None;
-    }
-    let evidence = format!("{threads} threads share {cores} cores");
-    let gain = "fewer switches between threads, and less memory".to_owned();
-    let advice = Advice::new(AdviceRule::ThreadsAboveCores, evidence, gain, format!("--threads {cores}"));
-    Some(advice.with(AdvisedSetting::Threads(cores)))
-}
-
-/// Returns whether all work was done on the CPU.
-fn is_on_cpu(facts: &RunFacts) -> bool {
-    let mut devices = facts.inputs.iter().map(|i| &i.device).chain(facts.training.iter().map(|t| &t.device)).peekable();
-    devices.peek().is_some() && devices.all(|device| device == "cpu")
-}
-
-fn idle_threads(facts: &RunFacts) -> Option<Advice> {
-    let (threads, cores) = facts.threads.zip(facts.cores)?;
-    let cpu_secs = facts.cpu_secs?;
-    let share = cpu_secs / (facts.wall_secs * threads as f64);
-    let is_measurable = facts.wall_secs >= MIN_WALL_SECS && threads <= cores && is_on_cpu(facts);
-    if !is_measurable || share >= MIN_CPU_SHARE {
-        return None;
-    }
-    let evidence = format!(
-        "{cpu_secs:.1} s of CPU time in {:.1} s on {threads} threads: {} of the time of the threads",
-        facts.wall_secs,
-        percent(share)
-    );
-    let used = (cpu_secs / facts.wall_secs).ceil().max(1.0);
-    let change = format!(
-        "end other programs that compute; if several runs share the machine, --threads {used:.0} for each; if stages of \
-         one thread (read, objects, write) dominate, several runs at once"
-    );
-    Some(Advice::new(AdviceRule::IdleThreads, evidence, at_most_faster(1.0 - share), change))
-}
-
-fn uncertain_diameter(input: &InputFacts) -> Option<(f64, Advice)> {
-    let diameter = input.diameter.as_ref()?;
-    let (certainty, objects) = diameter.estimate?;
-    let unit = if diameter.has_voxel_size { "µm" } else { "voxels" };
-    let (severity, evidence) = match certainty {
-        DiameterCertainty::None => (
-            2.0,
-            format!("no objects were found to estimate their diameter: {:.1} {unit} is assumed", diameter.diameter),
-        ),
-        DiameterCertainty::Low => (
-            1.0,
-            format!(
-                "the estimated object diameter of {:.1} {unit} has low certainty ({objects} objects)",
-                diameter.diameter
-            ),
-        ),
-        DiameterCertainty::Medium | DiameterCertainty::High => return None,
-    };
-    let gain = "objects at the size that the model was trained on, and no time for the estimate".to_owned();
-    let change = format!("--diameter with the median diameter of the objects in {unit}");
-    let advice = Advice::new(AdviceRule::UncertainDiameter, evidence, gain, change);
-    Some((severity, advice.with(AdvisedSetting::Diameter(diameter.diameter))))
-}
-
-fn missing_voxel_size(input: &InputFacts) -> Option<(f64, Advice)> {
-    if input.diameter.as_ref()?.has_voxel_size {
-        return None;
-    }
-    let evidence = "the file states no voxel size, so the distance of slices is a guess".to_owned();
-    let gain = "objects of the right shape along Z".to_owned();
-    let change = "--voxel-size Z,Y,X in µm".to_owned();
-    Some((1.0, Advice::new(AdviceRule::MissingVoxelSize, evidence, gain, change)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DeviceTime, DiameterFacts, TrainingFacts};
+    use crate::{DeviceTime, DeviceTraffic, DiameterCertainty, DiameterFacts, TrainingFacts};
 
     const NONE: [AdviceRule; 0] = [];
 
@@ -401,7 +356,13 @@ mod tests {
     fn waiting_for_data_asks_for_workers_while_there_are_cores() {
         let facts = |stalled_secs, workers| RunFacts {
             cores: Some(4),
-            training: Some(TrainingFacts { step_secs: 1.0, stalled_secs, workers, device: "cpu".to_owned() }),
+            training: Some(TrainingFacts {
+                step_secs: 1.0,
+                stalled_secs,
+                workers,
+                device: "cpu".to_owned(),
+                ..TrainingFacts::default()
+            }),
             ..RunFacts::default()
         };
         assert_eq!(rules(&facts(0.15, 1), &[]), NONE);
@@ -441,6 +402,27 @@ mod tests {
         // Where cropping is possible, that is the advice.
         let croppable = TileFacts { crop_possible: true, ..blended(300, None) };
         assert_eq!(rules(&of_tiles(croppable), &[]), [AdviceRule::Seams]);
+    }
+
+    #[test]
+    fn copies_count_on_devices_only() {
+        let facts = |device: &str, transfer_secs, count| {
+            of_input(InputFacts {
+                device: device.to_owned(),
+                seconds: 10.0,
+                transfer_secs: Some(transfer_secs),
+                traffic: Some(DeviceTraffic { uploads: 7, ..DeviceTraffic::default() }),
+                tiles: Some(TileFacts { count, ..tiles(1000, None) }),
+                ..InputFacts::default()
+            })
+        };
+        assert_eq!(rules(&facts("cuda:0", 1.0, 8), &[]), NONE);
+        assert_eq!(rules(&facts("cpu", 4.0, 8), &[]), NONE);
+        let advice = advise(&facts("cuda:0", 4.0, 8), &[]).remove(0);
+        assert_eq!((advice.rule, advice.setting), (AdviceRule::Transfers, Some(AdvisedSetting::Tile([32, 128, 128]))));
+        assert!(advice.evidence.contains("40 %") && advice.evidence.contains("7 uploads"), "{}", advice.evidence);
+        let of_one_tile = advise(&facts("cuda:0", 4.0, 1), &[]).remove(0);
+        assert!(of_one_tile.setting.is_none() && of_one_tile.change.contains("several stacks"), "{of_one_tile:?}");
     }
 
     #[test]
@@ -493,7 +475,8 @@ mod tests {
     #[test]
     fn doubts_about_the_object_size_name_the_option() {
         let facts = |certainty, has_voxel_size| {
-            let diameter = Some(DiameterFacts { diameter: 9.0, has_voxel_size, estimate: Some((certainty, 2)) });
+            let diameter =
+                Some(DiameterFacts { diameter: 9.0, has_voxel_size, estimate: Some((certainty, 2)), voxel_zyx: None });
             of_input(InputFacts { diameter, ..InputFacts::default() })
         };
         assert_eq!(rules(&facts(DiameterCertainty::High, true), &[]), NONE);

@@ -1,7 +1,7 @@
 //! What a run knows about itself besides its spans: the input of [`crate::advise`].
 
 use crate::memory::bytes_text;
-use crate::{MachinePeak, MemoryPeak};
+use crate::{DeviceMemoryPeak, MachinePeak, MemoryPeak, Slowdown};
 use serde::{Deserialize, Serialize};
 
 /// Facts about a whole run. What was not measured is `None` or empty.
@@ -20,10 +20,19 @@ pub struct RunFacts {
     pub peak_bytes: Option<u64>,
     /// The sampled peak of the memory, and what ran then; only with a trace.
     pub memory_peak: Option<MemoryPeak>,
+    /// The sampled peak of the memory of devices, and what ran then; only with a trace, and of runs on a device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_memory_peak: Option<DeviceMemoryPeak>,
     /// Measured peak rates of the machine, with the threads of the run; only of runs on the CPU whose operators were
     /// timed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_peak: Option<MachinePeak>,
+    /// Bytes of memory of the machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Whether the same work became slower during the run; only of runs whose spans were recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slowdown: Option<Slowdown>,
     /// Facts of each predicted input; empty for other jobs.
     pub inputs: Vec<InputFacts>,
     /// Facts of the training run; `None` for other jobs.
@@ -55,6 +64,12 @@ pub struct InputFacts {
     /// What passed between the host and the device; `None` on the CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic: Option<DeviceTraffic>,
+    /// Seconds of the copies between host and device; `None` on the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transfer_secs: Option<f64>,
+    /// Number of objects at all time points; `None` if none were searched for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub objects: Option<u64>,
 }
 
 /// What passes between the host and a device that has memory of its own, and how often both wait for each other. Runs
@@ -168,10 +183,14 @@ pub struct DiameterFacts {
     pub has_voxel_size: bool,
     /// Certainty of the estimate, and the number of objects it is based on; `None` if the diameter was given.
     pub estimate: Option<(DiameterCertainty, u64)>,
+    /// Voxel size Z, Y, X in the unit of the diameter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub voxel_zyx: Option<[f64; 3]>,
 }
 
 /// Facts about a training run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TrainingFacts {
     /// Mean duration of a step in seconds.
     pub step_secs: f64,
@@ -181,6 +200,20 @@ pub struct TrainingFacts {
     pub workers: usize,
     /// The device.
     pub device: String,
+    /// Patches per batch; 0 if unknown.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub batch: usize,
+    /// A batch size for which the device has memory, if it is larger.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub larger_batch: Option<usize>,
+    /// Multiply-accumulates that a step does a second time to save memory, by those of the step without that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recomputed_share: Option<f64>,
+}
+
+/// Returns whether a number is 0, which stands for an unknown one.
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 #[cfg(test)]

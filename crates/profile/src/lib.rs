@@ -25,6 +25,7 @@ mod machine;
 mod memory;
 mod roofline;
 mod run;
+mod slowdown;
 mod stage;
 mod timeline;
 mod trace;
@@ -39,8 +40,9 @@ pub use machine::{available_bytes, cpu_name, total_bytes};
 pub use memory::{MemoryMark, bytes_text, peak_resident_bytes, resident_bytes};
 pub use roofline::{Bound, MachinePeak, RooflinePoint, roofline, share_of_peak};
 pub use run::{OperatorTotal, RUN_FORMAT, RunFileError, RunRecord, StoredRun, operator_totals};
+pub use slowdown::Slowdown;
 pub use stage::{Stage, StageTotal, since};
-pub use timeline::{MemoryPeak, MemorySample, MemorySampler};
+pub use timeline::{DeviceMemory, DeviceMemoryPeak, EngineMemory, MemoryPeak, MemorySample, MemorySampler};
 pub use trace::chrome_trace;
 
 use serde::{Deserialize, Serialize};
@@ -70,12 +72,26 @@ pub struct SpanRecord {
     pub voxels: u64,
     /// Number of multiply-accumulates performed.
     pub macs: u64,
+    /// By how much the resident memory of the process changed, in bytes; `None` unless the stage
+    /// [measures memory](Stage::measures_memory). What other threads allocate meanwhile is part of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resident_change_bytes: Option<i64>,
 }
 
 impl SpanRecord {
     /// Creates the record of a span of thread 0 without bytes, voxels and multiply-accumulates; start and duration in µs.
     pub fn new(stage: Stage, name: impl Into<Cow<'static, str>>, start_us: f64, duration_us: f64) -> Self {
-        Self { stage, name: name.into(), start_us, duration_us, thread: 0, bytes: 0, voxels: 0, macs: 0 }
+        Self {
+            stage,
+            name: name.into(),
+            start_us,
+            duration_us,
+            thread: 0,
+            bytes: 0,
+            voxels: 0,
+            macs: 0,
+            resident_change_bytes: None,
+        }
     }
 }
 
@@ -141,10 +157,12 @@ impl Recorder {
 
     /// Starts a span; it ends when it is dropped or [`Span::finish`]ed.
     pub fn span(&self, stage: Stage, name: impl Into<Cow<'static, str>>) -> Span<'_> {
+        let measures_memory = self.keep_spans && stage.measures_memory();
         Span {
             recorder: self,
             stage,
             name: name.into(),
+            resident_before_bytes: if measures_memory { resident_bytes() } else { None },
             start: if self.records { Instant::now() } else { self.start },
             timed: None,
             bytes: 0,
@@ -157,7 +175,8 @@ impl Recorder {
     pub fn add(&self, stage: Stage, name: impl Into<Cow<'static, str>>, duration: Duration, bytes: u64) {
         let start = Instant::now().checked_sub(duration).unwrap_or(self.start).max(self.start);
         let timed = Some(duration);
-        drop(Span { recorder: self, stage, name: name.into(), start, timed, bytes, voxels: 0, macs: 0 });
+        let (recorder, name, resident_before_bytes) = (self, name.into(), None);
+        drop(Span { recorder, stage, name, resident_before_bytes, start, timed, bytes, voxels: 0, macs: 0 });
     }
 
     /// Records the current memory of this process.
@@ -228,6 +247,10 @@ impl Recorder {
             return;
         }
         let duration = span.timed.unwrap_or_else(|| span.start.elapsed()).as_secs_f64();
+        let resident_change_bytes = span.resident_before_bytes.and_then(|before| {
+            let after = resident_bytes()?;
+            i64::try_from(after).ok()?.checked_sub_unsigned(before)
+        });
         let mut state = self.state();
         let total = state.totals.entry(span.stage).or_insert(StageTotal::none(span.stage));
         total.count += 1;
@@ -256,6 +279,7 @@ impl Recorder {
             bytes: span.bytes,
             voxels: span.voxels,
             macs: span.macs,
+            resident_change_bytes,
         });
     }
 }
@@ -266,6 +290,8 @@ pub struct Span<'a> {
     recorder: &'a Recorder,
     stage: Stage,
     name: Cow<'static, str>,
+    /// Resident bytes of the process at the start, if the stage measures memory.
+    resident_before_bytes: Option<u64>,
     start: Instant,
     /// Duration, if it was measured elsewhere.
     timed: Option<Duration>,

@@ -1,7 +1,7 @@
 //! What a run measured, as traces and reports store it, and reading it back.
 
-use crate::trace::{ARENA_COUNTER, RESIDENT_COUNTER, TracedMemory};
-use crate::{MemoryMark, MemorySample, Recorder, RunFacts, SpanRecord, Stage, StageTotal};
+use crate::trace::{ARENA_COUNTER, DEVICE_ALLOCATED_COUNTER, DEVICE_RESERVED_COUNTER, RESIDENT_COUNTER, TracedMemory};
+use crate::{DeviceMemory, MemoryMark, MemorySample, Recorder, RunFacts, SpanRecord, Stage, StageTotal};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -162,6 +162,7 @@ struct TraceArguments {
     voxels: u64,
     macs: u64,
     resident_bytes: Option<u64>,
+    resident_change_bytes: Option<i64>,
     /// Index of the thread, of spans on a further track of it.
     thread: Option<usize>,
 }
@@ -207,6 +208,14 @@ impl StoredRun {
         operator_totals(&self.spans)
     }
 
+    /// Returns the spans during which the memory of the process grew, those with the largest growth first.
+    pub fn growing_spans(&self) -> Vec<&SpanRecord> {
+        let growth = |span: &SpanRecord| span.resident_change_bytes.unwrap_or(0);
+        let mut growing: Vec<&SpanRecord> = self.spans.iter().filter(|span| growth(span) > 0).collect();
+        growing.sort_by_key(|span| std::cmp::Reverse(growth(span)));
+        growing
+    }
+
     /// Writes the run as a Chrome trace, which [`StoredRun::from_json`] reads.
     ///
     /// # Errors
@@ -221,17 +230,25 @@ impl StoredRun {
 }
 
 impl TraceEvent {
-    /// Adds a counter of the memory to the timeline; that of the arenas follows the one of the process.
+    /// Adds a counter of the memory to the timeline; those of the engines follow the one of the process.
     fn add_counter_to(&self, timeline: &mut Vec<MemorySample>) {
         let Self { ph, name, ts, args, .. } = self;
-        match (ph.as_str(), name.as_str()) {
-            ("C", RESIDENT_COUNTER) => {
-                timeline.push(MemorySample { at_us: *ts, resident_bytes: args.bytes, arena_bytes: None });
+        if ph != "C" {
+            return;
+        }
+        if name == RESIDENT_COUNTER {
+            let (at_us, resident_bytes) = (*ts, args.bytes);
+            timeline.push(MemorySample { at_us, resident_bytes, arena_bytes: None, device: None });
+            return;
+        }
+        let Some(last) = timeline.last_mut().filter(|last| last.at_us == *ts) else { return };
+        match name.as_str() {
+            ARENA_COUNTER => last.arena_bytes = Some(args.bytes),
+            DEVICE_ALLOCATED_COUNTER => {
+                last.device.get_or_insert_with(DeviceMemory::default).allocated_bytes = args.bytes;
             }
-            ("C", ARENA_COUNTER) => {
-                if let Some(last) = timeline.last_mut().filter(|last| last.at_us == *ts) {
-                    last.arena_bytes = Some(args.bytes);
-                }
+            DEVICE_RESERVED_COUNTER => {
+                last.device.get_or_insert_with(DeviceMemory::default).reserved_bytes = args.bytes;
             }
             _ => {}
         }
@@ -250,6 +267,7 @@ impl TraceEvent {
                 bytes: args.bytes,
                 voxels: args.voxels,
                 macs: args.macs,
+                resident_change_bytes: args.resident_change_bytes,
             }),
             ("i", _, Some(resident_bytes)) => {
                 marks.push(MemoryMark { label: Cow::Owned(name), at_us: ts, resident_bytes });
@@ -283,6 +301,7 @@ mod tests {
     fn recorded() -> Recorder {
         let recorder = Recorder::new();
         recorder.span(Stage::Compute, "tile").voxels(1000).finish();
+        recorder.span(Stage::Load, "model").finish();
         recorder.span(Stage::Op, "Conv int8 a").macs(7).finish();
         recorder.span(Stage::Op, "Conv int8 a").macs(7).finish();
         recorder.span(Stage::Op, "Conv b").macs(5).finish();
@@ -299,7 +318,8 @@ mod tests {
         recorder.write_trace(&record, &mut text).unwrap();
         let read = StoredRun::from_json(&text).unwrap();
         assert_eq!(read.record, record);
-        assert_eq!((read.spans.len(), read.marks.len(), read.spans_not_kept), (4, 1, 0));
+        assert_eq!((read.spans.len(), read.marks.len(), read.spans_not_kept), (5, 1, 0));
+        assert_eq!(read.spans, recorder.spans(), "the change of memory during the load, too");
         assert_eq!(read.timeline.len(), 1, "the mark is a sample, too");
         let operators = read.operators();
         let by_name = |name: &str| operators.iter().find(|o| o.name == name).unwrap();
@@ -324,6 +344,19 @@ mod tests {
         let text = serde_json::to_vec(&serde_json::json!({"out": "m", "run": record})).unwrap();
         let read = StoredRun::from_json(&text).unwrap();
         assert_eq!((read.record, read.spans.len()), (record, 0));
+    }
+
+    #[test]
+    fn growing_spans_are_ordered_by_their_growth() {
+        let span = |name: &'static str, resident_change_bytes| SpanRecord {
+            resident_change_bytes,
+            ..SpanRecord::new(Stage::Load, name, 0.0, 1.0)
+        };
+        let record = RunRecord::new("cytoscope 1.0", "predict", &Recorder::off(), RunFacts::default());
+        let spans = vec![span("a", Some(5)), span("b", Some(-7)), span("c", None), span("d", Some(9))];
+        let run = StoredRun { record, spans, marks: Vec::new(), timeline: Vec::new(), spans_not_kept: 0 };
+        let names: Vec<&str> = run.growing_spans().iter().map(|span| span.name.as_ref()).collect();
+        assert_eq!(names, ["d", "a"]);
     }
 
     #[test]

@@ -16,7 +16,8 @@ pub enum Stage {
     /// Reading a model package.
     Load,
     /// Preprocessing, and computing the statistics that it needs.
-    Normalise,
+    #[serde(alias = "normalise")]
+    Normalize,
     /// Resampling to another voxel size.
     Resample,
     /// Preparing a training patch: reading, augmentation and targets. Data workers do this beside the training steps.
@@ -48,7 +49,7 @@ pub enum Stage {
     Download,
     /// Segmenting and measuring objects.
     Objects,
-    /// Predicting and scoring the validation set.
+    /// Predicting and scoring the validation set, and scoring predictions against ground truth.
     Validate,
     /// Reading calibration data, searching for quantization settings and timing the result.
     Quantize,
@@ -67,7 +68,7 @@ impl Stage {
         Stage::Decode,
         Stage::Check,
         Stage::Load,
-        Stage::Normalise,
+        Stage::Normalize,
         Stage::Resample,
         Stage::Augment,
         Stage::Compile,
@@ -97,7 +98,7 @@ impl Stage {
             Stage::Decode => "decode",
             Stage::Check => "check",
             Stage::Load => "load",
-            Stage::Normalise => "normalise",
+            Stage::Normalize => "normalize",
             Stage::Resample => "resample",
             Stage::Augment => "augment",
             Stage::Compile => "compile",
@@ -123,7 +124,16 @@ impl Stage {
 
     /// Returns the stage with this name in tables and traces.
     pub fn from_name(name: &str) -> Option<Stage> {
+        // Earlier versions spelled this stage in British English.
+        let name = if name == "normalise" { "normalize" } else { name };
         Self::ALL.into_iter().find(|stage| stage.name() == name)
+    }
+
+    /// Returns whether spans of this stage in a trace measure by how much the memory of the process changed. Reading it takes
+    /// some ten microseconds, so it is not done for the stages that occur for each tile or operator.
+    pub fn measures_memory(self) -> bool {
+        use Stage::{Check, Checkpoint, Compile, Load, Objects, Quantize, Validate, Verify};
+        matches!(self, Check | Load | Compile | Objects | Validate | Quantize | Verify | Checkpoint)
     }
 
     /// Returns whether the time of this stage is part of another stage's, or passes in threads beside the job's own. Only
@@ -192,5 +202,8 @@ mod tests {
             assert_eq!(Stage::from_name(stage.name()), Some(stage));
         }
         assert_eq!(Stage::from_name("lunch"), None);
+        // The spelling of earlier versions.
+        assert_eq!(Stage::from_name("normalise"), Some(Stage::Normalize));
+        assert_eq!(serde_json::from_str::<Stage>("\"normalise\"").ok(), Some(Stage::Normalize));
     }
 }

@@ -13,6 +13,10 @@ use std::io::{self, Write};
 pub(crate) const RESIDENT_COUNTER: &str = "resident memory";
 /// Name of the counter of the engine's arenas.
 pub(crate) const ARENA_COUNTER: &str = "engine arena";
+/// Name of the counter of the tensors in device memory.
+pub(crate) const DEVICE_ALLOCATED_COUNTER: &str = "device memory allocated";
+/// Name of the counter of the memory taken from devices.
+pub(crate) const DEVICE_RESERVED_COUNTER: &str = "device memory reserved";
 
 /// The memory of a run: labeled moments, and samples in between.
 #[derive(Clone, Copy)]
@@ -75,7 +79,14 @@ fn counter(name: &str, at_us: f64, bytes: u64) -> Value {
 fn sample_events(sample: &MemorySample) -> impl Iterator<Item = Value> + use<> {
     let resident = counter(RESIDENT_COUNTER, sample.at_us, sample.resident_bytes);
     let arena = sample.arena_bytes.map(|bytes| counter(ARENA_COUNTER, sample.at_us, bytes));
-    std::iter::once(resident).chain(arena)
+    let at_us = sample.at_us;
+    let device = sample.device.map(|device| {
+        [
+            counter(DEVICE_ALLOCATED_COUNTER, at_us, device.allocated_bytes),
+            counter(DEVICE_RESERVED_COUNTER, at_us, device.reserved_bytes),
+        ]
+    });
+    std::iter::once(resident).chain(arena).chain(device.into_iter().flatten())
 }
 
 /// Tolerance in µs when spans are compared: times have a resolution of 1 ns, and sums of floats are rounded.
@@ -154,6 +165,9 @@ fn span_event(span: &SpanRecord, track: Track) -> Value {
         if value > 0 {
             args.insert(key.to_owned(), value.into());
         }
+    }
+    if let Some(change) = span.resident_change_bytes {
+        args.insert("resident_change_bytes".to_owned(), change.into());
     }
     json!({
         "name": span.name, "cat": span.stage.name(), "ph": "X", "ts": span.start_us, "dur": span.duration_us,

@@ -1,15 +1,13 @@
 //! Traces are valid in the format that Chrome and Perfetto read, whatever was recorded.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use cytoscope_profile::{Recorder, RunFacts, RunRecord, SpanRecord, Stage, StoredRun};
+use cytoscope_profile::{EngineMemory, Recorder, RunFacts, RunRecord, SpanRecord, Stage, StoredRun};
 use cytoscope_testkit::chrome_trace::problems;
 use serde_json::Value;
-use std::borrow::Cow;
 use std::time::Duration;
 
 fn span(name: &'static str, thread: usize, start_us: f64, duration_us: f64) -> SpanRecord {
-    let (stage, name) = (Stage::Compute, Cow::Borrowed(name));
-    SpanRecord { stage, name, start_us, duration_us, thread, bytes: 1, voxels: 0, macs: 2 }
+    SpanRecord { thread, bytes: 1, macs: 2, ..SpanRecord::new(Stage::Compute, name, start_us, duration_us) }
 }
 
 /// Returns the track of a span of a trace.
@@ -33,7 +31,8 @@ fn a_recorded_trace_is_valid_and_holds_every_phase() {
         }
     });
     recorder.mark_memory("end");
-    drop(recorder.sample_memory(Duration::from_millis(1), || Some(5)));
+    let engines = EngineMemory { arena_bytes: Some(5), device: None };
+    drop(recorder.sample_memory(Duration::from_millis(1), move || engines));
     let record = RunRecord::new("cytoscope 0", "predict", &recorder, RunFacts::default());
     let mut text = Vec::new();
     recorder.write_trace(&record, &mut text).unwrap();

@@ -25,7 +25,7 @@ pub struct QatTask<'a> {
 pub struct QatOutcome {
     /// The quantized network with the weights that had the smallest error on the held-out tiles.
     pub graph: Graph,
-    /// Its error on the held-out tiles.
+    /// Error of this network on the held-out tiles.
     pub error: f64,
     /// Number of training steps.
     pub steps: u64,
@@ -48,7 +48,7 @@ pub struct QatReport {
     /// Relative L2 error of the worst output before training, with every layer in int8.
     #[serde(deserialize_with = "error_value")]
     pub before: f64,
-    /// The same after training.
+    /// Relative L2 error of the worst output after training, with every layer in int8.
     #[serde(deserialize_with = "error_value")]
     pub after: f64,
     /// Wall time in seconds.

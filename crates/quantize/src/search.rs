@@ -45,7 +45,7 @@ struct Corrected {
     error: f64,
 }
 
-/// Result of a search.
+/// The quantized network that the search chose, how it was quantized, and its errors.
 pub(crate) struct SearchResult {
     pub graph: Graph,
     pub method: Option<Method>,
@@ -60,7 +60,7 @@ pub(crate) struct SearchResult {
 /// Strengths of channel equalization that are tried.
 const STRENGTHS: [Option<f64>; 4] = [None, Some(0.5), Some(0.75), Some(1.0)];
 /// Calibration methods with which every strength of equalization is tried; the best strength is then tried with all.
-const SCOUTS: [Method; 2] = [Method::Percentile(99.99), Method::Mse];
+const SEARCH_METHODS: [Method; 2] = [Method::Percentile(99.99), Method::Mse];
 /// Maximum equalization factor; the minimum is its inverse.
 const MAX_FACTOR: f32 = 256.0;
 
@@ -211,8 +211,8 @@ impl Search<'_> {
     pub(crate) fn steps(&self, mode: QuantizeMode) -> u64 {
         match mode {
             QuantizeMode::Static | QuantizeMode::Qat => {
-                let (strengths, scouts) = (STRENGTHS.len() as u64, SCOUTS.len() as u64);
-                1 + strengths * (1 + scouts) + Method::ALL.len() as u64 - scouts + 1
+                let (strengths, methods) = (STRENGTHS.len() as u64, SEARCH_METHODS.len() as u64);
+                1 + strengths * (1 + methods) + Method::ALL.len() as u64 - methods + 1
             }
             QuantizeMode::Dynamic => STRENGTHS.len() as u64 + 1,
         }
@@ -294,8 +294,8 @@ impl Search<'_> {
             why: "requested".to_owned(),
             share_of_work: share(name),
         });
-        let left = quantize::quantizable_layers(&self.graph).left.into_iter();
-        Ok(requested.chain(left.map(|(name, why)| FloatLayer { name, why, share_of_work: 0.0 })).collect())
+        let excluded = quantize::quantizable_layers(&self.graph).excluded.into_iter();
+        Ok(requested.chain(excluded.map(|(name, why)| FloatLayer { name, why, share_of_work: 0.0 })).collect())
     }
 
     /// Returns the strength of equalization and the calibration method with the smallest error.
@@ -308,11 +308,11 @@ impl Search<'_> {
             let variant = self.variant(strength, &plain)?;
             meter.add(1)?;
             let Some(variant) = variant else {
-                meter.add(SCOUTS.len() as u64)?;
+                meter.add(SEARCH_METHODS.len() as u64)?;
                 continue;
             };
             let mut best_method: Option<(f64, Method)> = None;
-            for method in SCOUTS {
+            for method in SEARCH_METHODS {
                 let error = self.worst(&variant.quantized(Some(method), &self.keep_float)?, usize::MAX)?;
                 candidates.push(Candidate { method: Some(method), equalized: strength, relative_l2: error });
                 if best_method.is_none_or(|(e, _)| error < e) {
@@ -329,7 +329,7 @@ impl Search<'_> {
         let Some((mut error, variant, mut method)) = best else {
             return Err(no_data());
         };
-        for other in Method::ALL.into_iter().filter(|m| !SCOUTS.contains(m)) {
+        for other in Method::ALL.into_iter().filter(|m| !SEARCH_METHODS.contains(m)) {
             let tried = self.worst(&variant.quantized(Some(other), &self.keep_float)?, usize::MAX)?;
             candidates.push(Candidate { method: Some(other), equalized: variant.strength, relative_l2: tried });
             if tried < error {

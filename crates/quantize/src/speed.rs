@@ -15,15 +15,15 @@ const RUNS: usize = 5;
 /// Run time of one tile with a number of threads: medians of interleaved runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TileTime {
-    /// Number of threads.
+    /// Number of threads that both networks ran with.
     pub threads: usize,
     /// CPU time in milliseconds (sum over threads), float network.
     pub f32_cpu_ms: f64,
-    /// The same for the int8 network.
+    /// CPU time in milliseconds (sum over threads), int8 network.
     pub int8_cpu_ms: f64,
     /// Wall time in milliseconds, float network.
     pub f32_wall_ms: f64,
-    /// The same for the int8 network.
+    /// Wall time in milliseconds, int8 network.
     pub int8_wall_ms: f64,
 }
 

@@ -73,11 +73,13 @@ fn relu<T: Scalar>(v: &[T], shape: &[usize]) -> Result<Tensor> {
     Tensor::new(shape, v.iter().map(|&x| if x < zero { zero } else { x }).collect::<Vec<T>>())
 }
 
-fn sigmoid(x: f64) -> f64 {
+/// Returns 1 / (1 + e⁻ˣ) without overflow.
+pub(crate) fn sigmoid(x: f64) -> f64 {
     if x >= 0.0 { 1.0 / (1.0 + (-x).exp()) } else { x.exp() / (1.0 + x.exp()) }
 }
 
-fn softplus(x: f64) -> f64 {
+/// Returns ln(1 + eˣ) without overflow.
+pub(crate) fn softplus(x: f64) -> f64 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 

@@ -118,6 +118,7 @@ pub fn eval_within(op: &Op, inputs: &[Option<&Tensor>], outputs: usize, memory_b
         .collect();
     let refs: Vec<Option<&Info>> = infos.iter().map(Option::as_ref).collect();
     let made = node_infos(op, &refs, outputs, &GraphLimits::default())?;
+    // The cost is unknown if the shape of an output is; `eval_typed` refuses that.
     let (needed, _) = operator_cost(op, &refs, &made).unwrap_or_default();
     check_limit(MEMORY, op_name(op), needed, memory_bytes.into())?;
     let types: Vec<_> = made.iter().map(|i| i.dtype).collect();

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::elementwise::{sigmoid, softplus};
 use cytoscope_graph::{Loss, LossKind, LossTerm};
 
 /// Prediction, target and weight, with matching lengths.
@@ -47,14 +48,6 @@ impl LossData<'_> {
             .collect();
         parts.iter().fold([0.0; 4], |t, p| std::array::from_fn(|i| t[i] + p[i]))
     }
-}
-
-fn sigmoid(x: f64) -> f64 {
-    if x >= 0.0 { 1.0 / (1.0 + (-x).exp()) } else { x.exp() / (1.0 + x.exp()) }
-}
-
-fn softplus(x: f64) -> f64 {
-    x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 
 /// Keeps logarithms of probabilities finite.

@@ -142,8 +142,8 @@ fn coordinate(a: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64, (start
         CoordinateMode::HalfPixel => half(),
         CoordinateMode::HalfPixelSymmetric => {
             let adjustment = m as f32 / (scale * length);
-            let centre = length / 2.0;
-            centre * (1.0 - adjustment) + half()
+            let center = length / 2.0;
+            center * (1.0 - adjustment) + half()
         }
         CoordinateMode::PytorchHalfPixel if m > 1 => half(),
         CoordinateMode::PytorchHalfPixel => 0.0,

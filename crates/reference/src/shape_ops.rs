@@ -2,7 +2,7 @@
 
 use super::{Call, typed};
 use cytoscope_graph::infer::resolve_axis;
-use cytoscope_graph::infer::rules::{cut, pad_plan, permutation, range_length, shape_range, slice_plan};
+use cytoscope_graph::infer::rules::{pad_plan, permutation, range_length, shape_range, slice_axis, slice_plan};
 use cytoscope_graph::{
     DepthOrder, GraphError, Op, PadMode, Result, Scalar, Tensor, TensorData, op_name, with_tensor_data,
 };
@@ -193,7 +193,7 @@ fn slice(call: &Call<'_>) -> Result<Tensor> {
         match p {
             None => jumps.push(stride),
             Some((start, end, step)) => {
-                let c = cut(n, start, end, step)?;
+                let c = slice_axis(n, start, end, step)?;
                 offset += c.start * stride;
                 // A step longer than the axis is never taken; its product could overflow.
                 jumps.push(c.step.wrapping_mul(stride));

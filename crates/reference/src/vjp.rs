@@ -1,6 +1,7 @@
 //! Vector-Jacobian products of operators that need their own loops, in f64.
 
 use super::conv::Geometry;
+use super::elementwise::sigmoid;
 use super::pool::{Windows, flat};
 use super::{Call, eval as run, loss, resize, training, typed};
 use cytoscope_graph::infer::resolve_axis;
@@ -102,7 +103,6 @@ impl Channels {
 /// Returns the derivative of an activation; at a kink, the derivative from below.
 pub(crate) fn slope(activation: &Activation, x: f64) -> f64 {
     let f = f64::from;
-    let sigmoid = |x: f64| super::activate(&Activation::Sigmoid, x);
     match *activation {
         Activation::Relu => f64::from(u8::from(x > 0.0)),
         Activation::LeakyRelu { alpha } => {

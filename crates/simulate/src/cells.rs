@@ -97,7 +97,7 @@ impl Tissue {
         let (patches, border) = (Texture::new(rng.random()), Texture::new(rng.random()));
         let mut own = random::stream(settings.seed, Purpose::Tissue, 0);
         let gaps = Texture::new(own.random());
-        let tube = objects.membranes.tube.then(|| tube_centre_line(extent, &mut own));
+        let tube = objects.membranes.tube.then(|| tube_center_line(extent, &mut own));
         let mut seeds = Vec::with_capacity((counts[0] * counts[1] * counts[2]) as usize);
         let mut scores = Vec::with_capacity(seeds.capacity());
         for z in 0..counts[0] {
@@ -114,10 +114,10 @@ impl Tissue {
                     let brightness = random::log_normal(&mut rng, 1.0, objects.brightness_spread) as f32;
                     seeds.push(Seed { position_um, weight_um: weight * spacing_um, brightness, tissue: false });
                     // A dome over the field, whose border is rough on the scale of a few cells.
-                    let off_centre = [0, 1, 2].map(|a| (position_um[a] / extent[a] - 0.5) * [0.5, 1.0, 1.0][a]);
+                    let off_center = [0, 1, 2].map(|a| (position_um[a] / extent[a] - 0.5) * [0.5, 1.0, 1.0][a]);
                     let rough = f64::from(border.at(position_um, 4.0 * spacing_um));
                     let away = match &tube {
-                        None => length(off_centre),
+                        None => length(off_center),
                         Some(points) => nearest(points, position_um) / extent[1].max(extent[2]),
                     };
                     scores.push(-away + 0.12 * rough);
@@ -128,19 +128,19 @@ impl Tissue {
         Ok(Self { spacing_um, counts, seeds, warp, patches, gaps, bend: objects.membranes.bend })
     }
 
-    /// Finds the seeds (indices) that can be nearest to a point within `radius_um` of `centre_um`, or contribute a wall
+    /// Finds the seeds (indices) that can be nearest to a point within `radius_um` of `center_um`, or contribute a wall
     /// there, sorted by their distance from the center.
-    fn candidates(&self, centre_um: [f64; 3], radius_um: f64, wall_um: f64, found: &mut Vec<(f64, u32)>) {
+    fn candidates(&self, center_um: [f64; 3], radius_um: f64, wall_um: f64, found: &mut Vec<(f64, u32)>) {
         found.clear();
         let range = |a: usize| -> Range<i64> {
-            let at = (centre_um[a] / self.spacing_um).floor() as i64 + LAYERS_OUTSIDE;
+            let at = (center_um[a] / self.spacing_um).floor() as i64 + LAYERS_OUTSIDE;
             (at - LAYERS_AROUND).clamp(0, self.counts[a])..(at + LAYERS_AROUND + 1).clamp(0, self.counts[a])
         };
         for z in range(0) {
             for y in range(1) {
                 for x in range(2) {
                     let index = ((z * self.counts[1] + y) * self.counts[2] + x) as usize;
-                    found.push((self.seeds[index].distance_um(centre_um), index as u32));
+                    found.push((self.seeds[index].distance_um(center_um), index as u32));
                 }
             }
         }
@@ -158,7 +158,7 @@ impl Tissue {
 }
 
 /// Points of a curved line across the field: the center line of a tube.
-fn tube_centre_line(extent_um: [f64; 3], rng: &mut impl Rng) -> Vec<[f64; 3]> {
+fn tube_center_line(extent_um: [f64; 3], rng: &mut impl Rng) -> Vec<[f64; 3]> {
     let angle = rng.random_range(0.0..std::f64::consts::PI);
     let (bend, phase, tilt) = (rng.random_range(-0.3..0.3), rng.random_range(0.0..3.0), rng.random_range(-0.3..0.3));
     let point = |i: usize| {
@@ -234,10 +234,10 @@ fn paint_layer(
         for x0 in (0..row).step_by(brick[2]) {
             let start = [first, y0, x0];
             let end = [first + slices, (y0 + brick[1]).min(grid.shape[1]), (x0 + brick[2]).min(row)];
-            let centre = [0, 1, 2].map(|a| 0.5 * (start[a] + end[a]) as f64 * grid.voxel_um[a]);
+            let center = [0, 1, 2].map(|a| 0.5 * (start[a] + end[a]) as f64 * grid.voxel_um[a]);
             let half = [0, 1, 2].map(|a| 0.5 * (end[a] - start[a]) as f64 * grid.voxel_um[a]);
             let radius = length(half) + tissue.bend * tissue.spacing_um * 3f64.sqrt();
-            tissue.candidates(centre, radius, wall_um, &mut candidates);
+            tissue.candidates(center, radius, wall_um, &mut candidates);
             for z in start[0]..end[0] {
                 for y in start[1]..end[1] {
                     for x in start[2]..end[2] {
@@ -298,9 +298,9 @@ impl<'a> Painter<'a> {
         let horizon = MEMBRANE_HORIZON * self.sigma_um;
         distances.clear();
         let (mut distance, mut own) = (f64::INFINITY, 0u32);
-        for (at_centre, i) in candidates {
+        for (at_center, i) in candidates {
             // All further candidates are too far away to contribute.
-            if at_centre - radius_um > distance + horizon {
+            if at_center - radius_um > distance + horizon {
                 break;
             }
             let d = seeds[*i as usize].distance_um(warped);
@@ -360,10 +360,10 @@ mod tests {
         let mut rng = random::stream(8, Purpose::Lattice, 1);
         let mut candidates = Vec::new();
         for _ in 0..300 {
-            let centre = grid.extent_um().map(|e| rng.random_range(0.0..e));
-            tissue.candidates(centre, 2.5, 1.8, &mut candidates);
+            let center = grid.extent_um().map(|e| rng.random_range(0.0..e));
+            tissue.candidates(center, 2.5, 1.8, &mut candidates);
             let direction = random::unit_vector(&mut rng);
-            let point = [0, 1, 2].map(|a| centre[a] + 2.4 * direction[a]);
+            let point = [0, 1, 2].map(|a| center[a] + 2.4 * direction[a]);
             let nearest = |seeds: &mut dyn Iterator<Item = u32>| {
                 seeds.map(|i| tissue.seeds[i as usize].distance_um(point)).fold(f64::INFINITY, f64::min)
             };

@@ -91,7 +91,7 @@ pub(crate) fn scatter(light: &mut [f32], labels: &[u32], settings: &Settings, gr
         let mut rng = random::stream(settings.seed, Purpose::Debris, piece);
         let size = (rng.random_range(SIZES.0.ln()..SIZES.1.ln())).exp();
         let mut blob = Blob::random(&mut rng, size * objects.diameter_um);
-        blob.centre_um = region.debris_position(&mut rng);
+        blob.center_um = region.debris_position(&mut rng);
         let brightness = random::log_normal(&mut rng, objects.debris.brightness, SPREAD);
         let texture = Texture::new(rng.random());
         let photons = (settings.camera.photons * brightness) as f32;

@@ -8,19 +8,19 @@ pub enum SimulateError {
     /// A text is not the name of a kind of stack.
     #[error("'{text}' is not a kind of stack: expected nuclei, cells or labelfree")]
     UnknownKind {
-        /// The text given.
+        /// Text that was given as the kind.
         text: String,
     },
     /// A shape has a length of zero.
     #[error("shape {shape_zyx:?} (Z, Y, X) has no voxels: every length must be at least 1")]
     EmptyShape {
-        /// The shape given.
+        /// Requested lengths along Z, Y, X in voxels.
         shape_zyx: [usize; 3],
     },
     /// A shape exceeds the limit of voxels.
     #[error("shape {shape_zyx:?} (Z, Y, X) is too large: at most {limit} voxels are supported; choose a smaller shape")]
     TooManyVoxels {
-        /// The shape given.
+        /// Requested lengths along Z, Y, X in voxels.
         shape_zyx: [usize; 3],
         /// [`MAX_VOXELS`](crate::MAX_VOXELS).
         limit: usize,

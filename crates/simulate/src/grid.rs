@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_contains_the_centres_between_its_ends() {
+    fn a_range_contains_the_centers_between_its_ends() {
         let grid = Grid { shape: [10, 1, 1], voxel_um: [2.0, 1.0, 1.0] };
         assert_eq!(grid.range(0, 3.0, 7.0), 1..4);
         assert_eq!(grid.range(0, 3.1, 6.9), 2..3);

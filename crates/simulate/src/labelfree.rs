@@ -40,7 +40,7 @@ const CELL: f64 = 1.55;
 const WATER: f64 = 1.33;
 
 /// Difference of the refractive index from the medium.
-mod rise {
+mod index_difference {
     pub(super) const CYTOPLASM: f32 = 0.020;
     pub(super) const NUCLEUS: f32 = 0.014;
     pub(super) const ENVELOPE: f32 = 0.008;
@@ -61,7 +61,7 @@ const TARGET_PHOTONS: f64 = 100.0;
 
 /// A droplet in the cytoplasm.
 struct Vesicle {
-    centre_um: [f64; 3],
+    center_um: [f64; 3],
     radius_um: f64,
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn simulate(
     let scene = Scene::new(settings, grid, CELL, 1.4, &progress.part(0.0, 0.25))?;
     let mut target = scene.light(settings, grid, TARGET_PHOTONS, &progress.part(0.25, 0.3))?;
     optics::blur(&mut target, &mut Vec::new(), grid, settings.optics.psf_sigma_um, &progress.part(0.3, 0.35))?;
-    let (index_rise, absorbed) = matter(&scene, settings, grid, &progress.part(0.35, 0.45))?;
+    let (index_rise, absorbed) = optical_properties(&scene, settings, grid, &progress.part(0.35, 0.45))?;
     let Scene { labels, nuclei, relative_radius } = scene;
     drop(relative_radius);
 
@@ -97,7 +97,7 @@ pub(crate) fn simulate(
 }
 
 /// δn and µ (1/µm) of every voxel.
-fn matter(
+fn optical_properties(
     scene: &Scene,
     settings: &Settings,
     grid: &Grid,
@@ -107,7 +107,7 @@ fn matter(
     let granules = Texture::new(random::stream(settings.seed, Purpose::Texture, 0).random());
     let vesicles: Vec<Vesicle> =
         scene.nuclei.iter().enumerate().flat_map(|(i, n)| vesicles(n, i, settings.seed)).collect();
-    let slices = by_slice(grid, vesicles.iter().map(|v| (v.centre_um[0] - v.radius_um, v.centre_um[0] + v.radius_um)));
+    let slices = by_slice(grid, vesicles.iter().map(|v| (v.center_um[0] - v.radius_um, v.center_um[0] + v.radius_um)));
     let (plane, row) = (grid.plane(), grid.shape[2]);
     let mut index_rise = vec![0.0; grid.len()];
     let mut absorbed = vec![0.0; grid.len()];
@@ -120,7 +120,7 @@ fn matter(
                 (*rise, *loss) = nucleus(&scene.nuclei[label - 1], position, radius, texture);
             } else if radius.is_finite() {
                 let body = smooth_step((CELL as f32 - radius) / 0.2);
-                *rise = rise::CYTOPLASM * body * (1.0 + texture * granules.at(position, 0.9));
+                *rise = index_difference::CYTOPLASM * body * (1.0 + texture * granules.at(position, 0.9));
                 *loss = absorption::CYTOPLASM * body;
             }
         }
@@ -135,7 +135,9 @@ fn matter(
 fn nucleus(nucleus: &Nucleus, position_um: [f64; 3], relative_radius: f32, texture: f32) -> (f32, f32) {
     let (chromatin, nucleolus) = (1.0 + texture * nucleus.chromatin(position_um), nucleus.nucleolus(position_um));
     (
-        rise::NUCLEUS * chromatin + rise::ENVELOPE * rim(relative_radius).powi(3) + rise::NUCLEOLUS * nucleolus,
+        index_difference::NUCLEUS * chromatin
+            + index_difference::ENVELOPE * rim(relative_radius).powi(3)
+            + index_difference::NUCLEOLUS * nucleolus,
         absorption::NUCLEUS * chromatin + absorption::NUCLEOLUS * nucleolus,
     )
 }
@@ -147,8 +149,8 @@ fn vesicles(nucleus: &Nucleus, index: usize, seed: u64) -> Vec<Vesicle> {
     (0..count)
         .map(|_| {
             let direction = random::unit_vector(&mut rng);
-            let centre_um = nucleus.blob.point_um(direction, rng.random_range(1.12..1.45));
-            Vesicle { centre_um, radius_um: rng.random_range(0.25..0.55) }
+            let center_um = nucleus.blob.point_um(direction, rng.random_range(1.12..1.45));
+            Vesicle { center_um, radius_um: rng.random_range(0.25..0.55) }
         })
         .collect()
 }
@@ -162,7 +164,7 @@ fn paint(
     absorbed: &mut [f32],
     free: impl Fn(usize) -> bool,
 ) {
-    let [cz, cy, cx] = vesicle.centre_um;
+    let [cz, cy, cx] = vesicle.center_um;
     let radius = vesicle.radius_um;
     for y in grid.range(1, cy - radius, cy + radius) {
         for x in grid.range(2, cx - radius, cx + radius) {
@@ -171,7 +173,7 @@ fn paint(
             let amount = smooth_step(((radius - distance) / 0.2) as f32);
             let at = y * grid.shape[2] + x;
             if amount > 0.0 && free(at) {
-                index_rise[at] += rise::VESICLE * amount;
+                index_rise[at] += index_difference::VESICLE * amount;
                 absorbed[at] += absorption::VESICLE * amount;
             }
         }
@@ -269,10 +271,10 @@ mod tests {
         let (settings, grid) = settings();
         let none = vec![0.0; grid.len()];
         let image = contrast(ball(&grid, 0.02), none, &settings.optics, &grid, &ProgressRange::new(&|_| true)).unwrap();
-        let centre = |z: usize| image[(z * 41 + 20) * 41 + 20];
-        assert!(centre(13) > 0.01, "{}", centre(13));
-        assert!((centre(13) + centre(7)).abs() < 1e-5, "contrast is odd in defocus");
-        assert!(centre(10).abs() < 1e-5);
+        let center = |z: usize| image[(z * 41 + 20) * 41 + 20];
+        assert!(center(13) > 0.01, "{}", center(13));
+        assert!((center(13) + center(7)).abs() < 1e-5, "contrast is odd in defocus");
+        assert!(center(10).abs() < 1e-5);
         // Light is redistributed, not created: the mean of a slice is unchanged.
         let mean = image[13 * 41 * 41..14 * 41 * 41].iter().sum::<f32>() / (41.0 * 41.0);
         assert!(mean.abs() < 1e-4, "{mean}");
@@ -283,11 +285,11 @@ mod tests {
         let (settings, grid) = settings();
         let none = vec![0.0; grid.len()];
         let image = contrast(none, ball(&grid, 0.05), &settings.optics, &grid, &ProgressRange::new(&|_| true)).unwrap();
-        let centre = |z: usize| image[(z * 41 + 20) * 41 + 20];
-        assert!((centre(13) - centre(7)).abs() < 1e-5);
-        assert!(centre(10) < centre(13) && centre(13) < -0.01, "{} {}", centre(10), centre(13));
+        let center = |z: usize| image[(z * 41 + 20) * 41 + 20];
+        assert!((center(13) - center(7)).abs() < 1e-5);
+        assert!(center(10) < center(13) && center(13) < -0.01, "{} {}", center(10), center(13));
         // 0.05/µm over 3 µm absorbs 15 %, minus the part outside the window.
-        assert!((-0.16..-0.08).contains(&centre(10)), "{}", centre(10));
+        assert!((-0.16..-0.08).contains(&center(10)), "{}", center(10));
     }
 
     #[test]

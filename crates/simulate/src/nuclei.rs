@@ -68,7 +68,7 @@ impl Nucleus {
         GRAINS.iter().map(|(grain, weight)| weight * self.chromatin.at(position_um, grain * self.blob.radius_um)).sum()
     }
 
-    /// Whether a position is inside a nucleolus: 0 outside, 1 inside, with a soft border of 0.3 µm.
+    /// Returns 1 inside a nucleolus and 0 outside, with a soft border of 0.3 µm.
     pub(crate) fn nucleolus(&self, position_um: [f64; 3]) -> f32 {
         inside(&self.nucleoli, position_um, 0.3)
     }
@@ -106,8 +106,8 @@ fn spots(blob: &Blob, index: usize, settings: &Settings) -> Vec<([f64; 3], f64)>
 
 /// Whether a position is inside one of several balls: 0 outside, 1 inside, with a soft border of width `soft_um`.
 fn inside(balls: &[([f64; 3], f64)], position_um: [f64; 3], soft_um: f64) -> f32 {
-    let share = |(centre, radius): &([f64; 3], f64)| {
-        let distance = (0..3).map(|a| (position_um[a] - centre[a]).powi(2)).sum::<f64>().sqrt();
+    let share = |(center, radius): &([f64; 3], f64)| {
+        let distance = (0..3).map(|a| (position_um[a] - center[a]).powi(2)).sum::<f64>().sqrt();
         smooth_step(((radius - distance) / soft_um + 0.5) as f32)
     };
     balls.iter().map(share).fold(0.0, f32::max)
@@ -136,16 +136,16 @@ pub(crate) struct Scene {
 
 impl Scene {
     /// Places and labels nuclei. `limit` (at least 1) is the relative radius up to which distances to nuclei are
-    /// computed. `room` is the size of the space reserved for a nucleus that does not touch others, relative to its own
-    /// size.
+    /// computed. `spacing` is the size of the space reserved for a nucleus that does not touch others, relative to its
+    /// own size.
     pub(crate) fn new(
         settings: &Settings,
         grid: &Grid,
         limit: f64,
-        room: f64,
+        spacing: f64,
         progress: &ProgressRange<'_>,
     ) -> Result<Self, SimulateError> {
-        let blobs = placement::place(settings, grid, room, &progress.part(0.0, 0.3))?;
+        let blobs = placement::place(settings, grid, spacing, &progress.part(0.0, 0.3))?;
         let cover = shape::cover(grid, &blobs, limit, &progress.part(0.3, 0.9))?;
         let (mut labels, relative_radius) = (cover.owner, cover.relative_radius);
         if limit > 1.0 {

@@ -101,11 +101,11 @@ fn weighted_line_sum(
 ) {
     let len = target.len();
     let line = |i: usize| &source[start(i)..start(i) + len];
-    let centre = line(index);
+    let center = line(index);
     let pairs: Vec<(&[f32], &[f32], f32)> = (1..kernel.len())
         .map(|k| (line(index.saturating_sub(k)), line((index + k).min(count - 1)), kernel[k]))
         .collect();
-    target.iter_mut().zip(centre).for_each(|(t, s)| *t = kernel[0] * s);
+    target.iter_mut().zip(center).for_each(|(t, s)| *t = kernel[0] * s);
     for (before, after, weight) in pairs {
         target.iter_mut().zip(before).zip(after).for_each(|((t, a), b)| *t += weight * (a + b));
     }
@@ -153,8 +153,8 @@ mod tests {
     fn a_point_is_blurred_to_the_requested_widths() {
         let (grid, sigma_um) = (grid(), [1.5, 0.8, 0.6]);
         let mut volume = vec![0.0; grid.len()];
-        let centre = [10, 15, 16];
-        volume[(centre[0] * 31 + centre[1]) * 33 + centre[2]] = 1.0;
+        let center = [10, 15, 16];
+        volume[(center[0] * 31 + center[1]) * 33 + center[2]] = 1.0;
         blur(&mut volume, &mut Vec::new(), &grid, sigma_um, &ProgressRange::new(&|_| true)).unwrap();
         let mut total = 0.0;
         let mut second = [0.0; 3];
@@ -162,7 +162,7 @@ mod tests {
             let at = [i / (31 * 33), i / 33 % 31, i % 33];
             total += f64::from(*v);
             for a in 0..3 {
-                second[a] += f64::from(*v) * ((at[a] as f64 - centre[a] as f64) * grid.voxel_um[a]).powi(2);
+                second[a] += f64::from(*v) * ((at[a] as f64 - center[a] as f64) * grid.voxel_um[a]).powi(2);
             }
         }
         assert!((total - 1.0).abs() < 1e-4);

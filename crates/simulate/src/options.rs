@@ -142,7 +142,7 @@ impl Default for Membranes {
     }
 }
 
-/// Bright spots inside nuclei (chromocentres, nuclear bodies, foci).
+/// Bright spots inside nuclei (chromocenters, nuclear bodies, foci).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spots {

@@ -25,7 +25,7 @@ const GAP: f64 = 0.06;
 const OVERLAP: f64 = 0.16;
 
 /// Spatial index: bodies by cubes of space, for finding neighbors.
-struct Neighbours {
+struct Neighbors {
     cube_um: f64,
     origin_um: [f64; 3],
     counts: [usize; 3],
@@ -34,7 +34,7 @@ struct Neighbours {
     reach_um: f64,
 }
 
-impl Neighbours {
+impl Neighbors {
     fn new(origin_um: [f64; 3], extent_um: [f64; 3], cube_um: f64) -> Self {
         let counts = extent_um.map(|e| (e / cube_um).ceil().max(1.0) as usize);
         Self { cube_um, origin_um, counts, cubes: vec![Vec::new(); counts.iter().product()], reach_um: 0.0 }
@@ -46,15 +46,15 @@ impl Neighbours {
     }
 
     fn insert(&mut self, index: u32, blob: &Blob) {
-        let [z, y, x] = [0, 1, 2].map(|a| self.cube(a, blob.centre_um[a]));
+        let [z, y, x] = [0, 1, 2].map(|a| self.cube(a, blob.center_um[a]));
         self.cubes[(z * self.counts[1] + y) * self.counts[2] + x].push(index);
         self.reach_um = self.reach_um.max(blob.reach_um());
     }
 
     /// Whether `test` is true for every body whose center may be within `distance_um`.
-    fn all_near(&self, centre_um: [f64; 3], distance_um: f64, mut test: impl FnMut(u32) -> bool) -> bool {
+    fn all_near(&self, center_um: [f64; 3], distance_um: f64, mut test: impl FnMut(u32) -> bool) -> bool {
         let [zs, ys, xs] =
-            [0, 1, 2].map(|a| self.cube(a, centre_um[a] - distance_um)..=self.cube(a, centre_um[a] + distance_um));
+            [0, 1, 2].map(|a| self.cube(a, center_um[a] - distance_um)..=self.cube(a, center_um[a] + distance_um));
         for z in zs {
             for y in ys.clone() {
                 for x in xs.clone() {
@@ -71,7 +71,7 @@ impl Neighbours {
 
 /// Distance between the surfaces of two bodies along the line between their centers in µm; negative if they overlap.
 fn gap_um(a: &Blob, b: &Blob) -> f64 {
-    let offset = [0, 1, 2].map(|i| b.centre_um[i] - a.centre_um[i]);
+    let offset = [0, 1, 2].map(|i| b.center_um[i] - a.center_um[i]);
     let distance = offset.iter().map(|o| o * o).sum::<f64>().sqrt();
     if distance < 1e-9 {
         return -a.radius_um - b.radius_um;
@@ -82,13 +82,13 @@ fn gap_um(a: &Blob, b: &Blob) -> f64 {
 
 /// Places bodies according to the settings.
 ///
-/// A fraction `touching` of them is placed in contact with a random earlier body, at the distance
-/// `(r₁ + r₂) · 0.86..0.97`. The others are placed anywhere with a gap to all bodies, as if each were `room` times as
-/// large (1 = its own size). A body without a position after 60 attempts is omitted.
+/// A fraction `touching` of them is placed in contact with a random earlier body, at the distance `(r₁ + r₂) ·
+/// 0.86..0.97`. The others are placed anywhere with a gap to all bodies, as if each were `spacing` times as large (1 =
+/// its own size). A body without a position after 60 attempts is omitted.
 pub(crate) fn place(
     settings: &Settings,
     grid: &Grid,
-    room: f64,
+    spacing: f64,
     progress: &ProgressRange<'_>,
 ) -> Result<Vec<Blob>, SimulateError> {
     let objects = &settings.objects;
@@ -103,7 +103,7 @@ pub(crate) fn place(
 
     let mut rng = random::stream(settings.seed, Purpose::Placement, 0);
     let mut blobs: Vec<Blob> = Vec::with_capacity(wanted);
-    let mut near = Neighbours::new(origin, extent, 1.5 * objects.diameter_um);
+    let mut near = Neighbors::new(origin, extent, 1.5 * objects.diameter_um);
     for i in 0..wanted {
         if i % 256 == 0 {
             progress.at(i as f64 / wanted as f64)?;
@@ -123,30 +123,30 @@ pub(crate) fn place(
                 let other = &blobs[rng.random_range(0..blobs.len())];
                 let direction = random::unit_vector(&mut rng);
                 let closeness = rng.random_range(0.86..0.97);
-                let touching_centre = |blob: &Blob| {
+                let touching_center = |blob: &Blob| {
                     let distance = closeness
                         * (other.radius_towards_um(direction) + blob.radius_towards_um(direction.map(|d| -d)));
-                    [0, 1, 2].map(|a| other.centre_um[a] + distance * direction[a])
+                    [0, 1, 2].map(|a| other.center_um[a] + distance * direction[a])
                 };
-                blob.centre_um = touching_centre(&blob);
-                if let Some(flat) = deformation.flattened(&blob, region.outward(blob.centre_um)) {
+                blob.center_um = touching_center(&blob);
+                if let Some(flat) = deformation.flattened(&blob, region.outward(blob.center_um)) {
                     blob = flat;
-                    blob.centre_um = touching_centre(&blob);
+                    blob.center_um = touching_center(&blob);
                 }
             } else {
-                blob.centre_um = region.draw(&mut rng);
-                if let Some(flat) = deformation.flattened(&blob, region.outward(blob.centre_um)) {
+                blob.center_um = region.draw(&mut rng);
+                if let Some(flat) = deformation.flattened(&blob, region.outward(blob.center_um)) {
                     blob = flat;
                 }
             }
-            let spacing = |other: &Blob| {
+            let is_apart = |other: &Blob| {
                 let smaller = blob.radius_um.min(other.radius_um);
-                let min_gap = if touches { -OVERLAP * smaller } else { GAP * diameter + (room - 1.0) * smaller };
+                let min_gap = if touches { -OVERLAP * smaller } else { GAP * diameter + (spacing - 1.0) * smaller };
                 gap_um(&blob, other) >= min_gap
             };
-            let horizon = blob.reach_um() + near.reach_um + GAP * diameter + (room - 1.0) * blob.radius_um;
-            if region.contains(blob.centre_um)
-                && near.all_near(blob.centre_um, horizon, |i| spacing(&blobs[i as usize]))
+            let horizon = blob.reach_um() + near.reach_um + GAP * diameter + (spacing - 1.0) * blob.radius_um;
+            if region.contains(blob.center_um)
+                && near.all_near(blob.center_um, horizon, |i| is_apart(&blobs[i as usize]))
             {
                 near.insert(blobs.len() as u32, &blob);
                 blobs.push(blob);

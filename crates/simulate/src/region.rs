@@ -15,7 +15,7 @@ pub(crate) struct Region {
     origin_um: [f64; 3],
     extent_um: [f64; 3],
     /// Centers of the balls; empty for the whole field.
-    centres_um: Vec<[f64; 3]>,
+    centers_um: Vec<[f64; 3]>,
     outer_um: f64,
     inner_um: f64,
 }
@@ -26,7 +26,7 @@ impl Region {
         let field = grid.extent_um();
         let (origin_um, extent_um) = ([-margin_um; 3], field.map(|e| e + 2.0 * margin_um));
         let Placement::Clusters { count, radius_um, hollow } = settings.objects.placement else {
-            return Self { origin_um, extent_um, centres_um: Vec::new(), outer_um: 0.0, inner_um: 0.0 };
+            return Self { origin_um, extent_um, centers_um: Vec::new(), outer_um: 0.0, inner_um: 0.0 };
         };
         let mut rng = random::stream(settings.seed, Purpose::Clusters, 0);
         let place = |e: f64, share: f64| {
@@ -34,14 +34,14 @@ impl Region {
             let (low, high) = if e > 2.0 * radius_um { (radius_um, e - radius_um) } else { (0.4 * e, 0.6 * e) };
             low + (high - low) * share
         };
-        let centres_um = (0..count).map(|_| field.map(|e| place(e, rng.random::<f64>()))).collect();
-        Self { origin_um, extent_um, centres_um, outer_um: radius_um, inner_um: hollow * radius_um }
+        let centers_um = (0..count).map(|_| field.map(|e| place(e, rng.random::<f64>()))).collect();
+        Self { origin_um, extent_um, centers_um, outer_um: radius_um, inner_um: hollow * radius_um }
     }
 
     /// Volume in µm³: exact for the field, accurate to about one percent for balls.
     pub(crate) fn volume_um3(&self) -> f64 {
         let whole = self.extent_um.iter().product::<f64>();
-        if self.centres_um.is_empty() {
+        if self.centers_um.is_empty() {
             return whole;
         }
         let at = |a: usize, i: usize| self.origin_um[a] + self.extent_um[a] * (i as f64 + 0.5) / LATTICE as f64;
@@ -53,46 +53,46 @@ impl Region {
     /// Whether the region contains a position.
     pub(crate) fn contains(&self, position_um: [f64; 3]) -> bool {
         let inside = (0..3).all(|a| (0.0..=self.extent_um[a]).contains(&(position_um[a] - self.origin_um[a])));
-        let in_ball = |centre: &[f64; 3]| (self.inner_um..=self.outer_um).contains(&distance(position_um, *centre));
-        inside && (self.centres_um.is_empty() || self.centres_um.iter().any(in_ball))
+        let in_ball = |center: &[f64; 3]| (self.inner_um..=self.outer_um).contains(&distance(position_um, *center));
+        inside && (self.centers_um.is_empty() || self.centers_um.iter().any(in_ball))
     }
 
     /// Whether a position is inside a ball or shell with inner and outer radius widened by `margin_um`; true if there
     /// are no balls.
     pub(crate) fn near(&self, position_um: [f64; 3], margin_um: f64) -> bool {
         let wider = self.inner_um - margin_um..=self.outer_um + margin_um;
-        self.centres_um.is_empty() || self.centres_um.iter().any(|c| wider.contains(&distance(position_um, *c)))
+        self.centers_um.is_empty() || self.centers_um.iter().any(|c| wider.contains(&distance(position_um, *c)))
     }
 
     /// Draws a uniformly distributed position (in a ball, which may extend beyond the field).
     pub(crate) fn draw(&self, rng: &mut impl Rng) -> [f64; 3] {
-        if self.centres_um.is_empty() {
+        if self.centers_um.is_empty() {
             return [0, 1, 2].map(|a| self.origin_um[a] + self.extent_um[a] * rng.random::<f64>());
         }
-        let centre = self.centres_um[rng.random_range(0..self.centres_um.len())];
+        let center = self.centers_um[rng.random_range(0..self.centers_um.len())];
         let empty_fraction = (self.inner_um / self.outer_um).powi(3);
         let radius = self.outer_um * (empty_fraction + (1.0 - empty_fraction) * rng.random::<f64>()).cbrt();
         let direction = random::unit_vector(rng);
-        [0, 1, 2].map(|a| centre[a] + radius * direction[a])
+        [0, 1, 2].map(|a| center[a] + radius * direction[a])
     }
 
     /// Direction away from the center of the nearest ball; `None` if there are no balls.
     pub(crate) fn outward(&self, position_um: [f64; 3]) -> Option<[f64; 3]> {
-        let centre =
-            self.centres_um.iter().min_by(|a, b| distance(position_um, **a).total_cmp(&distance(position_um, **b)))?;
-        let away = distance(position_um, *centre);
-        (away > 1e-6).then(|| [0, 1, 2].map(|a| (position_um[a] - centre[a]) / away))
+        let center =
+            self.centers_um.iter().min_by(|a, b| distance(position_um, **a).total_cmp(&distance(position_um, **b)))?;
+        let away = distance(position_um, *center);
+        (away > 1e-6).then(|| [0, 1, 2].map(|a| (position_um[a] - center[a]) / away))
     }
 
     /// Draws a position for debris: half of the pieces anywhere in the field, half near the surface of a ball.
     pub(crate) fn debris_position(&self, rng: &mut impl Rng) -> [f64; 3] {
-        if self.centres_um.is_empty() || rng.random::<f64>() < 0.5 {
+        if self.centers_um.is_empty() || rng.random::<f64>() < 0.5 {
             return [0, 1, 2].map(|a| self.origin_um[a] + self.extent_um[a] * rng.random::<f64>());
         }
-        let centre = self.centres_um[rng.random_range(0..self.centres_um.len())];
+        let center = self.centers_um[rng.random_range(0..self.centers_um.len())];
         let radius = self.outer_um * rng.random_range(0.85..1.25);
         let direction = random::unit_vector(rng);
-        [0, 1, 2].map(|a| centre[a] + radius * direction[a])
+        [0, 1, 2].map(|a| center[a] + radius * direction[a])
     }
 }
 

@@ -19,7 +19,7 @@ struct Bump {
 #[derive(Debug, Clone)]
 pub(crate) struct Blob {
     /// Center in µm, Z, Y, X.
-    pub(crate) centre_um: [f64; 3],
+    pub(crate) center_um: [f64; 3],
     /// Mean radius in µm.
     pub(crate) radius_um: f64,
     /// Matrix from µm relative to the center to own coordinates.
@@ -75,7 +75,7 @@ impl Blob {
         let from_unit = turn.map(|row| [row[0] * half[0], row[1] * half[1], row[2] * half[2]]);
         let to_unit = [0, 1, 2].map(|i| [turn[0][i] / half[i], turn[1][i] / half[i], turn[2][i] / half[i]]);
         let half_um = from_unit.map(|row| dot(row, row).sqrt() * max_surface(&bumps));
-        Self { centre_um: [0.0; 3], radius_um, to_unit, from_unit, bumps, half_um }
+        Self { center_um: [0.0; 3], radius_um, to_unit, from_unit, bumps, half_um }
     }
 
     /// Returns the body with bumps that are `factor` times as high, but at most a fifth of the radius.
@@ -136,7 +136,7 @@ impl Blob {
     /// Distance from the center relative to that of the surface in the same direction: 0 at the center, 1 on the
     /// surface.
     pub(crate) fn relative_radius(&self, position_um: [f64; 3]) -> f64 {
-        let own = apply(&self.to_unit, [0, 1, 2].map(|a| position_um[a] - self.centre_um[a]));
+        let own = apply(&self.to_unit, [0, 1, 2].map(|a| position_um[a] - self.center_um[a]));
         let length = dot(own, own).sqrt();
         if length < 1e-9 { 0.0 } else { length / self.surface(own.map(|c| c / length)) }
     }
@@ -155,13 +155,13 @@ impl Blob {
 
     /// Voxel indices of the bounding box along each axis.
     pub(crate) fn voxels(&self, grid: &Grid) -> [Range<usize>; 3] {
-        [0, 1, 2].map(|a| grid.range(a, self.centre_um[a] - self.half_um[a], self.centre_um[a] + self.half_um[a]))
+        [0, 1, 2].map(|a| grid.range(a, self.center_um[a] - self.half_um[a], self.center_um[a] + self.half_um[a]))
     }
 
     /// Position in µm of a point given by a direction in own coordinates and a relative radius.
     pub(crate) fn point_um(&self, direction: [f64; 3], relative_radius: f64) -> [f64; 3] {
         let offset = apply(&self.from_unit, direction.map(|c| c * relative_radius));
-        [0, 1, 2].map(|a| self.centre_um[a] + offset[a])
+        [0, 1, 2].map(|a| self.center_um[a] + offset[a])
     }
 }
 
@@ -192,7 +192,7 @@ pub(crate) fn cover(
 ) -> Result<Cover, SimulateError> {
     let mut owner = vec![0u32; grid.len()];
     let mut relative_radius = vec![f32::INFINITY; grid.len()];
-    let extent = |b: &Blob, a: usize| (b.centre_um[a] - limit * b.half_um[a], b.centre_um[a] + limit * b.half_um[a]);
+    let extent = |b: &Blob, a: usize| (b.center_um[a] - limit * b.half_um[a], b.center_um[a] + limit * b.half_um[a]);
     let slices = by_slice(grid, blobs.iter().map(|b| extent(b, 0)));
     let row = grid.shape[2];
     each_slab_of_two((&mut owner[..], &mut relative_radius[..]), grid.plane(), progress, |z, owner, nearest| {
@@ -226,12 +226,12 @@ mod tests {
         let mut rng = stream(2, Purpose::Placement, 0);
         for _ in 0..20 {
             let mut blob = Blob::random(&mut rng, 8.0);
-            blob.centre_um = [3.0, -2.0, 5.0];
+            blob.center_um = [3.0, -2.0, 5.0];
             for _ in 0..50 {
                 let direction = random::unit_vector(&mut rng);
                 let radius = blob.radius_towards_um(direction);
                 assert!((2.0..7.0).contains(&radius) && radius <= blob.reach_um());
-                let surface = [0, 1, 2].map(|a| blob.centre_um[a] + radius * direction[a]);
+                let surface = [0, 1, 2].map(|a| blob.center_um[a] + radius * direction[a]);
                 assert!((blob.relative_radius(surface) - 1.0).abs() < 1e-9);
                 assert!((0..3).all(|a| (radius * direction[a]).abs() <= blob.half_um[a] + 1e-9));
             }
@@ -242,7 +242,7 @@ mod tests {
     fn stretched_bodies_keep_their_volume_and_have_the_requested_proportions() {
         let grid = Grid { shape: [60, 60, 60], voxel_um: [0.4; 3] };
         let mut blob = Blob::random(&mut stream(4, Purpose::Placement, 0), 8.0);
-        blob.centre_um = [12.0; 3];
+        blob.center_um = [12.0; 3];
         let measure = |blob: Blob| {
             let cover = cover(&grid, &[blob], 1.0, &ProgressRange::new(&|_| true)).unwrap();
             let (mut count, mut square) = (0.0, [0.0; 3]);
@@ -278,7 +278,7 @@ mod tests {
         let grid = Grid { shape: [40, 40, 40], voxel_um: [0.3; 3] };
         let mut rng = stream(4, Purpose::Placement, 0);
         let mut blob = Blob::random(&mut rng, 8.0);
-        blob.centre_um = [6.0; 3];
+        blob.center_um = [6.0; 3];
         let cover = cover(&grid, &[blob], 1.0, &ProgressRange::new(&|_| true)).unwrap();
         let volume = cover.owner.iter().filter(|o| **o == 1).count() as f64 * 0.027;
         let sphere = std::f64::consts::PI / 6.0 * 512.0;

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_texture_is_smooth_bounded_and_centred() {
+    fn a_texture_is_smooth_bounded_and_centered() {
         let texture = Texture::new(9);
         let (mut sum, mut squares, n) = (0.0f64, 0.0f64, 20_000);
         for i in 0..n {

@@ -77,9 +77,9 @@ fn split(labels: &[u32], grid: &Grid, label: u32, bounds: Bounds) -> (usize, Vec
                 let index = at / steps[axis] % size[axis];
                 let before = (index > 0).then(|| at - steps[axis]);
                 let after = (index + 1 < size[axis]).then(|| at + steps[axis]);
-                for neighbour in [before, after].into_iter().flatten() {
-                    if std::mem::take(&mut waiting[neighbour]) {
-                        piece.push(neighbour);
+                for neighbor in [before, after].into_iter().flatten() {
+                    if std::mem::take(&mut waiting[neighbor]) {
+                        piece.push(neighbor);
                     }
                 }
             }

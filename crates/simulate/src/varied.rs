@@ -178,21 +178,21 @@ fn nuclear_objects(
         Specimen::Dense => (draw.uniform(0.4, 0.6), draw.uniform(0.7, 0.97)),
     };
     let crowd = draw.uniform(0.3, 1.0);
-    let mut room = field;
+    let mut space = field;
     if clusters {
         // At most as many balls as fit side by side.
         let count = (crowd * field / (2.5 * radius_um).powi(3)).round().clamp(1.0, 60.0);
         objects.placement = Placement::Clusters { count: count as usize, radius_um, hollow };
         let ball = 4.0 / 3.0 * std::f64::consts::PI * radius_um.powi(3) * (1.0 - hollow.powi(3));
-        room = field.min(count * ball);
+        space = field.min(count * ball);
         // A thin wall has little space, so it is filled more densely.
         objects.fill = (objects.fill / (1.0 - hollow.powi(3)).max(0.35)).min(0.6);
         if specimen == Specimen::Sparse {
-            objects.fill = (objects.fill * field / room).min(0.3);
+            objects.fill = (objects.fill * field / space).min(0.3);
         }
     }
     let nucleus = std::f64::consts::PI / 6.0 * objects.diameter_um.powi(3);
-    objects.fill = objects.fill.max((MIN_NUCLEI * nucleus / room).min(0.35));
+    objects.fill = objects.fill.max((MIN_NUCLEI * nucleus / space).min(0.35));
 }
 
 /// Blur and haze relative to the diameter.

@@ -39,7 +39,7 @@ fn correlation(a: &[f64], b: &[f64]) -> f64 {
     product / (variance(a, ma) * variance(b, mb)).sqrt()
 }
 
-/// For every voxel, whether a face neighbor satisfies `test(own label, neighbour's label)`.
+/// For every voxel, whether a face neighbor satisfies `test(own label, neighbor's label)`.
 fn borders(labels: &[usize], test: impl Fn(usize, usize) -> bool) -> Vec<bool> {
     let [nz, ny, nx] = SHAPE;
     let mut found = vec![false; labels.len()];

@@ -43,9 +43,9 @@ pub enum StorageError {
     Ending {
         /// The output path.
         path: PathBuf,
-        /// Its ending, as the predicate of a sentence.
+        /// What is wrong with its ending, as a predicate.
         found: String,
-        /// The known endings.
+        /// The endings that can be written, as text.
         expected: String,
     },
     /// Another process is writing results with the same name.

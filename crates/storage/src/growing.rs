@@ -81,7 +81,7 @@ impl GrowingFile {
     /// with the bytes that a record with the same fingerprint lists. The caller holds the lock of these results.
     ///
     /// # Errors
-    /// [`StorageError::Io`] if the file cannot be opened, or is a link or no regular file.
+    /// [`StorageError::Io`] if the file cannot be opened, or is a link or not a regular file.
     pub fn open(folder: &Path, stem: &str, fingerprint: &str) -> Result<(Self, File), StorageError> {
         let (path, record_path) = paths(folder, stem);
         let open = || open_or_create(&path).map_err(StorageError::io(&path, "opening the file"));
@@ -97,6 +97,12 @@ impl GrowingFile {
         }
         file.empty(&writer).map_err(StorageError::io(&file.path, "emptying the file"))?;
         Ok((file, writer))
+    }
+
+    /// Returns the fingerprint of the job that kept the growing file of the results `folder/stem_*`; `None` if nothing is
+    /// kept.
+    pub fn recorded_fingerprint(folder: &Path, stem: &str) -> Option<String> {
+        read_record(&paths(folder, stem).1).map(|record| record.fingerprint)
     }
 
     /// Returns the number of valid bytes from the start of the file.
@@ -115,8 +121,8 @@ impl GrowingFile {
         self.hash(bytes).map_err(StorageError::io(&self.path, "reading"))?;
         self.reader.sync_data().map_err(StorageError::io(&self.path, "syncing"))?;
         let record = Record { fingerprint: self.fingerprint.clone(), bytes, sha256: self.sha256() };
-        // Serializing strings and numbers cannot fail.
-        atomic_write(&self.record_path, &serde_json::to_vec(&record).unwrap_or_default())
+        let text = serde_json::to_vec(&record).map_err(io::Error::from);
+        atomic_write(&self.record_path, &text.map_err(StorageError::io(&self.record_path, "converting to JSON"))?)
     }
 
     /// Removes the growing file of the results `folder/stem_*` and its record, if there are any.
@@ -190,7 +196,9 @@ mod tests {
     fn only_recorded_bytes_of_the_same_job_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
+        assert_eq!(GrowingFile::recorded_fingerprint(folder, "stack"), None);
         write(folder);
+        assert_eq!(GrowingFile::recorded_fingerprint(folder, "stack").as_deref(), Some("a job"));
         assert_eq!(kept(folder, "a job"), 10);
         assert_eq!(kept(folder, "another job"), 0);
         assert_eq!(std::fs::read_dir(folder).unwrap().count(), 0, "nothing was kept");

@@ -9,11 +9,13 @@
 //! - [`target`] decides what an output path may replace: never an input, and a file or folder that the program did not
 //!   create only if the user asked for it.
 //! - [`npy`] parses the header of NumPy files, for images and for tensors.
+//! - [`json`] reads and writes the JSON files that are kept between runs: settings, caches, profiles.
 //! - [`growing`] keeps the file of an unfinished result, with a record of what is valid, for the next process.
 //! - [`lock`] prevents two processes from writing results under the same name.
 //!
 //! This crate depends on no other crate of the project. [`read`] and the handles of [`write`] return
-//! [`std::io::Error`]; everything else returns [`StorageError`], whose message includes a next step.
+//! [`std::io::Error`], and the readers of [`json`] a [`json::JsonError`]; everything else returns [`StorageError`], whose
+//! message includes a next step.
 //!
 //! ```
 //! use cytoscope_storage::{Overwrite, target::check_file, write::atomic_write};
@@ -31,6 +33,7 @@
 mod error;
 pub mod folder;
 pub mod growing;
+pub mod json;
 pub mod lock;
 mod manifest;
 pub mod npy;

@@ -44,11 +44,11 @@ impl ResultsLock {
             refuse_links(&mut options);
             let file = options.open(&path).map_err(StorageError::io(&path, "creating the lock file"))?;
             match file.try_lock() {
-                // File systems without lock support cannot tell: then no other process is assumed to write.
+                // On file systems without lock support, no other process is assumed to write.
                 Ok(()) | Err(TryLockError::Error(_)) => {}
                 Err(TryLockError::WouldBlock) => return Err(busy()),
             }
-            // The previous holder may have removed the file in between: then the lock is on a deleted file.
+            // The previous holder may have removed the file meanwhile; the lock is then on a deleted file.
             if same_file(&file, &path) {
                 if !keep {
                     register_unfinished(&path);

@@ -16,8 +16,8 @@ use std::sync::{Mutex, PoisonError};
 /// Kind in the marker of an unfinished folder.
 const KIND: &str = "unfinished";
 
-/// Checks that a new folder may be written to a path: the path is not an input, nothing exists there or an empty
-/// folder, or what exists may be moved aside.
+/// Checks that a new folder may be written to a path: the path is not an input, and it is free, an empty folder, or may
+/// be moved aside.
 ///
 /// # Errors
 /// [`StorageError::IsInput`], [`StorageError::NotReplaceable`], or [`StorageError::Io`] if its folder does not exist.

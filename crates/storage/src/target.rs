@@ -47,8 +47,8 @@ pub fn check_file(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result
     }
 }
 
-/// Returns the ending of a file's name, in lower case and without its dot. Versions are no endings: `net-1.2` and
-/// `net.v2` have none.
+/// Returns the ending of a file's name, in lower case and without its dot. A version number is not an ending: `net-1.2`
+/// and `net.v2` have none.
 pub fn ending(path: &Path) -> Option<String> {
     let ending = path.extension()?.to_str()?.to_ascii_lowercase();
     let digits = ending.strip_prefix('v').unwrap_or(&ending);

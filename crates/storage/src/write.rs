@@ -284,7 +284,7 @@ pub(crate) fn sync_folder(target: &Path) {
     if cfg!(unix)
         && let Ok(folder) = File::open(parent_of(target))
     {
-        // Some file systems cannot sync folders: there, a power cut could undo the rename, but not damage the file.
+        // Some file systems cannot sync folders: there, a power failure could undo the rename, but not damage the file.
         let _ = folder.sync_all();
     }
 }

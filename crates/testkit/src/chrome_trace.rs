@@ -46,7 +46,7 @@ struct Check {
     /// Start, end and name of the complete events of each track.
     complete: BTreeMap<Track, Vec<(f64, f64, String)>>,
     /// Time and name of the begin events of each track that have not ended.
-    begun: BTreeMap<Track, Vec<(f64, String)>>,
+    started: BTreeMap<Track, Vec<(f64, String)>>,
     /// Last time of a begin or end event of each track.
     last: BTreeMap<Track, f64>,
     processes: BTreeSet<i64>,
@@ -57,16 +57,16 @@ struct Check {
 impl Check {
     fn event(&mut self, event: &Value) -> Result<(), String> {
         let Value::Object(event) = event else { return Err("expected an object".to_owned()) };
-        let phase = event.get("ph").and_then(Value::as_str).ok_or("ph is missing or no string")?;
+        let phase = event.get("ph").and_then(Value::as_str).ok_or("ph is missing or not a string")?;
         let pid = integer(event, "pid")?;
         self.processes.insert(pid);
         for field in ["name", "cat", "s"] {
             if event.get(field).is_some_and(|value| !value.is_string()) {
-                return Err(format!("{field} is no string"));
+                return Err(format!("{field} is not a string"));
             }
         }
         if event.get("args").is_some_and(|args| !args.is_object()) {
-            return Err("args is no object".to_owned());
+            return Err("args is not an object".to_owned());
         }
         match phase {
             "X" => self.complete(event, pid),
@@ -91,12 +91,12 @@ impl Check {
         if at < last {
             return Err(format!("begin and end events of a track must be in order of time, found {at} after {last}"));
         }
-        let begun = self.begun.entry(track).or_default();
+        let started = self.started.entry(track).or_default();
         if begins {
-            begun.push((at, name(event)?));
+            started.push((at, name(event)?));
             return Ok(());
         }
-        let (_, started) = begun.pop().ok_or("an end without a begin")?;
+        let (_, started) = started.pop().ok_or("an end without a begin")?;
         match event.get("name").and_then(Value::as_str) {
             Some(ended) if ended != started => Err(format!("\"{ended}\" ends inside \"{started}\"")),
             _ => Ok(()),
@@ -109,13 +109,13 @@ impl Check {
         };
         let text = |key: &str| {
             let is_text = argument(key)?.as_str().is_some_and(|text| !text.is_empty());
-            if is_text { Ok(()) } else { Err(format!("args.{key} is no text")) }
+            if is_text { Ok(()) } else { Err(format!("args.{key} is not a text")) }
         };
         let number = |key: &str| {
             if argument(key)?.is_i64() || argument(key)?.is_u64() {
                 Ok(())
             } else {
-                Err(format!("args.{key} is no integer"))
+                Err(format!("args.{key} is not an integer"))
             }
         };
         match name(event)?.as_str() {
@@ -154,8 +154,8 @@ impl Check {
                 self.problems.push(format!("track {track:?} has no thread_name"));
             }
         }
-        for (track, begun) in self.begun.iter().filter(|(_, begun)| !begun.is_empty()) {
-            self.problems.push(format!("track {track:?}: {begun:?} never end"));
+        for (track, started) in self.started.iter().filter(|(_, started)| !started.is_empty()) {
+            self.problems.push(format!("track {track:?}: {started:?} never end"));
         }
         for pid in self.processes.difference(&self.named_processes) {
             self.problems.push(format!("process {pid} has no process_name"));

@@ -1,4 +1,4 @@
-//! Single settings given as text, such as `schedule.rate=0.001`, on top of a settings file.
+//! Settings given one by one as text, such as `schedule.rate=0.001`, which override a settings file.
 
 use crate::config::TrainConfig;
 use crate::error::wrong_use;
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn settings_that_do_not_exist_or_do_not_fit_are_named() {
-        for (text, word) in [("colour=red", "colour"), ("batch=many", "batch"), ("batch.size=2", "batch")] {
+        for (text, word) in [("color=red", "color"), ("batch=many", "batch"), ("batch.size=2", "batch")] {
             let base = if text.starts_with("batch.") { vec!["batch=2", text] } else { vec![text] };
             let error = set(&base).unwrap_err();
             assert!(error.contains(word), "{error}");

@@ -5,7 +5,7 @@ use crate::data::{check_pairs, find, split_pairs, typical_voxel_um};
 use crate::error::data_error;
 use crate::problems;
 use cytoscope_pipeline::{Context, JobError};
-use cytoscope_training_data::{Dataset, Report, SamplesError, Split, TrainingTask};
+use cytoscope_training_data::{Dataset, Report, Split, TrainingDataError, TrainingTask};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -60,7 +60,7 @@ impl CheckJob {
     pub fn run(&self, context: &Context) -> Result<CheckReport, JobError> {
         let dataset = match find(&self.data, self.task, &self.config)? {
             Ok(dataset) => dataset,
-            Err(SamplesError::NoPairs { dataset, .. }) => *dataset,
+            Err(TrainingDataError::NoPairs { dataset, .. }) => *dataset,
             Err(error) => return Err(data_error(error)),
         };
         let report = check_pairs(context, &dataset, &self.config, None)?;

@@ -11,10 +11,12 @@ use crate::config::TrainConfig;
 use crate::error::io_error;
 use crate::history::History;
 use crate::job::TrainJob;
+use crate::scoring::ScoredNetwork;
 use crate::step::ModelState;
 use cytoscope_graph::Tensor;
 use cytoscope_model_package::PACKAGE_KIND;
 use cytoscope_pipeline::JobError;
+use cytoscope_storage::json::read_json;
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write;
@@ -133,9 +135,9 @@ const MAX_COUNT: u64 = 1 << 50;
 
 impl TrainState {
     /// Records the duration of a validation.
-    pub(crate) fn add_validation_time(&mut self, secs: f64) {
-        self.validation_secs = secs;
-        self.validating_secs += secs;
+    pub(crate) fn add_validation_time(&mut self, scored: &ScoredNetwork) {
+        self.validation_secs = scored.secs;
+        self.validating_secs += scored.total_secs;
     }
 
     /// Checks counters and factors: the file may be damaged or edited by hand.
@@ -182,8 +184,13 @@ pub struct CheckpointSummary {
 }
 
 impl CheckpointSummary {
+    /// Reads the summary of a run folder; `None` if it has no checkpoint, or a damaged one, which is logged.
     pub(crate) fn read(folder: &RunFolder) -> Option<Self> {
-        serde_json::from_slice(&read(&folder.json(), MAX_JSON_BYTES).ok()?).ok()
+        let path = folder.json();
+        read_json(&path, MAX_JSON_BYTES).unwrap_or_else(|error| {
+            tracing::warn!("the checkpoint {} cannot be read: {error}", path.display());
+            None
+        })
     }
 }
 

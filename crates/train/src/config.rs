@@ -7,10 +7,14 @@ use cytoscope_graph::{ElementType, Loss, LossKind, LossTerm, Optimizer};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{DiameterRequest, JobError, PerformanceRequest};
 use cytoscope_training_data::limits::{MAX_PREFETCH, MAX_WORKERS};
-use cytoscope_training_data::{AugmentOptions, Normalise, TargetKind};
+use cytoscope_training_data::{AugmentOptions, Normalize, TargetKind};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
+/// Default maximum learning rate of a network that is trained from scratch.
+const SCRATCH_RATE: f64 = 2e-3;
+/// Default maximum learning rate of fine-tuning: training that starts from a model.
+const FINE_TUNING_RATE: f64 = 1e-3;
 /// Default number of patches per batch.
 const BATCH: usize = 2;
 /// Maximum number of patches per batch; larger batches do not train faster.
@@ -41,8 +45,9 @@ pub struct TrainConfig {
     pub diameter: DiameterRequest,
     /// Nominal object diameter in µm of a network trained from scratch; by default the median of the data.
     pub object_diameter_um: Option<f64>,
-    /// Intensity normalization.
-    pub normalise: Option<Normalise>,
+    /// Intensity normalization. `normalise` is accepted in settings of earlier versions.
+    #[serde(alias = "normalise")]
+    pub normalize: Option<Normalize>,
     /// Fraction of patches that are centered on an object, 0 to 1.
     pub object_bias: f64,
     /// Random changes of the training patches.
@@ -128,7 +133,7 @@ impl Default for TrainConfig {
             voxel_um: None,
             diameter: DiameterRequest::Auto,
             object_diameter_um: None,
-            normalise: None,
+            normalize: None,
             object_bias: 0.7,
             augment: AugmentOptions::default(),
             network: NetworkConfig::default(),
@@ -425,7 +430,7 @@ impl Default for ScheduleConfig {
 
 impl ScheduleConfig {
     pub(crate) fn schedule(&self, from_scratch: bool) -> Schedule {
-        let peak = self.rate.unwrap_or(if from_scratch { 2e-3 } else { 1e-3 });
+        let peak = self.rate.unwrap_or(if from_scratch { SCRATCH_RATE } else { FINE_TUNING_RATE });
         let decay = match self.decay {
             DecayConfig::Constant => Decay::Constant,
             DecayConfig::Exponential => Decay::Exponential { end: self.end },
@@ -471,5 +476,18 @@ pub struct ValidationConfig {
 impl Default for ValidationConfig {
     fn default() -> Self {
         Self { fraction: 0.2, times: 8, max_files: 6 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_given_learning_rate_replaces_the_defaults_of_training_from_scratch_and_of_fine_tuning() {
+        let peak =
+            |rate, from_scratch| ScheduleConfig { rate, ..ScheduleConfig::default() }.schedule(from_scratch).peak;
+        assert_eq!((peak(None, true), peak(None, false)), (SCRATCH_RATE, FINE_TUNING_RATE));
+        assert_eq!((peak(Some(0.01), true), peak(Some(0.01), false)), (0.01, 0.01));
     }
 }

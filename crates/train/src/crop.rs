@@ -26,7 +26,7 @@ fn size_of_box(shape: [usize; 3], voxel_um: [f64; 3], voxels: usize) -> [usize; 
 
 /// Returns the centroid of the voxels that are neither background nor `ignored`, or the middle of the stack if there
 /// are none.
-fn centre((values, shape): &Stack, ignored: Option<f32>) -> [f64; 3] {
+fn center((values, shape): &Stack, ignored: Option<f32>) -> [f64; 3] {
     let (mut sum, mut count) = ([0.0; 3], 0.0);
     for (i, _) in values.iter().enumerate().filter(|(_, v)| **v > 0.0 && Some(**v) != ignored) {
         let at = [i / (shape[1] * shape[2]), i / shape[2] % shape[1], i % shape[2]];
@@ -49,9 +49,9 @@ pub(crate) fn crop_window(
         return None;
     }
     let size_zyx = size_of_box(shape, voxel_um, voxels);
-    let centre = centre(truth, ignored);
+    let center = center(truth, ignored);
     let start_zyx = std::array::from_fn(|a| {
-        let start = (centre[a] - size_zyx[a] as f64 / 2.0).max(0.0) as usize;
+        let start = (center[a] - size_zyx[a] as f64 / 2.0).max(0.0) as usize;
         start.min(shape[a].saturating_sub(size_zyx[a]))
     });
     Some(StackWindow { start_zyx, size_zyx })
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_crop_is_centred_on_objects_and_isotropic_in_um() {
+    fn the_crop_is_centered_on_objects_and_isotropic_in_um() {
         let shape = [20, 100, 200];
         let mut values = vec![0.0f32; 20 * 100 * 200];
         // One object around z 4, y 80, x 150; slice 19 has the ignore label everywhere.

@@ -7,7 +7,7 @@ use crate::problems;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_profile::Stage;
 use cytoscope_training_data::{
-    CheckOptions, Dataset, Pair, Report, SamplesError, Split, SplitOptions, TargetKind, TrainingTask, check_with,
+    CheckOptions, Dataset, Pair, Report, Split, SplitOptions, TargetKind, TrainingDataError, TrainingTask, check_with,
     find_pairs_with, split,
 };
 use std::ops::ControlFlow;
@@ -47,7 +47,7 @@ pub(crate) fn load(
     started: Option<Instant>,
 ) -> Result<Data, JobError> {
     let dataset = find(path, task, config)?.map_err(|error| {
-        if let SamplesError::NoPairs { dataset, .. } = &error
+        if let TrainingDataError::NoPairs { dataset, .. } = &error
             && dataset.problems.len() > 1
         {
             problems::report(context, path, &dataset.problems, None);
@@ -83,13 +83,17 @@ pub(crate) fn find(
     path: &Path,
     task: TrainingTask,
     config: &TrainConfig,
-) -> Result<Result<Dataset, SamplesError>, JobError> {
+) -> Result<Result<Dataset, TrainingDataError>, JobError> {
     config.data.check()?;
     if task == TrainingTask::Segmentation && config.data.targets.len() > 1 {
         return Err(wrong_use(format!(
-            "data.targets lists {} channels, but segmentation is trained on one label image: list one",
+            "data.targets lists {} channels, but segmentation is trained on one label image: list one, or choose it with \
+             data.labels_channel",
             config.data.targets.len()
         )));
+    }
+    if task == TrainingTask::LabelFree && config.data.labels_channel.is_some() {
+        return Err(wrong_use("data.labels_channel is for segmentation: list the stains in data.targets instead"));
     }
     let found = find_pairs_with(path, task, &config.data.find_options());
     Ok(found.map(|mut dataset| {
@@ -105,7 +109,7 @@ pub(crate) fn split_pairs(
     config: &TrainConfig,
     seed: u64,
     keep: Option<&[String]>,
-) -> Result<Split, SamplesError> {
+) -> Result<Split, TrainingDataError> {
     let options = SplitOptions {
         fraction: config.validation.fraction,
         seed,
@@ -238,6 +242,18 @@ mod tests {
             let spec = WriteSpec::of(&array, Container::OmeTiff);
             write_array(&folder.join(format!("film{number}.ome.tif")), &array, &spec).unwrap();
         }
+    }
+
+    #[test]
+    fn label_channels_are_a_setting_of_segmentation() {
+        let folder = tempfile::tempdir().unwrap();
+        write_time_series(folder.path(), 0..2);
+        let text = "[data]\nsame_file = true\nimage_channel = 0\nlabels_channel = 1\ntime = 1\n";
+        let config: TrainConfig = toml::from_str(text).unwrap();
+        let found = find(folder.path(), TrainingTask::Segmentation, &config).unwrap().unwrap();
+        assert!(found.pairs.iter().all(|pair| pair.target.channel == Some(1)), "{:?}", found.pairs);
+        let error = find(folder.path(), TrainingTask::LabelFree, &config).unwrap_err().to_string();
+        assert!(error.contains("data.targets"), "{error}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Settings of the training data: which channels, time point and axes of the files to use.
 
 use crate::error::wrong_use;
-use cytoscope_formats::ChannelRef;
+use cytoscope_formats::{ChannelRef, SeriesChoice};
 use cytoscope_pipeline::JobError;
 use cytoscope_training_data::{FindOptions, SpacingOrder};
 use cytoscope_volume::Axes;
@@ -26,8 +26,16 @@ pub struct DataConfig {
     /// `target_channel`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<ChannelRef>,
+    /// The label image that segmentation is trained on, such as `"nuclei"`: the number or name of a channel if label files
+    /// have several, or the name of a label file, folder or table column if images have several; instead of
+    /// `target_channel` and `targets`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels_channel: Option<ChannelRef>,
     /// Image and target are channels of the same file, so that each file is a pair.
     pub same_file: bool,
+    /// Series of images and targets by number or name, or `"all"`, if their files have several.
+    #[serde(skip_serializing_if = "SeriesChoice::is_first")]
+    pub series: SeriesChoice,
     /// Time point of images and targets, counted from 0, if they have several.
     pub time: Option<usize>,
     /// Axes of the files, such as `ZYX`, if their own are wrong.
@@ -48,12 +56,25 @@ impl DataConfig {
         check_list("data.channels", &self.channels, "data.image_channel", self.image_channel)?;
         check_list("data.targets", &self.targets, "data.target_channel", self.target_channel)?;
         let images = chosen(&self.channels, self.image_channel);
-        let targets = chosen(&self.targets, self.target_channel);
+        if let Some(channel) = &self.labels_channel {
+            if self.target_channel.is_some() || !self.targets.is_empty() {
+                return Err(wrong_use(
+                    "data.labels_channel excludes data.target_channel and data.targets: remove one of them",
+                ));
+            }
+            if matches!(channel, ChannelRef::Name(name) if name.trim().is_empty()) {
+                return Err(wrong_use("data.labels_channel must be the name or number of a channel"));
+            }
+        }
+        let targets = match &self.labels_channel {
+            Some(channel) => vec![channel.clone()],
+            None => chosen(&self.targets, self.target_channel),
+        };
         let differ = !images.is_empty() && !targets.is_empty() && images.iter().all(|c| !targets.contains(c));
         if self.same_file && !differ {
             return Err(wrong_use(
                 "data.same_file: set data.image_channel and data.target_channel (or the lists data.channels and \
-                 data.targets) to two different channels",
+                 data.targets, or data.labels_channel) to two different channels",
             ));
         }
         if self.voxel_um.is_some_and(|v| v.iter().any(|s| !(1e-6..=1e6).contains(s))) {
@@ -76,6 +97,8 @@ impl DataConfig {
             target_channel: self.target_channel,
             image_channels: self.channels.clone(),
             target_channels: self.targets.clone(),
+            labels_channel: self.labels_channel.clone(),
+            series: self.series.clone(),
             time: self.time,
             axes: self.axes.clone(),
             split_column: self.split_column.as_ref().map(|name| name.trim().to_owned()),
@@ -145,15 +168,17 @@ mod tests {
 
     #[test]
     fn data_settings_become_find_options() {
-        let all = "[data]\nimage_channel = 2\ntarget_channel = 1\ntime = 4\naxes = \"ZYX\"\n\
+        let all = "[data]\nimage_channel = 2\ntarget_channel = 1\nseries = \"all\"\ntime = 4\naxes = \"ZYX\"\n\
                    voxel_um = [2.0, 0.5, 0.5]\nsplit_column = \"fold\"\nspacing_order = \"xyz\"\n";
         let config = read(all).unwrap();
         let options = FindOptions {
             same_file: false,
             image_channels: Vec::new(),
             target_channels: Vec::new(),
+            labels_channel: None,
             image_channel: Some(2),
             target_channel: Some(1),
+            series: SeriesChoice::All,
             time: Some(4),
             axes: Some("ZYX".parse().unwrap()),
             split_column: Some("fold".to_owned()),
@@ -187,8 +212,24 @@ mod tests {
     }
 
     #[test]
+    fn the_label_image_is_chosen_by_name_or_number() {
+        for (text, channel) in [("\"nuclei\"", ChannelRef::Name("nuclei".to_owned())), ("1", ChannelRef::Index(1))] {
+            let config = read(&format!("[data]\nlabels_channel = {text}\n")).unwrap();
+            assert_eq!(config.data.find_options().labels_channel, Some(channel));
+            let text = serde_json::to_string(&config).unwrap();
+            assert_eq!(serde_json::from_str::<TrainConfig>(&text).unwrap(), config);
+        }
+        let one_file = "[data]\nsame_file = true\nimage_channel = 0\nlabels_channel = \"nuclei\"\n";
+        assert!(read(one_file).is_ok());
+    }
+
+    #[test]
     fn invalid_data_settings_are_refused_by_name() {
         for (text, words) in [
+            ("labels_channel = 1\ntarget_channel = 1", "data.labels_channel excludes"),
+            ("labels_channel = \"a\"\ntargets = [1]", "data.labels_channel excludes"),
+            ("labels_channel = \" \"", "data.labels_channel must"),
+            ("same_file = true\nimage_channel = 1\nlabels_channel = 1", "two different"),
             ("channels = [0, 1]\nimage_channel = 1", "exclude each other"),
             ("targets = [0, 1]\ntarget_channel = 1", "data.target_channel"),
             ("channels = [\"a\", \"A \"]", "a twice"),

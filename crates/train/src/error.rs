@@ -3,7 +3,7 @@
 use cytoscope_engine::EngineError;
 use cytoscope_graph::GraphError;
 use cytoscope_pipeline::JobError;
-use cytoscope_training_data::SamplesError;
+use cytoscope_training_data::TrainingDataError;
 use std::path::Path;
 
 /// Returns the error for settings or arguments that cannot be used.
@@ -12,20 +12,20 @@ pub(crate) fn wrong_use(sentence: impl Into<String>) -> JobError {
 }
 
 /// Converts an error in the training data.
-pub(crate) fn data_error(error: SamplesError) -> JobError {
+pub(crate) fn data_error(error: TrainingDataError) -> JobError {
     match error {
-        SamplesError::Format(e) => JobError::Format(e),
-        SamplesError::Data { file, problem, next_step } => JobError::Mismatch { path: file, problem, next_step },
-        SamplesError::NoPairs { dataset, problem, next_step } => {
+        TrainingDataError::Format(e) => JobError::Format(e),
+        TrainingDataError::Data { file, problem, next_step } => JobError::Mismatch { path: file, problem, next_step },
+        TrainingDataError::NoPairs { dataset, problem, next_step } => {
             JobError::Mismatch { path: dataset.root, problem, next_step }
         }
-        SamplesError::Io { file, source, .. } => JobError::Io { path: file, error: source },
-        SamplesError::Parameter { .. } => JobError::WrongUse(error.to_string()),
-        SamplesError::OverLimit { ref file, next_step, .. } => {
+        TrainingDataError::Io { file, source, .. } => JobError::Io { path: file, error: source },
+        TrainingDataError::Parameter { .. } => JobError::WrongUse(error.to_string()),
+        TrainingDataError::OverLimit { ref file, next_step, .. } => {
             JobError::Mismatch { path: file.clone(), problem: error.to_string(), next_step: next_step.to_owned() }
         }
-        SamplesError::Volume(e) => JobError::Volume(e),
-        SamplesError::Objects(e) => JobError::Objects(e),
+        TrainingDataError::Volume(e) => JobError::Volume(e),
+        TrainingDataError::Objects(e) => JobError::Objects(e),
         other => JobError::Panicked(other.to_string()),
     }
 }

@@ -8,7 +8,7 @@ use crate::step::Stepper;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, JobError};
-use cytoscope_profile::Recorder;
+use cytoscope_profile::Stage;
 use cytoscope_training_data::TrainingTask;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
@@ -72,10 +72,11 @@ impl EstimateJob {
     /// cancelled.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<Estimate, JobError> {
         self.config.check()?;
+        let loading = context.recorder.span(Stage::Load, "start model");
         let start = network::load_start_model(&self.from, self.task, &self.config, self.voxel_um, 0)?;
+        loading.finish();
         let engine = device_choice::choose(context, devices, self.device, &start, &self.config, self.threads)?;
-        let recorder = Recorder::totals_only();
-        let options = stepper_options(&self.config, &start, engine.device().id, self.threads, &recorder)?;
+        let options = stepper_options(&self.config, &start, engine.device().id, self.threads, &context.recorder)?;
         let ema = options.ema > 0.0;
         let mut stepper = Stepper::new(start.graph.clone(), engine.as_ref(), &options)?;
         let [image, target, weight] = synthetic_batch(&options.shape, start.outputs.len())?;

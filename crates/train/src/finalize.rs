@@ -10,7 +10,7 @@ use crate::network::Int8Network;
 use crate::package::{self, Description, Example};
 use crate::previews::{self, Thumbnail};
 use crate::qat::QatTrainer;
-use crate::record::{RunFacts, training_record};
+use crate::record::{TrainingRecordFacts, training_record};
 use crate::stacks::calibration_file;
 use crate::train::{LoopOutcome, Training};
 use crate::tuning::{self, TuneEffort};
@@ -156,7 +156,7 @@ impl Training<'_> {
     }
 
     fn record(&self, state: &TrainState, before: Option<&Scores>, parameters: usize) -> serde_json::Value {
-        training_record(&RunFacts {
+        training_record(&TrainingRecordFacts {
             start: &self.start.name,
             seed: self.job.seed,
             steps: state.step,

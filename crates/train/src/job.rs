@@ -47,7 +47,8 @@ pub struct TrainJob {
     /// Do not add an int8 network to the package.
     #[serde(default)]
     pub without_int8: bool,
-    /// Device that computes training steps, or `auto` for the CPU. Everything else runs on the CPU.
+    /// Device that computes training steps, or `auto` for the one with the fastest measured step. Everything else runs on
+    /// the CPU.
     #[serde(default)]
     pub device: DeviceRequest,
     /// What to do with a file or folder at `out` that is not a Cytoscope package.
@@ -211,7 +212,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn better_segmentation_of_the_same_network_is_recognised() {
+    fn better_segmentation_of_the_same_network_is_recognized() {
         let report = |verdict: &str, before: serde_json::Value, after: serde_json::Value| -> TrainReport {
             serde_json::from_value(json!({
                 "out": "m", "verdict": verdict, "metric": "", "before": before, "after": after, "after_int8": {},

@@ -29,57 +29,43 @@ fn find<'a>(from: &str, profiles: &'a MachineProfiles, machine: &str) -> Result<
 }
 
 impl TrainJob {
-    /// Returns the profile of the job's start model on a machine; `None` if there is none.
-    ///
-    /// # Errors
-    /// [`JobError`] if the start model cannot be read.
-    pub fn machine_profile<'a>(
-        &self,
-        profiles: &'a MachineProfiles,
-        machine: &str,
-    ) -> Result<Option<&'a MachineProfile>, JobError> {
-        find(&self.from, profiles, machine)
-    }
-
-    /// Sets what the job leaves open from a profile, with the preset that `config.performance` asks for. With another
-    /// device or precision than the profile's, nothing is set.
-    pub fn apply_machine_profile(&mut self, profile: &MachineProfile) -> Option<AppliedProfile> {
-        let Self { config, device, threads, .. } = self;
-        OpenSettings { config, device, threads }.apply(profile)
+    /// Returns what a machine profile may set.
+    pub fn open_settings(&mut self) -> OpenSettings<'_> {
+        let Self { from, config, device, threads, .. } = self;
+        OpenSettings { from, config, device, threads }
     }
 }
 
 impl EstimateJob {
-    /// Returns the profile of the job's start model on a machine; `None` if there is none.
-    ///
-    /// # Errors
-    /// [`JobError`] if the start model cannot be read.
-    pub fn machine_profile<'a>(
-        &self,
-        profiles: &'a MachineProfiles,
-        machine: &str,
-    ) -> Result<Option<&'a MachineProfile>, JobError> {
-        find(&self.from, profiles, machine)
-    }
-
-    /// Sets what the job leaves open from a profile, as [`TrainJob::apply_machine_profile`] would for the training whose
-    /// cost is estimated.
-    pub fn apply_machine_profile(&mut self, profile: &MachineProfile) -> Option<AppliedProfile> {
-        let Self { config, device, threads, .. } = self;
-        OpenSettings { config, device, threads }.apply(profile)
+    /// Returns what a machine profile may set: the same as of the training whose cost is estimated.
+    pub fn open_settings(&mut self) -> OpenSettings<'_> {
+        let Self { from, config, device, threads, .. } = self;
+        OpenSettings { from, config, device, threads }
     }
 }
 
-/// The settings that a profile may set.
-struct OpenSettings<'a> {
+/// The settings of a training run, or of its estimate, that a machine profile may set.
+pub struct OpenSettings<'a> {
+    /// The start model, or `scratch`.
+    from: &'a str,
     config: &'a mut TrainConfig,
     device: &'a mut DeviceRequest,
     threads: &'a mut usize,
 }
 
 impl OpenSettings<'_> {
+    /// Sets what was left open from the profile of the start model on a machine, with the preset that
+    /// `config.performance` asks for. With another device or precision than the profile's, nothing is set. Returns what
+    /// was set; `None` for nothing.
+    ///
+    /// # Errors
+    /// [`JobError`] if the start model cannot be read.
+    pub fn set_from(self, profiles: &MachineProfiles, machine: &str) -> Result<Option<AppliedProfile>, JobError> {
+        Ok(find(self.from, profiles, machine)?.and_then(|profile| self.apply(profile)))
+    }
+
     fn apply(self, profile: &MachineProfile) -> Option<AppliedProfile> {
-        let Self { config, device, threads } = self;
+        let Self { config, device, threads, .. } = self;
         let preset = profile.preset_for(config.performance)?;
         let tuned = profile.training.get(&preset)?;
         let precision = tuned.precision.and_then(training_precision);
@@ -161,7 +147,7 @@ mod tests {
     fn a_profile_fills_only_settings_that_are_open() {
         use ProfiledSetting::{Batch, Device, Precision as OfPrecision, Workers};
         let changed = |job: &mut TrainJob| -> Vec<ProfiledSetting> {
-            let applied = job.apply_machine_profile(&profile());
+            let applied = job.open_settings().apply(&profile());
             applied.map_or_else(Vec::new, |a| a.settings.into_iter().map(|(setting, _)| setting).collect())
         };
         let mut open = job(json!({}), "auto");
@@ -181,10 +167,13 @@ mod tests {
     #[test]
     fn a_run_from_scratch_has_a_profile_of_its_own() {
         let mut profiles = MachineProfiles::default();
-        let job = job(json!({}), "auto");
-        assert_eq!(job.machine_profile(&profiles, "here").unwrap(), None);
+        let applied = |profiles: &MachineProfiles, machine: &str| {
+            let applied = job(json!({}), "auto").open_settings().set_from(profiles, machine).unwrap();
+            applied.map(|applied| applied.machine)
+        };
+        assert_eq!(applied(&profiles, "here"), None);
         profiles.put(profile());
-        assert_eq!(job.machine_profile(&profiles, "here").unwrap(), Some(&profile()));
-        assert_eq!(job.machine_profile(&profiles, "elsewhere").unwrap(), None);
+        assert_eq!(applied(&profiles, "here"), Some("here".to_owned()));
+        assert_eq!(applied(&profiles, "elsewhere"), None);
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Minimum time between two statuses.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Share of a step spent waiting for data from which a larger batch would only wait longer.
+/// Share of a step spent waiting for data above which a larger batch would only wait longer.
 const MAX_DATA_WAIT: f64 = 0.2;
 /// Part of a device's free memory that the activations of a batch of twice the size may take.
 const MEMORY_SHARE: f64 = 0.5;
@@ -57,6 +57,9 @@ impl BatchAdvice {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename = "status")]
 pub struct TrainStatus {
+    /// Device that computes the steps; events of earlier versions lack it.
+    #[serde(default = "cpu")]
+    pub device: DeviceId,
     /// Number of completed steps.
     pub step: u64,
     /// Patches per second.
@@ -71,6 +74,14 @@ pub struct TrainStatus {
     pub batch: usize,
     /// Whether another batch size suits the device.
     pub batch_advice: Option<BatchAdvice>,
+    /// Multiply-accumulates that a step does a second time to save memory, by those of the step without that; `None` if
+    /// nothing is computed twice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recomputed_share: Option<f64>,
+}
+
+fn cpu() -> DeviceId {
+    DeviceId::Cpu
 }
 
 impl TrainStatus {
@@ -142,6 +153,7 @@ impl Training<'_> {
             data_wait_share,
         };
         (self.sinks.on_status)(&TrainStatus {
+            device: device.id,
             step,
             samples_per_sec: (self.batch * self.config.accumulate) as f64 / step_secs,
             data_wait_share,
@@ -149,6 +161,7 @@ impl Training<'_> {
             activation_bytes: facts.activation_bytes,
             batch: self.batch,
             batch_advice: facts.advice(),
+            recomputed_share: stepper.recompute().map(|r| r.recomputed_macs as f64 / r.macs.max(1) as f64),
         });
     }
 }
@@ -185,6 +198,7 @@ mod tests {
     #[test]
     fn a_status_is_one_line_and_one_event() {
         let status = TrainStatus {
+            device: DeviceId::Cpu,
             step: 7,
             samples_per_sec: 12.34,
             data_wait_share: 0.051,
@@ -192,6 +206,7 @@ mod tests {
             activation_bytes: 64 << 20,
             batch: 4,
             batch_advice: Some(BatchAdvice::Larger { batch: 8 }),
+            recomputed_share: None,
         };
         assert_eq!(
             status.line(),

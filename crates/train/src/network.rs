@@ -9,7 +9,7 @@ use cytoscope_graph_passes::infer_shapes;
 use cytoscope_model_package::{Package, Processing, StatisticsAxes};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{JobError, Model, find_model, model_folders};
-use cytoscope_training_data::{Normalise, TargetKind, TrainingTask};
+use cytoscope_training_data::{Normalize, TargetKind, TrainingTask};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) struct StartModel {
     /// Nominal object diameter in µm at that voxel size, to which images are scaled; `None` for no scaling.
     pub object_diameter_um: Option<f64>,
     /// Intensity normalization of its input.
-    pub normalise: Normalise,
+    pub normalize: Normalize,
     /// The same as preprocessing steps of a package.
     pub preprocessing: Vec<Processing>,
     /// Patch sizes are multiples of this, along Z, Y, X.
@@ -145,12 +145,12 @@ pub(crate) fn load_start_model(
     infer_shapes::<ValueId>(&mut graph, &[]).map_err(model_error(&shown))?;
     let [int8, int8_with_sigmoid] = int8;
     let int8 = if target.of_labels() { int8_with_sigmoid } else { int8 };
-    let normalise = match (config.normalise, normalise_of(&known.preprocessing, inputs.len())) {
+    let normalize = match (config.normalize, normalize_of(&known.preprocessing, inputs.len())) {
         (Some(requested), _) => requested,
         (None, Some(own)) => own,
         (None, None) => {
             return Err(wrong_use(format!(
-                "{from} uses preprocessing that training does not support: set normalise in --config"
+                "{from} uses preprocessing that training does not support: set normalize in --config"
             )));
         }
     };
@@ -161,10 +161,10 @@ pub(crate) fn load_start_model(
         target,
         voxel_um: config.voxel_um.or(known.voxel_um),
         object_diameter_um: known.object_diameter_um.filter(|_| target.of_labels()),
-        preprocessing: processing_of(normalise, inputs.len()),
+        preprocessing: processing_of(normalize, inputs.len()),
         inputs,
         outputs,
-        normalise,
+        normalize,
         step: known.step,
         spatial_axes: known.spatial_axes,
         segment: has_segment.then(|| known.segment.clone()),
@@ -244,13 +244,13 @@ fn scratch(
     };
     let mut graph = unet3d(&description, &Weights::Random { seed }).map_err(model_error("scratch"))?;
     // Bright-field intensities lie around a medium gray, so they need no compression of bright values.
-    let default_normalise = if target.of_labels() {
+    let default_normalize = if target.of_labels() {
         compress(&mut graph, config.network.compress);
-        Normalise::ScaleRange { min_percentile: 1.0, max_percentile: 99.8, eps: 1e-6 }
+        Normalize::ScaleRange { min_percentile: 1.0, max_percentile: 99.8, eps: 1e-6 }
     } else {
-        Normalise::default()
+        Normalize::default()
     };
-    let normalise = config.normalise.unwrap_or(default_normalise);
+    let normalize = config.normalize.unwrap_or(default_normalize);
     Ok(StartModel {
         graph: prepare(&graph).map_err(model_error("scratch"))?,
         from_scratch: true,
@@ -258,10 +258,10 @@ fn scratch(
         target,
         voxel_um,
         object_diameter_um: None,
-        preprocessing: processing_of(normalise, inputs.len()),
+        preprocessing: processing_of(normalize, inputs.len()),
         inputs,
         outputs,
-        normalise,
+        normalize,
         step: strides.iter().fold([1; 3], |all, s| [0, 1, 2].map(|a| all[a] * s[a])),
         spatial_axes: 3,
         segment: None,
@@ -300,37 +300,37 @@ fn strides(levels: usize, voxel_um: Option<[f64; 3]>) -> Vec<[usize; 3]> {
 
 /// Returns the intensity normalization of a package's preprocessing, or `None` if training does not support it: each of
 /// several `channels` is normalized by its own statistics.
-fn normalise_of(steps: &[Processing], channels: usize) -> Option<Normalise> {
+fn normalize_of(steps: &[Processing], channels: usize) -> Option<Normalize> {
     if channels > 1 && steps.iter().filter_map(Processing::statistics_axes).any(|axes| axes.channel) {
         return None;
     }
     let steps: Vec<&Processing> = steps.iter().filter(|s| !matches!(s, Processing::EnsureDtype { .. })).collect();
     match steps.as_slice() {
-        [] => Some(Normalise::None),
-        [Processing::ZeroMeanUnitVariance { eps, .. }] => Some(Normalise::ZeroMeanUnitVariance { eps: *eps }),
+        [] => Some(Normalize::None),
+        [Processing::ZeroMeanUnitVariance { eps, .. }] => Some(Normalize::ZeroMeanUnitVariance { eps: *eps }),
         [Processing::ScaleRange { min_percentile, max_percentile, eps, reference_tensor: None, .. }] => {
-            Some(Normalise::ScaleRange { min_percentile: *min_percentile, max_percentile: *max_percentile, eps: *eps })
+            Some(Normalize::ScaleRange { min_percentile: *min_percentile, max_percentile: *max_percentile, eps: *eps })
         }
         [Processing::FixedZeroMeanUnitVariance { mean, std }] => {
             let ([mean], [std]) = (&mean[..], &std[..]) else { return None };
-            Some(Normalise::FixedZeroMeanUnitVariance { mean: *mean, std: *std })
+            Some(Normalize::FixedZeroMeanUnitVariance { mean: *mean, std: *std })
         }
         _ => None,
     }
 }
 
 /// Returns the preprocessing steps of a package for an intensity normalization of each of its `channels`.
-fn processing_of(normalise: Normalise, channels: usize) -> Vec<Processing> {
+fn processing_of(normalize: Normalize, channels: usize) -> Vec<Processing> {
     let axes = StatisticsAxes { channel: channels == 1, ..StatisticsAxes::default() };
-    match normalise {
-        Normalise::None => Vec::new(),
-        Normalise::ZeroMeanUnitVariance { eps } => {
+    match normalize {
+        Normalize::None => Vec::new(),
+        Normalize::ZeroMeanUnitVariance { eps } => {
             vec![Processing::ZeroMeanUnitVariance { eps, axes }]
         }
-        Normalise::ScaleRange { min_percentile, max_percentile, eps } => {
+        Normalize::ScaleRange { min_percentile, max_percentile, eps } => {
             vec![Processing::ScaleRange { min_percentile, max_percentile, eps, axes, reference_tensor: None }]
         }
-        Normalise::FixedZeroMeanUnitVariance { mean, std } => {
+        Normalize::FixedZeroMeanUnitVariance { mean, std } => {
             vec![Processing::FixedZeroMeanUnitVariance { mean: vec![mean], std: vec![std] }]
         }
     }
@@ -420,8 +420,8 @@ mod tests {
         // Each channel is normalized by its own statistics, and these steps are understood again.
         let axes = start.preprocessing.first().and_then(Processing::statistics_axes).unwrap();
         assert!(!axes.channel);
-        assert_eq!(normalise_of(&start.preprocessing, 2), Some(start.normalise));
-        assert_eq!(normalise_of(&processing_of(start.normalise, 1), 2), None);
+        assert_eq!(normalize_of(&start.preprocessing, 2), Some(start.normalize));
+        assert_eq!(normalize_of(&processing_of(start.normalize, 1), 2), None);
         let three = TrainConfig { data: toml::from_str("targets = [3, 1, 2]").unwrap(), ..TrainConfig::default() };
         let start = load_start_model("scratch", TrainingTask::LabelFree, &three, None, 1).unwrap();
         assert_eq!(start.outputs, ["channel3", "channel1", "channel2"]);

@@ -8,7 +8,7 @@ use cytoscope_model_package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Proc
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{JobError, Model, packages};
 use cytoscope_storage::Overwrite;
-use cytoscope_training_data::{Normalise, TargetKind};
+use cytoscope_training_data::{Normalize, TargetKind};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -62,7 +62,7 @@ const BLOB_RADIUS: f64 = 0.25;
 
 /// Returns a synthetic stack of shape Z, Y, X: two bright blobs on a dim, noisy background, in intensities that suit
 /// the preprocessing.
-fn test_stack(zyx: [usize; 3], normalise: Normalise) -> Vec<f32> {
+fn test_stack(zyx: [usize; 3], normalize: Normalize) -> Vec<f32> {
     let count: usize = zyx.iter().product();
     let plane = (zyx[1] * zyx[2]).max(1);
     let scaled = (0..count).map(|i| {
@@ -75,19 +75,19 @@ fn test_stack(zyx: [usize; 3], normalise: Normalise) -> Vec<f32> {
         let ground = ((i * 7919) % 101) as f64 / 250.0 - 0.5;
         ground + if inside { 2.5 } else { 0.0 }
     });
-    let (gain, offset) = match normalise {
-        Normalise::None => (1.0, 0.0),
-        Normalise::FixedZeroMeanUnitVariance { mean, std } => (std, mean),
+    let (gain, offset) = match normalize {
+        Normalize::None => (1.0, 0.0),
+        Normalize::FixedZeroMeanUnitVariance { mean, std } => (std, mean),
         // These normalize by statistics of the stack itself, so any scale will do.
-        Normalise::ZeroMeanUnitVariance { .. } | Normalise::ScaleRange { .. } => (100.0, 200.0),
+        Normalize::ZeroMeanUnitVariance { .. } | Normalize::ScaleRange { .. } => (100.0, 200.0),
     };
     scaled.map(|v| (v * gain + offset) as f32).collect()
 }
 
 /// Returns [`test_stack`] for each channel, axes C, Z, Y, X; the voxels of every other channel are in reverse order, so
 /// that channels differ.
-fn test_channels(zyx: [usize; 3], normalise: Normalise, channels: usize) -> Vec<f32> {
-    let stack = test_stack(zyx, normalise);
+fn test_channels(zyx: [usize; 3], normalize: Normalize, channels: usize) -> Vec<f32> {
+    let stack = test_stack(zyx, normalize);
     let mut all = Vec::with_capacity(stack.len() * channels);
     for channel in 0..channels {
         if channel % 2 == 0 { all.extend(&stack) } else { all.extend(stack.iter().rev()) }
@@ -102,7 +102,7 @@ pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(),
         Some(test) => test.clone(),
         None => {
             let zyx: [usize; 3] = std::array::from_fn(|a| d.start.step[a] * 2);
-            (test_channels(zyx, d.start.normalise, channels), zyx)
+            (test_channels(zyx, d.start.normalize, channels), zyx)
         }
     };
     let mut shape = vec![1, channels];

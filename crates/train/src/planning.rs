@@ -64,14 +64,14 @@ impl Training<'_> {
         let mut stepper = self.stepper(graph, true)?;
         let initial = stepper.state()?;
         let step = self.time_steps(&mut stepper)?;
-        stepper.set_state(initial);
+        stepper.set_state(initial)?;
         let size = self.fit_validation(step)?;
         let mut state = TrainState { validation_size: size, ..self.new_state(step) };
         let mut before = None;
         if !self.validator.is_empty() {
             self.context.note("Scoring the start model.");
             let scored = self.score_start(self.start.comparable)?;
-            state.add_validation_time(scored.secs);
+            state.add_validation_time(&scored);
             let smaller = self.budget().shrink(self.validator.size(), scored.secs, scored.share);
             before = Some(scored).filter(|_| self.start.comparable);
             if let Some(size) = smaller {

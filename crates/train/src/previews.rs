@@ -5,6 +5,7 @@
 //! the stacks.
 
 use crate::validator::{PairScore, Validator};
+use cytoscope_pipeline::JobError;
 use cytoscope_training_data::{StackWindow, TargetKind};
 use image::ImageEncoder;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
@@ -118,7 +119,8 @@ impl Previews {
             let z = fullest_slice(truth, shape, labels);
             let [_, ny, nx] = shape;
             let window = StackWindow { start_zyx: [z, 0, 0], size_zyx: [1, ny, nx] };
-            let (image, read) = case.read(window).ok()?;
+            let unread = |error: &JobError| tracing::warn!("a validation pair has no preview: {error}");
+            let (image, read) = case.read(window).inspect_err(unread).ok()?;
             let image = Thumbnail::of(&image, read[1], read[2], false)?;
             let truth = Thumbnail::of(slice(truth, shape, z)?, ny, nx, labels)?;
             let fits = (image.height, image.width) == (truth.height, truth.width);

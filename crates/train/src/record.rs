@@ -21,7 +21,7 @@ const MAX_NOTES: usize = 12;
 const MAX_FOLDERS: usize = 12;
 
 /// What the record of a training run is made of.
-pub(crate) struct RunFacts<'a> {
+pub(crate) struct TrainingRecordFacts<'a> {
     /// Name of the start model.
     pub start: &'a str,
     /// Seed of the random number generators.
@@ -83,7 +83,7 @@ struct LossPoint {
 }
 
 /// Returns the record of a training run.
-pub(crate) fn training_record(run: &RunFacts<'_>) -> Value {
+pub(crate) fn training_record(run: &TrainingRecordFacts<'_>) -> Value {
     let (training_secs, stalled_secs) = total_step_secs(&run.history.steps);
     let notes: Vec<&String> =
         run.history.notes.iter().skip(run.history.notes.len().saturating_sub(MAX_NOTES)).collect();
@@ -220,12 +220,14 @@ mod tests {
                     best: i == validations / 3,
                 })
                 .collect(),
-            notes: (0..50).map(|i| format!("At step {i} the plan was changed to keep to the minutes.")).collect(),
+            notes: (0..50)
+                .map(|i| format!("At step {i} the plan was changed to stay within the time budget."))
+                .collect(),
         }
     }
 
-    fn facts<'a>(train: &'a [Pair], config: &'a TrainConfig, history: &'a History) -> RunFacts<'a> {
-        RunFacts {
+    fn facts<'a>(train: &'a [Pair], config: &'a TrainConfig, history: &'a History) -> TrainingRecordFacts<'a> {
+        TrainingRecordFacts {
             start: "scratch",
             seed: 1,
             steps: 20_000,
@@ -289,7 +291,8 @@ mod tests {
             sha256: sha256_of_bytes(b"a\n"),
         };
         assert_eq!(record["pairs"]["train"], json!(expected));
-        let empty = training_record(&RunFacts { history: &History::default(), ..facts(&[], &config, &history) });
+        let empty =
+            training_record(&TrainingRecordFacts { history: &History::default(), ..facts(&[], &config, &history) });
         assert_eq!(empty["history"]["steps"], json!([]));
     }
 

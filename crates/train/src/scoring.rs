@@ -36,8 +36,10 @@ pub(crate) struct ScoredNetwork {
     pub(crate) live: Option<Thumbnail>,
     /// Fraction of pairs and settings that were evaluated: 1, unless the validation ran out of time.
     pub(crate) share: f64,
-    /// Duration in seconds.
+    /// Duration in seconds that further validations are expected to take: of scoring the float network.
     pub(crate) secs: f64,
+    /// Duration in seconds of scoring all networks of which this one is the best.
+    pub(crate) total_secs: f64,
 }
 
 /// How a validation ended.
@@ -60,6 +62,16 @@ fn deployed(graph: &Graph) -> Cow<'_, Graph> {
     first.outputs.truncate(1);
     cytoscope_graph_passes::eliminate_dead(&mut first);
     Cow::Owned(first)
+}
+
+/// Returns the better one of the scored float and int8 networks of a start model. Further validations score float networks
+/// only, so the time of the int8 network is not expected to recur.
+fn better_start(float: ScoredNetwork, int8: ScoredNetwork) -> ScoredNetwork {
+    let (secs, share, total_secs) = (float.secs, float.share, float.total_secs + int8.total_secs);
+    // A score on fewer voxels cannot be compared.
+    let is_comparable = int8.share >= float.share;
+    let better = if is_comparable && int8.tuned.score > float.tuned.score { int8 } else { float };
+    ScoredNetwork { secs, total_secs, share, ..better }
 }
 
 impl Training<'_> {
@@ -96,7 +108,8 @@ impl Training<'_> {
         } else {
             self.score_untuned(&self.candidate(graph)?, started)
         };
-        scored.map(|scored| ScoredNetwork { secs: started.elapsed().as_secs_f64(), ..scored })
+        let secs = started.elapsed().as_secs_f64();
+        scored.map(|scored| ScoredNetwork { secs, total_secs: secs, ..scored })
     }
 
     /// Scores the start model: with its float or its int8 network, whichever is better, because predictions on this
@@ -105,10 +118,7 @@ impl Training<'_> {
         let float = self.score(&self.start.graph, show)?;
         let Some(int8) = &self.start.int8 else { return Ok(float) };
         let quantized = self.score(&int8.graph, show)?;
-        let secs = float.secs + quantized.secs;
-        let share = float.share.min(quantized.share);
-        let better = if quantized.tuned.score > float.tuned.score { quantized } else { float };
-        Ok(ScoredNetwork { secs, share, ..better })
+        Ok(better_start(float, quantized))
     }
 
     /// Scores with segmentation settings tuned for this network.
@@ -130,7 +140,15 @@ impl Training<'_> {
         };
         // Prediction takes about as long as the tuning of settings.
         let share = maps.len() as f64 / self.validator.cases.len().max(1) as f64 * (0.5 + 0.5 * found.share);
-        Ok(ScoredNetwork { untuned: found.given, tuned: found.best, thumbnails, live, share, secs: 0.0 })
+        Ok(ScoredNetwork {
+            untuned: found.given,
+            tuned: found.best,
+            thumbnails,
+            live,
+            share,
+            secs: 0.0,
+            total_secs: 0.0,
+        })
     }
 
     /// Scores with the current segmentation settings, or without segmentation.
@@ -141,7 +159,15 @@ impl Training<'_> {
         let scores = self.validator.score_with(&self.context.cancel, candidate, until, &mut on_case)?;
         let live = self.previews.live_case().and_then(|case| thumbnails.get(case)?.clone());
         let share = scores.pairs.len() as f64 / self.validator.cases.len().max(1) as f64;
-        Ok(ScoredNetwork { untuned: scores.clone(), tuned: scores, thumbnails, live, share, secs: 0.0 })
+        Ok(ScoredNetwork {
+            untuned: scores.clone(),
+            tuned: scores,
+            thumbnails,
+            live,
+            share,
+            secs: 0.0,
+            total_secs: 0.0,
+        })
     }
 
     /// Adds a validation to the history and reports it as an event.
@@ -174,7 +200,7 @@ impl Training<'_> {
             Err(JobError::Cancelled) => return Ok(ValidationOutcome::Cancelled),
             other => other?,
         };
-        state.add_validation_time(scored.secs);
+        state.add_validation_time(&scored);
         let smaller = self.budget().shrink(self.validator.size(), scored.secs, scored.share);
         if let Some(size) = smaller.filter(|_| scored.share < 1.0) {
             return match self.shrink_validation(state, size, before) {
@@ -185,7 +211,7 @@ impl Training<'_> {
         }
         let scores = scored.tuned;
         let better = state.peak.is_none_or(|peak| scores.score > peak);
-        // Scores on few files are noisy: of equally good networks, the one trained longer is kept.
+        // Scores on few files are noisy: of equally good networks, the one that was trained longer is kept.
         let near = state.peak.is_none_or(|peak| scores.score > peak - SCORE_NOISE);
         let longer = near && state.start_score.is_none_or(|start| scores.score > start);
         // A start model is replaced only by a network that is better by more than chance.
@@ -247,12 +273,12 @@ impl Training<'_> {
                 let path = if step == 0 { self.folder.start() } else { self.folder.best(step) };
                 let kept = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;
                 let scored = self.score(&kept.graph, false)?;
-                state.add_validation_time(scored.secs);
+                state.add_validation_time(&scored);
                 Some((scored.tuned.score, step))
             }
         };
         if let Some(scored) = start {
-            state.add_validation_time(scored.secs);
+            state.add_validation_time(&scored);
             state.start_score = score;
             *before = Some(scored);
         }
@@ -262,5 +288,29 @@ impl Training<'_> {
             state.validations_since_best = 0;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn scored(score: f64, secs: f64, share: f64) -> ScoredNetwork {
+        let scores = Scores { score, scores: BTreeMap::new(), pairs: Vec::new() };
+        let (untuned, tuned) = (scores.clone(), scores);
+        ScoredNetwork { untuned, tuned, thumbnails: Vec::new(), live: None, share, secs, total_secs: secs }
+    }
+
+    #[test]
+    fn the_int8_network_of_a_start_model_does_not_make_later_validations_seem_longer() {
+        for (float, int8) in [(0.8, 0.9), (0.9, 0.8)] {
+            let start = better_start(scored(float, 60.0, 1.0), scored(int8, 40.0, 1.0));
+            assert_eq!(start.tuned.score, 0.9);
+            assert_eq!((start.secs, start.total_secs, start.share), (60.0, 100.0, 1.0));
+        }
+        // Scores on fewer voxels are not compared.
+        let start = better_start(scored(0.8, 60.0, 1.0), scored(0.9, 40.0, 0.5));
+        assert_eq!((start.tuned.score, start.share), (0.8, 1.0));
     }
 }

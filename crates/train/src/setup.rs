@@ -37,7 +37,7 @@ const PATCH: [usize; 3] = [24, 64, 64];
 pub(crate) fn fingerprint(data: &Data) -> Result<String, JobError> {
     let state = |path: &Path| -> Result<String, JobError> {
         let meta = std::fs::metadata(path).map_err(io_error(path))?;
-        // On file systems without times, only the size tells a change.
+        // On file systems without times, only a change of the size is detected.
         let changed = meta.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
         Ok(format!("{} {}", meta.len(), changed.as_nanos()))
     };
@@ -237,7 +237,7 @@ pub(crate) fn prepare<'a>(
         seed: job.seed,
         augment: config.augment,
         target: start.target,
-        normalise: start.normalise,
+        normalize: start.normalize,
         ignore_label: data.dataset.ignore_label.map(IgnoreLabel::Value),
         ..SamplerOptions::default()
     };

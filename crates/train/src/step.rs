@@ -1,6 +1,7 @@
 //! Training steps on an engine: forward and backward pass, optimizer step, EMA and batch norm statistics.
 
 use crate::error::{engine_error, model_error};
+use crate::joined::Joined;
 use crate::step_graphs::{
     BufferGraph, NORM_MOMENTUM, Part, TOTALS, add_totals, average_graph, batch_buffer, running_buffer, sum_graph,
 };
@@ -89,6 +90,8 @@ pub(crate) struct Stepper {
     /// The network with its initial parameters.
     model: Graph,
     graph: GradientGraph,
+    /// The tensors of parameters that buffers hold.
+    joined: Joined,
     gradients: BoundSession,
     update: BoundSession,
     /// On devices, adds gradients to accumulated ones. The CPU adds them in its buffers.
@@ -119,7 +122,7 @@ const MAX_LOSS_SCALE: f32 = 16_777_216.0;
 const STEADY_STEPS: u32 = 200;
 
 /// Returns the memory limit for activations in bytes: the requested one, or half of what is free on the device. There is
-/// no limit if neither system nor driver tells how much is free.
+/// no limit if neither system nor driver reports the free memory.
 fn activation_budget(requested: Option<u64>, device: &Device) -> u64 {
     let free = || match device.id {
         DeviceId::Cpu => cytoscope_profile::available_bytes(),
@@ -157,16 +160,21 @@ fn running_stats(graph: &GradientGraph, model: &Graph) -> BTreeMap<String, Tenso
     running
 }
 
-/// Binds the parameters, which are the last inputs of a gradient graph but for the totals, the gradients, and the batch
-/// statistics. The loss is returned if there are no totals.
-fn bind_gradients(graph: &GradientGraph, session: Box<dyn Session>, has_totals: bool) -> BoundSession {
+/// Binds the tensors of parameters, which are the last inputs of a gradient graph but for the totals, the gradients, and the
+/// batch statistics. The loss is returned if there are no totals.
+fn bind_gradients(
+    graph: &GradientGraph,
+    parameters: &[Parameter],
+    session: Box<dyn Session>,
+    has_totals: bool,
+) -> BoundSession {
     let totals: Vec<Option<String>> = TOTALS.iter().filter(|_| has_totals).map(|t| Some((*t).to_owned())).collect();
-    let given = graph.graph.inputs.len().saturating_sub(graph.parameters.len() + totals.len());
+    let given = graph.graph.inputs.len().saturating_sub(parameters.len() + totals.len());
     let mut inputs: Vec<Option<String>> = vec![None; given];
-    inputs.extend(Part::Value.buffers(&graph.parameters));
+    inputs.extend(Part::Value.buffers(parameters));
     inputs.extend(totals.iter().cloned());
     let mut outputs = vec![has_totals.then(|| "loss".to_owned())];
-    outputs.extend(Part::Gradient.buffers(&graph.parameters));
+    outputs.extend(Part::Gradient.buffers(parameters));
     outputs.extend((0..2 * graph.norms.len()).map(|index| Some(batch_buffer(index))));
     outputs.extend(totals);
     BoundSession::new(session, inputs, outputs)
@@ -188,7 +196,10 @@ fn bind_update(parameters: &[Parameter], graph: &UpdateGraph, session: Box<dyn S
 }
 
 /// Puts the parameters and moments of a state into buffers; returns the rest.
-fn split_state(parameters: &[Parameter], state: ModelState, buffers: &mut Buffers) -> HostState {
+///
+/// # Errors
+/// If a tensor has another number of elements than its parameter.
+fn split_state(joined: &Joined, state: ModelState, buffers: &mut Buffers) -> Result<HostState, JobError> {
     let has_average = !state.average.is_empty();
     let running_stats = state.running_stats.keys().cloned().collect();
     state.running_stats.into_iter().for_each(|(name, tensor)| buffers.bind(running_buffer(&name), tensor));
@@ -199,15 +210,16 @@ fn split_state(parameters: &[Parameter], state: ModelState, buffers: &mut Buffer
         (Part::Average, state.average),
     ];
     for (part, tensors) in parts {
-        parameters.iter().zip(tensors).for_each(|(p, tensor)| buffers.bind(part.buffer(&p.name), tensor));
+        let tensors = joined.join(tensors)?;
+        joined.tensors.iter().zip(tensors).for_each(|(p, tensor)| buffers.bind(part.buffer(&p.name), tensor));
     }
-    HostState {
+    Ok(HostState {
         has_average,
         running_stats,
         optimizer_steps: state.optimizer_steps,
         loss_scale: state.loss_scale,
         steady_steps: state.steady_steps,
-    }
+    })
 }
 
 /// Returns the shapes of a graph's inputs.
@@ -234,11 +246,13 @@ impl Stepper {
         let bad = model_error("the network");
         let on_device = engine_.device().id != DeviceId::Cpu;
         let mut graph = gradient_graph(&model_graph, std::slice::from_ref(&options.shape), &step).map_err(&bad)?;
-        if on_device {
-            add_totals(&mut graph);
-        }
         let values = graph.values(&model_graph).map_err(&bad)?;
-        let update = update_graph(&graph.parameters, options.optimizer);
+        let joined = if on_device { Joined::new(&graph.parameters) } else { Joined::separate(&graph.parameters) };
+        joined.rewrite(&mut graph);
+        if on_device {
+            add_totals(&mut graph.graph, joined.tensors.len());
+        }
+        let update = update_graph(&joined.tensors, options.optimizer);
         let compile = CompileOptions {
             precision: if options.exact { Precision::F32 } else { engine_.device().fast_precision() },
             threads: options.threads,
@@ -264,22 +278,23 @@ impl Stepper {
             steady_steps: 0,
             values,
         };
-        let (gradients, update) =
-            (bind_gradients(&graph, gradients, on_device), bind_update(&graph.parameters, &update, updates));
+        let gradients = bind_gradients(&graph, &joined.tensors, gradients, on_device);
+        let update = bind_update(&joined.tensors, &update, updates);
         let (mut sum, mut averages) = (None, None);
         if on_device {
-            let averaged = if options.ema > 0.0 { graph.parameters.as_slice() } else { &[] };
-            sum = Some(bound(sum_graph(&graph.parameters))?);
+            let averaged = if options.ema > 0.0 { joined.tensors.as_slice() } else { &[] };
+            sum = Some(bound(sum_graph(&joined.tensors))?);
             averages = average_graph(averaged, &graph.norms, &state.running_stats).map(bound).transpose()?;
         }
         compiling.finish();
         let has_second = !state.second_moment.is_empty();
         let mut buffers = Buffers::default();
         TOTALS.iter().for_each(|total| buffers.bind(*total, Tensor::scalar(0.0f32)));
-        let host = split_state(&graph.parameters, state, &mut buffers);
+        let host = split_state(&joined, state, &mut buffers)?;
         Ok(Self {
             model: model_graph,
             graph,
+            joined,
             gradients,
             update,
             sum,
@@ -313,17 +328,22 @@ impl Stepper {
     }
 
     /// Continues from another state of the same network, without the gradients that were accumulated.
-    pub(crate) fn set_state(&mut self, state: ModelState) {
+    ///
+    /// # Errors
+    /// If the state is of another network.
+    pub(crate) fn set_state(&mut self, state: ModelState) -> Result<(), JobError> {
         self.zero_grad();
-        self.host = split_state(&self.graph.parameters, state, &mut self.buffers);
+        self.host = split_state(&self.joined, state, &mut self.buffers)?;
         TOTALS.iter().for_each(|total| self.buffers.bind(*total, Tensor::scalar(0.0f32)));
         self.unread = 0;
+        Ok(())
     }
 
     /// Returns copies of the buffers of all parameters.
     fn read(&self, part: Part) -> Result<Vec<Tensor>, JobError> {
         let of = |p: &Parameter| self.buffers.read(&part.buffer(&p.name)).map_err(engine_error);
-        self.graph.parameters.iter().map(of).collect()
+        let held = self.joined.tensors.iter().map(of).collect::<Result<Vec<Tensor>, JobError>>()?;
+        self.joined.split(&self.graph.parameters, held)
     }
 
     /// Returns copies of the running statistics by name.
@@ -433,7 +453,7 @@ impl Stepper {
         if let (true, Some(sum)) = (self.has_sum, &mut self.sum) {
             return self.buffers.step(sum, Vec::new()).map(drop).map_err(engine_error);
         }
-        for p in &self.graph.parameters {
+        for p in &self.joined.tensors {
             let (gradient, sum) = (Part::Gradient.buffer(&p.name), Part::Sum.buffer(&p.name));
             if self.has_sum {
                 let gradient = self.buffers.take(&gradient).map_err(engine_error)?;
@@ -505,7 +525,7 @@ impl Stepper {
     /// Discards the accumulated gradients.
     pub(crate) fn zero_grad(&mut self) {
         self.has_sum = false;
-        self.graph.parameters.iter().for_each(|p| self.buffers.discard(&Part::Sum.buffer(&p.name)));
+        self.joined.tensors.iter().for_each(|p| self.buffers.discard(&Part::Sum.buffer(&p.name)));
     }
 
     /// Returns the network that is validated and saved: with the EMA of the parameters, if enabled.
@@ -563,3 +583,6 @@ impl Stepper {
         self.gradients.report().fallbacks.iter().map(|f| f.op.clone()).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

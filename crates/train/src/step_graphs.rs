@@ -2,18 +2,21 @@
 //! device computes them without copying parameters and gradients; on the CPU, the same arithmetic runs on the buffers
 //! themselves.
 
-use cytoscope_autodiff::{GradientGraph, Parameter, RunningNorm};
+use cytoscope_autodiff::{Parameter, RunningNorm};
 use cytoscope_graph::{BinaryOp, Dim, ElementType, Graph, Op, Tensor, ValueId};
 use std::collections::BTreeMap;
 
 /// Momentum of the running statistics: the weight of the current batch.
 pub(crate) const NORM_MOMENTUM: f32 = 0.1;
 
-/// The buffers of the parameters.
+/// The buffers of a trainable parameter, each with the parameter's shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
+    /// The value that the optimizer changes.
     Value,
+    /// The first moment of the optimizer.
     FirstMoment,
+    /// The second moment of the optimizer.
     SecondMoment,
     /// The exponential moving average.
     Average,
@@ -88,18 +91,19 @@ impl BufferGraph {
 }
 
 /// Adds the loss and the global norm of all gradients to totals in buffers, which the host reads when it needs them: the
-/// inputs [`TOTALS`] are the last ones of the gradient graph, and their next values the last outputs. Totals are finite if
-/// and only if all losses and gradients were (and the squares of the gradients did not overflow).
-pub(crate) fn add_totals(graph: &mut GradientGraph) {
-    let gradients = graph.graph.outputs.iter().skip(1).take(graph.parameters.len());
+/// inputs [`TOTALS`] are the last ones of the gradient graph, and their next values the last outputs. `gradients` is the
+/// number of outputs after the loss that are gradients. Totals are finite if and only if all losses and gradients were (and
+/// the squares of the gradients did not overflow).
+pub(crate) fn add_totals(graph: &mut Graph, gradients: usize) {
+    let gradients = graph.outputs.iter().skip(1).take(gradients);
     let gradients: Vec<Option<ValueId>> = gradients.copied().map(Some).collect();
-    let loss = graph.graph.outputs.first().copied();
-    let norm = graph.graph.push("gradient.norm", Op::GlobalNorm, &gradients);
+    let loss = graph.outputs.first().copied();
+    let norm = graph.push("gradient.norm", Op::GlobalNorm, &gradients);
     for (name, value) in TOTALS.into_iter().zip([loss, Some(norm)]) {
-        let before = graph.graph.add_input(name, ElementType::F32, Vec::new());
+        let before = graph.add_input(name, ElementType::F32, Vec::new());
         let sum = Op::Binary(BinaryOp::Add);
-        let next = graph.graph.push(format!("{name}.next"), sum, &[Some(before), value]);
-        graph.graph.outputs.push(next);
+        let next = graph.push(format!("{name}.next"), sum, &[Some(before), value]);
+        graph.outputs.push(next);
     }
 }
 
@@ -187,13 +191,11 @@ mod tests {
         let loss = graph.push("loss", Op::GlobalNorm, &[Some(a)]);
         let gradient = graph.push("gradient", Op::Binary(BinaryOp::Add), &[Some(a), Some(a)]);
         graph.outputs = vec![loss, gradient];
-        let parameters = vec![parameter("a")];
-        let mut made = GradientGraph { graph, parameters, norms: Vec::new(), recomputed: None, halved: None };
-        add_totals(&mut made);
+        add_totals(&mut graph, 1);
         let a = Tensor::new(vec![2, 2], vec![3.0f32, 4.0, 0.0, 0.0]).unwrap();
         let totals = TOTALS.map(|name| (name.to_owned(), Tensor::scalar(100.0f32)));
         let inputs: Vec<(String, Tensor)> = [("a".to_owned(), a)].into_iter().chain(totals).collect();
-        let found = cytoscope_reference::run(&made.graph, &inputs).unwrap();
+        let found = cytoscope_reference::run(&graph, &inputs).unwrap();
         let found: Vec<Vec<f64>> = found.iter().skip(2).map(Tensor::to_f64_vec).collect();
         assert_eq!(found, [[105.0], [110.0]]);
     }

@@ -166,6 +166,37 @@ pub(crate) struct LoopOutcome {
     pub(crate) parameters: usize,
 }
 
+/// The state to return to if a loss is not finite.
+struct RollbackPoint {
+    model: ModelState,
+    step: u64,
+}
+
+/// What the training loop does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Makes a step.
+    Step,
+    /// Validates the network of the last step.
+    Validate,
+    /// Ends: all steps are made and validated, or the run ended early.
+    Finish,
+}
+
+impl Phase {
+    fn of(state: &TrainState) -> Self {
+        if state.ended {
+            Self::Finish
+        } else if state.validation_due {
+            Self::Validate
+        } else if state.step < state.steps {
+            Self::Step
+        } else {
+            Self::Finish
+        }
+    }
+}
+
 /// What the training loop changes.
 struct Run {
     state: TrainState,
@@ -174,17 +205,16 @@ struct Run {
     before: Option<ScoredNetwork>,
     loader: Loader,
     window: LossWindow,
-    /// The state to return to if a loss is not finite, with its step and its next patch.
-    last_good: (ModelState, u64, u64),
+    last_good: RollbackPoint,
     last_save: Instant,
     last_plan: Instant,
     last_status: Option<Instant>,
 }
 
 impl Run {
-    /// Returns the current state, as [`Run::last_good`] holds it.
-    fn good_state(&self) -> Result<(ModelState, u64, u64), JobError> {
-        Ok((self.stepper.state()?, self.state.step, self.state.next_patch))
+    /// Returns the current state as one to return to.
+    fn rollback_point(&self) -> Result<RollbackPoint, JobError> {
+        Ok(RollbackPoint { model: self.stepper.state()?, step: self.state.step })
     }
 }
 
@@ -253,8 +283,9 @@ impl Training<'_> {
     fn is_finishing(&self) -> bool {
         let requested = self.folder.is_finish_requested();
         if !requested && self.context.cancel.is_finishing() {
-            // This run finishes even if the request cannot be stored.
-            let _ = self.folder.request_finish();
+            if let Err(error) = self.folder.request_finish() {
+                tracing::warn!("this run finishes, but if it is interrupted, a resumed one will not: {error}");
+            }
             return true;
         }
         requested
@@ -277,13 +308,17 @@ impl Training<'_> {
         let mut meter = context.meter("train", run.state.steps, "steps");
         meter.skip_completed(run.state.step);
         self.replan(&mut run.state);
-        while !run.state.ended && (run.state.step < run.state.steps || run.state.validation_due) {
+        loop {
+            let phase = Phase::of(&run.state);
+            if phase == Phase::Finish {
+                break;
+            }
             if context.cancel.is_cancelled() {
                 self.read_losses(&mut run)?;
                 self.save_cancelled(&mut run)?;
                 return Err(JobError::Cancelled);
             }
-            if run.state.validation_due {
+            if phase == Phase::Validate {
                 if self.read_losses(&mut run)? {
                     self.run_validation(&mut run)?;
                 }
@@ -319,7 +354,7 @@ impl Training<'_> {
             run.state.validation_due = !self.validator.is_empty() && self.is_validation_due(&run.state);
             let is_save_due = run.last_save.elapsed() > Duration::from_secs(CHECKPOINT_SECS);
             if !run.state.validation_due && is_save_due && !run.stepper.has_unread() {
-                run.last_good = run.good_state()?;
+                run.last_good = run.rollback_point()?;
                 run.state.since_point = (run.window.loss, run.window.steps);
                 self.save_checkpoint(&mut run.state, &run.stepper)?;
                 run.last_save = Instant::now();
@@ -347,7 +382,7 @@ impl Training<'_> {
         let before = match (before, resumed, self.start.comparable && !self.validator.is_empty()) {
             (None, true, true) => {
                 let scored = self.score_start(true)?;
-                state.validating_secs += scored.secs;
+                state.validating_secs += scored.total_secs;
                 Some(scored)
             }
             (before, ..) => before,
@@ -357,7 +392,7 @@ impl Training<'_> {
         let (loss, steps) = state.since_point;
         // Steps before this mark were made to time them.
         self.context.recorder.mark_memory(FIRST_STEP_MARK);
-        let last_good = (stepper.state()?, state.step, state.next_patch);
+        let last_good = RollbackPoint { model: stepper.state()?, step: state.step };
         Ok(Run {
             state,
             stepper,
@@ -385,7 +420,7 @@ impl Training<'_> {
         let names = stepper.names();
         let mut model = stepper.state()?;
         restore(&mut model, &names, &state, tensors, &self.folder.path)?;
-        stepper.set_state(model);
+        stepper.set_state(model)?;
         self.context.note(format!("Resuming after step {} of {}.", state.step, state.steps));
         state.job.out.clone_from(&self.job.out);
         if let Some(size) = state.validation_size {
@@ -437,7 +472,7 @@ impl Training<'_> {
         run.state.since_point = (0.0, 0);
         self.replan(&mut run.state);
         run.last_plan = Instant::now();
-        run.last_good = run.good_state()?;
+        run.last_good = run.rollback_point()?;
         let patience = self.config.budget.patience;
         if patience > 0 && run.state.validations_since_best >= patience {
             self.context.note(format!("Early stopping: no better score in {patience} validations."));
@@ -473,7 +508,7 @@ impl Training<'_> {
     fn fold_norms(&self, run: &mut Run) -> Result<(), JobError> {
         run.stepper = self.stepper(run.stepper.folded()?, false)?;
         run.state.folded = true;
-        run.last_good = run.good_state()?;
+        run.last_good = run.rollback_point()?;
         let note = format!("Batch norms were folded into the convolutions at step {}.", run.state.step);
         run.state.history.notes.push(note);
         Ok(())

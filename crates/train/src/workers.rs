@@ -50,7 +50,7 @@ impl TrainConfig {
     }
 }
 
-/// Returns the number of data workers that leaves the cores which compute the steps, or feed the GPU, to them.
+/// Returns the default number of data workers, which leaves enough cores to compute the steps or to feed the GPU.
 fn default_workers(device: DeviceId, cores: usize) -> usize {
     let workers = match device {
         DeviceId::Cpu => cores / CORES_PER_WORKER,
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_workers_follow_the_cores_and_a_request_counts_more() {
+    fn data_workers_follow_the_cores_unless_a_number_is_requested() {
         let workers = |device, cores| DataWorkers::on(&TrainConfig::default(), device, cores, 2).workers;
         assert_eq!([1, 2, 7, 8, 16, 128].map(|cores| workers(DeviceId::Cpu, cores)), [1, 1, 1, 2, 4, 8]);
         assert_eq!([1, 2, 7, 16].map(|cores| workers(DeviceId::Cuda(0), cores)), [1, 1, 6, 8]);

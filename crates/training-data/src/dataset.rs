@@ -80,7 +80,7 @@ pub struct Pair {
     pub name: String,
     /// First input channel of the network: a channel and time point of a file.
     pub image: ImageRef,
-    /// Its first target: labels or a stain.
+    /// First target of the image: labels or a stain.
     pub target: ImageRef,
     /// Further input channels of the network, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

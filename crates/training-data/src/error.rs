@@ -31,7 +31,7 @@ pub(crate) fn most_common_problem(problems: &[Problem]) -> String {
 
 /// An error of training data: the file, the problem and the next step.
 #[derive(Debug, thiserror::Error)]
-pub enum SamplesError {
+pub enum TrainingDataError {
     /// An image cannot be read.
     #[error(transparent)]
     Format(#[from] FormatError),
@@ -62,9 +62,9 @@ pub enum SamplesError {
         file: PathBuf,
         /// The quantity.
         what: &'static str,
-        /// Its value.
+        /// Value of the quantity.
         got: u64,
-        /// The limit's name.
+        /// Name of the limit in [`crate::limits`].
         limit_name: &'static str,
         /// Maximum allowed value.
         limit: u64,
@@ -78,7 +78,7 @@ pub enum SamplesError {
         what: &'static str,
         /// The given value.
         got: String,
-        /// Its range.
+        /// Range of the option, as text.
         expected: &'static str,
     },
     /// The operating system reported an error.
@@ -108,7 +108,7 @@ pub enum SamplesError {
     },
 }
 
-impl SamplesError {
+impl TrainingDataError {
     pub(crate) fn data(file: &Path, problem: impl Into<String>, next_step: impl Into<String>) -> Self {
         Self::Data { file: file.to_owned(), problem: problem.into(), next_step: next_step.into() }
     }
@@ -126,9 +126,9 @@ pub(crate) fn check_limit(
     got: u64,
     (limit_name, limit): (&'static str, u64),
     next_step: &'static str,
-) -> Result<(), SamplesError> {
+) -> Result<(), TrainingDataError> {
     if got > limit {
-        return Err(SamplesError::OverLimit { file: file.to_owned(), what, got, limit_name, limit, next_step });
+        return Err(TrainingDataError::OverLimit { file: file.to_owned(), what, got, limit_name, limit, next_step });
     }
     Ok(())
 }
@@ -139,9 +139,9 @@ pub(crate) fn check_range(
     got: f64,
     range: std::ops::RangeInclusive<f64>,
     expected: &'static str,
-) -> Result<(), SamplesError> {
+) -> Result<(), TrainingDataError> {
     if range.contains(&got) {
         return Ok(());
     }
-    Err(SamplesError::Parameter { what, got: got.to_string(), expected })
+    Err(TrainingDataError::Parameter { what, got: got.to_string(), expected })
 }

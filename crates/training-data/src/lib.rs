@@ -6,7 +6,7 @@
 //! networks and engines.
 //!
 //! Volumes are in C order `[Z][Y][X]`, lengths in µm. A patch is a pure function of the pairs, the options and its
-//! index, so a resumed training run gets the same patches as an uninterrupted one. Errors are [`SamplesError`].
+//! index, so a resumed training run gets the same patches as an uninterrupted one. Errors are [`TrainingDataError`].
 //! Malformed files cause no panics, and sizes are checked against [`limits`] before memory is allocated.
 //!
 //! ```
@@ -39,7 +39,7 @@ mod find;
 mod interpolate;
 pub mod limits;
 mod loader;
-mod normalise;
+mod normalize;
 mod objects;
 mod reader;
 mod sampler;
@@ -52,10 +52,10 @@ mod targets;
 pub use augment::AugmentOptions;
 pub use check::{CheckOptions, Intensities, PairSummary, Report, check, check_with};
 pub use dataset::{Convention, Dataset, ImageRef, Pair, Part, Problem, Severity, StackWindow, TrainingTask};
-pub use error::SamplesError;
+pub use error::TrainingDataError;
 pub use find::{FindOptions, SpacingOrder, find_pairs, find_pairs_with};
 pub use loader::{Batch, Loader, LoaderOptions};
-pub use normalise::{Normalise, Scaling};
+pub use normalize::{Normalize, Scaling};
 pub use objects::IgnoreLabel;
 pub use reader::{CacheUse, Outside};
 pub use sampler::{ObjectScale, Origin, Patch, Sampler, SamplerOptions, StageTimes};

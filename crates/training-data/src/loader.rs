@@ -1,6 +1,6 @@
 //! Prefetching of patches by worker threads, delivered in order.
 
-use crate::error::SamplesError;
+use crate::error::TrainingDataError;
 use crate::limits::{MAX_PREFETCH, MAX_WORKERS};
 use crate::sampler::{Origin, Patch, Sampler};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Options of a [`Loader`].
+/// How many threads of a [`Loader`] prepare patches, how many patches ahead, and from which one on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoaderOptions {
@@ -57,7 +57,7 @@ struct LoaderState {
     next: u64,
     /// Index of the next patch to deliver.
     taken: u64,
-    ready: BTreeMap<u64, Result<Patch, SamplesError>>,
+    ready: BTreeMap<u64, Result<Patch, TrainingDataError>>,
     stop: bool,
     stalled_secs: f64,
 }
@@ -88,9 +88,9 @@ impl Loader {
     /// Starts to prefetch the patches of a sampler.
     ///
     /// # Errors
-    /// [`SamplesError::Parameter`] if the number of threads or patches is 0 or too large; [`SamplesError::Io`] if a
-    /// thread cannot be started.
-    pub fn new(sampler: Arc<Sampler>, options: LoaderOptions) -> Result<Self, SamplesError> {
+    /// [`TrainingDataError::Parameter`] if the number of threads or patches is 0 or too large;
+    /// [`TrainingDataError::Io`] if a thread cannot be started.
+    pub fn new(sampler: Arc<Sampler>, options: LoaderOptions) -> Result<Self, TrainingDataError> {
         Self::with(move |index| sampler.sample(index), options)
     }
 
@@ -99,16 +99,16 @@ impl Loader {
     /// # Errors
     /// As [`Loader::new`].
     pub fn with(
-        make: impl Fn(u64) -> Result<Patch, SamplesError> + Send + Sync + 'static,
+        make: impl Fn(u64) -> Result<Patch, TrainingDataError> + Send + Sync + 'static,
         options: LoaderOptions,
-    ) -> Result<Self, SamplesError> {
+    ) -> Result<Self, TrainingDataError> {
         let limits = [
             ("the number of workers", options.workers, MAX_WORKERS, "1 to MAX_WORKERS"),
             ("the number of prefetched patches", options.prefetch, MAX_PREFETCH, "1 to MAX_PREFETCH"),
         ];
         for (what, got, limit, expected) in limits {
             if got == 0 || got > limit {
-                return Err(SamplesError::Parameter { what, got: got.to_string(), expected });
+                return Err(TrainingDataError::Parameter { what, got: got.to_string(), expected });
             }
         }
         let shared = Arc::<LoaderShared>::default();
@@ -120,7 +120,7 @@ impl Loader {
         let mut loader = Self { shared, threads: Vec::with_capacity(options.workers) };
         for i in 0..options.workers {
             let (shared, make) = (Arc::clone(&loader.shared), Arc::clone(&make));
-            let failed = |source| SamplesError::Io {
+            let failed = |source| TrainingDataError::Io {
                 file: std::env::current_exe().unwrap_or_default(),
                 doing: "starting a worker thread",
                 source,
@@ -143,9 +143,9 @@ impl Loader {
     /// Returns the next patches in order; waits until they are ready.
     ///
     /// # Errors
-    /// The first error of a patch, or [`SamplesError::Worker`] for a panic in its thread. All patches of this call are
-    /// dropped, and the next call continues after them.
-    pub fn next_batch(&mut self, count: usize) -> Result<Batch, SamplesError> {
+    /// The first error of a patch, or [`TrainingDataError::Worker`] for a panic in its thread. All patches of this call
+    /// are dropped, and the next call continues after them.
+    pub fn next_batch(&mut self, count: usize) -> Result<Batch, TrainingDataError> {
         let mut patches = Vec::with_capacity(count.min(MAX_PREFETCH));
         let mut failure = None;
         for _ in 0..count {
@@ -165,8 +165,8 @@ impl Loader {
     /// Returns the next patch in order; waits until it is ready.
     ///
     /// # Errors
-    /// The error of the patch, or [`SamplesError::Worker`] for a panic in its thread.
-    pub fn next_patch(&mut self) -> Result<Patch, SamplesError> {
+    /// The error of the patch, or [`TrainingDataError::Worker`] for a panic in its thread.
+    pub fn next_patch(&mut self) -> Result<Patch, TrainingDataError> {
         let mut state = self.shared.lock();
         let index = state.taken;
         if !state.ready.contains_key(&index) {
@@ -180,7 +180,7 @@ impl Loader {
         state.taken += 1;
         drop(state);
         self.shared.taken.notify_all();
-        patch.unwrap_or_else(|| Err(SamplesError::Worker { index, problem: "the patch was lost".to_owned() }))
+        patch.unwrap_or_else(|| Err(TrainingDataError::Worker { index, problem: "the patch was lost".to_owned() }))
     }
 
     /// Returns the index of the next patch to deliver, from which training can be resumed.
@@ -209,7 +209,7 @@ impl Drop for Loader {
     }
 }
 
-fn work(shared: &LoaderShared, make: &(impl Fn(u64) -> Result<Patch, SamplesError> + ?Sized), prefetch: u64) {
+fn work(shared: &LoaderShared, make: &(impl Fn(u64) -> Result<Patch, TrainingDataError> + ?Sized), prefetch: u64) {
     loop {
         let index = {
             let mut state = shared.lock();
@@ -232,7 +232,7 @@ fn work(shared: &LoaderShared, make: &(impl Fn(u64) -> Result<Patch, SamplesErro
                 .map(|s| (*s).to_owned())
                 .or_else(|| thrown.downcast_ref::<String>().cloned())
                 .unwrap_or_else(|| "a panic without a message".to_owned());
-            Err(SamplesError::Worker { index, problem })
+            Err(TrainingDataError::Worker { index, problem })
         });
         shared.lock().ready.insert(index, patch);
         shared.made.notify_all();
@@ -240,10 +240,10 @@ fn work(shared: &LoaderShared, make: &(impl Fn(u64) -> Result<Patch, SamplesErro
 }
 
 /// Stacks patches of the same shape.
-fn stack(patches: Vec<Patch>) -> Result<Batch, SamplesError> {
+fn stack(patches: Vec<Patch>) -> Result<Batch, TrainingDataError> {
     let mut patches = patches.into_iter();
     let Some(first) = patches.next() else {
-        return Err(SamplesError::Parameter {
+        return Err(TrainingDataError::Parameter {
             what: "the number of patches in a batch",
             got: "0".to_owned(),
             expected: "at least one",
@@ -263,7 +263,7 @@ fn stack(patches: Vec<Patch>) -> Result<Batch, SamplesError> {
     for patch in patches {
         let shape = (patch.shape_zyx, patch.image_channels, patch.channels);
         if shape != (batch.shape_zyx, batch.image_channels, batch.channels) {
-            return Err(SamplesError::Parameter {
+            return Err(TrainingDataError::Parameter {
                 what: "the shape of a patch in a batch",
                 got: format!("{:?} with {} and {} channels", shape.0, shape.1, shape.2),
                 expected: "that of the first patch",

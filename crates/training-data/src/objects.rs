@@ -1,7 +1,7 @@
 //! Index of the objects of a label image, from one streaming pass: sizes, bounding boxes, and a few voxels of each
 //! object to center patches on.
 
-use crate::error::{SamplesError, check_limit};
+use crate::error::{TrainingDataError, check_limit};
 use crate::limits::MAX_OBJECTS;
 use crate::reader::{Bounds, Convert, Reader};
 use cytoscope_objects::diameter;
@@ -160,7 +160,7 @@ impl Indexer {
         samples: &Samples,
         window: &Bounds,
         code: &impl Convert<u32>,
-    ) -> Result<(), SamplesError> {
+    ) -> Result<(), TrainingDataError> {
         with_samples!(samples, v => self.typed(file, start, size, v, window, code))
     }
 
@@ -172,7 +172,7 @@ impl Indexer {
         values: &[E],
         window: &Bounds,
         code: &impl Convert<u32>,
-    ) -> Result<(), SamplesError> {
+    ) -> Result<(), TrainingDataError> {
         let [_, ny, nx] = size;
         let first_x = window[2].start.saturating_sub(start[2]).min(nx);
         let end_x = window[2].end.saturating_sub(start[2]).min(nx);
@@ -220,7 +220,7 @@ impl Indexer {
     }
 
     /// Returns the position of a label's object, which is added if it is new.
-    fn place_of(&mut self, file: &std::path::Path, label: u32) -> Result<usize, SamplesError> {
+    fn place_of(&mut self, file: &std::path::Path, label: u32) -> Result<usize, TrainingDataError> {
         if let Some(place) = self.place.get(&label) {
             return Ok(*place);
         }
@@ -266,7 +266,12 @@ impl Indexer {
 
 impl ObjectIndex {
     /// Indexes the objects of a stack.
-    pub fn of(reader: &Reader, stack: usize, window: &Bounds, code: &impl Convert<u32>) -> Result<Self, SamplesError> {
+    pub fn of(
+        reader: &Reader,
+        stack: usize,
+        window: &Bounds,
+        code: &impl Convert<u32>,
+    ) -> Result<Self, TrainingDataError> {
         let mut indexer = Indexer::default();
         let file = reader.stack(stack).map(|s| s.image.path.clone()).unwrap_or_default();
         reader.each_slab(stack, &mut |start, size, samples| indexer.add(&file, start, size, samples, window, code))?;

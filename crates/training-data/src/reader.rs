@@ -1,6 +1,6 @@
 //! Reading of boxes of many stacks, through a cache of bounded size.
 
-use crate::error::SamplesError;
+use crate::error::TrainingDataError;
 use crate::limits::MAX_OPEN_FILES;
 use crate::stack::{Stack, open_image};
 use cytoscope_formats::Image;
@@ -44,7 +44,7 @@ const BLOCK_ZYX: [usize; 3] = [16, 128, 512];
 type Key = (usize, [usize; 3]);
 
 /// Callback for a slab: its first voxel, its size and its voxels.
-type SlabVisitor<'a> = dyn FnMut([usize; 3], [usize; 3], &Samples) -> Result<(), SamplesError> + 'a;
+type SlabVisitor<'a> = dyn FnMut([usize; 3], [usize; 3], &Samples) -> Result<(), TrainingDataError> + 'a;
 
 /// A cached block; the first thread that needs it reads it, while others wait.
 #[derive(Debug, Default)]
@@ -119,7 +119,7 @@ impl Reader {
     }
 
     /// Returns the opened file of a stack.
-    pub fn file(&self, number: usize) -> Result<Image, SamplesError> {
+    pub fn file(&self, number: usize) -> Result<Image, TrainingDataError> {
         let stack = self.known(number)?;
         {
             let mut open = lock(&self.files);
@@ -133,7 +133,7 @@ impl Reader {
         let image = open_image(&stack.image)?;
         let now = Stack::of(&stack.image, stack.role, &image)?;
         if now.zyx != stack.zyx || now.dtype != stack.dtype {
-            return Err(SamplesError::data(
+            return Err(TrainingDataError::data(
                 &stack.image.path,
                 format!(
                     "its shape and type changed from {:?} {} to {:?} {}",
@@ -153,8 +153,8 @@ impl Reader {
     }
 
     /// Returns stack `number`, or the error for one that was not opened.
-    pub fn known(&self, number: usize) -> Result<&Stack, SamplesError> {
-        let got = || SamplesError::Parameter {
+    pub fn known(&self, number: usize) -> Result<&Stack, TrainingDataError> {
+        let got = || TrainingDataError::Parameter {
             what: "the index of a stack",
             got: number.to_string(),
             expected: "that of an opened stack",
@@ -163,7 +163,7 @@ impl Reader {
     }
 
     /// Returns a block, from the cache or from its file.
-    fn block(&self, number: usize, at: [usize; 3]) -> Result<Arc<Samples>, SamplesError> {
+    fn block(&self, number: usize, at: [usize; 3]) -> Result<Arc<Samples>, TrainingDataError> {
         let stack = self.known(number)?;
         let block = self.blocks.get(number).copied().unwrap_or(stack.zyx);
         let start: [usize; 3] = std::array::from_fn(|a| at[a] * block[a]);
@@ -217,7 +217,7 @@ impl Reader {
     }
 
     /// Calls `f` for a stack's voxels in slabs of whole rows; from the cache if the stack is a single block.
-    pub fn each_slab(&self, number: usize, f: &mut SlabVisitor<'_>) -> Result<(), SamplesError> {
+    pub fn each_slab(&self, number: usize, f: &mut SlabVisitor<'_>) -> Result<(), TrainingDataError> {
         let stack = self.known(number)?;
         if self.blocks.get(number) == Some(&stack.zyx) {
             // The same slabs as from the file, so that sums are bit-identical.
@@ -245,7 +245,7 @@ impl Reader {
         fill: Option<O>,
         convert: &(impl Convert<O> + ?Sized),
         out: &mut Vec<O>,
-    ) -> Result<(), SamplesError> {
+    ) -> Result<(), TrainingDataError> {
         let stack = self.known(number)?;
         let block = self.blocks.get(number).copied().unwrap_or(stack.zyx);
         let maps: [Vec<usize>; 3] =

@@ -6,10 +6,10 @@ pub use options::{ObjectScale, SamplerOptions};
 
 use crate::augment::geometry::{GeometricParams, Grids, Transform};
 use crate::augment::intensity::IntensityParams;
-use crate::error::{SamplesError, check_limit};
+use crate::error::{TrainingDataError, check_limit};
 use crate::interpolate;
 use crate::limits::{MAX_BOX_VOXELS, MAX_PATCH_VOXELS};
-use crate::normalise::{Normalise, Scaling, scaling};
+use crate::normalize::{Normalize, Scaling, scaling};
 use crate::objects::{BrighterThan, IGNORED, LabelCode, ObjectIndex, mix};
 use crate::reader::{Box3, Convert, Outside};
 use crate::sources::{Source, Sources};
@@ -35,7 +35,7 @@ pub struct Origin {
     /// Name of the pair.
     pub name: String,
     /// Voxel coordinates Z, Y, X in the file of the center of the patch.
-    pub centre_zyx: [f64; 3],
+    pub center_zyx: [f64; 3],
 }
 
 /// A training patch: image, target and weights.
@@ -113,7 +113,7 @@ pub struct Sampler {
 struct PatchPlan {
     pair: usize,
     transform: Transform,
-    centre: [f64; 3],
+    center: [f64; 3],
     /// Intensity augmentation of each image channel.
     changes: Vec<IntensityParams>,
     /// Number of voxels at the start of each axis that belong to the previous tile.
@@ -124,9 +124,9 @@ impl Sampler {
     /// Reads all pairs once (images twice for percentiles) for statistics and objects, several files in parallel.
     ///
     /// # Errors
-    /// [`SamplesError`] for options out of range, files that cannot be read, or more labels than
+    /// [`TrainingDataError`] for options out of range, files that cannot be read, or more labels than
     /// [`crate::limits::MAX_OBJECTS`].
-    pub fn new(sources: Arc<Sources>, options: SamplerOptions) -> Result<Self, SamplesError> {
+    pub fn new(sources: Arc<Sources>, options: SamplerOptions) -> Result<Self, TrainingDataError> {
         options.check()?;
         let mut ready = sources
             .entries
@@ -165,7 +165,7 @@ impl Sampler {
             })
             .collect();
         if sum <= 0.0 {
-            return Err(SamplesError::Parameter {
+            return Err(TrainingDataError::Parameter {
                 what: "the sum of the pairs' weights",
                 got: sum.to_string(),
                 expected: "above 0",
@@ -229,8 +229,8 @@ impl Sampler {
     /// thread.
     ///
     /// # Errors
-    /// [`SamplesError`] if a file cannot be read, or a patch needs more than [`MAX_BOX_VOXELS`] voxels of it.
-    pub fn sample(&self, index: u64) -> Result<Patch, SamplesError> {
+    /// [`TrainingDataError`] if a file cannot be read, or a patch needs more than [`MAX_BOX_VOXELS`] voxels of it.
+    pub fn sample(&self, index: u64) -> Result<Patch, TrainingDataError> {
         self.sample_timed(index).map(|(patch, _)| patch)
     }
 
@@ -238,7 +238,7 @@ impl Sampler {
     ///
     /// # Errors
     /// As [`Sampler::sample`].
-    pub fn sample_timed(&self, index: u64) -> Result<(Patch, StageTimes), SamplesError> {
+    pub fn sample_timed(&self, index: u64) -> Result<(Patch, StageTimes), TrainingDataError> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.options.seed);
         rng.set_stream(index);
         let plan = self.plan(&mut rng);
@@ -255,9 +255,9 @@ impl Sampler {
     /// each voxel counts once.
     ///
     /// # Errors
-    /// As [`Sampler::sample`]; [`SamplesError::Parameter`] if the index is not below [`Sampler::tile_count`].
-    pub fn tile(&self, index: usize) -> Result<Patch, SamplesError> {
-        let out_of_range = || SamplesError::Parameter {
+    /// As [`Sampler::sample`]; [`TrainingDataError::Parameter`] if the index is not below [`Sampler::tile_count`].
+    pub fn tile(&self, index: usize) -> Result<Patch, TrainingDataError> {
+        let out_of_range = || TrainingDataError::Parameter {
             what: "the index of a tile",
             got: index.to_string(),
             expected: "below Sampler::tile_count",
@@ -281,11 +281,11 @@ impl Sampler {
         let step = std::array::from_fn(|a| entry.extent()[a] as f64 / ready.extent[a] as f64);
         let first = std::array::from_fn(|a| entry.window[a].start);
         let transform = Transform::cut(&grids, start, step, first);
-        let centre = std::array::from_fn(|a| {
+        let center = std::array::from_fn(|a| {
             (start[a] as f64 + grids.patch_zyx[a] as f64 / 2.0) * step[a] - 0.5 + first[a] as f64
         });
         let changes = vec![IntensityParams::default(); entry.images.len()];
-        let plan = PatchPlan { pair, transform, centre, changes, seen };
+        let plan = PatchPlan { pair, transform, center, changes, seen };
         let mut rng = ChaCha8Rng::seed_from_u64(self.options.seed);
         self.make_patch(index as u64, &plan, &mut rng).map(|(patch, _)| patch)
     }
@@ -302,7 +302,7 @@ impl Sampler {
         let mut off = [0.0; 3];
         off.iter_mut().for_each(|o| *o = rng.random::<f64>());
         let object = if on_object { ready.pick(which, seed) } else { None };
-        let centre = std::array::from_fn(|a| {
+        let center = std::array::from_fn(|a| {
             let step = grids.patch_um[a] / grids.stack_um[a];
             let (n, window) = (grids.patch_zyx[a] as f64, &entry.window[a]);
             let (before, after) = ((n / 2.0).floor() * step, (n - 1.0 - (n / 2.0).floor()) * step);
@@ -321,10 +321,10 @@ impl Sampler {
         let longest = (0..3).map(|a| grids.patch_zyx[a] as f64 * grids.patch_um[a]).fold(0.0, f64::max);
         let moves = GeometricParams::draw(&self.options.augment, longest, rng);
         let mut changes = vec![IntensityParams::draw(&self.options.augment, rng)];
-        let transform = Transform::new(&grids, centre, &moves, rng);
+        let transform = Transform::new(&grids, center, &moves, rng);
         // Drawn last, so that the random numbers of pairs with one channel do not depend on further channels.
         changes.extend(entry.images.iter().skip(1).map(|_| IntensityParams::draw(&self.options.augment, rng)));
-        PatchPlan { pair, transform, centre, changes, seen: [0; 3] }
+        PatchPlan { pair, transform, center, changes, seen: [0; 3] }
     }
 
     /// Reads a box of one of a pair's stacks, after checking its size.
@@ -335,7 +335,7 @@ impl Sampler {
         wanted: Box3,
         fill: Option<O>,
         convert: &impl Convert<O>,
-    ) -> Result<Vec<O>, SamplesError> {
+    ) -> Result<Vec<O>, TrainingDataError> {
         let voxels = wanted.size.iter().fold(1u64, |n, s| n.saturating_mul(*s as u64));
         let file = self.sources.reader.stack(stack).map(|s| s.image.path.as_path()).unwrap_or(&entry.pair.image.path);
         let next_step = "choose a voxel size closer to that of the file, smaller patches, or downsample the file";
@@ -350,7 +350,7 @@ impl Sampler {
         index: u64,
         plan: &PatchPlan,
         rng: &mut ChaCha8Rng,
-    ) -> Result<(Patch, StageTimes), SamplesError> {
+    ) -> Result<(Patch, StageTimes), TrainingDataError> {
         let mut times = StageTimes::default();
         let mut clock = Instant::now();
         let mut lap = |into: &mut f64| {
@@ -411,7 +411,7 @@ impl Sampler {
             changes.apply(image, shape, scaling, rng)?;
         }
         lap(&mut times.intensity_secs);
-        let from = Origin { pair: plan.pair, name: entry.pair.name.clone(), centre_zyx: plan.centre };
+        let from = Origin { pair: plan.pair, name: entry.pair.name.clone(), center_zyx: plan.center };
         let (image_channels, channels) = (image.len() / len, target.len() / len);
         Ok((Patch { index, shape_zyx: shape, image_channels, channels, image, target, weight, from }, times))
     }
@@ -425,7 +425,7 @@ impl Sampler {
         outer: &Box3,
         lap: &mut dyn FnMut(&mut f64),
         times: &mut StageTimes,
-    ) -> Result<Vec<u32>, SamplesError> {
+    ) -> Result<Vec<u32>, TrainingDataError> {
         let wanted = transform.reads(outer);
         let fill = (self.options.outside == Outside::Background).then_some(0u32);
         let voxels = self.read_checked_box(entry, entry.target(), wanted, fill, &ready.code)?;
@@ -481,9 +481,9 @@ fn zero_seen_weights(weight: &mut [f32], [_, ny, nx]: [usize; 3], seen: [usize; 
 }
 
 impl PreparedPair {
-    fn of(sources: &Sources, entry: &Source, options: &SamplerOptions) -> Result<Self, SamplesError> {
-        let normalise = |stack: &usize| scaling(&sources.reader, *stack, options.normalise).map(|(scaling, _)| scaling);
-        let scalings = entry.images.iter().map(normalise).collect::<Result<Vec<_>, _>>()?;
+    fn of(sources: &Sources, entry: &Source, options: &SamplerOptions) -> Result<Self, TrainingDataError> {
+        let normalize = |stack: &usize| scaling(&sources.reader, *stack, options.normalize).map(|(scaling, _)| scaling);
+        let scalings = entry.images.iter().map(normalize).collect::<Result<Vec<_>, _>>()?;
         let dtype = sources.reader.known(entry.target())?.dtype;
         let code = LabelCode::new(options.ignore_label, dtype);
         let mut target_moments = Vec::new();
@@ -491,7 +491,7 @@ impl PreparedPair {
             ObjectIndex::of(&sources.reader, entry.target(), &entry.window, &code)?
         } else {
             for stack in &entry.targets {
-                target_moments.push(scaling(&sources.reader, *stack, Normalise::None)?.1);
+                target_moments.push(scaling(&sources.reader, *stack, Normalize::None)?.1);
             }
             // Patches are centered on voxels of the first stain: brighter than the mean by one standard deviation.
             let first = target_moments.first().copied().unwrap_or_default();
@@ -528,10 +528,11 @@ impl PreparedPair {
 
     /// Returns a voxel of an object, chosen by two random numbers from 0 to 1.
     fn pick(&self, which: f64, seed: f64) -> Option<[u32; 3]> {
-        /// So few labels are probably classes or a mask, so that a voxel is chosen instead of an object.
-        const FEW: usize = 4;
+        /// Number of labels up to which they are probably classes or a mask; then a voxel is chosen instead of an
+        /// object.
+        const MAX_CLASSES: usize = 4;
         let at = |draw: f64, len: usize| ((draw * len as f64) as usize).min(len.saturating_sub(1));
-        if self.index.objects.len() <= FEW {
+        if self.index.objects.len() <= MAX_CLASSES {
             let spread = &self.index.spread;
             return spread.get(at(which, spread.len())).copied();
         }

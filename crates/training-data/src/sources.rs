@@ -1,7 +1,7 @@
 //! Opened pairs of a training set: shapes, voxel sizes, and cached reading of voxels.
 
 use crate::dataset::{ImageRef, Pair};
-use crate::error::{SamplesError, check_range};
+use crate::error::{TrainingDataError, check_range};
 use crate::reader::{Bounds, CacheUse, Reader};
 use crate::stack::{Role, Stack, open_image};
 use cytoscope_volume::VoxelSize;
@@ -65,21 +65,21 @@ fn positive(value: Option<f64>) -> Option<f64> {
 }
 
 /// Checks that a stack has the shape of the first image channel of its pair.
-fn check_same_shape(stack: &Stack, image: &Stack) -> Result<(), SamplesError> {
+fn check_same_shape(stack: &Stack, image: &Stack) -> Result<(), TrainingDataError> {
     if stack.zyx == image.zyx {
         return Ok(());
     }
     let shown = image.image.path.display();
     let problem = format!("its shape Z, Y, X is {:?}, but that of {shown} is {:?}", stack.zyx, image.zyx);
     let next_step = match stack.role {
-        Role::Target => "choose the target of this image, or resample one of them",
+        Role::Target | Role::Labels => "choose the target of this image, or resample one of them",
         Role::Image => "choose the channels of one image, or resample one of them",
     };
-    Err(SamplesError::data(&stack.image.path, problem, next_step))
+    Err(TrainingDataError::data(&stack.image.path, problem, next_step))
 }
 
 /// Checks that a pair has as many channels and targets as the first one.
-fn check_channel_counts(pair: &Pair, pairs: &[Pair]) -> Result<(), SamplesError> {
+fn check_channel_counts(pair: &Pair, pairs: &[Pair]) -> Result<(), TrainingDataError> {
     let counts = |pair: &Pair| (1 + pair.more_images.len(), 1 + pair.more_targets.len());
     let (found, expected) = (counts(pair), pairs.first().map_or((1, 1), counts));
     if found == expected {
@@ -89,19 +89,19 @@ fn check_channel_counts(pair: &Pair, pairs: &[Pair]) -> Result<(), SamplesError>
         "it has {} image channels and {} targets, but other pairs {} and {}",
         found.0, found.1, expected.0, expected.1
     );
-    Err(SamplesError::data(&pair.image.path, problem, "give all pairs the same channels and targets"))
+    Err(TrainingDataError::data(&pair.image.path, problem, "give all pairs the same channels and targets"))
 }
 
 impl Sources {
     /// Opens the pairs; only headers are read.
     ///
     /// # Errors
-    /// [`SamplesError`] if there are no pairs, a file cannot be read, a channel or time point does not exist, image and
-    /// target have different shapes, pairs have different numbers of channels, a window exceeds its stack, or a weight is
-    /// invalid.
-    pub fn open(pairs: &[Pair], options: &SourceOptions) -> Result<Self, SamplesError> {
+    /// [`TrainingDataError`] if there are no pairs, a file cannot be read, a channel or time point does not exist,
+    /// image and target have different shapes, pairs have different numbers of channels, a window exceeds its stack, or
+    /// a weight is invalid.
+    pub fn open(pairs: &[Pair], options: &SourceOptions) -> Result<Self, TrainingDataError> {
         if pairs.is_empty() {
-            return Err(SamplesError::Parameter {
+            return Err(TrainingDataError::Parameter {
                 what: "the number of pairs",
                 got: "0".to_owned(),
                 expected: "at least one: see the problems of the data",
@@ -123,7 +123,7 @@ impl Sources {
                             && w.start_zyx[a].checked_add(w.size_zyx[a]).is_some_and(|end| end <= image.zyx[a])
                     });
                     if !inside {
-                        return Err(SamplesError::data(
+                        return Err(TrainingDataError::data(
                             &pair.image.path,
                             format!("the window {w:?} exceeds its shape {:?}", image.zyx),
                             "split the data again",
@@ -139,11 +139,11 @@ impl Sources {
             // The grid of the patches depends on it.
             let [z, y, x] = voxel_um;
             VoxelSize { z, y, x }.check().map_err(|e| {
-                SamplesError::data(&pair.image.path, e.to_string(), "set data.voxel_um in the settings")
+                TrainingDataError::data(&pair.image.path, e.to_string(), "set data.voxel_um in the settings")
             })?;
             let first = stacks.len();
             stacks.extend([image, target]);
-            let mut add = |references: &[ImageRef], role: Role| -> Result<Vec<usize>, SamplesError> {
+            let mut add = |references: &[ImageRef], role: Role| -> Result<Vec<usize>, TrainingDataError> {
                 let mut numbers = Vec::with_capacity(references.len());
                 for reference in references {
                     let stack = Stack::of(reference, role, &open_image(reference)?)?;

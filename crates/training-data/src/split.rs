@@ -1,7 +1,7 @@
 //! Split into training, validation and test set.
 
 use crate::dataset::{Pair, Part, StackWindow};
-use crate::error::{SamplesError, check_range};
+use crate::error::{TrainingDataError, check_range};
 use crate::stack::{Role, Stack, open_image};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -103,9 +103,9 @@ impl Split {
 /// If there is only one image, the validation set is the last quarter along the longer one of its Y and X axes.
 ///
 /// # Errors
-/// [`SamplesError::Parameter`] if there are no pairs or the fraction is out of range; [`SamplesError`] if an image that
-/// has to be split cannot be read or is too small.
-pub fn split(pairs: &[Pair], options: &SplitOptions) -> Result<Split, SamplesError> {
+/// [`TrainingDataError::Parameter`] if there are no pairs or the fraction is out of range; [`TrainingDataError`] if an
+/// image that has to be split cannot be read or is too small.
+pub fn split(pairs: &[Pair], options: &SplitOptions) -> Result<Split, TrainingDataError> {
     check_range("the share of validation", options.fraction, 0.0..=0.9, "0 to 0.9")?;
     if let Some(split) = keep_validation(pairs, options)? {
         return Ok(sorted(split));
@@ -128,7 +128,7 @@ pub fn split(pairs: &[Pair], options: &SplitOptions) -> Result<Split, SamplesErr
         (pairs.to_vec(), Vec::new())
     };
     if pool.is_empty() {
-        return Err(SamplesError::Parameter {
+        return Err(TrainingDataError::Parameter {
             what: "the number of pairs to split",
             got: "0".to_owned(),
             expected: "at least one: see the problems of the data",
@@ -155,7 +155,7 @@ fn with_copies<'a>(names: &BTreeSet<&'a str>, together: &'a [Vec<String>]) -> BT
 }
 
 /// Returns the split that keeps an earlier validation set; `None` if there is none.
-fn keep_validation(pairs: &[Pair], options: &SplitOptions) -> Result<Option<Split>, SamplesError> {
+fn keep_validation(pairs: &[Pair], options: &SplitOptions) -> Result<Option<Split>, TrainingDataError> {
     let names: BTreeSet<&str> = options.keep.iter().map(String::as_str).collect();
     let (whole, ends) = (names_with_suffix(pairs, "", &names), names_with_suffix(pairs, END_SUFFIX, &names));
     // Other pairs of an image in the validation set must not be in the training set.
@@ -256,7 +256,7 @@ fn draw_validation_groups(groups: BTreeMap<String, Vec<Pair>>, test: Vec<Pair>, 
 }
 
 /// Splits the only image: its end is the validation set.
-fn crop_all(pairs: &[Pair], test: Vec<Pair>) -> Result<Split, SamplesError> {
+fn crop_all(pairs: &[Pair], test: Vec<Pair>) -> Result<Split, TrainingDataError> {
     let (mut train, mut validation, mut place) = (Vec::new(), Vec::new(), String::new());
     for pair in pairs {
         let (start, end, at) = split_stack(pair)?;
@@ -270,7 +270,7 @@ fn crop_all(pairs: &[Pair], test: Vec<Pair>) -> Result<Split, SamplesError> {
 }
 
 /// Splits the stack of a pair. Returns its start, its end and a description of the end.
-fn split_stack(pair: &Pair) -> Result<(Pair, Pair, String), SamplesError> {
+fn split_stack(pair: &Pair) -> Result<(Pair, Pair, String), TrainingDataError> {
     let whole = match pair.window {
         Some(window) => window,
         None => {
@@ -282,7 +282,7 @@ fn split_stack(pair: &Pair) -> Result<(Pair, Pair, String), SamplesError> {
     let extent = whole.size_zyx[axis];
     let train_extent = extent - extent / 4;
     if extent < 8 {
-        return Err(SamplesError::data(
+        return Err(TrainingDataError::data(
             &pair.image.path,
             format!(
                 "there is no other image for validation, and a stack of {:?} voxels is too small to be split",

@@ -1,7 +1,7 @@
 //! One channel and time point of a file as a stack Z, Y, X.
 
 use crate::dataset::ImageRef;
-use crate::error::SamplesError;
+use crate::error::TrainingDataError;
 use crate::limits::SLAB_BYTES;
 use cytoscope_formats::{Image, ImageMeta, OpenOptions, open};
 use cytoscope_volume::{Axis, DType, Region, Samples, VoxelSize, element_count};
@@ -10,7 +10,10 @@ use cytoscope_volume::{Axis, DType, Region, Samples, VoxelSize, element_count};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Image,
+    /// A stain.
     Target,
+    /// A label image.
+    Labels,
 }
 
 impl Role {
@@ -19,6 +22,7 @@ impl Role {
         match self {
             Role::Image => "data.image_channel",
             Role::Target => "data.target_channel",
+            Role::Labels => "data.labels_channel",
         }
     }
 
@@ -27,17 +31,52 @@ impl Role {
         match self {
             Role::Image => "data.channels",
             Role::Target => "data.targets",
+            Role::Labels => "data.labels_channel",
         }
     }
 }
 
-/// Returns the names of all channels of an image; samples of an RGB pixel are channels.
-pub(crate) fn channel_names(meta: &ImageMeta) -> Vec<String> {
-    let size = |axis| meta.axes_full.position(axis).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1);
-    let samples = size(Axis::S).max(1);
+/// Returns the extent of an image along an axis; 1 if it does not have the axis.
+fn extent(meta: &ImageMeta, axis: Axis) -> usize {
+    meta.axes_full.position(axis).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1)
+}
+
+/// Returns the number of channels of an image; samples of an RGB pixel are channels.
+pub(crate) fn channel_count(meta: &ImageMeta) -> usize {
+    extent(meta, Axis::C).saturating_mul(extent(meta, Axis::S).max(1))
+}
+
+/// Returns the names of the first `count` channels of an image.
+fn first_channel_names(meta: &ImageMeta, count: usize) -> Vec<String> {
+    let samples = extent(meta, Axis::S).max(1);
     // The channels of a pixel's samples have no names of their own.
     let name = |c: usize| if samples > 1 { format!("channel{c}") } else { meta.channel_name(c) };
-    (0..size(Axis::C).saturating_mul(samples)).map(name).collect()
+    (0..count).map(name).collect()
+}
+
+/// Returns the names of all channels of an image; samples of an RGB pixel are channels.
+pub(crate) fn channel_names(meta: &ImageMeta) -> Vec<String> {
+    first_channel_names(meta, channel_count(meta))
+}
+
+/// Maximum number of channels whose names are listed in a message.
+const MAX_LISTED: usize = 16;
+
+/// Returns the error of a file with several channels of which none is chosen.
+fn ambiguous_channel(reference: &ImageRef, role: Role, meta: &ImageMeta, hint: &str) -> TrainingDataError {
+    let count = channel_count(meta);
+    let names = first_channel_names(meta, count.min(MAX_LISTED));
+    let listed: Vec<String> = names.iter().enumerate().map(|(i, name)| format!("{i} ({name})")).collect();
+    let more = if count > MAX_LISTED { ", …" } else { "" };
+    let problem = format!("it has {count} channels: {}{more}", listed.join(", "));
+    let setting = role.channel_setting();
+    let next_step = match role {
+        Role::Labels => format!("set {setting} in the settings to the name or number of the one to train on{hint}"),
+        Role::Image | Role::Target => {
+            format!("set {setting} in the settings to one of 0 to {}{hint}", count.saturating_sub(1))
+        }
+    };
+    TrainingDataError::data(&reference.path, problem, next_step)
 }
 
 /// Metadata of a stack; its file is opened when voxels are read.
@@ -57,7 +96,7 @@ pub(crate) struct Stack {
 }
 
 /// Opens the file of an image reference.
-pub(crate) fn open_image(image: &ImageRef) -> Result<Image, SamplesError> {
+pub(crate) fn open_image(image: &ImageRef) -> Result<Image, TrainingDataError> {
     let options =
         OpenOptions { series: image.series, axes: image.axes.clone(), single_file: true, ..OpenOptions::default() };
     Ok(open(&image.path, &options)?)
@@ -66,29 +105,29 @@ pub(crate) fn open_image(image: &ImageRef) -> Result<Image, SamplesError> {
 /// Returns the index to use along an axis of `extent` elements: the `chosen` one, or 0 if there is only one.
 ///
 /// # Errors
-/// [`SamplesError::Data`] if the index does not exist, or if there are several elements and none is chosen.
+/// [`TrainingDataError::Data`] if the index does not exist, or if there are several elements and none is chosen.
 fn choose_index(
     image: &ImageRef,
     (what, setting): (&'static str, &'static str),
     extent: usize,
     chosen: Option<usize>,
     hint: &str,
-) -> Result<usize, SamplesError> {
+) -> Result<usize, TrainingDataError> {
     let last = extent.saturating_sub(1);
     match chosen {
         Some(i) if i < extent => Ok(i),
         None if extent == 1 => Ok(0),
-        Some(i) if extent == 1 => Err(SamplesError::data(
+        Some(i) if extent == 1 => Err(TrainingDataError::data(
             &image.path,
             format!("it has only one {what}, so {what} {i} does not exist"),
             format!("remove {setting} from the settings, or move this file elsewhere"),
         )),
-        Some(i) => Err(SamplesError::data(
+        Some(i) => Err(TrainingDataError::data(
             &image.path,
             format!("{what} {i} does not exist: there are {extent}"),
             format!("set {setting} in the settings to one of 0 to {last}"),
         )),
-        None => Err(SamplesError::data(
+        None => Err(TrainingDataError::data(
             &image.path,
             format!("it has {extent} {what}s"),
             format!("set {setting} in the settings to one of 0 to {last}{hint}"),
@@ -98,18 +137,21 @@ fn choose_index(
 
 impl Stack {
     /// Reads the metadata of a stack from its opened file.
-    pub fn of(reference: &ImageRef, role: Role, image: &Image) -> Result<Self, SamplesError> {
+    pub fn of(reference: &ImageRef, role: Role, image: &Image) -> Result<Self, TrainingDataError> {
         let meta = image.meta();
-        let size = |axis| meta.axes_full.position(axis).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1);
+        let size = |axis| extent(meta, axis);
         let zyx = [size(Axis::Z), size(Axis::Y), size(Axis::X)];
         let samples = size(Axis::S).max(1);
         let slices = if zyx[0] == 1 { ", or data.axes to \"ZYX\" if these are slices" } else { "" };
         let time = choose_index(reference, ("time point", "data.time"), size(Axis::T), reference.time, slices)?;
-        let channels = size(Axis::C).saturating_mul(samples);
+        let channels = channel_count(meta);
+        if reference.channel.is_none() && channels > 1 {
+            return Err(ambiguous_channel(reference, role, meta, slices));
+        }
         let what = ("channel", role.channel_setting());
         let channel = choose_index(reference, what, channels, reference.channel, slices)?;
         if element_count(&zyx)? == 0 {
-            return Err(SamplesError::data(&reference.path, "it has no voxels", "remove it, or export it again"));
+            return Err(TrainingDataError::data(&reference.path, "it has no voxels", "remove it, or export it again"));
         }
         Ok(Self {
             image: reference.clone(),
@@ -135,7 +177,7 @@ impl Stack {
     }
 
     /// Reads the voxels of a box from the opened file; `start` and `size` are along Z, Y, X.
-    pub fn read(&self, image: &Image, start: [usize; 3], size: [usize; 3]) -> Result<Samples, SamplesError> {
+    pub fn read(&self, image: &Image, start: [usize; 3], size: [usize; 3]) -> Result<Samples, TrainingDataError> {
         let meta = image.meta();
         let mut region = Region::whole(&meta.shape_full);
         let ranges = [

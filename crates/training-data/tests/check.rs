@@ -53,7 +53,7 @@ fn has(problems: &[Problem], severity: Severity, words: &str) {
 }
 
 #[test]
-fn good_data_have_no_errors_and_a_summary() {
+fn valid_data_have_no_errors_and_a_summary() {
     let folder = tempfile::tempdir().unwrap();
     let (shape, image, labels) = tiny(0);
     let um = VoxelSize::new_um(2.0, 0.5, 0.5);
@@ -285,7 +285,7 @@ fn ambiguous_channels_and_time_points_name_the_setting() {
     };
     let (_, steps) = next_steps(&FindOptions::default());
     assert!(steps.contains("set data.image_channel in the settings to one of 0 to 1"), "{steps}");
-    assert!(steps.contains("set data.target_channel in the settings to one of 0 to 1"), "{steps}");
+    assert!(steps.contains("set data.labels_channel in the settings to the name or number"), "{steps}");
     let (_, steps) = next_steps(&FindOptions { image_channel: Some(2), ..FindOptions::default() });
     assert!(steps.contains("set data.image_channel in the settings to one of 0 to 1"), "{steps}");
     let both = FindOptions { image_channel: Some(1), target_channel: Some(1), ..FindOptions::default() };

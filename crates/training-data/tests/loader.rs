@@ -5,8 +5,8 @@ mod common;
 
 use common::{balls, write};
 use cytoscope_training_data::{
-    AugmentOptions, Loader, LoaderOptions, Origin, Pair, Patch, Sampler, SamplerOptions, SamplesError, SourceOptions,
-    Sources,
+    AugmentOptions, Loader, LoaderOptions, Origin, Pair, Patch, Sampler, SamplerOptions, SourceOptions, Sources,
+    TrainingDataError,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ fn synthetic_patch(index: u64) -> Patch {
         image: vec![index as f32; 2],
         target: vec![0.5; 4],
         weight: vec![1.0; 2],
-        from: Origin { pair: 0, name: "x".into(), centre_zyx: [0.0; 3] },
+        from: Origin { pair: 0, name: "x".into(), center_zyx: [0.0; 3] },
     }
 }
 
@@ -63,7 +63,7 @@ fn batches_are_the_same_for_any_number_of_workers_and_after_resuming() {
 fn a_panic_or_an_error_affects_only_its_batch() {
     let make = |index: u64| match index {
         2 => panic!("odd luck"),
-        5 => Err(SamplesError::Parameter { what: "x", got: "y".into(), expected: "z" }),
+        5 => Err(TrainingDataError::Parameter { what: "x", got: "y".into(), expected: "z" }),
         _ => Ok(synthetic_patch(index)),
     };
     let mut loader = Loader::with(make, LoaderOptions { workers: 2, ..LoaderOptions::default() }).unwrap();

@@ -8,7 +8,7 @@ use common::{balls, write, write_with};
 use cytoscope_formats::Compression;
 use cytoscope_training_data::augment::{Elastic, Flip, Rotate, Scale};
 use cytoscope_training_data::{
-    AugmentOptions, GapWeight, IgnoreLabel, ImageRef, Normalise, Outside, Pair, Patch, Sampler, SamplerOptions,
+    AugmentOptions, GapWeight, IgnoreLabel, ImageRef, Normalize, Outside, Pair, Patch, Sampler, SamplerOptions,
     SourceOptions, Sources, SplitOptions, StackWindow, TargetKind, split,
 };
 use cytoscope_volume::VoxelSize;
@@ -49,7 +49,7 @@ fn plain(patch_zyx: [usize; 3], target: TargetKind) -> SamplerOptions {
         patch_zyx,
         target,
         augment: AugmentOptions::none(),
-        normalise: Normalise::None,
+        normalize: Normalize::None,
         ..SamplerOptions::default()
     }
 }
@@ -190,7 +190,7 @@ fn image_and_labels_stay_aligned_under_all_augmentations() {
                 (values.iter().sum::<f64>() / values.len() as f64, values.len())
             };
             let ((bright, n), (dark, _)) = (mean(true), mean(false));
-            assert!(n > 500, "a patch centred on an object shows {n} voxels of it");
+            assert!(n > 500, "a patch centered on an object shows {n} voxels of it");
             assert!(bright > dark + 0.3, "{index}: {bright} inside, {dark} outside");
             if augment == everything.without_intensity() {
                 // The edges of ball and label agree: few voxels are on the wrong side of half the intensity.
@@ -261,7 +261,7 @@ fn channels_of_a_patch_are_aligned_and_normalized_one_by_one() {
         ..right_angles()
     };
     let raw = SamplerOptions { augment: geometric, ..plain([8, 24, 24], TargetKind::Regression) };
-    let one = SamplerOptions { normalise: Normalise::ZeroMeanUnitVariance { eps: 1e-9 }, ..raw.clone() };
+    let one = SamplerOptions { normalize: Normalize::ZeroMeanUnitVariance { eps: 1e-9 }, ..raw.clone() };
     let (raw, normalized) = (sampler(std::slice::from_ref(&pair), raw), sampler(std::slice::from_ref(&pair), one));
     let n = 8 * 24 * 24;
     for index in 0..5 {
@@ -338,15 +338,15 @@ fn patches_are_normalized_with_the_statistics_of_the_stack() {
     };
     let (low, high) = (percentile(1.0), percentile(99.0));
     let cases = [
-        (Normalise::ZeroMeanUnitVariance { eps: 1e-6 }, mean, std + 1e-6),
-        (Normalise::ScaleRange { min_percentile: 1.0, max_percentile: 99.0, eps: 1e-6 }, low, high - low + 1e-6),
-        (Normalise::FixedZeroMeanUnitVariance { mean: 50.0, std: 4.0 }, 50.0, 4.0),
+        (Normalize::ZeroMeanUnitVariance { eps: 1e-6 }, mean, std + 1e-6),
+        (Normalize::ScaleRange { min_percentile: 1.0, max_percentile: 99.0, eps: 1e-6 }, low, high - low + 1e-6),
+        (Normalize::FixedZeroMeanUnitVariance { mean: 50.0, std: 4.0 }, 50.0, 4.0),
     ];
-    for (normalise, from, by) in cases {
-        let options = SamplerOptions { normalise, ..plain(shape, TargetKind::Semantic) };
+    for (normalize, from, by) in cases {
+        let options = SamplerOptions { normalize, ..plain(shape, TargetKind::Semantic) };
         let patch = sampler(std::slice::from_ref(&pair), options).sample(0).unwrap();
         for (got, raw) in patch.image.iter().zip(&all) {
-            assert!((f64::from(*got) - (raw - from) / by).abs() < 1e-4, "{normalise:?}");
+            assert!((f64::from(*got) - (raw - from) / by).abs() < 1e-4, "{normalize:?}");
         }
     }
 }
@@ -387,7 +387,7 @@ fn voxels_with_the_ignore_label_have_weight_zero() {
 }
 
 #[test]
-fn patches_centred_on_objects_contain_objects() {
+fn patches_centered_on_objects_contain_objects() {
     let shape = [20, 90, 90];
     let folder = tempfile::tempdir().unwrap();
     let mut labels = vec![0u16; 20 * 90 * 90];

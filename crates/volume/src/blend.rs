@@ -3,8 +3,8 @@
 /// Gaussian window of `n` samples along one axis: center `(n − 1) / 2`, sigma `sigma_share · n`, peak 1.
 pub fn gaussian_window(n: usize, sigma_share: f64) -> Vec<f32> {
     let sigma = (sigma_share * n as f64).max(f64::MIN_POSITIVE);
-    let centre = (n as f64 - 1.0) / 2.0;
-    (0..n).map(|i| (-0.5 * ((i as f64 - centre) / sigma).powi(2)).exp() as f32).collect()
+    let center = (n as f64 - 1.0) / 2.0;
+    (0..n).map(|i| (-0.5 * ((i as f64 - center) / sigma).powi(2)).exp() as f32).collect()
 }
 
 /// Sigma of the Gaussian as a fraction of the tile size, as in MONAI.

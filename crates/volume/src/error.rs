@@ -8,13 +8,13 @@ pub enum VolumeError {
     /// A text is not a list of axes.
     #[error("'{text}' is not a list of axes: expected distinct letters out of T, Z, C, Y, X, S")]
     BadAxes {
-        /// The text given.
+        /// Text that was given as axes.
         text: String,
     },
     /// A text is not the name of a sample type.
     #[error("'{text}' is not a sample type: expected one such as uint8, uint16, float32")]
     BadDType {
-        /// The text given.
+        /// Text that was given as the sample type.
         text: String,
     },
     /// The number of samples does not match the shape.
@@ -22,7 +22,7 @@ pub enum VolumeError {
     LengthMismatch {
         /// Axes of the array.
         axes: Axes,
-        /// Shape of the array.
+        /// Lengths along these axes.
         shape: Vec<usize>,
         /// Number of samples that the shape needs.
         expected: usize,
@@ -34,9 +34,9 @@ pub enum VolumeError {
     ShapeMismatch {
         /// Name of the operation.
         what: &'static str,
-        /// Shape expected.
+        /// Expected length along each axis.
         expected: Vec<usize>,
-        /// Shape given.
+        /// Given length along each axis.
         got: Vec<usize>,
     },
     /// A region is not inside its array.
@@ -46,7 +46,7 @@ pub enum VolumeError {
         start: Vec<usize>,
         /// Number of samples along each axis.
         size: Vec<usize>,
-        /// Shape of the array.
+        /// Length of the array along each axis.
         shape: Vec<usize>,
     },
     /// The number of elements of a shape does not fit `usize`.

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn misread_units_are_recognised() {
+    fn misread_units_are_recognized() {
         let likely = |um: f64| match VoxelSize::new_um(um, um, um).check() {
             Err(ImplausibleVoxelSize::OutOfRange { axis: 'Z', likely, .. }) => likely,
             other => unreachable!("{um}: {other:?}"),

@@ -145,7 +145,7 @@ fn forward_log(log: impl Read, last: &Mutex<String>) {
     }
 }
 
-/// Parses a reply. An invalid line that ends a job becomes the failure of that job, so that nobody waits for it; any
+/// Parses a reply. An invalid line that ends a job becomes the failure of that job, so that it does not stay open; any
 /// other becomes a [`Reply::Fault`].
 pub(super) fn parse_reply(text: &str) -> Reply {
     let error = match serde_json::from_str(text) {

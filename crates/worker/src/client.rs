@@ -86,7 +86,7 @@ struct ClientState {
     phase: WorkerState,
     inbox: Inbox,
     /// Jobs and queries without a final reply, in order.
-    open: VecDeque<Open>,
+    open: VecDeque<PendingRequest>,
     /// Sender of lines to the process; set once it is ready.
     line: Option<Sender<String>>,
     process: Option<Process>,
@@ -99,7 +99,7 @@ struct ClientState {
 }
 
 /// A job or query without a final reply.
-struct Open {
+struct PendingRequest {
     id: JobId,
     request: Request,
     is_running: bool,
@@ -170,7 +170,7 @@ impl Worker {
     }
 
     /// Returns the events since the last call, in order, without blocking. Unread progress, stages, spans and memory
-    /// are merged, so that they do not accumulate while nobody polls.
+    /// are merged, so that they do not accumulate between calls.
     pub fn poll(&self) -> Vec<WorkerEvent> {
         self.shared.state().inbox.take()
     }
@@ -246,7 +246,7 @@ impl ClientState {
         if self.line.is_some() && self.write_request(&request) {
             return true;
         }
-        self.open.push_back(Open { id, request, is_running: false, is_cancelled: false });
+        self.open.push_back(PendingRequest { id, request, is_running: false, is_cancelled: false });
         false
     }
 

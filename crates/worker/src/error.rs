@@ -55,7 +55,7 @@ impl ProtocolError {
         }
     }
 
-    /// Returns the message that tells the client. A job or query that cannot start fails, so that nobody waits for it.
+    /// Returns the reply for the client. A job or query that cannot start fails, so that the client does not wait for it.
     pub(crate) fn reply(&self) -> Reply {
         let sentence = self.to_string();
         match self.id() {

@@ -141,7 +141,8 @@ fn remove(folder: &Path) {
     let _ = std::fs::remove_dir_all(folder);
 }
 
-/// Returns whether a process with this id exists, if the system reports it; it may be another program by now.
+/// Returns whether a process with this id exists, if the system reports it; the id may have been reused by another
+/// program.
 fn may_live(pid: u32) -> bool {
     cfg!(target_os = "linux") && pid != std::process::id() && Path::new("/proc").join(pid.to_string()).exists()
 }
@@ -221,7 +222,7 @@ mod tests {
         assert!(!dead.exists() && !half(1_000_001).exists());
         assert!(alive.join("live.f32").exists() && half(1_000_002).exists());
         assert!(others.iter().all(|o| o.exists()) && out.path().join("b.tif.cytoscope-partial").exists());
-        assert!(mine.path().join(MARKER).exists(), "the own folder stays");
+        assert!(mine.path().join(MARKER).exists(), "the worker's own folder stays");
         remove_of(parent.path(), 1_000_002);
         assert!(alive.join("live.f32").exists(), "same process id, but alive, such as in another container");
         drop(lock);

@@ -85,11 +85,13 @@ fn merge(old: &mut Reply, new: &Reply) -> Option<Merge> {
             regions.extend(more.iter().filter(|r| !regions.contains(r)).copied().collect::<Vec<_>>());
         }
         (
-            Reply::Spans { id, spans, marks, dropped },
-            Reply::Spans { id: of, spans: more, marks: more_marks, dropped: total_dropped },
+            Reply::Spans { id, spans, marks, samples, dropped },
+            Reply::Spans { id: of, spans: more, marks: more_marks, samples: more_samples, dropped: total_dropped },
         ) if id == of => {
             spans.extend_from_slice(more);
             marks.extend_from_slice(more_marks);
+            samples.extend_from_slice(more_samples);
+            samples.drain(..samples.len().saturating_sub(MAX_WAITING_SPANS));
             let over = spans.len().saturating_sub(MAX_WAITING_SPANS);
             spans.drain(..over);
             *dropped = total_dropped + over as u64;
@@ -136,7 +138,7 @@ mod tests {
 
     fn spans(count: usize) -> Reply {
         let span = SpanRecord::new(Stage::Op, "conv", 0.0, 1.0);
-        Reply::Spans { id: JobId(1), spans: vec![span; count], marks: Vec::new(), dropped: 0 }
+        Reply::Spans { id: JobId(1), spans: vec![span; count], marks: Vec::new(), samples: Vec::new(), dropped: 0 }
     }
 
     #[test]

@@ -7,9 +7,9 @@ use cytoscope_pipeline::packages::{ImportJob, ImportReport};
 use cytoscope_pipeline::predict::LiveSink;
 use cytoscope_pipeline::{
     AppliedProfile, Context, ConvertJob, DiameterJob, EvaluateJob, EvaluateReport, ExportJob, JobError,
-    MachineProfiles, MeasureJob, MeasureReport, MeshJob, MeshReport, Model, ModelSpeedJob, ModelSpeedReport,
-    ModelTestJob, ModelTestReport, ObjectDiameter, PerformanceRequest, PredictJob, PredictOutcome, SegmentJob,
-    SegmentReport, machine_key,
+    MachineProfiles, MeasureJob, MeasureReport, MeshJob, MeshReport, ModelSpeedJob, ModelSpeedReport, ModelTestJob,
+    ModelTestReport, ObjectDiameter, PerformanceRequest, PredictJob, PredictOutcome, SegmentJob, SegmentReport,
+    machine_key,
 };
 use cytoscope_quantize::{QuantizeJob, QuantizeReport};
 use cytoscope_train::{CheckJob, CheckReport, Estimate, EstimateJob, QatTrainer, TrainJob, TrainReport, TrainSink};
@@ -31,11 +31,11 @@ pub enum Job {
         /// operator and operators are not fused. On the CPU they are always timed.
         #[serde(default)]
         operators: bool,
-        /// Which preset of the machine profile (`cytoscope tune --save`) sets what the prediction leaves open; none by
+        /// Which preset of the machine profile (`cytoscope tune --save`) completes the options of the prediction; none by
         /// default.
         #[serde(default = "no_profile")]
         performance: PerformanceRequest,
-        /// Whether devices and precisions are measured again for the model, instead of using what was measured before.
+        /// Whether devices and precisions are measured again for the model, instead of using stored measurements.
         #[serde(default)]
         remeasure: bool,
     },
@@ -110,32 +110,27 @@ impl Job {
         }
     }
 
-    /// Returns the job with what it leaves open set from the profile of this machine, and what was set; `None` if the job
-    /// asks for no profile, or there is none for its model.
+    /// Returns the job with its open settings filled from the profile of this machine, and the settings that were filled;
+    /// `None` if the job asks for no profile, or there is none for its model.
     pub fn with_machine_profile(&self, profiles: &MachineProfiles) -> Option<(Self, AppliedProfile)> {
         match self {
             Self::Predict { prediction, live, operators, performance, remeasure } => {
-                if profiles.is_empty() || *performance == PerformanceRequest::Off {
-                    return None;
-                }
-                // A model that cannot be loaded is reported when the job runs.
-                let fingerprint = Model::load(&prediction.model).ok()?.fingerprint;
                 let mut prediction = prediction.clone();
-                let profile = profiles.find(&fingerprint, &machine_key())?;
-                let applied = profile.apply_to_prediction(&mut prediction, *performance)?;
+                // A model that cannot be loaded is reported when the job runs.
+                let applied = profiles.apply_to_prediction(&mut prediction, *performance).ok().flatten()?;
                 let (live, operators, performance, remeasure) = (*live, *operators, *performance, *remeasure);
                 Some((Self::Predict { prediction, live, operators, performance, remeasure }, applied))
             }
             Self::Train(job) if job.config.performance != PerformanceRequest::Off => {
                 let mut job = job.clone();
-                let profile = job.machine_profile(profiles, &machine_key()).ok().flatten()?;
-                let applied = job.apply_machine_profile(profile)?;
+                // A start model that cannot be loaded is reported when the job runs.
+                let applied = job.open_settings().set_from(profiles, &machine_key()).ok().flatten()?;
                 Some((Self::Train(job), applied))
             }
             Self::TrainEstimate(job) if job.config.performance != PerformanceRequest::Off => {
                 let mut job = job.clone();
-                let profile = job.machine_profile(profiles, &machine_key()).ok().flatten()?;
-                let applied = job.apply_machine_profile(profile)?;
+                // As above.
+                let applied = job.open_settings().set_from(profiles, &machine_key()).ok().flatten()?;
                 Some((Self::TrainEstimate(job), applied))
             }
             _ => None,

@@ -18,7 +18,10 @@ pub(super) fn read_line(input: &mut impl BufRead, limit: usize) -> Incoming {
         let part = match input.fill_buf() {
             Ok(part) => part,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(_) => return Incoming::End,
+            Err(error) => {
+                tracing::warn!("the connection between window and engine process broke: {error}");
+                return Incoming::End;
+            }
         };
         if part.is_empty() {
             // An incomplete last line is ignored.

@@ -7,7 +7,7 @@ use super::{Job, JobResult};
 use cytoscope_engine::Device;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::{DeviceInUse, Event, JobErrorKind};
-use cytoscope_profile::{MemoryMark, SpanRecord, StageTotal};
+use cytoscope_profile::{MemoryMark, MemorySample, SpanRecord, StageTotal};
 use cytoscope_train::TrainEvent;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -203,8 +203,11 @@ pub enum Reply {
         id: JobId,
         /// Spans, with times relative to the start of the job.
         spans: Vec<SpanRecord>,
-        /// Samples of the process's memory use.
+        /// Memory of the process at labeled moments.
         marks: Vec<MemoryMark>,
+        /// Memory of the process, of the engine's arenas and of devices over time, sampled twice per second.
+        #[serde(default)]
+        samples: Vec<MemorySample>,
         /// Number of spans of this job that were left out so far.
         dropped: u64,
     },

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 pub(super) const TICK: Duration = Duration::from_millis(50);
 /// Time between two stage tables.
 const STAGES_EVERY: Duration = Duration::from_millis(250);
-/// Time between two memory messages.
-const MEMORY_EVERY: Duration = Duration::from_millis(500);
+/// Time between two memory messages, and between two samples of the memory over time.
+pub(super) const MEMORY_EVERY: Duration = Duration::from_millis(500);
 /// Maximum number of spans considered for one message.
 const SPANS_AT_ONCE: usize = 16_384;
-/// Maximum number of memory marks in one message.
+/// Maximum number of memory marks, and of memory samples, in one message.
 const MARKS_AT_ONCE: usize = 256;
 
 /// The worker's standard output; writes whole lines from any thread.
@@ -80,11 +80,12 @@ struct ReporterState {
     spans: Cursor,
 }
 
-/// Position in the recorder's spans and marks up to which they were sent.
+/// Position in the recorder's spans, marks and memory samples up to which they were sent.
 #[derive(Default)]
 struct Cursor {
     spans: usize,
     marks: usize,
+    samples: usize,
     sent: usize,
     /// Number of spans that may be sent now: the unused part of the limit per second.
     allowed: f64,
@@ -213,21 +214,25 @@ impl ProgressReporter {
         state.spans.allowed = (state.spans.allowed + limit * state.stages_at.elapsed().as_secs_f64()).min(limit);
         state.stages_at = Instant::now();
         let totals = self.recorder.totals();
-        if totals == state.stages {
+        let samples = self.recorder.memory_samples_since(state.spans.samples, MARKS_AT_ONCE);
+        if totals == state.stages && samples.is_empty() {
             return;
         }
+        state.spans.samples += samples.len();
         let ended: u64 = totals.iter().map(|t| t.count).sum();
         let recorded = usize::try_from(ended.saturating_sub(self.recorder.dropped_spans())).unwrap_or(usize::MAX);
-        self.replies.send(&Reply::Stages { id: self.id, totals: totals.clone() });
-        state.stages = totals;
+        if totals != state.stages {
+            self.replies.send(&Reply::Stages { id: self.id, totals: totals.clone() });
+            state.stages = totals;
+        }
         let max = state.spans.allowed as usize;
         let (spans, left_out) = state.spans.next(&self.recorder, recorded, max);
         state.spans.allowed -= spans.len() as f64;
         let marks = self.recorder.memory_marks_since(state.spans.marks, MARKS_AT_ONCE);
         state.spans.marks += marks.len();
-        if !spans.is_empty() || !marks.is_empty() {
+        if !spans.is_empty() || !marks.is_empty() || !samples.is_empty() {
             let dropped = left_out + self.recorder.dropped_spans();
-            self.replies.send(&Reply::Spans { id: self.id, spans, marks, dropped });
+            self.replies.send(&Reply::Spans { id: self.id, spans, marks, samples, dropped });
         }
     }
 }

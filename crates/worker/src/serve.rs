@@ -5,14 +5,16 @@ use super::folder::{self, PrivateFolder};
 use super::lines::{Incoming, read_line};
 use super::live::LiveFile;
 use super::queue::{Added, Queue};
-use super::reporter::{ProgressReporter, ReplyWriter, TICK};
+use super::reporter::{MEMORY_EVERY, ProgressReporter, ReplyWriter, TICK};
 use super::{
     Job, JobId, JobResult, MAX_QUEUED_JOBS, MAX_REQUEST_BYTES, PROTOCOL_VERSION, ProtocolError, Reply, Request,
 };
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{LiveSink, panic_text};
-use cytoscope_pipeline::{AppliedProfile, CancelToken, Context, Event, JobError, JobErrorKind, MachineProfiles, cards};
+use cytoscope_pipeline::{
+    AppliedProfile, CancelToken, Context, Event, JobError, JobErrorKind, MachineProfiles, cards, engine_memory,
+};
 use cytoscope_profile::Recorder;
 use cytoscope_train::TrainEvent;
 use std::borrow::Cow;
@@ -300,6 +302,8 @@ impl ServeShared {
                 | Job::Quantize { .. } => false,
             };
             let recorder = if record_operators { Recorder::new() } else { Recorder::without_operators() };
+            // Dropped before the last report, which then holds the last sample.
+            let sampler = recorder.sample_memory(MEMORY_EVERY, engine_memory);
             let folder = self.folder.path().to_owned();
             let reporter = Arc::new(ProgressReporter::new(Arc::clone(&self.replies), id, recorder.clone(), folder));
             let event_reporter = Arc::clone(&reporter);
@@ -309,6 +313,7 @@ impl ServeShared {
             let result = with_ticks(&reporter, || {
                 catch_panics(|| self.execute(id, job, profile.as_ref(), &context, &devices, &reporter))
             });
+            drop(sampler);
             let live = reporter.finish();
             if let Some(live) = live.filter(|_| result.is_ok()) {
                 self.retained().live.insert(id, live);
@@ -367,7 +372,7 @@ impl ServeShared {
         }
     }
 
-    /// Returns a job with what it leaves open set from the profile of this machine, and the devices to choose from. A
+    /// Returns a job with its open settings filled from the profile of this machine, and the devices to choose from. A
     /// profile whose device cannot be used now is not applied.
     fn with_machine_profile<'a>(&self, job: &'a Job) -> Profiled<'a> {
         let mut notes = Vec::new();

@@ -98,6 +98,8 @@ pub(super) fn figures(kind: TaskKind, run: &StoredRun, report: &Value, total_sec
         }
     };
     add("peak_bytes", run.record.facts.peak_bytes.map(|bytes| bytes as f64));
+    let device_peak = run.record.facts.device_memory_peak.as_ref();
+    add("device_peak_bytes", device_peak.map(|peak| peak.reserved_bytes as f64));
     match kind {
         TaskKind::Inference => of_inference(run, &mut add),
         TaskKind::Training => of_training(run, report, &mut add),
@@ -139,7 +141,7 @@ fn of_inference(run: &StoredRun, add: &mut dyn FnMut(&str, Option<f64>)) {
             |s: &&SpanRecord| stages.contains(&s.stage) && s.start_us >= from_us && s.start_us < forward.start_us;
         run.spans.iter().filter(inside).map(|s| s.duration_us / 1e6).sum()
     };
-    add("first_batch.load_secs", Some(before(&[Stage::Read, Stage::Normalise, Stage::Resample])));
+    add("first_batch.load_secs", Some(before(&[Stage::Read, Stage::Normalize, Stage::Resample])));
     add("first_batch.transfer_secs", Some(before(&[Stage::Upload])));
     add("first_batch.forward_secs", Some(forward.duration_us / 1e6));
     let joined = first(&run.spans, &[Stage::Blend], end_us(forward));
@@ -209,7 +211,7 @@ mod tests {
             span(Stage::Read, 0.0, 5e6),
             span(Stage::Compile, 5e6, 1e6),
             span(Stage::Read, 6e6, 2e6),
-            span(Stage::Normalise, 8e6, 1e6),
+            span(Stage::Normalize, 8e6, 1e6),
             span(Stage::Upload, 9e6, 5e5),
             span(Stage::Compute, 1e7, 4e6),
             span(Stage::Blend, 1.4e7, 2.5e5),

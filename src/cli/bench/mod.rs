@@ -1,7 +1,9 @@
-//! `cytoscope bench`: runs a table of trainings and predictions, each in its own process, and compares the results.
+//! `cytoscope bench`: runs a table of training runs and predictions, each in its own process, and compares the results.
 
+mod branches;
 mod metrics;
 mod optimizations;
+mod paired;
 mod quantization;
 mod results;
 mod spans;
@@ -20,10 +22,12 @@ use metrics::{Figures, dataset_info, figures, nested, spreads};
 use quantization::{QatLimits, Quantization};
 use results::{GitInfo, Machine, TaskResult, amount};
 use serde_json::Value;
+use spans::Extent;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tasks::{Task, TaskKind};
 
-/// Kind of the working folder, as its marker states it.
+/// Kind of the working folder, as stored in its marker file.
 const FOLDER_KIND: &str = "bench";
 /// Upper limit of `--repeat`.
 const MAX_REPEAT: usize = 1000;
@@ -32,8 +36,9 @@ const MAX_REPEAT: usize = 1000;
 #[derive(Args)]
 #[command(
     after_help = "Columns of TASKS.csv: name, kind (training or inference), model, data, device, precision, batch_size, \
-                  epochs, overrides. Overrides are options of train or predict: \"task=segmentation;steps=20\". Only \
-                  name, kind, model and data must be given; lines that start with # are comments."
+                  epochs, overrides, branch. Overrides are options of train or predict: \"task=segmentation;steps=20\". \
+                  With a branch, the program of that git branch is built and runs the task. Only name, kind, model and \
+                  data must be given; lines that start with # are comments."
 )]
 pub(crate) struct Bench {
     /// Table of the tasks.
@@ -51,7 +56,8 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "MODEL", requires = "data", conflicts_with_all = ["config", "quantization"])]
     compare_opts: Option<String>,
     /// Instead of a table: predict --data with this model on the CPU without recording anything, with totals by stage, and
-    /// with spans as for a trace, and compare the times.
+    /// with spans as for a trace, and compare the times in pairs. A stack whose prediction takes a second or less gives
+    /// many pairs, and so a narrow interval.
     #[arg(long, value_name = "MODEL", requires = "data", conflicts_with_all = ["config", "quantization", "compare_opts"])]
     span_cost: Option<String>,
     /// Stack for --quantization, which also calibrates, for --compare-opts and for --span-cost.
@@ -72,12 +78,15 @@ pub(crate) struct Bench {
     /// Print speed-ups against stored results, or, without a file, against the first task of the same kind.
     #[arg(long, value_name = "STORED.json")]
     compare: Option<Option<PathBuf>>,
-    /// Continue after a task that fails; its result states the error.
+    /// Continue after a task that fails; its entry in the results states the error.
     #[arg(long)]
     skip_failed: bool,
-    /// Number of runs of each task; the tasks take turns.
-    #[arg(long, default_value_t = 1)]
-    repeat: usize,
+    /// Number of runs of each task, 1 by default; the tasks take turns.
+    #[arg(long)]
+    repeat: Option<usize>,
+    /// Duration of --span-cost in seconds, 120 by default; --repeat gives the number of pairs instead.
+    #[arg(long, requires = "span_cost", conflicts_with = "repeat")]
+    seconds: Option<u64>,
     /// Overwrite existing results; an input is never overwritten.
     #[arg(long)]
     force: bool,
@@ -94,11 +103,14 @@ struct Progress {
     task: Task,
     runs: Vec<TaskRun>,
     error: Option<String>,
+    /// The program of the task's branch and its commit; `None` for this program.
+    program: Option<(PathBuf, GitInfo)>,
 }
 
 impl Bench {
     pub(crate) fn run(self) -> Outcome {
-        if self.repeat == 0 || self.repeat > MAX_REPEAT {
+        let repeat = self.repeat.unwrap_or(1);
+        if repeat == 0 || repeat > MAX_REPEAT {
             return Err(Failure::wrong_use(format!("--repeat must be between 1 and {MAX_REPEAT}")));
         }
         let stored_path = self.compare.as_ref().and_then(Option::as_deref);
@@ -111,12 +123,14 @@ impl Bench {
         let timestamp = results::now();
         let done = match (&self.compare_opts, &self.span_cost, &self.data) {
             (Some(model), _, Some(data)) => {
-                let done = optimizations::run(&context, model, data, self.repeat, &timestamp)?;
+                let done = optimizations::run(&context, model, data, repeat, &timestamp)?;
                 self.write(&done)?;
                 done
             }
             (_, Some(model), Some(data)) => {
-                let done = spans::run(&context, model, data, self.repeat, &timestamp)?;
+                let default = Duration::from_secs(self.seconds.unwrap_or(spans::DEFAULT_SECS));
+                let extent = self.repeat.map_or(Extent::Time(default), Extent::Pairs);
+                let done = spans::run(&context, model, data, extent, &timestamp)?;
                 self.write(&done)?;
                 done
             }
@@ -174,14 +188,21 @@ impl Bench {
             }
             _ => (None, table),
         };
-        all.extend(tasks.into_iter().map(|task| Progress { task, runs: Vec::new(), error: None }));
-        for round in 1..=self.repeat {
+        let programs = branches::build(tasks.iter().filter_map(|task| task.branch.as_deref()))?;
+        all.extend(tasks.into_iter().map(|task| {
+            let of_branch = task.branch.as_ref().and_then(|branch| programs.get(branch));
+            let program = of_branch.map(|program| (program.path.clone(), program.git_info.clone()));
+            Progress { task, runs: Vec::new(), error: None, program }
+        }));
+        let rounds = self.repeat.unwrap_or(1);
+        for round in 1..=rounds {
             for progress in all.iter_mut().filter(|progress| progress.error.is_none()) {
                 context.check()?;
                 let name = &progress.task.name;
-                eprint_line(&format!("[round {round} of {}] {name}", self.repeat));
+                eprint_line(&format!("[round {round} of {rounds}] {name}"));
                 scratch.clear(&Quantization::PACKAGES)?;
-                match run_once(&progress.task, scratch.path(), quantization.as_mut()) {
+                let program = progress.program.as_ref().map(|(path, _)| path.as_path());
+                match run_once(&progress.task, program, scratch.path(), quantization.as_mut()) {
                     Ok(run) => progress.runs.push(run),
                     Err(failure) if failure.kind() == JobErrorKind::Cancelled => return Err(failure),
                     Err(failure) => {
@@ -199,10 +220,19 @@ impl Bench {
     }
 }
 
-/// Runs a task once, in a process of its own, so that its peak memory is its own.
-fn run_once(task: &Task, scratch: &Path, quantization: Option<&mut Quantization>) -> Result<TaskRun, Failure> {
+/// Runs a task once, in a process of its own, so that its peak memory is its own: of this program, or of another one.
+fn run_once(
+    task: &Task,
+    program: Option<&Path>,
+    scratch: &Path,
+    quantization: Option<&mut Quantization>,
+) -> Result<TaskRun, Failure> {
     let trace = scratch.join("trace.json");
-    let done = child::run(&task.words(&scratch.join("out"), &trace), &trace, None)?;
+    let words = task.words(&scratch.join("out"), &trace);
+    let done = match program {
+        Some(program) => child::run_program(program, &words, &trace, None)?,
+        None => child::run(&words, &trace, None)?,
+    };
     let ChildRun { report, run, total_secs } = done.ok_or_else(|| Failure::other("the task was ended"))?;
     let mut figures = figures(task.kind, &run, &report, total_secs);
     if let Some(quantization) = quantization {
@@ -216,7 +246,7 @@ fn finished(all: Vec<Progress>, timestamp: &str) -> Vec<TaskResult> {
     let (git_info, machine) = (GitInfo::here(), Machine::this());
     let started = all.into_iter().filter(|progress| progress.error.is_some() || !progress.runs.is_empty());
     started
-        .map(|Progress { task, runs, error }| {
+        .map(|Progress { task, runs, error, program }| {
             let count = runs.len();
             let dataset_info = runs.last().and_then(|run| run.dataset_info.clone());
             let figures: Vec<Figures> = runs.into_iter().map(|run| run.figures).collect();
@@ -226,7 +256,7 @@ fn finished(all: Vec<Progress>, timestamp: &str) -> Vec<TaskResult> {
                 timestamp: timestamp.to_owned(),
                 success: error.is_none(),
                 error,
-                git_info: git_info.clone(),
+                git_info: program.map_or_else(|| git_info.clone(), |(_, of_branch)| Some(of_branch)),
                 machine: Some(machine.clone()),
                 runs: count,
                 metrics: nested(&spreads(&figures)),

@@ -1,4 +1,4 @@
-//! `bench --compare-opts`: what each optimization of the CPU engine brings for a network, and whether it changes the
+//! `bench --compare-opts`: how much each optimization of the CPU engine speeds up a network, and whether it changes the
 //! output.
 
 use super::metrics::{Figures, Spread, nested, spreads};

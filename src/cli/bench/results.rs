@@ -17,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Maximum size of a file of results in bytes.
 const MAX_RESULTS_BYTES: u64 = 64 << 20;
 /// Figures that are compared, by kind: smaller is better.
-const COMPARED: [&str; 10] = [
+const COMPARED: [&str; 11] = [
     "total_secs",
     "full_prediction_secs",
     "avg_batch_secs",
@@ -25,12 +25,13 @@ const COMPARED: [&str; 10] = [
     "first_epoch_secs",
     "step_secs",
     "peak_bytes",
+    "device_peak_bytes",
     "network_bytes",
     "run_secs",
     "arena_bytes",
 ];
 
-/// State of the source tree in the current folder.
+/// State of the source tree in the current folder, or of the branch whose program ran.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct GitInfo {
     pub branch: String,
@@ -77,16 +78,19 @@ pub(super) struct TaskResult {
 impl GitInfo {
     /// Returns the state of the source tree in the current folder; `None` outside a repository.
     pub(super) fn here() -> Option<Self> {
-        let git = |arguments: &[&str]| -> Option<String> {
-            let out = Command::new("git").args(arguments).stdin(Stdio::null()).output().ok()?;
-            out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
-        };
+        let git = |arguments: &[&str]| git_in(Path::new("."), arguments);
         Some(Self {
             branch: git(&["rev-parse", "--abbrev-ref", "HEAD"])?,
             commit_hash: git(&["rev-parse", "HEAD"])?,
             commit_date: git(&["log", "-1", "--format=%cI"])?,
         })
     }
+}
+
+/// Runs git in a folder, and returns what it printed; `None` if it failed or is not installed.
+pub(super) fn git_in(folder: &Path, arguments: &[&str]) -> Option<String> {
+    let out = Command::new("git").current_dir(folder).args(arguments).stdin(Stdio::null()).output().ok()?;
+    out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
 }
 
 impl Machine {

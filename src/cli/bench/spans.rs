@@ -1,34 +1,86 @@
 //! `bench --span-cost`: what recording costs a prediction.
 
 use super::metrics::{Figures, nested, spreads};
+use super::paired::{COVERAGE, Random, median_interval, verdict};
 use super::results::{GitInfo, Machine, TaskResult, amount};
 use super::tasks::TaskKind;
 use crate::cli::failure::Failure;
 use crate::cli::measured::sampled_memory;
 use crate::cli::{eprint_line, print};
+use cpu_time::ProcessTime;
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_formats::{Image, OpenOptions};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, Model, PredictOptions, VolumeOutputs, predict_volume};
 use cytoscope_profile::Recorder;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// A way to record a run: its name, the recorder, and whether it records operators or spans for a trace.
-type Mode = (&'static str, fn() -> Recorder, bool);
+/// Duration of the measurement if neither it nor a number of pairs is given.
+pub(super) const DEFAULT_SECS: u64 = 120;
+/// Minimum number of pairs of each mode; fewer say nothing about the spread.
+const MIN_PAIRS: usize = 5;
 
-/// Ways to record a run, with the reference first.
+/// A way to record a run.
+struct Mode {
+    name: &'static str,
+    recorder: fn() -> Recorder,
+    /// Whether the memory is sampled, as for a trace.
+    samples: bool,
+    /// Ratio to a run without recording that it should stay below; `None` for runs without recording.
+    limit: Option<f64>,
+}
+
+/// Ways to record a run. The first is the one that all are compared with, itself included: its ratio is the noise.
 const MODES: [Mode; 4] = [
     // The calls are compiled, but nothing is recorded.
-    ("off", Recorder::off, false),
+    Mode { name: "off", recorder: Recorder::off, samples: false, limit: None },
     // Every run without --trace.
-    ("totals by stage", Recorder::totals_only, false),
-    ("trace, --stages-only", Recorder::without_operators, true),
-    ("trace", Recorder::new, true),
+    Mode { name: "totals by stage", recorder: Recorder::totals_only, samples: false, limit: Some(1.01) },
+    Mode { name: "trace, --stages-only", recorder: Recorder::without_operators, samples: true, limit: Some(1.03) },
+    Mode { name: "trace", recorder: Recorder::new, samples: true, limit: Some(1.03) },
 ];
 
-/// Predicts the stack at `data` in memory on the CPU in each way, in turns, and prints the ratio of each to the run of the
-/// same round that records nothing. The first round warms up and does not count.
+/// When the measurement ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Extent {
+    /// After this number of pairs of each mode.
+    Pairs(usize),
+    /// After this time, with at least [`MIN_PAIRS`] pairs of each mode.
+    Time(Duration),
+}
+
+impl Extent {
+    fn is_reached(self, pairs: usize, elapsed: Duration) -> bool {
+        match self {
+            Self::Pairs(count) => pairs >= count,
+            Self::Time(limit) => pairs >= MIN_PAIRS && elapsed >= limit,
+        }
+    }
+}
+
+/// Times of one run in seconds.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    wall_secs: f64,
+    cpu_secs: f64,
+}
+
+/// Times of a run in one mode, and of the run without recording right before or after it.
+struct Pair {
+    own: Taken,
+    off: Taken,
+}
+
+/// What is predicted in each run.
+struct Workload<'a> {
+    context: &'a Context,
+    model: &'a Model,
+    image: &'a Image,
+}
+
+/// Predicts the stack at `data` in memory on the CPU in pairs: in one of the ways and without recording, in random order,
+/// with the ways in turns. Prints the median ratio of each way with its interval. A first run of each way warms up.
 ///
 /// # Errors
 /// The failure to load the model, to read the stack, or to predict.
@@ -36,68 +88,112 @@ pub(super) fn run(
     context: &Context,
     model: &str,
     data: &Path,
-    repeat: usize,
+    extent: Extent,
     timestamp: &str,
 ) -> Result<Vec<TaskResult>, Failure> {
     let model = Model::load(model)?;
     let image = cytoscope_formats::open(data, &OpenOptions::default())?;
-    let mut secs: [Vec<f64>; MODES.len()] = Default::default();
+    let workload = Workload { context, model: &model, image: &image };
     let mut spans = [0; MODES.len()];
-    for round in 0..=repeat {
-        eprint_line(&if round == 0 { "[warm-up]".to_owned() } else { format!("[round {round} of {repeat}]") });
-        for (mode, (_, recorder, samples)) in MODES.iter().enumerate() {
-            context.check()?;
-            let recorder = recorder();
-            let sampler = samples.then(|| sampled_memory(&recorder));
-            let taken = predict(context, &recorder, &model, &image)?;
-            drop(sampler);
-            if round > 0 {
-                secs[mode].push(taken);
-            }
-            spans[mode] = recorder.totals().iter().map(|total| total.count).sum::<u64>();
+    for (mode, spans) in MODES.iter().zip(&mut spans) {
+        *spans = workload.predict(mode)?.1;
+    }
+    let mut pairs: [Vec<Pair>; MODES.len()] = Default::default();
+    let (mut random, start, mut told) = (Random::new(1), Instant::now(), Instant::now());
+    let mut order: [usize; MODES.len()] = std::array::from_fn(|mode| mode);
+    let mut rounds = 0;
+    while !extent.is_reached(rounds, start.elapsed()) {
+        random.shuffle(&mut order);
+        for mode in order {
+            pairs[mode].push(workload.pair(&MODES[mode], &mut random)?);
+        }
+        rounds += 1;
+        if told.elapsed() >= Duration::from_secs(5) {
+            told = Instant::now();
+            eprint_line(&format!("[{rounds} pairs of each in {:.0} s]", start.elapsed().as_secs_f64()));
         }
     }
+    print(&format!("ratio to a run without recording, with the {:.0} % interval of its median", 100.0 * COVERAGE));
     let (git_info, machine) = (GitInfo::here(), Machine::this());
-    let results = MODES.iter().zip(&secs).zip(spans).map(|(((name, ..), own), spans)| {
-        let figures: Vec<Figures> = own
-            .iter()
-            .zip(&secs[0])
-            .map(|(own, off)| {
-                Figures::from([
-                    ("run_secs".to_owned(), *own),
-                    ("cost_ratio".to_owned(), own / off.max(f64::MIN_POSITIVE)),
-                    ("spans".to_owned(), spans as f64),
-                ])
-            })
-            .collect();
-        let spreads = spreads(&figures);
-        if let Some((secs, ratio)) = spreads.get("run_secs").zip(spreads.get("cost_ratio")) {
-            let (median, secs) = (ratio.median, amount("run_secs", secs.median));
-            print(&format!("{name:22} {secs:>10}  {median:.4} ({:.4} to {:.4})  {spans} spans", ratio.min, ratio.max));
-        }
-        TaskResult {
-            name: (*name).to_owned(),
-            kind: TaskKind::Inference,
-            timestamp: timestamp.to_owned(),
-            success: true,
-            error: None,
-            git_info: git_info.clone(),
-            machine: Some(machine.clone()),
-            runs: own.len(),
-            metrics: nested(&spreads),
-            dataset_info: None,
-        }
+    let results = MODES.iter().zip(&pairs).zip(spans).map(|((mode, pairs), spans)| TaskResult {
+        name: mode.name.to_owned(),
+        kind: TaskKind::Inference,
+        timestamp: timestamp.to_owned(),
+        success: true,
+        error: None,
+        git_info: git_info.clone(),
+        machine: Some(machine.clone()),
+        runs: pairs.len(),
+        metrics: metrics(mode, pairs, spans),
+        dataset_info: None,
     });
     Ok(results.collect())
 }
 
-/// Predicts the maps of the first time point, and returns the seconds it took.
-fn predict(context: &Context, recorder: &Recorder, model: &Model, image: &Image) -> Result<f64, Failure> {
-    let own = Context { recorder: recorder.clone(), ..context.clone() };
-    let options = PredictOptions { time: Some(0), ..PredictOptions::default() };
-    let cpu = DeviceRequest::Device(DeviceId::Cpu);
-    let engine = Devices::cpu_only().for_model(&own, model, cpu, &options)?;
-    let start = Instant::now();
-    predict_volume(&own, &engine, model, image, &options, VolumeOutputs::Maps)?;
-    Ok(start.elapsed().as_secs_f64())
+/// Returns the figures of a mode, and prints them: the spread of times and ratios, and the intervals of the median ratios.
+fn metrics(mode: &Mode, pairs: &[Pair], spans: u64) -> serde_json::Value {
+    let ratio = |own: f64, off: f64| own / off.max(f64::MIN_POSITIVE);
+    let figures: Vec<Figures> = pairs
+        .iter()
+        .map(|Pair { own, off }| {
+            Figures::from([
+                ("run_secs".to_owned(), own.wall_secs),
+                ("cost_ratio".to_owned(), ratio(own.wall_secs, off.wall_secs)),
+                ("cpu_cost_ratio".to_owned(), ratio(own.cpu_secs, off.cpu_secs)),
+                ("spans".to_owned(), spans as f64),
+            ])
+        })
+        .collect();
+    let mut all = spreads(&figures);
+    let interval = |name: &str| {
+        let values: Vec<f64> = figures.iter().filter_map(|run| run.get(name).copied()).collect();
+        median_interval(&values)
+    };
+    if let Some(((wall, cpu), secs)) = interval("cost_ratio").zip(interval("cpu_cost_ratio")).zip(all.get("run_secs")) {
+        let limit = mode.limit.map_or_else(|| "noise".to_owned(), |limit| verdict(&wall, limit));
+        print(&format!(
+            "{:22} {:>10}  {:.4} ({:.4} to {:.4}), CPU time {:.4} ({:.4} to {:.4}), {} pairs, {spans} spans: {limit}",
+            mode.name,
+            amount("run_secs", secs.median),
+            wall.median,
+            wall.min,
+            wall.max,
+            cpu.median,
+            cpu.min,
+            cpu.max,
+            pairs.len()
+        ));
+        all.insert("cost_interval".to_owned(), wall);
+        all.insert("cpu_cost_interval".to_owned(), cpu);
+    }
+    nested(&all)
+}
+
+impl Workload<'_> {
+    /// Runs a mode and the reference in random order.
+    fn pair(&self, mode: &Mode, random: &mut Random) -> Result<Pair, Failure> {
+        let reference = &MODES[0];
+        if random.below(2) == 0 {
+            let own = self.predict(mode)?.0;
+            return Ok(Pair { own, off: self.predict(reference)?.0 });
+        }
+        let off = self.predict(reference)?.0;
+        Ok(Pair { own: self.predict(mode)?.0, off })
+    }
+
+    /// Predicts the maps of the first time point, and returns the times and the number of spans.
+    fn predict(&self, mode: &Mode) -> Result<(Taken, u64), Failure> {
+        self.context.check()?;
+        let recorder = (mode.recorder)();
+        let sampler = mode.samples.then(|| sampled_memory(&recorder));
+        let own = Context { recorder: recorder.clone(), ..self.context.clone() };
+        let options = PredictOptions { time: Some(0), ..PredictOptions::default() };
+        let cpu = DeviceRequest::Device(DeviceId::Cpu);
+        let engine = Devices::cpu_only().for_model(&own, self.model, cpu, &options)?;
+        let (wall, cpu_time) = (Instant::now(), ProcessTime::now());
+        predict_volume(&own, &engine, self.model, self.image, &options, VolumeOutputs::Maps)?;
+        let taken = Taken { wall_secs: wall.elapsed().as_secs_f64(), cpu_secs: cpu_time.elapsed().as_secs_f64() };
+        drop(sampler);
+        Ok((taken, recorder.totals().iter().map(|total| total.count).sum()))
+    }
 }

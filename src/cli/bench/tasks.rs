@@ -58,13 +58,15 @@ pub(super) struct Task {
     pub kind: TaskKind,
     model: String,
     data: String,
+    /// The git branch whose program runs the task; `None` for this program.
+    pub branch: Option<String>,
     /// Options from the other columns, as on the command line.
     options: Vec<String>,
 }
 
 /// Columns of the table; all but the first four may be missing.
-const COLUMNS: [&str; 9] =
-    ["name", "kind", "model", "data", "device", "precision", "batch_size", "epochs", "overrides"];
+const COLUMNS: [&str; 10] =
+    ["name", "kind", "model", "data", "device", "precision", "batch_size", "epochs", "overrides", "branch"];
 /// Number of columns that must be there.
 const REQUIRED: usize = 4;
 
@@ -204,7 +206,8 @@ impl Row<'_> {
         }
         options.extend(self.overrides()?);
         let (name, model) = (self.required("name")?.to_owned(), self.required("model")?.to_owned());
-        let task = Task { name, kind, model, data: self.required("data")?.to_owned(), options };
+        let (data, branch) = (self.required("data")?.to_owned(), self.branch()?);
+        let task = Task { name, kind, model, data, branch, options };
         self.check(&task)?;
         Ok(task)
     }
@@ -221,6 +224,16 @@ impl Row<'_> {
             options.push(format!("--precision={precision}"));
         }
         Ok(options)
+    }
+
+    /// Returns the name of a git branch, which no option of git can be mistaken for.
+    fn branch(&self) -> Result<Option<String>, CellError> {
+        match self.cell("branch") {
+            Some(branch) if branch.starts_with('-') || branch.contains(char::is_whitespace) => {
+                Err(self.error("branch", format!("found \"{branch}\"; expected the name of a git branch")))
+            }
+            branch => Ok(branch.map(str::to_owned)),
+        }
     }
 
     /// Returns the options of `key=value;…`; a key without a value is a switch.
@@ -268,7 +281,7 @@ impl Task {
     /// Returns a prediction of the stack at `data`; `options` are those of `predict`.
     pub(super) fn inference(name: &str, model: &str, data: &str, options: Vec<String>) -> Self {
         let (name, model, data) = (name.to_owned(), model.to_owned(), data.to_owned());
-        Self { name, kind: TaskKind::Inference, model, data, options }
+        Self { name, kind: TaskKind::Inference, model, data, branch: None, options }
     }
 
     /// Returns a training task once for each batch size, with the size in its name; other tasks as they are.
@@ -280,8 +293,8 @@ impl Task {
         let of_size = |size: &usize| {
             let mut options = others.clone();
             options.push(format!("--batch={size}"));
-            let (model, data) = (self.model.clone(), self.data.clone());
-            Self { name: format!("{}, batch {size}", self.name), kind: self.kind, model, data, options }
+            let (model, data, branch) = (self.model.clone(), self.data.clone(), self.branch.clone());
+            Self { name: format!("{}, batch {size}", self.name), kind: self.kind, model, data, branch, options }
         };
         sizes.iter().map(of_size).collect()
     }
@@ -353,6 +366,26 @@ mod tests {
     fn missing_columns_at_the_end_are_empty() {
         let tasks = parse(b"name,kind,model,data\nA,inference,nuclei,a.tif\n").unwrap();
         assert_eq!((tasks[0].name.as_str(), tasks[0].options.len()), ("A", 0));
+        assert_eq!(tasks[0].branch, None, "this program");
+    }
+
+    #[test]
+    fn a_task_may_name_the_branch_whose_program_runs_it() {
+        let tasks = parse(b"name,kind,model,data,branch\nA,inference,nuclei,a.tif,\nB,training,m,d,feature/x\n");
+        // Options are checked for each row: a training run needs a task.
+        assert_eq!(tasks.unwrap_err().column, "overrides");
+        let rows = "A,inference,nuclei,a.tif\nB,training,m,d,,,1,,task=segmentation,feature/x\n";
+        let header = HEADER.replace("overrides", "overrides,branch");
+        let tasks = parse(format!("{header}{rows}").as_bytes()).unwrap();
+        let branches: Vec<Option<&str>> = tasks.iter().map(|task| task.branch.as_deref()).collect();
+        assert_eq!(branches, [None, Some("feature/x")]);
+        let all: Vec<Task> = tasks.into_iter().flat_map(|task| task.at_batch_sizes(&[2])).collect();
+        assert_eq!(all[1].branch.as_deref(), Some("feature/x"), "at every batch size");
+        for branch in ["--upload-pack=x", "two words"] {
+            let rows = format!("A,inference,nuclei,a.tif,,,,,,{branch}\n");
+            let error = parse(format!("{header}{rows}").as_bytes()).unwrap_err();
+            assert_eq!(error.column, "branch");
+        }
     }
 
     #[test]
@@ -368,7 +401,7 @@ mod tests {
             ("p,inference,m,d,,,,2\n", 2, "epochs", "only training"),
             ("t,training,m,d,,,none\n", 2, "batch_size", "at least 1"),
             ("t,training,m,d,,,,,steps=2\n", 2, "overrides", "--task"),
-            ("p,inference,m,d,,,,,colour=red\n", 2, "overrides", "colour"),
+            ("p,inference,m,d,,,,,color=red\n", 2, "overrides", "color"),
             ("p,inference,m,d,,,,,threads=many\n", 2, "overrides", "threads"),
             ("p,inference,m,d,,,,,out=x\n", 2, "overrides", "cannot be overridden"),
             ("p,inference,m,d,,,,,=3\n", 2, "overrides", "key=value"),

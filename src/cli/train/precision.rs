@@ -12,10 +12,11 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Kind of the working folder, as its marker states it.
+/// Kind of the working folder, as stored in its marker file.
 const FOLDER_KIND: &str = "compare-precision";
 
-/// A mixed-precision training beside one in 32-bit floats with the same data, seed and number of steps.
+/// A mixed-precision training run compared with one in 32-bit floats on the same data, with the same seed and number of
+/// steps.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct PrecisionComparison {
     /// Steps of the training in 32-bit floats.
@@ -24,7 +25,7 @@ pub(super) struct PrecisionComparison {
     step_secs: f64,
     /// Validation scores of its float network, by name.
     scores: BTreeMap<String, f64>,
-    /// Scores of the mixed-precision training minus these.
+    /// Scores of the mixed-precision run minus these.
     differences: BTreeMap<String, f64>,
     /// The same for the validation score of each pair; `None` without pairs that both scored.
     pairs: Option<PairDifference>,
@@ -40,7 +41,7 @@ pub(super) struct PairDifference {
     standard_error: Option<f64>,
 }
 
-/// Refuses a comparison of a training that does not compute in 16-bit floats.
+/// Refuses a comparison for a training run that does not compute in 16-bit floats.
 ///
 /// # Errors
 /// Wrong use, with the option that is missing.

@@ -1,6 +1,6 @@
 //! `train --search`: successive halving over training settings, each trial in a process of its own.
 
-use super::{TaskName, Train};
+use super::{TaskName, Train, search_plot};
 use crate::cli::child::{self, Scratch};
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::{eprint_line, print, print_json, progress};
@@ -18,8 +18,10 @@ use serde_json::{Value, json};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Kind of the working folder, as its marker states it.
+/// Kind of the working folder, as stored in its marker file.
 const FOLDER_KIND: &str = "search";
+/// Ending of the file of plots, after the name of the package.
+const PLOTS: &str = "search.svg";
 /// Columns of the table before those of the settings.
 const COLUMNS: [&str; 6] = ["trial", "rung", "steps", "score", "seconds", "error"];
 /// Maximum size of the table in bytes.
@@ -27,17 +29,17 @@ const MAX_TABLE_BYTES: u64 = 64 << 20;
 
 /// One run of a trial: a row of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-struct Row {
-    trial: usize,
+pub(super) struct Row {
+    pub(super) trial: usize,
     /// Rung of successive halving, from 1.
-    rung: usize,
-    steps: usize,
+    pub(super) rung: usize,
+    pub(super) steps: usize,
     /// Best validation score; `None` if the run failed.
-    score: Option<f64>,
-    seconds: f64,
-    error: String,
+    pub(super) score: Option<f64>,
+    pub(super) seconds: f64,
+    pub(super) error: String,
     /// Values of the settings, in the order of the space's keys.
-    values: Vec<String>,
+    pub(super) values: Vec<String>,
 }
 
 /// The table of a search, and its file.
@@ -155,7 +157,9 @@ fn open_table(options: &Train, space: &Path, ranges: &SearchSpace) -> Result<Res
     }
     let path = beside(&options.out, "search.csv");
     let overwrite = Overwrite::from_force(options.force || options.resume || options.restart);
-    check_file(&path, &[space, options.data.as_path()], overwrite)?;
+    for output in [&path, &beside(&options.out, PLOTS)] {
+        check_file(output, &[space, options.data.as_path()], overwrite)?;
+    }
     ResultsTable::open(path, ranges.keys().map(str::to_owned).collect(), options.resume)
 }
 
@@ -203,6 +207,9 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
             last_report = report.or(last_report);
             scored.extend(row.score.map(|score| (trial, score)));
         }
+        if let Some(plots) = search_plot::svg(&table.rows, &table.keys) {
+            atomic_write(&beside(&options.out, PLOTS), plots.as_bytes())?;
+        }
         scored.sort_by(|a, b| b.1.total_cmp(&a.1));
         let kept = rungs.get(place + 1).map_or(0, |next| next.trials);
         active = scored.iter().take(kept).map(|(trial, _)| *trial).collect();
@@ -219,7 +226,7 @@ fn finish(options: &Train, table: &ResultsTable, report: Value) -> Outcome {
     let best = table.rows.last();
     if options.report.json {
         return print_json(&json!({
-            "table": table.path, "settings": table.keys, "trials": table.rows, "best": best, "report": report,
+            "table": table.path, "plots": beside(&options.out, PLOTS), "settings": table.keys, "trials": table.rows, "best": best, "report": report,
         }));
     }
     if let Some(best) = best {
@@ -227,7 +234,8 @@ fn finish(options: &Train, table: &ResultsTable, report: Value) -> Outcome {
         print(&format!("best: trial {}, score {:.4}", best.trial, best.score.unwrap_or(f64::NAN)));
         settings.iter().for_each(|setting| print(&format!("  --set {setting}")));
     }
-    print(&format!("wrote {} and {}", options.out.display(), table.path.display()));
+    let plots = beside(&options.out, PLOTS);
+    print(&format!("wrote {}, {} and {}", options.out.display(), table.path.display(), plots.display()));
     Ok(())
 }
 
@@ -286,6 +294,7 @@ fn words(options: &Train, assigned: &[SettingAssignment], steps: usize, out: &Pa
     ];
     words.extend(precision.map(|value| format!("--precision={}", value.get_name())));
     words.extend(options.config.as_ref().map(|path| format!("--config={}", path.display())));
+    words.extend(options.series.as_ref().map(|series| format!("--series={series}")));
     words.extend(options.patch.map(|[z, y, x]| format!("--patch={z},{y},{x}")));
     words.extend(options.diameter.map(|diameter| format!("--diameter={diameter}")));
     words.extend(options.batch.map(|batch| format!("--batch={batch}")));

@@ -1,12 +1,13 @@
 //! Candidates of a prediction: device, precision, tile and threads.
 
+use super::check_cancelled;
 use super::halving::{Candidate, Measured, TimedTrial, Trial, fastest, least_memory, quickest, search, timed};
 use crate::cli::child::{self, ChildRun, Scratch};
 use crate::cli::failure::Failure;
 use crate::cli::maps::{maps_of, relative_l2};
 use crate::cli::measured::cores;
 use cytoscope_engine::{Device, DeviceId, Precision};
-use cytoscope_pipeline::{InferenceSettings, Model, Preset};
+use cytoscope_pipeline::{CancelToken, InferenceSettings, Model, Preset};
 use cytoscope_profile::Stage;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -119,9 +120,11 @@ pub(super) fn run(
     workload: &Workload<'_>,
     scratch: &Scratch,
     keep: &[&str],
+    cancel: &CancelToken,
 ) -> Result<Vec<Trial<InferenceCandidate>>, Failure> {
     let mut reference: Option<Vec<f32>> = None;
     search(candidates, |candidate, limit| {
+        check_cancelled(cancel)?;
         scratch.clear(keep)?;
         let done = run_once(candidate, workload, scratch.path(), limit)?;
         let Some(InferenceRun { mut measured, maps }) = done else { return Ok(None) };

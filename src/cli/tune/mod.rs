@@ -7,13 +7,15 @@ mod training;
 use super::child::Scratch;
 use super::failure::{Failure, Outcome};
 use super::measured::PROGRAM;
+use super::options::one_of;
 use super::{devices, parse_um, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_engine::{Device, DeviceRequest};
-use cytoscope_formats::{Container, OpenOptions, WriteSpec, write_array};
+use cytoscope_formats::{Container, OpenOptions, SeriesChoice, WriteSpec, write_array};
+use cytoscope_pipeline::predict::ChannelRef;
 use cytoscope_pipeline::{
-    DiameterRequest, InferenceSettings, MachineProfile, MachineProfiles, Model, ModelTask, Preset, SCRATCH,
-    TrainingSettings, machine_key,
+    CancelToken, DiameterRequest, InferenceSettings, JobError, MachineProfile, MachineProfiles, Model, ModelTask,
+    Preset, SCRATCH, TrainingSettings, machine_key,
 };
 use cytoscope_profile::{Recorder, bytes_text};
 use cytoscope_train::TrainConfig;
@@ -27,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use training::TrainingCandidate;
 
-/// Kind of the working folder, as its marker states it.
+/// Kind of the working folder, as stored in its marker file.
 const FOLDER_KIND: &str = "tune";
 /// Name of the synthetic stack in the working folder.
 const SYNTHETIC: &str = "synthetic.tif";
@@ -35,6 +37,8 @@ const SYNTHETIC: &str = "synthetic.tif";
 const SYNTHETIC_ZYX: [usize; 3] = [48, 192, 192];
 /// Number of steps of which a training candidate's time is the mean.
 const STEPS: usize = 12;
+/// Names of [`Preset`].
+const PRESETS: &[&str] = &["fastest", "least-memory", "most-accurate"];
 
 /// Options of `tune`.
 #[derive(Args)]
@@ -45,6 +49,15 @@ pub(crate) struct Tune {
     /// Stack to predict, of typical size; by default a synthetic one of 48 × 192 × 192 voxels.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
+    /// Series (position, scene, well) of the stack, by number from 0 or by name.
+    #[arg(long, default_value = "0", value_name = "N|NAME", requires = "data")]
+    series: SeriesChoice,
+    /// Axis order of the stack, such as ZYX or TCYX, to use instead of its own.
+    #[arg(long, requires = "data")]
+    axes: Option<Axes>,
+    /// Channels to use as the model's inputs, in their order, by name or number.
+    #[arg(long, value_delimiter = ',', value_name = "NAME|N", requires = "data")]
+    channels: Vec<ChannelRef>,
     /// Voxel size Z,Y,X in µm of the stack, to use instead of its own.
     #[arg(long, value_name = "Z,Y,X", value_parser = parse_um, requires = "data")]
     voxel_size: Option<[f64; 3]>,
@@ -66,12 +79,16 @@ pub(crate) struct Tune {
     /// Devices to try: auto (all of this machine), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: DeviceRequest,
-    /// Save the settings as the profile of this machine, which predict and train use where no option is given.
+    /// Save the settings in the profile of this machine, which predict and train use for options that are not given.
     #[arg(long)]
     save: bool,
-    /// Preset that is used without a request: fastest, least-memory or most-accurate.
-    #[arg(long, default_value = "fastest", requires = "save")]
+    /// Preset that predict and train use unless another is requested: fastest, least-memory or most-accurate.
+    #[arg(long, default_value = "fastest", requires = "save", value_parser = one_of::<Preset>(PRESETS),
+          hide_possible_values = true)]
     preset: Preset,
+    /// File of the machine profiles, instead of that in the user's folder.
+    #[arg(long, value_name = "JSON", requires = "save", hide = true)]
+    profiles: Option<PathBuf>,
     /// Print the candidates and presets as one JSON object.
     #[arg(long)]
     json: bool,
@@ -117,7 +134,7 @@ impl Tune {
             ));
         }
         // Ctrl-C ends the current run, and the folder is removed.
-        let _context = progress::context(false, true, Recorder::totals_only());
+        let cancel = progress::context(false, true, Recorder::totals_only()).cancel;
         let folder = std::env::temp_dir().join(format!("cytoscope-tune-{}", std::process::id()));
         let scratch = Scratch::create(folder, FOLDER_KIND)?;
         let available: Vec<Device> = devices::for_request(self.device).list().to_vec();
@@ -130,13 +147,14 @@ impl Tune {
             return Err(Failure::wrong_use(format!("{} cannot be used: {reason}", self.device)));
         }
         let inference = match &model {
-            Some(model) => Some(self.tune_inference(model, &tried, &scratch)?),
+            Some(model) => Some(self.tune_inference(model, &tried, &scratch, &cancel)?),
             None => None,
         };
         let training = match &self.training {
-            Some(data) => Some(self.tune_training(data, model.as_ref(), &tried, &scratch)?),
+            Some(data) => Some(self.tune_training(data, model.as_ref(), &tried, &scratch, &cancel)?),
             None => None,
         };
+        check_cancelled(&cancel)?;
         let mut report = TuneReport {
             model: model.as_ref().map_or_else(|| SCRATCH.to_owned(), |m| m.name.clone()),
             fingerprint: model.map_or_else(|| SCRATCH.to_owned(), |m| m.fingerprint),
@@ -146,7 +164,7 @@ impl Tune {
             saved: None,
         };
         if self.save {
-            report.saved = Some(save(&report, self.preset)?);
+            report.saved = Some(save(&report, self.preset, self.profiles.as_deref())?);
         }
         if self.json {
             return print_json(&report);
@@ -160,6 +178,7 @@ impl Tune {
         model: &Model,
         devices: &[Device],
         scratch: &Scratch,
+        cancel: &CancelToken,
     ) -> Result<Tuned<InferenceCandidate, InferenceSettings>, Failure> {
         let mut options = Vec::new();
         let data = match &self.data {
@@ -170,11 +189,19 @@ impl Tune {
                 synthetic_stack(model, scratch.path())?
             }
         };
+        if !self.series.is_first() {
+            options.push(format!("--series={}", self.series));
+        }
+        options.extend(self.axes.as_ref().map(|axes| format!("--axes={axes}")));
+        if !self.channels.is_empty() {
+            let channels: Vec<String> = self.channels.iter().map(ChannelRef::to_string).collect();
+            options.push(format!("--channels={}", channels.join(",")));
+        }
         options.extend(self.voxel_size.map(|[z, y, x]| format!("--voxel-size={z},{y},{x}")));
         options.extend(self.diameter.map(|diameter| format!("--diameter={diameter}")));
-        let candidates = inference::candidates(model, devices, shape_zyx(&data)?);
+        let candidates = inference::candidates(model, devices, self.shape_zyx(&data)?);
         let workload = inference::Workload { model: &self.model, data, options };
-        let trials = inference::run(candidates, &workload, scratch, &[SYNTHETIC])?;
+        let trials = inference::run(candidates, &workload, scratch, &[SYNTHETIC], cancel)?;
         Ok(Tuned { presets: inference::presets(&trials), candidates: trials })
     }
 
@@ -184,6 +211,7 @@ impl Tune {
         model: Option<&Model>,
         devices: &[Device],
         scratch: &Scratch,
+        cancel: &CancelToken,
     ) -> Result<Tuned<TrainingCandidate, TrainingSettings>, Failure> {
         let config = TrainConfig::read_with(self.config.as_deref(), &[])?;
         let task = match (self.task, model.map(|m| m.task)) {
@@ -193,17 +221,22 @@ impl Tune {
         let candidates = training::candidates(&config, devices);
         let workload =
             training::Workload { from: &self.model, task, data, config: self.config.as_deref(), steps: self.steps };
-        let trials = training::run(candidates, &workload, scratch, &[SYNTHETIC])?;
+        let trials = training::run(candidates, &workload, scratch, &[SYNTHETIC], cancel)?;
         Ok(Tuned { presets: training::presets(&trials), candidates: trials })
+    }
+
+    /// Returns the lengths of the chosen series of a stack along Z, Y, X in voxels, 1 for a missing axis.
+    fn shape_zyx(&self, path: &Path) -> Result<[usize; 3], Failure> {
+        let image = self.series.open(path, &OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() })?;
+        let meta = image.meta();
+        let length = |axis: Axis| meta.axes.iter().zip(&meta.shape).find(|(a, _)| *a == axis).map_or(1, |(_, n)| *n);
+        Ok([length(Axis::Z), length(Axis::Y), length(Axis::X)])
     }
 }
 
-/// Returns the lengths of a stack along Z, Y, X in voxels, 1 for a missing axis.
-fn shape_zyx(path: &Path) -> Result<[usize; 3], Failure> {
-    let image = cytoscope_formats::open(path, &OpenOptions::default())?;
-    let meta = image.meta();
-    let length = |axis: Axis| meta.axes.iter().zip(&meta.shape).find(|(a, _)| *a == axis).map_or(1, |(_, n)| *n);
-    Ok([length(Axis::Z), length(Axis::Y), length(Axis::X)])
+/// Returns an error once the program was asked to end.
+fn check_cancelled(cancel: &CancelToken) -> Result<(), Failure> {
+    if cancel.is_cancelled() { Err(JobError::Cancelled.into()) } else { Ok(()) }
 }
 
 /// Writes a stack of blobs and noise on the model's grid, and returns its path.
@@ -243,8 +276,10 @@ fn synthetic_stack(model: &Model, folder: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Adds the settings to the user's profiles, and returns their file.
-fn save(report: &TuneReport, preset: Preset) -> Result<PathBuf, Failure> {
-    let path = MachineProfiles::user_path()
+fn save(report: &TuneReport, preset: Preset, profiles: Option<&Path>) -> Result<PathBuf, Failure> {
+    let path = profiles
+        .map(Path::to_owned)
+        .or_else(MachineProfiles::user_path)
         .ok_or_else(|| Failure::other("there is no folder for the user's settings: set HOME"))?;
     let mut profiles = MachineProfiles::read(&path)?;
     profiles.put(MachineProfile {

@@ -1,11 +1,12 @@
 //! Candidates of a training run: device, precision, batch, data workers, prefetch and threads.
 
+use super::check_cancelled;
 use super::halving::{Candidate, Measured, TimedTrial, Trial, fastest, least_memory, quickest, search, timed};
 use crate::cli::child::{self, ChildRun, Scratch};
 use crate::cli::failure::Failure;
 use crate::cli::measured::cores;
 use cytoscope_engine::{Device, DeviceId, Precision};
-use cytoscope_pipeline::{Preset, TrainingSettings};
+use cytoscope_pipeline::{CancelToken, Preset, TrainingSettings};
 use cytoscope_train::TrainConfig;
 use cytoscope_training_data::TrainingTask;
 use serde::Serialize;
@@ -143,9 +144,11 @@ pub(super) fn run(
     workload: &Workload<'_>,
     scratch: &Scratch,
     keep: &[&str],
+    cancel: &CancelToken,
 ) -> Result<Vec<Trial<TrainingCandidate>>, Failure> {
     let (trace, out): (PathBuf, PathBuf) = (scratch.path().join("trace.json"), scratch.path().join("out"));
     search(candidates, |candidate, limit| {
+        check_cancelled(cancel)?;
         scratch.clear(keep)?;
         let done = child::run(&workload.words(candidate, &out, &trace), &trace, limit)?;
         let Some(ChildRun { report, run, total_secs }) = done else { return Ok(None) };

@@ -191,7 +191,7 @@ fn edited_or_foreign_results_are_kept_without_force() {
     let out = "o/nuclei_1_raw_labels.tif";
     fixture.fails(2, &["segment", "o/nuclei_1_raw_probability.tif", "--out", out], &["--force"]);
     fixture.run(&["segment", "o/nuclei_1_raw_probability.tif", "--out", out, "--force"]).ok();
-    // The job's own labels are gone, so it is not resumed but computed again.
+    // The labels that the job wrote were replaced, so it is computed again instead of resumed.
     let report = fixture.run(&[&predict[..], &["--resume", "--json"]].concat()).json();
     assert_eq!(report["inputs"][0]["resumed"], false);
     // After a run with fewer outputs, all of them are still its own.

@@ -4,8 +4,8 @@ use crate::common::{Fixture, floats, npy_f32, parse_npy, python, uniform};
 use cytoscope_graph::{Dim, ElementType, Graph, Op};
 
 /// Writes a network that copies one channel to three, as exported for networks that expect RGB.
-fn grey_to_rgb(fixture: &Fixture) {
-    let mut graph = Graph::new("grey to rgb");
+fn gray_to_rgb(fixture: &Fixture) {
+    let mut graph = Graph::new("gray to rgb");
     let free = |name: &str| Dim::Free(name.to_owned());
     let shape = vec![Dim::Fixed(1), Dim::Fixed(1), free("z"), free("y"), free("x")];
     let input = graph.add_input("x", ElementType::F32, shape);
@@ -17,7 +17,7 @@ fn grey_to_rgb(fixture: &Fixture) {
 #[test]
 fn concatenation_of_a_value_with_itself_is_correct() {
     let fixture = Fixture::new();
-    grey_to_rgb(&fixture);
+    gray_to_rgb(&fixture);
     let shape = [1, 1, 3, 5, 7];
     let x = uniform(3, 105);
     std::fs::write(fixture.path("x.npy"), npy_f32(&shape, &x)).unwrap();

@@ -325,6 +325,7 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
         labels,
         table,
         table_format: Default::default(),
+        series: Default::default(),
         channel: card.segment_channel,
         seed_channel: Some(card.seed_channel),
         time: 0,
@@ -348,6 +349,7 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
         labels: fixture.path(labels),
         intensities: fixture.path(&raw),
         table: fixture.path(table),
+        series: Default::default(),
         axes: None,
         time: 0,
         voxel_um: Some(VOXEL_UM),
@@ -500,7 +502,7 @@ fn predict_with(
     let JobResult::Predict(outcome) = engine.done(id) else { panic!() };
     assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);
     let map = fixture.names(&out).into_iter().find(|name| name.ends_with(".tif")).unwrap();
-    (outcome.done[0].precision.clone(), fixture.image(&format!("{out}/{map}")).samples().to_f32())
+    (outcome.done[0].precision.to_string(), fixture.image(&format!("{out}/{map}")).samples().to_f32())
 }
 
 /// Runs a job that fails, and returns the kind of error and the message.

@@ -139,7 +139,7 @@ fn killed_worker_loses_only_the_running_job_and_leaves_nothing() {
     engine.wait_for_tiles(1);
     assert!(!fixture.leftovers().is_empty() && folder.is_dir(), "partial files exist while it runs");
     kill(first);
-    let (reason, lost) = engine.wait("the death", |e| match e {
+    let (reason, lost) = engine.wait("the end of the process", |e| match e {
         WorkerEvent::Died { reason, lost } => Some((reason.clone(), lost.clone())),
         _ => None,
     });

@@ -2,6 +2,7 @@
 
 mod jobs;
 mod life;
+mod spans;
 mod train;
 
 use crate::common::Fixture;

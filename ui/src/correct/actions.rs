@@ -1,7 +1,7 @@
 //! Edit actions that apply immediately: undo and redo, merging and splitting the selection, growing, saving; and the
 //! settings of the tools.
 
-use super::session::{Pair, Request};
+use super::session::{PairToExport, SessionRequest};
 use super::source::axis;
 use super::tools::{BRUSH_STEP, EditAction, StrokeMask, Tool, Tools};
 use super::{Correction, Corrections, Phase};
@@ -13,7 +13,7 @@ use crate::effect::Effects;
 use crate::jobs::Jobs;
 use crate::opener::FileRequest;
 use crate::views::pen::{Marks, PointerEvent};
-use cytoscope_corrections::{Edit, KnownVoxels, Over, Scope};
+use cytoscope_corrections::{DrawOver, Edit, KnownVoxels, Scope};
 use std::path::PathBuf;
 
 /// Minimum number of labels to merge or of seeds to split with.
@@ -146,7 +146,7 @@ impl Corrections {
         self.marks.remove(&id);
         // Ends a stroke in progress.
         if let Some(correction) = self.open(id) {
-            correction.send(Request::EndStroke);
+            correction.send(SessionRequest::EndStroke);
         }
     }
 
@@ -163,8 +163,8 @@ impl Corrections {
         let Some(correction) = self.by_document.get_mut(&id).filter(|c| c.phase == Phase::Open) else { return };
         let (tools, label, scope) = (&mut self.tools, correction.label, Scope::Volume);
         match action {
-            EditAction::Undo => correction.send(Request::Undo),
-            EditAction::Redo => correction.send(Request::Redo),
+            EditAction::Undo => correction.send(SessionRequest::Undo),
+            EditAction::Redo => correction.send(SessionRequest::Redo),
             EditAction::Save => correction.save(),
             EditAction::Export => match display.settings().dataset_folder.clone() {
                 Some(folder) => self.export_pair(document, folder, jobs, display),
@@ -190,19 +190,19 @@ impl Corrections {
             EditAction::ClearSelection => {
                 let marks = self.marks.remove(&id).unwrap_or_default();
                 if marks.points.is_empty() && marks.line.is_empty() {
-                    correction.send(Request::CancelStroke);
+                    correction.send(SessionRequest::CancelStroke);
                 }
             }
             EditAction::Interpolate => {
                 let axis = axis(tools.view);
-                correction.edit(Edit::Interpolate { label, axis, at: None, over: Over::Background });
+                correction.edit(Edit::Interpolate { label, axis, at: None, over: DrawOver::Background });
             }
             EditAction::Grow => {
                 let by_um = tools.margin_um;
-                correction.edit(Edit::Grow { label, by_um, scope, over: Over::Background });
+                correction.edit(Edit::Grow { label, by_um, scope, over: DrawOver::Background });
             }
             EditAction::Shrink => correction.edit(Edit::Shrink { label, by_um: tools.margin_um, scope }),
-            EditAction::FillHoles => correction.edit(Edit::FillHoles { label, scope, over: Over::Background }),
+            EditAction::FillHoles => correction.edit(Edit::FillHoles { label, scope, over: DrawOver::Background }),
             EditAction::EnlargeBrush => tools.scale(BRUSH_STEP),
             EditAction::ShrinkBrush => tools.scale(1.0 / BRUSH_STEP),
             EditAction::ToggleBall => tools.ball = !tools.ball,
@@ -220,14 +220,16 @@ impl Corrections {
         let settings = display.settings();
         let chosen = jobs.model(settings).map(|card| input_channels(card, document, settings));
         let channel = chosen.and_then(|channels| channels.first().copied()).unwrap_or(0);
-        correction.send(Request::Export(Pair {
+        correction.send(SessionRequest::Export(PairToExport {
             raw: document.path.clone(),
+            series: document.series,
+            axes: document.axes.clone(),
             channel: (document.extents.channels > 1).then_some(channel),
             time: (document.extents.times > 1).then_some(correction.time),
             dataset,
             known_voxels,
             base: Some(correction.files.base.clone()),
-            name: document.path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default(),
+            name: document.stem(),
         }));
     }
 }

@@ -1,6 +1,6 @@
 //! Handles the events of correction sessions, and shows their labels.
 
-use super::session::Event;
+use super::session::SessionEvent;
 use super::source::SnapshotSource;
 use super::{Corrections, Phase};
 use crate::document::file_name;
@@ -13,7 +13,7 @@ impl Corrections {
     /// Handles the events of all sessions.
     pub(crate) fn poll(&mut self) -> Effects {
         let mut effects = Effects::default();
-        let mut events: Vec<(u64, Event)> = Vec::new();
+        let mut events: Vec<(u64, SessionEvent)> = Vec::new();
         for (id, correction) in &self.by_document {
             events.extend(correction.corrector.poll().into_iter().map(|e| (*id, e)));
         }
@@ -23,42 +23,42 @@ impl Corrections {
         effects
     }
 
-    fn handle_event(&mut self, id: u64, event: Event, effects: &mut Effects) {
+    fn handle_event(&mut self, id: u64, event: SessionEvent, effects: &mut Effects) {
         let Some(correction) = self.by_document.get_mut(&id) else { return };
         match event {
-            Event::Opened(replay) => {
+            SessionEvent::Opened(replay) => {
                 correction.phase = Phase::Open;
                 notify_replay(&replay, effects);
             }
-            Event::OtherLabels(why) => correction.phase = Phase::OtherLabels(why),
-            Event::OpenFailed(why) => {
+            SessionEvent::OtherLabels(why) => correction.phase = Phase::OtherLabels(why),
+            SessionEvent::OpenFailed(why) => {
                 self.by_document.remove(&id);
                 effects.error("Corrections cannot be opened", why);
             }
-            Event::State(state) => {
+            SessionEvent::State(state) => {
                 if correction.label == 0 {
                     correction.label = state.free;
                 }
                 correction.state = Some(*state);
                 correction.fresh = true;
             }
-            Event::Edited(change) => notify_change(&change, effects),
-            Event::Failed(what, why) => {
+            SessionEvent::Edited(change) => notify_change(&change, effects),
+            SessionEvent::Failed(what, why) => {
                 correction.saving &= what != "Saving";
                 correction.exporting &= what != "Adding the pair";
                 effects.error(format!("{what} failed"), why);
             }
-            Event::MovedAside(path) => {
+            SessionEvent::MovedAside(path) => {
                 let details = format!("It contained other labels and was renamed to {}.", path.display());
                 effects.success("A file was moved aside", details);
             }
-            Event::Saved(path) => {
+            SessionEvent::Saved(path) => {
                 correction.saving = false;
                 effects.success(format!("Saved {}", file_name(&path)), path.display().to_string());
                 effects.act(DocumentsAction::LabelsSaved { document: id, path: path.clone() });
                 effects.act(JobsAction::MeasureSaved { document: id, labels: path });
             }
-            Event::Exported(pair) => {
+            SessionEvent::Exported(pair) => {
                 correction.exporting = false;
                 let folder = pair.table.parent().map(|p| p.display().to_string()).unwrap_or_default();
                 effects.success(format!("Training pair {} added", pair.name), folder);

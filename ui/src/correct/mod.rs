@@ -1,12 +1,12 @@
 //! Correction of labels: one `corrections` session per document, run on its own thread and shown as the document's labels.
 //!
-//! Edits are written immediately to a journal beside the results ([`places`]). Saving writes a separate label image and
+//! Edits are written immediately to a journal beside the results ([`files`]). Saving writes a separate label image and
 //! never overwrites a prediction. Closing a document or killing the window loses nothing: the journal is replayed when
 //! the corrections are opened again. A failed edit shows a notification and leaves the labels unchanged.
 
 mod actions;
 mod events;
-pub mod places;
+pub mod files;
 pub(crate) mod pointer;
 pub mod session;
 pub mod source;
@@ -22,8 +22,8 @@ use crate::jobs::Jobs;
 use crate::views::pen::Marks;
 use cytoscope_corrections::Edit;
 use cytoscope_volume::VoxelSize;
-use places::CorrectionFiles;
-use session::{Base, CorrectionState, Corrector, Request, Start};
+use files::CorrectionFiles;
+use session::{Base, CorrectionState, Corrector, SessionRequest, SessionStart};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -63,17 +63,17 @@ pub struct Correction {
 
 impl Correction {
     /// Sends a request to the session.
-    fn send(&self, request: Request) {
+    fn send(&self, request: SessionRequest) {
         self.corrector.send(request);
     }
 
     fn edit(&self, edit: Edit) {
-        self.send(Request::Apply(edit));
+        self.send(SessionRequest::Apply(edit));
     }
 
     fn save(&mut self) {
         self.saving = true;
-        self.send(Request::Save(self.files.labels.clone()));
+        self.send(SessionRequest::Save(self.files.labels.clone()));
     }
 
     /// Whether there are unsaved edits.
@@ -175,7 +175,7 @@ impl Corrections {
         let files = files_of(document, &place.folder);
         let shown = document.of_role(Role::Labels).map_or(Base::Empty, |o| Base::File(o.path.clone()));
         let [z, y, x] = document.voxel_um;
-        let start = Start {
+        let start = SessionStart {
             bases: place.bases.unwrap_or_else(|| vec![shown]),
             shape_zyx: document.extents.zyx,
             voxel_um: VoxelSize::new_um(z, y, x),
@@ -258,7 +258,6 @@ impl Corrections {
 
 /// The correction files of a document in its results folder.
 fn files_of(document: &Document, folder: &Path) -> CorrectionFiles {
-    let stem = document.path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
     let time = (document.extents.times > 1).then_some(document.time);
-    CorrectionFiles::of(folder, &stem, time)
+    CorrectionFiles::of(folder, &document.stem(), time)
 }

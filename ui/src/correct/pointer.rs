@@ -1,7 +1,7 @@
 //! Applies the selected tool to pointer events.
 
 use super::actions::select_label_action;
-use super::session::Request;
+use super::session::SessionRequest;
 use super::source::axis;
 use super::tools::Tool;
 use super::{Correction, Corrections};
@@ -89,11 +89,11 @@ impl Corrections {
         match (tools.tool, event.phase) {
             (Tool::Paint | Tool::Erase, PointerPhase::Down) => {
                 let brush = tools.brush(event.view, correction.label, here);
-                correction.send(Request::BeginStroke(brush, event.zyx));
+                correction.send(SessionRequest::BeginStroke(brush, event.zyx));
                 effects.act(DocumentsAction::ShowLabels(id));
             }
-            (Tool::Paint | Tool::Erase, PointerPhase::Move) => correction.send(Request::ExtendStroke(event.zyx)),
-            (Tool::Paint | Tool::Erase, PointerPhase::Up) => correction.send(Request::EndStroke),
+            (Tool::Paint | Tool::Erase, PointerPhase::Move) => correction.send(SessionRequest::ExtendStroke(event.zyx)),
+            (Tool::Paint | Tool::Erase, PointerPhase::Up) => correction.send(SessionRequest::EndStroke),
             (Tool::Fill, PointerPhase::Down) => {
                 if let Some(seed) = at {
                     let slice = Plane::new(axis(event.view), seed[event.view.axes()[0]]);

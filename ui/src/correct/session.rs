@@ -1,11 +1,11 @@
 //! The thread that owns a correction session: requests go in and events come out, so that no edit blocks the window.
 
-use super::places::CorrectionFiles;
+use super::files::CorrectionFiles;
 use cytoscope_corrections::{
-    AnnotateError, Brush, Change, Edit, ExportedPair, KnownVoxels, LabelSnapshot, LabelVolume, LoadOptions, RawSource,
-    Replay, SaveTicket, Saved, Session, SessionOptions, export_part,
+    Brush, Change, CorrectionError, Edit, ExportedPair, KnownVoxels, LabelSnapshot, LabelVolume, LoadOptions,
+    RawSource, Replay, SaveTicket, Saved, Session, SessionOptions, export_part,
 };
-use cytoscope_volume::VoxelSize;
+use cytoscope_volume::{Axes, VoxelSize};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub enum Base {
 
 /// Parameters of a new session.
 #[derive(Debug, Clone)]
-pub struct Start {
+pub struct SessionStart {
     /// Candidate labels to start from; the first one that matches the journal is used.
     pub bases: Vec<Base>,
     /// Number of voxels of the stack along Z, Y, X.
@@ -50,9 +50,13 @@ pub struct Start {
 
 /// A training pair to export to a dataset.
 #[derive(Debug, Clone)]
-pub struct Pair {
+pub struct PairToExport {
     /// Path of the stack that is corrected.
     pub raw: PathBuf,
+    /// Series of its file, from 0.
+    pub series: usize,
+    /// Axes set by the user, which replace those of the file.
+    pub axes: Option<Axes>,
     /// Channel, if the stack has several.
     pub channel: Option<usize>,
     /// Time point, if the stack has several.
@@ -69,7 +73,7 @@ pub struct Pair {
 
 /// A request to the session.
 #[derive(Debug)]
-pub enum Request {
+pub enum SessionRequest {
     /// Starts a stroke at a point (voxel coordinates Z, Y, X).
     BeginStroke(Brush, [f64; 3]),
     /// Extends the stroke to a point.
@@ -87,9 +91,9 @@ pub enum Request {
     /// Saves the labels to a file.
     Save(PathBuf),
     /// Writes the stack and its labels as a training pair.
-    Export(Pair),
+    Export(PairToExport),
     /// Result of saving the labels.
-    Written(PathBuf, Result<Saved, AnnotateError>),
+    Written(PathBuf, Result<Saved, CorrectionError>),
     /// Closes the session after all edits are in the journal.
     Close,
 }
@@ -117,7 +121,7 @@ pub struct CorrectionState {
 
 /// An event of the session.
 #[derive(Debug)]
-pub enum Event {
+pub enum SessionEvent {
     /// The session is open; what was recovered from its journal.
     Opened(Replay),
     /// The journal belongs to other labels.
@@ -140,8 +144,8 @@ pub enum Event {
 
 /// A session on its own thread. Dropping it finishes all requests and closes the journal.
 pub struct Corrector {
-    requests: Sender<Request>,
-    events: Receiver<Event>,
+    requests: Sender<SessionRequest>,
+    events: Receiver<SessionEvent>,
     waiting: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
@@ -151,24 +155,25 @@ impl Corrector {
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn open(start: Start, wake: Arc<dyn Fn() + Send + Sync>) -> std::io::Result<Self> {
+    pub fn open(start: SessionStart, wake: Arc<dyn Fn() + Send + Sync>) -> std::io::Result<Self> {
         let (requests, receiver) = channel();
         let (events_out, events) = channel();
         let waiting = Arc::new(AtomicUsize::new(1));
-        let mut worker = Worker {
+        let mut session_thread = SessionThread {
             requests_in: requests.clone(),
             events_out,
             wake,
             waiting: Arc::clone(&waiting),
             writing: Vec::new(),
         };
-        let thread =
-            std::thread::Builder::new().name("corrections".to_owned()).spawn(move || worker.work(&start, &receiver))?;
+        let thread = std::thread::Builder::new()
+            .name("corrections".to_owned())
+            .spawn(move || session_thread.work(&start, &receiver))?;
         Ok(Self { requests, events, waiting, thread: Some(thread) })
     }
 
     /// Queues a request for the session's thread; returns at once.
-    pub fn send(&self, request: Request) {
+    pub fn send(&self, request: SessionRequest) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         // A thread that has ended has sent its reason.
         if self.requests.send(request).is_err() {
@@ -177,7 +182,7 @@ impl Corrector {
     }
 
     /// Events since the last call.
-    pub fn poll(&self) -> Vec<Event> {
+    pub fn poll(&self) -> Vec<SessionEvent> {
         self.events.try_iter().collect()
     }
 
@@ -190,7 +195,7 @@ impl Corrector {
 impl Drop for Corrector {
     fn drop(&mut self) {
         // A thread that has ended has closed its session.
-        let _ = self.requests.send(Request::Close);
+        let _ = self.requests.send(SessionRequest::Close);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -198,17 +203,17 @@ impl Drop for Corrector {
 }
 
 /// State of the session thread.
-struct Worker {
-    requests_in: Sender<Request>,
-    events_out: Sender<Event>,
+struct SessionThread {
+    requests_in: Sender<SessionRequest>,
+    events_out: Sender<SessionEvent>,
     wake: Arc<dyn Fn() + Send + Sync>,
     waiting: Arc<AtomicUsize>,
     /// Threads that write files.
     writing: Vec<JoinHandle<()>>,
 }
 
-impl Worker {
-    fn emit(&self, event: Event) {
+impl SessionThread {
+    fn emit(&self, event: SessionEvent) {
         // Sending fails only if the window is closed.
         let _ = self.events_out.send(event);
     }
@@ -218,30 +223,30 @@ impl Worker {
         (self.wake)();
     }
 
-    fn work(&mut self, start: &Start, receiver: &Receiver<Request>) {
+    fn work(&mut self, start: &SessionStart, receiver: &Receiver<SessionRequest>) {
         let opened = open(start);
         let mut session = match opened {
             Ok((session, replay)) => {
-                self.emit(Event::Opened(replay));
+                self.emit(SessionEvent::Opened(replay));
                 session
             }
             Err(e) => {
                 self.emit(match e {
-                    AnnotateError::OtherBase { .. } => Event::OtherLabels(e.to_string()),
-                    e => Event::OpenFailed(e.to_string()),
+                    CorrectionError::OtherBase { .. } => SessionEvent::OtherLabels(e.to_string()),
+                    e => SessionEvent::OpenFailed(e.to_string()),
                 });
                 self.done(1);
                 return;
             }
         };
-        self.emit(Event::State(Box::new(state(&session))));
+        self.emit(SessionEvent::State(Box::new(state(&session))));
         self.done(1);
         let mut tidy = true;
         loop {
             let first = match receiver.recv_timeout(IDLE) {
                 Ok(first) => first,
                 Err(RecvTimeoutError::Timeout) => {
-                    // A long journal is compacted while the session is idle; after a failure it is left as it is.
+                    // A long journal is compacted while the session is idle; if that fails, it stays long.
                     tidy =
                         tidy && (session.has_open_stroke() || !session.needs_compaction() || session.compact().is_ok());
                     continue;
@@ -250,15 +255,15 @@ impl Worker {
             };
             let mut requests = vec![first];
             requests.extend(receiver.try_iter());
-            let n = requests.iter().filter(|r| !matches!(r, Request::Close)).count();
+            let n = requests.iter().filter(|r| !matches!(r, SessionRequest::Close)).count();
             let mut close = false;
             for request in requests {
-                close |= matches!(request, Request::Close);
+                close |= matches!(request, SessionRequest::Close);
                 if let Err((what, error)) = self.handle(&mut session, request) {
-                    self.emit(Event::Failed(what, error.to_string()));
+                    self.emit(SessionEvent::Failed(what, error.to_string()));
                 }
             }
-            self.emit(Event::State(Box::new(state(&session))));
+            self.emit(SessionEvent::State(Box::new(state(&session))));
             self.done(n);
             if close {
                 break;
@@ -270,7 +275,7 @@ impl Worker {
         }
         // Saves that finished just before closing are recorded as well.
         for request in receiver.try_iter() {
-            if let Request::Written(..) = request {
+            if let SessionRequest::Written(..) = request {
                 // The window that would show an error is closing; the journal still has the edits.
                 let _ = self.handle(&mut session, request);
             }
@@ -279,47 +284,51 @@ impl Worker {
         let _ = session.close();
     }
 
-    fn handle(&mut self, session: &mut Session, request: Request) -> Result<(), (&'static str, AnnotateError)> {
+    fn handle(
+        &mut self,
+        session: &mut Session,
+        request: SessionRequest,
+    ) -> Result<(), (&'static str, CorrectionError)> {
         let stroke = |e| ("The stroke", e);
         match request {
-            Request::BeginStroke(brush, at) => session.begin_stroke(brush, at).map(|_| ()).map_err(stroke),
-            Request::ExtendStroke(to) => session.extend_stroke(to).map(|_| ()).map_err(stroke),
-            Request::EndStroke => {
+            SessionRequest::BeginStroke(brush, at) => session.begin_stroke(brush, at).map(|_| ()).map_err(stroke),
+            SessionRequest::ExtendStroke(to) => session.extend_stroke(to).map(|_| ()).map_err(stroke),
+            SessionRequest::EndStroke => {
                 if let Some(change) = session.end_stroke().map_err(stroke)? {
-                    self.emit(Event::Edited(change));
+                    self.emit(SessionEvent::Edited(change));
                 }
                 Ok(())
             }
-            Request::CancelStroke => {
+            SessionRequest::CancelStroke => {
                 session.cancel_stroke();
                 Ok(())
             }
-            Request::Apply(edit) => {
+            SessionRequest::Apply(edit) => {
                 let change = session.apply(&edit).map_err(|e| ("The edit", e))?;
-                self.emit(Event::Edited(change));
+                self.emit(SessionEvent::Edited(change));
                 Ok(())
             }
-            Request::Undo => session.undo().map(|_| ()).map_err(|e| ("Undoing", e)),
-            Request::Redo => session.redo().map(|_| ()).map_err(|e| ("Redoing", e)),
-            Request::Save(path) => {
+            SessionRequest::Undo => session.undo().map(|_| ()).map_err(|e| ("Undoing", e)),
+            SessionRequest::Redo => session.redo().map(|_| ()).map_err(|e| ("Redoing", e)),
+            SessionRequest::Save(path) => {
                 let ticket = session.begin_save().map_err(|e| ("Saving", e))?;
                 self.write(ticket, path);
                 Ok(())
             }
-            Request::Written(path, saved) => {
+            SessionRequest::Written(path, saved) => {
                 let saved = saved.map_err(|e| ("Saving", e))?;
                 let moved_to = saved.kept_aside().map(std::path::Path::to_owned);
                 session.mark_saved(saved).map_err(|e| ("Recording the save", e))?;
-                self.emit(Event::Saved(path));
-                moved_to.into_iter().for_each(|moved_to| self.emit(Event::MovedAside(moved_to)));
+                self.emit(SessionEvent::Saved(path));
+                moved_to.into_iter().for_each(|moved_to| self.emit(SessionEvent::MovedAside(moved_to)));
                 Ok(())
             }
-            Request::Export(pair) => {
+            SessionRequest::Export(pair) => {
                 let ticket = session.begin_save().map_err(|e| ("Adding the pair", e))?;
                 self.export(ticket, pair);
                 Ok(())
             }
-            Request::Close => Ok(()),
+            SessionRequest::Close => Ok(()),
         }
     }
 
@@ -328,18 +337,24 @@ impl Worker {
         waiting.fetch_add(1, Ordering::SeqCst);
         let spawned = std::thread::Builder::new().name("saving labels".to_owned()).spawn(move || {
             let saved = ticket.save(&path, &mut |_, _| ControlFlow::Continue(()));
-            if requests_in.send(Request::Written(path, saved)).is_err() {
+            if requests_in.send(SessionRequest::Written(path, saved)).is_err() {
                 waiting.fetch_sub(1, Ordering::SeqCst);
             }
         });
         self.track_writer("Saving", spawned);
     }
 
-    fn export(&mut self, ticket: SaveTicket, pair: Pair) {
+    fn export(&mut self, ticket: SaveTicket, pair: PairToExport) {
         let (events_out, wake, waiting) = (self.events_out.clone(), Arc::clone(&self.wake), Arc::clone(&self.waiting));
         waiting.fetch_add(1, Ordering::SeqCst);
         let spawned = std::thread::Builder::new().name("adding a pair".to_owned()).spawn(move || {
-            let raw = RawSource { path: &pair.raw, series: 0, channel: pair.channel, time: pair.time };
+            let raw = RawSource {
+                path: &pair.raw,
+                series: pair.series,
+                axes: pair.axes.clone(),
+                channel: pair.channel,
+                time: pair.time,
+            };
             let base = pair.base.as_ref().filter(|path| pair.known_voxels != KnownVoxels::All && path.is_file());
             let base = base.map(|path| LabelVolume::load(path, &LoadOptions::default())).transpose();
             let exported = base.and_then(|base| {
@@ -348,8 +363,8 @@ impl Worker {
             });
             // If the receiver is gone, the window has closed, and the export is on disk.
             let _ = events_out.send(match exported {
-                Ok(exported) => Event::Exported(Box::new(exported)),
-                Err(e) => Event::Failed("Adding the pair", e.to_string()),
+                Ok(exported) => SessionEvent::Exported(Box::new(exported)),
+                Err(e) => SessionEvent::Failed("Adding the pair", e.to_string()),
             });
             waiting.fetch_sub(1, Ordering::SeqCst);
             wake();
@@ -363,7 +378,7 @@ impl Worker {
             Ok(thread) => self.writing.push(thread),
             Err(e) => {
                 self.waiting.fetch_sub(1, Ordering::SeqCst);
-                self.emit(Event::Failed(what, format!("{e}: close other programs and try again")));
+                self.emit(SessionEvent::Failed(what, format!("{e}: close other programs and try again")));
             }
         }
     }
@@ -383,7 +398,7 @@ fn state(session: &Session) -> CorrectionState {
 }
 
 /// Opens the session on the first base that matches the journal.
-fn open(start: &Start) -> Result<(Session, Replay), AnnotateError> {
+fn open(start: &SessionStart) -> Result<(Session, Replay), CorrectionError> {
     let mut refused = None;
     let is_new = std::fs::metadata(&start.files.journal).map_or(true, |m| m.len() == 0);
     for base in &start.bases {
@@ -394,7 +409,7 @@ fn open(start: &Start) -> Result<(Session, Replay), AnnotateError> {
         match Session::open(volume, path, &start.files.journal, SessionOptions::default()) {
             Ok(opened) => {
                 if let (Some(path), true) = (path, is_new) {
-                    start.files.copy_base(path).map_err(|source| AnnotateError::Io {
+                    start.files.copy_base(path).map_err(|source| CorrectionError::Io {
                         file: start.files.base.clone(),
                         doing: "keeping a copy of the original labels",
                         source,
@@ -402,15 +417,15 @@ fn open(start: &Start) -> Result<(Session, Replay), AnnotateError> {
                 }
                 return Ok(opened);
             }
-            Err(e @ AnnotateError::OtherBase { .. }) => refused = refused.or(Some(e)),
+            Err(e @ CorrectionError::OtherBase { .. }) => refused = refused.or(Some(e)),
             Err(e) => return Err(e),
         }
     }
-    Err(refused.unwrap_or(AnnotateError::Cancelled))
+    Err(refused.unwrap_or(CorrectionError::Cancelled))
 }
 
 /// Loads a label image and gives it the stack's voxel size, which brush radii refer to.
-fn load(start: &Start, path: &std::path::Path) -> Result<LabelVolume, AnnotateError> {
+fn load(start: &SessionStart, path: &std::path::Path) -> Result<LabelVolume, CorrectionError> {
     let options = LoadOptions { time: start.time, ..LoadOptions::default() };
     let volume = LabelVolume::load(path, &options)?;
     let shape = volume.shape_zyx();

@@ -2,7 +2,7 @@
 
 use crate::data::plane::Orientation;
 use cytoscope_corrections::KnownVoxels;
-use cytoscope_corrections::{Brush, BrushShape, Over};
+use cytoscope_corrections::{Brush, BrushShape, DrawOver};
 use eframe::egui::{Key, KeyboardShortcut, Modifiers};
 use egui_phosphor::regular as icon;
 
@@ -239,11 +239,11 @@ impl StrokeMask {
     ];
 
     /// The restriction for a stroke that starts on label `first`.
-    pub fn over(self, first: u32) -> Over {
+    pub fn over(self, first: u32) -> DrawOver {
         match self {
-            StrokeMask::All => Over::Any,
-            StrokeMask::Background => Over::Background,
-            StrokeMask::Inside => Over::Inside(first),
+            StrokeMask::All => DrawOver::Any,
+            StrokeMask::Background => DrawOver::Background,
+            StrokeMask::Inside => DrawOver::Inside(first),
         }
     }
 }

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_outlined_in_their_own_colours() {
+    fn labels_are_outlined_in_their_own_colors() {
         let mut labels = vec![0; 25];
         for r in 1..4 {
             for c in 1..4 {

@@ -96,12 +96,12 @@ pub enum LoadState {
 }
 
 /// Reads planes on threads of its own and caches them within a byte budget.
-pub struct Loader {
+pub struct PlaneLoader {
     shared: Arc<PlaneLoaderShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Loader {
+impl PlaneLoader {
     /// A loader that calls `wake` whenever a plane is loaded.
     pub fn new(budget_bytes: usize, wake: impl Fn() + Send + Sync + 'static) -> Self {
         let shared = Arc::new(PlaneLoaderShared {
@@ -187,7 +187,7 @@ impl Loader {
     }
 }
 
-impl Drop for Loader {
+impl Drop for PlaneLoader {
     fn drop(&mut self) {
         {
             let mut state = self.shared.state();
@@ -261,7 +261,7 @@ mod tests {
     fn the_newest_request_of_a_slot_replaces_older_ones() {
         let numbered = Arc::new(NumberedPlanes::default());
         let source: Arc<dyn PlaneSource> = numbered.clone();
-        let loader = Loader::new(1 << 20, || {});
+        let loader = PlaneLoader::new(1 << 20, || {});
         assert!(matches!(loader.get(slot(0), 7, &source, &at(0)), LoadState::Waiting));
         wait_until("the first read", || numbered.reads.load(Ordering::SeqCst) == 1);
         for i in 1..50 {
@@ -277,7 +277,7 @@ mod tests {
     fn channels_and_overlays_never_cancel_each_other() {
         let numbered = Arc::new(NumberedPlanes::default());
         let source: Arc<dyn PlaneSource> = numbered.clone();
-        let loader = Loader::new(16 << 20, || {});
+        let loader = PlaneLoader::new(16 << 20, || {});
         // More channels and overlays than fit in four bits of a number.
         let overlay = |i| Slot { layer: SlotLayer::Overlay(i), ..slot(0) };
         let slots: Vec<Slot> = (0..20).map(slot).chain((0..20).map(overlay)).collect();
@@ -298,7 +298,7 @@ mod tests {
         numbered.open.store(true, Ordering::SeqCst);
         let source: Arc<dyn PlaneSource> = numbered.clone();
         let plane_bytes = 100 * 100;
-        let loader = Loader::new(3 * plane_bytes, || {});
+        let loader = PlaneLoader::new(3 * plane_bytes, || {});
         for i in 0..10 {
             wait_until("a plane", || matches!(loader.get(slot(0), 7, &source, &at(i)), LoadState::Ready(_)));
             assert!(loader.cached_bytes() <= 3 * plane_bytes);

@@ -36,11 +36,11 @@ impl PlaneSource for NumberedPlanes {
     }
 }
 
-/// Waits until a condition holds; `what` is awaited.
+/// Waits until a condition holds; after 20 s, panics with a message that names `what`.
 pub(crate) fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !is() {
-        assert!(Instant::now() < end, "{what} did not come");
+        assert!(Instant::now() < end, "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -33,7 +33,7 @@ impl Documents {
         }
     }
 
-    /// Shows a growing output that was opened, unless its prediction has ended meanwhile.
+    /// Shows a growing output that was opened, unless its prediction has ended in the meantime.
     pub(crate) fn live_opened(&mut self, id: u64, output: LiveOutput, array: Result<LiveArray, String>) {
         let LiveOutput { path, channels, .. } = output;
         if self.opening_live.get(&id) != Some(&path) {
@@ -82,7 +82,7 @@ impl Documents {
         effects.disk_for(id, DocumentEffect::OpenPreview(report));
     }
 
-    /// Shows the labels of a preview that were opened, unless other labels were requested meanwhile.
+    /// Shows the labels of a preview that were opened, unless other labels were requested in the meantime.
     pub(crate) fn preview_opened(&mut self, id: u64, report: &SegmentReport, array: Result<LabelArray, String>) {
         if self.opening_preview.get(&id) != Some(&report.labels) {
             return;
@@ -151,7 +151,7 @@ mod tests {
         write_array(&stack, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
         let wake: Wake = Arc::new(|| {});
         let mut documents = Documents::new(&wake, None);
-        let mut document = Document::open(&stack, None).unwrap();
+        let mut document = Document::open(&stack, None, 0).unwrap();
         let (id, path) = (document.id, folder.path().join("live"));
         let slow = Arc::new(Slow::default());
         let source: Arc<dyn PlaneSource> = slow.clone();
@@ -178,7 +178,7 @@ mod tests {
         slow.open.store(true, Ordering::SeqCst);
         let end = Instant::now() + Duration::from_secs(20);
         while documents.loader.is_busy() {
-            assert!(Instant::now() < end, "the cut did not come");
+            assert!(Instant::now() < end, "the slice was not read in time");
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(matches!(documents.loader.get(slot, first, &source, &at), LoadState::Ready(_)));

@@ -9,7 +9,7 @@ use crate::compare::Compare;
 use crate::correct::CorrectionsAction;
 use crate::correct::source::SnapshotSource;
 use crate::data::composite::LabelDisplay;
-use crate::data::loader::{CACHE_BYTES, Loader};
+use crate::data::loader::{CACHE_BYTES, PlaneLoader};
 use crate::disk::DiskEffect;
 use crate::document::{Document, DocumentChange, Overlay, Role, fresh_id};
 use crate::effect::{Effects, ViewsEffect, Wake};
@@ -79,7 +79,7 @@ pub(crate) enum JobOutput {
     },
     /// An estimated object diameter.
     Diameter(ObjectDiameter),
-    /// The prediction has ended, so its growing output is gone.
+    /// The prediction has ended, and its growing output was removed.
     NotLive,
 }
 
@@ -87,12 +87,14 @@ pub(crate) enum JobOutput {
 pub(crate) enum DocumentsAction {
     /// Opens files and the stacks in folders.
     Open(Vec<PathBuf>),
-    /// Opens a file with these axes, in place of the document that shows it.
+    /// Opens a series of a file with these axes, in place of the document that shows the file.
     Reopen {
         /// The file.
         path: PathBuf,
         /// The axes; `None` uses those of the file.
         axes: Option<Axes>,
+        /// Number of the series, from 0.
+        series: usize,
     },
     /// Makes a document the active one.
     Activate(u64),
@@ -178,7 +180,7 @@ pub(crate) struct Documents {
     all: Vec<Document>,
     active: Option<u64>,
     opener: Opener,
-    loader: Loader,
+    loader: PlaneLoader,
     compare: Compare,
     /// Bundled sample stack.
     sample: Option<PathBuf>,
@@ -202,7 +204,7 @@ impl Documents {
             all: Vec::new(),
             active: None,
             opener: Opener::new(Arc::clone(wake)),
-            loader: Loader::new(CACHE_BYTES, move || for_loader()),
+            loader: PlaneLoader::new(CACHE_BYTES, move || for_loader()),
             compare: Compare::new(move || for_compare()),
             sample,
             listing: 0,
@@ -253,7 +255,7 @@ impl Documents {
     }
 
     /// Reader of planes.
-    pub(crate) fn loader(&self) -> &Loader {
+    pub(crate) fn loader(&self) -> &PlaneLoader {
         &self.loader
     }
 
@@ -286,7 +288,7 @@ impl Documents {
                 self.listing += 1;
                 effects.disk(DiskEffect::List { paths });
             }
-            DocumentsAction::Reopen { path, axes } => self.opener.open(path, axes),
+            DocumentsAction::Reopen { path, axes, series } => self.opener.open(path, axes, series),
             DocumentsAction::Activate(id) => self.active = Some(id),
             DocumentsAction::Close => self.close(&mut effects),
             DocumentsAction::Change { document, change } => {

@@ -7,25 +7,32 @@ use crate::display::DisplayAction;
 use crate::document::{Document, Overlay, Role, file_name};
 use crate::effect::Effects;
 use crate::jobs::JobsAction;
-use crate::opener::OpenerResult;
+use crate::opener::{Expanded, MAX_FILES_OF_FOLDER, OpenerResult};
 use crate::settings::Settings;
-use std::path::PathBuf;
+use cytoscope_volume::Axes;
 
 /// A file with at least this many channels and a single slice probably declares its slices or time points as channels.
 const MANY_CHANNELS: usize = 8;
 
 impl Documents {
     /// Opens files; one that is already open becomes the active document.
-    pub(crate) fn listed(&mut self, files: Result<Vec<PathBuf>, String>, settings: &Settings) -> Effects {
+    pub(crate) fn listed(&mut self, files: Result<Expanded, String>, settings: &Settings) -> Effects {
         let mut effects = Effects::default();
         self.listing = self.listing.saturating_sub(1);
-        let files = match files {
-            Ok(files) => files,
+        let Expanded { files, truncated } = match files {
+            Ok(expanded) => expanded,
             Err(reason) => {
                 effects.error("Opening failed", reason);
                 return effects;
             }
         };
+        if truncated {
+            let details = format!(
+                "A folder has more than {MAX_FILES_OF_FOLDER} stacks; the others are not opened. The page for converting \
+                 files lists more of them."
+            );
+            effects.info(format!("{} stacks are opened", files.len()), details);
+        }
         for path in files {
             let absolute = std::path::absolute(&path).unwrap_or(path);
             if let Some(open) = self.all.iter().find(|d| d.path == absolute) {
@@ -33,8 +40,14 @@ impl Documents {
                 effects.act(DisplayAction::ShowStacks);
                 continue;
             }
-            let axes = settings.axes_of(&absolute).and_then(|a| a.parse().ok());
-            self.opener.open(absolute, axes);
+            let axes = settings.axes_of(&absolute).and_then(|text| {
+                let parsed = text.parse::<Axes>();
+                parsed
+                    .inspect_err(|error| tracing::warn!("the axes {text:?} of the settings are not used: {error}"))
+                    .ok()
+            });
+            let series = settings.series_of(&absolute);
+            self.opener.open(absolute, axes, series);
         }
         effects
     }
@@ -55,8 +68,8 @@ impl Documents {
                 OpenerResult::Chosen(request, files) => effects.act(Action::Chosen(request, files)),
                 OpenerResult::Browse(spec) => effects.act(DisplayAction::Browse(spec)),
                 OpenerResult::Failed { what, reason, axes_of } => {
-                    if let Some(file) = axes_of {
-                        effects.act(DisplayAction::AskAxes { file, text: String::new() });
+                    if let Some((file, series)) = axes_of {
+                        effects.act(DisplayAction::AskAxes { file, series, text: String::new() });
                     }
                     effects.error(format!("{what} failed"), reason);
                 }
@@ -75,6 +88,9 @@ impl Documents {
 
     fn handle_document(&mut self, document: Document, effects: &mut Effects) {
         effects.act(DisplayAction::AddRecentFile(document.path.clone()));
+        // A series is remembered once it is open, so that one that cannot be opened does not lock the file.
+        let (path, series) = (document.path.clone(), document.series);
+        effects.act(DisplayAction::RememberSeries { file: path.clone(), series });
         let flat_channels = document.extents.channels >= MANY_CHANNELS && document.extents.zyx[0] == 1;
         if flat_channels && document.axes.is_none() {
             effects.info(
@@ -100,7 +116,7 @@ impl Documents {
             }
             None => self.all.push(document),
         }
-        effects.act(JobsAction::Opened(id));
+        effects.act(JobsAction::Opened { document: id, path, series });
     }
 
     fn handle_overlay(&mut self, id: u64, overlay: Overlay, effects: &mut Effects) {

@@ -3,11 +3,12 @@
 
 mod outcomes;
 mod requests;
+mod tuning;
 
 use crate::correct::tools::EditAction;
 use crate::correct::{Corrections, CorrectionsAction};
 use crate::disk::{DiskEffect, DocumentEffect, FoundResults, ResultsPlace};
-use crate::display::Display;
+use crate::display::{Display, DisplayAction};
 use crate::document::{Document, file_name};
 use crate::documents::{Documents, DocumentsAction, JobOutput};
 use crate::effect::{Effects, Wake};
@@ -29,6 +30,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tuning::Tuning;
 
 /// Maximum number of runs from files; the oldest is closed when another one is opened.
 const MAX_FILE_RUNS: usize = 20;
@@ -100,7 +102,14 @@ pub(crate) enum JobsAction {
         out: PathBuf,
     },
     /// A document was opened.
-    Opened(u64),
+    Opened {
+        /// Id of the document. It is closed already if another series of its file was opened at the same time.
+        document: u64,
+        /// Path of its file.
+        path: PathBuf,
+        /// Number of the series, from 0.
+        series: usize,
+    },
     /// A document was closed.
     Closed(u64),
     /// Continues the predictions of earlier windows.
@@ -115,6 +124,10 @@ pub(crate) enum JobsAction {
     CloseRun(u64),
     /// Reads the peak rates of this machine, or measures them.
     MeasurePeak,
+    /// Tunes the settings of the selected model with a document's stack, in a process of its own.
+    Tune(u64),
+    /// Cancels tuning.
+    CancelTuning,
 }
 
 /// The jobs of the engine.
@@ -157,6 +170,7 @@ pub(crate) struct Jobs {
     machine_profiles: MachineProfiles,
     /// Key of this machine in the profiles.
     machine: OnceCell<String>,
+    tuning: Tuning,
 }
 
 impl Jobs {
@@ -189,6 +203,7 @@ impl Jobs {
             measuring_peak: false,
             machine_profiles: MachineProfiles::default(),
             machine: OnceCell::new(),
+            tuning: Tuning::new(program, settings_path, wake),
         }
     }
 
@@ -315,7 +330,7 @@ impl Jobs {
 
     /// What determines the results folder of a document: its stack, and the folder chosen by the user.
     pub(crate) fn place(&self, document: &Document) -> ResultsPlace {
-        ResultsPlace { stack: document.path.clone(), chosen: self.chosen_folder.clone() }
+        ResultsPlace { stack: document.path.clone(), stem: document.stem(), chosen: self.chosen_folder.clone() }
     }
 
     /// Number of objects in the unsaved preview.
@@ -397,11 +412,11 @@ impl Jobs {
             JobsAction::SaveMesh { document, out } => self.save_mesh(document, out, documents, &mut effects),
             JobsAction::AskCopy { document, steps } => self.ask_copy(document, steps, documents, &mut effects),
             JobsAction::SaveCopy { document, out } => self.save_copy(document, out, documents, &mut effects),
-            JobsAction::Opened(id) => {
+            JobsAction::Opened { document: id, path, series } => {
                 if let Some(document) = documents.get(id) {
                     effects.disk_for(id, DocumentEffect::FindResults(self.place(document)));
-                    self.continue_prediction(document);
                 }
+                self.continue_prediction(id, &path, series);
             }
             JobsAction::Closed(id) => {
                 self.folders.remove(&id);
@@ -410,9 +425,14 @@ impl Jobs {
                 }
             }
             JobsAction::ContinueQueue => {
-                let paths = self.queue.take_over();
-                effects.act(DocumentsAction::Open(paths));
-                documents.all().iter().for_each(|document| self.continue_prediction(document));
+                for (path, series, axes) in self.queue.take_over() {
+                    match documents.all().iter().find(|d| d.path == path && d.series == series) {
+                        Some(open) => effects.act(DocumentsAction::Activate(open.id)),
+                        None => effects.act(DocumentsAction::Reopen { path, axes, series }),
+                    }
+                }
+                effects.act(DisplayAction::ShowStacks);
+                documents.all().iter().for_each(|d| self.continue_prediction(d.id, &d.path, d.series));
             }
             JobsAction::DiscardQueue => self.queue.discard_abandoned(),
             JobsAction::AnswerOverwrite(replace) => self.answer_overwrite(replace),
@@ -421,6 +441,8 @@ impl Jobs {
                 self.measuring_peak = true;
                 effects.disk(DiskEffect::MeasurePeak);
             }
+            JobsAction::Tune(id) => self.tune(id, documents, display, &mut effects),
+            JobsAction::CancelTuning => self.cancel_tuning(),
             JobsAction::CloseRun(number) => self.file_runs.retain(|f| f.number != number),
         }
         effects
@@ -500,15 +522,15 @@ impl Jobs {
     }
 
     /// Starts the prediction that waited for a stack to open. Finished parts are kept.
-    fn continue_prediction(&mut self, document: &Document) {
-        let Some((number, job)) = self.queue.take_waiting(&document.path) else { return };
-        if self.work.of_document(document.id).is_some() {
+    fn continue_prediction(&mut self, document: u64, path: &Path, series: usize) {
+        let Some((number, job)) = self.queue.take_waiting(path, series) else { return };
+        if self.work.of_document(document).is_some() {
             // It was requested again in the meantime.
             self.queue.not_needed(number);
             return;
         }
-        let title = format!("{} · {}", file_name(&document.path), job.model);
-        let id = self.work.predict(document.id, title, PredictJob { resume: true, ..job }, false);
+        let title = format!("{} · {}", file_name(path), job.model);
+        let id = self.work.predict(document, title, PredictJob { resume: true, ..job }, false);
         self.queue.started(id, number);
     }
 

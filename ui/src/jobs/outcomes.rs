@@ -3,8 +3,9 @@
 use super::Jobs;
 use crate::batch::BatchAction;
 use crate::correct::CorrectionsAction;
+use crate::disk::DocumentEffect;
 use crate::document::file_name;
-use crate::documents::{DocumentsAction, JobOutput, LiveOutput};
+use crate::documents::{Documents, DocumentsAction, JobOutput, LiveOutput};
 use crate::effect::Effects;
 use crate::models::ModelsAction;
 use crate::overwrite::OverwriteQuestion;
@@ -16,23 +17,24 @@ use std::collections::BTreeSet;
 
 impl Jobs {
     /// Handles the events of the engine since the last call.
-    pub(crate) fn poll(&mut self) -> Effects {
+    pub(crate) fn poll(&mut self, documents: &Documents) -> Effects {
         let mut effects = Effects::default();
         for outcome in self.work.poll() {
-            self.handle_outcome(outcome, &mut effects);
+            self.handle_outcome(outcome, documents, &mut effects);
         }
+        self.poll_tuning(&mut effects);
         self.notify_batch(&mut effects);
         effects
     }
 
-    fn handle_outcome(&mut self, outcome: Outcome, effects: &mut Effects) {
+    fn handle_outcome(&mut self, outcome: Outcome, documents: &Documents, effects: &mut Effects) {
         let show = |document, output| DocumentsAction::Show { document, output };
         match outcome {
             Outcome::Models => {}
             Outcome::Live { document, path, channels, shape_zyx, .. } => {
                 effects.act(show(document, JobOutput::Live(LiveOutput { path, channels, shape_zyx })));
             }
-            Outcome::Predicted { document, outcome } => self.handle_prediction(document, outcome, effects),
+            Outcome::Predicted { document, outcome } => self.handle_prediction(document, outcome, documents, effects),
             Outcome::Segmented { document, kept, report } => {
                 self.handle_segmentation(document, kept, report, effects);
             }
@@ -104,7 +106,13 @@ impl Jobs {
         effects.success(title, done.join("\n"));
     }
 
-    fn handle_prediction(&mut self, document: u64, outcome: PredictOutcome, effects: &mut Effects) {
+    fn handle_prediction(
+        &mut self,
+        document: u64,
+        outcome: PredictOutcome,
+        documents: &Documents,
+        effects: &mut Effects,
+    ) {
         effects.act(DocumentsAction::Show { document, output: JobOutput::NotLive });
         for report in outcome.done {
             let objects: u32 = report.objects.iter().sum();
@@ -121,6 +129,15 @@ impl Jobs {
                 // A batch gets a single notification at its end.
                 title.push_str(&format!(": {}", file_name(&report.input)));
                 self.batch_done.push(title);
+            }
+            if documents.get(document).is_none() {
+                // The file was opened again since the prediction was requested, for example to show another series in
+                // between: its document has another id now.
+                let reopened = documents.all().iter().find(|d| d.path == report.input && d.series == report.series);
+                if let Some(reopened) = reopened {
+                    effects.disk_for(reopened.id, DocumentEffect::FindResults(self.place(reopened)));
+                }
+                continue;
             }
             let used = JobOutput::Predicted { diameter: report.diameter, segment: report.segment };
             effects.act(DocumentsAction::Show { document, output: used });

@@ -7,13 +7,13 @@ use crate::correct::tools::EditAction;
 use crate::correct::{Corrections, CorrectionsAction};
 use crate::disk::{DocumentEffect, TableTarget};
 use crate::display::Display;
-use crate::document::{Document, Role, file_name};
+use crate::document::{Document, Role, file_name, series_suffix};
 use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::opener::FileRequest;
 use crate::settings::Settings;
 use crate::work::Purpose;
-use cytoscope_formats::Compression;
+use cytoscope_formats::{Compression, SeriesChoice};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::predict::{ChannelRef, TileRequest};
 use cytoscope_pipeline::{
@@ -88,7 +88,7 @@ impl Jobs {
             channel: None,
             channels: if has_choice { chosen.collect() } else { Vec::new() },
             time: None,
-            series: 0,
+            series: SeriesChoice::Index(document.series),
             axes: document.axes.clone(),
             voxel_um: None,
             diameter: document.object_size.request,
@@ -107,13 +107,17 @@ impl Jobs {
             return effects.error("There are no labels to save meshes of", "Predict the stack first.");
         };
         let known = document.voxel_known.then_some(document.voxel_um);
+        // Corrected labels are saved as one time point.
+        let has_times = document.saved_labels.is_none() && document.of_role(Role::Labels).is_some_and(|l| l.times > 1);
         let job = MeshJob {
             labels: labels.to_owned(),
             out,
             objects: document.selected.into_iter().collect(),
-            time: document.time,
+            series: Default::default(),
+            time: if has_times { document.time } else { 0 },
             voxel_um: known,
             unsmoothed: false,
+            memory_budget_bytes: None,
             overwrite: Overwrite::Replace,
         };
         let title = format!("{} · meshes", document.name);
@@ -129,7 +133,7 @@ impl Jobs {
         effects: &mut Effects,
     ) {
         let Some(document) = documents.get(id) else { return };
-        let name = format!("{}_preprocessed.ome.tif", stack_stem(&document.path));
+        let name = format!("{}{}_preprocessed.ome.tif", stack_stem(&document.path), series_suffix(document.series));
         let folder = document.path.parent().map(Path::to_owned);
         self.copy_steps = Some((id, steps));
         effects.act(DocumentsAction::Ask { request: FileRequest::PreprocessedCopy(id), folder, name });
@@ -148,7 +152,7 @@ impl Jobs {
             input: document.path.clone(),
             output: out,
             labels: None,
-            series: 0,
+            series: SeriesChoice::Index(document.series),
             axes: document.axes.clone(),
             channel: None,
             time: None,
@@ -195,6 +199,7 @@ impl Jobs {
             labels: keep.then(|| folder.join(ArtifactKind::Labels.file_name(stem))),
             table: keep.then(|| folder.join(ArtifactKind::Table.file_name(stem))),
             table_format: Default::default(),
+            series: SeriesChoice::Index(document.series),
             channel: card.segment_channel,
             seed_channel: Some(card.seed_channel),
             time: document.time,
@@ -242,6 +247,7 @@ impl Jobs {
             table: target.table,
             labels,
             intensities: document.path.clone(),
+            series: SeriesChoice::Index(document.series),
             axes: document.axes.clone(),
             time: corrections.of(id).map_or(document.time, |c| c.time),
             voxel_um,

@@ -10,7 +10,7 @@ use crate::display::DisplayAction;
 use crate::document::{Document, DocumentChange, Role, file_name};
 use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
-use crate::ruler::{ruler_panel, ruler_pen};
+use crate::line_profile::{line_profile_panel, line_profile_pen};
 use crate::runs::Run;
 use crate::state::State;
 use crate::theme;
@@ -268,20 +268,20 @@ pub(super) fn center(ui: &mut Ui, state: State<'_>, views: &mut Layout, actions:
     egui::Panel::top("controls").frame(frame).show(ui, |ui| {
         ui.horizontal_wrapped(|ui| controls(ui, state, actions));
     });
-    ruler_panel(ui, state, views, actions);
+    line_profile_panel(ui, state, views, actions);
     let screenshots = state.display.screenshots();
     let settings = state.settings();
     let options = ViewOptions {
         crosshair: settings.show_crosshair,
         scale_bar: if screenshots.is_bare() { screenshots.with_bar() } else { settings.show_scale_bar },
         swipe: state.display.swipe(),
-        pen: ruler_pen(state).or_else(|| pen(state, views.hover().map(|h| h.zyx))),
+        pen: line_profile_pen(state).or_else(|| pen(state, views.hover().map(|h| h.zyx))),
         ring: state.ring(),
         bare: screenshots.is_bare(),
         only_xy: false,
     };
     let Some(document) = state.document() else { return };
-    let marks = Marks { ruler: state.display.ruler(document.id), ..state.corrections.marks(document.id) };
+    let marks = Marks { profile_line: state.display.profile_line(document.id), ..state.corrections.marks(document.id) };
     let view_response = views.show(ui, document, state.documents.loader(), &marks, options);
     send_view_response(document.id, view_response, state, actions);
 }

@@ -2,7 +2,7 @@
 
 use super::{frame, heading, named_button, number_field, page_top, weak};
 use crate::action::Actions;
-use crate::batch::{BatchAction, ConvertFormat};
+use crate::batch::{Batch, BatchAction, ConvertFormat, start_folder};
 use crate::document::file_name;
 use crate::documents::DocumentsAction;
 use crate::opener::FileRequest;
@@ -17,6 +17,8 @@ use std::path::Path;
 
 /// Maximum number of scored pairs that are listed; the saved table has all of them.
 const LISTED_PAIRS: usize = 200;
+/// Maximum height of the list of files to convert; longer lists are scrolled.
+const FILE_LIST_HEIGHT: f32 = 320.0;
 
 /// Draws the page.
 pub(super) fn batch_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
@@ -48,20 +50,18 @@ fn convert(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             actions.send(BatchAction::AddOpen);
         }
     });
-    for file in &batch.files {
+    if batch.files.len() > 1 {
         ui.horizontal(|ui| {
-            let close = ui.add(egui::Button::new(icon::X).frame(false));
-            let name = format!("Leave out {}", file_name(file));
-            close.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, &name));
-            if close.clicked() {
-                actions.send(BatchAction::Forget(file.clone()));
+            weak(ui, format!("{} files", batch.files.len()));
+            if named_button(ui, true, icon::X, "Leave out all").clicked() {
+                actions.send(BatchAction::ForgetAll);
             }
-            let text = format!("{}  →  {}", file_name(file), file_name(&batch.output_of(file)));
-            ui.add(egui::Label::new(text).truncate()).on_hover_text(file.display().to_string());
         });
     }
     if batch.files.is_empty() {
-        weak(ui, "No files yet. Add them, or drop them here.");
+        weak(ui, "No files yet. Add them, or drop files or folders here.");
+    } else {
+        file_list(ui, batch, actions);
     }
     ui.horizontal_wrapped(|ui| {
         ui.label("Format");
@@ -110,21 +110,49 @@ fn convert(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     });
 }
 
+/// Lists the files to convert; only the visible rows are drawn.
+fn file_list(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
+    let spacing = ui.spacing();
+    let (least, padding) = (spacing.interact_size.y, spacing.button_padding.y);
+    let row_height = least.max(ui.text_style_height(&egui::TextStyle::Button) + 2.0 * padding);
+    let area = egui::ScrollArea::vertical().id_salt("files to convert").auto_shrink([false, true]);
+    area.max_height(FILE_LIST_HEIGHT).show_rows(ui, row_height, batch.files.len(), |ui, rows| {
+        for file in batch.files.get(rows).into_iter().flatten() {
+            ui.horizontal(|ui| {
+                ui.set_height(row_height);
+                let close = ui.add(egui::Button::new(icon::X).frame(false));
+                let name = format!("Leave out {}", file_name(file));
+                close.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, &name));
+                if close.clicked() {
+                    actions.send(BatchAction::Forget(file.clone()));
+                }
+                let text = format!("{}  →  {}", file_name(file), file_name(&batch.output_of(file)));
+                ui.add(egui::Label::new(text).truncate()).on_hover_text(file.display().to_string());
+            });
+        }
+    });
+}
+
 fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let batch = state.batch;
     heading(ui, "Evaluate predictions");
     weak(
         ui,
-        "Label images are matched object by object, other images are compared by intensity. Files are paired by name.",
+        "Label images are matched object by object, other images are compared by intensity. Files of folders are paired by \
+         name.",
     );
     let places = [
-        ("Predictions…", FileRequest::Predictions, &batch.prediction),
-        ("Ground truth…", FileRequest::Truths, &batch.truth),
+        ("Predictions…", FileRequest::Predictions, "Prediction file…", FileRequest::PredictionFile, &batch.prediction),
+        ("Ground truth…", FileRequest::Truths, "Ground truth file…", FileRequest::TruthFile, &batch.truth),
     ];
-    for (name, request, path) in places {
+    for (folders, of_folder, file, of_file, path) in places {
         ui.horizontal_wrapped(|ui| {
-            if named_button(ui, true, icon::FOLDER, name).clicked() {
-                ask(request, path.as_deref(), actions);
+            let start = path.as_deref().and_then(start_folder);
+            if named_button(ui, true, icon::FOLDER, folders).on_hover_text("A folder").clicked() {
+                ask(of_folder, start, actions);
+            }
+            if named_button(ui, true, icon::FILE, file).clicked() {
+                ask(of_file, start, actions);
             }
             weak(ui, path.as_ref().map(|p| p.display().to_string()).unwrap_or_default());
         });
@@ -157,19 +185,29 @@ fn scores(ui: &mut Ui, report: &EvaluateReport, actions: &mut Actions) {
     let n = report.pairs.len();
     weak(ui, if n == 1 { "1 pair".to_owned() } else { format!("{n} pairs") });
     if !report.instances.is_empty() {
-        egui::Grid::new("pooled scores").num_columns(6).spacing([24.0, 6.0]).striped(true).show(ui, |ui| {
-            for name in ["IoU", "F1", "Precision", "Recall", "AP", "PQ"] {
+        egui::Grid::new("pooled scores").num_columns(8).spacing([24.0, 6.0]).striped(true).show(ui, |ui| {
+            for name in ["IoU", "F1", "Precision", "Recall", "AP", "PQ", "Matched IoU", "Found"] {
                 ui.label(RichText::new(name).weak());
             }
             ui.end_row();
             for m in &report.instances {
                 ui.label(format!("{:.2}", m.threshold));
-                for value in [m.f1, m.precision, m.recall, m.accuracy, m.panoptic_quality] {
+                for value in [m.f1, m.precision, m.recall, m.accuracy, m.panoptic_quality, m.mean_matched_score] {
                     ui.label(format!("{value:.4}"));
                 }
+                ui.label(format!("{} of {}", m.tp, m.n_true));
                 ui.end_row();
             }
         });
+    }
+    if let Some(ignored) = report.ignored.as_ref().filter(|ignored| ignored.below_voxels > 0) {
+        let (objects, below, overlapping) = (ignored.true_objects, ignored.below_voxels, ignored.predictions);
+        weak(
+            ui,
+            format!(
+                "Ignored: {objects} true objects below {below} voxels, {overlapping} predicted ones that overlap them"
+            ),
+        );
     }
     if let Some(r) = &report.regression {
         let shown = |v: Option<f64>| v.map_or_else(|| "undefined".to_owned(), |v| format!("{v:.4}"));

@@ -19,7 +19,7 @@ const STACKED: [(Outcome, &str, [u8; 3]); 6] = [
     (Outcome::Merged, "merged", theme::MERGED),
     (Outcome::Split, "split", theme::SPLIT),
     (Outcome::Missed, "missed", theme::MISSED),
-    (Outcome::False, "false", theme::FALSE_ONE),
+    (Outcome::False, "false", theme::FALSE_OBJECT),
 ];
 
 /// Draws the comparison of the active document's labels with ground truth, if it has both.
@@ -57,7 +57,7 @@ pub(super) fn comparison(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 }
 
 /// A legend entry: a colored square and its text.
-fn keyed(ui: &mut Ui, [r, g, b]: [u8; 3], text: &str) -> egui::Response {
+fn legend_entry(ui: &mut Ui, [r, g, b]: [u8; 3], text: &str) -> egui::Response {
     let font = egui::TextStyle::Body.resolve(ui.style());
     let format = |color| egui::TextFormat::simple(font.clone(), color);
     let mut job = egui::text::LayoutJob::default();
@@ -70,12 +70,12 @@ fn scores(ui: &mut Ui, agreement: &Agreement) {
     let m = &agreement.matching;
     ui.label(format!("F1 {:.3} at IoU {}", m.f1, m.threshold));
     ui.horizontal_wrapped(|ui| {
-        keyed(ui, theme::MATCHED, &format!("{} matched", m.tp));
-        keyed(ui, theme::MISSED, &format!("{} unmatched true", m.r#fn));
-        keyed(ui, theme::FALSE_ONE, &format!("{} unmatched predicted", m.fp));
+        legend_entry(ui, theme::MATCHED, &format!("{} matched", m.tp));
+        legend_entry(ui, theme::MISSED, &format!("{} unmatched true", m.r#fn));
+        legend_entry(ui, theme::FALSE_OBJECT, &format!("{} unmatched predicted", m.fp));
         if agreement.ignored_true > 0 {
             let text = format!("{} + {} ignored", agreement.ignored_true, agreement.ignored_predictions);
-            keyed(ui, theme::IGNORED, &text)
+            legend_entry(ui, theme::IGNORED, &text)
                 .on_hover_text("True objects below the limit, and predicted objects that mostly overlap them");
         }
     });
@@ -104,13 +104,13 @@ fn error_counts(ui: &mut Ui, errors: &ErrorSummary) {
         (
             errors.false_objects,
             "false objects",
-            theme::FALSE_ONE,
+            theme::FALSE_OBJECT,
             "Predicted objects that neither match nor cover a true object, nor mostly lie in one",
         ),
     ];
     ui.horizontal_wrapped(|ui| {
         for (count, name, color, meaning) in kinds {
-            keyed(ui, color, &format!("{count} {name}")).on_hover_text(meaning);
+            legend_entry(ui, color, &format!("{count} {name}")).on_hover_text(meaning);
         }
     });
 }

@@ -1,7 +1,7 @@
 //! The Correct panel: tools, current label, history, and saving.
 
 use super::library::named_slider;
-use super::{heading, icon_button, main_button, weak};
+use super::{heading, icon_button, labeled_choice, main_button, weak};
 use crate::action::Actions;
 use crate::command::Command;
 use crate::correct::tools::{EditAction, StrokeMask, Tool, Tools};
@@ -220,16 +220,14 @@ fn known_voxels_choice(ui: &mut Ui, chosen: KnownVoxels, actions: &mut Actions) 
         KnownVoxels::CorrectedObjects => "Corrected objects",
     };
     let mut which = chosen;
-    let choice = egui::ComboBox::from_id_salt("known voxels").selected_text(name(which)).show_ui(ui, |ui| {
+    let response = labeled_choice(ui, "known voxels", "Training labels", name(which), |ui| {
         for each in [KnownVoxels::All, KnownVoxels::CorrectedSlices, KnownVoxels::CorrectedObjects] {
             ui.selectable_value(&mut which, each, name(each));
         }
     });
-    let response = choice.response.on_hover_text(
-        "Labels used for training: all of them, or only the corrected ones. The other voxels then get the ignore \
-         label and do not count.",
+    response.on_hover_text(
+        "All labels, or only the corrected ones: then the other voxels get the ignore label and do not count in training.",
     );
-    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Labels used for training"));
     if which != chosen {
         actions.send(CorrectionsAction::KnownVoxels(which));
     }

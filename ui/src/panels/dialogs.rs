@@ -2,7 +2,7 @@
 
 use crate::action::Actions;
 use crate::command::Command;
-use crate::display::{Dialog, DisplayAction};
+use crate::display::{AxesDialog, Dialog, DisplayAction};
 use crate::document::file_name;
 use crate::documents::DocumentsAction;
 use crate::panels::weak;
@@ -74,7 +74,7 @@ fn about_dialog(ctx: &egui::Context) -> bool {
 
 /// Draws the axes dialog, if it is open.
 fn axes_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
-    let Some((path, typed)) = state.display.axes_dialog() else { return };
+    let Some(AxesDialog { file: path, series, text: typed }) = state.display.axes_dialog() else { return };
     let mut text = typed.clone();
     let (mut apply, mut forget) = (false, false);
     let response = egui::Modal::new(egui::Id::new("axes")).show(ctx, |ui| {
@@ -112,7 +112,7 @@ fn axes_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
     if forget || axes.is_some() {
         let remembered = axes.as_ref().map(ToString::to_string);
         actions.send(DisplayAction::RememberAxes { file: path.clone(), axes: remembered });
-        actions.send(DocumentsAction::Reopen { path: path.clone(), axes });
+        actions.send(DocumentsAction::Reopen { path: path.clone(), axes, series: *series });
     }
     if apply || forget || response.inner || response.should_close() {
         actions.send(DisplayAction::CloseAxes);

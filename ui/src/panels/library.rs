@@ -106,14 +106,41 @@ fn stacks(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
                 weak(ui, document.summary());
                 if ui.link("Axes…").on_hover_text("Correct the axes if the file states wrong ones").clicked() {
                     let text = state.settings().axes_of(&document.path).unwrap_or_default().to_owned();
-                    actions.send(DisplayAction::AskAxes { file: document.path.clone(), text });
+                    let (file, series) = (document.path.clone(), document.series);
+                    actions.send(DisplayAction::AskAxes { file, series, text });
                 }
             });
+            series_choice(ui, document, actions);
         }
     }
 }
 
-fn eye(ui: &mut Ui, visible: &mut bool, name: &str) {
+/// Draws the choice of the series of a file that has several, such as positions, scenes or wells.
+fn series_choice(ui: &mut Ui, document: &Document, actions: &mut Actions) {
+    let meta = document.image.meta();
+    if meta.series_count < 2 {
+        return;
+    }
+    let mut series = document.series;
+    let response = egui::ComboBox::from_id_salt(("series", document.id))
+        .selected_text(meta.series_name(series))
+        .width(ui.available_width() - 8.0)
+        .truncate()
+        .show_ui(ui, |ui| {
+            for number in 0..meta.series_count {
+                ui.selectable_value(&mut series, number, meta.series_name(number));
+            }
+        })
+        .response;
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Series"));
+    response.on_hover_text("Position, scene or well of the file; its results are kept apart");
+    if series != document.series {
+        let (path, axes) = (document.path.clone(), document.axes.clone());
+        actions.send(DocumentsAction::Reopen { path, axes, series });
+    }
+}
+
+fn visibility_toggle(ui: &mut Ui, visible: &mut bool, name: &str) {
     let sign = if *visible { icon::EYE } else { icon::EYE_SLASH };
     let response = ui.add(egui::Button::new(RichText::new(sign).size(15.0)).frame(false));
     let shown = *visible;
@@ -127,7 +154,7 @@ fn eye(ui: &mut Ui, visible: &mut bool, name: &str) {
 fn channel_controls(ui: &mut Ui, i: usize, channel: &ChannelView, visible: &mut bool, display: &mut Intensity) {
     ui.push_id(("channel", i), |ui| {
         ui.horizontal(|ui| {
-            eye(ui, visible, &channel.name);
+            visibility_toggle(ui, visible, &channel.name);
             color_menu(ui, display);
             ui.add(egui::Label::new(&channel.name).truncate());
         });
@@ -239,11 +266,13 @@ fn contrast(ui: &mut Ui, histogram: &Histogram, display: &mut Intensity, name: &
         let speed = f64::from(span) / 400.0;
         let digits = if span > 20.0 { 0 } else { 3 };
         let low = ui.add(egui::DragValue::new(&mut display.low).speed(speed).max_decimals(digits));
-        low.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, format!("Darkest of {name}")));
+        low.widget_info(|| {
+            egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, format!("Lower limit of {name}"))
+        });
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
             let high = ui.add(egui::DragValue::new(&mut display.high).speed(speed).max_decimals(digits));
             high.widget_info(|| {
-                egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, format!("Brightest of {name}"))
+                egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, format!("Upper limit of {name}"))
             });
             if ui.small_button("Auto").clicked() {
                 (display.low, display.high) = histogram.limits();
@@ -283,7 +312,7 @@ fn overlay_controls(ui: &mut Ui, overlay: &Overlay, shown: &mut OverlayControls)
     };
     ui.push_id(("overlay", title), |ui| {
         ui.horizontal(|ui| {
-            eye(ui, &mut shown.visible, title);
+            visibility_toggle(ui, &mut shown.visible, title);
             ui.label(title).on_hover_text(&overlay.name);
             ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
                 if overlay.role != Role::Live {

@@ -1,6 +1,6 @@
 //! Panels and dialogs around the views.
 //!
-//! A panel reads the states and sends actions. It changes nothing but what it keeps between frames for itself.
+//! A panel reads the states and sends actions. The only data it changes are those that it keeps between frames.
 
 pub mod bars;
 mod batch;
@@ -103,6 +103,24 @@ pub(crate) fn named_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -
     let response = ui.add_enabled(enabled, egui::Button::new(format!("{sign}  {name}")));
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, name));
     response
+}
+
+/// A drop-down list after its label, which is also its accessible name; `entries` draws the list. Returns the response of
+/// the closed list.
+pub(crate) fn labeled_choice(
+    ui: &mut Ui,
+    id: &str,
+    name: &str,
+    selected: &str,
+    entries: impl FnOnce(&mut Ui),
+) -> egui::Response {
+    ui.horizontal(|ui| {
+        ui.label(name);
+        let response = egui::ComboBox::from_id_salt(id).selected_text(selected).show_ui(ui, entries).response;
+        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, name));
+        response
+    })
+    .inner
 }
 
 /// A number field; returns whether the value changed.

@@ -10,6 +10,7 @@ use crate::panels::predict::{facts, without_pictures};
 use crate::state::State;
 use crate::theme;
 use crate::work::{JobState, JobView};
+use cytoscope_model_package::{UploadFinding, UploadSeverity};
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::packages::{architectures, is_checkpoint};
 use cytoscope_pipeline::{ExportFormat, ModelSpeedReport, ModelTestReport};
@@ -211,11 +212,11 @@ fn architecture_choice(ui: &mut Ui, state: State<'_>, model: &Path, enabled: boo
     ui.horizontal(|ui| {
         ui.label("Architecture");
         ui.add_enabled_ui(enabled, |ui| {
-            let recognised = "From the tensors";
-            let combo = egui::ComboBox::from_id_salt("architecture").selected_text(chosen.unwrap_or(recognised));
+            let recognized = "From the tensors";
+            let combo = egui::ComboBox::from_id_salt("architecture").selected_text(chosen.unwrap_or(recognized));
             let response = combo.show_ui(ui, |ui| {
                 for name in std::iter::once(None).chain(architectures().into_iter().map(Some)) {
-                    if ui.selectable_label(chosen == name, name.unwrap_or(recognised)).clicked() {
+                    if ui.selectable_label(chosen == name, name.unwrap_or(recognized)).clicked() {
                         actions.send(ModelsAction::Architecture(name));
                     }
                 }
@@ -286,6 +287,24 @@ fn test_result(ui: &mut Ui, test: &ModelTestReport) {
     weak(ui, about.join(" · "));
     for assumption in &test.assumptions {
         weak(ui, format!("Assumed: {assumption}"));
+    }
+    upload_findings(ui, &test.upload);
+}
+
+/// Lists what bioimage.io would refuse in the metadata of a model, and what it would ask to complete.
+fn upload_findings(ui: &mut Ui, findings: &[UploadFinding]) {
+    heading(ui, "Upload to bioimage.io");
+    let is_refused = |finding: &&UploadFinding| finding.severity == UploadSeverity::Refused;
+    if !findings.iter().any(|finding| is_refused(&finding)) {
+        weak(ui, "The metadata would be accepted.");
+    }
+    for finding in findings.iter().filter(is_refused) {
+        let text = format!("{}  {} {}", icon::X_CIRCLE, finding.part, finding.sentence);
+        let color = theme::bad(ui.visuals());
+        ui.add(egui::Label::new(RichText::new(text).color(color)).wrap().selectable(true));
+    }
+    for finding in findings.iter().filter(|finding| finding.severity == UploadSeverity::Warning) {
+        weak(ui, format!("{} {}", finding.part, finding.sentence));
     }
 }
 

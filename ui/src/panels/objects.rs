@@ -1,6 +1,6 @@
 //! The Objects panel: table and plots of measurements, linked to the image.
 
-use super::weak;
+use super::{labeled_choice, weak};
 use crate::action::Actions;
 use crate::command::Command;
 use crate::display::DisplayAction;
@@ -103,7 +103,7 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
 }
 
 /// Moves the crosshair to the object of a row and selects it.
-fn go_to(document: &Document, results: &Results, row: usize, actions: &mut Actions) {
+fn show_object(document: &Document, results: &Results, row: usize, actions: &mut Actions) {
     let names = ["centroid_z_um", "centroid_y_um", "centroid_x_um"];
     let um = names.map(|n| results.column(n).map(|c| results.value(row, c)));
     let mut cursor = document.cursor;
@@ -165,34 +165,34 @@ fn table(ui: &mut Ui, document: &Document, results: &Results, reveal: bool, acti
                         });
                     }
                     if line.response().clicked() {
-                        go_to(document, results, row, actions);
+                        show_object(document, results, row, actions);
                     }
                 });
             });
     });
 }
 
-fn pick(ui: &mut Ui, results: &Results, name: &str, chosen: &mut Option<String>, usual: &str) -> Option<usize> {
+/// Choice of the measurement of an axis, by default `usual`. Returns its column; `None` if the table lacks it.
+fn measurement_choice(
+    ui: &mut Ui,
+    results: &Results,
+    name: &str,
+    chosen: &mut Option<String>,
+    usual: &str,
+) -> Option<usize> {
     let current = chosen.clone().filter(|c| results.column(c).is_some()).unwrap_or_else(|| usual.to_owned());
-    ui.horizontal(|ui| {
-        ui.label(name);
-        let response = egui::ComboBox::from_id_salt(name)
-            .selected_text(title(&current))
-            .show_ui(ui, |ui| {
-                for column in &results.columns {
-                    if ui.selectable_label(*column == current, title(column)).clicked() {
-                        *chosen = Some(column.clone());
-                    }
-                }
-            })
-            .response;
-        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, name));
+    labeled_choice(ui, name, name, &title(&current), |ui| {
+        for column in &results.columns {
+            if ui.selectable_label(*column == current, title(column)).clicked() {
+                *chosen = Some(column.clone());
+            }
+        }
     });
     results.column(&current)
 }
 
 fn histogram(ui: &mut Ui, results: &Results, selected: Option<u32>, own: &mut ObjectsPanel) {
-    let Some(column) = pick(ui, results, "Measurement", &mut own.x, "volume_um3") else { return };
+    let Some(column) = measurement_choice(ui, results, "Measurement", &mut own.x, "volume_um3") else { return };
     let values: Vec<f64> =
         (0..results.rows.len()).map(|r| results.value(r, column)).filter(|v| v.is_finite()).collect();
     if values.is_empty() {
@@ -228,8 +228,8 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<u32>, own: &mut Ob
 }
 
 fn scatter(ui: &mut Ui, document: &Document, results: &Results, own: &mut ObjectsPanel, actions: &mut Actions) {
-    let x = pick(ui, results, "X axis", &mut own.x, "volume_um3");
-    let y = pick(ui, results, "Y axis", &mut own.y, "sphericity");
+    let x = measurement_choice(ui, results, "X axis", &mut own.x, "volume_um3");
+    let y = measurement_choice(ui, results, "Y axis", &mut own.y, "sphericity");
     let (Some(x), Some(y)) = (x, y) else { return };
     let points: Vec<[f64; 2]> = (0..results.rows.len()).map(|r| [results.value(r, x), results.value(r, y)]).collect();
     let mine = document.selected.and_then(|l| results.row_of(l));
@@ -261,7 +261,7 @@ fn scatter(ui: &mut Ui, document: &Document, results: &Results, own: &mut Object
         if let Some((row, distance)) = nearest
             && distance < 20.0
         {
-            go_to(document, results, row, actions);
+            show_object(document, results, row, actions);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The choice among the presets of this machine's profile.
 
+use super::labeled_choice;
 use cytoscope_pipeline::{InferenceSettings, MachineProfile, PerformanceRequest, Preset, TrainingSettings};
-use eframe::egui::{self, Ui};
+use eframe::egui::Ui;
 
 /// Name of a request in the window.
 fn name(request: PerformanceRequest, profile: &MachineProfile) -> String {
@@ -29,22 +30,19 @@ pub(super) fn performance_choice(
     describe: &dyn Fn(Preset) -> Option<String>,
 ) -> Option<PerformanceRequest> {
     let mut request = chosen;
-    let response = egui::ComboBox::from_id_salt("performance")
-        .selected_text(name(chosen, profile))
-        .show_ui(ui, |ui| {
-            for one in [PerformanceRequest::Auto, PerformanceRequest::Off] {
-                ui.selectable_value(&mut request, one, name(one, profile));
+    let response = labeled_choice(ui, "performance", "Performance", &name(chosen, profile), |ui| {
+        for one in [PerformanceRequest::Auto, PerformanceRequest::Off] {
+            ui.selectable_value(&mut request, one, name(one, profile));
+        }
+        for preset in Preset::ALL {
+            if let Some(settings) = describe(preset) {
+                let one = PerformanceRequest::Preset(preset);
+                ui.selectable_value(&mut request, one, name(one, profile)).on_hover_text(settings);
             }
-            for preset in Preset::ALL {
-                if let Some(settings) = describe(preset) {
-                    let one = PerformanceRequest::Preset(preset);
-                    ui.selectable_value(&mut request, one, name(one, profile)).on_hover_text(settings);
-                }
-            }
-        })
-        .response;
-    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Performance"));
-    response.on_hover_text("Settings that cytoscope tune --save measured on this machine, for what is left on Auto");
+        }
+    });
+    response
+        .on_hover_text("Measured on this machine by cytoscope tune --save; used for settings that are left on Auto");
     (request != chosen).then_some(request)
 }
 

@@ -2,7 +2,7 @@
 
 use super::library::named_slider;
 use super::performance::{inference_text, performance_choice};
-use super::{heading, main_button, seconds, weak};
+use super::{heading, labeled_choice, main_button, named_button, seconds, weak};
 use crate::action::Actions;
 use crate::channels::{input_channels, input_name};
 use crate::command::Command;
@@ -41,7 +41,11 @@ pub(super) fn predict_panel(ui: &mut Ui, state: State<'_>, own: &mut PredictPane
         Some(job) => job_progress(ui, job, actions),
         None => {
             let enabled = state.is_enabled(Command::Predict);
-            if main_button(ui, enabled, icon::SPARKLE, "Predict").clicked() {
+            let mut button = main_button(ui, enabled, icon::SPARKLE, "Predict");
+            if let Some(reason) = reason_against_predicting(state) {
+                button = button.on_disabled_hover_text(reason);
+            }
+            if button.clicked() {
                 actions.command(Command::Predict);
             }
             let stacks = state.documents.all().len();
@@ -53,20 +57,31 @@ pub(super) fn predict_panel(ui: &mut Ui, state: State<'_>, own: &mut PredictPane
                     actions.command(Command::PredictAll);
                 }
             }
-            why_not(ui, state);
+            disabled_reason(ui, state);
         }
     }
     last_failure(ui, state, id);
     refine(ui, state, document, actions);
 }
 
-fn why_not(ui: &mut Ui, state: State<'_>) {
+fn disabled_reason(ui: &mut Ui, state: State<'_>) {
+    if let Some(reason) = reason_against_predicting(state) {
+        weak(ui, reason);
+    }
+}
+
+/// Why stacks cannot be predicted now; `None` if they can.
+fn reason_against_predicting(state: State<'_>) -> Option<&'static str> {
     if !state.jobs.has_engine() {
-        weak(ui, "The engine is missing: stacks can be viewed but not predicted.");
+        Some("The engine is missing: stacks can be viewed but not predicted.")
     } else if state.jobs.models().is_empty() {
-        weak(ui, "Loading models…");
+        Some("Loading models…")
     } else if state.model().is_none() {
-        weak(ui, "No usable model. Drop a model file, or open one under Predict > Models.");
+        Some("No usable model. Drop a model file, or open one under Predict > Models.")
+    } else if state.jobs.tuning().is_some() {
+        Some("Wait until the settings are tuned, or cancel that: predictions would disturb the measurement.")
+    } else {
+        None
     }
 }
 
@@ -129,6 +144,7 @@ fn input_and_place(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut
     precision_choice(ui, state, actions);
     tile_choice(ui, state, actions);
     tuned_choice(ui, state, actions);
+    tune_button(ui, state, document.id, actions);
     device_reason(ui, state, document.id, actions);
     let folder = state.jobs.folder(document.id).unwrap_or(Path::new(""));
     ui.horizontal(|ui| {
@@ -185,27 +201,23 @@ fn device_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         DeviceRequest::Auto => fastest.to_owned(),
         DeviceRequest::Device(id) => id.to_string(),
     };
-    let response = egui::ComboBox::from_id_salt("device")
-        .selected_text(shown)
-        .show_ui(ui, |ui| {
-            ui.selectable_value(&mut device, DeviceRequest::Auto, fastest);
-            for d in state.jobs.devices() {
-                let choice = DeviceRequest::Device(d.id);
-                let button = egui::Button::selectable(device == choice, format!("{}  {}", d.id, d.name));
-                let response = ui.add_enabled(d.usable, button);
-                if response.on_hover_text(&d.reason).on_disabled_hover_text(&d.reason).clicked() {
-                    device = choice;
-                }
+    labeled_choice(ui, "device", "Device", &shown, |ui| {
+        ui.selectable_value(&mut device, DeviceRequest::Auto, fastest);
+        for d in state.jobs.devices() {
+            let choice = DeviceRequest::Device(d.id);
+            let button = egui::Button::selectable(device == choice, format!("{}  {}", d.id, d.name));
+            let response = ui.add_enabled(d.usable, button);
+            if response.on_hover_text(&d.reason).on_disabled_hover_text(&d.reason).clicked() {
+                device = choice;
             }
-        })
-        .response;
-    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Device"));
+        }
+    });
     if device != before {
         actions.send(DisplayAction::Device(device));
     }
 }
 
-/// Choice of the precision among those the device supports.
+/// Choice of the precision among those that the device supports.
 fn precision_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let settings = state.settings();
     let chosen = settings.device;
@@ -219,27 +231,24 @@ fn precision_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let mut precision = settings.precision.filter(|chosen| all.is_empty() || all.contains(chosen));
     let best = "Auto (best)";
     let shown = precision.map_or(best, Precision::name);
-    let response = egui::ComboBox::from_id_salt("precision")
-        .selected_text(shown)
-        .show_ui(ui, |ui| {
-            ui.selectable_value(&mut precision, None, best);
-            for one in all {
-                ui.selectable_value(&mut precision, Some(one), one.name());
-            }
-        })
-        .response;
-    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Precision"));
+    labeled_choice(ui, "precision", "Precision", shown, |ui| {
+        ui.selectable_value(&mut precision, None, best);
+        for one in all {
+            ui.selectable_value(&mut precision, Some(one), one.name());
+        }
+    });
     if precision != settings.precision {
         actions.send(DisplayAction::Precision(precision));
     }
 }
 
-/// The tile size, if one was chosen.
+/// The tile size, if one was chosen, with a button that returns to the automatic one.
 fn tile_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let Some([z, y, x]) = state.jobs.tile() else { return };
     ui.horizontal(|ui| {
         ui.label(format!("Tiles of {z} × {y} × {x}"));
-        let response = ui.button("Automatic tiles").on_hover_text("Choose the tile size by work and memory again");
+        let response =
+            ui.button("Automatic tiles").on_hover_text("Choose the tile size automatically, by work and memory");
         if response.clicked() {
             actions.send(JobsAction::Tile(None));
         }
@@ -253,6 +262,37 @@ fn tuned_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let describe = |preset: Preset| profile.inference.get(&preset).map(inference_text);
     if let Some(request) = performance_choice(ui, state.settings().performance, profile, &describe) {
         actions.send(DisplayAction::Performance(request));
+    }
+}
+
+/// Starts `cytoscope tune` with the shown stack, or says that it runs.
+fn tune_button(ui: &mut Ui, state: State<'_>, document: u64, actions: &mut Actions) {
+    if !state.jobs.has_engine() || state.model().is_none() {
+        return;
+    }
+    if let Some(model) = state.jobs.tuning() {
+        ui.horizontal(|ui| {
+            ui.spinner();
+            if state.jobs.is_cancelling_tuning() {
+                weak(ui, "Cancelling…");
+                return;
+            }
+            if named_button(ui, true, icon::STOP_CIRCLE, "Cancel").clicked() {
+                actions.send(JobsAction::CancelTuning);
+            }
+            weak(ui, format!("Tuning {model}"));
+        });
+        return;
+    }
+    let enabled = state.jobs.can_tune();
+    let button = ui.add_enabled(enabled, egui::Button::new(format!("{}  Tune settings", icon::GAUGE)));
+    button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, "Tune settings"));
+    let button = button.on_hover_text(
+        "Measures devices, precisions, tiles and threads for this model with this stack, and saves the fastest settings. \
+         This takes some minutes, and goes on if the window is closed.",
+    );
+    if button.on_disabled_hover_text("Wait for the jobs: they would disturb the measurement").clicked() {
+        actions.send(JobsAction::Tune(document));
     }
 }
 
@@ -387,13 +427,13 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
         slide(ui, &mut options.seed_height, max, name, false);
         slide(ui, &mut options.height_smooth_um, 5.0, "Smooth shapes (µm)", false);
     }
-    slide(ui, &mut options.smooth_um, 5.0, "Smooth (µm)", false);
+    slide(ui, &mut options.smooth_um, 5.0, "Smooth map (µm)", false);
     slide(ui, &mut options.min_volume_um3, 2000.0, "Min. volume (µm³)", true);
     ui.checkbox(&mut options.fill_holes, "Fill holes");
     ui.checkbox(&mut options.drop_border, "Exclude border objects");
 }
 
-/// Task, voxel size and licence of a model in one line.
+/// Task, voxel size, object diameter and license of a model in one line.
 pub(super) fn facts(card: &ModelCard) -> String {
     let mut facts = Vec::new();
     match card.task {

@@ -8,11 +8,11 @@ pub(crate) mod estimate;
 pub mod models;
 pub mod plan;
 pub mod run;
-pub mod shown;
 pub mod start;
 mod state;
 mod thread_results;
 pub mod thumbs;
+pub mod validation_picture;
 
 pub(crate) use state::{Training, TrainingAction};
 
@@ -26,13 +26,13 @@ use cytoscope_worker::JobId;
 use models::Saving;
 use plan::{PlanStore, SCRATCH, WizardPlan, WizardStep};
 use run::{RunState, TrainingRun};
-use shown::ValidationPicture;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thread_results::ThreadResult;
+use validation_picture::ValidationPicture;
 
 /// Folder of model packages that are being trained or are not saved yet.
 const TRAININGS: &str = "trainings";
@@ -177,7 +177,7 @@ impl Wizard {
         self.plan.workers.unwrap_or_else(|| self.config.data_workers())
     }
 
-    /// Which preset of the machine profile sets what is left open.
+    /// Which preset of the machine profile completes the settings that the user left on automatic.
     pub(crate) fn performance(&self) -> PerformanceRequest {
         self.plan.performance.unwrap_or(self.config.performance)
     }

@@ -28,7 +28,7 @@ pub enum Saving {
 
 /// A format that the trained model can be exported in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum TrainedModelFormat {
     /// A bioimage.io package.
     Zip,
     /// The network alone, as an ONNX file.
@@ -54,7 +54,9 @@ fn save_as(from: &Path, name: &str, to: &Path, overwrite: Overwrite) -> Result<P
 /// Removes a package that has been copied.
 fn remove(package: &Path) {
     // A package that was changed or cannot be removed only takes disk space.
-    let _ = remove_finished(package, PACKAGE_KIND);
+    if let Err(error) = remove_finished(package, PACKAGE_KIND) {
+        tracing::warn!("the copied package of a training run is not removed: {error}");
+    }
 }
 
 /// The name, with a number appended if it is taken; `None` after 999 attempts.
@@ -77,10 +79,10 @@ fn save_retired_model(from: &Path, name: &str, models: &Path, known: &[String]) 
 }
 
 /// Exports a package or its network. The file dialog has already asked about replacing a file.
-fn export(from: &Path, name: &str, to: &Path, format: Format) -> Result<PathBuf, String> {
+fn export(from: &Path, name: &str, to: &Path, format: TrainedModelFormat) -> Result<PathBuf, String> {
     match format {
-        Format::Zip => save_as(from, name, to, Overwrite::Replace),
-        Format::Onnx => {
+        TrainedModelFormat::Zip => save_as(from, name, to, Overwrite::Replace),
+        TrainedModelFormat::Onnx => {
             check_file(to, &[from], Overwrite::Replace).map_err(|e| e.to_string())?;
             let package = open_package(from)?;
             cytoscope_onnx::save(&package.graph, to)
@@ -126,7 +128,10 @@ impl Training {
         let from = report.out.clone();
         if self.wizard.plan.saved.take().is_some() {
             // It has been copied to the models.
-            let _ = std::thread::Builder::new().name("training".to_owned()).spawn(move || remove(&from));
+            let spawned = std::thread::Builder::new().name("training".to_owned()).spawn(move || remove(&from));
+            if let Err(error) = spawned {
+                tracing::warn!("the copied package of a training run is not removed: {error}");
+            }
             return;
         }
         if report.verdict != ChosenNetwork::Trained && !report.only_segmentation_improved() {
@@ -149,14 +154,14 @@ impl Training {
     }
 
     /// Asks for the file of an export.
-    pub(super) fn ask_export(&self, format: Format, display: &Display, effects: &mut Effects) {
+    pub(super) fn ask_export(&self, format: TrainedModelFormat, display: &Display, effects: &mut Effects) {
         let name = plan::clean_name(&self.wizard.plan.name);
-        let ending = if format == Format::Zip { "zip" } else { "onnx" };
+        let ending = if format == TrainedModelFormat::Zip { "zip" } else { "onnx" };
         self.ask(FileRequest::Model(format), format!("{name}.{ending}"), display, effects);
     }
 
     /// Writes the trained model to `to`, off the window's thread.
-    pub(super) fn export_model(&mut self, format: Format, to: PathBuf) {
+    pub(super) fn export_model(&mut self, format: TrainedModelFormat, to: PathBuf) {
         let Some(from) = self.wizard.report.as_ref().map(|r| r.out.clone()) else { return };
         let from = self.wizard.plan.saved.clone().unwrap_or(from);
         let name = plan::clean_name(&self.wizard.plan.name);

@@ -101,7 +101,7 @@ pub struct WizardPlan {
     pub minutes: f64,
     /// Number of threads that prepare patches; `None` is as many as the cores allow.
     pub workers: Option<usize>,
-    /// Which preset of the machine profile sets what the wizard leaves open; `None` is that of the training settings.
+    /// Which preset of the machine profile completes the settings; `None` is that of the training settings.
     pub performance: Option<PerformanceRequest>,
     /// Name of the model.
     pub name: String,

@@ -1,6 +1,6 @@
 //! A training run: its state and curves.
 
-use super::shown::ValidationPicture;
+use super::validation_picture::ValidationPicture;
 use cytoscope_train::{CheckpointSummary, History, StepPoint, TrainEvent, TrainingPlan};
 use cytoscope_worker::JobId;
 
@@ -36,7 +36,7 @@ pub struct TrainingRun {
     /// The latest plan that the run reported.
     pub plan: Option<TrainingPlan>,
     /// Output on a validation image.
-    pub shown: Option<ValidationPicture>,
+    pub picture: Option<ValidationPicture>,
     /// Notes of the job, oldest first.
     pub notes: Vec<String>,
     /// Number of the job's notes that were copied to `notes`.
@@ -62,9 +62,9 @@ impl TrainingRun {
     }
 
     /// Stores a validation picture unless a later one is present.
-    pub(super) fn set_picture(&mut self, shown: ValidationPicture) {
-        if self.shown.as_ref().is_none_or(|now| shown.step >= now.step) {
-            self.shown = Some(shown);
+    pub(super) fn set_picture(&mut self, picture: ValidationPicture) {
+        if self.picture.as_ref().is_none_or(|now| picture.step >= now.step) {
+            self.picture = Some(picture);
         }
     }
 

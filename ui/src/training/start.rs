@@ -87,9 +87,9 @@ mod tests {
             [TrainingTask::Segmentation, TrainingTask::LabelFree].map(|t| incompatibility(&bare, t)),
             [None, None]
         );
-        let colours = ModelCard { input_channels: 3, ..bare };
-        assert!(super::incompatibility(&colours, TrainingTask::Segmentation, 1).unwrap().contains("3 channels"));
-        assert_eq!(super::incompatibility(&colours, TrainingTask::Segmentation, 3), None);
+        let colors = ModelCard { input_channels: 3, ..bare };
+        assert!(super::incompatibility(&colors, TrainingTask::Segmentation, 1).unwrap().contains("3 channels"));
+        assert_eq!(super::incompatibility(&colors, TrainingTask::Segmentation, 3), None);
         let by_hand = ModelCard { start_model: Some("other".to_owned()), ..objects };
         assert!(incompatibility(&by_hand, TrainingTask::Segmentation).unwrap().contains("start from other"));
     }

@@ -1,10 +1,10 @@
 //! The state of training: the wizard and its run, and what the user can do with them.
 
-use super::models::{Format, Saving};
+use super::models::{Saving, TrainedModelFormat};
 use super::plan::{self, SCRATCH, WizardPlan, WizardStep};
 use super::run::{RunState, TrainingRun};
-use super::shown::ValidationPicture;
 use super::thread_results::ThreadResult;
+use super::validation_picture::ValidationPicture;
 use super::{Check, DETAILS, LISTED, MAX_NOTES, TRAININGS, Wizard, file_name, summary_sentence};
 use crate::disk::DiskEffect;
 use crate::display::{Display, DisplayAction, PanelTask};
@@ -70,9 +70,9 @@ pub(crate) enum TrainingAction {
     /// Saves the model to the user's own models.
     Save,
     /// Asks for the file of an export.
-    AskExport(Format),
+    AskExport(TrainedModelFormat),
     /// Exports the model.
-    Export(Format, PathBuf),
+    Export(TrainedModelFormat, PathBuf),
     /// Selects the saved model and opens the Predict panel.
     UseModel,
     /// Resets the wizard for another model; task and time budget are kept.
@@ -266,7 +266,7 @@ impl Training {
         effects.disk(DiskEffect::PrepareTraining { job: Box::new(job), name });
     }
 
-    /// Starts a run once its folder exists, unless it was discarded meanwhile.
+    /// Starts a run once its folder exists, unless it was discarded in the meantime.
     pub(crate) fn ready(&mut self, job: Result<Box<TrainJob>, String>, jobs: &mut Jobs) -> Effects {
         let mut effects = Effects::default();
         let finishing = std::mem::take(&mut self.finishing);

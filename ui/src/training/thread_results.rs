@@ -1,8 +1,8 @@
 //! Results of the wizard's worker threads.
 
 use super::models::Saving;
-use super::shown::ValidationPicture;
-use super::{Training, Wizard, file_name, shown};
+use super::validation_picture::ValidationPicture;
+use super::{Training, Wizard, file_name, validation_picture};
 use crate::effect::Effects;
 use crate::jobs::Jobs;
 use cytoscope_pipeline::cards::ModelCard;
@@ -58,7 +58,7 @@ impl Wizard {
     pub(super) fn load_examples(&mut self) {
         self.examples.clear();
         if let Some(out) = self.report.as_ref().map(|report| report.out.clone()) {
-            self.spawn(move || ThreadResult::Examples(shown::examples(&out), out));
+            self.spawn(move || ThreadResult::Examples(validation_picture::examples(&out), out));
         }
     }
 }

@@ -108,7 +108,7 @@ impl Thumbs {
     }
 }
 
-/// The middle slice as a thumbnail.
+/// The middle slice as a thumbnail. A file that cannot be read has none: the check of the data says why.
 fn picture(image: &ImageRef, style: ThumbStyle) -> Option<ColorImage> {
     let options =
         OpenOptions { series: image.series, axes: image.axes.clone(), single_file: true, ..OpenOptions::default() };

@@ -3,7 +3,7 @@
 use super::pen::Marks;
 use super::slice::{Hover, SliceView, ViewOptions, ViewResponse};
 use super::volume::VolumeView;
-use crate::data::loader::{Loader, SourceId};
+use crate::data::loader::{PlaneLoader, SourceId};
 use crate::data::plane::Orientation;
 use crate::document::Document;
 use eframe::egui::{self, Ui, WidgetText};
@@ -100,7 +100,7 @@ struct Panes<'a> {
     volume_rect: &'a mut egui::Rect,
     target: TextureFormat,
     document: &'a Document,
-    loader: &'a Loader,
+    loader: &'a PlaneLoader,
     marks: &'a Marks,
     options: ViewOptions,
     view_response: ViewResponse,
@@ -157,7 +157,7 @@ impl Layout {
         &mut self,
         ui: &mut Ui,
         document: &Document,
-        loader: &Loader,
+        loader: &PlaneLoader,
         marks: &Marks,
         mut options: ViewOptions,
     ) -> ViewResponse {

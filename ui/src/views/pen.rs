@@ -50,7 +50,7 @@ pub struct Marks {
     /// View in which the line is drawn.
     pub line_view: Option<Orientation>,
     /// Line of the line profile.
-    pub ruler: Option<crate::ruler::Ruler>,
+    pub profile_line: Option<crate::line_profile::ProfileLine>,
 }
 
 /// Points are drawn in slices up to this many voxels away.
@@ -145,8 +145,8 @@ pub(super) fn marks(
             theme::ON_IMAGE,
         );
     }
-    if let Some(ruler) = marks.ruler.filter(|r| r.view == view) {
-        let [a, b] = ruler.ends.map(|p| place(&p));
+    if let Some(line) = marks.profile_line.filter(|r| r.view == view) {
+        let [a, b] = line.ends.map(|p| place(&p));
         painter.line_segment([a, b], Stroke::new(3.5, theme::IMAGE_SHADE));
         painter.line_segment([a, b], Stroke::new(1.5, theme::ON_IMAGE));
         for end in [a, b] {

@@ -1,7 +1,7 @@
 //! Where slices lie on screen, and which part of them is loaded.
 
 use crate::data::plane::{Orientation, PlaneAt};
-use crate::document::{Camera, Document};
+use crate::document::{Document, SliceCamera};
 use eframe::egui::{Pos2, Rect, Vec2, vec2};
 
 /// Slices up to this many pixels are loaded whole; of larger ones only the visible region is loaded, reduced to screen
@@ -20,7 +20,7 @@ pub(super) struct Placement {
     /// Area of the view.
     pub(super) rect: Rect,
     /// Camera of the view.
-    pub(super) camera: Camera,
+    pub(super) camera: SliceCamera,
     /// Height and width of a voxel in µm.
     pub(super) pixel_um: [f64; 2],
 }
@@ -49,7 +49,7 @@ pub(super) struct Moved {
     /// Voxel Z, Y, X of the crosshair.
     pub(super) cursor: [usize; 3],
     /// Camera of the view.
-    pub(super) camera: Camera,
+    pub(super) camera: SliceCamera,
 }
 
 impl Moved {
@@ -101,15 +101,15 @@ pub(super) fn plane_to_load(
 }
 
 /// The camera that fits a slice of this size in µm into a view.
-pub(super) fn fit([height_um, width_um]: [f64; 2], size: Vec2) -> Camera {
+pub(super) fn fit([height_um, width_um]: [f64; 2], size: Vec2) -> SliceCamera {
     let margin = 12.0;
     let space = [f64::from((size.y - margin).max(4.0)), f64::from((size.x - margin).max(4.0))];
     let scale = (space[0] / height_um.max(1e-9)).min(space[1] / width_um.max(1e-9));
-    Camera { center_um: [height_um / 2.0, width_um / 2.0], points_per_um: scale }
+    SliceCamera { center_um: [height_um / 2.0, width_um / 2.0], points_per_um: scale }
 }
 
 /// Zooms about a point of the view, given from its center.
-pub(super) fn zoom_about(camera: &mut Camera, factor: f64, at: Vec2, fitted: Camera, document: &Document) {
+pub(super) fn zoom_about(camera: &mut SliceCamera, factor: f64, at: Vec2, fitted: SliceCamera, document: &Document) {
     let finest = document.voxel_um.iter().copied().fold(f64::INFINITY, f64::min);
     let max = (MAX_POINTS_PER_PIXEL / finest).max(fitted.points_per_um);
     let scale = (camera.points_per_um * factor).clamp(fitted.points_per_um / 4.0, max);

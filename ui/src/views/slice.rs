@@ -6,9 +6,9 @@ use super::pen::{self, Marks, Pen, PointerEvent};
 use super::placement::{Moved, Placement, fit, plane_to_load, zoom_about};
 use crate::data::composite::{DisplayedPlane, Intensity};
 use crate::data::histogram::Histogram;
-use crate::data::loader::{LoadState, Loader, Slot, SlotLayer, SourceId};
+use crate::data::loader::{LoadState, PlaneLoader, Slot, SlotLayer, SourceId};
 use crate::data::plane::{Orientation, Plane, PlaneAt};
-use crate::document::{Camera, ChannelView, Document, DocumentChange, Overlay, Role};
+use crate::document::{ChannelView, Document, DocumentChange, Overlay, Role, SliceCamera};
 use crate::theme;
 use eframe::egui::{
     self, Align2, Color32, Key, Rect, Response, Sense, Stroke, StrokeKind, TextureHandle, TextureOptions, Ui, Vec2,
@@ -136,7 +136,7 @@ impl SliceView {
         ui: &mut Ui,
         orientation: Orientation,
         document: &Document,
-        loader: &Loader,
+        loader: &PlaneLoader,
         marks: &Marks,
         options: ViewOptions,
     ) -> ViewResponse {
@@ -295,7 +295,7 @@ impl SliceView {
 
     /// Moves crosshair and camera by the wheel, drags and keys. Returns the factor for the brush radius, if the wheel
     /// changes it. `fitted` is the camera that fits the slice into the view.
-    fn interact(&self, ui: &Ui, target: Target<'_>, moved: &mut Moved, fitted: Camera) -> Option<f64> {
+    fn interact(&self, ui: &Ui, target: Target<'_>, moved: &mut Moved, fitted: SliceCamera) -> Option<f64> {
         let Target { response, rect, orientation, document, options } = target;
         let mut brush_factor = None;
         let [normal_axis, row_axis, column_axis] = orientation.axes();
@@ -352,7 +352,7 @@ impl SliceView {
         &mut self,
         ui: &Ui,
         document: &Document,
-        loader: &Loader,
+        loader: &PlaneLoader,
         at: &PlaneAt,
         changes: &mut Vec<DocumentChange>,
     ) {

@@ -2,7 +2,8 @@
 
 use cytoscope_pipeline::{DeviceInUse, StageProgress};
 use cytoscope_profile::{
-    InputFacts, MemoryMark, RUN_FORMAT, RunFacts, RunRecord, SpanRecord, StageTotal, TrainingFacts,
+    DeviceMemoryPeak, InputFacts, MemoryMark, MemoryPeak, MemorySample, RUN_FORMAT, RunFacts, RunRecord, Slowdown,
+    SpanRecord, StageTotal, TrainingFacts, total_bytes,
 };
 use cytoscope_train::{TrainConfig, TrainEvent};
 use cytoscope_worker::JobId;
@@ -206,6 +207,8 @@ pub struct JobView {
     pub spans: Vec<SpanRecord>,
     /// Memory marks of the job, oldest first.
     pub marks: Vec<MemoryMark>,
+    /// Memory over time, oldest first, without the marks.
+    pub timeline: Vec<MemorySample>,
     /// Number of spans that were not recorded.
     pub dropped: u64,
     /// Device and the reason for its choice.
@@ -222,7 +225,7 @@ pub struct JobView {
 
 impl JobView {
     /// A job in the queue.
-    pub(super) fn new(id: JobId, title: String, purpose: Purpose) -> Self {
+    pub(crate) fn new(id: JobId, title: String, purpose: Purpose) -> Self {
         Self {
             id,
             title,
@@ -234,6 +237,7 @@ impl JobView {
             totals: Vec::new(),
             spans: Vec::new(),
             marks: Vec::new(),
+            timeline: Vec::new(),
             dropped: 0,
             device: None,
             notes: Vec::new(),
@@ -274,7 +278,7 @@ impl JobView {
         let times = self.training.as_ref()?;
         let [step_secs, stalled_secs] = times.means()?;
         let device = self.device.as_ref().map_or_else(|| "cpu".to_owned(), |device| device.id.to_string());
-        Some(TrainingFacts { step_secs, stalled_secs, workers: times.workers, device })
+        Some(TrainingFacts { step_secs, stalled_secs, workers: times.workers, device, ..TrainingFacts::default() })
     }
 
     /// Stages and facts of the run, without its spans.
@@ -284,7 +288,13 @@ impl JobView {
             program: PROGRAM.to_owned(),
             command: self.purpose.command().to_owned(),
             stages: self.totals.clone(),
-            facts: self.facts(),
+            facts: RunFacts {
+                memory_peak: MemoryPeak::of(&self.timeline, &self.spans),
+                device_memory_peak: DeviceMemoryPeak::of(&self.timeline, &self.spans),
+                memory_bytes: total_bytes(),
+                slowdown: Slowdown::of(&self.spans),
+                ..self.facts()
+            },
         }
     }
 }

@@ -109,7 +109,6 @@ impl Backward<'_> {
         if kind.is_comparison() {
             return Ok(vec![None, None]);
         }
-        let shapes = [self.shape(a)?, self.shape(b)?];
         let mut found = vec![None, None];
         for (i, slot) in found.iter_mut().enumerate() {
             if wanted.get(i) != Some(&true) {
@@ -158,7 +157,7 @@ impl Backward<'_> {
                     return Err(GraphError::unsupported(format!("the derivative of {what}")));
                 }
             };
-            let shape = shapes.get(i).cloned().unwrap_or_default();
+            let shape = self.shape(me)?;
             *slot = Some(self.sum_to(name, full, &shape)?);
         }
         Ok(found)

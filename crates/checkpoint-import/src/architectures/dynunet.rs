@@ -25,7 +25,7 @@ pub(super) fn build(
         .chain(["bottleneck".to_owned()]);
     let mut skips = Vec::new();
     for (level, name) in names.enumerate() {
-        // The transposed convolution that comes back to a level has the level's stride as kernel.
+        // The transposed convolution that leads back to a level has the level's stride as its kernel size.
         let strides = match level {
             0 => vec![1; l.axes],
             _ => l.kernel(&format!("upsamples.{}.transp_conv.conv", downs + 1 - level))?.to_vec(),

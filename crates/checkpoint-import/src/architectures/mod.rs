@@ -44,7 +44,7 @@ impl Architecture {
     pub const ALL: [Self; 7] =
         [Self::MonaiUNet, Self::BasicUNet, Self::DynUNet, Self::SegResNet, Self::TorchEmUNet, Self::NnUNet, Self::Fnet];
 
-    /// Returns the name by which it can be asked for.
+    /// Returns the name by which the command line and errors refer to it.
     pub fn name(self) -> &'static str {
         match self {
             Self::MonaiUNet => "monai-unet",
@@ -116,7 +116,7 @@ pub struct Imported {
     pub graph: Graph,
     /// Architecture that was recognized or requested.
     pub architecture: Architecture,
-    /// What the tensors do not tell and was assumed, one sentence each.
+    /// Settings that the tensors do not determine, with the values that were assumed, one sentence each.
     pub assumptions: Vec<String>,
 }
 
@@ -124,22 +124,22 @@ pub struct Imported {
 /// network's constructor as far as they are known, or null.
 ///
 /// # Errors
-/// [`ImportError`] if no architecture is recognized, a tensor is missing, unknown or does not fit, or the arguments ask
-/// for what is not supported.
+/// [`ImportError`] if no architecture is recognized, a tensor is missing, unknown or does not fit, or the arguments
+/// request something unsupported.
 pub(crate) fn network(
     tensors: &BTreeMap<String, StoredTensor>,
     architecture: Option<Architecture>,
     kwargs: &Json,
 ) -> Result<Imported, ImportError> {
-    let candidates = architecture.map_or(Architecture::ALL.to_vec(), |asked| vec![asked]);
+    let candidates = architecture.map_or(Architecture::ALL.to_vec(), |requested| vec![requested]);
     let found = candidates.into_iter().find_map(|known| known.prefix(tensors).map(|prefix| (known, prefix.to_owned())));
     let names: Vec<&str> = tensors.keys().map(String::as_str).collect();
     let Some((architecture, prefix)) = found else {
         return Err(match architecture {
-            Some(asked) => ImportError::Tensor {
-                tensor: asked.signatures().first().copied().unwrap_or_default().to_owned(),
+            Some(requested) => ImportError::Tensor {
+                tensor: requested.signatures().first().copied().unwrap_or_default().to_owned(),
                 problem: format!("is missing: the tensors are {}", some_of(&names)),
-                architecture: asked.name(),
+                architecture: requested.name(),
             },
             None => ImportError::Unrecognized { tensors: some_of(&names), known: Architecture::known() },
         });

@@ -73,7 +73,7 @@ fn convolution(l: &mut Layers<'_>, name: &str, x: Features, strides: &[usize]) -
     l.norm(&format!("{name}.norm"), x)
 }
 
-/// Residual blocks; the first one has the strides, and averages what it adds.
+/// Residual blocks; the first one has the strides, with average pooling in its skip connection.
 fn residual_stage(l: &mut Layers<'_>, name: &str, mut x: Features, strides: &[usize]) -> Result<Features, ImportError> {
     for block in 0..l.count(|i| format!("{name}.blocks.{i}.")) {
         let name = format!("{name}.blocks.{block}");

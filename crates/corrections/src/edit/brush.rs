@@ -1,9 +1,9 @@
 //! Painting and erasing with discs and balls, whose radius is in µm, along lines without gaps.
 
-use super::Over;
+use super::DrawOver;
 use crate::geometry::{Bounds, SliceAxis};
 use crate::volume::LabelWriter;
-use crate::{AnnotateError, LabelVolume};
+use crate::{CorrectionError, LabelVolume};
 use std::ops::Range;
 
 /// Tolerance of the squared radius for rounding errors, relative: a radius of three voxels includes the third voxel.
@@ -29,33 +29,33 @@ pub struct Brush {
     pub radius_um: f64,
     /// The label to paint; 0 erases.
     pub value: u32,
-    /// Which voxels may change. To erase only one label, use value 0 and [`Over::Inside`].
-    pub over: Over,
+    /// Which voxels may change. To erase only one label, use value 0 and [`DrawOver::Inside`].
+    pub over: DrawOver,
 }
 
 impl Brush {
     pub(crate) fn name(&self) -> String {
         match (self.value, self.over) {
-            (0, Over::Inside(label)) => format!("Erase {label}"),
+            (0, DrawOver::Inside(label)) => format!("Erase {label}"),
             (0, _) => "Erase".to_owned(),
             (value, _) => format!("Paint {value}"),
         }
     }
 
-    fn check(&self) -> Result<(), AnnotateError> {
+    fn check(&self) -> Result<(), CorrectionError> {
         if self.radius_um.is_finite() && self.radius_um >= 0.0 {
             return Ok(());
         }
         let got = format!("{} µm", self.radius_um);
-        Err(AnnotateError::BadParameter { what: "the brush radius", got, expected: "0 µm or more" })
+        Err(CorrectionError::BadParameter { what: "the brush radius", got, expected: "0 µm or more" })
     }
 }
 
 /// Refuses points with coordinates that are not finite or too large.
-pub(crate) fn check_points(points: &[[f64; 3]]) -> Result<(), AnnotateError> {
+pub(crate) fn check_points(points: &[[f64; 3]]) -> Result<(), CorrectionError> {
     match points.iter().find(|p| p.iter().any(|c| !c.is_finite() || c.abs() > MAX_COORDINATE)) {
         None => Ok(()),
-        Some(p) => Err(AnnotateError::BadParameter {
+        Some(p) => Err(CorrectionError::BadParameter {
             what: "a point of the line, in voxels,",
             got: format!("{p:?}"),
             expected: "finite coordinates near the volume",
@@ -64,7 +64,7 @@ pub(crate) fn check_points(points: &[[f64; 3]]) -> Result<(), AnnotateError> {
 }
 
 /// Paints along a polyline.
-pub(crate) fn paint(writer: &mut LabelWriter, brush: &Brush, points: &[[f64; 3]]) -> Result<(), AnnotateError> {
+pub(crate) fn paint(writer: &mut LabelWriter, brush: &Brush, points: &[[f64; 3]]) -> Result<(), CorrectionError> {
     let Some(first) = points.first() else { return Ok(()) };
     check_points(points)?;
     segment(writer, brush, *first, *first)?;
@@ -81,7 +81,12 @@ pub(crate) fn flatten(brush: &Brush, first: [f64; 3], mut point: [f64; 3]) -> [f
 }
 
 /// Paints all voxels within the brush's radius of the line from `a` to `b`. A disc paints in the slice of `a`.
-pub(crate) fn segment(writer: &mut LabelWriter, brush: &Brush, a: [f64; 3], b: [f64; 3]) -> Result<(), AnnotateError> {
+pub(crate) fn segment(
+    writer: &mut LabelWriter,
+    brush: &Brush,
+    a: [f64; 3],
+    b: [f64; 3],
+) -> Result<(), CorrectionError> {
     brush.check()?;
     check_points(&[a, b])?;
     let (a, b) = (flatten(brush, a, a), flatten(brush, a, b));

@@ -2,7 +2,7 @@
 
 use super::brush::{check_points, line};
 use super::split::spread;
-use crate::AnnotateError;
+use crate::CorrectionError;
 use crate::geometry::{Bounds, Plane, Scope, SliceAxis};
 use crate::volume::LabelWriter;
 use cytoscope_objects::components::{self, Connectivity};
@@ -17,18 +17,22 @@ pub(super) fn by_line(
     axis: SliceAxis,
     points: &[[f64; 3]],
     through: bool,
-) -> Result<Vec<u32>, AnnotateError> {
+) -> Result<Vec<u32>, CorrectionError> {
     check_points(points)?;
     let volume = writer.volume();
     let shape_zyx = volume.shape_zyx();
-    let first = points.first().ok_or(AnnotateError::BadParameter {
+    let first = points.first().ok_or(CorrectionError::BadParameter {
         what: "the line to cut along",
         got: "no point".to_owned(),
         expected: "a line across the label",
     })?;
     let index = first[axis.index()].round();
     if index < 0.0 || index >= shape_zyx[axis.index()] as f64 {
-        return Err(AnnotateError::OutOfBounds { what: "the line to cut along", at: vec![index as usize], shape_zyx });
+        return Err(CorrectionError::OutOfBounds {
+            what: "the line to cut along",
+            at: vec![index as usize],
+            shape_zyx,
+        });
     }
     let plane = Plane::new(axis, index as usize);
     let bounds = volume.box_of(label, if through { Scope::Volume } else { Scope::Slice(plane) })?;
@@ -44,7 +48,7 @@ pub(super) fn by_line(
     let (parts, count) = divide(&mask, &crossed, size).map_err(|e| match e {
         DivideError::Uncut(problem) => {
             let next_step = "draw the line from outside the label through it to the outside";
-            AnnotateError::NotPossible { label, problem: problem.to_owned(), next_step }
+            CorrectionError::NotPossible { label, problem: problem.to_owned(), next_step }
         }
         DivideError::Objects(e) => e.into(),
     })?;
@@ -63,7 +67,7 @@ fn rasterize(
     plane: Plane,
     bounds: &Bounds,
     shape_zyx: [usize; 3],
-) -> Result<Vec<bool>, AnnotateError> {
+) -> Result<Vec<bool>, CorrectionError> {
     let axis = plane.axis.index();
     let [rows, columns] = plane.axis.rows_columns();
     let mut within = plane.bounds(shape_zyx)?;

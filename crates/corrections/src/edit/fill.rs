@@ -1,18 +1,23 @@
 //! Filling connected regions and holes.
 
-use super::Over;
-use crate::AnnotateError;
+use super::DrawOver;
+use crate::CorrectionError;
 use crate::geometry::{Bounds, Scope, SliceAxis};
 use crate::volume::LabelWriter;
 use cytoscope_objects::components::{self, Connectivity};
 use cytoscope_objects::filter;
 
 /// Flood fill: gives the connected region of one value around a voxel a new value.
-pub(super) fn fill(writer: &mut LabelWriter, seed: [usize; 3], value: u32, scope: Scope) -> Result<(), AnnotateError> {
+pub(super) fn fill(
+    writer: &mut LabelWriter,
+    seed: [usize; 3],
+    value: u32,
+    scope: Scope,
+) -> Result<(), CorrectionError> {
     let shape_zyx = writer.volume().shape_zyx();
     let within = scope.bounds(shape_zyx)?;
     if !within.contains(seed) {
-        return Err(AnnotateError::OutOfBounds { what: "the voxel to fill from", at: seed.to_vec(), shape_zyx });
+        return Err(CorrectionError::OutOfBounds { what: "the voxel to fill from", at: seed.to_vec(), shape_zyx });
     }
     let old = writer.volume().labels().at(seed);
     if old == value {
@@ -80,7 +85,7 @@ pub(super) fn fill(writer: &mut LabelWriter, seed: [usize; 3], value: u32, scope
 }
 
 /// Fills the holes of a label.
-pub(super) fn holes(writer: &mut LabelWriter, label: u32, scope: Scope, over: Over) -> Result<(), AnnotateError> {
+pub(super) fn holes(writer: &mut LabelWriter, label: u32, scope: Scope, over: DrawOver) -> Result<(), CorrectionError> {
     let bounds = writer.volume().box_of(label, scope)?;
     let mask = writer.volume().mask_of(label, &bounds);
     // The label ends at its bounding box, so a region that reaches a face of the box is not enclosed.
@@ -98,7 +103,7 @@ pub(super) fn holes(writer: &mut LabelWriter, label: u32, scope: Scope, over: Ov
 }
 
 /// The mask with the regions that it encloses in 3-D.
-fn enclosed(mask: &[bool], bounds: &Bounds) -> Result<Vec<bool>, AnnotateError> {
+fn enclosed(mask: &[bool], bounds: &Bounds) -> Result<Vec<bool>, CorrectionError> {
     let size = bounds.size();
     let mut regions = vec![0u32; mask.len()];
     let count = components::label(mask, size, Connectivity::Faces, |inside: bool| !inside, &mut regions)?;

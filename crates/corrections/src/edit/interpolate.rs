@@ -1,13 +1,13 @@
-//! Interpolation of a label between annotated slices.
+//! Interpolation of a label between slices that contain it.
 //!
 //! The signed distances to the label's outline in the two slices are interpolated linearly; the label is where the
 //! result is positive. Outlines that do not overlap are first aligned at their centers, so that oblique objects stay
 //! connected.
 
-use super::Over;
+use super::DrawOver;
 use crate::geometry::{Bounds, Plane, SliceAxis};
 use crate::volume::LabelWriter;
-use crate::{AnnotateError, LabelVolume};
+use crate::{CorrectionError, LabelVolume};
 use cytoscope_objects::distance::distance_um;
 
 pub(super) fn interpolate(
@@ -15,18 +15,18 @@ pub(super) fn interpolate(
     label: u32,
     axis: SliceAxis,
     at: Option<usize>,
-    over: Over,
-) -> Result<(), AnnotateError> {
+    over: DrawOver,
+) -> Result<(), CorrectionError> {
     let volume = writer.volume();
     if label == 0 || volume.voxels_of(label) == 0 {
-        return Err(AnnotateError::NoSuchLabel { label, place: "volume" });
+        return Err(CorrectionError::NoSuchLabel { label, place: "volume" });
     }
     let has_label = volume.slices_with(label, axis);
-    let annotated: Vec<usize> = (0..has_label.len()).filter(|i| has_label[*i]).collect();
+    let labeled: Vec<usize> = (0..has_label.len()).filter(|i| has_label[*i]).collect();
     let is_gap = |pair: &[usize]| pair[1] > pair[0] + 1 && at.is_none_or(|at| pair[0] < at && at < pair[1]);
-    let gaps: Vec<(usize, usize)> = annotated.windows(2).filter(|p| is_gap(p)).map(|p| (p[0], p[1])).collect();
+    let gaps: Vec<(usize, usize)> = labeled.windows(2).filter(|p| is_gap(p)).map(|p| (p[0], p[1])).collect();
     if gaps.is_empty() {
-        return Err(AnnotateError::NotPossible {
+        return Err(CorrectionError::NotPossible {
             label,
             problem: match at {
                 Some(at) => format!("slice {at} does not lie in a gap between two slices that contain the label"),
@@ -47,7 +47,7 @@ pub(super) fn interpolate(
     Ok(())
 }
 
-/// Two annotated slices, with the signed distances in µm (positive inside) in the box around both.
+/// Two slices that contain the label, with the signed distances in µm (positive inside) in the box around both.
 struct SliceInterpolator {
     bounds: Bounds,
     /// Number of rows and columns of the box.
@@ -66,10 +66,10 @@ impl SliceInterpolator {
         axis: SliceAxis,
         below: usize,
         above: usize,
-    ) -> Result<Self, AnnotateError> {
+    ) -> Result<Self, CorrectionError> {
         let shape = volume.shape_zyx();
         let planes = [Plane::new(axis, below).bounds(shape)?, Plane::new(axis, above).bounds(shape)?];
-        let missing = || AnnotateError::NoSuchLabel { label, place: "slice" };
+        let missing = || CorrectionError::NoSuchLabel { label, place: "slice" };
         let boxes = [
             volume.bounds_within(label, &planes[0]).ok_or_else(missing)?,
             volume.bounds_within(label, &planes[1]).ok_or_else(missing)?,
@@ -85,7 +85,7 @@ impl SliceInterpolator {
         let voxel_um = volume.voxel_size_um().zyx_um_or_one();
         let voxel_um = [1.0, voxel_um[rows], voxel_um[columns]];
         let masks = [below, above].map(|index| volume.mask_of(label, &in_slice(index)));
-        let signed = |mask: &[bool]| -> Result<Vec<f32>, AnnotateError> {
+        let signed = |mask: &[bool]| -> Result<Vec<f32>, CorrectionError> {
             let shape = [1, size[0], size[1]];
             let outside: Vec<bool> = mask.iter().map(|m| !m).collect();
             let inner = distance_um(mask, shape, voxel_um)?;
@@ -96,7 +96,7 @@ impl SliceInterpolator {
         let shift = if overlap {
             [0.0; 2]
         } else {
-            let (a, b) = (centre(&masks[0], size[1]), centre(&masks[1], size[1]));
+            let (a, b) = (center(&masks[0], size[1]), center(&masks[1], size[1]));
             [b[0] - a[0], b[1] - a[1]]
         };
         Ok(Self { bounds, size, below, above, signed: [signed(&masks[0])?, signed(&masks[1])?], shift })
@@ -125,7 +125,7 @@ impl SliceInterpolator {
 }
 
 /// Centroid (row, column) of a mask that is not empty.
-fn centre(mask: &[bool], columns: usize) -> [f64; 2] {
+fn center(mask: &[bool], columns: usize) -> [f64; 2] {
     let (mut sum, mut count) = ([0.0f64; 2], 0.0f64);
     for i in (0..mask.len()).filter(|i| mask[*i]) {
         sum = [sum[0] + (i / columns) as f64, sum[1] + (i % columns) as f64];

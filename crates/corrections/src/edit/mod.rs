@@ -15,11 +15,11 @@ pub use brush::{Brush, BrushShape};
 
 use crate::geometry::{Bounds, Scope};
 use crate::volume::LabelWriter;
-use crate::{AnnotateError, SliceAxis};
+use crate::{CorrectionError, SliceAxis};
 
 /// Which voxels an edit may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Over {
+pub enum DrawOver {
     /// All voxels.
     #[default]
     Any,
@@ -29,12 +29,12 @@ pub enum Over {
     Inside(u32),
 }
 
-impl Over {
+impl DrawOver {
     pub(crate) fn allows(self, old: u32) -> bool {
         match self {
-            Over::Any => true,
-            Over::Background => old == 0,
-            Over::Inside(label) => old == label,
+            DrawOver::Any => true,
+            DrawOver::Background => old == 0,
+            DrawOver::Inside(label) => old == label,
         }
     }
 }
@@ -65,7 +65,7 @@ pub enum Edit {
         /// In one slice or in the volume.
         scope: Scope,
         /// Which voxels may change.
-        over: Over,
+        over: DrawOver,
     },
     /// Deletes a label: its voxels become background.
     Delete {
@@ -113,7 +113,7 @@ pub enum Edit {
         /// A slice in the gap to fill; `None` for all gaps.
         at: Option<usize>,
         /// Which voxels may change.
-        over: Over,
+        over: DrawOver,
     },
     /// Adds the voxels within a distance of a label.
     Grow {
@@ -124,7 +124,7 @@ pub enum Edit {
         /// In one slice or in the volume.
         scope: Scope,
         /// Which voxels may change.
-        over: Over,
+        over: DrawOver,
     },
     /// Removes the voxels of a label within a distance of voxels that do not belong to it. The border of the volume does
     /// not count.
@@ -175,7 +175,7 @@ pub struct Change {
 }
 
 /// Executes an edit and returns the new labels it created.
-pub(crate) fn run(writer: &mut LabelWriter, edit: &Edit) -> Result<Vec<u32>, AnnotateError> {
+pub(crate) fn run(writer: &mut LabelWriter, edit: &Edit) -> Result<Vec<u32>, CorrectionError> {
     match edit {
         Edit::Paint { brush, points } => brush::paint(writer, brush, points).map(|()| Vec::new()),
         Edit::Fill { seed, value, scope } => fill::fill(writer, *seed, *value, *scope).map(|()| Vec::new()),
@@ -197,9 +197,9 @@ pub(crate) fn run(writer: &mut LabelWriter, edit: &Edit) -> Result<Vec<u32>, Ann
     }
 }
 
-fn merge(writer: &mut LabelWriter, labels: &[u32], into: u32, scope: Scope) -> Result<(), AnnotateError> {
+fn merge(writer: &mut LabelWriter, labels: &[u32], into: u32, scope: Scope) -> Result<(), CorrectionError> {
     if into == 0 || labels.contains(&0) {
-        return Err(AnnotateError::BadParameter {
+        return Err(CorrectionError::BadParameter {
             what: "a label to merge",
             got: "0 (background)".to_owned(),
             expected: "labels above 0; delete a label to make it background",
@@ -207,13 +207,13 @@ fn merge(writer: &mut LabelWriter, labels: &[u32], into: u32, scope: Scope) -> R
     }
     let exists = |label: &&u32| writer.volume().voxels_of(**label) > 0;
     if !labels.iter().chain([&into]).any(|l| exists(&l)) {
-        return Err(AnnotateError::NoSuchLabel { label: into, place: "volume" });
+        return Err(CorrectionError::NoSuchLabel { label: into, place: "volume" });
     }
     relabel(writer, labels, into, scope)
 }
 
 /// Replaces several labels by another one. The chunks that contain a label are searched once per label.
-fn relabel(writer: &mut LabelWriter, labels: &[u32], new: u32, scope: Scope) -> Result<(), AnnotateError> {
+fn relabel(writer: &mut LabelWriter, labels: &[u32], new: u32, scope: Scope) -> Result<(), CorrectionError> {
     let within = scope.bounds(writer.volume().shape_zyx())?;
     let mut labels = labels.to_vec();
     labels.sort_unstable();

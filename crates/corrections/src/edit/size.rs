@@ -1,7 +1,7 @@
 //! Growing and shrinking a label by a Euclidean distance in µm.
 
-use super::Over;
-use crate::AnnotateError;
+use super::DrawOver;
+use crate::CorrectionError;
 use crate::geometry::{Bounds, Scope};
 use crate::volume::{LabelWriter, check_box};
 use cytoscope_objects::distance::distance_um;
@@ -9,12 +9,12 @@ use cytoscope_objects::distance::distance_um;
 /// Relative tolerance of a distance computed in `f32`.
 const TOLERANCE: f64 = 1e-5;
 
-fn check(by_um: f64) -> Result<(), AnnotateError> {
+fn check(by_um: f64) -> Result<(), CorrectionError> {
     if by_um.is_finite() && by_um > 0.0 {
         return Ok(());
     }
     let got = format!("{by_um} µm");
-    Err(AnnotateError::BadParameter { what: "the distance to grow or shrink by", got, expected: "more than 0 µm" })
+    Err(CorrectionError::BadParameter { what: "the distance to grow or shrink by", got, expected: "more than 0 µm" })
 }
 
 fn within_distance(distance_um: f32, by_um: f64) -> bool {
@@ -22,7 +22,7 @@ fn within_distance(distance_um: f32, by_um: f64) -> bool {
 }
 
 /// The bounding box of a label, extended by the distance.
-fn extended_box(writer: &LabelWriter, label: u32, by_um: f64, scope: Scope) -> Result<Bounds, AnnotateError> {
+fn extended_box(writer: &LabelWriter, label: u32, by_um: f64, scope: Scope) -> Result<Bounds, CorrectionError> {
     let bounds = writer.volume().box_of(label, scope)?;
     let voxel_um = writer.volume().voxel_size_um().zyx_um_or_one();
     let margin = voxel_um.map(|v| (by_um / v).ceil() as usize);
@@ -36,8 +36,8 @@ pub(super) fn grow(
     label: u32,
     by_um: f64,
     scope: Scope,
-    over: Over,
-) -> Result<(), AnnotateError> {
+    over: DrawOver,
+) -> Result<(), CorrectionError> {
     check(by_um)?;
     let bounds = extended_box(writer, label, by_um, scope)?;
     let mut outside = writer.volume().mask_of(label, &bounds);
@@ -48,7 +48,7 @@ pub(super) fn grow(
     Ok(())
 }
 
-pub(super) fn shrink(writer: &mut LabelWriter, label: u32, by_um: f64, scope: Scope) -> Result<(), AnnotateError> {
+pub(super) fn shrink(writer: &mut LabelWriter, label: u32, by_um: f64, scope: Scope) -> Result<(), CorrectionError> {
     check(by_um)?;
     // One voxel around the label suffices, because the nearest outside voxel is always adjacent to the label.
     let bounds = writer.volume().box_of(label, scope)?;

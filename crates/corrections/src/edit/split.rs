@@ -4,7 +4,7 @@
 //! cell. The watershed then floods from the maxima. Seeds that reach the same maximum lie in one convex part without a
 //! neck; such a part is divided by the nearest seed.
 
-use crate::AnnotateError;
+use crate::CorrectionError;
 use crate::geometry::Scope;
 use crate::volume::LabelWriter;
 use cytoscope_objects::distance::distance_um;
@@ -16,12 +16,12 @@ pub(super) fn by_seeds(
     label: u32,
     seeds: &[[usize; 3]],
     scope: Scope,
-) -> Result<Vec<u32>, AnnotateError> {
+) -> Result<Vec<u32>, CorrectionError> {
     let volume = writer.volume();
     let mut distinct_seeds: Vec<[usize; 3]> = Vec::new();
     for seed in seeds {
         if volume.get(*seed) != Some(label) || !scope.bounds(volume.shape_zyx())?.contains(*seed) {
-            return Err(AnnotateError::NotPossible {
+            return Err(CorrectionError::NotPossible {
                 label,
                 problem: format!("the seed at Z, Y, X = {seed:?} is not in it"),
                 next_step: "place every seed inside the label",
@@ -32,7 +32,7 @@ pub(super) fn by_seeds(
         }
     }
     if distinct_seeds.len() < 2 {
-        return Err(AnnotateError::NotPossible {
+        return Err(CorrectionError::NotPossible {
             label,
             problem: format!("{} seeds were given", distinct_seeds.len()),
             next_step: "place two or more seeds at different voxels",
@@ -58,7 +58,7 @@ pub(super) fn by_seeds(
 }
 
 /// Calls `f` for the face neighbors of a voxel.
-pub(super) fn each_neighbour(i: usize, [nz, ny, nx]: [usize; 3], mut f: impl FnMut(usize)) {
+pub(super) fn each_neighbor(i: usize, [nz, ny, nx]: [usize; 3], mut f: impl FnMut(usize)) {
     let (z, y, x) = (i / (ny * nx), i / nx % ny, i % nx);
     let steps = [
         (z > 0, i.wrapping_sub(ny * nx)),
@@ -97,7 +97,7 @@ fn divide(mask: &[bool], distance: &[f32], size: [usize; 3], voxel_um: [f64; 3],
         }
     }
     while let Some((_, _, at, part)) = heap.pop() {
-        each_neighbour(at, size, |next| {
+        each_neighbor(at, size, |next| {
             if mask[next] && parts[next] == 0 {
                 parts[next] = part;
                 push(&mut heap, next, part);
@@ -112,7 +112,7 @@ fn divide(mask: &[bool], distance: &[f32], size: [usize; 3], voxel_um: [f64; 3],
 fn climb(distance: &[f32], size: [usize; 3], mut at: usize) -> usize {
     loop {
         let mut best = at;
-        each_neighbour(at, size, |next| {
+        each_neighbor(at, size, |next| {
             if distance[next] > distance[best] {
                 best = next;
             }
@@ -160,7 +160,7 @@ pub(super) fn spread(parts: &mut [u32], size: [usize; 3], start: Vec<usize>, may
     let mut queue = std::collections::VecDeque::from(start);
     while let Some(at) = queue.pop_front() {
         let part = parts[at];
-        each_neighbour(at, size, |next| {
+        each_neighbor(at, size, |next| {
             if parts[next] == 0 && may_take(next) {
                 parts[next] = part;
                 queue.push_back(next);

@@ -46,9 +46,9 @@ impl Dense {
         self
     }
 
-    fn ball(mut self, centre: [f64; 3], radius_um: f64, label: u32) -> Self {
+    fn ball(mut self, center: [f64; 3], radius_um: f64, label: u32) -> Self {
         for i in 0..self.labels.len() {
-            if self.distance_um(self.coords(i).map(|c| c as f64), centre) <= radius_um {
+            if self.distance_um(self.coords(i).map(|c| c as f64), center) <= radius_um {
                 self.labels[i] = label;
             }
         }
@@ -66,7 +66,7 @@ impl Dense {
         }
     }
 
-    fn neighbours(&self, i: usize, scope: Scope) -> Vec<usize> {
+    fn neighbors(&self, i: usize, scope: Scope) -> Vec<usize> {
         let at = self.coords(i);
         let mut found = Vec::new();
         for a in 0..3 {
@@ -88,7 +88,7 @@ impl Dense {
         let mut stack: Vec<usize> = from.into_iter().filter(|i| pass(*i)).collect();
         stack.iter().for_each(|i| seen[*i] = true);
         while let Some(i) = stack.pop() {
-            for j in self.neighbours(i, scope) {
+            for j in self.neighbors(i, scope) {
                 if pass(j) && !std::mem::replace(&mut seen[j], true) {
                     stack.push(j);
                 }
@@ -97,7 +97,7 @@ impl Dense {
         seen
     }
 
-    fn painted(&self, voxels: impl IntoIterator<Item = usize>, label: u32, over: Over) -> Self {
+    fn painted(&self, voxels: impl IntoIterator<Item = usize>, label: u32, over: DrawOver) -> Self {
         let mut next = self.clone();
         for i in voxels {
             if over.allows(self.labels[i]) {
@@ -191,8 +191,8 @@ fn some_labels(shape: Zyx) -> impl Strategy<Value = Dense> {
     })
 }
 
-fn any_over() -> impl Strategy<Value = Over> {
-    prop::sample::select(vec![Over::Any, Over::Background, Over::Inside(1), Over::Inside(2)])
+fn any_over() -> impl Strategy<Value = DrawOver> {
+    prop::sample::select(vec![DrawOver::Any, DrawOver::Background, DrawOver::Inside(1), DrawOver::Inside(2)])
 }
 
 fn any_scope(shape: Zyx) -> impl Strategy<Value = Scope> {
@@ -270,7 +270,7 @@ proptest! {
             BrushShape::Disc(*axis)
         });
         let points = [a, b].map(|p| p.map(|c| c as f64)).to_vec();
-        let brush = Brush { shape, radius_um, value: 1, over: Over::Any };
+        let brush = Brush { shape, radius_um, value: 1, over: DrawOver::Any };
         let (after, _) = apply_and_check(&before, &Edit::Paint { brush, points: points.clone() });
         prop_assert!(after.labels[after.linear_index(a)] == 1 && after.labels[after.linear_index(b)] == 1);
         // Along the longest axis every index has a voxel, and neighbors touch.
@@ -299,7 +299,7 @@ proptest! {
         let old = before.labels[from];
         let seen = before.reach(vec![from], scope, |i| before.labels[i] == old);
         let region: Vec<usize> = (0..seen.len()).filter(|i| seen[*i]).collect();
-        check(&before, &Edit::Fill { seed, value, scope }, &before.painted(region, value, Over::Any));
+        check(&before, &Edit::Fill { seed, value, scope }, &before.painted(region, value, DrawOver::Any));
     }
 
     #[test]
@@ -324,14 +324,14 @@ proptest! {
         let of = |labels: &[u32]| (0..before.labels.len()).filter(|i| labels.contains(&before.labels[*i]) && before.inside(*i, scope)).collect::<Vec<_>>();
         if of(&[label]).is_empty() {
             let refused = before.session().apply(&Edit::Delete { label, scope });
-            let is_missing = matches!(refused, Err(AnnotateError::NoSuchLabel { .. }));
+            let is_missing = matches!(refused, Err(CorrectionError::NoSuchLabel { .. }));
             prop_assert!(is_missing);
         } else {
-            check(&before, &Edit::Delete { label, scope }, &before.painted(of(&[label]), 0, Over::Any));
+            check(&before, &Edit::Delete { label, scope }, &before.painted(of(&[label]), 0, DrawOver::Any));
         }
         prop_assume!([label, into, 70_000].iter().any(|l| before.labels.contains(l)));
         let merge = Edit::Merge { labels: vec![label, 70_000, label], into, scope };
-        check(&before, &merge, &before.painted(of(&[label, 70_000]), into, Over::Any));
+        check(&before, &merge, &before.painted(of(&[label, 70_000]), into, DrawOver::Any));
     }
 
     #[test]
@@ -351,11 +351,11 @@ proptest! {
         prop_assume!(!to_own.iter().chain(&to_other).any(|d| is_borderline(*d)));
         let near = |voxels: &[usize], distances_um: &[f64]| voxels.iter().zip(distances_um).filter(|(_, d)| **d <= by_um).map(|(i, _)| *i).collect::<Vec<_>>();
         check(&before, &Edit::Grow { label: 1, by_um, scope, over }, &before.painted(near(&other, &to_own), 1, over));
-        check(&before, &Edit::Shrink { label: 1, by_um, scope }, &before.painted(near(&own, &to_other), 0, Over::Any));
+        check(&before, &Edit::Shrink { label: 1, by_um, scope }, &before.painted(near(&own, &to_other), 0, DrawOver::Any));
     }
 
     #[test]
-    fn splitting_by_seeds_divides_the_label_and_nothing_else(
+    fn splitting_by_seeds_changes_only_the_split_label(
         noise in prop::collection::vec(prop::sample::select(vec![0u32, 1, 1, 1, 1, 2]), 5 * 9 * 8), picks in prop::collection::vec(0..360usize, 2..6), axis in 0..4usize,
     ) {
         let before = Dense { shape: [5, 9, 8], um: [2.0, 0.5, 0.5], labels: noise };
@@ -484,7 +484,7 @@ fn a_line_cuts_a_slice_or_the_whole_label() {
         points[1][0] = 4.0;
         let edit = Edit::SplitByLine { label: 3, axis, points, through: true };
         let refused = before.session().apply(&edit);
-        assert!(matches!(refused, Err(AnnotateError::NotPossible { label: 3, .. })), "{refused:?}");
+        assert!(matches!(refused, Err(CorrectionError::NotPossible { label: 3, .. })), "{refused:?}");
     }
 }
 
@@ -513,7 +513,7 @@ fn oblique_objects_stay_connected() {
         d
     };
     let before = disc(disc(Dense::new([12, 40, 60], [1.0; 3]), 1, 10.0), 9, 42.0);
-    let edit = Edit::Interpolate { label: 4, axis: SliceAxis::Z, at: None, over: Over::Background };
+    let edit = Edit::Interpolate { label: 4, axis: SliceAxis::Z, at: None, over: DrawOver::Background };
     let (after, _) = apply_and_check(&before, &edit);
     for z in 1..10 {
         let want = disc(Dense::new([12, 40, 60], [1.0; 3]), z, 10.0 + 4.0 * (z - 1) as f64);
@@ -521,14 +521,14 @@ fn oblique_objects_stay_connected() {
         assert!(after.labels[range.clone()] == want.labels[range], "slice {z}");
     }
     let refused =
-        before.session().apply(&Edit::Interpolate { label: 4, axis: SliceAxis::Z, at: Some(10), over: Over::Any });
-    assert!(matches!(refused, Err(AnnotateError::NotPossible { .. })), "{refused:?}");
+        before.session().apply(&Edit::Interpolate { label: 4, axis: SliceAxis::Z, at: Some(10), over: DrawOver::Any });
+    assert!(matches!(refused, Err(CorrectionError::NotPossible { .. })), "{refused:?}");
 }
 
 #[test]
 fn impossible_edits_are_refused_and_change_nothing() {
     let before = Dense::new([4, 5, 6], [1.0; 3]).fill([1, 1, 1], [3, 3, 3], 7);
-    let brush = |radius_um: f64| Brush { shape: BrushShape::Ball, radius_um, value: 1, over: Over::Any };
+    let brush = |radius_um: f64| Brush { shape: BrushShape::Ball, radius_um, value: 1, over: DrawOver::Any };
     let slice = Scope::Slice(Plane::new(SliceAxis::Y, 5));
     let edits = [
         Edit::Paint { brush: brush(f64::NAN), points: vec![[0.0; 3]] },
@@ -545,10 +545,10 @@ fn impossible_edits_are_refused_and_change_nothing() {
         Edit::SplitBySeeds { label: 7, seeds: vec![[1, 1, 1], [0, 0, 0]], scope: Scope::Volume },
         Edit::SplitByLine { label: 7, axis: SliceAxis::Z, points: vec![], through: true },
         Edit::SplitByLine { label: 7, axis: SliceAxis::Z, points: vec![[9.0, 0.0, 0.0]; 2], through: true },
-        Edit::Interpolate { label: 7, axis: SliceAxis::Z, at: None, over: Over::Any },
-        Edit::Grow { label: 7, by_um: 0.0, scope: Scope::Volume, over: Over::Any },
+        Edit::Interpolate { label: 7, axis: SliceAxis::Z, at: None, over: DrawOver::Any },
+        Edit::Grow { label: 7, by_um: 0.0, scope: Scope::Volume, over: DrawOver::Any },
         Edit::Shrink { label: 7, by_um: f64::NAN, scope: Scope::Volume },
-        Edit::FillHoles { label: 9, scope: Scope::Volume, over: Over::Any },
+        Edit::FillHoles { label: 9, scope: Scope::Volume, over: DrawOver::Any },
     ];
     for edit in edits {
         let mut session = before.session();

@@ -2,7 +2,7 @@
 
 use super::check_sum;
 use super::record::Record;
-use crate::{AnnotateError, Fingerprint};
+use crate::{CorrectionError, Fingerprint};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -49,27 +49,27 @@ pub(crate) struct Resume {
 
 impl JournalFile {
     /// Opens a file for reading and writing, creates it if necessary, and locks it.
-    pub fn lock(path: &Path) -> Result<File, AnnotateError> {
+    pub fn lock(path: &Path) -> Result<File, CorrectionError> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .open(path)
-            .map_err(AnnotateError::io(path, "opening the journal"))?;
+            .map_err(CorrectionError::io(path, "opening the journal"))?;
         match file.try_lock() {
             Ok(()) => Ok(file),
-            Err(TryLockError::WouldBlock) => Err(AnnotateError::InUse { journal: path.to_owned() }),
+            Err(TryLockError::WouldBlock) => Err(CorrectionError::InUse { journal: path.to_owned() }),
             // On file systems without locks a second window cannot be detected; editing is still allowed.
             Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => Ok(file),
-            Err(TryLockError::Error(e)) => Err(AnnotateError::io(path, "locking the journal")(e)),
+            Err(TryLockError::Error(e)) => Err(CorrectionError::io(path, "locking the journal")(e)),
         }
     }
 
     /// Continues a locked file after its last valid record; the rest is cut off.
-    pub fn resume(path: &Path, file: File, from: Resume) -> Result<Self, AnnotateError> {
+    pub fn resume(path: &Path, file: File, from: Resume) -> Result<Self, CorrectionError> {
         let Resume { len, position, compact_len, bases, every } = from;
-        file.set_len(len).map_err(AnnotateError::io(path, "cutting the journal"))?;
+        file.set_len(len).map_err(CorrectionError::io(path, "cutting the journal"))?;
         let syncer = Syncer::start(path, &file, every)?;
         let path = path.to_owned();
         Ok(Self { path, file, len, position, compact_len, bases, replaced: false, syncer, every })
@@ -99,12 +99,12 @@ impl JournalFile {
     }
 
     /// Appends a record and passes it to the operating system. After an error the journal is unchanged.
-    pub fn append(&mut self, record: &Record) -> Result<(), AnnotateError> {
+    pub fn append(&mut self, record: &Record) -> Result<(), CorrectionError> {
         self.append_body(&record.body())
     }
 
     /// As [`JournalFile::append`], for the encoded body of a record.
-    pub fn append_body(&mut self, body: &[u8]) -> Result<(), AnnotateError> {
+    pub fn append_body(&mut self, body: &[u8]) -> Result<(), CorrectionError> {
         if self.replaced {
             self.take_over()?;
         }
@@ -114,7 +114,7 @@ impl JournalFile {
             // The partial record is cut off. If that fails too, it is overwritten by the next record or ignored when
             // read.
             let _ = self.file.set_len(self.len);
-            return Err(AnnotateError::io(&self.path, "writing the journal")(e));
+            return Err(CorrectionError::io(&self.path, "writing the journal")(e));
         }
         self.len += bytes.len() as u64;
         self.position += 1;
@@ -134,15 +134,18 @@ impl JournalFile {
     }
 
     /// Returns a function that syncs the file; the journal can be written to while it runs.
-    pub fn to_sync(&self) -> Result<impl FnOnce() -> Result<(), AnnotateError> + use<>, AnnotateError> {
-        let file = self.file.try_clone().map_err(AnnotateError::io(&self.path, "syncing the journal"))?;
+    pub fn to_sync(&self) -> Result<impl FnOnce() -> Result<(), CorrectionError> + use<>, CorrectionError> {
+        let file = self.file.try_clone().map_err(CorrectionError::io(&self.path, "syncing the journal"))?;
         let path = self.path.clone();
-        Ok(move || file.sync_data().map_err(AnnotateError::io(&path, "syncing the journal")))
+        Ok(move || file.sync_data().map_err(CorrectionError::io(&path, "syncing the journal")))
     }
 
     /// Replaces the whole file atomically by one that `fill` writes (a header and records). After an error the journal
     /// is unchanged.
-    pub fn replace(&mut self, fill: impl FnOnce(&mut RecordWriter<'_>) -> io::Result<()>) -> Result<(), AnnotateError> {
+    pub fn replace(
+        &mut self,
+        fill: impl FnOnce(&mut RecordWriter<'_>) -> io::Result<()>,
+    ) -> Result<(), CorrectionError> {
         let (mut len, mut position) = (0, 0);
         cytoscope_storage::write::atomic_write_with(&self.path, |out| {
             let mut writer = RecordWriter { out, len: 0, position: 0 };
@@ -156,11 +159,11 @@ impl JournalFile {
     }
 
     /// Opens the file that [`JournalFile::replace`] wrote and continues with it.
-    fn take_over(&mut self) -> Result<(), AnnotateError> {
+    fn take_over(&mut self) -> Result<(), CorrectionError> {
         let file = Self::lock(&self.path)?;
-        let found = file.metadata().map_err(AnnotateError::io(&self.path, "reading the journal"))?.len();
+        let found = file.metadata().map_err(CorrectionError::io(&self.path, "reading the journal"))?.len();
         if found != self.len {
-            return Err(AnnotateError::InUse { journal: self.path.clone() });
+            return Err(CorrectionError::InUse { journal: self.path.clone() });
         }
         self.syncer = Syncer::start(&self.path, &file, self.every)?;
         self.file = file;
@@ -207,15 +210,15 @@ struct Syncer {
 }
 
 impl Syncer {
-    fn start(path: &Path, file: &File, every: Duration) -> Result<Self, AnnotateError> {
-        let file = file.try_clone().map_err(AnnotateError::io(path, "opening the journal"))?;
+    fn start(path: &Path, file: &File, every: Duration) -> Result<Self, CorrectionError> {
+        let file = file.try_clone().map_err(CorrectionError::io(path, "opening the journal"))?;
         let failure = Arc::new(Mutex::new(None));
         let (requests, received) = channel();
         let shared = Arc::clone(&failure);
         let thread = std::thread::Builder::new()
             .name("journal sync".to_owned())
             .spawn(move || sync_on_request(&file, &received, every, &shared))
-            .map_err(AnnotateError::io(path, "starting to sync the journal"))?;
+            .map_err(CorrectionError::io(path, "starting to sync the journal"))?;
         Ok(Self { requests: Some(requests), thread: Some(thread), failure })
     }
 

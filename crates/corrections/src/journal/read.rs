@@ -49,12 +49,12 @@ impl<R: Read> Reader<R> {
         let no = |problem: &str| HeaderError::NotAJournal(problem.to_owned());
         let mut fixed = [0u8; 20];
         if len < fixed.len() as u64 {
-            return Err(no("it is not a journal of annotations: it is too short"));
+            return Err(no("it is not a journal of corrections: it is too short"));
         }
         from.read_exact(&mut fixed)?;
         let number = |at: usize| fixed.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
         if !fixed.starts_with(MAGIC) {
-            return Err(no("it is not a journal of annotations"));
+            return Err(no("it is not a journal of corrections"));
         }
         if number(8) != VERSION {
             let problem = format!("it is a journal of version {}, but only version {VERSION} is supported", number(8));

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use cytoscope_corrections::{
-    Brush, BrushShape, Change, Edit, LabelVolume, Over, Plane, Scope, Session, SessionOptions, SliceAxis,
+    Brush, BrushShape, Change, DrawOver, Edit, LabelVolume, Plane, Scope, Session, SessionOptions, SliceAxis,
 };
 use cytoscope_volume::VoxelSize;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub fn edit(n: u64) -> Edit {
     let label = 1 + pick(5) as u32;
     let axis = SliceAxis::ALL[pick(3)];
     let shape = if pick(4) == 0 { BrushShape::Ball } else { BrushShape::Disc(axis) };
-    let over = [Over::Any, Over::Background, Over::Inside(label)][pick(3)];
+    let over = [DrawOver::Any, DrawOver::Background, DrawOver::Inside(label)][pick(3)];
     let scope = Scope::Slice(Plane::new(axis, points[0][axis.index()] as usize));
     match pick(8) {
         0 => Edit::Fill { seed: points[0].map(|c| c as usize), value: label, scope },

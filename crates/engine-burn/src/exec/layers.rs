@@ -1,4 +1,4 @@
-//! Runs convolutions, normalisations and pooling.
+//! Runs convolutions, normalizations and pooling.
 
 use super::elementwise::{Fold, folded};
 use super::{Image, is_half, moves};
@@ -98,8 +98,8 @@ pub(super) fn upsample<B: Backend>(
     blocks.permute([0, 4, 1, 5, 2, 6, 3]).reshape([n, channels, d * a, h * b, width * c])
 }
 
-/// Normalises each group of channels to mean 0 and variance 1, then scales and shifts each channel.
-pub(super) fn normalise<B: Backend>(
+/// Normalizes each group of channels to mean 0 and variance 1, then scales and shifts each channel.
+pub(super) fn normalize<B: Backend>(
     x: Image<B>,
     scale: Image<B>,
     bias: Image<B>,
@@ -112,9 +112,9 @@ pub(super) fn normalise<B: Backend>(
     let each = form.iter().product::<usize>() / rows.max(1);
     let x: Tensor<B, 3> = x.reshape([rows, each, 1]);
     let mean = |of: Tensor<B, 3>| folded(of, Fold::Sum).div_scalar(each as f32);
-    let centred = x.clone() - mean(x);
-    let variance = mean(centred.clone() * centred.clone());
-    let unit = (centred / variance.add_scalar(epsilon).sqrt()).reshape(form);
+    let centered = x.clone() - mean(x);
+    let variance = mean(centered.clone() * centered.clone());
+    let unit = (centered / variance.add_scalar(epsilon).sqrt()).reshape(form);
     let spread = |values: Image<B>| -> Image<B> {
         // Older files have one number per group.
         let count: usize = values.dims().iter().product();

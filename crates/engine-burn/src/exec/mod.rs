@@ -114,9 +114,9 @@ fn one<B: Backend>(step: &Step, mut inputs: Vec<Image<B>>, uploaded: &Uploaded<B
                 None => y,
             }
         }
-        Kind::Normalise { groups, epsilon } => {
+        Kind::Normalize { groups, epsilon } => {
             let (scale, bias) = (inputs.next()?, inputs.next()?);
-            layers::normalise(x, scale, bias, *groups, *epsilon)
+            layers::normalize(x, scale, bias, *groups, *epsilon)
         }
         Kind::Affine => {
             let (scale, shift) = (inputs.next()?, inputs.next()?);

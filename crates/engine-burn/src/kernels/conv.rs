@@ -4,11 +4,10 @@
 //! reads serves several voxels, and each input several channels.
 
 use super::curve::{Curve, curve};
-use super::memory::{Dense, empty, length, vector};
+use super::memory::{Dense, Place, Reach, empty, length, per_element, place, read_at, vector};
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use burn_tensor::DType;
-use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 /// A convolution whose weights are constants: an array with axes tap, input channel, output channel.
@@ -33,10 +32,7 @@ pub(crate) struct Convolution {
 /// The properties of a convolution that are fixed when its kernel is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Shape {
-    kernel: [usize; 3],
-    stride: [usize; 3],
-    padding: [usize; 3],
-    dilation: [usize; 3],
+    reach: Reach,
     factors: [usize; 3],
     /// Number of vectors of input channels.
     inputs: usize,
@@ -71,58 +67,32 @@ fn convolve<FX: Float, FY: Float, NI: Size, NO: Size>(
     #[comptime] shape: Shape,
     #[define(FX, FY)] _types: [StorageType; 2],
 ) {
-    let voxels = comptime!(shape.voxels);
-    let vectors = comptime!(shape.vectors);
     let outputs = comptime!(shape.outputs as u32);
+    let inputs = comptime!(shape.inputs as u32);
     let blocks = comptime!((shape.outputs / shape.vectors) as u32);
     let block_vectors = comptime!(shape.vectors as u32);
     let column_voxels = comptime!(shape.voxels as u32);
+    let kernel_z = comptime!(shape.reach.kernel[0] as u32);
+    let kernel_y = comptime!(shape.reach.kernel[1] as u32);
+    let kernel_x = comptime!(shape.reach.kernel[2] as u32);
 
     let unit = ABSOLUTE_POS as u32;
-    let block = unit % blocks;
-    let rest = unit / blocks;
-    let column = rest % columns;
-    let rest = rest / columns;
-    let oy = rest % out_height;
-    let rest = rest / out_height;
-    let oz = rest % out_depth;
-    let sample = rest / out_depth;
-    if sample >= samples {
+    let at = place(unit, out_depth, out_height, columns, blocks);
+    if at.sample >= samples {
         terminate!();
     }
-
-    let mut sums = Array::<Vector<f32, NO>>::new(comptime!(shape.voxels * shape.vectors));
-    #[unroll]
-    for o in 0..vectors {
-        let start = bias[(block * block_vectors) as usize + o];
-        #[unroll]
-        for v in 0..voxels {
-            sums[v * vectors + o] = start;
-        }
-    }
-
-    let kernel_z = comptime!(shape.kernel[0] as u32);
-    let kernel_y = comptime!(shape.kernel[1] as u32);
-    let kernel_x = comptime!(shape.kernel[2] as u32);
-    let stride_z = comptime!(shape.stride[0] as u32);
-    let stride_y = comptime!(shape.stride[1] as u32);
-    let stride_x = comptime!(shape.stride[2] as u32);
-    let dilation_z = comptime!(shape.dilation[0] as u32);
-    let dilation_y = comptime!(shape.dilation[1] as u32);
-    let dilation_x = comptime!(shape.dilation[2] as u32);
-    let padding_z = comptime!(shape.padding[0] as i32);
-    let padding_y = comptime!(shape.padding[1] as i32);
-    let padding_x = comptime!(shape.padding[2] as i32);
-    let inputs = comptime!(shape.inputs as u32);
+    let block = at.channel * block_vectors;
+    let start = at.x * column_voxels;
     let width_signed = width as i32;
-
+    let mut sums = Array::<Vector<f32, NO>>::new(comptime!(shape.voxels * shape.vectors));
+    begin::<NO>(bias, &mut sums, block, shape);
     for kz in 0..kernel_z {
-        let iz = (oz * stride_z + kz * dilation_z) as i32 - padding_z;
+        let iz = read_at(at.z, kz, 0usize, shape.reach);
         if iz >= 0 && iz < depth as i32 {
             for ky in 0..kernel_y {
-                let iy = (oy * stride_y + ky * dilation_y) as i32 - padding_y;
+                let iy = read_at(at.y, ky, 1usize, shape.reach);
                 if iy >= 0 && iy < height as i32 {
-                    let row = ((sample * depth + iz as u32) * height + iy as u32) * width;
+                    let row = ((at.sample * depth + iz as u32) * height + iy as u32) * width;
                     for kx in 0..kernel_x {
                         let tap = (kz * kernel_y + ky) * kernel_x + kx;
                         for ic in 0..inputs {
@@ -130,12 +100,12 @@ fn convolve<FX: Float, FY: Float, NI: Size, NO: Size>(
                                 x,
                                 weights,
                                 &mut sums,
-                                (column * column_voxels * stride_x + kx * dilation_x) as i32 - padding_x,
+                                read_at(start, kx, 2usize, shape.reach),
                                 width_signed,
                                 row * pitch + ic,
                                 pitch,
                                 (tap * inputs + ic) * outputs,
-                                block * block_vectors,
+                                block,
                                 shape,
                             );
                         }
@@ -144,33 +114,39 @@ fn convolve<FX: Float, FY: Float, NI: Size, NO: Size>(
             }
         }
     }
-
-    store::<FY, NO>(
-        &sums,
-        y,
-        (sample * out_depth + oz) * out_height + oy,
-        out_depth,
-        out_height,
-        out_width,
-        column * column_voxels,
-        block * block_vectors,
-        first,
-        second,
-        shape,
-    );
+    store::<FY, NO>(&sums, y, &at, out_depth, out_height, out_width, first, second, shape);
 }
 
-/// Applies the activation to the sums of voxels of a row, from `start` along X, and stores them.
+/// Sets the sums of all voxels to the biases of vectors of channels, from `block` on.
+#[cube]
+fn begin<NO: Size>(
+    bias: &Array<Vector<f32, NO>>,
+    sums: &mut Array<Vector<f32, NO>>,
+    block: u32,
+    #[comptime] shape: Shape,
+) {
+    let voxels = comptime!(shape.voxels);
+    let vectors = comptime!(shape.vectors);
+    #[unroll]
+    for o in 0..vectors {
+        let start = bias[block as usize + o];
+        #[unroll]
+        for v in 0..voxels {
+            sums[v * vectors + o] = start;
+        }
+    }
+}
+
+/// Applies the activation to the sums of voxels of a row, and stores them. In `at`, `x` counts the groups of voxels that a
+/// unit computes, and `channel` those of vectors.
 #[cube]
 fn store<FY: Float, NO: Size>(
     sums: &Array<Vector<f32, NO>>,
     y: &mut Array<Vector<FY, NO>>,
-    row: u32,
+    at: &Place,
     depth: u32,
     height: u32,
     width: u32,
-    start: u32,
-    block: u32,
     first: f32,
     second: f32,
     #[comptime] shape: Shape,
@@ -181,22 +157,21 @@ fn store<FY: Float, NO: Size>(
     let factor_y = comptime!(shape.factors[1] as u32);
     let factor_x = comptime!(shape.factors[2] as u32);
     let stored = comptime!(shape.stored as u32);
-    let oy = row % height;
-    let oz = row / height % depth;
-    let sample = row / height / depth;
+    let column_voxels = comptime!(shape.voxels as u32);
+    let block_vectors = comptime!(shape.vectors as u32);
     #[unroll]
     for v in 0..voxels {
-        let ox = start + v as u32;
+        let ox = at.x * column_voxels + v as u32;
         if ox < width {
             #[unroll]
             for o in 0..vectors {
                 let value = curve::<NO>(sums[v * vectors + o], first, second, shape.curve);
-                let channel = block + o as u32;
-                let place = channel / stored;
-                let z = oz * factor_z + place / (factor_y * factor_x);
-                let y_at = oy * factor_y + place / factor_x % factor_y;
-                let x_at = ox * factor_x + place % factor_x;
-                let slice = sample * depth * factor_z + z;
+                let channel = at.channel * block_vectors + o as u32;
+                let of_block = channel / stored;
+                let z = at.z * factor_z + of_block / (factor_y * factor_x);
+                let y_at = at.y * factor_y + of_block / factor_x % factor_y;
+                let x_at = ox * factor_x + of_block % factor_x;
+                let slice = at.sample * depth * factor_z + z;
                 let voxel = (slice * (height * factor_y) + y_at) * (width * factor_x) + x_at;
                 y[(voxel * stored + channel % stored) as usize] = Vector::<FY, NO>::cast_from(value);
             }
@@ -220,7 +195,7 @@ fn accumulate<FX: Float, NI: Size, NO: Size>(
 ) {
     let voxels = comptime!(shape.voxels);
     let vectors = comptime!(shape.vectors);
-    let stride = comptime!(shape.stride[2] as i32);
+    let stride = comptime!(shape.reach.stride[2] as i32);
     let outputs = comptime!(shape.outputs as u32);
     let lanes = NI::value();
     let lanes_wide = comptime!(lanes as u32);
@@ -264,10 +239,7 @@ pub(super) fn launch<R: CubeRuntime>(
     let (wide, narrow) = (vector(&x, inputs), if stored.is_multiple_of(4) { 4 } else { 1 });
     let vectors = by.outputs / narrow;
     let shape = Shape {
-        kernel: by.kernel,
-        stride: by.stride,
-        padding: by.padding,
-        dilation: by.dilation,
+        reach: Reach { kernel: by.kernel, stride: by.stride, padding: by.padding, dilation: by.dilation },
         factors: by.factors,
         inputs: inputs / wide,
         outputs: vectors,
@@ -277,14 +249,14 @@ pub(super) fn launch<R: CubeRuntime>(
         curve: by.curve.kind,
     };
     let columns = by.lengths[2].div_ceil(shape.voxels);
-    let units = samples * by.lengths[0] * by.lengths[1] * columns * (vectors / shape.vectors);
+    let count = samples * by.lengths[0] * by.lengths[1] * columns * (vectors / shape.vectors);
     let scaled = |a: usize| by.lengths[a] * by.factors[a];
     let y = empty(&x.tensor, [samples, scaled(0), scaled(1), scaled(2), stored], to);
-    let (client, types) = (x.tensor.client.clone(), [x.tensor.dtype.into(), to.into()]);
-    let dim = CubeDim::new(&client, units);
+    let types = [x.tensor.dtype.into(), to.into()];
+    let (client, cubes, dim) = per_element(&x.tensor, count);
     convolve::launch::<R>(
         &client,
-        calculate_cube_count_elemwise(&client, units, dim),
+        cubes,
         dim,
         wide,
         narrow,

@@ -37,6 +37,54 @@ pub(super) fn empty<R: CubeRuntime>(like: &CubeTensor<R>, form: [usize; 5], dtyp
     CubeTensor::new_contiguous(like.client.clone(), like.device.clone(), Shape::from(form), handle, dtype)
 }
 
+/// Returns the client of a tensor, and the number of cubes and their size for a kernel of `count` units.
+pub(super) fn per_element<R: CubeRuntime>(on: &CubeTensor<R>, count: usize) -> (ComputeClient<R>, CubeCount, CubeDim) {
+    let client = on.client.clone();
+    let dim = CubeDim::new(&client, count);
+    let cubes = calculate_cube_count_elemwise(&client, count, dim);
+    (client, cubes, dim)
+}
+
+/// A voxel of a tensor with axes N, Z, Y, X, C, and one of its channels or vectors of channels.
+#[derive(CubeType, Clone)]
+pub(super) struct Place {
+    pub sample: u32,
+    pub z: u32,
+    pub y: u32,
+    pub x: u32,
+    pub channel: u32,
+}
+
+/// Returns the place of an element, or a vector of channels, of a dense tensor with these lengths.
+#[cube]
+pub(super) fn place(index: u32, depth: u32, height: u32, width: u32, channels: u32) -> Place {
+    let voxel = index / channels;
+    let row = voxel / width;
+    let slice = row / height;
+    Place { sample: slice / depth, z: slice % depth, y: row % height, x: voxel % width, channel: index % channels }
+}
+
+/// The windows of a convolution or of pooling, along Z, Y, X: position `o` of the output reads positions
+/// `o · stride + tap · dilation − padding` of the input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Reach {
+    /// Lengths of the kernel.
+    pub kernel: [usize; 3],
+    pub stride: [usize; 3],
+    /// Number of voxels before the first one.
+    pub padding: [usize; 3],
+    pub dilation: [usize; 3],
+}
+
+/// Returns the position that a tap reads along one of the axes Z, Y, X.
+#[cube]
+pub(super) fn read_at(output: u32, tap: u32, #[comptime] axis: usize, #[comptime] reach: Reach) -> i32 {
+    let stride = comptime!(reach.stride[axis] as u32);
+    let dilation = comptime!(reach.dilation[axis] as u32);
+    let padding = comptime!(reach.padding[axis] as i32);
+    (output * stride + tap * dilation) as i32 - padding
+}
+
 /// Returns the number of elements from one voxel to the next if a tensor with these lengths and strides, axes N, Z, Y, X,
 /// C, is dense.
 pub(super) fn pitch(lengths: [usize; 5], strides: [usize; 5]) -> Option<usize> {
@@ -80,16 +128,10 @@ fn copy_box<F: Float>(
     if unit >= count {
         terminate!();
     }
-    let channel = unit % channels;
-    let rest = unit / channels;
-    let ix = rest % width;
-    let rest = rest / width;
-    let iy = rest % height;
-    let rest = rest / height;
-    let iz = rest % depth;
-    let sample = rest / depth;
-    let read = from + sample * from_sample + iz * from_z + iy * from_y + ix * from_x + channel * from_channel;
-    let write = to + sample * to_sample + iz * to_z + iy * to_y + ix * to_x + channel * to_channel;
+    let at = place(unit, depth, height, width, channels);
+    let read =
+        from + at.sample * from_sample + at.z * from_z + at.y * from_y + at.x * from_x + at.channel * from_channel;
+    let write = to + at.sample * to_sample + at.z * to_z + at.y * to_y + at.x * to_x + at.channel * to_channel;
     y[write as usize] = x[read as usize];
 }
 
@@ -117,11 +159,11 @@ impl Layout {
 /// elements of the same type.
 pub(super) fn copy<R: CubeRuntime>(x: CubeTensor<R>, from: Layout, lengths: [usize; 5], y: &CubeTensor<R>, to: Layout) {
     let count: usize = lengths.iter().product();
-    let (client, dtype) = (x.client.clone(), x.dtype.into());
-    let dim = CubeDim::new(&client, count);
+    let dtype = x.dtype.into();
+    let (client, cubes, dim) = per_element(&x, count);
     copy_box::launch::<R>(
         &client,
-        calculate_cube_count_elemwise(&client, count, dim),
+        cubes,
         dim,
         whole(x).into_array_arg(),
         whole(y.clone()).into_array_arg(),
@@ -199,19 +241,13 @@ fn gather(
     if ABSOLUTE_POS >= y.len() {
         terminate!();
     }
-    let rest = ABSOLUTE_POS as u32;
-    let channel = rest % channels;
-    let rest = rest / channels;
-    let ix = rest % width;
-    let rest = rest / width;
-    let iy = rest % height;
-    let rest = rest / height;
-    let iz = rest % depth;
-    let start = (rest / depth * 3) as usize;
-    let z = iz + starts[start] as u32;
-    let y_at = iy + starts[start + 1] as u32;
-    let x_at = ix + starts[start + 2] as u32;
-    let from = z * by_z + y_at * by_y + x_at * by_x + channel * by_channel;
+    let unit = ABSOLUTE_POS as u32;
+    let at = place(unit, depth, height, width, channels);
+    let start = (at.sample * 3) as usize;
+    let z = at.z + starts[start] as u32;
+    let y_at = at.y + starts[start + 1] as u32;
+    let x_at = at.x + starts[start + 2] as u32;
+    let from = z * by_z + y_at * by_y + x_at * by_x + at.channel * by_channel;
     y[ABSOLUTE_POS] = slab[from as usize];
 }
 
@@ -225,11 +261,10 @@ pub(super) fn tiles<R: CubeRuntime>(
     let (_, strides) = axes(&slab).filter(|_| slab.dtype == DType::F32)?;
     let y = empty(&slab, form, DType::F32);
     let count: usize = form.iter().product();
-    let client = slab.client.clone();
-    let dim = CubeDim::new(&client, count);
+    let (client, cubes, dim) = per_element(&slab, count);
     gather::launch::<R>(
         &client,
-        calculate_cube_count_elemwise(&client, count, dim),
+        cubes,
         dim,
         whole(slab).into_array_arg(),
         starts.into_array_arg(),
@@ -269,16 +304,11 @@ fn cut(
         let start = table[at + 4] as u32;
         let end = table[at + 5] as u32;
         if unit >= start && unit < end {
+            let depth = table[at + 1] as u32;
             let height = table[at + 2] as u32;
             let width = table[at + 3] as u32;
-            let rest = unit - start;
-            let channel = rest % channels;
-            let rest = rest / channels;
-            let ix = rest % width;
-            let rest = rest / width;
-            let iy = rest % height;
-            let iz = rest / height;
-            let from = table[at] as u32 + iz * by_z + iy * by_y + ix * by_x + channel * by_channel;
+            let own = place(unit - start, depth, height, width, channels);
+            let from = table[at] as u32 + own.z * by_z + own.y * by_y + own.x * by_x + own.channel * by_channel;
             y[unit as usize] = x[from as usize];
         }
     }
@@ -329,11 +359,10 @@ pub(super) fn regions<R: CubeRuntime>(
         all = (all + elements).next_multiple_of(ALIGNMENT);
     }
     let y = empty(&x, [all, 1, 1, 1, 1], DType::F32);
-    let client = x.client.clone();
-    let dim = CubeDim::new(&client, all);
+    let (client, cubes, dim) = per_element(&x, all);
     cut::launch::<R>(
         &client,
-        calculate_cube_count_elemwise(&client, all, dim),
+        cubes,
         dim,
         whole(x).into_array_arg(),
         upload(table).into_array_arg(),

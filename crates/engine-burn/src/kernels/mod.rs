@@ -6,9 +6,11 @@
 
 mod conv;
 mod curve;
+mod fused;
 mod memory;
 mod moves;
 mod norm;
+mod weights;
 
 pub(crate) use conv::Convolution;
 pub(crate) use curve::Curve;
@@ -17,7 +19,7 @@ pub(crate) use moves::Pooling;
 
 use crate::exec::{self, Image};
 use crate::form::Form;
-use crate::plan::Part;
+use crate::plan::{Part, Taps};
 use burn_cubecl::kernel::conv::{ConvStrategy, conv_forward_nhwc};
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime};
@@ -27,7 +29,7 @@ use burn_tensor::ops::ConvOptions;
 use burn_tensor::{DType, Int, Tensor, TensorPrimitive};
 use burn_wgpu::Wgpu;
 use cytoscope_graph::ElementType;
-use memory::{Layout, Region, axes, dense};
+use memory::{Layout, Reach, Region, axes, dense};
 use norm::Term;
 use std::ops::Range;
 
@@ -69,6 +71,13 @@ pub(crate) trait DeviceBackend: Backend {
         upload: impl FnOnce(Vec<i32>) -> Tensor<Self, 1, Int>,
     ) -> Option<Image<Self>>;
 
+    /// Returns the gradient of the weights of a convolution: for each output channel, input channel and tap, the products of
+    /// the voxels of `x` that the tap reads with those of `dy`, summed over samples and space. Returns `None` if there is no
+    /// kernel for it.
+    fn weight_gradient(_: &Image<Self>, _: &Image<Self>, _: &Taps, _: Form) -> Option<Image<Self>> {
+        None
+    }
+
     /// Returns the parts of a tensor as tensors that share its memory. Returns `None` if the backend has no kernels.
     fn split(_: Image<Self>, _: &[Part]) -> Option<Vec<Image<Self>>> {
         None
@@ -90,8 +99,8 @@ pub(crate) trait DeviceBackend: Backend {
     }
 }
 
-macro_rules! without_kernels {
-    ($backend:ty) => {
+macro_rules! with_training_kernels {
+    ($backend:ty, $beneath:ty) => {
         impl DeviceBackend for $backend {
             fn direct(_: &Direct, _: ElementType, _: Form, _: Vec<Image<Self>>) -> Option<Image<Self>> {
                 None
@@ -105,12 +114,17 @@ macro_rules! without_kernels {
             ) -> Option<Image<Self>> {
                 exec::gather_tiles(slab, starts, form)
             }
+
+            fn weight_gradient(x: &Image<Self>, dy: &Image<Self>, taps: &Taps, form: Form) -> Option<Image<Self>> {
+                fused::weight_gradient::<$beneath>(x, dy, taps, form)
+            }
         }
     };
 }
 
-without_kernels!(Cuda);
-without_kernels!(Wgpu);
+// Of the kernels, these backends have only those that training steps use.
+with_training_kernels!(Cuda, DirectCuda);
+with_training_kernels!(Wgpu, DirectWgpu);
 
 /// CUDA without Burn's fusion of operators, for programs whose steps are all kernels of this module.
 pub(crate) type DirectCuda = CubeBackend<cubecl::cuda::CudaRuntime, f32, i32, u8>;
@@ -181,6 +195,17 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
         let [samples, channels, depth, height, width] = form;
         let slab = channels_last(slab.clone());
         Some(channels_second(memory::tiles(slab, positions, [samples, depth, height, width, channels])?))
+    }
+
+    fn weight_gradient(x: &Image<Self>, dy: &Image<Self>, taps: &Taps, _: Form) -> Option<Image<Self>> {
+        if taps.groups != 1 {
+            return None;
+        }
+        let Taps { kernel, stride, dilation, before, .. } = *taps;
+        let dtype = x.dtype();
+        let (x, dy) = (dense(channels_last(x.clone()))?, dense(channels_last(dy.clone()))?);
+        let dw = weights::gradient(x, dy, Reach { kernel, stride, padding: before, dilation });
+        Some(channels_kept(if dtype == DType::F32 { dw } else { burn_cubecl::kernel::cast(dw, dtype) }))
     }
 
     fn split(packed: Image<Self>, parts: &[Part]) -> Option<Vec<Image<Self>>> {

@@ -1,10 +1,9 @@
 //! Concatenation of channels, pooling, and upsampling by repetition.
 
-use super::memory::{Dense, empty, length, vector};
+use super::memory::{Dense, Reach, empty, length, per_element, place, read_at, vector};
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use burn_tensor::DType;
-use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 #[cube(launch)]
@@ -41,12 +40,10 @@ pub(super) fn concatenate<R: CubeRuntime>(a: Dense<R>, b: Dense<R>, to: DType) -
     let y = empty(&a.tensor, [samples, depth, height, width, channels_a + channels_b], to);
     let types = [a.tensor.dtype.into(), b.tensor.dtype.into(), to.into()];
     let voxels = samples * depth * height * width;
-    let units = voxels * ((channels_a + channels_b) / wide);
-    let client = a.tensor.client.clone();
-    let dim = CubeDim::new(&client, units);
+    let (client, cubes, dim) = per_element(&a.tensor, voxels * ((channels_a + channels_b) / wide));
     join::launch::<R>(
         &client,
-        calculate_cube_count_elemwise(&client, units, dim),
+        cubes,
         dim,
         wide,
         a.tensor.into_array_arg(),
@@ -88,49 +85,34 @@ fn pool_windows<FX: Float, FY: Float, N: Size>(
     out_width: u32,
     factor: f32,
     #[comptime] vectors: u32,
-    #[comptime] by: Pooling,
+    #[comptime] is_max: bool,
+    #[comptime] reach: Reach,
     #[define(FX, FY)] _types: [StorageType; 2],
 ) {
     let unit = ABSOLUTE_POS as u32;
-    let channel = unit % vectors;
-    let rest = unit / vectors;
-    let ox = rest % out_width;
-    let rest = rest / out_width;
-    let oy = rest % out_height;
-    let rest = rest / out_height;
-    let oz = rest % out_depth;
-    let sample = rest / out_depth;
-    if sample >= samples {
+    let at = place(unit, out_depth, out_height, out_width, vectors);
+    if at.sample >= samples {
         terminate!();
     }
-    let kernel_z = comptime!(by.kernel[0] as u32);
-    let kernel_y = comptime!(by.kernel[1] as u32);
-    let kernel_x = comptime!(by.kernel[2] as u32);
-    let stride_z = comptime!(by.stride[0] as u32);
-    let stride_y = comptime!(by.stride[1] as u32);
-    let stride_x = comptime!(by.stride[2] as u32);
-    let dilation_z = comptime!(by.dilation[0] as u32);
-    let dilation_y = comptime!(by.dilation[1] as u32);
-    let dilation_x = comptime!(by.dilation[2] as u32);
-    let padding_z = comptime!(by.padding[0] as i32);
-    let padding_y = comptime!(by.padding[1] as i32);
-    let padding_x = comptime!(by.padding[2] as i32);
+    let kernel_z = comptime!(reach.kernel[0] as u32);
+    let kernel_y = comptime!(reach.kernel[1] as u32);
+    let kernel_x = comptime!(reach.kernel[2] as u32);
     let mut value = Vector::<f32, N>::new(0.0);
-    if comptime!(by.max) {
+    if comptime!(is_max) {
         value = Vector::<f32, N>::new(f32::MIN);
     }
     for kz in 0..kernel_z {
-        let iz = (oz * stride_z + kz * dilation_z) as i32 - padding_z;
+        let iz = read_at(at.z, kz, 0usize, reach);
         for ky in 0..kernel_y {
-            let iy = (oy * stride_y + ky * dilation_y) as i32 - padding_y;
+            let iy = read_at(at.y, ky, 1usize, reach);
             for kx in 0..kernel_x {
-                let ix = (ox * stride_x + kx * dilation_x) as i32 - padding_x;
+                let ix = read_at(at.x, kx, 2usize, reach);
                 let is_inside =
                     iz >= 0 && iz < depth as i32 && iy >= 0 && iy < height as i32 && ix >= 0 && ix < width as i32;
                 if is_inside {
-                    let voxel = ((sample * depth + iz as u32) * height + iy as u32) * width + ix as u32;
-                    let other = Vector::<f32, N>::cast_from(x[(voxel * pitch + channel) as usize]);
-                    if comptime!(by.max) {
+                    let voxel = ((at.sample * depth + iz as u32) * height + iy as u32) * width + ix as u32;
+                    let other = Vector::<f32, N>::cast_from(x[(voxel * pitch + at.channel) as usize]);
+                    if comptime!(is_max) {
                         value = max(value, other);
                     } else {
                         value += other;
@@ -152,12 +134,12 @@ pub(super) fn pool<R: CubeRuntime>(
     let [samples, depth, height, width, channels] = x.form;
     let wide = vector(&x, channels);
     let y = empty(&x.tensor, [samples, lengths[0], lengths[1], lengths[2], channels], to);
-    let units = samples * lengths.iter().product::<usize>() * (channels / wide);
-    let (client, types) = (x.tensor.client.clone(), [x.tensor.dtype.into(), to.into()]);
-    let dim = CubeDim::new(&client, units);
+    let types = [x.tensor.dtype.into(), to.into()];
+    let reach = Reach { kernel: by.kernel, stride: by.stride, padding: by.padding, dilation: by.dilation };
+    let (client, cubes, dim) = per_element(&x.tensor, samples * lengths.iter().product::<usize>() * (channels / wide));
     pool_windows::launch::<R>(
         &client,
-        calculate_cube_count_elemwise(&client, units, dim),
+        cubes,
         dim,
         wide,
         x.tensor.into_array_arg(),
@@ -172,7 +154,8 @@ pub(super) fn pool<R: CubeRuntime>(
         length(lengths[2]),
         factor,
         length(channels / wide),
-        by,
+        by.max,
+        reach,
         types,
     );
     y
@@ -195,19 +178,13 @@ fn repeat_voxels<FX: Float, FY: Float, N: Size>(
     let factor_y = comptime!(factors[1] as u32);
     let factor_x = comptime!(factors[2] as u32);
     let unit = ABSOLUTE_POS as u32;
-    let channel = unit % vectors;
-    let rest = unit / vectors;
-    let ix = rest % (width * factor_x) / factor_x;
-    let rest = rest / (width * factor_x);
-    let iy = rest % (height * factor_y) / factor_y;
-    let rest = rest / (height * factor_y);
-    let iz = rest % (depth * factor_z) / factor_z;
-    let sample = rest / (depth * factor_z);
-    if sample >= samples {
+    let at = place(unit, depth * factor_z, height * factor_y, width * factor_x, vectors);
+    if at.sample >= samples {
         terminate!();
     }
-    let voxel = ((sample * depth + iz) * height + iy) * width + ix;
-    y[unit as usize] = Vector::<FY, N>::cast_from(x[(voxel * pitch + channel) as usize]);
+    let row = (at.sample * depth + at.z / factor_z) * height + at.y / factor_y;
+    let voxel = row * width + at.x / factor_x;
+    y[unit as usize] = Vector::<FY, N>::cast_from(x[(voxel * pitch + at.channel) as usize]);
 }
 
 /// Repeats each voxel this many times along Z, Y, X, with one launch, to elements of type `to`.
@@ -216,12 +193,11 @@ pub(super) fn repeat<R: CubeRuntime>(x: Dense<R>, factors: [usize; 3], to: DType
     let wide = vector(&x, channels);
     let form = [samples, depth * factors[0], height * factors[1], width * factors[2], channels];
     let y = empty(&x.tensor, form, to);
-    let units = form.iter().product::<usize>() / wide;
-    let (client, types) = (x.tensor.client.clone(), [x.tensor.dtype.into(), to.into()]);
-    let dim = CubeDim::new(&client, units);
+    let types = [x.tensor.dtype.into(), to.into()];
+    let (client, cubes, dim) = per_element(&x.tensor, form.iter().product::<usize>() / wide);
     repeat_voxels::launch::<R>(
         &client,
-        calculate_cube_count_elemwise(&client, units, dim),
+        cubes,
         dim,
         wide,
         x.tensor.into_array_arg(),

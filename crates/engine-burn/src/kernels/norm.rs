@@ -2,11 +2,10 @@
 //! activation and, in residual blocks, with the sum.
 
 use super::curve::{Curve, Kind, curve};
-use super::memory::{Dense, empty, length, vector};
+use super::memory::{Dense, empty, length, per_element, vector};
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use burn_tensor::DType;
-use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 /// Number of units that add up the partial sums of a channel.
@@ -111,20 +110,7 @@ fn fold<F: Float>(
         sync_cube();
     }
     if unit == 0 {
-        let members = f32::cast_from(group);
-        let mut mean = 0.0f32;
-        for member in 0..group {
-            mean += means[member as usize];
-        }
-        mean /= members;
-        let mut spread = 0.0f32;
-        for member in 0..group {
-            let distance = means[member as usize] - mean;
-            spread += spreads[member as usize] + count * distance * distance;
-        }
-        let variance = max(spread / (count * members), 0.0f32);
-        whole[0] = mean;
-        whole[1] = 1.0f32 / (variance + epsilon).sqrt();
+        join_channels(&means, &spreads, &mut whole, count, epsilon, group);
     }
     sync_cube();
     let mut member = unit;
@@ -136,6 +122,33 @@ fn fold<F: Float>(
         coefficients[(to + channels) as usize] = bias[channel as usize] - whole[0] * factor;
         member += units;
     }
+}
+
+/// Computes the mean of a group of channels and the reciprocal of its standard deviation, in this order, from means and sums
+/// of squared differences of its channels, of `count` voxels each.
+#[cube]
+fn join_channels(
+    means: &SharedMemory<f32>,
+    spreads: &SharedMemory<f32>,
+    whole: &mut SharedMemory<f32>,
+    count: f32,
+    epsilon: f32,
+    #[comptime] group: u32,
+) {
+    let members = f32::cast_from(group);
+    let mut mean = 0.0f32;
+    for member in 0..group {
+        mean += means[member as usize];
+    }
+    mean /= members;
+    let mut spread = 0.0f32;
+    for member in 0..group {
+        let distance = means[member as usize] - mean;
+        spread += spreads[member as usize] + count * distance * distance;
+    }
+    let variance = max(spread / (count * members), 0.0f32);
+    whole[0] = mean;
+    whole[1] = 1.0f32 / (variance + epsilon).sqrt();
 }
 
 /// Returns the coefficients of a norm of groups of channels, two rows for each sample (axes N, 1, 1, 1, 2·C), with two
@@ -150,13 +163,12 @@ pub(super) fn coefficients<R: CubeRuntime>(
     let [samples, depth, height, width, channels] = x.form;
     let (voxels, wide) = (depth * height * width, vector(x, channels));
     let parts = voxels.div_ceil(VOXELS_PER_UNIT).clamp(1, MAX_PARTS);
-    let (client, dtype) = (x.tensor.client.clone(), x.tensor.dtype.into());
+    let dtype = x.tensor.dtype.into();
     let sums = empty(&x.tensor, [samples, parts, 2, 1, channels], DType::F32);
-    let units = samples * parts * (channels / wide);
-    let dim = CubeDim::new(&client, units);
+    let (client, cubes, dim) = per_element(&x.tensor, samples * parts * (channels / wide));
     add_up::launch::<R>(
         &client,
-        calculate_cube_count_elemwise(&client, units, dim),
+        cubes,
         dim,
         wide,
         x.tensor.clone().into_array_arg(),
@@ -274,11 +286,8 @@ pub(super) fn scale<R: CubeRuntime>(term: Term<R>, more: Option<Term<R>>, by: Cu
     let [samples, depth, height, width, channels] = term.x.form;
     let wide = more.as_ref().map_or(4, |m| vector(&m.x, channels)).min(vector(&term.x, channels));
     let (voxels, vectors) = (depth * height * width, channels / wide);
-    let units = samples * voxels * vectors;
-    let client = term.x.tensor.client.clone();
     let y = empty(&term.x.tensor, term.x.form, to);
-    let dim = CubeDim::new(&client, units);
-    let cubes = calculate_cube_count_elemwise(&client, units, dim);
+    let (client, cubes, dim) = per_element(&term.x.tensor, samples * voxels * vectors);
     let dtype = term.x.tensor.dtype.into();
     let (step, pitch) = (term.step(wide), length(term.x.pitch / wide));
     match more {

@@ -1,4 +1,4 @@
-//! Plans convolutions and normalisations.
+//! Plans convolutions and normalizations.
 
 use super::{Cut, Kind, PlanResult, Planner, Source, TrainKind, Window, unsupported};
 use crate::form::{count, to_3d};
@@ -192,7 +192,7 @@ impl Planner<'_> {
         self.push(Kind::Upsample { factors, channels: outputs, bias: bias.is_some() }, sources, output)
     }
 
-    pub(super) fn normalise(&mut self, node: &Node, groups: Option<usize>, epsilon: f32) -> PlanResult {
+    pub(super) fn normalize(&mut self, node: &Node, groups: Option<usize>, epsilon: f32) -> PlanResult {
         let (x, output) = (self.input(node, 0)?, self.output(node)?);
         let (scale, bias) = (self.input(node, 1)?, self.input(node, 2)?);
         let channels = self.form(x)?[1];
@@ -201,7 +201,7 @@ impl Planner<'_> {
             return unsupported(format!("with {groups} groups of {channels} channels"));
         }
         let inputs = vec![self.source(x)?, self.source(scale)?, self.source(bias)?];
-        self.push(Kind::Normalise { groups, epsilon }, inputs, output)
+        self.push(Kind::Normalize { groups, epsilon }, inputs, output)
     }
 
     pub(super) fn batch_norm(&mut self, node: &Node, epsilon: f32) -> PlanResult {

@@ -150,7 +150,7 @@ impl Lowering<'_> {
             Kind::Upsample { factors, channels, bias } => {
                 self.upsample(step, (output, form), *factors, *channels, *bias)
             }
-            Kind::Normalise { groups, epsilon } => self.normalise(step, (output, form), *groups, *epsilon),
+            Kind::Normalize { groups, epsilon } => self.normalize(step, (output, form), *groups, *epsilon),
             Kind::Affine => {
                 let (factors, shifts) = (self.known(step, 1, form[1])?, self.known(step, 2, form[1])?);
                 let coefficients = self.coefficients(factors, shifts);
@@ -375,7 +375,7 @@ impl Lowering<'_> {
         self.emit(Direct::Scale { two, curve }, inputs, output, name, 0);
     }
 
-    fn normalise(&mut self, step: &Step, (output, form): (ValueId, Form), groups: usize, epsilon: f32) -> Option<()> {
+    fn normalize(&mut self, step: &Step, (output, form): (ValueId, Form), groups: usize, epsilon: f32) -> Option<()> {
         let channels = form[1];
         if form[0] * groups > MAX_GROUPS || channels / groups > MAX_GROUP_CHANNELS {
             return None;

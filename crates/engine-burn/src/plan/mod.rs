@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub(crate) use direct::{Kernels, Part};
-pub(crate) use train::{NormScope, TAPS_AT_ONCE, Taps, TrainKind};
+pub(crate) use train::{NormScope, RATES, TAPS_AT_ONCE, Taps, TrainKind};
 
 /// A tensor that a step reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,8 +103,8 @@ pub(crate) enum Kind {
         after: [usize; 5],
         bias: bool,
     },
-    /// `[x, scale, bias]`: normalises groups of channels; with as many groups as channels, an instance norm.
-    Normalise {
+    /// `[x, scale, bias]`: normalizes groups of channels; with as many groups as channels, an instance norm.
+    Normalize {
         groups: usize,
         epsilon: f32,
     },
@@ -382,7 +382,7 @@ struct Planner<'a> {
     name: String,
     scratch_count: u32,
     /// Rates that optimizer updates share, by the inputs and betas they depend on.
-    rates: Vec<(train::Shared, ValueId)>,
+    rates: Vec<(train::Shared, [ValueId; train::RATES])>,
 }
 
 impl Program {
@@ -532,8 +532,8 @@ impl Planner<'_> {
             Op::Conv(attrs) => self.conv(node, attrs, None, false),
             Op::FusedConv { conv, activation, residual } => self.conv(node, conv, *activation, *residual),
             Op::ConvTranspose(attrs) => self.conv_transpose(node, attrs),
-            Op::InstanceNormalization { epsilon } => self.normalise(node, None, *epsilon),
-            Op::GroupNormalization { groups, epsilon } => self.normalise(node, Some(*groups), *epsilon),
+            Op::InstanceNormalization { epsilon } => self.normalize(node, None, *epsilon),
+            Op::GroupNormalization { groups, epsilon } => self.normalize(node, Some(*groups), *epsilon),
             Op::BatchNormalization { epsilon } => self.batch_norm(node, *epsilon),
             Op::Activation(activation) => self.simple(node, Kind::Activation(*activation)),
             Op::PRelu => self.prelu(node),

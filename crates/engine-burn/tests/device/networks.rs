@@ -73,6 +73,9 @@ fn a_session_can_move_between_threads_and_reports_its_work() {
     let traffic = session.traffic().unwrap();
     assert_eq!((traffic.runs, traffic.downloads, traffic.downloaded_bytes), (3, 3, downloaded_bytes));
     assert_eq!(traffic.uploaded_bytes, uploaded_bytes);
+    // The weights and the slab are held as long as the session; other tests may hold more.
+    let held = cytoscope_engine_burn::device_memory().unwrap();
+    assert!(held.allocated_bytes > 0 && held.reserved_bytes >= held.allocated_bytes, "{held:?}");
     // The session waits for the weights and for what it downloads; for the input of each run and after every step only
     // because the recorder times operators.
     assert_eq!(traffic.synchronizations, 1 + 3 + 3 + traffic.steps);

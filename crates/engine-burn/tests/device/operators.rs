@@ -81,7 +81,7 @@ fn transposed_convolutions_match_the_reference() {
 }
 
 #[test]
-fn normalisations_match_the_reference() {
+fn normalizations_match_the_reference() {
     let (scale, bias) = (|| floats(&[4], 1), || floats(&[4], 2));
     let instance = Op::InstanceNormalization { epsilon: 1e-5 };
     same("instance norm", &one(instance, &[2, 4, 4, 6, 8], vec![scale(), bias()]));

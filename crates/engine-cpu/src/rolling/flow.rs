@@ -145,7 +145,8 @@ impl Progress {
     pub(crate) fn new(flow: &Flow, slab: usize) -> Self {
         let known = vec![0; flow.values.len()];
         let base = flow.kept(&known);
-        // What remains after the last input plane is computed at the usual pace, so that it needs no more memory.
+        // Planes that remain after the last input plane are computed at the pace of a full pass, so that they need no
+        // additional memory.
         let depth = flow.depth().max(1);
         let quota = flow.values.iter().map(|v| (slab * v.extent).div_ceil(depth).max(1)).collect();
         Self { zeros: known.clone(), known, base, quota, late_zeros: slab < depth }
@@ -496,7 +497,7 @@ mod tests {
         Ok(((0..flow.values.len()).map(|v| progress.known(v)).collect(), moved))
     }
 
-    /// A network whose values read in place are read by nothing else.
+    /// Whether every value that is read in place has no other reader.
     fn is_valid(network: &Network) -> bool {
         let flow = &network.flow;
         network.nodes.iter().all(|(_, inputs, output)| {

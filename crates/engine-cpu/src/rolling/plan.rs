@@ -54,7 +54,7 @@ pub(crate) fn plan(
     let [_, _, depth, rows, _] = shape[..] else {
         return Err(NotRolling::Interface { found: format!("an input of shape {shape:?}") });
     };
-    let field = analysis::analyse(graph).map_err(EngineError::from)?.field;
+    let field = analysis::analyze(graph).map_err(EngineError::from)?.field;
     let (Some(along_z), Some(along_y)) = (field.axes.first(), field.axes.get(1)) else {
         return Err(NotRolling::Interface { found: format!("a network of {} spatial axes", field.axes.len()) });
     };

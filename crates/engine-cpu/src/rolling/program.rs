@@ -10,7 +10,7 @@ use crate::lower::plan::{self, KernelPlan, Plan, PlanKind, Plans};
 use crate::lower::{Sharing, share_buffers};
 use crate::placement::Placement;
 use crate::prepare::Prepared;
-use crate::step::{Elem, Run, Slot};
+use crate::step::{Elem, Slot, StepOp};
 use crate::steps::{Affine, Apply, Copy, DequantizePlanes, PlaneScale, PoolStep, ResizeStep, Term, Translate};
 use cytoscope_engine::{EngineError, NotRolling};
 use cytoscope_graph::{ElementType, Graph, Interrupt, ValueId, op_name};
@@ -86,7 +86,7 @@ impl View {
 #[derive(Debug)]
 pub(crate) enum Work {
     /// Steps that are the same in every slab.
-    Steps(Vec<Box<dyn Run>>),
+    Steps(Vec<Box<dyn StepOp>>),
     /// Pooling over a window of planes.
     Pool(Pool, ConvShape),
     /// Resampling with tables for the whole stack.
@@ -100,7 +100,7 @@ impl Work {
         slots: [usize; 2],
         outputs: &Range<usize>,
         inputs: &Range<isize>,
-    ) -> Option<Box<dyn Run>> {
+    ) -> Option<Box<dyn StepOp>> {
         let [input, output] = slots;
         match self {
             Self::Steps(_) => None,
@@ -326,12 +326,13 @@ impl Lowering<'_> {
 
     fn port(&mut self, id: ValueId, value: usize) -> Result<Port, NotRolling> {
         let of = self.graph.value(id);
+        let shape = of.fixed_shape().ok_or_else(|| self.interface(format!("\"{}\" of unknown shape", of.name)))?;
         Ok(Port {
             name: of.name.clone(),
             id,
             value,
             view: self.view(value)?,
-            shape: of.fixed_shape().unwrap_or_default(),
+            shape,
             signed: of.dtype == Some(ElementType::I8),
         })
     }
@@ -370,7 +371,7 @@ impl Lowering<'_> {
         let output = self.add(id)?;
         let (read, written) = (self.view(bytes)?, self.view(output)?);
         let layout = self.views[written].layout;
-        let op: Box<dyn Run> = if layout.block == CHANNEL_BLOCK {
+        let op: Box<dyn StepOp> = if layout.block == CHANNEL_BLOCK {
             let shift = vec![-from.scale * f32::from(from.zero_point); layout.channels];
             let affine = Affine::Fixed { scale: vec![from.scale; layout.channels], shift };
             let terms = vec![Term { slot: read, plane: false, affine }];
@@ -448,7 +449,7 @@ impl Lowering<'_> {
         tables: Vec<Option<Box<[u8; 256]>>>,
     ) -> Result<(Work, Vec<usize>), NotRolling> {
         let whole = self.of_values.get(output).copied().ok_or_else(|| self.interface("no value".to_owned()))?;
-        let (mut steps, mut written): (Vec<Box<dyn Run>>, Vec<usize>) = (Vec::new(), Vec::new());
+        let (mut steps, mut written): (Vec<Box<dyn StepOp>>, Vec<usize>) = (Vec::new(), Vec::new());
         for (((input, value), block), table) in inputs.iter().zip(values).zip(blocks).zip(tables) {
             let Some(part) = self.of_values.get(*value).copied() else { continue };
             if (part.buffer, part.block) == (whole.buffer, whole.block + block) {

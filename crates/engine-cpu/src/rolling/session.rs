@@ -4,9 +4,9 @@ use super::CpuRollingPlan;
 use super::flow::{Progress, Slab};
 use super::plane_storage::PlaneStorage;
 use super::program::{Buffer, Port, RollingProgram, View, Work};
-use crate::context::{Context, StepError, bytes_mut};
+use crate::context::{Context, StepError, StepResult, bytes_mut};
 use crate::session::{check_finite, pool};
-use crate::step::{Elem, Run, Slot};
+use crate::step::{Elem, Slot, StepOp};
 use crate::steps::{Pack, Unpack};
 use cytoscope_engine::{Band, DeviceId, EngineError, OutputPlanes, Precision, RollingSession};
 use cytoscope_graph::{Interrupt, Tensor};
@@ -75,18 +75,19 @@ impl CpuRollingSession {
             is_clear: true,
         };
         // A new arena is zeroed, which clears all buffers but those whose zeros are another byte.
-        session.clear(|elem| matches!(elem, Elem::U8 { zero_point } if zero_point != 0));
+        session.clear(|elem| matches!(elem, Elem::U8 { zero_point } if zero_point != 0))?;
         Ok(session)
     }
 
     /// Fills the chosen buffers with the elements that represent 0: planes before the stack, borders and unused channels.
-    fn clear(&mut self, chosen: impl Fn(Elem) -> bool) {
+    fn clear(&mut self, chosen: impl Fn(Elem) -> bool) -> Result<(), EngineError> {
         let words = self.arena.words();
         let buffers = self.program.buffers.iter().zip(&self.starts).zip(&self.storages);
         for ((buffer, start), storage) in buffers.filter(|((buffer, _), _)| chosen(buffer.elem)) {
-            let own = words.get_mut(*start..start + buffer.words(storage.capacity)).unwrap_or_default();
+            let own = part(words, *start, buffer.words(storage.capacity)).map_err(|e| e.at("clear"))?;
             self.pool.install(|| own.par_chunks_mut(FILL_WORDS).for_each(|part| fill(part, buffer.elem)));
         }
+        Ok(())
     }
 
     fn wrong(&self, expected: String, got: String) -> EngineError {
@@ -121,7 +122,7 @@ impl CpuRollingSession {
         let (program, pool) = (&self.program, Arc::clone(&self.pool));
         let slots = self.slots(&slab)?;
         let words = self.arena.words();
-        pool.install(|| {
+        pool.install(|| -> StepResult<()> {
             for (at, buffer) in program.buffers.iter().enumerate() {
                 let shift = Shift {
                     from: self.base[at],
@@ -129,9 +130,11 @@ impl CpuRollingSession {
                     kept: &slab.kept[at],
                     capacity: self.storages[at].capacity,
                 };
-                shift.run(buffer, self.starts[at], words);
+                shift.run(buffer, self.starts[at], words)?;
             }
-        });
+            Ok(())
+        })
+        .map_err(|e| e.at("shift"))?;
         self.base.clone_from(&slab.base);
         let mut context = Context {
             isa: self.isa,
@@ -152,7 +155,7 @@ impl CpuRollingSession {
                 // The planes are in their buffer now: their own memory is free for the next ones.
                 context.dense.clear();
             }
-            place.end(program.input.value, &slab, context.arena);
+            place.end(program.input.value, &slab, context.arena).map_err(|e| e.at("pack"))?;
             run_nodes(&place, &slab, &self.recorder, &self.interrupt, &mut context)
         })?;
         let band = self.bands.get(self.band).cloned().unwrap_or(Band { fed: 0..0, kept: 0..0 });
@@ -199,7 +202,7 @@ impl RollingSession for CpuRollingSession {
         if !self.is_clear {
             self.progress = Progress::new(&self.program.flow, self.slab_planes);
             self.base = self.progress.base().to_vec();
-            self.clear(|_| true);
+            self.clear(|_| true)?;
             self.is_clear = true;
         }
         Ok(())
@@ -238,6 +241,11 @@ fn fill(words: &mut [f32], elem: Elem) {
     }
 }
 
+/// Returns the words of a buffer, or of a part of one.
+fn part(words: &mut [f32], start: usize, count: usize) -> StepResult<&mut [f32]> {
+    words.get_mut(start..start + count).ok_or(StepError::Overlap)
+}
+
 /// Moves the planes of a buffer that are kept to their new places.
 struct Shift<'a> {
     /// Plane at the start of the buffer, before and after.
@@ -248,16 +256,17 @@ struct Shift<'a> {
 }
 
 impl Shift<'_> {
-    fn run(&self, buffer: &Buffer, start: usize, words: &mut [f32]) {
+    fn run(&self, buffer: &Buffer, start: usize, words: &mut [f32]) -> StepResult<()> {
         if self.from == self.to || self.kept.is_empty() {
-            return;
+            return Ok(());
         }
         let plane = buffer.block_words(1);
         let at = |base: isize| usize::try_from(self.kept.start - base).unwrap_or(0) * plane;
         let (from, to, len) = (at(self.from), at(self.to), self.kept.len() * plane);
         let block = buffer.block_words(self.capacity).max(1);
-        let own = words.get_mut(start..start + buffer.words(self.capacity)).unwrap_or_default();
+        let own = part(words, start, buffer.words(self.capacity))?;
         own.par_chunks_exact_mut(block).for_each(|block| block.copy_within(from..from + len, to));
+        Ok(())
     }
 }
 
@@ -278,33 +287,32 @@ impl Place<'_> {
 
     /// Completes the planes of a value that a slab has written: writes the zeros after its last plane, and repeats planes
     /// at the ends of a ring.
-    fn end(&self, value: usize, slab: &Slab, words: &mut [f32]) {
+    fn end(&self, value: usize, slab: &Slab, words: &mut [f32]) -> StepResult<()> {
         let (Some(of), Some(view)) = (self.program.flow.values.get(value), self.program.of_values.get(value)) else {
-            return;
+            return Err(StepError::MissingSlot(value));
         };
-        let (Some(buffer), Some(storage)) = (self.program.buffers.get(view.buffer), self.storages.get(view.buffer))
+        let (Some(buffer), Some(storage), Some(start)) =
+            (self.program.buffers.get(view.buffer), self.storages.get(view.buffer), self.starts.get(view.buffer))
         else {
-            return;
+            return Err(StepError::MissingSlot(value));
         };
         let written = slab.written(of, value);
         let [_, zeros] = &written;
-        if !zeros.is_empty()
-            && let Some(slot) = self.slot(view, zeros)
-        {
+        if !zeros.is_empty() {
+            let slot = self.slot(view, zeros).ok_or(StepError::MissingSlot(value))?;
             let block = buffer.block_words(storage.capacity);
             for image in 0..slot.images {
                 for at in 0..slot.layout.blocks() {
                     let first = slot.start + image * slot.image_stride + at * block;
-                    let own = words.get_mut(first..first + buffer.block_words(zeros.len())).unwrap_or_default();
-                    fill(own, buffer.elem);
+                    fill(part(words, first, buffer.block_words(zeros.len()))?, buffer.elem);
                 }
             }
         }
-        let start = self.starts.get(view.buffer).copied().unwrap_or(0);
         for (from, to) in written.iter().flat_map(|planes| storage.repeats(planes)).filter(|(from, _)| !from.is_empty())
         {
-            copy_planes(buffer, storage, start, words, &from, to);
+            copy_planes(buffer, storage, *start, words, &from, to)?;
         }
+        Ok(())
     }
 }
 
@@ -316,12 +324,13 @@ fn copy_planes(
     words: &mut [f32],
     from: &Range<usize>,
     to: usize,
-) {
+) -> StepResult<()> {
     let plane = buffer.block_words(1);
     let block = buffer.block_words(storage.capacity).max(1);
-    let own = words.get_mut(start..start + buffer.words(storage.capacity)).unwrap_or_default();
+    let own = part(words, start, buffer.words(storage.capacity))?;
     own.par_chunks_exact_mut(block)
         .for_each(|block| block.copy_within(from.start * plane..from.end * plane, to * plane));
+    Ok(())
 }
 
 /// Computes the new planes of all nodes.
@@ -336,7 +345,7 @@ fn run_nodes(
     for (node, flow) in program.nodes.iter().zip(&program.flow.nodes) {
         let new = &slab.new[flow.output];
         if new.is_empty() {
-            place.end(flow.output, slab, context.arena);
+            place.end(flow.output, slab, context.arena).map_err(|e| e.at(&node.name))?;
             continue;
         }
         interrupt.check().map_err(EngineError::from)?;
@@ -357,7 +366,7 @@ fn run_nodes(
         }
         .map_err(|e| e.at(&node.name))?;
         drop(span);
-        place.end(flow.output, slab, context.arena);
+        place.end(flow.output, slab, context.arena).map_err(|e| e.at(&node.name))?;
     }
     Ok(())
 }
@@ -372,7 +381,7 @@ fn outputs(
 ) -> Result<Vec<OutputPlanes>, EngineError> {
     let mut all = Vec::new();
     for (output, port) in program.outputs.iter().enumerate() {
-        let new = slab.new.get(port.value).cloned().unwrap_or_default();
+        let new = slab.new.get(port.value).ok_or_else(|| StepError::MissingSlot(port.value).at(&port.name))?;
         if new.is_empty() {
             continue;
         }

@@ -1,7 +1,7 @@
 //! Quantization, dequantization and functions of bytes.
 
 use crate::context::{Context, StepError, bytes, bytes_mut, for_each_image};
-use crate::step::{Elem, Run};
+use crate::step::{Elem, StepOp};
 use cytoscope_kernels::apply::{self, Source};
 use cytoscope_kernels::conv::{Activation, Quantizer, Target};
 use cytoscope_kernels::{norm, pointwise, reorder};
@@ -24,7 +24,7 @@ pub(crate) struct DynamicQuantize {
     pub output: usize,
 }
 
-impl Run for DynamicQuantize {
+impl StepOp for DynamicQuantize {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
         let (mut low, mut high) = (0.0f32, 0.0f32);
@@ -63,7 +63,7 @@ pub(crate) struct QuantizePlanes {
     pub output: usize,
 }
 
-impl Run for QuantizePlanes {
+impl StepOp for QuantizePlanes {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
         for_each_image(context.arena, &to, |image, target, split| {
@@ -82,7 +82,7 @@ pub(crate) struct DequantizePlanes {
     pub output: usize,
 }
 
-impl Run for DequantizePlanes {
+impl StepOp for DequantizePlanes {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (from, to) = (context.slot(self.input)?, context.slot(self.output)?);
         let (scale, zero_point) = match (self.scale, from.elem) {
@@ -106,7 +106,7 @@ pub(crate) struct Translate {
     pub output: usize,
 }
 
-impl Run for Translate {
+impl StepOp for Translate {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (from, to) = (context.slot(self.input)?, context.slot(self.output)?);
         for_each_image(context.arena, &to, |image, target, split| {

@@ -1,7 +1,7 @@
 //! Convolutions whose weights are packed at compile time.
 
 use crate::context::{Context, StepError, StepResult, bytes, for_each_image, target};
-use crate::step::{Run, Slot};
+use crate::step::{Slot, StepOp};
 use cytoscope_kernels::Blocked;
 use cytoscope_kernels::KernelError;
 use cytoscope_kernels::conv::{
@@ -97,7 +97,7 @@ pub(crate) struct Conv {
     pub output: usize,
 }
 
-impl Run for Conv {
+impl StepOp for Conv {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
         convolve(context, &from, &to, &self.epilogue, |x, finish, target| {
@@ -116,7 +116,7 @@ pub(crate) struct ConvInt8 {
     pub output: usize,
 }
 
-impl Run for ConvInt8 {
+impl StepOp for ConvInt8 {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
         convolve(context, &from, &to, &self.epilogue, |x, finish, target| {
@@ -135,7 +135,7 @@ pub(crate) struct ConvTranspose {
     pub output: usize,
 }
 
-impl Run for ConvTranspose {
+impl StepOp for ConvTranspose {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
         for_each_image(context.arena, &to, |image, words, split| {
@@ -157,7 +157,7 @@ pub(crate) struct ConvTransposeInt8 {
     pub output: usize,
 }
 
-impl Run for ConvTransposeInt8 {
+impl StepOp for ConvTransposeInt8 {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
         for_each_image(context.arena, &to, |image, words, split| {

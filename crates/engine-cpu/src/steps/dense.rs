@@ -2,7 +2,7 @@
 
 use crate::context::{Context, StepError, bytes, bytes_mut, find_tensor, for_each_image};
 use crate::optimizer;
-use crate::step::{Elem, Run};
+use crate::step::{Elem, StepOp};
 use cytoscope_graph::{Graph, GraphError, Tensor, ValueId};
 use cytoscope_kernels::reorder;
 use std::borrow::Cow;
@@ -14,7 +14,7 @@ pub(crate) struct Pack {
     pub to: usize,
 }
 
-impl Run for Pack {
+impl StepOp for Pack {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let to = context.slot(self.to)?;
         let tensor = find_tensor(context.graph, &context.dense, self.from)?;
@@ -53,7 +53,7 @@ pub(crate) struct Unpack {
     pub signed: bool,
 }
 
-impl Run for Unpack {
+impl StepOp for Unpack {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let from = context.slot(self.from)?;
         let per_image = from.layout.channels * from.layout.voxels();
@@ -88,7 +88,7 @@ pub(crate) struct ClearBorder {
     pub slot: usize,
 }
 
-impl Run for ClearBorder {
+impl StepOp for ClearBorder {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let to = context.slot(self.slot)?;
         for_each_image(context.arena, &to, |_, target, _| {
@@ -112,7 +112,7 @@ pub(crate) struct Reference {
     pub node: usize,
 }
 
-impl Run for Reference {
+impl StepOp for Reference {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let node = context.graph.nodes.get(self.node).ok_or(StepError::MissingNode(self.node))?;
         let inputs: Vec<Option<&Tensor>> =
@@ -147,10 +147,12 @@ impl Run for Reference {
 /// Turns the reference executor's memory limit error into an out-of-memory error.
 fn out_of_memory(error: GraphError) -> StepError {
     match error {
-        GraphError::OverLimit { limit: cytoscope_reference::MEMORY, asked, allowed, .. } => StepError::OutOfMemory {
-            needed_bytes: u64::try_from(asked).unwrap_or(u64::MAX),
-            available_bytes: u64::try_from(allowed).unwrap_or(u64::MAX),
-        },
+        GraphError::OverLimit { limit: cytoscope_reference::MEMORY, requested, allowed, .. } => {
+            StepError::OutOfMemory {
+                needed_bytes: u64::try_from(requested).unwrap_or(u64::MAX),
+                available_bytes: u64::try_from(allowed).unwrap_or(u64::MAX),
+            }
+        }
         other => other.into(),
     }
 }

@@ -1,7 +1,7 @@
 //! Gradients of operators other than norms.
 
 use crate::context::{Context, StepError, for_each_image};
-use crate::step::Run;
+use crate::step::StepOp;
 use cytoscope_graph::{Graph, ValueId};
 use cytoscope_kernels::conv::ConvShape;
 use cytoscope_kernels::pointwise;
@@ -18,7 +18,7 @@ pub(crate) struct WeightGradient {
     pub output: ValueId,
 }
 
-impl Run for WeightGradient {
+impl StepOp for WeightGradient {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from, to) = (context.isa, context.slot(self.x)?, context.slot(self.dy)?);
         let taps: usize = self.shape.kernel.iter().product();
@@ -46,7 +46,7 @@ pub(crate) struct InputGradientStep {
     pub output: usize,
 }
 
-impl Run for InputGradientStep {
+impl StepOp for InputGradientStep {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from, to) = (context.isa, context.slot(self.dy)?, context.slot(self.output)?);
         let sum = self.accumulate_into.map(|o| context.slot(o)).transpose()?;
@@ -75,7 +75,7 @@ pub(crate) struct ChannelSums {
     pub output: ValueId,
 }
 
-impl Run for ChannelSums {
+impl StepOp for ChannelSums {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from) = (context.isa, context.slot(self.x)?);
         let mut sums = vec![0.0f64; from.layout.channels];
@@ -100,7 +100,7 @@ pub(crate) struct UnaryGradient {
     pub output: usize,
 }
 
-impl Run for UnaryGradient {
+impl StepOp for UnaryGradient {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, y, dy) = (context.isa, context.slot(self.y)?, context.slot(self.dy)?);
         let to = context.slot(self.output)?;
@@ -122,7 +122,7 @@ pub(crate) struct PoolGradient {
     pub output: usize,
 }
 
-impl Run for PoolGradient {
+impl StepOp for PoolGradient {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, x, dy) = (context.isa, context.slot(self.x)?, context.slot(self.dy)?);
         let to = context.slot(self.output)?;
@@ -142,7 +142,7 @@ pub(crate) struct ResizeGradient {
     pub output: usize,
 }
 
-impl Run for ResizeGradient {
+impl StepOp for ResizeGradient {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, dy, to) = (context.isa, context.slot(self.dy)?, context.slot(self.output)?);
         for_each_image(context.arena, &to, |image, target, split| {

@@ -1,7 +1,7 @@
 //! Concatenations along the channels whose parts do not start at block boundaries.
 
 use crate::context::{Context, StepError, bytes, bytes_mut, for_each_image};
-use crate::step::{Elem, Run};
+use crate::step::{Elem, StepOp};
 use cytoscope_kernels::join::{self, Part};
 
 /// Copies the channels of all inputs, one after the other.
@@ -13,7 +13,7 @@ pub(crate) struct Join {
     pub output: usize,
 }
 
-impl Run for Join {
+impl StepOp for Join {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let to = context.slot(self.output)?;
         let from = self.inputs.iter().map(|input| context.slot(*input)).collect::<Result<Vec<_>, _>>()?;

@@ -2,14 +2,14 @@
 
 use super::pass::Norm;
 use crate::context::{Context, StepError, StepResult, for_each_image};
-use crate::step::{Run, Slot};
+use crate::step::{Slot, StepOp};
 use cytoscope_graph::{Graph, ValueId};
 use cytoscope_kernels::conv::Activation;
 use cytoscope_kernels::norm::Moments;
 use cytoscope_kernels::train::{self, Activated, NormFactors};
 
-/// Combines the moments of all images, which have equal size, into those of the batch, and outputs them as dense
-/// vectors if asked.
+/// Combines the moments of all images, which have equal size, into those of the batch, and writes them to the dense
+/// values of the mean and the variance, where there are such values.
 #[derive(Debug)]
 pub(crate) struct MergeMoments {
     /// Index of the moments.
@@ -18,7 +18,7 @@ pub(crate) struct MergeMoments {
     pub variance: Option<ValueId>,
 }
 
-impl Run for MergeMoments {
+impl StepOp for MergeMoments {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let place = context.moments.get(self.moments).ok_or(StepError::MissingMoments(self.moments))?;
         let images = place.len().max(1) as f64;
@@ -83,7 +83,7 @@ impl NormGradient {
     }
 }
 
-impl Run for NormGradient {
+impl StepOp for NormGradient {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from, g) = (context.isa, context.slot(self.x)?, context.slot(self.dy)?);
         let mut total = vec![(0.0f64, 0.0f64); from.layout.channels];

@@ -2,7 +2,7 @@
 
 use crate::context::{Context, StepError, StepResult, bytes, for_each_image, halves, target};
 use crate::split::Split;
-use crate::step::{Elem, Run, Slot};
+use crate::step::{Elem, Slot, StepOp};
 use cytoscope_graph::{Graph, ValueId};
 use cytoscope_kernels::apply::{self, Source};
 use cytoscope_kernels::conv::{Activation, Quantizer};
@@ -195,7 +195,7 @@ pub(crate) struct MomentsOf {
     pub moments: usize,
 }
 
-impl Run for MomentsOf {
+impl StepOp for MomentsOf {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from) = (context.isa, context.slot(self.input)?);
         let len = from.layout.len();
@@ -213,7 +213,7 @@ impl Run for MomentsOf {
     }
 }
 
-/// Sums terms, applies an activation, and quantizes if asked; in place or not.
+/// Sums terms, applies an activation, and optionally quantizes; in place or not.
 #[derive(Debug)]
 pub(crate) struct Apply {
     pub terms: Vec<Term>,
@@ -222,7 +222,7 @@ pub(crate) struct Apply {
     pub output: usize,
 }
 
-impl Run for Apply {
+impl StepOp for Apply {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, to) = (context.isa, context.slot(self.output)?);
         let (from, tables) = operands(context, &self.terms, to.images)?;
@@ -258,7 +258,7 @@ pub(crate) struct Head {
     pub output: usize,
 }
 
-impl Run for Head {
+impl StepOp for Head {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, to) = (context.isa, context.slot(self.output)?);
         let (from, tables) = operands(context, &self.terms, to.images)?;
@@ -292,7 +292,7 @@ pub(crate) struct AffinePass {
     pub output: usize,
 }
 
-impl Run for AffinePass {
+impl StepOp for AffinePass {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
         let extra = self.residual.map(|r| context.slot(r)).transpose()?;
@@ -321,7 +321,7 @@ pub(crate) struct PlanarNorm {
     pub output: usize,
 }
 
-impl Run for PlanarNorm {
+impl StepOp for PlanarNorm {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
         let (channels, activation) = (self.scale.len(), self.activation);

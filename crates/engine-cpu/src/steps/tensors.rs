@@ -2,7 +2,7 @@
 
 use super::conv::{Epilogue, convolve};
 use crate::context::{Context, StepError, for_each_image};
-use crate::step::Run;
+use crate::step::StepOp;
 use cytoscope_graph::{Graph, ValueId};
 use cytoscope_kernels::conv::{self, ConvShape, Finish, PackedConv, Target, Transposed, WeightShape};
 
@@ -17,7 +17,7 @@ pub(crate) struct ConvOfTensors {
     pub output: usize,
 }
 
-impl Run for ConvOfTensors {
+impl StepOp for ConvOfTensors {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
         let bias = self.bias.map(|b| context.floats(b)).transpose()?;
@@ -44,7 +44,7 @@ pub(crate) struct TransposedOfTensors {
     pub output: usize,
 }
 
-impl Run for TransposedOfTensors {
+impl StepOp for TransposedOfTensors {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
         let (values, bias) = (context.floats(self.weight)?, self.bias.map(|b| context.floats(b)).transpose()?);

@@ -1,7 +1,7 @@
 //! Element-wise functions, pooling, resampling and copies.
 
 use crate::context::{Context, StepError, bytes, bytes_mut, for_each_image};
-use crate::step::{Elem, Run};
+use crate::step::{Elem, StepOp};
 use cytoscope_kernels::conv::ConvShape;
 use cytoscope_kernels::pad::{self, Filling};
 use cytoscope_kernels::pointwise::{self, Binary, Unary};
@@ -17,7 +17,7 @@ pub(crate) struct UnaryStep {
     pub output: usize,
 }
 
-impl Run for UnaryStep {
+impl StepOp for UnaryStep {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
         for_each_image(context.arena, &to, |image, target, split| {
@@ -40,7 +40,7 @@ pub(crate) struct BinaryStep {
     pub output: usize,
 }
 
-impl Run for BinaryStep {
+impl StepOp for BinaryStep {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, a, b, to) = (context.isa, context.slot(self.a)?, context.slot(self.b)?, context.slot(self.output)?);
         for_each_image(context.arena, &to, |image, target, split| {
@@ -65,7 +65,7 @@ pub(crate) struct PoolStep {
     pub output: usize,
 }
 
-impl Run for PoolStep {
+impl StepOp for PoolStep {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
         for_each_image(context.arena, &to, |image, target, split| {
@@ -90,7 +90,7 @@ pub(crate) struct ResizeStep {
     pub output: usize,
 }
 
-impl Run for ResizeStep {
+impl StepOp for ResizeStep {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
         for_each_image(context.arena, &to, |image, target, split| {
@@ -116,7 +116,7 @@ pub(crate) struct PadStep {
     pub output: usize,
 }
 
-impl Run for PadStep {
+impl StepOp for PadStep {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (from, to) = (context.slot(self.input)?, context.slot(self.output)?);
         for_each_image(context.arena, &to, |image, target, split| {
@@ -141,7 +141,7 @@ pub(crate) struct Copy {
     pub output: usize,
 }
 
-impl Run for Copy {
+impl StepOp for Copy {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (from, to) = (context.slot(self.input)?, context.slot(self.output)?);
         for_each_image(context.arena, &to, |image, target, split| {

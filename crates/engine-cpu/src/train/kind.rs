@@ -1,6 +1,6 @@
 //! Plans of nodes, with the values they read and compute.
 
-use crate::step::Run;
+use crate::step::StepOp;
 use crate::steps::{
     Affine, Apply, BinaryStep, ChannelSums, ConvOfTensors, Epilogue, InputGradientStep, MergeMoments, MomentsOf, Norm,
     NormGradient, PoolGradient, PoolStep, ResizeGradient, ResizeStep, TransposedOfTensors, UnaryGradient, UnaryStep,
@@ -191,7 +191,7 @@ impl Plan {
 }
 
 /// The steps of one plan, in order.
-type Steps = Vec<Box<dyn Run>>;
+type Steps = Vec<Box<dyn StepOp>>;
 
 impl Plan {
     /// Returns the steps of a plan for which `slot` returns the slot of a value. Concatenations and slices are emitted
@@ -201,7 +201,7 @@ impl Plan {
         channels: usize,
         slot: &mut dyn FnMut(ValueId) -> Result<usize, EngineError>,
     ) -> Result<Steps, EngineError> {
-        let one: Box<dyn Run> = match self {
+        let one: Box<dyn StepOp> = match self {
             Plan::Absorbed | Plan::Reference | Plan::Joined { .. } | Plan::Slice { .. } => return Ok(Vec::new()),
             Plan::ConvGradient { .. } => return self.into_convolution_gradients(slot),
             Plan::Apply { terms, new_moments, activation, statistics, output } => {

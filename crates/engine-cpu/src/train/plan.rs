@@ -148,7 +148,8 @@ impl Planner<'_> {
         self.graph.value(id).fixed_shape()?.get(2..).map(<[usize]>::to_vec)
     }
 
-    fn sole_consumer(&self, id: ValueId) -> Option<usize> {
+    /// Returns the only consumer of a value that is not an output of the graph, if it has no plan yet.
+    fn unplanned_consumer(&self, id: ValueId) -> Option<usize> {
         match self.consumers.get(&id).map(Vec::as_slice) {
             Some([one]) if !self.graph.outputs.contains(&id) && self.plans.get(*one).is_some_and(Option::is_none) => {
                 Some(*one)
@@ -242,7 +243,7 @@ impl Planner<'_> {
                 // The gradient of a bias: a sum over all axes but the channel axis, then a reshape to one axis.
                 let axes = self.graph.constant(node.input(1)?)?.to_i64_vec()?;
                 let rank = graph_shape(self.graph, x)?.len() as i64;
-                let next = self.sole_consumer(output)?;
+                let next = self.unplanned_consumer(output)?;
                 let end = self.graph.nodes.get(next)?;
                 let fits = axes == (0..rank).filter(|a| *a != 1).collect::<Vec<_>>()
                     && matches!(end.op, Op::Reshape { .. })
@@ -266,7 +267,7 @@ impl Planner<'_> {
         }
         let shape = conv_shape(a, &self.lengths(x)?);
         // A (leaky) ReLU that is the only reader is fused into the epilogue.
-        let next = self.sole_consumer(output);
+        let next = self.unplanned_consumer(output);
         if let Some(next) = next
             && let Op::Activation(act) = self.graph.nodes[next].op
             && let (Some(slope), Some(y)) = (slope(act), self.graph.nodes[next].output(0))
@@ -352,7 +353,7 @@ impl Planner<'_> {
         let mut terms = vec![term];
         let mut output = node.output(0)?;
         let mut last = index;
-        if let Some(next) = self.sole_consumer(output)
+        if let Some(next) = self.unplanned_consumer(output)
             && let Op::Binary(BinaryOp::Add) = self.graph.nodes[next].op
         {
             let graph = self.graph;
@@ -362,7 +363,7 @@ impl Planner<'_> {
             if let Some(other) = other {
                 let maker = self.producers.get(&other).copied();
                 let second = maker.filter(|m| *m > index && *m < next && self.plans[*m].is_none());
-                let alone = self.sole_consumer(other) == Some(next);
+                let alone = self.unplanned_consumer(other) == Some(next);
                 let second = second.filter(|_| alone).and_then(|m| Some((m, self.norm_term(&graph.nodes[m])?)));
                 if let Some((m, (term, more))) = second {
                     new_moments.extend(more);
@@ -381,7 +382,7 @@ impl Planner<'_> {
             }
         }
         let mut activation = Activation::None;
-        if let Some(next) = self.sole_consumer(output)
+        if let Some(next) = self.unplanned_consumer(output)
             && let Op::Activation(act) = self.graph.nodes[next].op
             && let Some(slope) = slope(act)
         {
@@ -449,7 +450,7 @@ impl Planner<'_> {
                 let [scale] = scales[..] else { return None };
                 let output = node.output(0)?;
                 self.layout(output)?;
-                let of = Derivative::Within { least: (low - 0.5) * scale, greatest: (high + 0.5) * scale };
+                let of = Derivative::Within { min: (low - 0.5) * scale, max: (high + 0.5) * scale };
                 Some(Plan::UnaryGradient { y: x, dy, of, output })
             }
             Op::MaxPool(a) => {

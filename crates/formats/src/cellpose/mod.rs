@@ -1,4 +1,4 @@
-//! Cellpose's `_seg.npy`: a pickled dictionary, of which the masks are read.
+//! Cellpose's `_seg.npy`: a pickled dictionary, from which only the masks are read.
 
 mod numpy;
 

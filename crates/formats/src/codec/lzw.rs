@@ -177,20 +177,7 @@ fn codes<const OLD: bool, const W: usize>(
             if string < LONG {
                 end += (string >> 56) as usize;
             } else {
-                let from = starts[code & (CODES - 1)] as usize;
-                let len = starts[(code & (CODES - 1)) + 1].wrapping_add(1) as usize - from;
-                copy_step(work, from, end).ok_or_else(invalid_data)?;
-                if len > STEP {
-                    copy_long(work, from, end, len, total).ok_or_else(invalid_data)?;
-                }
-                if code == slot {
-                    // The last byte of this string is its own first byte, which has just been written.
-                    let first = work.get(end).copied().ok_or_else(invalid_data)?;
-                    if let Some(last) = work.get_mut(end + len - 1) {
-                        *last = first;
-                    }
-                }
-                end += len;
+                end += copy_string(work, starts, (code, code == slot), end, total).ok_or_else(invalid_data)?;
             }
             if W < 12 && next_code >= widen_at {
                 break 'all StopReason::Wider;
@@ -199,6 +186,33 @@ fn codes<const OLD: bool, const W: usize>(
     };
     (*byte, *held, *have, *next, *at, *last) = (b, h, n, next_code, end, before);
     Ok(ended)
+}
+
+/// Copies a string that is too long for the table from its earlier place in the output to `to`, and returns its length.
+/// `code` is the string's code, and whether it is the newest one.
+#[inline(always)]
+fn copy_string(
+    work: &mut [u8],
+    starts: &[u32; CODES * 2],
+    code: (usize, bool),
+    to: usize,
+    total: usize,
+) -> Option<usize> {
+    let (code, is_newest) = code;
+    let from = starts[code & (CODES - 1)] as usize;
+    let len = starts[(code & (CODES - 1)) + 1].wrapping_add(1) as usize - from;
+    copy_step(work, from, to)?;
+    if len > STEP {
+        copy_long(work, from, to, len, total)?;
+    }
+    if is_newest {
+        // The last byte of this string is its own first byte, which has just been written.
+        let first = work.get(to).copied()?;
+        if let Some(last) = work.get_mut(to + len - 1) {
+            *last = first;
+        }
+    }
+    Some(len)
 }
 
 #[inline(always)]

@@ -19,6 +19,10 @@ use crate::{
     tiff::page::{Layout, Predictor},
 };
 
+/// Advice for pages in JPEG 2000, which are mostly those of slides of Aperio.
+const JPEG_2000_ADVICE: &str = "convert the file to a tiled TIFF with JPEG, LZW or no compression, for example with QuPath \
+                                (File > Export images > OME TIFF) or bfconvert -compression LZW";
+
 /// How the pixels of a page are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Codec {
@@ -53,7 +57,10 @@ impl Codec {
             32766 => "NeXT",
             32809 => "ThunderScan",
             32895..=32898 => "IT8",
-            33003 | 33004 | 33005 | 34712 => "JPEG 2000",
+            33003 | 33004 | 33005 | 34712 => {
+                let found = format!("JPEG 2000 compression ({value}) is not supported");
+                return Err(Fault::unsupported(found, JPEG_2000_ADVICE));
+            }
             34676 | 34677 => "SGI LogLuv",
             34887 => "LERC",
             34892 => "lossy JPEG (DNG)",

@@ -5,7 +5,10 @@ use crate::{
     tiff::ome_xml,
 };
 use cytoscope_volume::VoxelSize;
-use quick_xml::{Reader, events::Event};
+use quick_xml::{
+    Reader,
+    events::{BytesStart, Event},
+};
 
 /// What the XML states. Parts that are missing or damaged are unknown, because the pixels do not depend on them.
 #[derive(Debug, Default, PartialEq)]
@@ -13,10 +16,36 @@ pub(super) struct Metadata {
     pub voxel_size_um: VoxelSize,
     pub time_interval_secs: Option<f64>,
     pub channels: Vec<Channel>,
+    /// Numbers and names of the scenes.
+    pub scenes: Vec<(i32, String)>,
 }
+
+impl Metadata {
+    /// The name of a scene; empty if there is none.
+    pub fn scene_name(&self, scene: i32) -> String {
+        self.scenes.iter().find(|(number, _)| *number == scene).map(|(_, name)| name.clone()).unwrap_or_default()
+    }
+
+    /// Adds a scene; without a number or a name, it is left out.
+    fn add_scene(&mut self, attributes: &ome_xml::Attributes) {
+        let number = attributes.get("Index").and_then(|index| index.trim().parse::<i32>().ok());
+        self.scenes.extend(number.zip(attributes.get("Name").cloned()));
+    }
+}
+
+/// Path of a scene's element.
+const SCENES: [&str; 3] = ["Dimensions", "S", "Scenes"];
 
 /// Deepest nesting of elements.
 const MAX_DEPTH: usize = 256;
+
+/// Returns the attributes of an element; none if they are damaged, which is logged.
+fn attributes(element: &BytesStart<'_>) -> ome_xml::Attributes {
+    ome_xml::attributes(element).unwrap_or_else(|_| {
+        tracing::warn!("an element in the metadata of the CZI has damaged attributes, which are ignored");
+        ome_xml::Attributes::default()
+    })
+}
 
 /// Parses the XML.
 pub(super) fn parse(xml: &str) -> Metadata {
@@ -37,7 +66,7 @@ pub(super) fn parse(xml: &str) -> Metadata {
         match event {
             Event::Start(e) if path.len() < MAX_DEPTH => {
                 let name = e.local_name().as_ref().to_owned();
-                let attributes = ome_xml::attributes(&e).unwrap_or_default();
+                let attributes = attributes(&e);
                 match name.as_str() {
                     "Distance" => axis = attributes.get("Id").cloned().unwrap_or_default(),
                     "Channel" if ends(&path, &["Dimensions", "Channels"]) => {
@@ -45,20 +74,23 @@ pub(super) fn parse(xml: &str) -> Metadata {
                         metadata.channels.push(Channel { name, color_rgb: None });
                     }
                     "Channel" if ends(&path, &["DisplaySetting", "Channels"]) => displayed += 1,
+                    "Scene" if ends(&path, &SCENES) => metadata.add_scene(&attributes),
                     _ => {}
                 }
                 path.push(name);
             }
             Event::Start(_) => return metadata,
             Event::Empty(e) => {
+                if e.local_name().as_ref() == "Scene" && ends(&path, &SCENES) {
+                    metadata.add_scene(&ome_xml::attributes(&e).unwrap_or_default());
+                }
                 if e.local_name().as_ref() != "Channel" {
                     continue;
                 }
                 if ends(&path, &["DisplaySetting", "Channels"]) {
                     displayed += 1;
                 } else if ends(&path, &["Dimensions", "Channels"]) {
-                    let attributes = ome_xml::attributes(&e).unwrap_or_default();
-                    let name = attributes.get("Name").cloned().unwrap_or_default();
+                    let name = attributes(&e).get("Name").cloned().unwrap_or_default();
                     metadata.channels.push(Channel { name, color_rgb: None });
                 }
             }
@@ -116,10 +148,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scaling_channels_and_colours_are_read() {
+    fn scaling_channels_and_colors_are_read() {
         let xml = "<ImageDocument><Metadata><Information><Image><Dimensions><Channels><Channel Id=\"0\" Name=\"DAPI\"/>\
             <Channel Id=\"1\" Name=\"A &amp; B\"><X/></Channel></Channels><T><Positions><Interval><Increment>2.5\
-            </Increment></Interval></Positions></T></Dimensions></Image></Information><Scaling><Items>\
+            </Increment></Interval></Positions></T><S><Scenes><Scene Index=\"1\" Name=\"P2\"/>\
+            <Scene Index=\"0\" Name=\"P1\"><X/></Scene></Scenes></S></Dimensions></Image></Information><Scaling><Items>\
             <Distance Id=\"X\"><Value>1.5E-07</Value></Distance><Distance Id=\"Z\"><Value>1e-6</Value>\
             <DefaultUnitFormat>nm</DefaultUnitFormat></Distance></Items></Scaling><DisplaySetting><Channels>\
             <Channel Id=\"0\"><Color>#FF0000FF</Color></Channel></Channels></DisplaySetting></Metadata></ImageDocument>";
@@ -128,6 +161,7 @@ mod tests {
         assert_eq!(names, ["DAPI", "A & B"]);
         assert_eq!(found.channels.first().and_then(|c| c.color_rgb), Some([0, 0, 255]));
         assert_eq!(found.time_interval_secs, Some(2.5));
+        assert_eq!([0, 1, 2].map(|scene| found.scene_name(scene)), ["P1", "P2", ""]);
         let VoxelSize { z, y, x } = found.voxel_size_um;
         assert!((z.unwrap_or(0.0) - 1.0).abs() < 1e-9 && y.is_none() && (x.unwrap_or(0.0) - 0.15).abs() < 1e-9);
         assert_eq!(parse("<Metadata><Scaling"), Metadata::default());

@@ -74,6 +74,7 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
     let metadata = metadata::parse(&xml);
     let czi = Czi { source, layers, dtype, samples, limits: limits.clone(), last: Mutex::new(None) };
     let mut opened = Opened::new("czi", shape_full, dtype, Box::new(czi));
+    opened.series_names = scenes.iter().map(|s| metadata.scene_name(*s)).collect();
     opened.voxel_size_um = metadata.voxel_size_um;
     opened.time_interval_secs = metadata.time_interval_secs.filter(|_| t > 1);
     opened.channels = metadata.channels;

@@ -29,7 +29,7 @@ const HEADER: u64 = 16;
 /// Bytes before the tree of compressed metadata.
 const BEFORE_COMPRESSED: usize = 12;
 
-/// Refuses files that have not version 3 or later.
+/// Refuses files of versions before 3.
 pub(super) fn check_version(source: &Source) -> Result<(), Fault> {
     let head = source.read_vec(0, 112)?;
     let f = Fields::little(&head);

@@ -66,7 +66,7 @@ impl Frame {
     }
 }
 
-/// What a loop of the experiment runs over.
+/// The axis that a loop of the experiment runs along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
     Time,
@@ -75,12 +75,14 @@ pub(super) enum Over {
 }
 
 /// A loop of the experiment.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Loop {
     pub over: Over,
     pub count: usize,
     /// Seconds between time points, or micrometers between slices.
     pub step: Option<f64>,
+    /// Names of the positions; empty texts where the file states none, no list for other loops.
+    pub names: Vec<String>,
 }
 
 /// Returns the loops of an experiment, outermost first.
@@ -96,7 +98,10 @@ fn add_loops(experiment: &Level<'_>, depth: usize, found: &mut Vec<Loop>) -> Res
         return Ok(());
     };
     let new = match kind {
-        1 => Some(Loop { over: Over::Time, count: parameters.count("uiCount").unwrap_or(0), step: period(parameters) }),
+        1 => {
+            let count = parameters.count("uiCount").unwrap_or(0);
+            Some(Loop { over: Over::Time, count, step: period(parameters), names: Vec::new() })
+        }
         2 => Some(positions(experiment, parameters)?),
         4 => Some(slices(parameters)),
         // Channels, which every frame holds.
@@ -142,11 +147,14 @@ fn positions(experiment: &Level<'_>, parameters: &Level<'_>) -> Result<Loop, Fau
         return Err(Fault::unsupported("its positions are stored in an old form", EXPORT));
     };
     let valid = experiment.flags("pItemValid");
-    let count = match valid.is_empty() {
-        true => points.levels().count(),
-        false => points.levels().zip(&valid).filter(|(_, valid)| **valid).count(),
+    let is_valid = |index: usize| valid.is_empty() || valid.get(index).copied().unwrap_or(false);
+    let name = |point: &Level<'_>| {
+        let name = ["dPosName", "pPosName"].iter().find_map(|key| point.text(key).filter(|name| !name.is_empty()));
+        name.unwrap_or_default().to_owned()
     };
-    Ok(Loop { over: Over::Position, count, step: None })
+    let used = points.levels().enumerate().filter(|(index, _)| is_valid(*index));
+    let names: Vec<String> = used.map(|(_, point)| name(point)).collect();
+    Ok(Loop { over: Over::Position, count: names.len(), step: None, names })
 }
 
 fn slices(parameters: &Level<'_>) -> Loop {
@@ -156,7 +164,7 @@ fn slices(parameters: &Level<'_>) -> Loop {
         (count > 1).then(|| (high - low).abs() / (count - 1) as f64)
     };
     let step = parameters.number("dZStep").map(f64::abs).filter(|s| *s > 0.0).or_else(range);
-    Loop { over: Over::Slice, count, step: step.and_then(positive) }
+    Loop { over: Over::Slice, count, step: step.and_then(positive), names: Vec::new() }
 }
 
 /// A time loop of several phases.
@@ -174,7 +182,7 @@ fn phases(parameters: &Level<'_>) -> Result<Loop, Fault> {
         [only] => period(only),
         _ => None,
     };
-    Ok(Loop { over: Over::Time, count, step })
+    Ok(Loop { over: Over::Time, count, step, names: Vec::new() })
 }
 
 /// Channels and pixel size of the first frame.

@@ -46,7 +46,7 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
         return Err(Fault::malformed("the ND2 file has no attributes"));
     };
     let frame = Frame::of(&Level::parse(&attributes)?)?;
-    let loops = match map.metadata(&source, chunks::EXPERIMENT, limits)? {
+    let mut loops = match map.metadata(&source, chunks::EXPERIMENT, limits)? {
         Some(bytes) => metadata::loops(&Level::parse(&bytes)?)?,
         None => Vec::new(),
     };
@@ -66,6 +66,7 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
     check_shape(&shape_full, frame.dtype, limits)?;
     let step = |over: Over| loops.iter().find(|l| l.over == over).and_then(|l| l.step);
     let (z_um, time_interval_secs) = (step(Over::Slice), step(Over::Time).filter(|_| t > 1));
+    let names = loops.iter_mut().find(|l| l.over == Over::Position).map(|l| std::mem::take(&mut l.names));
     let last = Mutex::new(None);
     let nd2 = Nd2 { source, map, loops, position: options.series, frame, limits: limits.clone(), last };
     let stored = (0..t).flat_map(|t| (0..z).map(move |z| (t, z))).filter(|(t, z)| nd2.is_stored(*t, *z)).count();
@@ -79,11 +80,12 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
     opened.compression = if frame.is_compressed { "zlib" } else { "none" };
     opened.bits_per_sample = frame.significant_bits;
     opened.series_count = positions;
+    opened.series_names = names.unwrap_or_default();
     opened.missing_planes = (t * z - stored) * frame.channels;
     opened.with_options(options)
 }
 
-/// Number of turns of a loop; 1 if there is none.
+/// Number of iterations of a loop; 1 if there is none.
 fn count_of(loops: &[Loop], over: Over) -> usize {
     loops.iter().find(|l| l.over == over).map_or(1, |l| l.count)
 }

@@ -91,8 +91,8 @@ impl ZarrArray {
     fn check(&self, limits: &Limits) -> Result<(), Fault> {
         let rank = self.shape.len();
         if !(2..=MAX_AXES).contains(&rank) {
-            let next = "choose an array with the axes y, x and any of t, c, z";
-            return Err(Fault::unsupported(format!("the array {:?} has {rank} axes", self.path), next));
+            let next_step = "choose an array with the axes y, x and any of t, c, z";
+            return Err(Fault::unsupported(format!("the array {:?} has {rank} axes", self.path), next_step));
         }
         if self.file_shape.len() != rank || self.chunk_shape.len() != rank {
             return Err(Fault::malformed(format!(
@@ -165,8 +165,11 @@ fn parse_v2(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
     let (shape, chunk_shape) = (extents(node, "shape")?, extents(node, "chunks")?);
     let (dtype, order) = dtype_v2(text(node, "dtype").unwrap_or_default())?;
     if node.get("filters").and_then(Value::as_array).is_some_and(|filters| !filters.is_empty()) {
-        let next = "write it again without filters, for example with ome-zarr-py";
-        return Err(Fault::unsupported("its chunks are stored with filters (Zarr 2), which are not supported", next));
+        let next_step = "write it again without filters, for example with ome-zarr-py";
+        return Err(Fault::unsupported(
+            "its chunks are stored with filters (Zarr 2), which are not supported",
+            next_step,
+        ));
     }
     let codecs = match node.get("compressor") {
         None | Some(Value::Null) => Vec::new(),
@@ -244,14 +247,14 @@ fn parse_v3(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
         return Err(Fault::malformed(format!("{path:?} is not an array (node_type in its zarr.json)")));
     }
     if node.get("storage_transformers").and_then(Value::as_array).is_some_and(|list| !list.is_empty()) {
-        let next = "write it again without storage transformers";
-        return Err(Fault::unsupported("it uses storage transformers, which are not supported", next));
+        let next_step = "write it again without storage transformers";
+        return Err(Fault::unsupported("it uses storage transformers, which are not supported", next_step));
     }
     let shape = extents(node, "shape")?;
     let (grid, configuration) = named(node.get("chunk_grid").unwrap_or(&Value::Null))?;
     if grid != "regular" {
-        let next = "write it again with chunks of one size";
-        return Err(Fault::unsupported(format!("its chunk grid {grid:?} is not supported"), next));
+        let next_step = "write it again with chunks of one size";
+        return Err(Fault::unsupported(format!("its chunk grid {grid:?} is not supported"), next_step));
     }
     let file_shape = extents(&configuration, "chunk_shape")?;
     let keys = match node.get("chunk_key_encoding") {
@@ -260,8 +263,11 @@ fn parse_v3(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
             ("default", c) => KeyEncoding { prefix: "c", separator: separator(text(&c, "separator").unwrap_or("/"))? },
             ("v2", c) => KeyEncoding { prefix: "", separator: separator(text(&c, "separator").unwrap_or("."))? },
             (other, _) => {
-                let next = "write it again with the chunk key encoding \"default\"";
-                return Err(Fault::unsupported(format!("its chunk key encoding {other:?} is not supported"), next));
+                let next_step = "write it again with the chunk key encoding \"default\"";
+                return Err(Fault::unsupported(
+                    format!("its chunk key encoding {other:?} is not supported"),
+                    next_step,
+                ));
             }
         },
     };
@@ -324,8 +330,8 @@ impl Chain {
                 ("sharding_indexed", configuration) if !to_bytes && may_be_sharded => {
                     to_bytes = true;
                     if !chain.stored.is_sorted() {
-                        let next = "write it again without a transpose before the sharding";
-                        return Err(Fault::unsupported("its shards are transposed, which is not supported", next));
+                        let next_step = "write it again without a transpose before the sharding";
+                        return Err(Fault::unsupported("its shards are transposed, which is not supported", next_step));
                     }
                     chain = Self::sharded(&configuration)?;
                 }
@@ -336,8 +342,8 @@ impl Chain {
                     ));
                 }
                 (_, _) if chain.shards.is_some() && may_be_sharded => {
-                    let next = "write it again with compressed chunks inside the shards";
-                    return Err(Fault::unsupported("its shards are compressed as a whole", next));
+                    let next_step = "write it again with compressed chunks inside the shards";
+                    return Err(Fault::unsupported("its shards are compressed as a whole", next_step));
                 }
                 (name, _) => chain.codecs.push(BytesCodec::from_name(name)?),
             }
@@ -379,8 +385,8 @@ impl Chain {
                 ("bytes" | "endian", c) if i == 0 && text(&c, "endian") != Some("big") => {}
                 ("crc32c", _) if i == 1 => index_has_checksum = true,
                 (name, _) => {
-                    let next = "write it again with the index codecs bytes (little) and crc32c";
-                    return Err(Fault::unsupported(format!("the index of its shards uses {name:?}"), next));
+                    let next_step = "write it again with the index codecs bytes (little) and crc32c";
+                    return Err(Fault::unsupported(format!("the index of its shards uses {name:?}"), next_step));
                 }
             }
         }

@@ -25,7 +25,7 @@ pub(crate) fn labels_group(names: &[&str]) -> Value {
 /// What is known about an image after all its samples have been written.
 pub(crate) struct Written<'a> {
     pub spec: &'a ZarrImageSpec,
-    /// Axes of the arrays.
+    /// Axes of the arrays, slowest first.
     pub axes: &'a [Axis],
     pub levels: usize,
     /// Smallest and largest value of each channel.

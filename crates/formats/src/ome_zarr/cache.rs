@@ -51,8 +51,7 @@ impl Cache {
         Some(Arc::clone(bytes))
     }
 
-    /// Adds an entry, and removes the entries that were not used for the longest time. Entries larger than half of the
-    /// cache are not kept.
+    /// Adds an entry and evicts the least recently used ones. An entry larger than half of the cache is not stored.
     pub fn insert(&self, key: Key, bytes: Arc<Vec<u8>>) {
         if bytes.len() > self.max_bytes / 2 {
             return;
@@ -81,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_recently_used_entries_make_room() {
+    fn the_least_recently_used_entries_are_evicted() {
         let cache = Cache::new(0);
         let max_bytes = CACHE_BYTES[0];
         let key = |at| Key::Chunk { level: 0, at };

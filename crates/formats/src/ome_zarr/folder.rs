@@ -68,11 +68,12 @@ impl Folder {
     pub fn json(&self, key: &str) -> Result<Option<Map<String, Value>>, Fault> {
         let Some(source) = self.open(key)? else { return Ok(None) };
         if source.len() > MAX_JSON_BYTES {
-            return Err(Fault::over(
-                &format!("the size of {key} in bytes"),
-                source.len(),
-                "MAX_JSON_BYTES",
-                MAX_JSON_BYTES,
+            let size = source.len();
+            return Err(Fault::OverLimit(
+                format!("the size of {key} is {size} bytes, more than the limit MAX_JSON_BYTES = {MAX_JSON_BYTES}")
+                    .into(),
+                "write it without consolidated metadata, which are not needed, or open an image inside the folder"
+                    .into(),
             ));
         }
         let bytes = source.read_vec(0, source.len() as usize)?;

@@ -149,6 +149,7 @@ fn open_in(folder: Folder, root: &Path, options: &OpenOptions) -> Result<(ImageM
             .collect(),
         series: options.series,
         series_count: images.len(),
+        series_names: images.iter().map(|image| image.name.clone()).collect(),
         bits_per_sample: first.dtype.size_bytes() as u32 * 8,
         display_range: description.display_range,
         missing_planes: 0,

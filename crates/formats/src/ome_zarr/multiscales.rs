@@ -3,7 +3,7 @@
 use super::folder::{Folder, Group, join};
 use crate::{
     error::Fault,
-    meta::{Channel, ignored, micrometres_per, positive, seconds_per},
+    meta::{Channel, ignored, micrometers_per, positive, seconds_per},
 };
 use cytoscope_volume::{Axes, Axis, VoxelSize};
 use serde_json::Value;
@@ -20,6 +20,8 @@ const MAX_CHANNELS: usize = 4096;
 pub(crate) struct ImageRef {
     pub group: String,
     pub multiscale: usize,
+    /// Path of the group, or for images of the folder's own group the name of the multiscale.
+    pub name: String,
 }
 
 /// The description of an image.
@@ -47,22 +49,19 @@ fn check_count(what: &str, count: usize, limit_name: &str, limit: usize) -> Resu
     Ok(())
 }
 
-/// Lists the images of a folder: its own multiscales first, then its label images.
+/// Lists the images of a folder: its own multiscales first, then those of wells or series, then its label images.
 pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fault> {
-    if root.ome("plate").is_some() {
-        let well = list(root.ome("plate").and_then(|plate| plate.get("wells"))).first();
-        let path = well.and_then(|well| well.get("path")).and_then(Value::as_str).unwrap_or("A/1");
-        let next = format!("open one of its images, such as the folder {path}/0 inside it");
-        return Err(Fault::unsupported("this OME-Zarr folder is a plate of several wells", next));
-    }
     let mut images = Vec::new();
     let multiscales = list(root.ome("multiscales"));
     check_count("the number of images", multiscales.len(), "MAX_IMAGES", MAX_IMAGES)?;
-    images.extend((0..multiscales.len()).map(|multiscale| ImageRef { group: String::new(), multiscale }));
-    let of_well = list(root.ome("well").and_then(|well| well.get("images")));
-    let mut groups: Vec<String> =
-        of_well.iter().filter_map(|image| Some(image.get("path")?.as_str()?.to_owned())).collect();
-    if root.ome("bioformats2raw.layout").is_some() {
+    let name_of = |node: &Value| node.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let named = multiscales.iter().map(name_of).enumerate();
+    images.extend(named.map(|(multiscale, name)| ImageRef { group: String::new(), multiscale, name }));
+    let mut groups = images_of_well(root, "");
+    if let Some(plate) = root.ome("plate") {
+        // With a layout of bioformats2raw, its list of series has the same images.
+        groups.extend(images_of_plate(folder, plate)?);
+    } else if root.ome("bioformats2raw.layout").is_some() {
         let listed = folder.group("OME")?.unwrap_or_default();
         let names = list(listed.ome("series"));
         groups.extend(names.iter().filter_map(|name| Some(name.as_str()?.to_owned())));
@@ -75,7 +74,7 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
         groups.extend(names.map(|name| join("labels", name)));
     }
     check_count("the number of images", groups.len(), "MAX_IMAGES", MAX_IMAGES)?;
-    images.extend(groups.into_iter().map(|group| ImageRef { group, multiscale: 0 }));
+    images.extend(groups.into_iter().map(|group| ImageRef { name: group.clone(), group, multiscale: 0 }));
     if images.is_empty() {
         return Err(Fault::unsupported(
             "this Zarr folder is not an OME-Zarr image: it has no multiscales",
@@ -83,6 +82,29 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
         ));
     }
     Ok(images)
+}
+
+/// The paths of a well's images.
+fn images_of_well(well: &Group, path: &str) -> Vec<String> {
+    let images = list(well.ome("well").and_then(|well| well.get("images")));
+    images.iter().filter_map(|image| Some(join(path, image.get("path")?.as_str()?))).collect()
+}
+
+/// The paths of the images of all wells of a plate, well by well. Wells that are not stored are left out.
+fn images_of_plate(folder: &Folder, plate: &Value) -> Result<Vec<String>, Fault> {
+    let wells = list(plate.get("wells"));
+    check_count("the number of wells", wells.len(), "MAX_IMAGES", MAX_IMAGES)?;
+    let mut groups = Vec::new();
+    for path in wells.iter().filter_map(|well| well.get("path")?.as_str()) {
+        if let Some(well) = folder.group(path)? {
+            groups.extend(images_of_well(&well, path));
+        }
+        check_count("the number of images", groups.len(), "MAX_IMAGES", MAX_IMAGES)?;
+    }
+    if groups.is_empty() {
+        return Err(Fault::malformed("this OME-Zarr folder is a plate, but none of its wells has an image"));
+    }
+    Ok(groups)
 }
 
 /// Reads the description of an image of the folder; `axes` replace its own.
@@ -188,7 +210,7 @@ fn um_per(unit: &str) -> Option<f64> {
         "kilometer" => Some(1e9),
         "foot" => Some(304_800.0),
         "yard" => Some(914_400.0),
-        other => micrometres_per(other),
+        other => micrometers_per(other),
     }
 }
 

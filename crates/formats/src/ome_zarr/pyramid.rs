@@ -9,7 +9,7 @@ use rayon::prelude::*;
 pub(crate) enum Downsampling {
     /// The mean; whole numbers are rounded.
     Mean,
-    /// The first sample, so that labels stay labels.
+    /// The first sample, so that every label of the lower level occurs in the upper one.
     First,
 }
 

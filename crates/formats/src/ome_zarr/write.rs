@@ -14,7 +14,7 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::path::Path;
 
-/// Largest size of a slab in bytes, if one slice is not larger.
+/// Maximum size of a slab in bytes; a larger slice is a slab of its own.
 const SLAB_BYTES: usize = 64 << 20;
 /// Largest number of slices of a chunk.
 const CHUNK_DEPTH: usize = 8;
@@ -69,7 +69,7 @@ impl ZarrImageSpec {
     }
 
     fn check(&self, path: &Path) -> Result<(), FormatError> {
-        let misused = |problem: String, next: &str| Err(FormatError::misused(path, problem, next));
+        let misused = |problem: String, next_step: &str| Err(FormatError::misused(path, problem, next_step));
         let bytes = element_count(&self.shape_tczyx).ok().and_then(|n| n.checked_mul(self.dtype.size_bytes()));
         if bytes.is_none_or(|n| n == 0) {
             return misused(
@@ -82,8 +82,8 @@ impl ZarrImageSpec {
         }
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if !self.is_root && (self.name.starts_with('.') || self.name.is_empty() || !self.name.chars().all(is_plain)) {
-            let next = "use letters, digits, -, _ and . only";
-            return misused(format!("{:?} is not a name for a label image", self.name), next);
+            let next_step = "use letters, digits, -, _ and . only";
+            return misused(format!("{:?} is not a name for a label image", self.name), next_step);
         }
         Ok(())
     }
@@ -266,8 +266,8 @@ impl ZarrWriter {
         let fits = t < times && c < channels && slices > 0 && z % slab_depth == 0;
         if !fits || samples.dtype() != state.spec.dtype || samples.len() != slices * height * width {
             let found = format!("{} {} samples were given at T {t}, C {c}, Z {z}", samples.len(), samples.dtype());
-            let next = format!("give slabs of {slab_depth} slices of {height} × {width} {}", state.spec.dtype);
-            return Err(FormatError::misused(&target, found, next));
+            let next_step = format!("give slabs of {slab_depth} slices of {height} × {width} {}", state.spec.dtype);
+            return Err(FormatError::misused(&target, found, next_step));
         }
         state.add_range(c, samples);
         state.slices_done += slices;

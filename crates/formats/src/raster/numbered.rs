@@ -61,6 +61,7 @@ pub(super) fn series_of(path: &Path, header: &Header, max_files: u64) -> Result<
     let alone = || Ok(vec![path.to_owned()]);
     let Some(own) = Numbered::of(path) else { return alone() };
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // The file itself can be read even from a folder that cannot be listed.
     let Ok(entries) = std::fs::read_dir(folder) else { return alone() };
     let mut by_number = BTreeMap::new();
     for entry in entries {

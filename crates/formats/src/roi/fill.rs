@@ -14,14 +14,14 @@ pub(super) fn fill(
     let heights = || loops.iter().flatten().map(|point| point[1]);
     let (top, bottom) = (heights().fold(f64::INFINITY, f64::min), heights().fold(f64::NEG_INFINITY, f64::max));
     // The rows that the outlines reach.
-    let (window_top, rows) = (rows.start, first_centre(top, &rows)..first_centre(bottom, &rows));
+    let (window_top, rows) = (rows.start, first_center(top, &rows)..first_center(bottom, &rows));
     let mut crossings: Vec<Vec<f64>> = vec![Vec::new(); rows.len()];
     for points in loops {
         let next = points.iter().skip(1).chain(points.first());
         for ([x0, y0], [x1, y1]) in points.iter().zip(next) {
             let (low, high) = (y0.min(*y1), y0.max(*y1));
-            let first = first_centre(low, &rows);
-            let end = first_centre(high, &rows);
+            let first = first_center(low, &rows);
+            let end = first_center(high, &rows);
             for row in first..end {
                 let y = row as f64 + 0.5;
                 let x = x0 + (y - y0) * (x1 - x0) / (y1 - y0);
@@ -34,7 +34,7 @@ pub(super) fn fill(
     for (row, list) in crossings.iter_mut().enumerate() {
         list.sort_by(f64::total_cmp);
         for [from, to] in list.as_chunks::<2>().0 {
-            let (from, to) = (first_centre(*from, &columns), first_centre(*to, &columns));
+            let (from, to) = (first_center(*from, &columns), first_center(*to, &columns));
             if from < to {
                 run(rows.start - window_top + row, from - columns.start..to - columns.start);
             }
@@ -42,8 +42,9 @@ pub(super) fn fill(
     }
 }
 
-/// The first pixel of a range whose center is not before a coordinate; the end of the range if there is none.
-fn first_centre(at: f64, range: &Range<usize>) -> usize {
+/// Returns the first pixel of a range whose center is at or after the coordinate `at`; the end of the range if there is
+/// none.
+fn first_center(at: f64, range: &Range<usize>) -> usize {
     // The conversion of a float saturates, and a negative one is 0.
     ((at - 0.5).ceil() as usize).clamp(range.start, range.end)
 }

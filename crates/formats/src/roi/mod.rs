@@ -67,7 +67,7 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
     opened.with_options(options)
 }
 
-/// Reads the areas of a zip; also returns the number of regions that are no areas.
+/// Reads the areas of a zip; also returns the number of regions that are not areas.
 fn read_set(bytes: Vec<u8>, limits: &Limits) -> Result<(Vec<Roi>, usize), Fault> {
     let invalid = |e: zip::result::ZipError| Fault::malformed(format!("it is not a valid zip file ({e})"));
     let mut archive = zip::ZipArchive::new(std::io::Cursor::new(bytes)).map_err(invalid)?;

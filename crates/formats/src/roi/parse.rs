@@ -112,14 +112,14 @@ fn corners([x, y, w, h]: [f64; 4]) -> Loop {
 }
 
 /// An ellipse with a center and the vectors to the ends of its half axes.
-fn ellipse(centre: [f64; 2], a: [f64; 2], b: [f64; 2]) -> Loop {
+fn ellipse(center: [f64; 2], a: [f64; 2], b: [f64; 2]) -> Loop {
     let size = a[0].hypot(a[1]) + b[0].hypot(b[1]);
     let count = (4.0 * size).clamp(64.0, MAX_CURVE_POINTS);
     let count = if count.is_finite() { count as usize } else { 64 };
     (0..count)
         .map(|i| {
             let (sin, cos) = (i as f64 / count as f64 * std::f64::consts::TAU).sin_cos();
-            [centre[0] + a[0] * cos + b[0] * sin, centre[1] + a[1] * cos + b[1] * sin]
+            [center[0] + a[0] * cos + b[0] * sin, center[1] + a[1] * cos + b[1] * sin]
         })
         .collect()
 }
@@ -151,11 +151,11 @@ fn polygon(f: &Fields<'_>, kind: u8, subpixel: bool) -> Result<Loop, Fault> {
 /// An ellipse or rotated rectangle, which is stored as the two ends of its long axis.
 fn by_its_axis(f: &Fields<'_>) -> Result<Loop, Fault> {
     let [x1, y1, x2, y2, parameter] = [f.f32(18)?, f.f32(22)?, f.f32(26)?, f.f32(30)?, f.f32(52)?].map(f64::from);
-    let centre = [(x1 + x2) / 2.0, (y1 + y2) / 2.0];
+    let center = [(x1 + x2) / 2.0, (y1 + y2) / 2.0];
     let along = [(x2 - x1) / 2.0, (y2 - y1) / 2.0];
     match f.u16(48)? {
         // The parameter is the ratio of the axes.
-        3 => Ok(ellipse(centre, along, [-along[1] * parameter, along[0] * parameter])),
+        3 => Ok(ellipse(center, along, [-along[1] * parameter, along[0] * parameter])),
         // The parameter is the width.
         5 => {
             let length = along[0].hypot(along[1]);

@@ -3,6 +3,7 @@
 use super::{
     ifd::{Container, Ifd, tag},
     page::{Layout, Page},
+    pyramid,
 };
 use crate::{
     error::{Fault, FormatError},
@@ -41,6 +42,7 @@ impl TiffFile {
     /// Reads the directories of an open source.
     pub fn walk(path: &Path, source: Source, limits: &Limits) -> Result<Self, Fault> {
         let container = Container::open(source, limits.clone())?;
+        pyramid::check_ndpi_size(path, &container, None)?;
         let mut seen = HashSet::new();
         let mut first: Option<Ifd> = None;
         let mut pages: Vec<Option<Page>> = Vec::new();
@@ -54,6 +56,9 @@ impl TiffFile {
             }
             check_page_count(seen.len(), limits)?;
             let ifd = container.read_ifd(offset)?;
+            if first.is_none() {
+                pyramid::check_ndpi_size(path, &container, Some(&ifd))?;
+            }
             let page = supported_or_none(Page::parse(&container, &ifd, like.as_ref()), &mut refused)?;
             check_metadata_reads(&container)?;
             like = page.as_ref().map(|p| Arc::clone(&p.layout)).or(like);

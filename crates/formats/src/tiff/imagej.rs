@@ -1,7 +1,7 @@
 //! ImageJ's metadata: the `key=value` description and the private tags 50838 and 50839.
 
 use super::ifd::{Container, Ifd, tag};
-use crate::meta::{ByteOrder, ignored, micrometres_per, positive, seconds_per};
+use crate::meta::{ByteOrder, ignored, micrometers_per, positive, seconds_per};
 use cytoscope_volume::VoxelSize;
 use std::collections::HashMap;
 
@@ -39,7 +39,7 @@ pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
     // Some scripts write Python tuples such as ('cm',).
     let unit = |key: &str| {
         let text = pairs.get(key)?;
-        micrometres_per(text.trim_matches(|c| "()',\" ".contains(c)))
+        micrometers_per(text.trim_matches(|c| "()',\" ".contains(c)))
     };
     let base = unit("unit");
     let size = |res: u16, key: &str| {

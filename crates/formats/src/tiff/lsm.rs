@@ -1,4 +1,4 @@
-//! Zeiss LSM: TIFF files with the private tag 34412, whose samples of a pixel are channels.
+//! Zeiss LSM: TIFF files with the private tag 34412, in which the samples of a pixel are channels.
 //!
 //! The tag is laid out as in Zeiss' description of the format: sizes and counts at fixed positions, in meters.
 

@@ -1,6 +1,8 @@
-//! Reading of TIFF, ImageJ TIFF, OME-TIFF, Zeiss LSM and MetaMorph STK: container, pages, series and pixels.
+//! Reading of TIFF, ImageJ TIFF, OME-TIFF, Zeiss LSM, MetaMorph STK, Olympus FluoView and ScanImage: container, pages,
+//! series and pixels.
 
 pub(crate) mod file;
+pub(crate) mod fluoview;
 pub(crate) mod ifd;
 pub(crate) mod imagej;
 pub(crate) mod lsm;
@@ -10,6 +12,7 @@ pub(crate) mod page;
 pub(crate) mod plan;
 mod pyramid;
 pub(crate) mod read;
+pub(crate) mod scanimage;
 pub(crate) mod series;
 pub(crate) mod shared;
 pub(crate) mod stk;

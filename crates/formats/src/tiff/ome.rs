@@ -139,6 +139,8 @@ fn build(
     options: &OpenOptions,
 ) -> Result<OpenedSeries, FormatError> {
     let count = document.images.len();
+    let name_of = |series| document.images.get(image_of_series(series, own)).map(|image| image.name.clone());
+    let names: Vec<String> = (0..count).filter_map(name_of).collect();
     let Some(image) = document.images.get(image_of_series(options.series, own)) else {
         if count == 0 {
             return Err(Fault::malformed("its OME-XML has no images").at(path));
@@ -188,7 +190,7 @@ fn build(
     if let Some(axes) = &options.axes {
         series::apply_axes(path, &mut series, axes, &first)?;
     }
-    Ok(OpenedSeries { series, files, count })
+    Ok(OpenedSeries { series, files, count, names })
 }
 
 /// The files that the planes of a set are in, by path and by the names that the document uses for them, so that each

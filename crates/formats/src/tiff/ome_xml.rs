@@ -2,7 +2,7 @@
 
 use crate::{
     error::Fault,
-    meta::{Channel, ignored, micrometres_per, positive, seconds_per},
+    meta::{Channel, ignored, micrometers_per, positive, seconds_per},
 };
 use cytoscope_volume::{Axis, VoxelSize};
 use quick_xml::{
@@ -23,6 +23,8 @@ pub(crate) struct Document {
 /// One `Image` with its `Pixels`.
 #[derive(Debug, Default)]
 pub(crate) struct OmeImage {
+    /// Name, empty if it has none.
+    pub name: String,
     /// The axes T, Z, C from the slowest to the fastest.
     pub order: Vec<Axis>,
     pub size_x: usize,
@@ -116,7 +118,10 @@ fn element(document: &mut Document, e: &BytesStart<'_>) -> Result<(), Fault> {
     match name.as_ref() {
         "OME" => document.uuid = a.get("UUID").cloned(),
         "BinaryOnly" => document.metadata_file = a.get("MetadataFile").cloned(),
-        "Image" => document.images.push(OmeImage::default()),
+        "Image" => {
+            let name = a.get("Name").cloned().unwrap_or_default();
+            document.images.push(OmeImage { name, ..OmeImage::default() });
+        }
         "Pixels" => {
             if let Some(image) = document.images.last_mut() {
                 pixels(image, &a)?;
@@ -173,7 +178,7 @@ fn pixels(image: &mut OmeImage, a: &Attributes) -> Result<(), Fault> {
     image.order = leading;
     let length = |axis: &str| {
         let key = format!("PhysicalSize{axis}");
-        quantity(a, &key, "µm", micrometres_per).or_else(|| unused(a, &key, "a length above 0 in a known unit"))
+        quantity(a, &key, "µm", micrometers_per).or_else(|| unused(a, &key, "a length above 0 in a known unit"))
     };
     image.voxel_size_um = VoxelSize { z: length("Z"), y: length("Y"), x: length("X") };
     let key = "TimeIncrement";

@@ -1,14 +1,54 @@
-//! Pages that are lower resolutions of the first page: of whole-slide images (Aperio SVS), and of tiled files that mark
-//! them as reduced.
+//! Pages that are lower resolution levels of the first page, in whole-slide images (Aperio SVS, Hamamatsu NDPI) and in
+//! tiled files that mark such pages as reduced.
 
-use super::{page::Layout, series::Group};
-use crate::meta::positive;
-use std::cmp::Reverse;
+use super::{
+    file::TiffFile,
+    ifd::{Container, Ifd},
+    page::Layout,
+    series::Group,
+};
+use crate::{error::Fault, meta::positive};
+use std::{cmp::Reverse, ffi::OsStr, path::Path};
 
 /// Smallest ratio of the full image to a level.
 const MIN_RATIO: f64 = 1.5;
 /// Largest difference in pixels of a level's height from that of the full image divided by the ratio of their widths.
 const MAX_ROUNDING: f64 = 2.0;
+
+/// Tag that every page of an NDPI file has.
+const NDPI: u16 = 65420;
+/// Advice for slides that cannot be read.
+const EXPORT_SLIDE: &str = "convert the slide to a tiled pyramidal TIFF with JPEG compression, for example with \
+                            QuPath (File > Export images > OME TIFF) or vips tiffsave";
+
+/// Whether a file is a slide of Hamamatsu.
+pub(super) fn is_ndpi(file: &TiffFile) -> bool {
+    file.first.get(NDPI).is_some()
+}
+
+/// Refuses an NDPI file above 4 GB, given by its name or its first directory: the positions in it have 64 bits, though it
+/// begins like a TIFF of 32 bits.
+pub(super) fn check_ndpi_size(path: &Path, file: &Container, first: Option<&Ifd>) -> Result<(), Fault> {
+    let is_named_so = path.extension().and_then(OsStr::to_str).is_some_and(|e| e.eq_ignore_ascii_case("ndpi"));
+    let is_ndpi = first.map_or(is_named_so, |first| first.get(NDPI).is_some());
+    if is_ndpi && !file.big && file.source.len() > u64::from(u32::MAX) {
+        return Err(Fault::unsupported("NDPI files above 4 GB are not supported", EXPORT_SLIDE));
+    }
+    Ok(())
+}
+
+/// Returns the indices in `groups` of the lower levels of an NDPI file, largest first. Its overview has other proportions.
+pub(super) fn ndpi_levels(groups: &[Group]) -> Vec<usize> {
+    let Some((full, pages)) = groups.first() else { return Vec::new() };
+    let is_level =
+        |i: &usize| groups.get(*i).is_some_and(|(layout, pages)| pages.len() == 1 && has_same_view(layout, full));
+    let width = |i: &usize| groups.get(*i).map_or(0, |(layout, _)| layout.width);
+    let mut found: Vec<usize> =
+        if pages.len() == 1 { (1..groups.len()).filter(is_level).collect() } else { Vec::new() };
+    found.sort_by_key(|i| Reverse(width(i)));
+    found.dedup_by_key(|i| width(&*i));
+    found
+}
 
 /// Whether a description is that of an Aperio slide.
 pub(super) fn is_aperio(description: &str) -> bool {
@@ -31,7 +71,7 @@ pub(super) fn levels(groups: &[Group], is_slide: bool) -> Vec<usize> {
     let width = |i: &usize| groups.get(*i).map_or(0, |(layout, _)| layout.width);
     let is_level = |i: &usize| {
         groups.get(*i).is_some_and(|(layout, pages)| {
-            pages.len() == 1 && layout.tiled && (layout.reduced || is_slide) && has_the_view_of(layout, full)
+            pages.len() == 1 && layout.tiled && (layout.reduced || is_slide) && has_same_view(layout, full)
         })
     };
     let mut found: Vec<usize> = (1..groups.len()).filter(is_level).collect();
@@ -41,7 +81,7 @@ pub(super) fn levels(groups: &[Group], is_slide: bool) -> Vec<usize> {
 }
 
 /// Whether a page has the samples of the full image and the same proportions.
-fn has_the_view_of(level: &Layout, full: &Layout) -> bool {
+fn has_same_view(level: &Layout, full: &Layout) -> bool {
     let same =
         (level.dtype, level.samples, level.bits, level.planar) == (full.dtype, full.samples, full.bits, full.planar);
     let ratio = full.width as f64 / level.width as f64;

@@ -2,10 +2,11 @@
 
 use super::{
     file::{FileSet, TiffFile},
+    fluoview,
     ifd::tag,
     imagej, lsm, ome, ome_xml,
     page::{Layout, Page, StackKey},
-    pyramid, stk,
+    pyramid, scanimage, stk,
 };
 use crate::{
     error::{Fault, FormatError},
@@ -42,11 +43,12 @@ pub(crate) struct Series {
     pub level_pages: Vec<u32>,
 }
 
-/// The opened image, its files, and the number of images in the file.
+/// The opened image, its files, and the number of images in the file with their names, if it states any.
 pub(crate) struct OpenedSeries {
     pub series: Series,
     pub files: FileSet,
     pub count: usize,
+    pub names: Vec<String>,
 }
 
 /// Finds the images in a file and opens the requested one.
@@ -61,6 +63,7 @@ pub(crate) fn open(
         match ome_xml::parse(&description) {
             Ok(document) => return ome::open(path, file, document, files, options),
             Err(fault) if options.axes.is_none() => return Err(fault.at(path)),
+            // The given axes stand in for the damaged description.
             Err(_) => {}
         }
     }
@@ -68,6 +71,10 @@ pub(crate) fn open(
         lsm_series(&file)
     } else if stk::is_stk(&file) {
         stk_series(&file)
+    } else if fluoview::is_fluoview(&file) {
+        fluoview_series(&file)
+    } else if let Some(settings) = scanimage::settings(&file, &description) {
+        scanimage_series(&file, &settings)
     } else if imagej::is_imagej(&description) {
         imagej_series(&file, &description)
     } else {
@@ -80,15 +87,15 @@ pub(crate) fn open(
         apply_axes(path, &mut series, axes, &file)?;
     }
     files.add_open(file);
-    Ok(OpenedSeries { series, files, count })
+    Ok(OpenedSeries { series, files, count, names: Vec::new() })
 }
 
 /// Returns the series with an index.
 pub(crate) fn pick(path: &Path, all: Vec<Series>, index: usize) -> Result<Series, FormatError> {
     let count = all.len();
     all.into_iter().nth(index).ok_or_else(|| {
-        let next = format!("choose one of 0 to {}", count.saturating_sub(1));
-        FormatError::misused(path, format!("there is no series {index}: the file has {count}"), next)
+        let next_step = format!("choose one of 0 to {}", count.saturating_sub(1));
+        FormatError::misused(path, format!("there is no series {index}: the file has {count}"), next_step)
     })
 }
 
@@ -128,8 +135,13 @@ fn plain_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault
         let um = pyramid::aperio_pixel_um(description);
         voxel_size_um = VoxelSize { z: None, y: um, x: um };
     }
+    let is_ndpi = pyramid::is_ndpi(file);
+    if is_ndpi {
+        format = "ndpi";
+    }
     let groups = grouped(file)?;
-    let levels = pyramid::levels(&groups, is_slide);
+    let levels = if is_ndpi { pyramid::ndpi_levels(&groups) } else { pyramid::levels(&groups, is_slide) };
+    let is_slide = is_slide || is_ndpi;
     let mut level_pages: Vec<u32> = levels.iter().filter_map(|i| groups.get(*i)?.1.first().copied()).collect();
     let mut all: Vec<Series> = groups
         .into_iter()
@@ -200,6 +212,18 @@ fn stk_series(file: &TiffFile) -> Result<Vec<Series>, Fault> {
     let (layout, pages) = groups.first().ok_or_else(|| Fault::malformed("the file has no pages"))?;
     let page = pages.first().copied().unwrap_or(0);
     Ok(vec![stk::series(file, layout, page)?])
+}
+
+fn fluoview_series(file: &TiffFile) -> Result<Vec<Series>, Fault> {
+    let groups = grouped(file)?;
+    let (_, pages) = groups.first().ok_or_else(|| Fault::malformed("the file has no pages"))?;
+    Ok(vec![fluoview::series(file, pages)?])
+}
+
+fn scanimage_series(file: &TiffFile, settings: &scanimage::Settings) -> Result<Vec<Series>, Fault> {
+    let groups = grouped(file)?;
+    let (layout, pages) = groups.first().ok_or_else(|| Fault::malformed("the file has no pages"))?;
+    Ok(vec![scanimage::series(file, settings, pages, [layout.height, layout.width])])
 }
 
 fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault> {

@@ -10,7 +10,7 @@ use crate::{
     codec::Codec,
     error::Fault,
     fields::Fields,
-    meta::{micrometres_per, positive},
+    meta::{micrometers_per, positive},
 };
 use cytoscope_volume::{Axis, VoxelSize};
 
@@ -105,7 +105,7 @@ fn calibration(file: &TiffFile) -> Option<VoxelSize> {
     let length = Fields { bytes: &length, order: container.order }.u32(0).ok().filter(|n| *n <= MAX_UNIT_BYTES)?;
     let unit = container.source.read_vec(unit_at + 4, length as usize).ok()?;
     let unit: String = unit.iter().take_while(|b| **b != 0).map(|b| char::from(*b)).collect();
-    let um = micrometres_per(&unit)?;
+    let um = micrometers_per(&unit)?;
     let size = |wanted: u32| fraction(wanted).and_then(|v| positive(v * um));
     Some(VoxelSize { z: None, y: size(Y_CALIBRATION), x: size(X_CALIBRATION) })
 }

@@ -112,13 +112,13 @@ pub(super) fn outlines(spec: &WriteSpec, plane: &[u8]) -> Vec<u8> {
         let start = i * size;
         let Some(own) = at(Some(start)).filter(|own| own.iter().any(|b| *b != 0)) else { continue };
         let column = i % width;
-        let neighbours = [
+        let neighbors = [
             at(start.checked_sub(row)),
             at(start.checked_add(row)),
             if column > 0 { at(start.checked_sub(size)) } else { None },
             if column + 1 < width { at(start.checked_add(size)) } else { None },
         ];
-        if neighbours.iter().any(|n| *n != Some(own)) {
+        if neighbors.iter().any(|n| *n != Some(own)) {
             out.copy_from_slice(own);
         }
     }

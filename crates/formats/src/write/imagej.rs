@@ -106,7 +106,7 @@ pub(crate) struct Private {
     pub ranges_at: Option<usize>,
 }
 
-/// Largest number of slices for which a label each is written.
+/// Maximum number of slices that are written with slice labels.
 const MAX_LABELS: usize = 1 << 16;
 
 /// Channel names as slice labels, display ranges and colors; `None` if there are none of these.
@@ -126,9 +126,9 @@ pub(crate) fn private(spec: &WriteSpec) -> Option<Private> {
         body.extend(bytes);
     }
     if named {
-        let labelled = if planes <= MAX_LABELS { planes } else { channels };
-        kinds.push((b"labl", labelled as u32));
-        for plane in 0..labelled {
+        let labeled = if planes <= MAX_LABELS { planes } else { channels };
+        kinds.push((b"labl", labeled as u32));
+        for plane in 0..labeled {
             let bytes = utf16(spec.channel_name(spec.channel_of(plane)));
             counts.push(bytes.len() as u32);
             body.extend(bytes);

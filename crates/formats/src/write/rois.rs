@@ -14,7 +14,7 @@ use std::{
 /// A `.roi` file of a set: its name and its bytes.
 pub(super) type Entry = (String, Vec<u8>);
 
-/// Refuses stacks that are no labels along T, Z, Y, X.
+/// Refuses stacks that are not label images along T, Z, Y, X.
 pub(super) fn check(spec: &WriteSpec, path: &Path) -> Result<(), FormatError> {
     if spec.size(Axis::C) != 1 || spec.size(Axis::S) != 1 {
         return Err(FormatError::unsupported(

@@ -125,7 +125,7 @@ impl WriteSpec {
         all.filter(|(a, _)| !matches!(a, Axis::Y | Axis::X | Axis::S)).collect()
     }
 
-    /// Number of planes.
+    /// Number of planes: the product of the lengths of all axes but Y, X and S.
     pub(crate) fn planes(&self) -> usize {
         self.leading().iter().map(|d| d.1).product()
     }
@@ -135,7 +135,7 @@ impl WriteSpec {
         self.size(Axis::Y) * self.size(Axis::X) * self.size(Axis::S)
     }
 
-    /// Bytes of one plane.
+    /// Size of one plane in bytes, uncompressed.
     pub(crate) fn plane_bytes(&self) -> u64 {
         (self.plane_len() * self.dtype.size_bytes()) as u64
     }

@@ -1,4 +1,4 @@
-//! The streaming writer.
+//! The streaming writer of stacks: TIFF, OME-TIFF, NPY and outlines of labels, slab by slab.
 
 use super::{
     cellpose,

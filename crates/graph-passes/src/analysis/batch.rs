@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 /// Whether a batch gives the results of its samples, one by one: the first axis of the graph's only input is free, and
 /// each sample of every output is computed from the same sample of the input. `shape` is the shape of the input with at
-/// least two samples. Returns false for graphs that cannot be analysed, and for operators that are not known to keep
+/// least two samples. Returns false for graphs that cannot be analyzed, and for operators that are not known to keep
 /// samples apart.
 pub fn samples_are_independent(graph: &Graph, shape: &[usize]) -> bool {
     let (&[input], Some(&samples)) = (graph.inputs.as_slice(), shape.first()) else { return false };
@@ -31,7 +31,7 @@ pub fn samples_are_independent(graph: &Graph, shape: &[usize]) -> bool {
 /// The values of a graph that hold one part for each sample, along their first axis.
 struct Batches<'a> {
     graph: &'a Graph,
-    /// Number of samples.
+    /// Number of samples in the batch: the length of the first axis of the input.
     samples: usize,
     values: BTreeSet<ValueId>,
 }
@@ -107,7 +107,7 @@ impl Batches<'_> {
             Op::Reduce { .. } => {
                 first_alone() && self.integers(node, 1).is_some_and(|axes| self.is_within(node, &axes))
             }
-            // With as many samples as before, nothing was added to the end either.
+            // The number of samples is unchanged, so the end of the batch is not padded either.
             Op::Pad { .. } => {
                 let is_unpadded = || self.integers(node, 1).is_some_and(|pads| pads.first() == Some(&0));
                 first_alone() && node.input(3).is_none() && is_unpadded()

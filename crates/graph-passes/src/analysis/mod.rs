@@ -8,29 +8,29 @@ use cytoscope_graph::infer::Info;
 use cytoscope_graph::{Dim, Graph, GraphError, Node, Op, Result, Value, ValueId, operator_cost};
 
 pub use batch::samples_are_independent;
-pub use reach::{AxisReach, OutputGeometry, ReceptiveField, analyse};
+pub use reach::{AxisReach, OutputGeometry, ReceptiveField, analyze};
 
-/// Returns the receptive field along each spatial axis of the first input; see [`analyse`].
+/// Returns the receptive field along each spatial axis of the first input; see [`analyze`].
 ///
 /// # Errors
-/// As [`analyse`].
+/// As [`analyze`].
 pub fn receptive_field(graph: &Graph) -> Result<ReceptiveField> {
-    analyse(graph).map(|a| a.field)
+    analyze(graph).map(|a| a.field)
 }
 
 /// Whether an output depends on a value computed over the whole tile (a mean, a maximum, a softmax), so that the result
-/// depends on the tile positions and tiles must be blended. Returns true for graphs that cannot be analysed.
+/// depends on the tile positions and tiles must be blended. Returns true for graphs that cannot be analyzed.
 pub fn depends_on_tile_statistics(graph: &Graph) -> bool {
-    analyse(graph).map_or(true, |a| a.normalises)
+    analyze(graph).map_or(true, |a| a.normalizes)
 }
 
-/// Properties of a network that decide how it is tiled, as [`analyse`] returns them.
+/// Properties of a network that decide how it is tiled, as [`analyze`] returns them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Analysis {
     /// Receptive field of an output voxel.
     pub field: ReceptiveField,
     /// Whether an output depends on statistics over the tile.
-    pub normalises: bool,
+    pub normalizes: bool,
     /// Channels and scale of each output, in the graph's order.
     pub outputs: Vec<OutputGeometry>,
 }

@@ -61,12 +61,12 @@ pub struct OutputGeometry {
 
 /// How a value depends on one input axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Seen {
-    /// It does not depend on the axis.
+enum Dependence {
+    /// No position of the value depends on the axis.
     Nothing,
-    /// Position by position, along this axis of the value.
+    /// Each position along one axis of the value depends on a range of positions.
     Along(Track),
-    /// On all positions of the axis.
+    /// Every position of the value may depend on all positions of the axis.
     Everything,
 }
 
@@ -93,8 +93,8 @@ impl Track {
     }
 
     /// The same positions along another axis.
-    fn moved_to(self, axis: usize) -> Seen {
-        Seen::Along(Self { axis, ..self })
+    fn moved_to(self, axis: usize) -> Dependence {
+        Dependence::Along(Self { axis, ..self })
     }
 
     /// Composes with an operator: position `o` now reads what positions `o·num/den + lo ..= o·num/den + hi` read.
@@ -115,7 +115,7 @@ impl Track {
 ///
 /// # Errors
 /// If there is no input, or the shapes are invalid for the trial lengths.
-pub fn analyse(graph: &Graph) -> Result<Analysis> {
+pub fn analyze(graph: &Graph) -> Result<Analysis> {
     const LENGTH: usize = 960;
     let limits = GraphLimits { tensor_elements: usize::MAX, ..GraphLimits::default() };
     let first = *graph.inputs.first().ok_or_else(|| GraphError::misused("graph", "no inputs", "at least one"))?;
@@ -127,11 +127,11 @@ pub fn analyse(graph: &Graph) -> Result<Analysis> {
     let infos = all_infos(&shaped, &limits, &Budget::new(&shaped, Interrupt::default()))?;
     let rank = infos.get(&first).and_then(Info::rank).unwrap_or(0);
     let axes = rank.saturating_sub(2);
-    let mut walk = Walk { infos: &infos, axes, seen: BTreeMap::new(), multiples: vec![1; axes], normalises: false };
+    let mut walk = Walk { infos: &infos, axes, seen: BTreeMap::new(), multiples: vec![1; axes], normalizes: false };
     for &id in &graph.inputs {
         let own = infos.get(&id).and_then(Info::rank) == Some(rank);
-        let track = |a: usize| Seen::Along(Track { axis: a + 2, scale: (1, 1), lo: 0.0, hi: 0.0 });
-        let state = (0..axes).map(|a| if own { track(a) } else { Seen::Everything }).collect();
+        let track = |a: usize| Dependence::Along(Track { axis: a + 2, scale: (1, 1), lo: 0.0, hi: 0.0 });
+        let state = (0..axes).map(|a| if own { track(a) } else { Dependence::Everything }).collect();
         walk.seen.insert(id, state);
     }
     for node in &graph.nodes {
@@ -142,9 +142,9 @@ pub fn analyse(graph: &Graph) -> Result<Analysis> {
         let (mut before, mut after) = (Some(0usize), Some(0usize));
         for &id in &graph.outputs {
             match walk.state(id, axis) {
-                Seen::Nothing => {}
-                Seen::Everything => (before, after) = (None, None),
-                Seen::Along(t) => {
+                Dependence::Nothing => {}
+                Dependence::Everything => (before, after) = (None, None),
+                Dependence::Along(t) => {
                     // A small tolerance for fractions such as thirds; integers are unaffected.
                     let up = |v: f64| v.is_finite().then(|| (v - 1e-6).ceil().max(0.0) as usize);
                     before = before.zip(up(-t.lo)).map(|(b, v)| b.max(v));
@@ -162,20 +162,20 @@ pub fn analyse(graph: &Graph) -> Result<Analysis> {
             name: graph.value(id).name.clone(),
             channels: infos.get(&id).and_then(|i| i.shape.as_ref()?.get(1)?.fixed()),
             scale: (0..axes)
-                .map(|a| if let Seen::Along(t) = walk.state(id, a) { Some((t.scale.1, t.scale.0)) } else { None })
+                .map(|a| if let Dependence::Along(t) = walk.state(id, a) { Some((t.scale.1, t.scale.0)) } else { None })
                 .collect(),
         })
         .collect();
-    let normalises = walk.normalises;
-    Ok(Analysis { field, normalises, outputs })
+    let normalizes = walk.normalizes;
+    Ok(Analysis { field, normalizes, outputs })
 }
 
 struct Walk<'g> {
     infos: &'g BTreeMap<ValueId, Info>,
     axes: usize,
-    seen: BTreeMap<ValueId, Vec<Seen>>,
+    seen: BTreeMap<ValueId, Vec<Dependence>>,
     multiples: Vec<usize>,
-    normalises: bool,
+    normalizes: bool,
 }
 
 /// Returns the window geometry along one axis: step, first and last position read.
@@ -198,8 +198,8 @@ fn pool_as_conv(a: &PoolAttrs) -> ConvAttrs {
 }
 
 impl Walk<'_> {
-    fn state(&self, id: ValueId, axis: usize) -> Seen {
-        self.seen.get(&id).and_then(|s| s.get(axis)).copied().unwrap_or(Seen::Nothing)
+    fn state(&self, id: ValueId, axis: usize) -> Dependence {
+        self.seen.get(&id).and_then(|s| s.get(axis)).copied().unwrap_or(Dependence::Nothing)
     }
 
     fn shape(&self, id: Option<ValueId>) -> Vec<usize> {
@@ -213,11 +213,11 @@ impl Walk<'_> {
     fn node(&mut self, node: &Node) -> Result<()> {
         for axis in 0..self.axes {
             let result = self.one_axis(node, axis)?;
-            if let (Seen::Along(t), Some(m)) = (result, self.multiples.get_mut(axis)) {
+            if let (Dependence::Along(t), Some(m)) = (result, self.multiples.get_mut(axis)) {
                 *m = *m / gcd(*m, t.scale.0).max(1) * t.scale.0;
             }
             for id in node.outputs.iter().flatten() {
-                self.seen.entry(*id).or_insert_with(|| vec![Seen::Nothing; self.axes]);
+                self.seen.entry(*id).or_insert_with(|| vec![Dependence::Nothing; self.axes]);
                 if let Some(slot) = self.seen.get_mut(id).and_then(|s| s.get_mut(axis)) {
                     *slot = result;
                 }
@@ -227,13 +227,13 @@ impl Walk<'_> {
     }
 
     /// Merges all inputs, aligned at their last axes as in broadcasting.
-    fn merged(&self, node: &Node, axis: usize, inputs: impl IntoIterator<Item = usize>) -> Seen {
+    fn merged(&self, node: &Node, axis: usize, inputs: impl IntoIterator<Item = usize>) -> Dependence {
         let rank = self.shape(node.output(0)).len();
-        let mut total = Seen::Nothing;
+        let mut total = Dependence::Nothing;
         for index in inputs {
             let Some(id) = node.input(index) else { continue };
             let mut seen = self.state(id, axis);
-            if let Seen::Along(t) = &mut seen {
+            if let Dependence::Along(t) = &mut seen {
                 t.axis += rank.saturating_sub(self.shape(Some(id)).len());
             }
             total = union(total, seen);
@@ -241,15 +241,15 @@ impl Walk<'_> {
         total
     }
 
-    fn one_axis(&mut self, node: &Node, axis: usize) -> Result<Seen> {
-        let x = node.input(0).map_or(Seen::Nothing, |id| self.state(id, axis));
+    fn one_axis(&mut self, node: &Node, axis: usize) -> Result<Dependence> {
+        let x = node.input(0).map_or(Dependence::Nothing, |id| self.state(id, axis));
         let any = self.merged(node, axis, 0..node.inputs.len());
         let shape = self.shape(node.input(0));
-        let Seen::Along(t) = x else {
+        let Dependence::Along(t) = x else {
             return Ok(self.by_other_inputs(node, axis, x, any));
         };
-        let everything = Seen::Everything;
-        let along = |t: Track| Seen::Along(t);
+        let everything = Dependence::Everything;
+        let along = |t: Track| Dependence::Along(t);
         Ok(match &node.op {
             Op::Conv(a) | Op::ConvInteger(a) | Op::QLinearConv(a) => self.windowed(t, a, &shape),
             Op::FusedConv { conv, .. } => union(self.windowed(t, conv, &shape), self.merged(node, axis, [3])),
@@ -257,18 +257,18 @@ impl Walk<'_> {
             Op::ConvTranspose(a) => transposed(t, a, &shape)?,
             Op::GlobalAveragePool | Op::GlobalMaxPool => self.statistic(),
             Op::InstanceNormalization { .. } if t.axis < 2 => x,
-            Op::InstanceNormalization { .. } => self.normalised(t),
+            Op::InstanceNormalization { .. } => self.normalized(t),
             Op::GroupNormalization { .. } if t.axis == 0 => x,
-            Op::GroupNormalization { .. } => self.normalised(t),
+            Op::GroupNormalization { .. } => self.normalized(t),
             Op::LayerNormalization { axis: from, .. } if t.axis < resolve_axis(*from, shape.len())? => x,
-            Op::LayerNormalization { .. } => self.normalised(t),
+            Op::LayerNormalization { .. } => self.normalized(t),
             Op::Softmax { axis: a } | Op::LogSoftmax { axis: a } | Op::LpNormalization { axis: a, .. }
                 if t.axis != resolve_axis(*a, shape.len())? =>
             {
                 x
             }
-            Op::Softmax { .. } | Op::LogSoftmax { .. } | Op::LpNormalization { .. } => self.normalised(t),
-            Op::DynamicQuantizeLinear => self.normalised(t),
+            Op::Softmax { .. } | Op::LogSoftmax { .. } | Op::LpNormalization { .. } => self.normalized(t),
+            Op::DynamicQuantizeLinear => self.normalized(t),
             Op::Reduce { keep_dims, noop_with_empty_axes, .. } => {
                 self.reduced(node, t, shape.len(), *keep_dims, *noop_with_empty_axes)?
             }
@@ -290,7 +290,7 @@ impl Walk<'_> {
             | Op::DequantizeLinear { .. } => any,
             Op::Binary(_) | Op::Where | Op::PRelu => any,
             Op::Expand => self.merged(node, axis, [0]),
-            Op::Shape { .. } | Op::Size => Seen::Nothing,
+            Op::Shape { .. } | Op::Size => Dependence::Nothing,
             Op::Split { axis: a } => {
                 if resolve_axis(*a, shape.len())? == t.axis {
                     everything
@@ -320,31 +320,33 @@ impl Walk<'_> {
     }
 
     /// The result if the first input does not have the axis, or all of it is seen.
-    fn by_other_inputs(&self, node: &Node, axis: usize, x: Seen, any: Seen) -> Seen {
+    fn by_other_inputs(&self, node: &Node, axis: usize, x: Dependence, any: Dependence) -> Dependence {
         match &node.op {
-            Op::Shape { .. } | Op::Size | Op::ConstantOfShape { .. } => Seen::Nothing,
+            Op::Shape { .. } | Op::Size | Op::ConstantOfShape { .. } => Dependence::Nothing,
             // The first input does not have the axis; another input may, if the operator aligns them.
             Op::Binary(_) | Op::Where | Op::PRelu | Op::FusedConv { .. } => any,
             op if op.joined_axis().is_some() => any,
-            Op::MatMul | Op::MatMulInteger | Op::QLinearMatMul if x == Seen::Nothing => self.matmul_right(node, axis),
-            _ if any == Seen::Nothing => Seen::Nothing,
-            _ => Seen::Everything,
+            Op::MatMul | Op::MatMulInteger | Op::QLinearMatMul if x == Dependence::Nothing => {
+                self.matmul_right(node, axis)
+            }
+            _ if any == Dependence::Nothing => Dependence::Nothing,
+            _ => Dependence::Everything,
         }
     }
 
     /// The result of an operator that tells its effect along an axis; everything for other operators.
-    fn by_effect(&self, node: &Node, t: Track, any: Seen, shape: &[usize]) -> Result<Seen> {
+    fn by_effect(&self, node: &Node, t: Track, any: Dependence, shape: &[usize]) -> Result<Dependence> {
         let (input, output) = (shape.get(t.axis).copied(), self.shape(node.output(0)).get(t.axis).copied());
         let lengths = AxisLengths { axis: t.axis, rank: shape.len(), input, output };
         Ok(match node.op.axis_effect(&lengths)? {
-            Some(AxisEffect::Same) => Seen::Along(t),
+            Some(AxisEffect::Same) => Dependence::Along(t),
             Some(AxisEffect::SameOfAll) => any,
-            Some(AxisEffect::Window { step, first, last }) => Seen::Along(t.through(step, first, last)),
-            Some(AxisEffect::All) | None => Seen::Everything,
+            Some(AxisEffect::Window { step, first, last }) => Dependence::Along(t.through(step, first, last)),
+            Some(AxisEffect::All) | None => Dependence::Everything,
         })
     }
 
-    fn reduced(&mut self, node: &Node, t: Track, rank: usize, keep: bool, noop: bool) -> Result<Seen> {
+    fn reduced(&mut self, node: &Node, t: Track, rank: usize, keep: bool, noop: bool) -> Result<Dependence> {
         let axes = self.ints(node.input(1));
         if node.input(1).is_some() && axes.is_none() {
             return Ok(self.statistic());
@@ -353,101 +355,101 @@ impl Walk<'_> {
         Ok(if gone.contains(&t.axis) {
             self.statistic()
         } else if keep {
-            Seen::Along(t)
+            Dependence::Along(t)
         } else {
             t.moved_to(t.axis - gone.iter().filter(|g| **g < t.axis).count())
         })
     }
 
     /// An axis survives a reshape if its length and the number of elements before it stay.
-    fn reshaped(&self, node: &Node, t: Track, shape: &[usize]) -> Seen {
+    fn reshaped(&self, node: &Node, t: Track, shape: &[usize]) -> Dependence {
         let target = self.shape(node.output(0));
         let before: usize = shape.iter().take(t.axis).product();
         let length = shape.get(t.axis).copied();
         let same = |a: &usize| target.get(*a).copied() == length && target.iter().take(*a).product::<usize>() == before;
-        (0..target.len()).find(same).map_or(Seen::Everything, |a| t.moved_to(a))
+        (0..target.len()).find(same).map_or(Dependence::Everything, |a| t.moved_to(a))
     }
 
-    fn padded(&self, node: &Node, mode: PadMode, t: Track, rank: usize) -> Result<Seen> {
-        let Some(pads) = self.ints(node.input(1)) else { return Ok(Seen::Everything) };
+    fn padded(&self, node: &Node, mode: PadMode, t: Track, rank: usize) -> Result<Dependence> {
+        let Some(pads) = self.ints(node.input(1)) else { return Ok(Dependence::Everything) };
         let plan = pad_plan(rank, &pads, self.ints(node.input(3)).as_deref())?;
         let (before, after) = plan.get(t.axis).copied().unwrap_or((0, 0));
         Ok(match mode {
-            PadMode::Wrap if before != 0 || after != 0 => Seen::Everything,
-            _ => Seen::Along(t.through((1, 1), -(before as f64), -(before as f64))),
+            PadMode::Wrap if before != 0 || after != 0 => Dependence::Everything,
+            _ => Dependence::Along(t.through((1, 1), -(before as f64), -(before as f64))),
         })
     }
 
     /// The indexed axis is replaced by the axes of the indices.
-    fn gathered(&self, node: &Node, indexed: usize, t: Track) -> Seen {
+    fn gathered(&self, node: &Node, indexed: usize, t: Track) -> Dependence {
         let depth = self.shape(node.input(1)).len();
         match t.axis {
-            at if at == indexed => Seen::Everything,
+            at if at == indexed => Dependence::Everything,
             at if at > indexed => t.moved_to(at + depth - 1),
-            _ => Seen::Along(t),
+            _ => Dependence::Along(t),
         }
     }
 
-    fn matmul(&self, node: &Node, axis: usize, t: Track, rank: usize) -> Seen {
+    fn matmul(&self, node: &Node, axis: usize, t: Track, rank: usize) -> Dependence {
         if t.axis + 1 >= rank {
-            return Seen::Everything;
+            return Dependence::Everything;
         }
         let left = t.moved_to(t.axis + self.shape(node.output(0)).len().saturating_sub(rank));
         union(left, self.matmul_right(node, axis))
     }
 
-    fn statistic(&mut self) -> Seen {
-        self.normalises = true;
-        Seen::Everything
+    fn statistic(&mut self) -> Dependence {
+        self.normalizes = true;
+        Dependence::Everything
     }
 
     /// The axis stays, but every position depends on all of it.
-    fn normalised(&mut self, t: Track) -> Seen {
-        self.normalises = true;
-        Seen::Along(t.unbounded())
+    fn normalized(&mut self, t: Track) -> Dependence {
+        self.normalizes = true;
+        Dependence::Along(t.unbounded())
     }
 
-    fn windowed(&self, t: Track, a: &ConvAttrs, shape: &[usize]) -> Seen {
+    fn windowed(&self, t: Track, a: &ConvAttrs, shape: &[usize]) -> Dependence {
         match window(t.axis, shape, a) {
-            Some((stride, lo, hi)) => Seen::Along(t.through((stride, 1), lo, hi)),
-            None if t.axis == 0 => Seen::Along(t),
-            None => Seen::Everything,
+            Some((stride, lo, hi)) => Dependence::Along(t.through((stride, 1), lo, hi)),
+            None if t.axis == 0 => Dependence::Along(t),
+            None => Dependence::Everything,
         }
     }
 
     /// The second operand of a matrix product: its inner axis is summed, its last axis stays last.
-    fn matmul_right(&self, node: &Node, axis: usize) -> Seen {
+    fn matmul_right(&self, node: &Node, axis: usize) -> Dependence {
         let index = if node.op == Op::QLinearMatMul { 3 } else { 1 };
-        let Some(id) = node.input(index) else { return Seen::Nothing };
+        let Some(id) = node.input(index) else { return Dependence::Nothing };
         let rank = self.shape(node.output(0)).len();
         let own = self.shape(Some(id)).len();
         match self.state(id, axis) {
-            Seen::Along(t) if t.axis + 2 == own || own < 2 => Seen::Everything,
-            Seen::Along(t) => Seen::Along(Track { axis: t.axis + rank.saturating_sub(own), ..t }),
+            Dependence::Along(t) if t.axis + 2 == own || own < 2 => Dependence::Everything,
+            Dependence::Along(t) => Dependence::Along(Track { axis: t.axis + rank.saturating_sub(own), ..t }),
             other => other,
         }
     }
 
-    fn slice(&self, node: &Node, t: Track, shape: &[usize]) -> Result<Seen> {
+    fn slice(&self, node: &Node, t: Track, shape: &[usize]) -> Result<Dependence> {
         let (Some(starts), Some(ends)) = (self.ints(node.input(1)), self.ints(node.input(2))) else {
-            return Ok(Seen::Everything);
+            return Ok(Dependence::Everything);
         };
         let (axes, steps) = (self.ints(node.input(3)), self.ints(node.input(4)));
         let plan = slice_plan(shape.len(), &starts, &ends, axes.as_deref(), steps.as_deref())?;
         Ok(match plan.get(t.axis).copied().flatten() {
-            None => Seen::Along(t),
+            None => Dependence::Along(t),
             // A start counted from the end depends on the tile's length.
             Some((start, _, step)) if start >= 0 && step > 0 => {
-                Seen::Along(t.through((step as usize, 1), start as f64, start as f64))
+                Dependence::Along(t.through((step as usize, 1), start as f64, start as f64))
             }
-            Some(_) => Seen::Everything,
+            Some(_) => Dependence::Everything,
         })
     }
 }
 
-fn transposed(t: Track, a: &ConvTransposeAttrs, shape: &[usize]) -> Result<Seen> {
+fn transposed(t: Track, a: &ConvTransposeAttrs, shape: &[usize]) -> Result<Dependence> {
     let Some(s) = t.axis.checked_sub(2) else {
-        return Ok(if t.axis == 0 { Seen::Along(t) } else { Seen::Everything });
+        return Ok(if t.axis == 0 { Dependence::Along(t) } else { Dependence::Everything });
     };
     let geometry = a.geometry(shape.get(2..).unwrap_or_default())?;
     let get = |v: &[usize]| v.get(s).copied().unwrap_or(1).max(1);
@@ -455,18 +457,20 @@ fn transposed(t: Track, a: &ConvTransposeAttrs, shape: &[usize]) -> Result<Seen>
     let before = geometry.before.get(s).copied().unwrap_or(0) as f64;
     let reach = ((get(&a.kernel) - 1) * get(&a.dilations)) as f64;
     if a.output_shape.is_some() && !matches!(a.padding, Padding::Explicit { .. }) && get(&a.kernel) != stride {
-        return Ok(Seen::Everything);
+        return Ok(Dependence::Everything);
     }
-    Ok(Seen::Along(t.through((1, stride), (before - reach) / stride as f64, before / stride as f64)))
+    Ok(Dependence::Along(t.through((1, stride), (before - reach) / stride as f64, before / stride as f64)))
 }
 
-fn union(a: Seen, b: Seen) -> Seen {
+fn union(a: Dependence, b: Dependence) -> Dependence {
     match (a, b) {
-        (Seen::Nothing, other) | (other, Seen::Nothing) => other,
-        (Seen::Along(x), Seen::Along(y)) if x.axis == y.axis && x.scale == y.scale => {
-            Seen::Along(Track { lo: x.lo.min(y.lo), hi: x.hi.max(y.hi), ..x })
+        (Dependence::Nothing, other) | (other, Dependence::Nothing) => other,
+        (Dependence::Along(x), Dependence::Along(y)) if x.axis == y.axis && x.scale == y.scale => {
+            Dependence::Along(Track { lo: x.lo.min(y.lo), hi: x.hi.max(y.hi), ..x })
         }
-        (Seen::Along(t), Seen::Everything) | (Seen::Everything, Seen::Along(t)) => Seen::Along(t.unbounded()),
-        _ => Seen::Everything,
+        (Dependence::Along(t), Dependence::Everything) | (Dependence::Everything, Dependence::Along(t)) => {
+            Dependence::Along(t.unbounded())
+        }
+        _ => Dependence::Everything,
     }
 }

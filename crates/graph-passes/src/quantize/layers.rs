@@ -34,7 +34,7 @@ pub struct QuantizableLayers {
     /// Convolutions that can be quantized, in the graph's order.
     pub layers: Vec<Layer>,
     /// Names of the other layers, each with the reason.
-    pub left: Vec<(String, String)>,
+    pub excluded: Vec<(String, String)>,
 }
 
 /// Collects the convolutions of a graph.
@@ -44,7 +44,7 @@ pub fn quantizable_layers(graph: &Graph) -> QuantizableLayers {
         match quantizable_layer(graph, index, node) {
             None => {}
             Some(Ok(layer)) => survey.layers.push(layer),
-            Some(Err(why)) => survey.left.push((node.name.clone(), why)),
+            Some(Err(why)) => survey.excluded.push((node.name.clone(), why)),
         }
     }
     survey

@@ -98,7 +98,7 @@ pub fn prepare(graph: &Graph) -> Result<Graph> {
     }
     let survey = quantizable_layers(&graph);
     if survey.layers.is_empty() {
-        let reasons: Vec<String> = survey.left.iter().take(3).map(|(name, why)| format!("{name}: {why}")).collect();
+        let reasons: Vec<String> = survey.excluded.iter().take(3).map(|(name, why)| format!("{name}: {why}")).collect();
         let why = match reasons.as_slice() {
             [] => "the network has no convolution".to_owned(),
             some => format!("none of its convolutions can be quantized ({})", some.join("; ")),

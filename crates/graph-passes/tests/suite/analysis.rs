@@ -113,13 +113,13 @@ fn cropped_tiles_equal_the_whole() {
 #[test]
 fn instance_norm_has_an_unbounded_receptive_field() {
     let graph = dynunet(&DynUNet::default(), &Weights::Random { seed: 0 }).unwrap();
-    let found = analysis::analyse(&graph).unwrap();
-    assert!(found.normalises && !found.field.is_bounded() && found.field.halo().is_none());
+    let found = analysis::analyze(&graph).unwrap();
+    assert!(found.normalizes && !found.field.is_bounded() && found.field.halo().is_none());
     assert!(found.field.axes.iter().all(|a| a.multiple_of == 4));
     assert_eq!(found.outputs[0].scale, [Some((1, 1)); 3]);
     let fixed = small_net(Upsampling::Transposed);
-    let found = analysis::analyse(&fixed).unwrap();
-    assert!(!found.normalises && found.field.is_bounded());
+    let found = analysis::analyze(&fixed).unwrap();
+    assert!(!found.normalizes && found.field.is_bounded());
     assert_eq!(found.outputs[0].channels, Some(1));
     assert_eq!(found.outputs[0].scale, [Some((1, 1)); 3]);
     if let Some(models) = common::bench_models() {

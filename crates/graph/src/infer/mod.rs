@@ -13,7 +13,7 @@ mod window;
 pub mod rules {
     pub use super::data::reduced_axes;
     pub use super::elementwise::broadcast;
-    pub use super::shape_ops::{AxisSlice, cut, pad_plan, permutation, range_length, shape_range, slice_plan};
+    pub use super::shape_ops::{AxisSlice, pad_plan, permutation, range_length, shape_range, slice_axis, slice_plan};
     pub use crate::ops::resize_geometry;
 }
 
@@ -215,7 +215,7 @@ pub fn node_infos(op: &Op, inputs: &[Option<&Info>], outputs: usize, limits: &Gr
 
 /// Applies the rule of an operator.
 fn outputs_of(op: &Op, args: &OpInputs<'_>) -> Result<Vec<Info>> {
-    if let Some(infos) = op.own(|o| o.infer(args)) {
+    if let Some(infos) = op.with_operator(|o| o.infer(args)) {
         return infos;
     }
     for rule in [window::infer, shape_ops::infer, data::infer, training::infer] {

@@ -118,7 +118,7 @@ pub struct AxisSlice {
 ///
 /// # Errors
 /// [`GraphError::Misused`] if `step` is 0.
-pub fn cut(n: usize, start: i64, end: i64, step: i64) -> Result<AxisSlice> {
+pub fn slice_axis(n: usize, start: i64, end: i64, step: i64) -> Result<AxisSlice> {
     if step == 0 {
         return Err(GraphError::misused("step of a slice", "0", "a step other than 0"));
     }
@@ -176,7 +176,7 @@ fn slice(args: &OpInputs<'_>) -> Result<Info> {
     let plan = slice_plan(shape.len(), &starts, &ends, axes.as_deref(), steps.as_deref())?;
     let dims = shape.iter().zip(plan).map(|(d, p)| match p {
         None => Ok(d.clone()),
-        Some((start, end, step)) => map_dim(d, |n| Ok(cut(n, start, end, step)?.length)),
+        Some((start, end, step)) => map_dim(d, |n| Ok(slice_axis(n, start, end, step)?.length)),
     });
     Ok(Info::new(x.dtype, Some(dims.collect::<Result<_>>()?)))
 }

@@ -43,7 +43,7 @@ pub enum AxisEffect {
     },
 }
 
-/// What is asked of an operator. The answers that most operators give are defaults.
+/// Queries that every operator answers; the default answers suit most operators.
 pub(crate) trait Operator {
     /// Checks the inputs and returns types and shapes of the outputs.
     fn infer(&self, args: &OpInputs<'_>) -> Result<Vec<Info>>;
@@ -51,7 +51,7 @@ pub(crate) trait Operator {
     /// See [`crate::Op::axis_effect`].
     fn axis_effect(&self, of: &AxisLengths) -> Result<AxisEffect>;
 
-    /// Bytes that the operator holds at least while it computes, and its elementary operations besides reading and
+    /// Minimum bytes that the operator holds while it computes, and its elementary operations besides reading and
     /// writing, for shapes of the first input and output; `None` if that depends on a shape that is not known.
     fn cost(&self, _from: Option<&[usize]>, _to: Option<&[usize]>) -> Option<(u128, u128)> {
         Some((0, 0))

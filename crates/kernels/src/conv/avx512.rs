@@ -89,7 +89,7 @@ unsafe fn kernel<const OB: usize, const P: usize, const STEP: usize>(m: &Micro<'
         }
         for o in 0..OB {
             for p in 0..P {
-                _mm512_storeu_ps(m.sums.add(o * m.block_room + p * 16), acc[o][p]);
+                _mm512_storeu_ps(m.sums.add(o * m.sum_block_stride + p * 16), acc[o][p]);
             }
         }
     }
@@ -142,7 +142,7 @@ unsafe fn three<const OB: usize, const P: usize, const STEP: usize>(m: &Micro<'_
         }
         for o in 0..OB {
             for p in 0..P {
-                _mm512_storeu_ps(m.sums.add(o * m.block_room + p * 16), acc[o][p]);
+                _mm512_storeu_ps(m.sums.add(o * m.sum_block_stride + p * 16), acc[o][p]);
             }
         }
     }

@@ -29,9 +29,9 @@ pub(crate) struct Micro<'a, X, W, S> {
     pub depthwise: bool,
     /// Initial sum of each output channel.
     pub start: *const S,
-    /// Output of the sums: 16 per voxel, `block_room` from block to block.
+    /// Output of the sums: 16 per voxel, `sum_block_stride` from block to block.
     pub sums: *mut S,
-    pub block_room: usize,
+    pub sum_block_stride: usize,
 }
 
 impl<X, W, S> Micro<'_, X, W, S> {
@@ -377,7 +377,7 @@ impl<C: Core> Row<'_, C> {
         } else {
             self.in_layout.block
         };
-        let block_room = SCRATCH / group.blocks;
+        let sum_block_stride = SCRATCH / group.blocks;
         for &(w, len) in strip {
             let from = in_at + w * geometry.in_step[2];
             let micro = Micro {
@@ -394,9 +394,9 @@ impl<C: Core> Row<'_, C> {
                 depthwise: self.core.depthwise(),
                 start: self.core.start()[group.first_block * CHANNEL_BLOCK..].as_ptr(),
                 sums: scratch.0.as_mut_ptr().cast::<C::Sum>(),
-                block_room,
+                sum_block_stride,
             };
-            assert!(len * CHANNEL_BLOCK <= block_room, "run exceeds the scratch buffer");
+            assert!(len * CHANNEL_BLOCK <= sum_block_stride, "run exceeds the scratch buffer");
             if geometry.out_stride[2] == 1 && self.out_layout.block == CHANNEL_BLOCK {
                 for b in 0..group.blocks {
                     self.fetch(self.out_layout.row_start(group.first_block + b, od, oh) + w * CHANNEL_BLOCK, len);
@@ -407,7 +407,7 @@ impl<C: Core> Row<'_, C> {
             // above shows, and whole tiles of 16 voxels. `prepare` was called on this thread.
             unsafe { C::sums(self.isa, group.blocks, len, &micro) };
             for b in 0..group.blocks {
-                let sums = scratch.0[b * block_room..].as_ptr();
+                let sums = scratch.0[b * sum_block_stride..].as_ptr();
                 let place = [group.first_block + b, od, oh, geometry.out_offset[2] + w * geometry.out_stride[2]];
                 self.out(place, len, sums, &mut stats[b]);
             }

@@ -24,7 +24,7 @@ pub(crate) unsafe fn micro(blocks: usize, len: usize, m: &Micro<'_, f32, f32, f3
                         }
                     }
                 }
-                m.sums.add(o * m.block_room + p * 16).cast::<[f32; 16]>().write_unaligned(acc);
+                m.sums.add(o * m.sum_block_stride + p * 16).cast::<[f32; 16]>().write_unaligned(acc);
             }
         }
     }

@@ -234,10 +234,10 @@ unsafe fn two_blocks<const T: usize>(m: &Bytes<'_>) {
             }
         }
         store!("tmm0", m.sums);
-        store!("tmm1", m.sums.add(m.block_room));
+        store!("tmm1", m.sums.add(m.sum_block_stride));
         if T > 1 {
             store!("tmm2", m.sums.add(256));
-            store!("tmm3", m.sums.add(m.block_room + 256));
+            store!("tmm3", m.sums.add(m.sum_block_stride + 256));
         }
     }
 }

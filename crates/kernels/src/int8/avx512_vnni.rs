@@ -79,7 +79,7 @@ unsafe fn kernel<const OB: usize, const P: usize, const STEP: usize>(m: &Bytes<'
         }
         for o in 0..OB {
             for p in 0..P {
-                _mm512_storeu_si512(m.sums.add(o * m.block_room + p * 16).cast(), acc[o][p]);
+                _mm512_storeu_si512(m.sums.add(o * m.sum_block_stride + p * 16).cast(), acc[o][p]);
             }
         }
     }
@@ -132,7 +132,7 @@ unsafe fn three<const OB: usize, const P: usize, const STEP: usize>(m: &Bytes<'_
         }
         for o in 0..OB {
             for p in 0..P {
-                _mm512_storeu_si512(m.sums.add(o * m.block_room + p * 16).cast(), acc[o][p]);
+                _mm512_storeu_si512(m.sums.add(o * m.sum_block_stride + p * 16).cast(), acc[o][p]);
             }
         }
     }

@@ -29,7 +29,7 @@ pub(super) unsafe fn micro(blocks: usize, len: usize, m: &Bytes<'_>) {
                         }
                     }
                 }
-                m.sums.add(o * m.block_room + p * 16).cast::<[i32; 16]>().write_unaligned(acc);
+                m.sums.add(o * m.sum_block_stride + p * 16).cast::<[i32; 16]>().write_unaligned(acc);
             }
         }
     }

@@ -27,7 +27,7 @@ pub struct NormFactors {
     pub of_gradient: Vec<f32>,
     /// Coefficient of `x`.
     pub of_input: Vec<f32>,
-    /// Constant term.
+    /// Constant that is added to every voxel.
     pub constant: Vec<f32>,
 }
 
@@ -201,20 +201,20 @@ struct Targets<'a> {
     accumulate: bool,
 }
 
-/// Loads up to 16 values; those past `room` are 0.
+/// Loads up to 16 values; those past `left` are 0.
 ///
 /// # Safety
-/// The CPU must support `L`, and `from` must reach `room` values, or 16 if there are more.
+/// The CPU must support `L`, and `from` must reach `left` values, or 16 if there are more.
 #[inline(always)]
-pub(super) unsafe fn load<L: Lanes>(from: *const f32, room: usize) -> L {
-    // SAFETY: the caller guarantees `room` readable values at `from` and a CPU that supports `L`; at most 16 values are
+pub(super) unsafe fn load<L: Lanes>(from: *const f32, left: usize) -> L {
+    // SAFETY: the caller guarantees `left` readable values at `from` and a CPU that supports `L`; at most 16 values are
     // copied to `held`.
     unsafe {
-        if room >= CHANNEL_BLOCK {
+        if left >= CHANNEL_BLOCK {
             return L::load(from);
         }
         let mut held = [0.0f32; CHANNEL_BLOCK];
-        std::ptr::copy_nonoverlapping(from, held.as_mut_ptr(), room);
+        std::ptr::copy_nonoverlapping(from, held.as_mut_ptr(), left);
         L::load(held.as_ptr())
     }
 }
@@ -222,29 +222,29 @@ pub(super) unsafe fn load<L: Lanes>(from: *const f32, room: usize) -> L {
 /// Stores up to 16 values, or adds them to those at `to` if `accumulate`.
 ///
 /// # Safety
-/// The CPU must support `L`, and `to` must reach `room` values, or 16 if there are more.
+/// The CPU must support `L`, and `to` must reach `left` values, or 16 if there are more.
 #[inline(always)]
-pub(super) unsafe fn store<L: Lanes>(values: L, to: *mut f32, room: usize, accumulate: bool) {
-    // SAFETY: the caller guarantees `room` values at `to` and a CPU that supports `L`; fewer than 16 values are copied.
+pub(super) unsafe fn store<L: Lanes>(values: L, to: *mut f32, left: usize, accumulate: bool) {
+    // SAFETY: the caller guarantees `left` values at `to` and a CPU that supports `L`; fewer than 16 values are copied.
     unsafe {
-        let values = if accumulate { values.add(load::<L>(to, room)) } else { values };
-        if room >= CHANNEL_BLOCK {
+        let values = if accumulate { values.add(load::<L>(to, left)) } else { values };
+        if left >= CHANNEL_BLOCK {
             return values.store(to);
         }
-        std::ptr::copy_nonoverlapping(values.to_array().as_ptr(), to, room);
+        std::ptr::copy_nonoverlapping(values.to_array().as_ptr(), to, left);
     }
 }
 
 /// Returns the input and the gradient before the activation.
 #[inline(always)]
 unsafe fn before<L: Lanes>(from: &Sources<'_>, (scale, shift, slope): (L, L, L), at: usize) -> (L, L) {
-    // SAFETY: the caller guarantees `at < from.len` and sources of `from.len` values, so `room` values follow; the CPU
+    // SAFETY: the caller guarantees `at < from.len` and sources of `from.len` values, so `left` values follow; the CPU
     // supports `L`.
     unsafe {
-        let room = from.len - at;
-        let x = load::<L>(from.input.add(at), room);
+        let left = from.len - at;
+        let x = load::<L>(from.input.add(at), left);
         let z = x.mul_then_add(scale, shift);
-        (x, load::<L>(from.gradient.add(at), room).where_positive(z, slope))
+        (x, load::<L>(from.gradient.add(at), left).where_positive(z, slope))
     }
 }
 
@@ -291,9 +291,10 @@ with_lanes! {
             let [of_gradient, of_input, constant] = to.factors.map(|f| f.as_ptr());
             let (of_gradient, of_input, constant) = (L::load(of_gradient), L::load(of_input), L::load(constant));
             for at in (0..from.len).step_by(CHANNEL_BLOCK) {
-                let room = from.len - at;
+                let left = from.len - at;
                 let (x, g) = before::<L>(from, own, at);
-                store(g.mul_then_add(of_gradient, x.mul_then_add(of_input, constant)), to.values.add(at), room, to.accumulate);
+                let values = g.mul_then_add(of_gradient, x.mul_then_add(of_input, constant));
+                store(values, to.values.add(at), left, to.accumulate);
             }
         }
     }

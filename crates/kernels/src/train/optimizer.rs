@@ -9,7 +9,7 @@ const CHUNK: usize = 1 << 14;
 /// Parameters of Adam and AdamW.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Adam {
-    /// Learning rate.
+    /// Learning rate of this step.
     pub rate: f32,
     /// Decay rate of the running average of gradients.
     pub beta1: f32,
@@ -17,7 +17,7 @@ pub struct Adam {
     pub beta2: f32,
     /// Added to the root of the average squared gradient.
     pub epsilon: f32,
-    /// Weight decay coefficient.
+    /// Weight decay; [`Self::decoupled`] says how it is applied.
     pub weight_decay: f32,
     /// Whether weights are multiplied by `1 − rate · weight_decay` (AdamW); else `weight_decay · weight` is added to
     /// the gradient.
@@ -27,7 +27,7 @@ pub struct Adam {
 /// Parameters of gradient descent with momentum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sgd {
-    /// Learning rate.
+    /// Learning rate of this step.
     pub rate: f32,
     /// Fraction of the previous velocity that is kept.
     pub momentum: f32,

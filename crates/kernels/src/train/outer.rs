@@ -112,7 +112,7 @@ pub(super) struct Slide<'a> {
     pub values: &'a [(*const f32, usize)],
     pub value_steps: Steps,
     /// Distance of the sums of neighboring taps.
-    pub tap_room: usize,
+    pub tap_stride: usize,
     pub sums: *mut f32,
 }
 
@@ -188,7 +188,7 @@ unsafe fn slide_of<L: Lanes, const J: usize, const STEP: usize>(s: &Slide<'_>) {
         }
         for j in 0..J {
             for tap in 0..3 {
-                let to = s.sums.add(s.values[j].1 + tap * s.tap_room);
+                let to = s.sums.add(s.values[j].1 + tap * s.tap_stride);
                 L::load(to).add(acc[j][tap]).store(to);
             }
         }

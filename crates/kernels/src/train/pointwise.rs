@@ -14,12 +14,12 @@ pub enum Derivative {
         /// Slope of the negative side; 0 is ReLU.
         slope: f32,
     },
-    /// 1 where the input is in `least..=greatest`, else 0.
+    /// 1 where the input is in `min..=max`, else 0.
     Within {
         /// Lower end of the range.
-        least: f32,
+        min: f32,
         /// Upper end of the range.
-        greatest: f32,
+        max: f32,
     },
 }
 
@@ -71,13 +71,13 @@ with_lanes! {
                         store(v, to.as_mut_ptr().add(at), len - at, accumulate);
                     }
                 }
-                Derivative::Within { least, greatest } => {
-                    let (zero, least, greatest) = (L::splat(0.0), L::splat(least), L::splat(greatest));
+                Derivative::Within { min, max } => {
+                    let (zero, min, max) = (L::splat(0.0), L::splat(min), L::splat(max));
                     for at in (0..len).step_by(CHANNEL_BLOCK) {
                         let g = load::<L>(gradient.as_ptr().add(at), len - at);
                         let x = load::<L>(y.as_ptr().add(at), len - at);
                         // Subtracted where a value is beyond an end, so that the ends count as inside.
-                        let v = g.sub(g.where_positive(least.sub(x), zero)).sub(g.where_positive(x.sub(greatest), zero));
+                        let v = g.sub(g.where_positive(min.sub(x), zero)).sub(g.where_positive(x.sub(max), zero));
                         store(v, to.as_mut_ptr().add(at), len - at, accumulate);
                     }
                 }
@@ -117,9 +117,9 @@ with_lanes! {
         unsafe {
             let factor = L::splat(factor);
             for at in (0..to.len()).step_by(CHANNEL_BLOCK) {
-                let room = to.len() - at;
-                let v = load::<L>(source.as_ptr().add(at), room).mul(factor);
-                store(v, to.as_mut_ptr().add(at), room, true);
+                let left = to.len() - at;
+                let v = load::<L>(source.as_ptr().add(at), left).mul(factor);
+                store(v, to.as_mut_ptr().add(at), left, true);
             }
         }
     }

@@ -51,9 +51,9 @@ pub fn pool_gradient(
         let (b, first) = (task / chunks, task % chunks * thick);
         let end = (first + thick).min(depth);
         let (slice, line) = (in_layout.slice_stride(), in_layout.row_stride());
-        let room = (end - first - 1) * slice + (height - 1) * line + in_layout.row_len();
+        let len = (end - first - 1) * slice + (height - 1) * line + in_layout.row_len();
         // SAFETY: each task has its own range of slices of its own block; `Shared::slice` checks the bounds.
-        let own = unsafe { shared.slice(in_layout.row_start(b, first, 0), room) };
+        let own = unsafe { shared.slice(in_layout.row_start(b, first, 0), len) };
         if !accumulate {
             own.chunks_mut(slice).for_each(|slice| clear_slice(slice, in_layout));
         }
@@ -96,14 +96,14 @@ fn windows(shape: &ConvShape, first: usize, end: usize, extent: usize) -> std::o
     (first + pad).saturating_sub(reach).div_ceil(stride)..((end - 1 + pad) / stride + 1).min(extent)
 }
 
-/// A row of windows.
+/// Windows of one output row, and the gradient of their results.
 struct Row<'a> {
     gradient: &'a [f32],
     /// Input positions along W by window.
     inside: &'a [Vec<usize>],
     /// Number of voxels that a mean is over; 0 means those inside the image.
     whole: usize,
-    /// Input rows of each window.
+    /// Number of input rows that each window covers.
     rows: usize,
 }
 

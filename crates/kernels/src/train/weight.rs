@@ -16,7 +16,7 @@ const STRIP_VOXELS: usize = 256;
 const SLAB_VOXELS: usize = 4096;
 const TASKS: usize = 64;
 /// Number of sums for one input block, one output block and one tap.
-const TAP_ROOM: usize = CHANNEL_BLOCK * CHANNEL_BLOCK;
+const SUMS_PER_TAP: usize = CHANNEL_BLOCK * CHANNEL_BLOCK;
 
 /// Adds the gradient of a convolution with respect to its weights to `gradient`, dense `[O][I][kd·kh·kw]`.
 ///
@@ -113,7 +113,7 @@ struct Tile {
 }
 
 /// Strides of a tile's sums by output lane, input channel and tap.
-struct Room {
+struct SumStrides {
     out_lane: usize,
     input: usize,
     tap: usize,
@@ -157,31 +157,32 @@ impl Pass<'_> {
     /// Sums all tiles over all slabs.
     fn tiles(&self, gradient: &mut [f32]) {
         let tiles = self.tile_list();
-        let room = tiles.iter().map(|t| t.outs.div_ceil(CHANNEL_BLOCK)).max().unwrap_or(1) * self.taps() * TAP_ROOM;
+        let sum_count =
+            tiles.iter().map(|t| t.outs.div_ceil(CHANNEL_BLOCK)).max().unwrap_or(1) * self.taps() * SUMS_PER_TAP;
         let slabs =
             (TASKS / tiles.len()).min(self.out_layout.voxels().div_ceil(SLAB_VOXELS)).clamp(1, self.strips.len());
         let shared = Shared::new(gradient);
         if slabs == 1 {
             return for_each(tiles.len(), |task| {
-                let mut sums = vec![0.0; room];
+                let mut sums = vec![0.0; sum_count];
                 self.tile(tiles[task], 0..self.strips.len(), &mut sums);
                 self.add_to_gradient(tiles[task], &sums, &shared);
             });
         }
-        let mut partial = vec![0.0f32; slabs * tiles.len() * room];
+        let mut partial = vec![0.0f32; slabs * tiles.len() * sum_count];
         let parts = Shared::new(&mut partial);
         for_each(slabs * tiles.len(), |task| {
             let (slab, tile) = (task / tiles.len(), task % tiles.len());
             let edge = |i: usize| i * self.strips.len() / slabs;
             // SAFETY: each task has its own part; `Shared::slice` checks the bounds.
-            let sums = unsafe { parts.slice(task * room, room) };
+            let sums = unsafe { parts.slice(task * sum_count, sum_count) };
             self.tile(tiles[tile], edge(slab)..edge(slab + 1), sums);
         });
         for_each(tiles.len(), |tile| {
-            let mut sums = vec![0.0f64; room];
+            let mut sums = vec![0.0f64; sum_count];
             for slab in 0..slabs {
-                let at = (slab * tiles.len() + tile) * room;
-                sums.iter_mut().zip(&partial[at..at + room]).for_each(|(s, v)| *s += f64::from(*v));
+                let at = (slab * tiles.len() + tile) * sum_count;
+                sums.iter_mut().zip(&partial[at..at + sum_count]).for_each(|(s, v)| *s += f64::from(*v));
             }
             let sums: Vec<f32> = sums.iter().map(|v| *v as f32).collect();
             self.add_to_gradient(tiles[tile], &sums, &shared);
@@ -189,27 +190,27 @@ impl Pass<'_> {
     }
 
     /// Returns the strides of a tile's sums.
-    fn room(&self) -> Room {
+    fn sum_strides(&self) -> SumStrides {
         let taps = self.taps();
         match (self.in_layout.block, self.out_layout.block) {
-            (1, _) => Room { out_lane: 1, input: taps * CHANNEL_BLOCK, tap: CHANNEL_BLOCK },
-            (_, 1) => Room { out_lane: taps * CHANNEL_BLOCK, input: 1, tap: CHANNEL_BLOCK },
-            _ => Room { out_lane: 1, input: CHANNEL_BLOCK, tap: TAP_ROOM },
+            (1, _) => SumStrides { out_lane: 1, input: taps * CHANNEL_BLOCK, tap: CHANNEL_BLOCK },
+            (_, 1) => SumStrides { out_lane: taps * CHANNEL_BLOCK, input: 1, tap: CHANNEL_BLOCK },
+            _ => SumStrides { out_lane: 1, input: CHANNEL_BLOCK, tap: SUMS_PER_TAP },
         }
     }
 
     /// Adds a tile's sums to the gradient.
     fn add_to_gradient(&self, tile: Tile, sums: &[f32], gradient: &Shared<'_>) {
-        let (taps, room) = (self.taps(), self.room());
+        let (taps, strides) = (self.taps(), self.sum_strides());
         for o in 0..tile.outs {
-            let lane = o / CHANNEL_BLOCK * taps * TAP_ROOM + o % CHANNEL_BLOCK * room.out_lane;
+            let lane = o / CHANNEL_BLOCK * taps * SUMS_PER_TAP + o % CHANNEL_BLOCK * strides.out_lane;
             let at = ((tile.out_first + o) * self.in_layout.channels + tile.in_first) * taps;
             // SAFETY: tiles have no weights in common, and each tile is delivered by one task; `Shared::slice` checks
             // the bounds.
             let row = unsafe { gradient.slice(at, tile.ins * taps) };
             for (i, own) in row.chunks_exact_mut(taps).enumerate() {
                 for (tap, g) in own.iter_mut().enumerate() {
-                    *g += sums[lane + i * room.input + tap * room.tap];
+                    *g += sums[lane + i * strides.input + tap * strides.tap];
                 }
             }
         }
@@ -243,7 +244,7 @@ impl Pass<'_> {
     /// Sums one tile over some strips.
     fn tile(&self, tile: Tile, strips: std::ops::Range<usize>, sums: &mut [f32]) {
         assert!(
-            sums.len() >= tile.outs.div_ceil(CHANNEL_BLOCK) * self.taps() * TAP_ROOM,
+            sums.len() >= tile.outs.div_ceil(CHANNEL_BLOCK) * self.taps() * SUMS_PER_TAP,
             "buffer of sums is too small"
         );
         for at in strips {
@@ -261,7 +262,7 @@ impl Pass<'_> {
         (0..tile.outs.div_ceil(CHANNEL_BLOCK))
             .map(|b| {
                 let at = self.out_at(tile.out_first + b * CHANNEL_BLOCK, first);
-                (self.out_gradient[at..].as_ptr(), b * self.taps() * TAP_ROOM)
+                (self.out_gradient[at..].as_ptr(), b * self.taps() * SUMS_PER_TAP)
             })
             .collect()
     }
@@ -276,7 +277,7 @@ impl Pass<'_> {
                 for channel in (0..tile.ins).step_by(8) {
                     let from = self.input[input + taps[row] + channel..].as_ptr();
                     let values: [_; 8] =
-                        std::array::from_fn(|j| (from, row * TAP_ROOM + (channel + j) * CHANNEL_BLOCK));
+                        std::array::from_fn(|j| (from, row * SUMS_PER_TAP + (channel + j) * CHANNEL_BLOCK));
                     for &(vector, at) in &vectors {
                         let sums = sums[at..].as_mut_ptr();
                         let job = Slide {
@@ -285,7 +286,7 @@ impl Pass<'_> {
                             vector_steps,
                             values: &values,
                             value_steps,
-                            tap_room: TAP_ROOM,
+                            tap_stride: SUMS_PER_TAP,
                             sums,
                         };
                         // SAFETY: `vector` is a block of the output's strip. The values are eight channels of one
@@ -307,7 +308,9 @@ impl Pass<'_> {
             for channel in (0..tile.ins).step_by(adjacent) {
                 let values: Vec<_> = own
                     .clone()
-                    .map(|t| (self.input[input + taps[t] + channel..].as_ptr(), t * TAP_ROOM + channel * CHANNEL_BLOCK))
+                    .map(|t| {
+                        (self.input[input + taps[t] + channel..].as_ptr(), t * SUMS_PER_TAP + channel * CHANNEL_BLOCK)
+                    })
                     .collect();
                 // SAFETY: the vectors are blocks of the output's strip. `adjacent` divides 16, so the values of a group
                 // are in one input block; their windows lie in the padded input (`check_window`). `tile` asserts room
@@ -342,7 +345,7 @@ impl Pass<'_> {
             }
             for &(vector, at) in &vectors {
                 let sums = sums[at..].as_mut_ptr();
-                let job = Slide { counts, vector, vector_steps, values, value_steps, tap_room: CHANNEL_BLOCK, sums };
+                let job = Slide { counts, vector, vector_steps, values, value_steps, tap_stride: CHANNEL_BLOCK, sums };
                 // SAFETY: `vector` is a block of the output's strip. The values are at the first of three adjacent taps
                 // of a plane, whose windows lie in the padded plane (`check_window`). A tile has at most 16 planes, and
                 // `tile` asserts room for the sums of 16 at every tap.

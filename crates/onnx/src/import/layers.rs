@@ -108,13 +108,13 @@ fn clip(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
 }
 
 fn quantize(im: &Importer<'_>, node: &Pending<'_>) -> Result<Op> {
-    let asked = node.attributes.int("output_dtype", 0)?;
+    let requested = node.attributes.int("output_dtype", 0)?;
     node.attributes.int("precision", 0)?;
     let zero = im.info(node.input(2)).and_then(|i| i.dtype);
     // ONNX's default is uint8.
-    let to = zero.or(onnx_type(asked)).unwrap_or(ElementType::U8);
-    if asked != 0 && onnx_type(asked).is_none() {
-        return Err(node.unsupported(format!("output of ONNX type {asked}")));
+    let to = zero.or(onnx_type(requested)).unwrap_or(ElementType::U8);
+    if requested != 0 && onnx_type(requested).is_none() {
+        return Err(node.unsupported(format!("output of ONNX type {requested}")));
     }
     Ok(Op::QuantizeLinear {
         axis: node.attributes.int("axis", 1)?,
@@ -124,9 +124,9 @@ fn quantize(im: &Importer<'_>, node: &Pending<'_>) -> Result<Op> {
 }
 
 fn dequantize(im: &Importer<'_>, node: &Pending<'_>) -> Result<Op> {
-    let asked = node.attributes.int("output_dtype", 0)?;
+    let requested = node.attributes.int("output_dtype", 0)?;
     let scale = im.info(node.input(1)).and_then(|i| i.dtype);
-    if asked != 0 && onnx_type(asked) != scale {
+    if requested != 0 && onnx_type(requested) != scale {
         return Err(node.unsupported("an output type other than the scale's"));
     }
     Ok(Op::DequantizeLinear {

@@ -215,7 +215,7 @@ impl Importer<'_> {
         name
     }
 
-    /// Adds a constant.
+    /// Adds a constant under an unused name that starts with `base`; returns its value.
     pub(crate) fn add_constant(&mut self, base: &str, tensor: Tensor) -> Result<ValueId> {
         let name = self.unique_name(base);
         let tensor = Arc::new(tensor);

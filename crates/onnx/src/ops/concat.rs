@@ -1,4 +1,4 @@
-//! `Concat`.
+//! `Concat`: its row of the table, import and export.
 
 use crate::export::{Setting, Settings};
 use crate::import::Pending;

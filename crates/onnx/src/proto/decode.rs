@@ -52,7 +52,7 @@ pub(crate) struct Attribute<'a> {
     pub value: AttributeValue<'a>,
 }
 
-/// The value of an attribute.
+/// Payload of an `AttributeProto`: the field that its type selects.
 #[derive(Debug)]
 pub(crate) enum AttributeValue<'a> {
     Float(f32),

@@ -194,7 +194,7 @@ fn damaged_files_do_not_crash() {
         let mut damaged = bytes.clone();
         damaged[index] ^= 1 << (index % 8);
         let Ok(mut graph) = cytoscope_onnx::from_bytes(&damaged, None, &limits) else { continue };
-        let _ = cytoscope_graph_passes::analysis::analyse(&graph);
+        let _ = cytoscope_graph_passes::analysis::analyze(&graph);
         let _ = cytoscope_graph_passes::optimize(&mut graph);
         let x = graph.inputs.first().map(|&id| graph.value(id).name.clone()).unwrap_or_default();
         let _ = cytoscope_reference::run(&graph, &[(x, Tensor::new([1, 1, 4, 4, 4], vec![0.5f32; 64]).unwrap())]);

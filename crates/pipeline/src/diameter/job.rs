@@ -53,8 +53,8 @@ fn object_diameter(
             model.name
         )));
     };
-    let image = cytoscope_formats::open(input, &job.open_options())?;
-    let (image, _) = preprocess::for_prediction(context, job, image)?;
+    let image = job.open(input)?;
+    let (image, ..) = preprocess::for_prediction(context, job, model, image)?;
     let mut meta = image.meta().clone();
     let time = job.time.unwrap_or(0).min(Extents::of(&meta).times.saturating_sub(1));
     let stack = Stack::new(&image, time);

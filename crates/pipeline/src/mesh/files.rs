@@ -24,7 +24,7 @@ const ELEMENT_ARRAY_BUFFER: u32 = 34963;
 /// Returns a binary STL file with all meshes.
 ///
 /// # Errors
-/// A message if there are more triangles than the file can state.
+/// A message if there are more triangles than the format's 32-bit count allows.
 pub(super) fn stl(meshes: &[(u32, Mesh)]) -> Result<Vec<u8>, String> {
     let total: usize = meshes.iter().map(|(_, mesh)| mesh.triangles.len()).sum();
     let count = u32::try_from(total).map_err(|_| format!("{total} triangles are too many for an STL file"))?;

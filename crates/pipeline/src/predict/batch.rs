@@ -1,6 +1,6 @@
 //! How many tiles a GPU computes together.
 
-/// Numbers of tiles of a batch, most first. Kernels are timed for each number, so there are few.
+/// Batch sizes to choose from, largest first. There are few, because kernels are timed for each size.
 const BATCH_SIZES: [usize; 3] = [8, 4, 2];
 /// Maximum ratio of computed tiles to tiles of a slab, as a fraction: the last batch is filled up with a repeated tile.
 const MAX_FILLED: [usize; 2] = [7, 6];

@@ -30,13 +30,20 @@ fn one_input(report: &InputReport, budget_bytes: Option<u64>, crop_possible: boo
         seconds: report.seconds,
         voxels: voxels as u64,
         device: report.device.id.to_string(),
-        precision: report.precision.clone(),
+        precision: report.precision.to_string(),
         measured: measured.collect(),
         tiles: tile_facts(report, budget_bytes, crop_possible),
         seam_energy: report.seam_energy,
         diameter: report.diameter.as_ref().map(diameter_facts),
         traffic: report.traffic,
+        transfer_secs: report.traffic.map(|_| seconds(&report.stages, &[Stage::Upload, Stage::Download])),
+        objects: report.segment.as_ref().map(|_| report.objects.iter().map(|n| u64::from(*n)).sum()),
     }
+}
+
+/// Returns the seconds of some stages.
+fn seconds(totals: &[StageTotal], stages: &[Stage]) -> f64 {
+    totals.iter().filter(|total| stages.contains(&total.stage)).map(|total| total.seconds).sum()
 }
 
 fn tile_facts(report: &InputReport, budget_bytes: Option<u64>, crop_possible: bool) -> Option<TileFacts> {
@@ -70,5 +77,10 @@ fn diameter_facts(diameter: &ObjectDiameter) -> DiameterFacts {
         };
         (certainty, estimate.objects as u64)
     });
-    DiameterFacts { diameter: diameter.diameter, has_voxel_size: diameter.unit == DiameterUnit::Um, estimate }
+    DiameterFacts {
+        diameter: diameter.diameter,
+        has_voxel_size: diameter.unit == DiameterUnit::Um,
+        estimate,
+        voxel_zyx: Some(diameter.voxel),
+    }
 }

@@ -31,7 +31,7 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// Returns the paths of all files; the OME-Zarr folder is none.
+    /// Returns the paths of all files; the OME-Zarr folder is not included.
     pub(super) fn all(self) -> [PathBuf; 7] {
         [self.maps, self.labels, self.labels_wide, self.table, self.preview, self.preprocessed, self.provenance]
     }
@@ -140,7 +140,7 @@ impl ResultFiles {
     }
 }
 
-/// The texts of these two functions are axes, so that parsing them does not fail.
+/// Returns the axes of maps. Like those of [`label_axes`], the texts are valid axes, so parsing them cannot fail.
 pub(super) fn map_axes(times: usize) -> Axes {
     let text = if times > 1 { "TZCYX" } else { "ZCYX" };
     text.parse().unwrap_or_default()

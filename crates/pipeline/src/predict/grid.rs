@@ -11,7 +11,7 @@ use std::ops::Range;
 const SAME_VOXEL: f64 = 0.02;
 
 /// Slices read at once; these are held twice, as stored and as floats.
-pub(super) const READ_SLICES: usize = 8;
+pub(crate) const READ_SLICES: usize = 8;
 
 /// Slices that are cached between slabs that may overlap.
 pub(super) const CACHED_SLICES: usize = 16;
@@ -124,7 +124,7 @@ impl<'a> ModelView<'a> {
             context.check()?;
             let to = (from + READ_SLICES).min(z.end);
             let samples = self.stack.read(context, self.channels[c], from..to)?;
-            let _span = context.recorder.span(Stage::Normalise, "slices").voxels(samples.len());
+            let _span = context.recorder.span(Stage::Normalize, "slices").voxels(samples.len());
             let mut fresh = samples.to_f32();
             let holes: Vec<usize> = if samples.dtype().is_float() {
                 fresh.iter().enumerate().filter(|(_, v)| !v.is_finite()).map(|(at, _)| at).collect()

@@ -118,6 +118,8 @@ pub(crate) struct InferenceRun<'a> {
     pub context: &'a Context,
     pub plan: &'a TilePlan,
     pub tiles: TileRunner<'a>,
+    /// Slices that an earlier run in the same tiles has finished.
+    pub finished: usize,
     pub meter: Meter<'a>,
     pub seams: Seams,
     /// Receives finished tiles, if present.
@@ -133,6 +135,8 @@ struct Windows {
     size: [usize; 3],
     /// Weights of a window's voxels.
     map: Vec<f32>,
+    /// Index along Z of the first window that is run.
+    first: usize,
 }
 
 impl Windows {
@@ -160,8 +164,11 @@ impl Windows {
 }
 
 impl InferenceRun<'_> {
-    /// Runs the whole volume.
+    /// Runs the whole volume, except slices that are finished.
     pub(crate) fn run(&mut self, view: &mut ModelView<'_>, sink: &mut Sink<'_>) -> Result<(), JobError> {
+        if self.finished >= view.shape[0] {
+            return Ok(());
+        }
         match self.plan.blend {
             Blend::Crop => self.crop(view, sink),
             Blend::Gaussian => self.gaussian(view, sink),
@@ -176,7 +183,11 @@ impl InferenceRun<'_> {
         let channels = self.tiles.network.output_channels;
         let tiles: Vec<[&Span; 2]> = spans[1].iter().flat_map(|sy| spans[2].iter().map(move |sx| [sy, sx])).collect();
         let ends = [1, 2].map(|a| spans[a].iter().map(|s| s.start + s.len).max().unwrap_or(0));
-        for sz in &spans[0] {
+        if self.finished > 0 {
+            self.meter.skip_completed((self.finished * shape[1] * shape[2]) as u64);
+        }
+        let finished = self.finished;
+        for sz in spans[0].iter().filter(|sz| sz.kept_in_volume().end > finished) {
             let values = view.read(self.context, sz.start..sz.start + sz.len)?;
             let slab = Slab { values: &values, shape: [sz.len, shape[1], shape[2]] };
             self.tiles.load(&slab, sz.start, ends)?;
@@ -269,7 +280,9 @@ impl InferenceRun<'_> {
         let size: [usize; 3] = std::array::from_fn(|a| plan.tile[a].next_multiple_of(plan.step[a]));
         let starts: Vec<Vec<usize>> =
             (0..3).map(|a| window_starts(shape[a], size[a], plan.overlap)).collect::<Result<_, _>>()?;
-        let windows = Windows { shape, starts, size, map: gaussian_map(size) };
+        // All windows that cover a slice that is not finished; a sum has the same terms in the same order as without them.
+        let first = starts[0].iter().position(|z| z + size[0] > self.finished).unwrap_or(0);
+        let windows = Windows { shape, starts, size, map: gaussian_map(size), first };
         let starts = &windows.starts;
         let borders: Vec<usize> =
             starts[2].iter().skip(1).flat_map(|s| [*s, s + size[2]]).filter(|b| *b < shape[2]).collect();
@@ -277,7 +290,7 @@ impl InferenceRun<'_> {
         let plane = shape[1] * shape[2];
         // Weighted sums of slices base..base + depth; slices below `base` are finished.
         let depth = size[0];
-        let mut base = 0;
+        let mut base = starts[0].get(first).copied().unwrap_or(0);
         let mut sums = vec![0.0f32; channels * depth * plane];
         let weights = windows.weights();
         // Indices of the windows along Y and X.
@@ -291,7 +304,10 @@ impl InferenceRun<'_> {
             let end = |at: usize| (starts[a][at] + size[a]).min(shape[a]);
             end(at) - at.checked_sub(1).map_or(0, end)
         };
-        for (i, &z) in starts[0].iter().enumerate() {
+        if first > 0 {
+            self.meter.skip_completed((first as u64 * voxels_in_all) / rows);
+        }
+        for (i, &z) in starts[0].iter().enumerate().skip(first) {
             if z > base {
                 self.emit(&mut sums, &weights, base, z - base, depth, shape, &borders, sink)?;
                 base = z;
@@ -347,14 +363,16 @@ impl InferenceRun<'_> {
         let means = part.collect(self.tiles.network.output_channels, |at, to| {
             let (row, column) = (at.start / shape[2], at.start % shape[2]);
             let (sz, sy) = (base + row / shape[1] % size[0], row % shape[1]);
-            let done = |[iz, iy, ix]: [usize; 3]| iz < i || iz == i && (iy < j || iy == j && ix <= k);
+            let is_before = |[iz, iy, ix]: [usize; 3]| iz < i || iz == i && (iy < j || iy == j && ix <= k);
+            let done = |window: [usize; 3]| window[0] >= windows.first && is_before(window);
             let weights = weights.row(sz, sy, done);
             to.extend(sums[at].iter().zip(&weights[column..]).map(|(s, w)| s / w));
         });
         live.tile([z, y, from], valid, means);
     }
 
-    /// Normalises the first `count` slices by their weights, passes them on, and moves the others to the front.
+    /// Normalizes the first `count` slices by their weights, passes on those that an earlier run has not finished, and moves
+    /// the others to the front.
     #[allow(clippy::too_many_arguments)]
     fn emit(
         &mut self,
@@ -371,6 +389,9 @@ impl InferenceRun<'_> {
         let channels = sums.len() / (depth * plane);
         for first in (0..count).step_by(EMITTED_SLICES) {
             let slices = EMITTED_SLICES.min(count - first);
+            if base + first + slices <= self.finished {
+                continue;
+            }
             let mut out = vec![0.0f32; channels * slices * plane];
             for z in 0..slices {
                 for y in 0..shape[1] {

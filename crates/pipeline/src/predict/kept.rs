@@ -1,6 +1,7 @@
-//! The finished slices of a pass, kept beside the results, so that a run with `--resume` continues an interrupted one.
+//! The finished slices of a prediction, kept beside the results, so that a run with `--resume` continues an interrupted one.
 
 use super::PredictJob;
+use super::plan::{PlannedTiles, TilePlan};
 use super::resolve::Resolved;
 use crate::spool::Spool;
 use crate::{JobError, provenance};
@@ -9,12 +10,15 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Time after which the finished slices are recorded again, in case the process is killed. A cancelled pass records them
-/// at its end.
+/// Time after which the finished slices are recorded again, in case the process is killed. A cancelled job records them at
+/// its end.
 const INTERVAL: Duration = Duration::from_secs(20);
 
-/// The slices of a pass, as the network returned them, in a file that outlives the process.
-pub(super) struct KeptPass {
+/// What separates the fingerprint of a job from that of its tiles.
+const TILES: &str = ", tiles ";
+
+/// Finished slices, as the network returned them, in a file that outlives the process.
+pub(super) struct KeptSlices {
     growing: GrowingFile,
     /// The handle that the spool writes with, until it is taken.
     file: Option<File>,
@@ -25,47 +29,118 @@ pub(super) struct KeptPass {
     slice_bytes: u64,
     /// Slices that an earlier run has finished.
     finished: usize,
+    /// A note about slices of an earlier run that are not continued.
+    discarded: Option<String>,
     recorded: Instant,
 }
 
-impl KeptPass {
-    /// Opens the slices that an interrupted run of this job has kept. `None` unless the job resumes and can be run in one
-    /// pass over a single time point.
+/// What determines whether slices are kept, and which are continued.
+pub(super) struct KeptRequest<'a, 'b> {
+    pub job: &'a PredictJob,
+    pub resolved: &'a Resolved<'b>,
+    /// Fingerprint of the job and its input.
+    pub fingerprint: &'a str,
+    /// Name of the results without their endings.
+    pub stem: &'a str,
+}
+
+impl KeptRequest<'_, '_> {
+    /// Whether the job resumes and has a single time point.
+    fn is_resumed(&self) -> bool {
+        self.job.resume && self.resolved.times.len() == 1
+    }
+
+    /// Whether the stack may pass through the network once.
+    fn may_pass(&self) -> bool {
+        let (model, tiles) = (self.resolved.model, &self.resolved.tiles);
+        tiles.tile.is_none() && tiles.blend.is_none() && model.reach.is_some() && model.spatial_axes == 3
+    }
+
+    fn of_pass(&self) -> String {
+        let (grid, precision) = (self.resolved.grid, self.resolved.precision());
+        // Another version may compute other values.
+        format!("{}, {}, {precision}, {grid:?}", provenance::program(), self.fingerprint)
+    }
+
+    /// Returns the fingerprint of a job in these tiles on this device: others may differ by rounding.
+    fn of_tiles(&self, plan: &TilePlan) -> String {
+        let TilePlan { tile, blend, overlap, batch, .. } = plan;
+        let device = self.resolved.engine.choice.id;
+        format!("{}{TILES}{device}, {tile:?}, {blend:?}, {overlap}, {batch}", self.of_pass())
+    }
+
+    /// Returns a note if an interrupted run has kept slices of this job that the plan cannot continue.
+    fn note_discarded(&self, fingerprint: &str) -> Option<String> {
+        let recorded = GrowingFile::recorded_fingerprint(self.job.folder(), self.stem)?;
+        let is_of_job = recorded.starts_with(&self.of_pass()) && recorded != fingerprint;
+        is_of_job.then(|| {
+            "the slices that an interrupted run had finished in other tiles or on another device are computed again; --tile \
+             and --device keep them the same"
+                .to_owned()
+        })
+    }
+
+    /// Opens the slices that an interrupted pass of this job has kept, of which at least one is left, because the plan of a
+    /// pass depends on them. `None` unless the job resumes and can be run in one pass, or if slices of tiles are kept.
     ///
     /// # Errors
     /// [`JobError::Storage`] if the file cannot be opened.
-    pub(super) fn open(
-        job: &PredictJob,
-        resolved: &Resolved<'_>,
-        fingerprint: &str,
-        stem: &str,
-    ) -> Result<Option<Self>, JobError> {
-        let (model, tiles) = (resolved.model, &resolved.tiles);
-        let in_tiles =
-            tiles.tile.is_some() || tiles.blend.is_some() || model.reach.is_none() || model.spatial_axes != 3;
-        if !job.resume || resolved.times.len() != 1 || in_tiles {
-            return Ok(None);
-        }
-        let (grid, precision) = (resolved.grid, resolved.precision());
-        // Another version may compute other values.
-        let fingerprint = format!("{}, {fingerprint}, {precision}, {grid:?}", provenance::program());
-        let (growing, file) = GrowingFile::open(job.folder(), stem, &fingerprint)?;
-        let slice_len = grid[1] * grid[2];
-        let slice_bytes = (slice_len * model.output_channels * size_of::<f32>()).max(1) as u64;
-        let stored = usize::try_from(growing.kept_bytes() / slice_bytes).unwrap_or(0);
-        Ok(Some(Self {
-            growing,
-            file: Some(file),
-            folder: job.folder().to_owned(),
-            slice_len,
-            slice_bytes,
-            // At least one slice is computed, so that there is a pass to run.
-            finished: stored.min(grid[0].saturating_sub(1)),
-            recorded: Instant::now(),
-        }))
+    pub(super) fn before_plan(&self) -> Result<Option<KeptSlices>, JobError> {
+        let of_tiles = self.of_pass() + TILES;
+        let recorded = GrowingFile::recorded_fingerprint(self.job.folder(), self.stem);
+        let has_tiles = recorded.is_some_and(|recorded| recorded.starts_with(&of_tiles));
+        if self.is_resumed() && self.may_pass() && !has_tiles { self.open_pass().map(Some) } else { Ok(None) }
     }
 
-    /// Returns the number of slices that an earlier run has finished; at least one slice is left.
+    /// Returns the slices that a planned job continues and keeps; `None` unless it resumes. `opened` are those of
+    /// [`KeptRequest::before_plan`].
+    ///
+    /// # Errors
+    /// [`JobError::Storage`] if the file cannot be opened.
+    pub(super) fn after_plan(
+        &self,
+        opened: Option<KeptSlices>,
+        tiles: &PlannedTiles,
+    ) -> Result<Option<KeptSlices>, JobError> {
+        match opened {
+            _ if !self.is_resumed() => Ok(None),
+            Some(kept) if tiles.is_pass() => Ok(Some(kept)),
+            None if tiles.is_pass() => self.open_pass().map(Some),
+            opened => {
+                // The file of a pass is closed before it is opened for tiles.
+                drop(opened);
+                self.open(&self.of_tiles(&tiles.plan), self.resolved.grid[0]).map(Some)
+            }
+        }
+    }
+
+    /// Opens the slices of a pass. At least one is computed, so that there is a pass to run.
+    fn open_pass(&self) -> Result<KeptSlices, JobError> {
+        self.open(&self.of_pass(), self.resolved.grid[0].saturating_sub(1))
+    }
+
+    fn open(&self, fingerprint: &str, max_finished: usize) -> Result<KeptSlices, JobError> {
+        let (folder, grid) = (self.job.folder(), self.resolved.grid);
+        let discarded = self.note_discarded(fingerprint);
+        let (growing, file) = GrowingFile::open(folder, self.stem, fingerprint)?;
+        let slice_len = grid[1] * grid[2];
+        let slice_bytes = (slice_len * self.resolved.model.output_channels * size_of::<f32>()).max(1) as u64;
+        let stored = usize::try_from(growing.kept_bytes() / slice_bytes).unwrap_or(0);
+        Ok(KeptSlices {
+            growing,
+            file: Some(file),
+            folder: folder.to_owned(),
+            slice_len,
+            slice_bytes,
+            finished: stored.min(max_finished),
+            discarded,
+            recorded: Instant::now(),
+        })
+    }
+}
+
+impl KeptSlices {
+    /// Returns the number of slices that an earlier run has finished.
     pub(super) fn finished(&self) -> usize {
         self.finished
     }
@@ -93,17 +168,17 @@ impl KeptPass {
         Ok(())
     }
 
-    /// Returns a note about slices that are not computed again; `None` if there are none.
+    /// Returns a note about slices of an interrupted run; `None` if there are none.
     pub(super) fn note(&self) -> Option<String> {
         let note = || format!("continued after {} slices that an interrupted run had finished", self.finished);
-        (self.finished > 0).then(note)
+        (self.finished > 0).then(note).or_else(|| self.discarded.clone())
     }
 
-    /// Removes the kept slices of the results `folder/stem_*`, once these are published. That they cannot be removed is
-    /// only logged, because the results are complete.
+    /// Removes the kept slices of the results `folder/stem_*`, once these are published. A failure is only logged,
+    /// because the results are complete.
     pub(super) fn remove(folder: &Path, stem: &str) {
         if let Err(error) = GrowingFile::remove(folder, stem) {
-            tracing::warn!("the slices of a finished pass remain: {error}");
+            tracing::warn!("the slices of a finished prediction remain: {error}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::files::MapWriter;
 use super::grid::ModelView;
 use super::infer::{InferenceRun, Seams};
-use super::kept::KeptPass;
+use super::kept::KeptSlices;
 use super::label;
 use super::live::{Live, LiveSink, LiveVolume};
 use super::pass::{Emitter, Pass};
@@ -33,7 +33,7 @@ pub(super) struct Store<'a> {
     /// Writes maps while the network runs, if their postprocessing is already known.
     pub maps: Option<&'a mut MapWriter>,
     /// Records what is finished, if the job can be continued.
-    pub kept: Option<&'a mut KeptPass>,
+    pub kept: Option<&'a mut KeptSlices>,
 }
 
 impl Store<'_> {
@@ -54,13 +54,30 @@ impl Store<'_> {
             maps.write_ready(self.context, self.prediction)?;
         }
         self.prediction.add_to_foreground(self.context)?;
+        self.keep_if_due()
+    }
+
+    /// Stores finished slices of tiles, which begin after those that an earlier run has finished.
+    fn put_slices(&mut self, z: Range<usize>, values: &[f32]) -> Result<(), JobError> {
+        let complete = self.prediction.complete();
+        if z.start != complete {
+            return Err(JobError::Panicked(format!("prediction: slices {z:?} follow the first {complete}")));
+        }
+        let rows = self.prediction.model_shape[1];
+        self.put(z, 0..rows, values)?;
+        self.keep_if_due()
+    }
+
+    /// Records from time to time what is finished.
+    fn keep_if_due(&mut self) -> Result<(), JobError> {
         match &mut self.kept {
             Some(kept) => kept.keep_if_due(self.prediction.complete()),
             None => Ok(()),
         }
     }
 
-    /// Records what is finished at the end of a pass, also if it failed or was cancelled; returns how it ended.
+    /// Records the finished slices at the end of a pass, even if it failed or was cancelled; returns the result of the
+    /// pass.
     fn end(&mut self, ended: Result<(), JobError>) -> Result<(), JobError> {
         let Some(kept) = &mut self.kept else { return ended };
         let kept = kept.keep(self.prediction.complete());
@@ -80,8 +97,8 @@ pub(super) struct Inference<'a> {
     live: Option<&'a dyn LiveSink>,
     /// Preprocessing chain of each channel at the next time point, if already known.
     next_chains: Option<Vec<Vec<Elementwise>>>,
-    /// The slices of a pass that can be continued.
-    kept: Option<KeptPass>,
+    /// The finished slices, if the job can be continued.
+    kept: Option<KeptSlices>,
     seams: Seams,
     not_finite: bool,
 }
@@ -93,7 +110,7 @@ impl<'a> Inference<'a> {
         tiles: PlannedTiles,
         scratch: Scratch<'a>,
         live: Option<&'a dyn LiveSink>,
-        kept: Option<KeptPass>,
+        kept: Option<KeptSlices>,
     ) -> Self {
         let next_chains = resolved.first_chains.clone();
         let PlannedTiles { plan, runner, .. } = tiles;
@@ -119,8 +136,8 @@ impl<'a> Inference<'a> {
             None => stack.preprocessing(context, model, channels)?,
         };
         let mut view = ModelView::new(&stack, channels, chains, grid);
-        let finished = self.kept.as_ref().map_or(0, KeptPass::finished);
-        let spool = match self.kept.as_mut().and_then(KeptPass::spool) {
+        let finished = self.kept.as_ref().map_or(0, KeptSlices::finished);
+        let spool = match self.kept.as_mut().and_then(KeptSlices::spool) {
             Some(spool) => spool,
             None => Spool::new(self.scratch, grid[1] * grid[2])?,
         };
@@ -131,7 +148,7 @@ impl<'a> Inference<'a> {
         if is_known {
             postprocess::resolve(context, model, channels, &stack, &mut prediction)?;
         }
-        // Where one thread does everything, nothing is gained.
+        // With a single thread, overlapping the stages gains nothing.
         let overlaps = resolved.compile.threads != 1;
         let is_pass = matches!(self.runner, Some(Runner::Pass { .. }));
         if is_known && is_pass && overlaps && resolved.has_objects() && label::is_segmented_at_once(prediction.shape) {
@@ -142,7 +159,7 @@ impl<'a> Inference<'a> {
             Live::begin(sink, &volume, softmax, later)
         });
         let mut meter = context.meter("predict", grid.iter().product::<usize>() as u64, "voxels");
-        if finished > 0 {
+        if finished > 0 && is_pass {
             meter.skip_completed((finished * grid[1] * grid[2]) as u64);
         }
         let (plan, Some(runner)) = (&self.plan, &mut self.runner) else {
@@ -154,9 +171,10 @@ impl<'a> Inference<'a> {
             Runner::Tiles(session) => {
                 let (network, session, seams) = (TileNetwork::of(model), &mut **session, self.seams);
                 let tiles = TileRunner::new(&context.recorder, network, session, plan.batch);
-                let mut run = InferenceRun { context, plan, tiles, meter, seams, live };
-                run.run(&mut view, &mut |z, values| store.put(z, 0..grid[1], values))?;
+                let mut run = InferenceRun { context, plan, tiles, finished, meter, seams, live };
+                let ended = run.run(&mut view, &mut |z, values| store.put_slices(z, values));
                 self.seams = run.seams;
+                store.end(ended)?;
             }
             Runner::Pass { session, slab_slices, bands, first_z, macs } => {
                 let (session, size) = (&mut **session, plan.tile);

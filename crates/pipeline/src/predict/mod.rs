@@ -21,11 +21,12 @@ mod prediction;
 mod preprocessed;
 mod preview;
 pub(crate) mod resolve;
+mod series;
 mod session_memory;
 mod tiles;
 pub(crate) mod zarr;
 
-pub use cytoscope_formats::ChannelRef;
+pub use cytoscope_formats::{ChannelRef, SeriesChoice};
 pub use facts::input_facts;
 pub use in_memory::{PredictedVolume, VolumeOutputs, predict_volume};
 pub use live::{LiveSink, LiveVolume};
@@ -44,13 +45,14 @@ use crate::{
     provenance,
 };
 use cytoscope_engine::{DeviceRequest, EngineError, Precision};
-use cytoscope_formats::{OpenOptions, is_zarr_folder, is_zarr_name, one_of_each_series};
+use cytoscope_formats::{is_zarr_folder, one_of_each_series};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{DeviceTraffic, Stage, StageTotal};
 use cytoscope_storage::{Overwrite, StorageError, target};
 use cytoscope_volume::Axes;
 use serde::{Deserialize, Serialize};
+use series::SeriesInput;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -125,9 +127,9 @@ pub struct PredictJob {
     /// Time point, from 0; `None` predicts all.
     #[serde(default)]
     pub time: Option<usize>,
-    /// Series to read from multi-series files, from 0.
+    /// Series to read from multi-series files, by number or name, or all of them.
     #[serde(default)]
-    pub series: usize,
+    pub series: SeriesChoice,
     /// Axis order, to use instead of the files' own.
     #[serde(default)]
     pub axes: Option<Axes>,
@@ -144,14 +146,14 @@ pub struct PredictJob {
     /// Memory budget in bytes; `None` uses three quarters of the free memory.
     #[serde(default)]
     pub memory_budget_bytes: Option<u64>,
-    /// Skip inputs whose results from the same job exist, and continue a pass that was interrupted: a job with this option
+    /// Skip inputs whose results from the same job exist, and continue one that was interrupted: a job with this option
     /// keeps the finished slices beside the results until it is done.
     #[serde(default)]
     pub resume: bool,
     /// Number of threads; 0 uses all cores.
     #[serde(default)]
     pub threads: usize,
-    /// Whether to overwrite files with the names of results that no prediction wrote.
+    /// Whether to overwrite existing files at the paths of the results that no prediction wrote.
     #[serde(default)]
     pub overwrite: Overwrite,
 }
@@ -161,6 +163,9 @@ pub struct PredictJob {
 pub struct InputReport {
     /// Path of the input.
     pub input: PathBuf,
+    /// Number of the series of the input, from 0.
+    #[serde(default, skip_serializing_if = "is_first_series")]
+    pub series: usize,
     /// Files that were written for this input.
     pub outputs: Vec<Artifact>,
     /// Whether the input was skipped because its results exist.
@@ -174,7 +179,7 @@ pub struct InputReport {
     /// The device, and why it was chosen.
     pub device: DeviceChoice,
     /// Precision in which the network ran.
-    pub precision: String,
+    pub precision: Precision,
     /// The object diameter used; absent for models that declare none.
     #[serde(default)]
     pub diameter: Option<ObjectDiameter>,
@@ -204,6 +209,10 @@ pub struct InputReport {
     pub profile: Option<AppliedProfile>,
 }
 
+fn is_first_series(series: &usize) -> bool {
+    *series == 0
+}
+
 /// An input without results, and the reason.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InputFailure {
@@ -225,8 +234,10 @@ pub struct PredictOutcome {
 }
 
 /// Extensions of files that are read from folders.
-const STACK_ENDINGS: [&str; 15] =
-    ["tif", "tiff", "btf", "tf8", "tf2", "npy", "lsm", "stk", "svs", "czi", "nd2", "nii", "nii.gz", "zarr.zip", "ozx"];
+const STACK_ENDINGS: [&str; 16] = [
+    "tif", "tiff", "btf", "tf8", "tf2", "npy", "lsm", "stk", "svs", "ndpi", "czi", "nd2", "nii", "nii.gz", "zarr.zip",
+    "ozx",
+];
 
 /// Extensions of slices, which are read from folders without other stacks.
 const SLICE_ENDINGS: [&str; 3] = ["png", "jpg", "jpeg"];
@@ -340,11 +351,6 @@ fn stems(files: &[PathBuf]) -> Vec<String> {
 }
 
 impl PredictJob {
-    /// Returns the options to open the inputs with.
-    pub(crate) fn open_options(&self) -> OpenOptions {
-        OpenOptions { series: self.series, axes: self.axes.clone(), ..OpenOptions::default() }
-    }
-
     /// Runs the job. If an input fails, the error is reported and the other inputs are processed; cancellation and a
     /// full disk end the job.
     ///
@@ -397,13 +403,13 @@ impl PredictJob {
                 next_step: "give the folder that contains the stacks".to_owned(),
             });
         }
-        self.check_zarr_out(files.len())?;
-        let stems = self.result_stems(&files);
+        let inputs = self.series_inputs(&files);
+        self.check_zarr_out(inputs.len())?;
         let loading = context.recorder.span(Stage::Load, "model");
         let model = Model::load(&self.model)?;
         loading.finish();
         diameter::check(self.diameter, &model)?;
-        self.refuse_inputs(&files, &stems, model.task)?;
+        self.refuse_inputs(&files, &inputs, model.task)?;
         for path in [&model.path, &std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone())] {
             if path.to_str().is_none() {
                 let what = "the path is not valid Unicode (UTF-8), so the provenance record cannot name it";
@@ -418,12 +424,15 @@ impl PredictJob {
         choosing.finish();
         engine.profile = profile.cloned();
         engine.report(context);
-        let count = files.len();
-        for (index, (input, stem)) in files.iter().zip(stems).enumerate() {
+        let count = inputs.len();
+        for (index, SeriesInput { input, series, stem }) in inputs.into_iter().enumerate() {
             context.emit(&Event::Started { input: input.clone(), index, count });
-            let report =
-                catch_unwind(AssertUnwindSafe(|| self.one(context, &model, &mut engine, devices, input, &stem, live)))
-                    .unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))));
+            let number = series.as_ref().map_or(0, |series| *series);
+            let report = series.and_then(|series| {
+                let job = self.of_series(series);
+                catch_unwind(AssertUnwindSafe(|| job.one(context, &model, &mut engine, devices, &input, &stem, live)))
+                    .unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))))
+            });
             match report {
                 Ok(report) => {
                     let outputs = report.outputs.iter().map(|artifact| artifact.path.clone()).collect();
@@ -436,8 +445,9 @@ impl PredictJob {
                 Err(error) => {
                     context.emit(&Event::Failed { input: input.clone(), reason: error.to_string() });
                     let fatal = error.kind() == JobErrorKind::OutOfResources && count > 1 && is_full_disk(&error);
-                    let sentence = with_name(&input.display().to_string(), &error.to_string());
-                    outcome.failed.push(InputFailure { input: input.clone(), kind: error.kind(), sentence });
+                    let named = with_name(&input.display().to_string(), &error.to_string());
+                    let sentence = if number > 0 { format!("series {number} of {named}") } else { named };
+                    outcome.failed.push(InputFailure { input, kind: error.kind(), sentence });
                     if fatal {
                         context.note("the disk is full: the remaining inputs were not processed");
                         break;
@@ -448,28 +458,18 @@ impl PredictJob {
         Ok(outcome)
     }
 
-    /// Returns the stems of the inputs' results. Those of a series other than the first end in its number, so that the
-    /// positions of a file do not replace each other's results.
-    fn result_stems(&self, files: &[PathBuf]) -> Vec<String> {
-        if is_zarr_name(&self.out) {
-            return stems(std::slice::from_ref(&self.out));
-        }
-        let of_series = |stem: String| if self.series == 0 { stem } else { format!("{stem}_s{}", self.series) };
-        stems(files).into_iter().map(of_series).collect()
-    }
-
     /// Refuses a job whose results would overwrite its inputs.
-    fn refuse_inputs(&self, files: &[PathBuf], stems: &[String], task: ModelTask) -> Result<(), JobError> {
+    fn refuse_inputs(&self, files: &[PathBuf], results: &[SeriesInput], task: ModelTask) -> Result<(), JobError> {
         // A folder that does not exist holds no inputs.
         let Ok(out) = self.folder().canonicalize() else { return Ok(()) };
         // Canonical paths are compared, because the file system may be case-insensitive.
         let inputs: BTreeSet<PathBuf> = files.iter().map(|f| target::resolved(f)).collect();
         let is_input = |path: &PathBuf| path.canonicalize().is_ok_and(|path| inputs.contains(&path));
-        let results = |stem: &String| {
-            let files = files::Paths::new(&out, stem, task).all();
-            files.into_iter().chain(zarr::paths_in(&out, stem, task))
+        let paths = |result: &SeriesInput| {
+            let files = files::Paths::new(&out, &result.stem, task).all();
+            files.into_iter().chain(zarr::paths_in(&out, &result.stem, task))
         };
-        match stems.iter().flat_map(results).find(is_input) {
+        match results.iter().flat_map(paths).find(is_input) {
             None => Ok(()),
             Some(path) => Err(StorageError::IsInput { path }.into()),
         }

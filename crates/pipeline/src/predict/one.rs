@@ -1,7 +1,7 @@
 //! Prediction of one input file.
 
 use super::files::ResultFiles;
-use super::kept::KeptPass;
+use super::kept::{KeptRequest, KeptSlices};
 use super::live::LiveSink;
 use super::maps::Inference;
 use super::outputs::{Outputs, Written};
@@ -37,9 +37,9 @@ pub(super) fn predict(
     context.recorder.mark_memory("start");
     let image = {
         let _span = context.recorder.span(Stage::Read, "open");
-        cytoscope_formats::open(input, &job.open_options())?
+        job.open(input)?
     };
-    let (image, preprocessed) = preprocess::for_prediction(context, job, image)?;
+    let (image, preprocessed, steps_bytes) = preprocess::for_prediction(context, job, model, image)?;
     let before = context.recorder.totals();
     let options = preprocess::options_after(job);
     let selection = Selection::new(&image, input, model, &options)?;
@@ -52,18 +52,22 @@ pub(super) fn predict(
     {
         context.note(format!("{}: skipped, because its results already exist", input.display()));
         let precision = engine.precision(model, job.precision);
-        return Ok(report_of_resumed(outputs, input, &engine.choice, model, precision));
+        let report = report_of_resumed(outputs, input, &engine.choice, model, precision);
+        return Ok(InputReport { series: image.meta().series, ..report });
     }
     files.refuse_foreign(&wanted, job.overwrite)?;
     let _lock = ResultsLock::acquire(job.folder(), stem)?;
     let resolved = Resolved::new(context, model, engine, selection, &options, wanted)?;
-    let kept = KeptPass::open(job, &resolved, &files.fingerprint, stem)?;
+    let request = KeptRequest { job, resolved: &resolved, fingerprint: &files.fingerprint, stem };
+    let kept = request.before_plan()?;
     let writing_bytes = files.paths.zarr.as_ref().map_or(0, |_| zarr::peak_bytes(resolved.extents.zyx));
-    let tiles = plan(context, &resolved, writing_bytes, kept.as_ref().map_or(0, KeptPass::finished))?;
-    let kept = kept.filter(|_| tiles.is_pass());
+    let held_bytes = writing_bytes.saturating_add(steps_bytes);
+    let tiles = plan(context, &resolved, held_bytes, kept.as_ref().map_or(0, KeptSlices::finished))?;
+    let kept = request.after_plan(kept, &tiles)?;
     let mut report = report_before(&resolved, &tiles);
+    report.series = image.meta().series;
     report.notes.extend(preprocessed.as_ref().map(PreprocessRecord::note));
-    report.notes.extend(kept.as_ref().and_then(KeptPass::note));
+    report.notes.extend(kept.as_ref().and_then(KeptSlices::note));
     let scratch = Scratch::Folder(job.folder());
     let mut outputs = Outputs::new(&resolved, &files, scratch)?;
     let mut inference = Inference::new(context, &resolved, tiles, scratch, live, kept);
@@ -91,7 +95,7 @@ pub(super) fn predict(
     report.seconds = start.elapsed().as_secs_f64();
     report.actual_peak_bytes = cytoscope_profile::peak_resident_bytes();
     let report = publish(job, &resolved, &files, written, (records, preprocessed), report)?;
-    KeptPass::remove(job.folder(), stem);
+    KeptSlices::remove(job.folder(), stem);
     Ok(report)
 }
 
@@ -102,13 +106,14 @@ fn report_before(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> InputReport {
     notes.extend(tiles.fallback_note());
     InputReport {
         input: resolved.input.to_owned(),
+        series: 0,
         outputs: Vec::new(),
         resumed: false,
         shape_zyx: resolved.extents.zyx,
         times: resolved.times.len(),
         objects: Vec::new(),
         device: resolved.engine.choice.clone(),
-        precision: resolved.precision().to_string(),
+        precision: resolved.precision(),
         diameter: resolved.diameter,
         segment: resolved.has_objects().then(|| resolved.segment.clone()),
         plan: tiles.plan.clone(),
@@ -163,13 +168,14 @@ fn report_of_resumed(
 ) -> InputReport {
     InputReport {
         input: input.to_owned(),
+        series: 0,
         outputs,
         resumed: true,
         shape_zyx: [0; 3],
         times: 0,
         objects: Vec::new(),
         device: engine.clone(),
-        precision: precision.to_string(),
+        precision,
         diameter: None,
         segment: None,
         plan: super::TilePlan {

@@ -29,7 +29,7 @@ pub(super) struct Outputs<'a> {
     scratch: Scratch<'a>,
     maps: Option<MapWriter>,
     labels: Option<LabelWriter>,
-    labelled: Vec<(Stack, Labels)>,
+    labeled: Vec<(Stack, Labels)>,
     /// Number of objects at each time point.
     counts: Vec<u32>,
     /// Rows of the table of each time point.
@@ -84,7 +84,7 @@ impl<'a> Outputs<'a> {
             scratch,
             maps,
             labels: None,
-            labelled: Vec::new(),
+            labeled: Vec::new(),
             counts: Vec::new(),
             rows: Vec::new(),
             preview,
@@ -105,7 +105,7 @@ impl<'a> Outputs<'a> {
         if resolved.has_objects() {
             let labels = label::label_prediction(context, resolved, &mut prediction, self.scratch)?;
             self.counts.push(labels.count);
-            self.labelled.push((stack, labels));
+            self.labeled.push((stack, labels));
         } else if resolved.wants(Output::Preview) && self.preview.predicted.is_none() {
             self.preview.predicted = Some(prediction.read(context, 0, self.preview.z..self.preview.z + 1)?);
         }
@@ -126,7 +126,7 @@ impl<'a> Outputs<'a> {
             let maps = if paths.zarr.is_some() { self.maps.take().and_then(MapWriter::into_zarr) } else { None };
             self.labels = Some(LabelWriter::new(paths, maps, meta, &extents.zyx, times.len(), max_label)?);
         }
-        for ((stack, labels), time) in std::mem::take(&mut self.labelled).into_iter().zip(times) {
+        for ((stack, labels), time) in std::mem::take(&mut self.labeled).into_iter().zip(times) {
             let rows = self.write_time_point(context, &stack, labels)?;
             self.rows.push((*time, rows));
         }

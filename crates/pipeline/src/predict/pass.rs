@@ -135,7 +135,7 @@ impl Pass<'_> {
         })
     }
 
-    /// Passes slabs through the network until there are none left, or no one takes the results.
+    /// Passes slabs through the network until none are left or the receiver of the results has stopped.
     fn network(
         &mut self,
         slabs: &Slabs<'_>,

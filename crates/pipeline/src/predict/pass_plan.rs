@@ -117,7 +117,8 @@ mod tests {
             has_softmax: false,
         };
         assert_eq!(sizes(64).bytes(8), sizes(1024).bytes(8));
-        // A slab is read, one waits and one is packed; on the way out, one has been computed, one waits, one is stored.
+        // Before the network, one slab is being read, one waits and one is being packed; after it, one was just
+        // computed, one waits and one is being stored.
         let slab_bytes = 8 * 512 * 512 * 4;
         assert_eq!(sizes(64).bytes(16) - sizes(64).bytes(8), (3 + 3) * slab_bytes);
     }

@@ -30,7 +30,7 @@ const MAX_SESSION_BYTES: u64 = 1 << 30;
 /// Bytes that the process holds before any volume is read.
 const BASE_BYTES: u64 = 48 << 20;
 
-/// How often a smaller pass is planned.
+/// Maximum number of attempts to plan a pass with less memory.
 const PASS_ATTEMPTS: usize = 6;
 
 /// Memory budget of a job.
@@ -43,7 +43,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Returns the given budget, or three quarters of the free memory; 4 GiB if the system does not tell it.
+    /// Returns the given budget, or three quarters of the free memory; 4 GiB if the system does not report it.
     pub(super) fn new(given_bytes: Option<u64>) -> Self {
         let available = || cytoscope_profile::available_bytes().map_or(4 << 30, |b| b / 4 * 3);
         Self { bytes: given_bytes.unwrap_or_else(available), is_given: given_bytes.is_some() }
@@ -70,13 +70,13 @@ pub(super) enum Runner {
     Tiles(Box<dyn Session>),
     /// Passes the volume, which is one tile, slab by slab along Z.
     Pass {
-        /// The network.
+        /// Session of the network that keeps its state from slab to slab.
         session: Box<dyn RollingSession>,
-        /// Slices of a slab.
+        /// Number of slices in a slab.
         slab_slices: usize,
         /// Bands of rows, each of which is passed from the first slice to the last.
         bands: Vec<Band>,
-        /// The first slice that passes.
+        /// Index of the first slice that is passed.
         first_z: usize,
         /// Multiply-accumulate operations of the whole pass.
         macs: u64,
@@ -253,7 +253,7 @@ impl<'a> Planner<'a> {
         BASE_BYTES + self.volume.held_bytes + sizes.bytes(slab_slices) + foreground_bytes
     }
 
-    /// Plans one pass over the whole volume, if nothing speaks against it: then no voxel is computed twice.
+    /// Plans one pass over the whole volume, which computes no voxel twice; `None` if a pass is not possible.
     fn pass(&self) -> Option<PlannedPass> {
         let (model, Budget { bytes: budget_bytes, is_given }) = (self.model, self.resolved.budget);
         if self.blend != Blend::Crop || model.spatial_axes != 3 {
@@ -424,7 +424,7 @@ impl<'a> Planner<'a> {
 
     /// Plans a pass, or the tiles with the least work that fit the memory budget, whichever costs less.
     fn best(&self) -> Result<PlannedTiles, JobError> {
-        // A requested blending asks for tiles.
+        // Blending was requested, which requires tiles.
         let pass = if self.resolved.tiles.blend.is_none() { self.pass() } else { None };
         match pass {
             Some(pass) if self.volume.finished > 0 || self.is_cheapest(&pass) => self.accept_pass(pass),

@@ -1,4 +1,4 @@
-//! The preprocessed stack as a result.
+//! Writes the preprocessed stack as one of the results of a prediction (`--outputs preprocessed`).
 
 use super::files::map_axes;
 use super::resolve::{Resolved, channel_name};

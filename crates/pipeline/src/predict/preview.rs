@@ -5,9 +5,9 @@ use cytoscope_formats::{label_color, preview_png};
 use cytoscope_volume::Array;
 use std::path::Path;
 
-/// Minimum share of the pixels that are shown black.
+/// Minimum fraction of the pixels that are shown black.
 const DARK_SHARE: f64 = 0.005;
-/// Minimum share of the pixels that are shown white.
+/// Minimum fraction of the pixels that are shown white.
 const BRIGHT_SHARE: f64 = 0.002;
 
 /// Returns the slice of a stack that a preview shows.
@@ -17,7 +17,7 @@ pub(super) fn middle(depth: usize) -> usize {
 
 /// Returns a PNG of the slice in gray, with each object outlined in its color.
 pub(super) fn outlined(path: &Path, [ny, nx]: [usize; 2], raw: &[f32], labels: &[u32]) -> Result<Vec<u8>, JobError> {
-    let mut rgb: Vec<u8> = grey(raw).into_iter().flat_map(|v| [v; 3]).collect();
+    let mut rgb: Vec<u8> = gray(raw).into_iter().flat_map(|v| [v; 3]).collect();
     for (i, label) in labels.iter().enumerate().filter(|(_, l)| **l > 0) {
         let (y, x) = (i / nx.max(1), i % nx.max(1));
         let differs = |at: usize| labels.get(at).is_some_and(|other| other != label);
@@ -34,7 +34,7 @@ pub(super) fn outlined(path: &Path, [ny, nx]: [usize; 2], raw: &[f32], labels: &
 
 /// Returns a PNG of the slice and its prediction side by side, each with its own contrast.
 pub(super) fn beside(path: &Path, [ny, nx]: [usize; 2], raw: &[f32], predicted: &[f32]) -> Result<Vec<u8>, JobError> {
-    let (left, right) = (grey(raw), grey(predicted));
+    let (left, right) = (gray(raw), gray(predicted));
     let rgb: Vec<u8> = left
         .chunks(nx.max(1))
         .zip(right.chunks(nx.max(1)))
@@ -45,7 +45,7 @@ pub(super) fn beside(path: &Path, [ny, nx]: [usize; 2], raw: &[f32], predicted: 
 }
 
 /// Converts values to gray, from black for the darkest to white for the brightest except a few outliers; NaN is black.
-fn grey(values: &[f32]) -> Vec<u8> {
+fn gray(values: &[f32]) -> Vec<u8> {
     let mut sorted: Vec<f32> = values.iter().copied().filter(|v| v.is_finite()).collect();
     sorted.sort_unstable_by(f32::total_cmp);
     let at = |share: f64| sorted.get((share * sorted.len().saturating_sub(1) as f64) as usize).copied().unwrap_or(0.0);

@@ -59,7 +59,7 @@ impl<'a> Selection<'a> {
         Ok(Self { image, input, meta, extents, channels, times, notes })
     }
 
-    /// Returns the time points.
+    /// Returns the indices of the time points to predict.
     pub(super) fn times(&self) -> &[usize] {
         &self.times
     }

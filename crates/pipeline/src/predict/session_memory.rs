@@ -5,8 +5,8 @@ pub(super) const SESSION_BYTES: u64 = 192 << 20;
 /// Maximum bytes of a session for one tile in a device's own memory: GPU engines index elements of 32-bit floats with 31
 /// bits.
 const MAX_DEVICE_SESSION_BYTES: u64 = (8 << 30) - 1;
-/// A tile may take one part in so many of the memory that a device has for sessions: the rest is for batches of tiles and
-/// for slabs.
+/// The session of one tile may take this fraction (1 / `DEVICE_PARTS`) of a device's memory for sessions; the rest is
+/// for batches of tiles and for slabs.
 const DEVICE_PARTS: u64 = 4;
 
 /// Returns the maximum bytes of a session for one tile in a device's own memory, of which `limit_bytes` are left for

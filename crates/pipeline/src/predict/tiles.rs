@@ -14,7 +14,7 @@ pub(super) struct Slab<'a> {
     pub shape: [usize; 3],
 }
 
-/// What the tensors of a network depend on.
+/// The properties of a model that determine the shapes of its network's tensors.
 pub(super) struct TileNetwork<'a> {
     /// Name of the model, for messages.
     pub name: &'a str,
@@ -27,7 +27,7 @@ pub(super) struct TileNetwork<'a> {
 }
 
 impl<'a> TileNetwork<'a> {
-    /// Returns what the tensors of a model depend on.
+    /// Returns these properties of a model.
     pub(super) fn of(model: &'a Model) -> Self {
         Self {
             name: &model.name,

@@ -1,4 +1,5 @@
-//! Results as OME-Zarr: maps are the image of a folder and labels a label image of it; without maps, labels are the image.
+//! Results as OME-Zarr: the maps are the image of the folder, and the labels are a label image in it. Without maps, the
+//! labels are the image.
 
 use super::PredictJob;
 use super::files::map_channels;
@@ -17,7 +18,7 @@ pub(crate) const FOLDER_KIND: &str = "prediction";
 const LABELS_NAME: &str = "objects";
 /// Path of the label image in the folder of the maps.
 const LABELS_PATH: &str = "labels/objects";
-/// Largest size of what is written at once, if one slice is not larger, in bytes.
+/// Maximum number of bytes that are written at once; a larger slice is written as a whole.
 const SLAB_BYTES: u64 = 64 << 20;
 
 /// File format of maps and labels.
@@ -112,8 +113,8 @@ pub(super) fn path_for(
     (is_zarr && has_image).then(|| if is_zarr_name(&job.out) { job.out.clone() } else { named })
 }
 
-/// Returns what writing OME-Zarr needs in bytes for slices of Y × X voxels: a slab as it is read, resampled, halved and
-/// compressed.
+/// Returns the bytes that writing OME-Zarr takes for slices of Y × X voxels: those of a slab while it is read,
+/// resampled, halved and compressed.
 pub(super) fn peak_bytes([depth, height, width]: [usize; 3]) -> u64 {
     let slice = (height as u64).saturating_mul(width as u64).saturating_mul(size_of::<f32>() as u64);
     let stack = slice.saturating_mul(depth as u64);

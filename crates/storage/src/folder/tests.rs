@@ -1,3 +1,4 @@
+//! Writing, replacing and removing folders with a marker.
 #![allow(clippy::unwrap_used, reason = "a test")]
 use super::*;
 use cytoscope_testkit::file_names;

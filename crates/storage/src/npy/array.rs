@@ -75,7 +75,7 @@ pub struct ArrayLayout {
 /// for positions inside the file only, with slices of at most [`super::MAX_HEADER_BYTES`].
 ///
 /// # Errors
-/// [`HeaderError`] if the header is malformed, the samples are no numbers, or the file is too short for them; the
+/// [`HeaderError`] if the header is malformed, the samples are not numbers, or the file is too short for them; the
 /// errors of `read_at`.
 pub fn read_layout<E: From<HeaderError>>(
     len: u64,

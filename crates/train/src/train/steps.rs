@@ -1,10 +1,10 @@
 //! The steps of the training loop: gradients, losses and their curve, and the return to the last good state.
 
-use super::{Run, Training};
+use super::{RollbackPoint, Run, Training};
 use crate::checkpoint::TrainState;
 use crate::event::TrainEvent;
 use crate::history::StepPoint;
-use crate::step::{ModelState, StepOutput, Stepper};
+use crate::step::{StepOutput, Stepper};
 use cytoscope_pipeline::JobError;
 use std::time::Instant;
 
@@ -132,7 +132,7 @@ impl Training<'_> {
         &self,
         state: &mut TrainState,
         stepper: &mut Stepper,
-        last_good: &(ModelState, u64, u64),
+        last_good: &RollbackPoint,
     ) -> Result<(), JobError> {
         state.rollbacks += 1;
         if state.rollbacks > MAX_ROLLBACKS {
@@ -142,14 +142,14 @@ impl Training<'_> {
                 next_step: "check the data for values that are not finite, or lower schedule.rate".to_owned(),
             });
         }
-        stepper.set_state(last_good.0.clone());
+        stepper.set_state(last_good.model.clone())?;
         state.rate_factor /= 2.0;
         let sentence = format!(
             "The loss was not finite at step {}: rolled back to step {}, with the learning rate multiplied by {}.",
-            state.step, last_good.1, state.rate_factor
+            state.step, last_good.step, state.rate_factor
         );
-        state.step = last_good.1;
-        state.history.truncate_after(last_good.1);
+        state.step = last_good.step;
+        state.history.truncate_after(last_good.step);
         self.context.note(sentence.clone());
         state.history.notes.push(sentence);
         Ok(())

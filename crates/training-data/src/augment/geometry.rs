@@ -135,9 +135,9 @@ impl Grids {
 }
 
 impl Transform {
-    /// Creates the transform that maps the central voxel of the patch (`n / 2` along each axis) to `centre` in the
+    /// Creates the transform that maps the central voxel of the patch (`n / 2` along each axis) to `center` in the
     /// stack.
-    pub fn new(grids: &Grids, centre: [f64; 3], moves: &GeometricParams, rng: &mut impl Rng) -> Self {
+    pub fn new(grids: &Grids, center: [f64; 3], moves: &GeometricParams, rng: &mut impl Rng) -> Self {
         let (sin, cos) = moves.turn;
         // In µm about the center: mirroring, scaling, then rotation.
         let rotation = [[1.0, 0.0, 0.0], [0.0, cos, -sin], [0.0, sin, cos]];
@@ -148,7 +148,7 @@ impl Transform {
             }
         }
         let middle = grids.patch_zyx.map(|n| (n / 2) as f64);
-        let base = std::array::from_fn(|i| centre[i] - (0..3).map(|a| matrix[i][a] * middle[a]).sum::<f64>());
+        let base = std::array::from_fn(|i| center[i] - (0..3).map(|a| matrix[i][a] * middle[a]).sum::<f64>());
         let grid = grids.with_margin();
         let field =
             moves.elastic.map(|(spacing, amplitude)| DisplacementField::draw(grids, &grid, spacing, amplitude, rng));
@@ -344,7 +344,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_box_contains_all_positions_and_their_neighbours(
+        fn the_box_contains_all_positions_and_their_neighbors(
             seed in any::<u64>(), z in 1usize..9, y in 1usize..20, x in 1usize..20, margin in 0usize..4, um in 0.3f64..3.0,
         ) {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -399,6 +399,6 @@ mod tests {
         for s in squares {
             assert!((0.7..1.5).contains(&s.sqrt()), "moved by {} µm, expected 1.2", s.sqrt());
         }
-        assert!(steepest > 0.1, "smallest distance of neighbours: {steepest}");
+        assert!(steepest > 0.1, "smallest distance of neighbors: {steepest}");
     }
 }

@@ -2,8 +2,8 @@
 //! target.
 
 use super::AugmentOptions;
-use crate::error::SamplesError;
-use crate::normalise::Scaling;
+use crate::error::TrainingDataError;
+use crate::normalize::Scaling;
 use cytoscope_objects::smooth::gaussian;
 use rand::{Rng, RngCore};
 use std::sync::OnceLock;
@@ -74,7 +74,7 @@ impl IntensityParams {
         shape: [usize; 3],
         scaling: &Scaling,
         rng: &mut impl RngCore,
-    ) -> Result<(), SamplesError> {
+    ) -> Result<(), TrainingDataError> {
         if let Some(light) = self.light {
             illuminate(image, shape, light, scaling.dark);
         }

@@ -3,7 +3,7 @@
 pub(crate) mod geometry;
 pub(crate) mod intensity;
 
-use crate::error::{SamplesError, check_range};
+use crate::error::{TrainingDataError, check_range};
 use serde::{Deserialize, Serialize};
 
 macro_rules! augmentation {
@@ -238,8 +238,8 @@ impl AugmentOptions {
     /// Checks every option against its range.
     ///
     /// # Errors
-    /// [`SamplesError::Parameter`] for the first option that is out of range.
-    pub fn check(&self) -> Result<(), SamplesError> {
+    /// [`TrainingDataError::Parameter`] for the first option that is out of range.
+    pub fn check(&self) -> Result<(), TrainingDataError> {
         let mut copy = *self;
         let geometric = [
             self.flip.z,

@@ -2,9 +2,9 @@
 
 use super::{CheckOptions, Intensities, PairSummary, problem_from_error};
 use crate::dataset::{ImageRef, Pair, Problem, TrainingTask};
-use crate::error::SamplesError;
+use crate::error::TrainingDataError;
 use crate::objects::{Indexer, LabelCode, MAX_LABEL, ObjectIndex};
-use crate::stack::{Role, Stack, open_image};
+use crate::stack::{Role, Stack, channel_count, channel_names, open_image};
 use cytoscope_formats::Image;
 use cytoscope_volume::statistics::Moments;
 use cytoscope_volume::{Element, Samples, VoxelSize, with_samples};
@@ -27,6 +27,8 @@ pub(crate) struct PairInspection {
     pub finished: bool,
 }
 
+/// Maximum number of channels of a label file that are listed in its summary.
+const MAX_LABEL_CHANNELS: usize = 64;
 /// Maximum number of voxels that percentiles are computed from.
 const PERCENTILE_VOXELS: u64 = 4 << 20;
 
@@ -50,6 +52,7 @@ impl PairInspection {
                 median_extent_um: None,
                 foreground_share: None,
                 same_image_as: None,
+                label_channels: Vec::new(),
                 usable: false,
             },
             problems: Vec::new(),
@@ -69,13 +72,21 @@ impl PairInspection {
 /// Checks a pair: opens both files, compares their metadata and reads every voxel once.
 pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -> PairInspection {
     let mut inspection = PairInspection::none(pair);
-    let open = |reference: &ImageRef, role: Role| -> Result<(Stack, Image), SamplesError> {
-        let image = open_image(reference)?;
-        Ok((Stack::of(reference, role, &image)?, image))
+    let stack = |reference: &ImageRef, role: Role, file: Image| -> Result<(Stack, Image), TrainingDataError> {
+        Ok((Stack::of(reference, role, &file)?, file))
     };
-    let image = open(&pair.image, Role::Image).map_err(|e| inspection.add(problem_from_error(&e, &pair.image.path)));
-    let target =
-        open(&pair.target, Role::Target).map_err(|e| inspection.add(problem_from_error(&e, &pair.target.path)));
+    let role = match task {
+        TrainingTask::Segmentation => Role::Labels,
+        TrainingTask::LabelFree => Role::Target,
+    };
+    let target_file = open_image(&pair.target);
+    if let (Role::Labels, Ok(file)) = (role, &target_file) {
+        inspection.summary.label_channels = label_channels(file);
+    }
+    let image = open_image(&pair.image).and_then(|file| stack(&pair.image, Role::Image, file));
+    let image = image.map_err(|e| inspection.add(problem_from_error(&e, &pair.image.path)));
+    let target = target_file.and_then(|file| stack(&pair.target, role, file));
+    let target = target.map_err(|e| inspection.add(problem_from_error(&e, &pair.target.path)));
     let (Ok((image, image_file)), Ok((target, target_file))) = (image, target) else { return inspection };
     inspection.voxels_um = [image.voxel_um, target.voxel_um];
     let summary = &mut inspection.summary;
@@ -121,8 +132,10 @@ pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -
         },
     }
     if inspection.image_hash == inspection.target_hash {
-        let next_step = "choose the labels or the stain, not a copy of the image (for channels of one file, change \
-                    data.target_channel in the settings)";
+        let next_step = format!(
+            "choose the labels or the stain, not a copy of the image (for channels of one file, change {} in the settings)",
+            role.channel_setting()
+        );
         inspection.add(Problem::error(&target.image.path, "it has the same voxels as its image", next_step));
     }
     let images = pair.more_images.iter().map(|reference| (reference, Role::Image));
@@ -136,14 +149,20 @@ pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -
     inspection
 }
 
+/// Returns the names of the channels of a label file; empty if it has one, or more than can be chosen from a list.
+fn label_channels(file: &Image) -> Vec<String> {
+    let is_choice = (2..=MAX_LABEL_CHANNELS).contains(&channel_count(file.meta()));
+    if is_choice { channel_names(file.meta()) } else { Vec::new() }
+}
+
 /// Checks a further image channel or stain of a pair, and adds its voxels to the hash of the image or the target.
-fn inspect_channel(inspection: &mut PairInspection, reference: &ImageRef, role: Role) -> Result<(), SamplesError> {
+fn inspect_channel(inspection: &mut PairInspection, reference: &ImageRef, role: Role) -> Result<(), TrainingDataError> {
     let file = open_image(reference)?;
     let stack = Stack::of(reference, role, &file)?;
     if stack.zyx != inspection.summary.shape_zyx {
         let problem =
             format!("its shape Z, Y, X is {:?}, but that of its image {:?}", stack.zyx, inspection.summary.shape_zyx);
-        return Err(SamplesError::data(
+        return Err(TrainingDataError::data(
             &reference.path,
             problem,
             "choose channels of one shape, or resample one of them",
@@ -152,7 +171,7 @@ fn inspect_channel(inspection: &mut PairInspection, reference: &ImageRef, role: 
     let (about, hash, non_finite) = measure_intensities(&stack, &file)?;
     let (all, what) = match role {
         Role::Image => (&mut inspection.image_hash, "image"),
-        Role::Target => (&mut inspection.target_hash, "target"),
+        Role::Target | Role::Labels => (&mut inspection.target_hash, "target"),
     };
     let mut joined = Sha256::new();
     joined.update(all.unwrap_or_default());
@@ -162,7 +181,7 @@ fn inspect_channel(inspection: &mut PairInspection, reference: &ImageRef, role: 
     Ok(())
 }
 
-fn with_error(mut inspection: PairInspection, error: SamplesError, stack: &Stack) -> PairInspection {
+fn with_error(mut inspection: PairInspection, error: TrainingDataError, stack: &Stack) -> PairInspection {
     inspection.add(problem_from_error(&error, &stack.image.path));
     inspection
 }
@@ -199,7 +218,7 @@ fn check_missing_planes(inspection: &mut PairInspection, file: &Image) {
 
 /// Reads a stack once. Returns its intensity statistics, a hash of its voxels and the number of voxels that are not
 /// finite.
-fn measure_intensities(stack: &Stack, file: &Image) -> Result<(Intensities, [u8; 32], u64), SamplesError> {
+fn measure_intensities(stack: &Stack, file: &Image) -> Result<(Intensities, [u8; 32], u64), TrainingDataError> {
     let mut moments = Moments::default();
     let mut hash = hasher(stack);
     let (mut non_finite, mut seen, mut kept) = (0u64, 0u64, Vec::new());
@@ -311,7 +330,7 @@ struct LabelStats {
     above: u64,
 }
 
-fn measure_labels(stack: &Stack, file: &Image, options: &CheckOptions) -> Result<LabelStats, SamplesError> {
+fn measure_labels(stack: &Stack, file: &Image, options: &CheckOptions) -> Result<LabelStats, TrainingDataError> {
     let mut hash = hasher(stack);
     let code = LabelCode::new(options.ignore_label, stack.dtype);
     let window = stack.zyx.map(|n| 0..n);

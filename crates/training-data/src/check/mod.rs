@@ -4,7 +4,7 @@ mod compare_pairs;
 mod inspect_pair;
 
 use crate::dataset::{Dataset, Pair, Part, Problem, Severity, TrainingTask};
-use crate::error::SamplesError;
+use crate::error::TrainingDataError;
 use crate::objects::IgnoreLabel;
 use cytoscope_formats::FormatError;
 use cytoscope_volume::DType;
@@ -78,6 +78,9 @@ pub struct PairSummary {
     /// Name of another pair with an identical image; the same name for all copies, `None` for the named pair itself.
     #[serde(default)]
     pub same_image_as: Option<String>,
+    /// Names of the channels of the label file, if it has several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub label_channels: Vec<String>,
     /// Whether the pair is usable for training.
     pub usable: bool,
 }
@@ -111,6 +114,17 @@ impl Report {
             }
         }
         copies.into_values().collect()
+    }
+
+    /// Returns the names of the channels of the label files that have several, in the order of the files, each once.
+    pub fn label_channels(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for name in self.pairs.iter().flat_map(|pair| &pair.label_channels) {
+            if !names.iter().any(|known| known.trim().eq_ignore_ascii_case(name.trim())) {
+                names.push(name);
+            }
+        }
+        names
     }
 
     /// Returns the problems of one severity.
@@ -172,19 +186,20 @@ pub fn check_with(
 }
 
 /// Converts an error into a problem of its pair.
-pub(crate) fn problem_from_error(error: &SamplesError, file: &Path) -> Problem {
+pub(crate) fn problem_from_error(error: &TrainingDataError, file: &Path) -> Problem {
     match error {
-        SamplesError::Data { file, problem, next_step } => Problem::error(file, problem, next_step),
-        SamplesError::Format(
+        TrainingDataError::Data { file, problem, next_step } => Problem::error(file, problem, next_step),
+        TrainingDataError::Format(
             FormatError::Malformed { file, problem, next_step }
             | FormatError::Unsupported { file, problem, next_step }
             | FormatError::OverLimit { file, problem, next_step }
             | FormatError::Misused { file, problem, next_step },
         ) => Problem::error(file, problem, next_step),
-        SamplesError::OverLimit { file, what, got, limit_name, limit, next_step } => {
+        TrainingDataError::OverLimit { file, what, got, limit_name, limit, next_step } => {
             Problem::error(file, format!("{what} is {got}, more than the limit {limit_name} = {limit}"), *next_step)
         }
-        SamplesError::Format(FormatError::Io { file, source, .. }) | SamplesError::Io { file, source, .. } => {
+        TrainingDataError::Format(FormatError::Io { file, source, .. })
+        | TrainingDataError::Io { file, source, .. } => {
             Problem::error(file, format!("it cannot be read: {source}"), cytoscope_formats::io_advice(source))
         }
         other => Problem::error(file, other.to_string(), "correct the file, or remove the pair"),

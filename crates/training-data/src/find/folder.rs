@@ -1,9 +1,9 @@
 //! Search of a folder: detection of its layout, and search of its subfolders.
 
 use super::names::{converter, file_name, is_image, stem};
-use super::{FindOptions, Listing, SearchResults, nnunet, suffixes, table};
+use super::{FindOptions, Listing, SearchResults, labels, nnunet, suffixes, table};
 use crate::dataset::{Convention, Part, Problem, TrainingTask};
-use crate::error::SamplesError;
+use crate::error::TrainingDataError;
 use crate::limits::MAX_DEPTH;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -45,7 +45,7 @@ pub(crate) fn search(
     task: TrainingTask,
     options: &FindOptions,
     found: &mut SearchResults,
-) -> Result<(), SamplesError> {
+) -> Result<(), TrainingDataError> {
     search_below(folder, task, options, None, 0, found)
 }
 
@@ -56,7 +56,7 @@ fn search_below(
     part: Option<Part>,
     depth: usize,
     found: &mut SearchResults,
-) -> Result<(), SamplesError> {
+) -> Result<(), TrainingDataError> {
     let listing = Listing::of(folder, found)?;
     if options.same_file {
         let before = found.pairs.len();
@@ -71,9 +71,9 @@ fn search_below(
         if table::search(&listing, task, options, found)? {
             return Ok(());
         }
-        let mut any = two_folders(&listing, task, part, found)?;
+        let mut any = two_folders(&listing, task, options, part, found)?;
         let problems = found.problems.len();
-        if suffixes::search(&listing, task, part, found) > 0 {
+        if suffixes::search(&listing, task, options, part, found) > 0 {
             any = true;
         } else if any {
             // Other files beside the two folders are not training data.
@@ -103,9 +103,21 @@ fn search_below(
 fn two_folders(
     listing: &Listing,
     task: TrainingTask,
+    options: &FindOptions,
     part: Option<Part>,
     found: &mut SearchResults,
-) -> Result<bool, SamplesError> {
+) -> Result<bool, TrainingDataError> {
+    let chosen = labels::chosen_name(task, options);
+    if let Some(name) = chosen
+        && let Some((images, targets)) = folder_of_labels(listing, name)?
+    {
+        let before = found.pairs.len();
+        let files = (Listing::of(&images, found)?, Listing::of(&targets, found)?);
+        pair_folders((&images, &files.0), (&targets, &files.1), task, part, found)?;
+        let files: Vec<PathBuf> = found.pairs.iter().skip(before).map(|pair| pair.target.path.clone()).collect();
+        found.named_labels.extend(files);
+        return Ok(true);
+    }
     let names: &[(&str, &str)] = match task {
         TrainingTask::Segmentation => &SEGMENTATION,
         TrainingTask::LabelFree => &LABEL_FREE,
@@ -113,6 +125,55 @@ fn two_folders(
     let both = names.iter().find_map(|(a, b)| Some((listing.folder(a)?, listing.folder(b)?)));
     let Some((images, targets)) = both else { return Ok(false) };
     let (image_files, target_files) = (Listing::of(images, found)?, Listing::of(targets, found)?);
+    let inner = folders_without_images(&image_files, &target_files);
+    if task == TrainingTask::Segmentation && !inner.is_empty() {
+        labels::report_choice(targets, &inner, chosen, found);
+        return Ok(true);
+    }
+    pair_folders((images, &image_files), (targets, &target_files), task, part, found)?;
+    Ok(true)
+}
+
+/// Returns the folder of images and that of the label images called `name`: `masks/nuclei`, `nuclei_masks`,
+/// `masks_nuclei` or `nuclei`.
+fn folder_of_labels(listing: &Listing, name: &str) -> Result<Option<(PathBuf, PathBuf)>, TrainingDataError> {
+    for (images, targets) in SEGMENTATION {
+        let Some(images) = listing.folder(images) else { continue };
+        if let Some(folder) = listing.folder(targets) {
+            // The problems of this folder are reported when its pairs are searched.
+            let inside = Listing::of(folder, &mut SearchResults::default())?;
+            if let Some(inner) = inside.folder(name) {
+                return Ok(Some((images.clone(), inner.clone())));
+            }
+        }
+        let beside = [format!("{name}_{targets}"), format!("{targets}_{name}"), name.to_owned()];
+        let folder = beside.iter().find_map(|name| listing.folder(name)).filter(|folder| *folder != images);
+        if let Some(folder) = folder {
+            return Ok(Some((images.clone(), folder.clone())));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the names of the folders in a folder of targets that contains no image itself, unless the folder of images
+/// has folders of the same names.
+fn folders_without_images(image_files: &Listing, target_files: &Listing) -> Vec<String> {
+    let names: Vec<String> = target_files.folders.iter().map(|folder| file_name(folder)).collect();
+    let is_choice = !target_files.files.iter().any(|file| is_image(file))
+        && image_files.files.iter().any(|file| is_image(file))
+        && names.iter().all(|name| image_files.folder(name).is_none());
+    if is_choice { names } else { Vec::new() }
+}
+
+/// Adds the pairs of a folder of images and a folder of targets, each with its listing, and of folders of the same name
+/// in them.
+fn pair_folders(
+    (images, image_files): (&Path, &Listing),
+    (targets, target_files): (&Path, &Listing),
+    task: TrainingTask,
+    part: Option<Part>,
+    found: &mut SearchResults,
+) -> Result<(), TrainingDataError> {
     found.add_convention(Convention::TwoFolders);
     pair_lists(&image_files.files, &target_files.files, (images, targets), task, part, found);
     // images/train and masks/train
@@ -123,7 +184,7 @@ fn two_folders(
             pair_lists(&a.files, &b.files, (folder, other), task, Part::from_word(&name).or(part), found);
         }
     }
-    Ok(true)
+    Ok(())
 }
 
 /// Pairs files with the same name, then those whose names differ only by the suffixes of images and targets.

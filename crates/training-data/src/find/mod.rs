@@ -1,23 +1,25 @@
 //! Finding pairs of image and target in folders and tables.
 
 mod folder;
+mod labels;
 mod names;
 mod nnunet;
+mod series;
 mod suffixes;
 mod table;
 
 use crate::check::problem_from_error;
 use crate::dataset::{Convention, Dataset, ImageRef, Pair, Part, Problem, TrainingTask};
-use crate::error::{NO_PAIR, SamplesError, check_limit, check_range, most_common_problem};
+use crate::error::{NO_PAIR, TrainingDataError, check_limit, check_range, most_common_problem};
 use crate::limits::{MAX_FILES, MAX_PAIRS};
 use crate::stack::{Role, channel_names, open_image};
 use crate::summary;
-use cytoscope_formats::{ChannelRef, find_channels};
+use cytoscope_formats::{ChannelRef, SeriesChoice, find_channels};
 use cytoscope_volume::Axes;
 use names::Listing;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Axis order of `spacing` in the JSON files beside nnU-Net's TIFF files.
@@ -47,6 +49,12 @@ pub struct FindOptions {
     /// Channels of the targets, by number or name: several stains, or one label image; if not empty, `target_channel` is
     /// ignored.
     pub target_channels: Vec<ChannelRef>,
+    /// Label image to train on, by name or number, if label files have several channels, or by name, if an image has
+    /// several label files. For segmentation only; the channels of the targets are then ignored.
+    pub labels_channel: Option<ChannelRef>,
+    /// Series of images and targets in files of several: positions, scenes or wells. With [`SeriesChoice::All`], each is a
+    /// pair of its own.
+    pub series: SeriesChoice,
     /// Time point of images and targets, if they have several.
     pub time: Option<usize>,
     /// Axes of the files, such as `ZYX`, if their own are wrong.
@@ -67,8 +75,8 @@ pub struct FindOptions {
 /// [`crate::check`] reads the images.
 ///
 /// # Errors
-/// [`SamplesError`] if the path cannot be read, a limit is exceeded, or there is no pair.
-pub fn find_pairs(path: &Path, task: TrainingTask) -> Result<Dataset, SamplesError> {
+/// [`TrainingDataError`] if the path cannot be read, a limit is exceeded, or there is no pair.
+pub fn find_pairs(path: &Path, task: TrainingTask) -> Result<Dataset, TrainingDataError> {
     find_pairs_with(path, task, &FindOptions::default())
 }
 
@@ -76,8 +84,8 @@ pub fn find_pairs(path: &Path, task: TrainingTask) -> Result<Dataset, SamplesErr
 ///
 /// # Errors
 /// As [`find_pairs`].
-pub fn find_pairs_with(path: &Path, task: TrainingTask, options: &FindOptions) -> Result<Dataset, SamplesError> {
-    let about = std::fs::metadata(path).map_err(SamplesError::io(path, "opening the training data"))?;
+pub fn find_pairs_with(path: &Path, task: TrainingTask, options: &FindOptions) -> Result<Dataset, TrainingDataError> {
+    let about = std::fs::metadata(path).map_err(TrainingDataError::io(path, "opening the training data"))?;
     let mut found = SearchResults::default();
     if about.is_dir() {
         folder::search(path, task, options, &mut found)?;
@@ -89,7 +97,7 @@ pub fn find_pairs_with(path: &Path, task: TrainingTask, options: &FindOptions) -
     } else if options.same_file && names::is_image(path) {
         found.add_channels(path, None);
     } else {
-        return Err(SamplesError::data(
+        return Err(TrainingDataError::data(
             path,
             "this is a single file, but training needs pairs of an image and its target",
             "choose the folder with both, or a table (.csv) of the files; for two channels of this file, set \
@@ -107,6 +115,8 @@ pub(crate) struct SearchResults {
     pub conventions: Vec<Convention>,
     pub ignore_label: Option<i64>,
     pub labels_are_classes: bool,
+    /// Label files that were chosen by their own name, that of their folder or of their column.
+    pub named_labels: BTreeSet<PathBuf>,
     /// Number of files and folders searched.
     pub seen: u64,
 }
@@ -131,15 +141,25 @@ impl SearchResults {
     }
 
     /// Adds to the number of files and folders searched, and checks it against the limit.
-    pub fn count_entries(&mut self, folder: &Path, count: u64) -> Result<(), SamplesError> {
+    pub fn count_entries(&mut self, folder: &Path, count: u64) -> Result<(), TrainingDataError> {
         self.seen = self.seen.saturating_add(count);
         let next_step = "choose the folder that directly contains the training data";
         check_limit(folder, "the number of files searched", self.seen, ("MAX_FILES", MAX_FILES), next_step)
     }
 
-    fn finish(mut self, root: &Path, task: TrainingTask, options: &FindOptions) -> Result<Dataset, SamplesError> {
-        let next_step = "use a part of the data";
-        check_limit(root, "the number of pairs", self.pairs.len() as u64, ("MAX_PAIRS", MAX_PAIRS), next_step)?;
+    fn finish(mut self, root: &Path, task: TrainingTask, options: &FindOptions) -> Result<Dataset, TrainingDataError> {
+        let check_pairs = |pairs: &[Pair]| {
+            check_limit(
+                root,
+                "the number of pairs",
+                pairs.len() as u64,
+                ("MAX_PAIRS", MAX_PAIRS),
+                "use a part of the data",
+            )
+        };
+        check_pairs(&self.pairs)?;
+        self.choose_series(options);
+        check_pairs(&self.pairs)?;
         self.choose_channels(options);
         if self.pairs.is_empty() {
             let advice = match task {
@@ -156,13 +176,13 @@ impl SearchResults {
                 }
             };
             if self.problems.is_empty() {
-                return Err(SamplesError::data(root, NO_PAIR, advice));
+                return Err(TrainingDataError::data(root, NO_PAIR, advice));
             }
             self.problems.sort_by(|a, b| (&a.file, &a.sentence).cmp(&(&b.file, &b.sentence)));
             let next_step =
                 summary::kinds(&self.problems).first().map_or(advice, |kind| kind.example.next_step.clone());
             let problem = format!("{NO_PAIR}: {}", most_common_problem(&self.problems));
-            return Err(SamplesError::NoPairs { dataset: Box::new(self.dataset(root, task)), problem, next_step });
+            return Err(TrainingDataError::NoPairs { dataset: Box::new(self.dataset(root, task)), problem, next_step });
         }
         for um in options.voxel_um.into_iter().flatten() {
             check_range("the voxel size", um, 1e-6..=1e6, "a length above 0 and up to 1 000 000 µm")?;
@@ -177,10 +197,39 @@ impl SearchResults {
         Ok(self.dataset(root, task))
     }
 
+    /// Sets the series of all pairs. A pair whose files do not have the series becomes a problem.
+    fn choose_series(&mut self, options: &FindOptions) {
+        if options.series.is_first() {
+            return;
+        }
+        let of_pair = |mut pair: Pair| {
+            let further = pair.more_images.iter_mut().chain(&mut pair.more_targets);
+            for image in [&mut pair.image, &mut pair.target].into_iter().chain(further) {
+                image.axes = options.axes.clone();
+            }
+            let path = pair.image.path.clone();
+            series::of_pair(pair, &options.series).map_err(|error| problem_from_error(&error, &path))
+        };
+        let pairs = std::mem::take(&mut self.pairs);
+        let chosen: Vec<Result<Vec<Pair>, Problem>> = pairs.into_par_iter().map(of_pair).collect();
+        for result in chosen {
+            match result {
+                Ok(pairs) => self.pairs.extend(pairs),
+                Err(problem) => self.problems.push(problem),
+            }
+        }
+    }
+
     /// Sets channels, time point and axes of all pairs. A pair without one of the channels becomes a problem.
     fn choose_channels(&mut self, options: &FindOptions) {
-        let chosen: Vec<Result<Pair, Problem>> =
-            std::mem::take(&mut self.pairs).into_par_iter().map(|pair| choose_channels(pair, options)).collect();
+        let (pairs, named) = (std::mem::take(&mut self.pairs), std::mem::take(&mut self.named_labels));
+        let chosen: Vec<Result<Pair, Problem>> = pairs
+            .into_par_iter()
+            .map(|pair| {
+                let is_named = named.contains(&pair.target.path);
+                choose_channels(pair, options, is_named)
+            })
+            .collect();
         for result in chosen {
             match result {
                 Ok(pair) => self.pairs.push(pair),
@@ -202,15 +251,17 @@ impl SearchResults {
     }
 }
 
-/// Returns a pair with the channels, time point and axes of the options.
-fn choose_channels(mut pair: Pair, options: &FindOptions) -> Result<Pair, Problem> {
+/// Returns a pair with the channels, time point and axes of the options. `is_named` is whether the file of its labels was
+/// chosen by name.
+fn choose_channels(mut pair: Pair, options: &FindOptions, is_named: bool) -> Result<Pair, Problem> {
     let set = |image: &mut ImageRef, channel: Option<usize>| {
         image.channel = image.channel.or(channel);
         image.time = image.time.or(options.time);
         image.axes = options.axes.clone();
     };
     let image_channel = options.image_channel.filter(|_| options.image_channels.is_empty());
-    let target_channel = options.target_channel.filter(|_| options.target_channels.is_empty());
+    let has_number = options.target_channels.is_empty() && options.labels_channel.is_none();
+    let target_channel = options.target_channel.filter(|_| has_number);
     set(&mut pair.image, image_channel);
     set(&mut pair.target, target_channel);
     pair.more_images.iter_mut().for_each(|image| set(image, None));
@@ -218,10 +269,24 @@ fn choose_channels(mut pair: Pair, options: &FindOptions) -> Result<Pair, Proble
     if pair.image.channel.is_none() && !options.image_channels.is_empty() {
         (pair.image, pair.more_images) = listed_channels(&pair.image, &options.image_channels, Role::Image)?;
     }
-    if !options.target_channels.is_empty() {
+    if let Some(channel) = &options.labels_channel {
+        pair.target = labels_channel(&pair.target, channel, is_named)?;
+    } else if !options.target_channels.is_empty() {
         (pair.target, pair.more_targets) = listed_channels(&pair.target, &options.target_channels, Role::Target)?;
     }
     Ok(pair)
+}
+
+/// Returns the chosen channel of a label file. A file that was chosen by its name need not have a channel of that name.
+///
+/// # Errors
+/// As [`listed_channels`].
+fn labels_channel(file: &ImageRef, channel: &ChannelRef, is_named: bool) -> Result<ImageRef, Problem> {
+    match listed_channels(file, std::slice::from_ref(channel), Role::Labels) {
+        Ok((labels, _)) => Ok(labels),
+        Err(_) if is_named => Ok(file.clone()),
+        Err(problem) => Err(problem),
+    }
 }
 
 /// Returns the listed channels of a file: the first one, and the others.

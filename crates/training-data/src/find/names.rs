@@ -1,7 +1,7 @@
 //! File names: extensions, stems, and folder listings.
 
 use super::SearchResults;
-use crate::error::SamplesError;
+use crate::error::TrainingDataError;
 use crate::limits::MAX_TABLE_BYTES;
 use cytoscope_storage::npy;
 use cytoscope_storage::read::open_regular;
@@ -75,14 +75,14 @@ pub(crate) fn stem(path: &Path) -> String {
     }
 }
 
-/// Returns `name` without `suffix`, ignoring case; `None` if it has another suffix, or nothing else.
+/// Returns `name` without `suffix`, ignoring case; `None` if it does not end in `suffix` or consists only of it.
 pub(crate) fn strip_suffix_ignoring_case<'a>(name: &'a str, suffix: &str) -> Option<&'a str> {
     let at = name.len().checked_sub(suffix.len())?;
     let tail = name.get(at..)?;
     (at > 0 && tail.eq_ignore_ascii_case(suffix)).then(|| name.get(..at)).flatten()
 }
 
-/// Returns `name` without `prefix`, ignoring case; `None` if it has another prefix.
+/// Returns `name` without `prefix`, ignoring case; `None` if it does not start with it.
 pub(crate) fn strip_prefix_ignoring_case<'a>(name: &'a str, prefix: &str) -> Option<&'a str> {
     name.get(..prefix.len()).filter(|head| head.eq_ignore_ascii_case(prefix)).and_then(|_| name.get(prefix.len()..))
 }
@@ -96,11 +96,11 @@ pub(crate) struct Listing {
 
 impl Listing {
     /// Lists a folder.
-    pub fn of(folder: &Path, found: &mut SearchResults) -> Result<Self, SamplesError> {
-        let entries = std::fs::read_dir(folder).map_err(SamplesError::io(folder, "listing the folder"))?;
+    pub fn of(folder: &Path, found: &mut SearchResults) -> Result<Self, TrainingDataError> {
+        let entries = std::fs::read_dir(folder).map_err(TrainingDataError::io(folder, "listing the folder"))?;
         let mut listing = Self::default();
         for entry in entries {
-            let entry = entry.map_err(SamplesError::io(folder, "listing the folder"))?;
+            let entry = entry.map_err(TrainingDataError::io(folder, "listing the folder"))?;
             found.count_entries(folder, 1)?;
             let path = entry.path();
             if file_name(&path).starts_with('.') {
@@ -146,10 +146,10 @@ impl Listing {
 }
 
 /// Reads a small text file, without its byte order mark.
-pub(crate) fn read_text(path: &Path) -> Result<Vec<u8>, SamplesError> {
-    let file = open_regular(path).map_err(SamplesError::io(path, "opening the file"))?;
+pub(crate) fn read_text(path: &Path) -> Result<Vec<u8>, TrainingDataError> {
+    let file = open_regular(path).map_err(TrainingDataError::io(path, "opening the file"))?;
     let mut text = Vec::new();
-    file.take(MAX_TABLE_BYTES + 1).read_to_end(&mut text).map_err(SamplesError::io(path, "reading the file"))?;
+    file.take(MAX_TABLE_BYTES + 1).read_to_end(&mut text).map_err(TrainingDataError::io(path, "reading the file"))?;
     let (limit, next_step) =
         (("MAX_TABLE_BYTES", MAX_TABLE_BYTES), "split the file, or check that it is the right one");
     crate::error::check_limit(path, "its size in bytes", text.len() as u64, limit, next_step)?;

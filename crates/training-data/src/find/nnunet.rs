@@ -3,7 +3,7 @@
 use super::names::{file_name, is_image, read_text, stem};
 use super::{FindOptions, Listing, SearchResults, SpacingOrder};
 use crate::dataset::{Convention, ImageRef, Pair, Part, Problem, TrainingTask};
-use crate::error::SamplesError;
+use crate::error::TrainingDataError;
 use cytoscope_formats::ChannelRef;
 use cytoscope_volume::VoxelSize;
 use serde_json::Value;
@@ -17,9 +17,9 @@ fn case_and_channel(stem: &str) -> Option<(&str, usize)> {
     Some((case, number.parse().ok().filter(|_| digits)?))
 }
 
-fn json(path: &Path) -> Result<Value, SamplesError> {
+fn json(path: &Path) -> Result<Value, TrainingDataError> {
     serde_json::from_slice(&read_text(path)?)
-        .map_err(|e| SamplesError::data(path, format!("it is not valid JSON: {e}"), "correct or remove the file"))
+        .map_err(|e| TrainingDataError::data(path, format!("it is not valid JSON: {e}"), "correct or remove the file"))
 }
 
 /// What `dataset.json` declares.
@@ -31,10 +31,10 @@ struct Declaration {
 }
 
 impl Declaration {
-    fn read(path: &Path) -> Result<Self, SamplesError> {
+    fn read(path: &Path) -> Result<Self, TrainingDataError> {
         let about = json(path)?;
         let wrong = |what: &str, value: &Value, expected: &str| {
-            SamplesError::data(path, format!("its {what} is {value}"), format!("write {expected}"))
+            TrainingDataError::data(path, format!("its {what} is {value}"), format!("write {expected}"))
         };
         let stated = |from: &Value, key: &str| from.get(key).filter(|v| !v.is_null()).cloned();
         let file_ending = match stated(&about, "file_ending") {
@@ -58,7 +58,7 @@ pub(crate) fn read(
     task: TrainingTask,
     options: &FindOptions,
     found: &mut SearchResults,
-) -> Result<(), SamplesError> {
+) -> Result<(), TrainingDataError> {
     let listing = Listing::of(folder, found)?;
     let extension = declaration(folder, &listing, found)?;
     found.add_convention(Convention::NnUnet);
@@ -69,7 +69,7 @@ pub(crate) fn read(
         let Some(label_folder) = listing.folder(labels) else {
             if part.is_none() {
                 let next_step = "add the folder labelsTr, with files named like the images without _0000";
-                return Err(SamplesError::data(folder, "it contains imagesTr but no labelsTr", next_step));
+                return Err(TrainingDataError::data(folder, "it contains imagesTr but no labelsTr", next_step));
             }
             continue;
         };
@@ -78,7 +78,7 @@ pub(crate) fn read(
         if let Some(extension) = extension.as_deref().filter(|e| !is_image(Path::new(&format!("x{e}")))) {
             let next_step = "convert images and labels to .tif, and set file_ending in dataset.json";
             let problem = format!("its files have the extension {extension}, which is not supported");
-            return Err(SamplesError::data(folder, problem, next_step));
+            return Err(TrainingDataError::data(folder, problem, next_step));
         }
         let set = Subset { image_folder, label_folder, images: &image_files, part, wanted: &wanted };
         spacing_seen |= set.add(&label_files, options, found);
@@ -97,7 +97,11 @@ pub(crate) fn read(
 }
 
 /// Reads `dataset.json`: the labels, and the extension of the files, which is returned.
-fn declaration(folder: &Path, listing: &Listing, found: &mut SearchResults) -> Result<Option<String>, SamplesError> {
+fn declaration(
+    folder: &Path,
+    listing: &Listing,
+    found: &mut SearchResults,
+) -> Result<Option<String>, TrainingDataError> {
     let Some(path) = listing.file("dataset.json") else {
         let problem = "there is no dataset.json, which declares the labels";
         found.problems.push(Problem::warning(folder, problem, "add it if there is an ignore label"));
@@ -110,13 +114,13 @@ fn declaration(folder: &Path, listing: &Listing, found: &mut SearchResults) -> R
 }
 
 /// Returns the numbers of the channels to use, as in the file names.
-fn channel_numbers(folder: &Path, options: &FindOptions) -> Result<Vec<usize>, SamplesError> {
+fn channel_numbers(folder: &Path, options: &FindOptions) -> Result<Vec<usize>, TrainingDataError> {
     if options.image_channels.is_empty() {
         return Ok(vec![options.image_channel.unwrap_or(0)]);
     }
     let number = |channel: &ChannelRef| match channel {
         ChannelRef::Index(number) => Ok(*number),
-        ChannelRef::Name(name) => Err(SamplesError::data(
+        ChannelRef::Name(name) => Err(TrainingDataError::data(
             folder,
             format!("the channels of nnU-Net data are files, so there is no channel \"{name}\""),
             "give the numbers in the file names in data.channels: 0 for _0000, 1 for _0001",

@@ -2,10 +2,10 @@
 //! `img3d.tif` and `mask3d.tif`.
 
 use super::names::{file_name, holds_objects, is_image, stem, strip_prefix_ignoring_case, strip_suffix_ignoring_case};
-use super::{Listing, SearchResults};
+use super::{FindOptions, Listing, SearchResults, labels};
 use crate::dataset::{Convention, Part, Problem, TrainingTask};
 use cytoscope_formats::{OpenOptions, open};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 /// Suffixes and prefixes of file names, in order of preference.
@@ -86,6 +86,11 @@ fn strip_suffix<'a>(stem: &'a str, suffixes: &[&str]) -> Option<(usize, &'a str)
     fits.max_by_key(|(len, ..)| *len).map(|(_, rank, rest)| (rank, rest))
 }
 
+/// Returns the stem of a label image without its suffix; `None` if it has none.
+pub(crate) fn strip_target_suffix(stem: &str) -> Option<&str> {
+    strip_suffix(stem, SEGMENTATION.target).map(|(_, rest)| rest)
+}
+
 /// Returns the stem without any image or target suffix, which an image and its target have in common.
 pub(crate) fn common_stem(stem: &str, task: TrainingTask) -> &str {
     let patterns = name_patterns(task);
@@ -94,8 +99,18 @@ pub(crate) fn common_stem(stem: &str, task: TrainingTask) -> &str {
 }
 
 /// Adds the pairs of one folder, and a problem for each file without a counterpart. Returns the number of pairs.
-pub(crate) fn search(listing: &Listing, task: TrainingTask, part: Option<Part>, found: &mut SearchResults) -> usize {
+pub(crate) fn search(
+    listing: &Listing,
+    task: TrainingTask,
+    options: &FindOptions,
+    part: Option<Part>,
+    found: &mut SearchResults,
+) -> usize {
     let patterns = name_patterns(task);
+    let chosen = labels::chosen_name(task, options);
+    let stems: BTreeSet<String> =
+        listing.files.iter().filter(|f| is_image(f)).map(|f| stem(f).to_lowercase()).collect();
+    let mut chosen_labels: Vec<(String, PathBuf)> = Vec::new();
     let mut targets: BTreeMap<String, Vec<(usize, PathBuf)>> = BTreeMap::new();
     let mut images: Vec<PathBuf> = Vec::new();
     let mut pickles: Vec<PathBuf> = Vec::new();
@@ -104,6 +119,13 @@ pub(crate) fn search(listing: &Listing, task: TrainingTask, part: Option<Part>, 
     for file in listing.files.iter().filter(|f| is_image(f)) {
         let stem = stem(file);
         if DERIVED_FILES.iter().any(|e| strip_suffix_ignoring_case(&stem, e).is_some()) {
+            continue;
+        }
+        // Labels of an image whose own name ends in the chosen one, such as x_nuclei_labels of x_nuclei.
+        let has_own_image =
+            strip_suffix(&stem, patterns.target).is_some_and(|(_, rest)| stems.contains(&rest.to_lowercase()));
+        if let Some(image) = chosen.filter(|_| !has_own_image).and_then(|name| labels::image_of(&stem, name)) {
+            chosen_labels.push((image.to_lowercase(), file.clone()));
             continue;
         }
         let target = strip_suffix(&stem, patterns.target);
@@ -122,6 +144,15 @@ pub(crate) fn search(listing: &Listing, task: TrainingTask, part: Option<Part>, 
     for (key, rank, file) in segmentations {
         targets.entry(key).or_insert_with(|| vec![(rank, file)]);
     }
+    // The label image that was chosen by its name is used even if there is one without a name.
+    for (key, file) in chosen_labels {
+        found.named_labels.insert(file.clone());
+        targets.insert(key, vec![(0, file)]);
+    }
+    let named = match task {
+        TrainingTask::Segmentation => take_named_labels(&mut images, &mut targets, patterns),
+        TrainingTask::LabelFree => BTreeMap::new(),
+    };
     let image_keys = image_keys(images, patterns);
     let mut paired = pair_by_suffixes(&image_keys, &mut targets, found);
     let mut unpaired_images: Vec<PathBuf> =
@@ -130,6 +161,9 @@ pub(crate) fn search(listing: &Listing, task: TrainingTask, part: Option<Part>, 
     unpaired_images.dedup();
     let mut unpaired_targets: Vec<PathBuf> = targets.into_values().flatten().map(|(_, f)| f).collect();
     pair_by_prefixes(patterns, &mut unpaired_images, &mut unpaired_targets, &mut paired);
+    for image in note_named_labels(&image_keys, &named, &paired, chosen, found) {
+        unpaired_images.retain(|file| *file != image);
+    }
     let count = paired.len();
     for (image, target) in paired {
         found.add_convention(Convention::Suffixes);
@@ -138,19 +172,104 @@ pub(crate) fn search(listing: &Listing, task: TrainingTask, part: Option<Part>, 
         found.add(&name, &image, &target, part, 1.0);
         pickles.retain(|p| common_stem(&self::stem(p), task) != name);
     }
-    for file in pickles {
-        let next_step = match task {
-            TrainingTask::Segmentation => {
-                "export masks as TIFF (in Cellpose: File > Save masks as PNG/tif, or --save_tif)"
-            }
-            TrainingTask::LabelFree => "save it as a numeric array, or as TIFF",
-        };
-        let problem = "this .npy file contains Python objects, which are not loaded because they can execute code";
-        unpaired_images.retain(|f| common_stem(&stem(f), task) != common_stem(&stem(&file), task));
-        found.problems.push(Problem::warning(&file, problem, next_step));
-    }
+    note_pickles(task, &pickles, &mut unpaired_images, found);
     note_unpaired(task, &unpaired_images, &unpaired_targets, found);
     count
+}
+
+/// Adds a problem for each .npy file with Python objects. Its image is no longer reported as one without labels.
+fn note_pickles(
+    task: TrainingTask,
+    pickles: &[PathBuf],
+    unpaired_images: &mut Vec<PathBuf>,
+    found: &mut SearchResults,
+) {
+    let next_step = match task {
+        TrainingTask::Segmentation => "export masks as TIFF (in Cellpose: File > Save masks as PNG/tif, or --save_tif)",
+        TrainingTask::LabelFree => "save it as a numeric array, or as TIFF",
+    };
+    let problem = "this .npy file contains Python objects, which are not loaded because they can execute code";
+    for file in pickles {
+        unpaired_images.retain(|f| common_stem(&stem(f), task) != common_stem(&stem(file), task));
+        found.problems.push(Problem::warning(file, problem, next_step));
+    }
+}
+
+/// Removes the label images whose names state what they hold, such as `x_cells_labels` and `x_labels_cells`, if there is
+/// an image `x`. Returns the names of the label images by the lower-case stem of their image.
+fn take_named_labels(
+    images: &mut Vec<PathBuf>,
+    targets: &mut BTreeMap<String, Vec<(usize, PathBuf)>>,
+    patterns: &NamePatterns,
+) -> BTreeMap<String, Vec<String>> {
+    // The label image with the name after the suffix looks like an image without a suffix.
+    let after = |file: &PathBuf| -> Option<(String, String)> {
+        let stem = stem(file);
+        if strip_suffix(&stem, patterns.image).is_some() {
+            return None;
+        }
+        let (rest, name) = labels::split_name(&stem)?;
+        Some((strip_suffix(rest, patterns.target)?.1.to_lowercase(), name.to_lowercase()))
+    };
+    let image_keys: BTreeSet<String> = images
+        .iter()
+        .filter(|file| after(file).is_none())
+        .flat_map(|file| {
+            let stem = stem(file);
+            let rest = strip_suffix(&stem, patterns.image).map(|(_, rest)| rest.to_lowercase());
+            std::iter::once(stem.to_lowercase()).chain(rest)
+        })
+        .collect();
+    let mut named: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let has_target = |file: &PathBuf| targets.contains_key(&stem(file).to_lowercase());
+    images.retain(|file| match after(file).filter(|(key, _)| image_keys.contains(key) && !has_target(file)) {
+        Some((key, name)) => {
+            named.entry(key).or_default().push(name);
+            false
+        }
+        None => true,
+    });
+    targets.retain(|stem, _| {
+        let of_image = |(key, _): &(&str, &str)| image_keys.contains(*key) && !image_keys.contains(stem);
+        match labels::split_name(stem).filter(of_image) {
+            Some((key, name)) => {
+                named.entry(key.to_owned()).or_default().push(name.to_owned());
+                false
+            }
+            None => true,
+        }
+    });
+    named
+}
+
+/// Adds a problem for each image with `named` label images, unless one of them is used. Returns the images without a
+/// target.
+fn note_named_labels(
+    image_keys: &[(usize, String, PathBuf)],
+    named: &BTreeMap<String, Vec<String>>,
+    paired: &BTreeMap<PathBuf, PathBuf>,
+    chosen: Option<&str>,
+    found: &mut SearchResults,
+) -> Vec<PathBuf> {
+    let of_image: BTreeMap<&PathBuf, &Vec<String>> =
+        image_keys.iter().filter_map(|(_, key, image)| Some((image, named.get(key)?))).collect();
+    let mut without_target = Vec::new();
+    for (image, names) in of_image {
+        match paired.get(image) {
+            None => {
+                labels::report_choice(image, names, chosen, found);
+                without_target.push(image.clone());
+            }
+            Some(target) if chosen.is_none() => {
+                let problem =
+                    format!("it also has label images with a name, but {}, which has none, is used", file_name(target));
+                let next_step = "set data.labels_channel in the settings to a name to use that label image";
+                found.problems.push(Problem::warning(image, problem, next_step));
+            }
+            Some(_) => {}
+        }
+    }
+    without_target
 }
 
 /// Returns rank, lower-case stem and path of each image, in the order of preference. Images and targets with the same

@@ -1,9 +1,9 @@
 //! Tables of pairs: `raw,seg` or `brightfield,signal`, one pair per row, with paths relative to the table.
 
 use super::names::{extension, file_name, read_text, stem};
-use super::{FindOptions, Listing, SearchResults};
+use super::{FindOptions, Listing, SearchResults, labels};
 use crate::dataset::{Convention, Part, Problem, TrainingTask};
-use crate::error::SamplesError;
+use crate::error::TrainingDataError;
 use crate::find::suffixes::common_stem;
 use crate::limits::MAX_PAIRS;
 use std::path::{Path, PathBuf};
@@ -47,6 +47,8 @@ struct Header {
     ignore: Option<usize>,
     /// Whether the target column is the first of several segmentations (`seg1`).
     first_of_several: bool,
+    /// Whether the target column was chosen by its name, as one of several label images of a row.
+    is_chosen: bool,
 }
 
 /// Finds the columns in the header; `None` if image or target column are missing.
@@ -54,14 +56,17 @@ fn header(record: &csv::StringRecord, task: TrainingTask, options: &FindOptions)
     let place =
         |names: &[&str]| names.iter().find_map(|n| record.iter().position(|c| c.trim().eq_ignore_ascii_case(n)));
     let (images, targets) = columns(task);
-    let (image, target) = (place(images)?, place(targets)?);
+    let image = place(images)?;
+    let chosen = labels::chosen_name(task, options).and_then(|name| place(&[name])).filter(|column| *column != image);
+    let target = chosen.or_else(|| place(targets))?;
     let part = match &options.split_column {
         Some(name) => record.iter().position(|c| c.trim() == name),
         None => place(&PART_COLUMNS),
     };
-    let first_of_several = record.get(target).is_some_and(|c| c.trim().eq_ignore_ascii_case("seg1"));
+    let is_chosen = chosen.is_some();
+    let first_of_several = !is_chosen && record.get(target).is_some_and(|c| c.trim().eq_ignore_ascii_case("seg1"));
     let (weight, ignore) = (place(&["weight"]), place(&["ignore"]));
-    Some(Header { image, target, part, weight, ignore, first_of_several })
+    Some(Header { image, target, part, weight, ignore, first_of_several, is_chosen })
 }
 
 /// Reads the tables of a folder that have the right columns. Returns whether there are any; other files are then
@@ -71,7 +76,7 @@ pub(crate) fn search(
     task: TrainingTask,
     options: &FindOptions,
     found: &mut SearchResults,
-) -> Result<bool, SamplesError> {
+) -> Result<bool, TrainingDataError> {
     let mut any = false;
     for (name, part) in PART_TABLES {
         if let Some(path) = listing.file(name) {
@@ -104,7 +109,7 @@ pub(crate) fn read(
     options: &FindOptions,
     part: Option<Part>,
     found: &mut SearchResults,
-) -> Result<(), SamplesError> {
+) -> Result<(), TrainingDataError> {
     let text = read_text(path)?;
     let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(text.as_slice());
     let at = columns_of(path, &mut reader, task, options)?;
@@ -140,26 +145,29 @@ fn columns_of(
     reader: &mut csv::Reader<&[u8]>,
     task: TrainingTask,
     options: &FindOptions,
-) -> Result<Header, SamplesError> {
+) -> Result<Header, TrainingDataError> {
     let first = match reader.headers() {
         Ok(first) => first.clone(),
         Err(e) => {
             let problem = format!("its first line cannot be read: {e}");
-            return Err(SamplesError::data(path, problem, "save it as comma-separated text in UTF-8"));
+            return Err(TrainingDataError::data(path, problem, "save it as comma-separated text in UTF-8"));
         }
     };
     let Some(at) = header(&first, task, options) else {
         let shown: Vec<&str> = first.iter().take(12).collect();
         let next_step = match task {
-            TrainingTask::Segmentation => "name two columns raw and seg, with the image and its labels",
+            TrainingTask::Segmentation => {
+                "name two columns raw and seg, with the image and its labels, or set data.labels_channel in the settings \
+                 to the column with the labels"
+            }
             TrainingTask::LabelFree => "name two columns brightfield and signal, with the image and its stain",
         };
-        return Err(SamplesError::data(path, format!("its columns are {shown:?}"), next_step));
+        return Err(TrainingDataError::data(path, format!("its columns are {shown:?}"), next_step));
     };
     if let (Some(name), None) = (&options.split_column, at.part) {
         let problem = format!("it has no column {name}, which assigns rows to training, validation and test");
         let next_step = "set data.split_column in the settings to one of its columns, or remove the setting";
-        return Err(SamplesError::data(path, problem, next_step));
+        return Err(TrainingDataError::data(path, problem, next_step));
     }
     Ok(at)
 }
@@ -185,7 +193,7 @@ impl Row<'_> {
         task: TrainingTask,
         part: Option<Part>,
         found: &mut SearchResults,
-    ) -> Result<(), SamplesError> {
+    ) -> Result<(), TrainingDataError> {
         let (path, line) = (self.path, self.line);
         let (image, target) = (self.cell(self.at.image), self.cell(self.at.target));
         if image.is_empty() && target.is_empty() {
@@ -211,6 +219,9 @@ impl Row<'_> {
         }
         let stem = stem(&image);
         found.add(common_stem(&stem, task), &image, &target, of_row.or(part), weight);
+        if self.at.is_chosen {
+            found.named_labels.insert(target);
+        }
         Ok(())
     }
 
@@ -239,17 +250,21 @@ impl Row<'_> {
 }
 
 /// Sets the ignore label of the dataset, which must be the same in all rows.
-fn set_ignore_label(path: &Path, line: usize, word: &str, found: &mut SearchResults) -> Result<(), SamplesError> {
+fn set_ignore_label(path: &Path, line: usize, word: &str, found: &mut SearchResults) -> Result<(), TrainingDataError> {
     let next_step = "write the ignore label, the same integer in all rows, or leave the cell empty";
     match (word.parse::<i64>(), found.ignore_label) {
         (Ok(label), None) => found.ignore_label = Some(label),
         (Ok(label), Some(before)) if label == before => {}
         (Ok(label), Some(before)) => {
             let problem = format!("line {line} has the ignore label {label}, but an earlier line {before}");
-            return Err(SamplesError::data(path, problem, next_step));
+            return Err(TrainingDataError::data(path, problem, next_step));
         }
         (Err(_), _) => {
-            return Err(SamplesError::data(path, format!("line {line} has the ignore label \"{word}\""), next_step));
+            return Err(TrainingDataError::data(
+                path,
+                format!("line {line} has the ignore label \"{word}\""),
+                next_step,
+            ));
         }
     }
     Ok(())

@@ -1,8 +1,8 @@
 //! Options of a sampler, and their check.
 
 use crate::augment::AugmentOptions;
-use crate::error::{SamplesError, check_range};
-use crate::normalise::Normalise;
+use crate::error::{TrainingDataError, check_range};
+use crate::normalize::Normalize;
 use crate::objects::IgnoreLabel;
 use crate::reader::Outside;
 use crate::targets::{GapWeight, TargetKind};
@@ -28,8 +28,9 @@ pub struct SamplerOptions {
     pub augment: AugmentOptions,
     /// What the network is trained to output.
     pub target: TargetKind,
-    /// How the intensities of a file are normalized.
-    pub normalise: Normalise,
+    /// How the intensities of a file are normalized. `normalise` is accepted in records of earlier versions.
+    #[serde(alias = "normalise")]
+    pub normalize: Normalize,
     /// Margin around a patch in µm in which objects are read, so that targets at its border are correct; by default the
     /// radius of the median object.
     pub margin_um: Option<f64>,
@@ -51,7 +52,7 @@ impl Default for SamplerOptions {
             seed: 0,
             augment: AugmentOptions::default(),
             target: TargetKind::Instances,
-            normalise: Normalise::default(),
+            normalize: Normalize::default(),
             margin_um: None,
             ignore_label: None,
             gap_weight: None,
@@ -76,10 +77,10 @@ impl SamplerOptions {
     /// Checks all values.
     ///
     /// # Errors
-    /// [`SamplesError::Parameter`] with the first value that is out of its range.
-    pub(super) fn check(&self) -> Result<(), SamplesError> {
+    /// [`TrainingDataError::Parameter`] with the first value that is out of its range.
+    pub(super) fn check(&self) -> Result<(), TrainingDataError> {
         if self.patch_zyx.iter().any(|n| !(1..=1 << 16).contains(n)) {
-            return Err(SamplesError::Parameter {
+            return Err(TrainingDataError::Parameter {
                 what: "the patch",
                 got: format!("{:?} voxels", self.patch_zyx),
                 expected: "1 to 65 536 voxels along each axis",

@@ -139,9 +139,9 @@ fn flow(labels: &[u32], shape: [usize; 3], inner: Inner, voxel_um: [f64; 3], out
             sum[3] += 1.0;
         }
     }
-    let mut centre = vec![(f64::INFINITY, [0.0f64; 3]); ids.count];
+    let mut center = vec![(f64::INFINITY, [0.0f64; 3]); ids.count];
     for (i, id) in ids.of_voxel.iter().enumerate() {
-        if let (Some(sum), Some(best)) = (sums.get(*id as usize), centre.get_mut(*id as usize)) {
+        if let (Some(sum), Some(best)) = (sums.get(*id as usize), center.get_mut(*id as usize)) {
             let at = place(i);
             let away = (0..3).map(|a| ((at[a] - sum[a] / sum[3]) * voxel_um[a]).powi(2)).sum::<f64>();
             if away < best.0 {
@@ -152,9 +152,9 @@ fn flow(labels: &[u32], shape: [usize; 3], inner: Inner, voxel_um: [f64; 3], out
     let len: usize = inner.size.iter().product();
     each_row(shape, inner, |from, to| {
         for x in 0..inner.size[2] {
-            let Some((_, centre)) = centre.get(ids.of_voxel[from + x] as usize) else { continue };
+            let Some((_, center)) = center.get(ids.of_voxel[from + x] as usize) else { continue };
             let at = place(from + x);
-            let step: [f64; 3] = std::array::from_fn(|a| (centre[a] - at[a]) * voxel_um[a]);
+            let step: [f64; 3] = std::array::from_fn(|a| (center[a] - at[a]) * voxel_um[a]);
             let length = step.iter().map(|v| v * v).sum::<f64>().sqrt();
             if length > 0.0 {
                 (0..3).for_each(|a| out[a * len + to + x] = (step[a] / length) as f32);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn height_is_low_where_objects_touch_and_one_in_their_centre() {
+    fn height_is_low_where_objects_touch_and_one_in_their_center() {
         let out = target_channels(&TargetKind::Instances, &two_touching(), [1, 3, 8], WHOLE, [1.0; 3]);
         assert_eq!(out[8..16], [0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0]);
         assert_eq!(out[24 + 8..24 + 16], [0.0, 0.5, 1.0, 0.5, 1.0, 1.0, 0.0, 0.0]);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn flow_points_to_the_centre() {
+    fn flow_points_to_the_center() {
         let out = target_channels(&TargetKind::Flow, &two_touching(), [1, 3, 8], WHOLE, [1.0; 3]);
         let at = |c: usize, y: usize, x: usize| out[c * 24 + y * 8 + x];
         assert_eq!([at(1, 1, 1), at(2, 1, 1), at(3, 1, 1)], [0.0, 0.0, 1.0]);

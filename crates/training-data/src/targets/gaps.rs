@@ -1,6 +1,6 @@
 //! Higher loss weights in thin gaps between objects.
 
-use crate::error::{SamplesError, check_range};
+use crate::error::{TrainingDataError, check_range};
 use crate::objects::IGNORED;
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ impl Default for GapWeight {
 }
 
 impl GapWeight {
-    pub(crate) fn check(&self) -> Result<(), SamplesError> {
+    pub(crate) fn check(&self) -> Result<(), TrainingDataError> {
         check_range("the longest gap", self.max_gap_um, 1e-9..=1e6, "a length above 0 and up to 1 000 000 µm")?;
         check_range("the weight of gaps", self.strength, 0.0..=1000.0, "0 to 1000")
     }

@@ -6,7 +6,7 @@ pub(crate) mod gaps;
 
 pub use gaps::GapWeight;
 
-use crate::error::{SamplesError, check_range};
+use crate::error::{TrainingDataError, check_range};
 use serde::{Deserialize, Serialize};
 
 /// Kind of a training target. All channels are computed from the augmented label patch, so distances are correct in µm.
@@ -26,7 +26,7 @@ pub enum TargetKind {
     },
     /// Foreground, and `tanh(distance / scale)`, with the distance of a voxel to the nearest voxel outside its object.
     Distance {
-        /// Scale in µm.
+        /// Distance in µm at which the target is tanh(1) = 0.76.
         scale_um: f64,
     },
     /// Foreground, and flow: the unit vector (Z, Y, X) to the voxel of the object that is closest to its centroid; 0 at
@@ -68,7 +68,7 @@ impl TargetKind {
         !matches!(self, TargetKind::Semantic | TargetKind::Regression)
     }
 
-    pub(crate) fn check(&self) -> Result<(), SamplesError> {
+    pub(crate) fn check(&self) -> Result<(), TrainingDataError> {
         let um = "a length above 0 and up to 1 000 000 µm";
         match self {
             TargetKind::Boundary { width_um } => check_range("the width of the boundary", *width_um, 1e-9..=1e6, um),

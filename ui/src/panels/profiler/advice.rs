@@ -109,24 +109,38 @@ fn offer(setting: &AdvisedSetting, state: State<'_>, run: Run<'_>) -> Option<Off
         }
         AdvisedSetting::Diameter(diameter) => {
             let diameter = Some(*diameter).filter(|d| DIAMETERS.contains(d))?;
-            let of_run = run.document().and_then(|id| state.documents.get(id));
-            let document = of_run.or_else(|| state.document())?;
-            let mut size = document.object_size;
-            let is_applied = matches!(size.request, DiameterRequest::Given(_));
-            size.request = DiameterRequest::Given(diameter);
-            let change = DocumentChange::Diameter(size);
-            let mut actions: Vec<Action> = vec![
-                DocumentsAction::Activate(document.id).into(),
-                DocumentsAction::Change { document: document.id, change }.into(),
-                // While the Predict panel is open, a ring on the image shows whether the diameter is right.
-                DisplayAction::Task(PanelTask::Predict).into(),
-            ];
-            if !state.settings().show_tasks {
-                actions.push(DisplayAction::Toggle(Part::Tasks).into());
-            }
-            Some(Offer { name: "Set object diameter".to_owned(), actions, is_applied })
+            diameter_offer(DiameterRequest::Given(diameter), state, run)
         }
-        // The window always crops where it can, has no memory budget, and uses all cores.
-        AdvisedSetting::Crop | AdvisedSetting::MemoryBudget(_) | AdvisedSetting::Threads(_) => None,
+        AdvisedSetting::EstimatedDiameter => diameter_offer(DiameterRequest::Auto, state, run),
+        // The window always crops where it can, has no memory budget, uses all cores, and leaves batch and memory of a
+        // training run to the program.
+        AdvisedSetting::Crop
+        | AdvisedSetting::MemoryBudget(_)
+        | AdvisedSetting::Threads(_)
+        | AdvisedSetting::Batch(_)
+        | AdvisedSetting::ActivationMib(_) => None,
     }
+}
+
+/// The change of the object diameter of the run's stack, or of the active one; `None` without a stack.
+fn diameter_offer(request: DiameterRequest, state: State<'_>, run: Run<'_>) -> Option<Offer> {
+    let of_run = run.document().and_then(|id| state.documents.get(id));
+    let document = of_run.or_else(|| state.document())?;
+    let mut size = document.object_size;
+    let (name, is_applied) = match (request, size.request) {
+        (DiameterRequest::Given(_), set) => ("Set object diameter", matches!(set, DiameterRequest::Given(_))),
+        (DiameterRequest::Auto, set) => ("Estimate object diameter", set == DiameterRequest::Auto),
+    };
+    size.request = request;
+    let change = DocumentChange::Diameter(size);
+    let mut actions: Vec<Action> = vec![
+        DocumentsAction::Activate(document.id).into(),
+        DocumentsAction::Change { document: document.id, change }.into(),
+        // While the Predict panel is open, a ring on the image shows whether the diameter is right.
+        DisplayAction::Task(PanelTask::Predict).into(),
+    ];
+    if !state.settings().show_tasks {
+        actions.push(DisplayAction::Toggle(Part::Tasks).into());
+    }
+    Some(Offer { name: name.to_owned(), actions, is_applied })
 }

@@ -3,7 +3,7 @@
 use crate::panels::weak;
 use crate::runs::Run;
 use crate::theme;
-use cytoscope_profile::bytes_text;
+use cytoscope_profile::{DeviceMemory, bytes_text};
 use eframe::egui::{self, Ui};
 use egui_plot::{Legend, Line, Plot, PlotPoints};
 
@@ -16,18 +16,33 @@ pub(super) fn memory(ui: &mut Ui, run: Run<'_>) {
         samples.into_iter().map(|(secs, bytes)| [secs, bytes as f64 / 1_048_576.0]).collect()
     };
     let (points, arena) = (in_mib(run.memory_samples()), in_mib(run.arena_samples()));
+    let on_device = run.device_samples();
+    let of_device = |bytes: fn(&DeviceMemory) -> u64| -> Vec<(f64, u64)> {
+        on_device.iter().map(|(secs, device)| (*secs, bytes(device))).collect()
+    };
+    let (allocated, reserved) = (of_device(|d| d.allocated_bytes), of_device(|d| d.reserved_bytes));
+    let highest = |samples: &[(f64, u64)]| samples.iter().map(|(_, bytes)| *bytes).max();
+    if let Some((allocated, reserved)) = highest(&allocated).zip(highest(&reserved)) {
+        let (allocated, reserved) = (bytes_text(allocated), bytes_text(reserved));
+        weak(ui, format!("Device memory: peak {allocated} allocated, {reserved} reserved"));
+    }
+    let (allocated, reserved) = (in_mib(allocated), in_mib(reserved));
     if points.is_empty() {
         weak(ui, if run.is_running() { "No memory samples yet." } else { "This run has no memory samples." });
         return;
     }
     let mut plot = Plot::new("memory").allow_scroll(false).include_y(0.0).x_axis_label("Seconds").y_axis_label("MiB");
-    if !arena.is_empty() {
+    if !arena.is_empty() || !allocated.is_empty() {
         plot = plot.legend(Legend::default());
     }
     let shown = plot.show(ui, |plot| {
         plot.line(Line::new("resident memory", PlotPoints::from(points)).color(theme::ACCENT).fill(0.0));
         if !arena.is_empty() {
             plot.line(Line::new("engine arena", PlotPoints::from(arena)).color(theme::series_color(1)));
+        }
+        if !allocated.is_empty() {
+            plot.line(Line::new("device memory allocated", PlotPoints::from(allocated)).color(theme::series_color(2)));
+            plot.line(Line::new("device memory reserved", PlotPoints::from(reserved)).color(theme::series_color(3)));
         }
     });
     shown.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, "Memory over time"));

@@ -23,7 +23,9 @@ use crate::state::State;
 use crate::theme;
 use crate::work::{JobState, JobView};
 use comparison::Comparison;
-use cytoscope_profile::{Advice, MachinePeak, Stage, StageTotal, advise, bytes_text, operator_totals};
+use cytoscope_profile::{
+    Advice, MachinePeak, Slowdown, Stage, StageTotal, advise, bytes_text, operator_totals, total_bytes,
+};
 use eframe::egui::{self, Align2, FontId, Rect, RichText, Sense, Ui, pos2, vec2};
 use egui_phosphor::regular as icon;
 use operators::Row;
@@ -107,12 +109,17 @@ struct Derived {
 impl Derived {
     fn new(run: Run<'_>, other: Option<Run<'_>>, peak: Option<&MachinePeak>, of: (Revision, Option<Revision>)) -> Self {
         let operators = operator_totals(run.spans());
+        let mut facts = run.facts();
+        facts.slowdown = facts.slowdown.or_else(|| Slowdown::of(run.spans()));
+        if matches!(run, Run::Job(_)) {
+            facts.memory_bytes = total_bytes();
+        }
         let roofline =
             peak.map(|peak| Roofline { peak: peak.clone(), points: cytoscope_profile::roofline(&operators, peak) });
         Self {
             of,
             at: Instant::now(),
-            advice: advise(&run.facts(), &operators),
+            advice: advise(&facts, &operators),
             rows: operators::rows(run.spans()),
             roofline,
             steps: Histogram::new(step_durations_secs(run.spans())),

@@ -3,7 +3,9 @@
 use super::operators::rows;
 use crate::opener::ProfileTable;
 use crate::runs::step_durations_secs;
-use cytoscope_profile::{ComparedTime, StoredRun, advise, compare_operators, compare_stages, roofline};
+use cytoscope_profile::{
+    ComparedTime, MemoryMark, MemorySample, StoredRun, advise, compare_operators, compare_stages, roofline,
+};
 
 /// A table of a run as CSV. A comparison is with `other`, and empty without it.
 pub(crate) fn csv(table: ProfileTable, run: &StoredRun, other: Option<&StoredRun>) -> String {
@@ -43,9 +45,10 @@ fn advice(run: &StoredRun) -> String {
 fn spans(run: &StoredRun) -> String {
     let lines = run.spans.iter().map(|s| {
         let (stage, name) = (s.stage.name(), quoted(&s.name));
-        format!("{stage},{name},{},{},{},{},{}", s.thread, s.start_us, s.duration_us, s.bytes, s.macs)
+        let change = s.resident_change_bytes.map_or_else(String::new, |bytes| bytes.to_string());
+        format!("{stage},{name},{},{},{},{},{},{change}", s.thread, s.start_us, s.duration_us, s.bytes, s.macs)
     });
-    table("stage,name,thread,start_us,duration_us,bytes,macs", lines)
+    table("stage,name,thread,start_us,duration_us,bytes,macs,resident_change_bytes", lines)
 }
 
 fn operators(run: &StoredRun) -> String {
@@ -72,13 +75,23 @@ fn roofline_points(run: &StoredRun) -> String {
 
 fn memory(run: &StoredRun) -> String {
     let label = |at_us: f64| run.marks.iter().find(|m| m.at_us == at_us).map_or("", |m| m.label.as_ref());
-    let samples = run.timeline.iter().map(|s| (s.at_us, s.resident_bytes, s.arena_bytes));
-    let marks = run.marks.iter().filter(|_| run.timeline.is_empty()).map(|m| (m.at_us, m.resident_bytes, None));
-    let lines = samples.chain(marks).map(|(at_us, bytes, arena)| {
-        let arena = arena.map_or_else(String::new, |bytes: u64| bytes.to_string());
-        format!("{},{},{bytes},{arena}", at_us / 1e6, quoted(label(at_us)))
+    let of_mark = |mark: &MemoryMark| MemorySample {
+        at_us: mark.at_us,
+        resident_bytes: mark.resident_bytes,
+        arena_bytes: None,
+        device: None,
+    };
+    let marks = run.marks.iter().filter(|_| run.timeline.is_empty()).map(of_mark);
+    let number = |bytes: Option<u64>| bytes.map_or_else(String::new, |bytes| bytes.to_string());
+    let lines = run.timeline.iter().copied().chain(marks).map(|sample| {
+        let MemorySample { at_us, resident_bytes, arena_bytes, device } = sample;
+        let (allocated, reserved) =
+            (number(device.map(|d| d.allocated_bytes)), number(device.map(|d| d.reserved_bytes)));
+        let (secs, label, arena) = (at_us / 1e6, quoted(label(at_us)), number(arena_bytes));
+        format!("{secs},{label},{resident_bytes},{arena},{allocated},{reserved}")
     });
-    table("seconds,label,resident_bytes,arena_bytes", lines)
+    let header = "seconds,label,resident_bytes,arena_bytes,device_allocated_bytes,device_reserved_bytes";
+    table(header, lines)
 }
 
 fn steps(run: &StoredRun) -> String {

@@ -95,8 +95,8 @@ fn choose_data(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     });
     if plan.task == TrainingTask::Segmentation {
         let mut only = plan.foreground_only;
-        let about = "Trains foreground against background, without separating objects. Masks are enough for this; \
-                     touching objects are not separated";
+        let about =
+            "Trains foreground against background. Masks are enough for this; touching objects are not separated";
         if ui.checkbox(&mut only, FOREGROUND_ONLY).on_hover_text(about).changed() {
             actions.send(TrainingAction::ForegroundOnly(only));
         }

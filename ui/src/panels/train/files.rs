@@ -3,10 +3,10 @@
 use crate::action::Actions;
 use crate::panels::{number_field, weak};
 use crate::state::State;
-use crate::training::TrainingAction;
-use cytoscope_formats::ChannelRef;
+use crate::training::{Check, TrainingAction};
+use cytoscope_formats::{ChannelRef, SeriesChoice};
 use cytoscope_train::DataConfig;
-use cytoscope_training_data::SpacingOrder;
+use cytoscope_training_data::{SpacingOrder, TrainingTask};
 use eframe::egui::{self, Ui};
 use std::time::Duration;
 
@@ -15,8 +15,14 @@ const RECHECK: Duration = Duration::from_millis(200);
 
 /// Draws the settings of the files; changes are checked shortly after the last one.
 pub(super) fn file_settings(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
-    let before = &state.wizard().plan.files;
+    let wizard = state.wizard();
+    let before = &wizard.plan.files;
     let mut files = before.clone();
+    let label_channels = match &wizard.check {
+        Check::Done(report) => report.report.label_channels(),
+        _ => Vec::new(),
+    };
+    let has_labels = wizard.plan.task == TrainingTask::Segmentation;
     egui::CollapsingHeader::new("Channels and metadata of the files").show(ui, |ui| {
         egui::Grid::new("file settings").num_columns(2).spacing([20.0, 6.0]).show(ui, |ui| {
             index(ui, &mut files.image_channel, "Image channel", "Channel of the images, from 0, if they have several");
@@ -25,10 +31,14 @@ pub(super) fn file_settings(ui: &mut Ui, state: State<'_>, actions: &mut Actions
             channel_list(ui, &mut files.channels, "Input channels", hint);
             let hint = "Several stains to predict, by name or number, with commas between them";
             channel_list(ui, &mut files.targets, "Stains", hint);
+            if has_labels || files.labels_channel.is_some() {
+                labels_channel(ui, &mut files.labels_channel, &label_channels);
+            }
             ui.label("One file");
             ui.checkbox(&mut files.same_file, "Image and target in one file")
                 .on_hover_text("They are channels of each file: set both above");
             ui.end_row();
+            series(ui, &mut files.series);
             index(ui, &mut files.time, "Time point", "Time point of images and targets, from 0");
             axes(ui, &mut files.axes);
             voxel_size(ui, &mut files.voxel_um);
@@ -56,7 +66,10 @@ fn has_both(files: &DataConfig) -> bool {
         _ => listed.to_vec(),
     };
     let images = chosen(&files.channels, files.image_channel);
-    let targets = chosen(&files.targets, files.target_channel);
+    let targets = match &files.labels_channel {
+        Some(channel) => vec![channel.clone()],
+        None => chosen(&files.targets, files.target_channel),
+    };
     !images.is_empty() && !targets.is_empty() && images.iter().all(|channel| !targets.contains(channel))
 }
 
@@ -71,6 +84,12 @@ fn keep_one_choice(files: &mut DataConfig, before: &DataConfig) {
     };
     settle(&mut files.channels, &mut files.image_channel, before.image_channel);
     settle(&mut files.targets, &mut files.target_channel, before.target_channel);
+    if files.labels_channel.is_some() && files.labels_channel != before.labels_channel {
+        files.targets.clear();
+        files.target_channel = None;
+    } else if !files.targets.is_empty() || files.target_channel.is_some() {
+        files.labels_channel = None;
+    }
 }
 
 /// Returns the channels in a text, with commas between them.
@@ -110,8 +129,46 @@ fn channel_list(ui: &mut Ui, value: &mut Vec<ChannelRef>, name: &str, hint: &str
             }
             *value = channels;
         }
-        None => _ = weak(ui, "of the file"),
+        None => _ = weak(ui, "from file"),
     }
+    ui.end_row();
+}
+
+/// Draws the choice of the label image: of the channels that the check found in the label files, or by name or number.
+fn labels_channel(ui: &mut Ui, value: &mut Option<ChannelRef>, found: &[&str]) {
+    let hint = "Which labels to train on if label files have several channels or images have several label files, by name \
+                or number";
+    let name = "Label image";
+    let first = found.first().map_or(ChannelRef::Index(0), |name| ChannelRef::Name((*name).to_owned()));
+    switch(ui, value, first, name, hint);
+    ui.horizontal_wrapped(|ui| {
+        let Some(channel) = value else {
+            let text = match found {
+                [] => "of the file".to_owned(),
+                _ => format!("choose one of {}", found.join(", ")),
+            };
+            _ = weak(ui, text);
+            return;
+        };
+        for name in found {
+            let is_chosen =
+                matches!(channel, ChannelRef::Name(chosen) if chosen.trim().eq_ignore_ascii_case(name.trim()));
+            if ui.selectable_label(is_chosen, *name).clicked() {
+                *channel = ChannelRef::Name((*name).to_owned());
+            }
+        }
+        let mut text = channel.to_string();
+        let edit = ui.add(egui::TextEdit::singleline(&mut text).desired_width(120.0));
+        edit.widget_info(|| {
+            let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Name of the label image");
+            info.current_text_value = Some(text.clone());
+            info
+        });
+        if edit.changed() {
+            // Spaces are kept as typed, so that a word can follow.
+            *channel = text.trim().parse::<usize>().map_or_else(|_| ChannelRef::Name(text.clone()), ChannelRef::Index);
+        }
+    });
     ui.end_row();
 }
 
@@ -134,15 +191,28 @@ fn index(ui: &mut Ui, value: &mut Option<usize>, name: &str, hint: &str) {
                 ..egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, format!("{name} number"))
             });
         }
-        None => _ = weak(ui, "of the file"),
+        None => _ = weak(ui, "from file"),
     }
+    ui.end_row();
+}
+
+fn series(ui: &mut Ui, value: &mut SeriesChoice) {
+    ui.label("Series");
+    ui.horizontal_wrapped(|ui| {
+        for (choice, name) in [(SeriesChoice::Index(0), "First series"), (SeriesChoice::All, "All series")] {
+            let response = ui.selectable_label(*value == choice, name);
+            if response.on_hover_text("Positions, scenes or wells of multi-series files: each is a pair").clicked() {
+                *value = choice;
+            }
+        }
+    });
     ui.end_row();
 }
 
 fn axes(ui: &mut Ui, value: &mut Option<cytoscope_volume::Axes>) {
     ui.label("Axes");
     ui.horizontal_wrapped(|ui| {
-        if ui.selectable_label(value.is_none(), "Of the file").clicked() {
+        if ui.selectable_label(value.is_none(), "From file").clicked() {
             *value = None;
         }
         let shown = value.as_ref().map(ToString::to_string);
@@ -168,7 +238,7 @@ fn voxel_size(ui: &mut Ui, value: &mut Option<[f64; 3]>) {
                 ui.label("µm");
             });
         }
-        None => _ = weak(ui, "of the file"),
+        None => _ = weak(ui, "from file"),
     }
     ui.end_row();
 }
@@ -243,6 +313,14 @@ mod tests {
         files.image_channel = Some(0);
         keep_one_choice(&mut files, &before);
         assert_eq!((files.image_channel, files.channels.len()), (Some(0), 0));
+        let before = DataConfig { target_channel: Some(1), ..DataConfig::default() };
+        let mut labels = DataConfig { labels_channel: Some(ChannelRef::Index(1)), ..before.clone() };
+        keep_one_choice(&mut labels, &before);
+        assert_eq!((labels.labels_channel.clone(), labels.target_channel), (Some(ChannelRef::Index(1)), None));
+        let before = labels.clone();
+        labels.target_channel = Some(0);
+        keep_one_choice(&mut labels, &before);
+        assert_eq!((labels.labels_channel, labels.target_channel), (None, Some(0)));
         files = DataConfig { targets: parse_channels("a,b"), same_file: true, ..files };
         assert!(has_both(&files));
         files.targets = parse_channels("0");

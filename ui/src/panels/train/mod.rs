@@ -5,8 +5,8 @@ mod data;
 mod files;
 mod progress;
 mod results;
+mod save_and_use;
 mod start;
-mod usage;
 
 use super::weak;
 use crate::action::Actions;
@@ -221,7 +221,7 @@ pub(super) fn training_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
                 WizardStep::Start => start::start_page(ui, state, actions),
                 WizardStep::Train => progress::progress_page(ui, state, own, actions),
                 WizardStep::Results => results::results_page(ui, state, own),
-                WizardStep::Use => usage::use_page(ui, state, actions),
+                WizardStep::Use => save_and_use::use_page(ui, state, actions),
             }
         });
     });

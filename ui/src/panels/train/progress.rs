@@ -7,7 +7,7 @@ use crate::runs::{Run, TrainingFigures, rate_text};
 use crate::state::State;
 use crate::theme;
 use crate::training::run::{RunState, TrainingRun};
-use crate::training::shown::ValidationPicture;
+use crate::training::validation_picture::ValidationPicture;
 use crate::training::{TrainingAction, Wizard};
 use crate::work::{JobState, JobView};
 use cytoscope_profile::bytes_text;
@@ -200,7 +200,7 @@ fn stop_button(ui: &mut Ui, run: &TrainingRun, actions: &mut Actions) {
 pub(super) fn curves(ui: &mut Ui, wizard: &Wizard, own: &mut TrainPanel, with_picture: bool) {
     let task = wizard.plan.task;
     let run = &wizard.run;
-    let shown = run.shown.as_ref().filter(|_| with_picture);
+    let shown = run.picture.as_ref().filter(|_| with_picture);
     let picture = shown.map(|shown| (shown, shown.texture(ui.ctx())));
     if run.history.steps.is_empty() && run.history.validations.is_empty() {
         return;

@@ -61,14 +61,14 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if let Some((own, why)) = own.and_then(|m| Some((m, incompatibility(m, task, channels)?))) {
         weak(ui, format!("{} cannot be the start model. {why}", own.name));
     }
-    how_long(ui, wizard, actions);
+    time_budget(ui, wizard, actions);
     data_workers(ui, wizard, actions);
     tuned_choice(ui, state, actions);
     title(ui, "Model name");
     name_field(ui, &wizard.plan.name, true, egui::vec2(8.0, 5.0), actions);
 }
 
-fn how_long(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
+fn time_budget(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
     ui.add_space(theme::GAP);
     title(ui, "Time budget");
     let width = ((ui.available_width() - 24.0) / 3.0).clamp(110.0, 190.0);

@@ -254,7 +254,7 @@ mod tests {
                 let Ray { origin, direction } = projection.ray(at);
                 let to = add(corner, scale(origin, -1.0));
                 let along = (0..3).map(|i| to[i] * direction[i]).sum::<f64>() / length(direction).powi(2);
-                assert!(along > 0.0, "it lies ahead");
+                assert!(along > 0.0, "the corner is in front of the eye");
                 let miss = length(add(to, scale(direction, -along)));
                 assert!(miss < 1e-3, "{corner:?} missed by {miss} µm");
             }

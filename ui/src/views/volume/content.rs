@@ -325,7 +325,7 @@ mod tests {
             let value = truth[0].to_f32();
             assert_eq!((from_half(bits), to_half(value)), (value, bits));
             let near = to_half(before + (value - before) * 0.75);
-            assert_eq!(near, bits, "what lies between goes to the nearest");
+            assert_eq!(near, bits, "other values are rounded to the nearest half float");
             before = value;
         }
         assert_eq!((to_half(0.0), to_half(1.0), to_half(f32::NAN), to_half(7.0)), (0, 0x3C00, 0, 0x3C00));
@@ -347,11 +347,11 @@ mod tests {
         else {
             panic!("no intensities")
         };
-        assert_eq!((flat.offset, flat.range), (3.0, 1.0), "what is no number does not count");
+        assert_eq!((flat.offset, flat.range), (3.0, 1.0), "NaN does not affect the range");
     }
 
     #[test]
-    fn block_maxima_include_interpolation_neighbours() {
+    fn block_maxima_include_interpolation_neighbors() {
         let size = [9, 17, 20];
         let bright = [7usize, 8, 16];
         let Volume::Intensities(v) = build(size, |z| {

@@ -28,7 +28,7 @@ use eframe::wgpu::TextureFormat;
 use egui_phosphor::regular as icon;
 use grid::Grid;
 use picture::{Mode, Picture, PictureParams, label_colors};
-use reader::{Key as VolumeKey, LoadState, Reader, Request, VOLUME_CACHE_BYTES};
+use reader::{VOLUME_CACHE_BYTES, VolumeKey, VolumeLoadState, VolumeReader, VolumeRequest};
 use render::VolumeRenderer;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ enum Slot {
 /// State of the 3-D view between frames.
 #[derive(Default)]
 pub struct VolumeView {
-    reader: Option<Reader>,
+    reader: Option<VolumeReader>,
     renderer: VolumeRenderer,
     cameras: HashMap<SourceId, Camera>,
     perspective: bool,
@@ -267,9 +267,9 @@ impl VolumeView {
 
     /// Requests the visible volumes and returns the loaded ones.
     fn layers(&mut self, ui: &Ui, document: &Document, grid: Grid, mode: Mode) -> Layers {
-        let mut wanted: Vec<(Slot, Request)> = Vec::new();
+        let mut wanted: Vec<(Slot, VolumeRequest)> = Vec::new();
         let time_of = |o: &Overlay| if o.times > 1 { document.time.min(o.times - 1) } else { 0 };
-        let of_overlay = |o: &Overlay| Request {
+        let of_overlay = |o: &Overlay| VolumeRequest {
             key: VolumeKey { source: o.source_id, channel: 0, time: time_of(o), grid },
             source: Arc::clone(&o.source),
         };
@@ -280,22 +280,22 @@ impl VolumeView {
             let visible = document.channels.iter().enumerate().filter(|(_, c)| c.visible).take(CHANNELS);
             for (channel, _) in visible {
                 let key = VolumeKey { source: source_id, channel, time: document.time, grid };
-                wanted.push((Slot::Channel(channel), Request { key, source: Arc::clone(source) }));
+                wanted.push((Slot::Channel(channel), VolumeRequest { key, source: Arc::clone(source) }));
             }
             let map = document.of_role(Role::Map).filter(|o| o.visible);
             wanted.extend(map.map(|o| (Slot::Map, of_overlay(o))));
         }
         let reader = self.reader.get_or_insert_with(|| {
             let ctx = ui.ctx().clone();
-            Reader::new(VOLUME_CACHE_BYTES, move || ctx.request_repaint())
+            VolumeReader::new(VOLUME_CACHE_BYTES, move || ctx.request_repaint())
         });
         reader.request(&wanted.iter().map(|(_, r)| r.clone()).collect::<Vec<_>>());
         self.failed = None;
         for (slot, request) in &wanted {
             match reader.get(&request.key) {
-                LoadState::Ready(volume) => _ = self.newest.insert(*slot, volume),
-                LoadState::Waiting => {}
-                LoadState::Failed(why) => {
+                VolumeLoadState::Ready(volume) => _ = self.newest.insert(*slot, volume),
+                VolumeLoadState::Waiting => {}
+                VolumeLoadState::Failed(why) => {
                     self.newest.remove(slot);
                     self.failed = Some(why);
                 }
@@ -349,7 +349,7 @@ impl VolumeView {
             return;
         }
         let at = rect.right_bottom() - vec2(8.0, 8.0);
-        if let Some(share) = self.reader.as_ref().and_then(Reader::progress) {
+        if let Some(share) = self.reader.as_ref().and_then(VolumeReader::progress) {
             draw_caption(painter, at, Align2::RIGHT_BOTTOM, &format!("reading {:.0} %", share * 100.0));
         } else if let Some(why) = &self.failed {
             draw_caption(painter, at, Align2::RIGHT_BOTTOM, &format!("cannot be read: {why}"));

@@ -19,7 +19,7 @@ const PROGRESS_PERCENT: usize = 4;
 
 /// Cache key of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Key {
+pub struct VolumeKey {
     /// Source whose planes the volume consists of.
     pub source: SourceId,
     /// Channel, from 0.
@@ -32,16 +32,16 @@ pub struct Key {
 
 /// A request for a volume.
 #[derive(Clone)]
-pub struct Request {
+pub struct VolumeRequest {
     /// Key of the volume.
-    pub key: Key,
+    pub key: VolumeKey,
     /// Source that the planes of the volume are read from.
     pub source: Arc<dyn PlaneSource>,
 }
 
 /// State of a requested volume.
 #[derive(Debug, Clone)]
-pub enum LoadState {
+pub enum VolumeLoadState {
     /// The volume is loaded and cached.
     Ready(Arc<Volume>),
     /// The volume is queued or being read.
@@ -51,18 +51,18 @@ pub enum LoadState {
 }
 
 struct Running {
-    key: Key,
+    key: VolumeKey,
     cancel: Arc<Cancel>,
     slices_done: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
 struct VolumeReaderState {
-    wanted: Vec<Key>,
-    waiting: VecDeque<Request>,
+    wanted: Vec<VolumeKey>,
+    waiting: VecDeque<VolumeRequest>,
     running: Option<Running>,
-    cache: Cache<Key, Volume>,
-    failed: HashMap<Key, String>,
+    cache: Cache<VolumeKey, Volume>,
+    failed: HashMap<VolumeKey, String>,
     stop: bool,
 }
 
@@ -80,12 +80,12 @@ impl VolumeReaderShared {
 }
 
 /// Reads volumes on a thread of its own and caches them within a byte budget.
-pub struct Reader {
+pub struct VolumeReader {
     shared: Arc<VolumeReaderShared>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Reader {
+impl VolumeReader {
     /// A reader that calls `wake` on progress and when a volume is loaded.
     pub fn new(budget_bytes: usize, wake: impl Fn() + Send + Sync + 'static) -> Self {
         let shared = Arc::new(VolumeReaderShared {
@@ -101,7 +101,7 @@ impl Reader {
     }
 
     /// Sets the requested volumes, most important first. Reading of others is cancelled.
-    pub fn request(&self, requests: &[Request]) {
+    pub fn request(&self, requests: &[VolumeRequest]) {
         let mut state = self.shared.state();
         if state.wanted.iter().eq(requests.iter().map(|r| &r.key)) {
             return;
@@ -122,15 +122,15 @@ impl Reader {
     }
 
     /// Returns the volume if it is loaded, otherwise how far it is.
-    pub fn get(&self, key: &Key) -> LoadState {
+    pub fn get(&self, key: &VolumeKey) -> VolumeLoadState {
         if self.thread.is_none() {
-            return LoadState::Failed(NO_THREAD.to_owned());
+            return VolumeLoadState::Failed(NO_THREAD.to_owned());
         }
         let mut state = self.shared.state();
         if let Some(volume) = state.cache.get(key) {
-            return LoadState::Ready(volume);
+            return VolumeLoadState::Ready(volume);
         }
-        state.failed.get(key).map_or(LoadState::Waiting, |why| LoadState::Failed(why.clone()))
+        state.failed.get(key).map_or(VolumeLoadState::Waiting, |why| VolumeLoadState::Failed(why.clone()))
     }
 
     /// Progress of reading from 0 to 1; `None` if everything is loaded.
@@ -166,7 +166,7 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for VolumeReader {
     fn drop(&mut self) {
         {
             let mut state = self.shared.state();
@@ -227,8 +227,8 @@ fn run(shared: &VolumeReaderShared) {
     }
 }
 
-fn read(request: &Request, cancel: &Cancel, done: &AtomicUsize, wake: &dyn Fn()) -> Result<Volume, SourceError> {
-    let Key { channel, time, grid, .. } = request.key;
+fn read(request: &VolumeRequest, cancel: &Cancel, done: &AtomicUsize, wake: &dyn Fn()) -> Result<Volume, SourceError> {
+    let VolumeKey { channel, time, grid, .. } = request.key;
     let slices = grid.size_zyx[0];
     let mut builder = Builder::new(grid);
     let mut reported = 0;
@@ -251,66 +251,66 @@ mod tests {
     use super::*;
     use crate::data::test_planes::{NumberedPlanes, wait_until};
 
-    fn key(channel: usize) -> Key {
-        Key { source: 5, channel, time: 0, grid: Grid::of([20, 10, 10], false) }
+    fn key(channel: usize) -> VolumeKey {
+        VolumeKey { source: 5, channel, time: 0, grid: Grid::of([20, 10, 10], false) }
     }
 
     #[test]
     fn obsolete_requests_are_cancelled_and_the_rest_is_read() {
         let numbered = Arc::new(NumberedPlanes::default());
         let source: Arc<dyn PlaneSource> = numbered.clone();
-        let request = |c| Request { key: key(c), source: Arc::clone(&source) };
-        let reader = Reader::new(1 << 20, || {});
+        let request = |c| VolumeRequest { key: key(c), source: Arc::clone(&source) };
+        let reader = VolumeReader::new(1 << 20, || {});
         reader.request(&(0..50).map(request).collect::<Vec<_>>());
         wait_until("the first read", || numbered.reads.load(Ordering::SeqCst) == 1);
         assert!(reader.progress().is_some_and(|p| p < 0.1));
         reader.request(&[request(77)]);
         numbered.open.store(true, Ordering::SeqCst);
-        wait_until("the volume", || matches!(reader.get(&key(77)), LoadState::Ready(_)));
+        wait_until("the volume", || matches!(reader.get(&key(77)), VolumeLoadState::Ready(_)));
         wait_until("rest", || reader.progress().is_none());
         assert_eq!(numbered.reads.load(Ordering::SeqCst), 1 + 20, "nothing else was read");
-        let LoadState::Ready(volume) = reader.get(&key(77)) else { panic!("gone") };
+        let VolumeLoadState::Ready(volume) = reader.get(&key(77)) else { panic!("the volume was evicted") };
         let Volume::Intensities(v) = &*volume else { panic!("no intensities") };
         assert_eq!((v.texels.get(0), v.texels.get(1999)), (Some(0.0), Some(19.0 / 255.0)), "slices are in order");
         reader.forget(5);
         assert_eq!(reader.cached_bytes(), 0);
-        assert!(matches!(reader.get(&key(77)), LoadState::Waiting));
+        assert!(matches!(reader.get(&key(77)), VolumeLoadState::Waiting));
     }
 
     #[test]
     fn volumes_are_cached_within_the_budget_and_visible_ones_are_pinned() {
         let numbered = Arc::new(NumberedPlanes { open: true.into(), ..NumberedPlanes::default() });
         let source: Arc<dyn PlaneSource> = numbered.clone();
-        let request = |c| Request { key: key(c), source: Arc::clone(&source) };
-        let reader = Reader::new(5000, || {});
+        let request = |c| VolumeRequest { key: key(c), source: Arc::clone(&source) };
+        let reader = VolumeReader::new(5000, || {});
         for c in 0..6 {
             reader.request(&[request(c), request(c + 1)]);
             for k in [c, c + 1] {
-                wait_until("a volume", || matches!(reader.get(&key(k)), LoadState::Ready(_)));
+                wait_until("a volume", || matches!(reader.get(&key(k)), VolumeLoadState::Ready(_)));
             }
             assert!(reader.cached_bytes() <= 5000, "{}", reader.cached_bytes());
         }
         let reads = numbered.reads.load(Ordering::SeqCst);
-        assert_eq!(reads, 7 * 20, "what is kept is not read again");
-        let tight = Reader::new(1, || {});
+        assert_eq!(reads, 7 * 20, "cached volumes are not read again");
+        let tight = VolumeReader::new(1, || {});
         tight.request(&[request(0), request(1)]);
         for k in [0, 1] {
-            wait_until("a volume", || matches!(tight.get(&key(k)), LoadState::Ready(_)));
+            wait_until("a volume", || matches!(tight.get(&key(k)), VolumeLoadState::Ready(_)));
         }
-        assert!([0, 1].iter().all(|k| matches!(tight.get(&key(*k)), LoadState::Ready(_))));
+        assert!([0, 1].iter().all(|k| matches!(tight.get(&key(*k)), VolumeLoadState::Ready(_))));
     }
 
     #[test]
     fn a_failed_source_reports_why_and_is_not_read_again() {
         let numbered = Arc::new(NumberedPlanes { open: true.into(), fails: true, ..NumberedPlanes::default() });
         let source: Arc<dyn PlaneSource> = numbered.clone();
-        let reader = Reader::new(1 << 20, || {});
+        let reader = VolumeReader::new(1 << 20, || {});
         for _ in 0..3 {
-            reader.request(&[Request { key: key(0), source: Arc::clone(&source) }]);
-            wait_until("an answer", || matches!(reader.get(&key(0)), LoadState::Failed(_)));
+            reader.request(&[VolumeRequest { key: key(0), source: Arc::clone(&source) }]);
+            wait_until("an answer", || matches!(reader.get(&key(0)), VolumeLoadState::Failed(_)));
             reader.request(&[]);
         }
-        let LoadState::Failed(why) = reader.get(&key(0)) else { panic!("no failure") };
+        let VolumeLoadState::Failed(why) = reader.get(&key(0)) else { panic!("no failure") };
         assert!(why.contains("the disk is gone"));
         assert_eq!(numbered.reads.load(Ordering::SeqCst), 1);
     }

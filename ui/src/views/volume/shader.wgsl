@@ -259,7 +259,7 @@ fn surface(ray: Ray) -> vec4<f32> {
     return vec4<f32>(min(color * (0.38 + 0.5 * lit + 0.3 * facing) * fog + shine * 0.12, vec3<f32>(1.0)), 1.0);
 }
 
-// Premultiplied colour and alpha.
+// Premultiplied color and alpha.
 @fragment
 fn march(@builtin(position) position: vec4<f32>) -> @location(0) vec4<f32> {
     load_scene();

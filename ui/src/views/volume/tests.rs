@@ -61,7 +61,7 @@ fn state() -> TestState {
     let path = folder.path().join("ball.ome.tif");
     let voxels = SHAPE.iter().product::<usize>();
     write(&path, Samples::U16((0..voxels).map(|i| if in_ball(i, BALL_UM) { 900 } else { 100 }).collect()));
-    let mut document = Document::open(&path, None).unwrap();
+    let mut document = Document::open(&path, None, 0).unwrap();
     assert_eq!((document.extents.zyx, document.voxel_um), (SHAPE, VOXEL_UM));
     let counting = Arc::new(Counting { of: Arc::clone(&document.source), reads: AtomicUsize::new(0) });
     document.source = Arc::<Counting>::clone(&counting);
@@ -211,7 +211,7 @@ fn changing_contrast_redraws_without_reading_and_idle_frames_draw_nothing() {
 }
 
 #[test]
-fn labels_are_surfaces_in_their_own_colours_and_a_click_selects() {
+fn labels_are_surfaces_in_their_own_colors_and_a_click_selects() {
     if !has_driver() {
         return;
     }

@@ -1,8 +1,9 @@
 //! Runs gradients of convolutions.
 
 use super::super::elementwise::{Fold, folded};
-use super::super::{Image, is_half};
+use super::super::{Image, is_half, moves};
 use crate::form::Form;
+use crate::kernels::DeviceBackend;
 use crate::plan::{TAPS_AT_ONCE, Taps};
 use burn_tensor::backend::Backend;
 use burn_tensor::module::conv3d;
@@ -41,13 +42,22 @@ fn as_channels<B: Backend>(rows: Tensor<B, 2>) -> Image<B> {
 const VOXELS_PER_PART: usize = 1024;
 
 /// Returns the gradient of a convolution's weights: for each tap, the products of its input and the output gradient,
-/// summed over samples and space.
+/// summed over samples and space. A kernel of this crate computes it, if there is one.
+pub(super) fn weight_gradient<B: DeviceBackend>(x: Image<B>, dy: Image<B>, taps: &Taps, form: Form) -> Image<B> {
+    if let Some(dw) = B::weight_gradient(&x, &dy, taps, form) {
+        return dw;
+    }
+    let around = |[z, y, x]: [usize; 3]| [0, 0, z, y, x];
+    voxel_groups(moves::fill(x, &around(taps.before), &around(taps.after), 0.0), dy, taps, form)
+}
+
+/// Returns the gradient of a convolution's weights, of which `x` is the padded input.
 ///
 /// These are matrix products with short outer axes and a very long inner axis. Burn 0.21 has no kernel that splits the
 /// inner axis, and some of its kernels are wrong. The voxels are therefore split here: each part is one group of a
 /// grouped convolution whose channels are voxels, and the results of the parts are added.
-pub(super) fn weight_gradient<B: Backend>(x: Image<B>, dy: Image<B>, taps: &Taps, form: Form) -> Image<B> {
-    let Taps { kernel, stride, dilation, groups } = *taps;
+fn voxel_groups<B: Backend>(x: Image<B>, dy: Image<B>, taps: &Taps, form: Form) -> Image<B> {
+    let Taps { kernel, stride, dilation, groups, .. } = *taps;
     let [outputs, inputs, ..] = form;
     let [samples, _, d, h, w] = dy.dims();
     let voxels = samples * d * h * w;

@@ -9,12 +9,12 @@ mod update;
 
 use super::{Image, Inputs, Uploaded, layers};
 use crate::form::Form;
+use crate::kernels::DeviceBackend;
 use crate::plan::TrainKind;
-use burn_tensor::backend::Backend;
 use cytoscope_graph::ValueId;
 
 /// Runs a step of training. Returns `None` if the inputs do not match the plan.
-pub(super) fn run<B: Backend>(
+pub(super) fn run<B: DeviceBackend>(
     kind: &TrainKind,
     outputs: &[(ValueId, Form)],
     inputs: Vec<Image<B>>,
@@ -68,11 +68,12 @@ pub(super) fn run<B: Backend>(
             let (target, weight) = (inputs.next()?, inputs.next_if(*weighted)?);
             vec![loss::gradient(loss, x, &target, weight.as_ref(), inputs.next()?)?]
         }
-        TrainKind::Rates { beta1, beta2 } => vec![update::rates(x, inputs.next()?, [*beta1, *beta2])],
+        TrainKind::Rates { beta1, beta2 } => update::rates(x, inputs.next()?, [*beta1, *beta2]).into(),
         TrainKind::Update(optimizer) => {
+            let rates = [x, inputs.next()?, inputs.next()?, inputs.next()?];
             let (p, g, first) = (inputs.next()?, inputs.next()?, inputs.next()?);
             let second = inputs.next_if(optimizer.has_second())?;
-            update::update(*optimizer, x, p, g, first, second)?
+            update::update(*optimizer, rates, p, g, first, second)?
         }
         TrainKind::GlobalNorm => return None,
     })

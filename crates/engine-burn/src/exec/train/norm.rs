@@ -1,4 +1,4 @@
-//! Runs batch normalisation with batch statistics, and gradients of normalisations.
+//! Runs batch normalization with batch statistics, and gradients of normalizations.
 
 use super::super::elementwise::{Fold, folded};
 use super::super::{Image, layers};
@@ -7,7 +7,7 @@ use crate::plan::NormScope;
 use burn_tensor::Tensor;
 use burn_tensor::backend::Backend;
 
-/// Reshapes to one row per set of elements that are normalised together.
+/// Reshapes to one row per set of elements that are normalized together.
 fn rows<B: Backend>(x: Image<B>, over: NormScope) -> Tensor<B, 3> {
     let [n, channels, d, h, w] = x.dims();
     let rows = match over {
@@ -39,7 +39,7 @@ pub(super) fn channel_sums<B: Backend>(x: Image<B>) -> Image<B> {
     folded(sums.reshape([1, n, channels]), Fold::Sum).reshape([channels, 1, 1, 1, 1])
 }
 
-/// Returns the batch-normalised tensor, followed by the mean and variance of the batch as far as `statistics` asks for
+/// Returns the batch-normalized tensor, followed by the mean and variance of the batch as far as `statistics` asks for
 /// them.
 pub(super) fn batch<B: Backend>(
     x: Image<B>,
@@ -51,9 +51,9 @@ pub(super) fn batch<B: Backend>(
     let form = x.dims();
     let x = rows(x, NormScope::Batch);
     let batch_mean = mean(x.clone());
-    let centred = x - batch_mean.clone();
-    let variance = mean(centred.clone() * centred.clone());
-    let unit = from_rows(centred / variance.clone().add_scalar(epsilon).sqrt(), NormScope::Batch, form);
+    let centered = x - batch_mean.clone();
+    let variance = mean(centered.clone() * centered.clone());
+    let unit = from_rows(centered / variance.clone().add_scalar(epsilon).sqrt(), NormScope::Batch, form);
     let mut outputs = vec![unit * layers::by_channel(scale) + layers::by_channel(bias)];
     for (of, wanted) in [batch_mean, variance].into_iter().zip(statistics) {
         if wanted {
@@ -64,7 +64,7 @@ pub(super) fn batch<B: Backend>(
 }
 
 /// Returns the requested gradients of x, scale and bias. With r = 1/√(variance + ε), x̂ = (x − mean)·r and g =
-/// dy·scale, dx = r·(g − mean(g) − x̂·mean(g·x̂)), where means are over the elements that are normalised together.
+/// dy·scale, dx = r·(g − mean(g) − x̂·mean(g·x̂)), where means are over the elements that are normalized together.
 pub(super) fn gradients<B: Backend>(
     x: Image<B>,
     scale: Image<B>,
@@ -75,10 +75,10 @@ pub(super) fn gradients<B: Backend>(
 ) -> Vec<Image<B>> {
     let form = x.dims();
     let x = rows(x, over);
-    let centred = x.clone() - mean(x);
-    let variance = mean(centred.clone() * centred.clone());
+    let centered = x.clone() - mean(x);
+    let variance = mean(centered.clone() * centered.clone());
     let inverse = variance.add_scalar(epsilon).sqrt().recip();
-    let unit = centred * inverse.clone();
+    let unit = centered * inverse.clone();
     let mut outputs = Vec::with_capacity(3);
     if to_x {
         let g = rows(dy.clone() * layers::by_channel(scale), over);

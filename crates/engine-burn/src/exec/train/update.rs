@@ -2,6 +2,7 @@
 
 use super::super::Image;
 use super::super::elementwise::{Fold, folded};
+use crate::plan::RATES;
 use burn_tensor::Tensor;
 use burn_tensor::backend::Backend;
 use cytoscope_graph::Optimizer;
@@ -35,24 +36,23 @@ fn bias_correction<B: Backend>(steps: Image<B>, beta: f32) -> Image<B> {
 
 /// Returns the factor of the gradients (scale and clipping), the learning rate, and the bias corrections of both
 /// moments.
-pub(super) fn rates<B: Backend>(hyper: Image<B>, norm: Image<B>, [beta1, beta2]: [f32; 2]) -> Image<B> {
+pub(super) fn rates<B: Backend>(hyper: Image<B>, norm: Image<B>, [beta1, beta2]: [f32; 2]) -> [Image<B>; RATES] {
     let [rate, steps, scale, limit] = [0, 1, 2, 3].map(|i| pick(&hyper, i));
     let scaled = norm * scale.clone();
     let clipped = (limit.clone() / scaled.clamp_min(1e-30)).clamp_max(1.0);
     let factor = scale * clipped.mask_fill(limit.lower_equal_elem(0.0), 1.0);
-    Tensor::cat(vec![factor, rate, bias_correction(steps.clone(), beta1), bias_correction(steps, beta2)], 0)
+    [factor, rate, bias_correction(steps.clone(), beta1), bias_correction(steps, beta2)]
 }
 
 /// Updates one parameter tensor; returns it and its optimizer states.
 pub(super) fn update<B: Backend>(
     optimizer: Optimizer,
-    rates: Image<B>,
+    [factor, rate, correction1, correction2]: [Image<B>; RATES],
     mut p: Image<B>,
     g: Image<B>,
     first: Image<B>,
     second: Option<Image<B>>,
 ) -> Option<Vec<Image<B>>> {
-    let [factor, rate, correction1, correction2] = [0, 1, 2, 3].map(|i| pick(&rates, i));
     let mut g = g * factor;
     let (beta1, beta2, epsilon) = match optimizer {
         Optimizer::Sgd { momentum, nesterov, weight_decay } => {

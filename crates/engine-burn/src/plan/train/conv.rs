@@ -3,7 +3,7 @@
 use super::super::conv::spatial;
 use super::super::{Cut, Kind, PlanResult, Planner, Window, unsupported};
 use super::{Taps, TrainKind};
-use crate::form::{count, to_3d};
+use crate::form::{Form, count, to_3d};
 use cytoscope_graph::{ConvAttrs, Node, ValueId};
 
 /// Largest number of elements of input taps that are concatenated at once, unless a single tap has more.
@@ -17,18 +17,20 @@ impl Planner<'_> {
             return unsupported(format!("with {} spatial axes", attrs.kernel.len()));
         }
         let (before, _) = attrs.padding.resolve(&lengths, &attrs.kernel, &attrs.strides, &attrs.dilations);
-        let taps = Taps {
-            kernel: to_3d(&attrs.kernel, 1),
-            stride: to_3d(&attrs.strides, 1),
-            dilation: to_3d(&attrs.dilations, 1),
-            groups: attrs.group,
-        };
         let before = to_3d(&before, 0);
+        let (kernel, stride, dilation) =
+            (to_3d(&attrs.kernel, 1), to_3d(&attrs.strides, 1), to_3d(&attrs.dilations, 1));
+        let (input, out) = (self.form(x)?, self.form(dy)?);
+        let after: [usize; 3] = std::array::from_fn(|a| {
+            let reach = (out[a + 2] - 1) * stride[a] + (kernel[a] - 1) * dilation[a] + 1;
+            reach.saturating_sub(input[a + 2] + before[a])
+        });
+        let taps = Taps { kernel, stride, dilation, groups: attrs.group, before, after };
         if let Some(dx) = node.output(0) {
-            self.input_gradient(dy, w, dx, &taps, before)?;
+            self.input_gradient(dy, w, dx, &taps)?;
         }
         if let Some(dw) = node.output(1) {
-            self.weight_gradient(x, dy, dw, &taps, before)?;
+            self.weight_gradient(x, dy, dw, &taps)?;
         }
         if let Some(db) = node.output(2) {
             let (from, form) = (self.source(dy)?, self.form(dy)?);
@@ -38,8 +40,8 @@ impl Planner<'_> {
     }
 
     /// Plans the input gradient: a convolution with reversed taps if the stride is 1, else a transposed convolution.
-    fn input_gradient(&mut self, dy: ValueId, w: ValueId, dx: ValueId, taps: &Taps, before: [usize; 3]) -> PlanResult {
-        let Taps { kernel, stride, dilation, groups } = *taps;
+    fn input_gradient(&mut self, dy: ValueId, w: ValueId, dx: ValueId, taps: &Taps) -> PlanResult {
+        let Taps { kernel, stride, dilation, groups, before, .. } = *taps;
         let window = Window { stride, padding: [0; 3], dilation, groups };
         if stride != [1; 3] {
             return self.transposed(dy, w, None, dx, &window, ([0; 3], before));
@@ -80,24 +82,21 @@ impl Planner<'_> {
         self.push(kind, vec![from, turned], dx)
     }
 
-    fn weight_gradient(&mut self, x: ValueId, dy: ValueId, dw: ValueId, taps: &Taps, before: [usize; 3]) -> PlanResult {
+    fn weight_gradient(&mut self, x: ValueId, dy: ValueId, dw: ValueId, taps: &Taps) -> PlanResult {
         let (input, out, form) = (self.form(x)?, self.form(dy)?, self.form(dw)?);
         if taps.groups == 0 || !form[0].is_multiple_of(taps.groups) || form[1] * taps.groups != input[1] {
             return unsupported(format!("with {} groups of {} channels", taps.groups, form[0]));
         }
-        let after: [usize; 3] = std::array::from_fn(|a| {
-            let reach = (out[a + 2] - 1) * taps.stride[a] + (taps.kernel[a] - 1) * taps.dilation[a] + 1;
-            reach.saturating_sub(input[a + 2] + before[a])
+        let inputs = vec![self.source(x)?, self.source(dy)?];
+        // Temporaries without a kernel for it: the padded input, the permuted gradient, the concatenated taps, and one copy
+        // of these. A kernel needs less: copies of both inputs, and sums.
+        let padded: Form = std::array::from_fn(|axis| {
+            let around = axis.checked_sub(2).map_or(0, |a| taps.before[a] + taps.after[a]);
+            input[axis] + around
         });
-        let mut from = self.source(x)?;
-        if before != [0; 3] || after != [0; 3] {
-            from = self.padded(from, x, spatial(before), spatial(after), 0.0)?;
-        }
-        let inputs = vec![from, self.source(dy)?];
-        // Temporaries: the permuted gradient, the concatenated taps, and one copy of these.
         let one = count(&out) / out[1].max(1) * input[1];
         let all = one * taps.kernel.iter().product::<usize>();
-        let scratch_elements = count(&out) + 2 * all.min(one.max(TAPS_AT_ONCE));
+        let scratch_elements = count(&padded) + count(&out) + 2 * all.min(one.max(TAPS_AT_ONCE));
         self.push_many(Kind::Train(TrainKind::WeightGradient(*taps)), inputs, vec![(dw, form)], scratch_elements);
         Ok(())
     }

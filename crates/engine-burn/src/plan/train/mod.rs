@@ -9,7 +9,7 @@ use super::{Kind, PlanResult, Planner, PoolAxis, Source, Unsupported, unsupporte
 use crate::form::{Form, count};
 use cytoscope_graph::{Activation, Loss, Node, Op, Optimizer, ReduceOp, ValueId, op_name};
 
-/// Which elements are normalised together.
+/// Which elements are normalized together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NormScope {
     /// This many groups of channels, for each sample.
@@ -18,13 +18,17 @@ pub(crate) enum NormScope {
     Batch,
 }
 
-/// Geometry of a convolution's taps on its padded input.
+/// Geometry of a convolution's taps on its input.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taps {
     pub kernel: [usize; 3],
     pub stride: [usize; 3],
     pub dilation: [usize; 3],
     pub groups: usize,
+    /// Number of zeros before the first voxel along Z, Y, X.
+    pub before: [usize; 3],
+    /// Number of zeros that taps read after the last voxel.
+    pub after: [usize; 3],
 }
 
 /// Operations of training steps, with their inputs and outputs. Gradients that are not requested are not computed.
@@ -34,7 +38,7 @@ pub(crate) enum TrainKind {
     ActivationGradient(Activation),
     /// `[w]` -> weights of the convolution that computes the input gradient of a convolution of stride 1.
     FlipWeights { groups: usize },
-    /// `[padded x, dy]` -> dw of a convolution.
+    /// `[x, dy]` -> dw of a convolution.
     WeightGradient(Taps),
     /// `[x, scale, bias, mean, variance]` -> y, batch norm with fixed statistics.
     FrozenBatchNorm { epsilon: f32 },
@@ -54,9 +58,10 @@ pub(crate) enum TrainKind {
     LossGradient { loss: Loss, weighted: bool },
     /// `[g…]` -> global L2 norm of the gradients.
     GlobalNorm,
-    /// `[hyper, norm]` -> [`RATES`] numbers: factor of the gradients, learning rate, and two bias corrections.
+    /// `[hyper, norm]` -> [`RATES`] numbers in tensors of their own: factor of the gradients, learning rate, and two bias
+    /// corrections.
     Rates { beta1: f32, beta2: f32 },
-    /// `[rates, p, g, first, second?]` -> `[p, first, second?]`, one optimizer update.
+    /// `[rates…, p, g, first, second?]` -> `[p, first, second?]`, one optimizer update.
     Update(Optimizer),
 }
 
@@ -243,15 +248,16 @@ impl Planner<'_> {
         let rates = match self.rates.iter().find(|(known, _)| *known == shared) {
             Some((_, rates)) => *rates,
             None => {
-                let rates = self.scratch();
+                let rates: [ValueId; RATES] = std::array::from_fn(|_| self.scratch());
                 let kind = Kind::Train(TrainKind::Rates { beta1: betas.0, beta2: betas.1 });
-                self.push_scratch(kind, vec![hyper, norm], rates, [RATES, 1, 1, 1, 1]);
+                let outputs = rates.iter().map(|rate| (*rate, [1; 5])).collect();
+                self.push_many(kind, vec![hyper, norm], outputs, 0);
                 self.rates.push((shared, rates));
                 rates
             }
         };
         let states = if optimizer.has_second() { 3 } else { 2 };
-        let mut inputs = vec![Source::Value(rates)];
+        let mut inputs: Vec<Source> = rates.map(Source::Value).into();
         for index in 2..states + 3 {
             inputs.push(self.source(self.input(node, index)?)?);
         }

@@ -2,7 +2,7 @@
 
 use super::{expected, lengths};
 use crate::{engine, numbers};
-use cytoscope_autodiff::{GradientGraph, StepOptions, gradient_graph, prepare, update_graph};
+use cytoscope_autodiff::{GradientGraph, Parameter, StepOptions, gradient_graph, prepare, update_graph};
 use cytoscope_builders::{DynUNet, UNet3d, Upsampling, Weights, dynunet, unet3d};
 use cytoscope_engine::{BoundSession, Buffers, CompileOptions, Engine};
 use cytoscope_engine_cpu::CpuEngine;
@@ -228,8 +228,14 @@ fn a_fake_quantized_network_matches_the_reference() {
 #[test]
 fn optimizers_match_the_reference() {
     let Some(engine) = engine() else { return };
-    let (net, made) = step(&pooled(), &[1, 1, 4, 8, 8], DICE);
-    let values = made.values(&net).unwrap();
+    let (_, made) = step(&pooled(), &[1, 1, 4, 8, 8], DICE);
+    // Also long tensors, each of which joins several parameters.
+    let joined =
+        |name: &str, length: usize, decays: bool| Parameter { name: name.to_owned(), shape: vec![length], decays };
+    let parameters = [made.parameters, vec![joined("plain", 9_001, false), joined("decaying", 7_013, true)]].concat();
+    let values: Vec<Tensor> = (parameters.iter().enumerate())
+        .map(|(i, p)| Tensor::new(p.shape.clone(), numbers(p.shape.iter().product(), i as u64 + 500)).unwrap())
+        .collect();
     for optimizer in [
         Optimizer::default(),
         Optimizer::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-6, weight_decay: 0.01 },
@@ -237,7 +243,7 @@ fn optimizers_match_the_reference() {
         Optimizer::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 },
     ] {
         for (step, limit) in [(1, 1.0), (3, 0.0), (4000, 1e9)] {
-            let update = update_graph(&made.parameters, optimizer);
+            let update = update_graph(&parameters, optimizer);
             let hyper = Hyper { rate: 1e-2, step, scale: 0.5, limit };
             let mut inputs = vec![Tensor::vector(hyper.to_vec())];
             for copy in 0..if update.has_second { 4 } else { 3 } {

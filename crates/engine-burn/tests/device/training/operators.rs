@@ -67,6 +67,8 @@ fn convolution_gradients_match_the_reference() {
     conv("conv without padding", plain.clone().with_padding(Padding::none(3)), &SHAPE, &[6, 4, 3, 3, 3]);
     let far = Padding::symmetric(vec![3, 3, 4]);
     conv("conv with more padding than reach", plain.clone().with_padding(far), &SHAPE, &[6, 4, 3, 3, 3]);
+    let dilated = ConvAttrs { dilations: vec![1, 2, 2], ..plain.clone() };
+    conv("conv of many channels with dilation", dilated, &[2, 16, 4, 6, 8], &[8, 16, 3, 3, 3]);
     let grouped = ConvAttrs { group: 2, dilations: vec![1, 2, 2], ..plain };
     conv("conv, groups, dilation", grouped, &SHAPE, &[6, 2, 3, 3, 3]);
     conv("conv of images", ConvAttrs::same(&[3, 3]), &[2, 3, 6, 8], &[4, 3, 3, 3]);

@@ -80,7 +80,9 @@ impl Planner<'_> {
         let mut head = None;
         if let Some((next, q, bytes)) = self.next_quantize(current) {
             quantizer = Some(q);
-            let through = self.next(bytes).filter(|i| matches!(self.graph.nodes[*i].op, Op::DequantizeLinear { .. }));
+            let through = self
+                .unplanned_consumer(bytes)
+                .filter(|i| matches!(self.graph.nodes[*i].op, Op::DequantizeLinear { .. }));
             let real = through.and_then(|i| self.graph.nodes[i].output(0).map(|v| (i, v)));
             if let Some((dequantize, real)) = real
                 && let Some((conv, h, output)) = self.next_head(real, current)
@@ -174,7 +176,7 @@ impl Planner<'_> {
 
     /// Returns the addition that is the only consumer of a value, its other operand, and its output.
     fn next_add(&self, value: ValueId) -> Option<(usize, ValueId, ValueId)> {
-        let next = self.next(value)?;
+        let next = self.unplanned_consumer(value)?;
         let node = &self.graph.nodes[next];
         let Op::Binary(BinaryOp::Add) = node.op else { return None };
         let other = node.inputs.iter().flatten().find(|v| **v != value).copied()?;
@@ -261,7 +263,7 @@ impl Planner<'_> {
     /// Returns the 1×1×1 convolution to few channels that is the only consumer of a value, and its output. `like` is a
     /// value with the same layout.
     fn next_head(&self, value: ValueId, like: ValueId) -> Option<(usize, PlanHead, ValueId)> {
-        let next = self.next(value)?;
+        let next = self.unplanned_consumer(value)?;
         let node = &self.graph.nodes[next];
         let Op::Conv(attrs) = &node.op else { return None };
         let output = node.output(0)?;
@@ -280,7 +282,7 @@ impl Planner<'_> {
 
     /// Returns the quantize node that is the only consumer of a value, its quantizer and its output.
     pub(super) fn next_quantize(&self, value: ValueId) -> Option<(usize, Quantizer, ValueId)> {
-        let next = self.next(value)?;
+        let next = self.unplanned_consumer(value)?;
         let (quantizer, output) = self.quantizer(&self.graph.nodes[next])?;
         Some((next, quantizer, output))
     }

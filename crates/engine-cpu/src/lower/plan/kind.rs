@@ -1,7 +1,7 @@
 //! Parameters of a kernel step before slots are assigned: where a step has a slot, a plan has an index into
 //! [`KernelPlan::inputs`].
 
-use crate::step::Run;
+use crate::step::StepOp;
 use crate::steps::{
     AffinePass, Apply, BinaryStep, Conv, ConvInt8, ConvTranspose, ConvTransposeInt8, DynamicQuantize, Epilogue, Head,
     Join, MomentsOf, PadStep, PlanarNorm, PoolStep, QuantizePlanes, ResizeStep, Term, Translate, UnaryStep,
@@ -138,7 +138,7 @@ impl PlanKind {
     }
 
     /// Returns the steps, given the slots of the inputs and the output.
-    pub(crate) fn into_steps(self, inputs: &[usize], output: usize) -> Vec<Box<dyn Run>> {
+    pub(crate) fn into_steps(self, inputs: &[usize], output: usize) -> Vec<Box<dyn StepOp>> {
         let Some(&input) = inputs.first() else { return Vec::new() };
         let second = inputs.get(1).copied();
         let with_slots = |epilogue: Epilogue| Epilogue {
@@ -183,7 +183,7 @@ impl PlanKind {
             Self::Chain { moments, terms, activation, quantizer, head } => {
                 let slot = |position: usize| inputs.get(position).copied().unwrap_or(input);
                 let terms = terms.into_iter().map(|t| Term { slot: slot(t.slot), ..t }).collect();
-                let mut steps: Vec<Box<dyn Run>> = moments
+                let mut steps: Vec<Box<dyn StepOp>> = moments
                     .into_iter()
                     .map(|(position, moments)| step(MomentsOf { input: slot(position), moments }))
                     .collect();
@@ -216,7 +216,7 @@ impl PlanKind {
 }
 
 /// Boxes a step of any kind.
-fn step(op: impl Run + 'static) -> Box<dyn Run> {
+fn step(op: impl StepOp + 'static) -> Box<dyn StepOp> {
     Box::new(op)
 }
 

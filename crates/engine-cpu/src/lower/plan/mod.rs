@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A float value that is stored as bytes with a constant scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Dequantized {
-    /// The stored bytes.
+    /// Value of the graph that holds the bytes.
     pub bytes: ValueId,
     /// Difference in value between neighboring bytes.
     pub scale: f32,
@@ -34,7 +34,7 @@ pub(crate) struct Dequantized {
 /// A float value that is stored as bytes with a scale computed at run time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct DynamicDequantized {
-    /// The stored bytes.
+    /// Value of the graph that holds the bytes.
     pub bytes: ValueId,
     /// Index of the run-time quantization.
     pub ranges: usize,
@@ -210,7 +210,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns the only consumer, if it has no plan yet.
-    fn next(&self, value: ValueId) -> Option<usize> {
+    fn unplanned_consumer(&self, value: ValueId) -> Option<usize> {
         self.sole_consumer(value).filter(|i| self.plans.get(*i).is_some_and(Option::is_none))
     }
 
@@ -352,7 +352,7 @@ impl<'a> Planner<'a> {
 
     /// Returns the (leaky) ReLU that is the only consumer of a value: node, activation and output.
     fn next_leaky(&self, value: ValueId) -> Option<(usize, Activation, ValueId)> {
-        let next = self.next(value)?;
+        let next = self.unplanned_consumer(value)?;
         let node = &self.graph.nodes[next];
         let Op::Activation(act) = node.op else { return None };
         Some((next, leaky(act)?, node.output(0)?))

@@ -77,7 +77,7 @@ def check(path):
             for z in range(2):
                 found = document.read(plane={"C": 0, "Z": z, "T": 0}, roi=roi, zoom=zoom)[..., 0]
                 y, x = numpy.mgrid[: roi[3] // step, : roi[2] // step]
-                # The library maps 37 pixels to 10, so that it may read a neighbouring pixel of the same level.
+                # The library maps 37 pixels to 10, so that it may read a neighboring pixel of the same level.
                 tolerance = 0 if level < 2 else 51
                 apart = numpy.abs(found.astype(int) - value(level, z, y, x))
                 assert (apart <= tolerance).all(), (level, z, found)

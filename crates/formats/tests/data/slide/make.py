@@ -3,8 +3,8 @@ a thumbnail and a label. tifffile reads it back.
 
 Usage: python make.py FILE
 
-The pixel (x, y) of the scene at full resolution has the colour (x / 2, y / 2, 90). The pixels of a level are those at the
-centres of its own.
+The pixel (x, y) of the scene at full resolution has the color (x / 2, y / 2, 90). The pixels of a level are those at the
+centers of its own.
 """
 
 import sys

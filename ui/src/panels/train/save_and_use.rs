@@ -6,7 +6,7 @@ use crate::panels::weak;
 use crate::state::State;
 use crate::theme;
 use crate::training::TrainingAction;
-use crate::training::models::{Format, Saving};
+use crate::training::models::{Saving, TrainedModelFormat};
 use crate::training::plan::clean_name;
 use cytoscope_train::Quantized;
 use eframe::egui::{self, RichText, Ui};
@@ -60,10 +60,10 @@ pub(super) fn use_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             .on_hover_text("A zip file that other bioimage.io tools can read")
             .clicked()
         {
-            actions.send(TrainingAction::AskExport(Format::Zip));
+            actions.send(TrainingAction::AskExport(TrainedModelFormat::Zip));
         }
         if icon_text_button(ui, idle, icon::GRAPH, "Export as ONNX…").on_hover_text("Only the network").clicked() {
-            actions.send(TrainingAction::AskExport(Format::Onnx));
+            actions.send(TrainingAction::AskExport(TrainedModelFormat::Onnx));
         }
     });
     if let Some(report) = &wizard.report {

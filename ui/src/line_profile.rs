@@ -24,7 +24,7 @@ const MIN_VOXELS: f64 = 0.5;
 
 /// A line along which distance and intensities are measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Ruler {
+pub struct ProfileLine {
     /// Slice view that it was drawn in.
     pub view: Orientation,
     /// End points in voxel coordinates Z, Y, X; integers are voxel centers.
@@ -40,7 +40,7 @@ pub struct Curve {
     pub points: Vec<[f64; 2]>,
 }
 
-impl Ruler {
+impl ProfileLine {
     /// Length of the line for a voxel size Z, Y, X, in its unit.
     pub fn length(&self, voxel: [f64; 3]) -> f64 {
         let [a, b] = self.ends;
@@ -111,12 +111,12 @@ fn csv(curves: &[(String, Curve)], unit: &str) -> String {
 
 /// State of the line profile tool.
 #[derive(Debug, Default)]
-pub struct RulerState {
+pub struct LineProfileTool {
     on: bool,
-    line: Option<(u64, Ruler)>,
+    line: Option<(u64, ProfileLine)>,
 }
 
-impl RulerState {
+impl LineProfileTool {
     /// Whether the tool is active.
     pub fn is_on(&self) -> bool {
         self.on
@@ -128,7 +128,7 @@ impl RulerState {
     }
 
     /// The line in a document, if it is more than a click.
-    pub fn line(&self, document: u64) -> Option<Ruler> {
+    pub fn line(&self, document: u64) -> Option<ProfileLine> {
         let line = self.line.filter(|(of, _)| *of == document && self.on).map(|(_, line)| line);
         line.filter(|line| line.length([1.0; 3]) >= MIN_VOXELS)
     }
@@ -138,7 +138,7 @@ impl RulerState {
         for event in events {
             match (event.phase, &mut self.line) {
                 (PointerPhase::Down, line) => {
-                    *line = Some((document, Ruler { view: event.view, ends: [event.zyx; 2] }));
+                    *line = Some((document, ProfileLine { view: event.view, ends: [event.zyx; 2] }));
                 }
                 (_, Some((of, line))) if *of == document && line.view == event.view => line.ends[1] = event.zyx,
                 _ => {}
@@ -148,13 +148,13 @@ impl RulerState {
 }
 
 /// The pointer tool while the line profile is active.
-pub(crate) fn ruler_pen(state: State<'_>) -> Option<Pen> {
+pub(crate) fn line_profile_pen(state: State<'_>) -> Option<Pen> {
     state.display.shows_line_profile().then_some(Pen { radius_um: None, ball: false, color: theme::ACCENT, at: None })
 }
 
 /// The profile of the line in a document, from the planes that `views` show.
 fn profile_along(document: &Document, state: State<'_>, views: &Layout) -> Option<Profile> {
-    let line = state.display.ruler(document.id)?;
+    let line = state.display.profile_line(document.id)?;
     let (voxel, unit) = if document.voxel_known { (document.voxel_um, "um") } else { ([1.0; 3], "px") };
     let visible = document.channels.iter().filter(|c| c.visible).count();
     let shown = views.view(line.view).shown();
@@ -173,7 +173,7 @@ pub(crate) fn line_profile_csv(state: State<'_>, views: &Layout) -> Option<Strin
 }
 
 /// Draws the profile panel below the views.
-pub(crate) fn ruler_panel(ui: &mut Ui, state: State<'_>, views: &Layout, actions: &mut Actions) {
+pub(crate) fn line_profile_panel(ui: &mut Ui, state: State<'_>, views: &Layout, actions: &mut Actions) {
     if !state.display.shows_line_profile() {
         return;
     }
@@ -265,10 +265,10 @@ mod tests {
     fn a_ramp_is_a_straight_line_in_um() {
         // Value = 10 z + x; voxels of 2 µm in Z and 0.5 µm in X.
         let planes = shown(9, 30, |z, x| 10.0 * z as f32 + x as f32);
-        let ruler = Ruler { view: Orientation::Xz, ends: [[1.0, 4.0, 2.0], [7.0, 4.0, 20.0]] };
+        let line = ProfileLine { view: Orientation::Xz, ends: [[1.0, 4.0, 2.0], [7.0, 4.0, 20.0]] };
         let voxel = [2.0, 1.0, 0.5];
-        assert!((ruler.length(voxel) - 15.0).abs() < 1e-12);
-        let curves = ruler.curves(&planes, voxel);
+        assert!((line.length(voxel) - 15.0).abs() < 1e-12);
+        let curves = line.curves(&planes, voxel);
         assert_eq!((curves.len(), curves[0].channel, curves[0].points.len()), (1, 2, 37));
         for [at, value] in &curves[0].points {
             let t = at / 15.0;
@@ -282,8 +282,8 @@ mod tests {
     #[test]
     fn samples_outside_the_stack_are_skipped() {
         let planes = shown(4, 5, |_, _| 1.0);
-        let ruler = Ruler { view: Orientation::Xz, ends: [[1.0, 0.0, -3.0], [1.0, 0.0, 8.0]] };
-        let points = &ruler.curves(&planes, [1.0; 3])[0].points;
+        let line = ProfileLine { view: Orientation::Xz, ends: [[1.0, 0.0, -3.0], [1.0, 0.0, 8.0]] };
+        let points = &line.curves(&planes, [1.0; 3])[0].points;
         assert!((points.first().unwrap()[0] - 2.5).abs() < 1e-9 && (points.last().unwrap()[0] - 7.5).abs() < 1e-9);
         assert!(points.iter().all(|p| (p[1] - 1.0).abs() < 1e-6));
     }

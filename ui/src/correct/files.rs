@@ -83,20 +83,20 @@ mod tests {
     #[test]
     fn set_aside_files_are_kept_and_never_overwritten() {
         let folder = tempfile::tempdir().unwrap();
-        let places = CorrectionFiles::of(folder.path(), "cells", None);
+        let files = CorrectionFiles::of(folder.path(), "cells", None);
         let labels = folder.path().join("cells_labels.tif");
         for round in ["first", "second"] {
             std::fs::write(&labels, round).unwrap();
-            places.copy_base(&labels).unwrap();
-            std::fs::write(&places.journal, round).unwrap();
+            files.copy_base(&labels).unwrap();
+            std::fs::write(&files.journal, round).unwrap();
             // A new prediction replaces the file.
             std::fs::remove_file(&labels).unwrap();
-            assert_eq!(std::fs::read_to_string(&places.base).unwrap(), round);
-            let journal = places.set_aside().unwrap();
+            assert_eq!(std::fs::read_to_string(&files.base).unwrap(), round);
+            let journal = files.set_aside().unwrap();
             assert_eq!(std::fs::read_to_string(journal).unwrap(), round);
-            assert!(!places.journal.exists() && !places.base.exists());
+            assert!(!files.journal.exists() && !files.base.exists());
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4);
-        assert_ne!(CorrectionFiles::of(folder.path(), "cells", Some(3)), places);
+        assert_ne!(CorrectionFiles::of(folder.path(), "cells", Some(3)), files);
     }
 }

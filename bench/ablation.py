@@ -1,9 +1,9 @@
-"""What each change to simulated training data, preprocessing and augmentation contributes, with equal steps.
+"""Ablation: how much each change to simulated training data, preprocessing and augmentation contributes, with equal steps.
 
-    python bench/causes.py WORK --score EMBRYOS [--score OWN] [--match 'Emb1[01]'] [--stacks 120] [--steps 1000] [--seeds 1,2]
+    python bench/ablation.py WORK --score EMBRYOS [--score OWN] [--match 'Emb1[01]'] [--stacks 120] [--steps 1000] [--seeds 1,2]
 
-`plain` is trained on stacks with every change reversed: outlines at a share of each object's own peak, one object size,
-no dim objects in the truth, smooth ellipsoids on an even background, z-scores, and no turns or rescaling. Each other row
+`plain` is trained on stacks with every change reversed: outlines at a fraction of each object's own peak, one object size,
+no dim objects in the truth, smooth ellipsoids on an even background, z-scores, and no rotation or rescaling. Each other row
 adds one change, and `all` has all of them. The stacks of all rows have the same seeds. Networks are scored by
 bench/accuracy.py with true diameters. Two networks are trained at a time, on one thread each. Results are kept in WORK, and a
 second run only adds what is missing. Needs `cargo build --release`.
@@ -70,9 +70,9 @@ def stacks(options, changes):
 def settings(options, changes):
     lines = ["voxel_um = [1.2, 0.6, 0.6]", "object_diameter_um = 12.0", "patch_zyx = [24, 64, 64]", "batch = 2", "ema = 0.998"]
     if "percentiles" in changes:
-        lines.append('normalise = { kind = "scale_range", min_percentile = 1.0, max_percentile = 99.8 }')
+        lines.append('normalize = { kind = "scale_range", min_percentile = 1.0, max_percentile = 99.8 }')
     else:
-        lines.append('normalise = { kind = "zero_mean_unit_variance" }')
+        lines.append('normalize = { kind = "zero_mean_unit_variance" }')
     lines += ["[network]", "filters = [16, 32, 64, 128]", "[schedule]", "rate = 0.002"]
     lines += ["[validation]", "fraction = 0.03", "times = 1", "max_files = 3"]
     if "augmentation" in changes:

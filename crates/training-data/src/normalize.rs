@@ -1,6 +1,6 @@
 //! Intensity normalization with the statistics of the whole stack.
 
-use crate::error::SamplesError;
+use crate::error::TrainingDataError;
 use crate::reader::{Convert, Reader};
 use cytoscope_volume::Element;
 use cytoscope_volume::statistics::{Moments, Quantiles};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Intensity normalization of a network's input, with the names and formulas of the preprocessing in model packages.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Normalise {
+pub enum Normalize {
     /// Intensities are used as they are.
     None,
     /// `(v − mean) / (std + eps)` of the whole stack.
@@ -20,9 +20,9 @@ pub enum Normalise {
     },
     /// `(v − low) / (high − low + eps)`, where low and high are percentiles (0 to 100) of the whole stack.
     ScaleRange {
-        /// Lower percentile.
+        /// Percentile that is mapped to 0.
         min_percentile: f64,
-        /// Upper percentile.
+        /// Percentile that is mapped to 1, up to `eps`.
         max_percentile: f64,
         /// Avoids division by zero for constant stacks.
         #[serde(default = "eps")]
@@ -30,9 +30,9 @@ pub enum Normalise {
     },
     /// `(v − mean) / std` with fixed values.
     FixedZeroMeanUnitVariance {
-        /// Mean.
+        /// Mean that is subtracted, in the units of the stack.
         mean: f64,
-        /// Standard deviation.
+        /// Standard deviation that is divided by, in the units of the stack.
         std: f64,
     },
 }
@@ -41,7 +41,7 @@ fn eps() -> f64 {
     1e-6
 }
 
-impl Default for Normalise {
+impl Default for Normalize {
     fn default() -> Self {
         Self::ZeroMeanUnitVariance { eps: eps() }
     }
@@ -82,10 +82,10 @@ impl Convert<f32> for Scaling {
 }
 
 /// Computes the normalization and the moments of a stack in one pass, or in two for percentiles.
-pub(crate) fn scaling(reader: &Reader, stack: usize, how: Normalise) -> Result<(Scaling, Moments), SamplesError> {
+pub(crate) fn scaling(reader: &Reader, stack: usize, how: Normalize) -> Result<(Scaling, Moments), TrainingDataError> {
     let file = || reader.stack(stack).map(|s| s.image.path.clone()).unwrap_or_default();
     let mut moments = Moments::default();
-    let mut quantiles = matches!(how, Normalise::ScaleRange { .. }).then(Quantiles::new);
+    let mut quantiles = matches!(how, Normalize::ScaleRange { .. }).then(Quantiles::new);
     reader.each_slab(stack, &mut |_, _, samples| {
         moments.add(samples);
         if let Some(q) = quantiles.as_mut() {
@@ -94,13 +94,13 @@ pub(crate) fn scaling(reader: &Reader, stack: usize, how: Normalise) -> Result<(
         Ok(())
     })?;
     let (gain, offset) = match how {
-        Normalise::None => (1.0, 0.0),
-        Normalise::ZeroMeanUnitVariance { eps } => {
+        Normalize::None => (1.0, 0.0),
+        Normalize::ZeroMeanUnitVariance { eps } => {
             let gain = 1.0 / (moments.variance().sqrt() + eps);
             (gain, -moments.mean * gain)
         }
-        Normalise::FixedZeroMeanUnitVariance { mean, std } => (1.0 / std, -mean / std),
-        Normalise::ScaleRange { min_percentile, max_percentile, eps } => {
+        Normalize::FixedZeroMeanUnitVariance { mean, std } => (1.0 / std, -mean / std),
+        Normalize::ScaleRange { min_percentile, max_percentile, eps } => {
             let mut q = quantiles.unwrap_or_default();
             q.refine(&[min_percentile, max_percentile]);
             reader.each_slab(stack, &mut |_, _, samples| {
@@ -109,7 +109,7 @@ pub(crate) fn scaling(reader: &Reader, stack: usize, how: Normalise) -> Result<(
             })?;
             let (Some(low), Some(high)) = (q.percentile(min_percentile), q.percentile(max_percentile)) else {
                 let next_step = "remove this pair, or export the image again";
-                return Err(SamplesError::data(&file(), "none of its voxels has a finite intensity", next_step));
+                return Err(TrainingDataError::data(&file(), "none of its voxels has a finite intensity", next_step));
             };
             let gain = 1.0 / (high - low + eps);
             (gain, -low * gain)
@@ -120,7 +120,7 @@ pub(crate) fn scaling(reader: &Reader, stack: usize, how: Normalise) -> Result<(
     let scaling = Scaling { gain, offset, std, dark };
     if ![scaling.gain, scaling.offset].iter().all(|v| v.is_finite()) {
         let problem = format!("its intensities cannot be normalized: factor {gain}, offset {offset}");
-        return Err(SamplesError::data(&file(), problem, "set std or eps above 0 in normalise"));
+        return Err(TrainingDataError::data(&file(), problem, "set std or eps above 0 in normalize"));
     }
     Ok((scaling, moments))
 }

@@ -1,0 +1,244 @@
+//! The choice of a series of a file, by number or name.
+
+use crate::{
+    error::{FormatError, FormatErrorKind},
+    image::{Image, OpenOptions, open},
+    meta::ImageMeta,
+};
+use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+/// Number of series that an error message lists.
+const LISTED: usize = 20;
+/// Number of series that are tried to list the names of all, if the first one cannot be read.
+const MAX_TRIED_SERIES: usize = 16;
+
+/// The series of a file to use: one of them by number or name, or all. As text, digits are a number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Stored", into = "Stored")]
+pub enum SeriesChoice {
+    /// The number of a series, from 0.
+    Index(usize),
+    /// The name of a series, in any case.
+    Name(String),
+    /// All series but the label images of OME-Zarr, written `all`.
+    All,
+}
+
+/// The form in files: a number or a text.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Stored {
+    Number(usize),
+    Text(String),
+}
+
+impl From<Stored> for SeriesChoice {
+    fn from(stored: Stored) -> Self {
+        match stored {
+            Stored::Number(index) => Self::Index(index),
+            Stored::Text(text) => Self::of_text(&text),
+        }
+    }
+}
+
+impl From<SeriesChoice> for Stored {
+    fn from(choice: SeriesChoice) -> Self {
+        match choice {
+            SeriesChoice::Index(index) => Self::Number(index),
+            SeriesChoice::Name(name) => Self::Text(name),
+            SeriesChoice::All => Self::Text("all".to_owned()),
+        }
+    }
+}
+
+impl Default for SeriesChoice {
+    fn default() -> Self {
+        Self::Index(0)
+    }
+}
+
+impl FromStr for SeriesChoice {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self::of_text(text))
+    }
+}
+
+impl fmt::Display for SeriesChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Index(index) => index.fmt(f),
+            Self::Name(name) => f.write_str(name),
+            Self::All => f.write_str("all"),
+        }
+    }
+}
+
+impl SeriesChoice {
+    fn of_text(text: &str) -> Self {
+        let text = text.trim();
+        if text.eq_ignore_ascii_case("all") {
+            return Self::All;
+        }
+        text.parse().map_or_else(|_| Self::Name(text.to_owned()), Self::Index)
+    }
+
+    /// Whether this is the first series, which is used if none is chosen.
+    pub fn is_first(&self) -> bool {
+        *self == Self::Index(0)
+    }
+
+    /// Opens the chosen series of a file; of `options`, the series is ignored.
+    ///
+    /// # Errors
+    /// As [`open`]; also [`FormatError::Misused`] if the file has no series of this name, or several, or if all series
+    /// are chosen and the file has more than one.
+    pub fn open(&self, path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
+        if let Self::Index(series) = self {
+            return open(path, &OpenOptions { series: *series, ..options.clone() });
+        }
+        let any = any_series(path, options)?;
+        match self.one_of(any.meta())? {
+            series if series == any.meta().series => Ok(any),
+            series => open(path, &OpenOptions { series, ..options.clone() }),
+        }
+    }
+
+    /// Like [`SeriesChoice::open`], but opens the only series of a file that has one, whichever is chosen: label images and
+    /// results of a position are usually files of their own.
+    ///
+    /// # Errors
+    /// As [`SeriesChoice::open`].
+    pub fn open_or_only(&self, path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
+        if self.is_first() {
+            return open(path, &OpenOptions { series: 0, ..options.clone() });
+        }
+        let any = any_series(path, options)?;
+        if any.meta().series_count <= 1 { Ok(any) } else { self.open(path, options) }
+    }
+
+    /// Returns the number of the chosen series of a file, or 0 if the file has a single one.
+    ///
+    /// # Errors
+    /// As [`SeriesChoice::open`].
+    pub fn index_or_only(&self, path: &Path, options: &OpenOptions) -> Result<usize, FormatError> {
+        if self.is_first() {
+            return Ok(0);
+        }
+        let any = any_series(path, options)?;
+        if any.meta().series_count <= 1 { Ok(0) } else { self.one_of(any.meta()) }
+    }
+
+    /// Returns the numbers of the chosen series of a file. A number is returned without opening the file.
+    ///
+    /// # Errors
+    /// As [`SeriesChoice::open`], except that all series may be chosen.
+    pub fn indices_in(&self, path: &Path, options: &OpenOptions) -> Result<Vec<usize>, FormatError> {
+        match self {
+            Self::Index(index) => Ok(vec![*index]),
+            _ => self.indices_of(any_series(path, options)?.meta()),
+        }
+    }
+
+    /// Returns the number of the only chosen series of an open file.
+    fn one_of(&self, meta: &ImageMeta) -> Result<usize, FormatError> {
+        match self.indices_of(meta)?.as_slice() {
+            [series] => Ok(*series),
+            several => Err(FormatError::misused(
+                &meta.path,
+                format!("one series is needed, but all {} of its series are chosen", several.len()),
+                listed(meta),
+            )),
+        }
+    }
+
+    /// Returns the numbers of the chosen series of an open file.
+    fn indices_of(&self, meta: &ImageMeta) -> Result<Vec<usize>, FormatError> {
+        let wanted = match self {
+            Self::Index(index) => return Ok(vec![*index]),
+            Self::All => {
+                return Ok((0..meta.series_count.max(1)).filter(|series| !meta.is_label_image(*series)).collect());
+            }
+            Self::Name(name) => name,
+        };
+        let wanted_lower = wanted.to_lowercase();
+        let has_name = |(_, name): &(usize, &String)| name.trim().to_lowercase() == wanted_lower;
+        let found: Vec<usize> = meta.series_names.iter().enumerate().filter(has_name).map(|(i, _)| i).collect();
+        match found.as_slice() {
+            [_] => Ok(found),
+            [] => Err(FormatError::misused(&meta.path, format!("it has no series \"{wanted}\""), listed(meta))),
+            several => {
+                let numbers: Vec<String> = several.iter().take(LISTED).map(usize::to_string).collect();
+                Err(FormatError::misused(
+                    &meta.path,
+                    format!("{} of its series are named \"{wanted}\"", several.len()),
+                    format!("give the number of the series: {}", numbers.join(", ")),
+                ))
+            }
+        }
+    }
+}
+
+/// The advice to choose one of the series of a file.
+fn listed(meta: &ImageMeta) -> String {
+    let label = |index: usize| match meta.series_names.get(index).map(|name| name.trim()) {
+        Some(name) if !name.is_empty() => format!("{index} ({name})"),
+        _ => index.to_string(),
+    };
+    let count = meta.series_count.max(1);
+    let labels: Vec<String> = (0..count.min(LISTED)).map(label).collect();
+    let more = if count > LISTED { format!(" to {}", count - 1) } else { String::new() };
+    format!("choose one of {}{more}", labels.join(", "))
+}
+
+impl ImageMeta {
+    /// Returns the name of a series, counted from 0, or one made of its number if the file states none.
+    pub fn series_name(&self, series: usize) -> String {
+        match self.series_names.get(series).map(|name| name.trim()) {
+            Some(name) if !name.is_empty() => name.to_owned(),
+            _ => format!("Series {series}"),
+        }
+    }
+
+    /// Whether a series other than the first is a label image of an OME-Zarr folder.
+    fn is_label_image(&self, series: usize) -> bool {
+        let is_label = |name: &String| name.starts_with("labels/");
+        series > 0 && self.format == "ome-zarr" && self.series_names.get(series).is_some_and(is_label)
+    }
+}
+
+/// Opens the first series of a file that can be read, for the names of all.
+///
+/// # Errors
+/// As [`open`] for the first series, if none of the first [`MAX_TRIED_SERIES`] can be read.
+fn any_series(path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
+    let at = |series| open(path, &OpenOptions { series, ..options.clone() });
+    at(0).or_else(|error| match error.kind() {
+        FormatErrorKind::Malformed | FormatErrorKind::Unsupported | FormatErrorKind::OverLimit => {
+            (1..MAX_TRIED_SERIES).find_map(|series| at(series).ok()).ok_or(error)
+        }
+        _ => Err(error),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn a_series_is_a_number_a_name_or_all_in_text_and_json() {
+        let parsed: Vec<SeriesChoice> = ["2", " B/3/0 ", "ALL"].iter().map(|text| text.parse().unwrap()).collect();
+        let expected = [SeriesChoice::Index(2), SeriesChoice::Name("B/3/0".to_owned()), SeriesChoice::All];
+        assert_eq!(parsed, expected);
+        let json = serde_json::to_string(&parsed).unwrap();
+        assert_eq!(json, r#"[2,"B/3/0","all"]"#);
+        assert_eq!(serde_json::from_str::<Vec<SeriesChoice>>(&json).unwrap(), expected);
+        assert!(SeriesChoice::default().is_first());
+    }
+}

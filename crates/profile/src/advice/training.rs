@@ -1,0 +1,100 @@
+//! Advice on training: data workers, batch size, and activations that are computed twice.
+
+use super::{Advice, AdviceRule, AdvisedSetting, at_most_faster, percent};
+use crate::facts::RunFacts;
+
+/// Share of a training step above which waiting for data is worth a change.
+const MAX_DATA_WAIT: f64 = 0.2;
+/// Share of a step's multiply-accumulates above which computing them a second time is worth a change.
+const MAX_RECOMPUTED: f64 = 0.1;
+
+pub(super) fn data_wait(facts: &RunFacts) -> Option<Advice> {
+    let training = facts.training.as_ref()?;
+    let share = training.stalled_secs / training.step_secs;
+    if !share.is_finite() || share <= MAX_DATA_WAIT {
+        return None;
+    }
+    let workers = training.workers;
+    let more = facts.cores.map_or(workers * 2, |cores| cores.min(workers * 2));
+    let change = if more > workers {
+        format!("workers = {more} in the settings file (--config)")
+    } else {
+        "less augmentation ([augment] in the settings file), or uncompressed stacks: every core has a data worker"
+            .to_owned()
+    };
+    let evidence = format!(
+        "waiting for data takes {} of a training step ({:.3} of {:.3} s) with workers = {workers}",
+        percent(share),
+        training.stalled_secs,
+        training.step_secs
+    );
+    let gain = format!("{} faster steps", at_most_faster(share));
+    let advice = Advice::new(AdviceRule::DataWait, evidence, gain, change);
+    Some(if more > workers { advice.with(AdvisedSetting::Workers(more)) } else { advice })
+}
+
+pub(super) fn small_batch(facts: &RunFacts) -> Option<Advice> {
+    let training = facts.training.as_ref()?;
+    let larger = training.larger_batch.filter(|larger| *larger > training.batch)?;
+    let evidence = format!(
+        "a batch of {} patches leaves at least half of the memory of {} unused",
+        training.batch, training.device
+    );
+    let gain = "more patches per second, because each kernel has more to compute".to_owned();
+    let change = format!("--batch {larger}; learning rates that suited the smaller batch may need to be larger");
+    let advice = Advice::new(AdviceRule::SmallBatch, evidence, gain, change);
+    Some(advice.with(AdvisedSetting::Batch(larger)))
+}
+
+pub(super) fn recomputation(facts: &RunFacts) -> Option<Advice> {
+    let training = facts.training.as_ref()?;
+    let share = training.recomputed_share.filter(|share| *share > MAX_RECOMPUTED && *share < 1.0)?;
+    let evidence = format!(
+        "{} of the multiplications of a training step are done twice, so that fewer activations are kept in memory",
+        percent(share)
+    );
+    let gain = format!("{} faster steps", at_most_faster(share / (1.0 + share)));
+    let memory = "a larger memory_mib in the settings file (--config), if there is memory for it";
+    let half = training.batch / 2;
+    if half == 0 {
+        return Some(Advice::new(AdviceRule::Recomputation, evidence, gain, memory.to_owned()));
+    }
+    let change = format!("--batch {half} with accumulate doubled, or {memory}");
+    let advice = Advice::new(AdviceRule::Recomputation, evidence, gain, change);
+    Some(advice.with(AdvisedSetting::Batch(half)))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use crate::TrainingFacts;
+
+    fn of(training: TrainingFacts) -> RunFacts {
+        RunFacts { training: Some(training), ..RunFacts::default() }
+    }
+
+    #[test]
+    fn a_batch_that_leaves_memory_unused_is_named_with_the_size_that_fits() {
+        let facts = |larger_batch| {
+            of(TrainingFacts { batch: 4, larger_batch, device: "cuda:0".to_owned(), ..TrainingFacts::default() })
+        };
+        assert_eq!(small_batch(&facts(None)), None);
+        assert_eq!(small_batch(&facts(Some(4))), None);
+        let advice = small_batch(&facts(Some(8))).unwrap();
+        assert_eq!(advice.setting, Some(AdvisedSetting::Batch(8)));
+        assert!(advice.change.starts_with("--batch 8"), "{}", advice.change);
+    }
+
+    #[test]
+    fn recomputation_is_weighed_by_what_it_costs() {
+        let facts = |batch, recomputed_share| of(TrainingFacts { batch, recomputed_share, ..TrainingFacts::default() });
+        assert_eq!(recomputation(&facts(4, None)), None);
+        assert_eq!(recomputation(&facts(4, Some(0.05))), None);
+        let advice = recomputation(&facts(4, Some(0.25))).unwrap();
+        assert_eq!(advice.setting, Some(AdvisedSetting::Batch(2)));
+        assert!(advice.expected_gain.contains("1.25×"), "{}", advice.expected_gain);
+        let of_one = recomputation(&facts(1, Some(0.25))).unwrap();
+        assert!(of_one.setting.is_none() && of_one.change.contains("memory_mib"), "{of_one:?}");
+    }
+}

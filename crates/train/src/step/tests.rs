@@ -1,0 +1,91 @@
+//! Training steps on a device, compared with those on the CPU.
+
+use super::*;
+use cytoscope_autodiff::prepare;
+use cytoscope_builders::{DynUNet, Weights, dynunet};
+use cytoscope_engine_burn::{BurnEngine, probe};
+use cytoscope_graph::LossKind;
+use cytoscope_pipeline::devices::Devices;
+
+const SHAPE: [usize; 5] = [2, 1, 4, 8, 12];
+
+fn options() -> StepperOptions {
+    StepperOptions {
+        loss: Loss::single(LossKind::DiceCrossEntropy { smooth: 1.0 }, 1),
+        // Updates in proportion to the gradients: others enlarge rounding errors of gradients near 0.
+        optimizer: Optimizer::Sgd { momentum: 0.9, nesterov: true, weight_decay: 1e-3 },
+        shape: SHAPE.to_vec(),
+        batch_statistics: true,
+        only: Vec::new(),
+        ema: 0.9,
+        threads: 1,
+        memory_budget_bytes: None,
+        half: None,
+        exact: true,
+        recorder: Recorder::totals_only(),
+        tuning: TuningListener::default(),
+    }
+}
+
+/// Returns a tensor of pseudo-random numbers in −1..1.
+fn noise(seed: usize) -> Tensor {
+    let count: usize = SHAPE.iter().product();
+    let values = (0..count).map(|i| ((i + seed) * 7919 % 1000) as f32 / 500.0 - 1.0).collect::<Vec<f32>>();
+    Tensor::new(SHAPE, values).unwrap()
+}
+
+/// Computes the gradients of two batches and makes an optimizer step; returns the sum of the losses.
+fn step(stepper: &mut Stepper) -> f64 {
+    let mut losses = 0.0;
+    for batch in [1, 2] {
+        let image = noise(batch);
+        let bright = image.as_f32().unwrap().iter().map(|v| f32::from(u8::from(*v > 0.2))).collect::<Vec<f32>>();
+        let ones = Tensor::new(SHAPE, vec![1.0f32; image.len()]).unwrap();
+        match stepper.forward_backward(image, Tensor::new(SHAPE, bright).unwrap(), ones).unwrap() {
+            StepOutput::Loss(loss) => losses += loss,
+            other => panic!("{other:?}"),
+        }
+    }
+    stepper.optimizer_step(0.05, 1.0, 2).unwrap();
+    losses
+}
+
+/// Checks that tensors differ little, relative to their L2 norm.
+fn assert_close(what: &str, got: &[Tensor], want: &[Tensor]) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    for (index, (got, want)) in got.iter().zip(want).enumerate() {
+        assert_eq!(got.shape(), want.shape(), "{what} {index}");
+        let (got, want) = (got.to_f64_vec(), want.to_f64_vec());
+        let off = got.iter().zip(&want).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+        let norm = want.iter().map(|v| v * v).sum::<f64>().sqrt();
+        assert!(off <= 2e-3 * norm.max(1e-2), "{what} {index}: {off} of {norm}");
+    }
+}
+
+#[test]
+fn steps_on_joined_parameters_are_those_of_the_cpu() {
+    let devices = probe::run_with_software(probe::Kind::Wgpu, true);
+    let Some(device) = devices.iter().find(|device| device.usable) else {
+        cytoscope_testkit::skip("no Vulkan or Metal device");
+        return;
+    };
+    let config = DynUNet { filters: vec![8, 12], strides: vec![1, 2], ..DynUNet::default() };
+    let net = prepare(&dynunet(&config, &Weights::Random { seed: 7 }).unwrap()).unwrap();
+    let (gpu, cpu) = (BurnEngine::open(device).unwrap(), Devices::cpu_only().engine(DeviceId::Cpu).unwrap());
+    let mut on_gpu = Stepper::new(net.clone(), &gpu, &options()).unwrap();
+    let mut on_cpu = Stepper::new(net, cpu.as_ref(), &options()).unwrap();
+    for number in 1..=3 {
+        let (got, want) = (step(&mut on_gpu), step(&mut on_cpu));
+        assert!((got - want).abs() <= 1e-3 * want.abs().max(1.0), "step {number}: losses {got} instead of {want}");
+    }
+    let (got, want) = (on_gpu.state().unwrap(), on_cpu.state().unwrap());
+    assert_close("value", &got.values, &want.values);
+    assert_close("first moment", &got.first_moment, &want.first_moment);
+    assert_close("average", &got.average, &want.average);
+    assert_eq!((got.second_moment.len(), got.optimizer_steps), (0, 3));
+    // The norm, the rates, and one update each of the parameters with and without weight decay.
+    let traffic = on_gpu.update.traffic().unwrap();
+    assert_eq!((traffic.runs, traffic.steps), (3, 3 * 4));
+    on_gpu.set_state(want.clone()).unwrap();
+    assert_eq!(on_gpu.state().unwrap(), want);
+}

@@ -1,0 +1,65 @@
+//! `cytoscope measure`: measures the objects of a label image.
+
+use super::failure::Outcome;
+use super::options::ReportOptions;
+use super::{print, print_json, progress};
+use clap::Args;
+use cytoscope_formats::SeriesChoice;
+use cytoscope_pipeline::{MeasureJob, PARQUET_ENDING};
+use cytoscope_profile::Recorder;
+use cytoscope_storage::Overwrite;
+use cytoscope_storage::target::check_ending;
+use cytoscope_volume::Axes;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub(crate) struct Measure {
+    /// Label image.
+    labels: PathBuf,
+    /// The labeled stack, whose channels are measured.
+    #[arg(long, value_name = "FILE")]
+    intensities: PathBuf,
+    /// Table to write: .csv or .parquet.
+    #[arg(long)]
+    out: PathBuf,
+    /// Series of the stack, by number from 0 or by name; also of the label image if it has several.
+    #[arg(long, value_name = "N|NAME", default_value = "0")]
+    series: SeriesChoice,
+    /// Time point of the stack, counted from 0; also of the label image if it has several.
+    #[arg(long, default_value_t = 0)]
+    time: usize,
+    /// Axis order of the stack, such as ZYX or TCYX, to use instead of its own.
+    #[arg(long)]
+    axes: Option<Axes>,
+    /// Voxel size Z,Y,X in µm, to use instead of the stack's own.
+    #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
+    voxel_size: Option<[f64; 3]>,
+    /// Overwrite an existing file; an input is never overwritten.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    report: ReportOptions,
+}
+
+impl Measure {
+    pub(crate) fn run(self) -> Outcome {
+        check_ending(&self.out, &["csv", PARQUET_ENDING])?;
+        let job = MeasureJob {
+            labels: self.labels,
+            intensities: self.intensities,
+            table: self.out,
+            series: self.series,
+            axes: self.axes,
+            time: self.time,
+            voxel_um: self.voxel_size,
+            overwrite: Overwrite::from_force(self.force),
+        };
+        let report =
+            job.run(&progress::context(self.report.json_progress, self.report.json, Recorder::totals_only()))?;
+        if self.report.json {
+            return print_json(&report);
+        }
+        print(&format!("{} objects in {}", report.objects, report.table.display()));
+        Ok(())
+    }
+}

@@ -1,0 +1,239 @@
+//! `cytoscope tune` in a process of its own: it measures settings for a model on this machine, and saves the fastest ones as
+//! the machine profile that later predictions use.
+
+use super::Jobs;
+use crate::channels::input_channels;
+use crate::disk::DiskEffect;
+use crate::display::Display;
+use crate::documents::Documents;
+use crate::effect::{Effects, Wake};
+use cytoscope_pipeline::{DiameterRequest, PerformanceRequest};
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Maximum number of bytes of the process' messages that are kept.
+const MAX_MESSAGE_BYTES: u64 = 1 << 20;
+
+/// Tuning of this window.
+pub(super) struct Tuning {
+    /// The program; `None` if nothing can be run.
+    program: Option<PathBuf>,
+    /// File of the machine profiles.
+    profiles: Option<PathBuf>,
+    wake: Wake,
+    run: Option<TuningRun>,
+}
+
+/// A process that tunes. It ends by itself, also if the window is closed before.
+struct TuningRun {
+    /// Title of the model.
+    model: String,
+    /// Which tuned settings predictions used when it was started.
+    performance: PerformanceRequest,
+    /// The process. The thread that waits for it locks it once it closes its messages, as it ends.
+    child: Arc<Mutex<Child>>,
+    /// Whether the user has cancelled it.
+    cancelled: bool,
+    /// Success, or the reason for the failure, once the process has ended.
+    ended: Receiver<Result<(), String>>,
+}
+
+impl Tuning {
+    /// Nothing is tuned yet. The machine profiles are stored beside the settings file.
+    pub(super) fn new(program: Option<&Path>, settings_path: Option<&Path>, wake: &Wake) -> Self {
+        let profiles = settings_path.and_then(Path::parent).map(|home| home.join("machine-profiles.json"));
+        Self { program: program.map(Path::to_owned), profiles, wake: Arc::clone(wake), run: None }
+    }
+
+    /// Starts the process.
+    ///
+    /// # Errors
+    /// Why it cannot be started.
+    fn start(&mut self, model: String, performance: PerformanceRequest, arguments: &[OsString]) -> Result<(), String> {
+        let program = self.program.as_ref().ok_or("there is no program that can tune")?;
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        // The runs that it starts are in its group, and are cancelled with it.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
+        let stderr = child.stderr.take();
+        let child = Arc::new(Mutex::new(child));
+        let waited_for = Arc::clone(&child);
+        let (sender, ended) = channel();
+        let wake = Arc::clone(&self.wake);
+        let wait = move || {
+            let mut messages = Vec::new();
+            if let Some(mut pipe) = stderr {
+                // What was read until an error is enough for a message.
+                let _ = pipe.by_ref().take(MAX_MESSAGE_BYTES).read_to_end(&mut messages);
+                // The process would wait if the rest was not read.
+                let _ = std::io::copy(&mut pipe, &mut std::io::sink());
+            }
+            let ended = waited_for.lock().unwrap_or_else(PoisonError::into_inner).wait();
+            let result = match ended {
+                Ok(status) if status.success() => Ok(()),
+                Ok(status) => Err(reason(&messages).unwrap_or_else(|| format!("the process ended with {status}"))),
+                Err(error) => Err(error.to_string()),
+            };
+            // Sending fails only if the window is closed.
+            let _ = sender.send(result);
+            wake();
+        };
+        let thread = std::thread::Builder::new().name("tune".to_owned()).spawn(wait);
+        thread.map_err(|error| error.to_string())?;
+        self.run = Some(TuningRun { model, performance, child, cancelled: false, ended });
+        Ok(())
+    }
+}
+
+impl TuningRun {
+    /// Asks the process to end, with the run that it measures now.
+    fn cancel(&mut self) {
+        // Locked by the thread that waits: the process is ending.
+        let Ok(mut child) = self.child.try_lock() else { return };
+        // The number of a process that has ended may be that of another one.
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        match end(&mut child) {
+            Ok(()) => self.cancelled = true,
+            Err(error) => tracing::warn!(%error, "tuning cannot be cancelled"),
+        }
+    }
+}
+
+/// Asks the group of a process to end: it removes its files, then ends.
+#[cfg(unix)]
+fn end(child: &mut Child) -> std::io::Result<()> {
+    use rustix::process::{Pid, Signal, kill_process_group};
+    Ok(kill_process_group(Pid::from_child(child), Signal::TERM)?)
+}
+
+/// Ends a process. The run that it has started ends by itself.
+#[cfg(not(unix))]
+fn end(child: &mut Child) -> std::io::Result<()> {
+    child.kill()
+}
+
+/// Returns the last error among the messages of the process.
+fn reason(messages: &[u8]) -> Option<String> {
+    let messages = String::from_utf8_lossy(messages);
+    messages.lines().rev().find_map(|line| line.strip_prefix("error: ")).map(str::to_owned)
+}
+
+impl Jobs {
+    /// Title of the model whose settings are being tuned.
+    pub(crate) fn tuning(&self) -> Option<&str> {
+        self.tuning.run.as_ref().map(|run| run.model.as_str())
+    }
+
+    /// Whether tuning was cancelled and has not ended yet.
+    pub(crate) fn is_cancelling_tuning(&self) -> bool {
+        self.tuning.run.as_ref().is_some_and(|run| run.cancelled)
+    }
+
+    /// Cancels tuning, if it runs.
+    pub(super) fn cancel_tuning(&mut self) {
+        if let Some(run) = &mut self.tuning.run {
+            run.cancel();
+        }
+    }
+
+    /// Whether tuning can start now: jobs would disturb what it measures.
+    pub(crate) fn can_tune(&self) -> bool {
+        let is_idle = self.active() == 0 && self.preparing.is_empty();
+        self.tuning.program.is_some() && self.tuning.run.is_none() && is_idle
+    }
+
+    /// Tunes the settings of the selected model with a document's stack.
+    pub(super) fn tune(&mut self, document: u64, documents: &Documents, display: &Display, effects: &mut Effects) {
+        let Some((document, card)) = documents.get(document).zip(self.model(display.settings())) else { return };
+        if !self.can_tune() {
+            return;
+        }
+        let option = |name: &str, value: &Path| {
+            let mut option = OsString::from(format!("--{name}="));
+            option.push(value);
+            option
+        };
+        let mut arguments = vec![OsString::from("tune"), OsString::from("--save")];
+        arguments.push(option("model", &card.path));
+        arguments.push(option("data", &document.path));
+        // As the stack is predicted.
+        arguments.push(OsString::from(format!("--series={}", document.series)));
+        arguments.extend(document.axes.as_ref().map(|axes| OsString::from(format!("--axes={axes}"))));
+        if document.extents.channels > 1 {
+            let chosen = input_channels(card, document, display.settings());
+            let numbers: Vec<String> = chosen.iter().map(usize::to_string).collect();
+            if !numbers.is_empty() {
+                arguments.push(OsString::from(format!("--channels={}", numbers.join(","))));
+            }
+        }
+        if let diameter @ DiameterRequest::Given(_) = document.object_size.request {
+            arguments.push(OsString::from(format!("--diameter={diameter}")));
+        }
+        arguments.push(OsString::from(format!("--device={}", display.settings().device)));
+        arguments.extend(self.tuning.profiles.as_deref().map(|path| option("profiles", path)));
+        let title = card.title.clone();
+        if let Err(reason) = self.tuning.start(title, display.settings().performance, &arguments) {
+            effects.error("Tuning cannot start", reason);
+        }
+    }
+
+    /// Handles the end of tuning: the profiles are read again.
+    pub(super) fn poll_tuning(&mut self, effects: &mut Effects) {
+        let Some(run) = &self.tuning.run else { return };
+        let result = match run.ended.try_recv() {
+            Ok(result) => result,
+            Err(TryRecvError::Empty) => return,
+            Err(TryRecvError::Disconnected) => Err("the thread that waited for it has ended".to_owned()),
+        };
+        let (title, performance, cancelled) = (run.model.clone(), run.performance, run.cancelled);
+        self.tuning.run = None;
+        match (result, &self.tuning.profiles) {
+            (Ok(()), Some(path)) => {
+                effects.disk(DiskEffect::ReadMachineProfiles { path: path.clone() });
+                let use_of_settings = match performance {
+                    PerformanceRequest::Auto => "further predictions use the fastest settings",
+                    _ => "the settings can be chosen under Performance",
+                };
+                effects.success("Settings tuned", format!("{title}: {use_of_settings}"));
+            }
+            (Ok(()), None) => effects.success("Settings tuned", title),
+            (Err(_), _) if cancelled => {}
+            (Err(reason), _) => effects.error("Tuning failed", reason),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_process_and_those_it_started_are_cancelled() {
+        let wake: Wake = Arc::new(|| {});
+        let mut tuning = Tuning::new(Some(Path::new("/bin/sh")), None, &wake);
+        // The shell waits for a process of its group.
+        let arguments = ["-c", "sleep 60; exit 0"].map(OsString::from);
+        let started = std::time::Instant::now();
+        tuning.start("m".to_owned(), PerformanceRequest::Auto, &arguments).unwrap();
+        let run = tuning.run.as_mut().unwrap();
+        run.cancel();
+        assert!(run.cancelled);
+        assert!(run.ended.recv().unwrap().is_err());
+        assert!(started.elapsed().as_secs() < 30, "it was waited for");
+    }
+
+    #[test]
+    fn the_last_error_is_the_reason() {
+        assert_eq!(reason(b"note: a\nerror: first\nerror: no memory\nx"), Some("no memory".to_owned()));
+        assert_eq!(reason(b"note: a"), None);
+    }
+}
