@@ -451,7 +451,7 @@ fn request_finish(job: &TrainJob, paused: bool) -> Result<(), String> {
         && let Err(error) = job.finish_early()
     {
         // A run that is in progress has got the message already.
-        tracing::warn!("a queued training run is not told to finish early: {error}");
+        tracing::warn!("the request to finish a queued training run early was not written: {error}");
     }
     Ok(())
 }

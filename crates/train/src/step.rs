@@ -81,7 +81,7 @@ pub(crate) struct StepperOptions {
     /// Whether 32-bit convolutions may not round their factors to TF32.
     pub exact: bool,
     pub recorder: Recorder,
-    /// Is told while the device is tuned for the first step.
+    /// Notified while the device is tuned for the first step.
     pub tuning: TuningListener,
 }
 

@@ -99,7 +99,7 @@ pub(super) fn run(
         *spans = workload.predict(mode)?.1;
     }
     let mut pairs: [Vec<Pair>; MODES.len()] = Default::default();
-    let (mut random, start, mut told) = (Random::new(1), Instant::now(), Instant::now());
+    let (mut random, start, mut reported) = (Random::new(1), Instant::now(), Instant::now());
     let mut order: [usize; MODES.len()] = std::array::from_fn(|mode| mode);
     let mut rounds = 0;
     while !extent.is_reached(rounds, start.elapsed()) {
@@ -108,8 +108,8 @@ pub(super) fn run(
             pairs[mode].push(workload.pair(&MODES[mode], &mut random)?);
         }
         rounds += 1;
-        if told.elapsed() >= Duration::from_secs(5) {
-            told = Instant::now();
+        if reported.elapsed() >= Duration::from_secs(5) {
+            reported = Instant::now();
             eprint_line(&format!("[{rounds} pairs of each in {:.0} s]", start.elapsed().as_secs_f64()));
         }
     }
