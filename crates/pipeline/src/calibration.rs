@@ -10,6 +10,7 @@ use crate::stack::Stack;
 use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, DeviceId, DeviceRequest, Precision};
 use cytoscope_graph::Tensor;
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 /// Voxels along each axis of a tile, if the stack and the network allow it.
@@ -166,8 +167,18 @@ fn estimate_scale(
         interrupt: context.interrupt(),
         tuning: context.tuning(),
     };
-    let estimator =
-        Estimator { context, model, engine: engine.as_ref(), options: &options, stack, channels, chains, voxel_um };
+    let estimator = Estimator {
+        context,
+        model,
+        engine: engine.as_ref(),
+        options: &options,
+        stack,
+        channels,
+        chains,
+        voxel_um,
+        budget_bytes: u64::MAX,
+        peak_bytes: Cell::default(),
+    };
     let found = estimator.estimate(nominal_um, None)?;
     Ok((found.estimate.diameter / nominal_um, Some(found.voxel)))
 }

@@ -61,7 +61,9 @@ impl Settings {
     /// For nuclei, all lengths are drawn relative to the diameter, which is 4 to 30 µm: 9 to 30 voxels in the plane,
     /// with slices 1 to 6 times as thick as voxels are wide but at least three per nucleus. Within a stack, diameters
     /// have a spread of 0.1 to 0.35 (standard deviation of the logarithm). Nearly half of the stacks resemble embryos:
-    /// bodies 1.1 to 1.8 times as long along Z, in balls, shells or anywhere, blurred mostly along Z, with few photons.
+    /// bodies 0.95 to 1.5 times as long along Z as wide, in balls, shells or anywhere, blurred mostly along Z, with few
+    /// photons. Blur and outlines of these are calibrated on real mouse embryos (docs/accuracy.md): outlines drawn by
+    /// people are 1.8 times as long along Z as wide, and lie at about 0.2 of a bright nucleus' intensity.
     /// The others are clean tissue, isotropic, sparse (1 to 5 % of the volume) or dense (40 to 60 %). Some nuclei have
     /// bright spots or a bright rim; some stacks have a structured background, a bias field or smoothed noise. The
     /// ground truth has visible outlines, at a level between that of each nucleus and a common level of the stack, and
@@ -115,8 +117,8 @@ fn nuclei(settings: &mut Settings, draw: &mut Draw) {
     nuclear_camera(settings, specimen, draw);
     // Nuclei that are not visible against the background are not labeled.
     let least_brightness = least_brightness.max(1.2 * settings.objects.background.strength).min(1.0);
-    let share = if specimen == Specimen::Embryo { draw.log_uniform(0.08, 0.25) } else { draw.log_uniform(0.12, 0.5) };
-    let common = draw.uniform(0.3, 1.0);
+    let share = if specimen == Specimen::Embryo { draw.log_uniform(0.04, 0.13) } else { draw.log_uniform(0.12, 0.5) };
+    let common = if specimen == Specimen::Embryo { draw.uniform(0.6, 1.0) } else { draw.uniform(0.3, 1.0) };
     settings.truth = Truth { outline: TruthOutline::Visible { share, common }, least_brightness };
 }
 
@@ -156,7 +158,7 @@ fn nuclear_objects(
     if draw.chance(0.35) {
         objects.background = Background { strength, grain_um: grain * diameter_um, ridges };
     }
-    let long = if embryo { draw.log_uniform(1.1, 1.8) } else { draw.log_uniform(0.8, 1.3) };
+    let long = if embryo { draw.log_uniform(0.95, 1.5) } else { draw.log_uniform(0.8, 1.3) };
     let wide = draw.log_uniform(0.87, 1.15);
     let spread = draw.uniform(0.03, 0.18);
     // Balls with a few to a few dozen nuclei.
@@ -199,7 +201,7 @@ fn nuclear_objects(
 fn nuclear_optics(settings: &mut Settings, specimen: Specimen, diameter_um: f64, draw: &mut Draw) {
     let optics = &mut settings.optics;
     let (z, xy) = match specimen {
-        Specimen::Embryo => (draw.log_uniform(0.08, 0.3), draw.log_uniform(0.03, 0.1)),
+        Specimen::Embryo => (draw.log_uniform(0.1, 0.35), draw.log_uniform(0.03, 0.1)),
         Specimen::Clean => (draw.log_uniform(0.03, 0.15), draw.log_uniform(0.01, 0.05)),
         Specimen::Isotropic => (draw.log_uniform(0.03, 0.2), draw.log_uniform(0.02, 0.08)),
         Specimen::Sparse | Specimen::Dense => (draw.log_uniform(0.03, 0.25), draw.log_uniform(0.015, 0.09)),
@@ -208,7 +210,8 @@ fn nuclear_optics(settings: &mut Settings, specimen: Specimen, diameter_um: f64,
     let often = if specimen == Specimen::Embryo { 0.75 } else { 0.3 };
     optics.tail_share = draw.sometimes(often, 0.15, 0.55);
     let wide = draw.uniform(0.02, 0.25) * diameter_um;
-    optics.tail_sigma_um = [draw.uniform(0.25, 0.65) * diameter_um, wide, wide];
+    let tall = if specimen == Specimen::Embryo { draw.uniform(0.35, 0.9) } else { draw.uniform(0.25, 0.65) };
+    optics.tail_sigma_um = [tall * diameter_um, wide, wide];
     optics.haze = if specimen == Specimen::Clean { draw.uniform(0.0, 0.2) } else { draw.uniform(0.03, 0.35) };
     optics.haze_per_um = draw.sometimes(0.5, 0.0, 0.05) / diameter_um;
     let spread = draw.uniform(0.25, 0.7) * diameter_um;

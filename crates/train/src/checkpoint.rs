@@ -69,6 +69,9 @@ pub(crate) struct TrainState {
     pub rollbacks: u32,
     /// Duration of all runs in seconds, without the time between them.
     pub seconds: f64,
+    /// Version of the definition of scores ([`crate::validator::SCORE_VERSION`]).
+    #[serde(default)]
+    pub score_version: u32,
     /// Score and step of the best checkpoint; step 0 is the start model.
     pub best: Option<(f64, u64)>,
     /// Highest validation score so far; `None` before the first validation.

@@ -114,6 +114,7 @@ pub(crate) fn split_pairs(
         fraction: config.validation.fraction,
         seed,
         together: report.copies(),
+        objects: report.objects(),
         keep: keep.map(<[String]>::to_vec).unwrap_or_default(),
         ..SplitOptions::default()
     };

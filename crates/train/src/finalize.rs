@@ -83,7 +83,7 @@ impl Training<'_> {
         let metric = match self.start.target {
             TargetKind::Regression => "Pearson",
             TargetKind::Semantic => "Dice",
-            _ => "mean of F1 at IoU 0.5 and 0.7",
+            _ => "panoptic quality at IoU 0.5",
         };
         let float = self.folder.path.join("float");
         self.write_candidate(&graph, &float)?;

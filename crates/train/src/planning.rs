@@ -9,6 +9,7 @@ use crate::history::History;
 use crate::scoring::ScoredNetwork;
 use crate::step::Stepper;
 use crate::train::Training;
+use crate::validator::SCORE_VERSION;
 use cytoscope_graph::{ElementType, Graph};
 use cytoscope_pipeline::{CancelToken, JobError};
 use std::time::{Duration, Instant};
@@ -189,6 +190,7 @@ impl Training<'_> {
             rate_factor: 1.0,
             rollbacks: 0,
             seconds: 0.0,
+            score_version: SCORE_VERSION,
             best: None,
             peak: None,
             start_score: None,
@@ -232,7 +234,14 @@ impl Training<'_> {
             state.validation.clone_from(&self.validation);
             // Scores on other images are not comparable with later ones.
             self.rescore(state, &mut None)?;
+        } else if state.score_version != SCORE_VERSION {
+            let sentence = "This version of the program compares networks by another score, so earlier scores in the \
+                            history are not comparable with later ones.";
+            self.context.note(sentence);
+            state.history.notes.push(sentence.to_owned());
+            self.rescore(state, &mut None)?;
         }
+        state.score_version = SCORE_VERSION;
         Ok(())
     }
 

@@ -250,6 +250,7 @@ pub(crate) fn prepare<'a>(
     let validation: &[Pair] = &data.split.validation;
     let options = ValidatorOptions {
         max_cases: config.validation.max_files,
+        objects: data.report.objects(),
         target: start.target,
         stains: start.outputs.clone(),
         model_um: voxel_um,

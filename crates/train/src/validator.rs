@@ -3,6 +3,7 @@
 
 mod scores;
 
+pub(crate) use scores::SCORE_VERSION;
 pub use scores::{PairScore, Scores};
 
 use crate::budget::ValidationSize;
@@ -91,6 +92,8 @@ pub(crate) struct Validator {
     pub cases: Vec<Case>,
     /// All validation pairs; `cases` are some of them.
     pub pairs: Vec<Pair>,
+    /// Number of true objects of pairs by name, as far as known.
+    objects: BTreeMap<String, usize>,
     target: TargetKind,
     /// Names of the network's outputs, which are the stains for label-free prediction.
     stains: Vec<String>,
@@ -104,8 +107,11 @@ pub(crate) struct Validator {
 /// Options of a [`Validator`].
 #[derive(Debug)]
 pub(crate) struct ValidatorOptions {
-    /// Maximum number of pairs that are predicted; they are spread evenly over all pairs.
+    /// Maximum number of pairs that are predicted: of as many runs of successive pairs, the one with the most objects of
+    /// each.
     pub max_cases: usize,
+    /// Number of true objects of pairs by name, as far as known.
+    pub objects: BTreeMap<String, usize>,
     pub target: TargetKind,
     /// Names of the network's outputs, which are the stains for label-free prediction.
     pub stains: Vec<String>,
@@ -129,10 +135,11 @@ pub(crate) struct Diameters {
 impl Validator {
     /// Opens the pairs, and crops large ones.
     pub(crate) fn new(pairs: &[Pair], options: ValidatorOptions) -> Result<Self, JobError> {
-        let ValidatorOptions { max_cases, target, stains, model_um, ignored, diameters } = options;
+        let ValidatorOptions { max_cases, objects, target, stains, model_um, ignored, diameters } = options;
         let empty = Self {
             cases: Vec::new(),
             pairs: pairs.to_vec(),
+            objects,
             target,
             stains,
             // With a nominal diameter, the diameters of files without a voxel size are in voxels.
@@ -145,16 +152,14 @@ impl Validator {
 
     /// Returns a validator with another number of pairs, or crops of them.
     pub(crate) fn resized(&self, size: ValidationSize) -> Result<Self, JobError> {
-        // Spread evenly. A reduced set does not start with the first pair, which often has the fewest objects.
-        let step = self.pairs.len().div_ceil(size.cases.max(1)).max(1);
-        let first = if size.voxels == usize::MAX { 0 } else { (step - 1) / 2 };
         let mut cases = Vec::new();
-        for pair in self.pairs.iter().skip(first).step_by(step) {
+        for pair in representatives(&self.pairs, &self.objects, size.cases) {
             cases.push(self.case(pair, size.voxels)?);
         }
         Ok(Self {
             cases,
             pairs: self.pairs.clone(),
+            objects: self.objects.clone(),
             target: self.target,
             stains: self.stains.clone(),
             assumed_um: self.assumed_um,
@@ -341,11 +346,35 @@ fn median_diameter((labels, shape): &Stack, ignored: Option<f32>, voxel: [f64; 3
     diameter::median(sizes.collect(), voxel)
 }
 
+/// Returns at most `count` of the pairs, spread over all of them: the one with the most objects of each run of successive
+/// pairs, because a score of few objects says little.
+fn representatives<'a>(
+    pairs: &'a [Pair],
+    objects: &BTreeMap<String, usize>,
+    count: usize,
+) -> impl Iterator<Item = &'a Pair> {
+    let run = pairs.len().div_ceil(count.max(1)).max(1);
+    let objects = |pair: &&Pair| objects.get(&pair.name).copied().unwrap_or(0);
+    pairs.chunks(run).filter_map(move |pairs| pairs.iter().max_by_key(objects))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
     use super::*;
+
+    #[test]
+    fn pairs_with_many_objects_are_validated() {
+        let counts = [2, 9, 4, 4, 30, 31, 0, 5];
+        let pairs: Vec<Pair> = (0..8).map(|i| Pair::new(format!("p{i}"), format!("{i}.tif"), "labels.tif")).collect();
+        let objects: BTreeMap<String, usize> = counts.iter().enumerate().map(|(i, n)| (format!("p{i}"), *n)).collect();
+        let chosen = |count| representatives(&pairs, &objects, count).map(|p| p.name.as_str()).collect::<Vec<_>>();
+        assert_eq!(chosen(4), ["p1", "p3", "p5", "p7"]);
+        assert_eq!((chosen(3), chosen(1)), (vec!["p1", "p5", "p7"], vec!["p5"]));
+        assert_eq!((chosen(8).len(), chosen(100).len()), (8, 8));
+        assert_eq!(representatives(&pairs, &BTreeMap::new(), 2).count(), 2, "stains have no objects");
+    }
 
     #[test]
     fn the_score_of_several_stains_is_their_mean_and_each_is_listed() {
@@ -365,6 +394,7 @@ mod tests {
             pairs: Vec::new(),
             target: TargetKind::Regression,
             stains: vec!["dna".to_owned(), "actin".to_owned()],
+            objects: BTreeMap::new(),
             assumed_um: [1.0; 3],
             ignored: None,
             diameters: Diameters::default(),
@@ -393,6 +423,7 @@ mod tests {
             pairs: Vec::new(),
             target,
             stains: Vec::new(),
+            objects: BTreeMap::new(),
             assumed_um: [1.0; 3],
             ignored,
             diameters: Diameters::default(),
@@ -407,6 +438,7 @@ mod tests {
         let ignoring = |target| {
             let options = ValidatorOptions {
                 max_cases: 1,
+                objects: BTreeMap::new(),
                 target,
                 stains: Vec::new(),
                 model_um: None,

@@ -62,6 +62,10 @@ pub struct SplitOptions {
     /// Names of further pairs that stay together: those with identical images, as returned by
     /// [`crate::Report::copies`].
     pub together: Vec<Vec<String>>,
+    /// Number of objects of pairs by name, as returned by [`crate::Report::objects`]. The validation set is drawn from
+    /// the half of the groups with more objects per pair, as far as it is large enough: a score of few objects says
+    /// little about a network.
+    pub objects: BTreeMap<String, usize>,
     /// Validation set of an earlier split, as returned by [`Split::validation_names`]; it takes precedence. Names that
     /// do not exist are ignored. If none exists, or no training pair would be left, a new split is made.
     pub keep: Vec<String>,
@@ -69,7 +73,15 @@ pub struct SplitOptions {
 
 impl Default for SplitOptions {
     fn default() -> Self {
-        Self { fraction: 0.2, seed: 0, group: Group::default(), given: true, together: Vec::new(), keep: Vec::new() }
+        Self {
+            fraction: 0.2,
+            seed: 0,
+            group: Group::default(),
+            given: true,
+            together: Vec::new(),
+            objects: BTreeMap::new(),
+            keep: Vec::new(),
+        }
     }
 }
 
@@ -220,25 +232,39 @@ fn root_key<'a>(smaller: &BTreeMap<&'a str, &'a str>, mut key: &'a str) -> &'a s
     key
 }
 
+/// Returns the mean number of objects of some pairs; pairs whose number is not known count as 0.
+fn mean_objects(pairs: &[Pair], options: &SplitOptions) -> f64 {
+    let objects = |pair: &Pair| options.objects.get(&pair.name).copied().unwrap_or(0) as f64;
+    pairs.iter().map(objects).sum::<f64>() / pairs.len().max(1) as f64
+}
+
+/// Returns the median over the groups of [`mean_objects`].
+fn median_objects<'a>(groups: impl Iterator<Item = &'a Vec<Pair>>, options: &SplitOptions) -> f64 {
+    let mut means: Vec<f64> = groups.map(|pairs| mean_objects(pairs, options)).collect();
+    means.sort_by(f64::total_cmp);
+    means.get(means.len() / 2).copied().unwrap_or(0.0)
+}
+
 /// Draws groups for the validation set until its fraction is reached. There must be at least two groups.
 fn draw_validation_groups(groups: BTreeMap<String, Vec<Pair>>, test: Vec<Pair>, options: &SplitOptions) -> Split {
     let sizes: Vec<usize> = groups.values().map(Vec::len).collect();
     let (count, total): (usize, usize) = (sizes.len(), sizes.iter().sum());
     let [smallest, largest] = [sizes.iter().min(), sizes.iter().max()].map(|n| n.copied().unwrap_or(0));
-    let mut drawn: Vec<([u8; 32], Vec<Pair>)> = groups
+    let few_objects = median_objects(groups.values(), options);
+    let mut drawn: Vec<(bool, [u8; 32], Vec<Pair>)> = groups
         .into_iter()
         .map(|(key, pairs)| {
             let mut hash = Sha256::new();
             hash.update(options.seed.to_le_bytes());
             hash.update(key.as_bytes());
-            (hash.finalize().into(), pairs)
+            (mean_objects(&pairs, options) < few_objects, hash.finalize().into(), pairs)
         })
         .collect();
-    drawn.sort_by_key(|a| a.0);
+    drawn.sort_by_key(|a| (a.0, a.1));
     let wanted = ((options.fraction * total as f64).round() as usize).min(total.saturating_sub(1)).max(1);
     let (mut train, mut validation) = (Vec::new(), Vec::new());
     let mut left = count;
-    for (_, pairs) in drawn {
+    for (_, _, pairs) in drawn {
         // At least one group is left for training, and at least one used for validation: the smallest if all are too
         // large.
         let fits = validation.len() + pairs.len() <= wanted.max(smallest);
@@ -320,6 +346,23 @@ mod tests {
         assert_eq!(Group::ByName.key("12_13"), "12");
         assert_eq!(Group::ByName.key("t7"), "t7");
         assert_eq!(Group::None.key("Emb10_t251"), "Emb10_t251");
+    }
+
+    #[test]
+    fn the_validation_set_has_many_objects() {
+        // Time points of a growing embryo: 2 to 42 nuclei.
+        let names: Vec<String> = (0..11).map(|t| format!("Emb01_t{:03}", 50 * t + 1)).collect();
+        let pairs = named(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        let objects: BTreeMap<String, usize> = names.iter().enumerate().map(|(i, n)| (n.clone(), 2 + 4 * i)).collect();
+        let mut drawn = BTreeSet::new();
+        for seed in 0..30 {
+            let options = SplitOptions { seed, objects: objects.clone(), ..SplitOptions::default() };
+            let split = split(&pairs, &options).unwrap();
+            assert_eq!((split.train.len(), split.validation.len()), (9, 2));
+            assert!(split.validation.iter().all(|pair| objects[&pair.name] >= 22), "{:?}", split.validation_names());
+            drawn.extend(split.validation_names());
+        }
+        assert_eq!(drawn.len(), 6, "each pair of the upper half is drawn by some seed");
     }
 
     #[test]

@@ -20,6 +20,7 @@ use cytoscope_objects::segment_in_place;
 use cytoscope_profile::Stage;
 use cytoscope_volume::Samples;
 use cytoscope_volume::resample::{AxisMap, linear};
+use std::cell::Cell;
 use std::ops::Range;
 
 /// Maximum extents Z, Y, X of the central part of a stack that is used.
@@ -72,6 +73,10 @@ pub(crate) struct Estimator<'a> {
     pub chains: &'a [Vec<Elementwise>],
     /// Voxel size Z, Y, X in µm; `None` if it is unknown.
     pub voxel_um: Option<[f64; 3]>,
+    /// Memory that a short prediction of a large part may use, in bytes; without enough, only a small part is predicted.
+    pub budget_bytes: u64,
+    /// Largest memory of a short prediction so far, in bytes: 0 at the start.
+    pub peak_bytes: Cell<u64>,
 }
 
 /// An estimate, and the voxel size that belongs to it.
@@ -95,6 +100,8 @@ struct Pass {
     center: Option<[f64; 3]>,
     /// Maximum shape Z, Y, X of the predicted part on the grid.
     tile: [usize; 3],
+    /// Memory that the network may use, in bytes; `None` for all that is free.
+    budget_bytes: Option<u64>,
 }
 
 /// The compiled network of short predictions and its tile shape.
@@ -168,7 +175,7 @@ impl Estimator<'_> {
         let mut last: Option<(Measured, f64)> = None;
         for pass in 0..MAX_PASSES {
             self.context.check()?;
-            let at = Pass { voxel, diameter, nominal_um, center, tile: TILE };
+            let at = Pass { voxel, diameter, nominal_um, center, tile: TILE, budget_bytes: None };
             let measured = self.pass(&stack, &at, &mut session)?;
             if let Some(elongation) = measured.elongation.filter(|_| self.voxel_um.is_none())
                 && !PLAUSIBLE_ELONGATION.contains(&elongation)
@@ -215,7 +222,8 @@ impl Estimator<'_> {
         {
             // The network for small tiles is not kept in memory beside that for large ones.
             drop(session);
-            let at = Pass { voxel, diameter, nominal_um, center, tile: LARGE_TILE };
+            let budget_bytes = Some(self.budget_bytes);
+            let at = Pass { voxel, diameter, nominal_um, center, tile: LARGE_TILE, budget_bytes };
             if let Some((measured, change, found)) = self.measure_more(&stack, at, few.diameters.len())? {
                 diameter = found;
                 last = Some((measured, change));
@@ -295,7 +303,7 @@ impl Estimator<'_> {
     /// Measures the objects of a short prediction, on a grid that gives objects of the expected diameter nearly the
     /// nominal size.
     fn pass(&self, stack: &Stack, at: &Pass, session: &mut TileSession) -> Result<Measured, JobError> {
-        let Pass { voxel, diameter, nominal_um, center, tile: max_tile } = *at;
+        let Pass { voxel, diameter, nominal_um, center, tile: max_tile, budget_bytes } = *at;
         let model = self.model;
         let Some(model_um) = model.voxel_um else { return Ok(Measured::default()) };
         let scale = diameter / nominal_um;
@@ -325,7 +333,18 @@ impl Estimator<'_> {
         if session.as_ref().is_none_or(|(of, _)| *of != tile) {
             let _span = self.context.recorder.span(Stage::Compile, "estimate");
             let shape = model.tensor_shape(self.channels.len(), tile);
-            *session = Some((tile, model.compile(self.engine, &shape, self.options)?));
+            // Two networks are not kept in memory at once.
+            *session = None;
+            // The input as read and padded, and the maps before and after cropping, with labels.
+            let values = self.channels.len() * 2 + model.output_channels * 2 + 2;
+            let held_bytes = (tile.iter().product::<usize>() * values * size_of::<f32>()) as u64;
+            let memory_budget_bytes = budget_bytes.map(|bytes| bytes.saturating_sub(held_bytes));
+            let options = CompileOptions { memory_budget_bytes, ..self.options.clone() };
+            let compiled = model.compile(self.engine, &shape, &options)?;
+            let report = compiled.report();
+            let bytes = report.arena_bytes + report.weight_bytes + held_bytes;
+            self.peak_bytes.set(self.peak_bytes.get().max(bytes));
+            *session = Some((tile, compiled));
         }
         let Some((_, session)) = session else { return Ok(Measured::default()) };
         let _span = self.context.recorder.span(Stage::Estimate, "tile").voxels(tile.iter().product());

@@ -8,6 +8,7 @@ use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model, preprocess};
 use cytoscope_engine::CompileOptions;
 use serde::{Deserialize, Serialize};
+use std::cell::Cell;
 use std::path::Path;
 
 /// Returns the object diameter that a prediction would use for its first input: the given one, or an estimate.
@@ -80,6 +81,8 @@ fn object_diameter(
         channels: &channels,
         chains: &stack.preprocessing(context, model, &channels)?,
         voxel_um: voxel.known,
+        budget_bytes: job.memory_budget_bytes.unwrap_or(u64::MAX),
+        peak_bytes: Cell::default(),
     };
     estimator.resolve(job.diameter, nominal_um)
 }

@@ -48,6 +48,11 @@ impl Budget {
         let available = || cytoscope_profile::available_bytes().map_or(4 << 30, |b| b / 4 * 3);
         Self { bytes: given_bytes.unwrap_or_else(available), is_given: given_bytes.is_some() }
     }
+
+    /// Returns the memory that a network may use beside the program itself, in bytes.
+    pub(super) fn for_session_bytes(&self) -> u64 {
+        self.bytes.saturating_sub(BASE_BYTES)
+    }
 }
 
 /// The volume to be tiled.
@@ -140,11 +145,17 @@ pub(super) fn plan(
         finished,
     };
     let planner = Planner::new(context, resolved, volume)?;
-    match (resolved.tiles.tile, resolved.tiles.recorded) {
+    let mut planned = match (resolved.tiles.tile, resolved.tiles.recorded) {
         (Some(requested), _) => planner.requested(requested),
         (None, Some(recorded)) => planner.recorded(recorded),
         (None, None) => planner.best(),
+    }?;
+    // Estimating the object diameter came first.
+    if resolved.estimate_bytes > 0 {
+        let estimate_bytes = BASE_BYTES + held_bytes + resolved.estimate_bytes;
+        planned.plan.stated_peak_bytes = planned.plan.stated_peak_bytes.max(estimate_bytes);
     }
+    Ok(planned)
 }
 
 /// What the choice of tiles depends on.

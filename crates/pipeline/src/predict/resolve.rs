@@ -13,6 +13,7 @@ use cytoscope_engine::{CompileOptions, Precision};
 use cytoscope_formats::{Image, ImageMeta, find_channels};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_volume::VoxelSize;
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -93,6 +94,8 @@ pub(super) struct Resolved<'a> {
     pub segment: SegmentOptions,
     /// Shape Z, Y, X on the model's grid.
     pub grid: [usize; 3],
+    /// Memory that estimating the object diameter needed, in bytes; 0 if it was not estimated.
+    pub estimate_bytes: u64,
     /// Preprocessing chain of each channel at the first time point, if estimating the diameter required it.
     pub first_chains: Option<Vec<Vec<Elementwise>>>,
     /// Notes for the user.
@@ -126,7 +129,8 @@ impl<'a> Resolved<'a> {
             interrupt: context.interrupt(),
             tuning: context.tuning(),
         };
-        let mut first_chains = None;
+        let budget = Budget::new(options.memory_budget_bytes);
+        let (mut first_chains, mut estimate_bytes) = (None, 0);
         let diameter = match model.object_diameter_um {
             None => None,
             Some(nominal_um) => {
@@ -140,8 +144,12 @@ impl<'a> Resolved<'a> {
                     channels: &channels,
                     chains: first_chains.insert(stack.preprocessing(context, model, &channels)?),
                     voxel_um: voxel.known,
+                    budget_bytes: budget.for_session_bytes(),
+                    peak_bytes: Cell::default(),
                 };
-                Some(estimator.resolve(options.diameter, nominal_um)?)
+                let diameter = estimator.resolve(options.diameter, nominal_um)?;
+                estimate_bytes = estimator.peak_bytes.get();
+                Some(diameter)
             }
         };
         notes.extend(diameter.filter(|d| d.estimate.is_some() || d.unit == DiameterUnit::Voxels).map(|d| d.sentence()));
@@ -154,7 +162,8 @@ impl<'a> Resolved<'a> {
         Ok(Self {
             segment: model.segment.scaled(diameter.map_or(1.0, |d| d.scale())),
             tiles: options.tiles.clone(),
-            budget: Budget::new(options.memory_budget_bytes),
+            budget,
+            estimate_bytes,
             model,
             engine,
             image,

@@ -18,14 +18,22 @@ pub struct PairScore {
     pub scores: BTreeMap<String, f64>,
 }
 
+/// Name of the score that decides for objects: panoptic quality at the lowest threshold, an IoU of 0.5.
+const PANOPTIC_QUALITY: &str = "pq@0.5";
+
+/// Version of the definition of [`Scores::score`], for checkpoints: 0 was the mean of F1 at IoU 0.5 and 0.7.
+pub(crate) const SCORE_VERSION: u32 = 1;
+
 /// Minimum number of pairs from which the standard error of their mean is estimated.
 const MIN_PAIRED: usize = 3;
 
 /// Scores of a network on the validation pairs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    /// The score that networks are compared by, over all pairs; higher is better: the mean of F1 at IoU 0.5 and 0.7 for
-    /// objects, Dice for foreground, Pearson's correlation for a stain (the mean over several stains).
+    /// The score that networks are compared by, over all pairs; higher is better: panoptic quality at IoU 0.5 for objects
+    /// (Kirillov et al., 2019), Dice for foreground, Pearson's correlation for a stain (the mean over several stains).
+    /// Unlike F1, panoptic quality still tells networks apart that find all of a few objects: it sums up the IoU of
+    /// matches.
     pub score: f64,
     /// All scores over all pairs, by name.
     pub scores: BTreeMap<String, f64>,
@@ -136,16 +144,16 @@ impl Tally {
                 (dice, BTreeMap::from([("dice".to_owned(), dice)]))
             }
             _ => {
-                let (mut scores, mut deciding) = (BTreeMap::new(), Vec::new());
+                let mut scores = BTreeMap::new();
                 for (i, threshold) in THRESHOLDS.iter().enumerate() {
                     let parts: Vec<Matching> = self.matchings.iter().filter_map(|m| m.get(i).cloned()).collect();
-                    let f1 = Matching::pooled(&parts).map_or(0.0, |m| m.f1);
-                    scores.insert(format!("f1@{threshold}"), f1);
-                    if i < 2 {
-                        deciding.push(f1);
+                    let pooled = Matching::pooled(&parts);
+                    scores.insert(format!("f1@{threshold}"), pooled.as_ref().map_or(0.0, |m| m.f1));
+                    if *threshold == THRESHOLDS[0] {
+                        scores.insert(PANOPTIC_QUALITY.to_owned(), pooled.map_or(0.0, |m| m.panoptic_quality));
                     }
                 }
-                (deciding.iter().sum::<f64>() / deciding.len().max(1) as f64, scores)
+                (scores.get(PANOPTIC_QUALITY).copied().unwrap_or(0.0), scores)
             }
         }
     }
@@ -174,6 +182,20 @@ mod tests {
         // An object of 10 voxels counts.
         let small: Vec<f32> = truth.iter().enumerate().map(|(i, l)| if i >= 390 { 4.0 } else { *l }).collect();
         assert!(counts(&small).all(|counts| counts == (2, 4, 2)));
+    }
+
+    #[test]
+    fn networks_that_find_every_object_are_told_apart_by_their_outlines() {
+        // Two objects of 100 voxels; the second prediction misses 10 voxels of each.
+        let truth: Vec<f32> = (0..300).map(|i| if i < 200 { (i / 100 + 1) as f32 } else { 0.0 }).collect();
+        let tight: Vec<f32> = truth.iter().enumerate().map(|(i, l)| if i % 100 < 10 { 0.0 } else { *l }).collect();
+        let score = |found: &[f32]| {
+            Tally::of(TargetKind::Instances, &truth, found, [1, 1, 300]).unwrap().scores(TargetKind::Instances, &[])
+        };
+        let ((all, of_all), (less, of_less)) = (score(&truth), score(&tight));
+        assert_eq!((of_all["f1@0.7"], of_less["f1@0.7"], of_less["f1@0.75"]), (1.0, 1.0, 1.0));
+        assert_eq!(all, 1.0);
+        assert!((less - 0.9).abs() < 1e-9, "the mean IoU of two matches, {less}");
     }
 
     #[test]

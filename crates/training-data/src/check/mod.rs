@@ -116,6 +116,11 @@ impl Report {
         copies.into_values().collect()
     }
 
+    /// Returns the number of objects of each pair by name, for [`crate::SplitOptions::objects`]; without pairs of stains.
+    pub fn objects(&self) -> BTreeMap<String, usize> {
+        self.pairs.iter().filter_map(|pair| Some((pair.name.clone(), pair.objects?))).collect()
+    }
+
     /// Returns the names of the channels of the label files that have several, in the order of the files, each once.
     pub fn label_channels(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();

@@ -336,9 +336,10 @@ fn score_plot(ui: &mut Ui, run: &TrainingRun) {
     let mut names: Vec<&String> = validations.iter().flat_map(|v| v.scores.keys()).collect();
     names.sort();
     names.dedup();
-    // Scores in dB do not fit on the axis from 0 to 1, and only two of the F1 thresholds are shown.
-    let decides = |n: &str| !n.starts_with("f1@") || n == "f1@0.5" || n == "f1@0.7";
-    names.retain(|n| !n.ends_with("_db") && decides(n));
+    // Scores in dB do not fit on the axis from 0 to 1, only two of the F1 thresholds are shown, and panoptic quality is
+    // the score that decides, which has its own curve.
+    let is_shown = |n: &str| !n.starts_with("f1@") || n == "f1@0.5" || n == "f1@0.7";
+    names.retain(|n| !n.ends_with("_db") && !n.starts_with("pq@") && is_shown(n));
     let of = |f: &dyn Fn(&cytoscope_train::ValidationPoint) -> Option<f64>| -> Vec<[f64; 2]> {
         validations.iter().filter_map(|v| Some([v.step as f64, f(v)?])).collect()
     };

@@ -27,9 +27,10 @@ pub(super) fn score_name(name: &str) -> String {
         "psnr_db" => "PSNR (dB)".to_owned(),
         "ssim" => "SSIM".to_owned(),
         "dice" => "Dice".to_owned(),
-        other => match other.strip_prefix("f1@") {
-            Some(overlap) => format!("F1 at IoU {overlap}"),
-            None => other.to_owned(),
+        other => match other.split_once('@') {
+            Some(("f1", overlap)) => format!("F1 at IoU {overlap}"),
+            Some(("pq", overlap)) => format!("Panoptic quality at IoU {overlap}"),
+            _ => other.to_owned(),
         },
     }
 }
