@@ -16,6 +16,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from machine import processor
+
 ROOT = Path(__file__).resolve().parent.parent
 CHANGES = ["outlines", "sizes", "dim", "shapes", "percentiles", "augmentation"]
 ENVIRONMENT = dict(os.environ, CYTOSCOPE_MODELS=str(ROOT / "models"))
@@ -99,7 +101,8 @@ def train(options, name, changes, seed):
             command = [sys.executable, ROOT / "bench" / "accuracy.py", folder, "--model", out, "--diameter", "true",
                        "--binary", options.binary]
             command += ["--match", options.match] if folder is options.score[0] and options.match else []
-            lines.append(subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True).stdout.strip())
+            printed = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True).stdout
+            lines += [line for line in printed.strip().splitlines() if not line.startswith("CPU: ")]
         scores.write_text("\n".join(lines) + "\n")
     return scores.read_text()
 
@@ -115,6 +118,7 @@ def main():
     parser.add_argument("--first-seed", type=int, default=20000)
     parser.add_argument("--binary", type=Path, default=ROOT / "target/release/cytoscope")
     options = parser.parse_args()
+    print(f"CPU: {processor()}", flush=True)
     (options.work / "models").mkdir(parents=True, exist_ok=True)
     rows = [("plain", []), ("all", CHANGES), *((change, [change]) for change in CHANGES)]
     rows += [(f"all-but-{change}", [c for c in CHANGES if c != change]) for change in ("outlines", "dim")]

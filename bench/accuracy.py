@@ -19,6 +19,8 @@ import numpy as np
 import tifffile
 from scipy.optimize import linear_sum_assignment
 
+from machine import processor
+
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "cytoscope"
 
@@ -87,6 +89,7 @@ def main():
     parser.add_argument("--ignore-below", type=int, default=150)
     parser.add_argument("--each", action="store_true", help="print every stack")
     options = parser.parse_args()
+    print(f"CPU: {processor()}", flush=True)
     for folder in options.folders:
         files = [f for f in sorted(folder.glob("*_raw.tif")) if re.search(options.match, f.name)][:: options.every]
         for model in options.model:
@@ -97,7 +100,7 @@ def main():
                 if options.diameter == "true":
                     reports = []
                     for f in files:
-                        true = diameter(tifffile.imread(str(f).replace("_raw", "_labels")), voxel(f))
+                        true = diameter(tifffile.imread(str(f).replace("_raw.tif", "_labels.tif")), voxel(f))
                         reports += predict(options.binary, model, [f], out, [*extra, "--diameter", f"{true:.3f}"])
                 else:
                     extra += ["--diameter", options.diameter] if options.diameter != "auto" else []

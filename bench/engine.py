@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from machine import processor
+
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "cytoscope"
 LIMITS = {"avx512-vnni": "AVX512_CORE_VNNI", "avx2": "AVX2", "avx2-vnni": "AVX2_VNNI", "avx512": "AVX512_CORE"}
@@ -110,6 +112,7 @@ def main():
     p.add_argument("--isa")
     p.add_argument("--accuracy", action="store_true")
     a = p.parse_args()
+    print(f"CPU: {processor()}", flush=True)
     shape = tuple(map(int, a.shape.split(",")))
     with tempfile.TemporaryDirectory() as tmp:
         tmp = Path(tmp)

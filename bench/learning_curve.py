@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 import tifffile
 
+from machine import processor
+
 ROOT = Path(__file__).resolve().parent.parent
 IGNORED = 65535
 
@@ -24,7 +26,8 @@ IGNORED = 65535
 def score(options, model):
     command = [sys.executable, ROOT / "bench" / "accuracy.py", options.data, "--model", model, "--match", "Emb1[01]"]
     command += ["--binary", options.binary]
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True).stdout.strip()
+    lines = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True).stdout.strip().splitlines()
+    return "\n".join(line for line in lines if not line.startswith("CPU: "))
 
 
 def train(options, name, folder, minutes, config):
@@ -84,6 +87,7 @@ def main():
     parser.add_argument("--partial", action="store_true")
     parser.add_argument("--binary", type=Path, default=ROOT / "target/release/cytoscope")
     options = parser.parse_args()
+    print(f"CPU: {processor()}", flush=True)
     options.work.mkdir(parents=True, exist_ok=True)
     start = options.work / "start.txt"
     if not start.exists():

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from machine import processor
+
 ROOT = Path(__file__).resolve().parent.parent
 RIVAL = """
 import json, sys, time
@@ -45,6 +47,7 @@ def main():
     p.add_argument("--repeat", type=int, default=3)
     p.add_argument("--threads", type=int, default=1)
     a = p.parse_args()
+    print(f"CPU: {processor()}", flush=True)
     program = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "cytoscope"
     shape = [1, 1, *map(int, a.shape.split(","))]
     with tempfile.TemporaryDirectory() as tmp:
@@ -53,7 +56,7 @@ def main():
         ours, rival, ratios = [], [], []
         for i in range(a.rounds):
             run = subprocess.run(
-                [program, "run", a.model, "--input", x, "--output", f"{tmp}/a.npy", "--engine", "cpu", "--threads",
+                [program, "run", a.model, "--force", "--input", x, "--output", f"{tmp}/a.npy", "--engine", "cpu", "--threads",
                  str(a.threads), "--repeat", str(a.repeat), "--json"], check=True, capture_output=True, text=True)
             mine = json.loads(run.stdout)["cpu_ms"]["median"]
             run = subprocess.run([sys.executable, "-c", RIVAL, a.model, str(x), f"{tmp}/b.npy", str(a.threads),

@@ -18,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 
+from machine import processor
+
 SUITES = ["bench_kernels", "bench_tiling", "bench_codecs", "bench_objects"]
 
 
@@ -55,6 +57,7 @@ def main():
     arguments.add_argument("--store", help="write the medians of NEW to this JSON file")
     arguments.add_argument("--baseline", help="also compare NEW with this JSON file")
     asked = arguments.parse_args()
+    print(f"CPU: {processor()}", flush=True)
     programs = {suite: [program(asked.old, suite), program(asked.new, suite)] for suite in SUITES}
     times = {}
     for number in range(asked.rounds):

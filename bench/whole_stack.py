@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from machine import processor
+
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "cytoscope"
 RIVAL = """
@@ -55,6 +57,8 @@ print(json.dumps({"cpu_s": time.process_time() - start, "peak_mib": resource.get
 
 def seams(y, tile, overlap):
     """Ratio of the mean step across window borders to that of neighboring columns, minus 1."""
+    if tile >= y.shape[2]:
+        return 0.0
     interval = int(tile * (1 - overlap))
     starts = [min(i * interval, y.shape[2] - tile) for i in range(-(-(y.shape[2] - tile) // interval) + 1)]
     at = [b for s in starts[1:] for b in (s, s + tile) if b < y.shape[2]] + [s + tile for s in starts[:1]]
@@ -75,6 +79,7 @@ def main():
     p.add_argument("--torch", action="store_true")
     p.add_argument("--no-rivals", action="store_true")
     a = p.parse_args()
+    print(f"CPU: {processor()}", flush=True)
     import tifffile
     from scipy.ndimage import gaussian_filter
 
@@ -93,7 +98,7 @@ def main():
         for i in range(a.rounds):
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             run = subprocess.run([PROGRAM, "predict", stack, "--model", a.ours, "--device", "cpu", "--outputs", "maps", "--out",
-                                  f"{tmp}/out{i}", "--json"], check=True, capture_output=True, text=True)
+                                  f"{tmp}/out{i}", "--threads", str(a.threads), "--json"], check=True, capture_output=True, text=True)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             one = json.loads(run.stdout)["inputs"][0]

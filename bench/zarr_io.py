@@ -33,6 +33,8 @@ from pathlib import Path
 
 import numpy as np
 
+from machine import processor
+
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
 PROGRAM, READER = TARGET / "cytoscope", TARGET / "examples" / "read_bench"
@@ -392,6 +394,7 @@ def main():
     missing = [path for path in [PROGRAM, READER] if not path.exists()]
     if missing:
         parser.error(f"{missing[0]} does not exist; build it with the commands above")
+    print(f"CPU: {processor()}", flush=True)
     args.folder.mkdir(parents=True, exist_ok=True)
     failed = []
     try:

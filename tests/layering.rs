@@ -25,7 +25,7 @@ const CRATES: [(&str, &[&str]); 30] = [
     ("reference", &["graph"]),
     ("graph-passes", &["graph", "reference"]),
     ("builders", &["graph", "graph-passes", "reference"]),
-    ("checkpoint-import", &["graph", "graph-passes", "pickle"]),
+    ("checkpoint-import", &["graph", "graph-passes", "pickle", "storage"]),
     ("onnx", &["graph", "graph-passes", "storage"]),
     ("autodiff", &["graph", "graph-passes"]),
     ("model-package", &["graph", "onnx", "graph-passes", "storage", "volume"]),

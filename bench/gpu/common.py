@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "bench"))
+
+from machine import processor  # noqa: E402 (the folder is not the script's own)
+
 PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "cytoscope"
 # MONAI DynUNet with residual encoder and instance norms, as in docs/performance.md.
 FILTERS = {"M1": [16, 32, 64], "M2": [32, 64, 128, 256]}
@@ -61,13 +65,33 @@ def has_torch():
     return all(importlib.util.find_spec(name) for name in ("torch", "monai"))
 
 
+def add_torch_option(parser):
+    """Adds the option that chooses PyTorch's rows."""
+    parser.add_argument("--torch", action="append", choices=[*TORCH, "none"],
+                        help="row of PyTorch, can be repeated; all by default; compiled ones take minutes to compile")
+
+
+def torch_rows(chosen):
+    """Returns the chosen rows of PyTorch (all if `chosen` is None): pairs of name and (type, compiled)."""
+    if not has_torch():
+        return []
+    return [(name, how) for name, how in TORCH.items() if chosen is None or name in chosen]
+
+
+def reference_row(rounds):
+    """Returns the row that the others are compared with: the fastest of PyTorch that was measured, or else ours in f32."""
+    measured = {row for times in rounds for row in times}
+    return next((row for row in reversed(TORCH) if row in measured), "ours f32")
+
+
 def device_name():
-    """The GPU and its driver, as nvidia-smi prints them."""
+    """The GPU and its driver, as nvidia-smi prints them, and the CPU."""
     try:
         query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
-        return "; ".join(subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines())
+        gpus = "; ".join(subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines())
     except (OSError, subprocess.CalledProcessError):
-        return "no NVIDIA GPU (nvidia-smi failed)"
+        gpus = "no NVIDIA GPU (nvidia-smi failed)"
+    return f"{gpus}; CPU {processor()}"
 
 
 def child(script, *arguments):

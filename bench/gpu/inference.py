@@ -2,6 +2,7 @@
 bf16 with channels last and max-autotune), interleaved.
 
     python bench/gpu/inference.py [--rounds 5] [--repeat 20] [--engine cuda] [--network M1=FILE.onnx] [--only M1]
+        [--torch 'eager f32'] [--torch none] [--precision f32]
 
 Each time is the median of `--repeat` runs after warming up, in a process of its own, with the copies of the input to the
 GPU and of the output back. Errors are relative L2 errors against PyTorch in f32 (without it, against ours in f32).
@@ -15,7 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from common import FILTERS, NETWORK, TORCH, child, device_name, has_torch, networks, ours, table
+from common import (
+    FILTERS, NETWORK, add_torch_option, child, device_name, has_torch, networks, ours, reference_row, table, torch_rows,
+)
 
 SHAPES = [[1, 1, 64, 64, 64], [8, 1, 64, 64, 64], [1, 1, 32, 256, 256]]
 PRECISIONS = {"cuda": ["f32", "tf32", "f16", "bf16"], "wgpu": ["f32"], "cpu": ["f32"]}
@@ -47,14 +50,14 @@ def one_round(name, model, x, folder, options):
     times, outputs = {}, {}
     file = f"{folder}/x.npy"
     np.save(file, x)
-    for precision in PRECISIONS[options.engine]:
+    for precision in options.precision or PRECISIONS[options.engine]:
         out = f"{folder}/ours.npy"
         made = ours("run", model, "--input", file, "--output", out, "--force", "--engine", options.engine, "--precision",
                     precision, "--repeat", options.repeat, "--json")
         if made:
             row = f"ours {precision}"
             times[row], outputs[row] = made["wall_ms"]["median"], np.load(out)
-    for row, (dtype, compile_) in TORCH.items() if has_torch() and name in FILTERS else []:
+    for row, (dtype, compile_) in torch_rows(options.torch) if name in FILTERS else []:
         out = f"{folder}/torch.npy"
         made = child(RIVAL, json.dumps(FILTERS[name]), dtype, compile_, file, out, options.repeat)
         if made:
@@ -70,6 +73,8 @@ def main():
     parser.add_argument("--network", action="append", default=[], metavar="NAME=FILE.onnx")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--shape", action="append", default=[], metavar="N,Z,Y,X")
+    parser.add_argument("--precision", action="append", default=[], help="precision of ours, can be repeated; all by default")
+    add_torch_option(parser)
     options = parser.parse_args()
     print(f"device: {device_name()}; PyTorch: {'yes' if has_torch() else 'not installed, its rows are left out'}")
     given = [[int(n) for n in text.split(",")] for text in options.shape]
@@ -85,7 +90,7 @@ def main():
                     times, outputs = one_round(name, model, x, folder, options)
                     rounds.append(times)
                 title = f"{name} ({Path(model).name}) on {shape[0]} x {'x'.join(map(str, shape[2:]))}"
-                table(title, rounds, "compiled bf16" if has_torch() else "ours f32")
+                table(title, rounds, reference_row(rounds))
                 exact = outputs.get("eager f32", outputs.get("ours f32"))
                 if exact is not None:
                     errors = [f"{row} {error(y, exact):.1e}" for row, y in outputs.items()]

@@ -2,6 +2,7 @@
 bf16 with channels last and max-autotune), interleaved.
 
     python bench/gpu/training.py [--rounds 3] [--steps 200] [--device cuda] [--batch 2] [--filters 16,32,64]
+        [--torch 'eager f32'] [--torch none] [--precision f32]
 
 Ours is `cytoscope train` from scratch on simulated stacks: the mean time of a step without the time that it waited for
 patches (`step_secs` - `stalled_secs` of the report). Its network is Cytoscope's own U-Net with these filters, PyTorch's is
@@ -13,7 +14,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from common import NETWORK, TORCH, child, device_name, has_torch, ours, table
+from common import NETWORK, add_torch_option, child, device_name, has_torch, ours, reference_row, table, torch_rows
 
 PRECISIONS = {"cuda": ["f32", "tf32", "f16", "bf16"], "wgpu": ["f32", "f16"], "cpu": ["f32"]}
 RIVAL = NETWORK + """
@@ -50,6 +51,8 @@ def main():
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--filters", default="16,32,64")
     parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--precision", action="append", default=[], help="precision of ours, can be repeated; all by default")
+    add_torch_option(parser)
     options = parser.parse_args()
     filters = [int(n) for n in options.filters.split(",")]
     print(f"device: {device_name()}; PyTorch: {'yes' if has_torch() else 'not installed, its rows are left out'}")
@@ -62,21 +65,21 @@ def main():
         rounds, parameters = [], {}
         for number in range(options.rounds):
             times = {}
-            for precision in PRECISIONS[options.device]:
+            for precision in options.precision or PRECISIONS[options.device]:
                 made = ours("train", "--task", "segmentation", "--data", data, "--from", "scratch", "--config", settings,
                             "--device", options.device, "--precision", precision, "--steps", options.steps, "--without-int8",
                             "--out", f"{folder}/{precision}{number}", "--json")
                 if made:
                     times[f"ours {precision}"] = 1e3 * (made["step_secs"] - made["stalled_secs"])
                     parameters["ours"] = made["parameters"]
-            for row, (dtype, compile_) in TORCH.items() if has_torch() else []:
+            for row, (dtype, compile_) in torch_rows(options.torch):
                 made = child(RIVAL, json.dumps(filters), dtype, compile_, options.batch, options.steps)
                 if made:
                     times[row], parameters["PyTorch"] = made["ms"], made["parameters"]
             rounds.append(times)
         counted = ", ".join(f"{n:,} parameters ({name})" for name, n in parameters.items())
         title = f"a training step on {options.batch} x 64x64x64: {counted}"
-        table(title, rounds, "compiled bf16" if has_torch() else "ours f32")
+        table(title, rounds, reference_row(rounds))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 //! with invalid numbers.
 #![no_main]
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{Context, provenance};
+use cytoscope_pipeline::job_record::{AnyRecord, read_any};
+use cytoscope_pipeline::{Context, ConvertJob, provenance};
 use libfuzzer_sys::fuzz_target;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -19,6 +20,9 @@ fn folder() -> &'static PathBuf {
 fuzz_target!(|data: &[u8]| {
     let path = folder().join("x_provenance.json");
     std::fs::write(&path, data).expect("writing");
+    if let Ok(AnyRecord::Job(record)) = read_any(&path) {
+        let _ = record.job_again::<ConvertJob>(&path, None, Default::default());
+    }
     let Ok(record) = provenance::read(&path) else { return };
     for output in &record.outputs {
         let _ = output.matches(&folder().join("nothing"));

@@ -8,7 +8,7 @@ use cytoscope_pipeline::check_upload;
 
 #[derive(Args)]
 pub(crate) struct Check {
-    /// Package to check: a path or the name of an installed model.
+    /// Model package to check (folder or .zip) or name of an installed model.
     package: String,
     /// Print the findings as one JSON object.
     #[arg(long)]

@@ -6,27 +6,32 @@ use super::profile::read_run;
 use cytoscope_pipeline::{JobError, JobErrorKind};
 use cytoscope_profile::StoredRun;
 use cytoscope_storage::folder::{clear_working, create_working, remove_working};
-use serde_json::Value;
+use cytoscope_storage::lock::ResultsLock;
+use serde::de::DeserializeOwned;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// The folder that runs write to; removed when dropped.
+/// The folder that runs write to; removed when dropped. Other processes that would use it are refused meanwhile.
 pub(crate) struct Scratch {
     path: PathBuf,
     /// Kind of the folder, as stored in its marker file.
     kind: &'static str,
+    /// Released after the folder is removed.
+    _lock: ResultsLock,
 }
 
 impl Scratch {
     /// Creates the folder.
     ///
     /// # Errors
-    /// The failure to create it, or that another folder exists there.
+    /// The failure to create it, that another folder exists there, or that another process uses it.
     pub(crate) fn create(path: PathBuf, kind: &'static str) -> Result<Self, Failure> {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let lock = ResultsLock::acquire(path.parent().unwrap_or(Path::new("")), &name)?;
         create_working(&path, kind)?;
-        Ok(Self { path, kind })
+        Ok(Self { path, kind, _lock: lock })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -50,10 +55,10 @@ impl Drop for Scratch {
 /// Time between two looks at a process that has a time limit.
 const POLL: Duration = Duration::from_millis(20);
 
-/// What a run of `predict` or `train` in a process of its own measured.
-pub(crate) struct ChildRun {
+/// What a run of `predict` or `train` in a process of its own measured; `R` is the type of its report.
+pub(crate) struct ChildRun<R> {
     /// The report that the process printed.
-    pub report: Value,
+    pub report: R,
     /// The trace that it wrote.
     pub run: StoredRun,
     /// Duration of the process in seconds.
@@ -67,7 +72,7 @@ struct Finished {
 }
 
 impl Finished {
-    fn report(&self) -> Result<Value, Failure> {
+    fn report<R: DeserializeOwned>(&self) -> Result<R, Failure> {
         serde_json::from_slice(&self.stdout)
             .map_err(|error| Failure::other(format!("the report of the run cannot be read: {error}")))
     }
@@ -78,7 +83,11 @@ impl Finished {
 ///
 /// # Errors
 /// The failure of the process, with its exit code and its last error message.
-pub(crate) fn run(words: &[String], trace: &Path, limit: Option<Duration>) -> Result<Option<ChildRun>, Failure> {
+pub(crate) fn run<R: DeserializeOwned>(
+    words: &[String],
+    trace: &Path,
+    limit: Option<Duration>,
+) -> Result<Option<ChildRun<R>>, Failure> {
     run_program(&this_program()?, words, trace, limit)
 }
 
@@ -86,12 +95,12 @@ pub(crate) fn run(words: &[String], trace: &Path, limit: Option<Duration>) -> Re
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn run_program(
+pub(crate) fn run_program<R: DeserializeOwned>(
     program: &Path,
     words: &[String],
     trace: &Path,
     limit: Option<Duration>,
-) -> Result<Option<ChildRun>, Failure> {
+) -> Result<Option<ChildRun<R>>, Failure> {
     let Some(finished) = finish(program, words, limit)? else { return Ok(None) };
     let report = finished.report()?;
     Ok(Some(ChildRun { report, run: read_run(trace)?, total_secs: finished.total_secs }))
@@ -101,7 +110,7 @@ pub(crate) fn run_program(
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn report(words: &[String]) -> Result<Value, Failure> {
+pub(crate) fn report<R: DeserializeOwned>(words: &[String]) -> Result<R, Failure> {
     finish(&this_program()?, words, None)?.ok_or_else(|| Failure::other("the run was ended"))?.report()
 }
 
@@ -177,6 +186,20 @@ fn failure_of(code: Option<i32>, stderr: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_of_runs_is_used_by_one_process_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.json.runs");
+        let first = Scratch::create(path.clone(), "bench").unwrap();
+        std::fs::write(path.join("trace.json"), "{}").unwrap();
+        let refused = Scratch::create(path.clone(), "bench").err().unwrap();
+        assert!(refused.to_string().contains("another run"), "{refused}");
+        assert!(path.join("trace.json").exists());
+        drop(first);
+        drop(Scratch::create(path, "bench").unwrap());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "neither folder nor lock remain");
+    }
 
     #[test]
     fn failures_keep_the_exit_code_and_the_last_error() {

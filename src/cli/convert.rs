@@ -28,17 +28,17 @@ pub(crate) struct Convert {
     /// Axis order, such as ZYX or TCYX, to use instead of the file's own.
     #[arg(long)]
     axes: Option<Axes>,
-    /// Convert one channel only, counted from 0.
+    /// Convert one channel only, counted from 0; by default all.
     #[arg(long)]
     channel: Option<usize>,
-    /// Convert one time point only, counted from 0.
+    /// Convert one time point only, counted from 0; by default all.
     #[arg(long)]
     time: Option<usize>,
     /// Stack that the regions of an ImageJ ROI set (.zip, .roi) were drawn on: the label image gets its shape.
     #[arg(long, value_name = "STACK")]
     like: Option<PathBuf>,
-    /// Steps that are applied to the image first, as for cytoscope predict; the output has 32-bit floats unless all steps
-    /// are crops.
+    /// Steps that are applied to the image first, in order, such as gaussian:sigma=1um,tophat:radius=15um; can be
+    /// repeated. cytoscope predict --help lists them. The output has 32-bit floats unless all steps are crops.
     #[arg(long, value_name = "STEP", value_delimiter = ',')]
     preprocess: Vec<PreprocessStep>,
     /// Compression of an OME-TIFF output.
@@ -47,7 +47,7 @@ pub(crate) struct Convert {
     /// Overwrite existing files; an input is never overwritten. An existing OME-Zarr folder is moved aside.
     #[arg(long)]
     force: bool,
-    /// Report progress as JSON lines on stderr.
+    /// Report progress as JSON lines on standard error.
     #[arg(long)]
     json_progress: bool,
 }

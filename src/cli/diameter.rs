@@ -2,10 +2,11 @@
 
 use super::failure::Outcome;
 use super::options::{ImageOptions, ThreadsOption};
+use super::predict::stacks_of;
 use super::{devices, print, print_json, progress};
 use clap::Args;
 use cytoscope_engine::DeviceRequest;
-use cytoscope_pipeline::predict::{ChannelRef, expand_inputs};
+use cytoscope_pipeline::predict::{ChannelRef, InputTensor, check_input_files, expand_inputs};
 use cytoscope_pipeline::{DiameterJob, DiameterRequest, PredictJob};
 use cytoscope_profile::Recorder;
 use serde_json::json;
@@ -13,8 +14,8 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub(crate) struct Diameter {
-    /// Stacks, or folders of stacks.
-    #[arg(required = true)]
+    /// Stacks, or folders of stacks; may be omitted if --input gives a file.
+    #[arg(required_unless_present = "input_tensors")]
     inputs: Vec<PathBuf>,
     /// Model package (folder, .zip or .onnx) or name of an installed model. It must declare an object diameter.
     #[arg(long, default_value = "nuclei")]
@@ -22,13 +23,18 @@ pub(crate) struct Diameter {
     /// Device: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: DeviceRequest,
-    /// Channel to use as the model's input, counted from 0.
+    /// Channel to use as the model's input, counted from 0; the first one, if the model has several inputs.
     #[arg(long)]
     channel: Option<usize>,
     /// Channels to use as the model's inputs, in their order, by name or number, such as membrane,nuclei.
     #[arg(long, value_delimiter = ',', value_name = "NAME|N", conflicts_with = "channel")]
     channels: Vec<ChannelRef>,
-    /// Time point to use, counted from 0.
+    /// Image of an input of the model, if the model has several: NAME=FILE, NAME=FILE:CHANNEL or, for a channel of the stack,
+    /// NAME=CHANNEL; can be repeated. FILE may be a folder with a file of the same name as each stack. By default, each
+    /// input is read from the channel of its name.
+    #[arg(long = "input", value_name = "NAME=FILE|CHANNEL", conflicts_with_all = ["channel", "channels"])]
+    input_tensors: Vec<InputTensor>,
+    /// Time point to use, counted from 0; by default the first.
     #[arg(long)]
     time: Option<usize>,
     #[command(flatten)]
@@ -45,28 +51,21 @@ impl Diameter {
         let context = progress::context(false, self.json, Recorder::totals_only());
         let available = devices::for_request(self.device);
         let mut estimates = Vec::new();
-        for input in expand_inputs(&self.inputs)? {
+        let inputs = expand_inputs(&stacks_of(&self.inputs, &self.input_tensors)?)?;
+        check_input_files(&self.input_tensors, inputs.len())?;
+        for input in inputs {
             let prediction = PredictJob {
-                inputs: vec![input.clone()],
-                model: self.model.clone(),
-                out: PathBuf::new(),
-                format: Default::default(),
                 device: self.device,
-                precision: None,
-                tiles: Default::default(),
-                outputs: Default::default(),
                 channel: self.channel,
                 channels: self.channels.clone(),
+                input_tensors: self.input_tensors.clone(),
                 time: self.time,
                 series: self.image.series.clone(),
                 axes: self.image.axes.clone(),
                 voxel_um: self.image.voxel_size,
                 diameter: DiameterRequest::Auto,
-                preprocess: Default::default(),
-                memory_budget_bytes: None,
-                resume: false,
                 threads: self.threading.threads,
-                overwrite: Default::default(),
+                ..PredictJob::new(vec![input.clone()], self.model.clone(), PathBuf::new())
             };
             let found = DiameterJob { prediction }.run(&context, &available)?;
             if !self.json {

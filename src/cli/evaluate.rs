@@ -7,6 +7,7 @@ use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome as Kind, SizeUnit};
 use cytoscope_pipeline::EvaluateJob;
 use cytoscope_profile::Recorder;
+use cytoscope_storage::Overwrite;
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -24,6 +25,12 @@ pub(crate) struct Evaluate {
     /// Series of predictions and ground truth, by number from 0 or by name; files of a single series are read as they are.
     #[arg(long, default_value = "0", value_name = "N|NAME")]
     series: SeriesChoice,
+    /// Also write the scores to a file (.json), with a provenance record beside it.
+    #[arg(long, value_name = "FILE.json")]
+    out: Option<PathBuf>,
+    /// Overwrite an existing file; an input is never overwritten.
+    #[arg(long, requires = "out")]
+    force: bool,
     /// Print the scores as one JSON object.
     #[arg(long)]
     json: bool,
@@ -37,6 +44,8 @@ impl Evaluate {
             truth: self.truth,
             ignore_below_voxels: self.ignore_below,
             series: self.series,
+            out: self.out,
+            overwrite: Overwrite::from_force(self.force),
         };
         let report = job.run(&context)?;
         if self.json {

@@ -63,14 +63,18 @@ fn verdict(report: &LeakReport) -> Outcome {
     )))
 }
 
-/// Fails if the inputs of a prediction failed.
+/// Fails if inputs of a prediction failed, or were skipped because their results exist: then nothing was repeated.
 fn failed_inputs(result: JobResult) -> Outcome {
-    match result {
-        JobResult::Predict(outcome) => match outcome.failed.first() {
-            Some(failed) => Err(Failure::new(failed.kind, failed.sentence.clone())),
-            None => Ok(()),
-        },
-        _ => Ok(()),
+    let JobResult::Predict(outcome) = result else { return Ok(()) };
+    if let Some(failed) = outcome.failed.first() {
+        return Err(Failure::new(failed.kind, failed.sentence.clone()));
+    }
+    match outcome.done.iter().find(|report| report.resumed) {
+        Some(report) => Err(Failure::bad_input(format!(
+            "{} was skipped, because its results exist; expected a job that computes in every repetition: remove \"resume\"",
+            report.input.display()
+        ))),
+        None => Ok(()),
     }
 }
 

@@ -1,18 +1,14 @@
 //! Reading the maps of a prediction, and comparing them with those of another.
 
+use super::reports::PredictCommandReport;
 use cytoscope_formats::{FormatError, OpenOptions};
-use cytoscope_pipeline::ArtifactKind;
-use serde_json::Value;
-use std::path::Path;
 
 /// Reads the maps that the report of a prediction names; `None` if they cannot be read, for example because they are
 /// too large.
-pub(super) fn maps_of(report: &Value) -> Option<Vec<f32>> {
-    let outputs = report["inputs"][0]["outputs"].as_array()?;
-    let is_map = |path: &&str| ArtifactKind::of_name(path).is_some_and(|(kind, _)| kind.is_maps());
-    let path = outputs.iter().filter_map(Value::as_str).find(is_map)?;
+pub(super) fn maps_of(report: &PredictCommandReport) -> Option<Vec<f32>> {
+    let path = &report.inputs.first()?.0.outputs.iter().find(|artifact| artifact.kind.is_maps())?.path;
     let unread = |error: &FormatError| tracing::warn!("the maps of a prediction are not compared: {error}");
-    let image = cytoscope_formats::open(Path::new(path), &OpenOptions::default()).inspect_err(unread).ok()?;
+    let image = cytoscope_formats::open(path, &OpenOptions::default()).inspect_err(unread).ok()?;
     Some(image.read_all().inspect_err(unread).ok()?.samples().to_f32())
 }
 

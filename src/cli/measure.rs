@@ -60,6 +60,7 @@ impl Measure {
             return print_json(&report);
         }
         print(&format!("{} objects in {}", report.objects, report.table.display()));
+        report.notes.iter().for_each(|note| print(&format!("  note: {note}")));
         Ok(())
     }
 }

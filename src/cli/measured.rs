@@ -121,7 +121,8 @@ pub(crate) fn training_facts(job: &TrainJob, report: &TrainReport, status: Optio
         stalled_secs: report.stalled_secs,
         workers: report.workers,
         device: device.to_string(),
-        batch: report.batch,
+        // The report counts the patches of a whole step.
+        batch: status.map_or_else(|| report.batch / job.config.accumulate.max(1), |status| status.batch),
         larger_batch: status.and_then(|status| match status.batch_advice {
             Some(BatchAdvice::Larger { batch }) => Some(batch),
             Some(BatchAdvice::Smaller { .. }) | None => None,

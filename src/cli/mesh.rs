@@ -17,7 +17,7 @@ pub(crate) struct MeshCommand {
     /// Mesh to write, in µm: .stl (all objects in one solid) or .glb (one node for each object, with its color).
     #[arg(long)]
     out: PathBuf,
-    /// Labels of the objects; by default all.
+    /// Labels of the objects, such as 1,5; by default all.
     #[arg(long, value_delimiter = ',', value_name = "LABEL")]
     objects: Vec<u32>,
     /// Series (position, scene, well) to read from a multi-series label image, by number from 0 or by name.
@@ -32,8 +32,9 @@ pub(crate) struct MeshCommand {
     /// Do not smooth the surfaces: they follow the faces of the voxels.
     #[arg(long)]
     unsmoothed: bool,
-    /// Memory budget, such as 2G, that the bounding box of each object must fit; by default three quarters of the free memory.
-    #[arg(long, value_parser = super::parse_bytes)]
+    /// Maximum memory, such as 2G or 512M, into which the bounding box of each object must fit; by default three quarters
+    /// of the free memory.
+    #[arg(long, value_name = "SIZE", value_parser = super::parse_bytes)]
     memory_budget: Option<u64>,
     /// Overwrite an existing file; an input is never overwritten.
     #[arg(long)]
@@ -62,6 +63,7 @@ impl MeshCommand {
         }
         let triangles: usize = report.objects.iter().map(|o| o.triangles).sum();
         print(&format!("{} objects, {triangles} triangles in {}", report.objects.len(), report.out.display()));
+        report.notes.iter().for_each(|note| print(&format!("  note: {note}")));
         Ok(())
     }
 }

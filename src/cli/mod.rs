@@ -22,11 +22,14 @@ mod performance;
 mod predict;
 mod profile;
 mod progress;
+mod provenance;
 mod quantize;
+mod reports;
 mod run;
 mod segment;
 mod signals;
 mod simulate;
+mod trace_path;
 mod train;
 mod tune;
 mod window;
@@ -35,12 +38,13 @@ mod worker;
 use clap::{Parser, Subcommand, ValueEnum};
 use cytoscope_engine::Precision;
 use cytoscope_pipeline::{JobErrorKind, MAX_THREADS};
+use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::check_ending;
 use cytoscope_storage::{io_advice, is_exhausted};
 use cytoscope_volume::printable;
 use failure::{Failure, Outcome};
 use std::ffi::OsString;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
@@ -96,11 +100,13 @@ enum Command {
     Quantize(quantize::Quantize),
     /// Train a network on your images and labels, and write a model package
     Train(Box<train::Train>),
+    /// Show how a result was made, from its provenance record, and make it again
+    Provenance(provenance::Provenance),
     /// Show where a stored run spent its time, and what would make it faster
     Profile(profile::Profile),
     /// Run a table of training runs and predictions, and compare their times and memory
     Bench(bench::Bench),
-    /// Find the fastest settings for a model on this machine, and save them
+    /// Find the fastest settings for a model on this machine; --save makes them the defaults
     Tune(Box<tune::Tune>),
     /// Simulate stacks with ground truth
     Simulate(simulate::Simulate),
@@ -169,6 +175,7 @@ impl Command {
             Command::Export(c) => c.run(),
             Command::Check(c) => c.run(),
             Command::Quantize(c) => c.run(),
+            Command::Provenance(c) => c.run(),
             Command::Profile(c) => c.run(),
             Command::Bench(c) => c.run(),
             Command::Tune(c) => c.run(),
@@ -275,6 +282,18 @@ impl PrecisionName {
             Self::Bf16 => Some(Precision::Bf16),
             Self::Int8 => Some(Precision::Int8),
         }
+    }
+}
+
+/// Reads a regular file as a whole.
+///
+/// # Errors
+/// Bad input; pipes and devices, which may never end, are refused.
+fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    match open_regular(path).and_then(|mut file| file.read_to_end(&mut bytes)) {
+        Ok(_) => Ok(bytes),
+        Err(error) => Err(Failure::bad_input(format!("{}: {error}", path.display()))),
     }
 }
 

@@ -31,12 +31,12 @@ pub(crate) struct Import {
 
 #[derive(Args)]
 pub(crate) struct Export {
-    /// Package to export: a path or the name of an installed model.
+    /// Model package to export (folder, .zip or .onnx) or name of an installed model.
     package: String,
     /// Format to write.
     #[arg(long, value_enum)]
     format: Format,
-    /// Output: .onnx; .zip or a folder; .safetensors or .st.
+    /// File or folder to write: .onnx for onnx, .zip or a folder for bioimageio, .safetensors or .st for safetensors.
     #[arg(long)]
     out: PathBuf,
     /// Replace an existing output: a file is overwritten, a folder is moved aside; the package itself is never

@@ -25,6 +25,26 @@ fn is_usable(request: DeviceRequest, devices: &Devices, context: &Context) -> bo
     usable
 }
 
+/// Restores the job as it was given if the device from the machine profile cannot be used. Returns what came from the
+/// profile, and the devices to choose from.
+fn checked<J>(
+    job: &mut J,
+    given: J,
+    applied: Option<AppliedProfile>,
+    device: impl Fn(&J) -> DeviceRequest,
+    context: &Context,
+) -> (Option<AppliedProfile>, Devices) {
+    let available = devices::for_request(device(job));
+    if applied.is_some() && !is_usable(device(job), &available, context) {
+        *job = given;
+        return (None, devices::for_request(device(job)));
+    }
+    if let Some(applied) = &applied {
+        context.note(applied.sentence());
+    }
+    (applied, available)
+}
+
 /// Completes a prediction job from the machine profile. Returns what came from it, and the devices to choose from.
 pub(super) fn for_prediction(
     job: &mut PredictJob,
@@ -33,15 +53,7 @@ pub(super) fn for_prediction(
 ) -> (Option<AppliedProfile>, Devices) {
     let given = job.clone();
     let applied = apply_to_prediction(job, request, context);
-    let available = devices::for_request(job.device);
-    if applied.is_some() && !is_usable(job.device, &available, context) {
-        *job = given;
-        return (None, devices::for_request(job.device));
-    }
-    if let Some(applied) = &applied {
-        context.note(applied.sentence());
-    }
-    (applied, available)
+    checked(job, given, applied, |job| job.device, context)
 }
 
 fn apply_to_prediction(job: &mut PredictJob, request: PerformanceRequest, context: &Context) -> Option<AppliedProfile> {
@@ -56,15 +68,7 @@ fn apply_to_prediction(job: &mut PredictJob, request: PerformanceRequest, contex
 pub(super) fn for_training(job: &mut TrainJob, context: &Context) -> (Option<AppliedProfile>, Devices) {
     let given = job.clone();
     let applied = apply_to_training(job, context);
-    let available = devices::for_request(job.device);
-    if applied.is_some() && !is_usable(job.device, &available, context) {
-        *job = given;
-        return (None, devices::for_request(job.device));
-    }
-    if let Some(applied) = &applied {
-        context.note(applied.sentence());
-    }
-    (applied, available)
+    checked(job, given, applied, |job| job.device, context)
 }
 
 fn apply_to_training(job: &mut TrainJob, context: &Context) -> Option<AppliedProfile> {

@@ -3,6 +3,8 @@
 use super::failure::{Failure, Outcome};
 use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
 use super::options::{ImageOptions, PERFORMANCE, TraceOptions, one_of};
+use super::reports::{FailedInput, PredictCommandReport, PrintedInput};
+use super::trace_path::check_trace;
 use super::{
     PrecisionName, check_folder, devices, eprint_line, parse_bytes, parse_threads, parse_zyx, performance, print,
     print_json, progress,
@@ -12,7 +14,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::is_zarr_name;
 use cytoscope_pipeline::devices::{DeviceChoice, Devices};
-use cytoscope_pipeline::predict::{Blend, ChannelRef, TileRequest, expand_inputs, input_facts};
+use cytoscope_pipeline::predict::{Blend, ChannelRef, InputTensor, TileRequest, expand_inputs, input_facts};
 use cytoscope_pipeline::{
     DiameterRequest, InputReport, JobErrorKind, Output, PerformanceRequest, PredictJob, PredictOutcome, Rerun,
     ResultFormat, find_model, provenance,
@@ -20,8 +22,6 @@ use cytoscope_pipeline::{
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{RunFacts, bytes_text};
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::check_file;
-use serde_json::json;
 use std::path::{Path, PathBuf};
 
 /// Names of [`ResultFormat`].
@@ -34,10 +34,36 @@ fn outputs() -> impl TypedValueParser<Value = Output> {
     PossibleValuesParser::new(std::iter::once(maps).chain(others)).try_map(|word| word.parse::<Output>())
 }
 
+/// Arguments that a record replaces.
+const RECORDED: [&str; 22] = [
+    "inputs",
+    "input_tensors",
+    "model",
+    "format",
+    "device",
+    "precision",
+    "tile",
+    "overlap",
+    "blend",
+    "outputs",
+    "channel",
+    "channels",
+    "time",
+    "series",
+    "axes",
+    "voxel_size",
+    "diameter",
+    "preprocess",
+    "memory_budget",
+    "threads",
+    "performance",
+    "resume",
+];
+
 #[derive(Args)]
 pub(crate) struct Predict {
-    /// Stacks, or folders of stacks.
-    #[arg(required_unless_present = "rerun")]
+    /// Stacks, or folders of stacks; may be omitted if --input gives a file.
+    #[arg(required_unless_present_any = ["rerun", "input_tensors"])]
     inputs: Vec<PathBuf>,
     /// Model package (folder, .zip or .onnx) or name of an installed model.
     #[arg(long, default_value = "nuclei")]
@@ -57,18 +83,18 @@ pub(crate) struct Predict {
     /// precisions of each device.
     #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
     precision: PrecisionName,
-    /// Measure the speed and error of devices and precisions again, instead of using those measured for this model
-    /// before.
+    /// Measure the speed and error of devices and precisions again, instead of using earlier measurements of this model.
     #[arg(long)]
     remeasure: bool,
     /// Tile size Z,Y,X in voxels; by default one pass over the stack without tiles if the network and the memory budget
     /// allow it, otherwise the size with the least redundant work.
-    #[arg(long, value_parser = parse_zyx)]
+    #[arg(long, value_name = "Z,Y,X", value_parser = parse_zyx)]
     tile: Option<[usize; 3]>,
-    /// Fraction of a tile that overlaps its neighbor, for Gaussian blending.
+    /// Fraction of a tile that overlaps its neighbor, from 0 to below 1, for Gaussian blending; by default 0.25.
     #[arg(long)]
     overlap: Option<f64>,
-    /// How tiles are joined: crop (identical to the untiled result, if the network allows it) or gaussian.
+    /// How tiles are joined: crop (identical to the untiled result) or gaussian (weighted mean of overlapping tiles). By
+    /// default crop, or gaussian if the network's normalization depends on the tile.
     #[arg(long, value_parser = one_of::<Blend>(&["crop", "gaussian"]), hide_possible_values = true)]
     blend: Option<Blend>,
     /// Results to write: maps, labels, table, preview (a PNG of the middle slice), preprocessed (the stack after
@@ -81,7 +107,12 @@ pub(crate) struct Predict {
     /// Channels to use as the model's inputs, in their order, by name or number, such as membrane,nuclei.
     #[arg(long, value_delimiter = ',', value_name = "NAME|N", conflicts_with = "channel")]
     channels: Vec<ChannelRef>,
-    /// Predict one time point only, counted from 0.
+    /// Image of an input of the model, if the model has several: NAME=FILE, NAME=FILE:CHANNEL or, for a channel of the stack,
+    /// NAME=CHANNEL; can be repeated. FILE may be a folder with a file of the same name as each stack. All images
+    /// have the same shape and voxel size. By default, each input is read from the channel of its name.
+    #[arg(long = "input", value_name = "NAME=FILE|CHANNEL", conflicts_with_all = ["channel", "channels"])]
+    input_tensors: Vec<InputTensor>,
+    /// Predict one time point only, counted from 0; by default all.
     #[arg(long)]
     time: Option<usize>,
     #[command(flatten)]
@@ -90,14 +121,14 @@ pub(crate) struct Predict {
     /// stack. Stacks are rescaled so that objects have the size the model was trained on.
     #[arg(long, value_name = "UM|auto", default_value = "auto")]
     diameter: DiameterRequest,
-    /// Steps that are applied to the stacks first, in order, such as gaussian:sigma=1um,tophat:radius=15um; may be given
-    /// several times. Steps: gaussian:sigma, median:radius, tophat:radius, rolling-ball:radius[:height],
-    /// clahe:tiles:clip, stretch:low:high, normalize-slices:low:high, deskew:angle[:step], affine:matrix, crop:z:y:x.
-    /// Lengths are in voxels, or in µm if they end in um.
+    /// Steps that are applied to the stacks first, in order, such as gaussian:sigma=1um,tophat:radius=15um; can be
+    /// repeated. Steps and their parameters: gaussian:sigma, median:radius, tophat:radius, rolling-ball:radius[:height],
+    /// clahe[:tiles][:clip], stretch[:low][:high], normalize-slices[:low][:high], deskew:angle[:step], affine:matrix, and
+    /// crop with z, y or x. Lengths are in voxels, or in µm if they end in um; the step of deskew is always in µm.
     #[arg(long, value_name = "STEP", value_delimiter = ',')]
     preprocess: Vec<PreprocessStep>,
-    /// Memory budget, such as 2G; by default three quarters of the free memory.
-    #[arg(long, value_parser = parse_bytes)]
+    /// Maximum memory of the job, such as 2G or 512M; by default three quarters of the free memory.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     memory_budget: Option<u64>,
     /// Number of threads; 0 uses all cores. Unless it is 1, a pass over a stack reads and writes in two additional
     /// threads.
@@ -108,12 +139,12 @@ pub(crate) struct Predict {
     #[arg(long, value_name = "PRESET", default_value = "auto",
           value_parser = one_of::<PerformanceRequest>(PERFORMANCE), hide_possible_values = true)]
     performance: PerformanceRequest,
-    /// Skip inputs that already have results from a run with identical options, and continue one that was interrupted. A run
-    /// with this option keeps the finished slices beside the results until it is done.
+    /// Skip inputs that already have results from a run with identical options, and continue an interrupted prediction. A
+    /// run with this option keeps the finished slices beside the results until it is complete.
     #[arg(long)]
     resume: bool,
-    /// Rerun the job recorded in a _provenance.json file (of the other options, only --out and --force apply).
-    #[arg(long, value_name = "FILE.json")]
+    /// Rerun the job recorded in a _provenance.json file. It names inputs, model and settings, so that these cannot be given.
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = RECORDED)]
     rerun: Option<PathBuf>,
     #[command(flatten)]
     tracing: TraceOptions,
@@ -123,7 +154,7 @@ pub(crate) struct Predict {
     /// Print the reports of all inputs as one JSON object.
     #[arg(long)]
     json: bool,
-    /// Report progress as JSON lines on stderr.
+    /// Report progress as JSON lines on standard error.
     #[arg(long)]
     json_progress: bool,
 }
@@ -150,8 +181,11 @@ impl Predict {
         if let Some(path) = &self.tracing.trace {
             let files = expand_inputs(&job.inputs)?;
             let model = find_model(&job.model)?;
-            let inputs: Vec<&Path> = files.iter().chain([&model]).map(PathBuf::as_path).collect();
-            check_file(path, &inputs, Overwrite::from_force(self.force))?;
+            let tensors = job.input_tensors.iter().filter_map(|tensor| tensor.file.as_ref());
+            let inputs = job.inputs.iter().chain(&files).chain([&model]).chain(tensors).chain(&self.rerun);
+            let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
+            let outputs: Vec<&Path> = Some(job.out.as_path()).filter(|out| is_zarr_name(out)).into_iter().collect();
+            check_trace(path, &inputs, &outputs, Overwrite::from_force(self.force))?;
         }
         let (profile, devices) = match devices {
             Some(devices) => (None, devices),
@@ -165,7 +199,7 @@ impl Predict {
         let mut outcome = result?;
         outcome.done.iter_mut().for_each(|report| report.notes.splice(..0, differences.iter().cloned()).for_each(drop));
         if self.json {
-            print_json(&report(&outcome, &run))?;
+            print_json(&report(&outcome, run))?;
         } else {
             outcome.done.iter().for_each(print_report);
         }
@@ -182,8 +216,14 @@ impl Predict {
             job.overwrite = Overwrite::from_force(self.force);
             return Ok(Prepared { job, devices: Some(devices), differences: notes });
         }
+        if self.overlap.is_some() && self.blend == Some(Blend::Crop) {
+            return Err(Failure::wrong_use(
+                "--overlap applies to --blend gaussian: tiles that are cropped overlap by the network's receptive field; \
+                 leave out one of the options",
+            ));
+        }
         let job = PredictJob {
-            inputs: self.inputs.clone(),
+            inputs: stacks_of(&self.inputs, &self.input_tensors)?,
             model: self.model.clone(),
             out: self.out.clone().unwrap_or_default(),
             format: self.format,
@@ -193,6 +233,7 @@ impl Predict {
             outputs: self.outputs.iter().copied().collect(),
             channel: self.channel,
             channels: self.channels.clone(),
+            input_tensors: self.input_tensors.clone(),
             time: self.time,
             series: self.image.series.clone(),
             axes: self.image.axes.clone(),
@@ -208,21 +249,28 @@ impl Predict {
     }
 }
 
-fn report(outcome: &PredictOutcome, run: &MeasuredRun) -> serde_json::Value {
-    let failed: Vec<_> = outcome
-        .failed
-        .iter()
-        .map(|f| json!({"input": f.input, "error": f.sentence, "exit_code": f.kind.exit_code()}))
-        .collect();
-    let inputs: Vec<_> = outcome.done.iter().map(input_report).collect();
-    json!({"inputs": inputs, "failed": failed, "run": run.record, "advice": run.advice})
+/// Returns the stacks of a command: the given ones, or else the first file of an input of the model.
+pub(super) fn stacks_of(given: &[PathBuf], tensors: &[InputTensor]) -> Result<Vec<PathBuf>, Failure> {
+    if !given.is_empty() {
+        return Ok(given.to_vec());
+    }
+    let first = tensors.iter().find_map(|tensor| tensor.file.clone());
+    let missing = "no stack was given: give a file or a folder, or the file of an input with --input NAME=FILE";
+    first.map(|file| vec![file]).ok_or_else(|| Failure::wrong_use(missing.to_owned()))
 }
 
-/// Returns the report of an input as JSON, in which `outputs` are the paths of the files.
-fn input_report(report: &InputReport) -> serde_json::Value {
-    let mut value = json!(report);
-    value["outputs"] = report.outputs.iter().map(|artifact| json!(artifact.path)).collect();
-    value
+fn report(outcome: &PredictOutcome, run: MeasuredRun) -> PredictCommandReport {
+    let failed = outcome.failed.iter().map(|f| FailedInput {
+        input: f.input.clone(),
+        error: f.sentence.clone(),
+        exit_code: f.kind.exit_code(),
+    });
+    PredictCommandReport {
+        inputs: outcome.done.iter().cloned().map(PrintedInput).collect(),
+        failed: failed.collect(),
+        run: run.record,
+        advice: run.advice,
+    }
 }
 
 fn print_report(report: &InputReport) {

@@ -24,14 +24,14 @@ const NAME_CHARS: usize = 48;
 /// Options of `profile`.
 #[derive(Args)]
 pub(crate) struct Profile {
-    /// Stored run: the trace (--trace FILE.json) or the report (--json) of predict or train; with --leaks, a job as in
-    /// docs/worker-protocol.md.
+    /// Stored run: a trace (--trace FILE.json), or the report (--json) of predict or train. With --leaks: a job, as
+    /// described in docs/worker-protocol.md.
     #[arg(value_name = "RUN.json")]
     run: PathBuf,
     /// Repeat the job N times in one process, and fail if memory grows with the number of repetitions.
     #[arg(long, value_name = "N", conflicts_with = "compare")]
     leaks: Option<usize>,
-    /// Show a second run beside the first, with ratios.
+    /// Second stored run to show beside the first, with ratios.
     #[arg(long, value_name = "OTHER.json")]
     compare: Option<PathBuf>,
     /// Maximum number of operators to list.

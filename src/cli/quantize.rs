@@ -3,14 +3,14 @@
 use super::failure::{Failure, Outcome};
 use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
 use super::options::ReportOptions;
+use super::trace_path::check_trace;
 use super::{print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_pipeline::find_model;
 use cytoscope_profile::bytes_text;
 use cytoscope_quantize::{ACCURACY_BUDGET, Candidate, QuantizeJob, QuantizeMode, QuantizeReport};
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::check_file;
-use cytoscope_train::{QatLimitError, QatTrainer};
+use cytoscope_train::{LimitedQuantization, QatLimitError, QatTrainer};
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -21,8 +21,8 @@ pub(crate) struct Quantize {
     /// static and followed by training if that loses too much accuracy (qat).
     #[arg(long, value_enum)]
     mode: Mode,
-    /// Calibration data: stacks like those the model will be used on, or folders of them; by default the package's test
-    /// tensor.
+    /// Calibration data for the modes static and qat: stacks like those the model will be used on, or folders of them; by
+    /// default the package's test tensor.
     #[arg(long, num_args = 1.., value_name = "DIR|FILE")]
     calibrate: Vec<PathBuf>,
     /// Package to write: a folder or a .zip. If the name ends in .onnx, only the int8 network is written.
@@ -31,13 +31,13 @@ pub(crate) struct Quantize {
     /// Maximum relative L2 error of an output; layers are kept in float until it is met.
     #[arg(long, default_value_t = ACCURACY_BUDGET)]
     accuracy_budget: f64,
-    /// Maximum minutes of quantization-aware training (--mode qat).
+    /// Maximum minutes of quantization-aware training (--mode qat only); by default unlimited.
     #[arg(long)]
     minutes: Option<f64>,
-    /// Maximum steps of quantization-aware training, one tile per step (--mode qat).
+    /// Maximum steps of quantization-aware training, one tile per step (--mode qat only); by default 240.
     #[arg(long)]
     steps: Option<u64>,
-    /// Names of layers to keep in float.
+    /// Names of layers to keep in float, separated by commas; the report names the layers.
     #[arg(long, value_delimiter = ',', value_name = "LAYER")]
     keep_float: Vec<String>,
     /// Leave the float network out of the package: smaller, but it cannot run on GPUs.
@@ -70,7 +70,7 @@ impl Quantize {
             Mode::Static => QuantizeMode::Static,
             Mode::Qat => QuantizeMode::Qat,
         };
-        let trainer = QatTrainer::limited(mode, self.minutes, self.steps).map_err(|error| {
+        QatTrainer::limited(mode, self.minutes, self.steps).map_err(|error| {
             Failure::wrong_use(match error {
                 QatLimitError::InvalidMinutes => "--minutes must be a number above 0",
                 QatLimitError::NoTraining => {
@@ -81,13 +81,13 @@ impl Quantize {
         if let Some(path) = &self.trace {
             let model = find_model(&self.package)?;
             let inputs: Vec<&Path> = self.calibrate.iter().chain([&model]).map(PathBuf::as_path).collect();
-            check_file(path, &inputs, Overwrite::from_force(self.force))?;
+            check_trace(path, &inputs, &[&self.out], Overwrite::from_force(self.force))?;
         }
         let clock = RunClock::start();
         let recorder = recorder(self.trace.as_deref(), true);
         let _sampler = memory_sampler(&recorder, self.trace.as_deref());
         let context = progress::context(self.report.json_progress, false, recorder.clone());
-        let job = QuantizeJob {
+        let quantization = QuantizeJob {
             model: self.package,
             out: self.out,
             mode,
@@ -97,7 +97,7 @@ impl Quantize {
             without_float: self.without_float,
             overwrite: Overwrite::from_force(self.force),
         };
-        let result = job.run_with(&context, Some(&trainer));
+        let result = LimitedQuantization { quantization, minutes: self.minutes, steps: self.steps }.run(&context);
         let run = MeasuredRun::new("quantize", &recorder, clock.facts(0));
         run.write_trace(&recorder, self.trace.as_deref())?;
         let report = result?;

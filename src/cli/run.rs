@@ -3,13 +3,14 @@
 use super::failure::{Failure, Outcome};
 use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
 use super::options::ThreadsOption;
-use super::{devices, print, print_json, progress};
+use super::trace_path::check_trace;
+use super::{devices, print, print_json, progress, read_file};
 use clap::{Args, ValueEnum};
 use cpu_time::ProcessTime;
-use cytoscope_engine::{CompileOptions, DeviceId, Engine, Precision, Session};
+use cytoscope_engine::{DeviceId, Engine, Precision, Session};
 use cytoscope_engine_cpu::{CpuEngine, ReferenceEngine};
 use cytoscope_graph::{Graph, GraphError, GraphLimits, Tensor, ValueId, npy};
-use cytoscope_model_package::Package;
+use cytoscope_model_package::{Package, refuse_inside_package};
 use cytoscope_pipeline::{Context, find_model, with_name};
 use cytoscope_profile::RunFacts;
 use cytoscope_storage::Overwrite;
@@ -26,16 +27,18 @@ pub(crate) struct RunCommand {
     /// Network to run: an .onnx file, a package (folder or .zip) or the name of an installed model. Pre- and postprocessing
     /// of a package are not applied.
     model: PathBuf,
-    /// Input array: [NAME=]FILE.npy; without names, in the model's order.
+    /// Array for an input of the network, NAME=FILE.npy, or FILE.npy for inputs in the model's order; can be repeated.
     #[arg(long = "input", value_name = "[NAME=]FILE.npy", required = true)]
     inputs: Vec<String>,
-    /// File for an output: [NAME=]FILE.npy; without names, in the model's order.
+    /// File for an output of the network, NAME=FILE.npy, or FILE.npy for outputs in the model's order; can be repeated.
+    /// Other outputs are not written.
     #[arg(long = "output", value_name = "[NAME=]FILE.npy")]
     outputs: Vec<String>,
-    /// Engine to run the model on.
+    /// Engine to run the network on; reference is the slow executor that the others are checked against.
     #[arg(long, value_enum, default_value = "cpu")]
     engine: EngineName,
-    /// Numeric precision of the network: f32, tf32, f16, bf16 or int8.
+    /// Numeric precision of the network: f32, tf32, f16, bf16 or int8. cytoscope devices lists the precisions of each
+    /// device.
     #[arg(long, default_value = "f32")]
     precision: Precision,
     /// Number of timed runs, after one warm-up run.
@@ -84,14 +87,7 @@ impl RunCommand {
         let recorder = recorder(self.trace.as_deref(), false);
         let _sampler = memory_sampler(&recorder, self.trace.as_deref());
         let context = progress::context(false, true, recorder.clone());
-        let options = CompileOptions {
-            precision: self.precision,
-            threads: self.threading.threads,
-            memory_budget_bytes: None,
-            recorder: recorder.clone(),
-            interrupt: context.interrupt(),
-            tuning: context.tuning(),
-        };
+        let options = context.compile_options(self.precision, self.threading.threads);
         let compile_start = Instant::now();
         let mut session = engine.compile(&graph, &shapes, &options)?;
         let compile_ms = compile_start.elapsed().as_secs_f64() * 1e3;
@@ -134,13 +130,8 @@ impl RunCommand {
         for path in outputs_to.iter().flatten() {
             check_ending(path, &["npy"])?;
         }
-        for path in outputs_to.iter().flatten().chain(&self.trace) {
-            if model.is_dir() && resolved(path).starts_with(resolved(model)) {
-                return Err(Failure::wrong_use(format!(
-                    "{}: the output is inside the package and would change it; write to another folder",
-                    path.display()
-                )));
-            }
+        for path in outputs_to.iter().flatten() {
+            refuse_inside_package(path, &[model])?;
             check_file(path, &read, overwrite)?;
             if !written.insert(resolved(path)) {
                 return Err(Failure::wrong_use(format!(
@@ -148,6 +139,10 @@ impl RunCommand {
                     path.display()
                 )));
             }
+        }
+        if let Some(trace) = &self.trace {
+            let outputs: Vec<&Path> = outputs_to.iter().flatten().map(PathBuf::as_path).collect();
+            check_trace(trace, &read, &outputs, overwrite)?;
         }
         Ok(outputs_to)
     }
@@ -248,8 +243,7 @@ impl RunCommand {
                         "no --input was given for the model's input \"{name}\"; add --input {name}=FILE.npy"
                     ))
                 })?;
-                let bytes = std::fs::read(&path).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?;
-                npy::read(&bytes).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))
+                npy::read(&read_file(&path)?).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))
             })
             .collect()
     }

@@ -24,22 +24,23 @@ pub(crate) struct Segment {
     /// Form of the table: csv, or anndata for anndata.io.read_csv (rows named object_7 and so on, other columns numeric).
     #[arg(long, value_enum, default_value = "csv", requires = "table")]
     table_format: TableFormatName,
-    /// watershed separates touching objects; components labels each connected region as one object.
+    /// How objects are found: watershed separates touching objects; components labels each connected region as one object.
     #[arg(long, value_enum, default_value = "watershed")]
     method: Method,
-    /// Height that the watershed floods: the distance to the background, the map, or their product.
-    #[arg(long, value_enum, default_value = "distance")]
-    height: HeightName,
+    /// Height that the watershed floods: the distance to the background (the default), the map, or their product.
+    #[arg(long, value_enum)]
+    height: Option<HeightName>,
     /// Foreground threshold: a number, or otsu.
     #[arg(long, default_value = "otsu", value_parser = parse_threshold)]
     threshold: Threshold,
     /// Sigma in µm of the Gaussian that smooths the map.
     #[arg(long, default_value_t = 0.0)]
     smooth_um: f64,
-    /// Minimum height of a seed above its surroundings (in µm for distances).
+    /// Minimum height of a seed above its surroundings, in µm if --height is distance; by default 0.5. A higher value
+    /// splits touching objects less often.
     #[arg(long)]
     seed_height: Option<f64>,
-    /// Drop objects smaller than this volume in µm³.
+    /// Drop objects smaller than this volume in µm³; by default 20.
     #[arg(long)]
     min_volume_um3: Option<f64>,
     /// Drop objects that touch the border of the stack.
@@ -95,10 +96,15 @@ impl Segment {
                 self.out.display()
             )));
         }
+        if self.method == Method::Components && (self.height.is_some() || self.seed_height.is_some()) {
+            return Err(Failure::wrong_use(
+                "--height and --seed-height apply to --method watershed: components has no seeds; leave them out",
+            ));
+        }
         let height = match self.height {
-            HeightName::Distance => Height::Distance,
-            HeightName::Map => Height::Map,
-            HeightName::Product => Height::DistanceTimesMap,
+            None | Some(HeightName::Distance) => Height::Distance,
+            Some(HeightName::Map) => Height::Map,
+            Some(HeightName::Product) => Height::DistanceTimesMap,
         };
         let defaults = SegmentOptions::default();
         let job = SegmentJob {
@@ -133,6 +139,7 @@ impl Segment {
             return print_json(&report);
         }
         print(&format!("{} objects in {}", report.objects, report.labels.display()));
+        report.notes.iter().for_each(|note| print(&format!("  note: {note}")));
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::failure::{Failure, Outcome};
 use super::options::{ReportOptions, one_of};
-use super::{check_folder, parse_zyx, print, print_json, progress};
+use super::{check_folder, parse_zyx, print, print_json, progress, read_file};
 use clap::Args;
 use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
 use cytoscope_pipeline::{Context, JobError};
@@ -21,18 +21,18 @@ pub(crate) struct Simulate {
     #[arg(long, value_parser = one_of::<Kind>(&["nuclei", "cells", "labelfree"]), hide_possible_values = true)]
     kind: Kind,
     /// Size of the stack Z,Y,X in voxels.
-    #[arg(long, value_parser = parse_zyx, default_value = "32,256,256")]
+    #[arg(long, value_name = "Z,Y,X", value_parser = parse_zyx, default_value = "32,256,256")]
     shape: [usize; 3],
     /// Random seed; the same seed gives the same stack.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Number of stacks, with consecutive seeds.
+    /// Number of stacks; their seeds are consecutive, starting at --seed.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000), conflicts_with = "settings")]
     count: u64,
     /// Randomize voxel size, objects, optics and camera of each stack over wide ranges, for training networks.
     #[arg(long, conflicts_with = "settings")]
     varied: bool,
-    /// Output folder; created if it does not exist.
+    /// Folder for the stacks; created if it does not exist.
     #[arg(long)]
     out: PathBuf,
     /// JSON file with settings, such as that of an earlier simulation; overrides --kind, --shape and --seed.
@@ -58,54 +58,55 @@ fn simulate_stack(settings: &Settings, context: &Context) -> Result<Simulation, 
     })?)
 }
 
-/// Simulates one stack and writes its images and its settings (`.json`). Returns the number of objects.
-fn write(
-    settings: &Settings,
-    out: &Path,
-    overwrite: Overwrite,
-    context: &Context,
-    written: &mut Vec<PathBuf>,
-) -> Result<usize, Failure> {
-    for name in [".json", "_raw.tif", "_labels.tif", "_labels.ome.tif", "_target.tif"] {
-        check_file(&out.join(format!("{}_{}{name}", settings.kind, settings.seed)), &[], overwrite)?;
-    }
-    let settings_path = out.join(format!("{}_{}.json", settings.kind, settings.seed));
-    let simulation = simulate_stack(settings, context)?;
-    let stem = format!("{}_{}", settings.kind, settings.seed);
-    let parts: [(&str, Option<&Array>); 3] = [
-        ("raw", Some(&simulation.raw)),
-        ("labels", simulation.labels.as_ref()),
-        ("target", simulation.target.as_ref()),
-    ];
-    for (part, array) in parts {
-        let Some(array) = array else { continue };
-        context.check()?;
-        let wide = array.dtype() == DType::U32;
-        let container = if wide { Container::OmeTiff } else { Container::ImageJ };
-        let path = out.join(format!("{stem}_{part}.{}", if wide { "ome.tif" } else { "tif" }));
-        let mut spec = WriteSpec::of(array, container);
-        spec.voxel_size_um = simulation.voxel_size_um;
-        spec.channels = vec![Channel { name: part.to_owned(), color_rgb: None }];
-        check_file(&path, &[], overwrite)?;
-        write_array(&path, array, &spec)?;
-        written.push(path);
-    }
-    let text = serde_json::to_string_pretty(&simulation.settings).map_err(|e| Failure::other(e.to_string()))?;
-    cytoscope_storage::write::atomic_write(&settings_path, text.as_bytes())?;
-    written.push(settings_path);
-    Ok(simulation.object_count)
-}
-
 impl Simulate {
     /// Returns the settings of every requested stack.
     fn settings(&self) -> Result<Vec<Settings>, Failure> {
         if let Some(path) = &self.settings {
-            let text = std::fs::read(path).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?;
-            let read = serde_json::from_slice(&text);
+            let read = serde_json::from_slice(&read_file(path)?);
             return Ok(vec![read.map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?]);
         }
         let make = if self.varied { Settings::varied } else { Settings::new };
         Ok((0..self.count).map(|n| make(self.kind, self.shape, self.seed.wrapping_add(n))).collect())
+    }
+
+    /// Checks that the files of a stack may be written.
+    fn check_outputs(&self, settings: &Settings) -> Outcome {
+        let inputs: Vec<&Path> = self.settings.iter().map(PathBuf::as_path).collect();
+        for name in [".json", "_raw.tif", "_labels.tif", "_labels.ome.tif", "_target.tif"] {
+            let path = self.out.join(format!("{}_{}{name}", settings.kind, settings.seed));
+            check_file(&path, &inputs, Overwrite::from_force(self.force))?;
+        }
+        Ok(())
+    }
+
+    /// Simulates one stack and writes its images and its settings (`.json`). Returns the number of objects.
+    fn write(&self, settings: &Settings, context: &Context, written: &mut Vec<PathBuf>) -> Result<usize, Failure> {
+        let settings_path = self.out.join(format!("{}_{}.json", settings.kind, settings.seed));
+        let simulation = simulate_stack(settings, context)?;
+        // Other programs may have written files meanwhile.
+        self.check_outputs(settings)?;
+        let stem = format!("{}_{}", settings.kind, settings.seed);
+        let parts: [(&str, Option<&Array>); 3] = [
+            ("raw", Some(&simulation.raw)),
+            ("labels", simulation.labels.as_ref()),
+            ("target", simulation.target.as_ref()),
+        ];
+        for (part, array) in parts {
+            let Some(array) = array else { continue };
+            context.check()?;
+            let wide = array.dtype() == DType::U32;
+            let container = if wide { Container::OmeTiff } else { Container::ImageJ };
+            let path = self.out.join(format!("{stem}_{part}.{}", if wide { "ome.tif" } else { "tif" }));
+            let mut spec = WriteSpec::of(array, container);
+            spec.voxel_size_um = simulation.voxel_size_um;
+            spec.channels = vec![Channel { name: part.to_owned(), color_rgb: None }];
+            write_array(&path, array, &spec)?;
+            written.push(path);
+        }
+        let text = serde_json::to_string_pretty(&simulation.settings).map_err(|e| Failure::other(e.to_string()))?;
+        cytoscope_storage::write::atomic_write(&settings_path, text.as_bytes())?;
+        written.push(settings_path);
+        Ok(simulation.object_count)
     }
 
     pub(crate) fn run(self) -> Outcome {
@@ -113,10 +114,11 @@ impl Simulate {
         let stacks = self.settings()?;
         std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
         let context = progress::context(self.report.json_progress, false, Recorder::totals_only());
+        stacks.iter().try_for_each(|settings| self.check_outputs(settings))?;
         let mut written = Vec::new();
         let mut objects = 0;
         for settings in &stacks {
-            objects += write(settings, &self.out, Overwrite::from_force(self.force), &context, &mut written)?;
+            objects += self.write(settings, &context, &mut written)?;
         }
         if self.report.json {
             return print_json(&json!({"objects": objects, "outputs": written}));

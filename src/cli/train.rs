@@ -7,21 +7,23 @@ mod search_plot;
 use super::failure::{Failure, Outcome};
 use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder, training_facts};
 use super::options::{PERFORMANCE, ReportOptions, ThreadsOption, TraceOptions, one_of};
+use super::reports::TrainCommandReport;
+use super::trace_path::check_trace;
 use super::{parse_zyx, performance, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::SeriesChoice;
-use cytoscope_pipeline::{DiameterRequest, PerformanceRequest};
+use cytoscope_pipeline::{DiameterRequest, PerformanceRequest, SCRATCH, find_model};
 use cytoscope_profile::{RunFacts, bytes_text};
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::check_file;
 use cytoscope_train::{
     ChosenNetwork, SettingAssignment, TrainConfig, TrainEvent, TrainJob, TrainPrecision, TrainReport, TrainStatus,
 };
 use cytoscope_training_data::TrainingTask;
-use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+
+pub(crate) use precision::PrecisionComparison;
 
 #[derive(Args)]
 #[command(
@@ -32,7 +34,7 @@ pub(crate) struct Train {
     /// What to train the network for.
     #[arg(long, value_enum)]
     task: TaskName,
-    /// Training data: a folder of images and labels (or stains), or a CSV table that lists them.
+    /// Training data: a folder of images and labels (or stains), or a CSV table of them.
     #[arg(long, value_name = "DIR|CSV")]
     data: PathBuf,
     /// Series (position, scene, well) of images and targets in multi-series files: a number from 0, a name, or all, with
@@ -51,7 +53,8 @@ pub(crate) struct Train {
     /// Set one training setting, such as schedule.rate=0.001; takes precedence over --config. Can be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<SettingAssignment>,
-    /// Budget: number of epochs (passes over the training data).
+    /// Budget: number of epochs (passes over the training data). The budget that is reached first ends training;
+    /// without any, 30 epochs.
     #[arg(long)]
     epochs: Option<usize>,
     /// Budget: minutes of wall time, including validation and writing the package.
@@ -60,14 +63,15 @@ pub(crate) struct Train {
     /// Budget: number of steps (optimizer updates).
     #[arg(long)]
     steps: Option<usize>,
-    /// Patch size Z,Y,X in voxels.
-    #[arg(long, value_parser = parse_zyx)]
+    /// Patch size Z,Y,X in voxels; by default that of --config, or else 24,64,64.
+    #[arg(long, value_name = "Z,Y,X", value_parser = parse_zyx)]
     patch: Option<[usize; 3]>,
     /// Median diameter of the objects in µm (in voxels if the files give no voxel size), or auto to measure it on the
-    /// labels of each pair. Images are rescaled so that objects have the model's nominal diameter.
+    /// labels of each pair. Images are rescaled so that objects have the model's nominal diameter. By default that of
+    /// --config, or else auto.
     #[arg(long, value_name = "UM|auto")]
     diameter: Option<DiameterRequest>,
-    /// Batch size: patches per step.
+    /// Batch size: patches per step; by default that of --config, or else 2.
     #[arg(long)]
     batch: Option<usize>,
     /// Device to train on: auto (that of the machine profile, or else the one with the fastest measured step), cpu,
@@ -88,26 +92,26 @@ pub(crate) struct Train {
     /// Discard the unfinished training run with the same --out, and start over.
     #[arg(long, alias = "anew", conflicts_with = "resume")]
     restart: bool,
-    /// Search for settings within the ranges of this file: the better half of the trials continues with twice the steps,
-    /// until one is left, which trains for --steps and writes the package. All trials are listed in OUT.search.csv
-    /// and plotted in OUT.search.svg; --resume continues the search.
+    /// Search for settings within the ranges of this file, with --trials and --steps: the better half of the trials
+    /// continues with twice the steps, until one is left, which trains for --steps and writes the package. All trials are
+    /// listed in OUT.search.csv and plotted in OUT.search.svg; --resume continues the search.
     #[arg(long, value_name = "SPACE.toml", requires_all = ["trials", "steps"],
           conflicts_with_all = ["trace", "epochs", "minutes", "json_progress"])]
     search: Option<PathBuf>,
     /// Number of trials of --search.
     #[arg(long, value_name = "N", requires = "search")]
     trials: Option<usize>,
-    /// Random seed.
+    /// Random seed; the same seed gives the same split of the data and the same patches.
     #[arg(long, default_value_t = 0)]
     seed: u64,
     #[command(flatten)]
     threading: ThreadsOption,
     /// Settings from the machine profile (cytoscope tune --save) for options that are not given: auto (the saved preset),
-    /// off, fastest, least-memory or most-accurate.
+    /// off, fastest, least-memory or most-accurate. By default that of --config, or else auto.
     #[arg(long, value_name = "PRESET", value_parser = one_of::<PerformanceRequest>(PERFORMANCE),
           hide_possible_values = true)]
     performance: Option<PerformanceRequest>,
-    /// Leave the quantized network out of the package.
+    /// Leave the int8 network out of the package.
     #[arg(long)]
     without_int8: bool,
     #[command(flatten)]
@@ -171,7 +175,7 @@ impl Train {
             return Err(Failure::wrong_use("--minutes must be a number above 0"));
         }
         if let Some(path) = &self.tracing.trace {
-            check_file(path, &[self.data.as_path()], Overwrite::from_force(self.force))?;
+            self.check_trace(path)?;
         }
         let clock = RunClock::start();
         let recorder = recorder(self.tracing.trace.as_deref(), self.tracing.stages_only);
@@ -215,20 +219,23 @@ impl Train {
             .then(|| precision::compare(&job, &report, &context, &devices, &on_event, &on_status))
             .transpose()?;
         if self.report.json {
-            let mut value = json!(report);
-            if let Some(compared) = &compared {
-                value["full_precision"] = json!(compared);
-            }
-            value["run"] = json!(run.record);
-            value["advice"] = json!(run.advice);
-            value["profile"] = json!(profile);
-            return print_json(&value);
+            let MeasuredRun { record, advice } = run;
+            return print_json(&TrainCommandReport { report, full_precision: compared, run: record, advice, profile });
         }
         print_report(&report);
         if let Some(compared) = &compared {
             compared.print(&report);
         }
         Ok(())
+    }
+
+    /// Checks that the trace replaces neither an input nor the package or its checkpoints.
+    fn check_trace(&self, trace: &Path) -> Outcome {
+        // A missing start model is reported later, when it is opened.
+        let from = (self.from != SCRATCH).then(|| find_model(&self.from).ok()).flatten();
+        let inputs: Vec<&Path> = from.iter().chain([&self.data]).chain(&self.config).map(PathBuf::as_path).collect();
+        let checkpoints = search::beside(&self.out, "training");
+        check_trace(trace, &inputs, &[&self.out, &checkpoints], Overwrite::from_force(self.force))
     }
 }
 

@@ -106,6 +106,7 @@ fn wrong_diameters_are_refused() {
         &["declares no object"],
     );
     fixture.fails(2, &[&["diameter", &stack], &model[..]].concat(), &["declares no object diameter"]);
+    fixture.fails(3, &["diameter", &stack, "--time", "5"], &["time point 5 does not exist", "--time 0 to 0"]);
 }
 
 /// Simulated stacks of one size each: diameters of 3 to 30 µm, voxels of 0.1 to 1 µm, slices 1 to 6 times as thick.

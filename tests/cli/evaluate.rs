@@ -134,6 +134,32 @@ fn extremes_score_as_expected() {
 }
 
 #[test]
+fn objects_are_told_apart_whatever_their_labels_and_other_values_are_refused() {
+    let fixture = Fixture::new();
+    let true_objects = |name: &str| {
+        let report = fixture.run(&["evaluate", "--pred", name, "--truth", name, "--json"]).json();
+        (report["instances"][0]["n_true"].as_u64().unwrap(), report["instances"][0]["tp"].as_u64().unwrap())
+    };
+    // Labels of trackers are large and may differ between time points in any bit.
+    let tracked: Vec<u32> = [[5u32; 16], [5 ^ (1 << 22); 16], [2 << 22; 16]].concat();
+    fixture.write("tracked.tif", "TZYX", &[3, 1, 4, 4], tracked);
+    assert_eq!(true_objects("tracked.tif"), (3, 3));
+    fixture.write("long.tif", "TZYX", &[1025, 1, 2, 2], vec![1u16; 4100]);
+    assert_eq!(true_objects("long.tif"), (1025, 1025));
+    let wide: Vec<u64> = [[(1u64 << 33) + 1; 16], [(1 << 33) + 2; 16]].concat();
+    fixture.write("wide.npy", "ZYX", &[2, 4, 4], wide);
+    assert_eq!(true_objects("wide.npy"), (2, 2));
+    fixture.write("negative.npy", "ZYX", &[2, 4, 4], vec![-3i32; 32]);
+    fixture.fails(3, &["evaluate", "--pred", "wide.npy", "--truth", "negative.npy"], &["negative.npy", "-3"]);
+    fixture.write("halves_labels.npy", "ZYX", &[2, 4, 4], vec![1.5f32; 32]);
+    fixture.fails(3, &["evaluate", "--pred", "wide.npy", "--truth", "halves_labels.npy"], &["halves_labels", "1.5"]);
+    // A second channel is not compared, which is said.
+    fixture.write("channels.ome.tif", "CZYX", &[2, 2, 4, 4], vec![1u16; 64]);
+    let ran = fixture.run(&["evaluate", "--pred", "channels.ome.tif", "--truth", "channels.ome.tif"]).ok();
+    assert!(ran.stderr.contains("first of its 2 channels"), "{}", ran.stderr);
+}
+
+#[test]
 fn folders_are_paired_by_name_and_pooled() {
     let fixture = Fixture::new();
     for folder in ["p", "t"] {

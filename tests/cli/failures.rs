@@ -306,3 +306,19 @@ fn an_interrupted_conversion_leaves_nothing() {
     assert_eq!(child.wait().unwrap().code(), Some(5), "{printed}");
     assert!(fixture.leftovers().is_empty() && !fixture.path("large.ome.tif").exists(), "{:?}", fixture.leftovers());
 }
+
+#[test]
+fn inputs_of_a_model_that_do_not_exist_are_refused() {
+    let fixture = Fixture::new();
+    let stack = fixture.write("s.tif", "ZYX", &[2, 8, 8], vec![0u16; 128]);
+    let stack = stack.as_str();
+    let fails = |arguments: &[&str], words: &[&str]| {
+        let common = ["predict", "--model", "nuclei-dog", "--device", "cpu", "--out", "o"];
+        fixture.fails(2, &[&common[..], arguments].concat(), words);
+    };
+    fails(&[stack, "--input", "nuclei"], &["NAME=FILE"]);
+    fails(&[stack, "--input", "x=none.tif"], &["none.tif", "does not exist"]);
+    fails(&[stack, "--input", "actin=0"], &["no input \"actin\""]);
+    fails(&[stack, "--input", "actin=0", "--channel", "0"], &["--channel"]);
+    fails(&["--input", "actin=0"], &["no stack was given"]);
+}

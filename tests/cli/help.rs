@@ -2,9 +2,28 @@
 
 use crate::common::Fixture;
 
-const COMMANDS: [&str; 20] = [
-    "info", "convert", "devices", "predict", "diameter", "run", "segment", "measure", "mesh", "evaluate", "import",
-    "export", "check", "quantize", "train", "profile", "bench", "tune", "simulate", "worker",
+const COMMANDS: [&str; 21] = [
+    "info",
+    "convert",
+    "devices",
+    "predict",
+    "diameter",
+    "run",
+    "segment",
+    "measure",
+    "mesh",
+    "evaluate",
+    "import",
+    "export",
+    "check",
+    "quantize",
+    "train",
+    "provenance",
+    "profile",
+    "bench",
+    "tune",
+    "simulate",
+    "worker",
 ];
 
 /// Options and arguments of a help text that have no description.
@@ -77,6 +96,10 @@ fn wrong_usage_exits_with_code_2() {
         &["--tile", "too small"],
     );
     fixture.fails(2, &["predict", "a.tif", "--out", "o", "--overlap", "1.5"], &["--overlap"]);
+    let cropped = ["predict", "a.tif", "--out", "o", "--overlap", "0.5", "--blend", "crop"];
+    fixture.fails(2, &cropped, &["--overlap", "--blend gaussian"]);
+    fixture.fails(2, &["predict", "a.tif", "--rerun", "r.json", "--out", "o"], &["--rerun", "INPUTS"]);
+    fixture.fails(2, &["predict", "--rerun", "r.json", "--out", "o", "--channel", "1"], &["--rerun", "--channel"]);
     fixture.fails(2, &["predict", "a.tif", "--out", "o", "--blend", "smear"], &["smear", "crop, gaussian"]);
     fixture.fails(
         2,

@@ -53,11 +53,33 @@ fn labels_round_trip_through_cellpose_files_and_roi_sets() {
     for back in ["a.tif", "b.tif"] {
         assert_eq!(fixture.image(back), expected, "{back}");
     }
+    // Also in an OME-Zarr folder, and the stack is an input like any other.
+    fixture.run(&["convert", "rois.zip", "b.zarr", "--like", &raw]).ok();
+    assert_eq!(fixture.image("b.zarr"), expected);
+    let before = fixture.bytes(&raw);
+    fixture.fails(2, &["convert", "rois.zip", &raw, "--like", &raw, "--force"], &[&raw, "input"]);
+    assert!(fixture.bytes(&raw) == before);
+    // Images have extents of their own.
+    fixture.fails(2, &["convert", &labels, "c.tif", "--like", &raw], &["--like", "leave"]);
+    fixture.fails(2, &["convert", &labels, "c.zarr", "--like", &raw], &["--like", "leave"]);
     // Regions are drawn in the shape of the labels that they are compared with.
     let report = fixture.run(&["evaluate", "--pred", "rois.zip", "--truth", &labels, "--json"]).json();
     assert_eq!(report["instances"][0]["f1"], 1.0, "{report}");
     assert_eq!(fixture.run(&["info", "rois.zip", "--json"]).json()["format"], "imagej roi");
     assert!(fixture.leftovers().is_empty());
+}
+
+#[test]
+fn an_array_of_a_stack_with_one_row_or_column_keeps_its_slices() {
+    let fixture = Fixture::new();
+    for (name, shape) in [("row", [8, 1, 32]), ("column", [8, 32, 1])] {
+        let [stack, array, back] = [".tif", ".npy", "_back.tif"].map(|ending| format!("{name}{ending}"));
+        fixture.write(&stack, "ZYX", &shape, (0..=255).collect::<Vec<u8>>());
+        fixture.run(&["convert", &stack, &array]).ok();
+        assert_eq!(parse_npy(&fixture.bytes(&array)).1, shape, "{name}");
+        fixture.run(&["convert", &array, &back]).ok();
+        assert_eq!(fixture.image(&back), fixture.image(&stack), "{name}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod accuracy;
+mod advice;
 #[cfg(unix)]
 mod bench_branches;
 mod bioimageio;
@@ -22,10 +23,13 @@ mod predict;
 mod predict_zarr;
 mod preprocess;
 mod profile;
+mod provenance;
 mod quantize;
 mod resume;
 mod search;
+mod tables;
 mod train;
+mod train_channels;
 mod tune;
 mod upload;
 mod worker;

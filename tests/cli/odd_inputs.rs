@@ -33,6 +33,49 @@ fn flat_tiny_and_blank_images_are_predicted() {
 }
 
 #[test]
+fn volumes_without_a_voxel_size_are_noted() {
+    let fixture = Fixture::new();
+    let mut labels = vec![0u16; 4 * 12 * 12];
+    (0..4).for_each(|y| labels[(2 * 12 + y + 3) * 12 + 3..][..4].fill(1));
+    fixture.write("labels.tif", "ZYX", &[4, 12, 12], labels.clone());
+    fixture.write("slice.tif", "YX", &[12, 12], labels[2 * 144..3 * 144].to_vec());
+    for command in [
+        vec!["measure", "labels.tif", "--intensities", "labels.tif", "--out", "t.csv", "--force"],
+        vec!["segment", "labels.tif", "--out", "s.tif", "--force"],
+        vec!["mesh", "labels.tif", "--out", "m.stl", "--force"],
+    ] {
+        let text = fixture.run(&command).ok().stdout;
+        assert!(text.contains("voxel size along Z, Y, X is unknown"), "{text}");
+        let report = fixture.run(&[&command[..], &["--json"]].concat()).json();
+        assert_eq!(report["notes"].as_array().map(Vec::len), Some(1), "{report}");
+        let text = fixture.run(&[&command[..], &["--voxel-size", "2,0.5,0.5"]].concat()).ok().stdout;
+        assert!(!text.contains("unknown"), "{text}");
+    }
+    let text = fixture.run(&["segment", "slice.tif", "--out", "s.tif", "--force"]).ok().stdout;
+    assert!(text.contains("voxel size along Y, X is unknown"), "{text}");
+}
+
+#[test]
+fn commands_for_one_time_point_or_channel_name_the_one_that_they_use() {
+    let fixture = Fixture::new();
+    let mut labels = vec![0u16; 2 * 4 * 12 * 12];
+    (0..8).for_each(|slice| labels[(slice * 12 + 5) * 12 + 3..][..4].fill(1));
+    fixture.write("times.tif", "TZYX", &[2, 4, 12, 12], labels.clone());
+    fixture.write("channels.tif", "ZCYX", &[4, 2, 12, 12], labels);
+    let size = ["--voxel-size", "1,1,1", "--force"];
+    for command in [
+        vec!["measure", "times.tif", "--intensities", "times.tif", "--time", "1", "--out", "t.csv"],
+        vec!["segment", "times.tif", "--time", "1", "--out", "s.tif"],
+        vec!["mesh", "times.tif", "--time", "1", "--out", "m.stl"],
+    ] {
+        let text = fixture.run(&[&command[..], &size].concat()).ok().stdout;
+        assert!(text.contains("2 time points: only time point 1 is") && text.contains("--time"), "{text}");
+    }
+    let text = fixture.run(&[&["segment", "channels.tif", "--out", "s.tif"][..], &size].concat()).ok().stdout;
+    assert!(text.contains("2 channels: only channel 0 is segmented"), "{text}");
+}
+
+#[test]
 fn an_rgb_picture_asks_for_a_channel() {
     let fixture = Fixture::new();
     let pixels: Vec<u8> = (0..32 * 32 * 3).map(|i| (i * 7 % 251) as u8).collect();

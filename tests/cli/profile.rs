@@ -152,6 +152,11 @@ fn a_repeated_prediction_does_not_hold_more_memory_each_time() {
     assert_eq!(names, ["process", "engine arena", "device memory"], "{report:#}");
     assert!(owners.iter().all(|o| o["bytes"].as_array().unwrap().len() == 8), "{report:#}");
     assert!(fixture.path("o/nuclei_1_raw_labels.tif").is_file(), "the job was run");
+    // A job that skips its inputs repeats nothing.
+    let resumed = json!({"predict": {"prediction": {"inputs": [raw], "model": "nuclei-dog", "out": "o", "device": "cpu",
+                                                    "voxel_um": [1.75, 0.8, 0.8], "threads": 1, "resume": true}}});
+    std::fs::write(fixture.path("resumed.json"), resumed.to_string()).unwrap();
+    fixture.fails(3, &["profile", "resumed.json", "--leaks", "4"], &["nuclei_1_raw.tif", "skipped", "resume"]);
     // Jobs that fail and files that hold no job are reported.
     std::fs::remove_file(fixture.path(&raw)).unwrap();
     fixture.fails(3, &["profile", "job.json", "--leaks", "4"], &[raw.as_str()]);

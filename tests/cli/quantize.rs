@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::path::Path;
 
 /// Writes a small network with static normalization as `net.onnx`.
-fn network(fixture: &Fixture) {
+pub(crate) fn network(fixture: &Fixture) {
     let config = UNet3d { filters: vec![8, 16], strides: vec![[2; 3]], convs_per_block: 1, ..UNet3d::default() };
     cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap(), &fixture.path("net.onnx")).unwrap();
 }

@@ -62,6 +62,20 @@ fn a_search_trains_the_best_trial_with_all_steps_and_can_be_resumed() {
 }
 
 #[test]
+fn tables_and_plots_of_other_programs_are_kept_when_a_search_is_restarted() {
+    let fixture = prepared();
+    let search = ["--search", "space.toml", "--trials", "2", "--steps", "4", "--out", "m"];
+    for name in ["m.search.csv", "m.search.svg"] {
+        std::fs::write(fixture.path(name), "mine,written by hand\n").unwrap();
+        for more in ["--restart", "--resume"] {
+            fixture.fails(2, &[&SMALL[..], &search, &[more]].concat(), &[name, "--force"]);
+        }
+        assert_eq!(fixture.bytes(name), b"mine,written by hand\n");
+        std::fs::remove_file(fixture.path(name)).unwrap();
+    }
+}
+
+#[test]
 fn a_search_that_cannot_start_is_refused() {
     let fixture = prepared();
     let run = |more: &[&str], code: i32, words: &[&str]| {

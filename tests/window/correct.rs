@@ -2,8 +2,11 @@
 
 use crate::fixture::{Fixture, sees, window};
 use crate::gestures::{
-    SHAPE, corrected, correcting_sample, current_slice, label_at, read_labels, save, start_correcting, stroke,
+    SHAPE, corrected, correcting_sample, current_slice, label_at, press, read_labels, save, session_labels,
+    start_correcting, stroke,
 };
+use cytoscope_formats::{Container, WriteSpec, write_array};
+use cytoscope_volume::Array;
 use eframe::egui::{Key, Modifiers};
 use std::path::Path;
 
@@ -102,6 +105,38 @@ fn a_corrected_stack_becomes_a_training_pair() {
         label_at(&read_labels(&home.join("dataset/nuclei_raw-2_labels.tif")), [current_slice(&fixture), 100, 60]),
         1
     );
+}
+
+#[test]
+fn labels_of_another_time_point_than_the_shown_one_do_not_change() {
+    let mut fixture = Fixture::with(|folder| {
+        let array = Array::new("TZYX".parse().unwrap(), vec![2, 4, 64, 64], vec![9u16; 2 * 4 * 64 * 64]).unwrap();
+        let path = folder.join("series.tif");
+        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        vec![path]
+    });
+    fixture.settle();
+    start_correcting(&mut fixture);
+    stroke(&mut fixture, (20.0, 20.0), (20.0, 40.0));
+    let drawn = session_labels(&fixture);
+    assert!(drawn.iter().any(|l| *l > 0));
+    press(&mut fixture, Key::CloseBracket);
+    press(&mut fixture, Key::Delete);
+    assert!(fixture.sees("Another time point is shown"), "{}", fixture.on_screen());
+    assert!(session_labels(&fixture) == drawn);
+    fixture.click("Go to time point 1");
+    assert_eq!(fixture.window.state().document().unwrap().time, 0);
+    // The other time point has corrections of its own.
+    press(&mut fixture, Key::CloseBracket);
+    fixture.click("Correct this time point");
+    fixture.until("its corrections", |w| {
+        let state = w.state();
+        let correction = state.document().and_then(|d| state.corrections().of(d.id));
+        correction.is_some_and(|c| c.time == 1 && c.state.is_some())
+    });
+    fixture.settle();
+    assert!(session_labels(&fixture).iter().all(|l| *l == 0));
+    assert!(fixture.path("cytoscope/series_t0.corrections").is_file());
 }
 
 fn walk(folder: &Path) -> Vec<std::path::PathBuf> {

@@ -93,15 +93,23 @@ fn file_names_in_any_script_are_readable_if_a_font_is_installed() {
 }
 
 /// Writes a plate with one well, whose images have 4 and 6 slices.
-fn plate(path: &Path) -> PathBuf {
+pub fn plate(path: &Path) -> PathBuf {
+    plate_of(path, [4, 6], [16, 24], |z, at| ((z * 16 * 24 + at) % 251) as u16)
+}
+
+/// Writes a plate with one well of two images with these numbers of slices, which have the shape `yx`; `voxel` returns the
+/// value at a slice and an index in it.
+pub fn plate_of(path: &Path, depths: [usize; 2], yx: [usize; 2], voxel: impl Fn(usize, usize) -> u16) -> PathBuf {
     let well = path.join("A/1");
     std::fs::create_dir_all(&well).unwrap();
-    for (name, depth) in [("0.zarr", 4), ("1.zarr", 6)] {
-        let spec = ZarrImageSpec::new("field", [1, 1, depth, 16, 24], DType::U16);
+    for (name, depth) in ["0.zarr", "1.zarr"].into_iter().zip(depths) {
+        let spec = ZarrImageSpec::new("field", [1, 1, depth, yx[0], yx[1]], DType::U16);
         let mut writer = ZarrWriter::create(&well.join(name), spec).unwrap();
         let slab = writer.slab_depth(0);
         for z in (0..depth).step_by(slab) {
-            let values = (0..slab.min(depth - z) * 16 * 24).map(|i| (i % 251) as u16).collect();
+            let slices = z..(z + slab).min(depth);
+            let values = slices.flat_map(|z| (0..yx[0] * yx[1]).map(move |at| (z, at)));
+            let values = values.map(|(z, at)| voxel(z, at)).collect();
             writer.write(0, [0, 0, z], &Samples::U16(values)).unwrap();
         }
         writer.finish().unwrap().publish(Overwrite::Refuse).unwrap();

@@ -20,4 +20,5 @@ mod shell;
 mod snapshots;
 mod tools;
 mod training;
+mod training_pictures;
 mod viewing;

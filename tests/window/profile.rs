@@ -1,7 +1,7 @@
 //! Line profiles across a slice, and saved pictures of slices.
 
 use crate::fixture::{Fixture, sees};
-use crate::gestures::draw;
+use crate::gestures::{draw, save_as_suggested};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_ui::data::plane::Orientation;
 use cytoscope_ui::screenshots::ScreenshotSubject;
@@ -113,4 +113,25 @@ fn slice_subsampled_on_screen_is_saved_in_full() {
     assert_eq!(picture.dimensions(), (2300, 2200));
     let bright: Vec<u32> = (0..2300).filter(|x| picture.get_pixel(*x, 700).0[0] > 200).collect();
     assert_eq!(bright, [1111], "the line is one pixel wide");
+}
+
+#[test]
+fn a_picture_is_of_the_stack_that_was_shown_when_it_was_asked_for() {
+    let mut fixture = Fixture::with(|folder| vec![ramp(&folder.join("ramp.tif"))]);
+    fixture.settle();
+    let array = Array::new("YX".parse().unwrap(), vec![20, 30], vec![7u16; 600]).unwrap();
+    let other = fixture.path("other.tif");
+    write_array(&other, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+    fixture.window.state_mut().use_own_file_dialog();
+    fixture.window.state_mut().send(cytoscope_ui::command::Command::Screenshot);
+    fixture.until("the choice", |w| sees(w, "XZ slice, full resolution"));
+    fixture.click("Save…");
+    fixture.until("the file dialog", |w| sees(w, "Save as"));
+    // Another stack is shown before the file is chosen.
+    fixture.window.state_mut().open_paths(&[other]);
+    fixture.until("the other stack", |w| w.state().document().is_some_and(|d| d.name == "other.tif"));
+    save_as_suggested(&mut fixture);
+    let saved = fixture.path("ramp.png");
+    fixture.until("the picture", |_| saved.is_file());
+    assert_eq!(image::open(&saved).unwrap().to_rgb8().dimensions(), (80, 60));
 }

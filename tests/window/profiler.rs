@@ -57,6 +57,8 @@ fn input_to_improve() -> InputFacts {
             kept_voxels: 300,
             planned_bytes: 100 << 20,
             budget_bytes: None,
+            grid_zyx: None,
+            halo_zyx: [0; 3],
         }),
         diameter: Some(DiameterFacts {
             diameter: 9.5,

@@ -1,5 +1,6 @@
 //! Predictions that a window did not finish continue in the next one.
 
+use crate::files::{plate, plate_of};
 use crate::fixture::{Fixture, sees, window};
 use cytoscope_ui::command::Command;
 use cytoscope_ui::work::JobState;
@@ -73,4 +74,63 @@ fn unfinished_predictions_can_be_discarded() {
     assert!(!fixture.sees("not finished"));
     next_window(&mut fixture);
     assert!(!fixture.sees("not finished"));
+}
+
+#[test]
+fn two_series_of_one_file_are_opened_as_documents_of_their_own() {
+    let mut fixture = Fixture::with(|folder| {
+        let stack = plate(&folder.join("plate.zarr"));
+        let queues = folder.join("settings/queues");
+        std::fs::create_dir_all(&queues).unwrap();
+        let entry = |series: usize| {
+            let job = serde_json::json!({
+                "inputs": [stack], "model": "nuclei", "out": folder.join("out"), "device": "cpu", "series": series
+            });
+            serde_json::json!({"asked": {"number": series + 1, "job": job}}).to_string() + "\n"
+        };
+        std::fs::write(queues.join("earlier.jsonl"), [0, 1].map(entry).concat()).unwrap();
+        Vec::new()
+    });
+    fixture.until("the offer", |w| sees(w, "2 predictions were not finished."));
+    fixture.click("Continue");
+    fixture.until("both series", |w| w.state().documents().len() == 2);
+    let mut series: Vec<usize> = fixture.window.state().documents().iter().map(|d| d.series).collect();
+    series.sort_unstable();
+    assert_eq!(series, [0, 1]);
+    // Each has its prediction.
+    fixture.until("the predictions", |w| w.state().jobs().len() == 2);
+    // The other series is chosen in the first document: its own document becomes the active one.
+    let shown = fixture.window.state().document().unwrap().series;
+    fixture.settle();
+    fixture.click("Series");
+    fixture.click(if shown == 0 { "A/1/1.zarr" } else { "A/1/0.zarr" });
+    fixture.until("the other series", |w| w.state().document().is_some_and(|d| d.series != shown));
+    assert_eq!(fixture.window.state().documents().len(), 2);
+}
+
+#[test]
+fn all_series_of_a_file_are_predicted_with_one_click() {
+    let sample = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_raw.tif");
+    let image = cytoscope_formats::open(&sample, &cytoscope_formats::OpenOptions::default()).unwrap();
+    let values = image.read_all().unwrap().samples().to_f32();
+    let voxel = |z: usize, at: usize| values[(z + 8) * 160 * 160 + at] as u16;
+    let mut fixture = Fixture::with(|folder| vec![plate_of(&folder.join("plate.zarr"), [8, 10], [160, 160], voxel)]);
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Predict all 2 series");
+    let results = ["plate_labels.tif", "plate_s1_labels.tif"].map(|name| fixture.path("cytoscope").join(name));
+    fixture.until("the results", |w| results.iter().all(|r| r.is_file()) && w.state().waiting_predictions() == 0);
+    fixture.until("one notification for all", |w| sees(w, "2 stacks predicted"));
+    // The open series shows its own labels.
+    let labels = |w: &egui_kittest::Harness<'static, cytoscope_ui::Workbench>| {
+        let document = w.state().document()?;
+        document.of_role(cytoscope_ui::document::Role::Labels).map(|labels| labels.path.clone())
+    };
+    fixture.until("the labels", |w| labels(w).is_some());
+    assert_eq!(labels(&fixture.window).as_ref(), results.first());
+    let depths = results.iter().map(|path| {
+        let labels = cytoscope_formats::open(path, &cytoscope_formats::OpenOptions::default()).unwrap();
+        labels.meta().shape_full[1]
+    });
+    assert_eq!(depths.collect::<Vec<_>>(), [8, 10]);
 }

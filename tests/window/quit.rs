@@ -113,3 +113,50 @@ fn failed_save_keeps_the_window_open() {
     assert!(!fixture.sees(TITLE), "{}", fixture.on_screen());
     assert!(!close(&mut fixture), "still unsaved");
 }
+
+#[cfg(unix)]
+#[test]
+fn failed_save_is_reported_after_its_stack_was_closed() {
+    let mut fixture = with_unsaved_stroke();
+    std::fs::create_dir(corrected(&fixture)).unwrap();
+    std::fs::write(corrected(&fixture).join("in the way"), "").unwrap();
+    fixture.window.state_mut().send(Command::Correct(cytoscope_ui::correct::tools::EditAction::Save));
+    fixture.window.state_mut().send(Command::Close);
+    fixture.until("the empty window", |w| w.state().document().is_none());
+    fixture.until("the reason", |w| sees(w, "Saving failed"));
+    // The journal keeps the stroke.
+    std::fs::remove_dir_all(corrected(&fixture)).unwrap();
+    fixture.window.state_mut().send(Command::OpenSample);
+    fixture.settle();
+    start_correcting(&mut fixture);
+    let z = current_slice(&fixture);
+    assert_eq!(label_at(&save(&mut fixture), [z, 40, 60]), 1);
+}
+
+#[test]
+fn unfinished_jobs_that_no_window_continues_are_named_before_the_window_closes() {
+    let mut fixture = Fixture::new();
+    let stacks = [0, 1, 2].map(|i| {
+        let path = fixture.path(&format!("stack {i}.tif"));
+        std::fs::copy(fixture.path("sample/nuclei_raw.tif"), &path).unwrap();
+        path
+    });
+    fixture.window.state_mut().open_paths(&stacks);
+    fixture.until("three stacks", |w| w.state().documents().len() == 3);
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    // The conversions wait for the predictions, which the next window would continue.
+    fixture.click("Predict all 3 stacks");
+    fixture.until("the predictions", |w| w.state().waiting_predictions() == 3);
+    fixture.window.state_mut().send(Command::Convert);
+    fixture.until("the page", |w| sees(w, "Convert and evaluate"));
+    fixture.click("NumPy");
+    fixture.click("Convert");
+    assert!(!close(&mut fixture), "the dialog opens first");
+    fixture.until("the dialog", |w| sees(w, "Unfinished jobs"));
+    assert!(fixture.sees("stack 0.tif · convert") && !fixture.sees(TITLE), "{}", fixture.on_screen());
+    fixture.window.key_press(Key::Escape);
+    fixture.until("no dialog", |w| !sees(w, "Unfinished jobs"));
+    fixture.until("the files", |w| sees(w, "3 files converted"));
+    assert!(close(&mut fixture), "everything is done");
+}

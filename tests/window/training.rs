@@ -4,19 +4,17 @@ use crate::fixture::{Fixture, sees, window, window_with};
 use crate::{accessibility, gestures};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_simulate::{Kind, Settings, Simulation, simulate};
-use cytoscope_train::{NetworkConfig, TrainConfig};
+use cytoscope_train::TrainConfig;
 use cytoscope_ui::command::Command;
 use cytoscope_ui::training::plan::WizardStep;
 use cytoscope_ui::training::run::RunState;
-use cytoscope_ui::{Workbench, WorkbenchOptions};
 use cytoscope_volume::Array;
-use eframe::egui::{Key, Modifiers, Theme, ViewportCommand, ViewportEvent, ViewportId};
-use egui_kittest::Harness;
+use eframe::egui::{Key, Modifiers, ViewportCommand, ViewportEvent, ViewportId};
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
 
 /// Settings of a training run that takes seconds.
-fn tiny_config(steps: usize) -> TrainConfig {
+pub(crate) fn tiny_config(steps: usize) -> TrainConfig {
     let mut config = TrainConfig { patch_zyx: Some([4, 16, 16]), batch: Some(1), ..TrainConfig::default() };
     config.network.filters = vec![4, 8];
     config.network.strides = vec![[1, 2, 2]];
@@ -37,7 +35,7 @@ fn write_pair(folder: &Path, name: &str, made: Simulation) {
 }
 
 /// Writes a folder of `n` simulated pairs.
-fn pairs(folder: &Path, n: u64) -> PathBuf {
+pub(crate) fn pairs(folder: &Path, n: u64) -> PathBuf {
     let data = folder.join("embryos");
     std::fs::create_dir_all(&data).unwrap();
     for i in 0..n {
@@ -63,89 +61,6 @@ fn next_window(fixture: &mut Fixture, steps: usize) {
     fixture.window = window(elsewhere.path(), Vec::new());
     fixture.window = window_with(fixture.folder.path(), Vec::new(), tiny_config(steps));
     fixture.window.run_steps(3);
-}
-
-/// A window that is rendered, for screenshots.
-fn rendered_window(home: &Path, steps: usize) -> Harness<'static, Workbench> {
-    let options = WorkbenchOptions {
-        program: Some(PathBuf::from(env!("CARGO_BIN_EXE_cytoscope"))),
-        settings_path: Some(home.join("settings/settings.json")),
-        sample: Some(home.join("sample/nuclei_raw.tif")),
-        train_config: TrainConfig {
-            patch_zyx: Some([8, 32, 32]),
-            network: NetworkConfig { filters: vec![8, 16], ..tiny_config(steps).network },
-            ..tiny_config(steps)
-        },
-        ..WorkbenchOptions::default()
-    };
-    let builder = Harness::builder().with_size([1360.0, 860.0]).with_step_dt(1.0 / 60.0).wgpu();
-    builder.build_eframe(move |cc| Workbench::new(&cc.egui_ctx, options))
-}
-
-/// Saves screenshots of a step: light, dark and small.
-fn save_screenshots(fixture: &mut Fixture, to: &Path, name: &str) {
-    for (look, theme, size) in [
-        ("light", Theme::Light, [1360.0, 860.0]),
-        ("dark", Theme::Dark, [1360.0, 860.0]),
-        ("small", Theme::Dark, [1024.0, 700.0]),
-    ] {
-        fixture.window.set_size(size.into());
-        fixture.window.ctx.set_theme(theme);
-        // Thumbnails load when they are first drawn.
-        for _ in 0..20 {
-            fixture.window.step();
-            std::thread::sleep(std::time::Duration::from_millis(15));
-        }
-        fixture.window.render().unwrap().save(to.join(format!("{name}_{look}.png"))).unwrap();
-    }
-    fixture.window.set_size([1360.0, 860.0].into());
-    fixture.window.run_steps(3);
-}
-
-#[test]
-#[ignore = "takes the pictures of the guide: CYTOSCOPE_PICTURES names a folder for them"]
-fn pictures_of_every_step() {
-    let to = PathBuf::from(std::env::var_os("CYTOSCOPE_PICTURES").expect("a folder is named"));
-    std::fs::create_dir_all(&to).unwrap();
-    let fixture = Fixture::new();
-    let data = pairs(fixture.folder.path(), 6);
-    let Fixture { folder, window: other } = fixture;
-    drop(other);
-    let mut fixture = Fixture { window: rendered_window(folder.path(), 1500), folder };
-    fixture.window.run_steps(4);
-    save_screenshots(&mut fixture, &to, "0_empty");
-    fixture.click("Train a model…");
-    save_screenshots(&mut fixture, &to, "1_task");
-    fixture.click("Next");
-    save_screenshots(&mut fixture, &to, "2_no_data");
-    // One faulty pair.
-    let made = simulate(&Settings::new(Kind::Nuclei, [6, 40, 48], 9), |_| true).unwrap();
-    let labels = made.labels.unwrap();
-    write_array(&data.join("embryo3_labels.tif"), &labels, &WriteSpec::of(&labels, Container::ImageJ)).unwrap();
-    std::fs::copy(data.join("embryo0_raw.tif"), data.join("lonely_raw.tif")).unwrap();
-    fixture.window.state_mut().train_on(data);
-    fixture.until("the pairs", |w| sees(w, "5 of 6 pairs can be used"));
-    save_screenshots(&mut fixture, &to, "2_data");
-    fixture.click("Next");
-    fixture.until("the models", |w| w.query_by_label("nuclei").is_some());
-    save_screenshots(&mut fixture, &to, "3_start");
-    fixture.click("Start training");
-    save_screenshots(&mut fixture, &to, "4_preparing");
-    fixture.until("many steps", |w| w.state().wizard().run.step() >= 800);
-    save_screenshots(&mut fixture, &to, "4_training");
-    fixture.click("Pause training");
-    fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
-    fixture.click("Stop…");
-    save_screenshots(&mut fixture, &to, "4_paused");
-    fixture.click("Cancel");
-    fixture.click("Continue training");
-    fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
-    save_screenshots(&mut fixture, &to, "5_results");
-    fixture.click("Next");
-    save_screenshots(&mut fixture, &to, "6_use");
-    fixture.click("Save to my models");
-    fixture.until("the model", |w| sees(w, "Saved to your models."));
-    save_screenshots(&mut fixture, &to, "6_saved");
 }
 
 /// Goes from the first step to `Start and time`, with data that are dropped on the window.
@@ -490,6 +405,13 @@ fn paused_or_killed_training_continues() {
     fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
     let at = step_of(&fixture);
     assert!(at < 40_000, "it was paused in the middle");
+    // Other data that are dropped now are not ignored silently.
+    let file = eframe::egui::DroppedFile { path: Some(data.clone()), ..Default::default() };
+    fixture.window.input_mut().dropped_files.push(file);
+    fixture.window.step();
+    fixture.window.input_mut().dropped_files.clear();
+    fixture.until("the notification", |w| sees(w, "embryos was not used"));
+    assert_eq!(step_of(&fixture), at);
     assert!(fixture.sees("Continue training"), "{}", fixture.on_screen());
     accessibility::check(&fixture, "paused");
     fixture.click("Continue training");

@@ -255,7 +255,8 @@ impl Workbench {
 
     /// Saves a screenshot; images of the window are taken in the next frames.
     pub fn take_screenshot(&mut self, of: ScreenshotSubject, path: PathBuf) {
-        self.apply(Action::Chosen(FileRequest::Screenshot(of), vec![path]));
+        let document = self.documents.active_id();
+        self.apply(Action::Chosen(FileRequest::Screenshot(of, document), vec![path]));
     }
 
     /// Opens a stored run in the profiler: a trace or a report.

@@ -7,7 +7,7 @@ use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::jobs::Jobs;
 use crate::opener::{Content, Expanded, FileRequest};
-use crate::work::Purpose;
+use crate::work::{JobView, Purpose};
 use cytoscope_formats::{Compression, SeriesChoice};
 use cytoscope_pipeline::{ConvertJob, EvaluateJob, EvaluateReport};
 use cytoscope_storage::Overwrite;
@@ -89,6 +89,10 @@ pub(crate) enum BatchAction {
     Replace(bool),
     /// Converts all files.
     Convert,
+    /// Cancels the conversions that have not ended.
+    CancelConversions,
+    /// Cancels the scoring.
+    CancelEvaluation,
     /// Sets the folder or file of predictions.
     Prediction(PathBuf),
     /// Sets the folder or file of the ground truth.
@@ -161,9 +165,19 @@ impl Batch {
         jobs.all().iter().filter(|j| self.converting.contains(&j.id) && !j.state.is_over()).count()
     }
 
+    /// Number of conversions that were started together.
+    pub(crate) fn started(&self) -> usize {
+        self.converting.len()
+    }
+
+    /// The job that scores predictions, until it has ended.
+    pub(crate) fn evaluation<'a>(&self, jobs: &'a Jobs) -> Option<&'a JobView> {
+        self.evaluating.and_then(|id| jobs.get(id)).filter(|j| !j.state.is_over())
+    }
+
     /// Whether predictions are being scored.
     pub(crate) fn is_evaluating(&self, jobs: &Jobs) -> bool {
-        self.evaluating.and_then(|id| jobs.get(id)).is_some_and(|j| !j.state.is_over())
+        self.evaluation(jobs).is_some()
     }
 
     /// The converted file of an input.
@@ -196,6 +210,11 @@ impl Batch {
             BatchAction::Compression(compression) => self.compression = compression,
             BatchAction::Replace(replace) => self.replace = replace,
             BatchAction::Convert => self.convert(jobs, documents, &mut effects),
+            BatchAction::CancelConversions => {
+                let active = jobs.all().iter().filter(|j| self.converting.contains(&j.id) && !j.state.is_over());
+                active.for_each(|job| jobs.cancel(job.id));
+            }
+            BatchAction::CancelEvaluation => self.evaluating.into_iter().for_each(|id| jobs.cancel(id)),
             BatchAction::Prediction(path) => {
                 self.prediction = Some(path);
                 self.forget_scores();
@@ -325,8 +344,14 @@ impl Batch {
             return;
         }
         let title = format!("{} · evaluate", file_name(&prediction));
-        let (ignore_below_voxels, series) = (self.ignore_below, SeriesChoice::default());
-        let job = EvaluateJob { prediction, truth, ignore_below_voxels, series };
+        let job = EvaluateJob {
+            prediction,
+            truth,
+            ignore_below_voxels: self.ignore_below,
+            series: SeriesChoice::default(),
+            out: None,
+            overwrite: Overwrite::Refuse,
+        };
         self.report = None;
         self.evaluating = Some(jobs.run(title, Purpose::Evaluate, Job::Evaluate(job)));
     }

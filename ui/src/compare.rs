@@ -96,7 +96,8 @@ impl Compare {
     }
 
     fn subject(&self, document: &Document) -> Option<Subject> {
-        let (labels, truth) = (document.of_role(Role::Labels)?, document.of_role(Role::Truth)?);
+        let shown = |role| document.of_role(role).filter(|o| o.is_at(document.time));
+        let (labels, truth) = (shown(Role::Labels)?, shown(Role::Truth)?);
         let images = [labels.source_id, truth.source_id, document.time as u64];
         Some(Subject { images, ignore_below_voxels: self.ignore_below_voxels })
     }

@@ -44,7 +44,10 @@ pub(crate) fn diameter_control(ui: &mut Ui, state: State<'_>, card: &ModelCard, 
         if ui.selectable_label(is_auto, "Automatic").on_hover_text("Estimated when the stack is predicted").clicked() {
             size.request = DiameterRequest::Auto;
         }
-        if ui.selectable_label(!is_auto, "Manual").clicked() && is_auto {
+        let manual = ui
+            .selectable_label(!is_auto, "Manual")
+            .on_hover_text("Set the diameter yourself; a ring on the image shows it");
+        if manual.clicked() && is_auto {
             size.request = DiameterRequest::Given(size.found.map_or(nominal_um, |found| found.diameter));
         }
         if let DiameterRequest::Given(diameter) = &mut size.request {

@@ -347,7 +347,7 @@ impl DocumentEffect {
                 DocumentEvent::SetAside(journal)
             }
             Self::OpenLive(output) => {
-                let LiveOutput { path, channels, shape_zyx } = output;
+                let LiveOutput { path, channels, shape_zyx, .. } = output;
                 let array = LiveArray::open(path, *channels, *shape_zyx).map_err(|e| e.to_string());
                 DocumentEvent::LiveOpened { output: output.clone(), array }
             }

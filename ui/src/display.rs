@@ -352,8 +352,7 @@ impl Display {
                 self.ctx.set_theme(self.settings.theme.preference());
             }
             DisplayAction::Reset => {
-                let recent = std::mem::take(&mut self.settings.recent);
-                self.settings = Settings { recent, ..Settings::default() };
+                self.settings = self.settings.with_default_choices();
                 self.swipe = None;
                 self.ctx.set_theme(self.settings.theme.preference());
                 effects.views(ViewsEffect::ResetLayout);
@@ -369,7 +368,10 @@ impl Display {
             DisplayAction::AddRecentFile(path) => self.settings.add_recent(&path),
             DisplayAction::RememberAxes { file, axes } => self.settings.remember_axes(&file, axes.as_deref()),
             DisplayAction::RememberSeries { file, series } => self.settings.remember_series(file, series),
-            DisplayAction::AskAxes { file, series, text } => self.axes_dialog = Some(AxesDialog { file, series, text }),
+            DisplayAction::AskAxes { file, series, text } => {
+                // Another file that could not be opened does not replace what is being typed; its error stays on screen.
+                self.axes_dialog.get_or_insert(AxesDialog { file, series, text });
+            }
             DisplayAction::TypeAxes(text) => {
                 if let Some(dialog) = &mut self.axes_dialog {
                     dialog.text = text;
@@ -474,5 +476,44 @@ impl Display {
             effects.error("Settings could not be saved", reason);
         }
         effects
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resetting_keeps_what_was_remembered_about_files_and_models() {
+        let mut display = Display::new(&egui::Context::default(), None, None);
+        let file = PathBuf::from("/data/series.czi");
+        for action in [
+            DisplayAction::AddRecentFile(file.clone()),
+            DisplayAction::RememberAxes { file: file.clone(), axes: Some("TYX".to_owned()) },
+            DisplayAction::RememberSeries { file: file.clone(), series: 2 },
+            DisplayAction::DatasetFolder("/data/dataset".into()),
+            DisplayAction::InputChannels { model: "cells".to_owned(), channels: vec!["membrane".to_owned()] },
+            DisplayAction::Toggle(Part::Library),
+            DisplayAction::Model("cells".to_owned()),
+            DisplayAction::Reset,
+        ] {
+            let _ = display.apply(action);
+        }
+        let settings = display.settings();
+        assert!(settings.show_library && settings.model == Settings::default().model, "choices are reset");
+        assert_eq!((settings.axes_of(&file), settings.series_of(&file)), (Some("TYX"), 2));
+        assert_eq!(settings.dataset_folder.as_deref(), Some(Path::new("/data/dataset")));
+        assert_eq!((settings.recent.len(), settings.channels_of_model.len()), (1, 1));
+    }
+
+    #[test]
+    fn another_broken_file_does_not_replace_typed_axes() {
+        let mut display = Display::new(&egui::Context::default(), None, None);
+        let ask = |name: &str| DisplayAction::AskAxes { file: name.into(), series: 0, text: String::new() };
+        for action in [ask("a.tif"), DisplayAction::TypeAxes("ZY".to_owned()), ask("b.tif")] {
+            let _ = display.apply(action);
+        }
+        let shown = display.axes_dialog().map(|dialog| (dialog.file.clone(), dialog.text.as_str()));
+        assert_eq!(shown, Some(("a.tif".into(), "ZY")));
     }
 }

@@ -88,9 +88,16 @@ pub struct Overlay {
     pub channels: usize,
     /// Number of time points.
     pub times: usize,
+    /// The only time point of the stack that the overlay belongs to; `None` if it is shown at every one.
+    pub only_time: Option<usize>,
 }
 
 impl Overlay {
+    /// Whether the overlay belongs to a time point of the stack.
+    pub fn is_at(&self, time: usize) -> bool {
+        self.only_time.is_none_or(|only| only == time)
+    }
+
     /// Whether it is a label image.
     pub fn is_labels(&self) -> bool {
         matches!(self.role, Role::Labels | Role::Truth)
@@ -315,6 +322,7 @@ impl Document {
             display: Overlay::map_display(),
             channels: extents.channels,
             times: extents.times,
+            only_time: None,
         })
     }
 

@@ -269,7 +269,7 @@ impl FileBrowser {
             // A highlighted folder is opened, whatever name is typed.
             (Choice::NewFile, Some((name, true))) if is_highlighted => self.folder.join(name),
             (Choice::NewFile, _) if self.typed.trim().is_empty() => return BrowserResult::Open,
-            (Choice::NewFile, _) => self.with_ending(self.typed_path()),
+            (Choice::NewFile, _) => self.typed_path(),
             (_, Some((name, _))) if !self.is_path() && (is_highlighted || !self.typed.trim().is_empty()) => {
                 self.folder.join(name)
             }
@@ -280,19 +280,24 @@ impl FileBrowser {
         BrowserResult::Open
     }
 
-    /// A path with the first ending of the dialog, if it has none of them.
-    fn with_ending(&self, path: PathBuf) -> PathBuf {
+    /// The path of a new file with the first ending of the dialog; `None` if it has one of its endings already.
+    fn with_ending(&self, path: &Path) -> Option<PathBuf> {
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        match self.spec.endings.first() {
-            Some(ending) if !self.spec.fits(&name) && !path.is_dir() => path.with_file_name(format!("{name}.{ending}")),
-            _ => path,
-        }
+        let ending = self.spec.endings.first().filter(|_| !self.spec.fits(&name))?;
+        Some(path.with_file_name(format!("{name}.{ending}")))
     }
 
     /// Handles what is at a path. Returns whether the dialog stays open.
     pub(crate) fn visited(&mut self, visited: Visited, effects: &mut Effects) -> BrowserResult {
         self.visiting = false;
         let choice = self.spec.choice;
+        // A new file gets its ending unless a folder has the typed name; only the disk knows that.
+        if let (Choice::NewFile, Visited::File(path) | Visited::Nothing(path)) = (choice, &visited)
+            && let Some(path) = self.with_ending(path)
+        {
+            self.visit(path, effects);
+            return BrowserResult::Open;
+        }
         match visited {
             Visited::Folder { path, entries } => {
                 if entries.len() == MAX_ENTRIES {
@@ -426,7 +431,7 @@ fn rows(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(BrowserA
             let sign = if entry.is_folder { icon::FOLDER } else { icon::FILE };
             let on = browser.highlighted.contains(&entry.name);
             let button = egui::Button::selectable(on, format!("{sign}  {}", entry.name)).truncate();
-            let response = ui.add(button.min_size(vec2(ui.available_width(), ROW_HEIGHT)));
+            let response = ui.add(button.min_size(vec2(ui.available_width(), ROW_HEIGHT))).on_hover_text(&entry.name);
             response
                 .widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::SelectableLabel, true, on, &entry.name));
             if response.double_clicked() || (response.clicked() && entry.is_folder) {
@@ -567,15 +572,24 @@ mod tests {
     #[test]
     fn a_new_file_gets_its_ending_and_an_existing_one_is_replaced_only_on_request() {
         let folder = tempfile::tempdir().unwrap();
-        let mut browser = open(FileRequest::Table, folder.path(), "objects");
+        let mut browser = open(FileRequest::Table(1), folder.path(), "objects");
         assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![folder.path().join("objects.csv")]));
         std::fs::write(folder.path().join("objects.csv"), "").unwrap();
-        let mut browser = open(FileRequest::Table, folder.path(), "objects.csv");
+        let mut browser = open(FileRequest::Table(1), folder.path(), "objects.csv");
         assert_eq!(act(&mut browser, BrowserAction::Accept), None);
         assert_eq!(act(&mut browser, BrowserAction::Replace(false)), None);
         assert_eq!(act(&mut browser, BrowserAction::Accept), None);
         let replaced = act(&mut browser, BrowserAction::Replace(true));
         assert_eq!(replaced, Some(vec![folder.path().join("objects.csv")]));
+        // The ending is added to a typed name before the disk is asked whether the file exists.
+        let mut browser = open(FileRequest::Table(1), folder.path(), "objects");
+        assert_eq!(act(&mut browser, BrowserAction::Accept), None);
+        assert_eq!(browser.replace, Some(folder.path().join("objects.csv")));
+        // A folder of that name is entered.
+        std::fs::create_dir(folder.path().join("tables")).unwrap();
+        let mut browser = open(FileRequest::Table(1), folder.path(), "tables");
+        assert_eq!(act(&mut browser, BrowserAction::Accept), None);
+        assert_eq!(browser.folder, folder.path().join("tables"));
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl DialogSpec {
             FileRequest::Labels(_) | FileRequest::Truth(_) => (Choice::File, "Label images", labels()),
             FileRequest::PredictionFile | FileRequest::TruthFile => (Choice::File, "Stacks and labels", labels()),
             FileRequest::ResultsFolder
-            | FileRequest::DatasetFolder
+            | FileRequest::DatasetFolder(_)
             | FileRequest::TrainingFolder
             | FileRequest::ConvertFolder
             | FileRequest::Predictions
@@ -64,22 +64,22 @@ impl DialogSpec {
             FileRequest::Run => (Choice::File, "Traces and reports", vec!["json"]),
             FileRequest::StartModel => (Choice::File, "Models", vec!["zip", "onnx"]),
             FileRequest::ModelFile => (Choice::Files, "Models", MODEL_EXTENSIONS.to_vec()),
-            FileRequest::Model(TrainedModelFormat::Zip) | FileRequest::ModelExport(ExportFormat::Bioimageio) => {
+            FileRequest::Model(TrainedModelFormat::Zip) | FileRequest::ModelExport(ExportFormat::Bioimageio, _) => {
                 (Choice::NewFile, "bioimage.io package", vec!["zip"])
             }
-            FileRequest::Model(TrainedModelFormat::Onnx) | FileRequest::ModelExport(ExportFormat::Onnx) => {
+            FileRequest::Model(TrainedModelFormat::Onnx) | FileRequest::ModelExport(ExportFormat::Onnx, _) => {
                 (Choice::NewFile, "ONNX", vec!["onnx"])
             }
-            FileRequest::ModelExport(ExportFormat::Safetensors) => {
+            FileRequest::ModelExport(ExportFormat::Safetensors, _) => {
                 (Choice::NewFile, "Safetensors", vec!["safetensors", "st"])
             }
             FileRequest::Mesh(_) => (Choice::NewFile, "Meshes (STL, glTF)", vec!["stl", "glb"]),
             FileRequest::PreprocessedCopy(_) => (Choice::NewFile, "Stacks", vec!["ome.tif", "tif", "npy"]),
-            FileRequest::Screenshot(_) => (Choice::NewFile, "PNG", vec!["png"]),
-            FileRequest::Table => (Choice::NewFile, "Tables (CSV, Parquet)", vec!["csv", "parquet"]),
-            FileRequest::AnnData
+            FileRequest::Screenshot(..) => (Choice::NewFile, "PNG", vec!["png"]),
+            FileRequest::Table(_) => (Choice::NewFile, "Tables (CSV, Parquet)", vec!["csv", "parquet"]),
+            FileRequest::AnnData(_)
             | FileRequest::Scores
-            | FileRequest::LineProfile
+            | FileRequest::LineProfile(_)
             | FileRequest::Profile(ProfileFormat::Csv(_), _) => (Choice::NewFile, "CSV", vec!["csv"]),
             FileRequest::Profile(ProfileFormat::Trace, _) => (Choice::NewFile, "Chrome trace", vec!["json"]),
         };

@@ -224,7 +224,7 @@ pub(crate) fn line_profile_panel(ui: &mut Ui, state: State<'_>, views: &Layout, 
     if save {
         let folder = document.path.parent().map(Into::into);
         let name = "line_profile.csv".to_owned();
-        actions.send(DocumentsAction::Ask { request: FileRequest::LineProfile, folder, name });
+        actions.send(DocumentsAction::Ask { request: FileRequest::LineProfile(document.id), folder, name });
     }
 }
 

@@ -53,8 +53,15 @@ pub(crate) enum ModelsAction {
     Quantize,
     /// Asks for the file of an export of the shown model.
     AskExport(ExportFormat),
-    /// Exports the shown model.
-    Export(ExportFormat, PathBuf),
+    /// Exports the model whose file was asked for.
+    Export {
+        /// Format of the file.
+        format: ExportFormat,
+        /// Number of the request.
+        request: usize,
+        /// File to write; the file dialog has already asked about replacing it.
+        out: PathBuf,
+    },
     /// Asks whether to remove the shown model.
     AskRemove,
     /// Answers whether to remove the shown model.
@@ -115,6 +122,8 @@ pub(crate) struct Models {
     accuracy_budget: f64,
     /// The model that the user was asked to remove.
     removal: Option<PathBuf>,
+    /// Models whose export was asked for; the number of a request is its index.
+    export_requests: Vec<PathBuf>,
     findings: BTreeMap<PathBuf, ModelFindings>,
     jobs: BTreeMap<JobId, ModelJob>,
 }
@@ -134,6 +143,7 @@ impl Models {
             qat_minutes: QAT_MINUTES,
             accuracy_budget: ACCURACY_BUDGET,
             removal: None,
+            export_requests: Vec::new(),
             findings: BTreeMap::new(),
             jobs: BTreeMap::new(),
         }
@@ -238,12 +248,15 @@ impl Models {
                 self.prepare(ModelWork::Quantize, name, &mut effects);
             }
             ModelsAction::AskExport(format) => {
-                let name = self.shown.as_deref().map(stem).unwrap_or_default();
-                let ending = format.endings().first().copied().unwrap_or_default();
-                let (request, name) = (FileRequest::ModelExport(format), format!("{name}.{ending}"));
-                effects.act(DocumentsAction::Ask { request, folder: None, name });
+                if let Some(model) = self.shown.clone() {
+                    let ending = format.endings().first().copied().unwrap_or_default();
+                    let name = format!("{}.{ending}", stem(&model));
+                    let request = FileRequest::ModelExport(format, self.export_requests.len());
+                    self.export_requests.push(model);
+                    effects.act(DocumentsAction::Ask { request, folder: None, name });
+                }
             }
-            ModelsAction::Export(format, out) => self.export(format, out, jobs),
+            ModelsAction::Export { format, request, out } => self.export(format, request, out, jobs, &mut effects),
             ModelsAction::AskRemove => self.removal = self.shown.clone().filter(|model| self.is_own(model)),
             ModelsAction::AnswerRemove(remove) => {
                 if let Some(path) = self.removal.take().filter(|_| remove) {
@@ -287,9 +300,13 @@ impl Models {
         self.run(jobs, model, ModelWork::Test, None, job);
     }
 
-    fn export(&mut self, format: ExportFormat, out: PathBuf, jobs: &mut Jobs) {
-        let Some(model) = self.shown.clone() else { return };
-        // The file dialog has already asked about replacing a file.
+    /// Exports the model that was shown when the file was asked for.
+    fn export(&mut self, format: ExportFormat, request: usize, out: PathBuf, jobs: &mut Jobs, effects: &mut Effects) {
+        let Some(model) = self.export_requests.get(request).cloned() else { return };
+        if self.latest_job(&model, jobs).is_some_and(|j| !j.state.is_over()) {
+            let details = "Another job of this model is running. Wait for its end, and export again.";
+            return effects.error(format!("{} was not exported", stem(&model)), details);
+        }
         let job = ExportJob { model: model.display().to_string(), format, out, overwrite: Overwrite::Replace };
         self.run(jobs, model, ModelWork::Export, None, Job::Export(job));
     }

@@ -10,8 +10,11 @@ use std::time::{Duration, Instant};
 /// How long notifications other than errors are shown.
 const SHOWN_FOR: Duration = Duration::from_secs(7);
 
-/// Maximum number of notifications on screen; older ones are removed.
+/// Maximum number of notifications on screen; older errors are shown once newer ones are closed.
 const MAX_SHOWN: usize = 5;
+
+/// Maximum number of errors that wait to be closed; older ones are only in the log.
+const MAX_ERRORS: usize = 100;
 
 /// Severity of a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +41,7 @@ pub struct Notification {
     number: u64,
 }
 
-/// The notifications on screen, oldest first.
+/// The notifications on screen and the errors behind them, oldest first.
 #[derive(Debug, Default)]
 pub struct Notifications {
     shown: Vec<Notification>,
@@ -54,9 +57,17 @@ impl Notifications {
         }
         self.count += 1;
         self.shown.push(Notification { level, title, details, at: Instant::now(), number: self.count });
-        if self.shown.len() > MAX_SHOWN {
-            let removed = self.shown.iter().position(|n| n.level != Level::Error).unwrap_or(0);
-            self.shown.remove(removed);
+        // Errors are not removed in favor of other messages.
+        self.limit(|n| n.level == Level::Error, MAX_ERRORS);
+        self.limit(|n| n.level != Level::Error, MAX_SHOWN);
+    }
+
+    /// Removes the oldest of the notifications of a kind if there are too many.
+    fn limit(&mut self, is_kind: impl Fn(&Notification) -> bool, most: usize) {
+        if self.shown.iter().filter(|n| is_kind(n)).count() > most
+            && let Some(oldest) = self.shown.iter().position(is_kind)
+        {
+            self.shown.remove(oldest);
         }
     }
 
@@ -70,7 +81,7 @@ impl Notifications {
         self.shown.retain(|n| n.level == Level::Error || n.at.elapsed() < SHOWN_FOR);
     }
 
-    /// The notifications on screen, oldest first.
+    /// The notifications on screen and the errors behind them, oldest first.
     pub fn shown(&self) -> &[Notification] {
         &self.shown
     }
@@ -87,7 +98,7 @@ impl Notifications {
             ctx.request_repaint_after(next);
         }
         let mut corner = views.right_bottom() - vec2(12.0, 12.0);
-        for notice in self.shown.iter().rev() {
+        for notice in self.shown.iter().rev().take(MAX_SHOWN) {
             let id = egui::Id::new("notice").with(notice.number);
             let area = egui::Area::new(id)
                 .pivot(Align2::RIGHT_BOTTOM)
@@ -117,6 +128,34 @@ impl Notifications {
             }
             corner.y -= area.response.rect.height() + 8.0;
         }
+        self.show_further(ctx, corner, actions);
+    }
+
+    /// Draws how many notifications are not on screen, above those that are, and the button that closes all.
+    fn show_further(&self, ctx: &egui::Context, corner: egui::Pos2, actions: &mut Actions) {
+        let further = self.shown.len().saturating_sub(MAX_SHOWN);
+        if further == 0 {
+            return;
+        }
+        let area = egui::Area::new(egui::Id::new("further notices"))
+            .pivot(Align2::RIGHT_BOTTOM)
+            .fixed_pos(corner)
+            .order(egui::Order::Foreground)
+            .show(ctx, |ui| {
+                let visuals = ui.visuals().clone();
+                let frame =
+                    Frame::new().fill(visuals.window_fill).corner_radius(8).inner_margin(Margin::symmetric(12, 6));
+                let content = |ui: &mut egui::Ui| {
+                    ui.label(format!("and {further} earlier"));
+                    ui.button("Close all").on_hover_text("The messages stay in the log").clicked()
+                };
+                frame.show(ui, |ui| ui.horizontal(content).inner).inner
+            });
+        if area.inner {
+            for notice in &self.shown {
+                actions.send(DisplayAction::CloseNotification(notice.number));
+            }
+        }
     }
 }
 
@@ -128,7 +167,7 @@ fn body(ui: &mut egui::Ui, notice: &Notification, color: Color32, sign: &str) ->
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
             let button = ui.add(egui::Button::new(icon::X).frame(false));
             button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Close notification"));
-            close = button.clicked();
+            close = button.on_hover_text("Close").clicked();
             ui.with_layout(egui::Layout::left_to_right(egui::Align::Center), |ui| {
                 ui.add(egui::Label::new(RichText::new(&notice.title).strong()).wrap());
             });
@@ -147,4 +186,24 @@ fn body(ui: &mut egui::Ui, notice: &Notification, color: Color32, sign: &str) ->
         }
     }
     close
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_error_is_removed_in_favor_of_newer_messages() {
+        let mut notifications = Notifications::default();
+        for n in 0..MAX_SHOWN + 3 {
+            notifications.push(Level::Error, format!("error {n}"), String::new());
+        }
+        for n in 0..MAX_SHOWN + 3 {
+            notifications.push(Level::Success, format!("done {n}"), String::new());
+        }
+        let titles: Vec<&str> = notifications.shown().iter().map(|n| n.title.as_str()).collect();
+        let expected = ["error 0", "error 1", "error 2", "error 3", "error 4", "error 5", "error 6", "error 7"];
+        assert_eq!(titles[..8], expected);
+        assert_eq!(titles[8..], ["done 3", "done 4", "done 5", "done 6", "done 7"]);
+    }
 }

@@ -15,6 +15,7 @@ use cytoscope_volume::Axes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 
 /// Makes the content of a file to be saved; runs on a worker thread.
 pub type Content = Box<dyn FnOnce() -> Result<Vec<u8>, String> + Send>;
@@ -22,7 +23,12 @@ pub type Content = Box<dyn FnOnce() -> Result<Vec<u8>, String> + Send>;
 /// What a request to the opener has led to.
 pub enum OpenerResult {
     /// A stack was opened as a document.
-    Document(Box<Document>),
+    Document {
+        /// The document.
+        document: Box<Document>,
+        /// Id of the document that it replaces, if any.
+        replaces: Option<u64>,
+    },
     /// An image was opened over a stack.
     Overlay {
         /// Id of the stack that it is drawn over.
@@ -71,8 +77,8 @@ pub enum FileRequest {
     Truth(u64),
     /// Results folder of predictions.
     ResultsFolder,
-    /// Dataset folder for exported training pairs.
-    DatasetFolder,
+    /// Dataset folder for exported training pairs, and the document that is to be exported to it, if any.
+    DatasetFolder(Option<u64>),
     /// Folder of training pairs.
     TrainingFolder,
     /// Table of training pairs.
@@ -81,20 +87,20 @@ pub enum FileRequest {
     StartModel,
     /// Destination of an exported model.
     Model(TrainedModelFormat),
-    /// Destination of a screenshot.
-    Screenshot(ScreenshotSubject),
-    /// Destination of a line profile.
-    LineProfile,
-    /// Destination of an object table.
-    Table,
+    /// Destination of a screenshot, and the document that was active when it was asked for.
+    Screenshot(ScreenshotSubject, Option<u64>),
+    /// Destination of the line profile of a document.
+    LineProfile(u64),
+    /// Destination of the object table of a document.
+    Table(u64),
     /// Destination of a run's performance profile.
     Profile(ProfileFormat, RunId),
     /// A stored run for the profiler.
     Run,
     /// Models to open.
     ModelFile,
-    /// Destination of an exported model of the Models page.
-    ModelExport(ExportFormat),
+    /// Destination of an exported model of the Models page, and the number of the request.
+    ModelExport(ExportFormat, usize),
     /// Files to convert.
     ConvertFiles,
     /// Folder for converted files.
@@ -109,8 +115,8 @@ pub enum FileRequest {
     TruthFile,
     /// Destination of a table of scores.
     Scores,
-    /// Destination of an object table in the form that AnnData reads.
-    AnnData,
+    /// Destination of the object table of a document in the form that AnnData reads.
+    AnnData(u64),
     /// Destination of the meshes of a stack's objects.
     Mesh(u64),
     /// Destination of the preprocessed copy of a stack.
@@ -185,16 +191,19 @@ pub struct Opener {
     in_progress: usize,
     /// Whether the window's own file dialog is always used.
     own_dialogs: bool,
+    /// Threads that write files.
+    saving: Vec<JoinHandle<()>>,
 }
 
 impl Opener {
     /// An opener that calls `wake` whenever a result is available.
     pub fn new(wake: Arc<dyn Fn() + Send + Sync>) -> Self {
         let (sender, receiver) = channel();
-        Self { sender, receiver, wake, in_progress: 0, own_dialogs: false }
+        Self { sender, receiver, wake, in_progress: 0, own_dialogs: false, saving: Vec::new() }
     }
 
-    fn spawn(&mut self, work: impl FnOnce() -> OpenerResult + Send + 'static) {
+    /// Does work on a thread; `None` if no thread can be started, which is reported.
+    fn spawn(&mut self, work: impl FnOnce() -> OpenerResult + Send + 'static) -> Option<JoinHandle<()>> {
         let (sender, wake) = (self.sender.clone(), Arc::clone(&self.wake));
         self.in_progress += 1;
         let spawned = std::thread::Builder::new().name("opener".to_owned()).spawn(move || {
@@ -202,19 +211,20 @@ impl Opener {
             let _ = sender.send(work());
             wake();
         });
-        if let Err(error) = spawned {
-            let reason = error.to_string();
+        if let Err(error) = &spawned {
+            let reason = format!("{error}: close other programs and try again");
             // The receiver is in the same struct, so it exists.
             let _ = self.sender.send(OpenerResult::Failed { what: "Opening".to_owned(), reason, axes_of: None });
         }
+        spawned.ok()
     }
 
-    /// Opens a series of a stack on a thread; `axes` replace those of the file.
-    pub fn open(&mut self, path: PathBuf, axes: Option<Axes>, series: usize) {
+    /// Opens a series of a stack on a thread; `axes` replace those of the file, and the result the document `replaces`.
+    pub fn open(&mut self, path: PathBuf, axes: Option<Axes>, series: usize, replaces: Option<u64>) {
         self.spawn(move || match open_series(&path, axes, series) {
             Ok(document) => {
                 tracing::info!(?path, "stack opened");
-                OpenerResult::Document(Box::new(document))
+                OpenerResult::Document { document: Box::new(document), replaces }
             }
             Err(error) => OpenerResult::Failed {
                 what: format!("Opening {}", file_name(&path)),
@@ -224,13 +234,14 @@ impl Opener {
         });
     }
 
-    /// Opens an overlay of a stack.
-    pub fn overlay(&mut self, document: &Document, role: Role, path: PathBuf) {
+    /// Opens an overlay of a stack; `only_time` is the time point that it belongs to, if it is a single one.
+    pub fn overlay(&mut self, document: &Document, role: Role, path: PathBuf, only_time: Option<usize>) {
         let (id, zyx, axes) = (document.id, document.extents.zyx, document.axes.clone());
         self.spawn(move || match Document::overlay(&path, role, zyx, axes) {
             Ok(overlay) => {
                 tracing::info!(?path, ?role, "overlay opened");
-                OpenerResult::Overlay { document: id, overlay: Box::new(overlay) }
+                let overlay = Box::new(Overlay { only_time, ..overlay });
+                OpenerResult::Overlay { document: id, overlay }
             }
             Err(error) => OpenerResult::Failed {
                 what: format!("Opening {}", file_name(&path)),
@@ -254,7 +265,8 @@ impl Opener {
 
     /// Writes a file with the bytes that `content` returns, unless it is one of the `open` files.
     pub fn save(&mut self, path: PathBuf, open: Vec<PathBuf>, content: Content) {
-        self.spawn(move || {
+        self.saving.retain(|thread| !thread.is_finished());
+        let thread = self.spawn(move || {
             let open: Vec<&Path> = open.iter().map(PathBuf::as_path).collect();
             if refuse_input(&path, &open).is_err() {
                 return OpenerResult::IsOpen(path);
@@ -268,6 +280,7 @@ impl Opener {
                 }
             }
         });
+        self.saving.extend(thread);
     }
 
     /// Shows a folder in the system's file manager.
@@ -316,6 +329,16 @@ impl Opener {
         let results: Vec<OpenerResult> = self.receiver.try_iter().collect();
         self.in_progress = self.in_progress.saturating_sub(results.len());
         results
+    }
+}
+
+impl Drop for Opener {
+    /// Waits for the files that are being written: they would be lost with the process.
+    fn drop(&mut self) {
+        for thread in self.saving.drain(..) {
+            // A panic of the thread was reported when it happened.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -400,6 +423,20 @@ fn is_visible_zarr(path: &Path) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+
+    #[test]
+    fn a_file_that_is_being_saved_is_written_before_the_window_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("table.csv");
+        let mut opener = Opener::new(Arc::new(|| {}));
+        let content: Content = Box::new(|| {
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            Ok(b"label\n".to_vec())
+        });
+        opener.save(path.clone(), Vec::new(), content);
+        drop(opener);
+        assert_eq!(std::fs::read(&path).unwrap(), b"label\n");
+    }
 
     #[test]
     fn ome_zarr_folders_are_stacks() {

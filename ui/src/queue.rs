@@ -212,10 +212,12 @@ impl Queue {
     pub(crate) fn take_over(&mut self) -> Vec<(PathBuf, usize, Option<Axes>)> {
         let mut stacks = Vec::new();
         for job in std::mem::take(&mut self.abandoned) {
-            // Each prediction of a window is of one series.
-            if let SeriesChoice::Index(series) = job.series {
-                stacks.extend(job.inputs.iter().map(|path| (path.clone(), series, job.axes.clone())));
-            }
+            // A prediction of all series is continued with the document of the first one.
+            let series = match job.series {
+                SeriesChoice::Index(series) => series,
+                SeriesChoice::Name(_) | SeriesChoice::All => 0,
+            };
+            stacks.extend(job.inputs.iter().map(|path| (path.clone(), series, job.axes.clone())));
             let number = self.record(&job);
             self.to_start.push((number, job));
         }
@@ -235,8 +237,13 @@ impl Queue {
 
     /// The prediction that waits for a stack to be opened, with its entry number.
     pub(crate) fn take_waiting(&mut self, path: &Path, series: usize) -> Option<(u64, PredictJob)> {
-        let is_of =
-            |job: &PredictJob| job.series == SeriesChoice::Index(series) && job.inputs.iter().any(|i| i == path);
+        let is_of = |job: &PredictJob| {
+            let is_of_series = match job.series {
+                SeriesChoice::Index(index) => index == series,
+                SeriesChoice::Name(_) | SeriesChoice::All => series == 0,
+            };
+            is_of_series && job.inputs.iter().any(|i| i == path)
+        };
         let at = self.to_start.iter().position(|(_, job)| is_of(job))?;
         Some(self.to_start.remove(at))
     }

@@ -1,16 +1,16 @@
-//! Quitting: asks about unsaved corrections, and pauses a training run before the window closes.
+//! Quitting: asks about unsaved corrections and unfinished jobs, and pauses a training run before the window closes.
 
 use crate::app::Workbench;
 use crate::correct::CorrectionsAction;
 use crate::panels::weak;
 use crate::state::State;
 use crate::theme;
-use eframe::egui::{self, Ui, ViewportCommand};
+use eframe::egui::{self, RichText, Ui, ViewportCommand};
 use egui_phosphor::regular as icon;
 use std::time::{Duration, Instant};
 
-/// Number of stacks listed in the dialog.
-const LISTED_STACKS: usize = 6;
+/// Number of stacks, and of jobs, listed in the dialog.
+const LISTED: usize = 6;
 
 /// How long the window waits for a training run to save its checkpoint before it closes.
 const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -51,7 +51,9 @@ impl Workbench {
         let closing = ctx.input(|i| i.viewport().close_requested());
         let (is_saved, is_training) = (self.state().unsaved().is_empty(), self.is_training());
         let mut quit = self.quit_state();
-        if closing && quit != QuitState::Decided && !is_saved {
+        let is_decided = matches!(quit, QuitState::Decided | QuitState::Pausing(_));
+        let asks = !is_saved || !self.jobs.lost_with_window().is_empty();
+        if closing && !is_decided && asks {
             ctx.send_viewport_cmd(ViewportCommand::CancelClose);
             // The dialog must be visible.
             ctx.send_viewport_cmd(ViewportCommand::Minimized(false));
@@ -60,8 +62,7 @@ impl Workbench {
                 quit = QuitState::Asked;
             }
         }
-        let is_decided = matches!(quit, QuitState::Decided | QuitState::Pausing(_));
-        if closing && !is_decided && is_saved && is_training {
+        if closing && !is_decided && !asks && is_training {
             ctx.send_viewport_cmd(ViewportCommand::CancelClose);
             quit = self.begin_pausing();
         }
@@ -129,26 +130,61 @@ pub(crate) fn quit_dialog(ctx: &egui::Context, state: State<'_>) -> Option<QuitC
         QuitState::Asked | QuitState::Asking => false,
         QuitState::Saving => true,
     };
-    let names = state.unsaved();
+    let (names, jobs) = (state.unsaved(), state.jobs.lost_with_window());
     let fresh = quit == QuitState::Asked;
     let response = egui::Modal::new(egui::Id::new("quitting")).show(ctx, |ui| {
         ui.set_width(420.0);
-        ui.heading("Unsaved corrections");
+        ui.heading(match (names.is_empty(), jobs.is_empty()) {
+            (false, _) => "Unsaved corrections",
+            (true, false) => "Unfinished jobs",
+            (true, true) => "Quit?",
+        });
         ui.add_space(theme::GAP);
-        for name in names.iter().take(LISTED_STACKS) {
-            ui.add(egui::Label::new(format!("{}  {name}", icon::CIRCLE)).truncate());
+        if !names.is_empty() {
+            list(ui, names.iter().map(String::as_str));
+            unsaved_text(ui, state.journal_failure());
         }
-        if names.len() > LISTED_STACKS {
-            weak(ui, format!("and {} more", names.len() - LISTED_STACKS));
+        if !jobs.is_empty() {
+            if !names.is_empty() {
+                ui.label(RichText::new("Unfinished jobs").strong());
+            }
+            list(ui, jobs.iter().copied());
+            ui.add(egui::Label::new("These jobs end with the window, and write nothing.").wrap());
         }
-        ui.add_space(theme::GAP);
-        let kept = "Nothing is lost: corrections are restored in Correct when the stack is opened again. Save them to \
-                    use the labels in other programs.";
-        ui.add(egui::Label::new(kept).wrap());
         ui.add_space(theme::GROUP_GAP);
-        ui.horizontal(|ui| if saving { saving_indicator(ui) } else { choices(ui, fresh) }).inner
+        let is_unsaved = !names.is_empty();
+        ui.horizontal(|ui| if saving { saving_indicator(ui) } else { choices(ui, fresh, is_unsaved) }).inner
     });
     response.inner.or_else(|| response.should_close().then_some(QuitChoice::Stay))
+}
+
+/// Lists the first names.
+fn list<'a>(ui: &mut Ui, names: impl ExactSizeIterator<Item = &'a str>) {
+    let further = names.len().saturating_sub(LISTED);
+    for name in names.take(LISTED) {
+        ui.add(egui::Label::new(format!("{}  {name}", icon::CIRCLE)).truncate());
+    }
+    if further > 0 {
+        weak(ui, format!("and {further} more"));
+    }
+    ui.add_space(theme::GAP);
+}
+
+/// Tells what happens to unsaved corrections; `failure` is why their journal could not be written, if so.
+fn unsaved_text(ui: &mut Ui, failure: Option<&str>) {
+    let text = match failure {
+        None => RichText::new(
+            "Nothing is lost: corrections are restored in Correct when the stack is opened again. Save them to use the \
+             labels in other programs.",
+        ),
+        Some(why) => {
+            let text =
+                format!("Their journal could not be written to the disk: {why}. Save them, or they may be lost.");
+            RichText::new(text).color(theme::bad(ui.visuals()))
+        }
+    };
+    ui.add(egui::Label::new(text).wrap());
+    ui.add_space(theme::GAP);
 }
 
 /// Shows that a checkpoint is being saved.
@@ -163,17 +199,16 @@ fn pausing_dialog(ctx: &egui::Context) {
     });
 }
 
-/// Draws the buttons; the first one gets the focus when the dialog opens.
-fn choices(ui: &mut Ui, fresh: bool) -> Option<QuitChoice> {
-    let save = ui.button("Save and quit");
-    if fresh {
-        save.request_focus();
-    }
-    let quit = ui.button("Quit without saving");
+/// Draws the buttons; the one that loses nothing gets the focus when the dialog opens.
+fn choices(ui: &mut Ui, fresh: bool, is_unsaved: bool) -> Option<QuitChoice> {
+    let save = is_unsaved.then(|| ui.button("Save and quit"));
+    let quit = ui.button(if is_unsaved { "Quit without saving" } else { "Quit now" });
     let stay = ui.button("Cancel");
-    [(save, QuitChoice::Save), (quit, QuitChoice::Quit), (stay, QuitChoice::Stay)]
-        .into_iter()
-        .find_map(|(button, choice)| button.clicked().then_some(choice))
+    if fresh {
+        save.as_ref().unwrap_or(&stay).request_focus();
+    }
+    let buttons = [(Some(quit), QuitChoice::Quit), (Some(stay), QuitChoice::Stay), (save, QuitChoice::Save)];
+    buttons.into_iter().find_map(|(button, choice)| button?.clicked().then_some(choice))
 }
 
 fn saving_indicator(ui: &mut Ui) -> Option<QuitChoice> {

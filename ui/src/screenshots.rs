@@ -178,14 +178,16 @@ fn layers(document: &Document, orientation: Orientation) -> Vec<Layer> {
     let index = document.cursor[orientation.axes()[0]];
     let at = |channel, time| PlaneAt { orientation, index, channel, time, rows: 0..rows, columns: 0..columns, step: 1 };
     let visible = document.channels.iter().enumerate().filter(|(_, c)| c.visible);
+    // During a preview of the preprocessing, that is the preprocessed stack.
+    let (source, _) = document.shown_source();
     let mut layers: Vec<Layer> = visible
-        .map(|(i, c)| (Arc::clone(&document.source), at(i, document.time), LayerDisplay::Intensity(c.display.clone())))
+        .map(|(i, c)| (Arc::clone(source), at(i, document.time), LayerDisplay::Intensity(c.display.clone())))
         .collect();
     if layers.is_empty() {
         let black = Intensity { opacity: 0.0, ..Overlay::map_display() };
-        layers.push((Arc::clone(&document.source), at(0, document.time), LayerDisplay::Intensity(black)));
+        layers.push((Arc::clone(source), at(0, document.time), LayerDisplay::Intensity(black)));
     }
-    for overlay in document.overlays.iter().filter(|o| o.visible) {
+    for overlay in document.overlays.iter().filter(|o| o.visible && o.is_at(document.time)) {
         let display = match overlay.is_labels() {
             true => LayerDisplay::Labels(overlay.labels.clone()),
             false => LayerDisplay::Intensity(overlay.display.clone()),
@@ -289,17 +291,26 @@ pub(crate) fn choose_screenshot_file(of: ScreenshotSubject, state: State<'_>, ac
     let folder = document.and_then(|d| d.path.parent().map(Into::into));
     let stem = document.map_or("cytoscope", |d| d.name.split('.').next().unwrap_or_default());
     let name = format!("{stem}{}.png", of.suffix());
-    actions.send(DocumentsAction::Ask { request: FileRequest::Screenshot(of), folder, name });
+    let request = FileRequest::Screenshot(of, document.map(|d| d.id));
+    actions.send(DocumentsAction::Ask { request, folder, name });
 }
 
-/// Saves a screenshot; images of the window are taken in the next frames.
-pub(crate) fn take_screenshot(of: ScreenshotSubject, path: PathBuf, state: State<'_>) -> Effects {
+/// Saves a screenshot of a document; images of the window are taken in the next frames.
+pub(crate) fn take_screenshot(
+    of: ScreenshotSubject,
+    document: Option<u64>,
+    path: PathBuf,
+    state: State<'_>,
+) -> Effects {
     let mut effects = Effects::default();
     let ScreenshotSubject::Slice(orientation) = of else {
         effects.act(DisplayAction::TakeScreenshot { of, path });
         return effects;
     };
-    let Some(document) = state.document() else { return effects };
+    let Some(document) = document.and_then(|id| state.documents.get(id)) else {
+        effects.error("The picture was not saved", "Its stack was closed: open it again, and save once more.");
+        return effects;
+    };
     let layers = layers(document, orientation);
     let [_, _, column] = orientation.axes();
     let bar = (state.display.screenshots().with_bar() && document.voxel_known).then_some(document.voxel_um[column]);
@@ -309,9 +320,29 @@ pub(crate) fn take_screenshot(of: ScreenshotSubject, path: PathBuf, state: State
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+    use crate::document::DocumentChange;
+    use crate::preprocess::Preprocessing;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_preprocess::PreprocessStep;
+    use cytoscope_volume::Array;
     use eframe::egui::pos2;
+
+    #[test]
+    fn a_picture_shows_the_preprocessed_stack_while_the_views_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stack.tif");
+        let array = Array::new("ZYX".parse().unwrap(), vec![2, 8, 8], vec![1u16; 128]).unwrap();
+        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        let mut document = Document::open(&path, None, 0).unwrap();
+        let steps = PreprocessStep::usual().into_iter().take(1).collect();
+        document.apply(DocumentChange::Preprocessing(Preprocessing { steps, preview: true }));
+        let preview = Arc::clone(&document.preview.as_ref().unwrap().source);
+        let layers = layers(&document, Orientation::Xy);
+        assert!(Arc::ptr_eq(&layers[0].0, &preview));
+    }
 
     #[test]
     fn images_are_cropped_in_points() {

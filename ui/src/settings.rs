@@ -144,6 +144,12 @@ impl Settings {
         cytoscope_storage::write::atomic_write(path, &text)
     }
 
+    /// The settings with the default layout and choices. What was remembered about files, folders and models stays.
+    pub fn with_default_choices(&self) -> Self {
+        let Self { recent, axes_of_folder, series_of_file, channels_of_model, dataset_folder, .. } = self.clone();
+        Self { recent, axes_of_folder, series_of_file, channels_of_model, dataset_folder, ..Self::default() }
+    }
+
     /// Moves a file to the top of the recent files.
     pub fn add_recent(&mut self, path: &Path) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());

@@ -85,7 +85,7 @@ impl<'a> State<'a> {
             Command::ToggleMap => has(Role::Map),
             Command::ToggleSwipe => document.is_some_and(|d| !d.overlays.is_empty()),
             Command::SaveTable | Command::SaveAnnData => document.is_some_and(|d| d.results.is_some()),
-            Command::SaveMesh => self.jobs.has_engine() && document.is_some_and(|d| d.labels_path().is_some()),
+            Command::SaveMesh => self.jobs.has_engine() && document.is_some_and(has_saved_labels),
             Command::Measure => self.can_measure(),
             Command::Tool(_) => self.correction().is_some() && self.display.task() == PanelTask::Correct,
             Command::Correct(action) => self.can_edit(action),
@@ -101,9 +101,8 @@ impl<'a> State<'a> {
     /// Whether the shown labels can be measured now.
     fn can_measure(self) -> bool {
         let Some(document) = self.document() else { return false };
-        let labels = document.of_role(Role::Labels).is_some_and(|o| o.name != PREVIEW_NAME);
         let saving = self.corrections.of(document.id).is_some_and(|c| c.saving);
-        labels && !saving && self.jobs.has_engine() && self.jobs.measuring(document.id).is_none()
+        has_saved_labels(document) && !saving && self.jobs.has_engine() && self.jobs.measuring(document.id).is_none()
     }
 
     fn can_edit(self, action: EditAction) -> bool {
@@ -145,10 +144,22 @@ impl<'a> State<'a> {
         documents.filter(|d| self.corrections.is_unsaved(d.id)).map(|d| d.name.clone()).collect()
     }
 
+    /// Why the journal of unsaved corrections could not be written to the disk, if so.
+    pub(crate) fn journal_failure(self) -> Option<&'a str> {
+        let corrections = self.documents.all().iter().filter_map(|d| self.corrections.of(d.id));
+        let mut unsaved = corrections.filter(|c| c.is_modified()).filter_map(|c| c.state.as_ref());
+        unsaved.find_map(|state| state.sync_failure.as_deref())
+    }
+
     /// The diameter of the ring on the image, in units of the document's voxel size, while the Predict panel is open.
     pub(crate) fn ring(self) -> Option<f64> {
         let is_set_up = self.display.task() == PanelTask::Predict && self.settings().show_tasks;
         let has_nominal = self.model().is_some_and(|card| card.object_diameter_um.is_some());
         self.document().filter(|_| is_set_up && has_nominal)?.object_size.shown()
     }
+}
+
+/// Whether a document has labels that are more than a preview.
+fn has_saved_labels(document: &Document) -> bool {
+    document.of_role(Role::Labels).is_some_and(|labels| labels.name != PREVIEW_NAME)
 }

@@ -52,7 +52,7 @@ pub const PANEL_MARGIN: i8 = 10;
 pub const MAIN_BUTTON_HEIGHT: f32 = 34.0;
 
 /// Fill of main buttons.
-pub const ACCENT: Color32 = Color32::from_rgb(38, 128, 160);
+pub const ACCENT: Color32 = Color32::from_rgb(38, 127, 160);
 /// Color of text on [`ACCENT`].
 pub const ON_ACCENT: Color32 = Color32::WHITE;
 /// Background of images: nearly black in every theme.
@@ -60,7 +60,7 @@ pub const IMAGE_BACKGROUND: Color32 = Color32::from_rgb(8, 9, 11);
 /// Color of text that is drawn on images.
 pub const ON_IMAGE: Color32 = Color32::from_rgb(226, 230, 234);
 /// Shade behind text on images.
-pub const IMAGE_SHADE: Color32 = Color32::from_black_alpha(150);
+pub const IMAGE_SHADE: Color32 = Color32::from_black_alpha(165);
 /// Color of the crosshair.
 pub const CROSSHAIR: Color32 = Color32::from_rgba_premultiplied(150, 135, 40, 170);
 /// The box around a volume.
@@ -225,6 +225,7 @@ fn dark() -> Visuals {
     v.widgets.hovered.weak_bg_fill = Color32::from_rgb(56, 63, 71);
     v.widgets.hovered.bg_stroke = Stroke::new(1.0, Color32::from_rgb(86, 96, 106));
     v.widgets.active.weak_bg_fill = Color32::from_rgb(66, 74, 83);
+    v.weak_text_color = Some(Color32::from_rgb(148, 155, 162));
     v.hyperlink_color = Color32::from_rgb(110, 190, 220);
     v
 }
@@ -242,6 +243,81 @@ fn light() -> Visuals {
     v.widgets.inactive.fg_stroke = Stroke::new(1.0, Color32::from_rgb(44, 50, 56));
     v.widgets.hovered.weak_bg_fill = Color32::from_rgb(216, 220, 226);
     v.widgets.hovered.bg_stroke = Stroke::new(1.0, Color32::from_rgb(160, 168, 176));
+    v.weak_text_color = Some(Color32::from_rgb(94, 101, 109));
     v.hyperlink_color = Color32::from_rgb(20, 100, 140);
     v
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lowest contrast of small text that WCAG 2.2 allows at level AA (success criterion 1.4.3).
+    const SMALL_TEXT: f64 = 4.5;
+
+    /// Lowest contrast of icons and curves at level AA (success criterion 1.4.11).
+    const GRAPHICS: f64 = 3.0;
+
+    /// Relative luminance as WCAG 2.2 defines it.
+    fn luminance(color: Color32) -> f64 {
+        let linear = |value: u8| {
+            let share = f64::from(value) / 255.0;
+            if share <= 0.04045 { share / 12.92 } else { ((share + 0.055) / 1.055).powf(2.4) }
+        };
+        0.2126 * linear(color.r()) + 0.7152 * linear(color.g()) + 0.0722 * linear(color.b())
+    }
+
+    fn contrast(a: Color32, b: Color32) -> f64 {
+        let (a, b) = (luminance(a), luminance(b));
+        (a.max(b) + 0.05) / (a.min(b) + 0.05)
+    }
+
+    #[track_caller]
+    fn assert_readable(text: Color32, ground: Color32, least: f64, what: &str) {
+        let found = contrast(text, ground);
+        assert!(found >= least, "{what}: {text:?} on {ground:?} has a contrast of {found:.2}, not {least}");
+    }
+
+    #[test]
+    fn black_on_white_has_the_highest_contrast() {
+        assert!((contrast(Color32::WHITE, Color32::BLACK) - 21.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn text_of_both_themes_has_the_contrast_of_wcag_aa() {
+        for visuals in [dark(), light()] {
+            let grounds = [visuals.panel_fill, visuals.window_fill, visuals.faint_bg_color, visuals.extreme_bg_color];
+            let texts = [
+                (visuals.text_color(), "text"),
+                (visuals.weak_text_color(), "weak text"),
+                (visuals.strong_text_color(), "strong text"),
+                (visuals.hyperlink_color, "link"),
+                (good(&visuals), "success"),
+                (warn(&visuals), "warning"),
+                (bad(&visuals), "error"),
+            ];
+            for ground in grounds {
+                for (text, what) in texts {
+                    assert_readable(text, ground, SMALL_TEXT, what);
+                }
+                assert_readable(ACCENT, ground, GRAPHICS, "accent");
+            }
+            for widget in [&visuals.widgets.inactive, &visuals.widgets.hovered, &visuals.widgets.active] {
+                assert_readable(widget.text_color(), widget.weak_bg_fill, SMALL_TEXT, "button");
+            }
+            assert_readable(visuals.selection.stroke.color, visuals.selection.bg_fill, SMALL_TEXT, "selection");
+        }
+        assert_readable(ON_ACCENT, ACCENT, SMALL_TEXT, "main button");
+    }
+
+    #[test]
+    fn text_on_images_and_stages_has_the_contrast_of_wcag_aa() {
+        // The shade on the brightest image.
+        let shaded = Color32::from_gray(255 - IMAGE_SHADE.a());
+        assert_readable(ON_IMAGE, shaded, SMALL_TEXT, "caption");
+        assert_readable(ON_IMAGE, IMAGE_BACKGROUND, SMALL_TEXT, "caption");
+        for stage in Stage::ALL {
+            assert_readable(Color32::BLACK, stage_color(stage), SMALL_TEXT, stage.name());
+        }
+    }
 }

@@ -15,6 +15,7 @@ use crate::line_profile::line_profile_csv;
 use crate::models::ModelsAction;
 use crate::opener::{Content, FileRequest, ProfileFormat, ProfileTable};
 use crate::panels::profiler;
+use crate::results::Results;
 use crate::runs::RunId;
 use crate::screenshots::take_screenshot;
 use crate::training::{Training, TrainingAction};
@@ -120,41 +121,40 @@ impl Workbench {
             FileRequest::Truth(document) => {
                 effects.act(DocumentsAction::OpenOverlay { document, role: Role::Truth, path: first });
             }
-            FileRequest::DatasetFolder => {
+            FileRequest::DatasetFolder(document) => {
                 effects.act(DisplayAction::DatasetFolder(first.clone()));
-                effects.act(CorrectionsAction::DatasetChosen(first));
+                if let Some(document) = document {
+                    effects.act(CorrectionsAction::ExportTo { document, folder: first });
+                }
             }
             FileRequest::TrainingFolder | FileRequest::TrainingTable => effects.act(TrainingAction::TrainOn(first)),
             FileRequest::StartModel => effects.act(TrainingAction::StartFromFile(first)),
             FileRequest::Model(format) => effects.act(TrainingAction::Export(format, first)),
             FileRequest::ResultsFolder => effects.act(JobsAction::ResultsFolder(first)),
-            FileRequest::Screenshot(of) => return take_screenshot(of, first, self.state()),
-            FileRequest::LineProfile => {
-                if let Some(text) = line_profile_csv(self.state(), &self.panels.views) {
-                    effects.act(save(first, move || Ok(text.into_bytes())));
+            FileRequest::Screenshot(of, document) => return take_screenshot(of, document, first, self.state()),
+            FileRequest::LineProfile(document) => {
+                let is_shown = self.documents.active_id() == Some(document);
+                match line_profile_csv(self.state(), &self.panels.views).filter(|_| is_shown) {
+                    Some(text) => effects.act(save(first, move || Ok(text.into_bytes()))),
+                    None => effects.error(
+                        "The line profile was not saved",
+                        "Its line is not on screen anymore: show its stack, and save once more.",
+                    ),
                 }
             }
-            FileRequest::Table => {
-                if let Some(table) = self.document().and_then(|d| d.results.as_ref()) {
-                    let is_parquet = ending(&first).as_deref() == Some(PARQUET_ENDING);
-                    let content: Content = if is_parquet {
-                        let (columns, rows) = (table.columns.clone(), table.rows.clone());
-                        Box::new(move || parquet_table(&columns, &rows))
-                    } else {
-                        let path = table.path.clone();
-                        Box::new(move || std::fs::read(path).map_err(|e| e.to_string()))
-                    };
-                    effects.act(DocumentsAction::Save { path: first, content });
-                }
-            }
-            FileRequest::AnnData => {
-                if let Some(text) = self.document().and_then(|d| d.results.as_ref()).map(|r| r.anndata_csv()) {
-                    effects.act(save(first, move || Ok(text.into_bytes())));
-                }
-            }
+            FileRequest::Table(document) => match self.results_of(document).cloned() {
+                Some(table) => effects.act(save(first.clone(), move || table_content(&table, &first))),
+                None => not_saved(&mut effects),
+            },
+            FileRequest::AnnData(document) => match self.results_of(document).cloned() {
+                Some(table) => effects.act(save(first, move || Ok(table.anndata_csv().into_bytes()))),
+                None => not_saved(&mut effects),
+            },
             FileRequest::Mesh(document) => effects.act(JobsAction::SaveMesh { document, out: first }),
             FileRequest::PreprocessedCopy(document) => effects.act(JobsAction::SaveCopy { document, out: first }),
-            FileRequest::ModelExport(format) => effects.act(ModelsAction::Export(format, first)),
+            FileRequest::ModelExport(format, request) => {
+                effects.act(ModelsAction::Export { format, request, out: first });
+            }
             FileRequest::ModelFile => effects.act(ModelsAction::Open(files)),
             FileRequest::ConvertFiles => effects.act(BatchAction::Add(files)),
             FileRequest::ConvertFolder => effects.act(BatchAction::Folder(Some(first))),
@@ -169,6 +169,11 @@ impl Workbench {
             }
         }
         effects
+    }
+
+    /// The object table of a document, which may not be the active one anymore.
+    fn results_of(&self, document: u64) -> Option<&Results> {
+        self.documents.get(document)?.results.as_ref()
     }
 
     /// What is written for the profile of a run, if the run still exists.
@@ -223,22 +228,9 @@ impl Workbench {
             Command::ToggleSwipe => self.apply(DisplayAction::ToggleSwipe),
             Command::ToggleLineProfile => self.apply(DisplayAction::ToggleLineProfile),
             Command::Screenshot => self.apply(DisplayAction::OpenScreenshotDialog),
-            Command::SaveTable => {
-                let name = self.document().map(|d| d.name.clone()).unwrap_or_default();
-                let stem = name.split('.').next().unwrap_or_default();
-                self.ask(FileRequest::Table, format!("{stem}_objects.csv"));
-            }
-            Command::SaveAnnData => {
-                let name = self.document().map(|d| d.name.clone()).unwrap_or_default();
-                let stem = name.split('.').next().unwrap_or_default();
-                self.ask(FileRequest::AnnData, format!("{stem}_anndata.csv"));
-            }
-            Command::SaveMesh => {
-                if let Some((id, name)) = self.document().map(|d| (d.id, d.name.clone())) {
-                    let stem = name.split('.').next().unwrap_or_default();
-                    self.ask(FileRequest::Mesh(id), format!("{stem}_objects.stl"));
-                }
-            }
+            Command::SaveTable => self.ask_to_save(FileRequest::Table, "_objects.csv"),
+            Command::SaveAnnData => self.ask_to_save(FileRequest::AnnData, "_anndata.csv"),
+            Command::SaveMesh => self.ask_to_save(FileRequest::Mesh, "_objects.stl"),
             Command::Measure => self.apply_to_active(JobsAction::Measure),
             Command::ToggleLibrary => self.apply(DisplayAction::Toggle(Part::Library)),
             Command::ToggleTasks => self.apply(DisplayAction::Toggle(Part::Tasks)),
@@ -280,6 +272,13 @@ impl Workbench {
         }
     }
 
+    /// Asks for a file to save a result of the active document to; its suggested name ends in `ending`.
+    fn ask_to_save(&mut self, request: impl FnOnce(u64) -> FileRequest, ending: &str) {
+        let Some((id, name)) = self.document().map(|d| (d.id, d.name.clone())) else { return };
+        let stem = name.split('.').next().unwrap_or_default();
+        self.ask(request(id), format!("{stem}{ending}"));
+    }
+
     /// Shows a file dialog in the folder of the active document, or else of the most recent one.
     fn ask(&mut self, request: FileRequest, name: String) {
         let folder_of = |path: &Path| path.parent().map(Path::to_owned);
@@ -287,6 +286,19 @@ impl Workbench {
         let folder = folder.or_else(|| self.settings().recent.first().and_then(|p| folder_of(p)));
         self.apply(DocumentsAction::Ask { request, folder, name });
     }
+}
+
+/// The bytes of an object table in the format of the ending of `path`: Parquet, or else CSV as it was measured.
+fn table_content(table: &Results, path: &Path) -> Result<Vec<u8>, String> {
+    match ending(path).as_deref() {
+        Some(PARQUET_ENDING) => parquet_table(&table.columns, &table.rows),
+        _ => std::fs::read(&table.path).map_err(|error| format!("{}: {error}", table.path.display())),
+    }
+}
+
+/// Reports that the table of a document was not saved because the document was closed.
+fn not_saved(effects: &mut Effects) {
+    effects.error("The table was not saved", "Its stack was closed: open it again, and save once more.");
 }
 
 /// The action that saves a file with the bytes of `content`.

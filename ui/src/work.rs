@@ -5,6 +5,7 @@ mod view;
 pub use view::{JobState, JobView, ModelWork, Purpose, TrainingTimes};
 
 use cytoscope_engine::Device;
+use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::predict::input_facts;
 use cytoscope_pipeline::{
@@ -70,6 +71,8 @@ pub enum Outcome {
         channels: usize,
         /// Number of voxels along Z, Y, X.
         shape_zyx: [usize; 3],
+        /// Time point that is being predicted.
+        time: usize,
         /// Regions that are new.
         regions: Vec<LiveRegion>,
     },
@@ -155,10 +158,7 @@ pub enum Outcome {
         again: Box<RepeatableJob>,
     },
     /// A job was cancelled.
-    Cancelled {
-        /// Id of the document that the job works on.
-        document: u64,
-    },
+    Cancelled,
     /// The engine process ended unexpectedly.
     EngineDied {
         /// How it ended.
@@ -264,10 +264,10 @@ impl Work {
         let id = self.next_id();
         self.add_job(id, title, Purpose::Predict { document });
         self.repeatable.insert(id, RepeatableJob::Predict { document, job: job.clone(), remeasure });
-        self.send(Request::run(
-            id,
-            Job::Predict { prediction: job, live: true, operators: false, performance: self.performance, remeasure },
-        ));
+        // The document shows one series.
+        let live = job.series != SeriesChoice::All;
+        let performance = self.performance;
+        self.send(Request::run(id, Job::Predict { prediction: job, live, operators: false, performance, remeasure }));
         id
     }
 
@@ -443,9 +443,9 @@ impl Work {
                 job.add_steps(&event);
                 Some(Outcome::TrainingEvent { id, event })
             }
-            Reply::Live { id, path, channels, shape_zyx, regions, .. } => {
+            Reply::Live { id, path, channels, shape_zyx, time, regions, .. } => {
                 let document = self.job(id)?.purpose.document()?;
-                Some(Outcome::Live { document, path, channels, shape_zyx, regions })
+                Some(Outcome::Live { document, path, channels, shape_zyx, time, regions })
             }
             Reply::Stages { id, totals } => {
                 self.job(id)?.totals = totals;
@@ -472,8 +472,8 @@ impl Work {
                 (purpose != Purpose::Check).then(|| self.failed(id, title, kind, sentence))
             }
             Reply::Cancelled { id } => {
-                let (_, purpose) = self.end(id, JobState::Cancelled)?;
-                Some(Outcome::Cancelled { document: purpose.document()? })
+                self.end(id, JobState::Cancelled)?;
+                Some(Outcome::Cancelled)
             }
         }
     }

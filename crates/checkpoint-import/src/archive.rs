@@ -5,10 +5,10 @@ use crate::error::ImportError;
 use crate::tensors::StoredTensor;
 use cytoscope_graph::ElementType;
 use cytoscope_pickle::{Global, Pickle, Value, ValueId};
+use cytoscope_storage::limited::LimitedReader;
 use std::collections::BTreeMap;
-use std::io::{Cursor, Read, Seek, SeekFrom};
+use std::io::{Cursor, Read};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Maximum number of bytes read to list a zip.
 const MAX_DIRECTORY_BYTES: u64 = 64 << 20;
@@ -29,7 +29,7 @@ pub(crate) struct Archive<'a> {
 
 /// The files of the zip.
 struct Entries<'a> {
-    zip: zip::ZipArchive<Metered<'a>>,
+    zip: zip::ZipArchive<LimitedReader<Cursor<&'a [u8]>>>,
     /// Folder of all entries, with its slash.
     prefix: String,
     /// Bytes that may still be read: all entries together are not larger than the file.
@@ -69,12 +69,11 @@ impl<'a> Archive<'a> {
                 next_step: "convert it in Python: torch.save(torch.load(\"old.pt\", map_location=\"cpu\"), \"new.pt\")",
             });
         }
-        let left = Arc::new(AtomicU64::new(MAX_DIRECTORY_BYTES));
-        let metered = Metered { bytes: Cursor::new(bytes), left: Arc::clone(&left) };
-        let zip = zip::ZipArchive::new(metered).map_err(|error| {
+        let (reader, limit) = LimitedReader::new(Cursor::new(bytes), MAX_DIRECTORY_BYTES);
+        let zip = zip::ZipArchive::new(reader).map_err(|error| {
             ImportError::malformed(format!("it is neither safetensors nor a zip that torch.save wrote ({error})"))
         })?;
-        left.store(u64::MAX, Ordering::Relaxed);
+        limit.lift();
         let names: Vec<String> = zip.file_names().flatten().map(|name| name.into_owned()).collect();
         let pickle = names.iter().filter(|n| n.matches('/').count() <= 1).find_map(|n| n.strip_suffix("data.pkl"));
         let prefix = pickle.filter(|prefix| prefix.is_empty() || prefix.ends_with('/'));
@@ -237,25 +236,4 @@ pub(crate) fn is_accepted(module: &str, name: &str) -> bool {
         _ => false,
     };
     of_tensors || SETTINGS.iter().any(|(known, names)| *known == module && names.contains(&name))
-}
-
-/// Bytes of which at most `left` may be read.
-struct Metered<'a> {
-    bytes: Cursor<&'a [u8]>,
-    left: Arc<AtomicU64>,
-}
-
-impl Read for Metered<'_> {
-    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.bytes.read(into)?;
-        let left = self.left.load(Ordering::Relaxed).checked_sub(read as u64);
-        self.left.store(left.unwrap_or(0), Ordering::Relaxed);
-        left.map(|_| read).ok_or_else(|| std::io::Error::other("the zip directory exceeds its size limit"))
-    }
-}
-
-impl Seek for Metered<'_> {
-    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
-        self.bytes.seek(to)
-    }
 }

@@ -15,8 +15,7 @@
 //! need.
 //!
 //! Computation is in f32, and in f16 or bf16 where a graph casts to these types (mixed precision). On CUDA, sessions in
-//! [`Precision::Tf32`] may also use convolution kernels for tensor cores, which round their factors to TF32; Burn's
-//! tuning chooses by time. Sessions in [`Precision::F16`] or [`Precision::Bf16`], which CUDA devices with tensor cores
+//! [`Precision::Tf32`] convolve on tensor cores, which round the factors to TF32 (`kernels::tiled`). Sessions in [`Precision::F16`] or [`Precision::Bf16`], which CUDA devices with tensor cores
 //! for these types have, cast the inputs of convolutions, or store all values between steps in 16 bits; norms and softmax
 //! are computed in f32.
 //!
@@ -61,7 +60,7 @@ use burn_tensor::backend::DTypeUsage;
 use burn_wgpu::{Wgpu, WgpuDevice};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_graph::{ElementType, Graph};
-use kernels::{DeviceBackend, DirectCuda, DirectWgpu};
+use kernels::{DeviceBackend, DirectCuda, DirectWgpu, Factors};
 use session::DeviceSession;
 use std::path::Path;
 
@@ -79,6 +78,8 @@ pub struct BurnEngine {
     backend: Backend,
     /// Folder of Burn's caches.
     cache: &'static Path,
+    /// Whether f32 sessions use the kernel for matrix units, without such units.
+    is_tiled: bool,
 }
 
 impl BurnEngine {
@@ -105,7 +106,15 @@ impl BurnEngine {
                 (cache, Backend::Wgpu(opened.map_err(failed)?))
             }
         };
-        Ok(Self { device: device.clone(), backend, cache })
+        Ok(Self { device: device.clone(), backend, cache, is_tiled: false })
+    }
+
+    /// Returns the engine with convolutions in f32 by the kernel for matrix units, which then multiplies without them: to
+    /// test its tiles on devices without such units. It is slower than the usual kernel.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_tiled_convolutions(self) -> Self {
+        Self { is_tiled: true, ..self }
     }
 }
 
@@ -117,6 +126,17 @@ impl BurnEngine {
         Box::new(session)
     }
 
+    /// Returns the type to which convolutions round their factors.
+    fn factors_type(&self, precision: Precision) -> Option<Factors> {
+        match (precision, &self.backend) {
+            (Precision::F32, _) => self.is_tiled.then_some(Factors::F32),
+            (Precision::Tf32, Backend::Cuda(_)) => Some(Factors::Tf32),
+            (Precision::F16, Backend::Cuda(_)) => Some(Factors::F16),
+            (Precision::Bf16, Backend::Cuda(_)) => Some(Factors::Bf16),
+            _ => None,
+        }
+    }
+
     /// Plans a graph for a precision: with the kernels of this crate if they suffice, otherwise on Burn's tensors.
     fn program(
         &self,
@@ -124,10 +144,9 @@ impl BurnEngine {
         input_shapes: &[Vec<usize>],
         precision: Precision,
     ) -> Result<plan::Program, EngineError> {
-        let is_cuda = matches!(self.backend, Backend::Cuda(_));
         let half = half_type(precision);
-        let tensor_cores = is_cuda && precision != Precision::F32;
-        let kernels = plan::Kernels { tensor_cores, half };
+        let factors_type = self.factors_type(precision);
+        let kernels = plan::Kernels { factors_type, half };
         // The kernels read weights of 32 bits and store the values between them in 16.
         let wide = prepare::prepare(graph, input_shapes, None)?;
         let direct = plan::plan(&wide, self.name(), Some(kernels));
@@ -137,6 +156,12 @@ impl BurnEngine {
             _ => plan::plan(&prepare::prepare(graph, input_shapes, half)?, self.name(), None),
         }
     }
+}
+
+/// Returns the number of convolutions that this process has started with the kernel for matrix units.
+#[doc(hidden)]
+pub fn tiled_convolutions() -> u64 {
+    kernels::launches()
 }
 
 /// Returns the 32-bit precisions of a device of this engine.

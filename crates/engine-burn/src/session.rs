@@ -32,6 +32,8 @@ pub(crate) struct DeviceSession<B: DeviceBackend> {
     id: DeviceId,
     /// Whether convolutions of 32-bit tensors may not use kernels that round their factors to TF32.
     exact: bool,
+    /// Whether convolutions of 32-bit tensors may round their factors to TF32.
+    tf32: bool,
     /// Panics of device threads since the session was created fail its next run.
     watch: PanicWatch,
     tuning: TuningState,
@@ -172,6 +174,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
             transfers: Transfers::new(device.clone(), id),
             id,
             exact,
+            tf32: options.precision == Precision::Tf32,
             watch,
             listener: options.tuning.clone(),
             stream: new_stream(),
@@ -198,7 +201,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
         self.memory = DeviceMemory::Released;
         let constants = std::mem::take(&mut self.program.constants);
         let tables = std::mem::take(&mut self.program.tables);
-        let (id, exact, stream, transfers) = (self.id, self.exact, self.stream, &self.transfers);
+        let (id, exact, tf32, stream, transfers) = (self.id, self.exact, self.tf32, self.stream, &self.transfers);
         let parts = &self.program.parts;
         let upload = |constant: Constant| {
             let uploaded = transfers.upload(constant.values, constant.form);
@@ -215,6 +218,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
                 let uploaded = Uploaded {
                     widen_f16: matches!(id, DeviceId::Wgpu(_)),
                     exact,
+                    tf32,
                     constants,
                     tables: tables.into_iter().map(|table| transfers.upload_table(table)).collect(),
                 };

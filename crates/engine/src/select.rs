@@ -102,6 +102,23 @@ impl Cache {
         self.save();
     }
 
+    /// Returns what was measured for the model with this [`fingerprint`] on inputs of these shapes with `threads` threads,
+    /// on any device. The devices may be gone since.
+    pub fn stored(&self, fingerprint: &str, shapes: &[&[usize]], threads: usize) -> Vec<Measurement> {
+        let (start, end) = (format!("{fingerprint}|"), format!("|{shapes:?}|{threads}"));
+        let of_entry = |(key, timing): (&String, &Timing)| {
+            // The rest is the device, its name and driver, and the precision.
+            let rest = key.strip_prefix(&start)?.strip_suffix(&end)?;
+            let ((device, _), (_, precision)) = (rest.split_once('|')?, rest.rsplit_once('|')?);
+            let device: DeviceId = device.parse().ok()?;
+            let precision: Precision = precision.parse().ok()?;
+            let (Timing { best_ms, error }, reason) = (*timing, error_problem(timing.error));
+            let (best_ms, precision) = (Some(best_ms), Some(precision));
+            Some(Measurement { device, precision, best_ms, error, reason, cached: true })
+        };
+        self.entries.iter().filter_map(of_entry).collect()
+    }
+
     fn put(&mut self, key: String, timing: Timing) {
         self.entries.insert(key, timing);
         self.save();
@@ -199,13 +216,7 @@ fn measure_engine(
         measurements.push(match timing {
             Ok(Timing { best_ms, error }) => {
                 let error = error.filter(|_| compares);
-                let reason = match error {
-                    Some(f64::MAX) => "its results are not finite, or f32 gives only zeros".to_owned(),
-                    Some(error) if error > ERROR_BUDGET => {
-                        format!("its results differ by {error:.1e} from f32, which is more than {ERROR_BUDGET:.0e}")
-                    }
-                    _ => String::new(),
-                };
+                let reason = error_problem(error);
                 let (best_ms, precision, cached) = (Some(best_ms), Some(precision), cached.is_some());
                 Measurement { device: device.id, precision, best_ms, error, reason, cached }
             }
@@ -215,6 +226,17 @@ fn measure_engine(
                 Measurement::unmeasured(device.id, Some(precision), reason)
             }
         });
+    }
+}
+
+/// Returns why a precision with this error cannot be chosen; empty if it can.
+fn error_problem(error: Option<f64>) -> String {
+    match error {
+        Some(f64::MAX) => "its results are not finite, or f32 gives only zeros".to_owned(),
+        Some(error) if error > ERROR_BUDGET => {
+            format!("its results differ by {error:.1e} from f32, which is more than {ERROR_BUDGET:.0e}")
+        }
+        _ => String::new(),
     }
 }
 
@@ -411,6 +433,12 @@ mod tests {
         let again = chosen(&engines, &never, &mut cache).unwrap();
         assert_eq!((again.precision, again.why), (choice.precision, choice.why));
         assert!(again.measurements.iter().all(|m| m.cached));
+        let stored = cache.stored("m", &[], 1);
+        let by_precision = |all: &[Measurement]| -> BTreeMap<&'static str, Option<f64>> {
+            all.iter().filter_map(|m| Some((m.precision?.name(), m.usable_ms()))).collect()
+        };
+        assert_eq!(by_precision(&stored), by_precision(&again.measurements), "bf16 has too large an error");
+        assert!(cache.stored("m", &[], 2).is_empty() && cache.stored("another", &[], 1).is_empty());
         cache.forget("another");
         assert!(chosen(&engines, &never, &mut cache).is_ok());
         cache.forget("m");

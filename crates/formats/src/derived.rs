@@ -1,6 +1,6 @@
 //! Images whose pixels are computed from those of another image.
 
-use crate::{Image, error::FormatError, reader::Pixels};
+use crate::{Channel, Image, error::FormatError, reader::Pixels};
 use cytoscope_volume::{DType, Region, Samples, VoxelSize};
 use std::{
     fmt,
@@ -15,6 +15,11 @@ pub trait DerivedPixels: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`FormatError`] if the source cannot be read.
     fn read(&self, source: &Image, region: &Region) -> Result<Samples, FormatError>;
+
+    /// Files that the pixels are read from, apart from those of the source.
+    fn files(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
 }
 
 /// What differs between a derived image and its source.
@@ -26,6 +31,8 @@ pub struct DerivedSpec {
     pub dtype: DType,
     /// Voxel size in µm.
     pub voxel_size_um: VoxelSize,
+    /// Channels, one for each index of the C axis; those beyond the end of the list have no name.
+    pub channels: Vec<Channel>,
 }
 
 /// The pixels of a derived image, with their source.
@@ -41,6 +48,8 @@ impl Pixels for Derived {
     }
 
     fn files(&self) -> Option<Vec<PathBuf>> {
-        Some(self.source.files())
+        let mut files = self.source.files();
+        files.extend(self.pixels.files());
+        Some(files)
     }
 }

@@ -338,7 +338,7 @@ fn from_tiff(
         bits_per_sample: layout.bits,
         display_range: series.display_range,
         missing_planes: planes.iter().filter(|p| p.is_none()).count(),
-        unread_pages: file.pages.iter().filter(|p| p.is_none()).count(),
+        unread_pages: file.pages.iter().filter(|p| p.is_none()).count() + series.unread_pages,
     };
     let stack = Stack { files, planes, levels: layouts, level_pages: series.level_pages.clone(), tzc };
     let data = if as_channels { Data::Other(Box::new(ChannelSamples(stack))) } else { Data::Tiff(stack) };
@@ -374,8 +374,7 @@ impl Image {
         }
     }
 
-    /// Returns an image whose pixels are computed from those of this one. It has the same path, files and channels, and one
-    /// level.
+    /// Returns an image whose pixels are computed from those of this one. It has the same path, and one level.
     ///
     /// # Errors
     /// [`FormatError`] if the shape is impossible or exceeds a limit.
@@ -386,6 +385,8 @@ impl Image {
         let shape_full = spec.shape_full.to_vec();
         let (axes, shape) = squeezed(&shape_full);
         let keeps_values = spec.dtype == source.dtype;
+        let mut channels = spec.channels.clone();
+        channels.resize(spec.shape_full[2], Channel::default());
         let meta = ImageMeta {
             axes,
             shape,
@@ -393,6 +394,7 @@ impl Image {
             shape_full,
             dtype: spec.dtype,
             voxel_size_um: spec.voxel_size_um,
+            channels,
             bits_per_sample: if keeps_values { source.bits_per_sample } else { spec.dtype.size_bytes() as u32 * 8 },
             display_range: source.display_range.filter(|_| keeps_values),
             ..source.clone()

@@ -1,5 +1,6 @@
 //! Reading and writing images: TIFF, ImageJ TIFF, OME-TIFF, OME-Zarr, NPY, Cellpose's `_seg.npy`, ImageJ ROI sets;
-//! reading NIfTI, PNG, JPEG, Zeiss CZI and LSM, Nikon ND2, and MetaMorph STK.
+//! reading NIfTI, PNG, JPEG, Zeiss CZI and LSM, Nikon ND2, MetaMorph STK, Olympus FluoView, ScanImage, Aperio SVS, and
+//! Hamamatsu NDPI.
 //!
 //! This crate owns the formats: metadata (axes, voxel size, channels), the positions of planes in a file, the decoding
 //! of strips and tiles, and writing of stacks so that Fiji, Bio-Formats and Python read the same values back. Values
@@ -64,5 +65,5 @@ pub use meta::{ByteOrder, Channel, ImageMeta, Level};
 pub use ome_zarr::{ZarrImageSpec, ZarrWriter, is_zarr_folder, is_zarr_name, zarr_folder_of};
 pub use preview::{label_color, preview_png};
 pub use raster::one_of_each_series;
-pub use series_choice::SeriesChoice;
+pub use series_choice::{SeriesChoice, any_series};
 pub use write::{Compression, Container, StackWriter, WriteSpec, container_for_path, write_array};

@@ -95,7 +95,8 @@ pub struct ImageMeta {
     /// Number of planes that the metadata declare but no file contains; they read as zeros.
     #[serde(skip_serializing_if = "is_zero")]
     pub missing_planes: usize,
-    /// Number of pages of the file that are not supported (such as a fax mask) and belong to no series.
+    /// Number of pages of the file that are not supported (such as a fax mask) or show no plane (such as frames that a
+    /// microscope stores while its focus returns), and belong to no series.
     #[serde(skip_serializing_if = "is_zero")]
     pub unread_pages: usize,
 }

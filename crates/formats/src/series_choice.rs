@@ -102,7 +102,11 @@ impl SeriesChoice {
         if let Self::Index(series) = self {
             return open(path, &OpenOptions { series: *series, ..options.clone() });
         }
-        let any = any_series(path, options)?;
+        self.open_from(any_series(path, options)?, path, options)
+    }
+
+    /// Returns the chosen series of a file of which `any` is an open one; the file is opened again only if it is another one.
+    fn open_from(&self, any: Image, path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
         match self.one_of(any.meta())? {
             series if series == any.meta().series => Ok(any),
             series => open(path, &OpenOptions { series, ..options.clone() }),
@@ -119,7 +123,7 @@ impl SeriesChoice {
             return open(path, &OpenOptions { series: 0, ..options.clone() });
         }
         let any = any_series(path, options)?;
-        if any.meta().series_count <= 1 { Ok(any) } else { self.open(path, options) }
+        if any.meta().series_count <= 1 { Ok(any) } else { self.open_from(any, path, options) }
     }
 
     /// Returns the number of the chosen series of a file, or 0 if the file has a single one.
@@ -158,7 +162,10 @@ impl SeriesChoice {
     }
 
     /// Returns the numbers of the chosen series of an open file.
-    fn indices_of(&self, meta: &ImageMeta) -> Result<Vec<usize>, FormatError> {
+    ///
+    /// # Errors
+    /// [`FormatError::Misused`] if the file has no series of the chosen name, or several.
+    pub fn indices_of(&self, meta: &ImageMeta) -> Result<Vec<usize>, FormatError> {
         let wanted = match self {
             Self::Index(index) => return Ok(vec![*index]),
             Self::All => {
@@ -212,11 +219,11 @@ impl ImageMeta {
     }
 }
 
-/// Opens the first series of a file that can be read, for the names of all.
+/// Opens the first series of a file that can be read, for the names of all; of `options`, the series is ignored.
 ///
 /// # Errors
-/// As [`open`] for the first series, if none of the first [`MAX_TRIED_SERIES`] can be read.
-fn any_series(path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
+/// As [`open`] for the first series, if none of the first 16 can be read.
+pub fn any_series(path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
     let at = |series| open(path, &OpenOptions { series, ..options.clone() });
     at(0).or_else(|error| match error.kind() {
         FormatErrorKind::Malformed | FormatErrorKind::Unsupported | FormatErrorKind::OverLimit => {

@@ -63,7 +63,7 @@ fn lsm(scan: u16, declared_slices: i32) -> Vec<u8> {
     let block = tiff.data(&[head, colors.to_vec(), names].concat());
     let mut info = vec![0u8; 128];
     let mut put = |at: usize, bytes: &[u8]| info[at..at + bytes.len()].copy_from_slice(bytes);
-    put(0, &0x0040_494Cu32.to_le_bytes());
+    put(0, &0x0400_494Cu32.to_le_bytes());
     for (at, n) in [(8, 3), (12, 2), (16, declared_slices), (20, 2), (24, 2)] {
         put(at, &n.to_le_bytes());
     }
@@ -147,7 +147,11 @@ fn stk(distance: u32, declared: u32) -> Vec<u8> {
     let unit = tiff.data(&[&3u32.to_le_bytes()[..], b"um\0"].concat());
     let uic1: Vec<u8> = [4, fraction, 5, fraction, 6, unit].iter().flat_map(|v: &u32| v.to_le_bytes()).collect();
     let uic2: Vec<u8> = (0..3)
-        .flat_map(|i| [if i == 0 { 0 } else { distance }, 10, 2_450_000, 1000 + 500 * i, 0, 0])
+        .flat_map(|i| {
+            // Days and milliseconds since midnight, which is between the first two planes.
+            let ms = 86_399_500 + 500 * i;
+            [if i == 0 { 0 } else { distance }, 10, 2_450_000 + ms / 86_400_000, ms % 86_400_000, 0, 0]
+        })
         .flat_map(u32::to_le_bytes)
         .collect();
     tiff.page(&[
@@ -160,7 +164,7 @@ fn stk(distance: u32, declared: u32) -> Vec<u8> {
         short(277, &[1]),
         long(278, &[1]),
         long(279, &[4, 4]),
-        (33628, 5, 3, uic1),
+        (33628, 4, 3, uic1),
         (33629, 5, declared, uic2),
     ]);
     tiff.bytes
@@ -288,6 +292,91 @@ fn scanimage_files_have_channels_slices_and_times_in_the_order_of_acquisition() 
     assert_eq!((image.meta().axes.to_string().as_str(), image.meta().time_interval_secs), ("TYX", Some(0.25)));
     // A stack that was stopped early.
     assert_eq!(opened(pages(10, &[text(305, software)], &[])).unwrap().meta().shape, [5, 2, 2, 3]);
+}
+
+/// Settings of a fast stack of three slices in two channels, followed by one flyback frame.
+const FAST: &str = "SI.hChannels.channelSave = [1;2]\nSI.hFastZ.enable = true\nSI.hFastZ.discardFlybackFrames = true\n\
+                    SI.hFastZ.numDiscardFlybackFrames = 1\nSI.hStackManager.enable = true\n\
+                    SI.hStackManager.stackMode = 'fast'\nSI.hStackManager.numSlices = 11\n\
+                    SI.hStackManager.actualNumSlices = 3\nSI.hStackManager.framesPerSlice = 1\n\
+                    SI.hStackManager.numFramesPerVolume = 3\nSI.hStackManager.numFramesPerVolumeWithFlyback = 4\n\
+                    SI.hRoiManager.scanFrameRate = 10\nSI.hRoiManager.scanVolumeRate = 2.5\n";
+
+#[test]
+fn scanimage_volumes_have_no_flyback_frames() {
+    let image = opened(pages(16, &[text(305, FAST)], &[])).unwrap();
+    let meta = image.meta();
+    assert_eq!((meta.shape.as_slice(), meta.unread_pages, meta.missing_planes), ([2, 3, 2, 2, 3].as_slice(), 4, 0));
+    assert_eq!(meta.time_interval_secs, Some(0.4));
+    assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13]));
+    // Stopped in the middle of the second volume: its last slice reads as zeros.
+    let image = opened(pages(12, &[text(305, FAST)], &[])).unwrap();
+    let meta = image.meta();
+    assert_eq!((meta.shape.as_slice(), meta.unread_pages, meta.missing_planes), ([2, 3, 2, 2, 3].as_slice(), 2, 2));
+    let (Samples::U8(mut expected), Samples::U8(read)) =
+        (samples_of([0, 1, 2, 3, 4, 5, 8, 9, 10, 11]), image.read_all().unwrap().into_samples())
+    else {
+        panic!("other types")
+    };
+    expected.resize(72, 0);
+    assert_eq!(read, expected);
+    // Two frames of each slice follow each other; the flyback is at the end of the volume only.
+    let repeated = FAST.replace("framesPerSlice = 1", "framesPerSlice = 2").replace("PerVolume = 3", "PerVolume = 6");
+    let repeated = repeated.replace("Flyback = 4", "Flyback = 7").replace("[1;2]", "1");
+    let image = opened(pages(14, &[text(305, &repeated)], &[])).unwrap();
+    assert_eq!((image.meta().shape.as_slice(), image.meta().time_interval_secs), ([4, 3, 2, 3].as_slice(), None));
+    let expected = samples_of([0, 2, 4, 1, 3, 5, 7, 9, 11, 8, 10, 12]);
+    assert_eq!(image.read_all().unwrap().into_samples(), expected);
+}
+
+#[test]
+fn earlier_scanimage_versions_state_flyback_frames_in_other_settings() {
+    let volumes = |bytes: Vec<u8>| {
+        let image = opened(bytes).unwrap();
+        (image.meta().shape.clone(), image.meta().unread_pages, image.read_all().unwrap().into_samples())
+    };
+    // The number of frames per volume includes the flyback; the number of slices is that of another stack.
+    let old = "SI.hChannels.channelSave = 1\nSI.hFastZ.enable = true\nSI.hFastZ.discardFlybackFrames = true\n\
+               SI.hFastZ.numDiscardFlybackFrames = 2\nSI.hFastZ.numFramesPerVolume = 5\n\
+               SI.hStackManager.numSlices = 7\nSI.hStackManager.framesPerSlice = 1\n";
+    let expected = (vec![2, 3, 2, 3], 4, samples_of([0, 1, 2, 5, 6, 7]));
+    assert_eq!(volumes(pages(10, &[text(305, old)], &[])), expected);
+    let described = "scanimage.SI5.fastZEnable = true\nscanimage.SI5.fastZImageType = 'XY-Z'\n\
+                     scanimage.SI5.fastZNumDiscardFrames = 1\nscanimage.SI5.stackNumSlices = 3\n\
+                     scanimage.SI5.acqNumFrames = 1\nscanimage.SI5.channelsSave = 1";
+    let expected = (vec![2, 3, 2, 3], 2, samples_of([0, 1, 2, 4, 5, 6]));
+    assert_eq!(volumes(pages(8, &[text(270, described)], &[])), expected);
+}
+
+#[test]
+fn scanimage_volumes_of_an_unknown_order_are_slices() {
+    let shape = |count: u8, first: &[Tag]| opened(pages(count, first, &[])).unwrap().meta().shape.clone();
+    let frame = |number: u8| text(270, &format!("frameNumbers = {number}\nframeNumberAcquisition = {number}\n"));
+    assert_eq!(shape(16, &[frame(5), text(305, FAST)]), [2, 3, 2, 2, 3], "the second file of an acquisition");
+    assert_eq!(shape(16, &[frame(4), text(305, FAST)]), [8, 2, 2, 3], "a file that begins in the middle of a volume");
+    let averaged = format!("{FAST}SI.hScan2D.logAverageFactor = 2\n");
+    assert_eq!(shape(16, &[text(305, &averaged)]), [8, 2, 2, 3], "means of frames, with flyback");
+    let inconsistent = FAST.replace("numFramesPerVolume = 3", "numFramesPerVolume = 2");
+    assert_eq!(shape(16, &[text(305, &inconsistent)]), [8, 2, 2, 3]);
+    let across = "scanimage.SI5.fastZEnable = true\nscanimage.SI5.fastZImageType = 'XZ'\n\
+                  scanimage.SI5.fastZNumDiscardFrames = 1\nscanimage.SI5.stackNumSlices = 3";
+    assert_eq!(shape(8, &[text(270, across)]), [8, 2, 3]);
+}
+
+#[test]
+fn means_of_scanimage_frames_are_as_far_apart_as_the_frames_they_were_made_of() {
+    let software = "SI.hChannels.channelSave = 1\nSI.hStackManager.enable = false\nSI.hScan2D.logAverageFactor = 5\n\
+                    SI.hRoiManager.scanFrameRate = 10\n";
+    let image = opened(pages(3, &[text(305, software)], &[])).unwrap();
+    assert_eq!((image.meta().axes.to_string().as_str(), image.meta().time_interval_secs), ("TYX", Some(0.5)));
+}
+
+#[test]
+fn a_plane_that_was_taken_from_an_imagej_stack_is_read_although_its_description_is_that_of_the_stack() {
+    let description = "ImageJ=1.49i\nimages=50\nslices=50\nloop=false\n";
+    let image = opened(pages(1, &[text(270, description)], &[])).unwrap();
+    assert_eq!((image.meta().format.as_str(), image.meta().shape.as_slice()), ("imagej", [2, 3].as_slice()));
+    assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0]));
 }
 
 /// A slide with two levels and an overview of other proportions.

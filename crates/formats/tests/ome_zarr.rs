@@ -3,20 +3,14 @@
 
 mod common;
 
+use common::zarr::{fixture, write_zarr};
 use cytoscope_formats::{
     Channel, Container, FormatErrorKind, Limits, OpenOptions, SeriesChoice, WriteSpec, ZarrImageSpec, ZarrWriter,
-    is_zarr_folder, open, open_bytes, write_array,
+    is_zarr_folder, open, write_array,
 };
-use cytoscope_storage::Overwrite;
 use cytoscope_volume::{Array, DType, Region, Samples, VoxelSize};
 use serde_json::{Value, json};
-use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
-
-/// A folder written by zarr-python; `make.py` beside it says how.
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/ome_zarr").join(name)
-}
 
 /// The value at T, Z, C, Y, X of the fixtures.
 fn value([t, z, c, y, x]: [usize; 5]) -> f64 {
@@ -127,23 +121,6 @@ fn pattern(axes: &str, shape: &[usize], dtype: DType) -> Array {
         samples.as_bytes_mut().iter_mut().enumerate().for_each(|(i, b)| *b = (i * 37 + i / 251) as u8);
     }
     Array::new(axes.parse().unwrap(), shape.to_vec(), samples).unwrap()
-}
-
-/// Writes an array with the axes TZCYX.
-fn write_zarr(path: &Path, array: &Array, change: impl FnOnce(&mut ZarrImageSpec)) {
-    let [t, z, c, y, x] = <[usize; 5]>::try_from(array.shape()).unwrap();
-    let mut spec = ZarrImageSpec::new("stack", [t, c, z, y, x], array.dtype());
-    change(&mut spec);
-    let mut writer = ZarrWriter::create(path, spec).unwrap();
-    let depth = writer.slab_depth(0);
-    for (ti, ci) in (0..t).flat_map(|ti| (0..c).map(move |ci| (ti, ci))) {
-        for zi in (0..z).step_by(depth) {
-            let slab = Region::whole(array.shape()).with_range(0, ti, 1).with_range(2, ci, 1);
-            let slab = array.crop(&slab.with_range(1, zi, depth.min(z - zi))).unwrap();
-            writer.write(0, [ti, ci, zi], slab.samples()).unwrap();
-        }
-    }
-    writer.finish().unwrap().publish(Overwrite::Refuse).unwrap();
 }
 
 #[test]
@@ -509,96 +486,4 @@ numpy.save(f"{out}/data.npy", data)
         count += 1;
     }
     assert!(count >= 20, "{count} folders");
-}
-
-/// Zips a folder; `prefix` is put before the paths in it.
-fn zipped(folder: &Path, prefix: &str, method: zip::CompressionMethod) -> Vec<u8> {
-    fn add(zip: &mut zip::ZipWriter<Cursor<Vec<u8>>>, folder: &Path, at: &str, method: zip::CompressionMethod) {
-        let mut entries: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
-        entries.sort();
-        for path in entries {
-            let name = format!("{at}{}", path.file_name().unwrap().to_str().unwrap());
-            if path.is_dir() {
-                add(zip, &path, &format!("{name}/"), method);
-                continue;
-            }
-            let options = zip::write::SimpleFileOptions::default().compression_method(method);
-            zip.start_file(name.as_str(), options).unwrap();
-            zip.write_all(&std::fs::read(&path).unwrap()).unwrap();
-        }
-    }
-    let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
-    add(&mut zip, folder, prefix, method);
-    zip.finish().unwrap().into_inner()
-}
-
-#[test]
-fn zipped_folders_read_like_the_folders() {
-    use zip::CompressionMethod::{Deflated, Stored};
-    let temp = tempfile::tempdir().unwrap();
-    for (i, name) in ["v04_blosc", "v05_sharded", "v04_fortran"].into_iter().enumerate() {
-        let folder = open(&fixture(name), &OpenOptions::default()).unwrap();
-        for (prefix, method) in [("", Stored), ("inside.zarr/", Stored), ("", Deflated)] {
-            let path = temp.path().join(format!("{i}.zarr.zip"));
-            std::fs::write(&path, zipped(&fixture(name), prefix, method)).unwrap();
-            let image = open(&path, &OpenOptions::default()).unwrap();
-            let (ours, wanted) = (image.meta(), folder.meta());
-            assert_eq!((ours.format.as_str(), &ours.path), ("ome-zarr", &path));
-            assert_eq!((&ours.levels, &ours.channels), (&wanted.levels, &wanted.channels));
-            assert_eq!((ours.voxel_size_um, ours.series_count), (wanted.voxel_size_um, wanted.series_count));
-            assert_eq!(image.read_all().unwrap(), folder.read_all().unwrap(), "{name} in {prefix:?}, {method:?}");
-            assert_eq!(image.files(), [path]);
-        }
-    }
-    let labels = OpenOptions { series: 1, ..OpenOptions::default() };
-    let of_zip = open(&temp.path().join("0.zarr.zip"), &labels).unwrap();
-    assert_eq!(of_zip.read_all().unwrap(), open(&fixture("v04_blosc"), &labels).unwrap().read_all().unwrap());
-}
-
-#[test]
-fn damaged_and_oversized_zips_are_refused_and_only_what_is_shown_is_read() {
-    let bytes = zipped(&fixture("v05_sharded"), "", zip::CompressionMethod::Stored);
-    let temp = tempfile::tempdir().unwrap();
-    let path = temp.path().join("stack.ozx");
-    let kind = |bytes: &[u8], limits: Limits| {
-        std::fs::write(&path, bytes).unwrap();
-        let image = open(&path, &OpenOptions { limits, ..OpenOptions::default() });
-        image.and_then(|image| image.read_all()).err().map(|error| error.kind())
-    };
-    assert_eq!(kind(&bytes, Limits::default()), None);
-    assert_eq!(kind(&bytes[..bytes.len() - 30], Limits::default()), Some(FormatErrorKind::Malformed));
-    for limits in [
-        Limits { max_metadata_bytes: 64, ..Limits::default() },
-        Limits { max_pages: 2, ..Limits::default() },
-        Limits { max_chunk_bytes: 1 << 4, ..Limits::default() },
-    ] {
-        assert_eq!(kind(&bytes, limits), Some(FormatErrorKind::OverLimit));
-    }
-    // No byte of the directory can be changed so that reading panics or takes what is not there.
-    let directory = bytes.windows(4).position(|w| w == [0x50, 0x4b, 1, 2]).unwrap();
-    for at in directory..bytes.len() {
-        let mut changed = bytes.clone();
-        changed[at] ^= 0xFF;
-        let _ = open_bytes(changed, &OpenOptions::default()).map(|image| image.read_all());
-    }
-    let other = {
-        let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
-        zip.start_file("readme.txt", zip::write::SimpleFileOptions::default()).unwrap();
-        zip.finish().unwrap().into_inner()
-    };
-    assert_eq!(kind(&other, Limits::default()), Some(FormatErrorKind::Unsupported));
-    // Opening reads the directory and metadata, not the chunks.
-    let mut state = 1u64;
-    let noise = std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 48) as u16
-    });
-    let noise: Vec<u16> = noise.take(16 * 256 * 256).collect();
-    let array = Array::new("TZCYX".parse().unwrap(), vec![1, 16, 1, 256, 256], noise).unwrap();
-    let folder = temp.path().join("large.zarr");
-    write_zarr(&folder, &array, |_| {});
-    let large = zipped(&folder, "", zip::CompressionMethod::Stored);
-    std::fs::write(&path, &large).unwrap();
-    let image = open(&path, &OpenOptions::default()).unwrap();
-    assert!(large.len() > 1 << 20 && image.bytes_read() < 80_000, "{} of {}", image.bytes_read(), large.len());
 }

@@ -1,4 +1,5 @@
-//! Sliding windows over spatial axes (convolutions, transposed convolutions, pools) and their output lengths.
+//! Sliding windows over spatial axes (convolutions, transposed convolutions, pools) and their output lengths; the greatest
+//! common divisor, by which ratios of lengths are reduced.
 
 use crate::error::{GraphError, Result};
 
@@ -264,4 +265,9 @@ fn window_output(
         out.push(usize::try_from(n).unwrap_or(usize::MAX));
     }
     Ok(out)
+}
+
+/// Returns the greatest common divisor; of a number and 0, the number.
+pub fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }

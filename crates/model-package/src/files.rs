@@ -1,15 +1,15 @@
 //! The files of a package: in a folder, in a zip, a single file, or in memory.
 
 use super::{FileRef, MAX_FILE_BYTES, MAX_FILES, MAX_RDF_BYTES, PackageError};
+use cytoscope_storage::limited::LimitedReader;
 use cytoscope_storage::read::{open_inside, open_regular, refusal};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use zip::result::ZipError;
 
 /// Maximum number of bytes read to list a zip; 4096 entries with long names take about 2 MB.
@@ -254,15 +254,15 @@ fn local_name(name: &str) -> &str {
 }
 
 /// A zip on disk.
-type Archive = zip::ZipArchive<Metered>;
+type Archive = zip::ZipArchive<LimitedReader<File>>;
 
 /// Opens a zip; `None` if the file is not a zip.
 fn open_archive(path: &Path) -> Result<Option<Archive>, PackageError> {
     let file = open_regular(path).map_err(|e| PackageError::io(path, e))?;
-    let left = Arc::new(AtomicU64::new(MAX_DIRECTORY_BYTES));
-    let archive = match zip::ZipArchive::new(Metered { file, left: Arc::clone(&left) }) {
+    let (reader, limit) = LimitedReader::new(file, MAX_DIRECTORY_BYTES);
+    let archive = match zip::ZipArchive::new(reader) {
         Ok(archive) => archive,
-        Err(_) if left.load(Ordering::Relaxed) == 0 => {
+        Err(_) if limit.is_reached() => {
             let problem = format!("has a directory of more than the limit of {MAX_DIRECTORY_BYTES} bytes");
             return Err(PackageError::bad(path, "zip", problem));
         }
@@ -273,34 +273,12 @@ fn open_archive(path: &Path) -> Result<Option<Archive>, PackageError> {
         }
         Err(_) => return Ok(None),
     };
-    left.store(u64::MAX, Ordering::Relaxed);
+    limit.lift();
     if archive.len() > MAX_FILES {
         let problem = format!("has {} files, more than the limit of {MAX_FILES}", archive.len());
         return Err(PackageError::bad(path, "zip", problem));
     }
     Ok(Some(archive))
-}
-
-/// A file of which at most `left` bytes may be read.
-#[derive(Debug)]
-struct Metered {
-    file: File,
-    left: Arc<AtomicU64>,
-}
-
-impl Read for Metered {
-    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.file.read(into)?;
-        let left = self.left.load(Ordering::Relaxed).checked_sub(read as u64);
-        self.left.store(left.unwrap_or(0), Ordering::Relaxed);
-        left.map(|_| read).ok_or_else(|| std::io::Error::other("the zip directory exceeds its size limit"))
-    }
-}
-
-impl Seek for Metered {
-    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
-        self.file.seek(to)
-    }
 }
 
 /// Reads a file of at most `limit` bytes; returns the size if it is larger.

@@ -27,7 +27,9 @@ pub use files::Files;
 pub use spec::{AxisKind, AxisSize, AxisSpec, FileRef, Processing, StatisticsAxes, TensorSpec};
 pub use test_run::{Tolerance, compare};
 pub use upload::{UploadFinding, UploadSeverity};
-pub use write::{InheritedContent, NamedBytes, PACKAGE_KIND, PackageBuilder, check_destination, is_reserved};
+pub use write::{
+    InheritedContent, NamedBytes, PACKAGE_KIND, PackageBuilder, check_destination, is_reserved, refuse_inside_package,
+};
 
 use parse::Weights;
 

@@ -4,7 +4,7 @@ use super::files::{Files, sha256};
 use super::write_tensor::{Entry, Tensors};
 use super::{
     LAYOUT, LAYOUT_KEY, MAX_RDF_BYTES, OLD_FLOAT_KEY, Package, PackageError, QUANTIZED_KEY, QUANTIZED_WEIGHTS,
-    TensorSpec, Tolerance,
+    TensorSpec, Tolerance, is_package,
 };
 use cytoscope_graph::{EXPORT_OPSET, Graph, Tensor, npy};
 use cytoscope_storage::folder::{self, Replaced};
@@ -290,10 +290,11 @@ fn is_zip(path: &Path) -> bool {
 /// Checks, before any work is done, that a package may be written to a path.
 ///
 /// # Errors
-/// [`StorageError`] if the path has an ending other than `.zip`, is one of the inputs, or holds something that this
-/// program did not write and that `overwrite` does not allow to be replaced.
+/// [`StorageError`] if the path has an ending other than `.zip`, is one of the inputs or inside a package that is one, or
+/// holds something that this program did not write and that `overwrite` does not allow to be replaced.
 pub fn check_destination(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
     target::refuse_input(path, inputs)?;
+    refuse_inside_package(path, inputs)?;
     target::check_ending(path, &["", "zip"])?;
     if !is_zip(path) {
         return folder::check_finished(path, PACKAGE_KIND, inputs, overwrite);
@@ -301,6 +302,22 @@ pub fn check_destination(path: &Path, inputs: &[&Path], overwrite: Overwrite) ->
     match target::check_file(path, inputs, overwrite) {
         Err(StorageError::Exists { .. }) if is_own_zip(path) => Ok(()),
         other => other,
+    }
+}
+
+/// Checks that an output is not inside a package that is an input: an additional file would count as a change of it.
+///
+/// # Errors
+/// [`StorageError::NotReplaceable`] with the package.
+pub fn refuse_inside_package(path: &Path, inputs: &[&Path]) -> Result<(), StorageError> {
+    let output = target::resolved(path);
+    let surrounds = |input: &&&Path| input.is_dir() && is_package(input) && output.starts_with(target::resolved(input));
+    match inputs.iter().find(surrounds) {
+        None => Ok(()),
+        Some(package) => {
+            let problem = format!("is inside the package {}, which it would change", package.display());
+            Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: false })
+        }
     }
 }
 

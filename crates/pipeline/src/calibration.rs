@@ -8,7 +8,7 @@ use crate::predict::resolve::{channels, voxel_size};
 use crate::predict::{PredictJob, expand_inputs, only_stacks};
 use crate::stack::Stack;
 use crate::{Context, JobError, Model};
-use cytoscope_engine::{CompileOptions, DeviceId, DeviceRequest, Precision};
+use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
 use cytoscope_graph::Tensor;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -111,26 +111,8 @@ fn of_stack(context: &Context, model: &Model, file: &Path, max_tiles: usize) -> 
 /// Returns a prediction of the stack, whose channels, voxel size and preprocessing are used.
 fn prediction_of(model: &Model, file: &Path) -> PredictJob {
     PredictJob {
-        inputs: vec![file.to_owned()],
-        model: model.name.clone(),
-        out: PathBuf::new(),
-        format: Default::default(),
         device: DeviceRequest::Device(DeviceId::Cpu),
-        precision: None,
-        tiles: Default::default(),
-        outputs: Default::default(),
-        channel: None,
-        channels: Vec::new(),
-        time: None,
-        series: Default::default(),
-        axes: None,
-        voxel_um: None,
-        diameter: Default::default(),
-        preprocess: Default::default(),
-        memory_budget_bytes: None,
-        resume: false,
-        threads: 0,
-        overwrite: Default::default(),
+        ..PredictJob::new(vec![file.to_owned()], model.name.clone(), PathBuf::new())
     }
 }
 
@@ -159,14 +141,7 @@ fn estimate_scale(
     nominal_um: f64,
 ) -> Result<(f64, Option<[f64; 3]>), JobError> {
     let engine = Devices::cpu_only().engine(DeviceId::Cpu)?;
-    let options = CompileOptions {
-        precision: Precision::F32,
-        threads: 0,
-        memory_budget_bytes: None,
-        recorder: context.recorder.clone(),
-        interrupt: context.interrupt(),
-        tuning: context.tuning(),
-    };
+    let options = context.compile_options(Precision::F32, 0);
     let estimator = Estimator {
         context,
         model,

@@ -211,6 +211,7 @@ fn describe(card: &mut ModelCard, package: Package) {
             card.voxel_um = model.voxel_um;
             card.object_diameter_um = model.object_diameter_um;
             card.input_channels = model.input_channels;
+            card.input_channel_names = model.input_channel_names;
             card.output_channels = model.output_channels;
             card.segment = (model.task == ModelTask::Segmentation).then_some(model.segment);
             card.segment_channel = model.segment_channel;

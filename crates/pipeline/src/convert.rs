@@ -2,16 +2,16 @@
 //! steps.
 
 use crate::Extents;
-use crate::results::{Publication, moved_aside_note};
+use crate::job_record::recorded;
+use crate::results::{Publication, check_file, moved_aside_note};
 use crate::{Context, JobError, convert_zarr, preprocess};
 use cytoscope_formats::{
-    Compression, Container, ImageMeta, OpenOptions, SeriesChoice, StackWriter, WriteSpec, container_for_path,
+    Compression, Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, WriteSpec, container_for_path,
     is_zarr_name, open,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::check_file;
 use cytoscope_volume::{Array, Axes, Axis, Region};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -56,12 +56,17 @@ pub struct ConvertJob {
 const SLAB_BYTES: usize = 32 << 20;
 
 impl ConvertJob {
-    /// Runs the job. Memory use is about that of one slab, regardless of the size of the image.
+    /// Runs the job and writes its provenance record beside the output. Memory use is about that of one slab, regardless of
+    /// the size of the image.
     ///
     /// # Errors
     /// [`JobError`] for an unknown file extension, a file that cannot be read or written, a channel or time point that
     /// does not exist, or if the job is cancelled. No partly written file is left.
     pub fn run(&self, context: &Context) -> Result<(), JobError> {
+        recorded(self, context, |_| self.convert(context))
+    }
+
+    fn convert(&self, context: &Context) -> Result<(), JobError> {
         if is_zarr_name(&self.output) {
             if self.compression != Compression::None {
                 return Err(JobError::WrongUse(
@@ -79,16 +84,16 @@ impl ConvertJob {
                 "--compression requires a .ome.tif output: ImageJ TIFF and .npy are written uncompressed".to_owned(),
             ));
         }
-        let stack = self.like.as_ref().map(|path| open(path, &OpenOptions::default())).transpose()?;
-        let shape_zyx = stack.map(|stack| Extents::of(stack.meta()).zyx);
-        let options = OpenOptions { axes: self.axes.clone(), shape_zyx, ..OpenOptions::default() };
-        let image = preprocess::preprocessed(context, &self.series.open(&self.input, &options)?, &self.preprocess)?;
-        let files = image.files();
-        let inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).chain([self.input.as_path()]).collect();
+        let (image, files) = self.open()?;
+        let inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
         check_file(&self.output, &inputs, self.overwrite)?;
+        let image = preprocess::preprocessed(context, &image, &self.preprocess)?;
         let meta = image.meta().clone();
         let whole = self.region(&meta)?;
-        let retained: Vec<usize> = (0..meta.axes_full.len()).filter(|i| whole.size[*i] != 1).collect();
+        // Rows and columns are kept even if there is only one: in a NumPy array, Z would take their place.
+        let is_of_plane = |i: &usize| matches!(meta.axes_full.as_slice()[*i], Axis::Y | Axis::X);
+        let retained: Vec<usize> =
+            (0..meta.axes_full.len()).filter(|i| whole.size[*i] != 1 || is_of_plane(i)).collect();
         let axes = Axes::new(retained.iter().map(|i| meta.axes_full.as_slice()[*i]).collect())?;
         let shape: Vec<usize> = retained.iter().map(|i| whole.size[*i]).collect();
         let mut writer = StackWriter::create(&self.output, &self.spec(container, axes.clone(), shape, &meta))?;
@@ -110,6 +115,27 @@ impl ConvertJob {
         publication.add(writer.finish_unpublished()?);
         publication.publish(self.overwrite)?.iter().for_each(|aside| context.note(moved_aside_note(aside)));
         Ok(())
+    }
+
+    /// Opens the image and returns it with all files that are read: its own, and those of the stack whose extents it gets.
+    ///
+    /// # Errors
+    /// [`JobError`] if a file cannot be read; [`JobError::WrongUse`] for `like` with an image that has extents of its own.
+    pub(crate) fn open(&self) -> Result<(Image, Vec<PathBuf>), JobError> {
+        let stack = self.like.as_ref().map(|path| open(path, &OpenOptions::default())).transpose()?;
+        let shape_zyx = stack.as_ref().map(|stack| Extents::of(stack.meta()).zyx);
+        let options = OpenOptions { axes: self.axes.clone(), shape_zyx, ..OpenOptions::default() };
+        let image = self.series.open(&self.input, &options)?;
+        if stack.is_some() && !image.is_without_extents() {
+            return Err(JobError::WrongUse(format!(
+                "{}: --like gives the extents of an ImageJ ROI set, but this file has its own; leave out --like",
+                self.input.display()
+            )));
+        }
+        let mut files = image.files();
+        files.extend(stack.iter().flat_map(Image::files));
+        files.extend([&self.input].into_iter().chain(&self.like).cloned());
+        Ok((image, files))
     }
 
     /// Returns the region of the image to convert.

@@ -3,6 +3,7 @@
 use crate::convert::ConvertJob;
 use crate::evaluate::looks_like_labels;
 use crate::job::Meter;
+use crate::results::refuse_inside_zarr;
 use crate::{Context, JobError, preprocess};
 use cytoscope_formats::{Image, ImageMeta, OpenOptions, ZarrImageSpec, ZarrWriter, open};
 use cytoscope_profile::Stage;
@@ -24,15 +25,14 @@ const S: usize = 5;
 /// # Errors
 /// As [`ConvertJob::run`].
 pub(crate) fn run(job: &ConvertJob, context: &Context) -> Result<(), JobError> {
-    let options = OpenOptions { axes: job.axes.clone(), ..OpenOptions::default() };
-    let image = preprocess::preprocessed(context, &job.series.open(&job.input, &options)?, &job.preprocess)?;
+    let (image, mut files) = job.open()?;
+    let image = preprocess::preprocessed(context, &image, &job.preprocess)?;
     let whole = job.region(image.meta())?;
     let labels = job.labels.as_deref().map(|path| open_labels(path, &whole, job.time)).transpose()?;
-    let files: Vec<PathBuf> =
-        image.files().into_iter().chain(labels.iter().flat_map(|(labels, _)| labels.files())).collect();
-    let named = [Some(&job.input), job.labels.as_ref()];
-    let inputs: Vec<&Path> = files.iter().chain(named.into_iter().flatten()).map(PathBuf::as_path).collect();
+    files.extend(labels.iter().flat_map(|(labels, _)| labels.files()));
+    let inputs: Vec<&Path> = files.iter().chain(&job.labels).map(PathBuf::as_path).collect();
     check_new_folder(&job.output, &inputs, job.overwrite)?;
+    refuse_inside_zarr(&job.output, &inputs)?;
     let mut writer = ZarrWriter::create(&job.output, image_spec(job, image.meta(), &whole))?;
     let mut parts = vec![(0, image, whole)];
     if let (Some((labels, whole)), Some(path)) = (labels, &job.labels) {

@@ -31,7 +31,7 @@ pub struct DeviceChoice {
     pub name: String,
     /// Why it was chosen, as text for the user.
     pub why: String,
-    /// Measurements that the choice is based on.
+    /// Measurements that the choice is based on; of a requested device also those of other devices, if they are stored.
     pub measurements: Vec<Measurement>,
 }
 
@@ -283,6 +283,8 @@ impl Devices {
             let mut choice = choose(&engines, &unusable, &probe, &mut cache, is_requested)?;
             if is_requested {
                 choice.why = requested_text(&choice);
+                let shape = model.tensor_shape(model.input_channels, edge);
+                add_stored(&mut choice, cache.stored(&model.fingerprint, &[&shape], options.threads));
             }
             let engine = engines.iter().find(|e| e.device().id == choice.device);
             let engine = engine.ok_or_else(|| EngineError::BadDevice { text: choice.device.to_string() })?;
@@ -346,7 +348,8 @@ impl Devices {
             Err(error) => context.note(unverified_note(DeviceId::Cpu, &error)),
         }
         let why = format!("{} failed: {error}", failed.choice.id);
-        let measurements = failed.choice.measurements.clone();
+        let mut measurements = failed.choice.measurements.clone();
+        measurements.iter_mut().filter(|m| m.device == failed.choice.id).for_each(|m| m.reason.clone_from(&why));
         let selected = SelectedEngine::new(engine, Choice { device: DeviceId::Cpu, precision, why, measurements });
         Ok(SelectedEngine { profile: failed.profile.clone(), is_replacement: true, ..selected })
     }
@@ -399,6 +402,13 @@ fn requested_text(choice: &Choice) -> String {
     if is_measured { format!("requested; {}", choice.why) } else { "requested".to_owned() }
 }
 
+/// Adds the times that were measured for the model before to the measurements of a requested device, so that the profiler
+/// can name a faster one.
+fn add_stored(choice: &mut Choice, stored: Vec<Measurement>) {
+    let own: Vec<_> = choice.measurements.iter().filter(|m| m.best_ms.is_some()).map(|m| m.device).collect();
+    choice.measurements.extend(stored.into_iter().filter(|m| !own.contains(&m.device)));
+}
+
 /// Takes the engine of a choice.
 fn take(engines: Vec<Box<dyn Engine>>, choice: Choice) -> Result<SelectedEngine, JobError> {
     let device = choice.device;
@@ -409,14 +419,7 @@ fn take(engines: Vec<Box<dyn Engine>>, choice: Choice) -> Result<SelectedEngine,
 
 /// Returns the options with which a model is compiled to be measured.
 fn probe_options(context: &Context, precision: Precision, threads: usize) -> CompileOptions {
-    CompileOptions {
-        precision,
-        threads,
-        memory_budget_bytes: None,
-        recorder: Recorder::totals_only(),
-        interrupt: context.interrupt(),
-        tuning: context.tuning(),
-    }
+    CompileOptions { recorder: Recorder::totals_only(), ..context.compile_options(precision, threads) }
 }
 
 /// Emits a note that devices or precisions are being compared.

@@ -1,7 +1,9 @@
 //! Evaluation of predictions against ground truth, per file and overall.
 
+use crate::job_record::{absolute, recorded};
 use crate::predict::expand_inputs;
 use crate::predict::zarr::labels_of;
+use crate::results::check_file;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, deserialize};
 use cytoscope_formats::{Image, ImageMeta, OpenOptions, SeriesChoice, is_zarr_folder};
@@ -9,9 +11,12 @@ use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::{Regression, regression};
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Errors, Grid};
 use cytoscope_profile::Stage;
+use cytoscope_storage::Overwrite;
+use cytoscope_storage::json::write_json;
+use cytoscope_storage::target::check_ending;
 use cytoscope_volume::{Element, Samples, with_samples};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 /// Scores predictions against ground truth: label images by matching objects, other images by intensity.
@@ -28,6 +33,12 @@ pub struct EvaluateJob {
     /// Series of predictions and ground truth, by number or name; files of a single series are read as they are.
     #[serde(default, skip_serializing_if = "SeriesChoice::is_first")]
     pub series: SeriesChoice,
+    /// File (`.json`) that the report is also written to, with its provenance record beside it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out: Option<PathBuf>,
+    /// Whether to overwrite an existing file at `out`.
+    #[serde(default)]
+    pub overwrite: Overwrite,
 }
 
 /// Scores of one pair of files.
@@ -81,6 +92,19 @@ pub struct EvaluateReport {
     /// Ignored objects of all pairs together; absent for intensity images.
     #[serde(default)]
     pub ignored: Option<Ignored>,
+}
+
+impl EvaluateReport {
+    /// Returns the report with absolute paths: its file may be read from any folder.
+    fn with_absolute_paths(&self) -> Self {
+        let pairs = self.pairs.iter().map(|pair| PairReport {
+            prediction: absolute(&pair.prediction),
+            truth: absolute(&pair.truth),
+            ..pair.clone()
+        });
+        let unpaired = self.unpaired.iter().map(|path| absolute(path));
+        Self { pairs: pairs.collect(), unpaired: unpaired.collect(), ..self.clone() }
+    }
 }
 
 /// Name endings that denote the role of a file in its pair; they are removed to find matching files.
@@ -144,8 +168,20 @@ impl EvaluateJob {
     /// Runs the job.
     ///
     /// # Errors
-    /// [`JobError`] if no files match, a file cannot be read, or the shapes of a pair differ.
+    /// [`JobError`] if no files match, a file cannot be read, the shapes of a pair differ, or the report cannot be
+    /// written.
     pub fn run(&self, context: &Context) -> Result<EvaluateReport, JobError> {
+        let Some(out) = &self.out else { return self.evaluate(context) };
+        check_ending(out, &["json"])?;
+        check_file(out, &[&self.prediction, &self.truth], self.overwrite)?;
+        recorded(self, context, |_| {
+            let report = self.evaluate(context)?;
+            write_json(out, &report.with_absolute_paths())?;
+            Ok(report)
+        })
+    }
+
+    fn evaluate(&self, context: &Context) -> Result<EvaluateReport, JobError> {
         let mut unpaired = Vec::new();
         let is_image = |path: &Path| path.is_file() || is_zarr_folder(path);
         let pairs: Vec<(PathBuf, PathBuf)> = if is_image(&self.prediction) && is_image(&self.truth) {
@@ -246,6 +282,11 @@ fn score(
             next_step: "compare images of the same shape".to_owned(),
         });
     }
+    for (path, channels) in [(prediction, ea.channels), (truth, eb.channels)] {
+        if channels > 1 {
+            context.note(format!("{}: only the first of its {channels} channels is compared", path.display()));
+        }
+    }
     let labels = !a.meta().dtype.is_float() && (!b.meta().dtype.is_float() || looks_like_labels(truth));
     let mut report = PairReport {
         prediction: prediction.to_owned(),
@@ -258,11 +299,12 @@ fn score(
     let mut errors = None;
     if labels {
         let mut overlaps = Overlaps::new();
+        let (mut true_numbers, mut predicted_numbers) = (ObjectNumbers::default(), ObjectNumbers::default());
         for time in 0..ea.times {
             each_slab(context, a, b, time, &mut |p, t| {
                 let _span = context.recorder.span(Stage::Validate, "overlaps").voxels(p.len());
-                // Objects of different time points are different objects.
-                Ok(overlaps.add(&integers(&t, time), &integers(&p, time))?)
+                let (t, p) = (true_numbers.numbers(truth, &t, time)?, predicted_numbers.numbers(prediction, &p, time)?);
+                Ok(overlaps.add(&t, &p)?)
             })?;
         }
         let _span = context.recorder.span(Stage::Validate, "match objects");
@@ -302,14 +344,49 @@ fn voxel_um(meta: &ImageMeta) -> Option<[f64; 3]> {
     Some([z?, stated(size.y)?, stated(size.x)?])
 }
 
-/// Bit position at which the time point is added to a label.
-const TIME_SHIFT: u32 = 22;
+/// Largest label that can be told from all smaller ones: 64-bit floats, as which labels are compared, represent it exactly.
+const MAX_LABEL: f64 = ((1u64 << 53) - 1) as f64;
 
-fn integers(samples: &Samples, time: usize) -> Vec<u32> {
-    fn of<E: Element>(values: &[E], time: u32) -> Vec<u32> {
-        values.iter().map(|v| v.to_f64() as u32).map(|l| if l == 0 { 0 } else { l ^ (time << TIME_SHIFT) }).collect()
+/// Numbers of the objects of all time points, from 1. The same label at another time point is another object.
+#[derive(Debug, Default)]
+struct ObjectNumbers {
+    of_label: HashMap<(usize, u64), u32>,
+}
+
+impl ObjectNumbers {
+    /// Returns the number of each voxel's object, 0 for the background.
+    ///
+    /// # Errors
+    /// [`JobError::Mismatch`] for a value that is not a label.
+    fn numbers(&mut self, path: &Path, samples: &Samples, time: usize) -> Result<Vec<u32>, JobError> {
+        with_samples!(samples, v => self.numbers_of(path, v, time))
     }
-    with_samples!(samples, v => of(v, time as u32))
+
+    fn numbers_of<E: Element>(&mut self, path: &Path, values: &[E], time: usize) -> Result<Vec<u32>, JobError> {
+        let mut numbers = Vec::with_capacity(values.len());
+        for run in values.chunk_by(|a, b| a == b) {
+            let Some(first) = run.first() else { continue };
+            let number = self.number(path, first.to_f64(), time)?;
+            numbers.resize(numbers.len() + run.len(), number);
+        }
+        Ok(numbers)
+    }
+
+    fn number(&mut self, path: &Path, label: f64, time: usize) -> Result<u32, JobError> {
+        if label == 0.0 {
+            return Ok(0);
+        }
+        let mismatch = |problem: String| {
+            let next_step = "give a label image: 0 for the background and a whole number above 0 for each object";
+            JobError::Mismatch { path: path.to_owned(), problem, next_step: next_step.to_owned() }
+        };
+        if !(1.0..=MAX_LABEL).contains(&label) || label.fract() != 0.0 {
+            return Err(mismatch(format!("the value {label} is not a label")));
+        }
+        let next = u32::try_from(self.of_label.len() + 1);
+        let next = next.map_err(|_| mismatch("it has more objects than can be numbered".to_owned()))?;
+        Ok(*self.of_label.entry((time, label as u64)).or_insert(next))
+    }
 }
 
 fn each_slab(

@@ -1,13 +1,14 @@
 //! Export of a model: as ONNX, as a bioimage.io package, or its weights as safetensors.
 
+use crate::job_record::recorded;
 use crate::packages::save;
 use crate::{Context, JobError, find_model};
 use cytoscope_graph::{Graph, TensorData};
-use cytoscope_model_package::{Package, check_destination};
+use cytoscope_model_package::{Package, check_destination, refuse_inside_package};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::Replaced;
-use cytoscope_storage::target::{check_ending, check_file, check_parent, resolved};
+use cytoscope_storage::target::{check_ending, check_file, check_parent};
 use cytoscope_storage::write::atomic_write;
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
@@ -54,25 +55,25 @@ pub struct ExportJob {
 }
 
 impl ExportJob {
-    /// Runs the job. Returns where an existing folder was moved to, if it was.
+    /// Runs the job and writes its provenance record beside the output. Returns where an existing folder was moved to, if
+    /// it was.
     ///
     /// # Errors
-    /// [`JobError::Model`] if the model cannot be read or expressed in the format; [`JobError::WrongUse`] if the output is
-    /// inside the package; [`JobError::Storage`] if the output has the wrong ending, may not be written to or cannot be
-    /// written. No partly written files are left.
+    /// [`JobError::Model`] if the model cannot be read or expressed in the format; [`JobError::Storage`] if the output is
+    /// inside the package, has the wrong ending, may not be written to or cannot be written. No partly written files are
+    /// left.
     pub fn run(&self, context: &Context) -> Result<Option<PathBuf>, JobError> {
+        recorded(self, context, |_| self.export(context))
+    }
+
+    fn export(&self, context: &Context) -> Result<Option<PathBuf>, JobError> {
         let path = find_model(&self.model)?;
         check_ending(&self.out, self.format.endings())?;
         match self.format {
             ExportFormat::Bioimageio => check_destination(&self.out, &[&path], self.overwrite)?,
             ExportFormat::Onnx | ExportFormat::Safetensors => check_file(&self.out, &[&path], self.overwrite)?,
         }
-        if path.is_dir() && resolved(&self.out).starts_with(resolved(&path)) {
-            return Err(JobError::WrongUse(format!(
-                "{}: the output is inside the package and would change it; write to another folder",
-                self.out.display()
-            )));
-        }
+        refuse_inside_package(&self.out, &[&path])?;
         check_parent(&self.out)?;
         let loading = context.recorder.span(Stage::Load, "package");
         let package = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;

@@ -1,7 +1,7 @@
 //! What all long jobs share: progress events, cancellation, and time measurement.
 
 use crate::JobError;
-use cytoscope_engine::{DeviceId, TuningListener};
+use cytoscope_engine::{CompileOptions, DeviceId, Precision, TuningListener};
 use cytoscope_graph::Interrupt;
 use cytoscope_profile::Recorder;
 use serde::{Deserialize, Serialize};
@@ -197,6 +197,19 @@ impl Context {
     /// then; otherwise the error itself.
     pub(crate) fn cancelled_or(&self, error: impl Into<JobError>) -> JobError {
         if self.cancel.is_cancelled() { JobError::Cancelled } else { error.into() }
+    }
+
+    /// Returns options to compile a network with, on a number of threads (0 uses all cores): its spans go to the job's
+    /// recorder, compiling stops once the job is cancelled, tuning is reported, and the memory is not limited.
+    pub fn compile_options(&self, precision: Precision, threads: usize) -> CompileOptions {
+        CompileOptions {
+            precision,
+            threads,
+            memory_budget_bytes: None,
+            recorder: self.recorder.clone(),
+            interrupt: self.interrupt(),
+            tuning: self.tuning(),
+        }
     }
 
     /// Returns an interrupt that stops compiling a model once the job is cancelled.

@@ -1,9 +1,12 @@
-//! Jobs: predict, segment, measure, convert and evaluate, from input files to output files.
+//! Jobs from input files to output files: predict, segment, measure, mesh, convert and evaluate; import, test and export
+//! models.
 //!
 //! The crate owns [`PredictJob`] (stacks to labels, maps and tables), [`predict_volume`] (the same in memory), [`Model`]
-//! (a package that is ready to run), [`devices`] (the compute devices of this machine and the choice among them), and
+//! (a package that is ready to run), [`devices`] (the compute devices of this machine and the choice among them),
+//! [`MachineProfile`] (the settings that were measured to be best for a model on this machine), [`calibration_tiles`], and
 //! what all long jobs share: [`Context`] with progress, cancellation and spans. A job is a value that can be serialized,
-//! sent to the worker and run again; a provenance record contains one ([`provenance::Provenance::rerun`]).
+//! sent to the worker and run again; a provenance record contains one ([`provenance::Provenance::rerun`] for
+//! predictions, [`job_record::JobRecord`] for the others).
 //!
 //! Stacks are read, predicted and written in slabs, with temporary files in between, so that memory use does not grow
 //! with the number of slices. Jobs fail with [`JobError`]; its [`JobError::kind`] determines the exit code of the
@@ -25,12 +28,14 @@ mod evaluate;
 mod export;
 mod inherited;
 mod job;
+pub mod job_record;
 mod machine_peak;
 mod machine_profile;
 mod measure;
 mod mesh;
 mod model;
 mod model_check;
+mod model_inputs;
 mod ops;
 mod package_test;
 pub mod packages;
@@ -38,6 +43,7 @@ pub mod predict;
 mod preprocess;
 mod probe_input;
 pub mod provenance;
+mod recorded_jobs;
 mod rerun;
 pub mod results;
 mod segment;
@@ -69,9 +75,10 @@ pub use model::{Model, ModelTask, find_model, log_folder, model_folders, user_fo
 pub use model_check::{
     ModelSpeedJob, ModelSpeedReport, ModelTestJob, ModelTestReport, NetworkSpeed, UploadReport, check_upload,
 };
+pub use model_inputs::ModelInput;
 pub use predict::{
-    InputFailure, InputReport, Output, PredictJob, PredictOptions, PredictOutcome, PredictedVolume, ResultFormat,
-    VolumeOutputs, predict_volume,
+    InputFailure, InputReport, InputTensor, Output, PredictJob, PredictOptions, PredictOutcome, PredictedVolume,
+    ResultFormat, VolumeOutputs, predict_volume,
 };
 pub use preprocess::{PreprocessRecord, preprocessed};
 pub use rerun::Rerun;

@@ -1,7 +1,8 @@
 //! Measurement of existing labels, such as manually corrected ones.
 
+use crate::job_record::recorded;
 use crate::predict::files::table_text;
-use crate::predict::resolve::{channel_name, check_voxel_size};
+use crate::predict::resolve::{channel_name, check_voxel_size, one_of_several_note, unknown_voxel_size_note};
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack};
 use crate::table::TableFormat;
@@ -57,17 +58,25 @@ pub struct MeasureReport {
     pub record: Option<FileRecord>,
     /// Voxel size Z, Y, X in µm that was used; 1 where it is unknown.
     pub voxel_um: [f64; 3],
+    /// Notes to the user, such as that the voxel size is unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// Wall time in seconds.
     pub seconds: f64,
 }
 
 impl MeasureJob {
-    /// Runs the job. Memory use is about that of one slab, regardless of the size of the image.
+    /// Runs the job and writes its provenance record beside the table. Memory use is about that of one slab, regardless
+    /// of the size of the image.
     ///
     /// # Errors
     /// [`JobError`] if a file cannot be read, the shapes differ, the image contains no labels or was replaced
     /// meanwhile, the table cannot be written, or the job is cancelled.
     pub fn run(&self, context: &Context) -> Result<MeasureReport, JobError> {
+        recorded(self, context, |_| self.measure(context))
+    }
+
+    fn measure(&self, context: &Context) -> Result<MeasureReport, JobError> {
         let start = Instant::now();
         results::check(&self.table, &[&self.labels, &self.intensities], self.overwrite)?;
         let version = version(&self.labels);
@@ -120,6 +129,10 @@ impl MeasureJob {
             table: self.table.clone(),
             record: records.into_iter().next(),
             voxel_um,
+            notes: unknown_voxel_size_note(size, depth)
+                .into_iter()
+                .chain(one_of_several_note("time point", self.time, extents.times, "is measured"))
+                .collect(),
             seconds: start.elapsed().as_secs_f64(),
         })
     }

@@ -2,15 +2,17 @@
 
 mod files;
 
+use crate::job_record::recorded;
 use crate::measure::numbers;
-use crate::predict::resolve::check_voxel_size;
+use crate::predict::resolve::{check_voxel_size, one_of_several_note, unknown_voxel_size_note};
+use crate::results::check_file;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError};
 use cytoscope_formats::{OpenOptions, SeriesChoice};
 use cytoscope_objects::mesh::{Mesh, SMOOTHING_ROUNDS, surface};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::{check_ending, check_file, check_parent, ending};
+use cytoscope_storage::target::{check_ending, check_parent, ending};
 use cytoscope_storage::write::atomic_write;
 use cytoscope_volume::{DType, VoxelSize};
 use serde::{Deserialize, Serialize};
@@ -80,13 +82,17 @@ pub struct MeshReport {
     pub voxel_um: [f64; 3],
     /// The objects in the file, in the order of their labels.
     pub objects: Vec<MeshedObject>,
+    /// Notes to the user, such as that the voxel size is unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// Bounding box Z, Y, X of an object in voxels.
 type Window = [Range<usize>; 3];
 
 impl MeshJob {
-    /// Runs the job. Memory use is about that of the largest bounding box and of all triangles.
+    /// Runs the job and writes its provenance record beside the file. Memory use is about that of the largest bounding box
+    /// and of all triangles.
     ///
     /// # Errors
     /// [`JobError::Storage`] if the output has another ending, exists or cannot be written; [`JobError::Mismatch`] if
@@ -94,6 +100,10 @@ impl MeshJob {
     /// box of an object does not fit the memory budget; [`JobError`] if it cannot be read; [`JobError::Cancelled`]. No
     /// partly written file is left.
     pub fn run(&self, context: &Context) -> Result<MeshReport, JobError> {
+        recorded(self, context, |_| self.write_mesh(context))
+    }
+
+    fn write_mesh(&self, context: &Context) -> Result<MeshReport, JobError> {
         check_ending(&self.out, &["stl", "glb"])?;
         check_parent(&self.out)?;
         check_file(&self.out, &[&self.labels], self.overwrite)?;
@@ -145,7 +155,9 @@ impl MeshJob {
         let bytes = bytes.map_err(|problem| self.mismatch(problem, "choose fewer objects with --objects"))?;
         atomic_write(&self.out, &bytes)?;
         writing.finish();
-        Ok(MeshReport { out: self.out.clone(), voxel_um, objects })
+        let of_time = one_of_several_note("time point", self.time, extents.times, "is written");
+        let notes = unknown_voxel_size_note(size, extents.zyx[0]).into_iter().chain(of_time).collect();
+        Ok(MeshReport { out: self.out.clone(), voxel_um, objects, notes })
     }
 
     /// Refuses objects whose bounding box does not fit the memory budget, before anything is allocated for them.

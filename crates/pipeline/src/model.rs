@@ -1,11 +1,12 @@
 //! A model as jobs use it: network, axes, pre- and postprocessing, receptive field.
 
 use crate::JobError;
+use crate::model_inputs::{self, ModelInput};
 use crate::provenance::InputRecord;
 use cytoscope_engine::{
     CompileOptions, DeviceId, Engine, EngineError, NotRolling, Precision, RollingPlan, Session, select,
 };
-use cytoscope_graph::Graph;
+use cytoscope_graph::{Graph, gcd};
 use cytoscope_graph_passes::analysis;
 use cytoscope_graph_passes::quantize::is_quantized;
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
@@ -37,7 +38,8 @@ pub struct Model {
     pub description: String,
     /// Path of the package, a folder or a zip.
     pub path: PathBuf,
-    /// The network; for a quantized model, the one with QuantizeLinear and DequantizeLinear nodes.
+    /// The network; for a quantized model, the one with QuantizeLinear and DequantizeLinear nodes. Several inputs are
+    /// joined into one, whose channels are those of [`Model::inputs`] in their order.
     pub graph: Graph,
     /// The float network of a quantized model, if the package contains it.
     pub float_graph: Option<Graph>,
@@ -47,9 +49,11 @@ pub struct Model {
     pub fingerprint: String,
     /// Sizes and modification times of the package's files when it was loaded.
     pub(crate) on_disk: Vec<InputRecord>,
-    /// Number of channels that the network reads.
+    /// The input tensors; at least one.
+    pub inputs: Vec<ModelInput>,
+    /// Number of channels of all input tensors.
     pub input_channels: usize,
-    /// Names of the input channels, if the package declares them.
+    /// Names of the input channels, if the package declares them; of several input tensors, their ids.
     pub input_channel_names: Vec<String>,
     /// Number of maps that the network outputs.
     pub output_channels: usize,
@@ -66,13 +70,9 @@ pub struct Model {
     pub reach: Option<[usize; 3]>,
     /// Voxel size Z, Y, X in µm that the model was made for.
     pub voxel_um: Option<[f64; 3]>,
-    /// Id of the input tensor, by which processing steps can refer to it.
-    pub input_id: String,
     /// Nominal object diameter in µm at the model's voxel size: stacks are rescaled so that their median object has
     /// this diameter. `None` for models that do not rescale objects.
     pub object_diameter_um: Option<f64>,
-    /// Steps that are applied to the image before inference, in order.
-    pub preprocessing: Vec<Processing>,
     /// Steps that are applied to the outputs after inference, in order.
     pub postprocessing: Vec<Processing>,
     /// What the network predicts.
@@ -231,6 +231,23 @@ fn tile_sizes(input: &TensorSpec, multiples: [usize; 3]) -> ([usize; 3], [usize;
     (step, min_size)
 }
 
+/// Returns the step and the minimum of the tile sizes along Z, Y, X that all inputs accept, or why there are none.
+fn common_tile_sizes(inputs: &[TensorSpec], multiples: [usize; 3]) -> Result<([usize; 3], [usize; 3]), String> {
+    let (mut step, mut min_size) = (multiples, multiples);
+    for (index, input) in inputs.iter().enumerate() {
+        let (own_step, own_min) = tile_sizes(input, multiples);
+        for a in 0..3 {
+            // The first input is taken as it is: a fixed length need not be a multiple of what the network requires.
+            let both = if index == 0 { own_step[a] } else { lcm(step[a], own_step[a]) };
+            step[a] = both;
+            min_size[a] =
+                if index == 0 { own_min[a] } else { min_size[a].max(own_min[a]).next_multiple_of(both.max(1)) };
+        }
+    }
+    model_inputs::check_fixed_sizes(inputs, step, min_size)?;
+    Ok((step, min_size))
+}
+
 /// Returns the segmentation settings of a package, or why they are invalid.
 fn segment_options(config: &Value) -> Result<SegmentOptions, String> {
     let segment: SegmentOptions = match config.get("segment") {
@@ -278,23 +295,18 @@ impl Model {
     /// Creates a model from an opened package.
     ///
     /// # Errors
-    /// [`JobError::Model`] if it has several inputs, or axes that stacks do not have.
-    pub fn from_package(package: Package) -> Result<Self, JobError> {
-        let bad = |problem: String| JobError::model(package.path.display().to_string(), problem);
-        let [input] = package.inputs.as_slice() else {
-            let ids: Vec<&str> = package.inputs.iter().map(|input| input.id.as_str()).collect();
-            return Err(bad(several_inputs(&ids)));
-        };
+    /// [`JobError::Model`] if it has axes that stacks do not have, or inputs on different grids.
+    pub fn from_package(mut package: Package) -> Result<Self, JobError> {
+        let path = package.path.clone();
+        let bad = |problem: String| JobError::model(path.display().to_string(), problem);
+        model_inputs::check_same_grid(&package.inputs).map_err(&bad)?;
+        let inputs = model_inputs::inputs_of(&package);
+        for graph in std::iter::once(&mut package.graph).chain(package.float_graph.as_mut()) {
+            model_inputs::join(graph, &inputs).map_err(&bad)?;
+        }
+        let input = package.inputs.first().ok_or_else(|| bad("it has no input".to_owned()))?;
         let output = package.outputs.first().ok_or_else(|| bad("it has no output".to_owned()))?;
         let spatial_axes = spatial_axes(input, output).map_err(&bad)?;
-        let channels = |spec: &TensorSpec| match spec.axis(AxisKind::Channel).map(|a| &a.size) {
-            Some(AxisSize::Fixed(n)) => Some(*n),
-            _ => None,
-        };
-        let graph_channels =
-            |id: Option<&cytoscope_graph::ValueId>| package.graph.value(*id?).shape.as_ref()?.get(1)?.fixed();
-        let input_channels =
-            graph_channels(package.graph.inputs.first()).or_else(|| channels(input)).unwrap_or(1).max(1);
         let field = analysis::receptive_field(&package.graph).map_err(|e| bad(e.to_string()))?;
         let static_norm = !analysis::depends_on_tile_statistics(&package.graph);
         // The value for axis Z, Y or X; networks on slices have no Z.
@@ -304,7 +316,7 @@ impl Model {
         };
         let multiples: Vec<usize> = field.axes.iter().map(|axis| axis.multiple_of).collect();
         let multiples = std::array::from_fn(|a| of_axis(&multiples, a, 1).max(1));
-        let (step, min_size) = tile_sizes(input, multiples);
+        let (step, min_size) = common_tile_sizes(&package.inputs, multiples).map_err(&bad)?;
         let halo = field.halo().filter(|_| static_norm);
         let reach: Option<[usize; 3]> = halo.map(|halo| std::array::from_fn(|a| of_axis(&halo, a, 0)));
         let config = package.config();
@@ -313,9 +325,9 @@ impl Model {
         let object_diameter_um = object_diameter_um(config).map_err(&bad)?;
         let segment_channel = channel_index(config, "segment_channel", 0).map_err(&bad)?;
         let seed_channel = channel_index(config, "seed_channel", segment_channel).map_err(&bad)?;
-        let output_channels = match channels(output) {
-            Some(n) => n,
-            None => graph_channels(package.graph.outputs.first()).unwrap_or(1),
+        let output_channels = match output.axis(AxisKind::Channel).map(|axis| &axis.size) {
+            Some(AxisSize::Fixed(count)) => *count,
+            _ => output_channels_of(&package.graph).unwrap_or(1),
         };
         for (key, channel) in [("segment_channel", segment_channel), ("seed_channel", seed_channel)] {
             if channel >= output_channels {
@@ -324,14 +336,13 @@ impl Model {
                 )));
             }
         }
+        let voxel_um = package.inputs.iter().find_map(TensorSpec::voxel_um);
         Ok(Self {
             fingerprint: fingerprint(&package),
             on_disk: on_disk(&package.path).map_err(|error| JobError::Io { path: package.path.clone(), error })?,
-            voxel_um: input.voxel_um(),
-            input_id: input.id.clone(),
+            voxel_um,
             // A diameter in µm determines nothing without the voxel size of the model's grid.
-            object_diameter_um: object_diameter_um.filter(|_| input.voxel_um().is_some()),
-            preprocessing: input.processing.clone(),
+            object_diameter_um: object_diameter_um.filter(|_| voxel_um.is_some()),
             postprocessing: output.postprocessing(),
             output_index: 0,
             name: package.name,
@@ -340,11 +351,9 @@ impl Model {
             has_int8: is_quantized(&package.graph),
             graph: package.graph,
             float_graph: package.float_graph,
-            input_channels,
-            input_channel_names: input
-                .axis(AxisKind::Channel)
-                .map(|axis| axis.channel_names.clone())
-                .unwrap_or_default(),
+            input_channels: inputs.iter().map(|input| input.channels).sum(),
+            input_channel_names: model_inputs::channel_names(&inputs),
+            inputs,
             output_channels,
             spatial_axes,
             min_size,
@@ -355,6 +364,35 @@ impl Model {
             segment_channel,
             seed_channel,
         })
+    }
+
+    /// Returns the input tensors with their channels among `channels`, which are those of all inputs in their order.
+    pub(crate) fn inputs_with<'a>(
+        &'a self,
+        channels: &'a [usize],
+    ) -> impl Iterator<Item = (&'a ModelInput, &'a [usize])> {
+        let mut rest = channels;
+        self.inputs.iter().map(move |input| {
+            let (own, later) = rest.split_at(input.channels.min(rest.len()));
+            rest = later;
+            (input, own)
+        })
+    }
+
+    /// Refuses a model with several input tensors; `what` is what supports only one, such as "training".
+    ///
+    /// # Errors
+    /// [`JobError::Model`] with the ids of the inputs.
+    pub fn refuse_several_inputs(&self, what: &str) -> Result<(), JobError> {
+        let [_, _, ..] = self.inputs.as_slice() else { return Ok(()) };
+        let ids: Vec<&str> = self.inputs.iter().map(|input| input.id.as_str()).collect();
+        let problem = format!(
+            "it has {} inputs ({}), but {what} supports models with one input: use one whose images are the channels of one \
+             input",
+            ids.len(),
+            ids.join(", ")
+        );
+        Err(JobError::model(self.path.display().to_string(), problem))
     }
 
     /// Returns the network for a precision: for float precisions, the float network of a quantized model if it has one.
@@ -450,16 +488,9 @@ impl Model {
     }
 }
 
-/// Returns the message about a network with several input tensors, or none, which cannot be run on stacks.
-fn several_inputs(ids: &[&str]) -> String {
-    let arrays: Vec<String> = ids.iter().map(|id| format!("--input {id}=FILE.npy")).collect();
-    format!(
-        "its network has {} inputs ({}), but only networks with one input are run on stacks; export it with the images as \
-         channels of one input, which --channels chooses by name, or run it on arrays: cytoscope run MODEL {}",
-        ids.len(),
-        ids.join(", "),
-        arrays.join(" ")
-    )
+/// Returns the number of channels of a network's first output, if it is known.
+fn output_channels_of(graph: &Graph) -> Option<usize> {
+    graph.value(*graph.outputs.first()?).shape.as_ref()?.get(1)?.fixed()
 }
 
 /// Compiles a network; in a float precision, DequantizeLinear nodes are folded into float weights.
@@ -519,11 +550,7 @@ fn on_disk(path: &Path) -> std::io::Result<Vec<InputRecord>> {
 }
 
 fn lcm(a: usize, b: usize) -> usize {
-    let (mut x, mut y) = (a, b);
-    while y > 0 {
-        (x, y) = (y, x % y);
-    }
-    (a / x.max(1)).saturating_mul(b)
+    (a / gcd(a, b).max(1)).saturating_mul(b)
 }
 
 #[cfg(test)]
@@ -539,13 +566,6 @@ mod tests {
         let refused = task_of(Some(&json!("denoising"))).unwrap_err();
         assert_eq!(refused, "config.cytoscope.task is \"denoising\", expected segmentation or labelfree");
         assert!(task_of(Some(&json!(1))).is_err());
-    }
-
-    #[test]
-    fn a_network_of_several_inputs_is_refused_with_their_names() {
-        let refused = several_inputs(&["membrane", "nuclei"]);
-        assert!(refused.contains("2 inputs (membrane, nuclei)"), "{refused}");
-        assert!(refused.contains("cytoscope run MODEL --input membrane=FILE.npy --input nuclei=FILE.npy"), "{refused}");
     }
 
     #[test]

@@ -229,14 +229,7 @@ fn time(
     inputs: &[Tensor],
 ) -> Result<(f64, u64), EngineError> {
     let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
-    let options = CompileOptions {
-        precision,
-        threads: 0,
-        memory_budget_bytes: None,
-        recorder: Recorder::totals_only(),
-        interrupt: context.interrupt(),
-        tuning: context.tuning(),
-    };
+    let options = CompileOptions { recorder: Recorder::totals_only(), ..context.compile_options(precision, 0) };
     let engine = devices.engine(device)?;
     let span = |stage| context.recorder.span(stage, format!("{device} {precision}"));
     let compiling = span(Stage::Compile);

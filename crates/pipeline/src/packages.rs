@@ -3,6 +3,7 @@
 use crate::checkpoints::{self, Opened};
 use crate::devices::Devices;
 use crate::inherited::{Inherited, covers, file_name, inherit};
+use crate::job_record::recorded;
 use crate::package_test::{self, TestRun};
 use crate::tensors::run_reference;
 use crate::verify::{self, Verification};
@@ -95,13 +96,17 @@ pub struct EngineCheck {
 
 impl ImportJob {
     /// Reads a package or an ONNX file, runs its self-test, checks that the engines of this machine compute its network
-    /// correctly, and writes it as a package.
+    /// correctly, and writes it as a package, with its provenance record beside it.
     ///
     /// # Errors
     /// [`JobError::Model`] if the model is malformed, has no weights that can be run or converted, does not run, or no
     /// engine computes it correctly, or if PyTorch weights do not reproduce the package's test outputs;
     /// [`JobError::Storage`] if `out` may not be written to; [`JobError::Cancelled`]. No partly written files are left.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<ImportReport, JobError> {
+        recorded(self, context, |_| self.import(context, devices))
+    }
+
+    fn import(&self, context: &Context, devices: &Devices) -> Result<ImportReport, JobError> {
         let Self { file, out, overwrite, architecture } = self;
         check_parent(out)?;
         check_destination(out, &[file], *overwrite)?;

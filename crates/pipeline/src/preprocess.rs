@@ -132,6 +132,7 @@ fn with_voxel_size(
         shape_full: [extents.times, z, extents.channels / extents.samples.max(1), y, x, extents.samples],
         dtype: if chain.crop_start().is_some() { meta.dtype } else { DType::F32 },
         voxel_size_um: chain.voxel_size(),
+        channels: meta.channels.clone(),
     };
     let pixels = Preprocessed { chain, context: context.clone(), stacks: Mutex::default() };
     Ok(image.derived(&spec, Box::new(pixels))?)

@@ -41,7 +41,30 @@ fn test_tensor(model: &Model) -> Option<Tensor> {
     let package = Package::open(&model.path).inspect_err(|error| unused(error)).ok()?;
     let (inputs, _) = package.test_tensors().inspect_err(|error| unused(error)).ok()??;
     let inputs = package_test::network_inputs(&package, &inputs).inspect_err(|error| unused(error)).ok()?;
-    inputs.into_iter().next()
+    joined(inputs)
+}
+
+/// Joins tensors of several inputs along the channels (axis 1), as [`Model::graph`] takes them; `None` if they differ in
+/// other axes, or the elements are not f32.
+fn joined(tensors: Vec<Tensor>) -> Option<Tensor> {
+    let mut tensors = tensors.into_iter();
+    let first = tensors.next()?;
+    tensors.try_fold(first, |joined, tensor| {
+        let (own, other) = (joined.shape(), tensor.shape());
+        let ([batch, channels, space @ ..], [other_batch, more, other_space @ ..]) = (own, other) else { return None };
+        if batch != other_batch || space != other_space {
+            return None;
+        }
+        let voxels = space.iter().product::<usize>();
+        let (own, other) = (joined.as_f32()?, tensor.as_f32()?);
+        let mut values = Vec::with_capacity(own.len() + other.len());
+        for sample in 0..*batch {
+            values.extend_from_slice(own.get(sample * channels * voxels..(sample + 1) * channels * voxels)?);
+            values.extend_from_slice(other.get(sample * more * voxels..(sample + 1) * more * voxels)?);
+        }
+        let shape: Vec<usize> = [*batch, channels + more].into_iter().chain(space.iter().copied()).collect();
+        Tensor::new(shape, values).ok()
+    })
 }
 
 /// Returns a tensor of another shape with the values of the first sample of `tensor`, which is cut off or mirrored at its
@@ -78,6 +101,23 @@ fn mirrored_index(index: usize, length: usize) -> usize {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+
+    #[test]
+    fn tensors_of_several_inputs_are_joined_along_the_channels() {
+        let tensor = |channels: usize, first: usize| {
+            let values = (first..first + 2 * channels * 3).map(|v| v as f32).collect::<Vec<f32>>();
+            Tensor::new(vec![2, channels, 1, 3], values).unwrap()
+        };
+        let both = joined(vec![tensor(1, 0), tensor(2, 100)]).unwrap();
+        assert_eq!(both.shape(), [2, 3, 1, 3]);
+        let values = both.as_f32().unwrap();
+        assert_eq!(values[..9], [0.0, 1.0, 2.0, 100.0, 101.0, 102.0, 103.0, 104.0, 105.0]);
+        assert_eq!(values[9..12], [3.0, 4.0, 5.0]);
+        assert_eq!(joined(vec![tensor(1, 0)]), Some(tensor(1, 0)));
+        let wide = Tensor::new(vec![2, 1, 1, 4], vec![0.0f32; 8]).unwrap();
+        assert_eq!(joined(vec![tensor(1, 0), wide]), None);
+        assert_eq!(joined(Vec::new()), None);
+    }
 
     #[test]
     fn a_test_tensor_is_mirrored_or_cut_off_to_the_shape_of_a_tile() {

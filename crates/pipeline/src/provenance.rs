@@ -1,7 +1,7 @@
 //! Provenance records: how a result was made, written beside it so that it can be reproduced.
 
 use crate::diameter::ObjectDiameter;
-use crate::predict::{InputReport, PredictJob, zarr};
+use crate::predict::{ChannelRef, InputReport, InputTensor, PredictJob, zarr};
 use crate::preprocess::PreprocessRecord;
 use crate::results::FileRecord;
 use crate::{AppliedProfile, Artifact, ArtifactKind, JobError, Model};
@@ -27,6 +27,9 @@ pub struct Provenance {
     pub model: ModelRecord,
     /// The input file.
     pub input: InputRecord,
+    /// Files and channels of the model's input tensors; none if there is one and it is read from the input file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub input_tensors: Vec<InputTensorRecord>,
     /// Files that the job wrote, with their hashes.
     #[serde(deserialize_with = "file_records")]
     pub outputs: Vec<FileRecord>,
@@ -77,7 +80,7 @@ fn file_records<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec
 }
 
 /// The model that made a result.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelRecord {
     /// Name of the model that was run.
     pub name: String,
@@ -137,6 +140,33 @@ impl InputRecord {
     }
 }
 
+/// What an input tensor of the model was read from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InputTensorRecord {
+    /// Id of the tensor in the model.
+    pub name: String,
+    /// The file, with its absolute path.
+    pub file: InputRecord,
+    /// Numbers of the channels in the file, from 0, in the order of the tensor's channels.
+    pub channels: Vec<usize>,
+    /// Names of the channels.
+    pub channel_names: Vec<String>,
+}
+
+impl InputTensorRecord {
+    /// Returns a note for the user.
+    pub(crate) fn note(&self) -> String {
+        let file = self.file.path.file_name().unwrap_or_default().display();
+        format!("the model's input {} is read from {file}, {}", self.name, self.channel_names.join(", "))
+    }
+
+    /// Returns the tensor as a job names it.
+    fn as_given(&self) -> InputTensor {
+        let channels = self.channels.iter().copied().map(ChannelRef::Index).collect();
+        InputTensor { name: self.name.clone(), file: Some(self.file.path.clone()), channels }
+    }
+}
+
 /// Returns the fingerprint of everything that determines an input's result: the job, the model, and the sizes and times
 /// of the input's files.
 ///
@@ -163,6 +193,7 @@ pub(crate) struct Parts<'a> {
     pub precision: Precision,
     pub report: &'a InputReport,
     pub preprocessed: Option<PreprocessRecord>,
+    pub input_tensors: Vec<InputTensorRecord>,
     pub outputs: Vec<FileRecord>,
 }
 
@@ -171,12 +202,19 @@ pub(crate) struct Parts<'a> {
 /// # Errors
 /// [`JobError::Storage`] if it cannot be written.
 pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
-    let Parts { job, model, input, fingerprint, precision, report, preprocessed, outputs } = parts;
+    let Parts { job, model, input, fingerprint, precision, report, preprocessed, input_tensors, outputs } = parts;
     // Absolute, so that the record can be run again from any folder.
     let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned());
     let unwritable = |e: serde_json::Error| JobError::Panicked(format!("provenance: {e}"));
     let by_path = Path::new(&job.model).exists();
     let earlier = earlier(path);
+    // The channels of input tensors are recorded as they were found, so that a rerun does not choose others; those that the
+    // job gives for a single input tensor of the stack are recorded as given.
+    let is_found = !input_tensors.is_empty();
+    let given_tensors = || -> Vec<InputTensor> {
+        let with_file = |tensor: &InputTensor| tensor.file.as_deref().map(absolute);
+        job.input_tensors.iter().map(|tensor| InputTensor { file: with_file(tensor), ..tensor.clone() }).collect()
+    };
     let record = Provenance {
         program: program(),
         fingerprint: fingerprint.to_owned(),
@@ -188,6 +226,13 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
                 job.model.clone()
             },
             out: absolute(&job.out),
+            channel: job.channel.filter(|_| !is_found),
+            channels: if is_found { Vec::new() } else { job.channels.clone() },
+            input_tensors: if is_found {
+                input_tensors.iter().map(InputTensorRecord::as_given).collect()
+            } else {
+                given_tensors()
+            },
             resume: false,
             overwrite: Overwrite::Refuse,
             ..job.clone()
@@ -198,6 +243,7 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
             fingerprint: model.fingerprint.clone(),
         },
         input,
+        input_tensors,
         replaced: earlier.as_ref().map_or_else(Vec::new, |earlier| replaced(path, earlier, &outputs)),
         derived: earlier.map_or_else(Vec::new, |earlier| earlier.derived),
         outputs,
@@ -245,28 +291,43 @@ fn beside(record: &Path, file: &Path) -> PathBuf {
     file.file_name().map_or_else(|| file.to_owned(), |name| record.with_file_name(name))
 }
 
-/// Maximum size of a record in bytes.
+/// Maximum size of the record of a prediction in bytes.
 const MAX_RECORD_BYTES: u64 = 1 << 20;
 
-/// Reads a provenance record.
+/// Reads the provenance record of a prediction.
 ///
 /// # Errors
-/// [`JobError`] if the file is missing or not a provenance record.
+/// [`JobError`] if the file is missing or not such a record.
 pub fn read(path: &Path) -> Result<Provenance, JobError> {
+    let bytes = read_bytes(path, MAX_RECORD_BYTES)?;
+    serde_json::from_slice(&bytes).map_err(|error| JobError::Mismatch {
+        path: path.to_owned(),
+        problem: format!("not a provenance record of a prediction ({error})"),
+        next_step: "give a _provenance.json that a prediction wrote; for those of other jobs, use cytoscope provenance"
+            .to_owned(),
+    })
+}
+
+/// Returns the error of a file that is not a provenance record.
+pub(crate) fn not_a_record(path: &Path, problem: String) -> JobError {
+    let next_step = "give a _provenance.json that this program wrote".to_owned();
+    JobError::Mismatch { path: path.to_owned(), problem, next_step }
+}
+
+/// Reads the bytes of a record of any kind, of which there are at most `max_bytes`.
+///
+/// # Errors
+/// [`JobError`] if the file is missing or too large.
+pub(crate) fn read_bytes(path: &Path, max_bytes: u64) -> Result<Vec<u8>, JobError> {
     let file = open_regular(path).map_err(|e| JobError::unreadable(path, e))?;
     let io = |error| JobError::Io { path: path.to_owned(), error };
     let size = file.metadata().map_err(io)?.len();
-    let mismatch = |problem: String| JobError::Mismatch {
-        path: path.to_owned(),
-        problem,
-        next_step: "give a _provenance.json that a prediction wrote".to_owned(),
-    };
-    if size > MAX_RECORD_BYTES {
-        return Err(mismatch(format!("the file is too large for a provenance record ({size} bytes)")));
+    if size > max_bytes {
+        return Err(not_a_record(path, format!("the file is too large for a provenance record ({size} bytes)")));
     }
     let mut bytes = Vec::new();
-    file.take(MAX_RECORD_BYTES).read_to_end(&mut bytes).map_err(io)?;
-    serde_json::from_slice(&bytes).map_err(|e| mismatch(format!("not a provenance record ({e})")))
+    file.take(max_bytes).read_to_end(&mut bytes).map_err(io)?;
+    Ok(bytes)
 }
 
 /// Refuses a record's path if another file exists there, or a record of another input: two stacks of the same name may

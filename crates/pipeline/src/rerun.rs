@@ -77,12 +77,31 @@ impl Provenance {
         Ok(Rerun { job, devices, notes })
     }
 
+    /// Returns what differs from when the prediction was recorded, one sentence each: the program, the input and the model.
+    pub fn differences(&self) -> Vec<String> {
+        let program = program();
+        let mut found = Vec::new();
+        if self.program != program {
+            found.push(format!("the recorded result was made by {}, this is {program}", self.program));
+        }
+        found.extend(self.input_changes());
+        found.extend(self.model.change());
+        found
+    }
+
     /// Returns how the inputs have changed since the recorded run, one sentence each.
     fn input_changes(&self) -> Vec<String> {
         // The job's paths are absolute.
         let change = |input: &PathBuf| Some((input.display().to_string(), self.input.change_on_disk(input)?));
         let changes = self.job.inputs.iter().filter_map(change);
-        changes.map(|(input, change)| format!("the input {input} {change}")).collect()
+        let mut notes: Vec<String> = changes.map(|(input, change)| format!("the input {input} {change}")).collect();
+        for file in self.input_tensors.iter().map(|tensor| &tensor.file) {
+            let change = file.change_on_disk(&file.path);
+            let note = change.map(|change| format!("the input {} {change}", file.path.display()));
+            // Several tensors may be read from one file.
+            notes.extend(note.filter(|note| !notes.contains(note)));
+        }
+        notes
     }
 }
 

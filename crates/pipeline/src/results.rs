@@ -8,6 +8,7 @@
 
 use crate::predict::zarr::FOLDER_KIND;
 use crate::{JobError, provenance};
+use cytoscope_formats::is_zarr_folder;
 use cytoscope_storage::folder::{Replaced, check_finished, content_of_finished, move_aside};
 use cytoscope_storage::partial_folder::FinishedFolder;
 use cytoscope_storage::write::FinishedFile;
@@ -131,15 +132,41 @@ pub(crate) fn check_derived(path: &Path, map: &Path, inputs: &[&Path], overwrite
     if provenance::lists(map) && record(map).is_some() && record(map) == record(path) {
         return check(path, inputs, overwrite);
     }
-    Ok(target::check_file(path, inputs, overwrite)?)
+    Ok(check_file(path, inputs, overwrite)?)
+}
+
+/// Like [`target::check_file`], and refuses a file inside an OME-Zarr folder that is an input.
+///
+/// # Errors
+/// As [`target::check_file`] and [`refuse_inside_zarr`].
+pub(crate) fn check_file(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
+    target::refuse_input(path, inputs)?;
+    refuse_inside_zarr(path, inputs)?;
+    target::check_file(path, inputs, overwrite)
+}
+
+/// Checks that an output is not inside an OME-Zarr folder that is an input: it would become a part of the image.
+///
+/// # Errors
+/// [`StorageError::NotReplaceable`] with the folder.
+pub(crate) fn refuse_inside_zarr(path: &Path, inputs: &[&Path]) -> Result<(), StorageError> {
+    let output = target::resolved(path);
+    let surrounds = |input: &&&Path| is_zarr_folder(input) && output.starts_with(target::resolved(input));
+    match inputs.iter().find(surrounds) {
+        None => Ok(()),
+        Some(folder) => {
+            let problem = format!("is inside the OME-Zarr folder {}, which is an input", folder.display());
+            Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: false })
+        }
+    }
 }
 
 /// Refuses to overwrite a file, unless it matches the prediction record beside it or `overwrite` allows it.
 ///
 /// # Errors
-/// [`JobError::Storage`] for an input, a folder, or such a file.
+/// [`JobError::Storage`] for an input, a path inside an OME-Zarr folder that is an input, a folder, or such a file.
 pub(crate) fn check(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), JobError> {
-    match target::check_file(path, inputs, overwrite) {
+    match check_file(path, inputs, overwrite) {
         Err(StorageError::Exists { .. }) if provenance::lists(path) => Ok(()),
         other => Ok(other?),
     }

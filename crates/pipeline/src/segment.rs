@@ -1,12 +1,13 @@
 //! Segmentation of an existing map: labels and measurements from a probability map.
 
+use crate::job_record::recorded;
 use crate::predict::files::{label_writer, table_text};
 use crate::predict::label::{self, MapSource};
-use crate::predict::resolve::{channel_name, check_voxel_size};
+use crate::predict::resolve::{channel_name, check_voxel_size, one_of_several_note, unknown_voxel_size_note};
 use crate::results::Publication;
 use crate::spool::Scratch;
 use crate::stack::{Extents, Stack};
-use crate::table::TableFormat;
+use crate::table::{PARQUET_ENDING, TableFormat};
 use crate::{Artifact, ArtifactKind, Context, JobError, provenance, results};
 use cytoscope_formats::{Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter};
 use cytoscope_objects::SegmentOptions;
@@ -85,6 +86,9 @@ pub struct SegmentReport {
     pub voxel_um: [f64; 3],
     /// The table of measurements, if written.
     pub table: Option<PathBuf>,
+    /// Notes to the user, such as that the voxel size is unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// Wall time in seconds.
     pub seconds: f64,
 }
@@ -158,7 +162,7 @@ impl Drop for RawLabels {
 }
 
 impl SegmentJob {
-    /// Runs the job.
+    /// Runs the job and writes its provenance record beside the labels.
     ///
     /// # Errors
     /// [`JobError`] if there is no path for the labels, the map cannot be read, the results cannot be written, or the
@@ -175,7 +179,7 @@ impl SegmentJob {
                 labels.display()
             )));
         }
-        self.run_into(context, labels, LabelFormat::Tiff)
+        recorded(self, context, |_| self.run_into(context, labels, LabelFormat::Tiff))
     }
 
     /// Runs the job and writes its labels as raw numbers to `file`, ignoring [`SegmentJob::labels`].
@@ -262,8 +266,18 @@ impl SegmentJob {
             shape_zyx: zyx,
             voxel_um,
             table: self.table.clone(),
+            notes: self.notes(meta.voxel_size_um, extents),
             seconds: start.elapsed().as_secs_f64(),
         })
+    }
+
+    /// Returns the notes about a map of this voxel size and these extents.
+    fn notes(&self, size: VoxelSize, extents: Extents) -> Vec<String> {
+        let time = one_of_several_note("time point", self.time, extents.times, "is segmented");
+        // Two channels of a map may be used together.
+        let channels = if self.seed_channel.is_some() { 1 } else { extents.channels };
+        let channel = one_of_several_note("channel", self.channel, channels, "is segmented");
+        unknown_voxel_size_note(size, extents.zyx[0]).into_iter().chain(time).chain(channel).collect()
     }
 
     /// Refuses labels or a table that would replace an input, or a file that Cytoscope did not write.
@@ -274,7 +288,7 @@ impl SegmentJob {
         for output in [labels].into_iter().chain(self.table.as_deref()) {
             results::check_derived(output, &self.map, &inputs, self.overwrite)?;
         }
-        Ok(())
+        self.table.iter().try_for_each(|table| Ok(target::check_ending(table, &["csv", PARQUET_ENDING])?))
     }
 
     /// Returns the stack to measure, its channels and their names.

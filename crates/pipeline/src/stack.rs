@@ -124,12 +124,28 @@ impl Stack {
         model: &Model,
         channels: &[usize],
     ) -> Result<Vec<Vec<Elementwise>>, JobError> {
-        let mut volume = StackChannels { stack: self, context, channels };
-        let mut reference = StackChannels { stack: self, context, channels };
-        let mut references = [Reference { id: &model.input_id, volume: &mut reference }];
-        let chains = ops::resolve(&model.preprocessing, &mut volume, Statistics::Unprocessed, &mut references)?;
-        chains
-            .map_err(|step| JobError::model(model.name.clone(), format!("preprocessing step {step} is not supported")))
+        let mut tensors = self.input_tensors(context, model, channels);
+        let mut chains = Vec::with_capacity(channels.len());
+        for (input, channels) in model.inputs_with(channels) {
+            let mut volume = StackChannels { stack: self, context, channels };
+            let mut references = references(&mut tensors);
+            let found = ops::resolve(&input.preprocessing, &mut volume, Statistics::Unprocessed, &mut references)?;
+            chains.extend(found.map_err(|step| {
+                JobError::model(model.name.clone(), format!("preprocessing step {step} is not supported"))
+            })?);
+        }
+        Ok(chains)
+    }
+
+    /// Returns the input tensors of a model before preprocessing, with their ids; `channels` are those of all inputs.
+    pub(crate) fn input_tensors<'a>(
+        &'a self,
+        context: &'a Context,
+        model: &'a Model,
+        channels: &'a [usize],
+    ) -> Vec<(&'a str, StackChannels<'a>)> {
+        let tensors = model.inputs_with(channels);
+        tensors.map(|(input, channels)| (input.id.as_str(), StackChannels { stack: self, context, channels })).collect()
     }
 
     /// Returns the number of slices of a slab of about [`SLAB_VOXELS`].
@@ -143,6 +159,11 @@ pub(crate) struct StackChannels<'a> {
     pub stack: &'a Stack,
     pub context: &'a Context,
     pub channels: &'a [usize],
+}
+
+/// Returns input tensors as processing steps refer to them.
+pub(crate) fn references<'r, 'a: 'r>(tensors: &'r mut [(&'a str, StackChannels<'a>)]) -> Vec<Reference<'r, JobError>> {
+    tensors.iter_mut().map(|tensor| Reference { id: tensor.0, volume: &mut tensor.1 }).collect()
 }
 
 impl Volume for StackChannels<'_> {

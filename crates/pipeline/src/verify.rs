@@ -187,14 +187,7 @@ pub(crate) fn compare_with_reference(
     threads: usize,
 ) -> Result<Verification, EngineError> {
     let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
-    let options = CompileOptions {
-        precision,
-        threads,
-        recorder: Recorder::totals_only(),
-        interrupt: context.interrupt(),
-        tuning: context.tuning(),
-        ..CompileOptions::default()
-    };
+    let options = CompileOptions { recorder: Recorder::totals_only(), ..context.compile_options(precision, threads) };
     let got = compile(graph, engine, &shapes, &options)?.run(inputs)?;
     let names: Vec<String> = graph.outputs.iter().map(|id| graph.value(*id).name.clone()).collect();
     Ok(compare(&names, expected, &got, tolerance(precision)))

@@ -3,16 +3,18 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod common;
+#[path = "../../onnx/tests/corpus/mod.rs"]
+mod corpus;
 
 use common::{noise_tensor, relative_distance};
+use corpus::{DataSet, agrees};
 use cytoscope_builders::{
     DifferenceOfGaussians, DynUNet, UNet3d, Upsampling, Weights, difference_of_gaussians, dynunet, unet3d,
 };
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, EngineError, Precision};
 use cytoscope_engine_cpu::CpuEngine;
-use cytoscope_graph::{Activation, ElementType, Graph, GraphLimits, Tensor};
+use cytoscope_graph::{Activation, ElementType, Graph, GraphLimits};
 use cytoscope_kernels::{Isa, IsaName};
-use cytoscope_onnx::parse_tensor;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_testkit::skip;
 use std::path::{Path, PathBuf};
@@ -56,33 +58,6 @@ fn is_cpu(name: &str) -> bool {
     name.starts_with("cpu")
 }
 
-/// Reads the tensors `prefix_0.pb`, `prefix_1.pb`, … of a data set.
-fn tensors(folder: &Path, prefix: &str) -> Vec<Tensor> {
-    let mut found = Vec::new();
-    while let Ok(bytes) = std::fs::read(folder.join(format!("{prefix}_{}.pb", found.len()))) {
-        found.push(parse_tensor(&bytes, &GraphLimits::default()).unwrap().1);
-    }
-    found
-}
-
-/// Compares tensors with the tolerances of ONNX's own tests.
-fn agrees(got: &Tensor, expected: &Tensor) -> Result<(), String> {
-    if got.shape() != expected.shape() || got.dtype() != expected.dtype() {
-        return Err(format!("{:?} {} for {:?} {}", got.shape(), got.dtype(), expected.shape(), expected.dtype()));
-    }
-    let (rtol, atol) = match expected.dtype() {
-        t if !t.is_float() => (0.0, 0.0),
-        ElementType::F16 | ElementType::BF16 => (1e-2, 1e-3),
-        _ => (1e-3, 1e-6),
-    };
-    for (index, (g, e)) in got.to_f64_vec().into_iter().zip(expected.to_f64_vec()).enumerate() {
-        if !(g == e || (g.is_nan() && e.is_nan()) || (g - e).abs() <= atol + rtol * e.abs()) {
-            return Err(format!("element {index} is {g}, not {e}"));
-        }
-    }
-    Ok(())
-}
-
 enum Outcome {
     Right,
     Unsupported,
@@ -92,13 +67,9 @@ enum Outcome {
 fn run_model(engine: &dyn Engine, folder: &Path) -> Outcome {
     let result = || -> Result<Option<String>, EngineError> {
         let graph = cytoscope_onnx::load(&folder.join("model.onnx"), &GraphLimits::default())?;
-        let mut sets: Vec<PathBuf> =
-            std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_dir()).collect();
-        sets.sort();
+        let sets = corpus::data_sets(folder);
         assert!(!sets.is_empty(), "{} has no data", folder.display());
-        for set in sets {
-            let inputs = tensors(&set, "input");
-            let expected = tensors(&set, "output");
+        for DataSet { inputs, outputs: expected } in sets {
             let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
             let options = CompileOptions { threads: 2, ..CompileOptions::default() };
             let got = engine.compile(&graph, &shapes, &options)?.run(&inputs)?;
@@ -131,15 +102,7 @@ fn a_unet_of_a_foreign_package_runs_on_kernels_only() {
 #[test]
 fn stored_results_of_onnx_models_are_reproduced() {
     let Some(data) = common::shared_data() else { return };
-    let mut models: Vec<PathBuf> = Vec::new();
-    for group in ["onnx_node", "onnx_pytorch_converted", "onnx_pytorch_operator"] {
-        for entry in std::fs::read_dir(data.join("onnx").join(group)).into_iter().flatten() {
-            models.push(entry.unwrap().path());
-        }
-    }
-    models.retain(|t| t.join("model.onnx").is_file());
-    models.sort();
-    assert!(models.len() >= 290, "only {} models found", models.len());
+    let models = corpus::models(&data);
     for (name, engine) in engines() {
         let (mut right, mut unsupported, mut wrong) = (0, 0, Vec::new());
         for model in &models {

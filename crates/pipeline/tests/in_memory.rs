@@ -60,26 +60,11 @@ fn a_volume_in_memory_gives_the_same_maps_and_labels_as_its_file() {
     write_array(&input, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
     save_package(&network(), &model);
     let job = PredictJob {
-        inputs: vec![input],
-        model: model.to_string_lossy().into_owned(),
-        out: folder.path().join("out"),
-        format: Default::default(),
         device: CPU,
-        precision: None,
         tiles: options().tiles,
         outputs: [Output::Maps, Output::Labels].into(),
-        channel: None,
-        channels: Vec::new(),
-        time: None,
-        series: Default::default(),
-        axes: None,
-        voxel_um: None,
-        diameter: Default::default(),
-        preprocess: Default::default(),
-        memory_budget_bytes: None,
-        resume: false,
         threads: options().threads,
-        overwrite: Default::default(),
+        ..PredictJob::new(vec![input], model.to_string_lossy().into_owned(), folder.path().join("out"))
     };
     let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
     assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].sentence);

@@ -10,11 +10,13 @@ use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{Blend, TilePlan, TileRequest};
-use cytoscope_pipeline::{CancelToken, Context, Event, JobErrorKind, Output, PredictJob, ResultFormat};
+use cytoscope_pipeline::{
+    CancelToken, Context, Event, JobError, JobErrorKind, Output, PredictJob, PredictOutcome, ResultFormat,
+};
 use cytoscope_volume::{Array, Axes};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// A folder with one stack.
 struct Fixture {
@@ -45,26 +47,12 @@ impl Fixture {
     /// The job that predicts with these tiles.
     fn job(&self, model: &Path, tiles: TileRequest, out: &str) -> PredictJob {
         PredictJob {
-            inputs: vec![self.input()],
-            model: model.to_string_lossy().into_owned(),
-            out: self.path(out),
-            format: Default::default(),
             device: DeviceRequest::Device(DeviceId::Cpu),
-            precision: None,
             tiles,
             outputs: [Output::Maps].into(),
-            channel: None,
-            channels: Vec::new(),
-            time: None,
-            series: Default::default(),
             axes: Some(Axes::zyx()),
-            voxel_um: None,
-            diameter: Default::default(),
-            preprocess: Default::default(),
-            memory_budget_bytes: None,
-            resume: false,
             threads: 2,
-            overwrite: Default::default(),
+            ..PredictJob::new(vec![self.input()], model.to_string_lossy().into_owned(), self.path(out))
         }
     }
 
@@ -329,5 +317,69 @@ fn a_cancelled_prediction_in_tiles_continues_with_the_slices_that_were_not_finis
             assert!(fixture.maps(&out) == expected, "{blend:?}: the maps differ");
             assert_eq!(hidden(), report.outputs.len(), "nothing is kept after the job is done");
         }
+    }
+}
+
+/// Runs a job, and cancels it in the time point `cancelled`, counted from 0, when half of its voxels are predicted. Returns
+/// the result, and the number of time points that were predicted.
+fn run_until(job: &PredictJob, cancelled: Option<usize>) -> (Result<PredictOutcome, JobError>, usize) {
+    // Number of time points that have begun, and voxels of the last one that are predicted.
+    let progress = Arc::new(Mutex::new((0usize, u64::MAX)));
+    let cancel = CancelToken::default();
+    let (of_sink, seen) = (cancel.clone(), Arc::clone(&progress));
+    let sink = move |event: &Event| {
+        let Event::Progress(progress) = event else { return };
+        if progress.stage != "predict" {
+            return;
+        }
+        let (begun, done) = &mut *seen.lock().unwrap();
+        *begun += usize::from(progress.done < *done);
+        *done = progress.done;
+        if cancelled.is_some_and(|time| *begun == time + 1) && progress.done * 2 > progress.total {
+            of_sink.cancel();
+        }
+    };
+    let context = Context { cancel, sink: Arc::new(sink), ..Context::default() };
+    let result = job.run(&context, &Devices::cpu_only());
+    let begun = progress.lock().unwrap().0;
+    (result, begun)
+}
+
+/// A pass over each time point, and tiles.
+#[test]
+fn a_cancelled_time_series_continues_at_its_time_point_and_slab() {
+    for (shape, tile, filters) in [([96, 12, 530], None, 16), ([64, 12, 140], Some([32, 12, 64]), 8)] {
+        let folder = tempfile::tempdir().unwrap();
+        let fixture = Fixture { folder, shape, values: noise(8, 3 * shape.iter().product::<usize>()) };
+        let (axes, all) = ("TZYX".parse().unwrap(), [&[3][..], &shape].concat());
+        let array = Array::new(axes, all, fixture.values.clone()).unwrap();
+        write_array(&fixture.path("stack.tif"), &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        let model = fixture.path("model");
+        let filters = vec![filters; 2];
+        let config = UNet3d { filters, strides: vec![[2, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
+        save_package(&unet3d(&config, &Weights::Random { seed: 5 }).unwrap(), &model);
+        let job = |out: &str, resume: bool| {
+            let tiles = TileRequest { tile, ..TileRequest::default() };
+            PredictJob { axes: None, resume, ..fixture.job(&model, tiles, out) }
+        };
+        let (whole, begun) = run_until(&job("whole", false), None);
+        let whole = whole.unwrap();
+        let report = &whole.done[0];
+        assert_eq!((report.times, begun), (3, 3));
+        assert_eq!(report.plan.pass.is_some(), tile.is_none(), "{:?}", report.plan);
+        let resumed = job("out", true);
+        let (stopped, begun) = run_until(&resumed, Some(1));
+        assert_eq!((stopped.unwrap_err().kind(), begun), (JobErrorKind::Cancelled, 2));
+        let (outcome, begun) = run_until(&resumed, None);
+        let outcome = outcome.unwrap();
+        let report = &outcome.done[0];
+        assert_eq!(begun, 2, "the first time point is not predicted again");
+        let note = report.notes.iter().find_map(|note| note.strip_prefix("continued after 1 of 3 time points and "));
+        let finished: usize = note.and_then(|note| note.split(' ').next()?.parse().ok()).unwrap_or(0);
+        assert!((1..shape[0]).contains(&finished), "{:?}", report.notes);
+        let bytes = |out: &str| std::fs::read(fixture.path(out).join("stack_prediction.tif")).unwrap();
+        assert!(bytes("out") == bytes("whole"), "the maps differ");
+        let left = std::fs::read_dir(fixture.path("out")).unwrap().count();
+        assert_eq!(left, report.outputs.len(), "nothing is kept after the job is done");
     }
 }

@@ -25,6 +25,9 @@ const SLOWER_DEVICE: f64 = 1.25;
 const MAX_TRANSFERS: f64 = 0.2;
 
 /// The rule that an advice comes from.
+///
+/// `tests/cli/advice.rs` provokes rules by runs of the program. Some need what a test cannot arrange; their unit tests use
+/// made-up facts, and the rule says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdviceRule {
@@ -38,9 +41,11 @@ pub enum AdviceRule {
     SmallTiles,
     /// The memory budget is the reason for small tiles.
     MemoryBudget,
-    /// The run took nearly all memory of the machine.
+    /// The run took nearly all memory of the machine. Tested with made-up facts: a run that provokes it would disturb
+    /// everything else on the machine.
     MemoryPressure,
-    /// Copies between host and device take a large part of the time.
+    /// Copies between host and device take a large part of the time. Tested with made-up facts: it takes a fast GPU, because
+    /// a GPU emulated in software computes for much longer than it copies.
     Transfers,
     /// Float operators take a large part of the time of an int8 network.
     FloatOperators,
@@ -52,7 +57,8 @@ pub enum AdviceRule {
     ThreadsAboveCores,
     /// Threads got too little CPU time.
     IdleThreads,
-    /// The same work took longer at the end of the run than at its start.
+    /// The same work took longer at the end of the run than at its start. Tested with made-up facts: heat and other programs
+    /// are outside of a test, and a shorter run than several seconds is not judged.
     Slowdown,
     /// The estimate of the object diameter is uncertain.
     UncertainDiameter,
@@ -191,7 +197,7 @@ fn small_tiles(input: &InputFacts) -> Option<(f64, Advice)> {
     if share <= limit {
         return None;
     }
-    let [z, y, x] = tiles.tile_zyx;
+    let larger = tiles.larger_tile()?;
     let evidence = format!(
         "{} of the computed voxels are {}: {} tiles of {} voxels (planned memory {})",
         percent(share),
@@ -201,7 +207,6 @@ fn small_tiles(input: &InputFacts) -> Option<(f64, Advice)> {
         bytes_text(tiles.planned_bytes)
     );
     let gain = format!("{} faster inference", at_most_faster(share));
-    let larger = [z, y.saturating_mul(2), x.saturating_mul(2)];
     let change = format!("--tile {}, if there is memory for it{alternative}", shape_text(larger));
     let advice = Advice::new(AdviceRule::SmallTiles, evidence, gain, change);
     Some((share, advice.with(AdvisedSetting::Tile(larger))))
@@ -247,12 +252,10 @@ fn transfers(input: &InputFacts) -> Option<(f64, Advice)> {
         traffic.text()
     );
     let gain = format!("{} faster prediction", at_most_faster(share));
-    let tiles = input.tiles.as_ref().filter(|tiles| tiles.count > 1);
-    let Some([z, y, x]) = tiles.map(|tiles| tiles.tile_zyx) else {
+    let Some(larger) = input.tiles.as_ref().filter(|tiles| tiles.count > 1).and_then(TileFacts::larger_tile) else {
         let change = "several stacks in one command, so that the weights are copied once; or --device cpu".to_owned();
         return Some((share, Advice::new(AdviceRule::Transfers, evidence, gain, change)));
     };
-    let larger = [z, y.saturating_mul(2), x.saturating_mul(2)];
     let change = format!("--tile {}, so that less overlap is copied; or --device cpu", shape_text(larger));
     let advice = Advice::new(AdviceRule::Transfers, evidence, gain, change);
     Some((share, advice.with(AdvisedSetting::Tile(larger))))
@@ -287,15 +290,14 @@ fn float_operators(inputs: &[InputFacts], operators: &[OperatorTotal]) -> Option
 
 fn seams(input: &InputFacts) -> Option<(f64, Advice)> {
     let tiles = input.tiles.as_ref().filter(|t| t.joining == Joining::Gaussian && t.crop_possible && t.count > 1)?;
-    let energy = input.seam_energy.unwrap_or(0.0);
+    let energy = input.seam_energy.map_or_else(String::new, |energy| format!(" (seam energy {energy:.3})"));
     let evidence = format!(
-        "{} overlapping tiles are averaged (seam energy {energy:.3}), but the network's normalization does not depend on \
-         the tile",
+        "{} overlapping tiles are averaged{energy}, but the network's normalization does not depend on the tile",
         tiles.count
     );
     let gain = "the same result as without tiles, hence no seams".to_owned();
     let advice = Advice::new(AdviceRule::Seams, evidence, gain, "--blend crop".to_owned());
-    Some((energy, advice.with(AdvisedSetting::Crop)))
+    Some((input.seam_energy.unwrap_or(0.0), advice.with(AdvisedSetting::Crop)))
 }
 
 fn slower_device(input: &InputFacts) -> Option<(f64, Advice)> {
@@ -339,6 +341,8 @@ mod tests {
             kept_voxels,
             planned_bytes: 100 << 20,
             budget_bytes,
+            grid_zyx: None,
+            halo_zyx: [0; 3],
         }
     }
 

@@ -27,7 +27,7 @@ pub struct RunFacts {
     /// timed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_peak: Option<MachinePeak>,
-    /// Bytes of memory of the machine.
+    /// Bytes of memory of the machine, or of the process' control group if it allows fewer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     /// Whether the same work became slower during the run; only of runs whose spans were recorded.
@@ -145,8 +145,14 @@ pub struct TileFacts {
     pub kept_voxels: u64,
     /// Planned peak memory in bytes.
     pub planned_bytes: u64,
-    /// The memory budget that the user gave, in bytes.
+    /// The memory budget that the user gave, in bytes; `None` without one, and if the user also gave the tile size.
     pub budget_bytes: Option<u64>,
+    /// Shape Z, Y, X of the volume that was cut into tiles; `None` in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grid_zyx: Option<[usize; 3]>,
+    /// Voxels that were cropped from each side of a tile, Z, Y, X.
+    #[serde(default)]
+    pub halo_zyx: [usize; 3],
 }
 
 impl TileFacts {
@@ -157,6 +163,26 @@ impl TileFacts {
             return 0.0;
         }
         (1.0 - self.kept_voxels as f64 / self.computed_voxels as f64).max(0.0)
+    }
+
+    /// Returns a larger tile: of twice the edge along the axes that lose most to the halo, in the plane before Z. An axis
+    /// along which one tile covers the volume stays as it is. `None` if no axis can be larger.
+    pub fn larger_tile(&self) -> Option<[usize; 3]> {
+        let [z, y, x] = self.tile_zyx;
+        let [halo_z, halo_y, halo_x] = self.halo_zyx;
+        let [grid_z, grid_y, grid_x] = self.grid_zyx.unwrap_or([usize::MAX; 3]);
+        let lost = |halo: usize, edge: usize, grid: usize| {
+            if edge < grid { 2.0 * halo as f64 / edge.max(1) as f64 } else { 0.0 }
+        };
+        let in_plane = lost(halo_y, y, grid_y).max(lost(halo_x, x, grid_x));
+        // Networks for single slices have tiles of one slice.
+        let can_be_deeper = self.grid_zyx.is_some() && z > 1 && z < grid_z;
+        let can_be_wider = y < grid_y || x < grid_x;
+        if can_be_deeper && (!can_be_wider || lost(halo_z, z, grid_z) > in_plane) {
+            return Some([z.saturating_mul(2), y, x]);
+        }
+        let doubled = |edge: usize, grid: usize| if edge < grid { edge.saturating_mul(2) } else { edge };
+        can_be_wider.then(|| [z, doubled(y, grid_y), doubled(x, grid_x)])
     }
 }
 
@@ -219,6 +245,29 @@ fn is_zero(number: &usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tiles_grow_along_the_axes_that_lose_most() {
+        let tiles = |tile_zyx, halo_zyx, grid_zyx| TileFacts {
+            joining: Joining::Crop,
+            crop_possible: true,
+            tile_zyx,
+            count: 9,
+            computed_voxels: 2,
+            kept_voxels: 1,
+            planned_bytes: 0,
+            budget_bytes: None,
+            grid_zyx,
+            halo_zyx,
+        };
+        let larger = |tile, halo, grid| tiles(tile, halo, Some(grid)).larger_tile();
+        assert_eq!(tiles([8, 64, 64], [0; 3], None).larger_tile(), Some([8, 128, 128]), "an earlier version");
+        assert_eq!(larger([28, 128, 128], [12, 12, 12], [64, 512, 512]), Some([56, 128, 128]));
+        assert_eq!(larger([28, 128, 128], [2, 40, 40], [64, 512, 512]), Some([28, 256, 256]));
+        assert_eq!(larger([8, 64, 64], [0; 3], [8, 64, 200]), Some([8, 64, 128]), "the other axes are covered");
+        assert_eq!(larger([8, 64, 64], [0; 3], [20, 64, 64]), Some([16, 64, 64]));
+        assert_eq!(larger([1, 64, 64], [0; 3], [20, 64, 64]), None, "a network for single slices");
+    }
 
     #[test]
     fn traffic_is_one_line_with_sizes() {

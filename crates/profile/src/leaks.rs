@@ -9,8 +9,6 @@ pub const MIN_REPETITIONS: usize = 4;
 pub const MAX_REPETITIONS: usize = 10_000;
 /// Share of the repetitions that fill caches and pools, and are not judged.
 const WARM_UP_SHARE: f64 = 0.25;
-/// Share of the judged repetitions that must hold more than the one before: memory that grew once is not a leak.
-const GROWING_SHARE: f64 = 0.6;
 
 /// A part of the program whose memory is measured, such as a cache.
 #[derive(Clone, Copy)]
@@ -93,8 +91,8 @@ pub fn repeat<E>(
     let judged = owners.iter().zip(held).filter_map(|(owner, bytes)| {
         let bytes: Vec<u64> = bytes.into_iter().collect::<Option<_>>()?;
         let later = bytes.get(warm_up..).unwrap_or_default();
-        let growth_bytes = median_slope(later);
-        let grows = growth_bytes > owner.tolerance_bytes as f64 && growing_share(later) >= GROWING_SHARE;
+        let (growth_bytes, tolerance_bytes) = (median_slope(later), owner.tolerance_bytes as f64);
+        let grows = growth_bytes > tolerance_bytes && keeps_growing(later, tolerance_bytes);
         Some(OwnerGrowth { owner: owner.name.to_owned(), bytes, growth_bytes, grows })
     });
     Ok(LeakReport { repetitions, warm_up, owners: judged.collect() })
@@ -113,11 +111,23 @@ fn median_slope(values: &[u64]) -> f64 {
     slopes.get(slopes.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Returns the share of the values that are larger than the one before; 0 for fewer than two values.
-fn growing_share(values: &[u64]) -> f64 {
-    let steps = values.len().saturating_sub(1);
-    let rising = values.windows(2).filter(|pair| matches!(pair, [a, b] if b > a)).count();
-    if steps == 0 { 0.0 } else { rising as f64 / steps as f64 }
+/// Returns whether the median grows by more than `tolerance_bytes` for each value from the first third of the values to
+/// the middle one, and from that to the last one: memory that grew once is not a leak, and a leak need not grow in every
+/// repetition. False for fewer than three values.
+fn keeps_growing(values: &[u64], tolerance_bytes: f64) -> bool {
+    let third = values.len() / 3;
+    let last = values.len() - third;
+    let middle = last / 2;
+    let median_from = |start: usize| {
+        let mut part = values.get(start..start + third)?.to_vec();
+        part.sort_unstable();
+        part.get(third / 2).map(|bytes| *bytes as f64)
+    };
+    let grows = |from: usize, to: usize| {
+        let both = median_from(from).zip(median_from(to));
+        both.is_some_and(|(earlier, later)| later - earlier > tolerance_bytes * (to - from) as f64)
+    };
+    grows(0, middle) && grows(middle, last)
 }
 
 #[cfg(test)]
@@ -142,7 +152,15 @@ mod tests {
         assert!(verdict(&[100, 90, 300, 280, 500, 600, 700, 800], 50), "with noise");
         assert!(!verdict(&[100, 200, 300, 400, 500, 600, 700, 800], 100), "within the tolerance");
         assert!(!verdict(&[0, 900, 900, 900, 900, 900, 900, 900], 0), "caches are filled once");
+        assert!(
+            verdict(&[0, 0, 400, 400, 800, 800, 1200, 1200, 1600, 1600, 2000, 2000], 50),
+            "in every second repetition"
+        );
         assert!(!verdict(&[900, 900, 900, 900, 1900, 1900, 1900, 1900], 0), "grown once");
+        let grown_once = [900, 900, 900, 900, 900, 900, 900, 9000, 9000, 9000, 9000, 9001, 9002, 9003, 9004, 9005];
+        assert!(!verdict(&grown_once, 50), "grown once, with noise after it");
+        assert!(verdict(&[100, 200, 300, 400], 50), "the least number of repetitions");
+        assert!(!verdict(&[100, 100, 100, 400], 50), "grown in the last of them only");
         assert!(!verdict(&[900, 800, 910, 790, 900, 810, 905, 800], 0), "up and down");
         assert!(!verdict(&[800, 700, 600, 500, 400, 300, 200, 100], 0), "it shrinks");
     }

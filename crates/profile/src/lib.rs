@@ -4,7 +4,9 @@
 //! to its drop, and carries a [`Stage`], bytes, voxels and multiply-accumulates. Memory marks sample the memory of the
 //! process. The table of [`StageTotal`]s and the Chrome trace ([`Recorder::chrome_trace`]), which Perfetto opens, are
 //! computed from the same spans. A [`RunRecord`] adds what the run knows about itself; [`StoredRun`] reads both back, and
-//! [`advise`] derives from them what would make the run faster or its result better.
+//! [`advise`] derives from them what would make the run faster or its result better. [`compare_stages`] sets the times of
+//! two runs side by side, [`fn@roofline`] relates operators to the peak rates of the machine, and [`leaks`] finds memory
+//! that grows when a job is repeated.
 //!
 //! Recording never fails: after [`MAX_SPANS`], single spans are no longer stored (the totals still are), and a poisoned
 //! lock is ignored.

@@ -21,10 +21,15 @@ pub fn available_bytes() -> Option<u64> {
     Some(group.map_or(machine, |group| group.free_memory.min(machine)))
 }
 
-/// Returns the bytes of memory of this machine, if the system reports them.
+/// Returns the bytes of memory of this machine, or of this process' control group if it allows fewer, if the system
+/// reports them.
 pub fn total_bytes() -> Option<u64> {
     let memory = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
-    Some(System::new_with_specifics(memory).total_memory()).filter(|bytes| *bytes > 0)
+    let system = System::new_with_specifics(memory);
+    // `cgroup_limits` panics if the memory of the machine is unknown.
+    let total = Some(system.total_memory()).filter(|bytes| *bytes > 0)?;
+    let group = system.cgroup_limits().map(|group| group.total_memory).filter(|bytes| *bytes > 0);
+    Some(group.map_or(total, |bytes| bytes.min(total)))
 }
 
 /// Returns the name of the CPU as its maker writes it, if the system reports it.
@@ -56,5 +61,6 @@ mod tests {
         let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
         let limit = number("/sys/fs/cgroup/memory.max").unwrap_or(u64::MAX).min(total.total_memory());
         assert!(available_bytes().is_some_and(|bytes| bytes <= limit));
+        assert!(total_bytes().is_some_and(|bytes| bytes <= limit));
     }
 }

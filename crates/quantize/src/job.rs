@@ -8,7 +8,7 @@ use cytoscope_engine::{Engine, Precision};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_graph_passes::quantize;
-use cytoscope_model_package::{Package, Processing, check_destination};
+use cytoscope_model_package::{Package, Processing, check_destination, refuse_inside_package};
 use cytoscope_pipeline::{Context, JobError, Model, find_model};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
@@ -160,6 +160,7 @@ impl QuantizeJob {
         target::check_ending(&self.out, &["", "zip", "onnx"])?;
         if self.writes_network() {
             target::check_file(&self.out, inputs, self.overwrite)?;
+            refuse_inside_package(&self.out, inputs)?;
         } else {
             check_destination(&self.out, inputs, self.overwrite)?;
         }
@@ -196,6 +197,7 @@ impl QuantizeJob {
         let prepared = quantize::prepare(&graph).map_err(|e| JobError::model(&*path_text, e))?;
         self.check_names(&prepared)?;
         let mut float = Model::from_package(open()?)?;
+        float.refuse_several_inputs("quantization")?;
         (float.graph, float.float_graph, float.has_int8) = (graph, None, false);
         Ok(Source { package, float, prepared })
     }

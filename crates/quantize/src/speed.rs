@@ -41,12 +41,8 @@ pub(super) fn time(
     let mut times = Vec::new();
     for threads in counts {
         let options = |precision| CompileOptions {
-            precision,
-            threads,
-            memory_budget_bytes: None,
             recorder: Recorder::totals_only(),
-            interrupt: context.interrupt(),
-            tuning: context.tuning(),
+            ..context.compile_options(precision, threads)
         };
         let mut sessions = [
             float.compile(engine, tile.shape(), &options(Precision::F32))?,

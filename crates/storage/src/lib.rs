@@ -2,6 +2,7 @@
 //!
 //! - [`read`] opens regular files only, so that a pipe or a device can neither block the program nor send it endless
 //!   data, and opens files of a folder without following links out of it.
+//! - [`limited`] limits the bytes that are read from a file while its directory is listed.
 //! - [`write`] writes a file under a random name next to its target, syncs it and renames it.
 //! - [`folder`] creates, replaces and removes folders. Only folders with this program's marker file are ever removed; a
 //!   folder with a manifest is removed only if it holds exactly the files of its manifest.
@@ -34,6 +35,7 @@ mod error;
 pub mod folder;
 pub mod growing;
 pub mod json;
+pub mod limited;
 pub mod lock;
 mod manifest;
 pub mod npy;

@@ -213,6 +213,13 @@ impl TrainConfig {
         if self.object_diameter_um.is_some_and(|d| !(1e-3..=1e6).contains(&d)) {
             return Err(wrong_use("object_diameter_um must be a diameter in µm, such as 12"));
         }
+        for (what, limit) in [("epochs", self.budget.epochs), ("steps", self.budget.steps)] {
+            if limit == Some(0) {
+                return Err(wrong_use(format!(
+                    "budget.{what} is 0: expected at least 1, or an untrained network is written"
+                )));
+            }
+        }
         if self.budget.minutes.is_some_and(|m| !(m.is_finite() && m > 0.0)) {
             return Err(wrong_use("budget.minutes must be a number above 0"));
         }

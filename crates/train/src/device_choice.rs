@@ -73,8 +73,8 @@ fn not_possible(device: DeviceId, error: JobError) -> EngineError {
     }
 }
 
-/// Returns the precision in which a device would train, for the sentence about the choice.
-fn step_precision(requested: TrainPrecision, device: &Device) -> Precision {
+/// Returns the precision in which a device trains.
+pub(crate) fn step_precision(requested: TrainPrecision, device: &Device) -> Precision {
     match (requested, requested.half()) {
         (_, Some(ElementType::BF16)) => Precision::Bf16,
         (_, Some(_)) => Precision::F16,

@@ -5,17 +5,19 @@ use crate::config::TrainConfig;
 use crate::event::TrainSink;
 use crate::history::History;
 use crate::monitor::{Sinks, StatusSink};
+use crate::network::trainable_for;
 use crate::train;
 use crate::validator::PairScore;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::devices::Devices;
+use cytoscope_pipeline::job_record::{JobKind, Recordable, recorded};
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_quantize::TileTime;
 use cytoscope_storage::Overwrite;
 use cytoscope_training_data::TrainingTask;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A training job: everything that determines its result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -189,7 +191,7 @@ impl TrainJob {
     }
 
     /// Like [`TrainJob::run`], and passes the status of the run to `on_status`: after the first steps, then every ten
-    /// seconds.
+    /// seconds. Both write a provenance record beside the package.
     ///
     /// # Errors
     /// As [`TrainJob::run`].
@@ -200,7 +202,48 @@ impl TrainJob {
         on_event: &TrainSink<'_>,
         on_status: &StatusSink<'_>,
     ) -> Result<TrainReport, JobError> {
-        train::run(self, context, devices, Sinks { on_event, on_status })
+        let mut job = Self { resume: false, restart: false, ..self.clone() };
+        // The record names the model that training starts from.
+        if let Some(path) = trainable_for(&self.from).as_deref().and_then(Path::to_str) {
+            job.from = path.to_owned();
+        }
+        recorded(&job, context, |record| train::run(self, context, devices, Sinks { on_event, on_status }, record))
+    }
+}
+
+impl Recordable for TrainJob {
+    const KIND: JobKind = JobKind::Train;
+
+    fn inputs(&self) -> Vec<&Path> {
+        vec![self.data.as_path()]
+    }
+
+    fn outputs(&self) -> Vec<&Path> {
+        vec![self.out.as_path()]
+    }
+
+    fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
+        vec![&mut self.data, &mut self.out]
+    }
+
+    fn model_mut(&mut self) -> Option<&mut String> {
+        (self.from != "scratch").then_some(&mut self.from)
+    }
+
+    fn working_folders(&self) -> Vec<PathBuf> {
+        vec![self.folder()]
+    }
+
+    fn overwrite(&self) -> Overwrite {
+        self.overwrite
+    }
+
+    fn set_overwrite(&mut self, overwrite: Overwrite) {
+        self.overwrite = overwrite;
+    }
+
+    fn set_output(&mut self, out: PathBuf) {
+        self.out = out;
     }
 }
 

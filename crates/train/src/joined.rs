@@ -8,7 +8,7 @@ use cytoscope_pipeline::JobError;
 
 /// Most elements of a tensor that holds several parameters, 64 MiB: WebGPU guarantees bindings of 128 MiB.
 const MAX_ELEMENTS: usize = 1 << 24;
-/// Slices that start and end at multiples of this number of elements (512 bytes) are not copied by any device.
+/// Parts that start at multiples of this number of elements (512 bytes) are not copied by any device.
 const ALIGNMENT: usize = 128;
 
 /// Which part of which tensor holds a parameter, in elements.
@@ -42,19 +42,19 @@ impl Joined {
         Self { tensors: parameters.to_vec(), places: None }
     }
 
-    /// Joins the parameters with weight decay, and those without.
+    /// Joins the parameters with weight decay, and those without. Elements between parameters are 0 and have no gradient.
     pub(crate) fn new(parameters: &[Parameter]) -> Self {
         let mut order: Vec<(usize, &Parameter)> = parameters.iter().enumerate().collect();
-        // As many parameters as possible start at a multiple of the alignment.
-        order.sort_by_key(|(_, p)| (p.decays, !length(p).is_multiple_of(ALIGNMENT)));
+        order.sort_by_key(|(_, p)| p.decays);
         let mut found: Vec<(bool, usize)> = Vec::new();
         let mut places: Vec<(usize, Place)> = Vec::new();
         for (index, p) in order {
             let added = length(p);
+            let aligned = found.last().map_or(0, |(_, elements)| elements.next_multiple_of(ALIGNMENT));
             let start = match found.last_mut() {
-                Some((decays, elements)) if *decays == p.decays && *elements + added <= MAX_ELEMENTS => {
-                    *elements += added;
-                    *elements - added
+                Some((decays, elements)) if *decays == p.decays && aligned + added <= MAX_ELEMENTS => {
+                    *elements = aligned + added;
+                    aligned
                 }
                 _ => {
                     found.push((p.decays, added));
@@ -133,19 +133,27 @@ impl Joined {
         }
         graph.nodes.extend(body);
         let gradients: Vec<ValueId> = graph.outputs.drain(1..=parameters.len()).collect();
-        let mut parts: Vec<Vec<(usize, Option<ValueId>)>> = vec![Vec::new(); self.tensors.len()];
+        let mut parts: Vec<Vec<(Place, ValueId)>> = vec![Vec::new(); self.tensors.len()];
         for ((gradient, p), place) in gradients.into_iter().zip(parameters.iter()).zip(places) {
             let all = graph.add_initializer(format!("{}.all", p.name), Tensor::vector(vec![-1i64]));
             let reshape = Op::Reshape { allow_zero: true };
             let flat = graph.push(format!("{}.flat", p.name), reshape, &[Some(gradient), Some(all)]);
             if let Some(parts) = parts.get_mut(place.tensor) {
-                parts.push((place.start, Some(flat)));
+                parts.push((*place, flat));
             }
         }
         for (number, (tensor, mut parts)) in self.tensors.iter().zip(parts).enumerate() {
-            parts.sort_by_key(|(start, _)| *start);
-            let parts: Vec<Option<ValueId>> = parts.into_iter().map(|(_, part)| part).collect();
-            let joined = graph.push(format!("{}.gradient", tensor.name), Op::concat(0), &parts);
+            parts.sort_by_key(|(place, _)| place.start);
+            let (mut list, mut end) = (Vec::with_capacity(2 * parts.len()), 0);
+            for (place, part) in parts {
+                if place.start > end {
+                    let zeros = Tensor::vector(vec![0.0f32; place.start - end]);
+                    list.push(Some(graph.add_initializer(format!("{}.gap{end}", tensor.name), zeros)));
+                }
+                list.push(Some(part));
+                end = place.start + place.length;
+            }
+            let joined = graph.push(format!("{}.gradient", tensor.name), Op::concat(0), &list);
             graph.outputs.insert(1 + number, joined);
         }
     }
@@ -179,9 +187,11 @@ mod tests {
         let parameters = parameters();
         let joined = Joined::new(&parameters);
         let shapes: Vec<(&[usize], bool)> = joined.tensors.iter().map(|t| (t.shape.as_slice(), t.decays)).collect();
-        assert_eq!(shapes, [(&[5][..], false), (&[134][..], true)]);
+        assert_eq!(shapes, [(&[130][..], false), (&[256][..], true)]);
         let held = joined.join(values(1.0)).unwrap();
-        assert_eq!(held[1].as_f32().unwrap()[..2], [201.0, 202.0], "the aligned parameter is the first");
+        let decaying = held[1].as_f32().unwrap();
+        assert_eq!(decaying[..2], [101.0, 102.0]);
+        assert_eq!(decaying[127..130], [0.0, 201.0, 202.0], "parameters are aligned, with zeros between them");
         assert_eq!(joined.split(&parameters, held).unwrap(), values(1.0));
         assert!(joined.join(Vec::new()).unwrap().is_empty());
         assert!(joined.join(values(1.0).into_iter().rev().collect()).is_err());

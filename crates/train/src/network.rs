@@ -94,6 +94,14 @@ fn resolve_trainable(name: &str, folders: &[PathBuf]) -> Result<String, JobError
     Err(JobError::Mismatch { path, problem, next_step })
 }
 
+/// Returns the path of the package that training starts from in place of the chosen model `from`, which has hand-made
+/// filters; `None` for other models.
+pub(crate) fn trainable_for(from: &str) -> Option<PathBuf> {
+    // Problems are reported when the model is loaded.
+    let other = resolve_trainable(from, &model_folders()).ok().filter(|other| other != from && from != "scratch")?;
+    find_model(&other).ok()
+}
+
 /// Loads the start model `from`, or builds a new network if it is `scratch`. `voxel_um` is the voxel size of the data
 /// in µm, from which the strides of a new network are derived.
 pub(crate) fn load_start_model(
@@ -117,6 +125,7 @@ pub(crate) fn load_start_model(
     };
     let int8 = [false, true].map(|sigmoid| int8_network(&package, sigmoid));
     let known = Model::from_package(package)?;
+    known.refuse_several_inputs("training")?;
     let inputs = config.data.input_names();
     check_input_channels(from, known.input_channels, &inputs)?;
     let mut graph = prepare(&source).map_err(model_error(&shown))?;
@@ -145,7 +154,7 @@ pub(crate) fn load_start_model(
     infer_shapes::<ValueId>(&mut graph, &[]).map_err(model_error(&shown))?;
     let [int8, int8_with_sigmoid] = int8;
     let int8 = if target.of_labels() { int8_with_sigmoid } else { int8 };
-    let normalize = match (config.normalize, normalize_of(&known.preprocessing, inputs.len())) {
+    let normalize = match (config.normalize, normalize_of(preprocessing_of(&known), inputs.len())) {
         (Some(requested), _) => requested,
         (None, Some(own)) => own,
         (None, None) => {
@@ -296,6 +305,11 @@ fn strides(levels: usize, voxel_um: Option<[f64; 3]>) -> Vec<[usize; 3]> {
             stride
         })
         .collect()
+}
+
+/// Returns the preprocessing steps of a model with one input.
+fn preprocessing_of(model: &Model) -> &[Processing] {
+    model.inputs.first().map(|input| input.preprocessing.as_slice()).unwrap_or_default()
 }
 
 /// Returns the intensity normalization of a package's preprocessing, or `None` if training does not support it: each of

@@ -6,6 +6,7 @@ mod steps;
 use crate::checkpoint::{CheckpointSummary, RunFolder, TrainState, restore};
 use crate::config::TrainConfig;
 use crate::data::{self, Data};
+use crate::device_choice::step_precision;
 use crate::error::data_error;
 use crate::job::{TrainJob, TrainReport};
 use crate::monitor::Sinks;
@@ -22,6 +23,7 @@ use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::check_destination;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
+use cytoscope_pipeline::job_record::PendingRecord;
 use cytoscope_pipeline::{Context, JobError, JobErrorKind, check_threads, find_model};
 use cytoscope_profile::Stage;
 use cytoscope_training_data::{Loader, LoaderOptions, Pair, Sampler};
@@ -69,6 +71,7 @@ pub(crate) fn run(
     context: &Context,
     devices: &Devices,
     sinks: Sinks<'_>,
+    record: &mut PendingRecord<TrainJob>,
 ) -> Result<TrainReport, JobError> {
     let started = Instant::now();
     job.config.check()?;
@@ -103,6 +106,7 @@ pub(crate) fn run(
                 .note("The settings of the checkpoint are used. Changed settings are ignored, except for the budget.");
         }
     }
+    record.job_mut().config = config.clone();
     let validation_names =
         checkpoint.as_ref().map(|(state, _)| state.validation.as_slice()).filter(|names| !names.is_empty());
     let new = checkpoint.is_none().then_some(started);
@@ -111,11 +115,14 @@ pub(crate) fn run(
     let files: Vec<&Path> = pairs.iter().flat_map(files_of).collect();
     check_destination(&job.out, &files, job.overwrite)?;
     folder.check(&files)?;
+    if job.data.is_file() {
+        record.add_inputs(files);
+    }
     let lock = folder.lock()?;
     if checkpoint.is_none() {
         folder.clear()?;
     }
-    let outcome = run_locked(job, context, devices, sinks, &folder, config, &data, checkpoint, started);
+    let outcome = run_locked(job, context, devices, sinks, record, &folder, config, &data, checkpoint, started);
     drop(lock);
     if outcome.is_ok() || !folder.has_checkpoint() {
         folder.clean_up();
@@ -140,6 +147,7 @@ fn run_locked(
     context: &Context,
     devices: &Devices,
     sinks: Sinks<'_>,
+    record: &mut PendingRecord<TrainJob>,
     folder: &RunFolder,
     config: TrainConfig,
     data: &Data,
@@ -151,6 +159,9 @@ fn run_locked(
     context.recorder.mark_memory("data checked");
     let mut training =
         prepare(job, context, devices, sinks, folder.clone(), config, data, fingerprint, intensities, started)?;
+    let device = training.engine.device();
+    record.ran_on(device, step_precision(training.config.precision, device));
+    record.set_tile_shape(&training.patch);
     context.recorder.mark_memory("prepared");
     let outcome = training.run_loop(checkpoint)?;
     context.recorder.mark_memory("trained");

@@ -399,7 +399,7 @@ impl Sampler {
         let target = if self.options.target.of_labels() {
             let labels = self.labels(ready, entry, &plan.transform, &outer, &mut |t| lap(t), &mut times)?;
             let part = channels::Inner { start: ready.margin, size: shape };
-            let target = channels::target_channels(&self.options.target, &labels, outer.size, part, ready.network_um);
+            let target = channels::target_channels(&self.options.target, &labels, outer.size, part, ready.network_um)?;
             self.apply_label_weights(&labels, outer.size, part, ready.network_um, &mut weight);
             target
         } else {

@@ -12,7 +12,9 @@ use cytoscope_pipeline::{
     machine_key,
 };
 use cytoscope_quantize::{QuantizeJob, QuantizeReport};
-use cytoscope_train::{CheckJob, CheckReport, Estimate, EstimateJob, QatTrainer, TrainJob, TrainReport, TrainSink};
+use cytoscope_train::{
+    CheckJob, CheckReport, Estimate, EstimateJob, LimitedQuantization, TrainJob, TrainReport, TrainSink,
+};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -101,8 +103,8 @@ impl Job {
             Self::Import(job) => vec![folder_of(&job.out)],
             Self::Export(job) => vec![folder_of(&job.out)],
             Self::Mesh(job) => vec![folder_of(&job.out)],
-            Self::Evaluate(_)
-            | Self::ObjectDiameter(_)
+            Self::Evaluate(job) => job.out.iter().map(|path| folder_of(path)).collect(),
+            Self::ObjectDiameter(_)
             | Self::TrainCheck(_)
             | Self::TrainEstimate(_)
             | Self::ModelTest(_)
@@ -179,8 +181,9 @@ impl Job {
             Self::TrainCheck(job) => JobResult::TrainCheck(Box::new(job.run(context)?)),
             Self::TrainEstimate(job) => JobResult::TrainEstimate(job.run(context, devices)?),
             Self::Quantize { quantization, minutes, steps } => {
-                let trainer = QatTrainer::limited(quantization.mode, *minutes, *steps)?;
-                JobResult::Quantize(Box::new(quantization.run_with(context, Some(&trainer))?))
+                let (minutes, steps) = (*minutes, *steps);
+                let job = LimitedQuantization { quantization: quantization.clone(), minutes, steps };
+                JobResult::Quantize(Box::new(job.run(context)?))
             }
             Self::Import(job) => JobResult::Import(job.run(context, devices)?),
             Self::Export(job) => JobResult::Export { moved_to: job.run(context)?, output: job.out.clone() },

@@ -1,14 +1,20 @@
 //! The figures of a task's run, from its trace and its report.
 
-use super::tasks::TaskKind;
+use crate::cli::reports::{PredictCommandReport, TrainCommandReport};
 use cytoscope_profile::{SpanRecord, Stage, StoredRun};
-use cytoscope_train::FIRST_STEP_MARK;
+use cytoscope_train::{FIRST_STEP_MARK, TrainReport};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 /// Figures of one run by name; a dot separates the parts of a name. Times end in `_secs`, sizes in `_bytes`.
 pub(super) type Figures = BTreeMap<String, f64>;
+
+/// The report of a task's run.
+pub(super) enum TaskReport {
+    Inference(Box<PredictCommandReport>),
+    Training(Box<TrainCommandReport>),
+}
 
 /// Spread of a figure over the runs of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -90,7 +96,7 @@ pub(super) fn flat(value: &Value) -> BTreeMap<String, Spread> {
 
 /// Returns the figures of a run: `run` from its trace, `report` from its standard output. `total_secs` is the duration
 /// of the process.
-pub(super) fn figures(kind: TaskKind, run: &StoredRun, report: &Value, total_secs: f64) -> Figures {
+pub(super) fn figures(run: &StoredRun, report: &TaskReport, total_secs: f64) -> Figures {
     let mut figures = Figures::from([("total_secs".to_owned(), total_secs)]);
     let mut add = |name: &str, value: Option<f64>| {
         if let Some(value) = value.filter(|v| v.is_finite()) {
@@ -100,9 +106,9 @@ pub(super) fn figures(kind: TaskKind, run: &StoredRun, report: &Value, total_sec
     add("peak_bytes", run.record.facts.peak_bytes.map(|bytes| bytes as f64));
     let device_peak = run.record.facts.device_memory_peak.as_ref();
     add("device_peak_bytes", device_peak.map(|peak| peak.reserved_bytes as f64));
-    match kind {
-        TaskKind::Inference => of_inference(run, &mut add),
-        TaskKind::Training => of_training(run, report, &mut add),
+    match report {
+        TaskReport::Inference(_) => of_inference(run, &mut add),
+        TaskReport::Training(report) => of_training(run, &report.report, &mut add),
     }
     figures
 }
@@ -148,15 +154,14 @@ fn of_inference(run: &StoredRun, add: &mut dyn FnMut(&str, Option<f64>)) {
     add("first_batch.post_secs", joined.map(|span| span.duration_us / 1e6));
 }
 
-fn of_training(run: &StoredRun, report: &Value, add: &mut dyn FnMut(&str, Option<f64>)) {
+fn of_training(run: &StoredRun, report: &TrainReport, add: &mut dyn FnMut(&str, Option<f64>)) {
     add("model_init_secs", Some(seconds(run, &[Stage::Load, Stage::Compile])));
     add("data_setup_secs", Some(seconds(run, &[Stage::Check])));
-    add("full_secs", report["seconds"].as_f64());
-    add("step_secs", report["step_secs"].as_f64());
-    let rate = report["batch"].as_f64().zip(report["step_secs"].as_f64());
-    add("samples_per_sec", rate.map(|(batch, step_secs)| batch / step_secs));
-    for (name, score) in report["after"].as_object().into_iter().flatten() {
-        add(&format!("final.{}", name.replace('.', "_")), score.as_f64());
+    add("full_secs", Some(report.seconds));
+    add("step_secs", Some(report.step_secs));
+    add("samples_per_sec", Some(report.batch as f64 / report.step_secs));
+    for (name, score) in &report.after {
+        add(&format!("final.{}", name.replace('.', "_")), Some(*score));
     }
     let Some(mark) = run.marks.iter().find(|mark| mark.label == FIRST_STEP_MARK) else { return };
     let secs = |span: &SpanRecord| span.duration_us / 1e6;
@@ -165,15 +170,19 @@ fn of_training(run: &StoredRun, report: &Value, add: &mut dyn FnMut(&str, Option
     let steps = run.spans.iter().filter(|s| s.stage == Stage::Optimizer && s.start_us >= mark.at_us);
     let mut ends: Vec<f64> = steps.map(end_us).collect();
     ends.sort_by(f64::total_cmp);
-    let epoch_steps = report["epoch_steps"].as_u64().and_then(|n| usize::try_from(n).ok());
+    let epoch_steps = usize::try_from(report.epoch_steps).ok();
     let last = epoch_steps.and_then(|steps| ends.get(steps.checked_sub(1)?));
     add("first_epoch_secs", last.map(|end| (end - mark.at_us) / 1e6));
 }
 
 /// Returns what the report of a training run says about its data.
-pub(super) fn dataset_info(kind: TaskKind, report: &Value) -> Option<Value> {
-    let keys = ["train_pairs", "validation_pairs", "patch_zyx", "batch", "steps", "epoch_steps"];
-    (kind == TaskKind::Training).then(|| keys.into_iter().map(|key| (key, report[key].clone())).collect())
+pub(super) fn dataset_info(report: &TaskReport) -> Option<Value> {
+    let TaskReport::Training(report) = report else { return None };
+    let TrainReport { train_pairs, validation_pairs, patch_zyx, batch, steps, epoch_steps, .. } = &report.report;
+    Some(json!({
+        "train_pairs": train_pairs, "validation_pairs": validation_pairs, "patch_zyx": patch_zyx, "batch": batch,
+        "steps": steps, "epoch_steps": epoch_steps,
+    }))
 }
 
 #[cfg(test)]
@@ -217,7 +226,14 @@ mod tests {
             span(Stage::Blend, 1.4e7, 2.5e5),
         ];
         let input = InputFacts { seconds: 4.0, voxels: 1000, ..InputFacts::default() };
-        let found = figures(TaskKind::Inference, &stored(spans, Vec::new(), vec![input]), &Value::Null, 20.0);
+        let run = stored(spans, Vec::new(), vec![input]);
+        let report = PredictCommandReport {
+            inputs: Vec::new(),
+            failed: Vec::new(),
+            run: run.record.clone(),
+            advice: Vec::new(),
+        };
+        let found = figures(&run, &TaskReport::Inference(Box::new(report)), 20.0);
         let expected = [
             ("first_batch.load_secs", 3.0),
             ("first_batch.transfer_secs", 0.5),
@@ -238,8 +254,8 @@ mod tests {
         let marks = vec![MemoryMark { label, at_us: 1e6, resident_bytes: 0 }];
         let step = |at: f64| [span(Stage::DataWait, at, 1e5), span(Stage::Optimizer, at + 2e5, 1e5)];
         let spans: Vec<SpanRecord> = [0.0, 1e6, 2e6, 3e6].into_iter().flat_map(step).collect();
-        let report = json!({"epoch_steps": 2, "seconds": 9.0, "after": {"f1@0.5": 0.5}});
-        let found = figures(TaskKind::Training, &stored(spans, marks, Vec::new()), &report, 10.0);
+        let report = crate::cli::reports::tests::train_report(json!({"f1@0.5": 0.5}));
+        let found = figures(&stored(spans, marks, Vec::new()), &TaskReport::Training(Box::new(report)), 10.0);
         let close = |name: &str, value: f64| (found.get(name).copied().unwrap_or(f64::NAN) - value).abs() < 1e-9;
         assert!(close("first_epoch_secs", 1.3) && close("data_loading_first_batch_secs", 0.1), "{found:?}");
         assert!(close("final.f1@0_5", 0.5) && close("full_secs", 9.0), "{found:?}");

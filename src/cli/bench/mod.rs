@@ -13,14 +13,15 @@ use super::child::{self, ChildRun, Scratch};
 use super::failure::{Failure, Outcome};
 use super::{eprint_line, print, progress};
 use clap::Args;
-use cytoscope_pipeline::{Context, JobErrorKind};
+use cytoscope_pipeline::{Context, JobErrorKind, find_model};
 use cytoscope_profile::Recorder;
 use cytoscope_quantize::ACCURACY_BUDGET;
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::check_file;
-use metrics::{Figures, dataset_info, figures, nested, spreads};
+use cytoscope_storage::target::{check_ending, check_file};
+use metrics::{Figures, TaskReport, dataset_info, figures, nested, spreads};
 use quantization::{QatLimits, Quantization};
-use results::{GitInfo, Machine, TaskResult, amount};
+use results::{GitInfo, Origin, TaskResult, amount};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use spans::Extent;
 use std::path::{Path, PathBuf};
@@ -41,50 +42,51 @@ const MAX_REPEAT: usize = 1000;
                   data must be given; lines that start with # are comments."
 )]
 pub(crate) struct Bench {
-    /// Table of the tasks.
+    /// Table of the tasks; its columns are listed below.
     #[arg(long, value_name = "TASKS.csv", required_unless_present_any = ["quantization", "compare_opts", "span_cost"])]
     config: Option<PathBuf>,
-    /// Run the training tasks of the table at each of these batch sizes.
+    /// Run each training task of the table once with each of these batch sizes.
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', requires = "config")]
     batch_sizes: Vec<usize>,
-    /// Instead of a table: predict --data with this model in floats and quantized in the modes dynamic, static and qat,
-    /// and compare the size of the networks, times, and the difference of the maps.
+    /// Instead of a table: predict --data with this model in float and quantized in the modes dynamic, static and qat, and
+    /// compare the sizes of the networks, the times, and the maps.
     #[arg(long, value_name = "MODEL", requires = "data", conflicts_with = "config")]
     quantization: Option<String>,
-    /// Instead of a table: run the network of this model on the CPU without optimizations, with each alone (precision,
-    /// layout, fusion, optimizer) and with all, and compare time, memory and output.
+    /// Instead of a table: run the network of this model on the CPU without optimizations, with each one alone (precision,
+    /// layout, fusion, optimizer) and with all of them, and compare time, memory and output.
     #[arg(long, value_name = "MODEL", requires = "data", conflicts_with_all = ["config", "quantization"])]
     compare_opts: Option<String>,
-    /// Instead of a table: predict --data with this model on the CPU without recording anything, with totals by stage, and
-    /// with spans as for a trace, and compare the times in pairs. A stack whose prediction takes a second or less gives
-    /// many pairs, and so a narrow interval.
+    /// Instead of a table: measure what recording costs. --data is predicted with this model on the CPU without recording,
+    /// with totals by stage, and with the spans of a trace, and the times are compared in pairs. Use a stack whose
+    /// prediction takes less than a second: many pairs give a narrow interval.
     #[arg(long, value_name = "MODEL", requires = "data", conflicts_with_all = ["config", "quantization", "compare_opts"])]
     span_cost: Option<String>,
-    /// Stack for --quantization, which also calibrates, for --compare-opts and for --span-cost.
+    /// Stack to predict with --quantization (which also calibrates on it), --compare-opts or --span-cost.
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     data: Option<PathBuf>,
     /// Maximum relative L2 error of an output for --quantization; layers are kept in float until it is met.
     #[arg(long, default_value_t = ACCURACY_BUDGET, requires = "quantization")]
     accuracy_budget: f64,
-    /// Maximum steps of quantization-aware training for --quantization, one tile per step.
+    /// Maximum steps of quantization-aware training for --quantization, one tile per step; by default 240.
     #[arg(long, requires = "quantization")]
     qat_steps: Option<u64>,
-    /// Maximum minutes of quantization-aware training for --quantization.
+    /// Maximum minutes of quantization-aware training for --quantization; by default unlimited.
     #[arg(long, requires = "quantization")]
     qat_minutes: Option<f64>,
-    /// File for the results.
+    /// File to write the results to.
     #[arg(long, value_name = "RESULTS.json")]
     output: PathBuf,
-    /// Print speed-ups against stored results, or, without a file, against the first task of the same kind.
+    /// Print speed-ups relative to stored results, or, without a file, relative to the first task of the same kind.
     #[arg(long, value_name = "STORED.json")]
     compare: Option<Option<PathBuf>>,
     /// Continue after a task that fails; its entry in the results states the error.
     #[arg(long)]
     skip_failed: bool,
-    /// Number of runs of each task, 1 by default; the tasks take turns.
+    /// Number of runs of each task, by default 1; the tasks take turns. At least 5 for --compare-opts; for --span-cost the
+    /// number of pairs.
     #[arg(long)]
     repeat: Option<usize>,
-    /// Duration of --span-cost in seconds, 120 by default; --repeat gives the number of pairs instead.
+    /// Duration of --span-cost in seconds, by default 120; --repeat sets the number of pairs instead.
     #[arg(long, requires = "span_cost", conflicts_with = "repeat")]
     seconds: Option<u64>,
     /// Overwrite existing results; an input is never overwritten.
@@ -114,10 +116,14 @@ impl Bench {
             return Err(Failure::wrong_use(format!("--repeat must be between 1 and {MAX_REPEAT}")));
         }
         let stored_path = self.compare.as_ref().and_then(Option::as_deref);
+        // A model that does not exist is reported when it is opened.
+        let models = [&self.quantization, &self.compare_opts, &self.span_cost];
+        let models: Vec<PathBuf> = models.into_iter().flatten().filter_map(|name| find_model(name).ok()).collect();
         let given = [self.config.as_deref(), self.data.as_deref(), stored_path];
-        let inputs: Vec<&Path> = given.into_iter().flatten().collect();
+        let inputs: Vec<&Path> = given.into_iter().flatten().chain(models.iter().map(PathBuf::as_path)).collect();
         let table = self.table()?;
         check_file(&self.output, &inputs, Overwrite::from_force(self.force))?;
+        check_ending(&self.output, &["json"])?;
         let stored = stored_path.map(results::read).transpose()?;
         let context = progress::context(false, true, Recorder::totals_only());
         let timestamp = results::now();
@@ -229,39 +235,50 @@ fn run_once(
 ) -> Result<TaskRun, Failure> {
     let trace = scratch.join("trace.json");
     let words = task.words(&scratch.join("out"), &trace);
-    let done = match program {
-        Some(program) => child::run_program(program, &words, &trace, None)?,
-        None => child::run(&words, &trace, None)?,
+    let (report, run, total_secs) = match task.kind {
+        TaskKind::Inference => {
+            let ChildRun { report, run, total_secs } = run_child(program, &words, &trace)?;
+            (TaskReport::Inference(report), run, total_secs)
+        }
+        TaskKind::Training => {
+            let ChildRun { report, run, total_secs } = run_child(program, &words, &trace)?;
+            (TaskReport::Training(report), run, total_secs)
+        }
     };
-    let ChildRun { report, run, total_secs } = done.ok_or_else(|| Failure::other("the task was ended"))?;
-    let mut figures = figures(task.kind, &run, &report, total_secs);
-    if let Some(quantization) = quantization {
-        quantization.add_to(&task.name, &report, &mut figures);
+    let mut figures = figures(&run, &report, total_secs);
+    if let (Some(quantization), TaskReport::Inference(report)) = (quantization, &report) {
+        quantization.add_to(&task.name, report, &mut figures);
     }
-    Ok(TaskRun { figures, dataset_info: dataset_info(task.kind, &report) })
+    Ok(TaskRun { figures, dataset_info: dataset_info(&report) })
+}
+
+/// Runs this program, or that of a branch, until it ends.
+fn run_child<R: DeserializeOwned>(
+    program: Option<&Path>,
+    words: &[String],
+    trace: &Path,
+) -> Result<ChildRun<R>, Failure> {
+    let done = match program {
+        Some(program) => child::run_program(program, words, trace, None)?,
+        None => child::run(words, trace, None)?,
+    };
+    done.ok_or_else(|| Failure::other("the task was ended"))
 }
 
 /// Returns the results of the tasks that were run or failed.
 fn finished(all: Vec<Progress>, timestamp: &str) -> Vec<TaskResult> {
-    let (git_info, machine) = (GitInfo::here(), Machine::this());
+    let origin = Origin::here(timestamp);
     let started = all.into_iter().filter(|progress| progress.error.is_some() || !progress.runs.is_empty());
     started
         .map(|Progress { task, runs, error, program }| {
             let count = runs.len();
             let dataset_info = runs.last().and_then(|run| run.dataset_info.clone());
             let figures: Vec<Figures> = runs.into_iter().map(|run| run.figures).collect();
-            TaskResult {
-                name: task.name,
-                kind: task.kind,
-                timestamp: timestamp.to_owned(),
-                success: error.is_none(),
-                error,
-                git_info: program.map_or_else(|| git_info.clone(), |(_, of_branch)| Some(of_branch)),
-                machine: Some(machine.clone()),
-                runs: count,
-                metrics: nested(&spreads(&figures)),
-                dataset_info,
+            let mut result = origin.result(&task.name, task.kind, count, nested(&spreads(&figures)));
+            if let Some((_, of_branch)) = program {
+                result.git_info = Some(of_branch);
             }
+            TaskResult { success: error.is_none(), error, dataset_info, ..result }
         })
         .collect()
 }

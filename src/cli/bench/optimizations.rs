@@ -2,7 +2,7 @@
 //! output.
 
 use super::metrics::{Figures, Spread, nested, spreads};
-use super::results::{GitInfo, Machine, TaskResult, amount};
+use super::results::{Origin, TaskResult, amount};
 use super::tasks::TaskKind;
 use crate::cli::failure::Failure;
 use crate::cli::maps::relative_l2;
@@ -115,13 +115,7 @@ fn compiled(context: &Context, model: &Model, tile: &Tensor, row: Row) -> Result
         return Err((row, Failure::other(format!("the CPU engine has no {PORTABLE} kernels on this machine"))));
     };
     let engine = engine.with_optimizations(row.optimizations);
-    let options = CompileOptions {
-        precision: row.precision,
-        recorder: Recorder::totals_only(),
-        interrupt: context.interrupt(),
-        tuning: context.tuning(),
-        ..CompileOptions::default()
-    };
+    let options = CompileOptions { recorder: Recorder::totals_only(), ..context.compile_options(row.precision, 0) };
     let first = model.compile(&engine, tile.shape(), &options).and_then(|mut session| {
         let outputs = session.run(std::slice::from_ref(tile))?;
         Ok((session, outputs))
@@ -138,7 +132,7 @@ fn compiled(context: &Context, model: &Model, tile: &Tensor, row: Row) -> Result
 /// Returns the results, and prints them as a table.
 fn results(measured: &[Measured], timestamp: &str) -> Vec<TaskResult> {
     let Some(baseline) = measured.first() else { return Vec::new() };
-    let (git_info, machine) = (GitInfo::here(), Machine::this());
+    let origin = Origin::here(timestamp);
     let of = |one: &Measured| {
         let error = relative_l2(&baseline.output, &one.output);
         let times = one.run_secs.iter().zip(&baseline.run_secs);
@@ -155,18 +149,7 @@ fn results(measured: &[Measured], timestamp: &str) -> Vec<TaskResult> {
             .collect();
         let spreads = spreads(&figures);
         print_row(&one.row.name, &spreads, error);
-        TaskResult {
-            name: one.row.name.clone(),
-            kind: TaskKind::Inference,
-            timestamp: timestamp.to_owned(),
-            success: true,
-            error: None,
-            git_info: git_info.clone(),
-            machine: Some(machine.clone()),
-            runs: one.run_secs.len(),
-            metrics: nested(&spreads),
-            dataset_info: None,
-        }
+        origin.result(&one.row.name, TaskKind::Inference, one.run_secs.len(), nested(&spreads))
     };
     measured.iter().map(of).collect()
 }

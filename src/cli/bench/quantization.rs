@@ -6,7 +6,8 @@ use crate::cli::child::{self, Scratch};
 use crate::cli::eprint_line;
 use crate::cli::failure::Failure;
 use crate::cli::maps::{maps_of, relative_l2};
-use serde_json::Value;
+use crate::cli::reports::PredictCommandReport;
+use cytoscope_quantize::QuantizeReport;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -74,23 +75,23 @@ impl Quantization {
                 words.extend(qat.minutes.map(|minutes| format!("--minutes={minutes}")));
             }
             words.extend(["--".to_owned(), model.to_owned()]);
-            let report = child::report(&words)?;
-            qat_steps = report["qat"]["steps"].as_f64().unwrap_or(qat_steps);
-            if mode == QAT && report["qat"].is_null() {
+            let report: QuantizeReport = child::report(&words)?;
+            qat_steps = report.qat.as_ref().map_or(qat_steps, |qat| qat.steps as f64);
+            if mode == QAT && report.qat.is_none() {
                 eprint_line(
                     "note: qat did not train: calibration alone meets the accuracy budget; a smaller \
                      --accuracy-budget makes it train",
                 );
             }
-            network_bytes.extend(report["float_bytes"].as_f64().map(|bytes| (FLOAT.to_owned(), bytes)));
-            network_bytes.extend(report["int8_bytes"].as_f64().map(|bytes| (mode.to_owned(), bytes)));
+            network_bytes.insert(FLOAT.to_owned(), report.float_bytes as f64);
+            network_bytes.insert(mode.to_owned(), report.int8_bytes as f64);
             tasks.push(Task::inference(mode, &package, &data, options("int8")));
         }
         Ok((Self { qat_steps, network_bytes, reference: None }, tasks))
     }
 
     /// Adds the size of the network, and the difference of the maps to those of the float network.
-    pub(super) fn add_to(&mut self, task: &str, report: &Value, figures: &mut Figures) {
+    pub(super) fn add_to(&mut self, task: &str, report: &PredictCommandReport, figures: &mut Figures) {
         figures.extend(self.network_bytes.get(task).map(|bytes| ("network_bytes".to_owned(), *bytes)));
         if task == QAT {
             figures.insert("qat_steps".to_owned(), self.qat_steps);

@@ -75,9 +75,39 @@ pub(super) struct TaskResult {
     pub dataset_info: Option<Value>,
 }
 
+/// What the results of one bench have in common: its start, the source tree and the machine.
+pub(super) struct Origin {
+    timestamp: String,
+    git_info: Option<GitInfo>,
+    machine: Machine,
+}
+
+impl Origin {
+    /// Returns the origin of results measured here, by a bench that started at `timestamp` (ISO 8601 in UTC).
+    pub(super) fn here(timestamp: &str) -> Self {
+        Self { timestamp: timestamp.to_owned(), git_info: GitInfo::here(), machine: Machine::this() }
+    }
+
+    /// Returns the result of a task without errors, measured with the program of this source tree.
+    pub(super) fn result(&self, name: &str, kind: TaskKind, runs: usize, metrics: Value) -> TaskResult {
+        TaskResult {
+            name: name.to_owned(),
+            kind,
+            timestamp: self.timestamp.clone(),
+            success: true,
+            error: None,
+            git_info: self.git_info.clone(),
+            machine: Some(self.machine.clone()),
+            runs,
+            metrics,
+            dataset_info: None,
+        }
+    }
+}
+
 impl GitInfo {
     /// Returns the state of the source tree in the current folder; `None` outside a repository.
-    pub(super) fn here() -> Option<Self> {
+    fn here() -> Option<Self> {
         let git = |arguments: &[&str]| git_in(Path::new("."), arguments);
         Some(Self {
             branch: git(&["rev-parse", "--abbrev-ref", "HEAD"])?,
@@ -94,7 +124,7 @@ pub(super) fn git_in(folder: &Path, arguments: &[&str]) -> Option<String> {
 }
 
 impl Machine {
-    pub(super) fn this() -> Self {
+    fn this() -> Self {
         Self {
             program: PROGRAM.to_owned(),
             cpu: cytoscope_profile::cpu_name().map(str::to_owned),

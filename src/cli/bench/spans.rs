@@ -2,7 +2,7 @@
 
 use super::metrics::{Figures, nested, spreads};
 use super::paired::{COVERAGE, Random, median_interval, verdict};
-use super::results::{GitInfo, Machine, TaskResult, amount};
+use super::results::{Origin, TaskResult, amount};
 use super::tasks::TaskKind;
 use crate::cli::failure::Failure;
 use crate::cli::measured::sampled_memory;
@@ -114,18 +114,9 @@ pub(super) fn run(
         }
     }
     print(&format!("ratio to a run without recording, with the {:.0} % interval of its median", 100.0 * COVERAGE));
-    let (git_info, machine) = (GitInfo::here(), Machine::this());
-    let results = MODES.iter().zip(&pairs).zip(spans).map(|((mode, pairs), spans)| TaskResult {
-        name: mode.name.to_owned(),
-        kind: TaskKind::Inference,
-        timestamp: timestamp.to_owned(),
-        success: true,
-        error: None,
-        git_info: git_info.clone(),
-        machine: Some(machine.clone()),
-        runs: pairs.len(),
-        metrics: metrics(mode, pairs, spans),
-        dataset_info: None,
+    let origin = Origin::here(timestamp);
+    let results = MODES.iter().zip(&pairs).zip(spans).map(|((mode, pairs), spans)| {
+        origin.result(mode.name, TaskKind::Inference, pairs.len(), metrics(mode, pairs, spans))
     });
     Ok(results.collect())
 }

@@ -1,5 +1,6 @@
 //! `train --compare-precision`: whether mixed precision costs accuracy.
 
+use super::search::beside;
 use crate::cli::child::Scratch;
 use crate::cli::failure::Failure;
 use crate::cli::print;
@@ -8,17 +9,16 @@ use cytoscope_pipeline::Context;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_storage::Overwrite;
 use cytoscope_train::{StatusSink, TrainConfig, TrainJob, TrainPrecision, TrainReport, TrainSink};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 /// Kind of the working folder, as stored in its marker file.
 const FOLDER_KIND: &str = "compare-precision";
 
 /// A mixed-precision training run compared with one in 32-bit floats on the same data, with the same seed and number of
 /// steps.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct PrecisionComparison {
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PrecisionComparison {
     /// Steps of the training in 32-bit floats.
     steps: u64,
     /// Mean duration of its last steps in seconds.
@@ -32,7 +32,7 @@ pub(super) struct PrecisionComparison {
 }
 
 /// Differences of the scores of validation pairs: mixed precision minus 32-bit floats.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct PairDifference {
     /// Number of pairs.
     count: usize,
@@ -67,7 +67,7 @@ pub(super) fn compare(
     on_event: &TrainSink<'_>,
     on_status: &StatusSink<'_>,
 ) -> Result<PrecisionComparison, Failure> {
-    let scratch = Scratch::create(PathBuf::from(format!("{}.f32", job.out.display())), FOLDER_KIND)?;
+    let scratch = Scratch::create(beside(&job.out, "f32"), FOLDER_KIND)?;
     // A comparison that was killed left its checkpoint.
     scratch.clear(&[])?;
     let mut full = job.clone();

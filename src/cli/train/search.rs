@@ -3,6 +3,7 @@
 use super::{TaskName, Train, search_plot};
 use crate::cli::child::{self, Scratch};
 use crate::cli::failure::{Failure, Outcome};
+use crate::cli::reports::TrainCommandReport;
 use crate::cli::{eprint_line, print, print_json, progress};
 use clap::ValueEnum;
 use cytoscope_model_package::check_destination;
@@ -14,7 +15,7 @@ use cytoscope_storage::target::check_file;
 use cytoscope_storage::write::atomic_write;
 use cytoscope_train::{MAX_TRIALS, SearchSpace, SettingAssignment, TrainConfig, search_rungs};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -121,6 +122,13 @@ fn read_rows(path: &Path, keys: &[String]) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
+/// Returns whether a file is the table of a search.
+fn is_search_table(path: &Path) -> bool {
+    let Ok(file) = open_regular(path) else { return false };
+    let mut reader = csv::Reader::from_reader(file.take(MAX_TABLE_BYTES));
+    reader.headers().is_ok_and(|header| header.iter().take(COLUMNS.len()).eq(COLUMNS))
+}
+
 fn row_of(record: &csv::StringRecord) -> Option<Row> {
     let number = |at: usize| record.get(at)?.parse::<usize>().ok();
     let score = match record.get(3)? {
@@ -139,7 +147,7 @@ fn row_of(record: &csv::StringRecord) -> Option<Row> {
 }
 
 /// Returns a path beside the package: its name with another ending.
-fn beside(out: &Path, ending: &str) -> PathBuf {
+pub(super) fn beside(out: &Path, ending: &str) -> PathBuf {
     let name = out.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy());
     out.with_file_name(format!("{name}.{ending}"))
 }
@@ -156,7 +164,9 @@ fn open_table(options: &Train, space: &Path, ranges: &SearchSpace) -> Result<Res
         )));
     }
     let path = beside(&options.out, "search.csv");
-    let overwrite = Overwrite::from_force(options.force || options.resume || options.restart);
+    // Another program's files are not those of the search that is continued or discarded.
+    let is_own = (options.resume || options.restart) && is_search_table(&path);
+    let overwrite = Overwrite::from_force(options.force || is_own);
     for output in [&path, &beside(&options.out, PLOTS)] {
         check_file(output, &[space, options.data.as_path()], overwrite)?;
     }
@@ -218,11 +228,11 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
             return Err(Failure::bad_input(format!("all trials failed; the last error was: {error}")));
         }
     }
-    finish(options, &table, last_report.unwrap_or_default())
+    finish(options, &table, last_report.as_ref())
 }
 
 /// Prints the result of a search.
-fn finish(options: &Train, table: &ResultsTable, report: Value) -> Outcome {
+fn finish(options: &Train, table: &ResultsTable, report: Option<&TrainCommandReport>) -> Outcome {
     let best = table.rows.last();
     if options.report.json {
         return print_json(&json!({
@@ -257,14 +267,12 @@ fn run_trial(
     steps: usize,
     values: Vec<String>,
     words: &[String],
-) -> Result<(Row, Option<Value>), Failure> {
+) -> Result<(Row, Option<TrainCommandReport>), Failure> {
     let row = |score, seconds, error| Row { trial, rung, steps, score, seconds, error, values };
-    match child::report(words) {
+    match child::report::<TrainCommandReport>(words) {
         Ok(report) => {
-            let validations = report["history"]["validations"].as_array();
-            let scores = validations.into_iter().flatten().filter_map(|v| v["score"].as_f64());
-            let score = scores.max_by(f64::total_cmp);
-            let seconds = report["seconds"].as_f64().unwrap_or(0.0);
+            let score = report.report.history.validations.iter().map(|v| v.score).max_by(f64::total_cmp);
+            let seconds = report.report.seconds;
             let error = if score.is_none() { "there is no validation set to score it on" } else { "" };
             Ok((row(score, seconds, error.to_owned()), Some(report)))
         }

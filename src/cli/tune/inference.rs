@@ -6,6 +6,7 @@ use crate::cli::child::{self, ChildRun, Scratch};
 use crate::cli::failure::Failure;
 use crate::cli::maps::{maps_of, relative_l2};
 use crate::cli::measured::cores;
+use crate::cli::reports::PredictCommandReport;
 use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_pipeline::{CancelToken, InferenceSettings, Model, Preset};
 use cytoscope_profile::Stage;
@@ -152,7 +153,8 @@ fn run_once(
 ) -> Result<Option<InferenceRun>, Failure> {
     let trace = scratch.join("trace.json");
     let words = workload.words(candidate, &scratch.join("out"), &trace);
-    let Some(ChildRun { report, run, total_secs }) = child::run(&words, &trace, limit)? else { return Ok(None) };
+    let done: Option<ChildRun<PredictCommandReport>> = child::run(&words, &trace, limit)?;
+    let Some(ChildRun { report, run, total_secs }) = done else { return Ok(None) };
     let facts = &run.record.facts;
     let whole: f64 = facts.inputs.iter().map(|input| input.seconds).sum();
     // The estimate of the object diameter does not depend on the settings that are tried.

@@ -14,9 +14,10 @@ use cytoscope_engine::{Device, DeviceRequest};
 use cytoscope_formats::{Container, OpenOptions, SeriesChoice, WriteSpec, write_array};
 use cytoscope_pipeline::predict::ChannelRef;
 use cytoscope_pipeline::{
-    CancelToken, DiameterRequest, InferenceSettings, JobError, MachineProfile, MachineProfiles, Model, ModelTask,
-    Preset, SCRATCH, TrainingSettings, machine_key,
+    CancelToken, Context, DiameterRequest, InferenceSettings, JobError, MachineProfile, MachineProfiles, Model,
+    ModelTask, Preset, SCRATCH, TrainingSettings, machine_key, preprocessed,
 };
+use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{Recorder, bytes_text};
 use cytoscope_train::TrainConfig;
 use cytoscope_training_data::TrainingTask;
@@ -55,19 +56,24 @@ pub(crate) struct Tune {
     /// Axis order of the stack, such as ZYX or TCYX, to use instead of its own.
     #[arg(long, requires = "data")]
     axes: Option<Axes>,
-    /// Channels to use as the model's inputs, in their order, by name or number.
+    /// Channels to use as the model's inputs, in their order, by name or number, such as membrane,nuclei.
     #[arg(long, value_delimiter = ',', value_name = "NAME|N", requires = "data")]
     channels: Vec<ChannelRef>,
-    /// Voxel size Z,Y,X in µm of the stack, to use instead of its own.
+    /// Voxel size Z,Y,X in µm, to use instead of the stack's own.
     #[arg(long, value_name = "Z,Y,X", value_parser = parse_um, requires = "data")]
     voxel_size: Option<[f64; 3]>,
-    /// Median diameter of the objects in the stack in µm, or auto.
+    /// Median diameter of the objects in the stack in µm (in voxels if the voxel size is unknown), or auto to estimate it;
+    /// by default auto.
     #[arg(long, value_name = "UM|auto", requires = "data")]
     diameter: Option<DiameterRequest>,
-    /// Tune training runs that start from the model, too: a folder of images and labels (or stains), or a CSV table.
+    /// Steps that are applied to the stack first, as for cytoscope predict; can be repeated.
+    #[arg(long, value_name = "STEP", value_delimiter = ',', requires = "data")]
+    preprocess: Vec<PreprocessStep>,
+    /// Also tune training runs that start from the model, on this training data: a folder of images and labels (or stains),
+    /// or a CSV table of them.
     #[arg(long, value_name = "DIR|CSV")]
     training: Option<PathBuf>,
-    /// What to train for; by default the model's task.
+    /// What to train the network for; by default the model's task, or segmentation for scratch.
     #[arg(long, value_enum, requires = "training")]
     task: Option<TuneTask>,
     /// Training settings as a TOML file; settings that it states are not varied.
@@ -199,6 +205,7 @@ impl Tune {
         }
         options.extend(self.voxel_size.map(|[z, y, x]| format!("--voxel-size={z},{y},{x}")));
         options.extend(self.diameter.map(|diameter| format!("--diameter={diameter}")));
+        options.extend(self.preprocess.iter().map(|step| format!("--preprocess={step}")));
         let candidates = inference::candidates(model, devices, self.shape_zyx(&data)?);
         let workload = inference::Workload { model: &self.model, data, options };
         let trials = inference::run(candidates, &workload, scratch, &[SYNTHETIC], cancel)?;
@@ -225,9 +232,11 @@ impl Tune {
         Ok(Tuned { presets: training::presets(&trials), candidates: trials })
     }
 
-    /// Returns the lengths of the chosen series of a stack along Z, Y, X in voxels, 1 for a missing axis.
+    /// Returns the lengths of the chosen series of a stack along Z, Y, X in voxels, 1 for a missing axis, after the
+    /// preprocessing steps as far as these can be applied with the voxel size of the file.
     fn shape_zyx(&self, path: &Path) -> Result<[usize; 3], Failure> {
         let image = self.series.open(path, &OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() })?;
+        let image = preprocessed(&Context::default(), &image, &self.preprocess).unwrap_or(image);
         let meta = image.meta();
         let length = |axis: Axis| meta.axes.iter().zip(&meta.shape).find(|(a, _)| *a == axis).map_or(1, |(_, n)| *n);
         Ok([length(Axis::Z), length(Axis::Y), length(Axis::X)])

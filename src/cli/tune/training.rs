@@ -5,6 +5,7 @@ use super::halving::{Candidate, Measured, TimedTrial, Trial, fastest, least_memo
 use crate::cli::child::{self, ChildRun, Scratch};
 use crate::cli::failure::Failure;
 use crate::cli::measured::cores;
+use crate::cli::reports::TrainCommandReport;
 use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_pipeline::{CancelToken, Preset, TrainingSettings};
 use cytoscope_train::TrainConfig;
@@ -150,14 +151,13 @@ pub(super) fn run(
     search(candidates, |candidate, limit| {
         check_cancelled(cancel)?;
         scratch.clear(keep)?;
-        let done = child::run(&workload.words(candidate, &out, &trace), &trace, limit)?;
-        let Some(ChildRun { report, run, total_secs }) = done else { return Ok(None) };
-        let number = |key: &str| report[key].as_f64().filter(|value| value.is_finite());
-        let (Some(step_secs), Some(batch)) = (number("step_secs"), number("batch")) else {
-            return Err(Failure::other("the report of the training run states no time of a step"));
+        let words = workload.words(candidate, &out, &trace);
+        let done: Option<ChildRun<TrainCommandReport>> = child::run(&words, &trace, limit)?;
+        let Some(ChildRun { report: TrainCommandReport { report, .. }, run, total_secs }) = done else {
+            return Ok(None);
         };
         Ok(Some(Measured {
-            secs: step_secs / batch.max(1.0),
+            secs: report.step_secs / report.batch.max(1) as f64,
             process_secs: total_secs,
             peak_bytes: run.record.facts.peak_bytes,
             relative_l2: None,

@@ -121,6 +121,12 @@ fn pipes_devices_and_outward_links_neither_hang_nor_leak() {
         fixture.fails(3, &["convert", input, "c.npy"], &[input]);
         fixture.fails(3, &["evaluate", "--pred", input, "--truth", &raw], &[input]);
         fixture.fails(3, &["import", input, "--out", "p"], &[input]);
+        fixture.fails(
+            3,
+            &["simulate", "--kind", "nuclei", "--settings", input, "--out", "s"],
+            &[input, "regular file"],
+        );
+        fixture.fails(3, &["run", "nuclei-dog", "--input", input], &[input, "regular file"]);
     }
     // In a package: the network, the description or the card is not a regular file in it.
     package_with(&fixture, "secret", |text| text);

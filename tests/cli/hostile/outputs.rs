@@ -69,6 +69,40 @@ fn package_is_never_written_over_its_source() {
 }
 
 #[test]
+fn nothing_is_written_into_a_package_that_is_read() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    fixture.run(&["export", "nuclei-dog", "--format", "bioimageio", "--out", "pkg"]).ok();
+    let before = fixture.names("pkg");
+    for force in [&[][..], &["--force"]] {
+        let refused = |command: &[&str]| fixture.fails(2, &[command, force].concat(), &["inside the package"]);
+        refused(&["import", "pkg", "--out", "pkg/copy"]);
+        refused(&["quantize", "pkg", "--mode", "dynamic", "--out", "pkg/int8"]);
+        refused(&["quantize", "pkg", "--mode", "dynamic", "--out", "pkg/int8.onnx"]);
+        refused(&["export", "pkg", "--format", "onnx", "--out", "pkg/copy.onnx"]);
+        refused(&["predict", &raw, "--model", "pkg", "--out", "pkg"]);
+        refused(&["predict", &raw, "--model", "pkg", "--out", "pkg/results"]);
+    }
+    assert_eq!(fixture.names("pkg"), before);
+}
+
+#[test]
+fn nothing_is_written_into_an_ome_zarr_folder_that_is_read() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    fixture.run(&["convert", &raw, "a.zarr"]).ok();
+    let before = fixture.names("a.zarr");
+    for force in [&[][..], &["--force"]] {
+        let refused = |command: &[&str]| fixture.fails(2, &[command, force].concat(), &["inside the OME-Zarr folder"]);
+        refused(&["convert", "a.zarr", "a.zarr/copy.tif"]);
+        refused(&["convert", "a.zarr", "a.zarr/copy.zarr"]);
+        refused(&["segment", "a.zarr", "--out", "a.zarr/labels.tif"]);
+        refused(&["predict", "a.zarr", "--model", "nuclei-dog", "--out", "a.zarr/results"]);
+    }
+    assert_eq!(fixture.names("a.zarr"), before);
+}
+
+#[test]
 fn foreign_folder_named_like_a_training_is_kept() {
     let fixture = Fixture::new();
     simulate_pairs(&fixture, 2);
@@ -113,6 +147,71 @@ fn input_is_never_an_output() {
         fixture.fails(2, &["convert", &raw, "link.tif", "--force"], &["link.tif", "input"]);
         assert!(fixture.bytes(&raw) == before);
     }
+}
+
+#[test]
+fn a_trace_replaces_neither_inputs_nor_results() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    fixture.run(&["export", "nuclei-dog", "--format", "bioimageio", "--out", "pkg"]).ok();
+    fixture.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
+    let (package, network) = (fixture.names("pkg"), fixture.bytes("m.onnx"));
+    let description = fixture.bytes("pkg/rdf.yaml");
+    std::fs::write(fixture.path("sim/notes.json"), "[]").unwrap();
+    std::fs::write(fixture.path("t.toml"), "batch = 2\n").unwrap();
+    std::fs::create_dir(fixture.path("o")).unwrap();
+    let predict = ["predict", &raw, "--model", "pkg", "--out", "o"];
+    let quantize = ["quantize", "m.onnx", "--mode", "dynamic", "--out", "q.zip"];
+    let train =
+        ["train", "--task", "segmentation", "--data", "sim", "--from", "m.onnx", "--steps", "1", "--out", "t.zip"];
+    let refused = |command: &[&str], trace: &str, word: &str| {
+        for force in [&[][..], &["--force"]] {
+            fixture.fails(2, &[command, &["--trace", trace], force].concat(), &[trace, word]);
+        }
+    };
+    // Results that the run itself writes.
+    refused(&predict, "o/nuclei_1_raw_labels.tif", ".json");
+    refused(&predict, "o/nuclei_1_raw_provenance.json", "provenance");
+    refused(&quantize, "q.zip", ".json");
+    refused(&train, "t.zip", ".json");
+    // Inputs, and files of folders that are read.
+    refused(&predict, "pkg/trace.json", "inside");
+    fixture.fails(2, &[&predict[..], &["--trace", "pkg/rdf.yaml", "--force"]].concat(), &["pkg/rdf.yaml", ".json"]);
+    refused(&quantize, "m.onnx", "input");
+    refused(&train, "m.onnx", "input");
+    refused(&[&train[..], &["--config", "t.toml"]].concat(), "t.toml", "input");
+    fixture.fails(2, &[&train[..], &["--trace", "sim/notes.json", "--force"]].concat(), &["sim/notes.json", "folder"]);
+    let folder = ["predict", "sim", "--model", "pkg", "--out", "o", "--trace", "sim/notes.json", "--force"];
+    fixture.fails(2, &folder, &["sim/notes.json", "folder"]);
+    fixture.fails(
+        2,
+        &["bench", "--compare-opts", "m.onnx", "--data", &raw, "--output", "m.onnx", "--force"],
+        &["m.onnx", "input"],
+    );
+    assert_eq!((fixture.names("pkg"), fixture.bytes("m.onnx")), (package, network));
+    assert_eq!((fixture.bytes("pkg/rdf.yaml"), fixture.bytes("sim/notes.json")), (description, b"[]".to_vec()));
+    assert_eq!((fixture.names("o"), fixture.bytes("t.toml")), (Vec::<String>::new(), b"batch = 2\n".to_vec()));
+    // A trace beside the results is written, and replaced on request.
+    let traced = [&predict[..], &["--outputs", "labels", "--trace", "o/run.json"]].concat();
+    fixture.run(&traced).ok();
+    fixture.fails(2, &traced, &["o/run.json", "--force"]);
+    fixture.run(&[&traced[..], &["--force"]].concat()).ok();
+}
+
+#[test]
+fn simulation_replaces_neither_its_settings_nor_a_part_of_earlier_stacks() {
+    let fixture = Fixture::new();
+    fixture.nuclei("4,16,16", 1);
+    let settings = fixture.bytes("sim/nuclei_1.json");
+    let again = ["simulate", "--kind", "nuclei", "--settings", "sim/nuclei_1.json", "--out"];
+    fixture.fails(2, &[&again[..], &["sim", "--force"]].concat(), &["nuclei_1.json", "input"]);
+    assert_eq!(fixture.bytes("sim/nuclei_1.json"), settings);
+    fixture.run(&[&again[..], &["copy"]].concat()).ok();
+    assert_eq!(fixture.bytes("copy/nuclei_1_raw.tif"), fixture.bytes("sim/nuclei_1_raw.tif"));
+    // Of several stacks none is written if one of them may not be.
+    let several = ["simulate", "--kind", "nuclei", "--shape", "4,16,16", "--count", "3", "--out", "sim"];
+    fixture.fails(2, &several, &["nuclei_1.json", "--force"]);
+    assert!(!fixture.path("sim/nuclei_0.json").exists());
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Starting, ending and crashing of the worker, and what remains afterwards.
 
-use super::{Engine, TIMEOUT, command, convert, is_alive, long_job};
+use super::{Engine, TIMEOUT, command, convert, is_alive, long_job, predict_request};
 use crate::common::Fixture;
-use cytoscope_pipeline::{JobErrorKind, PerformanceRequest, PredictJob};
+use cytoscope_pipeline::{JobErrorKind, PredictJob};
 use cytoscope_worker::{Job, JobId, PROTOCOL_VERSION, Reply, Request, Worker, WorkerEvent, WorkerState};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -124,16 +124,7 @@ fn killed_worker_loses_only_the_running_job_and_leaves_nothing() {
     let raw = fixture.nuclei("6,32,32", 1);
     let mut engine = Engine::start(&fixture);
     let (first, folder) = engine.ready();
-    engine.worker.send(Request::run(
-        JobId(1),
-        Job::Predict {
-            prediction: long_job(&fixture, "o"),
-            live: true,
-            operators: false,
-            performance: PerformanceRequest::Off,
-            remeasure: false,
-        },
-    ));
+    engine.worker.send(predict_request(1, long_job(&fixture, "o"), true));
     engine.worker.send(Request::run(JobId(2), Job::Convert(convert(&fixture, &raw, "a.npy"))));
     engine.worker.send(Request::run(JobId(3), Job::Convert(convert(&fixture, &raw, "b.npy"))));
     engine.wait_for_tiles(1);
@@ -155,16 +146,7 @@ fn killed_worker_loses_only_the_running_job_and_leaves_nothing() {
     assert_ne!(first, second);
     // The lost job can be sent again.
     let again = PredictJob { outputs: ["labels".parse().unwrap()].into(), ..long_job(&fixture, "o") };
-    engine.worker.send(Request::run(
-        JobId(4),
-        Job::Predict {
-            prediction: again,
-            live: false,
-            operators: false,
-            performance: PerformanceRequest::Off,
-            remeasure: false,
-        },
-    ));
+    engine.worker.send(predict_request(4, again, false));
     engine.done(4);
     assert_eq!(fixture.names("o"), ["large_labels.tif", "large_provenance.json"]);
     drop(engine);
@@ -176,16 +158,7 @@ fn start_prediction(fixture: &Fixture) -> (RawWorker, PathBuf) {
     let job = long_job(fixture, "o");
     let mut worker = RawWorker::start(fixture);
     let folder = worker.handshake();
-    let request = Request::run(
-        JobId(1),
-        Job::Predict {
-            prediction: job,
-            live: true,
-            operators: false,
-            performance: PerformanceRequest::Off,
-            remeasure: false,
-        },
-    );
+    let request = predict_request(1, job, true);
     worker.send_line(&serde_json::to_vec(&request).unwrap());
     while !matches!(worker.read_reply(), Reply::Live { .. }) {}
     assert!(!fixture.leftovers().is_empty() && folder.is_dir(), "partial files exist while it runs");

@@ -2,12 +2,13 @@
 
 mod jobs;
 mod life;
+mod models;
 mod spans;
 mod train;
 
 use crate::common::Fixture;
-use cytoscope_pipeline::{ConvertJob, Event, PredictJob, SegmentReport};
-use cytoscope_worker::{JobId, JobResult, Reply, Worker, WorkerEvent, WorkerState};
+use cytoscope_pipeline::{ConvertJob, Event, PerformanceRequest, PredictJob, SegmentReport};
+use cytoscope_worker::{Job, JobId, JobResult, Reply, Request, Worker, WorkerEvent, WorkerState};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -138,6 +139,12 @@ fn long_job(fixture: &Fixture, out: &str) -> PredictJob {
     job(json!({
         "inputs": [fixture.path(&fixture.large_stack())], "model": "nuclei-dog", "out": fixture.path(out), "device": "cpu", "tiles": {"tile": [48, 64, 64]},
     }))
+}
+
+/// The request of a prediction with just these options: without a machine profile, and without spans of operators.
+fn predict_request(id: u64, prediction: PredictJob, live: bool) -> Request {
+    let performance = PerformanceRequest::Off;
+    Request::run(JobId(id), Job::Predict { prediction, live, operators: false, performance, remeasure: false })
 }
 
 fn convert(fixture: &Fixture, input: &str, output: &str) -> ConvertJob {

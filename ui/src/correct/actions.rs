@@ -54,8 +54,13 @@ pub(crate) enum CorrectionsAction {
     Margin(f64),
     /// Sets which voxels of an exported training pair are known.
     KnownVoxels(KnownVoxels),
-    /// A dataset folder was chosen.
-    DatasetChosen(PathBuf),
+    /// Exports a document as a training pair to the dataset folder that was chosen for it.
+    ExportTo {
+        /// Id of the document.
+        document: u64,
+        /// Folder of the dataset.
+        folder: PathBuf,
+    },
     /// Saves the unsaved labels of all documents.
     SaveAll,
 }
@@ -124,10 +129,8 @@ impl Corrections {
             CorrectionsAction::Mask(mask) => self.tools.mask = mask,
             CorrectionsAction::Margin(um) => self.tools.margin_um = um,
             CorrectionsAction::KnownVoxels(which) => self.tools.known_voxels = which,
-            CorrectionsAction::DatasetChosen(folder) => {
-                if std::mem::take(&mut self.export_when_chosen)
-                    && let Some(document) = documents.active()
-                {
+            CorrectionsAction::ExportTo { document, folder } => {
+                if let Some(document) = documents.get(document) {
                     self.export_pair(document, folder, jobs, display);
                 }
             }
@@ -161,6 +164,10 @@ impl Corrections {
         let Some(document) = documents.active() else { return };
         let id = document.id;
         let Some(correction) = self.by_document.get_mut(&id).filter(|c| c.phase == Phase::Open) else { return };
+        if action.changes_labels() && document.time != correction.time {
+            // The labels that would change are not on screen.
+            return notify_other_time(correction.time, effects);
+        }
         let (tools, label, scope) = (&mut self.tools, correction.label, Scope::Volume);
         match action {
             EditAction::Undo => correction.send(SessionRequest::Undo),
@@ -169,9 +176,8 @@ impl Corrections {
             EditAction::Export => match display.settings().dataset_folder.clone() {
                 Some(folder) => self.export_pair(document, folder, jobs, display),
                 None => {
-                    self.export_when_chosen = true;
                     let folder = document.path.parent().map(Into::into);
-                    let request = FileRequest::DatasetFolder;
+                    let request = FileRequest::DatasetFolder(Some(id));
                     effects.act(DocumentsAction::Ask { request, folder, name: String::new() });
                 }
             },
@@ -253,6 +259,12 @@ fn apply_selection(correction: &mut Correction, marks: &Marks, tool: Tool, docum
         let seeds = on_labels.iter().map(|(at, _)| *at).collect();
         correction.edit(Edit::SplitBySeeds { label: *first, seeds, scope });
     }
+}
+
+/// Tells that the corrections belong to another time point than the one shown, counted from 0.
+pub(super) fn notify_other_time(time: usize, effects: &mut Effects) {
+    let details = format!("These corrections belong to time point {}: go back to it.", time + 1);
+    effects.info("Another time point is shown", details);
 }
 
 /// Returns the action that selects a label.

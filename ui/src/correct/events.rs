@@ -7,7 +7,8 @@ use crate::document::file_name;
 use crate::documents::{CorrectedLabels, Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::jobs::JobsAction;
-use cytoscope_corrections::{Change, Replay};
+use cytoscope_corrections::{Change, ExportedPair, Replay};
+use std::path::Path;
 
 impl Corrections {
     /// Handles the events of all sessions.
@@ -20,7 +21,29 @@ impl Corrections {
         for (id, event) in events {
             self.handle_event(id, event, &mut effects);
         }
+        self.poll_closing(&mut effects);
         effects
+    }
+
+    /// Reports what sessions have finished after their documents were closed, and removes those that have ended.
+    fn poll_closing(&mut self, effects: &mut Effects) {
+        // Read before polling: whatever an ended session has sent is in its channel.
+        let has_ended: Vec<bool> = self.closing.iter().map(|c| c.corrector.has_ended()).collect();
+        for event in self.closing.iter().flat_map(|c| c.corrector.poll()) {
+            match event {
+                SessionEvent::Failed(what, why) => effects.error(format!("{what} failed"), why),
+                SessionEvent::Saved(path) => notify_saved(&path, effects),
+                SessionEvent::MovedAside(path) => notify_moved_aside(&path, effects),
+                SessionEvent::Exported(pair) => notify_exported(&pair, effects),
+                SessionEvent::Opened(_)
+                | SessionEvent::OtherLabels(_)
+                | SessionEvent::OpenFailed(_)
+                | SessionEvent::State(_)
+                | SessionEvent::Edited(_) => {}
+            }
+        }
+        let mut has_ended = has_ended.into_iter();
+        self.closing.retain(|_| !has_ended.next().unwrap_or(false));
     }
 
     fn handle_event(&mut self, id: u64, event: SessionEvent, effects: &mut Effects) {
@@ -48,20 +71,16 @@ impl Corrections {
                 correction.exporting &= what != "Adding the pair";
                 effects.error(format!("{what} failed"), why);
             }
-            SessionEvent::MovedAside(path) => {
-                let details = format!("It contained other labels and was renamed to {}.", path.display());
-                effects.success("A file was moved aside", details);
-            }
+            SessionEvent::MovedAside(path) => notify_moved_aside(&path, effects),
             SessionEvent::Saved(path) => {
                 correction.saving = false;
-                effects.success(format!("Saved {}", file_name(&path)), path.display().to_string());
+                notify_saved(&path, effects);
                 effects.act(DocumentsAction::LabelsSaved { document: id, path: path.clone() });
                 effects.act(JobsAction::MeasureSaved { document: id, labels: path });
             }
             SessionEvent::Exported(pair) => {
                 correction.exporting = false;
-                let folder = pair.table.parent().map(|p| p.display().to_string()).unwrap_or_default();
-                effects.success(format!("Training pair {} added", pair.name), folder);
+                notify_exported(&pair, effects);
             }
         }
     }
@@ -76,9 +95,10 @@ impl Corrections {
                 continue;
             }
             let labels = CorrectedLabels {
-                source: SnapshotSource::new(state.labels.clone(), correction.time),
+                source: SnapshotSource::new(state.labels.clone()),
                 path: correction.files.labels.clone(),
                 name: file_name(&correction.files.labels),
+                time: correction.time,
                 label: correction.label,
             };
             effects.act(DocumentsAction::ShowCorrected { document: *id, labels: Box::new(labels) });
@@ -89,6 +109,20 @@ impl Corrections {
         }
         effects
     }
+}
+
+fn notify_saved(labels: &Path, effects: &mut Effects) {
+    effects.success(format!("Saved {}", file_name(labels)), labels.display().to_string());
+}
+
+fn notify_moved_aside(path: &Path, effects: &mut Effects) {
+    let details = format!("It contained other labels and was renamed to {}.", path.display());
+    effects.success("A file was moved aside", details);
+}
+
+fn notify_exported(pair: &ExportedPair, effects: &mut Effects) {
+    let folder = pair.table.parent().map(|p| p.display().to_string()).unwrap_or_default();
+    effects.success(format!("Training pair {} added", pair.name), folder);
 }
 
 fn notify_replay(replay: &Replay, effects: &mut Effects) {

@@ -85,11 +85,11 @@ impl Correction {
 /// Corrections of all open documents, and the tool settings.
 pub struct Corrections {
     by_document: HashMap<u64, Correction>,
+    /// Corrections that were closed and finish their requests, oldest first.
+    closing: Vec<Correction>,
     /// Selected points and the line being drawn, by document.
     marks: HashMap<u64, Marks>,
     tools: Tools,
-    /// Whether to export a pair once the user has chosen a dataset folder.
-    export_when_chosen: bool,
     wake: Wake,
 }
 
@@ -98,9 +98,9 @@ impl Corrections {
     pub(crate) fn new(wake: &Wake) -> Self {
         Self {
             by_document: HashMap::new(),
+            closing: Vec::new(),
             marks: HashMap::new(),
             tools: Tools::default(),
-            export_when_chosen: false,
             wake: Arc::clone(wake),
         }
     }
@@ -142,7 +142,8 @@ impl Corrections {
 
     /// Whether all requests are done and displayed.
     pub fn is_settled(&self) -> bool {
-        self.by_document.values().all(|c| !c.corrector.is_busy() && !c.fresh && c.phase != Phase::Opening)
+        let is_settled = |c: &Correction| !c.corrector.is_busy() && !c.fresh && c.phase != Phase::Opening;
+        self.closing.is_empty() && self.by_document.values().all(is_settled)
     }
 
     /// Asks for the folder of the corrections of a document. They start from the labels shown, or from those of
@@ -173,19 +174,23 @@ impl Corrections {
             }
         };
         let files = files_of(document, &place.folder);
-        let shown = document.of_role(Role::Labels).map_or(Base::Empty, |o| Base::File(o.path.clone()));
+        // Labels of another time point are no start, unless their file has this one, too.
+        let labels = document.of_role(Role::Labels).filter(|o| o.is_at(document.time) || o.times > 1);
+        let shown = labels.map_or(Base::Empty, |o| Base::File(o.path.clone()));
         let [z, y, x] = document.voxel_um;
         let start = SessionStart {
             bases: place.bases.unwrap_or_else(|| vec![shown]),
             shape_zyx: document.extents.zyx,
             voxel_um: VoxelSize::new_um(z, y, x),
-            time: document.of_role(Role::Labels).is_some_and(|o| o.times > 1).then_some(document.time),
+            time: labels.is_some_and(|o| o.times > 1).then_some(document.time),
             files: files.clone(),
         };
         self.tools.fit(document.voxel_um, document.extents.zyx);
         // The previous session must release the journal first.
-        self.by_document.remove(&id);
-        match Corrector::open(start, Arc::clone(&self.wake)) {
+        self.end(id);
+        let previous = self.closing.iter_mut().rfind(|c| c.files.journal == files.journal);
+        let after = previous.and_then(|c| c.corrector.take_end());
+        match Corrector::open(start, after, Arc::clone(&self.wake)) {
             Ok(corrector) => {
                 let correction = Correction {
                     corrector,
@@ -244,14 +249,29 @@ impl Corrections {
         effects
     }
 
+    /// Ends the session of a document, which finishes its requests without stopping the window. Returns its corrections.
+    fn end(&mut self, id: u64) -> Option<&Correction> {
+        let gone = self.by_document.remove(&id)?;
+        gone.corrector.close();
+        self.closing.push(gone);
+        self.closing.last()
+    }
+
     /// Closes the corrections of a document; the journal keeps them. If there are unsaved edits, a notification titled
     /// `title` says so.
     fn close(&mut self, id: u64, title: &str, effects: &mut Effects) {
-        let Some(gone) = self.by_document.remove(&id) else { return };
         self.marks.remove(&id);
-        if gone.is_modified() {
-            let journal = file_name(&gone.files.journal);
-            effects.info(title, format!("Corrections are kept in {journal} and are restored in Correct."));
+        let Some(gone) = self.end(id).filter(|gone| gone.is_modified()) else { return };
+        let journal = file_name(&gone.files.journal);
+        match gone.state.as_ref().and_then(|state| state.sync_failure.as_ref()) {
+            None => effects.info(title, format!("Corrections are kept in {journal} and are restored in Correct.")),
+            Some(why) => {
+                let details = format!(
+                    "{journal} could not be written to the disk: {why}. Check the disk, then open the stack again and \
+                     save its corrections."
+                );
+                effects.error("Corrections may be lost", details);
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Applies the selected tool to pointer events.
 
-use super::actions::select_label_action;
+use super::actions::{notify_other_time, select_label_action};
 use super::session::SessionRequest;
 use super::source::axis;
 use super::tools::Tool;
@@ -76,10 +76,7 @@ impl Corrections {
         let tools = &mut self.tools;
         if document.time != correction.time {
             if event.phase == PointerPhase::Down {
-                effects.info(
-                    "Another time point is shown",
-                    format!("These corrections belong to time point {}: go back to it.", correction.time + 1),
-                );
+                notify_other_time(correction.time, effects);
             }
             return;
         }

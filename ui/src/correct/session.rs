@@ -142,22 +142,34 @@ pub enum SessionEvent {
     Exported(Box<ExportedPair>),
 }
 
+/// The end of a session: receiving fails once its thread has released the journal.
+pub struct SessionEnd(Receiver<()>);
+
 /// A session on its own thread. Dropping it finishes all requests and closes the journal.
 pub struct Corrector {
     requests: Sender<SessionRequest>,
     events: Receiver<SessionEvent>,
     waiting: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
+    /// The end of this session, until the next session on its journal waits for it.
+    end: Option<SessionEnd>,
 }
 
 impl Corrector {
-    /// Opens a session; `wake` is called whenever there is an event.
+    /// Opens a session; `wake` is called whenever there is an event. The journal is opened `after` the end of the
+    /// previous session on it.
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn open(start: SessionStart, wake: Arc<dyn Fn() + Send + Sync>) -> std::io::Result<Self> {
+    pub fn open(
+        start: SessionStart,
+        after: Option<SessionEnd>,
+        wake: Arc<dyn Fn() + Send + Sync>,
+    ) -> std::io::Result<Self> {
         let (requests, receiver) = channel();
         let (events_out, events) = channel();
+        // Nothing is sent: the end of the sender is the end of the thread.
+        let (running, end) = channel();
         let waiting = Arc::new(AtomicUsize::new(1));
         let mut session_thread = SessionThread {
             requests_in: requests.clone(),
@@ -166,10 +178,30 @@ impl Corrector {
             waiting: Arc::clone(&waiting),
             writing: Vec::new(),
         };
-        let thread = std::thread::Builder::new()
-            .name("corrections".to_owned())
-            .spawn(move || session_thread.work(&start, &receiver))?;
-        Ok(Self { requests, events, waiting, thread: Some(thread) })
+        let thread = std::thread::Builder::new().name("corrections".to_owned()).spawn(move || {
+            if let Some(SessionEnd(after)) = after {
+                let _ = after.recv();
+            }
+            session_thread.work(&start, &receiver);
+            drop(running);
+        })?;
+        Ok(Self { requests, events, waiting, thread: Some(thread), end: Some(SessionEnd(end)) })
+    }
+
+    /// Asks the session to finish all requests and to close the journal; returns at once. Events are sent until the end.
+    pub fn close(&self) {
+        // A thread that has ended has closed its session.
+        let _ = self.requests.send(SessionRequest::Close);
+    }
+
+    /// Whether the session has ended.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// The end of the session, for the next session on its journal; `None` if one waits for it already.
+    pub fn take_end(&mut self) -> Option<SessionEnd> {
+        self.end.take()
     }
 
     /// Queues a request for the session's thread; returns at once.
@@ -194,8 +226,7 @@ impl Corrector {
 
 impl Drop for Corrector {
     fn drop(&mut self) {
-        // A thread that has ended has closed its session.
-        let _ = self.requests.send(SessionRequest::Close);
+        self.close();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -270,18 +301,21 @@ impl SessionThread {
             }
         }
         for writing in self.writing.drain(..) {
-            // Failures of writing are sent as events; the window that would show them is closing.
+            // Failures of writing are sent as events.
             let _ = writing.join();
         }
         // Saves that finished just before closing are recorded as well.
         for request in receiver.try_iter() {
             if let SessionRequest::Written(..) = request {
-                // The window that would show an error is closing; the journal still has the edits.
-                let _ = self.handle(&mut session, request);
+                // The journal still has the edits of labels that were not saved.
+                if let Err((what, error)) = self.handle(&mut session, request) {
+                    self.emit(SessionEvent::Failed(what, error.to_string()));
+                }
             }
         }
         // A journal that cannot be closed is recovered when the stack is opened again.
         let _ = session.close();
+        (self.wake)();
     }
 
     fn handle(

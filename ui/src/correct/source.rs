@@ -13,16 +13,15 @@ pub(crate) fn axis(orientation: Orientation) -> SliceAxis {
     }
 }
 
-/// A snapshot of the labels at one time point; other time points are empty.
+/// A snapshot of the labels of one time point.
 pub struct SnapshotSource {
     labels: LabelSnapshot,
-    time: usize,
 }
 
 impl SnapshotSource {
-    /// A source that shows `labels` at time point `time`.
-    pub fn new(labels: LabelSnapshot, time: usize) -> Self {
-        Self { labels, time }
+    /// A source that shows `labels`.
+    pub fn new(labels: LabelSnapshot) -> Self {
+        Self { labels }
     }
 }
 
@@ -31,20 +30,18 @@ impl PlaneSource for SnapshotSource {
         cancel.check()?;
         let size = at.size();
         let mut values = vec![0; size[0] * size[1]];
-        if at.time == self.time {
-            let shape = self.labels.shape_zyx();
-            let whole = self
-                .labels
-                .slice(axis(at.orientation), at.index)
-                .map_err(|e| SourceError::Io(std::io::Error::other(e.to_string())))?;
-            let step = at.step.max(1);
-            let wanted = at.rows.clone().step_by(step).flat_map(|r| {
-                let columns = at.columns.clone().step_by(step);
-                columns.map(move |c| at.orientation.index_in_slice(shape, r, c))
-            });
-            for (value, i) in values.iter_mut().zip(wanted) {
-                *value = whole.get(i).copied().unwrap_or(0);
-            }
+        let shape = self.labels.shape_zyx();
+        let whole = self
+            .labels
+            .slice(axis(at.orientation), at.index)
+            .map_err(|e| SourceError::Io(std::io::Error::other(e.to_string())))?;
+        let step = at.step.max(1);
+        let wanted = at.rows.clone().step_by(step).flat_map(|r| {
+            let columns = at.columns.clone().step_by(step);
+            columns.map(move |c| at.orientation.index_in_slice(shape, r, c))
+        });
+        for (value, i) in values.iter_mut().zip(wanted) {
+            *value = whole.get(i).copied().unwrap_or(0);
         }
         Ok(Plane { at: at.clone(), size, values: Values::Labels(values) })
     }
@@ -62,10 +59,10 @@ mod tests {
         let shape = [3, 4, 5];
         let labels: Vec<u32> = (1..=60).collect();
         let volume = LabelVolume::from_dense(shape, VoxelSize::default(), &labels).unwrap();
-        let source = SnapshotSource::new(volume.snapshot(), 2);
+        let source = SnapshotSource::new(volume.snapshot());
         for orientation in Orientation::ALL {
             let [normal_axis, row_axis, column_axis] = orientation.axes();
-            let mut at = PlaneAt {
+            let at = PlaneAt {
                 orientation,
                 index: 1,
                 channel: 0,
@@ -83,8 +80,6 @@ mod tests {
                     assert_eq!(plane.value(r, c), Some(f64::from(expected)), "{orientation:?} {zyx:?}");
                 }
             }
-            at.time = 0;
-            assert_eq!(source.plane(&at, &Cancel::default()).unwrap().value(1, 0), Some(0.0));
         }
     }
 }

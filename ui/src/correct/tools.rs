@@ -168,6 +168,27 @@ impl EditAction {
         }
     }
 
+    /// Whether the action may change labels.
+    pub fn changes_labels(self) -> bool {
+        match self {
+            EditAction::Undo
+            | EditAction::Redo
+            | EditAction::Delete
+            | EditAction::Apply
+            | EditAction::Interpolate
+            | EditAction::Grow
+            | EditAction::Shrink
+            | EditAction::FillHoles => true,
+            EditAction::Save
+            | EditAction::Export
+            | EditAction::NewLabel
+            | EditAction::ClearSelection
+            | EditAction::EnlargeBrush
+            | EditAction::ShrinkBrush
+            | EditAction::ToggleBall => false,
+        }
+    }
+
     /// Icon, as a glyph of the icon font.
     pub fn icon(self) -> &'static str {
         match self {

@@ -61,7 +61,8 @@ struct PlaneLoaderState {
     /// Planes being read: the requesting slot (`None` for prefetching), the key and the cancel flag.
     running: Vec<(Option<Slot>, Key, Arc<Cancel>)>,
     cache: Cache<Key, Plane>,
-    failed: HashMap<Key, String>,
+    /// Planes that could not be read: the requesting slot (`None` for prefetching) and the reason.
+    failed: HashMap<Key, (Option<Slot>, String)>,
     stop: bool,
 }
 
@@ -121,7 +122,8 @@ impl PlaneLoader {
         Self { shared, threads }
     }
 
-    /// Returns the plane, or requests it in place of the slot's previous request.
+    /// Returns the plane, or requests it in place of the slot's previous request. A plane that could not be read is read
+    /// again once the slot has requested another one in between.
     pub fn get(&self, slot: Slot, id: SourceId, source: &Arc<dyn PlaneSource>, at: &PlaneAt) -> LoadState {
         if self.threads.is_empty() {
             return LoadState::Failed(NO_THREAD.to_owned());
@@ -132,7 +134,9 @@ impl PlaneLoader {
             state.wanted.remove(&slot);
             return LoadState::Ready(plane);
         }
-        if let Some(why) = state.failed.get(&key) {
+        // Failures of prefetching and of earlier requests of the slot are forgotten.
+        state.failed.retain(|k, (who, _)| if *k == key { who.is_some() } else { *who != Some(slot) });
+        if let Some((_, why)) = state.failed.get(&key) {
             return LoadState::Failed(why.clone());
         }
         for (who, k, cancel) in &state.running {
@@ -232,7 +236,7 @@ fn read(shared: &PlaneLoaderShared) {
             }
             Err(SourceError::Cancelled) => {}
             Err(error) => {
-                state.failed.insert(task.key, error.to_string());
+                state.failed.insert(task.key, (slot, error.to_string()));
             }
         }
         drop(state);
@@ -245,8 +249,9 @@ fn read(shared: &PlaneLoaderShared) {
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 mod tests {
     use super::*;
+    use crate::data::plane::Values;
     use crate::data::test_planes::{NumberedPlanes, wait_until};
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     fn at(index: usize) -> PlaneAt {
         let rows = 0..100;
@@ -290,6 +295,35 @@ mod tests {
         wait_until("all planes", || !loader.is_busy());
         assert_eq!(numbered.reads.load(Ordering::SeqCst), slots.len());
         assert_eq!(numbered.cancelled.load(Ordering::SeqCst), 0);
+    }
+
+    /// Planes that cannot be read until `works` is set.
+    #[derive(Default)]
+    struct Flaky {
+        works: AtomicBool,
+    }
+
+    impl PlaneSource for Flaky {
+        fn plane(&self, at: &PlaneAt, _cancel: &Cancel) -> Result<Plane, SourceError> {
+            if !self.works.load(Ordering::SeqCst) {
+                return Err(SourceError::Io(std::io::Error::other("the disk is gone")));
+            }
+            let size = at.size();
+            Ok(Plane { at: at.clone(), size, values: Values::U8(vec![0; size[0] * size[1]]) })
+        }
+    }
+
+    #[test]
+    fn a_plane_that_could_not_be_read_is_read_again_after_another_one() {
+        let flaky = Arc::new(Flaky::default());
+        let source: Arc<dyn PlaneSource> = flaky.clone();
+        let loader = PlaneLoader::new(1 << 20, || {});
+        let failed = |loader: &PlaneLoader, i| matches!(loader.get(slot(0), 7, &source, &at(i)), LoadState::Failed(_));
+        wait_until("the failure", || failed(&loader, 3));
+        flaky.works.store(true, Ordering::SeqCst);
+        assert!(failed(&loader, 3), "a broken file is not read in every frame");
+        wait_until("another plane", || matches!(loader.get(slot(0), 7, &source, &at(4)), LoadState::Ready(_)));
+        wait_until("the plane", || matches!(loader.get(slot(0), 7, &source, &at(3)), LoadState::Ready(_)));
     }
 
     #[test]

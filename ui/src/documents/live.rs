@@ -20,6 +20,8 @@ pub(crate) struct LiveOutput {
     pub(crate) channels: usize,
     /// Number of voxels along Z, Y, X.
     pub(crate) shape_zyx: [usize; 3],
+    /// Time point that is being predicted.
+    pub(crate) time: usize,
 }
 
 impl Documents {
@@ -35,7 +37,7 @@ impl Documents {
 
     /// Shows a growing output that was opened, unless its prediction has ended in the meantime.
     pub(crate) fn live_opened(&mut self, id: u64, output: LiveOutput, array: Result<LiveArray, String>) {
-        let LiveOutput { path, channels, .. } = output;
+        let LiveOutput { path, channels, time, .. } = output;
         if self.opening_live.get(&id) != Some(&path) {
             return;
         }
@@ -44,6 +46,7 @@ impl Documents {
         // The file is missing if the job has just ended.
         let Ok(array) = array else { return };
         let zyx = document.extents.zyx;
+        let only_time = (document.extents.times > 1).then_some(time);
         document.overlays.iter_mut().filter(|o| o.role == Role::Map).for_each(|o| o.visible = false);
         document.put(Overlay {
             role: Role::Live,
@@ -56,6 +59,7 @@ impl Documents {
             display: Overlay::map_display(),
             channels,
             times: 1,
+            only_time,
         });
     }
 
@@ -77,23 +81,24 @@ impl Documents {
         }
     }
 
-    pub(super) fn open_preview(&mut self, id: u64, report: Box<SegmentReport>, effects: &mut Effects) {
-        self.opening_preview.insert(id, report.labels.clone());
+    pub(super) fn open_preview(&mut self, id: u64, time: usize, report: Box<SegmentReport>, effects: &mut Effects) {
+        self.opening_preview.insert(id, (report.labels.clone(), time));
         effects.disk_for(id, DocumentEffect::OpenPreview(report));
     }
 
     /// Shows the labels of a preview that were opened, unless other labels were requested in the meantime.
     pub(crate) fn preview_opened(&mut self, id: u64, report: &SegmentReport, array: Result<LabelArray, String>) {
-        if self.opening_preview.get(&id) != Some(&report.labels) {
+        if self.opening_preview.get(&id).is_none_or(|(labels, _)| *labels != report.labels) {
             return;
         }
-        self.opening_preview.remove(&id);
+        let time = self.opening_preview.remove(&id).map_or(0, |(_, time)| time);
         let Some(document) = self.get_mut(id) else { return };
         // The file is missing if a newer preview has replaced it.
         let Ok(array) = array else { return };
         if report.shape_zyx != document.extents.zyx {
             return;
         }
+        let only_time = (document.extents.times > 1).then_some(time);
         let before = document.of_role(Role::Labels);
         let (visible, labels) =
             before.map_or_else(|| (true, LabelDisplay::default()), |o| (o.visible, o.labels.clone()));
@@ -108,6 +113,7 @@ impl Documents {
             display: Overlay::map_display(),
             channels: 1,
             times: 1,
+            only_time,
         });
     }
 }
@@ -120,8 +126,10 @@ mod tests {
     use crate::data::plane::{Orientation, Plane, PlaneAt, Values};
     use crate::data::source::{Cancel, PlaneSource, SourceError};
     use crate::document::Document;
+    use crate::documents::{DocumentsAction, JobOutput};
     use crate::effect::Wake;
     use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_pipeline::{DiameterRequest, DiameterUnit, ObjectDiameter};
     use cytoscope_volume::Array;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
@@ -141,6 +149,34 @@ mod tests {
             let size = at.size();
             Ok(Plane { at: at.clone(), size, values: Values::F32(vec![0.5; size[0] * size[1]]) })
         }
+    }
+
+    #[test]
+    fn an_estimate_does_not_replace_a_diameter_that_was_set_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        let stack = folder.path().join("stack.tif");
+        let array = Array::new("ZYX".parse().unwrap(), vec![2, 3, 4], vec![1u16; 24]).unwrap();
+        write_array(&stack, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        let wake: Wake = Arc::new(|| {});
+        let mut documents = Documents::new(&wake, None);
+        let mut document = Document::open(&stack, None, 0).unwrap();
+        let id = document.id;
+        document.object_size.request = DiameterRequest::Given(5.0);
+        documents.all.push(document);
+        let found =
+            ObjectDiameter { diameter: 8.0, unit: DiameterUnit::Um, voxel: [1.0; 3], nominal_um: 7.0, estimate: None };
+        let requested = |documents: &Documents| documents.get(id).unwrap().object_size.request;
+        let show = |documents: &mut Documents, before| {
+            let output = JobOutput::Diameter(found, before);
+            let _ = documents.apply(DocumentsAction::Show { document: id, output });
+        };
+        // The estimate was started with another diameter.
+        show(&mut documents, DiameterRequest::Given(4.0));
+        assert_eq!(requested(&documents), DiameterRequest::Given(5.0));
+        show(&mut documents, DiameterRequest::Auto);
+        assert_eq!(requested(&documents), DiameterRequest::Given(5.0));
+        show(&mut documents, DiameterRequest::Given(5.0));
+        assert_eq!(requested(&documents), DiameterRequest::Given(8.0));
     }
 
     #[test]
@@ -168,7 +204,7 @@ mod tests {
         assert!(matches!(documents.loader.get(slot, first, &source, &at), LoadState::Waiting));
         // Updates while the slice is being read do not restart the reading.
         for _ in 0..20 {
-            let output = LiveOutput { path: path.clone(), channels: 1, shape_zyx: [2, 3, 4] };
+            let output = LiveOutput { path: path.clone(), channels: 1, shape_zyx: [2, 3, 4], time: 0 };
             let mut effects = Effects::default();
             documents.show_live(id, output, &mut effects);
             assert_eq!(effects.into_iter().count(), 0);

@@ -56,6 +56,8 @@ pub(crate) struct CorrectedLabels {
     pub(crate) path: PathBuf,
     /// Name of that file, for display.
     pub(crate) name: String,
+    /// The time point that is corrected.
+    pub(crate) time: usize,
     /// The current label, selected if no labels were shown before.
     pub(crate) label: u32,
 }
@@ -68,8 +70,10 @@ pub(crate) enum JobOutput {
     Table(PathBuf),
     /// The growing output of a prediction.
     Live(LiveOutput),
-    /// A segmentation that is not saved.
-    Preview(Box<SegmentReport>),
+    /// A segmentation that is not saved, and its time point.
+    Preview(usize, Box<SegmentReport>),
+    /// Files of a saved segmentation, and its time point.
+    Kept(usize, Vec<Artifact>),
     /// What a prediction used.
     Predicted {
         /// The object diameter, if any.
@@ -77,8 +81,8 @@ pub(crate) enum JobOutput {
         /// The segmentation settings, if any.
         segment: Option<SegmentOptions>,
     },
-    /// An estimated object diameter.
-    Diameter(ObjectDiameter),
+    /// An estimated object diameter, and the request of the document when the estimate was started.
+    Diameter(ObjectDiameter, DiameterRequest),
     /// The prediction has ended, and its growing output was removed.
     NotLive,
 }
@@ -87,7 +91,7 @@ pub(crate) enum JobOutput {
 pub(crate) enum DocumentsAction {
     /// Opens files and the stacks in folders.
     Open(Vec<PathBuf>),
-    /// Opens a series of a file with these axes, in place of the document that shows the file.
+    /// Opens a series of a file with these axes; if another document shows it already, that one becomes the active one.
     Reopen {
         /// The file.
         path: PathBuf,
@@ -95,6 +99,8 @@ pub(crate) enum DocumentsAction {
         axes: Option<Axes>,
         /// Number of the series, from 0.
         series: usize,
+        /// Id of the document that it replaces; `None` opens a document of its own.
+        replaces: Option<u64>,
     },
     /// Makes a document the active one.
     Activate(u64),
@@ -190,8 +196,8 @@ pub(crate) struct Documents {
     updated_live: BTreeSet<u64>,
     /// Growing outputs that are being opened, by document.
     opening_live: BTreeMap<u64, PathBuf>,
-    /// Labels of segmentation previews that are being opened, by document.
-    opening_preview: BTreeMap<u64, PathBuf>,
+    /// Labels of segmentation previews that are being opened, with their time points, by document.
+    opening_preview: BTreeMap<u64, (PathBuf, usize)>,
     /// When the slice changed last during playback.
     playing: Option<Instant>,
 }
@@ -288,7 +294,14 @@ impl Documents {
                 self.listing += 1;
                 effects.disk(DiskEffect::List { paths });
             }
-            DocumentsAction::Reopen { path, axes, series } => self.opener.open(path, axes, series),
+            DocumentsAction::Reopen { path, axes, series, replaces } => {
+                let is_shown = |d: &&Document| d.path == path && d.series == series && Some(d.id) != replaces;
+                let shown = self.all.iter().find(is_shown).map(|d| d.id);
+                match shown {
+                    Some(id) => self.active = Some(id),
+                    None => self.opener.open(path, axes, series, replaces),
+                }
+            }
             DocumentsAction::Activate(id) => self.active = Some(id),
             DocumentsAction::Close => self.close(&mut effects),
             DocumentsAction::Change { document, change } => {
@@ -298,7 +311,7 @@ impl Documents {
                 }
             }
             DocumentsAction::View(action) => self.change_view(action, &mut effects),
-            DocumentsAction::OpenOverlay { document, role, path } => self.open_overlay(document, role, path),
+            DocumentsAction::OpenOverlay { document, role, path } => self.open_overlay(document, role, path, None),
             DocumentsAction::RemoveOverlay { document, role } => self.remove_overlay(document, role),
             DocumentsAction::IgnoreBelow(voxels) => self.compare.ignore_below_voxels = voxels,
             DocumentsAction::ColorByMatch(colored) => self.compare.colored = colored,
@@ -388,12 +401,13 @@ impl Documents {
         }
     }
 
-    fn open_overlay(&mut self, id: u64, role: Role, path: PathBuf) {
+    /// Opens an overlay; `only_time` is the time point that it belongs to, if it is a single one.
+    fn open_overlay(&mut self, id: u64, role: Role, path: PathBuf, only_time: Option<usize>) {
         if role == Role::Labels {
             self.opening_preview.remove(&id);
         }
         if let Some(document) = self.all.iter().find(|d| d.id == id) {
-            self.opener.overlay(document, role, path);
+            self.opener.overlay(document, role, path, only_time);
         }
     }
 
@@ -407,21 +421,27 @@ impl Documents {
 
     fn show_output(&mut self, id: u64, output: JobOutput, effects: &mut Effects) {
         match output {
-            JobOutput::Files(outputs) => self.show_files(id, outputs),
+            JobOutput::Files(outputs) => self.show_files(id, outputs, None),
             JobOutput::Table(path) => self.opener.table(id, path),
             JobOutput::Live(output) => self.show_live(id, output, effects),
-            JobOutput::Preview(report) => self.open_preview(id, report, effects),
+            JobOutput::Preview(time, report) => self.open_preview(id, time, report, effects),
+            JobOutput::Kept(time, outputs) => {
+                let is_series = self.get(id).is_some_and(|d| d.extents.times > 1);
+                self.show_files(id, outputs, is_series.then_some(time));
+            }
             JobOutput::Predicted { diameter, segment } => {
                 if let Some(document) = self.get_mut(id) {
                     document.object_size.found = diameter.or(document.object_size.found);
                     document.segment = segment.or(document.segment.take());
                 }
             }
-            JobOutput::Diameter(found) => {
+            JobOutput::Diameter(found, before) => {
                 if let Some(document) = self.get_mut(id) {
-                    document.object_size.found = Some(found);
-                    if let DiameterRequest::Given(_) = document.object_size.request {
-                        document.object_size.request = DiameterRequest::Given(found.diameter);
+                    let size = &mut document.object_size;
+                    size.found = Some(found);
+                    // A diameter that was set during the estimate stays.
+                    if size.request == before && before != DiameterRequest::Auto {
+                        size.request = DiameterRequest::Given(found.diameter);
                     }
                 }
             }
@@ -429,11 +449,13 @@ impl Documents {
         }
     }
 
-    fn show_files(&mut self, id: u64, outputs: Vec<Artifact>) {
+    fn show_files(&mut self, id: u64, outputs: Vec<Artifact>, only_time: Option<usize>) {
         for Artifact { kind, path } in outputs {
             match kind {
-                ArtifactKind::Probability | ArtifactKind::Prediction => self.open_overlay(id, Role::Map, path),
-                ArtifactKind::Labels => self.open_overlay(id, Role::Labels, path),
+                ArtifactKind::Probability | ArtifactKind::Prediction => {
+                    self.open_overlay(id, Role::Map, path, only_time);
+                }
+                ArtifactKind::Labels => self.open_overlay(id, Role::Labels, path, only_time),
                 ArtifactKind::Table if self.get(id).is_some() => self.opener.table(id, path),
                 ArtifactKind::Table | ArtifactKind::Preview | ArtifactKind::Provenance | ArtifactKind::Preprocessed => {
                 }
@@ -445,15 +467,24 @@ impl Documents {
         self.opening_preview.remove(&id);
         let Some(document) = self.all.iter_mut().find(|d| d.id == id) else { return };
         let source = Arc::new(labels.source);
+        let only_time = (document.extents.times > 1).then_some(labels.time);
+        let is_other_time = document.of_role(Role::Labels).is_some_and(|o| !o.is_at(labels.time));
+        if is_other_time {
+            // The file belongs to the labels of the other time point.
+            document.saved_labels = None;
+        }
         match document.of_role_mut(Role::Labels) {
             Some(overlay) => {
                 self.loader.forget(overlay.source_id);
                 overlay.source_id = fresh_id();
                 overlay.source = source;
                 overlay.channels = 1;
+                overlay.only_time = only_time;
+                if is_other_time && overlay.times == 1 {
+                    (overlay.path, overlay.name) = (labels.path, labels.name);
+                }
             }
             None => {
-                let times = document.extents.times;
                 document.put(Overlay {
                     role: Role::Labels,
                     name: labels.name,
@@ -464,7 +495,8 @@ impl Documents {
                     labels: LabelDisplay::default(),
                     display: Overlay::map_display(),
                     channels: 1,
-                    times,
+                    times: 1,
+                    only_time,
                 });
                 document.select(Some(labels.label));
             }

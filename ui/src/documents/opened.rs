@@ -47,7 +47,7 @@ impl Documents {
                     .ok()
             });
             let series = settings.series_of(&absolute);
-            self.opener.open(absolute, axes, series);
+            self.opener.open(absolute, axes, series, None);
         }
         effects
     }
@@ -57,7 +57,9 @@ impl Documents {
         let mut effects = Effects::default();
         for opened in self.opener.poll() {
             match opened {
-                OpenerResult::Document(document) => self.handle_document(*document, &mut effects),
+                OpenerResult::Document { document, replaces } => {
+                    self.handle_document(*document, replaces, &mut effects);
+                }
                 OpenerResult::Overlay { document, overlay } => self.handle_overlay(document, *overlay, &mut effects),
                 OpenerResult::Table { document, results, old } => {
                     if let Some(document) = self.get_mut(document) {
@@ -86,7 +88,8 @@ impl Documents {
         effects
     }
 
-    fn handle_document(&mut self, document: Document, effects: &mut Effects) {
+    /// Adds an opened document, or puts it in the place of the one that it replaces, or that shows the same series.
+    fn handle_document(&mut self, document: Document, replaces: Option<u64>, effects: &mut Effects) {
         effects.act(DisplayAction::AddRecentFile(document.path.clone()));
         // A series is remembered once it is open, so that one that cannot be opened does not lock the file.
         let (path, series) = (document.path.clone(), document.series);
@@ -104,8 +107,11 @@ impl Documents {
         let id = document.id;
         self.active = Some(id);
         effects.act(DisplayAction::ShowStacks);
-        // A stack reopened with other axes replaces the previous document.
-        match self.all.iter().position(|d| d.path == document.path) {
+        // Series of one file may arrive at the same time: each has a document of its own.
+        let replaced = replaces.and_then(|id| self.all.iter().position(|d| d.id == id));
+        let is_same = |d: &Document| d.path == document.path && d.series == document.series;
+        let at = replaced.or_else(|| self.all.iter().position(is_same));
+        match at {
             Some(at) => {
                 let old = std::mem::replace(&mut self.all[at], document);
                 self.loader.forget(old.id);

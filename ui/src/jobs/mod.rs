@@ -3,7 +3,9 @@
 
 mod outcomes;
 mod requests;
+mod runs;
 mod tuning;
+mod unsaved;
 
 use crate::correct::tools::EditAction;
 use crate::correct::{Corrections, CorrectionsAction};
@@ -14,16 +16,18 @@ use crate::documents::{Documents, DocumentsAction, JobOutput};
 use crate::effect::{Effects, Wake};
 use crate::overwrite::OverwriteQuestion;
 use crate::queue::Queue;
-use crate::runs::{FileRun, Run, RunId};
+use crate::runs::FileRun;
 use crate::settings::Settings;
 use crate::work::{JobView, Purpose, RepeatableJob, Work};
-use cytoscope_engine::{Device, DeviceId};
+use cytoscope_engine::Device;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::results::FileRecord;
-use cytoscope_pipeline::{MachineProfile, MachineProfiles, MeasureJob, PredictJob, SegmentJob, machine_key};
+use cytoscope_pipeline::{
+    DiameterRequest, MachineProfile, MachineProfiles, MeasureJob, PredictJob, SegmentJob, machine_key,
+};
 use cytoscope_preprocess::PreprocessStep;
-use cytoscope_profile::{MachinePeak, StoredRun};
+use cytoscope_profile::MachinePeak;
 use cytoscope_storage::Overwrite;
 use cytoscope_worker::{Job, JobId, WorkerState};
 use std::cell::OnceCell;
@@ -32,13 +36,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuning::Tuning;
 
-/// Maximum number of runs from files; the oldest is closed when another one is opened.
-const MAX_FILE_RUNS: usize = 20;
-
 /// An action on the jobs of the engine.
 pub(crate) enum JobsAction {
     /// Predicts a document.
     Predict(u64),
+    /// Predicts all series of a document's file.
+    PredictAllSeries(u64),
     /// Predicts all documents.
     PredictAll,
     /// Cancels a waiting or running job.
@@ -103,7 +106,7 @@ pub(crate) enum JobsAction {
     },
     /// A document was opened.
     Opened {
-        /// Id of the document. It is closed already if another series of its file was opened at the same time.
+        /// Id of the document.
         document: u64,
         /// Path of its file.
         path: PathBuf,
@@ -142,6 +145,8 @@ pub(crate) struct Jobs {
     batch_done: Vec<String>,
     /// Documents whose results folder is being created for a prediction.
     preparing: BTreeSet<u64>,
+    /// Documents among them of whose file all series are to be predicted.
+    all_series: BTreeSet<u64>,
     /// Tile size Z, Y, X of predictions; `None` chooses it by work and memory.
     tile: Option<[usize; 3]>,
     /// Whether the next prediction measures the devices again for its model.
@@ -154,10 +159,16 @@ pub(crate) struct Jobs {
     chosen_folder: Option<PathBuf>,
     /// Results folders of the documents, unless the user has chosen one.
     folders: BTreeMap<u64, PathBuf>,
-    /// Number of objects in the unsaved preview.
-    preview_objects: Option<u32>,
-    /// Document and its segmentation options, once the user has changed them.
-    refined: Option<(u64, SegmentOptions)>,
+    /// Number of objects in the unsaved preview of each document.
+    preview_objects: BTreeMap<u64, u32>,
+    /// Segmentation options of each document, once the user has changed them.
+    refined: BTreeMap<u64, SegmentOptions>,
+    /// Requested object diameter of each document when its latest estimate was started.
+    estimated_from: BTreeMap<u64, DiameterRequest>,
+    /// Time point of the latest preview of each document.
+    preview_times: BTreeMap<u64, usize>,
+    /// Segmentation options and time point that the latest saved segmentation of a document was requested with.
+    keeping: BTreeMap<u64, (SegmentOptions, usize)>,
     /// Runs from files, oldest first.
     file_runs: Vec<FileRun>,
     /// Number of runs that were read from files so far.
@@ -189,14 +200,18 @@ impl Jobs {
             overwrite: VecDeque::new(),
             batch_done: Vec::new(),
             preparing: BTreeSet::new(),
+            all_series: BTreeSet::new(),
             tile: None,
             remeasure: false,
             copy_steps: None,
             copies: BTreeSet::new(),
             chosen_folder: None,
             folders: BTreeMap::new(),
-            preview_objects: None,
-            refined: None,
+            preview_objects: BTreeMap::new(),
+            refined: BTreeMap::new(),
+            estimated_from: BTreeMap::new(),
+            preview_times: BTreeMap::new(),
+            keeping: BTreeMap::new(),
             file_runs: Vec::new(),
             runs_read: 0,
             machine_peak: None,
@@ -215,24 +230,6 @@ impl Jobs {
     /// The job with this id; `None` if the list no longer contains it.
     pub(crate) fn get(&self, id: JobId) -> Option<&JobView> {
         self.work.jobs.iter().find(|j| j.id == id)
-    }
-
-    /// Runs from files, oldest first.
-    pub(crate) fn file_runs(&self) -> &[FileRun] {
-        &self.file_runs
-    }
-
-    /// All runs that can be shown, newest first: those from files, then the jobs.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = Run<'_>> {
-        self.file_runs.iter().rev().map(Run::File).chain(self.work.jobs.iter().rev().map(Run::Job))
-    }
-
-    /// The run with this id, unless it was closed.
-    pub(crate) fn shown_run(&self, id: RunId) -> Option<Run<'_>> {
-        match id {
-            RunId::Job(id) => self.get(id).map(Run::Job),
-            RunId::File(number) => self.file_runs.iter().find(|f| f.number == number).map(Run::File),
-        }
     }
 
     /// The job that runs now; `None` if the engine is idle.
@@ -333,16 +330,6 @@ impl Jobs {
         ResultsPlace { stack: document.path.clone(), stem: document.stem(), chosen: self.chosen_folder.clone() }
     }
 
-    /// Number of objects in the unsaved preview.
-    pub(crate) fn preview_objects(&self) -> Option<u32> {
-        self.preview_objects
-    }
-
-    /// The segmentation options of a document, once the user has changed them.
-    pub(crate) fn refined(&self, document: u64) -> Option<&SegmentOptions> {
-        self.refined.as_ref().filter(|(of, _)| *of == document).map(|(_, options)| options)
-    }
-
     /// Runs a job that is not a prediction, segmentation or measurement.
     pub(crate) fn run(&mut self, title: String, purpose: Purpose, job: Job) -> JobId {
         self.work.run(title, purpose, job)
@@ -373,11 +360,13 @@ impl Jobs {
     ) -> Effects {
         let mut effects = Effects::default();
         self.work.performance = display.settings().performance;
+        let time_of = |id: u64| documents.get(id).map_or(0, |document| document.time);
         match action {
-            JobsAction::Predict(id) => self.request_prediction(id, documents, display, &mut effects),
+            JobsAction::Predict(id) => self.request_prediction(id, false, documents, display, &mut effects),
+            JobsAction::PredictAllSeries(id) => self.request_prediction(id, true, documents, display, &mut effects),
             JobsAction::PredictAll => {
                 for document in documents.all() {
-                    self.request_prediction(document.id, documents, display, &mut effects);
+                    self.request_prediction(document.id, false, documents, display, &mut effects);
                 }
             }
             JobsAction::Cancel(id) => self.work.cancel(id),
@@ -392,15 +381,19 @@ impl Jobs {
             JobsAction::MeasureAgain(again) => self.remeasure = again,
             JobsAction::ResultsFolder(folder) => self.chosen_folder = Some(folder),
             JobsAction::Refine { document, options } => {
-                self.refined = Some((document, options.clone()));
+                self.refined.insert(document, options.clone());
+                self.preview_times.insert(document, time_of(document));
                 self.segment(document, options, false, documents, display);
             }
             JobsAction::KeepObjects { document, options } => {
+                // The options are kept until they are saved, so that a failed job can be repeated. A preview is saved at the
+                // time point that it shows, although the view may show another one by now.
+                let of_preview = self.preview_times.get(&document).copied();
+                let time = of_preview.filter(|_| self.refined.contains_key(&document));
+                self.keeping.insert(document, (options.clone(), time.unwrap_or(time_of(document))));
                 self.segment(document, options, true, documents, display);
-                self.refined = None;
-                self.preview_objects = None;
             }
-            JobsAction::ForgetRefined => self.refined = None,
+            JobsAction::ForgetRefined => self.refined.clear(),
             JobsAction::EstimateDiameter(id) => self.estimate_diameter(id, documents, display),
             JobsAction::Measure(id) => self.request_measurement(id, documents, corrections, &mut effects),
             JobsAction::MeasureSaved { document, labels } => {
@@ -420,20 +413,20 @@ impl Jobs {
             }
             JobsAction::Closed(id) => {
                 self.folders.remove(&id);
-                if let Some(job) = self.work.of_document(id) {
-                    self.work.cancel(job.id);
-                }
+                self.preview_objects.remove(&id);
+                self.refined.remove(&id);
+                self.preview_times.remove(&id);
+                self.estimated_from.remove(&id);
+                self.keeping.remove(&id);
+                // Saved objects and measurements are finished, because their files stay.
+                let is_of = |j: &&JobView| {
+                    matches!(j.purpose, Purpose::Predict { document } | Purpose::Preview { document }
+                        | Purpose::Diameter { document } if document == id)
+                };
+                let ending = self.work.jobs.iter().filter(|j| !j.state.is_over()).filter(is_of);
+                ending.for_each(|job| self.work.cancel(job.id));
             }
-            JobsAction::ContinueQueue => {
-                for (path, series, axes) in self.queue.take_over() {
-                    match documents.all().iter().find(|d| d.path == path && d.series == series) {
-                        Some(open) => effects.act(DocumentsAction::Activate(open.id)),
-                        None => effects.act(DocumentsAction::Reopen { path, axes, series }),
-                    }
-                }
-                effects.act(DisplayAction::ShowStacks);
-                documents.all().iter().for_each(|d| self.continue_prediction(d.id, &d.path, d.series));
-            }
+            JobsAction::ContinueQueue => self.continue_queue(documents, &mut effects),
             JobsAction::DiscardQueue => self.queue.discard_abandoned(),
             JobsAction::AnswerOverwrite(replace) => self.answer_overwrite(replace),
             JobsAction::OpenRun(path) => effects.disk(DiskEffect::ReadRun { path }),
@@ -457,22 +450,6 @@ impl Jobs {
         effects
     }
 
-    /// Adds a run that was read from a file.
-    pub(crate) fn run_read(&mut self, path: PathBuf, run: Result<Box<StoredRun>, String>) -> Effects {
-        let mut effects = Effects::default();
-        match run {
-            Ok(run) => {
-                self.runs_read += 1;
-                self.file_runs.push(FileRun::new(self.runs_read, path, *run));
-                if self.file_runs.len() > MAX_FILE_RUNS {
-                    self.file_runs.remove(0);
-                }
-            }
-            Err(reason) => effects.error("The run cannot be opened", reason),
-        }
-        effects
-    }
-
     /// Stores the machine profiles; a file that cannot be used is reported.
     pub(crate) fn machine_profiles_read(&mut self, profiles: Result<MachineProfiles, String>) -> Effects {
         let mut effects = Effects::default();
@@ -488,37 +465,16 @@ impl Jobs {
         self.machine_profiles.find_by_name(model, self.machine.get_or_init(machine_key))
     }
 
-    /// Stores the peak rates of this machine.
-    pub(crate) fn peak_measured(&mut self, peak: MachinePeak) -> Effects {
-        self.machine_peak = Some(peak);
-        self.measuring_peak = false;
-        Effects::default()
-    }
-
-    /// The peak rates of the machine of a run; `None` if they are unknown or the run computes on a GPU.
-    pub(crate) fn peak_of(&self, run: Run<'_>) -> Option<MachinePeak> {
-        match run {
-            Run::File(file) => file.run.record.facts.machine_peak.clone(),
-            Run::Job(job) if is_on_cpu(job) => self.machine_peak.clone(),
-            Run::Job(_) => None,
+    /// Continues the predictions of a window that ended: stacks that are not open are opened for them.
+    fn continue_queue(&mut self, documents: &Documents, effects: &mut Effects) {
+        for (path, series, axes) in self.queue.take_over() {
+            match documents.all().iter().find(|d| d.path == path && d.series == series) {
+                Some(open) => effects.act(DocumentsAction::Activate(open.id)),
+                None => effects.act(DocumentsAction::Reopen { path, axes, series, replaces: None }),
+            }
         }
-    }
-
-    /// Whether the peak of a run's machine can be measured now; `None` if it can never be, because the run is not a job
-    /// on this machine's CPU.
-    pub(crate) fn can_measure_peak(&self, run: Run<'_>) -> Option<bool> {
-        match run {
-            Run::Job(job) if is_on_cpu(job) => Some(!self.measuring_peak && self.active() == 0),
-            _ => None,
-        }
-    }
-
-    /// A run in the form in which it is stored, with the peak of its machine.
-    pub(crate) fn stored(&self, id: RunId) -> Option<StoredRun> {
-        let run = self.shown_run(id)?;
-        let mut stored = run.to_stored();
-        stored.record.facts.machine_peak = self.peak_of(run);
-        Some(stored)
+        effects.act(DisplayAction::ShowStacks);
+        documents.all().iter().for_each(|d| self.continue_prediction(d.id, &d.path, d.series));
     }
 
     /// Starts the prediction that waited for a stack to open. Finished parts are kept.
@@ -595,9 +551,4 @@ impl Jobs {
         let (place, tables) = (self.place(document), self.tables.clone());
         effects.disk_for(id, DocumentEffect::PrepareMeasurement { place, labels, tables, may_be_missing });
     }
-}
-
-/// Whether a job computes on the CPU, as far as is known.
-fn is_on_cpu(job: &JobView) -> bool {
-    job.device.as_ref().is_none_or(|device| device.id == DeviceId::Cpu)
 }

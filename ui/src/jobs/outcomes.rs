@@ -31,8 +31,8 @@ impl Jobs {
         let show = |document, output| DocumentsAction::Show { document, output };
         match outcome {
             Outcome::Models => {}
-            Outcome::Live { document, path, channels, shape_zyx, .. } => {
-                effects.act(show(document, JobOutput::Live(LiveOutput { path, channels, shape_zyx })));
+            Outcome::Live { document, path, channels, shape_zyx, time, .. } => {
+                effects.act(show(document, JobOutput::Live(LiveOutput { path, channels, shape_zyx, time })));
             }
             Outcome::Predicted { document, outcome } => self.handle_prediction(document, outcome, documents, effects),
             Outcome::Segmented { document, kept, report } => {
@@ -49,7 +49,8 @@ impl Jobs {
             Outcome::TrainChecked { id, report } => effects.act(TrainingAction::Checked(id, report)),
             Outcome::TrainEstimated { id, estimate } => effects.act(TrainingAction::Estimated(id, estimate)),
             Outcome::DiameterEstimated { document, found } => {
-                effects.act(show(document, JobOutput::Diameter(found)));
+                let before = self.estimated_from.remove(&document).unwrap_or_default();
+                effects.act(show(document, JobOutput::Diameter(found, before)));
             }
             Outcome::Finished { id, result } => match *result {
                 JobResult::Convert { ref output } if self.copies.remove(&id) => {
@@ -74,7 +75,8 @@ impl Jobs {
                 effects.act(DocumentsAction::KeepLive(self.predicted()));
                 self.overwrite.push_back(OverwriteQuestion { title, reason, job_to_repeat: *again });
             }
-            Outcome::Cancelled { document } => effects.act(show(document, JobOutput::NotLive)),
+            // A cancelled measurement leaves the prediction of its document alone.
+            Outcome::Cancelled => effects.act(DocumentsAction::KeepLive(self.predicted())),
             Outcome::EngineDied { reason, lost, again } => {
                 effects.act(DocumentsAction::KeepLive(BTreeSet::new()));
                 let lost = match lost.as_slice() {
@@ -114,6 +116,7 @@ impl Jobs {
         effects: &mut Effects,
     ) {
         effects.act(DocumentsAction::Show { document, output: JobOutput::NotLive });
+        let has_one = outcome.done.len() == 1;
         for report in outcome.done {
             let objects: u32 = report.objects.iter().sum();
             let what = if report.objects.is_empty() { "Predicted".to_owned() } else { format!("{objects} objects") };
@@ -123,22 +126,26 @@ impl Jobs {
                 details.push_str(note);
             }
             let mut title = format!("{what} in {:.1} s", report.seconds);
-            if self.batch_done.is_empty() && !self.awaits_predictions() {
+            if has_one && self.batch_done.is_empty() && !self.awaits_predictions() {
                 effects.success(title, details);
             } else {
                 // A batch gets a single notification at its end.
-                title.push_str(&format!(": {}", file_name(&report.input)));
+                let series = if has_one { String::new() } else { format!(" · series {}", report.series) };
+                title.push_str(&format!(": {}{series}", file_name(&report.input)));
                 self.batch_done.push(title);
             }
-            if documents.get(document).is_none() {
+            if documents.get(document).is_none_or(|d| d.series != report.series) {
                 // The file was opened again since the prediction was requested, for example to show another series in
-                // between: its document has another id now.
+                // between: its document has another id now. Or all series of the file were predicted.
                 let reopened = documents.all().iter().find(|d| d.path == report.input && d.series == report.series);
                 if let Some(reopened) = reopened {
                     effects.disk_for(reopened.id, DocumentEffect::FindResults(self.place(reopened)));
                 }
                 continue;
             }
+            // The new labels replace a preview with other options.
+            self.refined.remove(&document);
+            self.preview_objects.remove(&document);
             let used = JobOutput::Predicted { diameter: report.diameter, segment: report.segment };
             effects.act(DocumentsAction::Show { document, output: used });
             effects.act(DocumentsAction::Show { document, output: JobOutput::Files(report.outputs) });
@@ -149,13 +156,24 @@ impl Jobs {
     }
 
     fn handle_segmentation(&mut self, document: u64, kept: bool, report: SegmentReport, effects: &mut Effects) {
-        self.preview_objects = (!kept).then_some(report.objects);
+        let mut time = self.preview_times.get(&document).copied().unwrap_or(0);
+        if kept {
+            let saved = self.keeping.remove(&document);
+            // Options that were changed while these were saved are not saved yet.
+            if self.refined.get(&document) == saved.as_ref().map(|(options, _)| options) {
+                self.refined.remove(&document);
+                self.preview_objects.remove(&document);
+            }
+            time = saved.map_or(time, |(_, time)| time);
+        } else {
+            self.preview_objects.insert(document, report.objects);
+        }
         effects.act(CorrectionsAction::Close { document, notification_title: "Other labels are shown now" });
         let output = if kept {
             effects.success(format!("{} objects saved", report.objects), report.labels.display().to_string());
-            JobOutput::Files(report.artifacts())
+            JobOutput::Kept(time, report.artifacts())
         } else {
-            JobOutput::Preview(Box::new(report))
+            JobOutput::Preview(time, Box::new(report))
         };
         effects.act(DocumentsAction::Show { document, output });
     }

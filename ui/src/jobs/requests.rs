@@ -25,10 +25,11 @@ use cytoscope_worker::Job;
 use std::path::{Path, PathBuf};
 
 impl Jobs {
-    /// Asks for the results folder of a document that is to be predicted.
+    /// Asks for the results folder of a document that is to be predicted, or all series of its file.
     pub(super) fn request_prediction(
         &mut self,
         id: u64,
+        all_series: bool,
         documents: &Documents,
         display: &Display,
         effects: &mut Effects,
@@ -40,6 +41,9 @@ impl Jobs {
         let Some(document) = documents.get(id) else { return };
         if self.work.of_document(id).is_some() || !self.preparing.insert(id) {
             return;
+        }
+        if all_series {
+            self.all_series.insert(id);
         }
         effects.disk_for(id, DocumentEffect::PreparePrediction(self.place(document)));
     }
@@ -55,6 +59,7 @@ impl Jobs {
         let mut effects = Effects::default();
         self.work.performance = display.settings().performance;
         self.preparing.remove(&id);
+        let all_series = self.all_series.remove(&id);
         let out = match folder {
             Ok(folder) => folder,
             Err(reason) => {
@@ -64,9 +69,14 @@ impl Jobs {
         };
         let Some(document) = documents.get(id).filter(|_| self.work.of_document(id).is_none()) else { return effects };
         let Some(model) = self.model(display.settings()).map(|m| m.title.clone()) else { return effects };
-        let Some(job) = self.prediction_job(document, out, display.settings()) else { return effects };
+        let Some(mut job) = self.prediction_job(document, out, display.settings()) else { return effects };
+        let mut name = document.name.clone();
+        if all_series {
+            job.series = SeriesChoice::All;
+            name = format!("{} · all series", file_name(&document.path));
+        }
         let remeasure = std::mem::take(&mut self.remeasure);
-        self.predict_queued(id, format!("{} · {model}", document.name), job, remeasure);
+        self.predict_queued(id, format!("{name} · {model}"), job, remeasure);
         effects
     }
 
@@ -87,6 +97,7 @@ impl Jobs {
             outputs: Default::default(),
             channel: None,
             channels: if has_choice { chosen.collect() } else { Vec::new() },
+            input_tensors: Vec::new(),
             time: None,
             series: SeriesChoice::Index(document.series),
             axes: document.axes.clone(),
@@ -171,6 +182,7 @@ impl Jobs {
         let out = self.folder(id).map(Path::to_owned).unwrap_or_default();
         let Some(mut prediction) = self.prediction_job(document, out, display.settings()) else { return };
         prediction.diameter = DiameterRequest::Auto;
+        self.estimated_from.insert(id, document.object_size.request);
         let title = format!("{} · object diameter", document.name);
         let job = Job::ObjectDiameter(DiameterJob { prediction });
         self.work.run(title, Purpose::Diameter { document: id }, job);
@@ -188,21 +200,28 @@ impl Jobs {
         let Some(card) = self.model(display.settings()) else { return };
         let Some(document) = documents.get(id) else { return };
         let Some(map) = document.of_role(Role::Map).map(|o| o.path.clone()) else { return };
+        let saved_time = self.keeping.get(&id).map(|(_, time)| *time);
+        let time = saved_time.filter(|_| keep).unwrap_or(document.time);
         let name = file_name(&map);
         let stem = match ArtifactKind::of_name(&name) {
             Some((kind, stem)) if kind.is_maps() => stem,
             _ => name.as_str(),
         };
+        // The labels of one time point do not replace those of all.
+        let stem = match document.extents.times {
+            0 | 1 => stem.to_owned(),
+            _ => format!("{stem}_t{time}"),
+        };
         let folder = map.parent().map(Path::to_owned).unwrap_or_default();
         let job = SegmentJob {
             map,
-            labels: keep.then(|| folder.join(ArtifactKind::Labels.file_name(stem))),
-            table: keep.then(|| folder.join(ArtifactKind::Table.file_name(stem))),
+            labels: keep.then(|| folder.join(ArtifactKind::Labels.file_name(&stem))),
+            table: keep.then(|| folder.join(ArtifactKind::Table.file_name(&stem))),
             table_format: Default::default(),
             series: SeriesChoice::Index(document.series),
             channel: card.segment_channel,
             seed_channel: Some(card.seed_channel),
-            time: document.time,
+            time,
             voxel_um: None,
             intensities: keep.then(|| document.path.clone()),
             options,
@@ -243,13 +262,14 @@ impl Jobs {
         let of_model = self.model(display.settings()).and_then(|m| m.voxel_um).filter(|_| !document.voxel_known);
         let stated = [size.z, size.y, size.x].map(|v| v.filter(|v| v.is_finite() && *v > 0.0));
         let voxel_um = of_model.map(|m| [0, 1, 2].map(|a| stated[a].unwrap_or(m[a])));
+        let of_labels = document.of_role(Role::Labels).and_then(|labels| labels.only_time);
         let job = MeasureJob {
             table: target.table,
             labels,
             intensities: document.path.clone(),
             series: SeriesChoice::Index(document.series),
             axes: document.axes.clone(),
-            time: corrections.of(id).map_or(document.time, |c| c.time),
+            time: corrections.of(id).map(|c| c.time).or(of_labels).unwrap_or(document.time),
             voxel_um,
             overwrite: Overwrite::from_force(target.is_own),
         };

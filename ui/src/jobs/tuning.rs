@@ -8,6 +8,7 @@ use crate::display::Display;
 use crate::documents::Documents;
 use crate::effect::{Effects, Wake};
 use cytoscope_pipeline::{DiameterRequest, PerformanceRequest};
+use cytoscope_preprocess::PreprocessStep;
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -120,6 +121,11 @@ fn end(child: &mut Child) -> std::io::Result<()> {
     child.kill()
 }
 
+/// Returns the options with the preprocessing steps of a stack.
+fn preprocessing_options(steps: &[PreprocessStep]) -> Vec<OsString> {
+    steps.iter().map(|step| OsString::from(format!("--preprocess={step}"))).collect()
+}
+
 /// Returns the last error among the messages of the process.
 fn reason(messages: &[u8]) -> Option<String> {
     let messages = String::from_utf8_lossy(messages);
@@ -177,6 +183,7 @@ impl Jobs {
         if let diameter @ DiameterRequest::Given(_) = document.object_size.request {
             arguments.push(OsString::from(format!("--diameter={diameter}")));
         }
+        arguments.extend(preprocessing_options(&document.preprocessing.steps));
         arguments.push(OsString::from(format!("--device={}", display.settings().device)));
         arguments.extend(self.tuning.profiles.as_deref().map(|path| option("profiles", path)));
         let title = card.title.clone();
@@ -229,6 +236,21 @@ mod tests {
         assert!(run.cancelled);
         assert!(run.ended.recv().unwrap().is_err());
         assert!(started.elapsed().as_secs() < 30, "it was waited for");
+    }
+
+    #[test]
+    fn tuning_gets_the_preprocessing_steps_of_the_stack_in_order() {
+        let steps: Vec<PreprocessStep> =
+            ["gaussian:sigma=1um", "crop:x=2-9"].iter().map(|step| step.parse().unwrap()).collect();
+        let options = preprocessing_options(&steps);
+        let again: Vec<PreprocessStep> = options
+            .iter()
+            .map(|option| option.to_str().unwrap().strip_prefix("--preprocess=").unwrap().parse().unwrap())
+            .collect();
+        assert_eq!(again, steps);
+        // Steps are separated by commas in one option.
+        assert!(options.iter().all(|option| !option.to_str().unwrap().contains(',')), "{options:?}");
+        assert!(preprocessing_options(&[]).is_empty());
     }
 
     #[test]

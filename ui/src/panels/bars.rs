@@ -1,6 +1,6 @@
 //! Menu bar, status bar, and the toolbar of the views.
 
-use super::icon_button;
+use super::{icon_button, remaining_text};
 use crate::action::Actions;
 use crate::command::Command;
 use crate::correct::CorrectionsAction;
@@ -258,7 +258,8 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     };
     let memory = state.jobs.memory().map(|(now, _)| now).filter(|bytes| *bytes > 0);
     let monitor = Run::Job(job).training().map(|figures| format!(": {}", figures.monitor_line(memory)));
-    let text = format!("{}{tuning}{}{more}", job.title, monitor.unwrap_or_default());
+    let left = remaining_text(&job.progress).map(|left| format!(" · {left}")).unwrap_or_default();
+    let text = format!("{}{tuning}{}{left}{more}", job.title, monitor.unwrap_or_default());
     ui.add(egui::Label::new(RichText::new(text).size(12.0)).truncate());
 }
 

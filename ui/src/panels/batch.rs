@@ -1,6 +1,6 @@
 //! The page for converting files and for scoring predictions.
 
-use super::{frame, heading, named_button, number_field, page_top, weak};
+use super::{frame, heading, job_progress, named_button, number_field, page_top, weak};
 use crate::action::Actions;
 use crate::batch::{Batch, BatchAction, ConvertFormat, start_folder};
 use crate::document::file_name;
@@ -94,7 +94,8 @@ fn convert(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
     });
     let mut replace = batch.replace;
-    if ui.checkbox(&mut replace, "Replace existing files").changed() {
+    let hint = "Otherwise files whose converted file exists are not converted";
+    if ui.checkbox(&mut replace, "Replace existing files").on_hover_text(hint).changed() {
         actions.send(BatchAction::Replace(replace));
     }
     let running = batch.converting(state.jobs);
@@ -106,8 +107,17 @@ fn convert(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         if running > 0 {
             ui.spinner();
             ui.label(format!("{running} to convert"));
+            let cancel = named_button(ui, true, icon::STOP_CIRCLE, "Cancel conversions");
+            if cancel.on_hover_text("Files that are converted already are kept").clicked() {
+                actions.send(BatchAction::CancelConversions);
+            }
         }
     });
+    if running > 0 {
+        let started = batch.started().max(1);
+        let done = started.saturating_sub(running);
+        ui.add(egui::ProgressBar::new(done as f32 / started as f32).desired_height(8.0).desired_width(320.0));
+    }
 }
 
 /// Lists the files to convert; only the visible rows are drawn.
@@ -173,8 +183,14 @@ fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
         if is_running {
             ui.spinner();
+            if named_button(ui, true, icon::STOP_CIRCLE, "Cancel evaluation").clicked() {
+                actions.send(BatchAction::CancelEvaluation);
+            }
         }
     });
+    if let Some(job) = batch.evaluation(state.jobs) {
+        job_progress(ui, job);
+    }
     if let Some(report) = &batch.report {
         scores(ui, report, actions);
     }

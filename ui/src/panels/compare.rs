@@ -25,7 +25,8 @@ const STACKED: [(Outcome, &str, [u8; 3]); 6] = [
 /// Draws the comparison of the active document's labels with ground truth, if it has both.
 pub(super) fn comparison(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let Some(document) = state.document() else { return };
-    if [Role::Labels, Role::Truth].iter().any(|r| document.of_role(*r).is_none()) {
+    let is_shown = |role| document.of_role(role).is_some_and(|o| o.is_at(document.time));
+    if !is_shown(Role::Labels) || !is_shown(Role::Truth) {
         return;
     }
     let compare = state.documents.compare();

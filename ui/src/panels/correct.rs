@@ -39,7 +39,7 @@ pub(super) fn correct_panel(ui: &mut Ui, state: State<'_>, actions: &mut Actions
 }
 
 fn start_panel(ui: &mut Ui, state: State<'_>, id: u64, actions: &mut Actions) {
-    let labels = state.document().and_then(|d| d.of_role(Role::Labels));
+    let labels = state.document().and_then(|d| d.of_role(Role::Labels).filter(|o| o.is_at(d.time) || o.times > 1));
     ui.add(egui::Label::new("Paint, merge and split objects by hand. Every stroke is saved immediately.").wrap());
     ui.add_space(theme::GROUP_GAP);
     match labels.map(|o| o.name.as_str()) {
@@ -77,6 +77,7 @@ fn other_labels_panel(ui: &mut Ui, id: u64, why: &str, actions: &mut Actions) {
 
 fn correction_tools(ui: &mut Ui, state: State<'_>, id: u64, correction: &Correction, actions: &mut Actions) {
     let tools = state.corrections.tools();
+    other_time(ui, state, id, correction.time, actions);
     tool_buttons(ui, tools.tool, actions);
     current_label(ui, state, id, correction, actions);
     brush_controls(ui, tools, actions);
@@ -84,6 +85,24 @@ fn correction_tools(ui: &mut Ui, state: State<'_>, id: u64, correction: &Correct
     label_actions(ui, state, tools, actions);
     history(ui, state, correction, actions);
     saving_controls(ui, state, correction, actions);
+}
+
+/// If another time point is shown than the one that is corrected, offers to go back to it, or to correct the shown one.
+fn other_time(ui: &mut Ui, state: State<'_>, id: u64, time: usize, actions: &mut Actions) {
+    if state.document().is_none_or(|d| d.time == time) {
+        return;
+    }
+    let number = time + 1;
+    ui.label(RichText::new(format!("{}  Time point {number} is being corrected", icon::WARNING)).strong());
+    if ui.button(format!("Go to time point {number}")).clicked() {
+        actions.send(DocumentsAction::Change { document: id, change: DocumentChange::Time(time) });
+    }
+    let other = ui.button("Correct this time point");
+    if other.on_hover_text("The corrections of the other time point are kept").clicked() {
+        actions.send(CorrectionsAction::Close { document: id, notification_title: "Corrections are kept" });
+        actions.send(CorrectionsAction::Start(id));
+    }
+    ui.add_space(theme::GAP);
 }
 
 /// A text button for an edit action.
@@ -147,8 +166,11 @@ fn brush_controls(ui: &mut Ui, tools: &Tools, actions: &mut Actions) {
         }
     }
     ui.horizontal(|ui| {
-        for (ball, name) in [(false, "This slice"), (true, "3-D")] {
-            if ui.selectable_label(tools.ball == ball, name).clicked() {
+        for (ball, name, hint) in [
+            (false, "This slice", "Change the slice that is drawn on"),
+            (true, "3-D", "Change the neighboring slices, too"),
+        ] {
+            if ui.selectable_label(tools.ball == ball, name).on_hover_text(hint).clicked() {
                 actions.send(CorrectionsAction::Brush3d(ball));
             }
         }
@@ -241,10 +263,12 @@ fn saving_controls(ui: &mut Ui, state: State<'_>, correction: &Correction, actio
         (false, false) => format!("{}  All saved", icon::CHECK),
     };
     ui.label(text);
-    weak(ui, "Every stroke is written to a journal: nothing is lost if the window closes.");
-    if let Some(failure) = correction.state.as_ref().and_then(|s| s.sync_failure.as_ref()) {
-        let text = format!("The journal could not be written to the disk: {failure}. Check the disk.");
-        ui.add(egui::Label::new(RichText::new(text).color(theme::bad(ui.visuals()))).wrap());
+    match correction.state.as_ref().and_then(|s| s.sync_failure.as_ref()) {
+        None => _ = weak(ui, "Every stroke is written to a journal: nothing is lost if the window closes."),
+        Some(failure) => {
+            let text = format!("The journal could not be written to the disk: {failure}. Check the disk.");
+            ui.add(egui::Label::new(RichText::new(text).color(theme::bad(ui.visuals()))).wrap());
+        }
     }
     action_button(ui, state, EditAction::Save, "Save labels", actions);
     let labels = &correction.files.labels;
@@ -258,7 +282,7 @@ fn saving_controls(ui: &mut Ui, state: State<'_>, correction: &Correction, actio
         let button = ui.small_button(icon::FOLDER);
         button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Dataset folder"));
         if button.on_hover_text("Choose the dataset folder").clicked() {
-            let request = FileRequest::DatasetFolder;
+            let request = FileRequest::DatasetFolder(None);
             actions.send(DocumentsAction::Ask { request, folder: folder.clone(), name: String::new() });
         }
         let text = folder.as_ref().map_or_else(|| "no dataset folder".to_owned(), |f| f.display().to_string());

@@ -112,7 +112,9 @@ fn axes_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
     if forget || axes.is_some() {
         let remembered = axes.as_ref().map(ToString::to_string);
         actions.send(DisplayAction::RememberAxes { file: path.clone(), axes: remembered });
-        actions.send(DocumentsAction::Reopen { path: path.clone(), axes, series: *series });
+        let shown = state.documents.all().iter().find(|d| d.path == *path && d.series == *series);
+        let replaces = shown.map(|document| document.id);
+        actions.send(DocumentsAction::Reopen { path: path.clone(), axes, series: *series, replaces });
     }
     if apply || forget || response.inner || response.should_close() {
         actions.send(DisplayAction::CloseAxes);

@@ -91,12 +91,12 @@ pub(crate) fn drop_hint(ctx: &egui::Context, task: PanelTask) {
     let painter = ctx.layer_painter(egui::LayerId::new(egui::Order::Foreground, egui::Id::new("drop hint")));
     painter.rect_filled(rect, 0.0, Color32::from_black_alpha(170));
     painter.rect_stroke(rect.shrink(14.0), 14.0, Stroke::new(3.0, theme::ACCENT), StrokeKind::Inside);
-    let text = if task == PanelTask::Train && n == 1 {
-        "Drop to use as training data".to_owned()
-    } else if n == 1 {
-        "Drop to open".to_owned()
-    } else {
-        format!("Drop to open {n} files")
+    let text = match (task, n) {
+        (PanelTask::Train, 1) => "Drop to use as training data".to_owned(),
+        (PanelTask::Batch, 1) => "Drop to convert".to_owned(),
+        (PanelTask::Batch, n) => format!("Drop to convert {n} files"),
+        (_, 1) => "Drop to open".to_owned(),
+        (_, n) => format!("Drop to open {n} files"),
     };
     painter.text(rect.center(), Align2::CENTER_CENTER, text, FontId::proportional(28.0), theme::ON_IMAGE);
 }

@@ -136,7 +136,7 @@ fn series_choice(ui: &mut Ui, document: &Document, actions: &mut Actions) {
     response.on_hover_text("Position, scene or well of the file; its results are kept apart");
     if series != document.series {
         let (path, axes) = (document.path.clone(), document.axes.clone());
-        actions.send(DocumentsAction::Reopen { path, axes, series });
+        actions.send(DocumentsAction::Reopen { path, axes, series, replaces: Some(document.id) });
     }
 }
 
@@ -146,7 +146,7 @@ fn visibility_toggle(ui: &mut Ui, visible: &mut bool, name: &str) {
     let shown = *visible;
     response
         .widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::Checkbox, true, shown, format!("Show {name}")));
-    if response.clicked() {
+    if response.on_hover_text(format!("Show or hide {name}")).clicked() {
         *visible = !*visible;
     }
 }
@@ -168,7 +168,8 @@ fn channel_controls(ui: &mut Ui, i: usize, channel: &ChannelView, visible: &mut 
             named_slider(ui, &mut display.gamma, 0.2..=5.0, "Gamma", true);
             named_slider(ui, &mut display.opacity, 0.0..=1.0, "Opacity", false);
             let mut opaque = display.blending == Blending::Opaque;
-            if ui.checkbox(&mut opaque, "Opaque").changed() {
+            let hint = "Cover the layers below instead of adding to them";
+            if ui.checkbox(&mut opaque, "Opaque").on_hover_text(hint).changed() {
                 display.blending = if opaque { Blending::Opaque } else { Blending::Additive };
             }
         });
@@ -213,6 +214,7 @@ fn color_menu(ui: &mut Ui, display: &mut Intensity) {
         }
     });
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Colors"));
+    response.on_hover_text("Colors from low to high values");
 }
 
 /// The histogram with draggable contrast limits.
@@ -274,7 +276,7 @@ fn contrast(ui: &mut Ui, histogram: &Histogram, display: &mut Intensity, name: &
             high.widget_info(|| {
                 egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, format!("Upper limit of {name}"))
             });
-            if ui.small_button("Auto").clicked() {
+            if ui.small_button("Auto").on_hover_text("Set the limits from this slice").clicked() {
                 (display.low, display.high) = histogram.limits();
             }
         });

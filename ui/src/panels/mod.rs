@@ -24,6 +24,8 @@ use crate::effect::Wake;
 use crate::state::State;
 use crate::theme;
 use crate::views::layout::Layout;
+use crate::work::{JobState, JobView};
+use cytoscope_pipeline::StageProgress;
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
 
 /// What the panels keep between frames.
@@ -163,6 +165,38 @@ pub(crate) fn seconds(s: f64) -> String {
     } else {
         format!("{:.0} h {:02.0} min", (s / 3600.0).floor(), (s / 60.0) % 60.0)
     }
+}
+
+/// Stage, share and remaining time of a job in one line; empty until they are known.
+fn progress_text(job: &JobView) -> String {
+    let progress = &job.progress;
+    let mut parts = Vec::new();
+    if !progress.stage.is_empty() {
+        parts.push(progress.stage.to_string());
+    }
+    if progress.share() > 0.0 {
+        parts.push(format!("{:.0} %", progress.share() * 100.0));
+    }
+    parts.extend(remaining_text(progress));
+    parts.join(" · ")
+}
+
+/// Remaining time of a stage, once it is known.
+pub(crate) fn remaining_text(progress: &StageProgress) -> Option<String> {
+    let is_known = progress.eta_secs.is_finite() && progress.eta_secs > 0.5;
+    is_known.then(|| format!("{} remaining", seconds(progress.eta_secs)))
+}
+
+/// Draws the progress of a waiting or running job.
+pub(crate) fn job_progress(ui: &mut Ui, job: &JobView) {
+    if job.state == JobState::Queued {
+        weak(ui, "Waiting for another job…");
+        return;
+    }
+    ui.add(egui::ProgressBar::new(job.progress.share()).desired_height(8.0).desired_width(320.0));
+    weak(ui, progress_text(job));
+    // Keeps the remaining time up to date between events.
+    ui.ctx().request_repaint_after(std::time::Duration::from_millis(500));
 }
 
 /// Draws all panels and, in the center, the views; returns the area of the center.

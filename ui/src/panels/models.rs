@@ -1,6 +1,6 @@
 //! The Models page: the list of models, and details, test, speed, quantization, export and removal of the shown one.
 
-use super::{frame, heading, named_button, number_field, page_top, seconds, weak};
+use super::{frame, heading, job_progress, named_button, number_field, page_top, seconds, weak};
 use crate::action::Actions;
 use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
@@ -134,11 +134,15 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
         if installed.is_some() && named_button(ui, usable, icon::SPARKLE, "Predict with this model").clicked() {
             actions.send(ModelsAction::Use);
         }
-        if named_button(ui, is_idle, icon::TEST_TUBE, "Test").clicked() {
+        let test = named_button(ui, is_idle, icon::TEST_TUBE, "Test");
+        if test.on_hover_text("Runs it on its test tensors, and compares the devices with the reference").clicked() {
             actions.send(ModelsAction::Test);
         }
-        if installed.is_some() && named_button(ui, is_idle && usable, icon::GAUGE, "Measure here").clicked() {
-            actions.send(ModelsAction::Measure);
+        if installed.is_some() {
+            let measure = named_button(ui, is_idle && usable, icon::GAUGE, "Measure here");
+            if measure.on_hover_text("Measures its speed on the devices of this machine").clicked() {
+                actions.send(ModelsAction::Measure);
+            }
         }
     });
     if let Some(findings) = findings {
@@ -201,6 +205,7 @@ fn job_state(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
                     actions.send(JobsAction::Cancel(job.id));
                 }
             });
+            job_progress(ui, job);
         }
         JobState::Done | JobState::Cancelled => {}
     }
@@ -439,11 +444,9 @@ fn removal_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) 
         ui.set_width(420.0);
         ui.heading(format!("Remove {}?", stem(model)));
         ui.add_space(theme::GAP);
-        let text = if model.is_dir() {
-            "The package is deleted. A package that was changed since it was written is kept."
-        } else {
-            "The file is renamed, so that it is no longer listed."
-        };
+        // Which of both it is, only the disk knows.
+        let text = "A package folder is deleted, unless it was changed since it was written. A single file is renamed, \
+                    so that it is no longer listed.";
         ui.add(egui::Label::new(text).wrap());
         weak(ui, model.display().to_string());
         ui.add_space(theme::GROUP_GAP);

@@ -16,6 +16,7 @@ use crate::preprocess::{StepEditor, copy_control, preprocessing_control};
 use crate::state::State;
 use crate::work::{JobState, JobView};
 use cytoscope_engine::{Device, DeviceRequest, Precision};
+use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::{ModelTask, Preset};
@@ -48,20 +49,28 @@ pub(super) fn predict_panel(ui: &mut Ui, state: State<'_>, own: &mut PredictPane
             if button.clicked() {
                 actions.command(Command::Predict);
             }
+            // Label images are not predicted.
+            let series = SeriesChoice::All.indices_of(document.image.meta()).map_or(1, |found| found.len());
+            if series > 1 && queue_button(ui, &format!("Predict all {series} series"), enabled) {
+                actions.send(JobsAction::PredictAllSeries(id));
+            }
             let stacks = state.documents.all().len();
-            if stacks > 1 {
-                let (text, all) = (format!("Predict all {stacks} stacks"), state.is_enabled(Command::PredictAll));
-                let response = ui.add_enabled(all, egui::Button::new(format!("{}  {text}", icon::QUEUE)));
-                response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, all, &text));
-                if response.clicked() {
-                    actions.command(Command::PredictAll);
-                }
+            let all = state.is_enabled(Command::PredictAll);
+            if stacks > 1 && queue_button(ui, &format!("Predict all {stacks} stacks"), all) {
+                actions.command(Command::PredictAll);
             }
             disabled_reason(ui, state);
         }
     }
     last_failure(ui, state, id);
     refine(ui, state, document, actions);
+}
+
+/// Draws a button that starts several predictions; returns whether it was clicked.
+fn queue_button(ui: &mut Ui, text: &str, enabled: bool) -> bool {
+    let response = ui.add_enabled(enabled, egui::Button::new(format!("{}  {text}", icon::QUEUE)));
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, text));
+    response.clicked()
 }
 
 fn disabled_reason(ui: &mut Ui, state: State<'_>) {
@@ -106,6 +115,8 @@ fn model_card(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut Pred
         }
     });
     response.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Model"));
+    // A long title is cut off in the closed list.
+    response.response.on_hover_text(&card.title);
     ui.add(egui::Label::new(&card.description).wrap());
     weak(ui, facts(card));
     if !card.documentation.is_empty() {
@@ -369,7 +380,7 @@ fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
     let changed_before = refined.is_some();
     let mut options = refined.unwrap_or(&usual).clone();
     heading(ui, "Objects");
-    let count = match (state.jobs.preview_objects().filter(|_| changed_before), rows) {
+    let count = match (state.jobs.preview_objects(id).filter(|_| changed_before), rows) {
         (Some(n), _) => format!("{n} objects, not saved yet"),
         (None, Some(n)) => format!("{n} objects"),
         (None, None) => String::new(),
@@ -381,9 +392,14 @@ fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
     let mut keep = false;
     let mut reset = false;
     if changed_before || changed {
-        ui.horizontal(|ui| {
-            keep = ui.button("Save objects").clicked();
-            reset = ui.button("Reset").clicked();
+        let is_keeping = state.jobs.is_keeping(id);
+        ui.add_enabled_ui(!is_keeping, |ui| {
+            ui.horizontal(|ui| {
+                let save = ui.button("Save objects").on_hover_text("Writes the labels and the table of these objects");
+                keep = save.on_disabled_hover_text("The objects are being saved").clicked();
+                let back = ui.button("Reset").on_hover_text("Shows the objects of the prediction's settings again");
+                reset = back.clicked();
+            });
         });
     }
     if reset {
@@ -398,7 +414,7 @@ fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
 /// Segmentation controls; re-enabled options take their values from `usual`.
 fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
     let mut auto = options.threshold == Threshold::Otsu;
-    if ui.checkbox(&mut auto, "Automatic threshold").changed() {
+    if ui.checkbox(&mut auto, "Automatic threshold").on_hover_text("Otsu's threshold of the map").changed() {
         options.threshold = if auto { Threshold::Otsu } else { Threshold::Fixed(0.5) };
     }
     if let Threshold::Fixed(value) = &mut options.threshold {
@@ -408,7 +424,8 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
         }
     }
     let mut split = options.height.is_some();
-    if ui.checkbox(&mut split, "Split touching objects").changed() {
+    let hint = "Watershed from the seeds of the objects";
+    if ui.checkbox(&mut split, "Split touching objects").on_hover_text(hint).changed() {
         options.height = split.then(|| usual.height.unwrap_or(Height::Distance));
     }
     let slide = |ui: &mut Ui, value: &mut f64, max: f32, name: &str, logarithmic: bool| {
@@ -429,8 +446,9 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
     }
     slide(ui, &mut options.smooth_um, 5.0, "Smooth map (µm)", false);
     slide(ui, &mut options.min_volume_um3, 2000.0, "Min. volume (µm³)", true);
-    ui.checkbox(&mut options.fill_holes, "Fill holes");
-    ui.checkbox(&mut options.drop_border, "Exclude border objects");
+    ui.checkbox(&mut options.fill_holes, "Fill holes").on_hover_text("Background inside an object becomes part of it");
+    let hint = "Leave out objects that touch the border of the stack";
+    ui.checkbox(&mut options.drop_border, "Exclude border objects").on_hover_text(hint);
 }
 
 /// Task, voxel size, object diameter and license of a model in one line.

@@ -1,4 +1,4 @@
-//! The choices of the training wizard, saved in a file so that they outlive the window.
+//! The choices of the training wizard, saved in a file of each window so that they outlive it.
 
 use crate::stored::read_json;
 use cytoscope_pipeline::PerformanceRequest;
@@ -14,6 +14,8 @@ use std::thread::JoinHandle;
 const FILE: &str = "training.json";
 /// Lock file, held by the window that owns the plan.
 const LOCK: &str = "training.lock";
+/// Maximum number of windows whose plans are saved at the same time.
+const MAX_WINDOWS: usize = 8;
 /// Maximum size of a plan file that is read.
 const MAX_BYTES: u64 = 16 << 20;
 
@@ -168,24 +170,67 @@ struct PlanFile {
     report: Option<Box<TrainReport>>,
 }
 
-/// Saves the plan. Of several windows only the first one owns the file.
+/// A plan file that this window has locked, and what it holds.
+struct OwnedPlan {
+    lock: File,
+    path: PathBuf,
+    plan: WizardPlan,
+    report: Option<Box<TrainReport>>,
+}
+
+impl OwnedPlan {
+    /// Locks and reads the plan file with this number; `None` if another window owns it or it cannot be locked, which is
+    /// logged.
+    fn open(folder: &Path, number: usize) -> Option<Self> {
+        let lock =
+            OpenOptions::new().create(true).truncate(false).write(true).open(folder.join(numbered(LOCK, number)));
+        let lock = lock.inspect_err(|error| tracing::warn!("the training plan cannot be saved: {error}")).ok()?;
+        // It fails if another window holds the lock.
+        lock.try_lock().ok()?;
+        let path = folder.join(numbered(FILE, number));
+        let read: Option<PlanFile> = read_json(&path, MAX_BYTES);
+        let (plan, report) = read.map_or_else(Default::default, |r| (r.plan, r.report));
+        Some(Self { lock, path, plan, report })
+    }
+}
+
+/// The name of a file of the window with this number, from 1: `training.json`, `training-2.json` and so on.
+fn numbered(name: &str, number: usize) -> String {
+    match name.split_once('.') {
+        Some((stem, ending)) if number > 1 => format!("{stem}-{number}.{ending}"),
+        _ => name.to_owned(),
+    }
+}
+
+/// Saves the plan. Each of several windows has a file of its own.
 pub struct PlanStore {
     lock: File,
     writer: Option<(Sender<Vec<u8>>, JoinHandle<()>)>,
 }
 
 impl PlanStore {
-    /// Opens the plan file of a folder. Returns `None` if another window owns it or the folder cannot be created.
+    /// Opens a plan file of a folder that no other window owns: the first one with an unfinished run, or else the first
+    /// one. Returns `None` if there is none, or the folder cannot be created.
     pub fn open(folder: &Path) -> Option<(Self, WizardPlan, Option<Box<TrainReport>>)> {
         let not_kept = |error: &std::io::Error| tracing::warn!("the training plan cannot be saved: {error}");
         std::fs::create_dir_all(folder).inspect_err(not_kept).ok()?;
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(folder.join(LOCK));
-        let lock = lock.inspect_err(not_kept).ok()?;
-        // It fails if another window holds the lock.
-        lock.try_lock().ok()?;
-        let path = folder.join(FILE);
-        let read: Option<PlanFile> = read_json(&path, MAX_BYTES);
-        let (plan, report) = read.map_or_else(Default::default, |r| (r.plan, r.report));
+        let mut owned: Option<OwnedPlan> = None;
+        for number in 1..=MAX_WINDOWS {
+            if owned.is_some() && !folder.join(numbered(FILE, number)).exists() {
+                continue;
+            }
+            let Some(found) = OwnedPlan::open(folder, number) else { continue };
+            let is_unfinished = found.plan.job.is_some();
+            let unused = if owned.is_none() || is_unfinished { owned.replace(found) } else { Some(found) };
+            if let Some(unused) = unused {
+                // Unlocked explicitly: a child process being started may still hold the file for a moment.
+                let _ = unused.lock.unlock();
+            }
+            if is_unfinished {
+                break;
+            }
+        }
+        let OwnedPlan { lock, path, plan, report } = owned?;
         let (sender, receiver) = channel::<Vec<u8>>();
         let spawned = std::thread::Builder::new().name("training plan".to_owned()).spawn(move || {
             while let Ok(mut bytes) = receiver.recv() {
@@ -230,13 +275,40 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
     use super::*;
+    use crate::effect::Wake;
+    use crate::training::Wizard;
+    use cytoscope_train::TrainConfig;
+    use std::sync::Arc;
+
+    #[test]
+    fn an_unfinished_run_of_a_second_window_is_restored_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || PlanStore::open(folder.path()).unwrap();
+        let (first, plan, _) = open();
+        let (second, ..) = open();
+        first.save(&WizardPlan { minutes: 7.5, ..plan.clone() }, None);
+        let wake: Wake = Arc::new(|| ());
+        let mut wizard = Wizard::new(None, TrainConfig::default(), &wake);
+        wizard.plan.data = Some("/data/pairs".into());
+        let job = wizard.job("/out".into()).unwrap();
+        second.save(&WizardPlan { job: Some(job.clone()), ..plan }, None);
+        drop((first, second));
+        let (third, plan, _) = open();
+        assert_eq!(plan.job, Some(job));
+        assert_eq!(open().1.minutes, 7.5, "a window beside it has the other plan");
+        third.save(&WizardPlan::default(), None);
+        drop(third);
+        assert_eq!(open().1.minutes, 7.5);
+    }
 
     #[test]
     fn a_plan_is_restored_and_belongs_to_one_window() {
         let folder = tempfile::tempdir().unwrap();
         let (store, plan, _) = PlanStore::open(folder.path()).unwrap();
         assert_eq!(plan, WizardPlan::default());
-        assert!(PlanStore::open(folder.path()).is_none(), "another window keeps it");
+        let (other, ..) = PlanStore::open(folder.path()).unwrap();
+        other.save(&WizardPlan { minutes: 3.0, ..WizardPlan::default() }, None);
+        drop(other);
         let plan = WizardPlan { step: WizardStep::Start, minutes: 7.5, foreground_only: true, ..plan };
         let plan = WizardPlan { data: Some("/data/pairs".into()), ..plan };
         store.save(&WizardPlan::default(), None);

@@ -143,7 +143,7 @@ impl Training {
             TrainingAction::Step(_) => {}
             TrainingAction::Task(task) => self.choose_task(task, jobs),
             TrainingAction::Type(text) => wizard.typed = text,
-            TrainingAction::TrainOn(data) => self.train_on(data, jobs),
+            TrainingAction::TrainOn(data) => self.train_on(data, jobs, &mut effects),
             TrainingAction::Check => self.check_data(jobs),
             TrainingAction::Files(files) => {
                 let channels = wizard.plan.input_channels();
@@ -196,10 +196,11 @@ impl Training {
         effects
     }
 
-    fn train_on(&mut self, data: PathBuf, jobs: &mut Jobs) {
+    fn train_on(&mut self, data: PathBuf, jobs: &mut Jobs, effects: &mut Effects) {
         let wizard = &mut self.wizard;
         if wizard.plan.job.is_some() || wizard.run.state != RunState::Idle {
-            return;
+            let details = "Finish or stop the training run first, or open the file from the File menu.";
+            return effects.info(format!("{} was not used", file_name(&data)), details);
         }
         wizard.typed = data.display().to_string();
         wizard.plan.data = Some(data);

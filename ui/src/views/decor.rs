@@ -59,6 +59,15 @@ pub(super) fn draw_scale_bar(painter: &egui::Painter, rect: Rect, points_per_um:
     draw_caption(painter, bar.left_top() - vec2(0.0, 4.0), Align2::LEFT_BOTTOM, &scale_bar::text(um));
 }
 
+/// Draws a text of several lines on a dark ground in the middle of a view.
+pub(super) fn draw_message(painter: &egui::Painter, rect: Rect, text: String) {
+    let width = (rect.width() - 40.0).max(60.0);
+    let galley = painter.layout(text, FontId::proportional(13.0), theme::ON_IMAGE, width);
+    let place = Align2::CENTER_CENTER.anchor_size(rect.center(), galley.size());
+    painter.rect_filled(place.expand2(vec2(6.0, 4.0)), 3.0, theme::IMAGE_SHADE);
+    painter.galley(place.min, galley, theme::ON_IMAGE);
+}
+
 /// Draws a text on a dark ground.
 pub(super) fn draw_caption(painter: &egui::Painter, at: Pos2, anchor: Align2, text: &str) {
     let font = FontId::proportional(12.0);

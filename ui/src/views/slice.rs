@@ -1,7 +1,7 @@
 //! A slice view: image, crosshair and scale bar; zoom, pan, scroll and pick.
 
 use super::compositor::Compositor;
-use super::decor::{draw_caption, draw_crosshair, draw_ring, draw_scale_bar};
+use super::decor::{draw_caption, draw_crosshair, draw_message, draw_ring, draw_scale_bar};
 use super::pen::{self, Marks, Pen, PointerEvent};
 use super::placement::{Moved, Placement, fit, plane_to_load, zoom_about};
 use crate::data::composite::{DisplayedPlane, Intensity};
@@ -92,6 +92,8 @@ pub struct SliceView {
     /// Region covered by the texture, and its size in pixels.
     covers: Option<(Rect, [usize; 2])>,
     shown: Vec<DisplayedPlane>,
+    /// Roles of the overlays among `shown`, in its order; `None` for channels.
+    roles: Vec<Option<Role>>,
     base_planes: Vec<DisplayedPlane>,
     /// Image without overlays and the region it covers.
     plain: Option<(TextureHandle, Rect)>,
@@ -103,8 +105,8 @@ pub struct SliceView {
     document: u64,
     id: Option<egui::Id>,
     drawing: bool,
-    /// Whether a plane could not be read.
-    failed: bool,
+    /// Why a plane of the slice could not be read; the picture lacks it.
+    failed: Option<String>,
     /// The displayed plane whose neighbors are to be prefetched.
     prefetch_around: Option<PlaneAt>,
 }
@@ -122,7 +124,7 @@ impl SliceView {
 
     /// Whether the first image of a document is not displayed yet.
     pub fn awaits_first(&self, document: &Document) -> bool {
-        self.document != document.id || (self.texture.is_none() && !self.failed)
+        self.document != document.id || (self.texture.is_none() && self.failed.is_none())
     }
 
     /// Whether no image is being composited.
@@ -145,7 +147,8 @@ impl SliceView {
         let (rect, response) = ui.allocate_exact_size(size, Sense::click_and_drag());
         let [normal_axis, row_axis, column_axis] = orientation.axes();
         let slices = document.extents.zyx[normal_axis];
-        let name = format!("{} view, slice {} of {slices}", orientation.name(), document.cursor[normal_axis] + 1);
+        let place = format!("{} view, slice {} of {slices}", orientation.name(), document.cursor[normal_axis] + 1);
+        let name = if self.failed.is_some() { format!("{place}, cannot be read") } else { place };
         response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));
         if self.document != document.id {
             *self = Self { document: document.id, ..Self::default() };
@@ -165,6 +168,10 @@ impl SliceView {
         }
         let painter = ui.painter_at(rect);
         self.draw_image(&painter, place, options.swipe);
+        if let Some(why) = &self.failed {
+            let next = "Check the file and its disk, then show another slice and return to this one.";
+            draw_message(&painter, rect, format!("This slice cannot be read: {}. {next}", why.trim_end_matches('.')));
+        }
         if options.pen.is_some() {
             let index = moved.cursor[normal_axis] as f64;
             view_response.pointer_events = pen::pointer_events(ui, &response, &mut self.drawing, orientation, |at| {
@@ -270,7 +277,7 @@ impl SliceView {
         let mut zyx = cursor;
         zyx[row_axis] = row as usize;
         zyx[column_axis] = column as usize;
-        let hover = self.hover(document, zyx, row as usize, column as usize);
+        let hover = self.hover(zyx, row as usize, column as usize);
         if response.clicked() && options.pen.is_none() {
             view_response.changes.push(DocumentChange::Cursor(zyx));
             view_response.picked = hover.label;
@@ -279,18 +286,13 @@ impl SliceView {
         view_response.hover = Some(hover);
     }
 
-    fn hover(&self, document: &Document, zyx: [usize; 3], row: usize, column: usize) -> Hover {
-        let of = |role: Role| {
-            let overlay = document.of_role(role)?;
-            let plane = self.shown.iter().find(|s| match s {
-                DisplayedPlane::Labels(_, display) => overlay.is_labels() && *display == overlay.labels,
-                DisplayedPlane::Intensity(_, display) => !overlay.is_labels() && *display == overlay.display,
-            })?;
-            plane.plane().value(row, column)
+    fn hover(&self, zyx: [usize; 3], row: usize, column: usize) -> Hover {
+        let of = |role: Option<Role>| {
+            let at = self.roles.iter().position(|shown| *shown == role)?;
+            self.shown.get(at)?.plane().value(row, column)
         };
-        let value = self.shown.first().and_then(|s| s.plane().value(row, column));
-        let label = |role| of(role).map(|v| v as u32);
-        Hover { zyx, value, label: label(Role::Labels), truth: label(Role::Truth), map: of(Role::Map) }
+        let label = |role| of(Some(role)).map(|v| v as u32);
+        Hover { zyx, value: of(None), label: label(Role::Labels), truth: label(Role::Truth), map: of(Some(Role::Map)) }
     }
 
     /// Moves crosshair and camera by the wheel, drags and keys. Returns the factor for the brush radius, if the wheel
@@ -361,7 +363,7 @@ impl SliceView {
         let slot = |layer| Slot { document: document_id, orientation, layer };
         let (source, source_id) = document.shown_source();
         let mut all: Vec<DisplayedPlane> = Vec::new();
-        let (mut complete, mut failed) = (true, false);
+        let (mut complete, mut failed) = (true, None);
         for (c, channel) in document.channels.iter().enumerate().filter(|(_, c)| c.visible) {
             let at = PlaneAt { channel: c, ..at.clone() };
             match loader.get(slot(SlotLayer::Channel(c)), source_id, source, &at) {
@@ -370,10 +372,11 @@ impl SliceView {
                     changes.extend(change);
                     all.push(DisplayedPlane::Intensity(plane, display));
                 }
-                answer => (complete, failed) = (false, failed || matches!(answer, LoadState::Failed(_))),
+                LoadState::Waiting => complete = false,
+                LoadState::Failed(why) => failed = failed.or(Some(why)),
             }
         }
-        if all.is_empty() && complete {
+        if all.is_empty() && complete && failed.is_none() {
             // No channel is visible: a black base image for the overlays.
             let at = PlaneAt { channel: 0, ..at.clone() };
             match loader.get(slot(SlotLayer::Base), source_id, source, &at) {
@@ -381,22 +384,36 @@ impl SliceView {
                     let black = Intensity { opacity: 0.0, ..Overlay::map_display() };
                     all.push(DisplayedPlane::Intensity(plane, black));
                 }
-                answer => (complete, failed) = (false, failed || matches!(answer, LoadState::Failed(_))),
+                LoadState::Waiting => complete = false,
+                LoadState::Failed(why) => failed = Some(why),
             }
         }
         let base_planes = all.clone();
-        for (i, overlay) in document.overlays.iter().enumerate().filter(|(_, o)| o.visible) {
+        let mut roles = vec![None; all.len()];
+        let is_shown = |overlay: &Overlay| overlay.visible && overlay.is_at(document.time);
+        for (i, overlay) in document.overlays.iter().enumerate().filter(|(_, o)| is_shown(o)) {
             let time = if overlay.times > 1 { document.time } else { 0 };
             let at = PlaneAt { channel: 0, time: time.min(overlay.times.saturating_sub(1)), ..at.clone() };
             match loader.get(slot(SlotLayer::Overlay(i)), overlay.source_id, &overlay.source, &at) {
-                LoadState::Ready(plane) => all.push(match overlay.is_labels() {
-                    true => DisplayedPlane::Labels(plane, overlay.labels.clone()),
-                    false => DisplayedPlane::Intensity(plane, overlay.display.clone()),
-                }),
-                answer => (complete, failed) = (false, failed || matches!(answer, LoadState::Failed(_))),
+                LoadState::Ready(plane) => {
+                    roles.push(Some(overlay.role));
+                    all.push(match overlay.is_labels() {
+                        true => DisplayedPlane::Labels(plane, overlay.labels.clone()),
+                        false => DisplayedPlane::Intensity(plane, overlay.display.clone()),
+                    });
+                }
+                LoadState::Waiting => complete = false,
+                LoadState::Failed(why) => failed = failed.or(Some(why)),
             }
         }
-        self.failed = failed;
+        if complete {
+            self.failed = failed;
+        }
+        if complete && all.is_empty() {
+            // The picture of another slice must not stay.
+            self.clear();
+            return;
+        }
         let ctx = ui.ctx().clone();
         let wake = move || ctx.request_repaint();
         if complete && !same_planes(&all, &self.shown) {
@@ -408,6 +425,7 @@ impl SliceView {
                 at.size(),
             );
             self.shown.clone_from(&all);
+            self.roles = roles;
             self.base_planes = base_planes;
             self.plain_pending = None;
             self.pending = Some(covers);
@@ -427,6 +445,15 @@ impl SliceView {
             let planes = ahead.flatten().filter(|i| *i < document.extents.zyx[0]).map(near);
             loader.prefetch(source_id, source, planes.collect::<Vec<_>>());
         }
+    }
+
+    /// Removes the picture.
+    fn clear(&mut self) {
+        (self.texture, self.covers, self.pending) = (None, None, None);
+        (self.plain, self.plain_pending) = (None, None);
+        self.shown.clear();
+        self.roles.clear();
+        self.base_planes.clear();
     }
 
     fn set_texture(&mut self, ui: &Ui, image: egui::ColorImage) {
@@ -506,3 +533,7 @@ fn contrast(
     }
     (display, Some(DocumentChange::Contrast { source, index, histogram, limits }))
 }
+
+#[cfg(test)]
+#[path = "slice_tests.rs"]
+mod tests;

@@ -105,6 +105,25 @@ impl Purpose {
         }
     }
 
+    /// Whether a result that the user asked for is lost if the window closes before the end of the job. Unfinished
+    /// predictions and training runs are offered by the next window.
+    pub fn is_lost_with_window(&self) -> bool {
+        match self {
+            Purpose::Keep { .. }
+            | Purpose::Model(ModelWork::Quantize | ModelWork::Add | ModelWork::Export)
+            | Purpose::Convert
+            | Purpose::Evaluate
+            | Purpose::Mesh => true,
+            Purpose::Predict { .. }
+            | Purpose::Preview { .. }
+            | Purpose::Measure { .. }
+            | Purpose::Diameter { .. }
+            | Purpose::Check
+            | Purpose::Training
+            | Purpose::Model(ModelWork::Test | ModelWork::Measure) => false,
+        }
+    }
+
     /// The command of the command line that does the same.
     fn command(&self) -> &'static str {
         match self {

@@ -1,8 +1,10 @@
 //! Runs convolutions, normalizations and pooling.
 
 use super::elementwise::{Fold, folded};
-use super::{Image, is_half, moves};
-use crate::plan::{PoolAxis, Window};
+use super::{Image, Uploaded, is_half, moves};
+use crate::form::Form;
+use crate::kernels::{DeviceBackend, Training};
+use crate::plan::{NormScope, PoolAxis, Window};
 use burn_tensor::backend::Backend;
 use burn_tensor::module::{conv_transpose3d, conv3d};
 use burn_tensor::ops::{ConvOptions, ConvTransposeOptions};
@@ -43,12 +45,29 @@ fn convolve<B: Backend>(
     if is_odd { y.slice_dim(1, 0..channels) } else { y }
 }
 
+/// Convolves with a kernel of this crate, if there is one for these inputs, or else with one of Burn's.
+pub(super) fn conv<B: DeviceBackend>(
+    x: Image<B>,
+    w: Image<B>,
+    bias: Option<Image<B>>,
+    window: &Window,
+    form: Form,
+    uploaded: &Uploaded<B>,
+) -> Image<B> {
+    let kernel = Training::Convolve { window: *window, form, tf32: uploaded.tf32 };
+    let inputs = [Some(x.clone()), Some(w.clone()), bias.clone()].into_iter().flatten().collect();
+    match B::train(&kernel, inputs).and_then(|mut made| made.pop()) {
+        Some(y) => y,
+        None => conv_of_burn(x, w, bias, window, uploaded.exact),
+    }
+}
+
 /// Convolves without Burn's matrix product kernels. Burn 0.21 uses those for 1×1×1 convolutions of stride 1, where they
 /// are silently wrong: the double-buffered ones read out of bounds if the number of stages is odd (8 or 24 input
 /// channels, for example), and the one for vectors swaps its operands (tracel-ai/burn#5626, #5122). Padding the longest
 /// axis by one voxel, which is cropped again, makes Burn use its convolution kernels instead. For `exact`, see
 /// [`convolve`].
-pub(super) fn conv<B: Backend>(
+fn conv_of_burn<B: Backend>(
     mut x: Image<B>,
     w: Image<B>,
     bias: Option<Image<B>>,
@@ -82,30 +101,36 @@ pub(super) fn conv_transpose<B: Backend>(x: Image<B>, w: Image<B>, window: &Wind
 }
 
 /// Upsamples by a 1×1×1 convolution whose output channels are then rearranged into blocks of `factors` voxels.
-pub(super) fn upsample<B: Backend>(
+pub(super) fn upsample<B: DeviceBackend>(
     x: Image<B>,
     w: Image<B>,
     bias: Option<Image<B>>,
     factors: [usize; 3],
     channels: usize,
-    exact: bool,
+    uploaded: &Uploaded<B>,
 ) -> Image<B> {
     let [n, _, d, h, width] = x.dims();
     let point = Window { stride: [1; 3], padding: [0; 3], dilation: [1; 3], groups: 1 };
-    let y = conv(x, w, bias, &point, exact);
+    let form = [n, channels * factors.iter().product::<usize>(), d, h, width];
+    let y = conv(x, w, bias, &point, form, uploaded);
     let [a, b, c] = factors;
     let blocks: Tensor<B, 7> = y.reshape([n * channels, a, b, c, d, h, width]);
     blocks.permute([0, 4, 1, 5, 2, 6, 3]).reshape([n, channels, d * a, h * b, width * c])
 }
 
 /// Normalizes each group of channels to mean 0 and variance 1, then scales and shifts each channel.
-pub(super) fn normalize<B: Backend>(
+pub(super) fn normalize<B: DeviceBackend>(
     x: Image<B>,
     scale: Image<B>,
     bias: Image<B>,
     groups: usize,
     epsilon: f32,
 ) -> Image<B> {
+    let kernel = Training::Norm { over: NormScope::Groups(groups), epsilon, statistics: [false; 2], curve: None };
+    let made = B::train(&kernel, vec![x.clone(), scale.clone(), bias.clone()]);
+    if let Some(y) = made.and_then(|mut made| made.pop()) {
+        return y;
+    }
     let form = x.dims();
     let [n, channels, ..] = form;
     let rows = n * groups;

@@ -22,6 +22,8 @@ pub(crate) struct Uploaded<B: Backend> {
     pub widen_f16: bool,
     /// Whether convolutions of 32-bit tensors may not use kernels that round their factors to TF32.
     pub exact: bool,
+    /// Whether convolutions of 32-bit tensors may round their factors to TF32.
+    pub tf32: bool,
     /// Constants of the program on the device, by their index in it.
     pub constants: Vec<Image<B>>,
     /// The program's tables of input positions.
@@ -74,7 +76,7 @@ fn is_half<B: Backend, const D: usize>(x: &Tensor<B, D>) -> bool {
 }
 
 /// Runs a step with one output.
-fn one<B: Backend>(step: &Step, mut inputs: Vec<Image<B>>, uploaded: &Uploaded<B>) -> Option<Image<B>> {
+fn one<B: DeviceBackend>(step: &Step, mut inputs: Vec<Image<B>>, uploaded: &Uploaded<B>) -> Option<Image<B>> {
     let (_, form) = *step.outputs.first()?;
     let multiplies = matches!(step.kind, Kind::Conv { .. } | Kind::Upsample { .. } | Kind::ConvTranspose { .. });
     if multiplies
@@ -85,14 +87,14 @@ fn one<B: Backend>(step: &Step, mut inputs: Vec<Image<B>>, uploaded: &Uploaded<B
         return Some(one(step, inputs, uploaded)?.cast(half));
     }
     if let Kind::Concat { axis } = step.kind {
-        return (!inputs.is_empty()).then(|| Tensor::cat(inputs, axis));
+        return moves::concatenate(inputs, axis);
     }
     let mut inputs = Inputs(inputs.into_iter());
     let x = inputs.next()?;
     Some(match &step.kind {
         Kind::Conv { window, bias, residual, activation } => {
             let (w, b, r) = (inputs.next()?, inputs.next_if(*bias)?, inputs.next_if(*residual)?);
-            let mut y = layers::conv(x, w, b, window, uploaded.exact);
+            let mut y = layers::conv(x, w, b, window, form, uploaded);
             if let Some(r) = r {
                 y = y + r;
             }
@@ -103,7 +105,7 @@ fn one<B: Backend>(step: &Step, mut inputs: Vec<Image<B>>, uploaded: &Uploaded<B
         }
         Kind::Upsample { factors, channels, bias } => {
             let (w, b) = (inputs.next()?, inputs.next_if(*bias)?);
-            layers::upsample(x, w, b, *factors, *channels, uploaded.exact)
+            layers::upsample(x, w, b, *factors, *channels, uploaded)
         }
         Kind::ConvTranspose { window, cut, before, after, bias } => {
             let (w, b) = (inputs.next()?, inputs.next_if(*bias)?);
@@ -132,7 +134,7 @@ fn one<B: Backend>(step: &Step, mut inputs: Vec<Image<B>>, uploaded: &Uploaded<B
         Kind::Pool { max, before, after, axes } => layers::pool(x, *max, (before, after), axes, &uploaded.constants)?,
         Kind::Resample(axes) => moves::resample(x, axes, uploaded)?,
         Kind::Pad { cut, before, after, value } => moves::fill(moves::slice(x, cut), before, after, *value),
-        Kind::Slice(cuts) => moves::slice(x, cuts),
+        Kind::Slice(cuts) => moves::cut(x, cuts),
         Kind::Unary(op) => elementwise::unary(x, *op)?,
         Kind::Binary { op, forms } => {
             let b = inputs.next()?;

@@ -2,6 +2,7 @@
 
 use super::{Image, Uploaded, is_half};
 use crate::form::Form;
+use crate::kernels::{DeviceBackend, Training};
 use crate::plan::{Cut, Tap};
 use burn_tensor::backend::Backend;
 use burn_tensor::ops::PadMode;
@@ -21,6 +22,53 @@ pub(super) fn slice<B: Backend>(x: Image<B>, cuts: &[Cut; 5]) -> Image<B> {
         let end = cut.start + (cut.len.max(1) - 1) * cut.step + 1;
         Slice::new(cut.start as isize, Some(end as isize), cut.step as isize)
     }))
+}
+
+/// Concatenates tensors; `None` if there are none.
+pub(super) fn concatenate<B: DeviceBackend>(inputs: Vec<Image<B>>, axis: usize) -> Option<Image<B>> {
+    let made = if axis == 1 && inputs.len() == 2 { B::train(&Training::Concat, inputs.clone()) } else { None };
+    if let Some(mut made) = made {
+        return made.pop();
+    }
+    (!inputs.is_empty()).then(|| Tensor::cat(inputs, axis))
+}
+
+/// Puts long tensors (axes L, 1, 1, 1, 1) at `starts` of one with this many elements, which is 0 elsewhere. Returns `None` if
+/// they overlap or exceed it.
+pub(super) fn join<B: DeviceBackend>(parts: Vec<Image<B>>, starts: &[usize], elements: usize) -> Option<Image<B>> {
+    let kernel = Training::Join { starts: starts.to_vec(), elements };
+    if let Some(mut made) = B::train(&kernel, parts.clone()) {
+        return made.pop();
+    }
+    let mut all = Vec::with_capacity(2 * parts.len());
+    let mut end = 0;
+    for (part, start) in parts.into_iter().zip(starts) {
+        let missing = start.checked_sub(end)?;
+        if missing > 0 {
+            all.push(Tensor::zeros([missing, 1, 1, 1, 1], &part.device()));
+        }
+        end = start + part.dims()[0];
+        all.push(part);
+    }
+    let (missing, device) = (elements.checked_sub(end)?, all.first()?.device());
+    if missing > 0 {
+        all.push(Tensor::zeros([missing, 1, 1, 1, 1], &device));
+    }
+    Some(Tensor::cat(all, 0))
+}
+
+/// Returns a part of a long tensor (axes L, 1, 1, 1, 1) in the same memory, if there is such a kernel.
+fn part<B: DeviceBackend>(x: &Image<B>, cuts: &[Cut; 5]) -> Option<Image<B>> {
+    let [Cut { start, len, step: 1 }, ..] = *cuts else { return None };
+    if x.dims()[1..] != [1; 4] {
+        return None;
+    }
+    B::train(&Training::Part { start, elements: len }, vec![x.clone()])?.pop()
+}
+
+/// Cuts a tensor; parts of long ones share its memory if possible.
+pub(super) fn cut<B: DeviceBackend>(x: Image<B>, cuts: &[Cut; 5]) -> Image<B> {
+    part(&x, cuts).unwrap_or_else(|| slice(x, cuts))
 }
 
 /// Cuts tiles of a slab with one sample, and stacks them as the samples of a tensor of this form. Tiles start at `starts`,

@@ -5,6 +5,7 @@
 
 use super::curve::{Curve, curve};
 use super::memory::{Dense, Place, Reach, empty, length, per_element, place, read_at, vector};
+use super::tiled::{self, Factors};
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use burn_tensor::DType;
@@ -27,6 +28,9 @@ pub(crate) struct Convolution {
     /// Lengths of the result along Z, Y, X before channels become voxels.
     pub lengths: [usize; 3],
     pub curve: Curve,
+    /// The type to which factors are rounded for matrix units; `None` multiplies in f32. Devices without such units, and
+    /// numbers of channels that do not suit them, are computed in f32, too.
+    pub factors_type: Option<Factors>,
 }
 
 /// The properties of a convolution that are fixed when its kernel is compiled.
@@ -233,6 +237,11 @@ pub(super) fn launch<R: CubeRuntime>(
     by: &Convolution,
     to: DType,
 ) -> CubeTensor<R> {
+    if let Some(factors) = by.factors_type
+        && let Some(y) = tiled::launch(&x, &weights, &bias, by, factors, to)
+    {
+        return y;
+    }
     let [samples, depth, height, width, inputs] = x.form;
     let taps: usize = by.factors.iter().product();
     let stored = by.outputs / taps;

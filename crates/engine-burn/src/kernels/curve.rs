@@ -48,6 +48,15 @@ impl Curve {
         };
         Some(Self { kind, first, second })
     }
+
+    /// Returns the slope for negative numbers of an activation that is linear on both sides of 0; `None` for other ones.
+    pub(crate) fn slope(self) -> Option<f32> {
+        match self.kind {
+            Kind::Relu => Some(0.0),
+            Kind::LeakyRelu => Some(self.first),
+            _ => None,
+        }
+    }
 }
 
 /// Applies an activation to each element. Arguments of functions are bounded as in `exec::elementwise`.

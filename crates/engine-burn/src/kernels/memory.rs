@@ -214,6 +214,11 @@ pub(super) fn whole<R: CubeRuntime>(tensor: CubeTensor<R>) -> CubeTensor<R> {
     CubeTensor::new_contiguous(tensor.client, tensor.device, Shape::from([elements]), tensor.handle, tensor.dtype)
 }
 
+/// Returns a tensor without gaps under another form with as many elements.
+pub(super) fn reshaped<R: CubeRuntime>(of: CubeTensor<R>, form: [usize; 5]) -> CubeTensor<R> {
+    CubeTensor::new_contiguous(of.client, of.device, Shape::from(form), of.handle, of.dtype)
+}
+
 /// Returns a part of a dense tensor of f32, in the same memory; `None` if it exceeds it.
 pub(super) fn part<R: CubeRuntime>(of: &CubeTensor<R>, start: usize, form: [usize; 5]) -> Option<CubeTensor<R>> {
     let whole = of.handle.size_in_used();

@@ -10,38 +10,39 @@ mod fused;
 mod memory;
 mod moves;
 mod norm;
+mod norm_training;
+mod parts;
+mod tiled;
 mod weights;
 
 pub(crate) use conv::Convolution;
 pub(crate) use curve::Curve;
 pub(crate) use memory::ALIGNMENT;
 pub(crate) use moves::Pooling;
+pub(crate) use tiled::{Factors, launches};
 
 use crate::exec::{self, Image};
 use crate::form::Form;
-use crate::plan::{Part, Taps};
-use burn_cubecl::kernel::conv::{ConvStrategy, conv_forward_nhwc};
+use crate::plan::{NormScope, Part, Taps, Window};
+use burn_cubecl::ops::numeric::zeros_client;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime};
 use burn_cuda::Cuda;
 use burn_tensor::backend::Backend;
-use burn_tensor::ops::ConvOptions;
-use burn_tensor::{DType, Int, Tensor, TensorPrimitive};
+use burn_tensor::{DType, Int, Shape, Tensor, TensorPrimitive};
 use burn_wgpu::Wgpu;
 use cytoscope_graph::ElementType;
 use memory::{Layout, Reach, Region, axes, dense};
 use norm::Term;
+use parts::LongPart;
 use std::ops::Range;
 
-/// What a kernel computes, in f32 except for [`Direct::TunedConv`]; elements may be stored in 16 bits. Each variant lists
+/// What a kernel computes, in f32 except for the products of [`Convolution::factors_type`]; elements may be stored in 16 bits. Each variant lists
 /// its inputs in order. Weights and other constants are dense arrays.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Direct {
     /// `[x, weights, bias]`: a convolution with bias and activation.
     Conv(Convolution),
-    /// `[x, weights, bias?]`: the fastest of Burn's convolution kernels, by its timing; the axes of `weights` are output
-    /// channel, Z, Y, X, input channel. All elements have the type of the output.
-    TunedConv { stride: [usize; 3], padding: [usize; 3], dilation: [usize; 3], bias: bool },
     /// `[x, scale, bias]`: for each sample, a factor and a shift for each channel that normalize groups of channels.
     Coefficients { groups: usize, epsilon: f32 },
     /// `[x, coefficients]`, or two of them if `two`: applies factors and shifts, adds the tensors, and applies the
@@ -53,6 +54,91 @@ pub(crate) enum Direct {
     Pool { pooling: Pooling, factor: f32 },
     /// `[x]`: repeats each voxel this many times along Z, Y, X.
     Repeat([usize; 3]),
+}
+
+/// What a kernel for training steps computes. Each variant lists its inputs and outputs.
+#[derive(Debug, Clone)]
+pub(crate) enum Training {
+    /// `[x, w, bias?]` -> y, a convolution without groups, of this form, in the type of its inputs. Factors of 16 bits are
+    /// multiplied on matrix units, those of 32 bits only if `tf32`, which rounds them.
+    Convolve { window: Window, form: Form, tf32: bool },
+    /// `[x, dy]` -> dw, the gradient of the weights of a convolution, of this form: for each output channel, input channel
+    /// and tap, the products of the voxels of `x` that the tap reads with those of `dy`, summed over samples and space.
+    WeightGradient { taps: Taps, form: Form },
+    /// `[w]` -> the weights of the convolution that computes the input gradient of a convolution of stride 1 without groups.
+    FlipWeights,
+    /// `[a, b]` -> their channels, those of `a` first.
+    Concat,
+    /// `[x, scale, bias]` -> `[y, mean?, variance?, activated y?]`, a norm; only those of channels over the batch have
+    /// statistics.
+    Norm { over: NormScope, epsilon: f32, statistics: [bool; 2], curve: Option<Curve> },
+    /// `[x, scale, dy, y?]` -> `[dx?, gradient of scale?, gradient of bias?]` of a norm. With a slope, its result `y` passes an
+    /// activation with slope 1 above 0 and this slope below, whose gradient is `dy`.
+    NormGradient { over: NormScope, epsilon: f32, wanted: [bool; 3], slope: Option<f32> },
+    /// `[part…]` -> a long tensor of `elements` elements, which has the parts at `starts` and is 0 elsewhere. The first part
+    /// starts at 0.
+    Join { starts: Vec<usize>, elements: usize },
+    /// `[x]` -> this many elements of a long tensor from `start`, a multiple of [`ALIGNMENT`], on, in the same memory.
+    Part { start: usize, elements: usize },
+}
+
+impl Training {
+    /// Returns the forms of the outputs for inputs of these forms and types; `None` if there is no kernel.
+    fn outputs(&self, forms: &[Form], types: &[DType]) -> Option<Vec<Form>> {
+        let is_f32 = types.iter().all(|dtype| *dtype == DType::F32);
+        let (over, first, wanted, last) = match *self {
+            Training::Convolve { window, form, .. } => {
+                let (x, w, dtype) = (forms.first()?, forms.get(1)?, types.first()?);
+                let is_float = matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
+                let is_plain = window.groups == 1 && x[1] == w[1] && w[0] == form[1] && x[0] == form[0];
+                let fits = is_plain && is_float && types.iter().all(|other| other == dtype);
+                return fits.then(|| vec![form]);
+            }
+            Training::WeightGradient { taps, form } => return (taps.groups == 1).then(|| vec![form]),
+            Training::FlipWeights => {
+                let &[outputs, inputs, z, y, x] = forms.first()?;
+                return Some(vec![[inputs, outputs, z, y, x]]);
+            }
+            Training::Concat => {
+                let (a, b) = (forms.first()?, forms.get(1)?);
+                let joined = [a[0], a[1] + b[1], a[2], a[3], a[4]];
+                let fits = is_f32 && forms.len() == 2 && a[0] == b[0] && a[2..] == b[2..];
+                return fits.then(|| vec![joined]);
+            }
+            Training::Join { ref starts, elements } => {
+                let fits = is_f32 && !forms.is_empty() && starts.len() == forms.len();
+                return fits.then(|| vec![[elements, 1, 1, 1, 1]]);
+            }
+            Training::Part { start, elements } => {
+                let whole: usize = forms.first()?.iter().product();
+                let fits = is_f32 && start.is_multiple_of(ALIGNMENT) && start + elements <= whole;
+                return fits.then(|| vec![[elements, 1, 1, 1, 1]]);
+            }
+            Training::Norm { over, statistics, curve, .. } => (over, true, statistics, curve.is_some()),
+            Training::NormGradient { over, wanted: [x, scale, bias], .. } => (over, x, [scale, bias], false),
+        };
+        let (&form, scale) = (forms.first()?, forms.get(1)?);
+        let by_channel = [form[1], 1, 1, 1, 1];
+        let fits = is_f32 && scale.iter().product::<usize>() == form[1] && norm_training::suits(over, form[0], form[1]);
+        let mut outputs: Vec<Form> = first.then_some(form).into_iter().collect();
+        outputs.extend(wanted.iter().filter(|wanted| **wanted).map(|_| by_channel));
+        outputs.extend(last.then_some(form));
+        fits.then_some(outputs)
+    }
+
+    /// Returns the name of the operation in Burn's queue.
+    fn name(&self) -> &'static str {
+        match self {
+            Training::Convolve { .. } => "convolve",
+            Training::WeightGradient { .. } => "weight_gradient",
+            Training::FlipWeights => "flip_weights",
+            Training::Concat => "concat",
+            Training::Norm { .. } => "norm",
+            Training::NormGradient { .. } => "norm_gradient",
+            Training::Join { .. } => "join",
+            Training::Part { .. } => "part",
+        }
+    }
 }
 
 /// A backend of Burn, and the kernels that it has in addition.
@@ -71,10 +157,8 @@ pub(crate) trait DeviceBackend: Backend {
         upload: impl FnOnce(Vec<i32>) -> Tensor<Self, 1, Int>,
     ) -> Option<Image<Self>>;
 
-    /// Returns the gradient of the weights of a convolution: for each output channel, input channel and tap, the products of
-    /// the voxels of `x` that the tap reads with those of `dy`, summed over samples and space. Returns `None` if there is no
-    /// kernel for it.
-    fn weight_gradient(_: &Image<Self>, _: &Image<Self>, _: &Taps, _: Form) -> Option<Image<Self>> {
+    /// Computes the outputs of a kernel for training steps. Returns `None` if the backend has no such kernel for these inputs.
+    fn train(_: &Training, _: Vec<Image<Self>>) -> Option<Vec<Image<Self>>> {
         None
     }
 
@@ -115,8 +199,8 @@ macro_rules! with_training_kernels {
                 exec::gather_tiles(slab, starts, form)
             }
 
-            fn weight_gradient(x: &Image<Self>, dy: &Image<Self>, taps: &Taps, form: Form) -> Option<Image<Self>> {
-                fused::weight_gradient::<$beneath>(x, dy, taps, form)
+            fn train(kernel: &Training, inputs: Vec<Image<Self>>) -> Option<Vec<Image<Self>>> {
+                fused::train::<$beneath>(kernel, inputs)
             }
         }
     };
@@ -140,12 +224,6 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
                 let x = dense(channels_last(inputs.next()?))?;
                 let (weights, bias) = (array(inputs.next()?), array(inputs.next()?));
                 conv::launch(x, weights, bias, by, to)
-            }
-            Direct::TunedConv { stride, padding, dilation, bias } => {
-                let (x, weights) = (channels_last(inputs.next()?), primitive(inputs.next()?));
-                let bias = if *bias { Some(array(inputs.next()?)) } else { None };
-                let options = ConvOptions::new(*stride, *padding, *dilation, 1);
-                conv_forward_nhwc::<R, 3>(x, weights, bias, options, ConvStrategy::default()).ok()?
             }
             Direct::Coefficients { groups, epsilon } => {
                 let x = dense(channels_last(inputs.next()?))?;
@@ -197,15 +275,70 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
         Some(channels_second(memory::tiles(slab, positions, [samples, depth, height, width, channels])?))
     }
 
-    fn weight_gradient(x: &Image<Self>, dy: &Image<Self>, taps: &Taps, _: Form) -> Option<Image<Self>> {
-        if taps.groups != 1 {
-            return None;
+    fn train(kernel: &Training, inputs: Vec<Image<Self>>) -> Option<Vec<Image<Self>>> {
+        let forms: Vec<Form> = inputs.iter().map(Tensor::dims).collect();
+        let types: Vec<DType> = inputs.iter().map(Tensor::dtype).collect();
+        kernel.outputs(&forms, &types)?;
+        let mut inputs = inputs.into_iter();
+        match *kernel {
+            Training::Convolve { window, form, tf32 } => {
+                let x = dense(channels_last(inputs.next()?))?;
+                let w = inputs.next()?;
+                let bias = inputs.next().map(array);
+                Some(vec![channels_second(convolution(x, w, bias, &window, form, tf32)?)])
+            }
+            Training::WeightGradient { taps, .. } => {
+                let x = dense(channels_last(inputs.next()?))?;
+                let Taps { kernel, stride, dilation, before, .. } = taps;
+                let dtype = x.tensor.dtype;
+                let dy = dense(channels_last(inputs.next()?))?;
+                let dw = weights::gradient(x, dy, Reach { kernel, stride, padding: before, dilation });
+                let dw = if dtype == DType::F32 { dw } else { burn_cubecl::kernel::cast(dw, dtype) };
+                Some(vec![channels_kept(dw)])
+            }
+            Training::FlipWeights => {
+                let form = *forms.first()?;
+                Some(vec![channels_second(weights::turned(packed(inputs.next()?), form))])
+            }
+            Training::Concat => {
+                let (a, b) = (dense(channels_last(inputs.next()?))?, dense(channels_last(inputs.next()?))?);
+                Some(vec![channels_second(moves::concatenate(a, b, DType::F32))])
+            }
+            Training::Norm { over, epsilon, statistics, curve } => {
+                let x = dense(channels_last(inputs.next()?))?;
+                let (scale, bias) = (packed(inputs.next()?), packed(inputs.next()?));
+                let made = norm_training::normalize(x, scale, bias, (over, epsilon), curve)?;
+                let found = made.statistics.into_iter().flatten().zip(statistics);
+                let wanted = found.filter(|(_, wanted)| *wanted).map(|(of, _)| channels_kept(of));
+                let activated = made.activated.map(channels_second);
+                Some(std::iter::once(channels_second(made.y)).chain(wanted).chain(activated).collect())
+            }
+            Training::NormGradient { over, epsilon, wanted: [to_x, to_scale, to_bias], slope } => {
+                let x = dense(channels_last(inputs.next()?))?;
+                let (scale, dy) = (packed(inputs.next()?), dense(channels_last(inputs.next()?))?);
+                let activation = match slope {
+                    Some(slope) => Some((dense(channels_last(inputs.next()?))?, slope)),
+                    None => None,
+                };
+                let found = norm_training::gradients(x, scale, (dy, activation), (over, epsilon), to_x)?;
+                let by_channel = [(found.scale, to_scale), (found.bias, to_bias)].into_iter();
+                let wanted = by_channel.filter(|(_, wanted)| *wanted).map(|(of, _)| channels_kept(of));
+                Some(found.x.map(channels_second).into_iter().chain(wanted).collect())
+            }
+            Training::Join { ref starts, elements } => {
+                let part = |((values, form), start): ((Image<Self>, &Form), &usize)| LongPart {
+                    values: packed(values),
+                    length: form.iter().product(),
+                    start: *start,
+                };
+                let parts: Vec<LongPart<R>> = inputs.zip(&forms).zip(starts).map(part).collect();
+                Some(vec![channels_kept(parts::join(&parts, elements)?)])
+            }
+            Training::Part { start, elements } => {
+                let own = memory::part(&packed(inputs.next()?), start, [elements, 1, 1, 1, 1])?;
+                Some(vec![channels_kept(own)])
+            }
         }
-        let Taps { kernel, stride, dilation, before, .. } = *taps;
-        let dtype = x.dtype();
-        let (x, dy) = (dense(channels_last(x.clone()))?, dense(channels_last(dy.clone()))?);
-        let dw = weights::gradient(x, dy, Reach { kernel, stride, padding: before, dilation });
-        Some(channels_kept(if dtype == DType::F32 { dw } else { burn_cubecl::kernel::cast(dw, dtype) }))
     }
 
     fn split(packed: Image<Self>, parts: &[Part]) -> Option<Vec<Image<Self>>> {
@@ -271,6 +404,53 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
     }
 }
 
+/// Convolves with weights that are computed on the device, with axes output channel, input channel, Z, Y, X: they are put in
+/// the order of [`Direct::Conv`] first. Returns `None` if they have another form.
+fn convolution<R: CubeRuntime, BT: BoolElement>(
+    x: memory::Dense<R>,
+    w: Image<CubeBackend<R, f32, i32, BT>>,
+    bias: Option<CubeTensor<R>>,
+    window: &Window,
+    form: Form,
+    tf32: bool,
+) -> Option<CubeTensor<R>> {
+    let dtype = x.tensor.dtype;
+    let wide = |tensor: CubeTensor<R>| match tensor.dtype {
+        DType::F32 => tensor,
+        _ => burn_cubecl::kernel::cast(tensor, DType::F32),
+    };
+    let w = wide(primitive(w));
+    let ([outputs, inputs, kz, ky, kx], strides) = axes(&w)?;
+    let order = memory::empty(&w, [kz * ky * kx, inputs, outputs, 1, 1], DType::F32);
+    let to = [1, outputs, ky * kx * inputs * outputs, kx * inputs * outputs, inputs * outputs];
+    let lengths = [outputs, inputs, kz, ky, kx];
+    memory::copy(w, Layout { start: 0, strides }, lengths, &order, Layout { start: 0, strides: to });
+    let bias = bias.map_or_else(
+        || {
+            let (client, device) = (x.tensor.client.clone(), x.tensor.device.clone());
+            zeros_client(client, device, Shape::from([outputs]), DType::F32)
+        },
+        wide,
+    );
+    let factors_type = match dtype {
+        DType::F16 => Some(Factors::F16),
+        DType::BF16 => Some(Factors::Bf16),
+        _ => tf32.then_some(Factors::Tf32),
+    };
+    let by = Convolution {
+        kernel: [kz, ky, kx],
+        stride: window.stride,
+        padding: window.padding,
+        dilation: window.dilation,
+        outputs,
+        factors: [1; 3],
+        lengths: [form[2], form[3], form[4]],
+        curve: Curve::IDENTITY,
+        factors_type,
+    };
+    Some(conv::launch(x, memory::whole(order), memory::whole(bias), &by, dtype))
+}
+
 /// Returns Burn's name of a type of floats; `None` for other types.
 fn float_type(of: ElementType) -> Option<DType> {
     match of {
@@ -304,4 +484,9 @@ fn channels_kept<R: CubeRuntime, BT: BoolElement>(y: CubeTensor<R>) -> Image<Cub
 /// Returns all numbers beneath an image as an array with one axis.
 fn array<R: CubeRuntime, BT: BoolElement>(x: Image<CubeBackend<R, f32, i32, BT>>) -> CubeTensor<R> {
     memory::whole(primitive(x))
+}
+
+/// Returns the numbers of an image in their order as an array with one axis.
+fn packed<R: CubeRuntime, BT: BoolElement>(x: Image<CubeBackend<R, f32, i32, BT>>) -> CubeTensor<R> {
+    memory::whole(burn_cubecl::kernel::into_contiguous(primitive(x)))
 }

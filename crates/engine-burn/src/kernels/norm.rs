@@ -2,14 +2,14 @@
 //! activation and, in residual blocks, with the sum.
 
 use super::curve::{Curve, Kind, curve};
-use super::memory::{Dense, empty, length, per_element, vector};
+use super::memory::{self, ALIGNMENT, Dense, empty, length, per_element, vector};
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use burn_tensor::DType;
 use cubecl::prelude::*;
 
 /// Number of units that add up the partial sums of a channel.
-const FOLD_UNITS: u32 = 64;
+pub(super) const FOLD_UNITS: u32 = 64;
 /// Number of voxels that a unit adds up if there are enough of them.
 const VOXELS_PER_UNIT: usize = 256;
 /// Largest number of partial sums of a channel.
@@ -51,7 +51,8 @@ fn add_up<F: Float, N: Size>(
     sums[(to + vectors) as usize] = squares;
 }
 
-/// Turns the partial sums of a group of channels into a factor and a shift for each channel. A cube works on a group.
+/// Turns the partial sums of a group of channels into a factor and a shift for each channel. A cube works on a group. If
+/// `mean_at` is not 0, the mean and the variance of each channel are stored from `mean_at` and `variance_at` on.
 #[cube(launch)]
 fn fold<F: Float>(
     x: &Array<F>,
@@ -66,6 +67,8 @@ fn fold<F: Float>(
     #[comptime] channels: u32,
     #[comptime] group: u32,
     #[comptime] units: u32,
+    #[comptime] mean_at: u32,
+    #[comptime] variance_at: u32,
     #[define(F)] _type: StorageType,
 ) {
     let groups = comptime!(channels / group);
@@ -80,7 +83,7 @@ fn fold<F: Float>(
     // Mean and sum of squared differences of each channel, then of the group.
     let mut means = SharedMemory::<f32>::new(comptime!(group as usize));
     let mut spreads = SharedMemory::<f32>::new(comptime!(group as usize));
-    let mut whole = SharedMemory::<f32>::new(2usize);
+    let mut whole = SharedMemory::<f32>::new(3usize);
 
     for member in 0..group {
         let channel = start + member;
@@ -120,14 +123,18 @@ fn fold<F: Float>(
         let to = sample * (2 * channels) + channel;
         coefficients[to as usize] = factor;
         coefficients[(to + channels) as usize] = bias[channel as usize] - whole[0] * factor;
+        if comptime!(mean_at > 0) {
+            coefficients[(channel + mean_at) as usize] = whole[0];
+            coefficients[(channel + variance_at) as usize] = whole[2];
+        }
         member += units;
     }
 }
 
-/// Computes the mean of a group of channels and the reciprocal of its standard deviation, in this order, from means and sums
-/// of squared differences of its channels, of `count` voxels each.
+/// Computes the mean of a group of channels, the reciprocal of its standard deviation and its variance, in this order, from
+/// means and sums of squared differences of its channels, of `count` voxels each.
 #[cube]
-fn join_channels(
+pub(super) fn join_channels(
     means: &SharedMemory<f32>,
     spreads: &SharedMemory<f32>,
     whole: &mut SharedMemory<f32>,
@@ -149,6 +156,7 @@ fn join_channels(
     let variance = max(spread / (count * members), 0.0f32);
     whole[0] = mean;
     whole[1] = 1.0f32 / (variance + epsilon).sqrt();
+    whole[2] = variance;
 }
 
 /// Returns the coefficients of a norm of groups of channels, two rows for each sample (axes N, 1, 1, 1, 2·C), with two
@@ -160,9 +168,42 @@ pub(super) fn coefficients<R: CubeRuntime>(
     groups: usize,
     epsilon: f32,
 ) -> CubeTensor<R> {
+    fold_channels(x, scale, bias, (groups, epsilon), [0; 2])
+}
+
+/// Returns the coefficients of a norm of single channels of one sample, and the mean and the variance of each channel (axes
+/// C, 1, 1, 1, 1), with two launches.
+pub(super) fn coefficients_and_statistics<R: CubeRuntime>(
+    x: &Dense<R>,
+    scale: CubeTensor<R>,
+    bias: CubeTensor<R>,
+    epsilon: f32,
+) -> Option<[CubeTensor<R>; 3]> {
+    let channels = x.form[4];
+    let mean_at = (2 * channels).next_multiple_of(ALIGNMENT);
+    let variance_at = mean_at + channels.next_multiple_of(ALIGNMENT);
+    let y = fold_channels(x, scale, bias, (channels, epsilon), [mean_at, variance_at]);
+    let row = |start: usize| memory::part(&y, start, [channels, 1, 1, 1, 1]);
+    let (mean, variance) = (row(mean_at)?, row(variance_at)?);
+    Some([y, mean, variance])
+}
+
+/// Returns how many partial sums each channel of a sample has.
+pub(super) fn part_count(voxels: usize) -> usize {
+    voxels.div_ceil(VOXELS_PER_UNIT).clamp(1, MAX_PARTS)
+}
+
+/// Computes coefficients for groups of channels, and stores statistics at `statistics` unless these are 0.
+fn fold_channels<R: CubeRuntime>(
+    x: &Dense<R>,
+    scale: CubeTensor<R>,
+    bias: CubeTensor<R>,
+    (groups, epsilon): (usize, f32),
+    statistics: [usize; 2],
+) -> CubeTensor<R> {
     let [samples, depth, height, width, channels] = x.form;
     let (voxels, wide) = (depth * height * width, vector(x, channels));
-    let parts = voxels.div_ceil(VOXELS_PER_UNIT).clamp(1, MAX_PARTS);
+    let parts = part_count(voxels);
     let dtype = x.tensor.dtype.into();
     let sums = empty(&x.tensor, [samples, parts, 2, 1, channels], DType::F32);
     let (client, cubes, dim) = per_element(&x.tensor, samples * parts * (channels / wide));
@@ -180,7 +221,9 @@ pub(super) fn coefficients<R: CubeRuntime>(
         length(channels / wide),
         dtype,
     );
-    let y = empty(&x.tensor, [samples, 1, 1, 1, 2 * channels], DType::F32);
+    let [mean_at, variance_at] = statistics;
+    let form = if mean_at > 0 { [1, 1, 1, 1, variance_at + channels] } else { [samples, 1, 1, 1, 2 * channels] };
+    let y = empty(&x.tensor, form, DType::F32);
     fold::launch::<R>(
         &client,
         CubeCount::Static(length(samples * groups), 1, 1),
@@ -197,6 +240,8 @@ pub(super) fn coefficients<R: CubeRuntime>(
         length(channels),
         length(channels / groups),
         FOLD_UNITS,
+        length(mean_at),
+        length(variance_at),
         dtype,
     );
     y

@@ -1,4 +1,5 @@
-//! The gradient of the weights of a convolution without groups, with sums in f32.
+//! The gradient of the weights of a convolution without groups, with sums in f32, and the weights that its input gradient is
+//! computed with.
 //!
 //! These are matrix products with short outer axes and a very long inner axis, the voxels. The voxels are therefore divided
 //! into parts: every unit adds up the products of one part for one tap and a few input and output channels, and a second
@@ -248,6 +249,53 @@ pub(super) fn gradient<R: CubeRuntime>(x: Dense<R>, dy: Dense<R>, reach: Reach) 
         length(taps),
         length(inputs),
         length(outputs),
+    );
+    made
+}
+
+/// Swaps output and input channels and reverses the taps: axes O, I, tap become I, tap, O. `last` is the last tap.
+#[cube(launch)]
+fn turn<F: Float>(
+    weights: &Array<F>,
+    y: &mut Array<F>,
+    count: u32,
+    taps: u32,
+    last: u32,
+    inputs: u32,
+    outputs: u32,
+    #[define(F)] _type: StorageType,
+) {
+    let unit = ABSOLUTE_POS as u32;
+    if unit >= count {
+        terminate!();
+    }
+    let output = unit % outputs;
+    let rest = unit / outputs;
+    let tap = last - rest % taps;
+    let input = rest / taps;
+    y[unit as usize] = weights[((output * inputs + input) * taps + tap) as usize];
+}
+
+/// Returns the weights of the convolution that computes the input gradient of one with stride 1, with axes I, Z, Y, X, O.
+/// `weights` is a dense array with axes O, I, Z, Y, X of these lengths.
+pub(super) fn turned<R: CubeRuntime>(weights: CubeTensor<R>, form: [usize; 5]) -> CubeTensor<R> {
+    let [outputs, inputs, z, y, x] = form;
+    let (taps, count) = (z * y * x, form.iter().product());
+    let made = empty(&weights, [inputs, z, y, x, outputs], weights.dtype);
+    let dtype = weights.dtype.into();
+    let (client, cubes, dim) = per_element(&weights, count);
+    turn::launch::<R>(
+        &client,
+        cubes,
+        dim,
+        weights.into_array_arg(),
+        made.clone().into_array_arg(),
+        length(count),
+        length(taps),
+        length(taps.saturating_sub(1)),
+        length(inputs),
+        length(outputs),
+        dtype,
     );
     made
 }

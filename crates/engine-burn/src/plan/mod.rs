@@ -312,6 +312,8 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str, kernels: Option<Kernels>
     if let Some(lowered) = lowered {
         (steps, constants, tables) = (lowered.steps, vec![lowered.packed], Vec::new());
         parts = lowered.parts;
+    } else {
+        steps = train::merge_activations(steps, &graph.outputs);
     }
     let arena = assign_last_uses(graph, &inputs, &mut steps);
     let bytes = |elements: usize| (elements * size_of::<f32>()) as u64;
@@ -388,7 +390,7 @@ struct Planner<'a> {
 impl Program {
     /// Returns whether Burn times kernels for some step.
     pub(crate) fn times_kernels(&self) -> bool {
-        !self.is_direct || self.steps.iter().any(|s| matches!(s.kind, Kind::Direct(Direct::TunedConv { .. }, _)))
+        !self.is_direct
     }
 }
 

@@ -1,7 +1,7 @@
 //! Plans operators that move elements: slices, padding, transposes and the like.
 
-use super::{Cut, Kind, PlanResult, Planner, Tap, unsupported};
-use crate::form::{Form, place};
+use super::{Cut, Kind, PlanResult, Planner, Source, Tap, TrainKind, unsupported};
+use crate::form::{Form, count, place};
 use cytoscope_graph::{DepthOrder, Node, PadMode, Tensor, ValueId};
 
 impl Planner<'_> {
@@ -18,11 +18,35 @@ impl Planner<'_> {
         let output = self.output(node)?;
         let rank = self.shape(output)?.len();
         let (_, axis) = self.axis(axis, rank)?;
+        if let Some((parts, starts)) = self.long_parts(node)? {
+            return self.push(Kind::Train(TrainKind::Join { starts }), parts, output);
+        }
         let mut inputs = Vec::with_capacity(node.inputs.len());
         for value in node.inputs.iter().flatten() {
             inputs.push(self.source(*value)?);
         }
         self.push(Kind::Concat { axis }, inputs, output)
+    }
+
+    /// Returns the inputs of a concatenation of tensors with one axis that are not constant zeros, and their positions in the
+    /// result; `None` if an input is another one, or if the result does not start with a computed tensor.
+    fn long_parts(&self, node: &Node) -> PlanResult<Option<(Vec<Source>, Vec<usize>)>> {
+        let (mut parts, mut starts, mut end) = (Vec::new(), Vec::new(), 0);
+        for &value in node.inputs.iter().flatten() {
+            if self.shape(value)?.len() != 1 || self.is_half(value) {
+                return Ok(None);
+            }
+            match self.graph.constant(value) {
+                Some(tensor) if tensor.as_f32().is_some_and(|v| v.iter().all(|v| *v == 0.0)) => {}
+                Some(_) => return Ok(None),
+                None => {
+                    parts.push(Source::Value(value));
+                    starts.push(end);
+                }
+            }
+            end += count(&self.form(value)?);
+        }
+        Ok((starts.first() == Some(&0)).then_some((parts, starts)))
     }
 
     pub(super) fn split(&mut self, node: &Node, axis: i64) -> PlanResult {

@@ -7,6 +7,7 @@ mod direct;
 mod discovery;
 mod networks;
 mod operators;
+mod tiled;
 mod training;
 
 // The library's unit tests are built here (see its Cargo.toml).

@@ -29,6 +29,8 @@ pub(crate) struct TiffFile {
     pub chain_len: usize,
     /// All pages in reading order.
     pub reading_order: Vec<u32>,
+    /// Where strips begin, in ascending order, if the file states their decoded sizes as stored ones; otherwise empty.
+    pub strip_starts: Vec<u64>,
 }
 
 impl TiffFile {
@@ -100,12 +102,33 @@ impl TiffFile {
             }
         }
         super::shared::check(&container, pages.iter().flatten())?;
-        Ok(Self { path: path.to_owned(), container, first, pages, chain_len, reading_order })
+        let strip_starts = super::lsm::strip_starts(&container, &first, &pages)?;
+        Ok(Self { path: path.to_owned(), container, first, pages, chain_len, reading_order, strip_starts })
     }
 
     /// The ImageDescription of the first page, if there is one.
     pub fn description(&self) -> Result<Option<String>, Fault> {
         self.first.get(tag::DESCRIPTION).map(|e| self.container.text(e)).transpose()
+    }
+
+    /// The stored sizes of strips from their offsets and stated sizes. If the latter are decoded sizes, a strip ends where
+    /// the next one begins.
+    pub fn stored_counts(&self, offsets: &[u64], stated: Vec<u64>) -> Vec<u64> {
+        if self.strip_starts.is_empty() {
+            return stated;
+        }
+        let length = self.container.source.len();
+        let stored = |(offset, stated): (&u64, u64)| {
+            let next = self.strip_starts.partition_point(|start| start <= offset);
+            let end = self.strip_starts.get(next).map_or(length, |start| (*start).min(length));
+            // LZW adds at most half to the decoded size, and the codes that clear and end. Other data may follow the strip.
+            let longest = stated.saturating_mul(2).saturating_add(MAX_LZW_CODES_BYTES);
+            match end.checked_sub(*offset) {
+                Some(room) if room > 0 && stated > 0 => room.min(longest),
+                _ => stated,
+            }
+        };
+        offsets.iter().zip(stated).map(stored).collect()
     }
 
     /// The lower resolution levels of a page.
@@ -121,6 +144,9 @@ impl TiffFile {
         Ok(levels)
     }
 }
+
+/// Bytes of the codes in an LZW strip that stand for no data, if the strip is small.
+const MAX_LZW_CODES_BYTES: u64 = 16;
 
 fn is_level_of(sub: &Layout, full: &Layout) -> bool {
     (sub.width, sub.height) != (full.width, full.height)
@@ -154,7 +180,7 @@ fn check_page_count(pages: usize, limits: &Limits) -> Result<(), Fault> {
 const METADATA_READS: (u64, u64) = (4, 16 << 20);
 
 /// Refuses files whose directories or tag values overlap, because a small file could then take very long to read.
-fn check_metadata_reads(container: &Container) -> Result<(), Fault> {
+pub(super) fn check_metadata_reads(container: &Container) -> Result<(), Fault> {
     let max_bytes = container.source.len().saturating_mul(METADATA_READS.0).saturating_add(METADATA_READS.1);
     if container.source.bytes_read() > max_bytes {
         return Err(Fault::malformed("its page directories overlap"));

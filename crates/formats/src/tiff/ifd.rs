@@ -205,6 +205,23 @@ impl Container {
         Ok((self.source.read_vec(at, bytes as usize)?, size as usize))
     }
 
+    /// The position that a value of 32-bit integers states, for tags that have more data there than they declare; `None` for
+    /// other types and in BigTIFF.
+    pub fn longs_at(&self, entry: &Entry) -> Option<u64> {
+        let [a, b, c, d, ..] = entry.data;
+        (entry.kind == 4 && entry.count > 0 && !self.big).then(|| u64::from(self.order.u32([a, b, c, d])))
+    }
+
+    /// The two numbers of 16 bits at the position that a value states, though they would fit into the value; `None` for
+    /// other values and in BigTIFF.
+    pub fn two_shorts_elsewhere(&self, entry: &Entry) -> Option<[u64; 2]> {
+        let [a, b, c, d, ..] = entry.data;
+        let at = (entry.kind == 3 && entry.count == 2 && !self.big).then(|| u64::from(self.order.u32([a, b, c, d])))?;
+        let bytes = self.source.read_vec(at, 4).ok()?;
+        let [e, f, g, h] = *bytes.first_chunk::<4>()?;
+        Some([self.order.u16([e, f]), self.order.u16([g, h])].map(u64::from))
+    }
+
     /// The position in the file of a value of fractions, for tags that have more data there than they declare; `None` for
     /// other types and in BigTIFF.
     pub fn rational_at(&self, entry: &Entry) -> Option<u64> {

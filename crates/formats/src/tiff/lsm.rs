@@ -3,11 +3,14 @@
 //! The tag is laid out as in Zeiss' description of the format: sizes and counts at fixed positions, in meters.
 
 use super::{
-    file::TiffFile,
+    file::{TiffFile, check_metadata_reads},
+    ifd::{Container, Ifd},
+    page::Page,
     read::Stack,
     series::{PlaneRef, Series},
 };
 use crate::{
+    codec::Codec,
     error::{Fault, FormatError},
     fields::Fields,
     meta::{Channel, positive},
@@ -18,8 +21,8 @@ use std::path::{Path, PathBuf};
 
 /// The tag with Zeiss' description of the image.
 const CZ_LSMINFO: u16 = 34412;
-/// First number of the description, in its two versions.
-const MAGIC: [u32; 2] = [0x0030_494C, 0x0040_494C];
+/// First number of the description, in its two versions (Zeiss writes them with nine digits: `0x00300494C`).
+const MAGIC: [u32; 2] = [0x0300_494C, 0x0400_494C];
 /// Largest block of channel names in bytes.
 const MAX_NAMES_BYTES: u32 = 1 << 16;
 
@@ -87,13 +90,44 @@ fn channels(file: &TiffFile, at: u32) -> Option<Vec<Channel>> {
     for i in 0..count.min(MAX_NAMES_BYTES) as usize {
         let color = f.slice(colors_at.checked_add(4 * i)?, 3).ok()?;
         let length = f.u32(name_at).ok()? as usize;
-        let name = f.slice(name_at + 4, length).ok()?;
+        let name = f.slice(name_at.checked_add(4)?, length).ok()?;
         let name = name.split(|b| *b == 0).next().unwrap_or_default();
         let name = name.iter().map(|b| char::from(*b)).collect();
         channels.push(Channel { name, color_rgb: color.first_chunk::<3>().copied() });
         name_at = name_at.checked_add(4)?.checked_add(length)?;
     }
     Some(channels)
+}
+
+/// Maximum number of strips of an LZW-compressed LSM, whose offsets are kept: 128 MiB of numbers. Zeiss' software writes a few
+/// strips per slice.
+const MAX_STRIPS: usize = 1 << 24;
+
+/// Returns where the strips of all pages begin, in ascending order, if the file is an LSM compressed with LZW: such files
+/// state the decoded size of each strip as its stored size. For other files the list is empty.
+///
+/// # Errors
+/// [`Fault::Malformed`] if the offsets of strips cannot be read, overlap in the file, or are more than [`MAX_STRIPS`].
+pub(crate) fn strip_starts(container: &Container, first: &Ifd, pages: &[Option<Page>]) -> Result<Vec<u64>, Fault> {
+    let is_lzw = pages.iter().flatten().next().is_some_and(|page| page.layout.codec == Codec::Lzw);
+    if !is_lzw || first.get(CZ_LSMINFO).is_none() {
+        return Ok(Vec::new());
+    }
+    let mut starts = Vec::new();
+    for page in pages.iter().flatten() {
+        // Further numbers in the tag are not offsets of strips.
+        let (across, down, planes) = page.layout.grid();
+        let strips = (across as u64).saturating_mul(down as u64).saturating_mul(planes as u64);
+        starts.extend(container.integers(&page.offsets, 0, page.offsets.count.min(strips))?);
+        check_metadata_reads(container)?;
+        if starts.len() > MAX_STRIPS {
+            return Err(Fault::malformed(format!("it states more than {MAX_STRIPS} strips")));
+        }
+    }
+    starts.sort_unstable();
+    starts.dedup();
+    starts.shrink_to_fit();
+    Ok(starts)
 }
 
 /// A stack whose samples of a pixel are read as channels.

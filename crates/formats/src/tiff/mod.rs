@@ -13,6 +13,7 @@ pub(crate) mod plan;
 mod pyramid;
 pub(crate) mod read;
 pub(crate) mod scanimage;
+mod scanimage_order;
 pub(crate) mod series;
 pub(crate) mod shared;
 pub(crate) mod stk;

@@ -140,7 +140,10 @@ fn layout(file: &Container, ifd: &Ifd) -> Result<Layout, Fault> {
     }
     let same = |tag: u16, name: &str, default: u64| -> Result<u64, Fault> {
         let Some(entry) = ifd.get(tag) else { return Ok(default) };
-        let all = file.integers(entry, 0, entry.count.min(samples))?;
+        let mut all = file.integers(entry, 0, entry.count.min(samples))?;
+        if tag == tag::BITS {
+            all = bits_per_sample(file, entry, all);
+        }
         let first = all.first().copied().unwrap_or(default);
         if all.iter().any(|v| *v != first) {
             return Err(Fault::unsupported(
@@ -191,6 +194,18 @@ fn layout(file: &Container, ifd: &Ifd) -> Result<Layout, Fault> {
         chunk_height,
         reduced,
     })
+}
+
+/// The bits per sample of a page. LSM files may have those of two channels elsewhere, though they fit into the tag, which then
+/// states a position; tifffile reads them so, too.
+fn bits_per_sample(file: &Container, entry: &Entry, stated: Vec<u64>) -> Vec<u64> {
+    // A page whose samples have different, possible numbers of bits is refused by the caller.
+    if stated.iter().all(|bits| (1..=64).contains(bits)) {
+        return stated;
+    }
+    let elsewhere = file.two_shorts_elsewhere(entry);
+    let is_usual = |found: &[u64; 2]| found.iter().all(|bits| matches!(*bits, 8 | 12 | 16 | 32));
+    elsewhere.filter(is_usual).map_or(stated, |found| found.to_vec())
 }
 
 /// Reads a length that must be positive.

@@ -97,6 +97,7 @@ impl PlaneSource {
                 None if only_one => offsets.iter().map(|o| file.container.source.len().saturating_sub(*o)).collect(),
                 None => return Err(Fault::malformed("a page does not state the sizes of its strips or tiles")),
             };
+            let counts = file.stored_counts(&offsets, counts);
             by_plane.push((offsets, counts));
         }
         let mut chunks = Vec::with_capacity(rows.len() * columns.len() * by_plane.len());

@@ -1,10 +1,12 @@
 //! ScanImage: TIFF pages in the order of acquisition; the settings of the microscope, which are text, state the axes.
 //!
 //! Version 3 writes the settings (`state.acq.…`) to the description, 4 and 5 too (`scanimage.SI5.…`), later ones to the tag
-//! Software (`SI.hChannels.…`). Channels are the fastest axis.
+//! Software (`SI.hChannels.…`). From its TIFF format 4 on, ScanImage states the frames of a volume with and without flyback
+//! (`hStackManager.…`); before, `hFastZ.numFramesPerVolume` includes the flyback frames.
 
 use super::{
     file::TiffFile,
+    scanimage_order::{Acquisition, Order, order},
     series::{PlaneRef, Series, plain_resolution},
 };
 use crate::meta::{Channel, positive};
@@ -17,9 +19,19 @@ const SOFTWARE: u16 = 305;
 const TAIL_CHARS: usize = 256;
 /// Largest number of channels.
 const MAX_CHANNELS: usize = 64;
+/// Largest number of settings that are kept; files have about 1000.
+const MAX_SETTINGS: usize = 1 << 16;
+/// Frames of a volume without and with those of the flyback.
+const FRAMES_PER_VOLUME: &str = "hStackManager.numFramesPerVolume";
+const FRAMES_WITH_FLYBACK: &str = "hStackManager.numFramesPerVolumeWithFlyback";
 
-/// The settings of ScanImage: values by their last two words, such as `hChannels.channelSave`.
-pub(crate) struct Settings(HashMap<String, String>);
+/// The settings of ScanImage.
+pub(crate) struct Settings {
+    /// Values by their last two words, such as `hChannels.channelSave`.
+    values: HashMap<String, String>,
+    /// Number of the file's first frame in its acquisition, from 1, if the description states it.
+    first_frame: Option<usize>,
+}
 
 /// The settings of a file; `None` if ScanImage did not write it.
 pub(crate) fn settings(file: &TiffFile, description: &str) -> Option<Settings> {
@@ -27,27 +39,33 @@ pub(crate) fn settings(file: &TiffFile, description: &str) -> Option<Settings> {
     let tail_at = description.char_indices().rev().nth(TAIL_CHARS - 1).map_or(0, |(at, _)| at);
     let is_described = description.starts_with("state.")
         || description.get(tail_at..).is_some_and(|tail| tail.contains("scanimage.SI"));
-    match (software.starts_with("SI."), is_described) {
-        (true, _) => Some(Settings::parse(&software)),
-        (false, true) => Some(Settings::parse(description)),
-        (false, false) => None,
-    }
+    let values = match (software.starts_with("SI."), is_described) {
+        (true, _) => values(&software),
+        (false, true) => values(description),
+        (false, false) => return None,
+    };
+    let frame = |line: &str| -> Option<usize> {
+        let (key, value) = line.split_once('=')?;
+        if key.trim() == "frameNumberAcquisition" { value.trim().parse().ok() } else { None }
+    };
+    Some(Settings { values, first_frame: description.split(['\n', '\r']).find_map(frame) })
+}
+
+/// The values in lines such as `SI.hChannels.channelSave = 1`, by their last two words.
+fn values(text: &str) -> HashMap<String, String> {
+    let line = |line: &str| {
+        let (key, value) = line.split_once('=')?;
+        let mut words = key.trim().rsplitn(3, '.');
+        let (last, before) = (words.next()?, words.next()?);
+        Some((format!("{before}.{last}"), value.trim().to_owned()))
+    };
+    text.split(['\n', '\r']).filter_map(line).take(MAX_SETTINGS).collect()
 }
 
 impl Settings {
-    fn parse(text: &str) -> Self {
-        let line = |line: &str| {
-            let (key, value) = line.split_once('=')?;
-            let mut words = key.trim().rsplitn(3, '.');
-            let (last, before) = (words.next()?, words.next()?);
-            Some((format!("{before}.{last}"), value.trim().to_owned()))
-        };
-        Self(text.split(['\n', '\r']).filter_map(line).collect())
-    }
-
     /// The first of these settings that the file has.
     fn get(&self, keys: &[&str]) -> Option<&str> {
-        keys.iter().find_map(|key| self.0.get(*key)).map(String::as_str)
+        keys.iter().find_map(|key| self.values.get(*key)).map(String::as_str)
     }
 
     fn number(&self, keys: &[&str]) -> Option<f64> {
@@ -85,19 +103,21 @@ impl Settings {
         names.split('\'').skip(1).step_by(2).nth(number.saturating_sub(1)).unwrap_or_default().to_owned()
     }
 
-    /// Leading axes and their extents in storage order, slowest first.
-    fn dims(&self, pages: usize, channels: usize) -> Vec<(Axis, usize)> {
-        if !pages.is_multiple_of(channels) {
-            tracing::warn!(
-                "ScanImage saved {channels} channels, but the file has {pages} pages: they are read as slices"
-            );
-            return vec![(Axis::Z, pages)];
-        }
-        let planes = pages / channels;
+    /// Number of frames of which the mean is saved as one.
+    fn averaged_frames(&self) -> usize {
+        self.count(&["hScan2D.logAverageFactor"]).unwrap_or(1)
+    }
+
+    /// How the planes were acquired.
+    ///
+    /// # Errors
+    /// What the settings state, if the order of the planes is not known for it.
+    fn acquisition(&self, channels: usize) -> Result<Acquisition, String> {
         // In fast mode, volumes follow each other. The number of slices is a setting that is saved even if no stack was
         // acquired.
         let fast_mode = self.get(&["hStackManager.stackMode"]).is_some_and(|mode| mode.contains("fast"));
-        let is_fast = fast_mode || self.flag(&["hFastZ.enable"]) == Some(true);
+        let has_fast_focus = self.flag(&["hFastZ.enable", "SI5.fastZEnable", "SI4.fastZEnable"]) == Some(true);
+        let is_fast = fast_mode || has_fast_focus;
         let is_stack = is_fast || self.flag(&["hStackManager.enable"]) != Some(false);
         let slices = self
             .count(&["hStackManager.actualNumSlices"])
@@ -105,26 +125,75 @@ impl Settings {
             .or_else(|| self.count(&["acq.numberOfZSlices"]))
             .filter(|_| is_stack)
             .unwrap_or(1);
-        let frames = self
+        let acquired = self
             .count(&["hStackManager.framesPerSlice", "SI5.acqNumFrames", "SI4.acqNumFrames"])
             .or_else(|| self.count(&["acq.numberOfFrames"]))
             .unwrap_or(1);
-        let mut dims = if slices <= 1 {
-            vec![(Axis::T, planes)]
-        } else if !is_fast && slices.checked_mul(frames) == Some(planes) {
-            // The frames of a slice follow each other.
-            vec![(Axis::Z, slices), (Axis::T, frames)]
-        } else if planes.is_multiple_of(slices) {
-            // Volumes, or slices whose frames were averaged.
-            vec![(Axis::T, planes / slices), (Axis::Z, slices)]
-        } else {
-            tracing::warn!(
-                "ScanImage declares {slices} slices, but there are {planes} planes: they are read as slices"
-            );
-            vec![(Axis::Z, planes)]
+        let states_flyback = self.get(&[FRAMES_WITH_FLYBACK]).is_some();
+        let averaged = self.averaged_frames();
+        let frames = match acquired {
+            // Before TIFF format 4, a fast focus did not stay for several frames.
+            _ if is_fast && !states_flyback => 1,
+            n if n.is_multiple_of(averaged) => n / averaged,
+            n => n,
         };
-        dims.push((Axis::C, channels));
-        dims
+        let earlier_frames = self.first_frame.unwrap_or(1).saturating_sub(1);
+        let acquisition = Acquisition { channels, slices, frames, flyback: 0, earlier_frames };
+        if states_flyback {
+            self.with_stated_flyback(acquisition)
+        } else if has_fast_focus {
+            self.with_discarded_frames(acquisition)
+        } else {
+            Ok(acquisition)
+        }
+    }
+
+    /// Adds the flyback frames of TIFF format 4: the difference of the two numbers of frames of a volume. Whether frames
+    /// are discarded (`hFastZ.discardFlybackFrames`) concerns the display; the files contain them.
+    fn with_stated_flyback(&self, of: Acquisition) -> Result<Acquisition, String> {
+        let (kept, all) = (self.count(&[FRAMES_PER_VOLUME]), self.count(&[FRAMES_WITH_FLYBACK]));
+        match kept.zip(all) {
+            _ if of.slices <= 1 => Ok(of),
+            Some((kept, all)) if kept == all => Ok(of),
+            Some((kept, all))
+                if kept < all && self.averaged_frames() == 1 && of.slices.checked_mul(of.frames) == Some(kept) =>
+            {
+                Ok(Acquisition { flyback: all - kept, ..of })
+            }
+            _ => Err(format!(
+                "{} slices of {} frames, means of {} frames, and {} frames per volume ({} with flyback)",
+                of.slices,
+                of.frames,
+                self.averaged_frames(),
+                self.get(&[FRAMES_PER_VOLUME]).unwrap_or("no"),
+                self.get(&[FRAMES_WITH_FLYBACK]).unwrap_or("no")
+            )),
+        }
+    }
+
+    /// Adds the discarded frames of earlier versions, which the files contain too.
+    fn with_discarded_frames(&self, of: Acquisition) -> Result<Acquisition, String> {
+        let discarded = ["hFastZ.numDiscardFlybackFrames", "SI5.fastZNumDiscardFrames", "SI4.fastZNumDiscardFrames"];
+        let flyback = self.count(&discarded).unwrap_or(0);
+        let all = self.count(&["hFastZ.numFramesPerVolume"]);
+        let slices = all.and_then(|n| n.checked_sub(flyback)).filter(|n| *n > 0).unwrap_or(of.slices);
+        if flyback == 0 || slices <= 1 {
+            return Ok(Acquisition { slices, ..of });
+        }
+        let flags = ["hFastZ.discardFlybackFrames", "SI5.fastZDiscardFlybackFrames", "SI4.fastZDiscardFlybackFrames"];
+        let image_type = self.get(&["SI5.fastZImageType", "SI4.fastZImageType"]).map(|text| text.trim_matches('\''));
+        let repeats = self.count(&["SI5.acqNumFrames", "SI4.acqNumFrames"]).unwrap_or(1);
+        let is_known = self.flag(&flags) != Some(false) && repeats == 1 && self.averaged_frames() == 1;
+        if !is_known || image_type.is_some_and(|kind| kind != "XY-Z") {
+            return Err(format!(
+                "{flyback} flyback frames per volume of {slices} slices (discarded: {}, scan type {}, {repeats} frames per \
+                 slice, means of {} frames)",
+                self.get(&flags).unwrap_or("not stated"),
+                image_type.unwrap_or("not stated"),
+                self.averaged_frames()
+            ));
+        }
+        Ok(Acquisition { slices, flyback, ..of })
     }
 
     /// Distances between pixels along Y and X in µm from the corners of the field of view.
@@ -141,7 +210,14 @@ impl Settings {
 /// The image of a ScanImage file with pages of `shape_yx` pixels.
 pub(crate) fn series(file: &TiffFile, settings: &Settings, pages: &[u32], shape_yx: [usize; 2]) -> Series {
     let saved = settings.saved_channels();
-    let dims = settings.dims(pages.len(), saved.len());
+    let order = match settings.acquisition(saved.len()) {
+        Ok(acquisition) => order(pages.len(), &acquisition),
+        Err(stated) => {
+            tracing::warn!("ScanImage states {stated}: the order of the planes is not known, they are read as slices");
+            Order::slices(pages.len(), saved.len())
+        }
+    };
+    let dims = order.dims;
     let extent = |axis: Axis| dims.iter().find(|(known, _)| *known == axis).map_or(1, |(_, n)| *n);
     let step = settings.number(&[
         "hStackManager.actualStackZStepSize",
@@ -150,16 +226,21 @@ pub(crate) fn series(file: &TiffFile, settings: &Settings, pages: &[u32], shape_
         "SI4.stackZStepSize",
         "acq.zStepSize",
     ]);
-    let rate = match extent(Axis::Z) {
-        1 => settings.number(&["hRoiManager.scanFrameRate", "SI5.scanFrameRate", "SI4.scanFrameRate", "acq.frameRate"]),
-        _ => settings.number(&["hRoiManager.scanVolumeRate"]),
+    let frame_rate = ["hRoiManager.scanFrameRate", "SI5.scanFrameRate", "SI4.scanFrameRate", "acq.frameRate"];
+    let rate = match (order.volumes > 1, order.frames > 1) {
+        (true, false) => settings.number(&["hRoiManager.scanVolumeRate"]),
+        (false, true) => settings.number(&frame_rate).map(|hz| hz / settings.averaged_frames() as f64),
+        // Frames of a slice and volumes have different intervals.
+        _ => None,
     };
     let stated = plain_resolution(file);
     let of_view = settings.pixel_um(shape_yx);
     let names = saved.iter().map(|number| settings.channel_name(*number));
+    let plane = |index: usize| pages.get(index).map(|page| PlaneRef { file: 0, page: *page, slice: 0 });
     Series {
         format: "scanimage",
-        planes: pages.iter().map(|page| Some(PlaneRef { file: 0, page: *page, slice: 0 })).collect(),
+        planes: order.pages.iter().map(|index| plane((*index)?)).collect(),
+        unread_pages: pages.len().saturating_sub(order.pages.iter().flatten().count()),
         voxel_size_um: VoxelSize {
             z: step.and_then(|um| positive(um.abs())).filter(|_| extent(Axis::Z) > 1),
             y: stated.y.or(of_view.map(|um| um[0])),

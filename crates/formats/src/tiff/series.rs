@@ -9,7 +9,7 @@ use super::{
     pyramid, scanimage, stk,
 };
 use crate::{
-    error::{Fault, FormatError},
+    error::{Fault, FormatError, RESAVE},
     image::OpenOptions,
     meta::{Channel, positive},
 };
@@ -39,6 +39,8 @@ pub(crate) struct Series {
     pub display_range: Option<(f64, f64)>,
     /// Whether the samples of a pixel are channels rather than the parts of a color.
     pub samples_are_channels: bool,
+    /// Number of pages that belong to no plane, such as frames that a microscope stores while its focus returns.
+    pub unread_pages: usize,
     /// Pages of the first file that are the lower levels of the only plane, largest first; empty if levels are SubIFDs.
     pub level_pages: Vec<u32>,
 }
@@ -229,7 +231,8 @@ fn scanimage_series(file: &TiffFile, settings: &scanimage::Settings) -> Result<V
 fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault> {
     let ij = imagej::parse(description, &file.container, &file.first);
     let mut groups = grouped(file)?;
-    let one_directory = file.chain_len == 1 && ij.images > 1 && file.pages.len() == 1;
+    let is_taken_out = groups.first().is_some_and(|(layout, _)| is_taken_from_stack(file, layout, ij.images));
+    let one_directory = file.chain_len == 1 && ij.images > 1 && file.pages.len() == 1 && !is_taken_out;
     let mut planes: Vec<Option<PlaneRef>> = Vec::new();
     match groups.first_mut() {
         Some((layout, pages)) if one_directory => {
@@ -283,12 +286,27 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
     Ok(all)
 }
 
+/// Whether the directory lies where the planes after the first would be: then the file's only plane was taken from a stack
+/// together with its description.
+fn is_taken_from_stack(file: &TiffFile, layout: &Layout, images: usize) -> bool {
+    let Some(Some(page)) = file.pages.first() else { return false };
+    let plane = layout.plane_bytes().unwrap_or(usize::MAX) as u64;
+    file.container.integer(&page.offsets).is_ok_and(|first| {
+        let end = first.saturating_add(plane.saturating_mul(images as u64));
+        (first.saturating_add(plane)..end).contains(&file.container.first_ifd)
+    })
+}
+
 /// Number of images of a stack with a single directory whose planes follow each other; an error if the file does not
 /// contain them all.
 pub(crate) fn contiguous_images(file: &TiffFile, layout: &Layout, images: usize) -> Result<u32, Fault> {
     let limits = &file.container.limits;
     if images as u64 > limits.max_pages {
         return Err(Fault::over("the number of images", images as u64, "max_pages", limits.max_pages));
+    }
+    if images > 1 && !layout.whole_bytes() {
+        let problem = format!("its {images} planes of {}-bit samples are in one page", layout.bits);
+        return Err(Fault::unsupported(problem, RESAVE));
     }
     let Some(Some(page)) = file.pages.first() else { return Err(Fault::malformed("the file has no pages")) };
     let first = file.container.integer(&page.offsets)?;

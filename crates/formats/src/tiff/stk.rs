@@ -14,7 +14,8 @@ use crate::{
 };
 use cytoscope_volume::{Axis, VoxelSize};
 
-/// Pairs of an identifier and a value or its position.
+/// Pairs of an identifier and a value or its position, declared as half as many 32-bit integers. MetaMorph before 2.5 had
+/// fractions here.
 const UIC1: u16 = 33628;
 /// Six numbers for each plane: distance along Z as a fraction, and dates and times of creation and change.
 const UIC2: u16 = 33629;
@@ -24,6 +25,8 @@ const Y_CALIBRATION: u32 = 5;
 const CALIBRATION_UNITS: u32 = 6;
 /// Bytes of one plane in UIC2.
 const PLANE_BYTES: usize = 24;
+/// Milliseconds of a day: planes state their day and the time since midnight.
+const DAY_MS: f64 = 86_400_000.0;
 /// Longest name of a unit in bytes.
 const MAX_UNIT_BYTES: u32 = 64;
 
@@ -51,12 +54,11 @@ pub(crate) fn series(file: &TiffFile, layout: &Layout, page: u32) -> Result<Seri
     for plane in 0..count {
         let at = plane * PLANE_BYTES;
         distances.push(f64::from(f.i32(at)?) / f64::from(f.i32(at + 4)?));
-        times.push(f64::from(f.u32(at + 12)?));
+        times.push(f64::from(f.u32(at + 8)?) * DAY_MS + f64::from(f.u32(at + 12)?));
     }
     let is_z = distances.iter().skip(1).any(|d| positive(d.abs()).is_some());
     let calibration = calibration(file).unwrap_or_default();
     let step = distances.get(1).and_then(|d| positive(d.abs()));
-    // Milliseconds since midnight.
     let interval = match (times.first(), times.last()) {
         (Some(first), Some(last)) if count > 1 => positive((last - first) / 1000.0 / (count - 1) as f64),
         _ => None,
@@ -89,7 +91,7 @@ fn check_contiguous(file: &TiffFile) -> Result<(), Fault> {
 fn calibration(file: &TiffFile) -> Option<VoxelSize> {
     let container = &file.container;
     let entry: &Entry = file.first.get(UIC1)?;
-    let at = container.rational_at(entry)?;
+    let at = container.longs_at(entry)?;
     let count = usize::try_from(entry.count).ok().filter(|n| *n <= 1024)?;
     let bytes = container.source.read_vec(at, count * 8).ok()?;
     let f = Fields { bytes: &bytes, order: container.order };

@@ -1,6 +1,8 @@
 //! Helpers of the integration tests: where the real files and Python are, and a report of the skip if they are missing.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod zarr;
+
 use cytoscope_testkit::{shared_data, skip};
 use std::path::{Path, PathBuf};
 

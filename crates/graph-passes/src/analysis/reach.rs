@@ -13,7 +13,7 @@ use cytoscope_graph::infer::rules::{pad_plan, permutation, reduced_axes, slice_p
 use cytoscope_graph::infer::{Info, resolve_axis};
 use cytoscope_graph::{
     AxisEffect, AxisLengths, Budget, ConvAttrs, ConvTransposeAttrs, Graph, GraphError, GraphLimits, Interrupt, Node,
-    Op, PadMode, Padding, PoolAttrs, Result, ValueId,
+    Op, PadMode, Padding, PoolAttrs, Result, ValueId, gcd,
 };
 
 /// Receptive field of an output voxel along one axis, in input voxels.
@@ -77,10 +77,6 @@ struct Track {
     scale: (usize, usize),
     lo: f64,
     hi: f64,
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 impl Track {

@@ -1,3 +1,5 @@
+//! Receptive fields compared with perturbed inputs, cropped tiles with the whole, and batches with their samples.
+
 use cytoscope_builders::{
     DifferenceOfGaussians, DynUNet, UNet3d, Upsampling, Weights, difference_of_gaussians, dynunet, unet3d,
 };

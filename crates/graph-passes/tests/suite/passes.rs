@@ -1,3 +1,5 @@
+//! Rewrites of graphs preserve their results.
+
 use cytoscope_builders::{DynUNet, UNet3d, Upsampling, Weights, dynunet, unet3d};
 use cytoscope_graph::{
     Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, Dim, ElementType, Graph, GraphErrorKind, GraphLimits, Op,
@@ -159,4 +161,61 @@ fn quantized_weights_are_folded_only_on_request() {
     cytoscope_graph_passes::fold_dequantized(&mut floats).unwrap();
     assert!(count(&floats) < count(&graph));
     same(&graph, &floats, &[1, 1, 8, 8, 8]);
+}
+
+/// Returns a network of two inputs of one and two channels, which are convolved, added and concatenated.
+fn two_inputs() -> Graph {
+    let mut graph = Graph::new("two");
+    let free = |n: &str| Dim::Free(n.into());
+    let a = graph.add_input("a", ElementType::F32, vec![free("n"), Dim::Fixed(1), free("h"), free("w")]);
+    let b = graph.add_input("b", ElementType::F32, vec![free("n"), Dim::Fixed(2), free("y"), free("x")]);
+    let wa = graph.add_initializer("wa", common::noise_tensor(1, &[2, 1, 3, 3]));
+    let wb = graph.add_initializer("wb", common::noise_tensor(2, &[2, 2, 3, 3]));
+    let ca = graph.push("ca", Op::Conv(ConvAttrs::same(&[3, 3])), &[Some(a), Some(wa)]);
+    let cb = graph.push("cb", Op::Conv(ConvAttrs::same(&[3, 3])), &[Some(b), Some(wb)]);
+    let sum = graph.push("sum", Op::Binary(BinaryOp::Add), &[Some(ca), Some(cb)]);
+    let both = graph.push("both", Op::Concat { axis: 1 }, &[Some(b), Some(sum)]);
+    graph.outputs.push(both);
+    graph
+}
+
+#[test]
+fn a_network_of_joined_inputs_gives_the_result_of_separate_ones() {
+    let graph = two_inputs();
+    let mut joined = graph.clone();
+    cytoscope_graph_passes::join_inputs(&mut joined, &[1, 2]).unwrap();
+    joined.validate().unwrap();
+    let [input] = joined.inputs.as_slice() else { panic!("{} inputs", joined.inputs.len()) };
+    assert_eq!(joined.value(*input).shape.as_ref().unwrap()[1], Dim::Fixed(3));
+    let x = common::noise_tensor(5, &[1, 3, 5, 6]);
+    let values = x.as_f32().unwrap();
+    let a = Tensor::new(vec![1, 1, 5, 6], values[..30].to_vec()).unwrap();
+    let b = Tensor::new(vec![1, 2, 5, 6], values[30..].to_vec()).unwrap();
+    let expected = cytoscope_reference::run(&graph, &[("a".into(), a), ("b".into(), b)]).unwrap().remove(0);
+    let name = joined.value(*input).name.clone();
+    let found = cytoscope_reference::run(&joined, &[(name, x.clone())]).unwrap().remove(0);
+    assert!(common::distance(&found, &expected) <= 1e-6, "the results differ");
+    let field = cytoscope_graph_passes::analysis::receptive_field(&joined).unwrap();
+    assert_eq!(field.halo(), Some(vec![1, 1]));
+    let mut single = joined.clone();
+    cytoscope_graph_passes::join_inputs(&mut single, &[3]).unwrap();
+    assert_eq!(single, joined, "a single input stays as it is");
+}
+
+#[test]
+fn inputs_that_cannot_be_joined_are_refused() {
+    let refused = |graph: &Graph, channels: &[usize]| {
+        cytoscope_graph_passes::join_inputs(&mut graph.clone(), channels).unwrap_err().to_string()
+    };
+    let graph = two_inputs();
+    assert!(refused(&graph, &[1, 3]).contains("\"b\" of 2 channels"), "{}", refused(&graph, &[1, 3]));
+    assert!(refused(&graph, &[1]).contains("2 inputs"));
+    assert!(refused(&graph, &[1, 1 << 40]).contains("more than 256"));
+    let mut other = graph.clone();
+    let id = other.inputs[1];
+    other.values[id.index()].dtype = Some(ElementType::U8);
+    assert!(refused(&other, &[1, 2]).contains("expected float32"));
+    other.values[id.index()].dtype = None;
+    other.values[id.index()].shape = Some(vec![Dim::Fixed(1), Dim::Fixed(2), Dim::Free("x".into())]);
+    assert!(refused(&other, &[1, 2]).contains("of 3 axes beside one of 4"));
 }

@@ -1,3 +1,5 @@
+//! Quantized graphs: their ranges, nodes and files, and how far their results are from those in floats.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use cytoscope_graph::{

@@ -2,6 +2,7 @@
 
 use super::{AxisEffect, AxisLengths, Operator};
 use crate::error::{GraphError, Result};
+use crate::geometry::gcd;
 use crate::graph::{Dim, Node, ValueId};
 use crate::infer::{Info, OpInputs, fixed, free, map_dim, resolve_axis};
 use crate::op::Op;
@@ -164,10 +165,6 @@ impl Operator for ResizeAttrs {
         }
         Some(vec![node.input(0)?])
     }
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// Returns the scale of every axis and its output length for a fixed input shape.

@@ -1,3 +1,5 @@
+//! The table of operators in the documentation.
+
 use crate::common;
 
 #[test]

@@ -1,3 +1,5 @@
+//! Exported networks: read back by this crate, and run by ONNX Runtime.
+
 use cytoscope_builders::{
     DifferenceOfGaussians, DynUNet, UNet3d, Upsampling, Weights, difference_of_gaussians, dynunet, unet3d,
 };

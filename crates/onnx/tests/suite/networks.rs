@@ -1,3 +1,5 @@
+//! Random networks, exported and run by ONNX Runtime.
+
 use std::process::Command;
 
 use cytoscope_builders::{describe, quantized, random_bytes, random_network};

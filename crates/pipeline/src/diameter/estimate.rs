@@ -6,10 +6,10 @@
 //! tile, a larger part is predicted: a tile of few objects leaves out most of the large ones, which its border cuts.
 
 use super::{Certainty, DiameterEstimate, DiameterRequest, DiameterUnit, ObjectDiameter};
-use crate::ops::{self, Elementwise, Reference, Statistics};
+use crate::ops::{self, Elementwise, Statistics};
 use crate::predict::grid::{ModelView, model_shape};
 use crate::predict::postprocess::softmax_channels;
-use crate::stack::{Stack, StackChannels};
+use crate::stack::{Stack, references};
 use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Engine, EngineError, Session};
 use cytoscope_graph::Tensor;
@@ -379,8 +379,8 @@ impl Estimator<'_> {
         let voxels = tile.iter().product::<usize>();
         let channel = |c: usize| cut(values.get(c * voxels..(c + 1) * voxels).unwrap_or_default(), tile, shape);
         let mut maps: Vec<Vec<f32>> = (0..model.output_channels).map(channel).collect();
-        let mut input = StackChannels { stack: self.stack, context: self.context, channels: self.channels };
-        let mut references = [Reference { id: &model.input_id, volume: &mut input }];
+        let mut tensors = self.stack.input_tensors(self.context, model, self.channels);
+        let mut references = references(&mut tensors);
         // Unsupported steps are refused by the full prediction.
         if let Ok(chains) = ops::resolve(later, &mut Maps(&maps), Statistics::Current, &mut references)? {
             maps.iter_mut().zip(&chains).for_each(|(map, chain)| ops::apply(chain, map));

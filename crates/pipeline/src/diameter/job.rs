@@ -2,11 +2,10 @@
 
 use super::{Estimator, ObjectDiameter};
 use crate::devices::{Devices, SelectedEngine};
-use crate::predict::PredictJob;
-use crate::predict::resolve::{channels, voxel_size};
+use crate::predict::resolve::{channels, check_time, voxel_size};
+use crate::predict::{PredictJob, input_tensors};
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model, preprocess};
-use cytoscope_engine::CompileOptions;
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::path::Path;
@@ -22,8 +21,8 @@ impl DiameterJob {
     /// Runs the job.
     ///
     /// # Errors
-    /// [`JobError`] if the model or the stack cannot be read; [`JobError::WrongUse`] if the model declares no object
-    /// diameter.
+    /// [`JobError`] if the model or the stack cannot be read; [`JobError::Mismatch`] if the stack lacks the channels or the
+    /// time point; [`JobError::WrongUse`] if the model declares no object diameter or lacks a given input tensor.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<ObjectDiameter, JobError> {
         let job = &self.prediction;
         let files = crate::predict::expand_inputs(&job.inputs)?;
@@ -32,6 +31,7 @@ impl DiameterJob {
         };
         let model = Model::load(&job.model)?;
         super::check(job.diameter, &model)?;
+        job.check_input_tensors(&model, files.len())?;
         let engine = devices.for_model(context, &model, job.device, &job.options())?;
         object_diameter(job, context, &model, &engine, input)
     }
@@ -55,23 +55,18 @@ fn object_diameter(
         )));
     };
     let image = job.open(input)?;
-    let (image, ..) = preprocess::for_prediction(context, job, model, image)?;
+    let sources = input_tensors::sources(job, model, input, image)?;
+    let (image, ..) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
+    let given = sources.options(preprocess::options_after(job));
     let mut meta = image.meta().clone();
-    let time = job.time.unwrap_or(0).min(Extents::of(&meta).times.saturating_sub(1));
-    let stack = Stack::new(&image, time);
+    check_time(job.time, Extents::of(&meta).times, input)?;
+    let stack = Stack::new(&image, job.time.unwrap_or(0));
     let mut notes = Vec::new();
-    let channels = channels((job.channel, job.channels.as_slice()), model, &meta, &stack, input, &mut notes)?;
+    let channels = channels((given.channel, given.channels.as_slice()), model, &meta, &stack, input, &mut notes)?;
     stack.check_ends()?;
-    let voxel = voxel_size(preprocess::options_after(job).voxel_um, input, &mut meta, model, &mut notes)?;
+    let voxel = voxel_size(given.voxel_um, input, &mut meta, model, &mut notes)?;
     notes.into_iter().for_each(|note| context.note(note));
-    let options = CompileOptions {
-        precision: engine.precision(model, job.precision),
-        threads: job.threads,
-        memory_budget_bytes: None,
-        recorder: context.recorder.clone(),
-        interrupt: context.interrupt(),
-        tuning: context.tuning(),
-    };
+    let options = context.compile_options(engine.precision(model, job.precision), job.threads);
     let estimator = Estimator {
         context,
         model,

@@ -3,6 +3,7 @@
 use super::{Blend, InputReport, PredictJob};
 use crate::{Certainty, DiameterUnit, Model, ObjectDiameter};
 use cytoscope_engine::DeviceId;
+use cytoscope_engine::select::Measurement;
 use cytoscope_profile::{
     DeviceTime, DiameterCertainty, DiameterFacts, InputFacts, Joining, Stage, StageTotal, TileFacts,
 };
@@ -14,14 +15,18 @@ pub fn input_facts(job: &PredictJob, reports: &[InputReport]) -> Vec<InputFacts>
     let is_blended = job.tiles.blend == Some(Blend::Gaussian);
     let crop_possible = is_blended && Model::load(&job.model).is_ok_and(|model| model.reach.is_some());
     let done = reports.iter().filter(|report| !report.resumed);
-    done.map(|report| one_input(report, job.memory_budget_bytes, crop_possible)).collect()
+    // A budget does not choose tiles whose size was given.
+    let budget_bytes = job.memory_budget_bytes.filter(|_| job.tiles.tile.is_none());
+    done.map(|report| one_input(report, budget_bytes, crop_possible)).collect()
 }
 
 fn one_input(report: &InputReport, budget_bytes: Option<u64>, crop_possible: bool) -> InputFacts {
     let voxels = report.shape_zyx.iter().product::<usize>().saturating_mul(report.times);
-    // The fastest of the precisions that may be chosen on each device.
+    // The precision that ran, or on other devices the fastest one that may be chosen.
     let mut measured: BTreeMap<DeviceId, f64> = BTreeMap::new();
-    for (device, best_ms) in report.device.measurements.iter().filter_map(|m| Some((m.device, m.usable_ms()?))) {
+    let is_comparable = |m: &&Measurement| m.device != report.device.id || m.precision == Some(report.precision);
+    let comparable = report.device.measurements.iter().filter(is_comparable);
+    for (device, best_ms) in comparable.filter_map(|m| Some((m.device, m.usable_ms()?))) {
         measured.entry(device).and_modify(|ms| *ms = ms.min(best_ms)).or_insert(best_ms);
     }
     let measured = measured.into_iter().map(|(device, best_ms)| DeviceTime { device: device.to_string(), best_ms });
@@ -64,6 +69,8 @@ fn tile_facts(report: &InputReport, budget_bytes: Option<u64>, crop_possible: bo
         kept_voxels: joined.voxels,
         planned_bytes: plan.stated_peak_bytes,
         budget_bytes,
+        grid_zyx: report.grid_zyx,
+        halo_zyx: plan.halo,
     })
 }
 

@@ -1,5 +1,6 @@
 //! The result files of one input: their names, whether they may be overwritten, and how each is written.
 
+use super::input_tensors::TensorSources;
 use super::prediction::Prediction;
 use super::zarr::{self, ZarrLabels};
 use super::{Output, PredictJob};
@@ -100,7 +101,8 @@ fn record(file: &Path) -> Result<InputRecord, JobError> {
 }
 
 impl ResultFiles {
-    /// Names the results of an input, and records its files as they are now.
+    /// Names the results of an input, and records its files as they are now. `image` is the stack with the channels of
+    /// `tensors`.
     ///
     /// # Errors
     /// [`JobError::WrongUse`] if a path is not Unicode; [`JobError`] if one of the image's files cannot be read.
@@ -109,12 +111,16 @@ impl ResultFiles {
         model: &Model,
         input: &Path,
         stem: &str,
-        image: &Image,
+        (image, tensors): (&Image, &TensorSources),
         wanted: &BTreeSet<Output>,
     ) -> Result<Self, JobError> {
         let mut paths = Paths::new(job.folder(), stem, model.task);
         paths.zarr = zarr::path_for(job, image.meta(), stem, model.task, wanted);
-        let sources = std::iter::once(input.to_owned()).chain(image.files()).take(MAX_WATCHED_FILES);
+        // The files of a stack in many parts do not displace those of the input tensors.
+        let of_tensors: Vec<PathBuf> = tensors.files().into_iter().take(MAX_WATCHED_FILES / 2).collect();
+        let of_stack = image.files().into_iter().filter(|file| !of_tensors.contains(file));
+        let first = std::iter::once(input.to_owned()).chain(of_tensors.iter().cloned());
+        let sources = first.chain(of_stack).take(MAX_WATCHED_FILES);
         let read_from = sources.map(|file| record(&file)).collect::<Result<Vec<_>, _>>()?;
         let fingerprint = job.fingerprint(model, input, &read_from)?;
         Ok(Self { paths, input: record(input)?, read_from, fingerprint })

@@ -17,17 +17,26 @@ const INTERVAL: Duration = Duration::from_secs(20);
 /// What separates the fingerprint of a job from that of its tiles.
 const TILES: &str = ", tiles ";
 
-/// Finished slices, as the network returned them, in a file that outlives the process.
+/// Finished slices of all time points, one after the other, as the network returned them, in a file that outlives the
+/// process.
 pub(super) struct KeptSlices {
     growing: GrowingFile,
-    /// The handle that the spool writes with, until it is taken.
-    file: Option<File>,
+    /// The handle that spools write with.
+    file: File,
     folder: PathBuf,
+    /// Slices of a time point on the model's grid.
+    depth: usize,
+    /// Number of time points.
+    times: usize,
+    /// Number of output channels of a slice.
+    channels: usize,
+    /// Index of the time point that is predicted.
+    index: usize,
     /// Voxels of a slice on the model's grid.
     slice_len: usize,
     /// Bytes of a slice with all channels.
     slice_bytes: u64,
-    /// Slices that an earlier run has finished.
+    /// Slices of all time points that an earlier run has finished.
     finished: usize,
     /// A note about slices of an earlier run that are not continued.
     discarded: Option<String>,
@@ -45,11 +54,6 @@ pub(super) struct KeptRequest<'a, 'b> {
 }
 
 impl KeptRequest<'_, '_> {
-    /// Whether the job resumes and has a single time point.
-    fn is_resumed(&self) -> bool {
-        self.job.resume && self.resolved.times.len() == 1
-    }
-
     /// Whether the stack may pass through the network once.
     fn may_pass(&self) -> bool {
         let (model, tiles) = (self.resolved.model, &self.resolved.tiles);
@@ -89,7 +93,7 @@ impl KeptRequest<'_, '_> {
         let of_tiles = self.of_pass() + TILES;
         let recorded = GrowingFile::recorded_fingerprint(self.job.folder(), self.stem);
         let has_tiles = recorded.is_some_and(|recorded| recorded.starts_with(&of_tiles));
-        if self.is_resumed() && self.may_pass() && !has_tiles { self.open_pass().map(Some) } else { Ok(None) }
+        if self.job.resume && self.may_pass() && !has_tiles { self.open_pass().map(Some) } else { Ok(None) }
     }
 
     /// Returns the slices that a planned job continues and keeps; `None` unless it resumes. `opened` are those of
@@ -103,33 +107,42 @@ impl KeptRequest<'_, '_> {
         tiles: &PlannedTiles,
     ) -> Result<Option<KeptSlices>, JobError> {
         match opened {
-            _ if !self.is_resumed() => Ok(None),
+            _ if !self.job.resume => Ok(None),
             Some(kept) if tiles.is_pass() => Ok(Some(kept)),
             None if tiles.is_pass() => self.open_pass().map(Some),
             opened => {
                 // The file of a pass is closed before it is opened for tiles.
                 drop(opened);
-                self.open(&self.of_tiles(&tiles.plan), self.resolved.grid[0]).map(Some)
+                self.open(&self.of_tiles(&tiles.plan), self.all_slices()).map(Some)
             }
         }
     }
 
     /// Opens the slices of a pass. At least one is computed, so that there is a pass to run.
     fn open_pass(&self) -> Result<KeptSlices, JobError> {
-        self.open(&self.of_pass(), self.resolved.grid[0].saturating_sub(1))
+        self.open(&self.of_pass(), self.all_slices().saturating_sub(1))
+    }
+
+    /// Returns the number of slices of all time points on the model's grid.
+    fn all_slices(&self) -> usize {
+        self.resolved.times.len().saturating_mul(self.resolved.grid[0])
     }
 
     fn open(&self, fingerprint: &str, max_finished: usize) -> Result<KeptSlices, JobError> {
         let (folder, grid) = (self.job.folder(), self.resolved.grid);
         let discarded = self.note_discarded(fingerprint);
         let (growing, file) = GrowingFile::open(folder, self.stem, fingerprint)?;
-        let slice_len = grid[1] * grid[2];
-        let slice_bytes = (slice_len * self.resolved.model.output_channels * size_of::<f32>()).max(1) as u64;
+        let (slice_len, channels) = (grid[1] * grid[2], self.resolved.model.output_channels);
+        let slice_bytes = (slice_len * channels * size_of::<f32>()).max(1) as u64;
         let stored = usize::try_from(growing.kept_bytes() / slice_bytes).unwrap_or(0);
         Ok(KeptSlices {
             growing,
-            file: Some(file),
+            file,
             folder: folder.to_owned(),
+            depth: grid[0],
+            times: self.resolved.times.len(),
+            channels,
+            index: 0,
             slice_len,
             slice_bytes,
             finished: stored.min(max_finished),
@@ -140,17 +153,30 @@ impl KeptRequest<'_, '_> {
 }
 
 impl KeptSlices {
-    /// Returns the number of slices that an earlier run has finished.
-    pub(super) fn finished(&self) -> usize {
-        self.finished
+    /// Returns the number of slices that an earlier run has finished of a time point, given by its index among those that
+    /// are predicted.
+    pub(super) fn finished_of(&self, index: usize) -> usize {
+        self.finished.saturating_sub(index.saturating_mul(self.depth)).min(self.depth)
     }
 
-    /// Returns the spool that holds the slices; `None` if it was taken before.
-    pub(super) fn spool(&mut self) -> Option<Spool<f32>> {
-        Some(Spool::of_file(self.file.take()?, &self.folder, self.slice_len))
+    /// Returns the number of slices that an earlier run has finished of the first time point that is not complete.
+    pub(super) fn finished_of_next(&self) -> usize {
+        self.finished.checked_rem(self.depth).unwrap_or(0)
     }
 
-    /// Records that the first `slices` slices are complete, if the last record is old.
+    /// Begins a time point, given by its index; returns the spool that holds its slices.
+    ///
+    /// # Errors
+    /// [`JobError::Io`] if the file cannot be opened once more.
+    pub(super) fn begin(&mut self, index: usize) -> Result<Spool<f32>, JobError> {
+        self.index = index;
+        // Spools of different time points are not used at the same time.
+        let file = self.file.try_clone().map_err(|error| JobError::Io { path: self.folder.clone(), error })?;
+        let first = index.saturating_mul(self.depth).saturating_mul(self.channels);
+        Ok(Spool::of_file(file, &self.folder, self.slice_len, first))
+    }
+
+    /// Records that the first `slices` slices of the time point are complete, if the last record is old.
     ///
     /// # Errors
     /// [`JobError::Storage`] if that fails.
@@ -158,19 +184,27 @@ impl KeptSlices {
         if self.recorded.elapsed() < INTERVAL { Ok(()) } else { self.keep(slices) }
     }
 
-    /// Records that the first `slices` slices are complete.
+    /// Records that the first `slices` slices of the time point are complete, and all of the time points before it.
     ///
     /// # Errors
     /// [`JobError::Storage`] if that fails.
     pub(super) fn keep(&mut self, slices: usize) -> Result<(), JobError> {
-        self.growing.keep(slices as u64 * self.slice_bytes)?;
+        let complete = self.index.saturating_mul(self.depth).saturating_add(slices);
+        self.growing.keep((complete as u64).saturating_mul(self.slice_bytes))?;
         self.recorded = Instant::now();
         Ok(())
     }
 
     /// Returns a note about slices of an interrupted run; `None` if there are none.
     pub(super) fn note(&self) -> Option<String> {
-        let note = || format!("continued after {} slices that an interrupted run had finished", self.finished);
+        let note = || match (self.times, self.finished.checked_div(self.depth).unwrap_or(0)) {
+            (1, _) => format!("continued after {} slices that an interrupted run had finished", self.finished),
+            (times, complete) => format!(
+                "continued after {complete} of {times} time points and {} slices of the next one that an interrupted run had \
+                 finished",
+                self.finished_of_next()
+            ),
+        };
         (self.finished > 0).then(note).or_else(|| self.discarded.clone())
     }
 

@@ -7,7 +7,7 @@ use super::kept::KeptSlices;
 use super::label;
 use super::live::{Live, LiveSink, LiveVolume};
 use super::pass::{Emitter, Pass};
-use super::plan::{PlannedTiles, Runner, TilePlan};
+use super::plan::{PlannedTiles, Runner, TilePlan, plan};
 use super::postprocess::{self, softmax_channels, split_softmax};
 use super::prediction::Prediction;
 use super::resolve::Resolved;
@@ -99,6 +99,8 @@ pub(super) struct Inference<'a> {
     next_chains: Option<Vec<Vec<Elementwise>>>,
     /// The finished slices, if the job can be continued.
     kept: Option<KeptSlices>,
+    /// Index of the next time point among those that are predicted.
+    index: usize,
     seams: Seams,
     not_finite: bool,
 }
@@ -115,11 +117,40 @@ impl<'a> Inference<'a> {
         let next_chains = resolved.first_chains.clone();
         let PlannedTiles { plan, runner, .. } = tiles;
         let (runner, seams) = (Some(runner), Seams::default());
-        Self { context, resolved, plan, runner, scratch, live, next_chains, kept, seams, not_finite: false }
+        Self { context, resolved, plan, runner, scratch, live, next_chains, kept, index: 0, seams, not_finite: false }
     }
 
-    /// Predicts a time point; the time points must be those of the prediction, in order. During a pass, `maps` are
-    /// written as they become ready, unless their postprocessing needs statistics of the whole prediction.
+    /// Plans the network anew if it was planned for the last slices of a time point and the next one has none that are
+    /// finished, and passes the new plan to `on_plan`. `held_bytes` are held throughout.
+    ///
+    /// # Errors
+    /// As [`plan`].
+    pub(super) fn plan_next(&mut self, held_bytes: u64, on_plan: impl FnOnce(&PlannedTiles)) -> Result<(), JobError> {
+        let is_rest = matches!(&self.runner, Some(Runner::Pass { first_z, .. }) if *first_z > 0);
+        if !is_rest || self.finished() > 0 {
+            return Ok(());
+        }
+        // Two networks are not held at once.
+        self.runner = None;
+        let next = plan(self.context, self.resolved, held_bytes, 0)?;
+        on_plan(&next);
+        if !next.is_pass() {
+            // The kept slices are those of a pass; tiles may differ by rounding.
+            self.kept = None;
+        }
+        let PlannedTiles { plan, runner, .. } = next;
+        (self.plan, self.runner) = (plan, Some(runner));
+        Ok(())
+    }
+
+    /// Returns the number of slices of the next time point that an interrupted run has finished.
+    fn finished(&self) -> usize {
+        self.kept.as_ref().map_or(0, |kept| kept.finished_of(self.index))
+    }
+
+    /// Predicts a time point; the time points must be those of the prediction, in order. One that an interrupted run has
+    /// finished is returned as it was stored. During a pass, `maps` are written as they become ready, unless their
+    /// postprocessing needs statistics of the whole prediction.
     ///
     /// # Errors
     /// [`JobError`] if the stack cannot be read, the network fails, or the job is cancelled.
@@ -131,18 +162,23 @@ impl<'a> Inference<'a> {
         let (context, resolved) = (self.context, self.resolved);
         let (model, grid, channels) = (resolved.model, resolved.grid, resolved.channels.as_slice());
         let stack = Stack::new(resolved.image, time);
-        let chains = match self.next_chains.take() {
-            Some(chains) => chains,
-            None => stack.preprocessing(context, model, channels)?,
-        };
-        let mut view = ModelView::new(&stack, channels, chains, grid);
-        let finished = self.kept.as_ref().map_or(0, KeptSlices::finished);
-        let spool = match self.kept.as_mut().and_then(KeptSlices::spool) {
-            Some(spool) => spool,
+        let (index, finished, chains) = (self.index, self.finished(), self.next_chains.take());
+        self.index += 1;
+        let spool = match &mut self.kept {
+            Some(kept) => kept.begin(index)?,
             None => Spool::new(self.scratch, grid[1] * grid[2])?,
         };
         let mut prediction = Prediction::new(spool, model.output_channels, grid, resolved.extents.zyx);
         prediction.continue_after(finished);
+        if finished >= grid[0] {
+            postprocess::resolve(context, model, channels, &stack, &mut prediction)?;
+            return Ok((stack, prediction));
+        }
+        let chains = match chains {
+            Some(chains) => chains,
+            None => stack.preprocessing(context, model, channels)?,
+        };
+        let mut view = ModelView::new(&stack, channels, chains, grid);
         let (softmax, later) = split_softmax(model);
         let is_known = !later.iter().any(Processing::needs_statistics);
         if is_known {

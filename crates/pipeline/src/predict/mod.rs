@@ -6,6 +6,7 @@ pub(crate) mod files;
 pub(crate) mod grid;
 mod in_memory;
 mod infer;
+pub(crate) mod input_tensors;
 mod kept;
 pub(crate) mod label;
 mod live;
@@ -29,6 +30,7 @@ pub(crate) mod zarr;
 pub use cytoscope_formats::{ChannelRef, SeriesChoice};
 pub use facts::input_facts;
 pub use in_memory::{PredictedVolume, VolumeOutputs, predict_volume};
+pub use input_tensors::{InputTensor, check_input_files};
 pub use live::{LiveSink, LiveVolume};
 pub use options::PredictOptions;
 pub use pass_plan::PassPlan;
@@ -42,10 +44,11 @@ use crate::error::with_name;
 use crate::evaluate::{looks_like_labels, pair_key};
 use crate::{
     AppliedProfile, Artifact, ArtifactKind, Context, Event, JobError, JobErrorKind, Model, ModelTask, preprocess,
-    provenance,
+    provenance, results,
 };
 use cytoscope_engine::{DeviceRequest, EngineError, Precision};
 use cytoscope_formats::{is_zarr_folder, one_of_each_series};
+use cytoscope_model_package::refuse_inside_package;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{DeviceTraffic, Stage, StageTotal};
@@ -93,7 +96,7 @@ impl std::str::FromStr for Output {
 }
 
 /// Predicts one or many stacks.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PredictJob {
     /// Stacks to predict; of a folder, all files that can be read.
     pub inputs: Vec<PathBuf>,
@@ -124,6 +127,9 @@ pub struct PredictJob {
     /// [`PredictJob::channel`] on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<ChannelRef>,
+    /// The images of the model's input tensors that are not read from the channels of their names in the stacks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub input_tensors: Vec<InputTensor>,
     /// Time point, from 0; `None` predicts all.
     #[serde(default)]
     pub time: Option<usize>,
@@ -188,6 +194,10 @@ pub struct InputReport {
     pub segment: Option<SegmentOptions>,
     /// Tile size, halo, blending, planned peak memory.
     pub plan: TilePlan,
+    /// Shape Z, Y, X of the stack on the model's grid, which was cut into tiles; absent in reports of earlier versions, and
+    /// if the input was skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grid_zyx: Option<[usize; 3]>,
     /// Operators that the reference executor ran.
     #[serde(deserialize_with = "deserialize::fallbacks")]
     pub fallbacks: Vec<cytoscope_engine::OpFallback>,
@@ -385,6 +395,10 @@ impl PredictJob {
         profile: Option<&AppliedProfile>,
     ) -> Result<PredictOutcome, JobError> {
         self.options().check()?;
+        if !self.input_tensors.is_empty() && (self.channel.is_some() || !self.channels.is_empty()) {
+            let problem = "--input and --channel or --channels exclude each other";
+            return Err(JobError::WrongUse(format!("{problem}: give the channels of the inputs with --input")));
+        }
         preprocess::check(&self.preprocess)?;
         if self.outputs.contains(&Output::Preprocessed) && self.preprocess.is_empty() {
             let problem = "--outputs preprocessed writes the preprocessed stack, but there are no steps";
@@ -393,8 +407,11 @@ impl PredictJob {
         let found = expand_inputs(&self.inputs)?;
         let files = only_stacks(&self.inputs, found.clone());
         if files.len() < found.len() {
-            let left = found.len() - files.len();
-            context.note(format!("{left} label images and earlier results in the folder were skipped"));
+            let skipped = match found.len() - files.len() {
+                1 => "1 label image or earlier result in the folder was skipped".to_owned(),
+                left => format!("{left} label images and earlier results in the folder were skipped"),
+            };
+            context.note(skipped);
         }
         if files.is_empty() {
             return Err(JobError::Mismatch {
@@ -409,7 +426,14 @@ impl PredictJob {
         let model = Model::load(&self.model)?;
         loading.finish();
         diameter::check(self.diameter, &model)?;
+        // A file with several series is read together with the series of the tensors' files.
+        let stacks: BTreeSet<&Path> = inputs.iter().map(|input| input.input.as_path()).collect();
+        self.check_input_tensors(&model, stacks.len())?;
         self.refuse_inputs(&files, &inputs, model.task)?;
+        refuse_inside_package(self.folder(), &[&model.path])?;
+        let of_tensors = self.tensor_files(&files);
+        let paths: Vec<&Path> = files.iter().chain(&of_tensors).map(PathBuf::as_path).collect();
+        results::refuse_inside_zarr(self.folder(), &paths)?;
         for path in [&model.path, &std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone())] {
             if path.to_str().is_none() {
                 let what = "the path is not valid Unicode (UTF-8), so the provenance record cannot name it";

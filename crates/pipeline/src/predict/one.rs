@@ -1,6 +1,7 @@
 //! Prediction of one input file.
 
 use super::files::ResultFiles;
+use super::input_tensors;
 use super::kept::{KeptRequest, KeptSlices};
 use super::live::LiveSink;
 use super::maps::Inference;
@@ -10,7 +11,7 @@ use super::resolve::{Resolved, Selection, outputs_or_default};
 use super::{InputReport, Output, PredictJob, zarr};
 use crate::devices::{DeviceChoice, SelectedEngine};
 use crate::preprocess::{self, PreprocessRecord};
-use crate::provenance::Parts;
+use crate::provenance::{InputTensorRecord, Parts};
 use crate::results::{FileRecord, moved_aside_note};
 use crate::spool::Scratch;
 use crate::{Artifact, ArtifactKind, Context, JobError, Model, provenance};
@@ -39,12 +40,13 @@ pub(super) fn predict(
         let _span = context.recorder.span(Stage::Read, "open");
         job.open(input)?
     };
-    let (image, preprocessed, steps_bytes) = preprocess::for_prediction(context, job, model, image)?;
+    let sources = input_tensors::sources(job, model, input, image)?;
+    let (image, preprocessed, steps_bytes) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let before = context.recorder.totals();
-    let options = preprocess::options_after(job);
+    let options = sources.options(preprocess::options_after(job));
     let selection = Selection::new(&image, input, model, &options)?;
     let wanted = outputs_or_default(&job.outputs, model.task);
-    let files = ResultFiles::new(job, model, input, stem, &image, &wanted)?;
+    let files = ResultFiles::new(job, model, input, stem, (&image, &sources), &wanted)?;
     let maps = wanted.contains(&Output::Maps).then(|| ArtifactKind::of_maps(model.task));
     let has_labels = wanted.contains(&Output::Labels);
     if job.resume
@@ -58,20 +60,23 @@ pub(super) fn predict(
     files.refuse_foreign(&wanted, job.overwrite)?;
     let _lock = ResultsLock::acquire(job.folder(), stem)?;
     let resolved = Resolved::new(context, model, engine, selection, &options, wanted)?;
+    let tensors = sources.records(model, &resolved.channels, input)?;
     let request = KeptRequest { job, resolved: &resolved, fingerprint: &files.fingerprint, stem };
     let kept = request.before_plan()?;
     let writing_bytes = files.paths.zarr.as_ref().map_or(0, |_| zarr::peak_bytes(resolved.extents.zyx));
     let held_bytes = writing_bytes.saturating_add(steps_bytes);
-    let tiles = plan(context, &resolved, held_bytes, kept.as_ref().map_or(0, KeptSlices::finished))?;
+    let tiles = plan(context, &resolved, held_bytes, kept.as_ref().map_or(0, KeptSlices::finished_of_next))?;
     let kept = request.after_plan(kept, &tiles)?;
     let mut report = report_before(&resolved, &tiles);
     report.series = image.meta().series;
+    report.notes.extend(tensors.iter().map(InputTensorRecord::note));
     report.notes.extend(preprocessed.as_ref().map(PreprocessRecord::note));
     report.notes.extend(kept.as_ref().and_then(KeptSlices::note));
     let scratch = Scratch::Folder(job.folder());
     let mut outputs = Outputs::new(&resolved, &files, scratch)?;
     let mut inference = Inference::new(context, &resolved, tiles, scratch, live, kept);
     for (index, &time) in resolved.times.iter().enumerate() {
+        inference.plan_next(held_bytes, |next| add_plan(&mut report, &resolved, next))?;
         let (stack, prediction) = inference.predict(time, outputs.map_writer())?;
         if index + 1 == resolved.times.len() {
             report.traffic = inference.release();
@@ -94,16 +99,43 @@ pub(super) fn predict(
     report.stages = cytoscope_profile::since(&context.recorder.totals(), &before);
     report.seconds = start.elapsed().as_secs_f64();
     report.actual_peak_bytes = cytoscope_profile::peak_resident_bytes();
-    let report = publish(job, &resolved, &files, written, (records, preprocessed), report)?;
+    let report = publish(job, &resolved, &files, written, (records, preprocessed, tensors), report)?;
     KeptSlices::remove(job.folder(), stem);
     Ok(report)
 }
 
+/// Returns the notes about a plan.
+fn notes_of(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> Vec<String> {
+    let mut notes: Vec<String> = tiles.replanned.iter().cloned().chain(tiles.fallback_note()).collect();
+    let is_cropped = tiles.plan.blend == super::Blend::Crop;
+    if is_cropped && resolved.tiles.overlap.is_some() && resolved.tiles.recorded.is_none() {
+        let note =
+            "--overlap had no effect: the tiles were cropped, not averaged (add --blend gaussian to average them)";
+        notes.push(note.to_owned());
+    }
+    notes
+}
+
+/// Replaces the plan of a report, which was that of the last slices of a time point, by that of whole time points. The
+/// stated peak is the larger one, and the notes are those of both.
+fn add_plan(report: &mut InputReport, resolved: &Resolved<'_>, next: &PlannedTiles) {
+    let peak_bytes = report.plan.stated_peak_bytes.max(next.plan.stated_peak_bytes);
+    report.plan = super::TilePlan { stated_peak_bytes: peak_bytes, ..next.plan.clone() };
+    for note in notes_of(resolved, next) {
+        if !report.notes.contains(&note) {
+            report.notes.push(note);
+        }
+    }
+    for fallback in next.fallbacks() {
+        if !report.fallbacks.contains(&fallback) {
+            report.fallbacks.push(fallback);
+        }
+    }
+}
+
 /// Returns the report of an input as far as it is known before inference.
 fn report_before(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> InputReport {
-    let mut notes = resolved.notes.clone();
-    notes.extend(tiles.replanned.clone());
-    notes.extend(tiles.fallback_note());
+    let notes = resolved.notes.iter().cloned().chain(notes_of(resolved, tiles)).collect();
     InputReport {
         input: resolved.input.to_owned(),
         series: 0,
@@ -117,6 +149,7 @@ fn report_before(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> InputReport {
         diameter: resolved.diameter,
         segment: resolved.has_objects().then(|| resolved.segment.clone()),
         plan: tiles.plan.clone(),
+        grid_zyx: Some(resolved.grid),
         fallbacks: tiles.fallbacks(),
         seam_energy: None,
         stages: Vec::new(),
@@ -135,7 +168,7 @@ fn publish(
     resolved: &Resolved<'_>,
     files: &ResultFiles,
     written: Written,
-    (records, preprocessed): (Vec<FileRecord>, Option<PreprocessRecord>),
+    (records, preprocessed, input_tensors): (Vec<FileRecord>, Option<PreprocessRecord>, Vec<InputTensorRecord>),
     mut report: InputReport,
 ) -> Result<InputReport, JobError> {
     let Written { publication, artifacts, counts } = written;
@@ -149,6 +182,7 @@ fn publish(
         precision: resolved.precision(),
         report: &report,
         preprocessed,
+        input_tensors,
         outputs: records,
     };
     provenance::write(&files.paths.provenance, parts)?;
@@ -188,6 +222,7 @@ fn report_of_resumed(
             stated_peak_bytes: 0,
             pass: None,
         },
+        grid_zyx: None,
         fallbacks: Vec::new(),
         seam_energy: None,
         stages: Vec::new(),

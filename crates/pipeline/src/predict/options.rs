@@ -5,6 +5,7 @@ use crate::JobError;
 use crate::diameter::DiameterRequest;
 use crate::job::check_threads;
 use cytoscope_engine::Precision;
+use std::path::PathBuf;
 
 /// Maximum edge of a tile in voxels.
 const MAX_TILE_EDGE: usize = 1 << 20;
@@ -60,6 +61,12 @@ impl PredictOptions {
 }
 
 impl PredictJob {
+    /// Returns a job that predicts these stacks with a model, given by path or name, into the folder `out`, with all
+    /// options at their defaults.
+    pub fn new(inputs: Vec<PathBuf>, model: String, out: PathBuf) -> Self {
+        Self { inputs, model, out, ..Self::default() }
+    }
+
     /// Returns the job's options without its files.
     pub fn options(&self) -> PredictOptions {
         PredictOptions {

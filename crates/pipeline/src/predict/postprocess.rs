@@ -1,8 +1,8 @@
 //! Postprocessing of a predicted volume: softmax as the network's output is stored, the other steps as it is read.
 
 use super::prediction::{Prediction, Unprocessed};
-use crate::ops::{self, Reference, Statistics};
-use crate::stack::{Stack, StackChannels};
+use crate::ops::{self, Statistics};
+use crate::stack::{Stack, references};
 use crate::{Context, JobError, Model};
 use cytoscope_model_package::Processing;
 
@@ -38,8 +38,8 @@ pub(super) fn resolve(
     prediction: &mut Prediction,
 ) -> Result<(), JobError> {
     let (_, steps) = split_softmax(model);
-    let mut input = StackChannels { stack, context, channels };
-    let mut references = [Reference { id: &model.input_id, volume: &mut input }];
+    let mut tensors = stack.input_tensors(context, model, channels);
+    let mut references = references(&mut tensors);
     let chains = ops::resolve(steps, &mut Unprocessed(prediction), Statistics::Current, &mut references)?;
     prediction.chains = chains.map_err(|step| {
         JobError::model(

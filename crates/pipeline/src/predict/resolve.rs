@@ -46,17 +46,8 @@ impl<'a> Selection<'a> {
         let extents = first.extents;
         let channels =
             channels((options.channel, options.channels.as_slice()), model, &meta, &first, input, &mut notes)?;
-        let times = match options.time {
-            Some(t) if t >= extents.times => {
-                return Err(JobError::Mismatch {
-                    path: input.to_owned(),
-                    problem: format!("time point {t} does not exist, the file has {}", extents.times),
-                    next_step: format!("give --time 0 to {}", extents.times.saturating_sub(1)),
-                });
-            }
-            Some(t) => vec![t],
-            None => (0..extents.times).collect(),
-        };
+        check_time(options.time, extents.times, input)?;
+        let times: Vec<usize> = options.time.map_or_else(|| (0..extents.times).collect(), |time| vec![time]);
         Ok(Self { image, input, meta, extents, channels, times, notes })
     }
 
@@ -121,14 +112,7 @@ impl<'a> Resolved<'a> {
             Stack::new(image, time).check_ends()?;
         }
         let voxel = voxel_size(options.voxel_um, input, &mut meta, model, &mut notes)?;
-        let compile = CompileOptions {
-            precision: engine.precision(model, options.precision),
-            threads: options.threads,
-            memory_budget_bytes: None,
-            recorder: context.recorder.clone(),
-            interrupt: context.interrupt(),
-            tuning: context.tuning(),
-        };
+        let compile = context.compile_options(engine.precision(model, options.precision), options.threads);
         let budget = Budget::new(options.memory_budget_bytes);
         let (mut first_chains, mut estimate_bytes) = (None, 0);
         let diameter = match model.object_diameter_um {
@@ -222,6 +206,21 @@ pub(crate) struct Voxel {
     assumed: [f64; 3],
 }
 
+/// Refuses a time point that a file of `times` time points does not have.
+///
+/// # Errors
+/// [`JobError::Mismatch`].
+pub(crate) fn check_time(time: Option<usize>, times: usize, input: &Path) -> Result<(), JobError> {
+    match time.filter(|time| *time >= times) {
+        None => Ok(()),
+        Some(time) => Err(JobError::Mismatch {
+            path: input.to_owned(),
+            problem: format!("time point {time} does not exist, the file has {times}"),
+            next_step: format!("give --time 0 to {}", times.saturating_sub(1)),
+        }),
+    }
+}
+
 /// Refuses an implausible voxel size, with which grids and volumes would be meaningless.
 ///
 /// # Errors
@@ -234,6 +233,28 @@ pub(crate) fn check_voxel_size(path: &Path, size: VoxelSize) -> Result<(), JobEr
         problem: error.to_string(),
         next_step: "use --voxel-size Z,Y,X, or correct the file".to_owned(),
     })
+}
+
+/// Returns the note that lengths and volumes are not in µm, if the voxel size is unknown along an axis with several voxels.
+pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<String> {
+    let is_known = |um: Option<f64>| um.is_some_and(|um| um.is_finite() && um > 0.0);
+    let axes = [("Z", size.z, slices > 1), ("Y", size.y, true), ("X", size.x, true)];
+    let unknown: Vec<&str> =
+        axes.into_iter().filter(|(_, um, counts)| *counts && !is_known(*um)).map(|(name, ..)| name).collect();
+    (!unknown.is_empty()).then(|| {
+        format!(
+            "the voxel size along {} is unknown: it is taken as 1 µm, so lengths and volumes are not in µm (set it with \
+             --voxel-size)",
+            unknown.join(", ")
+        )
+    })
+}
+
+/// Returns the note that one time point or channel of several is used, as the predicate `used` says; `None` if there is only
+/// one.
+pub(crate) fn one_of_several_note(what: &str, index: usize, count: usize, used: &str) -> Option<String> {
+    let option = if what == "channel" { "--channel" } else { "--time" };
+    (count > 1).then(|| format!("there are {count} {what}s: only {what} {index} {used} (choose another with {option})"))
 }
 
 /// Returns the voxel size to use: the given one, the file's, the model's, or 1 µm, in that order.
@@ -345,7 +366,15 @@ pub(crate) fn channels(
             ));
         }
         None => {
-            if available > needed {
+            if model.inputs.len() > 1 && available >= needed {
+                let names: Vec<String> = (0..needed).map(|c| channel_name(meta, c)).collect();
+                notes.push(format!(
+                    "no channels have the names of the model's inputs ({}): {} are used in this order (choose others with \
+                     --input or --channels)",
+                    model.input_channel_names.join(", "),
+                    names.join(", ")
+                ));
+            } else if available > needed {
                 notes.push(format!(
                     "the file has {available} channels; {} is used (choose another with --channel)",
                     channel_name(meta, 0)
@@ -362,6 +391,10 @@ pub(crate) fn channels(
             format!("the model requires {needed} channel(s) starting at channel {first}, but the file has {available}"),
             match available.checked_sub(needed) {
                 Some(last) => format!("give --channel 0 to {last}, or the channels by name with --channels"),
+                None if model.inputs.len() > 1 => {
+                    let files: Vec<String> = model.inputs.iter().map(|i| format!("--input {}=FILE", i.id)).collect();
+                    format!("give a file for each of the model's inputs: {}", files.join(" "))
+                }
                 None => "use a file with all channels of the model".to_owned(),
             },
         ));

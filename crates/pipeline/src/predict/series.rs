@@ -2,7 +2,7 @@
 
 use super::{PredictJob, stems};
 use crate::JobError;
-use cytoscope_formats::{FormatError, Image, OpenOptions, SeriesChoice, is_zarr_name};
+use cytoscope_formats::{FormatError, Image, OpenOptions, SeriesChoice, any_series, is_zarr_name};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ impl PredictJob {
     }
 
     /// Returns the options to open the inputs with, except the series.
-    fn open_options(&self) -> OpenOptions {
+    pub(super) fn open_options(&self) -> OpenOptions {
         OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() }
     }
 
@@ -35,24 +35,35 @@ impl PredictJob {
         PredictJob { series: SeriesChoice::Index(series), ..self.clone() }
     }
 
-    /// Returns the inputs that belong to a multi-file image with several series of which an earlier input opens all, if all
-    /// series are chosen. Inputs that cannot be opened are not among them.
-    fn members_of_earlier_sets<'a>(&self, files: &'a [PathBuf]) -> BTreeSet<&'a Path> {
-        let mut members = BTreeSet::new();
-        if self.series != SeriesChoice::All || files.len() < 2 {
-            return members;
-        }
+    /// Returns the numbers of the chosen series of each input; none of those that belong to a multi-file image with several
+    /// series of which another input opens all, if all series are chosen. Each file is opened once at most.
+    fn chosen_series(&self, files: &[PathBuf]) -> Vec<Option<Result<Vec<usize>, JobError>>> {
+        let mut members: BTreeSet<&Path> = BTreeSet::new();
+        let mut all = Vec::with_capacity(files.len());
         for input in files {
             if members.contains(input.as_path()) {
+                all.push(None);
                 continue;
             }
-            let Ok(image) = cytoscope_formats::open(input, &self.open_options()) else { continue };
-            if image.meta().series_count > 1 {
+            if let SeriesChoice::Index(index) = self.series {
+                all.push(Some(Ok(vec![index])));
+                continue;
+            }
+            let image = any_series(input, &self.open_options());
+            if let Ok(image) = &image
+                && self.series == SeriesChoice::All
+                && files.len() > 1
+                && image.meta().series_count > 1
+            {
                 let set = image.files();
                 members.extend(files.iter().filter(|file| *file != input && set.contains(file)).map(PathBuf::as_path));
             }
+            let chosen = image.and_then(|image| self.series.indices_of(image.meta()));
+            all.push(Some(chosen.map_err(JobError::from)));
         }
-        members
+        // An input before the one that opens its set is left out, too.
+        let kept = |(input, chosen): (&PathBuf, Option<_>)| chosen.filter(|_| !members.contains(input.as_path()));
+        files.iter().zip(all).map(kept).collect()
     }
 
     /// Returns the chosen series of all inputs. The stems of a series other than the first end in its number, so that the
@@ -62,11 +73,11 @@ impl PredictJob {
             is_zarr_name(&self.out).then(|| stems(std::slice::from_ref(&self.out))).and_then(|mut stems| stems.pop());
         let mut seen: BTreeSet<String> = BTreeSet::new();
         let mut inputs = Vec::new();
-        let members = self.members_of_earlier_sets(files);
-        for (input, stem) in files.iter().zip(stems(files)).filter(|(input, _)| !members.contains(input.as_path())) {
-            let chosen: Vec<Result<usize, JobError>> = match self.series.indices_in(input, &self.open_options()) {
-                Ok(found) => found.into_iter().map(Ok).collect(),
-                Err(error) => vec![Err(JobError::from(error))],
+        for ((input, stem), chosen) in files.iter().zip(stems(files)).zip(self.chosen_series(files)) {
+            let chosen: Vec<Result<usize, JobError>> = match chosen {
+                None => continue,
+                Some(Ok(found)) => found.into_iter().map(Ok).collect(),
+                Some(Err(error)) => vec![Err(error)],
             };
             for series in chosen {
                 let stem = match (&named, &series) {

@@ -35,12 +35,13 @@ pub(super) fn idle_threads(facts: &RunFacts) -> Option<Advice> {
     let (threads, cores) = facts.threads.zip(facts.cores)?;
     let cpu_secs = facts.cpu_secs?;
     let share = cpu_secs / (facts.wall_secs * threads as f64);
-    let is_measurable = facts.wall_secs >= MIN_WALL_SECS && threads <= cores && is_on_cpu(facts);
+    let is_measurable = facts.wall_secs >= MIN_WALL_SECS && (1..=cores).contains(&threads) && is_on_cpu(facts);
     if !is_measurable || share >= MIN_CPU_SHARE {
         return None;
     }
+    let counted = if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
     let evidence = format!(
-        "{cpu_secs:.1} s of CPU time in {:.1} s on {threads} threads: {} of the time of the threads",
+        "{cpu_secs:.1} s of CPU time in {:.1} s on {counted}: {} of the time of the threads",
         facts.wall_secs,
         percent(share)
     );
@@ -49,7 +50,8 @@ pub(super) fn idle_threads(facts: &RunFacts) -> Option<Advice> {
         "end other programs that compute; if several runs share the machine, --threads {used:.0} for each; if stages of \
          one thread (read, objects, write) dominate, several runs at once"
     );
-    Some(Advice::new(AdviceRule::IdleThreads, evidence, at_most_faster(1.0 - share), change))
+    let gain = format!("{} faster", at_most_faster(1.0 - share));
+    Some(Advice::new(AdviceRule::IdleThreads, evidence, gain, change))
 }
 
 pub(super) fn memory_pressure(facts: &RunFacts) -> Option<Advice> {

@@ -14,8 +14,10 @@ pub(super) fn data_wait(facts: &RunFacts) -> Option<Advice> {
     if !share.is_finite() || share <= MAX_DATA_WAIT {
         return None;
     }
-    let workers = training.workers;
-    let more = facts.cores.map_or(workers * 2, |cores| cores.min(workers * 2));
+    // 0 stands for an unknown number.
+    let workers = training.workers.max(1);
+    let doubled = workers.saturating_mul(2);
+    let more = facts.cores.map_or(doubled, |cores| cores.min(doubled));
     let change = if more > workers {
         format!("workers = {more} in the settings file (--config)")
     } else {
@@ -37,7 +39,7 @@ pub(super) fn small_batch(facts: &RunFacts) -> Option<Advice> {
     let training = facts.training.as_ref()?;
     let larger = training.larger_batch.filter(|larger| *larger > training.batch)?;
     let evidence = format!(
-        "a batch of {} patches leaves at least half of the memory of {} unused",
+        "a batch of {} patches leaves at least half of the memory for activations on {} unused",
         training.batch, training.device
     );
     let gain = "more patches per second, because each kernel has more to compute".to_owned();
@@ -48,9 +50,9 @@ pub(super) fn small_batch(facts: &RunFacts) -> Option<Advice> {
 
 pub(super) fn recomputation(facts: &RunFacts) -> Option<Advice> {
     let training = facts.training.as_ref()?;
-    let share = training.recomputed_share.filter(|share| *share > MAX_RECOMPUTED && *share < 1.0)?;
+    let share = training.recomputed_share.filter(|share| *share > MAX_RECOMPUTED && share.is_finite())?;
     let evidence = format!(
-        "{} of the multiplications of a training step are done twice, so that fewer activations are kept in memory",
+        "a training step does {} more multiplications, so that fewer activations are kept in memory",
         percent(share)
     );
     let gain = format!("{} faster steps", at_most_faster(share / (1.0 + share)));

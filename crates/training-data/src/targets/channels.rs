@@ -1,8 +1,9 @@
 //! Computation of target channels from labels.
 
 use super::TargetKind;
-use super::distance::own_distance_um;
+use crate::error::TrainingDataError;
 use crate::objects::IGNORED;
+use cytoscope_objects::distance::own_distance_um;
 use std::collections::HashMap;
 
 /// A part of a volume: its first voxel and its size along Z, Y, X.
@@ -13,13 +14,16 @@ pub(crate) struct Inner {
 }
 
 /// Computes the channels of a label volume with margin, and returns them for the `inner` part: `[channel][Z][Y][X]`.
+///
+/// # Errors
+/// [`TrainingDataError::Objects`] if the labels do not match the shape or a voxel size is not positive.
 pub(crate) fn target_channels(
     kind: &TargetKind,
     labels: &[u32],
     shape: [usize; 3],
     inner: Inner,
     voxel_um: [f64; 3],
-) -> Vec<f32> {
+) -> Result<Vec<f32>, TrainingDataError> {
     let len: usize = inner.size.iter().product();
     let mut out = vec![0.0f32; kind.channels() * len];
     let is_object = |l: u32| l != 0 && l != IGNORED;
@@ -34,7 +38,7 @@ pub(crate) fn target_channels(
     match kind {
         TargetKind::Semantic | TargetKind::Regression => {}
         TargetKind::Instances => {
-            let distance = own_distance_um(labels, shape, voxel_um);
+            let distance = own_distance_um(labels, shape, voxel_um, is_object)?;
             let ids = Ids::of(labels);
             let mut max = vec![0.0f32; ids.count];
             for (id, d) in ids.of_voxel.iter().zip(&distance) {
@@ -55,7 +59,7 @@ pub(crate) fn target_channels(
             });
         }
         TargetKind::Distance { scale_um } => {
-            let distance = own_distance_um(labels, shape, voxel_um);
+            let distance = own_distance_um(labels, shape, voxel_um, is_object)?;
             let scale = 1.0 / *scale_um as f32;
             each_row(shape, inner, |from, to| {
                 let values = &distance[from..from + inner.size[2]];
@@ -63,7 +67,7 @@ pub(crate) fn target_channels(
             });
         }
         TargetKind::Boundary { width_um } => {
-            let distance = own_distance_um(labels, shape, voxel_um);
+            let distance = own_distance_um(labels, shape, voxel_um, is_object)?;
             let width = *width_um as f32;
             let beside = beside_another(labels, shape);
             each_row(shape, inner, |from, to| {
@@ -76,7 +80,7 @@ pub(crate) fn target_channels(
         }
         TargetKind::Flow => flow(labels, shape, inner, voxel_um, rest),
     }
-    out
+    Ok(out)
 }
 
 /// Calls `f` for each row of the inner part, with the index of its first voxel in the volume and in the part.
@@ -176,7 +180,7 @@ mod tests {
 
     #[test]
     fn height_is_low_where_objects_touch_and_one_in_their_center() {
-        let out = target_channels(&TargetKind::Instances, &two_touching(), [1, 3, 8], WHOLE, [1.0; 3]);
+        let out = target_channels(&TargetKind::Instances, &two_touching(), [1, 3, 8], WHOLE, [1.0; 3]).unwrap();
         assert_eq!(out[8..16], [0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0]);
         assert_eq!(out[24 + 8..24 + 16], [0.0, 0.5, 1.0, 0.5, 1.0, 1.0, 0.0, 0.0]);
     }
@@ -191,9 +195,9 @@ mod tests {
             TargetKind::Boundary { width_um: 1.0 },
             TargetKind::Distance { scale_um: 2.0 },
         ] {
-            let whole = target_channels(&kind, &labels, [1, 3, 8], WHOLE, [1.0, 0.5, 2.0]);
+            let whole = target_channels(&kind, &labels, [1, 3, 8], WHOLE, [1.0, 0.5, 2.0]).unwrap();
             let inner = Inner { start: [0, 1, 2], size: [1, 2, 4] };
-            let cut = target_channels(&kind, &labels, [1, 3, 8], inner, [1.0, 0.5, 2.0]);
+            let cut = target_channels(&kind, &labels, [1, 3, 8], inner, [1.0, 0.5, 2.0]).unwrap();
             for c in 0..kind.channels() {
                 for y in 0..2 {
                     let (a, b) = (c * 8 + y * 4, c * 24 + (y + 1) * 8 + 2);
@@ -206,13 +210,13 @@ mod tests {
     #[test]
     fn the_boundary_is_at_least_one_voxel_wide() {
         let kind = TargetKind::Boundary { width_um: 0.01 };
-        let out = target_channels(&kind, &two_touching(), [1, 3, 8], WHOLE, [1.0; 3]);
+        let out = target_channels(&kind, &two_touching(), [1, 3, 8], WHOLE, [1.0; 3]).unwrap();
         assert_eq!(out[24 + 8..24 + 16], [0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0]);
     }
 
     #[test]
     fn flow_points_to_the_center() {
-        let out = target_channels(&TargetKind::Flow, &two_touching(), [1, 3, 8], WHOLE, [1.0; 3]);
+        let out = target_channels(&TargetKind::Flow, &two_touching(), [1, 3, 8], WHOLE, [1.0; 3]).unwrap();
         let at = |c: usize, y: usize, x: usize| out[c * 24 + y * 8 + x];
         assert_eq!([at(1, 1, 1), at(2, 1, 1), at(3, 1, 1)], [0.0, 0.0, 1.0]);
         assert_eq!([at(1, 1, 2), at(2, 1, 2), at(3, 1, 2)], [0.0, 0.0, 0.0]);

@@ -1,7 +1,6 @@
 //! Training targets, computed from label patches.
 
 pub(crate) mod channels;
-pub(crate) mod distance;
 pub(crate) mod gaps;
 
 pub use gaps::GapWeight;

@@ -1,9 +1,14 @@
-//! Test helpers: small stacks on disk.
+//! Test helpers: small stacks on disk, and samplers of patches.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test binary uses a part of it")]
 
 use cytoscope_formats::{Compression, WriteSpec, container_for_path, write_array};
+use cytoscope_training_data::augment::{Flip, Rotate};
+use cytoscope_training_data::{
+    AugmentOptions, Dataset, Normalize, Pair, Sampler, SamplerOptions, SourceOptions, Sources, TargetKind,
+};
 use cytoscope_volume::{Array, Samples, VoxelSize};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Writes a stack Z, Y, X; its folder is created.
 pub fn write(path: &Path, shape: [usize; 3], samples: impl Into<Samples>) {
@@ -60,4 +65,42 @@ pub fn balls([nz, ny, nx]: [usize; 3], voxel_um: [f64; 3], step_um: f64, radius_
         }
     }
     labels
+}
+
+/// Returns voxel values that encode their position: `z · 10 000 + y · 100 + x`.
+pub fn places([nz, ny, nx]: [usize; 3]) -> Vec<f32> {
+    let mut out = Vec::new();
+    (0..nz).for_each(|z| (0..ny).for_each(|y| (0..nx).for_each(|x| out.push((z * 10_000 + y * 100 + x) as f32))));
+    out
+}
+
+/// Opens pairs for patches.
+pub fn sampler(pairs: &[Pair], options: SamplerOptions) -> Sampler {
+    Sampler::new(Arc::new(Sources::open(pairs, &SourceOptions::default()).unwrap()), options).unwrap()
+}
+
+/// Options without augmentation and normalization.
+pub fn plain(patch_zyx: [usize; 3], target: TargetKind) -> SamplerOptions {
+    SamplerOptions {
+        patch_zyx,
+        target,
+        augment: AugmentOptions::none(),
+        normalize: Normalize::None,
+        ..SamplerOptions::default()
+    }
+}
+
+/// Augmentation by mirroring and quarter turns.
+pub fn right_angles() -> AugmentOptions {
+    AugmentOptions {
+        flip: Flip { z: 0.5, y: 0.5, x: 0.5 },
+        rotate: Rotate { quarter_turns: 1.0, any_angle: 0.0 },
+        ..AugmentOptions::none()
+    }
+}
+
+/// Returns the names of the pairs, and those of their files.
+pub fn names(dataset: &Dataset) -> Vec<(String, String, String)> {
+    let file = |p: &Path| p.file_name().unwrap().to_string_lossy().into_owned();
+    dataset.pairs.iter().map(|p| (p.name.clone(), file(&p.image.path), file(&p.target.path))).collect()
 }

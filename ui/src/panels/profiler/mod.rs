@@ -264,8 +264,10 @@ fn run_row(ui: &mut Ui, own: &mut ProfilerPanel, run: Run<'_>, shown: Option<Run
                 let is_shown = Some(run.id()) == shown;
                 let response = ui.add(egui::Button::selectable(is_shown, RichText::new(text).size(12.5)).truncate());
                 let response = match run {
-                    Run::Job(JobView { state: JobState::Failed(why), .. }) => response.on_hover_text(why),
-                    _ => response.on_hover_text("Click to show, Shift-click to compare"),
+                    Run::Job(JobView { state: JobState::Failed(why), .. }) => {
+                        response.on_hover_text(format!("{}\n{why}", run.title()))
+                    }
+                    _ => response.on_hover_text(format!("{}\nClick to show, Shift-click to compare", run.title())),
                 };
                 if response.clicked() {
                     match ui.input(|i| i.modifiers.shift) && !is_shown {
@@ -417,6 +419,7 @@ fn compare_choice(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: R
         })
         .response;
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Compare with"));
+    response.on_hover_text(if before.is_some() { shown } else { "Show the times of another run beside these" });
     if other != before {
         own.compare(other);
     }

@@ -350,7 +350,11 @@ fn step_row(
         );
         job.wrap = egui::text::TextWrapping::truncate_at_width(width);
         let galley = painter.layout_job(job);
+        let is_elided = galley.elided;
         painter.galley(egui::pos2(left, rect.top() + 24.0), galley, visuals.weak_text_color());
+        if is_elided {
+            return response.on_hover_text(summary);
+        }
     }
     response
 }

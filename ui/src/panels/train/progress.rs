@@ -224,7 +224,7 @@ pub(super) fn curves(ui: &mut Ui, wizard: &Wizard, own: &mut TrainPanel, with_pi
                         let name = if loss { "Loss" } else { "Validation score" };
                         ui.label(RichText::new(name).strong());
                         if loss {
-                            ui.checkbox(&mut own.log_loss, "Logarithmic");
+                            ui.checkbox(&mut own.log_loss, "Logarithmic").on_hover_text("Logarithmic axis of the loss");
                         }
                     });
                     if loss { loss_plot(ui, run, own.log_loss) } else { score_plot(ui, run) }

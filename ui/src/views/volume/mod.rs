@@ -282,7 +282,7 @@ impl VolumeView {
                 let key = VolumeKey { source: source_id, channel, time: document.time, grid };
                 wanted.push((Slot::Channel(channel), VolumeRequest { key, source: Arc::clone(source) }));
             }
-            let map = document.of_role(Role::Map).filter(|o| o.visible);
+            let map = document.of_role(Role::Map).filter(|o| o.visible && o.is_at(document.time));
             wanted.extend(map.map(|o| (Slot::Map, of_overlay(o))));
         }
         let reader = self.reader.get_or_insert_with(|| {
@@ -398,7 +398,8 @@ fn corner_button(ui: &mut Ui, sign: &str, name: &str, enabled: bool, on: bool) -
 
 /// The labels to show as surfaces: predicted ones, or else the ground truth.
 fn labels_of(document: &Document) -> Option<&Overlay> {
-    [Role::Labels, Role::Truth].into_iter().find_map(|role| document.of_role(role).filter(|o| o.visible))
+    let is_shown = |overlay: &&Overlay| overlay.visible && overlay.is_at(document.time);
+    [Role::Labels, Role::Truth].into_iter().find_map(|role| document.of_role(role).filter(is_shown))
 }
 
 /// Handles rotation, panning and zoom.

@@ -7,7 +7,7 @@ mod norm;
 mod pool;
 mod update;
 
-use super::{Image, Inputs, Uploaded, layers};
+use super::{Image, Inputs, Uploaded, layers, moves};
 use crate::form::Form;
 use crate::kernels::DeviceBackend;
 use crate::plan::TrainKind;
@@ -24,6 +24,9 @@ pub(super) fn run<B: DeviceBackend>(
     let mut inputs = Inputs(inputs.into_iter());
     if let TrainKind::GlobalNorm = kind {
         return Some(vec![update::global_norm(inputs.0)?]);
+    }
+    if let TrainKind::Join { starts } = kind {
+        return Some(vec![moves::join(inputs.0.collect(), starts, form[0])?]);
     }
     let x = inputs.next()?;
     Some(match kind {
@@ -43,6 +46,14 @@ pub(super) fn run<B: DeviceBackend>(
         TrainKind::NormGradient { over, epsilon, wanted } => {
             let (scale, dy) = (inputs.next()?, inputs.next()?);
             norm::gradients(x, scale, dy, *over, *epsilon, *wanted)
+        }
+        TrainKind::NormActivation { over, epsilon, statistics, activation } => {
+            let inputs = [x, inputs.next()?, inputs.next()?];
+            norm::activated(inputs, (*over, *epsilon), *statistics, *activation)
+        }
+        TrainKind::NormActivationGradient { over, epsilon, wanted, slope } => {
+            let inputs = [x, inputs.next()?, inputs.next()?, inputs.next()?];
+            norm::activated_gradients(inputs, (*over, *epsilon), *wanted, *slope)
         }
         TrainKind::PoolGradient { max: true, before, after, axes } => {
             vec![pool::max_gradient(x, inputs.next()?, (before, after), axes)?]
@@ -75,6 +86,6 @@ pub(super) fn run<B: DeviceBackend>(
             let second = inputs.next_if(optimizer.has_second())?;
             update::update(*optimizer, rates, p, g, first, second)?
         }
-        TrainKind::GlobalNorm => return None,
+        TrainKind::GlobalNorm | TrainKind::Join { .. } => return None,
     })
 }

@@ -1,11 +1,14 @@
 //! Runs batch normalization with batch statistics, and gradients of normalizations.
 
-use super::super::elementwise::{Fold, folded};
+use super::super::elementwise::{Fold, activate, folded};
 use super::super::{Image, layers};
+use super::activation;
 use crate::form::Form;
+use crate::kernels::{Curve, DeviceBackend, Training};
 use crate::plan::NormScope;
 use burn_tensor::Tensor;
 use burn_tensor::backend::Backend;
+use cytoscope_graph::Activation;
 
 /// Reshapes to one row per set of elements that are normalized together.
 fn rows<B: Backend>(x: Image<B>, over: NormScope) -> Tensor<B, 3> {
@@ -41,13 +44,17 @@ pub(super) fn channel_sums<B: Backend>(x: Image<B>) -> Image<B> {
 
 /// Returns the batch-normalized tensor, followed by the mean and variance of the batch as far as `statistics` asks for
 /// them.
-pub(super) fn batch<B: Backend>(
+pub(super) fn batch<B: DeviceBackend>(
     x: Image<B>,
     scale: Image<B>,
     bias: Image<B>,
     epsilon: f32,
     statistics: [bool; 2],
 ) -> Vec<Image<B>> {
+    let kernel = Training::Norm { over: NormScope::Batch, epsilon, statistics, curve: None };
+    if let Some(made) = B::train(&kernel, vec![x.clone(), scale.clone(), bias.clone()]) {
+        return made;
+    }
     let form = x.dims();
     let x = rows(x, NormScope::Batch);
     let batch_mean = mean(x.clone());
@@ -63,16 +70,60 @@ pub(super) fn batch<B: Backend>(
     outputs
 }
 
+/// Returns the normalized tensor, the mean and variance of the batch as far as `statistics` asks for them, and the normalized
+/// tensor after an activation.
+pub(super) fn activated<B: DeviceBackend>(
+    [x, scale, bias]: [Image<B>; 3],
+    (over, epsilon): (NormScope, f32),
+    statistics: [bool; 2],
+    activation: Activation,
+) -> Vec<Image<B>> {
+    if let Some(curve) = Curve::of(activation) {
+        let kernel = Training::Norm { over, epsilon, statistics, curve: Some(curve) };
+        if let Some(made) = B::train(&kernel, vec![x.clone(), scale.clone(), bias.clone()]) {
+            return made;
+        }
+    }
+    let mut outputs = match over {
+        NormScope::Groups(groups) => vec![layers::normalize(x, scale, bias, groups, epsilon)],
+        NormScope::Batch => batch(x, scale, bias, epsilon, statistics),
+    };
+    let y = outputs.first().cloned();
+    outputs.extend(y.map(|y| activate(y, activation)));
+    outputs
+}
+
+/// Returns the requested gradients of x, scale and bias of a norm whose result `y` passes an activation that is linear above 0
+/// with slope 1 and below with this slope; `dy` is the gradient of the activation.
+pub(super) fn activated_gradients<B: DeviceBackend>(
+    [x, scale, dy, y]: [Image<B>; 4],
+    (over, epsilon): (NormScope, f32),
+    wanted: [bool; 3],
+    slope: f32,
+) -> Vec<Image<B>> {
+    let kernel = Training::NormGradient { over, epsilon, wanted, slope: Some(slope) };
+    if let Some(made) = B::train(&kernel, vec![x.clone(), scale.clone(), dy.clone(), y.clone()]) {
+        return made;
+    }
+    let dy = activation::gradient(y, dy, Activation::LeakyRelu { alpha: slope });
+    gradients(x, scale, dy, over, epsilon, wanted)
+}
+
 /// Returns the requested gradients of x, scale and bias. With r = 1/√(variance + ε), x̂ = (x − mean)·r and g =
 /// dy·scale, dx = r·(g − mean(g) − x̂·mean(g·x̂)), where means are over the elements that are normalized together.
-pub(super) fn gradients<B: Backend>(
+pub(super) fn gradients<B: DeviceBackend>(
     x: Image<B>,
     scale: Image<B>,
     dy: Image<B>,
     over: NormScope,
     epsilon: f32,
-    [to_x, to_scale, to_bias]: [bool; 3],
+    wanted: [bool; 3],
 ) -> Vec<Image<B>> {
+    let kernel = Training::NormGradient { over, epsilon, wanted, slope: None };
+    if let Some(made) = B::train(&kernel, vec![x.clone(), scale.clone(), dy.clone()]) {
+        return made;
+    }
+    let [to_x, to_scale, to_bias] = wanted;
     let form = x.dims();
     let x = rows(x, over);
     let centered = x.clone() - mean(x);

@@ -6,9 +6,6 @@ use crate::kernels::{Convolution, Curve, Direct};
 use crate::plan::{Constant, Source, Step, Window};
 use cytoscope_graph::{Activation, ValueId};
 
-/// Fewest input and output channels for which tensor cores are worth their setup.
-const MIN_TUNED_CHANNELS: usize = 8;
-
 impl Lowering<'_> {
     pub(super) fn conv(
         &mut self,
@@ -30,26 +27,16 @@ impl Lowering<'_> {
         let inputs = self.forms.get(x)?[1];
         let Some(Source::Constant(weights)) = step.inputs.get(1) else { return None };
         let weights = self.old.get(*weights).filter(|c| c.half.is_none())?;
-        let (outputs, taps) = (weights.form[0], weights.form[2..].iter().product::<usize>());
+        let outputs = weights.form[0];
         if window.groups != 1 || weights.form[1] != inputs {
             return None;
         }
         let numbers = if bias { Some(self.known(step, 2, outputs)?) } else { None };
-        let is_tuned = self.kernels.tensor_cores
-            && taps > 1
-            && inputs.is_multiple_of(MIN_TUNED_CHANNELS)
-            && outputs.is_multiple_of(MIN_TUNED_CHANNELS);
-        let own_curve = if residual || is_tuned { Curve::IDENTITY } else { curve };
-        // Burn's kernels read and write elements of one type; outputs of the graph are f32.
-        let is_stored = !is_tuned || self.kernels.half.is_none() || !self.outputs.contains(&output);
-        let is_last = !residual && own_curve == curve && is_stored;
+        let own_curve = if residual { Curve::IDENTITY } else { curve };
+        let is_last = !residual;
         let to = if is_last { output } else { self.scratch() };
         let x = self.input(step, 0)?;
-        if is_tuned {
-            self.tuned_conv(step, x, window, weights, numbers, (to, form))?;
-        } else {
-            self.own_conv(step, x, window, weights, numbers, (to, form), own_curve)?;
-        }
+        self.own_conv(step, x, window, weights, numbers, (to, form), own_curve)?;
         if is_last {
             return Some(());
         }
@@ -84,43 +71,9 @@ impl Lowering<'_> {
             factors: [1; 3],
             lengths: [output.1[2], output.1[3], output.1[4]],
             curve,
+            factors_type: self.kernels.factors_type,
         });
         let sources = vec![x, self.constant(order), self.constant(bias.unwrap_or_else(|| vec![0.0; outputs]))];
-        self.push(step, direct, sources, output);
-        Some(())
-    }
-
-    /// Emits a convolution by one of Burn's kernels, which want all elements in the type that values are stored in.
-    fn tuned_conv(
-        &mut self,
-        step: &Step,
-        mut x: Source,
-        window: &Window,
-        weights: &Constant,
-        bias: Option<Vec<f32>>,
-        output: (ValueId, Form),
-    ) -> Option<()> {
-        let [outputs, inputs, kz, ky, kx] = weights.form;
-        let half = self.kernels.half;
-        if let (Some(_), Source::Value(value)) = (half, x)
-            && !self.halves.contains(&value)
-        {
-            let (copy, form) = (self.scratch(), *self.forms.get(&value)?);
-            let terms = vec![Term { x, coefficients: self.identity(inputs) }];
-            self.scale(terms, Curve::IDENTITY, (copy, form), &step.name);
-            x = Source::Value(copy);
-        }
-        let direct = Direct::TunedConv {
-            stride: window.stride,
-            padding: window.padding,
-            dilation: window.dilation,
-            bias: bias.is_some(),
-        };
-        let values = by_output(&weights.values, [outputs, inputs, kz * ky * kx])?;
-        let mut sources = vec![x, self.typed(Constant { form: [outputs, kz, ky, kx, inputs], values, half })];
-        if let Some(values) = bias {
-            sources.push(self.typed(Constant { form: [outputs, 1, 1, 1, 1], values, half }));
-        }
         self.push(step, direct, sources, output);
         Some(())
     }
@@ -158,6 +111,7 @@ impl Lowering<'_> {
             factors,
             lengths: [depth, height, width],
             curve: Curve::IDENTITY,
+            factors_type: self.kernels.factors_type,
         });
         let sources = vec![x, self.constant(order), self.constant(numbers)];
         self.push(step, direct, sources, output);
@@ -168,11 +122,6 @@ impl Lowering<'_> {
 /// Rearranges weights from output, input, tap to tap, input, output.
 fn by_tap(values: &[f32], [outputs, inputs, taps]: [usize; 3]) -> Option<Vec<f32>> {
     rearranged(values, [taps, inputs, outputs], |[tap, input, output]| (output * inputs + input) * taps + tap)
-}
-
-/// Rearranges weights from output, input, tap to output, tap, input.
-fn by_output(values: &[f32], [outputs, inputs, taps]: [usize; 3]) -> Option<Vec<f32>> {
-    rearranged(values, [outputs, taps, inputs], |[output, tap, input]| (output * inputs + input) * taps + tap)
 }
 
 fn rearranged(values: &[f32], lengths: [usize; 3], from: impl Fn([usize; 3]) -> usize) -> Option<Vec<f32>> {

@@ -2,8 +2,10 @@
 
 mod adjoint;
 mod conv;
+mod merge;
 
 pub(crate) use conv::TAPS_AT_ONCE;
+pub(crate) use merge::merge_activations;
 
 use super::{Kind, PlanResult, Planner, PoolAxis, Source, Unsupported, unsupported};
 use crate::form::{Form, count};
@@ -46,6 +48,12 @@ pub(crate) enum TrainKind {
     BatchNorm { epsilon: f32, statistics: [bool; 2] },
     /// `[x, scale, dy]` -> `[dx?, gradient of scale?, gradient of bias?]` of a norm.
     NormGradient { over: NormScope, epsilon: f32, wanted: [bool; 3] },
+    /// `[x, scale, bias]` -> `[y, mean?, variance?, activated y]`, a norm and an activation. Only norms over the batch have
+    /// statistics.
+    NormActivation { over: NormScope, epsilon: f32, statistics: [bool; 2], activation: Activation },
+    /// `[x, scale, dy, y]` -> like [`TrainKind::NormGradient`], of a norm whose result `y` passes an activation that is linear
+    /// above 0 with slope 1 and below with this slope; `dy` is the gradient of the activation.
+    NormActivationGradient { over: NormScope, epsilon: f32, wanted: [bool; 3], slope: f32 },
     /// `[x, dy]` -> dx of pooling.
     PoolGradient { max: bool, before: [usize; 5], after: [usize; 5], axes: Vec<PoolAxis> },
     /// `[x, scales]` -> x rounded to multiples of the scales within `low..=high` steps.
@@ -61,6 +69,8 @@ pub(crate) enum TrainKind {
     /// `[hyper, norm]` -> [`RATES`] numbers in tensors of their own: factor of the gradients, learning rate, and two bias
     /// corrections.
     Rates { beta1: f32, beta2: f32 },
+    /// `[part…]` -> a long tensor that has the parts at these positions, the first of which is 0, and is 0 elsewhere.
+    Join { starts: Vec<usize> },
     /// `[rates…, p, g, first, second?]` -> `[p, first, second?]`, one optimizer update.
     Update(Optimizer),
 }

@@ -1,7 +1,7 @@
 //! Gradients of single operators, compared with the reference executor.
 
 use super::expected;
-use crate::{numbers, refusal, same_on, tensor};
+use crate::{difference, numbers, refusal, same_on, tensor};
 use cytoscope_graph::{
     Activation, ConvAttrs, CoordinateMode, DepthOrder, Dim, ElementType, Graph, Loss, LossKind, LossTerm, Node, Op,
     PadMode, Padding, PoolAttrs, ResizeAttrs, ResizeMode, Tensor, ValueId,
@@ -139,6 +139,132 @@ fn norm_gradients_match_the_reference() {
     let y = graph.push("y", Op::BatchNormalization { epsilon: 1e-5 }, &ids);
     graph.outputs.push(y);
     same_on("trained batch norm with fixed statistics", &graph, &moving);
+}
+
+/// Lengths and numbers of channels that are not multiples of 4, two samples, and more voxels than one device thread adds up.
+#[test]
+fn norms_of_odd_lengths_and_channels_match_the_reference() {
+    let group = |groups| Op::GroupNormalization { groups, epsilon: 1e-5 };
+    for (shape, groups) in [([2, 6, 5, 7, 9], 3), ([2, 3, 1, 2, 5], 1), ([1, 8, 3, 21, 33], 2), ([2, 2, 9, 31, 17], 2)]
+    {
+        let channels = shape[1];
+        let moving = [tensor(&shape, 1), tensor(&[channels], 2), tensor(&[channels], 3)];
+        let norms = [
+            Op::InstanceNormalization { epsilon: 1e-5 },
+            group(groups),
+            Op::BatchNormalizationTraining { epsilon: 1e-5 },
+        ];
+        for op in norms {
+            let what = format!("{op:?} of {shape:?}");
+            let mut graph = Graph::new("norm");
+            let ids: Vec<_> =
+                moving.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
+            let y = graph.push("y", op.clone(), &ids);
+            graph.outputs.push(y);
+            for (what, (graph, given)) in [
+                (what.clone(), (graph, moving.to_vec())),
+                (format!("{what}, all gradients"), gradient(op.clone(), &moving, &[], 3)),
+                (format!("{what}, gradient of x"), gradient(op, &moving, &[], 1)),
+            ] {
+                let Some(worst) = difference(&graph, &given) else { return };
+                eprintln!("{what}: {worst:.1e}");
+                assert!(worst < 1e-5, "{what} differs by {worst}");
+            }
+        }
+    }
+    // Squares would cancel out if the mean were not taken into account.
+    let far = numbers(2 * 5 * 4 * 6 * 8, 1).iter().map(|v| v + 50.0).collect::<Vec<f32>>();
+    let moving = [Tensor::new([2, 5, 4, 6, 8], far).unwrap(), tensor(&[5], 2), tensor(&[5], 3)];
+    same("instance norm far from 0", Op::InstanceNormalization { epsilon: 1e-5 }, &moving, &[], 3);
+    same("batch norm far from 0", Op::BatchNormalizationTraining { epsilon: 1e-5 }, &moving, &[], 3);
+}
+
+/// A norm whose result is stored before and after its activation, and the gradients of both, as in a training step.
+#[test]
+fn activated_norms_and_their_gradients_match_the_reference() {
+    let shape = [2, 6, 3, 7, 9];
+    let given = [tensor(&shape, 1), tensor(&[6], 2), tensor(&[6], 3), tensor(&shape, 4)];
+    for op in [
+        Op::InstanceNormalization { epsilon: 1e-5 },
+        Op::GroupNormalization { groups: 3, epsilon: 1e-5 },
+        Op::BatchNormalizationTraining { epsilon: 1e-5 },
+    ] {
+        for activation in [Activation::Relu, Activation::LeakyRelu { alpha: 0.1 }, Activation::Silu] {
+            let mut graph = Graph::new("activated");
+            let ids: Vec<_> =
+                given.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
+            let y = graph.push("y", op.clone(), &ids[..3]);
+            if matches!(op, Op::BatchNormalizationTraining { .. }) {
+                for name in ["mean", "variance"] {
+                    let more = graph.add_value(name, None, None);
+                    graph.nodes[0].outputs.push(Some(more));
+                    graph.outputs.push(more);
+                }
+            }
+            let activated = graph.push("activated", Op::Activation(activation), &[Some(y)]);
+            let through = Op::Vjp(Box::new(Op::Activation(activation)));
+            let dy = graph.push("dy", through, &[Some(y), ids[3]]);
+            let found: Vec<_> = ["dx", "d scale", "d bias"].map(|name| graph.add_value(name, None, None)).into();
+            graph.nodes.push(Node {
+                name: "gradients".into(),
+                op: Op::Vjp(Box::new(op.clone())),
+                inputs: [&ids[..3], &[Some(dy)]].concat(),
+                outputs: found.iter().copied().map(Some).collect(),
+            });
+            graph.outputs.push(activated);
+            graph.outputs.extend(found);
+            let Some(worst) = difference(&graph, &given) else { return };
+            eprintln!("{op:?} and {activation:?}: {worst:.1e}");
+            assert!(worst < 1e-5, "{op:?} and {activation:?} differ by {worst}");
+        }
+    }
+}
+
+#[test]
+fn concatenated_channels_match_the_reference() {
+    for channels in [(3, 5), (4, 8), (4, 1)] {
+        let given = [tensor(&[2, channels.0, 3, 5, 7], 1), tensor(&[2, channels.1, 3, 5, 7], 2)];
+        let mut graph = Graph::new("concat");
+        let ids: Vec<_> = given.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
+        let y = graph.push("y", Op::concat(1), &ids);
+        graph.outputs.push(y);
+        if let Some(worst) = difference(&graph, &given) {
+            assert!(worst == 0.0, "{channels:?} channels differ by {worst}");
+        }
+    }
+}
+
+/// As parameters and gradients in the few tensors that hold all of them.
+#[test]
+fn parts_of_long_tensors_are_cut_and_joined_as_by_the_reference() {
+    let given = [tensor(&[1000], 1)];
+    let mut graph = Graph::new("parts");
+    let x = input(&mut graph, "x", &given[0]);
+    let mut list = Vec::new();
+    // Start, end, and zeros after the part.
+    let parts = [
+        (0, 3, 125),
+        (128, 133, 0),
+        (7, 300, 1),
+        (256, 1000, 0),
+        (512, 513, 127),
+        (896, 1000, 3),
+        (130, 134, 0),
+        (384, 640, 9),
+    ];
+    for (index, (start, end, zeros)) in parts.into_iter().enumerate() {
+        let numbers = [start, end, 0].map(|n: i64| Some(graph.add_initializer("number", Tensor::vector(vec![n]))));
+        let ids = [Some(x), numbers[0], numbers[1], numbers[2]];
+        list.push(Some(graph.push(format!("part{index}"), Op::Slice, &ids)));
+        if zeros > 0 {
+            list.push(Some(graph.add_initializer("zeros", Tensor::vector(vec![0.0f32; zeros]))));
+        }
+    }
+    let y = graph.push("y", Op::concat(0), &list);
+    graph.outputs.push(y);
+    if let Some(worst) = difference(&graph, &given) {
+        assert!(worst == 0.0, "differs by {worst}");
+    }
 }
 
 #[test]

@@ -1,0 +1,68 @@
+//! The convolution for matrix units, compared with the reference executor: its tiles on any device, without such units.
+//! What the units compute is compared on CUDA devices (`cuda.rs`).
+
+use crate::{engine, one, tensor};
+use cytoscope_engine::{CompileOptions, Engine};
+use cytoscope_engine_burn::{BurnEngine, tiled_convolutions};
+use cytoscope_graph::{Activation, ConvAttrs, ConvTransposeAttrs, Graph, Op, Padding, Tensor};
+
+/// Checks that the tiled kernel computes a graph with one convolution like the reference.
+fn tiled(what: &str, graph: &Graph) {
+    let Some(engine) = engine() else { return };
+    let engine = BurnEngine::open(engine.device()).unwrap().with_tiled_convolutions();
+    let shape = graph.value(graph.inputs[0]).fixed_shape().unwrap();
+    let x = tensor(&shape, 7);
+    let name = graph.value(graph.inputs[0]).name.clone();
+    let expected = cytoscope_reference::run(graph, &[(name, x.clone())]).unwrap();
+    let before = tiled_convolutions();
+    let mut session = engine.compile(graph, &[shape], &CompileOptions::default()).unwrap();
+    let got = session.run(&[x]).unwrap();
+    assert!(tiled_convolutions() > before, "{what} does not use the tiled kernel");
+    assert_eq!(got[0].shape(), expected[0].shape(), "{what}");
+    let (got, expected) = (got[0].as_f32().unwrap(), expected[0].as_f32().unwrap());
+    let largest = expected.iter().fold(1e-3f32, |m, v| m.max(v.abs()));
+    let worst = got.iter().zip(expected).map(|(g, e)| (g - e).abs()).fold(0.0, f32::max) / largest;
+    assert!(worst < 1e-5, "{what} differs by {worst}");
+}
+
+fn conv(attrs: ConvAttrs, inputs: usize, outputs: usize, sizes: [usize; 4]) -> Graph {
+    let [samples, depth, height, width] = sizes;
+    let kernel = attrs.kernel.clone();
+    let weights: Vec<usize> = [outputs, inputs].into_iter().chain(kernel).collect();
+    let constants: Vec<Option<Tensor>> = vec![Some(tensor(&weights, 1)), Some(tensor(&[outputs], 2))];
+    one(Op::Conv(attrs), &[samples, inputs, depth, height, width], constants)
+}
+
+#[test]
+fn tiled_convolutions_of_all_kernels_and_sizes_match_the_reference() {
+    // These kernels fit into 32 KiB of shared memory, the least that WebGPU devices have.
+    for kernel in [[1, 3, 3], [3, 1, 3], [3, 1, 1], [1, 1, 5], [1, 1, 1]] {
+        for (inputs, outputs, sizes) in [(16, 16, [1, 4, 8, 16]), (32, 48, [2, 5, 9, 21]), (16, 64, [1, 1, 3, 33])] {
+            let what = format!("kernel {kernel:?}, {inputs} to {outputs} channels, {sizes:?}");
+            tiled(&what, &conv(ConvAttrs::same(&kernel), inputs, outputs, sizes));
+        }
+    }
+}
+
+#[test]
+fn tiled_convolutions_with_strides_padding_and_dilation_match_the_reference() {
+    let attrs = ConvAttrs::same(&[1, 3, 3]);
+    tiled("stride along Z", &conv(attrs.clone().with_strides(&[2, 1, 1]), 16, 16, [2, 7, 6, 18]));
+    tiled("stride along X", &conv(ConvAttrs::same(&[1, 1, 3]).with_strides(&[1, 1, 2]), 16, 32, [1, 3, 5, 37]));
+    let padded = attrs.clone().with_padding(Padding::symmetric(vec![1, 0, 2]));
+    tiled("padding", &conv(padded, 16, 16, [1, 3, 6, 17]));
+    let attrs = ConvAttrs { dilations: vec![2, 1, 1], ..ConvAttrs::same(&[3, 1, 1]) };
+    tiled("dilation", &conv(attrs, 16, 16, [1, 6, 4, 9]));
+}
+
+#[test]
+fn tiled_transposed_convolutions_and_activations_match_the_reference() {
+    let attrs = ConvTransposeAttrs::upsample(&[2, 2, 2]);
+    let constants = vec![Some(tensor(&[32, 16, 2, 2, 2], 3)), Some(tensor(&[16], 4))];
+    tiled("upsampling", &one(Op::ConvTranspose(attrs), &[2, 32, 3, 4, 9], constants));
+    let mut graph = conv(ConvAttrs::same(&[1, 3, 3]), 16, 32, [1, 3, 7, 17]);
+    let y = graph.outputs[0];
+    let activated = graph.push("activation", Op::Activation(Activation::LeakyRelu { alpha: 0.1 }), &[Some(y)]);
+    graph.outputs = vec![activated];
+    tiled("activation", &graph);
+}

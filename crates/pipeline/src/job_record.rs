@@ -1,0 +1,655 @@
+//! Provenance records of jobs other than predictions: how a result was made, written beside it so that the job can be
+//! run again.
+//!
+//! The record of the output `NAME` is the file `NAME_provenance.json` in the same folder; `NAME` includes the ending, so
+//! that `cells.tif` and `cells.csv` have records of their own. That of an output without an ending, such as the folder of a
+//! package, is `NAME.package_provenance.json`: `NAME_provenance.json` is that of a prediction of `NAME.tif`. It is beside
+//! the folder, whose marker lists exactly the files in it.
+
+use crate::provenance::{InputRecord, ModelRecord, Provenance, not_a_record, program, read_bytes, record_of};
+use crate::results::FileRecord;
+use crate::{Context, JobError, Model, find_model};
+use cytoscope_engine::{Device, DeviceId, Precision};
+use cytoscope_storage::target::{ending, refuse_input, resolved};
+use cytoscope_storage::write::atomic_write;
+use cytoscope_storage::{MARKER, Overwrite, StorageError, sha256_of_file};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Ending of the file name of a record.
+const RECORD_ENDING: &str = "_provenance.json";
+/// What stands between the name of an output without an ending and [`RECORD_ENDING`].
+const WITHOUT_ENDING: &str = ".package";
+/// Maximum size of a record in bytes: it may list very many files.
+const MAX_RECORD_BYTES: u64 = 64 << 20;
+/// Maximum length of a file's name in bytes, as common file systems have it.
+const MAX_NAME_BYTES: usize = 255;
+/// Maximum number of files that a record lists one by one.
+const MAX_LISTED_FILES: usize = 2_000;
+/// Maximum depth of the folders whose files are counted.
+const MAX_DEPTH: usize = 32;
+/// Maximum number of files and folders that are counted in a folder: a record may name any folder.
+const MAX_COUNTED: usize = 1_000_000;
+
+/// The kind of a recorded job, which is the name of its command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobKind {
+    /// [`crate::SegmentJob`].
+    Segment,
+    /// [`crate::MeasureJob`].
+    Measure,
+    /// [`crate::MeshJob`].
+    Mesh,
+    /// [`crate::ConvertJob`].
+    Convert,
+    /// [`crate::EvaluateJob`] with a file for its report.
+    Evaluate,
+    /// [`crate::packages::ImportJob`].
+    Import,
+    /// [`crate::ExportJob`].
+    Export,
+    /// A quantization with the limits of its training.
+    Quantize,
+    /// A training run.
+    Train,
+}
+
+impl JobKind {
+    /// Returns the name of the command that runs the job.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Segment => "segment",
+            Self::Measure => "measure",
+            Self::Mesh => "mesh",
+            Self::Convert => "convert",
+            Self::Evaluate => "evaluate",
+            Self::Import => "import",
+            Self::Export => "export",
+            Self::Quantize => "quantize",
+            Self::Train => "train",
+        }
+    }
+}
+
+/// A job whose result has a record. Its JSON is what is recorded, with absolute paths.
+pub trait Recordable: Clone + Serialize {
+    /// The kind of the job.
+    const KIND: JobKind;
+
+    /// Returns the files and folders that the job reads, without its model.
+    fn inputs(&self) -> Vec<&Path>;
+
+    /// Returns the files and folders that the job writes. The first one names the record.
+    fn outputs(&self) -> Vec<&Path>;
+
+    /// Returns all paths of the job, without that of its model.
+    fn paths_mut(&mut self) -> Vec<&mut PathBuf>;
+
+    /// Returns the path or name of the job's model, if it has one.
+    fn model_mut(&mut self) -> Option<&mut String> {
+        None
+    }
+
+    /// Returns what the job does with an existing file at an output's path.
+    fn overwrite(&self) -> Overwrite;
+
+    /// Returns folders in which the job keeps its state while it runs; they are no part of an input that contains them.
+    fn working_folders(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
+    /// Sets what the job does with an existing file at an output's path.
+    fn set_overwrite(&mut self, overwrite: Overwrite);
+
+    /// Writes the first output to another path, and the others beside it under their names.
+    fn set_output(&mut self, out: PathBuf);
+}
+
+/// Returns the path of a further output beside the first one.
+pub(crate) fn beside(first: &Path, other: &Path) -> PathBuf {
+    other.file_name().map_or_else(|| other.to_owned(), |name| first.with_file_name(name))
+}
+
+/// A device that a job ran on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceRecord {
+    /// Identifier, such as `cuda:0`.
+    pub id: DeviceId,
+    /// Product name, as the driver reports it.
+    pub name: String,
+}
+
+/// The record of a job other than a prediction; `J` is the type of the job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobRecord<J = Value> {
+    /// Program name and version, `cytoscope X.Y.Z`.
+    pub program: String,
+    /// The kind of the job.
+    pub kind: JobKind,
+    /// The job with all its options; `cytoscope provenance FILE --rerun` runs it again.
+    pub job: J,
+    /// The files and folders that were read, as they were before. A folder has the size of all its files and the time
+    /// of the newest.
+    pub inputs: Vec<InputRecord>,
+    /// The model that was read; absent for jobs without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelRecord>,
+    /// The device that computed the result; absent for jobs that always run on the CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceRecord>,
+    /// Precision of the network; absent for jobs without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
+    /// Shape of the tiles or training patches in voxels, in the axis order of the network; empty for jobs without them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tile_shape: Vec<usize>,
+    /// Files and folders that the job wrote. A folder has the size of all its files, and the hash of its marker.
+    pub outputs: Vec<FileRecord>,
+    /// Time of completion in seconds since 1970.
+    pub finished_unix_secs: u64,
+}
+
+impl<J> JobRecord<J> {
+    /// Returns what differs from when the job was recorded, one sentence each with what to do about it: the program, the
+    /// inputs and the model.
+    pub fn differences(&self) -> Vec<String> {
+        let program = program();
+        let mut found = Vec::new();
+        if self.program != program {
+            found.push(format!(
+                "the recorded result was made by {}, this is {program}: for the same result, use that version",
+                self.program
+            ));
+        }
+        let outputs: Vec<PathBuf> = self.outputs.iter().map(|output| resolved(&output.path)).collect();
+        for input in &self.inputs {
+            let change = match input_record(&input.path, &outputs) {
+                Ok(now) => input.change(&now),
+                Err(error) => Some(format!("can no longer be read ({error})")),
+            };
+            found.extend(
+                change.map(|change| {
+                    format!("the input {} {change}: for the same result, restore it", input.path.display())
+                }),
+            );
+        }
+        found.extend(self.model.as_ref().and_then(ModelRecord::change));
+        found
+    }
+
+    /// Returns whether the record is that of this output: folders of results may be moved, so only names are compared.
+    fn is_of(&self, output: &Path) -> bool {
+        self.outputs.first().is_some_and(|first| first.is_named(output))
+    }
+}
+
+impl JobRecord {
+    /// Returns the recorded job, ready to be run again. It writes to the recorded paths, or to `out` and beside it.
+    ///
+    /// # Errors
+    /// [`JobError::Mismatch`] if `path`, which the record was read from, holds options of another version.
+    pub fn job_again<J: Recordable + DeserializeOwned>(
+        &self,
+        path: &Path,
+        out: Option<&Path>,
+        overwrite: Overwrite,
+    ) -> Result<J, JobError> {
+        let mut job: J = serde_json::from_value(self.job.clone())
+            .map_err(|error| not_a_record(path, format!("the recorded job cannot be read ({error})")))?;
+        if let Some(out) = out {
+            job.set_output(out.to_owned());
+        }
+        job.set_overwrite(overwrite);
+        Ok(job)
+    }
+}
+
+/// A record of any kind.
+#[derive(Debug)]
+pub enum AnyRecord {
+    /// That of a prediction.
+    Prediction(Box<Provenance>),
+    /// That of another job.
+    Job(Box<JobRecord>),
+}
+
+/// Reads a record of any kind.
+///
+/// # Errors
+/// [`JobError`] if the file is missing or not a provenance record.
+pub fn read_any(path: &Path) -> Result<AnyRecord, JobError> {
+    let bytes = read_bytes(path, MAX_RECORD_BYTES)?;
+    let bad = |error: serde_json::Error| not_a_record(path, format!("not a provenance record ({error})"));
+    let value: Value = serde_json::from_slice(&bytes).map_err(bad)?;
+    if value.get("kind").is_some() {
+        return Ok(AnyRecord::Job(serde_json::from_value(value).map_err(bad)?));
+    }
+    Ok(AnyRecord::Prediction(serde_json::from_value(value).map_err(bad)?))
+}
+
+/// Returns the path of the record of a result, which may also be the path of a record itself.
+pub fn record_for(path: &Path) -> PathBuf {
+    if path.to_string_lossy().ends_with(RECORD_ENDING) {
+        return path.to_owned();
+    }
+    let own = record_path(path);
+    let of_other = || match read_any(&own) {
+        Ok(AnyRecord::Job(record)) => !record.is_of(path),
+        Ok(AnyRecord::Prediction(_)) => true,
+        // Why a record cannot be read is reported.
+        Err(_) => false,
+    };
+    let wrote = |record: &JobRecord| record.outputs.first().is_some_and(|file| file.matches(path));
+    let is_current = || matches!(read_any(&own), Ok(AnyRecord::Job(record)) if wrote(&record));
+    match record_of(path).filter(|record| record.is_file()) {
+        // A prediction may have replaced the result of the job.
+        Some(of_prediction) if !is_current() => of_prediction,
+        _ if own.is_file() && !of_other() => own,
+        _ => path.to_owned(),
+    }
+}
+
+/// Returns the path of the record of an output.
+pub fn record_path(output: &Path) -> PathBuf {
+    let mut name = output.file_name().map_or_else(OsString::new, OsString::from);
+    if ending(output).is_none() {
+        name.push(WITHOUT_ENDING);
+    }
+    name.push(RECORD_ENDING);
+    output.with_file_name(name)
+}
+
+/// The record of a job that is running.
+#[derive(Debug)]
+pub struct PendingRecord<J> {
+    path: PathBuf,
+    record: JobRecord<J>,
+}
+
+impl<J: Recordable> PendingRecord<J> {
+    /// Starts the record of a job: call it before the job reads its inputs. Inputs that cannot be read are left to the
+    /// job to report.
+    ///
+    /// # Errors
+    /// [`JobError::Storage`] if the path of the record is an input or a folder, or holds the record of another result; also
+    /// if any other file exists there, unless the job overwrites files. [`JobError::WrongUse`] if the job has no output,
+    /// the record's name is too long, or a path is not Unicode.
+    pub fn begin(job: &J) -> Result<Self, JobError> {
+        let mut job = job.clone();
+        let overwrite = job.overwrite();
+        job.set_overwrite(Overwrite::Refuse);
+        job.paths_mut().into_iter().for_each(|path| *path = absolute(path));
+        let mut model = None;
+        if let Some(text) = job.model_mut() {
+            model = model_record(text);
+            if Path::new(text.as_str()).exists() {
+                *text = absolute(Path::new(text.as_str())).to_string_lossy().into_owned();
+            }
+        }
+        let outputs: Vec<PathBuf> = job.outputs().into_iter().map(Path::to_owned).collect();
+        let first = outputs
+            .first()
+            .ok_or_else(|| JobError::WrongUse("the job has no output: give a path for its result".to_owned()))?;
+        let path = record_path(first);
+        check_record(&path, first, &job.inputs(), overwrite)?;
+        // Paths that JSON cannot hold are reported before the work is done.
+        if let Some(path) = job.paths_mut().into_iter().find(|path| path.to_str().is_none()) {
+            return Err(JobError::WrongUse(format!(
+                "{}: the path is not valid Unicode (UTF-8), so the provenance record cannot name it; rename the file or \
+                 folder",
+                path.display()
+            )));
+        }
+        serde_json::to_value(&job)
+            .map_err(|e| JobError::WrongUse(format!("the job cannot be recorded ({e}): rename the file or folder")))?;
+        let left_out: Vec<PathBuf> =
+            outputs.iter().chain(&job.working_folders()).map(|output| resolved(output)).collect();
+        let mut seen = BTreeSet::new();
+        let given = job.inputs().into_iter().filter(|input| seen.insert(*input));
+        let inputs = given.filter_map(|input| input_record(input, &left_out).ok()).collect();
+        let record = JobRecord {
+            program: program(),
+            kind: J::KIND,
+            job,
+            inputs,
+            model,
+            device: None,
+            precision: None,
+            tile_shape: Vec::new(),
+            outputs: Vec::new(),
+            finished_unix_secs: 0,
+        };
+        Ok(Self { path, record })
+    }
+
+    /// Returns the recorded job, whose settings may be replaced by those that were determined while it ran.
+    pub fn job_mut(&mut self) -> &mut J {
+        &mut self.record.job
+    }
+
+    /// Adds files that the inputs name, such as those in a table. A long list is left out; the table itself is an input.
+    pub fn add_inputs<'a>(&mut self, files: impl IntoIterator<Item = &'a Path>) {
+        let mut files: BTreeSet<PathBuf> = files.into_iter().map(absolute).collect();
+        if files.len() <= MAX_LISTED_FILES {
+            files.retain(|file| self.record.inputs.iter().all(|known| known.path != *file));
+            self.record.inputs.extend(files.iter().filter_map(|file| input_record(file, &[]).ok()));
+        }
+    }
+
+    /// Records the device and the precision that computed the result.
+    pub fn ran_on(&mut self, device: &Device, precision: Precision) {
+        self.record.device = Some(DeviceRecord { id: device.id, name: device.name.clone() });
+        self.record.precision = Some(precision);
+    }
+
+    /// Records the shape of the tiles or patches in voxels, in the axis order of the network.
+    pub fn set_tile_shape(&mut self, shape: &[usize]) {
+        self.record.tile_shape = shape.to_vec();
+    }
+
+    /// Writes the record, after the outputs have their final names.
+    ///
+    /// # Errors
+    /// [`JobError::Io`] if an output cannot be read; [`JobError::Storage`] if the record cannot be written.
+    pub fn finish(mut self) -> Result<(), JobError> {
+        let outputs: Result<Vec<FileRecord>, JobError> =
+            self.record.job.outputs().into_iter().map(file_record).collect();
+        self.record.outputs = outputs?;
+        self.record.finished_unix_secs = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let text = serde_json::to_string_pretty(&self.record)
+            .map_err(|error| JobError::Io { path: self.path.clone(), error: error.into() })?;
+        if text.len() as u64 > MAX_RECORD_BYTES {
+            let error = format!("the record has {} bytes; at most {MAX_RECORD_BYTES} can be read", text.len());
+            return Err(JobError::Io { path: self.path.clone(), error: std::io::Error::other(error) });
+        }
+        Ok(atomic_write(&self.path, text.as_bytes())?)
+    }
+}
+
+/// Runs a job and writes its record. If the record of a finished job cannot be written, a note says so.
+///
+/// # Errors
+/// That of the job, or of [`PendingRecord::begin`].
+pub fn recorded<J: Recordable, R>(
+    job: &J,
+    context: &Context,
+    run: impl FnOnce(&mut PendingRecord<J>) -> Result<R, JobError>,
+) -> Result<R, JobError> {
+    let mut record = PendingRecord::begin(job)?;
+    let result = run(&mut record)?;
+    if let Err(error) = record.finish() {
+        context.note(format!("the result is complete, but its provenance record could not be written: {error}"));
+    }
+    Ok(result)
+}
+
+/// Refuses to replace a file at the path of a record that is not the record of an earlier output with the same name. Records
+/// of other results are never replaced, other files only if the job overwrites files.
+fn check_record(path: &Path, output: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), JobError> {
+    refuse_input(path, inputs)?;
+    let length = path.file_name().map_or(0, |name| name.as_encoded_bytes().len());
+    if length > MAX_NAME_BYTES {
+        return Err(JobError::WrongUse(format!(
+            "{}: the name of its provenance record would have {length} bytes, but file systems allow {MAX_NAME_BYTES}: give \
+             the output a shorter name",
+            output.display()
+        )));
+    }
+    if std::fs::symlink_metadata(path).is_err() {
+        return Ok(());
+    }
+    let refused = |problem: &str| {
+        let (path, problem) = (path.to_owned(), problem.to_owned());
+        Err(StorageError::NotReplaceable { path, problem, can_force: false }.into())
+    };
+    if std::fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
+        return refused("is not a file, but has the name of the output's provenance record");
+    }
+    match read_any(path) {
+        Ok(AnyRecord::Job(record)) if record.is_of(output) => Ok(()),
+        Ok(AnyRecord::Job(_)) => refused("is the provenance record of another result"),
+        Ok(AnyRecord::Prediction(_)) => refused("is the provenance record of a prediction"),
+        Err(_) if overwrite == Overwrite::Replace => Ok(()),
+        Err(_) => Err(StorageError::Exists { path: path.to_owned() }.into()),
+    }
+}
+
+/// Returns an absolute path, so that a record can be run again from any folder.
+pub(crate) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+impl ModelRecord {
+    /// Returns how the model differs from the record, as a sentence with what to do about it; `None` if it does not.
+    pub(crate) fn change(&self) -> Option<String> {
+        let (name, path) = (&self.name, self.path.display());
+        let Some(now) = model_record(&self.path.to_string_lossy()) else {
+            return Some(format!("the model {name} ({path}) can no longer be read: for the same result, restore it"));
+        };
+        (now.fingerprint != self.fingerprint).then(|| {
+            format!(
+                "the model {name} ({path}) is not the one that made the recorded result (fingerprint {}, recorded {}): for \
+                 the same result, restore it",
+                now.fingerprint, self.fingerprint
+            )
+        })
+    }
+}
+
+/// Returns the record of a model; `None` if it cannot be found or read.
+fn model_record(text: &str) -> Option<ModelRecord> {
+    let path = absolute(&find_model(text).ok()?);
+    if let Ok(model) = Model::load(text) {
+        return Some(ModelRecord { name: model.name, path, fingerprint: model.fingerprint });
+    }
+    // A model that cannot be run on stacks, such as one with several inputs, can still be exported.
+    let name = path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let fingerprint = file_record(&path).ok()?.sha256;
+    Some(ModelRecord { name, path, fingerprint })
+}
+
+/// Returns the record of an input as it is now. Of a folder, the outputs (resolved paths) and all records of jobs are
+/// left out.
+fn input_record(path: &Path, outputs: &[PathBuf]) -> std::io::Result<InputRecord> {
+    counted_record(path, outputs, MAX_COUNTED)
+}
+
+/// Like [`input_record`], with a maximum number of files and folders in a folder.
+fn counted_record(path: &Path, outputs: &[PathBuf], max_files: usize) -> std::io::Result<InputRecord> {
+    let record = InputRecord::of(path)?;
+    if !path.is_dir() {
+        return Ok(record);
+    }
+    let mut sum = InputRecord { bytes: 0, modified_unix_secs: 0, modified_nanos: 0, ..record };
+    let time = |r: &InputRecord| (r.modified_unix_secs, r.modified_nanos);
+    let mut left = max_files;
+    walk(&resolved(path), MAX_DEPTH, &mut left, &mut |file| {
+        let is_output =
+            outputs.iter().any(|output| file.starts_with(output)) || file.to_string_lossy().ends_with(RECORD_ENDING);
+        let Ok(one) = InputRecord::of(file) else { return };
+        if is_output {
+            return;
+        }
+        sum.bytes = sum.bytes.saturating_add(one.bytes);
+        if time(&one) > time(&sum) {
+            (sum.modified_unix_secs, sum.modified_nanos) = time(&one);
+        }
+    })?;
+    Ok(sum)
+}
+
+/// Passes every file below a folder to `visit`, in any order. Links to folders are not followed. Fails after `left`
+/// files and folders.
+fn walk(folder: &Path, depth: usize, left: &mut usize, visit: &mut dyn FnMut(&Path)) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        *left = left.checked_sub(1).ok_or_else(|| {
+            std::io::Error::other(format!("the folder has more than {MAX_COUNTED} files; give a smaller one"))
+        })?;
+        match entry.file_type()?.is_dir() {
+            true if depth > 0 => walk(&entry.path(), depth - 1, left, visit)?,
+            true => {}
+            false => visit(&entry.path()),
+        }
+    }
+    Ok(())
+}
+
+/// Returns the record of a written file or folder.
+fn file_record(path: &Path) -> Result<FileRecord, JobError> {
+    let io = |error| JobError::Io { path: path.to_owned(), error };
+    if !path.is_dir() {
+        let bytes = std::fs::metadata(path).map_err(io)?.len();
+        return Ok(FileRecord { path: path.to_owned(), bytes, sha256: sha256_of_file(path).map_err(io)? });
+    }
+    // An output may have any number of files.
+    let bytes = counted_record(path, &[], usize::MAX).map_err(io)?.bytes;
+    let marker = path.join(MARKER);
+    let sha256 = if marker.is_file() {
+        sha256_of_file(&marker).map_err(io)?
+    } else if path.join("rdf.yaml").is_file() {
+        sha256_of_files(path).map_err(io)?
+    } else {
+        String::new()
+    };
+    Ok(FileRecord { path: path.to_owned(), bytes, sha256 })
+}
+
+/// Returns the SHA-256 of the names and contents of all files below a folder, in lower-case hexadecimal. Records are left
+/// out.
+fn sha256_of_files(folder: &Path) -> std::io::Result<String> {
+    let folder = resolved(folder);
+    let mut files = BTreeSet::new();
+    let mut left = MAX_COUNTED;
+    walk(&folder, MAX_DEPTH, &mut left, &mut |file| {
+        let is_regular = std::fs::metadata(file).is_ok_and(|meta| meta.is_file());
+        if is_regular && !file.to_string_lossy().ends_with(RECORD_ENDING) {
+            files.insert(file.to_owned());
+        }
+    })?;
+    let mut hasher = Sha256::new();
+    for file in &files {
+        hasher.update(file.strip_prefix(&folder).unwrap_or(file).as_os_str().as_encoded_bytes());
+        hasher.update([0]);
+        hasher.update(sha256_of_file(file)?);
+    }
+    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+    use super::*;
+    use crate::ConvertJob;
+
+    fn convert(folder: &Path) -> ConvertJob {
+        let [input, output] = ["a.tif", "b.npy"].map(|name| folder.join(name));
+        serde_json::from_value(serde_json::json!({"input": input, "output": output})).unwrap()
+    }
+
+    #[test]
+    fn a_foreign_file_at_the_path_of_a_record_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let job = convert(folder.path());
+        let record = record_path(&job.output);
+        assert_eq!(record.file_name().unwrap(), "b.npy_provenance.json");
+        std::fs::write(&record, "{\"made by\": \"another program\"}").unwrap();
+        let refused = recorded(&job, &Context::default(), |_| Ok(())).unwrap_err();
+        assert!(matches!(refused, JobError::Storage(StorageError::Exists { .. })), "{refused}");
+        assert_eq!(std::fs::read_to_string(&record).unwrap(), "{\"made by\": \"another program\"}");
+    }
+
+    #[test]
+    fn a_record_names_a_changed_input_and_a_missing_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let job = convert(folder.path());
+        std::fs::write(&job.input, "abc").unwrap();
+        let write = |_: &mut PendingRecord<ConvertJob>| {
+            std::fs::write(&job.output, "result").unwrap();
+            Ok(())
+        };
+        recorded(&job, &Context::default(), write).unwrap();
+        let read = || match read_any(&record_for(&job.output)).unwrap() {
+            AnyRecord::Job(record) => record,
+            AnyRecord::Prediction(_) => panic!("it is the record of a conversion"),
+        };
+        assert_eq!((read().kind, read().differences()), (JobKind::Convert, Vec::new()));
+        std::fs::write(&job.input, "abcd").unwrap();
+        let changed = read().differences().join("; ");
+        assert!(changed.contains("had 3 bytes") && changed.contains("restore it"), "{changed}");
+        std::fs::remove_file(&job.input).unwrap();
+        let missing = read().differences().join("; ");
+        assert!(missing.contains("can no longer be read"), "{missing}");
+    }
+
+    #[test]
+    fn a_folder_changes_with_its_files_but_not_with_results_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("inner")).unwrap();
+        std::fs::write(folder.path().join("inner/a.tif"), "abc").unwrap();
+        let output = resolved(&folder.path().join("scores.json"));
+        let before = input_record(folder.path(), std::slice::from_ref(&output)).unwrap();
+        assert_eq!(before.bytes, 3);
+        std::fs::write(&output, "{}").unwrap();
+        std::fs::write(record_path(&output), "{}").unwrap();
+        assert_eq!(before.change(&input_record(folder.path(), std::slice::from_ref(&output)).unwrap()), None);
+        std::fs::write(folder.path().join("inner/b.tif"), "d").unwrap();
+        let after = input_record(folder.path(), &[output]).unwrap();
+        assert!(before.change(&after).unwrap().contains("it has 4 now"));
+    }
+
+    #[test]
+    fn outputs_without_an_ending_and_predictions_have_records_of_their_own() {
+        let name = |output: &str| record_path(Path::new(output)).display().to_string();
+        assert_eq!(name("a/cells"), "a/cells.package_provenance.json");
+        assert_eq!(name("a/cells-1.2"), "a/cells-1.2.package_provenance.json");
+        assert_eq!(name("a/cells.zip"), "a/cells.zip_provenance.json");
+    }
+
+    #[test]
+    fn problems_with_the_path_of_a_record_are_found_before_the_work() {
+        let folder = tempfile::tempdir().unwrap();
+        let job = |name: &str| ConvertJob {
+            output: folder.path().join(name),
+            overwrite: Overwrite::Replace,
+            ..convert(folder.path())
+        };
+        let refused = |job: &ConvertJob| PendingRecord::begin(job).unwrap_err().to_string();
+        let long = refused(&job(&format!("{}.npy", "a".repeat(240))));
+        assert!(long.contains("260 bytes") && long.contains("shorter name"), "{long}");
+        std::fs::create_dir(record_path(&job("c.npy").output)).unwrap();
+        let of_folder = refused(&job("c.npy"));
+        assert!(of_folder.contains("c.npy_provenance.json is not a file"), "{of_folder}");
+        // The record of another result is kept, even if files are overwritten.
+        let write = |_: &mut PendingRecord<ConvertJob>| {
+            std::fs::write(&job("d.npy").output, "result").unwrap();
+            Ok(())
+        };
+        recorded(&job("d.npy"), &Context::default(), write).unwrap();
+        let record = record_path(&job("d.npy").output);
+        std::fs::rename(&record, record_path(&job("e.npy").output)).unwrap();
+        let of_other = refused(&job("e.npy"));
+        assert!(of_other.contains("the provenance record of another result"), "{of_other}");
+        assert_eq!(record_for(&job("e.npy").output), job("e.npy").output);
+    }
+
+    #[test]
+    fn a_package_without_a_marker_changes_with_its_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let hash = || file_record(folder.path()).unwrap().sha256;
+        std::fs::write(folder.path().join("weights.onnx"), "abc").unwrap();
+        assert_eq!(hash(), "", "not a package");
+        std::fs::write(folder.path().join("rdf.yaml"), "name: a").unwrap();
+        let before = hash();
+        assert_eq!((before.len(), hash()), (64, before.clone()));
+        std::fs::write(folder.path().join("weights.onnx"), "abd").unwrap();
+        assert_ne!(hash(), before);
+    }
+}

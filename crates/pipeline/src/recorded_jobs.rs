@@ -1,0 +1,211 @@
+//! What the jobs of this crate read and write, for their provenance records.
+
+use crate::job_record::{JobKind, Recordable, beside};
+use crate::packages::ImportJob;
+use crate::{ConvertJob, EvaluateJob, ExportJob, MeasureJob, MeshJob, SegmentJob};
+use cytoscope_storage::Overwrite;
+use std::iter::once;
+use std::path::{Path, PathBuf};
+
+impl Recordable for SegmentJob {
+    const KIND: JobKind = JobKind::Segment;
+
+    fn inputs(&self) -> Vec<&Path> {
+        once(&self.map).chain(&self.intensities).map(PathBuf::as_path).collect()
+    }
+
+    fn outputs(&self) -> Vec<&Path> {
+        self.labels.iter().chain(&self.table).map(PathBuf::as_path).collect()
+    }
+
+    fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
+        once(&mut self.map).chain(&mut self.intensities).chain(&mut self.labels).chain(&mut self.table).collect()
+    }
+
+    fn overwrite(&self) -> Overwrite {
+        self.overwrite
+    }
+
+    fn set_overwrite(&mut self, overwrite: Overwrite) {
+        self.overwrite = overwrite;
+    }
+
+    fn set_output(&mut self, out: PathBuf) {
+        if let Some(table) = &mut self.table {
+            *table = beside(&out, table);
+        }
+        self.labels = Some(out);
+    }
+}
+
+impl Recordable for MeasureJob {
+    const KIND: JobKind = JobKind::Measure;
+
+    fn inputs(&self) -> Vec<&Path> {
+        vec![self.labels.as_path(), self.intensities.as_path()]
+    }
+
+    fn outputs(&self) -> Vec<&Path> {
+        vec![self.table.as_path()]
+    }
+
+    fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
+        vec![&mut self.labels, &mut self.intensities, &mut self.table]
+    }
+
+    fn overwrite(&self) -> Overwrite {
+        self.overwrite
+    }
+
+    fn set_overwrite(&mut self, overwrite: Overwrite) {
+        self.overwrite = overwrite;
+    }
+
+    fn set_output(&mut self, out: PathBuf) {
+        self.table = out;
+    }
+}
+
+impl Recordable for MeshJob {
+    const KIND: JobKind = JobKind::Mesh;
+
+    fn inputs(&self) -> Vec<&Path> {
+        vec![self.labels.as_path()]
+    }
+
+    fn outputs(&self) -> Vec<&Path> {
+        vec![self.out.as_path()]
+    }
+
+    fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
+        vec![&mut self.labels, &mut self.out]
+    }
+
+    fn overwrite(&self) -> Overwrite {
+        self.overwrite
+    }
+
+    fn set_overwrite(&mut self, overwrite: Overwrite) {
+        self.overwrite = overwrite;
+    }
+
+    fn set_output(&mut self, out: PathBuf) {
+        self.out = out;
+    }
+}
+
+impl Recordable for ConvertJob {
+    const KIND: JobKind = JobKind::Convert;
+
+    fn inputs(&self) -> Vec<&Path> {
+        once(&self.input).chain(&self.labels).chain(&self.like).map(PathBuf::as_path).collect()
+    }
+
+    fn outputs(&self) -> Vec<&Path> {
+        vec![self.output.as_path()]
+    }
+
+    fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
+        once(&mut self.input).chain(&mut self.labels).chain(&mut self.like).chain(once(&mut self.output)).collect()
+    }
+
+    fn overwrite(&self) -> Overwrite {
+        self.overwrite
+    }
+
+    fn set_overwrite(&mut self, overwrite: Overwrite) {
+        self.overwrite = overwrite;
+    }
+
+    fn set_output(&mut self, out: PathBuf) {
+        self.output = out;
+    }
+}
+
+impl Recordable for EvaluateJob {
+    const KIND: JobKind = JobKind::Evaluate;
+
+    fn inputs(&self) -> Vec<&Path> {
+        vec![self.prediction.as_path(), self.truth.as_path()]
+    }
+
+    fn outputs(&self) -> Vec<&Path> {
+        self.out.iter().map(PathBuf::as_path).collect()
+    }
+
+    fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
+        once(&mut self.prediction).chain(once(&mut self.truth)).chain(&mut self.out).collect()
+    }
+
+    fn overwrite(&self) -> Overwrite {
+        self.overwrite
+    }
+
+    fn set_overwrite(&mut self, overwrite: Overwrite) {
+        self.overwrite = overwrite;
+    }
+
+    fn set_output(&mut self, out: PathBuf) {
+        self.out = Some(out);
+    }
+}
+
+impl Recordable for ImportJob {
+    const KIND: JobKind = JobKind::Import;
+
+    fn inputs(&self) -> Vec<&Path> {
+        vec![self.file.as_path()]
+    }
+
+    fn outputs(&self) -> Vec<&Path> {
+        vec![self.out.as_path()]
+    }
+
+    fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
+        vec![&mut self.file, &mut self.out]
+    }
+
+    fn overwrite(&self) -> Overwrite {
+        self.overwrite
+    }
+
+    fn set_overwrite(&mut self, overwrite: Overwrite) {
+        self.overwrite = overwrite;
+    }
+
+    fn set_output(&mut self, out: PathBuf) {
+        self.out = out;
+    }
+}
+
+impl Recordable for ExportJob {
+    const KIND: JobKind = JobKind::Export;
+
+    fn inputs(&self) -> Vec<&Path> {
+        Vec::new()
+    }
+
+    fn outputs(&self) -> Vec<&Path> {
+        vec![self.out.as_path()]
+    }
+
+    fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
+        vec![&mut self.out]
+    }
+
+    fn model_mut(&mut self) -> Option<&mut String> {
+        Some(&mut self.model)
+    }
+
+    fn overwrite(&self) -> Overwrite {
+        self.overwrite
+    }
+
+    fn set_overwrite(&mut self, overwrite: Overwrite) {
+        self.overwrite = overwrite;
+    }
+
+    fn set_output(&mut self, out: PathBuf) {
+        self.out = out;
+    }
+}

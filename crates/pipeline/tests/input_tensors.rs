@@ -1,0 +1,249 @@
+//! Models with several input tensors: each is read from its own file or channel, and tiles are cut from all at the same place.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+mod common;
+
+use common::{noise, noise_tensor, package, relative_distance};
+use cytoscope_engine::{DeviceId, DeviceRequest};
+use cytoscope_formats::{Channel, Container, OpenOptions, WriteSpec, open, write_array};
+use cytoscope_graph::{BinaryOp, ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
+use cytoscope_model_package::{AxisSize, Package, Processing};
+use cytoscope_pipeline::devices::Devices;
+use cytoscope_pipeline::predict::{ChannelRef, InputTensor, TileRequest};
+use cytoscope_pipeline::{Context, JobError, Output, PredictJob, PredictOutcome, cards, provenance};
+use cytoscope_volume::{Array, VoxelSize};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+/// Shape Z, Y, X of the images.
+const SHAPE: [usize; 3] = [9, 20, 26];
+const VOXELS: usize = 9 * 20 * 26;
+
+/// A network of the inputs `nuclei` and `membrane`, which are convolved separately and added.
+fn network() -> Graph {
+    let mut graph = Graph::new("two inputs");
+    let mut convolved = Vec::new();
+    for (seed, name) in [(1, "nuclei"), (2, "membrane")] {
+        let free = |axis: &str| Dim::Free(axis.to_owned());
+        let shape = vec![Dim::Fixed(1), Dim::Fixed(1), free("z"), free("y"), free("x")];
+        let input = graph.add_input(name, ElementType::F32, shape);
+        let weight = graph.add_initializer(format!("{name} weight"), noise_tensor(seed, &[1, 1, 3, 3, 3]));
+        let attrs = ConvAttrs::same(&[3, 3, 3]);
+        convolved.push(Some(graph.push(format!("{name} conv"), Op::Conv(attrs), &[Some(input), Some(weight)])));
+    }
+    let sum = graph.push("sum", Op::Binary(BinaryOp::Add), &convolved);
+    graph.outputs.push(sum);
+    graph
+}
+
+/// The images of both inputs, which no step of the package has changed.
+fn images() -> [Vec<f32>; 2] {
+    [noise(3, VOXELS), noise(4, VOXELS)]
+}
+
+/// Returns the output of the network for the preprocessed images, computed by the reference executor without tiles.
+fn expected() -> Vec<f32> {
+    let [nuclei, membrane] = images();
+    let membrane: Vec<f32> = membrane.iter().map(|v| v * 3.0 + 0.5).collect();
+    run_reference(&network(), nuclei, membrane).into_f32().unwrap()
+}
+
+fn run_reference(graph: &Graph, nuclei: Vec<f32>, membrane: Vec<f32>) -> Tensor {
+    let tensor = |values: Vec<f32>| Tensor::new([&[1, 1][..], &SHAPE].concat(), values).unwrap();
+    let inputs = [("nuclei".to_owned(), tensor(nuclei)), ("membrane".to_owned(), tensor(membrane))];
+    cytoscope_reference::run(graph, &inputs).unwrap().remove(0)
+}
+
+/// Writes the package of the network, in which the second input has a preprocessing step of its own.
+fn save_model(path: &Path) {
+    let mut builder = package(&network());
+    let mut second = builder.inputs[0].clone();
+    builder.inputs[0].id = "nuclei".to_owned();
+    second.id = "membrane".to_owned();
+    second.processing = vec![Processing::ScaleLinear { gain: vec![3.0], offset: vec![0.5] }];
+    builder.inputs.push(second);
+    for axis in &mut builder.outputs[0].axes {
+        if let AxisSize::Reference { tensor, .. } = &mut axis.size {
+            *tensor = "nuclei".to_owned();
+        }
+    }
+    let tensor = |values: Vec<f32>| Tensor::new([&[1, 1][..], &SHAPE].concat(), values).unwrap();
+    builder.test_inputs = images().map(tensor).to_vec();
+    builder.test_outputs = vec![tensor(expected())];
+    builder.save(path, cytoscope_storage::Overwrite::Refuse).unwrap();
+}
+
+/// A folder with the model, and the images as files of one channel and as channels of one file.
+struct Fixture {
+    folder: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let fixture = Self { folder: tempfile::tempdir().unwrap() };
+        save_model(&fixture.path("model"));
+        let [nuclei, membrane] = images();
+        fixture.write("a.tif", &nuclei, None);
+        fixture.write("b.tif", &membrane, None);
+        let planes = |values: &[f32]| values.chunks(20 * 26).map(<[f32]>::to_vec).collect::<Vec<_>>();
+        let zipped = planes(&membrane).into_iter().zip(planes(&nuclei));
+        let both: Vec<f32> = zipped.flat_map(|(membrane, nuclei)| [membrane, nuclei].concat()).collect();
+        fixture.write("both.tif", &both, Some(["Membrane", "nuclei"]));
+        fixture
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes an image; with names of channels, axes Z, C, Y, X.
+    fn write(&self, name: &str, values: &[f32], channels: Option<[&str; 2]>) {
+        let (axes, shape) = match channels {
+            None => ("ZYX", SHAPE.to_vec()),
+            Some(_) => ("ZCYX", vec![9, 2, 20, 26]),
+        };
+        let array = Array::new(axes.parse().unwrap(), shape, values.to_vec()).unwrap();
+        let mut spec = WriteSpec::of(&array, Container::OmeTiff);
+        let named = |name: &str| Channel { name: name.to_owned(), color_rgb: None };
+        spec.channels = channels.map_or_else(Vec::new, |names| names.map(named).to_vec());
+        spec.voxel_size_um = VoxelSize::new_um(1.0, 0.5, 0.5);
+        write_array(&self.path(name), &array, &spec).unwrap();
+    }
+
+    fn tensor(&self, name: &str, file: &str) -> InputTensor {
+        InputTensor { name: name.to_owned(), file: Some(self.path(file)), channels: Vec::new() }
+    }
+
+    fn job(&self, input: &str, input_tensors: Vec<InputTensor>, out: &str) -> PredictJob {
+        let text = json!({"inputs": [self.path(input)], "model": self.path("model"), "out": self.path(out)});
+        let mut job: PredictJob = serde_json::from_value(text).unwrap();
+        job.device = DeviceRequest::Device(DeviceId::Cpu);
+        job.outputs = [Output::Maps].into();
+        job.input_tensors = input_tensors;
+        job
+    }
+
+    fn maps(&self, out: &str, stem: &str) -> Vec<f32> {
+        let path = self.path(out).join(format!("{stem}_prediction.tif"));
+        open(&path, &OpenOptions::default()).unwrap().read_all().unwrap().samples().to_f32()
+    }
+}
+
+fn run(job: &PredictJob) -> Result<PredictOutcome, JobError> {
+    job.run(&Context::default(), &Devices::cpu_only())
+}
+
+fn assert_expected(maps: &[f32], what: &str) {
+    let distance = relative_distance(maps, &expected());
+    assert!(distance < 1e-5, "{what}: {distance}");
+}
+
+#[test]
+fn each_input_is_read_from_its_own_file_with_its_own_preprocessing() {
+    let fixture = Fixture::new();
+    let tensors = vec![fixture.tensor("membrane", "b.tif"), fixture.tensor("nuclei", "a.tif")];
+    let tiles = TileRequest { tile: Some([6, 12, 16]), ..TileRequest::default() };
+    for (tiles, out) in [(TileRequest::default(), "whole"), (tiles, "tiles")] {
+        let job = PredictJob { tiles, ..fixture.job("a.tif", tensors.clone(), out) };
+        let outcome = run(&job).unwrap();
+        assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].sentence);
+        assert_expected(&fixture.maps(out, "a"), out);
+        let notes = outcome.done[0].notes.join("; ");
+        assert!(notes.contains("input membrane is read from b.tif"), "{notes}");
+    }
+    let record = provenance::read(&fixture.path("tiles/a_provenance.json")).unwrap();
+    let files: Vec<_> = record.input_tensors.iter().map(|tensor| (tensor.name.as_str(), &tensor.file.path)).collect();
+    assert_eq!(files, [("nuclei", &fixture.path("a.tif")), ("membrane", &fixture.path("b.tif"))]);
+    let again = PredictJob { out: fixture.path("again"), ..record.job };
+    assert!(run(&again).unwrap().failed.is_empty());
+    assert!(fixture.maps("again", "a") == fixture.maps("tiles", "a"), "the recorded job gives other maps");
+}
+
+#[test]
+fn inputs_are_read_from_the_channels_of_their_names_or_the_chosen_ones() {
+    let fixture = Fixture::new();
+    let channel = |name: &str, channel: &str| InputTensor {
+        name: name.to_owned(),
+        file: None,
+        channels: vec![channel.parse().unwrap()],
+    };
+    let mixed = fixture.tensor("membrane", "b.tif");
+    for (tensors, out) in [
+        (Vec::new(), "names"),
+        (vec![channel("membrane", "0"), channel("nuclei", "1")], "numbers"),
+        (vec![channel("membrane", "membrane")], "one of two"),
+        (vec![mixed], "channel and file"),
+    ] {
+        let outcome = run(&fixture.job("both.tif", tensors, out)).unwrap();
+        assert!(outcome.failed.is_empty(), "{out}: {}", outcome.failed[0].sentence);
+        assert_expected(&fixture.maps(out, "both"), out);
+    }
+    let swapped = vec![channel("membrane", "1"), channel("nuclei", "0")];
+    run(&fixture.job("both.tif", swapped, "swapped")).unwrap();
+    assert!(relative_distance(&fixture.maps("swapped", "both"), &expected()) > 1e-2, "the inputs are not swapped");
+}
+
+#[test]
+fn a_folder_gives_the_file_of_the_same_name() {
+    let fixture = Fixture::new();
+    std::fs::create_dir(fixture.path("membranes")).unwrap();
+    std::fs::rename(fixture.path("b.tif"), fixture.path("membranes/a.tif")).unwrap();
+    let outcome = run(&fixture.job("a.tif", vec![fixture.tensor("membrane", "membranes")], "out")).unwrap();
+    assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].sentence);
+    assert_expected(&fixture.maps("out", "a"), "folder");
+}
+
+#[test]
+fn images_on_another_grid_and_unknown_inputs_are_refused() {
+    let fixture = Fixture::new();
+    let array = Array::new("ZYX".parse().unwrap(), vec![9, 20, 25], noise(1, 9 * 20 * 25)).unwrap();
+    write_array(&fixture.path("small.tif"), &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+    let array = Array::new("ZYX".parse().unwrap(), SHAPE.to_vec(), noise(1, VOXELS)).unwrap();
+    let mut spec = WriteSpec::of(&array, Container::OmeTiff);
+    spec.voxel_size_um = VoxelSize::new_um(2.0, 0.5, 0.5);
+    write_array(&fixture.path("thick.tif"), &array, &spec).unwrap();
+    for (tensors, words) in [
+        (vec![fixture.tensor("membrane", "small.tif")], "9 × 20 × 25 voxels"),
+        (vec![fixture.tensor("membrane", "thick.tif")], "2 × 0.5 × 0.5 µm"),
+        (vec![fixture.tensor("membrane", "none.tif")], "none.tif"),
+        (Vec::new(), "--input nuclei=FILE --input membrane=FILE"),
+    ] {
+        let outcome = run(&fixture.job("a.tif", tensors, "out")).unwrap();
+        let [failed] = outcome.failed.as_slice() else { panic!("no failure with {words}") };
+        assert!(failed.sentence.contains(words), "{}", failed.sentence);
+    }
+    let refused = run(&fixture.job("a.tif", vec![fixture.tensor("actin", "b.tif")], "out")).unwrap_err().to_string();
+    assert!(refused.contains("no input \"actin\"") && refused.contains("nuclei, membrane"), "{refused}");
+}
+
+#[test]
+fn an_input_in_text_is_a_file_if_it_exists_and_a_channel_otherwise() {
+    let fixture = Fixture::new();
+    let path = fixture.path("a.tif");
+    let shown = path.to_str().unwrap();
+    let parse = |text: &str| text.parse::<InputTensor>();
+    assert_eq!(parse(&format!("nuclei={shown}")), Ok(fixture.tensor("nuclei", "a.tif")));
+    let channels = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect::<Vec<ChannelRef>>();
+    let with_channel = InputTensor { channels: channels(&["DAPI"]), ..fixture.tensor("nuclei", "a.tif") };
+    assert_eq!(parse(&format!("nuclei={shown}:DAPI")), Ok(with_channel));
+    let of_stack = InputTensor { name: "nuclei".to_owned(), file: None, channels: channels(&["2", "DAPI"]) };
+    assert_eq!(parse("nuclei=2,DAPI"), Ok(of_stack));
+    assert!(parse("nuclei=none.tif").unwrap_err().contains("does not exist"));
+    assert!(parse("nuclei").unwrap_err().contains("NAME=FILE"));
+}
+
+#[test]
+fn a_package_with_several_inputs_passes_its_own_test() {
+    let fixture = Fixture::new();
+    let card = cards::card("model", &fixture.path("model"));
+    assert_eq!(card.problem, None);
+    assert_eq!((card.input_channels, card.testable), (2, true));
+    assert_eq!(card.input_channel_names, ["nuclei", "membrane"]);
+    let package = Package::open(&fixture.path("model")).unwrap();
+    let (inputs, outputs) = package.test_tensors().unwrap().unwrap();
+    assert_eq!((inputs.len(), outputs.len()), (2, 1));
+    let text = json!({"file": fixture.path("model")});
+    let job: cytoscope_pipeline::ModelTestJob = serde_json::from_value(text).unwrap();
+    let report = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
+    assert_eq!(report.reproduced, Some(true), "{}", report.test);
+}

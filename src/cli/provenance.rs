@@ -1,0 +1,280 @@
+//! `cytoscope provenance`: shows how a result was made, and makes it again.
+
+use super::failure::{Failure, Outcome};
+use super::options::ReportOptions;
+use super::{Arguments, devices, print, print_json, progress};
+use clap::{Args, Parser};
+use cytoscope_engine::DeviceRequest;
+use cytoscope_pipeline::devices::Devices;
+use cytoscope_pipeline::job_record::{AnyRecord, JobKind, JobRecord, Recordable, read_any, record_for, record_path};
+use cytoscope_pipeline::packages::ImportJob;
+use cytoscope_pipeline::provenance::{InputRecord, ModelRecord, Provenance as PredictionRecord};
+use cytoscope_pipeline::results::FileRecord;
+use cytoscope_pipeline::{ConvertJob, EvaluateJob, ExportJob, JobError, MeasureJob, MeshJob, SegmentJob};
+use cytoscope_profile::Recorder;
+use cytoscope_storage::Overwrite;
+use cytoscope_train::{LimitedQuantization, TrainEvent, TrainJob, TrainPrecision, TrainStatus};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+#[derive(Args)]
+pub(crate) struct Provenance {
+    /// Provenance record (NAME_provenance.json), or the result it belongs to.
+    file: PathBuf,
+    /// Run the recorded job again, and compare its results with the recorded ones.
+    #[arg(long)]
+    rerun: bool,
+    /// Path that --rerun writes to instead of the recorded one: a file or folder, as the recorded command takes it. Further
+    /// files are written beside it.
+    #[arg(long, requires = "rerun", value_name = "PATH")]
+    out: Option<PathBuf>,
+    /// Overwrite existing files; an input is never overwritten.
+    #[arg(long, requires = "rerun")]
+    force: bool,
+    #[command(flatten)]
+    report: ReportOptions,
+}
+
+/// What `--json` prints about a record.
+#[derive(Serialize)]
+struct Shown<'a, R> {
+    record: &'a R,
+    /// What differs from when it was written, one sentence each.
+    differences: Vec<String>,
+}
+
+/// What `--rerun --json` prints.
+#[derive(Serialize)]
+struct Rerun {
+    /// What differs from the recorded run, one sentence each.
+    differences: Vec<String>,
+    outputs: Vec<Compared>,
+}
+
+/// An output of a rerun.
+#[derive(Serialize)]
+struct Compared {
+    path: PathBuf,
+    /// Whether it has the same bytes as the recorded one. Packages state when and how fast they were made, so they
+    /// usually differ.
+    identical: bool,
+}
+
+impl Provenance {
+    pub(crate) fn run(self) -> Outcome {
+        let path = record_for(&self.file);
+        match read_any(&path)? {
+            AnyRecord::Prediction(_) if self.rerun => self.rerun_prediction(&path),
+            AnyRecord::Prediction(record) => self.show_prediction(&record),
+            AnyRecord::Job(record) if self.rerun => self.rerun_job(&path, &record),
+            AnyRecord::Job(record) => self.show_job(&record),
+        }
+    }
+
+    /// Runs a prediction again as `predict --rerun` does.
+    fn rerun_prediction(&self, path: &Path) -> Outcome {
+        let option = |name: &str, value: &Path| {
+            let mut word = OsString::from(name);
+            word.push(value);
+            word
+        };
+        let mut words = vec![OsString::from("cytoscope"), OsString::from("predict"), option("--rerun=", path)];
+        words.extend(self.out.as_ref().map(|out| option("--out=", out)));
+        let switches =
+            [("--force", self.force), ("--json", self.report.json), ("--json-progress", self.report.json_progress)];
+        words.extend(switches.into_iter().filter(|(_, given)| *given).map(|(name, _)| OsString::from(name)));
+        match Arguments::try_parse_from(words) {
+            Ok(Arguments { command: Some(command), .. }) => command.run(),
+            Ok(_) => Err(Failure::other("the recorded prediction cannot be started; use cytoscope predict --rerun")),
+            Err(error) => Err(Failure::wrong_use(error.to_string())),
+        }
+    }
+
+    fn show_prediction(&self, record: &PredictionRecord) -> Outcome {
+        let differences = record.differences();
+        if self.report.json {
+            return print_json(&Shown { record, differences });
+        }
+        print(&format!("predict, {}", record.program));
+        print_options(&serde_json::to_value(&record.job).unwrap_or_default());
+        print_input(&record.input);
+        print_model(&record.model);
+        let text = |key: &str| record.device.get(key).and_then(Value::as_str).unwrap_or("unknown");
+        let precision = record.precision.map_or_else(String::new, |precision| format!(" in {precision}"));
+        print(&format!("  device: {} ({}){precision}", text("id"), text("name")));
+        if let Some(tile) = record.plan.get("tile") {
+            print(&format!("  tile: {tile} voxels"));
+        }
+        print_outputs(&record.outputs);
+        print_differences(&differences);
+        Ok(())
+    }
+
+    fn show_job(&self, record: &JobRecord) -> Outcome {
+        let differences = record.differences();
+        if self.report.json {
+            return print_json(&Shown { record, differences });
+        }
+        print(&format!("{}, {}", record.kind.name(), record.program));
+        print_options(&record.job);
+        record.inputs.iter().for_each(print_input);
+        record.model.iter().for_each(print_model);
+        if let Some(device) = &record.device {
+            let precision = record.precision.map_or_else(String::new, |precision| format!(" in {precision}"));
+            print(&format!("  device: {} ({}){precision}", device.id, device.name));
+        }
+        if !record.tile_shape.is_empty() {
+            print(&format!("  tile: {:?} voxels", record.tile_shape));
+        }
+        print_outputs(&record.outputs);
+        print_differences(&differences);
+        Ok(())
+    }
+
+    /// Runs a job other than a prediction again, and compares its outputs with the recorded ones.
+    fn rerun_job(&self, path: &Path, record: &JobRecord) -> Outcome {
+        let existing = record.outputs.first().map(|output| &output.path).filter(|output| output.exists());
+        if let Some(existing) = existing.filter(|_| self.out.is_none() && !self.force) {
+            return Err(Failure::wrong_use(format!(
+                "the recorded result {} exists: write to another path with --out, or replace it with --force",
+                existing.display()
+            )));
+        }
+        let (context, display) =
+            progress::training_context(self.report.json_progress, self.report.json, Recorder::totals_only());
+        let mut differences = record.differences();
+        let again = Again { path, record, out: self.out.as_deref(), overwrite: Overwrite::from_force(self.force) };
+        differences.iter().for_each(|sentence| context.note(sentence.as_str()));
+        let output = match record.kind {
+            JobKind::Segment => again.run(|job: &SegmentJob| job.run(&context).map(drop)),
+            JobKind::Measure => again.run(|job: &MeasureJob| job.run(&context).map(drop)),
+            JobKind::Mesh => again.run(|job: &MeshJob| job.run(&context).map(drop)),
+            JobKind::Convert => again.run(|job: &ConvertJob| job.run(&context)),
+            JobKind::Evaluate => again.run(|job: &EvaluateJob| job.run(&context).map(drop)),
+            JobKind::Import => again.run(|job: &ImportJob| job.run(&context, &devices::discover()).map(drop)),
+            JobKind::Export => again.run(|job: &ExportJob| job.run(&context).map(drop)),
+            JobKind::Quantize => again.run(|job: &LimitedQuantization| job.run(&context).map(drop)),
+            JobKind::Train => {
+                let mut job = again.job::<TrainJob>()?;
+                let (devices, of_device) = replay_device(&mut job, record);
+                of_device.iter().for_each(|sentence| context.note(sentence.as_str()));
+                differences.extend(of_device);
+                let on_event = |event: &TrainEvent| display.training_event(event);
+                let on_status = |status: &TrainStatus| display.training_status(status);
+                job.run_monitored(&context, &devices, &on_event, &on_status).map(|report| report.out)
+            }
+        }?;
+        let outputs = match read_any(&record_path(&output))? {
+            AnyRecord::Job(new) => compared(&record.outputs, new.outputs),
+            AnyRecord::Prediction(_) => Vec::new(),
+        };
+        if self.report.json {
+            return print_json(&Rerun { differences, outputs });
+        }
+        for Compared { path, identical } in &outputs {
+            let how = if *identical { "identical to" } else { "different from" };
+            print(&format!("wrote {}: {how} the recorded result", path.display()));
+        }
+        Ok(())
+    }
+}
+
+/// A recorded job that is run again.
+struct Again<'a> {
+    /// The record's path.
+    path: &'a Path,
+    record: &'a JobRecord,
+    out: Option<&'a Path>,
+    overwrite: Overwrite,
+}
+
+impl Again<'_> {
+    fn job<J: Recordable + DeserializeOwned>(&self) -> Result<J, JobError> {
+        self.record.job_again(self.path, self.out, self.overwrite)
+    }
+
+    /// Runs the job, and returns the path of its first output.
+    fn run<J: Recordable + DeserializeOwned>(
+        &self,
+        run: impl FnOnce(&J) -> Result<(), JobError>,
+    ) -> Result<PathBuf, JobError> {
+        let job = self.job::<J>()?;
+        run(&job)?;
+        Ok(job.outputs().first().map_or_else(PathBuf::new, |path| path.to_path_buf()))
+    }
+}
+
+/// Compares the outputs of a rerun with the recorded ones, which are in the same order.
+fn compared(recorded: &[FileRecord], new: Vec<FileRecord>) -> Vec<Compared> {
+    let same = |a: &FileRecord, b: &FileRecord| (a.bytes, &a.sha256) == (b.bytes, &b.sha256);
+    let pairs = new.into_iter().enumerate();
+    pairs
+        .map(|(i, new)| Compared { identical: recorded.get(i).is_some_and(|old| same(old, &new)), path: new.path })
+        .collect()
+}
+
+/// Requests the recorded device, or another one if it is not available. Returns the devices to choose from, and what
+/// differs, one sentence each.
+fn replay_device(job: &mut TrainJob, record: &JobRecord) -> (Devices, Vec<String>) {
+    let mut differences = Vec::new();
+    let Some(recorded) = &record.device else { return (devices::for_request(job.device), differences) };
+    let available = devices::for_request(DeviceRequest::Device(recorded.id));
+    let found = available.list().iter().find(|device| device.id == recorded.id);
+    if let Some(device) = found.filter(|device| device.usable) {
+        job.device = DeviceRequest::Device(recorded.id);
+        if device.name != recorded.name {
+            differences.push(format!(
+                "the recorded result was made on {} ({}), which is {} now: for the same result, use that device",
+                recorded.id, recorded.name, device.name
+            ));
+        }
+        return (available, differences);
+    }
+    let reason = found.map_or("there is no such device", |device| device.reason.as_str());
+    differences.push(format!(
+        "the recorded device {} ({}) is not available ({reason}): another one is used; for the same result, use a machine \
+         that has it",
+        recorded.id, recorded.name
+    ));
+    job.device = DeviceRequest::Auto;
+    let mut precisions = available.list().iter().filter(|device| device.usable).flat_map(|device| &device.precisions);
+    if let Some(precision) = record.precision
+        && !precisions.any(|known| *known == precision)
+    {
+        job.config.precision = TrainPrecision::Auto;
+        differences.push(format!("the recorded precision {precision} is not available: another one is used"));
+    }
+    (available, differences)
+}
+
+/// Prints the options of a job that are set, by the names of its fields.
+fn print_options(job: &Value) {
+    for (name, value) in job.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+        match value.as_str() {
+            Some(text) => print(&format!("  {name}: {text}")),
+            None => print(&format!("  {name}: {value}")),
+        }
+    }
+}
+
+fn print_input(input: &InputRecord) {
+    print(&format!("  read {}: {} bytes", input.path.display(), input.bytes));
+}
+
+fn print_model(model: &ModelRecord) {
+    print(&format!("  model {} ({}), fingerprint {}", model.name, model.path.display(), model.fingerprint));
+}
+
+fn print_outputs(outputs: &[FileRecord]) {
+    outputs.iter().for_each(|file| print(&format!("  wrote {}: {} bytes", file.path.display(), file.bytes)));
+}
+
+fn print_differences(differences: &[String]) {
+    differences.iter().for_each(|sentence| print(&format!("  note: {sentence}")));
+    if differences.is_empty() {
+        print("  program, inputs and model are those of the record; --rerun makes the result again");
+    }
+}

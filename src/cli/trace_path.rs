@@ -1,0 +1,45 @@
+//! Where the trace of a command may be written: a trace is a by-product and never replaces anything but an earlier one.
+
+use super::failure::{Failure, Outcome};
+use cytoscope_formats::is_zarr_folder;
+use cytoscope_model_package::is_package;
+use cytoscope_pipeline::ArtifactKind;
+use cytoscope_storage::target::{check_ending, check_file, resolved};
+use cytoscope_storage::{Manifest, Overwrite};
+use std::path::Path;
+
+/// Checks, before the run, that its trace may be written: its name ends in `.json`, and its path is neither an input, an
+/// output, a file of an input folder, nor inside a folder that is a whole, such as a package or an OME-Zarr folder.
+///
+/// `outputs` are the files and folders that the command writes besides the trace.
+///
+/// # Errors
+/// Invalid usage if the path may not be written to.
+pub(crate) fn check_trace(trace: &Path, inputs: &[&Path], outputs: &[&Path], overwrite: Overwrite) -> Outcome {
+    check_file(trace, inputs, overwrite)?;
+    check_ending(trace, &["json"])?;
+    let refused = |what: &str| {
+        let next_step = "write the trace to another path";
+        Err(Failure::wrong_use(format!("--trace {}: the path {what}; {next_step}", trace.display())))
+    };
+    let path = resolved(trace);
+    let is_inside = |folder: &Path| path.starts_with(resolved(folder));
+    if let Some(output) = outputs.iter().find(|output| is_inside(output)) {
+        return refused(&format!("is that of an output, or inside one ({})", output.display()));
+    }
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    if matches!(ArtifactKind::of_name(&name), Some((ArtifactKind::Provenance, _))) {
+        return refused("has the name of a provenance record");
+    }
+    // A working folder, such as that of a bench, may hold traces.
+    let is_finished = |folder: &Path| Manifest::of_folder(folder).is_some_and(|manifest| manifest.files.is_some());
+    let is_whole = |folder: &&Path| is_finished(folder) || is_package(folder) || is_zarr_folder(folder);
+    if let Some(folder) = path.ancestors().skip(1).find(is_whole) {
+        return refused(&format!("is inside {}, which the trace would change", folder.display()));
+    }
+    let is_of_input = |input: &&&Path| input.is_dir() && is_inside(input);
+    match inputs.iter().find(is_of_input).filter(|_| path.exists()) {
+        Some(folder) => refused(&format!("is that of a file in the input folder {}", folder.display())),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,463 @@
+//! Advice of real runs: a run that provokes a rule gets its advice, and the same run with the option that the advice names
+//! no longer gets it.
+//!
+//! Rules that a test cannot provoke are listed with the reason at `cytoscope_profile::AdviceRule`.
+
+use crate::common::Fixture;
+use crate::train::{SMALL, simulate_pairs};
+use cytoscope_builders::{UNet3d, Weights, unet3d};
+use cytoscope_testkit::skip;
+use serde_json::{Value, json};
+
+/// A voxel size at which the simulated nuclei have the size that the model `nuclei-dog` was made for.
+const VOXEL: &str = "1.75,0.8,0.8";
+/// Number of times that an advice is followed before it has to be gone.
+const MAX_FOLLOWED: usize = 6;
+
+/// The advice of a rule in a report.
+fn find(report: &Value, rule: &str) -> Option<Value> {
+    let all = report["advice"].as_array().unwrap_or_else(|| panic!("no advice: {report:#}"));
+    all.iter().find(|advice| advice["rule"] == rule).cloned()
+}
+
+/// The advice of a rule, which states its evidence, its gain and an option of `command`.
+fn given(fixture: &Fixture, command: &str, report: &Value, rule: &str) -> Value {
+    let advice = find(report, rule).unwrap_or_else(|| panic!("no {rule}: {:#} {:#}", report["advice"], report["run"]));
+    for part in ["evidence", "expected_gain", "change"] {
+        let text = advice[part].as_str().unwrap_or_default();
+        assert!(!text.is_empty() && !text.contains("NaN") && !text.contains("inf "), "{part}: {advice}");
+    }
+    let help = fixture.run(&[command, "--help"]).ok().stdout;
+    let change = advice["change"].as_str().unwrap();
+    let words = change.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+    // Options of `quantize` are named together with the command.
+    for option in words.filter(|word| word.starts_with("--") && !change.contains("cytoscope quantize")) {
+        assert!(help.contains(&format!("{option} ")), "{command} has no option {option}: {change}");
+    }
+    advice
+}
+
+fn gone(report: &Value, rule: &str) {
+    assert_eq!(find(report, rule), None, "{:#}", report["run"]);
+}
+
+/// The share in percent that the evidence of an advice states.
+fn percent(advice: &Value) -> f64 {
+    let evidence = advice["evidence"].as_str().unwrap();
+    let number = evidence.split(" %").next().unwrap().rsplit(' ').next().unwrap();
+    let share: f64 = number.parse().unwrap_or_else(|_| panic!("no share: {evidence}"));
+    assert!((0.0..=100.0).contains(&share), "{evidence}");
+    share
+}
+
+/// The value of an option that sets a tile.
+fn tile_of(setting: &Value) -> Option<String> {
+    let edges = setting["tile"].as_array()?.iter().map(|n| n.as_u64().map(|n| n.to_string()));
+    Some(edges.collect::<Option<Vec<_>>>()?.join(","))
+}
+
+/// Writes a small network with static normalization as `net.onnx`; its first level has this number of channels.
+fn network(fixture: &Fixture, channels: usize) {
+    let filters = vec![channels, 2 * channels];
+    let config = UNet3d { filters, strides: vec![[2; 3]], convs_per_block: 1, ..UNet3d::default() };
+    cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap(), &fixture.path("net.onnx")).unwrap();
+}
+
+/// Predicts the maps of a stack on the CPU, and returns the report.
+fn maps(fixture: &Fixture, model: &str, stack: &str, more: &[&str]) -> Value {
+    let base = ["predict", stack, "--model", model, "--out", "o", "--outputs", "maps", "--device", "cpu", "--json"];
+    fixture.run(&[&base[..], more].concat()).json()
+}
+
+#[test]
+fn small_tiles_are_enlarged_until_little_is_discarded() {
+    let fixture = Fixture::new();
+    network(&fixture, 2);
+    let raw = fixture.nuclei("16,96,96", 1);
+    let whole = maps(&fixture, "net.onnx", &raw, &[]);
+    gone(&whole, "small_tiles");
+    let halo = whole["inputs"][0]["plan"]["halo"][1].as_u64().unwrap();
+    assert!(halo > 0, "{whole:#}");
+    // Two thirds of an inner tile are halo along each axis.
+    let edge = (3 * halo).next_multiple_of(2);
+    let mut tile = format!("16,{edge},{edge}");
+    for followed in 0..MAX_FOLLOWED {
+        // With a budget that leaves memory for larger tiles, the requested size is still the reason.
+        let report = maps(&fixture, "net.onnx", &raw, &["--blend", "crop", "--tile", &tile, "--memory-budget", "1G"]);
+        gone(&report, "memory_budget");
+        if find(&report, "small_tiles").is_none() {
+            assert!(followed > 0, "tiles of {edge} voxels with a halo of {halo} were not small: {report:#}");
+            return;
+        }
+        let advice = given(&fixture, "predict", &report, "small_tiles");
+        let facts = &report["run"]["facts"]["inputs"][0]["tiles"];
+        let [computed, kept] = ["computed_voxels", "kept_voxels"].map(|key| facts[key].as_f64().unwrap());
+        assert_eq!(kept, 16.0 * 96.0 * 96.0, "{facts}");
+        assert!((percent(&advice) - 100.0 * (1.0 - kept / computed)).abs() < 0.51, "{advice} {facts}");
+        tile = tile_of(&advice["setting"]).unwrap();
+        assert!(advice["change"].as_str().unwrap().contains(&format!("--tile {tile}")), "{advice}");
+    }
+    panic!("the advice was followed {MAX_FOLLOWED} times, and is still given");
+}
+
+#[test]
+fn a_small_memory_budget_is_named_as_the_reason_for_small_tiles() {
+    let fixture = Fixture::new();
+    network(&fixture, 16);
+    let raw = fixture.nuclei("16,96,96", 1);
+    let with_budget = |mib: u64| {
+        let budget = format!("{mib}M");
+        let base = ["predict", &raw, "--model", "net.onnx", "--out", "o", "--outputs", "maps", "--device", "cpu"];
+        fixture.run(&[&base[..], &["--blend", "crop", "--memory-budget", &budget, "--json"]].concat())
+    };
+    // The smallest budget that is enough, to 2 MiB.
+    let ran = (49..200).step_by(2).map(with_budget).find(|ran| {
+        assert!(matches!(ran.code, Some(0 | 4)), "{}: {}", ran.command_line, ran.stderr);
+        ran.code == Some(0)
+    });
+    let report = ran.expect("no budget below 200 MiB is enough").json();
+    let advice = given(&fixture, "predict", &report, "memory_budget");
+    gone(&report, "small_tiles");
+    let bytes = advice["setting"]["memory_budget"].as_u64().unwrap();
+    let mib = bytes >> 20;
+    assert!(advice["change"].as_str().unwrap().contains(&format!("--memory-budget {mib}M")), "{advice}");
+    let mut larger = mib;
+    for _ in 0..MAX_FOLLOWED {
+        let report = with_budget(larger).json();
+        match find(&report, "memory_budget") {
+            None => return,
+            Some(advice) => larger = advice["setting"]["memory_budget"].as_u64().unwrap() >> 20,
+        }
+    }
+    panic!("the advice was followed {MAX_FOLLOWED} times, and is still given");
+}
+
+#[test]
+fn averaged_tiles_are_cropped_instead() {
+    let fixture = Fixture::new();
+    network(&fixture, 2);
+    let raw = fixture.nuclei("16,96,96", 1);
+    let halo = maps(&fixture, "net.onnx", &raw, &[])["inputs"][0]["plan"]["halo"][1].as_u64().unwrap();
+    // Large enough for cropping.
+    let edge = (4 * halo).next_multiple_of(2).clamp(16, 80);
+    let tile = format!("16,{edge},{edge}");
+    let blended = maps(&fixture, "net.onnx", &raw, &["--tile", &tile, "--blend", "gaussian"]);
+    let advice = given(&fixture, "predict", &blended, "seams");
+    assert_eq!((&advice["change"], &advice["setting"]), (&json!("--blend crop"), &json!("crop")));
+    let tiles = blended["run"]["facts"]["inputs"][0]["tiles"]["count"].as_u64().unwrap();
+    assert!(advice["evidence"].as_str().unwrap().starts_with(&format!("{tiles} overlapping tiles")), "{advice}");
+    gone(&maps(&fixture, "net.onnx", &raw, &["--tile", &tile, "--blend", "crop"]), "seams");
+}
+
+#[test]
+fn float_layers_of_an_int8_network_are_named_and_quantized() {
+    let fixture = Fixture::new();
+    network(&fixture, 8);
+    simulate_pairs(&fixture, 2);
+    let raw = "sim/nuclei_1_raw.tif";
+    let quantize = |out: &str, more: &[&str]| {
+        let base = ["quantize", "net.onnx", "--mode", "static", "--calibrate", "sim", "--accuracy-budget", "1"];
+        fixture.run(&[&base[..], &["--out", out], more].concat())
+    };
+    // The layer with the most multiplications: the only convolution of the decoder's block.
+    let refused = quantize("none", &["--keep-float", "nosuch"]).stderr;
+    let layers = refused.split("its layers are ").nth(1).unwrap_or_else(|| panic!("{refused}"));
+    let mut layers = layers.split([',', ' ', '\n']);
+    let heavy = layers.find(|name| name.starts_with("decoder.0.") && !name.contains(".up")).expect("a decoder");
+    quantize("mixed", &["--keep-float", heavy]).ok();
+    quantize("whole", &[]).ok();
+    let predict = |model: &str| {
+        // One tile, so that operators are timed as in any other run.
+        let trace = format!("{model}.json");
+        maps(&fixture, model, raw, &["--precision", "int8", "--tile", "16,64,64", "--trace", &trace])
+    };
+    let mixed = predict("mixed");
+    let advice = given(&fixture, "predict", &mixed, "float_operators");
+    assert!(percent_of_time(&advice) > 10.0 && advice["evidence"].as_str().unwrap().contains("decoder.0"), "{advice}");
+    let change = advice["change"].as_str().unwrap();
+    let help = fixture.run(&["quantize", "--help"]).ok().stdout;
+    for option in ["--mode", "--calibrate", "--accuracy-budget"] {
+        assert!(change.contains(option) && help.contains(option), "no {option}: {change}");
+    }
+    gone(&predict("whole"), "float_operators");
+    // The float network of the same package has no int8 operators, and gets no advice.
+    let float = ["--precision", "f32", "--tile", "16,64,64", "--trace", "float.json"];
+    gone(&maps(&fixture, "mixed", raw, &float), "float_operators");
+}
+
+/// The share of the operators' time in percent, which follows the number of operators.
+fn percent_of_time(advice: &Value) -> f64 {
+    let evidence = advice["evidence"].as_str().unwrap();
+    let share = evidence.split(" take ").nth(1).and_then(|rest| rest.split(" %").next());
+    let share: f64 = share.and_then(|share| share.parse().ok()).unwrap_or_else(|| panic!("no share: {evidence}"));
+    assert!((0.0..=100.0).contains(&share), "{evidence}");
+    share
+}
+
+#[test]
+fn more_threads_than_cores_are_reduced() {
+    let fixture = Fixture::new();
+    network(&fixture, 2);
+    let raw = fixture.nuclei("8,32,32", 1);
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let threads = (cores + 1).to_string();
+    let report = maps(&fixture, "net.onnx", &raw, &["--threads", &threads]);
+    let advice = given(&fixture, "predict", &report, "threads_above_cores");
+    assert_eq!(advice["evidence"], format!("{threads} threads share {cores} cores"));
+    assert_eq!(
+        (&advice["change"], &advice["setting"]),
+        (&json!(format!("--threads {cores}")), &json!({"threads": cores}))
+    );
+    gone(&maps(&fixture, "net.onnx", &raw, &["--threads", &cores.to_string()]), "threads_above_cores");
+}
+
+/// Stopping the process takes its CPU time away, as other programs do.
+#[cfg(unix)]
+#[test]
+fn threads_without_cpu_time_are_noticed() {
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::{Command, Stdio};
+
+    let fixture = Fixture::new();
+    network(&fixture, 2);
+    let raw = fixture.nuclei("16,96,96", 1);
+    let arguments = ["predict", &raw, "--model", "net.onnx", "--out", "o", "--outputs", "maps", "--device", "cpu"];
+    let more = ["--threads", "1", "--json", "--json-progress"];
+    let mut command = fixture.command(&[&arguments[..], &more].concat());
+    command.stdout(std::fs::File::create(fixture.path("report.json")).unwrap()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut events = BufReader::new(child.stderr.take().unwrap());
+    let mut text = String::new();
+    events.read_line(&mut text).unwrap();
+    let signal = |name: &str| {
+        let script = format!("kill {name} {}", child.id());
+        assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success(), "{script}");
+    };
+    signal("-STOP");
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    signal("-CONT");
+    events.read_to_string(&mut text).unwrap();
+    assert!(child.wait().unwrap().success(), "{text}");
+    let report: Value = serde_json::from_slice(&fixture.bytes("report.json")).unwrap();
+    let advice = given(&fixture, "predict", &report, "idle_threads");
+    let facts = &report["run"]["facts"];
+    let share = facts["cpu_secs"].as_f64().unwrap() / facts["wall_secs"].as_f64().unwrap();
+    assert!(share < 0.7 && advice["evidence"].as_str().unwrap().contains("on 1 thread:"), "{advice} {facts}");
+    assert!(advice["change"].as_str().unwrap().contains("--threads 1"), "{advice}");
+    // The same run without the stop is too short to be judged, or has its CPU time; a busy machine takes it away, too.
+    let report = maps(&fixture, "net.onnx", &raw, &["--threads", "1"]);
+    let facts = &report["run"]["facts"];
+    let [wall, cpu] = ["wall_secs", "cpu_secs"].map(|key| facts[key].as_f64().unwrap());
+    assert_eq!(find(&report, "idle_threads").is_some(), wall >= 2.0 && cpu / wall < 0.7, "{facts}");
+}
+
+/// Predicts labels on the CPU, and returns the report.
+fn labels(fixture: &Fixture, model: &str, stack: &str, more: &[&str]) -> Value {
+    let base = ["predict", stack, "--model", model, "--out", "l", "--outputs", "labels", "--device", "cpu", "--json"];
+    fixture.run(&[&base[..], more].concat()).json()
+}
+
+#[test]
+fn doubts_about_the_object_diameter_end_with_the_option_they_name() {
+    let fixture = Fixture::new();
+    // Without objects, a diameter that was given is doubted, and one that is estimated is uncertain.
+    let empty = fixture.write("empty.tif", "ZYX", &[8, 48, 48], vec![7u16; 8 * 48 * 48]);
+    let known = ["--voxel-size", VOXEL];
+    let wrong = labels(&fixture, "nuclei", &empty, &[&known[..], &["--diameter", "15"]].concat());
+    let advice = given(&fixture, "predict", &wrong, "wrong_diameter");
+    assert!(advice["change"].as_str().unwrap().starts_with("--diameter auto"), "{advice}");
+    assert!(advice["evidence"].as_str().unwrap().contains("15.0 µm"), "{advice}");
+    assert_eq!(advice["setting"], "estimated_diameter");
+    gone(&wrong, "uncertain_diameter");
+    let auto = labels(&fixture, "nuclei", &empty, &[&known[..], &["--diameter", "auto"]].concat());
+    gone(&auto, "wrong_diameter");
+    let advice = given(&fixture, "predict", &auto, "uncertain_diameter");
+    let assumed = auto["inputs"][0]["diameter"]["diameter"].as_f64().unwrap();
+    assert_eq!(advice["setting"]["diameter"], assumed);
+    assert!(advice["evidence"].as_str().unwrap().contains(&format!("{assumed:.1} µm is assumed")), "{advice}");
+    // With objects, neither is.
+    let raw = fixture.nuclei("8,48,48", 1);
+    let found = labels(&fixture, "nuclei", &raw, &[&known[..], &["--diameter", "15"]].concat());
+    assert!(found["inputs"][0]["objects"][0].as_u64() > Some(0), "{found:#}");
+    gone(&found, "wrong_diameter");
+    // It is not estimated.
+    gone(&found, "uncertain_diameter");
+    // Maps alone say nothing about objects.
+    let none = maps(&fixture, "nuclei", &empty, &[&known[..], &["--diameter", "15"]].concat());
+    gone(&none, "wrong_diameter");
+}
+
+#[test]
+fn missing_and_wrong_voxel_sizes_end_with_the_right_one() {
+    let fixture = Fixture::new();
+    let values: Vec<u16> =
+        fixture.image(&fixture.nuclei("8,32,32", 1)).samples().to_f32().iter().map(|v| *v as u16).collect();
+    let unknown = fixture.write("unknown.tif", "ZYX", &[8, 32, 32], values);
+    let diameter = ["--diameter", "15"];
+    let missing = labels(&fixture, "nuclei-dog", &unknown, &diameter);
+    let advice = given(&fixture, "predict", &missing, "missing_voxel_size");
+    assert!(advice["change"].as_str().unwrap().starts_with("--voxel-size"), "{advice}");
+    gone(&missing, "wrong_voxel_size");
+    // In nm instead of µm.
+    let wrong = labels(&fixture, "nuclei-dog", &unknown, &[&diameter[..], &["--voxel-size", "875,400,400"]].concat());
+    let advice = given(&fixture, "predict", &wrong, "wrong_voxel_size");
+    let evidence = advice["evidence"].as_str().unwrap();
+    assert!(evidence.contains("875.0000 × 400.0000 × 400.0000 µm") && evidence.contains("0.0 voxels wide"), "{advice}");
+    assert!(advice["change"].as_str().unwrap().starts_with("--voxel-size"), "{advice}");
+    gone(&wrong, "missing_voxel_size");
+    let right = labels(&fixture, "nuclei-dog", &unknown, &[&diameter[..], &["--voxel-size", "0.875,0.4,0.4"]].concat());
+    gone(&right, "missing_voxel_size");
+    gone(&right, "wrong_voxel_size");
+}
+
+/// Trains for a few steps on the CPU with the settings in `t.toml`, and returns the report.
+fn train(fixture: &Fixture, data: &str, out: &str, more: &[&str]) -> Value {
+    let base = ["train", "--task", "segmentation", "--data", data, "--config", "t.toml", "--out", out, "--json"];
+    fixture.run(&[&base[..], &["--device", "cpu", "--without-int8"], more].concat()).json()
+}
+
+#[test]
+fn training_that_waits_for_data_is_told_what_to_change() {
+    let fixture = Fixture::new();
+    std::fs::create_dir(fixture.path("packed")).unwrap();
+    for seed in 1..=3 {
+        fixture.nuclei("8,640,640", seed);
+        for part in ["raw", "labels"] {
+            let (plain, packed) =
+                (format!("sim/nuclei_{seed}_{part}.tif"), format!("packed/nuclei_{seed}_{part}.ome.tif"));
+            fixture.run(&["convert", &plain, &packed, "--compression", "deflate"]).ok();
+        }
+    }
+    // A small network, whose only data worker decompresses whole slices for every small patch.
+    let slow = "workers = 1\nprefetch = 1\ncache_bytes = 0\npatch_zyx = [8, 16, 16]\nbatch = 1\n\
+                [network]\nfilters = [2, 4]\nconvs_per_block = 1\n[validation]\ntimes = 1\n";
+    std::fs::write(fixture.path("t.toml"), slow).unwrap();
+    let waits = train(&fixture, "packed", "waits", &["--steps", "12"]);
+    let advice = given(&fixture, "train", &waits, "data_wait");
+    let facts = &waits["run"]["facts"]["training"];
+    let [stalled, step] = ["stalled_secs", "step_secs"].map(|key| facts[key].as_f64().unwrap());
+    let share = 100.0 * (stalled / step);
+    let evidence = advice["evidence"].as_str().unwrap();
+    assert!(
+        share > 20.0 && share <= 100.0 && evidence.contains(&format!("{share:.0} % of a training step")),
+        "{advice}"
+    );
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let workers = cores.min(2);
+    if cores > 1 {
+        assert_eq!(advice["setting"], json!({"workers": workers}), "{advice}");
+        assert!(advice["change"].as_str().unwrap().contains(&format!("workers = {workers} ")), "{advice}");
+    }
+    // With a data worker for every core, more are not the advice.
+    let all = train(&fixture, "packed", "all", &["--steps", "12", "--set", &format!("workers={}", cores.min(8))]);
+    if cores <= 8
+        && let Some(advice) = find(&all, "data_wait")
+    {
+        assert!(advice["setting"].is_null() && advice["change"].as_str().unwrap().contains("[augment]"), "{advice}");
+    }
+    // With uncompressed stacks in memory, no deformation and a larger network, nothing waits.
+    let fast = "workers = 1\npatch_zyx = [8, 32, 32]\nbatch = 2\n[network]\nfilters = [16, 32]\n[validation]\ntimes = 1\n\
+                [augment.rotate]\nany_angle = 0.0\n[augment.elastic]\nprobability = 0.0\n\
+                [augment.scale]\nprobability = 0.0\n[augment.blur]\nprobability = 0.0\n";
+    std::fs::write(fixture.path("t.toml"), fast).unwrap();
+    gone(&train(&fixture, "sim", "fast", &["--steps", "6"]), "data_wait");
+}
+
+#[test]
+fn recomputation_ends_with_a_larger_memory_limit() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 3);
+    let text = "memory_mib = 1\naccumulate = 2\npatch_zyx = [16, 32, 32]\nbatch = 2\n\
+                [network]\nfilters = [4, 8, 16]\nconvs_per_block = 3\n[validation]\ntimes = 1\n";
+    std::fs::write(fixture.path("t.toml"), text).unwrap();
+    let limited = train(&fixture, "sim", "limited", &["--steps", "3"]);
+    let advice = given(&fixture, "train", &limited, "recomputation");
+    let facts = &limited["run"]["facts"]["training"];
+    let share = facts["recomputed_share"].as_f64().unwrap();
+    assert!(advice["evidence"].as_str().unwrap().contains(&format!("{:.0} % more", 100.0 * share)), "{advice} {facts}");
+    // A batch has two patches, and a step four.
+    assert_eq!((&facts["batch"], &limited["batch"]), (&json!(2), &json!(4)));
+    assert!(advice["change"].as_str().unwrap().starts_with("--batch 1 with accumulate doubled"), "{advice}");
+    let free = train(&fixture, "sim", "free", &["--steps", "3", "--set", "memory_mib=512"]);
+    gone(&free, "recomputation");
+    assert!(free["run"]["facts"]["training"]["recomputed_share"].is_null());
+    // On the CPU, a larger batch makes no patch faster.
+    gone(&free, "small_batch");
+}
+
+/// Runs a command with GPUs, also those that are emulated in software, and returns its JSON.
+fn with_gpu(fixture: &Fixture, arguments: &[&str]) -> Value {
+    let out = fixture.command(arguments).env("CYTOSCOPE_SOFTWARE_GPU", "1").output().unwrap();
+    assert!(out.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&out.stderr));
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+/// The name of a GPU; reports a skip and returns `None` if there is none.
+fn gpu(fixture: &Fixture) -> Option<String> {
+    let devices = with_gpu(fixture, &["devices", "--json"]);
+    let found = devices.as_array()?.iter().find(|d| d["usable"] == true && d["id"] != "cpu");
+    if found.is_none() {
+        skip(format!("no GPU, not even in software (install mesa-vulkan-drivers): {devices}"));
+    }
+    found?["id"].as_str().map(str::to_owned)
+}
+
+#[test]
+fn a_slower_device_is_named_if_both_were_measured() {
+    let fixture = Fixture::new();
+    let Some(gpu) = gpu(&fixture) else { return };
+    let raw = fixture.nuclei("8,48,48", 1);
+    let predict = |device: &str| {
+        let base = ["predict", &raw, "--model", "nuclei-dog", "--voxel-size", VOXEL, "--diameter", "15", "--out", "o"];
+        with_gpu(&fixture, &[&base[..], &["--outputs", "maps", "--json", "--device", device]].concat())
+    };
+    let auto = predict("auto");
+    gone(&auto, "slower_device");
+    let fastest = auto["inputs"][0]["device"]["id"].as_str().unwrap().to_owned();
+    let slower = if fastest == "cpu" { gpu.as_str() } else { "cpu" };
+    let report = predict(slower);
+    let measured = report["run"]["facts"]["inputs"][0]["measured"].as_array().unwrap();
+    let ms = |id: &str| measured.iter().find(|m| m["device"] == id).and_then(|m| m["best_ms"].as_f64());
+    let (own, best) =
+        (ms(slower).expect("the time of the device"), ms(&fastest).expect("the time of the fastest device"));
+    if own < 1.25 * best {
+        gone(&report, "slower_device");
+        return skip(format!("{slower} takes {own:.1} ms and {fastest} {best:.1} ms: no device is much faster"));
+    }
+    let advice = given(&fixture, "predict", &report, "slower_device");
+    assert_eq!(advice["change"], format!("--device {fastest}"));
+    assert_eq!(advice["setting"], json!({"device": fastest}));
+    gone(&predict(&fastest), "slower_device");
+}
+
+#[test]
+fn a_batch_that_leaves_the_memory_of_a_gpu_unused_is_enlarged() {
+    let fixture = Fixture::new();
+    let Some(gpu) = gpu(&fixture) else { return };
+    simulate_pairs(&fixture, 2);
+    let text = "patch_zyx = [16, 32, 32]\nbatch = 1\n[network]\nfilters = [8, 16]\n[validation]\ntimes = 1\n";
+    std::fs::write(fixture.path("t.toml"), text).unwrap();
+    let train = |out: &str, more: &[&str]| {
+        let base = ["--steps", "1", "--without-int8", "--device", &gpu, "--out", out];
+        with_gpu(&fixture, &[&SMALL[..], &base, more].concat())
+    };
+    // The activations of one patch.
+    let arguments = ["--steps", "1", "--without-int8", "--device", &gpu, "--out", "first", "--json-progress"];
+    let mut command = fixture.command(&[&SMALL[..], &arguments].concat());
+    let out = command.env("CYTOSCOPE_SOFTWARE_GPU", "1").output().unwrap();
+    let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
+    let mut events = stderr.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let status = events.find(|event| event["event"] == "status").unwrap_or_else(|| panic!("no status: {stderr}"));
+    let bytes = status["activation_bytes"].as_u64().filter(|bytes| *bytes > 0).unwrap_or_else(|| panic!("{status}"));
+    // Twice a batch of one fits into half of this memory, and twice a batch of two does not.
+    let memory = format!("memory_mib={}", (4 * bytes).div_ceil(1 << 20));
+    let one = train("one", &["--set", &memory]);
+    let waits = |report: &Value| find(report, "data_wait").is_some();
+    if waits(&one) {
+        return skip("the steps wait for data, so that a larger batch would not help");
+    }
+    let advice = given(&fixture, "train", &one, "small_batch");
+    assert_eq!(advice["setting"], json!({"batch": 2}));
+    assert!(advice["change"].as_str().unwrap().starts_with("--batch 2;"), "{advice}");
+    gone(&train("two", &["--set", &memory, "--batch", "2"]), "small_batch");
+}

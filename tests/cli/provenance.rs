@@ -1,0 +1,204 @@
+//! `provenance`: the records that jobs write beside their results, and running the jobs again.
+
+use crate::common::{Fixture, missing};
+use crate::train::{SMALL, simulate_pairs};
+use serde_json::{Value, json};
+
+const RAW: &str = "sim/nuclei_1_raw.tif";
+const LABELS: &str = "sim/nuclei_1_labels.tif";
+
+/// A fixture with a stack, its labels, and the folder `again` for reruns.
+fn prepared() -> Fixture {
+    let fixture = Fixture::new();
+    fixture.nuclei("8,48,48", 1);
+    std::fs::create_dir(fixture.path("again")).unwrap();
+    fixture
+}
+
+/// Returns the name of the record of an output; names of folders get an ending.
+fn record_name(output: &str) -> String {
+    let is_package = output.rsplit('/').next().is_some_and(|name| !name.contains('.') && !name.contains("_raw"));
+    if is_package { format!("{output}.package_provenance.json") } else { format!("{output}_provenance.json") }
+}
+
+fn record(fixture: &Fixture, output: &str) -> Value {
+    serde_json::from_slice(&fixture.bytes(&record_name(output))).unwrap()
+}
+
+/// Runs a job, and again from the record of its output into the folder `again`. Asserts that the record is complete and
+/// that nothing differs, and returns the report of the rerun.
+fn run_twice(fixture: &Fixture, kind: &str, arguments: &[&str], output: &str) -> Value {
+    fixture.run(arguments).ok();
+    let record = record(fixture, output);
+    assert_eq!(missing(&record, &["program", "kind", "job", "inputs", "outputs"]), Vec::<&str>::new());
+    assert_eq!(record["kind"], kind);
+    let shown = fixture.run(&["provenance", output, "--json"]).json();
+    assert_eq!((&shown["record"], &shown["differences"]), (&record, &json!([])));
+    let again = format!("again/{output}");
+    fixture.run(&["provenance", &record_name(output), "--rerun", "--out", &again, "--json"]).json()
+}
+
+/// Asserts that a job that writes files gives the same bytes again, and that a rerun does not replace them.
+fn assert_repeats(fixture: &Fixture, kind: &str, arguments: &[&str], outputs: &[&str]) {
+    let report = run_twice(fixture, kind, arguments, outputs[0]);
+    assert_eq!(report["differences"], json!([]), "{kind}");
+    assert_eq!(report["outputs"].as_array().unwrap().len(), outputs.len(), "{report:#}");
+    assert!(report["outputs"].as_array().unwrap().iter().all(|output| output["identical"] == true), "{report:#}");
+    for output in outputs {
+        assert!(fixture.bytes(output) == fixture.bytes(&format!("again/{output}")), "{kind}: {output} differs");
+    }
+    let before = fixture.bytes(outputs[0]);
+    fixture.fails(2, &["provenance", outputs[0], "--rerun"], &[outputs[0], "--force"]);
+    assert_eq!(fixture.bytes(outputs[0]), before);
+    fixture.run(&["provenance", outputs[0], "--rerun", "--force"]).ok();
+    assert_eq!(fixture.bytes(outputs[0]), before, "{kind}");
+}
+
+#[test]
+fn jobs_that_write_files_give_the_same_bytes_again() {
+    let fixture = prepared();
+    assert_repeats(&fixture, "segment", &["segment", RAW, "--out", "l.tif", "--table", "t.csv"], &["l.tif", "t.csv"]);
+    assert_repeats(&fixture, "measure", &["measure", LABELS, "--intensities", RAW, "--out", "m.csv"], &["m.csv"]);
+    assert_repeats(&fixture, "mesh", &["mesh", LABELS, "--out", "m.stl"], &["m.stl"]);
+    let steps = ["convert", RAW, "c.npy", "--preprocess", "gaussian:sigma=1"];
+    assert_repeats(&fixture, "convert", &steps, &["c.npy"]);
+    assert_repeats(
+        &fixture,
+        "evaluate",
+        &["evaluate", "--pred", "l.tif", "--truth", LABELS, "--out", "s.json"],
+        &["s.json"],
+    );
+    assert_repeats(&fixture, "export", &["export", "nuclei-dog", "--format", "onnx", "--out", "e.onnx"], &["e.onnx"]);
+    // The options are recorded with their types and absolute paths; the model by its fingerprint.
+    let convert = record(&fixture, "c.npy");
+    assert_eq!(convert["job"]["input"], fixture.path(RAW).to_str().unwrap());
+    assert_eq!(convert["inputs"][0]["bytes"], fixture.bytes(RAW).len());
+    assert!(record(&fixture, "e.onnx")["model"]["fingerprint"].as_str().unwrap().len() > 8);
+    // Without --json, a sentence for each output says so, too.
+    let text = fixture.run(&["provenance", "c.npy", "--rerun", "--out", "again/d.npy"]).ok().stdout;
+    assert!(text.contains("d.npy: identical to the recorded result"), "{text}");
+    let shown = fixture.run(&["provenance", "c.npy"]).ok().stdout;
+    assert!(shown.contains("convert, cytoscope ") && shown.contains("gaussian"), "{shown}");
+}
+
+#[test]
+fn packages_are_made_again_with_the_same_network() {
+    let fixture = prepared();
+    crate::quantize::network(&fixture);
+    run_twice(&fixture, "import", &["import", "net.onnx", "--out", "p"], "p");
+    simulate_pairs(&fixture, 2);
+    let calibrated = ["--mode", "static", "--calibrate", "sim", "--accuracy-budget", "0.3"];
+    run_twice(&fixture, "quantize", &[&["quantize", "net.onnx", "--out", "q"][..], &calibrated].concat(), "q");
+    for file in ["p/model.onnx", "p/test_output_0.npy", "q/model_int8.onnx"] {
+        assert!(fixture.bytes(file) == fixture.bytes(&format!("again/{file}")), "{file} differs");
+    }
+    let record = record(&fixture, "q");
+    assert_eq!((&record["device"]["id"], &record["precision"]), (&json!("cpu"), &json!("int8")));
+    assert!(!record["tile_shape"].as_array().unwrap().is_empty(), "{record:#}");
+    // The record is beside the package, whose marker lists exactly its files.
+    assert!(!fixture.names("p").iter().any(|name| name.contains("provenance")), "{:?}", fixture.names("p"));
+    let before = fixture.bytes("p/model.onnx");
+    fixture.fails(2, &["provenance", "p", "--rerun"], &["--force"]);
+    assert!(fixture.bytes("p/model.onnx") == before);
+    fixture.run(&["provenance", "p", "--rerun", "--force"]).ok();
+}
+
+#[test]
+fn a_training_run_gives_the_same_network_again() {
+    let fixture = prepared();
+    simulate_pairs(&fixture, 2);
+    let settings = "patch_zyx = [8, 32, 32]\nbatch = 1\n[network]\nfilters = [4]\n[validation]\ntimes = 1\n";
+    std::fs::write(fixture.path("t.toml"), settings).unwrap();
+    let options = ["--steps", "3", "--without-int8", "--device", "cpu", "--threads", "1", "--out", "m"];
+    run_twice(&fixture, "train", &[&SMALL[..], &options].concat(), "m");
+    assert!(fixture.bytes("m/model.onnx") == fixture.bytes("again/m/model.onnx"), "the networks differ");
+    let mut record = record(&fixture, "m");
+    assert_eq!((&record["device"]["id"], &record["tile_shape"]), (&json!("cpu"), &json!([8, 32, 32])));
+    assert_eq!(record["job"]["config"]["budget"]["steps"], 3, "{record:#}");
+    // On a machine without the recorded device, another one is used.
+    record["device"]["id"] = json!("cuda:77");
+    std::fs::write(fixture.path("other_provenance.json"), record.to_string()).unwrap();
+    let report = fixture.run(&["provenance", "other_provenance.json", "--rerun", "--out", "again/n", "--json"]).json();
+    let differences = report["differences"].to_string();
+    assert!(differences.contains("cuda:77") && differences.contains("is not available"), "{differences}");
+    assert!(fixture.path("again/n/model.onnx").is_file());
+}
+
+#[test]
+fn a_prediction_is_shown_and_made_again() {
+    let fixture = prepared();
+    fixture.run(&["predict", RAW, "--model", "nuclei-dog", "--device", "cpu", "--out", "o"]).ok();
+    let labels = "nuclei_1_raw_labels.tif";
+    let shown = fixture.run(&["provenance", &format!("o/{labels}"), "--json"]).json();
+    assert_eq!(shown["differences"], json!([]), "{shown:#}");
+    assert_eq!(shown["record"]["model"]["name"], record(&fixture, "o/nuclei_1_raw")["model"]["name"]);
+    let text = fixture.run(&["provenance", "o/nuclei_1_raw_provenance.json"]).ok().stdout;
+    assert!(text.contains("predict, cytoscope ") && text.contains("device: cpu"), "{text}");
+    fixture.run(&["provenance", &format!("o/{labels}"), "--rerun", "--out", "again"]).ok();
+    assert!(fixture.bytes(&format!("o/{labels}")) == fixture.bytes(&format!("again/{labels}")));
+}
+
+#[test]
+fn a_rerun_reads_the_channel_that_input_chose() {
+    let fixture = prepared();
+    let values: Vec<u16> = (0..6 * 2 * 24 * 24u32).map(|i| (i * 7919 % 251 + i % 576) as u16).collect();
+    fixture.write("two.tif", "ZCYX", &[6, 2, 24, 24], values);
+    let predict =
+        ["predict", "two.tif", "--model", "nuclei-dog", "--device", "cpu", "--diameter", "8", "--outputs", "maps"];
+    fixture.run(&[&predict[..], &["--input", "stack=1", "--out", "o"]].concat()).ok();
+    fixture.run(&[&predict[..], &["--channel", "1", "--out", "by_channel"]].concat()).ok();
+    fixture.run(&[&predict[..], &["--channel", "0", "--out", "other"]].concat()).ok();
+    fixture.run(&["provenance", "o/two_provenance.json", "--rerun", "--out", "again"]).ok();
+    let maps = |folder: &str| fixture.bytes(&format!("{folder}/two_probability.tif"));
+    assert!(maps("again") == maps("o") && maps("o") == maps("by_channel"), "a rerun reads another channel");
+    assert!(maps("other") != maps("o"), "both channels give the same maps");
+}
+
+#[test]
+fn a_rerun_says_what_differs_from_the_record() {
+    let fixture = prepared();
+    fixture.run(&["convert", RAW, "c.npy"]).ok();
+    fixture.write("other.tif", "ZYX", &[2, 8, 8], vec![1u16; 128]);
+    std::fs::copy(fixture.path("other.tif"), fixture.path(RAW)).unwrap();
+    let ran = fixture.run(&["provenance", "c.npy", "--rerun", "--out", "again/c.npy", "--json"]).json();
+    assert!(ran["differences"][0].as_str().unwrap().contains(RAW), "{ran:#}");
+    assert_eq!(ran["outputs"][0]["identical"], false);
+    let text = fixture.run(&["provenance", "c.npy", "--rerun", "--out", "again/d.npy"]).ok();
+    assert!(text.stderr.contains("restore it") && text.stdout.contains("different from"), "{}", text.stdout);
+    // Another version of the program, and an input that is gone.
+    let version = format!("cytoscope {}", env!("CARGO_PKG_VERSION"));
+    let record = String::from_utf8(fixture.bytes("c.npy_provenance.json")).unwrap();
+    std::fs::write(fixture.path("c.npy_provenance.json"), record.replace(&version, "cytoscope 0.0.1")).unwrap();
+    std::fs::remove_file(fixture.path(RAW)).unwrap();
+    let differences = fixture.run(&["provenance", "c.npy", "--json"]).json()["differences"].to_string();
+    assert!(differences.contains("was made by cytoscope 0.0.1"), "{differences}");
+    assert!(differences.contains("can no longer be read"), "{differences}");
+    let raw = fixture.path(RAW);
+    fixture.fails(3, &["provenance", "c.npy", "--rerun", "--out", "again/e.npy"], &[raw.to_str().unwrap()]);
+    // A model that was changed.
+    fixture.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
+    fixture.run(&["import", "m.onnx", "--out", "pkg"]).ok();
+    fixture.run(&["export", "pkg", "--format", "safetensors", "--out", "w.st"]).ok();
+    let text = String::from_utf8(fixture.bytes("pkg/rdf.yaml")).unwrap();
+    std::fs::write(fixture.path("pkg/rdf.yaml"), text.replace("version: 0.1.0", "version: 0.2.0")).unwrap();
+    let differences = fixture.run(&["provenance", "w.st", "--json"]).json()["differences"].to_string();
+    assert!(differences.contains("is not the one that made the recorded result"), "{differences}");
+}
+
+#[test]
+fn records_are_not_written_over_files_of_others_and_other_files_are_no_records() {
+    let fixture = prepared();
+    std::fs::write(fixture.path("c.npy_provenance.json"), "{\"made by\": \"another program\"}").unwrap();
+    fixture.fails(2, &["convert", RAW, "c.npy"], &["c.npy_provenance.json", "--force"]);
+    assert!(!fixture.path("c.npy").exists());
+    assert_eq!(fixture.bytes("c.npy_provenance.json"), b"{\"made by\": \"another program\"}");
+    fixture.run(&["convert", RAW, "c.npy", "--force"]).ok();
+    assert_eq!(record(&fixture, "c.npy")["kind"], "convert");
+    fixture.fails(3, &["provenance", RAW], &[RAW, "_provenance.json"]);
+    fixture.fails(3, &["provenance", "nothere.json"], &["nothere.json"]);
+    fixture.fails(2, &["provenance", "c.npy", "--out", "d.npy"], &["--rerun"]);
+    // Commands that only read write no record.
+    fixture.run(&["info", RAW]).ok();
+    fixture.run(&["evaluate", "--pred", LABELS, "--truth", LABELS]).ok();
+    assert!(!fixture.names("sim").iter().any(|name| name.contains("provenance")), "{:?}", fixture.names("sim"));
+}

@@ -1,0 +1,106 @@
+//! A slice view on planes that cannot be read, and the values under the pointer.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use super::*;
+use crate::data::plane::Values;
+use crate::data::source::{Cancel, PlaneSource, SourceError};
+use cytoscope_formats::{Container, WriteSpec, write_array};
+use cytoscope_volume::Array;
+use egui_kittest::Harness;
+use egui_kittest::kittest::Queryable;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Planes of which only the first can be read.
+struct FirstOnly;
+
+impl PlaneSource for FirstOnly {
+    fn plane(&self, at: &PlaneAt, _cancel: &Cancel) -> Result<Plane, SourceError> {
+        if at.index > 0 {
+            return Err(SourceError::Io(std::io::Error::other("the disk is gone")));
+        }
+        let size = at.size();
+        Ok(Plane { at: at.clone(), size, values: Values::U8(vec![9; size[0] * size[1]]) })
+    }
+}
+
+struct Shown {
+    view: SliceView,
+    document: Document,
+    loader: PlaneLoader,
+    hover: Option<Hover>,
+}
+
+/// Writes an 8-bit stack of 3 × 8 × 8 voxels of a value.
+fn write(path: &Path, value: u8) {
+    let array = Array::new("ZYX".parse().unwrap(), vec![3, 8, 8], vec![value; 192]).unwrap();
+    write_array(path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+}
+
+/// The XY view of a document.
+fn shown(document: Document) -> Harness<'static, Shown> {
+    let options = ViewOptions {
+        crosshair: false,
+        scale_bar: false,
+        swipe: None,
+        pen: None,
+        ring: None,
+        bare: false,
+        only_xy: false,
+    };
+    let loader = PlaneLoader::new(1 << 20, || {});
+    Harness::builder().with_size([200.0, 160.0]).build_ui_state(
+        move |ui, shown: &mut Shown| {
+            let Shown { view, document, loader, hover } = shown;
+            *hover = view.show(ui, Orientation::Xy, document, loader, &Marks::default(), options).hover;
+        },
+        Shown { view: SliceView::default(), document, loader, hover: None },
+    )
+}
+
+/// Steps the window until `is` holds.
+fn until(harness: &mut Harness<'static, Shown>, what: &str, is: impl Fn(&Harness<'static, Shown>) -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is(harness) {
+        assert!(Instant::now() < end, "timed out waiting for {what}");
+        harness.step();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_slice_that_cannot_be_read_is_named_and_leaves_no_other_picture() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("stack.tif");
+    write(&path, 1);
+    let mut document = Document::open(&path, None, 0).unwrap();
+    document.source = Arc::new(FirstOnly);
+    document.cursor = [0; 3];
+    let mut harness = shown(document);
+    let names = |harness: &Harness<'static, Shown>, name: &str| harness.query_by_label(name).is_some();
+    let has_picture = |harness: &Harness<'static, Shown>| harness.state().view.has_picture();
+    until(&mut harness, "the first slice", |h| names(h, "XY view, slice 1 of 3") && has_picture(h));
+    harness.state_mut().document.cursor[0] = 1;
+    let failed = "XY view, slice 2 of 3, cannot be read";
+    until(&mut harness, "the failure", |h| names(h, failed) && !has_picture(h));
+    harness.state_mut().document.cursor[0] = 0;
+    until(&mut harness, "the first slice again", |h| names(h, "XY view, slice 1 of 3") && has_picture(h));
+}
+
+#[test]
+fn labels_under_the_pointer_are_not_those_of_the_ground_truth() {
+    let folder = tempfile::tempdir().unwrap();
+    let [stack, labels, truth] = ["stack.tif", "labels.tif", "truth.tif"].map(|name| folder.path().join(name));
+    for (path, value) in [(&stack, 1), (&labels, 3), (&truth, 5)] {
+        write(path, value);
+    }
+    let mut document = Document::open(&stack, None, 0).unwrap();
+    for (role, path) in [(Role::Labels, &labels), (Role::Truth, &truth)] {
+        let overlay = Document::overlay(path, role, [3, 8, 8], None).unwrap();
+        document.put(overlay);
+    }
+    let mut harness = shown(document);
+    harness.hover_at(pos2(100.0, 80.0));
+    let found = |hover: Hover| (hover.value, hover.label, hover.truth);
+    until(&mut harness, "the values", |h| h.state().hover.map(found) == Some((Some(1.0), Some(3), Some(5))));
+}
