@@ -198,9 +198,9 @@ fn convolve_tiled<FX: Float, FS: Float, FY: Float, NI: Size, NO: Size>(
     // Neighboring cubes read the same voxels.
     let cube = CUBE_POS as u32;
     let column = cube / cubes_of_channels;
-    let cubes_x = (out_width + edge - 1) / edge;
-    let cubes_y = (out_height + rows_y - 1) / rows_y;
-    let cubes_z = (out_depth + rows_z - 1) / rows_z;
+    let cubes_x = (out_width - 1) / edge + 1;
+    let cubes_y = (out_height - 1) / rows_y + 1;
+    let cubes_z = (out_depth - 1) / rows_z + 1;
     let corner = Corner {
         sample: column / cubes_x / cubes_y / cubes_z,
         z: column / cubes_x / cubes_y % cubes_z * rows_z,
@@ -240,7 +240,7 @@ fn convolve_tiled<FX: Float, FS: Float, FY: Float, NI: Size, NO: Size>(
         for row in 0..rows {
             #[unroll]
             for block in 0..blocks {
-                let from = (UNIT_POS as u32 / comptime!(PLANE_UNITS as u32) * comptime!((EDGE * EDGE) as u32)) as usize;
+                let from = (UNIT_POS / comptime!(PLANE_UNITS as u32) * comptime!((EDGE * EDGE) as u32)) as usize;
                 cmma::store(
                     &mut stored.slice_mut(from, from + comptime!(EDGE * EDGE)),
                     sums.index(row * blocks + block),
@@ -272,7 +272,7 @@ fn convolve_tiled<FX: Float, FS: Float, FY: Float, NI: Size, NO: Size>(
         for row in 0..rows {
             #[unroll]
             for block in 0..blocks {
-                let from = UNIT_POS as u32 * comptime!(UNIT_ELEMENTS as u32);
+                let from = UNIT_POS * comptime!(UNIT_ELEMENTS as u32);
                 #[unroll]
                 for i in 0..UNIT_ELEMENTS {
                     stored[from as usize + i] = sums[(row * blocks + block) * UNIT_ELEMENTS + i];
@@ -308,7 +308,7 @@ fn load_patch<FX: Float, FS: Float, NI: Size>(
     let start_z = (corner.z * comptime!(reach.stride[0] as u32)) as i32 - comptime!(reach.padding[0] as i32);
     let start_y = (corner.y * comptime!(reach.stride[1] as u32)) as i32 - comptime!(reach.padding[1] as i32);
     let start_x = (corner.x * comptime!(reach.stride[2] as u32)) as i32 - comptime!(reach.padding[2] as i32);
-    let mut i = UNIT_POS as u32;
+    let mut i = UNIT_POS;
     while i < count {
         let vector = i % vectors;
         let voxel = i / vectors;
@@ -345,7 +345,7 @@ fn load_filters<FS: Float, NI: Size>(
     let edge = comptime!(EDGE as u32);
     let inputs = comptime!(shape.inputs as u32);
     let first = corner.channel / comptime!(LANES as u32);
-    let mut i = UNIT_POS as u32;
+    let mut i = UNIT_POS;
     while i < count {
         let vector = i % vectors;
         let row = i / vectors;
@@ -389,7 +389,7 @@ fn multiply_matrices<FS: Float>(
     let filter_span = comptime!((shape.depth - 1) * EDGE * shape.blocks + EDGE);
     let kernel_y = comptime!(shape.reach.kernel[1] as u32);
     let kernel_x = comptime!(shape.reach.kernel[2] as u32);
-    let plane = UNIT_POS as u32 / comptime!(PLANE_UNITS as u32);
+    let plane = UNIT_POS / comptime!(PLANE_UNITS as u32);
     for kz in 0..comptime!(shape.reach.kernel[0] as u32) {
         for ky in 0..kernel_y {
             for kx in 0..kernel_x {
@@ -453,8 +453,8 @@ fn multiply_elements<FS: Float>(
     let edge = comptime!(EDGE as u32);
     let kernel_y = comptime!(shape.reach.kernel[1] as u32);
     let kernel_x = comptime!(shape.reach.kernel[2] as u32);
-    let plane = UNIT_POS as u32 / comptime!(PLANE_UNITS as u32);
-    let element = UNIT_POS as u32 % comptime!(PLANE_UNITS as u32) * comptime!(UNIT_ELEMENTS as u32);
+    let plane = UNIT_POS / comptime!(PLANE_UNITS as u32);
+    let element = UNIT_POS % comptime!(PLANE_UNITS as u32) * comptime!(UNIT_ELEMENTS as u32);
     let voxel = element / edge;
     let column = element % edge;
     for kz in 0..comptime!(shape.reach.kernel[0] as u32) {
@@ -507,9 +507,9 @@ fn store<FY: Float, NO: Size>(
     let factor_y = comptime!(shape.factors[1] as u32);
     let factor_x = comptime!(shape.factors[2] as u32);
     let channels = comptime!(shape.stored as u32);
-    let from = UNIT_POS as u32 * comptime!(UNIT_ELEMENTS as u32);
-    let element = UNIT_POS as u32 % comptime!(PLANE_UNITS as u32) * comptime!(UNIT_ELEMENTS as u32);
-    let own_row = UNIT_POS as u32 / comptime!(PLANE_UNITS as u32) * rows + comptime!(row as u32);
+    let from = UNIT_POS * comptime!(UNIT_ELEMENTS as u32);
+    let element = UNIT_POS % comptime!(PLANE_UNITS as u32) * comptime!(UNIT_ELEMENTS as u32);
+    let own_row = UNIT_POS / comptime!(PLANE_UNITS as u32) * rows + comptime!(row as u32);
     let oz = corner.z + own_row / rows_y;
     let oy = corner.y + own_row % rows_y;
     let ox = corner.x + element / edge;
