@@ -226,35 +226,24 @@ fn tuning_is_a_stage_of_the_first_run_only_and_kernels_are_cached() {
 }
 
 #[test]
-fn a_network_on_our_kernels_needs_few_launches_copies_and_waits() {
-    let Some(null) = NullCuda::find("direct") else { return };
-    let fixture = Fixture::new();
-    let raw = fixture.nuclei("9,60,70", 3);
-    let arguments = [
-        "predict",
-        &raw,
-        "--model",
-        "nuclei",
-        "--device",
-        "cuda:0",
-        "--precision",
-        "f32",
-        "--diameter",
-        "12",
-        "--outputs",
-        "maps",
-        "--out",
-        "out",
-        "--json",
-    ];
-    let ran = null.output(&fixture, &arguments, &[]);
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
-    let runs = report["inputs"][0]["traffic"]["runs"].as_u64().unwrap();
-    let [launches, uploads, downloads, waits] = null.counts();
-    let counts = format!("{runs} runs, {launches} launches, {uploads} uploads, {downloads} downloads, {waits} waits");
-    eprintln!("{counts}");
-    // Fifteen convolutions, three transposed ones and three concatenations, besides cutting and joining tiles.
-    assert!(runs > 0 && launches >= 21 * runs && launches <= 64 * runs, "{counts}");
-    assert!(uploads <= 4 * runs && downloads <= runs && waits <= 2 * runs + 4, "{counts}");
+fn a_network_on_our_kernels_needs_few_launches_copies_and_waits_in_every_precision() {
+    for precision in ["f32", "tf32", "f16", "bf16"] {
+        let Some(null) = NullCuda::find(&format!("direct-{precision}")) else { return };
+        let fixture = Fixture::new();
+        let raw = fixture.nuclei("9,60,70", 3);
+        let chosen = ["predict", &raw, "--model", "nuclei", "--device", "cuda:0", "--precision", precision];
+        let rest = ["--diameter", "12", "--outputs", "maps", "--out", "out", "--json"];
+        let ran = null.output(&fixture, &[&chosen[..], &rest].concat(), &[]);
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+        let runs = report["inputs"][0]["traffic"]["runs"].as_u64().unwrap();
+        let [launches, uploads, downloads, waits] = null.counts();
+        let counts = format!(
+            "{precision}: {runs} runs, {launches} launches, {uploads} uploads, {downloads} downloads, {waits} waits"
+        );
+        eprintln!("{counts}");
+        // Fifteen convolutions, three transposed ones and three concatenations, besides cutting and joining tiles.
+        assert!(runs > 0 && launches >= 21 * runs && launches <= 64 * runs, "{counts}");
+        assert!(uploads <= 4 * runs && downloads <= runs && waits <= 2 * runs + 4, "{counts}");
+    }
 }
