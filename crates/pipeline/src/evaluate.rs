@@ -344,7 +344,7 @@ fn voxel_um(meta: &ImageMeta) -> Option<[f64; 3]> {
     Some([z?, stated(size.y)?, stated(size.x)?])
 }
 
-/// Largest label that can be told from all smaller ones: 64-bit floats, as which labels are compared, represent it exactly.
+/// Largest label that differs from all smaller ones when labels are compared as 64-bit floats, which represent it exactly.
 const MAX_LABEL: f64 = ((1u64 << 53) - 1) as f64;
 
 /// Numbers of the objects of all time points, from 1. The same label at another time point is another object.

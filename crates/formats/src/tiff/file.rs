@@ -124,7 +124,7 @@ impl TiffFile {
             // LZW adds at most half to the decoded size, and the codes that clear and end. Other data may follow the strip.
             let longest = stated.saturating_mul(2).saturating_add(MAX_LZW_CODES_BYTES);
             match end.checked_sub(*offset) {
-                Some(room) if room > 0 && stated > 0 => room.min(longest),
+                Some(gap) if gap > 0 && stated > 0 => gap.min(longest),
                 _ => stated,
             }
         };

@@ -120,7 +120,7 @@ impl<'a> Inference<'a> {
         Self { context, resolved, plan, runner, scratch, live, next_chains, kept, index: 0, seams, not_finite: false }
     }
 
-    /// Plans the network anew if it was planned for the last slices of a time point and the next one has none that are
+    /// Plans the network again if it was planned for the last slices of a time point and the next one has none that are
     /// finished, and passes the new plan to `on_plan`. `held_bytes` are held throughout.
     ///
     /// # Errors
