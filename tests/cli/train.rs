@@ -494,3 +494,41 @@ fn nan_in_a_stain_affects_neither_scores_nor_package() {
         assert!(v["scores"].as_object().unwrap().values().all(Value::is_number), "{v}");
     }
 }
+
+#[test]
+fn start_model_is_not_compared_on_images_that_it_was_trained_on() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 3);
+    write_settings(&fixture, "");
+    std::fs::create_dir(fixture.path("tables")).unwrap();
+    let table = |part: &str, numbers: &[u8]| {
+        let row = |n: &u8| format!("../sim/nuclei_{n}_raw.tif,../sim/nuclei_{n}_labels.tif\n");
+        let rows: String = numbers.iter().map(row).collect();
+        std::fs::write(fixture.path(&format!("tables/{part}.csv")), format!("raw,seg\n{rows}")).unwrap();
+    };
+    let train = |from: &str, out: &str| {
+        let arguments = ["--data", "tables", "--from", from, "--steps", "2", "--without-int8", "--out", out];
+        let result = fixture.run(&[&SMALL[..3], &["--config", "t.toml", "--json"], &arguments].concat());
+        let notes = result.stderr.clone();
+        (result.json(), notes)
+    };
+    table("train", &[1, 2]);
+    table("valid", &[3]);
+    train("scratch", "first");
+    // A training image of the start model has moved to the validation set.
+    table("train", &[1, 3]);
+    table("valid", &[2]);
+    let (report, notes) = train("first", "second");
+    assert!(notes.contains("trained on every validation image"), "{notes}");
+    assert_eq!((report["verdict"].as_str(), report["before"].as_object().map(|b| b.len())), (Some("trained"), Some(0)));
+    // The second network has seen all three images, the first one only two of them.
+    table("train", &[1]);
+    table("valid", &[2, 3]);
+    let (report, notes) = train("first", "third");
+    assert!(notes.contains("1 of 2 validation images are left out"), "{notes}");
+    assert_eq!(report["validation_pairs"].as_u64(), Some(1));
+    assert!(report["before"]["f1@0.5"].is_number(), "{report:#}");
+    let (report, notes) = train("second", "fourth");
+    assert!(notes.contains("trained on every validation image"), "{notes}");
+    assert_eq!(report["validation_pairs"].as_u64(), Some(2));
+}

@@ -18,6 +18,7 @@ mod quit;
 mod shell;
 #[cfg(target_os = "linux")]
 mod snapshots;
+mod time_points;
 mod tools;
 mod training;
 mod training_pictures;

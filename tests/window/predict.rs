@@ -131,52 +131,6 @@ fn unsaved_options_of_each_stack_are_kept_until_its_objects_are_saved() {
     assert_ne!(std::fs::read(&labels).unwrap(), b"drawn by hand");
 }
 
-#[test]
-fn objects_of_one_time_point_belong_to_it_and_do_not_replace_those_of_all() {
-    let mut fixture = Fixture::with(|folder| {
-        let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_raw.tif");
-        let sample = cytoscope_formats::open(&sample, &cytoscope_formats::OpenOptions::default()).unwrap();
-        let values = sample.read_all().unwrap().samples().to_f32();
-        let at = |z: usize, y: usize, x: usize| values[(z * 160 + y) * 160 + x] as u16;
-        let (nz, n) = (12, 96);
-        let one: Vec<u16> =
-            (0..nz).flat_map(|z| (0..n).flat_map(move |y| (0..n).map(move |x| at(z + 8, y + 20, x + 20)))).collect();
-        let array = Array::new("TZYX".parse().unwrap(), vec![2, nz, n, n], [one.clone(), one].concat()).unwrap();
-        let mut spec = WriteSpec::of(&array, Container::ImageJ);
-        spec.voxel_size_um = sample.meta().voxel_size_um;
-        let path = folder.join("series.tif");
-        write_array(&path, &array, &spec).unwrap();
-        vec![path]
-    });
-    fixture.settle();
-    fixture.until("the models", |w| sees(w, "made for"));
-    fixture.click("Predict this stack");
-    fixture.until("labels", |w| {
-        w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some() && d.results.is_some())
-    });
-    fixture.settle();
-    let all = fixture.path("cytoscope/series_labels.tif");
-    let before = std::fs::read(&all).unwrap();
-    fixture.window.key_press(Key::CloseBracket);
-    fixture.window.run_steps(3);
-    assert_eq!(fixture.window.state().document().unwrap().time, 1);
-    fixture.click("Exclude border objects");
-    fixture.until("a preview", |w| sees(w, "not saved yet"));
-    let only_time = |w: &egui_kittest::Harness<'static, cytoscope_ui::Workbench>| {
-        w.state().document().and_then(|d| d.of_role(Role::Labels)).and_then(|o| o.only_time)
-    };
-    fixture.until("its labels", |w| only_time(w) == Some(1));
-    fixture.click("Save objects");
-    let one = fixture.path("cytoscope/series_t1_labels.tif");
-    fixture.until("the file", |_| one.is_file());
-    fixture.until("the end", |w| !sees(w, "not saved yet"));
-    assert!(std::fs::read(&all).unwrap() == before, "the labels of all time points are unchanged");
-    fixture.until("the saved labels", |w| {
-        w.state().document().and_then(|d| d.of_role(Role::Labels)).is_some_and(|o| o.path == one)
-    });
-    assert_eq!(only_time(&fixture.window), Some(1));
-}
-
 #[cfg(unix)]
 #[test]
 fn killed_engine_restarts_and_loses_only_its_job() {

@@ -2,9 +2,12 @@
 
 use crate::files::{plate, plate_of};
 use crate::fixture::{Fixture, sees, window};
+use cytoscope_ui::Workbench;
 use cytoscope_ui::command::Command;
+use cytoscope_ui::document::Role;
 use cytoscope_ui::work::JobState;
-use std::path::PathBuf;
+use egui_kittest::Harness;
+use std::path::{Path, PathBuf};
 
 fn copies(fixture: &Fixture, n: usize) -> Vec<PathBuf> {
     let copy = |i| {
@@ -23,7 +26,7 @@ fn next_window(fixture: &mut Fixture) {
     fixture.window.run_steps(3);
 }
 
-fn labels(stack: &std::path::Path) -> PathBuf {
+fn labels(stack: &Path) -> PathBuf {
     let stem = stack.file_stem().unwrap().to_string_lossy().into_owned();
     stack.parent().unwrap().join("cytoscope").join(format!("{stem}_labels.tif"))
 }
@@ -108,29 +111,121 @@ fn two_series_of_one_file_are_opened_as_documents_of_their_own() {
     assert_eq!(fixture.window.state().documents().len(), 2);
 }
 
-#[test]
-fn all_series_of_a_file_are_predicted_with_one_click() {
-    let sample = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_raw.tif");
+/// Writes parts of the sample as a plate whose two images have 8 and 10 slices.
+fn sample_plate(path: &Path) -> PathBuf {
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_raw.tif");
     let image = cytoscope_formats::open(&sample, &cytoscope_formats::OpenOptions::default()).unwrap();
     let values = image.read_all().unwrap().samples().to_f32();
-    let voxel = |z: usize, at: usize| values[(z + 8) * 160 * 160 + at] as u16;
-    let mut fixture = Fixture::with(|folder| vec![plate_of(&folder.join("plate.zarr"), [8, 10], [160, 160], voxel)]);
+    plate_of(path, [8, 10], [160, 160], |z, at| values[(z + 8) * 160 * 160 + at] as u16)
+}
+
+/// The label images of both series of a plate in a folder.
+fn labels_of_plate(folder: &Path) -> [PathBuf; 2] {
+    ["plate_labels.tif", "plate_s1_labels.tif"].map(|name| folder.join(name))
+}
+
+/// Number of slices of a label image; `None` if the file is no image.
+fn depth(labels: &Path) -> Option<usize> {
+    let image = cytoscope_formats::open(labels, &cytoscope_formats::OpenOptions::default()).ok()?;
+    image.meta().shape_full.get(1).copied()
+}
+
+/// Replaces a file by one that Cytoscope did not write. The old one may still be mapped, so it is not changed in place.
+fn draw_by_hand(file: &Path) {
+    let drawn = file.with_extension("drawn");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&drawn, "drawn by hand").unwrap();
+    std::fs::rename(&drawn, file).unwrap();
+}
+
+/// The file of the labels that the active document shows.
+fn shown_labels(window: &Harness<'static, Workbench>) -> Option<PathBuf> {
+    window.state().document()?.of_role(Role::Labels).map(|labels| labels.path.clone())
+}
+
+#[test]
+fn all_series_of_a_file_are_predicted_with_one_click() {
+    let mut fixture = Fixture::with(|folder| vec![sample_plate(&folder.join("plate.zarr"))]);
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
     fixture.click("Predict all 2 series");
-    let results = ["plate_labels.tif", "plate_s1_labels.tif"].map(|name| fixture.path("cytoscope").join(name));
+    let results = labels_of_plate(&fixture.path("cytoscope"));
     fixture.until("the results", |w| results.iter().all(|r| r.is_file()) && w.state().waiting_predictions() == 0);
     fixture.until("one notification for all", |w| sees(w, "2 stacks predicted"));
     // The open series shows its own labels.
-    let labels = |w: &egui_kittest::Harness<'static, cytoscope_ui::Workbench>| {
-        let document = w.state().document()?;
-        document.of_role(cytoscope_ui::document::Role::Labels).map(|labels| labels.path.clone())
-    };
-    fixture.until("the labels", |w| labels(w).is_some());
-    assert_eq!(labels(&fixture.window).as_ref(), results.first());
-    let depths = results.iter().map(|path| {
-        let labels = cytoscope_formats::open(path, &cytoscope_formats::OpenOptions::default()).unwrap();
-        labels.meta().shape_full[1]
+    fixture.until("the labels", |w| shown_labels(w).is_some());
+    assert_eq!(shown_labels(&fixture.window).as_ref(), results.first());
+    assert_eq!(results.each_ref().map(|path| depth(path)), [Some(8), Some(10)]);
+}
+
+#[test]
+fn a_refused_series_can_replace_files_be_written_elsewhere_or_be_left_out() {
+    let mut fixture = Fixture::with(|folder| vec![sample_plate(&folder.join("plate.zarr"))]);
+    let [first, second] = labels_of_plate(&fixture.path("cytoscope"));
+    draw_by_hand(&second);
+    fixture.settle();
+    fixture.window.state_mut().use_own_file_dialog();
+    fixture.until("the models", |w| sees(w, "made for"));
+    let question = "Replace existing files?";
+    // One series is predicted, the other one is refused.
+    fixture.click("Predict all 2 series");
+    fixture.until("the question", |w| sees(w, question));
+    assert!(fixture.sees("plate_s1_labels.tif") && !fixture.sees("Prediction failed"), "{}", fixture.on_screen());
+    assert!(!fixture.sees("Same answer for"), "{}", fixture.on_screen());
+    fixture.click("Replace");
+    fixture.until("the second series", |w| depth(&second) == Some(10) && w.state().active_jobs() == 0);
+    fixture.settle();
+    assert_eq!(shown_labels(&fixture.window), Some(first.clone()), "the open series shows its own labels");
+    // Both are refused: one is left out, the other one is written to another folder.
+    let other = fixture.path("cytoscope/other");
+    std::fs::create_dir(&other).unwrap();
+    [&first, &second].into_iter().for_each(|file| draw_by_hand(file));
+    fixture.click("Predict all 2 series");
+    fixture.until("the first question", |w| sees(w, question));
+    assert!(fixture.sees("Same answer for 1 other series"), "{}", fixture.on_screen());
+    fixture.click("Keep files");
+    fixture.until("the second question", |w| sees(w, "plate_s1_labels.tif"));
+    // The question is asked again if no folder is chosen.
+    fixture.click("Other folder…");
+    fixture.click("Cancel dialog");
+    fixture.until("the question again", |w| sees(w, question));
+    fixture.click("Other folder…");
+    fixture.click("other");
+    fixture.until("the other folder", |w| sees(w, "Nothing to choose here"));
+    fixture.click("Choose this folder");
+    let [first_there, second_there] = labels_of_plate(&other);
+    fixture.until("the second series there", |w| second_there.is_file() && w.state().active_jobs() == 0);
+    assert!(!fixture.sees(question) && !first_there.exists(), "{}", fixture.on_screen());
+    // One answer for all.
+    fixture.click("Predict all 2 series");
+    fixture.until("the question", |w| sees(w, question));
+    fixture.click("Same answer for 1 other series");
+    fixture.click("Keep files");
+    assert!(!fixture.sees(question), "{}", fixture.on_screen());
+    assert!([first, second].iter().all(|file| std::fs::read(file).unwrap() == b"drawn by hand"));
+}
+
+#[test]
+fn a_prediction_of_one_series_and_one_of_all_are_both_continued() {
+    let mut fixture = Fixture::with(|folder| {
+        let plate = sample_plate(&folder.join("plate.zarr"));
+        let queues = folder.join("settings/queues");
+        std::fs::create_dir_all(&queues).unwrap();
+        let entry = |number: u64, series: serde_json::Value| {
+            let job = serde_json::json!({
+                "inputs": [plate], "model": "nuclei", "out": folder.join("out"), "format": "tiff", "device": "cpu",
+                "series": series
+            });
+            serde_json::json!({"asked": {"number": number, "job": job}}).to_string() + "\n"
+        };
+        let entries = [entry(1, serde_json::json!(0)), entry(2, serde_json::json!("all"))];
+        std::fs::write(queues.join("earlier.jsonl"), entries.concat()).unwrap();
+        vec![plate]
     });
-    assert_eq!(depths.collect::<Vec<_>>(), [8, 10]);
+    fixture.settle();
+    fixture.until("the offer", |w| sees(w, "2 predictions were not finished."));
+    fixture.click("Continue");
+    let results = labels_of_plate(&fixture.path("out"));
+    fixture.until("both predictions", |w| w.state().jobs().len() == 2 && w.state().active_jobs() == 0);
+    assert!(results.iter().all(|labels| labels.is_file()), "{}", fixture.on_screen());
 }

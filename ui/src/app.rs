@@ -397,8 +397,9 @@ impl Workbench {
         panels::dialogs::dialogs(ctx, state, actions);
         browser_dialog(ctx, state.display.browser(), actions);
         screenshot_dialog(ctx, state, actions);
-        if let Some(question) = state.jobs.overwrite_question() {
-            overwrite_dialog(ctx, question, actions);
+        // The question waits while the user chooses another folder.
+        if let Some(question) = state.jobs.overwrite_question().filter(|_| state.display.browser().is_none()) {
+            overwrite_dialog(ctx, question, state.jobs.similar_questions(), actions);
         }
         let choice = quit_dialog(ctx, state);
         let mut place = center;

@@ -3,6 +3,10 @@
 //! A disk may be slow, full or disconnected, so states only describe what they need as a [`DiskEffect`]; its result
 //! comes back as a [`DiskEvent`].
 
+mod found;
+
+pub(crate) use found::FoundResults;
+
 use crate::correct::files::CorrectionFiles;
 use crate::correct::session::Base;
 use crate::document::file_name;
@@ -14,11 +18,10 @@ use crate::runs::read_run;
 use crate::settings::Settings;
 use crate::work::ModelWork;
 use cytoscope_model_package::PACKAGE_KIND;
+use cytoscope_pipeline::job_record::records_result_of;
 use cytoscope_pipeline::packages::is_model;
 use cytoscope_pipeline::results::FileRecord;
-use cytoscope_pipeline::{
-    Artifact, ArtifactKind, MachineProfiles, SegmentReport, machine_peak, provenance, user_folder,
-};
+use cytoscope_pipeline::{MachineProfiles, SegmentReport, machine_peak, user_folder};
 use cytoscope_profile::{MachinePeak, StoredRun};
 use cytoscope_storage::folder::{move_aside, remove_finished};
 use cytoscope_train::TrainJob;
@@ -36,6 +39,8 @@ pub(crate) struct ResultsPlace {
     pub(crate) stack: PathBuf,
     /// Stem of the names of its results.
     pub(crate) stem: String,
+    /// Number of time points of the stack.
+    pub(crate) times: usize,
     /// The folder chosen by the user for all stacks, if any.
     pub(crate) chosen: Option<PathBuf>,
 }
@@ -154,6 +159,8 @@ pub(crate) enum DocumentEffect {
         place: ResultsPlace,
         /// Label image whose objects are measured.
         labels: PathBuf,
+        /// Time point that is measured.
+        time: usize,
         /// Tables written by jobs of this window, with the record of each file.
         tables: BTreeMap<PathBuf, FileRecord>,
         /// Whether the labels may not have been written yet.
@@ -174,19 +181,11 @@ pub(crate) enum DocumentEffect {
     OpenPreview(Box<SegmentReport>),
 }
 
-/// Results of earlier jobs on a stack.
-pub(crate) struct FoundResults {
-    /// The results folder of the stack.
-    pub(crate) folder: PathBuf,
-    /// The results to show.
-    pub(crate) outputs: Vec<Artifact>,
-}
-
 /// The table that a measurement writes.
 pub(crate) struct TableTarget {
     /// CSV file to write.
     pub(crate) table: PathBuf,
-    /// Whether a job of this window wrote it and it is unchanged since.
+    /// Whether a job wrote it for the same objects and it is unchanged since.
     pub(crate) is_own: bool,
 }
 
@@ -268,6 +267,8 @@ pub(crate) enum DocumentEvent {
     MeasurementReady {
         /// Label image whose objects are measured.
         labels: PathBuf,
+        /// Time point that is measured.
+        time: usize,
         /// The table; `None` if there is no label image.
         target: Result<Option<TableTarget>, String>,
     },
@@ -327,17 +328,17 @@ impl DiskEffect {
 impl DocumentEffect {
     fn run(&self) -> DocumentEvent {
         match self {
-            Self::FindResults(place) => DocumentEvent::ResultsFound(find_results(place)),
+            Self::FindResults(place) => DocumentEvent::ResultsFound(FoundResults::of(place)),
             Self::PreparePrediction(place) => {
                 let folder = place.folder();
                 DocumentEvent::PredictionReady(create_folder(&folder).map(|()| folder))
             }
-            Self::PrepareMeasurement { place, labels, tables, may_be_missing } => {
+            Self::PrepareMeasurement { place, labels, time, tables, may_be_missing } => {
                 let target = match *may_be_missing && !labels.is_file() {
                     true => Ok(None),
                     false => prepare_table(place, labels, tables).map(Some),
                 };
-                DocumentEvent::MeasurementReady { labels: labels.clone(), target }
+                DocumentEvent::MeasurementReady { labels: labels.clone(), time: *time, target }
             }
             Self::PrepareCorrections { place, earlier } => {
                 DocumentEvent::CorrectionsReady(prepare_corrections(place, earlier.as_deref()))
@@ -359,36 +360,6 @@ impl DocumentEffect {
     }
 }
 
-/// Finds the results of an earlier prediction of a stack, and its corrected labels.
-fn find_results(place: &ResultsPlace) -> FoundResults {
-    let folder = place.folder();
-    let stem = place.stem.as_str();
-    let existing = Artifact::existing(&folder, stem);
-    // If several versions wrote maps, the newest is used.
-    let map = existing.iter().find(|a| a.kind.is_maps());
-    let others = existing.iter().filter(|a| matches!(a.kind, ArtifactKind::Labels | ArtifactKind::Table));
-    let files: Vec<Artifact> = map.into_iter().chain(others).cloned().collect();
-    let record = folder.join(ArtifactKind::Provenance.file_name(stem));
-    let of_this = record.is_file() && provenance::read(&record).is_ok_and(|p| p.input.path == place.stack);
-    // Corrected labels take precedence over predicted ones.
-    let corrected = CorrectionFiles::of(&folder, stem, None).labels;
-    let beside = place.beside().is_some_and(|beside| beside == folder);
-    if corrected.is_file() && (of_this || beside) {
-        // Their own table takes precedence over that of the prediction.
-        let table = corrected.with_file_name(table_name(&corrected));
-        let measured = table.is_file();
-        let is_replaced =
-            |kind: ArtifactKind| kind == ArtifactKind::Labels || (measured && kind == ArtifactKind::Table);
-        let others = files.into_iter().filter(|a| of_this && !is_replaced(a.kind));
-        let table = measured.then(|| Artifact::new(ArtifactKind::Table, table));
-        let corrected = Artifact::new(ArtifactKind::Labels, corrected);
-        let outputs = others.chain(table).chain([corrected]).collect();
-        return FoundResults { folder, outputs };
-    }
-    let outputs = if of_this { files } else { Vec::new() };
-    FoundResults { folder, outputs }
-}
-
 fn prepare_table(
     place: &ResultsPlace,
     labels: &Path,
@@ -399,8 +370,11 @@ fn prepare_table(
     let beside = labels.parent().filter(is_results);
     let folder = beside.map_or_else(|| place.folder(), Path::to_owned);
     let table = folder.join(table_name(labels));
-    // A table written by this window and unchanged since is replaced without asking.
-    let is_own = tables.get(&table).is_some_and(|record| record.matches(&table));
+    // A table that a job of this window wrote, or an earlier one for the same labels, is replaced without asking while it is
+    // unchanged.
+    let is_own = tables.get(&table).is_some_and(|record| record.matches(&table))
+        || records_result_of(&table, &table, labels)
+        || records_result_of(labels, &table, &place.stack);
     create_folder(&folder)?;
     Ok(TableTarget { table, is_own })
 }

@@ -55,6 +55,7 @@ impl DialogSpec {
             FileRequest::Labels(_) | FileRequest::Truth(_) => (Choice::File, "Label images", labels()),
             FileRequest::PredictionFile | FileRequest::TruthFile => (Choice::File, "Stacks and labels", labels()),
             FileRequest::ResultsFolder
+            | FileRequest::RefusedPrediction { .. }
             | FileRequest::DatasetFolder(_)
             | FileRequest::TrainingFolder
             | FileRequest::ConvertFolder

@@ -77,6 +77,13 @@ pub enum FileRequest {
     Truth(u64),
     /// Results folder of predictions.
     ResultsFolder,
+    /// Folder for the results of a refused prediction.
+    RefusedPrediction {
+        /// Number of the question about it.
+        question: u64,
+        /// Whether the folder is for the other refused series of the same prediction, too.
+        for_rest: bool,
+    },
     /// Dataset folder for exported training pairs, and the document that is to be exported to it, if any.
     DatasetFolder(Option<u64>),
     /// Folder of training pairs.

@@ -14,6 +14,7 @@ use crate::jobs::JobsAction;
 use crate::line_profile::line_profile_csv;
 use crate::models::ModelsAction;
 use crate::opener::{Content, FileRequest, ProfileFormat, ProfileTable};
+use crate::overwrite::OverwriteAnswer;
 use crate::panels::profiler;
 use crate::results::Results;
 use crate::runs::RunId;
@@ -90,9 +91,8 @@ impl Workbench {
             DocumentEvent::PredictionReady(folder) => {
                 self.jobs.prediction_ready(document, folder, &self.documents, &self.display)
             }
-            DocumentEvent::MeasurementReady { labels, target } => {
-                let (documents, corrections) = (&self.documents, &self.corrections);
-                self.jobs.measurement_ready(document, labels, target, documents, corrections, &self.display)
+            DocumentEvent::MeasurementReady { labels, time, target } => {
+                self.jobs.measurement_ready(document, labels, time, target, &self.documents, &self.display)
             }
             DocumentEvent::CorrectionsReady(place) => self.corrections.ready(document, place, &self.documents),
             DocumentEvent::SetAside(journal) => {
@@ -131,6 +131,10 @@ impl Workbench {
             FileRequest::StartModel => effects.act(TrainingAction::StartFromFile(first)),
             FileRequest::Model(format) => effects.act(TrainingAction::Export(format, first)),
             FileRequest::ResultsFolder => effects.act(JobsAction::ResultsFolder(first)),
+            FileRequest::RefusedPrediction { question, for_rest } => {
+                let answer = OverwriteAnswer::Folder(first);
+                effects.act(JobsAction::AnswerOverwrite { question, answer, for_rest });
+            }
             FileRequest::Screenshot(of, document) => return take_screenshot(of, document, first, self.state()),
             FileRequest::LineProfile(document) => {
                 let is_shown = self.documents.active_id() == Some(document);

@@ -1,16 +1,17 @@
 //! Client of the engine process: jobs and their results.
 
+mod refused;
 mod view;
 
+pub use refused::RefusedJob;
 pub use view::{JobState, JobView, ModelWork, Purpose, TrainingTimes};
 
 use cytoscope_engine::Device;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::predict::input_facts;
 use cytoscope_pipeline::{
-    Event, JobErrorKind, MeasureJob, MeasureReport, ObjectDiameter, PerformanceRequest, PredictJob, PredictOutcome,
-    SegmentJob, SegmentReport,
+    Event, MeasureJob, MeasureReport, ObjectDiameter, PerformanceRequest, PredictJob, PredictOutcome, SegmentJob,
+    SegmentReport,
 };
 use cytoscope_profile::SpanRecord;
 use cytoscope_train::{CheckReport, Estimate, TrainEvent, TrainReport};
@@ -82,6 +83,9 @@ pub enum Outcome {
         document: u64,
         /// Reports of the inputs that succeeded, and errors of the others.
         outcome: PredictOutcome,
+        /// Series that were refused because they would overwrite files that Cytoscope did not write; they are not among
+        /// the errors.
+        refused: Vec<RefusedJob>,
     },
     /// A segmentation is done.
     Segmented {
@@ -149,14 +153,7 @@ pub enum Outcome {
         reason: String,
     },
     /// A job was refused because it would overwrite files that Cytoscope did not write.
-    WouldOverwrite {
-        /// Title of the job.
-        title: String,
-        /// Which files exist.
-        reason: String,
-        /// The job, to be repeated if the user allows it.
-        again: Box<RepeatableJob>,
-    },
+    WouldOverwrite(Box<RefusedJob>),
     /// A job was cancelled.
     Cancelled,
     /// The engine process ended unexpectedly.
@@ -259,13 +256,12 @@ impl Work {
         }
     }
 
-    /// Queues a prediction of the stack of a document; `remeasure` measures the devices again for its model.
-    pub fn predict(&mut self, document: u64, title: String, job: PredictJob, remeasure: bool) -> JobId {
+    /// Queues a prediction for a document; `remeasure` measures the devices again for its model, and `live` reports tiles
+    /// while it runs, if the document shows what is predicted.
+    pub fn predict(&mut self, document: u64, title: String, job: PredictJob, remeasure: bool, live: bool) -> JobId {
         let id = self.next_id();
         self.add_job(id, title, Purpose::Predict { document });
         self.repeatable.insert(id, RepeatableJob::Predict { document, job: job.clone(), remeasure });
-        // The document shows one series.
-        let live = job.series != SeriesChoice::All;
         let performance = self.performance;
         self.send(Request::run(id, Job::Predict { prediction: job, live, operators: false, performance, remeasure }));
         id
@@ -287,11 +283,13 @@ impl Work {
         id
     }
 
-    /// Measures a document's labels; a running measurement of it is cancelled.
+    /// Measures a document's labels; an active measurement that writes the same table is cancelled.
     pub fn measure(&mut self, document: u64, title: String, job: MeasureJob) -> JobId {
-        if let Some(before) = self.measuring(document).map(|j| j.id) {
-            self.cancel(before);
-        }
+        let is_same = |known: &RepeatableJob| match known {
+            RepeatableJob::Measure { job: known, .. } => known.table == job.table,
+            RepeatableJob::Predict { .. } | RepeatableJob::Segment { .. } => false,
+        };
+        self.active_jobs().filter(|(_, known)| is_same(known)).for_each(|(id, _)| self.cancel(id));
         let id = self.next_id();
         self.add_job(id, title, Purpose::Measure { document });
         self.repeatable.insert(id, RepeatableJob::Measure { document, job: job.clone() });
@@ -341,6 +339,23 @@ impl Work {
             .find(|j| !j.state.is_over() && matches!(j.purpose, Purpose::Predict { document: d } if d == document))
     }
 
+    /// Queued and running predictions, measurements and saved segmentations, with the jobs as they were sent.
+    pub(crate) fn active_jobs(&self) -> impl Iterator<Item = (JobId, &RepeatableJob)> {
+        let active = self.jobs.iter().filter(|j| !j.state.is_over());
+        active.filter_map(|j| Some((j.id, self.repeatable.get(&j.id)?)))
+    }
+
+    /// Whether a queued or running prediction computes these series of a file.
+    pub fn is_predicting(&self, path: &Path, series: &SeriesChoice) -> bool {
+        self.active_jobs().any(|(_, known)| match known {
+            RepeatableJob::Predict { job, .. } => {
+                let computes = job.series == *series || job.series == SeriesChoice::All;
+                computes && job.inputs.iter().any(|input| input == path)
+            }
+            RepeatableJob::Measure { .. } | RepeatableJob::Segment { .. } => false,
+        })
+    }
+
     /// Number of running and queued jobs.
     pub fn active(&self) -> usize {
         self.jobs.iter().filter(|j| !j.state.is_over()).count()
@@ -354,23 +369,6 @@ impl Work {
 
     fn job(&mut self, id: JobId) -> Option<&mut JobView> {
         self.jobs.iter_mut().find(|j| j.id == id)
-    }
-
-    /// Converts a failure into an error, or into a question if the user can allow overwriting.
-    fn failed(&mut self, id: JobId, title: String, kind: JobErrorKind, reason: String) -> Outcome {
-        match self.repeatable.remove(&id).filter(|_| kind == JobErrorKind::WouldOverwrite) {
-            Some(again) => {
-                // The dialog shows the details.
-                self.end(
-                    id,
-                    JobState::Failed(
-                        "Nothing was written: other files exist under the names of its results.".to_owned(),
-                    ),
-                );
-                Outcome::WouldOverwrite { title, reason, again: Box::new(again) }
-            }
-            None => Outcome::Failed { title, reason },
-        }
     }
 
     fn end(&mut self, id: JobId, state: JobState) -> Option<(String, Purpose)> {
@@ -482,20 +480,7 @@ impl Work {
     fn handle_result(&mut self, id: JobId, result: JobResult) -> Option<Outcome> {
         let (title, purpose) = self.end(id, JobState::Done)?;
         match result {
-            JobResult::Predict(outcome) => {
-                let document = purpose.document()?;
-                if let (Some(failed), true) = (outcome.failed.first(), outcome.done.is_empty()) {
-                    let reason = failed.sentence.clone();
-                    self.end(id, JobState::Failed(reason.clone()));
-                    return Some(self.failed(id, title, failed.kind, reason));
-                }
-                if let (Some(RepeatableJob::Predict { job, .. }), Some(view)) =
-                    (self.repeatable.remove(&id), self.job(id))
-                {
-                    view.inputs = input_facts(&job, &outcome.done);
-                }
-                Some(Outcome::Predicted { document, outcome })
-            }
+            JobResult::Predict(outcome) => Some(self.predicted(id, title, purpose.document()?, outcome)),
             JobResult::Segment(report) => {
                 let document = purpose.document()?;
                 let kept = matches!(purpose, Purpose::Keep { .. });

@@ -15,9 +15,9 @@
 //! need.
 //!
 //! Computation is in f32, and in f16 or bf16 where a graph casts to these types (mixed precision). On CUDA, sessions in
-//! [`Precision::Tf32`] convolve on tensor cores, which round the factors to TF32 (`kernels::tiled`). Sessions in [`Precision::F16`] or [`Precision::Bf16`], which CUDA devices with tensor cores
-//! for these types have, cast the inputs of convolutions, or store all values between steps in 16 bits; norms and softmax
-//! are computed in f32.
+//! [`Precision::Tf32`] convolve on tensor cores, which round the factors to TF32 (`kernels::tiled`). Sessions in
+//! [`Precision::F16`] or [`Precision::Bf16`], which CUDA devices with tensor cores for these types have, cast the inputs of
+//! convolutions, or store all values between steps in 16 bits; norms and softmax are computed in f32.
 //!
 //! ```
 //! use cytoscope_engine::{Device, DeviceId, EngineError};
@@ -158,7 +158,7 @@ impl BurnEngine {
     }
 }
 
-/// Returns the number of convolutions that this process has started with the kernel for matrix units.
+/// Returns the number of convolutions and weight gradients that this process has started with kernels for matrix units.
 #[doc(hidden)]
 pub fn tiled_convolutions() -> u64 {
     kernels::launches()
@@ -227,15 +227,16 @@ impl Engine for BurnEngine {
         }
         let program = self.program(graph, input_shapes, options.precision)?;
         let (device, cache) = (&self.device, self.cache);
+        let wide = self.factors_type(options.precision).filter(|factors| factors.are_wide());
         Ok(match &self.backend {
             Backend::Cuda(at) if program.is_direct => {
-                self.counted(DeviceSession::<DirectCuda>::new(program, at, device, cache, options)?)
+                self.counted(DeviceSession::<DirectCuda>::new(program, at, device, cache, options, wide)?)
             }
             Backend::Wgpu(at) if program.is_direct => {
-                self.counted(DeviceSession::<DirectWgpu>::new(program, at, device, cache, options)?)
+                self.counted(DeviceSession::<DirectWgpu>::new(program, at, device, cache, options, wide)?)
             }
-            Backend::Cuda(at) => self.counted(DeviceSession::<Cuda>::new(program, at, device, cache, options)?),
-            Backend::Wgpu(at) => self.counted(DeviceSession::<Wgpu>::new(program, at, device, cache, options)?),
+            Backend::Cuda(at) => self.counted(DeviceSession::<Cuda>::new(program, at, device, cache, options, wide)?),
+            Backend::Wgpu(at) => self.counted(DeviceSession::<Wgpu>::new(program, at, device, cache, options, wide)?),
         })
     }
 }

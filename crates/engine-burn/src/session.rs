@@ -5,17 +5,17 @@ mod resident;
 mod slab;
 
 use crate::exec::{self, Image, Uploaded};
-use crate::form::{Form, count};
+use crate::form::Form;
 use crate::guard::PanicWatch;
-use crate::kernels::DeviceBackend;
-use crate::plan::{Constant, Kind, Output, Program, Source};
+use crate::kernels::{DeviceBackend, Factors};
+use crate::plan::{Constant, Output, Program, Source};
 use crate::transfer::Transfers;
 use crate::tuning::TuningState;
 use burn_tensor::StreamId;
 use burn_tensor::backend::Backend;
 use cytoscope_engine::{
-    CompileOptions, CompileReport, Content, Device, DeviceId, EngineError, Precision, ResidentSession, SLAB_COPIES,
-    Session, SlabSession, TuningListener, UNKNOWN_DEVICE_SLAB_BYTES,
+    CompileOptions, CompileReport, Content, Device, DeviceId, EngineError, ResidentSession, SLAB_COPIES, Session,
+    SlabSession, TuningListener, UNKNOWN_DEVICE_SLAB_BYTES,
 };
 use cytoscope_graph::{ElementType, Tensor as HostTensor, ValueId};
 use cytoscope_profile::{DeviceTraffic, Recorder, Stage};
@@ -30,10 +30,8 @@ pub(crate) struct DeviceSession<B: DeviceBackend> {
     memory: DeviceMemory<B>,
     transfers: Transfers<B>,
     id: DeviceId,
-    /// Whether convolutions of 32-bit tensors may not use kernels that round their factors to TF32.
-    exact: bool,
-    /// Whether convolutions of 32-bit tensors may round their factors to TF32.
-    tf32: bool,
+    /// The type to which convolutions of 32-bit tensors round their factors for matrix units, if any.
+    wide_factors: Option<Factors>,
     /// Panics of device threads since the session was created fail its next run.
     watch: PanicWatch,
     tuning: TuningState,
@@ -118,42 +116,27 @@ fn new_stream() -> StreamId {
     StreamId { value: NEXT.fetch_add(1, Ordering::Relaxed) }
 }
 
-/// Returns the bytes that convolutions without rounding hold in addition: the input, twice (see `exec::layers`).
-fn exact_bytes(program: &Program) -> u64 {
-    let mut elements: BTreeMap<ValueId, usize> = program.inputs.iter().map(|i| (i.value, count(&i.form))).collect();
-    elements.extend(program.steps.iter().flat_map(|s| s.outputs.iter().map(|(value, form)| (*value, count(form)))));
-    let read = program.steps.iter().filter(|s| matches!(s.kind, Kind::Conv { .. } | Kind::Upsample { .. }));
-    let largest = read.filter_map(|step| match step.inputs.first() {
-        Some(Source::Value(value)) => elements.get(value).copied(),
-        _ => None,
-    });
-    (largest.max().unwrap_or(0) * 2 * size_of::<f32>()) as u64
-}
-
 /// Describes the steps and shapes of a program, which decide what is tuned.
-fn description(program: &Program, exact: bool) -> String {
+fn description(program: &Program) -> String {
     let steps = program.steps.iter().map(|step| {
         let forms: Vec<&Form> = step.outputs.iter().map(|(_, form)| form).collect();
         format!("{:?} {forms:?}\n", step.kind)
     });
-    steps.chain([format!("exact: {exact}")]).collect()
+    steps.collect()
 }
 
 impl<B: DeviceBackend> DeviceSession<B> {
-    /// Prepares a program for a device. Kernel timings are cached in `cache`.
+    /// Prepares a program for a device. Kernel timings are cached in `cache`. Convolutions of 32-bit tensors round their
+    /// factors to the type `wide_factors`, if there is one and the device has units for it.
     pub(crate) fn new(
         mut program: Program,
         device: &B::Device,
         known: &Device,
         cache: &Path,
         options: &CompileOptions,
+        wide_factors: Option<Factors>,
     ) -> Result<Self, EngineError> {
         let id = known.id;
-        // Only on CUDA do kernels exist that round the factors of 32-bit convolutions.
-        let exact = matches!(id, DeviceId::Cuda(_)) && options.precision == Precision::F32 && !program.is_direct;
-        if exact {
-            program.report.arena_bytes += exact_bytes(&program);
-        }
         let needed_bytes = program.report.arena_bytes + program.report.weight_bytes;
         let available_bytes =
             options.memory_budget_bytes.unwrap_or(u64::MAX).min(known.available_bytes().unwrap_or(u64::MAX));
@@ -166,15 +149,14 @@ impl<B: DeviceBackend> DeviceSession<B> {
         let mut watch = PanicWatch::start();
         program.report.backend = watch.guard(id, || Ok(B::name(device)))?;
         let waits = program.times_kernels();
-        let tuning = TuningState::of(cache, id, &description(&program, exact));
+        let tuning = TuningState::of(cache, id, &description(&program));
         Ok(Self {
             tuning: if waits { tuning } else { tuning.not_needed() },
             program,
             memory: DeviceMemory::Empty,
             transfers: Transfers::new(device.clone(), id),
             id,
-            exact,
-            tf32: options.precision == Precision::Tf32,
+            wide_factors,
             watch,
             listener: options.tuning.clone(),
             stream: new_stream(),
@@ -201,7 +183,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
         self.memory = DeviceMemory::Released;
         let constants = std::mem::take(&mut self.program.constants);
         let tables = std::mem::take(&mut self.program.tables);
-        let (id, exact, tf32, stream, transfers) = (self.id, self.exact, self.tf32, self.stream, &self.transfers);
+        let (id, wide_factors, stream, transfers) = (self.id, self.wide_factors, self.stream, &self.transfers);
         let parts = &self.program.parts;
         let upload = |constant: Constant| {
             let uploaded = transfers.upload(constant.values, constant.form);
@@ -217,8 +199,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
                 }
                 let uploaded = Uploaded {
                     widen_f16: matches!(id, DeviceId::Wgpu(_)),
-                    exact,
-                    tf32,
+                    wide_factors,
                     constants,
                     tables: tables.into_iter().map(|table| transfers.upload_table(table)).collect(),
                 };

@@ -256,6 +256,17 @@ pub fn record_for(path: &Path) -> PathBuf {
     }
 }
 
+/// Returns whether the record of `result` lists `file` with its current size and content, as made by a job that read
+/// `input`. A folder may have been moved together with its files, so an unchanged file of the same name is the same input.
+pub fn records_result_of(result: &Path, file: &Path, input: &Path) -> bool {
+    let Ok(AnyRecord::Job(record)) = read_any(&record_path(result)) else { return false };
+    let is_input = |known: &InputRecord| {
+        let is_moved = || known.path.file_name() == input.file_name() && known.change_on_disk(input).is_none();
+        resolved(&known.path) == resolved(input) || is_moved()
+    };
+    record.inputs.iter().any(is_input) && record.outputs.iter().any(|known| known.is_named(file) && known.matches(file))
+}
+
 /// Returns the path of the record of an output.
 pub fn record_path(output: &Path) -> PathBuf {
     let mut name = output.file_name().map_or_else(OsString::new, OsString::from);

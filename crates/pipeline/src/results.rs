@@ -6,6 +6,7 @@
 //! killed at any moment leaves files that the record lists. An OME-Zarr folder has a marker that lists its files; the
 //! folder is replaced only if it holds exactly these, unchanged.
 
+use crate::job_record::records_result_of;
 use crate::predict::zarr::FOLDER_KIND;
 use crate::{JobError, provenance};
 use cytoscope_formats::is_zarr_folder;
@@ -87,6 +88,15 @@ impl Publication {
     ///
     /// Returns the new paths of files and folders that were moved aside.
     pub(crate) fn publish(self, overwrite: Overwrite) -> Result<Vec<PathBuf>, JobError> {
+        self.publish_over(overwrite, &provenance::lists)
+    }
+
+    /// Like [`Self::publish`]; an existing file for which `is_own` holds counts as a result of this program.
+    pub(crate) fn publish_over(
+        self,
+        overwrite: Overwrite,
+        is_own: &dyn Fn(&Path) -> bool,
+    ) -> Result<Vec<PathBuf>, JobError> {
         let mut aside = Vec::new();
         for folder in self.folders {
             if let Replaced::MovedTo(path) = folder.publish()? {
@@ -95,7 +105,7 @@ impl Publication {
         }
         for file in self.files {
             let path = file.target().to_owned();
-            let is_foreign = std::fs::symlink_metadata(&path).is_ok() && !provenance::lists(&path);
+            let is_foreign = std::fs::symlink_metadata(&path).is_ok() && !is_own(&path);
             if overwrite == Overwrite::Refuse && is_foreign {
                 aside.push(move_aside(&path)?);
             }
@@ -122,17 +132,33 @@ pub(crate) fn check_folder(path: &Path, inputs: &[&Path], overwrite: Overwrite) 
     Ok(check_finished(path, FOLDER_KIND, inputs, overwrite)?)
 }
 
-/// Like [`check`], for a file derived from a prediction's map: without the user's permission, only files that are
-/// listed in the same record as the map may be overwritten.
+/// Like [`check`], for a file derived from a prediction's map by a job that writes `labels`: without the user's permission,
+/// only files that are listed in the same record as the map, and those of [`is_derived`], may be overwritten.
 ///
 /// # Errors
 /// As [`check`].
-pub(crate) fn check_derived(path: &Path, map: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), JobError> {
+pub(crate) fn check_derived(
+    path: &Path,
+    map: &Path,
+    labels: &Path,
+    inputs: &[&Path],
+    overwrite: Overwrite,
+) -> Result<(), JobError> {
     let record = |file: &Path| provenance::record_of(&target::resolved(file));
-    if provenance::lists(map) && record(map).is_some() && record(map) == record(path) {
+    let is_of_prediction = provenance::lists(map);
+    if is_of_prediction && record(map).is_some() && record(map) == record(path) {
         return check(path, inputs, overwrite);
     }
-    Ok(check_file(path, inputs, overwrite)?)
+    match check_file(path, inputs, overwrite) {
+        Err(StorageError::Exists { .. }) if is_of_prediction && is_derived(path, map, labels) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// Returns whether a file is unchanged since an earlier job made it from the same map together with these labels, or
+/// measured these labels.
+pub(crate) fn is_derived(path: &Path, map: &Path, labels: &Path) -> bool {
+    records_result_of(labels, path, map) || records_result_of(path, path, labels)
 }
 
 /// Like [`target::check_file`], and refuses a file inside an OME-Zarr folder that is an input.

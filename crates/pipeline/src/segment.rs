@@ -56,7 +56,8 @@ pub struct SegmentJob {
     /// Settings with which the map is segmented.
     #[serde(default)]
     pub options: SegmentOptions,
-    /// Whether to overwrite output files that were not written by a prediction or were changed since.
+    /// Whether to overwrite output files that were neither written by the map's prediction nor by an earlier segmentation of
+    /// the map, or were changed since.
     #[serde(default)]
     pub overwrite: Overwrite,
 }
@@ -212,8 +213,7 @@ impl SegmentJob {
             Some(p) if !p.as_os_str().is_empty() => p.to_owned(),
             _ => PathBuf::from("."),
         };
-        let voxel_um = meta.voxel_size_um.zyx_um_or_one();
-        let zyx = extents.zyx;
+        let (voxel_um, zyx) = (meta.voxel_size_um.zyx_um_or_one(), extents.zyx);
         let maps = [self.channel, seed_channel];
         let scratch = Scratch::Folder(&folder);
         let mut labels = label::label(
@@ -258,7 +258,8 @@ impl SegmentJob {
             publication.add(write_unpublished(path, &bytes)?);
         }
         provenance::update(&publication.records()?)?;
-        publication.publish(self.overwrite)?;
+        let is_own = |file: &Path| provenance::lists(file) || results::is_derived(file, &self.map, path);
+        publication.publish_over(self.overwrite, &is_own)?;
         Ok(SegmentReport {
             objects,
             labels: path.to_owned(),
@@ -286,7 +287,7 @@ impl SegmentJob {
         let inputs = files.iter().chain([&self.map]).chain(&self.intensities);
         let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
         for output in [labels].into_iter().chain(self.table.as_deref()) {
-            results::check_derived(output, &self.map, &inputs, self.overwrite)?;
+            results::check_derived(output, &self.map, labels, &inputs, self.overwrite)?;
         }
         self.table.iter().try_for_each(|table| Ok(target::check_ending(table, &["csv", PARQUET_ENDING])?))
     }

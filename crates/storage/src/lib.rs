@@ -45,5 +45,5 @@ pub mod target;
 pub mod write;
 
 pub use error::{StorageError, io_advice, is_exhausted};
-pub use manifest::{MARKER, Manifest, ManifestFile, sha256_of_bytes, sha256_of_file};
+pub use manifest::{MARKER, Manifest, ManifestFile, hexadecimal, sha256_of_bytes, sha256_of_file};
 pub use target::Overwrite;

@@ -165,7 +165,8 @@ pub(crate) fn folders_on_the_way(root: &Path, name: &str) -> Option<Vec<PathBuf>
     Some(folders)
 }
 
-fn hexadecimal(digest: &[u8]) -> String {
+/// Bytes as lower-case hexadecimal digits.
+pub fn hexadecimal(digest: &[u8]) -> String {
     digest.iter().map(|b| format!("{b:02x}")).collect()
 }
 

@@ -4,6 +4,7 @@ use crate::config::TrainConfig;
 use crate::data::{check_pairs, find, split_pairs, typical_voxel_um};
 use crate::error::data_error;
 use crate::problems;
+use crate::trained_images::TrainedImages;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_training_data::{Dataset, Report, Split, TrainingDataError, TrainingTask};
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,10 @@ pub struct CheckJob {
     /// Seed of the split into training and validation set.
     #[serde(default)]
     pub seed: u64,
+    /// Start model, which changes the split: images that it was trained on are validated on last. `None` and `scratch`
+    /// stand for a new network.
+    #[serde(default)]
+    pub from: Option<String>,
     /// File that lists every problem if there are many; by default in the user's data folder.
     #[serde(default)]
     pub details: Option<PathBuf>,
@@ -65,9 +70,10 @@ impl CheckJob {
         };
         let report = check_pairs(context, &dataset, &self.config, None)?;
         let usable = report.usable(&dataset);
+        let known = self.from.as_deref().map_or_else(|| Ok(TrainedImages::default()), TrainedImages::of_model)?;
         let (mut found, mut no_split) = (None, None);
         if !usable.is_empty() {
-            match split_pairs(&usable, &report, &self.config, self.seed, None) {
+            match split_pairs(&usable, &report, &self.config, self.seed, None, &known) {
                 Ok(split) => found = Some(split),
                 Err(error) => no_split = Some(error.to_string()),
             }

@@ -4,12 +4,14 @@ use crate::config::TrainConfig;
 use crate::error::{data_error, wrong_use};
 use crate::planning::budget_too_small;
 use crate::problems;
+use crate::trained_images::{TrainedImages, digests};
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_profile::Stage;
 use cytoscope_training_data::{
     CheckOptions, Dataset, Pair, Report, Split, SplitOptions, TargetKind, TrainingDataError, TrainingTask, check_with,
     find_pairs_with, split,
 };
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Mutex;
@@ -28,15 +30,21 @@ pub(crate) struct Data {
     pub dataset: Dataset,
     pub report: Report,
     pub split: Split,
+    /// Images that the start model was trained on.
+    pub known: TrainedImages,
+    /// Whether the start model can be scored on the validation set: it was not trained on all of it.
+    pub start_is_scored: bool,
 }
 
 /// Finds, checks and splits the pairs, and reports problems. `keep` is the validation set of an earlier run, as
 /// returned by [`Split::validation_names`]; these pairs stay in the validation set, and all others are used for
-/// training. `started` is the start of a new run.
+/// training. `known` are the images that the start model was trained on: they are left out of the validation set, if
+/// other pairs remain in it. `started` is the start of a new run.
 ///
 /// # Errors
 /// [`JobError`] if no pair is usable, the settings are invalid, or the time budget is too small even for checking the
 /// data.
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn load(
     context: &Context,
     path: &Path,
@@ -44,6 +52,7 @@ pub(crate) fn load(
     config: &TrainConfig,
     seed: u64,
     keep: Option<&[String]>,
+    known: TrainedImages,
     started: Option<Instant>,
 ) -> Result<Data, JobError> {
     let dataset = find(path, task, config)?.map_err(|error| {
@@ -65,7 +74,7 @@ pub(crate) fn load(
             next_step: first.map_or_else(|| "check the data".to_owned(), |p| p.next_step.clone()),
         });
     }
-    let split = split_pairs(&usable, &report, config, seed, keep).map_err(data_error)?;
+    let mut split = split_pairs(&usable, &report, config, seed, keep, &known).map_err(data_error)?;
     if split.train.is_empty() {
         return Err(wrong_use("no training pairs are left after the split: lower validation.fraction"));
     }
@@ -75,7 +84,38 @@ pub(crate) fn load(
         split.validation.len(),
         split.how
     ));
-    Ok(Data { dataset, report, split })
+    let start_is_scored = leave_out_known(context, &mut split, &known, &digests(&report));
+    Ok(Data { dataset, report, split, known, start_is_scored })
+}
+
+/// Leaves those validation pairs out that the start model was trained on, if others remain. Returns whether the start
+/// model was not trained on all of them.
+fn leave_out_known(
+    context: &Context,
+    split: &mut Split,
+    known: &TrainedImages,
+    digests: &BTreeMap<&str, &str>,
+) -> bool {
+    known.warning().into_iter().for_each(|sentence| context.note(sentence));
+    let (seen, all) = (known.among(&split.validation, digests), split.validation.len());
+    let count = seen.len();
+    if count == 0 {
+        return true;
+    }
+    if count == all {
+        context.note(
+            "The start model was trained on every validation image, so its score would be too high: it is not compared \
+             with the trained network, which is kept. Add validation images that are new to it to compare them.",
+        );
+        return false;
+    }
+    let names: BTreeSet<String> = seen.into_iter().map(|pair| pair.name.clone()).collect();
+    split.validation.retain(|pair| !names.contains(&pair.name));
+    context.note(format!(
+        "{count} of {all} validation images are left out: the start model was trained on them, so its score on them \
+         would be too high."
+    ));
+    true
 }
 
 /// Finds the pairs according to the data settings. The outer error is that of invalid settings.
@@ -102,19 +142,22 @@ pub(crate) fn find(
     }))
 }
 
-/// Splits usable pairs; pairs of the same image stay together. `keep` is as for [`load`].
+/// Splits usable pairs; pairs of the same image stay together. `keep` and `known` are as for [`load`].
 pub(crate) fn split_pairs(
     usable: &[Pair],
     report: &Report,
     config: &TrainConfig,
     seed: u64,
     keep: Option<&[String]>,
+    known: &TrainedImages,
 ) -> Result<Split, TrainingDataError> {
+    let avoid = known.among(usable, &digests(report)).into_iter().map(|pair| pair.name.clone()).collect();
     let options = SplitOptions {
         fraction: config.validation.fraction,
         seed,
         together: report.copies(),
         objects: report.objects(),
+        avoid,
         keep: keep.map(<[String]>::to_vec).unwrap_or_default(),
         ..SplitOptions::default()
     };
@@ -272,17 +315,26 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         write_time_series(folder.path(), 0..5);
         let context = Context::default();
-        let plain = TrainConfig::default();
-        assert!(load(&context, folder.path(), TrainingTask::Segmentation, &plain, 1, None, None).is_err());
+        let (plain, task) = (TrainConfig::default(), TrainingTask::Segmentation);
+        assert!(load(&context, folder.path(), task, &plain, 1, None, TrainedImages::default(), None).is_err());
         let text = "[data]\nsame_file = true\nimage_channel = 0\ntarget_channel = 1\ntime = 1\n";
         let config: TrainConfig = toml::from_str(text).unwrap();
-        let task = TrainingTask::Segmentation;
-        let load = |keep: Option<&[String]>| load(&context, folder.path(), task, &config, 1, keep, None).unwrap();
+        let load_known = |keep: Option<&[String]>, known: TrainedImages| {
+            load(&context, folder.path(), task, &config, 1, keep, known, None).unwrap()
+        };
+        let load = |keep: Option<&[String]>| load_known(keep, TrainedImages::default());
         let first = load(None);
         assert!(first.report.pairs.iter().all(|p| p.usable && p.objects == Some(4)), "{:#?}", first.report.problems);
         assert!(first.report.pairs.iter().all(|p| p.intensities.is_some_and(|i| i.min >= 100.0)));
         assert_eq!((first.split.train.len(), first.split.validation.len()), (4, 1));
-        let job = CheckJob { task, data: folder.path().to_owned(), config: config.clone(), seed: 1, details: None };
+        let job = CheckJob {
+            task,
+            data: folder.path().to_owned(),
+            config: config.clone(),
+            seed: 1,
+            details: None,
+            from: None,
+        };
         assert_eq!(job.run(&context).unwrap().split, Some(first.split.clone()));
         // Files that are added later go to the training set.
         let keep = first.split.validation_names();
@@ -291,5 +343,20 @@ mod tests {
         assert_eq!((later.split.train.len(), later.split.validation_names()), (11, keep));
         let none = load(Some(&["other".to_owned()]));
         assert_eq!((none.split.train.len(), none.split.validation.len()), (10, 2));
+        // A start model that was trained on the first training set is validated on images that are new to it.
+        let known = |data: &Data| {
+            let images = TrainedImages::default().record_with(&data.split.train, &digests(&data.report));
+            TrainedImages::of_record(&serde_json::json!({ "images": images }))
+        };
+        let grown = load_known(None, known(&first));
+        let names = |pairs: &[Pair]| pairs.iter().map(|p| p.name.clone()).collect::<BTreeSet<_>>();
+        assert!(names(&grown.split.validation).is_disjoint(&names(&first.split.train)), "{:?}", grown.split);
+        assert_eq!((grown.split.validation.len(), grown.start_is_scored), (2, true));
+        // A validation set that is fixed loses the images that the start model was trained on, but not all.
+        let both = [later.split.validation_names(), vec![grown.split.validation[0].name.clone()]].concat();
+        let fixed = load_known(Some(&both), known(&later));
+        assert_eq!((fixed.split.validation_names(), fixed.start_is_scored), (later.split.validation_names(), true));
+        let all = load_known(Some(&both[1..]), known(&later));
+        assert_eq!((all.split.validation.len(), all.start_is_scored), (1, false));
     }
 }

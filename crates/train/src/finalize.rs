@@ -95,7 +95,7 @@ impl Training<'_> {
             let candidate = Candidate::load(&context.cancel, self.devices, &float, precision, self.job.threads)?;
             after = Some(self.validator.score_with(&context.cancel, &candidate, None, &mut on_case)?);
         }
-        let record = self.record(&state, before.as_ref(), parameters);
+        let record = self.record(&state, verdict, before.as_ref(), parameters);
         let examples = self.examples(before.as_ref(), &thumbnails_before, after.as_ref(), &thumbnails);
         let card = self.card(&name, &state, before.as_ref(), parameters, metric, &examples);
         let curves = curves::svg(&state.history, metric).map(|svg| (package::CURVES.to_owned(), svg.into_bytes()));
@@ -155,7 +155,17 @@ impl Training<'_> {
         Ok(found.options)
     }
 
-    fn record(&self, state: &TrainState, before: Option<&Scores>, parameters: usize) -> serde_json::Value {
+    fn record(
+        &self,
+        state: &TrainState,
+        verdict: ChosenNetwork,
+        before: Option<&Scores>,
+        parameters: usize,
+    ) -> serde_json::Value {
+        let images = match verdict {
+            ChosenNetwork::Trained => &self.images_after,
+            ChosenNetwork::Start => &self.images_before,
+        };
         training_record(&TrainingRecordFacts {
             start: &self.start.name,
             seed: self.job.seed,
@@ -166,6 +176,7 @@ impl Training<'_> {
             parameters,
             data: &self.job.data,
             train: &self.train_pairs,
+            images,
             validation: &self.validator.pairs,
             scored: self.validator.cases.len(),
             before: before.map(|s| &s.scores),

@@ -46,6 +46,7 @@ mod stacks;
 mod step;
 mod step_graphs;
 mod train;
+mod trained_images;
 mod tuning;
 mod validator;
 mod workers;

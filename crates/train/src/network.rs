@@ -102,6 +102,14 @@ pub(crate) fn trainable_for(from: &str) -> Option<PathBuf> {
     find_model(&other).ok()
 }
 
+/// Returns the path of the start model `from`, a path or name of a package: of its trainable form, if it has one.
+///
+/// # Errors
+/// [`JobError`] if there is no such model, or it has no trainable form.
+pub(crate) fn start_model_path(from: &str) -> Result<PathBuf, JobError> {
+    find_model(&resolve_trainable(from, &model_folders())?)
+}
+
 /// Loads the start model `from`, or builds a new network if it is `scratch`. `voxel_um` is the voxel size of the data
 /// in µm, from which the strides of a new network are derived.
 pub(crate) fn load_start_model(
@@ -114,7 +122,7 @@ pub(crate) fn load_start_model(
     if from == "scratch" {
         return scratch(task, config, voxel_um, seed);
     }
-    let path = find_model(&resolve_trainable(from, &model_folders())?)?;
+    let path = start_model_path(from)?;
     let shown = path.display().to_string();
     let package = Package::open(&path).map_err(|e| JobError::model(&*shown, e))?;
     let declared = declared_target(&package, &shown)?;

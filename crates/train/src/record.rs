@@ -4,6 +4,7 @@
 use crate::config::TrainConfig;
 use crate::history::{History, StepPoint, ValidationPoint};
 use crate::setup::files_of;
+use crate::trained_images::KEY;
 use cytoscope_storage::sha256_of_bytes;
 use cytoscope_training_data::Pair;
 use serde::Serialize;
@@ -40,6 +41,8 @@ pub(crate) struct TrainingRecordFacts<'a> {
     pub data: &'a Path,
     /// Pairs that the network was trained on.
     pub train: &'a [Pair],
+    /// Images that the network and its start models were trained on, as text.
+    pub images: &'a str,
     /// Pairs that the network was scored on.
     pub validation: &'a [Pair],
     /// Number of validation pairs that were predicted in each validation.
@@ -91,6 +94,7 @@ pub(crate) fn training_record(run: &TrainingRecordFacts<'_>) -> Value {
         "program": format!("cytoscope {}", env!("CARGO_PKG_VERSION")),
         "from": run.start,
         "seed": run.seed,
+        KEY: run.images,
         "steps": run.steps,
         "epoch_steps": run.epoch_steps,
         "batch": run.batch,
@@ -237,6 +241,7 @@ mod tests {
             parameters: 1_397_714,
             data: Path::new("/home/me/data"),
             train,
+            images: "0123456789ab",
             validation: &train[..train.len() / 5],
             scored: 6,
             before: None,

@@ -12,6 +12,7 @@ use crate::network::{self, StartModel};
 use crate::previews::Previews;
 use crate::step::StepperOptions;
 use crate::train::Training;
+use crate::trained_images::digests;
 use crate::tuning;
 use crate::validator::{Diameters, Validator, ValidatorOptions};
 use cytoscope_engine::{DeviceId, TuningListener};
@@ -23,6 +24,7 @@ use cytoscope_profile::{Recorder, Stage};
 use cytoscope_training_data::{
     IgnoreLabel, ObjectScale, Pair, Sampler, SamplerOptions, SourceOptions, Sources, TargetKind,
 };
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, UNIX_EPOCH};
@@ -221,6 +223,10 @@ pub(crate) fn prepare<'a>(
     started: Instant,
 ) -> Result<Training<'a>, JobError> {
     let mut start = load_start_model(context, job, &config, data)?;
+    if !data.start_is_scored {
+        start.comparable = false;
+        start.int8 = None;
+    }
     let given = match config.diameter {
         DiameterRequest::Auto => None,
         DiameterRequest::Given(diameter) => Some(diameter),
@@ -282,6 +288,8 @@ pub(crate) fn prepare<'a>(
         intensities,
         epoch_steps,
         train_pairs: data.split.train.clone(),
+        images_before: data.known.record_with(&[], &BTreeMap::new()),
+        images_after: data.known.record_with(&data.split.train, &digests(&data.report)),
         validation: data.split.validation_names(),
         fingerprint,
         started,

@@ -16,6 +16,7 @@ use crate::previews::Previews;
 use crate::scoring::{ScoredNetwork, ValidationOutcome};
 use crate::setup::{check_same_run, files_of, fingerprint, prepare};
 use crate::step::{ModelState, Stepper, StepperOptions};
+use crate::trained_images::TrainedImages;
 use crate::validator::Validator;
 use crate::workers::DataWorkers;
 use cytoscope_engine::Engine;
@@ -60,6 +61,10 @@ pub(crate) struct Training<'a> {
     pub(crate) intensities: Vec<(f64, f64)>,
     pub(crate) epoch_steps: u64,
     pub(crate) train_pairs: Vec<Pair>,
+    /// Images that the start model was trained on, as recorded in packages.
+    pub(crate) images_before: String,
+    /// The same for a network trained in this run.
+    pub(crate) images_after: String,
     /// Names of the validation pairs.
     pub(crate) validation: Vec<String>,
     pub(crate) fingerprint: String,
@@ -110,7 +115,8 @@ pub(crate) fn run(
     let validation_names =
         checkpoint.as_ref().map(|(state, _)| state.validation.as_slice()).filter(|names| !names.is_empty());
     let new = checkpoint.is_none().then_some(started);
-    let data = data::load(context, &job.data, job.task, &config, job.seed, validation_names, new)?;
+    let known = TrainedImages::of_model(&job.from)?;
+    let data = data::load(context, &job.data, job.task, &config, job.seed, validation_names, known, new)?;
     let pairs = &data.dataset.pairs;
     let files: Vec<&Path> = pairs.iter().flat_map(files_of).collect();
     check_destination(&job.out, &files, job.overwrite)?;

@@ -66,6 +66,9 @@ pub struct SplitOptions {
     /// the half of the groups with more objects per pair, as far as it is large enough: a score of few objects says
     /// little about a network.
     pub objects: BTreeMap<String, usize>,
+    /// Names of pairs that are drawn for the validation set only if there are no others: those that the start model was
+    /// trained on.
+    pub avoid: BTreeSet<String>,
     /// Validation set of an earlier split, as returned by [`Split::validation_names`]; it takes precedence. Names that
     /// do not exist are ignored. If none exists, or no training pair would be left, a new split is made.
     pub keep: Vec<String>,
@@ -80,6 +83,7 @@ impl Default for SplitOptions {
             given: true,
             together: Vec::new(),
             objects: BTreeMap::new(),
+            avoid: BTreeSet::new(),
             keep: Vec::new(),
         }
     }
@@ -245,26 +249,30 @@ fn median_objects<'a>(groups: impl Iterator<Item = &'a Vec<Pair>>, options: &Spl
     means.get(means.len() / 2).copied().unwrap_or(0.0)
 }
 
+/// Groups are drawn in this order: those that are not avoided, those with many objects, a random number.
+type DrawOrder = (bool, bool, [u8; 32]);
+
 /// Draws groups for the validation set until its fraction is reached. There must be at least two groups.
 fn draw_validation_groups(groups: BTreeMap<String, Vec<Pair>>, test: Vec<Pair>, options: &SplitOptions) -> Split {
     let sizes: Vec<usize> = groups.values().map(Vec::len).collect();
     let (count, total): (usize, usize) = (sizes.len(), sizes.iter().sum());
     let [smallest, largest] = [sizes.iter().min(), sizes.iter().max()].map(|n| n.copied().unwrap_or(0));
     let few_objects = median_objects(groups.values(), options);
-    let mut drawn: Vec<(bool, [u8; 32], Vec<Pair>)> = groups
+    let mut drawn: Vec<(DrawOrder, Vec<Pair>)> = groups
         .into_iter()
         .map(|(key, pairs)| {
             let mut hash = Sha256::new();
             hash.update(options.seed.to_le_bytes());
             hash.update(key.as_bytes());
-            (mean_objects(&pairs, options) < few_objects, hash.finalize().into(), pairs)
+            let avoided = pairs.iter().any(|pair| options.avoid.contains(&pair.name));
+            ((avoided, mean_objects(&pairs, options) < few_objects, hash.finalize().into()), pairs)
         })
         .collect();
-    drawn.sort_by_key(|a| (a.0, a.1));
+    drawn.sort_by_key(|(order, _)| *order);
     let wanted = ((options.fraction * total as f64).round() as usize).min(total.saturating_sub(1)).max(1);
     let (mut train, mut validation) = (Vec::new(), Vec::new());
     let mut left = count;
-    for (_, _, pairs) in drawn {
+    for (_, pairs) in drawn {
         // At least one group is left for training, and at least one used for validation: the smallest if all are too
         // large.
         let fits = validation.len() + pairs.len() <= wanted.max(smallest);

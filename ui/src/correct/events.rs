@@ -8,7 +8,7 @@ use crate::documents::{CorrectedLabels, Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::jobs::JobsAction;
 use cytoscope_corrections::{Change, ExportedPair, Replay};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 impl Corrections {
     /// Handles the events of all sessions.
@@ -29,10 +29,13 @@ impl Corrections {
     fn poll_closing(&mut self, effects: &mut Effects) {
         // Read before polling: whatever an ended session has sent is in its channel.
         let has_ended: Vec<bool> = self.closing.iter().map(|c| c.corrector.has_ended()).collect();
-        for event in self.closing.iter().flat_map(|c| c.corrector.poll()) {
+        let events = self.closing.iter().flat_map(|c| c.corrector.poll().into_iter().map(move |event| (c, event)));
+        for (correction, event) in events {
             match event {
                 SessionEvent::Failed(what, why) => effects.error(format!("{what} failed"), why),
-                SessionEvent::Saved(path) => notify_saved(&path, effects),
+                SessionEvent::Saved(path) => {
+                    labels_saved(correction.document, path, correction.time, false, effects);
+                }
                 SessionEvent::MovedAside(path) => notify_moved_aside(&path, effects),
                 SessionEvent::Exported(pair) => notify_exported(&pair, effects),
                 SessionEvent::Opened(_)
@@ -74,9 +77,7 @@ impl Corrections {
             SessionEvent::MovedAside(path) => notify_moved_aside(&path, effects),
             SessionEvent::Saved(path) => {
                 correction.saving = false;
-                notify_saved(&path, effects);
-                effects.act(DocumentsAction::LabelsSaved { document: id, path: path.clone() });
-                effects.act(JobsAction::MeasureSaved { document: id, labels: path });
+                labels_saved(id, path, correction.time, true, effects);
             }
             SessionEvent::Exported(pair) => {
                 correction.exporting = false;
@@ -111,8 +112,11 @@ impl Corrections {
     }
 }
 
-fn notify_saved(labels: &Path, effects: &mut Effects) {
-    effects.success(format!("Saved {}", file_name(labels)), labels.display().to_string());
+/// Reports the saved labels of a time point, and asks for their measurement. They are on screen if their session is open.
+fn labels_saved(document: u64, labels: PathBuf, time: usize, is_open: bool, effects: &mut Effects) {
+    effects.success(format!("Saved {}", file_name(&labels)), labels.display().to_string());
+    effects.act(DocumentsAction::LabelsSaved { document, path: labels.clone(), time, is_open });
+    effects.act(JobsAction::MeasureSaved { document, labels, time });
 }
 
 fn notify_moved_aside(path: &Path, effects: &mut Effects) {
@@ -152,5 +156,67 @@ fn notify_change(change: &Change, effects: &mut Effects) {
         [] => {}
         [one] => effects.success(change.name.clone(), format!("The other part is label {one}.")),
         more => effects.success(change.name.clone(), format!("The other parts are labels {more:?}.")),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+mod tests {
+    use super::*;
+    use crate::action::Action;
+    use crate::correct::Correction;
+    use crate::correct::files::CorrectionFiles;
+    use crate::correct::session::{Base, Corrector, SessionStart};
+    use crate::effect::{Effect, Wake};
+    use cytoscope_volume::VoxelSize;
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn labels_that_are_saved_while_their_session_closes_are_measured_at_their_time_point() {
+        let folder = tempfile::tempdir().unwrap();
+        let wake: Wake = Arc::new(|| {});
+        let files = CorrectionFiles::of(folder.path(), "stack", Some(2));
+        let start = SessionStart {
+            bases: vec![Base::Empty],
+            shape_zyx: [2, 3, 4],
+            voxel_um: VoxelSize::new_um(1.0, 1.0, 1.0),
+            time: None,
+            files: files.clone(),
+        };
+        let mut corrections = Corrections::new(&wake);
+        let mut correction = Correction {
+            corrector: Corrector::open(start, None, wake).unwrap(),
+            document: 7,
+            phase: Phase::Open,
+            state: None,
+            fresh: false,
+            label: 0,
+            files: files.clone(),
+            time: 2,
+            saving: false,
+            exporting: false,
+        };
+        // Another time point is corrected at once.
+        correction.save();
+        corrections.by_document.insert(7, correction);
+        corrections.end(7);
+        let end = Instant::now() + Duration::from_secs(60);
+        let (mut measured, mut shown) = (Vec::new(), Vec::new());
+        while !corrections.closing.is_empty() {
+            assert!(Instant::now() < end, "the session did not end in time");
+            for effect in corrections.poll() {
+                match effect {
+                    Effect::Act(Action::Jobs(JobsAction::MeasureSaved { document, labels, time })) => {
+                        measured.push((document, labels, time));
+                    }
+                    Effect::Act(Action::Documents(DocumentsAction::LabelsSaved { is_open, .. })) => shown.push(is_open),
+                    _ => {}
+                }
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(measured, [(7, files.labels, 2)]);
+        assert_eq!(shown, [false], "other labels are on screen");
     }
 }

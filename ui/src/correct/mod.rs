@@ -43,6 +43,8 @@ pub enum Phase {
 /// The corrections of one document.
 pub struct Correction {
     corrector: Corrector,
+    /// Id of the document.
+    document: u64,
     /// Whether the session is being opened, is open, or has failed.
     pub phase: Phase,
     /// Labels and undo steps as last reported by the session.
@@ -194,6 +196,7 @@ impl Corrections {
             Ok(corrector) => {
                 let correction = Correction {
                     corrector,
+                    document: id,
                     phase: Phase::Opening,
                     state: None,
                     fresh: false,

@@ -83,6 +83,7 @@ impl Documents {
 
     pub(super) fn open_preview(&mut self, id: u64, time: usize, report: Box<SegmentReport>, effects: &mut Effects) {
         self.opening_preview.insert(id, (report.labels.clone(), time));
+        self.keep_shown_labels(id);
         effects.disk_for(id, DocumentEffect::OpenPreview(report));
     }
 

@@ -2,6 +2,7 @@
 
 mod live;
 mod opened;
+mod saved;
 
 pub(crate) use live::LiveOutput;
 
@@ -19,6 +20,7 @@ use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{Artifact, ArtifactKind, DiameterRequest, ObjectDiameter, SegmentReport};
 use cytoscope_volume::Axes;
 use eframe::egui;
+use saved::SavedResults;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,8 +68,20 @@ pub(crate) struct CorrectedLabels {
 pub(crate) enum JobOutput {
     /// Files that a job has written.
     Files(Vec<Artifact>),
-    /// The path of a table of measured objects.
-    Table(PathBuf),
+    /// Results that earlier jobs have written.
+    Found {
+        /// Those of the whole stack.
+        outputs: Vec<Artifact>,
+        /// Labels and tables that were saved for a single time point, by time point.
+        of_times: BTreeMap<usize, Vec<Artifact>>,
+    },
+    /// A table of measured objects.
+    Measured {
+        /// Path of the label image.
+        labels: PathBuf,
+        /// Path of the table.
+        table: PathBuf,
+    },
     /// The growing output of a prediction.
     Live(LiveOutput),
     /// A segmentation that is not saved, and its time point.
@@ -178,6 +192,10 @@ pub(crate) enum DocumentsAction {
         document: u64,
         /// File of the labels.
         path: PathBuf,
+        /// Time point that they belong to.
+        time: usize,
+        /// Whether their session is still open, so that they are on screen.
+        is_open: bool,
     },
 }
 
@@ -198,6 +216,8 @@ pub(crate) struct Documents {
     opening_live: BTreeMap<u64, PathBuf>,
     /// Labels of segmentation previews that are being opened, with their time points, by document.
     opening_preview: BTreeMap<u64, (PathBuf, usize)>,
+    /// Results on disk of documents with several time points.
+    saved: BTreeMap<u64, SavedResults>,
     /// When the slice changed last during playback.
     playing: Option<Instant>,
 }
@@ -217,6 +237,7 @@ impl Documents {
             updated_live: BTreeSet::new(),
             opening_live: BTreeMap::new(),
             opening_preview: BTreeMap::new(),
+            saved: BTreeMap::new(),
             playing: None,
         }
     }
@@ -304,15 +325,20 @@ impl Documents {
             }
             DocumentsAction::Activate(id) => self.active = Some(id),
             DocumentsAction::Close => self.close(&mut effects),
-            DocumentsAction::Change { document, change } => {
-                if let Some(gone) = self.get_mut(document).and_then(|document| changed_preview(document, change)) {
-                    self.loader.forget(gone);
-                    effects.views(ViewsEffect::Forget(vec![gone]));
-                }
-            }
+            DocumentsAction::Change { document, change } => self.change(document, change, &mut effects),
             DocumentsAction::View(action) => self.change_view(action, &mut effects),
-            DocumentsAction::OpenOverlay { document, role, path } => self.open_overlay(document, role, path, None),
-            DocumentsAction::RemoveOverlay { document, role } => self.remove_overlay(document, role),
+            DocumentsAction::OpenOverlay { document, role, path } => {
+                if role == Role::Labels {
+                    self.keep_shown_labels(document);
+                }
+                self.open_overlay(document, role, path, None);
+            }
+            DocumentsAction::RemoveOverlay { document, role } => {
+                if role == Role::Labels {
+                    self.keep_shown_labels(document);
+                }
+                self.remove_overlay(document, role);
+            }
             DocumentsAction::IgnoreBelow(voxels) => self.compare.ignore_below_voxels = voxels,
             DocumentsAction::ColorByMatch(colored) => self.compare.colored = colored,
             DocumentsAction::Ask { request, folder, name } => self.opener.ask(request, folder, name),
@@ -332,14 +358,22 @@ impl Documents {
                     labels.visible = true;
                 }
             }
-            DocumentsAction::LabelsSaved { document, path } => {
-                if let Some(document) = self.get_mut(document) {
-                    document.table_old = true;
-                    document.saved_labels = Some(path);
-                }
+            DocumentsAction::LabelsSaved { document, path, time, is_open } => {
+                self.labels_saved(document, path, time, is_open);
             }
         }
         effects
+    }
+
+    /// Changes how a document is shown.
+    fn change(&mut self, id: u64, change: DocumentChange, effects: &mut Effects) {
+        let Some(document) = self.get_mut(id) else { return };
+        let before = document.time;
+        if let Some(gone) = changed_preview(document, change) {
+            self.loader.forget(gone);
+            effects.views(ViewsEffect::Forget(vec![gone]));
+        }
+        self.follow_time(id, before);
     }
 
     fn close(&mut self, effects: &mut Effects) {
@@ -354,6 +388,7 @@ impl Documents {
         effects.views(ViewsEffect::Forget(sources));
         self.opening_live.remove(&gone.id);
         self.opening_preview.remove(&gone.id);
+        self.saved.remove(&gone.id);
         self.active = self.all.get(at.min(self.all.len().saturating_sub(1))).map(|d| d.id);
         self.playing = None;
     }
@@ -364,6 +399,7 @@ impl Documents {
             return;
         }
         let Some(document) = self.active_mut() else { return };
+        let (id, before) = (document.id, document.time);
         match action {
             ViewAction::StepSlice(by) => document.step(0, by),
             ViewAction::StepTime(by) => document.step_time(by),
@@ -399,6 +435,7 @@ impl Documents {
                 }
             }
         }
+        self.follow_time(id, before);
     }
 
     /// Opens an overlay; `only_time` is the time point that it belongs to, if it is a single one.
@@ -421,14 +458,12 @@ impl Documents {
 
     fn show_output(&mut self, id: u64, output: JobOutput, effects: &mut Effects) {
         match output {
-            JobOutput::Files(outputs) => self.show_files(id, outputs, None),
-            JobOutput::Table(path) => self.opener.table(id, path),
+            JobOutput::Files(outputs) => self.show_results(id, outputs, BTreeMap::new()),
+            JobOutput::Found { outputs, of_times } => self.show_results(id, outputs, of_times),
+            JobOutput::Measured { labels, table } => self.show_measured(id, &labels, table),
             JobOutput::Live(output) => self.show_live(id, output, effects),
             JobOutput::Preview(time, report) => self.open_preview(id, time, report, effects),
-            JobOutput::Kept(time, outputs) => {
-                let is_series = self.get(id).is_some_and(|d| d.extents.times > 1);
-                self.show_files(id, outputs, is_series.then_some(time));
-            }
+            JobOutput::Kept(time, outputs) => self.show_kept(id, time, outputs),
             JobOutput::Predicted { diameter, segment } => {
                 if let Some(document) = self.get_mut(id) {
                     document.object_size.found = diameter.or(document.object_size.found);
@@ -465,6 +500,7 @@ impl Documents {
 
     fn show_corrected(&mut self, id: u64, labels: CorrectedLabels) {
         self.opening_preview.remove(&id);
+        self.keep_shown_labels(id);
         let Some(document) = self.all.iter_mut().find(|d| d.id == id) else { return };
         let source = Arc::new(labels.source);
         let only_time = (document.extents.times > 1).then_some(labels.time);

@@ -9,6 +9,7 @@ use crate::effect::Effects;
 use crate::jobs::JobsAction;
 use crate::opener::{Expanded, MAX_FILES_OF_FOLDER, OpenerResult};
 use crate::settings::Settings;
+use cytoscope_pipeline::ArtifactKind;
 use cytoscope_volume::Axes;
 
 /// A file with at least this many channels and a single slice probably declares its slices or time points as channels.
@@ -61,6 +62,8 @@ impl Documents {
                     self.handle_document(*document, replaces, &mut effects);
                 }
                 OpenerResult::Overlay { document, overlay } => self.handle_overlay(document, *overlay, &mut effects),
+                OpenerResult::Table { document, results, .. }
+                    if self.is_outdated(document, ArtifactKind::Table, &results.path) => {}
                 OpenerResult::Table { document, results, old } => {
                     if let Some(document) = self.get_mut(document) {
                         document.results = Some(*results);
@@ -115,6 +118,7 @@ impl Documents {
             Some(at) => {
                 let old = std::mem::replace(&mut self.all[at], document);
                 self.loader.forget(old.id);
+                self.saved.remove(&old.id);
                 if let Some(preview) = &old.preview {
                     self.loader.forget(preview.source_id);
                 }
@@ -126,6 +130,9 @@ impl Documents {
     }
 
     fn handle_overlay(&mut self, id: u64, overlay: Overlay, effects: &mut Effects) {
+        if overlay.role == Role::Labels && self.is_outdated(id, ArtifactKind::Labels, &overlay.path) {
+            return self.loader.forget(overlay.source_id);
+        }
         if overlay.role == Role::Labels {
             effects.act(CorrectionsAction::Close { document: id, notification_title: "Other labels are shown now" });
         }

@@ -2,6 +2,7 @@
 //! the runs from files that they are compared with.
 
 mod outcomes;
+mod repeat;
 mod requests;
 mod runs;
 mod tuning;
@@ -10,25 +11,22 @@ mod unsaved;
 use crate::correct::tools::EditAction;
 use crate::correct::{Corrections, CorrectionsAction};
 use crate::disk::{DiskEffect, DocumentEffect, FoundResults, ResultsPlace};
-use crate::display::{Display, DisplayAction};
-use crate::document::{Document, file_name};
+use crate::display::Display;
+use crate::document::{Document, Role};
 use crate::documents::{Documents, DocumentsAction, JobOutput};
 use crate::effect::{Effects, Wake};
-use crate::overwrite::OverwriteQuestion;
+use crate::overwrite::{OverwriteAnswer, OverwriteQuestion};
 use crate::queue::Queue;
 use crate::runs::FileRun;
 use crate::settings::Settings;
-use crate::work::{JobView, Purpose, RepeatableJob, Work};
+use crate::work::{JobView, Purpose, Work};
 use cytoscope_engine::Device;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::results::FileRecord;
-use cytoscope_pipeline::{
-    DiameterRequest, MachineProfile, MachineProfiles, MeasureJob, PredictJob, SegmentJob, machine_key,
-};
+use cytoscope_pipeline::{DiameterRequest, MachineProfile, MachineProfiles, machine_key};
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::MachinePeak;
-use cytoscope_storage::Overwrite;
 use cytoscope_worker::{Job, JobId, WorkerState};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -82,6 +80,8 @@ pub(crate) enum JobsAction {
         document: u64,
         /// File of the labels.
         labels: PathBuf,
+        /// Time point that the labels belong to.
+        time: usize,
     },
     /// Writes the surface of the selected object of a document, or of all its objects.
     SaveMesh {
@@ -119,8 +119,15 @@ pub(crate) enum JobsAction {
     ContinueQueue,
     /// Discards the predictions of earlier windows.
     DiscardQueue,
-    /// Answers the oldest question about overwriting files: whether to replace them.
-    AnswerOverwrite(bool),
+    /// Answers a question about overwriting files.
+    AnswerOverwrite {
+        /// Number of the question; one that was answered before changes nothing.
+        question: u64,
+        /// What to do with the refused job.
+        answer: OverwriteAnswer,
+        /// Whether this answers the questions about other series of the same prediction, too.
+        for_rest: bool,
+    },
     /// Reads a run from a trace or a report.
     OpenRun(PathBuf),
     /// Closes the run from a file with this number.
@@ -141,6 +148,8 @@ pub(crate) struct Jobs {
     tables: BTreeMap<PathBuf, FileRecord>,
     /// Jobs that wait for the user's decision about overwriting files.
     overwrite: VecDeque<OverwriteQuestion>,
+    /// Number of questions about overwriting so far.
+    questions_asked: u64,
     /// Summary lines of the finished predictions of a running batch.
     batch_done: Vec<String>,
     /// Documents whose results folder is being created for a prediction.
@@ -198,6 +207,7 @@ impl Jobs {
             queue: Queue::new(settings_path),
             tables: BTreeMap::new(),
             overwrite: VecDeque::new(),
+            questions_asked: 0,
             batch_done: Vec::new(),
             preparing: BTreeSet::new(),
             all_series: BTreeSet::new(),
@@ -310,6 +320,13 @@ impl Jobs {
         self.overwrite.front()
     }
 
+    /// Number of further questions about series of the same prediction as the oldest question.
+    pub(crate) fn similar_questions(&self) -> usize {
+        let part_of = self.overwrite_question().and_then(|question| question.refused.part_of);
+        let of_same = |question: &&OverwriteQuestion| part_of.is_some() && question.refused.part_of == part_of;
+        self.overwrite.iter().skip(1).filter(of_same).count()
+    }
+
     /// Tile size Z, Y, X of predictions; `None` chooses it by work and memory.
     pub(crate) fn tile(&self) -> Option<[usize; 3]> {
         self.tile
@@ -327,7 +344,12 @@ impl Jobs {
 
     /// What determines the results folder of a document: its stack, and the folder chosen by the user.
     pub(crate) fn place(&self, document: &Document) -> ResultsPlace {
-        ResultsPlace { stack: document.path.clone(), stem: document.stem(), chosen: self.chosen_folder.clone() }
+        ResultsPlace {
+            stack: document.path.clone(),
+            stem: document.stem(),
+            times: document.extents.times,
+            chosen: self.chosen_folder.clone(),
+        }
     }
 
     /// Runs a job that is not a prediction, segmentation or measurement.
@@ -396,10 +418,10 @@ impl Jobs {
             JobsAction::ForgetRefined => self.refined.clear(),
             JobsAction::EstimateDiameter(id) => self.estimate_diameter(id, documents, display),
             JobsAction::Measure(id) => self.request_measurement(id, documents, corrections, &mut effects),
-            JobsAction::MeasureSaved { document, labels } => {
+            JobsAction::MeasureSaved { document, labels, time } => {
                 // The engine process ends with the window.
                 if self.has_engine() && !display.is_quitting() {
-                    self.prepare_measurement(document, labels, false, documents, &mut effects);
+                    self.prepare_measurement(document, labels, time, false, documents, &mut effects);
                 }
             }
             JobsAction::SaveMesh { document, out } => self.save_mesh(document, out, documents, &mut effects),
@@ -409,26 +431,14 @@ impl Jobs {
                 if let Some(document) = documents.get(id) {
                     effects.disk_for(id, DocumentEffect::FindResults(self.place(document)));
                 }
-                self.continue_prediction(id, &path, series);
+                self.continue_predictions(id, &path, series);
             }
-            JobsAction::Closed(id) => {
-                self.folders.remove(&id);
-                self.preview_objects.remove(&id);
-                self.refined.remove(&id);
-                self.preview_times.remove(&id);
-                self.estimated_from.remove(&id);
-                self.keeping.remove(&id);
-                // Saved objects and measurements are finished, because their files stay.
-                let is_of = |j: &&JobView| {
-                    matches!(j.purpose, Purpose::Predict { document } | Purpose::Preview { document }
-                        | Purpose::Diameter { document } if document == id)
-                };
-                let ending = self.work.jobs.iter().filter(|j| !j.state.is_over()).filter(is_of);
-                ending.for_each(|job| self.work.cancel(job.id));
-            }
+            JobsAction::Closed(id) => self.forget_document(id),
             JobsAction::ContinueQueue => self.continue_queue(documents, &mut effects),
             JobsAction::DiscardQueue => self.queue.discard_abandoned(),
-            JobsAction::AnswerOverwrite(replace) => self.answer_overwrite(replace),
+            JobsAction::AnswerOverwrite { question, answer, for_rest } => {
+                self.answer_overwrite(question, &answer, for_rest, documents);
+            }
             JobsAction::OpenRun(path) => effects.disk(DiskEffect::ReadRun { path }),
             JobsAction::MeasurePeak => {
                 self.measuring_peak = true;
@@ -441,11 +451,28 @@ impl Jobs {
         effects
     }
 
+    /// Forgets a document that was closed, and cancels its jobs.
+    fn forget_document(&mut self, id: u64) {
+        self.folders.remove(&id);
+        self.preview_objects.remove(&id);
+        self.refined.remove(&id);
+        self.preview_times.remove(&id);
+        self.estimated_from.remove(&id);
+        self.keeping.remove(&id);
+        // Saved objects and measurements are finished, because their files stay.
+        let is_of = |j: &&JobView| {
+            matches!(j.purpose, Purpose::Predict { document } | Purpose::Preview { document }
+                | Purpose::Diameter { document } if document == id)
+        };
+        let ending = self.work.jobs.iter().filter(|j| !j.state.is_over()).filter(is_of);
+        ending.for_each(|job| self.work.cancel(job.id));
+    }
+
     /// Stores the results folder of a document, and shows the results of earlier jobs.
     pub(crate) fn results_found(&mut self, document: u64, found: FoundResults) -> Effects {
         let mut effects = Effects::default();
         self.folders.insert(document, found.folder);
-        let output = JobOutput::Files(found.outputs);
+        let output = JobOutput::Found { outputs: found.outputs, of_times: found.of_times };
         effects.act(DocumentsAction::Show { document, output });
         effects
     }
@@ -465,62 +492,6 @@ impl Jobs {
         self.machine_profiles.find_by_name(model, self.machine.get_or_init(machine_key))
     }
 
-    /// Continues the predictions of a window that ended: stacks that are not open are opened for them.
-    fn continue_queue(&mut self, documents: &Documents, effects: &mut Effects) {
-        for (path, series, axes) in self.queue.take_over() {
-            match documents.all().iter().find(|d| d.path == path && d.series == series) {
-                Some(open) => effects.act(DocumentsAction::Activate(open.id)),
-                None => effects.act(DocumentsAction::Reopen { path, axes, series, replaces: None }),
-            }
-        }
-        effects.act(DisplayAction::ShowStacks);
-        documents.all().iter().for_each(|d| self.continue_prediction(d.id, &d.path, d.series));
-    }
-
-    /// Starts the prediction that waited for a stack to open. Finished parts are kept.
-    fn continue_prediction(&mut self, document: u64, path: &Path, series: usize) {
-        let Some((number, job)) = self.queue.take_waiting(path, series) else { return };
-        if self.work.of_document(document).is_some() {
-            // It was requested again in the meantime.
-            self.queue.not_needed(number);
-            return;
-        }
-        let title = format!("{} · {}", file_name(path), job.model);
-        let id = self.work.predict(document, title, PredictJob { resume: true, ..job }, false);
-        self.queue.started(id, number);
-    }
-
-    /// Starts a prediction and records it until it has ended.
-    fn predict_queued(&mut self, document: u64, title: String, job: PredictJob, remeasure: bool) {
-        let kept = job.clone();
-        let id = self.work.predict(document, title, job, remeasure);
-        self.queue.add(id, &kept);
-    }
-
-    /// Records the predictions that have ended.
-    pub(crate) fn update_queue(&mut self, is_opening: bool) {
-        self.queue.update(&self.work.jobs);
-        if !is_opening {
-            self.queue.give_up_waiting();
-        }
-    }
-
-    fn answer_overwrite(&mut self, replace: bool) {
-        let Some(question) = self.overwrite.pop_front().filter(|_| replace) else { return };
-        let overwrite = Overwrite::Replace;
-        match question.job_to_repeat {
-            RepeatableJob::Predict { document, job, remeasure } => {
-                self.predict_queued(document, question.title, PredictJob { overwrite, ..job }, remeasure);
-            }
-            RepeatableJob::Measure { document, job } => {
-                self.work.measure(document, question.title, MeasureJob { overwrite, ..job });
-            }
-            RepeatableJob::Segment { document, job } => {
-                self.work.segment(document, question.title, SegmentJob { overwrite, ..job }, true);
-            }
-        }
-    }
-
     fn request_measurement(
         &mut self,
         id: u64,
@@ -532,8 +503,10 @@ impl Jobs {
             effects.act(CorrectionsAction::Edit(EditAction::Save));
             return;
         }
-        match documents.get(id).and_then(Document::labels_path) {
-            Some(labels) => self.prepare_measurement(id, labels.to_owned(), true, documents, effects),
+        let Some(document) = documents.get(id) else { return };
+        let time = document.of_role(Role::Labels).and_then(|labels| labels.only_time).unwrap_or(document.time);
+        match document.labels_path() {
+            Some(labels) => self.prepare_measurement(id, labels.to_owned(), time, true, documents, effects),
             // Corrections started from empty labels have no file yet.
             None => effects.act(CorrectionsAction::Edit(EditAction::Save)),
         }
@@ -543,12 +516,13 @@ impl Jobs {
         &mut self,
         id: u64,
         labels: PathBuf,
+        time: usize,
         may_be_missing: bool,
         documents: &Documents,
         effects: &mut Effects,
     ) {
         let Some(document) = documents.get(id) else { return };
         let (place, tables) = (self.place(document), self.tables.clone());
-        effects.disk_for(id, DocumentEffect::PrepareMeasurement { place, labels, tables, may_be_missing });
+        effects.disk_for(id, DocumentEffect::PrepareMeasurement { place, labels, time, tables, may_be_missing });
     }
 }

@@ -8,7 +8,6 @@ use crate::document::file_name;
 use crate::documents::{Documents, DocumentsAction, JobOutput, LiveOutput};
 use crate::effect::Effects;
 use crate::models::ModelsAction;
-use crate::overwrite::OverwriteQuestion;
 use crate::training::TrainingAction;
 use crate::work::{Outcome, Purpose};
 use cytoscope_pipeline::{PredictOutcome, SegmentReport};
@@ -34,7 +33,10 @@ impl Jobs {
             Outcome::Live { document, path, channels, shape_zyx, time, .. } => {
                 effects.act(show(document, JobOutput::Live(LiveOutput { path, channels, shape_zyx, time })));
             }
-            Outcome::Predicted { document, outcome } => self.handle_prediction(document, outcome, documents, effects),
+            Outcome::Predicted { document, outcome, refused } => {
+                self.handle_prediction(document, outcome, documents, effects);
+                refused.into_iter().for_each(|refused| self.ask_about(refused));
+            }
             Outcome::Segmented { document, kept, report } => {
                 self.handle_segmentation(document, kept, report, effects);
             }
@@ -42,7 +44,7 @@ impl Jobs {
                 if let Some(record) = report.record {
                     self.tables.insert(report.table.clone(), record);
                 }
-                effects.act(show(document, JobOutput::Table(report.table)));
+                effects.act(show(document, JobOutput::Measured { labels: report.labels, table: report.table }));
             }
             Outcome::TrainingEvent { id, event } => effects.act(TrainingAction::Event(id, Box::new(event))),
             Outcome::Trained { id, report } => effects.act(TrainingAction::Trained(id, report)),
@@ -71,9 +73,9 @@ impl Jobs {
                 effects.act(DocumentsAction::KeepLive(self.predicted()));
                 effects.error(format!("{title} failed"), reason);
             }
-            Outcome::WouldOverwrite { title, reason, again } => {
+            Outcome::WouldOverwrite(refused) => {
                 effects.act(DocumentsAction::KeepLive(self.predicted()));
-                self.overwrite.push_back(OverwriteQuestion { title, reason, job_to_repeat: *again });
+                self.ask_about(*refused);
             }
             // A cancelled measurement leaves the prediction of its document alone.
             Outcome::Cancelled => effects.act(DocumentsAction::KeepLive(self.predicted())),

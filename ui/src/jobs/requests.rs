@@ -3,8 +3,8 @@
 use super::Jobs;
 use crate::batch::stack_stem;
 use crate::channels::input_channels;
+use crate::correct::CorrectionsAction;
 use crate::correct::tools::EditAction;
-use crate::correct::{Corrections, CorrectionsAction};
 use crate::disk::{DocumentEffect, TableTarget};
 use crate::display::Display;
 use crate::document::{Document, Role, file_name, series_suffix};
@@ -76,7 +76,8 @@ impl Jobs {
             name = format!("{} · all series", file_name(&document.path));
         }
         let remeasure = std::mem::take(&mut self.remeasure);
-        self.predict_queued(id, format!("{name} · {model}"), job, remeasure);
+        // The document shows one series.
+        self.predict_queued(id, format!("{name} · {model}"), job, remeasure, !all_series);
         effects
     }
 
@@ -231,14 +232,14 @@ impl Jobs {
         self.work.segment(id, title, job, keep);
     }
 
-    /// Measures labels once the folder of the table exists.
+    /// Measures labels of a time point once the folder of the table exists.
     pub(crate) fn measurement_ready(
         &mut self,
         id: u64,
         labels: PathBuf,
+        time: usize,
         target: Result<Option<TableTarget>, String>,
         documents: &Documents,
-        corrections: &Corrections,
         display: &Display,
     ) -> Effects {
         let mut effects = Effects::default();
@@ -262,18 +263,66 @@ impl Jobs {
         let of_model = self.model(display.settings()).and_then(|m| m.voxel_um).filter(|_| !document.voxel_known);
         let stated = [size.z, size.y, size.x].map(|v| v.filter(|v| v.is_finite() && *v > 0.0));
         let voxel_um = of_model.map(|m| [0, 1, 2].map(|a| stated[a].unwrap_or(m[a])));
-        let of_labels = document.of_role(Role::Labels).and_then(|labels| labels.only_time);
         let job = MeasureJob {
             table: target.table,
             labels,
             intensities: document.path.clone(),
             series: SeriesChoice::Index(document.series),
             axes: document.axes.clone(),
-            time: corrections.of(id).map(|c| c.time).or(of_labels).unwrap_or(document.time),
+            time,
             voxel_um,
             overwrite: Overwrite::from_force(target.is_own),
         };
         self.work.measure(id, format!("{} · measuring", document.name), job);
         effects
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use crate::documents::ViewAction;
+    use crate::effect::Wake;
+    use crate::opener::Expanded;
+    use crate::work::RepeatableJob;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_volume::Array;
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn labels_are_measured_at_their_time_point_although_another_one_is_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let stack = folder.path().join("stack.tif");
+        let array = Array::new("TZYX".parse().unwrap(), vec![3, 2, 3, 4], vec![1u16; 72]).unwrap();
+        write_array(&stack, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        let wake: Wake = Arc::new(|| {});
+        let display = Display::new(&eframe::egui::Context::default(), None, None);
+        let mut documents = Documents::new(&wake, None);
+        let files = Expanded { files: vec![stack], truncated: false };
+        let _ = documents.listed(Ok(files), display.settings());
+        let end = Instant::now() + Duration::from_secs(60);
+        while documents.all().is_empty() {
+            assert!(Instant::now() < end, "the stack was not opened in time");
+            let _ = documents.poll();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let id = documents.active_id().unwrap();
+        let _ = documents.apply(DocumentsAction::View(ViewAction::StepTime(2)));
+        assert_eq!(documents.get(id).unwrap().time, 2);
+        let mut jobs = Jobs::new(None, None, None, &wake);
+        for time in [0, 1] {
+            let table = folder.path().join(format!("stack_t{time}_corrected_objects.csv"));
+            let labels = folder.path().join(format!("stack_t{time}_corrected_labels.tif"));
+            let target = Ok(Some(TableTarget { table, is_own: false }));
+            let _ = jobs.measurement_ready(id, labels, time, target, &documents, &display);
+        }
+        let time_of = |known: &RepeatableJob| match known {
+            RepeatableJob::Measure { job, .. } => Some(job.time),
+            RepeatableJob::Predict { .. } | RepeatableJob::Segment { .. } => None,
+        };
+        let times: Vec<usize> = jobs.work.active_jobs().filter_map(|(_, known)| time_of(known)).collect();
+        assert_eq!(times, [0, 1]);
     }
 }

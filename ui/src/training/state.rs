@@ -230,7 +230,8 @@ impl Training {
         let title = format!("Checking {}", file_name(&data));
         let config = self.wizard.chosen_config();
         let details = Some(self.wizard.folder.join(DETAILS));
-        let job = CheckJob { task: self.wizard.plan.task, data, config, seed: 0, details };
+        let from = Some(self.wizard.plan.from.clone());
+        let job = CheckJob { task: self.wizard.plan.task, data, config, seed: 0, details, from };
         self.wizard.check = Check::Running(jobs.run(title, Purpose::Check, Job::TrainCheck(job)));
     }
 

@@ -1,7 +1,7 @@
 //! Runs convolutions, normalizations and pooling.
 
 use super::elementwise::{Fold, folded};
-use super::{Image, Uploaded, is_half, moves};
+use super::{Image, Uploaded, moves};
 use crate::form::Form;
 use crate::kernels::{DeviceBackend, Training};
 use crate::plan::{NormScope, PoolAxis, Window};
@@ -16,36 +16,8 @@ pub(super) fn by_channel<B: Backend>(values: Image<B>) -> Image<B> {
     moves::reshape(values, [1, channels, 1, 1, 1])
 }
 
-/// Convolves with one of Burn's convolution kernels, the fastest one by Burn's timing. If `exact`, kernels for tensor
-/// cores, which round the factors of 32-bit convolutions to TF32, are left out.
-///
-/// Burn has no option for that, but these kernels refuse grouped convolutions. So the output channels are split into two
-/// groups, each of which reads a copy of the whole input.
-fn convolve<B: Backend>(
-    x: Image<B>,
-    w: Image<B>,
-    bias: Option<Tensor<B, 1>>,
-    options: ConvOptions<3>,
-    exact: bool,
-) -> Image<B> {
-    if !exact || options.groups != 1 || is_half(&x) {
-        return conv3d(x, w, bias, options);
-    }
-    let channels = w.dims()[0];
-    let is_odd = channels % 2 == 1;
-    // One more output channel, which is cropped again, makes their number even.
-    let (w, bias) = if is_odd {
-        let more = bias.map(|b| Tensor::cat(vec![b.clone(), b.slice_dim(0, 0..1usize)], 0));
-        (Tensor::cat(vec![w.clone(), w.slice_dim(0, 0..1usize)], 0), more)
-    } else {
-        (w, bias)
-    };
-    let twice = Tensor::cat(vec![x.clone(), x], 1);
-    let y = conv3d(twice, w, bias, ConvOptions { groups: 2, ..options });
-    if is_odd { y.slice_dim(1, 0..channels) } else { y }
-}
-
-/// Convolves with a kernel of this crate, if there is one for these inputs, or else with one of Burn's.
+/// Convolves with a kernel of this crate, or, if there are groups, with the fastest one of Burn's by Burn's timing. Burn 0.21
+/// is silently wrong in some 1×1×1 convolutions without groups, which become matrix products (tracel-ai/burn#5626, #5122).
 pub(super) fn conv<B: DeviceBackend>(
     x: Image<B>,
     w: Image<B>,
@@ -54,45 +26,17 @@ pub(super) fn conv<B: DeviceBackend>(
     form: Form,
     uploaded: &Uploaded<B>,
 ) -> Image<B> {
-    let kernel = Training::Convolve { window: *window, form, tf32: uploaded.tf32 };
+    let kernel = Training::Convolve { window: *window, form, wide_factors: uploaded.wide_factors };
     let inputs = [Some(x.clone()), Some(w.clone()), bias.clone()].into_iter().flatten().collect();
-    match B::train(&kernel, inputs).and_then(|mut made| made.pop()) {
-        Some(y) => y,
-        None => conv_of_burn(x, w, bias, window, uploaded.exact),
+    if let Some(y) = B::train(&kernel, inputs).and_then(|mut made| made.pop()) {
+        return y;
     }
-}
-
-/// Convolves without Burn's matrix product kernels. Burn 0.21 uses those for 1×1×1 convolutions of stride 1, where they
-/// are silently wrong: the double-buffered ones read out of bounds if the number of stages is odd (8 or 24 input
-/// channels, for example), and the one for vectors swaps its operands (tracel-ai/burn#5626, #5122). Padding the longest
-/// axis by one voxel, which is cropped again, makes Burn use its convolution kernels instead. For `exact`, see
-/// [`convolve`].
-fn conv_of_burn<B: Backend>(
-    mut x: Image<B>,
-    w: Image<B>,
-    bias: Option<Image<B>>,
-    window: &Window,
-    exact: bool,
-) -> Image<B> {
-    let Window { mut stride, mut padding, dilation, groups } = *window;
     let bias = bias.map(|b| {
         let channels: usize = b.dims().iter().product();
         b.reshape([channels])
     });
-    let point = w.dims()[2..] == [1, 1, 1] && groups == 1;
-    if point && padding != [0; 3] {
-        let around = [0, 0, padding[0], padding[1], padding[2]];
-        x = moves::fill(x, &around, &around, 0.0);
-        padding = [0; 3];
-    }
-    let lengths: [usize; 3] = std::array::from_fn(|a| x.dims()[a + 2]);
-    if point && (0..3).all(|a| stride[a] == 1 || lengths[a] == 1) {
-        let longest = (0..3).max_by_key(|a| lengths[*a]).unwrap_or(2);
-        (stride, padding[longest]) = ([1; 3], 1);
-        let y = convolve(x, w, bias, ConvOptions::new(stride, padding, dilation, groups), exact);
-        return y.slice_dim(longest + 2, 1..lengths[longest] + 1);
-    }
-    convolve(x, w, bias, ConvOptions::new(stride, padding, dilation, groups), exact)
+    let Window { stride, padding, dilation, groups } = *window;
+    conv3d(x, w, bias, ConvOptions::new(stride, padding, dilation, groups))
 }
 
 pub(super) fn conv_transpose<B: Backend>(x: Image<B>, w: Image<B>, window: &Window) -> Image<B> {

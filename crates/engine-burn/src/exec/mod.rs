@@ -7,7 +7,7 @@ mod train;
 
 pub(crate) use moves::{copy_part, gather_tiles, join_parts};
 
-use crate::kernels::DeviceBackend;
+use crate::kernels::{DeviceBackend, Factors};
 use crate::plan::{Kind, Step};
 use burn_tensor::{DType, FloatDType, Int, Tensor, backend::Backend};
 use cytoscope_graph::ElementType;
@@ -20,10 +20,8 @@ pub(crate) struct Uploaded<B: Backend> {
     /// Whether convolutions of 16-bit tensors are computed in 32 bits: Burn 0.21 accumulates them in 16 bits on wgpu,
     /// which is too inaccurate for gradients.
     pub widen_f16: bool,
-    /// Whether convolutions of 32-bit tensors may not use kernels that round their factors to TF32.
-    pub exact: bool,
-    /// Whether convolutions of 32-bit tensors may round their factors to TF32.
-    pub tf32: bool,
+    /// The type to which convolutions of 32-bit tensors round their factors for matrix units, if any.
+    pub wide_factors: Option<Factors>,
     /// Constants of the program on the device, by their index in it.
     pub constants: Vec<Image<B>>,
     /// The program's tables of input positions.

@@ -48,6 +48,8 @@ struct Shape {
     voxels: usize,
     /// Vectors of output channels that a unit computes.
     vectors: usize,
+    /// Whether there is a bias.
+    bias: bool,
     curve: super::curve::Kind,
 }
 
@@ -121,7 +123,7 @@ fn convolve<FX: Float, FY: Float, NI: Size, NO: Size>(
     store::<FY, NO>(&sums, y, &at, out_depth, out_height, out_width, first, second, shape);
 }
 
-/// Sets the sums of all voxels to the biases of vectors of channels, from `block` on.
+/// Sets the sums of all voxels to the biases of vectors of channels, from `block` on, or to 0 without biases.
 #[cube]
 fn begin<NO: Size>(
     bias: &Array<Vector<f32, NO>>,
@@ -133,7 +135,10 @@ fn begin<NO: Size>(
     let vectors = comptime!(shape.vectors);
     #[unroll]
     for o in 0..vectors {
-        let start = bias[block as usize + o];
+        let mut start = Vector::<f32, NO>::new(0.0);
+        if comptime!(shape.bias) {
+            start = bias[block as usize + o];
+        }
         #[unroll]
         for v in 0..voxels {
             sums[v * vectors + o] = start;
@@ -229,16 +234,16 @@ fn accumulate<FX: Float, NI: Size, NO: Size>(
     }
 }
 
-/// Convolves `x`, with one launch, to elements of type `to`. `weights` and `bias` are dense.
+/// Convolves `x`, with one launch, to elements of type `to`. `weights` and `bias` are dense; without `bias`, nothing is added.
 pub(super) fn launch<R: CubeRuntime>(
     x: Dense<R>,
     weights: CubeTensor<R>,
-    bias: CubeTensor<R>,
+    bias: Option<CubeTensor<R>>,
     by: &Convolution,
     to: DType,
 ) -> CubeTensor<R> {
     if let Some(factors) = by.factors_type
-        && let Some(y) = tiled::launch(&x, &weights, &bias, by, factors, to)
+        && let Some(y) = tiled::launch(&x, &weights, bias.as_ref(), by, factors, to)
     {
         return y;
     }
@@ -255,6 +260,7 @@ pub(super) fn launch<R: CubeRuntime>(
         stored: stored / narrow,
         voxels: if by.lengths[2] >= 4 { 4 } else { 1 },
         vectors: if vectors.is_multiple_of(2) { 2 } else { 1 },
+        bias: bias.is_some(),
         curve: by.curve.kind,
     };
     let columns = by.lengths[2].div_ceil(shape.voxels);
@@ -269,9 +275,9 @@ pub(super) fn launch<R: CubeRuntime>(
         dim,
         wide,
         narrow,
-        x.tensor.into_array_arg(),
+        x.tensor.clone().into_array_arg(),
         weights.into_array_arg(),
-        bias.into_array_arg(),
+        bias.unwrap_or_else(|| unread(&x.tensor)).into_array_arg(),
         y.clone().into_array_arg(),
         length(samples),
         length(depth),
@@ -288,4 +294,9 @@ pub(super) fn launch<R: CubeRuntime>(
         types,
     );
     y
+}
+
+/// Returns a small tensor for an argument that a kernel does not read.
+pub(super) fn unread<R: CubeRuntime>(like: &CubeTensor<R>) -> CubeTensor<R> {
+    empty(like, [1, 1, 1, 1, 4], DType::F32)
 }

@@ -5,6 +5,7 @@
 //! nothing to the device. One source serves CUDA and wgpu.
 
 mod conv;
+mod conv_training;
 mod curve;
 mod fused;
 mod memory;
@@ -13,6 +14,7 @@ mod norm;
 mod norm_training;
 mod parts;
 mod tiled;
+mod tiled_gradient;
 mod weights;
 
 pub(crate) use conv::Convolution;
@@ -24,12 +26,11 @@ pub(crate) use tiled::{Factors, launches};
 use crate::exec::{self, Image};
 use crate::form::Form;
 use crate::plan::{NormScope, Part, Taps, Window};
-use burn_cubecl::ops::numeric::zeros_client;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime};
 use burn_cuda::Cuda;
 use burn_tensor::backend::Backend;
-use burn_tensor::{DType, Int, Shape, Tensor, TensorPrimitive};
+use burn_tensor::{DType, Int, Tensor, TensorPrimitive};
 use burn_wgpu::Wgpu;
 use cytoscope_graph::ElementType;
 use memory::{Layout, Reach, Region, axes, dense};
@@ -37,8 +38,8 @@ use norm::Term;
 use parts::LongPart;
 use std::ops::Range;
 
-/// What a kernel computes, in f32 except for the products of [`Convolution::factors_type`]; elements may be stored in 16 bits. Each variant lists
-/// its inputs in order. Weights and other constants are dense arrays.
+/// What a kernel computes, in f32 except for the products of [`Convolution::factors_type`]; elements may be stored in 16
+/// bits. Each variant lists its inputs in order. Weights and other constants are dense arrays.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Direct {
     /// `[x, weights, bias]`: a convolution with bias and activation.
@@ -60,13 +61,15 @@ pub(crate) enum Direct {
 #[derive(Debug, Clone)]
 pub(crate) enum Training {
     /// `[x, w, bias?]` -> y, a convolution without groups, of this form, in the type of its inputs. Factors of 16 bits are
-    /// multiplied on matrix units, those of 32 bits only if `tf32`, which rounds them.
-    Convolve { window: Window, form: Form, tf32: bool },
+    /// multiplied on matrix units, those of 32 bits only if they may be rounded to the type `wide_factors`.
+    Convolve { window: Window, form: Form, wide_factors: Option<Factors> },
     /// `[x, dy]` -> dw, the gradient of the weights of a convolution, of this form: for each output channel, input channel
-    /// and tap, the products of the voxels of `x` that the tap reads with those of `dy`, summed over samples and space.
-    WeightGradient { taps: Taps, form: Form },
-    /// `[w]` -> the weights of the convolution that computes the input gradient of a convolution of stride 1 without groups.
-    FlipWeights,
+    /// and tap, the products of the voxels of `x` that the tap reads with those of `dy`, summed over samples and space. Factors
+    /// are multiplied as by [`Training::Convolve`].
+    WeightGradient { taps: Taps, form: Form, wide_factors: Option<Factors> },
+    /// `[dy, w]` -> dx, the input gradient of a convolution without groups that has an [`Adjoint`](crate::plan::Adjoint), of
+    /// this form, in the type of its inputs. Factors are multiplied as by [`Training::Convolve`].
+    InputGradient { taps: Taps, form: Form, wide_factors: Option<Factors> },
     /// `[a, b]` -> their channels, those of `a` first.
     Concat,
     /// `[x, scale, bias]` -> `[y, mean?, variance?, activated y?]`, a norm; only those of channels over the batch have
@@ -88,17 +91,16 @@ impl Training {
         let is_f32 = types.iter().all(|dtype| *dtype == DType::F32);
         let (over, first, wanted, last) = match *self {
             Training::Convolve { window, form, .. } => {
-                let (x, w, dtype) = (forms.first()?, forms.get(1)?, types.first()?);
-                let is_float = matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
-                let is_plain = window.groups == 1 && x[1] == w[1] && w[0] == form[1] && x[0] == form[0];
-                let fits = is_plain && is_float && types.iter().all(|other| other == dtype);
-                return fits.then(|| vec![form]);
+                let (x, w) = (forms.first()?, forms.get(1)?);
+                let fits = window.groups == 1 && x[1] == w[1] && w[0] == form[1] && x[0] == form[0];
+                return (fits && are_floats(types)).then(|| vec![form]);
             }
-            Training::WeightGradient { taps, form } => return (taps.groups == 1).then(|| vec![form]),
-            Training::FlipWeights => {
-                let &[outputs, inputs, z, y, x] = forms.first()?;
-                return Some(vec![[inputs, outputs, z, y, x]]);
+            Training::InputGradient { taps, form, .. } => {
+                let (dy, w) = (forms.first()?, forms.get(1)?);
+                let fits = dy[1] == w[0] && w[1] == form[1] && dy[0] == form[0] && w[2..] == taps.kernel;
+                return (fits && are_floats(types) && taps.adjoint(form).is_some()).then(|| vec![form]);
             }
+            Training::WeightGradient { taps, form, .. } => return (taps.groups == 1).then(|| vec![form]),
             Training::Concat => {
                 let (a, b) = (forms.first()?, forms.get(1)?);
                 let joined = [a[0], a[1] + b[1], a[2], a[3], a[4]];
@@ -131,7 +133,7 @@ impl Training {
         match self {
             Training::Convolve { .. } => "convolve",
             Training::WeightGradient { .. } => "weight_gradient",
-            Training::FlipWeights => "flip_weights",
+            Training::InputGradient { .. } => "input_gradient",
             Training::Concat => "concat",
             Training::Norm { .. } => "norm",
             Training::NormGradient { .. } => "norm_gradient",
@@ -223,7 +225,7 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
             Direct::Conv(by) => {
                 let x = dense(channels_last(inputs.next()?))?;
                 let (weights, bias) = (array(inputs.next()?), array(inputs.next()?));
-                conv::launch(x, weights, bias, by, to)
+                conv::launch(x, weights, Some(bias), by, to)
             }
             Direct::Coefficients { groups, epsilon } => {
                 let x = dense(channels_last(inputs.next()?))?;
@@ -281,24 +283,27 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
         kernel.outputs(&forms, &types)?;
         let mut inputs = inputs.into_iter();
         match *kernel {
-            Training::Convolve { window, form, tf32 } => {
+            Training::Convolve { window, form, wide_factors } => {
                 let x = dense(channels_last(inputs.next()?))?;
-                let w = inputs.next()?;
+                let w = primitive(inputs.next()?);
                 let bias = inputs.next().map(array);
-                Some(vec![channels_second(convolution(x, w, bias, &window, form, tf32)?)])
+                Some(vec![channels_second(conv_training::forward(x, w, bias, &window, form, wide_factors)?)])
             }
-            Training::WeightGradient { taps, .. } => {
+            Training::InputGradient { ref taps, form, wide_factors } => {
+                let (dy, w) = (dense(channels_last(inputs.next()?))?, packed(inputs.next()?));
+                let adjoint = taps.adjoint(form)?;
+                let dx = conv_training::input_gradient(dy, w, taps, &adjoint, form, wide_factors);
+                Some(vec![channels_second(dx)])
+            }
+            Training::WeightGradient { taps, wide_factors, .. } => {
                 let x = dense(channels_last(inputs.next()?))?;
                 let Taps { kernel, stride, dilation, before, .. } = taps;
                 let dtype = x.tensor.dtype;
                 let dy = dense(channels_last(inputs.next()?))?;
-                let dw = weights::gradient(x, dy, Reach { kernel, stride, padding: before, dilation });
+                let factors = conv_training::factors_type(dtype, wide_factors);
+                let dw = weights::gradient(x, dy, Reach { kernel, stride, padding: before, dilation }, factors);
                 let dw = if dtype == DType::F32 { dw } else { burn_cubecl::kernel::cast(dw, dtype) };
                 Some(vec![channels_kept(dw)])
-            }
-            Training::FlipWeights => {
-                let form = *forms.first()?;
-                Some(vec![channels_second(weights::turned(packed(inputs.next()?), form))])
             }
             Training::Concat => {
                 let (a, b) = (dense(channels_last(inputs.next()?))?, dense(channels_last(inputs.next()?))?);
@@ -404,51 +409,10 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
     }
 }
 
-/// Convolves with weights that are computed on the device, with axes output channel, input channel, Z, Y, X: they are put in
-/// the order of [`Direct::Conv`] first. Returns `None` if they have another form.
-fn convolution<R: CubeRuntime, BT: BoolElement>(
-    x: memory::Dense<R>,
-    w: Image<CubeBackend<R, f32, i32, BT>>,
-    bias: Option<CubeTensor<R>>,
-    window: &Window,
-    form: Form,
-    tf32: bool,
-) -> Option<CubeTensor<R>> {
-    let dtype = x.tensor.dtype;
-    let wide = |tensor: CubeTensor<R>| match tensor.dtype {
-        DType::F32 => tensor,
-        _ => burn_cubecl::kernel::cast(tensor, DType::F32),
-    };
-    let w = wide(primitive(w));
-    let ([outputs, inputs, kz, ky, kx], strides) = axes(&w)?;
-    let order = memory::empty(&w, [kz * ky * kx, inputs, outputs, 1, 1], DType::F32);
-    let to = [1, outputs, ky * kx * inputs * outputs, kx * inputs * outputs, inputs * outputs];
-    let lengths = [outputs, inputs, kz, ky, kx];
-    memory::copy(w, Layout { start: 0, strides }, lengths, &order, Layout { start: 0, strides: to });
-    let bias = bias.map_or_else(
-        || {
-            let (client, device) = (x.tensor.client.clone(), x.tensor.device.clone());
-            zeros_client(client, device, Shape::from([outputs]), DType::F32)
-        },
-        wide,
-    );
-    let factors_type = match dtype {
-        DType::F16 => Some(Factors::F16),
-        DType::BF16 => Some(Factors::Bf16),
-        _ => tf32.then_some(Factors::Tf32),
-    };
-    let by = Convolution {
-        kernel: [kz, ky, kx],
-        stride: window.stride,
-        padding: window.padding,
-        dilation: window.dilation,
-        outputs,
-        factors: [1; 3],
-        lengths: [form[2], form[3], form[4]],
-        curve: Curve::IDENTITY,
-        factors_type,
-    };
-    Some(conv::launch(x, memory::whole(order), memory::whole(bias), &by, dtype))
+/// Returns whether all types are the same type of floats.
+fn are_floats(types: &[DType]) -> bool {
+    let first = types.first();
+    matches!(first, Some(DType::F32 | DType::F16 | DType::BF16)) && types.iter().all(|other| Some(other) == first)
 }
 
 /// Returns Burn's name of a type of floats; `None` for other types.

@@ -78,8 +78,9 @@ fn fold<F: Float>(
     let unit = UNIT_POS;
     let count = f32::cast_from(voxels);
 
-    let mut sum_parts = SharedMemory::<f32>::new(comptime!(units as usize));
-    let mut square_parts = SharedMemory::<f32>::new(comptime!(units as usize));
+    // Two rows with one number for each unit, and their sums.
+    let mut unit_sums = SharedMemory::<f32>::new(comptime!((2 * units) as usize));
+    let mut row_sums = SharedMemory::<f32>::new(2usize);
     // Mean and sum of squared differences of each channel, then of the group.
     let mut means = SharedMemory::<f32>::new(comptime!(group as usize));
     let mut spreads = SharedMemory::<f32>::new(comptime!(group as usize));
@@ -87,28 +88,12 @@ fn fold<F: Float>(
 
     for member in 0..group {
         let channel = start + member;
-        let mut sum = 0.0f32;
-        let mut squares = 0.0f32;
-        let mut part = unit;
-        while part < parts {
-            let from = (sample * parts + part) * (2 * channels) + channel;
-            sum += sums[from as usize];
-            squares += sums[(from + channels) as usize];
-            part += units;
-        }
-        sum_parts[unit as usize] = sum;
-        square_parts[unit as usize] = squares;
-        sync_cube();
+        let first = sample * parts * (2 * channels) + channel;
+        add_rows(sums, &mut unit_sums, &mut row_sums, first, parts, 2u32, channels, units);
         if unit == 0 {
-            let mut all = 0.0f32;
-            let mut all_squares = 0.0f32;
-            for other in 0..units {
-                all += sum_parts[other as usize];
-                all_squares += square_parts[other as usize];
-            }
             let origin = f32::cast_from(x[(sample * voxels * pitch + channel) as usize]);
-            means[member as usize] = origin + all / count;
-            spreads[member as usize] = all_squares - all * all / count;
+            means[member as usize] = origin + row_sums[0] / count;
+            spreads[member as usize] = row_sums[1] - row_sums[0] * row_sums[0] / count;
         }
         sync_cube();
     }
@@ -129,6 +114,41 @@ fn fold<F: Float>(
         }
         member += units;
     }
+}
+
+/// Adds up rows of partial sums of a channel: `first` is the position of the first part's first row. All units of a cube
+/// take part.
+#[cube]
+pub(super) fn add_rows(
+    sums: &Array<f32>,
+    unit_sums: &mut SharedMemory<f32>,
+    row_sums: &mut SharedMemory<f32>,
+    first: u32,
+    parts: u32,
+    #[comptime] rows: u32,
+    #[comptime] channels: u32,
+    #[comptime] units: u32,
+) {
+    let unit = UNIT_POS;
+    #[unroll]
+    for row in 0..rows {
+        let mut sum = 0.0f32;
+        let mut part = unit;
+        while part < parts {
+            sum += sums[(first + part * comptime!(rows * channels) + comptime!(row * channels)) as usize];
+            part += units;
+        }
+        unit_sums[(unit + comptime!(row * units)) as usize] = sum;
+    }
+    sync_cube();
+    if unit < rows {
+        let mut all = 0.0f32;
+        for other in 0..units {
+            all += unit_sums[(unit * units + other) as usize];
+        }
+        row_sums[unit as usize] = all;
+    }
+    sync_cube();
 }
 
 /// Computes the mean of a group of channels, the reciprocal of its standard deviation and its variance, in this order, from

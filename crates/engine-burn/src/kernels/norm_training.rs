@@ -5,7 +5,7 @@
 
 use super::curve::{Curve, Kind, curve};
 use super::memory::{self, ALIGNMENT, Dense, empty, length, per_element, reshaped, vector};
-use super::norm::{self, FOLD_UNITS, Term, join_channels, part_count};
+use super::norm::{self, FOLD_UNITS, Term, add_rows, join_channels, part_count};
 use crate::plan::NormScope;
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
@@ -253,32 +253,8 @@ fn fold<F: Float>(
     for sample in 0..samples {
         for member in 0..group {
             let channel = start + member;
-            let mut sum = 0.0f32;
-            let mut squares = 0.0f32;
-            let mut total = 0.0f32;
-            let mut product = 0.0f32;
-            let mut part = unit;
-            while part < parts {
-                let from = (sample * parts + part) * (4 * channels) + channel;
-                sum += sums[from as usize];
-                squares += sums[(from + channels) as usize];
-                total += sums[(from + 2 * channels) as usize];
-                product += sums[(from + 3 * channels) as usize];
-                part += units;
-            }
-            unit_sums[unit as usize] = sum;
-            unit_sums[(unit + units) as usize] = squares;
-            unit_sums[(unit + 2 * units) as usize] = total;
-            unit_sums[(unit + 3 * units) as usize] = product;
-            sync_cube();
-            if unit < 4 {
-                let mut all = 0.0f32;
-                for other in 0..units {
-                    all += unit_sums[(unit * units + other) as usize];
-                }
-                row_sums[unit as usize] = all;
-            }
-            sync_cube();
+            let first = sample * parts * (4 * channels) + channel;
+            add_rows(sums, &mut unit_sums, &mut row_sums, first, parts, 4u32, channels, units);
             if unit == 0 {
                 // The mean's distance from the number that x was taken relative to.
                 let away = row_sums[0] / count;

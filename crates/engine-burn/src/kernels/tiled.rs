@@ -6,7 +6,7 @@
 //! then multiplies rows of 16 voxels along X with the weights of every tap: a tap only shifts the position from which a
 //! row is read.
 
-use super::conv::Convolution;
+use super::conv::{Convolution, unread};
 use super::curve::{Kind as CurveKind, curve};
 use super::memory::{Dense, Reach, empty, length};
 use burn_cubecl::CubeRuntime;
@@ -18,28 +18,28 @@ use cubecl::ir::{ElemType, FloatKind, StorageType};
 use cubecl::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of launches in this process.
-static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+/// Number of launches of kernels for matrix units in this process.
+pub(super) static LAUNCHES: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number of convolutions that this process has started with the kernel for matrix units.
+/// Returns the number of convolutions and weight gradients that this process has started with kernels for matrix units.
 pub(crate) fn launches() -> u64 {
     LAUNCHES.load(Ordering::Relaxed)
 }
 
 /// Voxels of a row, input channels of a step, and output channels of a block: the edge of a matrix.
-const EDGE: usize = 16;
+pub(super) const EDGE: usize = 16;
 /// Planes of a cube.
-const PLANES: usize = 8;
+pub(super) const PLANES: usize = 8;
 /// Units of a plane.
-const PLANE_UNITS: usize = 32;
+pub(super) const PLANE_UNITS: usize = 32;
 /// Units of a cube.
-const UNITS: usize = PLANES * PLANE_UNITS;
+pub(super) const UNITS: usize = PLANES * PLANE_UNITS;
 /// Elements of a matrix that each unit stores.
-const UNIT_ELEMENTS: usize = EDGE * EDGE / PLANE_UNITS;
+pub(super) const UNIT_ELEMENTS: usize = EDGE * EDGE / PLANE_UNITS;
 /// Channels that are read or written at once.
-const LANES: usize = 4;
+pub(super) const LANES: usize = 4;
 /// Alignment of shared memory in bytes, as matrix units need it.
-const SHARED_ALIGNMENT: usize = 128;
+pub(super) const SHARED_ALIGNMENT: usize = 128;
 /// Candidates for the rows of a cube along Z and Y and for its blocks of output channels; the first that fits in shared
 /// memory is taken.
 const CUBES: [([usize; 2], usize); 6] = [([4, 4], 2), ([4, 4], 1), ([2, 4], 2), ([2, 4], 1), ([1, 8], 1), ([8, 1], 1)];
@@ -58,7 +58,7 @@ pub(crate) enum Factors {
 }
 
 impl Factors {
-    fn storage(self) -> StorageType {
+    pub(super) fn storage(self) -> StorageType {
         let kind = match self {
             Factors::F16 => FloatKind::F16,
             Factors::Bf16 => FloatKind::BF16,
@@ -69,15 +69,20 @@ impl Factors {
     }
 
     /// Returns the size of an element in shared memory in bytes.
-    fn bytes(self) -> usize {
+    pub(super) fn bytes(self) -> usize {
         match self {
             Factors::F16 | Factors::Bf16 => 2,
             Factors::Tf32 | Factors::F32 => 4,
         }
     }
 
+    /// Whether convolutions of 32-bit tensors use them.
+    pub(crate) fn are_wide(self) -> bool {
+        matches!(self, Factors::Tf32 | Factors::F32)
+    }
+
     /// Returns the number of input channels that a matrix unit multiplies at once; `None` without matrix units.
-    fn depth(self) -> Option<usize> {
+    pub(super) fn depth(self) -> Option<usize> {
         match self {
             Factors::F16 | Factors::Bf16 => Some(EDGE),
             Factors::Tf32 => Some(EDGE / 2),
@@ -86,7 +91,7 @@ impl Factors {
     }
 
     /// Returns whether a device multiplies matrices of these factors.
-    fn are_supported<R: CubeRuntime>(self, on: &CubeTensor<R>) -> bool {
+    pub(super) fn are_supported<R: CubeRuntime>(self, on: &CubeTensor<R>) -> bool {
         let Some(depth) = self.depth() else { return true };
         let properties = on.client.properties();
         let config = MmaConfig {
@@ -104,29 +109,37 @@ impl Factors {
 
 /// The properties of a convolution that are fixed when its kernel is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Shape {
-    reach: Reach,
+pub(super) struct Shape {
+    pub(super) reach: Reach,
     factors: [usize; 3],
     /// Input channels.
-    inputs: usize,
+    pub(super) inputs: usize,
     /// Output channels, including those that become voxels.
-    outputs: usize,
+    pub(super) outputs: usize,
     /// Channels of the stored result.
     stored: usize,
     /// Rows of a cube along Z and Y.
-    rows: [usize; 2],
+    pub(super) rows: [usize; 2],
     /// Blocks of output channels of a cube.
     blocks: usize,
     /// Lengths of the part of the input that a cube reads.
-    patch: [usize; 3],
+    pub(super) patch: [usize; 3],
     /// Input channels that a matrix unit multiplies at once; 0 without matrix units.
-    depth: usize,
+    pub(super) depth: usize,
+    /// Whether there is a bias.
+    bias: bool,
     curve: CurveKind,
 }
 
 impl Shape {
     /// Returns the shape for cubes of some rows and blocks.
-    fn of(by: &Convolution, inputs: usize, depth: usize, rows: [usize; 2], blocks: usize) -> Self {
+    pub(super) fn of(
+        by: &Convolution,
+        inputs: usize,
+        depth: usize,
+        bias: bool,
+        (rows, blocks): ([usize; 2], usize),
+    ) -> Self {
         let box_lengths = [rows[0], rows[1], EDGE];
         let patch =
             std::array::from_fn(|a| (box_lengths[a] - 1) * by.stride[a] + (by.kernel[a] - 1) * by.dilation[a] + 1);
@@ -142,16 +155,23 @@ impl Shape {
             blocks,
             patch,
             depth,
+            bias,
             curve: by.curve.kind,
         }
     }
 
-    fn patch_elements(&self) -> usize {
+    pub(super) fn patch_elements(&self) -> usize {
         self.patch.iter().product::<usize>() * EDGE
     }
 
     fn weight_elements(&self) -> usize {
         self.reach.kernel.iter().product::<usize>() * EDGE * EDGE * self.blocks
+    }
+
+    /// Returns the number of sums that each unit keeps without matrix units; 1 with them, as arrays cannot be empty.
+    fn unit_sums(&self) -> usize {
+        let rows = self.rows[0] * self.rows[1] / PLANES;
+        if self.depth > 0 { 1 } else { rows * self.blocks * UNIT_ELEMENTS }
     }
 
     /// Returns the shared memory of a cube in bytes.
@@ -163,12 +183,12 @@ impl Shape {
 
 /// Where the box of a cube starts in the output, and its first output channel.
 #[derive(CubeType, Clone)]
-struct Corner {
-    sample: u32,
-    z: u32,
-    y: u32,
-    x: u32,
-    channel: u32,
+pub(super) struct Corner {
+    pub(super) sample: u32,
+    pub(super) z: u32,
+    pub(super) y: u32,
+    pub(super) x: u32,
+    pub(super) channel: u32,
 }
 
 #[cube(launch)]
@@ -216,8 +236,10 @@ fn convolve_tiled<FX: Float, FS: Float, FY: Float, NI: Size, NO: Size>(
     let steps = comptime!((shape.inputs / EDGE) as u32);
     let rows = comptime!(shape.rows[0] * shape.rows[1] / PLANES);
     let blocks = comptime!(shape.blocks);
+    // Sums on matrix units, or those of the units themselves.
+    let mut sums = Sequence::<cmma::Matrix<f32>>::new();
+    let mut own_sums = Array::<f32>::new(comptime!(shape.unit_sums()));
     if comptime!(shape.depth > 0) {
-        let mut sums = Sequence::<cmma::Matrix<f32>>::new();
         #[unroll]
         for _ in 0..rows * blocks {
             sums.push(cmma::Matrix::<f32>::from_value(
@@ -229,17 +251,28 @@ fn convolve_tiled<FX: Float, FS: Float, FY: Float, NI: Size, NO: Size>(
                 0.0,
             ));
         }
-        for step in 0..steps {
-            load_patch::<FX, FS, NI>(x, &mut patch, &corner, depth, height, width, pitch, step, shape);
-            load_filters::<FS, NI>(weights, &mut filters, &corner, step, shape);
-            sync_cube();
-            multiply_matrices::<FS>(&patch, &filters, &sums, shape);
-            sync_cube();
-        }
+    } else {
         #[unroll]
-        for row in 0..rows {
-            #[unroll]
-            for block in 0..blocks {
+        for i in 0..rows * blocks * UNIT_ELEMENTS {
+            own_sums[i] = 0.0f32;
+        }
+    }
+    for step in 0..steps {
+        load_patch::<FX, FS, NI>(x, &mut patch, &corner, depth, height, width, pitch, step, shape);
+        load_filters::<FS, NI>(weights, &mut filters, &corner, step, shape);
+        sync_cube();
+        if comptime!(shape.depth > 0) {
+            multiply_matrices::<FS>(&patch, &filters, &sums, shape);
+        } else {
+            multiply_elements::<FS>(&patch, &filters, &mut own_sums, shape);
+        }
+        sync_cube();
+    }
+    #[unroll]
+    for row in 0..rows {
+        #[unroll]
+        for block in 0..blocks {
+            if comptime!(shape.depth > 0) {
                 let from = (UNIT_POS / comptime!(PLANE_UNITS as u32) * comptime!((EDGE * EDGE) as u32)) as usize;
                 cmma::store(
                     &mut stored.slice_mut(from, from + comptime!(EDGE * EDGE)),
@@ -247,49 +280,25 @@ fn convolve_tiled<FX: Float, FS: Float, FY: Float, NI: Size, NO: Size>(
                     comptime!(EDGE as u32),
                     cmma::MatrixLayout::RowMajor,
                 );
-                sync_cube();
-                store::<FY, NO>(
-                    &stored, bias, y, &corner, out_depth, out_height, out_width, first, second, row, block, shape,
-                );
-                sync_cube();
-            }
-        }
-    } else {
-        let mut sums =
-            Array::<f32>::new(comptime!(shape.rows[0] * shape.rows[1] / PLANES * shape.blocks * UNIT_ELEMENTS));
-        #[unroll]
-        for i in 0..rows * blocks * UNIT_ELEMENTS {
-            sums[i] = 0.0f32;
-        }
-        for step in 0..steps {
-            load_patch::<FX, FS, NI>(x, &mut patch, &corner, depth, height, width, pitch, step, shape);
-            load_filters::<FS, NI>(weights, &mut filters, &corner, step, shape);
-            sync_cube();
-            multiply_elements::<FS>(&patch, &filters, &mut sums, shape);
-            sync_cube();
-        }
-        #[unroll]
-        for row in 0..rows {
-            #[unroll]
-            for block in 0..blocks {
+            } else {
                 let from = UNIT_POS * comptime!(UNIT_ELEMENTS as u32);
                 #[unroll]
                 for i in 0..UNIT_ELEMENTS {
-                    stored[from as usize + i] = sums[(row * blocks + block) * UNIT_ELEMENTS + i];
+                    stored[from as usize + i] = own_sums[(row * blocks + block) * UNIT_ELEMENTS + i];
                 }
-                sync_cube();
-                store::<FY, NO>(
-                    &stored, bias, y, &corner, out_depth, out_height, out_width, first, second, row, block, shape,
-                );
-                sync_cube();
             }
+            sync_cube();
+            store::<FY, NO>(
+                &stored, bias, y, &corner, out_depth, out_height, out_width, first, second, row, block, shape,
+            );
+            sync_cube();
         }
     }
 }
 
 /// Copies 16 channels of the part of the input that a cube reads to shared memory; voxels outside are zeros.
 #[cube]
-fn load_patch<FX: Float, FS: Float, NI: Size>(
+pub(super) fn load_patch<FX: Float, FS: Float, NI: Size>(
     x: &Array<Vector<FX, NI>>,
     patch: &mut SharedMemory<FS>,
     corner: &Corner,
@@ -362,7 +371,7 @@ fn load_filters<FS: Float, NI: Size>(
 
 /// Returns where the row that a tap reads starts in the patch.
 #[cube]
-fn row_start(row: u32, kz: u32, ky: u32, kx: u32, #[comptime] shape: Shape) -> u32 {
+pub(super) fn row_start(row: u32, kz: u32, ky: u32, kx: u32, #[comptime] shape: Shape) -> u32 {
     let rows_y = comptime!(shape.rows[1] as u32);
     let reach = comptime!(shape.reach);
     let z = row / rows_y * comptime!(reach.stride[0] as u32) + kz * comptime!(reach.dilation[0] as u32);
@@ -483,7 +492,7 @@ fn multiply_elements<FS: Float>(
     }
 }
 
-/// Adds the bias to a row of 16 voxels and 16 channels of this unit's plane, applies the activation and stores it.
+/// Adds the bias, if there is one, to a row of 16 voxels and 16 channels of this unit's plane, applies the activation and stores it.
 #[cube]
 fn store<FY: Float, NO: Size>(
     stored: &SharedMemory<f32>,
@@ -521,7 +530,10 @@ fn store<FY: Float, NO: Size>(
             let mut cell = RuntimeCell::<Vector<f32, NO>>::new(Vector::<f32, NO>::new(0.0));
             #[unroll]
             for lane in 0..LANES {
-                let value = stored[(from + offset) as usize + lane] + bias[channel as usize + lane];
+                let mut value = stored[(from + offset) as usize + lane];
+                if comptime!(shape.bias) {
+                    value += bias[channel as usize + lane];
+                }
                 cell.store_at(lane, value);
             }
             let value = curve::<NO>(cell.consume(), first, second, shape.curve);
@@ -542,7 +554,7 @@ fn store<FY: Float, NO: Size>(
 pub(super) fn launch<R: CubeRuntime>(
     x: &Dense<R>,
     weights: &CubeTensor<R>,
-    bias: &CubeTensor<R>,
+    bias: Option<&CubeTensor<R>>,
     by: &Convolution,
     factors: Factors,
     to: DType,
@@ -560,8 +572,8 @@ pub(super) fn launch<R: CubeRuntime>(
     }
     let shared_bytes = x.tensor.client.properties().hardware.max_shared_memory_size;
     let blocks_of = |blocks: usize| (by.outputs / EDGE).is_multiple_of(blocks);
-    let shape = CUBES.into_iter().filter(|(_, blocks)| blocks_of(*blocks)).find_map(|(rows, blocks)| {
-        let shape = Shape::of(by, inputs, factors.depth().unwrap_or(0), rows, blocks);
+    let shape = CUBES.into_iter().filter(|(_, blocks)| blocks_of(*blocks)).find_map(|cube| {
+        let shape = Shape::of(by, inputs, factors.depth().unwrap_or(0), bias.is_some(), cube);
         (shape.shared_bytes(factors) <= shared_bytes).then_some(shape)
     })?;
     let [out_depth, out_height, out_width] = by.lengths;
@@ -578,7 +590,7 @@ pub(super) fn launch<R: CubeRuntime>(
         LANES,
         x.tensor.clone().into_array_arg(),
         weights.clone().into_array_arg(),
-        bias.clone().into_array_arg(),
+        bias.cloned().unwrap_or_else(|| unread(&x.tensor)).into_array_arg(),
         y.clone().into_array_arg(),
         length(depth),
         length(height),

@@ -1,11 +1,12 @@
-//! The gradient of the weights of a convolution without groups, with sums in f32, and the weights that its input gradient is
-//! computed with.
+//! The gradient of the weights of a convolution without groups, with sums in f32.
 //!
 //! These are matrix products with short outer axes and a very long inner axis, the voxels. The voxels are therefore divided
 //! into parts: every unit adds up the products of one part for one tap and a few input and output channels, and a second
 //! kernel adds up the parts.
 
 use super::memory::{Dense, Reach, empty, length, per_element, place, read_at, vector};
+use super::tiled::Factors;
+use super::tiled_gradient;
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use burn_tensor::DType;
@@ -188,8 +189,38 @@ fn at_once(vectors: usize) -> usize {
 }
 
 /// Returns the gradient of the weights in f32, axes O, I, Z, Y, X, with two launches: for each output channel, input channel
-/// and tap, the products of the voxels of `x` that the tap reads with those of `dy`, summed over samples and space.
-pub(super) fn gradient<R: CubeRuntime>(x: Dense<R>, dy: Dense<R>, reach: Reach) -> CubeTensor<R> {
+/// and tap, the products of the voxels of `x` that the tap reads with those of `dy`, summed over samples and space. Matrix
+/// units multiply factors of the type `factors`, if there is one and it suits.
+pub(super) fn gradient<R: CubeRuntime>(
+    x: Dense<R>,
+    dy: Dense<R>,
+    reach: Reach,
+    factors: Option<Factors>,
+) -> CubeTensor<R> {
+    let (inputs, outputs) = (x.form[4], dy.form[4]);
+    let taps: usize = reach.kernel.iter().product();
+    let (client, cubes, dim) = per_element(&x.tensor, taps * inputs * outputs);
+    let [kernel_z, kernel_y, kernel_x] = reach.kernel;
+    let made = empty(&x.tensor, [outputs, inputs, kernel_z, kernel_y, kernel_x], DType::F32);
+    let tiled = factors.and_then(|factors| tiled_gradient::partial_sums(&x, &dy, reach, factors));
+    let (sums, parts) = tiled.unwrap_or_else(|| partial_sums(x, dy, reach));
+    add_parts::launch::<R>(
+        &client,
+        cubes,
+        dim,
+        sums.into_array_arg(),
+        made.clone().into_array_arg(),
+        length(parts),
+        length(taps),
+        length(inputs),
+        length(outputs),
+    );
+    made
+}
+
+/// Returns sums of products whose axes are part, tap, input channel and output channel, and the number of parts, with one
+/// launch.
+fn partial_sums<R: CubeRuntime>(x: Dense<R>, dy: Dense<R>, reach: Reach) -> (CubeTensor<R>, usize) {
     let [_, depth, height, width, inputs] = x.form;
     let [samples, out_depth, out_height, out_width, outputs] = dy.form;
     let (lanes, narrow) = (vector(&x, inputs), vector(&dy, outputs));
@@ -202,9 +233,8 @@ pub(super) fn gradient<R: CubeRuntime>(x: Dense<R>, dy: Dense<R>, reach: Reach) 
         output_vectors: at_once(outputs / narrow),
     };
     let taps: usize = reach.kernel.iter().product();
-    let weights = taps * inputs * outputs;
     let rows = samples * out_depth * out_height;
-    let most = (MAX_SUMS / weights.max(1)).clamp(1, MAX_PARTS);
+    let most = (MAX_SUMS / (taps * inputs * outputs).max(1)).clamp(1, MAX_PARTS);
     let wanted = (rows * out_width).div_ceil(VOXELS_PER_UNIT).clamp(1, most);
     let part_rows = rows.div_ceil(wanted).max(1);
     let parts = rows.div_ceil(part_rows);
@@ -236,66 +266,5 @@ pub(super) fn gradient<R: CubeRuntime>(x: Dense<R>, dy: Dense<R>, reach: Reach) 
         shape,
         types,
     );
-    let [z, y, x_taps] = reach.kernel;
-    let made = empty(&x.tensor, [outputs, inputs, z, y, x_taps], DType::F32);
-    let (client, cubes, dim) = per_element(&x.tensor, weights);
-    add_parts::launch::<R>(
-        &client,
-        cubes,
-        dim,
-        sums.into_array_arg(),
-        made.clone().into_array_arg(),
-        length(parts),
-        length(taps),
-        length(inputs),
-        length(outputs),
-    );
-    made
-}
-
-/// Swaps output and input channels and reverses the taps: axes O, I, tap become I, tap, O. `last` is the last tap.
-#[cube(launch)]
-fn turn<F: Float>(
-    weights: &Array<F>,
-    y: &mut Array<F>,
-    count: u32,
-    taps: u32,
-    last: u32,
-    inputs: u32,
-    outputs: u32,
-    #[define(F)] _type: StorageType,
-) {
-    let unit = ABSOLUTE_POS as u32;
-    if unit >= count {
-        terminate!();
-    }
-    let output = unit % outputs;
-    let rest = unit / outputs;
-    let tap = last - rest % taps;
-    let input = rest / taps;
-    y[unit as usize] = weights[((output * inputs + input) * taps + tap) as usize];
-}
-
-/// Returns the weights of the convolution that computes the input gradient of one with stride 1, with axes I, Z, Y, X, O.
-/// `weights` is a dense array with axes O, I, Z, Y, X of these lengths.
-pub(super) fn turned<R: CubeRuntime>(weights: CubeTensor<R>, form: [usize; 5]) -> CubeTensor<R> {
-    let [outputs, inputs, z, y, x] = form;
-    let (taps, count) = (z * y * x, form.iter().product());
-    let made = empty(&weights, [inputs, z, y, x, outputs], weights.dtype);
-    let dtype = weights.dtype.into();
-    let (client, cubes, dim) = per_element(&weights, count);
-    turn::launch::<R>(
-        &client,
-        cubes,
-        dim,
-        weights.into_array_arg(),
-        made.clone().into_array_arg(),
-        length(count),
-        length(taps),
-        length(taps.saturating_sub(1)),
-        length(inputs),
-        length(outputs),
-        dtype,
-    );
-    made
+    (sums, parts)
 }

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub(crate) use direct::{Kernels, Part};
-pub(crate) use train::{NormScope, RATES, TAPS_AT_ONCE, Taps, TrainKind};
+pub(crate) use train::{Adjoint, NormScope, RATES, TAPS_AT_ONCE, Taps, TrainKind};
 
 /// A tensor that a step reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -33,21 +33,24 @@ fn difference(engine: &BurnEngine, graph: &Graph, x: &Tensor, precision: Precisi
 fn f32_sessions_on_cuda_do_not_round_factors_and_others_round_as_much_as_their_type() {
     let Some(engine) = engine() else { return };
     let x = tensor(&[1, 32, 8, 16, 16], 3);
-    for (outputs, kernel) in [(32, 3), (5, 3), (32, 1), (7, 1)] {
+    for (outputs, kernel, stride) in [(32, 3, 1), (5, 3, 1), (32, 1, 1), (7, 1, 1), (16, 3, 2), (48, 5, 1)] {
         let w = tensor(&[outputs, 32, kernel, kernel, kernel], 4);
         let bias = tensor(&[outputs], 5);
-        let conv = Op::Conv(ConvAttrs::same(&[kernel; 3]));
+        let conv = Op::Conv(ConvAttrs::same(&[kernel; 3]).with_strides(&[stride; 3]));
         let graph = one(conv, x.shape(), vec![Some(w), Some(bias)]);
         let [exact, rounded] = [Precision::F32, Precision::Tf32].map(|p| difference(&engine, &graph, &x, p));
-        eprintln!("{outputs} channels, kernel {kernel}: f32 {exact:.1e}, tf32 {rounded:.1e}");
-        assert!(exact < 5e-6, "{outputs} channels, kernel {kernel}: {exact:.1e}");
-        assert!(rounded < 1e-2, "{outputs} channels, kernel {kernel}: {rounded:.1e}");
+        eprintln!("{outputs} channels, kernel {kernel}, stride {stride}: f32 {exact:.1e}, tf32 {rounded:.1e}");
+        assert!(exact < 5e-6, "{outputs} channels, kernel {kernel}, stride {stride}: {exact:.1e}");
+        assert!(rounded < 1e-2, "{outputs} channels, kernel {kernel}, stride {stride}: {rounded:.1e}");
         // Mantissas of 10 and 7 bits; sums are of 32 bits.
         for (precision, limit) in [(Precision::F16, 5e-3), (Precision::Bf16, 4e-2)] {
             if engine.device().precisions.contains(&precision) {
                 let rounded = difference(&engine, &graph, &x, precision);
-                eprintln!("{outputs} channels, kernel {kernel}: {precision} {rounded:.1e}");
-                assert!(rounded < limit, "{outputs} channels, kernel {kernel}, {precision}: {rounded:.1e}");
+                eprintln!("{outputs} channels, kernel {kernel}, stride {stride}: {precision} {rounded:.1e}");
+                assert!(
+                    rounded < limit,
+                    "{outputs} channels, kernel {kernel}, stride {stride}, {precision}: {rounded:.1e}"
+                );
             }
         }
     }

@@ -4,19 +4,23 @@
 use crate::{engine, one, tensor};
 use cytoscope_engine::{CompileOptions, Engine};
 use cytoscope_engine_burn::{BurnEngine, tiled_convolutions};
-use cytoscope_graph::{Activation, ConvAttrs, ConvTransposeAttrs, Graph, Op, Padding, Tensor};
+use cytoscope_graph::{
+    Activation, ConvAttrs, ConvTransposeAttrs, Dim, ElementType, Graph, Node, Op, Padding, Tensor, ValueId,
+};
 
-/// Checks that the tiled kernel computes a graph with one convolution like the reference.
+/// Checks that the tiled kernel computes the first output of a graph like the reference.
 fn tiled(what: &str, graph: &Graph) {
     let Some(engine) = engine() else { return };
     let engine = BurnEngine::open(engine.device()).unwrap().with_tiled_convolutions();
-    let shape = graph.value(graph.inputs[0]).fixed_shape().unwrap();
-    let x = tensor(&shape, 7);
-    let name = graph.value(graph.inputs[0]).name.clone();
-    let expected = cytoscope_reference::run(graph, &[(name, x.clone())]).unwrap();
+    let shape = |input: &ValueId| graph.value(*input).fixed_shape().unwrap();
+    let shapes: Vec<Vec<usize>> = graph.inputs.iter().map(shape).collect();
+    let inputs: Vec<Tensor> = shapes.iter().zip(7..).map(|(shape, seed)| tensor(shape, seed)).collect();
+    let names = graph.inputs.iter().map(|input| graph.value(*input).name.clone());
+    let named: Vec<(String, Tensor)> = names.zip(inputs.iter().cloned()).collect();
+    let expected = cytoscope_reference::run(graph, &named).unwrap();
     let before = tiled_convolutions();
-    let mut session = engine.compile(graph, &[shape], &CompileOptions::default()).unwrap();
-    let got = session.run(&[x]).unwrap();
+    let mut session = engine.compile(graph, &shapes, &CompileOptions::default()).unwrap();
+    let got = session.run(&inputs).unwrap();
     assert!(tiled_convolutions() > before, "{what} does not use the tiled kernel");
     assert_eq!(got[0].shape(), expected[0].shape(), "{what}");
     let (got, expected) = (got[0].as_f32().unwrap(), expected[0].as_f32().unwrap());
@@ -65,4 +69,40 @@ fn tiled_transposed_convolutions_and_activations_match_the_reference() {
     let activated = graph.push("activation", Op::Activation(Activation::LeakyRelu { alpha: 0.1 }), &[Some(y)]);
     graph.outputs = vec![activated];
     tiled("activation", &graph);
+}
+
+/// Returns the graph of a gradient of a convolution, of its input or its weights.
+fn gradient(attrs: ConvAttrs, of_weights: bool, x: [usize; 5], dy: [usize; 5]) -> Graph {
+    let mut graph = Graph::new("gradient");
+    let weights: Vec<usize> = [dy[1], x[1]].into_iter().chain(attrs.kernel.iter().copied()).collect();
+    let mut inputs = Vec::new();
+    for (name, shape) in [("x", &x[..]), ("w", &weights), ("dy", &dy)] {
+        let dims = shape.iter().map(|n| Dim::Fixed(*n)).collect();
+        inputs.push(Some(graph.add_input(name, ElementType::F32, dims)));
+    }
+    let made = graph.add_value("gradient", None, None);
+    let outputs = if of_weights { vec![None, Some(made)] } else { vec![Some(made)] };
+    let op = Op::Vjp(Box::new(Op::Conv(attrs)));
+    graph.nodes.push(Node { name: "node".into(), op, inputs, outputs });
+    graph.outputs = vec![made];
+    graph
+}
+
+#[test]
+fn tiled_gradients_match_the_reference() {
+    for (of, of_weights) in [("input", false), ("weights", true)] {
+        let tiled = |what: &str, attrs: &ConvAttrs, x: [usize; 5], dy: [usize; 5]| {
+            tiled(&format!("gradient of {of}, {what}"), &gradient(attrs.clone(), of_weights, x, dy));
+        };
+        let plane = ConvAttrs::same(&[1, 3, 3]);
+        tiled("a plane", &plane, [2, 16, 3, 6, 17], [2, 32, 3, 6, 17]);
+        tiled("stride 2", &plane.with_strides(&[1, 2, 2]), [1, 16, 3, 6, 34], [1, 16, 3, 3, 17]);
+        let deep = ConvAttrs::same(&[3, 1, 3]).with_strides(&[2, 1, 1]);
+        tiled("stride along Z", &deep, [1, 32, 6, 5, 9], [1, 16, 3, 5, 9]);
+        tiled("a voxel", &ConvAttrs::same(&[1; 3]), [3, 32, 5, 9, 16], [3, 16, 5, 9, 16]);
+        tiled("two taps", &ConvAttrs::same(&[1, 1, 2]), [1, 16, 2, 9, 20], [1, 48, 2, 9, 21]);
+    }
+    // A cube fits into 32 KiB of shared memory here, but not in the forward pass.
+    let cube = gradient(ConvAttrs::same(&[3; 3]), true, [2, 16, 5, 7, 18], [2, 32, 5, 7, 18]);
+    tiled("gradient of weights, a cube", &cube);
 }

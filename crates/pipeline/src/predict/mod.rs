@@ -228,6 +228,9 @@ fn is_first_series(series: &usize) -> bool {
 pub struct InputFailure {
     /// Path of the input.
     pub input: PathBuf,
+    /// Number of the series of the input, from 0.
+    #[serde(default, skip_serializing_if = "is_first_series")]
+    pub series: usize,
     /// Kind of the error, from which exit codes are derived.
     pub kind: JobErrorKind,
     /// The error message, which names the input.
@@ -471,7 +474,7 @@ impl PredictJob {
                     let fatal = error.kind() == JobErrorKind::OutOfResources && count > 1 && is_full_disk(&error);
                     let named = with_name(&input.display().to_string(), &error.to_string());
                     let sentence = if number > 0 { format!("series {number} of {named}") } else { named };
-                    outcome.failed.push(InputFailure { input, kind: error.kind(), sentence });
+                    outcome.failed.push(InputFailure { input, series: number, kind: error.kind(), sentence });
                     if fatal {
                         context.note("the disk is full: the remaining inputs were not processed");
                         break;

@@ -88,6 +88,9 @@ fn find_copies(inspections: &mut [PairInspection]) {
     order.sort_by_key(|i| inspections.get(*i).map(|l| l.summary.part.unwrap_or(Part::Train)));
     for i in order {
         let Some(hash) = inspections.get(i).and_then(|l| l.image_hash) else { continue };
+        if let Some(inspection) = inspections.get_mut(i) {
+            inspection.summary.image_digest = Some(cytoscope_storage::hexadecimal(&hash));
+        }
         let Some(earlier) = first.get(&hash).copied() else {
             first.insert(hash, i);
             continue;

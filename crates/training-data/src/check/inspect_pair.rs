@@ -52,6 +52,7 @@ impl PairInspection {
                 median_extent_um: None,
                 foreground_share: None,
                 same_image_as: None,
+                image_digest: None,
                 label_channels: Vec::new(),
                 usable: false,
             },

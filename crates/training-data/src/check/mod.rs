@@ -78,6 +78,10 @@ pub struct PairSummary {
     /// Name of another pair with an identical image; the same name for all copies, `None` for the named pair itself.
     #[serde(default)]
     pub same_image_as: Option<String>,
+    /// Hash of the image's shape, data type and voxels in hexadecimal digits, by which the same image is recognized in
+    /// other data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_digest: Option<String>,
     /// Names of the channels of the label file, if it has several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub label_channels: Vec<String>,

@@ -3,7 +3,7 @@
 use super::super::elementwise::{Fold, folded};
 use super::super::{Image, is_half, moves};
 use crate::form::Form;
-use crate::kernels::{DeviceBackend, Training};
+use crate::kernels::{DeviceBackend, Factors, Training};
 use crate::plan::{TAPS_AT_ONCE, Taps};
 use burn_tensor::backend::Backend;
 use burn_tensor::module::conv3d;
@@ -12,12 +12,7 @@ use burn_tensor::{FloatDType, Slice, Tensor};
 
 /// Returns the weights of the convolution that computes the input gradient: input and output channels of each group are
 /// swapped, and the taps are reversed.
-pub(super) fn flip_weights<B: DeviceBackend>(w: Image<B>, groups: usize, form: Form) -> Image<B> {
-    if groups == 1
-        && let Some(turned) = B::train(&Training::FlipWeights, vec![w.clone()]).and_then(|mut made| made.pop())
-    {
-        return turned;
-    }
+pub(super) fn flip_weights<B: Backend>(w: Image<B>, groups: usize, form: Form) -> Image<B> {
     let [outputs, each, d, h, width] = w.dims();
     let taps = d * h * width;
     let mut w: Tensor<B, 4> = w.reshape([groups, outputs / groups.max(1), each, taps]);
@@ -48,8 +43,14 @@ const VOXELS_PER_PART: usize = 1024;
 
 /// Returns the gradient of a convolution's weights: for each tap, the products of its input and the output gradient,
 /// summed over samples and space. A kernel of this crate computes it, if there is one.
-pub(super) fn weight_gradient<B: DeviceBackend>(x: Image<B>, dy: Image<B>, taps: &Taps, form: Form) -> Image<B> {
-    let kernel = Training::WeightGradient { taps: *taps, form };
+pub(super) fn weight_gradient<B: DeviceBackend>(
+    x: Image<B>,
+    dy: Image<B>,
+    taps: &Taps,
+    form: Form,
+    wide_factors: Option<Factors>,
+) -> Image<B> {
+    let kernel = Training::WeightGradient { taps: *taps, form, wide_factors };
     if let Some(dw) = B::train(&kernel, vec![x.clone(), dy.clone()]).and_then(|mut made| made.pop()) {
         return dw;
     }

@@ -39,9 +39,18 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Plans the input gradient: a convolution with reversed taps if the stride is 1, else a transposed convolution.
+    /// Plans the input gradient: by the kernel for it, or else as a convolution with reversed taps if the stride is 1, or a
+    /// transposed convolution.
     fn input_gradient(&mut self, dy: ValueId, w: ValueId, dx: ValueId, taps: &Taps) -> PlanResult {
         let Taps { kernel, stride, dilation, groups, before, .. } = *taps;
+        if let Some(adjoint) = taps.adjoint(self.form(dx)?) {
+            let (inputs, form, weights) = (vec![self.source(dy)?, self.source(w)?], self.form(dx)?, self.form(w)?);
+            // The weights in the order of the kernel.
+            let blocks: usize = stride.iter().product();
+            let scratch_elements = adjoint.kernel.iter().product::<usize>() * blocks * weights[0] * weights[1];
+            self.push_many(Kind::Train(TrainKind::InputGradient(*taps)), inputs, vec![(dx, form)], scratch_elements);
+            return Ok(());
+        }
         let window = Window { stride, padding: [0; 3], dilation, groups };
         if stride != [1; 3] {
             return self.transposed(dy, w, None, dx, &window, ([0; 3], before));

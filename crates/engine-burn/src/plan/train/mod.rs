@@ -33,11 +33,49 @@ pub(crate) struct Taps {
     pub after: [usize; 3],
 }
 
+/// The convolution of the output gradient that computes the input gradient of a convolution: its output channels are the
+/// voxels of a block, as large as the stride, for each input channel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Adjoint {
+    pub kernel: [usize; 3],
+    /// Number of zeros before the first voxel along Z, Y, X.
+    pub padding: [usize; 3],
+    pub dilation: [usize; 3],
+    /// Number of blocks along Z, Y, X.
+    pub lengths: [usize; 3],
+}
+
+impl Taps {
+    /// Returns the adjoint for an input of this form; `None` for groups, dilations together with strides, inputs that are not
+    /// divided by the stride, and more zeros before the input than taps reach.
+    ///
+    /// Voxel `p` of block `i` receives `dy[i + d]` through each kernel position `k` with `p + before = stride * d + dilation *
+    /// k`. Tap `t` of the adjoint has `d = dilation * t - padding`.
+    pub(crate) fn adjoint(&self, input: Form) -> Option<Adjoint> {
+        let mut adjoint = Adjoint { kernel: [1; 3], padding: [0; 3], dilation: self.dilation, lengths: [1; 3] };
+        for a in 0..3 {
+            let (stride, dilation, before) = (self.stride[a], self.dilation[a], self.before[a]);
+            let reach = self.kernel[a].checked_sub(1)? * dilation;
+            let length = input[a + 2];
+            if stride == 0 || !length.is_multiple_of(stride) || before > reach || (stride > 1 && dilation > 1) {
+                return None;
+            }
+            adjoint.padding[a] = (reach - before) / stride;
+            let after = before.div_ceil(stride);
+            adjoint.kernel[a] = if stride == 1 { self.kernel[a] } else { adjoint.padding[a] + after + 1 };
+            adjoint.lengths[a] = length / stride;
+        }
+        (self.groups == 1).then_some(adjoint)
+    }
+}
+
 /// Operations of training steps, with their inputs and outputs. Gradients that are not requested are not computed.
 #[derive(Debug)]
 pub(crate) enum TrainKind {
     /// `[x, dy]` -> dx of an activation.
     ActivationGradient(Activation),
+    /// `[dy, w]` -> dx of a convolution that has an [`Adjoint`].
+    InputGradient(Taps),
     /// `[w]` -> weights of the convolution that computes the input gradient of a convolution of stride 1.
     FlipWeights { groups: usize },
     /// `[x, dy]` -> dw of a convolution.

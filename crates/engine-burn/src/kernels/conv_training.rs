@@ -1,0 +1,179 @@
+//! Convolutions of training steps, whose weights are computed on the device: those of the forward pass and of input
+//! gradients. Both put the weights in the order of [`Convolution`] with one launch, and convolve with another.
+
+use super::conv::{self, Convolution};
+use super::curve::Curve;
+use super::memory::{self, Dense, Layout, axes, length, per_element};
+use super::tiled::Factors;
+use crate::form::Form;
+use crate::plan::{Adjoint, Taps, Window};
+use burn_cubecl::CubeRuntime;
+use burn_cubecl::tensor::CubeTensor;
+use burn_tensor::DType;
+use cubecl::prelude::*;
+
+/// Returns the type to which factors of this type are rounded for matrix units; `wide_factors` is that of 32 bits.
+pub(super) fn factors_type(dtype: DType, wide_factors: Option<Factors>) -> Option<Factors> {
+    match dtype {
+        DType::F16 => Some(Factors::F16),
+        DType::BF16 => Some(Factors::Bf16),
+        _ => wide_factors,
+    }
+}
+
+/// Returns a convolution, whose output has this form, in the type of `x`. The axes of `w` are output channel, input channel,
+/// Z, Y, X. Returns `None` if the memory of `w` has another number of axes.
+pub(super) fn forward<R: CubeRuntime>(
+    x: Dense<R>,
+    w: CubeTensor<R>,
+    bias: Option<CubeTensor<R>>,
+    window: &Window,
+    form: Form,
+    wide_factors: Option<Factors>,
+) -> Option<CubeTensor<R>> {
+    let dtype = x.tensor.dtype;
+    let wide = |tensor: CubeTensor<R>| match tensor.dtype {
+        DType::F32 => tensor,
+        _ => burn_cubecl::kernel::cast(tensor, DType::F32),
+    };
+    let w = wide(w);
+    let ([outputs, inputs, kz, ky, kx], strides) = axes(&w)?;
+    let order = memory::empty(&w, [kz * ky * kx, inputs, outputs, 1, 1], DType::F32);
+    let to = [1, outputs, ky * kx * inputs * outputs, kx * inputs * outputs, inputs * outputs];
+    let lengths = [outputs, inputs, kz, ky, kx];
+    memory::copy(w, Layout { start: 0, strides }, lengths, &order, Layout { start: 0, strides: to });
+    let by = Convolution {
+        kernel: [kz, ky, kx],
+        stride: window.stride,
+        padding: window.padding,
+        dilation: window.dilation,
+        outputs,
+        factors: [1; 3],
+        lengths: [form[2], form[3], form[4]],
+        curve: Curve::IDENTITY,
+        factors_type: factors_type(dtype, wide_factors),
+    };
+    Some(conv::launch(x, memory::whole(order), bias.map(wide).map(memory::whole), &by, dtype))
+}
+
+/// The properties of reordered weights that are fixed when their kernel is compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Order {
+    /// Lengths of the kernel of the forward pass along Z, Y, X.
+    kernel: [usize; 3],
+    stride: [usize; 3],
+    dilation: [usize; 3],
+    /// Lengths of the kernel of the gradient.
+    taps: [usize; 3],
+    /// The kernel position times dilation that the first tap and the first voxel of a block have.
+    first: [usize; 3],
+}
+
+/// Returns the position along an axis in the kernel of the forward pass through which a tap of the gradient reads for a
+/// voxel of a block; the length of the kernel or more if there is none.
+#[cube]
+fn kernel_position(tap: u32, voxel: u32, #[comptime] axis: usize, #[comptime] order: Order) -> u32 {
+    let dilation = comptime!(order.dilation[axis] as u32);
+    let end = comptime!(order.kernel[axis] as u32);
+    let reached = voxel + comptime!(order.first[axis] as u32);
+    let passed = tap * comptime!((order.stride[axis] * order.dilation[axis]) as u32);
+    let mut position = voxel + end;
+    if reached >= passed {
+        let at = (reached - passed) / dilation;
+        if at < end {
+            position = at;
+        }
+    }
+    position
+}
+
+/// Reorders weights with axes output channel, input channel, Z, Y, X to axes tap, output channel, voxel of a block and
+/// input channel. Taps that do not reach a voxel of the block get zeros.
+#[cube(launch)]
+fn reorder<F: Float>(
+    weights: &Array<F>,
+    y: &mut Array<f32>,
+    count: u32,
+    inputs: u32,
+    outputs: u32,
+    #[comptime] order: Order,
+    #[define(F)] _type: StorageType,
+) {
+    let unit = ABSOLUTE_POS as u32;
+    if unit >= count {
+        terminate!();
+    }
+    let stride_y = comptime!(order.stride[1] as u32);
+    let stride_x = comptime!(order.stride[2] as u32);
+    let voxels = comptime!(order.stride.iter().product::<usize>() as u32);
+    let taps_y = comptime!(order.taps[1] as u32);
+    let taps_x = comptime!(order.taps[2] as u32);
+    let kernel_z = comptime!(order.kernel[0] as u32);
+    let kernel_y = comptime!(order.kernel[1] as u32);
+    let kernel_x = comptime!(order.kernel[2] as u32);
+
+    let input = unit % inputs;
+    let voxel = unit / inputs % voxels;
+    let output = unit / inputs / voxels % outputs;
+    let tap = unit / inputs / voxels / outputs;
+    let kz = kernel_position(tap / taps_x / taps_y, voxel / stride_x / stride_y, 0usize, order);
+    let ky = kernel_position(tap / taps_x % taps_y, voxel / stride_x % stride_y, 1usize, order);
+    let kx = kernel_position(tap % taps_x, voxel % stride_x, 2usize, order);
+    let mut value = 0.0f32;
+    if kz < kernel_z && ky < kernel_y && kx < kernel_x {
+        let from = (((output * inputs + input) * kernel_z + kz) * kernel_y + ky) * kernel_x + kx;
+        value = f32::cast_from(weights[from as usize]);
+    }
+    y[unit as usize] = value;
+}
+
+/// Returns the input gradient of a convolution without groups, whose form is `form`, in the type of `dy`. `w` is a dense
+/// array with axes output channel, input channel, Z, Y, X. The gradient is itself a convolution of `dy`: its output
+/// channels are the voxels of a block as large as the stride, for each input channel.
+pub(super) fn input_gradient<R: CubeRuntime>(
+    dy: Dense<R>,
+    w: CubeTensor<R>,
+    taps: &Taps,
+    adjoint: &Adjoint,
+    form: Form,
+    wide_factors: Option<Factors>,
+) -> CubeTensor<R> {
+    let (inputs, outputs) = (form[1], dy.form[4]);
+    let channels = inputs * taps.stride.iter().product::<usize>();
+    let lengths = [adjoint.kernel.iter().product(), outputs, channels, 1, 1];
+    let order = Order {
+        kernel: taps.kernel,
+        stride: taps.stride,
+        dilation: taps.dilation,
+        taps: adjoint.kernel,
+        first: std::array::from_fn(|a| taps.before[a] + taps.stride[a] * adjoint.padding[a]),
+    };
+    let weights = memory::empty(&w, lengths, DType::F32);
+    let (count, dtype) = (lengths.iter().product(), dy.tensor.dtype);
+    let (client, cubes, dim) = per_element(&w, count);
+    let kind = w.dtype.into();
+    reorder::launch::<R>(
+        &client,
+        cubes,
+        dim,
+        w.into_array_arg(),
+        weights.clone().into_array_arg(),
+        length(count),
+        length(inputs),
+        length(outputs),
+        order,
+        kind,
+    );
+    let by = Convolution {
+        kernel: adjoint.kernel,
+        stride: [1; 3],
+        padding: adjoint.padding,
+        dilation: adjoint.dilation,
+        outputs: channels,
+        factors: taps.stride,
+        lengths: adjoint.lengths,
+        curve: Curve::IDENTITY,
+        factors_type: factors_type(dtype, wide_factors),
+    };
+    conv::launch(dy, memory::whole(weights), None, &by, dtype)
+}

@@ -1,0 +1,169 @@
+//! Objects of single time points: saved, saved again, found again, and measured.
+
+use crate::fixture::{Fixture, sees, window};
+use crate::gestures::{press, start_correcting, stroke, wait_for_tools};
+use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
+use cytoscope_testkit::file_names;
+use cytoscope_ui::Workbench;
+use cytoscope_ui::command::Command;
+use cytoscope_ui::correct::tools::EditAction;
+use cytoscope_ui::document::Role;
+use cytoscope_ui::results::Results;
+use cytoscope_volume::Array;
+use eframe::egui::{Key, Modifiers};
+use egui_kittest::Harness;
+use std::path::{Path, PathBuf};
+
+/// Writes a part of the sample as a stack with two time points.
+fn series(folder: &Path) -> PathBuf {
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_raw.tif");
+    let sample = open(&sample, &OpenOptions::default()).unwrap();
+    let values = sample.read_all().unwrap().samples().to_f32();
+    let at = |z: usize, y: usize, x: usize| values[(z * 160 + y) * 160 + x] as u16;
+    let (nz, n) = (12, 96);
+    let one: Vec<u16> =
+        (0..nz).flat_map(|z| (0..n).flat_map(move |y| (0..n).map(move |x| at(z + 8, y + 20, x + 20)))).collect();
+    let array = Array::new("TZYX".parse().unwrap(), vec![2, nz, n, n], [one.clone(), one].concat()).unwrap();
+    let mut spec = WriteSpec::of(&array, Container::ImageJ);
+    spec.voxel_size_um = sample.meta().voxel_size_um;
+    let path = folder.join("series.tif");
+    write_array(&path, &array, &spec).unwrap();
+    path
+}
+
+/// Path and only time point of the shown labels.
+fn shown_labels(window: &Harness<'static, Workbench>) -> Option<(PathBuf, Option<usize>)> {
+    let labels = window.state().document()?.of_role(Role::Labels)?;
+    Some((labels.path.clone(), labels.only_time))
+}
+
+/// Name of the shown table.
+fn shown_table(window: &Harness<'static, Workbench>) -> Option<String> {
+    let table = &window.state().document()?.results.as_ref()?.path;
+    Some(table.file_name()?.to_string_lossy().into_owned())
+}
+
+/// Shows other objects of the time point on screen as a preview and saves them. Returns whether existing files are asked
+/// about first.
+fn save_objects(fixture: &mut Fixture) -> bool {
+    fixture.click("Exclude border objects");
+    fixture.until("a preview", |w| sees(w, "not saved yet"));
+    fixture.click("Save objects");
+    let asks = |w: &Harness<'static, Workbench>| sees(w, "Replace existing files?");
+    fixture.until("the end", |w| asks(w) || !sees(w, "not saved yet"));
+    asks(&fixture.window)
+}
+
+/// Opens a stack with two time points, predicts it, and saves the objects of the second one.
+fn objects_of_second_time_point() -> Fixture {
+    let mut fixture = Fixture::with(|folder| vec![series(folder)]);
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Predict this stack");
+    fixture.until("labels", |w| shown_labels(w).is_some() && shown_table(w).is_some());
+    let all = fixture.path("cytoscope/series_labels.tif");
+    let before = std::fs::read(&all).unwrap();
+    press(&mut fixture, Key::CloseBracket);
+    assert_eq!(fixture.window.state().document().unwrap().time, 1);
+    assert!(!save_objects(&mut fixture), "{}", fixture.on_screen());
+    assert!(std::fs::read(&all).unwrap() == before, "the labels of all time points are unchanged");
+    fixture
+}
+
+#[test]
+fn objects_of_one_time_point_belong_to_it_and_do_not_replace_those_of_all() {
+    let mut fixture = objects_of_second_time_point();
+    let [all, one] = ["series_labels.tif", "series_t1_labels.tif"].map(|name| fixture.path("cytoscope").join(name));
+    fixture.until("the saved labels", |w| shown_labels(w) == Some((one.clone(), Some(1))));
+    assert!(one.is_file());
+    // The other time point has the labels of the prediction.
+    press(&mut fixture, Key::OpenBracket);
+    fixture.until("the predicted labels", |w| shown_labels(w) == Some((all.clone(), None)));
+}
+
+#[test]
+fn objects_of_one_time_point_are_saved_again_without_a_prompt_unless_they_were_edited() {
+    let mut fixture = objects_of_second_time_point();
+    let folder = fixture.path("cytoscope");
+    let before = file_names(&folder);
+    assert!(!save_objects(&mut fixture), "{}", fixture.on_screen());
+    assert_eq!(file_names(&folder), before, "no file was moved aside");
+    // Nor does the next window ask, also after the objects were measured there.
+    let home = fixture.folder.path().to_owned();
+    fixture.window = window(&home, vec![home.join("series.tif")]);
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    press(&mut fixture, Key::CloseBracket);
+    let one = folder.join("series_t1_labels.tif");
+    fixture.until("the saved labels", |w| shown_labels(w).is_some_and(|(path, _)| path == one));
+    fixture.settle();
+    let table = folder.join("series_t1_objects.csv");
+    let measured = |path: &Path| std::fs::metadata(path).unwrap().modified().unwrap();
+    let measured_before = measured(&table);
+    fixture.window.state_mut().send(Command::Measure);
+    fixture.until("the measurement", |w| sees(w, "Replace existing files?") || measured(&table) > measured_before);
+    assert!(!fixture.sees("Replace existing files?"), "{}", fixture.on_screen());
+    fixture.until("the end of the measurement", |w| w.state().active_jobs() == 0);
+    fixture.settle();
+    assert!(!save_objects(&mut fixture), "{}", fixture.on_screen());
+    // An edited file is still asked about.
+    let drawn = fixture.path("drawn.tif");
+    std::fs::write(&drawn, "drawn by hand").unwrap();
+    std::fs::rename(&drawn, &one).unwrap();
+    assert!(save_objects(&mut fixture), "{}", fixture.on_screen());
+    fixture.click("Keep files");
+    assert_eq!(std::fs::read(&one).unwrap(), b"drawn by hand");
+}
+
+#[test]
+fn objects_of_one_time_point_are_shown_at_it_when_the_stack_is_opened_again() {
+    let mut fixture = objects_of_second_time_point();
+    let home = fixture.folder.path().to_owned();
+    fixture.window = window(&home, vec![home.join("series.tif")]);
+    fixture.settle();
+    let [all, one] = ["series_labels.tif", "series_t1_labels.tif"].map(|name| home.join("cytoscope").join(name));
+    for _ in 0..2 {
+        fixture.until("the predicted labels", |w| {
+            shown_labels(w) == Some((all.clone(), None)) && shown_table(w).as_deref() == Some("series_objects.csv")
+        });
+        press(&mut fixture, Key::CloseBracket);
+        fixture.until("the saved labels", |w| {
+            shown_labels(w) == Some((one.clone(), Some(1)))
+                && shown_table(w).as_deref() == Some("series_t1_objects.csv")
+        });
+        press(&mut fixture, Key::OpenBracket);
+    }
+}
+
+#[test]
+fn saved_labels_are_measured_at_their_own_time_point() {
+    // The time points have different intensities.
+    let mut fixture = Fixture::with(|folder| {
+        let values = [vec![9u16; 4 * 64 * 64], vec![20; 4 * 64 * 64]].concat();
+        let array = Array::new("TZYX".parse().unwrap(), vec![2, 4, 64, 64], values).unwrap();
+        let path = folder.join("series.tif");
+        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        vec![path]
+    });
+    fixture.settle();
+    start_correcting(&mut fixture);
+    stroke(&mut fixture, (20.0, 20.0), (20.0, 40.0));
+    // Another time point is corrected while the labels are being saved.
+    fixture.window.state_mut().send(Command::Correct(EditAction::Save));
+    fixture.window.state_mut().send(Command::NextTime);
+    fixture.window.run_steps(2);
+    fixture.click("Correct this time point");
+    wait_for_tools(&mut fixture);
+    stroke(&mut fixture, (30.0, 20.0), (30.0, 50.0));
+    fixture.window.key_press_modifiers(Modifiers::COMMAND, Key::S);
+    let tables = [0, 1].map(|time| fixture.path(&format!("cytoscope/series_t{time}_corrected_objects.csv")));
+    fixture.until("both tables", |_| tables.iter().all(|table| table.is_file()));
+    for (time, (table, intensity)) in tables.iter().zip([9.0, 20.0]).enumerate() {
+        let results = Results::read(table).unwrap();
+        let mean = results.columns.iter().position(|name| name.starts_with("mean")).unwrap();
+        let of_time = results.column("time").unwrap();
+        assert_eq!((results.value(0, of_time), results.value(0, mean)), (time as f64, intensity), "{results:?}");
+    }
+    // The table of the time point on screen is shown.
+    fixture.until("the table", |w| shown_table(w).as_deref() == Some("series_t1_corrected_objects.csv"));
+}

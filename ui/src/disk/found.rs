@@ -1,0 +1,188 @@
+//! Results of earlier jobs on a stack, found when it is opened.
+
+use super::ResultsPlace;
+use crate::correct::files::CorrectionFiles;
+use crate::measure::table_name;
+use cytoscope_pipeline::job_record::{AnyRecord, read_any, record_path};
+use cytoscope_pipeline::{Artifact, ArtifactKind, provenance};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// What the stem of corrected labels ends in.
+const CORRECTED: &str = "_corrected";
+
+/// Results of earlier jobs on a stack.
+pub(crate) struct FoundResults {
+    /// The results folder of the stack.
+    pub(crate) folder: PathBuf,
+    /// The results to show.
+    pub(crate) outputs: Vec<Artifact>,
+    /// Labels that were saved for a single time point, with their table if they were measured, by time point.
+    pub(crate) of_times: BTreeMap<usize, Vec<Artifact>>,
+}
+
+impl FoundResults {
+    /// Finds the results of an earlier prediction of a stack, its corrected labels, and those saved for single time points.
+    pub(super) fn of(place: &ResultsPlace) -> Self {
+        let folder = place.folder();
+        let record = folder.join(ArtifactKind::Provenance.file_name(&place.stem));
+        let record = record.is_file().then(|| provenance::read(&record).ok()).flatten();
+        let predicted_unix_secs = record.filter(|r| r.input.path == place.stack).map(|r| r.finished_unix_secs);
+        let is_beside = place.beside().as_deref() == Some(folder.as_path());
+        let search = Search { place, predicted_unix_secs, is_beside };
+        let (outputs, of_times) = (search.outputs(&folder), search.of_times(&folder));
+        Self { folder, outputs, of_times }
+    }
+}
+
+/// What decides which files of a folder are results of a stack.
+struct Search<'a> {
+    place: &'a ResultsPlace,
+    /// When the prediction of the stack whose results are in the folder was completed, in seconds since 1970; `None` if
+    /// there is none.
+    predicted_unix_secs: Option<u64>,
+    /// Whether the folder is the one beside the stack.
+    is_beside: bool,
+}
+
+impl Search<'_> {
+    /// Whether the results of a prediction of the stack are in the folder.
+    fn of_this(&self) -> bool {
+        self.predicted_unix_secs.is_some()
+    }
+
+    /// The results that belong to all time points.
+    fn outputs(&self, folder: &Path) -> Vec<Artifact> {
+        let stem = self.place.stem.as_str();
+        let existing = Artifact::existing(folder, stem);
+        // If several versions wrote maps, the newest is used.
+        let map = existing.iter().find(|a| a.kind.is_maps());
+        let others = existing.iter().filter(|a| matches!(a.kind, ArtifactKind::Labels | ArtifactKind::Table));
+        let files: Vec<Artifact> = map.into_iter().chain(others).cloned().collect();
+        // Corrected labels take precedence over predicted ones.
+        let corrected = CorrectionFiles::of(folder, stem, None).labels;
+        if !corrected.is_file() || !(self.of_this() || self.is_beside) {
+            return if self.of_this() { files } else { Vec::new() };
+        }
+        let corrected = measured(corrected);
+        // Their own table takes precedence over that of the prediction.
+        let is_replaced = |kind: ArtifactKind| corrected.iter().any(|a| a.kind == kind);
+        let mut all: Vec<Artifact> = files.into_iter().filter(|a| self.of_this() && !is_replaced(a.kind)).collect();
+        all.extend(corrected);
+        all
+    }
+
+    /// The labels that were saved for single time points, with their tables.
+    fn of_times(&self, folder: &Path) -> BTreeMap<usize, Vec<Artifact>> {
+        if self.place.times < 2 {
+            return BTreeMap::new();
+        }
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let times: BTreeSet<usize> = names.filter_map(|name| time_of(&name, &self.place.stem)).collect();
+        let times = times.into_iter().filter(|time| *time < self.place.times);
+        times.filter_map(|time| Some((time, measured(self.labels_of_time(folder, time)?)))).collect()
+    }
+
+    /// The labels that were saved for a time point.
+    fn labels_of_time(&self, folder: &Path, time: usize) -> Option<PathBuf> {
+        let stem = format!("{}_t{time}", self.place.stem);
+        if folder.join(ArtifactKind::Provenance.file_name(&stem)).is_file() {
+            // They are those of another stack, whose name ends in the time point.
+            return None;
+        }
+        let corrected = CorrectionFiles::of(folder, &self.place.stem, Some(time)).labels;
+        if corrected.is_file() && (self.of_this() || self.is_beside) {
+            return Some(corrected);
+        }
+        let labels = Artifact::existing(folder, &stem).into_iter().find(|a| a.kind == ArtifactKind::Labels)?.path;
+        let is_current = match read_any(&record_path(&labels)) {
+            Ok(AnyRecord::Job(record)) => {
+                // A later prediction takes precedence over objects that were saved before.
+                let is_older = self.predicted_unix_secs.is_some_and(|predicted| record.finished_unix_secs < predicted);
+                !is_older && record.inputs.iter().any(|input| input.path == self.place.stack)
+            }
+            Ok(AnyRecord::Prediction(_)) | Err(_) => self.of_this(),
+        };
+        is_current.then_some(labels)
+    }
+}
+
+/// Labels with their table, if they were measured.
+fn measured(labels: PathBuf) -> Vec<Artifact> {
+    let table = labels.with_file_name(table_name(&labels));
+    let table = table.is_file().then(|| Artifact::new(ArtifactKind::Table, table));
+    table.into_iter().chain([Artifact::new(ArtifactKind::Labels, labels)]).collect()
+}
+
+/// The time point in the name of labels that were saved for a single one of a stack with this stem.
+fn time_of(name: &str, stem: &str) -> Option<usize> {
+    let (kind, of_labels) = ArtifactKind::of_name(name)?;
+    let of_time = of_labels.strip_suffix(CORRECTED).unwrap_or(of_labels);
+    let digits = of_time.strip_prefix(stem)?.strip_prefix("_t")?;
+    let time: usize = digits.parse().ok()?;
+    (kind == ArtifactKind::Labels && digits == time.to_string()).then_some(time)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Names of the results that are found for single time points.
+    fn names_of_times(place: &ResultsPlace) -> BTreeMap<usize, Vec<String>> {
+        let name = |a: Artifact| a.path.file_name().unwrap().to_string_lossy().into_owned();
+        let found = FoundResults::of(place).of_times.into_iter();
+        found.map(|(time, all)| (time, all.into_iter().map(name).collect())).collect()
+    }
+
+    #[test]
+    fn labels_of_single_time_points_are_found_unless_they_are_those_of_another_stack() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("cytoscope");
+        std::fs::create_dir(&folder).unwrap();
+        let place = |times| ResultsPlace {
+            stack: home.path().join("cells.tif"),
+            stem: "cells".to_owned(),
+            times,
+            chosen: None,
+        };
+        let record = |stack: &Path| {
+            let input = serde_json::json!({"path": stack, "bytes": 1, "modified_unix_secs": 1});
+            let record = serde_json::json!({
+                "program": "p", "kind": "segment", "job": {}, "inputs": [input], "outputs": [], "finished_unix_secs": 5
+            });
+            record.to_string()
+        };
+        let (own, other) = (record(&place(1).stack), record(&home.path().join("other/cells.tif")));
+        let files = [
+            ("cells_t0_corrected_labels.tif", ""),
+            ("cells_t1_labels.tif", ""),
+            ("cells_t1_labels.tif_provenance.json", own.as_str()),
+            ("cells_t1_objects.csv", ""),
+            // Corrected labels take precedence.
+            ("cells_t2_labels.tif", ""),
+            ("cells_t2_labels.tif_provenance.json", own.as_str()),
+            ("cells_t2_corrected_labels.tif", ""),
+            ("cells_t2_corrected_objects.csv", ""),
+            // The objects of another stack, and the prediction of one that is named after a time point.
+            ("cells_t3_labels.tif", ""),
+            ("cells_t3_labels.tif_provenance.json", other.as_str()),
+            ("cells_t4_labels.tif", ""),
+            ("cells_t4_provenance.json", "{}"),
+            // Neither is a time point of the stack.
+            ("cells_t05_labels.tif", ""),
+            ("cells_t99_corrected_labels.tif", ""),
+        ];
+        files.iter().for_each(|(name, text)| std::fs::write(folder.join(name), text).unwrap());
+        let expected = [
+            (0, vec!["cells_t0_corrected_labels.tif"]),
+            (1, vec!["cells_t1_objects.csv", "cells_t1_labels.tif"]),
+            (2, vec!["cells_t2_corrected_objects.csv", "cells_t2_corrected_labels.tif"]),
+        ];
+        let expected = expected.map(|(time, names)| (time, names.into_iter().map(str::to_owned).collect::<Vec<_>>()));
+        assert_eq!(names_of_times(&place(6)), BTreeMap::from(expected));
+        assert!(names_of_times(&place(1)).is_empty());
+    }
+}

@@ -1,0 +1,144 @@
+//! Results on disk of stacks with several time points. Labels that were saved for a single time point are shown at it, and
+//! those of all time points elsewhere.
+
+use super::Documents;
+use crate::document::{Document, Role};
+use cytoscope_pipeline::{Artifact, ArtifactKind};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Labels and tables of a stack with several time points.
+#[derive(Default)]
+pub(super) struct SavedResults {
+    /// Those of all time points.
+    all: Vec<Artifact>,
+    /// Those that were saved for a single time point.
+    of_times: BTreeMap<usize, Vec<Artifact>>,
+    /// Whether the labels on screen are from here and follow the time point. Previews, corrections and labels that the user
+    /// has opened stay.
+    is_shown: bool,
+}
+
+impl SavedResults {
+    /// The labels of a time point, and whether they belong to it alone.
+    fn labels_at(&self, time: usize) -> Option<(&Path, bool)> {
+        let own = self.of_times.get(&time).and_then(|found| path_of(found, ArtifactKind::Labels));
+        own.map(|path| (path, true)).or_else(|| Some((path_of(&self.all, ArtifactKind::Labels)?, false)))
+    }
+
+    /// The table of the labels of a time point.
+    fn table_at(&self, time: usize) -> Option<&Path> {
+        path_of(self.of_times.get(&time).unwrap_or(&self.all), ArtifactKind::Table)
+    }
+
+    /// Adds the table of labels that are among the results.
+    fn add_table(&mut self, labels: &Path, table: &Path) {
+        let all = std::iter::once(&mut self.all).chain(self.of_times.values_mut());
+        for results in all.filter(|found| path_of(found, ArtifactKind::Labels) == Some(labels)) {
+            results.retain(|a| a.kind != ArtifactKind::Table);
+            results.push(Artifact::new(ArtifactKind::Table, table));
+        }
+    }
+}
+
+/// The path of the first result of a kind.
+fn path_of(results: &[Artifact], kind: ArtifactKind) -> Option<&Path> {
+    results.iter().find(|a| a.kind == kind).map(|a| a.path.as_path())
+}
+
+impl Documents {
+    /// Shows results: those of all time points, and those that were saved for single ones.
+    pub(super) fn show_results(&mut self, id: u64, outputs: Vec<Artifact>, of_times: BTreeMap<usize, Vec<Artifact>>) {
+        if !self.is_series(id) {
+            return self.show_files(id, outputs, None);
+        }
+        let is_of_objects = |a: &Artifact| matches!(a.kind, ArtifactKind::Labels | ArtifactKind::Table);
+        let (all, others): (Vec<_>, Vec<_>) = outputs.into_iter().partition(is_of_objects);
+        self.show_files(id, others, None);
+        self.saved.insert(id, SavedResults { all, of_times, is_shown: true });
+        self.show_saved(id);
+    }
+
+    /// Shows a saved segmentation: in a stack with several time points, it belongs to one of them.
+    pub(super) fn show_kept(&mut self, id: u64, time: usize, outputs: Vec<Artifact>) {
+        if !self.is_series(id) {
+            return self.show_files(id, outputs, None);
+        }
+        let saved = self.saved.entry(id).or_default();
+        saved.of_times.insert(time, outputs);
+        saved.is_shown = true;
+        self.show_saved(id);
+    }
+
+    /// Keeps the labels on screen when the time point changes.
+    pub(super) fn keep_shown_labels(&mut self, id: u64) {
+        if let Some(saved) = self.saved.get_mut(&id) {
+            saved.is_shown = false;
+        }
+    }
+
+    /// Shows the saved labels of the time point that a document shows now, if others were shown `before`, at another one.
+    pub(super) fn follow_time(&mut self, id: u64, before: usize) {
+        let (Some(document), Some(saved)) = (self.get(id), self.saved.get(&id)) else { return };
+        if saved.is_shown && saved.labels_at(before) != saved.labels_at(document.time) {
+            self.show_saved(id);
+        }
+    }
+
+    /// Opens the saved labels of the time point that a document shows, and their table.
+    fn show_saved(&mut self, id: u64) {
+        let (Some(document), Some(saved)) = (self.get(id), self.saved.get(&id)) else { return };
+        let time = document.time;
+        let labels = saved.labels_at(time).map(|(path, is_own)| (path.to_owned(), is_own.then_some(time)));
+        let table = saved.table_at(time).map(Path::to_owned);
+        if let Some(table) = table {
+            self.opener.table(id, table);
+        } else if let Some(document) = self.get_mut(id).filter(|_| labels.is_some()) {
+            // The table of another time point.
+            document.results = None;
+        }
+        if let Some((path, only_time)) = labels {
+            self.open_overlay(id, Role::Labels, path, only_time);
+        }
+    }
+
+    /// Whether labels or a table that were opened for another time point arrive too late. Those of time points that were
+    /// passed over quickly arrive in any order.
+    pub(super) fn is_outdated(&self, id: u64, kind: ArtifactKind, path: &Path) -> bool {
+        let Some(saved) = self.saved.get(&id).filter(|saved| saved.is_shown) else { return false };
+        let Some(time) = self.get(id).map(|document| document.time) else { return false };
+        let wanted = match kind {
+            ArtifactKind::Labels => saved.labels_at(time).map(|(path, _)| path),
+            _ => saved.table_at(time),
+        };
+        let mut known = saved.of_times.values().chain([&saved.all]).filter_map(|found| path_of(found, kind));
+        wanted != Some(path) && known.any(|known| known == path)
+    }
+
+    /// Shows the table of labels that were measured, if these are the labels on screen.
+    pub(super) fn show_measured(&mut self, id: u64, labels: &Path, table: PathBuf) {
+        if let Some(saved) = self.saved.get_mut(&id) {
+            saved.add_table(labels, &table);
+        }
+        if self.get(id).and_then(Document::labels_path) == Some(labels) {
+            self.opener.table(id, table);
+        }
+    }
+
+    /// Notes where corrected labels of a time point were saved. Those of a session that is still open are on screen.
+    pub(super) fn labels_saved(&mut self, id: u64, path: PathBuf, time: usize, is_open: bool) {
+        if self.is_series(id) {
+            let labels = vec![Artifact::new(ArtifactKind::Labels, &path)];
+            self.saved.entry(id).or_default().of_times.insert(time, labels);
+        }
+        if let Some(document) = self.get_mut(id).filter(|_| is_open) {
+            document.table_old = true;
+            document.saved_labels = Some(path);
+        }
+    }
+
+    /// Whether a document has several time points.
+    fn is_series(&self, id: u64) -> bool {
+        self.get(id).is_some_and(|document| document.extents.times > 1)
+    }
+}

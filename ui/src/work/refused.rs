@@ -1,0 +1,79 @@
+//! Jobs that were refused because they would overwrite files that Cytoscope did not write.
+
+use super::{JobState, Outcome, RepeatableJob, Work};
+use crate::document::file_name;
+use cytoscope_formats::SeriesChoice;
+use cytoscope_pipeline::predict::input_facts;
+use cytoscope_pipeline::{InputFailure, JobErrorKind, PredictJob, PredictOutcome};
+use cytoscope_worker::JobId;
+
+/// Why a refused job counts as failed. The dialog shows the details.
+const NOTHING_WRITTEN: &str = "Nothing was written: other files exist under the names of its results.";
+
+/// A refused job, which the user can allow to overwrite.
+#[derive(Debug, Clone)]
+pub struct RefusedJob {
+    /// Title of the job.
+    pub title: String,
+    /// Which files exist.
+    pub reason: String,
+    /// The job, to be repeated if the user allows it.
+    pub again: RepeatableJob,
+    /// The prediction of all series of a file that it is a part of.
+    pub part_of: Option<JobId>,
+}
+
+impl Work {
+    /// Converts a failure into an error, or into a question if the user can allow overwriting.
+    pub(super) fn failed(&mut self, id: JobId, title: String, kind: JobErrorKind, reason: String) -> Outcome {
+        match self.repeatable.remove(&id).filter(|_| kind == JobErrorKind::WouldOverwrite) {
+            Some(again) => {
+                self.end(id, JobState::Failed(NOTHING_WRITTEN.to_owned()));
+                Outcome::WouldOverwrite(Box::new(RefusedJob { title, reason, again, part_of: None }))
+            }
+            None => Outcome::Failed { title, reason },
+        }
+    }
+
+    /// Handles the result of a prediction.
+    pub(super) fn predicted(
+        &mut self,
+        id: JobId,
+        title: String,
+        document: u64,
+        mut outcome: PredictOutcome,
+    ) -> Outcome {
+        let refused = self.take_refused(id, &mut outcome);
+        if outcome.done.is_empty() {
+            if let (Some(failed), true) = (outcome.failed.first(), refused.is_empty()) {
+                let reason = failed.sentence.clone();
+                self.end(id, JobState::Failed(reason.clone()));
+                return self.failed(id, title, failed.kind, reason);
+            }
+            self.end(id, JobState::Failed(NOTHING_WRITTEN.to_owned()));
+        }
+        if let (Some(RepeatableJob::Predict { job, .. }), Some(view)) = (self.repeatable.remove(&id), self.job(id)) {
+            view.inputs = input_facts(&job, &outcome.done);
+        }
+        Outcome::Predicted { document, outcome, refused }
+    }
+
+    /// Removes the refused series from the failures of a prediction of all series. Returns a prediction for each.
+    fn take_refused(&self, id: JobId, outcome: &mut PredictOutcome) -> Vec<RefusedJob> {
+        let Some(RepeatableJob::Predict { document, job, .. }) = self.repeatable.get(&id) else { return Vec::new() };
+        if job.series != SeriesChoice::All {
+            return Vec::new();
+        }
+        let is_refused = |failed: &mut InputFailure| failed.kind == JobErrorKind::WouldOverwrite;
+        let refused = outcome.failed.extract_if(.., is_refused);
+        let question = |failed: InputFailure| {
+            let title = format!("{} · series {} · {}", file_name(&failed.input), failed.series, job.model);
+            let series = SeriesChoice::Index(failed.series);
+            let again = PredictJob { inputs: vec![failed.input], series, ..job.clone() };
+            // The devices were measured for the whole job.
+            let again = RepeatableJob::Predict { document: *document, job: again, remeasure: false };
+            RefusedJob { title, reason: failed.sentence, again, part_of: Some(id) }
+        };
+        refused.map(question).collect()
+    }
+}
