@@ -198,7 +198,6 @@ impl<B: DeviceBackend> DeviceSession<B> {
                     constants = packed.ok_or_else(|| internal("weights", "parts do not match the plan"))?;
                 }
                 let uploaded = Uploaded {
-                    widen_f16: matches!(id, DeviceId::Wgpu(_)),
                     wide_factors,
                     constants,
                     tables: tables.into_iter().map(|table| transfers.upload_table(table)).collect(),

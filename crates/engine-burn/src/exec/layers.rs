@@ -4,10 +4,8 @@ use super::elementwise::{Fold, folded};
 use super::{Image, Uploaded, moves};
 use crate::form::Form;
 use crate::kernels::{DeviceBackend, Training};
-use crate::plan::{NormScope, PoolAxis, Window};
+use crate::plan::{NormScope, PoolAxis, Taps, Window};
 use burn_tensor::backend::Backend;
-use burn_tensor::module::{conv_transpose3d, conv3d};
-use burn_tensor::ops::{ConvOptions, ConvTransposeOptions};
 use burn_tensor::{Slice, Tensor};
 
 /// Reshapes one number per channel to `[1, C, 1, 1, 1]`, which is broadcast over images.
@@ -16,8 +14,7 @@ pub(super) fn by_channel<B: Backend>(values: Image<B>) -> Image<B> {
     moves::reshape(values, [1, channels, 1, 1, 1])
 }
 
-/// Convolves with a kernel of this crate, or, if there are groups, with the fastest one of Burn's by Burn's timing. Burn 0.21
-/// is silently wrong in some 1×1×1 convolutions without groups, which become matrix products (tracel-ai/burn#5626, #5122).
+/// Convolves. Returns `None` if the inputs do not match the plan.
 pub(super) fn conv<B: DeviceBackend>(
     x: Image<B>,
     w: Image<B>,
@@ -25,23 +22,22 @@ pub(super) fn conv<B: DeviceBackend>(
     window: &Window,
     form: Form,
     uploaded: &Uploaded<B>,
-) -> Image<B> {
+) -> Option<Image<B>> {
     let kernel = Training::Convolve { window: *window, form, wide_factors: uploaded.wide_factors };
-    let inputs = [Some(x.clone()), Some(w.clone()), bias.clone()].into_iter().flatten().collect();
-    if let Some(y) = B::train(&kernel, inputs).and_then(|mut made| made.pop()) {
-        return y;
-    }
-    let bias = bias.map(|b| {
-        let channels: usize = b.dims().iter().product();
-        b.reshape([channels])
-    });
-    let Window { stride, padding, dilation, groups } = *window;
-    conv3d(x, w, bias, ConvOptions::new(stride, padding, dilation, groups))
+    let inputs = [Some(x), Some(w), bias].into_iter().flatten().collect();
+    B::train(&kernel, inputs)?.pop()
 }
 
-pub(super) fn conv_transpose<B: Backend>(x: Image<B>, w: Image<B>, window: &Window) -> Image<B> {
-    let Window { stride, padding, dilation, groups } = *window;
-    conv_transpose3d(x, w, None, ConvTransposeOptions::new(stride, padding, [0; 3], dilation, groups))
+/// Computes a transposed convolution of this form. Returns `None` if the inputs do not match the plan.
+pub(super) fn conv_transpose<B: DeviceBackend>(
+    x: Image<B>,
+    w: Image<B>,
+    taps: &Taps,
+    form: Form,
+    uploaded: &Uploaded<B>,
+) -> Option<Image<B>> {
+    let kernel = Training::InputGradient { taps: *taps, form, wide_factors: uploaded.wide_factors };
+    B::train(&kernel, vec![x, w])?.pop()
 }
 
 /// Upsamples by a 1×1×1 convolution whose output channels are then rearranged into blocks of `factors` voxels.
@@ -52,14 +48,14 @@ pub(super) fn upsample<B: DeviceBackend>(
     factors: [usize; 3],
     channels: usize,
     uploaded: &Uploaded<B>,
-) -> Image<B> {
+) -> Option<Image<B>> {
     let [n, _, d, h, width] = x.dims();
     let point = Window { stride: [1; 3], padding: [0; 3], dilation: [1; 3], groups: 1 };
     let form = [n, channels * factors.iter().product::<usize>(), d, h, width];
-    let y = conv(x, w, bias, &point, form, uploaded);
+    let y = conv(x, w, bias, &point, form, uploaded)?;
     let [a, b, c] = factors;
     let blocks: Tensor<B, 7> = y.reshape([n * channels, a, b, c, d, h, width]);
-    blocks.permute([0, 4, 1, 5, 2, 6, 3]).reshape([n, channels, d * a, h * b, width * c])
+    Some(blocks.permute([0, 4, 1, 5, 2, 6, 3]).reshape([n, channels, d * a, h * b, width * c]))
 }
 
 /// Normalizes each group of channels to mean 0 and variance 1, then scales and shifts each channel.

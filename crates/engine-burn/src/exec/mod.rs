@@ -17,9 +17,6 @@ pub(crate) type Image<B> = Tensor<B, 5>;
 
 /// Constants on the device, and how to compute with them.
 pub(crate) struct Uploaded<B: Backend> {
-    /// Whether convolutions of 16-bit tensors are computed in 32 bits: Burn 0.21 accumulates them in 16 bits on wgpu,
-    /// which is too inaccurate for gradients.
-    pub widen_f16: bool,
     /// The type to which convolutions of 32-bit tensors round their factors for matrix units, if any.
     pub wide_factors: Option<Factors>,
     /// Constants of the program on the device, by their index in it.
@@ -74,16 +71,8 @@ fn is_half<B: Backend, const D: usize>(x: &Tensor<B, D>) -> bool {
 }
 
 /// Runs a step with one output.
-fn one<B: DeviceBackend>(step: &Step, mut inputs: Vec<Image<B>>, uploaded: &Uploaded<B>) -> Option<Image<B>> {
+fn one<B: DeviceBackend>(step: &Step, inputs: Vec<Image<B>>, uploaded: &Uploaded<B>) -> Option<Image<B>> {
     let (_, form) = *step.outputs.first()?;
-    let multiplies = matches!(step.kind, Kind::Conv { .. } | Kind::Upsample { .. } | Kind::ConvTranspose { .. });
-    if multiplies
-        && uploaded.widen_f16
-        && let Some(half) = inputs.first().filter(|x| is_half(x)).map(Tensor::dtype)
-    {
-        inputs = inputs.into_iter().map(|x| x.cast(FloatDType::F32)).collect();
-        return Some(one(step, inputs, uploaded)?.cast(half));
-    }
     if let Kind::Concat { axis } = step.kind {
         return moves::concatenate(inputs, axis);
     }
@@ -92,7 +81,7 @@ fn one<B: DeviceBackend>(step: &Step, mut inputs: Vec<Image<B>>, uploaded: &Uplo
     Some(match &step.kind {
         Kind::Conv { window, bias, residual, activation } => {
             let (w, b, r) = (inputs.next()?, inputs.next_if(*bias)?, inputs.next_if(*residual)?);
-            let mut y = layers::conv(x, w, b, window, form, uploaded);
+            let mut y = layers::conv(x, w, b, window, form, uploaded)?;
             if let Some(r) = r {
                 y = y + r;
             }
@@ -103,12 +92,11 @@ fn one<B: DeviceBackend>(step: &Step, mut inputs: Vec<Image<B>>, uploaded: &Uplo
         }
         Kind::Upsample { factors, channels, bias } => {
             let (w, b) = (inputs.next()?, inputs.next_if(*bias)?);
-            layers::upsample(x, w, b, *factors, *channels, uploaded)
+            layers::upsample(x, w, b, *factors, *channels, uploaded)?
         }
-        Kind::ConvTranspose { window, cut, before, after, bias } => {
+        Kind::ConvTranspose { taps, bias } => {
             let (w, b) = (inputs.next()?, inputs.next_if(*bias)?);
-            let y = layers::conv_transpose(x, w, window);
-            let y = moves::fill(moves::slice(y, cut), before, after, 0.0);
+            let y = layers::conv_transpose(x, w, taps, form, uploaded)?;
             match b {
                 Some(b) => y + layers::by_channel(b),
                 None => y,

@@ -11,15 +11,17 @@ use burn_cubecl::tensor::CubeTensor;
 use burn_tensor::DType;
 use cubecl::prelude::*;
 
-/// A convolution whose weights are constants: an array with axes tap, input channel, output channel.
+/// A convolution. The axes of its weights are tap, input channel, output channel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Convolution {
     /// Lengths of the kernel along Z, Y, X.
     pub kernel: [usize; 3],
     pub stride: [usize; 3],
-    /// Number of zeros before the first voxel.
-    pub padding: [usize; 3],
+    /// Number of zeros before the first voxel; negative if the first voxels are not read.
+    pub padding: [isize; 3],
     pub dilation: [usize; 3],
+    /// Number of groups of channels, which do not mix. Weights have the input channels of one group.
+    pub groups: usize,
     /// Output channels, including those that become voxels.
     pub outputs: usize,
     /// Lengths of the blocks of voxels that output channels become, whose slowest axes are Z, Y, X of the block; 1 each
@@ -38,12 +40,14 @@ pub(crate) struct Convolution {
 struct Shape {
     reach: Reach,
     factors: [usize; 3],
-    /// Number of vectors of input channels.
+    /// Number of vectors of input channels of a group.
     inputs: usize,
     /// Number of vectors of output channels.
     outputs: usize,
     /// Number of vectors of channels of the stored result.
     stored: usize,
+    /// Number of vectors of stored channels of a group.
+    group_stored: usize,
     /// Voxels along X that a unit computes.
     voxels: usize,
     /// Vectors of output channels that a unit computes.
@@ -88,6 +92,8 @@ fn convolve<FX: Float, FY: Float, NI: Size, NO: Size>(
         terminate!();
     }
     let block = at.channel * block_vectors;
+    let group = block % comptime!(shape.stored as u32) / comptime!(shape.group_stored as u32);
+    let first_input = group * inputs;
     let start = at.x * column_voxels;
     let width_signed = width as i32;
     let mut sums = Array::<Vector<f32, NO>>::new(comptime!(shape.voxels * shape.vectors));
@@ -108,7 +114,7 @@ fn convolve<FX: Float, FY: Float, NI: Size, NO: Size>(
                                 &mut sums,
                                 read_at(start, kx, 2usize, shape.reach),
                                 width_signed,
-                                row * pitch + ic,
+                                row * pitch + first_input + ic,
                                 pitch,
                                 (tap * inputs + ic) * outputs,
                                 block,
@@ -250,16 +256,20 @@ pub(super) fn launch<R: CubeRuntime>(
     let [samples, depth, height, width, inputs] = x.form;
     let taps: usize = by.factors.iter().product();
     let stored = by.outputs / taps;
-    let (wide, narrow) = (vector(&x, inputs), if stored.is_multiple_of(4) { 4 } else { 1 });
+    let (group_inputs, group_stored) = (inputs / by.groups, stored / by.groups);
+    let (wide, narrow) = (vector(&x, group_inputs), if group_stored.is_multiple_of(4) { 4 } else { 1 });
     let vectors = by.outputs / narrow;
+    // The vectors of a unit are in one group.
+    let may_pair = if by.groups == 1 { vectors } else { group_stored / narrow };
     let shape = Shape {
         reach: Reach { kernel: by.kernel, stride: by.stride, padding: by.padding, dilation: by.dilation },
         factors: by.factors,
-        inputs: inputs / wide,
+        inputs: group_inputs / wide,
         outputs: vectors,
         stored: stored / narrow,
+        group_stored: group_stored / narrow,
         voxels: if by.lengths[2] >= 4 { 4 } else { 1 },
-        vectors: if vectors.is_multiple_of(2) { 2 } else { 1 },
+        vectors: if may_pair.is_multiple_of(2) { 2 } else { 1 },
         bias: bias.is_some(),
         curve: by.curve.kind,
     };

@@ -6,7 +6,7 @@ use super::curve::Curve;
 use super::memory::{self, Dense, Layout, axes, length, per_element};
 use super::tiled::Factors;
 use crate::form::Form;
-use crate::plan::{Adjoint, Taps, Window};
+use crate::plan::{Taps, Window};
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use burn_tensor::DType;
@@ -45,8 +45,9 @@ pub(super) fn forward<R: CubeRuntime>(
     let by = Convolution {
         kernel: [kz, ky, kx],
         stride: window.stride,
-        padding: window.padding,
+        padding: window.padding.map(|zeros| zeros as isize),
         dilation: window.dilation,
+        groups: window.groups,
         outputs,
         factors: [1; 3],
         lengths: [form[2], form[3], form[4]],
@@ -63,10 +64,13 @@ struct Order {
     kernel: [usize; 3],
     stride: [usize; 3],
     dilation: [usize; 3],
+    groups: usize,
     /// Lengths of the kernel of the gradient.
     taps: [usize; 3],
-    /// The kernel position times dilation that the first tap and the first voxel of a block have.
-    first: [usize; 3],
+    /// The kernel position times dilation through which the first tap reads for the first voxel of a block.
+    first: [isize; 3],
+    /// What the next tap reads less, in the same unit.
+    step: [usize; 3],
 }
 
 /// Returns the position along an axis in the kernel of the forward pass through which a tap of the gradient reads for a
@@ -75,27 +79,27 @@ struct Order {
 fn kernel_position(tap: u32, voxel: u32, #[comptime] axis: usize, #[comptime] order: Order) -> u32 {
     let dilation = comptime!(order.dilation[axis] as u32);
     let end = comptime!(order.kernel[axis] as u32);
-    let reached = voxel + comptime!(order.first[axis] as u32);
-    let passed = tap * comptime!((order.stride[axis] * order.dilation[axis]) as u32);
+    let away = voxel as i32 + comptime!(order.first[axis] as i32) - (tap * comptime!(order.step[axis] as u32)) as i32;
     let mut position = voxel + end;
-    if reached >= passed {
-        let at = (reached - passed) / dilation;
-        if at < end {
+    if away >= 0 {
+        let reached = away as u32;
+        let at = reached / dilation;
+        if at * dilation == reached && at < end {
             position = at;
         }
     }
     position
 }
 
-/// Reorders weights with axes output channel, input channel, Z, Y, X to axes tap, output channel, voxel of a block and
-/// input channel. Taps that do not reach a voxel of the block get zeros.
+/// Reorders weights with axes output channel, input channel of a group, Z, Y, X to axes tap, output channel of a group, voxel
+/// of a block and input channel. Taps that do not reach a voxel of the block get zeros.
 #[cube(launch)]
 fn reorder<F: Float>(
     weights: &Array<F>,
     y: &mut Array<f32>,
     count: u32,
     inputs: u32,
-    outputs: u32,
+    group_outputs: u32,
     #[comptime] order: Order,
     #[define(F)] _type: StorageType,
 ) {
@@ -114,39 +118,42 @@ fn reorder<F: Float>(
 
     let input = unit % inputs;
     let voxel = unit / inputs % voxels;
-    let output = unit / inputs / voxels % outputs;
-    let tap = unit / inputs / voxels / outputs;
+    let group_inputs = inputs / comptime!(order.groups as u32);
+    let output = unit / inputs / voxels % group_outputs + input / group_inputs * group_outputs;
+    let tap = unit / inputs / voxels / group_outputs;
     let kz = kernel_position(tap / taps_x / taps_y, voxel / stride_x / stride_y, 0usize, order);
     let ky = kernel_position(tap / taps_x % taps_y, voxel / stride_x % stride_y, 1usize, order);
     let kx = kernel_position(tap % taps_x, voxel % stride_x, 2usize, order);
     let mut value = 0.0f32;
     if kz < kernel_z && ky < kernel_y && kx < kernel_x {
-        let from = (((output * inputs + input) * kernel_z + kz) * kernel_y + ky) * kernel_x + kx;
+        let from = (((output * group_inputs + input % group_inputs) * kernel_z + kz) * kernel_y + ky) * kernel_x + kx;
         value = f32::cast_from(weights[from as usize]);
     }
     y[unit as usize] = value;
 }
 
-/// Returns the input gradient of a convolution without groups, whose form is `form`, in the type of `dy`. `w` is a dense
-/// array with axes output channel, input channel, Z, Y, X. The gradient is itself a convolution of `dy`: its output
-/// channels are the voxels of a block as large as the stride, for each input channel.
+/// Returns the input gradient of a convolution, of this form, in the type of `dy`; transposed convolutions compute the same.
+/// `w` is a dense array with axes output channel, input channel of a group, Z, Y, X. The gradient is itself a convolution of
+/// `dy`: its output channels are the voxels of a block as large as the stride, for each input channel.
 pub(super) fn input_gradient<R: CubeRuntime>(
     dy: Dense<R>,
     w: CubeTensor<R>,
     taps: &Taps,
-    adjoint: &Adjoint,
     form: Form,
     wide_factors: Option<Factors>,
 ) -> CubeTensor<R> {
-    let (inputs, outputs) = (form[1], dy.form[4]);
+    let adjoint = taps.adjoint(form);
+    let (inputs, group_outputs) = (form[1], dy.form[4] / taps.groups);
     let channels = inputs * taps.stride.iter().product::<usize>();
-    let lengths = [adjoint.kernel.iter().product(), outputs, channels, 1, 1];
+    let lengths = [adjoint.kernel.iter().product(), group_outputs, channels, 1, 1];
     let order = Order {
         kernel: taps.kernel,
         stride: taps.stride,
         dilation: taps.dilation,
+        groups: taps.groups,
         taps: adjoint.kernel,
-        first: std::array::from_fn(|a| taps.before[a] + taps.stride[a] * adjoint.padding[a]),
+        first: std::array::from_fn(|a| taps.before[a] + taps.stride[a] as isize * adjoint.padding[a]),
+        step: std::array::from_fn(|a| taps.stride[a] * adjoint.dilation[a]),
     };
     let weights = memory::empty(&w, lengths, DType::F32);
     let (count, dtype) = (lengths.iter().product(), dy.tensor.dtype);
@@ -160,7 +167,7 @@ pub(super) fn input_gradient<R: CubeRuntime>(
         weights.clone().into_array_arg(),
         length(count),
         length(inputs),
-        length(outputs),
+        length(group_outputs),
         order,
         kind,
     );
@@ -169,11 +176,24 @@ pub(super) fn input_gradient<R: CubeRuntime>(
         stride: [1; 3],
         padding: adjoint.padding,
         dilation: adjoint.dilation,
+        groups: taps.groups,
         outputs: channels,
         factors: taps.stride,
         lengths: adjoint.lengths,
         curve: Curve::IDENTITY,
         factors_type: factors_type(dtype, wide_factors),
     };
-    conv::launch(dy, memory::whole(weights), None, &by, dtype)
+    let dx = conv::launch(dy, memory::whole(weights), None, &by, dtype);
+    cropped(dx, [form[0], form[2], form[3], form[4], form[1]])
+}
+
+/// Returns the first part, of this form, of a dense tensor with axes N, Z, Y, X, C; nothing is copied if it is the whole.
+fn cropped<R: CubeRuntime>(x: CubeTensor<R>, form: [usize; 5]) -> CubeTensor<R> {
+    let whole: [usize; 5] = std::array::from_fn(|axis| x.meta.shape()[axis]);
+    if whole == form {
+        return x;
+    }
+    let y = memory::empty(&x, form, x.dtype);
+    memory::copy(x, Layout::of(whole), form, &y, Layout::of(form));
+    y
 }

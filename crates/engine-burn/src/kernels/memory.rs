@@ -71,8 +71,8 @@ pub(super) struct Reach {
     /// Lengths of the kernel.
     pub kernel: [usize; 3],
     pub stride: [usize; 3],
-    /// Number of voxels before the first one.
-    pub padding: [usize; 3],
+    /// Number of voxels before the first one; negative if the first ones are not read.
+    pub padding: [isize; 3],
     pub dilation: [usize; 3],
 }
 

@@ -22,6 +22,7 @@ pub(crate) use curve::Curve;
 pub(crate) use memory::ALIGNMENT;
 pub(crate) use moves::Pooling;
 pub(crate) use tiled::{Factors, launches};
+pub(crate) use weights::sum_count;
 
 use crate::exec::{self, Image};
 use crate::form::Form;
@@ -60,15 +61,15 @@ pub(crate) enum Direct {
 /// What a kernel for training steps computes. Each variant lists its inputs and outputs.
 #[derive(Debug, Clone)]
 pub(crate) enum Training {
-    /// `[x, w, bias?]` -> y, a convolution without groups, of this form, in the type of its inputs. Factors of 16 bits are
+    /// `[x, w, bias?]` -> y, a convolution, of this form, in the type of its inputs. Factors of 16 bits are
     /// multiplied on matrix units, those of 32 bits only if they may be rounded to the type `wide_factors`.
     Convolve { window: Window, form: Form, wide_factors: Option<Factors> },
     /// `[x, dy]` -> dw, the gradient of the weights of a convolution, of this form: for each output channel, input channel
     /// and tap, the products of the voxels of `x` that the tap reads with those of `dy`, summed over samples and space. Factors
     /// are multiplied as by [`Training::Convolve`].
     WeightGradient { taps: Taps, form: Form, wide_factors: Option<Factors> },
-    /// `[dy, w]` -> dx, the input gradient of a convolution without groups that has an [`Adjoint`](crate::plan::Adjoint), of
-    /// this form, in the type of its inputs. Factors are multiplied as by [`Training::Convolve`].
+    /// `[dy, w]` -> dx, the input gradient of a convolution, of this form, in the type of its inputs. Factors are multiplied as
+    /// by [`Training::Convolve`].
     InputGradient { taps: Taps, form: Form, wide_factors: Option<Factors> },
     /// `[a, b]` -> their channels, those of `a` first.
     Concat,
@@ -92,15 +93,15 @@ impl Training {
         let (over, first, wanted, last) = match *self {
             Training::Convolve { window, form, .. } => {
                 let (x, w) = (forms.first()?, forms.get(1)?);
-                let fits = window.groups == 1 && x[1] == w[1] && w[0] == form[1] && x[0] == form[0];
+                let fits = x[1] == w[1] * window.groups && w[0] == form[1] && x[0] == form[0];
                 return (fits && are_floats(types)).then(|| vec![form]);
             }
             Training::InputGradient { taps, form, .. } => {
                 let (dy, w) = (forms.first()?, forms.get(1)?);
-                let fits = dy[1] == w[0] && w[1] == form[1] && dy[0] == form[0] && w[2..] == taps.kernel;
-                return (fits && are_floats(types) && taps.adjoint(form).is_some()).then(|| vec![form]);
+                let is_alike = dy[1] == w[0] && w[1] * taps.groups == form[1] && dy[0] == form[0];
+                return (is_alike && w[2..] == taps.kernel && are_floats(types)).then(|| vec![form]);
             }
-            Training::WeightGradient { taps, form, .. } => return (taps.groups == 1).then(|| vec![form]),
+            Training::WeightGradient { form, .. } => return Some(vec![form]),
             Training::Concat => {
                 let (a, b) = (forms.first()?, forms.get(1)?);
                 let joined = [a[0], a[1] + b[1], a[2], a[3], a[4]];
@@ -291,17 +292,17 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
             }
             Training::InputGradient { ref taps, form, wide_factors } => {
                 let (dy, w) = (dense(channels_last(inputs.next()?))?, packed(inputs.next()?));
-                let adjoint = taps.adjoint(form)?;
-                let dx = conv_training::input_gradient(dy, w, taps, &adjoint, form, wide_factors);
+                let dx = conv_training::input_gradient(dy, w, taps, form, wide_factors);
                 Some(vec![channels_second(dx)])
             }
             Training::WeightGradient { taps, wide_factors, .. } => {
                 let x = dense(channels_last(inputs.next()?))?;
-                let Taps { kernel, stride, dilation, before, .. } = taps;
+                let Taps { kernel, stride, dilation, groups, before } = taps;
                 let dtype = x.tensor.dtype;
                 let dy = dense(channels_last(inputs.next()?))?;
                 let factors = conv_training::factors_type(dtype, wide_factors);
-                let dw = weights::gradient(x, dy, Reach { kernel, stride, padding: before, dilation }, factors);
+                let reach = Reach { kernel, stride, padding: before, dilation };
+                let dw = weights::gradient(x, dy, reach, groups, factors);
                 let dw = if dtype == DType::F32 { dw } else { burn_cubecl::kernel::cast(dw, dtype) };
                 Some(vec![channels_kept(dw)])
             }

@@ -135,7 +135,8 @@ pub(super) fn pool<R: CubeRuntime>(
     let wide = vector(&x, channels);
     let y = empty(&x.tensor, [samples, lengths[0], lengths[1], lengths[2], channels], to);
     let types = [x.tensor.dtype.into(), to.into()];
-    let reach = Reach { kernel: by.kernel, stride: by.stride, padding: by.padding, dilation: by.dilation };
+    let padding = by.padding.map(|zeros| zeros as isize);
+    let reach = Reach { kernel: by.kernel, stride: by.stride, padding, dilation: by.dilation };
     let (client, cubes, dim) = per_element(&x.tensor, samples * lengths.iter().product::<usize>() * (channels / wide));
     pool_windows::launch::<R>(
         &client,

@@ -562,7 +562,10 @@ pub(super) fn launch<R: CubeRuntime>(
     let [samples, depth, height, width, inputs] = x.form;
     let taps: usize = by.factors.iter().product();
     let stored = by.outputs / taps.max(1);
-    let suits = inputs.is_multiple_of(EDGE) && by.outputs.is_multiple_of(EDGE) && stored.is_multiple_of(LANES);
+    let suits = by.groups == 1
+        && inputs.is_multiple_of(EDGE)
+        && by.outputs.is_multiple_of(EDGE)
+        && stored.is_multiple_of(LANES);
     if !suits
         || weights.dtype != DType::F32
         || super::memory::vector(x, inputs) != LANES

@@ -348,6 +348,11 @@ fn store_sums(
     }
 }
 
+/// Returns the largest number of sums for this many weights with `taps` taps: each cube has those of one block of channels.
+pub(super) fn max_sums(weights: usize, taps: usize) -> usize {
+    weights.max(CUBES * EDGE * EDGE * taps)
+}
+
 /// Returns sums of products whose axes are part, tap, input channel and output channel, and the number of parts, with one
 /// launch. Returns `None` if the device has no such matrix units, or if the numbers of channels do not suit.
 pub(super) fn partial_sums<R: CubeRuntime>(
@@ -367,6 +372,7 @@ pub(super) fn partial_sums<R: CubeRuntime>(
         stride: reach.stride,
         padding: reach.padding,
         dilation: reach.dilation,
+        groups: 1,
         outputs,
         factors: [1; 3],
         lengths: [out_depth, out_height, out_width],

@@ -1,4 +1,4 @@
-//! The gradient of the weights of a convolution without groups, with sums in f32.
+//! The gradient of the weights of a convolution, with sums in f32.
 //!
 //! These are matrix products with short outer axes and a very long inner axis, the voxels. The voxels are therefore divided
 //! into parts: every unit adds up the products of one part for one tap and a few input and output channels, and a second
@@ -23,10 +23,12 @@ const MAX_SUMS: usize = 1 << 24;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Shape {
     reach: Reach,
-    /// Number of input channels.
+    /// Number of input channels of a group.
     inputs: usize,
     /// Number of vectors of output channels.
     outputs: usize,
+    /// Number of vectors of output channels of a group.
+    group_outputs: usize,
     /// Input channels in a vector.
     lanes: usize,
     /// Vectors of input channels that a unit works on.
@@ -73,6 +75,7 @@ fn multiply<FX: Float, FY: Float, NI: Size, NO: Size>(
     }
     let input = at.channel / output_blocks * input_vectors;
     let output = at.channel % output_blocks * output_vectors;
+    let first_input = output / comptime!(shape.group_outputs as u32) * comptime!((shape.inputs / shape.lanes) as u32);
 
     let mut found = Array::<Vector<f32, NO>>::new(comptime!(shape.input_vectors * shape.lanes * shape.output_vectors));
     #[unroll]
@@ -95,7 +98,7 @@ fn multiply<FX: Float, FY: Float, NI: Size, NO: Size>(
             for ox in 0..out_width {
                 let ix = read_at(ox, at.x, 2usize, shape.reach);
                 if ix >= 0 && ix < width as i32 {
-                    let x_at = (line + ix as u32) * pitch + input;
+                    let x_at = (line + ix as u32) * pitch + first_input + input;
                     let dy_at = (row * out_width + ox) * out_pitch + output;
                     add_products::<FX, FY, NI, NO>(x, dy, &mut found, x_at, dy_at, shape);
                 }
@@ -183,6 +186,19 @@ fn add_parts(sums: &Array<f32>, y: &mut Array<f32>, parts: u32, taps: u32, input
     y[((output * inputs + input) * taps + tap) as usize] = sum;
 }
 
+/// Returns the number of parts of the voxels of the output, for this many weights.
+fn part_count(voxels: usize, weights: usize) -> usize {
+    let most = (MAX_SUMS / weights.max(1)).clamp(1, MAX_PARTS);
+    voxels.div_ceil(VOXELS_PER_UNIT).clamp(1, most)
+}
+
+/// Returns the largest number of sums that the gradient of this many weights with `taps` taps holds, for an output of
+/// `voxels` voxels in all samples.
+pub(crate) fn sum_count(voxels: usize, weights: usize, taps: usize) -> usize {
+    let sums = part_count(voxels, weights) * weights;
+    sums.max(tiled_gradient::max_sums(weights, taps))
+}
+
 /// Returns how many neighboring vectors a unit works on.
 fn at_once(vectors: usize) -> usize {
     if vectors.is_multiple_of(2) { 2 } else { 1 }
@@ -195,15 +211,17 @@ pub(super) fn gradient<R: CubeRuntime>(
     x: Dense<R>,
     dy: Dense<R>,
     reach: Reach,
+    groups: usize,
     factors: Option<Factors>,
 ) -> CubeTensor<R> {
-    let (inputs, outputs) = (x.form[4], dy.form[4]);
+    let (inputs, outputs) = (x.form[4] / groups, dy.form[4]);
     let taps: usize = reach.kernel.iter().product();
     let (client, cubes, dim) = per_element(&x.tensor, taps * inputs * outputs);
     let [kernel_z, kernel_y, kernel_x] = reach.kernel;
     let made = empty(&x.tensor, [outputs, inputs, kernel_z, kernel_y, kernel_x], DType::F32);
-    let tiled = factors.and_then(|factors| tiled_gradient::partial_sums(&x, &dy, reach, factors));
-    let (sums, parts) = tiled.unwrap_or_else(|| partial_sums(x, dy, reach));
+    let tiled =
+        factors.filter(|_| groups == 1).and_then(|factors| tiled_gradient::partial_sums(&x, &dy, reach, factors));
+    let (sums, parts) = tiled.unwrap_or_else(|| partial_sums(x, dy, reach, groups));
     add_parts::launch::<R>(
         &client,
         cubes,
@@ -220,22 +238,24 @@ pub(super) fn gradient<R: CubeRuntime>(
 
 /// Returns sums of products whose axes are part, tap, input channel and output channel, and the number of parts, with one
 /// launch.
-fn partial_sums<R: CubeRuntime>(x: Dense<R>, dy: Dense<R>, reach: Reach) -> (CubeTensor<R>, usize) {
-    let [_, depth, height, width, inputs] = x.form;
+fn partial_sums<R: CubeRuntime>(x: Dense<R>, dy: Dense<R>, reach: Reach, groups: usize) -> (CubeTensor<R>, usize) {
+    let [_, depth, height, width, channels] = x.form;
+    let inputs = channels / groups;
     let [samples, out_depth, out_height, out_width, outputs] = dy.form;
-    let (lanes, narrow) = (vector(&x, inputs), vector(&dy, outputs));
+    let (lanes, narrow) = (vector(&x, inputs), vector(&dy, outputs / groups));
+    let group_outputs = outputs / groups / narrow;
     let shape = Shape {
         reach,
         inputs,
         outputs: outputs / narrow,
+        group_outputs,
         lanes,
         input_vectors: at_once(inputs / lanes),
-        output_vectors: at_once(outputs / narrow),
+        output_vectors: at_once(group_outputs),
     };
     let taps: usize = reach.kernel.iter().product();
     let rows = samples * out_depth * out_height;
-    let most = (MAX_SUMS / (taps * inputs * outputs).max(1)).clamp(1, MAX_PARTS);
-    let wanted = (rows * out_width).div_ceil(VOXELS_PER_UNIT).clamp(1, most);
+    let wanted = part_count(rows * out_width, taps * inputs * outputs);
     let part_rows = rows.div_ceil(wanted).max(1);
     let parts = rows.div_ceil(part_rows);
 

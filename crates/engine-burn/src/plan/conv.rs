@@ -1,6 +1,6 @@
 //! Plans convolutions and normalizations.
 
-use super::{Cut, Kind, PlanResult, Planner, Source, TrainKind, Window, unsupported};
+use super::{Cut, Kind, PlanResult, Planner, Source, Taps, TrainKind, Window, unsupported};
 use crate::form::{count, to_3d};
 use cytoscope_graph::{Activation, ConvAttrs, ConvTransposeAttrs, Node, Tensor, ValueId};
 
@@ -96,50 +96,26 @@ impl Planner<'_> {
                 None => self.upsample_dynamic(node, x, output, kernel),
             };
         }
-        let lead = to_3d(&geometry.before.iter().map(|b| (-b).max(0) as usize).collect::<Vec<_>>(), 0);
-        let from = to_3d(&geometry.before.iter().map(|b| (*b).max(0) as usize).collect::<Vec<_>>(), 0);
-        let window = Window { stride, padding: [0; 3], dilation, groups: attrs.group };
-        self.transposed(x, w, node.input(2), output, &window, (lead, from))
-    }
-
-    /// Emits the transposed convolution of a window without padding. `lead` zeros are added in front of its result, or
-    /// `from` elements are cut off, to get the form of `output`.
-    pub(super) fn transposed(
-        &mut self,
-        x: ValueId,
-        w: ValueId,
-        bias: Option<ValueId>,
-        output: ValueId,
-        window: &Window,
-        (lead, from): ([usize; 3], [usize; 3]),
-    ) -> PlanResult {
-        let (input, out, weights) = (self.form(x)?, self.form(output)?, self.form(w)?);
-        let mut cut = out.map(|len| Cut { start: 0, len, step: 1 });
-        let (mut before, mut after, mut kernel_padding) = ([0; 5], [0; 5], [0; 5]);
-        for a in 0..3 {
-            let (stride, dilation) = (window.stride[a], window.dilation[a]);
-            // Burn 0.21 returns an empty tensor if the stride is larger than the kernel: pad the kernel with taps of
-            // zero.
-            let kernel = weights[a + 2].max(stride.div_ceil(dilation.max(1)));
-            kernel_padding[a + 2] = kernel - weights[a + 2];
-            let full = (input[a + 2] - 1) * stride + (kernel - 1) * dilation + 1;
-            let wanted = out[a + 2].saturating_sub(lead[a]);
-            let len = full.saturating_sub(from[a]).min(wanted);
-            if len == 0 {
-                return unsupported("with an output that lies outside its input");
-            }
-            cut[a + 2] = Cut { start: from[a], len, step: 1 };
-            before[a + 2] = lead[a];
-            after[a + 2] = out[a + 2] - lead[a] - len;
+        let before: Vec<isize> = (0..3 - axes).map(|_| 0).chain(geometry.before.iter().copied()).collect();
+        let [z, y, x_before] = before[..] else { return unsupported(format!("with {axes} spatial axes")) };
+        let taps = Taps { kernel, stride, dilation, groups: attrs.group, before: [z, y, x_before] };
+        let weights = self.form(w)?;
+        if attrs.group == 0 || !weights[0].is_multiple_of(attrs.group) || weights[1] * attrs.group != out[1] {
+            return unsupported(format!("with {} groups of {} channels", attrs.group, weights[0]));
         }
         let mut inputs = vec![self.source(x)?, self.source(w)?];
-        if let (true, Some(slot)) = (kernel_padding.iter().any(|n| *n > 0), inputs.get_mut(1)) {
-            *slot = self.padded(*slot, w, [0; 5], kernel_padding, 0.0)?;
-        }
+        let bias = node.input(2);
         if let Some(bias) = bias {
             inputs.push(self.source(bias)?);
         }
-        self.push(Kind::ConvTranspose { window: *window, cut, before, after, bias: bias.is_some() }, inputs, output)
+        let scratch_elements = taps.adjoint_scratch(out, weights);
+        self.push_many(
+            Kind::ConvTranspose { taps, bias: bias.is_some() },
+            inputs,
+            vec![(output, out)],
+            scratch_elements,
+        );
+        Ok(())
     }
 
     /// Plans a transposed convolution whose kernel equals its stride: a 1×1×1 convolution computes the voxels of each

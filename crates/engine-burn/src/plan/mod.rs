@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub(crate) use direct::{Kernels, Part};
-pub(crate) use train::{Adjoint, NormScope, RATES, TAPS_AT_ONCE, Taps, TrainKind};
+pub(crate) use train::{NormScope, RATES, Taps, TrainKind};
 
 /// A tensor that a step reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,12 +95,9 @@ pub(crate) enum Kind {
         channels: usize,
         bias: bool,
     },
-    /// `[x, w, bias?]`: transposed convolution; the full result is cropped to `cut`, then padded with zeros.
+    /// `[x, w, bias?]`: transposed convolution, the input gradient of the convolution with these taps.
     ConvTranspose {
-        window: Window,
-        cut: [Cut; 5],
-        before: [usize; 5],
-        after: [usize; 5],
+        taps: Taps,
         bias: bool,
     },
     /// `[x, scale, bias]`: normalizes groups of channels; with as many groups as channels, an instance norm.

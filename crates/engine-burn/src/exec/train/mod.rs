@@ -9,7 +9,7 @@ mod update;
 
 use super::{Image, Inputs, Uploaded, layers, moves};
 use crate::form::Form;
-use crate::kernels::{DeviceBackend, Training};
+use crate::kernels::DeviceBackend;
 use crate::plan::TrainKind;
 use cytoscope_graph::ValueId;
 
@@ -32,13 +32,9 @@ pub(super) fn run<B: DeviceBackend>(
     Some(match kind {
         TrainKind::ActivationGradient(activation) => vec![activation::gradient(x, inputs.next()?, *activation)],
         TrainKind::InputGradient(taps) => {
-            let kernel = Training::InputGradient { taps: *taps, form, wide_factors: uploaded.wide_factors };
-            B::train(&kernel, vec![x, inputs.next()?])?
+            vec![layers::conv_transpose(x, inputs.next()?, taps, form, uploaded)?]
         }
-        TrainKind::FlipWeights { groups } => vec![conv::flip_weights(x, *groups, form)],
-        TrainKind::WeightGradient(taps) => {
-            vec![conv::weight_gradient(x, inputs.next()?, taps, form, uploaded.wide_factors)]
-        }
+        TrainKind::WeightGradient(taps) => conv::weight_gradient(x, inputs.next()?, taps, form, uploaded)?,
         TrainKind::FrozenBatchNorm { epsilon } => {
             let (scale, bias) = (layers::by_channel(inputs.next()?), layers::by_channel(inputs.next()?));
             let (mean, variance) = (layers::by_channel(inputs.next()?), layers::by_channel(inputs.next()?));

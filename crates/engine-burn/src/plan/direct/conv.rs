@@ -65,8 +65,9 @@ impl Lowering<'_> {
         let direct = Direct::Conv(Convolution {
             kernel: [kz, ky, kx],
             stride: window.stride,
-            padding: window.padding,
+            padding: window.padding.map(|zeros| zeros as isize),
             dilation: window.dilation,
+            groups: 1,
             outputs,
             factors: [1; 3],
             lengths: [output.1[2], output.1[3], output.1[4]],
@@ -107,6 +108,7 @@ impl Lowering<'_> {
             stride: [1; 3],
             padding: [0; 3],
             dilation: [1; 3],
+            groups: 1,
             outputs: channels * taps,
             factors,
             lengths: [depth, height, width],

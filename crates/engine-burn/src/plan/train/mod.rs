@@ -4,7 +4,6 @@ mod adjoint;
 mod conv;
 mod merge;
 
-pub(crate) use conv::TAPS_AT_ONCE;
 pub(crate) use merge::merge_activations;
 
 use super::{Kind, PlanResult, Planner, PoolAxis, Source, Unsupported, unsupported};
@@ -27,10 +26,8 @@ pub(crate) struct Taps {
     pub stride: [usize; 3],
     pub dilation: [usize; 3],
     pub groups: usize,
-    /// Number of zeros before the first voxel along Z, Y, X.
-    pub before: [usize; 3],
-    /// Number of zeros that taps read after the last voxel.
-    pub after: [usize; 3],
+    /// Number of zeros before the first voxel along Z, Y, X; of transposed convolutions, also negative.
+    pub before: [isize; 3],
 }
 
 /// The convolution of the output gradient that computes the input gradient of a convolution: its output channels are the
@@ -38,34 +35,46 @@ pub(crate) struct Taps {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Adjoint {
     pub kernel: [usize; 3],
-    /// Number of zeros before the first voxel along Z, Y, X.
-    pub padding: [usize; 3],
+    /// Number of zeros before the first voxel along Z, Y, X; negative if the first voxels are not read.
+    pub padding: [isize; 3],
     pub dilation: [usize; 3],
     /// Number of blocks along Z, Y, X.
     pub lengths: [usize; 3],
 }
 
 impl Taps {
-    /// Returns the adjoint for an input of this form; `None` for groups, dilations together with strides, inputs that are not
-    /// divided by the stride, and more zeros before the input than taps reach.
+    /// Returns the adjoint for an input of this form.
     ///
     /// Voxel `p` of block `i` receives `dy[i + d]` through each kernel position `k` with `p + before = stride * d + dilation *
-    /// k`. Tap `t` of the adjoint has `d = dilation * t - padding`.
-    pub(crate) fn adjoint(&self, input: Form) -> Option<Adjoint> {
-        let mut adjoint = Adjoint { kernel: [1; 3], padding: [0; 3], dilation: self.dilation, lengths: [1; 3] };
+    /// k`. Tap `t` of the adjoint has `d = t - padding`, or `d = dilation * t - padding` if the stride is 1.
+    pub(crate) fn adjoint(&self, input: Form) -> Adjoint {
+        let mut adjoint = Adjoint { kernel: self.kernel, padding: [0; 3], dilation: [1; 3], lengths: [1; 3] };
         for a in 0..3 {
-            let (stride, dilation, before) = (self.stride[a], self.dilation[a], self.before[a]);
-            let reach = self.kernel[a].checked_sub(1)? * dilation;
-            let length = input[a + 2];
-            if stride == 0 || !length.is_multiple_of(stride) || before > reach || (stride > 1 && dilation > 1) {
-                return None;
+            let (stride, before) = (self.stride[a].max(1) as isize, self.before[a]);
+            let reach = (self.kernel[a].max(1) - 1) * self.dilation[a];
+            // The first and the last d.
+            let first = -(reach as isize - before).div_euclid(stride);
+            let last = (stride - 1 + before).div_euclid(stride);
+            adjoint.padding[a] = -first;
+            if stride == 1 {
+                adjoint.dilation[a] = self.dilation[a];
+            } else {
+                adjoint.kernel[a] = (last - first + 1).max(1) as usize;
             }
-            adjoint.padding[a] = (reach - before) / stride;
-            let after = before.div_ceil(stride);
-            adjoint.kernel[a] = if stride == 1 { self.kernel[a] } else { adjoint.padding[a] + after + 1 };
-            adjoint.lengths[a] = length / stride;
+            adjoint.lengths[a] = input[a + 2].div_ceil(stride as usize);
         }
-        (self.groups == 1).then_some(adjoint)
+        adjoint
+    }
+
+    /// Returns the number of elements that the kernel of the adjoint holds besides its inputs and its output, for weights of
+    /// this form: the weights in its order, and the output before it is cropped.
+    pub(crate) fn adjoint_scratch(&self, input: Form, weights: Form) -> usize {
+        let adjoint = self.adjoint(input);
+        let blocks: usize = self.stride.iter().product();
+        let taps: usize = adjoint.kernel.iter().product();
+        let voxels = adjoint.lengths.iter().product::<usize>() * blocks;
+        let is_whole = voxels == input[2] * input[3] * input[4];
+        taps * blocks * weights[0] * weights[1] + if is_whole { 0 } else { voxels * input[0] * input[1] }
     }
 }
 
@@ -74,10 +83,8 @@ impl Taps {
 pub(crate) enum TrainKind {
     /// `[x, dy]` -> dx of an activation.
     ActivationGradient(Activation),
-    /// `[dy, w]` -> dx of a convolution that has an [`Adjoint`].
+    /// `[dy, w]` -> dx of a convolution.
     InputGradient(Taps),
-    /// `[w]` -> weights of the convolution that computes the input gradient of a convolution of stride 1.
-    FlipWeights { groups: usize },
     /// `[x, dy]` -> dw of a convolution.
     WeightGradient(Taps),
     /// `[x, scale, bias, mean, variance]` -> y, batch norm with fixed statistics.
