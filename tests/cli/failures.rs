@@ -256,7 +256,8 @@ fn interrupted_prediction_exits_with_code_5_and_leaves_nothing() {
     assert!(fixture.names("o").is_empty(), "{:?}", fixture.names("o"));
     assert!(fixture.leftovers().is_empty(), "{:?}", fixture.leftovers());
     // The prediction can still be completed.
-    fixture.run(&["predict", "large.tif", "--out", "o", "--outputs", "labels", "--resume"]).ok();
+    let arguments = ["predict", "large.tif", "--model", "nuclei-dog", "--out", "o", "--outputs", "labels", "--resume"];
+    fixture.run(&arguments).ok();
     assert_eq!(fixture.names("o"), ["large_labels.tif", "large_provenance.json"]);
 }
 

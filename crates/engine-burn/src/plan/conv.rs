@@ -1,12 +1,21 @@
 //! Plans convolutions and normalizations.
 
 use super::{Cut, Kind, PlanResult, Planner, Source, Taps, TrainKind, Window, unsupported};
-use crate::form::{count, to_3d};
+use crate::form::{Form, count, to_3d};
 use cytoscope_graph::{Activation, ConvAttrs, ConvTransposeAttrs, Node, Tensor, ValueId};
 
 /// Returns numbers of the three spatial axes as numbers of the five axes of a form; 0 for sample and channel.
 pub(super) fn spatial(zyx: [usize; 3]) -> [usize; 5] {
     [0, 0, zyx[0], zyx[1], zyx[2]]
+}
+
+/// Checks that weights with these axes (output channel, input channel of a group, Z, Y, X) fit to groups and to the number of
+/// input channels.
+pub(super) fn check_groups(weights: Form, groups: usize, inputs: usize) -> PlanResult {
+    if groups == 0 || !weights[0].is_multiple_of(groups) || weights[1] * groups != inputs {
+        return unsupported(format!("with {groups} groups of {} channels for {inputs} channels", weights[0]));
+    }
+    Ok(())
 }
 
 impl Planner<'_> {
@@ -25,6 +34,7 @@ impl Planner<'_> {
         let (before, after) = attrs.padding.resolve(&lengths, &attrs.kernel, &attrs.strides, &attrs.dilations);
         let (mut before, after) = (to_3d(&before, 0), to_3d(&after, 0));
         let (kernel, input, out) = (to_3d(&attrs.kernel, 1), self.form(x)?, self.form(output)?);
+        check_groups(self.form(w)?, attrs.group, input[1])?;
         let window = Window {
             stride: to_3d(&attrs.strides, 1),
             padding: before,
@@ -100,9 +110,7 @@ impl Planner<'_> {
         let [z, y, x_before] = before[..] else { return unsupported(format!("with {axes} spatial axes")) };
         let taps = Taps { kernel, stride, dilation, groups: attrs.group, before: [z, y, x_before] };
         let weights = self.form(w)?;
-        if attrs.group == 0 || !weights[0].is_multiple_of(attrs.group) || weights[1] * attrs.group != out[1] {
-            return unsupported(format!("with {} groups of {} channels", attrs.group, weights[0]));
-        }
+        check_groups(weights, attrs.group, out[1])?;
         let mut inputs = vec![self.source(x)?, self.source(w)?];
         let bias = node.input(2);
         if let Some(bias) = bias {

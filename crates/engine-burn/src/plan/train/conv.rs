@@ -1,5 +1,6 @@
 //! Plans gradients of convolutions.
 
+use super::super::conv::check_groups;
 use super::super::{Kind, PlanResult, Planner, unsupported};
 use super::{Taps, TrainKind};
 use crate::form::{count, to_3d};
@@ -34,9 +35,7 @@ impl Planner<'_> {
 
     fn input_gradient(&mut self, dy: ValueId, w: ValueId, dx: ValueId, taps: &Taps) -> PlanResult {
         let (inputs, form, weights) = (vec![self.source(dy)?, self.source(w)?], self.form(dx)?, self.form(w)?);
-        if taps.groups == 0 || !weights[0].is_multiple_of(taps.groups) || weights[1] * taps.groups != form[1] {
-            return unsupported(format!("with {} groups of {} channels", taps.groups, weights[0]));
-        }
+        check_groups(weights, taps.groups, form[1])?;
         let scratch_elements = taps.adjoint_scratch(form, weights);
         self.push_many(Kind::Train(TrainKind::InputGradient(*taps)), inputs, vec![(dx, form)], scratch_elements);
         Ok(())
@@ -44,9 +43,7 @@ impl Planner<'_> {
 
     fn weight_gradient(&mut self, x: ValueId, dy: ValueId, dw: ValueId, taps: &Taps) -> PlanResult {
         let (input, out, form) = (self.form(x)?, self.form(dy)?, self.form(dw)?);
-        if taps.groups == 0 || !form[0].is_multiple_of(taps.groups) || form[1] * taps.groups != input[1] {
-            return unsupported(format!("with {} groups of {} channels", taps.groups, form[0]));
-        }
+        check_groups(form, taps.groups, input[1])?;
         let inputs = vec![self.source(x)?, self.source(dy)?];
         // Copies of both inputs, unless their channels are last in memory, and sums.
         let taps_count: usize = taps.kernel.iter().product();
