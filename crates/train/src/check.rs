@@ -70,7 +70,8 @@ impl CheckJob {
         };
         let report = check_pairs(context, &dataset, &self.config, None)?;
         let usable = report.usable(&dataset);
-        let known = self.from.as_deref().map_or_else(|| Ok(TrainedImages::default()), TrainedImages::of_model)?;
+        // The data can be checked without the start model; its problems are reported when training starts.
+        let known = self.from.as_deref().and_then(|from| TrainedImages::of_model(from).ok()).unwrap_or_default();
         let (mut found, mut no_split) = (None, None);
         if !usable.is_empty() {
             match split_pairs(&usable, &report, &self.config, self.seed, None, &known) {
