@@ -125,6 +125,12 @@ def networks(folder, given):
     return files
 
 
+def measured(rows, row, value, unit="ms"):
+    """Keeps the measured time of a row, and prints it at once, so that a run that is cut off leaves figures."""
+    rows[row] = value
+    print(f"  measured: {row} {value:.2f} {unit}", flush=True)
+
+
 def table(title, rounds, reference, unit="ms"):
     """Prints medians with their range, and how many times as fast as `reference` each row is: the median of the ratios
     within a round, with their range. `rounds` are dictionaries of row and time; rows that failed are missing."""

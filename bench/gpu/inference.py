@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from common import (
-    FILTERS, NETWORK, add_torch_option, child, device_name, has_torch, networks, ours, reference_row, table, torch_rows,
+    FILTERS, NETWORK, add_torch_option, child, device_name, has_torch, measured, networks, ours,
+    reference_row, table, torch_rows,
 )
 
 SHAPES = [[1, 1, 64, 64, 64], [8, 1, 64, 64, 64], [1, 1, 32, 256, 256]]
@@ -56,12 +57,14 @@ def one_round(name, model, x, folder, options):
                     precision, "--repeat", options.repeat, "--json")
         if made:
             row = f"ours {precision}"
-            times[row], outputs[row] = made["wall_ms"]["median"], np.load(out)
+            measured(times, row, made["wall_ms"]["median"])
+            outputs[row] = np.load(out)
     for row, (dtype, compile_) in torch_rows(options.torch) if name in FILTERS else []:
         out = f"{folder}/torch.npy"
         made = child(RIVAL, json.dumps(FILTERS[name]), dtype, compile_, file, out, options.repeat)
         if made:
-            times[row], outputs[row] = made["ms"], np.load(out)
+            measured(times, row, made["ms"])
+            outputs[row] = np.load(out)
     return times, outputs
 
 

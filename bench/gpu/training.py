@@ -14,7 +14,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from common import NETWORK, add_torch_option, child, device_name, has_torch, ours, reference_row, table, torch_rows
+from common import NETWORK, add_torch_option, child, device_name, has_torch, measured, ours, reference_row, table, torch_rows
 
 PRECISIONS = {"cuda": ["f32", "tf32", "f16", "bf16"], "wgpu": ["f32", "f16"], "cpu": ["f32"]}
 RIVAL = NETWORK + """
@@ -70,12 +70,13 @@ def main():
                             "--device", options.device, "--precision", precision, "--steps", options.steps, "--without-int8",
                             "--out", f"{folder}/{precision}{number}", "--json")
                 if made:
-                    times[f"ours {precision}"] = 1e3 * (made["step_secs"] - made["stalled_secs"])
+                    measured(times, f"ours {precision}", 1e3 * (made["step_secs"] - made["stalled_secs"]))
                     parameters["ours"] = made["parameters"]
             for row, (dtype, compile_) in torch_rows(options.torch):
                 made = child(RIVAL, json.dumps(filters), dtype, compile_, options.batch, options.steps)
                 if made:
-                    times[row], parameters["PyTorch"] = made["ms"], made["parameters"]
+                    measured(times, row, made["ms"])
+                    parameters["PyTorch"] = made["parameters"]
             rounds.append(times)
         counted = ", ".join(f"{n:,} parameters ({name})" for name, n in parameters.items())
         title = f"a training step on {options.batch} x 64x64x64: {counted}"

@@ -14,7 +14,7 @@ import tempfile
 
 import numpy as np
 
-from common import FILTERS, NETWORK, child, device_name, has_torch, ours, table
+from common import FILTERS, NETWORK, child, device_name, has_torch, measured, ours, table
 
 RIVAL = NETWORK + """
 import tifffile
@@ -75,7 +75,7 @@ def main():
             made = ours(*job, "--out", f"{folder}/out{number}")
             if made:
                 report = made["inputs"][0]
-                times["ours"] = report["seconds"]
+                measured(times, "ours", report["seconds"], "s")
                 if number == 0:
                     about = report["device"]
                     print(f"ours: {about['id']} {report['precision']}, tile {report['plan']['tile']}: {about['why']}")
@@ -84,7 +84,7 @@ def main():
             if has_torch():
                 rival = child(RIVAL, json.dumps(FILTERS["M1"]), stack, f"{folder}/labels.tif")
                 if rival:
-                    times["MONAI compiled"] = rival["s"]
+                    measured(times, "MONAI compiled", rival["s"], "s")
             rounds.append(times)
         table(f"{options.shape} voxels, TIFF to labels", rounds, "MONAI compiled" if has_torch() else "ours", "s")
 

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 /// True objects under this many voxels are left out: most of those in BBBC050 are center marks outside any nucleus.
 const IGNORE_BELOW: &str = "150";
 
-/// F1 at IoU 0.5 and 0.7 that `nuclei` keeps on embryos 10 and 11.
+/// F1 at IoU 0.5 and 0.7 that `nuclei` keeps on [`embryos`].
 const MIN_F1: [f64; 2] = [0.90, 0.79];
 
 /// F1 at IoU 0.5 and 0.7 that `cells` keeps on four stacks of a gland.
@@ -21,10 +21,11 @@ struct Pair {
     labels: PathBuf,
 }
 
-/// Embryos 10 and 11 of BBBC050 at 11 time points each; the other nine are in the training set of `nuclei`.
+/// Embryos 10 and 11 of BBBC050 at every third of their 11 time points; `bench/accuracy.py` scores all of them. The other nine
+/// embryos are in the training set of `nuclei`.
 fn embryos(data: &Path) -> Vec<Pair> {
     let folder = data.join("nuclei_and_cells/bbbc050_all");
-    let stems = (10..=11).flat_map(|e| (0..11).map(move |t| format!("Emb{e}_t{:03}", 50 * t + 1)));
+    let stems = (10..=11).flat_map(|e| (0..11).step_by(3).map(move |t| format!("Emb{e}_t{:03}", 50 * t + 1)));
     stems
         .map(|name| Pair {
             raw: folder.join(format!("{name}_raw.tif")),
@@ -74,7 +75,7 @@ fn f1(pairs: &[Pair], model: &str, precision: Option<&str>) -> [f64; 2] {
     [0.5, 0.7].map(|threshold| at(threshold)["f1"].as_f64().unwrap())
 }
 
-/// F1 of `nuclei` in int8 on all stacks of embryos 10 and 11, predicted once for all tests.
+/// F1 of `nuclei` in int8 on [`embryos`], predicted once for all tests.
 fn nuclei_on_embryos(pairs: &[Pair]) -> [f64; 2] {
     static SCORES: OnceLock<[f64; 2]> = OnceLock::new();
     *SCORES.get_or_init(|| f1(pairs, "nuclei", None))
@@ -86,7 +87,7 @@ fn nuclei_keeps_its_scores_on_embryos_it_was_not_trained_on() {
     let mut pairs = embryos(&data);
     let int8 = nuclei_on_embryos(&pairs);
     assert!(int8[0] >= MIN_F1[0] && int8[1] >= MIN_F1[1], "{int8:?}");
-    // The float network takes six times as long: every second stack of one embryo.
+    // The float network takes six times as long: two stacks of one embryo.
     let one: Vec<Pair> = pairs.drain(..pairs.len() / 2).step_by(2).collect();
     for (float, int8) in f1(&one, "nuclei", Some("f32")).into_iter().zip(f1(&one, "nuclei", None)) {
         assert!(int8 >= float - 0.005, "int8 {int8}, float {float}");
@@ -110,9 +111,10 @@ fn cells_keeps_its_scores_on_real_tissue() {
     let pairs = gland(&data);
     let int8 = f1(&pairs, "cells", None);
     assert!(int8[0] >= MIN_CELLS_F1[0] && int8[1] >= MIN_CELLS_F1[1], "{int8:?}");
-    // One of the 284 cells is 0.004 of F1, and rounding turns some either way.
-    for (float, int8) in f1(&pairs, "cells", Some("f32")).into_iter().zip(int8) {
-        assert!(int8 >= float - 0.015, "int8 {int8}, float {float}");
+    // One of the cells is up to 0.02 of F1 of a stack, and rounding turns some either way.
+    let one = &pairs[..1];
+    for (float, int8) in f1(one, "cells", Some("f32")).into_iter().zip(f1(one, "cells", None)) {
+        assert!(int8 >= float - 0.04, "int8 {int8}, float {float}");
     }
 }
 
@@ -152,10 +154,11 @@ fn pearson(a: &[f32], b: &[f32]) -> f64 {
 #[test]
 fn predicted_stains_of_unseen_simulated_stacks_correlate_with_the_simulated_ones() {
     let fixture = Fixture::new();
+    let default = ["simulate", "--kind", "labelfree", "--shape", "48,128,128"];
     for seed in ["901", "902"] {
-        fixture.run(&["simulate", "--kind", "labelfree", "--seed", seed, "--out", "default"]).ok();
+        fixture.run(&[&default[..], &["--seed", seed, "--out", "default"]].concat()).ok();
     }
-    let varied = ["simulate", "--kind", "labelfree", "--varied", "--count", "4", "--shape", "48,128,128"];
+    let varied = ["simulate", "--kind", "labelfree", "--varied", "--count", "3", "--shape", "48,128,128"];
     fixture.run(&[&varied[..], &["--seed", "7700", "--out", "varied"]].concat()).ok();
     for (folder, minimum) in [("default", 0.95), ("varied", 0.92)] {
         let [int8, float] = ["int8", "f32"].map(|precision| mean_pearson(&fixture, folder, precision));

@@ -321,7 +321,7 @@ fn training_that_waits_for_data_is_told_what_to_change() {
     let fixture = Fixture::new();
     std::fs::create_dir(fixture.path("packed")).unwrap();
     for seed in 1..=3 {
-        fixture.nuclei("8,640,640", seed);
+        fixture.nuclei("8,448,448", seed);
         for part in ["raw", "labels"] {
             let (plain, packed) =
                 (format!("sim/nuclei_{seed}_{part}.tif"), format!("packed/nuclei_{seed}_{part}.ome.tif"));
@@ -332,7 +332,7 @@ fn training_that_waits_for_data_is_told_what_to_change() {
     let slow = "workers = 1\nprefetch = 1\ncache_bytes = 0\npatch_zyx = [8, 16, 16]\nbatch = 1\n\
                 [network]\nfilters = [2, 4]\nconvs_per_block = 1\n[validation]\ntimes = 1\n";
     std::fs::write(fixture.path("t.toml"), slow).unwrap();
-    let waits = train(&fixture, "packed", "waits", &["--steps", "12"]);
+    let waits = train(&fixture, "packed", "waits", &["--steps", "8"]);
     let advice = given(&fixture, "train", &waits, "data_wait");
     let facts = &waits["run"]["facts"]["training"];
     let [stalled, step] = ["stalled_secs", "step_secs"].map(|key| facts[key].as_f64().unwrap());
@@ -349,7 +349,7 @@ fn training_that_waits_for_data_is_told_what_to_change() {
         assert!(advice["change"].as_str().unwrap().contains(&format!("workers = {workers} ")), "{advice}");
     }
     // With a data worker for every core, more are not the advice.
-    let all = train(&fixture, "packed", "all", &["--steps", "12", "--set", &format!("workers={}", cores.min(8))]);
+    let all = train(&fixture, "packed", "all", &["--steps", "8", "--set", &format!("workers={}", cores.min(8))]);
     if cores <= 8
         && let Some(advice) = find(&all, "data_wait")
     {
@@ -435,7 +435,7 @@ fn a_batch_that_leaves_the_memory_of_a_gpu_unused_is_enlarged() {
     let fixture = Fixture::new();
     let Some(gpu) = gpu(&fixture) else { return };
     simulate_pairs(&fixture, 2);
-    let text = "patch_zyx = [16, 32, 32]\nbatch = 1\n[network]\nfilters = [8, 16]\n[validation]\ntimes = 1\n";
+    let text = "patch_zyx = [8, 32, 32]\nbatch = 1\n[network]\nfilters = [8, 16]\n[validation]\ntimes = 1\n";
     std::fs::write(fixture.path("t.toml"), text).unwrap();
     let train = |out: &str, more: &[&str]| {
         let base = ["--steps", "1", "--without-int8", "--device", &gpu, "--out", out];

@@ -147,14 +147,14 @@ impl Fixture {
         if !self.path(name).exists() {
             let small = self.image(&self.nuclei("16,64,64", 1));
             let values: Vec<u16> = small.samples().to_f32().iter().map(|v| *v as u16).collect();
-            let mut large = Vec::with_capacity(48 * 512 * 512);
+            let mut large = Vec::with_capacity(48 * 384 * 384);
             for z in 0..48 {
-                for y in 0..512 {
+                for y in 0..384 {
                     let row = ((z % 16) * 64 + y % 64) * 64;
-                    (0..8).for_each(|_| large.extend_from_slice(&values[row..row + 64]));
+                    (0..6).for_each(|_| large.extend_from_slice(&values[row..row + 64]));
                 }
             }
-            self.write(name, "ZYX", &[48, 512, 512], large);
+            self.write(name, "ZYX", &[48, 384, 384], large);
         }
         name.to_owned()
     }

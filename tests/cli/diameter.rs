@@ -160,8 +160,10 @@ fn estimates_are_close_to_the_truth_on_real_stacks() {
     let fixture = Fixture::new();
     let folder = data.join("nuclei_and_cells/bbbc050/train");
     let (mut near, mut all) = (0, 0);
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let raw = entry.unwrap().path();
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.to_str().is_some_and(|path| path.ends_with("_raw.tif")));
+    files.sort();
+    for raw in files.iter().step_by(3) {
         let Some(stem) = raw.to_str().and_then(|p| p.strip_suffix("_raw.tif")).map(str::to_owned) else { continue };
         let voxel = ["--voxel-size", "1.75,0.8,0.8"];
         let found = [&["diameter", raw.to_str().unwrap(), "--device", "cpu", "--json"], &voxel[..]].concat();
@@ -174,5 +176,6 @@ fn estimates_are_close_to_the_truth_on_real_stacks() {
         near += usize::from((found / median_diameter(&values, shape, [1.75, 0.8, 0.8])).ln().abs() < 1.15f64.ln());
         all += 1;
     }
-    assert!(all >= 20 && near * 10 >= all * 9, "{near} of {all}");
+    // One in ten may be estimated wrongly.
+    assert!(all >= 7 && near + 1 >= all, "{near} of {all}");
 }

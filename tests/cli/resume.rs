@@ -98,7 +98,7 @@ fn unfinished_training_is_discarded_only_on_request() {
     let fixture = Fixture::new();
     simulate_pairs(&fixture, 3);
     write_settings(&fixture, "");
-    let arguments = [&SMALL[..], &["--steps", "400", "--without-int8", "--out", "m"]].concat();
+    let arguments = [&SMALL[..], &["--steps", "160", "--without-int8", "--out", "m"]].concat();
     kill_after_scores(&fixture, &arguments, 2);
     let state = || {
         let names = fixture.names("m.training");
@@ -106,7 +106,7 @@ fn unfinished_training_is_discarded_only_on_request() {
         (fixture.bytes("m.training/training.json"), fixture.bytes(&format!("m.training/{tensors}")))
     };
     let before = state();
-    fixture.fails(3, &arguments, &["m.training", "step ", "of 400", "--resume", "--restart"]);
+    fixture.fails(3, &arguments, &["m.training", "step ", "of 160", "--resume", "--restart"]);
     fixture.fails(2, &[&arguments[..], &["--from", "nobody", "--resume", "--restart"]].concat(), &["--restart"]);
     assert!(state() == before, "the training state is unchanged");
     // A second run does not touch one in progress.
@@ -158,6 +158,23 @@ fn a_resumed_run_reports_the_data_workers_that_it_used() {
     let report = fixture.run(&[&arguments[..], &["--set", "prefetch=5", "--resume"]].concat()).json();
     assert_eq!((report["workers"].as_u64(), report["prefetch"].as_u64()), (Some(2), Some(10)));
     assert_eq!(report["run"]["facts"]["training"]["workers"], report["workers"]);
+}
+
+#[test]
+fn a_run_in_a_precision_of_another_device_resumes_in_a_given_one() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 2);
+    write_settings(&fixture, "");
+    let arguments = [&SMALL[..], &["--steps", "24", "--without-int8", "--out", "m"]].concat();
+    kill_after_scores(&fixture, &arguments, 2);
+    // As if it had been started on CUDA.
+    let mut checkpoint: Value = serde_json::from_slice(&fixture.bytes("m.training/training.json")).unwrap();
+    checkpoint["config"]["precision"] = "tf32".into();
+    std::fs::write(fixture.path("m.training/training.json"), checkpoint.to_string()).unwrap();
+    let resume = [&arguments[..], &["--resume", "--device", "cpu"]].concat();
+    fixture.fails(2, &resume, &["tf32", "set the precision to f32"]);
+    let report = fixture.run(&[&resume[..], &["--precision", "f32"]].concat()).json();
+    assert_eq!(report["steps"].as_u64(), Some(24), "{report:#}");
 }
 
 #[test]
@@ -224,6 +241,7 @@ fn temporarily_full_disk_does_not_end_training() {
     until("Training continues", 2);
     std::fs::remove_file(fixture.path("small/rest")).unwrap();
     until("score", 2);
+    std::fs::write(fixture.path("small/m.training/finish"), "").unwrap();
     std::thread::spawn(move || lines.for_each(drop));
     assert!(child.wait().unwrap().success());
     assert!(fixture.path("small/m/rdf.yaml").is_file() && !fixture.path("small/m.training").exists());

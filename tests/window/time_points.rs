@@ -14,7 +14,7 @@ use eframe::egui::{Key, Modifiers};
 use egui_kittest::Harness;
 use std::path::{Path, PathBuf};
 
-/// Writes a part of the sample as a stack with two time points.
+/// Writes a part of the sample as a stack with two time points. The names of its results do not have `.ome`.
 fn series(folder: &Path) -> PathBuf {
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_raw.tif");
     let sample = open(&sample, &OpenOptions::default()).unwrap();
@@ -24,9 +24,9 @@ fn series(folder: &Path) -> PathBuf {
     let one: Vec<u16> =
         (0..nz).flat_map(|z| (0..n).flat_map(move |y| (0..n).map(move |x| at(z + 8, y + 20, x + 20)))).collect();
     let array = Array::new("TZYX".parse().unwrap(), vec![2, nz, n, n], [one.clone(), one].concat()).unwrap();
-    let mut spec = WriteSpec::of(&array, Container::ImageJ);
+    let mut spec = WriteSpec::of(&array, Container::OmeTiff);
     spec.voxel_size_um = sample.meta().voxel_size_um;
-    let path = folder.join("series.tif");
+    let path = folder.join("series.ome.tif");
     write_array(&path, &array, &spec).unwrap();
     path
 }
@@ -90,7 +90,7 @@ fn objects_of_one_time_point_are_saved_again_without_a_prompt_unless_they_were_e
     assert_eq!(file_names(&folder), before, "no file was moved aside");
     // Nor does the next window ask, also after the objects were measured there.
     let home = fixture.folder.path().to_owned();
-    fixture.window = window(&home, vec![home.join("series.tif")]);
+    fixture.window = window(&home, vec![home.join("series.ome.tif")]);
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
     press(&mut fixture, Key::CloseBracket);
@@ -119,7 +119,7 @@ fn objects_of_one_time_point_are_saved_again_without_a_prompt_unless_they_were_e
 fn objects_of_one_time_point_are_shown_at_it_when_the_stack_is_opened_again() {
     let mut fixture = objects_of_second_time_point();
     let home = fixture.folder.path().to_owned();
-    fixture.window = window(&home, vec![home.join("series.tif")]);
+    fixture.window = window(&home, vec![home.join("series.ome.tif")]);
     fixture.settle();
     let [all, one] = ["series_labels.tif", "series_t1_labels.tif"].map(|name| home.join("cytoscope").join(name));
     for _ in 0..2 {

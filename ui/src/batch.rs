@@ -9,7 +9,7 @@ use crate::jobs::Jobs;
 use crate::opener::{Content, Expanded, FileRequest};
 use crate::work::{JobView, Purpose};
 use cytoscope_formats::{Compression, SeriesChoice};
-use cytoscope_pipeline::{ConvertJob, EvaluateJob, EvaluateReport};
+use cytoscope_pipeline::{ConvertJob, EvaluateJob, EvaluateReport, stack_stem};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::ending;
 use cytoscope_worker::{Job, JobId, JobResult};
@@ -386,20 +386,6 @@ impl Batch {
 /// files or OME-Zarr folders.
 pub(crate) fn start_folder(chosen: &Path) -> Option<&Path> {
     if ending(chosen).is_some() { chosen.parent() } else { Some(chosen) }
-}
-
-/// Name of a stack without its endings, such as `.ome.tif` and `.nii.gz`.
-pub(crate) fn stack_stem(path: &Path) -> String {
-    let name = file_name(path);
-    let lower = name.to_lowercase();
-    for ending in [".ome.tif", ".ome.tiff", ".ome.zarr", ".nii.gz", "_seg.npy"] {
-        if lower.ends_with(ending)
-            && let Some(front) = name.get(..name.len() - ending.len()).filter(|front| !front.is_empty())
-        {
-            return front.to_owned();
-        }
-    }
-    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// The scores of each pair as CSV: one line for each pair and IoU threshold, or for each pair of intensity images.

@@ -10,7 +10,7 @@ use crate::preprocess::{PreprocessPreview, Preprocessing};
 use crate::results::Results;
 use cytoscope_formats::{FormatError, Image, ImageMeta, OpenOptions};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::Extents;
+use cytoscope_pipeline::{Extents, stack_stem};
 use cytoscope_volume::{Axes, Axis};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -343,8 +343,7 @@ impl Document {
     /// Stem of the names of the results: the file name without its extension, with the number of a series other than the
     /// first.
     pub fn stem(&self) -> String {
-        let stem = self.path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-        format!("{stem}{}", series_suffix(self.series))
+        format!("{}{}", stack_stem(&self.path), series_suffix(self.series))
     }
 
     /// File of the shown labels.

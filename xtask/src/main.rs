@@ -143,16 +143,32 @@ fn lint() -> Outcome {
     cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"])
 }
 
+/// Returns a cargo command in which Clippy compiles the crates of the workspace, and fails on warnings. Unlike `cargo clippy`,
+/// which checks all dependencies without generating code, it leaves programs that the tests run.
+fn linted(arguments: &[&str]) -> Result<Command, String> {
+    let cargo = std::env::var_os("CARGO").ok_or("run this program as `cargo xtask`")?;
+    let driver = Path::new(&cargo).with_file_name("clippy-driver").with_extension(std::env::consts::EXE_EXTENSION);
+    if !driver.is_file() {
+        return Err(format!("Clippy is not installed ({}): run rustup component add clippy", driver.display()));
+    }
+    let mut command = cargo_command(arguments);
+    command.env("RUSTC_WORKSPACE_WRAPPER", driver);
+    // The way in which `cargo clippy` passes `-D warnings` to its driver.
+    command.env("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__");
+    Ok(command)
+}
+
 /// Runs everything that continuous integration checks, and lists the skipped tests before the test runner's last
 /// summary.
 fn test() -> Outcome {
-    lint()?;
+    cargo(&["fmt", "--all", "--check"])?;
+    run(&mut linted(&["test", "--release", "--workspace", "--all-targets", "--no-run"])?)?;
     // Tests append to it what they skip (crates/testkit).
     let list = target_folder().join("skipped-tests.txt");
     let empty = std::fs::create_dir_all(target_folder()).and_then(|()| std::fs::write(&list, ""));
     empty.map_err(|e| format!("{}: {e}", list.display()))?;
     let tests = |what: &str| {
-        let mut command = cargo_command(&["test", "--release", "--workspace", "--no-fail-fast", what]);
+        let mut command = linted(&["test", "--release", "--workspace", "--no-fail-fast", what])?;
         // Without a GPU, its engine is tested with a software driver.
         command.env("CYTOSCOPE_SOFTWARE_GPU", "1").env("CYTOSCOPE_SKIPPED", &list);
         if std::env::var_os("XDG_RUNTIME_DIR").is_none() {

@@ -39,6 +39,20 @@ const OTHER_ENDINGS: [(ArtifactKind, &str); 5] = [
     (ArtifactKind::Labels, "_labels.zarr"),
 ];
 
+/// Extensions of stacks that contain a dot or a word, in lower case.
+const STACK_ENDINGS: [&str; 7] =
+    [".ome.tiff", ".ome.tif", ".ome.zarr.zip", ".zarr.zip", ".ome.zarr", ".nii.gz", "_seg.npy"];
+
+/// Returns what the names of a stack's results begin with: its file name without extension. `.ome.tif`, `.ome.zarr`,
+/// `.zarr.zip`, `.nii.gz` and `_seg.npy` count as one.
+pub fn stack_stem(path: &Path) -> String {
+    let name = path.file_name().map_or_else(|| "stack".to_owned(), |n| n.to_string_lossy().into_owned());
+    let lower = name.to_lowercase();
+    let cut = STACK_ENDINGS.into_iter().find(|e| lower.ends_with(e)).map(|e| name.len().saturating_sub(e.len()));
+    let end = cut.filter(|at| *at > 0).or_else(|| name.rfind('.').filter(|at| *at > 0));
+    end.and_then(|at| name.get(..at)).map_or_else(|| name.clone(), str::to_owned)
+}
+
 impl ArtifactKind {
     /// All kinds of artifacts.
     pub const ALL: [Self; 7] = [
@@ -171,6 +185,24 @@ mod tests {
             assert_eq!(ArtifactKind::of_name(other), None, "{other}");
         }
         assert!(ArtifactKind::of_maps(ModelTask::LabelFree).is_maps() && !ArtifactKind::Labels.is_maps());
+    }
+
+    #[test]
+    fn stems_are_names_without_extension() {
+        for (file, stem) in [
+            ("a/x.ome.tif", "x"),
+            ("x.OME.TIFF", "x"),
+            ("x.ome.zarr", "x"),
+            ("x.zarr", "x"),
+            ("x_seg.npy", "x"),
+            ("y.z.tif", "y.z"),
+            (".hidden", ".hidden"),
+            (".ome.tif", ".ome"),
+            ("embryo", "embryo"),
+            ("/", "stack"),
+        ] {
+            assert_eq!(stack_stem(Path::new(file)), stem, "{file}");
+        }
     }
 
     #[test]

@@ -53,7 +53,7 @@ mod table;
 mod tensors;
 mod verify;
 
-pub use artifact::{Artifact, ArtifactKind};
+pub use artifact::{Artifact, ArtifactKind, stack_stem};
 pub use calibration::{CalibrationTile, calibration_tiles};
 pub use convert::ConvertJob;
 pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};

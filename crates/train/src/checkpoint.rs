@@ -444,7 +444,10 @@ pub(crate) fn restore(
         take(format!("running/{name}"), t)?;
     }
     model.optimizer_steps = state.optimizer_steps;
-    (model.loss_scale, model.steady_steps) = (state.loss_scale, state.steady_steps);
+    // The run may go on in another precision; only f16 scales the loss.
+    if (model.loss_scale > 1.0) == (state.loss_scale > 1.0) {
+        (model.loss_scale, model.steady_steps) = (state.loss_scale, state.steady_steps);
+    }
     Ok(())
 }
 

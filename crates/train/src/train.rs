@@ -4,7 +4,7 @@
 mod steps;
 
 use crate::checkpoint::{CheckpointSummary, RunFolder, TrainState, restore};
-use crate::config::TrainConfig;
+use crate::config::{TrainConfig, TrainPrecision};
 use crate::data::{self, Data};
 use crate::device_choice::step_precision;
 use crate::error::data_error;
@@ -96,19 +96,18 @@ pub(crate) fn run(
         (false, true) if !job.restart => return Err(unfinished(&folder)),
         (false, _) => None,
     };
-    // Only the budget may change when a run is resumed; all other settings are those of the checkpoint.
     let config = match &checkpoint {
         None => job.config.clone(),
-        Some((state, _)) if job.config.budget.is_given() => {
-            TrainConfig { budget: job.config.budget, ..state.config.clone() }
-        }
-        Some((state, _)) => state.config.clone(),
+        Some((state, _)) => resumed(&state.config, &job.config),
     };
     if let Some((state, _)) = &checkpoint {
         check_same_run(state, job, &folder)?;
-        if state.config != (TrainConfig { budget: state.config.budget, ..job.config.clone() }) {
-            context
-                .note("The settings of the checkpoint are used. Changed settings are ignored, except for the budget.");
+        let (budget, precision) = (config.budget, config.precision);
+        if config != (TrainConfig { budget, precision, ..job.config.clone() }) {
+            context.note(
+                "The settings of the checkpoint are used. Changed settings are ignored, except for the budget and the \
+                 precision.",
+            );
         }
     }
     record.job_mut().config = config.clone();
@@ -134,6 +133,14 @@ pub(crate) fn run(
         folder.clean_up();
     }
     outcome
+}
+
+/// Returns the settings of a resumed run: those of its checkpoint, except for the budget and, because another device may not
+/// have it, the precision, if they are given.
+fn resumed(checkpoint: &TrainConfig, given: &TrainConfig) -> TrainConfig {
+    let budget = if given.budget.is_given() { given.budget } else { checkpoint.budget };
+    let precision = if given.precision == TrainPrecision::Auto { checkpoint.precision } else { given.precision };
+    TrainConfig { budget, precision, ..checkpoint.clone() }
 }
 
 /// Returns the error for a run that neither resumes nor discards an existing checkpoint.

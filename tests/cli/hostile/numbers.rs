@@ -62,7 +62,7 @@ fn checkpoints_with_invalid_counters_are_refused() {
     let fixture = Fixture::new();
     simulate_pairs(&fixture, 2);
     write_settings(&fixture, "");
-    let train = [&SMALL[..], &["--steps", "4000", "--without-int8", "--out", "m"]].concat();
+    let train = [&SMALL[..], &["--steps", "1200", "--without-int8", "--out", "m"]].concat();
     let mut child = fixture
         .command(&train)
         .stdout(std::process::Stdio::null())

@@ -331,7 +331,7 @@ fn file_that_appears_during_prediction_is_kept() {
     std::io::Read::read_to_string(&mut lines, &mut rest).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0), "{rest}");
     assert_eq!(fixture.bytes("o/large_labels.tif.before-1"), b"drawn meanwhile");
-    assert_eq!(fixture.image("o/large_labels.tif").shape(), [48, 512, 512]);
+    assert_eq!(fixture.image("o/large_labels.tif").shape(), [48, 384, 384]);
     // After moving the folder, results still belong to their stack.
     std::fs::create_dir(fixture.path("day")).unwrap();
     for name in ["large.tif", "o"] {

@@ -1,7 +1,6 @@
 //! Makes jobs from a document and the settings.
 
 use super::Jobs;
-use crate::batch::stack_stem;
 use crate::channels::input_channels;
 use crate::correct::CorrectionsAction;
 use crate::correct::tools::EditAction;
@@ -18,6 +17,7 @@ use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::predict::{ChannelRef, TileRequest};
 use cytoscope_pipeline::{
     ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, MeasureJob, MeshJob, PredictJob, ResultFormat, SegmentJob,
+    stack_stem,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_storage::Overwrite;

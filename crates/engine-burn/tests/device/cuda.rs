@@ -1,5 +1,6 @@
 //! What only a real NVIDIA GPU can show: how much the precisions of CUDA sessions round.
 
+use crate::tiled::gradient;
 use crate::{one, tensor};
 use cytoscope_engine::{CompileOptions, Device, Engine, Precision};
 use cytoscope_engine_burn::{BurnEngine, probe};
@@ -17,16 +18,30 @@ fn engine() -> Option<BurnEngine> {
 }
 
 /// Returns the largest difference from the reference executor, relative to the largest value.
-fn difference(engine: &BurnEngine, graph: &Graph, x: &Tensor, precision: Precision) -> f32 {
-    let name = graph.value(graph.inputs[0]).name.clone();
-    let expected = cytoscope_reference::run(graph, &[(name, x.clone())]).unwrap();
+fn difference(engine: &BurnEngine, graph: &Graph, inputs: &[Tensor], precision: Precision) -> f32 {
+    let names = graph.inputs.iter().map(|i| graph.value(*i).name.clone());
+    let expected = cytoscope_reference::run(graph, &names.zip(inputs.iter().cloned()).collect::<Vec<_>>()).unwrap();
     let options = CompileOptions { precision, ..CompileOptions::default() };
-    let mut session = engine.compile(graph, &[x.shape().to_vec()], &options).unwrap();
-    let got = session.run(std::slice::from_ref(x)).unwrap();
+    let shapes: Vec<_> = inputs.iter().map(|t| t.shape().to_vec()).collect();
+    let mut session = engine.compile(graph, &shapes, &options).unwrap();
+    let got = session.run(inputs).unwrap();
     let (got, expected) = (got[0].as_f32().unwrap(), expected[0].as_f32().unwrap());
     assert_eq!(got.len(), expected.len());
     let largest = expected.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     got.iter().zip(expected).map(|(g, e)| (g - e).abs()).fold(0.0, f32::max) / largest
+}
+
+/// Checks that f32 does not round factors, and that the other precisions of the device round as much as their type.
+fn rounds_as_stated(engine: &BurnEngine, what: &str, graph: &Graph, inputs: &[Tensor]) {
+    // Mantissas of 23, 10, 10 and 7 bits; sums are of 32 bits.
+    let limits = [(Precision::F32, 5e-6), (Precision::Tf32, 1e-2), (Precision::F16, 5e-3), (Precision::Bf16, 4e-2)];
+    for (precision, limit) in limits {
+        if precision == Precision::F32 || engine.device().precisions.contains(&precision) {
+            let rounded = difference(engine, graph, inputs, precision);
+            eprintln!("{what}: {precision} {rounded:.1e}");
+            assert!(rounded < limit, "{what}, {precision}: {rounded:.1e}");
+        }
+    }
 }
 
 #[test]
@@ -38,20 +53,24 @@ fn f32_sessions_on_cuda_do_not_round_factors_and_others_round_as_much_as_their_t
         let bias = tensor(&[outputs], 5);
         let conv = Op::Conv(ConvAttrs::same(&[kernel; 3]).with_strides(&[stride; 3]));
         let graph = one(conv, x.shape(), vec![Some(w), Some(bias)]);
-        let [exact, rounded] = [Precision::F32, Precision::Tf32].map(|p| difference(&engine, &graph, &x, p));
-        eprintln!("{outputs} channels, kernel {kernel}, stride {stride}: f32 {exact:.1e}, tf32 {rounded:.1e}");
-        assert!(exact < 5e-6, "{outputs} channels, kernel {kernel}, stride {stride}: {exact:.1e}");
-        assert!(rounded < 1e-2, "{outputs} channels, kernel {kernel}, stride {stride}: {rounded:.1e}");
-        // Mantissas of 10 and 7 bits; sums are of 32 bits.
-        for (precision, limit) in [(Precision::F16, 5e-3), (Precision::Bf16, 4e-2)] {
-            if engine.device().precisions.contains(&precision) {
-                let rounded = difference(&engine, &graph, &x, precision);
-                eprintln!("{outputs} channels, kernel {kernel}, stride {stride}: {precision} {rounded:.1e}");
-                assert!(
-                    rounded < limit,
-                    "{outputs} channels, kernel {kernel}, stride {stride}, {precision}: {rounded:.1e}"
-                );
-            }
+        let what = format!("{outputs} channels, kernel {kernel}, stride {stride}");
+        rounds_as_stated(&engine, &what, &graph, std::slice::from_ref(&x));
+    }
+}
+
+#[test]
+fn gradients_of_convolutions_on_cuda_round_as_much_as_their_type() {
+    let Some(engine) = engine() else { return };
+    for (inputs, outputs, kernel, stride) in
+        [(16, 16, 3, 1), (64, 32, 3, 1), (32, 64, 3, 2), (48, 16, 1, 1), (1, 16, 3, 1), (6, 10, 3, 1)]
+    {
+        let attrs = ConvAttrs::same(&[kernel; 3]).with_strides(&[stride; 3]);
+        let x = [2, inputs, 8, 16, 18];
+        let dy = [2, outputs, 8 / stride, 16 / stride, 18 / stride];
+        let given = [tensor(&x, 3), tensor(&[outputs, inputs, kernel, kernel, kernel], 4), tensor(&dy, 5)];
+        for (of, of_weights) in [("input", false), ("weights", true)] {
+            let what = format!("{of} gradient, {inputs} to {outputs} channels, kernel {kernel}, stride {stride}");
+            rounds_as_stated(&engine, &what, &gradient(attrs.clone(), of_weights, x, dy), &given);
         }
     }
 }

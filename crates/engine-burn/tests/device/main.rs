@@ -35,11 +35,14 @@ use cytoscope_engine_burn::{BurnEngine, probe};
 use cytoscope_graph::{Dim, ElementType, Graph, Op, Tensor};
 use std::sync::OnceLock;
 
-/// Returns the engine that tests run on, or `None` with a report of the skip if there is no device.
+/// Returns the engine that tests run on, or `None` with a report of the skip if there is no device: Vulkan or Metal, or
+/// CUDA if `CYTOSCOPE_TEST_DEVICE` is `cuda`.
 pub fn engine() -> Option<&'static BurnEngine> {
     static ENGINE: OnceLock<Option<BurnEngine>> = OnceLock::new();
     let engine = ENGINE.get_or_init(|| {
-        let devices = probe::run_with_software(probe::Kind::Wgpu, true);
+        let cuda = std::env::var("CYTOSCOPE_TEST_DEVICE").is_ok_and(|device| device == "cuda");
+        let kind = if cuda { probe::Kind::Cuda } else { probe::Kind::Wgpu };
+        let devices = probe::run_with_software(kind, true);
         let found: Option<&Device> = devices.iter().find(|d| d.usable);
         eprintln!("devices: {devices:?}");
         found.map(|device| BurnEngine::open(device).unwrap())

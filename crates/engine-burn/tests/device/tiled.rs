@@ -72,7 +72,7 @@ fn tiled_transposed_convolutions_and_activations_match_the_reference() {
 }
 
 /// Returns the graph of a gradient of a convolution, of its input or its weights.
-fn gradient(attrs: ConvAttrs, of_weights: bool, x: [usize; 5], dy: [usize; 5]) -> Graph {
+pub fn gradient(attrs: ConvAttrs, of_weights: bool, x: [usize; 5], dy: [usize; 5]) -> Graph {
     let mut graph = Graph::new("gradient");
     let weights: Vec<usize> = [dy[1], x[1]].into_iter().chain(attrs.kernel.iter().copied()).collect();
     let mut inputs = Vec::new();

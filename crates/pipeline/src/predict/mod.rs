@@ -44,7 +44,7 @@ use crate::error::with_name;
 use crate::evaluate::{looks_like_labels, pair_key};
 use crate::{
     AppliedProfile, Artifact, ArtifactKind, Context, Event, JobError, JobErrorKind, Model, ModelTask, preprocess,
-    provenance, results,
+    provenance, results, stack_stem,
 };
 use cytoscope_engine::{DeviceRequest, EngineError, Precision};
 use cytoscope_formats::{is_zarr_folder, one_of_each_series};
@@ -334,23 +334,13 @@ pub(crate) fn only_stacks(inputs: &[PathBuf], files: Vec<PathBuf>) -> Vec<PathBu
         .collect()
 }
 
-/// Returns the stems of the results: the file names without extension (`.ome.tif`, `.ome.zarr`, `.zarr.zip` and `.nii.gz`
-/// count as one). A number is added if two inputs have the same name.
+/// Returns the stems of the results: those of the stacks. A number is added if two inputs have the same name.
 fn stems(files: &[PathBuf]) -> Vec<String> {
     let mut seen: BTreeSet<String> = BTreeSet::new();
     files
         .iter()
         .map(|f| {
-            let name = f.file_name().map_or_else(|| "stack".to_owned(), |n| n.to_string_lossy().into_owned());
-            let lower = name.to_lowercase();
-            let cut = [".ome.tiff", ".ome.tif", ".ome.zarr.zip", ".zarr.zip", ".ome.zarr", ".nii.gz"]
-                .into_iter()
-                .find(|e| lower.ends_with(e))
-                .map(|e| name.len() - e.len());
-            let stem = match cut.or_else(|| name.rfind('.').filter(|i| *i > 0)) {
-                Some(at) => name.get(..at).unwrap_or(&name).to_owned(),
-                None => name,
-            };
+            let stem = stack_stem(f);
             let mut unique = stem.clone();
             let mut n = 2;
             // Some file systems are case-insensitive.

@@ -4,7 +4,8 @@ use super::{expected, lengths};
 use crate::{engine, numbers};
 use cytoscope_autodiff::{GradientGraph, Parameter, StepOptions, gradient_graph, prepare, update_graph};
 use cytoscope_builders::{DynUNet, UNet3d, Upsampling, Weights, dynunet, unet3d};
-use cytoscope_engine::{BoundSession, Buffers, CompileOptions, Engine};
+use cytoscope_engine::{BoundSession, Buffers, CompileOptions, Engine, Precision};
+use cytoscope_engine_burn::BurnEngine;
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{
     Activation, ConvAttrs, CoordinateMode, Dim, ElementType, Graph, Hyper, Loss, LossKind, Op, Optimizer, Padding,
@@ -114,36 +115,46 @@ fn mixed_precision_gradients_are_as_accurate_as_the_reference() {
     ];
     for (net, channels) in nets {
         let net = prepare(&net).unwrap();
-        let options = StepOptions { half: Some(ElementType::F16), ..StepOptions::new(Loss::single(DICE, channels)) };
-        let shape = vec![2, 1, 8, 16, 16];
-        let made = gradient_graph(&net, std::slice::from_ref(&shape), &options).unwrap();
-        let full = gradient_graph(&net, &[shape], &StepOptions { half: None, ..options }).unwrap();
-        assert!(made.halved.unwrap().nodes > 10);
-        let given = inputs(&net, &made);
-        let want = expected(&made.graph, &given);
-        let precise = expected(&full.graph, &inputs(&net, &full));
-        let mut session = engine.compile(&made.graph, &shapes(&given), &CompileOptions::default()).unwrap();
-        assert!(session.report().fallbacks.is_empty(), "{:?}", session.report());
-        let got = session.run(&given).unwrap();
-        // Rounding to 16 bits happens in another order on the device than in the reference. Its gradients must not be
-        // further from those in 32 bits than the reference's.
-        let distance = |a: &[Tensor], b: &[Tensor], scale: f64| {
-            let (mut off, mut norm) = (0.0, 0.0);
-            for (a, b) in a.iter().zip(b).skip(1).take(made.parameters.len()) {
-                for (a, b) in a.to_f64_vec().iter().zip(b.to_f64_vec()) {
-                    off += (a - b * scale).powi(2);
-                    norm += (b * scale).powi(2);
-                }
-            }
-            (off / norm).sqrt()
-        };
-        let scale = f64::from(LOSS_SCALE);
-        let errors = [distance(&got, &want, 1.0), distance(&got, &precise, scale), distance(&want, &precise, scale)];
-        eprintln!("{}: device to 16-bit reference, device to 32 bits, reference to 32 bits: {errors:?}", net.name);
-        assert!(errors[2] < 0.1 && errors[1] < 1.3 * errors[2] && errors[1] > 1e-5, "{}: {errors:?}", net.name);
-        let loss = |made: &[Tensor]| made[0].to_f64_vec()[0];
-        assert!((loss(&got) / loss(&precise) - 1.0).abs() < 0.01);
+        // The limits are errors of the reference.
+        half_gradients(engine, &net, channels, ElementType::F16, 0.1);
+        if engine.device().precisions.contains(&Precision::Bf16) {
+            half_gradients(engine, &net, channels, ElementType::BF16, 0.5);
+        }
     }
+}
+
+/// Checks the gradients of a training step in `half` against those in 32 bits, and that the reference's are within `limit`.
+fn half_gradients(engine: &BurnEngine, net: &Graph, channels: usize, half: ElementType, limit: f64) {
+    let options = StepOptions { half: Some(half), ..StepOptions::new(Loss::single(DICE, channels)) };
+    let shape = vec![2, 1, 8, 16, 16];
+    let made = gradient_graph(net, std::slice::from_ref(&shape), &options).unwrap();
+    let full = gradient_graph(net, &[shape], &StepOptions { half: None, ..options }).unwrap();
+    assert!(made.halved.unwrap().nodes > 10);
+    let given = inputs(net, &made);
+    let want = expected(&made.graph, &given);
+    let precise = expected(&full.graph, &inputs(net, &full));
+    let mut session = engine.compile(&made.graph, &shapes(&given), &CompileOptions::default()).unwrap();
+    assert!(session.report().fallbacks.is_empty(), "{:?}", session.report());
+    let got = session.run(&given).unwrap();
+    // Rounding to 16 bits happens in another order on the device than in the reference. Its gradients must not be
+    // further from those in 32 bits than the reference's.
+    let distance = |a: &[Tensor], b: &[Tensor], scale: f64| {
+        let (mut off, mut norm) = (0.0, 0.0);
+        for (a, b) in a.iter().zip(b).skip(1).take(made.parameters.len()) {
+            for (a, b) in a.to_f64_vec().iter().zip(b.to_f64_vec()) {
+                off += (a - b * scale).powi(2);
+                norm += (b * scale).powi(2);
+            }
+        }
+        (off / norm).sqrt()
+    };
+    let scale = f64::from(LOSS_SCALE);
+    let errors = [distance(&got, &want, 1.0), distance(&got, &precise, scale), distance(&want, &precise, scale)];
+    let what = format!("{} in {half:?}", net.name);
+    eprintln!("{what}: device to 16-bit reference, device to 32 bits, reference to 32 bits: {errors:?}");
+    assert!(errors[2] < limit && errors[1] < 1.3 * errors[2] && errors[1] > 1e-5, "{what}: {errors:?}");
+    let loss = |made: &[Tensor]| made[0].to_f64_vec()[0];
+    assert!((loss(&got) / loss(&precise) - 1.0).abs() < 0.01, "{what}");
 }
 
 fn weight(graph: &mut Graph, name: &str, o: usize, i: usize) -> Option<ValueId> {
