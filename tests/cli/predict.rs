@@ -357,6 +357,28 @@ fn records_of_earlier_versions_can_be_rerun_and_keep_their_results() {
 }
 
 #[test]
+fn objects_from_the_map_of_a_prediction_are_made_again_unless_they_were_edited() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,40,40", 1);
+    fixture.run(&["predict", &raw, "--model", "nuclei-dog", "--out", "o", "--outputs", "maps"]).ok();
+    let segment = ["segment", "o/nuclei_1_raw_probability.tif", "--out", "o/own.tif"];
+    fixture.run(&segment).ok();
+    let first = fixture.bytes("o/own.tif");
+    // Other settings; nothing is moved aside.
+    fixture.run(&[&segment[..], &["--threshold", "0.9"]].concat()).ok();
+    assert!(fixture.bytes("o/own.tif") != first, "the labels are the same");
+    assert_eq!(fixture.names("o").iter().filter(|name| name.contains("before")).count(), 0);
+    // Labels that a program changed are kept.
+    std::fs::write(fixture.path("o/own.tif"), "drawn by hand").unwrap();
+    fixture.fails(2, &segment, &["own.tif", "--force"]);
+    assert_eq!(fixture.bytes("o/own.tif"), b"drawn by hand");
+    // Without a prediction's record, a map could be any image.
+    std::fs::copy(fixture.path(segment[1]), fixture.path("map.tif")).unwrap();
+    fixture.run(&["segment", "map.tif", "--out", "l.tif"]).ok();
+    fixture.fails(2, &["segment", "map.tif", "--out", "l.tif"], &["l.tif", "--force"]);
+}
+
+#[test]
 fn maps_under_old_and_new_names_are_distinguished_from_stacks() {
     let fixture = Fixture::new();
     let first = fixture.nuclei("6,40,40", 1);
