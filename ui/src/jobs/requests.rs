@@ -6,7 +6,7 @@ use crate::correct::CorrectionsAction;
 use crate::correct::tools::EditAction;
 use crate::disk::{DocumentEffect, TableTarget};
 use crate::display::Display;
-use crate::document::{Document, Role, file_name, series_suffix};
+use crate::document::{Document, Role, file_name};
 use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::opener::FileRequest;
@@ -17,7 +17,6 @@ use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::predict::{ChannelRef, TileRequest};
 use cytoscope_pipeline::{
     ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, MeasureJob, MeshJob, PredictJob, ResultFormat, SegmentJob,
-    stack_stem,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_storage::Overwrite;
@@ -145,7 +144,7 @@ impl Jobs {
         effects: &mut Effects,
     ) {
         let Some(document) = documents.get(id) else { return };
-        let name = format!("{}{}_preprocessed.ome.tif", stack_stem(&document.path), series_suffix(document.series));
+        let name = ArtifactKind::Preprocessed.file_name(&document.stem());
         let folder = document.path.parent().map(Path::to_owned);
         self.copy_steps = Some((id, steps));
         effects.act(DocumentsAction::Ask { request: FileRequest::PreprocessedCopy(id), folder, name });

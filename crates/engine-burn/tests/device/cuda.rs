@@ -1,8 +1,8 @@
 //! What only a real NVIDIA GPU can show: how much the precisions of CUDA sessions round.
 
 use crate::tiled::gradient;
-use crate::{one, tensor};
-use cytoscope_engine::{CompileOptions, Device, Engine, Precision};
+use crate::{difference_on, one, tensor};
+use cytoscope_engine::{Device, Engine, Precision};
 use cytoscope_engine_burn::{BurnEngine, probe};
 use cytoscope_graph::{ConvAttrs, Graph, Op, Tensor};
 
@@ -17,27 +17,13 @@ fn engine() -> Option<BurnEngine> {
     found.map(|device| BurnEngine::open(device).unwrap())
 }
 
-/// Returns the largest difference from the reference executor, relative to the largest value.
-fn difference(engine: &BurnEngine, graph: &Graph, inputs: &[Tensor], precision: Precision) -> f32 {
-    let names = graph.inputs.iter().map(|i| graph.value(*i).name.clone());
-    let expected = cytoscope_reference::run(graph, &names.zip(inputs.iter().cloned()).collect::<Vec<_>>()).unwrap();
-    let options = CompileOptions { precision, ..CompileOptions::default() };
-    let shapes: Vec<_> = inputs.iter().map(|t| t.shape().to_vec()).collect();
-    let mut session = engine.compile(graph, &shapes, &options).unwrap();
-    let got = session.run(inputs).unwrap();
-    let (got, expected) = (got[0].as_f32().unwrap(), expected[0].as_f32().unwrap());
-    assert_eq!(got.len(), expected.len());
-    let largest = expected.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-    got.iter().zip(expected).map(|(g, e)| (g - e).abs()).fold(0.0, f32::max) / largest
-}
-
 /// Checks that f32 does not round factors, and that the other precisions of the device round as much as their type.
 fn rounds_as_stated(engine: &BurnEngine, what: &str, graph: &Graph, inputs: &[Tensor]) {
     // Mantissas of 23, 10, 10 and 7 bits; sums are of 32 bits.
     let limits = [(Precision::F32, 5e-6), (Precision::Tf32, 1e-2), (Precision::F16, 5e-3), (Precision::Bf16, 4e-2)];
     for (precision, limit) in limits {
         if precision == Precision::F32 || engine.device().precisions.contains(&precision) {
-            let rounded = difference(engine, graph, inputs, precision);
+            let rounded = difference_on(engine, graph, inputs, precision);
             eprintln!("{what}: {precision} {rounded:.1e}");
             assert!(rounded < limit, "{what}, {precision}: {rounded:.1e}");
         }

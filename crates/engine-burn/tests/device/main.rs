@@ -30,7 +30,7 @@ mod toolkit;
 #[path = "../../src/tuning.rs"]
 mod tuning;
 
-use cytoscope_engine::{CompileOptions, Device, Engine, EngineError};
+use cytoscope_engine::{CompileOptions, Device, Engine, EngineError, Precision};
 use cytoscope_engine_burn::{BurnEngine, probe};
 use cytoscope_graph::{Dim, ElementType, Graph, Op, Tensor};
 use std::sync::OnceLock;
@@ -95,12 +95,17 @@ pub fn several(op: Op, shape: &[usize], constants: Vec<Option<Tensor>>, outputs:
 
 /// Returns the largest difference from the reference executor, relative to the largest value; `None` without a device.
 pub fn difference(graph: &Graph, inputs: &[Tensor]) -> Option<f32> {
-    let engine = engine()?;
+    Some(difference_on(engine()?, graph, inputs, Precision::F32))
+}
+
+/// Like [`difference`], on an engine in a precision.
+pub fn difference_on(engine: &BurnEngine, graph: &Graph, inputs: &[Tensor], precision: Precision) -> f32 {
     let names = graph.inputs.iter().map(|i| graph.value(*i).name.clone());
     let named: Vec<_> = names.zip(inputs.iter().cloned()).collect();
     let expected = cytoscope_reference::run(graph, &named).unwrap();
     let shapes: Vec<_> = inputs.iter().map(|t| t.shape().to_vec()).collect();
-    let mut session = engine.compile(graph, &shapes, &CompileOptions::default()).unwrap();
+    let mut session =
+        engine.compile(graph, &shapes, &CompileOptions { precision, ..CompileOptions::default() }).unwrap();
     let got = session.run(inputs).unwrap();
     assert_eq!(got.len(), expected.len());
     let mut worst = 0.0f32;
@@ -115,7 +120,7 @@ pub fn difference(graph: &Graph, inputs: &[Tensor]) -> Option<f32> {
             }
         }
     }
-    Some(worst)
+    worst
 }
 
 /// Checks that a graph with one input agrees with the reference executor on pseudo-random numbers.
