@@ -33,7 +33,7 @@ pub fn check(fixture: &Fixture, what: &str) {
 
 #[test]
 fn every_control_has_a_name() {
-    let mut fixture = Fixture::new();
+    let mut fixture = Fixture::with_small_sample();
     fixture.window.run_steps(3);
     check(&fixture, "empty");
     fixture.click("Open the sample");

@@ -1,7 +1,9 @@
 //! A window in a temporary folder, without a display.
 
+use cytoscope_formats::{Container, OpenOptions, WriteSpec, write_array};
 use cytoscope_train::TrainConfig;
 use cytoscope_ui::{Workbench, WorkbenchOptions};
+use cytoscope_volume::Array;
 use eframe::egui::accesskit::Role;
 use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable, by};
@@ -25,6 +27,14 @@ impl Fixture {
     /// Opens an empty window, which offers a copy of the bundled sample.
     pub fn new() -> Self {
         Self::with(|_| Vec::new())
+    }
+
+    /// Opens an empty window, which offers the middle of the bundled sample: it is predicted in a third of the time.
+    pub fn with_small_sample() -> Self {
+        Self::with(|folder| {
+            small_sample(folder);
+            Vec::new()
+        })
     }
 
     /// Opens a window with the files that `make` writes into the folder and returns.
@@ -96,6 +106,33 @@ pub fn sees(window: &Harness<'static, Workbench>, text: &str) -> bool {
     window.query_all_by_label_contains(text).next().is_some()
 }
 
+/// The sample that the window offers.
+fn sample_path(home: &Path) -> PathBuf {
+    home.join("sample/nuclei_raw.tif")
+}
+
+/// The bundled sample.
+pub fn bundled_sample() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_raw.tif")
+}
+
+/// The size of [`small_sample`] along Y and X.
+pub const SMALL: usize = 80;
+
+/// Writes the middle of the bundled sample, with all its slices, where the window looks for the sample.
+fn small_sample(home: &Path) {
+    let whole = cytoscope_formats::open(&bundled_sample(), &OpenOptions::default()).unwrap();
+    let values = whole.read_all().unwrap().samples().to_f32();
+    let (nz, n) = (values.len() / (160 * 160), SMALL);
+    let at = |z: usize, y: usize, x: usize| values[(z * 160 + y + 40) * 160 + x + 40] as u16;
+    let part = (0..nz).flat_map(|z| (0..n).flat_map(move |y| (0..n).map(move |x| at(z, y, x)))).collect::<Vec<u16>>();
+    let array = Array::new("ZYX".parse().unwrap(), vec![nz, n, n], part).unwrap();
+    let mut spec = WriteSpec::of(&array, Container::ImageJ);
+    spec.voxel_size_um = whole.meta().voxel_size_um;
+    std::fs::create_dir_all(home.join("sample")).unwrap();
+    write_array(&sample_path(home), &array, &spec).unwrap();
+}
+
 /// The real program. If software GPUs are allowed, a script starts it without them: tuning kernels for one takes minutes,
 /// and these tests are about the window.
 fn program(home: &Path) -> PathBuf {
@@ -119,10 +156,11 @@ pub fn window(home: &Path, files: Vec<PathBuf>) -> Harness<'static, Workbench> {
 
 /// Opens a window with other default training settings.
 pub fn window_with(home: &Path, files: Vec<PathBuf>, train_config: TrainConfig) -> Harness<'static, Workbench> {
-    let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data");
-    let sample = home.join("sample/nuclei_raw.tif");
-    std::fs::create_dir_all(home.join("sample")).unwrap();
-    std::fs::copy(samples.join("nuclei_raw.tif"), &sample).unwrap();
+    let sample = sample_path(home);
+    if !sample.exists() {
+        std::fs::create_dir_all(home.join("sample")).unwrap();
+        std::fs::copy(bundled_sample(), &sample).unwrap();
+    }
     let options = WorkbenchOptions {
         files,
         program: Some(program(home)),

@@ -6,7 +6,6 @@ use cytoscope_ui::data::plane::Orientation;
 use cytoscope_ui::document::Role;
 use eframe::egui::{Key, Modifiers, Pos2, vec2};
 use egui_kittest::kittest::Queryable;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 /// Shape Z, Y, X of the sample.
@@ -22,7 +21,16 @@ pub fn corrected(fixture: &Fixture) -> PathBuf {
 
 /// Opens the sample and predicts its labels with the model that the window suggests.
 pub fn sample_predicted() -> Fixture {
-    let mut fixture = Fixture::new();
+    predicted(Fixture::new())
+}
+
+/// Opens and predicts the middle of the sample.
+pub fn small_sample_predicted() -> Fixture {
+    predicted(Fixture::with_small_sample())
+}
+
+/// Opens and predicts the sample of a window.
+fn predicted(mut fixture: Fixture) -> Fixture {
     fixture.click("Open the sample");
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
@@ -171,9 +179,9 @@ pub fn session_labels(fixture: &Fixture) -> Vec<u32> {
 
 /// Hash of labels; the same in every process.
 pub fn digest(labels: &[u32]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    labels.hash(&mut hasher);
-    hasher.finish()
+    labels
+        .iter()
+        .fold(0u64, |hash, label| (hash.rotate_left(5) ^ u64::from(*label)).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 /// The label that the brush paints.

@@ -1,7 +1,7 @@
 //! Predicting: the same bytes as the command line, live objects, comparison with truth, and a killed engine.
 
-use crate::fixture::{Fixture, sees};
-use crate::gestures::{sample_predicted, save_as_suggested};
+use crate::fixture::{Fixture, SMALL, bundled_sample, sees};
+use crate::gestures::{save_as_suggested, small_sample_predicted};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_pipeline::{MachineProfile, MachineProfiles, PerformanceRequest, Preset, machine_key};
 use cytoscope_testkit::file_names;
@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn the_window_and_the_command_line_give_the_same_bytes() {
-    let fixture = sample_predicted();
+    let fixture = small_sample_predicted();
     let from_window = fixture.path("sample/cytoscope");
     let from_line = fixture.path("line");
     let ran = Command::new(env!("CARGO_BIN_EXE_cytoscope"))
@@ -34,15 +34,21 @@ fn the_window_and_the_command_line_give_the_same_bytes() {
     }
 }
 
+/// The true labels of the middle of the sample.
+fn middle_of_truth() -> Vec<u32> {
+    let truth = bundled_sample().with_file_name("nuclei_labels.tif");
+    let whole = cytoscope_formats::open(&truth, &cytoscope_formats::OpenOptions::default()).unwrap();
+    let values = whole.read_all().unwrap().samples().to_f32();
+    let rows = values.chunks_exact(160).enumerate().filter(|(row, _)| (40..40 + SMALL).contains(&(row % 160)));
+    rows.flat_map(|(_, row)| row[40..40 + SMALL].iter().map(|label| *label as u32)).collect()
+}
+
 #[test]
 fn objects_are_measured_and_linked_to_the_image() {
-    let mut fixture = sample_predicted();
+    let mut fixture = small_sample_predicted();
     let objects = fixture.window.state().document().unwrap().results.as_ref().unwrap().rows.len();
-    let truth = cytoscope_formats::open(
-        &Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_labels.tif"),
-        &cytoscope_formats::OpenOptions::default(),
-    );
-    let truth = truth.unwrap().read_all().unwrap().samples().to_f32().into_iter().fold(0.0, f32::max) as usize;
+    let truth: std::collections::BTreeSet<u32> = middle_of_truth().into_iter().filter(|label| *label > 0).collect();
+    let truth = truth.len();
     assert!(objects.abs_diff(truth) * 4 < truth, "{objects} objects, {truth} in the ground truth");
     fixture.click("Objects");
     assert!(fixture.sees(&format!("{objects} objects")), "{}", fixture.on_screen());
@@ -63,7 +69,7 @@ fn objects_are_measured_and_linked_to_the_image() {
 
 #[test]
 fn sliders_preview_objects_and_saving_is_explicit() {
-    let mut fixture = sample_predicted();
+    let mut fixture = small_sample_predicted();
     let count = |fixture: &Fixture| fixture.window.state().document().unwrap().results.as_ref().unwrap().rows.len();
     let before = count(&fixture);
     let labels = fixture.path("sample/cytoscope/nuclei_raw_labels.tif");
@@ -87,7 +93,7 @@ fn sliders_preview_objects_and_saving_is_explicit() {
 
 #[test]
 fn unsaved_options_of_each_stack_are_kept_until_its_objects_are_saved() {
-    let mut fixture = Fixture::new();
+    let mut fixture = Fixture::with_small_sample();
     let stacks = [0, 1].map(|i| {
         let path = fixture.path(&format!("stack {i}.tif"));
         std::fs::copy(fixture.path("sample/nuclei_raw.tif"), &path).unwrap();
@@ -167,13 +173,17 @@ fn killed_engine_restarts_and_loses_only_its_job() {
     assert!(left.is_empty(), "partial files remain: {left:?}");
     fixture.until("another engine", |w| w.state().engine_pid().is_some_and(|p| p != pid));
     fixture.click("Predict this stack");
-    fixture.until("labels", |w| w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some()));
+    fixture
+        .until("tiles of the other engine", |w| w.state().document().is_some_and(|d| d.of_role(Role::Live).is_some()));
 }
 
 #[test]
 fn comparison_with_truth_shows_the_scores_of_evaluate() {
-    let mut fixture = sample_predicted();
-    let truth = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_labels.tif");
+    let mut fixture = small_sample_predicted();
+    let truth = fixture.path("truth.tif");
+    let values = middle_of_truth();
+    let array = Array::new("ZYX".parse().unwrap(), vec![values.len() / (SMALL * SMALL), SMALL, SMALL], values).unwrap();
+    write_array(&truth, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
     fixture.window.state_mut().compare_with(&truth);
     fixture.until("the scores", |w| sees(w, "F1 "));
     // The scores of `evaluate` for the same files.
@@ -240,7 +250,7 @@ fn find_f1(value: &serde_json::Value) -> Option<f64> {
 
 #[test]
 fn switching_splitting_back_on_restores_the_models_settings() {
-    let mut fixture = sample_predicted();
+    let mut fixture = small_sample_predicted();
     // The table has one row per object.
     let table = std::fs::read_to_string(fixture.path("sample/cytoscope/nuclei_raw_objects.csv")).unwrap();
     let objects = table.lines().count() - 1;
@@ -259,7 +269,7 @@ fn switching_splitting_back_on_restores_the_models_settings() {
 
 #[test]
 fn chosen_device_and_precision_are_used() {
-    let mut fixture = Fixture::new();
+    let mut fixture = Fixture::with_small_sample();
     fixture.click("Open the sample");
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
@@ -279,7 +289,7 @@ fn chosen_device_and_precision_are_used() {
 
 #[test]
 fn foreign_files_are_replaced_only_after_a_prompt() {
-    let mut fixture = Fixture::new();
+    let mut fixture = Fixture::with_small_sample();
     let labels = fixture.path("sample/cytoscope/nuclei_raw_labels.tif");
     std::fs::create_dir_all(labels.parent().unwrap()).unwrap();
     std::fs::write(&labels, "drawn by hand").unwrap();

@@ -1,7 +1,7 @@
 //! The profiler: advice that is applied, stored runs side by side, search and exports.
 
 use crate::accessibility;
-use crate::fixture::{Fixture, sees};
+use crate::fixture::{Fixture, SMALL, sees};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::DiameterRequest;
 use cytoscope_profile::{
@@ -304,7 +304,7 @@ fn a_diameter_without_objects_is_replaced_by_an_estimate() {
 
 #[test]
 fn a_job_of_the_window_is_exported_with_its_facts() {
-    let mut fixture = Fixture::new();
+    let mut fixture = Fixture::with_small_sample();
     fixture.click("Open the sample");
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
@@ -321,7 +321,7 @@ fn a_job_of_the_window_is_exported_with_its_facts() {
     let run = StoredRun::from_json(&std::fs::read(&path).unwrap()).unwrap();
     let facts = &run.record.facts;
     assert_eq!((run.record.command.as_str(), facts.wall_secs), ("predict", seconds));
-    assert_eq!(facts.inputs.iter().map(|i| i.voxels).collect::<Vec<_>>(), [32 * 160 * 160]);
+    assert_eq!(facts.inputs.iter().map(|i| i.voxels).collect::<Vec<_>>(), [(32 * SMALL * SMALL) as u64]);
     assert!(run.spans.iter().any(|s| s.stage == Stage::Read), "the spans of the job");
     assert!(run.timeline.len() > run.marks.len(), "its memory was sampled");
     assert!(run.timeline.iter().any(|sample| sample.arena_bytes.is_some()), "with the arenas of the engine");

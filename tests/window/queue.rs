@@ -33,7 +33,7 @@ fn labels(stack: &Path) -> PathBuf {
 
 #[test]
 fn queue_continues_in_the_next_window() {
-    let mut fixture = Fixture::new();
+    let mut fixture = Fixture::with_small_sample();
     let stacks = copies(&fixture, 3);
     fixture.window.state_mut().open_paths(&stacks);
     fixture.until("three stacks", |w| w.state().documents().len() == 3);
@@ -116,7 +116,7 @@ fn sample_plate(path: &Path) -> PathBuf {
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_raw.tif");
     let image = cytoscope_formats::open(&sample, &cytoscope_formats::OpenOptions::default()).unwrap();
     let values = image.read_all().unwrap().samples().to_f32();
-    plate_of(path, [8, 10], [160, 160], |z, at| values[(z + 8) * 160 * 160 + at] as u16)
+    plate_of(path, [8, 10], [80, 160], |z, at| values[(z + 8) * 160 * 160 + at] as u16)
 }
 
 /// The label images of both series of a plate in a folder.

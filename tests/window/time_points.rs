@@ -1,7 +1,7 @@
 //! Objects of single time points: saved, saved again, found again, and measured.
 
 use crate::fixture::{Fixture, sees, window};
-use crate::gestures::{press, start_correcting, stroke, wait_for_tools};
+use crate::gestures::{press, read_labels, session_labels, start_correcting, stroke, wait_for_tools};
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
 use cytoscope_testkit::file_names;
 use cytoscope_ui::Workbench;
@@ -79,6 +79,18 @@ fn objects_of_one_time_point_belong_to_it_and_do_not_replace_those_of_all() {
     // The other time point has the labels of the prediction.
     press(&mut fixture, Key::OpenBracket);
     fixture.until("the predicted labels", |w| shown_labels(w) == Some((all.clone(), None)));
+    // Corrections start from the labels of their time point, also while another one is corrected.
+    fixture.settle();
+    let predicted = read_labels(&all);
+    fixture.click("Correct");
+    fixture.click("Correct this stack");
+    wait_for_tools(&mut fixture);
+    assert!(session_labels(&fixture) == predicted[..predicted.len() / 2]);
+    press(&mut fixture, Key::CloseBracket);
+    fixture.click("Correct this time point");
+    wait_for_tools(&mut fixture);
+    let saved = read_labels(&one);
+    assert!(session_labels(&fixture) == saved && saved != predicted[predicted.len() / 2..]);
 }
 
 #[test]

@@ -16,6 +16,16 @@ fn best(mut step: impl FnMut() -> Result<(), KernelError>) -> Result<f64, Kernel
     Ok(best)
 }
 
+/// Returns weights whose distribution resembles that of a trained network: bell-shaped, with a standard deviation of 32.
+fn bell_shaped(count: usize) -> Vec<i8> {
+    let mut state = 1u64;
+    let mut uniform = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 57) as i32 - 64
+    };
+    (0..count).map(|_| ((0..3).map(|_| uniform()).sum::<i32>() / 2).clamp(-127, 127) as i8).collect()
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let only = std::env::args().nth(1);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build()?;
@@ -47,7 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 })
             })?;
             let input = Blocked::new(ci, [n; 3], [pad; 3], if ci == 1 { 4 } else { 16 });
-            let weights = PackedConvInt8::new(isa, &vec![1; of.count()], 3, of, input.block)?;
+            let weights = PackedConvInt8::new(isa, &bell_shaped(of.count()), 3, of, input.block)?;
             let (x, mut y, mut z) = (vec![5; input.len()], vec![0; output.len()], vec![0u16; output.len()]);
             let scale = vec![0.01; co];
             let bytes = pool.install(|| {

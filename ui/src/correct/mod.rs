@@ -15,7 +15,7 @@ pub mod tools;
 pub(crate) use actions::{CorrectionsAction, can_run};
 
 use crate::disk::{CorrectionsPlace, DocumentEffect};
-use crate::document::{Document, Role, file_name};
+use crate::document::{Document, file_name};
 use crate::documents::Documents;
 use crate::effect::{Effects, Wake};
 use crate::jobs::Jobs;
@@ -148,8 +148,8 @@ impl Corrections {
         self.closing.is_empty() && self.by_document.values().all(is_settled)
     }
 
-    /// Asks for the folder of the corrections of a document. They start from the labels shown, or from those of
-    /// `earlier` corrections.
+    /// Asks for the folder of the corrections of a document. They start from [`Documents::labels_to_correct`], or from
+    /// the labels of `earlier` corrections.
     fn request_start(
         &self,
         id: u64,
@@ -176,15 +176,14 @@ impl Corrections {
             }
         };
         let files = files_of(document, &place.folder);
-        // Labels of another time point are no start, unless their file has this one, too.
-        let labels = document.of_role(Role::Labels).filter(|o| o.is_at(document.time) || o.times > 1);
-        let shown = labels.map_or(Base::Empty, |o| Base::File(o.path.clone()));
+        let labels = documents.labels_to_correct(id);
+        let base = labels.map_or(Base::Empty, |(path, _)| Base::File(path.to_owned()));
         let [z, y, x] = document.voxel_um;
         let start = SessionStart {
-            bases: place.bases.unwrap_or_else(|| vec![shown]),
+            bases: place.bases.unwrap_or_else(|| vec![base]),
             shape_zyx: document.extents.zyx,
             voxel_um: VoxelSize::new_um(z, y, x),
-            time: labels.is_some_and(|o| o.times > 1).then_some(document.time),
+            time: labels.and_then(|(_, time)| time),
             files: files.clone(),
         };
         self.tools.fit(document.voxel_um, document.extents.zyx);

@@ -31,6 +31,11 @@ impl SavedResults {
         path_of(self.of_times.get(&time).unwrap_or(&self.all), ArtifactKind::Table)
     }
 
+    /// Whether a file contains labels that are among the results.
+    fn has_labels(&self, path: &Path) -> bool {
+        self.of_times.values().chain([&self.all]).any(|found| path_of(found, ArtifactKind::Labels) == Some(path))
+    }
+
     /// Adds the table of labels that are among the results.
     fn add_table(&mut self, labels: &Path, table: &Path) {
         let all = std::iter::once(&mut self.all).chain(self.of_times.values_mut());
@@ -100,6 +105,20 @@ impl Documents {
         if let Some((path, only_time)) = labels {
             self.open_overlay(id, Role::Labels, path, only_time);
         }
+    }
+
+    /// The file with the labels of the time point that a document shows, and the time point in it if it has several. These are
+    /// the labels shown, unless they belong to another time point, as while that one is corrected.
+    pub(crate) fn labels_to_correct(&self, id: u64) -> Option<(&Path, Option<usize>)> {
+        let document = self.get(id)?;
+        let (shown, saved) = (document.of_role(Role::Labels)?, self.saved.get(&id));
+        let in_file = shown.times > 1;
+        let is_saved = saved.is_some_and(|saved| saved.has_labels(&shown.path));
+        if shown.is_at(document.time) || (in_file && !is_saved) {
+            return Some((&shown.path, in_file.then_some(document.time)));
+        }
+        let (path, is_own) = saved?.labels_at(document.time)?;
+        Some((path, (!is_own).then_some(document.time)))
     }
 
     /// Whether labels or a table that were opened for another time point arrive too late. Those of time points that were

@@ -2,6 +2,7 @@
 
 use super::drive::{Core, Plan};
 use super::{Target, WeightShape};
+use crate::int8::pairs::Excess;
 use crate::{Blocked, CHANNEL_BLOCK, Isa};
 
 /// Panics unless every read of a pass lies in the input, the weights and the initial sums, and every write in the
@@ -59,6 +60,13 @@ fn assert_weights<C: Core>(core: &C, in_blocks: usize) {
                 && (group.first_block + group.blocks) * CHANNEL_BLOCK <= core.start().len(),
             "packed weights are incomplete"
         );
+        let is_inside = |e: &Excess| {
+            e.in_block < group.in_blocks
+                && e.tap < core.shape().taps
+                && e.quad < core.in_block() / 4
+                && group.blocks == 1
+        };
+        assert!(core.excess(group).iter().all(is_inside), "excess weights belong to no input");
     }
 }
 

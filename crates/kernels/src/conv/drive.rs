@@ -4,6 +4,7 @@ use super::bounds::assert_in_bounds;
 use super::finish::{LaneStats, Out, Run, finish};
 use super::pack::{Group, by_block};
 use super::{Finish, PackedConv, PackedConvInt8, Target, WeightShape, portable};
+use crate::int8::pairs::Excess;
 use crate::isa::Simd;
 use crate::parallel::{Shared, for_each, thread_count};
 use crate::{Blocked, CHANNEL_BLOCK, Isa};
@@ -25,6 +26,8 @@ pub(crate) struct Micro<'a, X, W, S> {
     /// Number of successive taps that are one voxel apart.
     pub adjacent: usize,
     pub weights: *const W,
+    /// Weights that are multiplied in addition; see [`crate::int8::pairs`].
+    pub excess: &'a [Excess],
     /// Whether the convolution is depthwise, with 16 weights per tap.
     pub depthwise: bool,
     /// Initial sum of each output channel.
@@ -62,6 +65,10 @@ pub(crate) trait Core: Sync {
     fn in_block(&self) -> usize;
     fn depthwise(&self) -> bool;
     fn weights(&self) -> &[Self::Weight];
+    /// Returns the weights of a group that are multiplied in addition.
+    fn excess(&self, _group: &Group) -> &[Excess] {
+        &[]
+    }
     /// Returns the initial sum of each output channel, padded to whole blocks.
     fn start(&self) -> &[Self::Sum];
     /// Returns the longest run of voxels for a number of output blocks; `three` is [`Micro::three_in_a_row`].
@@ -158,6 +165,9 @@ impl Core for PackedConvInt8 {
     }
     fn weights(&self) -> &[i8] {
         &self.values
+    }
+    fn excess(&self, group: &Group) -> &[Excess] {
+        self.excess.get(group.first_block).map_or(&[], Vec::as_slice)
     }
     fn start(&self) -> &[i32] {
         &self.start
@@ -391,6 +401,7 @@ impl<C: Core> Row<'_, C> {
                 taps: &self.plan.taps,
                 adjacent: self.plan.adjacent,
                 weights: self.core.weights()[group.at..].as_ptr(),
+                excess: self.core.excess(group),
                 depthwise: self.core.depthwise(),
                 start: self.core.start()[group.first_block * CHANNEL_BLOCK..].as_ptr(),
                 sums: scratch.0.as_mut_ptr().cast::<C::Sum>(),

@@ -1,5 +1,6 @@
 //! Packs weights in the order in which the kernels read them.
 
+use crate::int8::pairs::{self, Excess};
 use crate::isa::Simd;
 use crate::parallel::{Shared, for_each};
 use crate::{CHANNEL_BLOCK, Isa, KernelError, check_len, check_that};
@@ -278,6 +279,8 @@ pub struct PackedConvInt8 {
     /// Instruction set that the weights were packed for.
     pub(super) isa: Isa,
     pub(super) values: Vec<i8>,
+    /// Weights that are multiplied in addition, by output block; empty if the kernels need none.
+    pub(super) excess: Vec<Vec<Excess>>,
     /// Initial sum of each output channel: −(zero point of the input) · Σ weights.
     pub(super) start: Vec<i32>,
     /// Largest possible magnitude of the sums, by output channel.
@@ -335,6 +338,12 @@ impl PackedConvInt8 {
                 }
             }
         }
+        let excess = if crate::int8::adds_pairs(isa) && !depthwise {
+            let own = |group: &Group| group.at..group.at + group.in_blocks * in_block * shape.taps * CHANNEL_BLOCK;
+            groups.iter().map(|group| pairs::split(&mut values[own(group)], shape.taps, in_block / 4)).collect()
+        } else {
+            Vec::new()
+        };
         let start: Vec<i32> = sums.iter().map(|(s, _)| (-i64::from(zero_point) * s) as i32).collect();
         // Inputs minus the zero point lie between −zero_point and 255 − zero_point.
         let farthest = i64::from(zero_point.max(255 - zero_point));
@@ -342,6 +351,7 @@ impl PackedConvInt8 {
         Ok(Self {
             isa,
             values,
+            excess,
             start: by_block(&start, shape.out_channels),
             max_abs_sums,
             groups,
@@ -363,7 +373,9 @@ impl PackedConvInt8 {
 
     /// Returns the size of the packed weights in bytes.
     pub fn size_bytes(&self) -> usize {
-        self.values.len() + self.start.len() * size_of::<i32>()
+        self.values.len()
+            + self.excess.iter().map(Vec::len).sum::<usize>() * size_of::<Excess>()
+            + self.start.len() * size_of::<i32>()
     }
 }
 

@@ -1,11 +1,11 @@
-//! Kernels for AVX2 without byte dot products: bytes are widened to 16 bits, so that no sum of two products can
-//! saturate.
+//! Kernels for AVX2 without byte dot products: up to 6 voxels × 16 output channels in registers. The products of two
+//! neighboring channels are summed in 16 bits; weights were split so that this is exact, see [`super::pairs`].
 #![cfg(target_arch = "x86_64")]
 
 use super::Bytes;
 use std::arch::x86_64::*;
 
-/// Computes a run of up to 3 voxels for one block of output channels.
+/// Computes a run of up to 6 voxels for one block of output channels.
 ///
 /// # Safety
 /// The CPU must support AVX2, and every pointer of `m` must reach what its fields say for `len` voxels.
@@ -16,6 +16,9 @@ pub(super) unsafe fn micro(len: usize, m: &Bytes<'_>) {
             1 => kernel::<1>(m),
             2 => kernel::<2>(m),
             3 => kernel::<3>(m),
+            4 => kernel::<4>(m),
+            5 => kernel::<5>(m),
+            6 => kernel::<6>(m),
             _ => unreachable!("run of {len} voxels"),
         }
     }
@@ -24,38 +27,49 @@ pub(super) unsafe fn micro(len: usize, m: &Bytes<'_>) {
 #[target_feature(enable = "avx2")]
 unsafe fn kernel<const P: usize>(m: &Bytes<'_>) {
     let quads = m.in_per_block / 4;
-    // SAFETY: the caller guarantees AVX2 and that every pointer of `m` reaches `P` voxels; all accesses are unaligned.
+    // SAFETY: the caller guarantees AVX2 and that every pointer of `m` reaches `P` voxels; all accesses are unaligned. Excess
+    // weights belong to quads that the other weights have, too.
     unsafe {
-        // Each register holds two partial sums of each of four output channels.
-        let mut acc = [[_mm256_setzero_si256(); 4]; P];
+        let start = [_mm256_loadu_si256(m.start.cast()), _mm256_loadu_si256(m.start.add(8).cast())];
+        let mut acc = [start; P];
         let mut weights = m.weights;
         for block in 0..m.in_blocks {
             let plane = m.input.add(block * m.in_block_stride);
             for tap in m.taps {
                 let start = plane.add(*tap);
                 for q in 0..quads {
-                    let mut w = [_mm256_setzero_si256(); 4];
-                    for (i, v) in w.iter_mut().enumerate() {
-                        *v = _mm256_cvtepi8_epi16(_mm_loadu_si128(weights.add(i * 16).cast()));
-                    }
+                    multiply(&mut acc, start.add(q * 4), m.in_step, weights);
                     weights = weights.add(64);
-                    for p in 0..P {
-                        let quad = start.add(p * m.in_step + q * 4).cast::<i32>().read_unaligned();
-                        let x = _mm256_cvtepu8_epi16(_mm_set1_epi32(quad));
-                        for i in 0..4 {
-                            acc[p][i] = _mm256_add_epi32(acc[p][i], _mm256_madd_epi16(x, w[i]));
-                        }
-                    }
                 }
             }
         }
+        for excess in m.excess {
+            let start = m.input.add(excess.in_block * m.in_block_stride + m.taps[excess.tap] + excess.quad * 4);
+            multiply(&mut acc, start, m.in_step, excess.weights.as_ptr());
+        }
         for (p, row) in acc.iter().enumerate() {
-            for half in 0..2 {
-                // The sums of pairs of a0a1 a2a3 | a4a5 a6a7 and b are a01 a23 b01 b23 | ...; restore the order.
-                let pairs = _mm256_hadd_epi32(row[half * 2], row[half * 2 + 1]);
-                let ordered = _mm256_permute4x64_epi64::<0b11_01_10_00>(pairs);
-                let start = _mm256_loadu_si256(m.start.add(half * 8).cast());
-                _mm256_storeu_si256(m.sums.add(p * 16 + half * 8).cast(), _mm256_add_epi32(ordered, start));
+            _mm256_storeu_si256(m.sums.add(p * 16).cast(), row[0]);
+            _mm256_storeu_si256(m.sums.add(p * 16 + 8).cast(), row[1]);
+        }
+    }
+}
+
+/// Adds the products of a quad of input channels of `P` voxels.
+///
+/// # Safety
+/// The CPU must support AVX2. `input` must reach `P` quads, `step` apart, and `weights` 64 values.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn multiply<const P: usize>(acc: &mut [[__m256i; 2]; P], input: *const u8, step: usize, weights: *const i8) {
+    let ones = _mm256_set1_epi16(1);
+    // SAFETY: the caller guarantees AVX2 and the reach of both pointers; all accesses are unaligned.
+    unsafe {
+        let w = [_mm256_loadu_si256(weights.cast()), _mm256_loadu_si256(weights.add(32).cast())];
+        for (p, row) in acc.iter_mut().enumerate() {
+            let x = _mm256_set1_epi32(input.add(p * step).cast::<i32>().read_unaligned());
+            for (sum, w) in row.iter_mut().zip(w) {
+                let pairs = _mm256_maddubs_epi16(x, w);
+                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, ones));
             }
         }
     }

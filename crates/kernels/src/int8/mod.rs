@@ -8,6 +8,7 @@ mod avx2;
 mod avx2_vnni;
 #[cfg(target_arch = "x86_64")]
 mod avx512_vnni;
+pub(crate) mod pairs;
 mod portable;
 
 use crate::conv::Micro;
@@ -15,6 +16,11 @@ use crate::{Isa, IsaName};
 
 /// Arguments of the byte kernels.
 pub(crate) type Bytes<'a> = Micro<'a, u8, i8, i32>;
+
+/// Returns whether the kernels add the products of two channels in 16 bits, for weights that [`pairs::split`] has split.
+pub(crate) fn adds_pairs(isa: Isa) -> bool {
+    matches!(isa.name(), IsaName::Avx2 | IsaName::Avx512)
+}
 
 /// Returns whether two output blocks are computed at once.
 pub(crate) fn two_blocks(isa: Isa) -> bool {
@@ -27,8 +33,7 @@ pub(crate) fn widest(isa: Isa, blocks: usize, three: bool) -> usize {
         (IsaName::Amx, 2) => 32,
         (IsaName::Amx, _) => 64,
         (IsaName::Avx512Vnni, _) => widest_vnni(blocks, three),
-        (IsaName::Avx2Vnni, _) => 6,
-        (IsaName::Avx2 | IsaName::Avx512, _) => 3,
+        (IsaName::Avx2 | IsaName::Avx2Vnni | IsaName::Avx512, _) => 6,
         (IsaName::Portable, _) => 8,
     }
 }
