@@ -207,6 +207,55 @@ fn segmentation(context: &Context, config: &TrainConfig, start: &StartModel, dat
     }
 }
 
+/// Returns the source of training patches; `diameter` is the given object diameter.
+fn sampler_of(
+    job: &TrainJob,
+    context: &Context,
+    config: &TrainConfig,
+    data: &Data,
+    start: &StartModel,
+    diameter: Option<f64>,
+) -> Result<Arc<Sampler>, JobError> {
+    let (patch_zyx, _) = patch_and_batch(config, start);
+    let options = SamplerOptions {
+        patch_zyx,
+        voxel_um: start.voxel_um,
+        objects: start.object_diameter_um.map(|nominal_um| ObjectScale { nominal_um, given: diameter }),
+        object_bias: config.object_bias,
+        seed: job.seed,
+        augment: config.augment,
+        target: start.target,
+        normalize: start.normalize,
+        ignore_label: data.dataset.ignore_label.map(IgnoreLabel::Value),
+        ..SamplerOptions::default()
+    };
+    open_sampler(context, data, config.cache_bytes, options)
+}
+
+/// Returns the validation set; `diameter` is the given object diameter.
+fn validator_of(
+    context: &Context,
+    config: &TrainConfig,
+    data: &Data,
+    start: &StartModel,
+    diameter: Option<f64>,
+) -> Result<Validator, JobError> {
+    let options = ValidatorOptions {
+        max_cases: config.validation.max_files,
+        objects: data.report.objects(),
+        target: start.target,
+        stains: start.outputs.clone(),
+        model_um: start.voxel_um,
+        ignored: data.dataset.ignore_label,
+        diameters: Diameters { nominal_um: start.object_diameter_um, given_um: diameter },
+    };
+    let validator = Validator::new(&data.split.validation, options)?;
+    if validator.is_empty() {
+        context.note("There is no validation set: the final network is used without a score.");
+    }
+    Ok(validator)
+}
+
 /// Prepares a training run. `intensities` are the mean and standard deviation of each stain from the checkpoint of a
 /// resumed run; empty for a new one.
 #[allow(clippy::too_many_arguments)]
@@ -235,38 +284,13 @@ pub(crate) fn prepare<'a>(
     let engine = device_choice::choose(context, devices, job.device, &start, &config, job.threads)?;
     let voxel_um = start.voxel_um;
     let (patch, batch) = patch_and_batch(&config, &start);
-    let options = SamplerOptions {
-        patch_zyx: patch,
-        voxel_um,
-        objects: start.object_diameter_um.map(|nominal_um| ObjectScale { nominal_um, given }),
-        object_bias: config.object_bias,
-        seed: job.seed,
-        augment: config.augment,
-        target: start.target,
-        normalize: start.normalize,
-        ignore_label: data.dataset.ignore_label.map(IgnoreLabel::Value),
-        ..SamplerOptions::default()
-    };
-    let sampler = open_sampler(context, data, config.cache_bytes, options)?;
+    let sampler = sampler_of(job, context, &config, data, &start, given)?;
     let moments = sampler.target_moments();
     let measured = moments.iter().map(|m| (m.mean, m.variance().sqrt().max(1e-12)));
     let intensities = if intensities.len() == moments.len() { intensities } else { measured.collect() };
     let stepping = stepper_options(&config, &start, engine.device().id, job.threads, &context.recorder)?;
     let stepping = StepperOptions { tuning: context.tuning(), ..stepping };
-    let validation: &[Pair] = &data.split.validation;
-    let options = ValidatorOptions {
-        max_cases: config.validation.max_files,
-        objects: data.report.objects(),
-        target: start.target,
-        stains: start.outputs.clone(),
-        model_um: voxel_um,
-        ignored: data.dataset.ignore_label,
-        diameters: Diameters { nominal_um: start.object_diameter_um, given_um: given },
-    };
-    let validator = Validator::new(validation, options)?;
-    if validator.is_empty() {
-        context.note("There is no validation set: the final network is used without a score.");
-    }
+    let validator = validator_of(context, &config, data, &start, given)?;
     let previews = Previews::of(&validator, start.target);
     let segment = segmentation(context, &config, &start, data);
     let epoch_steps = budget::epoch_steps(sampler.tile_count(), batch * config.accumulate);

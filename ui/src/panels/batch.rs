@@ -63,6 +63,12 @@ fn convert(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     } else {
         file_list(ui, batch, actions);
     }
+    convert_settings(ui, batch, actions);
+    convert_start(ui, state, actions);
+}
+
+/// Draws the format of converted files and where they are written.
+fn convert_settings(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
     ui.horizontal_wrapped(|ui| {
         ui.label("Format");
         for format in ConvertFormat::ALL {
@@ -98,6 +104,11 @@ fn convert(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if ui.checkbox(&mut replace, "Replace existing files").on_hover_text(hint).changed() {
         actions.send(BatchAction::Replace(replace));
     }
+}
+
+/// Draws the button that starts the conversion, and its progress.
+fn convert_start(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let batch = state.batch;
     let running = batch.converting(state.jobs);
     ui.horizontal(|ui| {
         let may = running == 0 && !batch.files.is_empty() && state.jobs.has_engine();

@@ -358,65 +358,18 @@ impl SliceView {
         at: &PlaneAt,
         changes: &mut Vec<DocumentChange>,
     ) {
-        let orientation = at.orientation;
-        let document_id = document.id;
-        let slot = |layer| Slot { document: document_id, orientation, layer };
-        let (source, source_id) = document.shown_source();
-        let mut all: Vec<DisplayedPlane> = Vec::new();
-        let (mut complete, mut failed) = (true, None);
-        for (c, channel) in document.channels.iter().enumerate().filter(|(_, c)| c.visible) {
-            let at = PlaneAt { channel: c, ..at.clone() };
-            match loader.get(slot(SlotLayer::Channel(c)), source_id, source, &at) {
-                LoadState::Ready(plane) => {
-                    let (display, change) = contrast(channel, source_id, c, &plane);
-                    changes.extend(change);
-                    all.push(DisplayedPlane::Intensity(plane, display));
-                }
-                LoadState::Waiting => complete = false,
-                LoadState::Failed(why) => failed = failed.or(Some(why)),
-            }
+        let planes = displayed_planes(document, loader, at, changes);
+        if planes.complete {
+            self.failed = planes.failed;
         }
-        if all.is_empty() && complete && failed.is_none() {
-            // No channel is visible: a black base image for the overlays.
-            let at = PlaneAt { channel: 0, ..at.clone() };
-            match loader.get(slot(SlotLayer::Base), source_id, source, &at) {
-                LoadState::Ready(plane) => {
-                    let black = Intensity { opacity: 0.0, ..Overlay::map_display() };
-                    all.push(DisplayedPlane::Intensity(plane, black));
-                }
-                LoadState::Waiting => complete = false,
-                LoadState::Failed(why) => failed = Some(why),
-            }
-        }
-        let base_planes = all.clone();
-        let mut roles = vec![None; all.len()];
-        let is_shown = |overlay: &Overlay| overlay.visible && overlay.is_at(document.time);
-        for (i, overlay) in document.overlays.iter().enumerate().filter(|(_, o)| is_shown(o)) {
-            let time = if overlay.times > 1 { document.time } else { 0 };
-            let at = PlaneAt { channel: 0, time: time.min(overlay.times.saturating_sub(1)), ..at.clone() };
-            match loader.get(slot(SlotLayer::Overlay(i)), overlay.source_id, &overlay.source, &at) {
-                LoadState::Ready(plane) => {
-                    roles.push(Some(overlay.role));
-                    all.push(match overlay.is_labels() {
-                        true => DisplayedPlane::Labels(plane, overlay.labels.clone()),
-                        false => DisplayedPlane::Intensity(plane, overlay.display.clone()),
-                    });
-                }
-                LoadState::Waiting => complete = false,
-                LoadState::Failed(why) => failed = failed.or(Some(why)),
-            }
-        }
-        if complete {
-            self.failed = failed;
-        }
-        if complete && all.is_empty() {
+        if planes.complete && planes.all.is_empty() {
             // The picture of another slice must not stay.
             self.clear();
             return;
         }
         let ctx = ui.ctx().clone();
         let wake = move || ctx.request_repaint();
-        if complete && !same_planes(&all, &self.shown) {
+        if planes.complete && !same_planes(&planes.all, &self.shown) {
             let covers = (
                 Rect::from_min_max(
                     pos2(at.columns.start as f32, at.rows.start as f32),
@@ -424,15 +377,15 @@ impl SliceView {
                 ),
                 at.size(),
             );
-            self.shown.clone_from(&all);
-            self.roles = roles;
-            self.base_planes = base_planes;
+            self.shown.clone_from(&planes.all);
+            self.roles = planes.roles;
+            self.base_planes = planes.base;
             self.plain_pending = None;
             self.pending = Some(covers);
-            if let Some(image) = self.compositor.request(all, wake.clone()) {
+            if let Some(image) = self.compositor.request(planes.all, wake.clone()) {
                 self.set_texture(ui, image);
             }
-            self.prefetch_around = (orientation == Orientation::Xy).then(|| at.clone());
+            self.prefetch_around = (at.orientation == Orientation::Xy).then(|| at.clone());
         } else if let Some(image) = self.compositor.take(wake) {
             self.set_texture(ui, image);
         }
@@ -442,6 +395,7 @@ impl SliceView {
         {
             let near = |i: usize| PlaneAt { index: i, channel: first_visible(document), ..at.clone() };
             let ahead = (1..=PREFETCH_SLICES).rev().flat_map(|d| [at.index.checked_sub(d), Some(at.index + d)]);
+            let (source, source_id) = document.shown_source();
             let planes = ahead.flatten().filter(|i| *i < document.extents.zyx[0]).map(near);
             loader.prefetch(source_id, source, planes.collect::<Vec<_>>());
         }
@@ -512,6 +466,78 @@ fn same_planes(a: &[DisplayedPlane], b: &[DisplayedPlane]) -> bool {
             (DisplayedPlane::Labels(p, l), DisplayedPlane::Labels(q, m)) => Arc::ptr_eq(p, q) && l == m,
             _ => false,
         })
+}
+
+/// What a slice view draws.
+struct Planes {
+    /// All planes, from the lowest to the highest.
+    all: Vec<DisplayedPlane>,
+    /// Those of the stack.
+    base: Vec<DisplayedPlane>,
+    /// The roles of the planes; `None` for those of the stack.
+    roles: Vec<Option<Role>>,
+    /// Whether no plane is still being loaded.
+    complete: bool,
+    /// Why a plane cannot be read.
+    failed: Option<String>,
+}
+
+/// The loaded planes of the visible channels and overlays at a slice; `changes` gets new contrast limits.
+fn displayed_planes(
+    document: &Document,
+    loader: &PlaneLoader,
+    at: &PlaneAt,
+    changes: &mut Vec<DocumentChange>,
+) -> Planes {
+    let orientation = at.orientation;
+    let document_id = document.id;
+    let slot = |layer| Slot { document: document_id, orientation, layer };
+    let (source, source_id) = document.shown_source();
+    let mut all: Vec<DisplayedPlane> = Vec::new();
+    let (mut complete, mut failed) = (true, None);
+    for (c, channel) in document.channels.iter().enumerate().filter(|(_, c)| c.visible) {
+        let at = PlaneAt { channel: c, ..at.clone() };
+        match loader.get(slot(SlotLayer::Channel(c)), source_id, source, &at) {
+            LoadState::Ready(plane) => {
+                let (display, change) = contrast(channel, source_id, c, &plane);
+                changes.extend(change);
+                all.push(DisplayedPlane::Intensity(plane, display));
+            }
+            LoadState::Waiting => complete = false,
+            LoadState::Failed(why) => failed = failed.or(Some(why)),
+        }
+    }
+    if all.is_empty() && complete && failed.is_none() {
+        // No channel is visible: a black base image for the overlays.
+        let at = PlaneAt { channel: 0, ..at.clone() };
+        match loader.get(slot(SlotLayer::Base), source_id, source, &at) {
+            LoadState::Ready(plane) => {
+                let black = Intensity { opacity: 0.0, ..Overlay::map_display() };
+                all.push(DisplayedPlane::Intensity(plane, black));
+            }
+            LoadState::Waiting => complete = false,
+            LoadState::Failed(why) => failed = Some(why),
+        }
+    }
+    let base = all.clone();
+    let mut roles = vec![None; all.len()];
+    let is_shown = |overlay: &Overlay| overlay.visible && overlay.is_at(document.time);
+    for (i, overlay) in document.overlays.iter().enumerate().filter(|(_, o)| is_shown(o)) {
+        let time = if overlay.times > 1 { document.time } else { 0 };
+        let at = PlaneAt { channel: 0, time: time.min(overlay.times.saturating_sub(1)), ..at.clone() };
+        match loader.get(slot(SlotLayer::Overlay(i)), overlay.source_id, &overlay.source, &at) {
+            LoadState::Ready(plane) => {
+                roles.push(Some(overlay.role));
+                all.push(match overlay.is_labels() {
+                    true => DisplayedPlane::Labels(plane, overlay.labels.clone()),
+                    false => DisplayedPlane::Intensity(plane, overlay.display.clone()),
+                });
+            }
+            LoadState::Waiting => complete = false,
+            LoadState::Failed(why) => failed = failed.or(Some(why)),
+        }
+    }
+    Planes { all, base, roles, complete, failed }
 }
 
 /// The display settings of a channel for a loaded plane. The histogram and, if they are still to be set, the contrast

@@ -5,7 +5,8 @@
 
 use super::curve::{Curve, curve};
 use super::memory::{Dense, Place, Reach, empty, length, per_element, place, read_at, vector};
-use super::tiled::{self, Factors};
+use super::tile::Factors;
+use super::tiled;
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use burn_tensor::DType;

@@ -4,7 +4,7 @@
 use super::conv::{self, Convolution};
 use super::curve::Curve;
 use super::memory::{self, Dense, Layout, axes, length, per_element};
-use super::tiled::Factors;
+use super::tile::Factors;
 use crate::form::Form;
 use crate::plan::{Taps, Window};
 use burn_cubecl::CubeRuntime;

@@ -13,6 +13,7 @@ mod moves;
 mod norm;
 mod norm_training;
 mod parts;
+mod tile;
 mod tiled;
 mod tiled_gradient;
 mod weights;
@@ -21,7 +22,7 @@ pub(crate) use conv::Convolution;
 pub(crate) use curve::Curve;
 pub(crate) use memory::ALIGNMENT;
 pub(crate) use moves::Pooling;
-pub(crate) use tiled::{Factors, launches};
+pub(crate) use tile::{Factors, launches};
 pub(crate) use weights::sum_count;
 
 use crate::exec::{self, Image};

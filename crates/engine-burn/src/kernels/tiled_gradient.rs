@@ -8,9 +8,9 @@
 use super::conv::Convolution;
 use super::curve::Curve;
 use super::memory::{Dense, Reach, empty, length, vector};
-use super::tiled::{
+use super::tile::{
     Corner, EDGE, Factors, LANES, LAUNCHES, PLANE_UNITS, PLANES, SHARED_ALIGNMENT, Shape, UNIT_ELEMENTS, UNITS,
-    load_patch, row_start,
+    corner_of, load_patch, row_start, share_sum, zero_sums,
 };
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
@@ -81,8 +81,6 @@ fn multiply_tiled<FX: Float, FG: Float, FS: Float, NI: Size, NO: Size>(
     #[comptime] division: Division,
     #[define(FX, FG, FS)] _types: [StorageType; 3],
 ) {
-    let rows_z = comptime!(shape.rows[0] as u32);
-    let rows_y = comptime!(shape.rows[1] as u32);
     let edge = comptime!(EDGE as u32);
     let output_blocks = comptime!((shape.outputs / EDGE) as u32);
     let channel_blocks = comptime!((shape.outputs / EDGE * (shape.inputs / EDGE)) as u32);
@@ -92,9 +90,6 @@ fn multiply_tiled<FX: Float, FG: Float, FS: Float, NI: Size, NO: Size>(
     let part = cube / channel_blocks;
     let input_block = cube % channel_blocks / output_blocks;
     let output_block = cube % output_blocks;
-    let cubes_x = (out_width - 1) / edge + 1;
-    let cubes_y = (out_height - 1) / rows_y + 1;
-    let cubes_z = (out_depth - 1) / rows_z + 1;
 
     let mut patch = SharedMemory::<FS>::new_aligned(comptime!(shape.patch_elements()), SHARED_ALIGNMENT);
     let mut gradients = SharedMemory::<FS>::new_aligned(comptime!(gradient_elements(&shape)), SHARED_ALIGNMENT);
@@ -103,37 +98,14 @@ fn multiply_tiled<FX: Float, FG: Float, FS: Float, NI: Size, NO: Size>(
     // Sums on matrix units, or those of the units themselves.
     let mut products = Sequence::<cmma::Matrix<f32>>::new();
     let mut own_products = Array::<f32>::new(comptime!(division.unit_sums(shape.depth)));
-    if comptime!(shape.depth > 0) {
-        #[unroll]
-        for _ in 0..taps {
-            products.push(cmma::Matrix::<f32>::from_value(
-                cmma::MatrixIdent::Accumulator,
-                EDGE,
-                EDGE,
-                comptime!(shape.depth),
-                cmma::MatrixLayout::Undefined,
-                0.0,
-            ));
-        }
-    } else {
-        #[unroll]
-        for i in 0..taps * UNIT_ELEMENTS {
-            own_products[i] = 0.0f32;
-        }
-    }
+    zero_sums(&mut products, &mut own_products, taps, shape);
     let mut at = part * part_boxes;
     let mut end = at + part_boxes;
     if end > boxes {
         end = boxes;
     }
     while at < end {
-        let corner = Corner {
-            sample: at / cubes_x / cubes_y / cubes_z,
-            z: at / cubes_x / cubes_y % cubes_z * rows_z,
-            y: at / cubes_x % cubes_y * rows_y,
-            x: at % cubes_x * edge,
-            channel: output_block * edge,
-        };
+        let corner = corner_of(at, output_block * edge, out_depth, out_height, out_width, shape);
         load_patch::<FX, FS, NI>(x, &mut patch, &corner, depth, height, width, pitch, input_block, shape);
         load_gradients::<FG, FS, NO>(dy, &mut gradients, &corner, out_depth, out_height, out_width, out_pitch, shape);
         sync_cube();
@@ -147,21 +119,7 @@ fn multiply_tiled<FX: Float, FG: Float, FS: Float, NI: Size, NO: Size>(
     }
     #[unroll]
     for tap in 0..taps {
-        if comptime!(shape.depth > 0) {
-            let from = (UNIT_POS / comptime!(PLANE_UNITS as u32) * comptime!((EDGE * EDGE) as u32)) as usize;
-            cmma::store(
-                &mut stored.slice_mut(from, from + comptime!(EDGE * EDGE)),
-                products.index(tap),
-                comptime!(EDGE as u32),
-                cmma::MatrixLayout::RowMajor,
-            );
-        } else {
-            let from = UNIT_POS * comptime!(UNIT_ELEMENTS as u32);
-            #[unroll]
-            for i in 0..UNIT_ELEMENTS {
-                stored[from as usize + i] = own_products[tap * UNIT_ELEMENTS + i];
-            }
-        }
+        share_sum(&products, &own_products, &mut stored, tap, shape);
         sync_cube();
         store_sums(&stored, sums, part, input_block * edge, output_block * edge, tap, shape, division);
         sync_cube();

@@ -5,7 +5,7 @@
 //! kernel adds up the parts.
 
 use super::memory::{Dense, Reach, empty, length, per_element, place, read_at, vector};
-use super::tiled::Factors;
+use super::tile::Factors;
 use super::tiled_gradient;
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;

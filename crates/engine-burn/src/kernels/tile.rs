@@ -1,0 +1,316 @@
+//! What the kernels for matrix units (tensor cores) share: [`super::tiled`] and [`super::tiled_gradient`].
+//!
+//! Cubes work on boxes of voxels, whose rows of 16 voxels along X are matrices with 16 channels. A cube copies the part of
+//! the input that a box reads to the memory that its units share.
+
+use super::conv::Convolution;
+use super::curve::Kind as CurveKind;
+use super::memory::Reach;
+use burn_cubecl::CubeRuntime;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::cmma;
+use cubecl::features::MmaConfig;
+use cubecl::ir::{ElemType, FloatKind, StorageType};
+use cubecl::prelude::*;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Number of launches of kernels for matrix units in this process.
+pub(super) static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the number of convolutions and weight gradients that this process has started with kernels for matrix units.
+pub(crate) fn launches() -> u64 {
+    LAUNCHES.load(Ordering::Relaxed)
+}
+
+/// Voxels of a row, input channels of a step, and output channels of a block: the edge of a matrix.
+pub(super) const EDGE: usize = 16;
+/// Planes of a cube.
+pub(super) const PLANES: usize = 8;
+/// Units of a plane.
+pub(super) const PLANE_UNITS: usize = 32;
+/// Units of a cube.
+pub(super) const UNITS: usize = PLANES * PLANE_UNITS;
+/// Elements of a matrix that each unit stores.
+pub(super) const UNIT_ELEMENTS: usize = EDGE * EDGE / PLANE_UNITS;
+/// Channels that are read or written at once.
+pub(super) const LANES: usize = 4;
+/// Alignment of shared memory in bytes, as matrix units need it.
+pub(super) const SHARED_ALIGNMENT: usize = 128;
+/// The type of the factors of a convolution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Factors {
+    /// 16 bits, 10 of them mantissa.
+    F16,
+    /// 16 bits, 7 of them mantissa.
+    Bf16,
+    /// 10 mantissa bits, with the range of f32.
+    Tf32,
+    /// f32, which the units multiply themselves: for devices without matrix units, to test everything else.
+    F32,
+}
+
+impl Factors {
+    pub(super) fn storage(self) -> StorageType {
+        let kind = match self {
+            Factors::F16 => FloatKind::F16,
+            Factors::Bf16 => FloatKind::BF16,
+            Factors::Tf32 => FloatKind::TF32,
+            Factors::F32 => FloatKind::F32,
+        };
+        StorageType::Scalar(ElemType::Float(kind))
+    }
+
+    /// Returns the size of an element in shared memory in bytes.
+    pub(super) fn bytes(self) -> usize {
+        match self {
+            Factors::F16 | Factors::Bf16 => 2,
+            Factors::Tf32 | Factors::F32 => 4,
+        }
+    }
+
+    /// Whether convolutions of 32-bit tensors use them.
+    pub(crate) fn are_wide(self) -> bool {
+        matches!(self, Factors::Tf32 | Factors::F32)
+    }
+
+    /// Returns the number of input channels that a matrix unit multiplies at once; `None` without matrix units.
+    pub(super) fn depth(self) -> Option<usize> {
+        match self {
+            Factors::F16 | Factors::Bf16 => Some(EDGE),
+            Factors::Tf32 => Some(EDGE / 2),
+            Factors::F32 => None,
+        }
+    }
+
+    /// Returns whether a device multiplies matrices of these factors.
+    pub(super) fn are_supported<R: CubeRuntime>(self, on: &CubeTensor<R>) -> bool {
+        let Some(depth) = self.depth() else { return true };
+        let properties = on.client.properties();
+        let config = MmaConfig {
+            a_type: self.storage(),
+            b_type: self.storage(),
+            cd_type: StorageType::Scalar(ElemType::Float(FloatKind::F32)),
+            m: EDGE as u32,
+            n: EDGE as u32,
+            k: depth as u32,
+        };
+        let planes = [properties.hardware.plane_size_min, properties.hardware.plane_size_max];
+        planes == [PLANE_UNITS as u32; 2] && properties.features.matmul.cmma.contains(&config)
+    }
+}
+
+/// The properties of a convolution that are fixed when its kernel is compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Shape {
+    pub(super) reach: Reach,
+    pub(super) factors: [usize; 3],
+    /// Input channels.
+    pub(super) inputs: usize,
+    /// Output channels, including those that become voxels.
+    pub(super) outputs: usize,
+    /// Channels of the stored result.
+    pub(super) stored: usize,
+    /// Rows of a cube along Z and Y.
+    pub(super) rows: [usize; 2],
+    /// Blocks of output channels of a cube.
+    pub(super) blocks: usize,
+    /// Lengths of the part of the input that a cube reads.
+    pub(super) patch: [usize; 3],
+    /// Input channels that a matrix unit multiplies at once; 0 without matrix units.
+    pub(super) depth: usize,
+    /// Whether there is a bias.
+    pub(super) bias: bool,
+    pub(super) curve: CurveKind,
+}
+
+impl Shape {
+    /// Returns the shape for cubes of some rows and blocks.
+    pub(super) fn of(
+        by: &Convolution,
+        inputs: usize,
+        depth: usize,
+        bias: bool,
+        (rows, blocks): ([usize; 2], usize),
+    ) -> Self {
+        let box_lengths = [rows[0], rows[1], EDGE];
+        let patch =
+            std::array::from_fn(|a| (box_lengths[a] - 1) * by.stride[a] + (by.kernel[a] - 1) * by.dilation[a] + 1);
+        let reach = Reach { kernel: by.kernel, stride: by.stride, padding: by.padding, dilation: by.dilation };
+        let stored = by.outputs / by.factors.iter().product::<usize>().max(1);
+        Self {
+            reach,
+            factors: by.factors,
+            inputs,
+            outputs: by.outputs,
+            stored,
+            rows,
+            blocks,
+            patch,
+            depth,
+            bias,
+            curve: by.curve.kind,
+        }
+    }
+
+    pub(super) fn patch_elements(&self) -> usize {
+        self.patch.iter().product::<usize>() * EDGE
+    }
+
+    pub(super) fn weight_elements(&self) -> usize {
+        self.reach.kernel.iter().product::<usize>() * EDGE * EDGE * self.blocks
+    }
+
+    /// Returns the number of sums that each unit keeps without matrix units; 1 with them, as arrays cannot be empty.
+    pub(super) fn unit_sums(&self) -> usize {
+        let rows = self.rows[0] * self.rows[1] / PLANES;
+        if self.depth > 0 { 1 } else { rows * self.blocks * UNIT_ELEMENTS }
+    }
+
+    /// Returns the shared memory of a cube in bytes.
+    pub(super) fn shared_bytes(&self, factors: Factors) -> usize {
+        let elements = self.patch_elements() + self.weight_elements();
+        elements * factors.bytes() + PLANES * EDGE * EDGE * size_of::<f32>() + 3 * SHARED_ALIGNMENT
+    }
+}
+
+/// Where the box of a cube starts in the output, and its first output channel.
+#[derive(CubeType, Clone)]
+pub(super) struct Corner {
+    pub(super) sample: u32,
+    pub(super) z: u32,
+    pub(super) y: u32,
+    pub(super) x: u32,
+    pub(super) channel: u32,
+}
+
+/// Returns the corner of a box; boxes are counted along X first.
+#[cube]
+pub(super) fn corner_of(
+    at: u32,
+    channel: u32,
+    out_depth: u32,
+    out_height: u32,
+    out_width: u32,
+    #[comptime] shape: Shape,
+) -> Corner {
+    let rows_z = comptime!(shape.rows[0] as u32);
+    let rows_y = comptime!(shape.rows[1] as u32);
+    let edge = comptime!(EDGE as u32);
+    let boxes_x = (out_width - 1) / edge + 1;
+    let boxes_y = (out_height - 1) / rows_y + 1;
+    let boxes_z = (out_depth - 1) / rows_z + 1;
+    Corner {
+        sample: at / boxes_x / boxes_y / boxes_z,
+        z: at / boxes_x / boxes_y % boxes_z * rows_z,
+        y: at / boxes_x % boxes_y * rows_y,
+        x: at % boxes_x * edge,
+        channel,
+    }
+}
+
+/// Sets `count` sums of 16 x 16 elements of each plane to zero: those on matrix units, or those of the units themselves.
+#[cube]
+pub(super) fn zero_sums(
+    sums: &mut Sequence<cmma::Matrix<f32>>,
+    own_sums: &mut Array<f32>,
+    #[comptime] count: usize,
+    #[comptime] shape: Shape,
+) {
+    if comptime!(shape.depth > 0) {
+        #[unroll]
+        for _ in 0..count {
+            sums.push(cmma::Matrix::<f32>::from_value(
+                cmma::MatrixIdent::Accumulator,
+                EDGE,
+                EDGE,
+                comptime!(shape.depth),
+                cmma::MatrixLayout::Undefined,
+                0.0,
+            ));
+        }
+    } else {
+        #[unroll]
+        for i in 0..count * UNIT_ELEMENTS {
+            own_sums[i] = 0.0f32;
+        }
+    }
+}
+
+/// Copies a sum of each plane to the memory that the units of the cube share.
+#[cube]
+pub(super) fn share_sum(
+    sums: &Sequence<cmma::Matrix<f32>>,
+    own_sums: &Array<f32>,
+    shared: &mut SharedMemory<f32>,
+    #[comptime] index: usize,
+    #[comptime] shape: Shape,
+) {
+    if comptime!(shape.depth > 0) {
+        let from = (UNIT_POS / comptime!(PLANE_UNITS as u32) * comptime!((EDGE * EDGE) as u32)) as usize;
+        cmma::store(
+            &mut shared.slice_mut(from, from + comptime!(EDGE * EDGE)),
+            sums.index(index),
+            comptime!(EDGE as u32),
+            cmma::MatrixLayout::RowMajor,
+        );
+    } else {
+        let from = UNIT_POS * comptime!(UNIT_ELEMENTS as u32);
+        #[unroll]
+        for i in 0..UNIT_ELEMENTS {
+            shared[from as usize + i] = own_sums[comptime!(index * UNIT_ELEMENTS + i)];
+        }
+    }
+}
+
+/// Copies 16 channels of the part of the input that a cube reads to shared memory; voxels outside are zeros.
+#[cube]
+pub(super) fn load_patch<FX: Float, FS: Float, NI: Size>(
+    x: &Array<Vector<FX, NI>>,
+    patch: &mut SharedMemory<FS>,
+    corner: &Corner,
+    depth: u32,
+    height: u32,
+    width: u32,
+    pitch: u32,
+    step: u32,
+    #[comptime] shape: Shape,
+) {
+    let reach = comptime!(shape.reach);
+    let patch_y = comptime!(shape.patch[1] as u32);
+    let patch_x = comptime!(shape.patch[2] as u32);
+    let vectors = comptime!((EDGE / LANES) as u32);
+    let count = comptime!((shape.patch_elements() / LANES) as u32);
+    let start_z = (corner.z * comptime!(reach.stride[0] as u32)) as i32 - comptime!(reach.padding[0] as i32);
+    let start_y = (corner.y * comptime!(reach.stride[1] as u32)) as i32 - comptime!(reach.padding[1] as i32);
+    let start_x = (corner.x * comptime!(reach.stride[2] as u32)) as i32 - comptime!(reach.padding[2] as i32);
+    let mut i = UNIT_POS;
+    while i < count {
+        let vector = i % vectors;
+        let voxel = i / vectors;
+        let iz = start_z + (voxel / patch_x / patch_y) as i32;
+        let iy = start_y + (voxel / patch_x % patch_y) as i32;
+        let ix = start_x + (voxel % patch_x) as i32;
+        let mut value = Vector::<f32, NI>::new(0.0);
+        if iz >= 0 && iz < depth as i32 && iy >= 0 && iy < height as i32 && ix >= 0 && ix < width as i32 {
+            let at = ((corner.sample * depth + iz as u32) * height + iy as u32) * width + ix as u32;
+            value = Vector::<f32, NI>::cast_from(x[(at * pitch + step * vectors + vector) as usize]);
+        }
+        let to = (i * comptime!(LANES as u32)) as usize;
+        #[unroll]
+        for lane in 0..LANES {
+            patch[to + lane] = FS::cast_from(value[lane]);
+        }
+        i += comptime!(UNITS as u32);
+    }
+}
+
+/// Returns where the row that a tap reads starts in the patch.
+#[cube]
+pub(super) fn row_start(row: u32, kz: u32, ky: u32, kx: u32, #[comptime] shape: Shape) -> u32 {
+    let rows_y = comptime!(shape.rows[1] as u32);
+    let reach = comptime!(shape.reach);
+    let z = row / rows_y * comptime!(reach.stride[0] as u32) + kz * comptime!(reach.dilation[0] as u32);
+    let y = row % rows_y * comptime!(reach.stride[1] as u32) + ky * comptime!(reach.dilation[1] as u32);
+    let x = kx * comptime!(reach.dilation[2] as u32);
+    ((z * comptime!(shape.patch[1] as u32) + y) * comptime!(shape.patch[2] as u32) + x) * comptime!(EDGE as u32)
+}

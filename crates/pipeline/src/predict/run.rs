@@ -1,0 +1,257 @@
+//! Runs a prediction job: its checks, then its inputs one after the other.
+
+use super::series::SeriesInput;
+use super::{InputFailure, InputReport, LiveSink, Output, PredictJob, PredictOutcome};
+use super::{expand_inputs, files, one, only_stacks, panic_text, zarr};
+use crate::devices::{Devices, SelectedEngine};
+use crate::diameter;
+use crate::error::with_name;
+use crate::{AppliedProfile, Context, Event, JobError, JobErrorKind, Model, ModelTask, preprocess, results};
+use cytoscope_engine::{EngineError, Precision};
+use cytoscope_model_package::refuse_inside_package;
+use cytoscope_profile::Stage;
+use cytoscope_storage::{StorageError, target};
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+impl PredictJob {
+    /// Runs the job. If an input fails, the error is reported and the other inputs are processed; cancellation and a
+    /// full disk end the job.
+    ///
+    /// # Errors
+    /// [`JobError`] if the job cannot start (no model, device or output folder), or is cancelled.
+    pub fn run(&self, context: &Context, devices: &Devices) -> Result<PredictOutcome, JobError> {
+        self.run_live(context, devices, None)
+    }
+
+    /// Like [`PredictJob::run`], but passes finished tiles to `live`. The results are bitwise identical.
+    ///
+    /// # Errors
+    /// As [`PredictJob::run`].
+    pub fn run_live(
+        &self,
+        context: &Context,
+        devices: &Devices,
+        live: Option<&dyn LiveSink>,
+    ) -> Result<PredictOutcome, JobError> {
+        self.run_profiled(context, devices, live, None)
+    }
+
+    /// Like [`PredictJob::run_live`]; reports and records state which settings came from a machine profile.
+    ///
+    /// # Errors
+    /// As [`PredictJob::run`].
+    pub fn run_profiled(
+        &self,
+        context: &Context,
+        devices: &Devices,
+        live: Option<&dyn LiveSink>,
+        profile: Option<&AppliedProfile>,
+    ) -> Result<PredictOutcome, JobError> {
+        self.check()?;
+        let files = self.stacks(context)?;
+        let inputs = self.series_inputs(&files);
+        self.check_zarr_out(inputs.len())?;
+        let loading = context.recorder.span(Stage::Load, "model");
+        let model = Model::load(&self.model)?;
+        loading.finish();
+        diameter::check(self.diameter, &model)?;
+        // A file with several series is read together with the series of the tensors' files.
+        let stacks: BTreeSet<&Path> = inputs.iter().map(|input| input.input.as_path()).collect();
+        self.check_input_tensors(&model, stacks.len())?;
+        self.prepare_folder(&files, &inputs, &model)?;
+        let choosing = context.recorder.span(Stage::Verify, "device");
+        let mut engine = devices.for_model(context, &model, self.device, &self.options())?;
+        choosing.finish();
+        engine.profile = profile.cloned();
+        engine.report(context);
+        self.predict_each(context, devices, &model, &mut engine, inputs, live)
+    }
+
+    /// Refuses options that exclude or lack each other.
+    fn check(&self) -> Result<(), JobError> {
+        self.options().check()?;
+        if !self.input_tensors.is_empty() && (self.channel.is_some() || !self.channels.is_empty()) {
+            let problem = "--input and --channel or --channels exclude each other";
+            return Err(JobError::WrongUse(format!("{problem}: give the channels of the inputs with --input")));
+        }
+        preprocess::check(&self.preprocess)?;
+        if self.outputs.contains(&Output::Preprocessed) && self.preprocess.is_empty() {
+            let problem = "--outputs preprocessed writes the preprocessed stack, but there are no steps";
+            return Err(JobError::WrongUse(format!("{problem}: give them with --preprocess")));
+        }
+        Ok(())
+    }
+
+    /// Returns the stacks among the inputs, without label images and earlier results in folders.
+    fn stacks(&self, context: &Context) -> Result<Vec<PathBuf>, JobError> {
+        let found = expand_inputs(&self.inputs)?;
+        let files = only_stacks(&self.inputs, found.clone());
+        if files.len() < found.len() {
+            let skipped = match found.len() - files.len() {
+                1 => "1 label image or earlier result in the folder was skipped".to_owned(),
+                left => format!("{left} label images and earlier results in the folder were skipped"),
+            };
+            context.note(skipped);
+        }
+        if files.is_empty() {
+            return Err(JobError::Mismatch {
+                path: self.inputs.first().cloned().unwrap_or_default(),
+                problem: "the folder contains only results of earlier predictions".to_owned(),
+                next_step: "give the folder that contains the stacks".to_owned(),
+            });
+        }
+        Ok(files)
+    }
+
+    /// Creates the folder of the results, unless they would overwrite inputs, be written inside other data, or could not be
+    /// named in their record.
+    fn prepare_folder(&self, files: &[PathBuf], inputs: &[SeriesInput], model: &Model) -> Result<(), JobError> {
+        self.refuse_inputs(files, inputs, model.task)?;
+        refuse_inside_package(self.folder(), &[&model.path])?;
+        let of_tensors = self.tensor_files(files);
+        let paths: Vec<&Path> = files.iter().chain(&of_tensors).map(PathBuf::as_path).collect();
+        results::refuse_inside_zarr(self.folder(), &paths)?;
+        for path in [&model.path, &std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone())] {
+            if path.to_str().is_none() {
+                let what = "the path is not valid Unicode (UTF-8), so the provenance record cannot name it";
+                return Err(JobError::WrongUse(format!("{}: {what}; rename the folder", path.display())));
+            }
+        }
+        let folder = self.folder();
+        std::fs::create_dir_all(folder).map_err(|error| JobError::Io { path: folder.to_owned(), error })
+    }
+
+    /// Predicts the inputs one after the other. An input that fails does not stop the others, unless the disk is full.
+    fn predict_each(
+        &self,
+        context: &Context,
+        devices: &Devices,
+        model: &Model,
+        engine: &mut SelectedEngine,
+        inputs: Vec<SeriesInput>,
+        live: Option<&dyn LiveSink>,
+    ) -> Result<PredictOutcome, JobError> {
+        let mut outcome = PredictOutcome::default();
+        let count = inputs.len();
+        for (index, SeriesInput { input, series, stem }) in inputs.into_iter().enumerate() {
+            context.emit(&Event::Started { input: input.clone(), index, count });
+            let number = series.as_ref().map_or(0, |series| *series);
+            let report = series.and_then(|series| {
+                let job = self.of_series(series);
+                catch_unwind(AssertUnwindSafe(|| job.one(context, model, engine, devices, &input, &stem, live)))
+                    .unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))))
+            });
+            match report {
+                Ok(report) => {
+                    let outputs = report.outputs.iter().map(|artifact| artifact.path.clone()).collect();
+                    context.emit(&Event::Finished { input: input.clone(), outputs });
+                    outcome.done.push(report);
+                }
+                Err(JobError::Cancelled) => return Err(JobError::Cancelled),
+                // A preprocessed image that is cancelled fails to be read.
+                Err(_) if context.cancel.is_cancelled() => return Err(JobError::Cancelled),
+                Err(error) => {
+                    context.emit(&Event::Failed { input: input.clone(), reason: error.to_string() });
+                    let fatal = error.kind() == JobErrorKind::OutOfResources && count > 1 && is_full_disk(&error);
+                    let named = with_name(&input.display().to_string(), &error.to_string());
+                    let sentence = if number > 0 { format!("series {number} of {named}") } else { named };
+                    outcome.failed.push(InputFailure { input, series: number, kind: error.kind(), sentence });
+                    if fatal {
+                        context.note("the disk is full: the remaining inputs were not processed");
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Refuses a job whose results would overwrite its inputs.
+    fn refuse_inputs(&self, files: &[PathBuf], results: &[SeriesInput], task: ModelTask) -> Result<(), JobError> {
+        // A folder that does not exist holds no inputs.
+        let Ok(out) = self.folder().canonicalize() else { return Ok(()) };
+        // Canonical paths are compared, because the file system may be case-insensitive.
+        let inputs: BTreeSet<PathBuf> = files.iter().map(|f| target::resolved(f)).collect();
+        let is_input = |path: &PathBuf| path.canonicalize().is_ok_and(|path| inputs.contains(&path));
+        let paths = |result: &SeriesInput| {
+            let files = files::Paths::new(&out, &result.stem, task).all();
+            files.into_iter().chain(zarr::paths_in(&out, &result.stem, task))
+        };
+        match results.iter().flat_map(paths).find(is_input) {
+            None => Ok(()),
+            Some(path) => Err(StorageError::IsInput { path }.into()),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn one(
+        &self,
+        context: &Context,
+        model: &Model,
+        engine: &mut SelectedEngine,
+        devices: &Devices,
+        input: &Path,
+        stem: &str,
+        live: Option<&dyn LiveSink>,
+    ) -> Result<InputReport, JobError> {
+        if std::path::absolute(input).is_ok_and(|path| path.to_str().is_none()) {
+            return Err(JobError::Mismatch {
+                path: input.to_owned(),
+                problem: "the name is not valid Unicode (UTF-8), so the provenance record cannot name it".to_owned(),
+                next_step: "rename the file".to_owned(),
+            });
+        }
+        if engine.is_replacement()
+            && let Some(job) = self.in_32_bits()
+        {
+            return one::predict(&job, context, model, engine, input, stem, live);
+        }
+        let mut result = one::predict(self, context, model, engine, input, stem, live);
+        // If a device runs out of memory, fewer tiles at once or smaller ones may fit.
+        while let Err(JobError::Engine(e @ EngineError::OutOfMemory { .. })) = &result
+            && engine.has_fallback()
+            && (self.tiles.tile.is_none() || engine.last_batch() > 1)
+            && engine.shrink_sessions()
+        {
+            let change = if engine.last_batch() > 1 { "fewer tiles at once" } else { "smaller tiles" };
+            context.note(format!("{e}; trying {change}"));
+            result = one::predict(self, context, model, engine, input, stem, live);
+        }
+        match result {
+            Err(error) if error.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled),
+            // The CPU has no 16-bit floats either.
+            Err(JobError::Engine(e @ EngineError::UnsupportedPrecision { .. })) if self.in_32_bits().is_some() => {
+                Err(JobError::Engine(e))
+            }
+            // If a device fails, the CPU takes over.
+            Err(JobError::Engine(e)) if engine.has_fallback() => {
+                let (job, how) = match self.in_32_bits() {
+                    Some(job) => (job, " in f32"),
+                    None => (self.clone(), ""),
+                };
+                context.note(format!("{e}; continuing on the CPU{how}"));
+                *engine = devices.fall_back_to_cpu(context, model, &job.options(), engine, &e)?;
+                engine.report(context);
+                one::predict(&job, context, model, engine, input, stem, live)
+            }
+            other => other,
+        }
+    }
+
+    /// Returns a job in 16-bit floats as one in 32 bits, for the CPU; `None` for other jobs.
+    fn in_32_bits(&self) -> Option<PredictJob> {
+        let is_half = matches!(self.precision, Some(Precision::F16 | Precision::Bf16));
+        is_half.then(|| PredictJob { precision: Some(Precision::F32), ..self.clone() })
+    }
+}
+
+/// Whether an error is that of a full disk.
+fn is_full_disk(error: &JobError) -> bool {
+    match error {
+        JobError::Io { error, .. } => error.kind() == std::io::ErrorKind::StorageFull,
+        JobError::Format(e) => e.kind() == cytoscope_formats::FormatErrorKind::OutOfResources,
+        _ => false,
+    }
+}
