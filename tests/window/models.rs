@@ -102,7 +102,7 @@ fn open_stacks_are_converted_beside_their_files() {
 
 #[test]
 fn conversions_are_cancelled_together() {
-    let mut fixture = Fixture::with_small_sample();
+    let mut fixture = Fixture::new();
     let stacks = [0, 1].map(|i| {
         let path = fixture.path(&format!("stack {i}.tif"));
         std::fs::copy(fixture.path("sample/nuclei_raw.tif"), &path).unwrap();

@@ -149,7 +149,7 @@ fn killed_engine_restarts_and_loses_only_its_job() {
         let small = small.unwrap();
         let (values, meta) = (small.read_all().unwrap(), small.meta().clone());
         let cytoscope_volume::Samples::U16(values) = values.samples() else { panic!() };
-        let (nz, n) = (48, 400);
+        let (nz, n) = (48, 280);
         let at = |z: usize, y: usize, x: usize| values[((z % 32) * 160 + y % 160) * 160 + x % 160];
         let large: Vec<u16> =
             (0..nz).flat_map(|z| (0..n).flat_map(move |y| (0..n).map(move |x| at(z, y, x)))).collect();
@@ -173,8 +173,7 @@ fn killed_engine_restarts_and_loses_only_its_job() {
     assert!(left.is_empty(), "partial files remain: {left:?}");
     fixture.until("another engine", |w| w.state().engine_pid().is_some_and(|p| p != pid));
     fixture.click("Predict this stack");
-    fixture
-        .until("tiles of the other engine", |w| w.state().document().is_some_and(|d| d.of_role(Role::Live).is_some()));
+    fixture.until("labels", |w| w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some()));
 }
 
 #[test]

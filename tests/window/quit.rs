@@ -135,7 +135,7 @@ fn failed_save_is_reported_after_its_stack_was_closed() {
 
 #[test]
 fn unfinished_jobs_that_no_window_continues_are_named_before_the_window_closes() {
-    let mut fixture = Fixture::with_small_sample();
+    let mut fixture = Fixture::new();
     let stacks = [0, 1, 2].map(|i| {
         let path = fixture.path(&format!("stack {i}.tif"));
         std::fs::copy(fixture.path("sample/nuclei_raw.tif"), &path).unwrap();

@@ -1,4 +1,4 @@
-//! Measures the peak rates of the machine: multiply-adds on registers, and bytes to and from memory.
+//! Measures the peak rates of the machine: multiply-adds in registers, and bytes to and from memory.
 
 use crate::{Isa, IsaName};
 use std::hint::black_box;
@@ -11,7 +11,7 @@ use std::time::Instant;
 pub struct Peak {
     /// Operations on 32-bit floats per second.
     pub float: f64,
-    /// Operations on bytes with 32-bit sums per second; 0 without instructions for them.
+    /// Operations on bytes with 32-bit sums per second; 0 if the instruction set has no byte dot product.
     pub bytes: f64,
 }
 
@@ -52,7 +52,7 @@ pub fn measure(isa: Isa) -> Peak {
     }
 }
 
-/// Measures all threads at once, and returns the sum of their rates: threads that share a core, or its clock, are
+/// Runs `measure` on `threads` threads at once, and returns the sum of their rates: threads that share a core, or its clock, are
 /// slower than one thread alone.
 pub fn measure_threads(isa: Isa, threads: usize) -> Peak {
     let barrier = Barrier::new(threads.max(1));

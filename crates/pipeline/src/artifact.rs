@@ -1,8 +1,9 @@
 //! The files that jobs write: their kinds and their names.
 //!
-//! Reports state the kind of each file. Names are read only where files are found on disk without a report.
+//! Reports state the kind of each file. Kinds are inferred from names only where files are found on disk without a report.
 
 use crate::ModelTask;
+use crate::predict::zarr;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -30,7 +31,7 @@ pub enum ArtifactKind {
 /// Name ending of label images with more objects than 16 bits can number.
 const WIDE_LABELS_ENDING: &str = "_labels.ome.tif";
 
-/// Name endings other than [`ArtifactKind::ending`]. A folder with maps that ends in `.zarr` may also hold the labels.
+/// Name endings other than [`ArtifactKind::ending`]. A `.zarr` folder of maps may also hold the labels.
 const OTHER_ENDINGS: [(ArtifactKind, &str); 5] = [
     (ArtifactKind::Probability, "_raw.tif"),
     (ArtifactKind::Labels, WIDE_LABELS_ENDING),
@@ -39,12 +40,12 @@ const OTHER_ENDINGS: [(ArtifactKind, &str); 5] = [
     (ArtifactKind::Labels, "_labels.zarr"),
 ];
 
-/// Extensions of stacks that contain a dot or a word, in lower case.
+/// Endings of stack files that count as one extension, in lower case.
 const STACK_ENDINGS: [&str; 7] =
     [".ome.tiff", ".ome.tif", ".ome.zarr.zip", ".zarr.zip", ".ome.zarr", ".nii.gz", "_seg.npy"];
 
 /// Returns what the names of a stack's results begin with: its file name without extension. `.ome.tif`, `.ome.zarr`,
-/// `.zarr.zip`, `.nii.gz` and `_seg.npy` count as one.
+/// `.zarr.zip`, `.nii.gz` and `_seg.npy` each count as one extension.
 pub fn stack_stem(path: &Path) -> String {
     let name = path.file_name().map_or_else(|| "stack".to_owned(), |n| n.to_string_lossy().into_owned());
     let lower = name.to_lowercase();
@@ -144,11 +145,21 @@ impl Artifact {
         Some(Self { kind, path })
     }
 
-    /// Returns the files in a folder that have the names of results of the stack with this stem. Files with usual names
-    /// come before those with other names of the same kind.
+    /// Returns the files and OME-Zarr folders that have the names of results of the stack with this stem. Those with usual
+    /// names come before those with other names of the same kind.
     pub fn existing(folder: &Path, stem: &str) -> Vec<Self> {
-        let named = |(kind, ending): (ArtifactKind, &str)| Self { kind, path: folder.join(format!("{stem}{ending}")) };
-        ArtifactKind::endings().map(named).filter(|artifact| artifact.path.is_file()).collect()
+        let found = |(kind, ending): (ArtifactKind, &str)| {
+            let path = folder.join(format!("{stem}{ending}"));
+            if path.is_file() {
+                return vec![Self { kind, path }];
+            }
+            if !zarr::is_result(&path) {
+                return Vec::new();
+            }
+            let has_labels = zarr::labels_of(&path) != path;
+            zarr::artifacts(&path, kind.is_maps().then_some(kind), has_labels)
+        };
+        ArtifactKind::endings().flat_map(found).collect()
     }
 }
 
@@ -156,6 +167,9 @@ impl Artifact {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use cytoscope_formats::{ZarrImageSpec, ZarrWriter};
+    use cytoscope_storage::Overwrite;
+    use cytoscope_volume::{DType, Samples};
 
     #[test]
     fn kinds_have_snake_case_names_in_json() {
@@ -213,5 +227,20 @@ mod tests {
         }
         let kinds: Vec<ArtifactKind> = Artifact::existing(folder.path(), "x").iter().map(|a| a.kind).collect();
         assert_eq!(kinds, [ArtifactKind::Prediction, ArtifactKind::Probability, ArtifactKind::Labels]);
+    }
+
+    #[test]
+    fn existing_results_in_ome_zarr_are_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["x_probability.zarr", "x_labels.zarr"] {
+            let spec = ZarrImageSpec::new("x", [1; 5], DType::U16);
+            let mut writer = ZarrWriter::create_listed(&folder.path().join(name), spec).unwrap();
+            writer.write(0, [0; 3], &Samples::U16(vec![1])).unwrap();
+            writer.finish().unwrap().publish(Overwrite::Refuse).unwrap();
+        }
+        // Not a result of ours.
+        std::fs::create_dir(folder.path().join("x_prediction.zarr")).unwrap();
+        let kinds: Vec<ArtifactKind> = Artifact::existing(folder.path(), "x").iter().map(|a| a.kind).collect();
+        assert_eq!(kinds, [ArtifactKind::Probability, ArtifactKind::Labels]);
     }
 }

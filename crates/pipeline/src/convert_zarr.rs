@@ -4,7 +4,7 @@ use crate::convert::ConvertJob;
 use crate::evaluate::looks_like_labels;
 use crate::job::Meter;
 use crate::results::refuse_inside_zarr;
-use crate::{Context, JobError, preprocess};
+use crate::{Context, JobError, preprocess, stack_stem};
 use cytoscope_formats::{Image, ImageMeta, OpenOptions, ZarrImageSpec, ZarrWriter, open};
 use cytoscope_profile::Stage;
 use cytoscope_storage::partial_folder::check_new_folder;
@@ -133,12 +133,7 @@ fn image_spec(job: &ConvertJob, meta: &ImageMeta, whole: &Region) -> ZarrImageSp
 
 /// Returns the name of an image: the file name without extension, with characters that names in OME-Zarr may have.
 fn folder_name(path: &Path) -> String {
-    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let lower = name.to_lowercase();
-    let endings =
-        [".ome.tiff", ".ome.tif", ".ome.zarr.zip", ".zarr.zip", ".ome.zarr", ".zarr", ".ozx", ".tiff", ".tif", ".npy"];
-    let end = endings.iter().find(|e| lower.ends_with(**e)).map_or(name.len(), |e| name.len() - e.len());
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
-    let name: String = name.get(..end).unwrap_or(&name).trim_start_matches('.').chars().map(plain).collect();
+    let name: String = stack_stem(path).trim_start_matches('.').chars().map(plain).collect();
     if name.is_empty() { "image".to_owned() } else { name }
 }

@@ -186,7 +186,7 @@ impl JobError {
             Self::Objects(ObjectsError::TooManyObjects { .. }) => JobErrorKind::OutOfResources,
             Self::Objects(ObjectsError::Option { .. } | ObjectsError::Parameter { .. }) => JobErrorKind::WrongUse,
             Self::Io { error, .. } if refusal(error).is_some() => JobErrorKind::BadInput,
-            Self::Io { error, .. } if error.kind() == ErrorKind::StorageFull => JobErrorKind::OutOfResources,
+            Self::Io { error, .. } if is_exhausted(error) => JobErrorKind::OutOfResources,
             Self::Storage(StorageError::Io { source, .. }) if is_exhausted(source) => JobErrorKind::OutOfResources,
             Self::Storage(StorageError::Io { .. }) => JobErrorKind::Other,
             Self::Storage(StorageError::Exists { .. } | StorageError::NotReplaceable { can_force: true, .. }) => {

@@ -5,7 +5,7 @@ use crate::predict::expand_inputs;
 use crate::predict::zarr::labels_of;
 use crate::results::check_file;
 use crate::stack::{Extents, Stack};
-use crate::{Context, JobError, deserialize};
+use crate::{Context, JobError, deserialize, stack_stem};
 use cytoscope_formats::{Image, ImageMeta, OpenOptions, SeriesChoice, is_zarr_folder};
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::{Regression, regression};
@@ -130,12 +130,9 @@ const ROLES: [&str; 17] = [
 
 /// Returns the part of a file name that both files of a pair have in common.
 pub(crate) fn pair_key(path: &Path) -> String {
-    let name = path.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
-    let name = name.strip_suffix(".gz").unwrap_or(&name);
-    let mut key = name.split(".ome.").next().unwrap_or(name).to_owned();
-    if let Some(at) = key.rfind('.').filter(|at| *at > 0) {
-        key.truncate(at);
-    }
+    let stem = stack_stem(path).to_lowercase();
+    // As in `.ome.btf` and `.ome.tf8`.
+    let mut key = stem.strip_suffix(".ome").unwrap_or(&stem).to_owned();
     while let Some((front, role)) = key.rsplit_once(['_', '-']) {
         if front.is_empty() || !ROLES.contains(&role) {
             break;
@@ -420,6 +417,9 @@ mod tests {
             "emb1_t2_prediction.tif",
             "EMB1_T2_labels_clean.tif",
             "emb1_t2.ome.tif",
+            "emb1_t2.ome.tf8",
+            "emb1_t2.zarr.zip",
+            "emb1_t2_seg.npy",
         ] {
             assert_eq!(pair_key(Path::new(name)), "emb1_t2", "{name}");
         }

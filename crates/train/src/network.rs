@@ -34,7 +34,7 @@ pub(crate) struct StartModel {
     pub object_diameter_um: Option<f64>,
     /// Intensity normalization of its input.
     pub normalize: Normalize,
-    /// The same as preprocessing steps of a package.
+    /// `normalize`, as preprocessing steps of a package.
     pub preprocessing: Vec<Processing>,
     /// Patch sizes are multiples of this, along Z, Y, X.
     pub step: [usize; 3],
@@ -42,7 +42,7 @@ pub(crate) struct StartModel {
     pub spatial_axes: usize,
     /// Segmentation settings that it declares, if any.
     pub segment: Option<SegmentOptions>,
-    /// Whether its outputs match the training target, so that it can be scored itself.
+    /// Whether its outputs match the training target, so that it can be scored before training.
     pub comparable: bool,
     /// The package's int8 form of `graph`, if it has one with the same outputs.
     pub int8: Option<Int8Network>,
@@ -57,7 +57,7 @@ pub(crate) struct Int8Network {
 }
 
 /// Returns the int8 network of a package if it can take the place of its float network unchanged: one output, which ends
-/// in a sigmoid if `sigmoid`.
+/// in a sigmoid if `sigmoid` is set.
 fn int8_network(package: &Package, sigmoid: bool) -> Option<Int8Network> {
     let float = package.float_graph.as_ref().filter(|_| package.is_int8())?;
     let fits = |graph: &Graph| graph.outputs.len() == 1 && (!sigmoid || ends_in_sigmoid(graph));
@@ -65,8 +65,8 @@ fn int8_network(package: &Package, sigmoid: bool) -> Option<Int8Network> {
     (fits(float) && fits(&package.graph)).then(|| Int8Network { graph: package.graph.clone(), record })
 }
 
-/// Extensions of the file beside a package with hand-made filters that names a trainable model: the present one and
-/// that of earlier versions.
+/// Extensions of the file that, beside a package with hand-designed filters, names its trainable counterpart: the current
+/// one and that of earlier versions.
 const TRAINABLE_EXTENSIONS: [&str; 2] = ["trainable", "teach"];
 
 /// Returns the name of the package that training starts from if the user chose the model `name`: for models with
@@ -102,10 +102,10 @@ pub(crate) fn trainable_for(from: &str) -> Option<PathBuf> {
     find_model(&other).ok()
 }
 
-/// Returns the path of the start model `from`, a path or name of a package: of its trainable form, if it has one.
+/// Returns the path of the start model `from`, a package path or name, or of its trainable counterpart, if there is one.
 ///
 /// # Errors
-/// [`JobError`] if there is no such model, or it has no trainable form.
+/// [`JobError`] if there is no such model, or the trainable counterpart that it names is missing.
 pub(crate) fn start_model_path(from: &str) -> Result<PathBuf, JobError> {
     find_model(&resolve_trainable(from, &model_folders())?)
 }
@@ -145,7 +145,7 @@ pub(crate) fn load_start_model(
     }
     let target = target(task, config, declared, known.output_channels);
     let outputs = output_names(target, config);
-    let comparable = outputs.len() == known.output_channels && declared.is_none_or(|d| d == target);
+    let mut comparable = outputs.len() == known.output_channels && declared.is_none_or(|d| d == target);
     if outputs.len() != known.output_channels {
         new_head(&mut graph, outputs.len(), seed).ok_or_else(|| {
             wrong_use(format!(
@@ -158,6 +158,9 @@ pub(crate) fn load_start_model(
     }
     if target.of_labels() {
         append_sigmoid(&mut graph);
+    } else if declared != Some(target) && remove_sigmoid(&mut graph) {
+        // Stains are normalized to mean 0, which a sigmoid cannot predict.
+        comparable = false;
     }
     infer_shapes::<ValueId>(&mut graph, &[]).map_err(model_error(&shown))?;
     let [int8, int8_with_sigmoid] = int8;
@@ -219,7 +222,7 @@ fn output_names(target: TargetKind, config: &TrainConfig) -> Vec<String> {
 fn declared_target(package: &Package, shown: &str) -> Result<Option<TargetKind>, JobError> {
     let Some(target) = package.config().get("target").filter(|t| !t.is_null()) else { return Ok(None) };
     serde_json::from_value(target.clone()).map(Some).map_err(|e| {
-        JobError::model(shown, format!("config.cytoscope.target is {target}, expected a target of training ({e})"))
+        JobError::model(shown, format!("config.cytoscope.target is {target}, expected a training target ({e})"))
     })
 }
 
@@ -241,7 +244,9 @@ fn scratch(
 ) -> Result<StartModel, JobError> {
     let target = target(task, config, None, 2);
     if target == TargetKind::Flow {
-        return Err(wrong_use("the target flow cannot be segmented yet: use instances, boundary or distance"));
+        return Err(wrong_use(
+            "networks trained on the target flow cannot be used for segmentation yet: use instances, boundary or distance",
+        ));
     }
     let voxel_um = config.voxel_um.or(voxel_um);
     let levels = config.network.filters.len();
@@ -302,13 +307,13 @@ fn compress(graph: &mut Graph, k: f32) {
 }
 
 /// Returns strides that make voxels more isotropic: levels do not downsample along Z as long as the slice distance is
-/// larger than the pixel size.
+/// more than 1.5 times the pixel size.
 fn strides(levels: usize, voxel_um: Option<[f64; 3]>) -> Vec<[usize; 3]> {
     let mut voxel = voxel_um.unwrap_or([1.0; 3]);
     (1..levels)
         .map(|_| {
-            let flat = voxel[0] > 1.5 * voxel[1].max(voxel[2]);
-            let stride = if flat { [1, 2, 2] } else { [2, 2, 2] };
+            let is_elongated = voxel[0] > 1.5 * voxel[1].max(voxel[2]);
+            let stride = if is_elongated { [1, 2, 2] } else { [2, 2, 2] };
             voxel = [0, 1, 2].map(|a| voxel[a] * stride[a] as f64);
             stride
         })
@@ -320,8 +325,8 @@ fn preprocessing_of(model: &Model) -> &[Processing] {
     model.inputs.first().map(|input| input.preprocessing.as_slice()).unwrap_or_default()
 }
 
-/// Returns the intensity normalization of a package's preprocessing, or `None` if training does not support it: each of
-/// several `channels` is normalized by its own statistics.
+/// Returns the intensity normalization of a package's preprocessing, or `None` if training does not support it.
+/// Training normalizes each of several `channels` by its own statistics.
 fn normalize_of(steps: &[Processing], channels: usize) -> Option<Normalize> {
     if channels > 1 && steps.iter().filter_map(Processing::statistics_axes).any(|axes| axes.channel) {
         return None;
@@ -413,6 +418,15 @@ fn ends_in_sigmoid(graph: &Graph) -> bool {
         .is_some_and(|n| matches!(n, Node { op: Op::Activation(Activation::Sigmoid), .. }))
 }
 
+/// Makes the input of the sigmoid that the first output ends in the only output. Returns whether there is one.
+fn remove_sigmoid(graph: &mut Graph) -> bool {
+    let last = output_node(graph).and_then(|i| graph.nodes.get(i)).filter(|_| ends_in_sigmoid(graph));
+    let Some(input) = last.and_then(|node| node.input(0)) else { return false };
+    graph.outputs = vec![input];
+    cytoscope_graph_passes::eliminate_dead(graph);
+    true
+}
+
 /// Appends a sigmoid to the first output, unless it already ends in one.
 fn append_sigmoid(graph: &mut Graph) {
     if ends_in_sigmoid(graph) {
@@ -429,6 +443,19 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
     use super::*;
+
+    #[test]
+    fn a_segmentation_model_that_learns_stains_loses_its_sigmoid() {
+        let package = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nuclei");
+        let of = |task| load_start_model(package, task, &TrainConfig::default(), None, 1).unwrap();
+        let (segmentation, stain) = (of(TrainingTask::Segmentation), of(TrainingTask::LabelFree));
+        assert!(ends_in_sigmoid(&segmentation.graph) && segmentation.comparable);
+        assert!(!ends_in_sigmoid(&stain.graph) && !stain.comparable && stain.int8.is_none());
+        // A stain model stays as it is.
+        let package = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/labelfree-nuclei");
+        let start = load_start_model(package, TrainingTask::LabelFree, &TrainConfig::default(), None, 1).unwrap();
+        assert!(start.comparable);
+    }
 
     #[test]
     fn channels_of_the_settings_are_those_of_a_new_network() {

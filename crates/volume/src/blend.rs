@@ -8,12 +8,12 @@ pub fn gaussian_window(n: usize, sigma_share: f64) -> Vec<f32> {
 }
 
 /// Sigma of the Gaussian as a fraction of the tile size, as in MONAI.
-pub const SIGMA_SHARE: f64 = 0.125;
+pub const SIGMA_FRACTION: f64 = 0.125;
 
 /// Blending weights of a tile, axes Z, Y, X: the product of one Gaussian per axis, clamped from below to its smallest
 /// positive value or 1e-3, whichever is larger. This is MONAI's importance map in `gaussian` mode.
 pub fn gaussian_map(tile_zyx: [usize; 3]) -> Vec<f32> {
-    let windows = tile_zyx.map(|n| gaussian_window(n, SIGMA_SHARE));
+    let windows = tile_zyx.map(|n| gaussian_window(n, SIGMA_FRACTION));
     let mut map = Vec::with_capacity(tile_zyx.iter().product());
     for z in &windows[0] {
         for y in &windows[1] {

@@ -23,7 +23,7 @@ pub(super) struct BranchProgram {
 /// Builds the program of each branch of the repository that the current folder is in, and returns them by branch.
 ///
 /// # Errors
-/// Bad input if the current folder is in no repository, or a branch does not exist; the failure of git or of the build.
+/// Bad input if the current folder is not in a repository, or a branch does not exist; the failure of git or of the build.
 pub(super) fn build<'a>(branches: impl Iterator<Item = &'a str>) -> Result<BTreeMap<String, BranchProgram>, Failure> {
     let mut programs = BTreeMap::new();
     for branch in branches {
@@ -38,7 +38,7 @@ fn build_one(branch: &str) -> Result<BranchProgram, Failure> {
     let here = Path::new(".");
     let root = git_in(here, &["rev-parse", "--show-toplevel"]).map(PathBuf::from).ok_or_else(|| {
         Failure::bad_input(format!(
-            "column branch: the current folder is in no git repository, so that branch {branch} cannot be built; run the \
+            "column branch: the current folder is not in a git repository, so branch {branch} cannot be built; run the \
              bench in a clone of this program's repository"
         ))
     })?;
@@ -46,7 +46,7 @@ fn build_one(branch: &str) -> Result<BranchProgram, Failure> {
     let commit = git_in(&root, &["rev-parse", "--verify", "--quiet", &revision]);
     let commit = commit.ok_or_else(|| {
         Failure::bad_input(format!(
-            "column branch: the repository {} has no branch or commit {branch}; git branch --all lists them",
+            "column branch: the repository {} has no branch or commit {branch}; git branch --all lists the branches",
             root.display()
         ))
     })?;
@@ -98,7 +98,11 @@ fn compile(branch: &str, folder: &Path) -> Result<PathBuf, Failure> {
         return Err(failed(format!("cargo build ended with {status}; its messages are above")));
     }
     let path = target.join("release").join(format!("cytoscope{}", std::env::consts::EXE_SUFFIX));
-    if path.is_file() { Ok(path) } else { Err(failed(format!("the build left no program {}", path.display()))) }
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(failed(format!("the build succeeded but did not produce {}", path.display())))
+    }
 }
 
 #[cfg(test)]

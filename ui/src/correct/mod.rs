@@ -177,13 +177,13 @@ impl Corrections {
         };
         let files = files_of(document, &place.folder);
         let labels = documents.labels_to_correct(id);
-        let base = labels.map_or(Base::Empty, |(path, _)| Base::File(path.to_owned()));
+        let base = labels.map_or(Base::Empty, |path| Base::File(path.to_owned()));
         let [z, y, x] = document.voxel_um;
         let start = SessionStart {
             bases: place.bases.unwrap_or_else(|| vec![base]),
             shape_zyx: document.extents.zyx,
             voxel_um: VoxelSize::new_um(z, y, x),
-            time: labels.and_then(|(_, time)| time),
+            time: (document.extents.times > 1).then_some(document.time),
             files: files.clone(),
         };
         self.tools.fit(document.voxel_um, document.extents.zyx);

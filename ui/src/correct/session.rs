@@ -5,6 +5,8 @@ use cytoscope_corrections::{
     Brush, Change, CorrectionError, Edit, ExportedPair, KnownVoxels, LabelSnapshot, LabelVolume, LoadOptions,
     RawSource, Replay, SaveTicket, Saved, Session, SessionOptions, export_part,
 };
+use cytoscope_formats::OpenOptions;
+use cytoscope_pipeline::Extents;
 use cytoscope_volume::{Axes, VoxelSize};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -42,7 +44,7 @@ pub struct SessionStart {
     pub shape_zyx: [usize; 3],
     /// Voxel size of the stack in µm.
     pub voxel_um: VoxelSize,
-    /// Time point to read, if the label image has several.
+    /// Time point, if the stack has several. It is read from label images that have several, too.
     pub time: Option<usize>,
     /// Paths of the correction files.
     pub files: CorrectionFiles,
@@ -390,7 +392,7 @@ impl SessionThread {
                 time: pair.time,
             };
             let base = pair.base.as_ref().filter(|path| pair.known_voxels != KnownVoxels::All && path.is_file());
-            let base = base.map(|path| LabelVolume::load(path, &LoadOptions::default())).transpose();
+            let base = base.map(|path| load_time(path, pair.time)).transpose();
             let exported = base.and_then(|base| {
                 let base = base.as_ref().map(LabelVolume::labels);
                 export_part(&raw, ticket.labels(), base, pair.known_voxels, &pair.dataset, &pair.name)
@@ -458,10 +460,17 @@ fn open(start: &SessionStart) -> Result<(Session, Replay), CorrectionError> {
     Err(refused.unwrap_or(CorrectionError::Cancelled))
 }
 
+/// Loads labels of a time point. A file with a single time point is taken to belong to it.
+fn load_time(path: &std::path::Path, time: Option<usize>) -> Result<LabelVolume, CorrectionError> {
+    // A file that cannot be opened is reported when it is loaded.
+    let image = cytoscope_formats::open(path, &OpenOptions::default()).ok();
+    let times = image.map_or(1, |image| Extents::of(image.meta()).times);
+    LabelVolume::load(path, &LoadOptions { time: time.filter(|_| times > 1), ..LoadOptions::default() })
+}
+
 /// Loads a label image and gives it the stack's voxel size, which brush radii refer to.
 fn load(start: &SessionStart, path: &std::path::Path) -> Result<LabelVolume, CorrectionError> {
-    let options = LoadOptions { time: start.time, ..LoadOptions::default() };
-    let volume = LabelVolume::load(path, &options)?;
+    let volume = load_time(path, start.time)?;
     let shape = volume.shape_zyx();
     let same = volume.voxel_size_um().zyx_um_or_one() == start.voxel_um.zyx_um_or_one();
     if same || shape.iter().product::<usize>() > MAX_RESIZED_VOXELS {

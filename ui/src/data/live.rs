@@ -19,7 +19,7 @@ fn nearest_index(i: usize, from: usize, to: usize) -> usize {
     ((2 * i + 1) * to / (2 * from.max(1))).min(to.saturating_sub(1))
 }
 
-/// Samples the requested rows and columns from a whole slice of another grid over the same field of view.
+/// Samples the requested rows and columns from a whole slice on another grid covering the same field of view.
 fn sample_region<T: Copy + Default>(slice: &[T], grid: [usize; 3], zyx: [usize; 3], at: &PlaneAt) -> Vec<T> {
     let step = at.step.max(1);
     let (size, full) = (at.orientation.slice_shape(grid), at.orientation.slice_shape(zyx));

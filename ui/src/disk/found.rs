@@ -55,10 +55,15 @@ impl Search<'_> {
     fn outputs(&self, folder: &Path) -> Vec<Artifact> {
         let stem = self.place.stem.as_str();
         let existing = Artifact::existing(folder, stem);
-        // If several versions wrote maps, the newest is used.
-        let map = existing.iter().find(|a| a.kind.is_maps());
-        let others = existing.iter().filter(|a| matches!(a.kind, ArtifactKind::Labels | ArtifactKind::Table));
-        let files: Vec<Artifact> = map.into_iter().chain(others).cloned().collect();
+        // If there are several, in other formats or of other versions, the newest are used.
+        let written = |a: &&Artifact| std::fs::metadata(&a.path).and_then(|meta| meta.modified()).ok();
+        let newest = |is: &dyn Fn(ArtifactKind) -> bool| existing.iter().filter(|a| is(a.kind)).max_by_key(written);
+        let files = [
+            newest(&|kind| kind.is_maps()),
+            newest(&|kind| kind == ArtifactKind::Labels),
+            newest(&|kind| kind == ArtifactKind::Table),
+        ];
+        let files: Vec<Artifact> = files.into_iter().flatten().cloned().collect();
         // Corrected labels take precedence over predicted ones.
         let corrected = CorrectionFiles::of(folder, stem, None).labels;
         if !corrected.is_file() || !(self.of_this() || self.is_beside) {

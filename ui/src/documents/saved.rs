@@ -2,7 +2,7 @@
 //! those of all time points elsewhere.
 
 use super::Documents;
-use crate::document::{Document, Role};
+use crate::document::{Document, PREVIEW_NAME, Role};
 use cytoscope_pipeline::{Artifact, ArtifactKind};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -107,18 +107,18 @@ impl Documents {
         }
     }
 
-    /// The file with the labels of the time point that a document shows, and the time point in it if it has several. These are
-    /// the labels shown, unless they belong to another time point, as while that one is corrected.
-    pub(crate) fn labels_to_correct(&self, id: u64) -> Option<(&Path, Option<usize>)> {
+    /// The file with the labels from which corrections of the time point that a document shows start. These are the labels
+    /// shown, unless they are a preview or belong to another time point, as while that one is corrected.
+    pub(crate) fn labels_to_correct(&self, id: u64) -> Option<&Path> {
         let document = self.get(id)?;
         let (shown, saved) = (document.of_role(Role::Labels)?, self.saved.get(&id));
-        let in_file = shown.times > 1;
+        let (is_at, is_preview) = (shown.is_at(document.time), shown.name == PREVIEW_NAME);
         let is_saved = saved.is_some_and(|saved| saved.has_labels(&shown.path));
-        if shown.is_at(document.time) || (in_file && !is_saved) {
-            return Some((&shown.path, in_file.then_some(document.time)));
+        if (is_at && !is_preview) || (shown.times > 1 && !is_saved) {
+            return Some(&shown.path);
         }
-        let (path, is_own) = saved?.labels_at(document.time)?;
-        Some((path, (!is_own).then_some(document.time)))
+        let saved = saved.and_then(|saved| saved.labels_at(document.time));
+        saved.map(|(path, _)| path).or_else(|| is_at.then_some(shown.path.as_path()))
     }
 
     /// Whether labels or a table that were opened for another time point arrive too late. Those of time points that were

@@ -39,11 +39,12 @@ pub(super) fn correct_panel(ui: &mut Ui, state: State<'_>, actions: &mut Actions
 }
 
 fn start_panel(ui: &mut Ui, state: State<'_>, id: u64, actions: &mut Actions) {
-    let labels = state.document().and_then(|d| d.of_role(Role::Labels).filter(|o| o.is_at(d.time) || o.times > 1));
+    let shown = state.document().and_then(|d| d.of_role(Role::Labels).filter(|o| o.is_at(d.time)));
+    let is_preview = shown.is_some_and(|o| o.name == PREVIEW_NAME);
     ui.add(egui::Label::new("Paint, merge and split objects by hand. Every stroke is saved immediately.").wrap());
     ui.add_space(theme::GROUP_GAP);
-    match labels.map(|o| o.name.as_str()) {
-        Some(PREVIEW_NAME) => {
+    match state.documents.labels_to_correct(id).map(file_name) {
+        _ if is_preview => {
             main_button(ui, false, icon::PENCIL_SIMPLE, "Correct");
             weak(ui, "These objects are a preview: save them in Predict first.");
         }

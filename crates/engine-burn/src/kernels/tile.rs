@@ -1,6 +1,7 @@
-//! What the kernels for matrix units (tensor cores) share: [`super::tiled`] and [`super::tiled_gradient`].
+//! What the kernels for matrix units (tensor cores) share; used by [`super::tiled`] and
+//! [`super::tiled_gradient`].
 //!
-//! Cubes work on boxes of voxels, whose rows of 16 voxels along X are matrices with 16 channels. A cube copies the part of
+//! Cubes work on boxes of voxels, whose rows of 16 voxels along X form matrices of 16 voxels × 16 channels. A cube copies the part of
 //! the input that a box reads to the memory that its units share.
 
 use super::conv::Convolution;
@@ -68,7 +69,7 @@ impl Factors {
         }
     }
 
-    /// Whether convolutions of 32-bit tensors use them.
+    /// Whether convolutions of 32-bit tensors use this type of factors.
     pub(crate) fn are_wide(self) -> bool {
         matches!(self, Factors::Tf32 | Factors::F32)
     }
@@ -106,7 +107,7 @@ pub(super) struct Shape {
     pub(super) factors: [usize; 3],
     /// Input channels.
     pub(super) inputs: usize,
-    /// Output channels, including those that become voxels.
+    /// Output channels, including those that are rearranged into voxels.
     pub(super) outputs: usize,
     /// Channels of the stored result.
     pub(super) stored: usize,
@@ -208,7 +209,8 @@ pub(super) fn corner_of(
     }
 }
 
-/// Sets `count` sums of 16 x 16 elements of each plane to zero: those on matrix units, or those of the units themselves.
+/// Creates `count` sums of 16 × 16 elements of each plane on matrix units, all zero; without matrix units, sets the sums of the
+/// units to zero.
 #[cube]
 pub(super) fn zero_sums(
     sums: &mut Sequence<cmma::Matrix<f32>>,

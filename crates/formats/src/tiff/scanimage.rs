@@ -15,7 +15,7 @@ use std::collections::HashMap;
 
 /// Tag with the name of the program, or the settings of ScanImage.
 const SOFTWARE: u16 = 305;
-/// Number of characters at the end of a description that name ScanImage.
+/// Number of characters at the end of a description that are searched for ScanImage's name.
 const TAIL_CHARS: usize = 256;
 /// Largest number of channels.
 const MAX_CHANNELS: usize = 64;
@@ -84,8 +84,8 @@ impl Settings {
     /// The numbers in a list such as `[1;2]`.
     fn numbers(&self, keys: &[&str]) -> Vec<f64> {
         let text = self.get(keys).unwrap_or_default();
-        let is_between = |c: char| matches!(c, '[' | ']' | ';' | ',' | ' ');
-        text.split(is_between).filter_map(|part| part.parse().ok()).collect()
+        let is_separator = |c: char| matches!(c, '[' | ']' | ';' | ',' | ' ');
+        text.split(is_separator).filter_map(|part| part.parse().ok()).collect()
     }
 
     /// Numbers of the saved channels, from 1; those of version 3 are not listed but counted.
@@ -103,7 +103,7 @@ impl Settings {
         names.split('\'').skip(1).step_by(2).nth(number.saturating_sub(1)).unwrap_or_default().to_owned()
     }
 
-    /// Number of frames of which the mean is saved as one.
+    /// Number of frames averaged into each saved frame.
     fn averaged_frames(&self) -> usize {
         self.count(&["hScan2D.logAverageFactor"]).unwrap_or(1)
     }
@@ -113,7 +113,7 @@ impl Settings {
     /// # Errors
     /// What the settings state, if the order of the planes is not known for it.
     fn acquisition(&self, channels: usize) -> Result<Acquisition, String> {
-        // In fast mode, volumes follow each other. The number of slices is a setting that is saved even if no stack was
+        // In fast mode, volumes are acquired back to back. The number of slices is a setting that is saved even if no stack was
         // acquired.
         let fast_mode = self.get(&["hStackManager.stackMode"]).is_some_and(|mode| mode.contains("fast"));
         let has_fast_focus = self.flag(&["hFastZ.enable", "SI5.fastZEnable", "SI4.fastZEnable"]) == Some(true);
@@ -196,7 +196,7 @@ impl Settings {
         Ok(Acquisition { slices, flyback, ..of })
     }
 
-    /// Distances between pixels along Y and X in µm from the corners of the field of view.
+    /// Distances between pixels along Y and X in µm, computed from the corners of the field of view.
     fn pixel_um(&self, [height, width]: [usize; 2]) -> Option<[f64; 2]> {
         let corners = self.numbers(&["hRoiManager.imagingFovUm"]);
         let extent = |first: usize| {
@@ -230,7 +230,7 @@ pub(crate) fn series(file: &TiffFile, settings: &Settings, pages: &[u32], shape_
     let rate = match (order.volumes > 1, order.frames > 1) {
         (true, false) => settings.number(&["hRoiManager.scanVolumeRate"]),
         (false, true) => settings.number(&frame_rate).map(|hz| hz / settings.averaged_frames() as f64),
-        // Frames of a slice and volumes have different intervals.
+        // With several volumes and several frames per slice, intervals are not uniform.
         _ => None,
     };
     let stated = plain_resolution(file);

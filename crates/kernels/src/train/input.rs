@@ -118,7 +118,7 @@ fn count(extent: usize, remainder: usize, stride: usize) -> usize {
 }
 
 /// Computes the gradient of a convolution with respect to its input from that of its output. The result is added to
-/// `in_gradient` if `accumulate`, else written there; borders are not changed.
+/// `in_gradient` if `accumulate`, otherwise overwrites it; borders are not changed.
 ///
 /// The border of `out_gradient` must hold zeros and be at least as wide as [`InputGradient::border`]. Both images may
 /// be in blocks of 16 channels or in planes.

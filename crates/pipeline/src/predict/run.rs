@@ -8,10 +8,12 @@ use crate::diameter;
 use crate::error::with_name;
 use crate::{AppliedProfile, Context, Event, JobError, JobErrorKind, Model, ModelTask, preprocess, results};
 use cytoscope_engine::{EngineError, Precision};
+use cytoscope_formats::FormatError;
 use cytoscope_model_package::refuse_inside_package;
 use cytoscope_profile::Stage;
 use cytoscope_storage::{StorageError, target};
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -57,7 +59,7 @@ impl PredictJob {
         let model = Model::load(&self.model)?;
         loading.finish();
         diameter::check(self.diameter, &model)?;
-        // A file with several series is read together with the series of the tensors' files.
+        // The series of a file are matched with those of the tensors' files.
         let stacks: BTreeSet<&Path> = inputs.iter().map(|input| input.input.as_path()).collect();
         self.check_input_tensors(&model, stacks.len())?;
         self.prepare_folder(&files, &inputs, &model)?;
@@ -69,11 +71,11 @@ impl PredictJob {
         self.predict_each(context, devices, &model, &mut engine, inputs, live)
     }
 
-    /// Refuses options that exclude or lack each other.
+    /// Refuses options that conflict, or that need an option that is missing.
     fn check(&self) -> Result<(), JobError> {
         self.options().check()?;
         if !self.input_tensors.is_empty() && (self.channel.is_some() || !self.channels.is_empty()) {
-            let problem = "--input and --channel or --channels exclude each other";
+            let problem = "--input cannot be combined with --channel or --channels";
             return Err(JobError::WrongUse(format!("{problem}: give the channels of the inputs with --input")));
         }
         preprocess::check(&self.preprocess)?;
@@ -116,7 +118,7 @@ impl PredictJob {
         for path in [&model.path, &std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone())] {
             if path.to_str().is_none() {
                 let what = "the path is not valid Unicode (UTF-8), so the provenance record cannot name it";
-                return Err(JobError::WrongUse(format!("{}: {what}; rename the folder", path.display())));
+                return Err(JobError::WrongUse(format!("{}: {what}; rename it", path.display())));
             }
         }
         let folder = self.folder();
@@ -150,11 +152,11 @@ impl PredictJob {
                     outcome.done.push(report);
                 }
                 Err(JobError::Cancelled) => return Err(JobError::Cancelled),
-                // A preprocessed image that is cancelled fails to be read.
+                // After cancelling, reading a preprocessed image fails with another error.
                 Err(_) if context.cancel.is_cancelled() => return Err(JobError::Cancelled),
                 Err(error) => {
                     context.emit(&Event::Failed { input: input.clone(), reason: error.to_string() });
-                    let fatal = error.kind() == JobErrorKind::OutOfResources && count > 1 && is_full_disk(&error);
+                    let fatal = count > 1 && is_full_disk(&error);
                     let named = with_name(&input.display().to_string(), &error.to_string());
                     let sentence = if number > 0 { format!("series {number} of {named}") } else { named };
                     outcome.failed.push(InputFailure { input, series: number, kind: error.kind(), sentence });
@@ -247,11 +249,35 @@ impl PredictJob {
     }
 }
 
-/// Whether an error is that of a full disk.
+/// Whether an error is that of a full disk or an exhausted quota, so that the next input would fail, too.
 fn is_full_disk(error: &JobError) -> bool {
-    match error {
-        JobError::Io { error, .. } => error.kind() == std::io::ErrorKind::StorageFull,
-        JobError::Format(e) => e.kind() == cytoscope_formats::FormatErrorKind::OutOfResources,
-        _ => false,
+    let source = match error {
+        JobError::Io { error, .. } => error,
+        JobError::Format(FormatError::Io { source, .. }) | JobError::Storage(StorageError::Io { source, .. }) => source,
+        _ => return false,
+    };
+    matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_full_disk_ends_the_job() {
+        let path = Path::new("x");
+        let errors = |kind: ErrorKind| {
+            [
+                JobError::Io { path: path.to_owned(), error: kind.into() },
+                JobError::Format(FormatError::Io { file: path.to_owned(), doing: "writing", source: kind.into() }),
+                JobError::Storage(StorageError::Io { path: path.to_owned(), doing: "writing", source: kind.into() }),
+            ]
+        };
+        for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
+            assert!(errors(kind).iter().all(is_full_disk), "{kind}");
+        }
+        for kind in [ErrorKind::OutOfMemory, ErrorKind::PermissionDenied] {
+            assert!(!errors(kind).iter().any(is_full_disk), "{kind}");
+        }
     }
 }
