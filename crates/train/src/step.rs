@@ -3,7 +3,8 @@
 use crate::error::{engine_error, model_error};
 use crate::joined::Joined;
 use crate::step_graphs::{
-    BufferGraph, NORM_MOMENTUM, Part, TOTALS, add_totals, average_graph, batch_buffer, running_buffer, sum_graph,
+    BufferGraph, HYPER, LOSS_SCALE, NORM_MOMENTUM, Part, TOTALS, add_totals, average_graph, batch_buffer, extend_hyper,
+    running_buffer, sum_graph,
 };
 use cytoscope_autodiff::{
     GradientGraph, Parameter, StepOptions, UpdateGraph, gradient_graph, set_constant, update_graph,
@@ -108,6 +109,10 @@ pub(crate) struct Stepper {
     has_sum: bool,
     /// Number of batches since the host last read loss and norm from the device.
     unread: usize,
+    /// The total of losses that the host read last.
+    read_loss: f64,
+    /// How often the host read the totals since they were 0.
+    readings: usize,
     half: Option<ElementType>,
     recorder: Recorder,
     /// Whether the engine computes on another device than the CPU. The CPU records forward and backward pass separately.
@@ -116,6 +121,9 @@ pub(crate) struct Stepper {
 
 /// Initial loss scale for [`ElementType::F16`].
 const INITIAL_LOSS_SCALE: f32 = 32_768.0;
+/// Number of readings after which totals start at 0 again: a loss is the difference of two totals of 32 bits, which must not
+/// become so large that it loses accuracy.
+const MAX_READINGS: usize = 64;
 /// Maximum loss scale.
 const MAX_LOSS_SCALE: f32 = 16_777_216.0;
 /// Steps without overflow after which the loss scale is doubled.
@@ -160,8 +168,8 @@ fn running_stats(graph: &GradientGraph, model: &Graph) -> BTreeMap<String, Tenso
     running
 }
 
-/// Binds the tensors of parameters, which are the last inputs of a gradient graph but for the totals, the gradients, and the
-/// batch statistics. The loss is returned if there are no totals.
+/// Binds the loss scale (in mixed precision), the tensors of parameters, which are the last inputs of a gradient graph but for
+/// the totals, the gradients, and the batch statistics. The loss is returned if there are no totals.
 fn bind_gradients(
     graph: &GradientGraph,
     parameters: &[Parameter],
@@ -169,8 +177,10 @@ fn bind_gradients(
     has_totals: bool,
 ) -> BoundSession {
     let totals: Vec<Option<String>> = TOTALS.iter().filter(|_| has_totals).map(|t| Some((*t).to_owned())).collect();
-    let given = graph.graph.inputs.len().saturating_sub(parameters.len() + totals.len());
-    let mut inputs: Vec<Option<String>> = vec![None; given];
+    let scale = graph.halved.map(|_| Some(LOSS_SCALE.to_owned()));
+    let bound = parameters.len() + totals.len() + usize::from(scale.is_some());
+    let mut inputs: Vec<Option<String>> = vec![None; graph.graph.inputs.len().saturating_sub(bound)];
+    inputs.extend(scale);
     inputs.extend(Part::Value.buffers(parameters));
     inputs.extend(totals.iter().cloned());
     let mut outputs = vec![has_totals.then(|| "loss".to_owned())];
@@ -180,10 +190,10 @@ fn bind_gradients(
     BoundSession::new(session, inputs, outputs)
 }
 
-/// Binds parameters, accumulated gradients and moments; hyper-parameters are passed.
+/// Binds hyper-parameters, parameters, accumulated gradients and moments.
 fn bind_update(parameters: &[Parameter], graph: &UpdateGraph, session: Box<dyn Session>) -> BoundSession {
     let second = if graph.has_second { parameters } else { &[] };
-    let mut inputs: Vec<Option<String>> = vec![None];
+    let mut inputs: Vec<Option<String>> = vec![Some(HYPER.to_owned())];
     let mut outputs: Vec<Option<String>> = vec![Some("norm".to_owned())];
     inputs.extend(Part::Value.buffers(parameters));
     inputs.extend(Part::Sum.buffers(parameters));
@@ -252,7 +262,10 @@ impl Stepper {
         if on_device {
             add_totals(&mut graph.graph, joined.tensors.len());
         }
-        let update = update_graph(&joined.tensors, options.optimizer);
+        let mut update = update_graph(&joined.tensors, options.optimizer);
+        if on_device {
+            extend_hyper(&mut update.graph);
+        }
         let compile = CompileOptions {
             precision: if options.exact { Precision::F32 } else { engine_.device().fast_precision() },
             threads: options.threads,
@@ -291,6 +304,7 @@ impl Stepper {
         let mut buffers = Buffers::default();
         TOTALS.iter().for_each(|total| buffers.bind(*total, Tensor::scalar(0.0f32)));
         let host = split_state(&joined, state, &mut buffers)?;
+        buffers.bind(LOSS_SCALE, Tensor::scalar(host.loss_scale));
         Ok(Self {
             model: model_graph,
             graph,
@@ -305,6 +319,8 @@ impl Stepper {
             host,
             has_sum: false,
             unread: 0,
+            read_loss: 0.0,
+            readings: 0,
             half: options.half,
             recorder: options.recorder.clone(),
             on_device,
@@ -334,9 +350,16 @@ impl Stepper {
     pub(crate) fn set_state(&mut self, state: ModelState) -> Result<(), JobError> {
         self.zero_grad();
         self.host = split_state(&self.joined, state, &mut self.buffers)?;
-        TOTALS.iter().for_each(|total| self.buffers.bind(*total, Tensor::scalar(0.0f32)));
-        self.unread = 0;
+        self.buffers.bind(LOSS_SCALE, Tensor::scalar(self.host.loss_scale));
+        self.clear_totals();
         Ok(())
+    }
+
+    /// Changes the loss scale. As a buffer, it is uploaded only then.
+    fn set_loss_scale(&mut self, scale: f32) {
+        self.host.loss_scale = scale;
+        self.host.steady_steps = 0;
+        self.buffers.bind(LOSS_SCALE, Tensor::scalar(scale));
     }
 
     /// Returns copies of the buffers of all parameters.
@@ -383,16 +406,25 @@ impl Stepper {
         Ok((loss.is_finite() && norm.is_finite()).then_some(loss))
     }
 
-    /// Copies the totals of loss and gradient norm from the device, and sets them to 0.
+    /// Copies the total of the gradient norms and what was added to that of the losses from the device.
     fn read_totals(&mut self) -> Result<[f64; 2], JobError> {
-        let mut totals = [f64::NAN; 2];
-        for (total, name) in totals.iter_mut().zip(TOTALS) {
-            let read = self.buffers.take(name).map_err(engine_error)?;
-            *total = read.to_f64_vec().first().copied().unwrap_or(f64::NAN);
-            self.buffers.bind(name, Tensor::scalar(0.0f32));
+        let [loss, norm] = TOTALS.map(|name| {
+            let read = self.buffers.read(name).map_err(engine_error)?;
+            Ok(read.to_f64_vec().first().copied().unwrap_or(f64::NAN))
+        });
+        let (loss, norm) = (loss?, norm?);
+        let added = loss - self.read_loss;
+        (self.unread, self.read_loss, self.readings) = (0, loss, self.readings + 1);
+        if self.readings >= MAX_READINGS || !loss.is_finite() || !norm.is_finite() {
+            self.clear_totals();
         }
-        self.unread = 0;
-        Ok(totals)
+        Ok([added, norm])
+    }
+
+    /// Sets the totals of loss and gradient norm to 0, which takes an upload.
+    fn clear_totals(&mut self) {
+        TOTALS.iter().for_each(|total| self.buffers.bind(*total, Tensor::scalar(0.0f32)));
+        (self.unread, self.read_loss, self.readings) = (0, 0.0, 0);
     }
 
     /// Like [`Stepper::forward_backward`], but on a device, the loss is left there for [`Stepper::unread_loss`], and 0 is
@@ -404,10 +436,7 @@ impl Stepper {
         target: Tensor,
         weight: Tensor,
     ) -> Result<StepOutput, JobError> {
-        let mut given = vec![image, target, weight];
-        if self.half.is_some() {
-            given.push(Tensor::new(Vec::new(), vec![self.host.loss_scale]).map_err(model_error("the loss"))?);
-        }
+        let given = vec![image, target, weight];
         let step = self.on_device.then(|| self.recorder.span(Stage::Compute, "forward and backward"));
         let returned = self.buffers.step(&mut self.gradients, given).map_err(engine_error)?;
         drop(step);
@@ -428,8 +457,7 @@ impl Stepper {
             if self.host.loss_scale <= 1.0 {
                 return Ok(StepOutput::NotFinite);
             }
-            self.host.loss_scale = (self.host.loss_scale / 2.0).max(1.0);
-            self.host.steady_steps = 0;
+            self.set_loss_scale((self.host.loss_scale / 2.0).max(1.0));
             self.zero_grad();
             return Ok(StepOutput::Overflow);
         }
@@ -478,21 +506,23 @@ impl Stepper {
         state.optimizer_steps += 1;
         let scale = 1.0 / (batches.max(1) as f32 * state.loss_scale);
         let hyper = Hyper { rate: rate as f32, step: state.optimizer_steps, scale, limit };
-        self.buffers.step(&mut self.update, vec![Tensor::vector(hyper.to_vec())]).map_err(engine_error)?;
-        state.steady_steps += 1;
-        if self.half == Some(ElementType::F16) && state.steady_steps >= STEADY_STEPS {
-            state.loss_scale = (state.loss_scale * 2.0).min(MAX_LOSS_SCALE);
-            state.steady_steps = 0;
-        }
         // The EMA starts with a smaller decay, so that the initial parameters are forgotten faster.
         let steps = f64::from(state.optimizer_steps);
         let keep = self.ema.min((1.0 + steps) / (10.0 + steps)) as f32;
+        let mut numbers = hyper.to_vec();
+        if self.on_device {
+            numbers.extend([keep, 1.0 - keep]);
+        }
+        self.buffers.bind(HYPER, Tensor::vector(numbers));
+        self.buffers.step(&mut self.update, Vec::new()).map_err(engine_error)?;
+        state.steady_steps += 1;
+        if self.half == Some(ElementType::F16) && state.steady_steps >= STEADY_STEPS {
+            let doubled = (state.loss_scale * 2.0).min(MAX_LOSS_SCALE);
+            self.set_loss_scale(doubled);
+        }
         self.zero_grad();
         match &mut self.averages {
-            Some(averages) => {
-                let weights = [keep, 1.0 - keep].map(|weight| Tensor::vector(vec![weight]));
-                self.buffers.step(averages, weights.into()).map(drop).map_err(engine_error)
-            }
+            Some(averages) => self.buffers.step(averages, Vec::new()).map(drop).map_err(engine_error),
             None => self.average_on_host(keep),
         }
     }

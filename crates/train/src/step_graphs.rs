@@ -5,6 +5,7 @@
 use cytoscope_autodiff::{Parameter, RunningNorm};
 use cytoscope_graph::{BinaryOp, Dim, ElementType, Graph, Op, Tensor, ValueId};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Momentum of the running statistics: the weight of the current batch.
 pub(crate) const NORM_MOMENTUM: f32 = 0.1;
@@ -47,6 +48,41 @@ impl Part {
 
 /// Buffers of the totals of loss and gradient norm over the batches that the host has not read yet.
 pub(crate) const TOTALS: [&str; 2] = ["total/loss", "total/norm"];
+
+/// The buffer of the numbers that change from step to step: those of [`cytoscope_graph::Hyper`], then the weights of the old
+/// average and of the parameter in a new average. They are one tensor, because each upload takes time.
+pub(crate) const HYPER: &str = "hyper";
+/// Number of elements of [`HYPER`] that are of [`cytoscope_graph::Hyper`].
+const HYPER_LENGTH: usize = 4;
+/// Number of elements of [`HYPER`].
+const ALL_LENGTH: usize = HYPER_LENGTH + 2;
+
+/// The buffer of the loss scale of mixed precision.
+pub(crate) const LOSS_SCALE: &str = "loss_scale";
+
+/// Pushes the node that cuts these elements out of a tensor with one axis.
+fn cut(graph: &mut Graph, name: &str, from: ValueId, elements: Range<usize>) -> ValueId {
+    let mut number = |what: &str, number: usize| {
+        Some(graph.add_initializer(format!("{name}.{what}"), Tensor::vector(vec![number as i64])))
+    };
+    let (start, end, axis) = (number("start", elements.start), number("end", elements.end), number("axis", 0));
+    graph.push(name, Op::Slice, &[Some(from), start, end, axis])
+}
+
+/// Changes the first input of an update graph, the hyper-parameters, to one with all elements of [`HYPER`].
+pub(crate) fn extend_hyper(graph: &mut Graph) {
+    let Some(hyper) = graph.inputs.first().copied() else { return };
+    let all = graph.add_input("hyper.all", ElementType::F32, vec![Dim::Fixed(ALL_LENGTH)]);
+    graph.inputs.pop();
+    if let Some(first) = graph.inputs.first_mut() {
+        *first = all;
+    }
+    let part = cut(graph, "hyper.part", all, 0..HYPER_LENGTH);
+    let readers = graph.nodes.iter_mut().flat_map(|node| node.inputs.iter_mut());
+    readers.filter(|input| **input == Some(hyper)).for_each(|input| *input = Some(part));
+    // Nodes are in the order in which they are computed.
+    graph.nodes.rotate_right(1);
+}
 
 /// Returns the name of the buffer of a running statistic.
 pub(crate) fn running_buffer(name: &str) -> String {
@@ -120,8 +156,8 @@ pub(crate) fn sum_graph(parameters: &[Parameter]) -> BufferGraph {
     made
 }
 
-/// Returns the graph that updates the EMA of `averaged` parameters, whose two weights are the first inputs, and the
-/// running statistics of batch norms. `None` if there is nothing to update.
+/// Returns the graph that updates the EMA of `averaged` parameters, whose two weights are in [`HYPER`], the first input, and
+/// the running statistics of batch norms. `None` if there is nothing to update.
 pub(crate) fn average_graph(
     averaged: &[Parameter],
     norms: &[RunningNorm],
@@ -131,7 +167,9 @@ pub(crate) fn average_graph(
         return None;
     }
     let mut made = BufferGraph::new("averages");
-    let (keep, share) = (made.input("keep", None, &[1]), made.input("share", None, &[1]));
+    let all = made.input("hyper.all", Some(HYPER.to_owned()), &[ALL_LENGTH]);
+    let keep = cut(&mut made.graph, "keep", all, HYPER_LENGTH..HYPER_LENGTH + 1);
+    let share = cut(&mut made.graph, "share", all, HYPER_LENGTH + 1..ALL_LENGTH);
     for p in averaged {
         let average = made.input(&format!("{}.average", p.name), Some(Part::Average.buffer(&p.name)), &p.shape);
         let value = made.input(&p.name, Some(Part::Value.buffer(&p.name)), &p.shape);
@@ -214,8 +252,7 @@ mod tests {
         let running = ["mean", "variance"].map(|name| (name.to_owned(), Tensor::vector(vec![0.0f32; 2]))).into();
         let made = average_graph(&[parameter("a")], &[norm.clone(), norm], &running).unwrap();
         let found = run(&made, |i, buffer| match (i, buffer) {
-            (0, _) => vec![0.75],
-            (1, _) => vec![0.25],
+            (0, _) => vec![9.0, 9.0, 9.0, 9.0, 0.75, 0.25],
             (_, Some(name)) if name == Part::Average.buffer("a") => vec![4.0; 4],
             (_, Some(name)) if name == Part::Value.buffer("a") => vec![8.0; 4],
             (_, Some(name)) if name.starts_with("running/") => vec![10.0; 2],

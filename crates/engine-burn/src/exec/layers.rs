@@ -3,7 +3,7 @@
 use super::elementwise::{Fold, folded};
 use super::{Image, Uploaded, moves};
 use crate::form::Form;
-use crate::kernels::{DeviceBackend, Training};
+use crate::kernels::{Curve, DeviceBackend, Training};
 use crate::plan::{NormScope, PoolAxis, Taps, Window};
 use burn_tensor::backend::Backend;
 use burn_tensor::{Slice, Tensor};
@@ -14,30 +14,30 @@ pub(super) fn by_channel<B: Backend>(values: Image<B>) -> Image<B> {
     moves::reshape(values, [1, channels, 1, 1, 1])
 }
 
-/// Convolves. Returns `None` if the inputs do not match the plan.
+/// Convolves with weights and, maybe, biases, and applies an activation. Returns `None` if the inputs do not match the plan.
 pub(super) fn conv<B: DeviceBackend>(
     x: Image<B>,
-    w: Image<B>,
-    bias: Option<Image<B>>,
+    filter: [Option<Image<B>>; 2],
     window: &Window,
     form: Form,
+    curve: Curve,
     uploaded: &Uploaded<B>,
 ) -> Option<Image<B>> {
-    let kernel = Training::Convolve { window: *window, form, wide_factors: uploaded.wide_factors };
-    let inputs = [Some(x), Some(w), bias].into_iter().flatten().collect();
-    B::train(&kernel, inputs)?.pop()
+    let kernel = Training::Convolve { window: *window, form, curve, wide_factors: uploaded.wide_factors };
+    B::train(&kernel, std::iter::once(x).chain(filter.into_iter().flatten()).collect())?.pop()
 }
 
-/// Computes a transposed convolution of this form. Returns `None` if the inputs do not match the plan.
+/// Computes a transposed convolution of this form with weights and, maybe, biases. Returns `None` if the inputs do not match
+/// the plan.
 pub(super) fn conv_transpose<B: DeviceBackend>(
     x: Image<B>,
-    w: Image<B>,
+    filter: [Option<Image<B>>; 2],
     taps: &Taps,
     form: Form,
     uploaded: &Uploaded<B>,
 ) -> Option<Image<B>> {
     let kernel = Training::InputGradient { taps: *taps, form, wide_factors: uploaded.wide_factors };
-    B::train(&kernel, vec![x, w])?.pop()
+    B::train(&kernel, std::iter::once(x).chain(filter.into_iter().flatten()).collect())?.pop()
 }
 
 /// Upsamples by a 1×1×1 convolution whose output channels are then rearranged into blocks of `factors` voxels.
@@ -52,7 +52,7 @@ pub(super) fn upsample<B: DeviceBackend>(
     let [n, _, d, h, width] = x.dims();
     let point = Window { stride: [1; 3], padding: [0; 3], dilation: [1; 3], groups: 1 };
     let form = [n, channels * factors.iter().product::<usize>(), d, h, width];
-    let y = conv(x, w, bias, &point, form, uploaded)?;
+    let y = conv(x, [Some(w), bias], &point, form, Curve::IDENTITY, uploaded)?;
     let [a, b, c] = factors;
     let blocks: Tensor<B, 7> = y.reshape([n * channels, a, b, c, d, h, width]);
     Some(blocks.permute([0, 4, 1, 5, 2, 6, 3]).reshape([n, channels, d * a, h * b, width * c]))

@@ -7,7 +7,7 @@ mod train;
 
 pub(crate) use moves::{copy_part, gather_tiles, join_parts};
 
-use crate::kernels::{DeviceBackend, Factors};
+use crate::kernels::{Curve, DeviceBackend, Factors, Training};
 use crate::plan::{Kind, Step};
 use burn_tensor::{DType, FloatDType, Int, Tensor, backend::Backend};
 use cytoscope_graph::ElementType;
@@ -57,7 +57,10 @@ pub(crate) fn run<B: DeviceBackend>(
 }
 
 /// Converts the elements to another float type.
-pub(crate) fn cast<B: Backend>(x: Image<B>, to: ElementType) -> Image<B> {
+pub(crate) fn cast<B: DeviceBackend>(x: Image<B>, to: ElementType) -> Image<B> {
+    if let Some(y) = B::train(&Training::Convert(to), vec![x.clone()]).and_then(|mut made| made.pop()) {
+        return y;
+    }
     x.cast(match to {
         ElementType::F16 => FloatDType::F16,
         ElementType::BF16 => FloatDType::BF16,
@@ -81,13 +84,18 @@ fn one<B: DeviceBackend>(step: &Step, inputs: Vec<Image<B>>, uploaded: &Uploaded
     Some(match &step.kind {
         Kind::Conv { window, bias, residual, activation } => {
             let (w, b, r) = (inputs.next()?, inputs.next_if(*bias)?, inputs.next_if(*residual)?);
-            let mut y = layers::conv(x, w, b, window, form, uploaded)?;
-            if let Some(r) = r {
-                y = y + r;
-            }
+            let own = activation.and_then(Curve::of);
+            let curve = own.unwrap_or(Curve::IDENTITY);
+            let y = match r {
+                Some(r) => {
+                    let y = layers::conv(x, [Some(w), b], window, form, Curve::IDENTITY, uploaded)?;
+                    elementwise::sum(y, r, curve)?
+                }
+                None => layers::conv(x, [Some(w), b], window, form, curve, uploaded)?,
+            };
             match activation {
-                Some(activation) => elementwise::activate(y, *activation),
-                None => y,
+                Some(activation) if own.is_none() => elementwise::activate(y, *activation),
+                _ => y,
             }
         }
         Kind::Upsample { factors, channels, bias } => {
@@ -96,11 +104,7 @@ fn one<B: DeviceBackend>(step: &Step, inputs: Vec<Image<B>>, uploaded: &Uploaded
         }
         Kind::ConvTranspose { taps, bias } => {
             let (w, b) = (inputs.next()?, inputs.next_if(*bias)?);
-            let y = layers::conv_transpose(x, w, taps, form, uploaded)?;
-            match b {
-                Some(b) => y + layers::by_channel(b),
-                None => y,
-            }
+            layers::conv_transpose(x, [Some(w), b], taps, form, uploaded)?
         }
         Kind::Normalize { groups, epsilon } => {
             let (scale, bias) = (inputs.next()?, inputs.next()?);

@@ -66,9 +66,21 @@ fn part<B: DeviceBackend>(x: &Image<B>, cuts: &[Cut; 5]) -> Option<Image<B>> {
     B::train(&Training::Part { start, elements: len }, vec![x.clone()])?.pop()
 }
 
+/// Copies neighboring elements, if there is such a kernel.
+fn copied<B: DeviceBackend>(x: &Image<B>, cuts: &[Cut; 5]) -> Option<Image<B>> {
+    if cuts.iter().any(|cut| cut.step != 1) {
+        return None;
+    }
+    let (start, form) = (cuts.map(|cut| cut.start), cuts.map(|cut| cut.len));
+    if form == x.dims() {
+        return None;
+    }
+    B::train(&Training::Cut { start, form }, vec![x.clone()])?.pop()
+}
+
 /// Cuts a tensor; parts of long ones share its memory if possible.
 pub(super) fn cut<B: DeviceBackend>(x: Image<B>, cuts: &[Cut; 5]) -> Image<B> {
-    part(&x, cuts).unwrap_or_else(|| slice(x, cuts))
+    part(&x, cuts).or_else(|| copied(&x, cuts)).unwrap_or_else(|| slice(x, cuts))
 }
 
 /// Cuts tiles of a slab with one sample, and stacks them as the samples of a tensor of this form. Tiles start at `starts`,

@@ -130,7 +130,8 @@ fn convolve<FX: Float, FY: Float, NI: Size, NO: Size>(
     store::<FY, NO>(&sums, y, &at, out_depth, out_height, out_width, first, second, shape);
 }
 
-/// Sets the sums of all voxels to the biases of vectors of channels, from `block` on, or to 0 without biases.
+/// Sets the sums of all voxels to the biases of vectors of channels, from `block` on, or to 0 without biases. Channels that become
+/// voxels of the same stored channel have the same bias.
 #[cube]
 fn begin<NO: Size>(
     bias: &Array<Vector<f32, NO>>,
@@ -144,7 +145,7 @@ fn begin<NO: Size>(
     for o in 0..vectors {
         let mut start = Vector::<f32, NO>::new(0.0);
         if comptime!(shape.bias) {
-            start = bias[block as usize + o];
+            start = bias[((block + o as u32) % comptime!(shape.stored as u32)) as usize];
         }
         #[unroll]
         for v in 0..voxels {

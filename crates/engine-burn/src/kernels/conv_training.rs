@@ -3,6 +3,7 @@
 
 use super::conv::{self, Convolution};
 use super::curve::Curve;
+use super::elementwise::wide_array;
 use super::memory::{self, Dense, Layout, axes, length, per_element};
 use super::tile::Factors;
 use crate::form::Form;
@@ -21,22 +22,26 @@ pub(super) fn factors_type(dtype: DType, wide_factors: Option<Factors>) -> Optio
     }
 }
 
-/// Returns a convolution, whose output has this form, in the type of `x`. The axes of `w` are output channel, input channel,
-/// Z, Y, X. Returns `None` if the memory of `w` has another number of axes.
+/// The weights of a convolution, with axes output channel, input channel of a group, Z, Y, X.
+pub(super) struct Filter<R: CubeRuntime> {
+    pub weights: CubeTensor<R>,
+    /// An array with one number for each channel of the result.
+    pub bias: Option<CubeTensor<R>>,
+    /// The type to which factors of 32 bits are rounded for matrix units, if any.
+    pub wide_factors: Option<Factors>,
+}
+
+/// Returns a convolution with an activation, whose output has this form, in the type of `x`. Returns `None` if the memory of the
+/// weights has another number of axes.
 pub(super) fn forward<R: CubeRuntime>(
     x: Dense<R>,
-    w: CubeTensor<R>,
-    bias: Option<CubeTensor<R>>,
+    filter: Filter<R>,
     window: &Window,
     form: Form,
-    wide_factors: Option<Factors>,
+    curve: Curve,
 ) -> Option<CubeTensor<R>> {
     let dtype = x.tensor.dtype;
-    let wide = |tensor: CubeTensor<R>| match tensor.dtype {
-        DType::F32 => tensor,
-        _ => burn_cubecl::kernel::cast(tensor, DType::F32),
-    };
-    let w = wide(w);
+    let w = filter.weights;
     let ([outputs, inputs, kz, ky, kx], strides) = axes(&w)?;
     let order = memory::empty(&w, [kz * ky * kx, inputs, outputs, 1, 1], DType::F32);
     let to = [1, outputs, ky * kx * inputs * outputs, kx * inputs * outputs, inputs * outputs];
@@ -51,10 +56,10 @@ pub(super) fn forward<R: CubeRuntime>(
         outputs,
         factors: [1; 3],
         lengths: [form[2], form[3], form[4]],
-        curve: Curve::IDENTITY,
-        factors_type: factors_type(dtype, wide_factors),
+        curve,
+        factors_type: factors_type(dtype, filter.wide_factors),
     };
-    Some(conv::launch(x, memory::whole(order), bias.map(wide).map(memory::whole), &by, dtype))
+    Some(conv::launch(x, memory::whole(order), filter.bias.map(wide_array), &by, dtype))
 }
 
 /// The properties of reordered weights that are fixed when their kernel is compiled.
@@ -133,15 +138,15 @@ fn reorder<F: Float>(
 }
 
 /// Returns the input gradient of a convolution, of this form, in the type of `dy`; transposed convolutions compute the same.
-/// `w` is a dense array with axes output channel, input channel of a group, Z, Y, X. The gradient is itself a convolution of
-/// `dy`: its output channels are the voxels of a block as large as the stride, for each input channel.
+/// The weights are a dense array. The gradient is itself a convolution of `dy`: its output channels are the voxels of a block as
+/// large as the stride, for each input channel.
 pub(super) fn input_gradient<R: CubeRuntime>(
     dy: Dense<R>,
-    w: CubeTensor<R>,
+    filter: Filter<R>,
     taps: &Taps,
     form: Form,
-    wide_factors: Option<Factors>,
 ) -> CubeTensor<R> {
+    let w = filter.weights;
     let adjoint = taps.adjoint(form);
     let (inputs, group_outputs) = (form[1], dy.form[4] / taps.groups);
     let channels = inputs * taps.stride.iter().product::<usize>();
@@ -181,9 +186,9 @@ pub(super) fn input_gradient<R: CubeRuntime>(
         factors: taps.stride,
         lengths: adjoint.lengths,
         curve: Curve::IDENTITY,
-        factors_type: factors_type(dtype, wide_factors),
+        factors_type: factors_type(dtype, filter.wide_factors),
     };
-    let dx = conv::launch(dy, memory::whole(weights), None, &by, dtype);
+    let dx = conv::launch(dy, memory::whole(weights), filter.bias.map(wide_array), &by, dtype);
     cropped(dx, [form[0], form[2], form[3], form[4], form[1]])
 }
 

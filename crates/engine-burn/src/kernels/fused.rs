@@ -42,7 +42,7 @@ pub(super) fn train<B: FusionBackend + DeviceBackend>(
 ) -> Option<Vec<Image<Fusion<B>>>> {
     let forms: Vec<Form> = inputs.iter().map(Tensor::dims).collect();
     let types: Vec<DType> = inputs.iter().map(Tensor::dtype).collect();
-    let (forms, dtype) = (kernel.outputs(&forms, &types)?, *types.first()?);
+    let (forms, dtype) = (kernel.outputs(&forms, &types)?, kernel.output_type(*types.first()?));
     let inputs: Vec<_> = inputs.into_iter().map(|input| input.into_primitive().tensor()).collect();
     let (streams, client) = (OperationStreams::with_inputs(&inputs), inputs.first()?.client.clone());
     let output = |form: &Form| TensorIr::uninit(client.create_empty_handle(), Shape::from(*form), dtype);

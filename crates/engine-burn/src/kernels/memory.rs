@@ -102,9 +102,9 @@ pub(super) fn pitch(lengths: [usize; 5], strides: [usize; 5]) -> Option<usize> {
 
 /// Copies a box with axes N, Z, Y, X, C between two layouts.
 #[cube(launch)]
-fn copy_box<F: Float>(
-    x: &Array<F>,
-    y: &mut Array<F>,
+fn copy_box<FX: Float, FY: Float>(
+    x: &Array<FX>,
+    y: &mut Array<FY>,
     count: u32,
     depth: u32,
     height: u32,
@@ -122,7 +122,7 @@ fn copy_box<F: Float>(
     to_y: u32,
     to_x: u32,
     to_channel: u32,
-    #[define(F)] _type: StorageType,
+    #[define(FX, FY)] _types: [StorageType; 2],
 ) {
     let unit = ABSOLUTE_POS as u32;
     if unit >= count {
@@ -132,7 +132,7 @@ fn copy_box<F: Float>(
     let read =
         from + at.sample * from_sample + at.z * from_z + at.y * from_y + at.x * from_x + at.channel * from_channel;
     let write = to + at.sample * to_sample + at.z * to_z + at.y * to_y + at.x * to_x + at.channel * to_channel;
-    y[write as usize] = x[read as usize];
+    y[write as usize] = FY::cast_from(x[read as usize]);
 }
 
 /// Where the elements of a box lie in memory.
@@ -155,11 +155,11 @@ impl Layout {
     }
 }
 
-/// Copies a box of these lengths along N, Z, Y, X, C from one layout to another, with one launch. Both tensors have
-/// elements of the same type.
+/// Copies a box of these lengths along N, Z, Y, X, C from one layout to another, with one launch. Elements become those of
+/// the type of `y`.
 pub(super) fn copy<R: CubeRuntime>(x: CubeTensor<R>, from: Layout, lengths: [usize; 5], y: &CubeTensor<R>, to: Layout) {
     let count: usize = lengths.iter().product();
-    let dtype = x.dtype.into();
+    let types = [x.dtype.into(), y.dtype.into()];
     let (client, cubes, dim) = per_element(&x, count);
     copy_box::launch::<R>(
         &client,
@@ -184,7 +184,7 @@ pub(super) fn copy<R: CubeRuntime>(x: CubeTensor<R>, from: Layout, lengths: [usi
         length(to.strides[2]),
         length(to.strides[3]),
         length(to.strides[4]),
-        dtype,
+        types,
     );
 }
 

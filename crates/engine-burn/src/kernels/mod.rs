@@ -7,15 +7,20 @@
 mod conv;
 mod conv_training;
 mod curve;
+mod elementwise;
 mod fused;
+mod loss;
 mod memory;
 mod moves;
 mod norm;
 mod norm_training;
+mod optimizer;
 mod parts;
+mod sums;
 mod tile;
 mod tiled;
 mod tiled_gradient;
+mod training;
 mod weights;
 
 pub(crate) use conv::Convolution;
@@ -23,11 +28,12 @@ pub(crate) use curve::Curve;
 pub(crate) use memory::ALIGNMENT;
 pub(crate) use moves::Pooling;
 pub(crate) use tile::{Factors, launches};
+pub(crate) use training::Training;
 pub(crate) use weights::sum_count;
 
 use crate::exec::{self, Image};
 use crate::form::Form;
-use crate::plan::{NormScope, Part, Taps, Window};
+use crate::plan::Part;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime};
 use burn_cuda::Cuda;
@@ -35,9 +41,8 @@ use burn_tensor::backend::Backend;
 use burn_tensor::{DType, Int, Tensor, TensorPrimitive};
 use burn_wgpu::Wgpu;
 use cytoscope_graph::ElementType;
-use memory::{Layout, Reach, Region, axes, dense};
+use memory::{Layout, Region, axes, dense};
 use norm::Term;
-use parts::LongPart;
 use std::ops::Range;
 
 /// What a kernel computes, in f32 except for the products of [`Convolution::factors_type`]; elements may be stored in 16
@@ -57,92 +62,6 @@ pub(crate) enum Direct {
     Pool { pooling: Pooling, factor: f32 },
     /// `[x]`: repeats each voxel this many times along Z, Y, X.
     Repeat([usize; 3]),
-}
-
-/// What a kernel for training steps computes. Each variant lists its inputs and outputs.
-#[derive(Debug, Clone)]
-pub(crate) enum Training {
-    /// `[x, w, bias?]` -> y, a convolution, of this form, in the type of its inputs. Factors of 16 bits are
-    /// multiplied on matrix units, those of 32 bits only if they may be rounded to the type `wide_factors`.
-    Convolve { window: Window, form: Form, wide_factors: Option<Factors> },
-    /// `[x, dy]` -> dw, the gradient of the weights of a convolution, of this form: for each output channel, input channel
-    /// and tap, the products of the voxels of `x` that the tap reads with those of `dy`, summed over samples and space. Factors
-    /// are multiplied as by [`Training::Convolve`].
-    WeightGradient { taps: Taps, form: Form, wide_factors: Option<Factors> },
-    /// `[dy, w]` -> dx, the input gradient of a convolution, of this form, in the type of its inputs. Factors are multiplied as
-    /// by [`Training::Convolve`].
-    InputGradient { taps: Taps, form: Form, wide_factors: Option<Factors> },
-    /// `[a, b]` -> their channels, those of `a` first.
-    Concat,
-    /// `[x, scale, bias]` -> `[y, mean?, variance?, activated y?]`, a norm; only those of channels over the batch have
-    /// statistics.
-    Norm { over: NormScope, epsilon: f32, statistics: [bool; 2], curve: Option<Curve> },
-    /// `[x, scale, dy, y?]` -> `[dx?, gradient of scale?, gradient of bias?]` of a norm. With a slope, its result `y` passes an
-    /// activation with slope 1 above 0 and this slope below, whose gradient is `dy`.
-    NormGradient { over: NormScope, epsilon: f32, wanted: [bool; 3], slope: Option<f32> },
-    /// `[part…]` -> a long tensor of `elements` elements, which has the parts at `starts` and is 0 elsewhere. The first part
-    /// starts at 0.
-    Join { starts: Vec<usize>, elements: usize },
-    /// `[x]` -> this many elements of a long tensor from `start`, a multiple of [`ALIGNMENT`], on, in the same memory.
-    Part { start: usize, elements: usize },
-}
-
-impl Training {
-    /// Returns the forms of the outputs for inputs of these forms and types; `None` if there is no kernel.
-    fn outputs(&self, forms: &[Form], types: &[DType]) -> Option<Vec<Form>> {
-        let is_f32 = types.iter().all(|dtype| *dtype == DType::F32);
-        let (over, first, wanted, last) = match *self {
-            Training::Convolve { window, form, .. } => {
-                let (x, w) = (forms.first()?, forms.get(1)?);
-                let fits = x[1] == w[1] * window.groups && w[0] == form[1] && x[0] == form[0];
-                return (fits && are_floats(types)).then(|| vec![form]);
-            }
-            Training::InputGradient { taps, form, .. } => {
-                let (dy, w) = (forms.first()?, forms.get(1)?);
-                let is_alike = dy[1] == w[0] && w[1] * taps.groups == form[1] && dy[0] == form[0];
-                return (is_alike && w[2..] == taps.kernel && are_floats(types)).then(|| vec![form]);
-            }
-            Training::WeightGradient { form, .. } => return Some(vec![form]),
-            Training::Concat => {
-                let (a, b) = (forms.first()?, forms.get(1)?);
-                let joined = [a[0], a[1] + b[1], a[2], a[3], a[4]];
-                let fits = is_f32 && forms.len() == 2 && a[0] == b[0] && a[2..] == b[2..];
-                return fits.then(|| vec![joined]);
-            }
-            Training::Join { ref starts, elements } => {
-                let fits = is_f32 && !forms.is_empty() && starts.len() == forms.len();
-                return fits.then(|| vec![[elements, 1, 1, 1, 1]]);
-            }
-            Training::Part { start, elements } => {
-                let whole: usize = forms.first()?.iter().product();
-                let fits = is_f32 && start.is_multiple_of(ALIGNMENT) && start + elements <= whole;
-                return fits.then(|| vec![[elements, 1, 1, 1, 1]]);
-            }
-            Training::Norm { over, statistics, curve, .. } => (over, true, statistics, curve.is_some()),
-            Training::NormGradient { over, wanted: [x, scale, bias], .. } => (over, x, [scale, bias], false),
-        };
-        let (&form, scale) = (forms.first()?, forms.get(1)?);
-        let by_channel = [form[1], 1, 1, 1, 1];
-        let fits = is_f32 && scale.iter().product::<usize>() == form[1] && norm_training::suits(over, form[0], form[1]);
-        let mut outputs: Vec<Form> = first.then_some(form).into_iter().collect();
-        outputs.extend(wanted.iter().filter(|wanted| **wanted).map(|_| by_channel));
-        outputs.extend(last.then_some(form));
-        fits.then_some(outputs)
-    }
-
-    /// Returns the name of the operation in Burn's queue.
-    fn name(&self) -> &'static str {
-        match self {
-            Training::Convolve { .. } => "convolve",
-            Training::WeightGradient { .. } => "weight_gradient",
-            Training::InputGradient { .. } => "input_gradient",
-            Training::Concat => "concat",
-            Training::Norm { .. } => "norm",
-            Training::NormGradient { .. } => "norm_gradient",
-            Training::Join { .. } => "join",
-            Training::Part { .. } => "part",
-        }
-    }
 }
 
 /// A backend of Burn, and the kernels that it has in addition.
@@ -280,72 +199,7 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
     }
 
     fn train(kernel: &Training, inputs: Vec<Image<Self>>) -> Option<Vec<Image<Self>>> {
-        let forms: Vec<Form> = inputs.iter().map(Tensor::dims).collect();
-        let types: Vec<DType> = inputs.iter().map(Tensor::dtype).collect();
-        kernel.outputs(&forms, &types)?;
-        let mut inputs = inputs.into_iter();
-        match *kernel {
-            Training::Convolve { window, form, wide_factors } => {
-                let x = dense(channels_last(inputs.next()?))?;
-                let w = primitive(inputs.next()?);
-                let bias = inputs.next().map(array);
-                Some(vec![channels_second(conv_training::forward(x, w, bias, &window, form, wide_factors)?)])
-            }
-            Training::InputGradient { ref taps, form, wide_factors } => {
-                let (dy, w) = (dense(channels_last(inputs.next()?))?, packed(inputs.next()?));
-                let dx = conv_training::input_gradient(dy, w, taps, form, wide_factors);
-                Some(vec![channels_second(dx)])
-            }
-            Training::WeightGradient { taps, wide_factors, .. } => {
-                let x = dense(channels_last(inputs.next()?))?;
-                let Taps { kernel, stride, dilation, groups, before } = taps;
-                let dtype = x.tensor.dtype;
-                let dy = dense(channels_last(inputs.next()?))?;
-                let factors = conv_training::factors_type(dtype, wide_factors);
-                let reach = Reach { kernel, stride, padding: before, dilation };
-                let dw = weights::gradient(x, dy, reach, groups, factors);
-                let dw = if dtype == DType::F32 { dw } else { burn_cubecl::kernel::cast(dw, dtype) };
-                Some(vec![channels_kept(dw)])
-            }
-            Training::Concat => {
-                let (a, b) = (dense(channels_last(inputs.next()?))?, dense(channels_last(inputs.next()?))?);
-                Some(vec![channels_second(moves::concatenate(a, b, DType::F32))])
-            }
-            Training::Norm { over, epsilon, statistics, curve } => {
-                let x = dense(channels_last(inputs.next()?))?;
-                let (scale, bias) = (packed(inputs.next()?), packed(inputs.next()?));
-                let made = norm_training::normalize(x, scale, bias, (over, epsilon), curve)?;
-                let found = made.statistics.into_iter().flatten().zip(statistics);
-                let wanted = found.filter(|(_, wanted)| *wanted).map(|(of, _)| channels_kept(of));
-                let activated = made.activated.map(channels_second);
-                Some(std::iter::once(channels_second(made.y)).chain(wanted).chain(activated).collect())
-            }
-            Training::NormGradient { over, epsilon, wanted: [to_x, to_scale, to_bias], slope } => {
-                let x = dense(channels_last(inputs.next()?))?;
-                let (scale, dy) = (packed(inputs.next()?), dense(channels_last(inputs.next()?))?);
-                let activation = match slope {
-                    Some(slope) => Some((dense(channels_last(inputs.next()?))?, slope)),
-                    None => None,
-                };
-                let found = norm_training::gradients(x, scale, (dy, activation), (over, epsilon), to_x)?;
-                let by_channel = [(found.scale, to_scale), (found.bias, to_bias)].into_iter();
-                let wanted = by_channel.filter(|(_, wanted)| *wanted).map(|(of, _)| channels_kept(of));
-                Some(found.x.map(channels_second).into_iter().chain(wanted).collect())
-            }
-            Training::Join { ref starts, elements } => {
-                let part = |((values, form), start): ((Image<Self>, &Form), &usize)| LongPart {
-                    values: packed(values),
-                    length: form.iter().product(),
-                    start: *start,
-                };
-                let parts: Vec<LongPart<R>> = inputs.zip(&forms).zip(starts).map(part).collect();
-                Some(vec![channels_kept(parts::join(&parts, elements)?)])
-            }
-            Training::Part { start, elements } => {
-                let own = memory::part(&packed(inputs.next()?), start, [elements, 1, 1, 1, 1])?;
-                Some(vec![channels_kept(own)])
-            }
-        }
+        training::run(kernel, inputs)
     }
 
     fn split(packed: Image<Self>, parts: &[Part]) -> Option<Vec<Image<Self>>> {
@@ -409,12 +263,6 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
         }
         Some(channels_kept(y))
     }
-}
-
-/// Returns whether all types are the same type of floats.
-fn are_floats(types: &[DType]) -> bool {
-    let first = types.first();
-    matches!(first, Some(DType::F32 | DType::F16 | DType::BF16)) && types.iter().all(|other| Some(other) == first)
 }
 
 /// Returns Burn's name of a type of floats; `None` for other types.

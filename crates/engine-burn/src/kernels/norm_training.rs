@@ -141,7 +141,7 @@ fn scale_and_activate<R: CubeRuntime>(
 /// Returns the derivative of an activation that is linear on both sides of 0, with slope 1 above, at numbers that are not so
 /// close to 0 that they vanish in sums.
 #[cube]
-fn slope_at<N: Size>(y: Vector<f32, N>, slope: f32) -> Vector<f32, N> {
+pub(super) fn slope_at<N: Size>(y: Vector<f32, N>, slope: f32) -> Vector<f32, N> {
     let one = Vector::<f32, N>::new(1.0);
     let positive = min(max(y, Vector::<f32, N>::new(0.0)), one);
     let above = min(positive * Vector::<f32, N>::new(1e18), one);

@@ -269,7 +269,7 @@ fn store<FY: Float, NO: Size>(
             for lane in 0..LANES {
                 let mut value = stored[(from + offset) as usize + lane];
                 if comptime!(shape.bias) {
-                    value += bias[channel as usize + lane];
+                    value += bias[(channel % channels) as usize + lane];
                 }
                 cell.store_at(lane, value);
             }

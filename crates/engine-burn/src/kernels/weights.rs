@@ -169,7 +169,15 @@ fn add_products<FX: Float, FY: Float, NI: Size, NO: Size>(
 /// Adds up the sums of all parts, whose axes are part, tap, input and output channel. The axes of the result are output
 /// channel, input channel, tap.
 #[cube(launch)]
-fn add_parts(sums: &Array<f32>, y: &mut Array<f32>, parts: u32, taps: u32, inputs: u32, outputs: u32) {
+fn add_parts<F: Float>(
+    sums: &Array<f32>,
+    y: &mut Array<F>,
+    parts: u32,
+    taps: u32,
+    inputs: u32,
+    outputs: u32,
+    #[define(F)] _type: StorageType,
+) {
     let unit = ABSOLUTE_POS as u32;
     let count = taps * inputs * outputs;
     if unit >= count {
@@ -183,7 +191,7 @@ fn add_parts(sums: &Array<f32>, y: &mut Array<f32>, parts: u32, taps: u32, input
     for part in 0..parts {
         sum += sums[(part * count + unit) as usize];
     }
-    y[((output * inputs + input) * taps + tap) as usize] = sum;
+    y[((output * inputs + input) * taps + tap) as usize] = F::cast_from(sum);
 }
 
 /// Returns the number of parts of the voxels of the output, for this many weights.
@@ -204,7 +212,7 @@ fn at_once(vectors: usize) -> usize {
     if vectors.is_multiple_of(2) { 2 } else { 1 }
 }
 
-/// Returns the gradient of the weights in f32, axes O, I, Z, Y, X, with two launches: for each output channel, input channel
+/// Returns the gradient of the weights in the type of `x`, axes O, I, Z, Y, X, with two launches: for each output channel, input channel
 /// and tap, the products of the voxels of `x` that the tap reads with those of `dy`, summed over samples and space. Matrix
 /// units multiply factors of the type `factors`, if there is one and it suits.
 pub(super) fn gradient<R: CubeRuntime>(
@@ -218,7 +226,8 @@ pub(super) fn gradient<R: CubeRuntime>(
     let taps: usize = reach.kernel.iter().product();
     let (client, cubes, dim) = per_element(&x.tensor, taps * inputs * outputs);
     let [kernel_z, kernel_y, kernel_x] = reach.kernel;
-    let made = empty(&x.tensor, [outputs, inputs, kernel_z, kernel_y, kernel_x], DType::F32);
+    let dtype = x.tensor.dtype;
+    let made = empty(&x.tensor, [outputs, inputs, kernel_z, kernel_y, kernel_x], dtype);
     let tiled =
         factors.filter(|_| groups == 1).and_then(|factors| tiled_gradient::partial_sums(&x, &dy, reach, factors));
     let (sums, parts) = tiled.unwrap_or_else(|| partial_sums(x, dy, reach, groups));
@@ -232,6 +241,7 @@ pub(super) fn gradient<R: CubeRuntime>(
         length(taps),
         length(inputs),
         length(outputs),
+        dtype.into(),
     );
     made
 }

@@ -101,10 +101,9 @@ impl Planner<'_> {
         if exact {
             let weights = self.graph.constant(w).and_then(|t| t.as_f32().map(|v| (t.shape().to_vec(), v.to_vec())));
             let bias_known = node.input(2).is_none_or(|b| self.graph.constant(b).is_some());
-            return match weights.filter(|_| bias_known) {
-                Some((shape, values)) => self.upsample(node, x, output, (&shape, &values), kernel),
-                None => self.upsample_dynamic(node, x, output, kernel),
-            };
+            if let Some((shape, values)) = weights.filter(|_| bias_known) {
+                return self.upsample(node, x, output, (&shape, &values), kernel);
+            }
         }
         let before: Vec<isize> = (0..3 - axes).map(|_| 0).chain(geometry.before.iter().copied()).collect();
         let [z, y, x_before] = before[..] else { return unsupported(format!("with {axes} spatial axes")) };
@@ -156,24 +155,6 @@ impl Planner<'_> {
             sources.push(Source::Constant(constant));
         }
         self.push(Kind::Upsample { factors, channels: outputs, bias: has_bias }, sources, output)
-    }
-
-    /// Like [`Self::upsample`], for weights that are computed at run time: they are rearranged at every run.
-    fn upsample_dynamic(&mut self, node: &Node, x: ValueId, output: ValueId, factors: [usize; 3]) -> PlanResult {
-        let w = self.input(node, 1)?;
-        let [inputs, outputs, ..] = self.form(w)?;
-        let taps: usize = factors.iter().product();
-        let turn = Kind::Shuffle { six: [inputs, outputs * taps, 1, 1, 1, 1], order: [1, 0, 2, 3, 4, 5] };
-        let from = self.source(w)?;
-        let turned = self.between(turn, vec![from], [outputs * taps, inputs, 1, 1, 1]);
-        let mut sources = vec![self.source(x)?, turned];
-        let bias = node.input(2);
-        if let Some(bias) = bias {
-            let from = self.source(bias)?;
-            let spread = Kind::Expand { from: [outputs, 1, 1, 1, 1] };
-            sources.push(self.between(spread, vec![from], [outputs, taps, 1, 1, 1]));
-        }
-        self.push(Kind::Upsample { factors, channels: outputs, bias: bias.is_some() }, sources, output)
     }
 
     pub(super) fn normalize(&mut self, node: &Node, groups: Option<usize>, epsilon: f32) -> PlanResult {

@@ -1,6 +1,6 @@
 //! Plans element-wise functions and reductions.
 
-use super::{Kind, PlanResult, Planner, Source, unsupported};
+use super::{Kind, PlanResult, Planner, Source, TrainKind, unsupported};
 use crate::form::{Form, broadcast_form, place};
 use cytoscope_graph::{BinaryOp, Node, ReduceOp, UnaryOp};
 
@@ -94,6 +94,12 @@ impl Planner<'_> {
         let mut reduced = [false; 5];
         for axis in axes {
             reduced[self.axis(axis, rank)?.1] = true;
+        }
+        // Sums over all axes but the channels, as gradients of biases are.
+        if kind == Sum && rank > 2 && (0..rank).all(|own| reduced[place(rank, own)] != (own == 1)) {
+            let (from, output) = (self.source(x)?, self.output(node)?);
+            let sums = self.between(Kind::Train(TrainKind::ChannelSums), vec![from], [form[1], 1, 1, 1, 1]);
+            return self.push(Kind::Reshape, vec![sums], output);
         }
         // Axes that the tensor does not have can be treated as reduced, which makes runs longer.
         for (axis, gone) in reduced.iter_mut().enumerate() {

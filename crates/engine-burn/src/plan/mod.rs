@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub(crate) use direct::{Kernels, Part};
-pub(crate) use train::{NormScope, RATES, Taps, TrainKind};
+pub(crate) use train::{NormScope, Taps, TrainKind};
 
 /// A tensor that a step reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -259,7 +259,6 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str, kernels: Option<Kernels>
         steps: Vec::new(),
         name: String::new(),
         scratch_count: 0,
-        rates: Vec::new(),
     };
     let to_engine_error = |refusal: Unsupported, op: &str, node: &str| match refusal {
         Unsupported::Operator => EngineError::UnsupportedOp { engine, op: op.to_owned(), node: node.to_owned() },
@@ -310,7 +309,7 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str, kernels: Option<Kernels>
         (steps, constants, tables) = (lowered.steps, vec![lowered.packed], Vec::new());
         parts = lowered.parts;
     } else {
-        steps = train::merge_activations(steps, &graph.outputs);
+        steps = train::merge(steps, &graph.outputs);
     }
     let arena = assign_last_uses(graph, &inputs, &mut steps);
     let bytes = |elements: usize| (elements * size_of::<f32>()) as u64;
@@ -380,8 +379,6 @@ struct Planner<'a> {
     /// Name of the node that is being planned.
     name: String,
     scratch_count: u32,
-    /// Rates that optimizer updates share, by the inputs and betas they depend on.
-    rates: Vec<(train::Shared, [ValueId; train::RATES])>,
 }
 
 impl Program {

@@ -2,11 +2,18 @@
 
 use super::super::Image;
 use super::super::elementwise::{sigmoid, softplus, tanh};
+use crate::kernels::{Curve, DeviceBackend, Training};
 use burn_tensor::backend::Backend;
 use cytoscope_graph::Activation;
 
 /// Returns `dy` times the derivative of the activation at `x`.
-pub(super) fn gradient<B: Backend>(x: Image<B>, dy: Image<B>, activation: Activation) -> Image<B> {
+pub(super) fn gradient<B: DeviceBackend>(x: Image<B>, dy: Image<B>, activation: Activation) -> Image<B> {
+    if let Some(slope) = Curve::of(activation).and_then(Curve::slope) {
+        let kernel = Training::ActivationGradient { slope };
+        if let Some(dx) = B::train(&kernel, vec![x.clone(), dy.clone()]).and_then(|mut made| made.pop()) {
+            return dx;
+        }
+    }
     // Returns 1 where x is above 0, else `below`.
     let one_above_zero = |x: Image<B>, below: Image<B>| {
         let above = x.greater_elem(0.0);

@@ -2,14 +2,12 @@
 
 mod activation;
 mod conv;
-mod loss;
 mod norm;
 mod pool;
-mod update;
 
 use super::{Image, Inputs, Uploaded, layers, moves};
 use crate::form::Form;
-use crate::kernels::DeviceBackend;
+use crate::kernels::{DeviceBackend, Training};
 use crate::plan::TrainKind;
 use cytoscope_graph::ValueId;
 
@@ -23,7 +21,10 @@ pub(super) fn run<B: DeviceBackend>(
     let (_, form) = *outputs.first()?;
     let mut inputs = Inputs(inputs.into_iter());
     if let TrainKind::GlobalNorm = kind {
-        return Some(vec![update::global_norm(inputs.0)?]);
+        return B::train(&Training::GlobalNorm, inputs.0.collect());
+    }
+    if let TrainKind::Update(optimizer) = kind {
+        return B::train(&Training::Update(*optimizer), inputs.0.collect());
     }
     if let TrainKind::Join { starts } = kind {
         return Some(vec![moves::join(inputs.0.collect(), starts, form[0])?]);
@@ -31,8 +32,17 @@ pub(super) fn run<B: DeviceBackend>(
     let x = inputs.next()?;
     Some(match kind {
         TrainKind::ActivationGradient(activation) => vec![activation::gradient(x, inputs.next()?, *activation)],
+        TrainKind::SumActivationGradient { slope } => {
+            let inputs = [x, inputs.next()?, inputs.next()?];
+            B::train(&Training::ActivationGradient { slope: *slope }, inputs.into())?
+        }
+        TrainKind::Blend => {
+            let inputs = [x, inputs.next()?, inputs.next()?, inputs.next()?];
+            B::train(&Training::Blend, inputs.into())?
+        }
+        TrainKind::ChannelSums => vec![norm::channel_sums(x)],
         TrainKind::InputGradient(taps) => {
-            vec![layers::conv_transpose(x, inputs.next()?, taps, form, uploaded)?]
+            vec![layers::conv_transpose(x, [inputs.next(), None], taps, form, uploaded)?]
         }
         TrainKind::WeightGradient(taps) => conv::weight_gradient(x, inputs.next()?, taps, form, uploaded)?,
         TrainKind::FrozenBatchNorm { epsilon } => {
@@ -73,21 +83,14 @@ pub(super) fn run<B: DeviceBackend>(
             let dy = dy.mask_fill(steps.clone().lower_elem(*low - 0.5), 0.0);
             vec![dy.mask_fill(steps.greater_elem(*high + 0.5), 0.0)]
         }
-        TrainKind::Loss { loss, weighted } => {
-            let (target, weight) = (inputs.next()?, inputs.next_if(*weighted)?);
-            vec![loss::value(loss, x, &target, weight.as_ref())?]
+        TrainKind::Loss(loss) => {
+            let inputs = std::iter::once(x).chain(inputs.0).collect();
+            B::train(&Training::Loss(loss.clone()), inputs)?
         }
-        TrainKind::LossGradient { loss, weighted } => {
-            let (target, weight) = (inputs.next()?, inputs.next_if(*weighted)?);
-            vec![loss::gradient(loss, x, &target, weight.as_ref(), inputs.next()?)?]
+        TrainKind::LossGradient(loss) => {
+            let inputs = std::iter::once(x).chain(inputs.0).collect();
+            B::train(&Training::LossGradient(loss.clone()), inputs)?
         }
-        TrainKind::Rates { beta1, beta2 } => update::rates(x, inputs.next()?, [*beta1, *beta2]).into(),
-        TrainKind::Update(optimizer) => {
-            let rates = [x, inputs.next()?, inputs.next()?, inputs.next()?];
-            let (p, g, first) = (inputs.next()?, inputs.next()?, inputs.next()?);
-            let second = inputs.next_if(optimizer.has_second())?;
-            update::update(*optimizer, rates, p, g, first, second)?
-        }
-        TrainKind::GlobalNorm | TrainKind::Join { .. } => return None,
+        TrainKind::GlobalNorm | TrainKind::Update(_) | TrainKind::Join { .. } => return None,
     })
 }

@@ -27,8 +27,8 @@ impl Planner<'_> {
             self.weight_gradient(x, dy, dw, &taps)?;
         }
         if let Some(db) = node.output(2) {
-            let (from, form) = (self.source(dy)?, self.form(dy)?);
-            self.channel_sums(from, form, db)?;
+            let from = self.source(dy)?;
+            self.channel_sums(from, db)?;
         }
         Ok(())
     }

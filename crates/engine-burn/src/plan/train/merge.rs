@@ -1,13 +1,14 @@
-//! Merges activations into the norms before them, and their gradients into the gradients of these norms.
+//! Merges activations into the norms before them, their gradients into the gradients of these norms, sums of gradients into
+//! the gradients of activations after them, and products with single numbers into sums.
 
 use super::super::{Kind, Source, Step};
 use super::{NormScope, TrainKind};
 use crate::kernels::Curve;
-use cytoscope_graph::ValueId;
+use cytoscope_graph::{BinaryOp, ValueId};
 use std::collections::BTreeMap;
 
-/// Merges pairs of consecutive steps where a kernel computes both. `outputs` are those of the graph.
-pub(crate) fn merge_activations(steps: Vec<Step>, outputs: &[ValueId]) -> Vec<Step> {
+/// Merges consecutive steps where one kernel computes all of them. `outputs` are those of the graph.
+pub(crate) fn merge(steps: Vec<Step>, outputs: &[ValueId]) -> Vec<Step> {
     let mut readers: BTreeMap<ValueId, usize> = outputs.iter().map(|value| (*value, 1)).collect();
     for source in steps.iter().flat_map(|step| &step.inputs) {
         if let Source::Value(value) = source {
@@ -16,17 +17,21 @@ pub(crate) fn merge_activations(steps: Vec<Step>, outputs: &[ValueId]) -> Vec<St
     }
     let mut merged: Vec<Step> = Vec::with_capacity(steps.len());
     for step in steps {
-        let both = merged.last().and_then(|before| merge(before, &step, &readers));
-        if both.is_some() {
-            merged.pop();
+        let pair = merged.last().and_then(|before| merge_pair(before, &step, &readers));
+        let (count, together) = match pair {
+            Some(pair) => (1, Some(pair)),
+            None => (2, merge_shares(&merged, &step, &readers)),
+        };
+        if together.is_some() {
+            merged.truncate(merged.len() - count);
         }
-        merged.push(both.unwrap_or(step));
+        merged.push(together.unwrap_or(step));
     }
     merged
 }
 
 /// Returns the step that computes two consecutive ones; `None` if they stay apart.
-fn merge(before: &Step, step: &Step, readers: &BTreeMap<ValueId, usize>) -> Option<Step> {
+fn merge_pair(before: &Step, step: &Step, readers: &BTreeMap<ValueId, usize>) -> Option<Step> {
     let &(value, _) = before.outputs.first()?;
     let reader_count = readers.get(&value).copied().unwrap_or(0);
     let mut outputs = step.outputs.clone();
@@ -51,6 +56,15 @@ fn merge(before: &Step, step: &Step, readers: &BTreeMap<ValueId, usize>) -> Opti
             let kind = TrainKind::NormActivationGradient { over: *over, epsilon: *epsilon, wanted: *wanted, slope };
             (kind, vec![x, scale, dy, y])
         }
+        (
+            Kind::Binary { op: BinaryOp::Add, forms: [form, other] },
+            Kind::Train(TrainKind::ActivationGradient(activation)),
+        ) if reader_count == 1 && form == other => {
+            let (&[a, b], &[y, dy]) = (before.inputs.as_slice(), step.inputs.as_slice()) else { return None };
+            let fits = dy == Source::Value(value) && step.outputs.iter().all(|(_, own)| own == form);
+            let slope = Curve::of(*activation).and_then(Curve::slope).filter(|_| fits)?;
+            (TrainKind::SumActivationGradient { slope }, vec![y, a, b])
+        }
         _ => return None,
     };
     Some(Step {
@@ -60,6 +74,34 @@ fn merge(before: &Step, step: &Step, readers: &BTreeMap<ValueId, usize>) -> Opti
         name: format!("{} + {}", before.name, step.name),
         macs: before.macs + step.macs,
         scratch_elements: before.scratch_elements + step.scratch_elements,
+        last_used: Vec::new(),
+    })
+}
+
+/// Returns the step that computes the sum of the last two of `before`, which multiply tensors of the same form by single
+/// numbers; `None` if they are other steps.
+fn merge_shares(before: &[Step], step: &Step, readers: &BTreeMap<ValueId, usize>) -> Option<Step> {
+    let [.., first, second] = before else { return None };
+    let &[(output, form)] = step.outputs.as_slice() else { return None };
+    let Kind::Binary { op: BinaryOp::Add, forms } = &step.kind else { return None };
+    let mut inputs = Vec::with_capacity(4);
+    let mut read = Vec::with_capacity(2);
+    for product in [first, second] {
+        let &[(value, own)] = product.outputs.as_slice() else { return None };
+        let Kind::Binary { op: BinaryOp::Mul, forms: [of, share] } = &product.kind else { return None };
+        if *of != form || own != form || *share != [1; 5] || readers.get(&value) != Some(&1) {
+            return None;
+        }
+        inputs.extend_from_slice(&product.inputs);
+        read.push(Source::Value(value));
+    }
+    (*forms == [form; 2] && step.inputs == read).then(|| Step {
+        kind: Kind::Train(TrainKind::Blend),
+        inputs,
+        outputs: vec![(output, form)],
+        name: step.name.clone(),
+        macs: first.macs + second.macs + step.macs,
+        scratch_elements: 0,
         last_used: Vec::new(),
     })
 }

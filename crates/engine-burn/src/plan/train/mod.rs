@@ -4,11 +4,11 @@ mod adjoint;
 mod conv;
 mod merge;
 
-pub(crate) use merge::merge_activations;
+pub(crate) use merge::merge;
 
 use super::{Kind, PlanResult, Planner, PoolAxis, Source, Unsupported, unsupported};
 use crate::form::{Form, count};
-use cytoscope_graph::{Activation, Loss, Node, Op, Optimizer, ReduceOp, ValueId, op_name};
+use cytoscope_graph::{Activation, Loss, Node, Op, Optimizer, ValueId, op_name};
 
 /// Which elements are normalized together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +83,13 @@ impl Taps {
 pub(crate) enum TrainKind {
     /// `[x, dy]` -> dx of an activation.
     ActivationGradient(Activation),
+    /// `[y, dy, more]` -> dx of an activation that is linear above 0 with slope 1 and below with this slope, whose result is `y`
+    /// and whose gradient is the sum of `dy` and `more`.
+    SumActivationGradient { slope: f32 },
+    /// `[a, s, b, t]` -> a·s + b·t, with single numbers s and t, such as a moving average.
+    Blend,
+    /// `[x]` -> the sum of each channel over samples and space.
+    ChannelSums,
     /// `[dy, w]` -> dx of a convolution.
     InputGradient(Taps),
     /// `[x, dy]` -> dw of a convolution.
@@ -106,29 +113,15 @@ pub(crate) enum TrainKind {
     /// `[x, scales, dy]` -> dx of fake quantization: dy where x is within the range.
     FakeQuantizeGradient { low: f32, high: f32 },
     /// `[prediction, target, weight?]` -> loss.
-    Loss { loss: Loss, weighted: bool },
-    /// `[prediction, target, weight?, gradient of the loss]` -> gradient of the prediction.
-    LossGradient { loss: Loss, weighted: bool },
+    Loss(Loss),
+    /// `[prediction, target, gradient of the loss, weight?]` -> gradient of the prediction.
+    LossGradient(Loss),
     /// `[g…]` -> global L2 norm of the gradients.
     GlobalNorm,
-    /// `[hyper, norm]` -> [`RATES`] numbers in tensors of their own: factor of the gradients, learning rate, and two bias
-    /// corrections.
-    Rates { beta1: f32, beta2: f32 },
     /// `[part…]` -> a long tensor that has the parts at these positions, the first of which is 0, and is 0 elsewhere.
     Join { starts: Vec<usize> },
-    /// `[rates…, p, g, first, second?]` -> `[p, first, second?]`, one optimizer update.
+    /// `[hyper, norm, p, g, first, second?]` -> `[p, first, second?]`, one optimizer update.
     Update(Optimizer),
-}
-
-/// Number of values that [`TrainKind::Rates`] computes.
-pub(crate) const RATES: usize = 4;
-
-/// The inputs and betas that determine the rates of an optimizer update.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Shared {
-    hyper: Source,
-    norm: Source,
-    betas: (f32, f32),
 }
 
 impl Planner<'_> {
@@ -167,12 +160,11 @@ impl Planner<'_> {
                 self.push(Kind::Train(TrainKind::FakeQuantizeGradient { low: *low, high: *high }), inputs, dx)
             }
             Op::Loss(loss) => {
-                let (mut inputs, weighted) = self.loss_inputs(own)?;
+                let mut inputs = self.loss_inputs(own)?;
                 let dx = self.only_input_gradient(node)?;
                 let form = self.form(dx)?;
-                inputs.push(self.source(dy)?);
-                let kind = Kind::Train(TrainKind::LossGradient { loss: loss.clone(), weighted });
-                self.push_many(kind, inputs, vec![(dx, form)], 5 * count(&form));
+                inputs.insert(2, self.source(dy)?);
+                self.push_many(Kind::Train(TrainKind::LossGradient(loss.clone())), inputs, vec![(dx, form)], 0);
                 Ok(())
             }
             Op::MaxPool(attrs) => self.pool_gradient(node, own, dy, attrs, true),
@@ -261,26 +253,25 @@ impl Planner<'_> {
         Ok(Source::Constant(self.constant(form, scales.to_vec())))
     }
 
-    /// Returns the inputs of a loss, and whether a weight is among them.
-    fn loss_inputs(&mut self, node: &Node) -> PlanResult<(Vec<Source>, bool)> {
+    /// Returns the inputs of a loss: prediction, target and, maybe, weight.
+    fn loss_inputs(&mut self, node: &Node) -> PlanResult<Vec<Source>> {
         let (x, target) = (self.input(node, 0)?, self.input(node, 1)?);
         if self.shape(x)?.len() < 2 {
             return unsupported("on a tensor without channels");
+        }
+        if self.is_half(x) || self.is_half(target) {
+            return unsupported("of 16-bit elements");
         }
         let mut inputs = vec![self.source(x)?, self.source(target)?];
         if let Some(weight) = node.input(2) {
             inputs.push(self.source(weight)?);
         }
-        let weighted = inputs.len() == 3;
-        Ok((inputs, weighted))
+        Ok(inputs)
     }
 
     pub(super) fn loss(&mut self, node: &Node, loss: &Loss) -> PlanResult {
-        let (inputs, weighted) = self.loss_inputs(node)?;
-        let size = count(&self.form(self.input(node, 0)?)?);
-        let output = self.output(node)?;
-        let kind = Kind::Train(TrainKind::Loss { loss: loss.clone(), weighted });
-        self.push_many(kind, inputs, vec![(output, [1; 5])], 4 * size);
+        let (inputs, output) = (self.loss_inputs(node)?, self.output(node)?);
+        self.push_many(Kind::Train(TrainKind::Loss(loss.clone())), inputs, vec![(output, [1; 5])], 0);
         Ok(())
     }
 
@@ -294,26 +285,9 @@ impl Planner<'_> {
     }
 
     pub(super) fn update(&mut self, node: &Node, optimizer: Optimizer) -> PlanResult {
-        let betas = match optimizer {
-            Optimizer::AdamW { beta1, beta2, .. } | Optimizer::Adam { beta1, beta2, .. } => (beta1, beta2),
-            Optimizer::Sgd { .. } => (0.0, 0.0),
-        };
-        let (hyper, norm) = (self.source(self.input(node, 0)?)?, self.source(self.input(node, 1)?)?);
-        let shared = Shared { hyper, norm, betas };
-        let rates = match self.rates.iter().find(|(known, _)| *known == shared) {
-            Some((_, rates)) => *rates,
-            None => {
-                let rates: [ValueId; RATES] = std::array::from_fn(|_| self.scratch());
-                let kind = Kind::Train(TrainKind::Rates { beta1: betas.0, beta2: betas.1 });
-                let outputs = rates.iter().map(|rate| (*rate, [1; 5])).collect();
-                self.push_many(kind, vec![hyper, norm], outputs, 0);
-                self.rates.push((shared, rates));
-                rates
-            }
-        };
         let states = if optimizer.has_second() { 3 } else { 2 };
-        let mut inputs: Vec<Source> = rates.map(Source::Value).into();
-        for index in 2..states + 3 {
+        let mut inputs = Vec::with_capacity(states + 3);
+        for index in 0..states + 3 {
             inputs.push(self.source(self.input(node, index)?)?);
         }
         let mut outputs = Vec::with_capacity(states);
@@ -321,14 +295,12 @@ impl Planner<'_> {
             let output = node.output(index).map_or_else(|| unsupported(format!("without output {index}")), Ok)?;
             outputs.push((output, self.form(output)?));
         }
-        let size = outputs.first().map_or(0, |(_, form)| count(form));
-        self.push_many(Kind::Train(TrainKind::Update(optimizer)), inputs, outputs, 2 * size);
+        self.push_many(Kind::Train(TrainKind::Update(optimizer)), inputs, outputs, 0);
         Ok(())
     }
 
-    /// Plans the sum of each channel of `from`, whose form is `form`.
-    fn channel_sums(&mut self, from: Source, mut form: Form, output: ValueId) -> PlanResult {
-        let runs = super::elementwise::runs(&mut form, [true, false, true, true, true]);
-        self.push(Kind::Reduce { kind: ReduceOp::Sum, runs }, vec![from], output)
+    /// Plans the sum of each channel.
+    pub(super) fn channel_sums(&mut self, from: Source, output: ValueId) -> PlanResult {
+        self.push(Kind::Train(TrainKind::ChannelSums), vec![from], output)
     }
 }

@@ -1,0 +1,157 @@
+//! Updates of parameters by an optimizer.
+
+use super::memory::{self, ALIGNMENT, empty, length, per_element};
+use burn_cubecl::CubeRuntime;
+use burn_cubecl::tensor::CubeTensor;
+use burn_tensor::DType;
+use cubecl::prelude::*;
+use cytoscope_graph::Optimizer;
+
+/// The rule of an optimizer, without its numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Rule {
+    AdamW,
+    Adam,
+    Sgd { nesterov: bool },
+}
+
+/// Returns Adam's bias correction 1 − βˢ after s steps, without cancellation where βˢ is near 1. `log_beta` is ln β.
+#[cube]
+fn bias_correction(steps: f32, log_beta: f32) -> f32 {
+    let y = steps * log_beta;
+    let mut correction = 1.0f32 - y.exp();
+    if y > -0.05f32 {
+        // 1 − eʸ ≈ −(y + y²/2 + y³/6)
+        correction = 0.0f32 - y * ((y * (1.0f32 / 6.0f32) + 0.5f32) * y + 1.0f32);
+    }
+    correction
+}
+
+/// Returns the factor of the gradients: their scale, and clipping to the limit of their norm if it is above 0.
+#[cube]
+fn gradient_factor(scale: f32, limit: f32, norm: f32) -> f32 {
+    let mut factor = scale;
+    if limit > 0.0f32 {
+        factor = scale * min(limit / max(norm * scale, 1e-30f32), 1.0f32);
+    }
+    factor
+}
+
+/// Updates parameters. `y` gets the new parameters, the new first moments from `first_at` on, and the new second moments from
+/// `second_at` on. `hyper` has learning rate, number of steps, scale and limit ([`cytoscope_graph::Hyper`]); `kept` and
+/// `added` are the shares of an old moment and of the gradient in a new one.
+#[cube(launch)]
+fn step(
+    hyper: &Array<f32>,
+    norm: &Array<f32>,
+    p: &Array<f32>,
+    g: &Array<f32>,
+    first: &Array<f32>,
+    second: &Array<f32>,
+    y: &mut Array<f32>,
+    count: u32,
+    first_at: u32,
+    second_at: u32,
+    first_kept: f32,
+    first_added: f32,
+    first_log: f32,
+    second_kept: f32,
+    second_added: f32,
+    second_log: f32,
+    epsilon: f32,
+    decay: f32,
+    #[comptime] rule: Rule,
+) {
+    let unit = ABSOLUTE_POS as u32;
+    if unit >= count {
+        terminate!();
+    }
+    let at = unit as usize;
+    let rate = hyper[0];
+    let mut value = p[at];
+    let mut gradient = g[at] * gradient_factor(hyper[2], hyper[3], norm[0]);
+    if comptime!(matches!(rule, Rule::AdamW)) {
+        value -= value * decay * rate;
+    } else {
+        gradient += value * decay;
+    }
+    let mean = first[at] * first_kept + gradient * first_added;
+    y[(first_at + unit) as usize] = mean;
+    if comptime!(matches!(rule, Rule::Sgd { .. })) {
+        let mut direction = mean;
+        if comptime!(matches!(rule, Rule::Sgd { nesterov: true })) {
+            direction = gradient + mean * first_kept;
+        }
+        y[at] = value - direction * rate;
+    } else {
+        let square = second[at] * second_kept + gradient * gradient * second_added;
+        y[(second_at + unit) as usize] = square;
+        let spread = (square / bias_correction(hyper[1], second_log)).sqrt() + epsilon;
+        y[at] = value - mean / bias_correction(hyper[1], first_log) / spread * rate;
+    }
+}
+
+/// The inputs of an update, arrays of f32.
+pub(super) struct Update<R: CubeRuntime> {
+    /// Learning rate, number of steps, scale and limit.
+    pub hyper: CubeTensor<R>,
+    /// The norm of all gradients.
+    pub norm: CubeTensor<R>,
+    pub parameters: CubeTensor<R>,
+    pub gradients: CubeTensor<R>,
+    pub first: CubeTensor<R>,
+    /// The second moments; `None` for optimizers without them.
+    pub second: Option<CubeTensor<R>>,
+}
+
+/// Returns the shares of an old moment and of the gradient in a new one, and ln β. The logarithm of 0 is a large negative
+/// number, because shader languages have no infinite ones.
+fn moment(beta: f32) -> [f32; 3] {
+    [beta, (1.0 - f64::from(beta)) as f32, f64::from(beta.max(0.0)).ln().max(-1e30) as f32]
+}
+
+/// Updates parameters, with one launch. Returns parameters, first moments and second moments (if there are some), of this form,
+/// which share memory.
+pub(super) fn update<R: CubeRuntime>(of: Update<R>, by: Optimizer, form: [usize; 5]) -> Option<Vec<CubeTensor<R>>> {
+    let (rule, first, second, epsilon, decay) = match by {
+        Optimizer::AdamW { beta1, beta2, epsilon, weight_decay } => {
+            (Rule::AdamW, moment(beta1), moment(beta2), epsilon, weight_decay)
+        }
+        Optimizer::Adam { beta1, beta2, epsilon, weight_decay } => {
+            (Rule::Adam, moment(beta1), moment(beta2), epsilon, weight_decay)
+        }
+        Optimizer::Sgd { momentum, nesterov, weight_decay } => {
+            (Rule::Sgd { nesterov }, [momentum, 1.0, 0.0], [0.0; 3], 0.0, weight_decay)
+        }
+    };
+    let count: usize = form.iter().product();
+    let distance = count.next_multiple_of(ALIGNMENT);
+    let starts: Vec<usize> = (0..if by.has_second() { 3 } else { 2 }).map(|i| i * distance).collect();
+    let y = empty(&of.parameters, [starts.last()? + count, 1, 1, 1, 1], DType::F32);
+    let (client, cubes, dim) = per_element(&of.parameters, count);
+    step::launch::<R>(
+        &client,
+        cubes,
+        dim,
+        of.hyper.into_array_arg(),
+        of.norm.into_array_arg(),
+        of.parameters.into_array_arg(),
+        of.gradients.into_array_arg(),
+        of.first.clone().into_array_arg(),
+        of.second.unwrap_or(of.first).into_array_arg(),
+        y.clone().into_array_arg(),
+        length(count),
+        length(distance),
+        length(2 * distance),
+        first[0],
+        first[1],
+        first[2],
+        second[0],
+        second[1],
+        second[2],
+        epsilon,
+        decay,
+        rule,
+    );
+    starts.into_iter().map(|start| memory::part(&y, start, form)).collect()
+}
