@@ -6,6 +6,7 @@
 #![cfg(target_os = "linux")]
 
 use super::common::Fixture;
+use super::train::simulate_pairs;
 use cytoscope_testkit::skip;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -74,6 +75,22 @@ impl NullCuda {
         let last = texts.filter_map(|text| text.lines().rfind(|line| line.starts_with("END ")).map(str::to_owned));
         let counted = last.map(|line| ["launches", "h2d", "d2h", "syncs"].map(|name| number(&line, name)));
         counted.max().unwrap_or_default()
+    }
+
+    /// How many launches and uploads the driver counted in the last whole training step: between the last two uploads of the
+    /// hyper-parameters (six numbers, with the weights of the moving average).
+    fn last_step(&self) -> [usize; 2] {
+        let logs = std::fs::read_dir(self.folder()).unwrap().map(|entry| entry.unwrap().path());
+        let texts = logs.filter(|path| path.is_file()).filter_map(|path| std::fs::read_to_string(path).ok());
+        let text = texts.max_by_key(String::len).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let is_hyper = |line: &&str| line.starts_with("2d h2d 4x6 ");
+        let last = lines.iter().rposition(is_hyper).unwrap();
+        let before = lines[..last].iter().rposition(is_hyper).unwrap();
+        let count = |kinds: &[&str]| {
+            lines[before..last].iter().filter(|l| kinds.iter().any(|kind| l.starts_with(kind))).count()
+        };
+        [count(&["launch "]), count(&["h2d ", "2d h2d "])]
     }
 
     /// Whether a call failed as the test demanded.
@@ -245,5 +262,24 @@ fn a_network_on_our_kernels_needs_few_launches_copies_and_waits_in_every_precisi
         // Fifteen convolutions, three transposed ones and three concatenations, besides cutting and joining tiles.
         assert!(runs > 0 && launches >= 21 * runs && launches <= 64 * runs, "{counts}");
         assert!(uploads <= 4 * runs && downloads <= runs && waits <= 2 * runs + 4, "{counts}");
+    }
+}
+
+#[test]
+fn a_training_step_needs_few_launches_and_uploads() {
+    for (precision, most_launches) in [("f32", 200), ("bf16", 300)] {
+        let Some(null) = NullCuda::find(&format!("train-{precision}")) else { return };
+        let fixture = Fixture::new();
+        simulate_pairs(&fixture, 3);
+        let task = ["train", "--task", "segmentation", "--data", "sim", "--from", "nuclei", "--out", "m"];
+        let size = ["--patch", "16,32,32", "--batch", "2", "--steps", "3", "--diameter", "12", "--set", "ema=0.9"];
+        let device = ["--device", "cuda:0", "--precision", precision, "--json"];
+        let ran = null.output(&fixture, &[&task[..], &size, &device].concat(), &[]);
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        let [launches, uploads] = null.last_step();
+        eprintln!("{precision}: {launches} launches and {uploads} uploads in a training step");
+        assert!((100..=most_launches).contains(&launches), "{precision}: {launches} launches");
+        // Images, targets, voxel weights and hyper-parameters.
+        assert_eq!(uploads, 4, "{precision}");
     }
 }

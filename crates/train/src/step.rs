@@ -408,7 +408,7 @@ impl Stepper {
 
     /// Copies the total of the gradient norms and what was added to that of the losses from the device.
     fn read_totals(&mut self) -> Result<[f64; 2], JobError> {
-        let [loss, norm] = TOTALS.map(|name| {
+        let [loss, norm] = TOTALS.map(|name| -> Result<f64, JobError> {
             let read = self.buffers.read(name).map_err(engine_error)?;
             Ok(read.to_f64_vec().first().copied().unwrap_or(f64::NAN))
         });

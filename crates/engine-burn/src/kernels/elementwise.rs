@@ -1,4 +1,4 @@
-//! Element-wise kernels of training steps: gradients of activations, sums, and conversions.
+//! Element-wise kernels of training steps: activations and their gradients, sums, and conversions.
 
 use super::curve::{Curve, Kind, curve};
 use super::memory::{Dense, empty, length, per_element, vector, whole};
@@ -120,6 +120,55 @@ pub(super) fn sum<R: CubeRuntime>(a: Dense<R>, b: Dense<R>, by: Curve) -> CubeTe
         length(voxels),
         length(a.pitch / wide),
         length(b.pitch / wide),
+        by.first,
+        by.second,
+        length(channels / wide),
+        by.kind,
+        dtype.into(),
+    );
+    y
+}
+
+#[cube(launch)]
+fn scale_and_activate<F: Float, N: Size>(
+    x: &Array<Vector<F, N>>,
+    y: &mut Array<Vector<F, N>>,
+    count: u32,
+    pitch: u32,
+    factor: f32,
+    first: f32,
+    second: f32,
+    #[comptime] vectors: u32,
+    #[comptime] kind: Kind,
+    #[define(F)] _type: StorageType,
+) {
+    let unit = ABSOLUTE_POS as u32;
+    let channel = unit % vectors;
+    let voxel = unit / vectors;
+    if voxel >= count {
+        terminate!();
+    }
+    let value = Vector::<f32, N>::cast_from(x[(voxel * pitch + channel) as usize]) * Vector::<f32, N>::new(factor);
+    y[unit as usize] = Vector::<F, N>::cast_from(curve::<N>(value, first, second, kind));
+}
+
+/// Applies an activation to the elements times a factor, with one launch.
+pub(super) fn activate<R: CubeRuntime>(x: Dense<R>, factor: f32, by: Curve) -> CubeTensor<R> {
+    let channels = x.form[4];
+    let wide = vector(&x, channels);
+    let (voxels, dtype) = (x.form[..4].iter().product::<usize>(), x.tensor.dtype);
+    let y = empty(&x.tensor, x.form, dtype);
+    let (client, cubes, dim) = per_element(&x.tensor, voxels * (channels / wide));
+    scale_and_activate::launch::<R>(
+        &client,
+        cubes,
+        dim,
+        wide,
+        x.tensor.into_array_arg(),
+        y.clone().into_array_arg(),
+        length(voxels),
+        length(x.pitch / wide),
+        factor,
         by.first,
         by.second,
         length(channels / wide),

@@ -196,6 +196,16 @@ pub(super) fn axes<R: CubeRuntime>(tensor: &CubeTensor<R>) -> Option<([usize; 5]
     matches!(tensor.dtype, DType::F32 | DType::F16 | DType::BF16).then_some(found)
 }
 
+/// Returns a tensor with five axes as one with a single axis, in the same memory, if its elements lie in its order without gaps.
+pub(super) fn in_order<R: CubeRuntime>(tensor: &CubeTensor<R>) -> Option<Dense<R>> {
+    let (lengths, strides) = axes(tensor)?;
+    let expected = Layout::of(lengths).strides;
+    let is_packed = (0..5).all(|axis| lengths[axis] == 1 || strides[axis] == expected[axis]);
+    let elements = lengths.iter().product();
+    let form = [elements, 1, 1, 1, 1];
+    is_packed.then(|| Dense { tensor: whole(tensor.clone()), form, pitch: 1 })
+}
+
 /// Returns a tensor with axes N, Z, Y, X, C as a dense one: itself, or a copy, with one launch. `None` if it has other
 /// elements than floats or other than five axes.
 pub(super) fn dense<R: CubeRuntime>(tensor: CubeTensor<R>) -> Option<Dense<R>> {

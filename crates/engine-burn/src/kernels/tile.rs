@@ -264,6 +264,16 @@ pub(super) fn share_sum(
     }
 }
 
+/// Stores the elements of a vector as those of vector `index` of shared memory.
+#[cube]
+pub(super) fn store_lanes<FS: Float, N: Size>(value: Vector<f32, N>, shared: &mut SharedMemory<FS>, index: u32) {
+    let to = (index * comptime!(LANES as u32)) as usize;
+    #[unroll]
+    for lane in 0..LANES {
+        shared[to + lane] = FS::cast_from(value[lane]);
+    }
+}
+
 /// Copies 16 channels of the part of the input that a cube reads to shared memory; voxels outside are zeros.
 #[cube]
 pub(super) fn load_patch<FX: Float, FS: Float, NI: Size>(
@@ -297,11 +307,7 @@ pub(super) fn load_patch<FX: Float, FS: Float, NI: Size>(
             let at = ((corner.sample * depth + iz as u32) * height + iy as u32) * width + ix as u32;
             value = Vector::<f32, NI>::cast_from(x[(at * pitch + step * vectors + vector) as usize]);
         }
-        let to = (i * comptime!(LANES as u32)) as usize;
-        #[unroll]
-        for lane in 0..LANES {
-            patch[to + lane] = FS::cast_from(value[lane]);
-        }
+        store_lanes::<FS, NI>(value, patch, i);
         i += comptime!(UNITS as u32);
     }
 }

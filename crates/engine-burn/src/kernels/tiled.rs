@@ -11,7 +11,7 @@ use super::curve::curve;
 use super::memory::{Dense, empty, length};
 use super::tile::{
     Corner, EDGE, Factors, LANES, LAUNCHES, PLANE_UNITS, PLANES, SHARED_ALIGNMENT, Shape, UNIT_ELEMENTS, UNITS,
-    corner_of, load_patch, row_start, share_sum, zero_sums,
+    corner_of, load_patch, row_start, share_sum, store_lanes, zero_sums,
 };
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
@@ -108,11 +108,7 @@ fn load_filters<FS: Float, NI: Size>(
         let row = i / vectors;
         let input = row / edge * inputs + step * edge + row % edge;
         let value = weights[(input * all_vectors + first + vector) as usize];
-        let to = (i * comptime!(LANES as u32)) as usize;
-        #[unroll]
-        for lane in 0..LANES {
-            filters[to + lane] = FS::cast_from(value[lane]);
-        }
+        store_lanes::<FS, NI>(value, filters, i);
         i += comptime!(UNITS as u32);
     }
 }

@@ -10,7 +10,7 @@ use super::curve::Curve;
 use super::memory::{Dense, Reach, empty, length, vector};
 use super::tile::{
     Corner, EDGE, Factors, LANES, LAUNCHES, PLANE_UNITS, PLANES, SHARED_ALIGNMENT, Shape, UNIT_ELEMENTS, UNITS,
-    corner_of, load_patch, row_start, share_sum, zero_sums,
+    corner_of, load_patch, row_start, share_sum, store_lanes, zero_sums,
 };
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
@@ -155,11 +155,7 @@ fn load_gradients<FG: Float, FS: Float, NO: Size>(
             let first = corner.channel / comptime!(LANES as u32);
             value = Vector::<f32, NO>::cast_from(dy[(at * pitch + first + vector) as usize]);
         }
-        let to = (i * comptime!(LANES as u32)) as usize;
-        #[unroll]
-        for lane in 0..LANES {
-            gradients[to + lane] = FS::cast_from(value[lane]);
-        }
+        store_lanes::<FS, NO>(value, gradients, i);
         i += comptime!(UNITS as u32);
     }
 }

@@ -39,6 +39,8 @@ pub(crate) enum Training {
     Add(Curve),
     /// `[a, s, b, t]` -> a·s + b·t, with single numbers s and t.
     Blend,
+    /// `[x]` -> the activation of x times this factor.
+    Activate { factor: f32, curve: Curve },
     /// `[x]` -> x with elements of this type.
     Convert(ElementType),
     /// `[x]` -> the sum of each channel over samples and space.
@@ -94,7 +96,7 @@ impl Training {
                 let fits = a == b && count(&a_share) == 1 && count(&b_share) == 1;
                 (is_f32 && fits).then(|| vec![first])
             }
-            Training::Convert(_) => are_floats(types).then(|| vec![first]),
+            Training::Convert(_) | Training::Activate { .. } => are_floats(types).then(|| vec![first]),
             Training::ChannelSums => {
                 (are_floats(types) && first[1] <= sums::MAX_CHANNELS).then(|| vec![[first[1], 1, 1, 1, 1]])
             }
@@ -164,6 +166,7 @@ impl Training {
             Training::ActivationGradient { .. } => "activation_gradient",
             Training::Add(_) => "add",
             Training::Blend => "blend",
+            Training::Activate { .. } => "activate",
             Training::Convert(_) => "convert",
             Training::ChannelSums => "channel_sums",
             Training::Concat => "concat",
@@ -257,8 +260,15 @@ pub(super) fn run<R: CubeRuntime, BT: BoolElement>(
             Some(vec![channels_kept(elementwise::blend(all, *forms.first()?))])
         }
         Training::Convert(to) => {
-            let y = elementwise::converted(last(inputs.next()?)?, float_type(to)?);
-            Some(vec![channels_second(y)])
+            let (x, form, to) = (inputs.next()?, *forms.first()?, float_type(to)?);
+            let y = match memory::in_order(&primitive(x.clone())) {
+                Some(x) => channels_kept(memory::reshaped(elementwise::converted(x, to), form)),
+                None => channels_second(elementwise::converted(last(x)?, to)),
+            };
+            Some(vec![y])
+        }
+        Training::Activate { factor, curve } => {
+            Some(vec![channels_second(elementwise::activate(last(inputs.next()?)?, factor, curve))])
         }
         Training::ChannelSums => Some(vec![channels_kept(sums::of_channels(last(inputs.next()?)?))]),
         Training::Loss(ref loss) => {

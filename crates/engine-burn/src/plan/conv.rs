@@ -64,7 +64,11 @@ impl Planner<'_> {
             let extra = self.input(node, 3)?;
             inputs.push(self.source(extra)?);
         }
-        self.push(Kind::Conv { window, bias: bias.is_some(), residual, activation }, inputs, output)
+        // The kernel reads the weights in another order.
+        let scratch_elements = count(&self.form(w)?);
+        let kind = Kind::Conv { window, bias: bias.is_some(), residual, activation };
+        self.push_many(kind, inputs, vec![(output, out)], scratch_elements);
+        Ok(())
     }
 
     /// Emits a step that pads `x`. Its output is temporary, because the graph has no value for it.

@@ -1,8 +1,8 @@
 //! The convolution for matrix units, compared with the reference executor: its tiles on any device, without such units.
 //! What the units compute is compared on CUDA devices (`cuda.rs`).
 
-use crate::{engine, one, tensor};
-use cytoscope_engine::{CompileOptions, Engine};
+use crate::{difference_on, engine, one, tensor};
+use cytoscope_engine::{CompileOptions, Engine, Precision};
 use cytoscope_engine_burn::{BurnEngine, tiled_convolutions};
 use cytoscope_graph::{
     Activation, ConvAttrs, ConvTransposeAttrs, Dim, ElementType, Graph, Node, Op, Padding, Tensor, ValueId,
@@ -71,10 +71,47 @@ fn tiled_transposed_convolutions_and_activations_match_the_reference() {
     tiled("activation", &graph);
 }
 
+/// Returns the graph of a layer whose weights are inputs, as in a training step.
+fn layer(op: Op, shapes: [&[usize]; 3]) -> Graph {
+    let mut graph = Graph::new("layer");
+    let named = ["x", "weights", "bias"].into_iter().zip(shapes);
+    let dims = |shape: &[usize]| shape.iter().map(|n| Dim::Fixed(*n)).collect();
+    let ids: Vec<Option<ValueId>> =
+        named.map(|(name, shape)| Some(graph.add_input(name, ElementType::F32, dims(shape)))).collect();
+    let y = graph.push("y", op, &ids);
+    graph.outputs.push(y);
+    graph
+}
+
+#[test]
+fn tiled_layers_with_trained_weights_match_the_reference() {
+    let upsample = Op::ConvTranspose(ConvTransposeAttrs::upsample(&[1, 2, 2]));
+    tiled("upsampling", &layer(upsample, [&[2, 32, 3, 4, 9], &[32, 16, 1, 2, 2], &[16]]));
+    let plane = Op::Conv(ConvAttrs::same(&[1, 3, 3]));
+    tiled("a convolution", &layer(plane, [&[2, 32, 3, 4, 19], &[16, 32, 1, 3, 3], &[16]]));
+}
+
+/// The kernels for matrix units refuse groups; other kernels then compute the convolution and its gradients.
+#[test]
+fn grouped_convolutions_fall_back_to_kernels_without_matrix_units() {
+    let Some(engine) = engine() else { return };
+    let engine = BurnEngine::open(engine.device()).unwrap().with_tiled_convolutions();
+    let attrs = ConvAttrs { group: 2, ..ConvAttrs::same(&[1, 3, 3]) };
+    let (x, dy) = ([2, 32, 3, 6, 17], [2, 64, 3, 6, 17]);
+    let forward = layer(Op::Conv(attrs.clone()), [&x, &[64, 16, 1, 3, 3], &[64]]);
+    let gradients = [false, true].map(|of_weights| gradient(attrs.clone(), of_weights, x, dy));
+    for graph in std::iter::once(forward).chain(gradients) {
+        let shape = |input: &ValueId| graph.value(*input).fixed_shape().unwrap();
+        let inputs: Vec<Tensor> = graph.inputs.iter().map(shape).zip(7..).map(|(s, seed)| tensor(&s, seed)).collect();
+        let worst = difference_on(&engine, &graph, &inputs, Precision::F32);
+        assert!(worst < 1e-5, "{} differs by {worst}", graph.name);
+    }
+}
+
 /// Returns the graph of a gradient of a convolution, of its input or its weights.
 pub fn gradient(attrs: ConvAttrs, of_weights: bool, x: [usize; 5], dy: [usize; 5]) -> Graph {
     let mut graph = Graph::new("gradient");
-    let weights: Vec<usize> = [dy[1], x[1]].into_iter().chain(attrs.kernel.iter().copied()).collect();
+    let weights: Vec<usize> = [dy[1], x[1] / attrs.group].into_iter().chain(attrs.kernel.iter().copied()).collect();
     let mut inputs = Vec::new();
     for (name, shape) in [("x", &x[..]), ("w", &weights), ("dy", &dy)] {
         let dims = shape.iter().map(|n| Dim::Fixed(*n)).collect();

@@ -83,7 +83,7 @@ fn steps_on_joined_parameters_are_those_of_the_cpu() {
     assert_close("first moment", &got.first_moment, &want.first_moment);
     assert_close("average", &got.average, &want.average);
     assert_eq!((got.second_moment.len(), got.optimizer_steps), (0, 3));
-    // The norm, the rates, and one update each of the parameters with and without weight decay.
+    // The hyper-parameters, the norm, and one update each of the parameters with and without weight decay.
     let traffic = on_gpu.update.traffic().unwrap();
     assert_eq!((traffic.runs, traffic.steps), (3, 3 * 4));
     on_gpu.set_state(want.clone()).unwrap();

@@ -32,6 +32,9 @@ pub(super) fn run<B: DeviceBackend>(
     let x = inputs.next()?;
     Some(match kind {
         TrainKind::ActivationGradient(activation) => vec![activation::gradient(x, inputs.next()?, *activation)],
+        TrainKind::ScaledActivation { factor, curve } => {
+            B::train(&Training::Activate { factor: *factor, curve: *curve }, vec![x])?
+        }
         TrainKind::SumActivationGradient { slope } => {
             let inputs = [x, inputs.next()?, inputs.next()?];
             B::train(&Training::ActivationGradient { slope: *slope }, inputs.into())?

@@ -1,5 +1,5 @@
 //! Merges activations into the norms before them, their gradients into the gradients of these norms, sums of gradients into
-//! the gradients of activations after them, and products with single numbers into sums.
+//! the gradients of activations after them, and products with single numbers into sums and activations.
 
 use super::super::{Kind, Source, Step};
 use super::{NormScope, TrainKind};
@@ -55,6 +55,10 @@ fn merge_pair(before: &Step, step: &Step, readers: &BTreeMap<ValueId, usize>) ->
             let slope = Curve::of(*activation).and_then(Curve::slope).filter(|_| g == Source::Value(value))?;
             let kind = TrainKind::NormActivationGradient { over: *over, epsilon: *epsilon, wanted: *wanted, slope };
             (kind, vec![x, scale, dy, y])
+        }
+        (Kind::Scalar { op: BinaryOp::Mul, value: factor, .. }, Kind::Activation(activation)) if reader_count == 1 => {
+            let curve = Curve::of(*activation).filter(|_| step.inputs == [Source::Value(value)])?;
+            (TrainKind::ScaledActivation { factor: *factor, curve }, before.inputs.clone())
         }
         (
             Kind::Binary { op: BinaryOp::Add, forms: [form, other] },

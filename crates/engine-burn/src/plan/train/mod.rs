@@ -8,6 +8,7 @@ pub(crate) use merge::merge;
 
 use super::{Kind, PlanResult, Planner, PoolAxis, Source, Unsupported, unsupported};
 use crate::form::{Form, count};
+use crate::kernels::Curve;
 use cytoscope_graph::{Activation, Loss, Node, Op, Optimizer, ValueId, op_name};
 
 /// Which elements are normalized together.
@@ -83,6 +84,8 @@ impl Taps {
 pub(crate) enum TrainKind {
     /// `[x, dy]` -> dx of an activation.
     ActivationGradient(Activation),
+    /// `[x]` -> the activation of x times this factor.
+    ScaledActivation { factor: f32, curve: Curve },
     /// `[y, dy, more]` -> dx of an activation that is linear above 0 with slope 1 and below with this slope, whose result is `y`
     /// and whose gradient is the sum of `dy` and `more`.
     SumActivationGradient { slope: f32 },

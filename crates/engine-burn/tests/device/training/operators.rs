@@ -1,10 +1,12 @@
 //! Gradients of single operators, compared with the reference executor.
 
 use super::expected;
-use crate::{difference, numbers, refusal, same_on, tensor};
+use crate::{difference, engine, numbers, one, refusal, same_on, tensor};
+use cytoscope_engine::{CompileOptions, Engine, EngineError};
+use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{
-    Activation, ConvAttrs, CoordinateMode, DepthOrder, Dim, ElementType, Graph, Loss, LossKind, LossTerm, Node, Op,
-    PadMode, Padding, PoolAttrs, ResizeAttrs, ResizeMode, Tensor, ValueId,
+    Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, CoordinateMode, DepthOrder, Dim, ElementType, Graph, Loss,
+    LossKind, LossTerm, Node, Op, PadMode, Padding, PoolAttrs, ReduceOp, ResizeAttrs, ResizeMode, Tensor, ValueId,
 };
 
 const SHAPE: [usize; 5] = [2, 4, 4, 6, 8];
@@ -229,6 +231,51 @@ fn activated_norms_and_their_gradients_match_the_reference() {
     }
 }
 
+/// Steps that one kernel computes together: a moving average with two weights, an activation of scaled values, and the
+/// gradient of an activation whose result is read twice.
+#[test]
+fn operators_that_share_a_kernel_match_the_reference() {
+    let long = [tensor(&[1000], 1), tensor(&[1], 2), tensor(&[1000], 3), tensor(&[1], 4)];
+    let mut graph = Graph::new("average");
+    let ids: Vec<_> = long.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
+    let products = [0, 2].map(|i| Some(graph.push(format!("share{i}"), Op::Binary(BinaryOp::Mul), &ids[i..i + 2])));
+    let sum = graph.push("sum", Op::Binary(BinaryOp::Add), &products);
+    graph.outputs.push(sum);
+    same_on("average", &graph, &long);
+
+    // The sum makes it a graph for training: a graph of one input runs on other kernels.
+    let given = [tensor(&SHAPE, 1), tensor(&SHAPE, 2), tensor(&SHAPE, 3)];
+    for activation in [Activation::Softsign, Activation::LeakyRelu { alpha: 0.1 }, Activation::Tanh] {
+        let mut graph = Graph::new("scaled");
+        let ids: Vec<_> = given.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
+        let factor = graph.add_initializer("factor", Tensor::scalar(2.5f32));
+        let scaled = graph.push("scaled", Op::Binary(BinaryOp::Mul), &[ids[0], Some(factor)]);
+        let activated = graph.push("activated", Op::Activation(activation), &[Some(scaled)]);
+        let dy = graph.push("sum", Op::Binary(BinaryOp::Add), &[ids[1], ids[2]]);
+        let dx = graph.push("dx", Op::Vjp(Box::new(Op::Activation(activation))), &[ids[0], Some(dy)]);
+        graph.outputs.extend([activated, dx]);
+        same_on(&format!("{activation:?}"), &graph, &given);
+    }
+}
+
+#[test]
+fn sums_of_channels_match_the_reference() {
+    for shape in [vec![2, 3, 5, 7, 9], vec![1, 8, 9, 40, 50], vec![3, 5, 6, 7], vec![2, 4, 30]] {
+        let given = [tensor(&shape, 1), tensor(&shape, 2)];
+        let mut graph = Graph::new("sums");
+        let ids: Vec<_> = given.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
+        let axes: Vec<i64> = (0..shape.len() as i64).filter(|axis| *axis != 1).collect();
+        let axes = Some(graph.add_initializer("axes", Tensor::vector(axes)));
+        for keep_axes in [true, false] {
+            let sum = Op::Reduce { kind: ReduceOp::Sum, keep_dims: keep_axes, noop_with_empty_axes: false };
+            let product = graph.push("product", Op::Binary(BinaryOp::Mul), &ids);
+            let sums = graph.push("sums", sum, &[Some(product), axes]);
+            graph.outputs.push(sums);
+        }
+        same_on(&format!("{shape:?}"), &graph, &given);
+    }
+}
+
 #[test]
 fn concatenated_channels_match_the_reference() {
     for channels in [(3, 5), (4, 8), (4, 1)] {
@@ -376,7 +423,6 @@ fn losses_and_their_gradients_match_the_reference() {
 
 #[test]
 fn conditions_match_the_reference() {
-    use cytoscope_graph::BinaryOp;
     let given = [tensor(&SHAPE, 1), tensor(&[4, 1, 1, 1], 2)];
     for op in [BinaryOp::Greater, BinaryOp::GreaterOrEqual, BinaryOp::Less, BinaryOp::LessOrEqual, BinaryOp::Equal] {
         let mut graph = Graph::new("conditions");
@@ -399,4 +445,40 @@ fn unsupported_gradients_are_named() {
     let (graph, _) = gradient(norm, &moving, &[], 3);
     let why = refusal(&graph).unwrap();
     assert!(why.contains("LayerNormalization") && why.contains("\"node\""), "{why}");
+}
+
+/// A stride of 0 would make lengths infinite: shape inference refuses it for every engine.
+#[test]
+fn strides_of_zero_are_refused_with_a_sentence() {
+    let cpu = CpuEngine::new();
+    let engines = [Some(&cpu as &dyn Engine), engine().map(|engine| engine as &dyn Engine)];
+    let attrs = ConvAttrs::same(&[3; 3]).with_strides(&[1, 0, 1]);
+    let up = ConvTransposeAttrs { strides: vec![1, 0, 1], ..ConvTransposeAttrs::upsample(&[2; 3]) };
+    let pool = PoolAttrs {
+        kernel: vec![2; 3],
+        strides: vec![1, 0, 1],
+        dilations: vec![1; 3],
+        padding: Padding::none(3),
+        ceil_mode: false,
+        count_include_pad: false,
+        column_major_indices: false,
+    };
+    let weights = |kernel: usize| vec![Some(tensor(&[4, 4, kernel, kernel, kernel], 1))];
+    let graphs = [
+        one(Op::Conv(attrs), &SHAPE, weights(3)),
+        one(Op::ConvTranspose(up), &SHAPE, weights(2)),
+        one(Op::MaxPool(pool), &SHAPE, Vec::new()),
+    ];
+    for engine in engines.into_iter().flatten() {
+        for graph in &graphs {
+            match engine.compile(graph, &[SHAPE.to_vec()], &CompileOptions::default()) {
+                Err(EngineError::Graph(error)) => {
+                    let said = error.to_string();
+                    assert!(said.contains("strides: [1, 0, 1]") && said.contains("positive"), "{said}");
+                }
+                Err(other) => panic!("unexpected error: {other}"),
+                Ok(_) => panic!("a stride of 0 was not refused"),
+            }
+        }
+    }
 }
