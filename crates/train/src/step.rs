@@ -205,7 +205,7 @@ fn bind_update(parameters: &[Parameter], graph: &UpdateGraph, session: Box<dyn S
     BoundSession::new(session, inputs, outputs)
 }
 
-/// Puts the parameters and moments of a state into buffers; returns the rest.
+/// Puts the parameters, moments and loss scale of a state into buffers, and sets the totals to 0; returns the rest.
 ///
 /// # Errors
 /// If a tensor has another number of elements than its parameter.
@@ -223,6 +223,8 @@ fn split_state(joined: &Joined, state: ModelState, buffers: &mut Buffers) -> Res
         let tensors = joined.join(tensors)?;
         joined.tensors.iter().zip(tensors).for_each(|(p, tensor)| buffers.bind(part.buffer(&p.name), tensor));
     }
+    buffers.bind(LOSS_SCALE, Tensor::scalar(state.loss_scale));
+    TOTALS.iter().for_each(|total| buffers.bind(*total, Tensor::scalar(0.0f32)));
     Ok(HostState {
         has_average,
         running_stats,
@@ -259,11 +261,9 @@ impl Stepper {
         let values = graph.values(&model_graph).map_err(&bad)?;
         let joined = if on_device { Joined::new(&graph.parameters) } else { Joined::separate(&graph.parameters) };
         joined.rewrite(&mut graph);
-        if on_device {
-            add_totals(&mut graph.graph, joined.tensors.len());
-        }
         let mut update = update_graph(&joined.tensors, options.optimizer);
         if on_device {
+            add_totals(&mut graph.graph, joined.tensors.len());
             extend_hyper(&mut update.graph);
         }
         let compile = CompileOptions {
@@ -302,9 +302,7 @@ impl Stepper {
         compiling.finish();
         let has_second = !state.second_moment.is_empty();
         let mut buffers = Buffers::default();
-        TOTALS.iter().for_each(|total| buffers.bind(*total, Tensor::scalar(0.0f32)));
         let host = split_state(&joined, state, &mut buffers)?;
-        buffers.bind(LOSS_SCALE, Tensor::scalar(host.loss_scale));
         Ok(Self {
             model: model_graph,
             graph,
@@ -350,8 +348,7 @@ impl Stepper {
     pub(crate) fn set_state(&mut self, state: ModelState) -> Result<(), JobError> {
         self.zero_grad();
         self.host = split_state(&self.joined, state, &mut self.buffers)?;
-        self.buffers.bind(LOSS_SCALE, Tensor::scalar(self.host.loss_scale));
-        self.clear_totals();
+        (self.unread, self.read_loss, self.readings) = (0, 0.0, 0);
         Ok(())
     }
 

@@ -215,32 +215,8 @@ pub(super) fn run<R: CubeRuntime, BT: BoolElement>(
             run_convolution(kernel, inputs)
         }
         Training::Norm { .. } | Training::NormGradient { .. } => run_norm(kernel, inputs),
-        Training::Concat => {
-            let (a, b) = (last(inputs.next()?)?, last(inputs.next()?)?);
-            let dtype = a.tensor.dtype;
-            Some(vec![channels_second(moves::concatenate(a, b, dtype))])
-        }
-        Training::Cut { start, form } => {
-            let tensor = channels_last(inputs.next()?);
-            let (_, strides) = axes(&tensor)?;
-            let (start, form) = (renamed(start), renamed(form));
-            let first = start.iter().zip(strides).map(|(at, stride)| at * stride).sum();
-            let y = memory::empty(&tensor, form, tensor.dtype);
-            memory::copy(tensor, Layout { start: first, strides }, form, &y, Layout::of(form));
-            Some(vec![channels_second(y)])
-        }
-        Training::Join { ref starts, elements } => {
-            let part = |((values, form), start): ((_, &Form), &usize)| LongPart {
-                values: packed(values),
-                length: count(form),
-                start: *start,
-            };
-            let parts: Vec<LongPart<R>> = inputs.zip(&forms).zip(starts).map(part).collect();
-            Some(vec![channels_kept(parts::join(&parts, elements)?)])
-        }
-        Training::Part { start, elements } => {
-            let own = memory::part(&packed(inputs.next()?), start, [elements, 1, 1, 1, 1])?;
-            Some(vec![channels_kept(own)])
+        Training::Concat | Training::Cut { .. } | Training::Join { .. } | Training::Part { .. } => {
+            run_move(kernel, inputs, &forms)
         }
         Training::ActivationGradient { slope } => {
             let (y, dy) = (last(inputs.next()?)?, last(inputs.next()?)?);
@@ -312,6 +288,44 @@ fn run_convolution<R: CubeRuntime, BT: BoolElement>(
             let factors = conv_training::factors_type(first.tensor.dtype, wide_factors);
             let reach = Reach { kernel, stride, padding: before, dilation };
             Some(vec![channels_kept(weights::gradient(first, last(inputs.next()?)?, reach, groups, factors))])
+        }
+        _ => None,
+    }
+}
+
+/// Runs a kernel that moves elements of inputs of these forms.
+fn run_move<R: CubeRuntime, BT: BoolElement>(
+    kernel: &Training,
+    mut inputs: impl Iterator<Item = Own<R, BT>>,
+    forms: &[Form],
+) -> Option<Vec<Own<R, BT>>> {
+    match *kernel {
+        Training::Concat => {
+            let (a, b) = (last(inputs.next()?)?, last(inputs.next()?)?);
+            let dtype = a.tensor.dtype;
+            Some(vec![channels_second(moves::concatenate(a, b, dtype))])
+        }
+        Training::Cut { start, form } => {
+            let tensor = channels_last(inputs.next()?);
+            let (_, strides) = axes(&tensor)?;
+            let (start, form) = (renamed(start), renamed(form));
+            let first = start.iter().zip(strides).map(|(at, stride)| at * stride).sum();
+            let y = memory::empty(&tensor, form, tensor.dtype);
+            memory::copy(tensor, Layout { start: first, strides }, form, &y, Layout::of(form));
+            Some(vec![channels_second(y)])
+        }
+        Training::Join { ref starts, elements } => {
+            let part = |((values, form), start): ((_, &Form), &usize)| LongPart {
+                values: packed(values),
+                length: count(form),
+                start: *start,
+            };
+            let parts: Vec<LongPart<R>> = inputs.zip(forms).zip(starts).map(part).collect();
+            Some(vec![channels_kept(parts::join(&parts, elements)?)])
+        }
+        Training::Part { start, elements } => {
+            let own = memory::part(&packed(inputs.next()?), start, [elements, 1, 1, 1, 1])?;
+            Some(vec![channels_kept(own)])
         }
         _ => None,
     }

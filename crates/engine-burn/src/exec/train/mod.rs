@@ -11,6 +11,20 @@ use crate::kernels::{DeviceBackend, Training};
 use crate::plan::TrainKind;
 use cytoscope_graph::ValueId;
 
+/// Returns the kernel of a step; `None` for steps that other operators may compute, too.
+fn kernel(kind: &TrainKind) -> Option<Training> {
+    Some(match kind {
+        TrainKind::ScaledActivation { factor, curve } => Training::Activate { factor: *factor, curve: *curve },
+        TrainKind::SumActivationGradient { slope } => Training::ActivationGradient { slope: *slope },
+        TrainKind::Blend => Training::Blend,
+        TrainKind::Loss(loss) => Training::Loss(loss.clone()),
+        TrainKind::LossGradient(loss) => Training::LossGradient(loss.clone()),
+        TrainKind::GlobalNorm => Training::GlobalNorm,
+        TrainKind::Update(optimizer) => Training::Update(*optimizer),
+        _ => return None,
+    })
+}
+
 /// Runs a step of training. Returns `None` if the inputs do not match the plan.
 pub(super) fn run<B: DeviceBackend>(
     kind: &TrainKind,
@@ -20,11 +34,8 @@ pub(super) fn run<B: DeviceBackend>(
 ) -> Option<Vec<Image<B>>> {
     let (_, form) = *outputs.first()?;
     let mut inputs = Inputs(inputs.into_iter());
-    if let TrainKind::GlobalNorm = kind {
-        return B::train(&Training::GlobalNorm, inputs.0.collect());
-    }
-    if let TrainKind::Update(optimizer) = kind {
-        return B::train(&Training::Update(*optimizer), inputs.0.collect());
+    if let Some(kernel) = kernel(kind) {
+        return B::train(&kernel, inputs.0.collect());
     }
     if let TrainKind::Join { starts } = kind {
         return Some(vec![moves::join(inputs.0.collect(), starts, form[0])?]);
@@ -32,17 +43,6 @@ pub(super) fn run<B: DeviceBackend>(
     let x = inputs.next()?;
     Some(match kind {
         TrainKind::ActivationGradient(activation) => vec![activation::gradient(x, inputs.next()?, *activation)],
-        TrainKind::ScaledActivation { factor, curve } => {
-            B::train(&Training::Activate { factor: *factor, curve: *curve }, vec![x])?
-        }
-        TrainKind::SumActivationGradient { slope } => {
-            let inputs = [x, inputs.next()?, inputs.next()?];
-            B::train(&Training::ActivationGradient { slope: *slope }, inputs.into())?
-        }
-        TrainKind::Blend => {
-            let inputs = [x, inputs.next()?, inputs.next()?, inputs.next()?];
-            B::train(&Training::Blend, inputs.into())?
-        }
         TrainKind::ChannelSums => vec![norm::channel_sums(x)],
         TrainKind::InputGradient(taps) => {
             vec![layers::conv_transpose(x, [inputs.next(), None], taps, form, uploaded)?]
@@ -86,14 +86,6 @@ pub(super) fn run<B: DeviceBackend>(
             let dy = dy.mask_fill(steps.clone().lower_elem(*low - 0.5), 0.0);
             vec![dy.mask_fill(steps.greater_elem(*high + 0.5), 0.0)]
         }
-        TrainKind::Loss(loss) => {
-            let inputs = std::iter::once(x).chain(inputs.0).collect();
-            B::train(&Training::Loss(loss.clone()), inputs)?
-        }
-        TrainKind::LossGradient(loss) => {
-            let inputs = std::iter::once(x).chain(inputs.0).collect();
-            B::train(&Training::LossGradient(loss.clone()), inputs)?
-        }
-        TrainKind::GlobalNorm | TrainKind::Update(_) | TrainKind::Join { .. } => return None,
+        _ => return None,
     })
 }
