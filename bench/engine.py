@@ -55,7 +55,7 @@ def nuclei(shape, rng):
     for _ in range(max(1, int(np.prod(shape) / 9000))):
         center = [rng.uniform(0, s) for s in shape]
         radii = [rng.uniform(5, 11) for _ in shape]
-        inside[sum(((grid[i] - center[i]) / radii[i]) ** 2 for i in range(3)) <= 1] = 1
+        inside[sum(((grid[i] - center[i]) / radii[i]) ** 2 for i in range(len(shape))) <= 1] = 1
     texture = gaussian_filter(rng.standard_normal(shape).astype(np.float32), 1.5)
     volume = gaussian_filter(inside * (1 + 3 * texture), 1.2) + 0.25 * rng.standard_normal(shape).astype(np.float32)
     return ((volume - volume.mean()) / volume.std()).astype(np.float32)[None, None]

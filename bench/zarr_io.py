@@ -201,9 +201,9 @@ PYTHON_READERS = {
 
 # Names, medians, lowest and highest of all ratios, for the list at the end.
 RESULTS = []
-# What is to be reached: the beginning of a name, and the least ratio.
+# Expected results: the beginning of a name, and the minimum ratio.
 EXPECTED = {"read": 1.5, "write": 2.0, "predict, wall": 0.9}
-# Opening a file and reading its first slice takes at most so long, in seconds.
+# Opening a file and reading its first slice takes at most this long, in seconds.
 OPENED_SECS = 0.3
 
 

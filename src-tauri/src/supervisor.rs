@@ -100,8 +100,12 @@ impl Supervisor {
                     recovery = Some((why, with_files));
                 }
                 (_, exit) => {
+                    let why = match exit {
+                        WindowExit::Closed(code) => format!("exit code {code}"),
+                        WindowExit::Crashed(why) => why,
+                    };
                     log_error(&format!(
-                        "the window keeps crashing ({exit:?}); use the command line instead, see cytoscope --help"
+                        "the window keeps crashing ({why}); use the command line instead, see cytoscope --help"
                     ));
                     return 1;
                 }

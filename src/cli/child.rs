@@ -145,7 +145,7 @@ fn finish(program: &Path, words: &[String], limit: Option<Duration>) -> Result<O
 fn read_all(pipe: Option<impl Read>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(mut pipe) = pipe {
-        // What was read until an error is enough for a message.
+        // If reading fails, what was read so far is enough for a message.
         let _ = pipe.read_to_end(&mut bytes);
     }
     bytes

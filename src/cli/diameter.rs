@@ -6,7 +6,7 @@ use super::predict::stacks_of;
 use super::{devices, print, print_json, progress};
 use clap::Args;
 use cytoscope_engine::DeviceRequest;
-use cytoscope_pipeline::predict::{ChannelRef, InputTensor, check_input_files, expand_inputs};
+use cytoscope_pipeline::predict::{ChannelRef, InputTensor, check_input_files};
 use cytoscope_pipeline::{DiameterJob, DiameterRequest, PredictJob};
 use cytoscope_profile::Recorder;
 use serde_json::json;
@@ -51,22 +51,23 @@ impl Diameter {
         let context = progress::context(false, self.json, Recorder::totals_only());
         let available = devices::for_request(self.device);
         let mut estimates = Vec::new();
-        let inputs = expand_inputs(&stacks_of(&self.inputs, &self.input_tensors)?)?;
+        let prediction = PredictJob {
+            device: self.device,
+            channel: self.channel,
+            channels: self.channels,
+            input_tensors: self.input_tensors.clone(),
+            time: self.time,
+            series: self.image.series,
+            axes: self.image.axes,
+            voxel_um: self.image.voxel_size,
+            diameter: DiameterRequest::Auto,
+            threads: self.threading.threads,
+            ..PredictJob::new(stacks_of(&self.inputs, &self.input_tensors)?, self.model, PathBuf::new())
+        };
+        let inputs = prediction.stacks(&context)?;
         check_input_files(&self.input_tensors, inputs.len())?;
         for input in inputs {
-            let prediction = PredictJob {
-                device: self.device,
-                channel: self.channel,
-                channels: self.channels.clone(),
-                input_tensors: self.input_tensors.clone(),
-                time: self.time,
-                series: self.image.series.clone(),
-                axes: self.image.axes.clone(),
-                voxel_um: self.image.voxel_size,
-                diameter: DiameterRequest::Auto,
-                threads: self.threading.threads,
-                ..PredictJob::new(vec![input.clone()], self.model.clone(), PathBuf::new())
-            };
+            let prediction = PredictJob { inputs: vec![input.clone()], ..prediction.clone() };
             let found = DiameterJob { prediction }.run(&context, &available)?;
             if !self.json {
                 print(&format!("{}: {}", input.display(), found.sentence()));

@@ -94,7 +94,8 @@ pub(crate) struct Predict {
     #[arg(long)]
     overlap: Option<f64>,
     /// How tiles are joined: crop (identical to the untiled result) or gaussian (weighted mean of overlapping tiles). By
-    /// default crop, or gaussian if the network's normalization depends on the tile.
+    /// default crop, or gaussian if the network's normalization depends on the tile. If this option is given, the stack is
+    /// always cut into tiles.
     #[arg(long, value_parser = one_of::<Blend>(&["crop", "gaussian"]), hide_possible_values = true)]
     blend: Option<Blend>,
     /// Results to write: maps, labels, table, preview (a PNG of the middle slice), preprocessed (the stack after

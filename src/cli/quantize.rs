@@ -121,7 +121,7 @@ fn print_report(report: &QuantizeReport) {
             report.tile_shape, t.f32_cpu_ms, t.int8_cpu_ms, t.f32_wall_ms, t.int8_wall_ms
         ));
     }
-    let metric = if report.agreement_metric == "dice" { "Dice" } else { "Pearson" };
+    let metric = report.agreement_metric.name();
     for o in &report.outputs {
         print(&format!(
             "  {}: relative L2 error {:.5}, maximum error {:.4}, {metric} {:.5} against the float network ({} \

@@ -37,8 +37,8 @@ pub(crate) struct Train {
     /// Training data: a folder of images and labels (or stains), or a CSV table of them.
     #[arg(long, value_name = "DIR|CSV")]
     data: PathBuf,
-    /// Series (position, scene, well) of images and targets in multi-series files: a number from 0, a name, or all, with
-    /// which each series is a pair of its own. Short for --set data.series=N.
+    /// Series (position, scene, well) of images and targets in multi-series files: a number from 0, a name, or all,
+    /// which makes each series a pair of its own. Short for --set data.series=N.
     #[arg(long, value_name = "N|NAME|all")]
     series: Option<SeriesChoice>,
     /// Model to start from: a package, the name of an installed model, an ONNX file, or scratch.

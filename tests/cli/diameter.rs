@@ -109,6 +109,17 @@ fn wrong_diameters_are_refused() {
     fixture.fails(3, &["diameter", &stack, "--time", "5"], &["time point 5 does not exist", "--time 0 to 0"]);
 }
 
+#[test]
+fn label_images_in_a_folder_are_not_measured() {
+    let fixture = Fixture::new();
+    let stack = fixture.nuclei("8,32,32", 1);
+    let folder = Path::new(&stack).parent().unwrap().display().to_string();
+    assert!(fixture.names(&folder).iter().any(|name| name.ends_with("_labels.tif")));
+    let report = fixture.run(&["diameter", &folder, "--device", "cpu", "--json"]).json();
+    let inputs: Vec<&str> = report["inputs"].as_array().unwrap().iter().filter_map(|i| i["input"].as_str()).collect();
+    assert_eq!(inputs, [stack]);
+}
+
 /// Simulated stacks of one size each: diameters of 3 to 30 µm, voxels of 0.1 to 1 µm, slices 1 to 6 times as thick.
 #[test]
 fn estimates_are_close_to_the_true_median() {

@@ -310,6 +310,23 @@ fn bundled_model_can_be_quantized_without_data() {
 }
 
 #[test]
+fn a_folder_that_is_replaced_is_moved_aside_and_named() {
+    let fixture = Fixture::new();
+    network(&fixture);
+    stacks(&fixture);
+    std::fs::create_dir(fixture.path("mine")).unwrap();
+    std::fs::write(fixture.path("mine/notes.txt"), b"keep").unwrap();
+    let arguments =
+        ["quantize", "net.onnx", "--mode", "static", "--calibrate", "sim", "--out", "mine", "--force", "--json"];
+    let report = fixture.run(&[&arguments[..], &["--accuracy-budget", "0.3"]].concat()).json();
+    let notes: Vec<&str> = report["notes"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    let moved =
+        notes.iter().find_map(|note| note.split_once(" was moved to ")).unwrap_or_else(|| panic!("{notes:?}")).1;
+    assert_eq!(std::fs::read(fixture.path(moved).join("notes.txt")).unwrap(), b"keep");
+    assert!(fixture.path("mine/rdf.yaml").is_file());
+}
+
+#[test]
 fn quantized_files_run_in_onnx_runtime() {
     let fixture = Fixture::new();
     network(&fixture);

@@ -16,7 +16,7 @@ pub(crate) fn simulate_pairs(fixture: &Fixture, count: u64) {
     }
 }
 
-/// Writes the settings of a small training as `t.toml`; `more` goes before them.
+/// Writes the settings of a small training run as `t.toml`; `more` goes before them.
 pub(crate) fn write_settings(fixture: &Fixture, more: &str) {
     let text = format!(
         "{more}\npatch_zyx = [8, 32, 32]\nbatch = 2\nema = 0.9\n[network]\nfilters = [8, 16]\n[validation]\ntimes = 4\n"

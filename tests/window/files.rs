@@ -112,7 +112,7 @@ pub fn plate_of(path: &Path, depths: [usize; 2], yx: [usize; 2], voxel: impl Fn(
             let values = values.map(|(z, at)| voxel(z, at)).collect();
             writer.write(0, [0, 0, z], &Samples::U16(values)).unwrap();
         }
-        writer.finish().unwrap().publish(Overwrite::Refuse).unwrap();
+        let _ = writer.finish().unwrap().publish(Overwrite::Refuse).unwrap();
     }
     let group = |ome: serde_json::Value| {
         serde_json::json!({"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome}}).to_string()

@@ -79,7 +79,7 @@ fn objects_of_one_time_point_belong_to_it_and_do_not_replace_those_of_all() {
     // The other time point has the labels of the prediction.
     press(&mut fixture, Key::OpenBracket);
     fixture.until("the predicted labels", |w| shown_labels(w) == Some((all.clone(), None)));
-    // Corrections start from the labels of their time point, also while another one is corrected.
+    // Corrections start from the labels of their time point, even while another one is corrected.
     fixture.settle();
     let predicted = read_labels(&all);
     fixture.click("Correct");

@@ -168,7 +168,7 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
     fixture.until("the model", |w| sees(w, "trained with Cytoscope"));
     fixture.click("Predict this stack");
     fixture.until("a result", |_| sample_labels(&zip).is_file());
-    // The next training starts at the first step.
+    // The next training run starts at the first step.
     fixture.window.key_press_modifiers(Modifiers::COMMAND | Modifiers::SHIFT, Key::T);
     fixture.click("Train another model");
     assert_eq!(fixture.window.state().wizard().plan.step, WizardStep::Task);
@@ -268,7 +268,7 @@ fn unsaved_trained_model_is_saved_automatically() {
     fixture.click("Start training");
     fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
     let first = fixture.window.state().wizard().report.clone().unwrap().out;
-    // The next training replaces it.
+    // The next training run replaces it.
     fixture.click("Step 3: Settings");
     fixture.click("Start training");
     fixture.until("the first one", |w| sees(w, "embryos was added to your models"));
@@ -517,8 +517,8 @@ fn closing_during_training_loses_nothing() {
     });
     let at = step_of(&fixture);
     next_window(&mut fixture, STEPS);
-    fixture.until("the offer", |w| sees(w, "The training of embryos was not finished."));
-    fixture.click("Continue the training");
+    fixture.until("the offer", |w| sees(w, "The training run of embryos was not finished."));
+    fixture.click("Continue the training run");
     fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
     let report = fixture.window.state().wizard().report.clone().unwrap();
     let steps: Vec<u64> = report.history.steps.iter().map(|p| p.step).collect();

@@ -16,7 +16,7 @@ use cytoscope_worker::{Job, JobId, JobResult};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Number of files from which on their addition is reported.
+/// Minimum number of added files that a notification reports.
 const MANY_FILES: usize = 100;
 /// Maximum number of files that are converted together, and that one folder adds to the list: half as many as the engine
 /// can queue.
@@ -255,7 +255,8 @@ impl Batch {
         self.series.get(input).copied().unwrap_or(0)
     }
 
-    /// Adds the files of a drop or dialog. The number of many files is reported, and a folder of which some are missing.
+    /// Adds the files of a drop or dialog. A notification reports that many files were added, that a folder has more than
+    /// can be listed, or that it has none.
     pub(crate) fn listed(&mut self, Expanded { files, truncated }: Expanded) -> Effects {
         let mut effects = Effects::default();
         let before = self.files.len();

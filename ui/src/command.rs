@@ -1,4 +1,4 @@
-//! All commands of the window. One list feeds the menus, shortcuts and the palette; views only send commands.
+//! Commands that the menus, the shortcuts and the palette share; `Workbench::execute` turns them into actions.
 
 use crate::correct::tools::{EditAction, Tool};
 use eframe::egui::{Key, KeyboardShortcut, Modifiers};

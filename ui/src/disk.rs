@@ -7,7 +7,7 @@ mod found;
 
 pub(crate) use found::FoundResults;
 
-use crate::correct::files::CorrectionFiles;
+use crate::correct::files::{CorrectionFiles, SetAside};
 use crate::correct::session::Base;
 use crate::document::file_name;
 use crate::documents::LiveOutput;
@@ -274,8 +274,8 @@ pub(crate) enum DocumentEvent {
     },
     /// The folder for the journal of corrections exists.
     CorrectionsReady(Result<CorrectionsPlace, String>),
-    /// Earlier corrections were renamed; the new path of their journal.
-    SetAside(Result<PathBuf, String>),
+    /// Earlier corrections were renamed.
+    SetAside(Result<SetAside, String>),
     /// The growing output of a prediction was opened.
     LiveOpened {
         /// Where it grows.
@@ -344,8 +344,8 @@ impl DocumentEffect {
                 DocumentEvent::CorrectionsReady(prepare_corrections(place, earlier.as_deref()))
             }
             Self::SetAside(files) => {
-                let journal = files.set_aside().map_err(|error| format!("{}: {error}", files.journal.display()));
-                DocumentEvent::SetAside(journal)
+                let moved = files.set_aside().map_err(|error| format!("{}: {error}", files.journal.display()));
+                DocumentEvent::SetAside(moved)
             }
             Self::OpenLive(output) => {
                 let LiveOutput { path, channels, shape_zyx, .. } = output;

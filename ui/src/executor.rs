@@ -30,7 +30,11 @@ impl DiskExecutor {
                 wake();
             }
         });
-        let thread = spawned.inspect_err(|error| tracing::error!("disk work blocks the window: {error}")).ok();
+        let thread = spawned
+            .inspect_err(|error| {
+                tracing::error!("the thread for disk work cannot be started, so disk work blocks the window: {error}")
+            })
+            .ok();
         Self { effects: thread.is_some().then_some(effects), events, thread, in_progress: 0 }
     }
 

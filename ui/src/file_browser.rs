@@ -77,7 +77,7 @@ fn list(folder: &Path) -> std::io::Result<Vec<Entry>> {
         if entries.len() == MAX_ENTRIES {
             break;
         }
-        // Names that are not Unicode cannot be named in reports.
+        // Reports cannot contain names that are not Unicode.
         let Ok(name) = entry.file_name().into_string() else { continue };
         if name.starts_with('.') {
             continue;

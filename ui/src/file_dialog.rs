@@ -112,8 +112,7 @@ impl DialogSpec {
     }
 }
 
-/// Whether the desktop can show file dialogs: elsewhere than on Linux always, there if a portal for files or zenity is
-/// installed.
+/// Whether the desktop can show file dialogs: on Linux only if a file portal or zenity is installed, elsewhere always.
 pub(crate) fn desktop_has_dialogs() -> bool {
     if !cfg!(target_os = "linux") {
         return true;

@@ -304,7 +304,7 @@ impl Models {
     fn export(&mut self, format: ExportFormat, request: usize, out: PathBuf, jobs: &mut Jobs, effects: &mut Effects) {
         let Some(model) = self.export_requests.get(request).cloned() else { return };
         if self.latest_job(&model, jobs).is_some_and(|j| !j.state.is_over()) {
-            let details = "Another job of this model is running. Wait for its end, and export again.";
+            let details = "Another job of this model is running. Wait until it has ended, then export again.";
             return effects.error(format!("{} was not exported", stem(&model)), details);
         }
         let job = ExportJob { model: model.display().to_string(), format, out, overwrite: Overwrite::Replace };
@@ -399,7 +399,7 @@ impl Models {
                     let added = format!("{} was added to your models", file_name(&out));
                     effects.success(added, out.display().to_string());
                     self.files.retain(|f| *f != model);
-                    // The test of the file is that of the package.
+                    // The test result of the imported file applies to the package, too.
                     let test = findings.test.take();
                     self.findings.entry(out.clone()).or_default().test = test;
                     if self.shown.as_ref() == Some(&model) {

@@ -62,7 +62,7 @@ pub enum OpenerResult {
     Saved(PathBuf),
     /// A file was not saved, because it is the file of an open stack.
     IsOpen(PathBuf),
-    /// A folder was handed to the file manager.
+    /// A folder was shown in the file manager.
     FolderShown,
 }
 
@@ -368,7 +368,7 @@ fn may_be_axes(error: &FormatError) -> bool {
 pub struct Expanded {
     /// The files, in the order of the paths; those of a folder are sorted.
     pub files: Vec<PathBuf>,
-    /// Whether a folder has more stacks than are among them.
+    /// Whether a folder has more stacks than were listed.
     pub truncated: bool,
 }
 

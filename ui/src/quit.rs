@@ -170,7 +170,7 @@ fn list<'a>(ui: &mut Ui, names: impl ExactSizeIterator<Item = &'a str>) {
     ui.add_space(theme::GAP);
 }
 
-/// Tells what happens to unsaved corrections; `failure` is why their journal could not be written, if so.
+/// Explains what happens to unsaved corrections; `failure` is why their journal could not be written, if so.
 fn unsaved_text(ui: &mut Ui, failure: Option<&str>) {
     let text = match failure {
         None => RichText::new(

@@ -150,7 +150,7 @@ impl<'a> Run<'a> {
         self.timeline().iter().filter_map(|s| Some((s.at_us / 1e6, s.arena_bytes?))).collect()
     }
 
-    /// The memory of devices over time, with its seconds; none for a run on the CPU.
+    /// The memory of devices over time: seconds and memory; none for a run on the CPU.
     pub(crate) fn device_samples(self) -> Vec<(f64, DeviceMemory)> {
         self.timeline().iter().filter_map(|s| Some((s.at_us / 1e6, s.device?))).collect()
     }
@@ -280,8 +280,8 @@ pub(crate) fn rate_text(rate: f64) -> String {
     format!("{rate:.digits$}")
 }
 
-/// Durations of training steps in seconds, each the sum of its parts: waiting for data, passes, optimizer step. What
-/// passes between the parts, such as a validation, does not count.
+/// Durations of training steps in seconds, each the sum of its parts: waiting for data, passes, optimizer step. Time
+/// between the parts, such as that of a validation, does not count.
 pub(crate) fn step_durations_secs(spans: &[SpanRecord]) -> Vec<f64> {
     let is_relevant = |s: &&SpanRecord| {
         use Stage::{Backward, Compute, DataWait, Forward, Optimizer, Validate};

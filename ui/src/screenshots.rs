@@ -308,7 +308,7 @@ pub(crate) fn take_screenshot(
         return effects;
     };
     let Some(document) = document.and_then(|id| state.documents.get(id)) else {
-        effects.error("The picture was not saved", "Its stack was closed: open it again, and save once more.");
+        effects.error("The picture was not saved", "Its stack was closed: open it again, then save again.");
         return effects;
     };
     let layers = layers(document, orientation);

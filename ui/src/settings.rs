@@ -99,7 +99,7 @@ fn performance_or_auto<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Per
 
 /// Parses a setting; `None` for an unknown value, such as one of a later version, which is logged.
 fn known<T: FromStr<Err: Display>>(text: &str) -> Option<T> {
-    text.parse::<T>().inspect_err(|error| tracing::warn!("a setting becomes auto: {error}")).ok()
+    text.parse::<T>().inspect_err(|error| tracing::warn!("a setting is reset to auto: {error}")).ok()
 }
 
 /// The form of a precision in the file: its name, or `auto` for none. An unknown one is read as `auto`.

@@ -5,6 +5,7 @@ use crate::app::Workbench;
 use crate::batch::BatchAction;
 use crate::command::Command;
 use crate::correct::CorrectionsAction;
+use crate::correct::files::SetAside;
 use crate::disk::{DiskEvent, DocumentEvent};
 use crate::display::{Dialog, Display, DisplayAction, PanelTask, Part};
 use crate::document::Role;
@@ -56,7 +57,7 @@ impl Workbench {
         }
     }
 
-    /// Hands the result of work on a disk to the state that asked for it.
+    /// Passes the result of work on a disk to the state that asked for it.
     pub(crate) fn handle_disk(&mut self, event: DiskEvent) {
         let effects = match event {
             DiskEvent::Listed { stacks, models } => {
@@ -84,7 +85,7 @@ impl Workbench {
         self.carry_out(effects);
     }
 
-    /// Hands the result of work for a document to the state that asked for it.
+    /// Passes the result of work for a document to the state that asked for it.
     fn handle_document_event(&mut self, document: u64, event: DocumentEvent) -> Effects {
         match event {
             DocumentEvent::ResultsFound(found) => self.jobs.results_found(document, found),
@@ -95,8 +96,11 @@ impl Workbench {
                 self.jobs.measurement_ready(document, labels, time, target, &self.documents, &self.display)
             }
             DocumentEvent::CorrectionsReady(place) => self.corrections.ready(document, place, &self.documents),
-            DocumentEvent::SetAside(journal) => {
-                self.corrections.set_aside(document, journal, &self.documents, &self.jobs)
+            DocumentEvent::SetAside(moved) => {
+                if let Ok(SetAside { labels: Some((from, to)), .. }) = &moved {
+                    self.documents.labels_moved(document, from, to);
+                }
+                self.corrections.set_aside(document, moved, &self.documents, &self.jobs)
             }
             DocumentEvent::LiveOpened { output, array } => {
                 self.documents.live_opened(document, output, array);
@@ -109,7 +113,7 @@ impl Workbench {
         }
     }
 
-    /// Hands files chosen in a dialog to the state that asked for them.
+    /// Passes files chosen in a dialog to the state that asked for them.
     fn chosen(&mut self, request: FileRequest, files: Vec<PathBuf>) -> Effects {
         let mut effects = Effects::default();
         let Some(first) = files.first().cloned() else { return effects };
@@ -142,7 +146,7 @@ impl Workbench {
                     Some(text) => effects.act(save(first, move || Ok(text.into_bytes()))),
                     None => effects.error(
                         "The line profile was not saved",
-                        "Its line is not on screen anymore: show its stack, and save once more.",
+                        "Its line is not on screen anymore: show its stack, then save again.",
                     ),
                 }
             }
@@ -302,7 +306,7 @@ fn table_content(table: &Results, path: &Path) -> Result<Vec<u8>, String> {
 
 /// Reports that the table of a document was not saved because the document was closed.
 fn not_saved(effects: &mut Effects) {
-    effects.error("The table was not saved", "Its stack was closed: open it again, and save once more.");
+    effects.error("The table was not saved", "Its stack was closed: open it again, then save again.");
 }
 
 /// The action that saves a file with the bytes of `content`.

@@ -22,7 +22,7 @@ pub enum Decay {
 pub struct Schedule {
     /// Rate after the warm-up.
     pub peak: f64,
-    /// Fraction of the training over which the rate rises linearly from almost 0.
+    /// Fraction of the training run over which the rate rises linearly from almost 0.
     pub warm_up: f64,
     /// Decay after the warm-up.
     pub decay: Decay,

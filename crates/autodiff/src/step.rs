@@ -187,7 +187,7 @@ pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &Step
     let shapes: Vec<(ValueId, Vec<usize>)> = graph.inputs.iter().copied().zip(input_shapes.iter().cloned()).collect();
     if shapes.len() != graph.inputs.len() || shapes.len() != input_shapes.len() {
         let got = input_shapes.len().to_string();
-        return Err(GraphError::misused("input shapes", got, graph.inputs.len().to_string()));
+        return Err(GraphError::misused("number of input shapes", got, graph.inputs.len().to_string()));
     }
     infer_shapes(&mut graph, &shapes)?;
     cytoscope_graph_passes::recognize_group_norms(&mut graph);

@@ -5,15 +5,15 @@ use cytoscope_graph::{
     Activation, BinaryOp, ConvAttrs, Graph, GraphError, Op, PadMode, Padding, Result, Tensor, ValueId,
 };
 
-/// Description of a blob detector: σ(gain·(G_small − share·G_large) ∗ x + offset), and optionally a second channel with
-/// the brightness on a scale from 0 to 1.
+/// Description of a blob detector: `sigmoid(gain · (G_small ∗ x − large_share · G_large ∗ x) + offset)` with the Gaussians
+/// `G_small` and `G_large`, and optionally a second channel with the brightness on a scale from 0 to 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DifferenceOfGaussians {
     /// Standard deviation of the narrow Gaussian in voxels, z, y, x; 0 means no smoothing along an axis.
     pub sigma_small: [f64; 3],
     /// Standard deviation of the wide Gaussian in voxels, z, y, x.
     pub sigma_large: [f64; 3],
-    /// Weight of the wide Gaussian that is subtracted.
+    /// Factor of the smoothing by the wide Gaussian before it is subtracted.
     pub large_share: f32,
     /// Parameters of the second channel, r / (r + half) with r = relu(G ∗ x): standard deviation of the Gaussian G in
     /// voxels, z, y, x, and `half`; `None` without a second channel.
@@ -47,21 +47,25 @@ impl Default for DifferenceOfGaussians {
 /// everywhere. Borders are padded by repeating the outermost voxels.
 ///
 /// # Errors
-/// If a parameter is negative or not finite, or a kernel would be longer than 2001 voxels.
+/// If a parameter is not finite, a standard deviation or `truncate` is negative, `large_share` or `half` is not above 0, or
+/// a kernel would be longer than 2001 voxels.
 pub fn difference_of_gaussians(config: &DifferenceOfGaussians) -> Result<Graph> {
     let bright = config.brightness.map_or([0.0; 3], |(sigma, _)| sigma);
     let numbers = config.sigma_small.iter().chain(&config.sigma_large).chain(&bright).chain([&config.truncate]);
-    let widest = config.sigma_small.iter().chain(&config.sigma_large).fold(0.0f64, |m, &s| m.max(s)) * config.truncate;
+    let widest = config.sigma_small.iter().chain(&config.sigma_large).chain(&bright).fold(0.0f64, |m, &s| m.max(s))
+        * config.truncate;
     let halves = [config.large_share, config.brightness.map_or(1.0, |(_, half)| half)];
     let sound = halves.iter().all(|v| v.is_finite() && *v > 0.0)
         && numbers.into_iter().all(|v| v.is_finite() && *v >= 0.0)
         && widest <= 1000.0;
     if !sound || !config.gain.is_finite() || !config.offset.is_finite() {
-        return Err(GraphError::misused(
-            "difference of Gaussians",
-            format!("{config:?}"),
-            "finite, non-negative, small values",
-        ));
+        let got = format!(
+            "sigmas {:?}, {:?} and {bright:?}, truncation {}, shares {halves:?}, gain {} and offset {}",
+            config.sigma_small, config.sigma_large, config.truncate, config.gain, config.offset
+        );
+        let expected =
+            "finite numbers, sigmas and truncation of at least 0, shares above 0, kernels of at most 2001 voxels";
+        return Err(GraphError::misused("difference of Gaussians", got, expected));
     }
     let weights = Weights::Random { seed: 0 };
     let (mut builder, x) = NetworkBuilder::new("difference_of_gaussians", &weights, 1, 3, 0.0);

@@ -61,11 +61,13 @@ pub fn dynunet(config: &DynUNet, weights: &Weights<'_>) -> Result<Graph> {
         && config.strides.iter().chain(&config.filters).all(|&n| n > 0)
         && matches!(config.spatial_axes, 2 | 3);
     if !sound {
-        return Err(GraphError::misused(
-            "U-Net",
-            format!("{config:?}"),
-            "two levels or more, one stride per level, an odd kernel",
-        ));
+        let got = format!(
+            "filters {:?}, strides {:?}, a kernel of {} and {} spatial axes",
+            config.filters, config.strides, config.kernel, config.spatial_axes
+        );
+        let expected =
+            "at least two levels, a number of filters and a stride above 0 for each, an odd kernel, 2 or 3 axes";
+        return Err(GraphError::misused("U-Net", got, expected));
     }
     let (builder, x) = NetworkBuilder::new("dynunet", weights, config.in_channels, config.spatial_axes, config.slope);
     let mut net = Net { builder, config };

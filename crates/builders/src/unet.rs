@@ -8,7 +8,7 @@ use cytoscope_graph::{Activation, ConvAttrs, Graph, GraphError, Op, ResizeAttrs,
 pub enum Upsampling {
     /// Transposed convolution with stride = kernel.
     Transposed,
-    /// Nearest neighbor, then a 1×1×1 convolution.
+    /// A 1×1×1 convolution, then nearest-neighbor resizing.
     Nearest,
 }
 
@@ -21,7 +21,7 @@ pub struct UNet3d {
     pub out_channels: usize,
     /// Number of channels at each level of the encoder, finest level first.
     pub filters: Vec<usize>,
-    /// Stride into each level after the first, in z, y, x: one entry less than filters.
+    /// Stride into each level after the first, in z, y, x: one entry fewer than `filters`.
     pub strides: Vec<[usize; 3]>,
     /// Odd kernel lengths in z, y, x.
     pub kernel: [usize; 3],
@@ -35,8 +35,7 @@ pub struct UNet3d {
     pub epsilon: f32,
     /// Activation after the last convolution; `None` if the network outputs logits.
     pub head: Option<Activation>,
-    /// Number of levels below the finest whose decoder has a head and an output of its own, for deep supervision;
-    /// limited by the number of decoders below the finest.
+    /// Number of auxiliary outputs for deep supervision, at levels 1, 2, …; there are at most `filters.len() − 2`.
     pub deep_heads: usize,
 }
 
@@ -71,7 +70,12 @@ pub fn unet3d(config: &UNet3d, weights: &Weights<'_>) -> Result<Graph> {
     let positive = config.strides.iter().flatten().chain(&config.filters).all(|&n| n > 0);
     let odd = config.kernel.iter().all(|k| k % 2 == 1);
     if config.filters.len() != config.strides.len() + 1 || !positive || !odd || config.convs_per_block == 0 {
-        return Err(GraphError::misused("U-Net", format!("{config:?}"), "one stride fewer than filters, odd kernels"));
+        let got = format!(
+            "filters {:?}, strides {:?}, a kernel of {:?} and {} convolutions in each block",
+            config.filters, config.strides, config.kernel, config.convs_per_block
+        );
+        let expected = "one stride fewer than filters, all above 0, odd kernel lengths, at least one convolution";
+        return Err(GraphError::misused("U-Net", got, expected));
     }
     let (mut builder, x) = NetworkBuilder::new("unet3d", weights, config.in_channels, 3, config.slope);
     let mut now = (x, config.in_channels);

@@ -77,3 +77,17 @@ fn difference_of_gaussians_finds_blobs_and_ignores_constants() {
     assert!(y[(8 * 16 + 8) * 16 + 8] > 0.9 && y[0] < 0.5);
     assert!(y.iter().all(|v| (0.0..=1.0).contains(v)));
 }
+
+#[test]
+fn kernels_that_are_too_long_are_refused() {
+    let wide = [400.0, 1.0, 1.0];
+    let default = DifferenceOfGaussians::default;
+    let refused = |config| difference_of_gaussians(&config).unwrap_err().to_string();
+    for config in [
+        DifferenceOfGaussians { sigma_small: wide, ..default() },
+        DifferenceOfGaussians { sigma_large: wide, ..default() },
+        DifferenceOfGaussians { brightness: Some((wide, 0.5)), ..default() },
+    ] {
+        assert!(refused(config).contains("2001 voxels"));
+    }
+}

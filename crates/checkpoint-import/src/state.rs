@@ -62,7 +62,7 @@ fn collect(
         *seen += 1;
         if *seen > MAX_TENSORS || depth > MAX_DEPTH {
             return Err(ImportError::OverLimit {
-                what: "dictionaries of more entries".to_owned(),
+                what: "too many or too deeply nested entries".to_owned(),
                 limit: MAX_TENSORS as u64,
             });
         }

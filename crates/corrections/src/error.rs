@@ -28,7 +28,7 @@ pub enum CorrectionError {
         file: PathBuf,
         /// What is wrong.
         problem: String,
-        /// What was expected.
+        /// What to do next.
         next_step: &'static str,
     },
     /// A limit is exceeded.

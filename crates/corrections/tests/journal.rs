@@ -117,8 +117,8 @@ proptest! {
             }
             prop_assert!(fingerprint(&session) == fingerprint(&plain), "after {:?}", act);
         }
-        // A journal may know more steps than the session that wrote it: what that dropped for a step undone and
-        // overwritten since fits its budget again. Never fewer.
+        // A reopened journal may have more steps than the session that wrote it, but never fewer: steps that the session
+        // dropped to make room for a later one fit the budget again if that one was undone and replaced since.
         drop(session);
         let mut session = reopen(base(), &path, &options);
         let (mut undo, redo) = names(&session);
@@ -132,7 +132,7 @@ proptest! {
             let mut again = reopen(base.clone(), &path, &options);
             prop_assert_eq!(names(&again), step_names.clone());
             prop_assert!(walk(&mut again) == state);
-            // Saying what the labels differ from needs no journal: it may say modified where it does not know.
+            // A session that does not know whether its labels differ from the loaded ones says that they are modified.
             let same = fingerprint(&again) == base.fingerprint();
             prop_assert!(same || again.is_modified());
         }

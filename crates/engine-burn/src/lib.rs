@@ -1,9 +1,8 @@
 //! The GPU engine: runs graphs through Burn on CUDA or wgpu, chosen at run time.
 //!
 //! The crate owns the lowering of a graph to steps on rank-5 device tensors (`plan`), their execution generic over
-//! Burn's `Backend` (`exec`), kernels of its own for the networks that consist of operators that have one (`kernels`),
-//! sessions whose weights are uploaded once, and [`probe`], which lists GPUs and the reason
-//! why one cannot be used. Probing runs in child processes because drivers may crash. Burn's kernel timings are stored
+//! Burn's `Backend` (`exec`), kernels of its own, which run whole networks if every operator has one (`kernels`), sessions
+//! whose weights are uploaded once, and [`probe`], which lists GPUs and the reason why one cannot be used. Probing runs in child processes because drivers may crash. Burn's kernel timings are stored
 //! in the user's cache folder ([`tuning_folder`]). Inference never shares a wgpu device with the window.
 //!
 //! A device thread that panics fails the session that waits for it: Burn swallows such panics and continues with wrong
@@ -11,8 +10,8 @@
 //! its node, so that the caller can use another engine; panics of Burn and drivers become device or out-of-memory
 //! errors, with a sentence that says what to do.
 //!
-//! Training steps (gradients, losses, optimizers) are lowered like inference; the `train` modules hold what only they
-//! need.
+//! Training steps (gradients, losses, optimizers) are lowered like inference; code that only training needs is in the
+//! `train` modules.
 //!
 //! Computation is in f32, and in f16 or bf16 where a graph casts to these types (mixed precision). On CUDA, sessions in
 //! [`Precision::Tf32`] convolve on tensor cores, which round the factors to TF32 (`kernels::tiled`). Sessions in

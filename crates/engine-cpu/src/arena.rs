@@ -24,7 +24,7 @@ pub(crate) fn place(requests: &[Request]) -> (Vec<usize>, usize) {
     if requests.len() <= MAX_PAIRWISE { place_largest_first(requests) } else { place_in_order(requests) }
 }
 
-/// Placement buffers in the order of their first use, each in the smallest gap that fits; adjacent gaps are merged.
+/// Places buffers in the order of their first use, each in the smallest gap that fits; adjacent gaps are merged.
 fn place_in_order(requests: &[Request]) -> (Vec<usize>, usize) {
     let length = |i: usize| requests[i].len.max(1).next_multiple_of(ALIGNMENT);
     let mut by_first_use: Vec<usize> = (0..requests.len()).collect();
@@ -73,7 +73,7 @@ fn place_in_order(requests: &[Request]) -> (Vec<usize>, usize) {
     (starts, total)
 }
 
-/// Placement the largest buffers first, each at the lowest address that is free during its lifetime.
+/// Places the largest buffers first, each at the lowest address that is free during its lifetime.
 fn place_largest_first(requests: &[Request]) -> (Vec<usize>, usize) {
     let mut order: Vec<usize> = (0..requests.len()).collect();
     order.sort_by_key(|i| std::cmp::Reverse(requests[*i].len));

@@ -122,13 +122,13 @@ impl Header {
             *extent = usize::try_from(*stated)
                 .ok()
                 .filter(|n| *n > 0)
-                .ok_or_else(|| Fault::malformed(format!("an axis of the NIfTI image is {stated} long")))?;
+                .ok_or_else(|| Fault::malformed(format!("an axis of the NIfTI image has length {stated}")))?;
         }
         let [x, y, z, t, c, six, seven] = extents;
         if (six, seven) != (1, 1) {
             return Err(Fault::unsupported("the NIfTI image has more than 5 axes", "save it with at most 5"));
         }
-        let overflow = || Fault::malformed(format!("a NIfTI image of {extents:?} samples is not possible"));
+        let overflow = || Fault::malformed(format!("a NIfTI image of shape {extents:?} is too large"));
         let mut strides = [0; 6];
         let mut step = 1usize;
         // In the file, the samples of a pixel vary fastest and channels slowest.

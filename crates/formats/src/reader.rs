@@ -147,7 +147,9 @@ pub(crate) fn check_shape(shape_full: &[usize; 6], dtype: DType, limits: &Limits
     }
     let samples = shape_full.iter().try_fold(1usize, |n, extent| n.checked_mul(*extent));
     match samples.and_then(|n| n.checked_mul(dtype.size_bytes())) {
-        None | Some(0) => Err(Fault::malformed(format!("an image of shape {shape_full:?} is not possible"))),
+        None | Some(0) => {
+            Err(Fault::malformed(format!("an image of shape {shape_full:?} (T, Z, C, Y, X, S) is empty or too large")))
+        }
         Some(_) => Ok(()),
     }
 }

@@ -148,13 +148,13 @@ pub fn infer_shapes_within<K: Clone + Into<InputKey>>(
     budget: &Budget,
 ) -> Result<()> {
     for (key, shape) in input_shapes {
-        let id = match key.clone().into() {
-            InputKey::Id(id) => Some(id),
-            InputKey::Name(name) => graph.find(&name),
+        let (id, got) = match key.clone().into() {
+            InputKey::Id(id) => (Some(id), format!("value {}", id.index())),
+            InputKey::Name(name) => (graph.find(&name), format!("\"{name}\"")),
         };
         let id = id.filter(|id| graph.inputs.contains(id)).ok_or_else(|| {
             let names: Vec<_> = graph.inputs.iter().map(|&i| graph.value(i).name.as_str()).collect();
-            GraphError::misused("input", format!("{:?}", key.clone().into()), format!("one of {names:?}"))
+            GraphError::misused("input", got, format!("one of {names:?}"))
         })?;
         fits(graph, id, shape)?;
         if let Some(value) = graph.values.get_mut(id.index()) {

@@ -80,18 +80,21 @@ impl Loss {
         Self { terms: vec![LossTerm { kind, channels: 0..channels, factor: 1.0, sigmoid, within: None }] }
     }
 
-    /// Checks that every channel that a term refers to exists.
+    /// Checks that there are terms, and that every channel that they refer to exists.
     ///
     /// # Errors
     /// [`GraphError::Misused`] naming the channel.
     pub fn check(&self, channels: usize) -> Result<()> {
+        if self.terms.is_empty() {
+            return Err(GraphError::misused("terms of a loss", "none", "at least one"));
+        }
         for term in &self.terms {
             let last = term.channels.end.max(term.within.map_or(0, |c| c + 1));
             if last > channels || term.channels.is_empty() {
                 return Err(GraphError::misused(
                     "channels of a loss",
-                    format!("{:?}", term.channels),
-                    format!("a range within {channels} channels"),
+                    format!("{} to {last}", term.channels.start),
+                    format!("a range of at least one channel within 0 to {channels}"),
                 ));
             }
         }

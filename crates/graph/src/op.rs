@@ -176,7 +176,8 @@ pub enum Op {
     Conv(ConvAttrs),
     /// `[x, w, b?]`: w `[c, m / group, kernel…]`.
     ConvTranspose(ConvTransposeAttrs),
-    /// Created by passes, never in a file: `[x, w, b?, residual?]`; activation(conv(x, w, b) + residual). With `residual` there are always four inputs.
+    /// Created by passes, never in a file: `[x, w, b?, residual?]`; activation(conv(x, w, b) + residual). With `residual`
+    /// there are always four inputs.
     FusedConv {
         /// The convolution.
         conv: ConvAttrs,

@@ -3,7 +3,7 @@
 use crate::parallel::{Shared, for_each};
 use crate::{Blocked, KernelError, check_len, check_that};
 
-/// An image whose channels become some of those of a concatenation.
+/// One input of a concatenation: its values and their layout.
 pub type Part<'a, T> = (&'a [T], &'a Blocked);
 
 /// Writes the channels of all parts one after the other, whatever their blocks; `map(part, value)` converts each value of

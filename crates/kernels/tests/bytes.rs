@@ -290,6 +290,25 @@ proptest! {
 }
 
 #[test]
+fn largest_products_are_summed_exactly() {
+    // All inputs are 255, and all weights of an output channel are the same.
+    let (ci, kernel) = (32, [3, 3, 3]);
+    let (from, to) = (Blocked::new(ci, [3; 3], [0; 3], 16), Blocked::new(48, [1; 3], [0; 3], 16));
+    let of = WeightShape::dense(48, ci, 27);
+    let values: Vec<i8> = (0..48).map(|o| [-128, 127, -65, 64, -64, 1][o % 6]).collect();
+    let weights: Vec<i8> = values.iter().flat_map(|v| std::iter::repeat_n(*v, ci * 27)).collect();
+    let input = packed(&vec![255; ci * 27], &from, 0);
+    let shape = ConvShape { kernel, stride: [1; 3], dilation: [1; 3], pad_before: [0; 3] };
+    for isa in isas() {
+        let weights = PackedConvInt8::new(isa, &weights, 0, of, 16).unwrap();
+        let mut sums = vec![0.0; to.len()];
+        conv::conv_int8(isa, &input, &from, &weights, &shape, &Finish::default(), Target::F32(&mut sums), &to).unwrap();
+        let want: Vec<f32> = values.iter().map(|v| 255.0 * f32::from(*v) * (ci * 27) as f32).collect();
+        assert_eq!(dense(&sums, &to), want, "{isa}");
+    }
+}
+
+#[test]
 fn weights_whose_sums_could_overflow_are_errors() {
     let of = WeightShape::dense(16, 65_536, 1);
     let isa = cytoscope_kernels::Isa::detect();

@@ -131,7 +131,7 @@ impl<'a> Checker<'a> {
         if let Some(version) = given(self.rdf, "version")
             && !is_version(version)
         {
-            self.refuse("version", format!("is {version}, which is no version: write one such as 0.1.0"));
+            self.refuse("version", format!("is {version}, which is not a version: write one such as 0.1.0"));
         }
         let id = given(self.rdf, "id");
         match id.map(|id| id.as_str().is_some_and(is_resource_id)) {
@@ -263,7 +263,7 @@ impl<'a> Checker<'a> {
                 || "give one of https://spdx.org/licenses such as CC-BY-4.0".to_owned(),
                 |close| format!("write {close}"),
             );
-            self.refuse(PART, format!("is {name:?}, which is no SPDX identifier: {next}"));
+            self.refuse(PART, format!("is {name:?}, which is not an SPDX identifier: {next}"));
         }
     }
 

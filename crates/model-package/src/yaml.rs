@@ -175,7 +175,7 @@ impl<'de> Visitor<'de> for Tree<'_> {
             };
             let value = entries.next_value_seed(inner)?;
             if map.contains_key(&key) {
-                return Err(A::Error::custom(format_args!("the key {key:?} twice in one mapping")));
+                return Err(A::Error::custom(format_args!("the key {key:?} occurs twice in one mapping")));
             }
             map.insert(key, value);
         }

@@ -83,7 +83,7 @@ fn the_float_network_is_declared_and_the_quantized_one_attached() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("both");
     let float = network();
-    builder(quantized(&float), Some(float.clone())).save(&path, Overwrite::Refuse).unwrap();
+    let _ = builder(quantized(&float), Some(float.clone())).save(&path, Overwrite::Refuse).unwrap();
     let description = rdf(&path);
     let named = &description["config"]["cytoscope"]["quantized_weights"];
     assert_eq!(named["source"], "model_int8.onnx");
@@ -98,7 +98,7 @@ fn the_float_network_is_declared_and_the_quantized_one_attached() {
 
     // Without a float network, the quantized one is declared and nothing is attached.
     let small = folder.path().join("small");
-    builder(quantized(&float), None).save(&small, Overwrite::Refuse).unwrap();
+    let _ = builder(quantized(&float), None).save(&small, Overwrite::Refuse).unwrap();
     assert!(rdf(&small).get("attachments").is_none() && !small.join("model_int8.onnx").exists());
     let package = Package::open(&small).unwrap();
     assert!(is_quantized(package.declared_graph()) && package.float_graph.is_none());
@@ -109,7 +109,7 @@ fn packages_that_declare_the_quantized_network_keep_their_meaning() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("old");
     let float = network();
-    builder(quantized(&float), None).save(&path, Overwrite::Refuse).unwrap();
+    let _ = builder(quantized(&float), None).save(&path, Overwrite::Refuse).unwrap();
     std::fs::write(path.join("model_f32.onnx"), cytoscope_onnx::to_bytes(&float).unwrap()).unwrap();
     let mut description = rdf(&path);
     description["config"]["cytoscope"] = json!({"float_weights": {"source": "model_f32.onnx"}});
@@ -122,7 +122,7 @@ fn packages_that_declare_the_quantized_network_keep_their_meaning() {
     let again = folder.path().join("again");
     let config = package.config().clone();
     let made = PackageBuilder { config, ..builder(package.graph.clone(), package.float_graph.clone()) };
-    made.save(&again, Overwrite::Refuse).unwrap();
+    let _ = made.save(&again, Overwrite::Refuse).unwrap();
     let section = &rdf(&again)["config"]["cytoscope"];
     assert!(section.get("float_weights").is_none() && section.get("quantized_weights").is_some(), "{section}");
     assert!(!Package::open(&again).unwrap().declares_quantized());
@@ -133,7 +133,7 @@ fn errors_of_the_attached_network_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("both");
     let float = network();
-    builder(quantized(&float), Some(float.clone())).save(&path, Overwrite::Refuse).unwrap();
+    let _ = builder(quantized(&float), Some(float.clone())).save(&path, Overwrite::Refuse).unwrap();
     let whole = rdf(&path);
     let refused = |description: &Value, says: &[&str]| {
         rewrite(&path, description);
@@ -161,7 +161,7 @@ fn errors_of_the_attached_network_are_named() {
 fn omitted_fields_have_the_defaults_of_the_specification() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("short");
-    builder(network(), None).save(&path, Overwrite::Refuse).unwrap();
+    let _ = builder(network(), None).save(&path, Overwrite::Refuse).unwrap();
     let mut description = rdf(&path);
     for (key, size) in
         [("inputs", json!({"min": 4, "step": 2})), ("outputs", json!({"tensor_id": "input", "axis_id": "x"}))]
@@ -196,7 +196,7 @@ fn omitted_fields_have_the_defaults_of_the_specification() {
 fn statistics_use_the_axes_of_the_step_or_the_step_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("steps");
-    builder(network(), None).save(&path, Overwrite::Refuse).unwrap();
+    let _ = builder(network(), None).save(&path, Overwrite::Refuse).unwrap();
     let whole = rdf(&path);
     let open = |step: Value| -> Result<Package, Box<PackageError>> {
         let mut description = whole.clone();
@@ -248,7 +248,7 @@ fn statistics_use_the_axes_of_the_step_or_the_step_is_refused() {
 fn the_first_matching_tolerance_is_used() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tolerant");
-    builder(network(), None).save(&path, Overwrite::Refuse).unwrap();
+    let _ = builder(network(), None).save(&path, Overwrite::Refuse).unwrap();
     let mut description = rdf(&path);
     description["config"]["bioimageio"] = json!({"reproducibility_tolerance": [
         {"absolute_tolerance": 0.5, "weights_formats": ["torchscript"]},
@@ -275,7 +275,7 @@ fn written_descriptions_meet_the_specification() {
     made.outputs[0].processing =
         vec![Processing::ScaleMeanVariance { eps: 1e-6, axes, reference_tensor: "Input.1".to_owned() }];
     made.description = "long ".repeat(1000);
-    made.save(&path, Overwrite::Refuse).unwrap();
+    let _ = made.save(&path, Overwrite::Refuse).unwrap();
     let description = rdf(&path);
     assert_eq!(description["description"].as_str().unwrap().chars().count(), 1024);
     // Ids are lower-case identifiers, and references to them are updated.

@@ -7,6 +7,7 @@
 //! Errors are [`cytoscope_graph::GraphError`]s: a file that is malformed, uses something unsupported (with operator,
 //! node and opset) or exceeds a limit ([`cytoscope_graph::GraphLimits`], checked before memory is allocated) is refused.
 //! No file content makes the crate panic.
+//!
 //! ```
 //! use cytoscope_builders::{UNet3d, Weights, unet3d};
 //! use cytoscope_graph::{GraphLimits, Tensor};

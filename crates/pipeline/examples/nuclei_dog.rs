@@ -127,7 +127,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         float_graph: None,
         tolerance: None,
     };
-    builder.save(&out, cytoscope_storage::Overwrite::Replace)?;
+    let _ = builder.save(&out, cytoscope_storage::Overwrite::Replace)?;
     println!("wrote {}", out.display());
     Ok(())
 }

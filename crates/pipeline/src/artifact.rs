@@ -235,7 +235,7 @@ mod tests {
             let spec = ZarrImageSpec::new("x", [1; 5], DType::U16);
             let mut writer = ZarrWriter::create_listed(&folder.path().join(name), spec).unwrap();
             writer.write(0, [0; 3], &Samples::U16(vec![1])).unwrap();
-            writer.finish().unwrap().finish(zarr::FOLDER_KIND).unwrap().publish().unwrap();
+            let _ = writer.finish().unwrap().finish(zarr::FOLDER_KIND).unwrap().publish().unwrap();
         }
         // Not a result of ours.
         std::fs::create_dir(folder.path().join("x_prediction.zarr")).unwrap();

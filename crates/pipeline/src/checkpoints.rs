@@ -104,7 +104,7 @@ fn open_checkpoint(file: &Path, requested: Option<Architecture>) -> Result<Opene
         };
         if let Some(plans) = plans.filter(|plans| !plans.spacing.is_empty()) {
             assumptions
-                .push(format!("stacks have the voxels of the training: {:?} in the unit of its files", plans.spacing));
+                .push(format!("stacks have the voxel size of the training data, {:?} in its unit", plans.spacing));
         }
         let regions = checkpoint.nnunet_arguments().and_then(|a| a.pointer("/dataset_json/regions_class_order"));
         after.push(if regions.is_some_and(|r| !r.is_null()) { Processing::Sigmoid } else { Processing::Softmax });

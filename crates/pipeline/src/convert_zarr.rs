@@ -89,8 +89,8 @@ fn copy(
     Ok(())
 }
 
-/// Opens the label image of a stack, checks that it fits the converted region, and returns its own region: the labels of
-/// the converted time points, of a file with these or with all time points.
+/// Opens the label image of a stack and checks that it fits the converted region. Returns the region of the label image
+/// with the converted time points; the file may have only these or all time points of the stack.
 fn open_labels(path: &Path, stack: &Region, time: Option<usize>) -> Result<(Image, Region), JobError> {
     let labels = open(path, &OpenOptions::default())?;
     let meta = labels.meta();
@@ -125,7 +125,7 @@ fn image_spec(job: &ConvertJob, meta: &ImageMeta, whole: &Region) -> ZarrImageSp
     spec.voxel_size_um = meta.voxel_size_um;
     spec.time_interval_secs = meta.time_interval_secs;
     let channels = meta.channels.iter().skip(whole.start[C]).take(whole.size[C]);
-    // Names of channels are not those of red, green and blue.
+    // The channel names of the file do not name red, green and blue.
     spec.channels = if whole.size[S] == 1 { channels.cloned().collect() } else { Vec::new() };
     spec.display_range = meta.display_range;
     spec

@@ -132,7 +132,7 @@ const ROLES: [&str; 17] = [
 pub(crate) fn pair_key(path: &Path) -> String {
     let stem = stack_stem(path).to_lowercase();
     // As in `.ome.btf` and `.ome.tf8`.
-    let mut key = stem.strip_suffix(".ome").unwrap_or(&stem).to_owned();
+    let mut key = stem.strip_suffix(".ome").filter(|front| !front.is_empty()).unwrap_or(&stem).to_owned();
     while let Some((front, role)) = key.rsplit_once(['_', '-']) {
         if front.is_empty() || !ROLES.contains(&role) {
             break;

@@ -271,6 +271,12 @@ impl Meter<'_> {
         self.context.check()
     }
 
+    /// Reports all units as completed. Cancellation comes too late then: what the job wrote is in place.
+    pub fn finish(mut self) {
+        self.done = self.total;
+        self.report();
+    }
+
     /// Sets the number of units that an earlier run completed.
     pub fn skip_completed(&mut self, units: u64) {
         self.done = units.min(self.total);

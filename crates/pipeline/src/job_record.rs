@@ -24,7 +24,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Ending of the file name of a record.
 const RECORD_ENDING: &str = "_provenance.json";
-/// What stands between the name of an output without an ending and [`RECORD_ENDING`].
+/// Text between the name of an output without a file ending and [`RECORD_ENDING`].
 const WITHOUT_ENDING: &str = ".package";
 /// Maximum size of a record in bytes: it may list very many files.
 const MAX_RECORD_BYTES: u64 = 64 << 20;

@@ -219,7 +219,7 @@ impl MeshJob {
                 0 => "it has no objects".to_owned(),
                 n => format!("it has no object {missing}; there are {n} objects"),
             };
-            return Err(self.mismatch(problem, "give labels of the table of measurements"));
+            return Err(self.mismatch(problem, "give labels that the table of measurements lists"));
         }
         if found.is_empty() {
             return Err(self.mismatch("it has no objects".to_owned(), "give a label image with objects"));
@@ -231,7 +231,7 @@ impl MeshJob {
     }
 }
 
-/// Returns three quarters of the free memory; 4 GiB if the system does not tell it.
+/// Returns three quarters of the free memory; 4 GiB if the system does not report it.
 fn default_budget_bytes() -> u64 {
     cytoscope_profile::available_bytes().map_or(4 << 30, |bytes| bytes / 4 * 3)
 }

@@ -403,8 +403,9 @@ impl Model {
         }
     }
 
-    /// Returns the precision to run in on a device if none is chosen by measurement: the requested one; by default int8 on the CPU for a quantized
-    /// model, tf32 on CUDA, otherwise f32. As tf32 only permits rounding, devices without it compute in f32.
+    /// Returns the precision to run in on a device if none is chosen by measurement: the requested one; by default int8 on
+    /// the CPU for a quantized model, tf32 on CUDA, otherwise f32. As tf32 only permits rounding, devices without it compute
+    /// in f32.
     pub fn precision_on(&self, device: DeviceId, requested: Option<Precision>) -> Precision {
         match requested {
             Some(Precision::Tf32) if !matches!(device, DeviceId::Cuda(_)) => Precision::F32,

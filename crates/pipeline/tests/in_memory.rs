@@ -85,7 +85,7 @@ fn a_volume_in_memory_gives_the_same_maps_and_labels_as_its_file() {
     assert!(only_maps.maps.is_some() && only_maps.labels.is_none() && only_maps.objects == 0);
 }
 
-/// Validation and previews of a training predict in this way.
+/// Validation and previews of a training run predict in this way.
 #[test]
 fn a_volume_in_memory_that_is_larger_than_a_tile_passes_through_the_network_once() {
     let config = UNet3d { filters: vec![4], strides: vec![], convs_per_block: 1, ..UNet3d::default() };

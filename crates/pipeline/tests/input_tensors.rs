@@ -70,7 +70,7 @@ fn save_model(path: &Path) {
     let tensor = |values: Vec<f32>| Tensor::new([&[1, 1][..], &SHAPE].concat(), values).unwrap();
     builder.test_inputs = images().map(tensor).to_vec();
     builder.test_outputs = vec![tensor(expected())];
-    builder.save(path, cytoscope_storage::Overwrite::Refuse).unwrap();
+    let _ = builder.save(path, cytoscope_storage::Overwrite::Refuse).unwrap();
 }
 
 /// A folder with the model, and the images as files of one channel and as channels of one file.

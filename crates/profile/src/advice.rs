@@ -24,7 +24,7 @@ const SLOWER_DEVICE: f64 = 1.25;
 /// Share of a prediction's time spent on copies between host and device above which fewer copies are worth a change.
 const MAX_TRANSFERS: f64 = 0.2;
 
-/// The rule that an advice comes from.
+/// The rule that a piece of advice comes from.
 ///
 /// `tests/cli/advice.rs` provokes rules by runs of the program. Some need what a test cannot arrange; their unit tests use
 /// made-up facts, and the rule says so.
@@ -70,7 +70,7 @@ pub enum AdviceRule {
     WrongVoxelSize,
 }
 
-/// A setting with the value that an advice proposes, for programs that can apply it.
+/// A setting with the value that a piece of advice proposes, for programs that can apply it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdvisedSetting {
@@ -78,8 +78,9 @@ pub enum AdvisedSetting {
     Tile([usize; 3]),
     /// Memory budget in bytes.
     MemoryBudget(u64),
-    /// Cropping the halos of tiles instead of blending them.
-    Crop,
+    /// The default way of joining tiles, which is cropping, or no tiles at all.
+    #[serde(alias = "crop")]
+    DefaultBlend,
     /// The device, such as `cuda:0`.
     Device(String),
     /// Number of threads.
@@ -175,7 +176,7 @@ fn several_tiles(input: &InputFacts) -> Option<&TileFacts> {
     input.tiles.as_ref().filter(|t| t.count > 1).filter(is_final)
 }
 
-/// Returns what the voxels are that tiles compute in vain.
+/// Returns the name of the voxels that are computed but not kept, or computed more than once.
 fn surplus_text(joining: Joining) -> &'static str {
     match joining {
         Joining::Crop => "halo",
@@ -296,8 +297,8 @@ fn seams(input: &InputFacts) -> Option<(f64, Advice)> {
         tiles.count
     );
     let gain = "the same result as without tiles, hence no seams".to_owned();
-    let advice = Advice::new(AdviceRule::Seams, evidence, gain, "--blend crop".to_owned());
-    Some((input.seam_energy.unwrap_or(0.0), advice.with(AdvisedSetting::Crop)))
+    let advice = Advice::new(AdviceRule::Seams, evidence, gain, "leave out --blend".to_owned());
+    Some((input.seam_energy.unwrap_or(0.0), advice.with(AdvisedSetting::DefaultBlend)))
 }
 
 fn slower_device(input: &InputFacts) -> Option<(f64, Advice)> {

@@ -79,7 +79,7 @@ pub struct InputFacts {
 pub struct DeviceTraffic {
     /// Number of runs of the network.
     pub runs: u64,
-    /// Steps of all runs. A step is one or more kernel launches; the library that launches them does not tell how many.
+    /// Steps of all runs. A step is one or more kernel launches; the library that launches them does not report how many.
     pub steps: u64,
     /// Tensors copied to the device: weights and inputs.
     pub uploads: u64,
@@ -232,7 +232,7 @@ pub struct TrainingFacts {
     /// A batch size for which the device has memory, if it is larger.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub larger_batch: Option<usize>,
-    /// Multiply-accumulates that a step does a second time to save memory, by those of the step without that.
+    /// Multiply-accumulates that a step computes a second time to save memory, relative to those of a step that does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recomputed_share: Option<f64>,
 }

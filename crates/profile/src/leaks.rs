@@ -3,7 +3,7 @@
 use crate::bytes_text;
 use serde::{Deserialize, Serialize};
 
-/// Minimum number of repetitions from which growth can be told from noise.
+/// Minimum number of repetitions with which growth can be distinguished from noise.
 pub const MIN_REPETITIONS: usize = 4;
 /// Maximum number of times that a job is repeated.
 pub const MAX_REPETITIONS: usize = 10_000;

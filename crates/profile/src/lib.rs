@@ -1,15 +1,19 @@
 //! Measurement of time and memory: spans, totals by stage, memory marks and Chrome traces.
 //!
-//! A [`Recorder`] is cheap to clone and shared by all threads of a job. A [`Span`] measures the time from its creation
-//! to its drop, and carries a [`Stage`], bytes, voxels and multiply-accumulates. Memory marks sample the memory of the
-//! process. The table of [`StageTotal`]s and the Chrome trace ([`Recorder::chrome_trace`]), which Perfetto opens, are
-//! computed from the same spans. A [`RunRecord`] adds what the run knows about itself; [`StoredRun`] reads both back, and
-//! [`advise`] derives from them what would make the run faster or its result better. [`compare_stages`] sets the times of
-//! two runs side by side, [`fn@roofline`] relates operators to the peak rates of the machine, and [`leaks`] finds memory
-//! that grows when a job is repeated.
+//! The crate owns the recording of a run, the files that store it, and what is derived from it. A [`Recorder`] is cheap to
+//! clone and shared by all threads of a job. A [`Span`] measures the time from its creation to its drop, and carries a
+//! [`Stage`], bytes, voxels and multiply-accumulates. Memory marks sample the memory of the process. The table of
+//! [`StageTotal`]s and the Chrome trace ([`Recorder::chrome_trace`]), which Perfetto opens, are computed from the same
+//! spans. A [`RunRecord`] adds the program, the command and further facts about the run; [`StoredRun`] reads
+//! both back.
+//!
+//! [`advise`] suggests what would make a run faster or its result better. [`compare_stages`] compares the times of two
+//! runs, [`fn@roofline`] relates operators to the peak rates of the machine, and [`leaks`] finds memory that grows when a
+//! job is repeated.
 //!
 //! Recording never fails: after [`MAX_SPANS`], single spans are no longer stored (the totals still are), and a poisoned
-//! lock is ignored.
+//! lock is ignored. Reading a stored run fails with a [`RunFileError`] if the file is not JSON, contains no run, or was
+//! written by a version with another format.
 //!
 //! ```
 //! use cytoscope_profile::{Recorder, Stage};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 const MIN_SPANS: usize = 16;
 /// Minimum time of all these spans together in seconds: shorter ones vary by chance.
 const MIN_TOTAL_SECS: f64 = 5.0;
-/// Part of the spans, at the start and at the end of the run, that are compared.
+/// Number of equal parts of the spans, of which the second and the last are compared.
 const COMPARED_PART: usize = 4;
 
 /// Times of the same work early and late in a run.

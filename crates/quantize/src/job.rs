@@ -145,7 +145,7 @@ impl QuantizeJob {
         report.tile_shape = timed.shape().to_vec();
         context.check()?;
         let writing = context.recorder.span(Stage::Write, "package");
-        self.write(context, &package, float.graph, found.graph, &report)?;
+        self.write(context, &package, float.graph, found.graph, &mut report)?;
         writing.finish();
         report.seconds = start.elapsed().as_secs_f64();
         Ok(report)

@@ -28,7 +28,7 @@ pub use histogram::Method;
 pub use job::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
 pub use measure::OutputError;
 pub use qat::{QatOutcome, QatReport, QatTask, QuantizationAwareTraining};
-pub use report::{OutputReport, QuantizeReport};
+pub use report::{AgreementMetric, OutputReport, QuantizeReport};
 pub use search::{Candidate, FloatLayer};
 pub use speed::TileTime;
 pub use stage::QuantizeStage;

@@ -19,6 +19,26 @@ pub struct OutputReport {
     pub error: OutputError,
 }
 
+/// Metric of the agreement of an output with that of the float network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AgreementMetric {
+    /// Dice coefficient of the thresholded maps.
+    Dice,
+    /// Pearson correlation.
+    Pearson,
+}
+
+impl AgreementMetric {
+    /// Returns the name for display.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dice => "Dice",
+            Self::Pearson => "Pearson",
+        }
+    }
+}
+
 /// Chosen settings, errors and written package, the result of a [`QuantizeJob`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct QuantizeReport {
@@ -38,8 +58,8 @@ pub struct QuantizeReport {
     pub tile_shape: Vec<usize>,
     /// Error of each output on the held-out tiles.
     pub outputs: Vec<OutputReport>,
-    /// Metric of the outputs' `agreement` with the float network: `dice` (of the thresholded maps) or `pearson`.
-    pub agreement_metric: String,
+    /// Metric of the outputs' `agreement` with the float network.
+    pub agreement_metric: AgreementMetric,
     /// Number of tiles used for calibration.
     pub calibration_tiles: usize,
     /// Number of tiles on which errors were measured.
@@ -94,8 +114,8 @@ impl QuantizeJob {
             tile_shape: Vec::new(),
             outputs: names.zip(&found.errors).map(|(name, error)| OutputReport { name, error: *error }).collect(),
             agreement_metric: match search.task {
-                ModelTask::Segmentation => "dice".to_owned(),
-                ModelTask::LabelFree => "pearson".to_owned(),
+                ModelTask::Segmentation => AgreementMetric::Dice,
+                ModelTask::LabelFree => AgreementMetric::Pearson,
             },
             calibration_tiles: if self.mode == QuantizeMode::Dynamic { 0 } else { search.calibration.len() },
             held_out_tiles: search.held_out.len(),

@@ -48,7 +48,7 @@ pub(crate) struct Call<'a> {
 impl<'a> Call<'a> {
     /// Returns input `index`, which must be present.
     pub(crate) fn need(&self, index: usize) -> Result<&'a Tensor> {
-        self.get(index).ok_or_else(|| GraphError::misused("inputs", format!("none at {index}"), "one"))
+        self.get(index).ok_or_else(|| GraphError::misused("inputs", format!("no input {index}"), "a tensor"))
     }
 
     pub(crate) fn get(&self, index: usize) -> Option<&'a Tensor> {
@@ -57,7 +57,10 @@ impl<'a> Call<'a> {
 
     /// Returns the shape of output `index`.
     pub(crate) fn shape(&self, index: usize) -> Result<&[usize]> {
-        self.shapes.get(index).map(Vec::as_slice).ok_or_else(|| GraphError::misused("outputs", "too few", "more"))
+        self.shapes
+            .get(index)
+            .map(Vec::as_slice)
+            .ok_or_else(|| GraphError::misused("outputs", format!("no output {index}"), "its shape"))
     }
 
     /// Returns input `index` as integers, if present.

@@ -12,8 +12,13 @@ pub(super) fn eval(of: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
     let Some((Some(dy), arguments)) = call.inputs.split_last() else {
         return Err(GraphError::misused("inputs", "no gradient", "a gradient after the operator's inputs"));
     };
-    let need =
-        |i: usize| arguments.get(i).copied().flatten().ok_or_else(|| GraphError::misused("inputs", "too few", "more"));
+    let need = |i: usize| {
+        arguments
+            .get(i)
+            .copied()
+            .flatten()
+            .ok_or_else(|| GraphError::misused("inputs", format!("no input {i}"), "a tensor"))
+    };
     let (x, g) = (need(0)?, dy.to_f64_vec());
     let found: Vec<Vec<f64>> = match of {
         Op::Conv(a) => {

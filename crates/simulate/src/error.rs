@@ -34,7 +34,7 @@ pub enum SimulateError {
         limit: usize,
     },
     /// A setting is outside its range.
-    #[error("{what}: {got} is outside {expected}")]
+    #[error("{what} is {got}; expected {expected}")]
     BadSetting {
         /// Name of the setting's field.
         what: &'static str,

@@ -303,10 +303,11 @@ impl Settings {
         if !element_count(&shape_zyx).is_ok_and(|n| n <= MAX_VOXELS) {
             return Err(SimulateError::TooManyVoxels { shape_zyx, limit: MAX_VOXELS });
         }
-        let voxel_um = self.voxel_size_um.zyx_um().ok_or_else(|| SimulateError::BadSetting {
-            what: "voxel_size_um",
-            expected: "three positive sizes in µm".to_owned(),
-            got: format!("{:?}", self.voxel_size_um),
+        let voxel_um = self.voxel_size_um.zyx_um().ok_or_else(|| {
+            let VoxelSize { z, y, x } = self.voxel_size_um;
+            let sizes = [z, y, x].map(|um| um.map_or_else(|| "unknown".to_owned(), |um| um.to_string()));
+            let expected = "three positive sizes in µm".to_owned();
+            SimulateError::BadSetting { what: "voxel_size_um", expected, got: sizes.join(", ") }
         })?;
         for size in voxel_um {
             within("voxel_size_um", size, 0.02..=50.0)?;

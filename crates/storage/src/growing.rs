@@ -45,8 +45,8 @@ pub struct GrowingFile {
     kept_bytes: u64,
 }
 
-/// Returns the paths of the file and its record. The hash of a long stem stands for it, because file systems allow 255
-/// bytes for a name.
+/// Returns the paths of the file and its record. A long stem is replaced by its hash, because file systems allow 255 bytes
+/// for a name.
 fn paths(folder: &Path, stem: &str) -> (PathBuf, PathBuf) {
     let name = if stem.len() <= MAX_STEM_BYTES { stem.to_owned() } else { sha256_of_bytes(stem.as_bytes()) };
     (folder.join(format!(".{name}{GROWING}")), folder.join(format!(".{name}{GROWING}.json")))

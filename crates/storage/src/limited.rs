@@ -5,7 +5,7 @@ use std::io::{Error, Read, Result, Seek, SeekFrom};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A reader of which a limited number of bytes can be read, those read repeatedly included.
+/// A reader from which a limited number of bytes can be read; bytes that are read again count again.
 #[derive(Debug)]
 pub struct LimitedReader<R> {
     inner: R,

@@ -330,7 +330,7 @@ mod tests {
         let (target, other) = (folder.path().join("a.zarr"), folder.path().join("other"));
         let partial = PartialFolder::create_listed(&target).unwrap();
         partial.write(Path::new("0/c"), b"one").unwrap();
-        partial.finish("result").unwrap().publish().unwrap();
+        assert_eq!(partial.finish("result").unwrap().publish().unwrap(), Replaced::Nothing);
         std::fs::create_dir(&other).unwrap();
         std::fs::write(other.join("c"), "one").unwrap();
         std::fs::remove_file(target.join("0/c")).unwrap();

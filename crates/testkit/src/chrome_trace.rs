@@ -190,13 +190,13 @@ fn name(event: &Map<String, Value>) -> Result<String, String> {
 }
 
 fn integer(event: &Map<String, Value>, field: &str) -> Result<i64, String> {
-    event.get(field).and_then(Value::as_i64).ok_or_else(|| format!("{field} is missing or no integer"))
+    event.get(field).and_then(Value::as_i64).ok_or_else(|| format!("{field} is missing or not an integer"))
 }
 
 /// Returns a time in µs.
 fn time(event: &Map<String, Value>, field: &str) -> Result<f64, String> {
     let value = event.get(field).and_then(Value::as_f64).filter(|value| value.is_finite() && *value >= 0.0);
-    value.ok_or_else(|| format!("{field} is missing, negative or no number"))
+    value.ok_or_else(|| format!("{field} is missing, negative or not a number"))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! For tests only: reports which tests were skipped on this machine, and why, and helpers that tests of several crates
-//! share.
+//! Helpers shared by the tests of several crates, and the list of tests that were skipped on this machine, with the
+//! reasons.
 //!
 //! Rust's test runner counts a test that returns early as passed. A test that needs data, a program or a device that is
 //! absent therefore calls [`skip`] before it returns, or before it continues without that part. `cargo xtask test`

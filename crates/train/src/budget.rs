@@ -18,7 +18,7 @@ pub(crate) struct Costs {
 /// Progress of a training run. Times are in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Progress {
-    /// Duration of all runs of this training.
+    /// Total duration in all processes of this training run, resumed ones included.
     pub spent: f64,
     /// Part of it that was spent on validations.
     pub validating: f64,
@@ -302,7 +302,7 @@ mod tests {
             self.now.spent += secs;
         }
 
-        /// Runs the training; returns its total duration in seconds.
+        /// Simulates the training run; returns its total duration in seconds.
         fn run(&mut self) -> f64 {
             let voxel_secs = (self.costs)(0).validation / (ALL.cases * ALL.voxels) as f64;
             self.size = self.budget.fit_validation_size(&[ALL.voxels; ALL.cases], voxel_secs).unwrap_or(ALL);

@@ -78,7 +78,7 @@ pub(crate) struct TrainState {
     pub peak: Option<f64>,
     /// Score of the start model.
     pub start_score: Option<f64>,
-    /// Validations since the highest score.
+    /// Validations since the score last rose. It does not change when a network trained longer is kept with an equal score.
     #[serde(rename = "since_best")]
     pub validations_since_best: usize,
     /// Whether the next action is a validation.

@@ -198,11 +198,8 @@ impl TrainConfig {
         within("batch", self.batch.unwrap_or(1), MAX_BATCH)?;
         within("workers", self.workers.unwrap_or(1), MAX_WORKERS)?;
         within("prefetch", self.prefetch.unwrap_or(1), MAX_PREFETCH)?;
-        if self.schedule.rate.is_some_and(|r| !r.is_finite() || r <= 0.0) {
-            return Err(wrong_use(format!(
-                "schedule.rate is {:?}: expected a number above 0, such as 0.001",
-                self.schedule.rate
-            )));
+        if let Some(rate) = self.schedule.rate.filter(|rate| !rate.is_finite() || *rate <= 0.0) {
+            return Err(wrong_use(format!("schedule.rate is {rate}: expected a number above 0, such as 0.001")));
         }
         if !(self.clip_norm.is_finite() && self.clip_norm >= 0.0) {
             return Err(wrong_use("clip_norm must be 0 or more"));

@@ -340,7 +340,8 @@ impl Training<'_> {
             record: int8.record.clone(),
         };
         let path = self.folder.path.join("kept");
-        packages::save_quantized(&package, inputs, quantized, &path, Overwrite::Refuse)?;
+        // In the run's own folder, where nothing is moved.
+        let _ = packages::save_quantized(&package, inputs, quantized, &path, Overwrite::Refuse)?;
         let Some(after) = after else {
             return Ok(Some(FinalPackage { path, int8: None, quantized: None }));
         };

@@ -27,7 +27,8 @@ pub struct ValidationPoint {
     pub score: f64,
     /// All scores by name, such as `f1@0.5`.
     pub scores: BTreeMap<String, f64>,
-    /// Whether this network became the best checkpoint: it scored highest so far, or equally well.
+    /// Whether this network became the best checkpoint: its score is above the highest one so far, or less than 0.01 below
+    /// it, and clearly above that of the start model.
     pub best: bool,
 }
 

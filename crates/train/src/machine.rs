@@ -37,7 +37,7 @@ impl TrainJob {
 }
 
 impl EstimateJob {
-    /// Returns what a machine profile may set: the same as of the training whose cost is estimated.
+    /// Returns what a machine profile may set: the same settings as those of the training run whose cost is estimated.
     pub fn open_settings(&mut self) -> OpenSettings<'_> {
         let Self { from, config, device, threads, .. } = self;
         OpenSettings { from, config, device, threads }

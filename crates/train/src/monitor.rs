@@ -72,10 +72,10 @@ pub struct TrainStatus {
     pub activation_bytes: u64,
     /// Patches per batch.
     pub batch: usize,
-    /// Whether another batch size suits the device.
+    /// Another batch size that suits the device better, if any.
     pub batch_advice: Option<BatchAdvice>,
-    /// Multiply-accumulates that a step does a second time to save memory, by those of the step without that; `None` if
-    /// nothing is computed twice.
+    /// Multiply-accumulates that a step computes a second time to save memory, relative to those of a step that does not;
+    /// `None` if nothing is computed twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recomputed_share: Option<f64>,
 }

@@ -26,7 +26,7 @@ pub(crate) struct StartModel {
     pub inputs: Vec<String>,
     /// Names of its output channels: those of the target, or the stains.
     pub outputs: Vec<String>,
-    /// What the outputs of the network are trained to be.
+    /// The quantity that the network is trained to predict.
     pub target: TargetKind,
     /// Voxel size along Z, Y, X in µm that it works at, if known.
     pub voxel_um: Option<[f64; 3]>,
@@ -143,7 +143,7 @@ pub(crate) fn load_start_model(
         cytoscope_graph_passes::fold_batch_norm(&mut graph).map_err(model_error(&shown))?;
         cytoscope_graph_passes::eliminate_dead(&mut graph);
     }
-    let target = target(task, config, declared, known.output_channels);
+    let target = target(task, config, declared, known.output_channels)?;
     let outputs = output_names(target, config);
     let mut comparable = outputs.len() == known.output_channels && declared.is_none_or(|d| d == target);
     if outputs.len() != known.output_channels {
@@ -226,13 +226,25 @@ fn declared_target(package: &Package, shown: &str) -> Result<Option<TargetKind>,
     })
 }
 
-fn target(task: TrainingTask, config: &TrainConfig, declared: Option<TargetKind>, channels: usize) -> TargetKind {
+/// Returns the target of a training.
+///
+/// # Errors
+/// [`JobError::WrongUse`] for a target that no segmentation can read.
+fn target(
+    task: TrainingTask,
+    config: &TrainConfig,
+    declared: Option<TargetKind>,
+    channels: usize,
+) -> Result<TargetKind, JobError> {
     match (task, config.target, declared) {
-        (TrainingTask::LabelFree, ..) => TargetKind::Regression,
-        (_, Some(requested), _) => requested,
-        (_, None, Some(declared)) if declared.of_labels() => declared,
-        _ if channels == 1 => TargetKind::Semantic,
-        _ => TargetKind::Instances,
+        (TrainingTask::LabelFree, ..) => Ok(TargetKind::Regression),
+        (_, Some(TargetKind::Flow), _) => Err(wrong_use(
+            "networks trained on the target flow cannot be used for segmentation yet: use instances, boundary or distance",
+        )),
+        (_, Some(requested), _) => Ok(requested),
+        (_, None, Some(declared)) if declared.of_labels() && declared != TargetKind::Flow => Ok(declared),
+        _ if channels == 1 => Ok(TargetKind::Semantic),
+        _ => Ok(TargetKind::Instances),
     }
 }
 
@@ -242,12 +254,7 @@ fn scratch(
     voxel_um: Option<[f64; 3]>,
     seed: u64,
 ) -> Result<StartModel, JobError> {
-    let target = target(task, config, None, 2);
-    if target == TargetKind::Flow {
-        return Err(wrong_use(
-            "networks trained on the target flow cannot be used for segmentation yet: use instances, boundary or distance",
-        ));
-    }
+    let target = target(task, config, None, 2)?;
     let voxel_um = config.voxel_um.or(voxel_um);
     let levels = config.network.filters.len();
     let strides =
@@ -455,6 +462,16 @@ mod tests {
         let package = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/labelfree-nuclei");
         let start = load_start_model(package, TrainingTask::LabelFree, &TrainConfig::default(), None, 1).unwrap();
         assert!(start.comparable);
+    }
+
+    #[test]
+    fn targets_that_cannot_be_segmented_are_refused() {
+        let config: TrainConfig = toml::from_str("target = { kind = \"flow\" }").unwrap();
+        let package = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nuclei");
+        for from in ["scratch", package] {
+            let refused = load_start_model(from, TrainingTask::Segmentation, &config, None, 1).err().unwrap();
+            assert!(refused.to_string().contains("flow"), "{from}: {refused}");
+        }
     }
 
     #[test]

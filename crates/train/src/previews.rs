@@ -345,7 +345,7 @@ mod tests {
         let panel = Panel::gray(&image).outlined(&labels, TRUE_COLOR);
         assert_eq!((panel.height, panel.width, panel.factor), (320, 320, 8));
         let colored = |y: usize, x: usize| panel.rgb[(y * 320 + x) * 3..][..3] == TRUE_COLOR;
-        // Outlines are two pixels thick, inside the objects, also where objects touch.
+        // Outlines are two pixels thick, inside the objects, even where objects touch.
         for (y, x, is) in
             [(80, 100, true), (81, 100, true), (82, 100, false), (79, 100, false), (100, 127, true), (100, 128, true)]
         {

@@ -72,7 +72,7 @@ fn loss(channels: usize, mean_square: f64) -> Loss {
 }
 
 impl QatTrainer {
-    /// Returns a trainer for a quantization of this mode, with at most so many minutes and steps (at least one); by
+    /// Returns a trainer for a quantization of this mode, with at most this many minutes and steps (at least one); by
     /// default, the steps of [`QatTrainer::default`] and no limit in minutes.
     ///
     /// # Errors

@@ -111,6 +111,8 @@ pub(crate) struct Stepper {
     unread: usize,
     /// The total of losses that the host read last.
     read_loss: f64,
+    /// What was added to the total of losses between the last two readings, without its sign; infinite at first.
+    last_added: f64,
     /// How often the host read the totals since they were 0.
     readings: usize,
     half: Option<ElementType>,
@@ -168,8 +170,8 @@ fn running_stats(graph: &GradientGraph, model: &Graph) -> BTreeMap<String, Tenso
     running
 }
 
-/// Binds the loss scale (in mixed precision), the tensors of parameters, which are the last inputs of a gradient graph but for
-/// the totals, the gradients, and the batch statistics. The loss is returned if there are no totals.
+/// Binds the loss scale (in mixed precision), the parameters (the last inputs of a gradient graph, followed only by the
+/// totals), their gradients, and the batch statistics. Without totals, the session returns the loss.
 fn bind_gradients(
     graph: &GradientGraph,
     parameters: &[Parameter],
@@ -318,6 +320,7 @@ impl Stepper {
             has_sum: false,
             unread: 0,
             read_loss: 0.0,
+            last_added: f64::INFINITY,
             readings: 0,
             half: options.half,
             recorder: options.recorder.clone(),
@@ -411,8 +414,10 @@ impl Stepper {
         });
         let (loss, norm) = (loss?, norm?);
         let added = loss - self.read_loss;
-        (self.unread, self.read_loss, self.readings) = (0, loss, self.readings + 1);
-        if self.readings >= MAX_READINGS || !loss.is_finite() || !norm.is_finite() {
+        // In 32 bits, a total that is much larger than what is added loses it, as after a spike.
+        let is_large = loss.abs() > MAX_READINGS as f64 * added.abs().min(self.last_added);
+        (self.unread, self.read_loss, self.readings, self.last_added) = (0, loss, self.readings + 1, added.abs());
+        if is_large || self.readings >= MAX_READINGS || !loss.is_finite() || !norm.is_finite() {
             self.clear_totals();
         }
         Ok([added, norm])

@@ -46,7 +46,7 @@ impl Part {
     }
 }
 
-/// Buffers of the totals of loss and gradient norm over the batches that the host has not read yet.
+/// Buffers of the totals of loss and gradient norm over the batches since they were last set to 0.
 pub(crate) const TOTALS: [&str; 2] = ["total/loss", "total/norm"];
 
 /// The buffer of the numbers that change from step to step: those of [`cytoscope_graph::Hyper`], then the weights of the old

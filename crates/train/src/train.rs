@@ -315,7 +315,7 @@ impl Training<'_> {
         requested
     }
 
-    /// Returns the seconds of all runs of this training; `state` holds those of earlier runs.
+    /// Returns the seconds that this training run has taken in all processes; `state` holds those of earlier ones.
     pub(crate) fn seconds(&self, state: &TrainState) -> f64 {
         state.seconds + self.started.elapsed().as_secs_f64()
     }

@@ -98,8 +98,10 @@ impl TrainedImages {
     pub(crate) fn of_record(record: &Value) -> Self {
         let list = record.get(KEY).unwrap_or(&Value::Null);
         let text = list.as_str().unwrap_or_default();
-        let read: Vec<Option<TrainedImage>> =
-            text.split_whitespace().take(MAX_IMAGES).map(|entry| entry.parse().ok()).collect();
+        // Of a list that is too long, the latest images.
+        let entries = text.split_whitespace().rev().take(MAX_IMAGES).map(|entry| entry.parse().ok());
+        let mut read: Vec<Option<TrainedImage>> = entries.collect();
+        read.reverse();
         let unreadable =
             if list.is_string() || list.is_null() { read.iter().filter(|image| image.is_none()).count() } else { 1 };
         Self { images: read.into_iter().flatten().collect(), unreadable }

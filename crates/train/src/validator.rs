@@ -107,8 +107,8 @@ pub(crate) struct Validator {
 /// Options of a [`Validator`].
 #[derive(Debug)]
 pub(crate) struct ValidatorOptions {
-    /// Maximum number of pairs that are predicted: of as many runs of successive pairs, the one with the most objects of
-    /// each.
+    /// Maximum number of pairs that are predicted. The pairs are split into that many runs of successive pairs, and the pair
+    /// with the most objects of each run is predicted.
     pub max_cases: usize,
     /// Number of true objects of pairs by name, as far as known.
     pub objects: BTreeMap<String, usize>,
@@ -213,7 +213,7 @@ impl Validator {
         self.cases.iter().map(|c| c.truth.voxels()).collect()
     }
 
-    /// Returns the number of voxels of the network's size per voxel of a file, averaged over the cases.
+    /// Returns how many voxels on the network's grid a voxel of a file becomes, averaged over the cases.
     pub(crate) fn magnification(&self, model_um: Option<[f64; 3]>) -> f64 {
         let Some(model_um) = model_um else { return 1.0 };
         let volume = |um: [f64; 3]| um.iter().product::<f64>();

@@ -28,7 +28,7 @@ struct Row {
     name: String,
     precision: Precision,
     optimizations: Optimizations,
-    /// Whether plain code computes, without instructions that only some CPUs have.
+    /// Whether it uses portable code only, without instructions that only some CPUs have.
     portable: bool,
 }
 

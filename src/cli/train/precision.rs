@@ -19,7 +19,7 @@ const FOLDER_KIND: &str = "compare-precision";
 /// steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PrecisionComparison {
-    /// Steps of the training in 32-bit floats.
+    /// Steps of the training run in 32-bit floats.
     steps: u64,
     /// Mean duration of its last steps in seconds.
     step_secs: f64,
@@ -49,8 +49,8 @@ pub(super) fn check(config: &TrainConfig) -> Result<(), Failure> {
     match config.precision {
         TrainPrecision::F16 | TrainPrecision::Bf16 => Ok(()),
         TrainPrecision::Auto | TrainPrecision::F32 | TrainPrecision::Tf32 => Err(Failure::wrong_use(
-            "--compare-precision compares mixed precision with 32-bit floats, but this training computes in 32-bit floats; \
-             add --precision f16 or bf16, which need a GPU",
+            "--compare-precision compares mixed precision with 32-bit floats, but this training run computes in 32-bit \
+             floats; add --precision f16 or bf16, which need a GPU",
         )),
     }
 }

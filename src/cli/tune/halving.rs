@@ -6,9 +6,9 @@ use cytoscope_pipeline::JobErrorKind;
 use serde::Serialize;
 use std::time::Duration;
 
-/// A process that takes this many times as long as the fastest one so far is ended.
+/// A process is ended after this many times the duration of the fastest one so far, plus [`GRACE_SECS`].
 const TOO_SLOW: f64 = 4.0;
-/// Seconds that a process may take in any case: its start, loading the model, choosing the device.
+/// Seconds that a process may take in addition: for its start, loading the model and choosing the device.
 const GRACE_SECS: f64 = 10.0;
 
 /// Factor by which memory may exceed the lowest one and still count as the lowest: the memory of a process varies.

@@ -36,7 +36,7 @@ const FOLDER_KIND: &str = "tune";
 const SYNTHETIC: &str = "synthetic.tif";
 /// Shape Z, Y, X of the synthetic stack in voxels.
 const SYNTHETIC_ZYX: [usize; 3] = [48, 192, 192];
-/// Number of steps of which a training candidate's time is the mean.
+/// Number of steps over which the time of a training candidate is averaged.
 const STEPS: usize = 12;
 /// Names of [`Preset`].
 const PRESETS: &[&str] = &["fastest", "least-memory", "most-accurate"];

@@ -261,7 +261,7 @@ fn apply_selection(correction: &mut Correction, marks: &Marks, tool: Tool, docum
     }
 }
 
-/// Tells that the corrections belong to another time point than the one shown, counted from 0.
+/// Notifies the user that the corrections belong to time point `time` (from 0), which is not the one shown.
 pub(super) fn notify_other_time(time: usize, effects: &mut Effects) {
     let details = format!("These corrections belong to time point {}: go back to it.", time + 1);
     effects.info("Another time point is shown", details);

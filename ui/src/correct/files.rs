@@ -20,6 +20,15 @@ pub struct CorrectionFiles {
     pub base: PathBuf,
 }
 
+/// Earlier corrections that were renamed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SetAside {
+    /// New path of the journal.
+    pub journal: PathBuf,
+    /// Old and new path of the corrected labels, if they had been saved.
+    pub labels: Option<(PathBuf, PathBuf)>,
+}
+
 impl CorrectionFiles {
     /// Returns the paths for a stack; `time` is given if it has several time points.
     pub fn of(folder: &Path, stem: &str, time: Option<usize>) -> Self {
@@ -47,11 +56,11 @@ impl CorrectionFiles {
         })
     }
 
-    /// Renames the files so that new corrections can start. Returns the new path of the journal.
+    /// Renames the files so that new corrections can start. Returns their new paths.
     ///
     /// # Errors
     /// If they cannot be renamed.
-    pub fn set_aside(&self) -> io::Result<PathBuf> {
+    pub(crate) fn set_aside(&self) -> io::Result<SetAside> {
         let aside = |path: &Path, n: usize| {
             let mut name = path.file_stem().unwrap_or_default().to_owned();
             name.push(format!("_earlier{n}"));
@@ -61,17 +70,19 @@ impl CorrectionFiles {
             }
             path.with_file_name(name)
         };
-        let all = [&self.labels, &self.base, &self.journal];
+        // The labels last: if another file cannot be renamed, they are still where the window shows them.
+        let all = [&self.base, &self.journal, &self.labels];
         let is_free = |path: &Path| std::fs::symlink_metadata(path).is_err();
         let free = (1..=MAX_SET_ASIDE).find(|n| all.iter().all(|p| is_free(&aside(p, *n))));
         let n =
             free.ok_or_else(|| io::Error::other(format!("{MAX_SET_ASIDE} earlier corrections are already set aside")))?;
+        let labels = self.labels.exists().then(|| (self.labels.clone(), aside(&self.labels, n)));
         for path in all {
             if path.exists() {
                 std::fs::rename(path, aside(path, n))?;
             }
         }
-        Ok(aside(&self.journal, n))
+        Ok(SetAside { journal: aside(&self.journal, n), labels })
     }
 }
 
@@ -92,11 +103,17 @@ mod tests {
             // A new prediction replaces the file.
             std::fs::remove_file(&labels).unwrap();
             assert_eq!(std::fs::read_to_string(&files.base).unwrap(), round);
-            let journal = files.set_aside().unwrap();
-            assert_eq!(std::fs::read_to_string(journal).unwrap(), round);
-            assert!(!files.journal.exists() && !files.base.exists());
+            // Corrections are saved in the second round only.
+            if round == "second" {
+                std::fs::write(&files.labels, "corrected").unwrap();
+            }
+            let moved = files.set_aside().unwrap();
+            assert_eq!(std::fs::read_to_string(moved.journal).unwrap(), round);
+            assert!(!files.journal.exists() && !files.base.exists() && !files.labels.exists());
+            let labels = moved.labels.map(|(from, to)| (from, std::fs::read_to_string(to).unwrap()));
+            assert_eq!(labels, (round == "second").then(|| (files.labels.clone(), "corrected".to_owned())));
         }
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 5);
         assert_ne!(CorrectionFiles::of(folder.path(), "cells", Some(3)), files);
     }
 }

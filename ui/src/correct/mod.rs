@@ -22,10 +22,10 @@ use crate::jobs::Jobs;
 use crate::views::pen::Marks;
 use cytoscope_corrections::Edit;
 use cytoscope_volume::VoxelSize;
-use files::CorrectionFiles;
+use files::{CorrectionFiles, SetAside};
 use session::{Base, CorrectionState, Corrector, SessionRequest, SessionStart};
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use tools::Tools;
 
@@ -233,13 +233,13 @@ impl Corrections {
     pub(crate) fn set_aside(
         &mut self,
         id: u64,
-        journal: Result<PathBuf, String>,
+        moved: Result<SetAside, String>,
         documents: &Documents,
         jobs: &Jobs,
     ) -> Effects {
         let mut effects = Effects::default();
-        match journal {
-            Ok(journal) => {
+        match moved {
+            Ok(SetAside { journal, .. }) => {
                 effects.info("Earlier corrections were set aside", journal.display().to_string());
                 self.request_start(id, None, documents, jobs, &mut effects);
             }

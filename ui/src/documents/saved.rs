@@ -2,7 +2,7 @@
 //! those of all time points elsewhere.
 
 use super::Documents;
-use crate::document::{Document, PREVIEW_NAME, Role};
+use crate::document::{Document, PREVIEW_NAME, Role, file_name};
 use cytoscope_pipeline::{Artifact, ArtifactKind};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ pub(super) struct SavedResults {
     all: Vec<Artifact>,
     /// Those that were saved for a single time point.
     of_times: BTreeMap<usize, Vec<Artifact>>,
-    /// Whether the labels on screen are from here and follow the time point. Previews, corrections and labels that the user
-    /// has opened stay.
+    /// Whether the labels on screen are among these and change with the time point. Previews, corrections and labels that
+    /// the user has opened do not change.
     is_shown: bool,
 }
 
@@ -43,6 +43,12 @@ impl SavedResults {
             results.retain(|a| a.kind != ArtifactKind::Table);
             results.push(Artifact::new(ArtifactKind::Table, table));
         }
+    }
+
+    /// Replaces the path of labels that were renamed.
+    fn labels_moved(&mut self, from: &Path, to: &Path) {
+        let all = self.of_times.values_mut().chain([&mut self.all]).flatten();
+        all.filter(|a| a.kind == ArtifactKind::Labels && a.path == from).for_each(|a| a.path = to.to_owned());
     }
 }
 
@@ -82,7 +88,7 @@ impl Documents {
         }
     }
 
-    /// Shows the saved labels of the time point that a document shows now, if others were shown `before`, at another one.
+    /// Shows the saved labels of a document's current time point, if other saved labels were shown at time point `before`.
     pub(super) fn follow_time(&mut self, id: u64, before: usize) {
         let (Some(document), Some(saved)) = (self.get(id), self.saved.get(&id)) else { return };
         if saved.is_shown && saved.labels_at(before) != saved.labels_at(document.time) {
@@ -107,8 +113,8 @@ impl Documents {
         }
     }
 
-    /// The file with the labels from which corrections of the time point that a document shows start. These are the labels
-    /// shown, unless they are a preview or belong to another time point, as while that one is corrected.
+    /// The file whose labels corrections of a document's current time point start from. These are the labels on screen,
+    /// unless they are a preview or belong to another time point, for example because that one is being corrected.
     pub(crate) fn labels_to_correct(&self, id: u64) -> Option<&Path> {
         let document = self.get(id)?;
         let (shown, saved) = (document.of_role(Role::Labels)?, self.saved.get(&id));
@@ -121,8 +127,8 @@ impl Documents {
         saved.map(|(path, _)| path).or_else(|| is_at.then_some(shown.path.as_path()))
     }
 
-    /// Whether labels or a table that were opened for another time point arrive too late. Those of time points that were
-    /// passed over quickly arrive in any order.
+    /// Whether opened labels or a table belong to a time point that is no longer shown. When the user moves quickly through
+    /// time points, their files are opened in any order.
     pub(super) fn is_outdated(&self, id: u64, kind: ArtifactKind, path: &Path) -> bool {
         let Some(saved) = self.saved.get(&id).filter(|saved| saved.is_shown) else { return false };
         let Some(time) = self.get(id).map(|document| document.time) else { return false };
@@ -153,6 +159,21 @@ impl Documents {
         if let Some(document) = self.get_mut(id).filter(|_| is_open) {
             document.table_old = true;
             document.saved_labels = Some(path);
+        }
+    }
+
+    /// Notes that labels of a document were renamed.
+    pub(crate) fn labels_moved(&mut self, id: u64, from: &Path, to: &Path) {
+        if let Some(saved) = self.saved.get_mut(&id) {
+            saved.labels_moved(from, to);
+        }
+        let Some(document) = self.get_mut(id) else { return };
+        if document.saved_labels.as_deref() == Some(from) {
+            document.saved_labels = Some(to.to_owned());
+        }
+        if let Some(shown) = document.of_role_mut(Role::Labels).filter(|shown| shown.path == from) {
+            shown.path = to.to_owned();
+            shown.name = file_name(to);
         }
     }
 

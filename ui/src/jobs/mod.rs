@@ -154,7 +154,7 @@ pub(crate) struct Jobs {
     batch_done: Vec<String>,
     /// Documents whose results folder is being created for a prediction.
     preparing: BTreeSet<u64>,
-    /// Documents among them of whose file all series are to be predicted.
+    /// The documents among them for which all series of their file will be predicted.
     all_series: BTreeSet<u64>,
     /// Tile size Z, Y, X of predictions; `None` chooses it by work and memory.
     tile: Option<[usize; 3]>,

@@ -29,13 +29,14 @@ pub(super) struct Tuning {
     run: Option<TuningRun>,
 }
 
-/// A process that tunes. It ends by itself, also if the window is closed before.
+/// A process that tunes. It runs to its end even if the window is closed before.
 struct TuningRun {
     /// Title of the model.
     model: String,
     /// Which tuned settings predictions used when it was started.
     performance: PerformanceRequest,
-    /// The process. The thread that waits for it locks it once it closes its messages, as it ends.
+    /// The process. The thread that waits for it locks it once the process has closed its messages, which it does as it
+    /// ends.
     child: Arc<Mutex<Child>>,
     /// Whether the user has cancelled it.
     cancelled: bool,
@@ -70,9 +71,9 @@ impl Tuning {
         let wait = move || {
             let mut messages = Vec::new();
             if let Some(mut pipe) = stderr {
-                // What was read until an error is enough for a message.
+                // If reading fails, what was read so far is enough for a message.
                 let _ = pipe.by_ref().take(MAX_MESSAGE_BYTES).read_to_end(&mut messages);
-                // The process would wait if the rest was not read.
+                // The process would block if the rest were not read.
                 let _ = std::io::copy(&mut pipe, &mut std::io::sink());
             }
             let ended = waited_for.lock().unwrap_or_else(PoisonError::into_inner).wait();
@@ -93,11 +94,11 @@ impl Tuning {
 }
 
 impl TuningRun {
-    /// Asks the process to end, with the run that it measures now.
+    /// Asks the process to end, together with the run that it is measuring.
     fn cancel(&mut self) {
-        // Locked by the thread that waits: the process is ending.
+        // If the waiting thread holds the lock, the process is already ending.
         let Ok(mut child) = self.child.try_lock() else { return };
-        // The number of a process that has ended may be that of another one.
+        // The id of a process that has ended may already belong to another one.
         if !matches!(child.try_wait(), Ok(None)) {
             return;
         }

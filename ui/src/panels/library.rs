@@ -133,7 +133,7 @@ fn series_choice(ui: &mut Ui, document: &Document, actions: &mut Actions) {
         })
         .response;
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Series"));
-    response.on_hover_text("Position, scene or well of the file; its results are kept apart");
+    response.on_hover_text("Position, scene or well of the file; each has its own results");
     if series != document.series {
         let (path, axes) = (document.path.clone(), document.axes.clone());
         actions.send(DocumentsAction::Reopen { path, axes, series, replaces: Some(document.id) });

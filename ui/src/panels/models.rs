@@ -360,7 +360,7 @@ fn quantize_table(ui: &mut Ui, report: &QuantizeReport) {
             String::new(),
             format!("{:.5}", output.error.relative_l2),
         ));
-        let metric = format!("Agreement of {} ({})", output.name, report.agreement_metric);
+        let metric = format!("Agreement of {} ({})", output.name, report.agreement_metric.name());
         rows.push((metric, String::new(), format!("{:.4}", output.error.agreement)));
     }
     if let Some(qat) = &report.qat {
@@ -444,7 +444,7 @@ fn removal_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) 
         ui.set_width(420.0);
         ui.heading(format!("Remove {}?", stem(model)));
         ui.add_space(theme::GAP);
-        // Which of both it is, only the disk knows.
+        // Whether it is a folder or a file is only known to the disk thread.
         let text = "A package folder is deleted, unless it was changed since it was written. A single file is renamed, \
                     so that it is no longer listed.";
         ui.add(egui::Label::new(text).wrap());

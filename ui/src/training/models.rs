@@ -9,7 +9,7 @@ use crate::opener::FileRequest;
 use cytoscope_model_package::{PACKAGE_KIND, Package, check_destination};
 use cytoscope_pipeline::{JobError, packages};
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::folder::remove_finished;
+use cytoscope_storage::folder::{Replaced, remove_finished};
 use cytoscope_storage::target::check_file;
 use cytoscope_train::ChosenNetwork;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,10 @@ fn save_as(from: &Path, name: &str, to: &Path, overwrite: Overwrite) -> Result<P
     if let Some(parent) = to.parent() {
         std::fs::create_dir_all(parent).map_err(|e| format!("{}: {e}", parent.display()))?;
     }
-    packages::save(&package, to, overwrite).map_err(|e| sentence(&e))?;
+    // Only a folder can be moved aside, and those are replaced nowhere in the window.
+    if let Replaced::MovedTo(aside) = packages::save(&package, to, overwrite).map_err(|e| sentence(&e))? {
+        tracing::warn!("what was at {} was moved to {}", to.display(), aside.display());
+    }
     Ok(to.to_owned())
 }
 

@@ -35,7 +35,7 @@ pub enum WizardStep {
     Data,
     /// Choosing start model and time budget.
     Start,
-    /// Running the training, with its curves.
+    /// The training run, with its curves.
     #[serde(rename = "learn")]
     Train,
     /// Scores of the trained model.

@@ -81,7 +81,7 @@ pub(crate) enum TrainingAction {
     Ask(FileRequest),
     /// The training run reported its plan, completed steps, scores or a preview.
     Event(JobId, Box<TrainEvent>),
-    /// The training has ended with this report.
+    /// The training run has ended with this report.
     Trained(JobId, Box<TrainReport>),
     /// The report of a data check.
     Checked(JobId, Box<CheckReport>),
@@ -325,7 +325,7 @@ impl Training {
                 self.finishing = self.starting;
             }
             Ok(()) => {}
-            Err(reason) => effects.error("The training cannot be finished", reason),
+            Err(reason) => effects.error("The training run cannot be finished", reason),
         }
         effects
     }
@@ -356,7 +356,7 @@ impl Training {
     pub(crate) fn discarded(result: Result<(), String>) -> Effects {
         let mut effects = Effects::default();
         if let Err(reason) = result {
-            effects.error("The training could not be removed", reason);
+            effects.error("The training run could not be removed", reason);
         }
         effects
     }

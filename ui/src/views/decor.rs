@@ -59,7 +59,7 @@ pub(super) fn draw_scale_bar(painter: &egui::Painter, rect: Rect, points_per_um:
     draw_caption(painter, bar.left_top() - vec2(0.0, 4.0), Align2::LEFT_BOTTOM, &scale_bar::text(um));
 }
 
-/// Draws a text of several lines on a dark ground in the middle of a view.
+/// Draws a text of several lines on a dark background in the middle of a view.
 pub(super) fn draw_message(painter: &egui::Painter, rect: Rect, text: String) {
     let width = (rect.width() - 40.0).max(60.0);
     let galley = painter.layout(text, FontId::proportional(13.0), theme::ON_IMAGE, width);
@@ -68,7 +68,7 @@ pub(super) fn draw_message(painter: &egui::Painter, rect: Rect, text: String) {
     painter.galley(place.min, galley, theme::ON_IMAGE);
 }
 
-/// Draws a text on a dark ground.
+/// Draws a text on a dark background.
 pub(super) fn draw_caption(painter: &egui::Painter, at: Pos2, anchor: Align2, text: &str) {
     let font = FontId::proportional(12.0);
     let galley = painter.layout_no_wrap(text.to_owned(), font, theme::ON_IMAGE);

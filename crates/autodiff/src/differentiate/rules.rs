@@ -394,7 +394,7 @@ impl Backward<'_> {
     ) -> Result<Gradients> {
         let ids: Option<Vec<ValueId>> = (0..5).map(|i| node.input(i)).collect();
         let [x, scale, _, mean, variance] = ids.unwrap_or_default()[..] else {
-            return Err(GraphError::misused("inputs", "too few", "5"));
+            return Err(GraphError::misused("inputs of a batch norm", "fewer than 5", "5"));
         };
         let shape = self.shape(x)?;
         let mut by_channel = vec![1; shape.len()];
@@ -427,7 +427,7 @@ impl Backward<'_> {
 
 /// Returns input `index` of a node, which must be present.
 fn need(node: &Node, index: usize) -> Result<ValueId> {
-    node.input(index).ok_or_else(|| GraphError::misused("inputs", format!("none at {index}"), "one"))
+    node.input(index).ok_or_else(|| GraphError::misused("inputs", format!("no input {index}"), "a tensor"))
 }
 
 /// Returns the name of a gradient node.

@@ -58,7 +58,8 @@ impl UNet<'_, '_> {
         self.up(&format!("{name}.2"), both, &strides, level == 0)
     }
 
-    /// Returns the strides of a level: as given, as the residual convolution tells, or 2.
+    /// Returns the strides of a level: those given, or else 1 for a residual unit without a strided convolution in its
+    /// residual path, and 2 for others.
     fn strides(&mut self, name: &str, level: usize) -> Result<Vec<usize>, ImportError> {
         let axes = self.l.axes;
         if let Some(given) = self.kwargs.get("strides") {

@@ -102,7 +102,7 @@ pub(super) fn holes(writer: &mut LabelWriter, label: u32, scope: Scope, over: Dr
     Ok(())
 }
 
-/// The mask with the regions that it encloses in 3-D.
+/// Returns the mask with its enclosed 3-D holes filled.
 fn enclosed(mask: &[bool], bounds: &Bounds) -> Result<Vec<bool>, CorrectionError> {
     let size = bounds.size();
     let mut regions = vec![0u32; mask.len()];

@@ -165,7 +165,7 @@ pub struct Change {
     pub bounds: Option<Bounds>,
     /// Number of changed voxels.
     pub voxels: u64,
-    /// New labels created by the edit, by splitting.
+    /// Labels that a split created.
     pub new_labels: Vec<u32>,
     /// Number of oldest steps that can no longer be undone because the undo memory is full. If [`Change::undoable`] is
     /// false, this step is one of them.
@@ -205,9 +205,11 @@ fn merge(writer: &mut LabelWriter, labels: &[u32], into: u32, scope: Scope) -> R
             expected: "labels above 0; delete a label to make it background",
         });
     }
-    let exists = |label: &&u32| writer.volume().voxels_of(**label) > 0;
-    if !labels.iter().chain([&into]).any(|l| exists(&l)) {
-        return Err(CorrectionError::NoSuchLabel { label: into, place: "volume" });
+    let (within, place) = (scope.bounds(writer.volume().shape_zyx())?, scope.name());
+    let is_absent = |label: &&u32| writer.volume().bounds_within(**label, &within).is_none();
+    if labels.iter().chain([&into]).all(|label| is_absent(&label)) {
+        let label = labels.first().copied().unwrap_or(into);
+        return Err(CorrectionError::NoSuchLabel { label, place });
     }
     relabel(writer, labels, into, scope)
 }

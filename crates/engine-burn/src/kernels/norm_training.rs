@@ -12,7 +12,7 @@ use burn_cubecl::tensor::CubeTensor;
 use burn_tensor::DType;
 use cubecl::prelude::*;
 
-/// Most groups of channels of all samples: CUDA starts at most 65,535 cubes along an axis.
+/// Most groups of channels of all samples: WebGPU starts at most 65,535 cubes along an axis.
 const MAX_GROUPS: usize = 65_535;
 /// Most channels of a group: their sums are in the memory that a cube shares, of which WebGPU guarantees 16 KiB.
 const MAX_GROUP_CHANNELS: usize = 512;

@@ -1,8 +1,8 @@
 //! What the kernels for matrix units (tensor cores) share; used by [`super::tiled`] and
 //! [`super::tiled_gradient`].
 //!
-//! Cubes work on boxes of voxels, whose rows of 16 voxels along X form matrices of 16 voxels × 16 channels. A cube copies the part of
-//! the input that a box reads to the memory that its units share.
+//! Cubes work on boxes of voxels, whose rows of 16 voxels along X form matrices of 16 voxels × 16 channels. A cube copies
+//! the part of the input that a box reads to the memory that its units share.
 
 use super::conv::Convolution;
 use super::curve::Kind as CurveKind;
@@ -37,7 +37,7 @@ pub(super) const UNIT_ELEMENTS: usize = EDGE * EDGE / PLANE_UNITS;
 pub(super) const LANES: usize = 4;
 /// Alignment of shared memory in bytes, as matrix units need it.
 pub(super) const SHARED_ALIGNMENT: usize = 128;
-/// The type of the factors of a convolution.
+/// The number type to which matrix units round the factors of their products: voxels and weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Factors {
     /// 16 bits, 10 of them mantissa.
@@ -104,6 +104,7 @@ impl Factors {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Shape {
     pub(super) reach: Reach,
+    /// Lengths along Z, Y, X of the blocks of voxels that output channels become, as [`Convolution::factors`].
     pub(super) factors: [usize; 3],
     /// Input channels.
     pub(super) inputs: usize,

@@ -150,6 +150,7 @@ impl Planner<'_> {
         let turned = (0..outputs * taps).flat_map(|ot| (0..inputs).map(move |i| i * outputs * taps + ot));
         let turned = turned.map(|at| values.get(at).copied().unwrap_or(0.0)).collect();
         let weights = self.constant([outputs * taps, inputs, 1, 1, 1], turned);
+        let (form, reordered) = (self.form(output)?, outputs * taps * inputs);
         let mut sources = vec![self.source(x)?, Source::Constant(weights)];
         let bias = self.known(node, 2, "bias")?.and_then(Tensor::as_f32).map(<[f32]>::to_vec);
         let has_bias = bias.is_some();
@@ -158,7 +159,9 @@ impl Planner<'_> {
             let constant = self.constant([spread.len(), 1, 1, 1, 1], spread);
             sources.push(Source::Constant(constant));
         }
-        self.push(Kind::Upsample { factors, channels: outputs, bias: has_bias }, sources, output)
+        let kind = Kind::Upsample { factors, channels: outputs, bias: has_bias };
+        self.push_many(kind, sources, vec![(output, form)], reordered);
+        Ok(())
     }
 
     pub(super) fn normalize(&mut self, node: &Node, groups: Option<usize>, epsilon: f32) -> PlanResult {

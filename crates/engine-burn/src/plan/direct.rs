@@ -11,7 +11,7 @@ use crate::kernels::{ALIGNMENT, Curve, Direct, Factors, Pooling};
 use cytoscope_graph::{BinaryOp, ElementType, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most groups of channels of all samples that a norm may have: CUDA starts at most 65,535 cubes along an axis.
+/// Most groups of channels of all samples that a norm may have: WebGPU starts at most 65,535 cubes along an axis.
 const MAX_GROUPS: usize = 65_535;
 /// Most channels of a group: their statistics are in the memory that a cube shares.
 const MAX_GROUP_CHANNELS: usize = 1024;

@@ -23,8 +23,8 @@ const LONG: usize = 2;
 const MAX_BANDS: usize = 64;
 /// Multiply-accumulate operations in the time in which one byte is moved.
 const MACS_PER_BYTE: f64 = 20.0;
-/// Multiply-accumulate operations in the time in which a kernel reads one byte that is no longer in its cache. Short slabs
-/// read the planes that kernels overlap by more often.
+/// Multiply-accumulate operations in the time in which a kernel reads one byte that is no longer in its cache. With short
+/// slabs, the planes in which the inputs of successive slabs overlap are read more often.
 const MACS_PER_READ_BYTE: f64 = 5.0;
 /// Multiply-accumulate operations in the time in which a step is started.
 const MACS_PER_STEP: f64 = 1e6;

@@ -1,7 +1,7 @@
 //! A network lowered to steps that compute some planes of each value.
 //!
-//! The steps are those of a session for the whole stack: they are independent of the number of planes, which the slot
-//! table of each slab tells. Only pooling and resampling have parameters along Z, and are built for each slab.
+//! The steps are those of a session for the whole stack: they are independent of the number of planes, which is in the
+//! slot table of each slab. Only pooling and resampling have parameters along Z, and are built for each slab.
 
 use super::flow::{Flow, FlowValue};
 use super::plane_storage::PlaneStorage;
@@ -13,7 +13,7 @@ use crate::prepare::Prepared;
 use crate::step::{Elem, Slot, StepOp};
 use crate::steps::{Affine, Apply, Copy, DequantizePlanes, PlaneScale, PoolStep, ResizeStep, Term, Translate};
 use cytoscope_engine::{EngineError, NotRolling};
-use cytoscope_graph::{ElementType, Graph, Interrupt, ValueId, op_name};
+use cytoscope_graph::{Dim, ElementType, Graph, Interrupt, ValueId, op_name};
 use cytoscope_kernels::conv::{Activation, ConvShape};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
@@ -292,7 +292,11 @@ impl Lowering<'_> {
         let value = self.graph.value(id);
         let is_volume = value.shape.as_ref().is_some_and(|s| s.len() == 5) && self.graph.constant(id).is_none();
         let layout = if is_volume { self.placement.layout(id) } else { None };
-        layout.ok_or_else(|| self.interface(format!("\"{}\" of shape {:?}", value.name, value.shape)))
+        layout.ok_or_else(|| {
+            let shape = value.shape.as_ref().map(|lengths| lengths.iter().map(Dim::to_string).collect::<Vec<_>>());
+            let shape = shape.map_or_else(|| "unknown shape".to_owned(), |s| format!("shape [{}]", s.join(", ")));
+            self.interface(format!("\"{}\" of {shape}", value.name))
+        })
     }
 
     /// Adds a value to the flow.

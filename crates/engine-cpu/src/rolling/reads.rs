@@ -87,7 +87,7 @@ impl Reads {
         self.known.partition_point(|needed| *needed <= known).saturating_sub(1)
     }
 
-    /// Returns the number of output planes of which multiples are computed.
+    /// Returns the step of the output: it is computed in multiples of this number of planes.
     pub(crate) fn step(&self) -> usize {
         self.step
     }

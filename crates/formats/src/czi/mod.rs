@@ -115,14 +115,14 @@ fn check_compression(subblocks: &[Subblock]) -> Result<(), Fault> {
     let unknown = |s: &&Subblock| !matches!(s.compression, UNCOMPRESSED | ZSTD_0 | ZSTD_1);
     let Some(subblock) = subblocks.iter().find(unknown) else { return Ok(()) };
     let name = match subblock.compression {
-        1 => "JPEG",
-        2 => "LZW",
-        4 => "JPEG XR",
-        100.. => "the camera's own",
-        _ => "unknown",
+        1 => "JPEG compression",
+        2 => "LZW compression",
+        4 => "JPEG XR compression",
+        100.. => "camera-specific encoding",
+        _ => "compression",
     };
     Err(Fault::unsupported(
-        format!("its {name} compression ({}) is not supported", subblock.compression),
+        format!("its {name} ({}) is not supported", subblock.compression),
         "save it uncompressed or with Zstandard in ZEN, or export it as OME-TIFF with Fiji",
     ))
 }
@@ -305,7 +305,7 @@ impl Czi {
         }
         if split && self.dtype.size_bytes() != 2 {
             return Err(Fault::malformed(
-                "a subblock stores low and high bytes apart, but its samples have not 16 bits",
+                "a subblock stores low and high bytes apart, but its samples do not have 16 bits",
             ));
         }
         let pixels = Arc::new(if split { joined(&pixels) } else { pixels });

@@ -177,7 +177,7 @@ fn phases(parameters: &Level<'_>) -> Result<Loop, Fault> {
     let all = parameters.level("pPeriod").into_iter().flat_map(Level::levels);
     let used: Vec<&Level<'_>> = all.zip(&valid).filter(|(_, valid)| **valid).map(|(phase, _)| phase).collect();
     let count = used.iter().try_fold(0usize, |n, phase| n.checked_add(phase.count("uiCount").unwrap_or(0)));
-    let count = count.ok_or_else(|| Fault::malformed("the number of time points is not possible"))?;
+    let count = count.ok_or_else(|| Fault::malformed("the number of time points is too large"))?;
     let step = match used.as_slice() {
         [only] => period(only),
         _ => None,

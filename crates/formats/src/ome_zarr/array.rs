@@ -105,7 +105,7 @@ impl ZarrArray {
         let size = self.dtype.size_bytes();
         let bytes = |shape: &[usize]| element_count(shape).ok().and_then(|n| n.checked_mul(size)).unwrap_or(usize::MAX);
         if bytes(&self.shape) == usize::MAX || bytes(&self.file_shape) == usize::MAX {
-            let what = format!("an array of shape {:?} in chunks of {:?} cannot exist", self.shape, self.file_shape);
+            let what = format!("an array of shape {:?} in chunks of {:?} is too large", self.shape, self.file_shape);
             return Err(Fault::malformed(what));
         }
         let chunk = bytes(&self.chunk_shape) as u64;

@@ -218,8 +218,8 @@ impl ZarrWriter {
         Ok(Self { folder: PartialFolder::create(path)?, images: vec![ImageState::new(image, String::new())] })
     }
 
-    /// As [`ZarrWriter::create`], for a folder whose marker lists its files: what [`ZarrWriter::finish`] returns is to be
-    /// finished with [`PartialFolder::finish`].
+    /// As [`ZarrWriter::create`], for a folder whose marker lists its files: the caller must finish the folder that
+    /// [`ZarrWriter::finish`] returns with [`PartialFolder::finish`].
     ///
     /// # Errors
     /// As [`ZarrWriter::create`].

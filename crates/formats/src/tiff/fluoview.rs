@@ -66,13 +66,18 @@ pub(crate) fn series(file: &TiffFile, pages: &[u32]) -> Result<Series, Fault> {
             }
         };
         if dims.iter().any(|(known, _)| *known == axis) {
-            return Err(Fault::malformed(format!("the FluoView file has two dimensions for the axis {axis:?}")));
+            return Err(Fault::malformed(format!(
+                "the FluoView file has two dimensions for the axis {}",
+                axis.letter()
+            )));
         }
         dims.push((axis, dimension.size));
     }
     if dims.iter().try_fold(1usize, |n, (_, size)| n.checked_mul(*size)) != Some(pages.len()) {
         let count = pages.len();
-        tracing::warn!("the FluoView file declares {dims:?}, but has {count} pages: they are read as slices");
+        let declared: Vec<String> = dims.iter().map(|(axis, n)| format!("{} {n}", axis.letter())).collect();
+        let declared = declared.join(", ");
+        tracing::warn!("the FluoView file declares {declared}, but has {count} pages: they are read as slices");
         dims = vec![(Axis::Z, count)];
     }
     let of = |names: &[&str]| dimensions.iter().find(|d| names.contains(&d.name.as_str()));

@@ -196,10 +196,10 @@ fn layout(file: &Container, ifd: &Ifd) -> Result<Layout, Fault> {
     })
 }
 
-/// The bits per sample of a page. LSM files may have those of two channels elsewhere, though they fit into the tag, which then
-/// states a position; tifffile reads them so, too.
+/// The bits per sample of a page. LSM files may store those of two channels elsewhere in the file, although they would fit
+/// into the tag, which then holds their position; tifffile handles this in the same way.
 fn bits_per_sample(file: &Container, entry: &Entry, stated: Vec<u64>) -> Vec<u64> {
-    // A page whose samples have different, possible numbers of bits is refused by the caller.
+    // The caller refuses a page whose samples have valid, but different numbers of bits.
     if stated.iter().all(|bits| (1..=64).contains(bits)) {
         return stated;
     }

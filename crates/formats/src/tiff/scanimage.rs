@@ -1,8 +1,9 @@
-//! ScanImage: TIFF pages in the order of acquisition; the settings of the microscope, which are text, state the axes.
+//! ScanImage: TIFF pages are stored in the order of acquisition; the microscope settings, stored as text, give the axes.
 //!
-//! Version 3 writes the settings (`state.acq.…`) to the description, 4 and 5 too (`scanimage.SI5.…`), later ones to the tag
-//! Software (`SI.hChannels.…`). From its TIFF format 4 on, ScanImage states the frames of a volume with and without flyback
-//! (`hStackManager.…`); before, `hFastZ.numFramesPerVolume` includes the flyback frames.
+//! Versions 3 (`state.acq.…`), 4 and 5 (`scanimage.SI5.…`) store the settings in the image description, later versions in
+//! the Software tag (`SI.hChannels.…`). From version 4 of its TIFF format on, ScanImage stores the number of frames per
+//! volume both with and without flyback frames (`hStackManager.…`); in older files, `hFastZ.numFramesPerVolume` counts the
+//! flyback frames too.
 
 use super::{
     file::TiffFile,
@@ -13,27 +14,27 @@ use crate::meta::{Channel, positive};
 use cytoscope_volume::{Axis, VoxelSize};
 use std::collections::HashMap;
 
-/// Tag with the name of the program, or the settings of ScanImage.
+/// The Software tag: the name of the program that wrote the file or, in ScanImage files, the microscope settings.
 const SOFTWARE: u16 = 305;
 /// Number of characters at the end of a description that are searched for ScanImage's name.
 const TAIL_CHARS: usize = 256;
 /// Largest number of channels.
 const MAX_CHANNELS: usize = 64;
-/// Largest number of settings that are kept; files have about 1000.
+/// Largest number of settings that are read from a file; real files have about 1000.
 const MAX_SETTINGS: usize = 1 << 16;
-/// Frames of a volume without and with those of the flyback.
+/// Settings with the number of frames per volume, without and with the flyback frames.
 const FRAMES_PER_VOLUME: &str = "hStackManager.numFramesPerVolume";
 const FRAMES_WITH_FLYBACK: &str = "hStackManager.numFramesPerVolumeWithFlyback";
 
-/// The settings of ScanImage.
+/// The microscope settings that ScanImage stored in a file.
 pub(crate) struct Settings {
-    /// Values by their last two words, such as `hChannels.channelSave`.
+    /// Values by the last two parts of their keys, such as `hChannels.channelSave`.
     values: HashMap<String, String>,
     /// Number of the file's first frame in its acquisition, from 1, if the description states it.
     first_frame: Option<usize>,
 }
 
-/// The settings of a file; `None` if ScanImage did not write it.
+/// Reads the settings of a file; `None` if ScanImage did not write it.
 pub(crate) fn settings(file: &TiffFile, description: &str) -> Option<Settings> {
     let software = file.first.get(SOFTWARE).and_then(|entry| file.container.text(entry).ok()).unwrap_or_default();
     let tail_at = description.char_indices().rev().nth(TAIL_CHARS - 1).map_or(0, |(at, _)| at);
@@ -51,7 +52,7 @@ pub(crate) fn settings(file: &TiffFile, description: &str) -> Option<Settings> {
     Some(Settings { values, first_frame: description.split(['\n', '\r']).find_map(frame) })
 }
 
-/// The values in lines such as `SI.hChannels.channelSave = 1`, by their last two words.
+/// Parses lines such as `SI.hChannels.channelSave = 1`: values by the last two parts of their keys.
 fn values(text: &str) -> HashMap<String, String> {
     let line = |line: &str| {
         let (key, value) = line.split_once('=')?;
@@ -63,7 +64,7 @@ fn values(text: &str) -> HashMap<String, String> {
 }
 
 impl Settings {
-    /// The first of these settings that the file has.
+    /// Returns the first of these settings that the file has.
     fn get(&self, keys: &[&str]) -> Option<&str> {
         keys.iter().find_map(|key| self.values.get(*key)).map(String::as_str)
     }
@@ -76,19 +77,19 @@ impl Settings {
         self.get(keys).map(|value| matches!(value, "true" | "1"))
     }
 
-    /// A count above 0; infinite ones are none.
+    /// Returns a count from 1 to 10⁹; `None` for other values, such as `Inf`.
     fn count(&self, keys: &[&str]) -> Option<usize> {
         self.number(keys).filter(|n| (1.0..1e9).contains(n)).map(|n| n as usize)
     }
 
-    /// The numbers in a list such as `[1;2]`.
+    /// Returns the numbers of a list such as `[1;2]`.
     fn numbers(&self, keys: &[&str]) -> Vec<f64> {
         let text = self.get(keys).unwrap_or_default();
         let is_separator = |c: char| matches!(c, '[' | ']' | ';' | ',' | ' ');
         text.split(is_separator).filter_map(|part| part.parse().ok()).collect()
     }
 
-    /// Numbers of the saved channels, from 1; those of version 3 are not listed but counted.
+    /// Returns the numbers of the saved channels, from 1. Version 3 stores only how many channels there are.
     fn saved_channels(&self) -> Vec<usize> {
         let listed = self.numbers(&["hChannels.channelSave", "SI5.channelsSave", "SI4.channelsSave"]);
         let listed: Vec<usize> = listed.into_iter().filter(|n| (1.0..1e6).contains(n)).map(|n| n as usize).collect();
@@ -108,13 +109,12 @@ impl Settings {
         self.count(&["hScan2D.logAverageFactor"]).unwrap_or(1)
     }
 
-    /// How the planes were acquired.
+    /// Returns how the planes were acquired.
     ///
     /// # Errors
-    /// What the settings state, if the order of the planes is not known for it.
+    /// A description of the settings, if the order of the planes cannot be derived from them.
     fn acquisition(&self, channels: usize) -> Result<Acquisition, String> {
-        // In fast mode, volumes are acquired back to back. The number of slices is a setting that is saved even if no stack was
-        // acquired.
+        // In fast mode, volumes are acquired back to back. The number of slices is stored even if no stack was acquired.
         let fast_mode = self.get(&["hStackManager.stackMode"]).is_some_and(|mode| mode.contains("fast"));
         let has_fast_focus = self.flag(&["hFastZ.enable", "SI5.fastZEnable", "SI4.fastZEnable"]) == Some(true);
         let is_fast = fast_mode || has_fast_focus;
@@ -132,7 +132,7 @@ impl Settings {
         let states_flyback = self.get(&[FRAMES_WITH_FLYBACK]).is_some();
         let averaged = self.averaged_frames();
         let frames = match acquired {
-            // Before TIFF format 4, a fast focus did not stay for several frames.
+            // Before version 4 of the TIFF format, a fast focus acquired one frame per slice.
             _ if is_fast && !states_flyback => 1,
             n if n.is_multiple_of(averaged) => n / averaged,
             n => n,
@@ -148,8 +148,9 @@ impl Settings {
         }
     }
 
-    /// Adds the flyback frames of TIFF format 4: the difference of the two numbers of frames of a volume. Whether frames
-    /// are discarded (`hFastZ.discardFlybackFrames`) concerns the display; the files contain them.
+    /// Adds the number of flyback frames that files of TIFF format 4 give: frames per volume with flyback frames, minus
+    /// those without. The files contain the flyback frames even if `hFastZ.discardFlybackFrames` is set, which only
+    /// affects the display.
     fn with_stated_flyback(&self, of: Acquisition) -> Result<Acquisition, String> {
         let (kept, all) = (self.count(&[FRAMES_PER_VOLUME]), self.count(&[FRAMES_WITH_FLYBACK]));
         match kept.zip(all) {
@@ -171,7 +172,7 @@ impl Settings {
         }
     }
 
-    /// Adds the discarded frames of earlier versions, which the files contain too.
+    /// Adds the number of flyback frames that older files give. They contain these frames even if ScanImage "discarded" them.
     fn with_discarded_frames(&self, of: Acquisition) -> Result<Acquisition, String> {
         let discarded = ["hFastZ.numDiscardFlybackFrames", "SI5.fastZNumDiscardFrames", "SI4.fastZNumDiscardFrames"];
         let flyback = self.count(&discarded).unwrap_or(0);
@@ -196,7 +197,7 @@ impl Settings {
         Ok(Acquisition { slices, flyback, ..of })
     }
 
-    /// Distances between pixels along Y and X in µm, computed from the corners of the field of view.
+    /// Returns the pixel size along Y and X in µm, computed from the corners of the field of view.
     fn pixel_um(&self, [height, width]: [usize; 2]) -> Option<[f64; 2]> {
         let corners = self.numbers(&["hRoiManager.imagingFovUm"]);
         let extent = |first: usize| {
@@ -207,13 +208,15 @@ impl Settings {
     }
 }
 
-/// The image of a ScanImage file with pages of `shape_yx` pixels.
+/// Returns the image series of a ScanImage file whose pages have `shape_yx` pixels.
 pub(crate) fn series(file: &TiffFile, settings: &Settings, pages: &[u32], shape_yx: [usize; 2]) -> Series {
     let saved = settings.saved_channels();
     let order = match settings.acquisition(saved.len()) {
         Ok(acquisition) => order(pages.len(), &acquisition),
         Err(stated) => {
-            tracing::warn!("ScanImage states {stated}: the order of the planes is not known, they are read as slices");
+            tracing::warn!(
+                "the ScanImage file has {stated}: the order of its planes is unknown, so they are read as slices"
+            );
             Order::slices(pages.len(), saved.len())
         }
     };

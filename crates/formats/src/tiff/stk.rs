@@ -14,8 +14,8 @@ use crate::{
 };
 use cytoscope_volume::{Axis, VoxelSize};
 
-/// Pairs of an identifier and a value or its position, declared as half as many 32-bit integers. MetaMorph before 2.5 had
-/// fractions here.
+/// Pairs of an identifier and a value or its position, declared as half as many 32-bit integers. MetaMorph before 2.5
+/// stored fractions here.
 const UIC1: u16 = 33628;
 /// Six numbers for each plane: distance along Z as a fraction, and dates and times of creation and change.
 const UIC2: u16 = 33629;

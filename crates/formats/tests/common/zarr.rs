@@ -25,5 +25,5 @@ pub fn write_zarr(path: &Path, array: &Array, change: impl FnOnce(&mut ZarrImage
             writer.write(0, [ti, ci, zi], slab.samples()).unwrap();
         }
     }
-    writer.finish().unwrap().publish(Overwrite::Refuse).unwrap();
+    let _ = writer.finish().unwrap().publish(Overwrite::Refuse).unwrap();
 }

@@ -130,7 +130,7 @@ impl Batches<'_> {
         })
     }
 
-    /// Returns whether axes of the first input are other ones than the first, of which there is at least one.
+    /// Returns whether `axes` names at least one axis of the first input, and not the first axis.
     fn is_within(&self, node: &Node, axes: &[i64]) -> bool {
         let Some(rank) = node.input(0).and_then(|id| self.rank(id)) else { return false };
         !axes.is_empty() && axes.iter().all(|axis| *axis != 0 && *axis != -(rank as i64))

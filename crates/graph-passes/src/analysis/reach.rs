@@ -330,7 +330,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The result of an operator that tells its effect along an axis; everything for other operators.
+    /// The dependence for an operator that states its effect along an axis; [`Dependence::Everything`] for other operators.
     fn by_effect(&self, node: &Node, t: Track, any: Dependence, shape: &[usize]) -> Result<Dependence> {
         let (input, output) = (shape.get(t.axis).copied(), self.shape(node.output(0)).get(t.axis).copied());
         let lengths = AxisLengths { axis: t.axis, rank: shape.len(), input, output };

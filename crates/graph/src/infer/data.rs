@@ -1,6 +1,6 @@
 //! Shape inference of products, reductions, indexing, casts and quantization.
 
-use super::{FLOATS, Info, OpInputs, fixed, resolve_axis};
+use super::{FLOATS, Info, OpInputs, fixed, resolve_axis, shape_text};
 use crate::error::{GraphError, Result};
 use crate::graph::Dim;
 use crate::op::Op;
@@ -71,7 +71,10 @@ pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
 /// Returns the shape of numpy's `matmul`.
 fn matmul(a: &Info, b: &Info) -> Result<Option<Vec<Dim>>> {
     let (Some(a), Some(b)) = (&a.shape, &b.shape) else { return Ok(None) };
-    let bad = || GraphError::misused("matmul", format!("{a:?} and {b:?}"), "equal inner lengths");
+    let bad = || {
+        let got = format!("shapes {} and {}", shape_text(a), shape_text(b));
+        GraphError::misused("matmul", got, "at least one axis each, with equal inner lengths")
+    };
     let (a_lead, m, k1) = match a.as_slice() {
         [] => return Err(bad()),
         [k] => (&[][..], None, k),
@@ -96,7 +99,8 @@ fn gemm(trans_a: bool, trans_b: bool, args: &OpInputs<'_>) -> Result<Info> {
     let dtype = args.same_type([0, 1, 2])?;
     let (Some(a), Some(b)) = (&args.need(0)?.shape, &args.need(1)?.shape) else { return Ok(Info::new(dtype, None)) };
     let ([a0, a1], [b0, b1]) = (a.as_slice(), b.as_slice()) else {
-        return Err(GraphError::misused("gemm", format!("{a:?} and {b:?}"), "two axes each"));
+        let got = format!("shapes {} and {}", shape_text(a), shape_text(b));
+        return Err(GraphError::misused("gemm", got, "two axes each"));
     };
     let (m, k1) = if trans_a { (a1, a0) } else { (a0, a1) };
     let (k2, n) = if trans_b { (b1, b0) } else { (b0, b1) };
@@ -148,7 +152,8 @@ fn gather_elements(axis: i64, args: &OpInputs<'_>) -> Result<Info> {
                 _ => true,
             });
         if !fits {
-            return Err(GraphError::misused("indices", format!("{b:?}"), format!("within {a:?}")));
+            let expected = format!("at most {} on every axis except {axis}", shape_text(a));
+            return Err(GraphError::misused("shape of the indices", shape_text(b), expected));
         }
     }
     Ok(Info::new(x.dtype, indices.shape.clone()))
@@ -216,7 +221,11 @@ fn top_k(axis: i64, args: &OpInputs<'_>) -> Result<Vec<Info>> {
             *d = match (k.map(usize::try_from), d.fixed()) {
                 (Some(Ok(k)), n) if n.is_none_or(|n| k <= n) => Dim::Fixed(k),
                 (None, _) => Dim::Free("k".into()),
-                (_, n) => return Err(GraphError::misused("k", format!("{k:?}"), format!("0 to {n:?}"))),
+                (_, n) => {
+                    let got = k.map_or_else(String::new, |k| k.to_string());
+                    let expected = n.map_or_else(|| "0 or more".to_owned(), |n| format!("0 to {n}"));
+                    return Err(GraphError::misused("k", got, expected));
+                }
             };
         }
         Ok(s)
@@ -231,7 +240,10 @@ fn gather_nd(batch: usize, args: &OpInputs<'_>) -> Result<Info> {
     let (Some(s), Some(i)) = (&x.shape, &indices.shape) else { return Ok(Info::new(x.dtype, None)) };
     let Some(Some(depth)) = i.last().map(Dim::fixed) else { return Ok(Info::new(x.dtype, None)) };
     if batch >= i.len() || batch + depth > s.len() || depth == 0 {
-        return Err(GraphError::misused("indices", format!("{i:?}"), format!("indices that fit {s:?}")));
+        let most = s.len().saturating_sub(batch);
+        let expected =
+            format!("more than {batch} axes, the last one of length 1 to {most}, for data of shape {}", shape_text(s));
+        return Err(GraphError::misused("shape of the indices", shape_text(i), expected));
     }
     for (a, b) in s.iter().zip(i).take(batch) {
         if let (Some(a), Some(b)) = (a.fixed(), b.fixed())
@@ -253,9 +265,13 @@ fn scatter_nd(args: &OpInputs<'_>) -> Result<Info> {
     if let (Some(s), Some(i), Some(u)) = (x.fixed_shape(), indices.fixed_shape(), updates.fixed_shape()) {
         let depth = i.last().copied().unwrap_or(0);
         let lead = i.split_last().map(|(_, lead)| lead).unwrap_or_default();
-        let expected = s.get(depth..).map(|tail| [lead, tail].concat());
-        if depth == 0 || expected.as_ref() != Some(&u) {
-            return Err(GraphError::misused("updates", format!("{u:?}"), format!("{expected:?}")));
+        let Some(tail) = s.get(depth..).filter(|_| depth > 0) else {
+            let expected = format!("a last axis of length 1 to {}", s.len());
+            return Err(GraphError::misused("shape of the indices", format!("{i:?}"), expected));
+        };
+        let expected = [lead, tail].concat();
+        if expected != u {
+            return Err(GraphError::misused("shape of the updates", format!("{u:?}"), format!("{expected:?}")));
         }
     }
     Ok(Info::new(dtype, x.shape.clone()))
@@ -267,9 +283,9 @@ fn scale_fits(x: &Info, scale: &Info, zero: Option<&Info>, axis: i64, block: usi
     if let Some(z) = zero.and_then(Info::fixed_shape)
         && super::elements(&z) != super::elements(&s)
     {
-        return Err(GraphError::misused("zero point", format!("{z:?}"), format!("{s:?}")));
+        return Err(GraphError::misused("shape of the zero point", format!("{z:?}"), format!("{s:?}, as the scale")));
     }
-    let bad = |expected: String| Err(GraphError::misused("scale", format!("{s:?}"), expected));
+    let bad = |expected: String| Err(GraphError::misused("shape of the scale", format!("{s:?}"), expected));
     match s.as_slice() {
         _ if block > 0 => {
             let axis = resolve_axis(axis, shape.len())?;
@@ -278,12 +294,15 @@ fn scale_fits(x: &Info, scale: &Info, zero: Option<&Info>, axis: i64, block: usi
                     && shape.iter().zip(&s).enumerate().all(|(i, (d, &n))| {
                         d.fixed().is_none_or(|d| n == if i == axis { d.div_ceil(block) } else { d })
                     });
-            if fits { Ok(()) } else { bad(format!("{shape:?} in blocks of {block} along axis {axis}")) }
+            if fits { Ok(()) } else { bad(format!("{} in blocks of {block} along axis {axis}", shape_text(shape))) }
         }
         [] | [1] => Ok(()),
         [n] => {
-            let d = shape.get(resolve_axis(axis, shape.len())?).and_then(Dim::fixed);
-            if d.is_none_or(|d| d == *n) { Ok(()) } else { bad(format!("{d:?} entries")) }
+            let axis = resolve_axis(axis, shape.len())?;
+            match shape.get(axis).and_then(Dim::fixed) {
+                Some(d) if d != *n => bad(format!("[{d}], the length of axis {axis}")),
+                _ => Ok(()),
+            }
         }
         _ => bad("at most one axis".into()),
     }

@@ -1,6 +1,6 @@
 //! Shape inference of element-wise operators, and broadcasting.
 
-use super::{FLOATS, Info, OpInputs};
+use super::{FLOATS, Info, OpInputs, shape_text};
 use crate::error::{GraphError, Result};
 use crate::graph::Dim;
 use crate::op::{BinaryOp, Op, UnaryOp};
@@ -30,7 +30,9 @@ pub(crate) fn broadcast_onto(small: &[usize], large: &[Option<usize>]) -> Result
     if fits {
         Ok(())
     } else {
-        Err(GraphError::misused("shape", format!("{small:?}"), format!("one that fits {large:?}")))
+        let lengths: Vec<_> = large.iter().map(|n| n.map_or_else(|| "?".to_owned(), |n| n.to_string())).collect();
+        let expected = format!("a shape that broadcasts to [{}]", lengths.join(", "));
+        Err(GraphError::misused("shape", format!("{small:?}"), expected))
     }
 }
 
@@ -46,7 +48,8 @@ pub(super) fn broadcast_dims(a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>> {
             (Dim::Fixed(1), y) => Ok(y),
             (x, Dim::Fixed(1)) => Ok(x),
             (Dim::Fixed(_), Dim::Fixed(_)) => {
-                Err(GraphError::misused("shapes", format!("{a:?} and {b:?}"), "shapes that broadcast"))
+                let got = format!("{} and {}", shape_text(a), shape_text(b));
+                Err(GraphError::misused("shapes", got, "shapes that broadcast"))
             }
             (x @ Dim::Fixed(_), _) => Ok(x),
             (_, y) => Ok(y),
@@ -87,7 +90,7 @@ pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Vec<Info>> {
                 if let Some(s) = args.get(index).and_then(Info::fixed_shape)
                     && super::elements(&s) != 1
                 {
-                    return Err(GraphError::misused("bound", format!("{s:?}"), "one element"));
+                    return Err(GraphError::misused("shape of a bound", format!("{s:?}"), "one element"));
                 }
             }
             keep(x.dtype)
@@ -138,8 +141,8 @@ fn check_shape_keeping(op: &Op, x: &Info, args: &OpInputs<'_>) -> Result<()> {
         args.types(0, &FLOATS)?;
         super::resolve_axis(*axis, rank)?;
     }
-    if let (Op::Trilu { .. }, Some(0 | 1)) = (op, x.rank()) {
-        return Err(GraphError::misused("axes", format!("{:?}", x.rank()), "at least 2"));
+    if let (Op::Trilu { .. }, Some(rank @ (0 | 1))) = (op, x.rank()) {
+        return Err(GraphError::misused("axes", rank.to_string(), "at least 2"));
     }
     Ok(())
 }

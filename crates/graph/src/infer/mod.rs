@@ -73,6 +73,12 @@ pub fn fixed(shape: &[usize]) -> Vec<Dim> {
     shape.iter().map(|&n| Dim::Fixed(n)).collect()
 }
 
+/// Formats a shape for error messages, with the names of free dimensions: `[1, 16, depth, 64]`.
+pub(crate) fn shape_text(shape: &[Dim]) -> String {
+    let lengths: Vec<_> = shape.iter().map(ToString::to_string).collect();
+    format!("[{}]", lengths.join(", "))
+}
+
 /// The inputs of one operator, with checks that all rules share.
 pub(crate) struct OpInputs<'a> {
     pub inputs: &'a [Option<&'a Info>],
@@ -83,7 +89,7 @@ pub(crate) struct OpInputs<'a> {
 impl<'a> OpInputs<'a> {
     /// Returns input `index`, which must be present.
     pub(crate) fn need(&self, index: usize) -> Result<&'a Info> {
-        self.get(index).ok_or_else(|| GraphError::misused("inputs", format!("none at {index}"), "one"))
+        self.get(index).ok_or_else(|| GraphError::misused("inputs", format!("no input {index}"), "a tensor"))
     }
 
     /// Returns input `index`, if present.
@@ -238,10 +244,6 @@ pub fn fits(graph: &Graph, id: ValueId, shape: &[usize]) -> Result<()> {
     if same {
         return Ok(());
     }
-    let text: Vec<_> = declared.iter().map(ToString::to_string).collect();
-    Err(GraphError::misused(
-        format!("shape of input \"{}\"", value.name),
-        format!("{shape:?}"),
-        format!("[{}]", text.join(", ")),
-    ))
+    let what = format!("shape of input \"{}\"", value.name);
+    Err(GraphError::misused(what, format!("{shape:?}"), shape_text(declared)))
 }

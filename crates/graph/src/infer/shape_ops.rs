@@ -53,7 +53,9 @@ pub fn shape_range(rank: usize, start: i64, end: Option<i64>) -> (usize, usize) 
 fn lengths(values: &[i64]) -> Result<Vec<usize>> {
     values
         .iter()
-        .map(|&v| usize::try_from(v).map_err(|_| GraphError::misused("shape", format!("{values:?}"), "no negatives")))
+        .map(|&v| {
+            usize::try_from(v).map_err(|_| GraphError::misused("shape", format!("{values:?}"), "no negative lengths"))
+        })
         .collect()
 }
 
@@ -207,7 +209,7 @@ fn pad(args: &OpInputs<'_>) -> Result<Info> {
     if let Some(s) = args.get(2).and_then(Info::fixed_shape)
         && super::elements(&s) != 1
     {
-        return Err(GraphError::misused("pad value", format!("{s:?}"), "one element"));
+        return Err(GraphError::misused("shape of the pad value", format!("{s:?}"), "one element"));
     }
     let pads = args.need(1)?;
     let axes = args.get(3).map(Info::ints);
@@ -242,10 +244,11 @@ pub(crate) fn reshape_target(input: &[usize], target: &[i64], allow_zero: bool) 
                 1
             }
             0 if !allow_zero => *input.get(axis).ok_or_else(|| {
-                GraphError::misused("reshape", format!("{target:?}"), format!("axes of {input:?} to copy"))
+                let expected = format!("zeros only for axes of the input of shape {input:?}");
+                GraphError::misused("target of reshape", format!("{target:?}"), expected)
             })?,
             n => usize::try_from(n)
-                .map_err(|_| GraphError::misused("reshape", format!("{target:?}"), "at most one −1"))?,
+                .map_err(|_| GraphError::misused("target of reshape", format!("{target:?}"), "at most one −1"))?,
         });
     }
     let rest = shape.iter().try_fold(1usize, |t, &n| t.checked_mul(n)).unwrap_or(usize::MAX);
@@ -259,7 +262,12 @@ pub(crate) fn reshape_target(input: &[usize], target: &[i64], allow_zero: bool) 
         }
         None => rest == total,
     };
-    if fits { Ok(shape) } else { Err(GraphError::misused("reshape", format!("{input:?}"), format!("{target:?}"))) }
+    if fits {
+        Ok(shape)
+    } else {
+        let expected = format!("a shape that can become {target:?}");
+        Err(GraphError::misused("input of reshape", format!("shape {input:?}"), expected))
+    }
 }
 
 fn reshape(allow_zero: bool, args: &OpInputs<'_>) -> Result<Info> {
@@ -397,8 +405,8 @@ fn range(args: &OpInputs<'_>) -> Result<Info> {
     let mut ends = Vec::new();
     for index in 0..3 {
         let info = args.need(index)?;
-        if info.fixed_shape().is_some_and(|s| super::elements(&s) != 1) {
-            return Err(GraphError::misused("range", format!("{:?}", info.shape), "scalars"));
+        if let Some(shape) = info.fixed_shape().filter(|shape| super::elements(shape) != 1) {
+            return Err(GraphError::misused("shape of an input of range", format!("{shape:?}"), "one element"));
         }
         ends.extend(info.value.as_ref().and_then(|v| v.to_f64_vec().first().copied()));
     }

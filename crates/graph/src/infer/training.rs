@@ -1,6 +1,6 @@
 //! Shape inference of training operators.
 
-use super::{FLOATS, Info, OpInputs, node_infos};
+use super::{FLOATS, Info, OpInputs, node_infos, shape_text};
 use crate::error::{GraphError, Result};
 use crate::loss::Loss;
 use crate::op::Op;
@@ -14,8 +14,8 @@ pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
             args.types(0, &FLOATS)?;
             let x = args.need(0)?;
             let along = x.fixed_shape().map(|s| s.get(*axis).copied().unwrap_or(0));
-            if scales.len() != 1 && along.is_some_and(|n| n != scales.len()) {
-                return Err(GraphError::misused("scales", scales.len().to_string(), format!("1 or {along:?}")));
+            if let Some(n) = along.filter(|n| scales.len() != 1 && *n != scales.len()) {
+                return Err(GraphError::misused("number of scales", scales.len().to_string(), format!("1 or {n}")));
             }
             vec![Info::new(x.dtype, x.shape.clone())]
         }
@@ -53,12 +53,14 @@ fn batch_norm(args: &OpInputs<'_>) -> Result<Vec<Info>> {
         let parameter = args.need(index)?;
         let fits = match (parameter.shape.as_deref(), &channels) {
             (Some([one]), Some(c)) => one.fixed().is_none() || c.fixed().is_none() || one == c,
+            (Some([_]), None) => x.shape.is_none(),
             (Some(_), _) => false,
             (None, _) => true,
         };
         if !fits {
-            let (got, want) = (format!("{:?}", parameter.shape), format!("[{channels:?}]"));
-            return Err(GraphError::misused("scale or bias", got, want));
+            let got = parameter.shape.as_deref().map_or_else(|| "an unknown shape".to_owned(), shape_text);
+            let want = channels.map_or_else(|| "one axis, the channels".to_owned(), |c| format!("[{c}]"));
+            return Err(GraphError::misused("shape of the scale or bias", got, want));
         }
     }
     let by_channel = Info::new(x.dtype, channels.map(|c| vec![c]));

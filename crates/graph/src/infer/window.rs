@@ -19,7 +19,11 @@ pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
                 if let (Some(got), Some(expected)) = (extra.fixed_shape(), info.fixed_shape())
                     && got != expected
                 {
-                    return Err(GraphError::misused("residual", format!("{got:?}"), format!("{expected:?}")));
+                    return Err(GraphError::misused(
+                        "shape of the residual",
+                        format!("{got:?}"),
+                        format!("{expected:?}"),
+                    ));
                 }
             }
             vec![info]
@@ -99,7 +103,16 @@ fn attrs_fit(a: &ConvAttrs, axes: usize) -> Result<()> {
     if padding && lengths && positive {
         Ok(())
     } else {
-        Err(GraphError::misused("attributes", format!("{a:?}"), format!("positive values for {axes} spatial axes")))
+        let padding = match &a.padding {
+            Padding::Explicit { before, after } => format!("padding {before:?} and {after:?}"),
+            Padding::SameUpper | Padding::SameLower => "automatic padding".to_owned(),
+        };
+        let got = format!(
+            "kernel {:?}, strides {:?}, dilations {:?}, {padding}, {} groups",
+            a.kernel, a.strides, a.dilations, a.group
+        );
+        let expected = format!("{axes} values each, one per spatial axis, and no zeros except in the padding");
+        Err(GraphError::misused("attributes of a convolution", got, expected))
     }
 }
 
@@ -244,8 +257,8 @@ fn pool(a: &PoolAttrs, args: &OpInputs<'_>) -> Result<Info> {
 fn per_channel(args: &OpInputs<'_>, last: usize) -> Result<Info> {
     args.types(0, &FLOATS)?;
     let x = args.need(0)?;
-    if x.rank().is_some_and(|r| r < 2) {
-        return Err(GraphError::misused("axes of the input", format!("{:?}", x.rank()), "at least 2"));
+    if let Some(rank) = x.rank().filter(|rank| *rank < 2) {
+        return Err(GraphError::misused("axes of the input", rank.to_string(), "at least 2"));
     }
     for index in 1..=last {
         args.types(index, &FLOATS)?;

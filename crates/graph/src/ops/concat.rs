@@ -3,7 +3,7 @@
 use super::{AxisEffect, AxisLengths, Operator};
 use crate::error::{GraphError, Result};
 use crate::graph::{Dim, Node, ValueId};
-use crate::infer::{Info, OpInputs, free, resolve_axis};
+use crate::infer::{Info, OpInputs, free, resolve_axis, shape_text};
 use crate::op::Op;
 
 impl Op {
@@ -60,7 +60,7 @@ fn output(axis: i64, args: &OpInputs<'_>) -> Result<Info> {
                     (Dim::Fixed(x), Dim::Fixed(y)) if i == axis => Ok(Dim::Fixed(x.saturating_add(*y))),
                     (x, y) if i == axis => Ok(free(format!("{x}+{y}"))),
                     (Dim::Fixed(x), Dim::Fixed(y)) if x != y => {
-                        Err(GraphError::misused(format!("shape of input {index}"), format!("{b:?}"), format!("{a:?}")))
+                        Err(GraphError::misused(format!("shape of input {index}"), shape_text(b), shape_text(&a)))
                     }
                     (Dim::Free(_), y @ Dim::Fixed(_)) => Ok(y.clone()),
                     (x, _) => Ok(x.clone()),

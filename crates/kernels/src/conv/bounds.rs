@@ -121,7 +121,8 @@ fn assert_output<C: Core>(core: &C, plan: &Plan, target: &Target<'_>, out_layout
 mod tests {
     use super::*;
     use crate::IsaName;
-    use crate::conv::{ConvShape, PackedConv, window_plan};
+    use crate::conv::{ConvShape, PackedConv, PackedConvInt8, window_plan};
+    use crate::int8::pairs::QUAD_WEIGHTS;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     /// A convolution of 18 channels whose last read is the last value of its input, with the change that `break_it`
@@ -158,6 +159,26 @@ mod tests {
         assert!(!holds(|_, layouts| layouts[0].channels = 33));
         assert!(!holds(|_, layouts| layouts[0].dims[0] = 1));
         assert!(!holds(|_, layouts| layouts[1].dims[0] = 1));
+    }
+
+    #[test]
+    fn excess_weights_that_read_outside_the_input_are_refused() {
+        // Two input blocks of 16 channels and three taps; one block of output channels.
+        let isa = Isa::detect();
+        let of = WeightShape::dense(16, 32, 3);
+        let shape = ConvShape { kernel: [1, 1, 3], stride: [1; 3], dilation: [1; 3], pad_before: [0; 3] };
+        let layouts = [Blocked::new(32, [1, 1, 6], [0; 3], 16), Blocked::new(16, [1, 1, 4], [0; 3], 16)];
+        let plan = window_plan(&layouts[0], &layouts[1], &shape);
+        let holds = |[in_block, tap, quad]: [usize; 3]| {
+            let mut core = PackedConvInt8::new(isa, &vec![1; of.count()], 0, of, 16).unwrap();
+            core.excess = vec![vec![Excess { in_block, tap, quad, weights: [0; QUAD_WEIGHTS] }]];
+            let mut output = vec![0; layouts[1].len()];
+            let target = Target::U8(&mut output, crate::conv::Quantizer::new(1.0, 0));
+            let check = || assert_in_bounds(isa, &core, &plan, layouts[0].len(), &layouts[0], &target, &layouts[1]);
+            catch_unwind(AssertUnwindSafe(check)).is_ok()
+        };
+        assert!(holds([0, 0, 0]) && holds([1, 2, 3]));
+        assert!(!holds([2, 0, 0]) && !holds([0, 3, 0]) && !holds([0, 0, 4]));
     }
 
     #[test]

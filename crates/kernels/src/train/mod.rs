@@ -3,7 +3,7 @@
 //!
 //! Kernels process one image at a time, in the same [`crate::Blocked`] layouts as the forward kernels; weights and
 //! their gradients are dense in ONNX order. Sums over voxels are split into the same parts and added in the same order
-//! for any number of threads, so that training is reproducible bit by bit.
+//! for any number of threads, so that training is reproducible bit for bit.
 
 mod input;
 mod norm;

@@ -156,7 +156,7 @@ impl<'a> Checker<'a> {
             (_, 1) => {}
             _ => self.warn(
                 PART,
-                "does not tell which entry was trained: name in each of the others, as its parent, what it was converted from",
+                "does not show which entry was trained: in each of the other entries, name the entry that it was converted from as parent",
             ),
         }
         for (format, entry) in entries {

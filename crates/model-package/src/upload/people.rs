@@ -42,7 +42,10 @@ impl<'a> Checker<'a> {
                     self.refuse(part, format!("is {text:?}: a slash is not allowed in a name"));
                 }
                 Some(text) if key == "github_user" && !is_github_user(text) => {
-                    self.refuse(part, format!("is {text:?}, which is no GitHub user: give the name after github.com/"));
+                    self.refuse(
+                        part,
+                        format!("is {text:?}, which is not a GitHub user name: give the name after github.com/"),
+                    );
                 }
                 _ => {}
             }

@@ -22,10 +22,12 @@ impl DiameterJob {
     ///
     /// # Errors
     /// [`JobError`] if the model or the stack cannot be read; [`JobError::Mismatch`] if the stack lacks the channels or the
-    /// time point; [`JobError::WrongUse`] if the model declares no object diameter or lacks a given input tensor.
+    /// time point; [`JobError::WrongUse`] if options conflict, or if the model declares no object diameter or lacks a given
+    /// input tensor.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<ObjectDiameter, JobError> {
         let job = &self.prediction;
-        let files = crate::predict::expand_inputs(&job.inputs)?;
+        job.check()?;
+        let files = job.stacks(context)?;
         let Some(input) = files.first() else {
             return Err(JobError::WrongUse("no input was given: give the name of a file".to_owned()));
         };

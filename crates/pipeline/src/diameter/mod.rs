@@ -127,7 +127,7 @@ pub enum Certainty {
     Low,
     /// Three or more objects, and measurements that differ by less than a quarter.
     Medium,
-    /// Eight or more objects, and measurements that differ by less than an eighth.
+    /// Eight or more objects, and measurements that differ by less than an eighth on a fine grid, a quarter on a coarse one.
     High,
 }
 

@@ -84,8 +84,9 @@ impl KeptRequest<'_, '_> {
         })
     }
 
-    /// Opens the slices that an interrupted pass of this job has kept, of which at least one is left, because the plan of a
-    /// pass depends on them. `None` unless the job resumes and can be run in one pass, or if slices of tiles are kept.
+    /// Opens the slices that an interrupted pass of this job has kept, because the plan of a pass depends on them. At least
+    /// one slice is left to compute. `None` if the job does not resume or cannot be run in one pass, or if the kept slices
+    /// are of tiles.
     ///
     /// # Errors
     /// [`JobError::Storage`] if the file cannot be opened.

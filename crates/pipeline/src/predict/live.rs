@@ -22,7 +22,7 @@ pub struct LiveVolume<'a> {
 /// Receives the finished tiles of a prediction. Its methods are called from one thread of the job at a time and block the
 /// job; they cannot change the result.
 pub trait LiveSink: Send + Sync {
-    /// Called when the prediction of a volume starts, also if it starts again on another device.
+    /// Called when the prediction of a volume starts, and again if it restarts on another device.
     fn begin(&self, volume: &LiveVolume<'_>);
 
     /// Returns whether finished tiles should be sent now. Tiles of a row that were finished since the last call of
@@ -44,7 +44,7 @@ pub(super) struct Live<'a> {
     chains: Vec<Vec<Elementwise>>,
 }
 
-/// Stands for a volume with this number of channels; the remaining postprocessing steps read no samples of it.
+/// Placeholder for a volume with this number of channels, whose samples the remaining postprocessing steps do not read.
 struct NeverRead(usize);
 
 impl Volume for NeverRead {

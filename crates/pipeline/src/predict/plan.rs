@@ -239,8 +239,8 @@ impl<'a> Planner<'a> {
         self.volume.later_bytes + kept_bytes
     }
 
-    /// Returns the bytes of the host that a slab takes which is copied to a GPU: the copies under way, and those in the
-    /// GPU's memory unless it is known to be its own.
+    /// Returns the bytes of host memory for copying a slab to a GPU: the copies under way, and those in the GPU's memory
+    /// unless that is known to be separate.
     fn device_slab_bytes(&self, slab_bytes: u64) -> u64 {
         let engine = self.resolved.engine;
         match (engine.has_fallback(), engine.has_own_memory()) {
@@ -518,8 +518,8 @@ impl<'a> Planner<'a> {
         cap_bytes.min(limit_bytes)
     }
 
-    /// Returns the bytes of the host that are counted for a session of `session_bytes`: a margin if it is in a device's own
-    /// memory.
+    /// Returns the bytes of host memory that are counted for a session of `session_bytes`: at most [`SESSION_BYTES`] if it
+    /// is in a device's own memory.
     fn host_bytes(&self, session_bytes: u64) -> u64 {
         if self.resolved.engine.has_own_memory() { session_bytes.min(SESSION_BYTES) } else { session_bytes }
     }

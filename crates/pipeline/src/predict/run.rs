@@ -72,7 +72,7 @@ impl PredictJob {
     }
 
     /// Refuses options that conflict, or that need an option that is missing.
-    fn check(&self) -> Result<(), JobError> {
+    pub(crate) fn check(&self) -> Result<(), JobError> {
         self.options().check()?;
         if !self.input_tensors.is_empty() && (self.channel.is_some() || !self.channels.is_empty()) {
             let problem = "--input cannot be combined with --channel or --channels";
@@ -87,7 +87,10 @@ impl PredictJob {
     }
 
     /// Returns the stacks among the inputs, without label images and earlier results in folders.
-    fn stacks(&self, context: &Context) -> Result<Vec<PathBuf>, JobError> {
+    ///
+    /// # Errors
+    /// [`JobError::Io`] if a folder cannot be read; [`JobError::Mismatch`] if there are no stacks.
+    pub fn stacks(&self, context: &Context) -> Result<Vec<PathBuf>, JobError> {
         let found = expand_inputs(&self.inputs)?;
         let files = only_stacks(&self.inputs, found.clone());
         if files.len() < found.len() {

@@ -35,8 +35,8 @@ impl PredictJob {
         PredictJob { series: SeriesChoice::Index(series), ..self.clone() }
     }
 
-    /// Returns the numbers of the chosen series of each input; none of those that belong to a multi-file image with several
-    /// series of which another input opens all, if all series are chosen. Each file is opened once at most.
+    /// Returns the numbers of the chosen series of each input. If all series are chosen, an input is `None` if it belongs to
+    /// a multi-file image whose series another input opens already. Each file is opened at most once.
     fn chosen_series(&self, files: &[PathBuf]) -> Vec<Option<Result<Vec<usize>, JobError>>> {
         let mut members: BTreeSet<&Path> = BTreeSet::new();
         let mut all = Vec::with_capacity(files.len());

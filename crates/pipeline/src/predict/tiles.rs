@@ -70,7 +70,7 @@ impl<'a> TileRunner<'a> {
     }
 
     /// Copies a slab to the device, if the session can hold it there. The slab starts at slice `first` of the volume;
-    /// slices that the slab before has, too, are not copied again. Tiles end before row and column `ends`; voxels outside
+    /// slices that the previous slab also had are not copied again. Tiles end before row and column `ends`; voxels outside
     /// the volume repeat its last ones. To be called before the tiles of a slab are run.
     ///
     /// # Errors

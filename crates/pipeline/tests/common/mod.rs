@@ -88,7 +88,7 @@ fn spec(id: &str, channels: usize, of: Option<&str>) -> TensorSpec {
 
 /// Writes the package that [`package`] returns.
 pub fn save_package(graph: &Graph, path: &Path) {
-    package(graph).save(path, cytoscope_storage::Overwrite::Refuse).unwrap();
+    let _ = package(graph).save(path, cytoscope_storage::Overwrite::Refuse).unwrap();
 }
 
 /// Returns a package of a 3-D network of one channel in and out, without pre- or postprocessing.

@@ -70,7 +70,7 @@ pub(super) fn memory_pressure(facts: &RunFacts) -> Option<Advice> {
         percent(share),
         bytes_text(total_bytes)
     );
-    let gain = "no swapping, and no end for lack of memory".to_owned();
+    let gain = "no swapping, and the run does not end because memory runs out".to_owned();
     let half_mib = (total_bytes >> 21).max(1);
     let (change, setting) = if facts.training.is_some() {
         let change = format!(

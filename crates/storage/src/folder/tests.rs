@@ -46,7 +46,7 @@ fn own_folders_are_replaced_and_foreign_ones_never_removed() {
 fn own_folders_with_added_or_changed_files_are_not_removed() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("pkg");
-    write_finished(&path, KIND, &files("1"), Overwrite::Refuse).unwrap();
+    assert_eq!(write_finished(&path, KIND, &files("1"), Overwrite::Refuse).unwrap(), Replaced::Nothing);
     std::fs::write(path.join("notes.md"), "mine").unwrap();
     assert!(refusal_of(write_finished(&path, KIND, &files("2"), Overwrite::Refuse)).contains("notes.md"));
     assert!(refusal_of(remove_finished(&path, KIND)).contains("notes.md"));
@@ -100,7 +100,7 @@ fn working_folders_are_removed_and_links_to_them_are_not() {
 fn an_interrupted_replacement_is_recovered() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("pkg");
-    write_finished(&path, KIND, &files("1"), Overwrite::Refuse).unwrap();
+    assert_eq!(write_finished(&path, KIND, &files("1"), Overwrite::Refuse).unwrap(), Replaced::Nothing);
     // State after a kill between the two renames: the old folder has a hidden name and `path` does not exist.
     let hidden = temp.path().join(format!(".pkg.abcdefabcdef{}{OLD_SUFFIX}", partial_suffix()));
     std::fs::rename(&path, &hidden).unwrap();

@@ -62,18 +62,43 @@ fn assert_close(what: &str, got: &[Tensor], want: &[Tensor]) {
     }
 }
 
-#[test]
-fn steps_on_joined_parameters_are_those_of_the_cpu() {
+/// Returns steppers of the same network on a GPU and on the CPU; `None`, with a report of the skip, without a GPU.
+fn on_both(options: &StepperOptions) -> Option<[Stepper; 2]> {
     let devices = probe::run_with_software(probe::Kind::Wgpu, true);
     let Some(device) = devices.iter().find(|device| device.usable) else {
         cytoscope_testkit::skip("no Vulkan or Metal device");
-        return;
+        return None;
     };
     let config = DynUNet { filters: vec![8, 12], strides: vec![1, 2], ..DynUNet::default() };
     let net = prepare(&dynunet(&config, &Weights::Random { seed: 7 }).unwrap()).unwrap();
     let (gpu, cpu) = (BurnEngine::open(device).unwrap(), Devices::cpu_only().engine(DeviceId::Cpu).unwrap());
-    let mut on_gpu = Stepper::new(net.clone(), &gpu, &options()).unwrap();
-    let mut on_cpu = Stepper::new(net, cpu.as_ref(), &options()).unwrap();
+    let stepper = |engine: &dyn Engine| Stepper::new(net.clone(), engine, options).unwrap();
+    Some([stepper(&gpu), stepper(cpu.as_ref())])
+}
+
+#[test]
+fn every_loss_is_read_also_after_a_spike_and_many_readings() {
+    let loss = Loss::single(LossKind::MeanSquared, 1);
+    let Some(both) = on_both(&StepperOptions { loss, ..options() }) else { return };
+    let losses = both.map(|mut stepper| {
+        let batches = (0..2 * MAX_READINGS).map(|number| {
+            let size = if number == 5 { 1e4 } else { 1.0 };
+            let target: Vec<f32> = noise(number).as_f32().unwrap().iter().map(|v| v * size).collect();
+            let ones = Tensor::new(SHAPE, vec![1.0f32; target.len()]).unwrap();
+            let output = stepper.forward_backward(noise(1), Tensor::new(SHAPE, target).unwrap(), ones).unwrap();
+            if let StepOutput::Loss(loss) = output { loss } else { panic!("{output:?}") }
+        });
+        batches.collect::<Vec<f64>>()
+    });
+    let [on_gpu, on_cpu] = losses;
+    for (number, (got, want)) in on_gpu.iter().zip(&on_cpu).enumerate() {
+        assert!((got - want).abs() <= 1e-3 * want.abs(), "batch {number}: {got} instead of {want}");
+    }
+}
+
+#[test]
+fn steps_on_joined_parameters_are_those_of_the_cpu() {
+    let Some([mut on_gpu, mut on_cpu]) = on_both(&options()) else { return };
     for number in 1..=3 {
         let (got, want) = (step(&mut on_gpu), step(&mut on_cpu));
         assert!((got - want).abs() <= 1e-3 * want.abs().max(1.0), "step {number}: losses {got} instead of {want}");

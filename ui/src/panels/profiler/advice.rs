@@ -20,7 +20,7 @@ use egui_phosphor::regular as icon;
 /// Diameters that can be set, in µm or voxels.
 const DIAMETERS: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
 
-/// A change of the window's settings that an advice proposes.
+/// A change of the window's settings that a piece of advice proposes.
 struct Offer {
     /// Name of the button.
     name: String,
@@ -112,9 +112,9 @@ fn offer(setting: &AdvisedSetting, state: State<'_>, run: Run<'_>) -> Option<Off
             diameter_offer(DiameterRequest::Given(diameter), state, run)
         }
         AdvisedSetting::EstimatedDiameter => diameter_offer(DiameterRequest::Auto, state, run),
-        // The window always crops where it can, has no memory budget, uses all cores, and leaves batch and memory of a
+        // The window never asks for blending, has no memory budget, uses all cores, and leaves batch and memory of a
         // training run to the program.
-        AdvisedSetting::Crop
+        AdvisedSetting::DefaultBlend
         | AdvisedSetting::MemoryBudget(_)
         | AdvisedSetting::Threads(_)
         | AdvisedSetting::Batch(_)

@@ -22,7 +22,7 @@ pub(super) struct Roofline {
     pub(super) points: Vec<RooflinePoint>,
 }
 
-/// Draws the roofline of a run. Without a peak, it offers to measure one; `can_measure` tells whether nothing else is
+/// Draws the roofline of a run. Without a peak, it offers to measure one; `can_measure` is whether nothing else is
 /// computing.
 pub(super) fn roofline(
     ui: &mut Ui,

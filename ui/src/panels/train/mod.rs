@@ -119,12 +119,12 @@ pub(super) fn training_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions)
                 }
                 let text = RichText::new("Continue").color(theme::ON_ACCENT);
                 let button = ui.add(egui::Button::new(text).fill(theme::ACCENT));
-                if named(button, true, "Continue the training").clicked() {
+                if named(button, true, "Continue the training run").clicked() {
                     actions.send(TrainingAction::Continue);
                 }
                 // The buttons keep their place beside a long name.
                 ui.with_layout(egui::Layout::left_to_right(egui::Align::Center), |ui| {
-                    let text = format!("The training of {} was not finished.", wizard.plan.name);
+                    let text = format!("The training run of {} was not finished.", wizard.plan.name);
                     ui.add(egui::Label::new(text).truncate());
                 });
             });
@@ -195,7 +195,7 @@ pub(super) fn training_panel(ui: &mut Ui, state: State<'_>, actions: &mut Action
         WizardStep::Task | WizardStep::Data => "Everything runs on this machine. Images are only read.",
         WizardStep::Start => "Fine-tuning a model for similar images needs fewer pairs and less time.",
         WizardStep::Train => {
-            "Predictions wait during training: pause the training to predict, and continue it later. Closing the \
+            "Predictions wait during training: pause the training run to predict, and continue it later. Closing the \
              window also pauses it."
         }
         WizardStep::Results => "Scores are measured on the validation set.",

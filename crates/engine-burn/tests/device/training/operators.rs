@@ -474,7 +474,7 @@ fn strides_of_zero_are_refused_with_a_sentence() {
             match engine.compile(graph, &[SHAPE.to_vec()], &CompileOptions::default()) {
                 Err(EngineError::Graph(error)) => {
                     let said = error.to_string();
-                    assert!(said.contains("strides: [1, 0, 1]") && said.contains("positive"), "{said}");
+                    assert!(said.contains("strides [1, 0, 1]") && said.contains("no zeros"), "{said}");
                 }
                 Err(other) => panic!("unexpected error: {other}"),
                 Ok(_) => panic!("a stride of 0 was not refused"),
