@@ -117,8 +117,8 @@ proptest! {
             }
             prop_assert!(fingerprint(&session) == fingerprint(&plain), "after {:?}", act);
         }
-        // A reopened journal may have more steps than the session that wrote it, but never fewer: steps that the session
-        // dropped to make room for a later one fit the budget again if that one was undone and replaced since.
+        // A reopened journal may have more steps than the session that wrote it, but never fewer: the session drops old
+        // steps to make room for a new one. If that one was then undone and replaced, the old steps fit the memory again.
         drop(session);
         let mut session = reopen(base(), &path, &options);
         let (mut undo, redo) = names(&session);

@@ -220,7 +220,7 @@ pub fn content_of_finished(path: &Path, kind: &str) -> Option<(u64, String)> {
 
 /// What existed at the path of a new folder, and what happened to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use = "users are told where their folder was moved"]
+#[must_use = "tell the user where their folder was moved to"]
 pub enum Replaced {
     /// Nothing existed, or an empty folder.
     Nothing,
