@@ -49,6 +49,7 @@ mod split;
 mod step;
 mod steps;
 mod train;
+mod upsampling;
 mod window;
 
 pub use reference::ReferenceEngine;

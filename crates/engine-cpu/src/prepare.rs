@@ -54,6 +54,8 @@ pub(crate) fn prepare(
         budget.check()?;
         cytoscope_graph_passes::simplify_activations(&mut graph);
         cytoscope_graph_passes::recognize_group_norms(&mut graph);
+        budget.check()?;
+        crate::upsampling::rewrite(&mut graph)?;
     }
     if optimizations.fusion {
         cytoscope_graph_passes::fuse_activations(&mut graph);

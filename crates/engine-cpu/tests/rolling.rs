@@ -126,14 +126,23 @@ impl Builder {
 
     /// Doubles the axes whose stride is 2.
     fn up(&mut self, x: ValueId, channels: [usize; 2], stride: [usize; 3]) -> ValueId {
-        let mode = self.numbers.below(3);
-        if mode == 0 {
-            let mut shape = vec![channels[0], channels[1]];
-            shape.extend(stride);
+        let mode = self.numbers.below(4);
+        if mode == 0 || mode == 3 {
+            let mut attrs = ConvTransposeAttrs::upsample(&stride);
+            if mode == 3 {
+                // Kernels that overlap: one or two taps longer than the stride, cropped to the same length.
+                let more: Vec<usize> = (0..3).map(|_| 1 + self.numbers.below(2)).collect();
+                attrs.kernel.iter_mut().zip(&more).for_each(|(kernel, more)| *kernel += more);
+                let before: Vec<usize> = more.iter().map(|more| self.numbers.below(more + 1)).collect();
+                let after = more.iter().zip(&before).map(|(more, before)| more - before).collect();
+                attrs.padding = Padding::Explicit { before, after };
+            }
+            let shape = [&channels[..], &attrs.kernel].concat();
             let w = self.constant(&shape, 1.0 / (channels[0] as f32).sqrt());
-            return self.push(Op::ConvTranspose(ConvTransposeAttrs::upsample(&stride)), &[Some(x), Some(w)]);
+            return self.push(Op::ConvTranspose(attrs), &[Some(x), Some(w)]);
         }
-        let y = self.conv(x, channels, ConvAttrs::same(&[1; 3]));
+        let first = self.numbers.one_in(2);
+        let y = if first { self.conv(x, channels, ConvAttrs::same(&[1; 3])) } else { x };
         let scales = [1, 1].into_iter().chain(stride).map(|s| s as f32).collect::<Vec<f32>>();
         let name = format!("scales.{}", self.numbers.next());
         let scales = self.graph.add_initializer(name, Tensor::vector(scales));
@@ -142,7 +151,8 @@ impl Builder {
         } else {
             ResizeAttrs { mode: ResizeMode::Linear, coordinates: CoordinateMode::HalfPixel, ..ResizeAttrs::nearest() }
         };
-        self.push(Op::resize(attrs), &[Some(y), None, Some(scales)])
+        let y = self.push(Op::resize(attrs), &[Some(y), None, Some(scales)]);
+        if first { y } else { self.conv(y, channels, ConvAttrs::same(&[1; 3])) }
     }
 }
 

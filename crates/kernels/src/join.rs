@@ -32,6 +32,9 @@ pub fn join<T: Copy + Send + Sync>(
         sources.extend((0..layout.channels).map(|channel| (index, channel)));
     }
     check_that(sources.len() == out_layout.channels, "channels of all parts", out_layout.channels, sources.len())?;
+    if out_layout.voxels() == 0 {
+        return Ok(());
+    }
     let ([depth, height, _], block) = (out_layout.dims, out_layout.block);
     let shared = Shared::new(output);
     for_each(out_layout.blocks() * depth, |task| {
@@ -91,6 +94,7 @@ mod tests {
             let short = Blocked::new(channels + 1, dims, [0; 3], 16);
             assert!(join(&parts, 0.0, |_, value| value, &mut vec![0.0; short.len()], &short).is_err());
         }
-        Ok(())
+        let empty = Blocked::new(24, [2, 3, 0], [0; 3], 16);
+        join(&[(&[], &empty)], 0.0, |_, value: f32| value, &mut [], &empty)
     }
 }

@@ -347,6 +347,29 @@ mod x86 {
             unsafe { self.to_array() }.iter().sum()
         }
         #[inline(always)]
+        unsafe fn sums(of: [Self; 16]) -> Self {
+            // Macros, because closures that are used twice are not inlined into code for a target feature.
+            macro_rules! pair {
+                ($i:expr) => {
+                    _mm256_hadd_ps(_mm256_add_ps(of[$i].0, of[$i].1), _mm256_add_ps(of[$i + 1].0, of[$i + 1].1))
+                };
+            }
+            // Each half of the register holds partial sums of the four vectors.
+            macro_rules! four {
+                ($i:expr) => {
+                    _mm256_hadd_ps(pair!($i), pair!($i + 2))
+                };
+            }
+            macro_rules! eight {
+                ($i:expr) => {{
+                    let (low, high) = (four!($i), four!($i + 4));
+                    _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high))
+                }};
+            }
+            // SAFETY: the caller guarantees AVX2; only registers are used.
+            unsafe { Self(eight!(0), eight!(8)) }
+        }
+        #[inline(always)]
         unsafe fn to_array(self) -> [f32; 16] {
             let mut out = [0.0; 16];
             // SAFETY: `out` holds 16 values, and the caller guarantees AVX2, FMA and F16C.

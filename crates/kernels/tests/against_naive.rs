@@ -2,8 +2,10 @@
 
 mod common;
 
-use common::{blocked, close, dense, isas, naive_conv, noise, out_dims};
-use cytoscope_kernels::conv::{self, Activation, ConvShape, Finish, PackedConv, Target, Transposed, WeightShape};
+use common::{blocked, close, dense, isas, naive_conv, noise, out_dims, scattered};
+use cytoscope_kernels::conv::{
+    self, Activation, ConvShape, Finish, PackedConv, Target, Transposed, TransposedShape, WeightShape,
+};
 use cytoscope_kernels::{Blocked, Isa, norm, pool};
 use proptest::prelude::*;
 
@@ -78,9 +80,65 @@ proptest! {
         let out_layout = Blocked::new(co, out, [1, 1, 1], if seed % 3 == 0 { 1 } else { 16 });
         let input = blocked(&x, &in_layout);
         for isa in isas() {
-            let packed = Transposed::new(isa, &weights, Some(&bias), [ci, co], kernel, block).unwrap();
+            let packed = Transposed::new(isa, &weights, Some(&bias), [ci, co], &TransposedShape::exact(kernel), block).unwrap();
             let mut y = vec![0.0; out_layout.len()];
-            conv::conv_transpose(isa, &input, &in_layout, &packed, &Finish::default(), Target::F32(&mut y), &out_layout).unwrap();
+            conv::conv_transpose(isa, &input, &in_layout, &packed, [0; 3], &Finish::default(), Target::F32(&mut y), &out_layout).unwrap();
+            close(&dense(&y, &out_layout), &want, 2e-5);
+        }
+    }
+
+    #[test]
+    fn convolution_of_one_tap_to_few_planes_matches_naive_loops(
+        ci in 5usize..70, co in 1usize..5, d in 1usize..4, h in 1usize..5, w in 1usize..40, slope in 0f32..1.0, seed in any::<u64>(),
+    ) {
+        let of = WeightShape::dense(co, ci, 1);
+        let shape = ConvShape { kernel: [1; 3], stride: [1; 3], dilation: [1; 3], pad_before: [0; 3] };
+        let (x, weights, bias) = (noise(ci * d * h * w, seed), noise(of.count(), seed ^ 1), noise(co, seed ^ 2));
+        let sums = naive_conv(&x, [d, h, w], &weights, of, &shape, [d, h, w]);
+        let voxels = d * h * w;
+        let want: Vec<f32> = sums.iter().enumerate().map(|(i, s)| *s as f32 + bias[i / voxels])
+            .map(|v| if v < 0.0 { v * slope } else { v }).collect();
+        let in_layout = Blocked::new(ci, [d, h, w], [1, 0, 2], 16);
+        let out_layout = Blocked::new(co, [d, h, w], [0, 1, 1], 1);
+        let input = blocked(&x, &in_layout);
+        let finish = Finish { activation: Activation::Leaky { slope }, ..Finish::default() };
+        for isa in isas() {
+            let packed = PackedConv::new(isa, &weights, Some(&bias), of, 16).unwrap();
+            let mut y = vec![0.0; out_layout.len()];
+            conv::conv(isa, &input, &in_layout, &packed, &shape, &finish, Target::F32(&mut y), &out_layout).unwrap();
+            close(&dense(&y, &out_layout), &want, 2e-5);
+        }
+    }
+
+    #[test]
+    fn transposed_convolution_with_overlaps_and_cropping_matches_naive_loops(
+        channels in prop::array::uniform2(1usize..40), dims in prop::array::uniform3(1usize..6), width in 1usize..20,
+        stride in prop::array::uniform3(1usize..4), more in prop::array::uniform3(0usize..4),
+        crop in prop::array::uniform6(0usize..4), seed in any::<u64>(),
+    ) {
+        let ([ci, co], dims) = (channels, [dims[0], dims[1], width]);
+        let kernel = [0, 1, 2].map(|a| stride[a] + more[a]);
+        let pad_before = [0, 1, 2].map(|a| crop[a].min(kernel[a] - 1));
+        let out = [0, 1, 2].map(|a| {
+            let full = (dims[a] - 1) * stride[a] + kernel[a];
+            // Cropped, or longer than the input reaches (output padding).
+            (full + usize::from(crop[3 + a] == 3)).saturating_sub(pad_before[a] + crop[3 + a] % 3).max(1)
+        });
+        let taps: usize = kernel.iter().product();
+        let (x, weights, bias) =
+            (noise(ci * dims.iter().product::<usize>(), seed), noise(ci * co * taps, seed ^ 1), noise(co, seed ^ 2));
+        let want = scattered(&x, &weights, [ci, co], dims, kernel, stride, pad_before, out, Some(&bias));
+        let block = if ci < 5 { 1 } else { 16 };
+        let shape = TransposedShape { kernel, stride, pad_before };
+        let in_layout = Blocked::new(ci, dims, shape.border(dims, out), block);
+        let out_layout = Blocked::new(co, out, [1, 1, 1], if seed % 3 == 0 { 1 } else { 16 });
+        let input = blocked(&x, &in_layout);
+        for isa in isas() {
+            let packed = Transposed::new(isa, &weights, Some(&bias), [ci, co], &shape, block).unwrap();
+            let mut y = vec![0.0; out_layout.len()];
+            conv::conv_transpose(
+                isa, &input, &in_layout, &packed, pad_before, &Finish::default(), Target::F32(&mut y), &out_layout,
+            ).unwrap();
             close(&dense(&y, &out_layout), &want, 2e-5);
         }
     }

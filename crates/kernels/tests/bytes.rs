@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{close, dense, isas, naive_conv, noise, out_dims};
+use common::{close, dense, isas, naive_conv, noise, out_dims, scattered};
 use cytoscope_kernels::apply::{self, Head, Source, Term};
 use cytoscope_kernels::conv::{
-    self, Activation, ConvShape, Finish, PackedConvInt8, Quantizer, Target, Transposed, WeightShape,
+    self, Activation, ConvShape, Finish, PackedConvInt8, Quantizer, Target, Transposed, TransposedShape, WeightShape,
 };
 use cytoscope_kernels::{Blocked, norm, pointwise, pool, reorder, resize};
 use half::f16;
@@ -112,25 +112,29 @@ proptest! {
 
     #[test]
     fn transposed_convolution_sums_are_exact(
-        ci in 1usize..40, co in 1usize..40, d in 1usize..3, h in 1usize..4, w in 1usize..20, kd in 1usize..3, khw in 1usize..4,
+        channels in prop::array::uniform2(1usize..40), dims in prop::array::uniform2(1usize..4), width in 1usize..20,
+        stride in prop::array::uniform3(1usize..4), more in prop::array::uniform3(0usize..3), crop in 0usize..3,
         zero in any::<u8>(), seed in any::<u64>(),
     ) {
-        let (kernel, taps) = ([kd, khw, khw], kd * khw * khw);
-        let (x, weights) = (bytes(ci * d * h * w, seed), signed(ci * co * taps, seed ^ 1));
-        let out = [d * kd, h * khw, w * khw];
-        let mut want = vec![0.0f32; co * out.iter().product::<usize>()];
-        for o in 0..co { for i in 0..ci { for z in 0..out[0] { for y in 0..out[1] { for xx in 0..out[2] {
-            let t = ((z % kd) * khw + y % khw) * khw + xx % khw;
-            want[((o * out[0] + z) * out[1] + y) * out[2] + xx] +=
-                (f32::from(x[((i * d + z / kd) * h + y / khw) * w + xx / khw]) - f32::from(zero)) * f32::from(weights[(i * co + o) * taps + t]);
-        }}}}}
-        let in_layout = Blocked::new(ci, [d, h, w], [1, 0, 1], narrow_block(ci));
+        let ([ci, co], dims) = (channels, [dims[0], dims[1], width]);
+        let kernel = [0, 1, 2].map(|a| stride[a] + more[a]);
+        let pad_before = kernel.map(|k| crop.min(k - 1));
+        let out = [0, 1, 2].map(|a| ((dims[a] - 1) * stride[a] + kernel[a]).saturating_sub(2 * pad_before[a]).max(1));
+        let taps: usize = kernel.iter().product();
+        let (x, weights) = (bytes(ci * dims.iter().product::<usize>(), seed), signed(ci * co * taps, seed ^ 1));
+        let reals: Vec<f32> = x.iter().map(|v| f32::from(*v) - f32::from(zero)).collect();
+        let real_weights: Vec<f32> = weights.iter().map(|v| f32::from(*v)).collect();
+        let want = scattered(&reals, &real_weights, [ci, co], dims, kernel, stride, pad_before, out, None);
+        let shape = TransposedShape { kernel, stride, pad_before };
+        let in_layout = Blocked::new(ci, dims, shape.border(dims, out), narrow_block(ci));
         let out_layout = Blocked::new(co, out, [1, 1, 1], 16);
         let input = packed(&x, &in_layout, zero);
         for isa in isas() {
-            let packed = Transposed::new_int8(isa, &weights, zero, [ci, co], kernel, in_layout.block).unwrap();
+            let packed = Transposed::new_int8(isa, &weights, zero, [ci, co], &shape, in_layout.block).unwrap();
             let mut y = vec![0.0; out_layout.len()];
-            conv::conv_transpose_int8(isa, &input, &in_layout, &packed, &Finish::default(), Target::F32(&mut y), &out_layout).unwrap();
+            conv::conv_transpose_int8(
+                isa, &input, &in_layout, &packed, pad_before, &Finish::default(), Target::F32(&mut y), &out_layout,
+            ).unwrap();
             prop_assert_eq!(dense(&y, &out_layout), want.clone(), "{}", isa);
         }
     }

@@ -4,7 +4,9 @@
 mod common;
 
 use common::{blocked, close, dense, isas, naive_conv, noise, out_dims};
-use cytoscope_kernels::conv::{self, ConvShape, Finish, PackedConv, PackedConvInt8, Target, Transposed, WeightShape};
+use cytoscope_kernels::conv::{
+    self, ConvShape, Finish, PackedConv, PackedConvInt8, Target, Transposed, TransposedShape, WeightShape,
+};
 use cytoscope_kernels::train::{self, InputGradient};
 use cytoscope_kernels::{Blocked, Isa, KernelError, reorder};
 
@@ -30,14 +32,15 @@ fn run_packed(packed: Isa, running: Isa) -> [Result<(), KernelError>; 6] {
     let own = PackedConvInt8::new(packed, &signed, 3, wide, 16).unwrap();
     let int8 = conv::conv_int8(running, &bytes, &layout, &own, &shape, &end, Target::F32(&mut y), &layout).map(drop);
 
-    let (twice, taps) = ([1, 2, 2], channels * channels * 4);
+    let (twice, taps) = (TransposedShape::exact([1, 2, 2]), channels * channels * 4);
     let large = Blocked::new(channels, [1, 4, 6], [0; 3], 16);
     let mut up = vec![0.0f32; large.len()];
-    let own = Transposed::new(packed, &weights[..taps], None, [channels, channels], twice, 16).unwrap();
-    let transposed = conv::conv_transpose(running, &x, &layout, &own, &end, Target::F32(&mut up), &large);
+    let own = Transposed::new(packed, &weights[..taps], None, [channels, channels], &twice, 16).unwrap();
+    let transposed = conv::conv_transpose(running, &x, &layout, &own, [0; 3], &end, Target::F32(&mut up), &large);
 
-    let own = Transposed::new_int8(packed, &signed[..taps], 3, [channels, channels], twice, 16).unwrap();
-    let transposed_int8 = conv::conv_transpose_int8(running, &bytes, &layout, &own, &end, Target::F32(&mut up), &large);
+    let own = Transposed::new_int8(packed, &signed[..taps], 3, [channels, channels], &twice, 16).unwrap();
+    let transposed_int8 =
+        conv::conv_transpose_int8(running, &bytes, &layout, &own, [0; 3], &end, Target::F32(&mut up), &large);
 
     let own = InputGradient::new(packed, &weights, [channels, channels], &shape, 16).unwrap();
     let gradient = train::conv_input_gradient(running, &x, &layout, &own, false, &mut y, &layout);
@@ -153,6 +156,7 @@ fn small_byte_layers_match_naive_loops() {
 #[test]
 fn small_transposed_layers_sum_their_input_channels() {
     let kernel = [2, 1, 3];
+    let shape = TransposedShape::exact(kernel);
     let out = [0, 1, 2].map(|axis| DIMS[axis] * kernel[axis]);
     for (ci, co) in [(3, 2), (17, 33)] {
         let (taps, end) = (ci * co * 6, Finish::default());
@@ -161,16 +165,17 @@ fn small_transposed_layers_sum_their_input_channels() {
         for isa in isas() {
             let in_layout = Blocked::new(ci, DIMS, [0; 3], float_block(ci));
             let input = blocked(&vec![1.0; ci * in_layout.voxels()], &in_layout);
-            let packed = Transposed::new(isa, &vec![1.0; taps], None, [ci, co], kernel, in_layout.block).unwrap();
+            let packed = Transposed::new(isa, &vec![1.0; taps], None, [ci, co], &shape, in_layout.block).unwrap();
             let mut y = vec![0.0; out_layout.len()];
-            conv::conv_transpose(isa, &input, &in_layout, &packed, &end, Target::F32(&mut y), &out_layout).unwrap();
+            conv::conv_transpose(isa, &input, &in_layout, &packed, [0; 3], &end, Target::F32(&mut y), &out_layout)
+                .unwrap();
             assert_eq!(dense(&y, &out_layout), want, "{isa}");
 
             let in_layout = Blocked::new(ci, DIMS, [0; 3], if ci <= 4 { 4 } else { 16 });
             let mut input = vec![0u8; in_layout.len()];
             reorder::pack(&vec![8u8; ci * in_layout.voxels()], &in_layout, 7, &mut input).unwrap();
-            let packed = Transposed::new_int8(isa, &vec![1i8; taps], 7, [ci, co], kernel, in_layout.block).unwrap();
-            conv::conv_transpose_int8(isa, &input, &in_layout, &packed, &end, Target::F32(&mut y), &out_layout)
+            let packed = Transposed::new_int8(isa, &vec![1i8; taps], 7, [ci, co], &shape, in_layout.block).unwrap();
+            conv::conv_transpose_int8(isa, &input, &in_layout, &packed, [0; 3], &end, Target::F32(&mut y), &out_layout)
                 .unwrap();
             assert_eq!(dense(&y, &out_layout), want, "{isa}, bytes");
         }

@@ -328,7 +328,8 @@ mod tests {
     enum Kind {
         /// Kernel, stride, dilation, padding before and after; whether planes outside are read as zeros.
         Window([usize; 5], bool),
-        Spread(usize),
+        /// Kernel, stride, padding before and after of a transposed convolution.
+        Transposed([usize; 4]),
         Same,
     }
 
@@ -338,7 +339,9 @@ mod tests {
                 Self::Window([kernel, stride, dilation, before, after], _) => {
                     Some((extent + before + after).checked_sub((kernel - 1) * dilation + 1)? / stride + 1)
                 }
-                Self::Spread(factor) => Some(extent * factor),
+                Self::Transposed([kernel, stride, before, after]) => {
+                    ((extent - 1) * stride + kernel).checked_sub(before + after).filter(|n| *n > 0)
+                }
                 Self::Same => Some(extent),
             }
         }
@@ -349,7 +352,16 @@ mod tests {
                     .map(|k| (z * stride + k * dilation) as isize - before as isize)
                     .filter(|z| padded || (0..extent as isize).contains(z))
                     .collect(),
-                Self::Spread(factor) => vec![(z / factor) as isize],
+                Self::Transposed([kernel, stride, before, after]) => {
+                    // All planes that reach the output planes that are computed together with this one.
+                    let outputs = (extent - 1) * stride + kernel - before - after;
+                    let group = z / stride * stride..((z / stride + 1) * stride).min(outputs);
+                    let reaches = |i: isize| {
+                        let start = i * stride as isize - before as isize;
+                        start < group.end as isize && start + kernel as isize > group.start as isize
+                    };
+                    (-(kernel as isize)..(extent + kernel) as isize).filter(|i| reaches(*i)).collect()
+                }
                 Self::Same => vec![z as isize],
             }
         }
@@ -366,7 +378,9 @@ mod tests {
                     };
                     Reads::window(&shape, extent, outputs, padded)
                 }
-                Self::Spread(factor) => Reads::spread(extent, factor),
+                Self::Transposed([kernel, stride, before, _]) => {
+                    Reads::transposed(extent, outputs, kernel, stride, before)
+                }
                 Self::Same => Reads::same(extent),
             }
         }
@@ -393,7 +407,14 @@ mod tests {
             let kind = match what % 6 {
                 0..3 => Kind::Window([kernel, 1 + stride % 3, dilation, padding[0], padding[1]], true),
                 3 => Kind::Window([kernel, 1 + stride % 3, 1, padding[0].min(kernel / 2), 0], false),
-                4 => Kind::Spread(1 + stride % 3),
+                4 => {
+                    let (stride, before, after) = (1 + stride % 3, before % kernel, after % kernel);
+                    // Half of them without overlaps and cropping.
+                    let exact = other % 2 == 0;
+                    let more =
+                        if exact { [stride, stride, 0, 0] } else { [stride + kernel - 1, stride, before, after] };
+                    Kind::Transposed(more)
+                }
                 _ => Kind::Same,
             };
             let Some(outputs) = kind.outputs(extent).filter(|n| (1..=60).contains(n)) else { continue };
@@ -488,10 +509,10 @@ mod tests {
                         kind.read(*z, flow.values[*input].extent).iter().all(|plane| *plane < known)
                     })
                 });
-                let step = if let Kind::Spread(factor) = kind { *factor } else { 1 };
+                let step = if let Kind::Transposed([_, stride, ..]) = kind { *stride } else { 1 };
                 let quota = (slab * flow.values[*output].extent).div_ceil(flow.depth()).max(step);
                 prop_assert_eq!(new.end, computable.count().min((before[*output] + quota) / step * step));
-                prop_assert_eq!(new.start % step, 0);
+                prop_assert!(new.is_empty() || new.start.is_multiple_of(step));
             }
         }
         Ok(((0..flow.values.len()).map(|v| progress.known(v)).collect(), moved))

@@ -13,7 +13,8 @@ use crate::prepare::Prepared;
 use crate::step::{Elem, Slot, StepOp};
 use crate::steps::{Affine, Apply, Copy, DequantizePlanes, PlaneScale, PoolStep, ResizeStep, Term, Translate};
 use cytoscope_engine::{EngineError, NotRolling};
-use cytoscope_graph::{Dim, ElementType, Graph, Interrupt, ValueId, op_name};
+use cytoscope_graph::infer::shape_text;
+use cytoscope_graph::{ElementType, Graph, Interrupt, ValueId, op_name};
 use cytoscope_kernels::conv::{Activation, ConvShape};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
@@ -293,8 +294,8 @@ impl Lowering<'_> {
         let is_volume = value.shape.as_ref().is_some_and(|s| s.len() == 5) && self.graph.constant(id).is_none();
         let layout = if is_volume { self.placement.layout(id) } else { None };
         layout.ok_or_else(|| {
-            let shape = value.shape.as_ref().map(|lengths| lengths.iter().map(Dim::to_string).collect::<Vec<_>>());
-            let shape = shape.map_or_else(|| "unknown shape".to_owned(), |s| format!("shape [{}]", s.join(", ")));
+            let shape = value.shape.as_ref().map(|lengths| format!("shape {}", shape_text(lengths)));
+            let shape = shape.unwrap_or_else(|| "unknown shape".to_owned());
             self.interface(format!("\"{}\" of {shape}", value.name))
         })
     }
@@ -428,6 +429,14 @@ impl Lowering<'_> {
                     shape.pad_before[0] = 0;
                     Work::Steps(kind.into_steps(&inputs, written))
                 }
+                PlanKind::ConvTranspose { ref weights, ref mut pad_before, .. } => {
+                    pad_before[0] = pad_of_slab(weights.kernel()[0], weights.stride()[0], pad_before[0]);
+                    Work::Steps(kind.into_steps(&inputs, written))
+                }
+                PlanKind::ConvTransposeInt8 { ref weights, ref mut pad_before, .. } => {
+                    pad_before[0] = pad_of_slab(weights.kernel()[0], weights.stride()[0], pad_before[0]);
+                    Work::Steps(kind.into_steps(&inputs, written))
+                }
                 PlanKind::Pad { ref mut before, .. } => {
                     before[0] = 0;
                     Work::Steps(kind.into_steps(&inputs, written))
@@ -472,6 +481,14 @@ impl Lowering<'_> {
     }
 }
 
+/// Returns the padding of a transposed convolution in a slab, whose output planes start at a multiple of the stride and whose
+/// input planes at the first that they read, see [`Reads::transposed`].
+fn pad_of_slab(kernel: usize, stride: usize, pad: usize) -> usize {
+    let (kernel, stride, pad) = (kernel as isize, stride.max(1) as isize, pad as isize);
+    // The first output plane reads input planes from ceil((pad − (kernel − 1)) / stride) on.
+    usize::try_from(pad + stride * (kernel - 1 - pad).div_euclid(stride)).unwrap_or(0)
+}
+
 /// Returns the planes that each input is read at, or `None` if the node cannot be computed plane by plane.
 fn reads(kind: &PlanKind, extents: &[usize], outputs: usize) -> Option<Vec<Reads>> {
     let first = *extents.first()?;
@@ -484,8 +501,13 @@ fn reads(kind: &PlanKind, extents: &[usize], outputs: usize) -> Option<Vec<Reads
             }
             *all.first_mut()? = Reads::window(shape, first, outputs, true);
         }
-        PlanKind::ConvTranspose { .. } | PlanKind::ConvTransposeInt8 { .. } => {
-            *all.first_mut()? = Reads::spread(first, outputs / first.max(1));
+        PlanKind::ConvTranspose { weights, pad_before, .. } => {
+            let (kernel, stride) = (weights.kernel()[0], weights.stride()[0]);
+            *all.first_mut()? = Reads::transposed(first, outputs, kernel, stride, pad_before[0]);
+        }
+        PlanKind::ConvTransposeInt8 { weights, pad_before, .. } => {
+            let (kernel, stride) = (weights.kernel()[0], weights.stride()[0]);
+            *all.first_mut()? = Reads::transposed(first, outputs, kernel, stride, pad_before[0]);
         }
         PlanKind::Pool(_, shape) => *all.first_mut()? = Reads::window(shape, first, outputs, false),
         PlanKind::Resample(tables) => *all.first_mut()? = Reads::taps(first, &tables[0]),

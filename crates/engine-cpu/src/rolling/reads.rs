@@ -59,11 +59,19 @@ impl Reads {
         Self::new(extent, (0..outputs as isize).map(span).collect())
     }
 
-    /// Each of `extent` input planes becomes `factor` output planes.
-    pub(crate) fn spread(extent: usize, factor: usize) -> Self {
-        let step = factor.max(1);
-        let spans = (0..extent * step).map(|z| ((z / step) as isize, (z / step) as isize)).collect();
-        Self { step, ..Self::new(extent, spans) }
+    /// A transposed convolution from `extent` to `outputs` planes with padding `pad`: input plane `i` is read by the output
+    /// planes `i · stride − pad` to `i · stride − pad + kernel − 1`. Planes outside the input are read as zeros. Output planes
+    /// are computed in multiples of the stride, so that their remainders are the same in every slab.
+    pub(crate) fn transposed(extent: usize, outputs: usize, kernel: usize, stride: usize, pad: usize) -> Self {
+        let step = stride.max(1);
+        let (kernel, pad) = (kernel.max(1) as isize, pad as isize);
+        let span = |z: usize| {
+            let first = (z / step * step) as isize;
+            let last = (first + step as isize).min(outputs as isize) - 1;
+            // Divisions that round up and down.
+            (-(kernel - 1 - first - pad).div_euclid(step as isize), (last + pad).div_euclid(step as isize))
+        };
+        Self { step, ..Self::new(extent, (0..outputs).map(span).collect()) }
     }
 
     /// Each output plane interpolates between two planes.

@@ -126,11 +126,12 @@ impl StepOp for ConvInt8 {
     }
 }
 
-/// Transposed convolution whose kernel size equals its stride.
+/// Transposed convolution.
 #[derive(Debug)]
 pub(crate) struct ConvTranspose {
     pub input: usize,
     pub weights: Transposed<PackedConv>,
+    pub pad_before: [usize; 3],
     pub epilogue: Epilogue,
     pub output: usize,
 }
@@ -142,17 +143,19 @@ impl StepOp for ConvTranspose {
             let x = split.image(&from, image)?;
             let destination = target(words, &to, self.epilogue.quantizer)?;
             let finish = self.epilogue.finish(None);
-            conv::conv_transpose(isa, x, &from.layout, &self.weights, &finish, destination, &to.layout)?;
+            let (weights, pad) = (&self.weights, self.pad_before);
+            conv::conv_transpose(isa, x, &from.layout, weights, pad, &finish, destination, &to.layout)?;
             Ok(())
         })
     }
 }
 
-/// Transposed convolution of bytes whose kernel size equals its stride.
+/// Transposed convolution of bytes.
 #[derive(Debug)]
 pub(crate) struct ConvTransposeInt8 {
     pub input: usize,
     pub weights: Transposed<PackedConvInt8>,
+    pub pad_before: [usize; 3],
     pub epilogue: Epilogue,
     pub output: usize,
 }
@@ -164,7 +167,8 @@ impl StepOp for ConvTransposeInt8 {
             let x = bytes(split.image(&from, image)?, from.layout.len());
             let destination = target(words, &to, self.epilogue.quantizer)?;
             let finish = self.epilogue.finish(None);
-            conv::conv_transpose_int8(isa, x, &from.layout, &self.weights, &finish, destination, &to.layout)?;
+            let (weights, pad) = (&self.weights, self.pad_before);
+            conv::conv_transpose_int8(isa, x, &from.layout, weights, pad, &finish, destination, &to.layout)?;
             Ok(())
         })
     }

@@ -4,7 +4,7 @@ use super::conv::{Epilogue, convolve};
 use crate::context::{Context, StepError, for_each_image};
 use crate::step::StepOp;
 use cytoscope_graph::{Graph, ValueId};
-use cytoscope_kernels::conv::{self, ConvShape, Finish, PackedConv, Target, Transposed, WeightShape};
+use cytoscope_kernels::conv::{self, ConvShape, Finish, PackedConv, Target, Transposed, TransposedShape, WeightShape};
 
 /// Convolution.
 #[derive(Debug)]
@@ -49,10 +49,11 @@ impl StepOp for TransposedOfTensors {
         let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
         let (values, bias) = (context.floats(self.weight)?, self.bias.map(|b| context.floats(b)).transpose()?);
         let channels = [from.layout.channels, to.layout.channels];
-        let packed = Transposed::<PackedConv>::new(isa, values, bias, channels, self.kernel, from.layout.block)?;
+        let shape = TransposedShape::exact(self.kernel);
+        let packed = Transposed::<PackedConv>::new(isa, values, bias, channels, &shape, from.layout.block)?;
         for_each_image(context.arena, &to, |image, target, split| {
             let (x, end) = (split.image(&from, image)?, Finish::default());
-            conv::conv_transpose(isa, x, &from.layout, &packed, &end, Target::F32(target), &to.layout)?;
+            conv::conv_transpose(isa, x, &from.layout, &packed, [0; 3], &end, Target::F32(target), &to.layout)?;
             Ok(())
         })
     }

@@ -74,7 +74,7 @@ pub fn fixed(shape: &[usize]) -> Vec<Dim> {
 }
 
 /// Formats a shape for error messages, with the names of free dimensions: `[1, 16, depth, 64]`.
-pub(crate) fn shape_text(shape: &[Dim]) -> String {
+pub fn shape_text(shape: &[Dim]) -> String {
     let lengths: Vec<_> = shape.iter().map(ToString::to_string).collect();
     format!("[{}]", lengths.join(", "))
 }

@@ -10,19 +10,25 @@ use std::arch::x86_64::*;
 /// The CPU must support AVX2 and FMA, and every pointer of `m` must reach what its fields say for `len` voxels.
 pub(crate) unsafe fn micro(len: usize, m: &Micro<'_, f32, f32, f32>) {
     macro_rules! pick {
-        ($($p:literal)*) => {
+        ($step:literal, $($p:literal)*) => {
             match len {
                 // SAFETY: the caller guarantees AVX2, FMA and pointers that reach `len` voxels, which is `$p`.
-                $($p => unsafe { kernel::<$p>(m) },)*
+                $($p => unsafe { kernel::<$p, $step>(m) },)*
                 _ => unreachable!("run of {len} voxels"),
             }
         };
     }
-    pick!(1 2 3 4 5 6)
+    match m.in_step {
+        16 => pick!(16, 1 2 3 4 5 6),
+        1 => pick!(1, 1 2 3 4 5 6),
+        _ => pick!(0, 1 2 3 4 5 6),
+    }
 }
 
+/// Computes `P` voxels. `STEP` is the distance of two input voxels in values; 0 means that of `m`.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn kernel<const P: usize>(m: &Micro<'_, f32, f32, f32>) {
+unsafe fn kernel<const P: usize, const STEP: usize>(m: &Micro<'_, f32, f32, f32>) {
+    let step = if STEP == 0 { m.in_step } else { STEP };
     // SAFETY: the caller guarantees AVX2, FMA and that every pointer of `m` reaches `P` voxels; all accesses are
     // unaligned.
     unsafe {
@@ -37,7 +43,7 @@ unsafe fn kernel<const P: usize>(m: &Micro<'_, f32, f32, f32>) {
                     let w = [_mm256_loadu_ps(weights), _mm256_loadu_ps(weights.add(8))];
                     weights = weights.add(16);
                     for p in 0..P {
-                        let x = _mm256_broadcast_ss(&*start.add(p * m.in_step + c));
+                        let x = _mm256_broadcast_ss(&*start.add(p * step + c));
                         acc[p][0] = _mm256_fmadd_ps(x, w[0], acc[p][0]);
                         acc[p][1] = _mm256_fmadd_ps(x, w[1], acc[p][1]);
                     }

@@ -51,6 +51,31 @@ impl<X, W, S> Micro<'_, X, W, S> {
     }
 }
 
+/// Voxels whose sums the AVX2 micro-kernels hold in registers.
+pub(crate) const AVX2_VOXELS: usize = 6;
+
+impl<X, W, S> Micro<'_, X, W, S> {
+    /// Computes a run with `kernel`, in as few parts of at most `widest` voxels as possible, of nearly equal length.
+    ///
+    /// # Safety
+    /// Input and sums must reach `len` voxels; `kernel` must only rely on those of its part.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) unsafe fn in_parts(&self, len: usize, widest: usize, kernel: impl Fn(usize, &Self)) {
+        if len <= widest {
+            return kernel(len, self);
+        }
+        let parts = len.div_ceil(widest);
+        for part in 0..parts {
+            let (first, end) = (part * len / parts, (part + 1) * len / parts);
+            // SAFETY: `first < len`, and the caller guarantees that input and sums reach `len` voxels.
+            let (input, sums) = unsafe { (self.input.add(first * self.in_step), self.sums.add(first * CHANNEL_BLOCK)) };
+            let input_left = self.input_left - first * self.in_step;
+            kernel(end - first, &Self { input, input_left, sums, ..*self });
+        }
+    }
+}
+
 /// Packed weights with their micro-kernels.
 pub(crate) trait Core: Sync {
     type In: Copy + Sync;
@@ -73,6 +98,10 @@ pub(crate) trait Core: Sync {
     fn start(&self) -> &[Self::Sum];
     /// Returns the longest run of voxels for a number of output blocks; `three` is [`Micro::three_in_a_row`].
     fn widest(&self, isa: Isa, blocks: usize, three: bool) -> usize;
+    /// Returns how many times as long a run may be. Longer runs call the epilogue less often.
+    fn most_parts(&self, _isa: Isa) -> usize {
+        1
+    }
     /// Called before the runs of a task, as `release` is called after them.
     fn prepare(&self, _isa: Isa, _adjacent: usize) {}
     fn release(&self, _isa: Isa, _adjacent: usize) {}
@@ -120,8 +149,15 @@ impl Core for PackedConv {
             #[cfg(target_arch = "x86_64")]
             (Simd::Avx512, _) => 28,
             #[cfg(target_arch = "x86_64")]
-            (Simd::Avx2, _) => 6,
+            (Simd::Avx2, _) => AVX2_VOXELS,
             (Simd::Portable, _) => 8,
+        }
+    }
+    fn most_parts(&self, isa: Isa) -> usize {
+        match isa.simd() {
+            #[cfg(target_arch = "x86_64")]
+            Simd::Avx2 => 8,
+            _ => 1,
         }
     }
     unsafe fn sums(isa: Isa, blocks: usize, len: usize, micro: &Micro<'_, f32, f32, f32>) {
@@ -135,7 +171,7 @@ impl Core for PackedConv {
                 #[cfg(target_arch = "x86_64")]
                 Simd::Avx512 => super::avx512::micro(blocks, len, micro),
                 #[cfg(target_arch = "x86_64")]
-                Simd::Avx2 => super::avx2::micro(len, micro),
+                Simd::Avx2 => micro.in_parts(len, AVX2_VOXELS, |len, part| super::avx2::micro(len, part)),
                 Simd::Portable => portable::micro(blocks, len, micro),
             }
         }
@@ -174,6 +210,9 @@ impl Core for PackedConvInt8 {
     }
     fn widest(&self, isa: Isa, blocks: usize, three: bool) -> usize {
         crate::int8::widest(isa, blocks, three)
+    }
+    fn most_parts(&self, isa: Isa) -> usize {
+        crate::int8::most_parts(isa)
     }
     fn prepare(&self, isa: Isa, adjacent: usize) {
         crate::int8::prepare(isa, adjacent * self.in_block);
@@ -216,11 +255,12 @@ pub(crate) struct Geometry {
     pub counts: [usize; 3],
 }
 
-/// Splits a row into runs (first voxel, length): as few as the kernel's widest run allows, of nearly equal length. If
-/// the kernel computes multiples of 16 voxels anyway, all runs but the last have the widest length.
-fn runs(width: usize, widest: usize) -> impl Iterator<Item = (usize, usize)> {
-    let n = width.div_ceil(widest);
+/// Splits a row into runs (first voxel, length): as few as `parts` times the kernel's widest run allows, of nearly equal
+/// length. If the kernel computes multiples of 16 voxels anyway, all runs but the last have the greatest length.
+fn runs(width: usize, widest: usize, parts: usize) -> impl Iterator<Item = (usize, usize)> {
     let even = !widest.is_multiple_of(16);
+    let widest = widest * parts;
+    let n = width.div_ceil(widest);
     (0..n).map(move |i| {
         if even {
             (i * width / n, (i + 1) * width / n - i * width / n)
@@ -310,7 +350,7 @@ pub(crate) fn drive<C: Core>(
         for group in own {
             let mut own_stats = [[LaneStats::NEW; 2]; TASK_SLICES];
             let runs = row.runs(group);
-            for strip in runs.chunks(row.runs_near(group, &runs)) {
+            for strip in runs.chunks(row.runs_near(group, runs.first().map_or(1, |(_, len)| *len))) {
                 for d in first..(first + slices).min(depth) {
                     for h in chunk * rows..((chunk + 1) * rows).min(height) {
                         row.run(group, d, h, strip, &mut scratch, &mut own_stats[d - first]);
@@ -353,13 +393,15 @@ impl<C: Core> Row<'_, C> {
     fn runs(&self, group: &Group) -> Vec<(usize, usize)> {
         let geometry = &self.plan.geometry;
         let three = self.plan.adjacent == 3 && geometry.in_step[2] == self.in_layout.block;
-        runs(geometry.counts[2], self.core.widest(self.isa, group.blocks, three)).collect()
+        let widest = self.core.widest(self.isa, group.blocks, three);
+        let parts = self.runs_near(group, widest).min(self.core.most_parts(self.isa));
+        runs(geometry.counts[2], widest, parts).collect()
     }
 
-    /// Returns the number of runs whose inputs stay in the L1 cache from one row to the next.
-    fn runs_near(&self, group: &Group, runs: &[(usize, usize)]) -> usize {
+    /// Returns the number of runs of `len` voxels whose inputs stay in the L1 cache from one row to the next.
+    fn runs_near(&self, group: &Group, len: usize) -> usize {
         let rows = self.plan.taps.len() / self.plan.adjacent.max(1);
-        let run_bytes = runs.first().map_or(1, |(_, len)| len * self.plan.geometry.in_step[2]) * size_of::<C::In>();
+        let run_bytes = len * self.plan.geometry.in_step[2] * size_of::<C::In>();
         (NEAR_BYTES / (rows * run_bytes * group.in_blocks).max(1)).max(1)
     }
 

@@ -11,15 +11,18 @@ mod avx2;
 mod avx512;
 mod bounds;
 mod depthwise;
+mod dot;
 mod drive;
 mod few;
 mod finish;
 mod pack;
 mod portable;
+mod transposed;
 
-pub use pack::{PackedConv, PackedConvInt8, Transposed, WeightShape};
+pub use pack::{PackedConv, PackedConvInt8, WeightShape};
+pub use transposed::{Transposed, TransposedShape, conv_transpose, conv_transpose_int8};
 
-pub(crate) use drive::{Geometry, Micro, Plan, drive};
+pub(crate) use drive::{AVX2_VOXELS, Geometry, Micro, Plan, drive};
 pub(crate) use finish::LaneStats;
 
 use crate::norm::{Moments, combine};
@@ -156,7 +159,8 @@ pub fn conv(
     {
         check_io(input.len(), in_layout, weights.shape, weights.in_block, finish, &Target::F32(output), out_layout)?;
         let plan = window_plan(in_layout, out_layout, shape);
-        few::few_channels(isa, input, in_layout, weights, &plan, finish.activation, output, out_layout);
+        let kernel = if weights.in_block == 1 { few::few_channels } else { dot::few_outputs };
+        kernel(isa, input, in_layout, weights, &plan, finish.activation, output, out_layout);
         return Ok(None);
     }
     windows(isa, input, in_layout, weights, shape, finish, target, out_layout)
@@ -254,84 +258,6 @@ pub(crate) fn window_plan(in_layout: &Blocked, out_layout: &Blocked, shape: &Con
         accumulate: false,
         fold: None,
     }
-}
-
-/// Computes `output = activation(conv_transpose(input) · scale + bias)` for a kernel equal to its stride, so that the
-/// outputs of input voxels do not overlap.
-///
-/// # Errors
-/// [`KernelError`] if the buffers, layouts and weights do not fit, the weights were packed for another instruction set,
-/// or `finish` asks for moments or a residual.
-pub fn conv_transpose(
-    isa: Isa,
-    input: &[f32],
-    in_layout: &Blocked,
-    weights: &Transposed<PackedConv>,
-    finish: &Finish<'_>,
-    target: Target<'_>,
-    out_layout: &Blocked,
-) -> Result<(), KernelError> {
-    spread(isa, input, in_layout, weights, finish, target, out_layout)
-}
-
-/// [`conv_transpose`] of bytes.
-///
-/// # Errors
-/// As [`conv_transpose`].
-pub fn conv_transpose_int8(
-    isa: Isa,
-    input: &[u8],
-    in_layout: &Blocked,
-    weights: &Transposed<PackedConvInt8>,
-    finish: &Finish<'_>,
-    target: Target<'_>,
-    out_layout: &Blocked,
-) -> Result<(), KernelError> {
-    spread(isa, input, in_layout, weights, finish, target, out_layout)
-}
-
-fn spread<C: Core>(
-    isa: Isa,
-    input: &[C::In],
-    in_layout: &Blocked,
-    weights: &Transposed<C>,
-    finish: &Finish<'_>,
-    mut target: Target<'_>,
-    out_layout: &Blocked,
-) -> Result<(), KernelError> {
-    check_that(!finish.moments, "moments", "none of a transposed convolution", "some")?;
-    check_that(finish.residual.is_none(), "residual", "none of a transposed convolution", "one")?;
-    let kernel = weights.kernel;
-    for axis in 0..3 {
-        let expected = in_layout.dims[axis] * kernel[axis];
-        check_that(out_layout.dims[axis] == expected, "output extent", expected, out_layout.dims[axis])?;
-    }
-    let of = WeightShape::dense(weights.out_channels, in_layout.channels, 1);
-    for (at, row) in weights.rows.iter().enumerate() {
-        check_isa(row.isa(), isa)?;
-        check_that(
-            row.shape().in_channels == of.in_channels,
-            "input channels",
-            row.shape().in_channels,
-            of.in_channels,
-        )?;
-        check_io(input.len(), in_layout, of, row.in_block(), finish, &target, out_layout)?;
-        let plan = Plan {
-            taps: vec![0],
-            adjacent: 1,
-            geometry: Geometry {
-                in_start: in_layout.row_start(0, 0, 0),
-                in_step: [in_layout.slice_stride(), in_layout.row_stride(), in_layout.block],
-                out_offset: [at / kernel[1], at % kernel[1], 0],
-                out_stride: kernel,
-                counts: in_layout.dims,
-            },
-            accumulate: false,
-            fold: Some(weights.out_channels.div_ceil(CHANNEL_BLOCK)),
-        };
-        drive(isa, input, in_layout, row, &plan, finish, &mut target, out_layout);
-    }
-    Ok(())
 }
 
 fn check_io(

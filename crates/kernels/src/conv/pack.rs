@@ -5,7 +5,7 @@ use crate::isa::Simd;
 use crate::parallel::{Shared, for_each};
 use crate::{CHANNEL_BLOCK, Isa, KernelError, check_len, check_that};
 
-/// Largest number of output channels for which planar inputs have a special kernel.
+/// Largest number of output channels for which planar inputs, and kernels of a single tap, have a special kernel.
 pub(super) const FEW_CHANNELS: usize = 4;
 
 /// Output blocks that are computed together, and the input blocks that they read.
@@ -43,7 +43,7 @@ impl WeightShape {
         self.out_channels.saturating_mul(self.in_channels / self.groups.max(1)).saturating_mul(self.taps)
     }
 
-    fn check(&self, weights: usize, bias: Option<usize>) -> Result<(), KernelError> {
+    pub(super) fn check(&self, weights: usize, bias: Option<usize>) -> Result<(), KernelError> {
         let whole = self.groups > 0
             && self.out_channels.is_multiple_of(self.groups)
             && self.in_channels.is_multiple_of(self.groups);
@@ -100,7 +100,8 @@ pub struct PackedConv {
     /// Instruction set that the weights were packed for.
     pub(super) isa: Isa,
     pub(super) values: Vec<f32>,
-    /// The original `[O][I][taps]`, for the kernel for few channels.
+    /// The original `[O][I][taps]`, for the kernels for few output channels; empty if there are too many. For inputs in
+    /// blocks, `I` is padded to whole blocks.
     pub(super) plain: Vec<f32>,
     pub(super) bias: Vec<f32>,
     pub(super) groups: Vec<Group>,
@@ -127,8 +128,14 @@ impl PackedConv {
         if shape.groups == 1 {
             let lanes: Vec<usize> = (0..shape.out_channels).map(|o| o * shape.in_channels * shape.taps).collect();
             let taps: Vec<usize> = (0..shape.taps).collect();
-            let few = in_block == 1 && shape.out_channels <= FEW_CHANNELS;
-            let plain = if few { weights.to_vec() } else { Vec::new() };
+            let few = shape.out_channels <= FEW_CHANNELS;
+            let plain = match in_block {
+                1 if few => weights.to_vec(),
+                _ if few && shape.taps == 1 => {
+                    weights.chunks_exact(shape.in_channels).flat_map(|row| by_block(row, shape.in_channels)).collect()
+                }
+                _ => Vec::new(),
+            };
             return Ok(Self {
                 plain,
                 ..Self::strided(isa, weights, bias, &lanes, [shape.in_channels, shape.taps], &taps, in_block)?
@@ -376,112 +383,5 @@ impl PackedConvInt8 {
         self.values.len()
             + self.excess.iter().map(Vec::len).sum::<usize>() * size_of::<Excess>()
             + self.start.len() * size_of::<i32>()
-    }
-}
-
-/// Packed weights of a transposed convolution whose kernel equals its stride: for each tap along D and H, a 1×1×1
-/// convolution whose output blocks are those of the taps along W, one after the other.
-#[derive(Debug, Clone)]
-pub struct Transposed<P> {
-    pub(super) rows: Vec<P>,
-    pub(super) kernel: [usize; 3],
-    pub(super) out_channels: usize,
-}
-
-impl<P> Transposed<P> {
-    fn of<T: Copy + Default>(
-        weights: &[T],
-        [in_channels, out_channels]: [usize; 2],
-        kernel: [usize; 3],
-        mut pack: impl FnMut(&[T], WeightShape) -> Result<P, KernelError>,
-    ) -> Result<Self, KernelError> {
-        let taps: usize = kernel.iter().product();
-        let shape = WeightShape::dense(out_channels, in_channels, taps);
-        shape.check(weights.len(), None)?;
-        let padded = out_channels.next_multiple_of(CHANNEL_BLOCK);
-        let of = WeightShape::dense(kernel[2] * padded, in_channels, 1);
-        let rows = (0..kernel[0] * kernel[1])
-            .map(|row| {
-                let mut values = Vec::with_capacity(of.count());
-                for tap in row * kernel[2]..(row + 1) * kernel[2] {
-                    for o in 0..padded {
-                        values.extend((0..in_channels).map(|i| {
-                            let at = (i * out_channels + o) * taps + tap;
-                            if o < out_channels { weights.get(at).copied().unwrap_or_default() } else { T::default() }
-                        }));
-                    }
-                }
-                pack(&values, of)
-            })
-            .collect::<Result<_, _>>()?;
-        Ok(Self { rows, kernel, out_channels })
-    }
-
-    /// Returns the number of output channels.
-    pub fn out_channels(&self) -> usize {
-        self.out_channels
-    }
-}
-
-impl Transposed<PackedConv> {
-    /// Packs `weights` `[I][O][kd·kh·kw]` and an optional bias `[O]` for inputs with block size `in_block` (1 or 16).
-    ///
-    /// # Errors
-    /// As [`PackedConv::new`].
-    pub fn new(
-        isa: Isa,
-        weights: &[f32],
-        bias: Option<&[f32]>,
-        channels: [usize; 2],
-        kernel: [usize; 3],
-        in_block: usize,
-    ) -> Result<Self, KernelError> {
-        if let Some(b) = bias {
-            check_len("bias", b.len(), channels[1])?;
-        }
-        let bias = bias.map(|b| by_block(b, channels[1]).repeat(kernel[2]));
-        let [in_channels, out_channels] = channels;
-        let taps: usize = kernel.iter().product();
-        WeightShape::dense(out_channels, in_channels, taps).check(weights.len(), None)?;
-        let in_block = if in_block == 1 { 1 } else { CHANNEL_BLOCK };
-        let padded = out_channels.next_multiple_of(CHANNEL_BLOCK);
-        let rows = (0..kernel[0] * kernel[1])
-            .map(|row| {
-                let lane =
-                    |tap: usize, o: usize| if o < out_channels { o * taps + row * kernel[2] + tap } else { NO_LANE };
-                let lanes: Vec<usize> = (0..kernel[2]).flat_map(|tap| (0..padded).map(move |o| lane(tap, o))).collect();
-                let ins = [in_channels, out_channels * taps];
-                PackedConv::strided(isa, weights, bias.as_deref(), &lanes, ins, &[0], in_block)
-            })
-            .collect::<Result<_, _>>()?;
-        Ok(Self { rows, kernel, out_channels })
-    }
-
-    /// Returns the size of the packed weights in bytes.
-    pub fn size_bytes(&self) -> usize {
-        self.rows.iter().map(PackedConv::size_bytes).sum()
-    }
-}
-
-impl Transposed<PackedConvInt8> {
-    /// Packs `weights` `[I][O][kd·kh·kw]` for inputs with block size `in_block` (4 or 16) and zero point
-    /// `zero_point`.
-    ///
-    /// # Errors
-    /// As [`PackedConvInt8::new`].
-    pub fn new_int8(
-        isa: Isa,
-        weights: &[i8],
-        zero_point: u8,
-        channels: [usize; 2],
-        kernel: [usize; 3],
-        in_block: usize,
-    ) -> Result<Self, KernelError> {
-        Self::of(weights, channels, kernel, |row, of| PackedConvInt8::new(isa, row, zero_point, of, in_block))
-    }
-
-    /// Returns the size of the packed weights in bytes.
-    pub fn size_bytes(&self) -> usize {
-        self.rows.iter().map(PackedConvInt8::size_bytes).sum()
     }
 }

@@ -11,7 +11,7 @@ mod avx512_vnni;
 pub(crate) mod pairs;
 mod portable;
 
-use crate::conv::Micro;
+use crate::conv::{AVX2_VOXELS, Micro};
 use crate::{Isa, IsaName};
 
 /// Arguments of the byte kernels.
@@ -33,8 +33,16 @@ pub(crate) fn widest(isa: Isa, blocks: usize, three: bool) -> usize {
         (IsaName::Amx, 2) => 32,
         (IsaName::Amx, _) => 64,
         (IsaName::Avx512Vnni, _) => widest_vnni(blocks, three),
-        (IsaName::Avx2 | IsaName::Avx2Vnni | IsaName::Avx512, _) => 6,
+        (IsaName::Avx2 | IsaName::Avx2Vnni | IsaName::Avx512, _) => AVX2_VOXELS,
         (IsaName::Portable, _) => 8,
+    }
+}
+
+/// Returns how many times as long as [`widest`] a run may be.
+pub(crate) fn most_parts(isa: Isa) -> usize {
+    match isa.name() {
+        IsaName::Avx2 | IsaName::Avx2Vnni | IsaName::Avx512 => 8,
+        IsaName::Amx | IsaName::Avx512Vnni | IsaName::Portable => 1,
     }
 }
 
@@ -82,30 +90,16 @@ pub(crate) unsafe fn sums(isa: Isa, blocks: usize, len: usize, m: &Bytes<'_>) {
                 amx::micro(blocks, len, m);
             }
             #[cfg(target_arch = "x86_64")]
-            IsaName::Amx | IsaName::Avx512Vnni => in_runs(len, m, widest_vnni(blocks, m.three_in_a_row()), |l, m| {
-                avx512_vnni::micro(blocks, l, m);
-            }),
+            IsaName::Amx | IsaName::Avx512Vnni => {
+                m.in_parts(len, widest_vnni(blocks, m.three_in_a_row()), |len, part| {
+                    avx512_vnni::micro(blocks, len, part);
+                });
+            }
             #[cfg(target_arch = "x86_64")]
-            IsaName::Avx2Vnni => avx2_vnni::micro(len, m),
+            IsaName::Avx2Vnni => m.in_parts(len, AVX2_VOXELS, |len, part| avx2_vnni::micro(len, part)),
             #[cfg(target_arch = "x86_64")]
-            IsaName::Avx2 | IsaName::Avx512 => avx2::micro(len, m),
+            IsaName::Avx2 | IsaName::Avx512 => m.in_parts(len, AVX2_VOXELS, |len, part| avx2::micro(len, part)),
             _ => portable::micro(blocks, len, m),
         }
-    }
-}
-
-/// Computes a run in parts of at most `widest` voxels.
-///
-/// # Safety
-/// Input and sums of `m` must reach `len` voxels.
-#[cfg(target_arch = "x86_64")]
-unsafe fn in_runs(len: usize, m: &Bytes<'_>, widest: usize, f: impl Fn(usize, &Bytes<'_>)) {
-    let mut at = 0;
-    while at < len {
-        let part = widest.min(len - at);
-        // SAFETY: `at < len`, and the caller guarantees that input and sums reach `len` voxels.
-        let (input, sums) = unsafe { (m.input.add(at * m.in_step), m.sums.add(at * 16)) };
-        f(part, &Bytes { input, input_left: m.input_left - at * m.in_step, sums, ..*m });
-        at += part;
     }
 }

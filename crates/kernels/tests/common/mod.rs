@@ -106,3 +106,40 @@ pub fn close(got: &[f32], want: &[f32], tolerance: f32) {
         assert!((g - w).abs() <= tolerance * (1.0 + w.abs()), "value {i}: {g}, expected {w}");
     }
 }
+
+/// Naive transposed convolution of `[C][D][H][W]` with `[I][O][taps]`: every input adds its products to the outputs that it
+/// reaches.
+#[allow(clippy::too_many_arguments)]
+pub fn scattered(
+    x: &[f32],
+    weights: &[f32],
+    [ci, co]: [usize; 2],
+    dims: [usize; 3],
+    kernel: [usize; 3],
+    stride: [usize; 3],
+    pad_before: [usize; 3],
+    out: [usize; 3],
+    bias: Option<&[f32]>,
+) -> Vec<f32> {
+    let (inputs, outputs, taps) =
+        (dims.iter().product::<usize>(), out.iter().product::<usize>(), kernel.iter().product::<usize>());
+    let mut y: Vec<f64> = (0..co * outputs).map(|i| bias.map_or(0.0, |b| f64::from(b[i / outputs]))).collect();
+    let place = |i: usize, of: [usize; 3]| [i / (of[1] * of[2]), i / of[2] % of[1], i % of[2]];
+    for at in 0..inputs {
+        for tap in 0..taps {
+            let (from, t) = (place(at, dims), place(tap, kernel));
+            let to: Option<Vec<usize>> = (0..3)
+                .map(|a| (from[a] * stride[a] + t[a]).checked_sub(pad_before[a]).filter(|u| *u < out[a]))
+                .collect();
+            let Some(to) = to else { continue };
+            let to = (to[0] * out[1] + to[1]) * out[2] + to[2];
+            for i in 0..ci {
+                for o in 0..co {
+                    y[o * outputs + to] +=
+                        f64::from(x[i * inputs + at]) * f64::from(weights[(i * co + o) * taps + tap]);
+                }
+            }
+        }
+    }
+    y.into_iter().map(|v| v as f32).collect()
+}

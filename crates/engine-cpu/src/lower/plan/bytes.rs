@@ -1,11 +1,11 @@
 //! Plans quantized tensors: which stay bytes, and which convolutions run on them.
 
-use super::float::{exact_transpose, joined, weight_shape};
+use super::float::{joined, transposed_shape, weight_shape};
 use super::{Dequantized, DynamicDequantized, KernelPlan, PlanKind, Planner};
 use crate::concat::channel_parts;
 use crate::prepare::StoredWeight;
 use crate::steps::{Affine, DynamicScale, Epilogue, Term};
-use crate::window::{border, conv_shape, pool_shape, to_3d};
+use crate::window::{border, conv_shape, pool_shape};
 use cytoscope_graph::{Activation as Act, ConvAttrs, ElementType, Node, Op, Tensor, ValueId, op_name};
 use cytoscope_kernels::conv::{Activation, PackedConvInt8, Quantizer, Transposed};
 use cytoscope_kernels::pool::Pool;
@@ -262,24 +262,26 @@ impl Planner<'_> {
         let (Some(&ci), Some(&co)) = (stored.values.shape().first(), stored.values.shape().get(1)) else {
             return Ok(None);
         };
-        if !exact_transpose(attrs, stored.values.shape().len()) || ci != in_layout.channels || co != out_layout.channels
-        {
-            return Ok(None);
-        }
-        let Some(scale) = output_scales(stored, 1, from.scale, co) else { return Ok(None) };
-        let kernel = to_3d(&attrs.kernel, 1);
+        let lengths = self.spatial_lengths(from.bytes);
+        let shape = lengths
+            .and_then(|lengths| transposed_shape(attrs, stored.values.shape(), &lengths, out_layout.dims))
+            .filter(|_| ci == in_layout.channels && co == out_layout.channels);
+        let (Some(shape), Some(scale)) = (shape, output_scales(stored, 1, from.scale, co)) else { return Ok(None) };
         if ranges.is_some() {
             // The sum of the weights differs from tap to tap, so the zero point cannot be folded into the bias.
             return Ok(None);
         }
         let block = in_layout.block;
         let weights =
-            Transposed::<PackedConvInt8>::new_int8(self.isa, &weights, from.zero_point, [ci, co], kernel, block)?;
+            Transposed::<PackedConvInt8>::new_int8(self.isa, &weights, from.zero_point, [ci, co], &shape, block)?;
+        let width = shape.border(in_layout.dims, out_layout.dims);
         let epilogue = Epilogue { scale: Some(scale), bias: bias.map(<[f32]>::to_vec), ..Epilogue::default() };
-        let kind = PlanKind::ConvTransposeInt8 { weights, epilogue };
+        let kind = PlanKind::ConvTransposeInt8 { weights, pad_before: shape.pad_before, epilogue };
         self.integer_convolutions += 1;
-        let planned = self.on_bytes(node, kind, vec![from.bytes], output);
-        Ok(Some((KernelPlan { label: "ConvTranspose int8".to_owned(), ..planned }, Vec::new())))
+        let bytes = from.bytes;
+        let planned = self.on_bytes(node, kind, vec![bytes], output);
+        let label = "ConvTranspose int8".to_owned();
+        Ok(Some((KernelPlan { border: Some((bytes, width)), label, ..planned }, Vec::new())))
     }
 
     /// Plans a concatenation of bytes along channels: parts with the output's quantization parameters are written in

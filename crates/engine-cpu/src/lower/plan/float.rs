@@ -9,7 +9,7 @@ use cytoscope_graph::{
     Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Op, PadMode, Padding, Tensor, ValueId,
 };
 use cytoscope_kernels::Blocked;
-use cytoscope_kernels::conv::{Activation, PackedConv, Transposed, WeightShape};
+use cytoscope_kernels::conv::{Activation, PackedConv, Transposed, TransposedShape, WeightShape};
 use cytoscope_kernels::pointwise::Unary;
 use cytoscope_kernels::resize::Tap;
 
@@ -65,7 +65,7 @@ impl Planner<'_> {
         Ok(Some(KernelPlan { inputs, border: Some((input, width)), ..whole(kind) }))
     }
 
-    /// Plans a transposed convolution whose kernel size equals its stride.
+    /// Plans a transposed convolution without groups and dilations whose kernel is not shorter than its stride.
     pub(super) fn conv_transpose(&self, node: &Node, whole: impl Fn(PlanKind) -> KernelPlan) -> PlanResult {
         let Op::ConvTranspose(attrs) = &node.op else { return Ok(None) };
         let (Some(input), Some(output), Some(w)) = (node.input(0), node.output(0), self.constant(node, 1)) else {
@@ -76,13 +76,17 @@ impl Planner<'_> {
         else {
             return Ok(None);
         };
+        let lengths = self.spatial_lengths(input);
+        let shape = lengths.and_then(|lengths| transposed_shape(attrs, w.shape(), &lengths, out_layout.dims));
+        let Some(shape) = shape else { return Ok(None) };
         let (Some(&ci), Some(&co)) = (w.shape().first(), w.shape().get(1)) else { return Ok(None) };
-        if !exact_transpose(attrs, w.shape().len()) || ci != in_layout.channels || co != out_layout.channels {
+        if ci != in_layout.channels || co != out_layout.channels {
             return Ok(None);
         }
-        let kernel = to_3d(&attrs.kernel, 1);
-        let weights = Transposed::<PackedConv>::new(self.isa, weights, bias, [ci, co], kernel, in_layout.block)?;
-        Ok(Some(whole(PlanKind::ConvTranspose { weights, epilogue: Epilogue::default() })))
+        let weights = Transposed::<PackedConv>::new(self.isa, weights, bias, [ci, co], &shape, in_layout.block)?;
+        let width = shape.border(in_layout.dims, out_layout.dims);
+        let kind = PlanKind::ConvTranspose { weights, pad_before: shape.pad_before, epilogue: Epilogue::default() };
+        Ok(Some(KernelPlan { border: Some((input, width)), ..whole(kind) }))
     }
 
     pub(super) fn batch_norm(&self, node: &Node, epsilon: f32) -> Option<PlanKind> {
@@ -217,6 +221,32 @@ pub(super) fn weight_shape(attrs: &ConvAttrs, weight: &Tensor, lengths: &[usize]
     let (out_channels, per_group) = (*shape.first()?, *shape.get(1)?);
     let taps = shape.get(2..)?.iter().product();
     Some(WeightShape { out_channels, in_channels: per_group.checked_mul(attrs.group)?, taps, groups: attrs.group })
+}
+
+/// Returns the geometry of a transposed convolution from an input of these lengths to `outputs` voxels, or `None` if the
+/// kernels do not support it: groups, dilations, a kernel shorter than the stride, zeros before the first output, or, with
+/// a kernel of the stride's length, outputs that are cropped or added at the end only.
+pub(super) fn transposed_shape(
+    attrs: &ConvTransposeAttrs,
+    weight_shape: &[usize],
+    lengths: &[usize],
+    outputs: [usize; 3],
+) -> Option<TransposedShape> {
+    let is_plain = attrs.group == 1
+        && attrs.dilations.iter().all(|d| *d == 1)
+        && weight_shape.get(2..) == Some(attrs.kernel.as_slice())
+        && lengths.len() <= 3;
+    let long_enough = attrs.kernel.iter().zip(&attrs.strides).all(|(kernel, stride)| kernel >= stride && *stride > 0);
+    if !is_plain || !long_enough {
+        return None;
+    }
+    let before = attrs.geometry(lengths).ok()?.before;
+    let before: Vec<usize> = before.into_iter().map(|b| usize::try_from(b).ok()).collect::<Option<_>>()?;
+    let (kernel, stride, pad_before) = (to_3d(&attrs.kernel, 1), to_3d(&attrs.strides, 1), to_3d(&before, 0));
+    let shape = TransposedShape { kernel, stride, pad_before };
+    let inputs = to_3d(lengths, 1);
+    let fills = (0..3).all(|axis| outputs[axis] == inputs[axis] * kernel[axis]);
+    (fills || shape != TransposedShape::exact(kernel)).then_some(shape)
 }
 
 /// Returns whether the outputs of different input voxels do not overlap: kernel equals stride, no padding or dilation.

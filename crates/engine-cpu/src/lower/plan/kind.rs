@@ -58,10 +58,12 @@ pub(crate) enum PlanKind {
     },
     ConvTranspose {
         weights: Transposed<PackedConv>,
+        pad_before: [usize; 3],
         epilogue: Epilogue,
     },
     ConvTransposeInt8 {
         weights: Transposed<PackedConvInt8>,
+        pad_before: [usize; 3],
         epilogue: Epilogue,
     },
     /// Computes moments of inputs (input position, moments index), then one pass.
@@ -174,11 +176,11 @@ impl PlanKind {
                 steps.extend(post.map(|f| step(UnaryStep { f, input: output, output })));
                 steps
             }
-            Self::ConvTranspose { weights, epilogue } => {
-                vec![step(ConvTranspose { input, weights, epilogue: with_slots(epilogue), output })]
+            Self::ConvTranspose { weights, pad_before, epilogue } => {
+                vec![step(ConvTranspose { input, weights, pad_before, epilogue: with_slots(epilogue), output })]
             }
-            Self::ConvTransposeInt8 { weights, epilogue } => {
-                vec![step(ConvTransposeInt8 { input, weights, epilogue: with_slots(epilogue), output })]
+            Self::ConvTransposeInt8 { weights, pad_before, epilogue } => {
+                vec![step(ConvTransposeInt8 { input, weights, pad_before, epilogue: with_slots(epilogue), output })]
             }
             Self::Chain { moments, terms, activation, quantizer, head } => {
                 let slot = |position: usize| inputs.get(position).copied().unwrap_or(input);
