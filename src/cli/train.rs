@@ -13,11 +13,12 @@ use super::{parse_zyx, performance, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::SeriesChoice;
-use cytoscope_pipeline::{DiameterRequest, PerformanceRequest, SCRATCH, find_model};
+use cytoscope_pipeline::{DiameterRequest, PerformanceRequest, find_model};
 use cytoscope_profile::{RunFacts, bytes_text};
 use cytoscope_storage::Overwrite;
 use cytoscope_train::{
-    ChosenNetwork, SettingAssignment, TrainConfig, TrainEvent, TrainJob, TrainPrecision, TrainReport, TrainStatus,
+    ChosenNetwork, SettingAssignment, TrainConfig, TrainEvent, TrainJob, TrainPrecision, TrainReport, TrainStart,
+    TrainStatus,
 };
 use cytoscope_training_data::TrainingTask;
 use std::path::{Path, PathBuf};
@@ -42,8 +43,8 @@ pub(crate) struct Train {
     #[arg(long, value_name = "N|NAME|all")]
     series: Option<SeriesChoice>,
     /// Model to start from: a package, the name of an installed model, an ONNX file, or scratch.
-    #[arg(long, default_value = "scratch", value_name = "PKG|NAME|scratch")]
-    from: String,
+    #[arg(long, default_value_t = TrainStart::Scratch, value_name = "PKG|NAME|scratch")]
+    from: TrainStart,
     /// Package to write: a folder or a .zip.
     #[arg(long)]
     out: PathBuf,
@@ -232,7 +233,7 @@ impl Train {
     /// Checks that the trace replaces neither an input nor the package or its checkpoints.
     fn check_trace(&self, trace: &Path) -> Outcome {
         // A missing start model is reported later, when it is opened.
-        let from = (self.from != SCRATCH).then(|| find_model(&self.from).ok()).flatten();
+        let from = self.from.model().and_then(|model| find_model(model).ok());
         let inputs: Vec<&Path> = from.iter().chain([&self.data]).chain(&self.config).map(PathBuf::as_path).collect();
         let checkpoints = search::beside(&self.out, "training");
         check_trace(trace, &inputs, &[&self.out, &checkpoints], Overwrite::from_force(self.force))

@@ -293,7 +293,7 @@ fn unsaved_trained_model_is_saved_automatically() {
 fn model_for_another_task_is_refused_as_start_model() {
     let (mut fixture, data) = fixture(4);
     go_to_start_step(&mut fixture, &data);
-    let from = |fixture: &Fixture| fixture.window.state().wizard().plan.from.clone();
+    let from = |fixture: &Fixture| fixture.window.state().wizard().plan.from.to_string();
     let stain = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/labelfree-nuclei");
     fixture.window.state_mut().start_from_file(stain.clone());
     fixture.until("the reason", |w| sees(w, "It predicts a stain"));
@@ -305,7 +305,7 @@ fn model_for_another_task_is_refused_as_start_model() {
     cytoscope_onnx::save(&package.float_graph.unwrap_or(package.graph), &own).unwrap();
     fixture.window.state_mut().start_from_file(own.clone());
     let own = own.display().to_string();
-    fixture.until("the file", |w| w.state().wizard().plan.from == own);
+    fixture.until("the file", |w| w.state().wizard().plan.from.as_str() == own);
     fixture.click("New network");
     assert_eq!(from(&fixture), "scratch");
     fixture.click("own");

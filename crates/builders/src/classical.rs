@@ -1,6 +1,6 @@
 //! A classical filter as a graph: it runs on every engine and needs no training.
 
-use super::weights::{NetworkBuilder, Weights};
+use super::weights::{finish_graph, graph_with_input};
 use cytoscope_graph::{
     Activation, BinaryOp, ConvAttrs, Graph, GraphError, Op, PadMode, Padding, Result, Tensor, ValueId,
 };
@@ -67,11 +67,9 @@ pub fn difference_of_gaussians(config: &DifferenceOfGaussians) -> Result<Graph> 
             "finite numbers, sigmas and truncation of at least 0, shares above 0, kernels of at most 2001 voxels";
         return Err(GraphError::misused("difference of Gaussians", got, expected));
     }
-    let weights = Weights::Random { seed: 0 };
-    let (mut builder, x) = NetworkBuilder::new("difference_of_gaussians", &weights, 1, 3, 0.0);
-    let small = smooth(&mut builder.graph, "small", x, &config.sigma_small, config.truncate)?;
-    let large = smooth(&mut builder.graph, "large", x, &config.sigma_large, config.truncate)?;
-    let graph = &mut builder.graph;
+    let (mut graph, x) = graph_with_input("difference_of_gaussians", 1, 3);
+    let small = smooth(&mut graph, "small", x, &config.sigma_small, config.truncate)?;
+    let large = smooth(&mut graph, "large", x, &config.sigma_large, config.truncate)?;
     let share = graph.add_initializer("large_share", Tensor::scalar(config.large_share));
     let large = graph.push("background", Op::Binary(BinaryOp::Mul), &[Some(large), Some(share)]);
     let difference = graph.push("difference", Op::Binary(BinaryOp::Sub), &[Some(small), Some(large)]);
@@ -80,14 +78,14 @@ pub fn difference_of_gaussians(config: &DifferenceOfGaussians) -> Result<Graph> 
     let scaled = graph.push("scaled", Op::Binary(BinaryOp::Mul), &[Some(difference), Some(gain)]);
     let shifted = graph.push("shifted", Op::Binary(BinaryOp::Add), &[Some(scaled), Some(offset)]);
     let y = graph.push("probability", Op::Activation(Activation::Sigmoid), &[Some(shifted)]);
-    let Some((sigma, half)) = config.brightness else { return builder.finish(y) };
-    let bright = smooth(graph, "bright", x, &sigma, config.truncate)?;
+    let Some((sigma, half)) = config.brightness else { return finish_graph(graph, y) };
+    let bright = smooth(&mut graph, "bright", x, &sigma, config.truncate)?;
     let bright = graph.push("bright.positive", Op::Activation(Activation::Relu), &[Some(bright)]);
     let half = graph.add_initializer("half", Tensor::scalar(half));
     let sum = graph.push("bright.sum", Op::Binary(BinaryOp::Add), &[Some(bright), Some(half)]);
     let ratio = graph.push("brightness", Op::Binary(BinaryOp::Div), &[Some(bright), Some(sum)]);
     let both = graph.push("both", Op::concat(1), &[Some(y), Some(ratio)]);
-    builder.finish(both)
+    finish_graph(graph, both)
 }
 
 fn smooth(graph: &mut Graph, name: &str, x: ValueId, sigma: &[f64; 3], truncate: f64) -> Result<ValueId> {

@@ -57,6 +57,28 @@ impl Default for UNet3d {
     }
 }
 
+impl UNet3d {
+    /// Checks that the description can be built.
+    fn check(&self) -> Result<()> {
+        let positive = self.strides.iter().flatten().chain(&self.filters).all(|&n| n > 0);
+        let odd = self.kernel.iter().all(|k| k % 2 == 1);
+        if self.filters.len() != self.strides.len() + 1 || !positive || !odd || self.convs_per_block == 0 {
+            let got = format!(
+                "filters {:?}, strides {:?}, a kernel of {:?} and {} convolutions in each block",
+                self.filters, self.strides, self.kernel, self.convs_per_block
+            );
+            let expected = "one stride fewer than filters, all above 0, odd kernel lengths, at least one convolution";
+            return Err(GraphError::misused("U-Net", got, expected));
+        }
+        let max_deep_heads = self.filters.len().saturating_sub(2);
+        if self.deep_heads > max_deep_heads {
+            let expected = format!("at most {max_deep_heads}");
+            return Err(GraphError::misused("deep heads", self.deep_heads.to_string(), expected));
+        }
+        Ok(())
+    }
+}
+
 /// Builds a [`UNet3d`]: input `x` `[n, in, d, h, w]`, output `y` of the same lengths.
 ///
 /// Blocks are `encoder.L` and `decoder.L` (L the level, 0 the finest). Parameters: `block.convI.weight`, and
@@ -67,16 +89,7 @@ impl Default for UNet3d {
 /// # Errors
 /// If the description is inconsistent, or a named weight is missing or has a different shape.
 pub fn unet3d(config: &UNet3d, weights: &Weights<'_>) -> Result<Graph> {
-    let positive = config.strides.iter().flatten().chain(&config.filters).all(|&n| n > 0);
-    let odd = config.kernel.iter().all(|k| k % 2 == 1);
-    if config.filters.len() != config.strides.len() + 1 || !positive || !odd || config.convs_per_block == 0 {
-        let got = format!(
-            "filters {:?}, strides {:?}, a kernel of {:?} and {} convolutions in each block",
-            config.filters, config.strides, config.kernel, config.convs_per_block
-        );
-        let expected = "one stride fewer than filters, all above 0, odd kernel lengths, at least one convolution";
-        return Err(GraphError::misused("U-Net", got, expected));
-    }
+    config.check()?;
     let (mut builder, x) = NetworkBuilder::new("unet3d", weights, config.in_channels, 3, config.slope);
     let mut now = (x, config.in_channels);
     let mut levels: Vec<(ValueId, usize)> = Vec::new();
@@ -87,10 +100,6 @@ pub fn unet3d(config: &UNet3d, weights: &Weights<'_>) -> Result<Graph> {
         levels.push(now);
     }
     levels.pop();
-    if config.deep_heads > levels.len().saturating_sub(1) {
-        let most = format!("at most {}", levels.len().saturating_sub(1));
-        return Err(GraphError::misused("deep heads", config.deep_heads.to_string(), most));
-    }
     let mut deep = Vec::new();
     for (level, (skip, filters)) in levels.into_iter().enumerate().rev() {
         let stride = config.strides.get(level).copied().unwrap_or([1; 3]);

@@ -21,7 +21,30 @@ pub enum Weights<'a> {
     },
 }
 
-/// A graph under construction.
+/// Starts a graph with the input `x` of shape `[n, channels, d, h, w]`, without the first spatial axes if `axes` is less
+/// than 3. Only the number of channels is fixed.
+pub(super) fn graph_with_input(name: &str, channels: usize, axes: usize) -> (Graph, ValueId) {
+    let mut graph = Graph::new(name);
+    let spatial = ["d", "h", "w"];
+    let free = |n: &str| Dim::Free(n.to_owned());
+    let mut shape = vec![free("n"), Dim::Fixed(channels)];
+    shape.extend(spatial.iter().skip(3usize.saturating_sub(axes)).map(|n| free(n)));
+    let x = graph.add_input("x", ElementType::F32, shape);
+    (graph, x)
+}
+
+/// Makes `y` the output of a graph, under this name, and returns the graph with inferred shapes.
+pub(super) fn finish_graph(mut graph: Graph, y: ValueId) -> Result<Graph> {
+    if let Some(value) = graph.values.get_mut(y.index()) {
+        value.name = "y".into();
+    }
+    graph.outputs.push(y);
+    cytoscope_graph_passes::infer_shapes::<ValueId>(&mut graph, &[])?;
+    graph.validate()?;
+    Ok(graph)
+}
+
+/// A graph under construction, and its parameters.
 pub(super) struct NetworkBuilder<'a> {
     pub graph: Graph,
     weights: &'a Weights<'a>,
@@ -30,8 +53,7 @@ pub(super) struct NetworkBuilder<'a> {
 }
 
 impl<'a> NetworkBuilder<'a> {
-    /// Starts a graph with the input `x` of shape `[n, channels, d, h, w]`, without the first spatial axes if `axes` is
-    /// less than 3. Only the number of channels is fixed.
+    /// Starts a graph with its input, as [`graph_with_input`] does.
     pub(super) fn new(
         name: &str,
         weights: &'a Weights<'a>,
@@ -39,12 +61,7 @@ impl<'a> NetworkBuilder<'a> {
         axes: usize,
         slope: f32,
     ) -> (Self, ValueId) {
-        let mut graph = Graph::new(name);
-        let spatial = ["d", "h", "w"];
-        let free = |n: &str| Dim::Free(n.to_owned());
-        let mut shape = vec![free("n"), Dim::Fixed(channels)];
-        shape.extend(spatial.iter().skip(3usize.saturating_sub(axes)).map(|n| free(n)));
-        let x = graph.add_input("x", ElementType::F32, shape);
+        let (graph, x) = graph_with_input(name, channels, axes);
         let state = if let Weights::Random { seed } = weights { *seed } else { 0 };
         (Self { graph, weights, state, slope }, x)
     }
@@ -132,14 +149,8 @@ impl<'a> NetworkBuilder<'a> {
         self.graph.push(name, op, &[Some(x)])
     }
 
-    /// Names the output and returns the graph with inferred shapes.
-    pub(super) fn finish(mut self, y: ValueId) -> Result<Graph> {
-        if let Some(value) = self.graph.values.get_mut(y.index()) {
-            value.name = "y".into();
-        }
-        self.graph.outputs.push(y);
-        cytoscope_graph_passes::infer_shapes::<ValueId>(&mut self.graph, &[])?;
-        self.graph.validate()?;
-        Ok(self.graph)
+    /// Makes `y` the output of the graph, and returns it, as [`finish_graph`] does.
+    pub(super) fn finish(self, y: ValueId) -> Result<Graph> {
+        finish_graph(self.graph, y)
     }
 }

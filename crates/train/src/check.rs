@@ -4,6 +4,7 @@ use crate::config::TrainConfig;
 use crate::data::{check_pairs, find, split_pairs, typical_voxel_um};
 use crate::error::data_error;
 use crate::problems;
+use crate::start::TrainStart;
 use crate::trained_images::TrainedImages;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_training_data::{Dataset, Report, Split, TrainingDataError, TrainingTask};
@@ -23,10 +24,10 @@ pub struct CheckJob {
     /// Seed of the split into training and validation set.
     #[serde(default)]
     pub seed: u64,
-    /// Start model, which changes the split: images that it was trained on are validated on last. `None` and `scratch`
-    /// stand for a new network.
+    /// Start model, which changes the split: images that it was trained on are validated on last. `None` stands for a new
+    /// network, too.
     #[serde(default)]
-    pub from: Option<String>,
+    pub from: Option<TrainStart>,
     /// File that lists every problem if there are many; by default in the user's data folder.
     #[serde(default)]
     pub details: Option<PathBuf>,
@@ -71,7 +72,7 @@ impl CheckJob {
         let report = check_pairs(context, &dataset, &self.config, None)?;
         let usable = report.usable(&dataset);
         // The data can be checked without the start model; its problems are reported when training starts.
-        let known = self.from.as_deref().and_then(|from| TrainedImages::of_model(from).ok()).unwrap_or_default();
+        let known = self.from.as_ref().and_then(|from| TrainedImages::of_start(from).ok()).unwrap_or_default();
         let (mut found, mut no_split) = (None, None);
         if !usable.is_empty() {
             match split_pairs(&usable, &report, &self.config, self.seed, None, &known) {

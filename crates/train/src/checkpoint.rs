@@ -7,7 +7,7 @@
 //! far.
 
 use crate::budget::ValidationSize;
-use crate::config::TrainConfig;
+use crate::config::{TrainConfig, TrainPrecision};
 use crate::error::io_error;
 use crate::history::History;
 use crate::job::TrainJob;
@@ -100,6 +100,9 @@ pub(crate) struct TrainState {
     pub history: History,
     /// Optimizer steps since the optimizer state was initialized.
     pub optimizer_steps: u32,
+    /// Precision of the last steps, to which the loss scale belongs; `None` in checkpoints of earlier versions.
+    #[serde(default)]
+    pub precision: Option<TrainPrecision>,
     /// Loss scale of mixed precision.
     #[serde(default = "one")]
     pub loss_scale: f32,
@@ -414,11 +417,13 @@ fn parse_tensors(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, 
     Ok(tensors)
 }
 
-/// Copies the saved tensors and counters into a network state with the same parameter names and shapes.
+/// Copies the saved tensors and counters into a network state with the same parameter names and shapes. `precision` is that
+/// of the run that continues; in another precision than the checkpoint's, it starts with the loss scale that `model` has.
 pub(crate) fn restore(
     model: &mut ModelState,
     names: &[String],
     state: &TrainState,
+    precision: TrainPrecision,
     tensors: &BTreeMap<String, Tensor>,
     path: &Path,
 ) -> Result<(), JobError> {
@@ -444,8 +449,12 @@ pub(crate) fn restore(
         take(format!("running/{name}"), t)?;
     }
     model.optimizer_steps = state.optimizer_steps;
-    // The run may go on in another precision; only f16 scales the loss.
-    if (model.loss_scale > 1.0) == (state.loss_scale > 1.0) {
+    let is_same_precision = match state.precision {
+        Some(saved) => saved == precision,
+        // Only f16 scales the loss.
+        None => (model.loss_scale > 1.0) == (state.loss_scale > 1.0),
+    };
+    if is_same_precision {
         (model.loss_scale, model.steady_steps) = (state.loss_scale, state.steady_steps);
     }
     Ok(())
@@ -469,6 +478,7 @@ fn bytes_of(values: &[f32]) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn model(values: Vec<Tensor>) -> ModelState {
         ModelState {
@@ -497,5 +507,35 @@ mod tests {
         let integers = Tensor::vector(vec![1i64, 2]);
         let wrong = tensor_file(&names, &model(vec![floats(1.0), integers])).unwrap_err().to_string();
         assert!(wrong.contains("\"value/b\""), "{wrong}");
+    }
+
+    /// Returns the loss scale and its steady steps of a run that continues in a precision.
+    fn resumed_scale(state: &TrainState, precision: TrainPrecision, initial_scale: f32) -> (f32, u32) {
+        let mut resumed = ModelState { loss_scale: initial_scale, ..model(Vec::new()) };
+        restore(&mut resumed, &[], state, precision, &BTreeMap::new(), Path::new("t")).unwrap();
+        (resumed.loss_scale, resumed.steady_steps)
+    }
+
+    #[test]
+    fn the_loss_scale_is_kept_in_the_same_precision_only() {
+        use TrainPrecision::{Auto, F16, F32};
+        let saved = |precision: Option<TrainPrecision>, loss_scale: f32| -> TrainState {
+            serde_json::from_value(json!({
+                "version": VERSION, "job": {"task": "segmentation", "data": "d", "from": "scratch", "out": "m"},
+                "config": {}, "data_fingerprint": "", "step": 9, "steps": 10, "next_patch": 18, "folded": false,
+                "rate_factor": 1.0, "rescues": 0, "seconds": 1.0, "best": null, "peak": null, "start_score": null,
+                "since_best": 0, "due": false, "history": History::default(), "optimizer_steps": 9,
+                "precision": precision, "loss_scale": loss_scale, "steady_steps": 7, "tensors": "",
+            }))
+            .unwrap()
+        };
+        assert_eq!(resumed_scale(&saved(Some(F16), 1024.0), F16, 32_768.0), (1024.0, 7));
+        assert_eq!(resumed_scale(&saved(Some(F16), 1.0), F16, 32_768.0), (1.0, 7), "after many overflows");
+        assert_eq!(resumed_scale(&saved(Some(F16), 1024.0), F32, 1.0), (1.0, 0));
+        assert_eq!(resumed_scale(&saved(Some(F16), 1.0), F32, 1.0), (1.0, 0));
+        assert_eq!(resumed_scale(&saved(Some(Auto), 1.0), F16, 32_768.0), (32_768.0, 0));
+        // Checkpoints of earlier versions tell the precision only by the loss scale.
+        assert_eq!(resumed_scale(&saved(None, 1024.0), F16, 32_768.0), (1024.0, 7));
+        assert_eq!(resumed_scale(&saved(None, 1024.0), F32, 1.0), (1.0, 0));
     }
 }

@@ -206,11 +206,14 @@ fn report(context: &Context, engine: &dyn Engine, why: String) {
 mod tests {
     use super::*;
     use crate::network;
+    use crate::start::TrainStart;
     use cytoscope_training_data::TrainingTask;
 
     fn small() -> (StartModel, TrainConfig) {
         let config: TrainConfig = serde_json::from_str(r#"{"patch_zyx": [4, 16, 16], "batch": 1}"#).unwrap();
-        (network::load_start_model("scratch", TrainingTask::Segmentation, &config, None, 0).unwrap(), config)
+        let start =
+            network::load_start_model(&TrainStart::Scratch, TrainingTask::Segmentation, &config, None, 0).unwrap();
+        (start, config)
     }
 
     #[test]

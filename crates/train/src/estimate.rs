@@ -4,6 +4,7 @@ use crate::config::TrainConfig;
 use crate::device_choice::{self, synthetic_batch};
 use crate::network;
 use crate::setup::stepper_options;
+use crate::start::TrainStart;
 use crate::step::Stepper;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::devices::Devices;
@@ -23,8 +24,8 @@ const STEPS_SHARE: f64 = 0.75;
 pub struct EstimateJob {
     /// The task: segmentation or label-free prediction.
     pub task: TrainingTask,
-    /// Start model: a package by path or name, or `scratch`.
-    pub from: String,
+    /// What the training run starts from.
+    pub from: TrainStart,
     /// Training settings to estimate.
     #[serde(default)]
     pub config: TrainConfig,

@@ -6,6 +6,7 @@ use crate::event::TrainSink;
 use crate::history::History;
 use crate::monitor::{Sinks, StatusSink};
 use crate::network::trainable_for;
+use crate::start::TrainStart;
 use crate::train;
 use crate::validator::PairScore;
 use cytoscope_engine::DeviceRequest;
@@ -26,8 +27,8 @@ pub struct TrainJob {
     pub task: TrainingTask,
     /// Folder or table (`.csv`) of the training pairs.
     pub data: PathBuf,
-    /// Start model: a package by path or name, or `scratch`.
-    pub from: String,
+    /// What training starts from.
+    pub from: TrainStart,
     /// Path of the package to write: a folder, or a zip file if it ends in `.zip`.
     pub out: PathBuf,
     /// Settings of the training run.
@@ -204,8 +205,8 @@ impl TrainJob {
     ) -> Result<TrainReport, JobError> {
         let mut job = Self { resume: false, restart: false, ..self.clone() };
         // The record names the model that training starts from.
-        if let Some(path) = trainable_for(&self.from).as_deref().and_then(Path::to_str) {
-            job.from = path.to_owned();
+        if let Some(path) = self.from.model().and_then(trainable_for).as_deref().and_then(Path::to_str) {
+            job.from = TrainStart::Model(path.to_owned());
         }
         recorded(&job, context, |record| train::run(self, context, devices, Sinks { on_event, on_status }, record))
     }
@@ -227,7 +228,10 @@ impl Recordable for TrainJob {
     }
 
     fn model_mut(&mut self) -> Option<&mut String> {
-        (self.from != "scratch").then_some(&mut self.from)
+        match &mut self.from {
+            TrainStart::Scratch => None,
+            TrainStart::Model(model) => Some(model),
+        }
     }
 
     fn working_folders(&self) -> Vec<PathBuf> {

@@ -3,6 +3,7 @@
 use crate::config::{TrainConfig, TrainPrecision};
 use crate::estimate::EstimateJob;
 use crate::job::TrainJob;
+use crate::start::TrainStart;
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_pipeline::{AppliedProfile, JobError, MachineProfile, MachineProfiles, Model, ProfiledSetting, SCRATCH};
 
@@ -18,14 +19,18 @@ fn training_precision(precision: Precision) -> Option<TrainPrecision> {
 }
 
 /// Returns the profile of a start model on a machine; `None` if there is none.
-fn find<'a>(from: &str, profiles: &'a MachineProfiles, machine: &str) -> Result<Option<&'a MachineProfile>, JobError> {
+fn find<'a>(
+    from: &TrainStart,
+    profiles: &'a MachineProfiles,
+    machine: &str,
+) -> Result<Option<&'a MachineProfile>, JobError> {
     if profiles.is_empty() {
         return Ok(None);
     }
-    if from == SCRATCH {
-        return Ok(profiles.find(SCRATCH, machine));
+    match from {
+        TrainStart::Scratch => Ok(profiles.find(SCRATCH, machine)),
+        TrainStart::Model(model) => Ok(profiles.find(&Model::load(model)?.fingerprint, machine)),
     }
-    Ok(profiles.find(&Model::load(from)?.fingerprint, machine))
 }
 
 impl TrainJob {
@@ -46,8 +51,8 @@ impl EstimateJob {
 
 /// The settings of a training run, or of its estimate, that a machine profile may set.
 pub struct OpenSettings<'a> {
-    /// The start model, or `scratch`.
-    from: &'a str,
+    /// What training starts from.
+    from: &'a TrainStart,
     config: &'a mut TrainConfig,
     device: &'a mut DeviceRequest,
     threads: &'a mut usize,
@@ -126,7 +131,7 @@ mod tests {
             peak_bytes: None,
         };
         MachineProfile {
-            model: "scratch".to_owned(),
+            model: SCRATCH.to_owned(),
             fingerprint: SCRATCH.to_owned(),
             machine: "here".to_owned(),
             program: "p".to_owned(),

@@ -2,13 +2,14 @@
 
 use crate::config::TrainConfig;
 use crate::error::{io_error, model_error, wrong_use};
+use crate::start::TrainStart;
 use cytoscope_autodiff::prepare;
 use cytoscope_builders::{UNet3d, Upsampling, Weights, unet3d};
 use cytoscope_graph::{Activation, BinaryOp, Graph, Node, Op, Tensor, ValueId};
 use cytoscope_graph_passes::infer_shapes;
 use cytoscope_model_package::{Package, Processing, StatisticsAxes};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::{JobError, Model, find_model, model_folders};
+use cytoscope_pipeline::{JobError, Model, SCRATCH, find_model, model_folders};
 use cytoscope_training_data::{Normalize, TargetKind, TrainingTask};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -98,7 +99,7 @@ fn resolve_trainable(name: &str, folders: &[PathBuf]) -> Result<String, JobError
 /// filters; `None` for other models.
 pub(crate) fn trainable_for(from: &str) -> Option<PathBuf> {
     // Problems are reported when the model is loaded.
-    let other = resolve_trainable(from, &model_folders()).ok().filter(|other| other != from && from != "scratch")?;
+    let other = resolve_trainable(from, &model_folders()).ok().filter(|other| other != from)?;
     find_model(&other).ok()
 }
 
@@ -110,18 +111,16 @@ pub(crate) fn start_model_path(from: &str) -> Result<PathBuf, JobError> {
     find_model(&resolve_trainable(from, &model_folders())?)
 }
 
-/// Loads the start model `from`, or builds a new network if it is `scratch`. `voxel_um` is the voxel size of the data
-/// in µm, from which the strides of a new network are derived.
+/// Loads the start model, or builds a new network. `voxel_um` is the voxel size of the data in µm, from which the strides of
+/// a new network are derived.
 pub(crate) fn load_start_model(
-    from: &str,
+    from: &TrainStart,
     task: TrainingTask,
     config: &TrainConfig,
     voxel_um: Option<[f64; 3]>,
     seed: u64,
 ) -> Result<StartModel, JobError> {
-    if from == "scratch" {
-        return scratch(task, config, voxel_um, seed);
-    }
+    let Some(from) = from.model() else { return scratch(task, config, voxel_um, seed) };
     let path = start_model_path(from)?;
     let shown = path.display().to_string();
     let package = Package::open(&path).map_err(|e| JobError::model(&*shown, e))?;
@@ -271,7 +270,7 @@ fn scratch(
         deep_heads: if config.network.deep_supervision { levels.saturating_sub(2) } else { 0 },
         ..UNet3d::default()
     };
-    let mut graph = unet3d(&description, &Weights::Random { seed }).map_err(model_error("scratch"))?;
+    let mut graph = unet3d(&description, &Weights::Random { seed }).map_err(model_error(SCRATCH))?;
     // Bright-field intensities lie around a medium gray, so they need no compression of bright values.
     let default_normalize = if target.of_labels() {
         compress(&mut graph, config.network.compress);
@@ -281,9 +280,9 @@ fn scratch(
     };
     let normalize = config.normalize.unwrap_or(default_normalize);
     Ok(StartModel {
-        graph: prepare(&graph).map_err(model_error("scratch"))?,
+        graph: prepare(&graph).map_err(model_error(SCRATCH))?,
         from_scratch: true,
-        name: "scratch".to_owned(),
+        name: SCRATCH.to_owned(),
         target,
         voxel_um,
         object_diameter_um: None,
@@ -454,13 +453,17 @@ mod tests {
     #[test]
     fn a_segmentation_model_that_learns_stains_loses_its_sigmoid() {
         let package = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nuclei");
-        let of = |task| load_start_model(package, task, &TrainConfig::default(), None, 1).unwrap();
+        let of_model = |package: &str, task| {
+            let from = TrainStart::Model(package.to_owned());
+            load_start_model(&from, task, &TrainConfig::default(), None, 1).unwrap()
+        };
+        let of = |task| of_model(package, task);
         let (segmentation, stain) = (of(TrainingTask::Segmentation), of(TrainingTask::LabelFree));
         assert!(ends_in_sigmoid(&segmentation.graph) && segmentation.comparable);
         assert!(!ends_in_sigmoid(&stain.graph) && !stain.comparable && stain.int8.is_none());
         // A stain model stays as it is.
         let package = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/labelfree-nuclei");
-        let start = load_start_model(package, TrainingTask::LabelFree, &TrainConfig::default(), None, 1).unwrap();
+        let start = of_model(package, TrainingTask::LabelFree);
         assert!(start.comparable);
     }
 
@@ -468,8 +471,8 @@ mod tests {
     fn targets_that_cannot_be_segmented_are_refused() {
         let config: TrainConfig = toml::from_str("target = { kind = \"flow\" }").unwrap();
         let package = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nuclei");
-        for from in ["scratch", package] {
-            let refused = load_start_model(from, TrainingTask::Segmentation, &config, None, 1).err().unwrap();
+        for from in [TrainStart::Scratch, TrainStart::Model(package.to_owned())] {
+            let refused = load_start_model(&from, TrainingTask::Segmentation, &config, None, 1).err().unwrap();
             assert!(refused.to_string().contains("flow"), "{from}: {refused}");
         }
     }
@@ -478,7 +481,7 @@ mod tests {
     fn channels_of_the_settings_are_those_of_a_new_network() {
         let text = "[network]\nfilters = [4, 8]\n[data]\nchannels = [\"membrane\", \"nuclei\"]\n";
         let config: TrainConfig = toml::from_str(text).unwrap();
-        let start = load_start_model("scratch", TrainingTask::Segmentation, &config, None, 1).unwrap();
+        let start = load_start_model(&TrainStart::Scratch, TrainingTask::Segmentation, &config, None, 1).unwrap();
         assert_eq!(
             (start.inputs.len(), start.outputs.as_slice()),
             (2, &["foreground", "height"].map(str::to_owned)[..])
@@ -489,7 +492,7 @@ mod tests {
         assert_eq!(normalize_of(&start.preprocessing, 2), Some(start.normalize));
         assert_eq!(normalize_of(&processing_of(start.normalize, 1), 2), None);
         let three = TrainConfig { data: toml::from_str("targets = [3, 1, 2]").unwrap(), ..TrainConfig::default() };
-        let start = load_start_model("scratch", TrainingTask::LabelFree, &three, None, 1).unwrap();
+        let start = load_start_model(&TrainStart::Scratch, TrainingTask::LabelFree, &three, None, 1).unwrap();
         assert_eq!(start.outputs, ["channel3", "channel1", "channel2"]);
         assert_eq!(start.inputs, ["image"]);
     }

@@ -202,6 +202,7 @@ impl Training<'_> {
             intensities: self.intensities.clone(),
             history: History::default(),
             optimizer_steps: 0,
+            precision: Some(self.config.precision),
             loss_scale: 1.0,
             steady_steps: 0,
             validation_secs: 0.0,

@@ -126,13 +126,15 @@ fn half(precision: TrainPrecision, device: DeviceId) -> Result<Option<ElementTyp
     match (precision, device) {
         (TrainPrecision::Auto | TrainPrecision::F32, _) | (TrainPrecision::Tf32, DeviceId::Cuda(_)) => Ok(None),
         (TrainPrecision::Tf32, _) => Err(wrong_use(
-            "precision: only CUDA trains in tf32: set the precision to f32, or choose cuda with --device",
+            "precision: only CUDA trains in tf32: set the precision to f32 (--precision f32), or choose cuda with \
+             --device",
         )),
         (_, DeviceId::Cpu) => Err(wrong_use(
-            "precision: the CPU trains in f32 only: set the precision to f32, or choose a GPU with --device",
+            "precision: the CPU trains in f32 only: set the precision to f32 (--precision f32), or choose a GPU with \
+             --device",
         )),
         (TrainPrecision::Bf16, DeviceId::Wgpu(_)) => {
-            Err(wrong_use("precision: wgpu does not support bf16: set the precision to f16"))
+            Err(wrong_use("precision: wgpu does not support bf16: set the precision to f16 (--precision f16)"))
         }
         _ => Ok(precision.half()),
     }

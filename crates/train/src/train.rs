@@ -83,7 +83,7 @@ pub(crate) fn run(
     check_threads(job.threads)?;
     let folder = RunFolder::for_package(&job.out);
     // A missing start model is reported later, when it is opened.
-    let from = (job.from != "scratch").then(|| find_model(&job.from).ok()).flatten();
+    let from = job.from.model().and_then(|model| find_model(model).ok());
     let inputs: Vec<&Path> = from.iter().chain([&job.data]).map(PathBuf::as_path).collect();
     check_destination(&job.out, &inputs, job.overwrite)?;
     folder.check(&inputs)?;
@@ -114,7 +114,7 @@ pub(crate) fn run(
     let validation_names =
         checkpoint.as_ref().map(|(state, _)| state.validation.as_slice()).filter(|names| !names.is_empty());
     let new = checkpoint.is_none().then_some(started);
-    let known = TrainedImages::of_model(&job.from)?;
+    let known = TrainedImages::of_start(&job.from)?;
     let data = data::load(context, &job.data, job.task, &config, job.seed, validation_names, known, new)?;
     let pairs = &data.dataset.pairs;
     let files: Vec<&Path> = pairs.iter().flat_map(files_of).collect();
@@ -443,8 +443,9 @@ impl Training<'_> {
         }
         let names = stepper.names();
         let mut model = stepper.state()?;
-        restore(&mut model, &names, &state, tensors, &self.folder.path)?;
+        restore(&mut model, &names, &state, self.config.precision, tensors, &self.folder.path)?;
         stepper.set_state(model)?;
+        state.precision = Some(self.config.precision);
         self.context.note(format!("Resuming after step {} of {}.", state.step, state.steps));
         state.job.out.clone_from(&self.job.out);
         if let Some(size) = state.validation_size {

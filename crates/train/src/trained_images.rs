@@ -4,6 +4,7 @@
 //! the network trained from it. Images are identified by their voxels; names and folders do not matter.
 
 use crate::network::start_model_path;
+use crate::start::TrainStart;
 use cytoscope_model_package::Package;
 use cytoscope_pipeline::JobError;
 use cytoscope_training_data::{Pair, Report, StackWindow};
@@ -81,15 +82,13 @@ pub(crate) struct TrainedImages {
 }
 
 impl TrainedImages {
-    /// Reads the list of the model `from`; it is empty if the model records none, or is `scratch`.
+    /// Reads the list of the start model; it is empty if the model records none, and for a new network.
     ///
     /// # Errors
     /// [`JobError`] if there is no such model, or it cannot be read.
-    pub(crate) fn of_model(from: &str) -> Result<Self, JobError> {
-        if from == "scratch" {
-            return Ok(Self::default());
-        }
-        let path = start_model_path(from)?;
+    pub(crate) fn of_start(from: &TrainStart) -> Result<Self, JobError> {
+        let Some(model) = from.model() else { return Ok(Self::default()) };
+        let path = start_model_path(model)?;
         let package = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;
         Ok(Self::of_record(package.config().pointer("/training").unwrap_or(&Value::Null)))
     }
@@ -109,13 +108,14 @@ impl TrainedImages {
 
     /// A sentence about entries that could not be read, if there are any.
     pub(crate) fn warning(&self) -> Option<String> {
-        (self.unreadable > 0).then(|| {
-            format!(
-                "warning: the start model's list of training images has {} entries that are not valid and are ignored; \
-                 its score on those images will be too high",
-                self.unreadable
-            )
-        })
+        let (entries, images) = match self.unreadable {
+            0 => return None,
+            1 => ("1 entry that is not valid and is ignored".to_owned(), "that image"),
+            count => (format!("{count} entries that are not valid and are ignored"), "those images"),
+        };
+        Some(format!(
+            "warning: the start model's list of training images has {entries}; its score on {images} will be too high"
+        ))
     }
 
     /// Returns the pairs that have voxels in common with these images; `digests` are those of the pairs' images by name.
@@ -208,6 +208,8 @@ mod tests {
         let read = TrainedImages::of_record(&list);
         assert_eq!((read.images.len(), read.unreadable), (1, 3));
         assert!(read.warning().unwrap().contains("3 entries"));
+        let one = TrainedImages::of_record(&json!({KEY: "abc aaaaaaaaaaaa"})).warning().unwrap();
+        assert!(one.contains("1 entry that is not valid") && one.contains("that image"), "{one}");
         assert!(TrainedImages::of_record(&json!({KEY: 7})).warning().is_some());
         assert_eq!(TrainedImages::of_record(&json!({"steps": 5})), TrainedImages::default());
     }

@@ -19,7 +19,7 @@ use cytoscope_pipeline::{
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{Recorder, bytes_text};
-use cytoscope_train::TrainConfig;
+use cytoscope_train::{TrainConfig, TrainStart};
 use cytoscope_training_data::TrainingTask;
 use cytoscope_volume::{Array, Axes, Axis, VoxelSize};
 use halving::{Candidate, Trial, TrialEnd};
@@ -46,7 +46,7 @@ const PRESETS: &[&str] = &["fastest", "least-memory", "most-accurate"];
 pub(crate) struct Tune {
     /// Model package (folder, .zip or .onnx), name of an installed model, or, with --training, scratch.
     #[arg(long, default_value = "nuclei")]
-    model: String,
+    model: TrainStart,
     /// Stack to predict, of typical size; by default a synthetic one of 48 × 192 × 192 voxels.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
@@ -133,7 +133,7 @@ impl Tune {
         if self.steps == 0 {
             return Err(Failure::wrong_use("--steps must be at least 1"));
         }
-        let model = if self.model == SCRATCH { None } else { Some(Model::load(&self.model)?) };
+        let model = self.model.model().map(Model::load).transpose()?;
         if model.is_none() && self.training.is_none() {
             return Err(Failure::wrong_use(
                 "--model scratch names no network to predict with: give --training with the training data",
@@ -207,7 +207,7 @@ impl Tune {
         options.extend(self.diameter.map(|diameter| format!("--diameter={diameter}")));
         options.extend(self.preprocess.iter().map(|step| format!("--preprocess={step}")));
         let candidates = inference::candidates(model, devices, self.shape_zyx(&data)?);
-        let workload = inference::Workload { model: &self.model, data, options };
+        let workload = inference::Workload { model: self.model.as_str(), data, options };
         let trials = inference::run(candidates, &workload, scratch, &[SYNTHETIC], cancel)?;
         Ok(Tuned { presets: inference::presets(&trials), candidates: trials })
     }

@@ -8,7 +8,7 @@ use crate::cli::measured::cores;
 use crate::cli::reports::TrainCommandReport;
 use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_pipeline::{CancelToken, Preset, TrainingSettings};
-use cytoscope_train::TrainConfig;
+use cytoscope_train::{TrainConfig, TrainStart};
 use cytoscope_training_data::TrainingTask;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -50,8 +50,7 @@ impl Candidate for TrainingCandidate {
 
 /// The training run that is repeated.
 pub(super) struct Workload<'a> {
-    /// Start model, or `scratch`.
-    pub from: &'a str,
+    pub from: &'a TrainStart,
     pub task: TrainingTask,
     pub data: &'a Path,
     pub config: Option<&'a Path>,

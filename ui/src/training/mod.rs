@@ -20,11 +20,11 @@ use crate::effect::Wake;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::{JobError, PerformanceRequest, user_folder};
-use cytoscope_train::{CheckReport, ChosenNetwork, DataConfig, TrainConfig, TrainJob, TrainReport};
+use cytoscope_train::{CheckReport, ChosenNetwork, DataConfig, TrainConfig, TrainJob, TrainReport, TrainStart};
 use cytoscope_training_data::{TargetKind, TrainingTask};
 use cytoscope_worker::JobId;
 use models::Saving;
-use plan::{PlanStore, SCRATCH, WizardPlan, WizardStep};
+use plan::{PlanStore, WizardPlan, WizardStep};
 use run::{RunState, TrainingRun};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -109,9 +109,9 @@ impl Wizard {
             report = None;
         }
         let in_progress = plan.job.is_some();
-        if !in_progress && plan.from != SCRATCH && !Path::new(&plan.from).exists() {
+        if !in_progress && plan.from.model().is_some_and(|model| !Path::new(model).exists()) {
             // Neither does the start model.
-            plan.from = SCRATCH.to_owned();
+            plan.from = TrainStart::Scratch;
         }
         plan.step = match (in_progress, report.is_some(), plan.step) {
             (true, ..) => WizardStep::Train,

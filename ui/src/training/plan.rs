@@ -2,7 +2,7 @@
 
 use crate::stored::read_json;
 use cytoscope_pipeline::PerformanceRequest;
-use cytoscope_train::{DataConfig, TrainJob, TrainReport};
+use cytoscope_train::{DataConfig, TrainJob, TrainReport, TrainStart};
 use cytoscope_training_data::TrainingTask;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
@@ -19,8 +19,6 @@ const MAX_WINDOWS: usize = 8;
 /// Maximum size of a plan file that is read.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Start model value for training from scratch.
-pub const SCRATCH: &str = "scratch";
 /// Time budgets offered, in minutes, with their names.
 pub const MINUTES: [(&str, f64); 3] = [("Quick", 5.0), ("Standard", 20.0), ("Thorough", 60.0)];
 
@@ -97,8 +95,8 @@ pub struct WizardPlan {
     pub files: DataConfig,
     /// Whether only the foreground is trained, without separating objects.
     pub foreground_only: bool,
-    /// Start model: `scratch` or the path of a package.
-    pub from: String,
+    /// What training starts from; a start model is named by its path.
+    pub from: TrainStart,
     /// Time budget in minutes.
     pub minutes: f64,
     /// Number of threads that prepare patches; `None` is as many as the cores allow.
@@ -121,7 +119,7 @@ impl Default for WizardPlan {
             data: None,
             files: DataConfig::default(),
             foreground_only: false,
-            from: SCRATCH.to_owned(),
+            from: TrainStart::Scratch,
             minutes: MINUTES[1].1,
             workers: None,
             performance: None,

@@ -6,6 +6,7 @@ use crate::effect::Effects;
 use crate::jobs::Jobs;
 use cytoscope_pipeline::ModelTask;
 use cytoscope_pipeline::cards::{ModelCard, card};
+use cytoscope_train::TrainStart;
 use cytoscope_training_data::TrainingTask;
 use std::path::PathBuf;
 
@@ -52,7 +53,7 @@ impl Training {
         {
             return effects.error(format!("{} cannot be the start model", card.name), why);
         }
-        self.wizard.plan.from = card.path.display().to_string();
+        self.wizard.plan.from = TrainStart::Model(card.path.display().to_string());
         if listed.is_none() {
             self.wizard.start_file = Some(card);
         }

@@ -1,7 +1,7 @@
 //! The state of training: the wizard and its run, and what the user can do with them.
 
 use super::models::{Saving, TrainedModelFormat};
-use super::plan::{self, SCRATCH, WizardPlan, WizardStep};
+use super::plan::{self, WizardPlan, WizardStep};
 use super::run::{RunState, TrainingRun};
 use super::thread_results::ThreadResult;
 use super::validation_picture::ValidationPicture;
@@ -14,7 +14,9 @@ use crate::jobs::Jobs;
 use crate::opener::FileRequest;
 use crate::work::{JobState, Purpose};
 use cytoscope_pipeline::PerformanceRequest;
-use cytoscope_train::{CheckJob, CheckReport, DataConfig, Estimate, TrainConfig, TrainEvent, TrainJob, TrainReport};
+use cytoscope_train::{
+    CheckJob, CheckReport, DataConfig, Estimate, TrainConfig, TrainEvent, TrainJob, TrainReport, TrainStart,
+};
 use cytoscope_training_data::TrainingTask;
 use cytoscope_worker::{Job, JobId};
 use std::path::{Path, PathBuf};
@@ -41,8 +43,8 @@ pub(crate) enum TrainingAction {
     ForegroundOnly(bool),
     /// Lists more problems (0) or pairs (1).
     ListMore(usize),
-    /// Sets the start model: `scratch` or a path.
-    StartFrom(String),
+    /// Sets what training starts from.
+    StartFrom(TrainStart),
     /// Reads a model file chosen as the start model.
     StartFromFile(PathBuf),
     /// Sets the time budget in minutes.
@@ -150,7 +152,7 @@ impl Training {
                 wizard.plan.files = *files;
                 if wizard.plan.input_channels() != channels {
                     // The start model has another number of channels.
-                    wizard.plan.from = SCRATCH.to_owned();
+                    wizard.plan.from = TrainStart::Scratch;
                 }
                 if let Check::Running(id) = wizard.check {
                     jobs.cancel(id);
@@ -213,7 +215,7 @@ impl Training {
         if self.wizard.plan.task != task {
             self.wizard.plan.task = task;
             self.wizard.plan.foreground_only = false;
-            self.wizard.plan.from = SCRATCH.to_owned();
+            self.wizard.plan.from = TrainStart::Scratch;
             self.check_data(jobs);
         }
     }

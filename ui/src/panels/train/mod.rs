@@ -15,10 +15,11 @@ use crate::effect::Wake;
 use crate::state::State;
 use crate::theme;
 use crate::training::models::Saving;
-use crate::training::plan::{SCRATCH, WizardStep};
+use crate::training::plan::WizardStep;
 use crate::training::run::RunState;
 use crate::training::thumbs::Thumbs;
 use crate::training::{Check, TrainingAction, Wizard};
+use cytoscope_train::TrainStart;
 use cytoscope_training_data::TrainingTask;
 use eframe::egui::{self, Margin, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
@@ -152,7 +153,10 @@ fn step_summary(state: State<'_>, step: WizardStep) -> String {
         },
         WizardStep::Start if plan.step < WizardStep::Start => String::new(),
         WizardStep::Start => {
-            let from = if plan.from == SCRATCH { "From scratch".to_owned() } else { start::start_name(state) };
+            let from = match &plan.from {
+                TrainStart::Scratch => "From scratch".to_owned(),
+                TrainStart::Model(path) => start::start_name(state, path),
+            };
             format!("{from} · {} min", plan.minutes)
         }
         WizardStep::Train => run_summary(wizard),

@@ -7,22 +7,21 @@ use crate::panels::performance::{performance_choice, training_text};
 use crate::panels::weak;
 use crate::state::State;
 use crate::theme;
-use crate::training::plan::{MINUTES, SCRATCH};
+use crate::training::plan::MINUTES;
 use crate::training::start::incompatibility;
 use crate::training::{TrainingAction, Wizard};
 use cytoscope_pipeline::Preset;
 use cytoscope_pipeline::cards::ModelCard;
+use cytoscope_train::TrainStart;
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
 
-/// Title of the start model.
-pub(super) fn start_name(state: State<'_>) -> String {
-    let wizard = state.wizard();
-    let from = &wizard.plan.from;
-    let of = |m: &&ModelCard| m.path.display().to_string() == *from;
-    let own = wizard.start_file.as_deref();
+/// Title of the start model with this path.
+pub(super) fn start_name(state: State<'_>, path: &str) -> String {
+    let of = |m: &&ModelCard| m.path.display().to_string() == path;
+    let own = state.wizard().start_file.as_deref();
     let card = state.jobs.models().iter().find(of).or_else(|| own.filter(|m| of(m)));
-    card.map_or_else(|| crate::document::file_name(std::path::Path::new(from)), |m| m.title.clone())
+    card.map_or_else(|| crate::document::file_name(std::path::Path::new(path)), |m| m.title.clone())
 }
 
 /// Draws the page.
@@ -32,10 +31,10 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let task = wizard.plan.task;
     let channels = wizard.plan.input_channels();
     let fits = |m: &&ModelCard| incompatibility(m, task, channels).is_none();
-    let scratch = wizard.plan.from == SCRATCH;
+    let scratch = wizard.plan.from == TrainStart::Scratch;
     let sentence = "A small untrained 3-D U-Net. Best with twenty pairs or more.";
     if cards::row(ui, scratch, "New network", "from scratch", sentence).clicked() {
-        actions.send(TrainingAction::StartFrom(SCRATCH.to_owned()));
+        actions.send(TrainingAction::StartFrom(TrainStart::Scratch));
     }
     let own_folder = wizard.models_folder();
     let own = wizard.start_file.as_deref().filter(|m| fits(m));
@@ -46,9 +45,9 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             false if model.path.starts_with(&own_folder) => "your model",
             false => "included",
         };
-        let selected = wizard.plan.from == path;
+        let selected = wizard.plan.from.model() == Some(path.as_str());
         if cards::row(ui, selected, &model.title, mark, &model.description).clicked() {
-            actions.send(TrainingAction::StartFrom(path));
+            actions.send(TrainingAction::StartFrom(TrainStart::Model(path)));
         }
     }
     if icon_text_button(ui, true, icon::FOLDER_OPEN, "Choose model file…")
@@ -100,9 +99,9 @@ fn time_budget(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
 /// Choice among the presets that were tuned for training from the start model on this machine, if there are any.
 fn tuned_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let wizard = state.wizard();
-    let from = &wizard.plan.from;
-    let card = state.jobs.models().iter().find(|m| m.path.display().to_string() == *from);
-    let profile = state.jobs.machine_profile(card.map_or(from.as_str(), |card| card.title.as_str()));
+    let from = wizard.plan.from.as_str();
+    let card = state.jobs.models().iter().find(|m| m.path.display().to_string() == from);
+    let profile = state.jobs.machine_profile(card.map_or(from, |card| card.title.as_str()));
     let Some(profile) = profile.filter(|profile| !profile.training.is_empty()) else { return };
     let describe = |preset: Preset| profile.training.get(&preset).map(training_text);
     if let Some(request) = performance_choice(ui, wizard.performance(), profile, &describe) {

@@ -1,0 +1,70 @@
+//! What a training run starts from: a new network or a model.
+
+use cytoscope_pipeline::SCRATCH;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What a training run starts from. Its text, on the command line and in JSON, is `scratch` or the path or name of the model.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum TrainStart {
+    /// A new network with random weights.
+    #[default]
+    Scratch,
+    /// The start model: a package or an ONNX file by its path, or an installed model by its name.
+    Model(String),
+}
+
+impl TrainStart {
+    /// Returns the path or name of the start model; `None` for a new network.
+    pub fn model(&self) -> Option<&str> {
+        match self {
+            Self::Scratch => None,
+            Self::Model(model) => Some(model),
+        }
+    }
+
+    /// Returns the text: `scratch`, or the path or name of the start model.
+    pub fn as_str(&self) -> &str {
+        self.model().unwrap_or(SCRATCH)
+    }
+}
+
+impl fmt::Display for TrainStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl From<String> for TrainStart {
+    fn from(text: String) -> Self {
+        if text == SCRATCH { Self::Scratch } else { Self::Model(text) }
+    }
+}
+
+impl From<TrainStart> for String {
+    fn from(start: TrainStart) -> Self {
+        match start {
+            TrainStart::Scratch => SCRATCH.to_owned(),
+            TrainStart::Model(model) => model,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn json_and_the_command_line_name_the_same_start() {
+        let model = TrainStart::Model("nuclei".to_owned());
+        for (text, start) in [("scratch", TrainStart::Scratch), ("nuclei", model)] {
+            assert_eq!(TrainStart::from(text.to_owned()), start);
+            assert_eq!(serde_json::from_value::<TrainStart>(json!(text)).unwrap(), start);
+            assert_eq!(serde_json::to_value(&start).unwrap(), json!(text));
+            assert_eq!(start.to_string(), text);
+        }
+        assert!(serde_json::from_value::<TrainStart>(json!(7)).is_err());
+    }
+}
