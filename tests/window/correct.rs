@@ -2,10 +2,11 @@
 
 use crate::fixture::{Fixture, sees, window};
 use crate::gestures::{
-    SHAPE, corrected, correcting_sample, current_slice, label_at, press, read_labels, save, session_labels,
-    start_correcting, stroke,
+    SHAPE, command, corrected, correcting_sample, current_label, current_slice, label_at, press, read_labels, save,
+    session_labels, start_correcting, stroke, voxel_positions, wait_for_tools,
 };
 use cytoscope_formats::{Container, WriteSpec, write_array};
+use cytoscope_ui::document::Role;
 use cytoscope_volume::Array;
 use eframe::egui::{Key, Modifiers};
 use std::path::Path;
@@ -67,6 +68,46 @@ fn unsaved_strokes_are_restored_in_the_next_window() {
     start_correcting(&mut fixture);
     assert!(fixture.sees("1 earlier correction restored"), "{}", fixture.on_screen());
     assert_eq!(label_at(&save(&mut fixture), [z, 40, 60]), 1);
+}
+
+#[test]
+fn start_over_begins_with_the_labels_shown_and_renames_the_earlier_files() {
+    let mut fixture = correcting_sample();
+    let z = current_slice(&fixture);
+    stroke(&mut fixture, (40.0, 40.0), (40.0, 90.0));
+    save(&mut fixture);
+    fixture.until("the measurement", |w| w.state().document().is_some_and(|d| d.results.is_some()));
+    let home = fixture.folder.path().to_owned();
+    fixture.window = window(&home, Vec::new());
+    // Another program replaces the saved labels, so the journal belongs to other labels than the ones shown.
+    let object = |[_, y, x]: [usize; 3]| if (100..130).contains(&y) && (60..90).contains(&x) { 7u16 } else { 0 };
+    let values: Vec<u16> = voxel_positions().map(object).collect();
+    let array = Array::new("ZYX".parse().unwrap(), SHAPE.to_vec(), values).unwrap();
+    let (labels, journal) = (corrected(&fixture), fixture.path("sample/cytoscope/nuclei_raw.corrections"));
+    write_array(&labels, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+    let others = read_labels(&labels);
+    let earlier = [&labels, &journal].map(|path| std::fs::read(path).unwrap());
+    fixture.window = window(&home, vec![home.join("sample/nuclei_raw.tif")]);
+    fixture.settle();
+    fixture.until("the labels", |w| w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some()));
+    fixture.click("Correct");
+    fixture.click("Correct this stack");
+    fixture.until("the choice", |w| sees(w, "Earlier corrections exist"));
+    fixture.click("Start over");
+    fixture.until("the notification", |w| sees(w, "Earlier corrections were set aside"));
+    wait_for_tools(&mut fixture);
+    let renamed = ["nuclei_raw_corrected_labels_earlier1.tif", "nuclei_raw_earlier1.corrections"];
+    let renamed = renamed.map(|name| fixture.path("sample/cytoscope").join(name));
+    assert!(!labels.exists() && renamed.each_ref().map(|path| std::fs::read(path).unwrap()) == earlier);
+    assert_eq!(fixture.window.state().document().unwrap().labels_path(), Some(renamed[0].as_path()));
+    assert!(session_labels(&fixture) == others);
+    command(&mut fixture, Key::Z);
+    assert!(session_labels(&fixture) == others, "the earlier steps cannot be undone");
+    // New corrections are saved beside the earlier ones.
+    stroke(&mut fixture, (40.0, 40.0), (40.0, 90.0));
+    let saved = save(&mut fixture);
+    assert_eq!((label_at(&saved, [z, 40, 60]), label_at(&saved, [z, 115, 75])), (current_label(&fixture), 7));
+    assert!(renamed.each_ref().map(|path| std::fs::read(path).unwrap()) == earlier, "the earlier files are unchanged");
 }
 
 #[test]

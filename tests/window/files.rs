@@ -165,6 +165,6 @@ fn a_folder_dropped_on_the_batch_page_adds_its_stacks() {
     fixture.window.run_steps(3);
     assert!(fixture.sees("121 files") && !fixture.sees("not.tif"), "{}", fixture.on_screen());
     assert_eq!(fixture.window.state().document().unwrap().name, "open.tif", "nothing was opened");
-    fixture.click("Leave out all");
+    fixture.click("Clear list");
     fixture.until("an empty list", |w| sees(w, "No files yet"));
 }

@@ -89,8 +89,8 @@ fn open_stacks_are_converted_beside_their_files() {
     let dropped = fixture.path("dropped.npy");
     std::fs::copy(fixture.path("sample/nuclei_raw.npy"), &dropped).unwrap();
     drop_file(&mut fixture, dropped);
-    fixture.until("the dropped file", |w| w.query_by_label("Leave out dropped.npy").is_some());
-    fixture.click("Leave out dropped.npy");
+    fixture.until("the dropped file", |w| w.query_by_label("Remove dropped.npy from the list").is_some());
+    fixture.click("Remove dropped.npy from the list");
     fixture.window.state_mut().send(Command::OpenSample);
     fixture.until("the stack", |w| !sees(w, "Convert and evaluate"));
     fixture.window.state_mut().send(Command::Convert);

@@ -272,7 +272,7 @@ impl Batch {
             let details = format!("A folder has more than {MAX_CONVERTED} stacks; the others are not in the list.");
             effects.info(format!("{added} files added"), details);
         } else if added >= MANY_FILES {
-            effects.info(format!("{added} files added"), "\"Leave out all\" removes them from the list.");
+            effects.info(format!("{added} files added"), "\"Clear list\" removes them.");
         }
         effects
     }
@@ -291,8 +291,8 @@ impl Batch {
     fn convert(&mut self, jobs: &mut Jobs, documents: &Documents, effects: &mut Effects) {
         if self.files.len() > MAX_CONVERTED {
             let details = format!(
-                "The list has {} files, and at most {MAX_CONVERTED} are converted together. Leave some out, and convert \
-                 them afterwards.",
+                "The list has {} files, and at most {MAX_CONVERTED} are converted together. Remove some from the list, \
+                 and convert them afterwards.",
                 self.files.len()
             );
             return effects.error("Nothing was converted", details);
@@ -300,7 +300,7 @@ impl Batch {
         if let Some([first, second]) = self.clash() {
             let name = file_name(&self.output_of(first));
             let details = format!(
-                "{} and {} would both be converted to {name}. Leave one out, or write beside each file.",
+                "{} and {} would both be converted to {name}. Remove one from the list, or write beside each file.",
                 first.display(),
                 second.display()
             );

@@ -4,9 +4,25 @@ use crate::correct::tools::{EditAction, Tool};
 use eframe::egui::{Key, KeyboardShortcut, Modifiers};
 use egui_phosphor::regular as icon;
 
-/// A command of the window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Command {
+/// Defines [`Command`] and [`GENERAL`] from one list of commands, in the order of the shortcuts dialog.
+macro_rules! commands {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A command of the window.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Command {
+            $($(#[$doc])* $name,)*
+            /// Select a tool for correcting labels.
+            Tool(Tool),
+            /// Run an edit action of the correction panel.
+            Correct(EditAction),
+        }
+
+        /// The commands other than tools and edit actions, which have lists of their own.
+        const GENERAL: &[Command] = &[$(Command::$name),*];
+    };
+}
+
+commands! {
     /// Choose files and open them.
     Open,
     /// Open the bundled sample.
@@ -88,16 +104,15 @@ pub enum Command {
     /// Show the keyboard shortcuts.
     Shortcuts,
     /// Show the folder of the log files in the file manager.
-    ShowLog,
+    ShowLogFolder,
     /// Show the version and the license.
     About,
     /// Quit the application.
     Quit,
-    /// Select a tool for correcting labels.
-    Tool(Tool),
-    /// Run an edit action of the correction panel.
-    Correct(EditAction),
 }
+
+/// Number of all commands.
+const COUNT: usize = GENERAL.len() + Tool::ALL.len() + EditAction::ALL.len();
 
 const fn plain(key: Key) -> Option<KeyboardShortcut> {
     Some(KeyboardShortcut::new(Modifiers::NONE, key))
@@ -112,74 +127,23 @@ const fn command_shift(key: Key) -> Option<KeyboardShortcut> {
 }
 
 impl Command {
-    /// All commands, in the order of the shortcuts dialog.
-    pub const ALL: [Command; 65] = [
-        Command::Open,
-        Command::OpenSample,
-        Command::OpenLabels,
-        Command::OpenTruth,
-        Command::Close,
-        Command::Predict,
-        Command::PredictAll,
-        Command::Train,
-        Command::Models,
-        Command::Convert,
-        Command::Evaluate,
-        Command::Cancel,
-        Command::NextSlice,
-        Command::PreviousSlice,
-        Command::NextTime,
-        Command::PreviousTime,
-        Command::Play,
-        Command::Fit,
-        Command::AutoContrast,
-        Command::ToggleLabels,
-        Command::NextLabelStyle,
-        Command::ToggleMap,
-        Command::ToggleCrosshair,
-        Command::ToggleScaleBar,
-        Command::ToggleSwipe,
-        Command::ToggleLineProfile,
-        Command::Screenshot,
-        Command::SaveTable,
-        Command::SaveAnnData,
-        Command::SaveMesh,
-        Command::Measure,
-        Command::ToggleLibrary,
-        Command::ToggleTasks,
-        Command::ToggleProfiler,
-        Command::OpenRun,
-        Command::Toggle3d,
-        Command::ResetLayout,
-        Command::NextTheme,
-        Command::Palette,
-        Command::Shortcuts,
-        Command::ShowLog,
-        Command::About,
-        Command::Quit,
-        Command::Tool(Tool::Navigate),
-        Command::Tool(Tool::Paint),
-        Command::Tool(Tool::Erase),
-        Command::Tool(Tool::Fill),
-        Command::Tool(Tool::Pick),
-        Command::Tool(Tool::Merge),
-        Command::Tool(Tool::Split),
-        Command::Correct(EditAction::Undo),
-        Command::Correct(EditAction::Redo),
-        Command::Correct(EditAction::Save),
-        Command::Correct(EditAction::Export),
-        Command::Correct(EditAction::NewLabel),
-        Command::Correct(EditAction::Delete),
-        Command::Correct(EditAction::Apply),
-        Command::Correct(EditAction::ClearSelection),
-        Command::Correct(EditAction::Interpolate),
-        Command::Correct(EditAction::Grow),
-        Command::Correct(EditAction::Shrink),
-        Command::Correct(EditAction::FillHoles),
-        Command::Correct(EditAction::EnlargeBrush),
-        Command::Correct(EditAction::ShrinkBrush),
-        Command::Correct(EditAction::ToggleBall),
-    ];
+    /// All commands, in the order of the shortcuts dialog: the general ones, the tools, the edit actions.
+    pub const ALL: [Command; COUNT] = {
+        let (tools, actions) = (GENERAL.len(), GENERAL.len() + Tool::ALL.len());
+        let mut all = [Command::Open; COUNT];
+        let mut i = 0;
+        while i < COUNT {
+            all[i] = if i < tools {
+                GENERAL[i]
+            } else if i < actions {
+                Command::Tool(Tool::ALL[i - tools])
+            } else {
+                Command::Correct(EditAction::ALL[i - actions])
+            };
+            i += 1;
+        }
+        all
+    };
 
     /// Title in menus and the palette.
     pub fn title(self) -> &'static str {
@@ -205,7 +169,7 @@ impl Command {
             Command::AutoContrast => "Automatic contrast",
             Command::ToggleLabels => "Show labels",
             Command::NextLabelStyle => "Next label style",
-            Command::ToggleMap => "Show probability",
+            Command::ToggleMap => "Show map",
             Command::ToggleCrosshair => "Show crosshair",
             Command::ToggleScaleBar => "Show scale bar",
             Command::ToggleSwipe => "Swipe to compare",
@@ -224,7 +188,7 @@ impl Command {
             Command::NextTheme => "Switch theme",
             Command::Palette => "Command palette…",
             Command::Shortcuts => "Keyboard shortcuts",
-            Command::ShowLog => "Show log",
+            Command::ShowLogFolder => "Show log folder",
             Command::About => "About Cytoscope",
             Command::Quit => "Quit",
             Command::Tool(tool) => tool.title(),
@@ -275,7 +239,7 @@ impl Command {
             Command::NextTheme => icon::SUN_DIM,
             Command::Palette => icon::COMMAND,
             Command::Shortcuts => icon::KEYBOARD,
-            Command::ShowLog => icon::FILE_TEXT,
+            Command::ShowLogFolder => icon::FOLDER_OPEN,
             Command::About => icon::INFO,
             Command::Quit => icon::SIGN_OUT,
             Command::Tool(tool) => tool.icon(),
@@ -329,7 +293,7 @@ impl Command {
             | Command::OpenRun
             | Command::ResetLayout
             | Command::NextTheme
-            | Command::ShowLog
+            | Command::ShowLogFolder
             | Command::About => None,
         }
     }

@@ -10,7 +10,7 @@ use crate::preprocess::{PreprocessPreview, Preprocessing};
 use crate::results::Results;
 use cytoscope_formats::{FormatError, Image, ImageMeta, OpenOptions};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::{Extents, stack_stem};
+use cytoscope_pipeline::{ArtifactKind, Extents, stack_stem};
 use cytoscope_volume::{Axes, Axis};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -101,6 +101,20 @@ impl Overlay {
     /// Whether it is a label image.
     pub fn is_labels(&self) -> bool {
         matches!(self.role, Role::Labels | Role::Truth)
+    }
+
+    /// Name of the layer; that of a map is what its network predicts, which the name of its file states.
+    pub fn title(&self) -> &'static str {
+        match self.role {
+            Role::Labels => "Labels",
+            Role::Truth => "Ground truth",
+            Role::Live => "In progress",
+            Role::Map => match ArtifactKind::of_name(&file_name(&self.path)) {
+                Some((ArtifactKind::Probability, _)) => "Probability",
+                Some((ArtifactKind::Prediction, _)) => "Predicted stain",
+                _ => "Map",
+            },
+        }
     }
 
     /// Default display settings of maps.
@@ -535,4 +549,26 @@ fn channel_views(meta: &ImageMeta, extents: Extents) -> Vec<ChannelView> {
             }
         })
         .collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_volume::Array;
+
+    #[test]
+    fn maps_are_named_after_what_their_network_predicts() {
+        let folder = tempfile::tempdir().unwrap();
+        let array = Array::new("ZYX".parse().unwrap(), vec![2, 3, 4], vec![1u16; 24]).unwrap();
+        for (name, title) in
+            [("a_probability.tif", "Probability"), ("a_prediction.tif", "Predicted stain"), ("a.tif", "Map")]
+        {
+            let path = folder.path().join(name);
+            write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+            let map = Document::overlay(&path, Role::Map, [2, 3, 4], None).unwrap();
+            assert_eq!(map.title(), title, "{name}");
+        }
+    }
 }

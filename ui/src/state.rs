@@ -66,7 +66,7 @@ impl<'a> State<'a> {
         match command {
             Command::OpenSample => self.documents.sample().is_some(),
             Command::Models | Command::Convert | Command::Evaluate => self.jobs.has_engine(),
-            Command::ShowLog => self.display.log_folder().is_some(),
+            Command::ShowLogFolder => self.display.log_folder().is_some(),
             Command::OpenLabels
             | Command::OpenTruth
             | Command::Close
@@ -111,8 +111,12 @@ impl<'a> State<'a> {
         can_run(action, self.correction(), self.corrections.tools(), points, is_shown)
     }
 
-    /// Title of a command now; undo and redo name the step they affect.
+    /// Title of a command now; undo and redo name the step they affect, and a map is named after what it shows.
     pub(crate) fn current_title(self, command: Command) -> String {
+        let map = self.document().and_then(|d| d.of_role(Role::Map));
+        if let (Command::ToggleMap, Some(map)) = (command, map) {
+            return format!("Show {}", map.title().to_lowercase());
+        }
         let state = self.correction().and_then(|c| c.state.as_ref());
         let step = match command {
             Command::Correct(EditAction::Undo) => state.and_then(|s| s.undo.first()),

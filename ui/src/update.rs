@@ -254,7 +254,7 @@ impl Workbench {
             Command::NextTheme => self.apply(DisplayAction::NextTheme),
             Command::Palette => self.apply(DisplayAction::Open(Dialog::Palette)),
             Command::Shortcuts => self.apply(DisplayAction::Open(Dialog::Shortcuts)),
-            Command::ShowLog => {
+            Command::ShowLogFolder => {
                 if let Some(folder) = self.display.log_folder().map(Path::to_owned) {
                     self.apply(DocumentsAction::ShowFolder(folder));
                 }

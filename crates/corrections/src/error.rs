@@ -2,15 +2,9 @@
 
 use cytoscope_formats::FormatError;
 use cytoscope_objects::ObjectsError;
-use cytoscope_storage::StorageError;
+use cytoscope_storage::{StorageError, io_advice};
 use std::io;
 use std::path::{Path, PathBuf};
-
-impl From<StorageError> for CorrectionError {
-    fn from(error: StorageError) -> Self {
-        Self::Format(error.into())
-    }
-}
 
 /// Why an edit, a file operation or a journal operation failed. The labels are unchanged after any error.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +12,9 @@ pub enum CorrectionError {
     /// An image file could not be read or written.
     #[error(transparent)]
     Format(#[from] FormatError),
+    /// A journal or table could not be replaced, or a file could not be moved aside.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
     /// A computation on objects refused its input.
     #[error(transparent)]
     Objects(#[from] ObjectsError),
@@ -87,7 +84,7 @@ pub enum CorrectionError {
     #[error("all labels up to {} are in use; delete or merge some", u32::MAX)]
     NoFreeLabel,
     /// The operating system reported an error.
-    #[error("{}: {doing} failed: {source}; check the disk or the folder and try again", .file.display())]
+    #[error("{}: {doing} failed: {source}; {}", .file.display(), io_advice(.source))]
     Io {
         /// Path of the file.
         file: PathBuf,
@@ -141,5 +138,31 @@ impl CorrectionError {
     pub(crate) fn io(file: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Self + use<> {
         let file = file.to_owned();
         move |source| CorrectionError::Io { file, doing, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error;
+
+    #[test]
+    fn advice_follows_the_kind_of_the_system_error() {
+        let path = Path::new("a.journal");
+        for (kind, advice) in [
+            (io::ErrorKind::PermissionDenied, "check its permissions, or choose another folder"),
+            (io::ErrorKind::StorageFull, "free some space, or choose another folder, and try again"),
+            (io::ErrorKind::NotFound, "check that the path exists"),
+        ] {
+            let own = CorrectionError::io(path, "writing")(kind.into());
+            let stored = CorrectionError::from(StorageError::io(path, "writing")(kind.into()));
+            assert!(matches!(stored, CorrectionError::Storage(StorageError::Io { .. })), "{stored:?}");
+            for error in [own, stored] {
+                let text = error.to_string();
+                assert!(text.starts_with("a.journal: writing failed: ") && text.ends_with(advice), "{text}");
+                let source = error.source().and_then(|e| e.downcast_ref::<io::Error>());
+                assert_eq!(source.map(io::Error::kind), Some(kind), "the system's error is kept");
+            }
+        }
     }
 }

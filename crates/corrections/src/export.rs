@@ -60,8 +60,9 @@ pub struct ExportedPair {
 ///
 /// # Errors
 /// [`CorrectionError::Dataset`] if raw and labels differ in shape, the name is invalid, or the table cannot be
-/// extended; [`CorrectionError::NotLabels`] if the channel or time point does not exist; [`CorrectionError::Format`] or
-/// [`CorrectionError::Io`] if a file cannot be read or written. After an error no files are left.
+/// extended; [`CorrectionError::NotLabels`] if the channel or time point does not exist; [`CorrectionError::Format`],
+/// [`CorrectionError::Storage`] or [`CorrectionError::Io`] if a file cannot be read or written. After an error no files
+/// are left.
 pub fn export_pair(
     raw: &RawSource,
     labels: &LabelSnapshot,

@@ -77,8 +77,8 @@ impl Session {
     /// # Errors
     /// [`CorrectionError::OtherBase`] or [`CorrectionError::BadJournal`] for a journal that cannot be replayed on these
     /// labels, [`CorrectionError::InUse`] for one that is open elsewhere; the journal is not changed.
-    /// [`CorrectionError::Io`] if it cannot be read or written. An incomplete or damaged end is not an error: see
-    /// [`Replay::dropped`].
+    /// [`CorrectionError::Io`] or [`CorrectionError::Storage`] if it cannot be read or written. An incomplete or
+    /// damaged end is not an error: see [`Replay::dropped`].
     pub fn open(
         base: LabelVolume,
         base_path: Option<&Path>,
@@ -253,7 +253,7 @@ impl Session {
     /// ([`SessionOptions::compact_above_bytes`]).
     ///
     /// # Errors
-    /// [`CorrectionError::Io`] or [`CorrectionError::Format`] if the journal cannot be written; the labels are saved
+    /// [`CorrectionError::Io`] or [`CorrectionError::Storage`] if the journal cannot be written; the labels are saved
     /// nevertheless.
     pub fn mark_saved(&mut self, saved: Saved) -> Result<(), CorrectionError> {
         self.end_stroke()?;
@@ -281,7 +281,7 @@ impl Session {
     /// steps. Takes time proportional to the volume.
     ///
     /// # Errors
-    /// [`CorrectionError::Io`] or [`CorrectionError::Format`] if it cannot be written; the journal is then unchanged.
+    /// [`CorrectionError::Io`] or [`CorrectionError::Storage`] if it cannot be written; the journal is then unchanged.
     pub fn compact(&mut self) -> Result<(), CorrectionError> {
         self.end_stroke()?;
         let Some(journal) = &self.journal else { return Ok(()) };
@@ -444,8 +444,8 @@ impl SaveTicket {
     /// that it matches both the old and the new file if the program ends in between.
     ///
     /// # Errors
-    /// As [`LabelSnapshot::save_with`]; [`CorrectionError::Io`] if the journal cannot be written, in which case nothing
-    /// is saved.
+    /// As [`LabelSnapshot::save_with`]; [`CorrectionError::Storage`] if a foreign file at `path` cannot be moved aside, and
+    /// [`CorrectionError::Io`] if the journal cannot be written; in both cases nothing is saved.
     pub fn save(self, path: &Path, progress: Progress) -> Result<Saved, CorrectionError> {
         let fingerprint = self.journal.is_some().then(|| self.labels.fingerprint());
         let writer = self.labels.write_slices(path, progress)?;

@@ -1,5 +1,6 @@
 //! Files of corrections: the journal, the saved labels and a copy of the original labels.
 
+use cytoscope_corrections::CorrectionError;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write_with;
 use std::io;
@@ -43,17 +44,21 @@ impl CorrectionFiles {
     /// Links or copies the labels that a new journal is based on.
     ///
     /// # Errors
-    /// If they can neither be linked nor copied.
-    pub fn copy_base(&self, labels: &Path) -> io::Result<()> {
+    /// [`CorrectionError::Io`] or [`CorrectionError::Storage`] if they can neither be linked nor copied.
+    pub fn copy_base(&self, labels: &Path) -> Result<(), CorrectionError> {
         if self.base.exists() || labels == self.base || labels == self.labels {
             return Ok(());
         }
         // Results are replaced by renaming, so a link keeps the old ones without a copy.
-        std::fs::hard_link(labels, &self.base).or_else(|_| {
-            let mut from = open_regular(labels)?;
-            let copied = atomic_write_with(&self.base, |to| io::copy(&mut from, to).map(drop));
-            copied.map_err(io::Error::other)
-        })
+        if std::fs::hard_link(labels, &self.base).is_ok() {
+            return Ok(());
+        }
+        let mut from = open_regular(labels).map_err(|source| CorrectionError::Io {
+            file: labels.to_owned(),
+            doing: "opening the original labels",
+            source,
+        })?;
+        Ok(atomic_write_with(&self.base, |to| io::copy(&mut from, to).map(drop))?)
     }
 
     /// Renames the files so that new corrections can start. Returns their new paths.

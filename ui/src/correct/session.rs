@@ -445,11 +445,7 @@ fn open(start: &SessionStart) -> Result<(Session, Replay), CorrectionError> {
         match Session::open(volume, path, &start.files.journal, SessionOptions::default()) {
             Ok(opened) => {
                 if let (Some(path), true) = (path, is_new) {
-                    start.files.copy_base(path).map_err(|source| CorrectionError::Io {
-                        file: start.files.base.clone(),
-                        doing: "keeping a copy of the original labels",
-                        source,
-                    })?;
+                    start.files.copy_base(path)?;
                 }
                 return Ok(opened);
             }

@@ -107,7 +107,7 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
             Some(Command::Correct(EditAction::Export)),
         ],
     ),
-    ("Help", &[Some(Command::Palette), Some(Command::Shortcuts), Some(Command::ShowLog), Some(Command::About)]),
+    ("Help", &[Some(Command::Palette), Some(Command::Shortcuts), Some(Command::ShowLogFolder), Some(Command::About)]),
 ];
 
 /// A slider from 1 to `last` with a number field beside it.
@@ -205,7 +205,8 @@ fn under_pointer(document: &Document, hover: Hover) -> String {
         text.push_str(&format!("   value {value}"));
     }
     if let Some(map) = hover.map {
-        text.push_str(&format!("   p {map:.3}"));
+        let name = document.of_role(Role::Map).map_or("map", |o| o.title()).to_lowercase();
+        text.push_str(&format!("   {name} {map:.3}"));
     }
     if let Some(label) = hover.label.filter(|l| *l > 0) {
         text.push_str(&format!("   label {label}"));
@@ -332,7 +333,7 @@ fn controls(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     for (command, on) in buttons {
         let enabled = state.is_enabled(command);
         let sign = if command == Command::Play && playing { icon::PAUSE } else { command.icon() };
-        let response = icon_button(ui, sign, command.title(), enabled, on);
+        let response = icon_button(ui, sign, &state.current_title(command), enabled, on);
         let response = match command.shortcut() {
             Some(keys) => response.on_hover_text(ui.ctx().format_shortcut(&keys)),
             None => response,

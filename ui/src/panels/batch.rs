@@ -53,7 +53,7 @@ fn convert(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if batch.files.len() > 1 {
         ui.horizontal(|ui| {
             weak(ui, format!("{} files", batch.files.len()));
-            if named_button(ui, true, icon::X, "Leave out all").clicked() {
+            if named_button(ui, true, icon::X, "Clear list").on_hover_text("The files are kept").clicked() {
                 actions.send(BatchAction::ForgetAll);
             }
         });
@@ -142,9 +142,9 @@ fn file_list(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
             ui.horizontal(|ui| {
                 ui.set_height(row_height);
                 let close = ui.add(egui::Button::new(icon::X).frame(false));
-                let name = format!("Leave out {}", file_name(file));
+                let name = format!("Remove {} from the list", file_name(file));
                 close.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, &name));
-                if close.clicked() {
+                if close.on_hover_text("Remove from the list; the file is kept").clicked() {
                     actions.send(BatchAction::Forget(file.clone()));
                 }
                 let text = format!("{}  →  {}", file_name(file), file_name(&batch.output_of(file)));

@@ -306,12 +306,7 @@ impl OverlayControls {
 /// Controls of one layer; returns whether to remove it.
 fn overlay_controls(ui: &mut Ui, overlay: &Overlay, shown: &mut OverlayControls) -> bool {
     let mut gone = false;
-    let title = match overlay.role {
-        Role::Labels => "Labels",
-        Role::Truth => "Ground truth",
-        Role::Map => "Probability",
-        Role::Live => "In progress",
-    };
+    let title = overlay.title();
     ui.push_id(("overlay", title), |ui| {
         ui.horizontal(|ui| {
             visibility_toggle(ui, &mut shown.visible, title);

@@ -31,12 +31,13 @@ pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, own: &mut Palette, 
         return;
     }
     let query = own.query.clone();
-    let mut found: Vec<(usize, Command)> = Command::ALL
+    let mut found: Vec<(usize, Command, String)> = Command::ALL
         .into_iter()
         .filter(|c| *c != Command::Palette && state.is_enabled(*c))
-        .filter_map(|c| Some((rank(c.title(), &query)?, c)))
+        .map(|c| (c, state.current_title(c)))
+        .filter_map(|(c, title)| Some((rank(&title, &query)?, c, title)))
         .collect();
-    found.sort_by_key(|(rank, _)| *rank);
+    found.sort_by_key(|(rank, ..)| *rank);
     let (up, down, enter, escape) = ctx.input_mut(|i| {
         let mut take = |key| i.consume_key(egui::Modifiers::NONE, key);
         (take(Key::ArrowUp), take(Key::ArrowDown), take(Key::Enter), take(Key::Escape))
@@ -66,15 +67,15 @@ pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, own: &mut Palette, 
         }
         ui.add_space(6.0);
         egui::ScrollArea::vertical().max_height(380.0).show(ui, |ui| {
-            for (i, (_, command)) in found.iter().enumerate() {
-                let text = RichText::new(format!("{}   {}", command.icon(), command.title())).size(14.0);
+            for (i, (_, command, title)) in found.iter().enumerate() {
+                let text = RichText::new(format!("{}   {title}", command.icon())).size(14.0);
                 let keys = command.shortcut().map(|s| ui.ctx().format_shortcut(&s)).unwrap_or_default();
                 let button = egui::Button::new(text)
                     .selected(i == own.chosen)
                     .shortcut_text(keys)
                     .min_size(vec2(ui.available_width(), 28.0));
                 let response = ui.add(button);
-                response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, command.title()));
+                response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, title));
                 if i == own.chosen && (up || down) {
                     response.scroll_to_me(None);
                 }

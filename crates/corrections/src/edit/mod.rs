@@ -3,11 +3,13 @@
 //! A failed edit changes nothing: the caller of [`run`] reverts what was already written.
 
 pub(crate) mod brush;
-mod cut;
-mod fill;
+mod face_neighbors;
+mod fill_holes;
+mod flood_fill;
+mod grow_shrink;
 mod interpolate;
-mod size;
-mod split;
+mod split_by_line;
+mod split_by_seeds;
 #[cfg(test)]
 mod tests;
 
@@ -178,22 +180,28 @@ pub struct Change {
 pub(crate) fn run(writer: &mut LabelWriter, edit: &Edit) -> Result<Vec<u32>, CorrectionError> {
     match edit {
         Edit::Paint { brush, points } => brush::paint(writer, brush, points).map(|()| Vec::new()),
-        Edit::Fill { seed, value, scope } => fill::fill(writer, *seed, *value, *scope).map(|()| Vec::new()),
-        Edit::FillHoles { label, scope, over } => fill::holes(writer, *label, *scope, *over).map(|()| Vec::new()),
+        Edit::Fill { seed, value, scope } => flood_fill::flood_fill(writer, *seed, *value, *scope).map(|()| Vec::new()),
+        Edit::FillHoles { label, scope, over } => {
+            fill_holes::fill_holes(writer, *label, *scope, *over).map(|()| Vec::new())
+        }
         Edit::Delete { label, scope } => {
             writer.volume().bounds_in(*label, *scope)?;
             relabel(writer, &[*label], 0, *scope).map(|()| Vec::new())
         }
         Edit::Merge { labels, into, scope } => merge(writer, labels, *into, *scope).map(|()| Vec::new()),
-        Edit::SplitBySeeds { label, seeds, scope } => split::by_seeds(writer, *label, seeds, *scope),
-        Edit::SplitByLine { label, axis, points, through } => cut::by_line(writer, *label, *axis, points, *through),
+        Edit::SplitBySeeds { label, seeds, scope } => split_by_seeds::split_by_seeds(writer, *label, seeds, *scope),
+        Edit::SplitByLine { label, axis, points, through } => {
+            split_by_line::split_by_line(writer, *label, *axis, points, *through)
+        }
         Edit::Interpolate { label, axis, at, over } => {
             interpolate::interpolate(writer, *label, *axis, *at, *over).map(|()| Vec::new())
         }
         Edit::Grow { label, by_um, scope, over } => {
-            size::grow(writer, *label, *by_um, *scope, *over).map(|()| Vec::new())
+            grow_shrink::grow(writer, *label, *by_um, *scope, *over).map(|()| Vec::new())
         }
-        Edit::Shrink { label, by_um, scope } => size::shrink(writer, *label, *by_um, *scope).map(|()| Vec::new()),
+        Edit::Shrink { label, by_um, scope } => {
+            grow_shrink::shrink(writer, *label, *by_um, *scope).map(|()| Vec::new())
+        }
     }
 }
 

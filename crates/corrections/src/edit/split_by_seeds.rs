@@ -4,6 +4,7 @@
 //! cell. The watershed then floods from the maxima. Seeds that reach the same maximum lie in one convex part without a
 //! neck; such a part is divided by the nearest seed.
 
+use super::face_neighbors::each_neighbor;
 use crate::CorrectionError;
 use crate::geometry::Scope;
 use crate::volume::LabelWriter;
@@ -11,7 +12,7 @@ use cytoscope_objects::distance::distance_um;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-pub(super) fn by_seeds(
+pub(super) fn split_by_seeds(
     writer: &mut LabelWriter,
     label: u32,
     seeds: &[[usize; 3]],
@@ -55,20 +56,6 @@ pub(super) fn by_seeds(
     };
     writer.fill_box(&bounds, |i| name(parts[i]), |old| old == label);
     Ok(new_labels)
-}
-
-/// Calls `f` for the face neighbors of a voxel.
-pub(super) fn each_neighbor(i: usize, [nz, ny, nx]: [usize; 3], mut f: impl FnMut(usize)) {
-    let (z, y, x) = (i / (ny * nx), i / nx % ny, i % nx);
-    let steps = [
-        (z > 0, i.wrapping_sub(ny * nx)),
-        (y > 0, i.wrapping_sub(nx)),
-        (x > 0, i.wrapping_sub(1)),
-        (x + 1 < nx, i + 1),
-        (y + 1 < ny, i + nx),
-        (z + 1 < nz, i + ny * nx),
-    ];
-    steps.into_iter().filter(|(there, _)| *there).for_each(|(_, j)| f(j));
 }
 
 /// The part of each voxel of the mask, numbered from 1 in the order of the seeds; 0 outside and where no seed reaches.
@@ -152,19 +139,5 @@ fn divide_groups(
         };
         let nearest = group.iter().copied().min_by(|a, b| far2(*a).total_cmp(&far2(*b)));
         *part = nearest.map_or(*part, |s| s as u32 + 1);
-    }
-}
-
-/// Spreads parts from the voxels `start` to their unassigned neighbors, breadth first.
-pub(super) fn spread(parts: &mut [u32], size: [usize; 3], start: Vec<usize>, may_take: impl Fn(usize) -> bool) {
-    let mut queue = std::collections::VecDeque::from(start);
-    while let Some(at) = queue.pop_front() {
-        let part = parts[at];
-        each_neighbor(at, size, |next| {
-            if parts[next] == 0 && may_take(next) {
-                parts[next] = part;
-                queue.push_back(next);
-            }
-        });
     }
 }

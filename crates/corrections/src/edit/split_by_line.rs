@@ -1,17 +1,18 @@
-//! Splitting a label along a line.
+//! Splitting a label along a line in a slice: the voxels on the line separate its parts, and are then added to them.
 
 use super::brush::{check_points, line};
-use super::split::spread;
+use super::face_neighbors::each_neighbor;
 use crate::CorrectionError;
 use crate::geometry::{Bounds, Plane, Scope, SliceAxis};
 use crate::volume::LabelWriter;
 use cytoscope_objects::components::{self, Connectivity};
+use std::collections::VecDeque;
 
 /// Apart from the two largest pieces, pieces with fewer voxels than the line divided by this are treated as artifacts
 /// of an unsteady line and are added to their neighbors.
 const FRAGMENT_DIVISOR: usize = 8;
 
-pub(super) fn by_line(
+pub(super) fn split_by_line(
     writer: &mut LabelWriter,
     label: u32,
     axis: SliceAxis,
@@ -143,4 +144,18 @@ fn divide(mask: &[bool], crossed: &[bool], size: [usize; 3]) -> Result<(Vec<u32>
     let start = (0..parts.len()).filter(|i| parts[*i] != 0).collect();
     spread(&mut parts, size, start, |i| mask[i]);
     Ok((parts, new.len()))
+}
+
+/// Spreads parts from the voxels `start` to their unassigned neighbors, breadth first.
+fn spread(parts: &mut [u32], size: [usize; 3], start: Vec<usize>, may_take: impl Fn(usize) -> bool) {
+    let mut queue = VecDeque::from(start);
+    while let Some(at) = queue.pop_front() {
+        let part = parts[at];
+        each_neighbor(at, size, |next| {
+            if parts[next] == 0 && may_take(next) {
+                parts[next] = part;
+                queue.push_back(next);
+            }
+        });
+    }
 }
