@@ -37,6 +37,18 @@ pub(crate) fn count(form: &Form) -> usize {
     form.iter().product()
 }
 
+/// Returns the lengths for messages, such as "16 channels of 32 × 64 × 64 voxels".
+pub(crate) fn described(form: &Form) -> String {
+    let counted = |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
+    let image = format!("{} of {}", counted(form[1], "channel"), described_voxels(form));
+    if form[0] == 1 { image } else { format!("{} of {image}", counted(form[0], "sample")) }
+}
+
+/// Returns the lengths along Z, Y, X for messages, such as "32 × 64 × 64 voxels".
+pub(crate) fn described_voxels([_, _, depth, height, width]: &Form) -> String {
+    format!("{depth} × {height} × {width} voxels")
+}
+
 /// Extends one to three per-axis numbers to three, filling the missing outer axes with `fill`.
 pub(crate) fn to_3d(values: &[usize], fill: usize) -> [usize; 3] {
     let missing = 3usize.saturating_sub(values.len());
@@ -56,5 +68,11 @@ mod tests {
         assert_eq!(broadcast_form(&[3, 1, 1], 4), Some([1, 3, 1, 1, 1]));
         assert_eq!(broadcast_form(&[8], 5), Some([1, 1, 1, 1, 8]));
         assert_eq!(to_3d(&[4, 5], 1), [1, 4, 5]);
+    }
+
+    #[test]
+    fn messages_name_the_lengths_of_a_form() {
+        assert_eq!(described(&[1, 16, 32, 64, 64]), "16 channels of 32 × 64 × 64 voxels");
+        assert_eq!(described(&[2, 1, 1, 4, 5]), "2 samples of 1 channel of 1 × 4 × 5 voxels");
     }
 }

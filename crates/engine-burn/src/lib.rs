@@ -59,7 +59,7 @@ use burn_tensor::backend::DTypeUsage;
 use burn_wgpu::{Wgpu, WgpuDevice};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_graph::{ElementType, Graph};
-use kernels::{DeviceBackend, DirectCuda, DirectWgpu, Factors};
+use kernels::{DeviceBackend, DirectCuda, DirectWgpu, FactorType};
 use session::DeviceSession;
 use std::path::Path;
 
@@ -126,12 +126,12 @@ impl BurnEngine {
     }
 
     /// Returns the type to which convolutions round their factors.
-    fn factors_type(&self, precision: Precision) -> Option<Factors> {
+    fn factor_type(&self, precision: Precision) -> Option<FactorType> {
         match (precision, &self.backend) {
-            (Precision::F32, _) => self.is_tiled.then_some(Factors::F32),
-            (Precision::Tf32, Backend::Cuda(_)) => Some(Factors::Tf32),
-            (Precision::F16, Backend::Cuda(_)) => Some(Factors::F16),
-            (Precision::Bf16, Backend::Cuda(_)) => Some(Factors::Bf16),
+            (Precision::F32, _) => self.is_tiled.then_some(FactorType::F32),
+            (Precision::Tf32, Backend::Cuda(_)) => Some(FactorType::Tf32),
+            (Precision::F16, Backend::Cuda(_)) => Some(FactorType::F16),
+            (Precision::Bf16, Backend::Cuda(_)) => Some(FactorType::Bf16),
             _ => None,
         }
     }
@@ -144,8 +144,8 @@ impl BurnEngine {
         precision: Precision,
     ) -> Result<plan::Program, EngineError> {
         let half = half_type(precision);
-        let factors_type = self.factors_type(precision);
-        let kernels = plan::Kernels { factors_type, half };
+        let factor_type = self.factor_type(precision);
+        let kernels = plan::Kernels { factor_type, half };
         // The kernels read weights of 32 bits and store the values between them in 16.
         let wide = prepare::prepare(graph, input_shapes, None)?;
         let direct = plan::plan(&wide, self.name(), Some(kernels));
@@ -226,7 +226,7 @@ impl Engine for BurnEngine {
         }
         let program = self.program(graph, input_shapes, options.precision)?;
         let (device, cache) = (&self.device, self.cache);
-        let wide = self.factors_type(options.precision).filter(|factors| factors.are_wide());
+        let wide = self.factor_type(options.precision).filter(|factor_type| factor_type.is_wide());
         Ok(match &self.backend {
             Backend::Cuda(at) if program.is_direct => {
                 self.counted(DeviceSession::<DirectCuda>::new(program, at, device, cache, options, wide)?)

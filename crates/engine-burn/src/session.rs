@@ -5,9 +5,9 @@ mod resident;
 mod slab;
 
 use crate::exec::{self, Image, Uploaded};
-use crate::form::Form;
+use crate::form::{Form, described};
 use crate::guard::PanicWatch;
-use crate::kernels::{DeviceBackend, Factors};
+use crate::kernels::{DeviceBackend, FactorType};
 use crate::plan::{Constant, Output, Program, Source};
 use crate::transfer::Transfers;
 use crate::tuning::TuningState;
@@ -31,7 +31,7 @@ pub(crate) struct DeviceSession<B: DeviceBackend> {
     transfers: Transfers<B>,
     id: DeviceId,
     /// The type to which convolutions of 32-bit tensors round their factors for matrix units, if any.
-    wide_factors: Option<Factors>,
+    wide_factor_type: Option<FactorType>,
     /// Panics of device threads since the session was created fail its next run.
     watch: PanicWatch,
     tuning: TuningState,
@@ -127,14 +127,14 @@ fn description(program: &Program) -> String {
 
 impl<B: DeviceBackend> DeviceSession<B> {
     /// Prepares a program for a device. Kernel timings are cached in `cache`. Convolutions of 32-bit tensors round their
-    /// factors to the type `wide_factors`, if there is one and the device has units for it.
+    /// factors to the type `wide_factor_type`, if there is one and the device has units for it.
     pub(crate) fn new(
         mut program: Program,
         device: &B::Device,
         known: &Device,
         cache: &Path,
         options: &CompileOptions,
-        wide_factors: Option<Factors>,
+        wide_factor_type: Option<FactorType>,
     ) -> Result<Self, EngineError> {
         let id = known.id;
         let needed_bytes = program.report.arena_bytes + program.report.weight_bytes;
@@ -156,7 +156,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
             memory: DeviceMemory::Empty,
             transfers: Transfers::new(device.clone(), id),
             id,
-            wide_factors,
+            wide_factor_type,
             watch,
             listener: options.tuning.clone(),
             stream: new_stream(),
@@ -183,7 +183,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
         self.memory = DeviceMemory::Released;
         let constants = std::mem::take(&mut self.program.constants);
         let tables = std::mem::take(&mut self.program.tables);
-        let (id, wide_factors, stream, transfers) = (self.id, self.wide_factors, self.stream, &self.transfers);
+        let (id, wide_factor_type, stream, transfers) = (self.id, self.wide_factor_type, self.stream, &self.transfers);
         let parts = &self.program.parts;
         let upload = |constant: Constant| {
             let uploaded = transfers.upload(constant.values, constant.form);
@@ -198,7 +198,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
                     constants = packed.ok_or_else(|| internal("weights", "parts do not match the plan"))?;
                 }
                 let uploaded = Uploaded {
-                    wide_factors,
+                    wide_factor_type,
                     constants,
                     tables: tables.into_iter().map(|table| transfers.upload_table(table)).collect(),
                 };
@@ -377,10 +377,8 @@ impl<B: DeviceBackend> DeviceSession<B> {
             }
             for (tensor, (output, form)) in outputs_of_step.into_iter().zip(&step.outputs) {
                 if tensor.dims() != *form {
-                    return Err(internal(
-                        &step.name,
-                        &format!("output has form {:?} instead of {form:?}", tensor.dims()),
-                    ));
+                    let (found, expected) = (described(&tensor.dims()), described(form));
+                    return Err(internal(&step.name, &format!("the output has {found} instead of {expected}")));
                 }
                 values.insert(*output, tensor);
             }

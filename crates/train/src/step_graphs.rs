@@ -94,7 +94,7 @@ pub(crate) fn batch_buffer(index: usize) -> String {
     format!("batch/{index}")
 }
 
-/// A graph with the names of the buffers of its inputs and outputs; `None` for inputs that are passed.
+/// A graph with the names of the buffers of all its inputs and outputs, as [`cytoscope_engine::BoundSession::new`] takes them.
 pub(crate) struct BufferGraph {
     pub graph: Graph,
     pub inputs: Vec<Option<String>>,
@@ -106,12 +106,13 @@ impl BufferGraph {
         Self { graph: Graph::new(name), inputs: Vec::new(), outputs: Vec::new() }
     }
 
-    /// Adds an input of this shape; without a buffer, it is passed.
-    fn input(&mut self, name: &str, buffer: Option<String>, shape: &[usize]) -> ValueId {
-        self.inputs.push(buffer);
+    /// Adds an input of this shape, which is read from a buffer.
+    fn input(&mut self, name: &str, buffer: String, shape: &[usize]) -> ValueId {
+        self.inputs.push(Some(buffer));
         self.graph.add_input(name, ElementType::F32, shape.iter().map(|n| Dim::Fixed(*n)).collect())
     }
 
+    /// Adds an output, which replaces a buffer.
     fn output(&mut self, buffer: String, value: ValueId) {
         self.outputs.push(Some(buffer));
         self.graph.outputs.push(value);
@@ -147,8 +148,8 @@ pub(crate) fn add_totals(graph: &mut Graph, gradients: usize) {
 pub(crate) fn sum_graph(parameters: &[Parameter]) -> BufferGraph {
     let mut made = BufferGraph::new("sum");
     for p in parameters {
-        let sum = made.input(&p.name, Some(Part::Sum.buffer(&p.name)), &p.shape);
-        let gradient = made.input(&format!("{}.gradient", p.name), Some(Part::Gradient.buffer(&p.name)), &p.shape);
+        let sum = made.input(&p.name, Part::Sum.buffer(&p.name), &p.shape);
+        let gradient = made.input(&format!("{}.gradient", p.name), Part::Gradient.buffer(&p.name), &p.shape);
         let name = format!("{}.sum", p.name);
         let sum = made.graph.push(name, Op::Binary(BinaryOp::Add), &[Some(sum), Some(gradient)]);
         made.output(Part::Sum.buffer(&p.name), sum);
@@ -167,12 +168,12 @@ pub(crate) fn average_graph(
         return None;
     }
     let mut made = BufferGraph::new("averages");
-    let all = made.input("hyper.all", Some(HYPER.to_owned()), &[ALL_LENGTH]);
+    let all = made.input("hyper.all", HYPER.to_owned(), &[ALL_LENGTH]);
     let keep = cut(&mut made.graph, "keep", all, HYPER_LENGTH..HYPER_LENGTH + 1);
     let share = cut(&mut made.graph, "share", all, HYPER_LENGTH + 1..ALL_LENGTH);
     for p in averaged {
-        let average = made.input(&format!("{}.average", p.name), Some(Part::Average.buffer(&p.name)), &p.shape);
-        let value = made.input(&p.name, Some(Part::Value.buffer(&p.name)), &p.shape);
+        let average = made.input(&format!("{}.average", p.name), Part::Average.buffer(&p.name), &p.shape);
+        let value = made.input(&p.name, Part::Value.buffer(&p.name), &p.shape);
         let next = made.blend(&format!("{}.average", p.name), [average, keep], [value, share]);
         made.output(Part::Average.buffer(&p.name), next);
     }
@@ -185,9 +186,9 @@ pub(crate) fn average_graph(
             let (batch, shape) = (2 * index + place, tensor.shape());
             let before = match current.get(name.as_str()) {
                 Some(value) => *value,
-                None => made.input(name, Some(running_buffer(name)), shape),
+                None => made.input(name, running_buffer(name), shape),
             };
-            let found = made.input(&format!("{name}.batch{batch}"), Some(batch_buffer(batch)), shape);
+            let found = made.input(&format!("{name}.batch{batch}"), batch_buffer(batch), shape);
             let new = Tensor::vector(vec![NORM_MOMENTUM * factor]);
             let new = made.graph.add_initializer(format!("share.running{batch}"), new);
             let next = made.blend(&format!("{name}.{batch}"), [before, old], [found, new]);
@@ -208,12 +209,13 @@ mod tests {
         Parameter { name: name.to_owned(), shape: vec![2, 2], decays: true }
     }
 
-    /// Runs a graph on the reference executor; `value` returns the content of an input's buffer, or of a passed input.
-    fn run(made: &BufferGraph, value: impl Fn(usize, Option<&str>) -> Vec<f32>) -> BTreeMap<String, Vec<f32>> {
-        let inputs: Vec<(String, Tensor)> = (made.graph.inputs.iter().zip(&made.inputs).enumerate())
+    /// Runs a graph on the reference executor; `value` returns the content of the buffer of input i.
+    fn run(made: &BufferGraph, value: impl Fn(usize, &str) -> Vec<f32>) -> BTreeMap<String, Vec<f32>> {
+        assert!(made.inputs.iter().all(Option::is_some), "each input has a buffer");
+        let inputs: Vec<(String, Tensor)> = (made.graph.inputs.iter().zip(made.inputs.iter().flatten()).enumerate())
             .map(|(i, (id, buffer))| {
                 let about = made.graph.value(*id);
-                let tensor = Tensor::new(about.fixed_shape().unwrap(), value(i, buffer.as_deref())).unwrap();
+                let tensor = Tensor::new(about.fixed_shape().unwrap(), value(i, buffer)).unwrap();
                 (about.name.clone(), tensor)
             })
             .collect();
@@ -253,9 +255,9 @@ mod tests {
         let made = average_graph(&[parameter("a")], &[norm.clone(), norm], &running).unwrap();
         let found = run(&made, |i, buffer| match (i, buffer) {
             (0, _) => vec![9.0, 9.0, 9.0, 9.0, 0.75, 0.25],
-            (_, Some(name)) if name == Part::Average.buffer("a") => vec![4.0; 4],
-            (_, Some(name)) if name == Part::Value.buffer("a") => vec![8.0; 4],
-            (_, Some(name)) if name.starts_with("running/") => vec![10.0; 2],
+            (_, name) if name == Part::Average.buffer("a") => vec![4.0; 4],
+            (_, name) if name == Part::Value.buffer("a") => vec![8.0; 4],
+            (_, name) if name.starts_with("running/") => vec![10.0; 2],
             _ => vec![20.0; 2],
         });
         assert_eq!(found[&Part::Average.buffer("a")], [5.0; 4]);

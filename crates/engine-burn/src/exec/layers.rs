@@ -23,7 +23,7 @@ pub(super) fn conv<B: DeviceBackend>(
     curve: Curve,
     uploaded: &Uploaded<B>,
 ) -> Option<Image<B>> {
-    let kernel = Training::Convolve { window: *window, form, curve, wide_factors: uploaded.wide_factors };
+    let kernel = Training::Convolve { window: *window, form, curve, wide_factor_type: uploaded.wide_factor_type };
     B::train(&kernel, std::iter::once(x).chain(filter.into_iter().flatten()).collect())?.pop()
 }
 
@@ -36,7 +36,7 @@ pub(super) fn conv_transpose<B: DeviceBackend>(
     form: Form,
     uploaded: &Uploaded<B>,
 ) -> Option<Image<B>> {
-    let kernel = Training::InputGradient { taps: *taps, form, wide_factors: uploaded.wide_factors };
+    let kernel = Training::InputGradient { taps: *taps, form, wide_factor_type: uploaded.wide_factor_type };
     B::train(&kernel, std::iter::once(x).chain(filter.into_iter().flatten()).collect())?.pop()
 }
 

@@ -7,7 +7,7 @@ mod train;
 
 pub(crate) use moves::{copy_part, gather_tiles, join_parts};
 
-use crate::kernels::{Curve, DeviceBackend, Factors, Training};
+use crate::kernels::{Curve, DeviceBackend, FactorType, Training};
 use crate::plan::{Kind, Step};
 use burn_tensor::{DType, FloatDType, Int, Tensor, backend::Backend};
 use cytoscope_graph::ElementType;
@@ -18,7 +18,7 @@ pub(crate) type Image<B> = Tensor<B, 5>;
 /// Constants on the device, and how to compute with them.
 pub(crate) struct Uploaded<B: Backend> {
     /// The type to which convolutions of 32-bit tensors round their factors for matrix units, if any.
-    pub wide_factors: Option<Factors>,
+    pub wide_factor_type: Option<FactorType>,
     /// Constants of the program on the device, by their index in it.
     pub constants: Vec<Image<B>>,
     /// The program's tables of input positions.

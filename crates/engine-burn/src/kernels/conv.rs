@@ -4,8 +4,10 @@
 //! reads serves several voxels, and each input several channels.
 
 use super::curve::{Curve, curve};
-use super::memory::{Dense, Place, Reach, empty, length, per_element, place, read_at, vector};
-use super::tile::Factors;
+use super::memory::{
+    Dense, LengthsZyx, Place, Reach, empty, length, lengths_zyx, per_element, place, read_at, vector, voxel_number,
+};
+use super::tile::FactorType;
 use super::tiled;
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
@@ -27,20 +29,21 @@ pub(crate) struct Convolution {
     pub outputs: usize,
     /// Lengths of the blocks of voxels that output channels become, whose slowest axes are Z, Y, X of the block; 1 each
     /// if they stay channels.
-    pub factors: [usize; 3],
+    pub upscale: [usize; 3],
     /// Lengths of the result along Z, Y, X before channels become voxels.
     pub lengths: [usize; 3],
     pub curve: Curve,
     /// The type to which factors are rounded for matrix units; `None` multiplies in f32. Devices without such units, and
     /// numbers of channels that do not suit them, are computed in f32, too.
-    pub factors_type: Option<Factors>,
+    pub factor_type: Option<FactorType>,
 }
 
 /// The properties of a convolution that are fixed when its kernel is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Shape {
     reach: Reach,
-    factors: [usize; 3],
+    /// As [`Convolution::upscale`].
+    upscale: [usize; 3],
     /// Number of vectors of input channels of a group.
     inputs: usize,
     /// Number of vectors of output channels.
@@ -65,13 +68,9 @@ fn convolve<FX: Float, FY: Float, NI: Size, NO: Size>(
     bias: &Array<Vector<f32, NO>>,
     y: &mut Array<Vector<FY, NO>>,
     samples: u32,
-    depth: u32,
-    height: u32,
-    width: u32,
+    lengths: LengthsZyx,
     pitch: u32,
-    out_depth: u32,
-    out_height: u32,
-    out_width: u32,
+    out_lengths: LengthsZyx,
     columns: u32,
     first: f32,
     second: f32,
@@ -88,7 +87,7 @@ fn convolve<FX: Float, FY: Float, NI: Size, NO: Size>(
     let kernel_x = comptime!(shape.reach.kernel[2] as u32);
 
     let unit = ABSOLUTE_POS as u32;
-    let at = place(unit, out_depth, out_height, columns, blocks);
+    let at = place(unit, out_lengths.depth, out_lengths.height, columns, blocks);
     if at.sample >= samples {
         terminate!();
     }
@@ -96,16 +95,18 @@ fn convolve<FX: Float, FY: Float, NI: Size, NO: Size>(
     let group = block % comptime!(shape.stored as u32) / comptime!(shape.group_stored as u32);
     let first_input = group * inputs;
     let start = at.x * column_voxels;
-    let width_signed = width as i32;
+    let depth = lengths.depth as i32;
+    let height = lengths.height as i32;
+    let width = lengths.width as i32;
     let mut sums = Array::<Vector<f32, NO>>::new(comptime!(shape.voxels * shape.vectors));
     begin::<NO>(bias, &mut sums, block, shape);
     for kz in 0..kernel_z {
         let iz = read_at(at.z, kz, 0usize, shape.reach);
-        if iz >= 0 && iz < depth as i32 {
+        if iz >= 0 && iz < depth {
             for ky in 0..kernel_y {
                 let iy = read_at(at.y, ky, 1usize, shape.reach);
-                if iy >= 0 && iy < height as i32 {
-                    let row = ((at.sample * depth + iz as u32) * height + iy as u32) * width;
+                if iy >= 0 && iy < height {
+                    let row = voxel_number(at.sample, iz as u32, iy as u32, 0u32, &lengths);
                     for kx in 0..kernel_x {
                         let tap = (kz * kernel_y + ky) * kernel_x + kx;
                         for ic in 0..inputs {
@@ -114,7 +115,7 @@ fn convolve<FX: Float, FY: Float, NI: Size, NO: Size>(
                                 weights,
                                 &mut sums,
                                 read_at(start, kx, 2usize, shape.reach),
-                                width_signed,
+                                width,
                                 row * pitch + first_input + ic,
                                 pitch,
                                 (tap * inputs + ic) * outputs,
@@ -127,7 +128,7 @@ fn convolve<FX: Float, FY: Float, NI: Size, NO: Size>(
             }
         }
     }
-    store::<FY, NO>(&sums, y, &at, out_depth, out_height, out_width, first, second, shape);
+    store::<FY, NO>(&sums, y, &at, &out_lengths, first, second, shape);
 }
 
 /// Sets the sums of all voxels to the biases of vectors of channels, from `block` on, or to 0 without biases. Channels that become
@@ -154,6 +155,28 @@ fn begin<NO: Size>(
     }
 }
 
+/// Returns the number of a voxel of the result, counted over all samples: number `of_block`, along X first, of the block that
+/// the voxel z, y, x becomes. `lengths` are those before voxels become blocks.
+#[cube]
+pub(super) fn block_voxel(
+    sample: u32,
+    z: u32,
+    y: u32,
+    x: u32,
+    of_block: u32,
+    lengths: &LengthsZyx,
+    #[comptime] upscale: [usize; 3],
+) -> u32 {
+    let factor_z = comptime!(upscale[0] as u32);
+    let factor_y = comptime!(upscale[1] as u32);
+    let factor_x = comptime!(upscale[2] as u32);
+    let z_at = z * factor_z + of_block / (factor_y * factor_x);
+    let y_at = y * factor_y + of_block / factor_x % factor_y;
+    let x_at = x * factor_x + of_block % factor_x;
+    let slice = sample * (lengths.depth * factor_z) + z_at;
+    (slice * (lengths.height * factor_y) + y_at) * (lengths.width * factor_x) + x_at
+}
+
 /// Applies the activation to the sums of voxels of a row, and stores them. In `at`, `x` counts the groups of voxels that a
 /// unit computes, and `channel` those of vectors.
 #[cube]
@@ -161,35 +184,25 @@ fn store<FY: Float, NO: Size>(
     sums: &Array<Vector<f32, NO>>,
     y: &mut Array<Vector<FY, NO>>,
     at: &Place,
-    depth: u32,
-    height: u32,
-    width: u32,
+    lengths: &LengthsZyx,
     first: f32,
     second: f32,
     #[comptime] shape: Shape,
 ) {
     let voxels = comptime!(shape.voxels);
     let vectors = comptime!(shape.vectors);
-    let factor_z = comptime!(shape.factors[0] as u32);
-    let factor_y = comptime!(shape.factors[1] as u32);
-    let factor_x = comptime!(shape.factors[2] as u32);
     let stored = comptime!(shape.stored as u32);
     let column_voxels = comptime!(shape.voxels as u32);
     let block_vectors = comptime!(shape.vectors as u32);
     #[unroll]
     for v in 0..voxels {
         let ox = at.x * column_voxels + v as u32;
-        if ox < width {
+        if ox < lengths.width {
             #[unroll]
             for o in 0..vectors {
                 let value = curve::<NO>(sums[v * vectors + o], first, second, shape.curve);
                 let channel = at.channel * block_vectors + o as u32;
-                let of_block = channel / stored;
-                let z = at.z * factor_z + of_block / (factor_y * factor_x);
-                let y_at = at.y * factor_y + of_block / factor_x % factor_y;
-                let x_at = ox * factor_x + of_block % factor_x;
-                let slice = at.sample * depth * factor_z + z;
-                let voxel = (slice * (height * factor_y) + y_at) * (width * factor_x) + x_at;
+                let voxel = block_voxel(at.sample, at.z, at.y, ox, channel / stored, lengths, shape.upscale);
                 y[(voxel * stored + channel % stored) as usize] = Vector::<FY, NO>::cast_from(value);
             }
         }
@@ -250,14 +263,14 @@ pub(super) fn launch<R: CubeRuntime>(
     by: &Convolution,
     to: DType,
 ) -> CubeTensor<R> {
-    if let Some(factors) = by.factors_type
-        && let Some(y) = tiled::launch(&x, &weights, bias.as_ref(), by, factors, to)
+    if let Some(factor_type) = by.factor_type
+        && let Some(y) = tiled::launch(&x, &weights, bias.as_ref(), by, factor_type, to)
     {
         return y;
     }
     let [samples, depth, height, width, inputs] = x.form;
-    let taps: usize = by.factors.iter().product();
-    let stored = by.outputs / taps;
+    let block_voxels: usize = by.upscale.iter().product();
+    let stored = by.outputs / block_voxels;
     let (group_inputs, group_stored) = (inputs / by.groups, stored / by.groups);
     let (wide, narrow) = (vector(&x, group_inputs), if group_stored.is_multiple_of(4) { 4 } else { 1 });
     let vectors = by.outputs / narrow;
@@ -265,7 +278,7 @@ pub(super) fn launch<R: CubeRuntime>(
     let may_pair = if by.groups == 1 { vectors } else { group_stored / narrow };
     let shape = Shape {
         reach: Reach { kernel: by.kernel, stride: by.stride, padding: by.padding, dilation: by.dilation },
-        factors: by.factors,
+        upscale: by.upscale,
         inputs: group_inputs / wide,
         outputs: vectors,
         stored: stored / narrow,
@@ -277,7 +290,7 @@ pub(super) fn launch<R: CubeRuntime>(
     };
     let columns = by.lengths[2].div_ceil(shape.voxels);
     let count = samples * by.lengths[0] * by.lengths[1] * columns * (vectors / shape.vectors);
-    let scaled = |a: usize| by.lengths[a] * by.factors[a];
+    let scaled = |a: usize| by.lengths[a] * by.upscale[a];
     let y = empty(&x.tensor, [samples, scaled(0), scaled(1), scaled(2), stored], to);
     let types = [x.tensor.dtype.into(), to.into()];
     let (client, cubes, dim) = per_element(&x.tensor, count);
@@ -292,13 +305,9 @@ pub(super) fn launch<R: CubeRuntime>(
         bias.unwrap_or_else(|| unread(&x.tensor)).into_array_arg(),
         y.clone().into_array_arg(),
         length(samples),
-        length(depth),
-        length(height),
-        length(width),
+        lengths_zyx([depth, height, width]),
         length(x.pitch / wide),
-        length(by.lengths[0]),
-        length(by.lengths[1]),
-        length(by.lengths[2]),
+        lengths_zyx(by.lengths),
         length(columns),
         by.curve.first,
         by.curve.second,

@@ -5,7 +5,7 @@ use super::conv::{self, Convolution};
 use super::curve::Curve;
 use super::elementwise::wide_array;
 use super::memory::{self, Dense, Layout, axes, length, per_element};
-use super::tile::Factors;
+use super::tile::FactorType;
 use crate::form::Form;
 use crate::plan::{Taps, Window};
 use burn_cubecl::CubeRuntime;
@@ -13,12 +13,12 @@ use burn_cubecl::tensor::CubeTensor;
 use burn_tensor::DType;
 use cubecl::prelude::*;
 
-/// Returns the type to which factors of this type are rounded for matrix units; `wide_factors` is that of 32 bits.
-pub(super) fn factors_type(dtype: DType, wide_factors: Option<Factors>) -> Option<Factors> {
+/// Returns the type to which factors of this type are rounded for matrix units; `wide_factor_type` is that of 32 bits.
+pub(super) fn factor_type(dtype: DType, wide_factor_type: Option<FactorType>) -> Option<FactorType> {
     match dtype {
-        DType::F16 => Some(Factors::F16),
-        DType::BF16 => Some(Factors::Bf16),
-        _ => wide_factors,
+        DType::F16 => Some(FactorType::F16),
+        DType::BF16 => Some(FactorType::Bf16),
+        _ => wide_factor_type,
     }
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Filter<R: CubeRuntime> {
     /// An array with one number for each channel of the result.
     pub bias: Option<CubeTensor<R>>,
     /// The type to which factors of 32 bits are rounded for matrix units, if any.
-    pub wide_factors: Option<Factors>,
+    pub wide_factor_type: Option<FactorType>,
 }
 
 /// Returns a convolution with an activation, whose output has this form, in the type of `x`. Returns `None` if the memory of the
@@ -54,10 +54,10 @@ pub(super) fn forward<R: CubeRuntime>(
         dilation: window.dilation,
         groups: window.groups,
         outputs,
-        factors: [1; 3],
+        upscale: [1; 3],
         lengths: [form[2], form[3], form[4]],
         curve,
-        factors_type: factors_type(dtype, filter.wide_factors),
+        factor_type: factor_type(dtype, filter.wide_factor_type),
     };
     Some(conv::launch(x, memory::whole(order), filter.bias.map(wide_array), &by, dtype))
 }
@@ -183,10 +183,10 @@ pub(super) fn input_gradient<R: CubeRuntime>(
         dilation: adjoint.dilation,
         groups: taps.groups,
         outputs: channels,
-        factors: taps.stride,
+        upscale: taps.stride,
         lengths: adjoint.lengths,
         curve: Curve::IDENTITY,
-        factors_type: factors_type(dtype, filter.wide_factors),
+        factor_type: factor_type(dtype, filter.wide_factor_type),
     };
     let dx = conv::launch(dy, memory::whole(weights), filter.bias.map(wide_array), &by, dtype);
     cropped(dx, [form[0], form[2], form[3], form[4], form[1]])

@@ -1,7 +1,7 @@
 //! Element-wise kernels of training steps: activations and their gradients, sums, and conversions.
 
 use super::curve::{Curve, Kind, curve};
-use super::memory::{Dense, empty, length, per_element, vector, whole};
+use super::memory::{Dense, empty, length, per_element, read_vector, vector, voxel_vector, whole};
 use super::norm_training::slope_at;
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
@@ -26,16 +26,15 @@ fn multiply_by_slope<F: Float, N: Size>(
     #[define(F)] _type: StorageType,
 ) {
     let unit = ABSOLUTE_POS as u32;
-    let channel = unit % vectors;
-    let voxel = unit / vectors;
-    if voxel >= count {
+    let at = voxel_vector(unit, vectors);
+    if at.voxel >= count {
         terminate!();
     }
-    let mut gradient = Vector::<f32, N>::cast_from(dy[(voxel * dy_pitch + channel) as usize]);
+    let mut gradient = read_vector::<F, N>(dy, &at, dy_pitch);
     if comptime!(has_more) {
-        gradient += Vector::<f32, N>::cast_from(more[(voxel * more_pitch + channel) as usize]);
+        gradient += read_vector::<F, N>(more, &at, more_pitch);
     }
-    let result = Vector::<f32, N>::cast_from(y[(voxel * y_pitch + channel) as usize]);
+    let result = read_vector::<F, N>(y, &at, y_pitch);
     dx[unit as usize] = Vector::<F, N>::cast_from(gradient * slope_at::<N>(result, slope));
 }
 
@@ -50,7 +49,7 @@ pub(super) fn activation_gradient<R: CubeRuntime>(
     let channels = y.form[4];
     let all = [Some(&y), Some(&dy), more.as_ref()];
     let wide = all.into_iter().flatten().map(|x| vector(x, channels)).min().unwrap_or(1);
-    let (voxels, dtype) = (y.form[..4].iter().product::<usize>(), y.tensor.dtype);
+    let (voxels, dtype) = (y.voxels(), y.tensor.dtype);
     let dx = empty(&y.tensor, y.form, dtype);
     let (client, cubes, dim) = per_element(&y.tensor, voxels * (channels / wide));
     let has_more = more.is_some();
@@ -92,13 +91,11 @@ fn add_and_activate<F: Float, N: Size>(
     #[define(F)] _type: StorageType,
 ) {
     let unit = ABSOLUTE_POS as u32;
-    let channel = unit % vectors;
-    let voxel = unit / vectors;
-    if voxel >= count {
+    let at = voxel_vector(unit, vectors);
+    if at.voxel >= count {
         terminate!();
     }
-    let sum = Vector::<f32, N>::cast_from(a[(voxel * a_pitch + channel) as usize])
-        + Vector::<f32, N>::cast_from(b[(voxel * b_pitch + channel) as usize]);
+    let sum = read_vector::<F, N>(a, &at, a_pitch) + read_vector::<F, N>(b, &at, b_pitch);
     y[unit as usize] = Vector::<F, N>::cast_from(curve::<N>(sum, first, second, kind));
 }
 
@@ -106,7 +103,7 @@ fn add_and_activate<F: Float, N: Size>(
 pub(super) fn sum<R: CubeRuntime>(a: Dense<R>, b: Dense<R>, by: Curve) -> CubeTensor<R> {
     let channels = a.form[4];
     let wide = vector(&a, channels).min(vector(&b, channels));
-    let (voxels, dtype) = (a.form[..4].iter().product::<usize>(), a.tensor.dtype);
+    let (voxels, dtype) = (a.voxels(), a.tensor.dtype);
     let y = empty(&a.tensor, a.form, dtype);
     let (client, cubes, dim) = per_element(&a.tensor, voxels * (channels / wide));
     add_and_activate::launch::<R>(
@@ -143,12 +140,11 @@ fn scale_and_activate<F: Float, N: Size>(
     #[define(F)] _type: StorageType,
 ) {
     let unit = ABSOLUTE_POS as u32;
-    let channel = unit % vectors;
-    let voxel = unit / vectors;
-    if voxel >= count {
+    let at = voxel_vector(unit, vectors);
+    if at.voxel >= count {
         terminate!();
     }
-    let value = Vector::<f32, N>::cast_from(x[(voxel * pitch + channel) as usize]) * Vector::<f32, N>::new(factor);
+    let value = read_vector::<F, N>(x, &at, pitch) * Vector::<f32, N>::new(factor);
     y[unit as usize] = Vector::<F, N>::cast_from(curve::<N>(value, first, second, kind));
 }
 
@@ -156,7 +152,7 @@ fn scale_and_activate<F: Float, N: Size>(
 pub(super) fn activate<R: CubeRuntime>(x: Dense<R>, factor: f32, by: Curve) -> CubeTensor<R> {
     let channels = x.form[4];
     let wide = vector(&x, channels);
-    let (voxels, dtype) = (x.form[..4].iter().product::<usize>(), x.tensor.dtype);
+    let (voxels, dtype) = (x.voxels(), x.tensor.dtype);
     let y = empty(&x.tensor, x.form, dtype);
     let (client, cubes, dim) = per_element(&x.tensor, voxels * (channels / wide));
     scale_and_activate::launch::<R>(

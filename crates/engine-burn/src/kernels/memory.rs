@@ -19,6 +19,13 @@ pub(super) struct Dense<R: CubeRuntime> {
     pub pitch: usize,
 }
 
+impl<R: CubeRuntime> Dense<R> {
+    /// Returns the number of voxels of all samples.
+    pub(super) fn voxels(&self) -> usize {
+        self.form[..4].iter().product()
+    }
+}
+
 /// Returns a length as an argument of a kernel. Tensors have fewer elements than an i32 can index.
 pub(super) fn length(of: usize) -> u32 {
     u32::try_from(of).unwrap_or(u32::MAX)
@@ -64,6 +71,44 @@ pub(super) fn place(index: u32, depth: u32, height: u32, width: u32, channels: u
     Place { sample: slice / depth, z: slice % depth, y: row % height, x: voxel % width, channel: index % channels }
 }
 
+/// A voxel, counted over all samples, and one of its vectors of channels.
+#[derive(CubeType, Clone)]
+pub(super) struct VoxelVector {
+    pub voxel: u32,
+    pub channel: u32,
+}
+
+/// Returns the vector of channels that a unit works on if each one works on one, those of a voxel next to each other.
+#[cube]
+pub(super) fn voxel_vector(unit: u32, vectors: u32) -> VoxelVector {
+    VoxelVector { voxel: unit / vectors, channel: unit % vectors }
+}
+
+/// Returns a vector of channels in 32 bits. `pitch` is the number of vectors from one voxel to the next.
+#[cube]
+pub(super) fn read_vector<F: Float, N: Size>(x: &Array<Vector<F, N>>, at: &VoxelVector, pitch: u32) -> Vector<f32, N> {
+    Vector::<f32, N>::cast_from(x[(at.voxel * pitch + at.channel) as usize])
+}
+
+/// Lengths of a tensor along Z, Y, X, as an argument of a kernel.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(super) struct LengthsZyx {
+    pub depth: u32,
+    pub height: u32,
+    pub width: u32,
+}
+
+/// Returns lengths along Z, Y, X as an argument of a kernel.
+pub(super) fn lengths_zyx<R: CubeRuntime>([depth, height, width]: [usize; 3]) -> LengthsZyxLaunch<R> {
+    LengthsZyxLaunch::new(length(depth), length(height), length(width))
+}
+
+/// Returns the number of a voxel, counted over all samples of a tensor with these lengths.
+#[cube]
+pub(super) fn voxel_number(sample: u32, z: u32, y: u32, x: u32, lengths: &LengthsZyx) -> u32 {
+    ((sample * lengths.depth + z) * lengths.height + y) * lengths.width + x
+}
+
 /// The windows of a convolution or of pooling, along Z, Y, X: position `o` of the output reads positions
 /// `o · stride + tap · dilation − padding` of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -100,38 +145,47 @@ pub(super) fn pitch(lengths: [usize; 5], strides: [usize; 5]) -> Option<usize> {
     (pitch >= lengths[4] && (lengths[4] == 1 || strides[4] == 1)).then_some(pitch)
 }
 
+/// A [`Layout`], as an argument of a kernel.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+struct KernelLayout {
+    start: u32,
+    sample: u32,
+    z: u32,
+    y: u32,
+    x: u32,
+    channel: u32,
+}
+
+/// Returns the position in memory of an element.
+#[cube]
+fn position(at: &Place, layout: &KernelLayout) -> u32 {
+    layout.start
+        + at.sample * layout.sample
+        + at.z * layout.z
+        + at.y * layout.y
+        + at.x * layout.x
+        + at.channel * layout.channel
+}
+
 /// Copies a box with axes N, Z, Y, X, C between two layouts.
 #[cube(launch)]
 fn copy_box<FX: Float, FY: Float>(
     x: &Array<FX>,
     y: &mut Array<FY>,
     count: u32,
-    depth: u32,
-    height: u32,
-    width: u32,
+    lengths: LengthsZyx,
     channels: u32,
-    from: u32,
-    from_sample: u32,
-    from_z: u32,
-    from_y: u32,
-    from_x: u32,
-    from_channel: u32,
-    to: u32,
-    to_sample: u32,
-    to_z: u32,
-    to_y: u32,
-    to_x: u32,
-    to_channel: u32,
+    from: KernelLayout,
+    to: KernelLayout,
     #[define(FX, FY)] _types: [StorageType; 2],
 ) {
     let unit = ABSOLUTE_POS as u32;
     if unit >= count {
         terminate!();
     }
-    let at = place(unit, depth, height, width, channels);
-    let read =
-        from + at.sample * from_sample + at.z * from_z + at.y * from_y + at.x * from_x + at.channel * from_channel;
-    let write = to + at.sample * to_sample + at.z * to_z + at.y * to_y + at.x * to_x + at.channel * to_channel;
+    let at = place(unit, lengths.depth, lengths.height, lengths.width, channels);
+    let read = position(&at, &from);
+    let write = position(&at, &to);
     y[write as usize] = FY::cast_from(x[read as usize]);
 }
 
@@ -153,6 +207,11 @@ impl Layout {
         }
         Self { start: 0, strides }
     }
+
+    fn for_kernel<R: CubeRuntime>(self) -> KernelLayoutLaunch<R> {
+        let [sample, z, y, x, channel] = self.strides.map(length);
+        KernelLayoutLaunch::new(length(self.start), sample, z, y, x, channel)
+    }
 }
 
 /// Copies a box of these lengths along N, Z, Y, X, C from one layout to another, with one launch. Elements become those of
@@ -168,22 +227,10 @@ pub(super) fn copy<R: CubeRuntime>(x: CubeTensor<R>, from: Layout, lengths: [usi
         whole(x).into_array_arg(),
         whole(y.clone()).into_array_arg(),
         length(count),
-        length(lengths[1]),
-        length(lengths[2]),
-        length(lengths[3]),
+        lengths_zyx([lengths[1], lengths[2], lengths[3]]),
         length(lengths[4]),
-        length(from.start),
-        length(from.strides[0]),
-        length(from.strides[1]),
-        length(from.strides[2]),
-        length(from.strides[3]),
-        length(from.strides[4]),
-        length(to.start),
-        length(to.strides[0]),
-        length(to.strides[1]),
-        length(to.strides[2]),
-        length(to.strides[3]),
-        length(to.strides[4]),
+        from.for_kernel(),
+        to.for_kernel(),
         types,
     );
 }
@@ -244,25 +291,20 @@ fn gather(
     slab: &Array<f32>,
     starts: &Array<i32>,
     y: &mut Array<f32>,
-    depth: u32,
-    height: u32,
-    width: u32,
+    lengths: LengthsZyx,
     channels: u32,
-    by_z: u32,
-    by_y: u32,
-    by_x: u32,
-    by_channel: u32,
+    layout: KernelLayout,
 ) {
     if ABSOLUTE_POS >= y.len() {
         terminate!();
     }
     let unit = ABSOLUTE_POS as u32;
-    let at = place(unit, depth, height, width, channels);
+    let at = place(unit, lengths.depth, lengths.height, lengths.width, channels);
     let start = (at.sample * 3) as usize;
     let z = at.z + starts[start] as u32;
     let y_at = at.y + starts[start + 1] as u32;
     let x_at = at.x + starts[start + 2] as u32;
-    let from = z * by_z + y_at * by_y + x_at * by_x + at.channel * by_channel;
+    let from = z * layout.z + y_at * layout.y + x_at * layout.x + at.channel * layout.channel;
     y[ABSOLUTE_POS] = slab[from as usize];
 }
 
@@ -284,14 +326,9 @@ pub(super) fn tiles<R: CubeRuntime>(
         whole(slab).into_array_arg(),
         starts.into_array_arg(),
         y.clone().into_array_arg(),
-        length(form[1]),
-        length(form[2]),
-        length(form[3]),
+        lengths_zyx([form[1], form[2], form[3]]),
         length(form[4]),
-        length(strides[1]),
-        length(strides[2]),
-        length(strides[3]),
-        length(strides[4]),
+        Layout { start: 0, strides }.for_kernel(),
     );
     Some(y)
 }
@@ -302,17 +339,7 @@ const PART_NUMBERS: u32 = 6;
 /// Copies parts of a tensor. For each part, the table has the position of its first element, its lengths along Z, Y, X,
 /// and where it starts and ends in `y`.
 #[cube(launch)]
-fn cut(
-    x: &Array<f32>,
-    table: &Array<i32>,
-    y: &mut Array<f32>,
-    parts: u32,
-    channels: u32,
-    by_z: u32,
-    by_y: u32,
-    by_x: u32,
-    by_channel: u32,
-) {
+fn cut(x: &Array<f32>, table: &Array<i32>, y: &mut Array<f32>, parts: u32, channels: u32, layout: KernelLayout) {
     let unit = ABSOLUTE_POS as u32;
     for part in 0..parts {
         let at = (part * PART_NUMBERS) as usize;
@@ -323,7 +350,7 @@ fn cut(
             let height = table[at + 2] as u32;
             let width = table[at + 3] as u32;
             let own = place(unit - start, depth, height, width, channels);
-            let from = table[at] as u32 + own.z * by_z + own.y * by_y + own.x * by_x + own.channel * by_channel;
+            let from = table[at] as u32 + position(&own, &layout);
             y[unit as usize] = x[from as usize];
         }
     }
@@ -384,10 +411,7 @@ pub(super) fn regions<R: CubeRuntime>(
         y.clone().into_array_arg(),
         length(regions.len()),
         length(form[4]),
-        length(strides[1]),
-        length(strides[2]),
-        length(strides[3]),
-        length(strides[4]),
+        Layout { start: 0, strides }.for_kernel(),
     );
     regions.iter().zip(starts).map(|(region, start)| part(&y, start, whole_form(region))).collect()
 }

@@ -27,7 +27,7 @@ pub(crate) use conv::Convolution;
 pub(crate) use curve::Curve;
 pub(crate) use memory::ALIGNMENT;
 pub(crate) use moves::Pooling;
-pub(crate) use tile::{Factors, launches};
+pub(crate) use tile::{FactorType, launches};
 pub(crate) use training::Training;
 pub(crate) use weights::sum_count;
 
@@ -45,7 +45,7 @@ use memory::{Layout, Region, axes, dense};
 use norm::Term;
 use std::ops::Range;
 
-/// What a kernel computes, in f32 except for the products of [`Convolution::factors_type`]; elements may be stored in 16
+/// What a kernel computes, in f32 except for the products of [`Convolution::factor_type`]; elements may be stored in 16
 /// bits. Each variant lists its inputs in order. Weights and other constants are dense arrays.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Direct {

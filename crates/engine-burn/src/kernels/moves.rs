@@ -1,6 +1,8 @@
 //! Concatenation of channels, pooling, and upsampling by repetition.
 
-use super::memory::{Dense, Reach, empty, length, per_element, place, read_at, vector};
+use super::memory::{
+    Dense, LengthsZyx, Reach, empty, length, lengths_zyx, per_element, place, read_at, vector, voxel_number,
+};
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use burn_tensor::DType;
@@ -39,7 +41,7 @@ pub(super) fn concatenate<R: CubeRuntime>(a: Dense<R>, b: Dense<R>, to: DType) -
     let wide = vector(&a, channels_a).min(vector(&b, channels_b));
     let y = empty(&a.tensor, [samples, depth, height, width, channels_a + channels_b], to);
     let types = [a.tensor.dtype.into(), b.tensor.dtype.into(), to.into()];
-    let voxels = samples * depth * height * width;
+    let voxels = a.voxels();
     let (client, cubes, dim) = per_element(&a.tensor, voxels * ((channels_a + channels_b) / wide));
     join::launch::<R>(
         &client,
@@ -76,13 +78,9 @@ fn pool_windows<FX: Float, FY: Float, N: Size>(
     x: &Array<Vector<FX, N>>,
     y: &mut Array<Vector<FY, N>>,
     samples: u32,
-    depth: u32,
-    height: u32,
-    width: u32,
+    lengths: LengthsZyx,
     pitch: u32,
-    out_depth: u32,
-    out_height: u32,
-    out_width: u32,
+    out_lengths: LengthsZyx,
     factor: f32,
     #[comptime] vectors: u32,
     #[comptime] is_max: bool,
@@ -90,13 +88,16 @@ fn pool_windows<FX: Float, FY: Float, N: Size>(
     #[define(FX, FY)] _types: [StorageType; 2],
 ) {
     let unit = ABSOLUTE_POS as u32;
-    let at = place(unit, out_depth, out_height, out_width, vectors);
+    let at = place(unit, out_lengths.depth, out_lengths.height, out_lengths.width, vectors);
     if at.sample >= samples {
         terminate!();
     }
     let kernel_z = comptime!(reach.kernel[0] as u32);
     let kernel_y = comptime!(reach.kernel[1] as u32);
     let kernel_x = comptime!(reach.kernel[2] as u32);
+    let depth = lengths.depth as i32;
+    let height = lengths.height as i32;
+    let width = lengths.width as i32;
     let mut value = Vector::<f32, N>::new(0.0);
     if comptime!(is_max) {
         value = Vector::<f32, N>::new(f32::MIN);
@@ -107,10 +108,9 @@ fn pool_windows<FX: Float, FY: Float, N: Size>(
             let iy = read_at(at.y, ky, 1usize, reach);
             for kx in 0..kernel_x {
                 let ix = read_at(at.x, kx, 2usize, reach);
-                let is_inside =
-                    iz >= 0 && iz < depth as i32 && iy >= 0 && iy < height as i32 && ix >= 0 && ix < width as i32;
+                let is_inside = iz >= 0 && iz < depth && iy >= 0 && iy < height && ix >= 0 && ix < width;
                 if is_inside {
-                    let voxel = ((at.sample * depth + iz as u32) * height + iy as u32) * width + ix as u32;
+                    let voxel = voxel_number(at.sample, iz as u32, iy as u32, ix as u32, &lengths);
                     let other = Vector::<f32, N>::cast_from(x[(voxel * pitch + at.channel) as usize]);
                     if comptime!(is_max) {
                         value = max(value, other);
@@ -146,13 +146,9 @@ pub(super) fn pool<R: CubeRuntime>(
         x.tensor.into_array_arg(),
         y.clone().into_array_arg(),
         length(samples),
-        length(depth),
-        length(height),
-        length(width),
+        lengths_zyx([depth, height, width]),
         length(x.pitch / wide),
-        length(lengths[0]),
-        length(lengths[1]),
-        length(lengths[2]),
+        lengths_zyx(lengths),
         factor,
         length(channels / wide),
         by.max,
@@ -167,9 +163,7 @@ fn repeat_voxels<FX: Float, FY: Float, N: Size>(
     x: &Array<Vector<FX, N>>,
     y: &mut Array<Vector<FY, N>>,
     samples: u32,
-    depth: u32,
-    height: u32,
-    width: u32,
+    lengths: LengthsZyx,
     pitch: u32,
     #[comptime] vectors: u32,
     #[comptime] factors: [usize; 3],
@@ -179,12 +173,11 @@ fn repeat_voxels<FX: Float, FY: Float, N: Size>(
     let factor_y = comptime!(factors[1] as u32);
     let factor_x = comptime!(factors[2] as u32);
     let unit = ABSOLUTE_POS as u32;
-    let at = place(unit, depth * factor_z, height * factor_y, width * factor_x, vectors);
+    let at = place(unit, lengths.depth * factor_z, lengths.height * factor_y, lengths.width * factor_x, vectors);
     if at.sample >= samples {
         terminate!();
     }
-    let row = (at.sample * depth + at.z / factor_z) * height + at.y / factor_y;
-    let voxel = row * width + at.x / factor_x;
+    let voxel = voxel_number(at.sample, at.z / factor_z, at.y / factor_y, at.x / factor_x, &lengths);
     y[unit as usize] = Vector::<FY, N>::cast_from(x[(voxel * pitch + at.channel) as usize]);
 }
 
@@ -204,9 +197,7 @@ pub(super) fn repeat<R: CubeRuntime>(x: Dense<R>, factors: [usize; 3], to: DType
         x.tensor.into_array_arg(),
         y.clone().into_array_arg(),
         length(samples),
-        length(depth),
-        length(height),
-        length(width),
+        lengths_zyx([depth, height, width]),
         length(x.pitch / wide),
         length(channels / wide),
         factors,

@@ -2,7 +2,9 @@
 //! activation and, in residual blocks, with the sum.
 
 use super::curve::{Curve, Kind, curve};
-use super::memory::{self, ALIGNMENT, Dense, empty, length, per_element, vector};
+use super::memory::{
+    self, ALIGNMENT, Dense, VoxelVector, empty, length, per_element, read_vector, vector, voxel_vector,
+};
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use burn_tensor::DType;
@@ -267,6 +269,22 @@ fn fold_channels<R: CubeRuntime>(
     y
 }
 
+/// Returns a vector of channels times its factors plus its shifts. Samples have `voxels` voxels; `step` is the number of vectors of
+/// coefficients from one sample to the next, 0 if they are common to all.
+#[cube]
+pub(super) fn scaled<F: Float, N: Size>(
+    x: &Array<Vector<F, N>>,
+    coefficients: &Array<Vector<f32, N>>,
+    at: &VoxelVector,
+    voxels: u32,
+    pitch: u32,
+    step: u32,
+    #[comptime] vectors: u32,
+) -> Vector<f32, N> {
+    let by = at.voxel / voxels * step + at.channel;
+    read_vector::<F, N>(x, at, pitch) * coefficients[by as usize] + coefficients[(by + vectors) as usize]
+}
+
 #[cube(launch)]
 fn scale_one<FX: Float, FY: Float, N: Size>(
     x: &Array<Vector<FX, N>>,
@@ -283,14 +301,11 @@ fn scale_one<FX: Float, FY: Float, N: Size>(
     #[define(FX, FY)] _types: [StorageType; 2],
 ) {
     let unit = ABSOLUTE_POS as u32;
-    let channel = unit % vectors;
-    let voxel = unit / vectors;
-    if voxel >= count {
+    let at = voxel_vector(unit, vectors);
+    if at.voxel >= count {
         terminate!();
     }
-    let by = voxel / voxels * step + channel;
-    let value = Vector::<f32, N>::cast_from(x[(voxel * pitch + channel) as usize]) * coefficients[by as usize]
-        + coefficients[(by + vectors) as usize];
+    let value = scaled::<FX, N>(x, coefficients, &at, voxels, pitch, step, vectors);
     y[unit as usize] = Vector::<FY, N>::cast_from(curve::<N>(value, first, second, kind));
 }
 
@@ -314,19 +329,12 @@ fn scale_two<FX: Float, FO: Float, FY: Float, N: Size>(
     #[define(FX, FO, FY)] _types: [StorageType; 3],
 ) {
     let unit = ABSOLUTE_POS as u32;
-    let channel = unit % vectors;
-    let voxel = unit / vectors;
-    if voxel >= count {
+    let at = voxel_vector(unit, vectors);
+    if at.voxel >= count {
         terminate!();
     }
-    let sample = voxel / voxels;
-    let by = sample * step + channel;
-    let value = Vector::<f32, N>::cast_from(x[(voxel * pitch + channel) as usize]) * coefficients[by as usize]
-        + coefficients[(by + vectors) as usize];
-    let by = sample * other_step + channel;
-    let more = Vector::<f32, N>::cast_from(other[(voxel * other_pitch + channel) as usize])
-        * other_coefficients[by as usize]
-        + other_coefficients[(by + vectors) as usize];
+    let value = scaled::<FX, N>(x, coefficients, &at, voxels, pitch, step, vectors);
+    let more = scaled::<FO, N>(other, other_coefficients, &at, voxels, other_pitch, other_step, vectors);
     y[unit as usize] = Vector::<FY, N>::cast_from(curve::<N>(value + more, first, second, kind));
 }
 

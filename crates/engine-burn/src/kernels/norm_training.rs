@@ -4,8 +4,8 @@
 //! become factors that a second pass applies.
 
 use super::curve::{Curve, Kind, curve};
-use super::memory::{self, ALIGNMENT, Dense, empty, length, per_element, reshaped, vector};
-use super::norm::{self, FOLD_UNITS, Term, add_rows, join_channels, part_count};
+use super::memory::{self, ALIGNMENT, Dense, empty, length, per_element, read_vector, reshaped, vector, voxel_vector};
+use super::norm::{self, FOLD_UNITS, Term, add_rows, join_channels, part_count, scaled};
 use crate::plan::NormScope;
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
@@ -92,14 +92,11 @@ fn scale_both<F: Float, N: Size>(
     #[define(F)] _type: StorageType,
 ) {
     let unit = ABSOLUTE_POS as u32;
-    let channel = unit % vectors;
-    let voxel = unit / vectors;
-    if voxel >= count {
+    let at = voxel_vector(unit, vectors);
+    if at.voxel >= count {
         terminate!();
     }
-    let by = voxel / voxels * step + channel;
-    let value = Vector::<f32, N>::cast_from(x[(voxel * pitch + channel) as usize]) * coefficients[by as usize]
-        + coefficients[(by + vectors) as usize];
+    let value = scaled::<F, N>(x, coefficients, &at, voxels, pitch, step, vectors);
     y[unit as usize] = Vector::<F, N>::cast_from(value);
     activated[unit as usize] = Vector::<F, N>::cast_from(curve::<N>(value, first, second, kind));
 }
@@ -256,13 +253,8 @@ fn fold<F: Float>(
             let first = sample * parts * (4 * channels) + channel;
             add_rows(sums, &mut unit_sums, &mut row_sums, first, parts, 4u32, channels, units);
             if unit == 0 {
-                // The mean's distance from the number that x was taken relative to.
-                let away = row_sums[0] / count;
                 let origin = f32::cast_from(x[(sample * voxels * pitch + channel) as usize]);
-                means[member as usize] = origin + away;
-                spreads[member as usize] = row_sums[1] - row_sums[0] * away;
-                totals[member as usize] = row_sums[2];
-                products[member as usize] = row_sums[3] - row_sums[2] * away;
+                center_sums(&row_sums, &mut means, &mut spreads, &mut totals, &mut products, member, origin, count);
             }
             sync_cube();
         }
@@ -271,22 +263,8 @@ fn fold<F: Float>(
             join_gradients(&means, &totals, &products, scale, &mut whole, start, count, group);
         }
         sync_cube();
-        let mut own = unit;
-        while own < group {
-            let channel = start + own;
-            let to = sample * (4 * channels) + channel;
-            coefficients[to as usize] = scale[channel as usize] * whole[1];
-            coefficients[(to + channels) as usize] = whole[0];
-            coefficients[(to + 2 * channels) as usize] = whole[3];
-            coefficients[(to + 3 * channels) as usize] = whole[4];
-            let total = totals[own as usize];
-            let product = products[own as usize] + (means[own as usize] - whole[0]) * total;
-            let scale_before = scale_sums[own as usize];
-            let bias_before = bias_sums[own as usize];
-            scale_sums[own as usize] = scale_before + product * whole[1];
-            bias_sums[own as usize] = bias_before + total;
-            own += units;
-        }
+        store_coefficients(scale, coefficients, &whole, sample, start, channels, group, units);
+        add_sample(&means, &totals, &products, &whole, &mut scale_sums, &mut bias_sums, group, units);
         sync_cube();
     }
     let mut stored = unit;
@@ -295,6 +273,74 @@ fn fold<F: Float>(
         gradients[channel as usize] = scale_sums[stored as usize];
         gradients[(channel + bias_at) as usize] = bias_sums[stored as usize];
         stored += units;
+    }
+}
+
+/// Stores what follows from the sums of a channel, of which x was taken relative to `origin`: its mean, its sum of squared
+/// differences, the sum of dy, and that of the products of dy with x - mean.
+#[cube]
+fn center_sums(
+    row_sums: &SharedMemory<f32>,
+    means: &mut SharedMemory<f32>,
+    spreads: &mut SharedMemory<f32>,
+    totals: &mut SharedMemory<f32>,
+    products: &mut SharedMemory<f32>,
+    member: u32,
+    origin: f32,
+    count: f32,
+) {
+    let away = row_sums[0] / count;
+    means[member as usize] = origin + away;
+    spreads[member as usize] = row_sums[1] - row_sums[0] * away;
+    totals[member as usize] = row_sums[2];
+    products[member as usize] = row_sums[3] - row_sums[2] * away;
+}
+
+/// Stores the coefficients of the channels of a group for one sample; `start` is the group's first channel.
+#[cube]
+fn store_coefficients(
+    scale: &Array<f32>,
+    coefficients: &mut Array<f32>,
+    whole: &SharedMemory<f32>,
+    sample: u32,
+    start: u32,
+    #[comptime] channels: u32,
+    #[comptime] group: u32,
+    #[comptime] units: u32,
+) {
+    let mut own = UNIT_POS;
+    while own < group {
+        let channel = start + own;
+        let to = sample * (4 * channels) + channel;
+        coefficients[to as usize] = scale[channel as usize] * whole[1];
+        coefficients[(to + channels) as usize] = whole[0];
+        coefficients[(to + 2 * channels) as usize] = whole[3];
+        coefficients[(to + 3 * channels) as usize] = whole[4];
+        own += units;
+    }
+}
+
+/// Adds a sample to the gradients of scale and bias of the channels of a group.
+#[cube]
+fn add_sample(
+    means: &SharedMemory<f32>,
+    totals: &SharedMemory<f32>,
+    products: &SharedMemory<f32>,
+    whole: &SharedMemory<f32>,
+    scale_sums: &mut SharedMemory<f32>,
+    bias_sums: &mut SharedMemory<f32>,
+    #[comptime] group: u32,
+    #[comptime] units: u32,
+) {
+    let mut own = UNIT_POS;
+    while own < group {
+        let total = totals[own as usize];
+        let product = products[own as usize] + (means[own as usize] - whole[0]) * total;
+        let scale_before = scale_sums[own as usize];
+        let bias_before = bias_sums[own as usize];
+        scale_sums[own as usize] = scale_before + product * whole[1];
+        bias_sums[own as usize] = bias_before + total;
+        own += units;
     }
 }
 
@@ -348,17 +394,15 @@ fn apply<FX: Float, FG: Float, N: Size>(
     #[define(FX, FG)] _types: [StorageType; 2],
 ) {
     let unit = ABSOLUTE_POS as u32;
-    let channel = unit % vectors;
-    let voxel = unit / vectors;
-    if voxel >= count {
+    let at = voxel_vector(unit, vectors);
+    if at.voxel >= count {
         terminate!();
     }
-    let by = voxel / voxels * (4 * vectors) + channel;
-    let away =
-        Vector::<f32, N>::cast_from(x[(voxel * pitch + channel) as usize]) - coefficients[(by + vectors) as usize];
-    let mut gradient = Vector::<f32, N>::cast_from(dy[(voxel * dy_pitch + channel) as usize]);
+    let by = at.voxel / voxels * (4 * vectors) + at.channel;
+    let away = read_vector::<FX, N>(x, &at, pitch) - coefficients[(by + vectors) as usize];
+    let mut gradient = read_vector::<FG, N>(dy, &at, dy_pitch);
     if comptime!(is_activated) {
-        let result = Vector::<f32, N>::cast_from(y[(voxel * y_pitch + channel) as usize]);
+        let result = read_vector::<FG, N>(y, &at, y_pitch);
         gradient *= slope_at::<N>(result, slope);
     }
     let value = gradient * coefficients[by as usize]

@@ -37,9 +37,19 @@ fn gradient_factor(scale: f32, limit: f32, norm: f32) -> f32 {
     factor
 }
 
+/// How a moment is updated.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+struct Moment {
+    /// Share of the old moment in the new one, β.
+    kept: f32,
+    /// Share of the gradient, or of its square, in the new moment.
+    added: f32,
+    /// ln β.
+    log: f32,
+}
+
 /// Updates parameters. `y` gets the new parameters, the new first moments from `first_at` on, and the new second moments from
-/// `second_at` on. `hyper` has learning rate, number of steps, scale and limit ([`cytoscope_graph::Hyper`]); `kept` and
-/// `added` are the shares of an old moment and of the gradient in a new one.
+/// `second_at` on. `hyper` has learning rate, number of steps, scale and limit ([`cytoscope_graph::Hyper`]).
 #[cube(launch)]
 fn step(
     hyper: &Array<f32>,
@@ -52,12 +62,8 @@ fn step(
     count: u32,
     first_at: u32,
     second_at: u32,
-    first_kept: f32,
-    first_added: f32,
-    first_log: f32,
-    second_kept: f32,
-    second_added: f32,
-    second_log: f32,
+    of_first: Moment,
+    of_second: Moment,
     epsilon: f32,
     decay: f32,
     #[comptime] rule: Rule,
@@ -75,19 +81,19 @@ fn step(
     } else {
         gradient += value * decay;
     }
-    let mean = first[at] * first_kept + gradient * first_added;
+    let mean = first[at] * of_first.kept + gradient * of_first.added;
     y[(first_at + unit) as usize] = mean;
     if comptime!(matches!(rule, Rule::Sgd { .. })) {
         let mut direction = mean;
         if comptime!(matches!(rule, Rule::Sgd { nesterov: true })) {
-            direction = gradient + mean * first_kept;
+            direction = gradient + mean * of_first.kept;
         }
         y[at] = value - direction * rate;
     } else {
-        let square = second[at] * second_kept + gradient * gradient * second_added;
+        let square = second[at] * of_second.kept + gradient * gradient * of_second.added;
         y[(second_at + unit) as usize] = square;
-        let spread = (square / bias_correction(hyper[1], second_log)).sqrt() + epsilon;
-        y[at] = value - mean / bias_correction(hyper[1], first_log) / spread * rate;
+        let spread = (square / bias_correction(hyper[1], of_second.log)).sqrt() + epsilon;
+        y[at] = value - mean / bias_correction(hyper[1], of_first.log) / spread * rate;
     }
 }
 
@@ -104,10 +110,11 @@ pub(super) struct Update<R: CubeRuntime> {
     pub second: Option<CubeTensor<R>>,
 }
 
-/// Returns the shares of an old moment and of the gradient in a new one, and ln β. The logarithm of 0 is a large negative
-/// number, because shader languages have no infinite ones.
-fn moment(beta: f32) -> [f32; 3] {
-    [beta, (1.0 - f64::from(beta)) as f32, f64::from(beta.max(0.0)).ln().max(-1e30) as f32]
+/// Returns how a moment with this β is updated. The logarithm of 0 is a large negative number, because shader languages have
+/// no infinite ones.
+fn moment<R: CubeRuntime>(beta: f32) -> MomentLaunch<R> {
+    let log = f64::from(beta.max(0.0)).ln().max(-1e30) as f32;
+    MomentLaunch::new(beta, (1.0 - f64::from(beta)) as f32, log)
 }
 
 /// Updates parameters, with one launch. Returns parameters, first moments and second moments (if there are some), of this form,
@@ -115,13 +122,16 @@ fn moment(beta: f32) -> [f32; 3] {
 pub(super) fn update<R: CubeRuntime>(of: Update<R>, by: Optimizer, form: [usize; 5]) -> Option<Vec<CubeTensor<R>>> {
     let (rule, first, second, epsilon, decay) = match by {
         Optimizer::AdamW { beta1, beta2, epsilon, weight_decay } => {
-            (Rule::AdamW, moment(beta1), moment(beta2), epsilon, weight_decay)
+            (Rule::AdamW, moment::<R>(beta1), moment::<R>(beta2), epsilon, weight_decay)
         }
         Optimizer::Adam { beta1, beta2, epsilon, weight_decay } => {
-            (Rule::Adam, moment(beta1), moment(beta2), epsilon, weight_decay)
+            (Rule::Adam, moment::<R>(beta1), moment::<R>(beta2), epsilon, weight_decay)
         }
         Optimizer::Sgd { momentum, nesterov, weight_decay } => {
-            (Rule::Sgd { nesterov }, [momentum, 1.0, 0.0], [0.0; 3], 0.0, weight_decay)
+            let first = MomentLaunch::<R>::new(momentum, 1.0, 0.0);
+            // It has no second moment.
+            let second = MomentLaunch::<R>::new(0.0, 0.0, 0.0);
+            (Rule::Sgd { nesterov }, first, second, 0.0, weight_decay)
         }
     };
     let count: usize = form.iter().product();
@@ -143,12 +153,8 @@ pub(super) fn update<R: CubeRuntime>(of: Update<R>, by: Optimizer, form: [usize;
         length(count),
         length(distance),
         length(2 * distance),
-        first[0],
-        first[1],
-        first[2],
-        second[0],
-        second[1],
-        second[2],
+        first,
+        second,
         epsilon,
         decay,
         rule,

@@ -67,8 +67,8 @@ fn fold_channels<F: Float>(
 
 /// Returns the sum of each channel over samples and space in the type of `x` (axes C, 1, 1, 1, 1), with two launches.
 pub(super) fn of_channels<R: CubeRuntime>(x: Dense<R>) -> CubeTensor<R> {
-    let [samples, depth, height, width, channels] = x.form;
-    let (voxels, wide, dtype) = (samples * depth * height * width, vector(&x, channels), x.tensor.dtype);
+    let channels = x.form[4];
+    let (voxels, wide, dtype) = (x.voxels(), vector(&x, channels), x.tensor.dtype);
     let parts = part_count(voxels);
     let sums = empty(&x.tensor, [parts, channels, 1, 1, 1], DType::F32);
     let (client, cubes, dim) = per_element(&x.tensor, parts * (channels / wide));

@@ -6,7 +6,7 @@
 
 use super::conv::Convolution;
 use super::curve::Kind as CurveKind;
-use super::memory::Reach;
+use super::memory::{LengthsZyx, Reach, voxel_number};
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::cmma;
@@ -37,9 +37,10 @@ pub(super) const UNIT_ELEMENTS: usize = EDGE * EDGE / PLANE_UNITS;
 pub(super) const LANES: usize = 4;
 /// Alignment of shared memory in bytes, as matrix units need it.
 pub(super) const SHARED_ALIGNMENT: usize = 128;
+
 /// The number type to which matrix units round the factors of their products: voxels and weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Factors {
+pub(crate) enum FactorType {
     /// 16 bits, 10 of them mantissa.
     F16,
     /// 16 bits, 7 of them mantissa.
@@ -50,13 +51,13 @@ pub(crate) enum Factors {
     F32,
 }
 
-impl Factors {
+impl FactorType {
     pub(super) fn storage(self) -> StorageType {
         let kind = match self {
-            Factors::F16 => FloatKind::F16,
-            Factors::Bf16 => FloatKind::BF16,
-            Factors::Tf32 => FloatKind::TF32,
-            Factors::F32 => FloatKind::F32,
+            FactorType::F16 => FloatKind::F16,
+            FactorType::Bf16 => FloatKind::BF16,
+            FactorType::Tf32 => FloatKind::TF32,
+            FactorType::F32 => FloatKind::F32,
         };
         StorageType::Scalar(ElemType::Float(kind))
     }
@@ -64,27 +65,27 @@ impl Factors {
     /// Returns the size of an element in shared memory in bytes.
     pub(super) fn bytes(self) -> usize {
         match self {
-            Factors::F16 | Factors::Bf16 => 2,
-            Factors::Tf32 | Factors::F32 => 4,
+            FactorType::F16 | FactorType::Bf16 => 2,
+            FactorType::Tf32 | FactorType::F32 => 4,
         }
     }
 
-    /// Whether convolutions of 32-bit tensors use this type of factors.
-    pub(crate) fn are_wide(self) -> bool {
-        matches!(self, Factors::Tf32 | Factors::F32)
+    /// Whether convolutions of 32-bit tensors round their factors to this type.
+    pub(crate) fn is_wide(self) -> bool {
+        matches!(self, FactorType::Tf32 | FactorType::F32)
     }
 
     /// Returns the number of input channels that a matrix unit multiplies at once; `None` without matrix units.
     pub(super) fn depth(self) -> Option<usize> {
         match self {
-            Factors::F16 | Factors::Bf16 => Some(EDGE),
-            Factors::Tf32 => Some(EDGE / 2),
-            Factors::F32 => None,
+            FactorType::F16 | FactorType::Bf16 => Some(EDGE),
+            FactorType::Tf32 => Some(EDGE / 2),
+            FactorType::F32 => None,
         }
     }
 
-    /// Returns whether a device multiplies matrices of these factors.
-    pub(super) fn are_supported<R: CubeRuntime>(self, on: &CubeTensor<R>) -> bool {
+    /// Returns whether a device multiplies matrices of factors of this type.
+    pub(super) fn is_supported<R: CubeRuntime>(self, on: &CubeTensor<R>) -> bool {
         let Some(depth) = self.depth() else { return true };
         let properties = on.client.properties();
         let config = MmaConfig {
@@ -104,8 +105,8 @@ impl Factors {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Shape {
     pub(super) reach: Reach,
-    /// Lengths along Z, Y, X of the blocks of voxels that output channels become, as [`Convolution::factors`].
-    pub(super) factors: [usize; 3],
+    /// Lengths along Z, Y, X of the blocks of voxels that output channels become, as [`Convolution::upscale`].
+    pub(super) upscale: [usize; 3],
     /// Input channels.
     pub(super) inputs: usize,
     /// Output channels, including those that are rearranged into voxels.
@@ -138,10 +139,10 @@ impl Shape {
         let patch =
             std::array::from_fn(|a| (box_lengths[a] - 1) * by.stride[a] + (by.kernel[a] - 1) * by.dilation[a] + 1);
         let reach = Reach { kernel: by.kernel, stride: by.stride, padding: by.padding, dilation: by.dilation };
-        let stored = by.outputs / by.factors.iter().product::<usize>().max(1);
+        let stored = by.outputs / by.upscale.iter().product::<usize>().max(1);
         Self {
             reach,
-            factors: by.factors,
+            upscale: by.upscale,
             inputs,
             outputs: by.outputs,
             stored,
@@ -169,9 +170,9 @@ impl Shape {
     }
 
     /// Returns the shared memory of a cube in bytes.
-    pub(super) fn shared_bytes(&self, factors: Factors) -> usize {
+    pub(super) fn shared_bytes(&self, factor_type: FactorType) -> usize {
         let elements = self.patch_elements() + self.weight_elements();
-        elements * factors.bytes() + PLANES * EDGE * EDGE * size_of::<f32>() + 3 * SHARED_ALIGNMENT
+        elements * factor_type.bytes() + PLANES * EDGE * EDGE * size_of::<f32>() + 3 * SHARED_ALIGNMENT
     }
 }
 
@@ -187,20 +188,13 @@ pub(super) struct Corner {
 
 /// Returns the corner of a box; boxes are counted along X first.
 #[cube]
-pub(super) fn corner_of(
-    at: u32,
-    channel: u32,
-    out_depth: u32,
-    out_height: u32,
-    out_width: u32,
-    #[comptime] shape: Shape,
-) -> Corner {
+pub(super) fn corner_of(at: u32, channel: u32, out_lengths: &LengthsZyx, #[comptime] shape: Shape) -> Corner {
     let rows_z = comptime!(shape.rows[0] as u32);
     let rows_y = comptime!(shape.rows[1] as u32);
     let edge = comptime!(EDGE as u32);
-    let boxes_x = (out_width - 1) / edge + 1;
-    let boxes_y = (out_height - 1) / rows_y + 1;
-    let boxes_z = (out_depth - 1) / rows_z + 1;
+    let boxes_x = (out_lengths.width - 1) / edge + 1;
+    let boxes_y = (out_lengths.height - 1) / rows_y + 1;
+    let boxes_z = (out_lengths.depth - 1) / rows_z + 1;
     Corner {
         sample: at / boxes_x / boxes_y / boxes_z,
         z: at / boxes_x / boxes_y % boxes_z * rows_z,
@@ -281,9 +275,7 @@ pub(super) fn load_patch<FX: Float, FS: Float, NI: Size>(
     x: &Array<Vector<FX, NI>>,
     patch: &mut SharedMemory<FS>,
     corner: &Corner,
-    depth: u32,
-    height: u32,
-    width: u32,
+    lengths: &LengthsZyx,
     pitch: u32,
     step: u32,
     #[comptime] shape: Shape,
@@ -296,6 +288,9 @@ pub(super) fn load_patch<FX: Float, FS: Float, NI: Size>(
     let start_z = (corner.z * comptime!(reach.stride[0] as u32)) as i32 - comptime!(reach.padding[0] as i32);
     let start_y = (corner.y * comptime!(reach.stride[1] as u32)) as i32 - comptime!(reach.padding[1] as i32);
     let start_x = (corner.x * comptime!(reach.stride[2] as u32)) as i32 - comptime!(reach.padding[2] as i32);
+    let depth = lengths.depth as i32;
+    let height = lengths.height as i32;
+    let width = lengths.width as i32;
     let mut i = UNIT_POS;
     while i < count {
         let vector = i % vectors;
@@ -304,8 +299,8 @@ pub(super) fn load_patch<FX: Float, FS: Float, NI: Size>(
         let iy = start_y + (voxel / patch_x % patch_y) as i32;
         let ix = start_x + (voxel % patch_x) as i32;
         let mut value = Vector::<f32, NI>::new(0.0);
-        if iz >= 0 && iz < depth as i32 && iy >= 0 && iy < height as i32 && ix >= 0 && ix < width as i32 {
-            let at = ((corner.sample * depth + iz as u32) * height + iy as u32) * width + ix as u32;
+        if iz >= 0 && iz < depth && iy >= 0 && iy < height && ix >= 0 && ix < width {
+            let at = voxel_number(corner.sample, iz as u32, iy as u32, ix as u32, lengths);
             value = Vector::<f32, NI>::cast_from(x[(at * pitch + step * vectors + vector) as usize]);
         }
         store_lanes::<FS, NI>(value, patch, i);

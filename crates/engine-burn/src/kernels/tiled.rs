@@ -6,11 +6,11 @@
 //! then multiplies rows of 16 voxels along X with the weights of every tap: a tap only shifts the position from which a
 //! row is read.
 
-use super::conv::{Convolution, unread};
+use super::conv::{Convolution, block_voxel, unread};
 use super::curve::curve;
-use super::memory::{Dense, empty, length};
+use super::memory::{Dense, LengthsZyx, empty, length, lengths_zyx};
 use super::tile::{
-    Corner, EDGE, Factors, LANES, LAUNCHES, PLANE_UNITS, PLANES, SHARED_ALIGNMENT, Shape, UNIT_ELEMENTS, UNITS,
+    Corner, EDGE, FactorType, LANES, LAUNCHES, PLANE_UNITS, PLANES, SHARED_ALIGNMENT, Shape, UNIT_ELEMENTS, UNITS,
     corner_of, load_patch, row_start, share_sum, store_lanes, zero_sums,
 };
 use burn_cubecl::CubeRuntime;
@@ -31,13 +31,9 @@ fn convolve_tiled<FX: Float, FS: Float, FY: Float, NI: Size, NO: Size>(
     weights: &Array<Vector<f32, NI>>,
     bias: &Array<f32>,
     y: &mut Array<Vector<FY, NO>>,
-    depth: u32,
-    height: u32,
-    width: u32,
+    lengths: LengthsZyx,
     pitch: u32,
-    out_depth: u32,
-    out_height: u32,
-    out_width: u32,
+    out_lengths: LengthsZyx,
     first: f32,
     second: f32,
     #[comptime] shape: Shape,
@@ -48,7 +44,7 @@ fn convolve_tiled<FX: Float, FS: Float, FY: Float, NI: Size, NO: Size>(
     // Neighboring cubes read the same voxels.
     let cube = CUBE_POS as u32;
     let channel = cube % cubes_of_channels * channels;
-    let corner = corner_of(cube / cubes_of_channels, channel, out_depth, out_height, out_width, shape);
+    let corner = corner_of(cube / cubes_of_channels, channel, &out_lengths, shape);
 
     let mut patch = SharedMemory::<FS>::new_aligned(comptime!(shape.patch_elements()), SHARED_ALIGNMENT);
     let mut filters = SharedMemory::<FS>::new_aligned(comptime!(shape.weight_elements()), SHARED_ALIGNMENT);
@@ -62,7 +58,7 @@ fn convolve_tiled<FX: Float, FS: Float, FY: Float, NI: Size, NO: Size>(
     let mut own_sums = Array::<f32>::new(comptime!(shape.unit_sums()));
     zero_sums(&mut sums, &mut own_sums, comptime!(rows * blocks), shape);
     for step in 0..steps {
-        load_patch::<FX, FS, NI>(x, &mut patch, &corner, depth, height, width, pitch, step, shape);
+        load_patch::<FX, FS, NI>(x, &mut patch, &corner, &lengths, pitch, step, shape);
         load_filters::<FS, NI>(weights, &mut filters, &corner, step, shape);
         sync_cube();
         if comptime!(shape.depth > 0) {
@@ -78,9 +74,7 @@ fn convolve_tiled<FX: Float, FS: Float, FY: Float, NI: Size, NO: Size>(
         for block in 0..blocks {
             share_sum(&sums, &own_sums, &mut stored, comptime!(row * blocks + block), shape);
             sync_cube();
-            store::<FY, NO>(
-                &stored, bias, y, &corner, out_depth, out_height, out_width, first, second, row, block, shape,
-            );
+            store::<FY, NO>(&stored, bias, y, &corner, &out_lengths, first, second, row, block, shape);
             sync_cube();
         }
     }
@@ -232,9 +226,7 @@ fn store<FY: Float, NO: Size>(
     bias: &Array<f32>,
     y: &mut Array<Vector<FY, NO>>,
     corner: &Corner,
-    out_depth: u32,
-    out_height: u32,
-    out_width: u32,
+    out_lengths: &LengthsZyx,
     first: f32,
     second: f32,
     #[comptime] row: usize,
@@ -245,9 +237,6 @@ fn store<FY: Float, NO: Size>(
     let rows_y = comptime!(shape.rows[1] as u32);
     let edge = comptime!(EDGE as u32);
     let lanes = comptime!(LANES as u32);
-    let factor_z = comptime!(shape.factors[0] as u32);
-    let factor_y = comptime!(shape.factors[1] as u32);
-    let factor_x = comptime!(shape.factors[2] as u32);
     let channels = comptime!(shape.stored as u32);
     let from = UNIT_POS * comptime!(UNIT_ELEMENTS as u32);
     let element = UNIT_POS % comptime!(PLANE_UNITS as u32) * comptime!(UNIT_ELEMENTS as u32);
@@ -255,7 +244,7 @@ fn store<FY: Float, NO: Size>(
     let oz = corner.z + own_row / rows_y;
     let oy = corner.y + own_row % rows_y;
     let ox = corner.x + element / edge;
-    if oz < out_depth && oy < out_height && ox < out_width {
+    if oz < out_lengths.depth && oy < out_lengths.height && ox < out_lengths.width {
         #[unroll]
         for part in 0..comptime!(UNIT_ELEMENTS / LANES) {
             let offset = comptime!((part * LANES) as u32);
@@ -270,12 +259,7 @@ fn store<FY: Float, NO: Size>(
                 cell.store_at(lane, value);
             }
             let value = curve::<NO>(cell.consume(), first, second, shape.curve);
-            let of_block = channel / channels;
-            let z = oz * factor_z + of_block / (factor_y * factor_x);
-            let y_at = oy * factor_y + of_block / factor_x % factor_y;
-            let x_at = ox * factor_x + of_block % factor_x;
-            let slice = corner.sample * (out_depth * factor_z) + z;
-            let voxel = (slice * (out_height * factor_y) + y_at) * (out_width * factor_x) + x_at;
+            let voxel = block_voxel(corner.sample, oz, oy, ox, channel / channels, out_lengths, shape.upscale);
             y[((voxel * channels + channel % channels) / lanes) as usize] = Vector::<FY, NO>::cast_from(value);
         }
     }
@@ -289,12 +273,12 @@ pub(super) fn launch<R: CubeRuntime>(
     weights: &CubeTensor<R>,
     bias: Option<&CubeTensor<R>>,
     by: &Convolution,
-    factors: Factors,
+    factor_type: FactorType,
     to: DType,
 ) -> Option<CubeTensor<R>> {
     let [samples, depth, height, width, inputs] = x.form;
-    let taps: usize = by.factors.iter().product();
-    let stored = by.outputs / taps.max(1);
+    let block_voxels: usize = by.upscale.iter().product();
+    let stored = by.outputs / block_voxels.max(1);
     let suits = by.groups == 1
         && inputs.is_multiple_of(EDGE)
         && by.outputs.is_multiple_of(EDGE)
@@ -302,21 +286,21 @@ pub(super) fn launch<R: CubeRuntime>(
     if !suits
         || weights.dtype != DType::F32
         || super::memory::vector(x, inputs) != LANES
-        || !factors.are_supported(&x.tensor)
+        || !factor_type.is_supported(&x.tensor)
     {
         return None;
     }
     let shared_bytes = x.tensor.client.properties().hardware.max_shared_memory_size;
     let blocks_of = |blocks: usize| (by.outputs / EDGE).is_multiple_of(blocks);
     let shape = CUBES.into_iter().filter(|(_, blocks)| blocks_of(*blocks)).find_map(|cube| {
-        let shape = Shape::of(by, inputs, factors.depth().unwrap_or(0), bias.is_some(), cube);
-        (shape.shared_bytes(factors) <= shared_bytes).then_some(shape)
+        let shape = Shape::of(by, inputs, factor_type.depth().unwrap_or(0), bias.is_some(), cube);
+        (shape.shared_bytes(factor_type) <= shared_bytes).then_some(shape)
     })?;
     let [out_depth, out_height, out_width] = by.lengths;
     let columns =
         samples * out_depth.div_ceil(shape.rows[0]) * out_height.div_ceil(shape.rows[1]) * out_width.div_ceil(EDGE);
     let cubes = u32::try_from(columns * (by.outputs / EDGE / shape.blocks)).ok()?;
-    let scaled = |a: usize| by.lengths[a] * by.factors[a];
+    let scaled = |a: usize| by.lengths[a] * by.upscale[a];
     let y = empty(&x.tensor, [samples, scaled(0), scaled(1), scaled(2), stored], to);
     convolve_tiled::launch::<R>(
         &x.tensor.client.clone(),
@@ -328,17 +312,13 @@ pub(super) fn launch<R: CubeRuntime>(
         weights.clone().into_array_arg(),
         bias.cloned().unwrap_or_else(|| unread(&x.tensor)).into_array_arg(),
         y.clone().into_array_arg(),
-        length(depth),
-        length(height),
-        length(width),
+        lengths_zyx([depth, height, width]),
         length(x.pitch / LANES),
-        length(out_depth),
-        length(out_height),
-        length(out_width),
+        lengths_zyx(by.lengths),
         by.curve.first,
         by.curve.second,
         shape,
-        [x.tensor.dtype.into(), factors.storage(), to.into()],
+        [x.tensor.dtype.into(), factor_type.storage(), to.into()],
     );
     LAUNCHES.fetch_add(1, Ordering::Relaxed);
     Some(y)

@@ -7,9 +7,9 @@
 
 use super::conv::Convolution;
 use super::curve::Curve;
-use super::memory::{Dense, Reach, empty, length, vector};
+use super::memory::{Dense, LengthsZyx, Reach, empty, length, lengths_zyx, vector, voxel_number};
 use super::tile::{
-    Corner, EDGE, Factors, LANES, LAUNCHES, PLANE_UNITS, PLANES, SHARED_ALIGNMENT, Shape, UNIT_ELEMENTS, UNITS,
+    Corner, EDGE, FactorType, LANES, LAUNCHES, PLANE_UNITS, PLANES, SHARED_ALIGNMENT, Shape, UNIT_ELEMENTS, UNITS,
     corner_of, load_patch, row_start, share_sum, store_lanes, zero_sums,
 };
 use burn_cubecl::CubeRuntime;
@@ -52,9 +52,9 @@ impl Division {
 }
 
 /// Returns the shared memory of a cube in bytes.
-fn shared_bytes(shape: &Shape, factors: Factors) -> usize {
+fn shared_bytes(shape: &Shape, factor_type: FactorType) -> usize {
     let elements = shape.patch_elements() + gradient_elements(shape);
-    elements * factors.bytes() + PLANES * EDGE * EDGE * size_of::<f32>() + 3 * SHARED_ALIGNMENT
+    elements * factor_type.bytes() + PLANES * EDGE * EDGE * size_of::<f32>() + 3 * SHARED_ALIGNMENT
 }
 
 /// Returns the elements of the output gradient in shared memory.
@@ -69,13 +69,9 @@ fn multiply_tiled<FX: Float, FG: Float, FS: Float, NI: Size, NO: Size>(
     sums: &mut Array<f32>,
     boxes: u32,
     part_boxes: u32,
-    depth: u32,
-    height: u32,
-    width: u32,
+    lengths: LengthsZyx,
     pitch: u32,
-    out_depth: u32,
-    out_height: u32,
-    out_width: u32,
+    out_lengths: LengthsZyx,
     out_pitch: u32,
     #[comptime] shape: Shape,
     #[comptime] division: Division,
@@ -105,9 +101,9 @@ fn multiply_tiled<FX: Float, FG: Float, FS: Float, NI: Size, NO: Size>(
         end = boxes;
     }
     while at < end {
-        let corner = corner_of(at, output_block * edge, out_depth, out_height, out_width, shape);
-        load_patch::<FX, FS, NI>(x, &mut patch, &corner, depth, height, width, pitch, input_block, shape);
-        load_gradients::<FG, FS, NO>(dy, &mut gradients, &corner, out_depth, out_height, out_width, out_pitch, shape);
+        let corner = corner_of(at, output_block * edge, &out_lengths, shape);
+        load_patch::<FX, FS, NI>(x, &mut patch, &corner, &lengths, pitch, input_block, shape);
+        load_gradients::<FG, FS, NO>(dy, &mut gradients, &corner, &out_lengths, out_pitch, shape);
         sync_cube();
         if comptime!(shape.depth > 0) {
             add_matrices::<FS>(&patch, &gradients, &products, shape, division);
@@ -132,9 +128,7 @@ fn load_gradients<FG: Float, FS: Float, NO: Size>(
     dy: &Array<Vector<FG, NO>>,
     gradients: &mut SharedMemory<FS>,
     corner: &Corner,
-    depth: u32,
-    height: u32,
-    width: u32,
+    lengths: &LengthsZyx,
     pitch: u32,
     #[comptime] shape: Shape,
 ) {
@@ -150,8 +144,8 @@ fn load_gradients<FG: Float, FS: Float, NO: Size>(
         let y = corner.y + voxel / edge % rows_y;
         let x = corner.x + voxel % edge;
         let mut value = Vector::<f32, NO>::new(0.0);
-        if z < depth && y < height && x < width {
-            let at = ((corner.sample * depth + z) * height + y) * width + x;
+        if z < lengths.depth && y < lengths.height && x < lengths.width {
+            let at = voxel_number(corner.sample, z, y, x, lengths);
             let first = corner.channel / comptime!(LANES as u32);
             value = Vector::<f32, NO>::cast_from(dy[(at * pitch + first + vector) as usize]);
         }
@@ -313,12 +307,12 @@ pub(super) fn partial_sums<R: CubeRuntime>(
     x: &Dense<R>,
     dy: &Dense<R>,
     reach: Reach,
-    factors: Factors,
+    factor_type: FactorType,
 ) -> Option<(CubeTensor<R>, usize)> {
     let [samples, depth, height, width, inputs] = x.form;
     let [_, out_depth, out_height, out_width, outputs] = dy.form;
     let suits = inputs.is_multiple_of(EDGE) && outputs.is_multiple_of(EDGE);
-    if !suits || [vector(x, inputs), vector(dy, outputs)] != [LANES; 2] || !factors.are_supported(&x.tensor) {
+    if !suits || [vector(x, inputs), vector(dy, outputs)] != [LANES; 2] || !factor_type.is_supported(&x.tensor) {
         return None;
     }
     let by = Convolution {
@@ -328,17 +322,17 @@ pub(super) fn partial_sums<R: CubeRuntime>(
         dilation: reach.dilation,
         groups: 1,
         outputs,
-        factors: [1; 3],
+        upscale: [1; 3],
         lengths: [out_depth, out_height, out_width],
         curve: Curve::IDENTITY,
-        factors_type: Some(factors),
+        factor_type: Some(factor_type),
     };
     let taps: usize = reach.kernel.iter().product();
     let most_bytes = x.tensor.client.properties().hardware.max_shared_memory_size;
     let (shape, division) = BOXES.into_iter().find_map(|rows| {
-        let shape = Shape::of(&by, inputs, factors.depth().unwrap_or(0), false, (rows, 1));
+        let shape = Shape::of(&by, inputs, factor_type.depth().unwrap_or(0), false, (rows, 1));
         let division = Division::of(taps, rows.iter().product())?;
-        (shared_bytes(&shape, factors) <= most_bytes).then_some((shape, division))
+        (shared_bytes(&shape, factor_type) <= most_bytes).then_some((shape, division))
     })?;
     let boxes =
         samples * out_depth.div_ceil(shape.rows[0]) * out_height.div_ceil(shape.rows[1]) * out_width.div_ceil(EDGE);
@@ -358,17 +352,13 @@ pub(super) fn partial_sums<R: CubeRuntime>(
         sums.clone().into_array_arg(),
         length(boxes),
         length(part_boxes),
-        length(depth),
-        length(height),
-        length(width),
+        lengths_zyx([depth, height, width]),
         length(x.pitch / LANES),
-        length(out_depth),
-        length(out_height),
-        length(out_width),
+        lengths_zyx([out_depth, out_height, out_width]),
         length(dy.pitch / LANES),
         shape,
         division,
-        [x.tensor.dtype.into(), dy.tensor.dtype.into(), factors.storage()],
+        [x.tensor.dtype.into(), dy.tensor.dtype.into(), factor_type.storage()],
     );
     LAUNCHES.fetch_add(1, Ordering::Relaxed);
     Some((sums, parts * division.row_groups))

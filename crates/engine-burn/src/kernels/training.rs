@@ -7,7 +7,7 @@ use super::loss::{self, Compared};
 use super::memory::{self, ALIGNMENT, Dense, Layout, Reach, axes, dense};
 use super::optimizer::{self, Update};
 use super::parts::{self, LongPart};
-use super::tile::Factors;
+use super::tile::FactorType;
 use super::{
     array, channels_kept, channels_last, channels_second, float_type, moves, norm_training, packed, primitive,
 };
@@ -23,15 +23,15 @@ use cytoscope_graph::{ElementType, Loss, Optimizer};
 #[derive(Debug, Clone)]
 pub(crate) enum Training {
     /// `[x, w, bias?]` -> y, a convolution with an activation, of this form, in the type of its inputs. Factors of 16 bits are
-    /// multiplied on matrix units, those of 32 bits only if they may be rounded to the type `wide_factors`.
-    Convolve { window: Window, form: Form, curve: Curve, wide_factors: Option<Factors> },
+    /// multiplied on matrix units, those of 32 bits only if they may be rounded to the type `wide_factor_type`.
+    Convolve { window: Window, form: Form, curve: Curve, wide_factor_type: Option<FactorType> },
     /// `[x, dy]` -> dw, the gradient of the weights of a convolution, of this form: for each output channel, input channel
     /// and tap, the products of the voxels of `x` that the tap reads with those of `dy`, summed over samples and space. Factors
     /// are multiplied as by [`Training::Convolve`].
-    WeightGradient { taps: Taps, form: Form, wide_factors: Option<Factors> },
+    WeightGradient { taps: Taps, form: Form, wide_factor_type: Option<FactorType> },
     /// `[dy, w, bias?]` -> dx, the input gradient of a convolution, of this form, in the type of its inputs; with a bias of its
     /// channels, a transposed convolution. Factors are multiplied as by [`Training::Convolve`].
-    InputGradient { taps: Taps, form: Form, wide_factors: Option<Factors> },
+    InputGradient { taps: Taps, form: Form, wide_factor_type: Option<FactorType> },
     /// `[y, dy, more?]` -> dx, the gradient of an activation that is linear on both sides of 0, with slope 1 above and this
     /// slope below, at its result (or input) `y`. `more` is added to `dy` before.
     ActivationGradient { slope: f32 },
@@ -275,19 +275,20 @@ fn run_convolution<R: CubeRuntime, BT: BoolElement>(
 ) -> Option<Vec<Own<R, BT>>> {
     let first = last(inputs.next()?)?;
     match *kernel {
-        Training::Convolve { window, form, curve, wide_factors } => {
-            let filter = Filter { weights: primitive(inputs.next()?), bias: inputs.next().map(packed), wide_factors };
+        Training::Convolve { window, form, curve, wide_factor_type } => {
+            let filter =
+                Filter { weights: primitive(inputs.next()?), bias: inputs.next().map(packed), wide_factor_type };
             Some(vec![channels_second(conv_training::forward(first, filter, &window, form, curve)?)])
         }
-        Training::InputGradient { ref taps, form, wide_factors } => {
-            let filter = Filter { weights: packed(inputs.next()?), bias: inputs.next().map(packed), wide_factors };
+        Training::InputGradient { ref taps, form, wide_factor_type } => {
+            let filter = Filter { weights: packed(inputs.next()?), bias: inputs.next().map(packed), wide_factor_type };
             Some(vec![channels_second(conv_training::input_gradient(first, filter, taps, form))])
         }
-        Training::WeightGradient { taps, wide_factors, .. } => {
+        Training::WeightGradient { taps, wide_factor_type, .. } => {
             let Taps { kernel, stride, dilation, groups, before } = taps;
-            let factors = conv_training::factors_type(first.tensor.dtype, wide_factors);
+            let factor_type = conv_training::factor_type(first.tensor.dtype, wide_factor_type);
             let reach = Reach { kernel, stride, padding: before, dilation };
-            Some(vec![channels_kept(weights::gradient(first, last(inputs.next()?)?, reach, groups, factors))])
+            Some(vec![channels_kept(weights::gradient(first, last(inputs.next()?)?, reach, groups, factor_type))])
         }
         _ => None,
     }

@@ -4,8 +4,10 @@
 //! into parts: every unit adds up the products of one part for one tap and a few input and output channels, and a second
 //! kernel adds up the parts.
 
-use super::memory::{Dense, Reach, empty, length, per_element, place, read_at, vector};
-use super::tile::Factors;
+use super::memory::{
+    Dense, LengthsZyx, Reach, empty, length, lengths_zyx, per_element, place, read_at, vector, voxel_number,
+};
+use super::tile::FactorType;
 use super::tiled_gradient;
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
@@ -46,13 +48,9 @@ fn multiply<FX: Float, FY: Float, NI: Size, NO: Size>(
     parts: u32,
     rows: u32,
     part_rows: u32,
-    depth: u32,
-    height: u32,
-    width: u32,
+    lengths: LengthsZyx,
     pitch: u32,
-    out_depth: u32,
-    out_height: u32,
-    out_width: u32,
+    out_lengths: LengthsZyx,
     out_pitch: u32,
     #[comptime] shape: Shape,
     #[define(FX, FY)] _types: [StorageType; 2],
@@ -82,22 +80,26 @@ fn multiply<FX: Float, FY: Float, NI: Size, NO: Size>(
     for i in 0..count {
         found[i] = Vector::<f32, NO>::new(0.0);
     }
+    let depth = lengths.depth as i32;
+    let height = lengths.height as i32;
+    let width = lengths.width as i32;
+    let out_width = out_lengths.width;
     let mut row = at.sample * part_rows;
     let mut end = row + part_rows;
     if end > rows {
         end = rows;
     }
     while row < end {
-        let oy = row % out_height;
-        let oz = row / out_height % out_depth;
-        let sample = row / out_height / out_depth;
+        let oy = row % out_lengths.height;
+        let oz = row / out_lengths.height % out_lengths.depth;
+        let sample = row / out_lengths.height / out_lengths.depth;
         let iz = read_at(oz, at.z, 0usize, shape.reach);
         let iy = read_at(oy, at.y, 1usize, shape.reach);
-        if iz >= 0 && iz < depth as i32 && iy >= 0 && iy < height as i32 {
-            let line = ((sample * depth + iz as u32) * height + iy as u32) * width;
+        if iz >= 0 && iz < depth && iy >= 0 && iy < height {
+            let line = voxel_number(sample, iz as u32, iy as u32, 0u32, &lengths);
             for ox in 0..out_width {
                 let ix = read_at(ox, at.x, 2usize, shape.reach);
-                if ix >= 0 && ix < width as i32 {
+                if ix >= 0 && ix < width {
                     let x_at = (line + ix as u32) * pitch + first_input + input;
                     let dy_at = (row * out_width + ox) * out_pitch + output;
                     add_products::<FX, FY, NI, NO>(x, dy, &mut found, x_at, dy_at, shape);
@@ -214,13 +216,13 @@ fn at_once(vectors: usize) -> usize {
 
 /// Returns the gradient of the weights in the type of `x`, axes O, I, Z, Y, X, with two launches: for each output channel, input channel
 /// and tap, the products of the voxels of `x` that the tap reads with those of `dy`, summed over samples and space. Matrix
-/// units multiply factors of the type `factors`, if there is one and it suits.
+/// units multiply factors of the type `factor_type`, if there is one and it suits.
 pub(super) fn gradient<R: CubeRuntime>(
     x: Dense<R>,
     dy: Dense<R>,
     reach: Reach,
     groups: usize,
-    factors: Option<Factors>,
+    factor_type: Option<FactorType>,
 ) -> CubeTensor<R> {
     let (inputs, outputs) = (x.form[4] / groups, dy.form[4]);
     let taps: usize = reach.kernel.iter().product();
@@ -228,8 +230,7 @@ pub(super) fn gradient<R: CubeRuntime>(
     let [kernel_z, kernel_y, kernel_x] = reach.kernel;
     let dtype = x.tensor.dtype;
     let made = empty(&x.tensor, [outputs, inputs, kernel_z, kernel_y, kernel_x], dtype);
-    let tiled =
-        factors.filter(|_| groups == 1).and_then(|factors| tiled_gradient::partial_sums(&x, &dy, reach, factors));
+    let tiled = factor_type.filter(|_| groups == 1).and_then(|of| tiled_gradient::partial_sums(&x, &dy, reach, of));
     let (sums, parts) = tiled.unwrap_or_else(|| partial_sums(x, dy, reach, groups));
     add_parts::launch::<R>(
         &client,
@@ -285,13 +286,9 @@ fn partial_sums<R: CubeRuntime>(x: Dense<R>, dy: Dense<R>, reach: Reach, groups:
         length(parts),
         length(rows),
         length(part_rows),
-        length(depth),
-        length(height),
-        length(width),
+        lengths_zyx([depth, height, width]),
         length(x.pitch / lanes),
-        length(out_depth),
-        length(out_height),
-        length(out_width),
+        lengths_zyx([out_depth, out_height, out_width]),
         length(dy.pitch / narrow),
         shape,
         types,

@@ -7,7 +7,7 @@ mod conv;
 
 use super::{Constant, Cut, Kind, PoolAxis, Source, Step, Tap};
 use crate::form::Form;
-use crate::kernels::{ALIGNMENT, Curve, Direct, Factors, Pooling};
+use crate::kernels::{ALIGNMENT, Curve, Direct, FactorType, Pooling};
 use cytoscope_graph::{BinaryOp, ElementType, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ const MAX_GROUP_CHANNELS: usize = 1024;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kernels {
     /// The type to which convolutions may round their factors, for tensor cores; `None` computes in f32.
-    pub factors_type: Option<Factors>,
+    pub factor_type: Option<FactorType>,
     /// The 16-bit type in which values between the steps are stored, if any. Sums are of 32 bits.
     pub half: Option<ElementType>,
 }

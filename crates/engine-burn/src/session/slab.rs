@@ -1,7 +1,7 @@
 //! Slabs: pieces of a volume that stay in device memory, with the results of their tiles.
 
 use super::{DeviceMemory, DeviceSession, Feed, Held, bad_slab, internal, unusable};
-use crate::form::count;
+use crate::form::{count, described, described_voxels};
 use crate::kernels::DeviceBackend;
 use crate::plan::Output;
 use burn_tensor::Tensor;
@@ -44,7 +44,7 @@ impl<B: DeviceBackend> SlabSession for DeviceSession<B> {
             _ => [0; 5],
         };
         if kept_planes > 0 && (kept_planes > kept[2] || [kept[1], kept[3], kept[4]] != [form[1], form[3], form[4]]) {
-            return Err(bad_slab(format!("planes like those of the slab {kept:?}"), format!("{form:?}")));
+            return Err(bad_slab(format!("planes like those of the slab, {}", described(&kept)), described(&form)));
         }
         self.upload_weights(false)?;
         let DeviceMemory::Held(held) = &mut self.memory else { return Err(unusable(self.id)) };
@@ -98,13 +98,13 @@ impl<B: DeviceBackend> SlabSession for DeviceSession<B> {
             let tensor = values.get(&value).ok_or_else(|| internal("outputs", "an output was not computed"))?;
             let found = tensor.dims();
             if found[0] != tile[0] || found[2..] != tile[2..] {
-                return Err(bad_slab(format!("{} tiles of {:?} voxels", tile[0], &tile[2..]), format!("{found:?}")));
+                return Err(bad_slab(format!("{} tiles of {}", tile[0], described_voxels(&tile)), described(&found)));
             }
             let parts = B::copy_parts(tensor, kept, |table| session.transfers.upload_table(table));
             if waits {
                 session.transfers.synchronize()?;
             }
-            parts.ok_or_else(|| bad_slab(format!("parts of tiles of {:?} voxels", &tile[2..]), format!("{kept:?}")))
+            parts.ok_or_else(|| bad_slab(format!("parts of tiles of {}", described_voxels(&tile)), format!("{kept:?}")))
         })?;
         if let DeviceMemory::Held(held) = &mut self.memory {
             held.kept.extend(parts);
@@ -155,7 +155,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
         };
         if starts.len() != tile[0] || !starts.iter().all(is_inside) {
             return Err(bad_slab(
-                format!("{} tiles of {:?} inside {slab:?}", tile[0], &tile[2..]),
+                format!("{} tiles of {} inside {}", tile[0], described_voxels(&tile), described(&slab)),
                 format!("{starts:?}"),
             ));
         }

@@ -14,6 +14,6 @@ pub(super) fn weight_gradient<B: DeviceBackend>(
     form: Form,
     uploaded: &Uploaded<B>,
 ) -> Option<Vec<Image<B>>> {
-    let kernel = Training::WeightGradient { taps: *taps, form, wide_factors: uploaded.wide_factors };
+    let kernel = Training::WeightGradient { taps: *taps, form, wide_factor_type: uploaded.wide_factor_type };
     B::train(&kernel, vec![x, dy])
 }

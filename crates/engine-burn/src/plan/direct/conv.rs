@@ -69,10 +69,10 @@ impl Lowering<'_> {
             dilation: window.dilation,
             groups: 1,
             outputs,
-            factors: [1; 3],
+            upscale: [1; 3],
             lengths: [output.1[2], output.1[3], output.1[4]],
             curve,
-            factors_type: self.kernels.factors_type,
+            factor_type: self.kernels.factor_type,
         });
         let sources = vec![x, self.constant(order), self.constant(bias.unwrap_or_else(|| vec![0.0; outputs]))];
         self.push(step, direct, sources, output);
@@ -110,10 +110,10 @@ impl Lowering<'_> {
             dilation: [1; 3],
             groups: 1,
             outputs: channels * taps,
-            factors,
+            upscale: factors,
             lengths: [depth, height, width],
             curve: Curve::IDENTITY,
-            factors_type: self.kernels.factors_type,
+            factor_type: self.kernels.factor_type,
         });
         let sources = vec![x, self.constant(order), self.constant(numbers)];
         self.push(step, direct, sources, output);
