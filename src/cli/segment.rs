@@ -5,8 +5,8 @@ use super::options::ReportOptions;
 use super::{print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_formats::SeriesChoice;
-use cytoscope_objects::{Height, SegmentOptions, Threshold};
-use cytoscope_pipeline::{SegmentJob, TableFormat};
+use cytoscope_objects::{Height, ObjectsError, SegmentOptions, Threshold};
+use cytoscope_pipeline::{JobError, SegmentJob, TableFormat};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use std::path::PathBuf;
@@ -134,7 +134,7 @@ impl Segment {
             overwrite: Overwrite::from_force(self.force),
         };
         let context = progress::context(self.report.json_progress, false, Recorder::totals_only());
-        let report = job.run(&context)?;
+        let report = job.run(&context).map_err(failure)?;
         if self.report.json {
             return print_json(&report);
         }
@@ -142,6 +142,15 @@ impl Segment {
         report.notes.iter().for_each(|note| print(&format!("  note: {note}")));
         Ok(())
     }
+}
+
+/// Converts the error of the job: a setting that is out of range is named as its option.
+fn failure(error: JobError) -> Failure {
+    if let JobError::Objects(ObjectsError::Option { name, .. }) = &error {
+        let option = format!("--{}", name.replace('_', "-"));
+        return Failure::wrong_use(error.to_string().replacen(*name, &option, 1));
+    }
+    error.into()
 }
 
 /// Parses `otsu` or a number.

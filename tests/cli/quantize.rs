@@ -2,8 +2,13 @@
 
 use crate::common::{Fixture, floats, missing, npy_f32, parse_npy, python, uniform};
 use cytoscope_builders::{UNet3d, Weights, unet3d};
+use cytoscope_pipeline::{Context, Event, JobError};
+use cytoscope_quantize::{QuantizeJob, QuantizeMode};
+use cytoscope_storage::{Overwrite, StorageError};
 use serde_json::Value;
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Writes a small network with static normalization as `net.onnx`.
 pub(crate) fn network(fixture: &Fixture) {
@@ -427,6 +432,68 @@ fn an_output_that_ends_in_onnx_is_the_int8_network_alone() {
     fixture.fails(2, &["run", "q", "--input", "x.npy", "--output", "q/y.npy"], &["inside the package"]);
     fixture.fails(2, &["run", "q", "--input", "x.npy", "--output", "y.tif"], &[".tif", ".npy"]);
     fixture.fails(2, &["run", "nosuch", "--input", "x.npy"], &["nosuch", "known are"]);
+}
+
+#[test]
+fn a_package_without_its_float_network_opens_and_predicts() {
+    let fixture = Fixture::new();
+    network(&fixture);
+    stacks(&fixture);
+    let arguments = ["quantize", "net.onnx", "--mode", "static", "--calibrate", "sim", "--accuracy-budget", "1"];
+    let report = fixture.run(&[&arguments[..], &["--without-float", "--out", "small", "--json"]].concat()).json();
+    // The declared network, which other programs run, is the int8 network.
+    assert_eq!(report["int8_bytes"].as_u64().unwrap(), fixture.bytes("small/model.onnx").len() as u64);
+    assert!(!fixture.path("small/model_int8.onnx").exists());
+    let text = rdf(&fixture, "small");
+    assert!(text.contains("reproducibility_tolerance") && text.contains("output_ids"), "{text}");
+    let imported = fixture.run(&["import", "small", "--out", "again.zip", "--json"]).json();
+    assert_eq!(imported["test"], "the test outputs are reproduced");
+    let predict = |model: &str| {
+        let out = format!("{model}-out");
+        let arguments = ["predict", "sim/nuclei_1_raw.tif", "--model", model, "--device", "cpu", "--outputs", "maps"];
+        let report = fixture.run(&[&arguments[..], &["--out", &out, "--json"]].concat()).json();
+        let map = fixture.image(&format!("{out}/nuclei_1_raw_probability.tif"));
+        (report["inputs"][0]["precision"].as_str().unwrap().to_owned(), map.samples().to_f32())
+    };
+    let (precision, float) = predict("net.onnx");
+    assert_eq!(precision, "f32");
+    for model in ["small", "again.zip"] {
+        let (precision, int8) = predict(model);
+        assert_eq!(precision, "int8", "{model}");
+        let error = relative_l2(&int8, &float);
+        assert!(error > 0.0 && error < 0.5, "{model}: {error}");
+    }
+}
+
+#[test]
+fn a_file_that_appears_during_the_quantization_is_not_overwritten() {
+    let fixture = Fixture::new();
+    network(&fixture);
+    let out = fixture.path("int8.onnx");
+    let job = |overwrite: Overwrite| QuantizeJob {
+        model: fixture.path("net.onnx").display().to_string(),
+        out: out.clone(),
+        mode: QuantizeMode::Dynamic,
+        calibrate: Vec::new(),
+        accuracy_budget: 1.0,
+        keep_float: BTreeSet::new(),
+        without_float: false,
+        overwrite,
+    };
+    // The file appears just before the network is written.
+    let appearing = out.clone();
+    let sink = move |event: &Event| {
+        if matches!(event, Event::Progress(progress) if progress.stage == "write" && progress.done == 0) {
+            std::fs::write(&appearing, b"mine").unwrap();
+        }
+    };
+    let context = Context { sink: Arc::new(sink), ..Context::default() };
+    let refused = job(Overwrite::Refuse).run(&context);
+    assert!(matches!(refused, Err(JobError::Storage(StorageError::Exists { .. }))), "{refused:?}");
+    assert_eq!(fixture.bytes("int8.onnx"), b"mine");
+    assert_eq!(fixture.leftovers(), Vec::<PathBuf>::new());
+    job(Overwrite::Replace).run(&context).unwrap();
+    assert_ne!(fixture.bytes("int8.onnx"), b"mine");
 }
 
 #[test]

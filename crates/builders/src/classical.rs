@@ -5,6 +5,9 @@ use cytoscope_graph::{
     Activation, BinaryOp, ConvAttrs, Graph, GraphError, Op, PadMode, Padding, Result, Tensor, ValueId,
 };
 
+/// Maximum distance in voxels from the center of a kernel to its ends.
+const MAX_RADIUS: f64 = 1000.0;
+
 /// Description of a blob detector: `sigmoid(gain · (G_small ∗ x − large_share · G_large ∗ x) + offset)` with the Gaussians
 /// `G_small` and `G_large`, and optionally a second channel with the brightness on a scale from 0 to 1.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,23 +53,7 @@ impl Default for DifferenceOfGaussians {
 /// If a parameter is not finite, a standard deviation or `truncate` is negative, `large_share` or `half` is not above 0, or
 /// a kernel would be longer than 2001 voxels.
 pub fn difference_of_gaussians(config: &DifferenceOfGaussians) -> Result<Graph> {
-    let bright = config.brightness.map_or([0.0; 3], |(sigma, _)| sigma);
-    let numbers = config.sigma_small.iter().chain(&config.sigma_large).chain(&bright).chain([&config.truncate]);
-    let widest = config.sigma_small.iter().chain(&config.sigma_large).chain(&bright).fold(0.0f64, |m, &s| m.max(s))
-        * config.truncate;
-    let halves = [config.large_share, config.brightness.map_or(1.0, |(_, half)| half)];
-    let sound = halves.iter().all(|v| v.is_finite() && *v > 0.0)
-        && numbers.into_iter().all(|v| v.is_finite() && *v >= 0.0)
-        && widest <= 1000.0;
-    if !sound || !config.gain.is_finite() || !config.offset.is_finite() {
-        let got = format!(
-            "sigmas {:?}, {:?} and {bright:?}, truncation {}, shares {halves:?}, gain {} and offset {}",
-            config.sigma_small, config.sigma_large, config.truncate, config.gain, config.offset
-        );
-        let expected =
-            "finite numbers, sigmas and truncation of at least 0, shares above 0, kernels of at most 2001 voxels";
-        return Err(GraphError::misused("difference of Gaussians", got, expected));
-    }
+    check(config)?;
     let (mut graph, x) = graph_with_input("difference_of_gaussians", 1, 3);
     let small = smooth(&mut graph, "small", x, &config.sigma_small, config.truncate)?;
     let large = smooth(&mut graph, "large", x, &config.sigma_large, config.truncate)?;
@@ -86,6 +73,41 @@ pub fn difference_of_gaussians(config: &DifferenceOfGaussians) -> Result<Graph> 
     let ratio = graph.push("brightness", Op::Binary(BinaryOp::Div), &[Some(bright), Some(sum)]);
     let both = graph.push("both", Op::concat(1), &[Some(y), Some(ratio)]);
     finish_graph(graph, both)
+}
+
+/// Checks every parameter; the error names the first invalid one and its value.
+fn check(config: &DifferenceOfGaussians) -> Result<()> {
+    let refused = |parameter: &str, got: String, expected: &str| -> Result<()> {
+        Err(GraphError::misused(format!("{parameter} of a difference of Gaussians"), got, expected))
+    };
+    let is_length = |v: &f64| v.is_finite() && *v >= 0.0;
+    if !is_length(&config.truncate) {
+        return refused("truncate", config.truncate.to_string(), "a finite number of at least 0");
+    }
+    let bright = config.brightness.map(|(sigma, _)| ("sigma of the brightness", sigma));
+    let sigmas = [("sigma_small", config.sigma_small), ("sigma_large", config.sigma_large)];
+    for (parameter, sigma) in sigmas.into_iter().chain(bright) {
+        if !sigma.iter().all(is_length) {
+            return refused(parameter, format!("{sigma:?}"), "finite numbers of at least 0");
+        }
+        if sigma.iter().any(|s| s * config.truncate > MAX_RADIUS) {
+            let max_sigma = MAX_RADIUS / config.truncate;
+            let expected = format!("at most {max_sigma:.1} voxels, so that no kernel is longer than 2001 voxels");
+            return refused(parameter, format!("{sigma:?}"), &expected);
+        }
+    }
+    let half = config.brightness.map(|(_, half)| ("half of the brightness", half));
+    for (parameter, share) in [("large_share", config.large_share)].into_iter().chain(half) {
+        if !(share.is_finite() && share > 0.0) {
+            return refused(parameter, share.to_string(), "a finite number above 0");
+        }
+    }
+    for (parameter, value) in [("gain", config.gain), ("offset", config.offset)] {
+        if !value.is_finite() {
+            return refused(parameter, value.to_string(), "a finite number");
+        }
+    }
+    Ok(())
 }
 
 fn smooth(graph: &mut Graph, name: &str, x: ValueId, sigma: &[f64; 3], truncate: f64) -> Result<ValueId> {

@@ -91,3 +91,19 @@ fn kernels_that_are_too_long_are_refused() {
         assert!(refused(config).contains("2001 voxels"));
     }
 }
+
+#[test]
+fn an_invalid_parameter_is_named_with_its_value() {
+    let default = DifferenceOfGaussians::default;
+    for (config, parameter, got) in [
+        (DifferenceOfGaussians { truncate: -1.0, ..default() }, "truncate", "got -1"),
+        (DifferenceOfGaussians { sigma_large: [1.0, -2.0, 3.0], ..default() }, "sigma_large", "got [1.0, -2.0, 3.0]"),
+        (DifferenceOfGaussians { large_share: 0.0, ..default() }, "large_share", "got 0"),
+        (DifferenceOfGaussians { brightness: Some(([1.0; 3], 0.0)), ..default() }, "half of the brightness", "got 0"),
+        (DifferenceOfGaussians { gain: f32::NAN, ..default() }, "gain", "got NaN"),
+        (DifferenceOfGaussians { offset: f32::INFINITY, ..default() }, "offset", "got inf"),
+    ] {
+        let text = difference_of_gaussians(&config).unwrap_err().to_string();
+        assert!(text.starts_with(parameter) && text.contains(got), "{text}");
+    }
+}

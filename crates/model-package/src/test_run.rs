@@ -48,14 +48,15 @@ impl Tolerance {
         })
     }
 
-    /// Returns the tolerance as a description entry for ONNX weights.
-    pub(crate) fn declaration(&self) -> Value {
-        json!([{
+    /// Returns the tolerance as a description entry for an output of ONNX weights.
+    pub(crate) fn declaration(&self, output_id: &str) -> Value {
+        json!({
             "relative_tolerance": self.relative.clamp(0.0, Self::MAX_DECLARED.0),
             "absolute_tolerance": self.absolute.max(0.0),
             "mismatched_elements_per_million": self.outside_ppm.clamp(0.0, Self::MAX_DECLARED.1).round() as u64,
+            "output_ids": [output_id],
             "weights_formats": ["onnx"],
-        }])
+        })
     }
 }
 

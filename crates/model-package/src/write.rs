@@ -85,8 +85,8 @@ pub struct PackageBuilder {
     /// The float network, if [`PackageBuilder::graph`] is its int8 version and both are stored. It becomes the declared
     /// weights that other programs run, and the int8 network an attachment.
     pub float_graph: Option<Graph>,
-    /// Tolerance for reproducing the outputs, if it differs from bioimage.io's default.
-    pub tolerance: Option<Tolerance>,
+    /// Tolerances for reproducing the outputs, one for each output in order; `None` for bioimage.io's default.
+    pub tolerance: Option<Vec<Tolerance>>,
 }
 
 impl PackageBuilder {
@@ -183,7 +183,7 @@ impl PackageBuilder {
                 map.insert(key.to_owned(), json!(entries));
             }
             map.insert("weights".to_owned(), json!({"onnx": weights}));
-            map.insert("config".to_owned(), self.sections(config, carried));
+            map.insert("config".to_owned(), self.sections(config, carried, &tensors.outputs));
         }
         for (name, bytes) in &carried.attachments {
             add_file(&mut files, path, name, bytes)?;
@@ -230,14 +230,16 @@ impl PackageBuilder {
         Ok(Networks { files, attachments, weights, config })
     }
 
-    /// Returns the sections of `config`.
-    fn sections(&self, cytoscope: Map<String, Value>, carried: &InheritedContent) -> Value {
+    /// Returns the sections of `config`; `outputs` are the described outputs.
+    fn sections(&self, cytoscope: Map<String, Value>, carried: &InheritedContent, outputs: &[Entry<'_>]) -> Value {
         let mut config = carried.config.clone();
         config.insert("cytoscope".to_owned(), Value::Object(cytoscope));
-        if let Some(tolerance) = &self.tolerance {
+        if let Some(tolerances) = &self.tolerance {
+            let entries = tolerances.iter().zip(outputs).map(|(tolerance, output)| tolerance.declaration(&output.id));
+            let entries: Vec<Value> = entries.collect();
             let section = config.entry("bioimageio").or_insert_with(|| json!({}));
             if let Some(section) = section.as_object_mut() {
-                section.insert("reproducibility_tolerance".to_owned(), tolerance.declaration());
+                section.insert("reproducibility_tolerance".to_owned(), json!(entries));
             }
         }
         Value::Object(config)

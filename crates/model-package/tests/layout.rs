@@ -263,6 +263,21 @@ fn the_first_matching_tolerance_is_used() {
 }
 
 #[test]
+fn a_declared_tolerance_names_its_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tolerant");
+    let tolerance = Tolerance { relative: 0.005, absolute: 0.25, outside_ppm: 500.0 };
+    let made = PackageBuilder { tolerance: Some(vec![tolerance]), ..builder(network(), None) };
+    let _ = made.save(&path, Overwrite::Refuse).unwrap();
+    // The id is that of the description, not that of the network.
+    let declared = &rdf(&path)["config"]["bioimageio"]["reproducibility_tolerance"];
+    assert_eq!(declared[0]["output_ids"], json!(["t95"]));
+    let package = Package::open(&path).unwrap();
+    assert_eq!(package.tolerance_of("t95"), tolerance);
+    assert_eq!(package.tolerance_of("other"), Tolerance::default());
+}
+
+#[test]
 fn written_descriptions_meet_the_specification() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("written");

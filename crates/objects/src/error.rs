@@ -34,7 +34,7 @@ pub enum ObjectsError {
         got: String,
     },
     /// An option is out of range.
-    #[error("{name} is {got}, expected {low} to {high}{unit}")]
+    #[error("{name} is {}, expected {} to {}{unit}", number_text(*.got), number_text(*.low), number_text(*.high))]
     Option {
         /// Name of the option, as in JSON.
         name: &'static str,
@@ -53,6 +53,11 @@ pub enum ObjectsError {
         /// Maximum number of objects.
         limit: u32,
     },
+}
+
+/// Formats a number; very large ones have an exponent.
+fn number_text(number: f64) -> String {
+    if number.is_finite() && number.abs() >= 1e9 { format!("{number:e}") } else { number.to_string() }
 }
 
 /// Checks that a volume has as many voxels as its shape.

@@ -397,6 +397,9 @@ mod tests {
         }
         let far = SegmentOptions { smooth_um: 1e6, ..defaults.clone() };
         assert_eq!(run(&far, [1.0; 3]).unwrap_err().to_string(), "smooth_um is 1000000, expected 0 to 1000 µm");
+        let large = SegmentOptions { min_volume_um3: 2e13, ..defaults };
+        let text = run(&large, [1.0; 3]).unwrap_err().to_string();
+        assert_eq!(text, "min_volume_um3 is 2e13, expected 0 to 1e12 µm³");
     }
 
     #[test]

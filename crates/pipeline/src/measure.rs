@@ -87,7 +87,7 @@ impl MeasureJob {
         let (own, of_labels) = (image.meta().voxel_size_um, labels.meta().voxel_size_um);
         let stated = VoxelSize { z: own.z.or(of_labels.z), y: own.y.or(of_labels.y), x: own.x.or(of_labels.x) };
         let size = self.voxel_um.map_or(stated, |[z, y, x]| VoxelSize::new_um(z, y, x));
-        check_voxel_size(&self.intensities, size)?;
+        check_voxel_size(&self.intensities, size, self.voxel_um)?;
         let voxel_um = size.zyx_um_or_one();
         let names: Vec<String> = (0..extents.channels).map(|c| channel_name(image.meta(), c)).collect();
         let (intensities, labels) = (Stack::new(&image, self.time), Stack::new(&labels, time));

@@ -121,7 +121,7 @@ impl MeshJob {
             return Err(self.mismatch(problem, "give another time point, counted from 0"));
         }
         let size = self.voxel_um.map_or(image.meta().voxel_size_um, |[z, y, x]| VoxelSize::new_um(z, y, x));
-        check_voxel_size(&self.labels, size)?;
+        check_voxel_size(&self.labels, size, self.voxel_um)?;
         let voxel_um = size.zyx_um_or_one();
         let stack = Stack::new(&image, self.time);
         let windows = self.windows(context, &stack)?;

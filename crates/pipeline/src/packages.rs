@@ -201,8 +201,8 @@ pub struct Quantized {
     pub graph: Graph,
     /// The float network; `None` leaves it out of the package, and the int8 network is the declared one.
     pub float_graph: Option<Graph>,
-    /// Tolerance for the test outputs in other programs; `None` for the default.
-    pub tolerance: Option<Tolerance>,
+    /// Tolerances for the test outputs in other programs, one for each output in order; `None` for the default.
+    pub tolerance: Option<Vec<Tolerance>>,
     /// Outputs for the package's test inputs.
     pub test_outputs: Vec<Tensor>,
     /// `config.cytoscope.quantization`.

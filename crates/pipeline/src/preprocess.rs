@@ -62,7 +62,7 @@ pub(crate) fn check(steps: &[PreprocessStep]) -> Result<(), JobError> {
 /// bytes that they hold at most while it is predicted.
 ///
 /// # Errors
-/// As [`preprocessed`]; [`JobError::Mismatch`] for an implausible voxel size.
+/// As [`preprocessed`]; [`JobError::WrongUse`] or [`JobError::Mismatch`] for an implausible voxel size.
 pub(crate) fn for_prediction(
     context: &Context,
     job: &PredictJob,
@@ -74,7 +74,7 @@ pub(crate) fn for_prediction(
     }
     let given = job.voxel_um.map(|[z, y, x]| VoxelSize::new_um(z, y, x));
     let voxel_um = given.unwrap_or(image.meta().voxel_size_um);
-    check_voxel_size(&image.meta().path, voxel_um)?;
+    check_voxel_size(&image.meta().path, voxel_um, job.voxel_um)?;
     let result = with_voxel_size(context, &image, &job.preprocess, voxel_um)?;
     // Objects are measured in all channels.
     let all = Extents::of(result.meta()).channels;

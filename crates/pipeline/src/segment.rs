@@ -193,6 +193,7 @@ impl SegmentJob {
 
     fn run_into(&self, context: &Context, path: &Path, format: LabelFormat) -> Result<SegmentReport, JobError> {
         let start = Instant::now();
+        self.options.validate()?;
         self.table.iter().try_for_each(|table| self.table_format.check_path(table))?;
         let image = self.series.open_or_only(&self.map, &OpenOptions::default())?;
         if format == LabelFormat::Tiff {
@@ -202,11 +203,12 @@ impl SegmentJob {
         if let Some([z, y, x]) = self.voxel_um {
             meta.voxel_size_um = VoxelSize::new_um(z, y, x);
         }
-        check_voxel_size(&self.map, meta.voxel_size_um)?;
+        check_voxel_size(&self.map, meta.voxel_size_um, self.voxel_um)?;
         let extents = Extents::of(&meta);
+        check_index(&self.map, "channel", "--channel", self.channel, extents.channels)?;
         let seed_channel = self.seed_channel.unwrap_or(self.channel);
-        self.check_index(&self.map, "channel", self.channel.max(seed_channel), extents.channels)?;
-        self.check_index(&self.map, "time point", self.time, extents.times)?;
+        check_index(&self.map, "seed channel", "a seed channel of", seed_channel, extents.channels)?;
+        check_index(&self.map, "time point", "--time", self.time, extents.times)?;
         let stack = Stack::new(&image, self.time);
         let (measured, channels, names) = self.measured(&stack, &meta)?;
         let folder = match path.parent() {
@@ -306,20 +308,21 @@ impl SegmentJob {
                 next_step: "give the stack that the map was predicted from".to_owned(),
             });
         }
-        self.check_index(path, "time point", self.time, extents.times)?;
+        check_index(path, "time point", "--time", self.time, extents.times)?;
         let names = (0..extents.channels).map(|c| channel_name(image.meta(), c)).collect();
         Ok((Stack::new(&image, self.time), (0..extents.channels).collect(), names))
     }
+}
 
-    fn check_index(&self, path: &Path, what: &str, index: usize, count: usize) -> Result<(), JobError> {
-        if index < count {
-            return Ok(());
-        }
-        let option = if what == "channel" { "--channel" } else { "--time" };
-        Err(JobError::Mismatch {
-            path: path.to_owned(),
-            problem: format!("{what} {index} does not exist, the file has {count}"),
-            next_step: format!("give {option} 0 to {}", count.saturating_sub(1)),
-        })
+/// Refuses the index of a channel or time point if the file has only `count` of them; `option` precedes the valid ones
+/// in the advice.
+fn check_index(path: &Path, what: &str, option: &str, index: usize, count: usize) -> Result<(), JobError> {
+    if index < count {
+        return Ok(());
     }
+    Err(JobError::Mismatch {
+        path: path.to_owned(),
+        problem: format!("{what} {index} does not exist, the file has {count}"),
+        next_step: format!("give {option} 0 to {}", count.saturating_sub(1)),
+    })
 }

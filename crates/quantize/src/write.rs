@@ -6,10 +6,15 @@ use cytoscope_model_package::{Package, Tolerance};
 use cytoscope_pipeline::packages::{self, Quantized, test_inputs, test_outputs};
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_storage::folder::Replaced;
+use cytoscope_storage::target;
 
 impl QuantizeJob {
     /// Writes the package, or the ONNX file; `source` is the float network and `graph` the int8 network. Adds a note to the
-    /// report if a folder was moved aside, or the declared tolerance is smaller than the deviation.
+    /// report if a folder was moved aside, and for each output that deviates by more than its declared tolerance.
+    ///
+    /// # Errors
+    /// [`JobError::Storage`] if something appeared at the path since the job started that may not be replaced, or the
+    /// output cannot be written; [`JobError::Model`] if a network does not run or has no ONNX form.
     pub(crate) fn write(
         &self,
         context: &Context,
@@ -20,6 +25,8 @@ impl QuantizeJob {
     ) -> Result<(), JobError> {
         if self.writes_network() {
             let meter = QuantizeStage::Write.meter(context, 1);
+            // A quantization can take hours, in which a file may have appeared at the path.
+            target::check_file(&self.out, &[], self.overwrite)?;
             cytoscope_onnx::save(&graph, &self.out).map_err(|e| JobError::model(self.out.display().to_string(), e))?;
             meter.finish();
             return Ok(());
@@ -32,16 +39,13 @@ impl QuantizeJob {
         let float_outputs = outputs(&source)?;
         let (test_outputs, tolerance) = if self.without_float {
             let int8_outputs = outputs(&graph)?;
-            let (tolerance, deviation) = declared_tolerance(&float_outputs, &int8_outputs);
-            if deviation > tolerance.absolute {
-                report.notes.push(format!(
-                    "the package declares a tolerance of {:.2e}, the largest that bioimage.io accepts for its test outputs, but \
-                     the int8 network deviates by up to {deviation:.2e} from the float network: the package's test can fail in \
-                     other programs",
-                    tolerance.absolute
-                ));
+            let mut tolerances = Vec::new();
+            for ((spec, float), int8) in package.outputs.iter().zip(&float_outputs).zip(&int8_outputs) {
+                let (tolerance, deviation) = declared_tolerance(float, int8);
+                report.notes.extend(tolerance_note(&spec.id, tolerance, deviation));
+                tolerances.push(tolerance);
             }
-            (int8_outputs, Some(tolerance))
+            (int8_outputs, Some(tolerances))
         } else {
             (float_outputs, None)
         };
@@ -75,15 +79,54 @@ impl QuantizeJob {
 /// Maximum absolute tolerance that bioimage.io's specification allows, as a share of an output's maximum.
 const MAX_ABSOLUTE_SHARE: f64 = 0.01;
 
-/// Returns the tolerance for another program's results, and the largest deviation of the int8 network from the float network.
-/// Summing in another order may change values by one quantization step. The total effect is smaller than the quantization
-/// error, which is therefore the tolerance, if bioimage.io accepts it.
-fn declared_tolerance(float: &[Tensor], int8: &[Tensor]) -> (Tolerance, f64) {
-    let pairs = float.iter().zip(int8).map(|(a, b)| (a.to_f64_vec(), b.to_f64_vec()));
-    let deviations = pairs.flat_map(|(a, b)| a.into_iter().zip(b).map(|(a, b)| (a - b).abs()).collect::<Vec<_>>());
-    let largest = deviations.fold(0.0, f64::max);
-    let max_value = |t: &Tensor| t.to_f64_vec().into_iter().fold(0.0, f64::max);
-    let max_absolute = int8.iter().map(|t| max_value(t) * MAX_ABSOLUTE_SHARE).fold(f64::INFINITY, f64::min);
-    let absolute = largest.max(Tolerance::default().absolute).min(max_absolute);
-    (Tolerance { absolute, relative: 1e-2, outside_ppm: 1000.0 }, largest)
+/// Returns the tolerance of an output for another program's results, and the largest deviation of the int8 network from
+/// the float network. Summing in another order may change values by one quantization step. The total effect is smaller
+/// than the quantization error, which is therefore the tolerance, if bioimage.io accepts it.
+fn declared_tolerance(float: &Tensor, int8: &Tensor) -> (Tolerance, f64) {
+    let (float, int8) = (float.to_f64_vec(), int8.to_f64_vec());
+    let deviation = float.iter().zip(&int8).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    let max_absolute = int8.iter().copied().fold(0.0, f64::max) * MAX_ABSOLUTE_SHARE;
+    let absolute = deviation.max(Tolerance::default().absolute).min(max_absolute);
+    (Tolerance { absolute, relative: 1e-2, outside_ppm: 1000.0 }, deviation)
+}
+
+/// Returns a note for the user if an output deviates by more than its declared tolerance.
+fn tolerance_note(output: &str, tolerance: Tolerance, deviation: f64) -> Option<String> {
+    (deviation > tolerance.absolute).then(|| {
+        format!(
+            "output \"{output}\": the package declares a tolerance of {:.2e}, the largest that bioimage.io accepts for \
+             its test output, but the int8 network deviates by up to {deviation:.2e} from the float network: the \
+             package's test can fail in other programs",
+            tolerance.absolute
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_output_is_compared_with_its_own_tolerance() {
+        // Heights of up to 100 deviate by less than 1 %, probabilities of up to 0.5 by more.
+        let (heights, height_deviation) =
+            declared_tolerance(&Tensor::vector(vec![0.0f32, 100.0]), &Tensor::vector(vec![0.5f32, 100.0]));
+        let (probabilities, probability_deviation) =
+            declared_tolerance(&Tensor::vector(vec![0.0f32, 0.5]), &Tensor::vector(vec![0.25f32, 0.5]));
+        assert_eq!((heights.absolute, height_deviation), (0.5, 0.5));
+        assert_eq!((probabilities.absolute, probability_deviation), (0.5 * MAX_ABSOLUTE_SHARE, 0.25));
+        assert_eq!(tolerance_note("heights", heights, height_deviation), None);
+        let note = tolerance_note("probabilities", probabilities, probability_deviation).unwrap_or_default();
+        for part in ["output \"probabilities\"", "5.00e-3", "2.50e-1"] {
+            assert!(note.contains(part), "no {part} in {note}");
+        }
+    }
+
+    #[test]
+    fn small_deviations_declare_the_default_and_no_note() {
+        let values = Tensor::vector(vec![0.0f32, 0.25, 1.0]);
+        let (tolerance, deviation) = declared_tolerance(&values, &values);
+        assert_eq!((tolerance.absolute, deviation), (Tolerance::default().absolute, 0.0));
+        assert_eq!(tolerance_note("maps", tolerance, deviation), None);
+    }
 }

@@ -4,6 +4,7 @@
 mod analysis;
 mod budget;
 mod common;
+mod infer;
 #[path = "../../../onnx/tests/suite/onnxruntime.rs"]
 mod onnxruntime;
 mod passes;

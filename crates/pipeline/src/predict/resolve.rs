@@ -143,7 +143,7 @@ impl<'a> Resolved<'a> {
         if grid != extents.zyx {
             notes.push(format!("resampled to the model's voxel size: from {:?} to {grid:?} voxels", extents.zyx));
         }
-        Ok(Self {
+        let resolved = Self {
             segment: model.segment.scaled(diameter.map_or(1.0, |d| d.scale())),
             tiles: options.tiles.clone(),
             budget,
@@ -163,7 +163,24 @@ impl<'a> Resolved<'a> {
             grid,
             first_chains,
             notes,
-        })
+        };
+        resolved.check_segment()?;
+        Ok(resolved)
+    }
+
+    /// Checks the segmentation settings, if the maps are segmented. The model's own are valid, but they are scaled to
+    /// the object diameter.
+    fn check_segment(&self) -> Result<(), JobError> {
+        match (self.segment.validate(), self.diameter) {
+            (Err(error), Some(found)) if self.has_objects() => Err(JobError::WrongUse(format!(
+                "the model's segmentation settings cannot be scaled to objects of {:.1} {}: {error}; give another \
+                 --diameter",
+                found.diameter,
+                found.unit.symbol()
+            ))),
+            (Err(error), None) if self.has_objects() => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the precision of the network.
@@ -221,17 +238,22 @@ pub(crate) fn check_time(time: Option<usize>, times: usize, input: &Path) -> Res
     }
 }
 
-/// Refuses an implausible voxel size, with which grids and volumes would be meaningless.
+/// Refuses an implausible voxel size, with which grids and volumes would be meaningless. `given_um` is the voxel size
+/// that the user gave, if `size` is not the file's own.
 ///
 /// # Errors
-/// [`JobError::Mismatch`] with the unit that was probably meant.
-pub(crate) fn check_voxel_size(path: &Path, size: VoxelSize) -> Result<(), JobError> {
+/// [`JobError::WrongUse`] for a given size, [`JobError::Mismatch`] for the file's own, with the unit that was probably
+/// meant.
+pub(crate) fn check_voxel_size(path: &Path, size: VoxelSize, given_um: Option<[f64; 3]>) -> Result<(), JobError> {
     let valid = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
     let known = VoxelSize { z: valid(size.z), y: valid(size.y), x: valid(size.x) };
-    known.check().map_err(|error| JobError::Mismatch {
-        path: path.to_owned(),
-        problem: error.to_string(),
-        next_step: "use --voxel-size Z,Y,X, or correct the file".to_owned(),
+    known.check().map_err(|error| match given_um {
+        Some(given_um) => JobError::WrongUse(format!("invalid --voxel-size {given_um:?}: {error}")),
+        None => JobError::Mismatch {
+            path: path.to_owned(),
+            problem: error.to_string(),
+            next_step: "use --voxel-size Z,Y,X, or correct the file".to_owned(),
+        },
     })
 }
 
@@ -260,7 +282,7 @@ pub(crate) fn one_of_several_note(what: &str, index: usize, count: usize, used: 
 /// Returns the voxel size to use: the given one, the file's, the model's, or 1 µm, in that order.
 ///
 /// # Errors
-/// [`JobError::Mismatch`] for an implausible size.
+/// As [`check_voxel_size`], for an implausible size.
 pub(crate) fn voxel_size(
     given_um: Option<[f64; 3]>,
     input: &Path,
@@ -271,7 +293,7 @@ pub(crate) fn voxel_size(
     if let Some([z, y, x]) = given_um {
         meta.voxel_size_um = VoxelSize::new_um(z, y, x);
     }
-    check_voxel_size(input, meta.voxel_size_um)?;
+    check_voxel_size(input, meta.voxel_size_um, given_um)?;
     let valid = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
     let size = meta.voxel_size_um;
     let stated = [valid(size.z), valid(size.y), valid(size.x)];
