@@ -1,17 +1,7 @@
 //! Concatenations along the channels. Parts that start at block boundaries lie side by side in one buffer.
 
-use cytoscope_graph::{Graph, Node, ValueId};
+pub(crate) use cytoscope_graph_passes::channel_parts;
 use cytoscope_kernels::Blocked;
-
-/// Returns the inputs of a concatenation along the channels; `None` for any other node.
-pub(crate) fn channel_parts(graph: &Graph, node: &Node) -> Option<Vec<ValueId>> {
-    let axis = node.op.joined_axis()?;
-    let rank = graph.value(node.output(0)?).shape.as_ref()?.len() as i64;
-    if axis != 1 && axis + rank != 1 {
-        return None;
-    }
-    node.inputs.iter().copied().collect()
-}
 
 /// Returns the first channel block of each part in a buffer of layout `whole` for `images` images. `None` if a part has
 /// no layout, does not fit, or does not start at a block boundary.

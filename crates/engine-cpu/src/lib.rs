@@ -49,7 +49,6 @@ mod split;
 mod step;
 mod steps;
 mod train;
-mod upsampling;
 mod window;
 
 pub use reference::ReferenceEngine;

@@ -3,8 +3,8 @@
 use crate::Optimizations;
 use cytoscope_engine::{EngineError, shapes_by_input};
 use cytoscope_graph::{Budget, ElementType, Graph, Interrupt, Op, Tensor, ValueId};
-use cytoscope_graph_passes::infer_shapes_within;
-use std::collections::BTreeMap;
+use cytoscope_graph_passes::{InputLengths, infer_shapes_within};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The integers that a weight is dequantized from: weight = (stored − zero) · scale, with one scale or one per channel
@@ -55,7 +55,7 @@ pub(crate) fn prepare(
         cytoscope_graph_passes::simplify_activations(&mut graph);
         cytoscope_graph_passes::recognize_group_norms(&mut graph);
         budget.check()?;
-        crate::upsampling::rewrite(&mut graph)?;
+        cytoscope_graph_passes::convolve_before_upsampling(&mut graph, InputLengths::Inferred, &BTreeSet::new())?;
     }
     if optimizations.fusion {
         cytoscope_graph_passes::fuse_activations(&mut graph);

@@ -1,6 +1,6 @@
 //! Interpolation tables of resizing, for inference and training.
 
-use cytoscope_graph::{Graph, NearestMode, Op, ResizeAttrs, ResizeMode, Tensor, ValueId};
+use cytoscope_graph::{Graph, Op, ResizeAttrs, ResizeMode, Tensor, ValueId};
 use cytoscope_kernels::resize::Tap;
 
 /// Returns the interpolation tables (Z, Y, X) of `op` with these inputs, from shape `from` to shape `to` (N, C, space).
@@ -65,13 +65,7 @@ fn axis_table(attrs: &ResizeAttrs, input: usize, output: usize, factor: f64) -> 
             let at = cytoscope_reference::resize_coordinate(attrs, o, input, output, factor)?;
             Some(match attrs.mode {
                 ResizeMode::Nearest => {
-                    let rounded = match attrs.nearest {
-                        NearestMode::RoundPreferFloor => (at - 0.5).ceil(),
-                        NearestMode::RoundPreferCeil => (at + 0.5).floor(),
-                        NearestMode::Floor => at.floor(),
-                        NearestMode::Ceil => at.ceil(),
-                    };
-                    let i = rounded.clamp(0.0, last) as usize;
+                    let i = cytoscope_reference::nearest_source(attrs, o, input, output, factor)?;
                     Tap { low: i, high: i, weight: 0.0 }
                 }
                 _ => {

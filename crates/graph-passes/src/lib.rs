@@ -18,10 +18,11 @@ mod mixed_precision;
 mod norms;
 pub mod quantize;
 mod recompute;
+mod upsampling;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cytoscope_graph::{Graph, Op, Result, ValueId};
+use cytoscope_graph::{Graph, Node, Op, Result, ValueId};
 
 pub use fold::{fold_batch_norm, fold_constants, fold_constants_within, fold_dequantized, fold_dequantized_within};
 pub use fuse::{fuse_activations, simplify_activations};
@@ -30,6 +31,7 @@ pub use join_inputs::join_inputs;
 pub use mixed_precision::{MixedPrecisionStats, to_mixed_precision};
 pub use norms::recognize_group_norms;
 pub use recompute::{RecomputeStats, recompute};
+pub use upsampling::{InputLengths, convolve_before_upsampling};
 
 /// Prepares a graph for execution: removes identities, folds constants and batch norms, fuses activations and
 /// residuals, and removes dead code. Quantized weights stay quantized. Residuals are fused only if shapes have been
@@ -82,6 +84,16 @@ pub fn eliminate_identity(graph: &mut Graph) -> usize {
     }
     graph.outputs.iter_mut().for_each(|id| *id = now(*id));
     remove_marked(graph, &gone)
+}
+
+/// Returns the inputs of a concatenation along the channels; `None` for any other node.
+pub fn channel_parts(graph: &Graph, node: &Node) -> Option<Vec<ValueId>> {
+    let axis = node.op.joined_axis()?;
+    let rank = graph.value(node.output(0)?).shape.as_ref()?.len() as i64;
+    if axis != 1 && axis + rank != 1 {
+        return None;
+    }
+    node.inputs.iter().copied().collect()
 }
 
 /// Removes nodes whose results are not read, and constants that are not read. Returns the number of removed nodes.

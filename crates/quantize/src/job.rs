@@ -6,8 +6,8 @@ use crate::search::{Search, SearchResult, no_data};
 use crate::{QuantizationAwareTraining, QuantizeReport, QuantizeStage, speed};
 use cytoscope_engine::{Engine, Precision};
 use cytoscope_engine_cpu::CpuEngine;
-use cytoscope_graph::{Graph, Tensor};
-use cytoscope_graph_passes::quantize;
+use cytoscope_graph::{Dim, Graph, Tensor, ValueId};
+use cytoscope_graph_passes::{InputLengths, convolve_before_upsampling, infer_shapes, quantize};
 use cytoscope_model_package::{Package, Processing, check_destination, refuse_inside_package};
 use cytoscope_pipeline::{Context, JobError, Model, find_model};
 use cytoscope_profile::Stage;
@@ -99,6 +99,11 @@ impl QuantizeJob {
         loading.finish();
         let mut data = self.calibration_data(context, &package, &float, &mut notes)?;
         let training = std::mem::take(&mut data.training);
+        let prepared = match (self.mode, data.held_out.first()) {
+            (QuantizeMode::Static, Some(tile)) => before_upsampling(prepared, tile.values.shape(), &self.keep_float)?,
+            // The kernels for run-time ranges and for training have no transposed convolutions that overlap.
+            _ => prepared,
+        };
         let engine = CpuEngine::new();
         let searching = context.recorder.span(Stage::Quantize, "search");
         let search = self.search(Runner { context, engine: &engine, threads: 0 }, &float, prepared, data)?;
@@ -262,6 +267,29 @@ impl QuantizeJob {
     }
 }
 
+/// Returns a network whose convolutions of enlarged tensors run before the enlargement, for inputs of any lengths; `shape` is
+/// that of one input. Layers in `keep` stay as they are.
+fn before_upsampling(graph: Graph, shape: &[usize], keep: &BTreeSet<String>) -> Result<Graph, JobError> {
+    let mut rewritten = graph.clone();
+    let shapes: Vec<(ValueId, Vec<usize>)> = graph.inputs.iter().map(|id| (*id, shape.to_vec())).collect();
+    infer_shapes(&mut rewritten, &shapes)?;
+    if convolve_before_upsampling(&mut rewritten, InputLengths::Any, keep)? == 0 {
+        return Ok(graph);
+    }
+    // The inferred lengths are those of one input.
+    let known = graph.values.iter().map(|value| value.shape.clone()).chain(std::iter::repeat(None));
+    for (id, shape) in known.take(rewritten.values.len()).enumerate() {
+        let Some(value) = rewritten.values.get_mut(id) else { continue };
+        value.shape = shape;
+    }
+    for (id, constant) in &rewritten.initializers {
+        if let Some(value) = rewritten.values.get_mut(id.index()) {
+            value.shape = Some(constant.shape().iter().map(|n| Dim::Fixed(*n)).collect());
+        }
+    }
+    Ok(rewritten)
+}
+
 /// Returns the value of the network's output that corresponds to a probability of 0.5.
 fn threshold(model: &Model, expected: &[Vec<Tensor>]) -> f32 {
     if model.postprocessing.contains(&Processing::Sigmoid) {
@@ -269,4 +297,40 @@ fn threshold(model: &Model, expected: &[Vec<Tensor>]) -> f32 {
     }
     let in_unit = |t: &Tensor| t.as_f32().is_some_and(|v| v.iter().all(|x| (0.0..=1.0).contains(x)));
     if expected.iter().flatten().all(in_unit) { 0.5 } else { 0.0 }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
+mod tests {
+    use super::*;
+    use cytoscope_graph::{ConvAttrs, ElementType, Op, ResizeAttrs};
+
+    #[test]
+    fn a_network_that_convolves_before_upsampling_takes_inputs_of_any_lengths() {
+        let mut graph = Graph::new("net");
+        let free = |name: &str| Dim::Free(name.into());
+        let dims = vec![Dim::Fixed(1), Dim::Fixed(8), free("y"), free("x")];
+        let x = graph.add_input("x", ElementType::F32, dims.clone());
+        let scales = graph.add_initializer("scales", Tensor::vector(vec![1.0f32, 1.0, 2.0, 2.0]));
+        let up = graph.push("up", Op::resize(ResizeAttrs::nearest()), &[Some(x), None, Some(scales)]);
+        let values: Vec<f32> = (0..2 * 8 * 9).map(|i| (i * 37 % 64) as f32 / 64.0 - 0.5).collect();
+        let weight = graph.add_initializer("weight", Tensor::new([2, 8, 3, 3], values).unwrap());
+        let y = graph.push("conv", Op::Conv(ConvAttrs::same(&[3, 3])), &[Some(up), Some(weight)]);
+        graph.outputs.push(y);
+        let rewritten = before_upsampling(graph.clone(), &[1, 8, 4, 4], &BTreeSet::new()).unwrap();
+        assert!(rewritten.nodes.iter().any(|node| matches!(node.op, Op::ConvTranspose(_))));
+        assert_eq!(rewritten.value(rewritten.inputs[0]).shape.as_ref(), Some(&dims));
+        for [height, width] in [[4, 4], [3, 7]] {
+            let values: Vec<f32> = (0..8 * height * width).map(|i| (i * 29 % 51) as f32 / 51.0).collect();
+            let input = [("x".to_owned(), Tensor::new([1, 8, height, width], values).unwrap())];
+            let want = cytoscope_reference::run(&graph, &input).unwrap();
+            let got = cytoscope_reference::run(&rewritten, &input).unwrap();
+            assert_eq!(got[0].shape(), want[0].shape());
+            for (a, b) in got[0].as_f32().unwrap().iter().zip(want[0].as_f32().unwrap()) {
+                assert!((a - b).abs() < 1e-4, "{a}, expected {b}");
+            }
+        }
+        let kept = BTreeSet::from(["conv".to_owned()]);
+        assert_eq!(before_upsampling(graph.clone(), &[1, 8, 4, 4], &kept).unwrap().nodes.len(), graph.nodes.len());
+    }
 }

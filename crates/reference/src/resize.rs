@@ -134,6 +134,23 @@ pub fn resize_coordinate(a: &ResizeAttrs, o: usize, n: usize, m: usize, factor: 
     (a.coordinates != CoordinateMode::TfCropAndResize).then(|| coordinate(a, o, n, m, factor, (0.0, 1.0)))
 }
 
+/// Returns the input element that output element `o` of a nearest-neighbor resize takes, along an axis whose length changes
+/// from `n` to `m` by `factor`; `None` in the cases of [`resize_coordinate`].
+pub fn nearest_source(a: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64) -> Option<usize> {
+    resize_coordinate(a, o, n, m, factor).map(|x| nearest(a, x, n))
+}
+
+/// Returns the element nearest to a coordinate of an axis with `n` elements.
+fn nearest(a: &ResizeAttrs, x: f64, n: usize) -> usize {
+    let rounded = match a.nearest {
+        NearestMode::RoundPreferFloor => (x - 0.5).ceil(),
+        NearestMode::RoundPreferCeil => (x + 0.5).floor(),
+        NearestMode::Floor => x.floor(),
+        NearestMode::Ceil => x.ceil(),
+    };
+    rounded.clamp(0.0, n.saturating_sub(1) as f64) as usize
+}
+
 /// Returns the input coordinate of output position `o`, computed in f32 like in other executors.
 fn coordinate(a: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64, (start, end): (f64, f64)) -> f64 {
     let (x, scale, length) = (o as f32, factor as f32, n as f32);
@@ -170,13 +187,7 @@ fn taps(a: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64, region: (f64
     }
     let inside = |i: f64| i.clamp(0.0, last) as usize;
     if a.mode == ResizeMode::Nearest {
-        let i = match a.nearest {
-            NearestMode::RoundPreferFloor => (x - 0.5).ceil(),
-            NearestMode::RoundPreferCeil => (x + 0.5).floor(),
-            NearestMode::Floor => x.floor(),
-            NearestMode::Ceil => x.ceil(),
-        };
-        return Some(vec![(inside(i), 1.0)]);
+        return Some(vec![(nearest(a, x, n), 1.0)]);
     }
     // The kernel is widened by 1/factor when shrinking with antialiasing.
     let reach = if a.mode == ResizeMode::Linear { 1.0 } else { 2.0 };

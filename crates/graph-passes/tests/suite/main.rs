@@ -10,3 +10,4 @@ mod onnxruntime;
 mod passes;
 mod quantize;
 mod quantized_nets;
+mod upsampling;
