@@ -63,10 +63,10 @@ fn preprocessing_steps_are_part_of_the_stated_memory() {
     // Smoothed stacks would be estimated to have smaller objects, and take several times as long.
     let plain = ["--model", "nuclei-dog", "--diameter", "12", "--tile", "28,128,128", "--outputs", "maps"];
     let options = [&plain[..], &steps].concat();
-    let with = compare(&fixture, 96, 192, 256, &options);
+    let with = compare(&fixture, 96, 192, 192, &options);
     let (_, without) = peak(&fixture, "long.tif", &plain);
     // Percentiles are computed in slabs of 64 of these slices, which are smoothed from slabs of 64 + 2 · 8.
-    let slice_bytes = 256 * 256 * 4;
+    let slice_bytes = 192 * 192 * 4;
     assert!(with >= without + (64 + 80) * slice_bytes, "{with} bytes are stated with steps, {without} without");
 }
 

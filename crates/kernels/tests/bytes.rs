@@ -111,6 +111,31 @@ proptest! {
     }
 
     #[test]
+    fn sums_of_one_tap_to_few_planes_are_exact(
+        ci in 5usize..70, co in 1usize..5, d in 1usize..3, h in 1usize..4, w in 1usize..40, zero in any::<u8>(), seed in any::<u64>(),
+    ) {
+        let (of, dims) = (WeightShape::dense(co, ci, 1), [d, h, w]);
+        let shape = ConvShape { kernel: [1; 3], stride: [1; 3], dilation: [1; 3], pad_before: [0; 3] };
+        let (x, weights) = (bytes(ci * d * h * w, seed), signed(of.count(), seed ^ 1));
+        let reals: Vec<f32> = x.iter().map(|v| f32::from(*v) - f32::from(zero)).collect();
+        let real_weights: Vec<f32> = weights.iter().map(|v| f32::from(*v)).collect();
+        let (scale, bias) = (0.5f32, 3.0f32);
+        let want: Vec<f32> = naive_conv(&reals, dims, &real_weights, of, &shape, dims)
+            .into_iter().map(|sum| (sum as f32).mul_add(scale, bias)).collect();
+        let in_layout = Blocked::new(ci, dims, [1, 0, 1], 16);
+        let out_layout = Blocked::new(co, dims, [0, 1, 1], 1);
+        let input = packed(&x, &in_layout, zero);
+        let (scales, biases) = (vec![scale; co], vec![bias; co]);
+        let finish = Finish { scale: Some(&scales), bias: Some(&biases), ..Finish::default() };
+        for isa in isas() {
+            let packed = PackedConvInt8::new(isa, &weights, zero, of, 16).unwrap();
+            let mut y = vec![0.0; out_layout.len()];
+            conv::conv_int8(isa, &input, &in_layout, &packed, &shape, &finish, Target::F32(&mut y), &out_layout).unwrap();
+            prop_assert_eq!(dense(&y, &out_layout), want.clone(), "{}", isa);
+        }
+    }
+
+    #[test]
     fn transposed_convolution_sums_are_exact(
         channels in prop::array::uniform2(1usize..40), dims in prop::array::uniform2(1usize..4), width in 1usize..20,
         stride in prop::array::uniform3(1usize..4), more in prop::array::uniform3(0usize..3), crop in 0usize..3,

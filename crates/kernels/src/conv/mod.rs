@@ -27,6 +27,7 @@ pub(crate) use finish::LaneStats;
 
 use crate::norm::{Moments, combine};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_isa, check_len, check_that};
+use dot::End;
 use drive::Core;
 
 /// Activation after bias and residual.
@@ -149,21 +150,28 @@ pub fn conv(
     check_isa(weights.isa, isa)?;
     check_window(in_layout, out_layout, shape, weights.shape.taps)?;
     if let Target::F32(output) = &mut target
-        && out_layout.block == 1
-        && !weights.plain.is_empty()
-        && shape.stride[2] == 1
-        && finish.residual.is_none()
+        && is_for_few_channels(&weights.plain, shape, finish, out_layout)
         && finish.scale.is_none()
         && finish.bias.is_none()
-        && !finish.moments
     {
         check_io(input.len(), in_layout, weights.shape, weights.in_block, finish, &Target::F32(output), out_layout)?;
-        let plan = window_plan(in_layout, out_layout, shape);
-        let kernel = if weights.in_block == 1 { few::few_channels } else { dot::few_outputs };
-        kernel(isa, input, in_layout, weights, &plan, finish.activation, output, out_layout);
+        let (plan, slope) = (window_plan(in_layout, out_layout, shape), finish.activation.slope());
+        if weights.in_block == 1 {
+            few::few_channels(isa, input, in_layout, weights, &plan, finish.activation, output, out_layout);
+        } else {
+            let ends: Vec<End> =
+                weights.bias.iter().map(|bias| End { start: 0.0, scale: 1.0, bias: *bias, slope }).collect();
+            let input = dot::Input::F32(input);
+            dot::few_outputs(isa, input, in_layout, (&weights.plain, &ends), &plan, output, out_layout);
+        }
         return Ok(None);
     }
     windows(isa, input, in_layout, weights, shape, finish, target, out_layout)
+}
+
+/// Whether a convolution has a kernel for few output channels, and only needs what that computes.
+fn is_for_few_channels(plain: &[f32], shape: &ConvShape, finish: &Finish<'_>, out_layout: &Blocked) -> bool {
+    !plain.is_empty() && out_layout.block == 1 && shape.stride[2] == 1 && finish.residual.is_none() && !finish.moments
 }
 
 /// Convolution of bytes with [`PackedConvInt8`] weights; the sums are exact.
@@ -180,11 +188,27 @@ pub fn conv_int8(
     weights: &PackedConvInt8,
     shape: &ConvShape,
     finish: &Finish<'_>,
-    target: Target<'_>,
+    mut target: Target<'_>,
     out_layout: &Blocked,
 ) -> Result<Option<Moments>, KernelError> {
     check_isa(weights.isa, isa)?;
     check_window(in_layout, out_layout, shape, weights.shape.taps)?;
+    if let Target::F32(output) = &mut target
+        && is_for_few_channels(&weights.plain, shape, finish, out_layout)
+    {
+        check_io(input.len(), in_layout, weights.shape, weights.in_block, finish, &Target::F32(output), out_layout)?;
+        let of = |values: Option<&[f32]>, o: usize, none: f32| values.and_then(|v| v.get(o)).copied().unwrap_or(none);
+        let end = |(o, start): (usize, &i32)| End {
+            start: *start as f32,
+            scale: of(finish.scale, o, 1.0),
+            bias: of(finish.bias, o, 0.0),
+            slope: finish.activation.slope(),
+        };
+        let ends: Vec<End> = weights.start.iter().enumerate().map(end).collect();
+        let (plan, input) = (window_plan(in_layout, out_layout, shape), dot::Input::U8(input));
+        dot::few_outputs(isa, input, in_layout, (&weights.plain, &ends), &plan, output, out_layout);
+        return Ok(None);
+    }
     windows(isa, input, in_layout, weights, shape, finish, target, out_layout)
 }
 

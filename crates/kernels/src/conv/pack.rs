@@ -1,5 +1,6 @@
 //! Packs weights in the order in which the kernels read them.
 
+use super::dot::EXACT_CHANNELS;
 use crate::int8::pairs::{self, Excess};
 use crate::isa::Simd;
 use crate::parallel::{Shared, for_each};
@@ -286,6 +287,8 @@ pub struct PackedConvInt8 {
     /// Instruction set that the weights were packed for.
     pub(super) isa: Isa,
     pub(super) values: Vec<i8>,
+    /// For a single tap and few output channels: the weights `[O][I]` as floats, padded to whole blocks; else empty.
+    pub(super) plain: Vec<f32>,
     /// Weights that are multiplied in addition, by output block; empty if the kernels need none.
     pub(super) excess: Vec<Vec<Excess>>,
     /// Initial sum of each output channel: −(zero point of the input) · Σ weights.
@@ -355,9 +358,17 @@ impl PackedConvInt8 {
         // Inputs minus the zero point lie between −zero_point and 255 − zero_point.
         let farthest = i64::from(zero_point.max(255 - zero_point));
         let max_abs_sums = sums.iter().map(|(_, a)| (a * farthest) as i32).collect();
+        let few = shape.taps == 1
+            && shape.groups == 1
+            && shape.out_channels <= FEW_CHANNELS
+            && in_block == CHANNEL_BLOCK
+            && shape.in_channels <= EXACT_CHANNELS;
+        let floats: Vec<f32> = if few { weights.iter().map(|w| f32::from(*w)).collect() } else { Vec::new() };
+        let plain = floats.chunks(shape.in_channels).flat_map(|row| by_block(row, shape.in_channels)).collect();
         Ok(Self {
             isa,
             values,
+            plain,
             excess,
             start: by_block(&start, shape.out_channels),
             max_abs_sums,
@@ -381,6 +392,7 @@ impl PackedConvInt8 {
     /// Returns the size of the packed weights in bytes.
     pub fn size_bytes(&self) -> usize {
         self.values.len()
+            + self.plain.len() * size_of::<f32>()
             + self.excess.iter().map(Vec::len).sum::<usize>() * size_of::<Excess>()
             + self.start.len() * size_of::<i32>()
     }
