@@ -2,7 +2,7 @@
 
 pub(crate) mod plan;
 
-pub(crate) use plan::exact_transpose;
+pub(crate) use plan::transposed_shape;
 
 use crate::emit::{Emitted, Emitter, Part, Program, Work, arena_bytes};
 use crate::placement::Placement;

@@ -1,6 +1,6 @@
 //! Rewrites convolutions of upsampled tensors, so that they run on the tensors before they are upsampled.
 //!
-//! - A convolution of a nearest-neighbor enlargement by integer factors is a transposed convolution, whose taps are sums of
+//! - A convolution after nearest-neighbor upsampling by integer factors is a transposed convolution, whose taps are sums of
 //!   those of the convolution: with a factor of 2 and a kernel of length 3, 2 products per axis instead of 3.
 //! - A convolution with a kernel of length 1 and an interpolation along the spatial axes can be swapped, as the weights of an
 //!   interpolation add up to 1.
@@ -24,7 +24,7 @@ const LEAST_CHANNELS: usize = 8;
 pub enum InputLengths {
     /// The lengths for which shapes were inferred.
     Inferred,
-    /// Any lengths: enlargements whose factors depend on them stay.
+    /// Any lengths: upsampling whose factors depend on them stays.
     Any,
 }
 
@@ -42,11 +42,13 @@ pub fn convolve_before_upsampling(graph: &mut Graph, lengths: InputLengths, keep
     // Nodes without readers would count as readers of their inputs.
     eliminate_dead(graph);
     let mut rewritten = swap_with_pointwise(graph, keep);
+    let mut readers = Readers::of(graph);
     let mut at = 0;
     // Nodes are added; the convolution of the other parts of a concatenation is looked at again.
     while let Some(node) = graph.nodes.get(at) {
-        if !keep.contains(&node.name) {
-            rewritten += usize::from(transpose(graph, at, lengths)?);
+        if !keep.contains(&node.name) && transpose(graph, &readers, at, lengths)? {
+            readers = Readers::of(graph);
+            rewritten += 1;
         }
         at += 1;
     }
@@ -110,8 +112,8 @@ fn constant_pads(graph: &Graph, at: usize) -> Option<(ValueId, Vec<(i64, i64)>)>
 /// Returns their number.
 fn swap_with_pointwise(graph: &mut Graph, keep: &BTreeSet<String>) -> usize {
     let mut swapped = 0;
+    let mut readers = Readers::of(graph);
     for at in 0..graph.nodes.len() {
-        let readers = Readers::of(graph);
         let found = pointwise_after_resize(graph, &readers, at).filter(|_| !keep.contains(&graph.nodes[at].name));
         let Some((resize, from)) = found else { continue };
         let (small, large) = (graph.nodes[resize].input(0), graph.nodes[at].output(0));
@@ -129,6 +131,7 @@ fn swap_with_pointwise(graph: &mut Graph, keep: &BTreeSet<String>) -> usize {
         graph.nodes[conv].outputs = vec![Some(between)];
         set_input(&mut graph.nodes[resize], between);
         graph.nodes[resize].outputs = vec![Some(large)];
+        readers = Readers::of(graph);
         swapped += 1;
     }
     swapped
@@ -231,7 +234,7 @@ struct Candidate {
     others: Option<(usize, Vec<ValueId>)>,
 }
 
-fn candidate(graph: &Graph, at: usize, lengths_of_input: InputLengths) -> Option<Candidate> {
+fn candidate(graph: &Graph, readers: &Readers, at: usize, lengths_of_input: InputLengths) -> Option<Candidate> {
     let node = graph.nodes.get(at)?;
     let Op::Conv(attrs) = &node.op else { return None };
     let input = node.input(0)?;
@@ -251,9 +254,8 @@ fn candidate(graph: &Graph, at: usize, lengths_of_input: InputLengths) -> Option
     if !inside(&padding.0) || !inside(&padding.1) {
         return None;
     }
-    let readers = Readers::of(graph);
     let upsampled = |value: ValueId, reader: usize| {
-        let node = graph.nodes.get(sole_source(&readers, value, reader)?)?;
+        let node = graph.nodes.get(sole_source(readers, value, reader)?)?;
         let channels = graph.value(value).fixed_shape()?.get(1).copied()?;
         let factors = nearest_factors(graph, node, lengths_of_input).filter(|_| channels >= LEAST_CHANNELS)?;
         Some((node.input(0)?, factors, channels))
@@ -270,7 +272,7 @@ fn candidate(graph: &Graph, at: usize, lengths_of_input: InputLengths) -> Option
     if let Some(whole) = upsampled(input, at) {
         return Some(found(whole, 0, None));
     }
-    let concat = sole_source(&readers, input, at)?;
+    let concat = sole_source(readers, input, at)?;
     let parts = channel_parts(graph, graph.nodes.get(concat)?)?;
     let mut first = 0;
     for (place, part) in parts.iter().enumerate() {
@@ -285,8 +287,8 @@ fn candidate(graph: &Graph, at: usize, lengths_of_input: InputLengths) -> Option
 
 /// Replaces convolution `at`, if it reads an upsampled tensor, by a transposed convolution of the tensor before, and adds the
 /// convolution of the other parts of a concatenation, if any. Returns whether it did.
-fn transpose(graph: &mut Graph, at: usize, lengths: InputLengths) -> Result<bool> {
-    let Some(of) = candidate(graph, at, lengths) else { return Ok(false) };
+fn transpose(graph: &mut Graph, readers: &Readers, at: usize, lengths: InputLengths) -> Result<bool> {
+    let Some(of) = candidate(graph, readers, at, lengths) else { return Ok(false) };
     let node = graph.nodes[at].clone();
     let (Some(weight), Some(output)) = (node.input(1).and_then(|id| graph.constant(id)).cloned(), node.output(0))
     else {
@@ -357,7 +359,7 @@ fn join_others(graph: &mut Graph, concat: usize, others: &[ValueId], channels: u
 }
 
 /// Returns the weights `[I][O][kernel + factor − 1]` of the transposed convolution that equals a convolution `[O][I][kernel]`
-/// of the channels `own` of an enlargement: tap `t` is the sum of the taps `kernel − 1 − t` to `kernel − 1 − t + factor − 1`
+/// of the upsampled channels `own`: tap `t` is the sum of the taps `kernel − 1 − t` to `kernel − 1 − t + factor − 1`
 /// along each axis.
 fn summed_taps(
     weights: &[f32],

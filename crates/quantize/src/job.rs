@@ -267,8 +267,8 @@ impl QuantizeJob {
     }
 }
 
-/// Returns a network whose convolutions of enlarged tensors run before the enlargement, for inputs of any lengths; `shape` is
-/// that of one input. Layers in `keep` stay as they are.
+/// Returns a network whose convolutions run before nearest-neighbor upsampling, for inputs of any lengths; `shape` is that of
+/// one input. Layers in `keep` stay as they are.
 fn before_upsampling(graph: Graph, shape: &[usize], keep: &BTreeSet<String>) -> Result<Graph, JobError> {
     let mut rewritten = graph.clone();
     let shapes: Vec<(ValueId, Vec<usize>)> = graph.inputs.iter().map(|id| (*id, shape.to_vec())).collect();

@@ -15,7 +15,7 @@ use crate::steps::{Affine, Apply, Copy, DequantizePlanes, PlaneScale, PoolStep, 
 use cytoscope_engine::{EngineError, NotRolling};
 use cytoscope_graph::infer::shape_text;
 use cytoscope_graph::{ElementType, Graph, Interrupt, ValueId, op_name};
-use cytoscope_kernels::conv::{Activation, ConvShape};
+use cytoscope_kernels::conv::{Activation, ConvShape, TransposedShape};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
 use cytoscope_kernels::{Blocked, CHANNEL_BLOCK, Isa};
@@ -429,12 +429,8 @@ impl Lowering<'_> {
                     shape.pad_before[0] = 0;
                     Work::Steps(kind.into_steps(&inputs, written))
                 }
-                PlanKind::ConvTranspose { ref weights, ref mut pad_before, .. } => {
-                    pad_before[0] = pad_of_slab(weights.kernel()[0], weights.stride()[0], pad_before[0]);
-                    Work::Steps(kind.into_steps(&inputs, written))
-                }
-                PlanKind::ConvTransposeInt8 { ref weights, ref mut pad_before, .. } => {
-                    pad_before[0] = pad_of_slab(weights.kernel()[0], weights.stride()[0], pad_before[0]);
+                PlanKind::ConvTranspose { ref mut shape, .. } | PlanKind::ConvTransposeInt8 { ref mut shape, .. } => {
+                    shape.pad_before[0] = pad_of_slab(shape);
                     Work::Steps(kind.into_steps(&inputs, written))
                 }
                 PlanKind::Pad { ref mut before, .. } => {
@@ -483,8 +479,8 @@ impl Lowering<'_> {
 
 /// Returns the padding of a transposed convolution in a slab, whose output planes start at a multiple of the stride and whose
 /// input planes at the first that they read, see [`Reads::transposed`].
-fn pad_of_slab(kernel: usize, stride: usize, pad: usize) -> usize {
-    let (kernel, stride, pad) = (kernel as isize, stride.max(1) as isize, pad as isize);
+fn pad_of_slab(shape: &TransposedShape) -> usize {
+    let [kernel, stride, pad] = [shape.kernel[0], shape.stride[0].max(1), shape.pad_before[0]].map(|n| n as isize);
     // The first output plane reads input planes from ceil((pad − (kernel − 1)) / stride) on.
     usize::try_from(pad + stride * (kernel - 1 - pad).div_euclid(stride)).unwrap_or(0)
 }
@@ -501,13 +497,9 @@ fn reads(kind: &PlanKind, extents: &[usize], outputs: usize) -> Option<Vec<Reads
             }
             *all.first_mut()? = Reads::window(shape, first, outputs, true);
         }
-        PlanKind::ConvTranspose { weights, pad_before, .. } => {
-            let (kernel, stride) = (weights.kernel()[0], weights.stride()[0]);
-            *all.first_mut()? = Reads::transposed(first, outputs, kernel, stride, pad_before[0]);
-        }
-        PlanKind::ConvTransposeInt8 { weights, pad_before, .. } => {
-            let (kernel, stride) = (weights.kernel()[0], weights.stride()[0]);
-            *all.first_mut()? = Reads::transposed(first, outputs, kernel, stride, pad_before[0]);
+        PlanKind::ConvTranspose { shape, .. } | PlanKind::ConvTransposeInt8 { shape, .. } => {
+            *all.first_mut()? =
+                Reads::transposed(first, outputs, shape.kernel[0], shape.stride[0], shape.pad_before[0]);
         }
         PlanKind::Pool(_, shape) => *all.first_mut()? = Reads::window(shape, first, outputs, false),
         PlanKind::Resample(tables) => *all.first_mut()? = Reads::taps(first, &tables[0]),

@@ -2,11 +2,12 @@
 
 use super::kind::{Plan, Term};
 use crate::concat::{channel_parts, first_blocks};
+use crate::lower::transposed_shape;
 use crate::placement::Placement;
 use crate::steps::Norm;
 use crate::window::{conv_shape, pool_shape, to_3d};
 use cytoscope_graph::{Activation as Act, BinaryOp, ConvAttrs, Graph, Node, Op, ReduceOp, ValueId};
-use cytoscope_kernels::conv::Activation;
+use cytoscope_kernels::conv::{Activation, TransposedShape};
 use cytoscope_kernels::pointwise::{Binary, Unary};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
@@ -190,10 +191,11 @@ impl Planner<'_> {
                 let weight = node.input(1)?;
                 let shape = graph_shape(self.graph, weight)?;
                 self.layout(x)?;
-                self.layout(output)?;
-                let exact = crate::lower::exact_transpose(a, shape.len());
+                let (outputs, _) = self.layout(output)?;
                 let kernel = to_3d(&a.kernel, 1);
-                exact.then_some((Plan::Transposed { x, weight, bias: node.input(2), kernel, output }, index))
+                let found = transposed_shape(a, &shape, &self.lengths(x)?, outputs.dims)?;
+                (found == TransposedShape::exact(kernel))
+                    .then_some((Plan::Transposed { x, weight, bias: node.input(2), kernel, output }, index))
             }
             Op::InstanceNormalization { .. } => self.norm(index, node, false),
             Op::BatchNormalizationTraining { .. } => self.norm(index, node, true),

@@ -77,7 +77,7 @@ fn numbers(seed: u64) -> impl FnMut(usize) -> usize {
 }
 
 #[test]
-fn convolutions_of_enlargements_become_transposed_convolutions() {
+fn convolutions_after_nearest_upsampling_become_transposed_convolutions() {
     let mut transposed = 0;
     for seed in 1..200 {
         let mut below = numbers(seed);
@@ -115,7 +115,7 @@ fn convolutions_of_enlargements_become_transposed_convolutions() {
 }
 
 #[test]
-fn pads_that_are_cropped_again_do_not_hide_an_enlargement() {
+fn pads_that_are_cropped_again_do_not_hide_upsampling() {
     let mut net = Network::new();
     let (x, skip) = (net.input(&[1, 8, 3, 4]), net.input(&[1, 4, 6, 8]));
     let up = net.resize(x, ResizeAttrs::nearest(), &[2, 2]);
@@ -169,7 +169,7 @@ fn short_kernels_run_before_an_interpolation() {
 }
 
 #[test]
-fn an_enlargement_that_is_read_twice_stays() {
+fn an_upsampled_tensor_that_is_read_twice_stays() {
     let mut net = Network::new();
     let x = net.input(&[1, 8, 3, 4]);
     let up = net.resize(x, ResizeAttrs::nearest(), &[2, 2]);

@@ -132,16 +132,6 @@ impl<P> Transposed<P> {
     pub fn out_channels(&self) -> usize {
         self.out_channels
     }
-
-    /// Returns the kernel size along D, H, W.
-    pub fn kernel(&self) -> [usize; 3] {
-        self.kernel
-    }
-
-    /// Returns the stride along D, H, W.
-    pub fn stride(&self) -> [usize; 3] {
-        self.stride
-    }
 }
 
 /// Returns the taps of the outputs with a remainder, in the order of the input voxels that they read: the farthest first.

@@ -276,7 +276,7 @@ impl Planner<'_> {
             Transposed::<PackedConvInt8>::new_int8(self.isa, &weights, from.zero_point, [ci, co], &shape, block)?;
         let width = shape.border(in_layout.dims, out_layout.dims);
         let epilogue = Epilogue { scale: Some(scale), bias: bias.map(<[f32]>::to_vec), ..Epilogue::default() };
-        let kind = PlanKind::ConvTransposeInt8 { weights, pad_before: shape.pad_before, epilogue };
+        let kind = PlanKind::ConvTransposeInt8 { weights, shape, epilogue };
         self.integer_convolutions += 1;
         let bytes = from.bytes;
         let planned = self.on_bytes(node, kind, vec![bytes], output);

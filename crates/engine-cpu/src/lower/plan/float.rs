@@ -5,9 +5,7 @@ use crate::concat::{channel_parts, first_blocks};
 use crate::steps::Epilogue;
 use crate::window::{border, conv_shape, pad_table, to_3d};
 use cytoscope_graph::infer::rules::pad_plan;
-use cytoscope_graph::{
-    Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Op, PadMode, Padding, Tensor, ValueId,
-};
+use cytoscope_graph::{Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Op, PadMode, Tensor, ValueId};
 use cytoscope_kernels::Blocked;
 use cytoscope_kernels::conv::{Activation, PackedConv, Transposed, TransposedShape, WeightShape};
 use cytoscope_kernels::pointwise::Unary;
@@ -85,7 +83,7 @@ impl Planner<'_> {
         }
         let weights = Transposed::<PackedConv>::new(self.isa, weights, bias, [ci, co], &shape, in_layout.block)?;
         let width = shape.border(in_layout.dims, out_layout.dims);
-        let kind = PlanKind::ConvTranspose { weights, pad_before: shape.pad_before, epilogue: Epilogue::default() };
+        let kind = PlanKind::ConvTranspose { weights, shape, epilogue: Epilogue::default() };
         Ok(Some(KernelPlan { border: Some((input, width)), ..whole(kind) }))
     }
 
@@ -226,7 +224,7 @@ pub(super) fn weight_shape(attrs: &ConvAttrs, weight: &Tensor, lengths: &[usize]
 /// Returns the geometry of a transposed convolution from an input of these lengths to `outputs` voxels, or `None` if the
 /// kernels do not support it: groups, dilations, a kernel shorter than the stride, zeros before the first output, or, with
 /// a kernel of the stride's length, outputs that are cropped or added at the end only.
-pub(super) fn transposed_shape(
+pub(crate) fn transposed_shape(
     attrs: &ConvTransposeAttrs,
     weight_shape: &[usize],
     lengths: &[usize],
@@ -247,18 +245,6 @@ pub(super) fn transposed_shape(
     let inputs = to_3d(lengths, 1);
     let fills = (0..3).all(|axis| outputs[axis] == inputs[axis] * kernel[axis]);
     (fills || shape != TransposedShape::exact(kernel)).then_some(shape)
-}
-
-/// Returns whether the outputs of different input voxels do not overlap: kernel equals stride, no padding or dilation.
-pub(crate) fn exact_transpose(attrs: &ConvTransposeAttrs, weight_axes: usize) -> bool {
-    let axes = attrs.kernel.len();
-    attrs.group == 1
-        && attrs.kernel == attrs.strides
-        && attrs.dilations.iter().all(|d| *d == 1)
-        && attrs.output_padding.iter().all(|p| *p == 0)
-        && attrs.output_shape.is_none()
-        && attrs.padding == Padding::none(axes)
-        && weight_axes == axes + 2
 }
 
 /// Returns a constant as one number per channel: a scalar, or a tensor that varies along the channel axis only.

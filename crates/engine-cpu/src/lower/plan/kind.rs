@@ -7,7 +7,9 @@ use crate::steps::{
     Join, MomentsOf, PadStep, PlanarNorm, PoolStep, QuantizePlanes, ResizeStep, Term, Translate, UnaryStep,
 };
 use cytoscope_graph::ValueId;
-use cytoscope_kernels::conv::{Activation, ConvShape, PackedConv, PackedConvInt8, Quantizer, Transposed};
+use cytoscope_kernels::conv::{
+    Activation, ConvShape, PackedConv, PackedConvInt8, Quantizer, Transposed, TransposedShape,
+};
 use cytoscope_kernels::pointwise::{Binary, Unary};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
@@ -58,12 +60,12 @@ pub(crate) enum PlanKind {
     },
     ConvTranspose {
         weights: Transposed<PackedConv>,
-        pad_before: [usize; 3],
+        shape: TransposedShape,
         epilogue: Epilogue,
     },
     ConvTransposeInt8 {
         weights: Transposed<PackedConvInt8>,
-        pad_before: [usize; 3],
+        shape: TransposedShape,
         epilogue: Epilogue,
     },
     /// Computes moments of inputs (input position, moments index), then one pass.
@@ -176,10 +178,12 @@ impl PlanKind {
                 steps.extend(post.map(|f| step(UnaryStep { f, input: output, output })));
                 steps
             }
-            Self::ConvTranspose { weights, pad_before, epilogue } => {
+            Self::ConvTranspose { weights, shape, epilogue } => {
+                let pad_before = shape.pad_before;
                 vec![step(ConvTranspose { input, weights, pad_before, epilogue: with_slots(epilogue), output })]
             }
-            Self::ConvTransposeInt8 { weights, pad_before, epilogue } => {
+            Self::ConvTransposeInt8 { weights, shape, epilogue } => {
+                let pad_before = shape.pad_before;
                 vec![step(ConvTransposeInt8 { input, weights, pad_before, epilogue: with_slots(epilogue), output })]
             }
             Self::Chain { moments, terms, activation, quantizer, head } => {

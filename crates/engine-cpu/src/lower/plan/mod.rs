@@ -5,7 +5,7 @@ mod chain;
 mod float;
 mod kind;
 
-pub(crate) use float::exact_transpose;
+pub(crate) use float::transposed_shape;
 pub(crate) use kind::{KernelPlan, Plan, PlanKind};
 
 use crate::placement::Placement;
