@@ -9,6 +9,8 @@ use half::f16;
 /// Functions may only be called (after inlining) inside a function compiled for the implementing type's instruction
 /// set, on a CPU that supports it. Pointers must reach sixteen elements; they need not be aligned.
 pub(crate) trait Lanes: Copy {
+    /// Whether the CPU has 32 registers of 16 lanes, and not 16 of eight.
+    const HAS_32_REGISTERS: bool = false;
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
     unsafe fn load_i32(from: *const i32) -> Self;
@@ -410,6 +412,7 @@ mod x86 {
 
     // SAFETY: the intrinsics need AVX-512 F, which the trait's contract requires of the CPU.
     impl Lanes for Avx512 {
+        const HAS_32_REGISTERS: bool = true;
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
             // SAFETY: the caller guarantees AVX-512 F; only registers are used.

@@ -88,17 +88,19 @@ proptest! {
     }
 
     #[test]
-    fn convolution_of_one_tap_to_few_planes_matches_naive_loops(
-        ci in 5usize..70, co in 1usize..5, d in 1usize..4, h in 1usize..5, w in 1usize..40, slope in 0f32..1.0, seed in any::<u64>(),
+    fn convolution_of_blocks_to_few_planes_matches_naive_loops(
+        ci in 5usize..70, co in 1usize..5, d in 1usize..4, h in 1usize..5, w in 1usize..40, slope in 0f32..1.0,
+        kernel in prop::array::uniform3(1usize..4), dilation in prop::array::uniform3(1usize..3), seed in any::<u64>(),
     ) {
-        let of = WeightShape::dense(co, ci, 1);
-        let shape = ConvShape { kernel: [1; 3], stride: [1; 3], dilation: [1; 3], pad_before: [0; 3] };
+        let of = WeightShape::dense(co, ci, kernel.iter().product());
+        let pad_before = [0, 1, 2].map(|a| (kernel[a] - 1) * dilation[a] / 2);
+        let shape = ConvShape { kernel, stride: [1; 3], dilation, pad_before };
         let (x, weights, bias) = (noise(ci * d * h * w, seed), noise(of.count(), seed ^ 1), noise(co, seed ^ 2));
         let sums = naive_conv(&x, [d, h, w], &weights, of, &shape, [d, h, w]);
         let voxels = d * h * w;
         let want: Vec<f32> = sums.iter().enumerate().map(|(i, s)| *s as f32 + bias[i / voxels])
             .map(|v| if v < 0.0 { v * slope } else { v }).collect();
-        let in_layout = Blocked::new(ci, [d, h, w], [1, 0, 2], 16);
+        let in_layout = Blocked::new(ci, [d, h, w], [2, 2, 3], 16);
         let out_layout = Blocked::new(co, [d, h, w], [0, 1, 1], 1);
         let input = blocked(&x, &in_layout);
         let finish = Finish { activation: Activation::Leaky { slope }, ..Finish::default() };

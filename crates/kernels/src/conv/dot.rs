@@ -1,5 +1,5 @@
-//! Convolution of a single tap from blocks to few planes, as at the end of most networks: a dot product per voxel and
-//! output channel.
+//! Convolution from blocks to few planes, as at the end of most networks: a dot product of channels per voxel, tap and
+//! output channel, where a block of 16 output channels would be mostly empty.
 
 use super::drive::Plan;
 use crate::lanes::{Lanes, with_lanes};
@@ -24,8 +24,8 @@ pub(super) struct End {
 }
 
 /// Convolves blocks of 16 channels to planar outputs. The distance of the inputs along W must be one voxel; `weights` are
-/// `[O][I]`, padded to whole blocks, and `ends` has one entry per output channel. Sums of products of bytes and 8-bit weights
-/// are exact for up to [`EXACT_CHANNELS`] input channels.
+/// `[O][input block][tap][16]`, and `ends` has one entry per output channel. Sums of products of bytes and 8-bit weights are
+/// exact for up to [`EXACT_TERMS`] products.
 pub(super) fn few_outputs(
     isa: Isa,
     input: Input<'_>,
@@ -38,28 +38,32 @@ pub(super) fn few_outputs(
     let geometry = &plan.geometry;
     let [depth, height, width] = geometry.counts;
     let (blocks, block_stride) = (in_layout.blocks(), in_layout.block_stride());
+    let last_tap = plan.taps.iter().max().copied().unwrap_or(0);
+    let per_output = blocks * plan.taps.len() * CHANNEL_BLOCK;
     let shared = Shared::new(output);
     for_each(depth, |d| {
         for h in 0..height {
             let from = geometry.in_start + d * geometry.in_step[0] + h * geometry.in_step[1];
-            let end = from + (blocks - 1) * block_stride + width * CHANNEL_BLOCK;
+            let end = from + (blocks - 1) * block_stride + last_tap + width * CHANNEL_BLOCK;
             let inputs = match input {
                 Input::F32(values) => Pointer::F32(values[from..end].as_ptr()),
                 Input::U8(values) => Pointer::U8(values[from..end].as_ptr()),
             };
-            for ((o, own), end) in weights.chunks_exact(blocks * CHANNEL_BLOCK).enumerate().zip(ends) {
+            for ((o, own), end) in weights.chunks_exact(per_output).enumerate().zip(ends) {
                 let out = shared.pointer(out_layout.row_start(o, d, h), width);
-                let row = Row { inputs, blocks, block_stride, weights: own.as_ptr(), end: *end, out, len: width };
-                // SAFETY: slicing has shown that the input holds `width` voxels of all blocks, `chunks_exact` that there are
-                // 16 weights per block, and `pointer` checked the output. Each task writes the rows of its own slice.
+                let (taps, weights) = (plan.taps.as_slice(), own.as_ptr());
+                let row = Row { inputs, blocks, block_stride, taps, weights, end: *end, out, len: width };
+                // SAFETY: slicing has shown that the input holds `width` voxels of all blocks at the last tap,
+                // `chunks_exact` that there are 16 weights per block and tap, and `pointer` checked the output. Each task
+                // writes the rows of its own slice.
                 unsafe { dot_row(isa, &row) };
             }
         }
     });
 }
 
-/// Largest number of input channels for which sums of products of bytes and 8-bit weights stay below 2^24.
-pub(super) const EXACT_CHANNELS: usize = (1 << 24) / (255 * 128);
+/// Largest number of products of bytes and 8-bit weights whose sum stays below 2^24.
+pub(super) const EXACT_TERMS: usize = (1 << 24) / (255 * 128);
 
 /// The first voxel of the first input block of a row.
 #[derive(Clone, Copy)]
@@ -69,11 +73,13 @@ enum Pointer {
 }
 
 /// A row of one output channel.
-struct Row {
+struct Row<'a> {
     inputs: Pointer,
     blocks: usize,
     block_stride: usize,
-    /// 16 per input block.
+    /// Offsets of the taps, in values.
+    taps: &'a [usize],
+    /// 16 per input block and tap.
     weights: *const f32,
     end: End,
     out: *mut f32,
@@ -107,7 +113,7 @@ impl Element for u8 {
 
 with_lanes! {
     /// Computes one row.
-    unsafe fn dot_row<L>(row: &Row) {
+    unsafe fn dot_row<L>(row: &Row<'_>) {
         // SAFETY: the caller guarantees what `row_of` needs; `with_lanes` checked the CPU.
         unsafe {
             match row.inputs {
@@ -119,40 +125,54 @@ with_lanes! {
 }
 
 #[inline(always)]
-unsafe fn row_of<L: Lanes, T: Element>(row: &Row, inputs: *const T) {
-    // SAFETY: the caller guarantees `len` voxels of 16 values in each input block, 16 weights per block, `len` outputs, and a
-    // CPU that supports `L`.
+unsafe fn row_of<L: Lanes, T: Element>(row: &Row<'_>, inputs: *const T) {
+    // SAFETY: the caller guarantees `len` voxels of 16 values in each input block at every tap, 16 weights per block and tap,
+    // `len` outputs, and a CPU that supports `L`.
     unsafe {
         let End { start, scale, bias, slope } = row.end;
         let lanes = [start, scale, bias, slope].map(|v| L::splat(v));
         let whole = row.len - row.len % 16;
         for at in (0..whole).step_by(16) {
-            let mut products = [lanes[0]; 16];
-            for p in 0..16 {
-                products[p] = product::<L, T>(row, inputs, at + p);
-            }
-            let sums = L::sums(products).add(lanes[0]).fma(lanes[1], lanes[2]);
+            let sums = L::sums(if L::HAS_32_REGISTERS {
+                let ([a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]) =
+                    (products::<L, T, 8>(row, inputs, at), products::<L, T, 8>(row, inputs, at + 8));
+                [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
+            } else {
+                let ([a, b, c, d], [e, f, g, h]) =
+                    (products::<L, T, 4>(row, inputs, at), products::<L, T, 4>(row, inputs, at + 4));
+                let ([i, j, k, l], [m, n, o, p]) =
+                    (products::<L, T, 4>(row, inputs, at + 8), products::<L, T, 4>(row, inputs, at + 12));
+                [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
+            });
+            let sums = sums.add(lanes[0]).fma(lanes[1], lanes[2]);
             sums.leaky(lanes[3]).store(row.out.add(at));
         }
         for at in whole..row.len {
-            let sum = (product::<L, T>(row, inputs, at).sum() + start).mul_add(scale, bias);
+            let [product] = products::<L, T, 1>(row, inputs, at);
+            let sum = (product.sum() + start).mul_add(scale, bias);
             *row.out.add(at) = if sum < 0.0 { sum * slope } else { sum };
         }
     }
 }
 
-/// Returns the products of a voxel, summed over the blocks.
+/// Returns the products of `N` voxels from `at` on, summed over blocks and taps.
 // A function, because closures that are used twice are not inlined into code for a target feature.
 #[inline(always)]
-unsafe fn product<L: Lanes, T: Element>(row: &Row, inputs: *const T, at: usize) -> L {
-    // SAFETY: as `row_of`; `at` is a voxel of the row.
+unsafe fn products<L: Lanes, T: Element, const N: usize>(row: &Row<'_>, inputs: *const T, at: usize) -> [L; N] {
+    // SAFETY: as `row_of`; `at` and the `N - 1` voxels after it are voxels of the row.
     unsafe {
-        let from = inputs.add(at * CHANNEL_BLOCK);
-        let mut sum = T::load::<L>(from).mul(L::load(row.weights));
-        for block in 1..row.blocks {
-            let w = L::load(row.weights.add(block * CHANNEL_BLOCK));
-            sum = T::load::<L>(from.add(block * row.block_stride)).fma(w, sum);
+        let mut sums = [L::splat(0.0); N];
+        let mut weights = row.weights;
+        for block in 0..row.blocks {
+            let first = inputs.add(block * row.block_stride + at * CHANNEL_BLOCK);
+            for tap in row.taps {
+                let (from, w) = (first.add(*tap), L::load(weights));
+                weights = weights.add(CHANNEL_BLOCK);
+                for (p, sum) in sums.iter_mut().enumerate() {
+                    *sum = T::load::<L>(from.add(p * CHANNEL_BLOCK)).fma(w, *sum);
+                }
+            }
         }
-        sum
+        sums
     }
 }

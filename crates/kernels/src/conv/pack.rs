@@ -1,12 +1,12 @@
 //! Packs weights in the order in which the kernels read them.
 
-use super::dot::EXACT_CHANNELS;
+use super::dot::EXACT_TERMS;
 use crate::int8::pairs::{self, Excess};
 use crate::isa::Simd;
 use crate::parallel::{Shared, for_each};
 use crate::{CHANNEL_BLOCK, Isa, KernelError, check_len, check_that};
 
-/// Largest number of output channels for which planar inputs, and kernels of a single tap, have a special kernel.
+/// Largest number of output channels for which planar outputs have a special kernel.
 pub(super) const FEW_CHANNELS: usize = 4;
 
 /// Output blocks that are computed together, and the input blocks that they read.
@@ -101,8 +101,8 @@ pub struct PackedConv {
     /// Instruction set that the weights were packed for.
     pub(super) isa: Isa,
     pub(super) values: Vec<f32>,
-    /// The original `[O][I][taps]`, for the kernels for few output channels; empty if there are too many. For inputs in
-    /// blocks, `I` is padded to whole blocks.
+    /// For the kernels for few output channels: the original `[O][I][taps]` for planar inputs, `[O][input block][taps][16]`
+    /// for inputs in blocks; empty if there are too many output channels.
     pub(super) plain: Vec<f32>,
     pub(super) bias: Vec<f32>,
     pub(super) groups: Vec<Group>,
@@ -132,9 +132,7 @@ impl PackedConv {
             let few = shape.out_channels <= FEW_CHANNELS;
             let plain = match in_block {
                 1 if few => weights.to_vec(),
-                _ if few && shape.taps == 1 => {
-                    weights.chunks_exact(shape.in_channels).flat_map(|row| by_block(row, shape.in_channels)).collect()
-                }
+                _ if few => by_tap(weights, &shape),
                 _ => Vec::new(),
             };
             return Ok(Self {
@@ -259,6 +257,22 @@ fn by_lane<T: Copy + Default>(weights: &[T], shape: &WeightShape, block: usize) 
         .collect()
 }
 
+/// Orders the weights of a dense convolution as `[O][input block][taps][16]`, padded with zeros.
+fn by_tap(weights: &[f32], shape: &WeightShape) -> Vec<f32> {
+    let blocks = shape.in_channels.div_ceil(CHANNEL_BLOCK);
+    let mut packed = Vec::with_capacity(shape.out_channels * blocks * shape.taps * CHANNEL_BLOCK);
+    for o in 0..shape.out_channels {
+        for block in 0..blocks {
+            for tap in 0..shape.taps {
+                packed.extend((block * CHANNEL_BLOCK..(block + 1) * CHANNEL_BLOCK).map(|i| {
+                    shape.index(o, i, tap).and_then(|at| weights.get(at)).copied().unwrap_or(0.0)
+                }));
+            }
+        }
+    }
+    packed
+}
+
 /// Returns whether the float kernels compute two output blocks at once.
 fn two_blocks(isa: Isa) -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -362,7 +376,7 @@ impl PackedConvInt8 {
             && shape.groups == 1
             && shape.out_channels <= FEW_CHANNELS
             && in_block == CHANNEL_BLOCK
-            && shape.in_channels <= EXACT_CHANNELS;
+            && shape.in_channels <= EXACT_TERMS;
         let floats: Vec<f32> = if few { weights.iter().map(|w| f32::from(*w)).collect() } else { Vec::new() };
         let plain = floats.chunks(shape.in_channels).flat_map(|row| by_block(row, shape.in_channels)).collect();
         Ok(Self {
