@@ -36,6 +36,7 @@ mod mesh;
 mod model;
 mod model_check;
 mod model_inputs;
+mod model_outputs;
 mod ops;
 mod package_test;
 pub mod packages;
@@ -76,6 +77,7 @@ pub use model_check::{
     ModelSpeedJob, ModelSpeedReport, ModelTestJob, ModelTestReport, NetworkSpeed, UploadReport, check_upload,
 };
 pub use model_inputs::ModelInput;
+pub use model_outputs::{ModelOutput, OutputTensor};
 pub use predict::{
     InputFailure, InputReport, InputTensor, Output, PredictJob, PredictOptions, PredictOutcome, PredictedVolume,
     ResultFormat, VolumeOutputs, predict_volume,
