@@ -47,6 +47,7 @@ pub mod provenance;
 mod recorded_jobs;
 mod rerun;
 pub mod results;
+mod scored_channels;
 mod segment;
 mod spool;
 mod stack;
@@ -60,7 +61,7 @@ pub use convert::ConvertJob;
 pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};
 pub use engine_memory::engine_memory;
 pub use error::{JobError, JobErrorKind, model_error_message, with_name};
-pub use evaluate::{EvaluateJob, EvaluateReport, Ignored, PairReport};
+pub use evaluate::{ChannelScores, EvaluateJob, EvaluateReport, Ignored, PairReport, PairRole, channels_to_score};
 pub use export::{ExportFormat, ExportJob};
 pub use job::{
     CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, StageProgress, TUNING_STAGE, check_threads,
