@@ -3,7 +3,8 @@
 use super::failure::Outcome;
 use super::{print, print_json, progress};
 use clap::Args;
-use cytoscope_formats::SeriesChoice;
+use cytoscope_formats::{ChannelRef, SeriesChoice};
+use cytoscope_objects::regression::Regression;
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome as Kind, SizeUnit};
 use cytoscope_pipeline::EvaluateJob;
 use cytoscope_profile::Recorder;
@@ -25,6 +26,14 @@ pub(crate) struct Evaluate {
     /// Series of predictions and ground truth, by number from 0 or by name; files of a single series are read as they are.
     #[arg(long, default_value = "0", value_name = "N|NAME")]
     series: SeriesChoice,
+    /// Channel of the predictions to score, by name or number. Without this option and --truth-channel, all channels of stains
+    /// are scored, paired by name or else in order, and the first channel of label images; a note says which are left out.
+    #[arg(long, value_name = "NAME|N")]
+    pred_channel: Option<ChannelRef>,
+    /// Channel of the ground truth to score against, by name or number; by default the one with the name of --pred-channel, or
+    /// else the first.
+    #[arg(long, value_name = "NAME|N")]
+    truth_channel: Option<ChannelRef>,
     /// Also write the scores to a file (.json), with a provenance record beside it.
     #[arg(long, value_name = "FILE.json")]
     out: Option<PathBuf>,
@@ -44,6 +53,8 @@ impl Evaluate {
             truth: self.truth,
             ignore_below_voxels: self.ignore_below,
             series: self.series,
+            prediction_channel: self.pred_channel,
+            truth_channel: self.truth_channel,
             out: self.out,
             overwrite: Overwrite::from_force(self.force),
         };
@@ -77,20 +88,24 @@ impl Evaluate {
             error_lines(errors).iter().for_each(|line| print(line));
         }
         if let Some(r) = &report.regression {
-            let show = |v: Option<f64>| v.map_or_else(|| "undefined".to_owned(), |v| format!("{v:.4}"));
-            print(&format!(
-                "  Pearson {}  PSNR {} dB  SSIM {}  MSE {:.4e}",
-                show(r.pearson),
-                show(r.psnr_db),
-                show(r.ssim),
-                r.mse
-            ));
+            let mean = if report.channels.is_empty() { "" } else { "mean of the channels: " };
+            print(&format!("  {mean}{}", regression_text(r)));
+        }
+        for channel in &report.channels {
+            print(&format!("    {}: {}", channel.name, regression_text(&channel.regression)));
         }
         for name in &report.unpaired {
             print(&format!("    no matching file: {}", name.display()));
         }
         Ok(())
     }
+}
+
+/// Returns intensity scores as text.
+fn regression_text(scores: &Regression) -> String {
+    let show = |v: Option<f64>| v.map_or_else(|| "undefined".to_owned(), |v| format!("{v:.4}"));
+    let [pearson, psnr, ssim] = [scores.pearson, scores.psnr_db, scores.ssim].map(show);
+    format!("Pearson {pearson}  PSNR {psnr} dB  SSIM {ssim}  MSE {:.4e}", scores.mse)
 }
 
 /// Returns the lines that report the error counts, and a table of them by object size.

@@ -16,8 +16,8 @@ use cytoscope_formats::is_zarr_name;
 use cytoscope_pipeline::devices::{DeviceChoice, Devices};
 use cytoscope_pipeline::predict::{Blend, ChannelRef, InputTensor, TileRequest, expand_inputs, input_facts};
 use cytoscope_pipeline::{
-    DiameterRequest, InputReport, JobErrorKind, Output, PerformanceRequest, PredictJob, PredictOutcome, Rerun,
-    ResultFormat, find_model, provenance,
+    DiameterRequest, InputReport, JobErrorKind, Output, OutputTensor, PerformanceRequest, PredictJob, PredictOutcome,
+    Rerun, ResultFormat, find_model, provenance,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{RunFacts, bytes_text};
@@ -35,9 +35,10 @@ fn outputs() -> impl TypedValueParser<Value = Output> {
 }
 
 /// Arguments that a record replaces.
-const RECORDED: [&str; 22] = [
+const RECORDED: [&str; 23] = [
     "inputs",
     "input_tensors",
+    "output_tensor",
     "model",
     "format",
     "device",
@@ -113,6 +114,10 @@ pub(crate) struct Predict {
     /// have the same shape and voxel size. By default, each input is read from the channel of its name.
     #[arg(long = "input", value_name = "NAME=FILE|CHANNEL", conflicts_with_all = ["channel", "channels"])]
     input_tensors: Vec<InputTensor>,
+    /// Output of the model to predict, if the model has several: its name, or all to write the channels of all outputs to one
+    /// file; by default the first one.
+    #[arg(long, value_name = "NAME|all")]
+    output_tensor: Option<OutputTensor>,
     /// Predict one time point only, counted from 0; by default all.
     #[arg(long)]
     time: Option<usize>,
@@ -235,6 +240,7 @@ impl Predict {
             channel: self.channel,
             channels: self.channels.clone(),
             input_tensors: self.input_tensors.clone(),
+            output_tensor: self.output_tensor.clone(),
             time: self.time,
             series: self.image.series.clone(),
             axes: self.image.axes.clone(),

@@ -1,7 +1,7 @@
 //! `evaluate`, compared with independent implementations of the formulas.
 
 use crate::common::{Fixture, python, uniform};
-use cytoscope_formats::{Container, WriteSpec, write_array};
+use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
 use cytoscope_volume::{Array, VoxelSize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -156,7 +156,72 @@ fn objects_are_told_apart_whatever_their_labels_and_other_values_are_refused() {
     // A second channel is not compared, which is said.
     fixture.write("channels.ome.tif", "CZYX", &[2, 2, 4, 4], vec![1u16; 64]);
     let ran = fixture.run(&["evaluate", "--pred", "channels.ome.tif", "--truth", "channels.ome.tif"]).ok();
-    assert!(ran.stderr.contains("first of its 2 channels"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("only channel 0") && ran.stderr.contains("of its 2 channels"), "{}", ran.stderr);
+}
+
+/// Writes named channels of 4 × 10 × 12 voxels as OME-TIFF.
+fn write_channels(fixture: &Fixture, name: &str, channels: &[(&str, &[f32])]) {
+    let values: Vec<f32> = channels.iter().flat_map(|(_, values)| values.iter().copied()).collect();
+    let array = Array::new("CZYX".parse().unwrap(), vec![channels.len(), 4, 10, 12], values).unwrap();
+    let mut spec = WriteSpec::of(&array, Container::OmeTiff);
+    spec.channels = channels.iter().map(|(name, _)| Channel { name: (*name).to_owned(), color_rgb: None }).collect();
+    write_array(&fixture.path(name), &array, &spec).unwrap();
+}
+
+/// Pearson's correlation by its definition.
+fn pearson(a: &[f32], b: &[f32]) -> f64 {
+    let mean = |v: &[f32]| v.iter().map(|x| f64::from(*x)).sum::<f64>() / v.len() as f64;
+    let (ma, mb) = (mean(a), mean(b));
+    let sum = |f: &dyn Fn(f64, f64) -> f64| {
+        a.iter().zip(b).map(|(x, y)| f(f64::from(*x) - ma, f64::from(*y) - mb)).sum::<f64>()
+    };
+    sum(&|x, y| x * y) / (sum(&|x, _| x * x) * sum(&|_, y| y * y)).sqrt()
+}
+
+#[test]
+fn stains_are_scored_by_name_or_as_chosen() {
+    let fixture = Fixture::new();
+    let n = 4 * 10 * 12;
+    let (dna, actin, light) = (uniform(1, n), uniform(2, n), uniform(3, n));
+    let noisy: Vec<f32> = actin.iter().zip(&light).map(|(a, l)| a + 0.5 * l).collect();
+    write_channels(&fixture, "p.ome.tif", &[("dna", &dna), ("actin", &noisy)]);
+    write_channels(&fixture, "t.ome.tif", &[("Actin", &actin), ("light", &light), ("DNA", &dna)]);
+    let command = ["evaluate", "--pred", "p.ome.tif", "--truth", "t.ome.tif"];
+    let report = fixture.run(&[&command[..], &["--json"]].concat()).json();
+    let names: Vec<&str> = report["channels"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["dna", "actin"]);
+    let expected = [1.0, pearson(&noisy, &actin)];
+    for (channel, expected) in expected.into_iter().enumerate() {
+        close(&report["channels"][channel]["regression"]["pearson"], expected, names[channel]);
+        close(&report["pairs"][0]["channels"][channel]["regression"]["pearson"], expected, names[channel]);
+    }
+    close(&report["regression"]["pearson"], (expected[0] + expected[1]) / 2.0, "the mean");
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("t.ome.tif: only channels 0 (Actin), 2 (DNA) of its 3 channels"), "{notes}");
+    let printed = fixture.run(&command).ok();
+    assert!(printed.stdout.contains("dna: Pearson 1.0000"), "{}", printed.stdout);
+    assert!(printed.stderr.contains("only channels 0 (Actin), 2 (DNA)"), "{}", printed.stderr);
+    let chosen = ["--pred-channel", "actin", "--truth-channel", "1", "--out", "s.json", "--json"];
+    let one = fixture.run(&[&command[..], &chosen].concat()).json();
+    close(&one["regression"]["pearson"], pearson(&noisy, &light), "the chosen channels");
+    assert!(one.get("channels").is_none() && one.get("notes").is_none(), "{one}");
+    // The record replays the choice.
+    fixture.run(&["provenance", "s.json", "--rerun", "--out", "again.json"]).ok();
+    let again: Value = serde_json::from_slice(&fixture.bytes("again.json")).unwrap();
+    assert_eq!(again["regression"], one["regression"]);
+    fixture.fails(3, &[&command[..], &["--pred-channel", "tubulin"]].concat(), &["p.ome.tif", "tubulin", "1 (actin)"]);
+}
+
+#[test]
+fn a_channel_of_label_images_can_be_chosen() {
+    let fixture = Fixture::new();
+    fixture.write("two.ome.tif", "CZYX", &[2, 2, 4, 4], [[0u16; 32], [1; 32]].concat());
+    fixture.write("truth.tif", "ZYX", &[2, 4, 4], vec![1u16; 32]);
+    let found = |more: &[&str]| {
+        let command = ["evaluate", "--pred", "two.ome.tif", "--truth", "truth.tif", "--json"];
+        fixture.run(&[&command[..], more].concat()).json()["instances"][0]["tp"].as_u64()
+    };
+    assert_eq!((found(&[]), found(&["--pred-channel", "1"])), (Some(0), Some(1)));
 }
 
 #[test]

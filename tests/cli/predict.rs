@@ -1,7 +1,8 @@
 //! `predict` and `segment`: results, reports, resuming and rerunning.
 
-use crate::common::{Fixture, missing};
+use crate::common::{Fixture, missing, uniform};
 use cytoscope_formats::{OpenOptions, open};
+use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
 use cytoscope_testkit::skip;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -545,4 +546,34 @@ fn decoding_is_a_stage_of_its_own() {
         "{decode}"
     );
     assert_eq!(fixture.image("plain/nuclei_4_raw_probability.tif"), fixture.image("packed/packed_probability.tif"));
+}
+
+#[test]
+fn an_output_of_several_is_chosen_and_replayed() {
+    let fixture = Fixture::new();
+    // The outputs are twice and minus three times the input.
+    let mut graph = Graph::new("two outputs");
+    let free = |name: &str| Dim::Free(name.to_owned());
+    let shape = vec![Dim::Fixed(1), Dim::Fixed(1), free("z"), free("y"), free("x")];
+    let x = graph.add_input("x", ElementType::F32, shape);
+    for (name, factor) in [("mask", 2.0f32), ("boundary", -3.0)] {
+        let weight = Tensor::new([1, 1, 1, 1, 1], vec![factor]).unwrap();
+        let weight = graph.add_initializer(format!("{name} weight"), weight);
+        let output = graph.push(name, Op::Conv(ConvAttrs::same(&[1, 1, 1])), &[Some(x), Some(weight)]);
+        graph.outputs.push(output);
+    }
+    cytoscope_onnx::save(&graph, &fixture.path("two.onnx")).unwrap();
+    fixture.write("a.tif", "ZYX", &[4, 12, 14], uniform(5, 4 * 12 * 14));
+    let model = ["predict", "a.tif", "--model", "two.onnx", "--outputs", "maps"];
+    let first = fixture.run(&[&model[..], &["--out", "first", "--json"]].concat()).json();
+    let notes = first["inputs"][0]["notes"].to_string();
+    assert!(notes.contains("mask is predicted, boundary is not written"), "{notes}");
+    fixture.run(&[&model[..], &["--out", "second", "--output-tensor", "boundary"]].concat()).ok();
+    let maps = ["first", "second"].map(|out| fixture.image(&format!("{out}/a_probability.tif")).samples().to_f32());
+    assert!(maps[0].iter().any(|v| v.abs() > 0.5), "an empty map agrees with everything");
+    assert!(maps[0].iter().zip(&maps[1]).all(|(mask, boundary)| (mask * -1.5 - boundary).abs() < 1e-4));
+    fixture.run(&["predict", "--rerun", "second/a_provenance.json", "--out", "again"]).ok();
+    assert!(fixture.bytes("again/a_probability.tif") == fixture.bytes("second/a_probability.tif"));
+    let unknown = [&model[..], &["--out", "third", "--output-tensor", "edge"]].concat();
+    fixture.fails(2, &unknown, &["no output \"edge\"", "mask, boundary"]);
 }

@@ -2,7 +2,7 @@
 
 use crate::common::Fixture;
 use crate::train::{SMALL, simulate_pairs, write_settings};
-use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
+use cytoscope_formats::{Channel, Container, OpenOptions, WriteSpec, open, write_array};
 use cytoscope_model_package::{AxisKind, Package, TensorSpec};
 use cytoscope_volume::{Array, VoxelSize};
 
@@ -106,8 +106,15 @@ fn several_stains_are_predicted_and_scored_one_by_one() {
     assert_eq!(channel_names(&package.outputs[0]), ["dna", "actin"]);
     let image = ["predict", "stained/s3.ome.tif", "--channels", "bright field", "--model", "m", "--device", "cpu"];
     fixture.run(&[&image[..], &["--out", "p"]].concat()).ok();
-    let predicted = fixture.image(&file_with_end(&fixture, "p", "_prediction.tif"));
+    let prediction = file_with_end(&fixture, "p", "_prediction.tif");
+    let predicted = fixture.image(&prediction);
     assert_eq!(predicted.shape(), [8, 2, 48, 48]);
+    let zarr = ["--format", "ome-zarr", "--out", "z", "--outputs", "maps"];
+    fixture.run(&[&image[..], &zarr].concat()).ok();
+    for file in [prediction, file_with_end(&fixture, "z", "_prediction.zarr")] {
+        let meta = open(&fixture.path(&file), &OpenOptions::default()).unwrap().meta().clone();
+        assert_eq!((meta.channel_name(0).as_str(), meta.channel_name(1).as_str()), ("dna", "actin"), "{file}");
+    }
     // Each stain is in its own counts.
     let mean = |values: &[f32]| values.iter().map(|v| f64::from(*v)).sum::<f64>() / values.len() as f64;
     let values = predicted.samples().to_f32();

@@ -4,7 +4,9 @@ use crate::accessibility;
 use crate::fixture::{Fixture, sees};
 use crate::gestures::save_as_suggested;
 use cytoscope_builders::{UNet3d, Weights, unet3d};
+use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
 use cytoscope_ui::command::Command;
+use cytoscope_volume::Array;
 use eframe::egui::accesskit::Toggled;
 use eframe::egui::{DroppedFile, Key};
 use egui_kittest::kittest::{NodeT, Queryable};
@@ -212,6 +214,35 @@ fn two_files_of_different_names_are_scored() {
     fixture.until("the table", |_| table.is_file());
     let table = std::fs::read_to_string(table).unwrap();
     assert!(table.lines().count() > 1 && table.contains("truth.tif"), "{table}");
+}
+
+#[test]
+fn a_channel_to_score_is_chosen_and_a_note_says_which_one_was_scored() {
+    let mut fixture = Fixture::new();
+    let values = |step: usize| -> Vec<f32> { (0..4 * 16 * 16).map(|i| (i * step % 101) as f32).collect() };
+    let both = Array::new("CZYX".parse().unwrap(), vec![2, 4, 16, 16], [values(53), values(37)].concat()).unwrap();
+    let mut spec = WriteSpec::of(&both, Container::OmeTiff);
+    spec.channels = ["first", "second"].map(|name| Channel { name: name.to_owned(), color_rgb: None }).to_vec();
+    let [predicted, truth] = ["predicted.ome.tif", "truth.tif"].map(|name| fixture.path(name));
+    write_array(&predicted, &both, &spec).unwrap();
+    let one = Array::new("ZYX".parse().unwrap(), vec![4, 16, 16], values(37)).unwrap();
+    write_array(&truth, &one, &WriteSpec::of(&one, Container::ImageJ)).unwrap();
+    fixture.window.state_mut().use_own_file_dialog();
+    fixture.window.run_steps(3);
+    fixture.window.state_mut().send(Command::Evaluate);
+    fixture.until("the page", |w| sees(w, "Convert and evaluate"));
+    choose_file(&mut fixture, "Prediction file…", &predicted);
+    choose_file(&mut fixture, "Ground truth file…", &truth);
+    fixture.click("Evaluate");
+    fixture.until("the scores", |w| sees(w, "1 pair"));
+    let note = "only channel 0 (first) of its 2 channels is compared";
+    assert!(fixture.sees(note) && !fixture.sees("Pearson 1.0000"), "{}", fixture.on_screen());
+    accessibility::check(&fixture, "scores of a channel");
+    fixture.click("Prediction channel");
+    fixture.click("second");
+    fixture.click("Evaluate");
+    fixture.until("the scores of equal channels", |w| sees(w, "Pearson 1.0000"));
+    assert!(!fixture.sees(note) && !fixture.sees("Ground truth channel"), "{}", fixture.on_screen());
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use crate::fixture::{Fixture, SMALL, bundled_sample, sees};
 use crate::gestures::{save_as_suggested, small_sample_predicted};
 use cytoscope_formats::{Container, WriteSpec, write_array};
-use cytoscope_pipeline::{MachineProfile, MachineProfiles, PerformanceRequest, Preset, machine_key};
+use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
+use cytoscope_pipeline::{MachineProfile, MachineProfiles, OutputTensor, PerformanceRequest, Preset, machine_key};
 use cytoscope_testkit::file_names;
 use cytoscope_ui::document::Role;
 use cytoscope_volume::Array;
@@ -373,4 +374,43 @@ fn presets_that_were_tuned_on_this_machine_can_be_chosen() {
     without.settle();
     without.until("the models", |w| sees(w, "made for"));
     assert!(!without.sees("Performance"), "{}", without.on_screen());
+}
+
+/// Writes a network with the outputs `mask` and `boundary`.
+fn save_two_outputs(path: &Path) {
+    let mut graph = Graph::new("two outputs");
+    let free = |name: &str| Dim::Free(name.to_owned());
+    let shape = vec![Dim::Fixed(1), Dim::Fixed(1), free("z"), free("y"), free("x")];
+    let x = graph.add_input("x", ElementType::F32, shape);
+    for (name, factor) in [("mask", 1.0f32), ("boundary", -1.0)] {
+        let weight = Tensor::new([1, 1, 1, 1, 1], vec![factor]).unwrap();
+        let weight = graph.add_initializer(format!("{name} weight"), weight);
+        let output = graph.push(name, Op::Conv(ConvAttrs::same(&[1, 1, 1])), &[Some(x), Some(weight)]);
+        graph.outputs.push(output);
+    }
+    cytoscope_onnx::save(&graph, path).unwrap();
+}
+
+#[test]
+fn the_chosen_output_of_a_model_is_predicted_and_remembered() {
+    let mut fixture = Fixture::with(|folder| {
+        std::fs::create_dir_all(folder.join("settings/models")).unwrap();
+        save_two_outputs(&folder.join("settings/models/two.onnx"));
+        std::fs::write(folder.join("settings/settings.json"), r#"{"model": "two"}"#).unwrap();
+        let values: Vec<u16> = (0..4 * 16 * 16).map(|i| (i * 37 % 101) as u16).collect();
+        let array = Array::new("ZYX".parse().unwrap(), vec![4, 16, 16], values).unwrap();
+        let path = folder.join("small.tif");
+        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        vec![path]
+    });
+    fixture.settle();
+    fixture.click("Output");
+    fixture.click("boundary");
+    fixture.click("Predict this stack");
+    let record = fixture.path("cytoscope/small_provenance.json");
+    fixture.until("the record", |_| record.is_file());
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
+    assert_eq!(record["job"]["output_tensor"], "boundary", "{record}");
+    let chosen = fixture.window.state().settings().output_of_model.get("two").cloned();
+    assert_eq!(chosen, Some(OutputTensor::Id("boundary".to_owned())));
 }

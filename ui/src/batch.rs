@@ -8,8 +8,8 @@ use crate::effect::Effects;
 use crate::jobs::Jobs;
 use crate::opener::{Content, Expanded, FileRequest};
 use crate::work::{JobView, Purpose};
-use cytoscope_formats::{Compression, SeriesChoice};
-use cytoscope_pipeline::{ConvertJob, EvaluateJob, EvaluateReport, stack_stem};
+use cytoscope_formats::{ChannelRef, Compression, SeriesChoice};
+use cytoscope_pipeline::{ConvertJob, EvaluateJob, EvaluateReport, PairRole, stack_stem};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::ending;
 use cytoscope_worker::{Job, JobId, JobResult};
@@ -93,10 +93,10 @@ pub(crate) enum BatchAction {
     CancelConversions,
     /// Cancels the scoring.
     CancelEvaluation,
-    /// Sets the folder or file of predictions.
-    Prediction(PathBuf),
-    /// Sets the folder or file of the ground truth.
-    Truth(PathBuf),
+    /// Sets the folder or file of predictions or ground truth.
+    Compare(PairRole, PathBuf),
+    /// Sets the channel of predictions or ground truth that is scored, by its index among [`ScoredFiles::channels`].
+    Channel(PairRole, Option<usize>),
     /// Ignores true objects with fewer voxels.
     IgnoreBelow(u64),
     /// Scores the predictions.
@@ -107,6 +107,30 @@ pub(crate) enum BatchAction {
     Save(PathBuf),
     /// A job of the page has ended.
     Finished(JobId, Box<JobResult>),
+}
+
+/// Predictions or ground truth to score.
+#[derive(Default)]
+pub(crate) struct ScoredFiles {
+    /// A file or a folder.
+    pub(crate) path: Option<PathBuf>,
+    /// Names of the channels of the file, or of the first one of the folder; empty until they are read.
+    pub(crate) channels: Vec<String>,
+    /// Index of the channel that is scored; `None` leaves it to the job.
+    pub(crate) channel: Option<usize>,
+}
+
+impl ScoredFiles {
+    /// The chosen channel for a job: by name, as files of a folder may order their channels differently, unless several have
+    /// this name.
+    fn chosen(&self) -> Option<ChannelRef> {
+        let index = self.channel?;
+        let name = self.channels.get(index)?;
+        // Jobs compare names in any case.
+        let is_same = |other: &&String| other.trim().to_lowercase() == name.trim().to_lowercase();
+        let is_clear = self.channels.iter().filter(is_same).count() == 1;
+        Some(if is_clear { ChannelRef::Name(name.clone()) } else { ChannelRef::Index(index) })
+    }
 }
 
 /// State of the page for converting and scoring.
@@ -123,10 +147,10 @@ pub(crate) struct Batch {
     pub(crate) compression: Compression,
     /// Whether existing files are replaced.
     pub(crate) replace: bool,
-    /// Predictions to score: a file or a folder.
-    pub(crate) prediction: Option<PathBuf>,
-    /// Ground truth: a file or a folder.
-    pub(crate) truth: Option<PathBuf>,
+    /// Predictions to score.
+    pub(crate) prediction: ScoredFiles,
+    /// Ground truth.
+    pub(crate) truth: ScoredFiles,
     /// True objects with fewer voxels are ignored.
     pub(crate) ignore_below: u64,
     /// The latest scores; `None` until predictions were scored.
@@ -148,8 +172,8 @@ impl Default for Batch {
             format: ConvertFormat::OmeTiff,
             compression: Compression::None,
             replace: false,
-            prediction: None,
-            truth: None,
+            prediction: ScoredFiles::default(),
+            truth: ScoredFiles::default(),
             ignore_below: 0,
             report: None,
             converting: BTreeSet::new(),
@@ -215,12 +239,13 @@ impl Batch {
                 active.for_each(|job| jobs.cancel(job.id));
             }
             BatchAction::CancelEvaluation => self.evaluating.into_iter().for_each(|id| jobs.cancel(id)),
-            BatchAction::Prediction(path) => {
-                self.prediction = Some(path);
+            BatchAction::Compare(role, path) => {
+                *self.scored_mut(role) = ScoredFiles { path: Some(path.clone()), ..ScoredFiles::default() };
                 self.forget_scores();
+                effects.disk(DiskEffect::ReadChannels { path, role });
             }
-            BatchAction::Truth(path) => {
-                self.truth = Some(path);
+            BatchAction::Channel(role, channel) => {
+                self.scored_mut(role).channel = channel;
                 self.forget_scores();
             }
             BatchAction::IgnoreBelow(voxels) => {
@@ -230,7 +255,7 @@ impl Batch {
             BatchAction::Evaluate => self.evaluate(jobs),
             BatchAction::AskSave => {
                 let (request, name) = (FileRequest::Scores, "scores.csv".to_owned());
-                let folder = self.prediction.as_deref().and_then(start_folder).map(Path::to_owned);
+                let folder = self.prediction.path.as_deref().and_then(start_folder).map(Path::to_owned);
                 effects.act(DocumentsAction::Ask { request, folder, name });
             }
             BatchAction::Save(path) => {
@@ -242,6 +267,29 @@ impl Batch {
             BatchAction::Finished(id, result) => self.finished(id, *result),
         }
         effects
+    }
+
+    /// Predictions or ground truth.
+    pub(crate) fn scored(&self, role: PairRole) -> &ScoredFiles {
+        match role {
+            PairRole::Prediction => &self.prediction,
+            PairRole::Truth => &self.truth,
+        }
+    }
+
+    fn scored_mut(&mut self, role: PairRole) -> &mut ScoredFiles {
+        match role {
+            PairRole::Prediction => &mut self.prediction,
+            PairRole::Truth => &mut self.truth,
+        }
+    }
+
+    /// Stores the names of the channels of a file or folder, unless another one was chosen meanwhile.
+    pub(crate) fn channels_read(&mut self, path: &Path, role: PairRole, names: Vec<String>) {
+        let files = self.scored_mut(role);
+        if files.path.as_deref() == Some(path) {
+            files.channels = names;
+        }
     }
 
     /// Forgets the scores of other settings, and those that a running job would report.
@@ -340,7 +388,7 @@ impl Batch {
     }
 
     fn evaluate(&mut self, jobs: &mut Jobs) {
-        let (Some(prediction), Some(truth)) = (self.prediction.clone(), self.truth.clone()) else { return };
+        let (Some(prediction), Some(truth)) = (self.prediction.path.clone(), self.truth.path.clone()) else { return };
         if self.is_evaluating(jobs) {
             return;
         }
@@ -350,6 +398,8 @@ impl Batch {
             truth,
             ignore_below_voxels: self.ignore_below,
             series: SeriesChoice::default(),
+            prediction_channel: self.prediction.chosen(),
+            truth_channel: self.truth.chosen(),
             out: None,
             overwrite: Overwrite::Refuse,
         };
@@ -389,7 +439,8 @@ pub(crate) fn start_folder(chosen: &Path) -> Option<&Path> {
     if ending(chosen).is_some() { chosen.parent() } else { Some(chosen) }
 }
 
-/// The scores of each pair as CSV: one line for each pair and IoU threshold, or for each pair of intensity images.
+/// The scores of each pair as CSV: one line for each pair and IoU threshold, or for each scored channel of a pair of intensity
+/// images.
 pub(crate) fn scores_csv(report: &EvaluateReport) -> String {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let columns = [
@@ -408,6 +459,7 @@ pub(crate) fn scores_csv(report: &EvaluateReport) -> String {
         "mse",
         "mean_matched_iou",
         "found_objects",
+        "channel",
     ];
     // Writing to memory cannot fail.
     let _ = writer.write_record(columns);
@@ -417,15 +469,17 @@ pub(crate) fn scores_csv(report: &EvaluateReport) -> String {
             let scores = [m.threshold, m.f1, m.precision, m.recall, m.accuracy, m.panoptic_quality];
             let scores = scores.map(|v| v.to_string());
             let missing = [const { String::new() }; 4];
-            let matched = [m.mean_matched_score.to_string(), m.tp.to_string()];
+            let matched = [m.mean_matched_score.to_string(), m.tp.to_string(), String::new()];
             let row = names.iter().cloned().chain(scores).chain([m.n_true.to_string()]).chain(missing).chain(matched);
             let _ = writer.write_record(row);
         }
-        if let Some(r) = &pair.regression {
+        let of_pair = pair.regression.iter().filter(|_| pair.channels.is_empty()).map(|scores| ("", scores));
+        let of_channels = pair.channels.iter().map(|channel| (channel.name.as_str(), &channel.regression));
+        for (channel, r) in of_pair.chain(of_channels) {
             let shown = |v: Option<f64>| v.map(|v| v.to_string()).unwrap_or_default();
             let scores = [shown(r.pearson), shown(r.psnr_db), shown(r.ssim), r.mse.to_string()];
             let missing = [const { String::new() }; 7];
-            let unmatched = [const { String::new() }; 2];
+            let unmatched = [String::new(), String::new(), channel.to_owned()];
             let _ = writer.write_record(names.iter().cloned().chain(missing).chain(scores).chain(unmatched));
         }
     }
@@ -436,7 +490,7 @@ pub(crate) fn scores_csv(report: &EvaluateReport) -> String {
 mod tests {
     use super::*;
     use cytoscope_objects::regression::Regression;
-    use cytoscope_pipeline::PairReport;
+    use cytoscope_pipeline::{ChannelScores, PairReport};
 
     #[test]
     fn converted_files_have_the_name_of_their_stack() {
@@ -480,20 +534,40 @@ mod tests {
             truth: PathBuf::from("t.tif"),
             instances: Vec::new(),
             regression: Some(regression),
+            channels: Vec::new(),
             errors: None,
             ignored: None,
         };
+        let stain = |name: &str| ChannelScores { name: name.to_owned(), regression };
+        let stains = PairReport { channels: vec![stain("dna"), stain("actin")], ..pair.clone() };
         let report = EvaluateReport {
-            pairs: vec![pair],
+            pairs: vec![pair, stains],
             instances: Vec::new(),
             regression: None,
+            channels: Vec::new(),
             unpaired: Vec::new(),
             errors: None,
             ignored: None,
+            notes: Vec::new(),
         };
         let text = scores_csv(&report);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 2);
-        assert_eq!(lines[1], "\"p,1.tif\",t.tif,,,,,,,,0.5,,0.25,2,,");
+        let scores = "\"p,1.tif\",t.tif,,,,,,,,0.5,,0.25,2,,";
+        assert_eq!(lines[1..], ["", "dna", "actin"].map(|channel| format!("{scores},{channel}")));
+        assert!(lines[0].ends_with(",channel") && lines[0].split(',').count() == 16);
+    }
+
+    #[test]
+    fn a_chosen_channel_is_named_unless_several_have_its_name() {
+        let channels = ["dna", "actin", "DNA"].map(str::to_owned).to_vec();
+        let chosen = |channel| ScoredFiles { path: None, channels: channels.clone(), channel }.chosen();
+        assert_eq!(chosen(Some(1)), Some(ChannelRef::Name("actin".to_owned())));
+        assert_eq!((chosen(Some(2)), chosen(None)), (Some(ChannelRef::Index(2)), None));
+        let mut batch = Batch::default();
+        batch.prediction.path = Some(PathBuf::from("/a.tif"));
+        batch.channels_read(Path::new("/b.tif"), PairRole::Prediction, channels.clone());
+        assert!(batch.prediction.channels.is_empty(), "the names of another file");
+        batch.channels_read(Path::new("/a.tif"), PairRole::Prediction, channels.clone());
+        assert_eq!(batch.prediction.channels, channels);
     }
 }

@@ -21,7 +21,7 @@ use cytoscope_model_package::PACKAGE_KIND;
 use cytoscope_pipeline::job_record::records_result_of;
 use cytoscope_pipeline::packages::is_model;
 use cytoscope_pipeline::results::FileRecord;
-use cytoscope_pipeline::{MachineProfiles, SegmentReport, machine_peak, user_folder};
+use cytoscope_pipeline::{MachineProfiles, PairRole, SegmentReport, channels_to_score, machine_peak, user_folder};
 use cytoscope_profile::{MachinePeak, StoredRun};
 use cytoscope_storage::folder::{move_aside, remove_finished};
 use cytoscope_train::TrainJob;
@@ -74,6 +74,13 @@ pub(crate) enum DiskEffect {
     ListForBatch {
         /// Files and folders.
         paths: Vec<PathBuf>,
+    },
+    /// Reads the names of the channels that can be scored.
+    ReadChannels {
+        /// File, or folder of files.
+        path: PathBuf,
+        /// Whether they are predictions or the ground truth.
+        role: PairRole,
     },
     /// Work for a document.
     Document {
@@ -208,6 +215,15 @@ pub(crate) enum DiskEvent {
     },
     /// The files to convert among files and folders.
     ListedForBatch(Expanded),
+    /// The names of the channels that can be scored; none if they cannot be read.
+    ChannelsRead {
+        /// File, or folder of files.
+        path: PathBuf,
+        /// Whether they are predictions or the ground truth.
+        role: PairRole,
+        /// Names of the channels, in order.
+        names: Vec<String>,
+    },
     /// Result of work for a document.
     Document {
         /// Id of the document.
@@ -301,6 +317,9 @@ impl DiskEffect {
                 DiskEvent::Listed { stacks: Ok(expand(&others)), models }
             }
             Self::ListForBatch { paths } => DiskEvent::ListedForBatch(expand_for_list(paths)),
+            Self::ReadChannels { path, role } => {
+                DiskEvent::ChannelsRead { path: path.clone(), role: *role, names: channels_to_score(path, *role) }
+            }
             Self::Document { document, effect } => DiskEvent::Document { document: *document, event: effect.run() },
             Self::PrepareTraining { job, name } => DiskEvent::TrainingReady(prepare_training(job, name.as_deref())),
             Self::RequestFinish { job, paused } => {

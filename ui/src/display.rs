@@ -13,7 +13,7 @@ use crate::settings::Settings;
 use crate::theme::ThemeChoice;
 use crate::views::pen::PointerEvent;
 use cytoscope_engine::{DeviceRequest, Precision};
-use cytoscope_pipeline::PerformanceRequest;
+use cytoscope_pipeline::{OutputTensor, PerformanceRequest};
 use eframe::egui;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -107,6 +107,13 @@ pub(crate) enum DisplayAction {
         model: String,
         /// Names of the channels, in the order of the model's inputs.
         channels: Vec<String>,
+    },
+    /// Remembers the output of a model that is predicted.
+    OutputOfModel {
+        /// Name of the model.
+        model: String,
+        /// The output; `None` is the first one.
+        output: Option<OutputTensor>,
     },
     /// Selects a device.
     Device(DeviceRequest),
@@ -361,6 +368,7 @@ impl Display {
             DisplayAction::InputChannels { model, channels } => {
                 self.settings.channels_of_model.insert(model, channels);
             }
+            DisplayAction::OutputOfModel { model, output } => self.settings.remember_output(model, output),
             DisplayAction::Device(device) => self.settings.device = device,
             DisplayAction::Precision(precision) => self.settings.precision = precision,
             DisplayAction::Performance(request) => self.settings.performance = request,
@@ -493,6 +501,7 @@ mod tests {
             DisplayAction::RememberSeries { file: file.clone(), series: 2 },
             DisplayAction::DatasetFolder("/data/dataset".into()),
             DisplayAction::InputChannels { model: "cells".to_owned(), channels: vec!["membrane".to_owned()] },
+            DisplayAction::OutputOfModel { model: "cells".to_owned(), output: Some(OutputTensor::All) },
             DisplayAction::Toggle(Part::Library),
             DisplayAction::Model("cells".to_owned()),
             DisplayAction::Reset,
@@ -504,6 +513,7 @@ mod tests {
         assert_eq!((settings.axes_of(&file), settings.series_of(&file)), (Some("TYX"), 2));
         assert_eq!(settings.dataset_folder.as_deref(), Some(Path::new("/data/dataset")));
         assert_eq!((settings.recent.len(), settings.channels_of_model.len()), (1, 1));
+        assert_eq!(settings.output_of_model.get("cells"), Some(&OutputTensor::All));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::stored::read_json;
 use crate::theme::ThemeChoice;
 use cytoscope_engine::{DeviceRequest, Precision};
-use cytoscope_pipeline::PerformanceRequest;
+use cytoscope_pipeline::{OutputTensor, PerformanceRequest};
 use cytoscope_storage::StorageError;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
@@ -39,6 +39,8 @@ pub struct Settings {
     pub model: String,
     /// Names of the channels that each model's inputs are read from, by the model's name.
     pub channels_of_model: BTreeMap<String, Vec<String>>,
+    /// Outputs other than the first that the user has chosen, by the model's name.
+    pub output_of_model: BTreeMap<String, OutputTensor>,
     /// Device that jobs of this window run on.
     #[serde(deserialize_with = "device_or_auto")]
     pub device: DeviceRequest,
@@ -73,6 +75,7 @@ impl Default for Settings {
             series_of_file: BTreeMap::new(),
             model: "nuclei".to_owned(),
             channels_of_model: BTreeMap::new(),
+            output_of_model: BTreeMap::new(),
             device: DeviceRequest::Auto,
             precision: None,
             performance: PerformanceRequest::Auto,
@@ -146,8 +149,16 @@ impl Settings {
 
     /// The settings with the default layout and choices. What was remembered about files, folders and models stays.
     pub fn with_default_choices(&self) -> Self {
-        let Self { recent, axes_of_folder, series_of_file, channels_of_model, dataset_folder, .. } = self.clone();
-        Self { recent, axes_of_folder, series_of_file, channels_of_model, dataset_folder, ..Self::default() }
+        let Self { recent, axes_of_folder, series_of_file, dataset_folder, .. } = self.clone();
+        Self {
+            recent,
+            axes_of_folder,
+            series_of_file,
+            channels_of_model: self.channels_of_model.clone(),
+            output_of_model: self.output_of_model.clone(),
+            dataset_folder,
+            ..Self::default()
+        }
     }
 
     /// Moves a file to the top of the recent files.
@@ -180,6 +191,14 @@ impl Settings {
                 self.series_of_file.pop_first();
             }
             self.series_of_file.insert(file, series);
+        }
+    }
+
+    /// Remembers the output of a model that is predicted; the first one, `None`, need not be remembered.
+    pub fn remember_output(&mut self, model: String, output: Option<OutputTensor>) {
+        match output {
+            Some(output) => _ = self.output_of_model.insert(model, output),
+            None => _ = self.output_of_model.remove(&model),
         }
     }
 

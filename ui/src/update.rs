@@ -22,7 +22,7 @@ use crate::runs::RunId;
 use crate::screenshots::take_screenshot;
 use crate::training::{Training, TrainingAction};
 use crate::views::layout::Layout;
-use cytoscope_pipeline::{PARQUET_ENDING, parquet_table};
+use cytoscope_pipeline::{PARQUET_ENDING, PairRole, parquet_table};
 use cytoscope_storage::target::ending;
 use eframe::egui;
 use std::path::{Path, PathBuf};
@@ -68,6 +68,10 @@ impl Workbench {
                 effects
             }
             DiskEvent::ListedForBatch(files) => self.batch.listed(files),
+            DiskEvent::ChannelsRead { path, role, names } => {
+                self.batch.channels_read(&path, role, names);
+                Effects::default()
+            }
             DiskEvent::Visited(visited) => self.display.visited(visited),
             DiskEvent::ModelReady { place, out } => self.models.ready(place, out, &mut self.jobs, &self.documents),
             DiskEvent::ModelRemoved { path, result } => self.models.removed(&path, result, &mut self.jobs),
@@ -166,8 +170,10 @@ impl Workbench {
             FileRequest::ModelFile => effects.act(ModelsAction::Open(files)),
             FileRequest::ConvertFiles => effects.act(BatchAction::Add(files)),
             FileRequest::ConvertFolder => effects.act(BatchAction::Folder(Some(first))),
-            FileRequest::Predictions | FileRequest::PredictionFile => effects.act(BatchAction::Prediction(first)),
-            FileRequest::Truths | FileRequest::TruthFile => effects.act(BatchAction::Truth(first)),
+            FileRequest::Predictions | FileRequest::PredictionFile => {
+                effects.act(BatchAction::Compare(PairRole::Prediction, first));
+            }
+            FileRequest::Truths | FileRequest::TruthFile => effects.act(BatchAction::Compare(PairRole::Truth, first)),
             FileRequest::Scores => effects.act(BatchAction::Save(first)),
             FileRequest::Run => effects.act(JobsAction::OpenRun(first)),
             FileRequest::Profile(format, id) => {

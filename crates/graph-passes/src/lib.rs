@@ -14,6 +14,7 @@ mod fold;
 mod fuse;
 mod infer;
 mod join_inputs;
+mod join_outputs;
 mod mixed_precision;
 mod norms;
 pub mod quantize;
@@ -28,6 +29,7 @@ pub use fold::{fold_batch_norm, fold_constants, fold_constants_within, fold_dequ
 pub use fuse::{fuse_activations, simplify_activations};
 pub use infer::{InputKey, all_infos, infer_node, infer_shapes, infer_shapes_within, merged_shape};
 pub use join_inputs::join_inputs;
+pub use join_outputs::join_outputs;
 pub use mixed_precision::{MixedPrecisionStats, to_mixed_precision};
 pub use norms::recognize_group_norms;
 pub use recompute::{RecomputeStats, recompute};

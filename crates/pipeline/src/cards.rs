@@ -1,6 +1,7 @@
 //! Descriptions of the installed models for choosing among them: purpose, expected input, and whether they can be used.
 
 use crate::model::{entries, read_alias};
+use crate::model_outputs::outputs_of;
 use crate::{Model, ModelTask, model_folders};
 use cytoscope_model_package::{AxisKind, Package, PackageError};
 use cytoscope_objects::SegmentOptions;
@@ -44,12 +45,18 @@ pub struct ModelCard {
     pub object_diameter_um: Option<f64>,
     /// Number of channels that the network reads.
     pub input_channels: usize,
-    /// Number of maps that the network outputs.
+    /// Number of maps that are predicted: the channels of the first output.
     pub output_channels: usize,
     /// Names of the input channels, if declared.
     pub input_channel_names: Vec<String>,
-    /// Names of the output channels, if declared.
+    /// Names of the channels of the first output, if declared.
     pub output_channel_names: Vec<String>,
+    /// All output tensors, in the order of the package; the first is predicted unless another is chosen.
+    #[serde(default)]
+    pub outputs: Vec<OutputCard>,
+    /// Whether all of several outputs can be predicted together.
+    #[serde(default)]
+    pub can_join_outputs: bool,
     /// Segmentation settings that the package recommends; `None` if its output is not segmented.
     pub segment: Option<SegmentOptions>,
     /// Output channel with the foreground probability.
@@ -72,6 +79,17 @@ pub struct ModelCard {
     pub citations: Vec<Citation>,
     /// Keywords of the package.
     pub tags: Vec<String>,
+}
+
+/// An output tensor of a model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputCard {
+    /// Id of the tensor, by which it is chosen.
+    pub id: String,
+    /// Number of channels.
+    pub channels: usize,
+    /// Names of the channels, if declared.
+    pub channel_names: Vec<String>,
 }
 
 /// A work that the package asks to be cited.
@@ -156,6 +174,8 @@ fn empty_card(name: String, path: &Path) -> ModelCard {
         output_channels: 0,
         input_channel_names: Vec::new(),
         output_channel_names: Vec::new(),
+        outputs: Vec::new(),
+        can_join_outputs: false,
         segment: None,
         segment_channel: 0,
         seed_channel: 0,
@@ -198,6 +218,10 @@ fn describe(card: &mut ModelCard, package: Package) {
     };
     card.input_channel_names = channels(&package.inputs);
     card.output_channel_names = channels(&package.outputs);
+    let outputs = outputs_of(&package).into_iter();
+    card.outputs = outputs
+        .map(|output| OutputCard { id: output.id, channels: output.channels, channel_names: output.channel_names })
+        .collect();
     card.covers = paths(&package, list("covers"));
     // Format 0.4 lists samples of the whole model, 0.5 one for each tensor.
     let of_inputs = list("inputs").filter_map(|i| i.get("sample_tensor")?.get("source"));
@@ -207,6 +231,7 @@ fn describe(card: &mut ModelCard, package: Package) {
     card.testable = matches!(package.test_tensors(), Ok(Some(_)));
     match Model::from_package(package) {
         Ok(model) => {
+            card.can_join_outputs = model.can_join_outputs();
             card.task = Some(model.task);
             card.voxel_um = model.voxel_um;
             card.object_diameter_um = model.object_diameter_um;

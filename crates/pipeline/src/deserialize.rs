@@ -64,6 +64,11 @@ pub(crate) fn regression<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Re
     Ok(Option::<RegressionRead>::deserialize(from)?.map(|r| r.0))
 }
 
+/// Deserializes intensity scores that are always there.
+pub(crate) fn scores<'de, D: Deserializer<'de>>(from: D) -> Result<Regression, D::Error> {
+    Ok(RegressionRead::deserialize(from)?.0)
+}
+
 /// Deserializes a number; NaN is `null` in JSON.
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN))

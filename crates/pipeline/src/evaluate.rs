@@ -4,9 +4,10 @@ use crate::job_record::{absolute, recorded};
 use crate::predict::expand_inputs;
 use crate::predict::zarr::labels_of;
 use crate::results::check_file;
+use crate::scored_channels::{ChannelPair, Side, channel_pairs};
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, deserialize, stack_stem};
-use cytoscope_formats::{Image, ImageMeta, OpenOptions, SeriesChoice, is_zarr_folder};
+use cytoscope_formats::{ChannelRef, Image, ImageMeta, OpenOptions, SeriesChoice, is_zarr_folder};
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::{Regression, regression};
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Errors, Grid};
@@ -33,12 +34,38 @@ pub struct EvaluateJob {
     /// Series of predictions and ground truth, by number or name; files of a single series are read as they are.
     #[serde(default, skip_serializing_if = "SeriesChoice::is_first")]
     pub series: SeriesChoice,
+    /// Channel of the predictions to score, by name or number. Without a choice for predictions or ground truth, all channels
+    /// of stains are scored if they can be paired, and otherwise the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prediction_channel: Option<ChannelRef>,
+    /// Channel of the ground truth to score against, by name or number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub truth_channel: Option<ChannelRef>,
     /// File (`.json`) that the report is also written to, with its provenance record beside it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out: Option<PathBuf>,
     /// Whether to overwrite an existing file at `out`.
     #[serde(default)]
     pub overwrite: Overwrite,
+}
+
+/// The role of an image in its pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PairRole {
+    /// A prediction.
+    Prediction,
+    /// The ground truth of a prediction.
+    Truth,
+}
+
+/// Intensity scores of one channel.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ChannelScores {
+    /// Name of the channel in the prediction, or else in the ground truth.
+    pub name: String,
+    /// Its scores.
+    #[serde(deserialize_with = "deserialize::scores")]
+    pub regression: Regression,
 }
 
 /// Scores of one pair of files.
@@ -51,9 +78,12 @@ pub struct PairReport {
     /// Object scores at each IoU threshold; empty for intensity images.
     #[serde(deserialize_with = "deserialize::matchings")]
     pub instances: Vec<Matching>,
-    /// Intensity scores; absent for label images.
+    /// Intensity scores, the mean over [`PairReport::channels`] if there are several; absent for label images.
     #[serde(deserialize_with = "deserialize::regression")]
     pub regression: Option<Regression>,
+    /// Intensity scores of each channel, if several were scored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub channels: Vec<ChannelScores>,
     /// Counts of the kinds of errors, by object size; absent for intensity images.
     #[serde(default)]
     pub errors: Option<ErrorSummary>,
@@ -84,6 +114,9 @@ pub struct EvaluateReport {
     /// Mean intensity scores over pairs.
     #[serde(deserialize_with = "deserialize::regression")]
     pub regression: Option<Regression>,
+    /// Mean intensity scores of each channel over the pairs for which several channels were scored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub channels: Vec<ChannelScores>,
     /// Files without a matching file.
     pub unpaired: Vec<PathBuf>,
     /// Error counts of all pairs together; absent for intensity images.
@@ -92,6 +125,9 @@ pub struct EvaluateReport {
     /// Ignored objects of all pairs together; absent for intensity images.
     #[serde(default)]
     pub ignored: Option<Ignored>,
+    /// Notes for the user, such as which of several channels were scored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 impl EvaluateReport {
@@ -161,6 +197,55 @@ fn by_key(path: &Path) -> Result<BTreeMap<String, PathBuf>, JobError> {
     Ok(found)
 }
 
+/// Returns the names of the channels that an [`EvaluateJob`] can choose from in an image, or in the first one of a folder;
+/// none if it cannot be read. Those without a name in the file have one made of their number.
+pub fn channels_to_score(path: &Path, role: PairRole) -> Vec<String> {
+    let file = match by_key(path).ok().and_then(|files| files.into_values().next()) {
+        _ if is_image(path) => path.to_owned(),
+        Some(first) => first,
+        None => return Vec::new(),
+    };
+    let file = if role == PairRole::Prediction { labels_of(&file) } else { file };
+    let Ok(image) = SeriesChoice::default().open_or_only(&file, &OpenOptions::default()) else { return Vec::new() };
+    let meta = image.meta();
+    (0..Extents::of(meta).channels).map(|channel| meta.channel_name(channel)).collect()
+}
+
+/// Returns whether a path is an image, and not a folder of images.
+fn is_image(path: &Path) -> bool {
+    path.is_file() || is_zarr_folder(path)
+}
+
+/// Returns the means of scores; those that a pair lacks are left out. `None` without scores.
+fn mean_of(scores: &[Regression]) -> Option<Regression> {
+    let mean = |f: fn(&Regression) -> Option<f64>| {
+        let known: Vec<f64> = scores.iter().filter_map(f).collect();
+        (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
+    };
+    (!scores.is_empty()).then(|| Regression {
+        pearson: mean(|r| r.pearson),
+        psnr_db: mean(|r| r.psnr_db),
+        ssim: mean(|r| r.ssim),
+        mse: mean(|r| Some(r.mse)).unwrap_or(f64::NAN),
+    })
+}
+
+/// Returns the mean scores of the channels of each name, in the order in which the names occur.
+fn means_by_name(reports: &[PairReport]) -> Vec<ChannelScores> {
+    let all = || reports.iter().flat_map(|report| &report.channels);
+    let mut names: Vec<&str> = Vec::new();
+    for channel in all() {
+        if !names.contains(&channel.name.as_str()) {
+            names.push(&channel.name);
+        }
+    }
+    let of_name = |name: &str| {
+        let scores: Vec<Regression> = all().filter(|c| c.name == name).map(|c| c.regression).collect();
+        mean_of(&scores).map(|regression| ChannelScores { name: name.to_owned(), regression })
+    };
+    names.into_iter().filter_map(of_name).collect()
+}
+
 impl EvaluateJob {
     /// Runs the job.
     ///
@@ -180,7 +265,6 @@ impl EvaluateJob {
 
     fn evaluate(&self, context: &Context) -> Result<EvaluateReport, JobError> {
         let mut unpaired = Vec::new();
-        let is_image = |path: &Path| path.is_file() || is_zarr_folder(path);
         let pairs: Vec<(PathBuf, PathBuf)> = if is_image(&self.prediction) && is_image(&self.truth) {
             vec![(self.prediction.clone(), self.truth.clone())]
         } else {
@@ -203,10 +287,10 @@ impl EvaluateJob {
             });
         }
         let mut meter = context.meter("evaluate", pairs.len() as u64, "files");
-        let (mut reports, mut errors) = (Vec::new(), Vec::new());
+        let (mut reports, mut errors, mut notes) = (Vec::new(), Vec::new(), Vec::new());
         for (prediction, truth) in pairs {
             let prediction = labels_of(&prediction);
-            let (report, found) = self.score(context, &prediction, &truth)?;
+            let (report, found) = self.score(context, &prediction, &truth, &mut notes)?;
             reports.push(report);
             errors.extend(found);
             meter.add(1)?;
@@ -216,26 +300,18 @@ impl EvaluateJob {
             .collect();
         let instances = columns.iter().filter_map(|c| Matching::pooled(c)).collect();
         let scores: Vec<Regression> = reports.iter().filter_map(|r| r.regression).collect();
-        let mean = |f: fn(&Regression) -> Option<f64>| {
-            let known: Vec<f64> = scores.iter().filter_map(f).collect();
-            (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
-        };
-        let regression = (!scores.is_empty()).then(|| Regression {
-            pearson: mean(|r| r.pearson),
-            psnr_db: mean(|r| r.psnr_db),
-            ssim: mean(|r| r.ssim),
-            mse: mean(|r| Some(r.mse)).unwrap_or(f64::NAN),
-        });
+        let (regression, channels) = (mean_of(&scores), means_by_name(&reports));
         let ignored = reports.iter().filter_map(|r| r.ignored).reduce(|a, b| Ignored {
             true_objects: a.true_objects + b.true_objects,
             predictions: a.predictions + b.predictions,
             ..a
         });
         if ignored.is_none() && self.ignore_below_voxels > 0 {
-            context.note("No file contains labels: there are no small objects to ignore.");
+            notes.push("No file contains labels: there are no small objects to ignore.".to_owned());
         }
+        notes.iter().for_each(|note| context.note(note.as_str()));
         let errors = (!errors.is_empty()).then(|| ErrorSummary::pooled(&errors));
-        Ok(EvaluateReport { pairs: reports, instances, regression, unpaired, errors, ignored })
+        Ok(EvaluateReport { pairs: reports, instances, regression, channels, unpaired, errors, ignored, notes })
     }
 
     /// Opens and scores a pair; also returns the errors of label images for pooling.
@@ -244,6 +320,7 @@ impl EvaluateJob {
         context: &Context,
         prediction: &Path,
         truth: &Path,
+        notes: &mut Vec<String>,
     ) -> Result<(PairReport, Option<(Errors, Grid)>), JobError> {
         let open =
             |p: &Path, shape_zyx| self.series.open_or_only(p, &OpenOptions { shape_zyx, ..OpenOptions::default() });
@@ -253,17 +330,30 @@ impl EvaluateJob {
         if a.is_without_extents() {
             a = open(prediction, Some(Extents::of(b.meta()).zyx))?;
         }
-        score(context, (prediction, &a), (truth, &b), self.ignore_below_voxels)
+        let of_labels = !a.meta().dtype.is_float() && (!b.meta().dtype.is_float() || looks_like_labels(truth));
+        check_shapes((prediction, &a), (truth, &b))?;
+        let side = |path, meta, chosen, option| Side { path, meta, chosen, option };
+        let of_prediction = side(prediction, a.meta(), self.prediction_channel.as_ref(), "--pred-channel");
+        let of_truth = side(truth, b.meta(), self.truth_channel.as_ref(), "--truth-channel");
+        let pairs = channel_pairs(of_prediction, of_truth, of_labels, notes)?;
+        let report = PairReport {
+            prediction: prediction.to_owned(),
+            truth: truth.to_owned(),
+            instances: Vec::new(),
+            regression: None,
+            channels: Vec::new(),
+            errors: None,
+            ignored: None,
+        };
+        match pairs.as_slice() {
+            [pair, ..] if of_labels => score_labels(context, report, [&a, &b], pair, self.ignore_below_voxels),
+            pairs => score_intensities(context, report, [&a, &b], pairs).map(|report| (report, None)),
+        }
     }
 }
 
-/// Scores a pair of images, given with their paths; also returns the errors of label images for pooling.
-fn score(
-    context: &Context,
-    (prediction, a): (&Path, &Image),
-    (truth, b): (&Path, &Image),
-    ignore_below_voxels: u64,
-) -> Result<(PairReport, Option<(Errors, Grid)>), JobError> {
+/// Refuses a pair of images, given with their paths, whose shapes differ.
+fn check_shapes((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -> Result<(), JobError> {
     let (ea, eb) = (Extents::of(a.meta()), Extents::of(b.meta()));
     if (ea.zyx, ea.times) != (eb.zyx, eb.times) {
         return Err(JobError::Mismatch {
@@ -279,58 +369,69 @@ fn score(
             next_step: "compare images of the same shape".to_owned(),
         });
     }
-    for (path, channels) in [(prediction, ea.channels), (truth, eb.channels)] {
-        if channels > 1 {
-            context.note(format!("{}: only the first of its {channels} channels is compared", path.display()));
-        }
+    Ok(())
+}
+
+/// Adds the scores of one channel of label images, prediction and truth, to a report; also returns the errors for pooling.
+fn score_labels(
+    context: &Context,
+    report: PairReport,
+    [a, b]: [&Image; 2],
+    channels: &ChannelPair,
+    ignore_below_voxels: u64,
+) -> Result<(PairReport, Option<(Errors, Grid)>), JobError> {
+    let extents = Extents::of(a.meta());
+    let mut overlaps = Overlaps::new();
+    let (mut true_numbers, mut predicted_numbers) = (ObjectNumbers::default(), ObjectNumbers::default());
+    for time in 0..extents.times {
+        each_slab(context, [a, b], channels, time, &mut |p, t| {
+            let _span = context.recorder.span(Stage::Validate, "overlaps").voxels(p.len());
+            let t = true_numbers.numbers(&report.truth, &t, time)?;
+            let p = predicted_numbers.numbers(&report.prediction, &p, time)?;
+            Ok(overlaps.add(&t, &p)?)
+        })?;
     }
-    let labels = !a.meta().dtype.is_float() && (!b.meta().dtype.is_float() || looks_like_labels(truth));
-    let mut report = PairReport {
-        prediction: prediction.to_owned(),
-        truth: truth.to_owned(),
-        instances: Vec::new(),
-        regression: None,
-        errors: None,
-        ignored: None,
+    let _span = context.recorder.span(Stage::Validate, "match objects");
+    let counted = overlaps.ignoring_below(ignore_below_voxels);
+    let ignored = Ignored {
+        below_voxels: ignore_below_voxels,
+        true_objects: (overlaps.truth().len() - counted.truth().len()) as u64,
+        predictions: (overlaps.prediction().len() - counted.prediction().len()) as u64,
     };
-    let mut errors = None;
-    if labels {
-        let mut overlaps = Overlaps::new();
-        let (mut true_numbers, mut predicted_numbers) = (ObjectNumbers::default(), ObjectNumbers::default());
-        for time in 0..ea.times {
-            each_slab(context, a, b, time, &mut |p, t| {
-                let _span = context.recorder.span(Stage::Validate, "overlaps").voxels(p.len());
-                let (t, p) = (true_numbers.numbers(truth, &t, time)?, predicted_numbers.numbers(prediction, &p, time)?);
-                Ok(overlaps.add(&t, &p)?)
-            })?;
-        }
-        let _span = context.recorder.span(Stage::Validate, "match objects");
-        let counted = overlaps.ignoring_below(ignore_below_voxels);
-        report.instances = counted.matching(&THRESHOLDS);
-        report.ignored = Some(Ignored {
-            below_voxels: ignore_below_voxels,
-            true_objects: (overlaps.truth().len() - counted.truth().len()) as u64,
-            predictions: (overlaps.prediction().len() - counted.prediction().len()) as u64,
-        });
-        let voxel_um = voxel_um(b.meta()).or_else(|| voxel_um(a.meta()));
-        let grid = Grid { voxel_um, flat: ea.zyx[0] == 1 };
-        let found = Errors::of(&counted);
-        report.errors = Some(found.summary(grid));
-        errors = Some((found, grid));
-    } else {
+    let voxel_um = voxel_um(b.meta()).or_else(|| voxel_um(a.meta()));
+    let grid = Grid { voxel_um, flat: extents.zyx[0] == 1 };
+    let found = Errors::of(&counted);
+    let (instances, errors) = (counted.matching(&THRESHOLDS), Some(found.summary(grid)));
+    Ok((PairReport { instances, errors, ignored: Some(ignored), ..report }, Some((found, grid))))
+}
+
+/// Adds the scores of channels of intensity images, prediction and truth, to a report.
+fn score_intensities(
+    context: &Context,
+    report: PairReport,
+    images: [&Image; 2],
+    pairs: &[ChannelPair],
+) -> Result<PairReport, JobError> {
+    let Extents { zyx, times, .. } = Extents::of(images[0].meta());
+    let shape = [zyx[0] * times, zyx[1], zyx[2]];
+    let mut channels = Vec::with_capacity(pairs.len());
+    for pair in pairs {
         let (mut p_all, mut t_all) = (Vec::new(), Vec::new());
-        for time in 0..ea.times {
-            each_slab(context, a, b, time, &mut |p, t| {
+        for time in 0..times {
+            each_slab(context, images, pair, time, &mut |p, t| {
                 p_all.extend(p.to_f32());
                 t_all.extend(t.to_f32());
                 Ok(())
             })?;
         }
         let _span = context.recorder.span(Stage::Validate, "compare intensities").voxels(p_all.len());
-        let shape = [ea.zyx[0] * ea.times, ea.zyx[1], ea.zyx[2]];
-        report.regression = Some(regression(&t_all, &p_all, shape)?);
+        channels.push(ChannelScores { name: pair.name.clone(), regression: regression(&t_all, &p_all, shape)? });
     }
-    Ok((report, errors))
+    let scores: Vec<Regression> = channels.iter().map(|channel| channel.regression).collect();
+    if channels.len() < 2 {
+        channels.clear();
+    }
+    Ok(PairReport { regression: mean_of(&scores), channels, ..report })
 }
 
 /// Returns the voxel size Z, Y, X in µm of a file; `None` if a relevant one is missing or invalid.
@@ -386,10 +487,11 @@ impl ObjectNumbers {
     }
 }
 
+/// Passes the slabs of a channel of prediction and truth to `f`.
 fn each_slab(
     context: &Context,
-    a: &Image,
-    b: &Image,
+    [a, b]: [&Image; 2],
+    channels: &ChannelPair,
     time: usize,
     f: &mut dyn FnMut(Samples, Samples) -> Result<(), JobError>,
 ) -> Result<(), JobError> {
@@ -398,7 +500,7 @@ fn each_slab(
     let step = a.slab_slices();
     for z in (0..depth).step_by(step) {
         let range = z..(z + step).min(depth);
-        f(a.read(context, 0, range.clone())?, b.read(context, 0, range)?)?;
+        f(a.read(context, channels.prediction, range.clone())?, b.read(context, channels.truth, range)?)?;
     }
     Ok(())
 }

@@ -36,6 +36,7 @@ mod mesh;
 mod model;
 mod model_check;
 mod model_inputs;
+mod model_outputs;
 mod ops;
 mod package_test;
 pub mod packages;
@@ -46,6 +47,7 @@ pub mod provenance;
 mod recorded_jobs;
 mod rerun;
 pub mod results;
+mod scored_channels;
 mod segment;
 mod spool;
 mod stack;
@@ -59,7 +61,7 @@ pub use convert::ConvertJob;
 pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};
 pub use engine_memory::engine_memory;
 pub use error::{JobError, JobErrorKind, model_error_message, with_name};
-pub use evaluate::{EvaluateJob, EvaluateReport, Ignored, PairReport};
+pub use evaluate::{ChannelScores, EvaluateJob, EvaluateReport, Ignored, PairReport, PairRole, channels_to_score};
 pub use export::{ExportFormat, ExportJob};
 pub use job::{
     CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, StageProgress, TUNING_STAGE, check_threads,
@@ -76,6 +78,7 @@ pub use model_check::{
     ModelSpeedJob, ModelSpeedReport, ModelTestJob, ModelTestReport, NetworkSpeed, UploadReport, check_upload,
 };
 pub use model_inputs::ModelInput;
+pub use model_outputs::{ModelOutput, OutputTensor};
 pub use predict::{
     InputFailure, InputReport, InputTensor, Output, PredictJob, PredictOptions, PredictOutcome, PredictedVolume,
     ResultFormat, VolumeOutputs, predict_volume,

@@ -2,6 +2,7 @@
 
 use crate::JobError;
 use crate::model_inputs::{self, ModelInput};
+use crate::model_outputs::{self, ModelOutput};
 use crate::provenance::InputRecord;
 use cytoscope_engine::{
     CompileOptions, DeviceId, Engine, EngineError, NotRolling, Precision, RollingPlan, Session, select,
@@ -55,9 +56,15 @@ pub struct Model {
     pub input_channels: usize,
     /// Names of the input channels, if the package declares them; of several input tensors, their ids.
     pub input_channel_names: Vec<String>,
-    /// Number of maps that the network outputs.
+    /// The output tensors; at least one.
+    pub outputs: Vec<ModelOutput>,
+    /// Whether the outputs of the network are joined into one, with the channels of all.
+    pub(crate) has_joined_outputs: bool,
+    /// Number of maps that are predicted: the channels of the chosen output.
     pub output_channels: usize,
-    /// Index of the output that is used.
+    /// Names of these channels; empty if the package declares none.
+    pub output_channel_names: Vec<String>,
+    /// Index of the output of the network that is predicted; see [`Model::with_output`].
     pub output_index: usize,
     /// Number of spatial axes: 3, or 2 for a network that processes single slices.
     pub spatial_axes: usize,
@@ -73,7 +80,7 @@ pub struct Model {
     /// Nominal object diameter in µm at the model's voxel size: stacks are rescaled so that their median object has
     /// this diameter. `None` for models that do not rescale objects.
     pub object_diameter_um: Option<f64>,
-    /// Steps that are applied to the outputs after inference, in order.
+    /// Steps that are applied to the predicted output after inference, in order.
     pub postprocessing: Vec<Processing>,
     /// What the network predicts.
     pub task: ModelTask,
@@ -325,10 +332,8 @@ impl Model {
         let object_diameter_um = object_diameter_um(config).map_err(&bad)?;
         let segment_channel = channel_index(config, "segment_channel", 0).map_err(&bad)?;
         let seed_channel = channel_index(config, "seed_channel", segment_channel).map_err(&bad)?;
-        let output_channels = match output.axis(AxisKind::Channel).map(|axis| &axis.size) {
-            Some(AxisSize::Fixed(count)) => *count,
-            _ => output_channels_of(&package.graph).unwrap_or(1),
-        };
+        let outputs = model_outputs::outputs_of(&package);
+        let output_channels = outputs.first().map_or(1, |output| output.channels);
         for (key, channel) in [("segment_channel", segment_channel), ("seed_channel", seed_channel)] {
             if channel >= output_channels {
                 return Err(bad(format!(
@@ -344,6 +349,9 @@ impl Model {
             // A diameter in µm determines nothing without the voxel size of the model's grid.
             object_diameter_um: object_diameter_um.filter(|_| voxel_um.is_some()),
             postprocessing: output.postprocessing(),
+            output_channel_names: model_outputs::first_names(&outputs),
+            outputs,
+            has_joined_outputs: false,
             output_index: 0,
             name: package.name,
             description: package.description,
@@ -487,11 +495,6 @@ impl Model {
         shape.extend(&tile[3 - self.spatial_axes..]);
         shape
     }
-}
-
-/// Returns the number of channels of a network's first output, if it is known.
-fn output_channels_of(graph: &Graph) -> Option<usize> {
-    graph.value(*graph.outputs.first()?).shape.as_ref()?.get(1)?.fixed()
 }
 
 /// Compiles a network; in a float precision, DequantizeLinear nodes are folded into float weights.

@@ -1,4 +1,5 @@
 //! Models with several input tensors: each is read from its own file or channel, and tiles are cut from all at the same place.
+//! Models with several output tensors: one of them is predicted, or all together.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod common;
@@ -7,10 +8,10 @@ use common::{noise, noise_tensor, package, relative_distance};
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_formats::{Channel, Container, OpenOptions, WriteSpec, open, write_array};
 use cytoscope_graph::{BinaryOp, ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
-use cytoscope_model_package::{AxisSize, Package, Processing};
+use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{ChannelRef, InputTensor, TileRequest};
-use cytoscope_pipeline::{Context, JobError, Output, PredictJob, PredictOutcome, cards, provenance};
+use cytoscope_pipeline::{Context, JobError, Output, OutputTensor, PredictJob, PredictOutcome, cards, provenance};
 use cytoscope_volume::{Array, VoxelSize};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -246,4 +247,107 @@ fn a_package_with_several_inputs_passes_its_own_test() {
     let job: cytoscope_pipeline::ModelTestJob = serde_json::from_value(text).unwrap();
     let report = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
     assert_eq!(report.reproduced, Some(true), "{}", report.test);
+}
+
+/// A network with the outputs `mask` of one channel and `boundary` of two.
+fn network_of_two_outputs() -> Graph {
+    let mut graph = Graph::new("two outputs");
+    let free = |axis: &str| Dim::Free(axis.to_owned());
+    let shape = vec![Dim::Fixed(1), Dim::Fixed(1), free("z"), free("y"), free("x")];
+    let input = graph.add_input("x", ElementType::F32, shape);
+    for (seed, name, channels) in [(1, "mask", 1), (2, "boundary", 2)] {
+        let weight = graph.add_initializer(format!("{name} weight"), noise_tensor(seed, &[channels, 1, 3, 3, 3]));
+        let output = graph.push(name, Op::Conv(ConvAttrs::same(&[3, 3, 3])), &[Some(input), Some(weight)]);
+        graph.outputs.push(output);
+    }
+    graph
+}
+
+/// Writes the package of that network, which names the channels of the second output.
+fn save_two_outputs(path: &Path) {
+    let mut builder = package(&network_of_two_outputs());
+    let mut second = builder.outputs[0].clone();
+    builder.outputs[0].id = "mask".to_owned();
+    second.id = "boundary".to_owned();
+    for axis in second.axes.iter_mut().filter(|axis| axis.kind == AxisKind::Channel) {
+        axis.size = AxisSize::Fixed(2);
+        axis.channel_names = vec!["inner".to_owned(), "outer".to_owned()];
+    }
+    builder.outputs.push(second);
+    let _ = builder.save(path, cytoscope_storage::Overwrite::Refuse).unwrap();
+}
+
+/// Returns maps in the axis order Z, C, Y, X of a file.
+fn interleaved(maps: &[&[f32]]) -> Vec<f32> {
+    let plane = SHAPE[1] * SHAPE[2];
+    (0..SHAPE[0]).flat_map(|z| maps.iter().flat_map(move |map| map[z * plane..(z + 1) * plane].to_vec())).collect()
+}
+
+#[test]
+fn one_output_or_all_are_predicted_and_the_others_are_named() {
+    let fixture = Fixture::new();
+    let model = fixture.path("two");
+    save_two_outputs(&model);
+    let [image, _] = images();
+    let input = [("x".to_owned(), Tensor::new([&[1, 1][..], &SHAPE].concat(), image).unwrap())];
+    let outputs = cytoscope_reference::run(&network_of_two_outputs(), &input).unwrap();
+    let values: Vec<Vec<f32>> = outputs.into_iter().map(|output| output.into_f32().unwrap()).collect();
+    let (mask, [inner, outer]) = (values[0].as_slice(), [&values[1][..VOXELS], &values[1][VOXELS..]]);
+    let small = TileRequest { tile: Some([6, 12, 16]), ..TileRequest::default() };
+    for (choice, expected, names, note) in [
+        (None, vec![mask], vec!["mask"], Some("mask is predicted, boundary is not written")),
+        (Some("boundary"), vec![inner, outer], vec!["inner", "outer"], Some("boundary is predicted, mask is not")),
+        (Some("all"), vec![mask, inner, outer], vec!["mask", "boundary inner", "boundary outer"], None),
+    ] {
+        let output_tensor: Option<OutputTensor> = choice.map(|text| text.parse().unwrap());
+        for (tiles, how) in [(TileRequest::default(), "whole"), (small.clone(), "tiles")] {
+            let out = format!("{}-{how}", choice.unwrap_or("first"));
+            let job = PredictJob {
+                model: model.to_string_lossy().into_owned(),
+                output_tensor: output_tensor.clone(),
+                tiles,
+                ..fixture.job("a.tif", Vec::new(), &out)
+            };
+            let outcome = run(&job).unwrap();
+            assert!(outcome.failed.is_empty(), "{out}: {}", outcome.failed[0].sentence);
+            let distance = relative_distance(&fixture.maps(&out, "a"), &interleaved(&expected));
+            assert!(distance < 1e-5, "{out}: {distance}");
+            let notes = outcome.done[0].notes.join("; ");
+            assert_eq!(notes.contains("is not written"), note.is_some(), "{notes}");
+            assert!(note.is_none_or(|note| notes.contains(note)), "{notes}");
+            let path = fixture.path(&out).join("a_prediction.tif");
+            let meta = open(&path, &OpenOptions::default()).unwrap().meta().clone();
+            assert_eq!(meta.channels.iter().map(|channel| channel.name.as_str()).collect::<Vec<_>>(), names, "{out}");
+            let record = provenance::read(&fixture.path(&out).join("a_provenance.json")).unwrap();
+            assert_eq!(record.job.output_tensor, output_tensor);
+        }
+    }
+    let again = provenance::read(&fixture.path("boundary-tiles/a_provenance.json")).unwrap().job;
+    run(&PredictJob { out: fixture.path("again"), ..again }).unwrap();
+    assert!(fixture.maps("again", "a") == fixture.maps("boundary-tiles", "a"), "the recorded job gives other maps");
+    let card = cards::card("two", &model);
+    let outputs: Vec<(&str, usize)> = card.outputs.iter().map(|output| (output.id.as_str(), output.channels)).collect();
+    assert_eq!((outputs, card.can_join_outputs), (vec![("mask", 1), ("boundary", 2)], true));
+}
+
+#[test]
+fn unknown_outputs_and_outputs_of_other_sizes_are_refused() {
+    let fixture = Fixture::new();
+    let refused = |model: &str, output: &str| {
+        let model = fixture.path(model).to_string_lossy().into_owned();
+        let output_tensor = Some(output.parse().unwrap());
+        run(&PredictJob { model, output_tensor, ..fixture.job("a.tif", Vec::new(), "out") }).unwrap_err().to_string()
+    };
+    save_two_outputs(&fixture.path("two"));
+    let unknown = refused("two", "edge");
+    assert!(unknown.contains("no output \"edge\"") && unknown.contains("mask, boundary"), "{unknown}");
+    // The second output has half as many voxels along each axis.
+    let mut graph = network_of_two_outputs();
+    for node in graph.nodes.iter_mut().filter(|node| node.name == "boundary") {
+        node.op = Op::Conv(ConvAttrs { strides: vec![2; 3], ..ConvAttrs::same(&[3, 3, 3]) });
+    }
+    cytoscope_onnx::save(&graph, &fixture.path("halved.onnx")).unwrap();
+    let halved = refused("halved.onnx", "all");
+    assert!(halved.contains("cannot be predicted together") && halved.contains("other lengths"), "{halved}");
+    assert!(!cards::card("halved", &fixture.path("halved.onnx")).can_join_outputs);
 }

@@ -47,6 +47,8 @@ pub(crate) struct StartModel {
     pub comparable: bool,
     /// The package's int8 form of `graph`, if it has one with the same outputs.
     pub int8: Option<Int8Network>,
+    /// Ids of the package's outputs after the first, which are not trained.
+    pub other_outputs: Vec<String>,
 }
 
 /// The int8 network of a package.
@@ -189,6 +191,7 @@ pub(crate) fn load_start_model(
         segment: has_segment.then(|| known.segment.clone()),
         comparable,
         int8: int8.filter(|_| comparable),
+        other_outputs: known.outputs.iter().skip(1).map(|output| output.id.clone()).collect(),
     })
 }
 
@@ -295,6 +298,7 @@ fn scratch(
         segment: None,
         comparable: false,
         int8: None,
+        other_outputs: Vec::new(),
     })
 }
 

@@ -168,7 +168,15 @@ fn load_start_model(
     data: &Data,
 ) -> Result<StartModel, JobError> {
     let _span = context.recorder.span(Stage::Load, "start model");
-    network::load_start_model(&job.from, job.task, config, data.voxel_um(), job.seed)
+    let start = network::load_start_model(&job.from, job.task, config, data.voxel_um(), job.seed)?;
+    if !start.other_outputs.is_empty() {
+        context.note(format!(
+            "The start model has {} outputs: its first one is trained; {} will not be in the new model.",
+            start.other_outputs.len() + 1,
+            start.other_outputs.join(", ")
+        ));
+    }
+    Ok(start)
 }
 
 /// Opens the training images and scans them for their statistics and objects.

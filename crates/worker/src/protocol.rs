@@ -366,9 +366,11 @@ mod tests {
             pairs: Vec::new(),
             instances: Vec::new(),
             regression: Some(regression),
+            channels: Vec::new(),
             unpaired: Vec::new(),
             errors: None,
             ignored: None,
+            notes: Vec::new(),
         };
         let text = serde_json::to_string(&JobResult::Evaluate(report)).unwrap();
         let JobResult::Evaluate(back) = serde_json::from_str(&text).unwrap() else { panic!("{text}") };

@@ -1,7 +1,7 @@
 //! Makes jobs from a document and the settings.
 
 use super::Jobs;
-use crate::channels::input_channels;
+use crate::channels::{chosen_output, input_channels, segment_channels};
 use crate::correct::CorrectionsAction;
 use crate::correct::tools::EditAction;
 use crate::disk::{DocumentEffect, TableTarget};
@@ -98,6 +98,7 @@ impl Jobs {
             channel: None,
             channels: if has_choice { chosen.collect() } else { Vec::new() },
             input_tensors: Vec::new(),
+            output_tensor: chosen_output(model, settings).cloned(),
             time: None,
             series: SeriesChoice::Index(document.series),
             axes: document.axes.clone(),
@@ -199,7 +200,8 @@ impl Jobs {
     ) {
         let Some(card) = self.model(display.settings()) else { return };
         let Some(document) = documents.get(id) else { return };
-        let Some(map) = document.of_role(Role::Map).map(|o| o.path.clone()) else { return };
+        let Some((map, channels)) = document.of_role(Role::Map).map(|o| (o.path.clone(), o.channels)) else { return };
+        let [channel, seed_channel] = segment_channels(card, display.settings(), channels);
         let saved_time = self.keeping.get(&id).map(|(_, time)| *time);
         let time = saved_time.filter(|_| keep).unwrap_or(document.time);
         let name = file_name(&map);
@@ -219,8 +221,8 @@ impl Jobs {
             table: keep.then(|| folder.join(ArtifactKind::Table.file_name(&stem))),
             table_format: Default::default(),
             series: SeriesChoice::Index(document.series),
-            channel: card.segment_channel,
-            seed_channel: Some(card.seed_channel),
+            channel,
+            seed_channel: Some(seed_channel),
             time,
             voxel_um: None,
             intensities: keep.then(|| document.path.clone()),

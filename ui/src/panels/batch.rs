@@ -1,6 +1,6 @@
 //! The page for converting files and for scoring predictions.
 
-use super::{frame, heading, job_progress, named_button, number_field, page_top, weak};
+use super::{frame, heading, job_progress, labeled_choice, named_button, number_field, page_top, weak};
 use crate::action::Actions;
 use crate::batch::{Batch, BatchAction, ConvertFormat, start_folder};
 use crate::document::file_name;
@@ -9,14 +9,17 @@ use crate::opener::FileRequest;
 use crate::state::State;
 use crate::theme;
 use cytoscope_formats::Compression;
+use cytoscope_objects::regression::Regression;
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome, SizeUnit};
-use cytoscope_pipeline::EvaluateReport;
+use cytoscope_pipeline::{EvaluateReport, PairRole};
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::path::Path;
 
 /// Maximum number of scored pairs that are listed; the saved table has all of them.
 const LISTED_PAIRS: usize = 200;
+/// Maximum number of notes that are listed; the others are in the log.
+const LISTED_NOTES: usize = 20;
 /// Maximum height of the list of files to convert; longer lists are scrolled.
 const FILE_LIST_HEIGHT: f32 = 320.0;
 
@@ -162,12 +165,14 @@ fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         "Label images are matched object by object, other images are compared by intensity. Files of folders are paired by \
          name.",
     );
+    let (prediction, truth) = (PairRole::Prediction, PairRole::Truth);
     let places = [
-        ("Predictions…", FileRequest::Predictions, "Prediction file…", FileRequest::PredictionFile, &batch.prediction),
-        ("Ground truth…", FileRequest::Truths, "Ground truth file…", FileRequest::TruthFile, &batch.truth),
+        ("Predictions…", FileRequest::Predictions, "Prediction file…", FileRequest::PredictionFile, prediction),
+        ("Ground truth…", FileRequest::Truths, "Ground truth file…", FileRequest::TruthFile, truth),
     ];
-    for (folders, of_folder, file, of_file, path) in places {
+    for (folders, of_folder, file, of_file, role) in places {
         ui.horizontal_wrapped(|ui| {
+            let path = &batch.scored(role).path;
             let start = path.as_deref().and_then(start_folder);
             if named_button(ui, true, icon::FOLDER, folders).on_hover_text("A folder").clicked() {
                 ask(of_folder, start, actions);
@@ -177,6 +182,7 @@ fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             }
             weak(ui, path.as_ref().map(|p| p.display().to_string()).unwrap_or_default());
         });
+        scored_channel(ui, batch, role, actions);
     }
     ui.horizontal_wrapped(|ui| {
         ui.label("Ignore true objects below");
@@ -188,7 +194,8 @@ fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     });
     let is_running = batch.is_evaluating(state.jobs);
     ui.horizontal(|ui| {
-        let may = !is_running && batch.prediction.is_some() && batch.truth.is_some() && state.jobs.has_engine();
+        let may =
+            !is_running && batch.prediction.path.is_some() && batch.truth.path.is_some() && state.jobs.has_engine();
         if named_button(ui, may, icon::SCALES, "Evaluate").clicked() {
             actions.send(BatchAction::Evaluate);
         }
@@ -207,10 +214,50 @@ fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     }
 }
 
+/// Choice of the channel of predictions or ground truth that is scored, if there are several.
+fn scored_channel(ui: &mut Ui, batch: &Batch, role: PairRole, actions: &mut Actions) {
+    let files = batch.scored(role);
+    if files.channels.len() < 2 {
+        return;
+    }
+    let (id, name) = match role {
+        PairRole::Prediction => ("prediction channel", "Prediction channel"),
+        PairRole::Truth => ("truth channel", "Ground truth channel"),
+    };
+    let automatic = "Automatic";
+    let mut channel = files.channel;
+    let shown = channel.and_then(|index| files.channels.get(index)).map_or(automatic, String::as_str);
+    let response = labeled_choice(ui, id, name, shown, |ui| {
+        ui.selectable_value(&mut channel, None, automatic);
+        for (index, name) in files.channels.iter().enumerate() {
+            ui.selectable_value(&mut channel, Some(index), name.as_str());
+        }
+    });
+    response.on_hover_text(
+        "Automatic scores all channels of stains, paired by name or in their order, and otherwise the first channel",
+    );
+    if channel != files.channel {
+        actions.send(BatchAction::Channel(role, channel));
+    }
+}
+
+/// Intensity scores in one line.
+fn regression_text(scores: &Regression) -> String {
+    let shown = |v: Option<f64>| v.map_or_else(|| "undefined".to_owned(), |v| format!("{v:.4}"));
+    let [pearson, psnr, ssim] = [scores.pearson, scores.psnr_db, scores.ssim].map(shown);
+    format!("Pearson {pearson} · PSNR {psnr} dB · SSIM {ssim} · MSE {:.4e}", scores.mse)
+}
+
 fn scores(ui: &mut Ui, report: &EvaluateReport, actions: &mut Actions) {
     heading(ui, "Scores");
     let n = report.pairs.len();
     weak(ui, if n == 1 { "1 pair".to_owned() } else { format!("{n} pairs") });
+    for note in report.notes.iter().take(LISTED_NOTES) {
+        weak(ui, note.as_str());
+    }
+    if report.notes.len() > LISTED_NOTES {
+        weak(ui, format!("{} further notes", report.notes.len() - LISTED_NOTES));
+    }
     if !report.instances.is_empty() {
         egui::Grid::new("pooled scores").num_columns(8).spacing([24.0, 6.0]).striped(true).show(ui, |ui| {
             for name in ["IoU", "F1", "Precision", "Recall", "AP", "PQ", "Matched IoU", "Found"] {
@@ -237,9 +284,11 @@ fn scores(ui: &mut Ui, report: &EvaluateReport, actions: &mut Actions) {
         );
     }
     if let Some(r) = &report.regression {
-        let shown = |v: Option<f64>| v.map_or_else(|| "undefined".to_owned(), |v| format!("{v:.4}"));
-        let (pearson, psnr, ssim) = (shown(r.pearson), shown(r.psnr_db), shown(r.ssim));
-        ui.label(format!("Pearson {pearson} · PSNR {psnr} dB · SSIM {ssim} · MSE {:.4e}", r.mse));
+        let mean = if report.channels.is_empty() { "" } else { "Mean of the channels: " };
+        ui.label(format!("{mean}{}", regression_text(r)));
+    }
+    for channel in &report.channels {
+        ui.label(format!("{}: {}", channel.name, regression_text(&channel.regression)));
     }
     if let Some(errors) = &report.errors {
         error_table(ui, errors);

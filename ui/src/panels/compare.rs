@@ -36,6 +36,12 @@ pub(super) fn comparison(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         Some(Err(why)) => _ = weak(ui, why),
         Some(Ok(agreement)) => scores(ui, agreement),
     }
+    for overlay in [Role::Labels, Role::Truth].into_iter().filter_map(|role| document.of_role(role)) {
+        if overlay.channels > 1 {
+            let (name, count) = (&overlay.name, overlay.channels);
+            weak(ui, format!("{name}: only the first of its {count} channels is compared"));
+        }
+    }
     ui.horizontal_wrapped(|ui| {
         ui.label("Ignore true objects below");
         let mut limit = compare.ignore_below_voxels;

@@ -11,7 +11,7 @@ use crate::state::State;
 use crate::theme;
 use crate::work::{JobState, JobView};
 use cytoscope_model_package::{UploadFinding, UploadSeverity};
-use cytoscope_pipeline::cards::ModelCard;
+use cytoscope_pipeline::cards::{ModelCard, OutputCard};
 use cytoscope_pipeline::packages::{architectures, is_checkpoint};
 use cytoscope_pipeline::{ExportFormat, ModelSpeedReport, ModelTestReport};
 use cytoscope_profile::bytes_text;
@@ -170,10 +170,16 @@ fn card_details(ui: &mut Ui, card: &ModelCard, own: &mut ModelsPanel) {
     }
     weak(ui, facts(card));
     let names = |names: &[String]| if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
+    let output = |output: &OutputCard| match output.channels {
+        1 => output.id.clone(),
+        count => format!("{}: {count} channels{}", output.id, names(&output.channel_names)),
+    };
+    let outputs: Vec<String> = card.outputs.iter().filter(|_| card.outputs.len() > 1).map(output).collect();
     egui::Grid::new("model facts").num_columns(2).spacing([28.0, 4.0]).show(ui, |ui| {
         let rows = [
             ("Input channels", format!("{}{}", card.input_channels, names(&card.input_channel_names))),
             ("Output channels", format!("{}{}", card.output_channels, names(&card.output_channel_names))),
+            ("Outputs", outputs.join("; ")),
             ("Authors", card.authors.join(", ")),
             ("Tags", card.tags.join(", ")),
         ];

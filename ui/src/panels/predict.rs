@@ -4,7 +4,7 @@ use super::library::named_slider;
 use super::performance::{inference_text, performance_choice};
 use super::{heading, labeled_choice, main_button, named_button, seconds, weak};
 use crate::action::Actions;
-use crate::channels::{input_channels, input_name};
+use crate::channels::{chosen_output, input_channels, input_name};
 use crate::command::Command;
 use crate::diameter::diameter_control;
 use crate::display::DisplayAction;
@@ -19,7 +19,7 @@ use cytoscope_engine::{Device, DeviceRequest, Precision};
 use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::{ModelTask, Preset};
+use cytoscope_pipeline::{ModelTask, OutputTensor, Preset};
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::path::Path;
@@ -145,6 +145,7 @@ fn input_and_place(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut
     if document.channels.len() > 1 {
         channel_choice(ui, state, document, actions);
     }
+    output_choice(ui, state, actions);
     preprocessing_control(ui, document, &mut own.steps, actions);
     copy_control(ui, document, state.jobs.has_engine(), &mut own.steps, actions);
     if let Some(card) = state.model() {
@@ -201,6 +202,32 @@ fn channel_choice(ui: &mut Ui, state: State<'_>, document: &Document, actions: &
     if chosen != before {
         let channels = chosen.iter().filter_map(|c| names.get(*c)).map(|name| (*name).clone()).collect();
         actions.send(DisplayAction::InputChannels { model: card.name.clone(), channels });
+    }
+}
+
+/// Choice of the output of the model that is predicted, if it has several.
+fn output_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let Some(card) = state.model().filter(|card| card.outputs.len() > 1) else { return };
+    let before = chosen_output(card, state.settings()).cloned();
+    let mut output = before.clone();
+    let all = "All outputs";
+    let shown = match &before {
+        None => card.outputs.first().map_or("", |first| first.id.as_str()),
+        Some(OutputTensor::All) => all,
+        Some(OutputTensor::Id(id)) => id.as_str(),
+    };
+    let response = labeled_choice(ui, "output", "Output", shown, |ui| {
+        for (at, one) in card.outputs.iter().enumerate() {
+            let choice = (at > 0).then(|| OutputTensor::Id(one.id.clone()));
+            ui.selectable_value(&mut output, choice, one.id.as_str());
+        }
+        if card.can_join_outputs {
+            ui.selectable_value(&mut output, Some(OutputTensor::All), all);
+        }
+    });
+    response.on_hover_text("The output of the model that is predicted; the others are not written");
+    if output != before {
+        actions.send(DisplayAction::OutputOfModel { model: card.name.clone(), output });
     }
 }
 

@@ -219,3 +219,48 @@ fn inputs_that_cannot_be_joined_are_refused() {
     other.values[id.index()].shape = Some(vec![Dim::Fixed(1), Dim::Fixed(2), Dim::Free("x".into())]);
     assert!(refused(&other, &[1, 2]).contains("of 3 axes beside one of 4"));
 }
+
+/// Returns a network of one input and the outputs `a` (2 channels) and `b` (1 channel, at `stride`).
+fn two_outputs(stride: usize) -> Graph {
+    let mut graph = Graph::new("two outputs");
+    let free = |n: &str| Dim::Free(n.into());
+    let x = graph.add_input("x", ElementType::F32, vec![free("n"), Dim::Fixed(1), free("h"), free("w")]);
+    let wa = graph.add_initializer("wa", common::noise_tensor(1, &[2, 1, 3, 3]));
+    let wb = graph.add_initializer("wb", common::noise_tensor(2, &[1, 2, 3, 3]));
+    let a = graph.push("a", Op::Conv(ConvAttrs::same(&[3, 3])), &[Some(x), Some(wa)]);
+    let attrs = ConvAttrs { strides: vec![stride; 2], ..ConvAttrs::same(&[3, 3]) };
+    let b = graph.push("b", Op::Conv(attrs), &[Some(a), Some(wb)]);
+    graph.outputs = vec![a, b];
+    graph
+}
+
+#[test]
+fn joined_outputs_are_the_channels_of_separate_ones() {
+    let graph = two_outputs(1);
+    let mut joined = graph.clone();
+    cytoscope_graph_passes::join_outputs(&mut joined).unwrap();
+    joined.validate().unwrap();
+    assert_eq!(joined.outputs.len(), 1);
+    let input = [("x".to_owned(), common::noise_tensor(5, &[1, 1, 5, 6]))];
+    let separate = cytoscope_reference::run(&graph, &input).unwrap();
+    let found = cytoscope_reference::run(&joined, &input).unwrap();
+    assert_eq!((found.len(), found[0].shape()), (1, &[1, 3, 5, 6][..]));
+    let expected: Vec<f32> = separate.iter().flat_map(|output| output.as_f32().unwrap().to_vec()).collect();
+    assert_eq!(found[0].as_f32().unwrap(), expected);
+    let field = cytoscope_graph_passes::analysis::receptive_field(&joined).unwrap();
+    assert_eq!(field.halo(), Some(vec![2, 2]));
+    let mut single = joined.clone();
+    cytoscope_graph_passes::join_outputs(&mut single).unwrap();
+    assert_eq!(single, joined, "a single output stays as it is");
+}
+
+#[test]
+fn outputs_that_cannot_be_joined_are_refused() {
+    let refused = |graph: &Graph| cytoscope_graph_passes::join_outputs(&mut graph.clone()).unwrap_err().to_string();
+    let halved = refused(&two_outputs(2));
+    assert!(halved.contains("\"b\" of other lengths than \"a\""), "{halved}");
+    let mut integers = two_outputs(1);
+    let id = integers.outputs[1];
+    integers.values[id.index()].dtype = Some(ElementType::U8);
+    assert!(refused(&integers).contains("\"b\" of uint8"), "{}", refused(&integers));
+}

@@ -31,7 +31,7 @@ impl DiameterJob {
         let Some(input) = files.first() else {
             return Err(JobError::WrongUse("no input was given: give the name of a file".to_owned()));
         };
-        let model = Model::load(&job.model)?;
+        let model = Model::load(&job.model)?.with_output(job.output_tensor.as_ref())?;
         super::check(job.diameter, &model)?;
         job.check_input_tensors(&model, files.len())?;
         let engine = devices.for_model(context, &model, job.device, &job.options())?;

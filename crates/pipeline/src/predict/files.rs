@@ -157,9 +157,11 @@ fn label_axes(times: usize) -> Axes {
     text.parse().unwrap_or_default()
 }
 
-/// Returns the names of the channels of a model's maps.
+/// Returns the names of the channels of a model's maps: those that it declares, or else its own with a number.
 pub(super) fn map_channels(model: &Model) -> Vec<Channel> {
-    (0..model.output_channels).map(|c| Channel { name: format!("{} {c}", model.name), color_rgb: None }).collect()
+    let declared = |channel: usize| model.output_channel_names.get(channel).cloned();
+    let name = |channel: usize| declared(channel).unwrap_or_else(|| format!("{} {channel}", model.name));
+    (0..model.output_channels).map(|channel| Channel { name: name(channel), color_rgb: None }).collect()
 }
 
 fn map_writer(

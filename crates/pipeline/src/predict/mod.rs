@@ -42,7 +42,9 @@ use crate::deserialize;
 use crate::devices::DeviceChoice;
 use crate::diameter::{DiameterRequest, ObjectDiameter};
 use crate::evaluate::{looks_like_labels, pair_key};
-use crate::{AppliedProfile, Artifact, ArtifactKind, JobError, JobErrorKind, Model, provenance, stack_stem};
+use crate::{
+    AppliedProfile, Artifact, ArtifactKind, JobError, JobErrorKind, Model, OutputTensor, provenance, stack_stem,
+};
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::{is_zarr_folder, one_of_each_series};
 use cytoscope_objects::SegmentOptions;
@@ -124,6 +126,9 @@ pub struct PredictJob {
     /// The images of the model's input tensors that are not read from the channels of their names in the stacks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub input_tensors: Vec<InputTensor>,
+    /// The output tensor of the model that is predicted; `None` for the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_tensor: Option<OutputTensor>,
     /// Time point, from 0; `None` predicts all.
     #[serde(default)]
     pub time: Option<usize>,

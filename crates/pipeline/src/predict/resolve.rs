@@ -108,6 +108,7 @@ impl<'a> Resolved<'a> {
         outputs: BTreeSet<Output>,
     ) -> Result<Self, JobError> {
         let Selection { image, input, mut meta, extents, channels, times, mut notes } = selection;
+        notes.extend(model.outputs_note());
         for &time in &times {
             Stack::new(image, time).check_ends()?;
         }
@@ -143,7 +144,7 @@ impl<'a> Resolved<'a> {
         if grid != extents.zyx {
             notes.push(format!("resampled to the model's voxel size: from {:?} to {grid:?} voxels", extents.zyx));
         }
-        let resolved = Self {
+        let mut resolved = Self {
             segment: model.segment.scaled(diameter.map_or(1.0, |d| d.scale())),
             tiles: options.tiles.clone(),
             budget,
@@ -165,6 +166,11 @@ impl<'a> Resolved<'a> {
             notes,
         };
         resolved.check_segment()?;
+        if let Some(output) = model.outputs.get(model.output_index).filter(|_| model.output_index > 0)
+            && resolved.has_objects()
+        {
+            resolved.notes.push(format!("objects are found in the first channel of the output {}", output.id));
+        }
         Ok(resolved)
     }
 

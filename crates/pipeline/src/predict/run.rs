@@ -56,7 +56,7 @@ impl PredictJob {
         let inputs = self.series_inputs(&files);
         self.check_zarr_out(inputs.len())?;
         let loading = context.recorder.span(Stage::Load, "model");
-        let model = Model::load(&self.model)?;
+        let model = Model::load(&self.model)?.with_output(self.output_tensor.as_ref())?;
         loading.finish();
         diameter::check(self.diameter, &model)?;
         // The series of a file are matched with those of the tensors' files.
