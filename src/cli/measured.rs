@@ -9,7 +9,7 @@ use cytoscope_profile::{
     operator_totals,
 };
 use cytoscope_storage::write::atomic_write_with;
-use cytoscope_train::{BatchAdvice, TrainJob, TrainReport, TrainStatus};
+use cytoscope_train::{TrainJob, TrainReport, TrainStatus};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -114,19 +114,19 @@ impl MeasuredRun {
 pub(crate) fn training_facts(job: &TrainJob, report: &TrainReport, status: Option<&TrainStatus>) -> TrainingFacts {
     let device = match job.device {
         DeviceRequest::Device(id) => id,
-        DeviceRequest::Auto => status.map_or(DeviceId::Cpu, |status| status.device),
+        DeviceRequest::Auto => DeviceId::Cpu,
     };
-    TrainingFacts {
+    let facts = TrainingFacts {
         step_secs: report.step_secs,
         stalled_secs: report.stalled_secs,
         workers: report.workers,
         device: device.to_string(),
         // The report counts the patches of a whole step.
-        batch: status.map_or_else(|| report.batch / job.config.accumulate.max(1), |status| status.batch),
-        larger_batch: status.and_then(|status| match status.batch_advice {
-            Some(BatchAdvice::Larger { batch }) => Some(batch),
-            Some(BatchAdvice::Smaller { .. }) | None => None,
-        }),
-        recomputed_share: status.and_then(|status| status.recomputed_share),
+        batch: report.batch / job.config.accumulate.max(1),
+        ..TrainingFacts::default()
+    };
+    match status {
+        Some(status) => status.complete(facts),
+        None => facts,
     }
 }

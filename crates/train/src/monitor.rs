@@ -1,10 +1,10 @@
-//! The status line of a training run: speed, waiting for data, memory, and whether another batch size suits the device.
+//! The status of a training run: speed, waiting for data, memory, and whether another batch size suits the device.
 
-use crate::event::TrainSink;
+use crate::event::TrainEvent;
 use crate::step::Stepper;
 use crate::train::Training;
 use cytoscope_engine::DeviceId;
-use cytoscope_profile::{bytes_text, resident_bytes};
+use cytoscope_profile::{TrainingFacts, bytes_text, resident_bytes};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
@@ -14,16 +14,6 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const MAX_DATA_WAIT: f64 = 0.2;
 /// Part of a device's free memory that the activations of a batch of twice the size may take.
 const MEMORY_SHARE: f64 = 0.5;
-
-/// Receives the status of a training run; called from the run's thread.
-pub type StatusSink<'a> = dyn Fn(&TrainStatus) + Send + Sync + 'a;
-
-/// What receives the reports of a training run.
-#[derive(Clone, Copy)]
-pub(crate) struct Sinks<'a> {
-    pub on_event: &'a TrainSink<'a>,
-    pub on_status: &'a StatusSink<'a>,
-}
 
 /// A change of the batch size that suits the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,10 +45,8 @@ impl BatchAdvice {
 
 /// Status of a training run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "event", rename = "status")]
 pub struct TrainStatus {
-    /// Device that computes the steps; events of earlier versions lack it.
-    #[serde(default = "cpu")]
+    /// Device that computes the steps.
     pub device: DeviceId,
     /// Number of completed steps.
     pub step: u64,
@@ -80,10 +68,6 @@ pub struct TrainStatus {
     pub recomputed_share: Option<f64>,
 }
 
-fn cpu() -> DeviceId {
-    DeviceId::Cpu
-}
-
 impl TrainStatus {
     /// Returns the status as one line for the user.
     pub fn line(&self) -> String {
@@ -95,6 +79,21 @@ impl TrainStatus {
             100.0 * self.data_wait_share,
             bytes_text(self.activation_bytes)
         )
+    }
+
+    /// Returns the facts of a run completed by its status: the device, the batch, and what the advice on them needs.
+    #[must_use]
+    pub fn complete(&self, facts: TrainingFacts) -> TrainingFacts {
+        TrainingFacts {
+            device: self.device.to_string(),
+            batch: self.batch,
+            larger_batch: match self.batch_advice {
+                Some(BatchAdvice::Larger { batch }) => Some(batch),
+                Some(BatchAdvice::Smaller { .. }) | None => None,
+            },
+            recomputed_share: self.recomputed_share,
+            ..facts
+        }
     }
 }
 
@@ -152,7 +151,7 @@ impl Training<'_> {
             recomputes: stepper.recompute().is_some(),
             data_wait_share,
         };
-        (self.sinks.on_status)(&TrainStatus {
+        self.emit(&TrainEvent::Status(TrainStatus {
             device: device.id,
             step,
             samples_per_sec: (self.batch * self.config.accumulate) as f64 / step_secs,
@@ -162,7 +161,7 @@ impl Training<'_> {
             batch: self.batch,
             batch_advice: facts.advice(),
             recomputed_share: stepper.recompute().map(|r| r.recomputed_macs as f64 / r.macs.max(1) as f64),
-        });
+        }));
     }
 }
 
@@ -213,8 +212,9 @@ mod tests {
             "12.3 samples/s, 5 % of the time waiting for data, memory 300 MiB, activations 64 MiB; --batch 8 fits into \
              the memory of the device"
         );
-        let json = serde_json::to_value(&status).unwrap();
+        let event = TrainEvent::Status(status);
+        let json = serde_json::to_value(&event).unwrap();
         assert_eq!((&json["event"], &json["batch_advice"]["batch"]), (&"status".into(), &8.into()));
-        assert_eq!(serde_json::from_value::<TrainStatus>(json).unwrap(), status);
+        assert_eq!(serde_json::from_value::<TrainEvent>(json).unwrap(), event);
     }
 }
