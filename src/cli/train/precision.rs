@@ -7,6 +7,7 @@ use crate::cli::print;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::Context;
 use cytoscope_pipeline::devices::Devices;
+use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_train::{TrainConfig, TrainJob, TrainPrecision, TrainReport, TrainSink};
 use serde::{Deserialize, Serialize};
@@ -82,7 +83,9 @@ pub(super) fn compare(
     full.out = scratch.path().join("model");
     (full.resume, full.restart, full.without_int8, full.overwrite) = (false, false, true, Overwrite::Refuse);
     context.note("training again in 32-bit floats, to compare the scores");
-    let report = full.run(context, devices, on_event)?;
+    // The shares of time in its status are those of this run.
+    let context = Context { recorder: Recorder::totals_only(), ..context.clone() };
+    let report = full.run(&context, devices, on_event)?;
     Ok(PrecisionComparison::new(mixed, &report))
 }
 

@@ -182,8 +182,10 @@ pub struct JobUsage {
 pub struct TrainingTimes {
     /// Number of threads that prepare patches.
     pub workers: usize,
-    /// Number of patches per step.
-    pub patches_per_step: usize,
+    /// Number of patches per step by the settings of the job, which a machine profile may complete.
+    planned_patches: usize,
+    /// Number of batches per step.
+    accumulate: usize,
     /// Number of reports of steps and of the status so far.
     pub reports: u64,
     /// The latest status; `None` before the first steps.
@@ -195,8 +197,19 @@ pub struct TrainingTimes {
 impl TrainingTimes {
     /// No steps yet.
     pub(super) fn new(config: &TrainConfig) -> Self {
-        let (workers, patches_per_step) = (config.data_workers(), config.patches_per_step());
-        Self { workers, patches_per_step, reports: 0, status: None, recent: VecDeque::new() }
+        Self {
+            workers: config.data_workers(),
+            planned_patches: config.patches_per_step(),
+            accumulate: config.accumulate,
+            reports: 0,
+            status: None,
+            recent: VecDeque::new(),
+        }
+    }
+
+    /// Number of patches per step.
+    pub fn patches_per_step(&self) -> usize {
+        self.status.as_ref().map_or(self.planned_patches, |status| status.batch.saturating_mul(self.accumulate))
     }
 
     /// Adds a report of the run: mean seconds per step, and the part of it spent waiting for patches.
@@ -383,7 +396,9 @@ mod tests {
             step: 1,
             samples_per_sec: 8.0,
             data_wait_share: 0.0,
+            device_share: None,
             resident_bytes: None,
+            device_memory: None,
             activation_bytes: 1 << 20,
             batch,
             batch_advice: None,
