@@ -57,13 +57,15 @@ pub enum Stage {
     Verify,
     /// Saving the state of a training run.
     Checkpoint,
+    /// Computing a simulated stack with its ground truth.
+    Simulate,
     /// Encoding and writing results.
     Write,
 }
 
 impl Stage {
     /// All stages, in the order of tables.
-    pub const ALL: [Stage; 25] = [
+    pub const ALL: [Stage; 26] = [
         Stage::Read,
         Stage::Decode,
         Stage::Check,
@@ -88,6 +90,7 @@ impl Stage {
         Stage::Quantize,
         Stage::Verify,
         Stage::Checkpoint,
+        Stage::Simulate,
         Stage::Write,
     ];
 
@@ -118,6 +121,7 @@ impl Stage {
             Stage::Quantize => "quantize",
             Stage::Verify => "verify",
             Stage::Checkpoint => "checkpoint",
+            Stage::Simulate => "simulate",
             Stage::Write => "write",
         }
     }
