@@ -2,14 +2,16 @@
 //! preprocessing steps are given.
 
 use super::failure::Outcome;
+use super::measured::Measurement;
+use super::options::{ReportOptions, StageTraceOption};
 use super::progress;
 use clap::{Args, ValueEnum};
 use cytoscope_formats::{Compression, SeriesChoice};
 use cytoscope_pipeline::ConvertJob;
 use cytoscope_preprocess::PreprocessStep;
-use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_volume::Axes;
+use serde::Serialize;
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -47,9 +49,16 @@ pub(crate) struct Convert {
     /// Overwrite existing files; an input is never overwritten. An existing OME-Zarr folder is moved aside.
     #[arg(long)]
     force: bool,
-    /// Report progress as JSON lines on standard error.
-    #[arg(long)]
-    json_progress: bool,
+    #[command(flatten)]
+    tracing: StageTraceOption,
+    #[command(flatten)]
+    report: ReportOptions,
+}
+
+/// What `convert --json` prints besides the measurements.
+#[derive(Serialize)]
+struct ConvertReport {
+    output: PathBuf,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -78,6 +87,12 @@ impl Convert {
             },
             overwrite: Overwrite::from_force(self.force),
         };
-        Ok(job.run(&progress::context(self.json_progress, false, Recorder::totals_only()))?)
+        let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, None)?;
+        let context = progress::context(self.report.json_progress, self.report.json, measurement.recorder());
+        let ((), run) = measurement.finish(job.run(&context), 0)?;
+        if self.report.json {
+            return run.print_json(&ConvertReport { output: job.output });
+        }
+        Ok(())
     }
 }

@@ -1,15 +1,16 @@
 //! `cytoscope diameter`: estimates the median object diameter of stacks.
 
-use super::failure::Outcome;
-use super::options::{ImageOptions, ThreadsOption};
-use super::predict::stacks_of;
-use super::{devices, print, print_json, progress};
+use super::failure::{Failure, Outcome};
+use super::measured::Measurement;
+use super::options::{ImageOptions, ThreadsOption, TraceOptions};
+use super::predict::{check_prediction_trace, stacks_of};
+use super::{devices, print, progress};
 use clap::Args;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::predict::{ChannelRef, InputTensor, check_input_files};
 use cytoscope_pipeline::{DiameterJob, DiameterRequest, PredictJob};
-use cytoscope_profile::Recorder;
-use serde_json::json;
+use cytoscope_storage::Overwrite;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -41,6 +42,11 @@ pub(crate) struct Diameter {
     image: ImageOptions,
     #[command(flatten)]
     threading: ThreadsOption,
+    #[command(flatten)]
+    tracing: TraceOptions,
+    /// Overwrite an existing trace; an input is never overwritten.
+    #[arg(long, requires = "trace")]
+    force: bool,
     /// Print the estimates of all stacks as one JSON object.
     #[arg(long)]
     json: bool,
@@ -48,9 +54,6 @@ pub(crate) struct Diameter {
 
 impl Diameter {
     pub(crate) fn run(self) -> Outcome {
-        let context = progress::context(false, self.json, Recorder::totals_only());
-        let available = devices::for_request(self.device);
-        let mut estimates = Vec::new();
         let prediction = PredictJob {
             device: self.device,
             channel: self.channel,
@@ -64,18 +67,26 @@ impl Diameter {
             threads: self.threading.threads,
             ..PredictJob::new(stacks_of(&self.inputs, &self.input_tensors)?, self.model, PathBuf::new())
         };
+        if let Some(trace) = &self.tracing.trace {
+            check_prediction_trace(trace, &prediction, None, &[], Overwrite::from_force(self.force))?;
+        }
+        let measurement = Measurement::start("diameter", self.tracing.trace.as_deref(), self.tracing.stages_only);
+        let context = progress::context(false, self.json, measurement.recorder());
+        let available = devices::for_request(self.device);
         let inputs = prediction.stacks(&context)?;
         check_input_files(&self.input_tensors, inputs.len())?;
-        for input in inputs {
+        let estimate = |input: PathBuf| -> Result<Value, Failure> {
             let prediction = PredictJob { inputs: vec![input.clone()], ..prediction.clone() };
             let found = DiameterJob { prediction }.run(&context, &available)?;
             if !self.json {
                 print(&format!("{}: {}", input.display(), found.sentence()));
             }
-            estimates.push(json!({"input": input, "object_diameter": found}));
-        }
+            Ok(json!({"input": input, "object_diameter": found}))
+        };
+        let estimates: Result<Vec<Value>, Failure> = inputs.into_iter().map(estimate).collect();
+        let (estimates, run) = measurement.finish(estimates, self.threading.threads)?;
         if self.json {
-            return print_json(&json!({"inputs": estimates}));
+            return run.print_json(&json!({"inputs": estimates}));
         }
         Ok(())
     }

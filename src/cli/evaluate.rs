@@ -1,17 +1,19 @@
 //! `cytoscope evaluate`: scores predictions against ground truth.
 
 use super::failure::Outcome;
-use super::{print, print_json, progress};
-use clap::Args;
+use super::measured::Measurement;
+use super::options::StageTraceOption;
+use super::{print, progress};
+use clap::{ArgGroup, Args};
 use cytoscope_formats::{ChannelRef, SeriesChoice};
 use cytoscope_objects::regression::Regression;
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome as Kind, SizeUnit};
 use cytoscope_pipeline::EvaluateJob;
-use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use std::path::PathBuf;
 
 #[derive(Args)]
+#[command(group(ArgGroup::new("written").args(["out", "trace"]).multiple(true)))]
 pub(crate) struct Evaluate {
     /// Predictions: a file or a folder.
     #[arg(long)]
@@ -38,8 +40,10 @@ pub(crate) struct Evaluate {
     #[arg(long, value_name = "FILE.json")]
     out: Option<PathBuf>,
     /// Overwrite an existing file; an input is never overwritten.
-    #[arg(long, requires = "out")]
+    #[arg(long, requires = "written")]
     force: bool,
+    #[command(flatten)]
+    tracing: StageTraceOption,
     /// Print the scores as one JSON object.
     #[arg(long)]
     json: bool,
@@ -47,7 +51,6 @@ pub(crate) struct Evaluate {
 
 impl Evaluate {
     pub(crate) fn run(self) -> Outcome {
-        let context = progress::context(false, self.json, Recorder::totals_only());
         let job = EvaluateJob {
             prediction: self.pred,
             truth: self.truth,
@@ -58,9 +61,11 @@ impl Evaluate {
             out: self.out,
             overwrite: Overwrite::from_force(self.force),
         };
-        let report = job.run(&context)?;
+        let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, None)?;
+        let context = progress::context(false, self.json, measurement.recorder());
+        let (report, run) = measurement.finish(job.run(&context), 0)?;
         if self.json {
-            return print_json(&report);
+            return run.print_json(&report);
         }
         print(&format!("{} pairs", report.pairs.len()));
         for m in &report.instances {

@@ -1,12 +1,12 @@
 //! `cytoscope measure`: measures the objects of a label image.
 
 use super::failure::Outcome;
-use super::options::ReportOptions;
-use super::{print, print_json, progress};
+use super::measured::Measurement;
+use super::options::{ReportOptions, StageTraceOption};
+use super::{print, progress};
 use clap::Args;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::{MeasureJob, PARQUET_ENDING};
-use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_ending;
 use cytoscope_volume::Axes;
@@ -38,6 +38,8 @@ pub(crate) struct Measure {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
+    tracing: StageTraceOption,
+    #[command(flatten)]
     report: ReportOptions,
 }
 
@@ -54,10 +56,11 @@ impl Measure {
             voxel_um: self.voxel_size,
             overwrite: Overwrite::from_force(self.force),
         };
-        let report =
-            job.run(&progress::context(self.report.json_progress, self.report.json, Recorder::totals_only()))?;
+        let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, None)?;
+        let context = progress::context(self.report.json_progress, self.report.json, measurement.recorder());
+        let (report, run) = measurement.finish(job.run(&context), 0)?;
         if self.report.json {
-            return print_json(&report);
+            return run.print_json(&report);
         }
         print(&format!("{} objects in {}", report.objects, report.table.display()));
         report.notes.iter().for_each(|note| print(&format!("  note: {note}")));

@@ -1,15 +1,19 @@
 //! What a command measured about its run, for its trace and its report.
 
-use super::failure::Outcome;
+use super::failure::{Failure, Outcome};
+use super::print_json;
+use super::trace_path::check_trace;
 use cpu_time::ProcessTime;
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_pipeline::engine_memory;
+use cytoscope_pipeline::job_record::Recordable;
 use cytoscope_profile::{
     Advice, MachinePeak, MemorySampler, OperatorTotal, Recorder, RunFacts, RunRecord, Slowdown, TrainingFacts, advise,
     operator_totals,
 };
 use cytoscope_storage::write::atomic_write_with;
-use cytoscope_train::{BatchAdvice, TrainJob, TrainReport, TrainStatus};
+use cytoscope_train::{TrainJob, TrainReport, TrainStatus};
+use serde::Serialize;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -108,25 +112,98 @@ impl MeasuredRun {
         let Some(path) = path else { return Ok(()) };
         Ok(atomic_write_with(path, |out| recorder.write_trace(&self.record, out))?)
     }
+
+    /// Prints the report of the command as one JSON object, together with the measurements.
+    pub(crate) fn print_json<R: Serialize>(self, report: &R) -> Outcome {
+        print_json(&MeasuredReport { report, run: self.record, advice: self.advice })
+    }
+}
+
+/// A report with the measurements of the command, as `--json` prints both.
+#[derive(Serialize)]
+struct MeasuredReport<'a, R: Serialize> {
+    #[serde(flatten)]
+    report: &'a R,
+    run: RunRecord,
+    advice: Vec<Advice>,
+}
+
+/// The measurement of a command while it runs: its clock, its recorder and, for a trace, samples of its memory.
+pub(crate) struct Measurement<'a> {
+    command: &'static str,
+    trace: Option<&'a Path>,
+    clock: RunClock,
+    recorder: Recorder,
+    /// Samples the memory until it is dropped.
+    _sampler: Option<MemorySampler>,
+}
+
+impl<'a> Measurement<'a> {
+    /// Starts to measure a command; `stages_only` leaves operators out of its trace.
+    pub(crate) fn start(command: &'static str, trace: Option<&'a Path>, stages_only: bool) -> Self {
+        let recorder = recorder(trace, stages_only);
+        let _sampler = memory_sampler(&recorder, trace);
+        Self { command, trace, clock: RunClock::start(), recorder, _sampler }
+    }
+
+    /// Starts to measure the command of a job, after checking that its trace may be written. `model` is the path of the
+    /// job's model, if it has one.
+    ///
+    /// # Errors
+    /// As [`check_trace`].
+    pub(crate) fn of_job<J: Recordable>(
+        trace: Option<&'a Path>,
+        job: &J,
+        model: Option<&Path>,
+    ) -> Result<Self, Failure> {
+        if let Some(trace) = trace {
+            let inputs: Vec<&Path> = job.inputs().into_iter().chain(model).collect();
+            check_trace(trace, &inputs, &job.outputs(), job.overwrite())?;
+        }
+        Ok(Self::start(J::KIND.name(), trace, false))
+    }
+
+    /// Returns the recorder, for the context of the job.
+    pub(crate) fn recorder(&self) -> Recorder {
+        self.recorder.clone()
+    }
+
+    /// Ends the measurement and writes the trace, also that of a job that failed after it had started to work. `threads` is
+    /// 0 for all cores.
+    ///
+    /// # Errors
+    /// The failure of the job, or else that of writing the trace.
+    pub(crate) fn finish<T, E: Into<Failure>>(
+        self,
+        result: Result<T, E>,
+        threads: usize,
+    ) -> Result<(T, MeasuredRun), Failure> {
+        let run = MeasuredRun::new(self.command, &self.recorder, self.clock.facts(threads));
+        let is_worth_a_trace = result.is_ok() || !run.record.stages.is_empty();
+        let written = run.write_trace(&self.recorder, self.trace.filter(|_| is_worth_a_trace));
+        let value = result.map_err(Into::into)?;
+        written?;
+        Ok((value, run))
+    }
 }
 
 /// Returns the facts about a training run; `status` is the last one that it reported.
 pub(crate) fn training_facts(job: &TrainJob, report: &TrainReport, status: Option<&TrainStatus>) -> TrainingFacts {
     let device = match job.device {
         DeviceRequest::Device(id) => id,
-        DeviceRequest::Auto => status.map_or(DeviceId::Cpu, |status| status.device),
+        DeviceRequest::Auto => DeviceId::Cpu,
     };
-    TrainingFacts {
+    let facts = TrainingFacts {
         step_secs: report.step_secs,
         stalled_secs: report.stalled_secs,
         workers: report.workers,
         device: device.to_string(),
         // The report counts the patches of a whole step.
-        batch: status.map_or_else(|| report.batch / job.config.accumulate.max(1), |status| status.batch),
-        larger_batch: status.and_then(|status| match status.batch_advice {
-            Some(BatchAdvice::Larger { batch }) => Some(batch),
-            Some(BatchAdvice::Smaller { .. }) | None => None,
-        }),
-        recomputed_share: status.and_then(|status| status.recomputed_share),
+        batch: report.batch / job.config.accumulate.max(1),
+        ..TrainingFacts::default()
+    };
+    match status {
+        Some(status) => status.complete(facts),
+        None => facts,
     }
 }

@@ -1,12 +1,12 @@
 //! `cytoscope mesh`: writes the surfaces of objects.
 
 use super::failure::Outcome;
-use super::options::ReportOptions;
-use super::{print, print_json, progress};
+use super::measured::Measurement;
+use super::options::{ReportOptions, StageTraceOption};
+use super::{print, progress};
 use clap::Args;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::MeshJob;
-use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use std::path::PathBuf;
 
@@ -40,6 +40,8 @@ pub(crate) struct MeshCommand {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
+    tracing: StageTraceOption,
+    #[command(flatten)]
     report: ReportOptions,
 }
 
@@ -56,10 +58,11 @@ impl MeshCommand {
             memory_budget_bytes: self.memory_budget,
             overwrite: Overwrite::from_force(self.force),
         };
-        let report =
-            job.run(&progress::context(self.report.json_progress, self.report.json, Recorder::totals_only()))?;
+        let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, None)?;
+        let context = progress::context(self.report.json_progress, self.report.json, measurement.recorder());
+        let (report, run) = measurement.finish(job.run(&context), 0)?;
         if self.report.json {
-            return print_json(&report);
+            return run.print_json(&report);
         }
         let triangles: usize = report.objects.iter().map(|o| o.triangles).sum();
         print(&format!("{} objects, {triangles} triangles in {}", report.objects.len(), report.out.display()));

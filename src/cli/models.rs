@@ -1,12 +1,14 @@
 //! `cytoscope import` and `cytoscope export`.
 
 use super::failure::Outcome;
-use super::{devices, print, print_json, progress};
+use super::measured::Measurement;
+use super::options::StageTraceOption;
+use super::{devices, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_pipeline::packages::ImportJob;
-use cytoscope_pipeline::{ExportFormat, ExportJob};
-use cytoscope_profile::Recorder;
+use cytoscope_pipeline::{ExportFormat, ExportJob, find_model};
 use cytoscope_storage::Overwrite;
+use serde::Serialize;
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -24,6 +26,8 @@ pub(crate) struct Import {
     /// Replace an existing package: a file is overwritten, a folder is moved aside; an input is never replaced.
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    tracing: StageTraceOption,
     /// Print the report as one JSON object.
     #[arg(long)]
     json: bool,
@@ -43,6 +47,20 @@ pub(crate) struct Export {
     /// replaced.
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    tracing: StageTraceOption,
+    /// Print the report as one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `export --json` prints besides the measurements.
+#[derive(Serialize)]
+struct ExportReport {
+    output: PathBuf,
+    /// Where an existing folder was moved to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moved_to: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -67,16 +85,17 @@ impl Format {
 
 impl Import {
     pub(crate) fn run(self) -> Outcome {
-        let context = progress::context(false, self.json, Recorder::totals_only());
         let job = ImportJob {
             file: self.file,
             out: self.out,
             overwrite: Overwrite::from_force(self.force),
             architecture: self.architecture,
         };
-        let report = job.run(&context, &devices::discover())?;
+        let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, None)?;
+        let context = progress::context(false, self.json, measurement.recorder());
+        let (report, run) = measurement.finish(job.run(&context, &devices::discover()), 0)?;
         if self.json {
-            return print_json(&report);
+            return run.print_json(&report);
         }
         print(&format!("wrote {}: {}", job.out.display(), report.name));
         report.architecture.iter().for_each(|name| print(&format!("  architecture: {name}")));
@@ -104,7 +123,15 @@ impl Export {
             out: self.out,
             overwrite: Overwrite::from_force(self.force),
         };
-        if let Some(aside) = job.run(&progress::context(false, false, Recorder::totals_only()))? {
+        let trace = self.tracing.trace.as_deref();
+        let model = trace.map(|_| find_model(&job.model)).transpose()?;
+        let measurement = Measurement::of_job(trace, &job, model.as_deref())?;
+        let context = progress::context(false, self.json, measurement.recorder());
+        let (moved_to, run) = measurement.finish(job.run(&context), 0)?;
+        if self.json {
+            return run.print_json(&ExportReport { output: job.out, moved_to });
+        }
+        if let Some(aside) = moved_to {
             print(&format!("moved the previous package to {}", aside.display()));
         }
         print(&format!("wrote {}", job.out.display()));

@@ -46,6 +46,14 @@ pub(crate) struct TraceOptions {
     pub(crate) stages_only: bool,
 }
 
+// The trace of a run without operators of a network.
+#[derive(Args)]
+pub(crate) struct StageTraceOption {
+    /// Write a Chrome trace of the run, for cytoscope profile or ui.perfetto.dev.
+    #[arg(long, value_name = "FILE.json")]
+    pub(crate) trace: Option<PathBuf>,
+}
+
 // The number of threads of a command.
 #[derive(Args)]
 pub(crate) struct ThreadsOption {

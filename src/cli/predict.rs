@@ -185,13 +185,8 @@ impl Predict {
         let _sampler = memory_sampler(&recorder, self.tracing.trace.as_deref());
         let context = progress::context(self.json_progress, false, recorder.clone());
         if let Some(path) = &self.tracing.trace {
-            let files = expand_inputs(&job.inputs)?;
-            let model = find_model(&job.model)?;
-            let tensors = job.input_tensors.iter().filter_map(|tensor| tensor.file.as_ref());
-            let inputs = job.inputs.iter().chain(&files).chain([&model]).chain(tensors).chain(&self.rerun);
-            let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
             let outputs: Vec<&Path> = Some(job.out.as_path()).filter(|out| is_zarr_name(out)).into_iter().collect();
-            check_trace(path, &inputs, &outputs, Overwrite::from_force(self.force))?;
+            check_prediction_trace(path, &job, self.rerun.as_deref(), &outputs, Overwrite::from_force(self.force))?;
         }
         let (profile, devices) = match devices {
             Some(devices) => (None, devices),
@@ -254,6 +249,25 @@ impl Predict {
         };
         Ok(Prepared { job, devices: None, differences: Vec::new() })
     }
+}
+
+/// Checks that the trace of a command that reads the inputs of a prediction may be written; `record` is the provenance
+/// record that the prediction comes from, if it does.
+///
+/// # Errors
+/// As [`check_trace`], and the failure to find the inputs.
+pub(super) fn check_prediction_trace(
+    trace: &Path,
+    job: &PredictJob,
+    record: Option<&Path>,
+    outputs: &[&Path],
+    overwrite: Overwrite,
+) -> Outcome {
+    let files = expand_inputs(&job.inputs)?;
+    let model = find_model(&job.model)?;
+    let tensors = job.input_tensors.iter().filter_map(|tensor| tensor.file.as_ref());
+    let inputs = job.inputs.iter().chain(&files).chain([&model]).chain(tensors).map(PathBuf::as_path).chain(record);
+    check_trace(trace, &inputs.collect::<Vec<&Path>>(), outputs, overwrite)
 }
 
 /// Returns the stacks of a command: the given ones, or else the first file of an input of the model.

@@ -24,8 +24,8 @@ const NAME_CHARS: usize = 48;
 /// Options of `profile`.
 #[derive(Args)]
 pub(crate) struct Profile {
-    /// Stored run: a trace (--trace FILE.json), or the report (--json) of predict or train. With --leaks: a job, as
-    /// described in docs/worker-protocol.md.
+    /// Stored run: a trace (--trace FILE.json), or the report (--json) of a command that runs a job. With --leaks: a job,
+    /// as described in docs/worker-protocol.md.
     #[arg(value_name = "RUN.json")]
     run: PathBuf,
     /// Repeat the job N times in one process, and fail if memory grows with the number of repetitions.

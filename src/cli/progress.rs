@@ -3,7 +3,7 @@
 use super::{eprint_json, eprint_line, signals};
 use cytoscope_pipeline::{CancelToken, Context, Event, StageProgress, with_name};
 use cytoscope_profile::Recorder;
-use cytoscope_train::{TrainEvent, TrainStatus, ValidationPoint};
+use cytoscope_train::{TrainEvent, ValidationPoint};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,19 +55,6 @@ impl Display {
                 print_training_event(event);
             }
             Self::Lines => print_training_event(event),
-        }
-    }
-
-    /// Shows the status of a training run.
-    pub(crate) fn training_status(&self, status: &TrainStatus) {
-        match self {
-            Self::Json => eprint_json(status),
-            Self::Quiet => {}
-            Self::Terminal(bar) => {
-                clear(&mut bar.lock().unwrap_or_else(PoisonError::into_inner));
-                eprint_line(&status.line());
-            }
-            Self::Lines => eprint_line(&status.line()),
         }
     }
 }
@@ -128,6 +115,7 @@ fn print_training_event(event: &TrainEvent) {
                 "step {step} of {steps}: loss {loss:.4}, learning rate {rate:.1e}, {step_secs:.2} s/step"
             ));
         }
+        TrainEvent::Status(status) => eprint_line(&status.line()),
         // A plan is also reported as a note.
         TrainEvent::Planned(_) | TrainEvent::ValidationPreview { .. } => {}
     }

@@ -13,7 +13,7 @@ use cytoscope_pipeline::results::FileRecord;
 use cytoscope_pipeline::{ConvertJob, EvaluateJob, ExportJob, JobError, MeasureJob, MeshJob, SegmentJob};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
-use cytoscope_train::{LimitedQuantization, TrainEvent, TrainJob, TrainPrecision, TrainStatus};
+use cytoscope_train::{LimitedQuantization, TrainEvent, TrainJob, TrainPrecision};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -163,8 +163,7 @@ impl Provenance {
                 of_device.iter().for_each(|sentence| context.note(sentence.as_str()));
                 differences.extend(of_device);
                 let on_event = |event: &TrainEvent| display.training_event(event);
-                let on_status = |status: &TrainStatus| display.training_status(status);
-                job.run_monitored(&context, &devices, &on_event, &on_status).map(|report| report.out)
+                job.run(&context, &devices, &on_event).map(|report| report.out)
             }
         }?;
         let outputs = match read_any(&record_path(&output))? {

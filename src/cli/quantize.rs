@@ -1,10 +1,10 @@
 //! `cytoscope quantize`: converts a model to 8-bit integers.
 
 use super::failure::{Failure, Outcome};
-use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
-use super::options::ReportOptions;
+use super::measured::Measurement;
+use super::options::{ReportOptions, StageTraceOption};
 use super::trace_path::check_trace;
-use super::{print, print_json, progress};
+use super::{print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_pipeline::find_model;
 use cytoscope_profile::bytes_text;
@@ -43,9 +43,8 @@ pub(crate) struct Quantize {
     /// Leave the float network out of the package: smaller, but it cannot run on GPUs.
     #[arg(long)]
     without_float: bool,
-    /// Write a Chrome trace of the run, for cytoscope profile or ui.perfetto.dev.
-    #[arg(long, value_name = "FILE.json")]
-    trace: Option<PathBuf>,
+    #[command(flatten)]
+    tracing: StageTraceOption,
     /// Replace an existing package: a file is overwritten, a folder is moved aside; an input is never replaced.
     #[arg(long)]
     force: bool,
@@ -78,15 +77,13 @@ impl Quantize {
                 }
             })
         })?;
-        if let Some(path) = &self.trace {
+        if let Some(path) = &self.tracing.trace {
             let model = find_model(&self.package)?;
             let inputs: Vec<&Path> = self.calibrate.iter().chain([&model]).map(PathBuf::as_path).collect();
             check_trace(path, &inputs, &[&self.out], Overwrite::from_force(self.force))?;
         }
-        let clock = RunClock::start();
-        let recorder = recorder(self.trace.as_deref(), true);
-        let _sampler = memory_sampler(&recorder, self.trace.as_deref());
-        let context = progress::context(self.report.json_progress, false, recorder.clone());
+        let measurement = Measurement::start("quantize", self.tracing.trace.as_deref(), true);
+        let context = progress::context(self.report.json_progress, false, measurement.recorder());
         let quantization = QuantizeJob {
             model: self.package,
             out: self.out,
@@ -98,11 +95,9 @@ impl Quantize {
             overwrite: Overwrite::from_force(self.force),
         };
         let result = LimitedQuantization { quantization, minutes: self.minutes, steps: self.steps }.run(&context);
-        let run = MeasuredRun::new("quantize", &recorder, clock.facts(0));
-        run.write_trace(&recorder, self.trace.as_deref())?;
-        let report = result?;
+        let (report, run) = measurement.finish(result, 0)?;
         if self.report.json {
-            return print_json(&report);
+            return run.print_json(&report);
         }
         print_report(&report);
         Ok(())

@@ -4,7 +4,7 @@ use super::failure::{Failure, Outcome};
 use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
 use super::options::ThreadsOption;
 use super::trace_path::check_trace;
-use super::{devices, print, print_json, progress, read_file};
+use super::{devices, print, progress, read_file};
 use clap::{Args, ValueEnum};
 use cpu_time::ProcessTime;
 use cytoscope_engine::{DeviceId, Engine, Precision, Session};
@@ -104,7 +104,7 @@ impl RunCommand {
         let machine_peak = is_peak_shown.then(|| cytoscope_pipeline::machine_peak(self.threading.threads));
         let run = MeasuredRun::new("run", &recorder, RunFacts { machine_peak, ..facts });
         run.write_trace(&recorder, self.trace.as_deref())?;
-        self.print_report(&graph, engine.as_ref(), session.as_ref(), &outputs, times)
+        self.print_report(&graph, engine.as_ref(), session.as_ref(), &outputs, times, run)
     }
 
     /// Loads the network and returns it with the path of its model.
@@ -176,6 +176,7 @@ impl RunCommand {
         session: &dyn Session,
         outputs: &[Tensor],
         times: Times,
+        run: MeasuredRun,
     ) -> Outcome {
         let report = session.report();
         let threads = match (self.engine, self.threading.threads) {
@@ -190,7 +191,7 @@ impl RunCommand {
             .collect();
         let Times { compile_ms, first_run_ms, wall, cpu } = times;
         if self.json {
-            return print_json(&json!({
+            return run.print_json(&json!({
                 "engine": engine.name(),
                 "device": engine.device().name,
                 "backend": report.backend,

@@ -1,13 +1,13 @@
 //! `cytoscope segment`: turns a probability map into labels.
 
 use super::failure::{Failure, Outcome};
-use super::options::ReportOptions;
-use super::{print, print_json, progress};
+use super::measured::Measurement;
+use super::options::{ReportOptions, StageTraceOption};
+use super::{print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, ObjectsError, SegmentOptions, Threshold};
 use cytoscope_pipeline::{JobError, SegmentJob, TableFormat};
-use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use std::path::PathBuf;
 
@@ -64,6 +64,8 @@ pub(crate) struct Segment {
     /// Overwrite existing files; an input is never overwritten.
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    tracing: StageTraceOption,
     #[command(flatten)]
     report: ReportOptions,
 }
@@ -133,10 +135,11 @@ impl Segment {
             },
             overwrite: Overwrite::from_force(self.force),
         };
-        let context = progress::context(self.report.json_progress, false, Recorder::totals_only());
-        let report = job.run(&context).map_err(failure)?;
+        let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, None)?;
+        let context = progress::context(self.report.json_progress, false, measurement.recorder());
+        let (report, run) = measurement.finish(job.run(&context).map_err(failure), 0)?;
         if self.report.json {
-            return print_json(&report);
+            return run.print_json(&report);
         }
         print(&format!("{} objects in {}", report.objects, report.labels.display()));
         report.notes.iter().for_each(|note| print(&format!("  note: {note}")));

@@ -1,17 +1,19 @@
 //! `cytoscope simulate`: writes simulated stacks with ground truth.
 
 use super::failure::{Failure, Outcome};
-use super::options::{ReportOptions, one_of};
-use super::{check_folder, parse_zyx, print, print_json, progress, read_file};
+use super::measured::Measurement;
+use super::options::{ReportOptions, StageTraceOption, one_of};
+use super::trace_path::check_trace;
+use super::{check_folder, parse_zyx, print, progress, read_file};
 use clap::Args;
 use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
 use cytoscope_pipeline::{Context, JobError};
-use cytoscope_profile::Recorder;
+use cytoscope_profile::Stage;
 use cytoscope_simulate::{Kind, Settings, Simulation, simulate};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_file;
 use cytoscope_volume::{Array, DType};
-use serde_json::json;
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -42,20 +44,32 @@ pub(crate) struct Simulate {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
+    tracing: StageTraceOption,
+    #[command(flatten)]
     report: ReportOptions,
+}
+
+/// What `simulate --json` prints besides the measurements.
+#[derive(Serialize)]
+struct SimulateReport {
+    objects: usize,
+    outputs: Vec<PathBuf>,
 }
 
 /// Simulates one stack and reports progress in voxels.
 fn simulate_stack(settings: &Settings, context: &Context) -> Result<Simulation, Failure> {
     let voxels = settings.shape_zyx.iter().map(|n| *n as u64).fold(1, u64::saturating_mul);
     let meter = Mutex::new((context.meter("simulate", voxels, "voxels"), 0));
-    Ok(simulate(settings, |fraction| {
+    let span = context.recorder.span(Stage::Simulate, "stack");
+    let simulation = simulate(settings, |fraction| {
         let mut guard = meter.lock().unwrap_or_else(PoisonError::into_inner);
         let now = (fraction * voxels as f64) as u64;
         let more = now.saturating_sub(guard.1);
         guard.1 += more;
         guard.0.add(more).is_ok()
-    })?)
+    })?;
+    span.voxels(simulation.raw.samples().len()).finish();
+    Ok(simulation)
 }
 
 impl Simulate {
@@ -67,6 +81,21 @@ impl Simulate {
         }
         let make = if self.varied { Settings::varied } else { Settings::new };
         Ok((0..self.count).map(|n| make(self.kind, self.shape, self.seed.wrapping_add(n))).collect())
+    }
+
+    /// Returns the file of the settings of a stack.
+    fn settings_path(&self, settings: &Settings) -> PathBuf {
+        self.out.join(format!("{}_{}.json", settings.kind, settings.seed))
+    }
+
+    /// Checks that the trace, if one is requested, may be written.
+    fn check_trace(&self, stacks: &[Settings]) -> Outcome {
+        let Some(trace) = &self.tracing.trace else { return Ok(()) };
+        let inputs: Vec<&Path> = self.settings.iter().map(PathBuf::as_path).collect();
+        // The other files have names that end in .tif, which a trace may not have.
+        let written: Vec<PathBuf> = stacks.iter().map(|settings| self.settings_path(settings)).collect();
+        let outputs: Vec<&Path> = written.iter().map(PathBuf::as_path).collect();
+        check_trace(trace, &inputs, &outputs, Overwrite::from_force(self.force))
     }
 
     /// Checks that the files of a stack may be written.
@@ -81,7 +110,7 @@ impl Simulate {
 
     /// Simulates one stack and writes its images and its settings (`.json`). Returns the number of objects.
     fn write(&self, settings: &Settings, context: &Context, written: &mut Vec<PathBuf>) -> Result<usize, Failure> {
-        let settings_path = self.out.join(format!("{}_{}.json", settings.kind, settings.seed));
+        let settings_path = self.settings_path(settings);
         let simulation = simulate_stack(settings, context)?;
         // Other programs may have written files meanwhile.
         self.check_outputs(settings)?;
@@ -100,7 +129,9 @@ impl Simulate {
             let mut spec = WriteSpec::of(array, container);
             spec.voxel_size_um = simulation.voxel_size_um;
             spec.channels = vec![Channel { name: part.to_owned(), color_rgb: None }];
+            let writing = context.recorder.span(Stage::Write, part).bytes(array.samples().as_bytes().len());
             write_array(&path, array, &spec)?;
+            writing.finish();
             written.push(path);
         }
         let text = serde_json::to_string_pretty(&simulation.settings).map_err(|e| Failure::other(e.to_string()))?;
@@ -113,15 +144,16 @@ impl Simulate {
         check_folder(&self.out)?;
         let stacks = self.settings()?;
         std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
-        let context = progress::context(self.report.json_progress, false, Recorder::totals_only());
+        self.check_trace(&stacks)?;
+        let measurement = Measurement::start("simulate", self.tracing.trace.as_deref(), false);
+        let context = progress::context(self.report.json_progress, false, measurement.recorder());
         stacks.iter().try_for_each(|settings| self.check_outputs(settings))?;
         let mut written = Vec::new();
-        let mut objects = 0;
-        for settings in &stacks {
-            objects += self.write(settings, &context, &mut written)?;
-        }
+        let objects: Result<usize, Failure> =
+            stacks.iter().map(|settings| self.write(settings, &context, &mut written)).sum();
+        let (objects, run) = measurement.finish(objects, 0)?;
         if self.report.json {
-            return print_json(&json!({"objects": objects, "outputs": written}));
+            return run.print_json(&SimulateReport { objects, outputs: written });
         }
         print(&format!("{objects} objects"));
         written.iter().for_each(|p| print(&format!("  wrote {}", p.display())));

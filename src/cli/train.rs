@@ -199,17 +199,18 @@ impl Train {
             device: self.device,
             overwrite: Overwrite::from_force(self.force),
         };
-        let on_event = |event: &TrainEvent| display.training_event(event);
         let (profile, devices) = performance::for_training(&mut job, &context);
         if self.compare_precision {
             precision::check(&job.config)?;
         }
         let last_status: Mutex<Option<TrainStatus>> = Mutex::default();
-        let on_status = |status: &TrainStatus| {
-            *last_status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status.clone());
-            display.training_status(status);
+        let on_event = |event: &TrainEvent| {
+            if let TrainEvent::Status(status) = event {
+                *last_status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status.clone());
+            }
+            display.training_event(event);
         };
-        let result = job.run_monitored(&context, &devices, &on_event, &on_status);
+        let result = job.run(&context, &devices, &on_event);
         let status = last_status.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let training = result.as_ref().ok().map(|report| training_facts(&job, report, status.as_ref()));
         let run = MeasuredRun::new("train", &recorder, RunFacts { training, ..clock.facts(job.threads) });
@@ -217,7 +218,7 @@ impl Train {
         let report = result?;
         let compared = self
             .compare_precision
-            .then(|| precision::compare(&job, &report, &context, &devices, &on_event, &on_status))
+            .then(|| precision::compare(&job, &report, &context, &devices, &on_event))
             .transpose()?;
         if self.report.json {
             let MeasuredRun { record, advice } = run;

@@ -60,6 +60,7 @@ fn run_accepts_tensor_names_and_refuses_mismatches() {
     let fixture = Fixture::new();
     network(&fixture);
     let report = fixture.run(&["run", "m.onnx", "--input", "x.npy", "--json"]).json();
+    assert_eq!(report["run"]["command"], "run", "{report}");
     let name = report["outputs"][0]["name"].as_str().unwrap().to_owned();
     fixture
         .run(&["run", "m.onnx", "--input", "x=x.npy", "--output", &format!("{name}=named.npy"), "--threads", "1"])

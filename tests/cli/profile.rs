@@ -78,6 +78,38 @@ fn a_trace_and_a_report_hold_the_same_run() {
 }
 
 #[test]
+fn commands_without_a_network_are_traced_and_profiled() {
+    let fixture = Fixture::new();
+    fixture.write("a.tif", "ZYX", &[4, 16, 16], vec![7u16; 1024]);
+    let convert = ["convert", "a.tif", "b.npy", "--trace", "t.json"];
+    let report = fixture.run(&[&convert[..], &["--json"]].concat()).json();
+    assert_eq!((&report["output"], &report["advice"]), (&json!("b.npy"), &json!([])));
+    let profile = fixture.run(&["profile", "t.json", "--json"]).json();
+    assert_eq!((&profile["run"], &profile["run"]["command"]), (&report["run"], &json!("convert")));
+    for stage in ["read", "write"] {
+        assert!(stage_secs(&profile["run"], stage).is_some_and(|secs| secs > 0.0), "no {stage}: {profile:#}");
+    }
+    let text = fixture.run(&["profile", "t.json"]).ok().stdout;
+    assert!(text.contains("convert (cytoscope") && text.contains("write"), "{text}");
+    // A trace replaces neither an earlier one without --force, nor what the command writes.
+    fixture.fails(2, &convert, &["t.json", "--force"]);
+    fixture.fails(2, &["convert", "a.tif", "c.npy", "--trace", "c.npy"], &["c.npy", ".json"]);
+    let simulate = ["simulate", "--kind", "nuclei", "--shape", "8,48,48", "--seed", "1", "--out", "s"];
+    let simulated = fixture.run(&[&simulate[..], &["--json", "--trace", "s.json"]].concat()).json();
+    assert!(stage_secs(&simulated["run"], "simulate") > Some(0.0), "{simulated:#}");
+    let over_settings = ["--force", "--trace", "s/nuclei_1.json"];
+    fixture.fails(2, &[&simulate[..], &over_settings].concat(), &["s/nuclei_1.json", "output"]);
+    let labels = "s/nuclei_1_labels.tif";
+    let evaluate = ["evaluate", "--pred", labels, "--truth", labels];
+    let scores = fixture.run(&[&evaluate[..], &["--json"]].concat()).json();
+    assert_eq!((&scores["run"]["command"], &scores["instances"][0]["f1"]), (&json!("evaluate"), &json!(1.0)));
+    fixture.fails(2, &[&evaluate[..], &["--force"]].concat(), &["--out", "--trace"]);
+    let export = ["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx", "--json"];
+    let exported = fixture.run(&export).json();
+    assert_eq!((&exported["output"], &exported["run"]["command"]), (&json!("m.onnx"), &json!("export")));
+}
+
+#[test]
 fn cropping_is_advised_where_it_is_possible() {
     let fixture = Fixture::new();
     let seams = |report: &Value| report["advice"].as_array().unwrap().iter().find(|a| a["rule"] == "seams").cloned();

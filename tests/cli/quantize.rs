@@ -307,6 +307,7 @@ fn bundled_model_can_be_quantized_without_data() {
     let stages: Vec<&str> =
         profile["run"]["stages"].as_array().unwrap().iter().map(|s| s["stage"].as_str().unwrap()).collect();
     assert!(["load", "quantize", "write"].iter().all(|stage| stages.contains(stage)), "{stages:?}");
+    assert_eq!(profile["run"], report["run"]);
     assert!(report["method"].is_null());
     assert!(report["notes"][0].as_str().unwrap().contains("test tensor"), "{}", report["notes"]);
     assert_eq!(report["budget_met"], true, "{}", report["outputs"]);

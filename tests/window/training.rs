@@ -400,7 +400,7 @@ fn paused_or_killed_training_continues() {
     let (mut fixture, data) = fixture(40_000);
     start_training(&mut fixture, &data);
     fixture.until("some steps", |w| w.state().wizard().run.step() >= 3);
-    fixture.until("the monitor in the status bar", |w| sees(w, " samples/s · data wait "));
+    fixture.until("the monitor in the status bar", |w| sees(w, " % of the time waiting for data, "));
     fixture.click("Pause training");
     fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
     let at = step_of(&fixture);

@@ -1,9 +1,10 @@
 //! Runs that the profiler shows: jobs of this window, and runs from files.
 
 use crate::document::file_name;
-use crate::work::{JobState, JobView};
+use crate::work::{JobState, JobView, TrainingTimes};
 use cytoscope_profile::{
     DeviceMemory, MemorySample, RunFacts, SpanRecord, Stage, StageTotal, StoredRun, TrainingFacts, bytes_text,
+    computing_share,
 };
 use cytoscope_storage::read::open_regular;
 use cytoscope_worker::JobId;
@@ -225,11 +226,14 @@ impl<'a> Run<'a> {
     /// The figures of its training steps; `None` if it trains nothing or no step has ended.
     pub(crate) fn training(self) -> Option<TrainingFigures> {
         let facts = self.facts();
-        let patches = match self {
-            Run::Job(job) => job.training.as_ref().map(|t| t.patches_per_step),
+        let times = match self {
+            Run::Job(job) => job.training.as_ref(),
             Run::File(_) => None,
         };
-        TrainingFigures::new(facts.training.as_ref()?, patches, self.stages(), facts.wall_secs)
+        let patches = times.map(TrainingTimes::patches_per_step);
+        let figures = TrainingFigures::new(facts.training.as_ref()?, patches, self.stages(), facts.wall_secs)?;
+        let device_memory = times.and_then(|times| times.status.as_ref()?.device_memory);
+        Some(TrainingFigures { device_memory, ..figures })
     }
 }
 
@@ -244,6 +248,8 @@ pub(crate) struct TrainingFigures {
     pub(crate) data_wait_share: f64,
     /// Share of the whole run in which its device computes, 0 to 1.
     pub(crate) device_share: Option<f64>,
+    /// Memory of GPUs that the engine holds; `None` on the CPU, and in files.
+    pub(crate) device_memory: Option<DeviceMemory>,
     /// Number of threads that prepare patches.
     pub(crate) workers: usize,
 }
@@ -251,26 +257,14 @@ pub(crate) struct TrainingFigures {
 impl TrainingFigures {
     fn new(facts: &TrainingFacts, patches: Option<usize>, stages: &[StageTotal], wall_secs: f64) -> Option<Self> {
         let step_secs = Some(facts.step_secs).filter(|secs| secs.is_finite() && *secs > 0.0)?;
-        let is_computing =
-            |t: &&StageTotal| matches!(t.stage, Stage::Forward | Stage::Backward | Stage::Compute | Stage::Optimizer);
-        let computing: f64 = stages.iter().filter(is_computing).map(|t| t.seconds).sum();
         Some(Self {
             samples_per_sec: patches.map(|n| n as f64 / step_secs),
             step_secs,
             data_wait_share: (facts.stalled_secs / step_secs).clamp(0.0, 1.0),
-            device_share: (wall_secs > 0.0).then(|| (computing / wall_secs).clamp(0.0, 1.0)),
+            device_share: computing_share(stages, wall_secs),
+            device_memory: None,
             workers: facts.workers,
         })
-    }
-
-    /// The figures in one line, with the resident memory of the engine in bytes.
-    pub(crate) fn monitor_line(&self, resident_bytes: Option<u64>) -> String {
-        let samples = self.samples_per_sec.map(|rate| format!("{} samples/s", rate_text(rate)));
-        let wait = format!("data wait {:.0} %", 100.0 * self.data_wait_share);
-        let device = self.device_share.map(|share| format!("device {:.0} %", 100.0 * share));
-        let memory = resident_bytes.map(bytes_text);
-        let parts: Vec<String> = samples.into_iter().chain([wait]).chain(device).chain(memory).collect();
-        parts.join(" · ")
     }
 }
 
@@ -406,8 +400,7 @@ mod tests {
         let stages = [total(Stage::Forward, 2.0), total(Stage::Optimizer, 1.0), total(Stage::Validate, 4.0)];
         let figures = TrainingFigures::new(&facts, Some(4), &stages, 12.0).unwrap();
         assert_eq!((figures.samples_per_sec, figures.device_share), (Some(8.0), Some(0.25)));
-        let line = figures.monitor_line(Some(512 << 20));
-        assert_eq!(line, "8.00 samples/s · data wait 20 % · device 25 % · 512 MiB");
+        assert!((figures.data_wait_share - 0.2).abs() < 1e-12, "{figures:?}");
         assert_eq!(TrainingFigures::new(&TrainingFacts { step_secs: 0.0, ..facts }, None, &[], 1.0), None);
     }
 }

@@ -155,6 +155,7 @@ pub fn stage_color(stage: Stage) -> Color32 {
         Stage::Quantize => [120, 140, 200],
         Stage::Verify => [140, 160, 190],
         Stage::Checkpoint => [180, 170, 150],
+        Stage::Simulate => [150, 190, 160],
         Stage::Write => [160, 160, 170],
     };
     Color32::from_rgb(red, green, blue)

@@ -4,7 +4,7 @@ mod refused;
 mod view;
 
 pub use refused::RefusedJob;
-pub use view::{JobState, JobView, ModelWork, Purpose, TrainingTimes};
+pub use view::{JobState, JobUsage, JobView, ModelWork, Purpose, TrainingTimes};
 
 use cytoscope_engine::Device;
 use cytoscope_formats::SeriesChoice;
@@ -107,7 +107,7 @@ pub enum Outcome {
     TrainingEvent {
         /// Id of the job.
         id: JobId,
-        /// A plan, steps, a validation or a picture.
+        /// A plan, steps, the status, a validation or a picture.
         event: TrainEvent,
     },
     /// A training run is done.
@@ -438,7 +438,7 @@ impl Work {
             }
             Reply::Training { id, event } => {
                 let job = self.job(id)?;
-                job.add_steps(&event);
+                job.record_training(&event);
                 Some(Outcome::TrainingEvent { id, event })
             }
             Reply::Live { id, path, channels, shape_zyx, time, regions, .. } => {
@@ -461,6 +461,10 @@ impl Work {
                     job.sampled_peak_bytes = job.sampled_peak_bytes.max(Some(resident_bytes).filter(|n| *n > 0));
                     job.device = device.or(job.device.take());
                 }
+                None
+            }
+            Reply::Usage { id, wall_secs, cpu_secs, threads } => {
+                self.job(id)?.usage = Some(JobUsage { wall_secs, cpu_secs, threads });
                 None
             }
             Reply::Done { id, result } => self.handle_result(id, result),

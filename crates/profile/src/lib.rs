@@ -47,7 +47,7 @@ pub use memory::{MemoryMark, bytes_text, peak_resident_bytes, resident_bytes};
 pub use roofline::{Bound, MachinePeak, RooflinePoint, roofline, share_of_peak};
 pub use run::{OperatorTotal, RUN_FORMAT, RunFileError, RunRecord, StoredRun, operator_totals};
 pub use slowdown::Slowdown;
-pub use stage::{Stage, StageTotal, since};
+pub use stage::{Stage, StageTotal, computing_share, since};
 pub use timeline::{DeviceMemory, DeviceMemoryPeak, EngineMemory, MemoryPeak, MemorySample, MemorySampler};
 pub use trace::chrome_trace;
 

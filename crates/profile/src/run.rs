@@ -106,8 +106,8 @@ impl std::fmt::Display for RunFileError {
                 write!(f, "the file is not a stored run: {reason}; expected JSON written by --trace or --json")
             }
             Self::NoRun => f.write_str(
-                "the JSON contains no run; expected a trace (--trace FILE.json) or a report (--json) of predict or \
-                 train",
+                "the JSON contains no run; expected a trace (--trace FILE.json) or a report (--json) of a command that \
+                 runs a job",
             ),
             Self::Format(found) => write!(
                 f,

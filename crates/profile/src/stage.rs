@@ -57,13 +57,15 @@ pub enum Stage {
     Verify,
     /// Saving the state of a training run.
     Checkpoint,
+    /// Computing a simulated stack with its ground truth.
+    Simulate,
     /// Encoding and writing results.
     Write,
 }
 
 impl Stage {
     /// All stages, in the order of tables.
-    pub const ALL: [Stage; 25] = [
+    pub const ALL: [Stage; 26] = [
         Stage::Read,
         Stage::Decode,
         Stage::Check,
@@ -88,6 +90,7 @@ impl Stage {
         Stage::Quantize,
         Stage::Verify,
         Stage::Checkpoint,
+        Stage::Simulate,
         Stage::Write,
     ];
 
@@ -118,6 +121,7 @@ impl Stage {
             Stage::Quantize => "quantize",
             Stage::Verify => "verify",
             Stage::Checkpoint => "checkpoint",
+            Stage::Simulate => "simulate",
             Stage::Write => "write",
         }
     }
@@ -134,6 +138,11 @@ impl Stage {
     pub fn measures_memory(self) -> bool {
         use Stage::{Check, Checkpoint, Compile, Load, Objects, Quantize, Validate, Verify};
         matches!(self, Check | Load | Compile | Objects | Validate | Quantize | Verify | Checkpoint)
+    }
+
+    /// Returns whether the device of a run computes in this stage: a network, a training step or an optimizer step.
+    fn is_computing(self) -> bool {
+        matches!(self, Stage::Compute | Stage::Forward | Stage::Backward | Stage::Optimizer)
     }
 
     /// Returns whether the time of this stage is part of another stage's, or passes in threads beside the job's own. Only
@@ -176,6 +185,13 @@ impl StageTotal {
     }
 }
 
+/// Returns the share of a run in which its device computed, 0 to 1, from its totals and its wall time in seconds; `None` if
+/// no such time was recorded.
+pub fn computing_share(totals: &[StageTotal], wall_secs: f64) -> Option<f64> {
+    let computing: f64 = totals.iter().filter(|total| total.stage.is_computing()).map(|total| total.seconds).sum();
+    (wall_secs > 0.0 && computing > 0.0).then(|| (computing / wall_secs).min(1.0))
+}
+
 /// Returns the difference between a stage table and an earlier one.
 pub fn since(now: &[StageTotal], earlier: &[StageTotal]) -> Vec<StageTotal> {
     let rest = now.iter().map(|total| {
@@ -195,6 +211,21 @@ pub fn since(now: &[StageTotal], earlier: &[StageTotal]) -> Vec<StageTotal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_device_computes_in_passes_and_optimizer_steps() {
+        let total = |stage, seconds| StageTotal { seconds, ..StageTotal::none(stage) };
+        let totals = [
+            total(Stage::Forward, 2.0),
+            total(Stage::Backward, 3.0),
+            total(Stage::Optimizer, 1.0),
+            total(Stage::Validate, 4.0),
+            total(Stage::Op, 5.0),
+        ];
+        assert_eq!(computing_share(&totals, 12.0), Some(0.5));
+        assert_eq!(computing_share(&totals, 3.0), Some(1.0), "threads that compute at the same time");
+        assert_eq!((computing_share(&totals, 0.0), computing_share(&totals[3..], 12.0)), (None, None));
+    }
 
     #[test]
     fn every_stage_is_found_by_its_name() {

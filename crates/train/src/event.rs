@@ -1,6 +1,7 @@
 //! What a training run reports while it runs, in addition to the events of every job.
 
 use crate::history::ValidationPoint;
+use crate::monitor::TrainStatus;
 use crate::train::Training;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -30,6 +31,8 @@ pub enum TrainEvent {
         /// Seconds of that spent waiting for training data.
         stalled_secs: f64,
     },
+    /// Speed, waiting, memory and advice on the batch size: after the first steps, then at most every ten seconds.
+    Status(TrainStatus),
     /// The network in training was scored on the validation set.
     Validated(ValidationPoint),
     /// A preview of the network in training on a validation image, with ground truth and prediction.
@@ -45,14 +48,14 @@ pub enum TrainEvent {
 }
 
 impl TrainEvent {
-    /// Writes the event to the log; training steps are too many for it.
+    /// Writes the event to the log; training steps and statuses are too many for it.
     fn log(&self) {
         match self {
             Self::Validated(ValidationPoint { step, score, best, .. }) => {
                 tracing::info!(step, score, best, "validated")
             }
             Self::Planned(plan) => tracing::info!(?plan, "training planned"),
-            Self::TrainingSteps { .. } | Self::ValidationPreview { .. } => {}
+            Self::TrainingSteps { .. } | Self::Status(_) | Self::ValidationPreview { .. } => {}
         }
     }
 }
@@ -61,7 +64,7 @@ impl Training<'_> {
     /// Logs an event and sends it to the sink.
     pub(crate) fn emit(&self, event: &TrainEvent) {
         event.log();
-        (self.sinks.on_event)(event);
+        (self.on_event)(event);
     }
 }
 

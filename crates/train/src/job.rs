@@ -4,7 +4,6 @@ use crate::checkpoint::{CheckpointSummary, RunFolder};
 use crate::config::TrainConfig;
 use crate::event::TrainSink;
 use crate::history::History;
-use crate::monitor::{Sinks, StatusSink};
 use crate::network::trainable_for;
 use crate::start::TrainStart;
 use crate::train;
@@ -182,33 +181,19 @@ impl TrainJob {
     }
 
     /// Runs the job. If it is cancelled, the checkpoint is kept for [`TrainJob::resume`]; if it is asked to finish, it
-    /// stops training and writes the package. `on_event` receives its training events.
+    /// stops training and writes the package. `on_event` receives its training events. A provenance record is written
+    /// beside the package.
     ///
     /// # Errors
     /// [`JobError`] if the data or the model cannot be used, memory or disk is full, or the job was cancelled. The
     /// package is written completely or not at all.
     pub fn run(&self, context: &Context, devices: &Devices, on_event: &TrainSink<'_>) -> Result<TrainReport, JobError> {
-        self.run_monitored(context, devices, on_event, &|_| {})
-    }
-
-    /// Like [`TrainJob::run`], and passes the status of the run to `on_status`: after the first steps, then every ten
-    /// seconds. Both write a provenance record beside the package.
-    ///
-    /// # Errors
-    /// As [`TrainJob::run`].
-    pub fn run_monitored(
-        &self,
-        context: &Context,
-        devices: &Devices,
-        on_event: &TrainSink<'_>,
-        on_status: &StatusSink<'_>,
-    ) -> Result<TrainReport, JobError> {
         let mut job = Self { resume: false, restart: false, ..self.clone() };
         // The record names the model that training starts from.
         if let Some(path) = self.from.model().and_then(trainable_for).as_deref().and_then(Path::to_str) {
             job.from = TrainStart::Model(path.to_owned());
         }
-        recorded(&job, context, |record| train::run(self, context, devices, Sinks { on_event, on_status }, record))
+        recorded(&job, context, |record| train::run(self, context, devices, on_event, record))
     }
 }
 

@@ -65,7 +65,7 @@ pub use event::{TrainEvent, TrainSink, TrainingPlan};
 pub use history::{History, StepPoint, ValidationPoint};
 pub use job::{ChosenNetwork, Quantized, TrainJob, TrainReport};
 pub use machine::OpenSettings;
-pub use monitor::{BatchAdvice, StatusSink, TrainStatus};
+pub use monitor::{BatchAdvice, TrainStatus};
 pub use qat::{QatLimitError, QatTrainer};
 pub use quantization::LimitedQuantization;
 pub use search::{MAX_TRIALS, SearchRung, SearchSpace, search_rungs};

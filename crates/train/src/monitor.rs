@@ -1,10 +1,12 @@
-//! The status line of a training run: speed, waiting for data, memory, and whether another batch size suits the device.
+//! The status of a training run: speed, waiting for data, use of the device, memory, and whether another batch size suits the
+//! device.
 
-use crate::event::TrainSink;
+use crate::event::TrainEvent;
 use crate::step::Stepper;
 use crate::train::Training;
 use cytoscope_engine::DeviceId;
-use cytoscope_profile::{bytes_text, resident_bytes};
+use cytoscope_pipeline::engine_memory;
+use cytoscope_profile::{DeviceMemory, TrainingFacts, bytes_text, computing_share, resident_bytes};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
@@ -14,16 +16,6 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const MAX_DATA_WAIT: f64 = 0.2;
 /// Part of a device's free memory that the activations of a batch of twice the size may take.
 const MEMORY_SHARE: f64 = 0.5;
-
-/// Receives the status of a training run; called from the run's thread.
-pub type StatusSink<'a> = dyn Fn(&TrainStatus) + Send + Sync + 'a;
-
-/// What receives the reports of a training run.
-#[derive(Clone, Copy)]
-pub(crate) struct Sinks<'a> {
-    pub on_event: &'a TrainSink<'a>,
-    pub on_status: &'a StatusSink<'a>,
-}
 
 /// A change of the batch size that suits the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,10 +47,8 @@ impl BatchAdvice {
 
 /// Status of a training run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "event", rename = "status")]
 pub struct TrainStatus {
-    /// Device that computes the steps; events of earlier versions lack it.
-    #[serde(default = "cpu")]
+    /// Device that computes the steps.
     pub device: DeviceId,
     /// Number of completed steps.
     pub step: u64,
@@ -66,8 +56,14 @@ pub struct TrainStatus {
     pub samples_per_sec: f64,
     /// Share of a step that was spent waiting for data, 0 to 1.
     pub data_wait_share: f64,
+    /// Share of the run so far in which its device computed, 0 to 1; `None` if it was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_share: Option<f64>,
     /// Resident memory of the process in bytes, if known.
     pub resident_bytes: Option<u64>,
+    /// Memory of GPUs that the process holds; `None` on the CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_memory: Option<DeviceMemory>,
     /// Memory of a batch's activations in bytes.
     pub activation_bytes: u64,
     /// Patches per batch.
@@ -80,21 +76,39 @@ pub struct TrainStatus {
     pub recomputed_share: Option<f64>,
 }
 
-fn cpu() -> DeviceId {
-    DeviceId::Cpu
-}
-
 impl TrainStatus {
     /// Returns the status as one line for the user.
     pub fn line(&self) -> String {
+        let wait = format!("{:.0} % of the time waiting for data", 100.0 * self.data_wait_share);
+        let device = self.device_share.map_or_else(String::new, |share| {
+            format!(", {:.0} % of the run computing on {}", 100.0 * share, self.device)
+        });
         let memory = self.resident_bytes.map_or_else(String::new, |bytes| format!(", memory {}", bytes_text(bytes)));
+        let device_memory = self.device_memory.map_or_else(String::new, |memory| {
+            let (allocated, reserved) = (bytes_text(memory.allocated_bytes), bytes_text(memory.reserved_bytes));
+            format!(", device memory {allocated} allocated and {reserved} reserved")
+        });
         let advice = self.batch_advice.map_or_else(String::new, |advice| format!("; {}", advice.sentence()));
         format!(
-            "{:.1} samples/s, {:.0} % of the time waiting for data{memory}, activations {}{advice}",
+            "{:.1} samples/s, {wait}{device}{memory}, activations {}{device_memory}{advice}",
             self.samples_per_sec,
-            100.0 * self.data_wait_share,
             bytes_text(self.activation_bytes)
         )
+    }
+
+    /// Returns the facts of a run completed by its status: the device, the batch, and what the advice on them needs.
+    #[must_use]
+    pub fn complete(&self, facts: TrainingFacts) -> TrainingFacts {
+        TrainingFacts {
+            device: self.device.to_string(),
+            batch: self.batch,
+            larger_batch: match self.batch_advice {
+                Some(BatchAdvice::Larger { batch }) => Some(batch),
+                Some(BatchAdvice::Smaller { .. }) | None => None,
+            },
+            recomputed_share: self.recomputed_share,
+            ..facts
+        }
     }
 }
 
@@ -152,17 +166,19 @@ impl Training<'_> {
             recomputes: stepper.recompute().is_some(),
             data_wait_share,
         };
-        (self.sinks.on_status)(&TrainStatus {
+        self.emit(&TrainEvent::Status(TrainStatus {
             device: device.id,
             step,
             samples_per_sec: (self.batch * self.config.accumulate) as f64 / step_secs,
             data_wait_share,
+            device_share: computing_share(&self.context.recorder.totals(), self.started.elapsed().as_secs_f64()),
             resident_bytes: resident_bytes(),
+            device_memory: engine_memory().device,
             activation_bytes: facts.activation_bytes,
             batch: self.batch,
             batch_advice: facts.advice(),
             recomputed_share: stepper.recompute().map(|r| r.recomputed_macs as f64 / r.macs.max(1) as f64),
-        });
+        }));
     }
 }
 
@@ -202,7 +218,9 @@ mod tests {
             step: 7,
             samples_per_sec: 12.34,
             data_wait_share: 0.051,
+            device_share: None,
             resident_bytes: Some(300 << 20),
+            device_memory: None,
             activation_bytes: 64 << 20,
             batch: 4,
             batch_advice: Some(BatchAdvice::Larger { batch: 8 }),
@@ -213,8 +231,18 @@ mod tests {
             "12.3 samples/s, 5 % of the time waiting for data, memory 300 MiB, activations 64 MiB; --batch 8 fits into \
              the memory of the device"
         );
-        let json = serde_json::to_value(&status).unwrap();
+        let device_memory = Some(DeviceMemory { allocated_bytes: 100 << 20, reserved_bytes: 256 << 20 });
+        let on_gpu =
+            TrainStatus { device: DeviceId::Cuda(0), device_share: Some(0.8), device_memory, ..status.clone() };
+        assert_eq!(
+            on_gpu.line(),
+            "12.3 samples/s, 5 % of the time waiting for data, 80 % of the run computing on cuda:0, memory 300 MiB, \
+             activations 64 MiB, device memory 100 MiB allocated and 256 MiB reserved; --batch 8 fits into the memory of \
+             the device"
+        );
+        let event = TrainEvent::Status(on_gpu);
+        let json = serde_json::to_value(&event).unwrap();
         assert_eq!((&json["event"], &json["batch_advice"]["batch"]), (&"status".into(), &8.into()));
-        assert_eq!(serde_json::from_value::<TrainStatus>(json).unwrap(), status);
+        assert_eq!(serde_json::from_value::<TrainEvent>(json).unwrap(), event);
     }
 }

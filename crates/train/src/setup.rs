@@ -6,8 +6,8 @@ use crate::config::{self, TrainConfig, TrainPrecision};
 use crate::data::Data;
 use crate::device_choice;
 use crate::error::{data_error, io_error, wrong_use};
+use crate::event::TrainSink;
 use crate::job::TrainJob;
-use crate::monitor::Sinks;
 use crate::network::{self, StartModel};
 use crate::previews::Previews;
 use crate::step::StepperOptions;
@@ -273,7 +273,7 @@ pub(crate) fn prepare<'a>(
     job: &'a TrainJob,
     context: &'a Context,
     devices: &'a Devices,
-    sinks: Sinks<'a>,
+    on_event: &'a TrainSink<'a>,
     folder: RunFolder,
     config: TrainConfig,
     data: &Data,
@@ -307,7 +307,7 @@ pub(crate) fn prepare<'a>(
     Ok(Training {
         job,
         context,
-        sinks,
+        on_event,
         devices,
         engine,
         folder,

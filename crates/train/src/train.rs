@@ -8,8 +8,8 @@ use crate::config::{TrainConfig, TrainPrecision};
 use crate::data::{self, Data};
 use crate::device_choice::step_precision;
 use crate::error::data_error;
+use crate::event::TrainSink;
 use crate::job::{TrainJob, TrainReport};
-use crate::monitor::Sinks;
 use crate::network::StartModel;
 use crate::package::Description;
 use crate::previews::Previews;
@@ -43,7 +43,7 @@ pub const FIRST_STEP_MARK: &str = "first step";
 pub(crate) struct Training<'a> {
     pub(crate) job: &'a TrainJob,
     pub(crate) context: &'a Context,
-    pub(crate) sinks: Sinks<'a>,
+    pub(crate) on_event: &'a TrainSink<'a>,
     pub(crate) devices: &'a Devices,
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) folder: RunFolder,
@@ -75,7 +75,7 @@ pub(crate) fn run(
     job: &TrainJob,
     context: &Context,
     devices: &Devices,
-    sinks: Sinks<'_>,
+    on_event: &TrainSink<'_>,
     record: &mut PendingRecord<TrainJob>,
 ) -> Result<TrainReport, JobError> {
     let started = Instant::now();
@@ -127,7 +127,7 @@ pub(crate) fn run(
     if checkpoint.is_none() {
         folder.clear()?;
     }
-    let outcome = run_locked(job, context, devices, sinks, record, &folder, config, &data, checkpoint, started);
+    let outcome = run_locked(job, context, devices, on_event, record, &folder, config, &data, checkpoint, started);
     drop(lock);
     if outcome.is_ok() || !folder.has_checkpoint() {
         folder.clean_up();
@@ -159,7 +159,7 @@ fn run_locked(
     job: &TrainJob,
     context: &Context,
     devices: &Devices,
-    sinks: Sinks<'_>,
+    on_event: &TrainSink<'_>,
     record: &mut PendingRecord<TrainJob>,
     folder: &RunFolder,
     config: TrainConfig,
@@ -171,7 +171,7 @@ fn run_locked(
     let intensities = checkpoint.as_ref().map(|(state, _)| state.intensities.clone()).unwrap_or_default();
     context.recorder.mark_memory("data checked");
     let mut training =
-        prepare(job, context, devices, sinks, folder.clone(), config, data, fingerprint, intensities, started)?;
+        prepare(job, context, devices, on_event, folder.clone(), config, data, fingerprint, intensities, started)?;
     let device = training.engine.device();
     record.ran_on(device, step_precision(training.config.precision, device));
     record.set_tile_shape(&training.patch);

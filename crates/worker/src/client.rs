@@ -169,8 +169,8 @@ impl Worker {
         }
     }
 
-    /// Returns the events since the last call, in order, without blocking. Unread progress, stages, spans and memory
-    /// are merged, so that they do not accumulate between calls.
+    /// Returns the events since the last call, in order, without blocking. Unread progress, stages, spans, memory and
+    /// usage are merged, so that they do not accumulate between calls.
     pub fn poll(&self) -> Vec<WorkerEvent> {
         self.shared.state().inbox.take()
     }

@@ -18,8 +18,8 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Adds an event. Newer progress, stages and memory replace older ones; regions and spans are appended to older
-    /// ones.
+    /// Adds an event. Newer progress, stages, memory and usage replace older ones; regions and spans are appended to
+    /// older ones.
     pub(super) fn push(&mut self, event: WorkerEvent) {
         let WorkerEvent::Reply(mut new) = event else { return self.events.push(event) };
         if let Reply::Spans { id, dropped, .. } = &mut new {
@@ -63,6 +63,7 @@ fn merge(old: &mut Reply, new: &Reply) -> Option<Merge> {
     match (&mut *old, new) {
         (Reply::Stages { id, .. }, Reply::Stages { id: of, .. }) if id == of => *old = new.clone(),
         (Reply::Memory { .. }, Reply::Memory { .. }) => *old = new.clone(),
+        (Reply::Usage { id, .. }, Reply::Usage { id: of, .. }) if id == of => *old = new.clone(),
         (
             Reply::Progress { id, event: Event::Progress(StageProgress { stage, .. }) },
             Reply::Progress { id: of, event: Event::Progress(StageProgress { stage: new_stage, .. }) },
@@ -141,6 +142,11 @@ mod tests {
         Reply::Spans { id: JobId(1), spans: vec![span; count], marks: Vec::new(), samples: Vec::new(), dropped: 0 }
     }
 
+    fn usage(id: u64, secs: u64) -> Reply {
+        let wall_secs = secs as f64;
+        Reply::Usage { id: JobId(id), wall_secs, cpu_secs: Some(2.0 * wall_secs), threads: 2 }
+    }
+
     #[test]
     fn unread_events_do_not_accumulate() {
         let mut inbox = Inbox::default();
@@ -150,9 +156,11 @@ mod tests {
             inbox.push(WorkerEvent::Reply(live(i as usize % 9)));
             inbox.push(WorkerEvent::Reply(Reply::Memory { resident_bytes: i, peak_resident_bytes: i, device: None }));
             inbox.push(WorkerEvent::Reply(spans(4)));
+            inbox.push(WorkerEvent::Reply(usage(1, i)));
         }
+        inbox.push(WorkerEvent::Reply(usage(2, 5)));
         inbox.push(WorkerEvent::Reply(Reply::Cancelled { id: JobId(1) }));
-        assert_eq!(inbox.len(), 6);
+        assert_eq!(inbox.len(), 8);
         let events = inbox.take();
         assert_eq!(events[0], WorkerEvent::Reply(Reply::Started { id: JobId(1) }));
         assert_eq!(events[1], WorkerEvent::Reply(progress("predict", 19_999)), "the newest one");
@@ -160,6 +168,8 @@ mod tests {
         assert_eq!(regions.len(), 9);
         let WorkerEvent::Reply(Reply::Spans { spans, dropped, .. }) = &events[4] else { panic!("{:?}", events[4]) };
         assert_eq!((spans.len(), *dropped), (MAX_WAITING_SPANS, 80_000 - MAX_WAITING_SPANS as u64));
+        let usages = [usage(1, 19_999), usage(2, 5)].map(WorkerEvent::Reply);
+        assert_eq!(events[5..7], usages, "the newest one of each job");
         assert_eq!(inbox.len(), 0);
     }
 

@@ -193,6 +193,26 @@ impl Job {
         })
     }
 
+    /// Returns the number of threads that the job computes with: all cores, unless it asks for another number.
+    pub(crate) fn threads(&self) -> usize {
+        let requested = match self {
+            Self::Predict { prediction, .. } | Self::ObjectDiameter(DiameterJob { prediction }) => prediction.threads,
+            Self::Train(TrainJob { threads, .. }) | Self::TrainEstimate(EstimateJob { threads, .. }) => *threads,
+            Self::Segment { .. }
+            | Self::Measure(_)
+            | Self::Convert(_)
+            | Self::Evaluate(_)
+            | Self::TrainCheck(_)
+            | Self::Quantize { .. }
+            | Self::Import(_)
+            | Self::Mesh(_)
+            | Self::Export(_)
+            | Self::ModelTest(_)
+            | Self::ModelSpeed(_) => 0,
+        };
+        if requested == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { requested }
+    }
+
     /// Returns the device that the job asks for; the CPU for jobs that never use another one, so that GPUs are not
     /// probed for them.
     pub fn device(&self) -> DeviceRequest {

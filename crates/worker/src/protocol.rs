@@ -166,7 +166,7 @@ pub enum Reply {
     Training {
         /// Number of the job.
         id: JobId,
-        /// Plan, completed steps, scores, or a preview.
+        /// Plan, completed steps, status, scores, or a preview.
         event: TrainEvent,
     },
     /// Finished parts of a prediction, at most about 20 times per second. They are in a file of 32-bit little-endian
@@ -219,6 +219,18 @@ pub enum Reply {
         peak_resident_bytes: u64,
         /// The device that the running job computes on, once it is chosen.
         device: Option<DeviceInUse>,
+    },
+    /// Times and threads of the running job; sent with [`Reply::Memory`].
+    Usage {
+        /// Number of the job.
+        id: JobId,
+        /// Wall time since the start of the job in seconds.
+        wall_secs: f64,
+        /// CPU time of the worker since the start of the job in seconds, summed over threads; `None` if the system does
+        /// not report it.
+        cpu_secs: Option<f64>,
+        /// Number of threads that the job computes with.
+        threads: usize,
     },
     /// A job has finished.
     Done {

@@ -2,6 +2,7 @@
 
 use super::live::LiveFile;
 use super::{JobId, LiveRegion, MAX_LIVE_REGIONS, MAX_SPANS_PER_JOB, MAX_SPANS_PER_SECOND, Reply};
+use cpu_time::ProcessTime;
 use cytoscope_pipeline::predict::{LiveSink, LiveVolume};
 use cytoscope_pipeline::{DeviceInUse, Event, JobErrorKind, StageProgress};
 use cytoscope_profile::{Recorder, SpanRecord, Stage, StageTotal};
@@ -59,6 +60,11 @@ pub(super) struct ProgressReporter {
     id: JobId,
     recorder: Recorder,
     folder: PathBuf,
+    /// Number of threads that the job computes with.
+    threads: usize,
+    started: Instant,
+    /// CPU time of the process when the job started; `None` if the system does not report it.
+    cpu_started: Option<ProcessTime>,
     state: Mutex<ReporterState>,
 }
 
@@ -93,7 +99,14 @@ struct Cursor {
 }
 
 impl ProgressReporter {
-    pub(super) fn new(replies: Arc<ReplyWriter>, id: JobId, recorder: Recorder, folder: PathBuf) -> Self {
+    /// Creates the reporter of a job that starts now and computes with this number of threads.
+    pub(super) fn new(
+        replies: Arc<ReplyWriter>,
+        id: JobId,
+        recorder: Recorder,
+        folder: PathBuf,
+        threads: usize,
+    ) -> Self {
         let now = Instant::now();
         let state = ReporterState {
             stage: String::new(),
@@ -110,7 +123,8 @@ impl ProgressReporter {
             // A short job sends all its spans at its end.
             spans: Cursor { allowed: MAX_SPANS_PER_SECOND as f64, ..Cursor::default() },
         };
-        Self { replies, id, recorder, folder, state: Mutex::new(state) }
+        let cpu_started = ProcessTime::try_now().ok();
+        Self { replies, id, recorder, folder, threads, started: now, cpu_started, state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, ReporterState> {
@@ -201,11 +215,18 @@ impl ProgressReporter {
         state.live.take()
     }
 
+    /// Sends the memory of the process, and the times of the job.
     fn send_memory(&self, state: &ReporterState) {
         self.replies.send(&Reply::Memory {
             resident_bytes: cytoscope_profile::resident_bytes().unwrap_or(0),
             peak_resident_bytes: cytoscope_profile::peak_resident_bytes().unwrap_or(0),
             device: state.device.clone(),
+        });
+        self.replies.send(&Reply::Usage {
+            id: self.id,
+            wall_secs: self.started.elapsed().as_secs_f64(),
+            cpu_secs: self.cpu_started.and_then(|start| start.try_elapsed().ok()).map(|time| time.as_secs_f64()),
+            threads: self.threads,
         });
     }
 
@@ -315,7 +336,7 @@ mod tests {
     fn all_training_events_are_sent_in_order_with_progress() {
         let output = SharedBuffer::default();
         let replies = Arc::new(ReplyWriter::new(output.clone()));
-        let reporter = ProgressReporter::new(replies, JobId(1), Recorder::totals_only(), PathBuf::from("."));
+        let reporter = ProgressReporter::new(replies, JobId(1), Recorder::totals_only(), PathBuf::from("."), 1);
         let steps = 300;
         for step in 1..=steps {
             let (loss, rate, step_secs, stalled_secs) = (1.0 / step as f64, 1e-3, 0.5, 0.25);
@@ -343,5 +364,25 @@ mod tests {
             }
         }
         assert_eq!(seen, steps);
+    }
+
+    #[test]
+    fn the_end_of_a_job_reports_its_times_and_threads() {
+        let output = SharedBuffer::default();
+        let replies = Arc::new(ReplyWriter::new(output.clone()));
+        let reporter = ProgressReporter::new(replies, JobId(7), Recorder::totals_only(), PathBuf::from("."), 3);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        reporter.finish();
+        let text = String::from_utf8(output.bytes()).unwrap();
+        let found = text.lines().find_map(|line| match serde_json::from_str::<Reply>(line).unwrap() {
+            Reply::Usage { id, wall_secs, cpu_secs, threads } => Some((id, wall_secs, cpu_secs.unwrap(), threads)),
+            _ => None,
+        });
+        let (id, wall_secs, cpu_secs, threads) = found.unwrap_or_else(|| panic!("no usage in {text}"));
+        assert_eq!((id, threads), (JobId(7), 3));
+        assert!(wall_secs >= 0.02 && cpu_secs > 0.0, "{text}");
     }
 }

@@ -305,7 +305,8 @@ impl ServeShared {
             // Dropped before the last report, which then holds the last sample.
             let sampler = recorder.sample_memory(MEMORY_EVERY, engine_memory);
             let folder = self.folder.path().to_owned();
-            let reporter = Arc::new(ProgressReporter::new(Arc::clone(&self.replies), id, recorder.clone(), folder));
+            let replies = Arc::clone(&self.replies);
+            let reporter = Arc::new(ProgressReporter::new(replies, id, recorder.clone(), folder, job.threads()));
             let event_reporter = Arc::clone(&reporter);
             let sink: Arc<dyn Fn(&Event) + Send + Sync> = Arc::new(move |event| event_reporter.event(event));
             let context = Context { cancel, sink, recorder };

@@ -45,6 +45,12 @@ impl Spread {
             max: ratio(reference.max, self.min)?,
         })
     }
+
+    /// Returns by how much this is more than `reference`: the difference of the medians, and its bounds from the extremes of
+    /// both.
+    pub(super) fn minus(&self, reference: &Self) -> Self {
+        Self { min: self.min - reference.max, median: self.median - reference.median, max: self.max - reference.min }
+    }
 }
 
 /// Returns the spread of each figure that every run has.

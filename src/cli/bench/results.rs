@@ -8,7 +8,6 @@ use crate::cli::print;
 use cytoscope_storage::read::open_regular;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,20 +15,44 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Maximum size of a file of results in bytes.
 const MAX_RESULTS_BYTES: u64 = 64 << 20;
-/// Figures that are compared, by kind: smaller is better.
-const COMPARED: [&str; 11] = [
-    "total_secs",
-    "full_prediction_secs",
-    "avg_batch_secs",
-    "full_secs",
-    "first_epoch_secs",
-    "step_secs",
-    "peak_bytes",
-    "device_peak_bytes",
-    "network_bytes",
-    "run_secs",
-    "arena_bytes",
+/// Difference of the memory of two machines, as a share, above which they count as different: systems keep varying parts.
+const MEMORY_TOLERANCE: f64 = 0.05;
+/// Figures that are compared, in the order of their lines; the scores of training runs follow.
+const COMPARED: [(&str, Measure); 14] = [
+    ("total_secs", Measure::Time),
+    ("full_prediction_secs", Measure::Time),
+    ("voxels_per_sec", Measure::Rate),
+    ("avg_batch_secs", Measure::Time),
+    ("full_secs", Measure::Time),
+    ("first_epoch_secs", Measure::Time),
+    ("samples_per_sec", Measure::Rate),
+    (STEP_SECS, Measure::Time),
+    ("peak_bytes", Measure::Size),
+    ("device_peak_bytes", Measure::Size),
+    ("network_bytes", Measure::Size),
+    ("run_secs", Measure::Time),
+    ("arena_bytes", Measure::Size),
+    (RELATIVE_L2, Measure::Difference),
 ];
+/// Time of a training step, which depends on the batch size.
+const STEP_SECS: &str = "step_secs";
+/// Relative L2 difference to a reference; may be much smaller than 1.
+const RELATIVE_L2: &str = "relative_l2";
+/// What the names of the scores of a training run start with.
+const SCORES: &str = "final.";
+
+/// How two values of a figure are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Measure {
+    /// A time: less is better.
+    Time,
+    /// A number of bytes: less is better.
+    Size,
+    /// Work per second: more is better.
+    Rate,
+    /// An accuracy or an error: the difference is stated, because a ratio says little.
+    Difference,
+}
 
 /// State of the source tree in the current folder, or of the branch whose program ran.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -134,6 +157,27 @@ impl Machine {
             arch: std::env::consts::ARCH.to_owned(),
         }
     }
+
+    /// Returns what differs from this machine in a stored one, in which another program may have run.
+    fn differences(&self, stored: &Self) -> Vec<String> {
+        let unknown = || "unknown".to_owned();
+        let text = |value: &Option<String>| value.clone().unwrap_or_else(unknown);
+        let cores = |count: usize| if count == 1 { "1 core".to_owned() } else { format!("{count} cores") };
+        let memory = |bytes: Option<u64>| bytes.map_or_else(unknown, cytoscope_profile::bytes_text);
+        let is_other_memory = match (self.memory_bytes, stored.memory_bytes) {
+            (Some(own), Some(stored)) => (own as f64 - stored as f64).abs() > MEMORY_TOLERANCE * own as f64,
+            (own, stored) => own != stored,
+        };
+        let compared = [
+            (self.cpu != stored.cpu, text(&stored.cpu), text(&self.cpu)),
+            (self.cores != stored.cores, cores(stored.cores), cores(self.cores)),
+            (is_other_memory, format!("memory {}", memory(stored.memory_bytes)), memory(self.memory_bytes)),
+            (self.os != stored.os, stored.os.clone(), self.os.clone()),
+            (self.arch != stored.arch, stored.arch.clone(), self.arch.clone()),
+        ];
+        let differ = compared.into_iter().filter(|(differs, ..)| *differs);
+        differ.map(|(_, stored, own)| format!("{stored}, here {own}")).collect()
+    }
 }
 
 /// Returns the current time as ISO 8601 in UTC.
@@ -176,7 +220,11 @@ pub(super) fn read(path: &Path) -> Result<Vec<TaskResult>, Failure> {
 pub(super) fn compare_with_stored(results: &[TaskResult], stored: &[TaskResult]) {
     for result in results.iter().filter(|result| result.success) {
         match stored.iter().find(|s| s.name == result.name && s.kind == result.kind && s.success) {
-            Some(old) => print_comparison(&format!("{}, compared with {}", result.name, old.timestamp), result, old),
+            Some(old) => {
+                print(&format!("{}, compared with {}:", result.name, old.timestamp));
+                machine_note(result, old).iter().for_each(|note| print(note));
+                comparison_lines(result, old).iter().for_each(|line| print(line));
+            }
             None => print(&format!("{}: the stored results have no successful task of this name", result.name)),
         }
     }
@@ -188,32 +236,68 @@ pub(super) fn compare_with_first(results: &[TaskResult]) {
         let mut of_kind = results.iter().filter(|result| result.success && result.kind == kind);
         let Some(first) = of_kind.next() else { continue };
         for result in of_kind {
-            print_comparison(&format!("{}, compared with {}", result.name, first.name), result, first);
+            print(&format!("{}, compared with {}:", result.name, first.name));
+            comparison_lines(result, first).iter().for_each(|line| print(line));
         }
     }
 }
 
-fn print_comparison(title: &str, result: &TaskResult, reference: &TaskResult) {
-    print(&format!("{title}:"));
-    let (own, other) = (flat(&result.metrics), flat(&reference.metrics));
-    comparison_lines(&own, &other).iter().for_each(|line| print(line));
+/// Returns a warning if a stored result was measured on another machine; `None` if the machine is the same or not stored.
+fn machine_note(result: &TaskResult, stored: &TaskResult) -> Option<String> {
+    let (own, stored) = result.machine.as_ref().zip(stored.machine.as_ref())?;
+    let differences = own.differences(stored);
+    if differences.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "  note: the stored result is that of another machine ({}), so the ratios compare the machines, too",
+        differences.join("; ")
+    ))
 }
 
-fn comparison_lines(own: &BTreeMap<String, Spread>, other: &BTreeMap<String, Spread>) -> Vec<String> {
-    let line = |name: &&str| {
-        let (own, other) = own.get(*name).zip(other.get(*name))?;
-        let ratio = own.speed_up(other)?;
-        let word = if name.ends_with("_bytes") { "smaller" } else { "faster" };
-        Some(format!(
-            "  {name:22} {:.2}× {word} ({:.2} to {:.2}): {}, before {}",
-            ratio.median,
-            ratio.min,
-            ratio.max,
-            amount(name, own.median),
-            amount(name, other.median)
-        ))
+/// Returns the number of patches of a training step; `None` for inference.
+fn batch(result: &TaskResult) -> Option<u64> {
+    result.dataset_info.as_ref()?.get("batch")?.as_u64()
+}
+
+/// Returns a line for each compared figure that both results have.
+fn comparison_lines(result: &TaskResult, reference: &TaskResult) -> Vec<String> {
+    let (own, other) = (flat(&result.metrics), flat(&reference.metrics));
+    let is_single = result.runs <= 1 || reference.runs <= 1;
+    // A step with a larger batch takes longer, but computes more.
+    let has_other_batch = batch(result) != batch(reference);
+    let scores = own.keys().filter(|name| name.starts_with(SCORES)).map(|name| (name.as_str(), Measure::Difference));
+    let all = COMPARED.iter().copied().chain(scores).filter(|(name, _)| !(has_other_batch && *name == STEP_SECS));
+    let line = |(name, measure): (&str, Measure)| {
+        let (own, other) = own.get(name).zip(other.get(name))?;
+        comparison_line(name, measure, [own, other], is_single)
     };
-    COMPARED.iter().filter_map(line).collect()
+    all.filter_map(line).collect()
+}
+
+/// Returns the line of one figure and its reference; `None` if their ratio is undefined. The spread of results of which one
+/// is that of a single run is not known.
+fn comparison_line(name: &str, measure: Measure, [own, other]: [&Spread; 2], is_single: bool) -> Option<String> {
+    let (change, range) = match measure {
+        Measure::Time | Measure::Size | Measure::Rate => {
+            let ratio = if measure == Measure::Rate { other.speed_up(own)? } else { own.speed_up(other)? };
+            let word = if measure == Measure::Size { "smaller" } else { "faster" };
+            (format!("{:.2}× {word}", ratio.median), format!("{:.2} to {:.2}", ratio.min, ratio.max))
+        }
+        Measure::Difference => {
+            let difference = own.minus(other);
+            let [min, median, max] = [difference.min, difference.median, difference.max].map(|v| signed(name, v));
+            (median, format!("{min} to {max}"))
+        }
+    };
+    let range = if is_single { "one run".to_owned() } else { range };
+    let (own, other) = (amount(name, own.median), amount(name, other.median));
+    Some(format!("  {name:22} {change} ({range}): {own}, before {other}"))
+}
+
+/// Formats a difference of a figure that has no unit.
+fn signed(name: &str, value: f64) -> String {
+    if name == RELATIVE_L2 { format!("{value:+.1e}") } else { format!("{value:+.4}") }
 }
 
 /// Formats a figure in its unit.
@@ -222,6 +306,8 @@ pub(super) fn amount(name: &str, value: f64) -> String {
         cytoscope_profile::bytes_text(value as u64)
     } else if name.ends_with("_secs") {
         format!("{value:.3} s")
+    } else if name == RELATIVE_L2 {
+        format!("{value:.1e}")
     } else {
         format!("{value:.4}")
     }
@@ -230,6 +316,8 @@ pub(super) fn amount(name: &str, value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::bench::metrics::nested;
+    use std::collections::BTreeMap;
 
     #[test]
     fn times_are_written_in_the_calendar() {
@@ -239,17 +327,89 @@ mod tests {
         assert_eq!(utc(4_102_444_799), "2099-12-31T23:59:59Z");
     }
 
+    fn machine() -> Machine {
+        Machine {
+            program: "cytoscope 1".to_owned(),
+            cpu: Some("a CPU".to_owned()),
+            cores: 8,
+            memory_bytes: Some(16 << 30),
+            os: "linux".to_owned(),
+            arch: "x86_64".to_owned(),
+        }
+    }
+
+    /// The result of a task with these spreads: minimum, median, maximum.
+    fn result(runs: usize, figures: &[(&str, [f64; 3])]) -> TaskResult {
+        let spread = |&(name, [min, median, max]): &(&str, [f64; 3])| (name.to_owned(), Spread { min, median, max });
+        let spreads: BTreeMap<String, Spread> = figures.iter().map(spread).collect();
+        let metrics = nested(&spreads);
+        let origin = Origin { timestamp: "t".to_owned(), git_info: None, machine: machine() };
+        origin.result("a", TaskKind::Training, runs, metrics)
+    }
+
     #[test]
     fn comparisons_state_ratio_and_spread() {
-        let spread = |min, median, max| Spread { min, median, max };
-        let own = BTreeMap::from([("total_secs".to_owned(), spread(1.0, 2.0, 4.0))]);
-        let other = BTreeMap::from([
-            ("total_secs".to_owned(), spread(4.0, 5.0, 6.0)),
-            ("full_secs".to_owned(), spread(1.0, 1.0, 1.0)),
-        ]);
+        let own = result(3, &[("total_secs", [1.0, 2.0, 4.0])]);
+        let other = result(3, &[("total_secs", [4.0, 5.0, 6.0]), ("full_secs", [1.0; 3])]);
         let lines = comparison_lines(&own, &other);
         assert_eq!(lines.len(), 1);
         assert!(lines[0].contains("2.50× faster (1.00 to 6.00): 2.000 s, before 5.000 s"), "{}", lines[0]);
+    }
+
+    #[test]
+    fn a_single_run_has_no_spread() {
+        let (own, other) = (result(1, &[("total_secs", [2.0; 3])]), result(3, &[("total_secs", [1.0, 3.0, 9.0])]));
+        for lines in [comparison_lines(&own, &other), comparison_lines(&other, &own)] {
+            assert!(lines.len() == 1 && lines[0].contains("faster (one run): "), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn rates_are_compared_by_ratio_and_scores_by_difference() {
+        let own = [("voxels_per_sec", [3.0, 4.0, 5.0]), ("relative_l2", [2e-3; 3]), ("final.f1@0_5", [0.8, 0.9, 0.95])];
+        let other =
+            [("voxels_per_sec", [1.0, 2.0, 2.5]), ("relative_l2", [5e-4; 3]), ("final.f1@0_5", [0.5, 0.7, 0.8])];
+        let lines = comparison_lines(&result(3, &own), &result(3, &other));
+        let expected = [
+            "2.00× faster (1.20 to 5.00): 4.0000, before 2.0000",
+            "+1.5e-3 (+1.5e-3 to +1.5e-3): 2.0e-3, before 5.0e-4",
+            "+0.2000 (+0.0000 to +0.4500): 0.9000, before 0.7000",
+        ];
+        assert_eq!(lines.len(), expected.len(), "{lines:?}");
+        for (line, expected) in lines.iter().zip(expected) {
+            assert!(line.ends_with(expected), "{line}, expected {expected}");
+        }
+    }
+
+    #[test]
+    fn steps_of_another_batch_size_are_compared_by_their_patches() {
+        let with_batch = |batch: u64, step_secs: f64| {
+            let figures = [("step_secs", [step_secs; 3]), ("samples_per_sec", [batch as f64 / step_secs; 3])];
+            TaskResult { dataset_info: Some(serde_json::json!({ "batch": batch })), ..result(2, &figures) }
+        };
+        let lines = comparison_lines(&with_batch(4, 2.0), &with_batch(1, 1.0));
+        assert!(
+            lines.len() == 1 && lines[0].contains("samples_per_sec") && lines[0].contains("2.00× faster"),
+            "{lines:?}"
+        );
+        let same = comparison_lines(&with_batch(4, 2.0), &with_batch(4, 1.0));
+        assert!(same.len() == 2 && same[1].contains("step_secs") && same[1].contains("0.50× faster"), "{same:?}");
+    }
+
+    #[test]
+    fn a_stored_result_of_another_machine_is_named() {
+        let own = result(2, &[]);
+        let stored = |machine: Option<Machine>| TaskResult { machine, ..result(2, &[]) };
+        // Another version of the program, and memory that the system keeps.
+        let updated = Machine { program: "cytoscope 2".to_owned(), memory_bytes: Some(16_500 << 20), ..machine() };
+        assert_eq!(machine_note(&own, &stored(Some(updated))), None);
+        assert_eq!(machine_note(&own, &stored(None)), None, "a result of another version");
+        let other = Machine { cpu: Some("another CPU".to_owned()), cores: 1, ..machine() };
+        let note = machine_note(&own, &stored(Some(other))).unwrap();
+        assert!(note.contains("(another CPU, here a CPU; 1 core, here 8 cores)"), "{note}");
+        let smaller = Machine { memory_bytes: Some(8 << 30), ..machine() };
+        let note = machine_note(&own, &stored(Some(smaller))).unwrap();
+        assert!(note.contains("(memory 8.00 GiB, here 16.00 GiB)"), "{note}");
     }
 
     #[test]

@@ -314,6 +314,10 @@ impl Task {
             "--stages-only".to_owned(),
             "--json".to_owned(),
         ]);
+        // A machine profile that is stored between two benches must not change what is measured.
+        if !self.options.iter().any(|option| option.starts_with("--performance")) {
+            words.push("--performance=off".to_owned());
+        }
         words.extend(self.options.iter().cloned());
         if self.kind == TaskKind::Inference {
             words.extend(["--".to_owned(), self.data.clone()]);
@@ -340,14 +344,23 @@ mod tests {
         let words = |i: usize| tasks[i].words(Path::new("o"), Path::new("t.json")).join(" ");
         assert_eq!(
             words(0),
-            "predict --model=nuclei --out=o --trace=t.json --stages-only --json --device=cpu --precision=int8 \
-             --threads=2 --tile=8,16,16 -- a.tif"
+            "predict --model=nuclei --out=o --trace=t.json --stages-only --json --performance=off --device=cpu \
+             --precision=int8 --threads=2 --tile=8,16,16 -- a.tif"
         );
         assert_eq!(
             words(1),
-            "train --data=sim --from=scratch --out=o --trace=t.json --stages-only --json --batch=2 --epochs=3 \
-             --task=segmentation --without-int8"
+            "train --data=sim --from=scratch --out=o --trace=t.json --stages-only --json --performance=off --batch=2 \
+             --epochs=3 --task=segmentation --without-int8"
         );
+    }
+
+    #[test]
+    fn a_machine_profile_is_used_only_on_request() {
+        let rows = "p,inference,nuclei,a.tif,,,,,performance=fastest\n";
+        let tasks = parse(format!("{HEADER}{rows}").as_bytes()).unwrap();
+        let words = tasks[0].words(Path::new("o"), Path::new("t.json"));
+        let given: Vec<&String> = words.iter().filter(|word| word.starts_with("--performance")).collect();
+        assert_eq!(given, ["--performance=fastest"]);
     }
 
     #[test]

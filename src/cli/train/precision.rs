@@ -7,8 +7,9 @@ use crate::cli::print;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::Context;
 use cytoscope_pipeline::devices::Devices;
+use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
-use cytoscope_train::{StatusSink, TrainConfig, TrainJob, TrainPrecision, TrainReport, TrainSink};
+use cytoscope_train::{TrainConfig, TrainJob, TrainPrecision, TrainReport, TrainSink};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -65,7 +66,6 @@ pub(super) fn compare(
     context: &Context,
     devices: &Devices,
     on_event: &TrainSink<'_>,
-    on_status: &StatusSink<'_>,
 ) -> Result<PrecisionComparison, Failure> {
     let scratch = Scratch::create(beside(&job.out, "f32"), FOLDER_KIND)?;
     // A comparison that was killed left its checkpoint.
@@ -83,7 +83,9 @@ pub(super) fn compare(
     full.out = scratch.path().join("model");
     (full.resume, full.restart, full.without_int8, full.overwrite) = (false, false, true, Overwrite::Refuse);
     context.note("training again in 32-bit floats, to compare the scores");
-    let report = full.run_monitored(context, devices, on_event, on_status)?;
+    // The shares of time in its status are those of this run.
+    let context = Context { recorder: Recorder::totals_only(), ..context.clone() };
+    let report = full.run(&context, devices, on_event)?;
     Ok(PrecisionComparison::new(mixed, &report))
 }
 

@@ -110,6 +110,22 @@ fn training_reports_its_curves_and_resumes_after_cancelling() {
     let of_last: Vec<u64> = finished.history.validations.iter().map(|v| v.step).collect();
     let pictures: Vec<u64> = engine.seen.iter().filter_map(pictured).collect();
     assert!(pictures.ends_with(&of_last), "one picture after each validation: {pictures:?}");
+    let status = engine.seen.iter().find_map(|event| match event {
+        WorkerEvent::Reply(Reply::Training { event: TrainEvent::Status(status), .. }) => Some(status),
+        _ => None,
+    });
+    let status = status.expect("a status after the first step");
+    assert!(status.batch == 1 && status.samples_per_sec > 0.0, "{status:?}");
+    let usage = engine.seen.iter().rev().find_map(|event| match event {
+        WorkerEvent::Reply(Reply::Usage { id: JobId(3), wall_secs, cpu_secs, threads }) => {
+            Some((*wall_secs, *cpu_secs, *threads))
+        }
+        _ => None,
+    });
+    let (wall_secs, cpu_secs, threads) = usage.expect("the times of the last job");
+    let cores = std::thread::available_parallelism().unwrap().get();
+    assert!(wall_secs > 0.0 && cpu_secs.is_some_and(|secs| secs > 0.0), "{wall_secs} {cpu_secs:?}");
+    assert_eq!(threads, cores);
     let validated_events = engine.seen.iter().filter(|e| validated(e)).count();
     assert_eq!(validated_events, done.history.validations.len() + finished.history.validations.len());
 }

@@ -11,7 +11,6 @@ use crate::document::{Document, DocumentChange, Role, file_name};
 use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
 use crate::line_profile::{line_profile_panel, line_profile_pen};
-use crate::runs::Run;
 use crate::state::State;
 use crate::theme;
 use crate::views::layout::Layout;
@@ -257,10 +256,11 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         progress if progress.stage == TUNING_STAGE => format!(": tuning for this device, once ({} s)", progress.done),
         _ => String::new(),
     };
-    let memory = state.jobs.memory().map(|(now, _)| now).filter(|bytes| *bytes > 0);
-    let monitor = Run::Job(job).training().map(|figures| format!(": {}", figures.monitor_line(memory)));
     let left = remaining_text(&job.progress).map(|left| format!(" · {left}")).unwrap_or_default();
-    let text = format!("{}{tuning}{}{left}{more}", job.title, monitor.unwrap_or_default());
+    // Last, because it is the longest part, which is cut off where it does not fit.
+    let status = job.training.as_ref().and_then(|times| times.status.as_ref());
+    let status = status.map_or_else(String::new, |status| format!(" · {}", status.line()));
+    let text = format!("{}{tuning}{left}{more}{status}", job.title);
     ui.add(egui::Label::new(RichText::new(text).size(12.0)).truncate());
 }
 

@@ -81,7 +81,8 @@ impl TrainingRun {
                 self.history.validations.retain(|p| p.step < point.step);
                 self.history.validations.push(point);
             }
-            TrainEvent::ValidationPreview { .. } => {}
+            // The status is kept with the job.
+            TrainEvent::Status(_) | TrainEvent::ValidationPreview { .. } => {}
         }
     }
 

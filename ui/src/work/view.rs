@@ -5,7 +5,7 @@ use cytoscope_profile::{
     DeviceMemoryPeak, InputFacts, MemoryMark, MemoryPeak, MemorySample, RUN_FORMAT, RunFacts, RunRecord, Slowdown,
     SpanRecord, StageTotal, TrainingFacts, total_bytes,
 };
-use cytoscope_train::{TrainConfig, TrainEvent};
+use cytoscope_train::{TrainConfig, TrainEvent, TrainStatus};
 use cytoscope_worker::JobId;
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -166,15 +166,30 @@ impl JobState {
     }
 }
 
-/// Times of the latest steps of a training job.
+/// Times of a job and its number of threads, measured in the engine process.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct JobUsage {
+    /// Wall time since the start of the job in seconds.
+    pub wall_secs: f64,
+    /// CPU time of the engine process since then in seconds, summed over threads; `None` if it is unknown.
+    pub cpu_secs: Option<f64>,
+    /// Number of threads that the job computes with.
+    pub threads: usize,
+}
+
+/// Times of the latest steps of a training job, and its status.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainingTimes {
     /// Number of threads that prepare patches.
     pub workers: usize,
-    /// Number of patches per step.
-    pub patches_per_step: usize,
-    /// Number of reports so far.
+    /// Number of patches per step by the settings of the job, which a machine profile may complete.
+    planned_patches: usize,
+    /// Number of batches per step.
+    accumulate: usize,
+    /// Number of reports of steps and of the status so far.
     pub reports: u64,
+    /// The latest status; `None` before the first steps.
+    pub status: Option<TrainStatus>,
     /// Mean seconds per step, and the part of it spent waiting for patches, of the latest reports.
     recent: VecDeque<[f64; 2]>,
 }
@@ -182,8 +197,19 @@ pub struct TrainingTimes {
 impl TrainingTimes {
     /// No steps yet.
     pub(super) fn new(config: &TrainConfig) -> Self {
-        let (workers, patches_per_step) = (config.data_workers(), config.patches_per_step());
-        Self { workers, patches_per_step, reports: 0, recent: VecDeque::new() }
+        Self {
+            workers: config.data_workers(),
+            planned_patches: config.patches_per_step(),
+            accumulate: config.accumulate,
+            reports: 0,
+            status: None,
+            recent: VecDeque::new(),
+        }
+    }
+
+    /// Number of patches per step.
+    pub fn patches_per_step(&self) -> usize {
+        self.status.as_ref().map_or(self.planned_patches, |status| status.batch.saturating_mul(self.accumulate))
     }
 
     /// Adds a report of the run: mean seconds per step, and the part of it spent waiting for patches.
@@ -240,6 +266,8 @@ pub struct JobView {
     pub training: Option<TrainingTimes>,
     /// Largest resident memory of the engine process in bytes, sampled twice per second while the job ran.
     pub sampled_peak_bytes: Option<u64>,
+    /// Times and threads, measured twice per second while the job ran.
+    pub usage: Option<JobUsage>,
 }
 
 impl JobView {
@@ -263,13 +291,20 @@ impl JobView {
             inputs: Vec::new(),
             training: None,
             sampled_peak_bytes: None,
+            usage: None,
         }
     }
 
-    /// Adds the times of training steps that an event reports.
-    pub(super) fn add_steps(&mut self, event: &TrainEvent) {
-        if let (TrainEvent::TrainingSteps { step_secs, stalled_secs, .. }, Some(times)) = (event, &mut self.training) {
-            times.add(*step_secs, *stalled_secs);
+    /// Records the times of training steps, or the status, that an event reports.
+    pub(super) fn record_training(&mut self, event: &TrainEvent) {
+        let Some(times) = &mut self.training else { return };
+        match event {
+            TrainEvent::TrainingSteps { step_secs, stalled_secs, .. } => times.add(*step_secs, *stalled_secs),
+            TrainEvent::Status(status) => {
+                times.reports += 1;
+                times.status = Some(status.clone());
+            }
+            TrainEvent::Planned(_) | TrainEvent::Validated(_) | TrainEvent::ValidationPreview { .. } => {}
         }
     }
 
@@ -281,10 +316,17 @@ impl JobView {
         }
     }
 
-    /// What is known about the run so far. CPU time is missing: the engine process reports none.
+    /// What is known about the run so far.
     pub fn facts(&self) -> RunFacts {
+        let wall_secs = match (&self.state, &self.usage) {
+            // The CPU time of a running job is compared with the wall time at which it was measured.
+            (JobState::Running, Some(usage)) => usage.wall_secs,
+            _ => self.elapsed_secs(),
+        };
         RunFacts {
-            wall_secs: self.elapsed_secs(),
+            wall_secs,
+            cpu_secs: self.usage.and_then(|usage| usage.cpu_secs),
+            threads: self.usage.map(|usage| usage.threads),
             cores: std::thread::available_parallelism().ok().map(usize::from),
             peak_bytes: self.sampled_peak_bytes,
             inputs: self.inputs.clone(),
@@ -297,7 +339,12 @@ impl JobView {
         let times = self.training.as_ref()?;
         let [step_secs, stalled_secs] = times.means()?;
         let device = self.device.as_ref().map_or_else(|| "cpu".to_owned(), |device| device.id.to_string());
-        Some(TrainingFacts { step_secs, stalled_secs, workers: times.workers, device, ..TrainingFacts::default() })
+        let workers = times.workers;
+        let facts = TrainingFacts { step_secs, stalled_secs, workers, device, ..TrainingFacts::default() };
+        Some(match &times.status {
+            Some(status) => status.complete(facts),
+            None => facts,
+        })
     }
 
     /// Stages and facts of the run, without its spans.
@@ -315,5 +362,83 @@ impl JobView {
                 ..self.facts()
             },
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+mod tests {
+    use super::*;
+    use crate::work::Work;
+    use cytoscope_profile::{AdviceRule, advise};
+    use cytoscope_train::BatchAdvice;
+    use cytoscope_worker::{Job, Reply, WorkerEvent};
+    use std::sync::Arc;
+
+    const NONE: [AdviceRule; 0] = [];
+
+    /// A training job that has started, without an engine process.
+    fn training() -> (Work, JobId) {
+        let mut work = Work::new(None, None, Arc::new(|| {}));
+        let job = serde_json::json!({"task": "segmentation", "data": "d", "from": "scratch", "out": "m"});
+        let job = Job::Train(serde_json::from_value(job).unwrap());
+        let id = work.run("a network".to_owned(), Purpose::Training, job);
+        work.handle_event(WorkerEvent::Reply(Reply::Started { id }));
+        let (step_secs, stalled_secs) = (0.5, 0.0);
+        let steps = TrainEvent::TrainingSteps { step: 1, steps: 9, loss: 1.0, rate: 0.1, step_secs, stalled_secs };
+        work.handle_event(WorkerEvent::Reply(Reply::Training { id, event: steps }));
+        (work, id)
+    }
+
+    fn status(device: &str, batch: usize) -> TrainStatus {
+        TrainStatus {
+            device: device.parse().unwrap(),
+            step: 1,
+            samples_per_sec: 8.0,
+            data_wait_share: 0.0,
+            device_share: None,
+            resident_bytes: None,
+            device_memory: None,
+            activation_bytes: 1 << 20,
+            batch,
+            batch_advice: None,
+            recomputed_share: None,
+        }
+    }
+
+    /// The rules that give advice for the job.
+    fn rules(work: &Work, id: JobId) -> Vec<AdviceRule> {
+        let job = work.jobs.iter().find(|job| job.id == id).unwrap();
+        advise(&job.facts(), &[]).into_iter().map(|advice| advice.rule).collect()
+    }
+
+    #[test]
+    fn the_status_of_a_training_run_leads_to_the_advice_of_the_command_line() {
+        let (mut work, id) = training();
+        assert_eq!(rules(&work, id), NONE);
+        let mut report = |status: TrainStatus| {
+            work.handle_event(WorkerEvent::Reply(Reply::Training { id, event: TrainEvent::Status(status) }));
+            rules(&work, id)
+        };
+        let larger = Some(BatchAdvice::Larger { batch: 4 });
+        assert_eq!(report(TrainStatus { batch_advice: larger, ..status("cuda:0", 2) }), [AdviceRule::SmallBatch]);
+        let smaller = TrainStatus { batch_advice: Some(BatchAdvice::Smaller { batch: 1 }), ..status("cpu", 2) };
+        let recomputing = TrainStatus { recomputed_share: Some(0.3), ..smaller };
+        assert_eq!(report(recomputing), [AdviceRule::Recomputation]);
+        assert_eq!(report(status("cuda:0", 4)), NONE, "the latest status counts");
+    }
+
+    #[test]
+    fn cpu_time_and_threads_of_a_job_are_judged() {
+        let (mut work, id) = training();
+        let cores = std::thread::available_parallelism().unwrap().get();
+        let mut report = |cpu_secs: f64, threads: usize| {
+            let usage = Reply::Usage { id, wall_secs: 10.0, cpu_secs: Some(cpu_secs), threads };
+            work.handle_event(WorkerEvent::Reply(usage));
+            rules(&work, id)
+        };
+        assert_eq!(report(9.5, 1), NONE);
+        assert_eq!(report(2.0, 1), [AdviceRule::IdleThreads]);
+        assert_eq!(report(2.0, cores + 1), [AdviceRule::ThreadsAboveCores]);
     }
 }

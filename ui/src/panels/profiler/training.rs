@@ -3,6 +3,7 @@
 use crate::panels::{seconds, weak};
 use crate::runs::{Histogram, Run, rate_text};
 use crate::theme;
+use cytoscope_profile::bytes_text;
 use eframe::egui::{self, RichText, Ui};
 use egui_plot::{Bar, BarChart, Plot};
 
@@ -26,6 +27,9 @@ pub(super) fn training(ui: &mut Ui, run: Run<'_>, steps: Option<&Histogram>) {
                 figure("Data wait", format!("{:.0} %", 100.0 * figures.data_wait_share));
                 if let Some(share) = figures.device_share {
                     figure("Device share", format!("{:.0} %", 100.0 * share));
+                }
+                if let Some(memory) = figures.device_memory {
+                    figure("Device memory", bytes_text(memory.allocated_bytes));
                 }
                 figure("Data workers", figures.workers.to_string());
             });

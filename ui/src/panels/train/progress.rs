@@ -131,6 +131,9 @@ fn figures(ui: &mut Ui, run: &TrainingRun, measured: Option<TrainingFigures>, me
             if let Some(bytes) = memory.filter(|bytes| *bytes > 0) {
                 figure("Memory", bytes_text(bytes));
             }
+            if let Some(memory) = measured.and_then(|m| m.device_memory) {
+                figure("Device memory", bytes_text(memory.allocated_bytes));
+            }
             figure("Loss", format!("{loss:.3}"));
         }
         let best = run.history.validations.iter().rev().find(|v| v.best);
