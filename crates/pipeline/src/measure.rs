@@ -106,7 +106,7 @@ impl MeasureJob {
                 let _span = context.recorder.span(Stage::Objects, "measure").voxels(slice.len());
                 let at = n * plane..(n + 1) * plane;
                 let planes = channels.iter().map(|c| c.get(at.clone())).collect::<Option<Vec<&[f32]>>>();
-                let planes = planes.ok_or_else(|| JobError::Panicked(format!("measure: slice {n} is incomplete")))?;
+                let planes = planes.ok_or_else(|| JobError::Internal(format!("measure: slice {n} is incomplete")))?;
                 measurer.add_slice(slice, &planes);
                 meter.add(1)?;
             }

@@ -34,7 +34,7 @@ fn length(of: &Parameter) -> usize {
 }
 
 fn misfit(name: &str) -> JobError {
-    JobError::Panicked(format!("training step: the tensor of \"{name}\" has another number of elements"))
+    JobError::Internal(format!("training step: the tensor of \"{name}\" has another number of elements"))
 }
 
 impl Joined {

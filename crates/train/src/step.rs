@@ -150,7 +150,7 @@ fn zeros(like: &[Tensor]) -> Result<Vec<Tensor>, JobError> {
 fn blend(to: &mut Tensor, from: &Tensor, keep: f32, share: f32) -> Result<(), JobError> {
     let (Some(a), Some(b)) = (to.as_f32(), from.as_f32().filter(|b| b.len() == to.len())) else {
         let (to, from) = ((to.dtype(), to.shape()), (from.dtype(), from.shape()));
-        return Err(JobError::Panicked(format!("training step: {from:?} does not update {to:?}")));
+        return Err(JobError::Internal(format!("training step: {from:?} does not update {to:?}")));
     };
     let values: Vec<f32> = a.iter().zip(b).map(|(a, b)| keep * a + share * b).collect();
     *to = Tensor::new(to.shape(), values).map_err(model_error("the network"))?;
@@ -240,7 +240,7 @@ fn split_state(joined: &Joined, state: ModelState, buffers: &mut Buffers) -> Res
 fn input_shapes(of: &Graph) -> Result<Vec<Vec<usize>>, JobError> {
     let shape = |id| {
         let value = of.value(id);
-        let missing = || JobError::Panicked(format!("training step: \"{}\" has no fixed shape", value.name));
+        let missing = || JobError::Internal(format!("training step: \"{}\" has no fixed shape", value.name));
         value.fixed_shape().ok_or_else(missing)
     };
     of.inputs.iter().map(|id| shape(*id)).collect()

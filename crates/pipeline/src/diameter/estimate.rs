@@ -428,7 +428,7 @@ impl Estimator<'_> {
 
 /// The error of a channel that the maps do not have.
 fn no_channel(channel: usize) -> JobError {
-    JobError::Panicked(format!("diameter: the maps have no channel {channel}"))
+    JobError::Internal(format!("diameter: the maps have no channel {channel}"))
 }
 
 /// Maps in memory, for statistics.
