@@ -171,7 +171,7 @@ impl MeshJob {
         let largest = windows.iter().max_by_key(|(_, window)| bytes(window));
         let Some((label, window)) = largest else { return Ok(()) };
         let needed_bytes = bytes(window);
-        let budget_bytes = self.memory_budget_bytes.unwrap_or_else(default_budget_bytes);
+        let budget_bytes = self.memory_budget_bytes.unwrap_or_else(cytoscope_profile::default_budget_bytes);
         if needed_bytes <= budget_bytes {
             return Ok(());
         }
@@ -229,11 +229,6 @@ impl MeshJob {
         }
         Ok(found)
     }
-}
-
-/// Returns three quarters of the free memory; 4 GiB if the system does not report it.
-fn default_budget_bytes() -> u64 {
-    cytoscope_profile::available_bytes().map_or(4 << 30, |bytes| bytes / 4 * 3)
 }
 
 fn meshed(label: u32, mesh: &Mesh) -> MeshedObject {

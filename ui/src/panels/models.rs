@@ -274,13 +274,9 @@ fn test_result(ui: &mut Ui, test: &ModelTestReport) {
         Some(false) => (icon::X_CIRCLE, theme::bad(ui.visuals())),
         None => (icon::WARNING, theme::warn(ui.visuals())),
     };
-    let mut text = test.test.clone();
-    if let Some(first) = text.get(..1).map(str::to_uppercase) {
-        text.replace_range(..1, &first);
-    }
     ui.horizontal_wrapped(|ui| {
         ui.label(RichText::new(sign).size(17.0).color(color));
-        ui.add(egui::Label::new(text).wrap());
+        ui.add(egui::Label::new(super::capitalized(&test.test)).wrap());
     });
     for engine in &test.engines {
         let how = if engine.agrees { "matches the reference" } else { engine.detail.as_str() };

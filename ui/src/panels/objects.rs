@@ -44,9 +44,7 @@ pub(crate) struct ObjectsPanel {
 
 /// Title of a column for display.
 pub(crate) fn title(column: &str) -> String {
-    let text = column.replace("_um3", " µm³").replace("_um", " µm").replace('_', " ");
-    let mut chars = text.chars();
-    chars.next().map(|c| c.to_uppercase().collect::<String>() + chars.as_str()).unwrap_or_default()
+    super::capitalized(&column.replace("_um3", " µm³").replace("_um", " µm").replace('_', " "))
 }
 
 fn number(v: f64) -> String {

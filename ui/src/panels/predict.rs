@@ -336,11 +336,9 @@ fn job_progress(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
         _ if job.progress.stage.is_empty() => ("Starting".to_owned(), 0.0),
         _ => (job.progress.stage.to_string(), job.progress.share()),
     };
-    let first = title.chars().next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
-    let title = first + title.get(1..).unwrap_or_default();
     let percent = format!("{:.0} %", share * 100.0);
     ui.horizontal(|ui| {
-        ui.label(RichText::new(title).strong());
+        ui.label(RichText::new(super::capitalized(&title)).strong());
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| ui.label(percent));
     });
     ui.add(egui::ProgressBar::new(share).desired_height(10.0));

@@ -45,8 +45,8 @@ pub(super) struct Budget {
 impl Budget {
     /// Returns the given budget, or three quarters of the free memory; 4 GiB if the system does not report it.
     pub(super) fn new(given_bytes: Option<u64>) -> Self {
-        let available = || cytoscope_profile::available_bytes().map_or(4 << 30, |b| b / 4 * 3);
-        Self { bytes: given_bytes.unwrap_or_else(available), is_given: given_bytes.is_some() }
+        let bytes = given_bytes.unwrap_or_else(cytoscope_profile::default_budget_bytes);
+        Self { bytes, is_given: given_bytes.is_some() }
     }
 
     /// Returns the memory that a network may use beside the program itself, in bytes.
