@@ -2,7 +2,7 @@
 
 use crate::job_record::recorded;
 use crate::predict::files::table_text;
-use crate::predict::resolve::{channel_name, check_voxel_size, one_of_several_note, unknown_voxel_size_note};
+use crate::predict::resolve::{FilePart, channel_name, check_voxel_size, one_of_several_note, unknown_voxel_size_note};
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack};
 use crate::table::TableFormat;
@@ -131,7 +131,7 @@ impl MeasureJob {
             voxel_um,
             notes: unknown_voxel_size_note(size, depth)
                 .into_iter()
-                .chain(one_of_several_note("time point", self.time, extents.times, "is measured"))
+                .chain(one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is measured"))
                 .collect(),
             seconds: start.elapsed().as_secs_f64(),
         })

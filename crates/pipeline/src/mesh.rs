@@ -4,7 +4,7 @@ mod files;
 
 use crate::job_record::recorded;
 use crate::measure::numbers;
-use crate::predict::resolve::{check_voxel_size, one_of_several_note, unknown_voxel_size_note};
+use crate::predict::resolve::{FilePart, check_voxel_size, one_of_several_note, unknown_voxel_size_note};
 use crate::results::check_file;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError};
@@ -155,7 +155,7 @@ impl MeshJob {
         let bytes = bytes.map_err(|problem| self.mismatch(problem, "choose fewer objects with --objects"))?;
         atomic_write(&self.out, &bytes)?;
         writing.finish();
-        let of_time = one_of_several_note("time point", self.time, extents.times, "is written");
+        let of_time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is written");
         let notes = unknown_voxel_size_note(size, extents.zyx[0]).into_iter().chain(of_time).collect();
         Ok(MeshReport { out: self.out.clone(), voxel_um, objects, notes })
     }
