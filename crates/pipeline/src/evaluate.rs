@@ -232,7 +232,7 @@ impl EvaluateJob {
             ..a
         });
         if ignored.is_none() && self.ignore_below_voxels > 0 {
-            context.note("No file contains labels: there are no small objects to ignore.");
+            context.note("no file contains labels: there are no small objects to ignore");
         }
         let errors = (!errors.is_empty()).then(|| ErrorSummary::pooled(&errors));
         Ok(EvaluateReport { pairs: reports, instances, regression, unpaired, errors, ignored })

@@ -285,7 +285,7 @@ fn tune_button(ui: &mut Ui, state: State<'_>, document: u64, actions: &mut Actio
         ui.horizontal(|ui| {
             ui.spinner();
             if state.jobs.is_cancelling_tuning() {
-                weak(ui, "Cancelling…");
+                weak(ui, "Canceling…");
                 return;
             }
             if named_button(ui, true, icon::STOP_CIRCLE, "Cancel").clicked() {
@@ -466,8 +466,8 @@ pub(super) fn facts(card: &ModelCard) -> String {
     if card.input_channels > 1 {
         facts.push(format!("{} input channels", card.input_channels));
     }
-    if let Some(licence) = &card.licence {
-        facts.push(licence.clone());
+    if let Some(license) = &card.license {
+        facts.push(license.clone());
     }
     facts.join(" · ")
 }

@@ -2,7 +2,7 @@
 
 use super::{TrainPanel, colored, icon_text_button, page_header, primary_button};
 use crate::action::Actions;
-use crate::panels::{seconds, weak};
+use crate::panels::{capitalized, seconds, weak};
 use crate::runs::{Run, TrainingFigures, rate_text};
 use crate::state::State;
 use crate::theme;
@@ -84,7 +84,7 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
     if let Some(plan) = &run.plan {
         weak(ui, plan.sentence());
     } else if let Some(note) = run.notes.last() {
-        weak(ui, note);
+        weak(ui, capitalized(note));
     }
     curves(ui, wizard, own, true);
     log(ui, run);
@@ -253,7 +253,7 @@ fn log(ui: &mut Ui, run: &TrainingRun) {
     ui.add_space(theme::GAP);
     egui::CollapsingHeader::new("Log").show(ui, |ui| {
         for note in run.notes.iter().rev().take(SHOWN_NOTES) {
-            weak(ui, note);
+            weak(ui, capitalized(note));
         }
     });
 }
