@@ -31,7 +31,7 @@ pub(crate) struct Entry {
     pub(crate) is_folder: bool,
 }
 
-/// What is at a path.
+/// What a visited path refers to: folder, file, nothing or an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Visited {
     /// A folder that can be listed.

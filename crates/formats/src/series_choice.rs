@@ -106,7 +106,7 @@ impl SeriesChoice {
         self.open_from(any_series(path, options)?, path, options)
     }
 
-    /// Returns the chosen series of a file, of which series `any` is open; the file is opened again only for another series.
+    /// Returns the chosen series. `any` is an open series of the file, which is opened again only for another one.
     fn open_from(&self, any: Image, path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
         match self.one_of(any.meta())? {
             series if series == any.meta().series => Ok(any),

@@ -210,9 +210,9 @@ impl JobRecord {
 /// A record of any kind.
 #[derive(Debug)]
 pub enum AnyRecord {
-    /// That of a prediction.
+    /// Record of a prediction.
     Prediction(Box<Provenance>),
-    /// That of another job.
+    /// Record of another job.
     Job(Box<JobRecord>),
 }
 
@@ -387,7 +387,7 @@ impl<J: Recordable> PendingRecord<J> {
 /// Runs a job and writes its record. If the record of a finished job cannot be written, a note says so.
 ///
 /// # Errors
-/// That of the job, or of [`PendingRecord::begin`].
+/// The error of the job, or of [`PendingRecord::begin`].
 pub fn recorded<J: Recordable, R>(
     job: &J,
     context: &Context,

@@ -63,7 +63,7 @@ pub(crate) struct Training<'a> {
     pub(crate) train_pairs: Vec<Pair>,
     /// Images that the start model was trained on, as recorded in packages.
     pub(crate) images_before: String,
-    /// The same for a network trained in this run.
+    /// Images that a network trained in this run will record.
     pub(crate) images_after: String,
     /// Names of the validation pairs.
     pub(crate) validation: Vec<String>,

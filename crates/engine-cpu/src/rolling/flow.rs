@@ -134,7 +134,7 @@ pub(crate) struct Progress {
     zeros: Vec<usize>,
     /// Plane at the start of each buffer.
     base: Vec<isize>,
-    /// Most new planes of each value in one slab.
+    /// Maximum number of new planes of each value in one slab.
     quota: Vec<usize>,
     /// Whether the zeros after a value are added only in the slab after its last planes.
     late_zeros: bool,

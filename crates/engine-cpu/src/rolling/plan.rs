@@ -19,7 +19,7 @@ const SLABS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
 const SLACK: [(f64, bool); 4] = [(0.0, false), (0.0, true), (0.35, true), (1.0, true)];
 /// A buffer is long if it holds at least this many times the planes that are read together.
 const LONG: usize = 2;
-/// Most bands that are tried.
+/// Maximum number of bands that are tried.
 const MAX_BANDS: usize = 64;
 /// Multiply-accumulate operations in the time in which one byte is moved.
 const MACS_PER_BYTE: f64 = 20.0;
