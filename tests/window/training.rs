@@ -132,7 +132,7 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
     fixture.window.state_mut().send(Command::ToggleProfiler);
     fixture.click("Training steps");
     accessibility::check(&fixture, "training steps");
-    for text in ["Samples/s", "Time per step", "Data wait", "Device share", "7 steps: median"] {
+    for text in ["Samples/s", "Time per step", "Waiting for data", "Device busy", "7 steps: median"] {
         assert!(fixture.sees(text), "no {text:?}: {}", fixture.on_screen());
     }
     fixture.window.state_mut().send(Command::ToggleProfiler);
@@ -400,7 +400,7 @@ fn paused_or_killed_training_continues() {
     let (mut fixture, data) = fixture(40_000);
     start_training(&mut fixture, &data);
     fixture.until("some steps", |w| w.state().wizard().run.step() >= 3);
-    fixture.until("the monitor in the status bar", |w| sees(w, " samples/s · data wait "));
+    fixture.until("the monitor in the status bar", |w| sees(w, " samples/s · waiting for data "));
     fixture.click("Pause training");
     fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
     let at = step_of(&fixture);

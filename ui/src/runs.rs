@@ -266,7 +266,7 @@ impl TrainingFigures {
     /// The figures in one line, with the resident memory of the engine in bytes.
     pub(crate) fn monitor_line(&self, resident_bytes: Option<u64>) -> String {
         let samples = self.samples_per_sec.map(|rate| format!("{} samples/s", rate_text(rate)));
-        let wait = format!("data wait {:.0} %", 100.0 * self.data_wait_share);
+        let wait = format!("waiting for data {:.0} %", 100.0 * self.data_wait_share);
         let device = self.device_share.map(|share| format!("device {:.0} %", 100.0 * share));
         let memory = resident_bytes.map(bytes_text);
         let parts: Vec<String> = samples.into_iter().chain([wait]).chain(device).chain(memory).collect();
@@ -407,7 +407,7 @@ mod tests {
         let figures = TrainingFigures::new(&facts, Some(4), &stages, 12.0).unwrap();
         assert_eq!((figures.samples_per_sec, figures.device_share), (Some(8.0), Some(0.25)));
         let line = figures.monitor_line(Some(512 << 20));
-        assert_eq!(line, "8.00 samples/s · data wait 20 % · device 25 % · 512 MiB");
+        assert_eq!(line, "8.00 samples/s · waiting for data 20 % · device 25 % · 512 MiB");
         assert_eq!(TrainingFigures::new(&TrainingFacts { step_secs: 0.0, ..facts }, None, &[], 1.0), None);
     }
 }

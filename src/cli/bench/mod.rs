@@ -177,7 +177,7 @@ impl Bench {
         let tasks = tasks::read(path)?;
         if !self.batch_sizes.is_empty() && !tasks.iter().any(|task| task.kind == TaskKind::Training) {
             return Err(Failure::wrong_use(
-                "--batch-sizes: the table has no training task; inference runs one tile at a time",
+                "--batch-sizes: the table has no training task; predict chooses the batch itself",
             ));
         }
         Ok(tasks.into_iter().flat_map(|task| task.at_batch_sizes(&self.batch_sizes)).collect())

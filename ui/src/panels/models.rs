@@ -360,7 +360,11 @@ fn quantize_table(ui: &mut Ui, report: &QuantizeReport) {
         rows.push((metric, String::new(), format!("{:.4}", output.error.agreement)));
     }
     if let Some(qat) = &report.qat {
-        rows.push(("Error by training".to_owned(), format!("{:.5}", qat.before), format!("{:.5}", qat.after)));
+        rows.push((
+            "Error before / after training".to_owned(),
+            format!("{:.5}", qat.before),
+            format!("{:.5}", qat.after),
+        ));
     }
     egui::Grid::new("quantization").num_columns(3).spacing([28.0, 6.0]).striped(true).show(ui, |ui| {
         for name in ["", "Float", "int8"] {

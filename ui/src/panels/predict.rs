@@ -240,7 +240,7 @@ fn precision_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
     }
     let mut precision = settings.precision.filter(|chosen| all.is_empty() || all.contains(chosen));
-    let best = "Auto (best)";
+    let best = "Auto (fastest accurate)";
     let shown = precision.map_or(best, Precision::name);
     labeled_choice(ui, "precision", "Precision", shown, |ui| {
         ui.selectable_value(&mut precision, None, best);
@@ -302,7 +302,10 @@ fn tune_button(ui: &mut Ui, state: State<'_>, document: u64, actions: &mut Actio
         "Measures devices, precisions, tiles and threads for this model with this stack, and saves the fastest settings. \
          This takes some minutes, and goes on if the window is closed.",
     );
-    if button.on_disabled_hover_text("Wait for the jobs: they would disturb the measurement").clicked() {
+    if button
+        .on_disabled_hover_text("Wait until the running jobs have finished; they would distort the timing")
+        .clicked()
+    {
         actions.send(JobsAction::Tune(document));
     }
 }

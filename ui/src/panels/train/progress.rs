@@ -48,7 +48,7 @@ fn phase(run: &TrainingRun, job: Option<&JobView>) -> (String, f32) {
         (_, Some(job)) if job.state == JobState::Queued => ("Waiting for another job".to_owned(), 0.0),
         (_, Some(job)) if job.progress.stage == "check" => ("Checking the data".to_owned(), job.progress.share()),
         _ if run.steps == 0 => ("Measuring the time per step".to_owned(), 0.0),
-        _ if run.step() >= run.steps => ("Finalizing: postprocessing, test, int8".to_owned(), 1.0),
+        _ if run.step() >= run.steps => ("Finishing: tuning segmentation, testing, quantizing".to_owned(), 1.0),
         _ => ("Training".to_owned(), progress),
     }
 }
@@ -126,7 +126,7 @@ fn figures(ui: &mut Ui, run: &TrainingRun, measured: Option<TrainingFigures>, me
             }
             figure("Waiting for data", format!("{:.0} %", stalled * 100.0));
             if let Some(share) = measured.and_then(|m| m.device_share) {
-                figure("Device share", format!("{:.0} %", share * 100.0));
+                figure("Device busy", format!("{:.0} %", share * 100.0));
             }
             if let Some(bytes) = memory.filter(|bytes| *bytes > 0) {
                 figure("Memory", bytes_text(bytes));
