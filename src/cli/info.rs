@@ -69,7 +69,7 @@ impl Info {
             }
         }
         let files = image.files();
-        if let ([first, .., last], true) = (files.as_slice(), meta.format.ends_with(" series")) {
+        if let ([first, .., last], true) = (files.as_slice(), meta.is_numbered_series()) {
             let name = |p: &PathBuf| p.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
             print(&format!("  files       {}, {} to {}: one slice each", files.len(), name(first), name(last)));
         }

@@ -149,7 +149,8 @@ pub(crate) struct Predict {
     /// run with this option keeps the finished slices beside the results until it is complete.
     #[arg(long)]
     resume: bool,
-    /// Rerun the job recorded in a _provenance.json file. It names inputs, model and settings, so that these cannot be given.
+    /// Rerun the job recorded in a _provenance.json file. Inputs, model and settings come from the record and cannot be
+    /// given.
     #[arg(long, value_name = "FILE.json", conflicts_with_all = RECORDED)]
     rerun: Option<PathBuf>,
     #[command(flatten)]
@@ -329,7 +330,7 @@ fn print_report(report: &InputReport) {
 
 /// Returns an error if any input failed: [`JobErrorKind::OutOfResources`] takes precedence, otherwise the first
 /// failure's kind.
-fn finish(outcome: &PredictOutcome) -> Outcome {
+pub(super) fn finish(outcome: &PredictOutcome) -> Outcome {
     let Some(first) = outcome.failed.first() else { return Ok(()) };
     if outcome.failed.len() + outcome.done.len() == 1 {
         return Err(Failure::new(first.kind, first.sentence.clone()));

@@ -2,22 +2,25 @@
 
 use super::failure::{Failure, Outcome};
 use super::options::ReportOptions;
-use super::{Arguments, devices, print, print_json, progress};
-use clap::{Args, Parser};
+use super::{check_folder, devices, predict, print, print_json, progress};
+use clap::Args;
 use cytoscope_engine::DeviceRequest;
+use cytoscope_formats::is_zarr_name;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::job_record::{AnyRecord, JobKind, JobRecord, Recordable, read_any, record_for, record_path};
 use cytoscope_pipeline::packages::ImportJob;
 use cytoscope_pipeline::provenance::{InputRecord, ModelRecord, Provenance as PredictionRecord};
 use cytoscope_pipeline::results::FileRecord;
-use cytoscope_pipeline::{ConvertJob, EvaluateJob, ExportJob, JobError, MeasureJob, MeshJob, SegmentJob};
+use cytoscope_pipeline::{
+    ArtifactKind, ConvertJob, EvaluateJob, ExportJob, JobError, MeasureJob, MeshJob, Rerun as PredictionRerun,
+    SegmentJob,
+};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_train::{LimitedQuantization, TrainEvent, TrainJob, TrainPrecision};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -67,30 +70,36 @@ impl Provenance {
     pub(crate) fn run(self) -> Outcome {
         let path = record_for(&self.file);
         match read_any(&path)? {
-            AnyRecord::Prediction(_) if self.rerun => self.rerun_prediction(&path),
+            AnyRecord::Prediction(record) if self.rerun => self.rerun_prediction(*record),
             AnyRecord::Prediction(record) => self.show_prediction(&record),
             AnyRecord::Job(record) if self.rerun => self.rerun_job(&path, &record),
             AnyRecord::Job(record) => self.show_job(&record),
         }
     }
 
-    /// Runs a prediction again as `predict --rerun` does.
-    fn rerun_prediction(&self, path: &Path) -> Outcome {
-        let option = |name: &str, value: &Path| {
-            let mut word = OsString::from(name);
-            word.push(value);
-            word
-        };
-        let mut words = vec![OsString::from("cytoscope"), OsString::from("predict"), option("--rerun=", path)];
-        words.extend(self.out.as_ref().map(|out| option("--out=", out)));
-        let switches =
-            [("--force", self.force), ("--json", self.report.json), ("--json-progress", self.report.json_progress)];
-        words.extend(switches.into_iter().filter(|(_, given)| *given).map(|(name, _)| OsString::from(name)));
-        match Arguments::try_parse_from(words) {
-            Ok(Arguments { command: Some(command), .. }) => command.run(),
-            Ok(_) => Err(Failure::other("the recorded prediction cannot be started; use cytoscope predict --rerun")),
-            Err(error) => Err(Failure::wrong_use(error.to_string())),
+    /// Runs a prediction again, and compares its outputs with the recorded ones.
+    fn rerun_prediction(&self, record: PredictionRecord) -> Outcome {
+        let recorded = record.outputs.clone();
+        let PredictionRerun { mut job, devices, notes: differences } = record.rerun(devices::for_request)?;
+        if let Some(out) = &self.out {
+            job.out.clone_from(out);
         }
+        if !is_zarr_name(&job.out) {
+            check_folder(&job.out)?;
+        }
+        job.overwrite = Overwrite::from_force(self.force);
+        let context = progress::context(self.report.json_progress, self.report.json, Recorder::totals_only());
+        differences.iter().for_each(|sentence| context.note(sentence.as_str()));
+        let outcome = job.run(&context, &devices)?;
+        predict::finish(&outcome)?;
+        let written = outcome.done.iter().flat_map(|report| &report.outputs);
+        let mut outputs = Vec::new();
+        for record in written.filter(|output| output.kind == ArtifactKind::Provenance) {
+            if let AnyRecord::Prediction(new) = read_any(&record.path)? {
+                outputs.extend(compared(&recorded, new.outputs));
+            }
+        }
+        self.print_rerun(differences, outputs)
     }
 
     fn show_prediction(&self, record: &PredictionRecord) -> Outcome {
@@ -99,7 +108,8 @@ impl Provenance {
             return print_json(&Shown { record, differences });
         }
         print(&format!("predict, {}", record.program));
-        print_options(&serde_json::to_value(&record.job).unwrap_or_default());
+        let options = serde_json::to_value(&record.job);
+        print_options(&options.map_err(|error| Failure::other(error.to_string()))?);
         print_input(&record.input);
         print_model(&record.model);
         let text = |key: &str| record.device.get(key).and_then(Value::as_str).unwrap_or("unknown");
@@ -170,6 +180,11 @@ impl Provenance {
             AnyRecord::Job(new) => compared(&record.outputs, new.outputs),
             AnyRecord::Prediction(_) => Vec::new(),
         };
+        self.print_rerun(differences, outputs)
+    }
+
+    /// Prints what differs from the recorded run, and how the new outputs compare with the recorded ones.
+    fn print_rerun(&self, differences: Vec<String>, outputs: Vec<Compared>) -> Outcome {
         if self.report.json {
             return print_json(&Rerun { differences, outputs });
         }

@@ -71,9 +71,11 @@ impl Quantize {
         };
         QatTrainer::limited(mode, self.minutes, self.steps).map_err(|error| {
             Failure::wrong_use(match error {
-                QatLimitError::InvalidMinutes => "--minutes must be a number above 0",
+                QatLimitError::InvalidMinutes(minutes) => {
+                    format!("--minutes is {minutes}: expected a number above 0")
+                }
                 QatLimitError::NoTraining => {
-                    "--minutes and --steps apply to --mode qat only: the other modes do not train"
+                    "--minutes and --steps apply to --mode qat only: the other modes do not train".to_owned()
                 }
             })
         })?;

@@ -71,7 +71,7 @@ const MAX_REPEAT: usize = 1_000_000;
 impl RunCommand {
     pub(crate) fn run(self) -> Outcome {
         if self.repeat == 0 || self.repeat > MAX_REPEAT {
-            return Err(Failure::wrong_use(format!("--repeat must be between 1 and {MAX_REPEAT}")));
+            return Err(Failure::wrong_use(format!("--repeat is {}: expected 1 to {MAX_REPEAT}", self.repeat)));
         }
         let (graph, model) = self.load()?;
         let outputs_to = self.output_files(&graph, &model)?;

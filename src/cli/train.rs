@@ -172,8 +172,8 @@ impl Train {
             config.budget.minutes = self.minutes;
             config.budget.steps = self.steps;
         }
-        if config.budget.minutes.is_some_and(|m| !m.is_finite() || m <= 0.0) {
-            return Err(Failure::wrong_use("--minutes must be a number above 0"));
+        if let Some(minutes) = config.budget.minutes.filter(|m| !m.is_finite() || *m <= 0.0) {
+            return Err(Failure::wrong_use(format!("--minutes is {minutes}: expected a number above 0")));
         }
         if let Some(path) = &self.tracing.trace {
             self.check_trace(path)?;

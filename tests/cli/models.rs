@@ -130,6 +130,10 @@ fn a_package_survives_export_and_import() {
     let left_out = report["left_out"][0].as_str().unwrap();
     assert!(left_out.starts_with("README.md: ") && left_out.contains("lacks the file"), "{report}");
     std::fs::rename(fixture.path("README.md"), fixture.path("pkg/README.md")).unwrap();
+    // So is a section of another form than a map.
+    std::fs::write(fixture.path("pkg/rdf.yaml"), rdf.replace("\nconfig:\n", "\nconfig: [1]\nunused:\n")).unwrap();
+    let report = fixture.run(&["import", "pkg", "--out", "unconfigured", "--json"]).json();
+    assert_eq!(report["left_out"][0], "config: it is not a map", "{report}");
     // A task of another program is not taken for segmentation.
     let other = rdf.replace("task: segmentation", "task: tracking");
     std::fs::write(fixture.path("pkg/rdf.yaml"), &other).unwrap();

@@ -134,7 +134,11 @@ fn a_prediction_is_shown_and_made_again() {
     assert_eq!(shown["record"]["model"]["name"], record(&fixture, "o/nuclei_1_raw")["model"]["name"]);
     let text = fixture.run(&["provenance", "o/nuclei_1_raw_provenance.json"]).ok().stdout;
     assert!(text.contains("predict, cytoscope ") && text.contains("device: cpu"), "{text}");
-    fixture.run(&["provenance", &format!("o/{labels}"), "--rerun", "--out", "again"]).ok();
+    let report = fixture.run(&["provenance", &format!("o/{labels}"), "--rerun", "--out", "again", "--json"]).json();
+    let outputs = report["outputs"].as_array().unwrap();
+    let recorded = shown["record"]["outputs"].as_array().unwrap();
+    assert_eq!((&report["differences"], outputs.len()), (&json!([]), recorded.len()), "{report:#}");
+    assert!(outputs.iter().all(|output| output["identical"] == true), "{report:#}");
     assert!(fixture.bytes(&format!("o/{labels}")) == fixture.bytes(&format!("again/{labels}")));
 }
 
@@ -148,7 +152,8 @@ fn a_rerun_reads_the_channel_that_input_chose() {
     fixture.run(&[&predict[..], &["--input", "stack=1", "--out", "o"]].concat()).ok();
     fixture.run(&[&predict[..], &["--channel", "1", "--out", "by_channel"]].concat()).ok();
     fixture.run(&[&predict[..], &["--channel", "0", "--out", "other"]].concat()).ok();
-    fixture.run(&["provenance", "o/two_provenance.json", "--rerun", "--out", "again"]).ok();
+    let text = fixture.run(&["provenance", "o/two_provenance.json", "--rerun", "--out", "again"]).ok().stdout;
+    assert!(text.contains("two_probability.tif: identical to the recorded result"), "{text}");
     let maps = |folder: &str| fixture.bytes(&format!("{folder}/two_probability.tif"));
     assert!(maps("again") == maps("o") && maps("o") == maps("by_channel"), "a rerun reads another channel");
     assert!(maps("other") != maps("o"), "both channels give the same maps");

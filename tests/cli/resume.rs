@@ -48,7 +48,7 @@ fn killed_training_resumes_to_a_bit_identical_network() {
     let yellow = |p: &RgbImage| p.pixels().filter(|p| p.0 == [255, 190, 60]).count();
     assert!(shown.len() == 1 && yellow(&shown[0]) > 100);
     let ran = fixture.run(&[&arguments[..], &["cut", "--resume"]].concat()).ok();
-    assert!(ran.stderr.contains("Resuming after step"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("resuming after step"), "{}", ran.stderr);
     let cut: Value = serde_json::from_str(&ran.stdout).unwrap();
     let (cut, whole) = (losses(&cut), losses(&whole));
     let same = |(a, b): (&(u64, f64), &(u64, f64))| a.0 == b.0 && (a.1 - b.1).abs() < 1e-12;
@@ -189,7 +189,7 @@ fn early_stopping_ends_training_when_the_score_stagnates() {
     let report =
         fixture.run(&[&SMALL[..], &["--from", "m", "--steps", "40", "--without-int8", "--out", "n"]].concat()).json();
     assert!(report["steps"].as_u64().unwrap() < 20, "{report:#}");
-    let printed = |note: &Value| note.as_str().unwrap().starts_with("Ended early");
+    let printed = |note: &Value| note.as_str().unwrap().starts_with("ended early");
     assert!(report["history"]["notes"].as_array().unwrap().iter().any(printed), "{report:#}");
 }
 

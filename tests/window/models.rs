@@ -121,7 +121,7 @@ fn conversions_are_cancelled_together() {
     fixture.until("the page", |w| sees(w, "Convert and evaluate"));
     fixture.click("NumPy");
     fixture.click("Convert");
-    fixture.until("the start", |w| sees(w, "2 to convert"));
+    fixture.until("the start", |w| sees(w, "2 left to convert"));
     fixture.click("Cancel conversions");
     fixture.until("the end", |w| !sees(w, "to convert"));
     fixture.until("the predictions", |w| w.state().active_jobs() == 0);

@@ -132,7 +132,7 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
     fixture.window.state_mut().send(Command::ToggleProfiler);
     fixture.click("Training steps");
     accessibility::check(&fixture, "training steps");
-    for text in ["Samples/s", "Time per step", "Data wait", "Device share", "7 steps: median"] {
+    for text in ["Samples/s", "Time per step", "Waiting for data", "Device busy", "7 steps: median"] {
         assert!(fixture.sees(text), "no {text:?}: {}", fixture.on_screen());
     }
     fixture.window.state_mut().send(Command::ToggleProfiler);
@@ -483,7 +483,7 @@ fn finish_now_keeps_the_best_network() {
         fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
         let report = fixture.window.state().wizard().report.clone().unwrap();
         assert!(report.steps >= 3 && report.steps < 40_000, "{}", report.steps);
-        assert!(report.history.notes.iter().any(|n| n.starts_with("Finished early")), "{:?}", report.history.notes);
+        assert!(report.history.notes.iter().any(|n| n.starts_with("finished early")), "{:?}", report.history.notes);
         assert!(cytoscope_model_package::Package::open(&report.out).is_ok());
         fixture.until("the page", |w| sees(w, "Finished early"));
         assert!(fixture.window.state().wizard().plan.job.is_none());

@@ -180,7 +180,7 @@ impl Command {
             Command::SaveMesh => "Save meshes…",
             Command::Measure => "Measure objects",
             Command::ToggleLibrary => "Show stacks",
-            Command::ToggleTasks => "Show tasks",
+            Command::ToggleTasks => "Show tools panel",
             Command::ToggleProfiler => "Show profiler",
             Command::OpenRun => "Open run…",
             Command::Toggle3d => "Show 3-D view",

@@ -51,7 +51,7 @@ pub struct Comparison {
 }
 
 /// Runs comparisons on worker threads and caches the results.
-pub struct Compare {
+pub struct LabelComparisons {
     sender: Sender<Comparison>,
     receiver: Receiver<Comparison>,
     /// Cached comparisons, oldest first.
@@ -64,7 +64,7 @@ pub struct Compare {
     wake: Arc<Mutex<Box<dyn Fn() + Send>>>,
 }
 
-impl Compare {
+impl LabelComparisons {
     /// `wake` is called whenever a comparison is done.
     pub fn new(wake: impl Fn() + Send + 'static) -> Self {
         let (sender, receiver) = channel();
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn only_the_latest_comparisons_are_cached() {
-        let mut compare = Compare::new(|| {});
+        let mut compare = LabelComparisons::new(|| {});
         let one = |n: u64| Comparison {
             of: subject(n, 0),
             result: Err("none".to_owned()),

@@ -210,7 +210,7 @@ pub(crate) enum DiskEvent {
     Listed {
         /// Stacks, or files that may be ones.
         stacks: Result<Expanded, String>,
-        /// Models.
+        /// Packages, zips and networks that may be imported as models.
         models: Vec<PathBuf>,
     },
     /// The files to convert among files and folders.
@@ -249,7 +249,7 @@ pub(crate) enum DiskEvent {
         /// What it holds.
         run: Result<Box<StoredRun>, String>,
     },
-    /// What is at a path.
+    /// What a visited path refers to: folder, file, nothing or an error.
     Visited(Visited),
     /// The path of a package in the user's models.
     ModelReady {

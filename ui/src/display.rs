@@ -134,7 +134,7 @@ pub(crate) enum DisplayAction {
     },
     /// Remembers the series of a file that is shown.
     RememberSeries {
-        /// The file.
+        /// Image file that has several series.
         file: PathBuf,
         /// Number of the series, from 0.
         series: usize,

@@ -31,7 +31,7 @@ pub(crate) struct Entry {
     pub(crate) is_folder: bool,
 }
 
-/// What is at a path.
+/// What a visited path refers to: folder, file, nothing or an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Visited {
     /// A folder that can be listed.
@@ -449,7 +449,7 @@ fn buttons(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(Brows
         if !browser.spec.endings.is_empty() {
             let mut all = browser.all_files;
             let others = ui.checkbox(&mut all, "All files");
-            if others.on_hover_text(format!("Otherwise only: {}", browser.spec.endings.join(", "))).changed() {
+            if others.on_hover_text(format!("If off, only {} are listed", browser.spec.endings.join(", "))).changed() {
                 send(BrowserAction::AllFiles(all));
             }
         }

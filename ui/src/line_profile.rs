@@ -84,12 +84,38 @@ fn interpolate(plane: &Plane, row: f64, column: f64) -> Option<f64> {
     Some(mix(r0)? * (1.0 - down) + mix(r1)? * down)
 }
 
+/// Unit of the distances along a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LengthUnit {
+    Micrometers,
+    /// The voxel size is unknown.
+    Pixels,
+}
+
+impl LengthUnit {
+    /// Returns the name of the unit for display.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Micrometers => "µm",
+            Self::Pixels => "pixels",
+        }
+    }
+
+    /// Returns the unit in the name of a table's column.
+    fn in_column(self) -> &'static str {
+        match self {
+            Self::Micrometers => "um",
+            Self::Pixels => "px",
+        }
+    }
+}
+
 /// Curves by channel name, length of the line, and the unit of both.
-type Profile = (Vec<(String, Curve)>, f64, &'static str);
+type Profile = (Vec<(String, Curve)>, f64, LengthUnit);
 
 /// The curves as CSV; all have the same distances.
-fn csv(curves: &[(String, Curve)], unit: &str) -> String {
-    let mut text = format!("distance_{unit}");
+fn csv(curves: &[(String, Curve)], unit: LengthUnit) -> String {
+    let mut text = format!("distance_{}", unit.in_column());
     for (name, _) in curves {
         text.push_str(&format!(",\"{}\"", name.replace('"', "\"\"")));
     }
@@ -155,7 +181,11 @@ pub(crate) fn line_profile_pen(state: State<'_>) -> Option<Pen> {
 /// The profile of the line in a document, from the planes that `views` show.
 fn profile_along(document: &Document, state: State<'_>, views: &Layout) -> Option<Profile> {
     let line = state.display.profile_line(document.id)?;
-    let (voxel, unit) = if document.voxel_known { (document.voxel_um, "um") } else { ([1.0; 3], "px") };
+    let (voxel, unit) = if document.voxel_known {
+        (document.voxel_um, LengthUnit::Micrometers)
+    } else {
+        ([1.0; 3], LengthUnit::Pixels)
+    };
     let visible = document.channels.iter().filter(|c| c.visible).count();
     let shown = views.view(line.view).shown();
     let curves = line.curves(shown.get(..visible.min(shown.len())).unwrap_or_default(), voxel);
@@ -187,10 +217,7 @@ pub(crate) fn line_profile_panel(ui: &mut Ui, state: State<'_>, views: &Layout, 
         ui.horizontal(|ui| {
             ui.label(RichText::new("Line profile").strong());
             match &profile {
-                Some((_, length, unit)) => {
-                    let unit = if *unit == "um" { "µm" } else { "pixels" };
-                    ui.label(format!("{length:.2} {unit}"))
-                }
+                Some((_, length, unit)) => ui.label(format!("{length:.2} {}", unit.name())),
                 None => weak(ui, "Drag a line across a slice."),
             };
             ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
@@ -202,7 +229,7 @@ pub(crate) fn line_profile_panel(ui: &mut Ui, state: State<'_>, views: &Layout, 
             ui.allocate_space(ui.available_size());
             return;
         };
-        let label = if *unit == "um" { "Distance in µm" } else { "Distance in pixels" };
+        let label = format!("Distance in {}", unit.name());
         let mut plot = Plot::new("line profile")
             .allow_scroll(false)
             .allow_drag(Vec2b::FALSE)
@@ -274,7 +301,7 @@ mod tests {
             let t = at / 15.0;
             assert!((value - (12.0 + t * (60.0 + 18.0))).abs() < 1e-4, "{at} {value}");
         }
-        let text = csv(&[("a \"b\"".to_owned(), curves[0].clone())], "um");
+        let text = csv(&[("a \"b\"".to_owned(), curves[0].clone())], LengthUnit::Micrometers);
         assert_eq!(text.lines().take(2).collect::<Vec<_>>(), ["distance_um,\"a \"\"b\"\"\"", "0.0000,12"]);
         assert_eq!(text.lines().count(), 38);
     }

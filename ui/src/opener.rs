@@ -24,7 +24,7 @@ pub type Content = Box<dyn FnOnce() -> Result<Vec<u8>, String> + Send>;
 pub enum OpenerResult {
     /// A stack was opened as a document.
     Document {
-        /// The document.
+        /// The stack with what belongs to it, such as its labels.
         document: Box<Document>,
         /// Id of the document that it replaces, if any.
         replaces: Option<u64>,

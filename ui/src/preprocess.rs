@@ -109,10 +109,7 @@ fn title(step: &PreprocessStep) -> &'static str {
 fn parsed(text: &str) -> Result<PreprocessStep, String> {
     let step = text.parse::<PreprocessStep>().map_err(|error| error.to_string())?;
     if step.moves_voxels() {
-        return Err(format!(
-            "{} changes the grid, on which results lie: apply it under Preprocessed copy",
-            step.name()
-        ));
+        return Err(format!("{} changes the voxel grid: use Preprocessed copy instead", step.name()));
     }
     Ok(step)
 }
@@ -125,7 +122,7 @@ fn steps_of_copy(text: &str, steps: &[PreprocessStep]) -> Result<Vec<PreprocessS
     };
     all.extend_from_slice(steps);
     if all.len() > MAX_STEPS {
-        return Err(format!("{} steps, at most {MAX_STEPS} are possible: remove some", all.len()));
+        return Err(format!("{} steps are too many: the maximum is {MAX_STEPS}", all.len()));
     }
     Ok(all)
 }
@@ -323,7 +320,7 @@ mod tests {
 
     #[test]
     fn steps_that_move_voxels_are_refused() {
-        assert!(parsed("crop:z=0-1").unwrap_err().contains("apply it under Preprocessed copy"));
+        assert!(parsed("crop:z=0-1").unwrap_err().contains("use Preprocessed copy instead"));
         assert!(parsed("blur").unwrap_err().contains("expected one of gaussian"));
         assert!(parsed("median:radius=1").is_ok());
     }

@@ -98,14 +98,14 @@ pub struct GradientGraph {
 
 /// The optimizer step for all parameters.
 ///
-/// Inputs: hyper-parameters ([`cytoscope_graph::Hyper::to_vec`]), parameters, gradients, first states, second states
-/// (if any). Outputs: the global gradient norm, parameters, first states, second states.
+/// Inputs: hyper-parameters ([`cytoscope_graph::Hyper::to_vec`]), parameters, gradients, first moments, second moments
+/// (if any). Outputs: the global gradient norm, parameters, first moments, second moments.
 #[derive(Debug, Clone)]
 pub struct UpdateGraph {
     /// The optimizer's arithmetic with fixed shapes.
     pub graph: Graph,
-    /// Whether the optimizer has second states.
-    pub has_second: bool,
+    /// Whether the optimizer has second moments.
+    pub has_second_moment: bool,
 }
 
 /// Returns a copy of a model in the form that is trained and exported: batch norms are not folded, quantized weights
@@ -353,14 +353,14 @@ pub fn update_graph(parameters: &[Parameter], optimizer: Optimizer) -> UpdateGra
     let mut graph = Graph::new("update");
     let hyper = graph.add_input("hyper", ElementType::F32, vec![Dim::Fixed(4)]);
     let dims = |p: &Parameter| p.shape.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
-    let has_second = optimizer.has_second();
+    let has_second_moment = optimizer.has_second_moment();
     let inputs = |graph: &mut Graph, suffix: &str| -> Vec<ValueId> {
         parameters.iter().map(|p| graph.add_input(format!("{}{suffix}", p.name), ElementType::F32, dims(p))).collect()
     };
     let values = inputs(&mut graph, "");
     let gradients = inputs(&mut graph, ".gradient");
     let first = inputs(&mut graph, ".first");
-    let second = if has_second { inputs(&mut graph, ".second") } else { Vec::new() };
+    let second = if has_second_moment { inputs(&mut graph, ".second") } else { Vec::new() };
     let list: Vec<Option<ValueId>> = gradients.iter().map(|g| Some(*g)).collect();
     let norm = graph.push("norm", Op::GlobalNorm, &list);
     let mut updated: [Vec<ValueId>; 3] = Default::default();
@@ -368,7 +368,7 @@ pub fn update_graph(parameters: &[Parameter], optimizer: Optimizer) -> UpdateGra
         let rule = if p.decays { optimizer } else { optimizer.without_decay() };
         let mut inputs = vec![Some(hyper), Some(norm)];
         inputs.extend([&values, &gradients, &first, &second].map(|list| list.get(i).copied()));
-        let wanted = if has_second { 3 } else { 2 };
+        let wanted = if has_second_moment { 3 } else { 2 };
         inputs.truncate(wanted + 3);
         let outputs: Vec<ValueId> = ["", ".first", ".second"]
             .iter()
@@ -383,7 +383,7 @@ pub fn update_graph(parameters: &[Parameter], optimizer: Optimizer) -> UpdateGra
     }
     graph.outputs.push(norm);
     graph.outputs.extend(updated.into_iter().flatten());
-    UpdateGraph { graph, has_second }
+    UpdateGraph { graph, has_second_moment }
 }
 
 impl GradientGraph {

@@ -111,7 +111,7 @@ fn check(config: &DifferenceOfGaussians) -> Result<()> {
 }
 
 fn smooth(graph: &mut Graph, name: &str, x: ValueId, sigma: &[f64; 3], truncate: f64) -> Result<ValueId> {
-    let mut now = x;
+    let mut features = x;
     for (axis, &s) in sigma.iter().enumerate() {
         let radius = (s * truncate).ceil() as usize;
         if radius == 0 {
@@ -133,12 +133,15 @@ fn smooth(graph: &mut Graph, name: &str, x: ValueId, sigma: &[f64; 3], truncate:
             }
         }
         let pads = graph.add_initializer(format!("{name}.{letter}.pads"), Tensor::vector(pads.to_vec()));
-        let wide =
-            graph.push(format!("{name}.{letter}.padded"), Op::Pad { mode: PadMode::Edge }, &[Some(now), Some(pads)]);
+        let wide = graph.push(
+            format!("{name}.{letter}.padded"),
+            Op::Pad { mode: PadMode::Edge },
+            &[Some(features), Some(pads)],
+        );
         let shape = [&[1, 1][..], &lengths].concat();
         let w = graph.add_initializer(format!("{name}.{letter}.kernel"), Tensor::new(shape, kernel)?);
         let attrs = ConvAttrs::same(&lengths).with_padding(Padding::none(3));
-        now = graph.push(format!("{name}.{letter}.out"), Op::Conv(attrs), &[Some(wide), Some(w)]);
+        features = graph.push(format!("{name}.{letter}.out"), Op::Conv(attrs), &[Some(wide), Some(w)]);
     }
-    Ok(now)
+    Ok(features)
 }

@@ -55,12 +55,12 @@ impl Default for DynUNet {
 /// If the description is inconsistent, or a named weight is missing or has a different shape.
 pub fn dynunet(config: &DynUNet, weights: &Weights<'_>) -> Result<Graph> {
     let levels = config.filters.len();
-    let sound = levels >= 2
+    let is_valid = levels >= 2
         && config.strides.len() == levels
         && config.kernel % 2 == 1
         && config.strides.iter().chain(&config.filters).all(|&n| n > 0)
         && matches!(config.spatial_axes, 2 | 3);
-    if !sound {
+    if !is_valid {
         let got = format!(
             "filters {:?}, strides {:?}, a kernel of {} and {} spatial axes",
             config.filters, config.strides, config.kernel, config.spatial_axes
@@ -72,29 +72,30 @@ pub fn dynunet(config: &DynUNet, weights: &Weights<'_>) -> Result<Graph> {
     let (builder, x) = NetworkBuilder::new("dynunet", weights, config.in_channels, config.spatial_axes, config.slope);
     let mut net = Net { builder, config };
     let mut skips: Vec<(ValueId, usize)> = Vec::new();
-    let mut now = (x, config.in_channels);
+    let mut features = (x, config.in_channels);
     for (level, (&filters, &stride)) in config.filters.iter().zip(&config.strides).enumerate() {
         let name = match level {
             0 => "input_block".to_owned(),
             l if l + 1 == levels => "bottleneck".to_owned(),
             l => format!("downsamples.{}", l - 1),
         };
-        let y = net.block(&name, now.0, (now.1, filters), stride, config.residual)?;
-        now = (y, filters);
-        skips.push(now);
+        let y = net.block(&name, features.0, (features.1, filters), stride, config.residual)?;
+        features = (y, filters);
+        skips.push(features);
     }
     skips.pop();
     for (index, (skip, filters)) in skips.into_iter().rev().enumerate() {
         let stride = config.strides.iter().rev().nth(index).copied().unwrap_or(1);
         let name = format!("upsamples.{index}");
         let factors = vec![stride; config.spatial_axes];
-        let up = net.builder.upsample(&format!("{name}.transp_conv.conv"), now.0, (now.1, filters), &factors)?;
+        let up =
+            net.builder.upsample(&format!("{name}.transp_conv.conv"), features.0, (features.1, filters), &factors)?;
         let both = net.builder.graph.push(format!("{name}.concat"), Op::concat(1), &[Some(up), Some(skip)]);
         let y = net.block(&format!("{name}.conv_block"), both, (2 * filters, filters), 1, false)?;
-        now = (y, filters);
+        features = (y, filters);
     }
     let head = ConvAttrs::same(&vec![1; config.spatial_axes]);
-    let y = net.builder.conv("output_block.conv.conv", now.0, (now.1, config.out_channels), head, true)?;
+    let y = net.builder.conv("output_block.conv.conv", features.0, (features.1, config.out_channels), head, true)?;
     net.builder.finish(y)
 }
 
@@ -141,12 +142,12 @@ impl Net<'_> {
         let b = self.conv(&format!("{name}.conv2"), a, (outputs, outputs), kernel, 1)?;
         let mut b = self.norm(&format!("{name}.norm2"), b, outputs)?;
         if residual {
-            let mut way = x;
+            let mut shortcut = x;
             if inputs != outputs || stride != 1 {
-                way = self.conv(&format!("{name}.conv3"), x, (inputs, outputs), 1, stride)?;
-                way = self.norm(&format!("{name}.norm3"), way, outputs)?;
+                shortcut = self.conv(&format!("{name}.conv3"), x, (inputs, outputs), 1, stride)?;
+                shortcut = self.norm(&format!("{name}.norm3"), shortcut, outputs)?;
             }
-            b = self.builder.graph.push(format!("{name}.add"), Op::Binary(BinaryOp::Add), &[Some(b), Some(way)]);
+            b = self.builder.graph.push(format!("{name}.add"), Op::Binary(BinaryOp::Add), &[Some(b), Some(shortcut)]);
         }
         Ok(self.builder.leaky(&format!("{name}.lrelu2"), b))
     }

@@ -286,7 +286,7 @@ impl NetworkBuilder<'_> {
             17 => drop(self.norm(x)),
             18 => self.reduce(x),
             19 | 20 => self.block(x)?,
-            _ => self.misc(x),
+            _ => self.identity_or_unary(x),
         }
         Ok(())
     }

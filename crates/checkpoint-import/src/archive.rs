@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 /// Maximum number of bytes read to list a zip.
 const MAX_DIRECTORY_BYTES: u64 = 64 << 20;
-/// Maximum size of the pickle in bytes. That of a checkpoint with a thousand tensors has 0.2 MB.
+/// Maximum size of the pickle in bytes. A checkpoint with a thousand tensors has a pickle of 0.2 MB.
 const MAX_PICKLE_BYTES: usize = 16 << 20;
-/// Calls that may be nested around a tensor: a parameter is a call around a tensor's.
+/// Maximum depth of calls around a tensor: a parameter is one call around the call that rebuilds its tensor.
 const MAX_NESTING: usize = 4;
 
 /// First bytes of the format of PyTorch before version 1.6: a pickled number.
@@ -108,14 +108,14 @@ impl<'a> Archive<'a> {
 
     /// Whether a value is a tensor or a parameter.
     pub(crate) fn is_tensor(&self, id: ValueId) -> bool {
-        self.rebuilt(id).is_some()
+        self.rebuild_call(id).is_some()
     }
 
     /// Returns the function that makes a tensor or parameter, and its arguments.
-    fn rebuilt(&self, id: ValueId) -> Option<(&str, &[ValueId])> {
+    fn rebuild_call(&self, id: ValueId) -> Option<(&str, &[ValueId])> {
         let (function, call) = self.pickle.call(id)?;
-        let is_ours = function.module == "torch._utils" && function.name.starts_with("_rebuild_");
-        is_ours.then_some((function.name.as_str(), call.arguments.as_slice()))
+        let is_rebuild = function.module == "torch._utils" && function.name.starts_with("_rebuild_");
+        is_rebuild.then_some((function.name.as_str(), call.arguments.as_slice()))
     }
 
     /// Returns a tensor.
@@ -126,14 +126,14 @@ impl<'a> Archive<'a> {
         let bad = |what: &str| ImportError::malformed(format!("tensor \"{name}\" {what}"));
         let mut id = id;
         for _ in 0..MAX_NESTING {
-            match self.rebuilt(id) {
+            match self.rebuild_call(id) {
                 Some(("_rebuild_parameter" | "_rebuild_parameter_with_state", arguments)) => {
                     id = arguments.first().copied().ok_or_else(|| bad("is a parameter without a tensor"))?;
                 }
                 _ => break,
             }
         }
-        let Some(("_rebuild_tensor_v2", &[storage, offset, shape, strides, ..])) = self.rebuilt(id) else {
+        let Some(("_rebuild_tensor_v2", &[storage, offset, shape, strides, ..])) = self.rebuild_call(id) else {
             return Err(bad("is not described as torch.save does"));
         };
         let offset = self.pickle.count(offset).ok_or_else(|| bad("has no offset"))?;
@@ -200,7 +200,7 @@ fn storage_type(class: &Global) -> Option<ElementType> {
 
 /// Classes and functions that checkpoints of training programs name beside their tensors. None is ever called: they
 /// describe settings and histories, which are ignored.
-const SETTINGS: [(&str, &[&str]); 17] = [
+const IGNORED_NAMES: [(&str, &[&str]); 17] = [
     ("_codecs", &["encode"]),
     ("argparse", &["Namespace"]),
     ("builtins", &["bool", "complex", "float", "int", "list", "slice", "str", "tuple"]),
@@ -235,5 +235,5 @@ pub(crate) fn is_accepted(module: &str, name: &str) -> bool {
         }
         _ => false,
     };
-    of_tensors || SETTINGS.iter().any(|(known, names)| *known == module && names.contains(&name))
+    of_tensors || IGNORED_NAMES.iter().any(|(known, names)| *known == module && names.contains(&name))
 }

@@ -11,7 +11,7 @@ use cytoscope_volume::{Array, Axes, Axis, DType, Element, Region, Samples, eleme
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// Approximate size of the parts in which an image is read, in bytes.
+/// Approximate size of the slabs in which an image is read, in bytes.
 const PART_BYTES: usize = 64 << 20;
 
 /// Which volume of a file to load, and limits.

@@ -63,7 +63,7 @@ enum DeviceMemory<B: Backend> {
 /// What is uploaded before a run.
 struct Held<B: Backend> {
     weights: Uploaded<B>,
-    /// Slices of a volume, of which tiles are the input.
+    /// Slices of a volume that input tiles are cut from.
     slab: Option<Image<B>>,
     /// Parts of outputs that were kept and not yet taken.
     kept: Vec<Image<B>>,
@@ -452,7 +452,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
         self.after(result)
     }
 
-    /// Returns the form of the input, of which a slab is a larger piece.
+    /// Returns the form of an input tile.
     fn tile_form(&self) -> Result<Form, EngineError> {
         match self.program.inputs.as_slice() {
             [input] if self.slab_limit_bytes > 0 => Ok(input.form),

@@ -114,7 +114,7 @@ impl TuningState {
         Self { timings: folder.join("autotune"), is_tuned: marker.exists(), is_fixed: false, marker }
     }
 
-    /// Returns the state of a session none of whose kernels are timed.
+    /// Returns the state of a session that times no kernels.
     pub(crate) fn not_needed(self) -> Self {
         Self { is_fixed: true, ..self }
     }

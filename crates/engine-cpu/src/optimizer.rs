@@ -19,7 +19,7 @@ pub(crate) fn run(isa: Isa, op: &Op, inputs: &[Option<&Tensor>]) -> Option<StepR
             let (hyper, norm) = (Hyper::from_slice(&hyper)?, *floats(1)?.first()?);
             let shape = inputs.get(2).copied().flatten()?.shape().to_vec();
             let (mut values, gradient, mut first) = (floats(2)?.to_vec(), floats(3)?, floats(4)?.to_vec());
-            let mut second = if rule.has_second() { Some(floats(5)?.to_vec()) } else { None };
+            let mut second = if rule.has_second_moment() { Some(floats(5)?.to_vec()) } else { None };
             let done = step(isa, *rule, hyper, norm, gradient, &mut values, &mut first, second.as_deref_mut());
             Some(done.and_then(|()| {
                 let all = [Some(values), Some(first), second].into_iter().flatten();

@@ -86,7 +86,7 @@ fn stored_weights(graph: &Graph) -> BTreeMap<ValueId, StoredWeight> {
         let zeros = node.input(2).and_then(|id| graph.constant(id)).map(|t| t.to_f64_vec()).unwrap_or_default();
         let zero = zeros.first().copied().unwrap_or(0.0);
         let rank = values.shape().len() as i64;
-        let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).unwrap_or(0);
+        let Ok(axis) = usize::try_from(if axis < 0 { axis + rank } else { axis }) else { continue };
         let fits = scales.len() == 1 || values.shape().get(axis) == Some(&scales.len());
         if fits && zeros.iter().all(|z| *z == zero) {
             let values = Arc::clone(values);

@@ -223,7 +223,7 @@ fn optimizers_match_the_reference() {
         let update = update_graph(&gradient_step.parameters, optimizer);
         let hyper = Hyper { rate: 1e-2, step: 3, scale: 0.5, limit: 1.0 };
         let mut inputs = vec![Tensor::vector(hyper.to_vec())];
-        let copies = if update.has_second { 4 } else { 3 };
+        let copies = if update.has_second_moment { 4 } else { 3 };
         for copy in 0..copies {
             for (i, v) in values.iter().enumerate() {
                 let mut noise = noise(1000 * copy + i as u64, v.len());

@@ -58,7 +58,10 @@ pub enum EngineError {
         got: String,
     },
     /// The session needs more memory than is available.
-    #[error("not enough memory on {device}{}; use smaller tiles", amounts(*.needed_bytes, *.available_bytes))]
+    #[error(
+        "not enough memory on {device}{}; use smaller tiles, or in training a smaller batch",
+        amounts(*.needed_bytes, *.available_bytes)
+    )]
     OutOfMemory {
         /// Device whose memory is exhausted.
         device: DeviceId,

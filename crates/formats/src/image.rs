@@ -160,7 +160,7 @@ fn open_source(
     counters: Arc<Counters>,
 ) -> Result<Image, FormatError> {
     let files = FileSet::new(options.limits.clone(), Arc::clone(&counters));
-    if head.starts_with(npy::MAGIC) && !cellpose::looks_like_objects(head) {
+    if head.starts_with(npy::MAGIC) && !cytoscope_storage::npy::holds_objects(head) {
         return open_npy(path, source, options, counters);
     }
     if looks_like_tiff(head) {

@@ -4,6 +4,7 @@ use crate::{
     error::{FormatError, FormatErrorKind},
     image::{Image, OpenOptions, open},
     meta::ImageMeta,
+    ome_zarr, raster,
 };
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
@@ -105,7 +106,7 @@ impl SeriesChoice {
         self.open_from(any_series(path, options)?, path, options)
     }
 
-    /// Returns the chosen series of a file, of which series `any` is open; the file is opened again only for another series.
+    /// Returns the chosen series. `any` is an open series of the file, which is opened again only for another one.
     fn open_from(&self, any: Image, path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
         match self.one_of(any.meta())? {
             series if series == any.meta().series => Ok(any),
@@ -212,10 +213,20 @@ impl ImageMeta {
         }
     }
 
+    /// Whether the image is an OME-Zarr folder, or such a folder in a zip.
+    pub fn is_ome_zarr(&self) -> bool {
+        self.format == ome_zarr::FORMAT
+    }
+
+    /// Whether each slice is a file of a numbered series.
+    pub fn is_numbered_series(&self) -> bool {
+        [raster::PNG_SERIES, raster::JPEG_SERIES].contains(&self.format.as_str())
+    }
+
     /// Whether a series other than the first is a label image of an OME-Zarr folder.
     fn is_label_image(&self, series: usize) -> bool {
         let is_label = |name: &String| name.starts_with("labels/");
-        series > 0 && self.format == "ome-zarr" && self.series_names.get(series).is_some_and(is_label)
+        series > 0 && self.is_ome_zarr() && self.series_names.get(series).is_some_and(is_label)
     }
 }
 

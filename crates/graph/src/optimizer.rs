@@ -44,8 +44,8 @@ impl Default for Optimizer {
 }
 
 impl Optimizer {
-    /// Whether the rule has a second state (second moment) in addition to the first.
-    pub fn has_second(self) -> bool {
+    /// Whether the rule has a second moment in addition to the first.
+    pub fn has_second_moment(self) -> bool {
         !matches!(self, Self::Sgd { .. })
     }
 

@@ -65,7 +65,7 @@ fn moved(at: usize, before: isize) -> usize {
     at.wrapping_add_signed(-before)
 }
 
-/// Fills voxels, of which the first `used` channels of the block are used.
+/// Fills the first `used` channels of each voxel with the value and the others with zero.
 fn fill<T: Copy>(voxels: &mut [T], block: usize, used: usize, filling: Filling<T>) {
     for voxel in voxels.chunks_exact_mut(block) {
         voxel[..used].fill(filling.value);

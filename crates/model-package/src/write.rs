@@ -1,7 +1,7 @@
 //! Writing a bioimage.io 0.5 package.
 
 use super::files::{Files, sha256};
-use super::write_tensor::{Entry, Tensors};
+use super::write_tensor::{Entry, TensorRole, Tensors};
 use super::{
     LAYOUT, LAYOUT_KEY, MAX_RDF_BYTES, OLD_FLOAT_KEY, Package, PackageError, QUANTIZED_KEY, QUANTIZED_WEIGHTS,
     TensorSpec, Tolerance, is_package,
@@ -78,7 +78,7 @@ pub struct PackageBuilder {
     pub test_inputs: Vec<Tensor>,
     /// Test tensors of the outputs.
     pub test_outputs: Vec<Tensor>,
-    /// Content of the section `config.cytoscope`; null if there is none.
+    /// Content of the section `config.cytoscope`, a map; null if there is none.
     pub config: Value,
     /// Cover images, names and contents; the first one represents the model. The card may refer to them by name.
     pub covers: Vec<(String, Vec<u8>)>,
@@ -145,21 +145,21 @@ impl PackageBuilder {
         }
         let Networks { mut files, mut attachments, weights, config } = self.networks(path)?;
         let tensors = Tensors::new(&self.graph, (&self.inputs, &self.test_inputs), (&self.outputs, &self.test_outputs));
-        let mut section = |entries: &[Entry<'_>], kind: &str| -> Vec<Value> {
+        let mut section = |entries: &[Entry<'_>], role: TensorRole| -> Vec<Value> {
             let mut section = Vec::new();
             for (i, entry) in entries.iter().enumerate() {
                 let test = entry.test.map(|tensor| {
-                    let name = format!("test_{kind}_{i}.npy");
+                    let name = format!("test_{}_{i}.npy", role.name());
                     let bytes = npy::write(tensor);
                     let test = json!({"source": name, "sha256": sha256(&bytes)});
                     files.push((name, bytes));
                     test
                 });
-                section.push(tensors.describe(entry, kind == "input", test));
+                section.push(tensors.describe(entry, role, test));
             }
             section
         };
-        let mut sections = [section(&tensors.inputs, "input"), section(&tensors.outputs, "output")];
+        let mut sections = [section(&tensors.inputs, TensorRole::Input), section(&tensors.outputs, TensorRole::Output)];
         files.push((DOCUMENTATION.to_owned(), self.documentation.clone().into_bytes()));
         let description: String = self.description.chars().take(MAX_DESCRIPTION).collect();
         let mut rdf = json!({
@@ -214,7 +214,11 @@ impl PackageBuilder {
         let weights = json!({"source": WEIGHTS, "sha256": sha256(&declared), "opset_version": EXPORT_OPSET});
         let mut files = vec![(WEIGHTS.to_owned(), declared)];
         let mut attachments = Vec::new();
-        let mut config = self.config.as_object().cloned().unwrap_or_default();
+        let mut config = match &self.config {
+            Value::Null => Map::new(),
+            Value::Object(config) => config.clone(),
+            other => return Err(PackageError::bad(path, "config.cytoscope", format!("is {other}: expected a map"))),
+        };
         // Entries of an earlier package would refer to files that are not written.
         for key in [QUANTIZED_KEY, OLD_FLOAT_KEY] {
             config.remove(key);

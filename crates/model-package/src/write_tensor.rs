@@ -16,6 +16,23 @@ const KEYWORDS: [&str; 32] = [
     "return", "try", "while", "with", "yield",
 ];
 
+/// Whether a tensor is an input or an output of the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TensorRole {
+    Input,
+    Output,
+}
+
+impl TensorRole {
+    /// Returns the word in the names of test tensors' files.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Input => "input",
+            Self::Output => "output",
+        }
+    }
+}
+
 /// A tensor to be described.
 pub(super) struct Entry<'a> {
     pub spec: &'a TensorSpec,
@@ -77,14 +94,14 @@ impl<'a> Tensors<'a> {
     }
 
     /// Returns the description of a tensor; `test` describes the file of its test tensor.
-    pub(super) fn describe(&self, entry: &Entry<'_>, is_input: bool, test: Option<Value>) -> Value {
+    pub(super) fn describe(&self, entry: &Entry<'_>, role: TensorRole, test: Option<Value>) -> Value {
         let spec = entry.spec;
         let mut out = Map::new();
         out.insert("id".to_owned(), json!(entry.id));
         let description: String = spec.description.chars().take(MAX_DESCRIPTION).collect();
         out.insert("description".to_owned(), json!(description));
         let axes: Vec<Value> =
-            spec.axes.iter().enumerate().map(|(at, axis)| self.axis(entry, at, axis, is_input)).collect();
+            spec.axes.iter().enumerate().map(|(at, axis)| self.axis(entry, at, axis, role)).collect();
         out.insert("axes".to_owned(), json!(axes));
         let data = if spec.dtype == "bool" {
             json!({"type": spec.dtype, "values": [false, true]})
@@ -94,7 +111,10 @@ impl<'a> Tensors<'a> {
         out.insert("data".to_owned(), data);
         let steps: Vec<Value> = spec.processing.iter().filter_map(|step| self.step(spec, step)).collect();
         if !steps.is_empty() {
-            let key = if is_input { "preprocessing" } else { "postprocessing" };
+            let key = match role {
+                TensorRole::Input => "preprocessing",
+                TensorRole::Output => "postprocessing",
+            };
             out.insert(key.to_owned(), json!(steps));
         }
         if let Some(test) = test {
@@ -103,7 +123,7 @@ impl<'a> Tensors<'a> {
         Value::Object(out)
     }
 
-    fn axis(&self, entry: &Entry<'_>, at: usize, axis: &AxisSpec, is_input: bool) -> Value {
+    fn axis(&self, entry: &Entry<'_>, at: usize, axis: &AxisSpec, role: TensorRole) -> Value {
         let mut out = Map::new();
         let kind = if axis.kind.is_space() { "space" } else { axis.kind.id() };
         out.insert("type".to_owned(), json!(kind));
@@ -127,7 +147,10 @@ impl<'a> Tensors<'a> {
             AxisKind::Z | AxisKind::Y | AxisKind::X => _ = out.insert("id".to_owned(), json!(axis.kind.id())),
             AxisKind::Time | AxisKind::Index => {}
         }
-        let (size, ratio) = if is_input { self.input_size(entry, at, axis) } else { self.output_size(entry, at, axis) };
+        let (size, ratio) = match role {
+            TensorRole::Input => self.input_size(entry, at, axis),
+            TensorRole::Output => self.output_size(entry, at, axis),
+        };
         let is_reference = size.get("tensor_id").is_some();
         out.insert("size".to_owned(), size);
         if let Some(um) = axis.voxel_um {
@@ -137,7 +160,7 @@ impl<'a> Tensors<'a> {
             out.insert("scale".to_owned(), json!(1.0 / ratio));
         }
         // The specification allows a halo only on axes whose size refers to another axis.
-        if axis.halo > 0 && is_reference && !is_input {
+        if axis.halo > 0 && is_reference && role == TensorRole::Output {
             out.insert("halo".to_owned(), json!(axis.halo));
         }
         Value::Object(out)

@@ -105,6 +105,16 @@ fn the_float_network_is_declared_and_the_quantized_one_attached() {
 }
 
 #[test]
+fn a_section_that_is_not_a_map_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("package");
+    let wrong = PackageBuilder { config: json!("segmentation"), ..builder(network(), None) };
+    let error = wrong.save(&path, Overwrite::Refuse).unwrap_err().to_string();
+    assert!(error.contains("config.cytoscope") && error.contains("expected a map"), "{error}");
+    assert!(!path.exists());
+}
+
+#[test]
 fn packages_that_declare_the_quantized_network_keep_their_meaning() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("old");

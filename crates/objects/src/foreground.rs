@@ -5,7 +5,7 @@ use crate::error::check_len;
 use crate::filter::fill_holes;
 use crate::{ObjectsError, SegmentOptions, Threshold};
 
-/// The connected components of the voxels above the threshold, of the slices that were added so far.
+/// Connected components of the voxels above the threshold in the slices added so far.
 #[derive(Debug)]
 pub struct Foreground {
     shape_zyx: [usize; 3],

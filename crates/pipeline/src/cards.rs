@@ -74,7 +74,8 @@ pub struct ModelCard {
     /// Names of the authors.
     pub authors: Vec<String>,
     /// SPDX identifier of the license.
-    pub licence: Option<String>,
+    #[serde(rename = "licence")]
+    pub license: Option<String>,
     /// Works to cite when results of the model are published.
     pub citations: Vec<Citation>,
     /// Keywords of the package.
@@ -184,7 +185,7 @@ fn empty_card(name: String, path: &Path) -> ModelCard {
         tests: Vec::new(),
         testable: false,
         authors: Vec::new(),
-        licence: None,
+        license: None,
         citations: Vec::new(),
         tags: Vec::new(),
     }
@@ -197,7 +198,7 @@ fn describe(card: &mut ModelCard, package: Package) {
     let of = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
     card.title.clone_from(&package.name);
     card.description.clone_from(&package.description);
-    card.licence = text("license");
+    card.license = text("license");
     card.tags = list("tags").filter_map(Value::as_str).map(str::to_owned).collect();
     card.authors = list("authors").filter_map(|a| of(a, "name")).collect();
     card.citations = list("cite")

@@ -117,6 +117,9 @@ pub enum JobError {
     /// A panic inside the job, with its message.
     #[error("internal error ({0}); please report it")]
     Panicked(String),
+    /// A state that the program rules out, found by a check, with its description.
+    #[error("internal error ({0}); please report it")]
+    Internal(String),
 }
 
 impl JobError {

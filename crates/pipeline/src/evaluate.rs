@@ -307,7 +307,7 @@ impl EvaluateJob {
             ..a
         });
         if ignored.is_none() && self.ignore_below_voxels > 0 {
-            notes.push("No file contains labels: there are no small objects to ignore.".to_owned());
+            notes.push("no file contains labels: there are no small objects to ignore".to_owned());
         }
         notes.iter().for_each(|note| context.note(note.as_str()));
         let errors = (!errors.is_empty()).then(|| ErrorSummary::pooled(&errors));

@@ -38,7 +38,7 @@ const FIELDS_05: [&str; 2] = ["training_data", "parent"];
 /// What is taken over from a package, and what is left out.
 pub(crate) struct Inherited {
     pub content: InheritedContent,
-    /// Each file that is left out, with the reason: `NAME: REASON`.
+    /// Each file or section that is left out, with the reason: `NAME: REASON`.
     pub left_out: Vec<String>,
 }
 
@@ -101,7 +101,14 @@ pub(crate) fn inherit(package: &Package) -> Inherited {
         list(key).filter_map(|v| file_name(Some(v))).for_each(|name| _ = files.take(name));
     }
     let samples = ["inputs", "outputs"].map(|key| list(key).map(|t| files.sample(t.get("sample_tensor"))).collect());
-    let mut config = rdf.get("config").and_then(Value::as_object).cloned().unwrap_or_default();
+    let mut config = match some("config") {
+        Some(Value::Object(config)) => config,
+        Some(_) => {
+            files.left_out.push("config: it is not a map".to_owned());
+            Map::new()
+        }
+        None => Map::new(),
+    };
     config.remove("cytoscope");
     if package.declares_quantized() {
         // The tolerance was declared for the quantized network, which the float network replaces as the declared one.

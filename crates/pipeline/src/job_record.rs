@@ -6,24 +6,24 @@
 //! package, is `NAME.package_provenance.json`: `NAME_provenance.json` is that of a prediction of `NAME.tif`. It is beside
 //! the folder, whose marker lists exactly the files in it.
 
+use crate::folder_digest::{file_record, input_record};
 use crate::provenance::{InputRecord, ModelRecord, Provenance, not_a_record, program, read_bytes, record_of};
 use crate::results::FileRecord;
 use crate::{Context, JobError, Model, find_model};
 use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_storage::target::{ending, refuse_input, resolved};
 use cytoscope_storage::write::atomic_write;
-use cytoscope_storage::{MARKER, Overwrite, StorageError, sha256_of_file};
+use cytoscope_storage::{Overwrite, StorageError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Ending of the file name of a record.
-const RECORD_ENDING: &str = "_provenance.json";
+pub(crate) const RECORD_ENDING: &str = "_provenance.json";
 /// Text between the name of an output without a file ending and [`RECORD_ENDING`].
 const WITHOUT_ENDING: &str = ".package";
 /// Maximum size of a record in bytes: it may list very many files.
@@ -32,10 +32,6 @@ const MAX_RECORD_BYTES: u64 = 64 << 20;
 const MAX_NAME_BYTES: usize = 255;
 /// Maximum number of files that a record lists one by one.
 const MAX_LISTED_FILES: usize = 2_000;
-/// Maximum depth of the folders whose files are counted.
-const MAX_DEPTH: usize = 32;
-/// Maximum number of files and folders that are counted in a folder: a record may name any folder.
-const MAX_COUNTED: usize = 1_000_000;
 
 /// The kind of a recorded job, which is the name of its command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -214,9 +210,9 @@ impl JobRecord {
 /// A record of any kind.
 #[derive(Debug)]
 pub enum AnyRecord {
-    /// That of a prediction.
+    /// Record of a prediction.
     Prediction(Box<Provenance>),
-    /// That of another job.
+    /// Record of another job.
     Job(Box<JobRecord>),
 }
 
@@ -282,6 +278,8 @@ pub fn record_path(output: &Path) -> PathBuf {
 pub struct PendingRecord<J> {
     path: PathBuf,
     record: JobRecord<J>,
+    /// Each input that could not be listed, with the error: `PATH: ERROR`.
+    unlisted: Vec<String>,
 }
 
 impl<J: Recordable> PendingRecord<J> {
@@ -324,7 +322,7 @@ impl<J: Recordable> PendingRecord<J> {
             outputs.iter().chain(&job.working_folders()).map(|output| resolved(output)).collect();
         let mut seen = BTreeSet::new();
         let given = job.inputs().into_iter().filter(|input| seen.insert(*input));
-        let inputs = given.filter_map(|input| input_record(input, &left_out).ok()).collect();
+        let (inputs, unlisted) = listed(given, &left_out);
         let record = JobRecord {
             program: program(),
             kind: J::KIND,
@@ -337,7 +335,7 @@ impl<J: Recordable> PendingRecord<J> {
             outputs: Vec::new(),
             finished_unix_secs: 0,
         };
-        Ok(Self { path, record })
+        Ok(Self { path, record, unlisted })
     }
 
     /// Returns the recorded job, whose settings may be replaced by those that were determined while it ran.
@@ -350,7 +348,9 @@ impl<J: Recordable> PendingRecord<J> {
         let mut files: BTreeSet<PathBuf> = files.into_iter().map(absolute).collect();
         if files.len() <= MAX_LISTED_FILES {
             files.retain(|file| self.record.inputs.iter().all(|known| known.path != *file));
-            self.record.inputs.extend(files.iter().filter_map(|file| input_record(file, &[]).ok()));
+            let (inputs, unlisted) = listed(files.iter().map(PathBuf::as_path), &[]);
+            self.record.inputs.extend(inputs);
+            self.unlisted.extend(unlisted);
         }
     }
 
@@ -387,7 +387,7 @@ impl<J: Recordable> PendingRecord<J> {
 /// Runs a job and writes its record. If the record of a finished job cannot be written, a note says so.
 ///
 /// # Errors
-/// That of the job, or of [`PendingRecord::begin`].
+/// The error of the job, or of [`PendingRecord::begin`].
 pub fn recorded<J: Recordable, R>(
     job: &J,
     context: &Context,
@@ -395,10 +395,35 @@ pub fn recorded<J: Recordable, R>(
 ) -> Result<R, JobError> {
     let mut record = PendingRecord::begin(job)?;
     let result = run(&mut record)?;
+    if let Some(note) = unlisted_note(&record.unlisted) {
+        context.note(note);
+    }
     if let Err(error) = record.finish() {
         context.note(format!("the result is complete, but its provenance record could not be written: {error}"));
     }
     Ok(result)
+}
+
+/// Returns the records of the inputs that can be read, and each other one as `PATH: ERROR`. `outputs` are left out of folders.
+fn listed<'a>(paths: impl Iterator<Item = &'a Path>, outputs: &[PathBuf]) -> (Vec<InputRecord>, Vec<String>) {
+    let (mut inputs, mut unlisted) = (Vec::new(), Vec::new());
+    for path in paths {
+        match input_record(path, outputs) {
+            Ok(input) => inputs.push(input),
+            Err(error) => unlisted.push(format!("{}: {error}", path.display())),
+        }
+    }
+    (inputs, unlisted)
+}
+
+/// Returns the note about inputs that the record does not list; `None` if it lists all.
+fn unlisted_note(unlisted: &[String]) -> Option<String> {
+    let first = unlisted.first()?;
+    let what = match unlisted.len() {
+        1 => "an input is not listed in the provenance record".to_owned(),
+        count => format!("{count} inputs are not listed in the provenance record, the first one"),
+    };
+    Some(format!("{what}: {first}"))
 }
 
 /// Refuses to replace a file at the path of a record that is not the record of an earlier output with the same name. Records
@@ -466,99 +491,12 @@ fn model_record(text: &str) -> Option<ModelRecord> {
     Some(ModelRecord { name, path, fingerprint })
 }
 
-/// Returns the record of an input as it is now. Of a folder, the outputs (resolved paths) and all records of jobs are
-/// left out.
-fn input_record(path: &Path, outputs: &[PathBuf]) -> std::io::Result<InputRecord> {
-    counted_record(path, outputs, MAX_COUNTED)
-}
-
-/// Like [`input_record`], with a maximum number of files and folders in a folder.
-fn counted_record(path: &Path, outputs: &[PathBuf], max_files: usize) -> std::io::Result<InputRecord> {
-    let record = InputRecord::of(path)?;
-    if !path.is_dir() {
-        return Ok(record);
-    }
-    let mut sum = InputRecord { bytes: 0, modified_unix_secs: 0, modified_nanos: 0, ..record };
-    let time = |r: &InputRecord| (r.modified_unix_secs, r.modified_nanos);
-    let mut left = max_files;
-    walk(&resolved(path), MAX_DEPTH, &mut left, &mut |file| {
-        let is_output =
-            outputs.iter().any(|output| file.starts_with(output)) || file.to_string_lossy().ends_with(RECORD_ENDING);
-        let Ok(one) = InputRecord::of(file) else { return };
-        if is_output {
-            return;
-        }
-        sum.bytes = sum.bytes.saturating_add(one.bytes);
-        if time(&one) > time(&sum) {
-            (sum.modified_unix_secs, sum.modified_nanos) = time(&one);
-        }
-    })?;
-    Ok(sum)
-}
-
-/// Passes every file below a folder to `visit`, in any order. Links to folders are not followed. Fails after `left`
-/// files and folders.
-fn walk(folder: &Path, depth: usize, left: &mut usize, visit: &mut dyn FnMut(&Path)) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        *left = left.checked_sub(1).ok_or_else(|| {
-            std::io::Error::other(format!("the folder has more than {MAX_COUNTED} files; give a smaller one"))
-        })?;
-        match entry.file_type()?.is_dir() {
-            true if depth > 0 => walk(&entry.path(), depth - 1, left, visit)?,
-            true => {}
-            false => visit(&entry.path()),
-        }
-    }
-    Ok(())
-}
-
-/// Returns the record of a written file or folder.
-fn file_record(path: &Path) -> Result<FileRecord, JobError> {
-    let io = |error| JobError::Io { path: path.to_owned(), error };
-    if !path.is_dir() {
-        let bytes = std::fs::metadata(path).map_err(io)?.len();
-        return Ok(FileRecord { path: path.to_owned(), bytes, sha256: sha256_of_file(path).map_err(io)? });
-    }
-    // An output may have any number of files.
-    let bytes = counted_record(path, &[], usize::MAX).map_err(io)?.bytes;
-    let marker = path.join(MARKER);
-    let sha256 = if marker.is_file() {
-        sha256_of_file(&marker).map_err(io)?
-    } else if path.join("rdf.yaml").is_file() {
-        sha256_of_files(path).map_err(io)?
-    } else {
-        String::new()
-    };
-    Ok(FileRecord { path: path.to_owned(), bytes, sha256 })
-}
-
-/// Returns the SHA-256 of the names and contents of all files below a folder, in lower-case hexadecimal. Records are left
-/// out.
-fn sha256_of_files(folder: &Path) -> std::io::Result<String> {
-    let folder = resolved(folder);
-    let mut files = BTreeSet::new();
-    let mut left = MAX_COUNTED;
-    walk(&folder, MAX_DEPTH, &mut left, &mut |file| {
-        let is_regular = std::fs::metadata(file).is_ok_and(|meta| meta.is_file());
-        if is_regular && !file.to_string_lossy().ends_with(RECORD_ENDING) {
-            files.insert(file.to_owned());
-        }
-    })?;
-    let mut hasher = Sha256::new();
-    for file in &files {
-        hasher.update(file.strip_prefix(&folder).unwrap_or(file).as_os_str().as_encoded_bytes());
-        hasher.update([0]);
-        hasher.update(sha256_of_file(file)?);
-    }
-    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
     use super::*;
-    use crate::ConvertJob;
+    use crate::{ConvertJob, Event};
+    use std::sync::{Arc, Mutex};
 
     fn convert(folder: &Path) -> ConvertJob {
         let [input, output] = ["a.tif", "b.npy"].map(|name| folder.join(name));
@@ -601,19 +539,28 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_changes_with_its_files_but_not_with_results_in_it() {
+    fn inputs_that_the_record_does_not_list_are_noted() {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("inner")).unwrap();
-        std::fs::write(folder.path().join("inner/a.tif"), "abc").unwrap();
-        let output = resolved(&folder.path().join("scores.json"));
-        let before = input_record(folder.path(), std::slice::from_ref(&output)).unwrap();
-        assert_eq!(before.bytes, 3);
-        std::fs::write(&output, "{}").unwrap();
-        std::fs::write(record_path(&output), "{}").unwrap();
-        assert_eq!(before.change(&input_record(folder.path(), std::slice::from_ref(&output)).unwrap()), None);
-        std::fs::write(folder.path().join("inner/b.tif"), "d").unwrap();
-        let after = input_record(folder.path(), &[output]).unwrap();
-        assert!(before.change(&after).unwrap().contains("it has 4 now"));
+        let job = convert(folder.path());
+        std::fs::write(&job.input, "abc").unwrap();
+        let notes = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&notes);
+        let push = move |event: &Event| {
+            if let Event::Note { message } = event {
+                sink.lock().unwrap().push(message.clone());
+            }
+        };
+        let context = Context { sink: Arc::new(push), ..Context::default() };
+        let write = |record: &mut PendingRecord<ConvertJob>| {
+            record.add_inputs(["x.tif", "y.tif"].map(|name| folder.path().join(name)).iter().map(PathBuf::as_path));
+            std::fs::write(&job.output, "result").unwrap();
+            Ok(())
+        };
+        recorded(&job, &context, write).unwrap();
+        let notes = notes.lock().unwrap().join("; ");
+        assert!(notes.contains("2 inputs are not listed") && notes.contains("x.tif"), "{notes}");
+        let AnyRecord::Job(record) = read_any(&record_path(&job.output)).unwrap() else { panic!("not a job") };
+        assert_eq!(record.inputs.len(), 1);
     }
 
     #[test]
@@ -649,18 +596,5 @@ mod tests {
         let of_other = refused(&job("e.npy"));
         assert!(of_other.contains("the provenance record of another result"), "{of_other}");
         assert_eq!(record_for(&job("e.npy").output), job("e.npy").output);
-    }
-
-    #[test]
-    fn a_package_without_a_marker_changes_with_its_files() {
-        let folder = tempfile::tempdir().unwrap();
-        let hash = || file_record(folder.path()).unwrap().sha256;
-        std::fs::write(folder.path().join("weights.onnx"), "abc").unwrap();
-        assert_eq!(hash(), "", "not a package");
-        std::fs::write(folder.path().join("rdf.yaml"), "name: a").unwrap();
-        let before = hash();
-        assert_eq!((before.len(), hash()), (64, before.clone()));
-        std::fs::write(folder.path().join("weights.onnx"), "abd").unwrap();
-        assert_ne!(hash(), before);
     }
 }

@@ -26,6 +26,7 @@ mod engine_memory;
 mod error;
 mod evaluate;
 mod export;
+mod folder_digest;
 mod inherited;
 mod job;
 pub mod job_record;

@@ -115,7 +115,7 @@ impl From<PerformanceRequest> for String {
 /// Settings of a prediction, with what was measured with them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InferenceSettings {
-    /// The device.
+    /// Device that runs the network.
     pub device: DeviceId,
     /// Precision in which the network runs.
     pub precision: Precision,
@@ -179,9 +179,9 @@ pub struct MachineProfile {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProfiledSetting {
-    /// The device.
+    /// The device that runs or trains the network.
     Device,
-    /// The precision.
+    /// The number format in which the network runs.
     Precision,
     /// The tile size.
     Tile,

@@ -2,7 +2,7 @@
 
 use crate::job_record::recorded;
 use crate::predict::files::table_text;
-use crate::predict::resolve::{channel_name, check_voxel_size, one_of_several_note, unknown_voxel_size_note};
+use crate::predict::resolve::{FilePart, channel_name, check_voxel_size, one_of_several_note, unknown_voxel_size_note};
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack};
 use crate::table::TableFormat;
@@ -106,7 +106,7 @@ impl MeasureJob {
                 let _span = context.recorder.span(Stage::Objects, "measure").voxels(slice.len());
                 let at = n * plane..(n + 1) * plane;
                 let planes = channels.iter().map(|c| c.get(at.clone())).collect::<Option<Vec<&[f32]>>>();
-                let planes = planes.ok_or_else(|| JobError::Panicked(format!("measure: slice {n} is incomplete")))?;
+                let planes = planes.ok_or_else(|| JobError::Internal(format!("measure: slice {n} is incomplete")))?;
                 measurer.add_slice(slice, &planes);
                 meter.add(1)?;
             }
@@ -131,7 +131,7 @@ impl MeasureJob {
             voxel_um,
             notes: unknown_voxel_size_note(size, depth)
                 .into_iter()
-                .chain(one_of_several_note("time point", self.time, extents.times, "is measured"))
+                .chain(one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is measured"))
                 .collect(),
             seconds: start.elapsed().as_secs_f64(),
         })

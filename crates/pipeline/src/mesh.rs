@@ -4,7 +4,7 @@ mod files;
 
 use crate::job_record::recorded;
 use crate::measure::numbers;
-use crate::predict::resolve::{check_voxel_size, one_of_several_note, unknown_voxel_size_note};
+use crate::predict::resolve::{FilePart, check_voxel_size, one_of_several_note, unknown_voxel_size_note};
 use crate::results::check_file;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError};
@@ -155,7 +155,7 @@ impl MeshJob {
         let bytes = bytes.map_err(|problem| self.mismatch(problem, "choose fewer objects with --objects"))?;
         atomic_write(&self.out, &bytes)?;
         writing.finish();
-        let of_time = one_of_several_note("time point", self.time, extents.times, "is written");
+        let of_time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is written");
         let notes = unknown_voxel_size_note(size, extents.zyx[0]).into_iter().chain(of_time).collect();
         Ok(MeshReport { out: self.out.clone(), voxel_um, objects, notes })
     }
@@ -171,7 +171,7 @@ impl MeshJob {
         let largest = windows.iter().max_by_key(|(_, window)| bytes(window));
         let Some((label, window)) = largest else { return Ok(()) };
         let needed_bytes = bytes(window);
-        let budget_bytes = self.memory_budget_bytes.unwrap_or_else(default_budget_bytes);
+        let budget_bytes = self.memory_budget_bytes.unwrap_or_else(cytoscope_profile::default_budget_bytes);
         if needed_bytes <= budget_bytes {
             return Ok(());
         }
@@ -229,11 +229,6 @@ impl MeshJob {
         }
         Ok(found)
     }
-}
-
-/// Returns three quarters of the free memory; 4 GiB if the system does not report it.
-fn default_budget_bytes() -> u64 {
-    cytoscope_profile::available_bytes().map_or(4 << 30, |bytes| bytes / 4 * 3)
 }
 
 fn meshed(label: u32, mesh: &Mesh) -> MeshedObject {

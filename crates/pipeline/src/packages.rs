@@ -73,7 +73,7 @@ pub struct ImportReport {
     /// Assumptions about the network where PyTorch weights do not determine it, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
-    /// Files of the package that were not taken over, with the reason.
+    /// Files and sections of the package that were not taken over, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
     /// Where an existing folder was moved to.
@@ -294,6 +294,13 @@ fn builder(
     while name.chars().count() < 5 {
         name.push('_');
     }
+    let config = match package.config() {
+        config @ (Value::Null | Value::Object(_)) => config.clone(),
+        _ => {
+            left_out.push("config.cytoscope: it is not a map".to_owned());
+            Value::Null
+        }
+    };
     PackageBuilder {
         name,
         description: package.description.clone(),
@@ -308,7 +315,7 @@ fn builder(
         graph: package.graph.clone(),
         test_inputs,
         test_outputs,
-        config: package.config().clone(),
+        config,
         covers: covers(package, &list("covers")),
         float_graph: package.float_graph.clone(),
         tolerance: None,

@@ -205,7 +205,7 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
     let Parts { job, model, input, fingerprint, precision, report, preprocessed, input_tensors, outputs } = parts;
     // Absolute, so that the record can be run again from any folder.
     let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned());
-    let unwritable = |e: serde_json::Error| JobError::Panicked(format!("provenance: {e}"));
+    let unwritable = |e: serde_json::Error| JobError::Internal(format!("provenance: {e}"));
     let by_path = Path::new(&job.model).exists();
     let earlier = earlier(path);
     // The channels of input tensors are recorded as they were found, so that a rerun does not choose others; those that the

@@ -3,7 +3,7 @@
 use crate::job_record::recorded;
 use crate::predict::files::{label_writer, table_text};
 use crate::predict::label::{self, MapSource};
-use crate::predict::resolve::{channel_name, check_voxel_size, one_of_several_note, unknown_voxel_size_note};
+use crate::predict::resolve::{FilePart, channel_name, check_voxel_size, one_of_several_note, unknown_voxel_size_note};
 use crate::results::Publication;
 use crate::spool::Scratch;
 use crate::stack::{Extents, Stack};
@@ -56,8 +56,7 @@ pub struct SegmentJob {
     /// Settings with which the map is segmented.
     #[serde(default)]
     pub options: SegmentOptions,
-    /// Whether to overwrite output files that were neither written by the map's prediction nor by an earlier segmentation of
-    /// the map, or were changed since.
+    /// Whether to replace output files that Cytoscope did not write for this map, or that were edited since.
     #[serde(default)]
     pub overwrite: Overwrite,
 }
@@ -199,16 +198,8 @@ impl SegmentJob {
         if format == LabelFormat::Tiff {
             self.check_outputs(&image, path)?;
         }
-        let mut meta = image.meta().clone();
-        if let Some([z, y, x]) = self.voxel_um {
-            meta.voxel_size_um = VoxelSize::new_um(z, y, x);
-        }
-        check_voxel_size(&self.map, meta.voxel_size_um, self.voxel_um)?;
+        let meta = self.checked_meta(&image)?;
         let extents = Extents::of(&meta);
-        check_index(&self.map, "channel", "--channel", self.channel, extents.channels)?;
-        let seed_channel = self.seed_channel.unwrap_or(self.channel);
-        check_index(&self.map, "seed channel", "a seed channel of", seed_channel, extents.channels)?;
-        check_index(&self.map, "time point", "--time", self.time, extents.times)?;
         let stack = Stack::new(&image, self.time);
         let (measured, channels, names) = self.measured(&stack, &meta)?;
         let folder = match path.parent() {
@@ -216,7 +207,7 @@ impl SegmentJob {
             _ => PathBuf::from("."),
         };
         let (voxel_um, zyx) = (meta.voxel_size_um.zyx_um_or_one(), extents.zyx);
-        let maps = [self.channel, seed_channel];
+        let maps = [self.channel, self.seed_channel.unwrap_or(self.channel)];
         let scratch = Scratch::Folder(&folder);
         let mut labels = label::label(
             context,
@@ -274,12 +265,27 @@ impl SegmentJob {
         })
     }
 
+    /// Returns the metadata of the map with the voxel size to use, if it has the channels and the time point of the job.
+    fn checked_meta(&self, image: &Image) -> Result<ImageMeta, JobError> {
+        let mut meta = image.meta().clone();
+        if let Some([z, y, x]) = self.voxel_um {
+            meta.voxel_size_um = VoxelSize::new_um(z, y, x);
+        }
+        check_voxel_size(&self.map, meta.voxel_size_um, self.voxel_um)?;
+        let extents = Extents::of(&meta);
+        check_index(&self.map, "channel", "--channel", self.channel, extents.channels)?;
+        let seed_channel = self.seed_channel.unwrap_or(self.channel);
+        check_index(&self.map, "seed channel", "a seed channel of", seed_channel, extents.channels)?;
+        check_index(&self.map, "time point", "--time", self.time, extents.times)?;
+        Ok(meta)
+    }
+
     /// Returns the notes about a map of this voxel size and these extents.
     fn notes(&self, size: VoxelSize, extents: Extents) -> Vec<String> {
-        let time = one_of_several_note("time point", self.time, extents.times, "is segmented");
+        let time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is segmented");
         // Two channels of a map may be used together.
         let channels = if self.seed_channel.is_some() { 1 } else { extents.channels };
-        let channel = one_of_several_note("channel", self.channel, channels, "is segmented");
+        let channel = one_of_several_note(FilePart::Channel, self.channel, channels, "is segmented");
         unknown_voxel_size_note(size, extents.zyx[0]).into_iter().chain(time).chain(channel).collect()
     }
 

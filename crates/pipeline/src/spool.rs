@@ -110,7 +110,7 @@ fn seek<T>(file: &mut File, value: usize) -> std::io::Result<()> {
 
 /// The error of a slice that was never written.
 fn incomplete(slice: usize) -> JobError {
-    JobError::Panicked(format!("spool: slice {slice} was not written"))
+    JobError::Internal(format!("spool: slice {slice} was not written"))
 }
 
 #[cfg(test)]

@@ -112,7 +112,7 @@ impl DeviceTraffic {
 /// Time of a model's probe on a device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceTime {
-    /// The device.
+    /// Device that ran the probe, such as `cuda:0`.
     pub device: String,
     /// Shortest time of a run in ms.
     pub best_ms: f64,
@@ -224,7 +224,7 @@ pub struct TrainingFacts {
     pub stalled_secs: f64,
     /// Number of data workers.
     pub workers: usize,
-    /// The device.
+    /// Device that ran the steps, such as `cuda:0`.
     pub device: String,
     /// Patches per batch; 0 if unknown.
     #[serde(skip_serializing_if = "is_zero")]

@@ -42,7 +42,7 @@ pub use facts::{
     DeviceTime, DeviceTraffic, DiameterCertainty, DiameterFacts, InputFacts, Joining, RunFacts, TileFacts,
     TrainingFacts,
 };
-pub use machine::{available_bytes, cpu_name, total_bytes};
+pub use machine::{available_bytes, cpu_name, default_budget_bytes, total_bytes};
 pub use memory::{MemoryMark, bytes_text, peak_resident_bytes, resident_bytes};
 pub use roofline::{Bound, MachinePeak, RooflinePoint, roofline, share_of_peak};
 pub use run::{OperatorTotal, RUN_FORMAT, RunFileError, RunRecord, StoredRun, operator_totals};

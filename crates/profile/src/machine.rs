@@ -21,6 +21,12 @@ pub fn available_bytes() -> Option<u64> {
     Some(group.map_or(machine, |group| group.free_memory.min(machine)))
 }
 
+/// Returns the memory budget of jobs for which none is given: three quarters of the available bytes; 4 GiB if the system does
+/// not report them.
+pub fn default_budget_bytes() -> u64 {
+    available_bytes().map_or(4 << 30, |bytes| bytes / 4 * 3)
+}
+
 /// Returns the bytes of memory of this machine, or of this process' control group if it allows fewer, if the system
 /// reports them.
 pub fn total_bytes() -> Option<u64> {

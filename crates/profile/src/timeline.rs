@@ -90,9 +90,9 @@ fn shortest_span_at(spans: &[SpanRecord], at_us: f64) -> Option<(Stage, String)>
 /// The highest sampled memory of devices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceMemoryPeak {
-    /// Most bytes of tensors in one sample.
+    /// Maximum number of bytes of tensors in one sample.
     pub allocated_bytes: u64,
-    /// Most bytes taken from the devices in one sample, which may be another one.
+    /// Maximum number of bytes taken from the devices in one sample, which may be another one.
     pub reserved_bytes: u64,
     /// Time of the sample with the most bytes of tensors, in µs since the recorder was created.
     pub at_us: f64,

@@ -1,7 +1,6 @@
 //! Difference between the outputs of a quantized network and its float network.
 
-use cytoscope_graph::Tensor;
-use cytoscope_pipeline::ModelTask;
+use cytoscope_pipeline::{JobError, ModelTask};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// Difference of an output, quantized against float, over all held-out tiles.
@@ -36,9 +35,15 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// Adds a tile; values above `threshold` count as foreground.
-    pub(crate) fn add(&mut self, expected: &Tensor, got: &Tensor, threshold: f32) {
-        let (Some(expected), Some(got)) = (expected.as_f32(), got.as_f32()) else { return };
+    /// Adds the float and the quantized output for a tile; values above `threshold` count as foreground.
+    ///
+    /// # Errors
+    /// [`JobError::Internal`] if their numbers of values differ.
+    pub(crate) fn add(&mut self, expected: &[f32], got: &[f32], threshold: f32) -> Result<(), JobError> {
+        if expected.len() != got.len() {
+            let (found, expected) = (got.len(), expected.len());
+            return Err(JobError::Internal(format!("quantize: the output has {found} values, expected {expected}")));
+        }
         for (&e, &g) in expected.iter().zip(got) {
             let (a, b) = (f64::from(e), f64::from(g));
             let difference = b - a;
@@ -54,6 +59,7 @@ impl Comparison {
                 *sum += term;
             }
         }
+        Ok(())
     }
 
     pub(crate) fn finish(&self, task: ModelTask) -> OutputError {
@@ -79,6 +85,16 @@ impl Comparison {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn outputs_of_different_lengths_are_not_compared() {
+        let mut sums = Comparison::default();
+        let error = sums.add(&[1.0, 2.0, 3.0], &[1.0, 2.0], 0.5).unwrap_err();
+        assert!(error.to_string().contains("2 values, expected 3"), "{error}");
+        sums.add(&[3.0, 4.0], &[3.0, 3.0], 3.5).unwrap();
+        let error = sums.finish(ModelTask::Segmentation);
+        assert_eq!((error.relative_l2, error.max_abs, error.agreement), (0.2, 1.0, 0.0));
+    }
 
     #[test]
     fn infinite_errors_survive_serialization() {

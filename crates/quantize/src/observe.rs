@@ -124,11 +124,11 @@ pub(crate) struct Observed {
 /// Returns the values of an observed tensor.
 ///
 /// # Errors
-/// [`JobError::Panicked`] if they are not 32-bit floats.
+/// [`JobError::Internal`] if they are not 32-bit floats.
 pub(super) fn floats<'a>(graph: &Graph, id: ValueId, tensor: &'a Tensor) -> Result<&'a [f32], JobError> {
     tensor.as_f32().ok_or_else(|| {
         let (name, dtype) = (&graph.value(id).name, tensor.dtype());
-        JobError::Panicked(format!("quantize: the tensor \"{name}\" is {dtype:?}, expected F32"))
+        JobError::Internal(format!("quantize: the tensor \"{name}\" is {dtype:?}, expected F32"))
     })
 }
 

@@ -2,10 +2,10 @@
 
 use crate::histogram::{Histogram, Method};
 use crate::measure::{Comparison, OutputError, error_value};
-use crate::observe::{Observed, Runner, observe};
+use crate::observe::{Observed, Runner, floats, observe};
 use crate::qat::{QatReport, QatTask, QuantizationAwareTraining};
 use crate::{QuantizeMode, QuantizeStage, bias};
-use cytoscope_graph::{Graph, Tensor, ValueId};
+use cytoscope_graph::{Graph, GraphError, Tensor, ValueId};
 use cytoscope_graph_passes::quantize::{self, Activations, Domain, Group, Layer, QuantRange};
 use cytoscope_graph_passes::{analysis, infer_shapes};
 use cytoscope_pipeline::{CalibrationTile, JobError, Meter, ModelTask};
@@ -120,9 +120,12 @@ impl Variant {
         let ranges = self.ranges(method);
         let range = |group: &Group| {
             let same = |g: &Group| g.sources.iter().any(|id| group.sources.contains(id));
-            let held = self.groups.iter().zip(&ranges).find(|((g, _), _)| same(g));
-            let (low, high) = held.map_or((0.0, 0.0), |(_, range)| *range);
-            QuantRange::of(low, high)
+            let known = self.groups.iter().zip(&ranges).find(|((g, _), _)| same(g));
+            let Some((_, (low, high))) = known else {
+                let names: Vec<&str> = group.sources.iter().map(|id| self.graph.value(*id).name.as_str()).collect();
+                return Err(GraphError::misused("range of a group", "none", format!("one for {}", names.join(", "))));
+            };
+            QuantRange::of(*low, *high)
         };
         Ok(quantize::quantize(&self.graph, &Activations::Static(&range), keep)?)
     }
@@ -145,10 +148,10 @@ impl Search<'_> {
         self.runner.each(graph, tiles, |index, outputs| {
             let expected = self.expected.get(index).filter(|expected| expected.len() == outputs.len());
             let expected = expected.ok_or_else(|| {
-                JobError::Panicked(format!("quantize: tile {index} has no float outputs to compare with"))
+                JobError::Internal(format!("quantize: tile {index} has no float outputs to compare with"))
             })?;
-            for ((sum, e), g) in sums.iter_mut().zip(expected).zip(&outputs) {
-                sum.add(e, g, self.threshold);
+            for ((sum, id), (e, g)) in sums.iter_mut().zip(&graph.outputs).zip(expected.iter().zip(&outputs)) {
+                sum.add(floats(graph, *id, e)?, floats(graph, *id, g)?, self.threshold)?;
             }
             Ok(())
         })?;
@@ -179,20 +182,26 @@ impl Search<'_> {
                 observe(&self.runner, &graph, &self.sources(), &self.calibration)?
             }
         };
-        let groups = quantize::groups(&graph, &self.layers());
-        let joined = groups.into_iter().map(|group| {
+        let mut joined = Vec::new();
+        for group in quantize::groups(&graph, &self.layers()) {
             let mut all = Histogram::default();
-            group.sources.iter().filter_map(|id| observed.histograms.get(id)).for_each(|h| all.join(h));
-            (group, all)
-        });
-        Ok(Some(Variant { graph, strength, groups: joined.collect(), ranges: RefCell::default() }))
+            for id in &group.sources {
+                let histogram = observed.histograms.get(id).ok_or_else(|| {
+                    let name = &graph.value(*id).name;
+                    JobError::Internal(format!("quantize: no values of the tensor \"{name}\" were observed"))
+                })?;
+                all.join(histogram);
+            }
+            joined.push((group, all));
+        }
+        Ok(Some(Variant { graph, strength, groups: joined, ranges: RefCell::default() }))
     }
 
     /// Returns each layer's share of the multiply-accumulates.
     fn work(&self) -> Result<BTreeMap<String, f64>, JobError> {
         let mut shaped = self.graph.clone();
         let first = self.held_out.first();
-        let first = first.ok_or_else(|| JobError::Panicked("quantize: there are no held-out tiles".to_owned()))?;
+        let first = first.ok_or_else(|| JobError::Internal("quantize: there are no held-out tiles".to_owned()))?;
         let shape = first.values.shape().to_vec();
         let inputs: Vec<(ValueId, Vec<usize>)> = shaped.inputs.iter().map(|id| (*id, shape.clone())).collect();
         infer_shapes(&mut shaped, &inputs)?;

@@ -16,7 +16,7 @@ fn position(index: i64, n: usize) -> Result<usize> {
 
 pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Tensor> {
     let x = call.need(0)?;
-    let indices = call.ints(1)?.unwrap_or_default();
+    let indices = call.need_ints(1)?;
     let shape = call.shape(0)?;
     let own = strides(x.shape());
     match op {

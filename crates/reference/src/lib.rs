@@ -68,6 +68,12 @@ impl<'a> Call<'a> {
         self.get(index).map(|t| t.to_i64_vec().ok_or_else(|| wrong_type(t.dtype()))).transpose()
     }
 
+    /// Returns input `index` as integers; it must be present.
+    pub(crate) fn need_ints(&self, index: usize) -> Result<Vec<i64>> {
+        let tensor = self.need(index)?;
+        tensor.to_i64_vec().ok_or_else(|| wrong_type(tensor.dtype()))
+    }
+
     /// Returns the elements of input `index` as `T`, if present.
     pub(crate) fn slice<T: Scalar>(&self, index: usize) -> Result<Option<&'a [T]>> {
         self.get(index).map(typed).transpose()

@@ -15,11 +15,11 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Tensor> {
         Op::MatMul => {
             let b = call.need(1)?;
             match a.dtype() {
-                ElementType::F32 => Tensor::new(shape, product::<f32>(typed(a)?, a.shape(), typed(b)?, b.shape())),
-                ElementType::F64 => Tensor::new(shape, product::<f64>(typed(a)?, a.shape(), typed(b)?, b.shape())),
-                ElementType::I32 => Tensor::new(shape, product::<i32>(typed(a)?, a.shape(), typed(b)?, b.shape())),
+                ElementType::F32 => Tensor::new(shape, product::<f32>(typed(a)?, a.shape(), typed(b)?, b.shape())?),
+                ElementType::F64 => Tensor::new(shape, product::<f64>(typed(a)?, a.shape(), typed(b)?, b.shape())?),
+                ElementType::I32 => Tensor::new(shape, product::<i32>(typed(a)?, a.shape(), typed(b)?, b.shape())?),
                 ElementType::I64 | ElementType::U32 | ElementType::U64 => {
-                    let values = product::<f64>(&a.to_f64_vec(), a.shape(), &b.to_f64_vec(), b.shape());
+                    let values = product::<f64>(&a.to_f64_vec(), a.shape(), &b.to_f64_vec(), b.shape())?;
                     Ok(Tensor::new(shape, values)?.cast(a.dtype()))
                 }
                 other => Err(wrong_type(other)),
@@ -30,13 +30,13 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Tensor> {
             let b = call.need(1)?;
             let x = super::quant::without_zero(a, call.get(2), a.rank().saturating_sub(2))?;
             let y = super::quant::without_zero(b, call.get(3), b.rank().saturating_sub(1))?;
-            Tensor::new(shape, product::<i32>(&x, a.shape(), &y, b.shape()))
+            Tensor::new(shape, product::<i32>(&x, a.shape(), &y, b.shape())?)
         }
         Op::QLinearMatMul => {
             let b = call.need(3)?;
             let x = super::quant::without_zero(a, call.get(2), a.rank().saturating_sub(2))?;
             let y = super::quant::without_zero(b, call.get(5), b.rank().saturating_sub(1))?;
-            let sums = Tensor::new(shape, product::<i32>(&x, a.shape(), &y, b.shape()))?;
+            let sums = Tensor::new(shape, product::<i32>(&x, a.shape(), &y, b.shape())?)?;
             let last = shape.len().saturating_sub(1);
             super::quant::requantize(&sums, call.need(1)?, call.need(4)?, call.need(6)?, call.need(7)?, last)
         }
@@ -51,7 +51,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Tensor> {
 }
 
 /// numpy's `matmul`; the shapes have been checked.
-fn product<T: Accumulate>(a: &[T], a_shape: &[usize], b: &[T], b_shape: &[usize]) -> Vec<T> {
+fn product<T: Accumulate>(a: &[T], a_shape: &[usize], b: &[T], b_shape: &[usize]) -> Result<Vec<T>> {
     let (a_lead, m, k) = match a_shape {
         [lead @ .., m, k] => (lead, *m, *k),
         [k] => (&[][..], 1, *k),
@@ -61,12 +61,12 @@ fn product<T: Accumulate>(a: &[T], a_shape: &[usize], b: &[T], b_shape: &[usize]
         [lead @ .., _, n] => (lead, *n),
         _ => (&[][..], 1),
     };
-    let lead = cytoscope_graph::infer::rules::broadcast(a_lead, b_lead).unwrap_or_default();
+    let lead = cytoscope_graph::infer::rules::broadcast(a_lead, b_lead)?;
     let (sa, sb) = (broadcast_strides(a_lead, &lead), broadcast_strides(b_lead, &lead));
     let batches: usize = lead.iter().product();
     let mut out = vec![T::default(); batches * m * n];
     if out.is_empty() {
-        return out;
+        return Ok(out);
     }
     out.par_chunks_mut(n).enumerate().for_each(|(index, row)| {
         let (i, mut rest) = (index % m, index / m);
@@ -83,7 +83,7 @@ fn product<T: Accumulate>(a: &[T], a_shape: &[usize], b: &[T], b_shape: &[usize]
             }
         }
     });
-    out
+    Ok(out)
 }
 
 fn gemm(alpha: f32, beta: f32, trans_a: bool, trans_b: bool, call: &Call<'_>) -> Result<Tensor> {

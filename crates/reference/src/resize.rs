@@ -5,7 +5,9 @@ use rayon::prelude::*;
 use super::Call;
 use cytoscope_graph::infer::resolve_axis;
 use cytoscope_graph::infer::rules::resize_geometry;
-use cytoscope_graph::{CoordinateMode, ElementType, NearestMode, Op, ResizeAttrs, ResizeMode, Result, Tensor};
+use cytoscope_graph::{
+    CoordinateMode, ElementType, GraphError, NearestMode, Op, ResizeAttrs, ResizeMode, Result, Tensor,
+};
 
 /// Input positions and weights of one output position along one axis; `None` outside the region of interest.
 type Taps = Option<Vec<(usize, f64)>>;
@@ -102,8 +104,8 @@ fn transposed(of: &Op, x: &Tensor, arguments: &[Option<&Tensor>], dy: &[f64]) ->
         if let Some(first) = inputs.first_mut() {
             *first = Some(&unit);
         }
-        let response = super::eval(of, &inputs, 1)?.pop().map(|t| t.to_f64_vec()).unwrap_or_default();
-        for (out, weight) in response.iter().enumerate().filter(|(_, w)| **w != 0.0) {
+        let response = super::eval(of, &inputs, 1)?.pop().ok_or_else(|| GraphError::malformed("Resize"))?;
+        for (out, weight) in response.to_f64_vec().iter().enumerate().filter(|(_, w)| **w != 0.0) {
             for o in 0..outer {
                 dx[o * per_in + at] += weight * dy[o * per_out + out];
             }

@@ -182,7 +182,7 @@ fn split(axis: i64, call: &Call<'_>) -> Result<Vec<Tensor>> {
 
 fn slice(call: &Call<'_>) -> Result<Tensor> {
     let x = call.need(0)?;
-    let (starts, ends) = (call.ints(1)?.unwrap_or_default(), call.ints(2)?.unwrap_or_default());
+    let (starts, ends) = (call.need_ints(1)?, call.need_ints(2)?);
     let (axes, steps) = (call.ints(3)?, call.ints(4)?);
     let plan = slice_plan(x.rank(), &starts, &ends, axes.as_deref(), steps.as_deref())?;
     let own = strides(x.shape());
@@ -238,7 +238,7 @@ fn pad(mode: PadMode, call: &Call<'_>) -> Result<Tensor> {
         Ok(pick(v, shape, fill, f))
     }
     let x = call.need(0)?;
-    let plan = pad_plan(x.rank(), &call.ints(1)?.unwrap_or_default(), call.ints(3)?.as_deref())?;
+    let plan = pad_plan(x.rank(), &call.need_ints(1)?, call.ints(3)?.as_deref())?;
     let own = strides(x.shape());
     let source = |p: &[usize]| {
         let mut at = 0;

@@ -94,7 +94,7 @@ pub struct Debris {
 }
 
 impl Debris {
-    /// None.
+    /// No debris.
     pub const NONE: Self = Self { count: 0, brightness: 0.15 };
 
     /// Returns an error for values outside their ranges.
@@ -155,7 +155,7 @@ pub struct Spots {
 }
 
 impl Spots {
-    /// None.
+    /// No spots.
     pub const NONE: Self = Self { count: 0.0, brightness: 0.0, size: 0.15 };
 
     /// Returns an error for values outside their ranges.
@@ -185,7 +185,7 @@ pub struct Background {
 }
 
 impl Background {
-    /// None.
+    /// No structured background.
     pub const NONE: Self = Self { strength: 0.0, grain_um: 10.0, ridges: 0.0 };
 
     /// Returns an error for values outside their ranges.

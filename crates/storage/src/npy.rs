@@ -114,6 +114,14 @@ pub fn prefix(bytes: &[u8]) -> Result<Prefix, HeaderError> {
     Ok(Prefix { version, header_at, header_bytes })
 }
 
+/// Returns whether the first bytes of a file are those of an `.npy` file with Python objects instead of an array, such as
+/// Cellpose's `_seg.npy`. At least [`PREFIX_BYTES`] and [`MAX_HEADER_BYTES`] bytes of a longer file are needed.
+pub fn holds_objects(head: &[u8]) -> bool {
+    let Ok(prefix) = prefix(head) else { return false };
+    let text = head.get(prefix.header_at..).and_then(|rest| rest.get(..prefix.header_bytes)).unwrap_or_default();
+    parse(prefix.version, text).is_ok_and(|header| header.code == "O")
+}
+
 /// Parses the header text of a file with the version from [`Prefix`].
 ///
 /// Kind of quotes, spacing, order of the keys and trailing commas do not matter, as in Python.

@@ -327,7 +327,7 @@ impl RunFolder {
         state.version = VERSION;
         let bytes = tensor_file(names, model)?;
         atomic_write(&self.path.join(&state.tensors), &bytes)?;
-        let json = serde_json::to_vec_pretty(state).map_err(|e| JobError::Panicked(e.to_string()))?;
+        let json = serde_json::to_vec_pretty(state).map_err(|e| JobError::Internal(e.to_string()))?;
         atomic_write(&self.json(), &json)?;
         if old != state.tensors && !old.is_empty() {
             // A leftover file only takes disk space; the checkpoint names the current one.
@@ -381,7 +381,7 @@ fn tensor_file(names: &[String], model: &ModelState) -> Result<Vec<u8>, JobError
         let is_absent = list.is_empty() && matches!(part, "second" | "average");
         if !is_absent && list.len() != names.len() {
             let problem = format!("checkpoint: {} tensors \"{part}\" for {} parameters", list.len(), names.len());
-            return Err(JobError::Panicked(problem));
+            return Err(JobError::Internal(problem));
         }
         tensors.extend(names.iter().zip(list).map(|(name, t)| (format!("{part}/{name}"), t)));
     }
@@ -391,14 +391,14 @@ fn tensor_file(names: &[String], model: &ModelState) -> Result<Vec<u8>, JobError
         .into_iter()
         .map(|(name, tensor)| {
             let values = tensor.as_f32().ok_or_else(|| {
-                JobError::Panicked(format!("checkpoint: \"{name}\" is {:?}, expected F32", tensor.dtype()))
+                JobError::Internal(format!("checkpoint: \"{name}\" is {:?}, expected F32", tensor.dtype()))
             })?;
             let view = TensorView::new(Dtype::F32, tensor.shape().to_vec(), bytes_of(values))
-                .map_err(|e| JobError::Panicked(format!("checkpoint: \"{name}\": {e}")))?;
+                .map_err(|e| JobError::Internal(format!("checkpoint: \"{name}\": {e}")))?;
             Ok::<_, JobError>((name, view))
         })
         .collect::<Result<Vec<_>, JobError>>()?;
-    safetensors::serialize(views, None).map_err(|e| JobError::Panicked(e.to_string()))
+    safetensors::serialize(views, None).map_err(|e| JobError::Internal(e.to_string()))
 }
 
 /// Reads the tensors by name.

@@ -202,13 +202,13 @@ impl TrainConfig {
             return Err(wrong_use(format!("schedule.rate is {rate}: expected a number above 0, such as 0.001")));
         }
         if !(self.clip_norm.is_finite() && self.clip_norm >= 0.0) {
-            return Err(wrong_use("clip_norm must be 0 or more"));
+            return Err(wrong_use(format!("clip_norm is {}: expected 0 or more", self.clip_norm)));
         }
         for edge in self.patch_zyx.into_iter().flatten() {
             within("an edge of patch_zyx", edge, MAX_PATCH_EDGE)?;
         }
-        if self.object_diameter_um.is_some_and(|d| !(1e-3..=1e6).contains(&d)) {
-            return Err(wrong_use("object_diameter_um must be a diameter in µm, such as 12"));
+        if let Some(diameter) = self.object_diameter_um.filter(|d| !(1e-3..=1e6).contains(d)) {
+            return Err(wrong_use(format!("object_diameter_um is {diameter}: expected a diameter in µm, such as 12")));
         }
         for (what, limit) in [("epochs", self.budget.epochs), ("steps", self.budget.steps)] {
             if limit == Some(0) {
@@ -217,11 +217,11 @@ impl TrainConfig {
                 )));
             }
         }
-        if self.budget.minutes.is_some_and(|m| !(m.is_finite() && m > 0.0)) {
-            return Err(wrong_use("budget.minutes must be a number above 0"));
+        if let Some(minutes) = self.budget.minutes.filter(|m| !(m.is_finite() && *m > 0.0)) {
+            return Err(wrong_use(format!("budget.minutes is {minutes}: expected a number above 0")));
         }
-        if self.voxel_um.is_some_and(|v| v.iter().any(|s| !s.is_finite() || *s <= 0.0)) {
-            return Err(wrong_use("voxel_um must be three numbers above 0, in µm"));
+        if let Some(voxel) = self.voxel_um.filter(|v| v.iter().any(|s| !s.is_finite() || *s <= 0.0)) {
+            return Err(wrong_use(format!("voxel_um is {voxel:?}: expected three numbers above 0, in µm")));
         }
         self.data.check()?;
         self.network.check()

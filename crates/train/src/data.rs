@@ -82,7 +82,7 @@ pub(crate) fn load(
         "{} training pairs, {} validation pairs. {}",
         split.train.len(),
         split.validation.len(),
-        split.how
+        split.how.trim_end_matches('.')
     ));
     let start_is_scored = leave_out_known(context, &mut split, &known, &digests(&report));
     Ok(Data { dataset, report, split, known, start_is_scored })
@@ -104,8 +104,8 @@ fn leave_out_known(
     }
     if count == all {
         context.note(
-            "The start model was trained on every validation image, so its score would be too high: it is not compared \
-             with the trained network, which is kept. Add validation images that are new to it to compare them.",
+            "the start model was trained on every validation image, so its score would be too high: it is not compared \
+             with the trained network, which is kept; add validation images that are new to it to compare them",
         );
         return false;
     }
@@ -113,7 +113,7 @@ fn leave_out_known(
     split.validation.retain(|pair| !names.contains(&pair.name));
     context.note(format!(
         "{count} of {all} validation images are left out: the start model was trained on them, so its score on them \
-         would be too high."
+         would be too high"
     ));
     true
 }

@@ -63,7 +63,7 @@ impl DataConfig {
                 ));
             }
             if matches!(channel, ChannelRef::Name(name) if name.trim().is_empty()) {
-                return Err(wrong_use("data.labels_channel must be the name or number of a channel"));
+                return Err(wrong_use("data.labels_channel is empty: expected the name or number of a channel"));
             }
         }
         let targets = match &self.labels_channel {
@@ -77,14 +77,14 @@ impl DataConfig {
                  data.targets, or data.labels_channel) to two different channels",
             ));
         }
-        if self.voxel_um.is_some_and(|v| v.iter().any(|s| !(1e-6..=1e6).contains(s))) {
-            return Err(wrong_use("data.voxel_um must be three numbers above 0, in µm"));
+        if let Some(voxel) = self.voxel_um.filter(|v| v.iter().any(|s| !(1e-6..=1e6).contains(s))) {
+            return Err(wrong_use(format!("data.voxel_um is {voxel:?}: expected three numbers above 0, in µm")));
         }
         if self.axes.as_ref().is_some_and(|axes| axes.iter().next().is_none()) {
             return Err(wrong_use("data.axes: expected some of the letters T, Z, C, Y, X, S, such as \"ZYX\""));
         }
         if self.split_column.as_ref().is_some_and(|name| name.trim().is_empty()) {
-            return Err(wrong_use("data.split_column must be the name of a column"));
+            return Err(wrong_use("data.split_column is empty: expected the name of a column"));
         }
         Ok(())
     }

@@ -45,7 +45,7 @@ impl StepSession {
     fn step(&mut self, inputs: &[Tensor]) -> Result<(), JobError> {
         self.context.check()?;
         let [image, target, weight] = inputs else {
-            return Err(JobError::Panicked(format!("training step: {} inputs instead of 3", inputs.len())));
+            return Err(JobError::Internal(format!("training step: {} inputs instead of 3", inputs.len())));
         };
         for _ in 0..self.accumulate {
             self.stepper.forward_backward(image.clone(), target.clone(), weight.clone())?;

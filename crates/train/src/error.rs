@@ -1,6 +1,6 @@
 //! Conversion of errors that occur in training into [`JobError`].
 
-use cytoscope_engine::EngineError;
+use cytoscope_engine::{DeviceId, EngineError};
 use cytoscope_graph::GraphError;
 use cytoscope_pipeline::JobError;
 use cytoscope_training_data::TrainingDataError;
@@ -24,9 +24,12 @@ pub(crate) fn data_error(error: TrainingDataError) -> JobError {
         TrainingDataError::OverLimit { ref file, next_step, .. } => {
             JobError::Mismatch { path: file.clone(), problem: error.to_string(), next_step: next_step.to_owned() }
         }
+        TrainingDataError::Thread { .. } => {
+            JobError::Engine(EngineError::Device { device: DeviceId::Cpu, reason: error.to_string() })
+        }
         TrainingDataError::Volume(e) => JobError::Volume(e),
         TrainingDataError::Objects(e) => JobError::Objects(e),
-        other => JobError::Panicked(other.to_string()),
+        other => JobError::Internal(other.to_string()),
     }
 }
 

@@ -98,7 +98,7 @@ impl TrainingPlan {
         };
         format!(
             "{parameters} trainable parameters; a step takes {step_secs:.2} s, a validation {validation_secs:.1} s; \
-             {steps} steps are planned ({epochs:.1} epochs, {duration}); {:.0} MiB for activations.",
+             {steps} steps are planned ({epochs:.1} epochs, {duration}); {:.0} MiB for activations",
             *activation_bytes as f64 / f64::from(1 << 20),
         )
     }
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(
             plan.sentence(),
             "336850 trainable parameters; a step takes 0.50 s, a validation 12.5 s; 800 steps are planned \
-             (4.0 epochs, about 8 minutes); 256 MiB for activations."
+             (4.0 epochs, about 8 minutes); 256 MiB for activations"
         );
     }
 }

@@ -73,7 +73,7 @@ impl Training<'_> {
         let verdict = if best > 0 { ChosenNetwork::Trained } else { ChosenNetwork::Start };
         let chosen = if best > 0 { self.folder.best(best) } else { self.folder.start() };
         if verdict == ChosenNetwork::Start {
-            context.note("No trained network scored clearly better than the start model, which is kept.");
+            context.note("no trained network scored clearly better than the start model, which is kept");
         }
         let graph = Package::open(&chosen).map_err(|e| JobError::model(chosen.display().to_string(), e))?.graph;
         if self.tunes_segmentation() {
@@ -142,7 +142,7 @@ impl Training<'_> {
     /// Returns the segmentation settings with the best validation score of the network `chosen`.
     fn tune_segmentation(&self, chosen: &Path, end: Option<Instant>) -> Result<SegmentOptions, JobError> {
         let context = self.context;
-        context.note("Tuning the segmentation settings.");
+        context.note("tuning the segmentation settings");
         let _span = context.recorder.span(Stage::Validate, "tuning");
         let channel = package::seed_channel(self.start.target);
         let candidate = Candidate::load(&context.cancel, self.devices, chosen, None, self.job.threads)?;
@@ -150,7 +150,7 @@ impl Training<'_> {
         let until = end.map(|end| deadline_for_share(end, TUNING_SHARE));
         let found = tuning::tune(&context.cancel, &self.validator, &maps, &self.segment, TuneEffort::Thorough, until)?;
         if found.share < 1.0 {
-            context.note("Not all segmentation settings were tried, to stay within the time budget.");
+            context.note("not all segmentation settings were tried, to stay within the time budget");
         }
         Ok(found.options)
     }
@@ -268,7 +268,7 @@ impl Training<'_> {
         }
         let end = self.deadline(state);
         let left = || end.map(|end| end.saturating_duration_since(Instant::now()).as_secs_f64() / 60.0);
-        self.context.note("Quantizing the network.");
+        self.context.note("quantizing the network");
         let out = self.folder.path.join("int8");
         let recorder = self.context.recorder.clone();
         let quiet = Context { cancel: self.overtime_cancel(state), recorder, ..Context::default() };
@@ -277,7 +277,7 @@ impl Training<'_> {
         let mut overhead_mins = 0.0;
         for (attempt, (mode, budget)) in ATTEMPTS.into_iter().enumerate() {
             if left().is_some_and(|m| m <= 0.0) {
-                self.context.note("No time is left for quantization.");
+                self.context.note("no time is left for quantization");
                 break;
             }
             let started = Instant::now();
@@ -305,18 +305,18 @@ impl Training<'_> {
                 Ok((false, ..)) => {}
                 Err(JobError::Cancelled) if self.context.cancel.is_cancelled() => return Err(JobError::Cancelled),
                 Err(JobError::Cancelled) => {
-                    self.context.note("Quantization was stopped, to stay within the time budget.");
+                    self.context.note("quantization was stopped, to stay within the time budget");
                     break;
                 }
                 Err(error) => {
                     let sentence =
-                        format!("The package has only the float network, because quantization failed: {error}");
+                        format!("the package has only the float network, because quantization failed: {error}");
                     self.context.note(sentence);
                     return Ok(FinalPackage::float_only(float));
                 }
             }
         }
-        self.context.note("The package has only the float network.");
+        self.context.note("the package has only the float network");
         Ok(FinalPackage::float_only(float))
     }
 
@@ -352,7 +352,7 @@ impl Training<'_> {
         if scores.score + INT8_LOSS < after.score {
             return Ok(None);
         }
-        context.note("The int8 network of the start model is kept, too.");
+        context.note("the int8 network of the start model is kept, too");
         Ok(Some(FinalPackage { path, int8: Some(scores), quantized: None }))
     }
 
@@ -392,7 +392,7 @@ impl Training<'_> {
         let accurate = int8.score + INT8_LOSS >= after.score && floor.is_none_or(|floor| int8.score >= floor);
         if !accurate {
             self.context.note(format!(
-                "The int8 network {}with an accuracy budget of {} lowers the score from {:.4} to {:.4}.",
+                "the int8 network {}with an accuracy budget of {} lowers the score from {:.4} to {:.4}",
                 if job.mode == QuantizeMode::Qat { "after quantization-aware training " } else { "" },
                 job.accuracy_budget,
                 after.score,
@@ -413,7 +413,7 @@ impl Training<'_> {
         match packages::save(&package, out, self.job.overwrite)? {
             Replaced::MovedTo(aside) => {
                 self.context.note(format!(
-                    "The previous contents of {} were moved to {}.",
+                    "the previous contents of {} were moved to {}",
                     out.display(),
                     aside.display()
                 ));

@@ -39,7 +39,7 @@ pub struct History {
     pub steps: Vec<StepPoint>,
     /// Validations in order of steps; the first is that of the start model, if it has a score.
     pub validations: Vec<ValidationPoint>,
-    /// Rollbacks and changes of the plan, as sentences.
+    /// Rollbacks and changes of the plan, each a clause in lower case without a full stop.
     pub notes: Vec<String>,
 }
 

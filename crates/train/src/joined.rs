@@ -6,8 +6,8 @@ use cytoscope_autodiff::{GradientGraph, Parameter};
 use cytoscope_graph::{Dim, ElementType, Node, Op, Tensor, ValueId};
 use cytoscope_pipeline::JobError;
 
-/// Most elements of a tensor that holds several parameters, 32 MiB: an update stores parameters and both moments in one buffer,
-/// and WebGPU guarantees bindings of 128 MiB.
+/// Maximum number of elements of a tensor that holds several parameters, 32 MiB: an update stores parameters and both
+/// moments in one buffer, and WebGPU guarantees bindings of 128 MiB.
 const MAX_ELEMENTS: usize = 1 << 23;
 /// Parts that start at multiples of this number of elements (512 bytes) are not copied by any device.
 const ALIGNMENT: usize = 128;
@@ -34,7 +34,7 @@ fn length(of: &Parameter) -> usize {
 }
 
 fn misfit(name: &str) -> JobError {
-    JobError::Panicked(format!("training step: the tensor of \"{name}\" has another number of elements"))
+    JobError::Internal(format!("training step: the tensor of \"{name}\" has another number of elements"))
 }
 
 impl Joined {

@@ -316,7 +316,7 @@ fn compress(graph: &mut Graph, k: f32) {
     graph.nodes.rotate_right(2);
 }
 
-/// Returns strides that make voxels more isotropic: levels do not downsample along Z as long as the slice distance is
+/// Returns strides that make voxels more isotropic: levels do not downsample along Z as long as the slice spacing is
 /// more than 1.5 times the pixel size.
 fn strides(levels: usize, voxel_um: Option<[f64; 3]>) -> Vec<[usize; 3]> {
     let mut voxel = voxel_um.unwrap_or([1.0; 3]);

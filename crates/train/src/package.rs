@@ -137,7 +137,7 @@ fn builder(d: &Description<'_>, graph: &Graph) -> Result<PackageBuilder, JobErro
         if let Some(diameter) = d.start.object_diameter_um {
             map.insert("object_diameter_um".to_owned(), json!(diameter));
         }
-        let segment = serde_json::to_value(&d.segment).map_err(|e| JobError::Panicked(e.to_string()))?;
+        let segment = serde_json::to_value(&d.segment).map_err(|e| JobError::Internal(e.to_string()))?;
         map.insert("segment".to_owned(), segment);
     }
     let inputs = vec![TensorSpec {

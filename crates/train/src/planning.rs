@@ -70,7 +70,7 @@ impl Training<'_> {
         let mut state = TrainState { validation_size: size, ..self.new_state(step) };
         let mut before = None;
         if !self.validator.is_empty() {
-            self.context.note("Scoring the start model.");
+            self.context.note("scoring the start model");
             let scored = self.score_start(self.start.comparable)?;
             state.add_validation_time(&scored);
             let smaller = self.budget().shrink(self.validator.size(), scored.secs, scored.share);
@@ -131,8 +131,8 @@ impl Training<'_> {
         }
         let size = self.budget().fit_validation_size(&cases, voxel_secs);
         if let Some(size) = size {
-            let sentence = self.limit_validation(size)?;
-            self.context.note(format!("{sentence}, to stay within the time budget."));
+            let change = self.limit_validation(size)?;
+            self.context.note(format!("{change}, to stay within the time budget"));
         }
         Ok(size)
     }
@@ -159,7 +159,7 @@ impl Training<'_> {
         context.note(plan.sentence());
         if let (Some(mixed_precision), Some(half)) = (stepper.mixed_precision(), self.config.precision.half()) {
             context.note(format!(
-                "Mixed precision: {} operators compute in {half}; parameters, norms and the loss use {}.",
+                "mixed precision: {} operators compute in {half}; parameters, norms and the loss use {}",
                 mixed_precision.nodes,
                 ElementType::F32
             ));
@@ -167,8 +167,8 @@ impl Training<'_> {
         if let Some(r) = stepper.recompute() {
             let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
             context.note(format!(
-                "Memory: {:.0} MiB instead of {:.0} MiB of activations are kept; {} operators are computed twice, \
-                 {:.0} % of a step's multiplications.",
+                "memory: {:.0} MiB instead of {:.0} MiB of activations are kept; {} operators are computed twice, \
+                 {:.0} % of a step's multiplications",
                 mib(r.bytes_after),
                 mib(r.bytes_before),
                 r.nodes,
@@ -224,20 +224,20 @@ impl Training<'_> {
             state.steps = plan.steps;
             state.next_validation = plan.next_validation;
             state.validation_due |= state.step == state.steps && !self.validator.is_empty() && !is_scored(state);
-            let sentence = format!("The training budget was changed: {} steps are planned now.", state.steps);
+            let sentence = format!("the training budget was changed: {} steps are planned now", state.steps);
             self.emit(&TrainEvent::Planned(self.summary(state, stepper)));
             self.context.note(sentence);
         }
         if state.data_fingerprint != self.fingerprint {
-            self.context.note("The training data have changed since the checkpoint; the current data are used.");
-            state.history.notes.push(format!("The training data changed at step {}.", state.step));
+            self.context.note("the training data have changed since the checkpoint; the current data are used");
+            state.history.notes.push(format!("the training data changed at step {}", state.step));
             state.data_fingerprint.clone_from(&self.fingerprint);
             state.validation.clone_from(&self.validation);
             // Scores on other images are not comparable with later ones.
             self.rescore(state, &mut None)?;
         } else if state.score_version != SCORE_VERSION {
-            let sentence = "This version of the program compares networks by another score, so earlier scores in the \
-                            history are not comparable with later ones.";
+            let sentence = "this version of the program compares networks by another score, so earlier scores in the \
+                            history are not comparable with later ones";
             self.context.note(sentence);
             state.history.notes.push(sentence.to_owned());
             self.rescore(state, &mut None)?;
@@ -256,7 +256,7 @@ impl Training<'_> {
         if change > CHANGES[0] && plan.steps > state.step {
             if change > CHANGES[1] {
                 state.history.notes.push(format!(
-                    "At step {}, the plan was changed from {} to {} steps to stay within the time budget.",
+                    "at step {}, the plan was changed from {} to {} steps to stay within the time budget",
                     state.step, state.steps, plan.steps
                 ));
             }
@@ -297,7 +297,7 @@ impl Training<'_> {
             state
                 .history
                 .notes
-                .push(format!("Ended at step {} of {} to stay within the time budget.", state.step, state.steps));
+                .push(format!("ended at step {} of {} to stay within the time budget", state.step, state.steps));
         }
         state.steps = state.step;
         state.validation_due = !self.validator.is_empty() && !is_scored(state);

@@ -19,11 +19,11 @@ pub(crate) fn report(context: &Context, root: &Path, problems: &[Problem], file:
     let listed = list(root, problems, file)?;
     match listed {
         Ok(path) => {
-            context.note(format!("All {} problems of the data are listed in {}.", problems.len(), path.display()));
+            context.note(format!("all {} problems of the data are listed in {}", problems.len(), path.display()));
             Some(path)
         }
         Err(error) => {
-            context.note(format!("The list of all {} problems could not be written: {error}", problems.len()));
+            context.note(format!("the list of all {} problems could not be written: {error}", problems.len()));
             None
         }
     }

@@ -34,11 +34,11 @@ impl Default for QatTrainer {
 }
 
 /// Limits of quantization-aware training that cannot be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum QatLimitError {
-    /// The minutes are not a number above 0.
-    #[error("minutes must be a number above 0")]
-    InvalidMinutes,
+    /// These minutes are not a number above 0.
+    #[error("minutes is {0}: expected a number above 0")]
+    InvalidMinutes(f64),
     /// Limits were given for a mode that does not train.
     #[error("minutes and steps apply to mode qat only: the other modes do not train")]
     NoTraining,
@@ -78,8 +78,8 @@ impl QatTrainer {
     /// # Errors
     /// [`QatLimitError`] if a limit is invalid, or is given for a mode that does not train.
     pub fn limited(mode: QuantizeMode, minutes: Option<f64>, steps: Option<u64>) -> Result<Self, QatLimitError> {
-        if minutes.is_some_and(|m| !m.is_finite() || m <= 0.0) {
-            return Err(QatLimitError::InvalidMinutes);
+        if let Some(minutes) = minutes.filter(|m| !m.is_finite() || *m <= 0.0) {
+            return Err(QatLimitError::InvalidMinutes(minutes));
         }
         if (minutes.is_some() || steps.is_some()) && mode != QuantizeMode::Qat {
             return Err(QatLimitError::NoTraining);
@@ -169,7 +169,7 @@ impl QuantizationAwareTraining for QatTrainer {
             let (Some(tile), Some(target)) = (tiles.get(at), expected.get(at)) else { break };
             let output = stepper.forward_backward((*tile).clone(), target.clone(), weight.clone())?;
             if !matches!(output, StepOutput::Loss(_)) {
-                context.note("Quantization-aware training was stopped: the loss was not finite.");
+                context.note("quantization-aware training was stopped: the loss was not finite");
                 break;
             }
             let elapsed = limit.map_or(0.0, |l| started.elapsed().as_secs_f64() / l.as_secs_f64());
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(QatTrainer::limited(QuantizeMode::Static, None, None), Ok(QatTrainer::default()));
         for minutes in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             let refused = QatTrainer::limited(QuantizeMode::Qat, Some(minutes), None);
-            assert_eq!(refused, Err(QatLimitError::InvalidMinutes));
+            assert!(matches!(refused, Err(QatLimitError::InvalidMinutes(_))), "{minutes}");
         }
         for (minutes, steps) in [(Some(1.0), None), (None, Some(9))] {
             let refused = QatTrainer::limited(QuantizeMode::Static, minutes, steps);

@@ -242,24 +242,24 @@ impl Training<'_> {
     ) -> Result<(), JobError> {
         let volume = |validator: &Validator| validator.voxels().iter().map(|v| *v as f64).sum::<f64>();
         let had = volume(&self.validator);
-        let sentence = self.limit_validation(size)?;
+        let change = self.limit_validation(size)?;
         state.validation_secs *= volume(&self.validator) / had.max(1.0);
         self.rescore(state, before)?;
         state.validation_size = Some(size);
-        let sentence = format!("{sentence} from step {} on, to stay within the time budget.", state.step);
+        let sentence = format!("{change} from step {} on, to stay within the time budget", state.step);
         self.context.note(sentence.clone());
         state.history.notes.push(sentence);
         Ok(())
     }
 
-    /// Changes the pairs, or crops of them, to validate on; returns the beginning of a sentence that describes it.
+    /// Changes the pairs, or crops of them, to validate on; returns a clause that describes it.
     pub(crate) fn limit_validation(&mut self, size: ValidationSize) -> Result<String, JobError> {
         let had = self.validator.size();
         self.validator = self.validator.resized(size)?;
         self.previews = Previews::of(&self.validator, self.start.target);
         let now = self.validator.size();
         let part = if now.voxels < had.voxels { " and a crop of each" } else { "" };
-        Ok(format!("Validation uses {} of {} pairs{part}", now.cases, self.validation.len()))
+        Ok(format!("validation uses {} of {} pairs{part}", now.cases, self.validation.len()))
     }
 
     /// Scores the start model and the best network again, if they have a score: the validation images have changed.

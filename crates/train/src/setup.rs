@@ -187,7 +187,7 @@ fn open_sampler(
     options: SamplerOptions,
 ) -> Result<Arc<Sampler>, JobError> {
     let sources = Sources::open(&data.split.train, &SourceOptions { cache_bytes }).map_err(data_error)?;
-    context.note("Computing intensity statistics and locating objects in the training images.");
+    context.note("computing intensity statistics and locating objects in the training images");
     let _span = context.recorder.span(Stage::Check, "statistics and objects");
     Ok(Arc::new(Sampler::new(Arc::new(sources), options).map_err(data_error)?))
 }
@@ -206,8 +206,8 @@ fn segmentation(context: &Context, config: &TrainConfig, start: &StartModel, dat
             let fitted = tuning::fit_to_objects(own, small);
             if fitted != *own {
                 context.note(format!(
-                    "The minimum object volume was lowered to {:.0} µm³: that of the model ({:.0} µm³) is too large \
-                     for these data.",
+                    "the minimum object volume was lowered to {:.0} µm³: that of the model ({:.0} µm³) is too large \
+                     for these data",
                     fitted.min_volume_um3, own.min_volume_um3
                 ));
             }
@@ -261,7 +261,7 @@ fn validator_of(
     };
     let validator = Validator::new(&data.split.validation, options)?;
     if validator.is_empty() {
-        context.note("There is no validation set: the final network is used without a score.");
+        context.note("there is no validation set: the final network is used without a score");
     }
     Ok(validator)
 }

@@ -102,7 +102,7 @@ pub(crate) struct Stepper {
     /// Parameters, gradients, optimizer state, EMA and batch norm statistics, which stay in the engine.
     buffers: Buffers,
     /// Whether the optimizer has second moments.
-    has_second: bool,
+    has_second_moment: bool,
     ema: f64,
     host: HostState,
     /// Whether gradients were accumulated since the last optimizer step.
@@ -150,7 +150,7 @@ fn zeros(like: &[Tensor]) -> Result<Vec<Tensor>, JobError> {
 fn blend(to: &mut Tensor, from: &Tensor, keep: f32, share: f32) -> Result<(), JobError> {
     let (Some(a), Some(b)) = (to.as_f32(), from.as_f32().filter(|b| b.len() == to.len())) else {
         let (to, from) = ((to.dtype(), to.shape()), (from.dtype(), from.shape()));
-        return Err(JobError::Panicked(format!("training step: {from:?} does not update {to:?}")));
+        return Err(JobError::Internal(format!("training step: {from:?} does not update {to:?}")));
     };
     let values: Vec<f32> = a.iter().zip(b).map(|(a, b)| keep * a + share * b).collect();
     *to = Tensor::new(to.shape(), values).map_err(model_error("the network"))?;
@@ -194,7 +194,7 @@ fn bind_gradients(
 
 /// Binds hyper-parameters, parameters, accumulated gradients and moments.
 fn bind_update(parameters: &[Parameter], graph: &UpdateGraph, session: Box<dyn Session>) -> BoundSession {
-    let second = if graph.has_second { parameters } else { &[] };
+    let second = if graph.has_second_moment { parameters } else { &[] };
     let mut inputs: Vec<Option<String>> = vec![Some(HYPER.to_owned())];
     let mut outputs: Vec<Option<String>> = vec![Some("norm".to_owned())];
     inputs.extend(Part::Value.buffers(parameters));
@@ -240,25 +240,25 @@ fn split_state(joined: &Joined, state: ModelState, buffers: &mut Buffers) -> Res
 fn input_shapes(of: &Graph) -> Result<Vec<Vec<usize>>, JobError> {
     let shape = |id| {
         let value = of.value(id);
-        let missing = || JobError::Panicked(format!("training step: \"{}\" has no fixed shape", value.name));
+        let missing = || JobError::Internal(format!("training step: \"{}\" has no fixed shape", value.name));
         value.fixed_shape().ok_or_else(missing)
     };
     of.inputs.iter().map(|id| shape(*id)).collect()
 }
 
 impl Stepper {
-    pub(crate) fn new(model_graph: Graph, engine_: &dyn Engine, options: &StepperOptions) -> Result<Self, JobError> {
+    pub(crate) fn new(model_graph: Graph, engine: &dyn Engine, options: &StepperOptions) -> Result<Self, JobError> {
         let step = StepOptions {
             batch_statistics: options.batch_statistics,
             only: options.only.clone(),
-            memory_budget_bytes: Some(activation_budget(options.memory_budget_bytes, engine_.device())),
+            memory_budget_bytes: Some(activation_budget(options.memory_budget_bytes, engine.device())),
             half: options.half,
             // Deep supervision: each further output counts half as much as the one before.
             outputs: (0..model_graph.outputs.len() as i32).map(|i| 0.5f32.powi(i)).collect(),
             ..StepOptions::new(options.loss.clone())
         };
         let bad = model_error("the network");
-        let on_device = engine_.device().id != DeviceId::Cpu;
+        let on_device = engine.device().id != DeviceId::Cpu;
         let mut graph = gradient_graph(&model_graph, std::slice::from_ref(&options.shape), &step).map_err(&bad)?;
         let values = graph.values(&model_graph).map_err(&bad)?;
         let joined = if on_device { Joined::new(&graph.parameters) } else { Joined::separate(&graph.parameters) };
@@ -269,14 +269,14 @@ impl Stepper {
             extend_hyper(&mut update.graph);
         }
         let compile = CompileOptions {
-            precision: if options.exact { Precision::F32 } else { engine_.device().fast_precision() },
+            precision: if options.exact { Precision::F32 } else { engine.device().fast_precision() },
             threads: options.threads,
             recorder: options.recorder.clone(),
             tuning: options.tuning.clone(),
             ..CompileOptions::default()
         };
         let compiled = |of: &Graph| -> Result<Box<dyn Session>, JobError> {
-            engine_.compile(of, &input_shapes(of)?, &compile).map_err(engine_error)
+            engine.compile(of, &input_shapes(of)?, &compile).map_err(engine_error)
         };
         let bound = |of: BufferGraph| -> Result<BoundSession, JobError> {
             Ok(BoundSession::new(compiled(&of.graph)?, of.inputs, of.outputs))
@@ -285,7 +285,7 @@ impl Stepper {
         let (gradients, updates) = (compiled(&graph.graph)?, compiled(&update.graph)?);
         let state = ModelState {
             first_moment: zeros(&values)?,
-            second_moment: if update.has_second { zeros(&values)? } else { Vec::new() },
+            second_moment: if update.has_second_moment { zeros(&values)? } else { Vec::new() },
             average: if options.ema > 0.0 { values.clone() } else { Vec::new() },
             running_stats: running_stats(&graph, &model_graph),
             optimizer_steps: 0,
@@ -302,7 +302,7 @@ impl Stepper {
             averages = average_graph(averaged, &graph.norms, &state.running_stats).map(bound).transpose()?;
         }
         compiling.finish();
-        let has_second = !state.second_moment.is_empty();
+        let has_second_moment = !state.second_moment.is_empty();
         let mut buffers = Buffers::default();
         let host = split_state(&joined, state, &mut buffers)?;
         Ok(Self {
@@ -314,7 +314,7 @@ impl Stepper {
             sum,
             averages,
             buffers,
-            has_second,
+            has_second_moment,
             ema: options.ema,
             host,
             has_sum: false,
@@ -330,7 +330,7 @@ impl Stepper {
 
     /// Returns a copy of everything that a training step changes.
     pub(crate) fn state(&self) -> Result<ModelState, JobError> {
-        let second_moment = if self.has_second { self.read(Part::SecondMoment)? } else { Vec::new() };
+        let second_moment = if self.has_second_moment { self.read(Part::SecondMoment)? } else { Vec::new() };
         let average = if self.host.has_average { self.read(Part::Average)? } else { Vec::new() };
         Ok(ModelState {
             values: self.read(Part::Value)?,

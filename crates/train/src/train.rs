@@ -63,7 +63,7 @@ pub(crate) struct Training<'a> {
     pub(crate) train_pairs: Vec<Pair>,
     /// Images that the start model was trained on, as recorded in packages.
     pub(crate) images_before: String,
-    /// The same for a network trained in this run.
+    /// Images that a network trained in this run will record.
     pub(crate) images_after: String,
     /// Names of the validation pairs.
     pub(crate) validation: Vec<String>,
@@ -90,7 +90,7 @@ pub(crate) fn run(
     let checkpoint = match (job.resume, folder.has_checkpoint()) {
         (true, true) => Some(folder.load()?),
         (true, false) => {
-            context.note("There is no checkpoint to resume: training starts from the beginning.");
+            context.note("there is no checkpoint to resume: training starts from the beginning");
             None
         }
         (false, true) if !job.restart => return Err(unfinished(&folder)),
@@ -105,8 +105,8 @@ pub(crate) fn run(
         let (budget, precision) = (config.budget, config.precision);
         if config != (TrainConfig { budget, precision, ..job.config.clone() }) {
             context.note(
-                "The settings of the checkpoint are used. Changed settings are ignored, except for the budget and the \
-                 precision.",
+                "the settings of the checkpoint are used; changed settings are ignored, except for the budget and the \
+                 precision",
             );
         }
     }
@@ -446,7 +446,7 @@ impl Training<'_> {
         restore(&mut model, &names, &state, self.config.precision, tensors, &self.folder.path)?;
         stepper.set_state(model)?;
         state.precision = Some(self.config.precision);
-        self.context.note(format!("Resuming after step {} of {}.", state.step, state.steps));
+        self.context.note(format!("resuming after step {} of {}", state.step, state.steps));
         state.job.out.clone_from(&self.job.out);
         if let Some(size) = state.validation_size {
             self.limit_validation(size)?;
@@ -461,7 +461,7 @@ impl Training<'_> {
             stepper.fallbacks().into_iter().filter(|op| !matches!(op.as_str(), "Mul" | "Softsign")).collect();
         if !slow.is_empty() {
             self.context.note(format!(
-                "These operators have no optimized kernel on this device and are slow: {}.",
+                "these operators have no optimized kernel on this device and are slow: {}",
                 slow.join(", ")
             ));
         }
@@ -473,7 +473,7 @@ impl Training<'_> {
         run.state.since_point = (run.window.loss, run.window.steps);
         self.save_checkpoint(&mut run.state, &run.stepper)?;
         self.context.note(format!(
-            "Stopped after step {} of {}. Resume to continue from the checkpoint in {}.",
+            "stopped after step {} of {}; resume to continue from the checkpoint in {}",
             run.state.step,
             run.state.steps,
             self.folder.path.display()
@@ -488,7 +488,7 @@ impl Training<'_> {
             Ok(ValidationOutcome::Cancelled | ValidationOutcome::TimedOut) => return Ok(()),
             Err(error) if error.kind() == JobErrorKind::OutOfResources && run.state.step < run.state.steps => {
                 // A full disk does not end training: there may be space again for the next validation.
-                self.context.note(format!("Validation failed ({error}). Training continues."));
+                self.context.note(format!("validation failed ({error}); training continues"));
             }
             Err(error) => return Err(error),
         }
@@ -500,8 +500,8 @@ impl Training<'_> {
         run.last_good = run.rollback_point()?;
         let patience = self.config.budget.patience;
         if patience > 0 && run.state.validations_since_best >= patience {
-            self.context.note(format!("Early stopping: no better score in {patience} validations."));
-            run.state.history.notes.push(format!("Ended early at step {}.", run.state.step));
+            self.context.note(format!("early stopping: no better score in {patience} validations"));
+            run.state.history.notes.push(format!("ended early at step {}", run.state.step));
             run.state.ended = true;
         }
         self.save_checkpoint(&mut run.state, &run.stepper)?;
@@ -517,7 +517,7 @@ impl Training<'_> {
             state.validation_due = true;
             return false;
         }
-        let sentence = format!("Finished early on request, at step {} of {}.", state.step, state.steps);
+        let sentence = format!("finished early on request, at step {} of {}", state.step, state.steps);
         self.context.note(sentence.clone());
         state.history.notes.push(sentence);
         true
@@ -534,7 +534,7 @@ impl Training<'_> {
         run.stepper = self.stepper(run.stepper.folded()?, false)?;
         run.state.folded = true;
         run.last_good = run.rollback_point()?;
-        let note = format!("Batch norms were folded into the convolutions at step {}.", run.state.step);
+        let note = format!("batch norms were folded into the convolutions at step {}", run.state.step);
         run.state.history.notes.push(note);
         Ok(())
     }
@@ -549,7 +549,7 @@ impl Training<'_> {
         match done {
             Err(error) if state.step < state.steps && !self.context.cancel.is_cancelled() => {
                 // A full disk does not end training: the last checkpoint is still there.
-                self.context.note(format!("The checkpoint could not be saved ({error}). Training continues."));
+                self.context.note(format!("the checkpoint could not be saved ({error}); training continues"));
                 Ok(())
             }
             other => other,

@@ -91,7 +91,7 @@ pub(crate) fn predict_maps(
         let voxels: usize = shape.iter().product();
         let channels = values.len() / voxels.max(1);
         let channel = |c: usize| {
-            let missing = || JobError::Panicked(format!("tuning: maps of {} values have no channel {c}", values.len()));
+            let missing = || JobError::Internal(format!("tuning: maps of {} values have no channel {c}", values.len()));
             values.get(c * voxels..(c + 1) * voxels).map(<[f32]>::to_vec).ok_or_else(missing)
         };
         let seeds = channel(seed_channel.min(channels.saturating_sub(1)))?;

@@ -41,7 +41,7 @@ pub(crate) struct Case {
 impl Case {
     /// Returns the first input channel.
     fn image(&self) -> Result<&ImageRef, JobError> {
-        self.images.first().ok_or_else(|| crate::error::wrong_use("a validation pair has no image"))
+        self.images.first().ok_or_else(|| JobError::Internal("validation: a pair has no image".to_owned()))
     }
 
     /// Reads a part of the first channel of the case's image.
@@ -244,7 +244,8 @@ impl Validator {
         case: usize,
         outputs: VolumeOutputs,
     ) -> Result<PredictedVolume, JobError> {
-        let case = self.cases.get(case).ok_or_else(|| crate::error::wrong_use("no such validation pair"))?;
+        let known = self.cases.get(case);
+        let case = known.ok_or_else(|| JobError::Internal(format!("validation: there is no pair {case}")))?;
         let path = &case.image()?.path;
         let predicted = case.open().and_then(|image| candidate.predict(cancel, &image, case.options(), outputs));
         predicted.map_err(|error| match error.kind() {
@@ -264,7 +265,7 @@ impl Validator {
         let PredictedVolume { maps, labels, .. } = self.predict(cancel, candidate, case, outputs)?;
         let labels = labels.map(|labels| labels.into_iter().map(|label| label as f32).collect());
         let made = if of_labels { labels } else { maps };
-        made.ok_or_else(|| JobError::Panicked("validation: the prediction has no result".to_owned()))
+        made.ok_or_else(|| JobError::Internal("validation: the prediction has no result".to_owned()))
     }
 
     /// Scores a model on all cases.
@@ -307,7 +308,8 @@ impl Validator {
                 None => Tally::of(self.target, truth, &found, *shape)?,
                 Some(label) => {
                     let seen = |values: &[f32]| -> Vec<f32> {
-                        values.iter().zip(truth).map(|(v, t)| if *t == label { 0.0 } else { *v }).collect()
+                        let ignored = |i: usize| truth.get(i) == Some(&label);
+                        values.iter().enumerate().map(|(i, v)| if ignored(i) { 0.0 } else { *v }).collect()
                     };
                     Tally::of(self.target, &seen(truth), &seen(&found), *shape)?
                 }

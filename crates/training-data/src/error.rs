@@ -98,6 +98,13 @@ pub enum TrainingDataError {
     /// Objects cannot be measured.
     #[error(transparent)]
     Objects(#[from] ObjectsError),
+    /// A thread that prepares patches could not be started.
+    #[error("cannot start a thread that prepares patches: {source}; use fewer data workers")]
+    Thread {
+        /// The error of the operating system.
+        #[source]
+        source: io::Error,
+    },
     /// A worker thread of the loader panicked.
     #[error("preparing patch {index} failed: {problem}; this is a bug: please report it with the seed")]
     Worker {

@@ -89,7 +89,7 @@ impl Loader {
     ///
     /// # Errors
     /// [`TrainingDataError::Parameter`] if the number of threads or patches is 0 or too large;
-    /// [`TrainingDataError::Io`] if a thread cannot be started.
+    /// [`TrainingDataError::Thread`] if a thread cannot be started.
     pub fn new(sampler: Arc<Sampler>, options: LoaderOptions) -> Result<Self, TrainingDataError> {
         Self::with(move |index| sampler.sample(index), options)
     }
@@ -120,11 +120,7 @@ impl Loader {
         let mut loader = Self { shared, threads: Vec::with_capacity(options.workers) };
         for i in 0..options.workers {
             let (shared, make) = (Arc::clone(&loader.shared), Arc::clone(&make));
-            let failed = |source| TrainingDataError::Io {
-                file: std::env::current_exe().unwrap_or_default(),
-                doing: "starting a worker thread",
-                source,
-            };
+            let failed = |source| TrainingDataError::Thread { source };
             // In a pool of one thread, parallel reading and filtering runs on this worker's core only.
             let pool = rayon::ThreadPoolBuilder::new()
                 .num_threads(1)

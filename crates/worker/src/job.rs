@@ -131,7 +131,7 @@ impl Job {
             }
             Self::TrainEstimate(job) if job.config.performance != PerformanceRequest::Off => {
                 let mut job = job.clone();
-                // As above.
+                // A start model that cannot be loaded is reported when the job runs.
                 let applied = job.open_settings().set_from(profiles, &machine_key()).ok().flatten()?;
                 Some((Self::TrainEstimate(job), applied))
             }

@@ -49,7 +49,7 @@ struct ServeShared {
     retained: Mutex<RetainedFiles>,
 }
 
-/// What is answered while jobs run.
+/// A query that is answered while a job runs.
 #[derive(Debug, Clone, Copy)]
 enum Query {
     Devices,

@@ -54,7 +54,10 @@ fn build_one(branch: &str) -> Result<BranchProgram, Failure> {
     check_out(&root, &folder, &commit)?;
     eprint_line(&format!("building branch {branch} in {}", folder.display()));
     let path = compile(branch, &folder)?;
-    let commit_date = git_in(&root, &["log", "-1", "--format=%cI", &commit]).unwrap_or_default();
+    let commit_date = git_in(&root, &["log", "-1", "--format=%cI", &commit]);
+    let commit_date = commit_date.ok_or_else(|| {
+        Failure::other(format!("column branch: git log cannot show the date of {commit} in {}", root.display()))
+    })?;
     Ok(BranchProgram { path, git_info: GitInfo { branch: branch.to_owned(), commit_hash: commit, commit_date } })
 }
 

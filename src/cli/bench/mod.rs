@@ -113,7 +113,7 @@ impl Bench {
     pub(crate) fn run(self) -> Outcome {
         let repeat = self.repeat.unwrap_or(1);
         if repeat == 0 || repeat > MAX_REPEAT {
-            return Err(Failure::wrong_use(format!("--repeat must be between 1 and {MAX_REPEAT}")));
+            return Err(Failure::wrong_use(format!("--repeat is {repeat}: expected 1 to {MAX_REPEAT}")));
         }
         let stored_path = self.compare.as_ref().and_then(Option::as_deref);
         // A model that does not exist is reported when it is opened.
@@ -177,7 +177,7 @@ impl Bench {
         let tasks = tasks::read(path)?;
         if !self.batch_sizes.is_empty() && !tasks.iter().any(|task| task.kind == TaskKind::Training) {
             return Err(Failure::wrong_use(
-                "--batch-sizes: the table has no training task; inference runs one tile at a time",
+                "--batch-sizes: the table has no training task; predict chooses the batch itself",
             ));
         }
         Ok(tasks.into_iter().flat_map(|task| task.at_batch_sizes(&self.batch_sizes)).collect())

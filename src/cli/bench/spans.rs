@@ -16,7 +16,7 @@ use cytoscope_profile::Recorder;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Duration of the measurement if neither it nor a number of pairs is given.
+/// Default duration in seconds, if neither --seconds nor --repeat is given.
 pub(super) const DEFAULT_SECS: u64 = 120;
 /// Minimum number of pairs of each mode; fewer say nothing about the spread.
 const MIN_PAIRS: usize = 5;

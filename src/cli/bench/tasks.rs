@@ -196,7 +196,7 @@ impl Row<'_> {
                 options.extend(epochs.map(|n| format!("--epochs={n}")));
             }
             TaskKind::Inference if batch.is_some_and(|n| n > 1) => {
-                let problem = "inference runs one tile at a time; expected 1 or nothing".to_owned();
+                let problem = "predict chooses the batch itself; expected 1 or nothing".to_owned();
                 return Err(self.error("batch_size", problem));
             }
             TaskKind::Inference if epochs.is_some() => {

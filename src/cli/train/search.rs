@@ -175,8 +175,11 @@ fn open_table(options: &Train, space: &Path, ranges: &SearchSpace) -> Result<Res
 
 /// Searches for the settings with the best validation score, and trains the package with them.
 pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) -> Outcome {
-    if trials == 0 || trials > MAX_TRIALS || steps == 0 {
-        return Err(Failure::wrong_use(format!("--trials must be 1 to {MAX_TRIALS}, and --steps at least 1")));
+    if trials == 0 || trials > MAX_TRIALS {
+        return Err(Failure::wrong_use(format!("--trials is {trials}: expected 1 to {MAX_TRIALS}")));
+    }
+    if steps == 0 {
+        return Err(Failure::wrong_use("--steps is 0: expected at least 1"));
     }
     let ranges = SearchSpace::read(space)?;
     let settings: Vec<Vec<SettingAssignment>> =

@@ -142,8 +142,8 @@ fn over_rungs(scored: &[(&Row, f64)], best: usize, scores: &Scale) -> Option<Str
     Some(plot)
 }
 
-/// Draws the score of each trial on its last rung beside the value of a setting, the number and the key of which are
-/// given. Values that are not numbers are placed in alphabetical order.
+/// Plots each trial's last score against the value of setting `key`, the `at`-th one. Values that are not numbers are
+/// placed in alphabetical order.
 fn beside_setting(scored: &[(&Row, f64)], (at, key): (usize, &str), best: usize, scores: &Scale) -> Option<String> {
     let mut last: BTreeMap<usize, (&Row, f64)> = BTreeMap::new();
     for &(row, score) in scored {

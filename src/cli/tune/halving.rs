@@ -49,7 +49,7 @@ pub(super) enum TrialEnd {
         /// Round in which it was ended, from 1.
         round: usize,
     },
-    /// It failed.
+    /// Its process ended with an error.
     Failed {
         /// The error message.
         error: String,

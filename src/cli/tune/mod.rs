@@ -131,7 +131,7 @@ struct TuneReport {
 impl Tune {
     pub(crate) fn run(self) -> Outcome {
         if self.steps == 0 {
-            return Err(Failure::wrong_use("--steps must be at least 1"));
+            return Err(Failure::wrong_use("--steps is 0: expected at least 1"));
         }
         let model = self.model.model().map(Model::load).transpose()?;
         if model.is_none() && self.training.is_none() {

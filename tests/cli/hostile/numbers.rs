@@ -111,7 +111,7 @@ fn checkpoints_with_invalid_counters_are_refused() {
         .spawn()
         .unwrap();
     let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
-    let on = lines.map(Result::unwrap).find(|line| line.contains("Resuming after step"));
+    let on = lines.map(Result::unwrap).find(|line| line.contains("resuming after step"));
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(on.is_some());

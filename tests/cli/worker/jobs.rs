@@ -389,7 +389,7 @@ fn models_and_devices_are_listed_with_their_problems() {
     assert_eq!((mine.voxel_um, mine.input_channels, mine.output_channels), (Some(VOXEL_UM), 1, 2));
     assert_eq!(mine.output_channel_names, ["probability", "brightness"]);
     assert!(mine.documentation.contains("# nuclei-dog") && mine.testable && mine.tests.iter().all(|t| t.is_file()));
-    assert_eq!((mine.tests.len(), mine.licence.as_deref()), (2, Some("MIT")));
+    assert_eq!((mine.tests.len(), mine.license.as_deref()), (2, Some("MIT")));
     assert_eq!(mine.citations[0].doi.as_deref(), Some("10.1098/rspb.1980.0020"));
     assert_eq!((mine.segment_channel, mine.seed_channel), (0, 1));
     assert_eq!(mine.segment.as_ref().map(|s| s.min_volume_um3), Some(200.0));

@@ -6,7 +6,7 @@ mod saved;
 
 pub(crate) use live::LiveOutput;
 
-use crate::compare::Compare;
+use crate::compare::LabelComparisons;
 use crate::correct::CorrectionsAction;
 use crate::correct::source::SnapshotSource;
 use crate::data::composite::LabelDisplay;
@@ -70,7 +70,7 @@ pub(crate) enum JobOutput {
     Files(Vec<Artifact>),
     /// Results that earlier jobs have written.
     Found {
-        /// Those of the whole stack.
+        /// Files of the whole stack.
         outputs: Vec<Artifact>,
         /// Labels and tables that were saved for a single time point, by time point.
         of_times: BTreeMap<usize, Vec<Artifact>>,
@@ -205,7 +205,7 @@ pub(crate) struct Documents {
     active: Option<u64>,
     opener: Opener,
     loader: PlaneLoader,
-    compare: Compare,
+    compare: LabelComparisons,
     /// Bundled sample stack.
     sample: Option<PathBuf>,
     /// Number of unanswered requests to look into folders.
@@ -231,7 +231,7 @@ impl Documents {
             active: None,
             opener: Opener::new(Arc::clone(wake)),
             loader: PlaneLoader::new(CACHE_BYTES, move || for_loader()),
-            compare: Compare::new(move || for_compare()),
+            compare: LabelComparisons::new(move || for_compare()),
             sample,
             listing: 0,
             updated_live: BTreeSet::new(),
@@ -287,7 +287,7 @@ impl Documents {
     }
 
     /// Comparison of labels with ground truth.
-    pub(crate) fn compare(&self) -> &Compare {
+    pub(crate) fn compare(&self) -> &LabelComparisons {
         &self.compare
     }
 

@@ -116,7 +116,7 @@ impl Jobs {
     pub(super) fn save_mesh(&mut self, id: u64, out: PathBuf, documents: &Documents, effects: &mut Effects) {
         let Some(document) = documents.get(id) else { return };
         let Some(labels) = document.labels_path() else {
-            return effects.error("There are no labels to save meshes of", "Predict the stack first.");
+            return effects.error("There are no labels to make meshes from", "Predict the stack first.");
         };
         let known = document.voxel_known.then_some(document.voxel_um);
         // Corrected labels are saved as one time point.

@@ -103,7 +103,7 @@ fn convert_settings(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
         }
     });
     let mut replace = batch.replace;
-    let hint = "Otherwise files whose converted file exists are not converted";
+    let hint = "If off, files that have already been converted are skipped";
     if ui.checkbox(&mut replace, "Replace existing files").on_hover_text(hint).changed() {
         actions.send(BatchAction::Replace(replace));
     }
@@ -120,7 +120,7 @@ fn convert_start(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
         if running > 0 {
             ui.spinner();
-            ui.label(format!("{running} to convert"));
+            ui.label(format!("{running} left to convert"));
             let cancel = named_button(ui, true, icon::STOP_CIRCLE, "Cancel conversions");
             if cancel.on_hover_text("Files that are converted already are kept").clicked() {
                 actions.send(BatchAction::CancelConversions);

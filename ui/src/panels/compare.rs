@@ -78,8 +78,8 @@ fn scores(ui: &mut Ui, agreement: &Agreement) {
     ui.label(format!("F1 {:.3} at IoU {}", m.f1, m.threshold));
     ui.horizontal_wrapped(|ui| {
         legend_entry(ui, theme::MATCHED, &format!("{} matched", m.tp));
-        legend_entry(ui, theme::MISSED, &format!("{} unmatched true", m.r#fn));
-        legend_entry(ui, theme::FALSE_OBJECT, &format!("{} unmatched predicted", m.fp));
+        legend_entry(ui, theme::MISSED, &format!("{} missed", m.r#fn));
+        legend_entry(ui, theme::FALSE_OBJECT, &format!("{} false", m.fp));
         if agreement.ignored_true > 0 {
             let text = format!("{} + {} ignored", agreement.ignored_true, agreement.ignored_predictions);
             legend_entry(ui, theme::IGNORED, &text)
@@ -104,7 +104,7 @@ fn error_counts(ui: &mut Ui, errors: &ErrorSummary) {
         ),
         (
             errors.inexact,
-            "wrong outlines",
+            "inexact outlines",
             theme::INEXACT,
             "True objects with one predicted object at an IoU below 0.5",
         ),

@@ -46,8 +46,8 @@ fn shortcuts_dialog(ctx: &egui::Context) -> bool {
         ui.add_space(8.0);
         weak(
             ui,
-            "In a view: arrows move the cursor (with Shift by ten), the wheel scrolls, Ctrl and the wheel \
-                  zooms, dragging moves, double-click fits.",
+            "In a view: arrow keys move the crosshair (Shift: ten voxels), wheel scrolls, Ctrl+wheel zooms, drag pans, \
+             double-click fits.",
         );
         ui.add_space(8.0);
         ui.button("Close").clicked()

@@ -77,6 +77,12 @@ pub(crate) fn weak(ui: &mut Ui, text: impl Into<String>) -> egui::Response {
     ui.add(egui::Label::new(RichText::new(text).weak().size(12.0)).wrap())
 }
 
+/// Returns the text with a capital at its start.
+fn capitalized(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
+}
+
 /// The main button of a panel; its accessible name is `name` followed by "this stack".
 pub(crate) fn main_button(ui: &mut Ui, enabled: bool, icon: &str, name: &str) -> egui::Response {
     let size = egui::vec2(ui.available_width(), theme::MAIN_BUTTON_HEIGHT);
@@ -264,4 +270,14 @@ fn tasks_panel(ui: &mut Ui, state: State<'_>, panels: &mut Panels, actions: &mut
             PanelTask::Models | PanelTask::Batch => {}
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::capitalized;
+
+    #[test]
+    fn texts_are_capitalized_whatever_letter_they_begin_with() {
+        assert_eq!(["", "éclair", "2 tiles", "voxels"].map(capitalized), ["", "Éclair", "2 tiles", "Voxels"]);
+    }
 }

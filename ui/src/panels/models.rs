@@ -280,13 +280,9 @@ fn test_result(ui: &mut Ui, test: &ModelTestReport) {
         Some(false) => (icon::X_CIRCLE, theme::bad(ui.visuals())),
         None => (icon::WARNING, theme::warn(ui.visuals())),
     };
-    let mut text = test.test.clone();
-    if let Some(first) = text.get(..1).map(str::to_uppercase) {
-        text.replace_range(..1, &first);
-    }
     ui.horizontal_wrapped(|ui| {
         ui.label(RichText::new(sign).size(17.0).color(color));
-        ui.add(egui::Label::new(text).wrap());
+        ui.add(egui::Label::new(super::capitalized(&test.test)).wrap());
     });
     for engine in &test.engines {
         let how = if engine.agrees { "matches the reference" } else { engine.detail.as_str() };
@@ -370,7 +366,11 @@ fn quantize_table(ui: &mut Ui, report: &QuantizeReport) {
         rows.push((metric, String::new(), format!("{:.4}", output.error.agreement)));
     }
     if let Some(qat) = &report.qat {
-        rows.push(("Error by training".to_owned(), format!("{:.5}", qat.before), format!("{:.5}", qat.after)));
+        rows.push((
+            "Error before / after training".to_owned(),
+            format!("{:.5}", qat.before),
+            format!("{:.5}", qat.after),
+        ));
     }
     egui::Grid::new("quantization").num_columns(3).spacing([28.0, 6.0]).striped(true).show(ui, |ui| {
         for name in ["", "Float", "int8"] {

@@ -1,6 +1,6 @@
 //! The Objects panel: table and plots of measurements, linked to the image.
 
-use super::{labeled_choice, weak};
+use super::{labeled_choice, named_button, weak};
 use crate::action::Actions;
 use crate::command::Command;
 use crate::display::DisplayAction;
@@ -44,9 +44,7 @@ pub(crate) struct ObjectsPanel {
 
 /// Title of a column for display.
 pub(crate) fn title(column: &str) -> String {
-    let text = column.replace("_um3", " µm³").replace("_um", " µm").replace('_', " ");
-    let mut chars = text.chars();
-    chars.next().map(|c| c.to_uppercase().collect::<String>() + chars.as_str()).unwrap_or_default()
+    super::capitalized(&column.replace("_um3", " µm³").replace("_um", " µm").replace('_', " "))
 }
 
 fn number(v: f64) -> String {
@@ -80,8 +78,8 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
     ui.horizontal(|ui| {
         ui.label(RichText::new(format!("{} objects", results.rows.len())).strong());
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-            let button = egui::Button::new(format!("{}  CSV", icon::DOWNLOAD_SIMPLE));
-            if ui.add_enabled(can_save, button).clicked() {
+            let button = named_button(ui, can_save, icon::DOWNLOAD_SIMPLE, "Save table…");
+            if button.on_hover_text("As CSV or Parquet, by the file's ending").clicked() {
                 actions.command(Command::SaveTable);
             }
         });

@@ -267,7 +267,7 @@ fn precision_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
     }
     let mut precision = settings.precision.filter(|chosen| all.is_empty() || all.contains(chosen));
-    let best = "Auto (best)";
+    let best = "Auto (fastest accurate)";
     let shown = precision.map_or(best, Precision::name);
     labeled_choice(ui, "precision", "Precision", shown, |ui| {
         ui.selectable_value(&mut precision, None, best);
@@ -312,7 +312,7 @@ fn tune_button(ui: &mut Ui, state: State<'_>, document: u64, actions: &mut Actio
         ui.horizontal(|ui| {
             ui.spinner();
             if state.jobs.is_cancelling_tuning() {
-                weak(ui, "Cancelling…");
+                weak(ui, "Canceling…");
                 return;
             }
             if named_button(ui, true, icon::STOP_CIRCLE, "Cancel").clicked() {
@@ -329,7 +329,10 @@ fn tune_button(ui: &mut Ui, state: State<'_>, document: u64, actions: &mut Actio
         "Measures devices, precisions, tiles and threads for this model with this stack, and saves the fastest settings. \
          This takes some minutes, and goes on if the window is closed.",
     );
-    if button.on_disabled_hover_text("Wait for the jobs: they would disturb the measurement").clicked() {
+    if button
+        .on_disabled_hover_text("Wait until the running jobs have finished; they would distort the timing")
+        .clicked()
+    {
         actions.send(JobsAction::Tune(document));
     }
 }
@@ -363,11 +366,9 @@ fn job_progress(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
         _ if job.progress.stage.is_empty() => ("Starting".to_owned(), 0.0),
         _ => (job.progress.stage.to_string(), job.progress.share()),
     };
-    let first = title.chars().next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
-    let title = first + title.get(1..).unwrap_or_default();
     let percent = format!("{:.0} %", share * 100.0);
     ui.horizontal(|ui| {
-        ui.label(RichText::new(title).strong());
+        ui.label(RichText::new(super::capitalized(&title)).strong());
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| ui.label(percent));
     });
     ui.add(egui::ProgressBar::new(share).desired_height(10.0));
@@ -495,8 +496,8 @@ pub(super) fn facts(card: &ModelCard) -> String {
     if card.input_channels > 1 {
         facts.push(format!("{} input channels", card.input_channels));
     }
-    if let Some(licence) = &card.licence {
-        facts.push(licence.clone());
+    if let Some(license) = &card.license {
+        facts.push(license.clone());
     }
     facts.join(" · ")
 }

@@ -252,8 +252,8 @@ pub(crate) fn sentence(error: &JobError) -> String {
 pub(crate) fn summary_sentence(report: &TrainReport) -> String {
     match (report.verdict, report.before.is_empty(), report.validation_pairs) {
         (ChosenNetwork::Start, ..) if report.only_segmentation_improved() => {
-            "No trained network scored clearly better than the start model, so its network is kept. The postprocessing was \
-             adapted to these images."
+            "No trained network scored clearly better than the start model, so its network is kept. The segmentation \
+             settings were adapted to your images."
                 .to_owned()
         }
         (ChosenNetwork::Start, ..) => {

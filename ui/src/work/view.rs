@@ -65,11 +65,11 @@ pub enum ModelWork {
     Test,
     /// Measure its speed on this machine.
     Measure,
-    /// Quantize it.
+    /// Write an int8 version of it.
     Quantize,
     /// Add it to the user's models.
     Add,
-    /// Export it.
+    /// Write it in a format of other programs.
     Export,
 }
 

@@ -321,7 +321,7 @@ fn optimizers_take_the_steps_of_their_papers() {
             ("w.gradient".to_owned(), Tensor::vector(vec![3.0f32, 4.0])),
             ("w.first".to_owned(), Tensor::vector(vec![state[0]; 2])),
         ];
-        if update.has_second {
+        if update.has_second_moment {
             inputs.push(("w.second".to_owned(), Tensor::vector(vec![state[1]; 2])));
         }
         run(&update.graph, &inputs).iter().map(Tensor::to_f64_vec).collect::<Vec<_>>()

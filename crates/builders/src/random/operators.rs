@@ -8,19 +8,19 @@ use cytoscope_graph::{
 
 impl NetworkBuilder<'_> {
     /// Draws a length for each spatial axis.
-    fn each(&mut self, mut one: impl FnMut(&mut Decisions<'_>) -> usize) -> Vec<usize> {
+    fn per_axis(&mut self, mut one: impl FnMut(&mut Decisions<'_>) -> usize) -> Vec<usize> {
         (0..self.axes).map(|_| one(&mut self.decisions)).collect()
     }
 
     /// Draws kernel, strides, dilations and padding of a window.
     fn window(&mut self) -> (Vec<usize>, Vec<usize>, Vec<usize>, Padding) {
         let kernel = if self.decisions.below(3) == 0 {
-            self.each(|d| d.pick(&[1, 2, 3, 4, 5]))
+            self.per_axis(|d| d.pick(&[1, 2, 3, 4, 5]))
         } else {
             vec![self.decisions.pick(&[3, 1, 2]); self.axes]
         };
-        let strides = if self.decisions.one_in(3) { self.each(|d| 1 + d.below(3)) } else { vec![1; self.axes] };
-        let dilations = if self.decisions.one_in(5) { self.each(|d| 1 + d.below(2)) } else { vec![1; self.axes] };
+        let strides = if self.decisions.one_in(3) { self.per_axis(|d| 1 + d.below(3)) } else { vec![1; self.axes] };
+        let dilations = if self.decisions.one_in(5) { self.per_axis(|d| 1 + d.below(2)) } else { vec![1; self.axes] };
         let padding = match self.decisions.below(8) {
             0..=2 => Padding::symmetric(kernel.iter().zip(&dilations).map(|(k, d)| (k - 1) * d / 2).collect()),
             3..=5 => {
@@ -58,11 +58,12 @@ impl NetworkBuilder<'_> {
         let channels = self.shape(x)[1];
         let outputs = self.decisions.pick(&CHANNELS);
         let attrs = if self.decisions.one_in(2) {
-            ConvTransposeAttrs::upsample(&self.each(|d| 1 + d.below(3)))
+            ConvTransposeAttrs::upsample(&self.per_axis(|d| 1 + d.below(3)))
         } else {
-            let kernel = self.each(|d| 1 + d.below(4));
-            let strides = self.each(|d| 1 + d.below(3));
-            let dilations = if self.decisions.one_in(4) { self.each(|d| 1 + d.below(2)) } else { vec![1; self.axes] };
+            let kernel = self.per_axis(|d| 1 + d.below(4));
+            let strides = self.per_axis(|d| 1 + d.below(3));
+            let dilations =
+                if self.decisions.one_in(4) { self.per_axis(|d| 1 + d.below(2)) } else { vec![1; self.axes] };
             let decisions = &mut self.decisions;
             let mut side = || kernel.iter().map(|k| decisions.below(*k)).collect::<Vec<_>>();
             let padding = Padding::Explicit { before: side(), after: side() };
@@ -296,7 +297,7 @@ impl NetworkBuilder<'_> {
         }
     }
 
-    /// Adds a convolution with its usual followers: a norm, a residual, an activation.
+    /// Adds a convolution, and optionally the layers that usually follow it: a norm, a residual, an activation.
     pub(super) fn block(&mut self, x: ValueId) -> Result<()> {
         let Some(mut y) = self.conv(x)? else { return Ok(()) };
         if self.decisions.one_in(2) {
@@ -314,7 +315,8 @@ impl NetworkBuilder<'_> {
         Ok(())
     }
 
-    pub(super) fn misc(&mut self, x: ValueId) {
+    /// Adds an identity, a unary operator, or a gate made of a sigmoid.
+    pub(super) fn identity_or_unary(&mut self, x: ValueId) {
         match self.decisions.below(4) {
             0 => drop(self.try_add_one(Op::Identity, &[Some(x)])),
             1 => drop(self.try_add_one(Op::Unary(UnaryOp::Abs), &[Some(x)])),

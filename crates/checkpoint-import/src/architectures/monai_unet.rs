@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 const MAX_LEVELS: usize = 16;
 
 struct UNet<'l, 'a> {
-    l: Layers<'a>,
+    layers: Layers<'a>,
     kwargs: &'l Kwargs<'l>,
     /// Whether the activations are PReLU.
     has_slopes: bool,
@@ -27,41 +27,41 @@ pub(super) fn build(
     kwargs.accept("adn_ordering", &["nda"])?;
     let residual = "model.0.conv.unit0.conv.weight";
     let first = if tensors.contains_key(residual) { residual } else { "model.0.conv.weight" };
-    let (l, x) = Layers::start(tensors, "monai-unet", first)?;
+    let (layers, x) = Layers::start(tensors, "monai-unet", first)?;
     let has_slopes = tensors.keys().any(|name| name.ends_with(".adn.A.weight"));
     let has_norms = tensors.keys().any(|name| name.ends_with(".adn.N.weight"));
-    let mut net = UNet { l, kwargs, has_slopes };
+    let mut net = UNet { layers, kwargs, has_slopes };
     if !has_slopes && kwargs.get("act").is_none() {
-        net.l.assume("the activations without parameters are ReLU");
+        net.layers.assume("the activations without parameters are ReLU");
     }
     if !has_norms && kwargs.get("norm").is_none() {
-        net.l.assume("the norms without parameters are instance norms, MONAI's default");
+        net.layers.assume("the norms without parameters are instance norms, MONAI's default");
     }
     let y = net.level("model", x, 0)?;
-    net.l.finish(y, |_| false)
+    net.layers.finish(y, |_| false)
 }
 
 impl UNet<'_, '_> {
     /// Builds a level and those below it.
     fn level(&mut self, name: &str, x: Features, level: usize) -> Result<Features, ImportError> {
         let inner = format!("{name}.1.submodule");
-        if !self.l.has_any(&format!("{inner}.")) {
-            return self.down(name, x, &vec![1; self.l.axes]);
+        if !self.layers.has_any(&format!("{inner}.")) {
+            return self.down(name, x, &vec![1; self.layers.axes]);
         }
         if level >= MAX_LEVELS {
-            return Err(self.l.bad(&inner, format!("is too deep: expected at most {MAX_LEVELS} levels")));
+            return Err(self.layers.bad(&inner, format!("is too deep: expected at most {MAX_LEVELS} levels")));
         }
         let strides = self.strides(&format!("{name}.0"), level)?;
         let down = self.down(&format!("{name}.0"), x, &strides)?;
         let below = self.level(&inner, down, level + 1)?;
-        let both = self.l.concat(name, down, below);
+        let both = self.layers.concat(name, down, below);
         self.up(&format!("{name}.2"), both, &strides, level == 0)
     }
 
     /// Returns the strides of a level: those given, or else 1 for a residual unit without a strided convolution in its
     /// residual path, and 2 for others.
     fn strides(&mut self, name: &str, level: usize) -> Result<Vec<usize>, ImportError> {
-        let axes = self.l.axes;
+        let axes = self.layers.axes;
         if let Some(given) = self.kwargs.get("strides") {
             let of_level = given.get(level).unwrap_or(&Json::Null);
             let length = |value: &Json| value.as_u64().filter(|n| (1..=8).contains(n)).map(|n| n as usize);
@@ -77,29 +77,29 @@ impl UNet<'_, '_> {
         }
         // A residual unit convolves its input to add it: with the kernel of the unit if it has a stride, with a kernel
         // of one voxel if only its channels change.
-        let is_residual = self.l.has(&format!("{name}.conv.unit0.conv.weight"));
-        let has_stride = match self.l.has(&format!("{name}.residual.weight")) {
-            true => self.l.kernel(&format!("{name}.residual"))?.iter().any(|n| *n > 1),
+        let is_residual = self.layers.has(&format!("{name}.conv.unit0.conv.weight"));
+        let has_stride = match self.layers.has(&format!("{name}.residual.weight")) {
+            true => self.layers.kernel(&format!("{name}.residual"))?.iter().any(|n| *n > 1),
             false => !is_residual,
         };
         if has_stride {
-            self.l.assume("strides are 2");
+            self.layers.assume("strides are 2");
         }
         Ok(vec![if has_stride { 2 } else { 1 }; axes])
     }
 
     fn down(&mut self, name: &str, x: Features, strides: &[usize]) -> Result<Features, ImportError> {
-        if self.l.has(&format!("{name}.conv.unit0.conv.weight")) {
+        if self.layers.has(&format!("{name}.conv.unit0.conv.weight")) {
             return self.residual_unit(name, x, strides, false);
         }
-        let y = self.l.conv(&format!("{name}.conv"), x, strides)?;
+        let y = self.layers.conv(&format!("{name}.conv"), x, strides)?;
         self.norm_and_activation(name, y)
     }
 
     fn up(&mut self, name: &str, x: Features, strides: &[usize], is_top: bool) -> Result<Features, ImportError> {
-        let with_unit = self.l.has(&format!("{name}.0.conv.weight"));
+        let with_unit = self.layers.has(&format!("{name}.0.conv.weight"));
         let conv = if with_unit { format!("{name}.0") } else { name.to_owned() };
-        let y = self.l.transposed(&format!("{conv}.conv"), x, |kernel| ConvTransposeAttrs {
+        let y = self.layers.transposed(&format!("{conv}.conv"), x, |kernel| ConvTransposeAttrs {
             kernel: kernel.to_vec(),
             strides: strides.to_vec(),
             padding: Padding::symmetric(kernel.iter().map(|n| (n - 1) / 2).collect()),
@@ -110,7 +110,7 @@ impl UNet<'_, '_> {
             return Ok(y);
         }
         let y = self.norm_and_activation(&conv, y)?;
-        if with_unit { self.residual_unit(&format!("{name}.1"), y, &vec![1; self.l.axes], is_top) } else { Ok(y) }
+        if with_unit { self.residual_unit(&format!("{name}.1"), y, &vec![1; self.layers.axes], is_top) } else { Ok(y) }
     }
 
     /// Builds a residual unit; with `ends_bare`, its last convolution has no norm and activation.
@@ -121,26 +121,27 @@ impl UNet<'_, '_> {
         strides: &[usize],
         ends_bare: bool,
     ) -> Result<Features, ImportError> {
-        let units = self.l.count(|i| format!("{name}.conv.unit{i}."));
+        let units = self.layers.count(|i| format!("{name}.conv.unit{i}."));
         let mut y = x;
         for unit in 0..units {
-            let ones = vec![1; self.l.axes];
+            let ones = vec![1; self.layers.axes];
             let of_unit = format!("{name}.conv.unit{unit}");
-            y = self.l.conv(&format!("{of_unit}.conv"), y, if unit == 0 { strides } else { &ones })?;
+            y = self.layers.conv(&format!("{of_unit}.conv"), y, if unit == 0 { strides } else { &ones })?;
             if !(ends_bare && unit + 1 == units) {
                 y = self.norm_and_activation(&of_unit, y)?;
             }
         }
         let residual = format!("{name}.residual");
-        let x = if self.l.has_any(&format!("{residual}.")) { self.l.conv(&residual, x, strides)? } else { x };
-        self.l.add(&format!("{name}.conv.unit0.conv.weight"), y, x)
+        let x =
+            if self.layers.has_any(&format!("{residual}.")) { self.layers.conv(&residual, x, strides)? } else { x };
+        self.layers.add(&format!("{name}.conv.unit0.conv.weight"), y, x)
     }
 
     fn norm_and_activation(&mut self, name: &str, x: Features) -> Result<Features, ImportError> {
-        let y = self.l.norm(&format!("{name}.adn.N"), x)?;
+        let y = self.layers.norm(&format!("{name}.adn.N"), x)?;
         if self.has_slopes {
-            return self.l.prelu(&format!("{name}.adn.A"), y);
+            return self.layers.prelu(&format!("{name}.adn.A"), y);
         }
-        Ok(self.l.activation(&format!("{name}.adn.A"), y, Activation::Relu))
+        Ok(self.layers.activation(&format!("{name}.adn.A"), y, Activation::Relu))
     }
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 const GROUPS: usize = 8;
 
 struct SegResNet<'a> {
-    l: Layers<'a>,
+    layers: Layers<'a>,
     groups: usize,
 }
 
@@ -23,7 +23,7 @@ pub(super) fn build(
     kwargs.accept("act", &["relu"])?;
     kwargs.accept("norm", &["group", "batch", "instance"])?;
     kwargs.accept("upsample_mode", &["nontrainable", "deconv"])?;
-    let (l, x) = Layers::start(tensors, "segresnet", "convInit.conv.weight")?;
+    let (layers, x) = Layers::start(tensors, "segresnet", "convInit.conv.weight")?;
     let given = kwargs.get("norm").and_then(|norm| norm.pointer("/1/num_groups")).or_else(|| kwargs.get("num_groups"));
     let groups = match given {
         None | Some(Json::Null) => None,
@@ -31,21 +31,21 @@ pub(super) fn build(
             ImportError::Setting(format!("num_groups is {value}, expected a number of groups of the norms"))
         })?),
     };
-    let mut net = SegResNet { l, groups: groups.unwrap_or(GROUPS) };
-    net.l.assume("strides are 2, and the activation is ReLU, MONAI's default");
-    if groups.is_none() && !net.l.has("conv_final.0.running_mean") {
-        net.l.assume("the norms have 8 groups, MONAI's default");
+    let mut net = SegResNet { layers, groups: groups.unwrap_or(GROUPS) };
+    net.layers.assume("strides are 2, and the activation is ReLU, MONAI's default");
+    if groups.is_none() && !net.layers.has("conv_final.0.running_mean") {
+        net.layers.assume("the norms have 8 groups, MONAI's default");
     }
-    let ones = vec![1; net.l.axes];
-    let mut x = net.l.conv("convInit.conv", x, &ones)?;
+    let ones = vec![1; net.layers.axes];
+    let mut x = net.layers.conv("convInit.conv", x, &ones)?;
     let mut skips = Vec::new();
-    for level in 0..net.l.count(|i| format!("down_layers.{i}.")) {
+    for level in 0..net.layers.count(|i| format!("down_layers.{i}.")) {
         let name = format!("down_layers.{level}");
         if level > 0 {
-            x = net.l.conv(&format!("{name}.0.conv"), x, &vec![2; net.l.axes])?;
+            x = net.layers.conv(&format!("{name}.0.conv"), x, &vec![2; net.layers.axes])?;
         }
         // The first entry of the layer is the strided convolution, or nothing.
-        for index in 0..net.l.count(|i| format!("{name}.{}.", i + 1)) {
+        for index in 0..net.layers.count(|i| format!("{name}.{}.", i + 1)) {
             x = net.block(&format!("{name}.{}", index + 1), x)?;
         }
         skips.push(x);
@@ -53,34 +53,35 @@ pub(super) fn build(
     skips.pop();
     for (index, skip) in skips.into_iter().rev().enumerate() {
         let name = format!("up_samples.{index}");
-        x = net.l.conv(&format!("{name}.0.conv"), x, &ones)?;
-        x = match net.l.has_any(&format!("{name}.1.")) {
-            true => net.l.transposed(&format!("{name}.1.deconv"), x, ConvTransposeAttrs::upsample)?,
-            false => net.l.double(&name, x, false),
+        x = net.layers.conv(&format!("{name}.0.conv"), x, &ones)?;
+        x = match net.layers.has_any(&format!("{name}.1.")) {
+            true => net.layers.transposed(&format!("{name}.1.deconv"), x, ConvTransposeAttrs::upsample)?,
+            false => net.layers.double(&name, x, false),
         };
-        x = net.l.add(&format!("{name}.0.conv.weight"), x, skip)?;
-        for block in 0..net.l.count(|i| format!("up_layers.{index}.{i}.")) {
+        x = net.layers.add(&format!("{name}.0.conv.weight"), x, skip)?;
+        for block in 0..net.layers.count(|i| format!("up_layers.{index}.{i}.")) {
             x = net.block(&format!("up_layers.{index}.{block}"), x)?;
         }
     }
     x = net.norm_and_activation("conv_final.0", x)?;
-    let y = net.l.conv("conv_final.2.conv", x, &ones)?;
-    net.l.finish(y, |_| false)
+    let y = net.layers.conv("conv_final.2.conv", x, &ones)?;
+    net.layers.finish(y, |_| false)
 }
 
 impl SegResNet<'_> {
     fn norm_and_activation(&mut self, name: &str, x: Features) -> Result<Features, ImportError> {
-        let is_grouped = self.l.has(&format!("{name}.weight")) && !self.l.has(&format!("{name}.running_mean"));
-        let y = if is_grouped { self.l.group_norm(name, x, self.groups)? } else { self.l.norm(name, x)? };
-        Ok(self.l.activation(name, y, Activation::Relu))
+        let is_grouped =
+            self.layers.has(&format!("{name}.weight")) && !self.layers.has(&format!("{name}.running_mean"));
+        let y = if is_grouped { self.layers.group_norm(name, x, self.groups)? } else { self.layers.norm(name, x)? };
+        Ok(self.layers.activation(name, y, Activation::Relu))
     }
 
     fn block(&mut self, name: &str, x: Features) -> Result<Features, ImportError> {
         let mut y = x;
         for index in 1..=2 {
             y = self.norm_and_activation(&format!("{name}.norm{index}"), y)?;
-            y = self.l.conv(&format!("{name}.conv{index}.conv"), y, &vec![1; self.l.axes])?;
+            y = self.layers.conv(&format!("{name}.conv{index}.conv"), y, &vec![1; self.layers.axes])?;
         }
-        self.l.add(&format!("{name}.conv2.conv.weight"), y, x)
+        self.layers.add(&format!("{name}.conv2.conv.weight"), y, x)
     }
 }

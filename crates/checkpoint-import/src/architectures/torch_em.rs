@@ -24,50 +24,54 @@ pub(super) fn build(
     }
     let has_norms = tensors.contains_key("encoder.blocks.0.block.4.weight");
     let first = if has_norms { "encoder.blocks.0.block.1.weight" } else { "encoder.blocks.0.block.0.weight" };
-    let (mut l, mut x) = Layers::start(tensors, "torch-em-unet", first)?;
-    l.assume("every level halves all axes");
-    if has_norms && !l.has("encoder.blocks.0.block.3.weight") {
-        l.assume("the norms without parameters are instance norms");
+    let (mut layers, mut x) = Layers::start(tensors, "torch-em-unet", first)?;
+    layers.assume("every level halves all axes");
+    if has_norms && !layers.has("encoder.blocks.0.block.3.weight") {
+        layers.assume("the norms without parameters are instance norms");
     }
-    let window = vec![2; l.axes];
+    let window = vec![2; layers.axes];
     let mut skips = Vec::new();
-    for level in 0..l.count(|i| format!("encoder.blocks.{i}.")) {
+    for level in 0..layers.count(|i| format!("encoder.blocks.{i}.")) {
         let name = format!("encoder.blocks.{level}");
-        let skip = block(&mut l, &format!("{name}.block"), x, has_norms)?;
+        let skip = block(&mut layers, &format!("{name}.block"), x, has_norms)?;
         skips.push(skip);
-        x = l.pool(&name, skip, &window, true);
+        x = layers.pool(&name, skip, &window, true);
     }
-    x = block(&mut l, "base.block", x, has_norms)?;
+    x = block(&mut layers, "base.block", x, has_norms)?;
     for (index, skip) in skips.into_iter().rev().enumerate() {
         let sampler = format!("decoder.samplers.{index}");
-        x = l.double(&sampler, x, false);
-        x = l.conv(&format!("{sampler}.conv"), x, &vec![1; l.axes])?;
+        x = layers.double(&sampler, x, false);
+        x = layers.conv(&format!("{sampler}.conv"), x, &vec![1; layers.axes])?;
         let name = format!("decoder.blocks.{index}.block");
-        let both = l.concat(&name, x, skip);
-        x = block(&mut l, &name, both, has_norms)?;
+        let both = layers.concat(&name, x, skip);
+        x = block(&mut layers, &name, both, has_norms)?;
     }
-    if l.has_any("out_conv.") {
-        x = l.conv("out_conv", x, &vec![1; l.axes])?;
+    if layers.has_any("out_conv.") {
+        x = layers.conv("out_conv", x, &vec![1; layers.axes])?;
     }
     match kwargs.final_activation()? {
-        Some(activation) => x = l.activation("final", x, activation),
-        None if kwargs.0.is_null() => l.assume("there is no activation after the last layer"),
+        Some(activation) => x = layers.activation("final", x, activation),
+        None if kwargs.0.is_null() => layers.assume("there is no activation after the last layer"),
         None => {}
     }
-    l.finish(x, |_| false)
+    layers.finish(x, |_| false)
 }
 
-fn block(l: &mut Layers<'_>, name: &str, mut x: Features, has_norms: bool) -> Result<Features, ImportError> {
+fn block(layers: &mut Layers<'_>, name: &str, mut x: Features, has_norms: bool) -> Result<Features, ImportError> {
     let convolutions = if has_norms { [1, 4] } else { [0, 2] };
     for index in convolutions {
         if has_norms {
             let norm = format!("{name}.{}", index - 1);
-            let is_grouped = l.has(&format!("{norm}.weight")) && !l.has(&format!("{norm}.running_mean"));
-            x = if is_grouped { l.group_norm(&norm, x, x.channels.min(MAX_GROUPS))? } else { l.norm(&norm, x)? };
+            let is_grouped = layers.has(&format!("{norm}.weight")) && !layers.has(&format!("{norm}.running_mean"));
+            x = if is_grouped {
+                layers.group_norm(&norm, x, x.channels.min(MAX_GROUPS))?
+            } else {
+                layers.norm(&norm, x)?
+            };
         }
         let conv = format!("{name}.{index}");
-        x = l.conv(&conv, x, &vec![1; l.axes])?;
-        x = l.activation(&conv, x, Activation::Relu);
+        x = layers.conv(&conv, x, &vec![1; layers.axes])?;
+        x = layers.activation(&conv, x, Activation::Relu);
     }
     Ok(x)
 }

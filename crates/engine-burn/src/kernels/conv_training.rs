@@ -72,9 +72,9 @@ struct Order {
     groups: usize,
     /// Lengths of the kernel of the gradient.
     taps: [usize; 3],
-    /// The kernel position times dilation through which the first tap reads for the first voxel of a block.
+    /// Dilated kernel position that the first tap reads for the first voxel of a block.
     first: [isize; 3],
-    /// What the next tap reads less, in the same unit.
+    /// By how much the position decreases from one tap to the next.
     step: [usize; 3],
 }
 

@@ -12,9 +12,10 @@ use burn_cubecl::tensor::CubeTensor;
 use burn_tensor::DType;
 use cubecl::prelude::*;
 
-/// Most groups of channels of all samples: WebGPU starts at most 65,535 cubes along an axis.
+/// Maximum number of groups of channels of all samples: WebGPU starts at most 65,535 cubes along an axis.
 const MAX_GROUPS: usize = 65_535;
-/// Most channels of a group: their sums are in the memory that a cube shares, of which WebGPU guarantees 16 KiB.
+/// Maximum number of channels of a group: their sums are in the memory that a cube shares, of which WebGPU guarantees
+/// 16 KiB.
 const MAX_GROUP_CHANNELS: usize = 512;
 
 /// Returns whether there are kernels for a norm of a tensor with this many samples and channels.
@@ -276,8 +277,8 @@ fn fold<F: Float>(
     }
 }
 
-/// Stores what follows from the sums of a channel, of which x was taken relative to `origin`: its mean, its sum of squared
-/// differences, the sum of dy, and that of the products of dy with x - mean.
+/// Stores the results of a channel's sums, in which x was shifted by −`origin`: the mean of x, the sum of its squared
+/// differences from the mean, the sum of dy, and that of the products of dy with x - mean.
 #[cube]
 fn center_sums(
     row_sums: &SharedMemory<f32>,

@@ -136,7 +136,7 @@ pub(super) fn update<R: CubeRuntime>(of: Update<R>, by: Optimizer, form: [usize;
     };
     let count: usize = form.iter().product();
     let distance = count.next_multiple_of(ALIGNMENT);
-    let starts: Vec<usize> = (0..if by.has_second() { 3 } else { 2 }).map(|i| i * distance).collect();
+    let starts: Vec<usize> = (0..if by.has_second_moment() { 3 } else { 2 }).map(|i| i * distance).collect();
     let y = empty(&of.parameters, [starts.last()? + count, 1, 1, 1, 1], DType::F32);
     let (client, cubes, dim) = per_element(&of.parameters, count);
     step::launch::<R>(

@@ -12,7 +12,7 @@ const NUMBERS_PER_UNIT: usize = 256;
 /// Largest number of partial sums of a channel or a tensor.
 const MAX_PARTS: usize = 1024;
 
-/// Most channels: WebGPU starts at most 65,535 cubes along an axis.
+/// Maximum number of channels: WebGPU starts at most 65,535 cubes along an axis.
 pub(super) const MAX_CHANNELS: usize = 65_535;
 
 /// Returns how many partial sums there are of this many numbers.

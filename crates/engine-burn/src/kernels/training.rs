@@ -128,7 +128,7 @@ impl Training {
             Training::LossGradient(ref loss) => (is_f32 && fits_loss(loss, forms, 3)).then(|| vec![first]),
             Training::GlobalNorm => is_f32.then(|| vec![[1; 5]]),
             Training::Update(optimizer) => {
-                let states = if optimizer.has_second() { 3 } else { 2 };
+                let states = if optimizer.has_second_moment() { 3 } else { 2 };
                 let p = *forms.get(2)?;
                 let fits = forms.len() == states + 3 && forms.iter().skip(2).all(|form| *form == p);
                 (is_f32 && fits && count(&first) == 4 && forms.get(1) == Some(&[1; 5])).then(|| vec![p; states])

@@ -11,9 +11,9 @@ use crate::kernels::{ALIGNMENT, Curve, Direct, FactorType, Pooling};
 use cytoscope_graph::{BinaryOp, ElementType, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most groups of channels of all samples that a norm may have: WebGPU starts at most 65,535 cubes along an axis.
+/// Maximum number of groups of channels of all samples of a norm: WebGPU starts at most 65,535 cubes along an axis.
 const MAX_GROUPS: usize = 65_535;
-/// Most channels of a group: their statistics are in the memory that a cube shares.
+/// Maximum number of channels of a group: their statistics are in the memory that a cube shares.
 const MAX_GROUP_CHANNELS: usize = 1024;
 
 /// Which kernels may be used.
@@ -298,7 +298,7 @@ impl Lowering<'_> {
         Some(constant.values.clone())
     }
 
-    /// Adds factors and shifts, of which each channel has one.
+    /// Adds the factor and the shift of each channel.
     fn coefficients(&mut self, mut factors: Vec<f32>, shifts: Vec<f32>) -> Source {
         factors.extend(shifts);
         self.constant(factors)

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Headers at the top of the folder, without any of which no kernel can be compiled.
+/// Headers that every kernel needs, at the top of the include folder.
 const NEEDED: [&str; 2] = ["cuda_runtime.h", "cuda_fp16.h"];
 
 /// Headers that only some kernels include, with the purpose of these kernels.

@@ -129,6 +129,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
             let (Content::Host(tensor), true, Some(input)) = (&*content, *keep, self.program.inputs.get(index)) else {
                 continue;
             };
+            // `check_contents` has refused inputs of other types.
             let (values, transfers) = (tensor.as_f32().unwrap_or_default().to_vec(), &self.transfers);
             let upload = || stream.executes(|| Ok(transfers.upload(values, input.form)));
             let uploaded = self.watch.guard(id, upload)?;

@@ -134,7 +134,7 @@ pub(crate) struct Progress {
     zeros: Vec<usize>,
     /// Plane at the start of each buffer.
     base: Vec<isize>,
-    /// Most new planes of each value in one slab.
+    /// Maximum number of new planes of each value in one slab.
     quota: Vec<usize>,
     /// Whether the zeros after a value are added only in the slab after its last planes.
     late_zeros: bool,
@@ -234,7 +234,7 @@ fn walk(flow: &Flow, slab: usize, mut visit: impl FnMut(Slab)) {
 
 /// What a pass in slabs of some length needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Survey {
+pub(crate) struct PassNeeds {
     /// What each buffer must provide.
     pub needs: Vec<Need>,
     /// How many planes of each value are read, counted for each reader and slab.
@@ -242,7 +242,7 @@ pub(crate) struct Survey {
 }
 
 /// Returns what a pass in slabs of `slab` planes needs.
-pub(crate) fn survey(flow: &Flow, slab: usize) -> Survey {
+pub(crate) fn pass_needs(flow: &Flow, slab: usize) -> PassNeeds {
     let mut needs = vec![Need::default(); flow.buffers];
     let mut planes_read = vec![0usize; flow.values.len()];
     walk(flow, slab, |s| {
@@ -270,7 +270,7 @@ pub(crate) fn survey(flow: &Flow, slab: usize) -> Survey {
             }
         }
     });
-    Survey { needs, planes_read }
+    PassNeeds { needs, planes_read }
 }
 
 /// Returns the planes that are moved or repeated within each buffer during a pass, for several choices of storages. The
@@ -542,7 +542,7 @@ mod tests {
         ) {
             let network = network(depth, &choices);
             prop_assume!(is_valid(&network));
-            let needs = survey(&network.flow, slab).needs;
+            let needs = pass_needs(&network.flow, slab).needs;
             let moving = |slack: usize| -> Vec<PlaneStorage> { needs.iter().map(|n| PlaneStorage::moving(n.held + slack)).collect() };
             let rings: Vec<PlaneStorage> = needs.iter().map(PlaneStorage::ring).collect();
             for storages in [moving(0), moving(slack), rings] {
@@ -566,7 +566,7 @@ mod tests {
             last = next;
         }
         // Four new planes and two that the next window also reads; nothing reads the last value.
-        let needs = survey(&flow, 4).needs;
+        let needs = pass_needs(&flow, 4).needs;
         assert_eq!(needs.iter().map(|need| need.held).collect::<Vec<_>>(), [6, 6, 6, 6, 6, 4]);
         assert_eq!(needs.iter().map(|need| need.is_kept).collect::<Vec<_>>(), [true, true, true, true, true, false]);
     }

@@ -1,7 +1,7 @@
 //! Chooses the slabs and bands of a pass.
 
 use super::bands::bands;
-use super::flow::{self, Survey};
+use super::flow::{self, PassNeeds};
 use super::plane_storage::{Need, PlaneStorage};
 use super::program::{self, RollingProgram};
 use super::{CpuRollingPlan, arena};
@@ -19,7 +19,7 @@ const SLABS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
 const SLACK: [(f64, bool); 4] = [(0.0, false), (0.0, true), (0.35, true), (1.0, true)];
 /// A buffer is long if it holds at least this many times the planes that are read together.
 const LONG: usize = 2;
-/// Most bands that are tried.
+/// Maximum number of bands that are tried.
 const MAX_BANDS: usize = 64;
 /// Multiply-accumulate operations in the time in which one byte is moved.
 const MACS_PER_BYTE: f64 = 20.0;
@@ -157,7 +157,7 @@ fn candidates_of_slab(program: &RollingProgram, depth: usize, slab_planes: usize
             *new = (slab_planes * value.extent).div_ceil(depth.max(1)).max(*new);
         }
     }
-    let survey = flow::survey(&program.flow, slab_planes);
+    let pass = flow::pass_needs(&program.flow, slab_planes);
     let choices = SLACK.map(|(slack, with_rings)| {
         let storage = |(need, new): (&Need, &usize)| {
             if with_rings && need.is_kept && need.held >= LONG * need.together {
@@ -167,25 +167,25 @@ fn candidates_of_slab(program: &RollingProgram, depth: usize, slab_planes: usize
             let kept = need.held.saturating_sub(*new);
             PlaneStorage::moving(need.held + (kept as f64 * slack / *new as f64) as usize * new)
         };
-        survey.needs.iter().zip(&new_planes).map(storage).collect::<Vec<PlaneStorage>>()
+        pass.needs.iter().zip(&new_planes).map(storage).collect::<Vec<PlaneStorage>>()
     });
     let moved = flow::moved(&program.flow, slab_planes, &choices);
     let choices = choices.into_iter().zip(moved);
-    choices.map(|(storages, moved)| candidate(program, depth, slab_planes, &survey, storages, &moved)).collect()
+    choices.map(|(storages, moved)| candidate(program, depth, slab_planes, &pass, storages, &moved)).collect()
 }
 
 fn candidate(
     program: &RollingProgram,
     depth: usize,
     slab_planes: usize,
-    survey: &Survey,
+    pass: &PassNeeds,
     storages: Vec<PlaneStorage>,
     moved: &[usize],
 ) -> Candidate {
-    let (starts, words) = arena::place(program, &survey.needs, &storages);
+    let (starts, words) = arena::place(program, &pass.needs, &storages);
     let moved = program.buffers.iter().zip(moved).map(|(b, planes)| b.plane_bytes().saturating_mul(*planes as u64));
     let moved_bytes = moved.fold(0u64, u64::saturating_add);
-    let read = program.of_values.iter().zip(&survey.planes_read);
+    let read = program.of_values.iter().zip(&pass.planes_read);
     let read_bytes: f64 = read.map(|(view, planes)| program.view_bytes(view) as f64 * *planes as f64).sum();
     let steps = depth.div_ceil(slab_planes.max(1)) * program.nodes.len();
     let cost = program.macs as f64

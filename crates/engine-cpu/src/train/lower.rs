@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) fn lower(graph: Graph, isa: Isa) -> Result<Program, EngineError> {
     let Plans { nodes: plans, moments } = plan(&graph);
     let mut placement = Placement::new(&graph);
-    borders(&graph, &plans, &mut placement);
+    borders(&graph, &plans, &mut placement)?;
     share_buffers(&graph, &plans, &mut placement);
     placement.propagate_borders();
     // Bytes are inputs of no training kernel.
@@ -72,22 +72,31 @@ fn kernel(emitter: &mut Emitter<'_>, graph: &Graph, name: &str, plan: Plan, work
 }
 
 /// Sets the borders that convolutions and their gradients read.
-fn borders(graph: &Graph, plans: &[Plan], placement: &mut Placement<'_>) {
-    let dims = |id: ValueId| Placement::plain_layout(graph, id).map(|(l, _)| l.dims).unwrap_or_default();
+fn borders(graph: &Graph, plans: &[Plan], placement: &mut Placement<'_>) -> Result<(), EngineError> {
+    let dims = |id: ValueId| match Placement::plain_layout(graph, id) {
+        Some((layout, _)) => Ok(layout.dims),
+        None => Err(EngineError::Internal {
+            place: "borders".to_owned(),
+            reason: format!("value \"{}\" has no layout", graph.value(id).name),
+        }),
+    };
     for plan in plans {
         match plan {
-            Plan::Conv { x, shape, output, .. } => placement.require_border(*x, border(shape, dims(*x), dims(*output))),
+            Plan::Conv { x, shape, output, .. } => {
+                placement.require_border(*x, border(shape, dims(*x)?, dims(*output)?));
+            }
             Plan::ConvGradient { x, dy, shape, dx, dw, .. } => {
                 if dw.is_some() {
-                    placement.require_border(*x, border(shape, dims(*x), dims(*dy)));
+                    placement.require_border(*x, border(shape, dims(*x)?, dims(*dy)?));
                 }
                 if dx.is_some() {
-                    placement.require_border(*dy, input_gradient_border(shape, dims(*x), dims(*dy)));
+                    placement.require_border(*dy, input_gradient_border(shape, dims(*x)?, dims(*dy)?));
                 }
             }
             _ => {}
         }
     }
+    Ok(())
 }
 
 /// Lets in-place operators, concatenations and slices share buffers.

@@ -17,13 +17,6 @@ use cytoscope_volume::{Region, Samples};
 use numpy::ArrayValue;
 use std::path::Path;
 
-/// Whether the first bytes of a file are those of an `.npy` file with Python objects.
-pub(crate) fn looks_like_objects(head: &[u8]) -> bool {
-    let Ok(prefix) = header::prefix(head) else { return false };
-    let text = head.get(prefix.header_at..).and_then(|rest| rest.get(..prefix.header_bytes)).unwrap_or_default();
-    header::parse(prefix.version, text).is_ok_and(|header| header.code == "O")
-}
-
 /// Opens the masks of a `_seg.npy` file. The pickle is read without executing anything and may name NumPy arrays only;
 /// other arrays of the file (outlines, flows) are skipped.
 pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result<Opened, Fault> {

@@ -1,5 +1,5 @@
-//! CCITT group 4 strips and tiles, decoded by the `tiff` crate, for which each is wrapped as a TIFF file of one strip.
-//! White is 0, as in libtiff.
+//! CCITT group 4 strips and tiles. Each is wrapped in a TIFF file of one strip and decoded by the `tiff` crate. White is 0,
+//! as in libtiff.
 
 use crate::{error::Fault, tiff::page::Layout};
 use std::io::Cursor;

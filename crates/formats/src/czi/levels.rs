@@ -34,7 +34,7 @@ pub(super) fn lower_levels(pyramid: Vec<Subblock>, full: &Layer) -> Vec<Layer> {
     by_exponent.into_iter().filter_map(level).collect()
 }
 
-/// Returns the base, 2 or 3, of which the ratio of the largest subblock is a power.
+/// Returns 2 or 3: the base whose power is closest to the ratio of the largest subblock.
 fn base_of(pyramid: &[Subblock]) -> u64 {
     let largest = pyramid.iter().max_by_key(|s| s.stored_width.saturating_mul(s.stored_height));
     let ratio = largest.map_or(2.0, ratio);

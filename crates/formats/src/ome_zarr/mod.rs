@@ -37,6 +37,8 @@ use std::{
 pub use write::{ZarrImageSpec, ZarrWriter};
 use zipped::ZipFolder;
 
+/// Name of the format.
+pub(crate) const FORMAT: &str = "ome-zarr";
 /// Names of the metadata files in a Zarr folder.
 const METADATA_NAMES: [&str; 3] = ["zarr.json", ".zattrs", ".zgroup"];
 
@@ -132,7 +134,7 @@ fn open_in(folder: Folder, root: &Path, options: &OpenOptions) -> Result<(ImageM
     let codec = first.codecs.iter().find(|codec| codec.compresses());
     let meta = ImageMeta {
         path: root.to_owned(),
-        format: "ome-zarr".into(),
+        format: FORMAT.into(),
         axes,
         shape,
         axes_full: Axes::canonical(),

@@ -23,6 +23,11 @@ use std::{
     time::Instant,
 };
 
+/// Format of numbered PNG files.
+pub(crate) const PNG_SERIES: &str = "png series";
+/// Format of numbered JPEG files.
+pub(crate) const JPEG_SERIES: &str = "jpeg series";
+
 /// Whether the first bytes of a file are those of a PNG or JPEG.
 pub(crate) fn looks_like_raster(head: &[u8]) -> bool {
     Codec::of(head).is_some()
@@ -50,9 +55,9 @@ pub(crate) fn open(
     let (is_series, codec, dtype) = (members.len() > 1, header.codec, header.dtype());
     let format = match (codec, is_series) {
         (Codec::Png, false) => "png",
-        (Codec::Png, true) => "png series",
+        (Codec::Png, true) => PNG_SERIES,
         (Codec::Jpeg, false) => "jpeg",
-        (Codec::Jpeg, true) => "jpeg series",
+        (Codec::Jpeg, true) => JPEG_SERIES,
     };
     let (channels, bits) = (channels(header.samples), header.bits);
     let slices = Slices {
@@ -78,7 +83,7 @@ fn channels(samples: usize) -> Vec<Channel> {
     let named = |name: &str, color_rgb| Channel { name: name.to_owned(), color_rgb };
     let rgb = [named("red", Some([255, 0, 0])), named("green", Some([0, 255, 0])), named("blue", Some([0, 0, 255]))];
     match samples {
-        2 => vec![named("grey", None), named("alpha", None)],
+        2 => vec![named("gray", None), named("alpha", None)],
         3 => rgb.to_vec(),
         4 => rgb.into_iter().chain([named("alpha", None)]).collect(),
         _ => vec![Channel::default()],

@@ -168,10 +168,15 @@ fn plain_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault
     Ok(all)
 }
 
+/// Maximum length in bytes of a description that is parsed as JSON: longer ones are not written by such scripts, and would
+/// take memory.
+const MAX_SHAPED_BYTES: usize = 65_536;
+
 /// Leading axes from the JSON description that Python scripts write (`{"axes": "TZYX", "shape": [...]}`); `None` if an
-/// axis is unknown.
+/// axis is unknown or the description is longer than [`MAX_SHAPED_BYTES`].
 fn shaped_dims(description: &str) -> Option<Vec<(Axis, usize)>> {
-    let json: serde_json::Value = serde_json::from_str(description.get(..65536).unwrap_or(description)).ok()?;
+    let description = Some(description).filter(|text| text.len() <= MAX_SHAPED_BYTES)?;
+    let json: serde_json::Value = serde_json::from_str(description).ok()?;
     let axes: Axes = json.get("axes")?.as_str()?.parse().ok()?;
     let shape: Vec<usize> =
         json.get("shape")?.as_array()?.iter().map(|n| Some(n.as_u64()? as usize)).collect::<Option<_>>()?;

@@ -116,8 +116,8 @@ impl Batches<'_> {
         }
     }
 
-    /// Returns whether the first axis of every batch that is broadcast is the first axis of the output, and the other
-    /// inputs are the same for all samples.
+    /// Returns whether broadcasting keeps the samples of a batch apart: every batched input has the rank of the output, so
+    /// that its first axis is that of the output, and every other input is the same for all samples.
     fn is_aligned(&self, node: &Node) -> bool {
         let Some(rank) = node.output(0).and_then(|id| self.rank(id)) else { return false };
         // The weights of a fused convolution are not broadcast.

@@ -105,7 +105,7 @@ impl Track {
     }
 }
 
-/// Analyses the receptive field of a graph; see the module documentation.
+/// Analyzes the receptive field of a graph; see the module documentation.
 ///
 /// Free axes are tried with a length divisible by all common strides; fixed ones keep theirs.
 ///

@@ -39,15 +39,15 @@ pub struct QuantizableLayers {
 
 /// Collects the convolutions of a graph.
 pub fn quantizable_layers(graph: &Graph) -> QuantizableLayers {
-    let mut survey = QuantizableLayers::default();
+    let mut found = QuantizableLayers::default();
     for (index, node) in graph.nodes.iter().enumerate() {
         match quantizable_layer(graph, index, node) {
             None => {}
-            Some(Ok(layer)) => survey.layers.push(layer),
-            Some(Err(why)) => survey.excluded.push((node.name.clone(), why)),
+            Some(Ok(layer)) => found.layers.push(layer),
+            Some(Err(why)) => found.excluded.push((node.name.clone(), why)),
         }
     }
-    survey
+    found
 }
 
 fn quantizable_layer(graph: &Graph, index: usize, node: &Node) -> Option<Result<Layer, String>> {

@@ -96,9 +96,9 @@ pub fn prepare(graph: &Graph) -> Result<Graph> {
         }
         taken.insert(node.name.clone());
     }
-    let survey = quantizable_layers(&graph);
-    if survey.layers.is_empty() {
-        let reasons: Vec<String> = survey.excluded.iter().take(3).map(|(name, why)| format!("{name}: {why}")).collect();
+    let found = quantizable_layers(&graph);
+    if found.layers.is_empty() {
+        let reasons: Vec<String> = found.excluded.iter().take(3).map(|(name, why)| format!("{name}: {why}")).collect();
         let why = match reasons.as_slice() {
             [] => "the network has no convolution".to_owned(),
             some => format!("none of its convolutions can be quantized ({})", some.join("; ")),

@@ -92,7 +92,7 @@ fn loss(loss: &Loss, args: &OpInputs<'_>) -> Result<Info> {
 }
 
 fn update(optimizer: Optimizer, args: &OpInputs<'_>) -> Result<Vec<Info>> {
-    let count = if optimizer.has_second() { 6 } else { 5 };
+    let count = if optimizer.has_second_moment() { 6 } else { 5 };
     if args.need(0)?.fixed_shape().is_some_and(|s| s != [4]) {
         return Err(GraphError::misused("hyper-parameters", "a different number", "4"));
     }

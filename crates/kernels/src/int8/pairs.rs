@@ -12,7 +12,7 @@ pub(crate) const QUAD_WEIGHTS: usize = 4 * CHANNEL_BLOCK;
 /// Largest magnitude of the sum of a pair of weights: 255 · 128 fits 16 bits.
 const LARGEST_PAIR: i16 = 128;
 
-/// What was taken from the weights of a quad.
+/// The part of a quad's weights that was moved out because a sum of pairs could overflow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Excess {
     /// Index of the input block, in the group.

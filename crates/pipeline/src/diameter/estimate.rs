@@ -48,7 +48,7 @@ const COARSE: Coarsening = Coarsening { factor: 2.0, growth: 1.09, close_ratio: 
 /// Number of objects below which the coarse grid is not used: there, single objects can merge with their surroundings, and
 /// the estimate runs away.
 const FEW_OBJECTS: usize = 4;
-/// For stacks of few objects, and if the slice distance is estimated, too: objects need enough slices then. The growth is
+/// For stacks of few objects, and if the slice spacing is estimated, too: objects need enough slices then. The growth is
 /// between the values of simulated stacks (1.08) and BBBC050 (1.02).
 const FINE: Coarsening = Coarsening { factor: 1.3, growth: 1.06, close_ratio: 1.15, certain_ratio: 1.125 };
 /// Factor of the model's seed height in short predictions: objects that merge on the coarse grid make the estimate run
@@ -175,7 +175,7 @@ impl Estimator<'_> {
     }
 
     /// Estimates the diameter for a model with a nominal diameter. The certainty is [`Certainty::None`] if no objects
-    /// are found. A `given` diameter is kept, but the slice distance is still estimated if the voxel size is unknown.
+    /// are found. A `given` diameter is kept, but the slice spacing is still estimated if the voxel size is unknown.
     pub(crate) fn estimate(&self, nominal_um: f64, given: Option<f64>) -> Result<SizeEstimate, JobError> {
         let voxel = self.voxel_um.unwrap_or_else(|| self.default_voxel());
         let whole = self.stack.extents.zyx;
@@ -219,7 +219,7 @@ impl Estimator<'_> {
     }
 
     /// Measures the objects of a small part of a stack, at the diameter of `at` and again while they have another one. Sets
-    /// the diameter found and, if it is unknown, the slice distance. Returns the objects with the logarithm of the last change
+    /// the diameter found and, if it is unknown, the slice spacing. Returns the objects with the logarithm of the last change
     /// of the diameter; `None` if there are none, or too few for the coarse grid. A `given` diameter is kept.
     fn measure_around(
         &self,
@@ -238,7 +238,7 @@ impl Estimator<'_> {
             if let Some(elongation) = measured.elongation.filter(|_| self.voxel_um.is_none())
                 && !PLAUSIBLE_ELONGATION.contains(&elongation)
             {
-                // The assumed slice distance is implausible: measure again with one that gives objects a likely
+                // The assumed slice spacing is implausible: measure again with one that gives objects a likely
                 // elongation.
                 at.voxel[0] *= LIKELY_ELONGATION / elongation;
                 if given.is_none() {
@@ -428,7 +428,7 @@ impl Estimator<'_> {
 
 /// The error of a channel that the maps do not have.
 fn no_channel(channel: usize) -> JobError {
-    JobError::Panicked(format!("diameter: the maps have no channel {channel}"))
+    JobError::Internal(format!("diameter: the maps have no channel {channel}"))
 }
 
 /// Maps in memory, for statistics.

@@ -167,7 +167,7 @@ pub struct ObjectDiameter {
     pub diameter: f64,
     /// Unit of the diameter: µm, or voxels if the voxel size is unknown.
     pub unit: DiameterUnit,
-    /// Voxel size Z, Y, X in that unit. If it is unknown, the slice distance is estimated such that objects have a
+    /// Voxel size Z, Y, X in that unit. If it is unknown, the slice spacing is estimated such that objects have a
     /// typical elongation along Z.
     pub voxel: [f64; 3],
     /// The model's nominal diameter in µm.
@@ -195,7 +195,7 @@ impl ObjectDiameter {
         let slices = match self.unit {
             DiameterUnit::Um => String::new(),
             DiameterUnit::Voxels => {
-                format!("; the slice distance is assumed to be {:.1} voxels (set it with --voxel-size)", self.voxel[0])
+                format!("; the slice spacing is assumed to be {:.1} voxels (set it with --voxel-size)", self.voxel[0])
             }
         };
         self.diameter_sentence() + &slices

@@ -239,7 +239,7 @@ impl Labels {
                 let _span = context.recorder.span(Stage::Objects, "measure").voxels(slice.len());
                 let at = (z % step) * ny * nx;
                 let planes = intensities.iter().map(|l| l.get(at..at + ny * nx)).collect::<Option<Vec<&[f32]>>>();
-                let planes = planes.ok_or_else(|| JobError::Panicked(format!("measure: slice {z} is incomplete")))?;
+                let planes = planes.ok_or_else(|| JobError::Internal(format!("measure: slice {z} is incomplete")))?;
                 measurer.add_slice(&slice, &planes);
             }
             let _span = context.recorder.span(Stage::Write, "labels").bytes(slice.len() * 4);

@@ -61,7 +61,7 @@ impl Store<'_> {
     fn put_slices(&mut self, z: Range<usize>, values: &[f32]) -> Result<(), JobError> {
         let complete = self.prediction.complete();
         if z.start != complete {
-            return Err(JobError::Panicked(format!("prediction: slices {z:?} follow the first {complete}")));
+            return Err(JobError::Internal(format!("prediction: slices {z:?} follow the first {complete}")));
         }
         let rows = self.prediction.model_shape[1];
         self.put(z, 0..rows, values)?;
@@ -199,7 +199,7 @@ impl<'a> Inference<'a> {
             meter.skip_completed((finished * grid[1] * grid[2]) as u64);
         }
         let (plan, Some(runner)) = (&self.plan, &mut self.runner) else {
-            return Err(JobError::Panicked("prediction: the network was released".to_owned()));
+            return Err(JobError::Internal("prediction: the network was released".to_owned()));
         };
         let (maps, kept) = (maps.filter(|_| is_known), self.kept.as_mut());
         let mut store = Store { context, prediction: &mut prediction, softmax, maps, kept };

@@ -45,8 +45,8 @@ pub(super) struct Budget {
 impl Budget {
     /// Returns the given budget, or three quarters of the free memory; 4 GiB if the system does not report it.
     pub(super) fn new(given_bytes: Option<u64>) -> Self {
-        let available = || cytoscope_profile::available_bytes().map_or(4 << 30, |b| b / 4 * 3);
-        Self { bytes: given_bytes.unwrap_or_else(available), is_given: given_bytes.is_some() }
+        let bytes = given_bytes.unwrap_or_else(cytoscope_profile::default_budget_bytes);
+        Self { bytes, is_given: given_bytes.is_some() }
     }
 
     /// Returns the memory that a network may use beside the program itself, in bytes.
@@ -218,19 +218,19 @@ impl<'a> Planner<'a> {
     fn peak(&self, tile: [usize; 3], batch: usize, session_bytes: u64) -> u64 {
         let volume = &self.volume;
         let plane = (volume.shape[1] * volume.shape[2]) as u64;
-        let slab = tile[0] as u64 * plane * 4;
+        let slab_bytes = tile[0] as u64 * plane * 4;
         let channels_in = self.model.input_channels as u64;
         let channels_out = self.model.output_channels as u64;
-        let sums = match self.blend {
-            Blend::Crop => slab * channels_out,
+        let sums_bytes = match self.blend {
+            Blend::Crop => slab_bytes * channels_out,
             // Sums, and the few slices being passed on.
-            Blend::Gaussian => slab * channels_out + 8 * plane * 4 * channels_out,
+            Blend::Gaussian => slab_bytes * channels_out + 8 * plane * 4 * channels_out,
         };
         let tile_bytes = (batch * tile.iter().product::<usize>()) as u64 * 4 * (channels_in + channels_out) * 2;
-        let stored = tile[0] as u64 * volume.read_slice_bytes;
-        let slabs = slab * channels_in * 2 + self.device_slab_bytes(slab * channels_in);
-        let during = slabs + sums + tile_bytes + session_bytes + stored;
-        BASE_BYTES + volume.held_bytes + during.max(self.later_bytes(session_bytes))
+        let stored_bytes = tile[0] as u64 * volume.read_slice_bytes;
+        let slabs_bytes = slab_bytes * channels_in * 2 + self.device_slab_bytes(slab_bytes * channels_in);
+        let during_bytes = slabs_bytes + sums_bytes + tile_bytes + session_bytes + stored_bytes;
+        BASE_BYTES + volume.held_bytes + during_bytes.max(self.later_bytes(session_bytes))
     }
 
     /// Returns the bytes that the stages after prediction hold, with the network, which is kept for further time points.

@@ -278,10 +278,19 @@ pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<
     })
 }
 
-/// Returns the note that one time point or channel of several is used, as the predicate `used` says; `None` if there is only
-/// one.
-pub(crate) fn one_of_several_note(what: &str, index: usize, count: usize, used: &str) -> Option<String> {
-    let option = if what == "channel" { "--channel" } else { "--time" };
+/// A part of a file, of which a job uses one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FilePart {
+    Channel,
+    TimePoint,
+}
+
+/// Returns the note that one part of several is used, as the predicate `used` says; `None` if there is only one.
+pub(crate) fn one_of_several_note(part: FilePart, index: usize, count: usize, used: &str) -> Option<String> {
+    let (what, option) = match part {
+        FilePart::Channel => ("channel", "--channel"),
+        FilePart::TimePoint => ("time point", "--time"),
+    };
     (count > 1).then(|| format!("there are {count} {what}s: only {what} {index} {used} (choose another with {option})"))
 }
 

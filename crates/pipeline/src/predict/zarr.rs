@@ -104,7 +104,7 @@ pub(super) fn path_for(
     let [maps, labels] = paths_in(&job.out, stem, task);
     let is_zarr = is_zarr_name(&job.out)
         || match job.format {
-            ResultFormat::Auto => meta.format == "ome-zarr",
+            ResultFormat::Auto => meta.is_ome_zarr(),
             ResultFormat::OmeZarr => true,
             ResultFormat::Tiff => false,
         };

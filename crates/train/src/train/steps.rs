@@ -145,7 +145,7 @@ impl Training<'_> {
         stepper.set_state(last_good.model.clone())?;
         state.rate_factor /= 2.0;
         let sentence = format!(
-            "The loss was not finite at step {}: rolled back to step {}, with the learning rate multiplied by {}.",
+            "the loss was not finite at step {}: rolled back to step {}, with the learning rate multiplied by {}",
             state.step, last_good.step, state.rate_factor
         );
         state.step = last_good.step;

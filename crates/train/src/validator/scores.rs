@@ -1,5 +1,6 @@
 //! Scores of predictions, and their comparison.
 
+use cytoscope_objects::ObjectsError;
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::{Regression, regression};
 use cytoscope_pipeline::JobError;
@@ -92,6 +93,9 @@ impl Tally {
     /// # Errors
     /// [`JobError`] if their numbers of voxels differ.
     pub(super) fn of(target: TargetKind, truth: &[f32], found: &[f32], shape: [usize; 3]) -> Result<Self, JobError> {
+        if truth.len() != found.len() {
+            return Err(ObjectsError::Shapes { a: vec![truth.len()], b: vec![found.len()] }.into());
+        }
         let mut tally = Self::default();
         match target {
             TargetKind::Regression => {
@@ -107,7 +111,9 @@ impl Tally {
                     tally.voxels[1] += u64::from(t) + u64::from(f);
                 }
             }
-            _ => tally.matchings.push(matchings(truth, found)?),
+            TargetKind::Instances | TargetKind::Boundary { .. } | TargetKind::Distance { .. } | TargetKind::Flow => {
+                tally.matchings.push(matchings(truth, found)?)
+            }
         }
         Ok(tally)
     }
@@ -143,7 +149,7 @@ impl Tally {
                 let dice = 2.0 * self.voxels[0] as f64 / self.voxels[1].max(1) as f64;
                 (dice, BTreeMap::from([("dice".to_owned(), dice)]))
             }
-            _ => {
+            TargetKind::Instances | TargetKind::Boundary { .. } | TargetKind::Distance { .. } | TargetKind::Flow => {
                 let mut scores = BTreeMap::new();
                 for (i, threshold) in THRESHOLDS.iter().enumerate() {
                     let parts: Vec<Matching> = self.matchings.iter().filter_map(|m| m.get(i).cloned()).collect();
@@ -182,6 +188,17 @@ mod tests {
         // An object of 10 voxels counts.
         let small: Vec<f32> = truth.iter().enumerate().map(|(i, l)| if i >= 390 { 4.0 } else { *l }).collect();
         assert!(counts(&small).all(|counts| counts == (2, 4, 2)));
+    }
+
+    #[test]
+    fn predictions_of_another_size_are_not_scored() {
+        for target in [TargetKind::Regression, TargetKind::Semantic, TargetKind::Instances] {
+            for found in [7, 9, 16] {
+                let scored = Tally::of(target, &[1.0; 8], &vec![1.0; found], [2, 2, 2]);
+                assert!(scored.is_err(), "{target:?} {found}");
+            }
+            assert!(Tally::of(target, &[1.0; 8], &[1.0; 8], [2, 2, 2]).is_ok());
+        }
     }
 
     #[test]

@@ -167,9 +167,7 @@ pub(crate) fn holds_objects(path: &Path) -> bool {
     let mut head = Vec::new();
     let max_bytes = (npy::PREFIX_BYTES + npy::MAX_HEADER_BYTES) as u64;
     let read = open_regular(path).and_then(|file| file.take(max_bytes).read_to_end(&mut head));
-    let (Ok(_), Ok(prefix)) = (read, npy::prefix(&head)) else { return false };
-    let text = head.get(prefix.header_at..).and_then(|rest| rest.get(..prefix.header_bytes)).unwrap_or_default();
-    npy::parse(prefix.version, text).is_ok_and(|header| header.code == "O")
+    read.is_ok() && npy::holds_objects(&head)
 }
 
 #[cfg(test)]

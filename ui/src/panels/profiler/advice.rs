@@ -5,7 +5,7 @@ use crate::display::{DisplayAction, PanelTask, Part};
 use crate::document::DocumentChange;
 use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
-use crate::panels::weak;
+use crate::panels::{capitalized, weak};
 use crate::runs::Run;
 use crate::state::State;
 use crate::theme;
@@ -70,12 +70,6 @@ fn one(ui: &mut Ui, state: State<'_>, run: Run<'_>, advice: &Advice, actions: &m
         offer.actions.into_iter().for_each(|action| actions.send(action));
     }
     ui.add_space(theme::GAP);
-}
-
-/// The text with a capital at its start.
-fn capitalized(text: &str) -> String {
-    let mut rest = text.chars();
-    rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
 }
 
 /// The change that applies a setting; `None` if the window lacks the setting, or this machine the device.

@@ -24,9 +24,9 @@ pub(super) fn training(ui: &mut Ui, run: Run<'_>, steps: Option<&Histogram>) {
                     figure("Samples/s", rate_text(rate));
                 }
                 figure("Time per step", seconds(figures.step_secs));
-                figure("Data wait", format!("{:.0} %", 100.0 * figures.data_wait_share));
+                figure("Waiting for data", format!("{:.0} %", 100.0 * figures.data_wait_share));
                 if let Some(share) = figures.device_share {
-                    figure("Device share", format!("{:.0} %", 100.0 * share));
+                    figure("Device busy", format!("{:.0} %", 100.0 * share));
                 }
                 if let Some(memory) = figures.device_memory {
                     figure("Device memory", bytes_text(memory.allocated_bytes));

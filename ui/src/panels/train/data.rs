@@ -4,7 +4,7 @@ use super::{TrainPanel, colored, files, icon_text_button, named, page_header, ti
 use crate::action::Actions;
 use crate::document::file_name;
 use crate::opener::FileRequest;
-use crate::panels::weak;
+use crate::panels::{capitalized, weak};
 use crate::state::State;
 use crate::theme;
 use crate::training::thumbs::{Thumb, ThumbStyle, Thumbs};
@@ -303,10 +303,8 @@ fn problem_frame(ui: &mut Ui, problem: &Problem, name: &str, more: impl FnOnce(&
 
 /// Capitalizes a text and ends it with a full stop.
 fn sentence_of(text: &str) -> String {
-    let mut letters = text.chars();
-    let first = letters.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
     let stop = if text.ends_with(['.', '!', '?']) { "" } else { "." };
-    format!("{first}{}{stop}", letters.as_str())
+    format!("{}{stop}", capitalized(text))
 }
 
 /// A button that lists more of `all` entries, if some are left.

@@ -2,7 +2,7 @@
 
 use super::{TrainPanel, colored, icon_text_button, page_header, primary_button};
 use crate::action::Actions;
-use crate::panels::{seconds, weak};
+use crate::panels::{capitalized, seconds, weak};
 use crate::runs::{Run, TrainingFigures, rate_text};
 use crate::state::State;
 use crate::theme;
@@ -48,7 +48,7 @@ fn phase(run: &TrainingRun, job: Option<&JobView>) -> (String, f32) {
         (_, Some(job)) if job.state == JobState::Queued => ("Waiting for another job".to_owned(), 0.0),
         (_, Some(job)) if job.progress.stage == "check" => ("Checking the data".to_owned(), job.progress.share()),
         _ if run.steps == 0 => ("Measuring the time per step".to_owned(), 0.0),
-        _ if run.step() >= run.steps => ("Finalizing: postprocessing, test, int8".to_owned(), 1.0),
+        _ if run.step() >= run.steps => ("Finishing: tuning segmentation, testing, quantizing".to_owned(), 1.0),
         _ => ("Training".to_owned(), progress),
     }
 }
@@ -84,7 +84,7 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
     if let Some(plan) = &run.plan {
         weak(ui, plan.sentence());
     } else if let Some(note) = run.notes.last() {
-        weak(ui, note);
+        weak(ui, capitalized(note));
     }
     curves(ui, wizard, own, true);
     log(ui, run);
@@ -126,7 +126,7 @@ fn figures(ui: &mut Ui, run: &TrainingRun, measured: Option<TrainingFigures>, me
             }
             figure("Waiting for data", format!("{:.0} %", stalled * 100.0));
             if let Some(share) = measured.and_then(|m| m.device_share) {
-                figure("Device share", format!("{:.0} %", share * 100.0));
+                figure("Device busy", format!("{:.0} %", share * 100.0));
             }
             if let Some(bytes) = memory.filter(|bytes| *bytes > 0) {
                 figure("Memory", bytes_text(bytes));
@@ -256,7 +256,7 @@ fn log(ui: &mut Ui, run: &TrainingRun) {
     ui.add_space(theme::GAP);
     egui::CollapsingHeader::new("Log").show(ui, |ui| {
         for note in run.notes.iter().rev().take(SHOWN_NOTES) {
-            weak(ui, note);
+            weak(ui, capitalized(note));
         }
     });
 }

@@ -2,7 +2,7 @@
 
 use super::progress::curves;
 use super::{TrainPanel, page_header, title};
-use crate::panels::{seconds, weak};
+use crate::panels::{capitalized, seconds, weak};
 use crate::state::State;
 use crate::theme;
 use crate::training::{Wizard, summary_sentence};
@@ -96,7 +96,7 @@ pub(super) fn results_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel) 
     ui.add_space(theme::GAP);
     weak(ui, facts);
     for note in &report.history.notes {
-        weak(ui, note);
+        weak(ui, capitalized(note));
     }
     curves(ui, wizard, own, false);
 }

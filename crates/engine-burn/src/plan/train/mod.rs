@@ -288,7 +288,7 @@ impl Planner<'_> {
     }
 
     pub(super) fn update(&mut self, node: &Node, optimizer: Optimizer) -> PlanResult {
-        let states = if optimizer.has_second() { 3 } else { 2 };
+        let states = if optimizer.has_second_moment() { 3 } else { 2 };
         let mut inputs = Vec::with_capacity(states + 3);
         for index in 0..states + 3 {
             inputs.push(self.source(self.input(node, index)?)?);

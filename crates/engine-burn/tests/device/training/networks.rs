@@ -257,7 +257,7 @@ fn optimizers_match_the_reference() {
             let update = update_graph(&parameters, optimizer);
             let hyper = Hyper { rate: 1e-2, step, scale: 0.5, limit };
             let mut inputs = vec![Tensor::vector(hyper.to_vec())];
-            for copy in 0..if update.has_second { 4 } else { 3 } {
+            for copy in 0..if update.has_second_moment { 4 } else { 3 } {
                 for (i, v) in values.iter().enumerate() {
                     let mut noise = numbers(v.len(), 1000 * copy + i as u64 + 1);
                     if copy == 3 {
@@ -365,7 +365,7 @@ impl Steps {
         outputs.resize(made.graph.outputs.len(), None);
         let gradients = BoundSession::new(compile(&made.graph), [none(count), named("value")].concat(), outputs);
         let update = update_graph(&made.parameters, optimizer);
-        assert!(!update.has_second);
+        assert!(!update.has_second_moment);
         let read = [none(1), named("value"), named("gradient"), named("first")].concat();
         let left = [vec![Some("norm".to_owned())], named("value"), named("first")].concat();
         let update = BoundSession::new(compile(&update.graph), read, left);

@@ -1,0 +1,140 @@
+//! Records of files and folders: their sizes, times of modification and hashes.
+
+use crate::JobError;
+use crate::job_record::RECORD_ENDING;
+use crate::provenance::InputRecord;
+use crate::results::FileRecord;
+use cytoscope_storage::target::resolved;
+use cytoscope_storage::{MARKER, sha256_of_file};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Maximum depth of the folders whose files are counted.
+const MAX_DEPTH: usize = 32;
+/// Maximum number of files and folders that are counted in a folder: a record may name any folder.
+const MAX_COUNTED: usize = 1_000_000;
+
+/// Returns the record of an input as it is now. Of a folder, the outputs (resolved paths) and all records of jobs are
+/// left out.
+pub(crate) fn input_record(path: &Path, outputs: &[PathBuf]) -> std::io::Result<InputRecord> {
+    counted_record(path, outputs, MAX_COUNTED)
+}
+
+/// Like [`input_record`], with a maximum number of files and folders in a folder.
+fn counted_record(path: &Path, outputs: &[PathBuf], max_files: usize) -> std::io::Result<InputRecord> {
+    let record = InputRecord::of(path)?;
+    if !path.is_dir() {
+        return Ok(record);
+    }
+    let mut sum = InputRecord { bytes: 0, modified_unix_secs: 0, modified_nanos: 0, ..record };
+    let time = |r: &InputRecord| (r.modified_unix_secs, r.modified_nanos);
+    let mut left = max_files;
+    walk(&resolved(path), MAX_DEPTH, &mut left, &mut |file| {
+        let is_output =
+            outputs.iter().any(|output| file.starts_with(output)) || file.to_string_lossy().ends_with(RECORD_ENDING);
+        let Ok(one) = InputRecord::of(file) else { return };
+        if is_output {
+            return;
+        }
+        sum.bytes = sum.bytes.saturating_add(one.bytes);
+        if time(&one) > time(&sum) {
+            (sum.modified_unix_secs, sum.modified_nanos) = time(&one);
+        }
+    })?;
+    Ok(sum)
+}
+
+/// Passes every file below a folder to `visit`, in any order. Links to folders are not followed. Fails after `left`
+/// files and folders.
+fn walk(folder: &Path, depth: usize, left: &mut usize, visit: &mut dyn FnMut(&Path)) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        *left = left.checked_sub(1).ok_or_else(|| {
+            std::io::Error::other(format!("the folder has more than {MAX_COUNTED} files; give a smaller one"))
+        })?;
+        match entry.file_type()?.is_dir() {
+            true if depth > 0 => walk(&entry.path(), depth - 1, left, visit)?,
+            true => {}
+            false => visit(&entry.path()),
+        }
+    }
+    Ok(())
+}
+
+/// Returns the record of a written file or folder.
+pub(crate) fn file_record(path: &Path) -> Result<FileRecord, JobError> {
+    let io = |error| JobError::Io { path: path.to_owned(), error };
+    if !path.is_dir() {
+        let bytes = std::fs::metadata(path).map_err(io)?.len();
+        return Ok(FileRecord { path: path.to_owned(), bytes, sha256: sha256_of_file(path).map_err(io)? });
+    }
+    // An output may have any number of files.
+    let bytes = counted_record(path, &[], usize::MAX).map_err(io)?.bytes;
+    let marker = path.join(MARKER);
+    let sha256 = if marker.is_file() {
+        sha256_of_file(&marker).map_err(io)?
+    } else if path.join("rdf.yaml").is_file() {
+        sha256_of_files(path).map_err(io)?
+    } else {
+        String::new()
+    };
+    Ok(FileRecord { path: path.to_owned(), bytes, sha256 })
+}
+
+/// Returns the SHA-256 of the names and contents of all files below a folder, in lower-case hexadecimal. Records are left
+/// out.
+fn sha256_of_files(folder: &Path) -> std::io::Result<String> {
+    let folder = resolved(folder);
+    let mut files = BTreeSet::new();
+    let mut left = MAX_COUNTED;
+    walk(&folder, MAX_DEPTH, &mut left, &mut |file| {
+        let is_regular = std::fs::metadata(file).is_ok_and(|meta| meta.is_file());
+        if is_regular && !file.to_string_lossy().ends_with(RECORD_ENDING) {
+            files.insert(file.to_owned());
+        }
+    })?;
+    let mut hasher = Sha256::new();
+    for file in &files {
+        hasher.update(file.strip_prefix(&folder).unwrap_or(file).as_os_str().as_encoded_bytes());
+        hasher.update([0]);
+        hasher.update(sha256_of_file(file)?);
+    }
+    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use crate::job_record::record_path;
+
+    #[test]
+    fn a_folder_changes_with_its_files_but_not_with_results_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("inner")).unwrap();
+        std::fs::write(folder.path().join("inner/a.tif"), "abc").unwrap();
+        let output = resolved(&folder.path().join("scores.json"));
+        let before = input_record(folder.path(), std::slice::from_ref(&output)).unwrap();
+        assert_eq!(before.bytes, 3);
+        std::fs::write(&output, "{}").unwrap();
+        std::fs::write(record_path(&output), "{}").unwrap();
+        assert_eq!(before.change(&input_record(folder.path(), std::slice::from_ref(&output)).unwrap()), None);
+        std::fs::write(folder.path().join("inner/b.tif"), "d").unwrap();
+        let after = input_record(folder.path(), &[output]).unwrap();
+        assert!(before.change(&after).unwrap().contains("it has 4 now"));
+    }
+
+    #[test]
+    fn a_package_without_a_marker_changes_with_its_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let hash = || file_record(folder.path()).unwrap().sha256;
+        std::fs::write(folder.path().join("weights.onnx"), "abc").unwrap();
+        assert_eq!(hash(), "", "not a package");
+        std::fs::write(folder.path().join("rdf.yaml"), "name: a").unwrap();
+        let before = hash();
+        assert_eq!((before.len(), hash()), (64, before.clone()));
+        std::fs::write(folder.path().join("weights.onnx"), "abd").unwrap();
+        assert_ne!(hash(), before);
+    }
+}
