@@ -57,6 +57,9 @@ const LAYOUT_KEY: &str = "layout";
 /// Current layout version: the declared weights are floats, and test outputs were made with pre- and postprocessing.
 const LAYOUT: u64 = 2;
 
+/// [`Package::format_version`] of a network without a description.
+const UNDESCRIBED: &str = "onnx";
+
 /// A second network beside the declared weights, referenced by an entry of `config.cytoscope`.
 struct SecondNetwork {
     graph: Graph,
@@ -154,7 +157,7 @@ pub struct Package {
     pub name: String,
     /// One-sentence description.
     pub description: String,
-    /// Version of the specification, or `onnx` for a bare ONNX file.
+    /// Version of the specification, or `onnx` for a network without a description.
     pub format_version: String,
     /// Input tensors of the network, in the description's order.
     pub inputs: Vec<TensorSpec>,
@@ -299,7 +302,7 @@ impl Package {
         Ok(Self {
             path: path.to_owned(),
             description,
-            format_version: "onnx".to_owned(),
+            format_version: UNDESCRIBED.to_owned(),
             files: Files::single(path),
             rdf: Value::Null,
             name,
@@ -328,6 +331,11 @@ impl Package {
             }
         }
         Ok(())
+    }
+
+    /// Whether the model has a description of its own (`rdf.yaml`), unlike a bare ONNX file.
+    pub fn is_described(&self) -> bool {
+        self.format_version != UNDESCRIBED
     }
 
     /// Whether the network computes with quantized values.

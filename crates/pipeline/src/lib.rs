@@ -26,6 +26,7 @@ mod engine_memory;
 mod error;
 mod evaluate;
 mod export;
+mod import_settings;
 mod inherited;
 mod job;
 pub mod job_record;
@@ -61,6 +62,7 @@ pub use engine_memory::engine_memory;
 pub use error::{JobError, JobErrorKind, model_error_message, with_name};
 pub use evaluate::{EvaluateJob, EvaluateReport, Ignored, PairReport};
 pub use export::{ExportFormat, ExportJob};
+pub use import_settings::{FinalActivation, ImportSettings};
 pub use job::{
     CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, StageProgress, TUNING_STAGE, check_threads,
 };
