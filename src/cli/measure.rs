@@ -1,11 +1,11 @@
 //! `cytoscope measure`: measures the objects of a label image.
 
 use super::failure::Outcome;
-use super::options::ReportOptions;
+use super::options::{ReportOptions, TABLE_FORMATS, one_of, table_format};
 use super::{print, print_json, progress};
 use clap::Args;
 use cytoscope_formats::SeriesChoice;
-use cytoscope_pipeline::{MeasureJob, PARQUET_ENDING};
+use cytoscope_pipeline::{MeasureJob, PARQUET_ENDING, TableFormat};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_ending;
@@ -22,6 +22,11 @@ pub(crate) struct Measure {
     /// Table to write: .csv or .parquet.
     #[arg(long)]
     out: PathBuf,
+    /// Form of the table: csv, parquet, or anndata, which is CSV for anndata.io.read_csv (rows named object_7 and so on,
+    /// other columns numeric); by default that of its name.
+    #[arg(long, value_name = "FORM",
+          value_parser = one_of::<TableFormat>(TABLE_FORMATS), hide_possible_values = true)]
+    table_format: Option<TableFormat>,
     /// Series of the stack, by number from 0 or by name; also of the label image if it has several.
     #[arg(long, value_name = "N|NAME", default_value = "0")]
     series: SeriesChoice,
@@ -44,10 +49,12 @@ pub(crate) struct Measure {
 impl Measure {
     pub(crate) fn run(self) -> Outcome {
         check_ending(&self.out, &["csv", PARQUET_ENDING])?;
+        let table_format = table_format(self.table_format, &self.out)?;
         let job = MeasureJob {
             labels: self.labels,
             intensities: self.intensities,
             table: self.out,
+            table_format,
             series: self.series,
             axes: self.axes,
             time: self.time,
