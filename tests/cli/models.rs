@@ -175,7 +175,7 @@ fn packages_of_format_0_4_are_imported() {
         preprocessing:\n  - {name: zero_mean_unit_variance, kwargs: {mode: per_sample, axes: zyx, eps: 1.0e-6}}\n\
         outputs:\n- name: y\n  axes: bczyx\n  data_type: float32\n  \
         shape: {reference_tensor: x, scale: [1.0, 2.0, 1.0, 1.0, 1.0], offset: [0.0, 0.0, 0.0, 0.0, 0.0]}\n\
-        weights:\n  onnx: {source: weights.onnx, opset_version: 21}\n";
+        weights:\n  onnx: {source: weights.onnx, opset_version: 17}\n";
     std::fs::write(fixture.path("old/rdf.yaml"), rdf).unwrap();
     std::fs::write(fixture.path("old/README.md"), "# Older\n").unwrap();
     // The package test includes preprocessing: its output is that of the network for the z-scored input.

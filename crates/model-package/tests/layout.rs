@@ -88,7 +88,9 @@ fn the_float_network_is_declared_and_the_quantized_one_attached() {
     let named = &description["config"]["cytoscope"]["quantized_weights"];
     assert_eq!(named["source"], "model_int8.onnx");
     assert_eq!(description["attachments"], json!([named]));
-    assert_eq!(std::fs::read(path.join("model.onnx")).unwrap(), cytoscope_onnx::to_bytes(&float).unwrap());
+    let declared = cytoscope_onnx::encode(&float).unwrap();
+    assert_eq!(std::fs::read(path.join("model.onnx")).unwrap(), declared.bytes);
+    assert_eq!(description["weights"]["onnx"]["opset_version"], declared.opset);
     let package = Package::open(&path).unwrap();
     assert!(is_quantized(&package.graph) && package.is_int8() && !package.declares_quantized());
     assert!(!is_quantized(package.float_graph.as_ref().unwrap()) && !is_quantized(package.declared_graph()));
