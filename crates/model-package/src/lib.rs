@@ -130,6 +130,14 @@ pub fn is_package(path: &Path) -> bool {
     path.extension().is_some_and(|e| e.eq_ignore_ascii_case("zip")) && Files::open(path).is_ok()
 }
 
+/// Returns the package folder whose description a file is, by its name, and every other path as it is. People who choose a
+/// package in a dialog for files choose its description.
+pub fn package_of(path: &Path) -> &Path {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let is_description = name.is_some_and(|name| files::DESCRIPTIONS.contains(&name));
+    path.parent().filter(|folder| is_description && !folder.as_os_str().is_empty()).unwrap_or(path)
+}
+
 /// The weights of a package as a PyTorch state dict.
 #[derive(Debug)]
 pub struct StateDict {

@@ -6,7 +6,7 @@ use cytoscope_graph::{Graph, Tensor};
 use cytoscope_graph_passes::quantize::{Activations, is_quantized, prepare, quantize};
 use cytoscope_model_package::{
     AxisKind, AxisSize, AxisSpec, Package, PackageBuilder, PackageError, Processing, StatisticsAxes, TensorSpec,
-    Tolerance,
+    Tolerance, package_of,
 };
 use cytoscope_storage::Overwrite;
 use serde_json::{Value, json};
@@ -104,6 +104,19 @@ fn the_float_network_is_declared_and_the_quantized_one_attached() {
     assert!(rdf(&small).get("attachments").is_none() && !small.join("model_int8.onnx").exists());
     let package = Package::open(&small).unwrap();
     assert!(is_quantized(package.declared_graph()) && package.float_graph.is_none());
+}
+
+#[test]
+fn a_description_stands_for_its_package() {
+    for (path, package) in [
+        ("/models/net/rdf.yaml", "/models/net"),
+        ("/models/net/bioimageio.yaml", "/models/net"),
+        ("/models/net/other.yaml", "/models/net/other.yaml"),
+        ("/models/net", "/models/net"),
+        ("rdf.yaml", "rdf.yaml"),
+    ] {
+        assert_eq!(package_of(Path::new(path)), Path::new(package));
+    }
 }
 
 #[test]
