@@ -2,11 +2,11 @@
 
 use super::failure::Outcome;
 use super::measured::Measurement;
-use super::options::{ReportOptions, StageTraceOption};
+use super::options::{ReportOptions, StageTraceOption, TABLE_FORMATS, one_of, table_format};
 use super::{print, progress};
 use clap::Args;
 use cytoscope_formats::SeriesChoice;
-use cytoscope_pipeline::{MeasureJob, PARQUET_ENDING};
+use cytoscope_pipeline::{MeasureJob, PARQUET_ENDING, TableFormat};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_ending;
 use cytoscope_volume::Axes;
@@ -22,6 +22,11 @@ pub(crate) struct Measure {
     /// Table to write: .csv or .parquet.
     #[arg(long)]
     out: PathBuf,
+    /// Form of the table: csv, parquet, or anndata, which is CSV for anndata.io.read_csv (rows named object_7 and so on,
+    /// other columns numeric); by default that of its name.
+    #[arg(long, value_name = "FORM",
+          value_parser = one_of::<TableFormat>(TABLE_FORMATS), hide_possible_values = true)]
+    table_format: Option<TableFormat>,
     /// Series of the stack, by number from 0 or by name; also of the label image if it has several.
     #[arg(long, value_name = "N|NAME", default_value = "0")]
     series: SeriesChoice,
@@ -46,10 +51,12 @@ pub(crate) struct Measure {
 impl Measure {
     pub(crate) fn run(self) -> Outcome {
         check_ending(&self.out, &["csv", PARQUET_ENDING])?;
+        let table_format = table_format(self.table_format, &self.out)?;
         let job = MeasureJob {
             labels: self.labels,
             intensities: self.intensities,
             table: self.out,
+            table_format,
             series: self.series,
             axes: self.axes,
             time: self.time,

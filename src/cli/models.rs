@@ -2,14 +2,19 @@
 
 use super::failure::Outcome;
 use super::measured::Measurement;
-use super::options::StageTraceOption;
-use super::{devices, print, progress};
+use super::options::{StageTraceOption, one_of};
+use super::{devices, parse_um, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_pipeline::packages::ImportJob;
-use cytoscope_pipeline::{ExportFormat, ExportJob, find_model};
+use cytoscope_pipeline::{ExportFormat, ExportJob, FinalActivation, ImportSettings, ModelTask, find_model};
 use cytoscope_storage::Overwrite;
 use serde::Serialize;
 use std::path::PathBuf;
+
+/// Names of [`ModelTask`].
+const TASKS: &[&str] = &["segmentation", "labelfree"];
+/// Names of [`FinalActivation`].
+const ACTIVATIONS: &[&str] = &["none", "sigmoid", "softmax"];
 
 #[derive(Args)]
 pub(crate) struct Import {
@@ -23,6 +28,19 @@ pub(crate) struct Import {
     /// default it is recognized from the tensors.
     #[arg(long, value_name = "NAME")]
     architecture: Option<String>,
+    /// What the model predicts, unless its file states it: segmentation (objects) or labelfree (a stain). By default, fnet and
+    /// the label-free models of CytoDL predict a stain, and other networks objects.
+    #[arg(long, value_parser = one_of::<ModelTask>(TASKS), hide_possible_values = true)]
+    task: Option<ModelTask>,
+    /// Activation that follows the network and is not part of it: none, sigmoid or softmax. By default that which the file
+    /// states, otherwise none.
+    #[arg(long = "final", value_name = "ACTIVATION",
+          value_parser = one_of::<FinalActivation>(ACTIVATIONS), hide_possible_values = true)]
+    final_activation: Option<FinalActivation>,
+    /// Voxel size Z,Y,X in µm of the stacks that the network was trained on; stacks are resampled to it. A network on slices
+    /// ignores Z. By default that of nnU-Net's plans.
+    #[arg(long, value_name = "Z,Y,X", value_parser = parse_um)]
+    voxel_size: Option<[f64; 3]>,
     /// Replace an existing package: a file is overwritten, a folder is moved aside; an input is never replaced.
     #[arg(long)]
     force: bool,
@@ -89,7 +107,12 @@ impl Import {
             file: self.file,
             out: self.out,
             overwrite: Overwrite::from_force(self.force),
-            architecture: self.architecture,
+            settings: ImportSettings {
+                architecture: self.architecture,
+                task: self.task,
+                final_activation: self.final_activation,
+                voxel_um: self.voxel_size,
+            },
         };
         let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, None)?;
         let context = progress::context(false, self.json, measurement.recorder());

@@ -2,17 +2,37 @@
 //!
 //! The structs have plain comments: clap takes doc comments of flattened structs for descriptions of the command.
 
+use super::failure::Failure;
 use super::{parse_threads, parse_um};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use cytoscope_formats::SeriesChoice;
+use cytoscope_pipeline::{PARQUET_ENDING, TableFormat};
+use cytoscope_storage::target::ending;
 use cytoscope_volume::Axes;
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Names of [`cytoscope_pipeline::PerformanceRequest`].
 pub(crate) const PERFORMANCE: &[&str] = &["auto", "off", "fastest", "least-memory", "most-accurate"];
+
+/// Names of [`TableFormat`].
+pub(crate) const TABLE_FORMATS: &[&str] = &["csv", "parquet", "anndata"];
+
+/// Returns the form of a table: the requested one, or that of its name.
+///
+/// # Errors
+/// [`Failure`] if CSV is requested for a name that stands for Parquet.
+pub(crate) fn table_format(requested: Option<TableFormat>, table: &Path) -> Result<TableFormat, Failure> {
+    if requested == Some(TableFormat::Csv) && ending(table).as_deref() == Some(PARQUET_ENDING) {
+        return Err(Failure::wrong_use(format!(
+            "{} ends in .parquet, but --table-format is csv: give a name that ends in .csv, or leave the option out",
+            table.display()
+        )));
+    }
+    Ok(requested.unwrap_or_default())
+}
 
 /// Returns the parser of an option that takes one of a few words, for types of crates that do not know clap. The words are
 /// listed in errors and offered by shells.

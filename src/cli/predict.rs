@@ -2,7 +2,7 @@
 
 use super::failure::{Failure, Outcome};
 use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
-use super::options::{ImageOptions, PERFORMANCE, TraceOptions, one_of};
+use super::options::{ImageOptions, PERFORMANCE, TABLE_FORMATS, TraceOptions, one_of};
 use super::reports::{FailedInput, PredictCommandReport, PrintedInput};
 use super::trace_path::check_trace;
 use super::{
@@ -17,7 +17,7 @@ use cytoscope_pipeline::devices::{DeviceChoice, Devices};
 use cytoscope_pipeline::predict::{Blend, ChannelRef, InputTensor, TileRequest, expand_inputs, input_facts};
 use cytoscope_pipeline::{
     DiameterRequest, InputReport, JobErrorKind, Output, OutputTensor, PerformanceRequest, PredictJob, PredictOutcome,
-    Rerun, ResultFormat, find_model, provenance,
+    Rerun, ResultFormat, TableFormat, find_model, provenance,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{RunFacts, bytes_text};
@@ -35,12 +35,13 @@ fn outputs() -> impl TypedValueParser<Value = Output> {
 }
 
 /// Arguments that a record replaces.
-const RECORDED: [&str; 23] = [
+const RECORDED: [&str; 24] = [
     "inputs",
     "input_tensors",
     "output_tensor",
     "model",
     "format",
+    "table_format",
     "device",
     "precision",
     "tile",
@@ -76,6 +77,11 @@ pub(crate) struct Predict {
     /// File format of maps and labels: auto (OME-Zarr for OME-Zarr inputs, TIFF for others), tiff or ome-zarr.
     #[arg(long, default_value = "auto", value_parser = one_of::<ResultFormat>(FORMATS), hide_possible_values = true)]
     format: ResultFormat,
+    /// Form of the tables: csv, parquet, or anndata, which is CSV for anndata.io.read_csv (rows named object_7 and so on,
+    /// other columns numeric); by default csv.
+    #[arg(long, value_name = "FORM",
+          value_parser = one_of::<TableFormat>(TABLE_FORMATS), hide_possible_values = true)]
+    table_format: Option<TableFormat>,
     /// Device: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: DeviceRequest,
@@ -224,11 +230,18 @@ impl Predict {
                  leave out one of the options",
             ));
         }
+        if self.table_format.is_some() && !self.outputs.is_empty() && !self.outputs.contains(&Output::Table) {
+            return Err(Failure::wrong_use(
+                "--table-format applies to the table, which --outputs does not contain: add table to it, or leave \
+                 --table-format out",
+            ));
+        }
         let job = PredictJob {
             inputs: stacks_of(&self.inputs, &self.input_tensors)?,
             model: self.model.clone(),
             out: self.out.clone().unwrap_or_default(),
             format: self.format,
+            table_format: self.table_format.unwrap_or_default(),
             device: self.device,
             precision: self.precision.precision(),
             tiles: TileRequest { tile: self.tile, overlap: self.overlap, blend: self.blend, ..TileRequest::default() },

@@ -2,7 +2,7 @@
 
 use super::failure::{Failure, Outcome};
 use super::measured::Measurement;
-use super::options::{ReportOptions, StageTraceOption};
+use super::options::{ReportOptions, StageTraceOption, TABLE_FORMATS, one_of, table_format};
 use super::{print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_formats::SeriesChoice;
@@ -21,9 +21,11 @@ pub(crate) struct Segment {
     /// Table of measurements to write: .csv or .parquet.
     #[arg(long)]
     table: Option<PathBuf>,
-    /// Form of the table: csv, or anndata for anndata.io.read_csv (rows named object_7 and so on, other columns numeric).
-    #[arg(long, value_enum, default_value = "csv", requires = "table")]
-    table_format: TableFormatName,
+    /// Form of the table: csv, parquet, or anndata, which is CSV for anndata.io.read_csv (rows named object_7 and so on,
+    /// other columns numeric); by default that of its name.
+    #[arg(long, value_name = "FORM", requires = "table",
+          value_parser = one_of::<TableFormat>(TABLE_FORMATS), hide_possible_values = true)]
+    table_format: Option<TableFormat>,
     /// How objects are found: watershed separates touching objects; components labels each connected region as one object.
     #[arg(long, value_enum, default_value = "watershed")]
     method: Method,
@@ -83,12 +85,6 @@ enum HeightName {
     Product,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum TableFormatName {
-    Csv,
-    Anndata,
-}
-
 impl Segment {
     pub(crate) fn run(self) -> Outcome {
         let name = self.out.to_string_lossy().to_lowercase();
@@ -109,14 +105,12 @@ impl Segment {
             Some(HeightName::Product) => Height::DistanceTimesMap,
         };
         let defaults = SegmentOptions::default();
+        let of_table = self.table.as_deref().map(|table| table_format(self.table_format, table)).transpose()?;
         let job = SegmentJob {
             map: self.map,
             labels: Some(self.out.clone()),
             table: self.table,
-            table_format: match self.table_format {
-                TableFormatName::Csv => TableFormat::Csv,
-                TableFormatName::Anndata => TableFormat::AnnData,
-            },
+            table_format: of_table.unwrap_or_default(),
             series: self.series,
             channel: self.channel,
             seed_channel: None,

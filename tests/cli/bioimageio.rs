@@ -110,7 +110,7 @@ fn rdf_05(pre: &str, post: &str) -> String {
          config: {{bioimageio: {{modality: fluorescence}}, other_program: {{setting: 3}}}}\n\
          inputs:\n- id: raw\n  axes:\n{}  preprocessing: [{pre}]\n  test_tensor: {{source: in.npy}}\n\
          outputs:\n- id: maps\n  axes:\n{}  postprocessing: [{post}]\n  test_tensor: {{source: out.npy}}\n\
-         weights: {{onnx: {{source: net.onnx, opset_version: 21}}}}\n",
+         weights: {{onnx: {{source: net.onnx, opset_version: 17}}}}\n",
         axes(&of_input, "a, b", ""),
         axes(&of_output, "c, d", ", halo: 2"),
     )
@@ -126,7 +126,7 @@ fn rdf_04(pre: &str, post: &str) -> String {
          shape: {{min: [1, 2, 4, 8, 8], step: [0, 0, 0, 4, 4]}}\n  preprocessing: [{pre}]\n\
          outputs:\n- name: maps\n  axes: bczyx\n  data_type: float32\n  halo: [0, 0, 0, 2, 2]\n  shape: {{reference_tensor: raw, \
          scale: [1.0, 1.0, 1.0, 1.0, 1.0], offset: [0.0, 0.0, 0.0, 0.0, 0.0]}}\n  postprocessing: [{post}]\n\
-         weights: {{onnx: {{source: net.onnx, opset_version: 21}}}}\n"
+         weights: {{onnx: {{source: net.onnx, opset_version: 17}}}}\n"
     )
 }
 

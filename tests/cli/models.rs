@@ -180,7 +180,7 @@ fn packages_of_format_0_4_are_imported() {
         preprocessing:\n  - {name: zero_mean_unit_variance, kwargs: {mode: per_sample, axes: zyx, eps: 1.0e-6}}\n\
         outputs:\n- name: y\n  axes: bczyx\n  data_type: float32\n  \
         shape: {reference_tensor: x, scale: [1.0, 2.0, 1.0, 1.0, 1.0], offset: [0.0, 0.0, 0.0, 0.0, 0.0]}\n\
-        weights:\n  onnx: {source: weights.onnx, opset_version: 21}\n";
+        weights:\n  onnx: {source: weights.onnx, opset_version: 17}\n";
     std::fs::write(fixture.path("old/rdf.yaml"), rdf).unwrap();
     std::fs::write(fixture.path("old/README.md"), "# Older\n").unwrap();
     // The package test includes preprocessing: its output is that of the network for the z-scored input.
@@ -327,19 +327,83 @@ fn normalization_comes_from_the_plans_of_nnunet() {
     assert_eq!(report["architecture"], "nnunet");
     assert!(report["assumptions"].to_string().contains("no plans.json"), "{report}");
     let plans = fixture.path("nnUNetTrainer__nnUNetPlans__2d/plans.json");
-    let of_scheme = |scheme: &str| {
-        format!(r#"{{"configurations":{{"2d":{{"spacing":[0.5,0.5],"normalization_schemes":["{scheme}"]}}}}}}"#)
+    let of_scheme = |scheme: &str, spacing: &str| {
+        format!(r#"{{"configurations":{{"2d":{{"spacing":{spacing},"normalization_schemes":["{scheme}"]}}}}}}"#)
     };
-    std::fs::write(&plans, of_scheme("ZScoreNormalization")).unwrap();
+    std::fs::write(&plans, of_scheme("ZScoreNormalization", "[0.5,0.5]")).unwrap();
     let report = fixture.run(&["import", &file, "--out", "b", "--json"]).json();
     let assumed = report["assumptions"].to_string();
-    assert!(assumed.contains("[0.5, 0.5]") && !assumed.contains("no plans.json"), "{assumed}");
+    assert!(assumed.contains("[0.5, 0.5], is the voxel size") && !assumed.contains("no plans.json"), "{assumed}");
     let rdf = String::from_utf8(fixture.bytes("b/rdf.yaml")).unwrap();
-    for words in ["zero_mean_unit_variance", "softmax", "segment_channel: 1"] {
+    for words in ["zero_mean_unit_variance", "softmax", "segment_channel: 1", "scale: 0.5"] {
         assert!(rdf.contains(words), "no {words} in {rdf}");
     }
-    std::fs::write(&plans, of_scheme("CTNormalization")).unwrap();
+    // The network runs at the resolution of its training data, on the slices of the stack.
+    let raw = fixture.nuclei("4,24,24", 1);
+    let predict = ["predict", &raw, "--out", "o", "--voxel-size", "2,1,1", "--outputs", "maps", "--json", "--model"];
+    let report = fixture.run(&[&predict[..], &["b"]].concat()).json();
+    assert!(report["inputs"][0]["notes"].to_string().contains("from [4, 24, 24] to [4, 48, 48] voxels"), "{report}");
+    // nnU-Net stores a spacing of 1 for images without one; a stated voxel size replaces that of the plans.
+    std::fs::write(&plans, of_scheme("ZScoreNormalization", "[1.0,1.0]")).unwrap();
+    for (options, sizes) in [(&[][..], &[][..]), (&["--voxel-size", "9,0.25,0.25"][..], &["scale: 0.25"][..])] {
+        fixture.run(&[&["import", &file, "--out", "d", "--force"][..], options].concat()).ok();
+        let rdf = String::from_utf8(fixture.bytes("d/rdf.yaml")).unwrap();
+        let found: Vec<&str> = rdf.lines().map(str::trim).filter(|line| line.starts_with("scale: ")).collect();
+        assert!(found.iter().all(|line| sizes.contains(line)) && found.is_empty() == sizes.is_empty(), "{rdf}");
+    }
+    std::fs::write(&plans, of_scheme("CTNormalization", "[0.5,0.5]")).unwrap();
     fixture.fails(3, &["import", &file, "--out", "c"], &["CTNormalization", "not supported"]);
+}
+
+#[test]
+fn the_package_of_a_checkpoint_has_what_the_user_states() {
+    let fixture = Fixture::new();
+    let tensors = dynunet_weights(&fixture);
+    std::fs::write(fixture.path("net.pt"), weights::checkpoint(&tensors, &[])).unwrap();
+    let import = |out: &str, options: &[&str]| {
+        let report = fixture.run(&[&["import", "net.pt", "--out", out, "--json"][..], options].concat()).json();
+        report["assumptions"].to_string()
+    };
+    let raw = fixture.nuclei("8,24,24", 1);
+    let predict = |model: &str, options: &[&str]| {
+        let out = format!("o-{model}");
+        let exact =
+            ["predict", &raw, "--model", model, "--out", &out, "--device", "cpu", "--precision", "f32", "--json"];
+        fixture.run(&[&exact[..], options].concat()).json()
+    };
+    let assumed = import("plain", &[]);
+    assert!(assumed.contains("for segmentation") && assumed.contains("outputs are used as they are"), "{assumed}");
+    let assumed = import("logits", &["--task", "segmentation", "--final", "sigmoid"]);
+    assert!(!assumed.contains("segmentation") && !assumed.contains("outputs"), "{assumed}");
+    let [maps, probabilities] = ["plain", "logits"].map(|model| {
+        predict(model, &["--outputs", "maps"]);
+        fixture.image(&format!("o-{model}/nuclei_1_raw_probability.tif")).samples().to_f32()
+    });
+    let expected: Vec<f32> = maps.iter().map(|v| 1.0 / (1.0 + (-v).exp())).collect();
+    assert!(max_difference(&probabilities, &expected) < 1e-4 && max_difference(&maps, &expected) > 0.01);
+    let options = ["--task", "labelfree", "--voxel-size", "1,0.5,0.5"];
+    import("stain", &options);
+    let report = predict("stain", &["--voxel-size", "1,1,1"]);
+    assert!(report["inputs"][0]["notes"].to_string().contains("to [8, 48, 48] voxels"), "{report}");
+    let names = fixture.names("o-stain");
+    assert!(names.contains(&"nuclei_1_raw_prediction.tif".to_owned()), "{names:?}");
+    assert!(names.iter().all(|name| !name.contains("labels") && !name.contains("probability")), "{names:?}");
+    // A rerun states the same.
+    fixture.run(&["provenance", "stain", "--rerun", "--out", "again"]).ok();
+    assert_eq!(fixture.bytes("again/rdf.yaml"), fixture.bytes("stain/rdf.yaml"));
+    // What contradicts the file is refused.
+    let softmax = ["import", "net.pt", "--out", "q", "--final", "softmax"];
+    fixture.fails(2, &softmax, &["net.pt", "one output channel", "choose sigmoid or none"]);
+    let size = ["import", "net.pt", "--out", "q", "--voxel-size", "1,0.5,5000"];
+    fixture.fails(2, &size, &["voxel size", "5000", "expected"]);
+    for (options, words) in [
+        (&["--task", "segmentation"], "states its task (\"labelfree\"); leave the task out"),
+        (&["--final", "none"], "states the steps after its network; leave the final activation out"),
+        (&["--voxel-size", "1,1,1"], "states its voxel size ([1.0, 0.5, 0.5] µm); leave the voxel size out"),
+    ] {
+        fixture.fails(2, &[&["import", "stain", "--out", "q"][..], options].concat(), &["stain", words]);
+    }
+    assert!(!fixture.path("q").exists());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Object tables of `segment` and `measure` in all their forms, read by Python.
 
 use crate::common::{Fixture, python};
+use serde_json::Value;
 
 /// The table in the form of AnnData has the rows and numbers of the plain one, read by Python's csv module.
 #[test]
@@ -34,6 +35,10 @@ print(found.n_obs)";
     if let Some(printed) = python("anndata, numpy", script, &[&fixture.path("a.csv"), &fixture.path("b.csv")]) {
         assert!(printed.trim().parse::<usize>().unwrap() > 0);
     }
+    // A measurement of the same labels has the same table in this form.
+    let measure = ["measure", "a.tif", "--intensities", &raw, "--out", "m.csv", "--table-format", "anndata"];
+    fixture.run(&measure).ok();
+    assert_eq!(fixture.bytes("m.csv"), fixture.bytes("b.csv"));
     fixture.fails(2, &["segment", &raw, "--out", "c.tif", "--table-format", "anndata"], &["--table"]);
     // A misspelled ending, and options that the method does not use.
     fixture.fails(2, &["segment", &raw, "--out", "c.tif", "--table", "c.parq"], &["c.parq", ".csv or .parquet"]);
@@ -81,4 +86,57 @@ print(len(rows))";
     let anndata = ["--table", "d.parquet", "--table-format", "anndata"];
     fixture.fails(2, &[&["segment", raw.as_str(), "--out", "d.tif"][..], &anndata].concat(), &["d.parquet", ".csv"]);
     assert!(!fixture.path("d.tif").exists());
+}
+
+/// The tables of a prediction have the rows and columns of its CSV in every form.
+#[test]
+fn predictions_write_tables_in_the_form_that_is_requested() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("16,64,64", 1);
+    let predict = |out: &str, options: &[&str]| {
+        let on = ["predict", &raw, "--model", "nuclei-dog", "--device", "cpu", "--out", out, "--outputs", "table"];
+        fixture.run(&[&on[..], &["--json"], options].concat()).json()
+    };
+    predict("csv", &[]);
+    let plain = fixture.table("csv/nuclei_1_raw_objects.csv");
+    assert!(plain.len() > 1);
+    predict("anndata", &["--table-format", "anndata"]);
+    let named = fixture.table("anndata/nuclei_1_raw_objects.csv");
+    assert_eq!(named.len(), plain.len());
+    for (i, (named, plain)) in named.iter().zip(&plain).enumerate() {
+        let name = if i == 0 { "object".to_owned() } else { format!("object_{}", plain[0]) };
+        assert_eq!((&named[0], &named[1..]), (&name, &plain[1..]));
+    }
+    let report = predict("parquet", &["--table-format", "parquet"]);
+    let outputs = report["inputs"][0]["outputs"].as_array().unwrap();
+    let is_table = |path: &Value| path.as_str().unwrap().ends_with("nuclei_1_raw_objects.parquet");
+    assert!(outputs.iter().any(is_table), "{report:#}");
+    let bytes = fixture.bytes("parquet/nuclei_1_raw_objects.parquet");
+    assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
+    let label = |row: &Vec<String>| row[0].parse::<f64>().unwrap();
+    let script = "
+import sys
+import pyarrow.parquet
+table = pyarrow.parquet.read_table(sys.argv[1])
+print(table.num_columns, *table['label'].to_pylist())";
+    let written = fixture.path("parquet/nuclei_1_raw_objects.parquet");
+    if let Some(printed) = python("pyarrow.parquet", script, &[&written]) {
+        let found: Vec<f64> = printed.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        let labels: Vec<f64> = plain[1..].iter().map(label).collect();
+        assert_eq!((found[0], &found[1..]), (plain[0].len() as f64, &labels[..]));
+    }
+    // The same options write over the table; the record replays them.
+    predict("parquet", &["--table-format", "parquet"]);
+    let record = "parquet/nuclei_1_raw_provenance.json";
+    fixture.run(&["predict", "--rerun", record, "--out", "again"]).ok();
+    assert!(fixture.bytes("again/nuclei_1_raw_objects.parquet") == bytes);
+    let both = ["predict", "--rerun", record, "--out", "again", "--table-format", "csv"];
+    fixture.fails(2, &both, &["--table-format"]);
+    // Forms that do not fit the name or the outputs.
+    let measure = ["measure", "sim/nuclei_1_labels.tif", "--intensities", &raw, "--table-format"];
+    fixture.fails(2, &[&measure[..], &["parquet", "--out", "t.csv"]].concat(), &["t.csv", "ends in .parquet"]);
+    fixture.fails(2, &[&measure[..], &["csv", "--out", "t.parquet"]].concat(), &["t.parquet", "ends in .csv"]);
+    let maps = ["predict", &raw, "--out", "o", "--outputs", "maps", "--table-format", "parquet"];
+    fixture.fails(2, &maps, &["--table-format", "--outputs"]);
+    assert!(!fixture.path("t.csv").exists() && !fixture.path("o").exists());
 }

@@ -60,6 +60,26 @@ fn a_dropped_model_is_tested_added_and_removed() {
 }
 
 #[test]
+fn a_model_file_is_added_with_the_task_and_voxel_size_that_the_user_states() {
+    let mut fixture = Fixture::new();
+    let file = fixture.path("net.onnx");
+    network(&file);
+    drop_file(&mut fixture, file);
+    fixture.until("the test", |w| sees(w, "segments objects"));
+    fixture.click("Task");
+    fixture.click("Label-free prediction");
+    fixture.until("the stain", |w| sees(w, "predicts a stain"));
+    fixture.until("the end of the test", |w| w.state().active_jobs() == 0);
+    fixture.click("Voxel size");
+    accessibility::check(&fixture, "what the user states");
+    fixture.click("Add to my models");
+    fixture.until("the model", |w| sees(w, "net was added to your models"));
+    let package = cytoscope_model_package::Package::open(&fixture.path("settings/models/net")).unwrap();
+    assert_eq!(package.config()["task"], "labelfree");
+    assert_eq!(package.inputs[0].voxel_um(), Some([1.0; 3]));
+}
+
+#[test]
 fn a_model_that_cannot_be_read_says_why() {
     let mut fixture = Fixture::new();
     let file = fixture.path("broken.onnx");

@@ -295,9 +295,15 @@ fn model_for_another_task_is_refused_as_start_model() {
     go_to_start_step(&mut fixture, &data);
     let from = |fixture: &Fixture| fixture.window.state().wizard().plan.from.to_string();
     let stain = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/labelfree-nuclei");
-    fixture.window.state_mut().start_from_file(stain.clone());
+    // A package is chosen by its folder, or by its description in a dialog for files.
+    fixture.window.state_mut().start_from_file(stain.join("rdf.yaml"));
     fixture.until("the reason", |w| sees(w, "It predicts a stain"));
     assert!(fixture.sees("labelfree-nuclei cannot be the start model"), "{}", fixture.on_screen());
+    assert_eq!(from(&fixture), "scratch");
+    let weights = fixture.path("net.ckpt");
+    std::fs::write(&weights, "weights").unwrap();
+    fixture.window.state_mut().start_from_file(weights);
+    fixture.until("the advice", |w| sees(w, "add it to your models first"));
     assert_eq!(from(&fixture), "scratch");
     // Its bare network states no task.
     let package = cytoscope_model_package::Package::open(&stain).unwrap();

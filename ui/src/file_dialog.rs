@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 /// Endings of models that can be opened.
 const MODEL_EXTENSIONS: [&str; 6] = ["onnx", "zip", "pt", "pth", "ckpt", "safetensors"];
 
+/// Endings of descriptions of packages, each of which stands for the folder that it is in.
+const DESCRIPTION_EXTENSIONS: [&str; 2] = ["yaml", "yml"];
+
 /// Maximum size in bytes of a description of a desktop's dialogs.
 const MAX_PORTAL_BYTES: u64 = 64 << 10;
 
@@ -46,6 +49,7 @@ impl DialogSpec {
     pub(crate) fn new(request: FileRequest, folder: Option<PathBuf>, suggested: String) -> Self {
         let stacks = || [EXTENSIONS.as_slice(), &ZARR_EXTENSIONS].concat();
         let labels = || [EXTENSIONS.as_slice(), &ROI_EXTENSIONS, &ZARR_EXTENSIONS].concat();
+        let models = || [MODEL_EXTENSIONS.as_slice(), &DESCRIPTION_EXTENSIONS].concat();
         let (choice, kind, endings) = match request {
             FileRequest::Stacks => {
                 let all = [stacks(), MODEL_EXTENSIONS.to_vec()].concat();
@@ -63,8 +67,8 @@ impl DialogSpec {
             | FileRequest::Truths => (Choice::Folder, "Folders", Vec::new()),
             FileRequest::TrainingTable => (Choice::File, "Tables", vec!["csv"]),
             FileRequest::Run => (Choice::File, "Traces and reports", vec!["json"]),
-            FileRequest::StartModel => (Choice::File, "Models", vec!["zip", "onnx"]),
-            FileRequest::ModelFile => (Choice::Files, "Models", MODEL_EXTENSIONS.to_vec()),
+            FileRequest::StartModel => (Choice::File, "Models", models()),
+            FileRequest::ModelFile => (Choice::Files, "Models", models()),
             FileRequest::Model(TrainedModelFormat::Zip) | FileRequest::ModelExport(ExportFormat::Bioimageio, _) => {
                 (Choice::NewFile, "bioimage.io package", vec!["zip"])
             }
@@ -174,5 +178,7 @@ mod tests {
         let spec = DialogSpec::new(FileRequest::Stacks, None, String::new());
         assert!(spec.fits("A.TIF") && spec.fits("b.nii.gz") && spec.fits("net.onnx"));
         assert!(!spec.fits("notes.txt") && !spec.fits("tif"));
+        let spec = DialogSpec::new(FileRequest::StartModel, None, String::new());
+        assert!(spec.fits("net.zip") && spec.fits("rdf.yaml") && spec.fits("net.ckpt") && !spec.fits("a.tif"));
     }
 }

@@ -14,7 +14,8 @@ use crate::training::plan::clean_name;
 use crate::work::{JobView, ModelWork, Purpose};
 use cytoscope_pipeline::packages::ImportJob;
 use cytoscope_pipeline::{
-    ExportFormat, ExportJob, ModelSpeedJob, ModelSpeedReport, ModelTestJob, ModelTestReport, user_folder,
+    ExportFormat, ExportJob, ImportSettings, ModelSpeedJob, ModelSpeedReport, ModelTestJob, ModelTestReport,
+    user_folder,
 };
 use cytoscope_quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode, QuantizeReport};
 use cytoscope_storage::Overwrite;
@@ -35,8 +36,8 @@ pub(crate) enum ModelsAction {
     Forget(PathBuf),
     /// Sets the name under which the shown file is added to the user's models.
     Name(String),
-    /// Sets the architecture of the shown PyTorch checkpoint and tests it; `None` recognizes it from its tensors.
-    Architecture(Option<&'static str>),
+    /// Sets what the user states about the shown model file, and tests it unless only the voxel size changed.
+    Describe(ImportSettings),
     /// Adds the shown file to the user's models.
     Add,
     /// Runs the self-test of the shown model.
@@ -115,8 +116,8 @@ pub(crate) struct Models {
     files: Vec<PathBuf>,
     /// Name under which the shown file would be added.
     name: String,
-    /// Architectures of PyTorch checkpoints, where they were chosen.
-    architectures: BTreeMap<PathBuf, &'static str>,
+    /// What the user stated about model files.
+    settings: BTreeMap<PathBuf, ImportSettings>,
     mode: QuantizeMode,
     qat_minutes: f64,
     accuracy_budget: f64,
@@ -138,7 +139,7 @@ impl Models {
             shown: None,
             files: Vec::new(),
             name: String::new(),
-            architectures: BTreeMap::new(),
+            settings: BTreeMap::new(),
             mode: QuantizeMode::Static,
             qat_minutes: QAT_MINUTES,
             accuracy_budget: ACCURACY_BUDGET,
@@ -164,9 +165,9 @@ impl Models {
         &self.name
     }
 
-    /// The architecture that was chosen for a PyTorch checkpoint; `None` recognizes it from its tensors.
-    pub(crate) fn architecture(&self, model: &Path) -> Option<&'static str> {
-        self.architectures.get(model).copied()
+    /// What the user stated about a model file.
+    pub(crate) fn settings(&self, model: &Path) -> ImportSettings {
+        self.settings.get(model).cloned().unwrap_or_default()
     }
 
     /// How the shown model would be quantized.
@@ -215,13 +216,15 @@ impl Models {
                 self.shown.take_if(|shown| *shown == model);
             }
             ModelsAction::Name(name) => self.name = name,
-            ModelsAction::Architecture(architecture) => {
+            ModelsAction::Describe(settings) => {
                 if let Some(model) = self.shown.clone() {
-                    match architecture {
-                        Some(name) => _ = self.architectures.insert(model.clone(), name),
-                        None => _ = self.architectures.remove(&model),
+                    let before = self.settings(&model);
+                    // Outputs on test tensors do not depend on the voxel size, which changes often while it is dragged.
+                    let is_tested = ImportSettings { voxel_um: settings.voxel_um, ..before } == settings;
+                    self.settings.insert(model.clone(), settings);
+                    if !is_tested {
+                        self.test(model, jobs);
                     }
-                    self.test(model, jobs);
                 }
             }
             ModelsAction::Add => {
@@ -295,8 +298,7 @@ impl Models {
     }
 
     fn test(&mut self, model: PathBuf, jobs: &mut Jobs) {
-        let architecture = self.architecture(&model).map(str::to_owned);
-        let job = Job::ModelTest(ModelTestJob { file: model.clone(), architecture });
+        let job = Job::ModelTest(ModelTestJob { file: model.clone(), settings: self.settings(&model) });
         self.run(jobs, model, ModelWork::Test, None, job);
     }
 
@@ -353,7 +355,7 @@ impl Models {
                 file: model.clone(),
                 out: out.clone(),
                 overwrite: Overwrite::Refuse,
-                architecture: self.architecture(&model).map(str::to_owned),
+                settings: self.settings(&model),
             }),
         };
         self.run(jobs, model, work, Some(out), job);

@@ -1,5 +1,6 @@
 //! Object tables as written by `predict`.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 /// Maximum size of a table that is read.
@@ -68,6 +69,7 @@ impl Results {
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self, TableError> {
+        let text = plain_csv(text);
         let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
         let malformed = |line, expected| TableError::Malformed { path: path.to_owned(), line, expected };
         let header = reader.headers().map_err(|_| malformed(1, 0))?;
@@ -140,10 +142,40 @@ impl Results {
     }
 }
 
+/// Returns a table in the form of AnnData ([`Results::anndata_csv`]) with the column `label`, and `time` if its rows are
+/// named after time points; other tables are returned as they are.
+fn plain_csv(text: &str) -> Cow<'_, str> {
+    let Some(columns) = text.strip_prefix("object,") else { return Cow::Borrowed(text) };
+    let mut lines = columns.lines();
+    let header = lines.next().unwrap_or_default();
+    let is_timed = lines.clone().next().is_some_and(|row| row.starts_with('t'));
+    let mut plain = format!("{}label,{header}\n", if is_timed { "time," } else { "" });
+    for row in lines {
+        // A row with another name is refused by its line when its cells are read.
+        let (time, cells) = row.split_once("object_").unwrap_or(("", row));
+        if is_timed {
+            plain.push_str(time.trim_start_matches('t').trim_end_matches('_'));
+            plain.push(',');
+        }
+        plain.push_str(cells);
+        plain.push('\n');
+    }
+    Cow::Owned(plain)
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tables_for_anndata_are_read_like_plain_ones() {
+        for text in ["label,voxels,mean_a\n7,10,2.5\n12,3,0\n", "time,label,voxels\n0,7,5\n2,7,6\n"] {
+            let plain = Results::parse(Path::new("x.csv"), text).unwrap();
+            assert_eq!(Results::parse(Path::new("x.csv"), &plain.anndata_csv()).unwrap(), plain);
+        }
+        assert!(Results::parse(Path::new("x.csv"), "object,voxels\ncell,3\n").is_err());
+    }
 
     #[test]
     fn tables_for_anndata_have_named_rows_and_numbers_only() {

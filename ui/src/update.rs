@@ -22,6 +22,7 @@ use crate::runs::RunId;
 use crate::screenshots::take_screenshot;
 use crate::training::{Training, TrainingAction};
 use crate::views::layout::Layout;
+use cytoscope_model_package::package_of;
 use cytoscope_pipeline::{PARQUET_ENDING, PairRole, parquet_table};
 use cytoscope_storage::target::ending;
 use eframe::egui;
@@ -167,7 +168,10 @@ impl Workbench {
             FileRequest::ModelExport(format, request) => {
                 effects.act(ModelsAction::Export { format, request, out: first });
             }
-            FileRequest::ModelFile => effects.act(ModelsAction::Open(files)),
+            FileRequest::ModelFile => {
+                let models = files.iter().map(|file| package_of(file).to_owned()).collect();
+                effects.act(ModelsAction::Open(models));
+            }
             FileRequest::ConvertFiles => effects.act(BatchAction::Add(files)),
             FileRequest::ConvertFolder => effects.act(BatchAction::Folder(Some(first))),
             FileRequest::Predictions | FileRequest::PredictionFile => {

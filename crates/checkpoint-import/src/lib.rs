@@ -11,12 +11,14 @@
 
 mod architectures;
 mod archive;
+mod cytodl;
 mod error;
 mod layers;
 mod state;
 mod tensors;
 
 pub use architectures::{Architecture, Imported, Normalization, Plans};
+pub use cytodl::CytoDlHead;
 pub use error::ImportError;
 pub use tensors::StoredTensor;
 
@@ -37,6 +39,7 @@ pub const ENDINGS: [&str; 4] = ["pt", "pth", "ckpt", "safetensors"];
 pub struct Checkpoint {
     tensors: BTreeMap<String, StoredTensor>,
     arguments: Option<Json>,
+    head: Option<CytoDlHead>,
 }
 
 impl Checkpoint {
@@ -52,11 +55,16 @@ impl Checkpoint {
         }
         // A safetensors file starts with the length of its JSON header.
         if bytes.get(8) == Some(&b'{') {
-            return Ok(Self { tensors: read_safetensors(bytes)?, arguments: None });
+            return Ok(Self { tensors: read_safetensors(bytes)?, arguments: None, head: None });
         }
         let mut archive = Archive::open(bytes)?;
         let tensors = state::weights(&mut archive)?;
-        Ok(Self { tensors, arguments: state::nnunet_arguments(archive.pickle()) })
+        let settings = state::entry(archive.pickle(), "hyper_parameters");
+        Ok(Self {
+            tensors,
+            arguments: state::entry(archive.pickle(), "init_args"),
+            head: settings.as_ref().and_then(CytoDlHead::read),
+        })
     }
 
     /// Returns the tensors by name.
@@ -77,6 +85,11 @@ impl Checkpoint {
     /// Returns the arguments of the trainer that nnU-Net stores, with its plans.
     pub fn nnunet_arguments(&self) -> Option<&Json> {
         self.arguments.as_ref()
+    }
+
+    /// Returns what CytoDL's settings state about the network's output, if the checkpoint has them.
+    pub fn cytodl_head(&self) -> Option<CytoDlHead> {
+        self.head
     }
 }
 

@@ -84,11 +84,12 @@ fn collect(
     Ok(())
 }
 
-/// Returns what nnU-Net stores about its training: `init_args`, with the plans and the name of the configuration.
-pub(crate) fn nnunet_arguments(pickle: &Pickle) -> Option<Json> {
-    let arguments = pickle.entry(pickle.root(), "init_args")?;
+/// Returns settings that a training program stores beside the weights: `init_args` of nnU-Net has the plans and the name
+/// of the configuration, `hyper_parameters` of Lightning the arguments of the module.
+pub(crate) fn entry(pickle: &Pickle, key: &str) -> Option<Json> {
+    let settings = pickle.entry(pickle.root(), key)?;
     let mut left = MAX_TENSORS;
-    json(pickle, arguments, 0, &mut left)
+    json(pickle, settings, 0, &mut left)
 }
 
 /// Returns a value as JSON; objects of other classes become null. `None` if it is too large.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{View, archive, checkpoint, dict, int, python, text, view};
-use cytoscope_checkpoint_import::Checkpoint;
+use cytoscope_checkpoint_import::{Checkpoint, CytoDlHead};
 use cytoscope_graph::ElementType;
 use cytoscope_testkit::shared_data;
 use std::collections::BTreeMap;
@@ -214,4 +214,28 @@ for name, tensor in state.items():
         assert_eq!((read.tensors()[name].shape(), values(&read, name)), (shape.as_slice(), expected), "{name}");
     }
     assert_eq!(read.tensors().len(), 7);
+}
+
+#[test]
+fn settings_of_cytodl_say_what_the_network_predicts() {
+    let of = View { class: "ByteStorage", bytes: &[7], elements: 1, shape: &[1], strides: &[1], offset: 0 };
+    let target = |class: &str| dict(&[("_target_", text(class))]);
+    let head = |loss: &str, activation: &str| {
+        let prediction = dict(&[("activation", target(activation))]);
+        dict(&[("loss", target(loss)), ("postprocess", dict(&[("prediction", prediction)]))])
+    };
+    let read = |heads: &[(&str, Vec<u8>)]| {
+        let settings = dict(&[("x_key", text("brightfield")), ("task_heads", dict(heads))]);
+        let root = dict(&[("state_dict", dict(&[("w", view(0, &of))])), ("hyper_parameters", settings)]);
+        Checkpoint::from_bytes(&archive(&root, &[&[7]], &[])).unwrap().cytodl_head()
+    };
+    let found = |predicts_intensities, has_sigmoid| Some(CytoDlHead { predicts_intensities, has_sigmoid });
+    let stain = head("torch.nn.MSELoss", "torch.nn.Identity");
+    assert_eq!(read(&[("dna", stain.clone())]), found(true, false));
+    let objects = head("monai.losses.DiceCELoss", "torch.nn.Sigmoid");
+    assert_eq!(read(&[("seg", objects.clone())]), found(false, true));
+    // Of several heads, the one whose output is used is not known.
+    assert_eq!(read(&[("dna", stain), ("seg", objects)]), None);
+    assert_eq!(read(&[("dna", text("none"))]), None);
+    assert_eq!(Checkpoint::from_bytes(&one(&of)).unwrap().cytodl_head(), None);
 }

@@ -139,7 +139,7 @@ pub struct Graph {
 impl Graph {
     /// Creates a graph without inputs, nodes and outputs.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), opset: crate::EXPORT_OPSET, ..Self::default() }
+        Self { name: name.into(), opset: crate::GRAPH_OPSET, ..Self::default() }
     }
 
     /// Returns the value `id`, if it belongs to this graph.

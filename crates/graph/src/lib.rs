@@ -38,5 +38,6 @@ pub use ops::{AspectPolicy, AxisEffect, AxisLengths, CoordinateMode, NearestMode
 pub use optimizer::{Hyper, Optimizer};
 pub use tensor::{ElementType, Scalar, Tensor, TensorData};
 
-/// Default-domain opset of new graphs, and of exported files.
-pub const EXPORT_OPSET: i64 = 21;
+/// Default-domain opset whose forms the operators of a graph have: that of new graphs, and the newest one of exported
+/// files.
+pub const GRAPH_OPSET: i64 = 21;

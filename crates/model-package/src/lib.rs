@@ -57,6 +57,9 @@ const LAYOUT_KEY: &str = "layout";
 /// Current layout version: the declared weights are floats, and test outputs were made with pre- and postprocessing.
 const LAYOUT: u64 = 2;
 
+/// [`Package::format_version`] of a network without a description.
+const UNDESCRIBED: &str = "onnx";
+
 /// A second network beside the declared weights, referenced by an entry of `config.cytoscope`.
 struct SecondNetwork {
     graph: Graph,
@@ -127,6 +130,14 @@ pub fn is_package(path: &Path) -> bool {
     path.extension().is_some_and(|e| e.eq_ignore_ascii_case("zip")) && Files::open(path).is_ok()
 }
 
+/// Returns the package folder whose description a file is, by its name, and every other path as it is. People who choose a
+/// package in a dialog for files choose its description.
+pub fn package_of(path: &Path) -> &Path {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let is_description = name.is_some_and(|name| files::DESCRIPTIONS.contains(&name));
+    path.parent().filter(|folder| is_description && !folder.as_os_str().is_empty()).unwrap_or(path)
+}
+
 /// The weights of a package as a PyTorch state dict.
 #[derive(Debug)]
 pub struct StateDict {
@@ -154,7 +165,7 @@ pub struct Package {
     pub name: String,
     /// One-sentence description.
     pub description: String,
-    /// Version of the specification, or `onnx` for a bare ONNX file.
+    /// Version of the specification, or `onnx` for a network without a description.
     pub format_version: String,
     /// Input tensors of the network, in the description's order.
     pub inputs: Vec<TensorSpec>,
@@ -299,7 +310,7 @@ impl Package {
         Ok(Self {
             path: path.to_owned(),
             description,
-            format_version: "onnx".to_owned(),
+            format_version: UNDESCRIBED.to_owned(),
             files: Files::single(path),
             rdf: Value::Null,
             name,
@@ -328,6 +339,11 @@ impl Package {
             }
         }
         Ok(())
+    }
+
+    /// Whether the model has a description of its own (`rdf.yaml`), unlike a bare ONNX file.
+    pub fn is_described(&self) -> bool {
+        self.format_version != UNDESCRIBED
     }
 
     /// Whether the network computes with quantized values.

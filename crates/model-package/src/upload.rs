@@ -54,7 +54,7 @@ impl Package {
     /// Returns what bioimage.io would refuse or ask to complete if this package were uploaded; empty if nothing.
     pub fn upload_findings(&self) -> Vec<UploadFinding> {
         let mut checker = Checker { rdf: &self.rdf, files: &self.files, findings: Vec::new() };
-        if self.rdf.is_null() {
+        if !self.is_described() {
             let sentence = "is missing: import the model as a package, and complete its rdf.yaml";
             checker.refuse("description", sentence);
             return checker.findings;

@@ -6,7 +6,7 @@ use super::{
     LAYOUT, LAYOUT_KEY, MAX_RDF_BYTES, OLD_FLOAT_KEY, Package, PackageError, QUANTIZED_KEY, QUANTIZED_WEIGHTS,
     TensorSpec, Tolerance, is_package,
 };
-use cytoscope_graph::{EXPORT_OPSET, Graph, Tensor, npy};
+use cytoscope_graph::{Graph, Tensor, npy};
 use cytoscope_storage::folder::{self, Replaced};
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write;
@@ -206,13 +206,13 @@ impl PackageBuilder {
 
     /// Returns the network files and their entries in the description.
     fn networks(&self, path: &Path) -> Result<Networks, PackageError> {
-        let bytes = |graph: &Graph| {
-            cytoscope_onnx::to_bytes(graph).map_err(|error| PackageError::Graph { path: path.to_owned(), error })
+        let file = |graph: &Graph| {
+            cytoscope_onnx::encode(graph).map_err(|error| PackageError::Graph { path: path.to_owned(), error })
         };
         // Other programs run the float network, which reproduces outputs closely.
-        let declared = bytes(self.float_graph.as_ref().unwrap_or(&self.graph))?;
-        let weights = json!({"source": WEIGHTS, "sha256": sha256(&declared), "opset_version": EXPORT_OPSET});
-        let mut files = vec![(WEIGHTS.to_owned(), declared)];
+        let declared = file(self.float_graph.as_ref().unwrap_or(&self.graph))?;
+        let weights = json!({"source": WEIGHTS, "sha256": sha256(&declared.bytes), "opset_version": declared.opset});
+        let mut files = vec![(WEIGHTS.to_owned(), declared.bytes)];
         let mut attachments = Vec::new();
         let mut config = match &self.config {
             Value::Null => Map::new(),
@@ -225,7 +225,7 @@ impl PackageBuilder {
         }
         config.insert(LAYOUT_KEY.to_owned(), json!(LAYOUT));
         if self.float_graph.is_some() {
-            let quantized = bytes(&self.graph)?;
+            let quantized = file(&self.graph)?.bytes;
             let entry = json!({"source": QUANTIZED_WEIGHTS, "sha256": sha256(&quantized)});
             config.insert(QUANTIZED_KEY.to_owned(), entry.clone());
             attachments.push(entry);

@@ -6,7 +6,7 @@ use cytoscope_graph::{Graph, Tensor};
 use cytoscope_graph_passes::quantize::{Activations, is_quantized, prepare, quantize};
 use cytoscope_model_package::{
     AxisKind, AxisSize, AxisSpec, Package, PackageBuilder, PackageError, Processing, StatisticsAxes, TensorSpec,
-    Tolerance,
+    Tolerance, package_of,
 };
 use cytoscope_storage::Overwrite;
 use serde_json::{Value, json};
@@ -88,7 +88,9 @@ fn the_float_network_is_declared_and_the_quantized_one_attached() {
     let named = &description["config"]["cytoscope"]["quantized_weights"];
     assert_eq!(named["source"], "model_int8.onnx");
     assert_eq!(description["attachments"], json!([named]));
-    assert_eq!(std::fs::read(path.join("model.onnx")).unwrap(), cytoscope_onnx::to_bytes(&float).unwrap());
+    let declared = cytoscope_onnx::encode(&float).unwrap();
+    assert_eq!(std::fs::read(path.join("model.onnx")).unwrap(), declared.bytes);
+    assert_eq!(description["weights"]["onnx"]["opset_version"], declared.opset);
     let package = Package::open(&path).unwrap();
     assert!(is_quantized(&package.graph) && package.is_int8() && !package.declares_quantized());
     assert!(!is_quantized(package.float_graph.as_ref().unwrap()) && !is_quantized(package.declared_graph()));
@@ -112,6 +114,19 @@ fn a_section_that_is_not_a_map_is_refused() {
     let error = wrong.save(&path, Overwrite::Refuse).unwrap_err().to_string();
     assert!(error.contains("config.cytoscope") && error.contains("expected a map"), "{error}");
     assert!(!path.exists());
+}
+
+#[test]
+fn a_description_stands_for_its_package() {
+    for (path, package) in [
+        ("/models/net/rdf.yaml", "/models/net"),
+        ("/models/net/bioimageio.yaml", "/models/net"),
+        ("/models/net/other.yaml", "/models/net/other.yaml"),
+        ("/models/net", "/models/net"),
+        ("rdf.yaml", "rdf.yaml"),
+    ] {
+        assert_eq!(package_of(Path::new(path)), Path::new(package));
+    }
 }
 
 #[test]

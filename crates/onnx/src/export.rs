@@ -1,4 +1,4 @@
-//! Export of a [`Graph`] to an ONNX file of opset [`cytoscope_graph::EXPORT_OPSET`].
+//! Export of a [`Graph`] to an ONNX file, in the oldest opset that has all of its operators.
 //!
 //! Internal operators are written as the operators they consist of: a fused convolution as `Conv`, `Add` and an
 //! activation, SiLU as `Sigmoid` and `Mul`. Weights are stored in the file.
@@ -6,37 +6,54 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use crate::opset::{self, axes_attribute, has_axes_attribute, ir_version};
 use crate::proto::{Writer, write_tensor};
 use cytoscope_graph::{
-    Activation, BinaryOp, Budget, ConvAttrs, ConvTransposeAttrs, DepthOrder, Dim, EXPORT_OPSET, ElementType, Graph,
-    GraphError, GraphLimits, Interrupt, Node, Op, PadMode, Padding, PoolAttrs, Result, Tensor, Value, ValueId,
-    activation_name, op_name,
+    Activation, BinaryOp, Budget, ConvAttrs, ConvTransposeAttrs, DepthOrder, Dim, ElementType, Graph, GraphError,
+    GraphLimits, Interrupt, Node, Op, PadMode, Padding, PoolAttrs, Result, Tensor, Value, ValueId, activation_name,
+    op_name,
 };
 use cytoscope_graph_passes::all_infos;
 use cytoscope_storage::StorageError;
 use cytoscope_storage::write::atomic_write;
 
-/// Version of the file format, the one introduced with opset 21.
-const IR_VERSION: i64 = 10;
-
 /// Protobuf's limit on the size of a message.
 const MAX_FILE_BYTES: usize = i32::MAX as usize;
+
+/// An encoded ONNX file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnnxFile {
+    /// Content of the file.
+    pub bytes: Vec<u8>,
+    /// Default-domain opset that the file states.
+    pub opset: i64,
+}
 
 /// Returns the graph as the bytes of an ONNX file.
 ///
 /// # Errors
-/// If the graph is invalid, an input or output has no known type, or the file is larger than protobuf's limit of 2 GiB.
+/// As [`encode`].
 pub fn to_bytes(graph: &Graph) -> Result<Vec<u8>> {
+    encode(graph).map(|file| file.bytes)
+}
+
+/// Returns the graph as an ONNX file, in the oldest opset from 17 on that has all of its operators.
+///
+/// # Errors
+/// If the graph is invalid, an input or output has no known type, or the file is larger than protobuf's limit of 2 GiB.
+pub fn encode(graph: &Graph) -> Result<OnnxFile> {
     if let Some(node) = graph.nodes.iter().find(|n| n.op.is_training_only()) {
         return Err(GraphError::unsupported(format!("writing the training operator {} to a file", op_name(&node.op))));
     }
     graph.validate()?;
     let infos = all_infos(graph, &GraphLimits::default(), &Budget::new(graph, Interrupt::default()))?;
+    let opset = opset::of_graph(graph, &infos);
     let mut writer = Writer::default();
-    writer.int(1, IR_VERSION);
+    writer.int(1, ir_version(opset));
     writer.text(2, "cytoscope");
     writer.text(3, env!("CARGO_PKG_VERSION"));
-    let mut export = Export { graph, names: graph.values.iter().map(|v| v.name.clone()).collect() };
+    let names = graph.values.iter().map(|v| v.name.clone()).collect();
+    let mut export = Export { graph, opset, names, inlined: HashSet::new() };
     let mut nodes = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
         let dtype = node.input(0).and_then(|id| infos.get(&id)).and_then(|i| i.dtype);
@@ -50,6 +67,7 @@ pub fn to_bytes(graph: &Graph) -> Result<Vec<u8>> {
             taken.insert(node.name.clone());
         }
     }
+    let unused = export.unused_constants(&nodes);
     let dtype_of = |id: ValueId| {
         let value = graph.value(id);
         let dtype = value.dtype.or(infos.get(&id).and_then(|i| i.dtype));
@@ -63,7 +81,7 @@ pub fn to_bytes(graph: &Graph) -> Result<Vec<u8>> {
             body.message(1, |w| node.write(w));
         }
         body.text(2, if graph.name.is_empty() { "graph" } else { &graph.name });
-        for (&id, tensor) in &graph.initializers {
+        for (&id, tensor) in graph.initializers.iter().filter(|(id, _)| !unused.contains(*id)) {
             body.message(5, |w| write_tensor(w, &graph.value(id).name, tensor));
         }
         for (field, ids) in &ends {
@@ -74,9 +92,9 @@ pub fn to_bytes(graph: &Graph) -> Result<Vec<u8>> {
             }
         }
     });
-    writer.message(8, |opset| {
-        opset.text(1, "");
-        opset.int(2, EXPORT_OPSET);
+    writer.message(8, |w| {
+        w.text(1, "");
+        w.int(2, opset);
     });
     for (key, value) in &graph.metadata {
         writer.message(14, |w| {
@@ -91,13 +109,13 @@ pub fn to_bytes(graph: &Graph) -> Result<Vec<u8>> {
             bytes.len()
         )));
     }
-    Ok(bytes)
+    Ok(OnnxFile { bytes, opset })
 }
 
 /// Writes the graph as an ONNX file atomically: to a temporary file beside it, flushed to disk, then renamed.
 ///
 /// # Errors
-/// As [`to_bytes`], or if the file cannot be written.
+/// As [`encode`], or if the file cannot be written.
 pub fn save(graph: &Graph, path: &Path) -> Result<()> {
     atomic_write(path, &to_bytes(graph)?).map_err(|error| match error {
         StorageError::Io { path, source, .. } => GraphError::Io { path, source },
@@ -187,10 +205,22 @@ impl NodeRecord {
 
 struct Export<'g> {
     graph: &'g Graph,
+    /// Opset of the file.
+    opset: i64,
     names: HashSet<String>,
+    /// Constants that became attributes.
+    inlined: HashSet<ValueId>,
 }
 
 impl Export<'_> {
+    /// Returns the constants that became attributes and that no node in the file reads.
+    fn unused_constants(&self, nodes: &[NodeRecord]) -> HashSet<ValueId> {
+        let read: HashSet<&str> = nodes.iter().flat_map(|node| &node.inputs).map(String::as_str).collect();
+        let is_used =
+            |id: &ValueId| read.contains(self.graph.value(*id).name.as_str()) || self.graph.outputs.contains(id);
+        self.inlined.iter().copied().filter(|id| !is_used(id)).collect()
+    }
+
     fn unique_name(&mut self, base: &str) -> String {
         let mut number = 0;
         loop {
@@ -246,9 +276,22 @@ impl Export<'_> {
                 self.activation(a, &node.name, x, y, dtype)
             }
             op => {
-                let mut attributes = settings(op);
-                if matches!(op, Op::Split { .. }) && node.input(1).is_none() {
-                    attributes.push(("num_outputs", Setting::Int(node.outputs.len() as i64)));
+                let mut attributes = settings(op, self.opset);
+                match op {
+                    Op::Split { .. } if node.input(1).is_none() && self.opset >= 18 => {
+                        attributes.push(("num_outputs", Setting::Int(node.outputs.len() as i64)));
+                    }
+                    Op::Reduce { kind, noop_with_empty_axes, .. } if has_axes_attribute(*kind, self.opset) => {
+                        let axes = axes_attribute(node, *noop_with_empty_axes, self.graph).unwrap_or_default();
+                        attributes.extend((!axes.is_empty()).then_some(("axes", Setting::Ints(axes))));
+                        inputs.truncate(1);
+                        self.inlined.extend(node.input(1));
+                    }
+                    _ => {}
+                }
+                // An absent input at the end may be one that the operator does not have in this opset.
+                while inputs.last().is_some_and(String::is_empty) {
+                    inputs.pop();
                 }
                 vec![simple(op_name(op), inputs, outputs, attributes)]
             }
@@ -340,11 +383,10 @@ fn conv_settings(a: &ConvAttrs) -> Settings {
     ]
 }
 
-fn pool_settings(a: &PoolAttrs, max: bool) -> Settings {
-    vec![
+fn pool_settings(a: &PoolAttrs, max: bool, opset: i64) -> Settings {
+    let mut settings = vec![
         ("kernel_shape", ints(&a.kernel)),
         ("strides", ints(&a.strides)),
-        ("dilations", ints(&a.dilations)),
         ("ceil_mode", flag(a.ceil_mode)),
         padding_setting(&a.padding),
         if max {
@@ -352,7 +394,11 @@ fn pool_settings(a: &PoolAttrs, max: bool) -> Settings {
         } else {
             ("count_include_pad", flag(a.count_include_pad))
         },
-    ]
+    ];
+    if max || opset >= 19 {
+        settings.push(("dilations", ints(&a.dilations)));
+    }
+    settings
 }
 
 fn conv_transpose_settings(a: &ConvTransposeAttrs) -> Settings {
@@ -368,15 +414,25 @@ fn conv_transpose_settings(a: &ConvTransposeAttrs) -> Settings {
     settings
 }
 
-/// Returns the attributes of an operator that is written as itself.
-fn settings(op: &Op) -> Settings {
+/// Returns the attributes of `QuantizeLinear`, which has an output type, or `DequantizeLinear`.
+fn quantization_settings(axis: i64, block_size: usize, to: Option<ElementType>, opset: i64) -> Settings {
+    let mut settings = vec![("axis", Setting::Int(axis))];
+    if opset >= 21 {
+        settings.push(("block_size", Setting::Int(block_size as i64)));
+        settings.extend(to.map(|to| ("output_dtype", Setting::Int(to.onnx_code().into()))));
+    }
+    settings
+}
+
+/// Returns the attributes that an operator that is written as itself has in an opset.
+fn settings(op: &Op, opset: i64) -> Settings {
     let int = Setting::Int;
     let float = Setting::Float;
     match op {
         Op::Conv(a) | Op::ConvInteger(a) | Op::QLinearConv(a) => conv_settings(a),
         Op::ConvTranspose(a) => conv_transpose_settings(a),
-        Op::MaxPool(a) => pool_settings(a, true),
-        Op::AveragePool(a) => pool_settings(a, false),
+        Op::MaxPool(a) => pool_settings(a, true, opset),
+        Op::AveragePool(a) => pool_settings(a, false, opset),
         Op::BatchNormalization { epsilon } | Op::InstanceNormalization { epsilon } => {
             vec![("epsilon", float(*epsilon))]
         }
@@ -407,6 +463,7 @@ fn settings(op: &Op) -> Settings {
             ("transA", flag(*trans_a)),
             ("transB", flag(*trans_b)),
         ],
+        Op::Reduce { kind, keep_dims, .. } if has_axes_attribute(*kind, opset) => vec![("keepdims", flag(*keep_dims))],
         Op::Reduce { keep_dims, noop_with_empty_axes, .. } => {
             vec![("keepdims", flag(*keep_dims)), ("noop_with_empty_axes", flag(*noop_with_empty_axes))]
         }
@@ -434,14 +491,8 @@ fn settings(op: &Op) -> Settings {
         Op::Trilu { upper } => vec![("upper", flag(*upper))],
         Op::CumSum { exclusive, reverse } => vec![("exclusive", flag(*exclusive)), ("reverse", flag(*reverse))],
         Op::Einsum { equation } => vec![("equation", Setting::Text(equation.clone()))],
-        Op::QuantizeLinear { axis, block_size, to } => vec![
-            ("axis", int(*axis)),
-            ("block_size", int(*block_size as i64)),
-            ("output_dtype", int(to.onnx_code().into())),
-        ],
-        Op::DequantizeLinear { axis, block_size } => {
-            vec![("axis", int(*axis)), ("block_size", int(*block_size as i64))]
-        }
-        other => crate::ops::settings(other).unwrap_or_default(),
+        Op::QuantizeLinear { axis, block_size, to } => quantization_settings(*axis, *block_size, Some(*to), opset),
+        Op::DequantizeLinear { axis, block_size } => quantization_settings(*axis, *block_size, None, opset),
+        other => crate::ops::settings(other, opset).unwrap_or_default(),
     }
 }

@@ -1,7 +1,7 @@
 //! Reading and writing ONNX files.
 //!
 //! The crate owns the file format: decoding of protobuf, the import of all supported opsets into the operators of
-//! [`cytoscope_graph`] ([`load`], [`from_bytes`]), the export ([`save`], [`to_bytes`]), and the table of supported
+//! [`cytoscope_graph`] ([`load`], [`from_bytes`]), the export ([`save`], [`encode`]), and the table of supported
 //! operators ([`SUPPORTED`]).
 //!
 //! Errors are [`cytoscope_graph::GraphError`]s: a file that is malformed, uses something unsupported (with operator,
@@ -27,10 +27,11 @@
 mod export;
 mod import;
 mod ops;
+mod opset;
 mod proto;
 mod table;
 
-pub use export::{save, to_bytes};
+pub use export::{OnnxFile, encode, save, to_bytes};
 pub use import::{NEWEST_OPSET, from_bytes, load};
 pub use proto::parse_tensor;
 pub use table::{SUPPORTED, SupportedOperator, operators_markdown};

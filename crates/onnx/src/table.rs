@@ -1,6 +1,7 @@
 //! The table of supported operators, as shown in the documentation.
 
-use cytoscope_graph::EXPORT_OPSET;
+use crate::opset::OLDEST_OPSET;
+use cytoscope_graph::GRAPH_OPSET;
 
 /// An ONNX operator that the importer accepts, with its restrictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,12 +161,14 @@ pub fn operators_markdown() -> String {
     let mut text = format!(
         "# Supported operators\n\n\
          Written by `cargo run -p cytoscope-onnx --example operators_table`; a test checks that it is up to date.\n\n\
-         {} operators of ONNX's default domain, opsets 1 to {}. Files are written in opset {}. Differences between\n\
-         opsets are removed when a file is read. Any other operator is refused with its name, node and opset; so are\n\
-         operators with subgraphs (`If`, `Loop`, `Scan`), model-local functions and sparse or string tensors.\n",
+         {} operators of ONNX's default domain, opsets 1 to {}. Files are written in opset {OLDEST_OPSET}, or in the \
+         oldest newer one,\n\
+         up to {GRAPH_OPSET}, that has all operators of the network. Differences between opsets are removed when a \
+         file is read. Any\n\
+         other operator is refused with its name, node and opset; so are operators with subgraphs (`If`, `Loop`, `Scan`),\n\
+         model-local functions and sparse or string tensors.\n",
         SUPPORTED.len(),
-        crate::NEWEST_OPSET,
-        EXPORT_OPSET
+        crate::NEWEST_OPSET
     );
     let mut group = "";
     for row in SUPPORTED {

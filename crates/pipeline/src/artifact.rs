@@ -2,8 +2,8 @@
 //!
 //! Reports state the kind of each file. Kinds are inferred from names only where files are found on disk without a report.
 
-use crate::ModelTask;
 use crate::predict::zarr;
+use crate::{ModelTask, TableFormat};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ pub enum ArtifactKind {
     Prediction,
     /// A label image: `NAME_labels.tif`, or `NAME_labels.ome.tif` with more objects than 16 bits can number.
     Labels,
-    /// The measurements of the objects: `NAME_objects.csv`.
+    /// The measurements of the objects: `NAME_objects.csv` or `NAME_objects.parquet`.
     Table,
     /// A PNG of the middle slice: `NAME_preview.png`.
     Preview,
@@ -30,11 +30,14 @@ pub enum ArtifactKind {
 
 /// Name ending of label images with more objects than 16 bits can number.
 const WIDE_LABELS_ENDING: &str = "_labels.ome.tif";
+/// Name ending of tables that are Parquet files.
+const PARQUET_TABLE_ENDING: &str = "_objects.parquet";
 
 /// Name endings other than [`ArtifactKind::ending`]. A `.zarr` folder of maps may also hold the labels.
-const OTHER_ENDINGS: [(ArtifactKind, &str); 5] = [
+const OTHER_ENDINGS: [(ArtifactKind, &str); 6] = [
     (ArtifactKind::Probability, "_raw.tif"),
     (ArtifactKind::Labels, WIDE_LABELS_ENDING),
+    (ArtifactKind::Table, PARQUET_TABLE_ENDING),
     (ArtifactKind::Probability, "_probability.zarr"),
     (ArtifactKind::Prediction, "_prediction.zarr"),
     (ArtifactKind::Labels, "_labels.zarr"),
@@ -124,6 +127,14 @@ pub(crate) fn wide_labels_name(stem: &str) -> String {
     format!("{stem}{WIDE_LABELS_ENDING}")
 }
 
+/// Returns the file name of the table of a stack in a form.
+pub(crate) fn table_name(stem: &str, format: TableFormat) -> String {
+    match format {
+        TableFormat::Csv | TableFormat::AnnData => ArtifactKind::Table.file_name(stem),
+        TableFormat::Parquet => format!("{stem}{PARQUET_TABLE_ENDING}"),
+    }
+}
+
 /// A file that a job wrote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
@@ -190,6 +201,9 @@ mod tests {
         }
         assert_eq!(ArtifactKind::of_name("x_raw.tif"), Some((ArtifactKind::Probability, "x")));
         assert_eq!(ArtifactKind::of_name(&wide_labels_name("x")), Some((ArtifactKind::Labels, "x")));
+        for format in [TableFormat::Csv, TableFormat::Parquet, TableFormat::AnnData] {
+            assert_eq!(ArtifactKind::of_name(&table_name("x", format)), Some((ArtifactKind::Table, "x")));
+        }
         for kind in [ArtifactKind::Probability, ArtifactKind::Prediction, ArtifactKind::Labels] {
             assert_eq!(ArtifactKind::of_name(&kind.zarr_name("x")), Some((kind, "x")));
         }

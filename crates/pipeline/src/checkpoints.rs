@@ -1,14 +1,16 @@
 //! Opening a model for import: packages, ONNX files, and PyTorch weights, whose network is built from the names and
 //! shapes of their tensors.
 
-use crate::JobError;
+use crate::model::{ModelTask, output_channels_of};
+use crate::{FinalActivation, ImportSettings, JobError};
 use cytoscope_checkpoint_import::{
-    Architecture, Checkpoint, ENDINGS, ImportError, Imported, MAX_CHECKPOINT_BYTES, Normalization, Plans,
+    Architecture, Checkpoint, CytoDlHead, ENDINGS, ImportError, Imported, MAX_CHECKPOINT_BYTES, Normalization, Plans,
 };
 use cytoscope_graph::Graph;
 use cytoscope_model_package::{Package, Processing, StateDict, StatisticsAxes};
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::ending;
+use cytoscope_volume::VoxelSize;
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::io::Read;
@@ -26,18 +28,19 @@ pub(crate) struct Opened {
     pub assumptions: Vec<String>,
 }
 
-/// Opens a model. `architecture` names the architecture of PyTorch weights; without it, it is recognized from the
-/// tensors.
+/// Opens a model with what the user states about it. Without a stated architecture, that of PyTorch weights is recognized
+/// from the tensors.
 ///
 /// # Errors
 /// [`JobError::Model`] if the model is malformed or its weights cannot be converted; [`JobError::WrongUse`] for an
-/// unknown architecture, or one that is given for a model with ONNX weights.
-pub(crate) fn open(file: &Path, architecture: Option<&str>) -> Result<Opened, JobError> {
-    let architecture = architecture.map(str::parse::<Architecture>).transpose();
+/// unknown architecture, or settings that do not apply to the model.
+pub(crate) fn open(file: &Path, settings: &ImportSettings) -> Result<Opened, JobError> {
+    settings.check()?;
+    let architecture = settings.architecture.as_deref().map(str::parse::<Architecture>).transpose();
     let architecture = architecture.map_err(|error| JobError::WrongUse(error.to_string()))?;
     let is_checkpoint = ending(file).is_some_and(|ending| ENDINGS.contains(&ending.as_str()));
     if is_checkpoint && !file.is_dir() {
-        return open_checkpoint(file, architecture);
+        return open_checkpoint(file, architecture, settings);
     }
     let built = RefCell::new(None);
     let build = |state: &StateDict| -> Result<Graph, String> {
@@ -51,7 +54,8 @@ pub(crate) fn open(file: &Path, architecture: Option<&str>) -> Result<Opened, Jo
         *built.borrow_mut() = Some((imported.architecture, imported.assumptions));
         Ok(imported.graph)
     };
-    let package = Package::open_with(file, &build).map_err(|e| JobError::model(file.display().to_string(), e))?;
+    let mut package = Package::open_with(file, &build).map_err(|e| JobError::model(file.display().to_string(), e))?;
+    settings.apply(&mut package, file)?;
     match built.take() {
         Some((architecture, assumptions)) => {
             Ok(Opened { package, architecture: Some(architecture.name().to_owned()), assumptions })
@@ -70,61 +74,153 @@ fn convert(state: &StateDict, requested: Option<Architecture>) -> Result<Importe
     Checkpoint::from_bytes(&state.bytes)?.network(requested, &kwargs)
 }
 
-fn open_checkpoint(file: &Path, requested: Option<Architecture>) -> Result<Opened, JobError> {
+/// What a checkpoint states about the use of its network.
+struct Found {
+    preprocessing: Vec<Processing>,
+    task: Option<ModelTask>,
+    /// Activation after the network, if the network is used for [`Found::task`].
+    final_activation: Option<FinalActivation>,
+    /// Voxel size Z, Y, X in µm of the training data.
+    voxel_um: Option<[f64; 3]>,
+    /// What was assumed, one sentence each.
+    assumptions: Vec<String>,
+}
+
+impl Found {
+    /// Returns the settings of the package: those of the user, and else what was found. What neither states is assumed.
+    fn completed(&mut self, stated: &ImportSettings) -> ImportSettings {
+        let task = stated.task.or(self.task);
+        let found = self.final_activation.filter(|_| task == self.task);
+        let final_activation = stated.final_activation.or(found);
+        if task.is_none() {
+            self.assumptions.push("the network is for segmentation".to_owned());
+        }
+        if final_activation.is_none() && task != Some(ModelTask::LabelFree) {
+            self.assumptions.push("outputs are used as they are".to_owned());
+        }
+        let voxel_um = stated.voxel_um.or(self.voxel_um);
+        ImportSettings { architecture: None, task, final_activation, voxel_um }
+    }
+}
+
+fn open_checkpoint(
+    file: &Path,
+    requested: Option<Architecture>,
+    settings: &ImportSettings,
+) -> Result<Opened, JobError> {
     let name = file.display().to_string();
     let bad = |error: ImportError| JobError::model(&*name, error);
     let bytes = read_up_to(file, MAX_CHECKPOINT_BYTES)?;
     let checkpoint = Checkpoint::from_bytes(&bytes).map_err(bad)?;
     drop(bytes);
     let Imported { graph, architecture, mut assumptions } = checkpoint.network(requested, &Value::Null).map_err(bad)?;
-    let channels = graph.outputs.first().and_then(|id| graph.value(*id).shape.as_ref()?.get(1)?.fixed()).unwrap_or(1);
-    let per_channel = StatisticsAxes { batch: false, channel: false };
-    let mut before = vec![Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: StatisticsAxes::default() }];
-    let mut after = Vec::new();
-    let mut config = Value::Null;
-    if architecture == Architecture::NnUNet {
-        let plans = plans(file, checkpoint.nnunet_arguments()).map_err(|error| match error {
+    let mut found = match architecture {
+        Architecture::NnUNet => of_plans(file, &checkpoint, &graph, settings).map_err(|error| match error {
             PlansError::Job(error) => error,
             PlansError::Import(error) => bad(error),
-        })?;
-        before = match plans.as_ref().map(|plans| plans.normalization) {
-            Some(Normalization::None) => Vec::new(),
-            Some(Normalization::ZeroToOne) => vec![Processing::ScaleRange {
-                min_percentile: 0.0,
-                max_percentile: 100.0,
-                eps: 1e-8,
-                axes: per_channel,
-                reference_tensor: None,
-            }],
-            Some(Normalization::ZScore) => vec![Processing::ZeroMeanUnitVariance { eps: 1e-8, axes: per_channel }],
-            None => {
-                assumptions.push("images are normalized to mean 0 and variance 1: there is no plans.json".to_owned());
-                vec![Processing::ZeroMeanUnitVariance { eps: 1e-8, axes: per_channel }]
-            }
-        };
-        if let Some(plans) = plans.filter(|plans| !plans.spacing.is_empty()) {
-            assumptions
-                .push(format!("stacks have the voxel size of the training data, {:?} in its unit", plans.spacing));
-        }
-        let regions = checkpoint.nnunet_arguments().and_then(|a| a.pointer("/dataset_json/regions_class_order"));
-        after.push(if regions.is_some_and(|r| !r.is_null()) { Processing::Sigmoid } else { Processing::Softmax });
-        // The first class of a softmax is the background.
-        if channels > 1 && after == [Processing::Softmax] {
-            config = json!({"config": {"cytoscope": {"segment_channel": 1}}});
-        }
-    } else {
-        assumptions.push("images are normalized to mean 0 and variance 1, and outputs are used as they are".to_owned());
-    }
-    let description = format!(
-        "A network of the architecture {} from the PyTorch checkpoint {}. Assumed: {}.",
+        })?,
+        _ => of_head(architecture, checkpoint.cytodl_head()),
+    };
+    let completed = found.completed(settings);
+    assumptions.append(&mut found.assumptions);
+    let mut description = format!(
+        "A network of the architecture {} from the PyTorch checkpoint {}.",
         architecture.name(),
         file.file_name().unwrap_or_default().to_string_lossy(),
-        assumptions.join("; ")
     );
-    let mut package =
-        Package::of_network(file, graph, description, (&before, &after)).map_err(|e| JobError::model(&*name, e))?;
-    package.rdf = config;
+    if !assumptions.is_empty() {
+        description.push_str(&format!(" Assumed: {}.", assumptions.join("; ")));
+    }
+    let mut package = Package::of_network(file, graph, description, (&found.preprocessing, &[]))
+        .map_err(|e| JobError::model(&*name, e))?;
+    completed.apply(&mut package, file)?;
     Ok(Opened { package, architecture: Some(architecture.name().to_owned()), assumptions })
+}
+
+/// Returns what is known about a network of an architecture other than nnU-Net, whose checkpoint states no
+/// normalization.
+fn of_head(architecture: Architecture, head: Option<CytoDlHead>) -> Found {
+    let is_stain = architecture == Architecture::Fnet || head.is_some_and(|head| head.predicts_intensities);
+    let task = if is_stain { Some(ModelTask::LabelFree) } else { head.map(|_| ModelTask::Segmentation) };
+    Found {
+        preprocessing: vec![Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: StatisticsAxes::default() }],
+        task,
+        final_activation: head.filter(|head| head.has_sigmoid).map(|_| FinalActivation::Sigmoid),
+        voxel_um: None,
+        assumptions: vec!["images are normalized to mean 0 and variance 1".to_owned()],
+    }
+}
+
+/// Returns what nnU-Net's checkpoint and plans state about its network. The spacing is ignored if the user states a voxel
+/// size.
+fn of_plans(
+    file: &Path,
+    checkpoint: &Checkpoint,
+    graph: &Graph,
+    settings: &ImportSettings,
+) -> Result<Found, PlansError> {
+    let plans = plans(file, checkpoint.nnunet_arguments())?;
+    let per_channel = StatisticsAxes { batch: false, channel: false };
+    let z_score = || vec![Processing::ZeroMeanUnitVariance { eps: 1e-8, axes: per_channel }];
+    let mut assumptions = Vec::new();
+    let preprocessing = match plans.as_ref().map(|plans| plans.normalization) {
+        Some(Normalization::None) => Vec::new(),
+        Some(Normalization::ZeroToOne) => vec![Processing::ScaleRange {
+            min_percentile: 0.0,
+            max_percentile: 100.0,
+            eps: 1e-8,
+            axes: per_channel,
+            reference_tensor: None,
+        }],
+        Some(Normalization::ZScore) => z_score(),
+        None => {
+            assumptions.push("images are normalized to mean 0 and variance 1: there is no plans.json".to_owned());
+            z_score()
+        }
+    };
+    let mut voxel_um = None;
+    if let Some(plans) = plans.filter(|plans| !plans.spacing.is_empty() && settings.voxel_um.is_none()) {
+        let shape = graph.inputs.first().and_then(|id| graph.value(*id).shape.as_ref());
+        let axes = shape.map_or(0, |shape| shape.len().saturating_sub(2));
+        let (um, assumption) = voxel_um_of(&plans.spacing, axes);
+        voxel_um = um;
+        assumptions.push(assumption);
+    }
+    let regions = checkpoint.nnunet_arguments().and_then(|a| a.pointer("/dataset_json/regions_class_order"));
+    let has_regions = regions.is_some_and(|regions| !regions.is_null());
+    let is_softmax = !has_regions && output_channels_of(graph) != Some(1);
+    let final_activation = if is_softmax { FinalActivation::Softmax } else { FinalActivation::Sigmoid };
+    Ok(Found {
+        preprocessing,
+        task: Some(ModelTask::Segmentation),
+        final_activation: Some(final_activation),
+        voxel_um,
+        assumptions,
+    })
+}
+
+/// Returns the voxel size Z, Y, X in µm that the spacing of nnU-Net's plans states for a network with this number of
+/// spatial axes, and what was assumed. Images without a voxel size have a spacing of 1 in nnU-Net.
+fn voxel_um_of(spacing: &[f64], spatial_axes: usize) -> (Option<[f64; 3]>, String) {
+    let zyx = match (spacing, spatial_axes) {
+        (&[y, x], 2) => Some([1.0, y, x]),
+        (&[z, y, x], 3) => Some([z, y, x]),
+        _ => None,
+    };
+    let unused = |reason: &str| {
+        (
+            None,
+            format!("stacks have the voxel size of the training data: the spacing of the plans, {spacing:?}, {reason}"),
+        )
+    };
+    let Some([z, y, x]) = zyx else { return unused("is not one of the network's axes") };
+    if spacing.iter().all(|um| *um == 1.0) {
+        return unused("is that of images without a voxel size");
+    }
+    match VoxelSize::new_um(z, y, x).check() {
+        Ok(()) => (zyx, format!("the spacing of the plans, {spacing:?}, is the voxel size of the training data in µm")),
+        Err(error) => unused(&format!("is no voxel size in µm ({error})")),
+    }
 }
 
 /// Reads a file of at most `limit` bytes.
@@ -167,4 +263,46 @@ fn plans(file: &Path, arguments: Option<&Value>) -> Result<Option<Plans>, PlansE
     let configuration = arguments.and_then(|a| a.get("configuration")).and_then(Value::as_str).map(str::to_owned);
     let configuration = configuration.or_else(of_folder).unwrap_or_else(|| "3d_fullres".to_owned());
     Plans::read(&stored, &configuration).map(Some).map_err(PlansError::Import)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stain_networks_are_recognized_and_the_user_decides() {
+        let nothing = ImportSettings::default();
+        let completed = |architecture, head, stated: &ImportSettings| {
+            let mut found = of_head(architecture, head);
+            let settings = found.completed(stated);
+            (settings.task, settings.final_activation, found.assumptions.len())
+        };
+        let stain = (Some(ModelTask::LabelFree), None, 1);
+        assert_eq!(completed(Architecture::Fnet, None, &nothing), stain);
+        let head = CytoDlHead { predicts_intensities: true, has_sigmoid: false };
+        assert_eq!(completed(Architecture::DynUNet, Some(head), &nothing), stain);
+        // The task and the use of the outputs are assumed.
+        assert_eq!(completed(Architecture::DynUNet, None, &nothing), (None, None, 3));
+        let head = CytoDlHead { predicts_intensities: false, has_sigmoid: true };
+        let objects = (Some(ModelTask::Segmentation), Some(FinalActivation::Sigmoid), 1);
+        assert_eq!(completed(Architecture::DynUNet, Some(head), &nothing), objects);
+        let stated = ImportSettings { task: Some(ModelTask::LabelFree), ..nothing };
+        assert_eq!(completed(Architecture::DynUNet, Some(head), &stated), stain);
+    }
+
+    #[test]
+    fn the_spacing_of_plans_is_a_voxel_size_if_it_can_be_one() {
+        assert_eq!(voxel_um_of(&[2.0, 0.5, 0.4], 3).0, Some([2.0, 0.5, 0.4]));
+        assert_eq!(voxel_um_of(&[0.5, 0.4], 2).0, Some([1.0, 0.5, 0.4]));
+        for (spacing, axes, words) in [
+            (&[1.0, 1.0, 1.0][..], 3, "images without a voxel size"),
+            (&[0.5, 0.5][..], 3, "not one of the network's axes"),
+            (&[2e-4, 5e-5, 5e-5][..], 3, "millimeters"),
+            (&[1.0, 0.0, 1.0][..], 3, "no voxel size in µm"),
+        ] {
+            let (um, assumption) = voxel_um_of(spacing, axes);
+            assert_eq!(um, None, "{spacing:?}");
+            assert!(assumption.contains(words), "{assumption}");
+        }
+    }
 }

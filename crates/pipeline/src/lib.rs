@@ -27,6 +27,7 @@ mod error;
 mod evaluate;
 mod export;
 mod folder_digest;
+mod import_settings;
 mod inherited;
 mod job;
 pub mod job_record;
@@ -64,6 +65,7 @@ pub use engine_memory::engine_memory;
 pub use error::{JobError, JobErrorKind, model_error_message, with_name};
 pub use evaluate::{ChannelScores, EvaluateJob, EvaluateReport, Ignored, PairReport, PairRole, channels_to_score};
 pub use export::{ExportFormat, ExportJob};
+pub use import_settings::{FinalActivation, ImportSettings};
 pub use job::{
     CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, StageProgress, TUNING_STAGE, check_threads,
 };

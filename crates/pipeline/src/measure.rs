@@ -26,6 +26,9 @@ pub struct MeasureJob {
     pub intensities: PathBuf,
     /// Table of measurements to write: Parquet if its name ends in `.parquet`, else CSV.
     pub table: PathBuf,
+    /// Form of the table.
+    #[serde(default, skip_serializing_if = "TableFormat::is_csv")]
+    pub table_format: TableFormat,
     /// Series of the stack, by number or name; also of the label image if it has several.
     #[serde(default, skip_serializing_if = "SeriesChoice::is_first")]
     pub series: SeriesChoice,
@@ -78,6 +81,7 @@ impl MeasureJob {
 
     fn measure(&self, context: &Context) -> Result<MeasureReport, JobError> {
         let start = Instant::now();
+        self.table_format.check_path(&self.table)?;
         results::check(&self.table, &[&self.labels, &self.intensities], self.overwrite)?;
         let version = version(&self.labels);
         let of_stack = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
@@ -117,7 +121,7 @@ impl MeasureJob {
         }
         let objects = rows.len() as u64;
         let text = table_text(&[(self.time, rows)], &names, extents.times > 1);
-        let bytes = TableFormat::Csv.file(&self.table, text)?;
+        let bytes = self.table_format.file(&self.table, text)?;
         let mut publication = Publication::default();
         publication.add(write_unpublished(&self.table, &bytes)?);
         let records = publication.records()?;

@@ -19,6 +19,7 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// The kind of output that a model predicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +28,27 @@ pub enum ModelTask {
     /// A foreground probability map that is turned into labels.
     Segmentation,
     /// The intensities of a stain.
+    #[serde(alias = "labelfree")]
     LabelFree,
+}
+
+impl ModelTask {
+    /// Returns the name of the task in packages and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Segmentation => "segmentation",
+            Self::LabelFree => "labelfree",
+        }
+    }
+}
+
+impl FromStr for ModelTask {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = [Self::Segmentation, Self::LabelFree].into_iter().find(|known| known.name() == text);
+        known.ok_or_else(|| format!("unknown task \"{text}\": expected segmentation or labelfree"))
+    }
 }
 
 /// A model that is ready to be compiled.
@@ -497,6 +518,11 @@ impl Model {
     }
 }
 
+/// Returns the number of channels of a network's first output, if it is known.
+pub(crate) fn output_channels_of(graph: &Graph) -> Option<usize> {
+    graph.value(*graph.outputs.first()?).shape.as_ref()?.get(1)?.fixed()
+}
+
 /// Compiles a network; in a float precision, DequantizeLinear nodes are folded into float weights.
 pub(crate) fn compile(
     graph: &Graph,
@@ -522,12 +548,9 @@ fn as_floats(graph: &Graph, precision: Precision) -> Result<Cow<'_, Graph>, Engi
 
 /// Returns the task that `config.cytoscope.task` names; packages without it are for segmentation.
 fn task_of(stated: Option<&Value>) -> Result<ModelTask, String> {
-    match stated {
-        None | Some(Value::Null) => Ok(ModelTask::Segmentation),
-        Some(task) if task == "segmentation" => Ok(ModelTask::Segmentation),
-        Some(task) if task == "labelfree" => Ok(ModelTask::LabelFree),
-        Some(other) => Err(format!("config.cytoscope.task is {other}, expected segmentation or labelfree")),
-    }
+    let Some(stated) = stated.filter(|stated| !stated.is_null()) else { return Ok(ModelTask::Segmentation) };
+    let task = stated.as_str().and_then(|name| name.parse().ok());
+    task.ok_or_else(|| format!("config.cytoscope.task is {stated}, expected segmentation or labelfree"))
 }
 
 /// Returns the fingerprint of everything in a package that determines a result: the network and the description.

@@ -5,7 +5,7 @@ use crate::checkpoints::{self, Opened};
 use crate::devices::Devices;
 use crate::package_test::{self, TestResult};
 use crate::packages::{EngineCheck, check_engines};
-use crate::{Context, JobError, find_model};
+use crate::{Context, ImportSettings, JobError, find_model};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, EngineError, Precision};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::{Package, UploadFinding, UploadSeverity};
@@ -22,9 +22,9 @@ const SPEED_RUNS: usize = 5;
 pub struct ModelTestJob {
     /// Model: an installed package, or a file that [`crate::packages::ImportJob`] could import.
     pub file: PathBuf,
-    /// Architecture of the network that PyTorch weights belong to; recognized from their tensors if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub architecture: Option<String>,
+    /// What the user states about the model.
+    #[serde(flatten)]
+    pub settings: ImportSettings,
 }
 
 /// Result of a [`ModelTestJob`].
@@ -81,11 +81,10 @@ impl ModelTestJob {
     ///
     /// # Errors
     /// [`JobError::Model`] if the model is malformed, has no weights that can be run or converted, or does not run;
-    /// [`JobError::WrongUse`] for an unknown architecture; [`JobError::Cancelled`].
+    /// [`JobError::WrongUse`] for settings that do not apply to the model; [`JobError::Cancelled`].
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<ModelTestReport, JobError> {
         let loading = context.recorder.span(Stage::Load, "package");
-        let Opened { package, architecture, assumptions } =
-            checkpoints::open(&self.file, self.architecture.as_deref())?;
+        let Opened { package, architecture, assumptions } = checkpoints::open(&self.file, &self.settings)?;
         loading.finish();
         context.check()?;
         let testing = context.recorder.span(Stage::Verify, "self-test");

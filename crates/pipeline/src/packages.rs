@@ -7,7 +7,7 @@ use crate::job_record::recorded;
 use crate::package_test::{self, TestRun};
 use crate::tensors::run_reference;
 use crate::verify::{self, Verification};
-use crate::{Context, JobError};
+use crate::{Context, ImportSettings, JobError};
 use cytoscope_engine::{DeviceId, EngineError, Precision};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::{InheritedContent, Package, PackageBuilder, PackageError, Tolerance, check_destination};
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 pub use crate::package_test::{TestResult, network_inputs, network_test, test, test_inputs, test_outputs};
 
-/// Returns the valid values of [`ImportJob::architecture`].
+/// Returns the valid values of [`ImportSettings::architecture`].
 pub fn architectures() -> Vec<&'static str> {
     cytoscope_checkpoint_import::Architecture::ALL.map(cytoscope_checkpoint_import::Architecture::name).to_vec()
 }
@@ -31,11 +31,15 @@ pub fn is_checkpoint(path: &Path) -> bool {
     ending(path).is_some_and(|e| cytoscope_checkpoint_import::ENDINGS.contains(&e.as_str()))
 }
 
+/// Whether a path is a file of a network or its weights without a description, which only the user can complete.
+pub fn is_undescribed(path: &Path) -> bool {
+    ending(path).is_some_and(|e| e == "onnx") || is_checkpoint(path)
+}
+
 /// Whether a path is a model that [`ImportJob`] may import: an ONNX file, PyTorch weights, or a bioimage.io folder or
 /// zip. Only names, and the list of files in a zip, are read.
 pub fn is_model(path: &Path) -> bool {
-    let is_weights = ending(path).is_some_and(|e| e == "onnx") || is_checkpoint(path);
-    if is_weights { path.is_file() } else { cytoscope_model_package::is_package(path) }
+    if is_undescribed(path) { path.is_file() } else { cytoscope_model_package::is_package(path) }
 }
 
 /// Imports a model: writes it as a package of this program, after testing it.
@@ -49,9 +53,9 @@ pub struct ImportJob {
     /// Whether to replace something other than a package of this program at the output path.
     #[serde(default)]
     pub overwrite: Overwrite,
-    /// Architecture of the network that PyTorch weights belong to; recognized from their tensors if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub architecture: Option<String>,
+    /// What the user states about the model.
+    #[serde(flatten)]
+    pub settings: ImportSettings,
 }
 
 /// Imported package and the comparison on every device, the result of an [`ImportJob`].
@@ -99,20 +103,21 @@ impl ImportJob {
     /// correctly, and writes it as a package, with its provenance record beside it.
     ///
     /// # Errors
-    /// [`JobError::Model`] if the model is malformed, has no weights that can be run or converted, does not run, or no
-    /// engine computes it correctly, or if PyTorch weights do not reproduce the package's test outputs;
-    /// [`JobError::Storage`] if `out` may not be written to; [`JobError::Cancelled`]. No partly written files are left.
+    /// [`JobError::WrongUse`] for settings that do not apply to the model; [`JobError::Model`] if the model is malformed,
+    /// has no weights that can be run or converted, does not run, or no engine computes it correctly, or if PyTorch
+    /// weights do not reproduce the package's test outputs; [`JobError::Storage`] if `out` may not be written to;
+    /// [`JobError::Cancelled`]. No partly written files are left.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<ImportReport, JobError> {
         recorded(self, context, |_| self.import(context, devices))
     }
 
     fn import(&self, context: &Context, devices: &Devices) -> Result<ImportReport, JobError> {
-        let Self { file, out, overwrite, architecture } = self;
+        let Self { file, out, overwrite, settings } = self;
         check_parent(out)?;
         check_destination(out, &[file], *overwrite)?;
         let file_text = file.display().to_string();
         let loading = context.recorder.span(Stage::Load, "package");
-        let Opened { package, architecture, assumptions } = checkpoints::open(file, architecture.as_deref())?;
+        let Opened { package, architecture, assumptions } = checkpoints::open(file, settings)?;
         loading.finish();
         context.check()?;
         let testing = context.recorder.span(Stage::Verify, "self-test");

@@ -8,6 +8,7 @@ use crate::JobError;
 use cytoscope_storage::target::ending;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+use std::str::FromStr;
 
 /// Ending of Parquet files.
 pub const PARQUET_ENDING: &str = "parquet";
@@ -16,25 +17,46 @@ pub const PARQUET_ENDING: &str = "parquet";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TableFormat {
-    /// CSV whose first column, `label`, is the number of the object.
+    /// CSV whose column `label` is the number of the object; Parquet if the table's name ends in `.parquet`.
     #[default]
     Csv,
-    /// CSV as `anndata.io.read_csv` reads it: the first column, `object`, is the name of the object, such as `object_7`, and
-    /// all others are numbers.
+    /// Parquet with the columns of the CSV.
+    Parquet,
+    /// CSV as `anndata.io.read_csv` reads it: the first column, `object`, is the name of the object, such as `object_7`
+    /// (`t2_object_7` at time point 2), and all others are numbers.
     AnnData,
 }
 
+impl FromStr for TableFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "csv" => Ok(Self::Csv),
+            "parquet" => Ok(Self::Parquet),
+            "anndata" => Ok(Self::AnnData),
+            _ => Err(format!("unknown form of a table \"{text}\": expected csv, parquet or anndata")),
+        }
+    }
+}
+
 impl TableFormat {
+    /// Returns whether this is the default, which records leave out.
+    pub(crate) fn is_csv(&self) -> bool {
+        *self == Self::Csv
+    }
+
     /// Checks that a table of this form can be written to a path, before work is done that could not be saved.
     ///
     /// # Errors
-    /// [`JobError::WrongUse`] for a Parquet file in the form of AnnData, which reads CSV.
+    /// [`JobError::WrongUse`] for a Parquet file in the form of AnnData, which reads CSV, or Parquet under another name.
     pub(crate) fn check_path(self, path: &Path) -> Result<(), JobError> {
-        if self == TableFormat::AnnData && is_parquet(path) {
-            let message = "ends in .parquet, but AnnData reads tables as CSV: give a name that ends in .csv";
-            return Err(JobError::WrongUse(format!("{} {message}", path.display())));
-        }
-        Ok(())
+        let message = match (self, is_parquet(path)) {
+            (Self::AnnData, true) => "ends in .parquet, but AnnData reads tables as CSV: give a name that ends in .csv",
+            (Self::Parquet, false) => "is to be a Parquet table: give a name that ends in .parquet",
+            (Self::Csv, _) | (Self::Parquet, true) | (Self::AnnData, false) => return Ok(()),
+        };
+        Err(JobError::WrongUse(format!("{} {message}", path.display())))
     }
 
     /// Returns the content of a table's file: Parquet if its name ends in `.parquet`, else CSV in this form. `csv` is the
@@ -51,16 +73,20 @@ impl TableFormat {
         parquet_table(&columns, &rows).map_err(|problem| JobError::WrongUse(format!("{}: {problem}", path.display())))
     }
 
-    /// Returns a table of one time point, whose first column is `label` and is not quoted, in this form.
+    /// Returns a table whose first column is `label`, or whose first two are `time` and `label`, in this form. Names and
+    /// cells are not quoted.
     pub(crate) fn text(self, csv: String) -> String {
-        if self == TableFormat::Csv {
+        if self != TableFormat::AnnData {
             return csv;
         }
+        let is_timed = csv.starts_with("time,");
         let mut text = String::with_capacity(csv.len() + csv.len() / 4);
         for (i, line) in csv.lines().enumerate() {
-            match line.split_once(',') {
+            let (time, row) = line.split_once(',').filter(|_| is_timed).unwrap_or(("", line));
+            match row.split_once(',') {
                 Some((_, columns)) if i == 0 => text.push_str(&format!("object,{columns}\n")),
-                _ => text.push_str(&format!("object_{line}\n")),
+                _ if is_timed => text.push_str(&format!("t{time}_object_{row}\n")),
+                _ => text.push_str(&format!("object_{row}\n")),
             }
         }
         text
@@ -91,7 +117,10 @@ mod tests {
         assert_eq!(TableFormat::AnnData.text(csv.to_owned()), "object,voxels,mean_a\nobject_7,10,2.5\nobject_12,3,0\n");
         assert_eq!(TableFormat::Csv.text(csv.to_owned()), csv);
         assert_eq!(TableFormat::AnnData.text("label,voxels\n".to_owned()), "object,voxels\n");
+        let csv = "time,label,voxels\n0,7,10\n2,7,12\n".to_owned();
+        assert_eq!(TableFormat::AnnData.text(csv), "object,voxels\nt0_object_7,10\nt2_object_7,12\n");
     }
+
     #[test]
     fn the_name_of_a_table_chooses_csv_or_parquet() {
         let csv = "label,voxels,mean_a\n7,10,2.5\n12,3,NaN\n";
@@ -104,5 +133,17 @@ mod tests {
         assert_eq!(file(TableFormat::Csv, "a.Parquet").unwrap(), parquet_table(&columns, &rows).unwrap());
         let refused = file(TableFormat::AnnData, "a.parquet").unwrap_err().to_string();
         assert!(refused.contains("a.parquet") && refused.contains(".csv"), "{refused}");
+        assert_eq!(file(TableFormat::Parquet, "a.parquet").unwrap(), parquet_table(&columns, &rows).unwrap());
+        let refused = file(TableFormat::Parquet, "a.csv").unwrap_err().to_string();
+        assert!(refused.contains("a.csv") && refused.contains(".parquet"), "{refused}");
+    }
+
+    #[test]
+    fn forms_have_the_same_names_in_files_and_on_the_command_line() {
+        for format in [TableFormat::Csv, TableFormat::Parquet, TableFormat::AnnData] {
+            let name = serde_json::to_value(format).unwrap();
+            assert_eq!(name.as_str().unwrap().parse::<TableFormat>(), Ok(format));
+        }
+        assert!("xlsx".parse::<TableFormat>().unwrap_err().contains("xlsx"));
     }
 }

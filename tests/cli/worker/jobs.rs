@@ -302,6 +302,7 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
         labels: fixture.path(labels),
         intensities: fixture.path(&raw),
         table: fixture.path(table),
+        table_format: Default::default(),
         series: Default::default(),
         axes: None,
         time: 0,

@@ -4,7 +4,8 @@ use super::ResultsPlace;
 use crate::correct::files::CorrectionFiles;
 use crate::measure::table_name;
 use cytoscope_pipeline::job_record::{AnyRecord, read_any, record_path};
-use cytoscope_pipeline::{Artifact, ArtifactKind, provenance};
+use cytoscope_pipeline::{Artifact, ArtifactKind, PARQUET_ENDING, provenance};
+use cytoscope_storage::target::ending;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -54,7 +55,9 @@ impl Search<'_> {
     /// The results that belong to all time points.
     fn outputs(&self, folder: &Path) -> Vec<Artifact> {
         let stem = self.place.stem.as_str();
-        let existing = Artifact::existing(folder, stem);
+        let mut existing = Artifact::existing(folder, stem);
+        // Tables are shown from CSV.
+        existing.retain(|a| a.kind != ArtifactKind::Table || ending(&a.path).as_deref() != Some(PARQUET_ENDING));
         // If there are several, in other formats or of other versions, the newest are used.
         let written = |a: &&Artifact| std::fs::metadata(&a.path).and_then(|meta| meta.modified()).ok();
         let newest = |is: &dyn Fn(ArtifactKind) -> bool| existing.iter().filter(|a| is(a.kind)).max_by_key(written);

@@ -91,6 +91,7 @@ impl Jobs {
             out,
             // Corrections are saved beside label files, as TIFF.
             format: ResultFormat::Tiff,
+            table_format: Default::default(),
             device: settings.device,
             precision: settings.precision,
             tiles: TileRequest { tile: self.tile, ..TileRequest::default() },
@@ -266,6 +267,7 @@ impl Jobs {
         let voxel_um = of_model.map(|m| [0, 1, 2].map(|a| stated[a].unwrap_or(m[a])));
         let job = MeasureJob {
             table: target.table,
+            table_format: Default::default(),
             labels,
             intensities: document.path.clone(),
             series: SeriesChoice::Index(document.series),

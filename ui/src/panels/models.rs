@@ -1,6 +1,6 @@
 //! The Models page: the list of models, and details, test, speed, quantization, export and removal of the shown one.
 
-use super::{frame, heading, job_progress, named_button, number_field, page_top, seconds, weak};
+use super::{frame, heading, job_progress, labeled_choice, named_button, number_field, page_top, seconds, weak};
 use crate::action::Actions;
 use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
@@ -12,10 +12,11 @@ use crate::theme;
 use crate::work::{JobState, JobView};
 use cytoscope_model_package::{UploadFinding, UploadSeverity};
 use cytoscope_pipeline::cards::{ModelCard, OutputCard};
-use cytoscope_pipeline::packages::{architectures, is_checkpoint};
-use cytoscope_pipeline::{ExportFormat, ModelSpeedReport, ModelTestReport};
+use cytoscope_pipeline::packages::{architectures, is_checkpoint, is_undescribed};
+use cytoscope_pipeline::{ExportFormat, FinalActivation, ModelSpeedReport, ModelTask, ModelTestReport};
 use cytoscope_profile::bytes_text;
 use cytoscope_quantize::{QuantizeMode, QuantizeReport};
+use cytoscope_volume::{MAX_PLAUSIBLE_UM, MIN_PLAUSIBLE_UM};
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
 use std::path::Path;
@@ -125,8 +126,8 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
     let is_idle = !is_busy && state.jobs.has_engine();
     let usable = card.is_some_and(|c| c.problem.is_none());
     if installed.is_none() {
-        if is_checkpoint(model) {
-            architecture_choice(ui, state, model, is_idle, actions);
+        if is_undescribed(model) {
+            import_settings(ui, state, model, card.and_then(|c| c.voxel_um), is_idle, actions);
         }
         add_controls(ui, state, model, is_idle && usable, actions);
     }
@@ -217,24 +218,78 @@ fn job_state(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
     }
 }
 
-/// Choice of the architecture of a PyTorch checkpoint, which contains only tensors.
-fn architecture_choice(ui: &mut Ui, state: State<'_>, model: &Path, enabled: bool, actions: &mut Actions) {
-    let chosen = state.models.architecture(model);
-    ui.horizontal(|ui| {
-        ui.label("Architecture");
-        ui.add_enabled_ui(enabled, |ui| {
-            let recognized = "From the tensors";
-            let combo = egui::ComboBox::from_id_salt("architecture").selected_text(chosen.unwrap_or(recognized));
-            let response = combo.show_ui(ui, |ui| {
-                for name in std::iter::once(None).chain(architectures().into_iter().map(Some)) {
-                    if ui.selectable_label(chosen == name, name.unwrap_or(recognized)).clicked() {
-                        actions.send(ModelsAction::Architecture(name));
-                    }
-                }
-            });
-            let info = || egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, enabled, "Architecture");
-            response.response.widget_info(info);
+/// Draws what the user states about a model file without a description; `known_um` is the voxel size that the file states.
+fn import_settings(
+    ui: &mut Ui,
+    state: State<'_>,
+    model: &Path,
+    known_um: Option<[f64; 3]>,
+    enabled: bool,
+    actions: &mut Actions,
+) {
+    let shown = state.models.settings(model);
+    let mut settings = shown.clone();
+    ui.add_enabled_ui(enabled, |ui| {
+        if is_checkpoint(model) {
+            let all: Vec<(String, &str)> = architectures().into_iter().map(|name| (name.to_owned(), name)).collect();
+            let hint = "The architecture of the network that the weights belong to";
+            optional_choice(ui, "Architecture", "From the tensors", &all, &mut settings.architecture)
+                .on_hover_text(hint);
+        }
+        let tasks = [(ModelTask::Segmentation, "Segmentation"), (ModelTask::LabelFree, "Label-free prediction")];
+        let hint = "Whether the model finds objects or predicts a stain";
+        optional_choice(ui, "Task", "From the file", &tasks, &mut settings.task).on_hover_text(hint);
+        let activations = FinalActivation::ALL.map(|activation| {
+            let text = match activation {
+                FinalActivation::None => "None",
+                FinalActivation::Sigmoid => "Sigmoid",
+                FinalActivation::Softmax => "Softmax",
+            };
+            (activation, text)
         });
+        let hint = "What turns the outputs of the network into probabilities, if the network itself does not do it";
+        optional_choice(ui, "Final activation", "From the file", &activations, &mut settings.final_activation)
+            .on_hover_text(hint);
+        voxel_size(ui, known_um, &mut settings.voxel_um);
+    });
+    if settings != shown {
+        actions.send(ModelsAction::Describe(settings));
+    }
+}
+
+/// A drop-down list of values with their texts. Its first entry, `absent`, chooses none of them.
+fn optional_choice<T: Clone + PartialEq>(
+    ui: &mut Ui,
+    name: &str,
+    absent: &str,
+    values: &[(T, &str)],
+    chosen: &mut Option<T>,
+) -> egui::Response {
+    let selected = values.iter().find(|(value, _)| chosen.as_ref() == Some(value)).map_or(absent, |(_, text)| *text);
+    labeled_choice(ui, name, name, selected, |ui| {
+        for entry in std::iter::once(None).chain(values.iter().map(Some)) {
+            let value = entry.map(|(value, _)| value.clone());
+            if ui.selectable_label(*chosen == value, entry.map_or(absent, |(_, text)| *text)).clicked() {
+                *chosen = value;
+            }
+        }
+    })
+}
+
+/// Fields for the voxel size Z, Y, X in µm that a model was made for.
+fn voxel_size(ui: &mut Ui, known_um: Option<[f64; 3]>, chosen: &mut Option<[f64; 3]>) {
+    ui.horizontal(|ui| {
+        let mut is_stated = chosen.is_some();
+        let hint = "Voxel size of the training data in µm along Z, Y, X: stacks are resampled to it";
+        if ui.checkbox(&mut is_stated, "Voxel size").on_hover_text(hint).changed() {
+            *chosen = is_stated.then_some(known_um.unwrap_or([1.0; 3]));
+        }
+        if let Some(zyx_um) = chosen {
+            for (um, name) in zyx_um.iter_mut().zip(["Voxel size Z", "Voxel size Y", "Voxel size X"]) {
+                number_field(ui, um, MIN_PLAUSIBLE_UM..=MAX_PLAUSIBLE_UM, 0.01, name);
+            }
+            ui.label("µm");
+        }
     });
 }
 

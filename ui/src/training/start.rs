@@ -4,8 +4,10 @@ use super::thread_results::ThreadResult;
 use super::{Training, file_name};
 use crate::effect::Effects;
 use crate::jobs::Jobs;
+use cytoscope_model_package::package_of;
 use cytoscope_pipeline::ModelTask;
 use cytoscope_pipeline::cards::{ModelCard, card};
+use cytoscope_pipeline::packages::is_checkpoint;
 use cytoscope_train::TrainStart;
 use cytoscope_training_data::TrainingTask;
 use std::path::PathBuf;
@@ -39,9 +41,17 @@ pub(crate) fn incompatibility(model: &ModelCard, task: TrainingTask, channels: u
 }
 
 impl Training {
-    /// Reads a model file chosen as the start model.
+    /// Reads a model file chosen as the start model; the description of a package stands for its folder.
     pub(super) fn read_start_model(&mut self, path: PathBuf) {
-        self.wizard.spawn(move || ThreadResult::Start(Box::new(card(file_name(&path), &path))));
+        let path = package_of(&path).to_owned();
+        self.wizard.spawn(move || {
+            let mut read = card(file_name(&path), &path);
+            if is_checkpoint(&path) {
+                let problem = "It is a PyTorch checkpoint: under Predict > Models…, add it to your models first.";
+                read.problem = Some(problem.to_owned());
+            }
+            ThreadResult::Start(Box::new(read))
+        });
     }
 
     /// Sets a model that was read as the start model, if it fits the task.

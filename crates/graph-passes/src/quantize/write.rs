@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::QuantRange;
 use super::groups::{Group, moved_inputs};
 use super::layers::Layer;
-use cytoscope_graph::{EXPORT_OPSET, ElementType, Graph, GraphError, Node, Op, Result, Tensor, ValueId};
+use cytoscope_graph::{ElementType, GRAPH_OPSET, Graph, GraphError, Node, Op, Result, Tensor, ValueId};
 
 /// Largest quantized weight: the range is symmetric, so −128 is not used.
 const MAX_LEVEL: f32 = 127.0;
@@ -147,7 +147,7 @@ impl Writer {
 
     fn finish(mut self) -> Graph {
         self.graph.nodes = self.nodes;
-        self.graph.opset = EXPORT_OPSET;
+        self.graph.opset = GRAPH_OPSET;
         self.graph
     }
 }

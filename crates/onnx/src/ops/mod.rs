@@ -18,7 +18,7 @@ pub(crate) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<O
     }
 }
 
-/// Returns the attributes of an operator, or `None` if it has no file of its own.
-pub(crate) fn settings(op: &Op) -> Option<Settings> {
-    concat::settings(op).or_else(|| resize::settings(op))
+/// Returns the attributes that an operator has in an opset, or `None` if it has no file of its own.
+pub(crate) fn settings(op: &Op, opset: i64) -> Option<Settings> {
+    concat::settings(op).or_else(|| resize::settings(op, opset))
 }

@@ -18,8 +18,8 @@ pub(super) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<O
     }
 }
 
-pub(super) fn settings(op: &Op) -> Option<Settings> {
-    if let Op::Resize(attrs) = op { Some(export(attrs)) } else { None }
+pub(super) fn settings(op: &Op, opset: i64) -> Option<Settings> {
+    if let Op::Resize(attrs) = op { Some(export(attrs, opset)) } else { None }
 }
 
 fn import(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<ResizeAttrs> {
@@ -90,7 +90,7 @@ fn import(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<ResizeAttrs> 
     })
 }
 
-fn export(a: &ResizeAttrs) -> Settings {
+fn export(a: &ResizeAttrs, opset: i64) -> Settings {
     let text = |t: &str| Setting::Text(t.to_owned());
     let mut settings = vec![
         (
@@ -122,21 +122,19 @@ fn export(a: &ResizeAttrs) -> Settings {
                 NearestMode::Ceil => "ceil",
             }),
         ),
-        (
-            "keep_aspect_ratio_policy",
-            text(match a.policy {
-                AspectPolicy::Stretch => "stretch",
-                AspectPolicy::NotLarger => "not_larger",
-                AspectPolicy::NotSmaller => "not_smaller",
-            }),
-        ),
         ("cubic_coeff_a", Setting::Float(a.cubic_coeff_a)),
         ("exclude_outside", flag(a.exclude_outside)),
         ("extrapolation_value", Setting::Float(a.extrapolation_value)),
-        ("antialias", flag(a.antialias)),
     ];
-    if let Some(axes) = &a.axes {
-        settings.push(("axes", Setting::Ints(axes.clone())));
+    if opset >= 18 {
+        let policy = match a.policy {
+            AspectPolicy::Stretch => "stretch",
+            AspectPolicy::NotLarger => "not_larger",
+            AspectPolicy::NotSmaller => "not_smaller",
+        };
+        settings.push(("keep_aspect_ratio_policy", text(policy)));
+        settings.push(("antialias", flag(a.antialias)));
+        settings.extend(a.axes.as_ref().map(|axes| ("axes", Setting::Ints(axes.clone()))));
     }
     settings
 }

@@ -4,10 +4,10 @@ use super::input_tensors::TensorSources;
 use super::prediction::Prediction;
 use super::zarr::{self, ZarrLabels};
 use super::{Output, PredictJob};
-use crate::artifact::wide_labels_name;
+use crate::artifact::{table_name, wide_labels_name};
 use crate::model::ModelTask;
 use crate::provenance::InputRecord;
-use crate::{ArtifactKind, Context, JobError, Model, provenance, results};
+use crate::{ArtifactKind, Context, JobError, Model, TableFormat, provenance, results};
 use cytoscope_formats::{Channel, Compression, Container, Image, ImageMeta, StackWriter, WriteSpec, ZarrWriter};
 use cytoscope_objects::measure::{ObjectRow, to_csv};
 use cytoscope_profile::Stage;
@@ -37,13 +37,13 @@ impl Paths {
         [self.maps, self.labels, self.labels_wide, self.table, self.preview, self.preprocessed, self.provenance]
     }
 
-    pub(super) fn new(out: &Path, stem: &str, task: ModelTask) -> Self {
+    pub(super) fn new(out: &Path, stem: &str, task: ModelTask, table_format: TableFormat) -> Self {
         let path = |kind: ArtifactKind| out.join(kind.file_name(stem));
         Self {
             maps: path(ArtifactKind::of_maps(task)),
             labels: path(ArtifactKind::Labels),
             labels_wide: out.join(wide_labels_name(stem)),
-            table: path(ArtifactKind::Table),
+            table: out.join(table_name(stem, table_format)),
             preview: path(ArtifactKind::Preview),
             preprocessed: path(ArtifactKind::Preprocessed),
             provenance: path(ArtifactKind::Provenance),
@@ -88,6 +88,8 @@ const MAX_WATCHED_FILES: usize = 4096;
 /// The files that a prediction of one input reads and writes.
 pub(super) struct ResultFiles {
     pub paths: Paths,
+    /// Form of the table.
+    pub table_format: TableFormat,
     /// The input as it was before it was read.
     pub input: InputRecord,
     /// The input and the other files of its image, as they were before they were read.
@@ -114,7 +116,7 @@ impl ResultFiles {
         (image, tensors): (&Image, &TensorSources),
         wanted: &BTreeSet<Output>,
     ) -> Result<Self, JobError> {
-        let mut paths = Paths::new(job.folder(), stem, model.task);
+        let mut paths = Paths::new(job.folder(), stem, model.task, job.table_format);
         paths.zarr = zarr::path_for(job, image.meta(), stem, model.task, wanted);
         // The files of a stack in many parts do not displace those of the input tensors.
         let of_tensors: Vec<PathBuf> = tensors.files().into_iter().take(MAX_WATCHED_FILES / 2).collect();
@@ -123,7 +125,7 @@ impl ResultFiles {
         let sources = first.chain(of_stack).take(MAX_WATCHED_FILES);
         let read_from = sources.map(|file| record(&file)).collect::<Result<Vec<_>, _>>()?;
         let fingerprint = job.fingerprint(model, input, &read_from)?;
-        Ok(Self { paths, input: record(input)?, read_from, fingerprint })
+        Ok(Self { paths, table_format: job.table_format, input: record(input)?, read_from, fingerprint })
     }
 
     /// As [`Paths::refuse_foreign`].

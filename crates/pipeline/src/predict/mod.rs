@@ -43,7 +43,7 @@ use crate::devices::DeviceChoice;
 use crate::diameter::{DiameterRequest, ObjectDiameter};
 use crate::evaluate::{looks_like_labels, pair_key};
 use crate::{
-    AppliedProfile, Artifact, ArtifactKind, JobError, JobErrorKind, Model, OutputTensor, provenance, stack_stem,
+    AppliedProfile, Artifact, ArtifactKind, JobError, JobErrorKind, Model, OutputTensor, TableFormat, provenance, stack_stem,
 };
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::{is_zarr_folder, one_of_each_series};
@@ -67,7 +67,7 @@ pub enum Output {
     /// The label image: `NAME_labels.tif`. As OME-Zarr: the label image `objects` in the folder of the maps, or
     /// `NAME_labels.zarr` without maps.
     Labels,
-    /// The measurements of the objects: `NAME_objects.csv`.
+    /// The measurements of the objects: `NAME_objects.csv`, or `NAME_objects.parquet` as Parquet.
     Table,
     /// A PNG of the middle slice with outlined objects, or with the predicted stain beside it: `NAME_preview.png`.
     Preview,
@@ -104,6 +104,9 @@ pub struct PredictJob {
     /// File format of maps and labels.
     #[serde(default, skip_serializing_if = "ResultFormat::is_auto")]
     pub format: ResultFormat,
+    /// Form of the tables of objects.
+    #[serde(default, skip_serializing_if = "TableFormat::is_csv")]
+    pub table_format: TableFormat,
     /// The device to run on.
     #[serde(default)]
     pub device: DeviceRequest,

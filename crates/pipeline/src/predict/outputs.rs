@@ -171,7 +171,8 @@ impl<'a> Outputs<'a> {
         }
         if resolved.wants(Output::Table) {
             let text = table_text(&self.rows, &channel_names(resolved), resolved.extents.times > 1);
-            written.add(ArtifactKind::Table, write_unpublished(&paths.table, text.as_bytes())?);
+            let bytes = self.files.table_format.file(&paths.table, text)?;
+            written.add(ArtifactKind::Table, write_unpublished(&paths.table, &bytes)?);
         }
         if resolved.wants(Output::Preview)
             && let Some(png) = self.preview_png(context)?

@@ -139,7 +139,11 @@ impl<'a> Resolved<'a> {
         };
         notes.extend(diameter.filter(|d| d.estimate.is_some() || d.unit == DiameterUnit::Voxels).map(|d| d.sentence()));
         let voxel_um = diameter.map_or(voxel.assumed, |d| d.voxel);
-        let model_um = model.voxel_um.map(|v| v.map(|um| um * diameter.map_or(1.0, |d| d.grid_scale(v))));
+        let mut model_um = model.voxel_um.map(|v| v.map(|um| um * diameter.map_or(1.0, |d| d.grid_scale(v))));
+        // A network on slices has no distance between them: it is applied to the slices of the stack.
+        if let (Some(um), 2) = (&mut model_um, model.spatial_axes) {
+            um[0] = voxel_um[0];
+        }
         let grid = model_shape(extents.zyx, voxel.known.or(diameter.map(|_| voxel_um)), model_um);
         if grid != extents.zyx {
             notes.push(format!("resampled to the model's voxel size: from {:?} to {grid:?} voxels", extents.zyx));

@@ -181,7 +181,7 @@ impl PredictJob {
         let inputs: BTreeSet<PathBuf> = files.iter().map(|f| target::resolved(f)).collect();
         let is_input = |path: &PathBuf| path.canonicalize().is_ok_and(|path| inputs.contains(&path));
         let paths = |result: &SeriesInput| {
-            let files = files::Paths::new(&out, &result.stem, task).all();
+            let files = files::Paths::new(&out, &result.stem, task, self.table_format).all();
             files.into_iter().chain(zarr::paths_in(&out, &result.stem, task))
         };
         match results.iter().flat_map(paths).find(is_input) {

@@ -51,7 +51,10 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
     }
     if icon_text_button(ui, true, icon::FOLDER_OPEN, "Choose model file…")
-        .on_hover_text("A bioimage.io package (.zip) or an ONNX file")
+        .on_hover_text(
+            "A bioimage.io package (.zip, or rdf.yaml in its folder) or an ONNX file. PyTorch checkpoints are added to your \
+             models first, under Predict > Models…",
+        )
         .clicked()
     {
         actions.send(TrainingAction::Ask(FileRequest::StartModel));

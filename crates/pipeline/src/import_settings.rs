@@ -1,0 +1,214 @@
+//! What the user states about a model that is imported, where its file does not state it.
+
+use crate::JobError;
+use crate::model::{ModelTask, output_channels_of};
+use cytoscope_graph::{Activation, Graph, Op};
+use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
+use cytoscope_volume::VoxelSize;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+use std::str::FromStr;
+
+/// Entry of `config.cytoscope` with the output channel that is segmented.
+const SEGMENT_CHANNEL: &str = "segment_channel";
+
+/// The activation that is applied to the output of a network and that the network itself does not contain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinalActivation {
+    /// Outputs are used as they are.
+    None,
+    /// Outputs are logits of independent channels.
+    Sigmoid,
+    /// Outputs are logits of classes, of which the first one is the background.
+    Softmax,
+}
+
+impl FinalActivation {
+    /// All activations.
+    pub const ALL: [Self; 3] = [Self::None, Self::Sigmoid, Self::Softmax];
+
+    /// Returns the name of the activation on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Sigmoid => "sigmoid",
+            Self::Softmax => "softmax",
+        }
+    }
+
+    fn step(self) -> Option<Processing> {
+        match self {
+            Self::None => None,
+            Self::Sigmoid => Some(Processing::Sigmoid),
+            Self::Softmax => Some(Processing::Softmax),
+        }
+    }
+}
+
+impl FromStr for FinalActivation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|known| known.name() == text);
+        known.ok_or_else(|| format!("unknown activation \"{text}\": expected none, sigmoid or softmax"))
+    }
+}
+
+/// What the user states about a model that is imported. Settings that are absent are taken from the file, or assumed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ImportSettings {
+    /// Architecture of the network that PyTorch weights belong to; recognized from their tensors if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<String>,
+    /// What the model predicts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<ModelTask>,
+    /// Activation that is applied to the network's first output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub final_activation: Option<FinalActivation>,
+    /// Voxel size Z, Y, X in µm of the stacks that the network was trained on. A network on slices ignores Z.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub voxel_um: Option<[f64; 3]>,
+}
+
+impl ImportSettings {
+    /// Refuses an implausible voxel size.
+    pub(crate) fn check(&self) -> Result<(), JobError> {
+        let Some(um @ [z, y, x]) = self.voxel_um else { return Ok(()) };
+        let checked = VoxelSize::new_um(z, y, x).check();
+        checked.map_err(|error| JobError::WrongUse(format!("invalid voxel size {um:?} of the model: {error}")))
+    }
+
+    /// Enters everything except the architecture into the description of a model.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] if the model states a setting itself, or does not have outputs for it.
+    pub(crate) fn apply(&self, package: &mut Package, file: &Path) -> Result<(), JobError> {
+        let refused = |problem: String| JobError::WrongUse(format!("{}: {problem}", file.display()));
+        if package.is_described() {
+            self.refuse_stated(package).map_err(refused)?;
+        }
+        if let Some(activation) = self.final_activation {
+            let is_softmax = add_activation(package, activation).map_err(refused)?;
+            if is_softmax && self.task != Some(ModelTask::LabelFree) {
+                set_config(package, SEGMENT_CHANNEL, json!(1));
+            }
+        }
+        if let Some(task) = self.task {
+            set_config(package, "task", json!(task.name()));
+        }
+        if let Some(voxel_um) = self.voxel_um {
+            set_voxel_size(package, voxel_um);
+        }
+        Ok(())
+    }
+
+    /// Refuses settings that a package's description states.
+    fn refuse_stated(&self, package: &Package) -> Result<(), String> {
+        let stated = package.config().get("task").filter(|task| !task.is_null());
+        if let (Some(_), Some(stated)) = (self.task, stated) {
+            return Err(format!("the package states its task ({stated}); leave the task out"));
+        }
+        if self.final_activation.is_some() {
+            let problem = "the package states the steps after its network; leave the final activation out";
+            return Err(problem.to_owned());
+        }
+        let stated = package.inputs.iter().find_map(TensorSpec::voxel_um);
+        if let (Some(_), Some(stated)) = (self.voxel_um, stated) {
+            return Err(format!("the package states its voxel size ({stated:?} µm); leave the voxel size out"));
+        }
+        Ok(())
+    }
+}
+
+/// Applies an activation to the first output. Returns whether it is a softmax.
+fn add_activation(package: &mut Package, activation: FinalActivation) -> Result<bool, String> {
+    let Some(step) = activation.step() else { return Ok(false) };
+    let name = activation.name();
+    if let Some(last) = last_activation(&package.graph) {
+        return Err(format!("the network ends with a {last} already; leave the final activation {name} out"));
+    }
+    let is_softmax = step == Processing::Softmax;
+    if is_softmax && output_channels_of(&package.graph) == Some(1) {
+        let problem = "the network has one output channel, of which softmax makes 1 everywhere; choose sigmoid or none";
+        return Err(problem.to_owned());
+    }
+    if let Some(output) = package.outputs.first_mut() {
+        output.processing.insert(0, step);
+    }
+    Ok(is_softmax)
+}
+
+/// Returns the activation that is the last node of a network, if it is one that makes probabilities.
+fn last_activation(graph: &Graph) -> Option<&'static str> {
+    let output = graph.outputs.first()?;
+    let node = graph.nodes.get(*graph.producers().get(output)?)?;
+    match node.op {
+        Op::Activation(Activation::Sigmoid) => Some("sigmoid"),
+        Op::Softmax { .. } => Some("softmax"),
+        _ => None,
+    }
+}
+
+/// States the voxel size Z, Y, X in µm of inputs and outputs.
+fn set_voxel_size(package: &mut Package, [z, y, x]: [f64; 3]) {
+    let specs = package.inputs.iter_mut().chain(&mut package.outputs);
+    for axis in specs.flat_map(|spec| &mut spec.axes) {
+        let um = match axis.kind {
+            AxisKind::Z => z,
+            AxisKind::Y => y,
+            AxisKind::X => x,
+            AxisKind::Batch | AxisKind::Channel | AxisKind::Time | AxisKind::Index => continue,
+        };
+        // An output with several voxels per input voxel has smaller ones.
+        let scale = match axis.size {
+            AxisSize::Reference { scale, .. } if scale > 0.0 => scale,
+            _ => 1.0,
+        };
+        axis.voxel_um = Some(um / scale);
+    }
+}
+
+/// Sets an entry of `config.cytoscope` in the description of a model.
+fn set_config(package: &mut Package, key: &str, value: Value) {
+    package.rdf = with_entry(std::mem::take(&mut package.rdf), &["config", "cytoscope", key], value);
+}
+
+/// Returns nested mappings with an entry replaced or added; a value that is not a mapping is replaced by one.
+fn with_entry(mappings: Value, path: &[&str], entry: Value) -> Value {
+    let [first, rest @ ..] = path else { return entry };
+    let mut mapping = if let Value::Object(mapping) = mappings { mapping } else { Map::new() };
+    let inner = mapping.get_mut(*first).map(std::mem::take).unwrap_or_default();
+    mapping.insert((*first).to_owned(), with_entry(inner, rest, entry));
+    Value::Object(mapping)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn entries_are_added_to_the_configuration_and_others_are_kept() {
+        let path = ["config", "cytoscope", "task"];
+        let expected = json!({"config": {"cytoscope": {"task": "labelfree"}}});
+        assert_eq!(with_entry(Value::Null, &path, json!("labelfree")), expected);
+        let before = json!({"name": "a", "config": {"other": 1, "cytoscope": {"task": 5, "layout": 2}}});
+        let after = json!({"name": "a", "config": {"other": 1, "cytoscope": {"task": "labelfree", "layout": 2}}});
+        assert_eq!(with_entry(before, &path, json!("labelfree")), after);
+        assert_eq!(with_entry(json!({"config": "a text"}), &path, json!("labelfree")), expected);
+    }
+
+    #[test]
+    fn settings_have_the_same_names_in_files_and_on_the_command_line() {
+        for activation in FinalActivation::ALL {
+            assert_eq!(serde_json::to_value(activation).unwrap(), activation.name());
+            assert_eq!(activation.name().parse::<FinalActivation>(), Ok(activation));
+        }
+        assert!("relu".parse::<FinalActivation>().unwrap_err().contains("relu"));
+        let stored: ImportSettings = serde_json::from_value(json!({"file": "a", "task": "labelfree"})).unwrap();
+        assert_eq!(stored, ImportSettings { task: Some(ModelTask::LabelFree), ..ImportSettings::default() });
+    }
+}
