@@ -206,7 +206,7 @@ impl Train {
         let last_status: Mutex<Option<TrainStatus>> = Mutex::default();
         let on_event = |event: &TrainEvent| {
             if let TrainEvent::Status(status) = event {
-                *last_status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status.clone());
+                *last_status.lock().unwrap_or_else(PoisonError::into_inner) = Some((**status).clone());
             }
             display.training_event(event);
         };

@@ -32,7 +32,7 @@ pub enum TrainEvent {
         stalled_secs: f64,
     },
     /// Speed, waiting, memory and advice on the batch size: after the first steps, then at most every ten seconds.
-    Status(TrainStatus),
+    Status(Box<TrainStatus>),
     /// The network in training was scored on the validation set.
     Validated(ValidationPoint),
     /// A preview of the network in training on a validation image, with ground truth and prediction.

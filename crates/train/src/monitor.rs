@@ -166,7 +166,7 @@ impl Training<'_> {
             recomputes: stepper.recompute().is_some(),
             data_wait_share,
         };
-        self.emit(&TrainEvent::Status(TrainStatus {
+        self.emit(&TrainEvent::Status(Box::new(TrainStatus {
             device: device.id,
             step,
             samples_per_sec: (self.batch * self.config.accumulate) as f64 / step_secs,
@@ -178,7 +178,7 @@ impl Training<'_> {
             batch: self.batch,
             batch_advice: facts.advice(),
             recomputed_share: stepper.recompute().map(|r| r.recomputed_macs as f64 / r.macs.max(1) as f64),
-        }));
+        })));
     }
 }
 
@@ -240,7 +240,7 @@ mod tests {
              activations 64 MiB, device memory 100 MiB allocated and 256 MiB reserved; --batch 8 fits into the memory of \
              the device"
         );
-        let event = TrainEvent::Status(on_gpu);
+        let event = TrainEvent::Status(Box::new(on_gpu));
         let json = serde_json::to_value(&event).unwrap();
         assert_eq!((&json["event"], &json["batch_advice"]["batch"]), (&"status".into(), &8.into()));
         assert_eq!(serde_json::from_value::<TrainEvent>(json).unwrap(), event);

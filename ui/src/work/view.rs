@@ -302,7 +302,7 @@ impl JobView {
             TrainEvent::TrainingSteps { step_secs, stalled_secs, .. } => times.add(*step_secs, *stalled_secs),
             TrainEvent::Status(status) => {
                 times.reports += 1;
-                times.status = Some(status.clone());
+                times.status = Some((**status).clone());
             }
             TrainEvent::Planned(_) | TrainEvent::Validated(_) | TrainEvent::ValidationPreview { .. } => {}
         }
@@ -417,7 +417,7 @@ mod tests {
         let (mut work, id) = training();
         assert_eq!(rules(&work, id), NONE);
         let mut report = |status: TrainStatus| {
-            work.handle_event(WorkerEvent::Reply(Reply::Training { id, event: TrainEvent::Status(status) }));
+            work.handle_event(WorkerEvent::Reply(Reply::Training { id, event: TrainEvent::Status(Box::new(status)) }));
             rules(&work, id)
         };
         let larger = Some(BatchAdvice::Larger { batch: 4 });
