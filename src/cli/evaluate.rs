@@ -1,7 +1,7 @@
 //! `cytoscope evaluate`: scores predictions against ground truth.
 
 use super::failure::Outcome;
-use super::{print, print_json, progress};
+use super::{parse_um, print, print_json, progress};
 use clap::Args;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome as Kind, SizeUnit};
@@ -25,6 +25,9 @@ pub(crate) struct Evaluate {
     /// Series of predictions and ground truth, by number from 0 or by name; files of a single series are read as they are.
     #[arg(long, default_value = "0", value_name = "N|NAME")]
     series: SeriesChoice,
+    /// Voxel size Z,Y,X in µm, to use instead of the files' own for the diameters of objects.
+    #[arg(long, value_name = "Z,Y,X", value_parser = parse_um)]
+    voxel_size: Option<[f64; 3]>,
     /// Also write the scores to a file (.json), with a provenance record beside it.
     #[arg(long, value_name = "FILE.json")]
     out: Option<PathBuf>,
@@ -44,6 +47,7 @@ impl Evaluate {
             truth: self.truth,
             ignore_below_voxels: self.ignore_below,
             series: self.series,
+            voxel_um: self.voxel_size,
             out: self.out,
             overwrite: Overwrite::from_force(self.force),
         };

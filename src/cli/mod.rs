@@ -41,7 +41,7 @@ use cytoscope_pipeline::{JobErrorKind, MAX_THREADS};
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::check_ending;
 use cytoscope_storage::{io_advice, is_exhausted};
-use cytoscope_volume::printable;
+use cytoscope_volume::{VoxelSize, printable};
 use failure::{Failure, Outcome};
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
@@ -341,13 +341,7 @@ fn parse_zyx(text: &str) -> Result<[usize; 3], String> {
 
 /// Parses `Z,Y,X` as three positive sizes in µm.
 fn parse_um(text: &str) -> Result<[f64; 3], String> {
-    let parts: Result<Vec<f64>, _> = text.split(',').map(|p| p.trim().parse()).collect();
-    match parts.as_deref() {
-        Ok([z, y, x]) if [z, y, x].iter().all(|v| v.is_finite() && **v > 0.0) => Ok([*z, *y, *x]),
-        _ => Err(format!(
-            "invalid voxel size \"{text}\": expected three positive sizes Z,Y,X in µm, such as 1.0,0.3,0.3"
-        )),
-    }
+    VoxelSize::parse_zyx_um(text).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ fn write_trace(path: &Path, read_secs: u64, operators: &[(&'static str, u64)]) {
     std::fs::write(path, text).unwrap();
 }
 
-/// Facts that call for larger tiles, another device and a diameter.
+/// Facts that call for larger tiles, another device, a diameter and a voxel size.
 fn input_to_improve() -> InputFacts {
     let time = |device: &str, best_ms| DeviceTime { device: device.to_owned(), best_ms };
     InputFacts {
@@ -64,7 +64,8 @@ fn input_to_improve() -> InputFacts {
             diameter: 9.5,
             has_voxel_size: true,
             estimate: Some((DiameterCertainty::Low, 3)),
-            voxel_zyx: None,
+            // As if it were stated in nm.
+            voxel_zyx: Some([1000.0, 200.0, 200.0]),
         }),
         ..InputFacts::default()
     }
@@ -91,7 +92,7 @@ fn advice_is_shown_with_its_evidence_and_applied_to_the_next_prediction() {
     let report = fixture.path("report.json");
     write_report(&report, input_to_improve());
     open(&mut fixture, &report);
-    fixture.click("Advice (3)");
+    fixture.click("Advice (4)");
     accessibility::check(&fixture, "advice");
     for text in ["70 % of the computed voxels are halo", "Expected gain: up to 3.33×", "Change: --tile 1,8,8"] {
         assert!(fixture.sees(text), "no {text:?}: {}", fixture.on_screen());
@@ -102,6 +103,9 @@ fn advice_is_shown_with_its_evidence_and_applied_to_the_next_prediction() {
     fixture.click("Set object diameter");
     let size = fixture.window.state().document().unwrap().object_size;
     assert_eq!(size.request, DiameterRequest::Given(9.5));
+    fixture.click("Set voxel size…");
+    assert!(fixture.sees("Voxel size of the file"), "{}", fixture.on_screen());
+    fixture.click("Cancel");
     fixture.click("Use tiles of 1 × 8 × 8");
     assert!(fixture.sees("Tiles of 1 × 8 × 8"), "{}", fixture.on_screen());
     fixture.click("Predict this stack");

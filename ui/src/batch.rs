@@ -99,8 +99,8 @@ pub(crate) enum BatchAction {
     Truth(PathBuf),
     /// Ignores true objects with fewer voxels.
     IgnoreBelow(u64),
-    /// Scores the predictions.
-    Evaluate,
+    /// Scores the predictions, with a voxel size Z, Y, X in µm in place of that of the files.
+    Evaluate(Option<[f64; 3]>),
     /// Asks for the file of the table of scores.
     AskSave,
     /// Saves the table of scores.
@@ -227,7 +227,7 @@ impl Batch {
                 self.ignore_below = voxels;
                 self.forget_scores();
             }
-            BatchAction::Evaluate => self.evaluate(jobs),
+            BatchAction::Evaluate(voxel_um) => self.evaluate(voxel_um, jobs),
             BatchAction::AskSave => {
                 let (request, name) = (FileRequest::Scores, "scores.csv".to_owned());
                 let folder = self.prediction.as_deref().and_then(start_folder).map(Path::to_owned);
@@ -326,8 +326,9 @@ impl Batch {
                 output: self.output_of(input),
                 labels: None,
                 series: SeriesChoice::Index(series),
-                // Those that the user has set for an open stack.
+                // Those that the user has set for an open stack, and its voxel size.
                 axes: open.and_then(|d| d.axes.clone()),
+                voxel_um: open.and_then(|d| d.given_voxel_um()),
                 channel: None,
                 time: None,
                 like: None,
@@ -339,7 +340,7 @@ impl Batch {
         }
     }
 
-    fn evaluate(&mut self, jobs: &mut Jobs) {
+    fn evaluate(&mut self, voxel_um: Option<[f64; 3]>, jobs: &mut Jobs) {
         let (Some(prediction), Some(truth)) = (self.prediction.clone(), self.truth.clone()) else { return };
         if self.is_evaluating(jobs) {
             return;
@@ -350,6 +351,7 @@ impl Batch {
             truth,
             ignore_below_voxels: self.ignore_below,
             series: SeriesChoice::default(),
+            voxel_um,
             out: None,
             overwrite: Overwrite::Refuse,
         };

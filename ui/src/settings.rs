@@ -5,6 +5,7 @@ use crate::theme::ThemeChoice;
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_pipeline::PerformanceRequest;
 use cytoscope_storage::StorageError;
+use cytoscope_volume::VoxelSize;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -14,7 +15,7 @@ use std::str::FromStr;
 /// Maximum number of recent files.
 pub const MAX_RECENT: usize = 12;
 
-/// Maximum number of folders with remembered axes.
+/// Maximum number of folders with remembered axes, and of those with a remembered voxel size.
 const MAX_FOLDERS: usize = 200;
 
 /// Maximum number of files with a remembered series.
@@ -33,6 +34,8 @@ pub struct Settings {
     pub recent: Vec<PathBuf>,
     /// Axes set by the user, by folder.
     pub axes_of_folder: BTreeMap<PathBuf, String>,
+    /// Voxel size in µm set by the user, by folder; unknown along axes where that of each file is used.
+    pub voxel_size_of_folder: BTreeMap<PathBuf, VoxelSize>,
     /// Series other than the first that the user has chosen, by file.
     pub series_of_file: BTreeMap<PathBuf, usize>,
     /// Name of the selected model.
@@ -70,6 +73,7 @@ impl Default for Settings {
             theme: ThemeChoice::System,
             recent: Vec::new(),
             axes_of_folder: BTreeMap::new(),
+            voxel_size_of_folder: BTreeMap::new(),
             series_of_file: BTreeMap::new(),
             model: "nuclei".to_owned(),
             channels_of_model: BTreeMap::new(),
@@ -137,6 +141,7 @@ impl Settings {
         let mut stored = self.clone();
         stored.recent.retain(is_unicode);
         stored.axes_of_folder.retain(|folder, _| is_unicode(folder));
+        stored.voxel_size_of_folder.retain(|folder, _| is_unicode(folder));
         stored.series_of_file.retain(|file, _| is_unicode(file));
         stored.dataset_folder = stored.dataset_folder.filter(is_unicode);
         let text =
@@ -146,8 +151,16 @@ impl Settings {
 
     /// The settings with the default layout and choices. What was remembered about files, folders and models stays.
     pub fn with_default_choices(&self) -> Self {
-        let Self { recent, axes_of_folder, series_of_file, channels_of_model, dataset_folder, .. } = self.clone();
-        Self { recent, axes_of_folder, series_of_file, channels_of_model, dataset_folder, ..Self::default() }
+        let kept = self.clone();
+        Self {
+            recent: kept.recent,
+            axes_of_folder: kept.axes_of_folder,
+            voxel_size_of_folder: kept.voxel_size_of_folder,
+            series_of_file: kept.series_of_file,
+            channels_of_model: kept.channels_of_model,
+            dataset_folder: kept.dataset_folder,
+            ..Self::default()
+        }
     }
 
     /// Moves a file to the top of the recent files.
@@ -168,6 +181,15 @@ impl Settings {
             _ => {
                 self.axes_of_folder.remove(&folder);
             }
+        }
+    }
+
+    /// Remembers the voxel size in µm of a folder's files; one that is unknown along all axes is forgotten.
+    pub fn remember_voxel_size(&mut self, file: &Path, voxel_size_um: VoxelSize) {
+        let Some(folder) = file.parent() else { return };
+        self.voxel_size_of_folder.remove(folder);
+        if voxel_size_um != VoxelSize::default() && self.voxel_size_of_folder.len() < MAX_FOLDERS {
+            self.voxel_size_of_folder.insert(folder.to_owned(), voxel_size_um);
         }
     }
 
@@ -192,6 +214,18 @@ impl Settings {
     pub fn axes_of(&self, file: &Path) -> Option<&str> {
         self.axes_of_folder.get(file.parent()?).map(String::as_str)
     }
+
+    /// The voxel size in µm remembered for a file's folder; unknown along all axes if there is none.
+    pub fn voxel_size_of(&self, file: &Path) -> VoxelSize {
+        let folder = file.parent();
+        folder.and_then(|folder| self.voxel_size_of_folder.get(folder)).copied().unwrap_or_default()
+    }
+
+    /// The complete voxel size Z, Y, X in µm remembered for the files in a folder, or for the folder of a file.
+    pub(crate) fn voxel_um_of(&self, path: &Path) -> Option<[f64; 3]> {
+        let mut folders = [Some(path), path.parent()].into_iter().flatten();
+        folders.find_map(|folder| self.voxel_size_of_folder.get(folder)?.zyx_um())
+    }
 }
 
 #[cfg(test)]
@@ -209,6 +243,10 @@ mod tests {
         }
         settings.add_recent(Path::new("/data/15.tif"));
         settings.remember_axes(Path::new("/data/15.tif"), Some("TYX"));
+        settings.remember_voxel_size(Path::new("/data/15.tif"), VoxelSize::new_um(2.0, 0.5, 0.25));
+        settings.remember_voxel_size(Path::new("/slices/a.tif"), VoxelSize { z: Some(3.0), ..VoxelSize::default() });
+        settings.remember_voxel_size(Path::new("/other/a.tif"), VoxelSize::new_um(1.0, 1.0, 1.0));
+        settings.remember_voxel_size(Path::new("/other/b.tif"), VoxelSize::default());
         settings.remember_series("/data/plate.zarr".into(), 3);
         settings.remember_series("/data/other.czi".into(), 1);
         settings.remember_series("/data/other.czi".into(), 0);
@@ -220,6 +258,10 @@ mod tests {
         assert_eq!((loaded.recent.len(), loaded.recent[0].to_str()), (MAX_RECENT, Some("/data/15.tif")));
         assert_eq!(loaded.recent.iter().filter(|p| p.ends_with("15.tif")).count(), 1);
         assert_eq!(loaded.axes_of(Path::new("/data/other.tif")), Some("TYX"));
+        let sizes = ["/data/b.tif", "/slices/b.tif", "/other/c.tif"].map(|file| loaded.voxel_size_of(Path::new(file)));
+        assert_eq!(sizes.map(|size| (size.z, size.x)), [(Some(2.0), Some(0.25)), (Some(3.0), None), (None, None)]);
+        let complete = ["/data", "/data/a.tif", "/slices"].map(|path| loaded.voxel_um_of(Path::new(path)));
+        assert_eq!(complete, [Some([2.0, 0.5, 0.25]), Some([2.0, 0.5, 0.25]), None]);
         std::fs::write(&path, "{ half").unwrap();
         assert_eq!(Settings::load(&path), Settings::default());
         std::fs::write(&path, r#"{"theme": "dark", "of a later version": 3}"#).unwrap();

@@ -59,6 +59,8 @@ pub struct PairToExport {
     pub series: usize,
     /// Axes set by the user, which replace those of the file.
     pub axes: Option<Axes>,
+    /// Voxel size Z, Y, X in µm set by the user, which replaces that of the file.
+    pub voxel_um: Option<[f64; 3]>,
     /// Channel, if the stack has several.
     pub channel: Option<usize>,
     /// Time point, if the stack has several.
@@ -388,6 +390,7 @@ impl SessionThread {
                 path: &pair.raw,
                 series: pair.series,
                 axes: pair.axes.clone(),
+                voxel_um: pair.voxel_um,
                 channel: pair.channel,
                 time: pair.time,
             };

@@ -190,7 +190,10 @@ fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     ui.horizontal(|ui| {
         let may = !is_running && batch.prediction.is_some() && batch.truth.is_some() && state.jobs.has_engine();
         if named_button(ui, may, icon::SCALES, "Evaluate").clicked() {
-            actions.send(BatchAction::Evaluate);
+            // The one that the user has set for the files of the ground truth, or else for those of the predictions.
+            let mut paths = [&batch.truth, &batch.prediction].into_iter().flatten();
+            let voxel_um = paths.find_map(|path| state.settings().voxel_um_of(path));
+            actions.send(BatchAction::Evaluate(voxel_um));
         }
         if is_running {
             ui.spinner();

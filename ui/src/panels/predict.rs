@@ -125,10 +125,10 @@ fn model_card(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut Pred
             egui_commonmark::CommonMarkViewer::new().show(ui, &mut own.commonmark, &text);
         });
     }
-    voxel_warning(ui, document, card);
+    voxel_warning(ui, document, card, actions);
 }
 
-fn voxel_warning(ui: &mut Ui, document: &Document, card: &ModelCard) {
+fn voxel_warning(ui: &mut Ui, document: &Document, card: &ModelCard, actions: &mut Actions) {
     if !document.voxel_known {
         let text = if card.object_diameter_um.is_some() {
             "Voxel size unknown: diameters are in voxels."
@@ -138,6 +138,9 @@ fn voxel_warning(ui: &mut Ui, document: &Document, card: &ModelCard) {
             "Voxel size unknown: volumes are in voxels."
         };
         ui.label(RichText::new(format!("{}  {text}", icon::WARNING)).size(12.0));
+        if ui.link(RichText::new("Set voxel size…").size(12.0)).clicked() {
+            actions.send(document.ask_voxel_size());
+        }
     }
 }
 

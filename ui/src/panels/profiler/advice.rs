@@ -2,7 +2,7 @@
 
 use crate::action::{Action, Actions};
 use crate::display::{DisplayAction, PanelTask, Part};
-use crate::document::DocumentChange;
+use crate::document::{Document, DocumentChange};
 use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
 use crate::panels::weak;
@@ -112,6 +112,15 @@ fn offer(setting: &AdvisedSetting, state: State<'_>, run: Run<'_>) -> Option<Off
             diameter_offer(DiameterRequest::Given(diameter), state, run)
         }
         AdvisedSetting::EstimatedDiameter => diameter_offer(DiameterRequest::Auto, state, run),
+        AdvisedSetting::VoxelSize => {
+            let document = document_of(state, run)?;
+            Some(Offer {
+                name: "Set voxel size…".to_owned(),
+                actions: vec![DocumentsAction::Activate(document.id).into(), document.ask_voxel_size().into()],
+                // The dialog shows the size that is set.
+                is_applied: false,
+            })
+        }
         // The window never asks for blending, has no memory budget, uses all cores, and leaves batch and memory of a
         // training run to the program.
         AdvisedSetting::DefaultBlend
@@ -122,10 +131,15 @@ fn offer(setting: &AdvisedSetting, state: State<'_>, run: Run<'_>) -> Option<Off
     }
 }
 
+/// The stack of a run, or else the active one; `None` without a stack.
+fn document_of<'a>(state: State<'a>, run: Run<'_>) -> Option<&'a Document> {
+    let of_run = run.document().and_then(|id| state.documents.get(id));
+    of_run.or_else(|| state.document())
+}
+
 /// The change of the object diameter of the run's stack, or of the active one; `None` without a stack.
 fn diameter_offer(request: DiameterRequest, state: State<'_>, run: Run<'_>) -> Option<Offer> {
-    let of_run = run.document().and_then(|id| state.documents.get(id));
-    let document = of_run.or_else(|| state.document())?;
+    let document = document_of(state, run)?;
     let mut size = document.object_size;
     let (name, is_applied) = match (request, size.request) {
         (DiameterRequest::Given(_), set) => ("Set object diameter", matches!(set, DiameterRequest::Given(_))),
