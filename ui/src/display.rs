@@ -14,7 +14,7 @@ use crate::theme::ThemeChoice;
 use crate::views::pen::PointerEvent;
 use crate::voxel_size::VoxelSizeDialog;
 use cytoscope_engine::{DeviceRequest, Precision};
-use cytoscope_pipeline::PerformanceRequest;
+use cytoscope_pipeline::{PerformanceRequest, ResultFormat};
 use cytoscope_volume::VoxelSize;
 use eframe::egui;
 use std::collections::BTreeSet;
@@ -116,6 +116,8 @@ pub(crate) enum DisplayAction {
     Precision(Option<Precision>),
     /// Selects a preset of the machine profile for predictions.
     Performance(PerformanceRequest),
+    /// Selects the file format of the maps and labels of predictions.
+    ResultFormat(ResultFormat),
     /// Sets the dataset folder for exported training pairs.
     DatasetFolder(PathBuf),
     /// Moves a file to the top of the recent files.
@@ -391,6 +393,7 @@ impl Display {
             DisplayAction::Device(device) => self.settings.device = device,
             DisplayAction::Precision(precision) => self.settings.precision = precision,
             DisplayAction::Performance(request) => self.settings.performance = request,
+            DisplayAction::ResultFormat(format) => self.settings.result_format = format,
             DisplayAction::DatasetFolder(folder) => self.settings.dataset_folder = Some(folder),
             DisplayAction::AddRecentFile(path) => self.settings.add_recent(&path),
             DisplayAction::RememberAxes { file, axes } => self.settings.remember_axes(&file, axes.as_deref()),

@@ -11,6 +11,7 @@ use crate::results::Results;
 use crate::voxel_size;
 use cytoscope_formats::{FormatError, Image, ImageMeta, OpenOptions};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_pipeline::predict::containing_maps;
 use cytoscope_pipeline::{ArtifactKind, Extents, stack_stem};
 use cytoscope_volume::{Axes, Axis, VoxelSize};
 use std::path::{Path, PathBuf};
@@ -342,7 +343,7 @@ impl Document {
         }
         Ok(Overlay {
             role,
-            name: file_name(path),
+            name: file_name(containing_maps(path)),
             path: path.to_owned(),
             visible: role != Role::Map,
             source: Arc::new(FileSource::new(image, matches!(role, Role::Labels | Role::Truth))),

@@ -8,7 +8,8 @@ use crate::panels::weak;
 use crate::results::Results;
 use crate::state::State;
 use crate::theme;
-use cytoscope_pipeline::ArtifactKind;
+use cytoscope_pipeline::predict::containing_maps;
+use cytoscope_pipeline::{Artifact, ArtifactKind};
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::path::Path;
@@ -30,9 +31,11 @@ pub(crate) enum TableState {
 
 /// File name of the table of a label image.
 pub(crate) fn table_name(labels: &Path) -> String {
-    let name = file_name(labels);
+    let result = containing_maps(labels);
+    let name = file_name(result);
     let stem = match ArtifactKind::of_name(&name) {
         Some((ArtifactKind::Labels, stem)) => stem,
+        Some((kind, stem)) if kind.is_maps() && result != labels => stem,
         _ => name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem),
     };
     ArtifactKind::Table.file_name(stem)
@@ -43,7 +46,8 @@ pub(crate) fn is_old(table: &Path) -> bool {
     let name = file_name(table);
     let Some((ArtifactKind::Table, stem)) = ArtifactKind::of_name(&name) else { return false };
     let written = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
-    let labels = ArtifactKind::Labels.file_names(stem).filter_map(|name| written(&table.with_file_name(name))).max();
+    let existing = table.parent().map(|folder| Artifact::existing(folder, stem)).unwrap_or_default();
+    let labels = existing.iter().filter(|a| a.kind == ArtifactKind::Labels).filter_map(|a| written(&a.path)).max();
     labels.zip(written(table)).is_some_and(|(labels, table)| table < labels)
 }
 
@@ -116,6 +120,8 @@ mod tests {
             ("a_labels.tif", "a_objects.csv"),
             ("a_corrected_labels.tif", "a_corrected_objects.csv"),
             ("a_labels.ome.tif", "a_objects.csv"),
+            ("a_labels.zarr", "a_objects.csv"),
+            ("o/a_probability.zarr/labels/objects", "a_objects.csv"),
             ("drawn.tif", "drawn_objects.csv"),
             ("drawn", "drawn_objects.csv"),
         ] {

@@ -3,7 +3,7 @@
 use crate::stored::read_json;
 use crate::theme::ThemeChoice;
 use cytoscope_engine::{DeviceRequest, Precision};
-use cytoscope_pipeline::PerformanceRequest;
+use cytoscope_pipeline::{PerformanceRequest, ResultFormat};
 use cytoscope_storage::StorageError;
 use cytoscope_volume::VoxelSize;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -51,6 +51,9 @@ pub struct Settings {
     /// Which preset of the machine profile completes the options of a prediction.
     #[serde(deserialize_with = "performance_or_auto")]
     pub performance: PerformanceRequest,
+    /// File format of the maps and labels of predictions.
+    #[serde(deserialize_with = "format_or_auto")]
+    pub result_format: ResultFormat,
     /// Whether the list of stacks is shown.
     pub show_library: bool,
     /// Whether the panel of tasks is shown.
@@ -80,6 +83,7 @@ impl Default for Settings {
             device: DeviceRequest::Auto,
             precision: None,
             performance: PerformanceRequest::Auto,
+            result_format: ResultFormat::Auto,
             show_library: true,
             show_tasks: true,
             show_profiler: false,
@@ -98,6 +102,11 @@ fn device_or_auto<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DeviceRe
 
 /// Deserializes a request. An unknown one becomes `auto`, so that the other settings are kept.
 fn performance_or_auto<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PerformanceRequest, D::Error> {
+    Ok(known(&String::deserialize(deserializer)?).unwrap_or_default())
+}
+
+/// Deserializes a file format. An unknown one becomes `auto`, so that the other settings are kept.
+fn format_or_auto<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ResultFormat, D::Error> {
     Ok(known(&String::deserialize(deserializer)?).unwrap_or_default())
 }
 
@@ -301,16 +310,20 @@ mod tests {
     }
 
     #[test]
-    fn device_and_precision_are_stored_as_text_and_unknown_ones_become_auto() {
-        let stored = |device: &str, precision: &str| {
-            let text = serde_json::json!({"theme": "dark", "device": device, "precision": precision});
+    fn choices_for_predictions_are_stored_as_text_and_unknown_ones_become_auto() {
+        let stored = |device: &str, precision: &str, format: &str| {
+            let text = serde_json::json!({
+                "theme": "dark", "device": device, "precision": precision, "result_format": format
+            });
             serde_json::from_value::<Settings>(text).unwrap()
         };
-        let chosen = stored("cpu", "int8");
+        let chosen = stored("cpu", "int8", "ome-zarr");
         assert_eq!((chosen.device.to_string().as_str(), chosen.precision), ("cpu", Some(Precision::Int8)));
+        assert_eq!(chosen.result_format, ResultFormat::OmeZarr);
         let json = serde_json::to_value(&chosen).unwrap();
         assert_eq!((&json["device"], &json["precision"]), (&"cpu".into(), &"int8".into()));
-        let unknown = stored("abacus", "f17");
+        assert_eq!(json["result_format"], "ome-zarr");
+        let unknown = stored("abacus", "f17", "hdf5");
         assert_eq!(unknown, Settings { theme: ThemeChoice::Dark, ..Settings::default() });
         let json = serde_json::to_value(&unknown).unwrap();
         assert_eq!((&json["device"], &json["precision"]), (&"auto".into(), &"auto".into()));

@@ -445,10 +445,14 @@ fn open(start: &SessionStart) -> Result<(Session, Replay), CorrectionError> {
             Base::Empty => (LabelVolume::new(start.shape_zyx, start.voxel_um)?, None),
             Base::File(path) => (load(start, path)?, Some(path.as_path())),
         };
+        // Those of a prediction may be in an OME-Zarr folder.
+        let of_folder = path.filter(|path| path.is_dir()).map(|_| volume.snapshot());
         match Session::open(volume, path, &start.files.journal, SessionOptions::default()) {
             Ok(opened) => {
-                if let (Some(path), true) = (path, is_new) {
-                    start.files.copy_base(path)?;
+                match (path, of_folder) {
+                    (Some(_), Some(labels)) if is_new => start.files.save_base(&labels)?,
+                    (Some(path), None) if is_new => start.files.copy_base(path)?,
+                    _ => {}
                 }
                 return Ok(opened);
             }

@@ -16,7 +16,7 @@ use cytoscope_formats::{Compression, SeriesChoice};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::predict::{ChannelRef, TileRequest};
 use cytoscope_pipeline::{
-    ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, MeasureJob, MeshJob, PredictJob, ResultFormat, SegmentJob,
+    ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, MeasureJob, MeshJob, PredictJob, SegmentJob,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_storage::Overwrite;
@@ -89,8 +89,7 @@ impl Jobs {
             inputs: vec![document.path.clone()],
             model: model.name.clone(),
             out,
-            // Corrections are saved beside label files, as TIFF.
-            format: ResultFormat::Tiff,
+            format: settings.result_format,
             device: settings.device,
             precision: settings.precision,
             tiles: TileRequest { tile: self.tile, ..TileRequest::default() },

@@ -19,7 +19,7 @@ use cytoscope_engine::{Device, DeviceRequest, Precision};
 use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::{ModelTask, Preset};
+use cytoscope_pipeline::{ModelTask, Preset, ResultFormat};
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::path::Path;
@@ -160,6 +160,7 @@ fn input_and_place(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut
     tuned_choice(ui, state, actions);
     tune_button(ui, state, document.id, actions);
     device_reason(ui, state, document.id, actions);
+    format_choice(ui, state, actions);
     let folder = state.jobs.folder(document.id).unwrap_or(Path::new(""));
     ui.horizontal(|ui| {
         let button = ui.button(format!("{}  Results", icon::FOLDER));
@@ -253,6 +254,27 @@ fn precision_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     });
     if precision != settings.precision {
         actions.send(DisplayAction::Precision(precision));
+    }
+}
+
+/// Choice of the file format of maps and labels.
+fn format_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let name = |format: ResultFormat| match format {
+        ResultFormat::Auto => "Auto (as the stack)",
+        ResultFormat::Tiff => "TIFF",
+        ResultFormat::OmeZarr => "OME-Zarr",
+    };
+    let before = state.settings().result_format;
+    let mut format = before;
+    let response = labeled_choice(ui, "result format", "Result format", name(before), |ui| {
+        for one in [ResultFormat::Auto, ResultFormat::Tiff, ResultFormat::OmeZarr] {
+            ui.selectable_value(&mut format, one, name(one));
+        }
+    });
+    response
+        .on_hover_text("Auto: OME-Zarr for OME-Zarr stacks, TIFF for all others. OME-Zarr suits stacks of any size");
+    if format != before {
+        actions.send(DisplayAction::ResultFormat(format));
     }
 }
 

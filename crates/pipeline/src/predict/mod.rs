@@ -36,7 +36,7 @@ pub use live::{LiveSink, LiveVolume};
 pub use options::PredictOptions;
 pub use pass_plan::PassPlan;
 pub use plan::{Blend, TilePlan, TileRequest};
-pub use zarr::ResultFormat;
+pub use zarr::{ResultFormat, containing_maps};
 
 use crate::deserialize;
 use crate::devices::DeviceChoice;
