@@ -146,6 +146,50 @@ fn a_training_run_that_waits_for_data_asks_for_workers_which_the_wizard_takes_ov
 }
 
 #[test]
+fn memory_batch_and_threads_of_advice_are_set_for_predictions_and_for_training_runs() {
+    let mut fixture = Fixture::new();
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    let show = |fixture: &mut Fixture, kind: &str, facts: RunFacts| {
+        let run = RunRecord::new("cytoscope 0", kind, &Recorder::totals_only(), facts);
+        let path = fixture.path(&format!("{kind}.json"));
+        std::fs::write(&path, serde_json::json!({ "run": run }).to_string()).unwrap();
+        fixture.window.state_mut().open_run(path);
+        fixture.until("the run", |w| sees(w, &format!("{kind}.json · {kind}")));
+    };
+    let more_threads_than_cores = RunFacts { wall_secs: 1.0, threads: Some(8), cores: Some(4), ..RunFacts::default() };
+    let tiles = input_to_improve().tiles.map(|tiles| TileFacts { budget_bytes: Some(150 << 20), ..tiles });
+    let input = InputFacts { device: "cpu".to_owned(), tiles, ..InputFacts::default() };
+    show(&mut fixture, "predict", RunFacts { inputs: vec![input], ..more_threads_than_cores.clone() });
+    fixture.click("Advice (2)");
+    fixture.click("Use a memory budget of 300 MiB");
+    fixture.click("Use 4 threads");
+    let settings = fixture.window.state().settings();
+    assert_eq!((settings.memory_budget_mib, settings.threads), (Some(300), Some(4)));
+    assert!(is_disabled(&fixture, "Use a memory budget of 300 MiB") && is_disabled(&fixture, "Use 4 threads"));
+    // Those of a training run are settings of the wizard.
+    let training = TrainingFacts {
+        step_secs: 0.5,
+        batch: 4,
+        larger_batch: Some(8),
+        device: "cpu".to_owned(),
+        ..TrainingFacts::default()
+    };
+    let (peak_bytes, memory_bytes) = (Some(15 << 30), Some(16 << 30));
+    show(
+        &mut fixture,
+        "train",
+        RunFacts { training: Some(training), peak_bytes, memory_bytes, ..more_threads_than_cores },
+    );
+    fixture.click("Advice (3)");
+    for button in ["Use a batch size of 8", "Use a memory limit of 8.00 GiB", "Use 4 threads"] {
+        fixture.click(button);
+        assert!(is_disabled(&fixture, button), "{button}");
+    }
+    let plan = &fixture.window.state().wizard().plan;
+    assert_eq!((plan.batch, plan.memory_mib, plan.threads), (Some(8), Some(8192), Some(4)));
+}
+
+#[test]
 fn stored_runs_are_compared_searched_and_exported() {
     let mut fixture = Fixture::new();
     let (first, second) = (fixture.path("first.json"), fixture.path("second.json"));

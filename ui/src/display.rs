@@ -116,6 +116,10 @@ pub(crate) enum DisplayAction {
     Precision(Option<Precision>),
     /// Selects a preset of the machine profile for predictions.
     Performance(PerformanceRequest),
+    /// Sets the maximum memory of predictions in MiB; `None` is three quarters of the free memory.
+    MemoryBudget(Option<u64>),
+    /// Sets the number of threads of predictions; `None` uses all cores.
+    Threads(Option<usize>),
     /// Selects the file format of the maps and labels of predictions.
     ResultFormat(ResultFormat),
     /// Sets the dataset folder for exported training pairs.
@@ -393,6 +397,8 @@ impl Display {
             DisplayAction::Device(device) => self.settings.device = device,
             DisplayAction::Precision(precision) => self.settings.precision = precision,
             DisplayAction::Performance(request) => self.settings.performance = request,
+            DisplayAction::MemoryBudget(mib) => self.settings.memory_budget_mib = mib,
+            DisplayAction::Threads(threads) => self.settings.threads = threads,
             DisplayAction::ResultFormat(format) => self.settings.result_format = format,
             DisplayAction::DatasetFolder(folder) => self.settings.dataset_folder = Some(folder),
             DisplayAction::AddRecentFile(path) => self.settings.add_recent(&path),

@@ -51,6 +51,10 @@ pub struct Settings {
     /// Which preset of the machine profile completes the options of a prediction.
     #[serde(deserialize_with = "performance_or_auto")]
     pub performance: PerformanceRequest,
+    /// Maximum memory of predictions and meshes in MiB; `None` is three quarters of the free memory.
+    pub memory_budget_mib: Option<u64>,
+    /// Number of threads of predictions; `None` uses all cores.
+    pub threads: Option<usize>,
     /// File format of the maps and labels of predictions.
     #[serde(deserialize_with = "format_or_auto")]
     pub result_format: ResultFormat,
@@ -83,6 +87,8 @@ impl Default for Settings {
             device: DeviceRequest::Auto,
             precision: None,
             performance: PerformanceRequest::Auto,
+            memory_budget_mib: None,
+            threads: None,
             result_format: ResultFormat::Auto,
             show_library: true,
             show_tasks: true,
@@ -170,6 +176,11 @@ impl Settings {
             dataset_folder: kept.dataset_folder,
             ..Self::default()
         }
+    }
+
+    /// Maximum memory of predictions and meshes in bytes, if one is set.
+    pub(crate) fn memory_budget_bytes(&self) -> Option<u64> {
+        self.memory_budget_mib.map(|mib| mib.saturating_mul(1 << 20))
     }
 
     /// Moves a file to the top of the recent files.

@@ -103,15 +103,22 @@ impl Jobs {
             voxel_um: document.given_voxel_um(),
             diameter: document.object_size.request,
             preprocess: document.preprocessing.steps.clone(),
-            memory_budget_bytes: None,
+            memory_budget_bytes: settings.memory_budget_bytes(),
             resume: false,
-            threads: 0,
+            threads: settings.threads.unwrap_or(0),
             overwrite: Default::default(),
         })
     }
 
     /// Writes the surface of the selected object, or of all objects, of the saved labels of a document.
-    pub(super) fn save_mesh(&mut self, id: u64, out: PathBuf, documents: &Documents, effects: &mut Effects) {
+    pub(super) fn save_mesh(
+        &mut self,
+        id: u64,
+        out: PathBuf,
+        documents: &Documents,
+        display: &Display,
+        effects: &mut Effects,
+    ) {
         let Some(document) = documents.get(id) else { return };
         let Some(labels) = document.labels_path() else {
             return effects.error("There are no labels to save meshes of", "Predict the stack first.");
@@ -127,7 +134,7 @@ impl Jobs {
             time: if has_times { document.time } else { 0 },
             voxel_um: known,
             unsmoothed: false,
-            memory_budget_bytes: None,
+            memory_budget_bytes: display.settings().memory_budget_bytes(),
             overwrite: Overwrite::Replace,
         };
         let title = format!("{} · meshes", document.name);

@@ -2,7 +2,7 @@
 
 use super::library::named_slider;
 use super::performance::{inference_text, performance_choice};
-use super::{heading, labeled_choice, main_button, named_button, seconds, weak};
+use super::{OptionalNumber, heading, labeled_choice, main_button, named_button, seconds, weak};
 use crate::action::Actions;
 use crate::channels::{input_channels, input_name};
 use crate::command::Command;
@@ -19,7 +19,7 @@ use cytoscope_engine::{Device, DeviceRequest, Precision};
 use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::{ModelTask, Preset, ResultFormat};
+use cytoscope_pipeline::{MAX_THREADS, ModelTask, Preset, ResultFormat};
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::path::Path;
@@ -157,6 +157,7 @@ fn input_and_place(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut
     device_choice(ui, state, actions);
     precision_choice(ui, state, actions);
     tile_choice(ui, state, actions);
+    limits(ui, state, actions);
     tuned_choice(ui, state, actions);
     tune_button(ui, state, document.id, actions);
     device_reason(ui, state, document.id, actions);
@@ -289,6 +290,30 @@ fn tile_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             actions.send(JobsAction::Tile(None));
         }
     });
+}
+
+/// Maximum memory and number of threads of predictions.
+fn limits(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let memory = OptionalNumber {
+        name: "Memory budget",
+        unit: "MiB",
+        hint: "Maximum memory of predictions and meshes; automatic is three quarters of the free memory",
+        first: 8192,
+        most: 1 << 24,
+    };
+    if let Some(mib) = memory.show(ui, state.settings().memory_budget_mib) {
+        actions.send(DisplayAction::MemoryBudget(mib));
+    }
+    let threads = OptionalNumber {
+        name: "Threads",
+        unit: "",
+        hint: "Number of threads of predictions; automatic uses all cores, or as many as were tuned",
+        first: std::thread::available_parallelism().map_or(1, usize::from) as u64,
+        most: MAX_THREADS as u64,
+    };
+    if let Some(number) = threads.show(ui, state.settings().threads.map(|n| n as u64)) {
+        actions.send(DisplayAction::Threads(number.map(|n| n as usize)));
+    }
 }
 
 /// Choice among the presets that were tuned for the model on this machine, if there are any.
