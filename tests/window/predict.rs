@@ -312,7 +312,7 @@ fn results_in_ome_zarr_are_found_again_measured_and_corrected() {
 }
 
 #[test]
-fn chosen_device_precision_and_voxel_size_are_used() {
+fn chosen_device_precision_voxel_size_and_results_are_used() {
     let mut fixture = Fixture::with_small_sample();
     fixture.click("Open the sample");
     fixture.settle();
@@ -331,12 +331,17 @@ fn chosen_device_precision_and_voxel_size_are_used() {
         let name = name.into_iter().find(|n| n.starts_with(what)).unwrap_or_else(|| panic!("{}", fixture.on_screen()));
         fixture.click(&name);
     }
+    fixture.click("Choose results");
+    fixture.click("Maps");
     fixture.click("Predict this stack");
     let provenance = fixture.path("sample/cytoscope/nuclei_raw_provenance.json");
     fixture.until("the record", |_| provenance.is_file());
     let record: serde_json::Value = serde_json::from_slice(&std::fs::read(provenance).unwrap()).unwrap();
     assert_eq!((&record["job"]["device"], &record["job"]["precision"]), (&"cpu".into(), &"f32".into()), "{record}");
     assert_eq!(record["job"]["voxel_um"], serde_json::json!([2.0, 0.75, 0.75]), "{record}");
+    assert_eq!(record["job"]["outputs"], serde_json::json!(["labels", "table"]), "{record}");
+    fixture.until("the labels", |w| w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some()));
+    assert!(!fixture.path("sample/cytoscope/nuclei_raw_probability.tif").exists());
 }
 
 #[test]

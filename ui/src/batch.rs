@@ -2,7 +2,7 @@
 
 use crate::disk::DiskEffect;
 use crate::display::{DisplayAction, PanelTask};
-use crate::document::{file_name, series_suffix};
+use crate::document::{Document, PREVIEW_NAME, Role, file_name, series_suffix};
 use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::jobs::Jobs;
@@ -85,6 +85,12 @@ pub(crate) enum BatchAction {
     Format(ConvertFormat),
     /// Sets the compression of OME-TIFF files.
     Compression(Compression),
+    /// Sets the only channel to convert, from 0; `None` converts all.
+    Channel(Option<usize>),
+    /// Sets the only time point to convert, from 0; `None` converts all.
+    Time(Option<usize>),
+    /// Sets whether the labels of open stacks are stored with them in OME-Zarr.
+    WithLabels(bool),
     /// Sets whether existing files are replaced.
     Replace(bool),
     /// Converts all files.
@@ -121,6 +127,12 @@ pub(crate) struct Batch {
     pub(crate) format: ConvertFormat,
     /// Compression of OME-TIFF files.
     pub(crate) compression: Compression,
+    /// The only channel to convert, from 0; `None` converts all.
+    pub(crate) channel: Option<usize>,
+    /// The only time point to convert, from 0; `None` converts all.
+    pub(crate) time: Option<usize>,
+    /// Whether the labels of open stacks are stored with them in OME-Zarr.
+    pub(crate) with_labels: bool,
     /// Whether existing files are replaced.
     pub(crate) replace: bool,
     /// Predictions to score: a file or a folder.
@@ -147,6 +159,9 @@ impl Default for Batch {
             folder: None,
             format: ConvertFormat::OmeTiff,
             compression: Compression::None,
+            channel: None,
+            time: None,
+            with_labels: false,
             replace: false,
             prediction: None,
             truth: None,
@@ -183,8 +198,10 @@ impl Batch {
     /// The converted file of an input.
     pub(crate) fn output_of(&self, input: &Path) -> PathBuf {
         let folder = self.folder.clone().or_else(|| input.parent().map(Path::to_owned)).unwrap_or_default();
-        let suffix = series_suffix(self.series_of(input));
-        folder.join(format!("{}{suffix}{}", stack_stem(input), self.format.ending()))
+        let series = series_suffix(self.series_of(input));
+        let channel = self.channel.map_or_else(String::new, |channel| format!("_c{channel}"));
+        let time = self.time.map_or_else(String::new, |time| format!("_t{time}"));
+        folder.join(format!("{}{series}{channel}{time}{}", stack_stem(input), self.format.ending()))
     }
 
     /// Applies an action. Returns what other states and the disk must do for it.
@@ -208,6 +225,9 @@ impl Batch {
             BatchAction::Folder(folder) => self.folder = folder,
             BatchAction::Format(format) => self.format = format,
             BatchAction::Compression(compression) => self.compression = compression,
+            BatchAction::Channel(channel) => self.channel = channel,
+            BatchAction::Time(time) => self.time = time,
+            BatchAction::WithLabels(with_labels) => self.with_labels = with_labels,
             BatchAction::Replace(replace) => self.replace = replace,
             BatchAction::Convert => self.convert(jobs, documents, &mut effects),
             BatchAction::CancelConversions => {
@@ -320,17 +340,18 @@ impl Batch {
             };
             let series = self.series_of(input);
             let open = documents.all().iter().find(|d| d.path == *input && d.series == series);
+            let with_labels = self.with_labels && self.format == ConvertFormat::OmeZarr;
             let job = ConvertJob {
                 preprocess: Vec::new(),
                 input: input.clone(),
                 output: self.output_of(input),
-                labels: None,
+                labels: open.filter(|_| with_labels).and_then(saved_labels),
                 series: SeriesChoice::Index(series),
                 // Those that the user has set for an open stack, and its voxel size.
                 axes: open.and_then(|d| d.axes.clone()),
                 voxel_um: open.and_then(|d| d.given_voxel_um()),
-                channel: None,
-                time: None,
+                channel: self.channel,
+                time: self.time,
                 like: None,
                 compression,
                 overwrite: Overwrite::from_force(self.replace),
@@ -383,6 +404,12 @@ impl Batch {
         }
         effects
     }
+}
+
+/// File of the labels that a document shows, unless they are a preview.
+fn saved_labels(document: &Document) -> Option<PathBuf> {
+    let is_preview = document.of_role(Role::Labels).is_some_and(|labels| labels.name == PREVIEW_NAME);
+    document.labels_path().filter(|_| !is_preview).map(Path::to_owned)
 }
 
 /// Folder in which a dialog starts after a path was chosen: that of a file, or the chosen folder. Paths with an ending are
@@ -448,6 +475,8 @@ mod tests {
         batch.format = ConvertFormat::OmeTiff;
         assert_eq!(batch.output_of(Path::new("/a/embryo 1.czi")), Path::new("/out/embryo 1.ome.tif"));
         assert_eq!(batch.output_of(Path::new("/a/b.nii.gz")), Path::new("/out/b.ome.tif"));
+        (batch.channel, batch.time) = (Some(1), Some(0));
+        assert_eq!(batch.output_of(Path::new("/a/b.nii.gz")), Path::new("/out/b_c1_t0.ome.tif"));
     }
 
     #[test]

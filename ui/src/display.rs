@@ -14,7 +14,7 @@ use crate::theme::ThemeChoice;
 use crate::views::pen::PointerEvent;
 use crate::voxel_size::VoxelSizeDialog;
 use cytoscope_engine::{DeviceRequest, Precision};
-use cytoscope_pipeline::{PerformanceRequest, ResultFormat};
+use cytoscope_pipeline::{Output, PerformanceRequest, ResultFormat};
 use cytoscope_volume::VoxelSize;
 use eframe::egui;
 use std::collections::BTreeSet;
@@ -122,6 +122,8 @@ pub(crate) enum DisplayAction {
     Threads(Option<usize>),
     /// Selects the file format of the maps and labels of predictions.
     ResultFormat(ResultFormat),
+    /// Sets the results that predictions write; if empty, the default ones of each model.
+    Outputs(BTreeSet<Output>),
     /// Sets the dataset folder for exported training pairs.
     DatasetFolder(PathBuf),
     /// Moves a file to the top of the recent files.
@@ -399,6 +401,7 @@ impl Display {
             DisplayAction::Performance(request) => self.settings.performance = request,
             DisplayAction::MemoryBudget(mib) => self.settings.memory_budget_mib = mib,
             DisplayAction::Threads(threads) => self.settings.threads = threads,
+            DisplayAction::Outputs(outputs) => self.settings.outputs = outputs,
             DisplayAction::ResultFormat(format) => self.settings.result_format = format,
             DisplayAction::DatasetFolder(folder) => self.settings.dataset_folder = Some(folder),
             DisplayAction::AddRecentFile(path) => self.settings.add_recent(&path),

@@ -3,11 +3,11 @@
 use crate::stored::read_json;
 use crate::theme::ThemeChoice;
 use cytoscope_engine::{DeviceRequest, Precision};
-use cytoscope_pipeline::{PerformanceRequest, ResultFormat};
+use cytoscope_pipeline::{Output, PerformanceRequest, ResultFormat};
 use cytoscope_storage::StorageError;
 use cytoscope_volume::VoxelSize;
 use serde::{Deserialize, Deserializer, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -58,6 +58,9 @@ pub struct Settings {
     /// File format of the maps and labels of predictions.
     #[serde(deserialize_with = "format_or_auto")]
     pub result_format: ResultFormat,
+    /// Results that predictions write; if empty, the default ones of each model.
+    #[serde(deserialize_with = "known_outputs")]
+    pub outputs: BTreeSet<Output>,
     /// Whether the list of stacks is shown.
     pub show_library: bool,
     /// Whether the panel of tasks is shown.
@@ -90,6 +93,7 @@ impl Default for Settings {
             memory_budget_mib: None,
             threads: None,
             result_format: ResultFormat::Auto,
+            outputs: BTreeSet::new(),
             show_library: true,
             show_tasks: true,
             show_profiler: false,
@@ -114,6 +118,11 @@ fn performance_or_auto<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Per
 /// Deserializes a file format. An unknown one becomes `auto`, so that the other settings are kept.
 fn format_or_auto<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ResultFormat, D::Error> {
     Ok(known(&String::deserialize(deserializer)?).unwrap_or_default())
+}
+
+/// Deserializes results. Unknown ones are left out, so that the other settings are kept.
+fn known_outputs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<Output>, D::Error> {
+    Ok(Vec::<String>::deserialize(deserializer)?.iter().filter_map(|name| known(name)).collect())
 }
 
 /// Parses a setting; `None` for an unknown value, such as one of a later version, which is logged.
@@ -334,6 +343,9 @@ mod tests {
         let json = serde_json::to_value(&chosen).unwrap();
         assert_eq!((&json["device"], &json["precision"]), (&"cpu".into(), &"int8".into()));
         assert_eq!(json["result_format"], "ome-zarr");
+        let outputs = serde_json::json!({"outputs": ["table", "holograms", "labels"]});
+        let outputs = serde_json::from_value::<Settings>(outputs).unwrap().outputs;
+        assert_eq!(outputs, [Output::Labels, Output::Table].into());
         let unknown = stored("abacus", "f17", "hdf5");
         assert_eq!(unknown, Settings { theme: ThemeChoice::Dark, ..Settings::default() });
         let json = serde_json::to_value(&unknown).unwrap();

@@ -16,11 +16,13 @@ use cytoscope_formats::{Compression, SeriesChoice};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::predict::{ChannelRef, TileRequest};
 use cytoscope_pipeline::{
-    ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, MeasureJob, MeshJob, PredictJob, SegmentJob,
+    ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, MeasureJob, MeshJob, ModelTask, Output, PredictJob,
+    SegmentJob,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_storage::Overwrite;
 use cytoscope_worker::Job;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 impl Jobs {
@@ -93,7 +95,7 @@ impl Jobs {
             device: settings.device,
             precision: settings.precision,
             tiles: TileRequest { tile: self.tile, ..TileRequest::default() },
-            outputs: Default::default(),
+            outputs: outputs_of(settings, model.task, !document.preprocessing.steps.is_empty()),
             channel: None,
             channels: if has_choice { chosen.collect() } else { Vec::new() },
             input_tensors: Vec::new(),
@@ -285,6 +287,17 @@ impl Jobs {
     }
 }
 
+/// The chosen results that a model can make of a stack; none for the default ones. A stain has no objects, and a stack
+/// without preprocessing steps is not written again.
+fn outputs_of(settings: &Settings, task: Option<ModelTask>, has_steps: bool) -> BTreeSet<Output> {
+    let can_make = |output: &Output| match output {
+        Output::Maps | Output::Preview => true,
+        Output::Labels | Output::Table => task != Some(ModelTask::LabelFree),
+        Output::Preprocessed => has_steps,
+    };
+    settings.outputs.iter().copied().filter(can_make).collect()
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
@@ -323,6 +336,17 @@ mod tests {
         }
         let id = documents.active_id().unwrap();
         (documents, id)
+    }
+
+    #[test]
+    fn results_that_a_model_cannot_make_are_not_requested() {
+        let chosen =
+            |outputs: &[Output]| Settings { outputs: outputs.iter().copied().collect(), ..Settings::default() };
+        let all = chosen(&[Output::Maps, Output::Labels, Output::Table, Output::Preview, Output::Preprocessed]);
+        let of = |task, has_steps| outputs_of(&all, Some(task), has_steps).into_iter().collect::<Vec<_>>();
+        assert_eq!(of(ModelTask::Segmentation, true).len(), 5);
+        assert_eq!(of(ModelTask::LabelFree, false), [Output::Maps, Output::Preview]);
+        assert!(outputs_of(&chosen(&[Output::Table]), Some(ModelTask::LabelFree), true).is_empty());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The page for converting files and for scoring predictions.
 
-use super::{frame, heading, job_progress, named_button, number_field, page_top, weak};
+use super::{OptionalNumber, frame, heading, job_progress, named_button, number_field, page_top, weak};
 use crate::action::Actions;
 use crate::batch::{Batch, BatchAction, ConvertFormat, start_folder};
 use crate::document::file_name;
@@ -99,10 +99,31 @@ fn convert_settings(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
             actions.send(BatchAction::Folder(None));
         }
     });
+    parts(ui, batch, actions);
     let mut replace = batch.replace;
     let hint = "Otherwise files whose converted file exists are not converted";
     if ui.checkbox(&mut replace, "Replace existing files").on_hover_text(hint).changed() {
         actions.send(BatchAction::Replace(replace));
+    }
+}
+
+/// Draws which channel and time point are converted, and whether labels are stored with them.
+fn parts(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
+    let part = |name, hint| OptionalNumber { name, unit: "", hint, unset: "all", first: 0, range: 0..=1_000_000 };
+    let channel = part("One channel", "Number of the only channel to convert, from 0");
+    if let Some(channel) = channel.show(ui, batch.channel.map(|n| n as u64)) {
+        actions.send(BatchAction::Channel(channel.map(|n| n as usize)));
+    }
+    let time = part("One time point", "Number of the only time point to convert, from 0");
+    if let Some(time) = time.show(ui, batch.time.map(|n| n as u64)) {
+        actions.send(BatchAction::Time(time.map(|n| n as usize)));
+    }
+    if batch.format == ConvertFormat::OmeZarr {
+        let mut with_labels = batch.with_labels;
+        let hint = "Labels that an open stack shows become a label image in its OME-Zarr folder; save them first";
+        if ui.checkbox(&mut with_labels, "With labels of open stacks").on_hover_text(hint).changed() {
+            actions.send(BatchAction::WithLabels(with_labels));
+        }
     }
 }
 

@@ -149,10 +149,12 @@ pub(crate) struct OptionalNumber<'a> {
     pub(crate) unit: &'a str,
     /// What the number means.
     pub(crate) hint: &'a str,
+    /// What is shown while no number is set.
+    pub(crate) unset: &'a str,
     /// The number at first.
     pub(crate) first: u64,
-    /// The largest number; the smallest one is 1.
-    pub(crate) most: u64,
+    /// The numbers that can be set.
+    pub(crate) range: std::ops::RangeInclusive<u64>,
 }
 
 impl OptionalNumber<'_> {
@@ -169,12 +171,13 @@ impl OptionalNumber<'_> {
                 Some(number) => {
                     let mut shown = *number as f64;
                     let field = format!("{} number", self.name);
-                    if number_field(ui, &mut shown, 1.0..=self.most as f64, 1.0, &field) {
+                    let range = *self.range.start() as f64..=*self.range.end() as f64;
+                    if number_field(ui, &mut shown, range, 1.0, &field) {
                         *number = shown as u64;
                     }
                     ui.label(self.unit);
                 }
-                None => _ = weak(ui, "automatic"),
+                None => _ = weak(ui, self.unset),
             }
         });
         (chosen != value).then_some(chosen)

@@ -1,8 +1,10 @@
 //! The Predict panel: model, channel and device, then interactive refinement of the segmentation.
 
+mod options;
+
 use super::library::named_slider;
 use super::performance::{inference_text, performance_choice};
-use super::{OptionalNumber, heading, labeled_choice, main_button, named_button, seconds, weak};
+use super::{heading, labeled_choice, main_button, named_button, seconds, weak};
 use crate::action::Actions;
 use crate::channels::{input_channels, input_name};
 use crate::command::Command;
@@ -19,7 +21,7 @@ use cytoscope_engine::{Device, DeviceRequest, Precision};
 use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::{MAX_THREADS, ModelTask, Preset, ResultFormat};
+use cytoscope_pipeline::{ModelTask, Preset};
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::path::Path;
@@ -157,11 +159,12 @@ fn input_and_place(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut
     device_choice(ui, state, actions);
     precision_choice(ui, state, actions);
     tile_choice(ui, state, actions);
-    limits(ui, state, actions);
+    options::limits(ui, state, actions);
     tuned_choice(ui, state, actions);
     tune_button(ui, state, document.id, actions);
     device_reason(ui, state, document.id, actions);
-    format_choice(ui, state, actions);
+    options::format_choice(ui, state, actions);
+    options::outputs_choice(ui, state, actions);
     let folder = state.jobs.folder(document.id).unwrap_or(Path::new(""));
     ui.horizontal(|ui| {
         let button = ui.button(format!("{}  Results", icon::FOLDER));
@@ -258,27 +261,6 @@ fn precision_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     }
 }
 
-/// Choice of the file format of maps and labels.
-fn format_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
-    let name = |format: ResultFormat| match format {
-        ResultFormat::Auto => "Auto (as the stack)",
-        ResultFormat::Tiff => "TIFF",
-        ResultFormat::OmeZarr => "OME-Zarr",
-    };
-    let before = state.settings().result_format;
-    let mut format = before;
-    let response = labeled_choice(ui, "result format", "Result format", name(before), |ui| {
-        for one in [ResultFormat::Auto, ResultFormat::Tiff, ResultFormat::OmeZarr] {
-            ui.selectable_value(&mut format, one, name(one));
-        }
-    });
-    response
-        .on_hover_text("Auto: OME-Zarr for OME-Zarr stacks, TIFF for all others. OME-Zarr suits stacks of any size");
-    if format != before {
-        actions.send(DisplayAction::ResultFormat(format));
-    }
-}
-
 /// The tile size, if one was chosen, with a button that returns to the automatic one.
 fn tile_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let Some([z, y, x]) = state.jobs.tile() else { return };
@@ -290,30 +272,6 @@ fn tile_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             actions.send(JobsAction::Tile(None));
         }
     });
-}
-
-/// Maximum memory and number of threads of predictions.
-fn limits(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
-    let memory = OptionalNumber {
-        name: "Memory budget",
-        unit: "MiB",
-        hint: "Maximum memory of predictions and meshes; automatic is three quarters of the free memory",
-        first: 8192,
-        most: 1 << 24,
-    };
-    if let Some(mib) = memory.show(ui, state.settings().memory_budget_mib) {
-        actions.send(DisplayAction::MemoryBudget(mib));
-    }
-    let threads = OptionalNumber {
-        name: "Threads",
-        unit: "",
-        hint: "Number of threads of predictions; automatic uses all cores, or as many as were tuned",
-        first: std::thread::available_parallelism().map_or(1, usize::from) as u64,
-        most: MAX_THREADS as u64,
-    };
-    if let Some(number) = threads.show(ui, state.settings().threads.map(|n| n as u64)) {
-        actions.send(DisplayAction::Threads(number.map(|n| n as usize)));
-    }
 }
 
 /// Choice among the presets that were tuned for the model on this machine, if there are any.

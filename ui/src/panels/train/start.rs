@@ -116,8 +116,9 @@ fn limits(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
         name: "Batch size",
         unit: "patches",
         hint: "Patches per training step. Larger batches use a GPU better, smaller ones need less memory.",
+        unset: "automatic",
         first: 2,
-        most: MAX_BATCH as u64,
+        range: 1..=MAX_BATCH as u64,
     };
     if let Some(size) = batch.show(ui, wizard.plan.batch.map(|n| n as u64)) {
         actions.send(TrainingAction::Batch(size.map(|n| n as usize)));
@@ -126,8 +127,9 @@ fn limits(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
         name: "Memory limit",
         unit: "MiB",
         hint: "Memory for activations; beyond it, some are computed twice. Automatic is half of the free memory.",
+        unset: "automatic",
         first: 8192,
-        most: 1 << 24,
+        range: 1..=1 << 24,
     };
     if let Some(mib) = memory.show(ui, wizard.plan.memory_mib) {
         actions.send(TrainingAction::MemoryLimit(mib));
@@ -136,8 +138,9 @@ fn limits(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
         name: "Threads",
         unit: "",
         hint: "Number of threads that compute the training steps on the CPU; automatic uses all cores.",
+        unset: "automatic",
         first: std::thread::available_parallelism().map_or(1, usize::from) as u64,
-        most: MAX_THREADS as u64,
+        range: 1..=MAX_THREADS as u64,
     };
     if let Some(number) = threads.show(ui, wizard.plan.threads.map(|n| n as u64)) {
         actions.send(TrainingAction::Threads(number.map(|n| n as usize)));
