@@ -4,7 +4,7 @@
 use super::failure::Outcome;
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption};
-use super::progress;
+use super::{parse_um, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_formats::{Compression, SeriesChoice};
 use cytoscope_pipeline::ConvertJob;
@@ -30,6 +30,9 @@ pub(crate) struct Convert {
     /// Axis order, such as ZYX or TCYX, to use instead of the file's own.
     #[arg(long)]
     axes: Option<Axes>,
+    /// Voxel size Z,Y,X in µm, to use instead of the file's own and to write into the output.
+    #[arg(long, value_name = "Z,Y,X", value_parser = parse_um)]
+    voxel_size: Option<[f64; 3]>,
     /// Convert one channel only, counted from 0; by default all.
     #[arg(long)]
     channel: Option<usize>,
@@ -76,6 +79,7 @@ impl Convert {
             labels: self.labels,
             series: self.series,
             axes: self.axes,
+            voxel_um: self.voxel_size,
             channel: self.channel,
             time: self.time,
             like: self.like,

@@ -3,7 +3,7 @@
 use super::failure::Outcome;
 use super::measured::Measurement;
 use super::options::StageTraceOption;
-use super::{print, progress};
+use super::{parse_um, print, progress};
 use clap::{ArgGroup, Args};
 use cytoscope_formats::{ChannelRef, SeriesChoice};
 use cytoscope_objects::regression::Regression;
@@ -36,6 +36,9 @@ pub(crate) struct Evaluate {
     /// else the first.
     #[arg(long, value_name = "NAME|N")]
     truth_channel: Option<ChannelRef>,
+    /// Voxel size Z,Y,X in µm, to use instead of the files' own for the diameters of objects.
+    #[arg(long, value_name = "Z,Y,X", value_parser = parse_um)]
+    voxel_size: Option<[f64; 3]>,
     /// Also write the scores to a file (.json), with a provenance record beside it.
     #[arg(long, value_name = "FILE.json")]
     out: Option<PathBuf>,
@@ -58,6 +61,7 @@ impl Evaluate {
             series: self.series,
             prediction_channel: self.pred_channel,
             truth_channel: self.truth_channel,
+            voxel_um: self.voxel_size,
             out: self.out,
             overwrite: Overwrite::from_force(self.force),
         };

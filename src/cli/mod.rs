@@ -41,7 +41,7 @@ use cytoscope_pipeline::{JobErrorKind, MAX_THREADS};
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::check_ending;
 use cytoscope_storage::{io_advice, is_exhausted};
-use cytoscope_volume::printable;
+use cytoscope_volume::{VoxelSize, printable};
 use failure::{Failure, Outcome};
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
@@ -341,13 +341,7 @@ fn parse_zyx(text: &str) -> Result<[usize; 3], String> {
 
 /// Parses `Z,Y,X` as three positive sizes in µm.
 fn parse_um(text: &str) -> Result<[f64; 3], String> {
-    let parts: Result<Vec<f64>, _> = text.split(',').map(|p| p.trim().parse()).collect();
-    match parts.as_deref() {
-        Ok([z, y, x]) if [z, y, x].iter().all(|v| v.is_finite() && **v > 0.0) => Ok([*z, *y, *x]),
-        _ => Err(format!(
-            "invalid voxel size \"{text}\": expected three positive sizes Z,Y,X in µm, such as 1.0,0.3,0.3"
-        )),
-    }
+    VoxelSize::parse_zyx_um(text).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -372,13 +366,51 @@ mod tests {
         }
     }
 
+    /// The page that says where commands and their options are in the window.
+    const COMMANDS_PAGE: &str = include_str!("../../docs/guide/commands.md");
+
+    /// Returns the menu items that a text names as **Menu > Item** but the window does not have.
+    fn unknown_items(text: &str) -> Vec<&str> {
+        let is_known = |item: &&str| cytoscope_ui::command::Command::ALL.iter().any(|command| command.title() == *item);
+        let bold = text.split("**").skip(1).step_by(2);
+        bold.filter_map(|text| Some(text.split_once(" > ")?.1)).filter(|item| !is_known(item)).collect()
+    }
+
+    #[test]
+    fn the_guide_locates_every_option_in_the_window_or_says_that_it_is_not_there() {
+        use clap::CommandFactory;
+        use std::collections::BTreeSet;
+        let commands = Arguments::command();
+        for name in ["predict", "convert", "evaluate", "quantize", "train"] {
+            let options =
+                commands.find_subcommand(name).unwrap().get_arguments().filter(|option| !option.is_hide_set());
+            let known: BTreeSet<String> =
+                options.filter_map(|option| Some(format!("--{}", option.get_long()?))).collect();
+            let (_, section) = COMMANDS_PAGE.split_once(&format!("### `{name}`\n")).unwrap();
+            let section = section.split("\n#").next().unwrap();
+            let mut documented = BTreeSet::new();
+            for row in section.lines().filter_map(|line| line.strip_prefix("| ")).filter(|row| row.starts_with("`--")) {
+                let (options, place) = row.split_once(" | ").unwrap();
+                for option in options.split(", ").map(|option| option.trim_matches('`')) {
+                    assert!(documented.insert(option.to_owned()), "{name}: {option} has two rows");
+                }
+                let is_placed = place.contains("**") || place.to_lowercase().contains("command line only");
+                assert!(is_placed, "{name}: the row of {options} names no control");
+                assert!(unknown_items(place).is_empty(), "{name}: the window has no {:?}", unknown_items(place));
+            }
+            assert_eq!(documented, known, "{name}");
+        }
+    }
+
     #[test]
     fn the_guide_locates_every_command_in_the_window() {
         use clap::CommandFactory;
         use std::collections::BTreeSet;
-        let page = include_str!("../../docs/guide/commands.md");
-        let rows: Vec<(&str, &str)> =
-            page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | ")).collect();
+        let rows: Vec<(&str, &str)> = COMMANDS_PAGE
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
+            .filter(|(name, _)| !name.starts_with("--"))
+            .collect();
         let documented: BTreeSet<&str> = rows.iter().map(|(name, _)| *name).collect();
         let commands = Arguments::command();
         let known: BTreeSet<&str> =
@@ -386,12 +418,8 @@ mod tests {
         assert_eq!(documented, known);
         assert_eq!(rows.len(), documented.len(), "a command has two rows");
         // Items of menus are commands of the window.
-        let titles: BTreeSet<&str> = cytoscope_ui::command::Command::ALL.iter().map(|c| c.title()).collect();
         for (name, place) in rows {
-            let bold = place.split("**").skip(1).step_by(2);
-            for item in bold.filter_map(|text| Some(text.split_once(" > ")?.1)) {
-                assert!(titles.contains(item), "{name}: the window has no command \"{item}\"");
-            }
+            assert!(unknown_items(place).is_empty(), "{name}: the window has no command {:?}", unknown_items(place));
         }
     }
 

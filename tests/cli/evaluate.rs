@@ -369,4 +369,14 @@ fn errors_are_counted_by_kind_and_size_and_small_objects_can_be_ignored() {
     let sizes =
         [bin(2.0, 2.5, [0, 0, 0, 0, 1, 1]), bin(2.5, 3.15, [0, 2, 0, 1, 0, 0]), bin(3.15, 4.0, [1, 0, 1, 0, 0, 0])];
     assert_eq!(fixture.run(&plain).json()["errors"], errors(&[], "voxel", sizes));
+
+    // A given voxel size takes the place of a missing one, and of that of the file.
+    let sized = |truth: &str, voxel: &str| {
+        let command = ["evaluate", "--pred", "pred.npy", "--truth", truth, "--voxel-size", voxel, "--json"];
+        fixture.run(&command).json()["errors"].clone()
+    };
+    assert_eq!(sized("plain.npy", "2,0.5,0.5"), all["errors"]);
+    assert_ne!(sized("truth.tif", "2,1,1")["sizes"], all["errors"]["sizes"]);
+    let unusual = ["evaluate", "--pred", "pred.npy", "--truth", "truth.tif", "--voxel-size", "2,5e9,5e9"];
+    fixture.fails(2, &unusual, &["--voxel-size", "along Y"]);
 }

@@ -184,6 +184,39 @@ fn ome_zarr_folders_are_used_like_files() {
 }
 
 #[test]
+fn convert_writes_a_given_voxel_size_in_place_of_the_files() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,20,24", 3);
+    let labels = raw.replace("_raw", "_labels");
+    let voxel_size = |name: &str, series: &str| {
+        let info = fixture.run(&["info", name, "--series", series, "--json"]).json();
+        ["z", "y", "x"].map(|axis| (info["voxel_size_um"][axis].as_f64().unwrap() * 1e6).round() / 1e6)
+    };
+    let given = ["--voxel-size", "2,0.5,0.25"];
+    assert_ne!(voxel_size(&raw, "0"), [2.0, 0.5, 0.25]);
+    for output in ["a.tif", "a.ome.tif"] {
+        fixture.run(&[&["convert", raw.as_str(), output][..], &given].concat()).ok();
+        assert_eq!(voxel_size(output, "0"), [2.0, 0.5, 0.25], "{output}");
+        assert_eq!(fixture.image(output), fixture.image(&raw), "{output}");
+    }
+    fixture.run(&[&["convert", raw.as_str(), "a.zarr", "--labels", labels.as_str()][..], &given].concat()).ok();
+    assert_eq!(["0", "1"].map(|series| voxel_size("a.zarr", series)), [[2.0, 0.5, 0.25]; 2]);
+    // The record holds it, and lengths of preprocessing steps refer to it.
+    fixture.run(&["provenance", "a.tif", "--rerun", "--out", "again.tif"]).ok();
+    assert_eq!(voxel_size("again.tif", "0"), [2.0, 0.5, 0.25]);
+    let ran = fixture.run(&[&["convert", raw.as_str(), "a.npy"][..], &given].concat()).ok();
+    assert!(ran.stderr.contains("a.npy") && ran.stderr.contains("no voxel size"), "{}", ran.stderr);
+    let steps = |more: &[&str], output: &str| {
+        let command = ["convert", raw.as_str(), output, "--preprocess", "gaussian:sigma=1um"];
+        fixture.run(&[&command[..], more].concat()).ok();
+        fixture.bytes(output)
+    };
+    assert_ne!(steps(&given, "small.npy"), steps(&[], "file.npy"));
+    fixture.fails(2, &["convert", &raw, "b.tif", "--voxel-size", "2,0.5"], &["2,0.5", "Z,Y,X in µm"]);
+    fixture.fails(2, &["convert", &raw, "b.tif", "--voxel-size", "2,5e6,5e6"], &["--voxel-size", "along Y"]);
+}
+
+#[test]
 fn convert_extracts_one_channel_and_time_point() {
     let fixture = Fixture::new();
     let shape = [2usize, 3, 4, 5, 6];

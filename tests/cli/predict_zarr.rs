@@ -115,6 +115,12 @@ fn an_output_that_ends_in_zarr_is_the_ome_zarr_folder() {
     fixture.run(&predict("stack.zarr", "auto", &["--outputs", "labels", "--series", "1"])).ok();
     assert!(fixture.path("auto/stack_s1_labels.zarr").is_dir());
     assert_eq!(fixture.image("auto/stack_labels.zarr"), labels);
+    // Its maps are segmented, whichever series of the stack they belong to, and not the labels beside them.
+    fixture.run(&predict("stack.zarr", "maps", &["--series", "1"])).ok();
+    let map = "maps/stack_s1_probability.zarr";
+    fixture.run(&["segment", map, "--out", "first.tif"]).ok();
+    fixture.run(&["segment", map, "--series", "1", "--out", "chosen.tif"]).ok();
+    assert_eq!(fixture.image("chosen.tif"), fixture.image("first.tif"));
     fixture.run(&predict("stack.zarr", "as_tiff", &["--outputs", "labels", "--format", "tiff"])).ok();
     assert_eq!(fixture.image("as_tiff/stack_labels.tif"), labels);
     fixture.fails(2, &predict("stack.zarr", "stack.zarr", &["--force"]), &["input"]);

@@ -1,12 +1,15 @@
 //! Opening files: dropped, from the command line, broken ones, wrong axes, names in other scripts.
 
+use crate::accessibility;
 use crate::fixture::{Fixture, sees, window};
 use cytoscope_formats::{Container, WriteSpec, ZarrImageSpec, ZarrWriter, write_array};
 use cytoscope_storage::Overwrite;
 use cytoscope_testkit::skip;
+use cytoscope_ui::Workbench;
 use cytoscope_ui::command::Command;
 use cytoscope_volume::{Array, DType, Samples};
-use egui_kittest::kittest::Queryable;
+use egui_kittest::Harness;
+use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
 
 fn stack(path: &Path, axes: &str, shape: &[usize]) -> PathBuf {
@@ -79,6 +82,44 @@ fn corrected_axes_are_remembered_for_the_folder() {
     fixture.window = window(&home, vec![other]);
     fixture.settle();
     assert_eq!(extents(&fixture), (1, 5));
+}
+
+#[test]
+fn a_voxel_size_that_the_file_lacks_is_set_and_remembered_for_the_folder() {
+    let mut fixture = Fixture::with(|f| vec![stack(&f.join("plain.tif"), "ZYX", &[6, 16, 24])]);
+    fixture.settle();
+    assert!(fixture.sees("voxel size unknown"), "{}", fixture.on_screen());
+    fixture.click("Voxel size…");
+    accessibility::check(&fixture, "voxel size");
+    fixture.type_into("Voxel size Z", "2");
+    assert!(fixture.sees("no voxel size along Y"), "{}", fixture.on_screen());
+    fixture.type_into("Voxel size Y", "0.0000005");
+    fixture.type_into("Voxel size X", "0.25");
+    assert!(fixture.sees("voxel size along Y is 0.0000005 µm"), "{}", fixture.on_screen());
+    assert!(fixture.window.get_by_label("Apply").accesskit_node().is_disabled());
+    fixture.type_into("Voxel size Y", "0.5");
+    fixture.click("Apply");
+    let given = |w: &Harness<'static, Workbench>| w.state().document().and_then(|d| d.given_voxel_um());
+    fixture.until("the voxel size", |w| given(w) == Some([2.0, 0.5, 0.25]));
+    fixture.settle();
+    assert!(fixture.sees("2.000 × 0.500 × 0.250 µm (set here)"), "{}", fixture.on_screen());
+    // Another file of the folder, in the next window.
+    let other = stack(&fixture.path("more.tif"), "ZYX", &[5, 16, 24]);
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    fixture.window.run_steps(3);
+    fixture.until("the saved settings", |w| w.state().is_settled());
+    let home = fixture.folder.path().to_owned();
+    fixture.window = window(&home, vec![other]);
+    fixture.settle();
+    assert_eq!(given(&fixture.window), Some([2.0, 0.5, 0.25]));
+    // Empty fields stand for the voxel size of the file.
+    fixture.click("Voxel size…");
+    for axis in ["Z", "Y", "X"] {
+        fixture.type_into(&format!("Voxel size {axis}"), "");
+    }
+    fixture.click("Apply");
+    fixture.until("the file's voxel size", |w| w.state().document().is_some() && given(w).is_none());
+    assert!(fixture.sees("voxel size unknown"), "{}", fixture.on_screen());
 }
 
 #[test]

@@ -5,6 +5,7 @@ use cytoscope_train::TrainConfig;
 use cytoscope_ui::{Workbench, WorkbenchOptions};
 use cytoscope_volume::Array;
 use eframe::egui::accesskit::Role;
+use eframe::egui::{Key, Modifiers};
 use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable, by};
 use null_renderer::NullRenderer;
@@ -83,6 +84,19 @@ impl Fixture {
             }
             self.window.run_steps(8);
         }
+    }
+
+    /// Replaces the text of the field with this name.
+    pub fn type_into(&mut self, field: &str, text: &str) {
+        self.window.get_by_label(field).focus();
+        self.window.run_steps(2);
+        self.window.key_press_modifiers(Modifiers::COMMAND, Key::A);
+        self.window.run_steps(2);
+        match text {
+            "" => self.window.key_press(Key::Backspace),
+            text => self.window.get_by_label(field).type_text(text),
+        }
+        self.window.run_steps(3);
     }
 
     /// Whether this text is somewhere on screen.

@@ -4,9 +4,10 @@ use crate::accessibility;
 use crate::fixture::{Fixture, sees};
 use crate::gestures::save_as_suggested;
 use cytoscope_builders::{UNet3d, Weights, unet3d};
-use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
+use cytoscope_formats::{Channel, Container, OpenOptions, WriteSpec, write_array};
 use cytoscope_ui::command::Command;
-use cytoscope_volume::Array;
+use cytoscope_ui::document::Role;
+use cytoscope_volume::{Array, Samples};
 use eframe::egui::accesskit::Toggled;
 use eframe::egui::{DroppedFile, Key};
 use egui_kittest::kittest::{NodeT, Queryable};
@@ -123,6 +124,48 @@ fn open_stacks_are_converted_beside_their_files() {
 }
 
 #[test]
+fn one_channel_and_the_shown_labels_of_an_open_stack_are_converted() {
+    let labels: Vec<u16> = (0..3 * 8 * 9).map(|i| i / 50).collect();
+    let channels: Vec<u16> = (0..2 * 3 * 8 * 9).collect();
+    let mut fixture = Fixture::with(|folder| {
+        let write = |name: &str, axes: &str, shape: &[usize], values: &[u16]| {
+            let array = Array::new(axes.parse().unwrap(), shape.to_vec(), values.to_vec()).unwrap();
+            write_array(&folder.join(name), &array, &WriteSpec::of(&array, Container::OmeTiff)).unwrap();
+            folder.join(name)
+        };
+        write("drawn.ome.tif", "ZYX", &[3, 8, 9], &labels);
+        vec![write("two.ome.tif", "CZYX", &[2, 3, 8, 9], &channels)]
+    });
+    fixture.settle();
+    fixture.window.state_mut().use_own_file_dialog();
+    fixture.window.state_mut().send(Command::OpenLabels);
+    let drawn = fixture.path("drawn.ome.tif");
+    type_file(&mut fixture, &drawn);
+    fixture.until("the labels", |w| w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some()));
+    fixture.window.state_mut().send(Command::Convert);
+    fixture.until("the page", |w| sees(w, "Convert and evaluate"));
+    fixture.click("OME-Zarr");
+    fixture.click("With labels of open stacks");
+    fixture.click("One channel");
+    fixture.window.get_by_label("One channel number").focus();
+    fixture.window.run_steps(2);
+    fixture.window.get_by_label("One channel number").type_text("1");
+    fixture.window.run_steps(2);
+    fixture.window.key_press(Key::Enter);
+    fixture.window.run_steps(3);
+    accessibility::check(&fixture, "parts to convert");
+    fixture.click("Convert");
+    fixture.until("the file", |w| sees(w, "1 file converted"));
+    let read = |series| {
+        let options = OpenOptions { series, ..OpenOptions::default() };
+        let image = cytoscope_formats::open(&fixture.path("two_c1.zarr"), &options).unwrap();
+        image.read_all().unwrap().into_samples()
+    };
+    assert_eq!(read(0), Samples::U16(channels[3 * 8 * 9..].to_vec()));
+    assert_eq!(read(1), Samples::U16(labels));
+}
+
+#[test]
 fn conversions_are_cancelled_together() {
     let mut fixture = Fixture::new();
     let stacks = [0, 1].map(|i| {
@@ -195,6 +238,11 @@ fn predictions_are_scored_and_the_scores_are_saved() {
 /// Chooses a file in the window's own file dialog, which the button opens.
 fn choose_file(fixture: &mut Fixture, button: &str, file: &Path) {
     fixture.click(button);
+    type_file(fixture, file);
+}
+
+/// Types the path of a file into the window's own file dialog.
+fn type_file(fixture: &mut Fixture, file: &Path) {
     fixture.until("the dialog", |w| sees(w, "Choose a file"));
     fixture.window.get_by_label("File name").click();
     fixture.window.run_steps(3);

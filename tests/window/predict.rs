@@ -1,14 +1,18 @@
 //! Predicting: the same bytes as the command line, live objects, comparison with truth, and a killed engine.
 
 use crate::fixture::{Fixture, SMALL, bundled_sample, sees};
-use crate::gestures::{save_as_suggested, small_sample_predicted};
+use crate::gestures::{read_labels, save, save_as_suggested, session_labels, small_sample_predicted, wait_for_tools};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
-use cytoscope_pipeline::{MachineProfile, MachineProfiles, OutputTensor, PerformanceRequest, Preset, machine_key};
+use cytoscope_pipeline::{
+    MachineProfile, MachineProfiles, OutputTensor, PerformanceRequest, Preset, ResultFormat, machine_key,
+};
 use cytoscope_testkit::file_names;
+use cytoscope_ui::Workbench;
 use cytoscope_ui::document::Role;
 use cytoscope_volume::Array;
 use eframe::egui::Key;
+use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -268,11 +272,61 @@ fn switching_splitting_back_on_restores_the_models_settings() {
 }
 
 #[test]
-fn chosen_device_and_precision_are_used() {
+fn results_in_ome_zarr_are_found_again_measured_and_corrected() {
     let mut fixture = Fixture::with_small_sample();
     fixture.click("Open the sample");
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Result format");
+    fixture.click("OME-Zarr");
+    assert_eq!(fixture.window.state().settings().result_format, ResultFormat::OmeZarr);
+    fixture.click("Predict this stack");
+    let folder = fixture.path("sample/cytoscope");
+    let labels = folder.join("nuclei_raw_probability.zarr/labels/objects");
+    let shows = |w: &Harness<'static, Workbench>| {
+        let document = w.state().document();
+        let shown = document.and_then(|d| d.of_role(Role::Labels)).is_some_and(|shown| shown.path == labels);
+        shown && document.is_some_and(|d| d.of_role(Role::Map).is_some())
+    };
+    fixture.until("labels", |w| shows(w) && w.state().document().is_some_and(|d| d.results.is_some()));
+    fixture.settle();
+    // The next window shows them, and measures them again without their table.
+    let table = folder.join("nuclei_raw_objects.csv");
+    let measured = std::fs::read(&table).unwrap();
+    std::fs::remove_file(&table).unwrap();
+    let home = fixture.folder.path().to_owned();
+    fixture.window = crate::fixture::window(&home, vec![home.join("sample/nuclei_raw.tif")]);
+    fixture.until("the labels", &shows);
+    fixture.settle();
+    fixture.click("Objects");
+    assert!(fixture.sees("These labels are not measured yet"), "{}", fixture.on_screen());
+    fixture.click("Measure objects");
+    fixture.until("the table", |w| w.state().document().is_some_and(|d| d.results.is_some()));
+    assert!(std::fs::read(&table).unwrap() == measured);
+    assert!(!fixture.sees("Labels have changed since"), "{}", fixture.on_screen());
+    // Corrections start from them, and are saved beside the folder.
+    fixture.click("Correct");
+    fixture.click("Correct this stack");
+    wait_for_tools(&mut fixture);
+    let predicted = read_labels(&labels);
+    assert!(session_labels(&fixture) == predicted);
+    assert!(read_labels(&folder.join("nuclei_raw_corrections_base.tif")) == predicted);
+    assert!(save(&mut fixture) == predicted);
+}
+
+#[test]
+fn chosen_device_precision_voxel_size_and_results_are_used() {
+    let mut fixture = Fixture::with_small_sample();
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Voxel size…");
+    for (axis, um) in [("Z", "2"), ("Y", "0.75"), ("X", "0.75")] {
+        fixture.type_into(&format!("Voxel size {axis}"), um);
+    }
+    fixture.click("Apply");
+    fixture.until("the voxel size", |w| w.state().document().is_some_and(|d| d.given_voxel_um().is_some()));
+    fixture.settle();
     for (choose, what) in [("Device", "cpu"), ("Precision", "f32")] {
         fixture.click(choose);
         let name =
@@ -280,11 +334,17 @@ fn chosen_device_and_precision_are_used() {
         let name = name.into_iter().find(|n| n.starts_with(what)).unwrap_or_else(|| panic!("{}", fixture.on_screen()));
         fixture.click(&name);
     }
+    fixture.click("Choose results");
+    fixture.click("Maps");
     fixture.click("Predict this stack");
     let provenance = fixture.path("sample/cytoscope/nuclei_raw_provenance.json");
     fixture.until("the record", |_| provenance.is_file());
     let record: serde_json::Value = serde_json::from_slice(&std::fs::read(provenance).unwrap()).unwrap();
     assert_eq!((&record["job"]["device"], &record["job"]["precision"]), (&"cpu".into(), &"f32".into()), "{record}");
+    assert_eq!(record["job"]["voxel_um"], serde_json::json!([2.0, 0.75, 0.75]), "{record}");
+    assert_eq!(record["job"]["outputs"], serde_json::json!(["labels", "table"]), "{record}");
+    fixture.until("the labels", |w| w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some()));
+    assert!(!fixture.path("sample/cytoscope/nuclei_raw_probability.tif").exists());
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn write_trace(path: &Path, read_secs: u64, operators: &[(&'static str, u64)]) {
     std::fs::write(path, text).unwrap();
 }
 
-/// Facts that call for larger tiles, another device and a diameter.
+/// Facts that call for larger tiles, another device, a diameter and a voxel size.
 fn input_to_improve() -> InputFacts {
     let time = |device: &str, best_ms| DeviceTime { device: device.to_owned(), best_ms };
     InputFacts {
@@ -64,7 +64,8 @@ fn input_to_improve() -> InputFacts {
             diameter: 9.5,
             has_voxel_size: true,
             estimate: Some((DiameterCertainty::Low, 3)),
-            voxel_zyx: None,
+            // As if it were stated in nm.
+            voxel_zyx: Some([1000.0, 200.0, 200.0]),
         }),
         ..InputFacts::default()
     }
@@ -91,7 +92,7 @@ fn advice_is_shown_with_its_evidence_and_applied_to_the_next_prediction() {
     let report = fixture.path("report.json");
     write_report(&report, input_to_improve());
     open(&mut fixture, &report);
-    fixture.click("Advice (3)");
+    fixture.click("Advice (4)");
     accessibility::check(&fixture, "advice");
     for text in ["70 % of the computed voxels are halo", "Expected gain: up to 3.33×", "Change: --tile 1,8,8"] {
         assert!(fixture.sees(text), "no {text:?}: {}", fixture.on_screen());
@@ -102,6 +103,9 @@ fn advice_is_shown_with_its_evidence_and_applied_to_the_next_prediction() {
     fixture.click("Set object diameter");
     let size = fixture.window.state().document().unwrap().object_size;
     assert_eq!(size.request, DiameterRequest::Given(9.5));
+    fixture.click("Set voxel size…");
+    assert!(fixture.sees("Voxel size of the file"), "{}", fixture.on_screen());
+    fixture.click("Cancel");
     fixture.click("Use tiles of 1 × 8 × 8");
     assert!(fixture.sees("Tiles of 1 × 8 × 8"), "{}", fixture.on_screen());
     fixture.click("Predict this stack");
@@ -139,6 +143,50 @@ fn a_training_run_that_waits_for_data_asks_for_workers_which_the_wizard_takes_ov
     fixture.click("Use 2 data workers");
     assert_eq!(fixture.window.state().wizard().workers(), 2);
     assert!(is_disabled(&fixture, "Use 2 data workers"));
+}
+
+#[test]
+fn memory_batch_and_threads_of_advice_are_set_for_predictions_and_for_training_runs() {
+    let mut fixture = Fixture::new();
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    let show = |fixture: &mut Fixture, kind: &str, facts: RunFacts| {
+        let run = RunRecord::new("cytoscope 0", kind, &Recorder::totals_only(), facts);
+        let path = fixture.path(&format!("{kind}.json"));
+        std::fs::write(&path, serde_json::json!({ "run": run }).to_string()).unwrap();
+        fixture.window.state_mut().open_run(path);
+        fixture.until("the run", |w| sees(w, &format!("{kind}.json · {kind}")));
+    };
+    let more_threads_than_cores = RunFacts { wall_secs: 1.0, threads: Some(8), cores: Some(4), ..RunFacts::default() };
+    let tiles = input_to_improve().tiles.map(|tiles| TileFacts { budget_bytes: Some(150 << 20), ..tiles });
+    let input = InputFacts { device: "cpu".to_owned(), tiles, ..InputFacts::default() };
+    show(&mut fixture, "predict", RunFacts { inputs: vec![input], ..more_threads_than_cores.clone() });
+    fixture.click("Advice (2)");
+    fixture.click("Use a memory budget of 300 MiB");
+    fixture.click("Use 4 threads");
+    let settings = fixture.window.state().settings();
+    assert_eq!((settings.memory_budget_mib, settings.threads), (Some(300), Some(4)));
+    assert!(is_disabled(&fixture, "Use a memory budget of 300 MiB") && is_disabled(&fixture, "Use 4 threads"));
+    // Those of a training run are settings of the wizard.
+    let training = TrainingFacts {
+        step_secs: 0.5,
+        batch: 4,
+        larger_batch: Some(8),
+        device: "cpu".to_owned(),
+        ..TrainingFacts::default()
+    };
+    let (peak_bytes, memory_bytes) = (Some(15 << 30), Some(16 << 30));
+    show(
+        &mut fixture,
+        "train",
+        RunFacts { training: Some(training), peak_bytes, memory_bytes, ..more_threads_than_cores },
+    );
+    fixture.click("Advice (3)");
+    for button in ["Use a batch size of 8", "Use a memory limit of 8.00 GiB", "Use 4 threads"] {
+        fixture.click(button);
+        assert!(is_disabled(&fixture, button), "{button}");
+    }
+    let plan = &fixture.window.state().wizard().plan;
+    assert_eq!((plan.batch, plan.memory_mib, plan.threads), (Some(8), Some(8192), Some(4)));
 }
 
 #[test]

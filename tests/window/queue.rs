@@ -119,9 +119,15 @@ fn sample_plate(path: &Path) -> PathBuf {
     plate_of(path, [8, 10], [80, 160], |z, at| values[(z + 8) * 160 * 160 + at] as u16)
 }
 
-/// The label images of both series of a plate in a folder.
+/// The label images of both series of a plate in a folder, as TIFF.
 fn labels_of_plate(folder: &Path) -> [PathBuf; 2] {
     ["plate_labels.tif", "plate_s1_labels.tif"].map(|name| folder.join(name))
+}
+
+/// Sets the format of results for the window that will be opened in a folder.
+fn choose_tiff(folder: &Path) {
+    std::fs::create_dir_all(folder.join("settings")).unwrap();
+    std::fs::write(folder.join("settings/settings.json"), r#"{"result_format": "tiff"}"#).unwrap();
 }
 
 /// Number of slices of a label image; `None` if the file is no image.
@@ -149,8 +155,10 @@ fn all_series_of_a_file_are_predicted_with_one_click() {
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
     fixture.click("Predict all 2 series");
-    let results = labels_of_plate(&fixture.path("cytoscope"));
-    fixture.until("the results", |w| results.iter().all(|r| r.is_file()) && w.state().waiting_predictions() == 0);
+    // Results of an OME-Zarr stack are OME-Zarr, unless another format is chosen.
+    let results = ["plate_probability.zarr", "plate_s1_probability.zarr"];
+    let results = results.map(|name| fixture.path("cytoscope").join(name).join("labels/objects"));
+    fixture.until("the results", |w| results.iter().all(|r| r.is_dir()) && w.state().waiting_predictions() == 0);
     fixture.until("one notification for all", |w| sees(w, "2 stacks predicted"));
     // The open series shows its own labels.
     fixture.until("the labels", |w| shown_labels(w).is_some());
@@ -160,7 +168,10 @@ fn all_series_of_a_file_are_predicted_with_one_click() {
 
 #[test]
 fn a_refused_series_can_replace_files_be_written_elsewhere_or_be_left_out() {
-    let mut fixture = Fixture::with(|folder| vec![sample_plate(&folder.join("plate.zarr"))]);
+    let mut fixture = Fixture::with(|folder| {
+        choose_tiff(folder);
+        vec![sample_plate(&folder.join("plate.zarr"))]
+    });
     let [first, second] = labels_of_plate(&fixture.path("cytoscope"));
     draw_by_hand(&second);
     fixture.settle();

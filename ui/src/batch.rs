@@ -2,7 +2,7 @@
 
 use crate::disk::DiskEffect;
 use crate::display::{DisplayAction, PanelTask};
-use crate::document::{file_name, series_suffix};
+use crate::document::{Document, PREVIEW_NAME, Role, file_name, series_suffix};
 use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::jobs::Jobs;
@@ -85,6 +85,12 @@ pub(crate) enum BatchAction {
     Format(ConvertFormat),
     /// Sets the compression of OME-TIFF files.
     Compression(Compression),
+    /// Sets the only channel to convert, from 0; `None` converts all.
+    Channel(Option<usize>),
+    /// Sets the only time point to convert, from 0; `None` converts all.
+    Time(Option<usize>),
+    /// Sets whether the labels of open stacks are stored with them in OME-Zarr.
+    WithLabels(bool),
     /// Sets whether existing files are replaced.
     Replace(bool),
     /// Converts all files.
@@ -99,8 +105,8 @@ pub(crate) enum BatchAction {
     Channel(PairRole, Option<usize>),
     /// Ignores true objects with fewer voxels.
     IgnoreBelow(u64),
-    /// Scores the predictions.
-    Evaluate,
+    /// Scores the predictions, with a voxel size Z, Y, X in µm in place of that of the files.
+    Evaluate(Option<[f64; 3]>),
     /// Asks for the file of the table of scores.
     AskSave,
     /// Saves the table of scores.
@@ -145,6 +151,12 @@ pub(crate) struct Batch {
     pub(crate) format: ConvertFormat,
     /// Compression of OME-TIFF files.
     pub(crate) compression: Compression,
+    /// The only channel to convert, from 0; `None` converts all.
+    pub(crate) channel: Option<usize>,
+    /// The only time point to convert, from 0; `None` converts all.
+    pub(crate) time: Option<usize>,
+    /// Whether the labels of open stacks are stored with them in OME-Zarr.
+    pub(crate) with_labels: bool,
     /// Whether existing files are replaced.
     pub(crate) replace: bool,
     /// Predictions to score.
@@ -171,6 +183,9 @@ impl Default for Batch {
             folder: None,
             format: ConvertFormat::OmeTiff,
             compression: Compression::None,
+            channel: None,
+            time: None,
+            with_labels: false,
             replace: false,
             prediction: ScoredFiles::default(),
             truth: ScoredFiles::default(),
@@ -207,8 +222,10 @@ impl Batch {
     /// The converted file of an input.
     pub(crate) fn output_of(&self, input: &Path) -> PathBuf {
         let folder = self.folder.clone().or_else(|| input.parent().map(Path::to_owned)).unwrap_or_default();
-        let suffix = series_suffix(self.series_of(input));
-        folder.join(format!("{}{suffix}{}", stack_stem(input), self.format.ending()))
+        let series = series_suffix(self.series_of(input));
+        let channel = self.channel.map_or_else(String::new, |channel| format!("_c{channel}"));
+        let time = self.time.map_or_else(String::new, |time| format!("_t{time}"));
+        folder.join(format!("{}{series}{channel}{time}{}", stack_stem(input), self.format.ending()))
     }
 
     /// Applies an action. Returns what other states and the disk must do for it.
@@ -232,6 +249,9 @@ impl Batch {
             BatchAction::Folder(folder) => self.folder = folder,
             BatchAction::Format(format) => self.format = format,
             BatchAction::Compression(compression) => self.compression = compression,
+            BatchAction::Channel(channel) => self.channel = channel,
+            BatchAction::Time(time) => self.time = time,
+            BatchAction::WithLabels(with_labels) => self.with_labels = with_labels,
             BatchAction::Replace(replace) => self.replace = replace,
             BatchAction::Convert => self.convert(jobs, documents, &mut effects),
             BatchAction::CancelConversions => {
@@ -252,7 +272,7 @@ impl Batch {
                 self.ignore_below = voxels;
                 self.forget_scores();
             }
-            BatchAction::Evaluate => self.evaluate(jobs),
+            BatchAction::Evaluate(voxel_um) => self.evaluate(voxel_um, jobs),
             BatchAction::AskSave => {
                 let (request, name) = (FileRequest::Scores, "scores.csv".to_owned());
                 let folder = self.prediction.path.as_deref().and_then(start_folder).map(Path::to_owned);
@@ -368,16 +388,18 @@ impl Batch {
             };
             let series = self.series_of(input);
             let open = documents.all().iter().find(|d| d.path == *input && d.series == series);
+            let with_labels = self.with_labels && self.format == ConvertFormat::OmeZarr;
             let job = ConvertJob {
                 preprocess: Vec::new(),
                 input: input.clone(),
                 output: self.output_of(input),
-                labels: None,
+                labels: open.filter(|_| with_labels).and_then(saved_labels),
                 series: SeriesChoice::Index(series),
-                // Those that the user has set for an open stack.
+                // Those that the user has set for an open stack, and its voxel size.
                 axes: open.and_then(|d| d.axes.clone()),
-                channel: None,
-                time: None,
+                voxel_um: open.and_then(|d| d.given_voxel_um()),
+                channel: self.channel,
+                time: self.time,
                 like: None,
                 compression,
                 overwrite: Overwrite::from_force(self.replace),
@@ -387,7 +409,7 @@ impl Batch {
         }
     }
 
-    fn evaluate(&mut self, jobs: &mut Jobs) {
+    fn evaluate(&mut self, voxel_um: Option<[f64; 3]>, jobs: &mut Jobs) {
         let (Some(prediction), Some(truth)) = (self.prediction.path.clone(), self.truth.path.clone()) else { return };
         if self.is_evaluating(jobs) {
             return;
@@ -400,6 +422,7 @@ impl Batch {
             series: SeriesChoice::default(),
             prediction_channel: self.prediction.chosen(),
             truth_channel: self.truth.chosen(),
+            voxel_um,
             out: None,
             overwrite: Overwrite::Refuse,
         };
@@ -431,6 +454,12 @@ impl Batch {
         }
         effects
     }
+}
+
+/// File of the labels that a document shows, unless they are a preview.
+fn saved_labels(document: &Document) -> Option<PathBuf> {
+    let is_preview = document.of_role(Role::Labels).is_some_and(|labels| labels.name == PREVIEW_NAME);
+    document.labels_path().filter(|_| !is_preview).map(Path::to_owned)
 }
 
 /// Folder in which a dialog starts after a path was chosen: that of a file, or the chosen folder. Paths with an ending are
@@ -500,6 +529,8 @@ mod tests {
         batch.format = ConvertFormat::OmeTiff;
         assert_eq!(batch.output_of(Path::new("/a/embryo 1.czi")), Path::new("/out/embryo 1.ome.tif"));
         assert_eq!(batch.output_of(Path::new("/a/b.nii.gz")), Path::new("/out/b.ome.tif"));
+        (batch.channel, batch.time) = (Some(1), Some(0));
+        assert_eq!(batch.output_of(Path::new("/a/b.nii.gz")), Path::new("/out/b_c1_t0.ome.tif"));
     }
 
     #[test]

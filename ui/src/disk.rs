@@ -20,6 +20,7 @@ use crate::work::ModelWork;
 use cytoscope_model_package::PACKAGE_KIND;
 use cytoscope_pipeline::job_record::records_result_of;
 use cytoscope_pipeline::packages::is_model;
+use cytoscope_pipeline::predict::containing_maps;
 use cytoscope_pipeline::results::FileRecord;
 use cytoscope_pipeline::{MachineProfiles, PairRole, SegmentReport, channels_to_score, machine_peak, user_folder};
 use cytoscope_profile::{MachinePeak, StoredRun};
@@ -353,7 +354,7 @@ impl DocumentEffect {
                 DocumentEvent::PredictionReady(create_folder(&folder).map(|()| folder))
             }
             Self::PrepareMeasurement { place, labels, time, tables, may_be_missing } => {
-                let target = match *may_be_missing && !labels.is_file() {
+                let target = match *may_be_missing && !labels.exists() {
                     true => Ok(None),
                     false => prepare_table(place, labels, tables).map(Some),
                 };
@@ -384,9 +385,10 @@ fn prepare_table(
     labels: &Path,
     tables: &BTreeMap<PathBuf, FileRecord>,
 ) -> Result<TableTarget, String> {
-    // The table goes beside labels in a results folder; nothing is written beside labels from elsewhere.
+    // The table goes beside labels in a results folder, or beside the OME-Zarr folder with them; nothing is written beside
+    // labels from elsewhere.
     let is_results = |folder: &&Path| folder.ends_with(RESULTS_FOLDER) || place.chosen.as_deref() == Some(*folder);
-    let beside = labels.parent().filter(is_results);
+    let beside = containing_maps(labels).parent().filter(is_results);
     let folder = beside.map_or_else(|| place.folder(), Path::to_owned);
     let table = folder.join(table_name(labels));
     // A table that a job of this window wrote, or an earlier one for the same labels, is replaced without asking while it is

@@ -12,8 +12,10 @@ use crate::screenshots::{ScreenshotSubject, Screenshots};
 use crate::settings::Settings;
 use crate::theme::ThemeChoice;
 use crate::views::pen::PointerEvent;
+use crate::voxel_size::VoxelSizeDialog;
 use cytoscope_engine::{DeviceRequest, Precision};
-use cytoscope_pipeline::{OutputTensor, PerformanceRequest};
+use cytoscope_pipeline::{Output, OutputTensor, PerformanceRequest, ResultFormat};
+use cytoscope_volume::VoxelSize;
 use eframe::egui;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -121,6 +123,14 @@ pub(crate) enum DisplayAction {
     Precision(Option<Precision>),
     /// Selects a preset of the machine profile for predictions.
     Performance(PerformanceRequest),
+    /// Sets the maximum memory of predictions in MiB; `None` is three quarters of the free memory.
+    MemoryBudget(Option<u64>),
+    /// Sets the number of threads of predictions; `None` uses all cores.
+    Threads(Option<usize>),
+    /// Selects the file format of the maps and labels of predictions.
+    ResultFormat(ResultFormat),
+    /// Sets the results that predictions write; if empty, the default ones of each model.
+    Outputs(BTreeSet<Output>),
     /// Sets the dataset folder for exported training pairs.
     DatasetFolder(PathBuf),
     /// Moves a file to the top of the recent files.
@@ -131,6 +141,13 @@ pub(crate) enum DisplayAction {
         file: PathBuf,
         /// Axis letters such as `TZCYX`.
         axes: Option<String>,
+    },
+    /// Remembers the voxel size of the files in the folder of `file`; one that is unknown along all axes is forgotten.
+    RememberVoxelSize {
+        /// A file of the folder.
+        file: PathBuf,
+        /// The voxel size in µm.
+        voxel_size_um: VoxelSize,
     },
     /// Remembers the series of a file that is shown.
     RememberSeries {
@@ -152,6 +169,17 @@ pub(crate) enum DisplayAction {
     TypeAxes(String),
     /// Closes the axes dialog.
     CloseAxes,
+    /// Asks for the voxel size of a document.
+    AskVoxelSize {
+        /// Id of the document.
+        document: u64,
+        /// The texts to start with, along Z, Y, X.
+        zyx: [String; 3],
+    },
+    /// The texts typed into the voxel size dialog so far.
+    TypeVoxelSize([String; 3]),
+    /// Closes the voxel size dialog.
+    CloseVoxelSize,
     /// Shows a dialog over the window.
     Open(Dialog),
     /// Closes a dialog.
@@ -209,6 +237,7 @@ pub(crate) struct Display {
     task: PanelTask,
     dialogs: BTreeSet<Dialog>,
     axes_dialog: Option<AxesDialog>,
+    voxel_size_dialog: Option<VoxelSizeDialog>,
     /// The window's own file dialog, if it is open.
     browser: Option<FileBrowser>,
     notifications: Notifications,
@@ -237,6 +266,7 @@ impl Display {
             task: PanelTask::default(),
             dialogs: BTreeSet::new(),
             axes_dialog: None,
+            voxel_size_dialog: None,
             browser: None,
             notifications: Notifications::default(),
             reveal_object: false,
@@ -273,6 +303,11 @@ impl Display {
     /// The dialog that asks for the axes of a file, if it is open.
     pub(crate) fn axes_dialog(&self) -> Option<&AxesDialog> {
         self.axes_dialog.as_ref()
+    }
+
+    /// The dialog that asks for the voxel size of a document, if it is open.
+    pub(crate) fn voxel_size_dialog(&self) -> Option<&VoxelSizeDialog> {
+        self.voxel_size_dialog.as_ref()
     }
 
     /// The window's own file dialog, if it is open.
@@ -372,9 +407,16 @@ impl Display {
             DisplayAction::Device(device) => self.settings.device = device,
             DisplayAction::Precision(precision) => self.settings.precision = precision,
             DisplayAction::Performance(request) => self.settings.performance = request,
+            DisplayAction::MemoryBudget(mib) => self.settings.memory_budget_mib = mib,
+            DisplayAction::Threads(threads) => self.settings.threads = threads,
+            DisplayAction::Outputs(outputs) => self.settings.outputs = outputs,
+            DisplayAction::ResultFormat(format) => self.settings.result_format = format,
             DisplayAction::DatasetFolder(folder) => self.settings.dataset_folder = Some(folder),
             DisplayAction::AddRecentFile(path) => self.settings.add_recent(&path),
             DisplayAction::RememberAxes { file, axes } => self.settings.remember_axes(&file, axes.as_deref()),
+            DisplayAction::RememberVoxelSize { file, voxel_size_um } => {
+                self.settings.remember_voxel_size(&file, voxel_size_um);
+            }
             DisplayAction::RememberSeries { file, series } => self.settings.remember_series(file, series),
             DisplayAction::AskAxes { file, series, text } => {
                 // Another file that could not be opened does not replace what is being typed; its error stays on screen.
@@ -386,6 +428,15 @@ impl Display {
                 }
             }
             DisplayAction::CloseAxes => self.axes_dialog = None,
+            DisplayAction::AskVoxelSize { document, zyx } => {
+                self.voxel_size_dialog = Some(VoxelSizeDialog { document, zyx });
+            }
+            DisplayAction::TypeVoxelSize(zyx) => {
+                if let Some(dialog) = &mut self.voxel_size_dialog {
+                    dialog.zyx = zyx;
+                }
+            }
+            DisplayAction::CloseVoxelSize => self.voxel_size_dialog = None,
             DisplayAction::Open(dialog) => _ = self.dialogs.insert(dialog),
             DisplayAction::Close(dialog) => _ = self.dialogs.remove(&dialog),
             DisplayAction::Browse(spec) => self.browser = Some(FileBrowser::open(*spec, &mut effects)),
@@ -498,6 +549,7 @@ mod tests {
         for action in [
             DisplayAction::AddRecentFile(file.clone()),
             DisplayAction::RememberAxes { file: file.clone(), axes: Some("TYX".to_owned()) },
+            DisplayAction::RememberVoxelSize { file: file.clone(), voxel_size_um: VoxelSize::new_um(2.0, 1.0, 1.0) },
             DisplayAction::RememberSeries { file: file.clone(), series: 2 },
             DisplayAction::DatasetFolder("/data/dataset".into()),
             DisplayAction::InputChannels { model: "cells".to_owned(), channels: vec!["membrane".to_owned()] },
@@ -511,6 +563,7 @@ mod tests {
         let settings = display.settings();
         assert!(settings.show_library && settings.model == Settings::default().model, "choices are reset");
         assert_eq!((settings.axes_of(&file), settings.series_of(&file)), (Some("TYX"), 2));
+        assert_eq!(settings.voxel_size_of(&file).z, Some(2.0));
         assert_eq!(settings.dataset_folder.as_deref(), Some(Path::new("/data/dataset")));
         assert_eq!((settings.recent.len(), settings.channels_of_model.len()), (1, 1));
         assert_eq!(settings.output_of_model.get("cells"), Some(&OutputTensor::All));

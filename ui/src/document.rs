@@ -8,10 +8,12 @@ use crate::data::source::{FileSource, PlaneSource};
 use crate::diameter::ObjectSize;
 use crate::preprocess::{PreprocessPreview, Preprocessing};
 use crate::results::Results;
+use crate::voxel_size;
 use cytoscope_formats::{FormatError, Image, ImageMeta, OpenOptions};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_pipeline::predict::containing_maps;
 use cytoscope_pipeline::{ArtifactKind, Extents, stack_stem};
-use cytoscope_volume::{Axes, Axis};
+use cytoscope_volume::{Axes, Axis, VoxelSize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -150,6 +152,15 @@ pub enum OpenError {
     },
 }
 
+/// What the user has set about a stack in place of what its file states.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct GivenMetadata {
+    /// The axes; `None` for those of the file.
+    pub axes: Option<Axes>,
+    /// The voxel size in µm; along axes where it is unknown, that of the file is used.
+    pub voxel_size_um: VoxelSize,
+}
+
 /// An open stack with its overlays, views and results.
 pub struct Document {
     /// Id of the document and of its plane source.
@@ -164,10 +175,14 @@ pub struct Document {
     pub image: Image,
     /// Number of voxels along Z, Y, X, of channels, time points and samples per pixel.
     pub extents: Extents,
-    /// Voxel size Z, Y, X in µm; 1 where the file does not state it.
+    /// Voxel size Z, Y, X in µm: the one that the user has set, or that of the file; 1 where it is unknown.
     pub voxel_um: [f64; 3],
-    /// Whether the file states the complete voxel size.
+    /// Whether the voxel size is completely known.
     pub voxel_known: bool,
+    /// Voxel size in µm that the user has set; unknown along axes where that of the file is used.
+    pub given_voxel_size_um: VoxelSize,
+    /// Voxel size in µm that the file states.
+    pub file_voxel_size_um: VoxelSize,
     /// Segmentation options of the shown labels, in µm of this stack, if a prediction of this window reported them.
     pub segment: Option<SegmentOptions>,
     /// Object diameter that predictions of this stack use.
@@ -270,9 +285,8 @@ impl Document {
         let image = cytoscope_formats::open(path, &options)?;
         let meta = image.meta();
         let extents = Extents::of(meta);
-        let sound = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
-        let size = [meta.voxel_size_um.z, meta.voxel_size_um.y, meta.voxel_size_um.x].map(sound);
-        let voxel_known = size[1].is_some() && size[2].is_some() && (size[0].is_some() || extents.zyx[0] == 1);
+        let file_voxel_size_um = meta.voxel_size_um;
+        let (voxel_um, voxel_known) = voxel_size::resolved(file_voxel_size_um, extents.zyx);
         let channels = channel_views(meta, extents);
         Ok(Self {
             id: fresh_id(),
@@ -282,8 +296,10 @@ impl Document {
             },
             series,
             path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
-            voxel_um: size.map(|v| v.unwrap_or(1.0)),
+            voxel_um,
             voxel_known,
+            given_voxel_size_um: VoxelSize::default(),
+            file_voxel_size_um,
             segment: None,
             object_size: Default::default(),
             preprocessing: Default::default(),
@@ -327,7 +343,7 @@ impl Document {
         }
         Ok(Overlay {
             role,
-            name: file_name(path),
+            name: file_name(containing_maps(path)),
             path: path.to_owned(),
             visible: role != Role::Map,
             source: Arc::new(FileSource::new(image, matches!(role, Role::Labels | Role::Truth))),
@@ -488,8 +504,11 @@ impl Document {
     /// Number of voxels, sample type and voxel size in one line.
     pub fn summary(&self) -> String {
         let [z, y, x] = self.voxel_um;
-        let voxel =
-            if self.voxel_known { format!("{z:.3} × {y:.3} × {x:.3} µm") } else { "voxel size unknown".to_owned() };
+        let set = if self.given_voxel_um().is_some() { " (set here)" } else { "" };
+        let voxel = match self.voxel_known {
+            true => format!("{z:.3} × {y:.3} × {x:.3} µm{set}"),
+            false => "voxel size unknown".to_owned(),
+        };
         let times =
             if self.extents.times > 1 { format!("{} time points, ", self.extents.times) } else { String::new() };
         format!("{}{}, {}, {voxel}", times, zyx_text(self.extents.zyx), self.image.meta().dtype.name())

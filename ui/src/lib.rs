@@ -54,6 +54,7 @@ pub mod theme;
 pub mod training;
 mod update;
 pub mod views;
+mod voxel_size;
 pub mod work;
 
 pub use app::{Workbench, WorkbenchOptions};

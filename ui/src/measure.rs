@@ -3,11 +3,13 @@
 use crate::action::Actions;
 use crate::command::Command;
 use crate::display::PanelTask;
-use crate::document::file_name;
+use crate::document::{Document, file_name};
 use crate::panels::weak;
+use crate::results::Results;
 use crate::state::State;
 use crate::theme;
-use cytoscope_pipeline::ArtifactKind;
+use cytoscope_pipeline::predict::containing_maps;
+use cytoscope_pipeline::{Artifact, ArtifactKind};
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::path::Path;
@@ -21,15 +23,19 @@ pub(crate) enum TableState {
     Current,
     /// The labels have changed since they were measured.
     Old,
+    /// The labels were measured with another voxel size.
+    OtherVoxelSize,
     /// The labels are being measured.
     Measuring,
 }
 
 /// File name of the table of a label image.
 pub(crate) fn table_name(labels: &Path) -> String {
-    let name = file_name(labels);
+    let result = containing_maps(labels);
+    let name = file_name(result);
     let stem = match ArtifactKind::of_name(&name) {
         Some((ArtifactKind::Labels, stem)) => stem,
+        Some((kind, stem)) if kind.is_maps() && result != labels => stem,
         _ => name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem),
     };
     ArtifactKind::Table.file_name(stem)
@@ -40,8 +46,17 @@ pub(crate) fn is_old(table: &Path) -> bool {
     let name = file_name(table);
     let Some((ArtifactKind::Table, stem)) = ArtifactKind::of_name(&name) else { return false };
     let written = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
-    let labels = ArtifactKind::Labels.file_names(stem).filter_map(|name| written(&table.with_file_name(name))).max();
+    let existing = table.parent().map(|folder| Artifact::existing(folder, stem)).unwrap_or_default();
+    let labels = existing.iter().filter(|a| a.kind == ArtifactKind::Labels).filter_map(|a| written(&a.path)).max();
     labels.zip(written(table)).is_some_and(|(labels, table)| table < labels)
+}
+
+/// Whether the objects of a table were measured with another voxel size than a document has.
+pub(crate) fn has_other_voxel_size(results: &Results, document: &Document) -> bool {
+    let um3: f64 = document.voxel_um.iter().product();
+    let measured = results.voxel_um3().filter(|_| document.voxel_known);
+    // Tables have six digits.
+    measured.is_some_and(|measured| (measured / um3 - 1.0).abs() > 1e-3)
 }
 
 /// Shows a hint and a button if the table does not match the shown labels.
@@ -59,6 +74,7 @@ pub(crate) fn table_hint(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         TableState::Missing if state.display.task() != PanelTask::Objects => return,
         TableState::Missing => "These labels are not measured yet.",
         TableState::Old => "Labels have changed since the objects were measured.",
+        TableState::OtherVoxelSize => "The objects were measured with another voxel size.",
     };
     ui.add_space(theme::GAP);
     let warning = format!("{}  {text}", icon::WARNING);
@@ -78,7 +94,25 @@ pub(crate) fn table_hint(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_volume::{Array, VoxelSize};
     use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn a_table_that_was_measured_with_another_voxel_size_is_recognized() {
+        let folder = tempfile::tempdir().unwrap();
+        let (stack, table) = (folder.path().join("a.tif"), folder.path().join("a_objects.csv"));
+        let array = Array::new("ZYX".parse().unwrap(), vec![2, 3, 4], vec![1u16; 24]).unwrap();
+        write_array(&stack, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        // Voxels of 0.5 µm³.
+        std::fs::write(&table, "label,voxels,volume_um3\n7,4,2\n").unwrap();
+        let results = Results::read(&table).unwrap();
+        let is_other = |size: VoxelSize| {
+            has_other_voxel_size(&results, &Document::open(&stack, None, 0).unwrap().with_voxel_size(size))
+        };
+        assert!(!is_other(VoxelSize::new_um(2.0, 0.5, 0.5)) && is_other(VoxelSize::new_um(1.0, 0.5, 0.5)));
+        assert!(!is_other(VoxelSize::default()), "the voxel size is unknown");
+    }
 
     #[test]
     fn tables_match_labels_by_name_and_are_old_if_labels_are_newer() {
@@ -86,6 +120,8 @@ mod tests {
             ("a_labels.tif", "a_objects.csv"),
             ("a_corrected_labels.tif", "a_corrected_objects.csv"),
             ("a_labels.ome.tif", "a_objects.csv"),
+            ("a_labels.zarr", "a_objects.csv"),
+            ("o/a_probability.zarr/labels/objects", "a_objects.csv"),
             ("drawn.tif", "drawn_objects.csv"),
             ("drawn", "drawn_objects.csv"),
         ] {

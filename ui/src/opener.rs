@@ -1,7 +1,7 @@
 //! Opens, chooses and saves files on worker threads.
 
 use crate::batch::MAX_CONVERTED;
-use crate::document::{Document, Overlay, Role, file_name};
+use crate::document::{Document, GivenMetadata, Overlay, Role, file_name};
 use crate::file_dialog::{DialogSpec, desktop_has_dialogs};
 use crate::measure;
 use crate::results::Results;
@@ -11,7 +11,6 @@ use crate::training::models::TrainedModelFormat;
 use cytoscope_formats::{FormatError, FormatErrorKind, is_zarr_folder, one_of_each_series, zarr_folder_of};
 use cytoscope_pipeline::ExportFormat;
 use cytoscope_storage::target::refuse_input;
-use cytoscope_volume::Axes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -226,9 +225,9 @@ impl Opener {
         spawned.ok()
     }
 
-    /// Opens a series of a stack on a thread; `axes` replace those of the file, and the result the document `replaces`.
-    pub fn open(&mut self, path: PathBuf, axes: Option<Axes>, series: usize, replaces: Option<u64>) {
-        self.spawn(move || match open_series(&path, axes, series) {
+    /// Opens a series of a stack on a thread; `given` replaces what the file states, and the result the document `replaces`.
+    pub fn open(&mut self, path: PathBuf, given: GivenMetadata, series: usize, replaces: Option<u64>) {
+        self.spawn(move || match open_series(&path, given, series) {
             Ok(document) => {
                 tracing::info!(?path, "stack opened");
                 OpenerResult::Document { document: Box::new(document), replaces }
@@ -351,11 +350,13 @@ impl Drop for Opener {
 
 /// Opens a series of a stack, or the first one if the file does not have it: it may have been replaced since the series was
 /// chosen.
-fn open_series(path: &Path, axes: Option<Axes>, series: usize) -> Result<Document, FormatError> {
-    match Document::open(path, axes.clone(), series) {
+fn open_series(path: &Path, given: GivenMetadata, series: usize) -> Result<Document, FormatError> {
+    let GivenMetadata { axes, voxel_size_um } = given;
+    let opened = match Document::open(path, axes.clone(), series) {
         Err(error) if series > 0 && error.kind() == FormatErrorKind::Misused => Document::open(path, axes, 0),
         opened => opened,
-    }
+    };
+    Ok(opened?.with_voxel_size(voxel_size_um))
 }
 
 /// Whether a file that failed to open may open with other axes.

@@ -2,10 +2,11 @@
 //!
 //! Each window holds a lock on its own queue file. Unlocked files were left by windows that have ended.
 
+use crate::document::GivenMetadata;
 use crate::work::JobView;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::PredictJob;
-use cytoscope_volume::Axes;
+use cytoscope_volume::VoxelSize;
 use cytoscope_worker::JobId;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
@@ -208,8 +209,8 @@ impl Queue {
     }
 
     /// Takes over the predictions of earlier windows: they are written to this window's file before the old files are
-    /// removed. Returns path, series and axes of each stack that has to be open for them.
-    pub(crate) fn take_over(&mut self) -> Vec<(PathBuf, usize, Option<Axes>)> {
+    /// removed. Returns path, series and given metadata of each stack that has to be open for them.
+    pub(crate) fn take_over(&mut self) -> Vec<(PathBuf, usize, GivenMetadata)> {
         let mut stacks = Vec::new();
         for job in std::mem::take(&mut self.abandoned) {
             // A prediction of all series is continued with the document of the first one.
@@ -217,7 +218,11 @@ impl Queue {
                 SeriesChoice::Index(series) => series,
                 SeriesChoice::Name(_) | SeriesChoice::All => 0,
             };
-            stacks.extend(job.inputs.iter().map(|path| (path.clone(), series, job.axes.clone())));
+            let given = GivenMetadata {
+                axes: job.axes.clone(),
+                voxel_size_um: job.voxel_um.map_or_else(VoxelSize::default, |[z, y, x]| VoxelSize::new_um(z, y, x)),
+            };
+            stacks.extend(job.inputs.iter().map(|path| (path.clone(), series, given.clone())));
             let number = self.record(&job);
             self.to_start.push((number, job));
         }
@@ -316,18 +321,20 @@ mod tests {
     }
 
     #[test]
-    fn predictions_continue_with_their_series_and_axes() {
+    fn predictions_continue_with_their_series_axes_and_voxel_size() {
         let folder = tempfile::tempdir().unwrap();
         let settings = folder.path().join("settings.json");
         let path = PathBuf::from("/a.czi");
-        let axes: Option<Axes> = Some("TYX".parse().unwrap());
+        let given =
+            GivenMetadata { axes: Some("TYX".parse().unwrap()), voxel_size_um: VoxelSize::new_um(2.0, 0.5, 0.25) };
         let mut queue = Queue::new(Some(&settings));
         queue.add(JobId(0), &job("/a.czi"));
-        let other = PredictJob { series: SeriesChoice::Index(2), axes: axes.clone(), ..job("/a.czi") };
+        let (axes, voxel_um) = (given.axes.clone(), Some([2.0, 0.5, 0.25]));
+        let other = PredictJob { series: SeriesChoice::Index(2), axes, voxel_um, ..job("/a.czi") };
         queue.add(JobId(1), &other);
         drop(queue);
         let mut next = Queue::new(Some(&settings));
-        assert_eq!(next.take_over(), [(path.clone(), 0, None), (path.clone(), 2, axes)]);
+        assert_eq!(next.take_over(), [(path.clone(), 0, GivenMetadata::default()), (path.clone(), 2, given)]);
         assert!(next.take_waiting(&path, 1).is_none());
         for series in [2, 0] {
             let (_, waiting) = next.take_waiting(&path, series).unwrap();

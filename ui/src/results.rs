@@ -124,6 +124,12 @@ impl Results {
         String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
     }
 
+    /// Volume in µm³ of the voxels that the objects were measured with; `None` if the table does not tell.
+    pub fn voxel_um3(&self) -> Option<f64> {
+        let (volume, voxels) = (self.column("volume_um3")?, self.column("voxels")?);
+        Some(self.value(0, volume) / self.value(0, voxels)).filter(|um3| um3.is_finite() && *um3 > 0.0)
+    }
+
     /// Index of a column by its name.
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|c| c == name)

@@ -3,10 +3,11 @@
 use crate::stored::read_json;
 use crate::theme::ThemeChoice;
 use cytoscope_engine::{DeviceRequest, Precision};
-use cytoscope_pipeline::{OutputTensor, PerformanceRequest};
+use cytoscope_pipeline::{Output, OutputTensor, PerformanceRequest, ResultFormat};
 use cytoscope_storage::StorageError;
+use cytoscope_volume::VoxelSize;
 use serde::{Deserialize, Deserializer, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -14,7 +15,7 @@ use std::str::FromStr;
 /// Maximum number of recent files.
 pub const MAX_RECENT: usize = 12;
 
-/// Maximum number of folders with remembered axes.
+/// Maximum number of folders with remembered axes, and of those with a remembered voxel size.
 const MAX_FOLDERS: usize = 200;
 
 /// Maximum number of files with a remembered series.
@@ -33,6 +34,8 @@ pub struct Settings {
     pub recent: Vec<PathBuf>,
     /// Axes set by the user, by folder.
     pub axes_of_folder: BTreeMap<PathBuf, String>,
+    /// Voxel size in µm set by the user, by folder; unknown along axes where that of each file is used.
+    pub voxel_size_of_folder: BTreeMap<PathBuf, VoxelSize>,
     /// Series other than the first that the user has chosen, by file.
     pub series_of_file: BTreeMap<PathBuf, usize>,
     /// Name of the selected model.
@@ -50,6 +53,16 @@ pub struct Settings {
     /// Which preset of the machine profile completes the options of a prediction.
     #[serde(deserialize_with = "performance_or_auto")]
     pub performance: PerformanceRequest,
+    /// Maximum memory of predictions and meshes in MiB; `None` is three quarters of the free memory.
+    pub memory_budget_mib: Option<u64>,
+    /// Number of threads of predictions; `None` uses all cores.
+    pub threads: Option<usize>,
+    /// File format of the maps and labels of predictions.
+    #[serde(deserialize_with = "format_or_auto")]
+    pub result_format: ResultFormat,
+    /// Results that predictions write; if empty, the default ones of each model.
+    #[serde(deserialize_with = "known_outputs")]
+    pub outputs: BTreeSet<Output>,
     /// Whether the list of stacks is shown.
     pub show_library: bool,
     /// Whether the panel of tasks is shown.
@@ -72,6 +85,7 @@ impl Default for Settings {
             theme: ThemeChoice::System,
             recent: Vec::new(),
             axes_of_folder: BTreeMap::new(),
+            voxel_size_of_folder: BTreeMap::new(),
             series_of_file: BTreeMap::new(),
             model: "nuclei".to_owned(),
             channels_of_model: BTreeMap::new(),
@@ -79,6 +93,10 @@ impl Default for Settings {
             device: DeviceRequest::Auto,
             precision: None,
             performance: PerformanceRequest::Auto,
+            memory_budget_mib: None,
+            threads: None,
+            result_format: ResultFormat::Auto,
+            outputs: BTreeSet::new(),
             show_library: true,
             show_tasks: true,
             show_profiler: false,
@@ -98,6 +116,16 @@ fn device_or_auto<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DeviceRe
 /// Deserializes a request. An unknown one becomes `auto`, so that the other settings are kept.
 fn performance_or_auto<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PerformanceRequest, D::Error> {
     Ok(known(&String::deserialize(deserializer)?).unwrap_or_default())
+}
+
+/// Deserializes a file format. An unknown one becomes `auto`, so that the other settings are kept.
+fn format_or_auto<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ResultFormat, D::Error> {
+    Ok(known(&String::deserialize(deserializer)?).unwrap_or_default())
+}
+
+/// Deserializes results. Unknown ones are left out, so that the other settings are kept.
+fn known_outputs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<Output>, D::Error> {
+    Ok(Vec::<String>::deserialize(deserializer)?.iter().filter_map(|name| known(name)).collect())
 }
 
 /// Parses a setting; `None` for an unknown value, such as one of a later version, which is logged.
@@ -140,6 +168,7 @@ impl Settings {
         let mut stored = self.clone();
         stored.recent.retain(is_unicode);
         stored.axes_of_folder.retain(|folder, _| is_unicode(folder));
+        stored.voxel_size_of_folder.retain(|folder, _| is_unicode(folder));
         stored.series_of_file.retain(|file, _| is_unicode(file));
         stored.dataset_folder = stored.dataset_folder.filter(is_unicode);
         let text =
@@ -149,16 +178,22 @@ impl Settings {
 
     /// The settings with the default layout and choices. What was remembered about files, folders and models stays.
     pub fn with_default_choices(&self) -> Self {
-        let Self { recent, axes_of_folder, series_of_file, dataset_folder, .. } = self.clone();
+        let kept = self.clone();
         Self {
-            recent,
-            axes_of_folder,
-            series_of_file,
-            channels_of_model: self.channels_of_model.clone(),
-            output_of_model: self.output_of_model.clone(),
-            dataset_folder,
+            recent: kept.recent,
+            axes_of_folder: kept.axes_of_folder,
+            voxel_size_of_folder: kept.voxel_size_of_folder,
+            series_of_file: kept.series_of_file,
+            channels_of_model: kept.channels_of_model,
+            output_of_model: kept.output_of_model,
+            dataset_folder: kept.dataset_folder,
             ..Self::default()
         }
+    }
+
+    /// Maximum memory of predictions and meshes in bytes, if one is set.
+    pub(crate) fn memory_budget_bytes(&self) -> Option<u64> {
+        self.memory_budget_mib.map(|mib| mib.saturating_mul(1 << 20))
     }
 
     /// Moves a file to the top of the recent files.
@@ -179,6 +214,15 @@ impl Settings {
             _ => {
                 self.axes_of_folder.remove(&folder);
             }
+        }
+    }
+
+    /// Remembers the voxel size in µm of a folder's files; one that is unknown along all axes is forgotten.
+    pub fn remember_voxel_size(&mut self, file: &Path, voxel_size_um: VoxelSize) {
+        let Some(folder) = file.parent() else { return };
+        self.voxel_size_of_folder.remove(folder);
+        if voxel_size_um != VoxelSize::default() && self.voxel_size_of_folder.len() < MAX_FOLDERS {
+            self.voxel_size_of_folder.insert(folder.to_owned(), voxel_size_um);
         }
     }
 
@@ -211,6 +255,18 @@ impl Settings {
     pub fn axes_of(&self, file: &Path) -> Option<&str> {
         self.axes_of_folder.get(file.parent()?).map(String::as_str)
     }
+
+    /// The voxel size in µm remembered for a file's folder; unknown along all axes if there is none.
+    pub fn voxel_size_of(&self, file: &Path) -> VoxelSize {
+        let folder = file.parent();
+        folder.and_then(|folder| self.voxel_size_of_folder.get(folder)).copied().unwrap_or_default()
+    }
+
+    /// The complete voxel size Z, Y, X in µm remembered for the files in a folder, or for the folder of a file.
+    pub(crate) fn voxel_um_of(&self, path: &Path) -> Option<[f64; 3]> {
+        let mut folders = [Some(path), path.parent()].into_iter().flatten();
+        folders.find_map(|folder| self.voxel_size_of_folder.get(folder)?.zyx_um())
+    }
 }
 
 #[cfg(test)]
@@ -228,6 +284,10 @@ mod tests {
         }
         settings.add_recent(Path::new("/data/15.tif"));
         settings.remember_axes(Path::new("/data/15.tif"), Some("TYX"));
+        settings.remember_voxel_size(Path::new("/data/15.tif"), VoxelSize::new_um(2.0, 0.5, 0.25));
+        settings.remember_voxel_size(Path::new("/slices/a.tif"), VoxelSize { z: Some(3.0), ..VoxelSize::default() });
+        settings.remember_voxel_size(Path::new("/other/a.tif"), VoxelSize::new_um(1.0, 1.0, 1.0));
+        settings.remember_voxel_size(Path::new("/other/b.tif"), VoxelSize::default());
         settings.remember_series("/data/plate.zarr".into(), 3);
         settings.remember_series("/data/other.czi".into(), 1);
         settings.remember_series("/data/other.czi".into(), 0);
@@ -239,6 +299,10 @@ mod tests {
         assert_eq!((loaded.recent.len(), loaded.recent[0].to_str()), (MAX_RECENT, Some("/data/15.tif")));
         assert_eq!(loaded.recent.iter().filter(|p| p.ends_with("15.tif")).count(), 1);
         assert_eq!(loaded.axes_of(Path::new("/data/other.tif")), Some("TYX"));
+        let sizes = ["/data/b.tif", "/slices/b.tif", "/other/c.tif"].map(|file| loaded.voxel_size_of(Path::new(file)));
+        assert_eq!(sizes.map(|size| (size.z, size.x)), [(Some(2.0), Some(0.25)), (Some(3.0), None), (None, None)]);
+        let complete = ["/data", "/data/a.tif", "/slices"].map(|path| loaded.voxel_um_of(Path::new(path)));
+        assert_eq!(complete, [Some([2.0, 0.5, 0.25]), Some([2.0, 0.5, 0.25]), None]);
         std::fs::write(&path, "{ half").unwrap();
         assert_eq!(Settings::load(&path), Settings::default());
         std::fs::write(&path, r#"{"theme": "dark", "of a later version": 3}"#).unwrap();
@@ -278,16 +342,23 @@ mod tests {
     }
 
     #[test]
-    fn device_and_precision_are_stored_as_text_and_unknown_ones_become_auto() {
-        let stored = |device: &str, precision: &str| {
-            let text = serde_json::json!({"theme": "dark", "device": device, "precision": precision});
+    fn choices_for_predictions_are_stored_as_text_and_unknown_ones_become_auto() {
+        let stored = |device: &str, precision: &str, format: &str| {
+            let text = serde_json::json!({
+                "theme": "dark", "device": device, "precision": precision, "result_format": format
+            });
             serde_json::from_value::<Settings>(text).unwrap()
         };
-        let chosen = stored("cpu", "int8");
+        let chosen = stored("cpu", "int8", "ome-zarr");
         assert_eq!((chosen.device.to_string().as_str(), chosen.precision), ("cpu", Some(Precision::Int8)));
+        assert_eq!(chosen.result_format, ResultFormat::OmeZarr);
         let json = serde_json::to_value(&chosen).unwrap();
         assert_eq!((&json["device"], &json["precision"]), (&"cpu".into(), &"int8".into()));
-        let unknown = stored("abacus", "f17");
+        assert_eq!(json["result_format"], "ome-zarr");
+        let outputs = serde_json::json!({"outputs": ["table", "holograms", "labels"]});
+        let outputs = serde_json::from_value::<Settings>(outputs).unwrap().outputs;
+        assert_eq!(outputs, [Output::Labels, Output::Table].into());
+        let unknown = stored("abacus", "f17", "hdf5");
         assert_eq!(unknown, Settings { theme: ThemeChoice::Dark, ..Settings::default() });
         let json = serde_json::to_value(&unknown).unwrap();
         assert_eq!((&json["device"], &json["precision"]), (&"auto".into(), &"auto".into()));

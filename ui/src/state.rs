@@ -8,7 +8,7 @@ use crate::display::{Display, PanelTask};
 use crate::document::{Document, PREVIEW_NAME, Role, file_name};
 use crate::documents::Documents;
 use crate::jobs::Jobs;
-use crate::measure::{TableState, table_name};
+use crate::measure::{TableState, has_other_voxel_size, table_name};
 use crate::models::Models;
 use crate::settings::Settings;
 use crate::training::{Training, Wizard};
@@ -137,7 +137,11 @@ impl<'a> State<'a> {
             (Some(labels), Some(results)) => {
                 let modified = self.corrections.of(document.id).is_some_and(|c| c.is_modified());
                 let is_other_table = file_name(&results.path) != table_name(labels);
-                if modified || is_other_table || document.table_old { TableState::Old } else { TableState::Current }
+                match modified || is_other_table || document.table_old {
+                    true => TableState::Old,
+                    false if has_other_voxel_size(results, document) => TableState::OtherVoxelSize,
+                    false => TableState::Current,
+                }
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::limits::MAX_TABLE_BYTES;
 use cytoscope_formats::{Channel, Compression, Container, Image, OpenOptions, StackWriter, WriteSpec, open};
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write;
-use cytoscope_volume::{Axes, DType, Samples};
+use cytoscope_volume::{Axes, DType, Samples, VoxelSize};
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::ControlFlow;
@@ -27,7 +27,7 @@ const MAX_NAME_BYTES: usize = 120;
 const MAX_NUMBER: u32 = 100_000;
 
 /// The image that the labels belong to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RawSource<'a> {
     /// Path of the image file.
     pub path: &'a Path,
@@ -35,6 +35,8 @@ pub struct RawSource<'a> {
     pub series: usize,
     /// Axes that replace those of the file.
     pub axes: Option<Axes>,
+    /// Voxel size Z, Y, X in µm that replaces that of the file, and of the labels.
+    pub voxel_um: Option<[f64; 3]>,
     /// Index of the channel; required if there are several.
     pub channel: Option<usize>,
     /// Index of the time point; required if there are several.
@@ -89,7 +91,9 @@ pub fn export_part(
 ) -> Result<ExportedPair, CorrectionError> {
     check_name(dataset_dir, name)?;
     let options = OpenOptions { series: raw.series, axes: raw.axes.clone(), ..OpenOptions::default() };
-    let image = open(raw.path, &options)?;
+    let mut image = open(raw.path, &options)?;
+    let given = raw.voxel_um.map_or_else(VoxelSize::default, |[z, y, x]| VoxelSize::new_um(z, y, x));
+    image = image.with_voxel_size(given.or(image.meta().voxel_size_um));
     let stack = Stack::of(&image, raw.channel, raw.time)?;
     if stack.shape_zyx != labels.shape_zyx() {
         return Err(CorrectionError::Dataset {
@@ -127,10 +131,7 @@ pub fn export_part(
     let (name, mut files) = reserve(dataset_dir, name, &before)?;
     write_raw(&image, &stack, &files.raw)?;
     let mut labels = labels.clone();
-    let (own, of_raw) = (labels.voxel_size_um, image.meta().voxel_size_um);
-    labels.voxel_size_um.z = own.z.or(of_raw.z);
-    labels.voxel_size_um.y = own.y.or(of_raw.y);
-    labels.voxel_size_um.x = own.x.or(of_raw.x);
+    labels.voxel_size_um = given.or(labels.voxel_size_um).or(image.meta().voxel_size_um);
     if is_part {
         write_known(&labels, &known, &files.labels)?;
     } else {

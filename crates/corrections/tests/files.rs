@@ -191,7 +191,7 @@ fn exported_pairs_never_replace_existing_ones() {
     let folder = tempfile::tempdir().unwrap();
     let (raw, labels, chosen) = raw_and_labels(folder.path());
     let dataset = folder.path().join("a/dataset");
-    let source = RawSource { path: &raw, series: 0, axes: None, channel: Some(1), time: Some(1) };
+    let source = RawSource { path: &raw, series: 0, axes: None, voxel_um: None, channel: Some(1), time: Some(1) };
     let export = |name: &str| export_pair(&source, labels.labels(), &dataset, name);
     let first = export("day 1, well B").unwrap();
     assert_eq!(first.raw, dataset.join("day 1, well B_raw.tif"));
@@ -227,7 +227,7 @@ fn exported_pairs_never_replace_existing_ones() {
 fn existing_columns_and_rows_of_the_table_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let (raw, labels, _) = raw_and_labels(folder.path());
-    let source = RawSource { path: &raw, series: 0, axes: None, channel: Some(0), time: Some(0) };
+    let source = RawSource { path: &raw, series: 0, axes: None, voxel_um: None, channel: Some(0), time: Some(0) };
     let table = folder.path().join("dataset.csv");
     let old = "\u{feff}split,seg,raw,note\r\ntrain,a_masks.tif,a.tif,\"two\r\nlines\"";
     std::fs::write(&table, old).unwrap();
@@ -279,7 +279,7 @@ fn only_corrected_voxels_are_known() {
     after[at(1, 2, 3)] = 2;
     after[at(2, 10, 10)] = 0;
     let (old, new) = (volume(&before), volume(&after));
-    let source = RawSource { path: &raw, series: 0, axes: None, channel: None, time: None };
+    let source = RawSource { path: &raw, series: 0, axes: None, voxel_um: None, channel: None, time: None };
     let export = |which, name: &str| {
         let pair = export_part(&source, new.labels(), Some(old.labels()), which, folder.path(), name).unwrap();
         let image = open(&pair.labels, &OpenOptions::default()).unwrap().read_all().unwrap();
@@ -311,10 +311,19 @@ fn raw_stacks_are_read_with_corrected_axes() {
     write(&raw, "CYX", &[3, 8, 9], values.clone());
     let labels: Vec<u32> = (0..216).map(|i| i / 50).collect();
     let labels = LabelVolume::from_dense([3, 8, 9], VoxelSize::default(), &labels).unwrap();
-    let source = RawSource { path: &raw, series: 0, axes: Some("ZYX".parse().unwrap()), channel: None, time: None };
+    let axes = Some("ZYX".parse().unwrap());
+    let source = RawSource { path: &raw, series: 0, axes, voxel_um: None, channel: None, time: None };
     let pair = export_pair(&source, labels.labels(), folder.path(), "a").unwrap();
     let image = open(&pair.raw, &OpenOptions::default()).unwrap();
     assert_eq!(image.read_all().unwrap().samples(), &Samples::U16(values));
+    // Also with a corrected voxel size.
+    let sized = RawSource { voxel_um: Some([2.0, 0.5, 0.5]), ..source.clone() };
+    let pair = export_pair(&sized, labels.labels(), folder.path(), "c").unwrap();
+    for path in [&pair.raw, &pair.labels] {
+        let stated = open(path, &OpenOptions::default()).unwrap().meta().voxel_size_um.zyx_um().unwrap();
+        let is_close = stated.iter().zip([2.0, 0.5, 0.5]).all(|(a, b)| (a - b).abs() < 1e-9);
+        assert!(is_close, "{}: {stated:?}", path.display());
+    }
     let declared = RawSource { axes: None, ..source };
     assert!(export_pair(&declared, labels.labels(), folder.path(), "b").is_err());
 }

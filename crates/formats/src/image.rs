@@ -50,12 +50,12 @@ pub struct OpenOptions {
 /// An open image: its metadata, and its pixels on demand. Clones share the open files.
 #[derive(Debug, Clone)]
 pub struct Image {
+    meta: Arc<ImageMeta>,
     inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
 struct Inner {
-    meta: ImageMeta,
     data: Data,
     limits: Limits,
     counters: Arc<Counters>,
@@ -86,7 +86,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
     if let Some(root) = ome_zarr::zarr_folder_of(path) {
         let (meta, data) = ome_zarr::open(&root, options, Arc::clone(&counters))?;
         let (data, limits) = (Data::OmeZarr(Box::new(data)), options.limits.clone());
-        return Ok(Image { inner: Arc::new(Inner { meta, data, limits, counters }) });
+        return Ok(Image::new(meta, data, limits, counters));
     }
     if path.is_dir()
         && let Some(first) = raster::only_series_of_folder(path)?
@@ -149,7 +149,7 @@ pub fn image_in_memory(name: &Path, array: Array, voxel_size_um: VoxelSize) -> R
         unread_pages: 0,
     };
     let (data, limits) = (Data::Memory(data), Limits::default());
-    Ok(Image { inner: Arc::new(Inner { meta, data, limits, counters: Arc::default() }) })
+    Ok(Image::new(meta, data, limits, Arc::default()))
 }
 
 fn open_source(
@@ -178,7 +178,7 @@ fn open_source(
         && let Some((meta, data)) = ome_zarr::open_zip(path, &source, options)?
     {
         let (data, limits) = (Data::OmeZarr(Box::new(data)), options.limits.clone());
-        return Ok(Image { inner: Arc::new(Inner { meta, data, limits, counters }) });
+        return Ok(Image::new(meta, data, limits, counters));
     }
     match open_other(source, head, options).map_err(|f| f.at(path))? {
         Some(opened) => Ok(from_opened(path, opened, options, counters)),
@@ -244,7 +244,7 @@ fn from_opened(path: &Path, opened: Opened, options: &OpenOptions, counters: Arc
         unread_pages: opened.unread_pages,
     };
     let (data, limits) = (Data::Other(opened.pixels), options.limits.clone());
-    Image { inner: Arc::new(Inner { meta, data, limits, counters }) }
+    Image::new(meta, data, limits, counters)
 }
 
 fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Counters>) -> Result<Image, FormatError> {
@@ -280,7 +280,7 @@ fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Co
         missing_planes: 0,
         unread_pages: 0,
     };
-    Ok(Image { inner: Arc::new(Inner { meta, data: Data::Npy(npy), limits: options.limits.clone(), counters }) })
+    Ok(Image::new(meta, Data::Npy(npy), options.limits.clone(), counters))
 }
 
 fn from_tiff(
@@ -342,7 +342,7 @@ fn from_tiff(
     };
     let stack = Stack { files, planes, levels: layouts, level_pages: series.level_pages.clone(), tzc };
     let data = if as_channels { Data::Other(Box::new(ChannelSamples(stack))) } else { Data::Tiff(stack) };
-    Ok(Image { inner: Arc::new(Inner { meta, data, limits: options.limits.clone(), counters }) })
+    Ok(Image::new(meta, data, options.limits.clone(), counters))
 }
 
 /// The axes whose extent is not 1, in canonical order, with their extents.
@@ -352,24 +352,34 @@ pub(crate) fn squeezed(shape_full: &[usize]) -> (Axes, Vec<usize>) {
 }
 
 impl Image {
+    fn new(meta: ImageMeta, data: Data, limits: Limits, counters: Arc<Counters>) -> Self {
+        Self { meta: Arc::new(meta), inner: Arc::new(Inner { data, limits, counters }) }
+    }
+
     /// The metadata of the image.
     pub fn meta(&self) -> &ImageMeta {
-        &self.inner.meta
+        &self.meta
+    }
+
+    /// Returns the same image with another voxel size than that of its file, in µm.
+    pub fn with_voxel_size(&self, voxel_size_um: VoxelSize) -> Image {
+        let meta = ImageMeta { voxel_size_um, ..self.meta().clone() };
+        Image { meta: Arc::new(meta), inner: Arc::clone(&self.inner) }
     }
 
     /// Whether the file states no extents: regions of interest are as large as they need to be, or as
     /// [`OpenOptions::shape_zyx`].
     pub fn is_without_extents(&self) -> bool {
-        self.inner.meta.format == roi::FORMAT
+        self.meta.format == roi::FORMAT
     }
 
     /// All files of the image: more than one for a multi-file set.
     pub fn files(&self) -> Vec<PathBuf> {
         match &self.inner.data {
             Data::Tiff(stack) => stack.files.paths().map(Path::to_owned).collect(),
-            Data::Npy(_) => vec![self.inner.meta.path.clone()],
-            Data::OmeZarr(_) => ome_zarr::files_of(&self.inner.meta.path),
-            Data::Other(pixels) => pixels.files().unwrap_or_else(|| vec![self.inner.meta.path.clone()]),
+            Data::Npy(_) => vec![self.meta.path.clone()],
+            Data::OmeZarr(_) => ome_zarr::files_of(&self.meta.path),
+            Data::Other(pixels) => pixels.files().unwrap_or_else(|| vec![self.meta.path.clone()]),
             Data::Memory(_) => Vec::new(),
         }
     }
@@ -400,7 +410,7 @@ impl Image {
             ..source.clone()
         };
         let data = Data::Other(Box::new(Derived { source: self.clone(), pixels }));
-        Ok(Image { inner: Arc::new(Inner { meta, data, limits, counters: Arc::clone(&self.inner.counters) }) })
+        Ok(Image::new(meta, data, limits, Arc::clone(&self.inner.counters)))
     }
 
     /// Number of bytes read from the image's files so far, including headers.

@@ -92,11 +92,6 @@ impl ArtifactKind {
         format!("{stem}{}", self.ending())
     }
 
-    /// Returns all file names that this kind may have for a stem, the usual one first.
-    pub fn file_names(self, stem: &str) -> impl Iterator<Item = String> {
-        Self::endings().filter(move |(kind, _)| *kind == self).map(move |(_, ending)| format!("{stem}{ending}"))
-    }
-
     /// Returns the name of an OME-Zarr folder for a stem; only maps and labels are written as such.
     pub(crate) fn zarr_name(self, stem: &str) -> String {
         let zarr = |(kind, ending): &(Self, &str)| *kind == self && ending.ends_with(".zarr");
@@ -197,7 +192,6 @@ mod tests {
     fn names_state_kind_and_stem() {
         for kind in ArtifactKind::ALL {
             assert_eq!(ArtifactKind::of_name(&kind.file_name("a_b")), Some((kind, "a_b")));
-            assert_eq!(kind.file_names("a_b").next(), Some(kind.file_name("a_b")));
         }
         assert_eq!(ArtifactKind::of_name("x_raw.tif"), Some((ArtifactKind::Probability, "x")));
         assert_eq!(ArtifactKind::of_name(&wide_labels_name("x")), Some((ArtifactKind::Labels, "x")));

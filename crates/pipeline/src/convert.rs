@@ -3,6 +3,7 @@
 
 use crate::Extents;
 use crate::job_record::recorded;
+use crate::predict::resolve::check_voxel_size;
 use crate::results::{Publication, check_file, moved_aside_note};
 use crate::{Context, JobError, convert_zarr, preprocess};
 use cytoscope_formats::{
@@ -12,7 +13,7 @@ use cytoscope_formats::{
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
-use cytoscope_volume::{Array, Axes, Axis, Region};
+use cytoscope_volume::{Array, Axes, Axis, Region, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -41,6 +42,9 @@ pub struct ConvertJob {
     /// Stack that the regions of an ImageJ ROI set were drawn on: the labels get its extents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub like: Option<PathBuf>,
+    /// Voxel size Z, Y, X in µm, to use instead of the file's own; it is written to the output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub voxel_um: Option<[f64; 3]>,
     /// Steps that are applied to the image first, in this order; unless all are crops, 32-bit floats are written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub preprocess: Vec<PreprocessStep>,
@@ -85,6 +89,9 @@ impl ConvertJob {
             ));
         }
         let (image, files) = self.open()?;
+        if self.voxel_um.is_some() && !matches!(container, Container::ImageJ | Container::OmeTiff) {
+            context.note(format!("{}: files of this format state no voxel size", self.output.display()));
+        }
         let inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
         check_file(&self.output, &inputs, self.overwrite)?;
         let image = preprocess::preprocessed(context, &image, &self.preprocess)?;
@@ -117,15 +124,22 @@ impl ConvertJob {
         Ok(())
     }
 
-    /// Opens the image and returns it with all files that are read: its own, and those of the stack whose extents it gets.
+    /// Opens the image with the given voxel size, and returns it with all files that are read: its own, and those of the
+    /// stack whose extents it gets.
     ///
     /// # Errors
-    /// [`JobError`] if a file cannot be read; [`JobError::WrongUse`] for `like` with an image that has extents of its own.
+    /// [`JobError`] if a file cannot be read; [`JobError::WrongUse`] for `like` with an image that has extents of its own,
+    /// or an implausible voxel size.
     pub(crate) fn open(&self) -> Result<(Image, Vec<PathBuf>), JobError> {
         let stack = self.like.as_ref().map(|path| open(path, &OpenOptions::default())).transpose()?;
         let shape_zyx = stack.as_ref().map(|stack| Extents::of(stack.meta()).zyx);
         let options = OpenOptions { axes: self.axes.clone(), shape_zyx, ..OpenOptions::default() };
-        let image = self.series.open(&self.input, &options)?;
+        let mut image = self.series.open(&self.input, &options)?;
+        if let Some([z, y, x]) = self.voxel_um {
+            let given = VoxelSize::new_um(z, y, x);
+            check_voxel_size(&self.input, given, self.voxel_um)?;
+            image = image.with_voxel_size(given);
+        }
         if stack.is_some() && !image.is_without_extents() {
             return Err(JobError::WrongUse(format!(
                 "{}: --like gives the extents of an ImageJ ROI set, but this file has its own; leave out --like",

@@ -2,6 +2,7 @@
 
 use crate::job_record::{absolute, recorded};
 use crate::predict::expand_inputs;
+use crate::predict::resolve::check_voxel_size;
 use crate::predict::zarr::labels_of;
 use crate::results::check_file;
 use crate::scored_channels::{ChannelPair, Side, channel_pairs};
@@ -15,7 +16,7 @@ use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_json;
 use cytoscope_storage::target::check_ending;
-use cytoscope_volume::{Element, Samples, with_samples};
+use cytoscope_volume::{Element, Samples, VoxelSize, with_samples};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -41,6 +42,9 @@ pub struct EvaluateJob {
     /// Channel of the ground truth to score against, by name or number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truth_channel: Option<ChannelRef>,
+    /// Voxel size Z, Y, X in µm, to use instead of the files' own for the diameters of objects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub voxel_um: Option<[f64; 3]>,
     /// File (`.json`) that the report is also written to, with its provenance record beside it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out: Option<PathBuf>,
@@ -264,6 +268,9 @@ impl EvaluateJob {
     }
 
     fn evaluate(&self, context: &Context) -> Result<EvaluateReport, JobError> {
+        if let Some([z, y, x]) = self.voxel_um {
+            check_voxel_size(&self.truth, VoxelSize::new_um(z, y, x), self.voxel_um)?;
+        }
         let mut unpaired = Vec::new();
         let pairs: Vec<(PathBuf, PathBuf)> = if is_image(&self.prediction) && is_image(&self.truth) {
             vec![(self.prediction.clone(), self.truth.clone())]
@@ -322,8 +329,13 @@ impl EvaluateJob {
         truth: &Path,
         notes: &mut Vec<String>,
     ) -> Result<(PairReport, Option<(Errors, Grid)>), JobError> {
-        let open =
-            |p: &Path, shape_zyx| self.series.open_or_only(p, &OpenOptions { shape_zyx, ..OpenOptions::default() });
+        let open = |p: &Path, shape_zyx| {
+            let image = self.series.open_or_only(p, &OpenOptions { shape_zyx, ..OpenOptions::default() })?;
+            Ok::<_, JobError>(match self.voxel_um {
+                Some([z, y, x]) => image.with_voxel_size(VoxelSize::new_um(z, y, x)),
+                None => image,
+            })
+        };
         // Regions of interest have no extents of their own: they get those of the other image.
         let mut a = open(prediction, None)?;
         let b = open(truth, Some(Extents::of(a.meta()).zyx).filter(|_| !a.is_without_extents()))?;

@@ -88,8 +88,7 @@ impl MeasureJob {
         let image = self.series.open(&self.intensities, &of_stack)?;
         let extents = Extents::of(image.meta());
         let (labels, time) = self.open_labels(extents, &of_stack)?;
-        let (own, of_labels) = (image.meta().voxel_size_um, labels.meta().voxel_size_um);
-        let stated = VoxelSize { z: own.z.or(of_labels.z), y: own.y.or(of_labels.y), x: own.x.or(of_labels.x) };
+        let stated = image.meta().voxel_size_um.or(labels.meta().voxel_size_um);
         let size = self.voxel_um.map_or(stated, |[z, y, x]| VoxelSize::new_um(z, y, x));
         check_voxel_size(&self.intensities, size, self.voxel_um)?;
         let voxel_um = size.zyx_um_or_one();

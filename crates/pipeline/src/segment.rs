@@ -4,12 +4,13 @@ use crate::job_record::recorded;
 use crate::predict::files::{label_writer, table_text};
 use crate::predict::label::{self, MapSource};
 use crate::predict::resolve::{FilePart, channel_name, check_voxel_size, one_of_several_note, unknown_voxel_size_note};
+use crate::predict::zarr;
 use crate::results::Publication;
 use crate::spool::Scratch;
 use crate::stack::{Extents, Stack};
 use crate::table::{PARQUET_ENDING, TableFormat};
 use crate::{Artifact, ArtifactKind, Context, JobError, provenance, results};
-use cytoscope_formats::{Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter};
+use cytoscope_formats::{Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, open};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_storage::write::write_unpublished;
 use cytoscope_storage::{Overwrite, target};
@@ -194,7 +195,11 @@ impl SegmentJob {
         let start = Instant::now();
         self.options.validate()?;
         self.table.iter().try_for_each(|table| self.table_format.check_path(table))?;
-        let image = self.series.open_or_only(&self.map, &OpenOptions::default())?;
+        // The labels of a prediction are further images in the folder of its maps.
+        let image = match zarr::is_result(&self.map) {
+            true => open(&self.map, &OpenOptions::default())?,
+            false => self.series.open_or_only(&self.map, &OpenOptions::default())?,
+        };
         if format == LabelFormat::Tiff {
             self.check_outputs(&image, path)?;
         }

@@ -95,6 +95,8 @@ pub enum AdvisedSetting {
     EstimatedDiameter,
     /// An object diameter given by the user. This one was assumed, in µm, or in voxels if the voxel size is unknown.
     Diameter(f64),
+    /// A voxel size given by the user.
+    VoxelSize,
 }
 
 /// A change that would make a run faster or its result better.

@@ -18,7 +18,7 @@ const FINE_TUNING_RATE: f64 = 1e-3;
 /// Default number of patches per batch.
 const BATCH: usize = 2;
 /// Maximum number of patches per batch; larger batches do not train faster.
-const MAX_BATCH: usize = 4096;
+pub const MAX_BATCH: usize = 4096;
 /// Maximum number of batches for gradient accumulation.
 const MAX_ACCUMULATE: usize = 1 << 16;
 /// Maximum edge length of a patch in voxels.

@@ -56,7 +56,7 @@ pub use assign::SettingAssignment;
 pub use check::{CheckJob, CheckReport};
 pub use checkpoint::{CheckpointSummary, check_checkpoint, check_checkpoint_tensors};
 pub use config::{
-    BudgetConfig, LossConfig, NetworkConfig, OptimizerConfig, ScheduleConfig, TrainConfig, TrainPrecision,
+    BudgetConfig, LossConfig, MAX_BATCH, NetworkConfig, OptimizerConfig, ScheduleConfig, TrainConfig, TrainPrecision,
     ValidationConfig,
 };
 pub use data_config::DataConfig;

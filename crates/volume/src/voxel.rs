@@ -32,11 +32,17 @@ pub struct VoxelSize {
     pub x: Option<f64>,
 }
 
-/// Why a voxel size is implausible. Files with such a size can be opened and shown, but operations that depend on it
-/// are refused.
+/// Why a voxel size is implausible, or a text is not a voxel size. Files with an implausible size can be opened and shown,
+/// but operations that depend on it are refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImplausibleVoxelSize {
+    /// A text other than three positive sizes.
+    #[error("invalid voxel size \"{text}\": expected three positive sizes Z,Y,X in µm, such as 1.0,0.3,0.3")]
+    NotThreeSizes {
+        /// The text.
+        text: String,
+    },
     /// A size that is zero, negative or not finite.
     #[error("the voxel size along {axis} is {um} µm; a positive number was expected: give the size in µm")]
     NotALength {
@@ -89,6 +95,23 @@ impl VoxelSize {
     /// Creates a voxel size in µm that is known along all axes.
     pub fn new_um(z: f64, y: f64, x: f64) -> Self {
         Self { z: Some(z), y: Some(y), x: Some(x) }
+    }
+
+    /// Parses `Z,Y,X` as three positive sizes in µm; whether they are plausible is not checked.
+    ///
+    /// # Errors
+    /// [`ImplausibleVoxelSize::NotThreeSizes`] for any other text.
+    pub fn parse_zyx_um(text: &str) -> Result<[f64; 3], ImplausibleVoxelSize> {
+        let parts: Result<Vec<f64>, _> = text.split(',').map(|p| p.trim().parse()).collect();
+        match parts.as_deref() {
+            Ok([z, y, x]) if [z, y, x].iter().all(|v| v.is_finite() && **v > 0.0) => Ok([*z, *y, *x]),
+            _ => Err(ImplausibleVoxelSize::NotThreeSizes { text: text.to_owned() }),
+        }
+    }
+
+    /// The sizes along the axes where they are known, and those of `other` along the others.
+    pub fn or(self, other: Self) -> Self {
+        Self { z: self.z.or(other.z), y: self.y.or(other.y), x: self.x.or(other.x) }
     }
 
     /// The sizes `[z, y, x]` in µm, with 1 µm along axes where the size is unknown, not finite or not positive.
@@ -149,6 +172,22 @@ mod tests {
         VoxelSize { z: None, y: Some(0.1), x: Some(0.1) }.check().unwrap();
         VoxelSize::new_um(MIN_PLAUSIBLE_UM, MIN_PLAUSIBLE_UM, MIN_PLAUSIBLE_UM).check().unwrap();
         VoxelSize::new_um(MAX_PLAUSIBLE_UM, MAX_PLAUSIBLE_UM, MAX_PLAUSIBLE_UM).check().unwrap();
+    }
+
+    #[test]
+    fn texts_are_three_positive_sizes() {
+        assert_eq!(VoxelSize::parse_zyx_um("2, 0.5,0.25"), Ok([2.0, 0.5, 0.25]));
+        for text in ["", "2", "2,0.5", "2,0.5,0", "2,0.5,-1", "2,0.5,nan", "2,0.5,inf", "2,0.5,a", "1,2,3,4"] {
+            let error = VoxelSize::parse_zyx_um(text).unwrap_err().to_string();
+            assert!(error.contains(&format!("\"{text}\"")) && error.contains("Z,Y,X in µm"), "{error}");
+        }
+    }
+
+    #[test]
+    fn unknown_sizes_are_taken_from_another_voxel_size() {
+        let slices = VoxelSize { z: Some(3.0), ..VoxelSize::default() };
+        assert_eq!(slices.or(VoxelSize::new_um(1.0, 0.5, 0.25)), VoxelSize::new_um(3.0, 0.5, 0.25));
+        assert_eq!(VoxelSize::default().or(slices), slices);
     }
 
     #[test]

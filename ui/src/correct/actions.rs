@@ -230,6 +230,7 @@ impl Corrections {
             raw: document.path.clone(),
             series: document.series,
             axes: document.axes.clone(),
+            voxel_um: document.given_voxel_um(),
             channel: (document.extents.channels > 1).then_some(channel),
             time: (document.extents.times > 1).then_some(correction.time),
             dataset,

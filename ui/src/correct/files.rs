@@ -1,6 +1,6 @@
 //! Files of corrections: the journal, the saved labels and a copy of the original labels.
 
-use cytoscope_corrections::CorrectionError;
+use cytoscope_corrections::{CorrectionError, LabelSnapshot};
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write_with;
 use std::io;
@@ -59,6 +59,14 @@ impl CorrectionFiles {
             source,
         })?;
         Ok(atomic_write_with(&self.base, |to| io::copy(&mut from, to).map(drop))?)
+    }
+
+    /// Saves the labels that a new journal is based on, if they come from a folder, which cannot be copied as a file.
+    ///
+    /// # Errors
+    /// [`CorrectionError`] if they cannot be written.
+    pub fn save_base(&self, labels: &LabelSnapshot) -> Result<(), CorrectionError> {
+        if self.base.exists() { Ok(()) } else { labels.save(&self.base) }
     }
 
     /// Renames the files so that new corrections can start. Returns their new paths.

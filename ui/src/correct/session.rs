@@ -59,6 +59,8 @@ pub struct PairToExport {
     pub series: usize,
     /// Axes set by the user, which replace those of the file.
     pub axes: Option<Axes>,
+    /// Voxel size Z, Y, X in µm set by the user, which replaces that of the file.
+    pub voxel_um: Option<[f64; 3]>,
     /// Channel, if the stack has several.
     pub channel: Option<usize>,
     /// Time point, if the stack has several.
@@ -388,6 +390,7 @@ impl SessionThread {
                 path: &pair.raw,
                 series: pair.series,
                 axes: pair.axes.clone(),
+                voxel_um: pair.voxel_um,
                 channel: pair.channel,
                 time: pair.time,
             };
@@ -442,10 +445,14 @@ fn open(start: &SessionStart) -> Result<(Session, Replay), CorrectionError> {
             Base::Empty => (LabelVolume::new(start.shape_zyx, start.voxel_um)?, None),
             Base::File(path) => (load(start, path)?, Some(path.as_path())),
         };
+        // Those of a prediction may be in an OME-Zarr folder.
+        let of_folder = path.filter(|path| path.is_dir()).map(|_| volume.snapshot());
         match Session::open(volume, path, &start.files.journal, SessionOptions::default()) {
             Ok(opened) => {
-                if let (Some(path), true) = (path, is_new) {
-                    start.files.copy_base(path)?;
+                match (path, of_folder) {
+                    (Some(_), Some(labels)) if is_new => start.files.save_base(&labels)?,
+                    (Some(path), None) if is_new => start.files.copy_base(path)?,
+                    _ => {}
                 }
                 return Ok(opened);
             }

@@ -12,13 +12,12 @@ use crate::correct::source::SnapshotSource;
 use crate::data::composite::LabelDisplay;
 use crate::data::loader::{CACHE_BYTES, PlaneLoader};
 use crate::disk::DiskEffect;
-use crate::document::{Document, DocumentChange, Overlay, Role, fresh_id};
+use crate::document::{Document, DocumentChange, GivenMetadata, Overlay, Role, fresh_id};
 use crate::effect::{Effects, ViewsEffect, Wake};
 use crate::jobs::JobsAction;
 use crate::opener::{Content, FileRequest, Opener};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{Artifact, ArtifactKind, DiameterRequest, ObjectDiameter, SegmentReport};
-use cytoscope_volume::Axes;
 use eframe::egui;
 use saved::SavedResults;
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,12 +104,12 @@ pub(crate) enum JobOutput {
 pub(crate) enum DocumentsAction {
     /// Opens files and the stacks in folders.
     Open(Vec<PathBuf>),
-    /// Opens a series of a file with these axes; if another document shows it already, that one becomes the active one.
+    /// Opens a series of a file; if another document shows it already, that one becomes the active one.
     Reopen {
         /// The file.
         path: PathBuf,
-        /// The axes; `None` uses those of the file.
-        axes: Option<Axes>,
+        /// What replaces the metadata of the file.
+        given: GivenMetadata,
         /// Number of the series, from 0.
         series: usize,
         /// Id of the document that it replaces; `None` opens a document of its own.
@@ -315,12 +314,12 @@ impl Documents {
                 self.listing += 1;
                 effects.disk(DiskEffect::List { paths });
             }
-            DocumentsAction::Reopen { path, axes, series, replaces } => {
+            DocumentsAction::Reopen { path, given, series, replaces } => {
                 let is_shown = |d: &&Document| d.path == path && d.series == series && Some(d.id) != replaces;
                 let shown = self.all.iter().find(is_shown).map(|d| d.id);
                 match shown {
                     Some(id) => self.active = Some(id),
-                    None => self.opener.open(path, axes, series, replaces),
+                    None => self.opener.open(path, given, series, replaces),
                 }
             }
             DocumentsAction::Activate(id) => self.active = Some(id),

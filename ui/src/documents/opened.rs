@@ -4,16 +4,47 @@ use super::Documents;
 use crate::action::Action;
 use crate::correct::CorrectionsAction;
 use crate::display::DisplayAction;
-use crate::document::{Document, Overlay, Role, file_name};
+use crate::document::{Document, DocumentChange, GivenMetadata, Overlay, Role, file_name};
 use crate::effect::Effects;
 use crate::jobs::JobsAction;
 use crate::opener::{Expanded, MAX_FILES_OF_FOLDER, OpenerResult};
 use crate::settings::Settings;
 use cytoscope_pipeline::ArtifactKind;
-use cytoscope_volume::Axes;
+use cytoscope_volume::{Axes, VoxelSize};
+use std::path::Path;
 
 /// A file with at least this many channels and a single slice probably declares its slices or time points as channels.
 const MANY_CHANNELS: usize = 8;
+
+/// What the user has set for the files in the folder of a file. What is not valid is logged and not used.
+fn given_metadata(settings: &Settings, file: &Path) -> GivenMetadata {
+    let axes = settings.axes_of(file).and_then(|text| {
+        let parsed = text.parse::<Axes>();
+        parsed.inspect_err(|error| tracing::warn!("the axes {text:?} of the settings are not used: {error}")).ok()
+    });
+    let voxel_size_um = settings.voxel_size_of(file);
+    let checked = voxel_size_um.check();
+    let checked = checked.inspect_err(|error| tracing::warn!("the voxel size of the settings is not used: {error}"));
+    GivenMetadata { axes, voxel_size_um: if checked.is_ok() { voxel_size_um } else { VoxelSize::default() } }
+}
+
+/// Takes over how a stack was shown and preprocessed before it was opened again, with another voxel size for example.
+fn take_over_view(document: &mut Document, old: Document) {
+    let is_same_file = document.path == old.path && document.series == old.series && document.axes == old.axes;
+    if !is_same_file || document.extents != old.extents {
+        return;
+    }
+    (document.cursor, document.time) = (old.cursor, old.time);
+    if old.preview.is_none() {
+        document.channels = old.channels;
+    }
+    if document.voxel_known == old.voxel_known {
+        // Otherwise the diameter has another unit now.
+        document.object_size.request = old.object_size.request;
+    }
+    document.apply(DocumentChange::Preprocessing(old.preprocessing));
+    old.overlays.into_iter().filter(|overlay| overlay.role == Role::Truth).for_each(|truth| document.put(truth));
+}
 
 impl Documents {
     /// Opens files; one that is already open becomes the active document.
@@ -41,14 +72,9 @@ impl Documents {
                 effects.act(DisplayAction::ShowStacks);
                 continue;
             }
-            let axes = settings.axes_of(&absolute).and_then(|text| {
-                let parsed = text.parse::<Axes>();
-                parsed
-                    .inspect_err(|error| tracing::warn!("the axes {text:?} of the settings are not used: {error}"))
-                    .ok()
-            });
+            let given = given_metadata(settings, &absolute);
             let series = settings.series_of(&absolute);
-            self.opener.open(absolute, axes, series, None);
+            self.opener.open(absolute, given, series, None);
         }
         effects
     }
@@ -123,6 +149,7 @@ impl Documents {
                     self.loader.forget(preview.source_id);
                 }
                 effects.act(CorrectionsAction::Close { document: old.id, notification_title: "Corrections are kept" });
+                take_over_view(&mut self.all[at], old);
             }
             None => self.all.push(document),
         }
@@ -143,5 +170,40 @@ impl Documents {
         document.put(overlay);
         let selected = document.selected;
         document.select(selected);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use crate::preprocess::Preprocessing;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_pipeline::DiameterRequest;
+    use cytoscope_preprocess::PreprocessStep;
+    use cytoscope_volume::Array;
+
+    #[test]
+    fn a_stack_with_another_voxel_size_is_shown_and_preprocessed_as_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tif");
+        let array = Array::new(Axes::zyx(), vec![2, 8, 8], vec![7u16; 128]).unwrap();
+        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        let open = |size: VoxelSize| Document::open(&path, None, 0).unwrap().with_voxel_size(size);
+        let mut old = open(VoxelSize::new_um(2.0, 1.0, 1.0));
+        old.cursor = [1, 3, 5];
+        old.object_size.request = DiameterRequest::Given(4.0);
+        let steps: Vec<PreprocessStep> = vec!["median:radius=1".parse().unwrap()];
+        old.apply(DocumentChange::Preprocessing(Preprocessing { steps: steps.clone(), preview: false }));
+        old.put(Document::overlay(&path, Role::Truth, [2, 8, 8], None).unwrap());
+        let mut document = open(VoxelSize::new_um(3.0, 1.0, 1.0));
+        take_over_view(&mut document, old);
+        assert_eq!((document.cursor, &document.preprocessing.steps), ([1, 3, 5], &steps));
+        assert_eq!(document.object_size.request, DiameterRequest::Given(4.0));
+        assert!(document.of_role(Role::Truth).is_some());
+        // A diameter in µm is not one in voxels.
+        let mut plain = open(VoxelSize::default());
+        take_over_view(&mut plain, document);
+        assert_eq!((plain.cursor, plain.object_size.request), ([1, 3, 5], DiameterRequest::Auto));
     }
 }

@@ -424,7 +424,7 @@ impl Jobs {
                     self.prepare_measurement(document, labels, time, false, documents, &mut effects);
                 }
             }
-            JobsAction::SaveMesh { document, out } => self.save_mesh(document, out, documents, &mut effects),
+            JobsAction::SaveMesh { document, out } => self.save_mesh(document, out, documents, display, &mut effects),
             JobsAction::AskCopy { document, steps } => self.ask_copy(document, steps, documents, &mut effects),
             JobsAction::SaveCopy { document, out } => self.save_copy(document, out, documents, &mut effects),
             JobsAction::Opened { document: id, path, series } => {

@@ -24,10 +24,10 @@ impl Jobs {
             seen.push((path.clone(), *series));
             is_new
         });
-        for (path, series, axes) in stacks {
+        for (path, series, given) in stacks {
             match documents.all().iter().find(|d| d.path == path && d.series == series) {
                 Some(open) => effects.act(DocumentsAction::Activate(open.id)),
-                None => effects.act(DocumentsAction::Reopen { path, axes, series, replaces: None }),
+                None => effects.act(DocumentsAction::Reopen { path, given, series, replaces: None }),
             }
         }
         effects.act(DisplayAction::ShowStacks);

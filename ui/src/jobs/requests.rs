@@ -16,11 +16,13 @@ use cytoscope_formats::{Compression, SeriesChoice};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::predict::{ChannelRef, TileRequest};
 use cytoscope_pipeline::{
-    ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, MeasureJob, MeshJob, PredictJob, ResultFormat, SegmentJob,
+    ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, MeasureJob, MeshJob, ModelTask, Output, PredictJob,
+    SegmentJob,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_storage::Overwrite;
 use cytoscope_worker::Job;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 impl Jobs {
@@ -89,13 +91,12 @@ impl Jobs {
             inputs: vec![document.path.clone()],
             model: model.name.clone(),
             out,
-            // Corrections are saved beside label files, as TIFF.
-            format: ResultFormat::Tiff,
+            format: settings.result_format,
             table_format: Default::default(),
             device: settings.device,
             precision: settings.precision,
             tiles: TileRequest { tile: self.tile, ..TileRequest::default() },
-            outputs: Default::default(),
+            outputs: outputs_of(settings, model.task, !document.preprocessing.steps.is_empty()),
             channel: None,
             channels: if has_choice { chosen.collect() } else { Vec::new() },
             input_tensors: Vec::new(),
@@ -103,18 +104,25 @@ impl Jobs {
             time: None,
             series: SeriesChoice::Index(document.series),
             axes: document.axes.clone(),
-            voxel_um: None,
+            voxel_um: document.given_voxel_um(),
             diameter: document.object_size.request,
             preprocess: document.preprocessing.steps.clone(),
-            memory_budget_bytes: None,
+            memory_budget_bytes: settings.memory_budget_bytes(),
             resume: false,
-            threads: 0,
+            threads: settings.threads.unwrap_or(0),
             overwrite: Default::default(),
         })
     }
 
     /// Writes the surface of the selected object, or of all objects, of the saved labels of a document.
-    pub(super) fn save_mesh(&mut self, id: u64, out: PathBuf, documents: &Documents, effects: &mut Effects) {
+    pub(super) fn save_mesh(
+        &mut self,
+        id: u64,
+        out: PathBuf,
+        documents: &Documents,
+        display: &Display,
+        effects: &mut Effects,
+    ) {
         let Some(document) = documents.get(id) else { return };
         let Some(labels) = document.labels_path() else {
             return effects.error("There are no labels to make meshes from", "Predict the stack first.");
@@ -130,7 +138,7 @@ impl Jobs {
             time: if has_times { document.time } else { 0 },
             voxel_um: known,
             unsmoothed: false,
-            memory_budget_bytes: None,
+            memory_budget_bytes: display.settings().memory_budget_bytes(),
             overwrite: Overwrite::Replace,
         };
         let title = format!("{} · meshes", document.name);
@@ -167,6 +175,7 @@ impl Jobs {
             labels: None,
             series: SeriesChoice::Index(document.series),
             axes: document.axes.clone(),
+            voxel_um: document.given_voxel_um(),
             channel: None,
             time: None,
             like: None,
@@ -225,7 +234,7 @@ impl Jobs {
             channel,
             seed_channel: Some(seed_channel),
             time,
-            voxel_um: None,
+            voxel_um: document.given_voxel_um(),
             intensities: keep.then(|| document.path.clone()),
             options,
             overwrite: Default::default(),
@@ -264,7 +273,8 @@ impl Jobs {
         let size = document.image.meta().voxel_size_um;
         let of_model = self.model(display.settings()).and_then(|m| m.voxel_um).filter(|_| !document.voxel_known);
         let stated = [size.z, size.y, size.x].map(|v| v.filter(|v| v.is_finite() && *v > 0.0));
-        let voxel_um = of_model.map(|m| [0, 1, 2].map(|a| stated[a].unwrap_or(m[a])));
+        let of_model = of_model.map(|m| [0, 1, 2].map(|a| stated[a].unwrap_or(m[a])));
+        let voxel_um = document.given_voxel_um().or(of_model);
         let job = MeasureJob {
             table: target.table,
             table_format: Default::default(),
@@ -281,30 +291,47 @@ impl Jobs {
     }
 }
 
+/// The chosen results that a model can make of a stack; none for the default ones. A stain has no objects, and a stack
+/// without preprocessing steps is not written again.
+fn outputs_of(settings: &Settings, task: Option<ModelTask>, has_steps: bool) -> BTreeSet<Output> {
+    let can_make = |output: &Output| match output {
+        Output::Maps | Output::Preview => true,
+        Output::Labels | Output::Table => task != Some(ModelTask::LabelFree),
+        Output::Preprocessed => has_steps,
+    };
+    settings.outputs.iter().copied().filter(can_make).collect()
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+    use crate::display::DisplayAction;
     use crate::documents::ViewAction;
     use crate::effect::Wake;
     use crate::opener::Expanded;
     use crate::work::RepeatableJob;
     use cytoscope_formats::{Container, WriteSpec, write_array};
-    use cytoscope_volume::Array;
+    use cytoscope_volume::{Array, VoxelSize};
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
-    #[test]
-    fn labels_are_measured_at_their_time_point_although_another_one_is_shown() {
-        let folder = tempfile::tempdir().unwrap();
-        let stack = folder.path().join("stack.tif");
+    fn no_wake() -> Wake {
+        Arc::new(|| {})
+    }
+
+    fn display() -> Display {
+        Display::new(&eframe::egui::Context::default(), None, None)
+    }
+
+    /// Writes a time series without a voxel size, and opens it with the settings. Returns the stacks and its id.
+    fn opened(folder: &Path, settings: &Settings) -> (Documents, u64) {
+        let stack = folder.join("stack.tif");
         let array = Array::new("TZYX".parse().unwrap(), vec![3, 2, 3, 4], vec![1u16; 72]).unwrap();
         write_array(&stack, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
-        let wake: Wake = Arc::new(|| {});
-        let display = Display::new(&eframe::egui::Context::default(), None, None);
-        let mut documents = Documents::new(&wake, None);
+        let mut documents = Documents::new(&no_wake(), None);
         let files = Expanded { files: vec![stack], truncated: false };
-        let _ = documents.listed(Ok(files), display.settings());
+        let _ = documents.listed(Ok(files), settings);
         let end = Instant::now() + Duration::from_secs(60);
         while documents.all().is_empty() {
             assert!(Instant::now() < end, "the stack was not opened in time");
@@ -312,9 +339,49 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         let id = documents.active_id().unwrap();
+        (documents, id)
+    }
+
+    #[test]
+    fn results_that_a_model_cannot_make_are_not_requested() {
+        let chosen =
+            |outputs: &[Output]| Settings { outputs: outputs.iter().copied().collect(), ..Settings::default() };
+        let all = chosen(&[Output::Maps, Output::Labels, Output::Table, Output::Preview, Output::Preprocessed]);
+        let of = |task, has_steps| outputs_of(&all, Some(task), has_steps).into_iter().collect::<Vec<_>>();
+        assert_eq!(of(ModelTask::Segmentation, true).len(), 5);
+        assert_eq!(of(ModelTask::LabelFree, false), [Output::Maps, Output::Preview]);
+        assert!(outputs_of(&chosen(&[Output::Table]), Some(ModelTask::LabelFree), true).is_empty());
+    }
+
+    #[test]
+    fn labels_are_measured_with_the_voxel_size_that_the_user_has_set_for_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut display = display();
+        let (file, voxel_size_um) = (folder.path().join("other.tif"), VoxelSize::new_um(2.0, 0.5, 0.25));
+        let _ = display.apply(DisplayAction::RememberVoxelSize { file, voxel_size_um });
+        let (documents, id) = opened(folder.path(), display.settings());
+        let mut jobs = Jobs::new(None, None, None, &no_wake());
+        let target = Ok(Some(TableTarget { table: folder.path().join("o.csv"), is_own: false }));
+        let _ = jobs.measurement_ready(id, folder.path().join("l.tif"), 0, target, &documents, &display);
+        let sizes: Vec<Option<[f64; 3]>> = jobs
+            .work
+            .active_jobs()
+            .map(|(_, known)| match known {
+                RepeatableJob::Measure { job, .. } => job.voxel_um,
+                RepeatableJob::Predict { .. } | RepeatableJob::Segment { .. } => None,
+            })
+            .collect();
+        assert_eq!(sizes, [Some([2.0, 0.5, 0.25])]);
+    }
+
+    #[test]
+    fn labels_are_measured_at_their_time_point_although_another_one_is_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let display = display();
+        let (mut documents, id) = opened(folder.path(), display.settings());
         let _ = documents.apply(DocumentsAction::View(ViewAction::StepTime(2)));
         assert_eq!(documents.get(id).unwrap().time, 2);
-        let mut jobs = Jobs::new(None, None, None, &wake);
+        let mut jobs = Jobs::new(None, None, None, &no_wake());
         for time in [0, 1] {
             let table = folder.path().join(format!("stack_t{time}_corrected_objects.csv"));
             let labels = folder.path().join(format!("stack_t{time}_corrected_labels.tif"));

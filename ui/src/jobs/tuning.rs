@@ -174,6 +174,8 @@ impl Jobs {
         // As the stack is predicted.
         arguments.push(OsString::from(format!("--series={}", document.series)));
         arguments.extend(document.axes.as_ref().map(|axes| OsString::from(format!("--axes={axes}"))));
+        let voxel_um = document.given_voxel_um();
+        arguments.extend(voxel_um.map(|[z, y, x]| OsString::from(format!("--voxel-size={z},{y},{x}"))));
         if document.extents.channels > 1 {
             let chosen = input_channels(card, document, display.settings());
             let numbers: Vec<String> = chosen.iter().map(usize::to_string).collect();

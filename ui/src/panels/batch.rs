@@ -1,6 +1,6 @@
 //! The page for converting files and for scoring predictions.
 
-use super::{frame, heading, job_progress, labeled_choice, named_button, number_field, page_top, weak};
+use super::{OptionalNumber, frame, heading, job_progress, labeled_choice, named_button, number_field, page_top, weak};
 use crate::action::Actions;
 use crate::batch::{Batch, BatchAction, ConvertFormat, start_folder};
 use crate::document::file_name;
@@ -102,10 +102,31 @@ fn convert_settings(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
             actions.send(BatchAction::Folder(None));
         }
     });
+    parts(ui, batch, actions);
     let mut replace = batch.replace;
     let hint = "If off, files that have already been converted are skipped";
     if ui.checkbox(&mut replace, "Replace existing files").on_hover_text(hint).changed() {
         actions.send(BatchAction::Replace(replace));
+    }
+}
+
+/// Draws which channel and time point are converted, and whether labels are stored with them.
+fn parts(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
+    let part = |name, hint| OptionalNumber { name, unit: "", hint, unset: "all", first: 0, range: 0..=1_000_000 };
+    let channel = part("One channel", "Number of the only channel to convert, from 0");
+    if let Some(channel) = channel.show(ui, batch.channel.map(|n| n as u64)) {
+        actions.send(BatchAction::Channel(channel.map(|n| n as usize)));
+    }
+    let time = part("One time point", "Number of the only time point to convert, from 0");
+    if let Some(time) = time.show(ui, batch.time.map(|n| n as u64)) {
+        actions.send(BatchAction::Time(time.map(|n| n as usize)));
+    }
+    if batch.format == ConvertFormat::OmeZarr {
+        let mut with_labels = batch.with_labels;
+        let hint = "Labels that an open stack shows become a label image in its OME-Zarr folder; save them first";
+        if ui.checkbox(&mut with_labels, "With labels of open stacks").on_hover_text(hint).changed() {
+            actions.send(BatchAction::WithLabels(with_labels));
+        }
     }
 }
 
@@ -197,7 +218,10 @@ fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         let may =
             !is_running && batch.prediction.path.is_some() && batch.truth.path.is_some() && state.jobs.has_engine();
         if named_button(ui, may, icon::SCALES, "Evaluate").clicked() {
-            actions.send(BatchAction::Evaluate);
+            // The one that the user has set for the files of the ground truth, or else for those of the predictions.
+            let mut paths = [&batch.truth, &batch.prediction].into_iter().filter_map(|files| files.path.as_ref());
+            let voxel_um = paths.find_map(|path| state.settings().voxel_um_of(path));
+            actions.send(BatchAction::Evaluate(voxel_um));
         }
         if is_running {
             ui.spinner();

@@ -14,6 +14,7 @@ use crate::state::State;
 use crate::theme;
 use cytoscope_corrections::KnownVoxels;
 use cytoscope_formats::label_color;
+use cytoscope_pipeline::predict::containing_maps;
 use eframe::egui::{self, Color32, RichText, Sense, Ui, vec2};
 use egui_phosphor::regular as icon;
 
@@ -43,7 +44,7 @@ fn start_panel(ui: &mut Ui, state: State<'_>, id: u64, actions: &mut Actions) {
     let is_preview = shown.is_some_and(|o| o.name == PREVIEW_NAME);
     ui.add(egui::Label::new("Paint, merge and split objects by hand. Every stroke is saved immediately.").wrap());
     ui.add_space(theme::GROUP_GAP);
-    match state.documents.labels_to_correct(id).map(file_name) {
+    match state.documents.labels_to_correct(id).map(|labels| file_name(containing_maps(labels))) {
         _ if is_preview => {
             main_button(ui, false, icon::PENCIL_SIMPLE, "Correct");
             weak(ui, "These objects are a preview: save them in Predict first.");

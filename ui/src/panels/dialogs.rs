@@ -3,10 +3,11 @@
 use crate::action::Actions;
 use crate::command::Command;
 use crate::display::{AxesDialog, Dialog, DisplayAction};
-use crate::document::file_name;
+use crate::document::{GivenMetadata, file_name};
 use crate::documents::DocumentsAction;
 use crate::panels::weak;
 use crate::state::State;
+use crate::voxel_size::voxel_size_dialog;
 use cytoscope_volume::Axes;
 use eframe::egui::{self, RichText};
 
@@ -24,6 +25,7 @@ pub(crate) fn dialogs(ctx: &egui::Context, state: State<'_>, actions: &mut Actio
         actions.send(DisplayAction::Close(Dialog::About));
     }
     axes_dialog(ctx, state, actions);
+    voxel_size_dialog(ctx, state, actions);
 }
 
 /// Lists the keyboard shortcuts; returns whether to close the dialog.
@@ -114,7 +116,8 @@ fn axes_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
         actions.send(DisplayAction::RememberAxes { file: path.clone(), axes: remembered });
         let shown = state.documents.all().iter().find(|d| d.path == *path && d.series == *series);
         let replaces = shown.map(|document| document.id);
-        actions.send(DocumentsAction::Reopen { path: path.clone(), axes, series: *series, replaces });
+        let given = GivenMetadata { axes, voxel_size_um: state.settings().voxel_size_of(path) };
+        actions.send(DocumentsAction::Reopen { path: path.clone(), given, series: *series, replaces });
     }
     if apply || forget || response.inner || response.should_close() {
         actions.send(DisplayAction::CloseAxes);

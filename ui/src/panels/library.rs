@@ -109,6 +109,10 @@ fn stacks(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
                     let (file, series) = (document.path.clone(), document.series);
                     actions.send(DisplayAction::AskAxes { file, series, text });
                 }
+                let hint = "Set the voxel size if the file states none or a wrong one";
+                if ui.link("Voxel size…").on_hover_text(hint).clicked() {
+                    actions.send(document.ask_voxel_size());
+                }
             });
             series_choice(ui, document, actions);
         }
@@ -135,8 +139,8 @@ fn series_choice(ui: &mut Ui, document: &Document, actions: &mut Actions) {
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Series"));
     response.on_hover_text("Position, scene or well of the file; each has its own results");
     if series != document.series {
-        let (path, axes) = (document.path.clone(), document.axes.clone());
-        actions.send(DocumentsAction::Reopen { path, axes, series, replaces: Some(document.id) });
+        let (path, given) = (document.path.clone(), document.given());
+        actions.send(DocumentsAction::Reopen { path, given, series, replaces: Some(document.id) });
     }
 }
 

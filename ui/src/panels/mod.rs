@@ -147,6 +147,49 @@ pub(crate) fn number_field(
     response.changed()
 }
 
+/// A number that is left to the program unless the user sets it.
+pub(crate) struct OptionalNumber<'a> {
+    /// Name of the setting.
+    pub(crate) name: &'a str,
+    /// What is shown after the number.
+    pub(crate) unit: &'a str,
+    /// What the number means.
+    pub(crate) hint: &'a str,
+    /// What is shown while no number is set.
+    pub(crate) unset: &'a str,
+    /// The number at first.
+    pub(crate) first: u64,
+    /// The numbers that can be set.
+    pub(crate) range: std::ops::RangeInclusive<u64>,
+}
+
+impl OptionalNumber<'_> {
+    /// Draws a checkbox, and a field named after the setting and "number" while it is checked. Returns the new value, once
+    /// it has changed.
+    pub(crate) fn show(&self, ui: &mut Ui, value: Option<u64>) -> Option<Option<u64>> {
+        let mut chosen = value;
+        ui.horizontal(|ui| {
+            let mut is_set = chosen.is_some();
+            if ui.checkbox(&mut is_set, self.name).on_hover_text(self.hint).changed() {
+                chosen = is_set.then_some(self.first);
+            }
+            match &mut chosen {
+                Some(number) => {
+                    let mut shown = *number as f64;
+                    let field = format!("{} number", self.name);
+                    let range = *self.range.start() as f64..=*self.range.end() as f64;
+                    if number_field(ui, &mut shown, range, 1.0, &field) {
+                        *number = shown as u64;
+                    }
+                    ui.label(self.unit);
+                }
+                None => _ = weak(ui, self.unset),
+            }
+        });
+        (chosen != value).then_some(chosen)
+    }
+}
+
 /// Draws the headline of a page, and the button that leaves it.
 fn page_top(ui: &mut Ui, title: &str, actions: &mut Actions) {
     let frame = frame(ui);

@@ -1,5 +1,7 @@
 //! The Predict panel: model, channel and device, then interactive refinement of the segmentation.
 
+mod options;
+
 use super::library::named_slider;
 use super::performance::{inference_text, performance_choice};
 use super::{heading, labeled_choice, main_button, named_button, seconds, weak};
@@ -125,10 +127,10 @@ fn model_card(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut Pred
             egui_commonmark::CommonMarkViewer::new().show(ui, &mut own.commonmark, &text);
         });
     }
-    voxel_warning(ui, document, card);
+    voxel_warning(ui, document, card, actions);
 }
 
-fn voxel_warning(ui: &mut Ui, document: &Document, card: &ModelCard) {
+fn voxel_warning(ui: &mut Ui, document: &Document, card: &ModelCard, actions: &mut Actions) {
     if !document.voxel_known {
         let text = if card.object_diameter_um.is_some() {
             "Voxel size unknown: diameters are in voxels."
@@ -138,6 +140,9 @@ fn voxel_warning(ui: &mut Ui, document: &Document, card: &ModelCard) {
             "Voxel size unknown: volumes are in voxels."
         };
         ui.label(RichText::new(format!("{}  {text}", icon::WARNING)).size(12.0));
+        if ui.link(RichText::new("Set voxel size…").size(12.0)).clicked() {
+            actions.send(document.ask_voxel_size());
+        }
     }
 }
 
@@ -155,9 +160,12 @@ fn input_and_place(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut
     device_choice(ui, state, actions);
     precision_choice(ui, state, actions);
     tile_choice(ui, state, actions);
+    options::limits(ui, state, actions);
     tuned_choice(ui, state, actions);
     tune_button(ui, state, document.id, actions);
     device_reason(ui, state, document.id, actions);
+    options::format_choice(ui, state, actions);
+    options::outputs_choice(ui, state, actions);
     let folder = state.jobs.folder(document.id).unwrap_or(Path::new(""));
     ui.horizontal(|ui| {
         let button = ui.button(format!("{}  Results", icon::FOLDER));

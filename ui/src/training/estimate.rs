@@ -39,7 +39,7 @@ impl Wizard {
             from: self.plan.from.clone(),
             config: self.chosen_config(),
             voxel_um: report.voxel_um(),
-            threads: 0,
+            threads: self.plan.threads.unwrap_or(0),
             device: DeviceRequest::Auto,
         })
     }

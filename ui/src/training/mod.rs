@@ -192,6 +192,8 @@ impl Wizard {
             config.data = self.plan.files.clone();
         }
         config.workers = self.plan.workers.or(config.workers);
+        config.batch = self.plan.batch.or(config.batch);
+        config.memory_mib = self.plan.memory_mib.or(config.memory_mib);
         config.performance = self.performance();
         config
     }
@@ -210,7 +212,7 @@ impl Wizard {
             restart: false,
             overwrite: Default::default(),
             seed: 0,
-            threads: 0,
+            threads: self.plan.threads.unwrap_or(0),
             without_int8: false,
             device: DeviceRequest::Auto,
         })
@@ -282,5 +284,20 @@ mod tests {
             DataConfig { image_channel: Some(1), target_channel: Some(0), same_file: true, ..Default::default() };
         wizard.plan.files = one_file.clone();
         assert_eq!(wizard.job("/out".into()).unwrap().config.data, one_file);
+    }
+
+    #[test]
+    fn limits_that_the_user_has_set_take_the_place_of_those_of_the_settings() {
+        let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(|| ());
+        let config = TrainConfig { batch: Some(3), memory_mib: Some(512), ..TrainConfig::default() };
+        let mut wizard = Wizard::new(None, config, &wake);
+        wizard.plan.data = Some("/data/pairs".into());
+        let limits = |wizard: &Wizard| {
+            let job = wizard.job("/out".into()).unwrap();
+            (job.config.batch, job.config.memory_mib, job.threads)
+        };
+        assert_eq!(limits(&wizard), (Some(3), Some(512), 0));
+        (wizard.plan.batch, wizard.plan.memory_mib, wizard.plan.threads) = (Some(8), Some(2048), Some(2));
+        assert_eq!(limits(&wizard), (Some(8), Some(2048), 2));
     }
 }

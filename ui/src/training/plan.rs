@@ -101,6 +101,12 @@ pub struct WizardPlan {
     pub minutes: f64,
     /// Number of threads that prepare patches; `None` is as many as the cores allow.
     pub workers: Option<usize>,
+    /// Number of patches per batch; `None` is that of the training settings or of the machine profile.
+    pub batch: Option<usize>,
+    /// Memory limit for the activations of a training step in MiB; `None` is that of the training settings.
+    pub memory_mib: Option<u64>,
+    /// Number of threads that compute the training steps; `None` uses all cores.
+    pub threads: Option<usize>,
     /// Which preset of the machine profile completes the settings; `None` is that of the training settings.
     pub performance: Option<PerformanceRequest>,
     /// Name of the model.
@@ -122,6 +128,9 @@ impl Default for WizardPlan {
             from: TrainStart::Scratch,
             minutes: MINUTES[1].1,
             workers: None,
+            batch: None,
+            memory_mib: None,
+            threads: None,
             performance: None,
             name: String::new(),
             job: None,

@@ -51,6 +51,12 @@ pub(crate) enum TrainingAction {
     Minutes(f64),
     /// Sets the number of threads that prepare patches in the next run.
     Workers(usize),
+    /// Sets the number of patches per batch of the next run; `None` leaves it to the program.
+    Batch(Option<usize>),
+    /// Sets the memory limit for activations of the next run in MiB; `None` leaves it to the program.
+    MemoryLimit(Option<u64>),
+    /// Sets the number of threads of the next run; `None` uses all cores.
+    Threads(Option<usize>),
     /// Selects a preset of the machine profile for the next run.
     Performance(PerformanceRequest),
     /// Sets the name of the model.
@@ -175,6 +181,9 @@ impl Training {
             TrainingAction::StartFromFile(path) => self.read_start_model(path),
             TrainingAction::Minutes(minutes) => wizard.plan.minutes = minutes,
             TrainingAction::Workers(workers) => wizard.plan.workers = Some(workers),
+            TrainingAction::Batch(batch) => wizard.plan.batch = batch,
+            TrainingAction::MemoryLimit(mib) => wizard.plan.memory_mib = mib,
+            TrainingAction::Threads(threads) => wizard.plan.threads = threads,
             TrainingAction::Performance(request) => wizard.plan.performance = Some(request),
             TrainingAction::Name(name) => wizard.plan.name = name,
             TrainingAction::Start => self.start(jobs, &mut effects),
@@ -370,8 +379,9 @@ impl Training {
         let name = plan::clean_name(&self.wizard.plan.name);
         self.retire_model(Some(name).filter(|name| !name.is_empty()), jobs, effects);
         let wizard = &mut self.wizard;
-        let WizardPlan { task, minutes, workers, performance, .. } = wizard.plan;
-        wizard.plan = WizardPlan { task, minutes, workers, performance, ..WizardPlan::default() };
+        let WizardPlan { task, minutes, workers, batch, memory_mib, threads, performance, .. } = wizard.plan;
+        let kept = WizardPlan { task, minutes, workers, batch, memory_mib, threads, ..WizardPlan::default() };
+        wizard.plan = WizardPlan { performance, ..kept };
         wizard.typed.clear();
         wizard.check = Check::None;
         wizard.run = TrainingRun::default();

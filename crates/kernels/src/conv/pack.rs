@@ -264,9 +264,10 @@ fn by_tap(weights: &[f32], shape: &WeightShape) -> Vec<f32> {
     for o in 0..shape.out_channels {
         for block in 0..blocks {
             for tap in 0..shape.taps {
-                packed.extend((block * CHANNEL_BLOCK..(block + 1) * CHANNEL_BLOCK).map(|i| {
-                    shape.index(o, i, tap).and_then(|at| weights.get(at)).copied().unwrap_or(0.0)
-                }));
+                packed.extend(
+                    (block * CHANNEL_BLOCK..(block + 1) * CHANNEL_BLOCK)
+                        .map(|i| shape.index(o, i, tap).and_then(|at| weights.get(at)).copied().unwrap_or(0.0)),
+                );
             }
         }
     }

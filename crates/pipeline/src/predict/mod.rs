@@ -36,14 +36,15 @@ pub use live::{LiveSink, LiveVolume};
 pub use options::PredictOptions;
 pub use pass_plan::PassPlan;
 pub use plan::{Blend, TilePlan, TileRequest};
-pub use zarr::ResultFormat;
+pub use zarr::{ResultFormat, containing_maps};
 
 use crate::deserialize;
 use crate::devices::DeviceChoice;
 use crate::diameter::{DiameterRequest, ObjectDiameter};
 use crate::evaluate::{looks_like_labels, pair_key};
 use crate::{
-    AppliedProfile, Artifact, ArtifactKind, JobError, JobErrorKind, Model, OutputTensor, TableFormat, provenance, stack_stem,
+    AppliedProfile, Artifact, ArtifactKind, JobError, JobErrorKind, Model, OutputTensor, TableFormat, provenance,
+    stack_stem,
 };
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::{is_zarr_folder, one_of_each_series};

@@ -132,6 +132,12 @@ pub(crate) fn labels_of(path: &Path) -> PathBuf {
     if is_result(path) && is_zarr_folder(&labels) { labels } else { path.to_owned() }
 }
 
+/// Returns the OME-Zarr folder of maps that a label image of a prediction is in; other paths are returned unchanged.
+pub fn containing_maps(labels: &Path) -> &Path {
+    let folder = labels.ends_with(LABELS_PATH).then(|| labels.ancestors().nth(2)).flatten();
+    folder.filter(|folder| is_zarr_name(folder)).unwrap_or(labels)
+}
+
 /// Returns the results in a folder. `maps` is the kind of its image; without it, the image is a label image.
 pub(crate) fn artifacts(path: &Path, maps: Option<ArtifactKind>, has_labels: bool) -> Vec<Artifact> {
     let Some(kind) = maps else { return vec![Artifact::new(ArtifactKind::Labels, path)] };
@@ -250,5 +256,20 @@ pub(super) fn label_samples(labels: &[u32], dtype: DType) -> Samples {
     match dtype {
         DType::U16 => Samples::U16(labels.iter().map(|label| *label as u16).collect()),
         _ => Samples::U32(labels.to_vec()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_in_a_folder_of_maps_are_those_of_a_prediction() {
+        let of = |path: &str| containing_maps(Path::new(path)).display().to_string();
+        assert_eq!(of("/o/x_probability.zarr/labels/objects"), "/o/x_probability.zarr");
+        for other in ["/o/x_labels.zarr", "/o/x_labels.tif", "/o/x/labels/objects", "/o/x.zarr/labels/mine", "objects"]
+        {
+            assert_eq!(of(other), other);
+        }
     }
 }

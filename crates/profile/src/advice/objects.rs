@@ -40,7 +40,8 @@ pub(super) fn missing_voxel_size(input: &InputFacts) -> Option<(f64, Advice)> {
     let evidence = "the file states no voxel size, so the distance of slices is a guess".to_owned();
     let gain = "objects of the right shape along Z".to_owned();
     let change = "--voxel-size Z,Y,X in µm".to_owned();
-    Some((1.0, Advice::new(AdviceRule::MissingVoxelSize, evidence, gain, change)))
+    let advice = Advice::new(AdviceRule::MissingVoxelSize, evidence, gain, change);
+    Some((1.0, advice.with(AdvisedSetting::VoxelSize)))
 }
 
 pub(super) fn wrong_diameter(input: &InputFacts) -> Option<(f64, Advice)> {
@@ -70,7 +71,8 @@ pub(super) fn wrong_voxel_size(input: &InputFacts) -> Option<(f64, Advice)> {
     let evidence = format!("the voxel size {z:.4} × {y:.4} × {x:.4} µm (Z × Y × X) is unusual: {problem}");
     let gain = "objects at the size and of the shape that the model was trained on".to_owned();
     let change = "--voxel-size Z,Y,X in µm, if the file states it wrongly, such as in nm or mm".to_owned();
-    Some((1.0, Advice::new(AdviceRule::WrongVoxelSize, evidence, gain, change)))
+    let advice = Advice::new(AdviceRule::WrongVoxelSize, evidence, gain, change);
+    Some((1.0, advice.with(AdvisedSetting::VoxelSize)))
 }
 
 #[cfg(test)]

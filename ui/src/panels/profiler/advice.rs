@@ -2,7 +2,7 @@
 
 use crate::action::{Action, Actions};
 use crate::display::{DisplayAction, PanelTask, Part};
-use crate::document::DocumentChange;
+use crate::document::{Document, DocumentChange};
 use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
 use crate::panels::{capitalized, weak};
@@ -11,8 +11,9 @@ use crate::state::State;
 use crate::theme;
 use crate::training::TrainingAction;
 use cytoscope_engine::DeviceRequest;
-use cytoscope_pipeline::DiameterRequest;
-use cytoscope_profile::{Advice, AdvisedSetting};
+use cytoscope_pipeline::{DiameterRequest, MAX_THREADS};
+use cytoscope_profile::{Advice, AdvisedSetting, bytes_text};
+use cytoscope_train::MAX_BATCH;
 use cytoscope_training_data::limits::MAX_WORKERS;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
@@ -106,20 +107,64 @@ fn offer(setting: &AdvisedSetting, state: State<'_>, run: Run<'_>) -> Option<Off
             diameter_offer(DiameterRequest::Given(diameter), state, run)
         }
         AdvisedSetting::EstimatedDiameter => diameter_offer(DiameterRequest::Auto, state, run),
-        // The window never asks for blending, has no memory budget, uses all cores, and leaves batch and memory of a
-        // training run to the program.
-        AdvisedSetting::DefaultBlend
-        | AdvisedSetting::MemoryBudget(_)
-        | AdvisedSetting::Threads(_)
-        | AdvisedSetting::Batch(_)
-        | AdvisedSetting::ActivationMib(_) => None,
+        AdvisedSetting::VoxelSize => {
+            let document = document_of(state, run)?;
+            Some(Offer {
+                name: "Set voxel size…".to_owned(),
+                actions: vec![DocumentsAction::Activate(document.id).into(), document.ask_voxel_size().into()],
+                // The dialog shows the size that is set.
+                is_applied: false,
+            })
+        }
+        AdvisedSetting::MemoryBudget(bytes) => {
+            let mib = (bytes >> 20).max(1);
+            Some(Offer {
+                name: format!("Use a memory budget of {}", bytes_text(mib << 20)),
+                actions: vec![DisplayAction::MemoryBudget(Some(mib)).into()],
+                is_applied: state.settings().memory_budget_mib == Some(mib),
+            })
+        }
+        AdvisedSetting::Threads(threads) => threads_offer(*threads, state, run),
+        AdvisedSetting::Batch(batch) => {
+            let batch = Some(*batch).filter(|n| (1..=MAX_BATCH).contains(n))?;
+            Some(Offer {
+                name: format!("Use a batch size of {batch}"),
+                actions: vec![TrainingAction::Batch(Some(batch)).into()],
+                is_applied: state.wizard().plan.batch == Some(batch),
+            })
+        }
+        AdvisedSetting::ActivationMib(mib) => Some(Offer {
+            name: format!("Use a memory limit of {}", bytes_text(mib.saturating_mul(1 << 20))),
+            actions: vec![TrainingAction::MemoryLimit(Some(*mib)).into()],
+            is_applied: state.wizard().plan.memory_mib == Some(*mib),
+        }),
+        // Predictions of the window never ask for another way.
+        AdvisedSetting::DefaultBlend => {
+            Some(Offer { name: "Join tiles by default".to_owned(), actions: Vec::new(), is_applied: true })
+        }
     }
+}
+
+/// The number of threads of predictions, or of training runs if the run is one.
+fn threads_offer(threads: usize, state: State<'_>, run: Run<'_>) -> Option<Offer> {
+    let threads = Some(threads).filter(|n| (1..=MAX_THREADS).contains(n))?;
+    let name = if threads == 1 { "Use 1 thread".to_owned() } else { format!("Use {threads} threads") };
+    let (action, set): (Action, Option<usize>) = match run.facts().training {
+        Some(_) => (TrainingAction::Threads(Some(threads)).into(), state.wizard().plan.threads),
+        None => (DisplayAction::Threads(Some(threads)).into(), state.settings().threads),
+    };
+    Some(Offer { name, actions: vec![action], is_applied: set == Some(threads) })
+}
+
+/// The stack of a run, or else the active one; `None` without a stack.
+fn document_of<'a>(state: State<'a>, run: Run<'_>) -> Option<&'a Document> {
+    let of_run = run.document().and_then(|id| state.documents.get(id));
+    of_run.or_else(|| state.document())
 }
 
 /// The change of the object diameter of the run's stack, or of the active one; `None` without a stack.
 fn diameter_offer(request: DiameterRequest, state: State<'_>, run: Run<'_>) -> Option<Offer> {
-    let of_run = run.document().and_then(|id| state.documents.get(id));
-    let document = of_run.or_else(|| state.document())?;
+    let document = document_of(state, run)?;
     let mut size = document.object_size;
     let (name, is_applied) = match (request, size.request) {
         (DiameterRequest::Given(_), set) => ("Set object diameter", matches!(set, DiameterRequest::Given(_))),

@@ -1,18 +1,18 @@
-//! The Settings page: start model, time budget and model name.
+//! The Settings page: start model, time budget, memory and threads, and model name.
 
 use super::{cards, icon_text_button, name_field, page_header, title};
 use crate::action::Actions;
 use crate::opener::FileRequest;
 use crate::panels::performance::{performance_choice, training_text};
-use crate::panels::weak;
+use crate::panels::{OptionalNumber, weak};
 use crate::state::State;
 use crate::theme;
 use crate::training::plan::MINUTES;
 use crate::training::start::incompatibility;
 use crate::training::{TrainingAction, Wizard};
-use cytoscope_pipeline::Preset;
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_train::TrainStart;
+use cytoscope_pipeline::{MAX_THREADS, Preset};
+use cytoscope_train::{MAX_BATCH, TrainStart};
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
 
@@ -65,6 +65,7 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     }
     time_budget(ui, wizard, actions);
     data_workers(ui, wizard, actions);
+    limits(ui, wizard, actions);
     tuned_choice(ui, state, actions);
     title(ui, "Model name");
     name_field(ui, &wizard.plan.name, true, egui::vec2(8.0, 5.0), actions);
@@ -109,6 +110,43 @@ fn tuned_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let describe = |preset: Preset| profile.training.get(&preset).map(training_text);
     if let Some(request) = performance_choice(ui, wizard.performance(), profile, &describe) {
         actions.send(TrainingAction::Performance(request));
+    }
+}
+
+/// Batch size, memory and number of threads of the training steps.
+fn limits(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
+    let batch = OptionalNumber {
+        name: "Batch size",
+        unit: "patches",
+        hint: "Patches per training step. Larger batches use a GPU better, smaller ones need less memory.",
+        unset: "automatic",
+        first: 2,
+        range: 1..=MAX_BATCH as u64,
+    };
+    if let Some(size) = batch.show(ui, wizard.plan.batch.map(|n| n as u64)) {
+        actions.send(TrainingAction::Batch(size.map(|n| n as usize)));
+    }
+    let memory = OptionalNumber {
+        name: "Memory limit",
+        unit: "MiB",
+        hint: "Memory for activations; beyond it, some are computed twice. Automatic is half of the free memory.",
+        unset: "automatic",
+        first: 8192,
+        range: 1..=1 << 24,
+    };
+    if let Some(mib) = memory.show(ui, wizard.plan.memory_mib) {
+        actions.send(TrainingAction::MemoryLimit(mib));
+    }
+    let threads = OptionalNumber {
+        name: "Threads",
+        unit: "",
+        hint: "Number of threads that compute the training steps on the CPU; automatic uses all cores.",
+        unset: "automatic",
+        first: std::thread::available_parallelism().map_or(1, usize::from) as u64,
+        range: 1..=MAX_THREADS as u64,
+    };
+    if let Some(number) = threads.show(ui, wizard.plan.threads.map(|n| n as u64)) {
+        actions.send(TrainingAction::Threads(number.map(|n| n as usize)));
     }
 }
 

@@ -1,0 +1,95 @@
+//! Limits of predictions, and the results that they write.
+
+use crate::action::Actions;
+use crate::display::DisplayAction;
+use crate::panels::{OptionalNumber, labeled_choice};
+use crate::state::State;
+use cytoscope_pipeline::{MAX_THREADS, Output, ResultFormat};
+use eframe::egui::Ui;
+use std::collections::BTreeSet;
+
+/// The results that can be chosen: their names, and what they are.
+const OUTPUTS: [(Output, &str, &str); 5] = [
+    (Output::Maps, "Maps", "The outputs of the network"),
+    (Output::Labels, "Labels", "The label image; models that predict a stain have none"),
+    (Output::Table, "Table", "The measurements of the objects; models that predict a stain have none"),
+    (Output::Preview, "Preview picture", "A PNG of the middle slice"),
+    (Output::Preprocessed, "Preprocessed stack", "The stack after the preprocessing steps, if there are any"),
+];
+
+/// Maximum memory and number of threads of predictions.
+pub(super) fn limits(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let memory = OptionalNumber {
+        name: "Memory budget",
+        unit: "MiB",
+        hint: "Maximum memory of predictions and meshes; automatic is three quarters of the free memory",
+        unset: "automatic",
+        first: 8192,
+        range: 1..=1 << 24,
+    };
+    if let Some(mib) = memory.show(ui, state.settings().memory_budget_mib) {
+        actions.send(DisplayAction::MemoryBudget(mib));
+    }
+    let threads = OptionalNumber {
+        name: "Threads",
+        unit: "",
+        hint: "Number of threads of predictions; automatic uses all cores, or as many as were tuned",
+        unset: "automatic",
+        first: std::thread::available_parallelism().map_or(1, usize::from) as u64,
+        range: 1..=MAX_THREADS as u64,
+    };
+    if let Some(number) = threads.show(ui, state.settings().threads.map(|n| n as u64)) {
+        actions.send(DisplayAction::Threads(number.map(|n| n as usize)));
+    }
+}
+
+/// Choice of the file format of maps and labels.
+pub(super) fn format_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let name = |format: ResultFormat| match format {
+        ResultFormat::Auto => "Auto (as the stack)",
+        ResultFormat::Tiff => "TIFF",
+        ResultFormat::OmeZarr => "OME-Zarr",
+    };
+    let before = state.settings().result_format;
+    let mut format = before;
+    let response = labeled_choice(ui, "result format", "Result format", name(before), |ui| {
+        for one in [ResultFormat::Auto, ResultFormat::Tiff, ResultFormat::OmeZarr] {
+            ui.selectable_value(&mut format, one, name(one));
+        }
+    });
+    response
+        .on_hover_text("Auto: OME-Zarr for OME-Zarr stacks, TIFF for all others. OME-Zarr suits stacks of any size");
+    if format != before {
+        actions.send(DisplayAction::ResultFormat(format));
+    }
+}
+
+/// Choice of the results that are written.
+pub(super) fn outputs_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let before = &state.settings().outputs;
+    let mut outputs = before.clone();
+    let mut is_chosen = !outputs.is_empty();
+    let hint = "Otherwise all that the model provides, except the preview picture and the preprocessed stack";
+    if ui.checkbox(&mut is_chosen, "Choose results").on_hover_text(hint).changed() {
+        outputs = match is_chosen {
+            true => [Output::Maps, Output::Labels, Output::Table].into(),
+            false => BTreeSet::new(),
+        };
+    }
+    if is_chosen {
+        ui.horizontal_wrapped(|ui| {
+            for (output, name, hint) in OUTPUTS {
+                let mut is_written = outputs.contains(&output);
+                if ui.checkbox(&mut is_written, name).on_hover_text(hint).changed() {
+                    match is_written {
+                        true => outputs.insert(output),
+                        false => outputs.remove(&output),
+                    };
+                }
+            }
+        });
+    }
+    if outputs != *before {
+        actions.send(DisplayAction::Outputs(outputs));
+    }
+}
