@@ -8,8 +8,8 @@ use common::{balls, places, plain, right_angles, sampler, write, write_with};
 use cytoscope_formats::Compression;
 use cytoscope_training_data::augment::Scale;
 use cytoscope_training_data::{
-    AugmentOptions, GapWeight, IgnoreLabel, Normalize, Outside, Pair, Patch, Sampler, SamplerOptions, SourceOptions,
-    Sources, SplitOptions, StackWindow, TargetKind, split,
+    AugmentOptions, GapWeight, IgnoreLabel, Normalize, ObjectScale, Outside, Pair, Patch, Sampler, SamplerOptions,
+    SourceOptions, Sources, SplitOptions, StackWindow, TargetKind, split,
 };
 use cytoscope_volume::VoxelSize;
 use proptest::prelude::*;
@@ -233,6 +233,33 @@ fn voxels_with_the_ignore_label_have_weight_zero() {
     for (i, w) in patch.weight.iter().enumerate() {
         assert_eq!(*w, f32::from(u8::from(i % 16 / 4 != 2)));
         assert_eq!(patch.target[i], f32::from(u8::from(i % 16 / 4 % 2 == 1)));
+    }
+}
+
+#[test]
+fn stacks_with_known_slices_are_scaled_like_completely_labeled_ones() {
+    // Balls with a diameter of 12 µm, of which one slice in four is known.
+    let folder = tempfile::tempdir().unwrap();
+    let (shape, um) = ([40, 80, 80], [1.0, 0.75, 0.75]);
+    let labels = balls(shape, um, 20.0, 6.0);
+    let slices: Vec<u16> =
+        labels.iter().enumerate().map(|(i, l)| if i / 6400 % 4 == 1 { *l } else { u16::MAX }).collect();
+    let voxel_size = VoxelSize::new_um(um[0], um[1], um[2]);
+    let voxel_um = |name: &str, labels: Vec<u16>| {
+        let at = |part: &str| folder.path().join(format!("{name}_{part}.tif"));
+        write_with(&at("raw"), shape, places(shape), voxel_size, Compression::None);
+        write_with(&at("labels"), shape, labels, voxel_size, Compression::None);
+        let options = SamplerOptions {
+            voxel_um: Some([1.0; 3]),
+            objects: Some(ObjectScale { nominal_um: 6.0, given: None }),
+            ignore_label: Some(IgnoreLabel::Greatest),
+            ..plain([8, 16, 16], TargetKind::Instances)
+        };
+        sampler(&[Pair::new(name, at("raw"), at("labels"))], options).patch_voxel_um(0).unwrap()
+    };
+    // Objects of twice the nominal diameter: voxels of twice the size.
+    for um in [voxel_um("whole", labels), voxel_um("slices", slices)] {
+        assert!(um.iter().all(|v| (v - 2.0).abs() < 0.1), "{um:?}");
     }
 }
 
