@@ -237,6 +237,45 @@ fn voxels_with_the_ignore_label_have_weight_zero() {
 }
 
 #[test]
+fn heights_have_no_weight_where_an_unknown_slice_is_closer_than_the_boundary() {
+    // Two touching squares of 5 × 5 voxels; only the middle slice is known.
+    let folder = tempfile::tempdir().unwrap();
+    let shape = [5, 12, 12];
+    let is_in = |v: usize, from: usize| (from..from + 5).contains(&v);
+    let labels: Vec<u16> = (0..720)
+        .map(|i| match (i / 144 == 2, is_in(i / 12 % 12, 3), is_in(i % 12, 1), is_in(i % 12, 6)) {
+            (false, ..) => u16::MAX,
+            (true, true, true, _) => 1,
+            (true, true, _, true) => 2,
+            _ => 0,
+        })
+        .collect();
+    let at = |n: &str| folder.path().join(n);
+    write(&at("a.tif"), shape, places(shape));
+    write(&at("a_masks.tif"), shape, labels.clone());
+    let pair = Pair::new("a", at("a.tif"), at("a_masks.tif"));
+    let sample = |target: TargetKind, ignore_label: Option<IgnoreLabel>| {
+        let options = SamplerOptions { ignore_label, ..plain(shape, target) };
+        sampler(std::slice::from_ref(&pair), options).sample(0).unwrap()
+    };
+    let patch = sample(TargetKind::Instances, Some(IgnoreLabel::Greatest));
+    for (i, label) in labels.iter().enumerate() {
+        let is_known = i / 144 == 2;
+        let depth = |v: usize, from: usize| (v - from + 1).min(from + 5 - v);
+        let height = match label {
+            1 => depth(i / 12 % 12, 3).min(depth(i % 12, 1)),
+            2 => depth(i / 12 % 12, 3).min(depth(i % 12, 6)),
+            _ => 0,
+        };
+        assert_eq!(patch.weight[i], f32::from(u8::from(is_known)));
+        assert_eq!(patch.further_weight[i], f32::from(u8::from(is_known && height <= 1)));
+        assert!((patch.target[720 + i] - height as f32 / 3.0).abs() < 1e-6);
+    }
+    assert!(sample(TargetKind::Instances, None).further_weight.is_empty());
+    assert!(sample(TargetKind::Semantic, Some(IgnoreLabel::Greatest)).further_weight.is_empty());
+}
+
+#[test]
 fn stacks_with_known_slices_are_scaled_like_completely_labeled_ones() {
     // Balls with a diameter of 12 µm, of which one slice in four is known.
     let folder = tempfile::tempdir().unwrap();

@@ -16,6 +16,7 @@ fn options() -> StepperOptions {
         optimizer: Optimizer::Sgd { momentum: 0.9, nesterov: true, weight_decay: 1e-3 },
         shape: SHAPE.to_vec(),
         batch_statistics: true,
+        further_weights: false,
         only: Vec::new(),
         ema: 0.9,
         threads: 1,
@@ -41,7 +42,7 @@ fn step(stepper: &mut Stepper) -> f64 {
         let image = noise(batch);
         let bright = image.as_f32().unwrap().iter().map(|v| f32::from(u8::from(*v > 0.2))).collect::<Vec<f32>>();
         let ones = Tensor::new(SHAPE, vec![1.0f32; image.len()]).unwrap();
-        match stepper.forward_backward(image, Tensor::new(SHAPE, bright).unwrap(), ones).unwrap() {
+        match stepper.forward_backward(vec![image, Tensor::new(SHAPE, bright).unwrap(), ones]).unwrap() {
             StepOutput::Loss(loss) => losses += loss,
             other => panic!("{other:?}"),
         }
@@ -85,7 +86,7 @@ fn every_loss_is_read_also_after_a_spike_and_many_readings() {
             let size = if number == 5 { 1e4 } else { 1.0 };
             let target: Vec<f32> = noise(number).as_f32().unwrap().iter().map(|v| v * size).collect();
             let ones = Tensor::new(SHAPE, vec![1.0f32; target.len()]).unwrap();
-            let output = stepper.forward_backward(noise(1), Tensor::new(SHAPE, target).unwrap(), ones).unwrap();
+            let output = stepper.forward_backward(vec![noise(1), Tensor::new(SHAPE, target).unwrap(), ones]).unwrap();
             if let StepOutput::Loss(loss) = output { loss } else { panic!("{output:?}") }
         });
         batches.collect::<Vec<f64>>()
