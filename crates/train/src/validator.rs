@@ -1,8 +1,10 @@
 //! Scores of a network through the prediction pipeline: stacks are predicted in tiles, segmented and compared with the
 //! ground truth.
 
+mod comparison;
 mod scores;
 
+pub use comparison::Comparison;
 pub(crate) use scores::SCORE_VERSION;
 pub use scores::{PairScore, Scores};
 
@@ -298,7 +300,7 @@ impl Validator {
         labels: impl Iterator<Item = Result<(usize, Vec<f32>), JobError>>,
     ) -> Result<Scores, JobError> {
         let mut all = Tally::default();
-        let mut pairs = Vec::with_capacity(self.cases.len());
+        let (mut pairs, mut shares) = (Vec::with_capacity(self.cases.len()), Vec::new());
         for made in labels {
             let (at, found) = made?;
             let Some(case) = self.cases.get(at) else { continue };
@@ -314,10 +316,11 @@ impl Validator {
             };
             let (score, scores) = one.scores(self.target, &self.stains);
             pairs.push(PairScore { name: case.name.clone(), score, scores });
+            shares.extend(one.shares.iter().map(|share| (at, *share)));
             all.add(one);
         }
         let (score, scores) = all.scores(self.target, &self.stains);
-        Ok(Scores { score, scores, pairs })
+        Ok(Scores { score, scores, pairs, shares })
     }
 
     /// Returns the ground truth of a case, axes C, Z, Y, X, and its shape Z, Y, X.
