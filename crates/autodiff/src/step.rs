@@ -83,8 +83,8 @@ impl StepOptions {
 /// The forward pass, the loss and the backward pass.
 ///
 /// Inputs: the model's, the target, voxel weights (if requested), those of further channels (if requested), the loss scale (a
-/// scalar, in mixed precision), every parameter. Outputs: the loss, every parameter's gradient (times the loss scale), then mean and variance of every
-/// running norm.
+/// scalar, in mixed precision), every parameter. Outputs: the loss, every parameter's gradient (times the loss scale), then
+/// mean and variance of every running norm.
 #[derive(Debug, Clone)]
 pub struct GradientGraph {
     /// Forward and backward pass with fixed shapes.

@@ -81,7 +81,7 @@ impl Ends {
 
     /// Returns cuts in the middle between objects, and cuts directly before objects.
     fn candidates(&self) -> impl Iterator<Item = usize> + '_ {
-        self.low.iter().flat_map(|low| {
+        self.low.iter().flat_map(move |low| {
             let before = self.high.partition_point(|high| high < low).checked_sub(1).and_then(|i| self.high.get(i));
             [before.map_or(*low, |high| (high + 1).midpoint(*low)), *low]
         })
