@@ -35,7 +35,7 @@ pub(crate) struct Diameter {
     /// input is read from the channel of its name.
     #[arg(long = "input", value_name = "NAME=FILE|CHANNEL", conflicts_with_all = ["channel", "channels"])]
     input_tensors: Vec<InputTensor>,
-    /// Time point to use, counted from 0; by default the first.
+    /// Time point to use, counted from 0; by default the median of the estimates at the first, middle and last one.
     #[arg(long)]
     time: Option<usize>,
     #[command(flatten)]

@@ -247,6 +247,7 @@ fn print_report(report: &TrainReport) {
         print(
             "    no checkpoint scored clearly better than the start model: the package contains the start model's weights",
         );
+        print(&format!("    {}", report.kept_reason()));
         if report.only_segmentation_improved() {
             print("    its segmentation settings were adapted to the data and score better");
         }

@@ -110,6 +110,21 @@ fn wrong_diameters_are_refused() {
 }
 
 #[test]
+fn time_points_without_objects_do_not_change_the_diameter_of_a_series() {
+    let fixture = Fixture::new();
+    let stack = fixture.nuclei("16,64,64", 3);
+    let one: Vec<u16> = fixture.image(&stack).samples().to_f32().iter().map(|v| *v as u16).collect();
+    fixture.write("series.tif", "TZYX", &[2, 16, 64, 64], [vec![7u16; one.len()], one].concat());
+    let found = |more: &[&str]| {
+        let base = ["diameter", "series.tif", "--voxel-size", "1,0.4,0.4", "--device", "cpu", "--json"];
+        fixture.run(&[&base[..], more].concat()).json()["inputs"][0]["object_diameter"].clone()
+    };
+    let second = found(&["--time", "1"]);
+    assert!(second["estimate"]["objects"].as_u64() > Some(0), "{second:#}");
+    assert_eq!(found(&[]), second);
+}
+
+#[test]
 fn label_images_in_a_folder_are_not_measured() {
     let fixture = Fixture::new();
     let stack = fixture.nuclei("8,32,32", 1);

@@ -5,7 +5,7 @@ use cytoscope_model_package::Package;
 use cytoscope_testkit::skip;
 use cytoscope_train::TrainConfig;
 use image::RgbImage;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;
 
@@ -425,6 +425,23 @@ fn recipes_of_the_bundled_networks_are_valid_settings() {
         let config = TrainConfig::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         config.check().unwrap();
     }
+}
+
+#[test]
+fn recipe_of_the_bundled_nuclei_network_has_the_settings_of_its_package() {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("models");
+    let recipe = TrainConfig::read(&models.join("recipes/nuclei-late.toml")).unwrap();
+    let package = Package::open(&models.join("nuclei")).unwrap();
+    let config = package.config();
+    let (training, settings) = (&config["training"], &config["training"]["settings"]);
+    assert_eq!(serde_json::to_value(&recipe.segment).unwrap(), config["segment"]);
+    assert_eq!(json!([recipe.budget.steps, recipe.patch_zyx]), json!([training["steps"], training["patch_zyx"]]));
+    assert_eq!(json!([recipe.norm_share, recipe.ema]), json!([settings["norm_share"], settings["ema"]]));
+    let validation = &settings["validation"];
+    assert_eq!(json!(recipe.validation.times), validation["times"]);
+    let make = std::fs::read_to_string(models.join("make")).unwrap();
+    assert!(make.contains(&format!("nuclei-late.toml --seed {} ", training["seed"])));
+    assert!(make.contains(&format!("--accuracy-budget {} ", config["quantization"]["accuracy_budget"])));
 }
 
 #[test]

@@ -14,8 +14,9 @@ use eframe::egui::{Key, Modifiers};
 use egui_kittest::Harness;
 use std::path::{Path, PathBuf};
 
-/// Writes a part of the sample as a stack with two time points. The names of its results do not have `.ome`.
-fn series(folder: &Path) -> PathBuf {
+/// Writes a part of the sample as a stack with two time points, the first of which may be empty. The names of its results do
+/// not have `.ome`.
+fn series(folder: &Path, is_first_empty: bool) -> PathBuf {
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_raw.tif");
     let sample = open(&sample, &OpenOptions::default()).unwrap();
     let values = sample.read_all().unwrap().samples().to_f32();
@@ -23,7 +24,8 @@ fn series(folder: &Path) -> PathBuf {
     let (nz, n) = (12, 96);
     let one: Vec<u16> =
         (0..nz).flat_map(|z| (0..n).flat_map(move |y| (0..n).map(move |x| at(z + 8, y + 20, x + 20)))).collect();
-    let array = Array::new("TZYX".parse().unwrap(), vec![2, nz, n, n], [one.clone(), one].concat()).unwrap();
+    let first = if is_first_empty { vec![0; one.len()] } else { one.clone() };
+    let array = Array::new("TZYX".parse().unwrap(), vec![2, nz, n, n], [first, one].concat()).unwrap();
     let mut spec = WriteSpec::of(&array, Container::OmeTiff);
     spec.voxel_size_um = sample.meta().voxel_size_um;
     let path = folder.join("series.ome.tif");
@@ -56,7 +58,7 @@ fn save_objects(fixture: &mut Fixture) -> bool {
 
 /// Opens a stack with two time points, predicts it, and saves the objects of the second one.
 fn objects_of_second_time_point() -> Fixture {
-    let mut fixture = Fixture::with(|folder| vec![series(folder)]);
+    let mut fixture = Fixture::with(|folder| vec![series(folder, false)]);
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
     fixture.click("Predict this stack");
@@ -68,6 +70,18 @@ fn objects_of_second_time_point() -> Fixture {
     assert!(!save_objects(&mut fixture), "{}", fixture.on_screen());
     assert!(std::fs::read(&all).unwrap() == before, "the labels of all time points are unchanged");
     fixture
+}
+
+#[test]
+fn an_estimate_measures_the_objects_of_the_time_point_on_screen() {
+    let mut fixture = Fixture::with(|folder| vec![series(folder, true)]);
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    press(&mut fixture, Key::CloseBracket);
+    fixture.click("Estimate");
+    let objects = |w: &Harness<'static, Workbench>| Some(w.state().document()?.object_size.found?.estimate?.objects);
+    fixture.until("the estimate", |w| objects(w).is_some());
+    assert!(objects(&fixture.window) > Some(2), "the first time point is empty");
 }
 
 #[test]

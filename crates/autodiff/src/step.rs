@@ -52,6 +52,9 @@ pub struct StepOptions {
     pub batch_statistics: bool,
     /// Whether the graph has an input of voxel weights.
     pub weighted: bool,
+    /// Whether the terms of the loss that do not compare the first channel have voxel weights of their own, another input
+    /// after those of the other terms.
+    pub further_weights: bool,
     /// Train only parameters whose name contains one of these; all if empty.
     pub only: Vec<String>,
     /// Maximum bytes of tensors held at once: above it, some are recomputed ([`cytoscope_graph_passes::recompute()`]).
@@ -69,6 +72,7 @@ impl StepOptions {
             outputs: Vec::new(),
             batch_statistics: true,
             weighted: true,
+            further_weights: false,
             only: Vec::new(),
             memory_budget_bytes: None,
             half: None,
@@ -78,9 +82,9 @@ impl StepOptions {
 
 /// The forward pass, the loss and the backward pass.
 ///
-/// Inputs: the model's, the target, voxel weights (if requested), the loss scale (a scalar, in mixed precision), every
-/// parameter. Outputs: the loss, every parameter's gradient (times the loss scale), then mean and variance of every
-/// running norm.
+/// Inputs: the model's, the target, voxel weights (if requested), those of further channels (if requested), the loss scale (a
+/// scalar, in mixed precision), every parameter. Outputs: the loss, every parameter's gradient (times the loss scale), then
+/// mean and variance of every running norm.
 #[derive(Debug, Clone)]
 pub struct GradientGraph {
     /// Forward and backward pass with fixed shapes.
@@ -286,33 +290,49 @@ fn losses(graph: &mut Graph, outputs: &[ValueId], options: &StepOptions) -> Resu
     let dims = |shape: &[usize]| shape.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
     let dtype = ElementType::F32;
     let target = graph.add_input("target", dtype, dims(&shape));
-    let weight = options.weighted.then(|| {
-        let mut one = shape.clone();
-        if let Some(c) = one.get_mut(1) {
-            *c = 1;
-        }
-        graph.add_input("weight", dtype, dims(&one))
-    });
+    let weight = options.weighted.then(|| add_weight(graph, "weight", &shape));
+    let further = options.further_weights.then(|| add_weight(graph, "weight.further", &shape));
+    let parts = weighted_losses(&options.loss, weight, further);
     let mut total: Option<ValueId> = None;
     for (output, factor) in outputs.iter().zip(&factors).filter(|(_, f)| **f > 0.0) {
         let own = shape_of(graph, *output)?;
         let prediction = logits(graph, *output, &options.loss);
-        let (target, weight) = if own == shape {
-            (target, weight)
-        } else {
-            let target = shrink(graph, target, &shape, &own)?;
-            (target, weight.map(|w| shrink(graph, w, &shape, &own)).transpose()?)
+        let resized = |graph: &mut Graph, id: ValueId| match own == shape {
+            true => Ok(id),
+            false => shrink(graph, id, &shape, &own),
         };
-        let mut loss = options.loss.clone();
-        loss.terms.iter_mut().for_each(|t| t.factor *= factor);
-        let part = graph.push("loss", Op::Loss(loss), &[Some(prediction), Some(target), weight]);
-        total = Some(match total {
-            None => part,
-            Some(sum) => graph.push("loss.sum", Op::Binary(BinaryOp::Add), &[Some(sum), Some(part)]),
-        });
+        let target = resized(graph, target)?;
+        for (loss, weight) in &parts {
+            let weight = weight.map(|w| resized(graph, w)).transpose()?;
+            let mut loss = loss.clone();
+            loss.terms.iter_mut().for_each(|t| t.factor *= factor);
+            let part = graph.push("loss", Op::Loss(loss), &[Some(prediction), Some(target), weight]);
+            total = Some(match total {
+                None => part,
+                Some(sum) => graph.push("loss.sum", Op::Binary(BinaryOp::Add), &[Some(sum), Some(part)]),
+            });
+        }
     }
     let total = total.ok_or_else(|| GraphError::misused("outputs", "none with a weight above 0", "one"))?;
     Ok(total)
+}
+
+/// Adds an input of voxel weights for outputs of this shape.
+fn add_weight(graph: &mut Graph, name: &str, shape: &[usize]) -> ValueId {
+    let length = |(axis, n): (usize, &usize)| Dim::Fixed(if axis == 1 { 1 } else { *n });
+    let dims = shape.iter().enumerate().map(length).collect();
+    graph.add_input(name, ElementType::F32, dims)
+}
+
+/// Returns the loss with its weights or, if terms that do not compare the first channel have weights of their own, the two
+/// parts of the loss with theirs.
+fn weighted_losses(loss: &Loss, weight: Option<ValueId>, further: Option<ValueId>) -> Vec<(Loss, Option<ValueId>)> {
+    if further.is_none() {
+        return vec![(loss.clone(), weight)];
+    }
+    let (first, others) = loss.terms.iter().cloned().partition(|t| t.channels.contains(&0));
+    let parts = [(Loss { terms: first }, weight), (Loss { terms: others }, further)];
+    parts.into_iter().filter(|(loss, _)| !loss.terms.is_empty()).collect()
 }
 
 /// Returns the input of a final σ if the loss applies σ itself, otherwise the output.

@@ -19,7 +19,8 @@ pub enum KnownVoxels {
     All,
     /// Voxels of Z slices in which a label was changed.
     CorrectedSlices,
-    /// Voxels of changed objects, erased voxels, and a rim of background around both.
+    /// Voxels of changed objects, erased voxels, and a rim of background around both: three voxels wide within a slice, and
+    /// the voxels above and below in the adjacent slices.
     CorrectedObjects,
 }
 
@@ -73,6 +74,12 @@ impl<'a> KnownLabels<'a> {
         Ok((now, before))
     }
 
+    /// Which voxels of a slice, given after and before correction, belong to changed objects or were erased.
+    fn corrected(&self, now: &[u32], before: &[u32]) -> Vec<bool> {
+        let is_corrected = |(n, b): (&u32, &u32)| if *n > 0 { self.objects.contains(n) } else { *b > 0 };
+        now.iter().zip(before).map(is_corrected).collect()
+    }
+
     /// A slice with [`UNKNOWN_LABEL`] where the label is not known.
     pub(crate) fn slice(&self, z: usize) -> Result<Vec<u32>, CorrectionError> {
         let (mut now, before) = self.both(z)?;
@@ -81,13 +88,14 @@ impl<'a> KnownLabels<'a> {
             KnownVoxels::CorrectedSlices if now == before => now.fill(UNKNOWN_LABEL),
             KnownVoxels::CorrectedSlices => {}
             KnownVoxels::CorrectedObjects => {
-                let [_, ny, nx] = self.labels.shape_zyx();
-                let own: Vec<bool> = now
-                    .iter()
-                    .zip(&before)
-                    .map(|(n, b)| if *n > 0 { self.objects.contains(n) } else { *b > 0 })
-                    .collect();
-                let near = dilated(&own, ny, nx);
+                let [nz, ny, nx] = self.labels.shape_zyx();
+                let own = self.corrected(&now, &before);
+                let mut near = dilated(&own, ny, nx);
+                for beside in [z.checked_sub(1), Some(z + 1).filter(|z| *z < nz)].into_iter().flatten() {
+                    let (now, before) = self.both(beside)?;
+                    let corrected = self.corrected(&now, &before);
+                    near.iter_mut().zip(corrected).for_each(|(near, corrected)| *near |= corrected);
+                }
                 for ((label, own), near) in now.iter_mut().zip(own).zip(near) {
                     if !(own || (near && *label == 0)) {
                         *label = UNKNOWN_LABEL;

@@ -296,6 +296,9 @@ fn only_corrected_voxels_are_known() {
     assert_eq!(objects[at(2, 10, 10)], 0, "erased voxels are background");
     assert_eq!([objects[at(1, 5, 3)], objects[at(1, 6, 3)]], [0, UNKNOWN_LABEL], "a rim of three voxels is known");
     assert_eq!(objects[at(0, 1, 1)], UNKNOWN_LABEL);
+    // Corrected objects end where the voxel of the next slice is background.
+    assert_eq!([objects[at(0, 2, 2)], objects[at(0, 2, 3)], objects[at(1, 10, 10)]], [0; 3]);
+    assert_eq!([objects[at(0, 2, 4)], objects[at(0, 10, 10)]], [UNKNOWN_LABEL; 2]);
     let table = std::fs::read_to_string(folder.path().join("dataset.csv")).unwrap();
     assert_eq!(table, "raw,seg,ignore\ns_raw.tif,s_labels.tif,65535\no_raw.tif,o_labels.tif,65535\n");
     let same =

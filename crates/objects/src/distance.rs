@@ -30,6 +30,21 @@ pub fn own_distance_um<T: Copy + PartialEq>(
     voxel_um: [f64; 3],
     is_object: impl Fn(T) -> bool,
 ) -> Result<Vec<f32>, ObjectsError> {
+    known_distance_um(labels, shape_zyx, voxel_um, is_object, |_| true)
+}
+
+/// As [`own_distance_um`], but voxels for which `is_known` is false are no boundary. Where no such voxel is closer than the
+/// nearest known voxel of another label, the distance is that to the latter. Elsewhere, it is that distance or a larger one.
+///
+/// # Errors
+/// As [`own_distance_um`].
+pub fn known_distance_um<T: Copy + PartialEq>(
+    labels: &[T],
+    shape_zyx: [usize; 3],
+    voxel_um: [f64; 3],
+    is_object: impl Fn(T) -> bool,
+    is_known: impl Fn(T) -> bool,
+) -> Result<Vec<f32>, ObjectsError> {
     check_len("labels", labels.len(), shape_zyx)?;
     if voxel_um.iter().any(|v| !v.is_finite() || *v <= 0.0) {
         return Err(ObjectsError::Parameter {
@@ -45,35 +60,44 @@ pub fn own_distance_um<T: Copy + PartialEq>(
         return Ok(squared);
     }
     for (row, out) in labels.chunks_exact(nx).zip(squared.chunks_exact_mut(nx)) {
-        along_x(row, out, ux, &is_object);
+        along_x(row, out, ux, &is_object, &is_known);
     }
     let mut envelope = Envelope::new(ny.max(nz));
     if ny > 1 {
         for (plane, out) in labels.chunks_exact(ny * nx).zip(squared.chunks_exact_mut(ny * nx)) {
             for x in 0..nx {
-                envelope.line(plane, out, Line { first: x, stride: nx, count: ny, step_um: uy }, &is_object);
+                let line = Line { first: x, stride: nx, count: ny, step_um: uy };
+                envelope.line(plane, out, line, &is_object, &is_known);
             }
         }
     }
     if nz > 1 {
         for at in 0..ny * nx {
             let line = Line { first: at, stride: ny * nx, count: nz, step_um: uz };
-            envelope.line(labels, &mut squared, line, &is_object);
+            envelope.line(labels, &mut squared, line, &is_object, &is_known);
         }
     }
     squared.iter_mut().for_each(|d| *d = d.sqrt());
     Ok(squared)
 }
 
-/// Computes squared distances along one row, from the ends of each run.
-fn along_x<T: Copy + PartialEq>(row: &[T], out: &mut [f32], step_um: f32, is_object: impl Fn(T) -> bool) {
+/// Computes squared distances along one row, from the ends of each run that a known voxel follows.
+fn along_x<T: Copy + PartialEq>(
+    row: &[T],
+    out: &mut [f32],
+    step_um: f32,
+    is_object: impl Fn(T) -> bool,
+    is_known: impl Fn(T) -> bool,
+) {
     let mut start = 0;
     for run in row.chunk_by(|a, b| a == b) {
         let end = start + run.len();
         if run.first().is_some_and(|label| is_object(*label)) {
+            let is_bounded_before = start > 0 && is_known(row[start - 1]);
+            let is_bounded_after = end < row.len() && is_known(row[end]);
             for (i, o) in out[start..end].iter_mut().enumerate() {
-                let before = if start > 0 { (i + 1) as f32 } else { f32::INFINITY };
-                let after = if end < row.len() { (run.len() - i) as f32 } else { f32::INFINITY };
+                let before = if is_bounded_before { (i + 1) as f32 } else { f32::INFINITY };
+                let after = if is_bounded_after { (run.len() - i) as f32 } else { f32::INFINITY };
                 let d = before.min(after) * step_um;
                 *o = d * d;
             }
@@ -106,7 +130,14 @@ impl Envelope {
     }
 
     /// Processes one line.
-    fn line<T: Copy + PartialEq>(&mut self, labels: &[T], out: &mut [f32], line: Line, is_object: impl Fn(T) -> bool) {
+    fn line<T: Copy + PartialEq>(
+        &mut self,
+        labels: &[T],
+        out: &mut [f32],
+        line: Line,
+        is_object: impl Fn(T) -> bool,
+        is_known: impl Fn(T) -> bool,
+    ) {
         let Line { first, stride, count, .. } = line;
         let mut start = 0;
         while start < count {
@@ -117,13 +148,15 @@ impl Envelope {
             }
             if is_object(label) {
                 let run = Line { first: first + start * stride, count: end - start, ..line };
-                self.run(out, run, start > 0, end < count);
+                let is_bounded_before = start > 0 && is_known(labels[first + (start - 1) * stride]);
+                let is_bounded_after = end < count && is_known(labels[first + end * stride]);
+                self.run(out, run, is_bounded_before, is_bounded_after);
             }
             start = end;
         }
     }
 
-    /// Processes one run of a line; `before` and `after` tell whether another label precedes or follows it.
+    /// Processes one run of a line; `before` and `after` tell whether a known voxel of another label precedes or follows it.
     fn run(&mut self, out: &mut [f32], run: Line, before: bool, after: bool) {
         let Line { first, stride, count: len, step_um } = run;
         let weight = step_um * step_um;
@@ -249,6 +282,31 @@ mod tests {
             let got = own_distance_um(&labels, shape, voxel, is_object).unwrap();
             for (g, w) in got.iter().zip(brute_force(&labels, shape, voxel)) {
                 prop_assert!(is_equal(*g, w), "{} {}", g, w);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn unknown_voxels_are_no_boundary(coarse in prop::collection::vec(0u32..4, 3 * 3 * 4), vz in 0.3f64..3.0, vy in 0.3f64..3.0) {
+            let (shape, voxel) = ([6, 6, 8], [vz, vy, 0.7]);
+            let labels: Vec<u32> = (0..6 * 6 * 8)
+                .map(|i| coarse[(i / 48 / 2 * 3 + i / 8 % 6 / 2) * 4 + i % 8 / 2])
+                .map(|l| if l == 3 { UNKNOWN } else { l })
+                .collect();
+            let got = known_distance_um(&labels, shape, voxel, is_object, |l| l != UNKNOWN).unwrap();
+            // The nearest voxel of another label, known or not, and the nearest known one.
+            let nearest = brute_force(&labels, shape, voxel);
+            let at = |i: usize| [i / 48, i / 8 % 6, i % 8].map(|v| v as f64);
+            for i in (0..labels.len()).filter(|i| is_object(labels[*i])) {
+                let away = |j: usize| (0..3).map(|a| ((at(i)[a] - at(j)[a]) * voxel[a]).powi(2)).sum::<f64>().sqrt();
+                let others = (0..labels.len()).filter(|j| labels[*j] != labels[i] && labels[*j] != UNKNOWN);
+                let known = others.map(away).fold(f64::INFINITY, f64::min);
+                if known <= nearest[i] {
+                    prop_assert!(is_equal(got[i], known), "{} {}", got[i], known);
+                } else {
+                    prop_assert!(f64::from(got[i]) >= known - 1e-4, "{} {}", got[i], known);
+                }
             }
         }
     }

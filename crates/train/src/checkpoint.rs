@@ -13,6 +13,7 @@ use crate::history::History;
 use crate::job::TrainJob;
 use crate::scoring::ScoredNetwork;
 use crate::step::ModelState;
+use crate::validator::Comparison;
 use cytoscope_graph::Tensor;
 use cytoscope_model_package::PACKAGE_KIND;
 use cytoscope_pipeline::JobError;
@@ -78,6 +79,9 @@ pub(crate) struct TrainState {
     pub peak: Option<f64>,
     /// Score of the start model.
     pub start_score: Option<f64>,
+    /// Comparison of the network with the highest score with the start model; `None` before the first one.
+    #[serde(default)]
+    pub closest: Option<Comparison>,
     /// Validations since the score last rose. It does not change when a network trained longer is kept with an equal score.
     #[serde(rename = "since_best")]
     pub validations_since_best: usize,

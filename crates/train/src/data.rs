@@ -157,6 +157,7 @@ pub(crate) fn split_pairs(
         seed,
         together: report.copies(),
         objects: report.objects(),
+        cuts: report.cuts(),
         avoid,
         keep: keep.map(<[String]>::to_vec).unwrap_or_default(),
         ..SplitOptions::default()

@@ -44,11 +44,8 @@ struct StepSession {
 impl StepSession {
     fn step(&mut self, inputs: &[Tensor]) -> Result<(), JobError> {
         self.context.check()?;
-        let [image, target, weight] = inputs else {
-            return Err(JobError::Internal(format!("training step: {} inputs instead of 3", inputs.len())));
-        };
         for _ in 0..self.accumulate {
-            self.stepper.forward_backward(image.clone(), target.clone(), weight.clone())?;
+            self.stepper.forward_backward(inputs.to_vec())?;
         }
         self.stepper.optimizer_step(1e-9, self.clip_norm, self.accumulate)
     }

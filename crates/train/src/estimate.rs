@@ -80,13 +80,13 @@ impl EstimateJob {
         let options = stepper_options(&self.config, &start, engine.device().id, self.threads, &context.recorder)?;
         let ema = options.ema > 0.0;
         let mut stepper = Stepper::new(start.graph.clone(), engine.as_ref(), &options)?;
-        let [image, target, weight] = synthetic_batch(&options.shape, start.outputs.len())?;
+        let batch = synthetic_batch(&options.shape, start.outputs.len())?;
         let mut secs = Vec::with_capacity(STEPS);
         for _ in 0..STEPS {
             context.check()?;
             let started = Instant::now();
             for _ in 0..self.config.accumulate {
-                stepper.forward_backward(image.clone(), target.clone(), weight.clone())?;
+                stepper.forward_backward(batch.to_vec())?;
             }
             stepper.optimizer_step(1e-9, self.config.clip_norm, self.config.accumulate)?;
             secs.push(started.elapsed().as_secs_f64());

@@ -5,7 +5,7 @@ use crate::checkpoint::TrainState;
 use crate::curves;
 use crate::error::io_error;
 use crate::history::StepPoint;
-use crate::job::{ChosenNetwork, Quantized, TrainReport};
+use crate::job::{ChosenNetwork, Quantized, TrainReport, kept_reason};
 use crate::network::Int8Network;
 use crate::package::{self, Description, Example};
 use crate::previews::{self, Thumbnail};
@@ -73,7 +73,10 @@ impl Training<'_> {
         let verdict = if best > 0 { ChosenNetwork::Trained } else { ChosenNetwork::Start };
         let chosen = if best > 0 { self.folder.best(best) } else { self.folder.start() };
         if verdict == ChosenNetwork::Start {
-            context.note("no trained network scored clearly better than the start model, which is kept");
+            let reason = kept_reason(state.closest.as_ref());
+            context.note(format!(
+                "no trained network scored clearly better than the start model, which is kept: {reason}"
+            ));
         }
         let graph = Package::open(&chosen).map_err(|e| JobError::model(chosen.display().to_string(), e))?.graph;
         if self.tunes_segmentation() {
@@ -114,6 +117,7 @@ impl Training<'_> {
         Ok(TrainReport {
             out: self.job.out.clone(),
             verdict,
+            kept: state.closest.filter(|_| verdict == ChosenNetwork::Start),
             metric: metric.to_owned(),
             before: before.as_ref().map(|s| s.scores.clone()).unwrap_or_default(),
             after: after.as_ref().map(|s| s.scores.clone()).unwrap_or_default(),

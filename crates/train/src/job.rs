@@ -7,7 +7,7 @@ use crate::history::History;
 use crate::network::trainable_for;
 use crate::start::TrainStart;
 use crate::train;
-use crate::validator::PairScore;
+use crate::validator::{Comparison, PairScore};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::job_record::{JobKind, Recordable, recorded};
@@ -89,6 +89,10 @@ pub struct TrainReport {
     pub out: PathBuf,
     /// Which network the package contains.
     pub verdict: ChosenNetwork,
+    /// Comparison of the trained network with the highest score with the start model, if that is kept; `None` if it is not,
+    /// or if no trained network was scored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Comparison>,
     /// Name of the validation score that networks are compared by.
     pub metric: String,
     /// Scores of the start model, by name; empty if it could not be scored.
@@ -139,11 +143,21 @@ pub struct TrainReport {
 }
 
 impl TrainReport {
+    /// Returns why the start model is kept, as the end of a sentence.
+    pub fn kept_reason(&self) -> String {
+        kept_reason(self.kept.as_ref())
+    }
+
     /// Returns whether the network is unchanged, but its segmentation settings now fit the data better.
     pub fn only_segmentation_improved(&self) -> bool {
         let sum = |scores: &BTreeMap<String, f64>| scores.values().sum::<f64>();
         self.verdict == ChosenNetwork::Start && !self.before.is_empty() && sum(&self.after) > sum(&self.before) + 1e-9
     }
+}
+
+/// Returns why a start model is kept, as the end of a sentence, from the comparison with the best trained network.
+pub(crate) fn kept_reason(comparison: Option<&Comparison>) -> String {
+    comparison.map_or_else(|| "no trained network was scored".to_owned(), Comparison::reason)
 }
 
 impl TrainJob {
@@ -259,5 +273,18 @@ mod tests {
         assert!(!report("start", high.clone(), high.clone()).only_segmentation_improved());
         assert!(!report("trained", low, high.clone()).only_segmentation_improved());
         assert!(!report("start", json!({}), high).only_segmentation_improved(), "the start model has no score");
+    }
+
+    #[test]
+    fn the_reason_for_keeping_the_start_model_states_the_numbers() {
+        let kept = |before, after, standard_error, samples| {
+            kept_reason(Some(&Comparison { before, after, standard_error, samples }))
+        };
+        let within = kept(0.8, 0.82, Some(0.05), 9);
+        assert!(within.contains("0.0200") && within.contains("0.8200") && within.contains("0.0500"), "{within}");
+        let lower = kept(0.8, 0.75, Some(0.05), 9);
+        assert!(lower.contains("highest score is 0.7500, that of the start model 0.8000"), "{lower}");
+        assert!(kept(0.8, 0.9, None, 1).contains("only 1 object"));
+        assert_eq!(kept_reason(None), "no trained network was scored");
     }
 }

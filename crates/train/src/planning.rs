@@ -101,9 +101,9 @@ impl Training<'_> {
         for _ in 0..TRIAL_STEPS {
             self.context.check()?;
             let started = Instant::now();
-            let [image, target, weight] = self.batch(&mut loader)?;
+            let batch = self.batch(&mut loader)?;
             for _ in 0..self.config.accumulate {
-                stepper.forward_backward(image.clone(), target.clone(), weight.clone())?;
+                stepper.forward_backward(batch.clone())?;
             }
             stepper.optimizer_step(1e-9, self.config.clip_norm, self.config.accumulate)?;
             secs.push(started.elapsed().as_secs_f64());
@@ -194,6 +194,7 @@ impl Training<'_> {
             best: None,
             peak: None,
             start_score: None,
+            closest: None,
             validations_since_best: 0,
             validation_due: false,
             ended: false,

@@ -101,6 +101,7 @@ impl QatTrainer {
             optimizer: Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 },
             shape,
             batch_statistics: false,
+            further_weights: false,
             only,
             ema: EMA,
             threads: self.threads,
@@ -167,7 +168,7 @@ impl QuantizationAwareTraining for QatTrainer {
             let (epoch, place) = (taken / count, taken % count);
             let at = ((place + epoch) * stride(count) % count) as usize;
             let (Some(tile), Some(target)) = (tiles.get(at), expected.get(at)) else { break };
-            let output = stepper.forward_backward((*tile).clone(), target.clone(), weight.clone())?;
+            let output = stepper.forward_backward(vec![(*tile).clone(), target.clone(), weight.clone()])?;
             if !matches!(output, StepOutput::Loss(_)) {
                 context.note("quantization-aware training was stopped: the loss was not finite");
                 break;

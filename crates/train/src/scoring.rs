@@ -215,8 +215,9 @@ impl Training<'_> {
         let near = state.peak.is_none_or(|peak| scores.score > peak - SCORE_NOISE);
         let longer = near && state.start_score.is_none_or(|start| scores.score > start);
         // A start model is replaced only by a network that is better by more than chance.
-        let is_improvement = before.as_ref().is_none_or(|start| scores.is_clearly_above(&start.tuned));
-        let best = (better || longer) && is_improvement;
+        let comparison = before.as_ref().map(|start| scores.compared_with(&start.tuned));
+        let best = (better || longer) && comparison.is_none_or(|comparison| comparison.is_clear_gain());
+        state.closest = [state.closest, comparison].into_iter().flatten().max_by(|a, b| a.after.total_cmp(&b.after));
         if best {
             self.write_candidate(&stepper.network()?, &self.folder.best(state.step))?;
             state.best = Some((scores.score, state.step));
@@ -280,6 +281,8 @@ impl Training<'_> {
         if let Some(scored) = start {
             state.add_validation_time(&scored);
             state.start_score = score;
+            // Scores on other images cannot be compared.
+            state.closest = None;
             *before = Some(scored);
         }
         if let Some((score, step)) = best {
@@ -297,7 +300,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn scored(score: f64, secs: f64, share: f64) -> ScoredNetwork {
-        let scores = Scores { score, scores: BTreeMap::new(), pairs: Vec::new() };
+        let scores = Scores { score, scores: BTreeMap::new(), pairs: Vec::new(), shares: Vec::new() };
         let (untuned, tuned) = (scores.clone(), scores);
         ScoredNetwork { untuned, tuned, thumbnails: Vec::new(), live: None, share, secs, total_secs: secs }
     }

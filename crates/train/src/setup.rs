@@ -110,6 +110,7 @@ pub(crate) fn stepper_options(
         optimizer: config.optimizer.rule(),
         shape: batch_shape(config, start),
         batch_statistics: true,
+        further_weights: false,
         only: config.only.clone(),
         ema: config.ema,
         threads,
@@ -299,7 +300,8 @@ pub(crate) fn prepare<'a>(
     let measured = moments.iter().map(|m| (m.mean, m.variance().sqrt().max(1e-12)));
     let intensities = if intensities.len() == moments.len() { intensities } else { measured.collect() };
     let stepping = stepper_options(&config, &start, engine.device().id, job.threads, &context.recorder)?;
-    let stepping = StepperOptions { tuning: context.tuning(), ..stepping };
+    let further_weights = sampler.has_further_weights();
+    let stepping = StepperOptions { tuning: context.tuning(), further_weights, ..stepping };
     let validator = validator_of(context, &config, data, &start, given)?;
     let previews = Previews::of(&validator, start.target);
     let segment = segmentation(context, &config, &start, data);

@@ -70,6 +70,8 @@ pub(crate) struct StepperOptions {
     pub shape: Vec<usize>,
     /// Whether batch norms use batch statistics and update their running statistics.
     pub batch_statistics: bool,
+    /// Whether a batch has weights of its own for the channels after the first.
+    pub further_weights: bool,
     /// Train only parameters whose names contain one of these strings; if empty, all.
     pub only: Vec<String>,
     /// Decay of the EMA of the parameters; 0 disables it.
@@ -250,6 +252,7 @@ impl Stepper {
     pub(crate) fn new(model_graph: Graph, engine: &dyn Engine, options: &StepperOptions) -> Result<Self, JobError> {
         let step = StepOptions {
             batch_statistics: options.batch_statistics,
+            further_weights: options.further_weights,
             only: options.only.clone(),
             memory_budget_bytes: Some(activation_budget(options.memory_budget_bytes, engine.device())),
             half: options.half,
@@ -378,14 +381,10 @@ impl Stepper {
     }
 
     /// Computes the loss and gradients of a batch and accumulates the gradients since the last
-    /// [`Stepper::optimizer_step`]. The returned loss includes those that were not read yet.
-    pub(crate) fn forward_backward(
-        &mut self,
-        image: Tensor,
-        target: Tensor,
-        weight: Tensor,
-    ) -> Result<StepOutput, JobError> {
-        let output = self.forward_backward_later(image, target, weight)?;
+    /// [`Stepper::optimizer_step`]. The batch is image, target, weight and, if there are any, the weights of the channels
+    /// after the first. The returned loss includes those that were not read yet.
+    pub(crate) fn forward_backward(&mut self, batch: Vec<Tensor>) -> Result<StepOutput, JobError> {
+        let output = self.forward_backward_later(batch)?;
         if !self.has_unread() {
             return Ok(output);
         }
@@ -432,15 +431,9 @@ impl Stepper {
     /// Like [`Stepper::forward_backward`], but on a device, the loss is left there for [`Stepper::unread_loss`], and 0 is
     /// returned in its place. Exceptions are batches with a loss scale, which depends on every batch: if their loss or a
     /// gradient is not finite, nothing is accumulated, as on the CPU.
-    pub(crate) fn forward_backward_later(
-        &mut self,
-        image: Tensor,
-        target: Tensor,
-        weight: Tensor,
-    ) -> Result<StepOutput, JobError> {
-        let given = vec![image, target, weight];
+    pub(crate) fn forward_backward_later(&mut self, batch: Vec<Tensor>) -> Result<StepOutput, JobError> {
         let step = self.on_device.then(|| self.recorder.span(Stage::Compute, "forward and backward"));
-        let returned = self.buffers.step(&mut self.gradients, given).map_err(engine_error)?;
+        let returned = self.buffers.step(&mut self.gradients, batch).map_err(engine_error)?;
         drop(step);
         self.unread += usize::from(self.on_device);
         if self.on_device && self.half != Some(ElementType::F16) {

@@ -264,8 +264,9 @@ impl Training<'_> {
         Loader::with(make, options).map_err(data_error)
     }
 
-    /// Returns the next batch: image, target and weight, each N, C, Z, Y, X (N, C, Y, X for 2-D networks).
-    pub(crate) fn batch(&self, loader: &mut Loader) -> Result<[Tensor; 3], JobError> {
+    /// Returns the next batch: image, target, weight and, if the sampler has them, the weights of the channels after the
+    /// first; each N, C, Z, Y, X (N, C, Y, X for 2-D networks).
+    pub(crate) fn batch(&self, loader: &mut Loader) -> Result<Vec<Tensor>, JobError> {
         let waiting = self.context.recorder.span(Stage::DataWait, "batch");
         let batch = loader.next_batch(self.batch).map_err(data_error)?;
         waiting.finish();
@@ -281,11 +282,15 @@ impl Training<'_> {
             stain.iter_mut().for_each(|v| *v = ((f64::from(*v) - mean) / std) as f32);
         }
         let bad = |e: cytoscope_graph::GraphError| JobError::model("a batch", e);
-        Ok([
+        let mut tensors = vec![
             Tensor::new(shape(batch.image_channels), batch.image).map_err(bad)?,
             Tensor::new(shape(batch.channels), target).map_err(bad)?,
             Tensor::new(shape(1), batch.weight).map_err(bad)?,
-        ])
+        ];
+        if !batch.further_weight.is_empty() {
+            tensors.push(Tensor::new(shape(1), batch.further_weight).map_err(bad)?);
+        }
+        Ok(tensors)
     }
 
     pub(crate) fn describe(&self, record: serde_json::Value, card: String, name: String) -> Description<'_> {

@@ -116,7 +116,7 @@ pub(crate) struct TuneResult {
 
 /// Tunes the settings on the validation pairs, one setting at a time (coordinate search) starting from `initial`. After
 /// `until`, no further candidates are tried. Settings that are better by chance only are not taken
-/// ([`Scores::is_clearly_above`]).
+/// ([`Scores::compared_with`]).
 pub(crate) fn tune(
     cancel: &CancelToken,
     validator: &Validator,
@@ -157,7 +157,7 @@ pub(crate) fn tune(
     }
     let share = f64::from(tried) / f64::from(tried + left_out);
     // The best of many candidates is above the initial settings by chance alone.
-    let (options, best) = match scores.is_clearly_above(&given) {
+    let (options, best) = match scores.compared_with(&given).is_clear_gain() {
         true => (best, scores),
         false => (initial.clone(), given.clone()),
     };

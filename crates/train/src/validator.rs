@@ -1,8 +1,10 @@
 //! Scores of a network through the prediction pipeline: stacks are predicted in tiles, segmented and compared with the
 //! ground truth.
 
+mod comparison;
 mod scores;
 
+pub use comparison::Comparison;
 pub(crate) use scores::SCORE_VERSION;
 pub use scores::{PairScore, Scores};
 
@@ -13,7 +15,7 @@ use crate::stacks::{
     Stack, channels_array, is_whole_file, middle_window, read_channels, read_zyx, replace_non_finite, voxel_um,
 };
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, image_in_memory, open};
-use cytoscope_objects::diameter;
+use cytoscope_objects::diameter::{self, KnownObject};
 use cytoscope_pipeline::{
     CancelToken, DiameterRequest, JobError, JobErrorKind, PredictOptions, PredictedVolume, VolumeOutputs, with_name,
 };
@@ -299,7 +301,7 @@ impl Validator {
         labels: impl Iterator<Item = Result<(usize, Vec<f32>), JobError>>,
     ) -> Result<Scores, JobError> {
         let mut all = Tally::default();
-        let mut pairs = Vec::with_capacity(self.cases.len());
+        let (mut pairs, mut shares) = (Vec::with_capacity(self.cases.len()), Vec::new());
         for made in labels {
             let (at, found) = made?;
             let Some(case) = self.cases.get(at) else { continue };
@@ -316,10 +318,11 @@ impl Validator {
             };
             let (score, scores) = one.scores(self.target, &self.stains);
             pairs.push(PairScore { name: case.name.clone(), score, scores });
+            shares.extend(one.shares.iter().map(|share| (at, *share)));
             all.add(one);
         }
         let (score, scores) = all.scores(self.target, &self.stains);
-        Ok(Scores { score, scores, pairs })
+        Ok(Scores { score, scores, pairs, shares })
     }
 
     /// Returns the ground truth of a case, axes C, Z, Y, X, and its shape Z, Y, X.
@@ -333,19 +336,33 @@ impl Validator {
     }
 }
 
-/// Returns the median object diameter in µm of labels given as floats.
+/// Returns the median object diameter in µm of labels given as floats, of which those equal to `ignored` are not known.
 fn median_diameter((labels, shape): &Stack, ignored: Option<f32>, voxel: [f64; 3]) -> Option<f64> {
-    let mut objects: BTreeMap<u32, (u64, [usize; 3], [usize; 3])> = BTreeMap::new();
-    let plane = (shape[1] * shape[2]).max(1);
-    for (i, label) in labels.iter().enumerate().filter(|(_, l)| **l >= 1.0 && Some(**l) != ignored) {
-        let at = [i / plane, i / shape[2].max(1) % shape[1].max(1), i % shape[2].max(1)];
-        let (voxels, low, high) = objects.entry(*label as u32).or_insert((0, at, at));
-        *voxels += 1;
-        *low = std::array::from_fn(|a| low[a].min(at[a]));
-        *high = std::array::from_fn(|a| high[a].max(at[a]));
+    let [nz, ny, nx] = *shape;
+    let plane = (ny * nx).max(1);
+    let is_ignored = |at: usize| ignored.is_some() && labels.get(at).copied() == ignored;
+    // Per label: its size, its last slice, and the number of its voxels there.
+    let mut objects: BTreeMap<u32, (KnownObject, usize, u64)> = BTreeMap::new();
+    for (i, label) in labels.iter().enumerate().filter(|(i, l)| **l >= 1.0 && !is_ignored(*i)) {
+        let [z, y, x] = [i / plane, i / nx.max(1) % ny.max(1), i % nx.max(1)];
+        let at = [z, y, x];
+        let new = KnownObject { voxels: 0, section: 0, low: at, high: at, is_partial: false };
+        let (object, slice, in_slice) = objects.entry(*label as u32).or_insert((new, z, 0));
+        *in_slice = if *slice == z { *in_slice + 1 } else { 1 };
+        *slice = z;
+        object.voxels += 1;
+        object.section = object.section.max(*in_slice);
+        object.low = std::array::from_fn(|a| object.low[a].min(at[a]));
+        object.high = std::array::from_fn(|a| object.high[a].max(at[a]));
+        object.is_partial |= (x > 0 && is_ignored(i - 1))
+            || (x + 1 < nx && is_ignored(i + 1))
+            || (y > 0 && is_ignored(i - nx))
+            || (y + 1 < ny && is_ignored(i + nx))
+            || (z > 0 && is_ignored(i - plane))
+            || (z + 1 < nz && is_ignored(i + plane));
     }
-    let sizes = objects.into_values().map(|(voxels, low, high)| (voxels, diameter::is_cut(low, high, *shape)));
-    diameter::median(sizes.collect(), voxel)
+    let objects: Vec<KnownObject> = objects.into_values().map(|(object, ..)| object).collect();
+    diameter::median_of_known(&objects, *shape, voxel)
 }
 
 /// Returns at most `count` of the pairs, spread over all of them: the one with the most objects of each run of successive
@@ -406,6 +423,21 @@ mod tests {
         let near = |name: &str, value: f64| (scores.scores[name] - value).abs() < 1e-6;
         assert!(near("pearson dna", 1.0) && near("pearson actin", -1.0) && near("pearson", 0.0), "{scores:?}");
         assert!(scores.score.abs() < 1e-6);
+    }
+
+    #[test]
+    fn the_diameter_of_known_slices_is_that_of_whole_objects() {
+        // A ball with a diameter of 16 voxels, of which one slice in four is known.
+        let shape = [24usize, 24, 24];
+        let at = |i: usize| [i / 576, i / 24 % 24, i % 24];
+        let ball: Vec<f32> = (0..24 * 24 * 24)
+            .map(|i| f32::from(u8::from(at(i).iter().map(|v| (*v as f64 - 12.0).powi(2)).sum::<f64>() < 64.0)))
+            .collect();
+        let slices: Vec<f32> =
+            ball.iter().enumerate().map(|(i, l)| if at(i)[0] % 4 == 0 { *l } else { 255.0 }).collect();
+        let diameter = |labels: &[f32]| median_diameter(&(labels.to_vec(), shape), Some(255.0), [1.0; 3]).unwrap();
+        assert!((diameter(&ball) - 16.0).abs() < 0.4);
+        assert!((diameter(&slices) - 16.0).abs() < 0.4);
     }
 
     #[test]

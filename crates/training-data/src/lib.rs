@@ -33,6 +33,7 @@
 
 pub mod augment;
 mod check;
+mod cut;
 mod dataset;
 mod error;
 mod find;
@@ -51,6 +52,7 @@ mod targets;
 
 pub use augment::AugmentOptions;
 pub use check::{CheckOptions, Intensities, PairSummary, Report, check, check_with};
+pub use cut::{CutAxis, StackCut};
 pub use dataset::{Convention, Dataset, ImageRef, Pair, Part, Problem, Severity, StackWindow, TrainingTask};
 pub use error::TrainingDataError;
 pub use find::{FindOptions, SpacingOrder, find_pairs, find_pairs_with};

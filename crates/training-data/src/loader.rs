@@ -47,6 +47,8 @@ pub struct Batch {
     pub target: Vec<f32>,
     /// Weights, `[n][1][Z][Y][X]`.
     pub weight: Vec<f32>,
+    /// Weights of the channels after the first, `[n][1][Z][Y][X]`; empty if they are those of the first.
+    pub further_weight: Vec<f32>,
     /// Where each patch was sampled, in the order of the batch.
     pub from: Vec<Origin>,
 }
@@ -254,6 +256,7 @@ fn stack(patches: Vec<Patch>) -> Result<Batch, TrainingDataError> {
         image: first.image,
         target: first.target,
         weight: first.weight,
+        further_weight: first.further_weight,
         from: vec![first.from],
     };
     for patch in patches {
@@ -268,6 +271,7 @@ fn stack(patches: Vec<Patch>) -> Result<Batch, TrainingDataError> {
         batch.image.extend(patch.image);
         batch.target.extend(patch.target);
         batch.weight.extend(patch.weight);
+        batch.further_weight.extend(patch.further_weight);
         batch.from.push(patch.from);
         batch.count += 1;
     }

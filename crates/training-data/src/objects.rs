@@ -4,10 +4,10 @@
 use crate::error::{TrainingDataError, check_limit};
 use crate::limits::MAX_OBJECTS;
 use crate::reader::{Bounds, Convert, Reader};
-use cytoscope_objects::diameter;
+use cytoscope_objects::diameter::{self, KnownObject};
 use cytoscope_volume::{DType, Element, Samples, with_samples};
 use serde::{Deserialize, Serialize};
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 /// The label of voxels that count neither in the loss nor in scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +70,10 @@ impl Convert<u32> for LabelCode {
     fn fill_value(&self) -> u32 {
         0
     }
+
+    fn has_ignored(&self) -> bool {
+        !self.ignore.is_nan()
+    }
 }
 
 /// One object of a label image.
@@ -79,6 +83,12 @@ pub(crate) struct Object {
     pub label: u32,
     /// Number of voxels of the object.
     pub voxels: u64,
+    /// Number of its voxels in the slice that has the most of them.
+    pub section: u64,
+    /// Whether one of its voxels shares a face with a voxel that has the ignore label.
+    pub is_partial: bool,
+    /// The last slice with a voxel of the object, and the number of its voxels there.
+    last_section: (u32, u64),
     /// First voxel of the bounding box along Z, Y, X.
     pub low: [u32; 3],
     /// Last voxel of the bounding box along Z, Y, X.
@@ -94,7 +104,16 @@ const SPREAD: usize = 4096;
 
 impl Object {
     fn new(label: u32) -> Self {
-        Self { label, voxels: 0, low: [u32::MAX; 3], high: [0; 3], seeds: [(u64::MAX, [0; 3]); SEEDS] }
+        Self {
+            label,
+            voxels: 0,
+            section: 0,
+            is_partial: false,
+            last_section: (0, 0),
+            low: [u32::MAX; 3],
+            high: [0; 3],
+            seeds: [(u64::MAX, [0; 3]); SEEDS],
+        }
     }
 
     /// Stores a voxel if its random number is among the smallest.
@@ -138,6 +157,40 @@ pub(crate) fn mix(value: u64) -> u64 {
     v ^ (v >> 31)
 }
 
+/// Consecutive voxels of a row with one label other than background.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    /// First voxel along X, and the voxel after the last.
+    start: usize,
+    end: usize,
+    label: u32,
+}
+
+/// Returns the label of the object, if one of two adjacent runs is an object and the other one has the ignore label.
+fn beside_ignored(a: Run, b: Run) -> Option<u32> {
+    match (a.label == IGNORED, b.label == IGNORED) {
+        (true, false) => Some(b.label),
+        (false, true) => Some(a.label),
+        _ => None,
+    }
+}
+
+/// Adds to `found` the labels of the objects in one of two adjacent rows that share a face with a voxel of the other that has
+/// the ignore label. The runs of both are in order along X.
+fn add_beside_ignored(row: &[Run], next: &[Run], found: &mut Vec<u32>) {
+    let (mut i, mut j) = (0, 0);
+    while let (Some(a), Some(b)) = (row.get(i), next.get(j)) {
+        if a.start < b.end && b.start < a.end {
+            found.extend(beside_ignored(*a, *b));
+        }
+        if a.end <= b.end {
+            i += 1;
+        } else {
+            j += 1;
+        }
+    }
+}
+
 /// Builds an [`ObjectIndex`] slab by slab; the result does not depend on the division into slabs.
 #[derive(Debug, Default)]
 pub(crate) struct Indexer {
@@ -148,10 +201,12 @@ pub(crate) struct Indexer {
     ignored: u64,
     voxels: u64,
     seen: Option<[[usize; 3]; 2]>,
+    /// The last slice and the runs of each row Y that was added, if there is an ignore label.
+    rows: BTreeMap<usize, (usize, Vec<Run>)>,
 }
 
 impl Indexer {
-    /// Adds a slab of whole rows; voxels outside the window are ignored.
+    /// Adds a slab of whole rows, which must follow the last one; voxels outside the window are ignored.
     pub fn add(
         &mut self,
         file: &std::path::Path,
@@ -189,6 +244,7 @@ impl Indexer {
             }
             let mut rest =
                 values.iter().enumerate().map(|(i, v)| (start[2] + first_x + i, code.convert(*v))).peekable();
+            let mut runs = Vec::new();
             while let Some((x, label)) = rest.next() {
                 let mut len = 1u64;
                 while rest.next_if(|(_, l)| *l == label).is_some() {
@@ -196,6 +252,9 @@ impl Indexer {
                 }
                 if label == 0 {
                     continue;
+                }
+                if code.has_ignored() {
+                    runs.push(Run { start: x, end: x + len as usize, label });
                 }
                 if label == IGNORED {
                     self.ignored += len;
@@ -206,8 +265,29 @@ impl Indexer {
                 last = (label, place);
                 self.add_run(place, [z as u32, y as u32, x as u32], len);
             }
+            if code.has_ignored() {
+                self.mark_partial(z, y, runs);
+            }
         }
         Ok(())
+    }
+
+    /// Marks the objects that share a face with an ignored voxel within a row, or between it and the rows before it along Y and
+    /// Z; keeps the row for those after it.
+    fn mark_partial(&mut self, z: usize, y: usize, row: Vec<Run>) {
+        let touching = row.iter().zip(row.iter().skip(1)).filter(|(a, b)| a.end == b.start);
+        let mut found: Vec<u32> = touching.filter_map(|(a, b)| beside_ignored(*a, *b)).collect();
+        let above = self.rows.get(&y).filter(|(slice, _)| slice + 1 == z);
+        let before = y.checked_sub(1).and_then(|y| self.rows.get(&y)).filter(|(slice, _)| *slice == z);
+        for (_, next) in above.into_iter().chain(before) {
+            add_beside_ignored(&row, next, &mut found);
+        }
+        for label in found {
+            if let Some(object) = self.place.get(&label).and_then(|place| self.objects.get_mut(*place)) {
+                object.is_partial = true;
+            }
+        }
+        self.rows.insert(y, (z, row));
     }
 
     /// Extends the box of visited voxels to a run from `low` to `high`.
@@ -236,6 +316,9 @@ impl Indexer {
     fn add_run(&mut self, place: usize, [z, y, x]: [u32; 3], len: u64) {
         let Some(object) = self.objects.get_mut(place) else { return };
         object.voxels += len;
+        let before = if object.last_section.0 == z { object.last_section.1 } else { 0 };
+        object.last_section = (z, before + len);
+        object.section = object.section.max(before + len);
         let end = x + (len - 1) as u32;
         object.low = [object.low[0].min(z), object.low[1].min(y), object.low[2].min(x)];
         object.high = [object.high[0].max(z), object.high[1].max(y), object.high[2].max(end)];
@@ -279,13 +362,19 @@ impl ObjectIndex {
     }
 
     /// Returns the median diameter in µm of the objects that do not touch the border of the stack, or of all objects if
-    /// those are fewer than three; `None` without objects.
+    /// those are fewer than three, as far as they are known ([`diameter::median_of_known`]); `None` without objects.
     pub fn median_diameter_um(&self, voxel_um: [f64; 3]) -> Option<f64> {
         let [first, last] = self.seen?;
         let shape = std::array::from_fn(|a| last[a] - first[a] + 1);
         let inside = |at: [u32; 3]| std::array::from_fn(|a| (at[a] as usize).saturating_sub(first[a]));
-        let sizes = self.objects.iter().map(|o| (o.voxels, diameter::is_cut(inside(o.low), inside(o.high), shape)));
-        diameter::median(sizes.collect(), voxel_um)
+        let known = |o: &Object| KnownObject {
+            voxels: o.voxels,
+            section: o.section,
+            low: inside(o.low),
+            high: inside(o.high),
+            is_partial: o.is_partial,
+        };
+        diameter::median_of_known(&self.objects.iter().map(known).collect::<Vec<_>>(), shape, voxel_um)
     }
 }
 
@@ -349,5 +438,70 @@ mod tests {
             assert!(object.seeds().all(|s| inside(s[0] as usize, s[1] as usize, s[2] as usize)));
         }
         assert!(one.spread.iter().all(|s| labels[(s[0] as usize * ny + s[1] as usize) * nx + s[2] as usize] != 0));
+    }
+
+    #[test]
+    fn objects_beside_ignored_voxels_are_partial_for_any_division_into_slabs() {
+        // A box in four slices of 6 × 8 voxels, and at most one ignored voxel.
+        let (nz, ny, nx) = (4usize, 6usize, 8usize);
+        let ignored = u16::MAX;
+        let boxed = |ignored_at: Option<[usize; 3]>| {
+            let mut labels = vec![0u16; nz * ny * nx];
+            for (z, y, x) in (1..3).flat_map(|z| (2..4).flat_map(move |y| (3..5).map(move |x| (z, y, x)))) {
+                labels[(z * ny + y) * nx + x] = 7;
+            }
+            if let Some([z, y, x]) = ignored_at {
+                labels[(z * ny + y) * nx + x] = ignored;
+            }
+            labels
+        };
+        let code = LabelCode::new(Some(IgnoreLabel::Value(i64::from(ignored))), DType::U16);
+        let is_partial = |labels: &[u16], rows: usize| {
+            let mut indexer = Indexer::default();
+            for z in 0..nz {
+                for y in (0..ny).step_by(rows) {
+                    let from = (z * ny + y) * nx;
+                    let part = Samples::U16(labels[from..from + rows * nx].to_vec());
+                    let window = [0..nz, 0..ny, 0..nx];
+                    indexer.add(std::path::Path::new("x"), [z, y, 0], [1, rows, nx], &part, &window, &code).unwrap();
+                }
+            }
+            let index = indexer.finish();
+            assert_eq!((index.objects[0].voxels, index.objects[0].section), (8, 4));
+            index.objects[0].is_partial
+        };
+        let faces = [[0, 2, 3], [3, 3, 4], [1, 1, 4], [2, 4, 3], [1, 2, 2], [2, 3, 5]];
+        let edges = [[0, 1, 3], [1, 1, 2], [3, 4, 5], [0, 0, 0]];
+        for rows in [1, 2, 3, 6] {
+            assert!(!is_partial(&boxed(None), rows));
+            assert!(faces.iter().all(|at| is_partial(&boxed(Some(*at)), rows)));
+            assert!(edges.iter().all(|at| !is_partial(&boxed(Some(*at)), rows)));
+        }
+    }
+
+    #[test]
+    fn the_diameter_of_known_slices_is_that_of_whole_objects() {
+        // A ball with a diameter of 16 voxels in slices of half the distance, of which one in four is known.
+        let (nz, ny, nx) = (40usize, 32usize, 32usize);
+        let um = [0.5, 1.0, 1.0];
+        let ball: Vec<u16> = (0..nz * ny * nx)
+            .map(|i| {
+                let at = [i / (ny * nx), i / nx % ny, i % nx].map(|v| v as f64);
+                let away = [(at[0] - 20.0) * um[0], at[1] - 15.5, at[2] - 15.5];
+                u16::from(away.iter().map(|d| d * d).sum::<f64>() < 64.0)
+            })
+            .collect();
+        let slices: Vec<u16> =
+            ball.iter().enumerate().map(|(i, l)| if i / (ny * nx) % 4 == 0 { *l } else { u16::MAX }).collect();
+        let code = LabelCode::new(Some(IgnoreLabel::Greatest), DType::U16);
+        let diameter = |labels: Vec<u16>| {
+            let mut indexer = Indexer::default();
+            let window = [0..nz, 0..ny, 0..nx];
+            let file = std::path::Path::new("x");
+            indexer.add(file, [0; 3], [nz, ny, nx], &Samples::U16(labels), &window, &code).unwrap();
+            indexer.finish().median_diameter_um(um).unwrap()
+        };
+        assert!((diameter(ball) - 16.0).abs() < 0.3);
+        assert!((diameter(slices) - 16.0).abs() < 0.3);
     }
 }

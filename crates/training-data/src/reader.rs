@@ -356,6 +356,10 @@ pub(crate) trait Convert<O> {
     fn convert<E: Element>(&self, value: E) -> O;
     /// Returns the initial value of the output buffer.
     fn fill_value(&self) -> O;
+    /// Returns whether some values may have the ignore label.
+    fn has_ignored(&self) -> bool {
+        false
+    }
 }
 
 fn copy_row<O: Copy>(

@@ -56,6 +56,9 @@ pub struct Patch {
     /// Weight of each voxel in the loss, `[Z][Y][X]`: 0 outside the stack and for the ignore label, otherwise 1 or
     /// more.
     pub weight: Vec<f32>,
+    /// Weight of each voxel in the loss of the channels after the first, `[Z][Y][X]`: as `weight`, and 0 where they are
+    /// unknown. Empty if the weights are those of the first channel ([`Sampler::has_further_weights`]).
+    pub further_weight: Vec<f32>,
     /// Where the patch was sampled.
     pub from: Origin,
 }
@@ -177,6 +180,12 @@ impl Sampler {
     /// Returns the options that the sampler was created with.
     pub fn options(&self) -> &SamplerOptions {
         &self.options
+    }
+
+    /// Returns whether the channels of a target after the first have weights of their own: the labels have an ignore label,
+    /// and height, boundary or flow of an object may be unknown where it is known that there is an object.
+    pub fn has_further_weights(&self) -> bool {
+        self.options.has_further_weights()
     }
 
     /// Returns the opened pairs.
@@ -396,16 +405,18 @@ impl Sampler {
         }
         drop((image_voxels, stain_voxels));
         lap(&mut times.geometry_secs);
-        let target = if self.options.target.of_labels() {
+        let (target, known) = if self.options.target.of_labels() {
             let labels = self.labels(ready, entry, &plan.transform, &outer, &mut |t| lap(t), &mut times)?;
             let part = channels::Inner { start: ready.margin, size: shape };
             let target = channels::target_channels(&self.options.target, &labels, outer.size, part, ready.network_um)?;
             self.apply_label_weights(&labels, outer.size, part, ready.network_um, &mut weight);
-            target
+            (target.values, target.known)
         } else {
-            stain
+            (stain, Vec::new())
         };
         zero_seen_weights(&mut weight, shape, plan.seen);
+        let has_further = self.options.has_further_weights();
+        let further_weight = if has_further { weights_where(&weight, &known) } else { Vec::new() };
         lap(&mut times.target_secs);
         for ((image, changes), scaling) in image.chunks_exact_mut(len).zip(&plan.changes).zip(&ready.scalings) {
             changes.apply(image, shape, scaling, rng)?;
@@ -413,7 +424,9 @@ impl Sampler {
         lap(&mut times.intensity_secs);
         let from = Origin { pair: plan.pair, name: entry.pair.name.clone(), center_zyx: plan.center };
         let (image_channels, channels) = (image.len() / len, target.len() / len);
-        Ok((Patch { index, shape_zyx: shape, image_channels, channels, image, target, weight, from }, times))
+        let patch =
+            Patch { index, shape_zyx: shape, image_channels, channels, image, target, weight, further_weight, from };
+        Ok((patch, times))
     }
 
     /// Returns the labels of a patch, including its margin.
@@ -464,6 +477,12 @@ impl Sampler {
             }
         });
     }
+}
+
+/// Returns the weights of the voxels where something is known, and 0 elsewhere; an empty `known` stands for everywhere.
+fn weights_where(weight: &[f32], known: &[bool]) -> Vec<f32> {
+    let is_known = |at: usize| known.get(at).is_none_or(|known| *known);
+    weight.iter().enumerate().map(|(at, w)| if is_known(at) { *w } else { 0.0 }).collect()
 }
 
 /// Sets the weights of the first `seen` voxels along each axis to 0.

@@ -1,5 +1,6 @@
 //! Split into training, validation and test set.
 
+use crate::cut::{MIN_EXTENT, StackCut, last_quarter};
 use crate::dataset::{Pair, Part, StackWindow};
 use crate::error::{TrainingDataError, check_range};
 use crate::stack::{Role, Stack, open_image};
@@ -66,6 +67,8 @@ pub struct SplitOptions {
     /// the half of the groups with more objects per pair, as far as it is large enough: a score of few objects says
     /// little about a network.
     pub objects: BTreeMap<String, usize>,
+    /// Places at which stacks of labels can be cut, by the name of the pair, as returned by [`crate::Report::cuts`].
+    pub cuts: BTreeMap<String, StackCut>,
     /// Names of pairs that are drawn for the validation set only if there are no others: those that the start model was
     /// trained on.
     pub avoid: BTreeSet<String>,
@@ -83,6 +86,7 @@ impl Default for SplitOptions {
             given: true,
             together: Vec::new(),
             objects: BTreeMap::new(),
+            cuts: BTreeMap::new(),
             avoid: BTreeSet::new(),
             keep: Vec::new(),
         }
@@ -116,11 +120,12 @@ impl Split {
 
 /// Splits pairs. The result depends on names, fraction and seed, but not on the order of the pairs.
 ///
-/// If there is only one image, the validation set is the last quarter along the longer one of its Y and X axes.
+/// If there is only one image, the validation set is its end, from the place of [`SplitOptions::cuts`] on; for stains, the
+/// last quarter along the longer one of its Y and X axes.
 ///
 /// # Errors
 /// [`TrainingDataError::Parameter`] if there are no pairs or the fraction is out of range; [`TrainingDataError`] if an
-/// image that has to be split cannot be read or is too small.
+/// image that has to be split cannot be read or is too small, or its labels cannot be on both sides.
 pub fn split(pairs: &[Pair], options: &SplitOptions) -> Result<Split, TrainingDataError> {
     check_range("the share of validation", options.fraction, 0.0..=0.9, "0 to 0.9")?;
     if let Some(split) = keep_validation(pairs, options)? {
@@ -154,7 +159,8 @@ pub fn split(pairs: &[Pair], options: &SplitOptions) -> Result<Split, TrainingDa
     if groups.len() < 2 {
         groups = grouped(&pool, Group::None, &options.together);
     }
-    Ok(sorted(if groups.len() < 2 { crop_all(&pool, test)? } else { draw_validation_groups(groups, test, options) }))
+    let is_one = groups.len() < 2;
+    Ok(sorted(if is_one { crop_all(&pool, test, options)? } else { draw_validation_groups(groups, test, options) }))
 }
 
 /// Returns the names of the pairs whose name with `suffix` is among `names`.
@@ -185,7 +191,7 @@ fn keep_validation(pairs: &[Pair], options: &SplitOptions) -> Result<Option<Spli
         } else if given == Some(Part::Test) {
             test.push(pair.clone());
         } else if all_ends.contains(name) {
-            let (start, end, _) = split_stack(pair)?;
+            let (start, end, _) = split_stack(pair, options)?;
             train.push(start);
             validation.push(end);
         } else {
@@ -290,10 +296,10 @@ fn draw_validation_groups(groups: BTreeMap<String, Vec<Pair>>, test: Vec<Pair>, 
 }
 
 /// Splits the only image: its end is the validation set.
-fn crop_all(pairs: &[Pair], test: Vec<Pair>) -> Result<Split, TrainingDataError> {
+fn crop_all(pairs: &[Pair], test: Vec<Pair>, options: &SplitOptions) -> Result<Split, TrainingDataError> {
     let (mut train, mut validation, mut place) = (Vec::new(), Vec::new(), String::new());
     for pair in pairs {
-        let (start, end, at) = split_stack(pair)?;
+        let (start, end, at) = split_stack(pair, options)?;
         train.push(start);
         validation.push(end);
         place = at;
@@ -303,8 +309,29 @@ fn crop_all(pairs: &[Pair], test: Vec<Pair>) -> Result<Split, TrainingDataError>
     Ok(Split { train, validation, test, how })
 }
 
+/// Returns the place at which the stack of a pair is cut: that of the pair of the same image with the most objects, so that all
+/// targets of an image are cut at the same place. `None` for stains, and for labels that were not checked.
+///
+/// # Errors
+/// [`TrainingDataError::Data`] if no cut leaves labels on both sides.
+fn cut_of(pair: &Pair, options: &SplitOptions) -> Result<Option<StackCut>, TrainingDataError> {
+    let copies = options.together.iter().find(|copies| copies.contains(&pair.name));
+    let names = copies.map_or_else(|| std::slice::from_ref(&pair.name), Vec::as_slice);
+    let cut = names.iter().filter_map(|name| options.cuts.get(name)).max_by_key(|cut| cut.objects);
+    let objects = names.iter().filter_map(|name| options.objects.get(name)).max().copied();
+    let problem = match (cut, objects) {
+        (Some(cut), _) => return Ok(Some(*cut)),
+        (None, None) => return Ok(None),
+        (None, Some(0)) => "its labels have no object",
+        (None, Some(_)) => "its labels cannot be divided into a part for training and one for validation",
+    };
+    let problem = format!("there is no other image for validation, and {problem}");
+    let next_step = "label at least two objects that are apart along Y or X, or add a second image";
+    Err(TrainingDataError::data(&pair.target.path, problem, next_step))
+}
+
 /// Splits the stack of a pair. Returns its start, its end and a description of the end.
-fn split_stack(pair: &Pair) -> Result<(Pair, Pair, String), TrainingDataError> {
+fn split_stack(pair: &Pair, options: &SplitOptions) -> Result<(Pair, Pair, String), TrainingDataError> {
     let whole = match pair.window {
         Some(window) => window,
         None => {
@@ -312,10 +339,8 @@ fn split_stack(pair: &Pair) -> Result<(Pair, Pair, String), TrainingDataError> {
             StackWindow { start_zyx: [0; 3], size_zyx: stack.zyx }
         }
     };
-    let axis = if whole.size_zyx[1] >= whole.size_zyx[2] { 1 } else { 2 };
-    let extent = whole.size_zyx[axis];
-    let train_extent = extent - extent / 4;
-    if extent < 8 {
+    let (longer, quarter) = last_quarter(whole.size_zyx);
+    if whole.size_zyx[longer.index()] < MIN_EXTENT {
         return Err(TrainingDataError::data(
             &pair.image.path,
             format!(
@@ -325,15 +350,27 @@ fn split_stack(pair: &Pair) -> Result<(Pair, Pair, String), TrainingDataError> {
             "add a second image",
         ));
     }
+    // A cut is a place in the whole stack.
+    let cut = if pair.window.is_none() { cut_of(pair, options)? } else { None };
+    let cut = cut.filter(|cut| (1..whole.size_zyx[cut.axis.index()]).contains(&cut.first));
+    let (axis, first) = cut.map_or((longer, quarter), |cut| (cut.axis, cut.first));
+    let extent = whole.size_zyx[axis.index()];
     let part = |start: usize, size: usize, part: Part| {
         let mut window = whole;
-        window.start_zyx[axis] += start;
-        window.size_zyx[axis] = size;
+        window.start_zyx[axis.index()] += start;
+        window.size_zyx[axis.index()] = size;
         Pair { window: Some(window), part: Some(part), ..pair.clone() }
     };
-    let name = if axis == 1 { "Y" } else { "X" };
-    let words = format!("the last quarter of its {name} axis, from voxel {train_extent} on");
-    Ok((part(0, train_extent, Part::Train), part(train_extent, extent - train_extent, Part::Validation), words))
+    let place = if (axis, first) == (longer, quarter) { "the last quarter of its" } else { "the end of its" };
+    let objects = match cut {
+        None => String::new(),
+        Some(StackCut { validation_objects: 0, .. }) => ", with a part of its objects".to_owned(),
+        Some(StackCut { validation_objects, objects, .. }) => {
+            format!(", with {validation_objects} of {objects} objects")
+        }
+    };
+    let words = format!("{place} {} axis, from voxel {first} on{objects}", axis.name());
+    Ok((part(0, first, Part::Train), part(first, extent - first, Part::Validation), words))
 }
 
 #[cfg(test)]

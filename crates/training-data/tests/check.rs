@@ -266,6 +266,41 @@ fn targets_of_the_only_image_are_split_at_the_same_place() {
 }
 
 #[test]
+fn a_single_partly_labeled_stack_has_objects_on_both_sides() {
+    // Three objects in the only known slice, in the left half of the stack.
+    let folder = tempfile::tempdir().unwrap();
+    let shape = [6, 20, 60];
+    let labels_of = |is_labeled: bool| -> Vec<u16> {
+        let label = |y: usize, x: usize| u16::from((5..12).contains(&y) && x < 30 && (2..7).contains(&(x % 10)));
+        (0..7200)
+            .map(|i| match (i / 1200, label(i / 60 % 20, i % 60)) {
+                (2, 1) if is_labeled => (1 + i % 60 / 10) as u16,
+                (2, _) => 0,
+                _ => u16::MAX,
+            })
+            .collect()
+    };
+    let image: Vec<u16> = (0..7200).map(|i| 100 + (i * 31 % 17) as u16).collect();
+    write(&folder.path().join("a_raw.tif"), shape, image);
+    let split_with = |labels: Vec<u16>, keep: Vec<String>| {
+        write(&folder.path().join("a_labels.tif"), shape, labels);
+        let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+        let options = CheckOptions { ignore_label: Some(IgnoreLabel::Value(65_535)), ..CheckOptions::default() };
+        let report = check(&dataset, &options);
+        let (objects, cuts) = (report.objects(), report.cuts());
+        split(&report.usable(&dataset), &SplitOptions { objects, cuts, keep, ..SplitOptions::default() })
+    };
+    let got = split_with(labels_of(true), Vec::new()).unwrap();
+    let columns = |pair: &Pair| pair.window.map(|w| [w.start_zyx[2], w.size_zyx[2]]);
+    assert_eq!([columns(&got.train[0]), columns(&got.validation[0])], [Some([0, 19]), Some([19, 41])]);
+    assert!(got.how.contains("X axis, from voxel 19 on, with 1 of 3 objects"), "{}", got.how);
+    let again = split_with(labels_of(true), got.validation_names()).unwrap();
+    assert_eq!((&again.train, &again.validation), (&got.train, &got.validation));
+    let error = split_with(labels_of(false), Vec::new()).unwrap_err().to_string();
+    assert!(error.contains("a_labels.tif") && error.contains("label at least two objects"), "{error}");
+}
+
+#[test]
 fn ambiguous_channels_and_time_points_name_the_setting() {
     let folder = tempfile::tempdir().unwrap();
     let (shape, image, labels) = tiny(0);

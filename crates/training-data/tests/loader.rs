@@ -21,6 +21,7 @@ fn synthetic_patch(index: u64) -> Patch {
         image: vec![index as f32; 2],
         target: vec![0.5; 4],
         weight: vec![1.0; 2],
+        further_weight: Vec::new(),
         from: Origin { pair: 0, name: "x".into(), center_zyx: [0.0; 3] },
     }
 }

@@ -8,8 +8,8 @@ use common::{balls, places, plain, right_angles, sampler, write, write_with};
 use cytoscope_formats::Compression;
 use cytoscope_training_data::augment::Scale;
 use cytoscope_training_data::{
-    AugmentOptions, GapWeight, IgnoreLabel, Normalize, Outside, Pair, Patch, Sampler, SamplerOptions, SourceOptions,
-    Sources, SplitOptions, StackWindow, TargetKind, split,
+    AugmentOptions, GapWeight, IgnoreLabel, Normalize, ObjectScale, Outside, Pair, Patch, Sampler, SamplerOptions,
+    SourceOptions, Sources, SplitOptions, StackWindow, TargetKind, split,
 };
 use cytoscope_volume::VoxelSize;
 use proptest::prelude::*;
@@ -233,6 +233,72 @@ fn voxels_with_the_ignore_label_have_weight_zero() {
     for (i, w) in patch.weight.iter().enumerate() {
         assert_eq!(*w, f32::from(u8::from(i % 16 / 4 != 2)));
         assert_eq!(patch.target[i], f32::from(u8::from(i % 16 / 4 % 2 == 1)));
+    }
+}
+
+#[test]
+fn heights_have_no_weight_where_an_unknown_slice_is_closer_than_the_boundary() {
+    // Two touching squares of 5 × 5 voxels; only the middle slice is known.
+    let folder = tempfile::tempdir().unwrap();
+    let shape = [5, 12, 12];
+    let is_in = |v: usize, from: usize| (from..from + 5).contains(&v);
+    let labels: Vec<u16> = (0..720)
+        .map(|i| match (i / 144 == 2, is_in(i / 12 % 12, 3), is_in(i % 12, 1), is_in(i % 12, 6)) {
+            (false, ..) => u16::MAX,
+            (true, true, true, _) => 1,
+            (true, true, _, true) => 2,
+            _ => 0,
+        })
+        .collect();
+    let at = |n: &str| folder.path().join(n);
+    write(&at("a.tif"), shape, places(shape));
+    write(&at("a_masks.tif"), shape, labels.clone());
+    let pair = Pair::new("a", at("a.tif"), at("a_masks.tif"));
+    let sample = |target: TargetKind, ignore_label: Option<IgnoreLabel>| {
+        let options = SamplerOptions { ignore_label, ..plain(shape, target) };
+        sampler(std::slice::from_ref(&pair), options).sample(0).unwrap()
+    };
+    let patch = sample(TargetKind::Instances, Some(IgnoreLabel::Greatest));
+    for (i, label) in labels.iter().enumerate() {
+        let is_known = i / 144 == 2;
+        let depth = |v: usize, from: usize| (v - from + 1).min(from + 5 - v);
+        let height = match label {
+            1 => depth(i / 12 % 12, 3).min(depth(i % 12, 1)),
+            2 => depth(i / 12 % 12, 3).min(depth(i % 12, 6)),
+            _ => 0,
+        };
+        assert_eq!(patch.weight[i], f32::from(u8::from(is_known)));
+        assert_eq!(patch.further_weight[i], f32::from(u8::from(is_known && height <= 1)));
+        assert!((patch.target[720 + i] - height as f32 / 3.0).abs() < 1e-6);
+    }
+    assert!(sample(TargetKind::Instances, None).further_weight.is_empty());
+    assert!(sample(TargetKind::Semantic, Some(IgnoreLabel::Greatest)).further_weight.is_empty());
+}
+
+#[test]
+fn stacks_with_known_slices_are_scaled_like_completely_labeled_ones() {
+    // Balls with a diameter of 12 µm, of which one slice in four is known.
+    let folder = tempfile::tempdir().unwrap();
+    let (shape, um) = ([40, 80, 80], [1.0, 0.75, 0.75]);
+    let labels = balls(shape, um, 20.0, 6.0);
+    let slices: Vec<u16> =
+        labels.iter().enumerate().map(|(i, l)| if i / 6400 % 4 == 1 { *l } else { u16::MAX }).collect();
+    let voxel_size = VoxelSize::new_um(um[0], um[1], um[2]);
+    let voxel_um = |name: &str, labels: Vec<u16>| {
+        let at = |part: &str| folder.path().join(format!("{name}_{part}.tif"));
+        write_with(&at("raw"), shape, places(shape), voxel_size, Compression::None);
+        write_with(&at("labels"), shape, labels, voxel_size, Compression::None);
+        let options = SamplerOptions {
+            voxel_um: Some([1.0; 3]),
+            objects: Some(ObjectScale { nominal_um: 6.0, given: None }),
+            ignore_label: Some(IgnoreLabel::Greatest),
+            ..plain([8, 16, 16], TargetKind::Instances)
+        };
+        sampler(&[Pair::new(name, at("raw"), at("labels"))], options).patch_voxel_um(0).unwrap()
+    };
+    // Objects of twice the nominal diameter: voxels of twice the size.
+    for um in [voxel_um("whole", labels), voxel_um("slices", slices)] {
+        assert!(um.iter().all(|v| (v - 2.0).abs() < 0.1), "{um:?}");
     }
 }
 

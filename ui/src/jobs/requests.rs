@@ -193,6 +193,7 @@ impl Jobs {
         let out = self.folder(id).map(Path::to_owned).unwrap_or_default();
         let Some(mut prediction) = self.prediction_job(document, out, display.settings()) else { return };
         prediction.diameter = DiameterRequest::Auto;
+        prediction.time = (document.extents.times > 1).then_some(document.time);
         self.estimated_from.insert(id, document.object_size.request);
         let title = format!("{} · object diameter", document.name);
         let job = Job::ObjectDiameter(DiameterJob { prediction });

@@ -254,13 +254,16 @@ pub(crate) fn sentence(error: &JobError) -> String {
 pub(crate) fn summary_sentence(report: &TrainReport) -> String {
     match (report.verdict, report.before.is_empty(), report.validation_pairs) {
         (ChosenNetwork::Start, ..) if report.only_segmentation_improved() => {
-            "No trained network scored clearly better than the start model, so its network is kept. The segmentation \
-             settings were adapted to your images."
-                .to_owned()
+            format!(
+                "No trained network scored clearly better than the start model, so its network is kept: {}. The \
+                 segmentation settings were adapted to your images.",
+                report.kept_reason()
+            )
         }
-        (ChosenNetwork::Start, ..) => {
-            "No trained network scored clearly better than the start model, so the start model is kept.".to_owned()
-        }
+        (ChosenNetwork::Start, ..) => format!(
+            "No trained network scored clearly better than the start model, so the start model is kept: {}.",
+            report.kept_reason()
+        ),
         (ChosenNetwork::Trained, _, 0) => {
             "The model was trained; there was no validation set to score it on.".to_owned()
         }

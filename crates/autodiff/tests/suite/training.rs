@@ -311,6 +311,55 @@ fn deep_supervision_uses_every_output_with_a_weight() {
 }
 
 #[test]
+fn terms_of_further_channels_can_have_weights_of_their_own() {
+    let config = UNet3d { filters: vec![3, 4], strides: vec![[1, 2, 2]], out_channels: 2, ..UNet3d::default() };
+    let net = prepare(&unet3d(&config, &Weights::Random { seed: 6 }).unwrap()).unwrap();
+    let kind = LossKind::BinaryCrossEntropy;
+    let term = |channels, within| LossTerm { kind, channels, factor: 1.0, sigmoid: true, within };
+    let terms = vec![term(0..1, None), term(1..2, None), term(1..2, Some(0))];
+    // Returns the loss and the gradients, with these weights of the voxels in the upper half, and these further ones.
+    let step = |terms: &[LossTerm], upper: f32, further: Option<f32>| {
+        let options =
+            StepOptions { further_weights: further.is_some(), ..StepOptions::new(Loss { terms: terms.to_vec() }) };
+        let made = gradient_graph(&net, &[vec![1, 1, 4, 8, 8]], &options).unwrap();
+        let mut inputs = tensors(&made.graph, 5);
+        inputs.iter_mut().for_each(|(_, t)| *t = t.cast(ElementType::F32));
+        let weights = |upper: f32| {
+            let values: Vec<f32> = (0..256).map(|i| if i < 128 { upper } else { 1.0 }).collect();
+            Tensor::new([1, 1, 4, 8, 8], values).unwrap()
+        };
+        for (name, tensor) in &mut inputs {
+            match (name.as_str(), further) {
+                ("target", _) => {
+                    let bits: Vec<f32> = (0..512).map(|i| f32::from(u8::from(i % 5 < 2))).collect();
+                    *tensor = Tensor::new([1, 2, 4, 8, 8], bits).unwrap();
+                }
+                ("weight", _) => *tensor = weights(upper),
+                ("weight.further", Some(further)) => *tensor = weights(further),
+                _ => {}
+            }
+        }
+        let first = inputs.len() - made.parameters.len();
+        inputs.iter_mut().skip(first).zip(made.values(&net).unwrap()).for_each(|((_, t), own)| *t = own);
+        let found = cytoscope_reference::run(&made.graph, &inputs).unwrap();
+        found[..=made.parameters.len()].iter().flat_map(Tensor::to_f64_vec).collect::<Vec<f64>>()
+    };
+    let assert_sum = |got: Vec<f64>, parts: [Vec<f64>; 2]| {
+        assert_eq!(got.len(), parts[0].len());
+        for ((got, a), b) in got.iter().zip(&parts[0]).zip(&parts[1]) {
+            assert!((got - (a + b)).abs() < 1e-5, "{got} of {a} and {b}");
+        }
+    };
+    let separate = |upper: f32, further: f32| [step(&terms[..1], upper, None), step(&terms[1..], further, None)];
+    assert_sum(step(&terms, 1.0, Some(0.0)), separate(1.0, 0.0));
+    assert_sum(step(&terms, 0.5, Some(2.0)), separate(0.5, 2.0));
+    // The same weights for all terms give the same as one input of weights.
+    assert_sum(step(&terms, 0.5, None), separate(0.5, 0.5));
+    let zero = vec![0.0; step(&terms, 0.5, None).len()];
+    assert_sum(step(&terms, 0.5, Some(0.5)), [step(&terms, 0.5, None), zero]);
+}
+
+#[test]
 fn optimizers_take_the_steps_of_their_papers() {
     let parameters = [cytoscope_autodiff::Parameter { name: "w".into(), shape: vec![2], decays: true }];
     let step = |optimizer: Optimizer, hyper: Hyper, state: &[f32; 2]| {

@@ -1,13 +1,12 @@
 //! Estimation of the object diameter without a prediction.
 
-use super::{Estimator, ObjectDiameter};
+use super::{ObjectDiameter, SeriesDiameter, SeriesEstimator};
 use crate::devices::{Devices, SelectedEngine};
 use crate::predict::resolve::{channels, check_time, voxel_size};
 use crate::predict::{PredictJob, input_tensors};
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model, preprocess};
 use serde::{Deserialize, Serialize};
-use std::cell::Cell;
 use std::path::Path;
 
 /// Returns the object diameter that a prediction would use for its first input: the given one, or an estimate.
@@ -61,25 +60,27 @@ fn object_diameter(
     let (image, ..) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let given = sources.options(preprocess::options_after(job));
     let mut meta = image.meta().clone();
-    check_time(job.time, Extents::of(&meta).times, input)?;
-    let stack = Stack::new(&image, job.time.unwrap_or(0));
+    let count = Extents::of(&meta).times;
+    check_time(job.time, count, input)?;
+    let times: Vec<usize> = job.time.map_or_else(|| (0..count).collect(), |time| vec![time]);
+    let stack = Stack::new(&image, times.first().copied().unwrap_or(0));
     let mut notes = Vec::new();
     let channels = channels((given.channel, given.channels.as_slice()), model, &meta, &stack, input, &mut notes)?;
     stack.check_ends()?;
     let voxel = voxel_size(given.voxel_um, input, &mut meta, model, &mut notes)?;
     notes.into_iter().for_each(|note| context.note(note));
     let options = context.compile_options(engine.precision(model, job.precision), job.threads);
-    let estimator = Estimator {
+    let estimator = SeriesEstimator {
         context,
         model,
         engine: engine.engine(),
         options: &options,
-        stack: &stack,
+        image: &image,
         channels: &channels,
-        chains: &stack.preprocessing(context, model, &channels)?,
         voxel_um: voxel.known,
         budget_bytes: job.memory_budget_bytes.unwrap_or(u64::MAX),
-        peak_bytes: Cell::default(),
     };
-    estimator.resolve(job.diameter, nominal_um)
+    let SeriesDiameter { diameter, note, .. } = estimator.resolve(&times, job.diameter, nominal_um)?;
+    note.into_iter().for_each(|note| context.note(note));
+    Ok(diameter)
 }

@@ -8,9 +8,11 @@
 
 mod estimate;
 mod job;
+mod series;
 
 pub(crate) use estimate::Estimator;
 pub use job::DiameterJob;
+pub(crate) use series::{SeriesDiameter, SeriesEstimator};
 
 use crate::{JobError, Model};
 use serde::{Deserialize, Serialize};
@@ -24,7 +26,7 @@ const DIAMETER_RANGE: [f64; 2] = [0.01, 100_000.0];
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(try_from = "Json", into = "Json")]
 pub enum DiameterRequest {
-    /// Estimate it from each stack.
+    /// Estimate it from each stack; from the first, middle and last time point of a series.
     #[default]
     Auto,
     /// Use this diameter in µm, or in voxels along X if the voxel size is unknown.

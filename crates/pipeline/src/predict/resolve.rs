@@ -4,7 +4,7 @@ use super::grid::model_shape;
 use super::plan::Budget;
 use super::{ChannelRef, Output, PredictOptions, TileRequest};
 use crate::devices::SelectedEngine;
-use crate::diameter::{DiameterUnit, Estimator, ObjectDiameter};
+use crate::diameter::{DiameterUnit, ObjectDiameter, SeriesDiameter, SeriesEstimator};
 use crate::model::ModelTask;
 use crate::ops::Elementwise;
 use crate::stack::{Extents, Stack};
@@ -13,7 +13,6 @@ use cytoscope_engine::{CompileOptions, Precision};
 use cytoscope_formats::{Image, ImageMeta, find_channels};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_volume::VoxelSize;
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -94,8 +93,8 @@ pub(super) struct Resolved<'a> {
 }
 
 impl<'a> Resolved<'a> {
-    /// Resolves the prediction of a selection; reads the first and last rows of each stack, and the stack itself if the
-    /// object diameter is estimated.
+    /// Resolves the prediction of a selection; reads the first and last rows of each stack, and up to three stacks
+    /// themselves if the object diameter is estimated.
     ///
     /// # Errors
     /// [`JobError`] if the image cannot be read or does not match the model, or the network does not run.
@@ -119,21 +118,20 @@ impl<'a> Resolved<'a> {
         let diameter = match model.object_diameter_um {
             None => None,
             Some(nominal_um) => {
-                let stack = Stack::new(image, times.first().copied().unwrap_or(0));
-                let estimator = Estimator {
+                let estimator = SeriesEstimator {
                     context,
                     model,
                     engine: engine.engine(),
                     options: &compile,
-                    stack: &stack,
+                    image,
                     channels: &channels,
-                    chains: first_chains.insert(stack.preprocessing(context, model, &channels)?),
                     voxel_um: voxel.known,
                     budget_bytes: budget.for_session_bytes(),
-                    peak_bytes: Cell::default(),
                 };
-                let diameter = estimator.resolve(options.diameter, nominal_um)?;
-                estimate_bytes = estimator.peak_bytes.get();
+                let found = estimator.resolve(&times, options.diameter, nominal_um)?;
+                let SeriesDiameter { diameter, first_chains: chains, peak_bytes, note } = found;
+                (first_chains, estimate_bytes) = (Some(chains), peak_bytes);
+                notes.extend(note);
                 Some(diameter)
             }
         };

@@ -4,7 +4,7 @@ use super::*;
 use cytoscope_autodiff::prepare;
 use cytoscope_builders::{DynUNet, Weights, dynunet};
 use cytoscope_engine_burn::{BurnEngine, probe};
-use cytoscope_graph::LossKind;
+use cytoscope_graph::{LossKind, LossTerm};
 use cytoscope_pipeline::devices::Devices;
 
 const SHAPE: [usize; 5] = [2, 1, 4, 8, 12];
@@ -16,6 +16,7 @@ fn options() -> StepperOptions {
         optimizer: Optimizer::Sgd { momentum: 0.9, nesterov: true, weight_decay: 1e-3 },
         shape: SHAPE.to_vec(),
         batch_statistics: true,
+        further_weights: false,
         only: Vec::new(),
         ema: 0.9,
         threads: 1,
@@ -41,7 +42,7 @@ fn step(stepper: &mut Stepper) -> f64 {
         let image = noise(batch);
         let bright = image.as_f32().unwrap().iter().map(|v| f32::from(u8::from(*v > 0.2))).collect::<Vec<f32>>();
         let ones = Tensor::new(SHAPE, vec![1.0f32; image.len()]).unwrap();
-        match stepper.forward_backward(image, Tensor::new(SHAPE, bright).unwrap(), ones).unwrap() {
+        match stepper.forward_backward(vec![image, Tensor::new(SHAPE, bright).unwrap(), ones]).unwrap() {
             StepOutput::Loss(loss) => losses += loss,
             other => panic!("{other:?}"),
         }
@@ -85,7 +86,7 @@ fn every_loss_is_read_also_after_a_spike_and_many_readings() {
             let size = if number == 5 { 1e4 } else { 1.0 };
             let target: Vec<f32> = noise(number).as_f32().unwrap().iter().map(|v| v * size).collect();
             let ones = Tensor::new(SHAPE, vec![1.0f32; target.len()]).unwrap();
-            let output = stepper.forward_backward(noise(1), Tensor::new(SHAPE, target).unwrap(), ones).unwrap();
+            let output = stepper.forward_backward(vec![noise(1), Tensor::new(SHAPE, target).unwrap(), ones]).unwrap();
             if let StepOutput::Loss(loss) = output { loss } else { panic!("{output:?}") }
         });
         batches.collect::<Vec<f64>>()
@@ -94,6 +95,33 @@ fn every_loss_is_read_also_after_a_spike_and_many_readings() {
     for (number, (got, want)) in on_gpu.iter().zip(&on_cpu).enumerate() {
         assert!((got - want).abs() <= 1e-3 * want.abs(), "batch {number}: {got} instead of {want}");
     }
+}
+
+#[test]
+fn further_channels_can_have_weights_of_their_own() {
+    let config = DynUNet { out_channels: 2, filters: vec![4, 6], strides: vec![1, 2], ..DynUNet::default() };
+    let net = prepare(&dynunet(&config, &Weights::Random { seed: 7 }).unwrap()).unwrap();
+    let engine = Devices::cpu_only().engine(DeviceId::Cpu).unwrap();
+    let term =
+        |channels| LossTerm { kind: LossKind::BinaryCrossEntropy, channels, factor: 1.0, sigmoid: true, within: None };
+    let loss = |terms: Vec<LossTerm>, further: Option<f32>| {
+        let options = StepperOptions { loss: Loss { terms }, further_weights: further.is_some(), ..options() };
+        let mut stepper = Stepper::new(net.clone(), engine.as_ref(), &options).unwrap();
+        let count: usize = SHAPE.iter().product();
+        let bits: Vec<f32> = (0..2 * count).map(|i| f32::from(u8::from(i % 3 == 0))).collect();
+        let target = Tensor::new([2, 2, 4, 8, 12], bits).unwrap();
+        let weight = |value: f32| Tensor::new(SHAPE, vec![value; count]).unwrap();
+        let mut batch = vec![noise(1), target, weight(1.0)];
+        batch.extend(further.map(weight));
+        match stepper.forward_backward(batch).unwrap() {
+            StepOutput::Loss(loss) => loss,
+            other => panic!("{other:?}"),
+        }
+    };
+    let (first, second) = (loss(vec![term(0..1)], None), loss(vec![term(1..2)], None));
+    let both = || vec![term(0..1), term(1..2)];
+    assert!((loss(both(), Some(0.0)) - first).abs() < 1e-6);
+    assert!((loss(both(), Some(1.0)) - (first + second)).abs() < 1e-5);
 }
 
 #[test]

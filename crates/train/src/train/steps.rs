@@ -58,10 +58,10 @@ impl Training<'_> {
         let mut output = StepOutput::Loss(0.0);
         for _ in 0..self.config.accumulate {
             let before = run.loader.stalled_secs();
-            let [image, target, weight] = self.batch(&mut run.loader)?;
+            let batch = self.batch(&mut run.loader)?;
             run.window.stalled += run.loader.stalled_secs() - before;
             run.state.next_patch += self.batch as u64;
-            output = match (output, run.stepper.forward_backward_later(image, target, weight)?) {
+            output = match (output, run.stepper.forward_backward_later(batch)?) {
                 (StepOutput::Loss(sum), StepOutput::Loss(loss)) => {
                     StepOutput::Loss(sum + loss / self.config.accumulate as f64)
                 }

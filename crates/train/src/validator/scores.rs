@@ -1,5 +1,6 @@
-//! Scores of predictions, and their comparison.
+//! Scores of predictions.
 
+use super::comparison::{Comparison, Share, mask_shares, object_shares, of_pairs, of_parts, stain_shares};
 use cytoscope_objects::ObjectsError;
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::{Regression, regression};
@@ -25,9 +26,6 @@ const PANOPTIC_QUALITY: &str = "pq@0.5";
 /// Version of the definition of [`Scores::score`], for checkpoints: 0 was the mean of F1 at IoU 0.5 and 0.7.
 pub(crate) const SCORE_VERSION: u32 = 1;
 
-/// Minimum number of pairs from which the standard error of their mean is estimated.
-const MIN_PAIRED: usize = 3;
-
 /// Scores of a network on the validation pairs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
@@ -40,24 +38,22 @@ pub struct Scores {
     pub scores: BTreeMap<String, f64>,
     /// Scores of each validation pair.
     pub pairs: Vec<PairScore>,
+    /// What each object or block of the images adds to the score, with the number of its validation pair.
+    #[serde(skip)]
+    pub(crate) shares: Vec<(usize, Share)>,
 }
 
 impl Scores {
-    /// Returns whether a network with these scores is better than one with `other`, by more than chance may cause: by
-    /// the score over all pairs, and by more than one standard error of the mean difference of the scores of each pair
-    /// (the one-standard-error rule of Breiman et al., 1984). With fewer than [`MIN_PAIRED`] pairs in common, the score
-    /// over all pairs decides.
-    pub(crate) fn is_clearly_above(&self, other: &Scores) -> bool {
-        let gain = self.score - other.score;
-        let same = self.pairs.iter().zip(&other.pairs).filter(|(a, b)| a.name == b.name);
+    /// Compares these scores with earlier ones on the same images. The standard error of the difference is that of the mean
+    /// difference of the pairs or, with fewer than three pairs, that over their objects (blocks for foreground and stains).
+    pub(crate) fn compared_with(&self, before: &Scores) -> Comparison {
+        let same = self.pairs.iter().zip(&before.pairs).filter(|(a, b)| a.name == b.name);
         let gains: Vec<f64> = same.map(|(a, b)| a.score - b.score).filter(|d| d.is_finite()).collect();
-        let n = gains.len() as f64;
-        if gains.len() < MIN_PAIRED {
-            return gain > 0.0;
-        }
-        let mean = gains.iter().sum::<f64>() / n;
-        let variance = gains.iter().map(|d| (d - mean).powi(2)).sum::<f64>() / (n - 1.0);
-        gain > (variance / n).sqrt()
+        let (standard_error, samples) = match of_pairs(&gains) {
+            Some(error) => (Some(error), gains.len()),
+            None => of_parts(&before.shares, &self.shares),
+        };
+        Comparison { before: before.score, after: self.score, standard_error, samples }
     }
 }
 
@@ -65,16 +61,16 @@ impl Scores {
 /// objects.
 const SPECK: f64 = 0.05;
 
-/// Matches labels with true labels. Both are integers stored as floats; values below 1 are background. Specks of the
-/// ground truth ([`SPECK`]), and predictions mostly on them, are left out.
-fn matchings(truth: &[f32], found: &[f32]) -> Result<Vec<Matching>, JobError> {
+/// Returns the overlaps of labels with true labels. Both are integers stored as floats; values below 1 are background. Specks
+/// of the ground truth ([`SPECK`]), and predictions mostly on them, are left out.
+fn overlaps(truth: &[f32], found: &[f32]) -> Result<Overlaps, JobError> {
     let labels = |v: &[f32]| -> Vec<u32> { v.iter().map(|l| if *l >= 1.0 { *l as u32 } else { 0 }).collect() };
     let mut overlaps = Overlaps::new();
     overlaps.add(&labels(truth), &labels(found))?;
     let mut sizes: Vec<u64> = overlaps.truth().values().copied().collect();
     sizes.sort_unstable();
     let median = sizes.get(sizes.len() / 2).copied().unwrap_or(0);
-    Ok(overlaps.ignoring_below((median as f64 * SPECK) as u64).matching(&THRESHOLDS))
+    Ok(overlaps.ignoring_below((median as f64 * SPECK) as u64))
 }
 
 /// Sums from which the scores are computed.
@@ -85,6 +81,8 @@ pub(super) struct Tally {
     regressions: Vec<(usize, Regression)>,
     /// Number of voxels in the intersection, and sum of the voxels of both masks.
     voxels: [u64; 2],
+    /// What the parts of the last pair add to the score.
+    pub(super) shares: Vec<Share>,
 }
 
 impl Tally {
@@ -102,6 +100,7 @@ impl Tally {
                 let voxels = shape.iter().product::<usize>().max(1);
                 for (stain, (truth, found)) in truth.chunks(voxels).zip(found.chunks(voxels)).enumerate() {
                     tally.regressions.push((stain, regression(truth, found, shape)?));
+                    tally.shares.extend(stain_shares(stain, truth, found, shape));
                 }
             }
             TargetKind::Semantic => {
@@ -110,9 +109,12 @@ impl Tally {
                     tally.voxels[0] += u64::from(t && f);
                     tally.voxels[1] += u64::from(t) + u64::from(f);
                 }
+                tally.shares = mask_shares(truth, found, shape);
             }
             TargetKind::Instances | TargetKind::Boundary { .. } | TargetKind::Distance { .. } | TargetKind::Flow => {
-                tally.matchings.push(matchings(truth, found)?)
+                let overlaps = overlaps(truth, found)?;
+                tally.shares = object_shares(&overlaps);
+                tally.matchings.push(overlaps.matching(&THRESHOLDS));
             }
         }
         Ok(tally)
@@ -174,7 +176,8 @@ mod tests {
     fn scores(score: f64, pairs: &[f64]) -> Scores {
         let pair =
             |(i, score): (usize, &f64)| PairScore { name: i.to_string(), score: *score, scores: BTreeMap::new() };
-        Scores { score, scores: BTreeMap::new(), pairs: pairs.iter().enumerate().map(pair).collect() }
+        let pairs = pairs.iter().enumerate().map(pair).collect();
+        Scores { score, scores: BTreeMap::new(), pairs, shares: Vec::new() }
     }
 
     #[test]
@@ -183,7 +186,10 @@ mod tests {
         let truth: Vec<f32> = (0..400).map(|i| if i < 300 { (i / 100 + 1) as f32 } else { 0.0 }).collect();
         let found: Vec<f32> = truth.iter().map(|label| if *label < 3.0 { *label } else { 0.0 }).collect();
         let with_speck: Vec<f32> = truth.iter().enumerate().map(|(i, l)| if i >= 396 { 4.0 } else { *l }).collect();
-        let counts = |truth: &[f32]| matchings(truth, &found).unwrap().into_iter().map(|m| (m.tp, m.n_true, m.n_pred));
+        let counts = |truth: &[f32]| {
+            let found = overlaps(truth, &found).unwrap().matching(&THRESHOLDS);
+            found.into_iter().map(|m| (m.tp, m.n_true, m.n_pred))
+        };
         assert!(counts(&with_speck).all(|counts| counts == (2, 3, 2)));
         // An object of 10 voxels counts.
         let small: Vec<f32> = truth.iter().enumerate().map(|(i, l)| if i >= 390 { 4.0 } else { *l }).collect();
@@ -218,14 +224,38 @@ mod tests {
     #[test]
     fn a_gain_within_one_standard_error_of_the_pairs_is_no_clear_gain() {
         let start = scores(0.6648, &[1.0, 1.0, 0.8947, 0.8393, 0.4318]);
-        assert!(!start.is_clearly_above(&start));
+        let is_clear = |scores: Scores| scores.compared_with(&start).is_clear_gain();
+        assert!(!is_clear(start.clone()));
         // One pair has gained by chance: differences of 0, 0, 0.1053, 0 and -0.0132, standard error 0.022.
-        assert!(!scores(0.6667, &[1.0, 1.0, 1.0, 0.8393, 0.4186]).is_clearly_above(&start));
-        assert!(scores(0.6948, &[1.0, 1.0, 1.0, 0.8393, 0.4186]).is_clearly_above(&start));
+        assert!(!is_clear(scores(0.6667, &[1.0, 1.0, 1.0, 0.8393, 0.4186])));
+        assert!(is_clear(scores(0.6948, &[1.0, 1.0, 1.0, 0.8393, 0.4186])));
         // A small gain in every pair is clear.
-        assert!(scores(0.6748, &[1.01, 1.01, 0.9047, 0.8493, 0.4418]).is_clearly_above(&start));
-        assert!(!scores(0.66, &[1.1; 5]).is_clearly_above(&start), "the score over all objects fell");
-        // Two pairs say nothing about chance.
-        assert!(scores(0.7, &[0.9, 0.5]).is_clearly_above(&scores(0.69, &[0.3, 0.9])));
+        assert!(is_clear(scores(0.6748, &[1.01, 1.01, 0.9047, 0.8493, 0.4418])));
+        assert!(!is_clear(scores(0.66, &[1.1; 5])), "the score over all objects fell");
+        // Two pairs without objects say nothing about chance.
+        assert!(!scores(0.7, &[0.9, 0.5]).compared_with(&scores(0.69, &[0.3, 0.9])).is_clear_gain());
+    }
+
+    #[test]
+    fn the_objects_of_a_pair_add_up_to_its_panoptic_quality() {
+        // Four objects of 100 voxels: one is found, one is too small, one is missed, one is split in two halves.
+        let truth: Vec<f32> = (0..600).map(|i| if i < 400 { (i / 100 + 1) as f32 } else { 0.0 }).collect();
+        let found: Vec<f32> = (0..600)
+            .map(|i| match i {
+                0..100 => 9.0,
+                110..200 => 3.0,
+                300..350 => 4.0,
+                350..400 => 5.0,
+                // A false object.
+                500..520 => 7.0,
+                _ => 0.0,
+            })
+            .collect();
+        let tally = Tally::of(TargetKind::Instances, &truth, &found, [1, 1, 600]).unwrap();
+        let (quality, _) = tally.scores(TargetKind::Instances, &[]);
+        let sum = |of: fn(&Share) -> f64| tally.shares.iter().map(of).sum::<f64>();
+        assert!((quality - sum(|s| s.score) / sum(|s| s.weight)).abs() < 1e-12, "{:?}", tally.shares);
+        // Half of the split object has an IoU of 0.5, which matches.
+        assert!((quality - (1.0 + 0.9 + 0.5) / ((4.0 + 5.0) / 2.0)).abs() < 1e-12, "{quality}");
     }
 }

@@ -1,6 +1,7 @@
 //! Check of a single pair.
 
 use super::{CheckOptions, Intensities, PairSummary, problem_from_error};
+use crate::cut;
 use crate::dataset::{ImageRef, Pair, Problem, TrainingTask};
 use crate::error::TrainingDataError;
 use crate::objects::{Indexer, LabelCode, MAX_LABEL, ObjectIndex};
@@ -51,6 +52,7 @@ impl PairInspection {
                 median_diameter_um: None,
                 median_extent_um: None,
                 foreground_share: None,
+                cut: None,
                 same_image_as: None,
                 image_digest: None,
                 label_channels: Vec::new(),
@@ -403,6 +405,8 @@ fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &Lab
     inspection.summary.foreground_share = Some(index.foreground as f64 / known.max(1) as f64);
     inspection.summary.median_diameter_um = index.median_diameter_um(um);
     inspection.summary.median_extent_um = median_extent_um(index, um);
+    let boxes: Vec<cut::ObjectBox> = index.objects.iter().map(|o| [o.low, o.high]).collect();
+    inspection.summary.cut = cut::choose(&boxes, stack.zyx);
     if known == 0 {
         let problem = "all of its voxels have the ignore label";
         inspection.add(Problem::error(file, problem, "label some objects, or remove the pair"));

@@ -3,6 +3,7 @@
 mod compare_pairs;
 mod inspect_pair;
 
+use crate::cut::StackCut;
 use crate::dataset::{Dataset, Pair, Part, Problem, Severity, TrainingTask};
 use crate::error::TrainingDataError;
 use crate::objects::IgnoreLabel;
@@ -75,6 +76,9 @@ pub struct PairSummary {
     pub median_extent_um: Option<[f64; 3]>,
     /// Fraction of voxels that belong to objects.
     pub foreground_share: Option<f64>,
+    /// Where the stack can be cut if it is the only one, so that both parts hold labels; `None` if no cut does, and for stains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<StackCut>,
     /// Name of another pair with an identical image; the same name for all copies, `None` for the named pair itself.
     #[serde(default)]
     pub same_image_as: Option<String>,
@@ -123,6 +127,11 @@ impl Report {
     /// Returns the number of objects of each pair by name, for [`crate::SplitOptions::objects`]; without pairs of stains.
     pub fn objects(&self) -> BTreeMap<String, usize> {
         self.pairs.iter().filter_map(|pair| Some((pair.name.clone(), pair.objects?))).collect()
+    }
+
+    /// Returns the places at which the stacks of pairs can be cut, by name, for [`crate::SplitOptions::cuts`].
+    pub fn cuts(&self) -> BTreeMap<String, StackCut> {
+        self.pairs.iter().filter_map(|pair| Some((pair.name.clone(), pair.cut?))).collect()
     }
 
     /// Returns the names of the channels of the label files that have several, in the order of the files, each once.

@@ -74,6 +74,12 @@ pub struct ObjectScale {
 }
 
 impl SamplerOptions {
+    /// Returns whether patches have weights of their own for the channels after the first, because these may be unknown
+    /// where the first one is known.
+    pub(super) fn has_further_weights(&self) -> bool {
+        self.ignore_label.is_some() && self.target.channels() > 1
+    }
+
     /// Checks all values.
     ///
     /// # Errors
