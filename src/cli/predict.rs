@@ -289,11 +289,7 @@ fn print_report(report: &InputReport) {
     let DeviceChoice { id, name, why, .. } = &report.device;
     print(&format!("  on {id} ({name}) in {}: {why}", report.precision));
     if let Some(pass) = &report.plan.pass {
-        let slabs = format!("one pass in slabs of {} slices", pass.slab_slices);
-        match pass.bands {
-            1 => print(&format!("  {slabs}")),
-            n => print(&format!("  {slabs} and {n} bands along Y, {:.2}× the untiled work", pass.work)),
-        }
+        print(&format!("  {}", pass.text()));
     }
     let peak = report.actual_peak_bytes.map_or_else(String::new, |b| format!(", used {}", bytes_text(b)));
     print(&format!("  memory: planned {}{peak}", bytes_text(report.plan.stated_peak_bytes)));

@@ -1,6 +1,7 @@
 //! What all long jobs share: progress events, cancellation, and time measurement.
 
 use crate::JobError;
+use crate::predict::TilePlan;
 use cytoscope_engine::{CompileOptions, DeviceId, Precision, TuningListener};
 use cytoscope_graph::Interrupt;
 use cytoscope_profile::Recorder;
@@ -86,6 +87,14 @@ pub enum Event {
     Progress(StageProgress),
     /// The device that the job runs on; reported again if the job moves to another device.
     Device(DeviceInUse),
+    /// How an input is predicted, and the memory that this takes at most; reported before inference starts, and again if
+    /// the plan changes.
+    Planned {
+        /// Path of the input file.
+        input: PathBuf,
+        /// Slabs or tiles, and the planned peak memory.
+        plan: TilePlan,
+    },
     /// A note to the user.
     Note {
         /// The text, a sentence.
@@ -113,6 +122,7 @@ impl Event {
         match self {
             Event::Started { input, index, count } => tracing::info!(?input, index, count, "input started"),
             Event::Device(DeviceInUse { id, name, why }) => tracing::info!(device = %id, ?name, ?why, "device chosen"),
+            Event::Planned { input, plan } => tracing::info!(?input, "planned: {}", plan.text()),
             Event::Note { message } => tracing::info!("note: {message}"),
             Event::Finished { input, outputs } => tracing::info!(?input, ?outputs, "input finished"),
             Event::Failed { input, reason } => tracing::error!(?input, "input failed: {reason}"),

@@ -320,6 +320,33 @@ fn a_cancelled_prediction_in_tiles_continues_with_the_slices_that_were_not_finis
     }
 }
 
+/// The peak memory is known before the first voxel is computed, in a pass and in tiles.
+#[test]
+fn the_plan_is_reported_before_inference() {
+    // Wider than any tile, so that it passes through the network once.
+    let fixture = Fixture::new([24, 12, 530], 4);
+    let model = fixture.path("model");
+    let config = UNet3d { filters: vec![16, 16], strides: vec![[2, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
+    save_package(&unet3d(&config, &Weights::Random { seed: 5 }).unwrap(), &model);
+    for (blend, out) in [(None, "pass"), (Some(Blend::Crop), "tiles")] {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let of_sink = Arc::clone(&seen);
+        let sink = move |event: &Event| of_sink.lock().unwrap().push(event.clone());
+        let context = Context { sink: Arc::new(sink), ..Context::default() };
+        let job = fixture.job(&model, TileRequest { blend, ..TileRequest::default() }, out);
+        let outcome = job.run(&context, &Devices::cpu_only()).unwrap();
+        let report = &outcome.done[0];
+        assert_eq!(report.plan.pass.is_some(), blend.is_none(), "{:?}", report.plan);
+        let seen = seen.lock().unwrap();
+        let is_plan = |e: &Event| matches!(e, Event::Planned { input, plan } if *input == fixture.input() && *plan == report.plan);
+        let planned = seen.iter().position(is_plan).unwrap();
+        let is_inference = |e: &Event| matches!(e, Event::Progress(progress) if progress.stage == "predict");
+        let began = seen.iter().position(is_inference).unwrap();
+        assert!(planned < began, "event {planned} follows event {began}");
+        assert!(report.plan.text().contains(&cytoscope_profile::bytes_text(report.plan.stated_peak_bytes)));
+    }
+}
+
 /// Runs a job, and cancels it in the time point `cancelled`, counted from 0, when half of its voxels are predicted. Returns
 /// the result, and the number of time points that were predicted.
 fn run_until(job: &PredictJob, cancelled: Option<usize>) -> (Result<PredictOutcome, JobError>, usize) {

@@ -260,8 +260,12 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let memory = state.jobs.memory().map(|(now, _)| now).filter(|bytes| *bytes > 0);
     let monitor = Run::Job(job).training().map(|figures| format!(": {}", figures.monitor_line(memory)));
     let left = remaining_text(&job.progress).map(|left| format!(" · {left}")).unwrap_or_default();
-    let text = format!("{}{tuning}{}{left}{more}", job.title, monitor.unwrap_or_default());
-    ui.add(egui::Label::new(RichText::new(text).size(12.0)).truncate());
+    let planned = job.plan.as_ref().map(|plan| format!(" · {}", plan.memory_text())).unwrap_or_default();
+    let text = format!("{}{tuning}{}{left}{planned}{more}", job.title, monitor.unwrap_or_default());
+    let label = ui.add(egui::Label::new(RichText::new(text).size(12.0)).truncate());
+    if let Some(plan) = &job.plan {
+        label.on_hover_text(format!("Planned: {}", plan.text()));
+    }
 }
 
 /// Draws the center of the window: toolbar and views.

@@ -17,6 +17,17 @@ pub struct PassPlan {
     pub work: f64,
 }
 
+impl PassPlan {
+    /// Returns the slabs and bands as a clause.
+    pub fn text(&self) -> String {
+        let slabs = format!("one pass in slabs of {} slices", self.slab_slices);
+        match self.bands {
+            1 => slabs,
+            n => format!("{slabs} and {n} bands along Y, {:.2}× the untiled work", self.work),
+        }
+    }
+}
+
 /// A pass that fits the memory budget.
 pub(super) struct PlannedPass {
     /// Z, Y, X of the volume, extended to what the network accepts.

@@ -1,6 +1,7 @@
 //! How a volume is tiled, and what the caller requires of it.
 
 use super::super::pass_plan::PassPlan;
+use cytoscope_profile::bytes_text;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
@@ -48,6 +49,20 @@ pub struct TilePlan {
     /// The slabs and bands of a pass; `None` if the volume is predicted in tiles. The tile is then the whole volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass: Option<PassPlan>,
+}
+
+impl TilePlan {
+    /// Returns the planned peak memory, such as `about 350 MiB`.
+    pub fn memory_text(&self) -> String {
+        format!("about {}", bytes_text(self.stated_peak_bytes))
+    }
+
+    /// Returns how the volume is predicted, with the planned peak memory, as a clause.
+    pub fn text(&self) -> String {
+        let [z, y, x] = self.tile;
+        let how = self.pass.as_ref().map_or_else(|| format!("tiles of {z}×{y}×{x} voxels"), PassPlan::text);
+        format!("{how}, {} of memory", self.memory_text())
+    }
 }
 
 /// The batch of plans that state none.
