@@ -9,7 +9,7 @@ use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::predict::{Blend, TilePlan, TileRequest};
+use cytoscope_pipeline::predict::{Blend, NoPass, TilePlan, TileRequest};
 use cytoscope_pipeline::{
     CancelToken, Context, Event, JobError, JobErrorKind, Output, PredictJob, PredictOutcome, ResultFormat,
 };
@@ -345,6 +345,47 @@ fn the_plan_is_reported_before_inference() {
         assert!(planned < began, "event {planned} follows event {began}");
         assert!(report.plan.text().contains(&cytoscope_profile::bytes_text(report.plan.stated_peak_bytes)));
     }
+}
+
+#[test]
+fn the_reason_for_tiles_is_that_of_the_request_or_of_the_stack() {
+    let fixture = Fixture::new([8, 12, 60], 4);
+    let model = fixture.path("model");
+    save_package(&static_network(1), &model);
+    let reason = |tiles: TileRequest, out: &str| fixture.predict(&model, tiles, out).1.no_pass;
+    let tile = TileRequest { tile: Some([8, 12, 40]), ..TileRequest::default() };
+    assert_eq!(reason(tile, "tile"), Some(NoPass::TileGiven));
+    let blend = TileRequest { blend: Some(Blend::Crop), ..TileRequest::default() };
+    assert_eq!(reason(blend, "blend"), Some(NoPass::BlendGiven));
+    // One tile covers it.
+    assert_eq!(reason(TileRequest::default(), "whole"), Some(NoPass::NotCheaper));
+}
+
+/// All columns pass together, so a wide stack needs more memory for a pass than for a small tile.
+#[test]
+fn a_memory_budget_that_is_too_small_for_a_pass_is_stated_with_one_that_suffices() {
+    let fixture = Fixture::new([16, 12, 4000], 4);
+    let model = fixture.path("model");
+    let config = UNet3d { filters: vec![16, 16], strides: vec![[2, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
+    save_package(&unet3d(&config, &Weights::Random { seed: 5 }).unwrap(), &model);
+    let predict = |budget_bytes: u64, out: &str| {
+        let memory_budget_bytes = Some(budget_bytes);
+        let job = PredictJob { memory_budget_bytes, ..fixture.job(&model, TileRequest::default(), out) };
+        job.run(&Context::default(), &Devices::cpu_only()).unwrap().done.pop()
+    };
+    // The first budget with which it is predicted.
+    let report = (56..400).step_by(8).find_map(|mib: u64| predict(mib << 20, "small")).unwrap();
+    let reason = report.plan.no_pass.as_ref().unwrap();
+    assert!(
+        matches!(reason, NoPass::Memory { needed_bytes, budget_bytes } if needed_bytes > budget_bytes),
+        "{reason:?}"
+    );
+    let sufficient_bytes = reason.sufficient_budget_bytes().unwrap();
+    let asked = format!("--memory-budget {}M", sufficient_bytes.div_ceil(1 << 20));
+    assert!(report.notes.iter().any(|note| note.contains(&asked)), "{asked}: {:?}", report.notes);
+    let report = predict(sufficient_bytes, "large").unwrap();
+    assert!(report.plan.pass.is_some() && report.plan.no_pass.is_none(), "{:?}", report.plan);
+    assert!(report.plan.stated_peak_bytes <= sufficient_bytes);
 }
 
 /// Runs a job, and cancels it in the time point `cancelled`, counted from 0, when half of its voxels are predicted. Returns

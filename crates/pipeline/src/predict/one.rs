@@ -120,7 +120,8 @@ fn emit_plan(context: &Context, report: &InputReport) {
 
 /// Returns the notes about a plan.
 fn notes_of(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> Vec<String> {
-    let mut notes: Vec<String> = tiles.replanned.iter().cloned().chain(tiles.fallback_note()).collect();
+    let of_tiles = tiles.plan.note_of_tiles(resolved.grid);
+    let mut notes: Vec<String> = tiles.replanned.iter().cloned().chain(tiles.fallback_note()).chain(of_tiles).collect();
     let is_cropped = tiles.plan.blend == super::Blend::Crop;
     if is_cropped && resolved.tiles.overlap.is_some() && resolved.tiles.recorded.is_none() {
         let note =
@@ -235,6 +236,7 @@ fn report_of_resumed(
             batch: 1,
             stated_peak_bytes: 0,
             pass: None,
+            no_pass: None,
         },
         grid_zyx: None,
         fallbacks: Vec::new(),

@@ -1,7 +1,9 @@
 //! Choice of tile size, halo and blending for a model, a volume and a memory budget.
 
+mod no_pass;
 mod tile_plan;
 
+pub use no_pass::NoPass;
 pub use tile_plan::{Blend, TilePlan, TileRequest};
 
 use super::batch::batch_size;
@@ -13,8 +15,7 @@ use super::resolve::Resolved;
 use super::session_memory::{SESSION_BYTES, device_session_cap_bytes, memory_cost};
 use crate::{Context, JobError, JobErrorKind, Model};
 use cytoscope_engine::{
-    Band, CompileOptions, EngineError, NotRolling, OpFallback, RollingSession, SLAB_COPIES, Session,
-    UNKNOWN_DEVICE_SLAB_BYTES,
+    Band, CompileOptions, EngineError, OpFallback, RollingSession, SLAB_COPIES, Session, UNKNOWN_DEVICE_SLAB_BYTES,
 };
 use cytoscope_profile::Stage;
 use cytoscope_volume::tile::{crop_spans, window_starts};
@@ -99,6 +100,12 @@ pub(super) struct PlannedTiles {
 impl PlannedTiles {
     fn new(plan: TilePlan, session: Box<dyn Session>) -> Self {
         Self { plan, runner: Runner::Tiles(session), replanned: None }
+    }
+
+    /// States why the volume is cut into these tiles.
+    fn because(mut self, reason: NoPass) -> Self {
+        self.plan.no_pass = Some(reason);
+        self
     }
 
     /// Returns whether the volume passes through the network once.
@@ -264,17 +271,21 @@ impl<'a> Planner<'a> {
         BASE_BYTES + self.volume.held_bytes + sizes.bytes(slab_slices) + foreground_bytes
     }
 
-    /// Plans one pass over the whole volume, which computes no voxel twice; `None` if a pass is not possible.
-    fn pass(&self) -> Option<PlannedPass> {
+    /// Plans one pass over the whole volume, which computes no voxel twice, or returns why a pass is not possible.
+    fn pass(&self) -> Result<PlannedPass, NoPass> {
         let (model, Budget { bytes: budget_bytes, is_given }) = (self.model, self.resolved.budget);
-        if self.blend != Blend::Crop || model.spatial_axes != 3 {
-            return None;
+        if let Some(reason) = self.never_passes() {
+            return Err(reason);
+        }
+        if self.blend != Blend::Crop {
+            return Err(self.why_requested());
         }
         let tile = self.fit_all(|a| self.volume.shape[a]);
         let first_z = self.first_slice(tile);
         let shape = model.tensor_shape(model.input_channels, [tile[0] - first_z, tile[1], tile[2]]);
         let room_bytes = budget_bytes.saturating_sub(self.around_pass(tile, 1));
         let mut cap_bytes = if is_given { room_bytes } else { self.session_cap_bytes() };
+        let mut too_large: Option<NoPass> = None;
         for _ in 0..PASS_ATTEMPTS {
             let options = CompileOptions { memory_budget_bytes: Some(cap_bytes), ..self.resolved.compile.clone() };
             let span = self.context.recorder.span(Stage::Compile, "one pass");
@@ -282,22 +293,22 @@ impl<'a> Planner<'a> {
             drop(span);
             let plan = match plan {
                 Ok(plan) => plan,
-                Err(NotRolling::Device { .. }) => return None,
-                Err(reason) => {
-                    tracing::debug!("no pass along Z: {reason}");
-                    return None;
+                Err(refusal) => {
+                    tracing::debug!("no pass along Z: {refusal}");
+                    return Err(too_large.unwrap_or_else(|| self.refused(refusal, tile)));
                 }
             };
             let during = self.around_pass(tile, plan.slab_planes()).saturating_add(plan.memory_bytes());
             let later_bytes = self.later_bytes(plan.memory_bytes());
             let peak_bytes = during.max(BASE_BYTES + self.volume.held_bytes + later_bytes);
             if peak_bytes <= budget_bytes {
-                return Some(PlannedPass { tile, first_z, plan, peak_bytes });
+                return Ok(PlannedPass { tile, first_z, plan, peak_bytes });
             }
+            too_large = Some(NoPass::Memory { needed_bytes: peak_bytes, budget_bytes });
             // Shorter slabs need less memory around the session, too.
             cap_bytes = cap_bytes.min(plan.memory_bytes()).saturating_sub(1);
         }
-        None
+        Err(too_large.unwrap_or(NoPass::NotCheaper))
     }
 
     /// Returns the first slice of a pass. If slices are finished, it is the first one in the receptive field of the next.
@@ -323,6 +334,7 @@ impl<'a> Planner<'a> {
             batch: 1,
             stated_peak_bytes: peak_bytes,
             pass: Some(described),
+            no_pass: None,
         };
         Ok(PlannedTiles { plan, runner, replanned: None })
     }
@@ -344,7 +356,8 @@ impl<'a> Planner<'a> {
         let host_bytes = self.host_bytes(arena_bytes / batch.max(1) as u64 + weight_bytes);
         let stated_peak_bytes = self.peak(tile, batch, host_bytes);
         let (halo, blend, overlap) = (self.halo, self.blend, self.overlap);
-        let plan = TilePlan { tile, halo, step: model.step, blend, overlap, batch, stated_peak_bytes, pass: None };
+        let step = model.step;
+        let plan = TilePlan { tile, halo, step, blend, overlap, batch, stated_peak_bytes, pass: None, no_pass: None };
         Ok((plan, session))
     }
 
@@ -400,7 +413,7 @@ impl<'a> Planner<'a> {
         if self.is_large_enough(&tile) {
             let planned = self.accept(tile)?;
             self.check(&planned.plan)?;
-            return Ok(planned);
+            return Ok(planned.because(self.why_requested()));
         }
         let (halo, step) = (self.halo, self.model.step);
         let min_tile: [usize; 3] = std::array::from_fn(|a| (2 * halo[a] + step[a]).next_multiple_of(step[a]));
@@ -415,7 +428,7 @@ impl<'a> Planner<'a> {
     fn recorded(&self, recorded: [usize; 3]) -> Result<PlannedTiles, JobError> {
         // One tile of the size of the stack was one pass, or can be.
         let is_whole = recorded == self.fit_all(|a| self.volume.shape[a]);
-        if is_whole && let Some(pass) = self.pass() {
+        if is_whole && let Ok(pass) = self.pass() {
             return self.accept_pass(pass);
         }
         let requested = (!self.resolved.engine.has_run_out()).then(|| self.requested(recorded));
@@ -436,9 +449,9 @@ impl<'a> Planner<'a> {
     /// Plans a pass, or the tiles with the least work that fit the memory budget, whichever costs less.
     fn best(&self) -> Result<PlannedTiles, JobError> {
         // Blending was requested, which requires tiles.
-        let pass = if self.resolved.tiles.blend.is_none() { self.pass() } else { None };
+        let pass = if self.resolved.tiles.blend.is_none() { self.pass() } else { Err(self.why_requested()) };
         match pass {
-            Some(pass) if self.volume.finished > 0 || self.is_cheapest(&pass) => self.accept_pass(pass),
+            Ok(pass) if self.volume.finished > 0 || self.is_cheapest(&pass) => self.accept_pass(pass),
             pass => self.best_tiles(pass),
         }
     }
@@ -455,8 +468,8 @@ impl<'a> Planner<'a> {
     }
 
     /// Plans the tiles with the least work that fit the memory budget, or else the smallest ones if they fit; or `pass`,
-    /// if it costs less.
-    fn best_tiles(&self, pass: Option<PlannedPass>) -> Result<PlannedTiles, JobError> {
+    /// if there is one and it costs less.
+    fn best_tiles(&self, pass: Result<PlannedPass, NoPass>) -> Result<PlannedTiles, JobError> {
         // A session for a small tile shows how many bytes each voxel takes.
         let (min_size, halo, step) = (self.model.min_size, self.halo, self.model.step);
         let small = self.fit_all(|a| min_size[a].max(2 * halo[a] + 2 * step[a]).max(32));
@@ -469,13 +482,15 @@ impl<'a> Planner<'a> {
         let candidates = self.candidates().into_iter().filter(|tile| self.fits(tile, estimate(tile)));
         let best = candidates.min_by(|a, b| cost(a).total_cmp(&cost(b)));
         let tiles_cost = best.as_ref().map_or(f64::INFINITY, cost);
-        // Two networks are not held at once.
-        if let Some(pass) = pass
-            && self.pass_cost(&pass) < tiles_cost
-        {
-            drop(smallest);
-            return self.accept_pass(pass);
-        }
+        let reason = match pass {
+            Ok(pass) if self.pass_cost(&pass) < tiles_cost => {
+                // Two networks are not held at once.
+                drop(smallest);
+                return self.accept_pass(pass);
+            }
+            Ok(_) => NoPass::NotCheaper,
+            Err(reason) => reason,
+        };
         let planned = match best {
             Some(tile) if tile != small => {
                 drop(smallest);
@@ -484,7 +499,7 @@ impl<'a> Planner<'a> {
             _ => self.batched(smallest)?,
         };
         self.check(&planned.plan)?;
-        Ok(planned)
+        Ok(planned.because(reason))
     }
 
     /// Returns whether tiles whose session needs `session_bytes` fit the memory budget.

@@ -1,6 +1,7 @@
 //! How a volume is tiled, and what the caller requires of it.
 
 use super::super::pass_plan::PassPlan;
+use super::NoPass;
 use cytoscope_profile::bytes_text;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
@@ -49,6 +50,9 @@ pub struct TilePlan {
     /// The slabs and bands of a pass; `None` if the volume is predicted in tiles. The tile is then the whole volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass: Option<PassPlan>,
+    /// Why the volume is predicted in tiles; `None` for a pass, and in plans of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_pass: Option<NoPass>,
 }
 
 impl TilePlan {
@@ -60,8 +64,17 @@ impl TilePlan {
     /// Returns how the volume is predicted, with the planned peak memory, as a clause.
     pub fn text(&self) -> String {
         let [z, y, x] = self.tile;
-        let how = self.pass.as_ref().map_or_else(|| format!("tiles of {z}×{y}×{x} voxels"), PassPlan::text);
+        let why = self.no_pass.as_ref().map(|reason| format!(" because {}", reason.clause())).unwrap_or_default();
+        let tiles = || format!("tiles of {z}×{y}×{x} voxels{why}");
+        let how = self.pass.as_ref().map_or_else(tiles, PassPlan::text);
         format!("{how}, {} of memory", self.memory_text())
+    }
+
+    /// Returns a note that a volume of shape Z, Y, X is cut into several tiles, with the reason; `None` if it is not, or
+    /// if the user asked for tiles.
+    pub(crate) fn note_of_tiles(&self, shape: [usize; 3]) -> Option<String> {
+        let is_cut = self.tile.iter().zip(shape).any(|(tile, extent)| *tile < extent);
+        self.no_pass.as_ref().filter(|_| is_cut)?.note()
     }
 }
 
