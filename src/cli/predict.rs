@@ -14,7 +14,9 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::is_zarr_name;
 use cytoscope_pipeline::devices::{DeviceChoice, Devices};
-use cytoscope_pipeline::predict::{Blend, ChannelRef, InputTensor, TileRequest, expand_inputs, input_facts};
+use cytoscope_pipeline::predict::{
+    Blend, BlendRequest, ChannelRef, InputTensor, TileRequest, expand_inputs, input_facts,
+};
 use cytoscope_pipeline::{
     DiameterRequest, InputReport, JobErrorKind, Output, PerformanceRequest, PredictJob, PredictOutcome, Rerun,
     ResultFormat, find_model, provenance,
@@ -26,6 +28,9 @@ use std::path::{Path, PathBuf};
 
 /// Names of [`ResultFormat`].
 const FORMATS: &[&str] = &["auto", "tiff", "ome-zarr"];
+
+/// Names of [`BlendRequest`].
+const BLENDS: &[&str] = &["auto", "crop", "gaussian"];
 
 /// Returns the parser of `--outputs`. Earlier versions called maps `raw`.
 fn outputs() -> impl TypedValueParser<Value = Output> {
@@ -93,11 +98,11 @@ pub(crate) struct Predict {
     /// Fraction of a tile that overlaps its neighbor, from 0 to below 1, for Gaussian blending; by default 0.25.
     #[arg(long)]
     overlap: Option<f64>,
-    /// How tiles are joined: crop (identical to the untiled result) or gaussian (weighted mean of overlapping tiles). By
-    /// default crop, or gaussian if the network's normalization depends on the tile. If this option is given, the stack is
-    /// always cut into tiles.
-    #[arg(long, value_parser = one_of::<Blend>(&["crop", "gaussian"]), hide_possible_values = true)]
-    blend: Option<Blend>,
+    /// How tiles are joined: auto (no tiles but one pass over the stack, where that is possible; otherwise crop, or gaussian
+    /// if the network's normalization depends on the tile), crop (identical to the untiled result) or gaussian (weighted
+    /// mean of overlapping tiles). With crop or gaussian, the stack is always cut into tiles.
+    #[arg(long, default_value = "auto", value_parser = one_of::<BlendRequest>(BLENDS), hide_possible_values = true)]
+    blend: BlendRequest,
     /// Results to write: maps, labels, table, preview (a PNG of the middle slice), preprocessed (the stack after
     /// --preprocess); by default all that the model provides except the preview and the preprocessed stack.
     #[arg(long, value_delimiter = ',', value_parser = outputs(), hide_possible_values = true)]
@@ -217,7 +222,7 @@ impl Predict {
             job.overwrite = Overwrite::from_force(self.force);
             return Ok(Prepared { job, devices: Some(devices), differences: notes });
         }
-        if self.overlap.is_some() && self.blend == Some(Blend::Crop) {
+        if self.overlap.is_some() && self.blend.blend() == Some(Blend::Crop) {
             return Err(Failure::wrong_use(
                 "--overlap applies to --blend gaussian: tiles that are cropped overlap by the network's receptive field; \
                  leave out one of the options",
@@ -230,7 +235,12 @@ impl Predict {
             format: self.format,
             device: self.device,
             precision: self.precision.precision(),
-            tiles: TileRequest { tile: self.tile, overlap: self.overlap, blend: self.blend, ..TileRequest::default() },
+            tiles: TileRequest {
+                tile: self.tile,
+                overlap: self.overlap,
+                blend: self.blend.blend(),
+                ..TileRequest::default()
+            },
             outputs: self.outputs.iter().copied().collect(),
             channel: self.channel,
             channels: self.channels.clone(),

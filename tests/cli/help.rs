@@ -100,7 +100,7 @@ fn wrong_usage_exits_with_code_2() {
     fixture.fails(2, &cropped, &["--overlap", "--blend gaussian"]);
     fixture.fails(2, &["predict", "a.tif", "--rerun", "r.json", "--out", "o"], &["--rerun", "INPUTS"]);
     fixture.fails(2, &["predict", "--rerun", "r.json", "--out", "o", "--channel", "1"], &["--rerun", "--channel"]);
-    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--blend", "smear"], &["smear", "crop, gaussian"]);
+    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--blend", "smear"], &["smear", "auto, crop, gaussian"]);
     fixture.fails(
         2,
         &["predict", "a.tif", "--out", "o", "--outputs", "maps,gold"],

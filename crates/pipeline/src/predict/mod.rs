@@ -35,7 +35,7 @@ pub use input_tensors::{InputTensor, check_input_files};
 pub use live::{LiveSink, LiveVolume};
 pub use options::PredictOptions;
 pub use pass_plan::PassPlan;
-pub use plan::{Blend, NoPass, TilePlan, TileRequest};
+pub use plan::{Blend, BlendRequest, NoPass, TilePlan, TileRequest};
 pub use zarr::ResultFormat;
 
 use crate::deserialize;

@@ -4,7 +4,7 @@ mod no_pass;
 mod tile_plan;
 
 pub use no_pass::NoPass;
-pub use tile_plan::{Blend, TilePlan, TileRequest};
+pub use tile_plan::{Blend, BlendRequest, TilePlan, TileRequest};
 
 use super::batch::batch_size;
 use super::label;

@@ -15,7 +15,7 @@ pub enum NoPass {
     TileGiven,
     /// The user chose how tiles are joined.
     BlendGiven,
-    /// The run that is repeated used tiles.
+    /// The run that is repeated, or the machine profile, uses tiles.
     Recorded,
     /// The network normalizes over the tile.
     NormalizesOverTile,
@@ -62,7 +62,7 @@ impl NoPass {
         match self {
             Self::TileGiven => "a tile size was given".to_owned(),
             Self::BlendGiven => "a way of joining tiles was given".to_owned(),
-            Self::Recorded => "the recorded run used tiles".to_owned(),
+            Self::Recorded => "the recorded run or the machine profile uses tiles".to_owned(),
             Self::NormalizesOverTile => "the network normalizes over the tile".to_owned(),
             Self::WholeTile => "each output voxel of the network depends on the whole tile".to_owned(),
             Self::SingleSlices => "the network takes single slices".to_owned(),

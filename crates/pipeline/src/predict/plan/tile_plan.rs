@@ -29,6 +29,39 @@ impl FromStr for Blend {
     }
 }
 
+/// How the user wants tiles to be joined.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum BlendRequest {
+    /// One pass without tiles, if that is possible; otherwise as the network allows it.
+    #[default]
+    Auto,
+    /// Always tiles, which are joined in this way.
+    Tiles(Blend),
+}
+
+impl BlendRequest {
+    /// Returns the requested way of joining tiles; `None` for the default.
+    pub fn blend(self) -> Option<Blend> {
+        match self {
+            Self::Auto => None,
+            Self::Tiles(blend) => Some(blend),
+        }
+    }
+}
+
+impl FromStr for BlendRequest {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        text.parse()
+            .map(Self::Tiles)
+            .map_err(|_| format!("invalid blending \"{text}\": expected auto, crop or gaussian"))
+    }
+}
+
 /// How a volume is tiled.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TilePlan {
