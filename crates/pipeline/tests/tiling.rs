@@ -6,14 +6,15 @@ mod common;
 use common::{noise, relative_distance, save_package};
 use cytoscope_builders::{DifferenceOfGaussians, UNet3d, Upsampling, Weights, difference_of_gaussians, unet3d};
 use cytoscope_engine::{DeviceId, DeviceRequest};
-use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
+use cytoscope_formats::{Container, OpenOptions, WriteSpec, ZarrImageSpec, ZarrWriter, open, write_array};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{Blend, NoPass, TilePlan, TileRequest};
 use cytoscope_pipeline::{
     CancelToken, Context, Event, JobError, JobErrorKind, Output, PredictJob, PredictOutcome, ResultFormat,
 };
-use cytoscope_volume::{Array, Axes};
+use cytoscope_storage::Overwrite;
+use cytoscope_volume::{Array, Axes, DType, Samples};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -345,6 +346,34 @@ fn the_plan_is_reported_before_inference() {
         assert!(planned < began, "event {planned} follows event {began}");
         assert!(report.plan.text().contains(&cytoscope_profile::bytes_text(report.plan.stated_peak_bytes)));
     }
+}
+
+/// The chunks of an OME-Zarr stack that are kept between reads are part of the stated peak memory.
+#[test]
+fn the_stated_memory_includes_what_the_reader_of_a_stack_keeps() {
+    let fixture = Fixture::new([16, 40, 48], 3);
+    let model = fixture.path("model");
+    save_package(&static_network(1), &model);
+    let [z, y, x] = fixture.shape;
+    let path = fixture.path("same.zarr");
+    let mut writer = ZarrWriter::create(&path, ZarrImageSpec::new("same", [1, 1, z, y, x], DType::F32)).unwrap();
+    let slab = writer.slab_depth(0);
+    for (i, values) in fixture.values.chunks(slab * y * x).enumerate() {
+        writer.write(0, [0, 0, i * slab], &Samples::F32(values.to_vec())).unwrap();
+    }
+    let _ = writer.finish().unwrap().publish(Overwrite::Refuse).unwrap();
+    let tiles = TileRequest { tile: Some([16, 40, 40]), ..TileRequest::default() };
+    let stated = |input: PathBuf, out: &str| {
+        let (format, memory_budget_bytes) = (ResultFormat::Tiff, Some(1 << 30));
+        let job = fixture.job(&model, tiles.clone(), out);
+        let job = PredictJob { inputs: vec![input], axes: None, format, memory_budget_bytes, ..job };
+        let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
+        outcome.done[0].plan.stated_peak_bytes
+    };
+    let [plain, zarr] = [(fixture.input(), "plain"), (path.clone(), "zarr")].map(|(input, out)| stated(input, out));
+    let kept = open(&path, &OpenOptions::default()).unwrap().cache_bytes();
+    assert!(kept >= (4 * z * y * x) as u64, "{kept}");
+    assert_eq!(zarr, plain + kept, "{plain} bytes are stated for a TIFF stack");
 }
 
 #[test]

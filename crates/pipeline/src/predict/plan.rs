@@ -1,8 +1,10 @@
 //! Choice of tile size, halo and blending for a model, a volume and a memory budget.
 
+mod budget;
 mod no_pass;
 mod tile_plan;
 
+pub(super) use budget::Budget;
 pub use no_pass::NoPass;
 pub use tile_plan::{Blend, BlendRequest, TilePlan, TileRequest};
 
@@ -33,28 +35,6 @@ const BASE_BYTES: u64 = 48 << 20;
 
 /// Maximum number of attempts to plan a pass with less memory.
 const PASS_ATTEMPTS: usize = 6;
-
-/// Memory budget of a job.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Budget {
-    /// Maximum number of bytes.
-    bytes: u64,
-    /// Whether the user gave the budget; then all of it may be used.
-    is_given: bool,
-}
-
-impl Budget {
-    /// Returns the given budget, or three quarters of the free memory; 4 GiB if the system does not report it.
-    pub(super) fn new(given_bytes: Option<u64>) -> Self {
-        let available = || cytoscope_profile::available_bytes().map_or(4 << 30, |b| b / 4 * 3);
-        Self { bytes: given_bytes.unwrap_or_else(available), is_given: given_bytes.is_some() }
-    }
-
-    /// Returns the memory that a network may use beside the program itself, in bytes.
-    pub(super) fn for_session_bytes(&self) -> u64 {
-        self.bytes.saturating_sub(BASE_BYTES)
-    }
-}
 
 /// The volume to be tiled.
 struct Volume {
@@ -144,6 +124,7 @@ pub(super) fn plan(
     finished: usize,
 ) -> Result<PlannedTiles, JobError> {
     let zyx = resolved.extents.zyx;
+    let held_bytes = held_bytes.saturating_add(resolved.reader_bytes);
     let volume = Volume {
         shape: resolved.grid,
         read_slice_bytes: (zyx[1] * zyx[2] * resolved.meta.dtype.size_bytes()) as u64,
