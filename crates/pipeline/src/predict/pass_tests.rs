@@ -132,6 +132,47 @@ fn a_pass_gives_the_values_of_the_untiled_network_with_bands_and_threads() {
     }
 }
 
+/// A band is read and resampled from the rows that it depends on, and gets the values of the whole stack.
+#[test]
+fn bands_of_a_resampled_stack_read_only_their_rows() {
+    let own = [12, 80, 9];
+    let array = Array::new(Axes::zyx(), own.to_vec(), noise(7, own.iter().product())).unwrap();
+    let image = cytoscope_formats::image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
+    let (model, stack) = (model(), Stack::new(&image, 0));
+    let read = |bands: &[Band]| {
+        let context = Context::default();
+        let mut view = ModelView::new(&stack, &[0], vec![Vec::new()], SHAPE);
+        let slabs = Slabs { context: &context, model: &model, size: SIZE, first_z: 0, bands, slab_slices: 3 };
+        let mut taken: Vec<Tensor> = Vec::new();
+        let mut take = |input: Tensor| {
+            taken.push(input);
+            Ok(true)
+        };
+        slabs.read(&mut view, &mut take).unwrap();
+        let totals = context.recorder.totals();
+        (taken, totals.iter().find(|total| total.stage == Stage::Read).map_or(0, |total| total.voxels))
+    };
+    let (whole, read_once) = read(&[Band { fed: 0..SIZE[1], kept: 0..SIZE[1] }]);
+    assert_eq!(read_once, own.iter().product::<usize>() as u64);
+    let bands = [(0..24, 0..20), (16..44, 20..40), (36..60, 40..60)].map(|(fed, kept)| Band { fed, kept });
+    let (banded, read_in_bands) = read(&bands);
+    assert_eq!(banded.len(), bands.len() * whole.len());
+    for (band, slabs) in bands.iter().zip(banded.chunks(whole.len())) {
+        for (slab, all) in slabs.iter().zip(&whole) {
+            let (rows, slices) = (band.fed.len() * SIZE[2], all.shape()[2]);
+            assert_eq!(slab.shape(), [1, 1, slices, band.fed.len(), SIZE[2]]);
+            for z in 0..slices {
+                let at = (z * SIZE[1] + band.fed.start) * SIZE[2];
+                let expected = &all.as_f32().unwrap()[at..at + rows];
+                assert!(slab.as_f32().unwrap()[z * rows..(z + 1) * rows] == *expected, "rows {:?}", band.fed);
+            }
+        }
+    }
+    // 80 rows become 59; a resampled row depends on its neighbors.
+    let rows: usize = bands.iter().map(|band| (band.fed.len() * own[1]).div_ceil(SHAPE[1]) + 3).sum();
+    assert!(read_in_bands <= (own[0] * rows * own[2]) as u64, "{read_in_bands} voxels of {read_once} were read");
+}
+
 #[test]
 fn the_foreground_that_is_found_during_a_pass_gives_the_same_labels() {
     let values = noise(5, SHAPE.iter().product());

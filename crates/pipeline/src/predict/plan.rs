@@ -238,18 +238,22 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Returns the bytes that one pass in slabs of `slab_slices` slices holds besides the session.
-    fn around_pass(&self, tile: [usize; 3], slab_slices: usize) -> u64 {
-        let sizes = PassSizes {
+    /// Returns the sizes of a pass over the volume, extended to `tile`.
+    fn pass_sizes(&self, tile: [usize; 3]) -> PassSizes {
+        PassSizes {
             tile,
             shape: self.volume.shape,
             zyx: self.resolved.extents.zyx,
             channels: [self.model.input_channels, self.model.output_channels],
             read_slice_bytes: self.volume.read_slice_bytes,
             has_softmax: split_softmax(self.model).0,
-        };
+        }
+    }
+
+    /// Returns the bytes that one pass in slabs of `slab_slices` slices holds besides the session.
+    fn around_pass(&self, tile: [usize; 3], slab_slices: usize) -> u64 {
         let foreground_bytes = if self.resolved.has_objects() { FOREGROUND_BYTES } else { 0 };
-        BASE_BYTES + self.volume.held_bytes + sizes.bytes(slab_slices) + foreground_bytes
+        BASE_BYTES + self.volume.held_bytes + self.pass_sizes(tile).bytes(slab_slices) + foreground_bytes
     }
 
     /// Plans one pass over the whole volume, which computes no voxel twice, or returns why a pass is not possible.
@@ -283,7 +287,8 @@ impl<'a> Planner<'a> {
             let later_bytes = self.later_bytes(plan.memory_bytes());
             let peak_bytes = during.max(BASE_BYTES + self.volume.held_bytes + later_bytes);
             if peak_bytes <= budget_bytes {
-                return Ok(PlannedPass { tile, first_z, plan, peak_bytes });
+                let read_voxels = self.pass_sizes(tile).read_voxels(plan.bands(), first_z);
+                return Ok(PlannedPass { tile, first_z, plan, peak_bytes, read_voxels });
             }
             too_large = Some(NoPass::Memory { needed_bytes: peak_bytes, budget_bytes });
             // Shorter slabs need less memory around the session, too.
@@ -302,7 +307,7 @@ impl<'a> Planner<'a> {
     /// Allocates the memory of a pass.
     fn accept_pass(&self, pass: PlannedPass) -> Result<PlannedTiles, JobError> {
         let work = pass.work();
-        let PlannedPass { tile, first_z, plan, peak_bytes } = pass;
+        let PlannedPass { tile, first_z, plan, peak_bytes, .. } = pass;
         let (slab_slices, macs, bands) = (plan.slab_planes(), plan.macs(), plan.bands().to_vec());
         let described = PassPlan { slab_slices, bands: bands.len(), work };
         let runner = Runner::Pass { session: plan.start()?, slab_slices, bands, first_z, macs };
