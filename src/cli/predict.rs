@@ -15,7 +15,7 @@ use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::is_zarr_name;
 use cytoscope_pipeline::devices::{DeviceChoice, Devices};
 use cytoscope_pipeline::predict::{
-    Blend, BlendRequest, ChannelRef, InputTensor, TileRequest, expand_inputs, input_facts,
+    Blend, BlendRequest, ChannelRef, InputTensor, KeepSlices, TileRequest, expand_inputs, input_facts,
 };
 use cytoscope_pipeline::{
     DiameterRequest, InputReport, JobErrorKind, Output, PerformanceRequest, PredictJob, PredictOutcome, Rerun,
@@ -29,6 +29,9 @@ use std::path::{Path, PathBuf};
 /// Names of [`ResultFormat`].
 const FORMATS: &[&str] = &["auto", "tiff", "ome-zarr"];
 
+/// Names of [`KeepSlices`].
+const KEEP_SLICES: &[&str] = &["auto", "always", "never"];
+
 /// Names of [`BlendRequest`].
 const BLENDS: &[&str] = &["auto", "crop", "gaussian"];
 
@@ -40,7 +43,7 @@ fn outputs() -> impl TypedValueParser<Value = Output> {
 }
 
 /// Arguments that a record replaces.
-const RECORDED: [&str; 22] = [
+const RECORDED: [&str; 23] = [
     "inputs",
     "input_tensors",
     "model",
@@ -63,6 +66,7 @@ const RECORDED: [&str; 22] = [
     "threads",
     "performance",
     "resume",
+    "keep_slices",
 ];
 
 #[derive(Args)]
@@ -145,10 +149,15 @@ pub(crate) struct Predict {
     #[arg(long, value_name = "PRESET", default_value = "auto",
           value_parser = one_of::<PerformanceRequest>(PERFORMANCE), hide_possible_values = true)]
     performance: PerformanceRequest,
-    /// Skip inputs that already have results from a run with identical options, and continue an interrupted prediction. A
-    /// run with this option keeps the finished slices beside the results until it is complete.
+    /// Skip inputs that already have results from a run with identical options, and continue an interrupted prediction after
+    /// the slices that it has kept.
     #[arg(long)]
     resume: bool,
+    /// Keep the finished slices beside the results until the prediction is complete, so that --resume can continue it:
+    /// auto (predictions of at least 64 million voxels), always or never. A run with --resume always keeps them.
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = one_of::<KeepSlices>(KEEP_SLICES),
+          hide_possible_values = true)]
+    keep_slices: KeepSlices,
     /// Rerun the job recorded in a _provenance.json file. It names inputs, model and settings, so that these cannot be given.
     #[arg(long, value_name = "FILE.json", conflicts_with_all = RECORDED)]
     rerun: Option<PathBuf>,
@@ -253,6 +262,7 @@ impl Predict {
             preprocess: self.preprocess.clone(),
             memory_budget_bytes: self.memory_budget,
             resume: self.resume,
+            keep_slices: self.keep_slices,
             threads: self.threads,
             overwrite: Overwrite::from_force(self.force),
         };

@@ -40,11 +40,24 @@ pub struct CancelToken {
 const CANCELLED: u8 = 1;
 /// Bit of [`CancelToken::flags`]: finish early and write the best result.
 const FINISHING: u8 = 2;
+/// Bit of [`CancelToken::flags`]: keep nothing for a later run.
+const DISCARDING: u8 = 4;
 
 impl CancelToken {
     /// Asks the job to stop at its next check. Cannot be undone.
     pub fn cancel(&self) {
         self.flags.fetch_or(CANCELLED, Ordering::Relaxed);
+    }
+
+    /// As [`CancelToken::cancel`]; a prediction that does not resume an earlier one also removes the slices that it has kept
+    /// for a later run.
+    pub fn discard(&self) {
+        self.flags.fetch_or(CANCELLED | DISCARDING, Ordering::Relaxed);
+    }
+
+    /// Returns whether nothing is to be kept for a later run.
+    pub fn is_discarding(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & DISCARDING != 0
     }
 
     /// Returns a token that shares this one's request and is also cancelled after `deadline`, or after this token's own

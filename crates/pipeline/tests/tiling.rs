@@ -9,7 +9,7 @@ use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, ZarrImageSpec, ZarrWriter, open, write_array};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::predict::{Blend, NoPass, TilePlan, TileRequest};
+use cytoscope_pipeline::predict::{Blend, KeepSlices, NoPass, TilePlan, TileRequest};
 use cytoscope_pipeline::{
     CancelToken, Context, Event, JobError, JobErrorKind, Output, PredictJob, PredictOutcome, ResultFormat,
 };
@@ -279,6 +279,57 @@ fn a_cancelled_pass_continues_with_the_slices_that_were_not_finished() {
         assert!(fixture.maps(out) == expected, "the maps differ");
         assert_eq!(hidden(), report.outputs.len(), "nothing is kept after the job is done");
     }
+}
+
+/// Stops a job in this way after a third of its voxels.
+fn stop_after_a_third(job: &PredictJob, stop: fn(&CancelToken)) {
+    let cancel = CancelToken::default();
+    let of_sink = cancel.clone();
+    let sink = move |event: &Event| match event {
+        Event::Progress(progress) if progress.stage == "predict" && progress.done * 3 > progress.total => {
+            stop(&of_sink)
+        }
+        _ => {}
+    };
+    let context = Context { cancel, sink: Arc::new(sink), ..Context::default() };
+    let stopped = job.run(&context, &Devices::cpu_only()).unwrap_err();
+    assert_eq!(stopped.kind(), JobErrorKind::Cancelled);
+}
+
+#[test]
+fn slices_that_are_kept_without_resuming_are_continued_replaced_or_discarded() {
+    let fixture = Fixture::new([96, 12, 530], 4);
+    let model = fixture.path("model");
+    let config = UNet3d { filters: vec![16, 16], strides: vec![[2, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
+    save_package(&unet3d(&config, &Weights::Random { seed: 5 }).unwrap(), &model);
+    let (expected, _) = fixture.predict(&model, TileRequest::default(), "whole");
+    let job = |resume: bool, keep_slices: KeepSlices| PredictJob {
+        resume,
+        keep_slices,
+        ..fixture.job(&model, TileRequest::default(), "out")
+    };
+    let files = || std::fs::read_dir(fixture.path("out")).unwrap().count();
+    stop_after_a_third(&job(false, KeepSlices::Always), CancelToken::cancel);
+    assert_eq!(files(), 2, "the finished slices and their record are kept");
+    // A later run continues them.
+    let outcome = job(true, KeepSlices::Auto).run(&Context::default(), &Devices::cpu_only()).unwrap();
+    let report = &outcome.done[0];
+    assert!(report.notes.iter().any(|note| note.starts_with("continued after")), "{:?}", report.notes);
+    assert!(fixture.maps("out") == expected, "the maps differ");
+    assert_eq!(files(), report.outputs.len(), "nothing is kept after the job is done");
+    // A run that neither resumes nor keeps slices removes those of an earlier one.
+    std::fs::remove_dir_all(fixture.path("out")).unwrap();
+    stop_after_a_third(&job(false, KeepSlices::Always), CancelToken::cancel);
+    stop_after_a_third(&job(false, KeepSlices::Never), CancelToken::cancel);
+    assert_eq!(files(), 0);
+    // The stack is small.
+    stop_after_a_third(&job(false, KeepSlices::Auto), CancelToken::cancel);
+    assert_eq!(files(), 0);
+    // Who cancels a job for good does not want its slices, unless an earlier run has kept them.
+    stop_after_a_third(&job(false, KeepSlices::Always), CancelToken::discard);
+    assert_eq!(files(), 0);
+    stop_after_a_third(&job(true, KeepSlices::Auto), CancelToken::discard);
+    assert_eq!(files(), 2);
 }
 
 /// Cropped tiles, and windows that overlap along Z.

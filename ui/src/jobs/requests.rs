@@ -106,6 +106,7 @@ impl Jobs {
             preprocess: document.preprocessing.steps.clone(),
             memory_budget_bytes: None,
             resume: false,
+            keep_slices: Default::default(),
             threads: 0,
             overwrite: Default::default(),
         })
