@@ -9,15 +9,17 @@ use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, ZarrImageSpec, ZarrWriter, open, write_array};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::predict::{Blend, KeepSlices, NoPass, TilePlan, TileRequest};
+use cytoscope_pipeline::predict::{Blend, KeepSlices, LiveSink, LiveVolume, NoPass, TilePlan, TileRequest};
 use cytoscope_pipeline::{
     CancelToken, Context, Event, JobError, JobErrorKind, Output, PredictJob, PredictOutcome, ResultFormat,
 };
+use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_volume::{Array, Axes, DType, Samples};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A folder with one stack.
 struct Fixture {
@@ -370,6 +372,59 @@ fn a_cancelled_prediction_in_tiles_continues_with_the_slices_that_were_not_finis
             assert_eq!(hidden(), report.outputs.len(), "nothing is kept after the job is done");
         }
     }
+}
+
+/// Cancels a job with the first slices that it receives.
+struct CancelWithFirst {
+    cancel: CancelToken,
+    /// First slice and number of slices of each region.
+    regions: Mutex<Vec<[usize; 2]>>,
+}
+
+impl LiveSink for CancelWithFirst {
+    fn begin(&self, _volume: &LiveVolume<'_>) {}
+
+    fn tile(&self, start_zyx: [usize; 3], size_zyx: [usize; 3], _values: &[f32]) {
+        self.regions.lock().unwrap().push([start_zyx[0], size_zyx[0]]);
+        // The other stages go on as far as they can.
+        std::thread::sleep(Duration::from_millis(100));
+        self.cancel.cancel();
+    }
+}
+
+#[test]
+fn a_pass_that_is_cancelled_while_it_runs_ends_within_a_few_slabs() {
+    // Deeper than any tile.
+    let shape = [600, 12, 24];
+    let fixture = Fixture::new(shape, 4);
+    let model = fixture.path("model");
+    let config = UNet3d { filters: vec![16, 16], strides: vec![[2, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
+    save_package(&unet3d(&config, &Weights::Random { seed: 5 }).unwrap(), &model);
+    let cancel = CancelToken::default();
+    let sink = CancelWithFirst { cancel: cancel.clone(), regions: Mutex::default() };
+    let planned = Arc::new(Mutex::new(None));
+    let of_sink = Arc::clone(&planned);
+    let events = move |event: &Event| {
+        if let Event::Planned { plan, .. } = event {
+            *of_sink.lock().unwrap() = Some(plan.clone());
+        }
+    };
+    let context = Context { cancel, sink: Arc::new(events), ..Context::default() };
+    let job = fixture.job(&model, TileRequest::default(), "out");
+    let stopped = job.run_live(&context, &Devices::cpu_only(), Some(&sink)).unwrap_err();
+    assert_eq!(stopped.kind(), JobErrorKind::Cancelled);
+    let plan = planned.lock().unwrap().take().unwrap();
+    let slab = plan.pass.unwrap().slab_slices;
+    let regions = sink.regions.lock().unwrap();
+    assert_eq!(regions.len(), 1, "slices are passed on after the job was cancelled: {regions:?}");
+    // The slices that the first ones depend on, and a few slabs: one that is computed and one that waits after the network,
+    // one that waits before it, and one that is read.
+    let [first, count] = regions[0];
+    let most = first + count + plan.halo[0] + 6 * slab;
+    let totals = context.recorder.totals();
+    let voxels = totals.iter().find(|total| total.stage == Stage::Read).map_or(0, |total| total.voxels as usize);
+    let read = voxels / (shape[1] * shape[2]);
+    assert!(read <= most && most < shape[0], "{read} slices of {} were read, expected at most {most}", shape[0]);
 }
 
 /// The peak memory is known before the first voxel is computed, in a pass and in tiles.
