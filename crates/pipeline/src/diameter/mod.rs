@@ -8,6 +8,7 @@
 
 mod estimate;
 mod job;
+mod overview;
 
 pub(crate) use estimate::Estimator;
 pub use job::DiameterJob;
