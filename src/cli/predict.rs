@@ -14,7 +14,9 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::is_zarr_name;
 use cytoscope_pipeline::devices::{DeviceChoice, Devices};
-use cytoscope_pipeline::predict::{Blend, ChannelRef, InputTensor, TileRequest, expand_inputs, input_facts};
+use cytoscope_pipeline::predict::{
+    Blend, BlendRequest, ChannelRef, InputTensor, KeepSlices, TileRequest, expand_inputs, input_facts,
+};
 use cytoscope_pipeline::{
     DiameterRequest, InputReport, JobErrorKind, Output, OutputTensor, PerformanceRequest, PredictJob, PredictOutcome,
     Rerun, ResultFormat, TableFormat, find_model, provenance,
@@ -27,6 +29,12 @@ use std::path::{Path, PathBuf};
 /// Names of [`ResultFormat`].
 const FORMATS: &[&str] = &["auto", "tiff", "ome-zarr"];
 
+/// Names of [`KeepSlices`].
+const KEEP_SLICES: &[&str] = &["auto", "always", "never"];
+
+/// Names of [`BlendRequest`].
+const BLENDS: &[&str] = &["auto", "crop", "gaussian"];
+
 /// Returns the parser of `--outputs`. Earlier versions called maps `raw`.
 fn outputs() -> impl TypedValueParser<Value = Output> {
     let maps = PossibleValue::new("maps").alias("raw");
@@ -35,7 +43,7 @@ fn outputs() -> impl TypedValueParser<Value = Output> {
 }
 
 /// Arguments that a record replaces.
-const RECORDED: [&str; 24] = [
+const RECORDED: [&str; 25] = [
     "inputs",
     "input_tensors",
     "output_tensor",
@@ -60,6 +68,7 @@ const RECORDED: [&str; 24] = [
     "threads",
     "performance",
     "resume",
+    "keep_slices",
 ];
 
 #[derive(Args)]
@@ -100,11 +109,11 @@ pub(crate) struct Predict {
     /// Fraction of a tile that overlaps its neighbor, from 0 to below 1, for Gaussian blending; by default 0.25.
     #[arg(long)]
     overlap: Option<f64>,
-    /// How tiles are joined: crop (identical to the untiled result) or gaussian (weighted mean of overlapping tiles). By
-    /// default crop, or gaussian if the network's normalization depends on the tile. If this option is given, the stack is
-    /// always cut into tiles.
-    #[arg(long, value_parser = one_of::<Blend>(&["crop", "gaussian"]), hide_possible_values = true)]
-    blend: Option<Blend>,
+    /// How tiles are joined: auto (no tiles but one pass over the stack, where that is possible; otherwise crop, or gaussian
+    /// if the network's normalization depends on the tile), crop (identical to the untiled result) or gaussian (weighted
+    /// mean of overlapping tiles). With crop or gaussian, the stack is always cut into tiles.
+    #[arg(long, default_value = "auto", value_parser = one_of::<BlendRequest>(BLENDS), hide_possible_values = true)]
+    blend: BlendRequest,
     /// Results to write: maps, labels, table, preview (a PNG of the middle slice), preprocessed (the stack after
     /// --preprocess); by default all that the model provides except the preview and the preprocessed stack.
     #[arg(long, value_delimiter = ',', value_parser = outputs(), hide_possible_values = true)]
@@ -151,10 +160,15 @@ pub(crate) struct Predict {
     #[arg(long, value_name = "PRESET", default_value = "auto",
           value_parser = one_of::<PerformanceRequest>(PERFORMANCE), hide_possible_values = true)]
     performance: PerformanceRequest,
-    /// Skip inputs that already have results from a run with identical options, and continue an interrupted prediction. A
-    /// run with this option keeps the finished slices beside the results until it is complete.
+    /// Skip inputs that already have results from a run with identical options, and continue an interrupted prediction after
+    /// the slices that it has kept.
     #[arg(long)]
     resume: bool,
+    /// Keep the finished slices beside the results until the prediction is complete, so that --resume can continue it:
+    /// auto (predictions of at least 64 million voxels), always or never. A run with --resume always keeps them.
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = one_of::<KeepSlices>(KEEP_SLICES),
+          hide_possible_values = true)]
+    keep_slices: KeepSlices,
     /// Rerun the job recorded in a _provenance.json file. Inputs, model and settings come from the record and cannot be
     /// given.
     #[arg(long, value_name = "FILE.json", conflicts_with_all = RECORDED)]
@@ -224,7 +238,7 @@ impl Predict {
             job.overwrite = Overwrite::from_force(self.force);
             return Ok(Prepared { job, devices: Some(devices), differences: notes });
         }
-        if self.overlap.is_some() && self.blend == Some(Blend::Crop) {
+        if self.overlap.is_some() && self.blend.blend() == Some(Blend::Crop) {
             return Err(Failure::wrong_use(
                 "--overlap applies to --blend gaussian: tiles that are cropped overlap by the network's receptive field; \
                  leave out one of the options",
@@ -244,7 +258,12 @@ impl Predict {
             table_format: self.table_format.unwrap_or_default(),
             device: self.device,
             precision: self.precision.precision(),
-            tiles: TileRequest { tile: self.tile, overlap: self.overlap, blend: self.blend, ..TileRequest::default() },
+            tiles: TileRequest {
+                tile: self.tile,
+                overlap: self.overlap,
+                blend: self.blend.blend(),
+                ..TileRequest::default()
+            },
             outputs: self.outputs.iter().copied().collect(),
             channel: self.channel,
             channels: self.channels.clone(),
@@ -258,6 +277,7 @@ impl Predict {
             preprocess: self.preprocess.clone(),
             memory_budget_bytes: self.memory_budget,
             resume: self.resume,
+            keep_slices: self.keep_slices,
             threads: self.threads,
             overwrite: Overwrite::from_force(self.force),
         };
@@ -323,11 +343,7 @@ fn print_report(report: &InputReport) {
     let DeviceChoice { id, name, why, .. } = &report.device;
     print(&format!("  on {id} ({name}) in {}: {why}", report.precision));
     if let Some(pass) = &report.plan.pass {
-        let slabs = format!("one pass in slabs of {} slices", pass.slab_slices);
-        match pass.bands {
-            1 => print(&format!("  {slabs}")),
-            n => print(&format!("  {slabs} and {n} bands along Y, {:.2}× the untiled work", pass.work)),
-        }
+        print(&format!("  {}", pass.text()));
     }
     let peak = report.actual_peak_bytes.map_or_else(String::new, |b| format!(", used {}", bytes_text(b)));
     print(&format!("  memory: planned {}{peak}", bytes_text(report.plan.stated_peak_bytes)));

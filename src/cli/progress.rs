@@ -94,6 +94,7 @@ pub(crate) fn training_context(json_lines: bool, quiet: bool, recorder: Recorder
 fn print_event(event: &Event) {
     match event {
         Event::Started { input, index, count } => eprint_line(&format!("[{}/{count}] {}", index + 1, input.display())),
+        Event::Planned { plan, .. } => eprint_line(&format!("planned: {}", plan.text())),
         Event::Note { message } => eprint_line(&format!("note: {message}")),
         Event::Failed { input, reason } => {
             eprint_line(&format!("failed: {}", with_name(&input.display().to_string(), reason)))

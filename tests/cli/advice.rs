@@ -5,7 +5,7 @@
 
 use crate::common::Fixture;
 use crate::train::{SMALL, simulate_pairs};
-use cytoscope_builders::{UNet3d, Weights, unet3d};
+use cytoscope_builders::{DynUNet, UNet3d, Weights, dynunet, unet3d};
 use cytoscope_testkit::skip;
 use serde_json::{Value, json};
 
@@ -130,6 +130,29 @@ fn a_small_memory_budget_is_named_as_the_reason_for_small_tiles() {
         }
     }
     panic!("the advice was followed {MAX_FOLLOWED} times, and is still given");
+}
+
+#[test]
+fn a_network_that_normalizes_over_its_tiles_is_named_as_the_reason_for_them() {
+    let fixture = Fixture::new();
+    let config = DynUNet { filters: vec![2, 4], strides: vec![1, 2], ..DynUNet::default() };
+    cytoscope_onnx::save(&dynunet(&config, &Weights::Random { seed: 3 }).unwrap(), &fixture.path("own.onnx")).unwrap();
+    network(&fixture, 2);
+    let raw = fixture.nuclei("8,64,64", 1);
+    let tile = ["--tile", "8,32,32"];
+    let report = maps(&fixture, "own.onnx", &raw, &tile);
+    let advice = given(&fixture, "predict", &report, "tile_normalization");
+    assert!(advice["change"].as_str().unwrap().contains("batch norms"), "{advice}");
+    let one = &report["inputs"][0];
+    assert_eq!(one["plan"]["no_pass"], json!({"reason": "normalizes_over_tile"}));
+    assert!(one["notes"].to_string().contains("because the network normalizes over the tile"), "{one:#}");
+    // One tile has no overlap; a network with batch norms does not normalize over tiles.
+    let whole = maps(&fixture, "own.onnx", &raw, &[]);
+    gone(&whole, "tile_normalization");
+    assert!(!whole["inputs"][0]["notes"].to_string().contains("normalizes over the tile"), "{whole:#}");
+    let other = maps(&fixture, "net.onnx", &raw, &tile);
+    gone(&other, "tile_normalization");
+    assert_eq!(other["inputs"][0]["plan"]["no_pass"], json!({"reason": "tile_given"}));
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn wrong_usage_exits_with_code_2() {
     fixture.fails(2, &["predict", "--rerun", "r.json", "--out", "o", "--channel", "1"], &["--rerun", "--channel"]);
     let output = ["predict", "--rerun", "r.json", "--out", "o", "--output-tensor", "mask"];
     fixture.fails(2, &output, &["--rerun", "--output-tensor"]);
-    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--blend", "smear"], &["smear", "crop, gaussian"]);
+    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--blend", "smear"], &["smear", "auto, crop, gaussian"]);
     fixture.fails(
         2,
         &["predict", "a.tif", "--out", "o", "--outputs", "maps,gold"],

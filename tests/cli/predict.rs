@@ -191,6 +191,7 @@ fn resume_keeps_only_results_of_the_same_job() {
     map().set_modified(std::time::UNIX_EPOCH).unwrap();
     assert_eq!(run(&[&raw, &second], &[]), [true, false]);
     assert_eq!(map().metadata().unwrap().modified().unwrap(), std::time::UNIX_EPOCH, "kept means not written");
+    assert_eq!(run(&[&raw], &["--blend", "auto"]), [true], "the name of the default");
     // Another job, a changed stack, or a missing result is computed again.
     assert_eq!(run(&[&raw], &["--blend", "gaussian"]), [false]);
     assert_eq!(run(&[&raw], &[]), [false]);

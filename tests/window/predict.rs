@@ -169,6 +169,11 @@ fn killed_engine_restarts_and_loses_only_its_job() {
     fixture.until("the models", |w| sees(w, "made for"));
     fixture.click("Predict this stack");
     fixture.until("tiles on screen", |w| w.state().document().is_some_and(|d| d.of_role(Role::Live).is_some()));
+    // The memory of the prediction is stated while it runs.
+    let plan = fixture.window.state().jobs().iter().find_map(|job| job.plan.clone()).unwrap();
+    assert!(plan.stated_peak_bytes > 32 << 20, "{plan:?}");
+    let stated = format!("about {}", cytoscope_profile::bytes_text(plan.stated_peak_bytes));
+    assert!(fixture.sees(&stated), "{stated}: {}", fixture.on_screen());
     let pid = fixture.window.state().engine_pid().unwrap();
     assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
     fixture.until("the notification", |w| sees(w, "The engine was restarted"));

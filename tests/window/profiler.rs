@@ -59,6 +59,7 @@ fn input_to_improve() -> InputFacts {
             budget_bytes: None,
             grid_zyx: None,
             halo_zyx: [0; 3],
+            reason: None,
         }),
         diameter: Some(DiameterFacts {
             diameter: 9.5,

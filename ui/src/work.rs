@@ -432,6 +432,7 @@ impl Work {
                     Event::Progress(progress) => job.progress = progress,
                     Event::Note { message } => job.notes.push(message),
                     Event::Device(device) => job.device = Some(device),
+                    Event::Planned { plan, .. } => job.plan = Some(*plan),
                     Event::Started { .. } | Event::Finished { .. } | Event::Failed { .. } => {}
                 }
                 None

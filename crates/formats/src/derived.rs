@@ -20,6 +20,11 @@ pub trait DerivedPixels: fmt::Debug + Send + Sync {
     fn files(&self) -> Vec<PathBuf> {
         Vec::new()
     }
+
+    /// Images that the pixels are read from, apart from the source.
+    fn images(&self) -> Vec<&Image> {
+        Vec::new()
+    }
 }
 
 /// What differs between a derived image and its source.
@@ -42,6 +47,19 @@ pub(crate) struct Derived {
     pub pixels: Box<dyn DerivedPixels>,
 }
 
+impl Derived {
+    /// The images that are read, each once.
+    fn images(&self) -> Vec<&Image> {
+        let mut images = vec![&self.source];
+        for image in self.pixels.images() {
+            if !images.iter().any(|known| known.is_clone_of(image)) {
+                images.push(image);
+            }
+        }
+        images
+    }
+}
+
 impl Pixels for Derived {
     fn read(&self, _path: &Path, region: &Region) -> Result<Samples, FormatError> {
         self.pixels.read(&self.source, region)
@@ -51,5 +69,15 @@ impl Pixels for Derived {
         let mut files = self.source.files();
         files.extend(self.pixels.files());
         Some(files)
+    }
+
+    fn cache_bytes(&self) -> u64 {
+        self.images().into_iter().map(Image::cache_bytes).fold(0, u64::saturating_add)
+    }
+
+    fn limit_cache(&self, bytes: u64) {
+        let images = self.images();
+        let each = bytes / images.len().max(1) as u64;
+        images.into_iter().for_each(|image| image.limit_cache(each));
     }
 }

@@ -413,6 +413,31 @@ impl Image {
         Ok(Image::new(meta, data, limits, Arc::clone(&self.inner.counters)))
     }
 
+    /// Bytes of decoded samples that reading level 0 holds at most in addition to what it returns: those that are kept for the
+    /// next read, and those that are being decoded. 0 for formats that keep none.
+    pub fn cache_bytes(&self) -> u64 {
+        match &self.inner.data {
+            Data::OmeZarr(zarr) => zarr.cache_bytes(),
+            Data::Other(pixels) => pixels.cache_bytes(),
+            Data::Tiff(_) | Data::Npy(_) | Data::Memory(_) => 0,
+        }
+    }
+
+    /// Lowers the bytes of decoded samples that are kept for the next read, of all clones of the image. Samples that are not
+    /// kept are decoded again when they are needed again.
+    pub fn limit_cache(&self, bytes: u64) {
+        match &self.inner.data {
+            Data::OmeZarr(zarr) => zarr.cache.limit(usize::try_from(bytes).unwrap_or(usize::MAX)),
+            Data::Other(pixels) => pixels.limit_cache(bytes),
+            Data::Tiff(_) | Data::Npy(_) | Data::Memory(_) => {}
+        }
+    }
+
+    /// Whether both share the same open files.
+    pub(crate) fn is_clone_of(&self, other: &Image) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Number of bytes read from the image's files so far, including headers.
     pub fn bytes_read(&self) -> u64 {
         self.inner.counters.bytes_read.load(Ordering::Relaxed)

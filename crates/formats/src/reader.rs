@@ -27,6 +27,14 @@ pub(crate) trait Pixels: fmt::Debug + Send + Sync {
     fn files(&self) -> Option<Vec<PathBuf>> {
         None
     }
+
+    /// Bytes of decoded samples that reading holds at most, as [`crate::Image::cache_bytes`] returns them.
+    fn cache_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Lowers the bytes of decoded samples that are kept between reads.
+    fn limit_cache(&self, _bytes: u64) {}
 }
 
 /// The error for a level that a reader does not have.
@@ -179,5 +187,13 @@ impl Pixels for Relabeled {
 
     fn files(&self) -> Option<Vec<PathBuf>> {
         self.inner.files()
+    }
+
+    fn cache_bytes(&self) -> u64 {
+        self.inner.cache_bytes()
+    }
+
+    fn limit_cache(&self, bytes: u64) {
+        self.inner.limit_cache(bytes);
     }
 }

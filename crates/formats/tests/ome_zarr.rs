@@ -5,8 +5,8 @@ mod common;
 
 use common::zarr::{fixture, write_zarr};
 use cytoscope_formats::{
-    Channel, Container, FormatErrorKind, Limits, OpenOptions, SeriesChoice, WriteSpec, ZarrImageSpec, ZarrWriter,
-    is_zarr_folder, open, write_array,
+    Channel, Container, DerivedPixels, DerivedSpec, FormatError, FormatErrorKind, Image, Limits, OpenOptions,
+    SeriesChoice, WriteSpec, ZarrImageSpec, ZarrWriter, is_zarr_folder, open, write_array,
 };
 use cytoscope_volume::{Array, DType, Region, Samples, VoxelSize};
 use serde_json::{Value, json};
@@ -110,6 +110,51 @@ fn levels_channels_labels_and_missing_chunks_are_read() {
     assert_eq!(direct.read_all().unwrap(), labels.read_all().unwrap());
     let no_third = open(&fixture("v04_blosc"), &OpenOptions { series: 2, ..OpenOptions::default() }).unwrap_err();
     assert_eq!(no_third.kind(), FormatErrorKind::Misused);
+}
+
+/// Pixels that are those of the source.
+#[derive(Debug)]
+struct Same;
+
+impl DerivedPixels for Same {
+    fn read(&self, source: &Image, region: &Region) -> Result<Samples, FormatError> {
+        Ok(source.read(0, region)?.into_samples())
+    }
+}
+
+#[test]
+fn what_a_reader_keeps_is_stated_and_can_be_limited() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("stack.zarr");
+    let array = pattern("TZCYX", &[1, 16, 1, 60, 60], DType::F32);
+    write_zarr(&path, &array, |_| {});
+    let image = open(&path, &OpenOptions::default()).unwrap();
+    let whole_bytes = 16 * 60 * 60 * 4;
+    let stated = image.cache_bytes();
+    // Chunks that exceed the image count with their whole length.
+    assert!((whole_bytes..8 * whole_bytes).contains(&stated), "{stated}");
+    let meta = image.meta();
+    let spec = DerivedSpec {
+        shape_full: meta.shape_full.clone().try_into().unwrap(),
+        dtype: meta.dtype,
+        voxel_size_um: meta.voxel_size_um,
+        channels: Vec::new(),
+    };
+    let derived = image.derived(&spec, Box::new(Same)).unwrap();
+    assert_eq!(derived.cache_bytes(), stated);
+    let whole = derived.read_all().unwrap();
+    let read = image.bytes_read();
+    assert_eq!(derived.read_all().unwrap(), whole);
+    assert_eq!(image.bytes_read(), read, "no chunk is read twice");
+    // Without a cache, the values are the same, and chunks are read again.
+    derived.limit_cache(0);
+    assert!(image.cache_bytes() < stated && image.cache_bytes() > 0, "{}", image.cache_bytes());
+    assert_eq!(derived.read_all().unwrap(), whole);
+    assert!(image.bytes_read() > read);
+    // Other formats keep nothing.
+    let plain = folder.path().join("stack.npy");
+    write_array(&plain, &whole, &WriteSpec::of(&whole, Container::Npy)).unwrap();
+    assert_eq!(open(&plain, &OpenOptions::default()).unwrap().cache_bytes(), 0);
 }
 
 /// Different samples in the whole range of the type.

@@ -1,6 +1,7 @@
 //! What all long jobs share: progress events, cancellation, and time measurement.
 
 use crate::JobError;
+use crate::predict::TilePlan;
 use cytoscope_engine::{CompileOptions, DeviceId, Precision, TuningListener};
 use cytoscope_graph::Interrupt;
 use cytoscope_profile::Recorder;
@@ -39,11 +40,24 @@ pub struct CancelToken {
 const CANCELLED: u8 = 1;
 /// Bit of [`CancelToken::flags`]: finish early and write the best result.
 const FINISHING: u8 = 2;
+/// Bit of [`CancelToken::flags`]: keep nothing for a later run.
+const DISCARDING: u8 = 4;
 
 impl CancelToken {
     /// Asks the job to stop at its next check. Cannot be undone.
     pub fn cancel(&self) {
         self.flags.fetch_or(CANCELLED, Ordering::Relaxed);
+    }
+
+    /// As [`CancelToken::cancel`]; a prediction that does not resume an earlier one also removes the slices that it has kept
+    /// for a later run.
+    pub fn discard(&self) {
+        self.flags.fetch_or(CANCELLED | DISCARDING, Ordering::Relaxed);
+    }
+
+    /// Returns whether nothing is to be kept for a later run.
+    pub fn is_discarding(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & DISCARDING != 0
     }
 
     /// Returns a token that shares this one's request and is also cancelled after `deadline`, or after this token's own
@@ -86,6 +100,14 @@ pub enum Event {
     Progress(StageProgress),
     /// The device that the job runs on; reported again if the job moves to another device.
     Device(DeviceInUse),
+    /// How an input is predicted, and the memory that this takes at most; reported before inference starts, and again if
+    /// the plan changes.
+    Planned {
+        /// Path of the input file.
+        input: PathBuf,
+        /// Slabs or tiles, and the planned peak memory.
+        plan: Box<TilePlan>,
+    },
     /// A note to the user.
     Note {
         /// The text, a sentence.
@@ -113,6 +135,7 @@ impl Event {
         match self {
             Event::Started { input, index, count } => tracing::info!(?input, index, count, "input started"),
             Event::Device(DeviceInUse { id, name, why }) => tracing::info!(device = %id, ?name, ?why, "device chosen"),
+            Event::Planned { input, plan } => tracing::info!(?input, "planned: {}", plan.text()),
             Event::Note { message } => tracing::info!("note: {message}"),
             Event::Finished { input, outputs } => tracing::info!(?input, ?outputs, "input finished"),
             Event::Failed { input, reason } => tracing::error!(?input, "input failed: {reason}"),

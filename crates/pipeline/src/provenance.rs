@@ -1,7 +1,7 @@
 //! Provenance records: how a result was made, written beside it so that it can be reproduced.
 
 use crate::diameter::ObjectDiameter;
-use crate::predict::{ChannelRef, InputReport, InputTensor, PredictJob, zarr};
+use crate::predict::{ChannelRef, InputReport, InputTensor, KeepSlices, PredictJob, zarr};
 use crate::preprocess::PreprocessRecord;
 use crate::results::FileRecord;
 use crate::{AppliedProfile, Artifact, ArtifactKind, JobError, Model};
@@ -234,6 +234,7 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
                 given_tensors()
             },
             resume: false,
+            keep_slices: KeepSlices::default(),
             overwrite: Overwrite::Refuse,
             ..job.clone()
         },

@@ -6,17 +6,20 @@ mod common;
 use common::{noise, relative_distance, save_package};
 use cytoscope_builders::{DifferenceOfGaussians, UNet3d, Upsampling, Weights, difference_of_gaussians, unet3d};
 use cytoscope_engine::{DeviceId, DeviceRequest};
-use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
+use cytoscope_formats::{Container, OpenOptions, WriteSpec, ZarrImageSpec, ZarrWriter, open, write_array};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::predict::{Blend, TilePlan, TileRequest};
+use cytoscope_pipeline::predict::{Blend, KeepSlices, LiveSink, LiveVolume, NoPass, TilePlan, TileRequest};
 use cytoscope_pipeline::{
     CancelToken, Context, Event, JobError, JobErrorKind, Output, PredictJob, PredictOutcome, ResultFormat,
 };
-use cytoscope_volume::{Array, Axes};
+use cytoscope_profile::Stage;
+use cytoscope_storage::Overwrite;
+use cytoscope_volume::{Array, Axes, DType, Samples};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A folder with one stack.
 struct Fixture {
@@ -280,6 +283,57 @@ fn a_cancelled_pass_continues_with_the_slices_that_were_not_finished() {
     }
 }
 
+/// Stops a job in this way after a third of its voxels.
+fn stop_after_a_third(job: &PredictJob, stop: fn(&CancelToken)) {
+    let cancel = CancelToken::default();
+    let of_sink = cancel.clone();
+    let sink = move |event: &Event| match event {
+        Event::Progress(progress) if progress.stage == "predict" && progress.done * 3 > progress.total => {
+            stop(&of_sink)
+        }
+        _ => {}
+    };
+    let context = Context { cancel, sink: Arc::new(sink), ..Context::default() };
+    let stopped = job.run(&context, &Devices::cpu_only()).unwrap_err();
+    assert_eq!(stopped.kind(), JobErrorKind::Cancelled);
+}
+
+#[test]
+fn slices_that_are_kept_without_resuming_are_continued_replaced_or_discarded() {
+    let fixture = Fixture::new([96, 12, 530], 4);
+    let model = fixture.path("model");
+    let config = UNet3d { filters: vec![16, 16], strides: vec![[2, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
+    save_package(&unet3d(&config, &Weights::Random { seed: 5 }).unwrap(), &model);
+    let (expected, _) = fixture.predict(&model, TileRequest::default(), "whole");
+    let job = |resume: bool, keep_slices: KeepSlices| PredictJob {
+        resume,
+        keep_slices,
+        ..fixture.job(&model, TileRequest::default(), "out")
+    };
+    let files = || std::fs::read_dir(fixture.path("out")).unwrap().count();
+    stop_after_a_third(&job(false, KeepSlices::Always), CancelToken::cancel);
+    assert_eq!(files(), 2, "the finished slices and their record are kept");
+    // A later run continues them.
+    let outcome = job(true, KeepSlices::Auto).run(&Context::default(), &Devices::cpu_only()).unwrap();
+    let report = &outcome.done[0];
+    assert!(report.notes.iter().any(|note| note.starts_with("continued after")), "{:?}", report.notes);
+    assert!(fixture.maps("out") == expected, "the maps differ");
+    assert_eq!(files(), report.outputs.len(), "nothing is kept after the job is done");
+    // A run that neither resumes nor keeps slices removes those of an earlier one.
+    std::fs::remove_dir_all(fixture.path("out")).unwrap();
+    stop_after_a_third(&job(false, KeepSlices::Always), CancelToken::cancel);
+    stop_after_a_third(&job(false, KeepSlices::Never), CancelToken::cancel);
+    assert_eq!(files(), 0);
+    // The stack is small.
+    stop_after_a_third(&job(false, KeepSlices::Auto), CancelToken::cancel);
+    assert_eq!(files(), 0);
+    // Who cancels a job for good does not want its slices, unless an earlier run has kept them.
+    stop_after_a_third(&job(false, KeepSlices::Always), CancelToken::discard);
+    assert_eq!(files(), 0);
+    stop_after_a_third(&job(true, KeepSlices::Auto), CancelToken::discard);
+    assert_eq!(files(), 2);
+}
+
 /// Cropped tiles, and windows that overlap along Z.
 #[test]
 fn a_cancelled_prediction_in_tiles_continues_with_the_slices_that_were_not_finished() {
@@ -318,6 +372,155 @@ fn a_cancelled_prediction_in_tiles_continues_with_the_slices_that_were_not_finis
             assert_eq!(hidden(), report.outputs.len(), "nothing is kept after the job is done");
         }
     }
+}
+
+/// Cancels a job with the first slices that it receives.
+struct CancelWithFirst {
+    cancel: CancelToken,
+    /// First slice and number of slices of each region.
+    regions: Mutex<Vec<[usize; 2]>>,
+}
+
+impl LiveSink for CancelWithFirst {
+    fn begin(&self, _volume: &LiveVolume<'_>) {}
+
+    fn tile(&self, start_zyx: [usize; 3], size_zyx: [usize; 3], _values: &[f32]) {
+        self.regions.lock().unwrap().push([start_zyx[0], size_zyx[0]]);
+        // The other stages go on as far as they can.
+        std::thread::sleep(Duration::from_millis(100));
+        self.cancel.cancel();
+    }
+}
+
+#[test]
+fn a_pass_that_is_cancelled_while_it_runs_ends_within_a_few_slabs() {
+    // Deeper than any tile.
+    let shape = [600, 12, 24];
+    let fixture = Fixture::new(shape, 4);
+    let model = fixture.path("model");
+    let config = UNet3d { filters: vec![16, 16], strides: vec![[2, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
+    save_package(&unet3d(&config, &Weights::Random { seed: 5 }).unwrap(), &model);
+    let cancel = CancelToken::default();
+    let sink = CancelWithFirst { cancel: cancel.clone(), regions: Mutex::default() };
+    let planned = Arc::new(Mutex::new(None));
+    let of_sink = Arc::clone(&planned);
+    let events = move |event: &Event| {
+        if let Event::Planned { plan, .. } = event {
+            *of_sink.lock().unwrap() = Some(plan.clone());
+        }
+    };
+    let context = Context { cancel, sink: Arc::new(events), ..Context::default() };
+    let job = fixture.job(&model, TileRequest::default(), "out");
+    let stopped = job.run_live(&context, &Devices::cpu_only(), Some(&sink)).unwrap_err();
+    assert_eq!(stopped.kind(), JobErrorKind::Cancelled);
+    let plan = planned.lock().unwrap().take().unwrap();
+    let slab = plan.pass.unwrap().slab_slices;
+    let regions = sink.regions.lock().unwrap();
+    assert_eq!(regions.len(), 1, "slices are passed on after the job was cancelled: {regions:?}");
+    // The slices that the first ones depend on, and a few slabs: one that is computed and one that waits after the network,
+    // one that waits before it, and one that is read.
+    let [first, count] = regions[0];
+    let most = first + count + plan.halo[0] + 6 * slab;
+    let totals = context.recorder.totals();
+    let voxels = totals.iter().find(|total| total.stage == Stage::Read).map_or(0, |total| total.voxels as usize);
+    let read = voxels / (shape[1] * shape[2]);
+    assert!(read <= most && most < shape[0], "{read} slices of {} were read, expected at most {most}", shape[0]);
+}
+
+/// The peak memory is known before the first voxel is computed, in a pass and in tiles.
+#[test]
+fn the_plan_is_reported_before_inference() {
+    // Wider than any tile, so that it passes through the network once.
+    let fixture = Fixture::new([24, 12, 530], 4);
+    let model = fixture.path("model");
+    let config = UNet3d { filters: vec![16, 16], strides: vec![[2, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
+    save_package(&unet3d(&config, &Weights::Random { seed: 5 }).unwrap(), &model);
+    for (blend, out) in [(None, "pass"), (Some(Blend::Crop), "tiles")] {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let of_sink = Arc::clone(&seen);
+        let sink = move |event: &Event| of_sink.lock().unwrap().push(event.clone());
+        let context = Context { sink: Arc::new(sink), ..Context::default() };
+        let job = fixture.job(&model, TileRequest { blend, ..TileRequest::default() }, out);
+        let outcome = job.run(&context, &Devices::cpu_only()).unwrap();
+        let report = &outcome.done[0];
+        assert_eq!(report.plan.pass.is_some(), blend.is_none(), "{:?}", report.plan);
+        let seen = seen.lock().unwrap();
+        let is_plan = |e: &Event| matches!(e, Event::Planned { input, plan } if *input == fixture.input() && **plan == report.plan);
+        let planned = seen.iter().position(is_plan).unwrap();
+        let is_inference = |e: &Event| matches!(e, Event::Progress(progress) if progress.stage == "predict");
+        let began = seen.iter().position(is_inference).unwrap();
+        assert!(planned < began, "event {planned} follows event {began}");
+        assert!(report.plan.text().contains(&cytoscope_profile::bytes_text(report.plan.stated_peak_bytes)));
+    }
+}
+
+/// The chunks of an OME-Zarr stack that are kept between reads are part of the stated peak memory.
+#[test]
+fn the_stated_memory_includes_what_the_reader_of_a_stack_keeps() {
+    let fixture = Fixture::new([16, 40, 48], 3);
+    let model = fixture.path("model");
+    save_package(&static_network(1), &model);
+    let [z, y, x] = fixture.shape;
+    let path = fixture.path("same.zarr");
+    let mut writer = ZarrWriter::create(&path, ZarrImageSpec::new("same", [1, 1, z, y, x], DType::F32)).unwrap();
+    let slab = writer.slab_depth(0);
+    for (i, values) in fixture.values.chunks(slab * y * x).enumerate() {
+        writer.write(0, [0, 0, i * slab], &Samples::F32(values.to_vec())).unwrap();
+    }
+    let _ = writer.finish().unwrap().publish(Overwrite::Refuse).unwrap();
+    let tiles = TileRequest { tile: Some([16, 40, 40]), ..TileRequest::default() };
+    let stated = |input: PathBuf, out: &str| {
+        let (format, memory_budget_bytes) = (ResultFormat::Tiff, Some(1 << 30));
+        let job = fixture.job(&model, tiles.clone(), out);
+        let job = PredictJob { inputs: vec![input], axes: None, format, memory_budget_bytes, ..job };
+        let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
+        outcome.done[0].plan.stated_peak_bytes
+    };
+    let [plain, zarr] = [(fixture.input(), "plain"), (path.clone(), "zarr")].map(|(input, out)| stated(input, out));
+    let kept = open(&path, &OpenOptions::default()).unwrap().cache_bytes();
+    assert!(kept >= (4 * z * y * x) as u64, "{kept}");
+    assert_eq!(zarr, plain + kept, "{plain} bytes are stated for a TIFF stack");
+}
+
+#[test]
+fn the_reason_for_tiles_is_that_of_the_request_or_of_the_stack() {
+    let fixture = Fixture::new([8, 12, 60], 4);
+    let model = fixture.path("model");
+    save_package(&static_network(1), &model);
+    let reason = |tiles: TileRequest, out: &str| fixture.predict(&model, tiles, out).1.no_pass;
+    let tile = TileRequest { tile: Some([8, 12, 40]), ..TileRequest::default() };
+    assert_eq!(reason(tile, "tile"), Some(NoPass::TileGiven));
+    let blend = TileRequest { blend: Some(Blend::Crop), ..TileRequest::default() };
+    assert_eq!(reason(blend, "blend"), Some(NoPass::BlendGiven));
+    // One tile covers it.
+    assert_eq!(reason(TileRequest::default(), "whole"), Some(NoPass::NotCheaper));
+}
+
+/// All columns pass together, so a wide stack needs more memory for a pass than for a small tile.
+#[test]
+fn a_memory_budget_that_is_too_small_for_a_pass_is_stated_with_one_that_suffices() {
+    let fixture = Fixture::new([16, 12, 4000], 4);
+    let model = fixture.path("model");
+    let config = UNet3d { filters: vec![16, 16], strides: vec![[2, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
+    save_package(&unet3d(&config, &Weights::Random { seed: 5 }).unwrap(), &model);
+    let predict = |budget_bytes: u64, out: &str| {
+        let memory_budget_bytes = Some(budget_bytes);
+        let job = PredictJob { memory_budget_bytes, ..fixture.job(&model, TileRequest::default(), out) };
+        job.run(&Context::default(), &Devices::cpu_only()).unwrap().done.pop()
+    };
+    // The first budget with which it is predicted.
+    let report = (56..400).step_by(8).find_map(|mib: u64| predict(mib << 20, "small")).unwrap();
+    let reason = report.plan.no_pass.as_ref().unwrap();
+    assert!(
+        matches!(reason, NoPass::Memory { needed_bytes, budget_bytes } if needed_bytes > budget_bytes),
+        "{reason:?}"
+    );
+    let sufficient_bytes = reason.sufficient_budget_bytes().unwrap();
+    let asked = format!("--memory-budget {}M", sufficient_bytes.div_ceil(1 << 20));
+    assert!(report.notes.iter().any(|note| note.contains(&asked)), "{asked}: {:?}", report.notes);
+    let report = predict(sufficient_bytes, "large").unwrap();
+    assert!(report.plan.pass.is_some() && report.plan.no_pass.is_none(), "{:?}", report.plan);
+    assert!(report.plan.stated_peak_bytes <= sufficient_bytes);
 }
 
 /// Runs a job, and cancels it in the time point `cancelled`, counted from 0, when half of its voxels are predicted. Returns

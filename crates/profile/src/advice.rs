@@ -2,9 +2,10 @@
 
 mod machine;
 mod objects;
+mod passes;
 mod training;
 
-use crate::facts::{InputFacts, Joining, RunFacts, TileFacts};
+use crate::facts::{InputFacts, Joining, RunFacts, TileFacts, TileReason};
 use crate::{OperatorTotal, bytes_text};
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +42,8 @@ pub enum AdviceRule {
     SmallTiles,
     /// The memory budget is the reason for small tiles.
     MemoryBudget,
+    /// The network normalizes over the tile, so that tiles overlap.
+    TileNormalization,
     /// The run took nearly all memory of the machine. Tested with made-up facts: a run that provokes it would disturb
     /// everything else on the machine.
     MemoryPressure,
@@ -137,6 +140,7 @@ pub fn advise(facts: &RunFacts, operators: &[OperatorTotal]) -> Vec<Advice> {
         training::recomputation(facts),
         worst(inputs, small_tiles),
         worst(inputs, limited_by_budget),
+        worst(inputs, passes::tile_normalization),
         machine::memory_pressure(facts),
         worst(inputs, transfers),
         float_operators(inputs, operators),
@@ -235,8 +239,15 @@ fn limited_by_budget(input: &InputFacts) -> Option<(f64, Advice)> {
         surplus_text(tiles.joining)
     );
     let gain = format!("{} faster inference", at_most_faster(share));
-    let larger_mib = (budget_bytes >> 20).max(1).saturating_mul(2);
-    let change = format!("--memory-budget {larger_mib}M, or no budget");
+    let doubled_mib = (budget_bytes >> 20).max(1).saturating_mul(2);
+    let (larger_mib, effect) = match tiles.reason {
+        Some(TileReason::Memory { pass_budget_bytes }) => (
+            doubled_mib.max(pass_budget_bytes.div_ceil(1 << 20)),
+            ", with which the stack is expected to pass through the network once",
+        ),
+        _ => (doubled_mib, ""),
+    };
+    let change = format!("--memory-budget {larger_mib}M, or no budget{effect}");
     let advice = Advice::new(AdviceRule::MemoryBudget, evidence, gain, change);
     Some((share, advice.with(AdvisedSetting::MemoryBudget(larger_mib.saturating_mul(1 << 20)))))
 }
@@ -346,6 +357,7 @@ mod tests {
             budget_bytes,
             grid_zyx: None,
             halo_zyx: [0; 3],
+            reason: None,
         }
     }
 
@@ -409,6 +421,31 @@ mod tests {
         // Where cropping is possible, that is the advice.
         let croppable = TileFacts { crop_possible: true, ..blended(300, None) };
         assert_eq!(rules(&of_tiles(croppable), &[]), [AdviceRule::Seams]);
+    }
+
+    #[test]
+    fn what_keeps_a_stack_from_passing_once_is_named() {
+        let blended = |kept, reason| TileFacts {
+            joining: Joining::Gaussian,
+            crop_possible: false,
+            reason: Some(reason),
+            ..tiles(kept, None)
+        };
+        let normalizes = TileReason::NormalizesOverTile;
+        assert_eq!(rules(&of_tiles(blended(420, normalizes)), &[]), [AdviceRule::TileNormalization]);
+        assert_eq!(rules(&of_tiles(blended(700, normalizes)), &[]), NONE, "little overlaps");
+        assert_eq!(rules(&of_tiles(TileFacts { count: 1, ..blended(420, normalizes) }), &[]), NONE, "one tile");
+        let advice = advise(&of_tiles(blended(420, normalizes)), &[]).remove(0);
+        assert!(advice.evidence.contains("58 % of the computed voxels are overlap"), "{}", advice.evidence);
+        // The budget that is advised is enough for a pass.
+        let reason = Some(TileReason::Memory { pass_budget_bytes: (900 << 20) + 1 });
+        let limited = TileFacts { reason, ..tiles(400, Some(150 << 20)) };
+        let advice = advise(&of_tiles(limited), &[]).remove(0);
+        assert_eq!(
+            (advice.rule, advice.setting),
+            (AdviceRule::MemoryBudget, Some(AdvisedSetting::MemoryBudget(901 << 20)))
+        );
+        assert!(advice.change.contains("901M") && advice.change.contains("once"), "{}", advice.change);
     }
 
     #[test]

@@ -128,6 +128,19 @@ pub enum Joining {
     Gaussian,
 }
 
+/// Why an input was cut into tiles, instead of passing through the network once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TileReason {
+    /// The network normalizes over the tile.
+    NormalizesOverTile,
+    /// A pass needs more memory than it may use.
+    Memory {
+        /// A memory budget in bytes with which a pass is expected to fit.
+        pass_budget_bytes: u64,
+    },
+}
+
 /// How an input was tiled.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TileFacts {
@@ -153,6 +166,9 @@ pub struct TileFacts {
     /// Voxels that were cropped from each side of a tile, Z, Y, X.
     #[serde(default)]
     pub halo_zyx: [usize; 3],
+    /// Why the input was cut into tiles, if a change of model or memory would avoid that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<TileReason>,
 }
 
 impl TileFacts {
@@ -259,6 +275,7 @@ mod tests {
             budget_bytes: None,
             grid_zyx,
             halo_zyx,
+            reason: None,
         };
         let larger = |tile, halo, grid| tiles(tile, halo, Some(grid)).larger_tile();
         assert_eq!(tiles([8, 64, 64], [0; 3], None).larger_tile(), Some([8, 128, 128]), "an earlier version");

@@ -39,7 +39,7 @@ mod trace;
 pub use advice::{Advice, AdviceRule, AdvisedSetting, advise};
 pub use compare::{ComparedTime, compare_operators, compare_stages};
 pub use facts::{
-    DeviceTime, DeviceTraffic, DiameterCertainty, DiameterFacts, InputFacts, Joining, RunFacts, TileFacts,
+    DeviceTime, DeviceTraffic, DiameterCertainty, DiameterFacts, InputFacts, Joining, RunFacts, TileFacts, TileReason,
     TrainingFacts,
 };
 pub use machine::{available_bytes, cpu_name, default_budget_bytes, total_bytes};

@@ -74,6 +74,24 @@ impl AxisMap {
         }
     }
 
+    /// Returns the map of the output voxels of `range` alone, whose input begins at the first of their
+    /// [`AxisMap::sources`]. The weights are the same.
+    pub fn part(&self, range: std::ops::Range<usize>) -> Self {
+        let sources = self.sources(range.clone());
+        let moved = |of: &[usize]| -> Vec<usize> {
+            let inside = of.get(range.clone()).unwrap_or_default();
+            inside.iter().map(|i| i.saturating_sub(sources.start)).collect()
+        };
+        let weights = self.weights.get(range.start * self.taps..range.end * self.taps).unwrap_or_default();
+        Self {
+            from: sources.len().max(1),
+            taps: self.taps,
+            first: moved(&self.first),
+            weights: weights.to_vec(),
+            nearest: moved(&self.nearest),
+        }
+    }
+
     /// Whether every output voxel is the input voxel of the same index.
     pub fn is_identity(&self) -> bool {
         (0..self.len()).all(|o| self.weighted_inputs(o).all(|(i, w)| (i == o) == (w == 1.0) && (i == o || w == 0.0)))
@@ -146,6 +164,23 @@ mod tests {
         let slab = &volume[sources.start * ny * nx..sources.end * ny * nx];
         let part = linear(slab, sources.start, [ny, nx], &maps, 6..12);
         assert_eq!(part, whole[6 * ny * 5..12 * ny * 5]);
+    }
+
+    #[test]
+    fn rows_that_are_resampled_alone_have_the_same_values() {
+        let (ny, nx) = (37, 3);
+        let plane: Vec<f32> = (0..ny * nx).map(|i| ((i * 31) % 17) as f32 / 7.0).collect();
+        for to in [12, 30, 37, 90] {
+            let maps = [AxisMap::new(1, 1), AxisMap::new(ny, to), AxisMap::new(nx, 4)];
+            let whole = linear(&plane, 0, [ny, nx], &maps, 0..1);
+            for rows in [0..5, 4..9, to - 3..to] {
+                let sources = maps[1].sources(rows.clone());
+                let part = [maps[0].clone(), maps[1].part(rows.clone()), maps[2].clone()];
+                let own = &plane[sources.start * nx..sources.end * nx];
+                let made = linear(own, 0, [sources.len(), nx], &part, 0..1);
+                assert_eq!(made, whole[rows.start * 4..rows.end * 4], "{rows:?} of {to}");
+            }
+        }
     }
 
     /// The expected values are computed here from the definition: a triangle of half width scale / 1.5 about each

@@ -175,7 +175,7 @@ impl Job {
                 job.run(context)?;
                 JobResult::Convert { output: job.output.clone() }
             }
-            Self::Evaluate(job) => JobResult::Evaluate(job.run(context)?),
+            Self::Evaluate(job) => JobResult::Evaluate(Box::new(job.run(context)?)),
             Self::ObjectDiameter(job) => JobResult::ObjectDiameter(job.run(context, devices)?),
             Self::Train(job) => JobResult::Train(Box::new(job.run(context, devices, on_event)?)),
             Self::TrainCheck(job) => JobResult::TrainCheck(Box::new(job.run(context)?)),
@@ -260,7 +260,7 @@ pub enum JobResult {
         output: PathBuf,
     },
     /// Result of [`Job::Evaluate`].
-    Evaluate(EvaluateReport),
+    Evaluate(Box<EvaluateReport>),
     /// Result of [`Job::ObjectDiameter`].
     ObjectDiameter(ObjectDiameter),
     /// Result of [`Job::Train`].

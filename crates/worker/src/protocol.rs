@@ -384,7 +384,7 @@ mod tests {
             ignored: None,
             notes: Vec::new(),
         };
-        let text = serde_json::to_string(&JobResult::Evaluate(report)).unwrap();
+        let text = serde_json::to_string(&JobResult::Evaluate(Box::new(report))).unwrap();
         let JobResult::Evaluate(back) = serde_json::from_str(&text).unwrap() else { panic!("{text}") };
         assert!(back.regression.unwrap().mse.is_nan());
     }

@@ -62,12 +62,12 @@ impl Queue {
         is_running || self.waiting.iter().any(|(waiting, _)| *waiting == id)
     }
 
-    /// Cancels a job. Returns `true` if it was waiting and was removed; a running one only receives the request.
+    /// Cancels a job for good. Returns `true` if it was waiting and was removed; a running one only receives the request.
     pub(super) fn cancel(&mut self, id: JobId) -> bool {
         if let Some((running, token)) = &self.running
             && *running == id
         {
-            token.cancel();
+            token.discard();
             return false;
         }
         let place = self.waiting.iter().position(|(waiting, _)| *waiting == id);
@@ -94,7 +94,7 @@ impl Queue {
         self.running = None;
     }
 
-    /// Cancels the running job and removes the others.
+    /// Cancels the running job and removes the others. The next worker may continue it.
     pub(super) fn shut_down(&mut self) {
         self.shutting_down = true;
         self.waiting.clear();
@@ -163,6 +163,23 @@ mod tests {
         queue.mark_done();
         let (_, _, second) = queue.start_next().unwrap();
         assert!(!second.is_finishing());
+    }
+
+    #[test]
+    fn only_a_job_that_is_cancelled_for_good_keeps_nothing() {
+        for is_shutdown in [false, true] {
+            let mut queue = Queue::default();
+            let (id, job) = segment(1, None);
+            queue.add(id, job);
+            let (_, _, token) = queue.start_next().unwrap();
+            if is_shutdown {
+                queue.shut_down();
+            } else {
+                queue.cancel(id);
+            }
+            assert!(token.is_cancelled());
+            assert_eq!(token.is_discarding(), !is_shutdown);
+        }
     }
 
     #[test]

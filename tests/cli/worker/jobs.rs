@@ -161,37 +161,46 @@ fn worker_and_command_line_predict_the_same_bytes_on_a_gpu() {
 #[test]
 fn live_regions_equal_the_final_result() {
     let fixture = Fixture::new();
-    let raw = fixture.nuclei("20,90,100", 3);
     let mut engine = Engine::start(&fixture);
-    for (id, blend) in [(1, "crop"), (2, "gaussian")] {
+    let tiles = |blend: &str| json!({"tile": [20, 48, 64], "blend": blend});
+    // Without a request, a stack that is wider than any tile passes through the network once.
+    for (id, out, shape, tiles) in [
+        (1, "crop", [20, 90, 100], tiles("crop")),
+        (2, "gaussian", [20, 90, 100], tiles("gaussian")),
+        (3, "pass", [8, 40, 540], json!({})),
+    ] {
+        let [nz, ny, nx] = shape;
+        let raw = fixture.nuclei(&format!("{nz},{ny},{nx}"), id);
         let job = job(json!({
-            "inputs": [fixture.path(&raw)], "model": "nuclei-dog", "out": fixture.path(blend), "device": "cpu", "outputs": ["maps"],
-            "voxel_um": VOXEL_UM, "diameter": 19.0, "tiles": {"tile": [20, 48, 64], "blend": blend},
+            "inputs": [fixture.path(&raw)], "model": "nuclei-dog", "out": fixture.path(out), "device": "cpu", "outputs": ["maps"],
+            "voxel_um": VOXEL_UM, "diameter": 19.0, "tiles": tiles,
         }));
         engine.worker.send(predict_request(id, job, true));
         let from = engine.seen.len();
-        engine.done(id);
-        let mut seen = vec![false; 20 * 90 * 100];
+        let JobResult::Predict(outcome) = engine.done(id) else { panic!() };
+        assert_eq!(outcome.done[0].plan.pass.is_some(), out == "pass", "{:?}", outcome.done[0].plan);
+        let mut seen = vec![false; nz * ny * nx];
         let mut array = None;
         for event in &engine.seen[from..] {
             let WorkerEvent::Reply(Reply::Live { path, channels, shape_zyx, regions, input, .. }) = event else {
                 continue;
             };
-            assert_eq!((*channels, *shape_zyx, input), (2, [20, 90, 100], &fixture.path(&raw)));
+            assert_eq!((*channels, *shape_zyx, input), (2, shape, &fixture.path(&raw)));
             array = Some(LiveArray::open(path, *channels, *shape_zyx).unwrap());
             for LiveRegion { start_zyx: s, size_zyx: n } in regions {
                 for z in s[0]..s[0] + n[0] {
-                    (s[1]..s[1] + n[1]).for_each(|y| seen[(z * 90 + y) * 100 + s[2]..][..n[2]].fill(true));
+                    (s[1]..s[1] + n[1]).for_each(|y| seen[(z * ny + y) * nx + s[2]..][..n[2]].fill(true));
                 }
             }
         }
-        assert!(seen.iter().all(|s| *s), "{blend}: not every voxel was reported as finished");
+        assert!(seen.iter().all(|s| *s), "{out}: not every voxel was reported as finished");
         // The file stores Z, then C.
-        let result = fixture.image(&format!("{blend}/nuclei_3_raw_probability.tif")).samples().to_f32();
+        let stem = Path::new(&raw).file_stem().unwrap().to_str().unwrap();
+        let result = fixture.image(&format!("{out}/{stem}_probability.tif")).samples().to_f32();
         let array = array.unwrap();
-        for (z, planes) in result.chunks_exact(2 * 90 * 100).enumerate() {
-            for (c, plane) in planes.chunks_exact(90 * 100).enumerate() {
-                assert!(array.slice(Axis::Z, z, c).unwrap() == plane, "{blend}: slice {z}, channel {c}");
+        for (z, planes) in result.chunks_exact(2 * ny * nx).enumerate() {
+            for (c, plane) in planes.chunks_exact(ny * nx).enumerate() {
+                assert!(array.slice(Axis::Z, z, c).unwrap() == plane, "{out}: slice {z}, channel {c}");
             }
         }
     }
@@ -202,9 +211,9 @@ fn live_regions_equal_the_final_result() {
             .filter(|e| e.as_ref().unwrap().path().extension().is_some_and(|x| x == "f32"))
             .count()
     };
-    assert_eq!(live(), 1, "the first job's array is removed");
-    engine.worker.send(Request::Release { id: JobId(2) });
-    engine.worker.send(Request::Devices { id: JobId(3) });
+    assert_eq!(live(), 1, "the arrays of the first jobs are removed");
+    engine.worker.send(Request::Release { id: JobId(3) });
+    engine.worker.send(Request::Devices { id: JobId(4) });
     engine.reply("devices", |r| matches!(r, Reply::Devices { .. }).then_some(()));
     assert_eq!(live(), 0, "released");
 }

@@ -109,6 +109,7 @@ impl Jobs {
             preprocess: document.preprocessing.steps.clone(),
             memory_budget_bytes: settings.memory_budget_bytes(),
             resume: false,
+            keep_slices: Default::default(),
             threads: settings.threads.unwrap_or(0),
             overwrite: Default::default(),
         })

@@ -257,11 +257,15 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         _ => String::new(),
     };
     let left = remaining_text(&job.progress).map(|left| format!(" · {left}")).unwrap_or_default();
+    let planned = job.plan.as_ref().map(|plan| format!(" · {}", plan.memory_text())).unwrap_or_default();
     // Last, because it is the longest part, which is cut off where it does not fit.
     let status = job.training.as_ref().and_then(|times| times.status.as_ref());
     let status = status.map_or_else(String::new, |status| format!(" · {}", status.line()));
-    let text = format!("{}{tuning}{left}{more}{status}", job.title);
-    ui.add(egui::Label::new(RichText::new(text).size(12.0)).truncate());
+    let text = format!("{}{tuning}{left}{planned}{more}{status}", job.title);
+    let label = ui.add(egui::Label::new(RichText::new(text).size(12.0)).truncate());
+    if let Some(plan) = &job.plan {
+        label.on_hover_text(format!("Planned: {}", plan.text()));
+    }
 }
 
 /// Draws the center of the window: toolbar and views.

@@ -1,5 +1,6 @@
 //! A job as the window shows it: its state, its progress and what it measured.
 
+use cytoscope_pipeline::predict::TilePlan;
 use cytoscope_pipeline::{DeviceInUse, StageProgress};
 use cytoscope_profile::{
     DeviceMemoryPeak, InputFacts, MemoryMark, MemoryPeak, MemorySample, RUN_FORMAT, RunFacts, RunRecord, Slowdown,
@@ -258,6 +259,8 @@ pub struct JobView {
     pub dropped: u64,
     /// Device and the reason for its choice.
     pub device: Option<DeviceInUse>,
+    /// How its current input is predicted, with the planned peak memory.
+    pub plan: Option<TilePlan>,
     /// Notes reported by the job.
     pub notes: Vec<String>,
     /// What a finished prediction knows about its inputs.
@@ -287,6 +290,7 @@ impl JobView {
             timeline: Vec::new(),
             dropped: 0,
             device: None,
+            plan: None,
             notes: Vec::new(),
             inputs: Vec::new(),
             training: None,

@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 /// Smallest and largest limit of the cache of an image in bytes.
@@ -19,7 +22,7 @@ pub(crate) enum Key {
 #[derive(Debug)]
 pub(crate) struct Cache {
     entries: Mutex<Entries>,
-    max_bytes: usize,
+    max_bytes: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -35,7 +38,19 @@ impl Cache {
     /// A cache that can hold `wanted_bytes`, within limits.
     pub fn new(wanted_bytes: usize) -> Self {
         let [low, high] = CACHE_BYTES;
-        Self { entries: Mutex::default(), max_bytes: wanted_bytes.clamp(low, high) }
+        Self { entries: Mutex::default(), max_bytes: wanted_bytes.clamp(low, high).into() }
+    }
+
+    /// Returns the limit in bytes.
+    pub fn max_bytes(&self) -> usize {
+        self.max_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Lowers the limit, and evicts the entries that exceed it.
+    pub fn limit(&self, bytes: usize) {
+        self.max_bytes.fetch_min(bytes, Ordering::Relaxed);
+        let mut guard = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        guard.evict(self.max_bytes());
     }
 
     /// Returns an entry and marks it as used.
@@ -53,7 +68,8 @@ impl Cache {
 
     /// Adds an entry and evicts the least recently used ones. An entry larger than half of the cache is not stored.
     pub fn insert(&self, key: Key, bytes: Arc<Vec<u8>>) {
-        if bytes.len() > self.max_bytes / 2 {
+        let max_bytes = self.max_bytes();
+        if bytes.len() > max_bytes / 2 {
             return;
         }
         let mut guard = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,10 +81,17 @@ impl Cache {
             entries.bytes = entries.bytes.saturating_sub(old.len());
             entries.by_use.remove(&used);
         }
-        while entries.bytes > self.max_bytes {
-            let Some((_, oldest)) = entries.by_use.pop_first() else { break };
-            if let Some((old, _)) = entries.by_key.remove(&oldest) {
-                entries.bytes = entries.bytes.saturating_sub(old.len());
+        entries.evict(max_bytes);
+    }
+}
+
+impl Entries {
+    /// Removes the least recently used entries until at most `max_bytes` are held.
+    fn evict(&mut self, max_bytes: usize) {
+        while self.bytes > max_bytes {
+            let Some((_, oldest)) = self.by_use.pop_first() else { break };
+            if let Some((old, _)) = self.by_key.remove(&oldest) {
+                self.bytes = self.bytes.saturating_sub(old.len());
             }
         }
     }
@@ -94,5 +117,10 @@ mod tests {
         (0..9).for_each(|_| cache.insert(key(4), quarter()));
         assert!(cache.get(key(0)).is_some());
         assert!(cache.entries.lock().unwrap().bytes <= max_bytes);
+        // A lower limit holds at once, and cannot be raised.
+        cache.limit(max_bytes / 2);
+        cache.limit(max_bytes);
+        assert_eq!((cache.entries.lock().unwrap().bytes, cache.max_bytes()), (max_bytes / 2, max_bytes / 2));
+        assert!(cache.get(key(4)).is_some() && cache.get(key(2)).is_none());
     }
 }

@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Instant};
 
 /// Largest number of chunks that one read may touch.
 pub(crate) const MAX_CHUNKS_PER_READ: usize = 1 << 20;
-/// Bytes of decoded chunks that are held before they are copied; at least one chunk is.
+/// Largest number of bytes of decoded chunks that are held before they are copied; at least one chunk is.
 const BATCH_BYTES: usize = 256 << 20;
 /// Largest number of bytes that one stored byte can decode to, and bytes that any chunk may have.
 const MAX_RATIO: (usize, usize) = (1 << 17, 1 << 16);
@@ -53,7 +53,7 @@ impl OmeZarr {
             out.chunks_exact_mut(sample_bytes).for_each(|sample| sample.copy_from_slice(&array.fill));
         }
         let strides = self.region_strides(&region.size);
-        let batch = (BATCH_BYTES / array.chunk_bytes().max(1)).clamp(1, 4 * rayon::current_num_threads());
+        let batch = self.chunks_at_once(array);
         let mut unstored_bytes = 0u64;
         for batch in parts.chunks(batch) {
             let decode = |part: &Part| self.chunk(level, array, &part.at);
@@ -74,6 +74,24 @@ impl OmeZarr {
             }
         }
         Ok(samples)
+    }
+
+    /// Number of chunks that are decoded before they are copied. They stay in the cache until then.
+    fn chunks_at_once(&self, array: &ZarrArray) -> usize {
+        let bytes = BATCH_BYTES.min(self.cache.max_bytes());
+        (bytes / array.chunk_bytes().max(1)).clamp(1, 4 * rayon::current_num_threads())
+    }
+
+    /// Returns the bytes that reading level 0 holds at most in addition to what it returns: the cache, and the chunks that
+    /// are being decoded.
+    pub fn cache_bytes(&self) -> u64 {
+        let Some(array) = self.levels.first() else { return 0 };
+        let along = array.shape.iter().zip(&array.chunk_shape).map(|(n, chunk)| n.div_ceil((*chunk).max(1)) as u64);
+        let count = along.fold(1u64, u64::saturating_mul);
+        let chunk_bytes = array.chunk_bytes() as u64;
+        let cached = count.saturating_mul(chunk_bytes).min(self.cache.max_bytes() as u64);
+        let decoding = self.chunks_at_once(array).min(rayon::current_num_threads()) as u64;
+        cached.saturating_add(decoding.min(count).saturating_mul(chunk_bytes))
     }
 
     /// Strides in samples of a region's array, along the axes of the arrays.

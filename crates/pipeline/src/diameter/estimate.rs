@@ -4,7 +4,8 @@
 //! or twice its nominal diameter, so the objects of one short prediction on a coarse grid give a better value. If the two
 //! values differ much, the prediction is repeated at the better one; if there are only a few objects, on a finer grid. If
 //! few objects were found in a tile that is smaller than the stack, a larger part is predicted: such a tile leaves out most
-//! of the large objects, which its border cuts.
+//! of the large objects, which its border cuts. If there are few objects in the middle of a large stack, they are looked for
+//! where the contrast is highest.
 
 use super::{Certainty, DiameterEstimate, DiameterRequest, DiameterUnit, ObjectDiameter};
 use crate::ops::{self, Elementwise, Statistics};
@@ -24,7 +25,7 @@ use cytoscope_volume::resample::{AxisMap, linear};
 use std::cell::Cell;
 use std::ops::Range;
 
-/// Maximum extents Z, Y, X of the central part of a stack that is used.
+/// Maximum extents Z, Y, X of the part of a stack that is used, which is the central one at first.
 const MAX_WINDOW_ZYX: [usize; 3] = [96, 1024, 1024];
 /// Maximum number of voxels for blob detection; larger stacks are downsampled.
 const MAX_BLOB_VOXELS: usize = 500_000;
@@ -177,14 +178,38 @@ impl Estimator<'_> {
     /// Estimates the diameter for a model with a nominal diameter. The certainty is [`Certainty::None`] if no objects
     /// are found. A `given` diameter is kept, but the slice spacing is still estimated if the voxel size is unknown.
     pub(crate) fn estimate(&self, nominal_um: f64, given: Option<f64>) -> Result<SizeEstimate, JobError> {
-        let voxel = self.voxel_um.unwrap_or_else(|| self.default_voxel());
         let whole = self.stack.extents.zyx;
-        let window: [Range<usize>; 3] = std::array::from_fn(|a| {
+        let middle: [Range<usize>; 3] = std::array::from_fn(|a| {
             let size = whole[a].min(MAX_WINDOW_ZYX[a]);
             let first = (whole[a] - size) / 2;
             first..first + size
         });
-        let stack = self.stack.windowed(&window);
+        let mut best = self.estimate_in(&middle, nominal_um, given)?;
+        let is_whole = middle.iter().zip(whole).all(|(range, extent)| range.len() == extent);
+        if is_whole || best.estimate.objects >= FEW_OBJECTS {
+            return Ok(best);
+        }
+        for window in self.bright_windows(MAX_WINDOW_ZYX)? {
+            let found = self.estimate_in(&window, nominal_um, given)?;
+            if found.estimate.objects > best.estimate.objects {
+                best = found;
+            }
+            if best.estimate.objects >= FEW_OBJECTS {
+                break;
+            }
+        }
+        Ok(best)
+    }
+
+    /// Estimates the diameter in a part of the stack.
+    fn estimate_in(
+        &self,
+        window: &[Range<usize>; 3],
+        nominal_um: f64,
+        given: Option<f64>,
+    ) -> Result<SizeEstimate, JobError> {
+        let voxel = self.voxel_um.unwrap_or_else(|| self.default_voxel());
+        let stack = self.stack.windowed(window);
         let guess = self.guess(&stack, voxel)?;
         let diameter = given.unwrap_or_else(|| guess.map_or(DEFAULT_VOXELS * voxel[2], |g| g.diameter_um));
         let center = guess.map(|g| std::array::from_fn(|a| g.center_um[a] / voxel[a]));
@@ -528,3 +553,7 @@ fn cut(values: &[f32], tile: [usize; 3], shape: [usize; 3]) -> Vec<f32> {
     }
     out
 }
+
+#[cfg(test)]
+#[path = "estimate_tests.rs"]
+mod tests;

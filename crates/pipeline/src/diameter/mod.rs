@@ -8,6 +8,7 @@
 
 mod estimate;
 mod job;
+mod overview;
 mod series;
 
 pub(crate) use estimate::Estimator;

@@ -1,11 +1,11 @@
 //! What the reports of a prediction say about a run, for its advice.
 
-use super::{Blend, InputReport, PredictJob};
+use super::{Blend, InputReport, NoPass, PredictJob};
 use crate::{Certainty, DiameterUnit, Model, ObjectDiameter};
 use cytoscope_engine::DeviceId;
 use cytoscope_engine::select::Measurement;
 use cytoscope_profile::{
-    DeviceTime, DiameterCertainty, DiameterFacts, InputFacts, Joining, Stage, StageTotal, TileFacts,
+    DeviceTime, DiameterCertainty, DiameterFacts, InputFacts, Joining, Stage, StageTotal, TileFacts, TileReason,
 };
 use std::collections::BTreeMap;
 
@@ -71,7 +71,16 @@ fn tile_facts(report: &InputReport, budget_bytes: Option<u64>, crop_possible: bo
         budget_bytes,
         grid_zyx: report.grid_zyx,
         halo_zyx: plan.halo,
+        reason: plan.no_pass.as_ref().and_then(reason_of_tiles),
     })
+}
+
+/// Returns the reason for tiles, if a change of model or memory would avoid them.
+fn reason_of_tiles(reason: &NoPass) -> Option<TileReason> {
+    match reason {
+        NoPass::NormalizesOverTile => Some(TileReason::NormalizesOverTile),
+        memory => memory.sufficient_budget_bytes().map(|pass_budget_bytes| TileReason::Memory { pass_budget_bytes }),
+    }
 }
 
 fn diameter_facts(diameter: &ObjectDiameter) -> DiameterFacts {

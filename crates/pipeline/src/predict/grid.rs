@@ -48,6 +48,14 @@ pub(crate) fn maps(from: [usize; 3], to: [usize; 3]) -> Option<[AxisMap; 3]> {
     (from != to).then(|| std::array::from_fn(|a| AxisMap::new(from[a], to[a])))
 }
 
+/// Returns the rows of the input that rows of the model's grid are computed from; without maps, both grids are the same.
+pub(super) fn source_rows(maps: Option<&[AxisMap; 3]>, rows: Range<usize>) -> Range<usize> {
+    match maps {
+        Some([_, map_y, _]) => map_y.sources(rows),
+        None => rows,
+    }
+}
+
 impl<'a> ModelView<'a> {
     pub(crate) fn new(
         stack: &'a Stack,
@@ -68,9 +76,29 @@ impl<'a> ModelView<'a> {
         }
     }
 
-    /// Returns whether the model's grid differs from the input's.
-    pub(crate) fn is_resampled(&self) -> bool {
-        self.maps.is_some()
+    /// Returns the part of the stack that some rows of the model's grid are computed from.
+    pub(super) fn stack_of_rows(&self, rows: Range<usize>) -> Stack {
+        let [depth, _, columns] = self.stack.extents.zyx;
+        self.stack.windowed(&[0..depth, source_rows(self.maps.as_ref(), rows), 0..columns])
+    }
+
+    /// Returns a view of these rows alone; `stack` is the part of the stack that [`ModelView::stack_of_rows`] returns for
+    /// them. Their values are those of the whole view.
+    pub(super) fn of_rows<'b>(&self, stack: &'b Stack, rows: Range<usize>) -> ModelView<'b>
+    where
+        'a: 'b,
+    {
+        let [depth, _, columns] = self.shape;
+        ModelView {
+            stack,
+            channels: self.channels,
+            chains: self.chains.clone(),
+            shape: [depth, rows.len(), columns],
+            not_finite: false,
+            maps: self.maps.clone().map(|[z, y, x]| [z, y.part(rows), x]),
+            cache: vec![(0..0, Vec::new()); self.channels.len()],
+            overlap: self.overlap,
+        }
     }
 
     /// Reads slices `z` of the model's grid as `[C][z][Y][X]`; slices past the end repeat the last one.

@@ -114,6 +114,7 @@ fn predict(
     let tiles = plan(context, &resolved, held_bytes(&resolved, outputs), 0)?;
     let mut notes = resolved.notes.clone();
     notes.extend(tiles.fallback_note());
+    notes.extend(tiles.plan.note_of_tiles(resolved.grid));
     let (plan, fallbacks) = (tiles.plan.clone(), tiles.fallbacks());
     let mut inference = Inference::new(context, &resolved, tiles, Scratch::Memory, None, None);
     let (_, mut prediction) = inference.predict(time, None)?;

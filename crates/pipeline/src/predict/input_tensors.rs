@@ -425,4 +425,8 @@ impl DerivedPixels for JoinedChannels {
     fn files(&self) -> Vec<PathBuf> {
         self.added.iter().flat_map(|(image, _)| image.files()).collect()
     }
+
+    fn images(&self) -> Vec<&Image> {
+        self.added.iter().map(|(image, _)| image).collect()
+    }
 }

@@ -1,18 +1,65 @@
 //! The finished slices of a prediction, kept beside the results, so that a run with `--resume` continues an interrupted one.
 
-use super::PredictJob;
 use super::plan::{PlannedTiles, TilePlan};
 use super::resolve::Resolved;
+use super::{Output, PredictJob};
 use crate::spool::Spool;
 use crate::{JobError, provenance};
 use cytoscope_storage::growing::GrowingFile;
+use cytoscope_storage::lock::ResultsLock;
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 /// Time after which the finished slices are recorded again, in case the process is killed. A cancelled job records them at
 /// its end.
 const INTERVAL: Duration = Duration::from_secs(20);
+
+/// Voxels on the model's grid, of all time points, from which on a prediction takes so long that its finished slices are kept.
+const LARGE_VOXELS: usize = 64 << 20;
+
+/// Whether a prediction keeps its finished slices beside the results until it is done, so that a job that resumes can
+/// continue it after an interruption.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeepSlices {
+    /// If the prediction is large: at least 64 million voxels on the model's grid. Those of several time points are kept
+    /// only if maps are written, which take as much space.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Only if the job resumes.
+    Never,
+}
+
+impl KeepSlices {
+    /// Whether the size of the prediction decides.
+    pub fn is_auto(&self) -> bool {
+        *self == Self::Auto
+    }
+}
+
+impl FromStr for KeepSlices {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "always" => Ok(Self::Always),
+            "never" => Ok(Self::Never),
+            _ => Err(format!("invalid choice \"{text}\": expected auto, always or never")),
+        }
+    }
+}
+
+/// Whether slices are kept by default. The file holds those of all time points, which is as large as the maps.
+fn is_large(grid: [usize; 3], times: usize, has_maps: bool) -> bool {
+    let voxels = grid.iter().fold(times, |product, extent| product.saturating_mul(*extent));
+    voxels >= LARGE_VOXELS && (times == 1 || has_maps)
+}
 
 /// What separates the fingerprint of a job from that of its tiles.
 const TILES: &str = ", tiles ";
@@ -38,6 +85,8 @@ pub(super) struct KeptSlices {
     slice_bytes: u64,
     /// Slices of all time points that an earlier run has finished.
     finished: usize,
+    /// Whether the job resumes.
+    resumes: bool,
     /// A note about slices of an earlier run that are not continued.
     discarded: Option<String>,
     recorded: Instant,
@@ -54,6 +103,17 @@ pub(super) struct KeptRequest<'a, 'b> {
 }
 
 impl KeptRequest<'_, '_> {
+    /// Whether the finished slices are kept until the job is done.
+    fn keeps(&self) -> bool {
+        let Self { job, resolved, .. } = self;
+        let by_choice = match job.keep_slices {
+            KeepSlices::Auto => is_large(resolved.grid, resolved.times.len(), resolved.wants(Output::Maps)),
+            KeepSlices::Always => true,
+            KeepSlices::Never => false,
+        };
+        job.resume || by_choice
+    }
+
     /// Whether the stack may pass through the network once.
     fn may_pass(&self) -> bool {
         let (model, tiles) = (self.resolved.model, &self.resolved.tiles);
@@ -97,18 +157,24 @@ impl KeptRequest<'_, '_> {
         if self.job.resume && self.may_pass() && !has_tiles { self.open_pass().map(Some) } else { Ok(None) }
     }
 
-    /// Returns the slices that a planned job continues and keeps; `None` unless it resumes. `opened` are those of
-    /// [`KeptRequest::before_plan`].
+    /// Returns the slices that a planned job keeps, and continues if it resumes; `None` if it keeps none. `opened` are those
+    /// of [`KeptRequest::before_plan`]. A job that does not resume removes the slices of an earlier run.
     ///
     /// # Errors
-    /// [`JobError::Storage`] if the file cannot be opened.
+    /// [`JobError::Storage`] if the file cannot be opened, or that of an earlier run cannot be removed.
     pub(super) fn after_plan(
         &self,
         opened: Option<KeptSlices>,
         tiles: &PlannedTiles,
     ) -> Result<Option<KeptSlices>, JobError> {
+        if !self.keeps() {
+            KeptSlices::remove(self.job.folder(), self.stem);
+            return Ok(None);
+        }
+        if !self.job.resume {
+            GrowingFile::remove(self.job.folder(), self.stem)?;
+        }
         match opened {
-            _ if !self.job.resume => Ok(None),
             Some(kept) if tiles.is_pass() => Ok(Some(kept)),
             None if tiles.is_pass() => self.open_pass().map(Some),
             opened => {
@@ -147,6 +213,7 @@ impl KeptRequest<'_, '_> {
             slice_len,
             slice_bytes,
             finished: stored.min(max_finished),
+            resumes: self.job.resume,
             discarded,
             recorded: Instant::now(),
         })
@@ -196,6 +263,17 @@ impl KeptSlices {
         Ok(())
     }
 
+    /// Returns whether slices are to be kept although the job was cancelled; `is_discarding` is the request of the one who
+    /// cancelled it.
+    pub(super) fn outlives(&self, is_discarding: bool) -> bool {
+        self.resumes || !is_discarding
+    }
+
+    /// Returns whether the next run has slices to continue.
+    pub(super) fn has_any(&self) -> bool {
+        self.growing.kept_bytes() > 0
+    }
+
     /// Returns a note about slices of an interrupted run; `None` if there are none.
     pub(super) fn note(&self) -> Option<String> {
         let note = || match (self.times, self.finished.checked_div(self.depth).unwrap_or(0)) {
@@ -213,7 +291,34 @@ impl KeptSlices {
     /// because the results are complete.
     pub(super) fn remove(folder: &Path, stem: &str) {
         if let Err(error) = GrowingFile::remove(folder, stem) {
-            tracing::warn!("the slices of a finished prediction remain: {error}");
+            tracing::warn!("slices of a prediction remain: {error}");
+        }
+    }
+
+    /// Removes the kept slices of the results `folder/stem_*` of a job that has ended without them, unless it resumes or
+    /// another run has started.
+    pub(super) fn discard(job: &PredictJob, stem: &str) {
+        if job.resume {
+            return;
+        }
+        if let Ok(_lock) = ResultsLock::acquire(job.folder(), stem) {
+            Self::remove(job.folder(), stem);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_of_large_predictions_are_kept_if_they_take_no_more_space_than_the_maps() {
+        assert!(is_large([64, 1024, 1024], 1, false) && !is_large([63, 1024, 1024], 1, true));
+        assert!(is_large([16, 1024, 1024], 4, true) && !is_large([16, 1024, 1024], 4, false));
+        assert!(is_large([usize::MAX, 2, 2], 2, true));
+        for (text, choice) in [("auto", KeepSlices::Auto), ("always", KeepSlices::Always), ("never", KeepSlices::Never)]
+        {
+            assert_eq!(text.parse(), Ok(choice));
         }
     }
 }

@@ -80,8 +80,14 @@ impl Store<'_> {
     /// pass.
     fn end(&mut self, ended: Result<(), JobError>) -> Result<(), JobError> {
         let Some(kept) = &mut self.kept else { return ended };
-        let kept = kept.keep(self.prediction.complete());
-        ended.and(kept)
+        if ended.is_err() && !kept.outlives(self.context.cancel.is_discarding()) {
+            return ended;
+        }
+        let result = kept.keep(self.prediction.complete());
+        if matches!(ended, Err(JobError::Cancelled)) && kept.has_any() {
+            self.context.note("the finished slices are kept beside the results, so that the prediction can be resumed");
+        }
+        ended.and(result)
     }
 }
 

@@ -32,10 +32,11 @@ pub use cytoscope_formats::{ChannelRef, SeriesChoice};
 pub use facts::input_facts;
 pub use in_memory::{PredictedVolume, VolumeOutputs, predict_volume};
 pub use input_tensors::{InputTensor, check_input_files};
+pub use kept::KeepSlices;
 pub use live::{LiveSink, LiveVolume};
 pub use options::PredictOptions;
 pub use pass_plan::PassPlan;
-pub use plan::{Blend, TilePlan, TileRequest};
+pub use plan::{Blend, BlendRequest, NoPass, TilePlan, TileRequest};
 pub use zarr::{ResultFormat, containing_maps};
 
 use crate::deserialize;
@@ -155,10 +156,13 @@ pub struct PredictJob {
     /// Memory budget in bytes; `None` uses three quarters of the free memory.
     #[serde(default)]
     pub memory_budget_bytes: Option<u64>,
-    /// Skip inputs whose results from the same job exist, and continue one that was interrupted: a job with this option
-    /// keeps the finished slices beside the results until it is done.
+    /// Skip inputs whose results from the same job exist, and continue one that was interrupted, after the slices that it
+    /// has kept. A job with this option keeps the finished slices itself.
     #[serde(default)]
     pub resume: bool,
+    /// Whether the finished slices are kept beside the results until the job is done.
+    #[serde(default, skip_serializing_if = "KeepSlices::is_auto")]
+    pub keep_slices: KeepSlices,
     /// Number of threads; 0 uses all cores.
     #[serde(default)]
     pub threads: usize,
@@ -369,6 +373,7 @@ impl PredictJob {
     ) -> Result<String, JobError> {
         let job = PredictJob {
             resume: false,
+            keep_slices: KeepSlices::default(),
             memory_budget_bytes: None,
             threads: 0,
             overwrite: Overwrite::Refuse,

@@ -14,9 +14,9 @@ use crate::preprocess::{self, PreprocessRecord};
 use crate::provenance::{InputTensorRecord, Parts};
 use crate::results::{FileRecord, moved_aside_note};
 use crate::spool::Scratch;
-use crate::{Artifact, ArtifactKind, Context, JobError, Model, provenance};
+use crate::{Artifact, ArtifactKind, Context, Event, JobError, Model, provenance};
 use cytoscope_engine::Precision;
-use cytoscope_profile::Stage;
+use cytoscope_profile::{Stage, StageTotal};
 use cytoscope_storage::lock::ResultsLock;
 use std::path::Path;
 use std::time::Instant;
@@ -68,6 +68,7 @@ pub(super) fn predict(
     let tiles = plan(context, &resolved, held_bytes, kept.as_ref().map_or(0, KeptSlices::finished_of_next))?;
     let kept = request.after_plan(kept, &tiles)?;
     let mut report = report_before(&resolved, &tiles);
+    emit_plan(context, &report);
     report.series = image.meta().series;
     report.notes.extend(tensors.iter().map(InputTensorRecord::note));
     report.notes.extend(preprocessed.as_ref().map(PreprocessRecord::note));
@@ -76,7 +77,10 @@ pub(super) fn predict(
     let mut outputs = Outputs::new(&resolved, &files, scratch)?;
     let mut inference = Inference::new(context, &resolved, tiles, scratch, live, kept);
     for (index, &time) in resolved.times.iter().enumerate() {
-        inference.plan_next(held_bytes, |next| add_plan(&mut report, &resolved, next))?;
+        inference.plan_next(held_bytes, |next| {
+            add_plan(&mut report, &resolved, next);
+            emit_plan(context, &report);
+        })?;
         let (stack, prediction) = inference.predict(time, outputs.map_writer())?;
         if index + 1 == resolved.times.len() {
             report.traffic = inference.release();
@@ -89,24 +93,35 @@ pub(super) fn predict(
     let span = context.recorder.span(Stage::Write, "finish");
     let written = outputs.finish(context)?;
     files.refuse_changed()?;
-    if let Some(change) = model.change_on_disk() {
-        let note = format!("the model {change}: this result was made with the model as it was at the start of the job");
-        report.notes.push(note);
-    }
     let records = written.publication.records()?;
     drop(span);
-    context.recorder.mark_memory("end");
-    report.stages = cytoscope_profile::since(&context.recorder.totals(), &before);
-    report.seconds = start.elapsed().as_secs_f64();
-    report.actual_peak_bytes = cytoscope_profile::peak_resident_bytes();
+    measure(context, model, start, &before, &mut report);
     let report = publish(job, &resolved, &files, written, (records, preprocessed, tensors), report)?;
     KeptSlices::remove(job.folder(), stem);
     Ok(report)
 }
 
+/// Adds what is known at the end of a prediction that began at `start`, with these totals of the stages.
+fn measure(context: &Context, model: &Model, start: Instant, before: &[StageTotal], report: &mut InputReport) {
+    if let Some(change) = model.change_on_disk() {
+        let note = format!("the model {change}: this result was made with the model as it was at the start of the job");
+        report.notes.push(note);
+    }
+    context.recorder.mark_memory("end");
+    report.stages = cytoscope_profile::since(&context.recorder.totals(), before);
+    report.seconds = start.elapsed().as_secs_f64();
+    report.actual_peak_bytes = cytoscope_profile::peak_resident_bytes();
+}
+
+/// Reports how an input is predicted, with the planned peak memory.
+fn emit_plan(context: &Context, report: &InputReport) {
+    context.emit(&Event::Planned { input: report.input.clone(), plan: Box::new(report.plan.clone()) });
+}
+
 /// Returns the notes about a plan.
 fn notes_of(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> Vec<String> {
-    let mut notes: Vec<String> = tiles.replanned.iter().cloned().chain(tiles.fallback_note()).collect();
+    let of_tiles = tiles.plan.note_of_tiles(resolved.grid);
+    let mut notes: Vec<String> = tiles.replanned.iter().cloned().chain(tiles.fallback_note()).chain(of_tiles).collect();
     let is_cropped = tiles.plan.blend == super::Blend::Crop;
     if is_cropped && resolved.tiles.overlap.is_some() && resolved.tiles.recorded.is_none() {
         let note =
@@ -221,6 +236,7 @@ fn report_of_resumed(
             batch: 1,
             stated_peak_bytes: 0,
             pass: None,
+            no_pass: None,
         },
         grid_zyx: None,
         fallbacks: Vec::new(),

@@ -201,6 +201,12 @@ impl Pass<'_> {
     }
 }
 
+/// Returns the rows of a band that are in a volume of `rows` rows; at least one.
+pub(super) fn rows_inside(band: &Band, rows: usize) -> Range<usize> {
+    let first = band.fed.start.min(rows.saturating_sub(1));
+    first..band.fed.end.min(rows).max(first + 1)
+}
+
 /// Returns the error of a job whose network was interrupted, or failed.
 fn cancelled(error: EngineError) -> JobError {
     match error {
@@ -221,18 +227,15 @@ impl Slabs<'_> {
         view: &mut ModelView<'_>,
         take: &mut dyn FnMut(Tensor) -> Result<bool, JobError>,
     ) -> Result<(), JobError> {
-        let [depth, rows, columns] = view.shape;
         for band in self.bands {
-            let first = band.fed.start.min(rows.saturating_sub(1));
-            let inside = first..band.fed.end.min(rows).max(first + 1);
-            let goes_on = if self.bands.len() == 1 || view.is_resampled() {
+            let goes_on = if self.bands.len() == 1 {
                 self.read_band(view, 0, &band.fed, take)?
             } else {
-                // Without resampling, only the rows of the band are read.
-                let stack = view.stack.windowed(&[0..depth, inside.clone(), 0..columns]);
-                let shape = [depth, inside.len(), columns];
-                let mut part = ModelView::new(&stack, view.channels, view.chains.clone(), shape);
-                let goes_on = self.read_band(&mut part, first, &band.fed, take)?;
+                // Only the rows of the band are read and resampled.
+                let inside = rows_inside(band, view.shape[1]);
+                let stack = view.stack_of_rows(inside.clone());
+                let mut part = view.of_rows(&stack, inside.clone());
+                let goes_on = self.read_band(&mut part, inside.start, &band.fed, take)?;
                 view.not_finite |= part.not_finite;
                 goes_on
             };

@@ -1,8 +1,8 @@
 //! The plan of a pass: its slabs and bands, and the memory that it needs beside the network's buffers.
 
-use super::grid::{CACHED_SLICES, READ_SLICES};
-use super::pass::QUEUED_SLABS;
-use cytoscope_engine::RollingPlan;
+use super::grid::{CACHED_SLICES, READ_SLICES, maps, source_rows};
+use super::pass::{QUEUED_SLABS, rows_inside};
+use cytoscope_engine::{Band, RollingPlan};
 use serde::{Deserialize, Serialize};
 
 /// How a volume passes through the network once, instead of in tiles.
@@ -13,8 +13,20 @@ pub struct PassPlan {
     /// Bands of rows, each of which passes from the first slice to the last; 1 if whole slices pass. Bands overlap by
     /// the receptive field along Y.
     pub bands: usize,
-    /// Computed multiply-accumulates relative to those of the untiled network; above 1 where bands overlap.
+    /// Computed multiply-accumulates, and the reading of the stack, relative to those of the untiled network; above 1 where
+    /// bands overlap.
     pub work: f64,
+}
+
+impl PassPlan {
+    /// Returns the slabs and bands as a clause.
+    pub fn text(&self) -> String {
+        let slabs = format!("one pass in slabs of {} slices", self.slab_slices);
+        match self.bands {
+            1 => slabs,
+            n => format!("{slabs} and {n} bands along Y, {:.2}× the untiled work", self.work),
+        }
+    }
 }
 
 /// A pass that fits the memory budget.
@@ -25,12 +37,18 @@ pub(super) struct PlannedPass {
     pub first_z: usize,
     pub plan: Box<dyn RollingPlan>,
     pub peak_bytes: u64,
+    /// Voxels of the input that are read in all bands, and those that an untiled network reads.
+    pub read_voxels: [u64; 2],
 }
 
+/// Multiply-accumulates of the network that take about as long as reading, converting and resampling a voxel.
+const MACS_PER_READ_VOXEL: f64 = 200.0;
+
 impl PlannedPass {
-    /// Returns the computed multiply-accumulates relative to those of the untiled network.
+    /// Returns the computed multiply-accumulates, and the reading of the stack, relative to those of the untiled network.
     pub(super) fn work(&self) -> f64 {
-        self.plan.macs() as f64 / self.plan.untiled_macs().max(1) as f64
+        let [read, untiled] = self.read_voxels.map(|voxels| voxels as f64 * MACS_PER_READ_VOXEL);
+        (self.plan.macs() as f64 + read) / (self.plan.untiled_macs().max(1) as f64 + untiled)
     }
 }
 
@@ -54,6 +72,15 @@ impl PassSizes {
     /// Returns the bytes that reading, the queues, storing and writing hold with slabs of `slab_slices` slices.
     pub(super) fn bytes(&self, slab_slices: usize) -> u64 {
         self.reading_bytes(slab_slices) + self.storing_bytes(slab_slices) + self.map_bytes()
+    }
+
+    /// Returns the voxels of the input that are read for the slices from `first_z` on, in bands and by an untiled network.
+    pub(super) fn read_voxels(&self, bands: &[Band], first_z: usize) -> [u64; 2] {
+        let maps = maps(self.zyx, self.shape);
+        let rows_of = |band: &Band| source_rows(maps.as_ref(), rows_inside(band, self.shape[1])).len();
+        let rows = if bands.len() > 1 { bands.iter().map(rows_of).sum() } else { self.zyx[1] };
+        let slices = self.zyx[0] * self.tile[0].saturating_sub(first_z) / self.tile[0].max(1);
+        [rows, self.zyx[1]].map(|rows| (rows * self.zyx[2] * slices * self.channels[0]) as u64)
     }
 
     fn is_resampled(&self) -> bool {
@@ -121,5 +148,27 @@ mod tests {
         // computed, one waits and one is being stored.
         let slab_bytes = 8 * 512 * 512 * 4;
         assert_eq!(sizes(64).bytes(16) - sizes(64).bytes(8), (3 + 3) * slab_bytes);
+    }
+
+    #[test]
+    fn bands_read_the_rows_that_they_share_again() {
+        let sizes = |zyx| PassSizes {
+            tile: [20, 60, 48],
+            shape: [20, 59, 48],
+            zyx,
+            channels: [2, 1],
+            read_slice_bytes: 0,
+            has_softmax: false,
+        };
+        let band = |fed| Band { fed, kept: 0..1 };
+        // The last row is that of the volume extended to what the network accepts.
+        let bands = [band(0..32), band(28..60)];
+        assert_eq!(sizes([20, 59, 48]).read_voxels(&bands, 0), [(32 + 31) * 48 * 20 * 2, 59 * 48 * 20 * 2]);
+        assert_eq!(sizes([20, 59, 48]).read_voxels(&bands[..1], 10), [59 * 48 * 10 * 2; 2]);
+        // Two rows of the stack for each row of the grid; the resampled rows depend on a few more.
+        let [read, untiled] = sizes([20, 118, 48]).read_voxels(&bands, 0);
+        assert_eq!(untiled, 118 * 48 * 20 * 2);
+        let rows = read / (48 * 20 * 2);
+        assert!((2 * (32 + 31)..=2 * (32 + 31) + 6).contains(&rows), "{rows} rows");
     }
 }

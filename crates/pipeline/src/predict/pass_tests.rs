@@ -5,6 +5,7 @@
 mod common;
 
 use super::super::label::label;
+use super::super::live::{LiveSink, LiveVolume};
 use super::super::prediction::Prediction;
 use super::*;
 use crate::spool::{Scratch, Spool};
@@ -15,8 +16,10 @@ use cytoscope_engine::{CompileOptions, Engine, RollingPlan};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::Graph;
 use cytoscope_objects::{Foreground, Height, SegmentOptions, Threshold};
+use cytoscope_profile::Recorder;
 use cytoscope_volume::{Array, Axes, VoxelSize};
 use std::path::Path;
+use std::time::Duration;
 
 /// Z, Y, X of the volume, and the size that the network accepts.
 const SHAPE: [usize; 3] = [16, 59, 7];
@@ -41,32 +44,41 @@ fn model() -> Model {
     Model::from_package(package(&network()).in_memory(Path::new("a test")).unwrap()).unwrap()
 }
 
-/// Passes a volume and returns the prediction.
-fn run(context: &Context, plan: Box<dyn RollingPlan>, values: &[f32], overlaps: bool) -> Result<Vec<f32>, JobError> {
-    run_from(context, plan, values, overlaps, 0, &[])
+/// How a volume is passed.
+#[derive(Clone, Copy, Default)]
+struct Setup<'a> {
+    /// Whether the stages run in threads.
+    overlaps: bool,
+    /// The first slice that passes.
+    first_z: usize,
+    /// The values of the slices that are already predicted.
+    finished: &'a [f32],
+    /// Receives finished slices, if present.
+    sink: Option<&'a dyn LiveSink>,
 }
 
-/// Passes a volume from slice `first_z` on; `finished` are the values of the slices that are already predicted.
-fn run_from(
+/// Passes a volume and returns the prediction.
+fn run(context: &Context, plan: Box<dyn RollingPlan>, values: &[f32], overlaps: bool) -> Result<Vec<f32>, JobError> {
+    run_with(context, plan, values, Setup { overlaps, ..Setup::default() })
+}
+
+/// Passes a volume in this way.
+fn run_with(
     context: &Context,
     plan: Box<dyn RollingPlan>,
     values: &[f32],
-    overlaps: bool,
-    first_z: usize,
-    finished: &[f32],
+    setup: Setup<'_>,
 ) -> Result<Vec<f32>, JobError> {
-    let mut prediction = predict_from(context, plan, values, overlaps, first_z, finished, |_| ())?;
+    let mut prediction = predict_with(context, plan, values, setup, |_| ())?;
     prediction.read(context, 0, 0..SHAPE[0])
 }
 
-/// As [`run_from`], but returns the prediction, which `prepare` changes before the pass.
-fn predict_from(
+/// As [`run_with`], but returns the prediction, which `prepare` changes before the pass.
+fn predict_with(
     context: &Context,
     plan: Box<dyn RollingPlan>,
     values: &[f32],
-    overlaps: bool,
-    first_z: usize,
-    finished: &[f32],
+    Setup { overlaps, first_z, finished, sink }: Setup<'_>,
     prepare: impl FnOnce(&mut Prediction),
 ) -> Result<Prediction, JobError> {
     let model = model();
@@ -85,7 +97,9 @@ fn predict_from(
     let store = Store { context, prediction: &mut prediction, softmax: false, maps: None, kept: None };
     let meter = context.meter("predict", SHAPE.iter().product::<usize>() as u64, "voxels");
     let (model, bands) = (&model, bands.as_slice());
-    let mut emitter = Emitter { model, size: SIZE, first_z, finished, bands, shape: SHAPE, store, meter, live: None };
+    let volume = LiveVolume { input: Path::new("a volume"), time: 0, channels: 1, shape_zyx: SHAPE };
+    let live = sink.map(|sink| Live::begin(sink, &volume, false, &[]));
+    let mut emitter = Emitter { model, size: SIZE, first_z, finished, bands, shape: SHAPE, store, meter, live };
     let session = &mut *session;
     let mut pass = Pass { context, model, size: SIZE, first_z, session, bands, slab_slices, macs, overlaps };
     pass.run(&mut view, &mut emitter)?;
@@ -132,6 +146,47 @@ fn a_pass_gives_the_values_of_the_untiled_network_with_bands_and_threads() {
     }
 }
 
+/// A band is read and resampled from the rows that it depends on, and gets the values of the whole stack.
+#[test]
+fn bands_of_a_resampled_stack_read_only_their_rows() {
+    let own = [12, 80, 9];
+    let array = Array::new(Axes::zyx(), own.to_vec(), noise(7, own.iter().product())).unwrap();
+    let image = cytoscope_formats::image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
+    let (model, stack) = (model(), Stack::new(&image, 0));
+    let read = |bands: &[Band]| {
+        let context = Context::default();
+        let mut view = ModelView::new(&stack, &[0], vec![Vec::new()], SHAPE);
+        let slabs = Slabs { context: &context, model: &model, size: SIZE, first_z: 0, bands, slab_slices: 3 };
+        let mut taken: Vec<Tensor> = Vec::new();
+        let mut take = |input: Tensor| {
+            taken.push(input);
+            Ok(true)
+        };
+        slabs.read(&mut view, &mut take).unwrap();
+        let totals = context.recorder.totals();
+        (taken, totals.iter().find(|total| total.stage == Stage::Read).map_or(0, |total| total.voxels))
+    };
+    let (whole, read_once) = read(&[Band { fed: 0..SIZE[1], kept: 0..SIZE[1] }]);
+    assert_eq!(read_once, own.iter().product::<usize>() as u64);
+    let bands = [(0..24, 0..20), (16..44, 20..40), (36..60, 40..60)].map(|(fed, kept)| Band { fed, kept });
+    let (banded, read_in_bands) = read(&bands);
+    assert_eq!(banded.len(), bands.len() * whole.len());
+    for (band, slabs) in bands.iter().zip(banded.chunks(whole.len())) {
+        for (slab, all) in slabs.iter().zip(&whole) {
+            let (rows, slices) = (band.fed.len() * SIZE[2], all.shape()[2]);
+            assert_eq!(slab.shape(), [1, 1, slices, band.fed.len(), SIZE[2]]);
+            for z in 0..slices {
+                let at = (z * SIZE[1] + band.fed.start) * SIZE[2];
+                let expected = &all.as_f32().unwrap()[at..at + rows];
+                assert!(slab.as_f32().unwrap()[z * rows..(z + 1) * rows] == *expected, "rows {:?}", band.fed);
+            }
+        }
+    }
+    // 80 rows become 59; a resampled row depends on its neighbors.
+    let rows: usize = bands.iter().map(|band| (band.fed.len() * own[1]).div_ceil(SHAPE[1]) + 3).sum();
+    assert!(read_in_bands <= (own[0] * rows * own[2]) as u64, "{read_in_bands} voxels of {read_once} were read");
+}
+
 #[test]
 fn the_foreground_that_is_found_during_a_pass_gives_the_same_labels() {
     let values = noise(5, SHAPE.iter().product());
@@ -153,7 +208,8 @@ fn the_foreground_that_is_found_during_a_pass_gives_the_same_labels() {
             }
         };
         let plan = plan(&graph, None).unwrap();
-        let mut prediction = predict_from(&context, plan, &values, true, 0, &[], prepare).unwrap();
+        let mut prediction =
+            predict_with(&context, plan, &values, Setup { overlaps: true, ..Setup::default() }, prepare).unwrap();
         let foreground = prediction.take_foreground();
         assert_eq!(foreground.as_ref().map(Foreground::slices), with_foreground.then_some(SHAPE[0]));
         let memory = Scratch::Memory;
@@ -164,6 +220,34 @@ fn the_foreground_that_is_found_during_a_pass_gives_the_same_labels() {
     let found = labels(true);
     assert!(found.0 > 1, "{} objects", found.0);
     assert!(found == labels(false));
+}
+
+/// A sink that is slower than the network.
+struct Slow;
+
+impl LiveSink for Slow {
+    fn begin(&self, _volume: &LiveVolume<'_>) {}
+
+    fn tile(&self, _start_zyx: [usize; 3], _size_zyx: [usize; 3], _values: &[f32]) {
+        std::thread::sleep(Duration::from_millis(40));
+    }
+}
+
+#[test]
+fn the_network_waits_for_a_slow_sink_and_the_wait_is_recorded() {
+    let values = noise(5, SHAPE.iter().product());
+    let graph = network();
+    let bytes = plan(&graph, None).unwrap().memory_bytes();
+    // Several bands, each of which returns slabs.
+    let banded = (1..20).filter_map(|n| plan(&graph, Some(bytes * n / 20))).find(|plan| plan.bands().len() > 1);
+    let context = Context { recorder: Recorder::new(), ..Context::default() };
+    let setup = Setup { overlaps: true, sink: Some(&Slow), ..Setup::default() };
+    let got = run_with(&context, banded.unwrap(), &values, setup).unwrap();
+    assert!(got == untiled(&values), "the sink changes the result");
+    let spans = context.recorder.spans_since(0, usize::MAX);
+    let stalls = spans.iter().filter(|span| span.stage == Stage::Stall && span.name == "for writing");
+    let waited_us: f64 = stalls.map(|span| span.duration_us).sum();
+    assert!(waited_us > 1000.0, "{waited_us} µs");
 }
 
 #[test]
@@ -186,11 +270,13 @@ fn a_continued_pass_gives_the_remaining_slices_bit_by_bit() {
     assert!(first_z > 0, "no slice is saved");
     let earlier = &expected[..finished * SHAPE[1] * SHAPE[2]];
     let plan = plan_from(&graph, None, first_z).unwrap();
-    let got = run_from(&Context::default(), plan, &values, true, first_z, earlier).unwrap();
+    let setup = Setup { overlaps: true, first_z, finished: earlier, sink: None };
+    let got = run_with(&Context::default(), plan, &values, setup).unwrap();
     assert!(got == expected);
     // The finished slices are kept as they are, not computed again.
     let marked = vec![9.0; earlier.len()];
     let plan = plan_from(&graph, None, first_z).unwrap();
-    let got = run_from(&Context::default(), plan, &values, false, first_z, &marked).unwrap();
+    let setup = Setup { overlaps: false, first_z, finished: &marked, sink: None };
+    let got = run_with(&Context::default(), plan, &values, setup).unwrap();
     assert!(got[..marked.len()] == marked && got[marked.len()..] == expected[marked.len()..]);
 }

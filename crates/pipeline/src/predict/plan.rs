@@ -1,8 +1,12 @@
 //! Choice of tile size, halo and blending for a model, a volume and a memory budget.
 
+mod budget;
+mod no_pass;
 mod tile_plan;
 
-pub use tile_plan::{Blend, TilePlan, TileRequest};
+pub(super) use budget::Budget;
+pub use no_pass::NoPass;
+pub use tile_plan::{Blend, BlendRequest, TilePlan, TileRequest};
 
 use super::batch::batch_size;
 use super::label;
@@ -13,8 +17,7 @@ use super::resolve::Resolved;
 use super::session_memory::{SESSION_BYTES, device_session_cap_bytes, memory_cost};
 use crate::{Context, JobError, JobErrorKind, Model};
 use cytoscope_engine::{
-    Band, CompileOptions, EngineError, NotRolling, OpFallback, RollingSession, SLAB_COPIES, Session,
-    UNKNOWN_DEVICE_SLAB_BYTES,
+    Band, CompileOptions, EngineError, OpFallback, RollingSession, SLAB_COPIES, Session, UNKNOWN_DEVICE_SLAB_BYTES,
 };
 use cytoscope_profile::Stage;
 use cytoscope_volume::tile::{crop_spans, window_starts};
@@ -32,28 +35,6 @@ const BASE_BYTES: u64 = 48 << 20;
 
 /// Maximum number of attempts to plan a pass with less memory.
 const PASS_ATTEMPTS: usize = 6;
-
-/// Memory budget of a job.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Budget {
-    /// Maximum number of bytes.
-    bytes: u64,
-    /// Whether the user gave the budget; then all of it may be used.
-    is_given: bool,
-}
-
-impl Budget {
-    /// Returns the given budget, or three quarters of the free memory; 4 GiB if the system does not report it.
-    pub(super) fn new(given_bytes: Option<u64>) -> Self {
-        let bytes = given_bytes.unwrap_or_else(cytoscope_profile::default_budget_bytes);
-        Self { bytes, is_given: given_bytes.is_some() }
-    }
-
-    /// Returns the memory that a network may use beside the program itself, in bytes.
-    pub(super) fn for_session_bytes(&self) -> u64 {
-        self.bytes.saturating_sub(BASE_BYTES)
-    }
-}
 
 /// The volume to be tiled.
 struct Volume {
@@ -101,6 +82,12 @@ impl PlannedTiles {
         Self { plan, runner: Runner::Tiles(session), replanned: None }
     }
 
+    /// States why the volume is cut into these tiles.
+    fn because(mut self, reason: NoPass) -> Self {
+        self.plan.no_pass = Some(reason);
+        self
+    }
+
     /// Returns whether the volume passes through the network once.
     pub(super) fn is_pass(&self) -> bool {
         matches!(self.runner, Runner::Pass { .. })
@@ -137,6 +124,7 @@ pub(super) fn plan(
     finished: usize,
 ) -> Result<PlannedTiles, JobError> {
     let zyx = resolved.extents.zyx;
+    let held_bytes = held_bytes.saturating_add(resolved.reader_bytes);
     let volume = Volume {
         shape: resolved.grid,
         read_slice_bytes: (zyx[1] * zyx[2] * resolved.meta.dtype.size_bytes()) as u64,
@@ -250,31 +238,39 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Returns the bytes that one pass in slabs of `slab_slices` slices holds besides the session.
-    fn around_pass(&self, tile: [usize; 3], slab_slices: usize) -> u64 {
-        let sizes = PassSizes {
+    /// Returns the sizes of a pass over the volume, extended to `tile`.
+    fn pass_sizes(&self, tile: [usize; 3]) -> PassSizes {
+        PassSizes {
             tile,
             shape: self.volume.shape,
             zyx: self.resolved.extents.zyx,
             channels: [self.model.input_channels, self.model.output_channels],
             read_slice_bytes: self.volume.read_slice_bytes,
             has_softmax: split_softmax(self.model).0,
-        };
-        let foreground_bytes = if self.resolved.has_objects() { FOREGROUND_BYTES } else { 0 };
-        BASE_BYTES + self.volume.held_bytes + sizes.bytes(slab_slices) + foreground_bytes
+        }
     }
 
-    /// Plans one pass over the whole volume, which computes no voxel twice; `None` if a pass is not possible.
-    fn pass(&self) -> Option<PlannedPass> {
+    /// Returns the bytes that one pass in slabs of `slab_slices` slices holds besides the session.
+    fn around_pass(&self, tile: [usize; 3], slab_slices: usize) -> u64 {
+        let foreground_bytes = if self.resolved.has_objects() { FOREGROUND_BYTES } else { 0 };
+        BASE_BYTES + self.volume.held_bytes + self.pass_sizes(tile).bytes(slab_slices) + foreground_bytes
+    }
+
+    /// Plans one pass over the whole volume, which computes no voxel twice, or returns why a pass is not possible.
+    fn pass(&self) -> Result<PlannedPass, NoPass> {
         let (model, Budget { bytes: budget_bytes, is_given }) = (self.model, self.resolved.budget);
-        if self.blend != Blend::Crop || model.spatial_axes != 3 {
-            return None;
+        if let Some(reason) = self.never_passes() {
+            return Err(reason);
+        }
+        if self.blend != Blend::Crop {
+            return Err(self.why_requested());
         }
         let tile = self.fit_all(|a| self.volume.shape[a]);
         let first_z = self.first_slice(tile);
         let shape = model.tensor_shape(model.input_channels, [tile[0] - first_z, tile[1], tile[2]]);
         let room_bytes = budget_bytes.saturating_sub(self.around_pass(tile, 1));
         let mut cap_bytes = if is_given { room_bytes } else { self.session_cap_bytes() };
+        let mut too_large: Option<NoPass> = None;
         for _ in 0..PASS_ATTEMPTS {
             let options = CompileOptions { memory_budget_bytes: Some(cap_bytes), ..self.resolved.compile.clone() };
             let span = self.context.recorder.span(Stage::Compile, "one pass");
@@ -282,22 +278,23 @@ impl<'a> Planner<'a> {
             drop(span);
             let plan = match plan {
                 Ok(plan) => plan,
-                Err(NotRolling::Device { .. }) => return None,
-                Err(reason) => {
-                    tracing::debug!("no pass along Z: {reason}");
-                    return None;
+                Err(refusal) => {
+                    tracing::debug!("no pass along Z: {refusal}");
+                    return Err(too_large.unwrap_or_else(|| self.refused(refusal, tile)));
                 }
             };
             let during = self.around_pass(tile, plan.slab_planes()).saturating_add(plan.memory_bytes());
             let later_bytes = self.later_bytes(plan.memory_bytes());
             let peak_bytes = during.max(BASE_BYTES + self.volume.held_bytes + later_bytes);
             if peak_bytes <= budget_bytes {
-                return Some(PlannedPass { tile, first_z, plan, peak_bytes });
+                let read_voxels = self.pass_sizes(tile).read_voxels(plan.bands(), first_z);
+                return Ok(PlannedPass { tile, first_z, plan, peak_bytes, read_voxels });
             }
+            too_large = Some(NoPass::Memory { needed_bytes: peak_bytes, budget_bytes });
             // Shorter slabs need less memory around the session, too.
             cap_bytes = cap_bytes.min(plan.memory_bytes()).saturating_sub(1);
         }
-        None
+        Err(too_large.unwrap_or(NoPass::NotCheaper))
     }
 
     /// Returns the first slice of a pass. If slices are finished, it is the first one in the receptive field of the next.
@@ -310,7 +307,7 @@ impl<'a> Planner<'a> {
     /// Allocates the memory of a pass.
     fn accept_pass(&self, pass: PlannedPass) -> Result<PlannedTiles, JobError> {
         let work = pass.work();
-        let PlannedPass { tile, first_z, plan, peak_bytes } = pass;
+        let PlannedPass { tile, first_z, plan, peak_bytes, .. } = pass;
         let (slab_slices, macs, bands) = (plan.slab_planes(), plan.macs(), plan.bands().to_vec());
         let described = PassPlan { slab_slices, bands: bands.len(), work };
         let runner = Runner::Pass { session: plan.start()?, slab_slices, bands, first_z, macs };
@@ -323,6 +320,7 @@ impl<'a> Planner<'a> {
             batch: 1,
             stated_peak_bytes: peak_bytes,
             pass: Some(described),
+            no_pass: None,
         };
         Ok(PlannedTiles { plan, runner, replanned: None })
     }
@@ -344,7 +342,8 @@ impl<'a> Planner<'a> {
         let host_bytes = self.host_bytes(arena_bytes / batch.max(1) as u64 + weight_bytes);
         let stated_peak_bytes = self.peak(tile, batch, host_bytes);
         let (halo, blend, overlap) = (self.halo, self.blend, self.overlap);
-        let plan = TilePlan { tile, halo, step: model.step, blend, overlap, batch, stated_peak_bytes, pass: None };
+        let step = model.step;
+        let plan = TilePlan { tile, halo, step, blend, overlap, batch, stated_peak_bytes, pass: None, no_pass: None };
         Ok((plan, session))
     }
 
@@ -400,7 +399,7 @@ impl<'a> Planner<'a> {
         if self.is_large_enough(&tile) {
             let planned = self.accept(tile)?;
             self.check(&planned.plan)?;
-            return Ok(planned);
+            return Ok(planned.because(self.why_requested()));
         }
         let (halo, step) = (self.halo, self.model.step);
         let min_tile: [usize; 3] = std::array::from_fn(|a| (2 * halo[a] + step[a]).next_multiple_of(step[a]));
@@ -415,7 +414,7 @@ impl<'a> Planner<'a> {
     fn recorded(&self, recorded: [usize; 3]) -> Result<PlannedTiles, JobError> {
         // One tile of the size of the stack was one pass, or can be.
         let is_whole = recorded == self.fit_all(|a| self.volume.shape[a]);
-        if is_whole && let Some(pass) = self.pass() {
+        if is_whole && let Ok(pass) = self.pass() {
             return self.accept_pass(pass);
         }
         let requested = (!self.resolved.engine.has_run_out()).then(|| self.requested(recorded));
@@ -436,9 +435,9 @@ impl<'a> Planner<'a> {
     /// Plans a pass, or the tiles with the least work that fit the memory budget, whichever costs less.
     fn best(&self) -> Result<PlannedTiles, JobError> {
         // Blending was requested, which requires tiles.
-        let pass = if self.resolved.tiles.blend.is_none() { self.pass() } else { None };
+        let pass = if self.resolved.tiles.blend.is_none() { self.pass() } else { Err(self.why_requested()) };
         match pass {
-            Some(pass) if self.volume.finished > 0 || self.is_cheapest(&pass) => self.accept_pass(pass),
+            Ok(pass) if self.volume.finished > 0 || self.is_cheapest(&pass) => self.accept_pass(pass),
             pass => self.best_tiles(pass),
         }
     }
@@ -455,8 +454,8 @@ impl<'a> Planner<'a> {
     }
 
     /// Plans the tiles with the least work that fit the memory budget, or else the smallest ones if they fit; or `pass`,
-    /// if it costs less.
-    fn best_tiles(&self, pass: Option<PlannedPass>) -> Result<PlannedTiles, JobError> {
+    /// if there is one and it costs less.
+    fn best_tiles(&self, pass: Result<PlannedPass, NoPass>) -> Result<PlannedTiles, JobError> {
         // A session for a small tile shows how many bytes each voxel takes.
         let (min_size, halo, step) = (self.model.min_size, self.halo, self.model.step);
         let small = self.fit_all(|a| min_size[a].max(2 * halo[a] + 2 * step[a]).max(32));
@@ -469,13 +468,15 @@ impl<'a> Planner<'a> {
         let candidates = self.candidates().into_iter().filter(|tile| self.fits(tile, estimate(tile)));
         let best = candidates.min_by(|a, b| cost(a).total_cmp(&cost(b)));
         let tiles_cost = best.as_ref().map_or(f64::INFINITY, cost);
-        // Two networks are not held at once.
-        if let Some(pass) = pass
-            && self.pass_cost(&pass) < tiles_cost
-        {
-            drop(smallest);
-            return self.accept_pass(pass);
-        }
+        let reason = match pass {
+            Ok(pass) if self.pass_cost(&pass) < tiles_cost => {
+                // Two networks are not held at once.
+                drop(smallest);
+                return self.accept_pass(pass);
+            }
+            Ok(_) => NoPass::NotCheaper,
+            Err(reason) => reason,
+        };
         let planned = match best {
             Some(tile) if tile != small => {
                 drop(smallest);
@@ -484,7 +485,7 @@ impl<'a> Planner<'a> {
             _ => self.batched(smallest)?,
         };
         self.check(&planned.plan)?;
-        Ok(planned)
+        Ok(planned.because(reason))
     }
 
     /// Returns whether tiles whose session needs `session_bytes` fit the memory budget.

@@ -84,6 +84,8 @@ pub(super) struct Resolved<'a> {
     pub segment: SegmentOptions,
     /// Shape Z, Y, X on the model's grid.
     pub grid: [usize; 3],
+    /// Memory that reading the image holds in addition to what is read, in bytes.
+    pub reader_bytes: u64,
     /// Memory that estimating the object diameter needed, in bytes; 0 if it was not estimated.
     pub estimate_bytes: u64,
     /// Preprocessing chain of each channel at the first time point, if estimating the diameter required it.
@@ -108,12 +110,13 @@ impl<'a> Resolved<'a> {
     ) -> Result<Self, JobError> {
         let Selection { image, input, mut meta, extents, channels, times, mut notes } = selection;
         notes.extend(model.outputs_note());
+        let budget = Budget::new(options.memory_budget_bytes);
+        let reader_bytes = budget.limit_reader(image);
         for &time in &times {
             Stack::new(image, time).check_ends()?;
         }
         let voxel = voxel_size(options.voxel_um, input, &mut meta, model, &mut notes)?;
         let compile = context.compile_options(engine.precision(model, options.precision), options.threads);
-        let budget = Budget::new(options.memory_budget_bytes);
         let (mut first_chains, mut estimate_bytes) = (None, 0);
         let diameter = match model.object_diameter_um {
             None => None,
@@ -150,6 +153,7 @@ impl<'a> Resolved<'a> {
             segment: model.segment.scaled(diameter.map_or(1.0, |d| d.scale())),
             tiles: options.tiles.clone(),
             budget,
+            reader_bytes,
             estimate_bytes,
             model,
             engine,

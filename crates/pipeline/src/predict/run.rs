@@ -1,5 +1,6 @@
 //! Runs a prediction job: its checks, then its inputs one after the other.
 
+use super::kept::KeptSlices;
 use super::series::SeriesInput;
 use super::{InputFailure, InputReport, LiveSink, Output, PredictJob, PredictOutcome};
 use super::{expand_inputs, files, one, only_stacks, panic_text, zarr};
@@ -148,6 +149,11 @@ impl PredictJob {
                 catch_unwind(AssertUnwindSafe(|| job.one(context, model, engine, devices, &input, &stem, live)))
                     .unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))))
             });
+            if let Err(error) = &report
+                && (context.cancel.is_discarding() || is_full_disk(error))
+            {
+                KeptSlices::discard(self, &stem);
+            }
             match report {
                 Ok(report) => {
                     let outputs = report.outputs.iter().map(|artifact| artifact.path.clone()).collect();

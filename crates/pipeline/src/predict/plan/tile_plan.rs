@@ -1,6 +1,8 @@
 //! How a volume is tiled, and what the caller requires of it.
 
 use super::super::pass_plan::PassPlan;
+use super::NoPass;
+use cytoscope_profile::bytes_text;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
@@ -27,6 +29,39 @@ impl FromStr for Blend {
     }
 }
 
+/// How the user wants tiles to be joined.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum BlendRequest {
+    /// One pass without tiles, if that is possible; otherwise as the network allows it.
+    #[default]
+    Auto,
+    /// Always tiles, which are joined in this way.
+    Tiles(Blend),
+}
+
+impl BlendRequest {
+    /// Returns the requested way of joining tiles; `None` for the default.
+    pub fn blend(self) -> Option<Blend> {
+        match self {
+            Self::Auto => None,
+            Self::Tiles(blend) => Some(blend),
+        }
+    }
+}
+
+impl FromStr for BlendRequest {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        text.parse()
+            .map(Self::Tiles)
+            .map_err(|_| format!("invalid blending \"{text}\": expected auto, crop or gaussian"))
+    }
+}
+
 /// How a volume is tiled.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TilePlan {
@@ -48,6 +83,32 @@ pub struct TilePlan {
     /// The slabs and bands of a pass; `None` if the volume is predicted in tiles. The tile is then the whole volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass: Option<PassPlan>,
+    /// Why the volume is predicted in tiles; `None` for a pass, and in plans of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_pass: Option<NoPass>,
+}
+
+impl TilePlan {
+    /// Returns the planned peak memory, such as `about 350 MiB`.
+    pub fn memory_text(&self) -> String {
+        format!("about {}", bytes_text(self.stated_peak_bytes))
+    }
+
+    /// Returns how the volume is predicted, with the planned peak memory, as a clause.
+    pub fn text(&self) -> String {
+        let [z, y, x] = self.tile;
+        let why = self.no_pass.as_ref().map(|reason| format!(" because {}", reason.clause())).unwrap_or_default();
+        let tiles = || format!("tiles of {z}×{y}×{x} voxels{why}");
+        let how = self.pass.as_ref().map_or_else(tiles, PassPlan::text);
+        format!("{how}, {} of memory", self.memory_text())
+    }
+
+    /// Returns a note that a volume of shape Z, Y, X is cut into several tiles, with the reason; `None` if it is not, or
+    /// if the user asked for tiles.
+    pub(crate) fn note_of_tiles(&self, shape: [usize; 3]) -> Option<String> {
+        let is_cut = self.tile.iter().zip(shape).any(|(tile, extent)| *tile < extent);
+        self.no_pass.as_ref().filter(|_| is_cut)?.note()
+    }
 }
 
 /// The batch of plans that state none.

@@ -1,0 +1,184 @@
+//! Why a volume is predicted in tiles instead of one pass.
+
+use super::{Planner, TileRequest};
+use crate::Model;
+use cytoscope_engine::{DeviceId, NotRolling};
+use cytoscope_graph_passes::analysis;
+use cytoscope_profile::bytes_text;
+use serde::{Deserialize, Serialize};
+
+/// Why a volume does not pass through the network once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum NoPass {
+    /// The user gave a tile size.
+    TileGiven,
+    /// The user chose how tiles are joined.
+    BlendGiven,
+    /// The run that is repeated, or the machine profile, uses tiles.
+    Recorded,
+    /// The network normalizes over the tile.
+    NormalizesOverTile,
+    /// Each output voxel depends on the whole tile in another way.
+    WholeTile,
+    /// The network takes single slices.
+    SingleSlices,
+    /// The device computes in tiles only.
+    Device {
+        /// The device.
+        device: DeviceId,
+    },
+    /// An operator cannot be computed slice by slice.
+    Operator {
+        /// ONNX name of the operator.
+        op: String,
+        /// Name of the node in the model.
+        node: String,
+    },
+    /// The network has values that are not volumes.
+    Interface {
+        /// What was found.
+        found: String,
+    },
+    /// A pass does not fit the memory budget, or the part of it that a network may use.
+    Memory {
+        /// Bytes of the smallest pass that was found.
+        needed_bytes: u64,
+        /// Bytes that it may use.
+        budget_bytes: u64,
+    },
+    /// A pass computes no fewer voxels than tiles, such as for a stack that one tile covers.
+    NotCheaper,
+    /// The network cannot be planned.
+    Network {
+        /// The error message.
+        problem: String,
+    },
+}
+
+impl NoPass {
+    /// Returns the reason as a clause.
+    pub fn clause(&self) -> String {
+        match self {
+            Self::TileGiven => "a tile size was given".to_owned(),
+            Self::BlendGiven => "a way of joining tiles was given".to_owned(),
+            Self::Recorded => "the recorded run or the machine profile uses tiles".to_owned(),
+            Self::NormalizesOverTile => "the network normalizes over the tile".to_owned(),
+            Self::WholeTile => "each output voxel of the network depends on the whole tile".to_owned(),
+            Self::SingleSlices => "the network takes single slices".to_owned(),
+            Self::Device { device } => format!("{device} computes in tiles"),
+            Self::Operator { op, node } => format!("{op} (node \"{node}\") cannot be computed slice by slice"),
+            Self::Interface { found } => format!("the network has {found}, which cannot be computed slice by slice"),
+            Self::Memory { needed_bytes, budget_bytes } => {
+                format!(
+                    "one pass takes at least {}, and {} may be used",
+                    bytes_text(*needed_bytes),
+                    bytes_text(*budget_bytes)
+                )
+            }
+            Self::NotCheaper => "a pass would compute no fewer voxels".to_owned(),
+            Self::Network { problem } => format!("no pass can be planned ({problem})"),
+        }
+    }
+
+    /// Returns a memory budget in bytes with which a pass is expected to fit, if the memory is the reason.
+    pub fn sufficient_budget_bytes(&self) -> Option<u64> {
+        match self {
+            // Slabs of several slices are faster than those of one, and need more.
+            Self::Memory { needed_bytes, .. } => Some(needed_bytes.saturating_add(needed_bytes / 4)),
+            _ => None,
+        }
+    }
+
+    /// Returns a note with the reason and with what would make a pass possible; `None` if the user asked for tiles, or if
+    /// they are the rule.
+    pub(super) fn note(&self) -> Option<String> {
+        let change = match self {
+            Self::TileGiven
+            | Self::BlendGiven
+            | Self::Recorded
+            | Self::SingleSlices
+            | Self::Device { .. }
+            | Self::NotCheaper => return None,
+            Self::NormalizesOverTile => {
+                ": a network with batch norms, which cytoscope train folds into the convolutions, passes over a stack once"
+                    .to_owned()
+            }
+            Self::Memory { .. } => self.sufficient_budget_bytes().map_or_else(String::new, |bytes| {
+                format!(": give --memory-budget {}M or more for one pass over the stack", bytes.div_ceil(1 << 20))
+            }),
+            Self::WholeTile | Self::Operator { .. } | Self::Interface { .. } | Self::Network { .. } => String::new(),
+        };
+        Some(format!("predicted in tiles, because {}{change}", self.clause()))
+    }
+}
+
+impl Planner<'_> {
+    /// Returns why the network never passes over a volume; `None` if the device and the memory decide that.
+    pub(super) fn never_passes(&self) -> Option<NoPass> {
+        match self.model {
+            Model { spatial_axes: 3, reach: Some(_), .. } => None,
+            Model { spatial_axes: 3, graph, .. } if analysis::depends_on_tile_statistics(graph) => {
+                Some(NoPass::NormalizesOverTile)
+            }
+            Model { spatial_axes: 3, .. } => Some(NoPass::WholeTile),
+            _ => Some(NoPass::SingleSlices),
+        }
+    }
+
+    /// Returns why tiles that were requested are used instead of a pass.
+    pub(super) fn why_requested(&self) -> NoPass {
+        let TileRequest { tile, recorded, .. } = &self.resolved.tiles;
+        self.never_passes().unwrap_or(match (tile, recorded) {
+            (Some(_), _) => NoPass::TileGiven,
+            (None, Some(_)) => NoPass::Recorded,
+            (None, None) => NoPass::BlendGiven,
+        })
+    }
+
+    /// Returns why the engine passes no volume that is extended to `tile`.
+    pub(super) fn refused(&self, refusal: NotRolling, tile: [usize; 3]) -> NoPass {
+        match refusal {
+            NotRolling::Device { .. } => NoPass::Device { device: self.resolved.engine.choice.id },
+            NotRolling::Operator { op, node } => NoPass::Operator { op, node },
+            NotRolling::Interface { found } => NoPass::Interface { found },
+            NotRolling::Budget { needed_bytes, budget_bytes } => {
+                let around_bytes = self.around_pass(tile, 1);
+                NoPass::Memory {
+                    needed_bytes: needed_bytes.saturating_add(around_bytes),
+                    budget_bytes: budget_bytes.saturating_add(around_bytes).min(self.resolved.budget.bytes),
+                }
+            }
+            other => NoPass::Network { problem: other.to_string() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn a_note_says_what_would_make_a_pass_possible() {
+        let memory = NoPass::Memory { needed_bytes: 400 << 20, budget_bytes: 300 << 20 };
+        let note = memory.note().unwrap();
+        assert!(note.contains("at least 400 MiB, and 300 MiB may be used"), "{note}");
+        assert!(note.contains("--memory-budget 500M"), "{note}");
+        assert!(NoPass::NormalizesOverTile.note().unwrap().contains("batch norms"));
+        let operator = NoPass::Operator { op: "Softmax".to_owned(), node: "attention".to_owned() };
+        assert!(operator.note().unwrap().contains("Softmax (node \"attention\")"));
+        // The user knows why, or expects tiles.
+        for known in [NoPass::TileGiven, NoPass::BlendGiven, NoPass::SingleSlices, NoPass::NotCheaper] {
+            assert_eq!(known.note(), None);
+        }
+    }
+
+    #[test]
+    fn a_reason_is_stored_with_its_name() {
+        let memory = NoPass::Memory { needed_bytes: 5, budget_bytes: 4 };
+        let json = serde_json::to_value(&memory).unwrap();
+        assert_eq!(json, serde_json::json!({"reason": "memory", "needed_bytes": 5, "budget_bytes": 4}));
+        assert_eq!(serde_json::from_value::<NoPass>(json).unwrap(), memory);
+    }
+}
