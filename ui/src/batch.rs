@@ -86,9 +86,9 @@ pub(crate) enum BatchAction {
     /// Sets the compression of OME-TIFF files.
     Compression(Compression),
     /// Sets the only channel to convert, from 0; `None` converts all.
-    Channel(Option<usize>),
+    ConvertChannel(Option<usize>),
     /// Sets the only time point to convert, from 0; `None` converts all.
-    Time(Option<usize>),
+    ConvertTime(Option<usize>),
     /// Sets whether the labels of open stacks are stored with them in OME-Zarr.
     WithLabels(bool),
     /// Sets whether existing files are replaced.
@@ -249,8 +249,8 @@ impl Batch {
             BatchAction::Folder(folder) => self.folder = folder,
             BatchAction::Format(format) => self.format = format,
             BatchAction::Compression(compression) => self.compression = compression,
-            BatchAction::Channel(channel) => self.channel = channel,
-            BatchAction::Time(time) => self.time = time,
+            BatchAction::ConvertChannel(channel) => self.channel = channel,
+            BatchAction::ConvertTime(time) => self.time = time,
             BatchAction::WithLabels(with_labels) => self.with_labels = with_labels,
             BatchAction::Replace(replace) => self.replace = replace,
             BatchAction::Convert => self.convert(jobs, documents, &mut effects),

@@ -115,11 +115,11 @@ fn parts(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
     let part = |name, hint| OptionalNumber { name, unit: "", hint, unset: "all", first: 0, range: 0..=1_000_000 };
     let channel = part("One channel", "Number of the only channel to convert, from 0");
     if let Some(channel) = channel.show(ui, batch.channel.map(|n| n as u64)) {
-        actions.send(BatchAction::Channel(channel.map(|n| n as usize)));
+        actions.send(BatchAction::ConvertChannel(channel.map(|n| n as usize)));
     }
     let time = part("One time point", "Number of the only time point to convert, from 0");
     if let Some(time) = time.show(ui, batch.time.map(|n| n as u64)) {
-        actions.send(BatchAction::Time(time.map(|n| n as usize)));
+        actions.send(BatchAction::ConvertTime(time.map(|n| n as usize)));
     }
     if batch.format == ConvertFormat::OmeZarr {
         let mut with_labels = batch.with_labels;
