@@ -12,9 +12,11 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Versions of the libraries whose kernels are timed and compiled, and of the kernels of this crate. The last number is
-/// to be raised when those change, because compiled ones are kept.
-const KERNELS: &str = concat!("cytoscope ", env!("CARGO_PKG_VERSION"), ", Burn 0.21, CubeCL 0.10, kernels 1");
+/// The kernels of this build: the versions of the program and of the libraries whose kernels are timed and compiled, and a
+/// hash of the sources of the kernels of this crate. Part of the key of everything that is measured with them or compiled
+/// from them and kept between runs.
+pub const KERNELS: &str =
+    concat!("cytoscope ", env!("CARGO_PKG_VERSION"), ", Burn 0.21, CubeCL 0.10, kernels ", env!("CYTOSCOPE_KERNELS"));
 
 /// Time between two reports of tuning.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -227,6 +229,12 @@ mod tests {
             assert_ne!(own, key(&[hopper.clone(), other]), "a second GPU");
         }
         assert_ne!(own, cache_key(&[hopper], "2"));
+    }
+
+    #[test]
+    fn the_kernels_of_a_build_are_known_by_a_hash_of_their_sources() {
+        let (_, hash) = KERNELS.rsplit_once("kernels ").unwrap();
+        assert!(hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()), "{KERNELS}");
     }
 
     #[test]

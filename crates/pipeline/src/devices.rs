@@ -186,6 +186,11 @@ impl Devices {
         Self { measures_again: true, ..self }
     }
 
+    /// Returns whether measurements that are stored are repeated.
+    pub fn measures_again(&self) -> bool {
+        self.measures_again
+    }
+
     /// Returns the CPU and the GPUs of this machine, which are probed in child processes by `program probe-device
     /// KIND`.
     pub fn discover(program: &std::path::Path) -> Self {
@@ -258,7 +263,7 @@ impl Devices {
         let shape = input.shape().to_vec();
         // Precisions that were found to compute this model incorrectly.
         let mut wrong: Vec<(DeviceId, Precision)> = Vec::new();
-        let mut cache = user_folder().map_or_else(Cache::in_memory, |f| Cache::open(&f.join("device-times.json")));
+        let mut cache = measurements("device-times.json");
         if self.measures_again {
             cache.forget(&model.fingerprint);
         }
@@ -353,6 +358,12 @@ impl Devices {
         let selected = SelectedEngine::new(engine, Choice { device: DeviceId::Cpu, precision, why, measurements });
         Ok(SelectedEngine { profile: failed.profile.clone(), is_replacement: true, ..selected })
     }
+}
+
+/// Opens the measurements that this build has stored in the file of this name in the user's folder.
+pub fn measurements(name: &str) -> Cache {
+    let path = user_folder().map(|folder| folder.join(name));
+    path.map_or_else(Cache::in_memory, |path| Cache::open(&path, cytoscope_engine_burn::KERNELS))
 }
 
 /// Refuses a requested precision that none of the devices has.
