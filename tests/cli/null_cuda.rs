@@ -171,6 +171,29 @@ fn link_all(from: &Path, to: &Path, except: &[&str]) {
 }
 
 #[test]
+fn a_gpu_offers_the_precisions_of_its_compute_capability() {
+    let Some(null) = NullCuda::find("turing") else { return };
+    let fixture = Fixture::new();
+    let turing = [("NULLCUDA_CC", "75")];
+    let device = null.device(&fixture, &turing);
+    assert_eq!(device["precisions"], serde_json::json!(["f32", "f16"]), "{device}");
+    let raw = fixture.nuclei("6,40,40", 3);
+    let predict = |precision: &str| {
+        let chosen = ["predict", &raw, "--model", "nuclei", "--device", "cuda:0", "--precision", precision];
+        let rest = ["--diameter", "12", "--outputs", "maps", "--out", precision, "--json"];
+        null.output(&fixture, &[&chosen[..], &rest].concat(), &turing)
+    };
+    let refused = predict("bf16");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("does not support bf16; supported: f32, f16"), "{said}");
+    let half = predict("f16");
+    assert!(half.status.success(), "{}", String::from_utf8_lossy(&half.stderr));
+    let report: Value = serde_json::from_slice(&half.stdout).unwrap();
+    let input = &report["inputs"][0];
+    assert!(input["device"]["id"] == "cuda:0" && input["precision"] == "f16", "{report:#}");
+}
+
+#[test]
 fn missing_tensor_core_headers_are_named_and_change_the_key_of_the_caches() {
     let Some(null) = NullCuda::find("headers") else { return };
     let fixture = Fixture::new();
@@ -186,6 +209,18 @@ fn missing_tensor_core_headers_are_named_and_change_the_key_of_the_caches() {
     assert!(partial["usable"] == true && reason.contains("crt/mma.h") && reason.contains("install"), "{partial}");
     assert!(partial["driver"].as_str().unwrap().contains("no tensor-core headers"), "{partial}");
     assert_ne!(partial["driver"], whole["driver"]);
+    assert_eq!(partial["precisions"], serde_json::json!(["f32"]), "{partial}");
+    // Predictions then run in f32, and say what is missing.
+    let raw = fixture.nuclei("6,40,40", 3);
+    let chosen = ["predict", &raw, "--model", "nuclei", "--device", "cuda:0", "--diameter", "12"];
+    let arguments = [&chosen[..], &["--outputs", "maps", "--out", "out", "--json"]].concat();
+    let ran = null.output(&fixture, &arguments, &[("CUDA_PATH", root.to_str().unwrap())]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let input = &report["inputs"][0];
+    assert!(input["device"]["id"] == "cuda:0" && input["precision"] == "f32", "{report:#}");
+    let why = input["device"]["why"].as_str().unwrap();
+    assert!(why.contains("tf32, f16 and bf16 need crt/mma.h"), "{why}");
 }
 
 /// Checks that a prediction of a stack of one tile uploads it once and waits no more often than it has to.

@@ -1,6 +1,6 @@
 //! The errors of compiling and running a model.
 
-use crate::DeviceId;
+use crate::{DeviceId, Engine, Precision};
 use cytoscope_graph::GraphError;
 
 /// A failure to compile or run a model.
@@ -103,6 +103,22 @@ pub enum EngineError {
         /// What was inconsistent.
         reason: String,
     },
+}
+
+impl EngineError {
+    /// Returns the error for a precision that is not among those that an engine offers on its device.
+    pub fn unsupported_precision(engine: &dyn Engine, precision: Precision, offered: &[Precision]) -> Self {
+        let names = offered.iter().map(|p| p.name()).collect::<Vec<_>>().join(", ");
+        Self::UnsupportedPrecision {
+            engine: engine.name(),
+            precision: precision.to_string(),
+            has: [Some(names.as_str()), engine.device().shortcoming()]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join("; "),
+        }
+    }
 }
 
 /// Returns what is known of the memory that is needed and available, as the end of a sentence.

@@ -98,6 +98,7 @@ impl SelectedEngine {
     fn new(engine: Box<dyn Engine>, chosen: Choice) -> Self {
         let Choice { precision, why, measurements, .. } = chosen;
         let device = engine.device();
+        let why = device.shortcoming().map_or_else(|| why.clone(), |lacks| format!("{why}; {lacks}"));
         let choice = DeviceChoice { id: device.id, name: device.name.clone(), why, measurements };
         let memory = Arc::new(SessionMemory::of(device));
         Self { choice, profile: None, precision, engine: Arc::from(engine), memory, is_replacement: false }
@@ -106,7 +107,7 @@ impl SelectedEngine {
     /// Returns the precision for the model that the device was chosen for: the requested one, or else the chosen one.
     pub(crate) fn precision(&self, model: &Model, requested: Option<Precision>) -> Precision {
         match requested {
-            Some(_) => model.precision_on(self.choice.id, requested),
+            Some(_) => precision_on(model, self.engine.device(), requested),
             None => self.precision,
         }
     }
@@ -449,11 +450,20 @@ fn has_several_precisions(device: &Device) -> bool {
     device.precisions.iter().filter(|precision| **precision != Precision::Int8).count() > 1
 }
 
+/// Returns the precision to run in on a device if none is chosen by measurement, as [`Model::precision_on`] does. As tf32
+/// only permits rounding, GPUs without it compute in f32.
+fn precision_on(model: &Model, device: &Device, requested: Option<Precision>) -> Precision {
+    match model.precision_on(device.id, requested) {
+        Precision::Tf32 => device.fast_precision(),
+        precision => precision,
+    }
+}
+
 /// Returns the precisions to choose from on a device: the requested one; without a request, all float precisions of the
 /// device if their results can be compared, otherwise the default. Int8 networks on the CPU were measured when they were
 /// quantized.
 fn candidates(model: &Model, device: &Device, requested: Option<Precision>, can_compare: bool) -> Vec<Precision> {
-    let default = model.precision_on(device.id, requested);
+    let default = precision_on(model, device, requested);
     if requested.is_some() || default == Precision::Int8 || !can_compare || !has_several_precisions(device) {
         return vec![default];
     }
@@ -492,6 +502,10 @@ mod tests {
         assert_eq!(candidates(&model, &gpu(&all), None, false), [Precision::Tf32]);
         assert_eq!(candidates(&model, &gpu(&all), Some(Precision::F16), true), [Precision::F16]);
         assert!(!candidates(&model, &gpu(&all[..2]), None, true).contains(&Precision::F16));
+        // Turing has no tensor cores for tf32.
+        let turing = gpu(&[Precision::F32, Precision::F16]);
+        assert_eq!(candidates(&model, &turing, None, false), [Precision::F32]);
+        assert_eq!(candidates(&model, &turing, Some(Precision::Tf32), true), [Precision::F32]);
         let cpu = candidates(&model, CpuEngine::new().device(), None, true);
         assert_eq!(cpu, [if model.has_int8 { Precision::Int8 } else { Precision::F32 }]);
     }

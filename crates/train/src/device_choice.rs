@@ -160,13 +160,13 @@ fn fastest(
     measures_again: bool,
 ) -> Result<(String, DeviceId), JobError> {
     let recorder = Recorder::totals_only();
-    let options = |device: DeviceId, tuning: TuningListener| -> Result<StepperOptions, JobError> {
-        let options = stepper_options(config, start, device, threads, &recorder)?;
+    let options = |engine: &dyn Engine, tuning: TuningListener| -> Result<StepperOptions, JobError> {
+        let options = stepper_options(config, start, engine, threads, &recorder)?;
         Ok(StepperOptions { tuning, ..options })
     };
     let compile = |engine: &dyn Engine, _: Precision| -> Result<Box<dyn Session>, EngineError> {
         let device = engine.device().id;
-        let stepper = options(device, context.tuning())
+        let stepper = options(engine, context.tuning())
             .and_then(|options| Stepper::new(start.graph.clone(), engine, &options))
             .map_err(|error| not_possible(device, error))?;
         Ok(Box::new(StepSession {

@@ -1,8 +1,9 @@
 //! Probes NVIDIA GPUs. CUDA is initialized only after all its components have been found.
 
 use super::listing::{ListedGpu, QUERIES, cached_libraries, parse_listed, parse_proc};
+use super::offered::precisions_of;
 use super::toolkit::{Headers, Places, nvrtc_advice_on_windows, nvrtc_names};
-use super::{Kind, test_device};
+use super::{Kind, driver, test_device};
 use crate::tuning;
 use cytoscope_engine::{Device, DeviceId};
 use std::path::{Path, PathBuf};
@@ -22,14 +23,20 @@ pub(super) fn devices(only: Option<usize>) -> Vec<Device> {
         Ok(parts) => parts,
         Err(reason) => return vec![Kind::Cuda.unusable(reason)],
     };
+    let gpus = driver::gpus(only).unwrap_or_default();
     let all = described(&listed, &parts);
     tuning::set_known_devices(&all);
-    let slow = match &parts.headers {
-        Headers::Partial { reason, .. } => format!("; {reason}"),
-        Headers::Complete | Headers::Missing(_) => String::new(),
+    let lacks = match &parts.headers {
+        Headers::Partial { reason, .. } => Some(reason.as_str()),
+        Headers::Complete | Headers::Missing(_) => None,
     };
-    let wanted = all.into_iter().filter(|d| only.is_none_or(|index| d.id == DeviceId::Cuda(index)));
-    wanted.map(|d| test_device(d, format!("CUDA works: a test convolution was correct{slow}"))).collect()
+    let test = |(index, device): (usize, Device)| {
+        let capability = gpus.get(index).and_then(|gpu| gpu.capability);
+        let offered = precisions_of(capability, parts.headers.suffice_for_tensor_cores());
+        test_device(device, &offered, "CUDA works: a test convolution was correct", lacks)
+    };
+    let wanted = all.into_iter().enumerate().filter(|(index, _)| only.is_none_or(|only| only == *index));
+    wanted.map(test).collect()
 }
 
 /// Returns the devices without testing them.

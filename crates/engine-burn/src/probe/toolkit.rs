@@ -5,13 +5,34 @@ use std::path::{Path, PathBuf};
 /// Headers at the top of the folder, without any of which no kernel can be compiled.
 const NEEDED: [&str; 2] = ["cuda_runtime.h", "cuda_fp16.h"];
 
+/// What needs the headers that only some kernels include.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// Precisions that tensor cores compute in: `mma.h` includes the headers of 16-bit floats.
+    TensorCores,
+    /// Copies to shared memory while a kernel computes.
+    AsynchronousCopies,
+}
+
+impl Purpose {
+    const ALL: [Self; 2] = [Self::TensorCores, Self::AsynchronousCopies];
+
+    /// Returns what does not work without the headers, as the subject of a sentence.
+    fn name(self) -> &'static str {
+        match self {
+            Self::TensorCores => "tf32, f16 and bf16",
+            Self::AsynchronousCopies => "asynchronous copies",
+        }
+    }
+}
+
 /// Headers that only some kernels include, with the purpose of these kernels.
-const WANTED: [(&str, &str); 5] = [
-    ("cuda_fp16.h", "16-bit floats"),
-    ("nv/target", "16-bit floats"),
-    ("mma.h", "tensor cores"),
-    ("crt/mma.h", "tensor cores"),
-    ("cuda/barrier", "asynchronous copies"),
+const WANTED: [(&str, Purpose); 5] = [
+    ("cuda_fp16.h", Purpose::TensorCores),
+    ("nv/target", Purpose::TensorCores),
+    ("mma.h", Purpose::TensorCores),
+    ("crt/mma.h", Purpose::TensorCores),
+    ("cuda/barrier", Purpose::AsynchronousCopies),
 ];
 
 /// Where CUDA's headers may be.
@@ -39,6 +60,19 @@ pub(crate) enum Headers {
     },
     /// No kernel can be compiled; why, and the command that installs the headers.
     Missing(String),
+}
+
+impl Headers {
+    /// Returns whether kernels for tensor cores can be compiled.
+    pub(crate) fn suffice_for_tensor_cores(&self) -> bool {
+        match self {
+            Self::Complete => true,
+            Self::Partial { missing, .. } => {
+                !WANTED.iter().any(|(name, purpose)| *purpose == Purpose::TensorCores && missing.contains(name))
+            }
+            Self::Missing(_) => false,
+        }
+    }
 }
 
 impl Places {
@@ -71,18 +105,17 @@ impl Places {
         if missing.is_empty() {
             return Headers::Complete;
         }
-        // Rows of the same purpose are neighbors.
-        let mut purposes: Vec<&str> = missing.iter().map(|(_, purpose)| *purpose).collect();
-        purposes.dedup();
-        let names: Vec<&'static str> = missing.iter().map(|(name, _)| *name).collect();
+        let need = |purpose: Purpose| {
+            let names: Vec<&str> = missing.iter().filter(|(_, of)| *of == purpose).map(|(name, _)| *name).collect();
+            (!names.is_empty()).then(|| format!("{} need {}", purpose.name(), names.join(", ")))
+        };
         let reason = format!(
-            "slower than it could be: the headers for {} ({}) are missing in {}; install them with: {}",
-            purposes.join(" and "),
-            names.join(", "),
+            "{} (missing in {}): install with: {}",
+            Purpose::ALL.into_iter().filter_map(need).collect::<Vec<_>>().join("; "),
             root.join("include").display(),
             self.command(root, driver)
         );
-        Headers::Partial { missing: names, reason }
+        Headers::Partial { missing: missing.iter().map(|(name, _)| *name).collect(), reason }
     }
 
     /// Says what is missing if no kernel can be compiled.
@@ -260,8 +293,12 @@ mod tests {
             panic!()
         };
         assert_eq!(missing, ["crt/mma.h"]);
-        assert!(reason.contains("tensor cores (crt/mma.h)") && reason.contains("pip install"), "{reason}");
-        assert!(!reason.contains("16-bit"), "{reason}");
+        assert!(reason.starts_with("tf32, f16 and bf16 need crt/mma.h (missing in "), "{reason}");
+        assert!(reason.contains("pip install") && !reason.contains("copies"), "{reason}");
+        let suffice =
+            |name: &str, headers: &[&str]| places(folder.with(name, headers)).headers(None).suffice_for_tensor_cores();
+        assert!(suffice("without copies", &ALL[..5]) && suffice("whole", &ALL));
+        assert!(!suffice("partial", &some) && !suffice("without 16 bits", &["cuda_runtime.h", "mma.h", "crt/mma.h"]));
         let Headers::Missing(reason) = places(folder.with("other", &["other.h"])).headers(None) else { panic!() };
         assert!(reason.contains("cuda_runtime.h") && reason.contains("install them with"), "{reason}");
         let Headers::Missing(reason) = Places::default().headers(Some("535.104")) else { panic!() };
