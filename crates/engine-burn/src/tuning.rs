@@ -41,10 +41,12 @@ pub fn set_known_devices(gpus: &[Device]) {
     *KNOWN.lock().unwrap_or_else(PoisonError::into_inner) = gpus.collect();
 }
 
-/// Returns the key of the cache for a list of GPUs: it changes if any of them is another one, or has another driver,
-/// architecture, compiler or set of headers (see [`Device::driver`]), or if the kernels are of another version.
+/// Returns the key of the cache for a list of GPUs: it changes if any of them is of another kind (name, memory), or has
+/// another driver, architecture, compiler or set of headers (see [`Device::driver`]), or if the kernels are of another
+/// version. GPUs of the same kind share it, because a cluster may assign another one to each job.
 pub(crate) fn cache_key(gpus: &[Device], kernels: &str) -> String {
-    let mut all: Vec<String> = gpus.iter().map(|d| format!("{}|{}|{}", d.id, d.name, d.driver)).collect();
+    let describe = |d: &Device| format!("{}|{}|{:?}|{}", d.id, d.name, d.memory_bytes, d.driver);
+    let mut all: Vec<String> = gpus.iter().map(describe).collect();
     all.sort();
     all.dedup();
     fingerprint(format!("{kernels}\n{}", all.join("\n")).as_bytes())
@@ -228,7 +230,21 @@ mod tests {
             assert_ne!(own, key(std::slice::from_ref(&other)), "{other:?}");
             assert_ne!(own, key(&[hopper.clone(), other]), "a second GPU");
         }
+        // A part of the GPU (MIG) has the same name.
+        let part = Device { memory_bytes: Some(10 << 30), ..hopper.clone() };
+        assert_ne!(own, key(&[part]));
         assert_ne!(own, cache_key(&[hopper], "2"));
+    }
+
+    #[test]
+    fn each_of_two_unlike_gpus_has_a_cache_of_its_own_whichever_is_visible() {
+        // With CUDA_VISIBLE_DEVICES, each of them is the only GPU, of index 0.
+        let ada = gpu(0, "NVIDIA RTX 4090", "NVIDIA 580 CUDA, sm_89, NVRTC 13.0");
+        let turing = gpu(0, "NVIDIA T4", "NVIDIA 580 CUDA, sm_75, NVRTC 13.0");
+        let key = |gpu: &Device| cache_key(std::slice::from_ref(gpu), "1");
+        assert_ne!(key(&ada), key(&turing));
+        // How much memory is free does not matter, nor which of several GPUs of a kind it is.
+        assert_eq!(key(&ada), key(&Device { free_bytes: Some(1 << 30), ..ada.clone() }));
     }
 
     #[test]

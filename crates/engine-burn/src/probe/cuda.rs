@@ -1,6 +1,8 @@
 //! Probes NVIDIA GPUs. CUDA is initialized only after all its components have been found.
 
-use super::listing::{ListedGpu, QUERIES, cached_libraries, parse_listed, parse_proc};
+use super::listing::{
+    ListedGpu, NumberedGpu, Numbering, QUERIES, architectures, cached_libraries, parse_listed, parse_proc,
+};
 use super::offered::precisions_of;
 use super::toolkit::{Headers, Places, nvrtc_advice_on_windows, nvrtc_names};
 use super::{Kind, driver, test_device};
@@ -23,8 +25,9 @@ pub(super) fn devices(only: Option<usize>) -> Vec<Device> {
         Ok(parts) => parts,
         Err(reason) => return vec![Kind::Cuda.unusable(reason)],
     };
-    let gpus = driver::gpus(only).unwrap_or_default();
-    let all = described(&listed, &parts);
+    let of_driver = driver::gpus(only);
+    let gpus = numbered(&listed, of_driver.as_ref().map(|gpus| gpus.all.as_slice()));
+    let all = described(&listed, &gpus, &parts);
     tuning::set_known_devices(&all);
     let lacks = match &parts.headers {
         Headers::Partial { reason, .. } => Some(reason.as_str()),
@@ -43,43 +46,30 @@ pub(super) fn devices(only: Option<usize>) -> Vec<Device> {
 pub(super) fn list() -> Vec<Device> {
     let listed = listed();
     match parts(listed.first().map(|gpu| gpu.driver.as_str())) {
-        Ok(parts) => described(&listed, &parts),
+        // A driver that fails would hide all of them.
+        Ok(parts) => described(&listed, &numbered(&listed, None), &parts),
         Err(reason) => vec![Kind::Cuda.unusable(reason)],
     }
 }
 
-/// Describes the devices as far as this is possible without CUDA.
-fn described(listed: &[ListedGpu], parts: &Parts) -> Vec<Device> {
-    // CUDA and `nvidia-smi` may number GPUs differently; `nvidia-smi` uses the order of the bus. Its details of a GPU
-    // are used only if the order cannot matter.
-    let alike = listed.windows(2).all(|pair| pair[0].is_like(&pair[1]));
-    let by_bus = std::env::var("CUDA_DEVICE_ORDER").is_ok_and(|order| order == "PCI_BUS_ID");
-    let restricted = std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
-    let visible = match std::env::var("CUDA_VISIBLE_DEVICES") {
-        Ok(list) => list.split(',').filter(|part| !part.trim().is_empty()).count(),
-        Err(_) => listed.len(),
+/// Returns the GPUs in the order of CUDA.
+fn numbered(listed: &[ListedGpu], of_driver: Option<&[NumberedGpu]>) -> Vec<NumberedGpu> {
+    Numbering::of_this_process().numbered(listed, of_driver, device_nodes())
+}
+
+/// Returns the devices of the GPUs, which were not tested.
+fn described(listed: &[ListedGpu], gpus: &[NumberedGpu], parts: &Parts) -> Vec<Device> {
+    let describe = |(index, gpu): (usize, &NumberedGpu)| Device {
+        id: DeviceId::Cuda(index),
+        name: gpu.name.clone().unwrap_or_else(|| format!("NVIDIA GPU {index}")),
+        memory_bytes: gpu.memory_bytes,
+        free_bytes: gpu.free_bytes,
+        usable: false,
+        reason: String::new(),
+        precisions: Vec::new(),
+        driver: stack(listed.first(), &architectures(gpu, listed), parts),
     };
-    let count = if listed.is_empty() { device_nodes().max(1) } else { visible.min(listed.len()) };
-    let least_free = listed.iter().filter_map(|gpu| gpu.free_bytes).min();
-    let describe = |index: usize| {
-        let own = listed.get(index).filter(|_| by_bus && !restricted);
-        let known = if alike { listed.first() } else { own };
-        let architectures: Vec<String> = match known {
-            Some(gpu) => vec![gpu.architecture()],
-            None => listed.iter().map(ListedGpu::architecture).collect(),
-        };
-        Device {
-            id: DeviceId::Cuda(index),
-            name: known.map_or_else(|| format!("NVIDIA GPU {index}"), |l| l.name.clone()),
-            memory_bytes: known.and_then(|l| l.memory_bytes),
-            free_bytes: own.and_then(|gpu| gpu.free_bytes).or(least_free.filter(|_| alike)),
-            usable: false,
-            reason: String::new(),
-            precisions: Vec::new(),
-            driver: stack(listed.first(), &architectures.join(" or "), parts),
-        }
-    };
-    (0..count).map(describe).collect()
+    gpus.iter().enumerate().map(describe).collect()
 }
 
 /// Names everything that decides which kernels run: driver, architecture, compiler, and headers that are missing.
