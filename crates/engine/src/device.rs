@@ -117,6 +117,11 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// Returns whether values have 16 bits.
+    pub fn is_half(self) -> bool {
+        matches!(self, Precision::F16 | Precision::Bf16)
+    }
+
     /// Returns the name used on the command line and in files.
     pub fn name(self) -> &'static str {
         match self {

@@ -75,6 +75,19 @@ pub enum EngineError {
         /// The message of the device or its driver.
         reason: String,
     },
+    /// Outputs are NaN or infinite in a precision that may be the reason; another one may compute them.
+    #[error(
+        "at least {count} output values of the network are NaN or infinite in {precision} on {device}, probably because \
+         values exceed the range of this type; choose f32"
+    )]
+    NotFinite {
+        /// Device that computed the values.
+        device: DeviceId,
+        /// Precision in which the network ran.
+        precision: Precision,
+        /// Number of such values that were found before the prediction was ended.
+        count: u64,
+    },
     /// The device does not exist, or cannot run models.
     #[error("{device} cannot be used: {reason}")]
     Unavailable {

@@ -44,10 +44,10 @@ pub struct SelectedEngine {
     pub(crate) profile: Option<AppliedProfile>,
     /// The precision that was chosen for the model with the options of the choice.
     precision: Precision,
+    /// The precision that replaces the requested or chosen one, because that one failed.
+    forced: Option<Precision>,
     engine: Arc<dyn Engine>,
     memory: Arc<SessionMemory>,
-    /// Whether it took over from a device that failed.
-    is_replacement: bool,
 }
 
 /// Memory for sessions on a device in bytes, as far as it is known.
@@ -95,21 +95,28 @@ impl std::fmt::Debug for SelectedEngine {
 }
 
 impl SelectedEngine {
-    fn new(engine: Box<dyn Engine>, chosen: Choice) -> Self {
+    pub(crate) fn new(engine: Box<dyn Engine>, chosen: Choice) -> Self {
         let Choice { precision, why, measurements, .. } = chosen;
         let device = engine.device();
         let why = device.shortcoming().map_or_else(|| why.clone(), |lacks| format!("{why}; {lacks}"));
         let choice = DeviceChoice { id: device.id, name: device.name.clone(), why, measurements };
         let memory = Arc::new(SessionMemory::of(device));
-        Self { choice, profile: None, precision, engine: Arc::from(engine), memory, is_replacement: false }
+        Self { choice, profile: None, precision, forced: None, engine: Arc::from(engine), memory }
     }
 
-    /// Returns the precision for the model that the device was chosen for: the requested one, or else the chosen one.
+    /// Returns the precision for the model that the device was chosen for: the requested one, or else the chosen one, unless
+    /// another one replaces both.
     pub(crate) fn precision(&self, model: &Model, requested: Option<Precision>) -> Precision {
-        match requested {
-            Some(_) => precision_on(model, self.engine.device(), requested),
-            None => self.precision,
+        match (self.forced, requested) {
+            (Some(forced), _) => forced,
+            (None, Some(_)) => precision_on(model, self.engine.device(), requested),
+            (None, None) => self.precision,
         }
+    }
+
+    /// Returns the same device, which computes in 32 bits whatever is requested.
+    pub(crate) fn in_32_bits(&self) -> Self {
+        Self { forced: Some(self.engine.device().fast_precision()), ..self.clone() }
     }
 
     /// Returns the bytes that a session on the device may hold.
@@ -148,11 +155,6 @@ impl SelectedEngine {
     /// Returns the engine that compiles and runs graphs on the device.
     pub fn engine(&self) -> &dyn Engine {
         self.engine.as_ref()
-    }
-
-    /// Returns whether the device took over from one that failed.
-    pub(crate) fn is_replacement(&self) -> bool {
-        self.is_replacement
     }
 
     /// Returns whether the CPU can take over if this device fails.
@@ -335,7 +337,7 @@ impl Devices {
         (engines, unusable)
     }
 
-    /// Selects the CPU after another device failed.
+    /// Selects the CPU after another device failed. It computes in f32 if 16 bits are requested, which it does not have.
     pub(crate) fn fall_back_to_cpu(
         &self,
         context: &Context,
@@ -345,7 +347,8 @@ impl Devices {
         error: &EngineError,
     ) -> Result<SelectedEngine, JobError> {
         let engine = self.engine(DeviceId::Cpu)?;
-        let precision = model.precision_on(DeviceId::Cpu, options.precision);
+        let forced = options.precision.filter(|precision| precision.is_half()).map(|_| Precision::F32);
+        let precision = forced.unwrap_or_else(|| model.precision_on(DeviceId::Cpu, options.precision));
         match verify(context, model, engine.as_ref(), precision, options.threads) {
             Ok(Verification::Agrees) => {}
             Ok(Verification::Differs { how }) => return Err(wrong_result(model, engine.as_ref(), &how)),
@@ -357,7 +360,7 @@ impl Devices {
         let mut measurements = failed.choice.measurements.clone();
         measurements.iter_mut().filter(|m| m.device == failed.choice.id).for_each(|m| m.reason.clone_from(&why));
         let selected = SelectedEngine::new(engine, Choice { device: DeviceId::Cpu, precision, why, measurements });
-        Ok(SelectedEngine { profile: failed.profile.clone(), is_replacement: true, ..selected })
+        Ok(SelectedEngine { profile: failed.profile.clone(), forced, ..selected })
     }
 }
 
