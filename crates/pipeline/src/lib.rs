@@ -62,7 +62,8 @@ pub use error::{JobError, JobErrorKind, model_error_message, with_name};
 pub use evaluate::{EvaluateJob, EvaluateReport, Ignored, PairReport};
 pub use export::{ExportFormat, ExportJob};
 pub use job::{
-    CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, StageProgress, TUNING_STAGE, check_threads,
+    COMPILING_STAGE, CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, StageProgress, TUNING_STAGE,
+    check_threads,
 };
 pub use machine_peak::machine_peak;
 pub use machine_profile::{
