@@ -113,30 +113,15 @@ pub(super) fn parts(driver: Option<&str>) -> Result<Parts, String> {
                     container"
             .to_owned());
     }
-    let Some(nvrtc) = libraries.find(nvrtc_names(cfg!(windows))) else {
-        return Err(nvrtc_missing(&libraries, driver));
-    };
-    match Places::of_this_system().headers(driver) {
-        Headers::Missing(reason) => Err(reason),
-        headers => Ok(Parts { nvrtc: Some(nvrtc), headers }),
-    }
-}
-
-/// Says how to get NVRTC, or where it is if the loader does not search there.
-fn nvrtc_missing(libraries: &Libraries, driver: Option<&str>) -> String {
-    if cfg!(windows) {
-        return nvrtc_advice_on_windows(&libraries.similar("nvrtc64_"));
-    }
-    let is_nvrtc = |name: &str| nvrtc_names(false).contains(&name);
     let places = Places::of_this_system();
-    let environments = places.environments.iter().flat_map(|root| [root.join("lib"), root.join("lib64")]);
-    let usual = ["/usr/local/cuda/lib64", "/opt/cuda/lib64"].into_iter().map(PathBuf::from);
-    match usual.chain(environments).find(|folder| contains_file(folder, is_nvrtc)) {
-        Some(folder) => {
-            let folder = folder.display();
-            format!("NVRTC is in {folder}, which the loader does not search: run export LD_LIBRARY_PATH={folder}")
+    match (libraries.find(nvrtc_names(cfg!(windows))), places.headers(driver)) {
+        (None, _) if cfg!(windows) => Err(nvrtc_advice_on_windows(&libraries.similar("nvrtc64_"))),
+        (None, headers) => {
+            let usual = ["/usr/local/cuda/lib64", "/opt/cuda/lib64"].map(PathBuf::from);
+            Err(places.without_nvrtc(&headers, &usual, driver))
         }
-        None => format!("NVRTC (libnvrtc.so.12 or .13) not found: install it with: {}", places.command_for_all(driver)),
+        (Some(_), Headers::Missing(reason)) => Err(reason),
+        (nvrtc, headers) => Ok(Parts { nvrtc, headers }),
     }
 }
 
@@ -185,11 +170,6 @@ impl Libraries {
         let entries = self.folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
         entries.filter_map(|e| e.file_name().into_string().ok()).filter(|name| name.starts_with(start)).collect()
     }
-}
-
-fn contains_file(folder: &Path, wanted: impl Fn(&str) -> bool) -> bool {
-    let Ok(entries) = std::fs::read_dir(folder) else { return false };
-    entries.flatten().any(|e| e.file_name().to_str().is_some_and(&wanted))
 }
 
 fn output(program: &str, arguments: &[&str]) -> Option<String> {
