@@ -3,6 +3,7 @@
 
 use super::super::test_common::{noise, relative_distance, save_package};
 use super::*;
+use crate::predict::TileRequest;
 use cytoscope_builders::{DifferenceOfGaussians, difference_of_gaussians};
 use cytoscope_engine::select::Choice;
 use cytoscope_engine::{CompileOptions, CompileReport, Device, DeviceId, DeviceRequest, Engine, Session};
@@ -181,4 +182,62 @@ fn a_network_that_overflows_in_16_bits_is_computed_in_32() {
     assert!(events.iter().any(|event| matches!(event, Event::Note { message } if Some(message) == note)), "{events:?}");
     let distance = relative_distance(&fixture.maps("out", "large"), &fixture.maps_of_cpu("large"));
     assert!(distance < 1e-5, "{distance:.1e}");
+}
+
+/// What was tried after the GPU ran out of memory, as the notes say.
+fn attempts(report: &InputReport) -> Vec<&'static str> {
+    let known = ["trying fewer tiles at once", "trying smaller tiles", "continuing on the CPU"];
+    report.notes.iter().filter_map(|note| known.into_iter().find(|end| note.ends_with(end))).collect()
+}
+
+#[test]
+fn fewer_tiles_then_smaller_ones_then_the_cpu_are_tried_after_running_out_of_memory() {
+    let fixture = Fixture::new();
+    let expected = fixture.maps_of_cpu("large");
+    let tile = |columns: usize, tiles: u64| tiles * (LARGE[0] * LARGE[1] * columns) as u64 * VOXEL_BYTES;
+    let (fewer, smaller, cpu) = ("trying fewer tiles at once", "trying smaller tiles", "continuing on the CPU");
+    // The memory that the GPU really has, the attempts, and the tiles that are computed together in the end.
+    let cases = [
+        (tile(64, 4), vec![], Some(([8, 32, 64], 4))),
+        (tile(64, 2), vec![fewer], Some(([8, 32, 64], 2))),
+        (tile(64, 1), vec![fewer, fewer], Some(([8, 32, 64], 1))),
+        (tile(32, 1), vec![fewer, fewer, smaller], Some(([8, 32, 32], 1))),
+        (0, vec![fewer, fewer, smaller, smaller, cpu], None),
+    ];
+    for (index, (room_bytes, tried, tiles)) in cases.into_iter().enumerate() {
+        let out = format!("out-{index}");
+        let (reports, events) = fixture.predict(&fixture.job(&["large"], &out), gpu(room_bytes));
+        let report = &reports[0];
+        assert_eq!(attempts(report), tried, "{room_bytes} bytes: {:?}", report.notes);
+        let shown =
+            events.iter().filter(|event| matches!(event, Event::Note { message } if message.contains("memory")));
+        assert_eq!(shown.count(), tried.len(), "notes are shown at once, too");
+        let got = fixture.maps(&out, "large");
+        match tiles {
+            Some(tiles) => {
+                assert_eq!((report.device.id, (report.plan.tile, report.plan.batch)), (DeviceId::Cuda(0), tiles));
+                let distance = relative_distance(&got, &expected);
+                assert!(distance < 1e-5, "{room_bytes} bytes: {distance:.1e}");
+            }
+            None => {
+                assert_eq!(report.device.id, DeviceId::Cpu);
+                assert!(got == expected, "the CPU's own result");
+            }
+        }
+    }
+}
+
+#[test]
+fn requested_tiles_are_not_made_smaller_but_fewer_are_computed_at_once() {
+    let fixture = Fixture::new();
+    let tiles = TileRequest { tile: Some([8, 32, 64]), ..TileRequest::default() };
+    for (room_bytes, tried) in [
+        (1_638_400, vec!["trying fewer tiles at once"; 2]),
+        (0, vec!["trying fewer tiles at once", "trying fewer tiles at once", "continuing on the CPU"]),
+    ] {
+        let job = PredictJob { tiles: tiles.clone(), ..fixture.job(&["large"], &format!("out-{room_bytes}")) };
+        let (reports, _) = fixture.predict(&job, gpu(room_bytes));
+        assert_eq!(attempts(&reports[0]), tried, "{:?}", reports[0].notes);
+        assert_eq!(reports[0].plan.tile, [8, 32, 64]);
+    }
 }
