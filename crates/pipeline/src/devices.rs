@@ -48,6 +48,8 @@ pub struct SelectedEngine {
     forced: Option<Precision>,
     engine: Arc<dyn Engine>,
     memory: Arc<SessionMemory>,
+    /// Whether the last input moved to the CPU, because it did not fit the device's memory.
+    is_left: bool,
 }
 
 /// Memory for sessions on a device in bytes, as far as it is known.
@@ -101,7 +103,7 @@ impl SelectedEngine {
         let why = device.shortcoming().map_or_else(|| why.clone(), |lacks| format!("{why}; {lacks}"));
         let choice = DeviceChoice { id: device.id, name: device.name.clone(), why, measurements };
         let memory = Arc::new(SessionMemory::of(device));
-        Self { choice, profile: None, precision, forced: None, engine: Arc::from(engine), memory }
+        Self { choice, profile: None, precision, forced: None, engine: Arc::from(engine), memory, is_left: false }
     }
 
     /// Returns the precision for the model that the device was chosen for: the requested one, or else the chosen one, unless
@@ -150,6 +152,19 @@ impl SelectedEngine {
     /// Returns whether a session has run out of memory on the device.
     pub(crate) fn has_run_out(&self) -> bool {
         self.memory.failed.load(Ordering::Relaxed) != u64::MAX
+    }
+
+    /// Leaves the device for an input that does not fit its memory. The next one may use all of that memory again.
+    pub(crate) fn leave(&mut self) {
+        self.memory = Arc::new(SessionMemory::of(self.engine.device()));
+        self.is_left = true;
+    }
+
+    /// Returns to the device for the next input, and reports that if the last one had left it.
+    pub(crate) fn come_back(&mut self, context: &Context) {
+        if std::mem::take(&mut self.is_left) {
+            self.report(context);
+        }
     }
 
     /// Returns the engine that compiles and runs graphs on the device.

@@ -208,6 +208,7 @@ impl PredictJob {
                 next_step: "rename the file".to_owned(),
             });
         }
+        engine.come_back(context);
         let mut attempt = Attempt { job: self, context, model, input, stem, live, notes: Vec::new() };
         let mut result = attempt.on_device(engine);
         // In 32 bits, the network may stay within the range of the type.
@@ -224,9 +225,16 @@ impl PredictJob {
             // If a device fails, the CPU takes over.
             Err(JobError::Engine(e)) if engine.has_fallback() => {
                 attempt.note(format!("{e}; continuing on the CPU{}", if is_half { " in f32" } else { "" }));
-                *engine = devices.fall_back_to_cpu(context, model, &self.options(), engine, &e)?;
-                engine.report(context);
-                attempt.predict(engine)
+                let cpu = devices.fall_back_to_cpu(context, model, &self.options(), engine, &e)?;
+                cpu.report(context);
+                let report = attempt.predict(&cpu);
+                // Other inputs may fit the memory of the device; one that has failed is not used again.
+                if matches!(e, EngineError::OutOfMemory { .. }) {
+                    engine.leave();
+                } else {
+                    *engine = cpu;
+                }
+                report
             }
             other => other,
         }?;

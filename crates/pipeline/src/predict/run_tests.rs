@@ -25,6 +25,8 @@ const LARGE: [usize; 3] = [8, 32, 216];
 struct Gpu {
     device: Device,
     room_bytes: u64,
+    /// Whether every run fails.
+    is_broken: bool,
     cpu: CpuEngine,
 }
 
@@ -48,8 +50,9 @@ impl Engine for Gpu {
         let shape = &input_shapes[0];
         let arena_bytes = shape.iter().product::<usize>() as u64 * VOXEL_BYTES;
         let report = CompileReport { arena_bytes, weight_bytes: 0, ..cpu.report().clone() };
-        let (batch, room_bytes, overflows) = (shape[0], self.room_bytes, options.precision.is_half());
-        Ok(Box::new(GpuSession { cpu, report, batch, room_bytes, overflows, runs: 0 }))
+        let (batch, room_bytes, is_broken) = (shape[0], self.room_bytes, self.is_broken);
+        let overflows = options.precision.is_half();
+        Ok(Box::new(GpuSession { cpu, report, batch, room_bytes, is_broken, overflows, runs: 0 }))
     }
 }
 
@@ -58,12 +61,16 @@ struct GpuSession {
     report: CompileReport,
     batch: usize,
     room_bytes: u64,
+    is_broken: bool,
     overflows: bool,
     runs: usize,
 }
 
 impl Session for GpuSession {
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
+        if self.is_broken {
+            return Err(EngineError::Device { device: DeviceId::Cuda(0), reason: "it has no power".to_owned() });
+        }
         self.runs += 1;
         let needed_bytes = self.report.arena_bytes;
         // The first tile is computed, so that a part of the results exists when the memory runs out.
@@ -87,6 +94,10 @@ impl Session for GpuSession {
 
 /// The GPU, as it was selected for a job.
 fn gpu(room_bytes: u64) -> SelectedEngine {
+    selected(room_bytes, false)
+}
+
+fn selected(room_bytes: u64, is_broken: bool) -> SelectedEngine {
     let cpu = CpuEngine::new();
     let device = Device {
         id: DeviceId::Cuda(0),
@@ -99,7 +110,7 @@ fn gpu(room_bytes: u64) -> SelectedEngine {
     };
     let (why, measurements) = ("requested".to_owned(), Vec::new());
     let choice = Choice { device: device.id, precision: Precision::F32, why, measurements };
-    SelectedEngine::new(Box::new(Gpu { device, room_bytes, cpu }), choice)
+    SelectedEngine::new(Box::new(Gpu { device, room_bytes, is_broken, cpu }), choice)
 }
 
 /// A folder with a model and stacks.
@@ -240,4 +251,34 @@ fn requested_tiles_are_not_made_smaller_but_fewer_are_computed_at_once() {
         assert_eq!(attempts(&reports[0]), tried, "{:?}", reports[0].notes);
         assert_eq!(reports[0].plan.tile, [8, 32, 64]);
     }
+}
+
+/// The devices that a job has reported, and those of the reports.
+fn devices_of(reports: &[InputReport], events: &[Event]) -> [Vec<DeviceId>; 2] {
+    let reported = events.iter().filter_map(|event| match event {
+        Event::Device(device) => Some(device.id),
+        _ => None,
+    });
+    [reported.collect(), reports.iter().map(|report| report.device.id).collect()]
+}
+
+#[test]
+fn a_stack_that_does_not_fit_the_gpu_does_not_send_the_next_one_to_the_cpu() {
+    let fixture = Fixture::new();
+    fixture.add_stack("small", [4, 16, 16]);
+    let (reports, events) = fixture.predict(&fixture.job(&["large", "small"], "out"), gpu(500_000));
+    let both = vec![DeviceId::Cpu, DeviceId::Cuda(0)];
+    assert_eq!(devices_of(&reports, &events), [both.clone(), both]);
+    assert!(!attempts(&reports[0]).is_empty() && attempts(&reports[1]).is_empty(), "{:?}", reports[1].notes);
+    let distance = relative_distance(&fixture.maps("out", "small"), &fixture.maps_of_cpu("small"));
+    assert!(distance < 1e-5, "{distance:.1e}");
+}
+
+#[test]
+fn a_gpu_that_has_failed_is_not_used_again() {
+    let fixture = Fixture::new();
+    fixture.add_stack("small", [4, 16, 16]);
+    let (reports, events) = fixture.predict(&fixture.job(&["large", "small"], "out"), selected(u64::MAX, true));
+    assert_eq!(devices_of(&reports, &events), [vec![DeviceId::Cpu], vec![DeviceId::Cpu; 2]]);
+    assert_eq!([attempts(&reports[0]), attempts(&reports[1])], [vec!["continuing on the CPU"], vec![]]);
 }
