@@ -399,7 +399,8 @@ fn check_precision<'d>(
     }
     let of_device = |device: &Device| {
         let names: Vec<&str> = device.precisions.iter().map(|p| p.name()).collect();
-        format!("{} on {}", names.join(", "), device.id)
+        let lacks = device.shortcoming().map(|lacks| format!(" ({lacks})")).unwrap_or_default();
+        format!("{} on {}{lacks}", names.join(", "), device.id)
     };
     let has = devices.map(of_device).collect::<Vec<String>>().join("; ");
     Err(EngineError::NoPrecision { precision: precision.to_string(), has })
@@ -540,6 +541,10 @@ mod tests {
         assert!(
             check_precision(plain.iter(), Some(Precision::F32)).is_ok() && check_precision(plain.iter(), None).is_ok()
         );
+        let reason = "CUDA works; tf32, f16 and bf16 need mma.h".to_owned();
+        let lacking = Device { reason, ..gpu(&[Precision::F32]) };
+        let refused = check_precision(std::iter::once(&lacking), Some(Precision::F16)).unwrap_err().to_string();
+        assert!(refused.ends_with("f32 on wgpu:0 (tf32, f16 and bf16 need mma.h)"), "{refused}");
         let half = [cpu.clone(), gpu(&[Precision::F32, Precision::Bf16])];
         assert!(check_precision(half.iter(), Some(Precision::Bf16)).is_ok());
     }
